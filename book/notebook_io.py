@@ -1,0 +1,79 @@
+"""Finds and executes the notebooks: NAME.py is the source, NAME.ipynb its generated pair."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import jupytext
+import nbformat
+import zmq
+from ipykernel.kernelspec import get_kernel_dict
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from traitlets.config import Config
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = ROOT / "notebooks"
+INPUT_SUFFIXES = {".py", ".cuh", ".hpp", ".cpp", ".toml"}
+CELL_TIMEOUT_S = 600
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # what IPython puts around the words of a traceback
+
+
+def sources() -> list[Path]:
+    """The notebooks' percent scripts, in name order; a leading underscore marks a template."""
+    return sorted(p for p in NOTEBOOKS.glob("*.py") if not p.name.startswith("_"))
+
+
+def execute(source: Path, *, scratch: Path) -> nbformat.NotebookNode:
+    """The notebook of a percent script, every cell run in notebooks/ by this very interpreter.
+
+    Raises: SystemExit with the cell's error.
+    """
+    use_this_interpreter(scratch)
+    notebook = jupytext.read(source, fmt="py:percent")
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT_S,
+        kernel_name="python3",
+        record_timing=False,
+        resources={"metadata": {"path": str(NOTEBOOKS)}},
+        # "disabled", the default, makes every kernel print a warning
+        config=Config(
+            KernelManager={"transport_encryption": "auto" if zmq.has("curve") else "disabled"}
+        ),
+    )
+    try:
+        return client.execute()
+    except CellExecutionError as error:
+        message = COLOUR.sub("", str(error))
+        raise SystemExit(f"notebooks/{source.name}: a cell failed.\n\n{message}") from None
+
+
+def use_this_interpreter(scratch: Path) -> None:
+    """Points Jupyter and IPython at `scratch`, with one kernel, so that nobody's home matters."""
+    spec = scratch / "kernels" / "python3" / "kernel.json"
+    spec.parent.mkdir(parents=True, exist_ok=True)
+    spec.write_text(json.dumps(get_kernel_dict()))
+    os.environ["JUPYTER_PATH"] = str(scratch)
+    os.environ["IPYTHONDIR"] = str(scratch / "ipython")
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
+    )
+
+
+def input_digest() -> str:
+    """A hash of all that a notebook's outputs may depend on, besides its own source."""
+    digest = hashlib.sha256()
+    files = [p for p in (ROOT / "labkernels").rglob("*") if p.suffix in INPUT_SUFFIXES]
+    files += [p for p in (ROOT / "data").rglob("*") if p.is_file()]
+    for path in sorted(files):
+        digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    packages = sorted(f"{d.name}=={d.version}" for d in metadata.distributions())
+    digest.update("\n".join([sys.version, *packages]).encode())
+    return digest.hexdigest()

@@ -1,0 +1,26 @@
+"""Registers, shared memory, occupancy and the least time, as formulas; standard library only."""
+
+from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.occupancy import Occupancy, occupancy, waves
+from labkernels.budget.registers import (
+    fragment_registers,
+    kv_split_register_formula,
+    reported_register_formula,
+)
+from labkernels.budget.roofline import Floor, decode_floor
+from labkernels.budget.smem import aligned_bytes, array_bytes
+
+__all__ = [
+    "Floor",
+    "Ledger",
+    "Line",
+    "Occupancy",
+    "aligned_bytes",
+    "array_bytes",
+    "decode_floor",
+    "fragment_registers",
+    "kv_split_register_formula",
+    "occupancy",
+    "reported_register_formula",
+    "waves",
+]

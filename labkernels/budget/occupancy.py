@@ -1,0 +1,84 @@
+"""How many blocks an SM holds at once, what limits them, and how often the GPU fills."""
+
+from dataclasses import dataclass
+
+from labkernels.budget.registers import WARP_THREADS
+from labkernels.hardware import Gpu
+from labkernels.units import require_int
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """Blocks an SM holds, the limit that each resource sets, and the warps that result."""
+
+    blocks_per_sm: int
+    limit: str
+    by_registers: int
+    by_smem: int
+    by_warps: int
+    by_blocks: int
+    warps: int
+    fraction: float
+
+
+def occupancy(gpu: Gpu, *, threads: int, registers: int, smem_bytes: int) -> Occupancy:
+    """Blocks an SM holds for a block of that many threads, registers a thread and bytes.
+
+    smem_bytes is static and dynamic together. A block that can never launch gives 0 blocks.
+    Raises: ValueError if threads or registers is beyond what a block or a thread may have.
+    Source: cuda_occupancy.h of CUDA 13.1, with the largest shared-memory carveout.
+    """
+    require_int("threads", threads, minimum=1, maximum=gpu.threads_per_block_max)
+    require_int("registers", registers, minimum=1, maximum=gpu.registers_per_thread_max)
+    require_int("smem_bytes", smem_bytes)
+    warps_per_block = -(-threads // WARP_THREADS)
+    limits = {
+        "registers": _by_registers(gpu, warps_per_block, registers),
+        "shared memory": _by_smem(gpu, smem_bytes),
+        "warps": gpu.warps_per_sm_max // warps_per_block,
+        "blocks": gpu.blocks_per_sm_max,
+    }
+    limit = min(limits, key=limits.__getitem__)
+    warps = limits[limit] * warps_per_block
+    return Occupancy(
+        blocks_per_sm=limits[limit],
+        limit=limit,
+        by_registers=limits["registers"],
+        by_smem=limits["shared memory"],
+        by_warps=limits["warps"],
+        by_blocks=limits["blocks"],
+        warps=warps,
+        fraction=warps / gpu.warps_per_sm_max,
+    )
+
+
+def waves(blocks: int, occupancy: Occupancy, gpu: Gpu) -> float:
+    """How many times a grid of that many blocks fills the GPU; the fraction is the last wave.
+
+    Raises: ValueError if blocks is not an integer >= 0, or no block fits an SM.
+    """
+    require_int("blocks", blocks)
+    require_int("occupancy.blocks_per_sm", occupancy.blocks_per_sm, minimum=1)
+    return blocks / (occupancy.blocks_per_sm * gpu.sm_count)
+
+
+def _by_registers(gpu: Gpu, warps_per_block: int, registers: int) -> int:
+    granularity = gpu.warp_allocation_granularity
+    per_warp = _round_up(registers * WARP_THREADS, gpu.register_allocation_unit_per_warp)
+    # the launch check assumes that a block fills all sub-partitions of the SM alike
+    if per_warp * _round_up(warps_per_block, granularity) > gpu.registers_per_sm:
+        return 0
+    # registers belong to a sub-partition, so what is left over in each is lost
+    warps = gpu.registers_per_sm // granularity // per_warp * granularity
+    return warps // warps_per_block
+
+
+def _by_smem(gpu: Gpu, smem_bytes: int) -> int:
+    if smem_bytes > gpu.smem_per_block_max_bytes:
+        return 0
+    used = smem_bytes + gpu.smem_reserved_per_block_bytes
+    return gpu.smem_per_sm_bytes // _round_up(used, gpu.smem_allocation_unit_bytes)
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit

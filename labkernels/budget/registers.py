@@ -1,0 +1,45 @@
+"""Registers a thread, from the matrix fragments that it keeps."""
+
+from labkernels.units import require_int
+
+WARP_THREADS = 32
+
+
+def fragment_registers(rows: int, cols: int, *, bits: int = 32, threads: int = WARP_THREADS) -> int:
+    """Registers a thread of a rows x cols fragment that `threads` threads hold between them.
+
+    An m16n8 fp32 accumulator takes 4, a 16 x 16 operand of 16-bit numbers 4, a 16 x 8 one 2.
+    Raises: ValueError if a size is not an integer >= 1, or the fragment does not divide evenly.
+    """
+    for name, value in (("rows", rows), ("cols", cols), ("threads", threads)):
+        require_int(name, value, minimum=1)
+    if bits not in (8, 16, 32, 64):
+        raise ValueError(f"bits = {bits!r}, allowed: 8, 16, 32, 64")
+    whole, rest = divmod(rows * cols * bits, 32 * threads)
+    if rest:
+        allowed = f"a multiple of {32 * threads} bits, whole registers of {threads} threads"
+        raise ValueError(f"rows * cols * bits = {rows * cols * bits}, allowed: {allowed}")
+    return whole
+
+
+def reported_register_formula(cta_q: int, cta_kv: int, head_dim: int, threads: int) -> float:
+    """Accumulator registers a thread if the block's threads split both S and O between them.
+
+    It holds when the warps tile the queries. It is too small when they split the keys: then every
+    warp keeps an O of its own, which `kv_split_register_formula` counts.
+    Raises: ValueError if a size is not an integer >= 1.
+    Source: reported in flashinfer issue 703.
+    """
+    for name, value in (("cta_q", cta_q), ("cta_kv", cta_kv), ("head_dim", head_dim)):
+        require_int(name, value, minimum=1)
+    require_int("threads", threads, minimum=1)
+    return (cta_q * cta_kv + cta_q * head_dim) / threads
+
+
+def kv_split_register_formula(rows: int, head_dim: int, keys_per_warp: int) -> int:
+    """Accumulator registers a thread of a warp that keeps a whole O beside the S of its keys.
+
+    Raises: ValueError if a size is not an integer >= 1, or a fragment does not divide evenly.
+    Source: derived here; equals 8 NUM_MMA_D + 8 NUM_MMA_KV of FlashInfer's fa2 kernel traits.
+    """
+    return fragment_registers(rows, head_dim) + fragment_registers(rows, keys_per_warp)

@@ -1,0 +1,78 @@
+#include "lab/host/report.hpp"
+
+#include <dlfcn.h>
+#include <signal.h>
+
+#include <cstdio>
+#include <utility>
+
+#include "lab/host/memory_map.hpp"
+#include "lab/host/rendezvous.hpp"
+
+namespace lab::host {
+
+const char* name_of(Word word) {
+  static constexpr const char* names[] = {
+      "nothing",         "sync_block",   "sync_warp",   "shfl",          "warp_any",
+      "ldmatrix_x4",     "ldmatrix_x4_trans", "movmatrix_trans", "mma_m16n8k16<f16>",
+      "mma_m16n8k16<bf16>", "load_constant", "load_global", "store_global", "cp_async_16"};
+  return names[static_cast<int>(word)];
+}
+
+std::string place(Where where) {
+  std::string file = where.file_name();
+  const auto slash = file.rfind('/');
+  if (slash != std::string::npos && slash > 0) {  // the folder tells the kernels apart
+    const auto folder = file.rfind('/', slash - 1);
+    if (folder != std::string::npos) file.erase(0, folder + 1);
+  }
+  return file + ":" + std::to_string(where.line());
+}
+
+std::string code_place(const void* instruction) {
+  Dl_info info;
+  if (dladdr(instruction, &info) == 0 || info.dli_fname == nullptr) return "an unknown line";
+  char offset[32];
+  std::snprintf(offset, sizeof offset, "+0x%llx",
+                static_cast<unsigned long long>(static_cast<const char*>(instruction) -
+                                                static_cast<const char*>(info.dli_fbase)));
+  return "<<" + std::string(info.dli_fname) + offset + ">>";
+}
+
+std::string this_block() {
+  const auto& b = sm->block;
+  return "block (" + std::to_string(b[0]) + ", " + std::to_string(b[1]) + ", " +
+         std::to_string(b[2]) + ")";
+}
+
+std::string this_thread() { return this_block() + ", thread " + std::to_string(sm->thread); }
+
+void fail_block(std::string&& message) {
+  sm->error = std::move(message);
+  switch_to(scheduler);
+  __builtin_unreachable();
+}
+
+void fail(std::string&& what) { fail_block(this_thread() + ": " + std::move(what)); }
+
+std::string describe_fault(const Multiprocessor& m) {
+  const auto* address = static_cast<const char*>(m.fault.address);
+  const std::string where = " at " + code_place(m.fault.instruction);
+  if (m.fault.signal == SIGFPE) return this_thread() + ": divides an integer by zero" + where;
+  if (m.fault.signal == SIGILL) return this_thread() + ": reaches code that must not run" + where;
+  if (in_arena(m, address)) {
+    return this_thread() + ": shared memory out of bounds: byte " +
+           std::to_string(address - reinterpret_cast<const char*>(m.shared)) + " of " +
+           std::to_string(m.shared_bytes) + where;
+  }
+  const int owner = stack_owner(m, address);
+  if (owner >= 0) {
+    return this_thread() + ": overflows the stack of " + std::to_string(stack_bytes) +
+           " bytes that a thread has" + where;
+  }
+  char text[32];
+  std::snprintf(text, sizeof text, "%p", m.fault.address);
+  return this_thread() + ": touches address " + text + ", which is no memory" + where;
+}
+
+}  // namespace lab::host

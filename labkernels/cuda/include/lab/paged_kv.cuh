@@ -1,0 +1,94 @@
+// Paged K and V: where a key lies, and how one warp brings its keys to shared memory.
+#pragma once
+#include "lab/layout.cuh"
+
+namespace lab {
+
+// Strides count elements; the last dimension is contiguous. kernels/decode_params.py mirrors it.
+struct DecodeParams {
+  const void* q;              // [batch, q_heads, D]
+  const void* k_pool;         // [pages, page_size, kv_heads, D]
+  const void* v_pool;         // same strides as k_pool
+  const int* page_table;      // [batch, max_pages]: a row lists the pages of one request, in order
+  const int* kv_len;          // [batch]
+  void* out;                  // [batch, q_heads, D]
+  float* lse2;                // [batch, q_heads], base 2
+  float* partial_o;           // [batch, q_heads, splits, D], not yet divided by l
+  float* partial_m;           // [batch, q_heads, splits], log2 units
+  float* partial_l;           // [batch, q_heads, splits]
+  i64 q_stride_batch, q_stride_head;
+  i64 kv_stride_page, kv_stride_token, kv_stride_head;
+  int page_table_stride, page_size;
+  int q_heads, group, head_slices;  // a KV head serves `group` query heads, in `head_slices` blocks
+  int keys_per_split, splits;
+  float scale_log2;           // softmax scale times log2 e
+};
+
+// The part of the problem that one block answers for: some query heads of one KV head, over one
+// split of the keys of one request.
+struct BlockWork {
+  int batch, split, kv_head;
+  int first_q_head, n_q_heads;
+  int first_key, end_key;     // empty if first_key >= end_key
+  int kv_len;
+};
+
+template <int Rows> LAB_DEVICE BlockWork block_work(const DecodeParams& p) {
+  BlockWork w;
+  w.kv_head = block_x() / p.head_slices;
+  const int slice = block_x() - w.kv_head * p.head_slices;
+  w.split = block_y();
+  w.batch = block_z();
+  w.first_q_head = w.kv_head * p.group + slice * Rows;
+  const int left = p.group - slice * Rows;
+  w.n_q_heads = left < Rows ? left : Rows;
+  w.kv_len = load_constant(p.kv_len + w.batch);
+  w.first_key = w.split * p.keys_per_split;
+  const int end = w.first_key + p.keys_per_split;
+  w.end_key = end < w.kv_len ? end : w.kv_len;
+  return w;
+}
+
+// One warp's window on the paged pools, `Keys` keys at a time. Lane i looks up where key i of the
+// *next* window lies while the present one is computed, so that the page table's latency is hidden.
+template <class T, int D, int Keys> struct PagedWindow {
+  static constexpr int chunks = D / chunk_elements;         // of one row
+  static constexpr int rows_per_pass = 32 / (chunks < 32 ? chunks : 32);
+  static_assert(Keys <= 32 && chunks <= 32, "a lane looks up one key; a warp's pass holds whole rows");
+
+  const T *k, *v;             // this KV head's first element
+  const int* pages;
+  i64 stride_page, stride_token;
+  int page_size, end_key;
+  i64 offset;                 // of this lane's key in the window looked up last
+
+  LAB_DEVICE PagedWindow(const DecodeParams& p, const BlockWork& w)
+      : k(static_cast<const T*>(p.k_pool) + w.kv_head * p.kv_stride_head),
+        v(static_cast<const T*>(p.v_pool) + w.kv_head * p.kv_stride_head),
+        pages(p.page_table + static_cast<i64>(w.batch) * p.page_table_stride),
+        stride_page(p.kv_stride_page), stride_token(p.kv_stride_token),
+        page_size(p.page_size), end_key(w.end_key), offset(0) {}
+
+  LAB_DEVICE void look_up(int first_key) {
+    const int key = first_key + (thread_x() & 31) % Keys;
+    if (key < end_key) {
+      const int slot = key / page_size;
+      offset = load_constant(pages + slot) * stride_page + (key - slot * page_size) * stride_token;
+    }
+  }
+
+  // Issues the copies of the window at first_key, as looked up before. Keys past the end arrive as
+  // zeros: a masked P of zero times a stale NaN would still be NaN.
+  LAB_DEVICE void copy(T (*tile)[D], const T* pool, int first_key) const {
+    const int lane = thread_x() & 31, c = lane % chunks;
+#pragma unroll
+    for (int pass = 0; pass < Keys / rows_per_pass; ++pass) {
+      const int row = pass * rows_per_pass + lane / chunks;
+      const i64 start = shfl(offset, row);
+      const bool valid = first_key + row < end_key;
+      cp_async_16(chunk<D>(tile, row, c), pool + (valid ? start + c * chunk_elements : 0), valid);
+    }
+  }
+};
+
+}  // namespace lab

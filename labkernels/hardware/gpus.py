@@ -1,0 +1,119 @@
+"""The frozen `Gpu` records that gpus.toml describes."""
+
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One number about a GPU: its unit, where it comes from, the day it was last checked."""
+
+    value: int | float
+    unit: str
+    source: str
+    date: str
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU part: limits of its compute capability, then sizes and rates of the product.
+
+    Units: as the name's suffix says; *_per_clk_per_sm are results a clock an SM.
+    Source: `fact(key, field)` gives the document behind each number.
+    """
+
+    key: str
+    name: str
+    arch: str
+    sm_count: int
+    registers_per_sm: int
+    registers_per_thread_max: int
+    register_allocation_unit_per_warp: int
+    warp_allocation_granularity: int
+    smem_per_sm_bytes: int
+    smem_per_block_max_bytes: int
+    smem_reserved_per_block_bytes: int
+    smem_allocation_unit_bytes: int
+    threads_per_block_max: int
+    threads_per_sm_max: int
+    warps_per_sm_max: int
+    blocks_per_sm_max: int
+    l2_bytes: int
+    dram_bytes: int
+    dram_bytes_per_s: float
+    boost_clock_hz: float
+    tensor_clock_hz: float
+    fp32_fma_per_clk_per_sm: int
+    fp32_flops: float
+    mufu_per_clk_per_sm: int
+    tensor_flops_per_clk_per_sm: int
+    tensor_fp32_accumulate_rate: float
+    tensor_fp16_flops: float
+    measured_copy_bytes_per_s: float | None
+    measured_bf16_matmul_flops: float | None
+
+    @property
+    def compile_arch(self) -> str:
+        """The architecture to compile for: the one with wgmma, TMA or tcgen05 where it exists."""
+        return f"{self.arch}a" if self.arch in ("sm_90", "sm_100") else self.arch
+
+
+_MEASURED = {f.name for f in fields(Gpu) if f.name.startswith("measured_")}
+_IDENTITY = {"key", "name", "arch"}
+
+
+def _load(path: Path) -> tuple[dict[str, Gpu], dict[str, dict[str, Fact]]]:
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    sources = table["sources"]
+    gpus, facts = {}, {}
+    for key, entry in table["gpu"].items():
+        product = {field: value for field, value in entry.items() if field not in _IDENTITY}
+        rows = table["every_arch"] | table["arch"][entry["arch"]] | product
+        # one clock serves both unless the vendor quotes its tensor peak at another
+        rows.setdefault("tensor_clock_hz", rows["boost_clock_hz"])
+        facts[key] = {
+            field: Fact(row["value"], row["unit"], sources[row["source"]], row["date"].isoformat())
+            for field, row in rows.items()
+        }
+        values = {field: known.value for field, known in facts[key].items()}
+        unmeasured = dict.fromkeys(_MEASURED - values.keys())
+        gpus[key] = Gpu(key, entry["name"], entry["arch"], **values, **unmeasured)
+    return gpus, facts
+
+
+GPUS, _FACTS = _load(Path(__file__).with_name("gpus.toml"))
+ARCHS = tuple(dict.fromkeys(g.compile_arch for g in GPUS.values()))
+
+
+def gpu(key: str) -> Gpu:
+    """The GPU of that key, such as "h200".
+
+    Raises: ValueError listing the keys if there is none.
+    """
+    if key not in GPUS:
+        raise ValueError(f"gpu = {key!r}, allowed: {', '.join(GPUS)}")
+    return GPUS[key]
+
+
+def fact(key: str, field: str) -> Fact:
+    """The value of a GPU's field with its unit, source and date.
+
+    Raises: ValueError listing what is known if the GPU or the field is not.
+    """
+    known = _FACTS[gpu(key).key]
+    if field not in known:
+        raise ValueError(f"field = {field!r}, allowed for {key}: {', '.join(known)}")
+    return known[field]
+
+
+def by_arch(arch: str) -> list[Gpu]:
+    """The GPUs of an architecture, given as "sm_90" or as it is compiled for, "sm_90a".
+
+    Raises: ValueError listing the architectures if no GPU has it.
+    """
+    found = [g for g in GPUS.values() if arch in (g.arch, g.compile_arch)]
+    if not found:
+        allowed = dict.fromkeys(name for g in GPUS.values() for name in (g.arch, g.compile_arch))
+        raise ValueError(f"arch = {arch!r}, allowed: {', '.join(allowed)}")
+    return found

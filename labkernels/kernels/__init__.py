@@ -1,0 +1,1 @@
+"""The kernels: one folder each, found by `spec.discover`."""

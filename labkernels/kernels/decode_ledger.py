@@ -1,0 +1,96 @@
+"""Ledger lines that the CUDA decode kernels share; the C++ sides are warp_pipeline.cuh, state.cuh."""
+
+from labkernels import formats
+from labkernels.budget.ledger import Ledger, Line
+from labkernels.kernels.spec import Instance
+
+OVERLAY = "stages or States"
+
+
+def query_line(instance: Instance) -> Line:
+    """Q's rows, which stay for the whole kernel; in bytes."""
+    width = formats.named(instance.dtype).bytes
+    return Line(
+        "Q",
+        instance.rows * instance.head_dim * width,
+        f"{instance.rows} rows x {instance.head_dim} x {width} B",
+    )
+
+
+def stage_line(instance: Instance) -> Line:
+    """The K and V stages of all warps; in bytes."""
+    width = formats.named(instance.dtype).bytes
+    tile = instance.tile
+    return Line(
+        "K and V stages",
+        tile.warps * tile.stages * 2 * tile.keys * instance.head_dim * width,
+        f"{tile.warps} warps x {tile.stages} stages x 2 x {tile.keys} keys"
+        f" x {instance.head_dim} x {width} B",
+        shares=OVERLAY,
+        phase="loop",
+    )
+
+
+def states_lines(instance: Instance) -> tuple[Line, ...]:
+    """The warps' States, which take the stages' place at the end; in bytes."""
+    warps, rows, head_dim = instance.tile.warps, instance.rows, instance.head_dim
+    return (
+        Line(
+            "States: o",
+            warps * rows * head_dim * 4,
+            f"{warps} warps x {rows} rows x {head_dim} x 4 B",
+            shares=OVERLAY,
+            phase="merge",
+        ),
+        Line(
+            "States: m and l",
+            2 * warps * rows * 4,
+            f"2 x {warps} warps x {rows} rows x 4 B",
+            shares=OVERLAY,
+            phase="merge",
+        ),
+    )
+
+
+def smem_ledger(instance: Instance, *lines: Line) -> Ledger:
+    """The shared-memory ledger of a block."""
+    title = f"{instance.kernel} {instance.tile.label}: shared memory a block"
+    return Ledger(title, "bytes", lines)
+
+
+def address_line() -> Line:
+    """What every CUDA decode kernel needs to find its keys; in registers."""
+    return Line(
+        "addresses",
+        2 * 3 + 2 * 2 + 2 + 6,
+        "3 pointers, 2 strides, 1 row offset (64 bits each), page size and 5 loop counters",
+    )
+
+
+def register_ledger(instance: Instance, *lines: Line) -> Ledger:
+    """The register ledger of a thread: a lower bound, what ptxas adds is addresses and overlap."""
+    title = f"{instance.kernel} {instance.tile.label}: registers a thread"
+    return Ledger(title, "registers", (*lines, address_line()))
+
+
+def cpp_type(dtype: str) -> str:
+    """The lab's C++ type of a dtype."""
+    return {"fp16": "lab::f16", "bf16": "lab::bf16", "fp32": "float"}[dtype]
+
+
+def cpp_policy(instance: Instance) -> str:
+    """The lab::Policy of an instance."""
+    out = instance.dtype if instance.policy.out == "input" else instance.policy.out
+    return (
+        f"lab::Policy<{cpp_type(out)}, lab::Exp2::{instance.policy.exp2},"
+        f" lab::Denominator::{instance.policy.denominator}>"
+    )
+
+
+def cpp_instance(instance: Instance, *shape: int) -> str:
+    """`kernel::decode<kernel::Tile<T, head_dim, *shape, tile...>, Policy>`."""
+    tile = instance.tile
+    numbers = (instance.head_dim, *shape, tile.warps, tile.keys, tile.stages, tile.blocks_per_sm)
+    arguments = ", ".join([cpp_type(instance.dtype), *map(str, numbers)])
+    name = instance.kernel
+    return f"{name}::decode<{name}::Tile<{arguments}>, {cpp_policy(instance)}>"

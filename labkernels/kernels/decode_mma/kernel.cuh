@@ -1,0 +1,198 @@
+// Paged decode, tensor cores on: the query heads of one KV head are the rows of a 16-row mma tile.
+// A warp takes `Keys` keys a step through shared-memory stages of its own, so that no warp waits
+// for another in the loop; the warps' States merge once, at the end.
+// Fragments: lane = 4 g + t holds rows g and g + 8, columns 2t and 2t + 1 of each 8-wide tile.
+#pragma once
+#include "lab/state.cuh"
+#include "lab/warp_pipeline.cuh"
+
+namespace decode_mma {
+using namespace lab;
+
+template <class T_, int HeadDim, int Warps, int Keys, int Stages, int BlocksPerSm> struct Tile {
+  using T = T_;                                  // of Q, K, V and the rounded P
+  static constexpr int head_dim = HeadDim, warps = Warps, keys = Keys, stages = Stages;
+  static constexpr int rows = 16, threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
+  static constexpr int dim_steps = HeadDim / 16;  // 16 channels: the depth of one mma
+  static constexpr int key_steps = Keys / 16;
+  // At 256 channels Q's fragments and the accumulator do not fit in the registers together.
+  static constexpr bool q_in_registers = HeadDim <= 128;
+  using Pipeline = WarpPipeline<T, HeadDim, Keys, Warps, Stages>;
+  static_assert(HeadDim % 64 == 0 && Keys % 16 == 0, "ldmatrix moves 16 keys by 16 channels");
+};
+
+template <class C> struct Smem {
+  alignas(16) typename C::T q[C::rows][C::head_dim];
+  union {
+    typename C::Pipeline::Stage stages[C::warps][C::stages];
+    WarpStates<C::warps, C::rows, C::head_dim> states;
+  };
+};
+
+template <class C> struct State {                // of rows g and g + 8
+  float m[2], l[2];                              // l: this lane's columns only
+  float o[C::head_dim / 8][4];
+};
+template <class C> using Scores = float[C::keys / 8][4];
+template <class C> using QueryFragments = u32[C::q_in_registers ? C::dim_steps : 1][4];
+
+template <class C> LAB_DEVICE void load_q_fragment(u32 (&a)[4], Smem<C>& smem, int step) {
+  const int lane = thread_x() & 31;
+  ldmatrix_x4(a, chunk<C::head_dim>(smem.q, lane & 15, step * 2 + (lane >> 4)));
+}
+
+// [lab: scores]
+// S = Q K^T for the keys of one stage; s[j] is the 16 x 8 accumulator of key octet j.
+template <class C>
+LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem,
+                       typename C::Pipeline::Stage& stage) {
+  const int lane = thread_x() & 31;
+#pragma unroll
+  for (int j = 0; j < C::keys / 8; ++j)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) s[j][i] = 0.f;
+#pragma unroll
+  for (int d = 0; d < C::dim_steps; ++d) {
+    const int held = C::q_in_registers ? d : 0;
+    if constexpr (!C::q_in_registers) load_q_fragment<C>(q[held], smem, d);
+#pragma unroll
+    for (int b = 0; b < C::key_steps; ++b) {     // (keys 0-7, 8-15) x (channels 0-7, 8-15)
+      u32 k[4];
+      const int row = b * 16 + (lane & 7) + (lane >> 4) * 8;
+      ldmatrix_x4(k, chunk<C::head_dim>(stage.k, row, d * 2 + ((lane >> 3) & 1)));
+      mma_m16n8k16<typename C::T>(s[2 * b], q[held], k[0], k[1]);
+      mma_m16n8k16<typename C::T>(s[2 * b + 1], q[held], k[2], k[3]);
+    }
+  }
+}
+// [/lab: scores]
+
+template <class C> LAB_DEVICE void mask(Scores<C>& s, int first_key, int end_key) {
+  const int column = (thread_x() & 3) * 2;
+#pragma unroll
+  for (int j = 0; j < C::keys / 8; ++j)
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (first_key + j * 8 + column + (i & 1) >= end_key) s[j][i] = minus_infinity();
+}
+
+// [lab: update]
+// Folds the scores into (m, l), rescales o where a maximum moved, and leaves P in s.
+template <class C, class P>
+LAB_DEVICE void update(State<C>& state, Scores<C>& s, float scale_log2) {
+  float rescale[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float top = s[0][2 * r];
+#pragma unroll
+    for (int j = 0; j < C::keys / 8; ++j) top = maximum(top, maximum(s[j][2 * r], s[j][2 * r + 1]));
+    top = maximum(top, shfl_xor(top, 1));
+    top = maximum(top, shfl_xor(top, 2));
+    const float m = maximum(state.m[r], top * scale_log2), shift = shift_of(m);
+    rescale[r] = rescale_of<P>(state.m[r], m);
+    state.m[r] = m;
+    state.l[r] = state.l[r] * rescale[r];
+#pragma unroll
+    for (int j = 0; j < C::keys / 8; ++j)
+#pragma unroll
+      for (int i = 2 * r; i < 2 * r + 2; ++i) {
+        s[j][i] = exp2<P>(fma_rn(s[j][i], scale_log2, -shift));
+        if constexpr (P::denominator == Denominator::rounded) s[j][i] = rounded<typename C::T>(s[j][i]);
+        state.l[r] = state.l[r] + s[j][i];
+      }
+  }
+  if (warp_any(!(rescale[0] == 1.f && rescale[1] == 1.f))) {  // times 1 changes no bit: skip it
+#pragma unroll
+    for (int n = 0; n < C::head_dim / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) state.o[n][i] = state.o[n][i] * rescale[i / 2];
+  }
+}
+// [/lab: update]
+
+// [lab: accumulate]
+// O += P V. P's accumulator registers, packed to 16 bits, are already the A fragment of the mma.
+template <class C>
+LAB_DEVICE void accumulate(State<C>& state, const Scores<C>& s, typename C::Pipeline::Stage& stage) {
+  using T = typename C::T;
+  const int lane = thread_x() & 31;
+#pragma unroll
+  for (int b = 0; b < C::key_steps; ++b) {
+    const u32 p[4] = {
+        pack2<T>(s[2 * b][0], s[2 * b][1]), pack2<T>(s[2 * b][2], s[2 * b][3]),
+        pack2<T>(s[2 * b + 1][0], s[2 * b + 1][1]), pack2<T>(s[2 * b + 1][2], s[2 * b + 1][3])};
+#pragma unroll
+    for (int n = 0; n < C::dim_steps; ++n) {
+      u32 v[4];
+      ldmatrix_x4_trans(v, chunk<C::head_dim>(stage.v, b * 16 + (lane & 15), n * 2 + (lane >> 4)));
+      mma_m16n8k16<T>(state.o[2 * n], p, v[0], v[1]);
+      mma_m16n8k16<T>(state.o[2 * n + 1], p, v[2], v[3]);
+    }
+  }
+}
+// [/lab: accumulate]
+
+template <class C> LAB_DEVICE void store_state(Smem<C>& smem, const State<C>& state) {
+  const int lane = thread_x() & 31, warp = thread_x() / 32;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = lane / 4 + 8 * r;
+    float l = state.l[r];
+    l = l + shfl_xor(l, 1);
+    l = l + shfl_xor(l, 2);
+    if ((lane & 3) == 0) {
+      smem.states.m[warp][row] = state.m[r];
+      smem.states.l[warp][row] = l;
+    }
+#pragma unroll
+    for (int n = 0; n < C::head_dim / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        smem.states.o[warp][row][n * 8 + (lane & 3) * 2 + i] = state.o[n][2 * r + i];
+  }
+}
+
+template <class C, class P>
+LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p) {
+  static_assert(sizeof(Smem<C>) == LAB_SMEM_BYTES, "the ledger's bytes are the compiler's");
+  using T = typename C::T;
+  auto& smem = shared_memory<Smem<C>>();
+  const BlockWork work = block_work<C::rows>(p);
+  if (p.splits > 1) allow_next_launch();
+  if (p.splits > 1 && work.first_key >= work.end_key) return;  // merge_splits knows, and reads nothing
+
+  typename C::Pipeline pipeline(smem.stages[thread_x() / 32], p, work);
+  load_query<T, C::head_dim, C::rows, C::threads>(smem.q, p, work);
+  pipeline.start();
+  pipeline.wait_earlier_copies();
+  sync_block();                                  // Q is loaded by all threads, for all warps
+  QueryFragments<C> q;
+  if constexpr (C::q_in_registers)
+#pragma unroll
+    for (int d = 0; d < C::dim_steps; ++d) load_q_fragment<C>(q[d], smem, d);
+
+  State<C> state;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) { state.m[r] = minus_infinity(); state.l[r] = 0.f; }
+#pragma unroll
+  for (int n = 0; n < C::head_dim / 8; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) state.o[n][i] = 0.f;
+
+  for (; pipeline.more(); pipeline.advance()) {
+    pipeline.prefetch();
+    Scores<C> s;
+    pipeline.wait_k();
+    scores<C>(s, q, smem, pipeline.stage());
+    if (pipeline.ragged()) mask<C>(s, pipeline.key, work.end_key);
+    update<C, P>(state, s, p.scale_log2);
+    pipeline.wait_v();
+    accumulate<C>(state, s, pipeline.stage());
+  }
+  pipeline.finish();
+  store_state<C>(smem, state);
+  sync_block();
+  merge_warps<P, C::threads>(smem.states, p, work);
+}
+
+}  // namespace decode_mma

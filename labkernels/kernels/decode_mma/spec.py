@@ -1,0 +1,74 @@
+"""decode_mma: tensor cores on, the query group packed in a 16-row tile."""
+
+from pathlib import Path
+
+from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.registers import fragment_registers
+from labkernels.kernels import decode_ledger
+from labkernels.kernels.spec import (
+    DENOMINATORS,
+    TENSOR_CORES,
+    DecodeTile,
+    Instance,
+    KernelSpec,
+    policies,
+)
+
+ROWS = 16
+
+
+def tiles(head_dim: int, rows: int) -> tuple[DecodeTile, ...]:
+    """Tile options that fit the registers and 227 KiB of shared memory."""
+    del rows  # always 16
+    return {
+        64: (DecodeTile(4, 16, 3, 3), DecodeTile(4, 32, 2, 3), DecodeTile(4, 16, 2, 4)),
+        128: (DecodeTile(4, 16, 2, 3), DecodeTile(4, 16, 3, 2), DecodeTile(4, 32, 2, 1)),
+        256: (DecodeTile(4, 16, 2, 1), DecodeTile(2, 16, 3, 2)),
+    }[head_dim]
+
+
+def smem(instance: Instance) -> Ledger:
+    """Shared memory of a block, in bytes."""
+    return decode_ledger.smem_ledger(
+        instance,
+        decode_ledger.query_line(instance),
+        decode_ledger.stage_line(instance),
+        *decode_ledger.states_lines(instance),
+    )
+
+
+def registers(instance: Instance) -> Ledger:
+    """Fragments and addresses of a thread, in registers."""
+    head_dim, keys = instance.head_dim, instance.tile.keys
+    held = head_dim if head_dim <= 128 else 16
+    return decode_ledger.register_ledger(
+        instance,
+        Line("Q fragments", fragment_registers(ROWS, held, bits=16), f"16 x {held} of 16 bits"),
+        Line(
+            "O accumulator",
+            fragment_registers(ROWS, head_dim),
+            f"16 x {head_dim} of 32 bits",
+            note="whole in every warp: the warps split the keys",
+        ),
+        Line("S, then P", fragment_registers(ROWS, keys), f"16 x {keys} of 32 bits"),
+        Line("P rounded", fragment_registers(ROWS, 16, bits=16), "16 x 16 of 16 bits"),
+        Line("K or V fragment", fragment_registers(16, 16, bits=16), "16 x 16 of 16 bits"),
+        Line("m and l", 4, "2 of each, for rows g and g + 8"),
+    )
+
+
+SPEC = KernelSpec(
+    name="decode_mma",
+    family="decode",
+    language="cuda",
+    idea="The query group fills a 16-row tensor-core tile; the warps split the keys.",
+    parent="decode_fma",
+    folder=Path(__file__).parent,
+    min_arch=80,
+    policies=policies(TENSOR_CORES, denominators=DENOMINATORS),
+    rows=lambda group: ROWS,
+    tiles=tiles,
+    smem=smem,
+    registers=registers,
+    template=decode_ledger.cpp_instance,
+)

@@ -1,0 +1,129 @@
+"""The paged K/V cache that the decode kernels read, and the checks that guard it."""
+
+from dataclasses import dataclass
+
+import torch
+
+COPY_BYTES = 16  # a kernel's copies: rows of K, V and Q start at multiples of it
+
+
+@dataclass(frozen=True, eq=False)
+class PagedKV:
+    """K and V of many requests, in pages anywhere in two pools.
+
+    Shapes: k, v [pages, page_size, kv_heads, head_dim], fp16 or bf16, the same strides, last
+    dimension contiguous; page_table [batch, max_pages] int32; kv_len [batch] int32.
+    Raises: ValueError naming the argument, its value and what is allowed.
+    """
+
+    k: torch.Tensor
+    v: torch.Tensor
+    page_table: torch.Tensor
+    kv_len: torch.Tensor
+
+    def __post_init__(self) -> None:
+        _check_pools(self.k, self.v)
+        for name, dims in (("page_table", 2), ("kv_len", 1)):
+            tensor = getattr(self, name)
+            if tensor.dtype != torch.int32:
+                raise ValueError(f"{name}.dtype = {tensor.dtype}, allowed: torch.int32")
+            if tensor.dim() != dims:
+                raise ValueError(
+                    f"{name}.shape = {tuple(tensor.shape)}, allowed: {dims} dimensions"
+                )
+            require_device(name, tensor, self.k.device)
+            if tensor.numel() and tensor.stride(-1) != 1:
+                raise ValueError(f"{name}.stride() = {tensor.stride()}, allowed: last stride 1")
+        if len(self.page_table) != len(self.kv_len):
+            raise ValueError(
+                f"len(kv_len) = {len(self.kv_len)}, allowed: {len(self.page_table)},"
+                " the rows of page_table"
+            )
+
+    @property
+    def batch(self) -> int:
+        """Number of requests."""
+        return len(self.kv_len)
+
+    @property
+    def page_size(self) -> int:
+        """Keys a page."""
+        return self.k.shape[1]
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of K and V."""
+        return self.k.shape[2]
+
+    @property
+    def head_dim(self) -> int:
+        """Channels a head."""
+        return self.k.shape[3]
+
+    @property
+    def max_kv_len(self) -> int:
+        """The longest request that the page table has room for: a bound that needs no reading."""
+        return self.page_table.shape[1] * self.page_size
+
+    def check_contents(self) -> None:
+        """Hold lengths and used page numbers against the pool; reads both, so it waits for a GPU.
+
+        Raises: ValueError naming the first offending entry.
+        """
+        lengths = self.kv_len.cpu()
+        for request, length in enumerate(lengths.tolist()):
+            if not 0 <= length <= self.max_kv_len:
+                raise ValueError(
+                    f"kv_len[{request}] = {length}, allowed: 0 to {self.max_kv_len},"
+                    " page_table.shape[1] * page_size"
+                )
+        pages = self.page_table.cpu()
+        n_pages = (lengths + self.page_size - 1) // self.page_size
+        used = torch.arange(pages.shape[1])[None, :] < n_pages[:, None]
+        bad = used & ((pages < 0) | (pages >= len(self.k)))
+        if bad.any():
+            request, slot = bad.nonzero()[0].tolist()
+            raise ValueError(
+                f"page_table[{request}, {slot}] = {pages[request, slot].item()},"
+                f" allowed: 0 to {len(self.k) - 1}, the pages of the pool"
+            )
+
+
+def require_device(name: str, tensor: torch.Tensor, device: torch.device) -> None:
+    """Raise ValueError unless the tensor lives on `device`."""
+    if tensor.device != device:
+        raise ValueError(f"{name}.device = {tensor.device}, allowed: {device}, where k is")
+
+
+def require_rows(name: str, tensor: torch.Tensor) -> None:
+    """Raise ValueError unless rows are contiguous and start where a 16-byte copy can."""
+    if tensor.stride(-1) != 1:
+        raise ValueError(
+            f"{name}.stride() = {tensor.stride()}, allowed: last stride 1 (a contiguous head_dim)"
+        )
+    width = tensor.element_size()
+    strides = tensor.stride()[:-1]
+    if tensor.data_ptr() % COPY_BYTES or any(s * width % COPY_BYTES for s in strides):
+        raise ValueError(
+            f"{name}: address {tensor.data_ptr():#x}, strides {tensor.stride()},"
+            f" allowed: rows that start at multiples of {COPY_BYTES} bytes"
+        )
+
+
+def _check_pools(k: torch.Tensor, v: torch.Tensor) -> None:
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor.dtype not in (torch.float16, torch.bfloat16):
+            allowed = "torch.float16, torch.bfloat16"
+            raise ValueError(f"{name}.dtype = {tensor.dtype}, allowed: {allowed}")
+        if tensor.dim() != 4:
+            allowed = "[pages, page_size, kv_heads, head_dim]"
+            raise ValueError(f"{name}.shape = {tuple(tensor.shape)}, allowed: {allowed}")
+        require_rows(name, tensor)
+    if not 1 <= k.shape[1] <= 256:
+        raise ValueError(f"page_size = {k.shape[1]}, allowed: 1 to 256")
+    require_device("v", v, k.device)
+    for what in ("dtype", "shape"):
+        if getattr(v, what) != getattr(k, what):
+            raise ValueError(f"v.{what} = {getattr(v, what)}, allowed: {getattr(k, what)}, as k")
+    if v.stride() != k.stride():
+        raise ValueError(f"v.stride() = {v.stride()}, allowed: {k.stride()}, as k")

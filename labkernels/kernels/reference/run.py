@@ -1,0 +1,49 @@
+"""Plain torch attention, one request at a time, over K and V gathered from their pages."""
+
+import math
+
+import torch
+
+from labkernels.kernels.decode_step import DecodeRequest, DecodeStep, make_plan
+
+
+def prepare(request: DecodeRequest) -> DecodeStep:
+    """Fix the torch operations of a decode; it reads the lengths when it runs."""
+    plan = make_plan(
+        request,
+        keys_per_split=max(1, request.cache.max_kv_len),
+        splits=1,
+        blocks_per_sm=1,
+        smem_bytes=0,
+        registers=None,
+        cpu="torch on the CPU",
+    )
+
+    def run() -> None:
+        for i, length in enumerate(request.cache.kv_len.tolist()):
+            _attend(request, i, length)
+
+    return DecodeStep(run, request.out, request.lse2, plan)
+
+
+def gather(pool: torch.Tensor, pages: torch.Tensor, length: int) -> torch.Tensor:
+    """The first `length` keys of a request. Shapes: [kv_heads, length, head_dim]."""
+    page_size = pool.shape[1]
+    key = torch.arange(length, device=pool.device)
+    return pool[pages[key // page_size].long(), key % page_size].transpose(0, 1)
+
+
+def _attend(request: DecodeRequest, i: int, length: int) -> None:
+    cache, policy = request.cache, request.instance.policy
+    if length == 0:
+        request.out[i], request.lse2[i] = 0.0, -math.inf
+        return
+    dtype = torch.float64 if policy.p == "fp64" else request.q.dtype
+    k = gather(cache.k, cache.page_table[i], length).to(dtype)
+    v = gather(cache.v, cache.page_table[i], length).to(dtype)
+    q = request.q[i].reshape(cache.kv_heads, request.group, -1).to(dtype)
+    s = q @ k.transpose(1, 2) * request.scale
+    p = torch.softmax(s, dim=-1)
+    request.out[i] = (p @ v).reshape(request.out[i].shape)
+    lse = torch.logsumexp(s.to(torch.float64), dim=-1)
+    request.lse2[i] = (lse / math.log(2)).reshape(-1)

@@ -1,0 +1,205 @@
+"""What a kernel says of itself, and how the kernels are found."""
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+
+from labkernels.budget.ledger import Ledger
+
+EXP2 = ("mufu", "poly3", "poly5")  # "library": whatever torch calls
+DENOMINATORS = ("unrounded", "rounded")
+
+
+@dataclass(frozen=True)
+class NumericPolicy:
+    """Where a kernel rounds; each field is a compile-time switch.
+
+    p: format of the probabilities in the second product ("input": that of Q, K and V).
+    denominator: whether l sums P before or after its rounding. exp2: the special-function unit, a
+    polynomial of degree 3 or 5 in FMAs, or torch's own. accumulate: what adds the products up.
+    Raises: ValueError naming the field, its value and what is allowed.
+    """
+
+    p: str = "input"
+    denominator: str = "unrounded"
+    exp2: str = "mufu"
+    accumulate: str = "tensor_core"
+    out: str = "input"
+
+    def __post_init__(self) -> None:
+        allowed = {
+            "p": ("input", "fp32", "fp64"),
+            "denominator": DENOMINATORS,
+            "exp2": (*EXP2, "library"),
+            "accumulate": ("tensor_core", "fma", "fp64"),
+            "out": ("input", "fp32", "fp64"),
+        }
+        for name, values in allowed.items():
+            value = getattr(self, name)
+            if value not in values:
+                raise ValueError(f"{name} = {value!r}, allowed: {', '.join(values)}")
+
+    @property
+    def label(self) -> str:
+        """The policy in one word a switch, as in data/: "p=input,denominator=unrounded,..."."""
+        return ",".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
+
+
+TENSOR_CORES = NumericPolicy()
+CUDA_CORES = NumericPolicy(p="fp32", accumulate="fma")
+
+
+@dataclass(frozen=True)
+class DecodeTile:
+    """The shape of a block's work: warps, keys a warp takes a step, stages, blocks on an SM.
+
+    `blocks_per_sm` is the promise of __launch_bounds__: ptxas limits the registers to keep it.
+    """
+
+    warps: int
+    keys: int
+    stages: int
+    blocks_per_sm: int
+
+    @property
+    def label(self) -> str:
+        """As in data/ and on the command line: "4x16x2x3"."""
+        return f"{self.warps}x{self.keys}x{self.stages}x{self.blocks_per_sm}"
+
+    @property
+    def threads(self) -> int:
+        """Threads a block."""
+        return 32 * self.warps
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One compiled variant of a kernel: all that is fixed at compile time.
+
+    rows: query rows of the tile, at least as many as the query heads that one block serves.
+    """
+
+    kernel: str
+    dtype: str
+    head_dim: int
+    rows: int
+    tile: DecodeTile
+    policy: NumericPolicy
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """A kernel's own account: idea, what it supports, tiles, policies, ledgers.
+
+    tiles(head_dim, rows) lists the tile options, the preferred one first. rows(group) gives the
+    query rows of a block. template(instance) names the C++ instance; a Triton or torch kernel has
+    none. smem and registers give an instance's ledgers, in bytes a block and registers a thread.
+    runner: the module whose prepare(request) makes a step of it; imported when first used.
+    """
+
+    name: str
+    family: str
+    language: str
+    idea: str
+    parent: str | None
+    folder: Path
+    min_arch: int
+    policies: tuple[NumericPolicy, ...]
+    rows: Callable[[int], int]
+    tiles: Callable[[int, int], tuple[DecodeTile, ...]]
+    smem: Callable[[Instance], Ledger] | None = None
+    registers: Callable[[Instance], Ledger] | None = None
+    template: Callable[[Instance], str] | None = None
+    runner: str = "labkernels.kernels.cuda_decode"
+    dtypes: tuple[str, ...] = ("fp16", "bf16")
+    head_dims: tuple[int, ...] = (64, 128, 256)
+
+    @property
+    def header(self) -> str:
+        """The CUDA source, as an #include names it."""
+        return f"{self.folder.name}/kernel.cuh"
+
+    def uses_tensor_cores(self, policy: NumericPolicy) -> bool:
+        """Whether the products run on tensor cores under this policy."""
+        return policy.accumulate == "tensor_core"
+
+    def runs_on(self, arch: str) -> bool:
+        """Whether a GPU of that architecture ("sm_90") has the instructions."""
+        return int(arch.removeprefix("sm_")) >= self.min_arch
+
+    def unsupported(self, *, dtype: str, head_dim: int, policy: NumericPolicy) -> str | None:
+        """Return None if the kernel can do it, else the reason, naming value and allowed."""
+        if dtype not in self.dtypes:
+            return f"dtype = {dtype!r}, allowed for {self.name}: {', '.join(self.dtypes)}"
+        if head_dim not in self.head_dims:
+            allowed = ", ".join(map(str, self.head_dims))
+            return f"head_dim = {head_dim}, allowed for {self.name}: {allowed}"
+        if policy not in self.policies:
+            allowed = "; ".join(p.label for p in self.policies)
+            return f"policy = {policy.label}, allowed for {self.name}: {allowed}"
+        return None
+
+    def instance(
+        self,
+        *,
+        dtype: str,
+        head_dim: int,
+        group: int,
+        tile: DecodeTile | None = None,
+        policy: NumericPolicy | None = None,
+    ) -> Instance:
+        """The variant for a problem; tile and policy default to the preferred ones.
+
+        Raises: ValueError naming what the kernel does not support and what is allowed.
+        """
+        policy = policy or self.policies[0]
+        reason = self.unsupported(dtype=dtype, head_dim=head_dim, policy=policy)
+        if reason:
+            raise ValueError(reason)
+        rows = self.rows(group)
+        options = self.tiles(head_dim, rows)
+        tile = tile or options[0]
+        if tile not in options:
+            allowed = ", ".join(option.label for option in options)
+            raise ValueError(f"tile = {tile.label}, allowed for {self.name}: {allowed}")
+        return Instance(self.name, dtype, head_dim, rows, tile, policy)
+
+    def tile_named(self, label: str, *, head_dim: int, rows: int) -> DecodeTile:
+        """The tile option of that label.
+
+        Raises: ValueError naming the labels allowed.
+        """
+        options = {tile.label: tile for tile in self.tiles(head_dim, rows)}
+        if label not in options:
+            raise ValueError(f"tile = {label!r}, allowed for {self.name}: {', '.join(options)}")
+        return options[label]
+
+
+def policies(base: NumericPolicy, *, denominators: tuple[str, ...]) -> tuple[NumericPolicy, ...]:
+    """Every policy that differs from `base` in exp2, output format or, if given, denominator."""
+    return tuple(
+        NumericPolicy(base.p, denominator, exp2, base.accumulate, out)
+        for out in ("input", "fp32")
+        for exp2 in EXP2
+        for denominator in denominators
+    )
+
+
+@cache
+def discover() -> dict[str, KernelSpec]:
+    """Every kernel folder's SPEC by name: CUDA cores first, then by the ladder of parents."""
+    package = importlib.import_module("labkernels.kernels")
+    specs = {}
+    for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda m: m.name):
+        if module.ispkg:
+            spec = importlib.import_module(f"labkernels.kernels.{module.name}.spec").SPEC
+            specs[spec.name] = spec
+    return dict(sorted(specs.items(), key=lambda item: (_depth(specs, item[0]), item[0])))
+
+
+def _depth(specs: dict[str, KernelSpec], name: str) -> int:
+    parent = specs[name].parent
+    return 0 if parent is None else 1 + _depth(specs, parent)

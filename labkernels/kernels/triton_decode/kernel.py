@@ -1,0 +1,142 @@
+"""Paged decode in Triton: tensor cores on (tl.dot) or off (fp32 FMA) from one source.
+
+Names: i_ program ids, o_ offset vectors, m_ masks, p_ pointers, b_ block values.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def decode(
+    q,  # [batch, q_heads, D]
+    k_pool,  # [pages, page_size, kv_heads, D]
+    v_pool,  # same strides as k_pool
+    page_table,  # [batch, max_pages]
+    kv_len,  # [batch]
+    out,  # [batch, q_heads, D]
+    lse2,  # [batch, q_heads], base 2
+    partial_o,  # [batch, q_heads, splits, D], not yet divided by l
+    partial_m,  # [batch, q_heads, splits], log2 units
+    partial_l,  # [batch, q_heads, splits]
+    q_stride_batch,
+    q_stride_head,
+    kv_stride_page,
+    kv_stride_token,
+    kv_stride_head,
+    page_table_stride,
+    page_size,
+    q_heads,
+    group,
+    keys_per_split,
+    splits,
+    scale_log2,
+    D: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    TENSOR_CORES: tl.constexpr,
+    UPCAST: tl.constexpr,
+    SPLIT: tl.constexpr,
+):
+    """One program: the query heads of one KV head over one split of one request's keys."""
+    i_kv, i_split, i_batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    o_row, o_dim, o_key = tl.arange(0, ROWS), tl.arange(0, D), tl.arange(0, KEYS)
+    m_row = o_row < group
+    head = i_kv * group + o_row
+    # [ROWS, D] in the input's format
+    p_q = q + i_batch * q_stride_batch + head[:, None].to(tl.int64) * q_stride_head + o_dim[None, :]
+    b_q = tl.load(p_q, mask=m_row[:, None], other=0.0)
+    # a 16-bit product only tensor cores take; the interpreter's bf16 arithmetic is wrong
+    WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
+    if WIDE:
+        b_q = b_q.to(tl.float32)
+
+    length = tl.load(kv_len + i_batch)
+    first = i_split * keys_per_split
+    end = tl.minimum(first + keys_per_split, length)
+    # [ROWS] fp32, m in log2 units
+    b_m = tl.full([ROWS], float("-inf"), tl.float32)
+    b_l = tl.zeros([ROWS], tl.float32)
+    # [ROWS, D] fp32
+    b_o = tl.zeros([ROWS, D], tl.float32)
+    for start in range(first, end, KEYS):
+        key = start + o_key
+        m_key = key < end
+        slot = key // page_size
+        page = tl.load(page_table + i_batch * page_table_stride + slot, mask=m_key, other=0)
+        token = key - slot * page_size
+        o_kv = page.to(tl.int64) * kv_stride_page + token.to(tl.int64) * kv_stride_token
+        o_kv = (o_kv + i_kv.to(tl.int64) * kv_stride_head)[:, None] + o_dim[None, :]
+        # [KEYS, D]
+        b_k = tl.load(k_pool + o_kv, mask=m_key[:, None], other=0.0)
+        b_v = tl.load(v_pool + o_kv, mask=m_key[:, None], other=0.0)
+        if WIDE:
+            b_k, b_v = b_k.to(tl.float32), b_v.to(tl.float32)
+        # [ROWS, KEYS] fp32
+        if TENSOR_CORES:
+            b_s = tl.dot(b_q, tl.trans(b_k))
+        else:
+            b_s = tl.sum(b_q[:, None, :] * b_k[None, :, :], axis=2)
+        b_s = tl.where(m_key[None, :], b_s * scale_log2, float("-inf"))
+        b_m_new = tl.maximum(b_m, tl.max(b_s, axis=1))
+        shift = tl.where(b_m_new == float("-inf"), 0.0, b_m_new)
+        b_p = tl.exp2(b_s - shift[:, None])
+        rescale = tl.exp2(b_m - shift)
+        b_l = b_l * rescale + tl.sum(b_p, axis=1)
+        b_m = b_m_new
+        if TENSOR_CORES:
+            b_o = tl.dot(b_p.to(b_v.dtype), b_v, acc=b_o * rescale[:, None])
+        else:
+            b_o = b_o * rescale[:, None] + tl.sum(b_p[:, :, None] * b_v[None, :, :], axis=1)
+
+    row = i_batch * q_heads + head
+    if SPLIT:
+        if first < end:  # the merge does not read splits past the end
+            slot = row * splits + i_split
+            tl.store(partial_m + slot, b_m, mask=m_row)
+            tl.store(partial_l + slot, b_l, mask=m_row)
+            tl.store(partial_o + slot[:, None] * D + o_dim[None, :], b_o, mask=m_row[:, None])
+    else:
+        empty = b_l == 0.0
+        b_out = tl.where(empty[:, None], 0.0, b_o / tl.where(empty, 1.0, b_l)[:, None])
+        b_lse2 = tl.where(empty, float("-inf"), b_m + tl.log2(tl.where(empty, 1.0, b_l)))
+        p_out = out + row[:, None] * D + o_dim[None, :]
+        tl.store(p_out, b_out.to(out.dtype.element_ty), mask=m_row[:, None])
+        tl.store(lse2 + row, b_lse2, mask=m_row)
+
+
+@triton.jit
+def merge_splits(
+    kv_len,  # [batch]
+    out,  # [batch, q_heads, D]
+    lse2,  # [batch, q_heads], base 2
+    partial_o,  # [batch, q_heads, splits, D]
+    partial_m,  # [batch, q_heads, splits], log2 units
+    partial_l,  # [batch, q_heads, splits]
+    q_heads,
+    keys_per_split,
+    splits,
+    D: tl.constexpr,
+):
+    """One program: merges the splits' States of one query head of one request, in split order."""
+    i_head, i_batch = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    o_dim = tl.arange(0, D)
+    row = i_batch * q_heads + i_head
+    live = tl.cdiv(tl.load(kv_len + i_batch), keys_per_split)
+    m = float("-inf")
+    l = 0.0  # noqa: E741 - the field's name
+    # [D] fp32
+    b_o = tl.zeros([D], tl.float32)
+    for s in range(0, live):
+        slot = row * splits + s
+        m_split = tl.load(partial_m + slot)
+        m_new = tl.maximum(m, m_split)
+        shift = tl.where(m_new == float("-inf"), 0.0, m_new)
+        old, new = tl.exp2(m - shift), tl.exp2(m_split - shift)
+        l = l * old + tl.load(partial_l + slot) * new  # noqa: E741
+        b_o = b_o * old + tl.load(partial_o + slot * D + o_dim) * new
+        m = m_new
+    empty = l == 0.0
+    b_out = tl.where(empty, 0.0, b_o / tl.where(empty, 1.0, l))
+    tl.store(out + row * D + o_dim, b_out.to(out.dtype.element_ty))
+    tl.store(lse2 + row, tl.where(empty, float("-inf"), m + tl.log2(tl.where(empty, 1.0, l))))

@@ -1,0 +1,166 @@
+"""What a kernel takes of a GPU: its ledgers, what the compiler and the driver say, occupancy."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from labkernels import hardware
+from labkernels.budget.ledger import Ledger
+from labkernels.budget.occupancy import Occupancy, occupancy
+from labkernels.cuda import compile as nvrtc
+from labkernels.cuda import reports
+from labkernels.hardware import Gpu
+from labkernels.kernels import spec as specs
+from labkernels.kernels.spec import Instance, KernelSpec
+from labkernels.records.store import Row
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What ptxas made of an instance, and whether it ran here or was recorded before."""
+
+    registers: int
+    spill_bytes: int
+    smem_bytes: int
+    source: str
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Predicted and compiled resources of one instance on one GPU.
+
+    compiled is None where nothing was recorded and there is no compiler; then the occupancy is that
+    of the predicted registers.
+    """
+
+    instance: Instance
+    gpu: Gpu
+    arch: str
+    smem: Ledger
+    registers: Ledger
+    compiled: Compiled | None
+    occupancy: Occupancy
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What the driver reports of a kernel on the device; registers and local_bytes a thread."""
+
+    registers: int
+    local_bytes: int
+    smem_bytes: int
+    blocks_per_sm: int
+
+
+def cuda_kernels() -> dict[str, KernelSpec]:
+    """Return the kernels that have ledgers: those written in CUDA."""
+    return {name: spec for name, spec in specs.discover().items() if spec.language == "cuda"}
+
+
+def find(kernel: str) -> KernelSpec:
+    """Return a CUDA kernel by name.
+
+    Raises: ValueError naming the kernels that have ledgers.
+    """
+    known = cuda_kernels()
+    if kernel not in known:
+        raise ValueError(f"kernel = {kernel!r}, allowed: {', '.join(known)}, which have ledgers")
+    return known[kernel]
+
+
+def resources(instance: Instance, *, gpu: Gpu, arch: str = "") -> Resources:
+    """Return the ledgers of an instance with what the compiler says and the blocks an SM holds.
+
+    Units: bytes a block, registers a thread; `arch` defaults to what the GPU is compiled for.
+    """
+    spec = find(instance.kernel)
+    arch = arch or gpu.compile_arch
+    smem, registers = spec.smem(instance), spec.registers(instance)
+    compiled = compile_report(instance, arch=arch)
+    blocks = occupancy(
+        gpu,
+        threads=instance.tile.threads,
+        registers=compiled.registers if compiled else registers.total,
+        smem_bytes=smem.total,
+    )
+    return Resources(instance, gpu, arch, smem, registers, compiled, blocks)
+
+
+def compile_report(instance: Instance, *, arch: str) -> Compiled | None:
+    """Return the compiler's report on an instance, from NVRTC here or from data/, or None."""
+    if nvrtc.available() is None:
+        report = compile_instance(instance, arch=arch).report
+        return Compiled(
+            report.registers,
+            report.spill_store_bytes + report.spill_load_bytes,
+            find(instance.kernel).smem(instance).total + report.static_smem_bytes,
+            f"compiled here by NVRTC {nvrtc.nvrtc_version()}",
+        )
+    row = reports.recorded(variant(instance), arch=arch)
+    if row is None:
+        return None
+    source = f"recorded from {row['compiler']}, {row['started_utc']}; there is no compiler here"
+    return Compiled(int(row["registers"]), int(row["spill_bytes"]), int(row["smem_bytes"]), source)
+
+
+def compile_instance(instance: Instance, *, arch: str) -> nvrtc.CompiledKernel:
+    """Compile an instance for an architecture, or take it from the cache."""
+    spec = find(instance.kernel)
+    defines = {"LAB_SMEM_BYTES": spec.smem(instance).total}
+    return nvrtc.compile_kernel(
+        spec.header, instance=spec.template(instance), defines=defines, arch=arch
+    )
+
+
+def loaded(instance: Instance, *, arch: str) -> Loaded:
+    """Return what the driver reports of an instance on the current CUDA device.
+
+    Raises: RuntimeError where there is no GPU.
+    """
+    import torch
+
+    from labkernels.cuda import launch
+
+    kernel = launch.load(
+        compile_instance(instance, arch=arch), device=torch.cuda.current_device()
+    )
+    smem_bytes = find(instance.kernel).smem(instance).total
+    return Loaded(
+        registers=kernel.attributes.registers,
+        local_bytes=kernel.attributes.local_bytes,
+        smem_bytes=smem_bytes + kernel.attributes.static_smem_bytes,
+        blocks_per_sm=kernel.blocks_per_sm(instance.tile.threads, smem_bytes),
+    )
+
+
+def variant(instance: Instance) -> reports.Variant:
+    """Return how data/compiler_reports.csv names an instance; its group is the rows of the tile."""
+    spec = find(instance.kernel)
+    return reports.Variant(
+        kernel=instance.kernel,
+        tile=instance.tile.label,
+        head_dim=instance.head_dim,
+        group=instance.rows,
+        dtype=instance.dtype,
+        header=spec.header,
+        instance=spec.template(instance),
+        smem_bytes=spec.smem(instance).total,
+    )
+
+
+def all_instances(kernels: Iterable[str] = ()) -> Iterator[Instance]:
+    """Yield every instance of the CUDA kernels under their default policy, each once."""
+    names = list(kernels) or list(cuda_kernels())
+    for spec in map(find, names):
+        rows = sorted({spec.rows(group) for group in range(1, 17)})
+        for dtype in spec.dtypes:
+            for head_dim in spec.head_dims:
+                for row_count in rows:
+                    for tile in spec.tiles(head_dim, row_count):
+                        policy = spec.policies[0]
+                        yield Instance(spec.name, dtype, head_dim, row_count, tile, policy)
+
+
+def compiler_rows(instances: Iterable[Instance], *, started_utc: str) -> list[Row]:
+    """Compile instances for every architecture; rows of the table compiler_reports."""
+    variants = [variant(instance) for instance in instances]
+    return reports.compile_rows(variants, archs=hardware.ARCHS, started_utc=started_utc)

@@ -1,0 +1,175 @@
+"""Times of GPU work by CUDA events, candidates taken in turn, caches scrubbed before each.
+
+A graph time brackets the replay of a captured CUDA graph: device time without launch overhead.
+An eager time starts on an idle stream: what a step costs when Python launches it.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+SCRUB_OVER_L2 = 4
+
+Action = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Quartiles:
+    """Median and quartiles of repeated times."""
+
+    q25_s: float
+    median_s: float
+    q75_s: float
+    repeats: int
+
+
+def quartiles(times_s: Sequence[float]) -> Quartiles:
+    """Return the quartiles of at least two times.
+
+    Raises: ValueError if a time is not above zero (which NaN is not either).
+    """
+    if len(times_s) < 2:
+        raise ValueError(f"times_s has {len(times_s)} entries; allowed: 2 or more")
+    for time_s in times_s:
+        if not time_s > 0.0:
+            raise ValueError(f"times_s holds {time_s}; allowed: seconds above 0")
+    low, middle, high = statistics.quantiles(times_s, n=4, method="inclusive")
+    return Quartiles(low, middle, high, len(times_s))
+
+
+def turns(names: Sequence[str], repeats: int) -> Iterator[str]:
+    """Yield every name once a repeat, starting one further each time.
+
+    A name so follows each neighbour equally often, and slow drifts of the clock reach all alike.
+    """
+    for repeat in range(repeats):
+        shift = repeat % len(names)
+        yield from (*names[shift:], *names[:shift])
+
+
+def interleave(
+    actions: Mapping[str, Action],
+    *,
+    repeats: int,
+    warmup: int,
+    prepare: Action,
+    stopwatch: Callable[[Action], Callable[[], float]],
+    on_queued: Action = lambda: None,
+) -> dict[str, list[float]]:
+    """Return the times of every action, run in turns; `prepare` runs before each.
+
+    `stopwatch` runs an action and returns a function that reads its seconds when all is done;
+    `on_queued` runs once all is launched, which a GPU is then still busy with.
+    """
+    for action in actions.values():
+        for _ in range(warmup):
+            prepare()
+            action()
+    readers: dict[str, list[Callable[[], float]]] = {name: [] for name in actions}
+    for name in turns(list(actions), repeats):
+        prepare()
+        readers[name].append(stopwatch(actions[name]))
+    on_queued()
+    return {name: [read() for read in listed] for name, listed in readers.items()}
+
+
+def time_interleaved(
+    actions: Mapping[str, Action],
+    *,
+    repeats: int = 50,
+    warmup: int = 3,
+    eager: bool = False,
+    on_queued: Action = lambda: None,
+) -> dict[str, Quartiles]:
+    """Return the quartiles of each action on the current CUDA device.
+
+    Pass `capture(action).replay` for device time, or plain calls with `eager=True`. `on_queued` may
+    read sensors. Units: seconds; L2 is scrubbed before every repeat, outside the timed part.
+    """
+    import torch
+
+    scrub = l2_scrubber()
+
+    def prepare() -> None:
+        scrub()
+        if eager:
+            torch.cuda.synchronize()
+
+    def stopwatch(action: Action) -> Callable[[], float]:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        action()
+        end.record()
+
+        def read() -> float:
+            end.synchronize()
+            return start.elapsed_time(end) * 1e-3
+
+        return read
+
+    times = interleave(
+        actions,
+        repeats=repeats,
+        warmup=warmup,
+        prepare=prepare,
+        stopwatch=stopwatch,
+        on_queued=on_queued,
+    )
+    return {name: quartiles(times_s) for name, times_s in times.items()}
+
+
+def l2_scrubber() -> Action:
+    """Return a function that empties L2 of everything else and leaves no line to write back.
+
+    It writes a buffer of several times L2, then reads another, so that the next kernel meets
+    neither its own data nor the write-back of ours.
+    """
+    import torch
+
+    l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+    elements = max(SCRUB_OVER_L2 * l2_bytes, 2**26) // 4
+    written, read = (torch.ones(elements, device="cuda") for _ in range(2))
+    total = torch.empty((), device="cuda")
+
+    def scrub() -> None:
+        written.fill_(1.0)
+        torch.sum(read, dim=0, out=total)
+
+    return scrub
+
+
+def capture(action: Action):
+    """Return a CUDA graph of one call of the action, warmed up on a side stream first.
+
+    Raises: RuntimeError if the action allocates, synchronises or does what a graph cannot hold.
+    """
+    import torch
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            action()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        action()
+    return graph
+
+
+def ceilings(*, repeats: int = 20, size_bytes: int = 2**31) -> dict[str, tuple[Quartiles, int]]:
+    """Return times and bytes of a device-to-device copy and of a read-only sum.
+
+    Units: bytes count each element read and each written once.
+    """
+    import torch
+
+    source = torch.randn(size_bytes // 4, device="cuda")
+    target = torch.empty_like(source)
+    total = torch.empty((), device="cuda")
+    copy = capture(lambda: target.copy_(source))
+    reduction = capture(lambda: torch.sum(source, dim=0, out=total))
+    actions = {"copy": copy.replay, "read": reduction.replay}
+    times = time_interleaved(actions, repeats=repeats)
+    return {"copy": (times["copy"], 2 * size_bytes), "read": (times["read"], size_bytes)}

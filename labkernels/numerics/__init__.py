@@ -1,0 +1,4 @@
+"""Rounding, float64 oracles, bit-exact hardware models, error bounds and error tables.
+
+NumPy and the standard library only.
+"""

@@ -1,0 +1,114 @@
+"""Tables of error per head and per sample. Nothing is dropped: a NaN shows in every figure it hits.
+
+Arrays are [batch, heads, ...]: outputs [B, H, D] or log-sum-exps [B, H].
+"""
+
+import numpy as np
+
+from labkernels.numerics import rounding
+from labkernels.numerics.choice import check_choice
+
+GROUPS = ("all", "head", "sample", "sample_and_head")
+COLUMNS = ("rmse", "max_abs", "mean_signed", "rel_l2", "different")
+
+
+def error_table(out, reference, *, by: str) -> np.ndarray:
+    """Error of out against the reference, one row a group.
+
+    Shapes: by="all" -> [], "head" -> [H], "sample" -> [B], "sample_and_head" -> [B, H], of a record
+    with the fields COLUMNS: rmse; max_abs; mean_signed, along the sign of the reference; rel_l2,
+    |error| / |reference|; different, the share of elements that are not equal.
+    """
+    out, reference = _pair(out, reference)
+    error = difference(out, reference)
+    axes = _axes(by, error.ndim)
+    signed = error * np.sign(reference)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error_norm = np.sqrt(np.sum(error**2, axis=axes))
+        finite = np.where(np.isinf(reference), 0.0, reference)
+        norm = np.sqrt(np.sum(finite**2, axis=axes))
+        rel_l2 = np.where(error_norm == 0, 0.0, error_norm / norm)
+    columns = (
+        rms(error, by=by),
+        np.max(np.abs(error), axis=axes, initial=0.0),
+        _mean(signed, axes),
+        rel_l2,
+        _mean(~(out == reference), axes),
+    )
+    table = np.empty(error_norm.shape, dtype=[(name, np.float64) for name in COLUMNS])
+    for name, column in zip(COLUMNS, columns, strict=True):
+        table[name] = column
+    return table
+
+
+def difference(a, b) -> np.ndarray:
+    """The float64 a - b, with 0 where both are the same infinity; NaN stays NaN."""
+    a, b = _pair(a, b)
+    with np.errstate(invalid="ignore"):
+        return np.where(a == b, 0.0, a - b)
+
+
+def rms(error, *, by: str) -> np.ndarray:
+    """Root mean square of errors, or of predicted standard deviations, per group of GROUPS."""
+    error = np.asarray(error, dtype=np.float64)
+    return np.sqrt(_mean(error**2, _axes(by, error.ndim)))
+
+
+def ulp_error(out, reference, fmt: str) -> np.ndarray:
+    """Signed error in units of the format's spacing at the reference."""
+    out, reference = _pair(out, reference)
+    return difference(out, reference) / rounding.quantum(reference, fmt)
+
+
+def ulp_histogram(out, reference, fmt: str, *, limit: int = 4) -> dict[str, np.ndarray]:
+    """How many elements are off by how many ulp of the format.
+
+    Shapes: "ulp" [2 limit + 1], -limit .. limit; "count", the errors that round to it; "beyond",
+    the number of larger errors, inf among them; "nan". The counts add up to the size of out.
+    """
+    if limit < 0:
+        raise ValueError(f"limit = {limit}, allowed: 0 or more")
+    error = np.rint(ulp_error(out, reference, fmt)).ravel()
+    ulp = np.arange(-limit, limit + 1)
+    nan = np.isnan(error)
+    inside = np.abs(error) <= limit
+    index = error[inside].astype(np.int64) + limit
+    return {
+        "ulp": ulp,
+        "count": np.bincount(index, minlength=ulp.size),
+        "beyond": np.count_nonzero(~inside & ~nan),
+        "nan": np.count_nonzero(nan),
+    }
+
+
+def max_relative_error(out, reference) -> float:
+    """Largest |out - reference| / |reference|: a number to show, never to judge by.
+
+    Error: means nothing near zero. An output is a signed sum whose error scales with sum p |v|;
+    where the sum happens to cancel, any fixed error is a huge ratio: more elements, larger maximum.
+    """
+    error = np.abs(difference(out, reference))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(error == 0, 0.0, error / np.abs(reference))
+    return float(ratio.max(initial=0.0))
+
+
+def _pair(out, reference) -> tuple[np.ndarray, np.ndarray]:
+    out, reference = (np.asarray(x, dtype=np.float64) for x in (out, reference))
+    if out.shape != reference.shape:
+        raise ValueError(f"out.shape = {out.shape}, allowed: that of reference, {reference.shape}")
+    return out, reference
+
+
+def _axes(by: str, ndim: int) -> tuple[int, ...]:
+    check_choice("by", by, GROUPS)
+    if ndim < 2:
+        raise ValueError(f"ndim = {ndim}, allowed: 2 or more, [batch, heads, ...]")
+    rest = tuple(range(2, ndim))
+    return {"all": (0, 1, *rest), "head": (0, *rest), "sample": (1, *rest)}.get(by, rest)
+
+
+def _mean(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """Mean over the axes; 0 over no element."""
+    count = int(np.prod([x.shape[axis] for axis in axes]))
+    return np.sum(x, axis=axes, dtype=np.float64) / max(1, count)

@@ -1,0 +1,78 @@
+"""The online-softmax State (m, l, o): the same names as in CUDA, Triton and the text.
+
+Rows of scores are folded in block by block. States are values: every function returns a new one.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class State:
+    """What is known of some rows of scores after some of their keys.
+
+    Shapes: m, l [..., rows]; o [..., rows, D].
+    Units: m is the largest score in log2 units, l = sum of 2^(s - m), o = sum of 2^(s - m) v.
+    """
+
+    m: np.ndarray
+    l: np.ndarray
+    o: np.ndarray
+
+
+def empty(rows: tuple[int, ...], head_dim: int, *, dtype=np.float64) -> State:
+    """The State of rows that have seen no key: m = -inf, l = 0, o = 0; the identity of merge."""
+    return State(
+        m=np.full(rows, -np.inf, dtype),
+        l=np.zeros(rows, dtype),
+        o=np.zeros((*rows, head_dim), dtype),
+    )
+
+
+def update(state: State, scores_log2: np.ndarray, v: np.ndarray) -> State:
+    """Folds n more keys into the State.
+
+    Shapes: scores_log2 [..., rows, n], -inf where a key is masked; v [..., n, D], finite there.
+    Units: scores in log2 units, that is already multiplied by scale * log2(e).
+    """
+    if scores_log2.shape[-1] == 0:
+        return state
+    m = np.maximum(state.m, scores_log2.max(axis=-1))
+    rescale = _weight(state.m, m)
+    p = _weight(scores_log2, m[..., None])
+    return State(
+        m=m,
+        l=rescale * state.l + p.sum(axis=-1),
+        o=rescale[..., None] * state.o + p @ v,
+    )
+
+
+def merge(first: State, second: State) -> State:
+    """Joins the States of two disjoint sets of keys of the same rows."""
+    m = np.maximum(first.m, second.m)
+    w1, w2 = _weight(first.m, m), _weight(second.m, m)
+    return State(
+        m=m,
+        l=w1 * first.l + w2 * second.l,
+        o=w1[..., None] * first.o + w2[..., None] * second.o,
+    )
+
+
+def finalize(state: State) -> tuple[np.ndarray, np.ndarray]:
+    """Output o / l and lse2 = m + log2(l); a row without keys gives o = 0 and lse2 = -inf.
+
+    Shapes: o [..., rows, D]; lse2 [..., rows].
+    """
+    no_key = state.l == 0
+    divisor = np.where(no_key, 1, state.l)
+    with np.errstate(divide="ignore"):
+        lse2 = np.where(no_key, -np.inf, state.m + np.log2(divisor))
+    return state.o / divisor[..., None], lse2.astype(state.m.dtype)
+
+
+def _weight(x: np.ndarray, m: np.ndarray) -> np.ndarray:
+    """2^(x - m), and 0 for x = -inf even when m is -inf too."""
+    shift = np.where(m == -np.inf, 0, m).astype(m.dtype)
+    with np.errstate(invalid="ignore", under="ignore"):  # inf - inf is NaN, and must surface
+        return np.exp2(x - shift)

@@ -1,0 +1,107 @@
+"""Rounding to the formats that kernels use, their bits, and an exact float32 fused multiply-add."""
+
+import numpy as np
+
+from labkernels import formats
+from labkernels.numerics.choice import check_choice
+
+MODES = ("rne", "rz")
+# inf and NaN are values here, a signalling NaN too: what becomes of them is said, not warned of
+_QUIET = {"over": "ignore", "invalid": "ignore"}
+_BITS_FORMATS = ("fp16", "bf16")
+
+
+@np.errstate(**_QUIET)
+def round_to(x, fmt: str, mode: str = "rne") -> np.ndarray:
+    """Nearest (rne) or next-toward-zero (rz) values of the format, in float32 or float64 as given.
+
+    Error: exact, subnormals included. Overflow gives inf (rne) or the largest value (rz); a format
+    without inf saturates, as cvt.satfinite. NaN stays NaN.
+    Raises: ValueError for an unknown format or mode.
+    """
+    target = formats.named(fmt)
+    check_choice("mode", mode, MODES)
+    x = np.asarray(x)
+    dtype = np.float32 if x.dtype in (np.float16, np.float32) else np.float64
+    wide = x.astype(np.float64)
+    if fmt == "fp64":
+        return wide.astype(dtype)
+    steps = quantum(wide, fmt)
+    y = (np.rint if mode == "rne" else np.trunc)(wide / steps) * steps
+    too_large = np.abs(y) > target.max
+    if mode == "rz" or not target.has_inf:
+        if target.has_inf:
+            too_large &= np.isfinite(wide)
+        y = np.where(too_large, np.copysign(target.max, wide), y)
+    else:
+        y = np.where(too_large, np.copysign(np.inf, wide), y)
+    return y.astype(dtype)
+
+
+def quantum(x, fmt: str) -> np.ndarray:
+    """Spacing of the format's values in the binade of x, as if its exponents had no upper end.
+
+    Units: those of x; below the smallest normal number it is the smallest subnormal number.
+    """
+    target = formats.named(fmt)
+    bits = np.ascontiguousarray(x, dtype=np.float64).view(np.int64)
+    exponent = ((bits >> 52) & 0x7FF) - 1023
+    exponent = np.maximum(exponent, target.emin) - target.fraction_bits
+    return ((np.maximum(exponent, -1022) + 1023) << 52).view(np.float64).reshape(np.shape(x))
+
+
+def is_representable(x, fmt: str) -> np.ndarray:
+    """True where x is a value of the format; NaN and inf count as values."""
+    x = np.asarray(x)
+    return (round_to(x, fmt) == x) | np.isnan(x)
+
+
+@np.errstate(**_QUIET)
+def to_bits(x, fmt: str) -> np.ndarray:
+    """The uint16 encoding of x rounded to nearest even; NaN becomes 0x7fff, as cvt.rn does.
+
+    Raises: ValueError unless fmt is fp16 or bf16.
+    """
+    check_choice("fmt", fmt, _BITS_FORMATS)
+    y = np.atleast_1d(round_to(x, fmt)).astype(np.float32)
+    if fmt == "fp16":
+        bits = y.astype(np.float16).view(np.uint16)
+    else:
+        bits = (y.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    return np.where(np.isnan(y), np.uint16(0x7FFF), bits).reshape(np.shape(x))
+
+
+@np.errstate(**_QUIET)
+def from_bits(bits, fmt: str) -> np.ndarray:
+    """The float32 values that uint16 encodings stand for, exact.
+
+    Raises: ValueError unless fmt is fp16 or bf16 and bits is an array of uint16.
+    """
+    check_choice("fmt", fmt, _BITS_FORMATS)
+    bits = np.asarray(bits)
+    if bits.dtype != np.uint16:
+        raise ValueError(f"bits.dtype = {bits.dtype}, allowed: uint16")
+    if fmt == "fp16":
+        return bits.view(np.float16).astype(np.float32)
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+@np.errstate(**_QUIET)
+def fma_rn(a, b, c) -> np.ndarray:
+    """The float32 of a * b + c, rounded once to nearest even, as the fma instruction.
+
+    Error: exact. The product is exact in float64; the sum is rounded to odd there, which leaves
+    the second rounding, to float32, as good as the only one.
+    Source: Boldo & Melquiond 2008, "Emulation of FMA and correctly rounded sums".
+    """
+    a, b, c = (np.asarray(x, dtype=np.float32).astype(np.float64) for x in (a, b, c))
+    product = a * b
+    total = np.asarray(product + c)
+    part = total - product
+    rest = (product - (total - part)) + (c - part)
+    bits = np.atleast_1d(total).view(np.int64).reshape(total.shape)
+    inexact = np.isfinite(total) & (rest != 0) & ((bits & 1) == 0)
+    outward = (rest > 0) == (total > 0)
+    bits = bits + np.where(inexact, np.where(outward, 1, -1), 0)
+    odd = np.atleast_1d(bits).view(np.float64).reshape(total.shape)
+    return odd.astype(np.float32)

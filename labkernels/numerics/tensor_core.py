@@ -1,0 +1,169 @@
+"""What a tensor core computes, bit for bit: mma.sync and wgmma on fp16 and bf16 inputs.
+
+One step is d = c + sum of a_k b_k over a chunk of K. Every product is exact. All terms, c too, are
+aligned to the largest exponent among them, cut off toward zero after `fraction_bits` bits, and
+added as integers; the sum is cut to fp32 (or rounded to fp16). Longer K chains d into c.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from labkernels import formats
+from labkernels.numerics import rounding
+from labkernels.numerics.choice import check_choice
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The constants of one generation of tensor cores.
+
+    Units: fraction_bits and exponents count bits; chunk counts products added in one step.
+    Source: MMA-Sim, arXiv 2511.10909; Khattak & Mikaitis, arXiv 2512.07004; sm_90 probed here.
+    """
+
+    fraction_bits: int
+    chunk: int
+    lowest_exponent_fp32: int
+    lowest_exponent_fp16: int
+
+
+_AMPERE = Unit(24, 8, -132, -20)
+_HOPPER = Unit(25, 16, -133, -21)
+UNITS = {"sm_80": _AMPERE, "sm_89": _AMPERE, "sm_90": _HOPPER, "sm_100": _HOPPER}
+INPUTS = ("fp16", "bf16")
+OUTPUTS = ("fp32", "fp16")
+
+_NO_TERM = -8192  # exponent of a zero: the sum of two of them still fits int16
+_BLOCK_ELEMENTS = 1 << 14  # outputs worked on together: their float64 planes stay in the L2 cache
+
+
+def matmul(a, b, c=None, *, arch: str, fmt: str, out: str = "fp32") -> np.ndarray:
+    """Product a b + c as the architecture's tensor cores compute it, K in ascending chunks.
+
+    Shapes: a [..., M, K], b [..., K, N], c broadcastable to [..., M, N] -> [..., M, N] float32
+    (float16 for out="fp16"). Error: none, every bit is the hardware's; NaN is 0x7fffffff (0x7fff).
+    Raises: ValueError for an unknown arch, fmt or out, or inputs that the format cannot hold.
+    """
+    check_choice("arch", arch, UNITS)
+    check_choice("fmt", fmt, INPUTS)
+    check_choice("out", out, OUTPUTS)
+    if out == "fp16" and fmt != "fp16":
+        raise ValueError(f"out = {out!r} with fmt = {fmt!r}, allowed: 'fp32'")
+    a, b = _operand("a", a, fmt), _operand("b", b, fmt)
+    if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
+        raise ValueError(f"a {a.shape}, b {b.shape}, allowed: [..., M, K] and [..., K, N]")
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    shape = (*batch, a.shape[-2], b.shape[-1])
+    start = np.zeros(shape) if c is None else np.broadcast_to(_operand("c", c, out), shape)
+    flat = [
+        np.broadcast_to(x, batch + x.shape[-2:]).reshape(math.prod(batch), *x.shape[-2:])
+        for x in (a, b, start)
+    ]
+    result = _by_blocks(*flat, UNITS[arch], formats.named(fmt).emin, out)
+    return _encode(result.reshape(shape), out)
+
+
+def _by_blocks(a, b, acc, unit: Unit, emin: int, out: str) -> np.ndarray:
+    """Runs the chain over blocks of batches and rows that fit the cache. Shapes: [batch, ., .]."""
+    result = np.array(acc, dtype=np.float64)
+    n_batch, n_rows, n_cols = result.shape
+    rows = max(1, min(n_rows, _BLOCK_ELEMENTS // max(1, n_cols)))
+    batches = max(1, _BLOCK_ELEMENTS // max(1, rows * n_cols))
+    exp_a, exp_b = _exponents(a, emin), _exponents(b, emin)
+    for first in range(0, n_batch, batches):
+        some = slice(first, first + batches)
+        for row in range(0, n_rows, rows):
+            here = some, slice(row, row + rows)
+            result[here] = _chain(
+                (a[here], b[some]), (exp_a[here], exp_b[some]), result[here], unit, out
+            )
+    return result
+
+
+def _chain(values, exponents, acc, unit: Unit, out: str) -> np.ndarray:
+    """Folds K into the accumulators chunk by chunk."""
+    (a, b), (exp_a, exp_b) = values, exponents
+    for k in range(0, a.shape[-1], unit.chunk):
+        ks = slice(k, k + unit.chunk)
+        acc = _block_fma(
+            (a[..., ks], b[..., ks, :]), (exp_a[..., ks], exp_b[..., ks, :]), acc, unit, out
+        )
+    return acc
+
+
+def _block_fma(values, exponents, acc, unit: Unit, out: str) -> np.ndarray:
+    """One step: every term aligned to the largest exponent, cut, and added; then one rounding.
+
+    An infinite or NaN operand goes through the float64 operations, which treat it as they should.
+    """
+    (a, b), (exp_a, exp_b) = values, exponents
+    lowest = unit.lowest_exponent_fp32 if out == "fp32" else unit.lowest_exponent_fp16
+    largest = np.maximum(_exponents(acc, formats.named("fp32").emin), np.int16(lowest))
+    exp_product = np.empty_like(largest)
+    columns = range(a.shape[-1])
+    for k in columns:
+        np.add(exp_a[..., k, None], exp_b[..., None, k, :], out=exp_product)
+        np.maximum(largest, exp_product, out=largest)
+    shift = largest.astype(np.int64) - unit.fraction_bits
+    scale = ((1023 - shift) << 52).view(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):  # inf * 0 and inf - inf are NaN, as there
+        total = np.trunc(acc * scale)
+        term = np.empty_like(total)
+        for k in columns:
+            np.multiply(a[..., k, None], b[..., None, k, :], out=term)
+            np.multiply(term, scale, out=term)
+            np.trunc(term, out=term)
+            np.add(total, term, out=total)
+        total += 0.0  # a sum of nothing but negative zeros is +0
+        exact = total * ((1023 + shift) << 52).view(np.float64)
+        return _cut_to_fp32(exact) if out == "fp32" else _round_to_fp16(exact)
+
+
+def _cut_to_fp32(x: np.ndarray) -> np.ndarray:
+    """float64 to the next float32 toward zero, kept as float64; 2^128 and beyond is inf."""
+    cut = (x.view(np.int64) & ~np.int64((1 << 29) - 1)).view(np.float64)
+    magnitude = np.abs(x)
+    special = ~(magnitude < 2.0**128) | (magnitude < 2.0**-126)
+    if special.any():
+        with np.errstate(invalid="ignore"):
+            tiny = np.trunc(x * 2.0**149) * 2.0**-149
+        cut = np.where(magnitude < 2.0**-126, tiny, cut)
+        cut = np.where(magnitude >= 2.0**128, np.copysign(np.inf, x), cut)
+        cut = np.where(np.isnan(x), np.nan, cut)
+    return cut
+
+
+def _round_to_fp16(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float16).astype(np.float64)
+
+
+def _exponents(x: np.ndarray, emin: int) -> np.ndarray:
+    """Exponents of the significands, at least emin; of zero, so low that it never is the largest.
+
+    Those of inf and NaN are emin: the result is theirs whatever the alignment.
+    """
+    field = (x.view(np.int64) >> 52).astype(np.int16) & np.int16(0x7FF)
+    field[field == 0x7FF] = 0
+    exponent = np.maximum(field - np.int16(1023), np.int16(emin))
+    exponent[x == 0] = _NO_TERM
+    return exponent
+
+
+def _operand(name: str, x, fmt: str) -> np.ndarray:
+    x = np.asarray(x)
+    if not rounding.is_representable(x, fmt).all():
+        raise ValueError(f"{name} holds values that are not {fmt}, allowed: round_to({name}, fmt)")
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        return np.ascontiguousarray(x, dtype=np.float64)
+
+
+def _encode(x: np.ndarray, out: str) -> np.ndarray:
+    """The result in its own type, with the NaN that the hardware writes."""
+    dtype, word, nan = (
+        (np.float32, np.uint32, 0x7FFFFFFF) if out == "fp32" else (np.float16, np.uint16, 0x7FFF)
+    )
+    y = x.astype(dtype)
+    y.view(word)[np.isnan(y)] = nan
+    return y

@@ -1,0 +1,112 @@
+"""`data/datapackage.json`: fields, units, size and hash of every file in `data/`."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from labkernels.records import schema, store
+
+FILE_NAME = "datapackage.json"
+_MEDIA_TYPES = {".csv": "text/csv", ".toml": "application/toml", ".json": "application/json"}
+
+
+def describe(data_dir: Path = store.DATA_DIR) -> dict[str, object]:
+    """Return the Frictionless descriptor of the files that a folder holds."""
+    data_dir = Path(data_dir)
+    files = sorted(path for path in data_dir.rglob("*") if _is_data(path, data_dir))
+    return {
+        "profile": "data-package",
+        "name": "labkernels-data",
+        "title": "Measurements, tables and targets of labkernels",
+        "licenses": [
+            {
+                "name": "CC-BY-4.0",
+                "title": "Creative Commons Attribution 4.0",
+                "path": "https://creativecommons.org/licenses/by/4.0/",
+            }
+        ],
+        "resources": [_resource(path, data_dir) for path in files],
+    }
+
+
+def write(data_dir: Path = store.DATA_DIR) -> Path:
+    """Write the descriptor into the folder and return its path."""
+    path = Path(data_dir) / FILE_NAME
+    text = json.dumps(describe(data_dir), indent=2, ensure_ascii=False) + "\n"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def differences(data_dir: Path = store.DATA_DIR) -> list[str]:
+    """Return one line for each file that the written descriptor does not describe as it is."""
+    path = Path(data_dir) / FILE_NAME
+    if not path.exists():
+        return [f"{FILE_NAME} is missing"]
+    recorded = _by_path(json.loads(path.read_text(encoding="utf-8")))
+    actual = _by_path(describe(data_dir))
+    lines = [f"{name} is described but not there" for name in sorted(recorded.keys() - actual)]
+    lines += [f"{name} is not described" for name in sorted(actual.keys() - recorded)]
+    shared = sorted(actual.keys() & recorded)
+    lines += [f"{name} has changed" for name in shared if actual[name] != recorded[name]]
+    return lines
+
+
+def _is_data(path: Path, data_dir: Path) -> bool:
+    hidden = any(part.startswith(".") for part in path.relative_to(data_dir).parts)
+    return path.is_file() and not hidden and path.name != FILE_NAME and path.suffix != ".part"
+
+
+def _by_path(package: dict) -> dict[str, dict]:
+    return {resource["path"]: resource for resource in package["resources"]}
+
+
+def _resource(path: Path, data_dir: Path) -> dict[str, object]:
+    relative = path.relative_to(data_dir)
+    content = path.read_bytes()
+    resource: dict[str, object] = {
+        "name": relative.as_posix().lower().replace("/", "-").replace(".", "-"),
+        "path": relative.as_posix(),
+        "format": path.suffix.lstrip("."),
+        "mediatype": _MEDIA_TYPES.get(path.suffix, "application/octet-stream"),
+        "bytes": len(content),
+        "hash": "sha256:" + hashlib.sha256(content).hexdigest(),
+    }
+    if path.suffix == ".csv":
+        resource |= _tabular(content)
+    return resource
+
+
+def _tabular(content: bytes) -> dict[str, object]:
+    header = tuple(content.split(b"\n", 1)[0].decode("utf-8").strip().split(","))
+    encoding = {"encoding": "utf-8"}
+    try:
+        table = schema.table_of(header)
+    except ValueError:
+        # A table of another floor (special functions, say) names its own columns.
+        plain = {"fields": [{"name": name, "type": "any"} for name in header]}
+        return {**encoding, "schema": plain}
+    fields = [_field(field) for field in table.fields]
+    return {
+        "profile": "tabular-data-resource",
+        **encoding,
+        "title": table.title,
+        "schema": {"fields": fields, "missingValues": [""]},
+    }
+
+
+def _field(field: schema.Field) -> dict[str, object]:
+    described: dict[str, object] = {
+        "name": field.name,
+        "type": field.type,
+        "description": field.description,
+    }
+    if field.unit:
+        described["unit"] = field.unit
+    constraints: dict[str, object] = {}
+    if not field.empty:
+        constraints["required"] = True
+    if field.values:
+        constraints["enum"] = list(field.values)
+    if constraints:
+        described["constraints"] = constraints
+    return described

@@ -1,0 +1,205 @@
+"""The columns of every recorded table, and the check that each row must pass."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+STRING, INTEGER, NUMBER, BOOLEAN = "string", "integer", "number", "boolean"
+_UTC = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z")
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column: its type, its unit, and whether a cell may be empty."""
+
+    name: str
+    type: str
+    description: str
+    unit: str = ""
+    empty: bool = False
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A named list of columns that a CSV file of `data/` follows."""
+
+    name: str
+    title: str
+    fields: tuple[Field, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column names in file order."""
+        return tuple(field.name for field in self.fields)
+
+
+_WORKLOAD = (
+    Field("batch", INTEGER, "requests in the batch; 0 where no workload applies"),
+    Field("kv_len", INTEGER, "keys a request holds (the longest, if they differ)", "keys"),
+    Field("q_heads", INTEGER, "query heads"),
+    Field("kv_heads", INTEGER, "key/value heads"),
+    Field("head_dim", INTEGER, "elements of a head"),
+    Field("page_size", INTEGER, "keys a page of the cache holds", "keys"),
+)
+_DTYPE = Field(
+    "dtype", STRING, "element type of q, k, v and out", values=("fp16", "bf16", "fp32"), empty=True
+)
+_TENSOR_CORES = Field(
+    "tensor_cores",
+    STRING,
+    "whether tensor cores do the two products",
+    values=("on", "off"),
+    empty=True,
+)
+_STARTED = Field(
+    "started_utc", STRING, "start of the run, to the second; it identifies the run", "UTC"
+)
+
+PROVENANCE = (
+    Field("commit", STRING, "git commit of the source that ran"),
+    Field("dirty", BOOLEAN, "whether the source differed from that commit"),
+    Field("gpu", STRING, "device name as the driver reports it"),
+    Field("driver", STRING, "driver version"),
+    Field("cuda", STRING, "CUDA version torch was built for"),
+    Field("torch", STRING, "torch version"),
+    Field("triton", STRING, "triton version", empty=True),
+    Field("sm_clock_mhz", NUMBER, "SM clock read while the row was measured", "MHz"),
+    Field("power_w", NUMBER, "board power read while the row was measured", "W"),
+    Field("seed", INTEGER, "seed of the random inputs"),
+    Field("repeats", INTEGER, "timed repeats behind the statistic"),
+    _STARTED,
+)
+
+MEASUREMENTS = Table(
+    "measurements",
+    "One measured number a row: kernel, workload, metric, statistic, value, provenance.",
+    (
+        Field("experiment", STRING, "the experiment that wrote the row"),
+        Field("kernel", STRING, "kernel, peer or ceiling"),
+        Field("backend", STRING, "what it is made of: cuda, triton, torch, flashinfer"),
+        _TENSOR_CORES,
+        Field("tile", STRING, "tile option of the kernel", empty=True),
+        Field("policy", STRING, "numeric policy of the kernel", empty=True),
+        *_WORKLOAD,
+        _DTYPE,
+        Field("metric", STRING, "what the number says"),
+        Field("statistic", STRING, "median, q25, q75, mean, max, total or exact"),
+        Field("value", NUMBER, "the number, in the unit of the next column"),
+        Field("unit", STRING, "unit of value"),
+        Field("note", STRING, "words, such as the reason of a refusal", empty=True),
+        *PROVENANCE,
+    ),
+)
+
+DECODE_ACCURACY = Table(
+    "decode_accuracy",
+    "Error against float64 of each sample and query head; a run is named by started_utc.",
+    (
+        _STARTED,
+        Field("kernel", STRING, "kernel or peer, or `a - b` for the difference of two outputs"),
+        _TENSOR_CORES,
+        _DTYPE,
+        Field("sample", INTEGER, "request of the batch"),
+        Field("head", INTEGER, "query head"),
+        Field("rmse", NUMBER, "root mean square over the head's elements"),
+        Field("bias", NUMBER, "mean of the error along the sign of the reference"),
+        Field("max_abs", NUMBER, "largest absolute error"),
+    ),
+)
+
+COMPILER_REPORTS = Table(
+    "compiler_reports",
+    "What the compiler made of each kernel and tile, for each architecture.",
+    (
+        Field("kernel", STRING, "kernel"),
+        Field("tile", STRING, "tile option of the kernel"),
+        Field("head_dim", INTEGER, "elements of a head"),
+        Field("group", INTEGER, "query heads a key/value head"),
+        _DTYPE,
+        Field("arch", STRING, "compile architecture"),
+        Field("entry", STRING, "entry point in the source"),
+        Field("registers", INTEGER, "registers a thread", "registers"),
+        Field("spill_bytes", INTEGER, "local memory a thread spills to", "bytes"),
+        Field("smem_bytes", INTEGER, "shared memory a block", "bytes"),
+        Field("compiler", STRING, "compiler and version"),
+        _STARTED,
+    ),
+)
+
+TABLES = {table.name: table for table in (MEASUREMENTS, DECODE_ACCURACY, COMPILER_REPORTS)}
+COLUMNS = MEASUREMENTS.columns
+
+
+def table_of(columns: tuple[str, ...]) -> Table:
+    """Return the table whose columns these are.
+
+    Raises: ValueError if no table has exactly these columns.
+    """
+    for table in TABLES.values():
+        if table.columns == tuple(columns):
+            return table
+    raise ValueError(f"columns {list(columns)} belong to no table; tables: {', '.join(TABLES)}")
+
+
+def validate(row: Mapping[str, object], table: Table = MEASUREMENTS) -> dict[str, object]:
+    """Return the row with every cell of the column's type, in column order.
+
+    Raises: ValueError naming the column, its value and what is allowed.
+    """
+    extra = [name for name in row if name not in table.columns]
+    if extra:
+        raise ValueError(
+            f"column {extra[0]!r} is not in table {table.name}; columns: {', '.join(table.columns)}"
+        )
+    return {field.name: parse(field, row.get(field.name)) for field in table.fields}
+
+
+def parse(field: Field, value: object) -> object:
+    """Return one cell as the column's type.
+
+    Raises: ValueError if it is missing, not finite, of another type or not an allowed value.
+    """
+    if value is None or value == "":
+        if field.empty:
+            return ""
+        raise ValueError(f"{field.name} is missing; table cells of this column are never empty")
+    if field.type == STRING:
+        return _text(field, value)
+    if field.type == BOOLEAN:
+        if value in (True, "true", "True"):
+            return True
+        if value in (False, "false", "False"):
+            return False
+        raise ValueError(f"{field.name} is {value!r}; allowed: true, false")
+    return _number(field, value)
+
+
+def _text(field: Field, value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{field.name} is {value!r}; allowed: a text")
+    if field.values and value not in field.values:
+        raise ValueError(f"{field.name} is {value!r}; allowed: {', '.join(field.values)}")
+    if field is _STARTED and not _UTC.fullmatch(value):
+        raise ValueError(f"{field.name} is {value!r}; allowed: YYYY-MM-DDTHH:MM:SSZ")
+    if "\n" in value or "\r" in value:
+        raise ValueError(f"{field.name} is {value!r}; allowed: a text of one line")
+    return value
+
+
+def _number(field: Field, value: object) -> int | float:
+    # A bool is an int to Python; here it would hide a mistake.
+    if isinstance(value, bool):
+        raise ValueError(f"{field.name} is {value!r}; allowed: a finite {field.type}")
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{field.name} is {value!r}; allowed: a finite {field.type}") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{field.name} is {value!r}; allowed: a finite {field.type}")
+    if field.type == INTEGER:
+        if number != int(number):
+            raise ValueError(f"{field.name} is {value!r}; allowed: a whole number")
+        return int(value) if not isinstance(value, float) else int(number)
+    return number

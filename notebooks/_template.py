@@ -1,0 +1,108 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # The title names the idea
+#
+# Copy this file to `notebooks/<idea>.py`, run `make notebooks`, and list the chapter in `book/_toc.yml`.
+# A file name that begins with an underscore, like this one's, stays out of the book.
+# Write one sentence a line; keep a code cell to 15 lines, and put what is longer into `labkernels`.
+#
+# ## Question
+#
+# One question that a person asked, with its source in `book/references.bib`, for example {cite:t}`milakov2018`.
+# Then what the reader will be able to do at the end.
+#
+# ## You need
+#
+# The pages to know first: {doc}`/book/notation` has the symbols, {doc}`/book/glossary` the words.
+
+# %% tags=["hide-input"]
+import math
+
+import matplotlib.pyplot as plt
+
+# %% [markdown]
+# ## Model
+#
+# The formula, labelled, in the symbols of {doc}`/book/notation`:
+#
+# $$
+# 1 + 2 + \dots + n = \frac{n \, (n + 1)}{2}
+# $$ (template-sum)
+#
+# ## Prediction
+#
+# Computed before the measurement, from {eq}`template-sum`.
+
+# %%
+n = 100
+predicted = n * (n + 1) // 2
+predicted
+
+# %% [markdown]
+# ## Kernel
+#
+# Listings are read from the real source, never pasted:
+#
+# ```{literalinclude} /labkernels/cuda/include/lab/state.cuh
+# :language: cpp
+# :start-at: "What every score of a row is shifted by"
+# :end-before: "exp2(m_old - m_new)"
+# ```
+#
+# ## Measurement
+#
+# One figure a claim.
+# The caption states the claim and where the numbers come from; the alternative text says what is seen.
+
+# %% mystnb={"figure": {"caption": "The sum grows with the square of n. Computed on this machine.", "name": "template-figure"}, "image": {"alt": "A curve that rises from 0 to 5050, ever more steeply.", "width": "80%"}} tags=["hide-input"]
+figure, axes = plt.subplots(figsize=(5, 3))
+axes.plot(range(n + 1), [math.comb(k + 1, 2) for k in range(n + 1)])
+axes.set(xlabel="n, numbers", ylabel="their sum")
+plt.show()
+
+# %%
+measured = sum(range(n + 1))
+measured / predicted
+
+# %% [markdown]
+# ## What we learned
+#
+# The ratio of measured and predicted, where the model fails, and what the source of the case got wrong.
+#
+# ## Exercises
+#
+# ```{exercise}
+# :label: template-exercise
+#
+# What is the sum of the first $n$ odd numbers?
+# ```
+#
+# ```{solution-start} template-exercise
+# :class: dropdown
+# ```
+#
+# It is $n^2$.
+
+# %%
+assert sum(range(1, 2 * n, 2)) == n**2
+
+# %% [markdown]
+# ```{solution-end}
+# ```
+#
+# ## Sources
+#
+# What was read, and what each source was used for: the online softmax is from {cite:t}`milakov2018`.

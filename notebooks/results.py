@@ -1,0 +1,93 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Results
+#
+# What the lab promised to reach, and what it reached.
+# A target is a line of `data/targets.toml`, written before the measurement.
+# A result is the newest recorded run that measured both sides in one process; `labkernels scoreboard` prints the same.
+#
+# *Ratio* is the other library's time divided by ours, so more is better, and 1 means equal.
+
+# %% tags=["hide-input"]
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from labkernels.records.scoreboard import MET, NOT_MEASURED, NOT_MET, scoreboard
+
+scores = scoreboard()
+measured = [s for s in scores if s.status != NOT_MEASURED]
+with_peer = [s for s in scores if s.target.peers]
+
+# %% tags=["hide-input"]
+for status in (MET, NOT_MET, NOT_MEASURED):
+    print(f"{sum(s.status == status for s in scores):3d} of {len(scores)} targets: {status}")
+for run in sorted({(s.gpu, s.started_utc, s.commit) for s in measured}):
+    print("measured on {}, {}, commit {}".format(*run))
+
+# %% [markdown]
+# ## Ratio and target
+#
+# {numref}`ratio-and-target` shows each target that names another library.
+
+# %% mystnb={"figure": {"caption": "Time of the other library divided by ours, for each target. The tick is what was promised. Measured in the runs named above; a row without a point is not measured.", "name": "ratio-and-target"}, "image": {"alt": "One row a target. A tick marks the ratio that was promised; a circle for fp16 and a square for bf16 mark the measured ratios. The numbers are in the table below.", "width": "100%"}} tags=["hide-input"]
+titles = list(dict.fromkeys(s.target.title for s in with_peer))
+promised = [s.target.minimum_ratio for s in with_peer]
+rows = [titles.index(s.target.title) for s in with_peer]
+figure, axes = plt.subplots(figsize=(6.5, 0.28 * len(titles) + 1), dpi=160, layout="constrained")
+axes.axvline(1, color="#c3c9d1", zorder=0)
+axes.scatter(promised, rows, marker="|", color="#56606d", s=160, label="promised")
+for dtype, marker, colour in (("fp16", "o", "#0072b2"), ("bf16", "s", "#d55e00")):
+    chosen = [s for s in measured if s.target.peers and s.dtype == dtype]
+    places = [titles.index(s.target.title) for s in chosen]
+    axes.scatter([s.ratio for s in chosen], places, marker=marker, color=colour, label=dtype)
+axes.set(yticks=range(len(titles)), yticklabels=titles, xlabel="other library's time / our time")
+axes.invert_yaxis()
+figure.legend(loc="outside upper center", ncols=3)
+plt.show()
+
+# %% [markdown]
+# ## Every target
+#
+# "At least" is the promised ratio.
+# Where no other library can do the job, the target asks only for a verified time.
+
+# %% tags=["hide-input"]
+table = [
+    {
+        "target": s.target.title,
+        "dtype": s.dtype,
+        "ours": s.kernel,
+        "ours, ms": s.ours_s * 1e3 if s.kernel else None,
+        "other": s.peer,
+        "other, ms": s.peer_s * 1e3 if s.peer else None,
+        "ratio": s.ratio if s.peer else None,
+        "at least": s.target.minimum_ratio if s.target.peers else None,
+        "status": s.status,
+    }
+    for s in scores
+]
+digits = {"ours, ms": "{:.4f}", "other, ms": "{:.4f}", "ratio": "{:.3f}", "at least": "{:.2f}"}
+style = pd.DataFrame(table).style.hide(axis="index").set_uuid("scoreboard")
+style.format(digits, na_rep="–")
+
+# %% [markdown]
+# ## Reasons
+#
+# What a run said about a kernel or library that refused or failed.
+
+# %% tags=["hide-input"]
+notes = dict.fromkeys(f"{s.target.title}, {s.dtype}: {s.note}" for s in scores if s.note)
+print("\n".join(notes) or "none")

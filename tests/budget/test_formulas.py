@@ -1,0 +1,98 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkernels.budget import (
+    aligned_bytes,
+    array_bytes,
+    fragment_registers,
+    kv_split_register_formula,
+    reported_register_formula,
+)
+from labkernels.budget.peers import flash_attention_2, flashinfer_decode, flashinfer_prefill
+
+
+def test_case_000_shared_memory_of_the_decode_kernel():
+    ledger = flashinfer_decode(head_dim=128, group=4)
+    assert ledger.total == 9_216
+    assert {line.name: line.amount for line in ledger.lines} == {
+        "K stages": 4096,
+        "V stages": 4096,
+        "page offsets": 1024,
+        "merge of m and l": 64,
+    }
+
+
+def test_case_000_shared_memory_of_the_tensor_core_kernel():
+    ledger = flashinfer_prefill(cta_q=16, cta_kv=128, head_dim=128, warps_kv=4)
+    assert ledger.total == 69_632
+    # the cross-warp merge of O takes 32 KiB, but in the place of Q, K and V
+    assert ledger.lines[-1].amount == 32_768
+
+
+def test_case_004_shared_memory_of_the_tile():
+    assert flash_attention_2(block_m=128, block_n=128, head_dim=64).total == 49_152
+    assert flash_attention_2(block_m=128, block_n=128, head_dim=32).total == 24_576
+
+
+def test_case_000_register_formulas():
+    # as reported: as if the four warps shared one O; corrected: each keeps its own
+    assert reported_register_formula(16, 128, 128, 128) == 32
+    assert kv_split_register_formula(16, 128, 32) == 80
+
+
+@pytest.mark.parametrize(("cta_q", "registers"), [(64, 128), (128, 256)])
+def test_the_reported_formula_holds_when_warps_tile_the_queries(cta_q, registers):
+    warps, rows = 4, cta_q // 4
+    assert reported_register_formula(cta_q, 128, 128, 32 * warps) == registers
+    assert kv_split_register_formula(rows, 128, 128) == registers
+
+
+def test_an_8_row_tile_halves_the_accumulators():
+    assert kv_split_register_formula(8, 128, 32) * 2 == kv_split_register_formula(16, 128, 32)
+
+
+def test_fragments_of_m16n8k16():
+    assert fragment_registers(16, 8) == 4
+    assert fragment_registers(16, 16, bits=16) == 4
+    assert fragment_registers(16, 8, bits=16) == 2
+
+
+def test_arrays_and_alignment():
+    assert array_bytes(2, 128, 128, dtype="bf16") == 65_536
+    assert array_bytes(4, 16, 128, dtype="fp32") == 32_768
+    assert aligned_bytes(1, 128) == aligned_bytes(128, 128) == 128
+    assert aligned_bytes(0, 16) == 0
+
+
+@given(st.integers(0, 10**9), st.integers(0, 12))
+def test_aligned_is_the_least_multiple_above(n_bytes, log2_alignment):
+    alignment = 2**log2_alignment
+    size = aligned_bytes(n_bytes, alignment)
+    assert size % alignment == 0
+    assert 0 <= size - n_bytes < alignment
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: array_bytes(2, 0, dtype="bf16"), r"shape\[1\] = 0, allowed: an integer >= 1"),
+        (lambda: array_bytes(2, dtype="int4"), r"name = 'int4', allowed: fp64"),
+        (lambda: aligned_bytes(5, 3), r"alignment = 3, allowed: a power of two"),
+        (lambda: aligned_bytes(-1, 4), r"n_bytes = -1, allowed: an integer >= 0"),
+        (lambda: fragment_registers(3, 5), r"rows \* cols \* bits = 480, allowed: a multiple"),
+        (lambda: fragment_registers(16, 8, bits=12), r"bits = 12, allowed: 8, 16, 32, 64"),
+        (lambda: fragment_registers(16, 8, threads=0), r"threads = 0, allowed: an integer >= 1"),
+        (lambda: reported_register_formula(16, 128, 128, 0), r"threads = 0, allowed"),
+        (lambda: reported_register_formula(16, -1, 128, 128), r"cta_kv = -1, allowed"),
+        (lambda: flashinfer_decode(head_dim=128, group=1), r"group = 1, allowed: .* >= 2"),
+        (lambda: flashinfer_decode(head_dim=8, group=4), r"head_dim = 8, allowed: .* >= 32"),
+        (
+            lambda: flashinfer_prefill(cta_q=16, cta_kv=128, head_dim=128, warps_kv=0),
+            r"warps_kv = 0, allowed: an integer >= 1",
+        ),
+    ],
+)
+def test_bad_sizes_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

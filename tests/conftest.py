@@ -1,0 +1,43 @@
+"""For all tests: GPU tests say why they are skipped; random examples are the same everywhere."""
+
+from pathlib import Path
+
+import pytest
+
+try:
+    from hypothesis import settings
+except ImportError:  # a GPU machine runs tests/gpu with what it has
+    settings = None
+
+if settings is not None:
+    settings.register_profile("labkernels", derandomize=True, deadline=None, database=None)
+    settings.load_profile("labkernels")
+
+GPU_TESTS = Path(__file__).parent / "gpu"
+
+
+def reason_without_gpu() -> str | None:
+    """Return why the GPU tests cannot run here, None where they can."""
+    try:
+        import torch
+    except ImportError:
+        return "needs a GPU, and torch to reach it"
+    if not torch.cuda.is_available():
+        return "needs a GPU: torch sees none here"
+    capability = torch.cuda.get_device_capability()
+    if capability < (8, 0):
+        major, minor = capability
+        return f"needs a GPU of compute capability 8.0 or newer: this one has {major}.{minor}"
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if GPU_TESTS in item.path.parents:
+            item.add_marker(pytest.mark.gpu)
+    gpu_items = [item for item in items if item.get_closest_marker("gpu")]
+    reason = reason_without_gpu() if gpu_items else None
+    for item in gpu_items:
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))

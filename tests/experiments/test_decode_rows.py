@@ -1,0 +1,91 @@
+from types import SimpleNamespace
+
+import pytest
+
+from labkernels.experiments import _decode_rows as decode_rows
+from labkernels.measure.accuracy import Errors
+from labkernels.measure.timing import Quartiles
+from labkernels.records import schema
+from labkernels.workload import Decode
+
+PROVENANCE = {
+    "commit": "abc1234",
+    "dirty": False,
+    "gpu": "NVIDIA H200",
+    "driver": "580",
+    "cuda": "13.0",
+    "torch": "2.11.0",
+    "triton": "3.6.0",
+    "sm_clock_mhz": 1980.0,
+    "power_w": 500.0,
+    "seed": 0,
+    "repeats": 50,
+    "started_utc": "2026-12-01T09:30:00Z",
+}
+WORKLOAD = Decode.uniform(57, 8192, q_heads=32, kv_heads=8, dtype="fp16")
+
+
+@pytest.fixture
+def base():
+    return decode_rows.base_row(
+        "decode_tensor_cores",
+        WORKLOAD,
+        kernel="decode_mma",
+        backend="cuda",
+        tensor_cores="on",
+        tile="k16",
+        provenance=PROVENANCE,
+    )
+
+
+def by_metric(rows):
+    return {(row["metric"], row["statistic"]): row["value"] for row in rows}
+
+
+def test_rates_follow_from_the_median(base):
+    graph, eager = Quartiles(4e-4, 5e-4, 6e-4, 50), Quartiles(5e-4, 6e-4, 7e-4, 20)
+    rows = decode_rows.time_rows(
+        base, graph=graph, eager=eager, kv_bytes=2_000_000_000, copy_bytes_per_s=4.0e12
+    )
+    values = by_metric(schema.validate(row) for row in rows)
+    assert values["time_graph", "median"] == 5e-4
+    assert values["time_eager", "q75"] == 7e-4
+    assert values["bandwidth", "median"] == pytest.approx(4.0e12)
+    assert values["copy_ceiling_share", "median"] == pytest.approx(100.0)
+    assert {row["repeats"] for row in rows} == {20, 50}
+
+
+def test_without_a_graph_there_is_only_the_eager_time(base):
+    eager = Quartiles(5e-4, 6e-4, 7e-4, 20)
+    rows = decode_rows.time_rows(base, graph=None, eager=eager, kv_bytes=1, copy_bytes_per_s=1.0)
+    assert {row["metric"] for row in rows} == {"time_eager"}
+
+
+def test_plan_errors_and_words_are_valid_rows(base):
+    plan = SimpleNamespace(
+        registers=96,
+        smem_bytes=69632,
+        blocks_per_sm=3,
+        splits=1,
+        keys_per_split=8192,
+        blocks=456,
+        waves=1.15,
+        launches=1,
+    )
+    rows = decode_rows.plan_rows(base, plan)
+    rows += decode_rows.error_rows(base, Errors(5e-6, -1e-9, 6e-5, 1e-6, 0.2))
+    rows.append(decode_rows.word_row(base, "refused", "group size 16 is not supported"))
+    values = by_metric(schema.validate(row) for row in rows)
+    assert values["blocks_per_sm", "exact"] == 3
+    assert values["error", "rmse"] == 5e-6
+    assert values["refused", "exact"] == 1
+    assert rows[-1]["note"] == "group size 16 is not supported"
+    without = decode_rows.error_rows(base, Errors(5e-6, 0.0, 6e-5, None, 0.2))
+    assert "lse2_error" not in {row["metric"] for row in without}
+
+
+def test_ceilings_are_valid_rows():
+    times = Quartiles(9e-4, 1e-3, 1.1e-3, 20)
+    rows = decode_rows.ceiling_rows("e", {"copy": (times, 4_000_000_000)}, PROVENANCE)
+    values = by_metric(schema.validate(row) for row in rows)
+    assert values["bandwidth", "median"] == pytest.approx(4.0e12)

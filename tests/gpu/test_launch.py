@@ -1,0 +1,197 @@
+"""Loading and launching on a real GPU: results, order, graphs, occupancy, cost."""
+
+import ctypes
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from labkernels.budget.occupancy import occupancy
+from labkernels.cuda import compile as nvrtc
+from labkernels.cuda import device, launch
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.gpu
+SOURCES = Path(__file__).parents[1] / "cuda" / "kernels_for_tests"
+SMEM_BYTES = 96 * 1024
+THREADS = 128
+N = 10_000
+BLOCKS = -(-N // THREADS)
+SPINS = 50_000  # about 100 microseconds
+
+
+class AddParams(ctypes.Structure):
+    _fields_ = (
+        ("a", ctypes.c_void_p),
+        ("b", ctypes.c_void_p),
+        ("sum", ctypes.c_void_p),
+        ("n", ctypes.c_int),
+    )
+
+
+class OrderParams(ctypes.Structure):
+    _fields_ = (
+        ("input", ctypes.c_void_p),
+        ("output", ctypes.c_void_p),
+        ("spins", ctypes.c_int),
+        ("n", ctypes.c_int),
+    )
+
+
+def load(source, instance, *, smem_bytes=SMEM_BYTES):
+    reason = nvrtc.available()
+    if reason is not None:
+        pytest.skip(reason)
+    compiled = nvrtc.compile_kernel(
+        SOURCES / source,
+        instance=instance,
+        defines={"LAB_SMEM_BYTES": smem_bytes},
+        arch=device.planning_gpu(0).compile_arch,
+    )
+    return compiled, launch.load(compiled)
+
+
+def geometry(smem_bytes=0):
+    return {"grid": (BLOCKS, 1, 1), "threads": THREADS, "smem_bytes": smem_bytes}
+
+
+def stream():
+    return torch.cuda.current_stream().cuda_stream
+
+
+def add_problem():
+    a, b = torch.rand(2, N, device="cuda").unbind()
+    total = torch.full((N,), float("nan"), device="cuda")
+    return a, b, total, AddParams(a.data_ptr(), b.data_ptr(), total.data_ptr(), N)
+
+
+def order_plans(reader, *, early, source, middle, target):
+    _, writer = load("order.cuh", f"order::write_late<{THREADS}>")
+    _, copy = load("order.cuh", f"order::{reader}<{THREADS}>")
+    write_params = OrderParams(source.data_ptr(), middle.data_ptr(), SPINS, N)
+    copy_params = OrderParams(middle.data_ptr(), target.data_ptr(), 0, N)
+    return (
+        writer.plan(**geometry(), params=write_params),
+        copy.plan(**geometry(), params=copy_params, early=early),
+    )
+
+
+def order_tensors():
+    source = torch.zeros(N, device="cuda")
+    return source, torch.full_like(source, -1.0), torch.full_like(source, -2.0)
+
+
+@pytest.mark.parametrize(("name", "smem_bytes"), [("add", 0), ("add_through_smem", SMEM_BYTES)])
+def test_sum_of_two_arrays(name, smem_bytes):
+    _, kernel = load("add.cuh", f"add::{name}<{THREADS}>")
+    a, b, total, params = add_problem()
+    kernel.launch(**geometry(smem_bytes), params=params, stream=stream())
+    assert torch.equal(total, a + b)
+
+
+def test_launch_on_another_stream_and_thread():
+    _, kernel = load("add.cuh", f"add::add<{THREADS}>")
+    a, b, total, params = add_problem()
+    plan, other = kernel.plan(**geometry(), params=params), torch.cuda.Stream()
+    other.wait_stream(torch.cuda.current_stream())
+    plan.run(other.cuda_stream)
+    torch.cuda.current_stream().wait_stream(other)
+    assert torch.equal(total, a + b)
+    total.fill_(float("nan"))
+    torch.cuda.synchronize()
+    # This thread has no current context: torch has not run in it.
+    thread = threading.Thread(target=plan.run, args=(0,))
+    thread.start()
+    thread.join()
+    torch.cuda.synchronize()
+    assert torch.equal(total, a + b)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_reader_that_waits_sees_every_write(early):
+    source, middle, target = order_tensors()
+    plans = order_plans("copy_after", early=early, source=source, middle=middle, target=target)
+    for step in range(10):
+        source.fill_(float(step))
+        for plan in plans:
+            plan.run(stream())
+        assert torch.equal(target, torch.full_like(target, step + 1.0))
+
+
+def test_early_launch_really_starts_early():
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("launches are in order before sm_90")
+    seen = {}
+    for early in (False, True):
+        source, middle, target = order_tensors()
+        plans = order_plans(
+            "copy_too_soon", early=early, source=source, middle=middle, target=target
+        )
+        for plan in plans:
+            plan.run(stream())
+        seen[early] = target.unique().tolist()
+    assert seen[False] == [1.0]
+    assert -1.0 in seen[True], "no block of the second launch began before the first had ended"
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_graph_replays_the_pair_in_order(early):
+    source, middle, target = order_tensors()
+    plans = order_plans("copy_after", early=early, source=source, middle=middle, target=target)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for plan in plans:
+            plan.run(stream())
+    for step in range(5):
+        source.fill_(float(step))
+        graph.replay()
+        assert torch.equal(target, torch.full_like(target, step + 1.0))
+
+
+@pytest.mark.parametrize("smem_bytes", [1024, 48 * 1024, 48 * 1024 + 1024, SMEM_BYTES])
+def test_occupancy_is_the_formulas(smem_bytes):
+    compiled, kernel = load("add.cuh", f"add::add_through_smem<{THREADS}>", smem_bytes=smem_bytes)
+    predicted = occupancy(
+        device.planning_gpu(0),
+        threads=THREADS,
+        registers=compiled.report.registers,
+        smem_bytes=smem_bytes,
+    )
+    assert kernel.blocks_per_sm(THREADS, smem_bytes) == predicted.blocks_per_sm
+
+
+def test_driver_reports_what_the_compiler_did():
+    compiled, kernel = load("add.cuh", "add::spill<256>")
+    assert kernel.attributes.registers == compiled.report.registers
+    assert kernel.attributes.static_smem_bytes == compiled.report.static_smem_bytes
+    assert kernel.attributes.local_bytes >= compiled.report.stack_bytes
+    assert kernel.attributes.threads_max == 1024
+    assert kernel.params_bytes == ctypes.sizeof(AddParams)
+
+
+def test_live_gpu_agrees_with_the_table():
+    gpu = device.live()
+    assert gpu.name == torch.cuda.get_device_name(0)
+    assert device.available() is None
+    entry = device.matching_gpu(gpu)
+    if entry is None:
+        pytest.skip(f"{gpu.name} is not in the hardware table")
+    # A board's own boost clock and the driver's view of its memory may differ from the data sheet.
+    differing = {field for field, *_ in device.compare(entry, gpu)}
+    assert differing <= {"boost_clock_hz", "dram_bytes"}
+
+
+def test_a_prepared_launch_costs_microseconds():
+    _, kernel = load("add.cuh", f"add::add<{THREADS}>")
+    *_, params = add_problem()
+    plan, where = kernel.plan(**geometry(), params=params), stream()
+    times_s = []
+    for _ in range(20):
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for _ in range(20):
+            plan.run(where)
+        times_s.append((time.perf_counter() - started) / 20)
+    assert sorted(times_s)[len(times_s) // 2] < 20e-6

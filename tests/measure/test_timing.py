@@ -1,0 +1,71 @@
+import math
+from collections import Counter
+
+import pytest
+
+from labkernels.measure import timing
+
+
+def test_quartiles_of_known_times():
+    times = timing.quartiles([4.0, 1.0, 3.0, 2.0, 5.0])
+    assert (times.q25_s, times.median_s, times.q75_s, times.repeats) == (2.0, 3.0, 4.0, 5)
+
+
+@pytest.mark.parametrize("times_s", [[1.0], [1.0, 0.0], [1.0, -1.0], [1.0, math.nan]])
+def test_a_time_that_cannot_be_is_refused(times_s):
+    with pytest.raises(ValueError, match="times_s .*allowed"):
+        timing.quartiles(times_s)
+
+
+def test_turns_are_fair():
+    order = list(timing.turns(["a", "b", "c"], 6))
+    assert Counter(order) == {"a": 6, "b": 6, "c": 6}
+    assert order[:6] == ["a", "b", "c", "b", "c", "a"]
+    firsts = Counter(order[::3])
+    assert firsts == {"a": 2, "b": 2, "c": 2}
+
+
+class FakeClock:
+    """Device time that only actions move, and a log of what was run."""
+
+    def __init__(self):
+        self.now_s = 0.0
+        self.log = []
+
+    def action(self, name, cost_s):
+        def run():
+            self.log.append(name)
+            self.now_s += cost_s
+
+        return run
+
+    def stopwatch(self, action):
+        start_s = self.now_s
+        action()
+        elapsed_s = self.now_s - start_s
+        return lambda: elapsed_s
+
+
+def test_interleaved_times_hold_only_the_action():
+    clock = FakeClock()
+    actions = {"ours": clock.action("ours", 2.0), "peer": clock.action("peer", 3.0)}
+    times = timing.interleave(
+        actions,
+        repeats=3,
+        warmup=2,
+        prepare=clock.action("scrub", 100.0),
+        stopwatch=clock.stopwatch,
+        on_queued=lambda: clock.log.append("sensors"),
+    )
+    assert times == {"ours": [2.0] * 3, "peer": [3.0] * 3}
+    # Every run, warm-up runs too, comes right after a scrub.
+    assert clock.log.pop() == "sensors"
+    assert clock.log[::2] == ["scrub"] * 10
+    assert clock.log[1::2] == ["ours"] * 2 + ["peer"] * 2 + [
+        "ours",
+        "peer",
+        "peer",
+        "ours",
+        "ours",
+        "peer",
+    ]

@@ -1,0 +1,108 @@
+import numpy as np
+import pytest
+
+from labkernels.numerics import metrics
+
+
+def example():
+    rng = np.random.default_rng(16)
+    reference = rng.standard_normal((3, 4, 5))
+    error = rng.normal(0, 1e-3, reference.shape)
+    return reference + error, reference
+
+
+def test_groups_hold_the_right_elements():
+    out, reference = example()
+    error = out - reference
+    table = metrics.error_table(out, reference, by="head")
+    assert table.shape == (4,)
+    assert table.dtype.names == metrics.COLUMNS
+    for h in range(4):
+        e, r = error[:, h], reference[:, h]
+        assert table["rmse"][h] == pytest.approx(np.sqrt((e**2).mean()))
+        assert table["max_abs"][h] == np.abs(e).max()
+        assert table["mean_signed"][h] == pytest.approx((e * np.sign(r)).mean())
+        assert table["rel_l2"][h] == pytest.approx(np.linalg.norm(e) / np.linalg.norm(r))
+    assert metrics.error_table(out, reference, by="sample").shape == (3,)
+    both = metrics.error_table(out, reference, by="sample_and_head")
+    assert both.shape == (3, 4)
+    assert both["max_abs"][2, 1] == np.abs(error[2, 1]).max()
+    everything = metrics.error_table(out, reference, by="all")
+    assert everything.shape == ()
+    assert everything["rmse"] == pytest.approx(np.sqrt((error**2).mean()))
+
+
+def test_share_of_elements_that_differ():
+    reference = np.ones((2, 2, 4))
+    out = reference.copy()
+    out[0, 1, :3] = 2
+    table = metrics.error_table(out, reference, by="sample_and_head")
+    assert table["different"].tolist() == [[0, 0.75], [0, 0]]
+    assert metrics.error_table(-reference, reference, by="all")["mean_signed"] == -2
+
+
+def test_log_sum_exps_have_no_last_axis_and_may_be_infinite():
+    reference = np.array([[-np.inf, 1.0], [2.0, -np.inf]])
+    out = np.array([[-np.inf, 1.5], [2.0, 0.0]])
+    table = metrics.error_table(out, reference, by="sample_and_head")
+    assert table["max_abs"].tolist() == [[0, 0.5], [0, np.inf]]
+    assert table["rel_l2"][0, 0] == 0
+    assert table["different"].tolist() == [[0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize("place", ["out", "reference"])
+def test_nan_surfaces_in_its_group_alone(place):
+    pair = dict(zip(("out", "reference"), example(), strict=True))
+    pair[place][1, 2, 3] = np.nan
+    table = metrics.error_table(**pair, by="head")
+    for column in metrics.COLUMNS[:-1]:
+        assert np.isnan(table[column]).tolist() == [False, False, True, False], column
+    assert table["different"][2] == 1.0
+    assert np.isnan(metrics.max_relative_error(**pair))
+    assert metrics.ulp_histogram(**pair, fmt="fp16")["nan"] == 1
+    both_nan = np.full((1, 1, 2), np.nan)
+    assert np.isnan(metrics.error_table(both_nan, both_nan, by="all")["rmse"])
+    assert metrics.error_table(both_nan, both_nan, by="all")["different"] == 1
+
+
+def test_zero_reference_and_nothing_at_all():
+    zeros = np.zeros((1, 1, 2))
+    assert metrics.error_table(zeros, zeros, by="all")["rel_l2"] == 0
+    assert metrics.error_table(zeros + 1, zeros, by="all")["rel_l2"] == np.inf
+    nothing = metrics.error_table(np.zeros((0, 2, 4)), np.zeros((0, 2, 4)), by="head")
+    assert [nothing[name].tolist() for name in metrics.COLUMNS] == [[0, 0]] * 5
+    assert metrics.max_relative_error(zeros, zeros) == 0
+    assert metrics.max_relative_error(zeros[:0], zeros[:0]) == 0
+
+
+def test_ulp_histogram_counts_every_element():
+    reference = np.array([[[1.0, 1.0, 2.0, 0.0, 1.0, 1.0]]])
+    ulp = 2.0**-10
+    out = reference + np.array([0, ulp, -2 * ulp, 2.0**-24, 9 * ulp, np.inf])
+    histogram = metrics.ulp_histogram(out, reference, "fp16", limit=2)
+    assert histogram["ulp"].tolist() == [-2, -1, 0, 1, 2]
+    assert histogram["count"].tolist() == [0, 1, 1, 2, 0]
+    assert histogram["beyond"] == 2
+    assert histogram["count"].sum() + histogram["beyond"] + histogram["nan"] == out.size
+
+
+def test_max_relative_error_means_nothing_near_zero():
+    """The same absolute error everywhere; the figure only counts how near zero a value came."""
+    rng = np.random.default_rng(17)
+    reference = rng.standard_normal((1, 1, 100_000))
+    out = reference + 1e-5
+    few = metrics.max_relative_error(out[..., :100], reference[..., :100])
+    many = metrics.max_relative_error(out, reference)
+    assert many > 20 * few
+    assert metrics.error_table(out, reference, by="all")["max_abs"] < 1.1e-5
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ValueError, match=r"out\.shape = \(2, 1\), allowed: .*\(1, 2\)"):
+        metrics.difference(np.zeros((2, 1)), np.zeros((1, 2)))
+    with pytest.raises(ValueError, match="by = 'tile', allowed: all, head, sample"):
+        metrics.error_table(np.zeros((1, 1)), np.zeros((1, 1)), by="tile")
+    with pytest.raises(ValueError, match="ndim = 1, allowed: 2 or more"):
+        metrics.error_table(np.zeros(1), np.zeros(1), by="all")
+    with pytest.raises(ValueError, match="limit = -1, allowed: 0 or more"):
+        metrics.ulp_histogram(np.zeros(1), np.zeros(1), "fp16", limit=-1)

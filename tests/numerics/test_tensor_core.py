@@ -1,0 +1,217 @@
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from labkernels.numerics import rounding, tensor_core
+
+CONSTANTS = {"sm_80": (24, 8, -132), "sm_89": (24, 8, -132), "sm_90": (25, 16, -133)}
+CONSTANTS["sm_100"] = CONSTANTS["sm_90"]
+EMIN = {"fp16": -14, "bf16": -126}
+
+
+def split(x: float, emin: int) -> int:
+    return max(math.frexp(x)[1] - 1, emin)
+
+
+def dot(a, b, c: float, arch: str, fmt: str) -> float:
+    """The algorithm in rational arithmetic, one output, finite values."""
+    fraction_bits, chunk, lowest = CONSTANTS[arch]
+    for k in range(0, len(a), chunk):
+        terms = [
+            (Fraction(x) * Fraction(y), split(x, EMIN[fmt]) + split(y, EMIN[fmt]))
+            for x, y in zip(a[k : k + chunk], b[k : k + chunk], strict=True)
+            if x and y
+        ]
+        if c:
+            terms.append((Fraction(c), split(c, -126)))
+        largest = max([lowest] + [exponent for _, exponent in terms])
+        step = Fraction(2) ** (largest - fraction_bits)
+        total = sum(math.trunc(value / step) for value, _ in terms) * step
+        if abs(total) >= 2**128:
+            return math.copysign(math.inf, total)
+        magnitude = math.frexp(float(total))[1] - 1 if total else 0
+        out_step = Fraction(2) ** (max(magnitude, -126) - 23)
+        c = float(math.trunc(total / out_step) * out_step)
+    return c
+
+
+def inputs(kind: str, fmt: str, shape, rng) -> np.ndarray:
+    x = rng.standard_normal(shape)
+    low, high = (-24, 15) if fmt == "fp16" else (-133, 127)
+    if kind == "wide":
+        x = np.ldexp(x, rng.integers(low // 2, high // 2, shape))
+    elif kind == "extreme":
+        x = np.ldexp(x, rng.integers(low, high, shape))
+    elif kind == "subnormal":
+        x = np.ldexp(x, rng.integers(low, low + 14, shape))
+    elif kind == "cancel":
+        x = np.where(rng.random(shape) < 0.5, 1.0, -1.0) * (1 + x * 2.0**-9)
+    elif kind == "sparse":
+        x = np.where(rng.random(shape) < 0.7, 0.0, np.ldexp(x, rng.integers(-10, 10, shape)))
+    x = rounding.round_to(x, fmt)
+    return np.where(np.isfinite(x), x, 1.0)
+
+
+@pytest.mark.parametrize("arch", tensor_core.UNITS)
+@pytest.mark.parametrize("fmt", tensor_core.INPUTS)
+@pytest.mark.parametrize("kind", ["normal", "wide", "extreme", "subnormal", "cancel", "sparse"])
+def test_agrees_with_rational_arithmetic(arch, fmt, kind):
+    rng = np.random.default_rng(4)
+    a, b = inputs(kind, fmt, (3, 4, 20), rng), inputs(kind, fmt, (3, 20, 5), rng)
+    c = inputs(kind, "bf16", (3, 4, 5), rng)
+    got = tensor_core.matmul(a, b, c, arch=arch, fmt=fmt)
+    for i, m, n in np.ndindex(got.shape):
+        expected = dot(list(a[i, m]), list(b[i, :, n]), float(c[i, m, n]), arch, fmt)
+        assert got[i, m, n] == expected, (i, m, n)
+
+
+def test_what_tells_the_generations_apart():
+    # 2^24 in c, one unit below its last place in each product: fraction bits decide what survives
+    a = np.full((1, 8), 1.0)
+    c = np.full((1, 1), 2.0**24)
+    for exponent, kept in ((0, "both"), (-1, "sm_90"), (-2, "none")):
+        b = np.full((8, 1), 2.0**exponent)
+        survives = {
+            arch: tensor_core.matmul(a, b, c, arch=arch, fmt="fp16")[0, 0] > 2.0**24
+            for arch in ("sm_80", "sm_90")
+        }
+        expected = {"sm_80": kept == "both", "sm_90": kept != "none"}
+        assert survives == expected
+    # eight quarters, then 2^24: sm_80 has their sum in c by then, sm_90 cuts each quarter off
+    a = np.array([[1.0] * 8 + [2.0**12] + [0.0] * 7])
+    b = np.array([[0.25] * 8 + [2.0**12] + [0.0] * 7]).T
+    results = {
+        arch: tensor_core.matmul(a, b, arch=arch, fmt="fp16")[0, 0] for arch in tensor_core.UNITS
+    }
+    early, late = 2.0**24 + 2, 2.0**24
+    assert results == {"sm_80": early, "sm_89": early, "sm_90": late, "sm_100": late}
+
+
+def test_rounds_toward_zero():
+    rng = np.random.default_rng(5)
+    a, b = inputs("normal", "bf16", (64, 64), rng), inputs("normal", "bf16", (64, 64), rng)
+    positive = tensor_core.matmul(np.abs(a), np.abs(b), arch="sm_90", fmt="bf16")
+    exact = np.abs(a) @ np.abs(b)
+    assert (positive <= exact).all()
+    assert np.mean(positive - exact) < 0
+    assert np.array_equal(
+        tensor_core.matmul(-a, b, arch="sm_90", fmt="bf16"),
+        -tensor_core.matmul(a, b, arch="sm_90", fmt="bf16"),
+    )
+
+
+def test_order_inside_a_chunk_does_not_matter_and_across_chunks_does():
+    rng = np.random.default_rng(6)
+    a, b = inputs("wide", "fp16", (8, 64), rng), inputs("wide", "fp16", (64, 8), rng)
+    first = tensor_core.matmul(a, b, arch="sm_90", fmt="fp16")
+    inside = np.concatenate([rng.permutation(16) + 16 * i for i in range(4)])
+    across = rng.permutation(64)
+    same = tensor_core.matmul(a[:, inside], b[inside], arch="sm_90", fmt="fp16")
+    other = tensor_core.matmul(a[:, across], b[across], arch="sm_90", fmt="fp16")
+    assert np.array_equal(first, same)
+    assert not np.array_equal(first, other)
+
+
+def test_chunks_chain_through_c():
+    rng = np.random.default_rng(7)
+    a, b = inputs("normal", "bf16", (4, 40), rng), inputs("normal", "bf16", (40, 4), rng)
+    whole = tensor_core.matmul(a, b, arch="sm_90", fmt="bf16")
+    c = None
+    for k in (slice(0, 16), slice(16, 32), slice(32, 40)):
+        c = tensor_core.matmul(a[:, k], b[k], c, arch="sm_90", fmt="bf16")
+    assert np.array_equal(whole, c)
+
+
+def test_blocks_of_rows_and_batches_change_nothing(monkeypatch):
+    rng = np.random.default_rng(8)
+    a, b = inputs("normal", "fp16", (5, 1, 9, 17), rng), inputs("normal", "fp16", (3, 17, 7), rng)
+    whole = tensor_core.matmul(a, b, arch="sm_80", fmt="fp16")
+    assert whole.shape == (5, 3, 9, 7)
+    monkeypatch.setattr(tensor_core, "_BLOCK_ELEMENTS", 16)
+    assert np.array_equal(whole, tensor_core.matmul(a, b, arch="sm_80", fmt="fp16"))
+
+
+@pytest.mark.parametrize("arch", tensor_core.UNITS)
+def test_specials(arch):
+    inf, nan = np.inf, np.nan
+    cases = [  # a0 b0 + a1 b1 + c
+        (nan, 1, 1, 1, 0, nan),
+        (inf, 0, 1, 1, 0, nan),
+        (inf, 1, -inf, 1, 0, nan),
+        (inf, 1, 1, 1, -inf, nan),
+        (inf, 1, 1, 1, 0, inf),
+        (1, -inf, 1, 1, 5, -inf),
+        (0, 0, 0, 0, inf, inf),
+        (0, 0, 0, 0, nan, nan),
+        (0, 1, -0.0, 1, -0.0, 0),
+    ]
+    for a0, b0, a1, b1, c, expected in cases:
+        d = tensor_core.matmul([[a0, a1]], [[b0], [b1]], [[c]], arch=arch, fmt="bf16")
+        if np.isnan(expected):
+            assert d.view(np.uint32)[0, 0] == 0x7FFFFFFF
+        else:
+            assert d[0, 0] == expected
+            assert not (d[0, 0] == 0 and np.signbit(d[0, 0]))
+
+
+def test_overflow_and_subnormal_results():
+    big = np.float32(rounding.round_to(3.3e38, "bf16", "rz"))
+    run = {"arch": "sm_90", "fmt": "bf16"}
+    assert tensor_core.matmul([[big, big]], [[1], [1]], **run)[0, 0] == np.inf
+    # the sum, not a term, decides: +-2^128 cancel
+    assert tensor_core.matmul([[big, big, big]], [[2], [-2], [1]], **run)[0, 0] == big
+    # toward zero never reaches inf: the largest float32 plus a little stays
+    largest = np.finfo(np.float32).max
+    assert tensor_core.matmul([[2.0**60]], [[2.0**40]], [[largest]], **run)[0, 0] == largest
+    assert tensor_core.matmul([[2.0**-100]], [[2.0**-49]], **run)[0, 0] == 2.0**-149
+    assert tensor_core.matmul([[2.0**-100]], [[1.5 * 2.0**-49]], **run)[0, 0] == 2.0**-149
+    assert tensor_core.matmul([[2.0**-100]], [[2.0**-50]], **run)[0, 0] == 0
+    # fp16 subnormal inputs are not flushed
+    tiny = tensor_core.matmul([[2.0**-24]], [[2.0**-24]], arch="sm_80", fmt="fp16")
+    assert tiny[0, 0] == 2.0**-48
+
+
+def test_inf_in_one_chunk_stays_through_the_chain():
+    a = np.ones((1, 48))
+    a[0, 3] = np.inf
+    b = np.ones((48, 2))
+    b[3, 1] = 0
+    d = tensor_core.matmul(a, b, arch="sm_90", fmt="fp16")
+    assert d[0, 0] == np.inf
+    assert d.view(np.uint32)[0, 1] == 0x7FFFFFFF
+
+
+def test_fp16_output_rounds_to_nearest():
+    d = tensor_core.matmul([[1.0, 1.0]], [[1.0], [2.0**-11]], arch="sm_90", fmt="fp16", out="fp16")
+    assert d.dtype == np.float16
+    assert d[0, 0] == 1.0
+    c = np.float16([[2.0**-10]])
+    d = tensor_core.matmul([[1, 1]], [[1], [2.0**-11]], c, arch="sm_90", fmt="fp16", out="fp16")
+    assert d[0, 0] == 1 + 2.0**-9
+    d = tensor_core.matmul([[65504.0]], [[2.0]], arch="sm_80", fmt="fp16", out="fp16")
+    assert d[0, 0] == np.inf
+    d = tensor_core.matmul([[np.nan]], [[2.0]], arch="sm_80", fmt="fp16", out="fp16")
+    assert d.view(np.uint16)[0, 0] == 0x7FFF
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(0, 16, 8), (4, 0, 8), (4, 16, 0)])
+def test_empty_shapes(m, k, n):
+    d = tensor_core.matmul(np.ones((m, k)), np.ones((k, n)), arch="sm_90", fmt="fp16")
+    assert d.shape == (m, n)
+    assert not d.any()
+
+
+def test_bad_arguments_are_refused_by_name():
+    one = np.ones((1, 1))
+    with pytest.raises(ValueError, match="arch = 'sm_75', allowed: sm_80, sm_89, sm_90, sm_100"):
+        tensor_core.matmul(one, one, arch="sm_75", fmt="fp16")
+    with pytest.raises(ValueError, match="fmt = 'tf32', allowed: fp16, bf16"):
+        tensor_core.matmul(one, one, arch="sm_90", fmt="tf32")
+    with pytest.raises(ValueError, match="out = 'fp16' with fmt = 'bf16'"):
+        tensor_core.matmul(one, one, arch="sm_90", fmt="bf16", out="fp16")
+    with pytest.raises(ValueError, match="b holds values that are not bf16"):
+        tensor_core.matmul(one, one + 2.0**-9, arch="sm_90", fmt="bf16")
+    with pytest.raises(ValueError, match=r"a \(1, 1\), b \(2, 1\)"):
+        tensor_core.matmul(one, np.ones((2, 1)), arch="sm_90", fmt="bf16")

@@ -1,0 +1,67 @@
+import hashlib
+import json
+
+import pytest
+
+from labkernels.records import datapackage, store
+
+
+@pytest.fixture
+def data_dir(tmp_path, row):
+    store.append(tmp_path / "run.csv", [row])
+    (tmp_path / "other.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "ex2.bin").write_bytes(b"\x00\x01")
+    (tmp_path / ".hidden").write_text("no")
+    return tmp_path
+
+
+def test_every_file_has_its_size_and_hash(data_dir):
+    package = datapackage.describe(data_dir)
+    by_path = {resource["path"]: resource for resource in package["resources"]}
+    assert sorted(by_path) == ["other.csv", "run.csv", "tables/ex2.bin"]
+    binary = by_path["tables/ex2.bin"]
+    assert binary["bytes"] == 2
+    assert binary["hash"] == "sha256:" + hashlib.sha256(b"\x00\x01").hexdigest()
+
+
+def test_a_measurement_file_carries_fields_and_units(data_dir):
+    package = datapackage.describe(data_dir)
+    (run,) = [r for r in package["resources"] if r["path"] == "run.csv"]
+    fields = {field["name"]: field for field in run["schema"]["fields"]}
+    assert fields["power_w"]["unit"] == "W"
+    assert fields["dtype"]["constraints"]["enum"] == ["fp16", "bf16", "fp32"]
+    assert fields["value"]["constraints"]["required"] is True
+
+
+def test_differences_name_each_file_that_changed(data_dir):
+    assert datapackage.differences(data_dir) == ["datapackage.json is missing"]
+    datapackage.write(data_dir)
+    assert datapackage.differences(data_dir) == []
+    (data_dir / "other.csv").write_text("x,y\n1,3\n")
+    (data_dir / "new.toml").write_text("")
+    (data_dir / "tables" / "ex2.bin").unlink()
+    assert datapackage.differences(data_dir) == [
+        "tables/ex2.bin is described but not there",
+        "new.toml is not described",
+        "other.csv has changed",
+    ]
+
+
+def test_writing_twice_gives_the_same_bytes(data_dir):
+    first = datapackage.write(data_dir).read_bytes()
+    assert datapackage.write(data_dir).read_bytes() == first
+    json.loads(first)
+
+
+def test_frictionless_reads_the_descriptor(data_dir):
+    frictionless = pytest.importorskip("frictionless")
+    datapackage.write(data_dir)
+    report = frictionless.validate(str(data_dir / datapackage.FILE_NAME))
+    problems = [task.errors for task in report.tasks if task.errors]
+    assert report.valid, problems
+
+
+def test_the_committed_descriptor_is_current():
+    lines = datapackage.differences(store.DATA_DIR)
+    assert lines == [], "run: python -m labkernels record --describe"

@@ -1,0 +1,132 @@
+import pytest
+
+from labkernels.records import scoreboard, store
+
+WORKLOAD = {
+    "batch": 57,
+    "kv_len": 8192,
+    "q_heads": 32,
+    "kv_heads": 8,
+    "head_dim": 128,
+    "page_size": 16,
+}
+
+
+@pytest.fixture
+def target():
+    return scoreboard.Target(
+        id="case",
+        issue=2,
+        title="the case",
+        experiment="decode_tensor_cores",
+        workload=WORKLOAD,
+        kernels=("decode_mma", "decode_mma_n8"),
+        peers=("fa2", "auto"),
+        dtypes=("bf16",),
+        metric="time_graph",
+        statistic="median",
+        minimum_ratio=0.99,
+    )
+
+
+def timed(row, kernel, value, started="2026-12-01T09:30:00Z"):
+    return {**row, "kernel": kernel, "value": value, "started_utc": started}
+
+
+def test_the_best_of_ours_meets_the_best_of_theirs(row, target):
+    rows = [
+        timed(row, "decode_mma", 5e-4),
+        timed(row, "decode_mma_n8", 4e-4),
+        timed(row, "fa2", 4.4e-4),
+        timed(row, "auto", 2e-3),
+        {**timed(row, "fa2", 1e-9), "statistic": "q25"},
+        {**timed(row, "fa2", 1e-9), "metric": "time_eager"},
+        {**timed(row, "fa2", 1e-9), "batch": 1},
+        {**timed(row, "fa2", 1e-9), "dtype": "fp16"},
+    ]
+    score = scoreboard.score(target, "bf16", rows)
+    assert (score.kernel, score.peer, score.status) == ("decode_mma_n8", "fa2", "met")
+    assert score.ratio == pytest.approx(1.1)
+    assert score.commit == "abc1234def"
+
+
+def test_a_ratio_is_never_taken_across_runs(row, target):
+    later = "2026-12-02T00:00:00Z"
+    rows = [
+        timed(row, "decode_mma", 5e-4),
+        timed(row, "fa2", 4e-4),
+        timed(row, "decode_mma", 1e-4, later),
+    ]
+    score = scoreboard.score(target, "bf16", rows)
+    assert score.started_utc == "2026-12-01T09:30:00Z"
+    assert (score.status, score.ratio) == ("NOT MET", pytest.approx(0.8))
+    score = scoreboard.score(target, "bf16", [*rows, timed(row, "fa2", 2e-4, later)])
+    assert (score.status, score.ratio) == ("met", pytest.approx(2.0))
+
+
+def test_what_was_refused_or_never_run_is_not_measured(row, target):
+    assert scoreboard.score(target, "bf16", []).status == "not measured"
+    refused = {**timed(row, "fa2", 1), "metric": "refused", "note": "group 16"}
+    score = scoreboard.score(target, "bf16", [timed(row, "decode_mma", 1e-4), refused])
+    assert (score.status, score.note) == ("not measured", "fa2: group 16")
+
+
+def test_a_target_without_peers_asks_for_a_time(row, target):
+    alone = scoreboard.Target(**{**vars(target), "peers": (), "minimum_ratio": 0.0})
+    assert scoreboard.score(alone, "bf16", []).status == "not measured"
+    score = scoreboard.score(alone, "bf16", [timed(row, "decode_mma", 1e-4)])
+    assert score.status == "met"
+    assert "runs" in scoreboard.table([score])
+
+
+def test_the_board_reads_a_folder(tmp_path, row):
+    (tmp_path / "targets.toml").write_text(
+        """
+[defaults]
+experiment = "decode_tensor_cores"
+metric = "time_graph"
+statistic = "median"
+issue = 2
+[[target]]
+id = "case"
+title = "the case"
+workload = {batch=57, kv_len=8192, q_heads=32, kv_heads=8, head_dim=128, page_size=16}
+kernels = ["decode_mma"]
+peers = ["fa2"]
+dtypes = ["fp16", "bf16"]
+minimum_ratio = 1.0
+"""
+    )
+    assert [s.status for s in scoreboard.scoreboard(data_dir=tmp_path)] == ["not measured"] * 2
+    store.append(
+        tmp_path / "decode_tensor_cores.csv",
+        [timed(row, "decode_mma", 4e-4), timed(row, "fa2", 5e-4)],
+    )
+    scores = scoreboard.scoreboard(data_dir=tmp_path)
+    assert [s.status for s in scores] == ["not measured", "met"]
+    text = scoreboard.table(scores)
+    assert "1.250" in text
+    assert text.endswith("1 met, 0 NOT MET, 1 not measured")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[[target]]\nid="a"\n', "target a: missing"),
+        ('[[target]]\nid="a"\nspeed=1\n', r"unknown \['speed'\]"),
+    ],
+)
+def test_a_bad_target_is_named(tmp_path, text, message):
+    path = tmp_path / "targets.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        scoreboard.load_targets(path)
+
+
+def test_the_committed_targets_are_those_of_issue_2():
+    targets = [t for t in scoreboard.load_targets() if t.issue == 2]
+    on = {t.id: t.minimum_ratio for t in targets if t.id.endswith("-on")}
+    off = {t.id: t.minimum_ratio for t in targets if t.id.endswith("-off")}
+    assert sorted(on.values()) == [0.99, 0.99, 0.99, 1.05, 1.05, 1.05]
+    assert sorted(off.values()) == [0.0, 0.99, 1.15, 1.15, 1.15, 1.15, 1.3]
+    assert all(t.dtypes == ("fp16", "bf16") for t in targets)

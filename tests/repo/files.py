@@ -1,0 +1,38 @@
+"""The repository's own files, for the tests that read them."""
+
+import subprocess
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@cache
+def project_files() -> tuple[Path, ...]:
+    """Return every file that git tracks or would track, as paths relative to the root."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    paths = {Path(name) for name in listed.split("\0") if name}
+    return tuple(sorted(path for path in paths if (ROOT / path).is_file()))
+
+
+def with_suffix(*suffixes: str) -> list[Path]:
+    """Return the project files with one of these suffixes."""
+    return [path for path in project_files() if path.suffix in suffixes]
+
+
+def read(path: Path | str) -> str:
+    """Return the text of a project file."""
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def text_files() -> list[Path]:
+    """Return the project files that hold UTF-8 text."""
+    found = []
+    for path in project_files():
+        try:
+            read(path)
+        except UnicodeDecodeError:
+            continue
+        found.append(path)
+    return found

@@ -1,0 +1,96 @@
+"""Files stay small, readable on any machine, and free of what a reader cannot use."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.repo.files import ROOT, project_files, read, text_files, with_suffix
+
+CODE = (".py", ".cuh", ".hpp", ".cpp", ".js")
+CHAPTERS = Path("notebooks")  # prose, a sentence a line
+LINES_MAX = 400
+COLUMNS_MAX = 100
+FUNCTION_LINES_MAX = 60
+TRITON_KERNEL_LINES_MAX = 100  # one function by its nature
+FILE_BYTES_MAX = 2 * 1024 * 1024
+
+# A word that promises work instead of doing it. Spelled in halves, so that this file has none.
+BANNED = re.compile("|".join(["TO" + "DO", "FIX" + "ME", "X" + "XX", "NotImplemented" + "Error"]))
+# Folders that exist on one machine only; the pattern cannot match its own text.
+MACHINE_PATH = re.compile(
+    r"(?<![\w.])/(?:home|root|Users|work|mnt|opt)/\w|/tmp/(?:ipykernel|tmp)\w"
+)
+REGISTRY = re.compile(
+    r"--(?:extra-)?index-url|--find-links|--trusted-host|pypi\.org/simple|pythonhosted\.org"
+    r"|registry\.npmjs|download\.pytorch\.org"
+)
+
+
+def code_files():
+    return [path for path in with_suffix(*CODE) if CHAPTERS not in path.parents]
+
+
+@pytest.mark.parametrize("path", code_files(), ids=str)
+def test_code_file_is_short_and_narrow(path):
+    lines = read(path).splitlines()
+    wide = [i for i, line in enumerate(lines, 1) if len(line) > COLUMNS_MAX]
+    assert len(lines) <= LINES_MAX, f"{len(lines)} lines: split it (at most {LINES_MAX})"
+    assert not wide, f"lines wider than {COLUMNS_MAX} columns: {wide}"
+
+
+def test_python_functions_are_short():
+    long = []
+    for path in with_suffix(".py"):
+        for node in ast.walk(ast.parse(read(path))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                n_lines = node.end_lineno - node.lineno + 1
+                jit = any(ast.unparse(d).startswith("triton.jit") for d in node.decorator_list)
+                if n_lines > (TRITON_KERNEL_LINES_MAX if jit else FUNCTION_LINES_MAX):
+                    long.append(f"{path}:{node.lineno} {node.name}: {n_lines} lines")
+    assert not long, "\n".join(long)
+
+
+def test_no_file_is_large():
+    large = {str(path): (ROOT / path).stat().st_size for path in project_files()}
+    large = {path: n_bytes for path, n_bytes in large.items() if n_bytes > FILE_BYTES_MAX}
+    assert not large, f"larger than {FILE_BYTES_MAX} bytes: {large}"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "what"),
+    [
+        (BANNED, "a promise of later work: do it, or open an issue"),
+        (MACHINE_PATH, "a folder of one machine"),
+        (REGISTRY, "a package index: which one pip asks is the reader's setting"),
+    ],
+    ids=["promises", "machine paths", "package indexes"],
+)
+def test_no_text_file_holds(pattern, what):
+    here = Path(__file__).relative_to(ROOT)
+    found = []
+    for path in text_files():
+        if path == here:
+            continue
+        for i, line in enumerate(read(path).splitlines(), 1):
+            match = pattern.search(line)
+            if match:
+                found.append(f"{path}:{i}: {match.group()}")
+    assert not found, what + "\n" + "\n".join(found)
+
+
+def test_no_text_file_names_this_checkout():
+    here = str(ROOT)
+    found = [str(path) for path in text_files() if len(ROOT.parts) > 2 and here in read(path)]
+    assert not found, f"these files name {here}: {found}"
+
+
+def test_text_files_end_with_one_newline():
+    wrong = [
+        str(path)
+        for path in text_files()
+        if path.suffix not in {".ipynb", ".svg"} and (text := read(path))
+        if not text.endswith("\n") or text.endswith("\n\n") or "\r" in text
+    ]
+    assert not wrong, wrong

@@ -1,0 +1,78 @@
+"""Imports point down, and each floor uses only the libraries it may."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+from tests.repo.files import ROOT, read
+
+ARRAYS = {"numpy"}
+DEVICE = ARRAYS | {"torch", "triton", "cuda"}
+# The GPU machine has the standard library and DEVICE; only plots may need more. measure looks for
+# FlashInfer, a peer that may be absent.
+MAY_IMPORT = {
+    "units": set(),
+    "formats": set(),
+    "hardware": set(),
+    "workload": set(),
+    "budget": set(),
+    "numerics": ARRAYS,
+    "records": set(),
+    "cuda": DEVICE,
+    "kernels": DEVICE,
+    "ops": DEVICE,
+    "measure": DEVICE | {"flashinfer"},
+    "experiments": DEVICE,
+    "plots": ARRAYS | {"pandas", "matplotlib", "seaborn", "great_tables"},
+    "cli": DEVICE,
+}
+
+
+def floor_files(floor):
+    folder = ROOT / "labkernels" / floor
+    return sorted(folder.rglob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]
+
+
+def imported_packages(path):
+    """Return the top-level names that a file imports, wherever in the file it does."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.module.partition(".")[0]
+
+
+@pytest.mark.parametrize("floor", MAY_IMPORT)
+def test_floor_uses_only_its_libraries(floor):
+    allowed = MAY_IMPORT[floor] | sys.stdlib_module_names | {"labkernels"}
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in floor_files(floor)
+        for name in imported_packages(path)
+        if name not in allowed
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_layer_contracts_hold():
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("floor", ["budget", "hardware", "workload", "formats", "units"])
+def test_low_floors_load_without_numpy_or_torch(floor):
+    code = (
+        f"import sys, labkernels.{floor}\n"
+        "print(sorted({'numpy', 'torch', 'triton', 'pandas'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+def test_every_floor_is_known_and_in_the_readme():
+    found = {p.stem for p in (ROOT / "labkernels").iterdir() if p.name[0] not in "._"}
+    assert found == set(MAY_IMPORT)
+    assert not [floor for floor in sorted(found) if f"`{floor}`" not in read("README.md")]

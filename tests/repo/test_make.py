@@ -1,0 +1,113 @@
+"""make lists its tasks, the README explains them, and a missing tool is named with its remedy."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.repo.files import ROOT, read
+
+TASKS = ["book", "test", "lab", "notebooks", "record", "lint", "clean"]
+NEEDED = ["sh", "make", "awk", "sed", "grep", "mkdir", "rm", "touch", "uname"]
+
+
+def make(*arguments, path, **variables):
+    """Run make in a fresh copy of what it reads, seeing only the programs on `path`."""
+    environment = {"PATH": str(path), "HOME": str(path.parent), "LC_ALL": "C", **variables}
+    command = [shutil.which("make"), *arguments]
+    folder = path.parent / "checkout"
+    folder.mkdir()
+    for name in ("Makefile", "requirements.lock", "pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, folder)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+@pytest.fixture
+def programs(tmp_path):
+    """A PATH with nothing but the shell's own tools; tests add what they need."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in NEEDED:
+        found = shutil.which(name)
+        if found:
+            (folder / name).symlink_to(found)
+    return folder
+
+
+def add_program(folder, name, script):
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def message(done):
+    """Return the lines that are labkernels' own, without make's."""
+    assert done.returncode != 0
+    return [line for line in done.stderr.splitlines() if not line.startswith("make:")]
+
+
+def test_help_lists_every_task():
+    listed = subprocess.run(
+        ["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True, env=os.environ
+    ).stdout
+    assert re.findall(r"^make (\w+) +\S", listed, re.MULTILINE) == ["help", *TASKS]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_readme_explains_the_task(task):
+    assert f"make {task}" in read("README.md")
+
+
+def test_missing_compiler_is_named(programs):
+    (line,) = message(make("book", path=programs))
+    assert "C++20" in line
+    assert "apt install g++" in line
+
+
+def test_missing_python_is_named(programs):
+    add_program(programs, "g++", "exit 0")
+    add_program(programs, "python3", "[ $1 = -V ] && echo Python 3.9.2")
+    (line,) = message(make("book", path=programs))
+    assert "found: Python 3.9.2" in line
+    assert "apt install python3.11-venv" in line
+
+
+def test_python_without_venv_is_named(programs):
+    add_program(programs, "g++", "exit 0")
+    add_program(programs, "python3.11", 'case "$*" in *ensurepip*) exit 1;; esac; exit 0')
+    (line,) = message(make("book", path=programs))
+    assert "virtual environment" in line
+    assert "apt install python3.11-venv" in line
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="needs Python 3.11 to make the venv")
+def test_missing_network_is_named(programs):
+    add_program(programs, "g++", "exit 0")
+    add_program(programs, "python3.11", f'exec "{sys.executable}" "$@"')
+    nothing_answers = "http://127.0.0.1:9/"
+    offline = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": nothing_answers, "PIP_RETRIES": "0"}
+    (line,) = message(make("book", path=programs, **offline))
+    assert "network" in line
+    assert "again" in line
+
+
+def test_ci_runs_the_two_commands():
+    lines = read(".ci/run").splitlines()
+    assert [line for line in lines if line.startswith("make ")] == ["make test", "make book"]
+    assert os.access(ROOT / ".ci/run", os.X_OK)
+
+
+def test_readme_maps_every_folder():
+    text = read("README.md")
+    folders = {p.name for p in ROOT.iterdir() if p.is_dir() and p.name[0] not in "._"}
+    assert not [name for name in sorted(folders) if f"`{name}/`" not in text]
+
+
+def test_readme_pictures_exist():
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", read("README.md"))
+    assert pictures
+    assert all((ROOT / picture).is_file() for picture in pictures)

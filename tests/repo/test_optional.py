@@ -1,0 +1,45 @@
+"""A machine without the NVIDIA compilers (a Mac, say) still has the budgets and the CPU kernels."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.repo.files import ROOT
+
+HIDE = """
+import sys
+for name in ("triton", "cuda", "cuda.core", "cuda.bindings", "cuda.pathfinder", "nvidia"):
+    sys.modules[name] = None
+"""
+
+
+def run_hidden(code):
+    return subprocess.run(
+        [sys.executable, "-c", HIDE + code], cwd=ROOT, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    "floor", ["cuda", "kernels", "ops", "measure", "experiments", "plots", "cli"]
+)
+def test_floor_imports_without_the_nvidia_compilers(floor):
+    done = run_hidden(f"import labkernels, labkernels.{floor}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_kernel_is_still_found_and_described():
+    code = "from labkernels.kernels.spec import discover\nprint(len(discover()))"
+    here = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    done = run_hidden(code)
+    assert done.stdout == here.stdout, done.stderr
+    assert int(done.stdout) > 0
+
+
+def test_doctor_says_what_is_missing():
+    done = run_hidden("from labkernels.cli import main\nmain(['doctor'])")
+    assert done.returncode == 0, done.stderr
+    for name in ("triton", "cuda.core"):
+        assert name in done.stdout.lower()
