@@ -9,8 +9,6 @@ _build/book_source/           the tree that Jupyter Book reads: book/, the execu
 _site/                        the pages, replaced only by a build without a warning
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import re
@@ -23,7 +21,7 @@ from pathlib import Path
 import nbformat
 import notebook_io
 import yaml
-from notebook_io import NOTEBOOKS, ROOT
+from notebook_io import ROOT
 
 BUILD = ROOT / "_build"
 EXECUTED = BUILD / "executed"
@@ -83,8 +81,6 @@ def stage(notebooks: dict[str, Path]) -> None:
         if not path.exists():
             raise SystemExit(f"{path} is missing: run this without --no-execute")
         shutil.copyfile(path, STAGE / "notebooks" / f"{name}.ipynb")
-    for picture in (p for p in NOTEBOOKS.rglob("*") if p.suffix in {".png", ".svg"}):
-        shutil.copyfile(picture, STAGE / "notebooks" / picture.name)
     (STAGE / "labkernels").symlink_to(ROOT / "labkernels", target_is_directory=True)
     config_path = STAGE / "book" / "_config.yml"
     config = yaml.safe_load(config_path.read_text())

@@ -1,7 +1,5 @@
 """Finds and executes the notebooks: NAME.py is the source, NAME.ipynb its generated pair."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

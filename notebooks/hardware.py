@@ -68,10 +68,10 @@ show(gpus, "rates", rates)
 # A kernel that does $I$ operations for each byte it moves is limited by memory while $I$ is below the ridge point, FLOP/s divided by bytes/s {cite:p}`williams2009`.
 #
 # Decode reads each 16-bit key and value once, and for each of the $g$ query heads of the group it does one multiplication and one addition with it.
-# So its intensity is
+# So its intensity, in FLOP per byte, is
 #
 # $$
-# I \;=\; \frac{4 \, L \, H_q \, D}{2 \cdot 2 \, L \, H_{kv} \, D} \;=\; g \quad \text{FLOP per byte.}
+# I \;=\; \frac{4 \, L \, H_q \, D}{2 \cdot 2 \, L \, H_{kv} \, D} \;=\; g.
 # $$ (decode-intensity)
 #
 # {numref}`ridge-points` draws both ridge points of every GPU beside the groups 1 to 16.
@@ -129,23 +129,27 @@ show(gpus.drop_duplicates("arch"), "limits", limits)
 # %% [markdown]
 # ## Sources
 #
-# Where the facts come from, and how many of them each source gives.
+# Where the facts come from, for which GPUs, and the day they were last checked.
 
 # %% tags=["hide-input"]
+fields = gpus.columns.drop(["key", "name", "arch"])
 facts = pd.DataFrame(
-    {"GPU": g.name.removeprefix("NVIDIA "), "fact": field, **vars(fact(key, field))}
+    {"GPU": key, "fact": field, **vars(fact(key, field))}
     for key, g in GPUS.items()
-    for field in gpus.columns.drop(["key", "name", "arch"])
+    for field in fields
     if getattr(g, field) is not None
 )
 by_source = facts.groupby("source", sort=False)
-sources = by_source.agg(facts=("fact", "size"), GPUs=("GPU", "nunique"), checked=("date", "max"))
-show(sources.reset_index(), "sources", {c: (c, 1, None) for c in ("source", *sources)})
+every = {column: lambda names: ", ".join(names.unique()) for column in ("fact", "GPU")}
+sources = by_source.agg(every | {"date": "max"}).reset_index()
+show(sources, "sources", {c: (c, 1, None) for c in sources})
 
 # %% [markdown]
 # ## Every fact
 #
-# The whole table, folded.
+# The whole table, folded; a column is a GPU's key in `gpus.toml`.
 
 # %% tags=["hide-input", "hide-output"]
-facts.style.hide(axis="index").set_uuid("facts").format({"value": "{:.10g}"})
+table = facts.pivot(index=["fact", "unit"], columns="GPU", values="value")
+table = table.loc[fields, list(GPUS)].reset_index().rename_axis(columns=None)
+table.style.hide(axis="index").set_uuid("facts").format("{:,.10g}", subset=list(GPUS), na_rep="–")

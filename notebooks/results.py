@@ -43,17 +43,16 @@ for run in sorted({(s.gpu, s.started_utc, s.commit) for s in measured}):
 # {numref}`ratio-and-target` shows each target that names another library.
 
 # %% mystnb={"figure": {"caption": "Time of the other library divided by ours, for each target. The tick is what was promised. Measured in the runs named above; a row without a point is not measured.", "name": "ratio-and-target"}, "image": {"alt": "One row a target. A tick marks the ratio that was promised; a circle for fp16 and a square for bf16 mark the measured ratios. The numbers are in the table below.", "width": "100%"}} tags=["hide-input"]
-titles = list(dict.fromkeys(s.target.title for s in with_peer))
-promised = [s.target.minimum_ratio for s in with_peer]
-rows = [titles.index(s.target.title) for s in with_peer]
+promised = {s.target.title: s.target.minimum_ratio for s in with_peer}
+titles = list(promised)
 figure, axes = plt.subplots(figsize=(6.5, 0.28 * len(titles) + 1), dpi=160, layout="constrained")
 axes.axvline(1, color="#c3c9d1", zorder=0)
-axes.scatter(promised, rows, marker="|", color="#56606d", s=160, label="promised")
+axes.scatter(list(promised.values()), titles, marker="|", color="#56606d", s=160, label="promised")
 for dtype, marker, colour in (("fp16", "o", "#0072b2"), ("bf16", "s", "#d55e00")):
     chosen = [s for s in measured if s.target.peers and s.dtype == dtype]
-    places = [titles.index(s.target.title) for s in chosen]
+    places = [s.target.title for s in chosen]
     axes.scatter([s.ratio for s in chosen], places, marker=marker, color=colour, label=dtype)
-axes.set(yticks=range(len(titles)), yticklabels=titles, xlabel="other library's time / our time")
+axes.set(xlabel="other library's time / our time")
 axes.invert_yaxis()
 figure.legend(loc="outside upper center", ncols=3)
 plt.show()
@@ -65,23 +64,24 @@ plt.show()
 # Where no other library can do the job, the target asks only for a verified time.
 
 # %% tags=["hide-input"]
-table = [
+table = pd.DataFrame(
     {
         "target": s.target.title,
         "dtype": s.dtype,
-        "ours": s.kernel,
+        "ours": s.kernel or "–",
         "ours, ms": s.ours_s * 1e3 if s.kernel else None,
-        "other": s.peer,
+        "other": s.peer or "–",
         "other, ms": s.peer_s * 1e3 if s.peer else None,
         "ratio": s.ratio if s.peer else None,
         "at least": s.target.minimum_ratio if s.target.peers else None,
         "status": s.status,
     }
     for s in scores
-]
+)
+
+# %% tags=["hide-input"]
 digits = {"ours, ms": "{:.4f}", "other, ms": "{:.4f}", "ratio": "{:.3f}", "at least": "{:.2f}"}
-style = pd.DataFrame(table).style.hide(axis="index").set_uuid("scoreboard")
-style.format(digits, na_rep="–")
+table.style.hide(axis="index").set_uuid("scoreboard").format(digits, na_rep="–")
 
 # %% [markdown]
 # ## Reasons

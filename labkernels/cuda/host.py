@@ -1,72 +1,76 @@
 """The CPU build: a kernel.cuh compiled by a C++20 compiler, a fiber a CUDA thread, bit for bit.
 
-`include/lab/host/` is the runtime. It is compiled once for each (architecture, checks, fibers), a
-kernel once for each instance; both are cached by the content of all that they are made from.
+`include/lab/host/` is the runtime, compiled once for each (tensor core, checks, fibers); a kernel
+is compiled once for each instance. Both are cached by the content of all that they are made from.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
-import platform
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from labkernels.cuda.cache import cache_dir, content_key
+from labkernels.cuda.host_compiler import (
+    INCLUDE_DIRS,
+    CompileError,
+    Compiler,
+    CompilerMissing,
+    common_flags,
+    compile_entry,
+    compile_runtime,
+    compiler,
+)
+from labkernels.numerics import ex2_table
 
-INCLUDE_DIRS = (Path(__file__).parent / "include", Path(__file__).parents[1] / "kernels")
-RUNTIME_SOURCES = tuple(sorted((INCLUDE_DIRS[0] / "lab" / "host").glob("*.cpp")))
-# The arithmetic of the tensor core, as LAB_ARCH: Ampere's, Ada's and Hopper's.
-TENSOR_CORES = {
-    "sm_80": 80,
-    "sm_86": 80,
-    "sm_89": 89,
-    "sm_90": 90,
-    "sm_90a": 90,
-    "sm_100": 90,
-    "sm_100a": 90,
-    "sm_120": 90,
-}
+__all__ = [
+    "Compiler",
+    "CompilerMissing",
+    "GlobalRange",
+    "HostKernel",
+    "HostKernelError",
+    "build",
+    "compiler",
+    "tensor_core_matmul",
+]
+
+# Whose tensor core an architecture has: Ampere's, Ada's or Hopper's, as LAB_ARCH.
+TENSOR_CORES = {"sm_80": 80, "sm_86": 80, "sm_89": 89, "sm_90": 90, "sm_100": 90, "sm_120": 90}
 MAX_THREADS = 1024
 MAX_SMEM_BYTES = 227 * 1024
-_ERROR_BYTES = 1 << 16
+_MESSAGE_BYTES = 1 << 16
 _CODE_PLACE = re.compile(r"<<(.+?)\+(0x[0-9a-f]+)>>")
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 
-
-class CompilerMissing(RuntimeError):
-    """No C++20 compiler was found; the message says what to install."""
+# Every thread gets its own copy of the parameters, as on the GPU.
+_ENTRY = """#include "{header}"
+namespace {{
+constexpr void (*kernel)({params}) = &{instance};
+void run_thread(const void* params) {{ kernel(*static_cast<const {params}*>(params)); }}
+}}
+extern "C" {{
+LAB_EXPORT extern const lab::host::Kernel lab_kernel = run_thread;
+LAB_EXPORT extern const unsigned long long lab_params_bytes = sizeof({params});
+}}
+"""
 
 
 class HostKernelError(RuntimeError):
-    """A kernel did not compile, or did what a GPU kernel must not do."""
-
-
-@dataclass(frozen=True)
-class Compiler:
-    """A C++20 compiler: its path, and the version text that enters the cache keys."""
-
-    path: str
-    version: str
-
-    @property
-    def is_clang(self) -> bool:
-        """Whether it is clang, by whatever name."""
-        return "clang" in self.version
+    """A kernel did not compile, or did what a kernel must not do on a GPU."""
 
 
 @dataclass(frozen=True)
 class GlobalRange:
-    """A tensor of a launch: the bytes that its kernel may read, and write if it is writable.
+    """A tensor of a launch: bytes that its kernel may read, and write if it is writable.
 
     Units: address and n_bytes are bytes.
     """
@@ -98,26 +102,6 @@ class _LaunchStruct(ctypes.Structure):
     )
 
 
-@functools.cache
-def compiler() -> Compiler:
-    """Return the C++ compiler: CXX if that is set, else the first of g++, clang++ and c++.
-
-    Raises: CompilerMissing, naming what to install.
-    """
-    chosen = os.environ.get("CXX")
-    for name in [chosen] if chosen else ["g++", "clang++", "c++"]:
-        path = shutil.which(name)
-        if path is not None:
-            found = subprocess.run([path, "--version"], capture_output=True, text=True)
-            if found.returncode == 0:
-                return Compiler(path, found.stdout)
-    mend = {"linux": "apt-get install g++", "darwin": "xcode-select --install"}
-    raise CompilerMissing(
-        f"no C++20 compiler ({chosen or 'g++, clang++'} not found): the kernels cannot run on the "
-        f"CPU; install one with: {mend.get(sys.platform, 'your package manager')}"
-    )
-
-
 @dataclass(frozen=True)
 class HostKernel:
     """A kernel instance compiled for this machine's CPU."""
@@ -125,7 +109,6 @@ class HostKernel:
     instance: str
     library: Path
     runtime: Path
-    checks: bool
 
     def launch(
         self,
@@ -137,37 +120,35 @@ class HostKernel:
         ranges: Sequence[GlobalRange],
         host_threads: int | None = None,
     ) -> None:
-        """Run every block of the grid, spread over `host_threads` (default: all cores).
+        """Run every block of the grid (x, y, z), spread over `host_threads` (default: all cores).
 
-        Raises: ValueError for what no GPU could launch; HostKernelError for what the kernel does
-        wrong, naming block, thread and line. The outputs are then partly written.
+        Raises: ValueError for what a GPU could not launch; HostKernelError for what the kernel does
+        wrong, naming block, thread and line, with the outputs partly written.
         """
-        x, y, z = (*grid, 1, 1)[:3]
-        _check("grid", tuple(grid), len(grid) <= 3 and min(x, y, z) >= 1, "1 to 3 numbers from 1")
-        _check("threads", threads, 1 <= threads <= MAX_THREADS, f"1 to {MAX_THREADS}")
-        _check(
-            "smem_bytes", smem_bytes, 0 <= smem_bytes <= MAX_SMEM_BYTES, f"0 to {MAX_SMEM_BYTES}"
-        )
-        kernel, params_bytes = _load_kernel(self.library, self.runtime)
+        entry = _load_entry(self.library, self.runtime)
         size = ctypes.sizeof(params)
-        _check("params", f"{size} bytes", size == params_bytes, f"{params_bytes} bytes, as in C++")
+        _check("grid", tuple(grid), len(grid) == 3 and min(grid) >= 1, "three numbers from 1")
+        _check("threads", threads, 1 <= threads <= MAX_THREADS, f"1 to {MAX_THREADS}")
+        fits = 0 <= smem_bytes <= MAX_SMEM_BYTES
+        _check("smem_bytes", smem_bytes, fits, f"0 to {MAX_SMEM_BYTES}")
+        _check("params", f"{size} bytes", size == entry.params_bytes, f"{entry.params_bytes} bytes")
         tensors = (_RangeStruct * len(ranges))(
             *((r.name.encode(), r.address, r.n_bytes, r.writable) for r in ranges)
         )
         request = _LaunchStruct(
-            (ctypes.c_int * 3)(x, y, z),
+            (ctypes.c_int * 3)(*grid),
             threads,
             smem_bytes,
-            ctypes.cast(ctypes.byref(params), ctypes.c_void_p),
+            ctypes.addressof(params),
             tensors,
             len(ranges),
             host_threads or os.cpu_count() or 1,
         )
-        message = ctypes.create_string_buffer(_ERROR_BYTES)
-        if _load_runtime(self.runtime).lab_launch(
-            ctypes.byref(request), kernel, message, _ERROR_BYTES
-        ):
-            raise HostKernelError(f"{self.instance}: {_name_lines(message.value.decode())}")
+        message = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        launch = _load_runtime(self.runtime).lab_launch
+        if launch(ctypes.byref(request), entry.kernel, message, _MESSAGE_BYTES):
+            text = _name_lines(message.value.decode(errors="replace"))
+            raise HostKernelError(f"{self.instance}: {text}")
 
 
 def build(
@@ -183,84 +164,126 @@ def build(
 ) -> HostKernel:
     """Compile the kernel that the C++ expression `instance` names, from an include path `header`.
 
-    `params` is its parameter struct. With `checks`, races, reads of shared memory that nobody
-    wrote, and every shared byte out of bounds are errors.
+    `params` is its parameter struct. With `checks`, races in shared memory, reads of what nobody
+    wrote there and every byte out of its bounds are errors too.
 
     Raises: CompilerMissing; HostKernelError with the compiler's words.
     """
-    _check("arch", arch, arch in TENSOR_CORES, ", ".join(TENSOR_CORES))
-    flags = _flags(arch, checks, portable_fibers)
-    runtime = _build_runtime(flags)
+    _check("arch", repr(arch), arch in TENSOR_CORES, ", ".join(TENSOR_CORES))
+    flags = common_flags(
+        tensor_core=TENSOR_CORES[arch], checks=checks, portable_fibers=portable_fibers
+    )
+    runtime = _runtime(tuple(flags), cache_dir())
     flags += [f"-D{name}={value}" for name, value in (defines or {}).items()]
     if checks:
         flags += ["-fsanitize=thread"]
-    folders = (*INCLUDE_DIRS, *include_dirs)
     entry = _ENTRY.format(header=header, instance=instance, params=params)
-    files = [_resolve(header, folders)]
-    library = _compile("kernel", flags, folders, files, entry=entry, runtime=runtime)
-    return HostKernel(instance, library, runtime, checks)
+    try:
+        library = compile_entry(entry, flags, (*INCLUDE_DIRS, *include_dirs), runtime)
+    except CompileError as error:
+        raise HostKernelError(f"{instance} does not compile: {error}") from error
+    return HostKernel(instance, library, runtime)
 
 
 def tensor_core_matmul(a_bits, b_bits, c, *, arch: str, dtype: str) -> np.ndarray:
-    """Return c + a b by the runtime's own tensor core, for tests of its arithmetic.
+    """Return c + a b by the tensor core of the CPU build, for tests of its arithmetic.
 
     Shapes: uint16 [n, 16, 16] and [n, 16, 8], float32 [n, 16, 8] -> float32 [n, 16, 8].
     """
-    a = np.ascontiguousarray(a_bits, np.uint16)
-    b = np.ascontiguousarray(b_bits, np.uint16)
+    _check("arch", repr(arch), arch in TENSOR_CORES, ", ".join(TENSOR_CORES))
+    _check("dtype", repr(dtype), dtype in ("fp16", "bf16"), "fp16, bf16")
+    a, b = (np.ascontiguousarray(x, np.uint16) for x in (a_bits, b_bits))
     d = np.array(c, np.float32, order="C")
     n = len(d)
-    _check("dtype", dtype, dtype in ("fp16", "bf16"), "fp16, bf16")
-    shapes_fit = (a.shape, b.shape, d.shape) == ((n, 16, 16), (n, 16, 8), (n, 16, 8))
-    _check("shapes", (a.shape, b.shape, d.shape), shapes_fit, "[n,16,16], [n,16,8], [n,16,8]")
-    runtime = _load_runtime(_build_runtime(_flags(arch, False, False)))
-    pointers = (array.ctypes.data_as(ctypes.c_void_p) for array in (a, b, d))
-    runtime.lab_tensor_core(*pointers, ctypes.c_longlong(n), int(dtype == "bf16"))
+    shapes = (a.shape, b.shape, d.shape)
+    allowed = ((n, 16, 16), (n, 16, 8), (n, 16, 8))
+    _check("a_bits, b_bits, c", shapes, shapes == allowed, str(allowed))
+    flags = common_flags(tensor_core=TENSOR_CORES[arch], checks=False, portable_fibers=False)
+    pointers = (x.ctypes.data_as(ctypes.c_void_p) for x in (a, b, d))
+    _load_runtime(_runtime(tuple(flags), cache_dir())).lab_tensor_core(
+        *pointers, n, int(dtype == "bf16")
+    )
     return d
 
 
-# The parameter struct is copied for every thread, as the hardware does.
-_ENTRY = """#include "{header}"
-namespace {{
-constexpr void (*kernel)({params}) = &{instance};
-void run_thread(const void* p) {{ kernel(*static_cast<const {params}*>(p)); }}
-}}
-extern "C" {{
-LAB_EXPORT extern const lab::host::Kernel lab_kernel = run_thread;
-LAB_EXPORT extern const unsigned long long lab_params_bytes = sizeof({params});
-}}
-"""
-
-
-def _check(name: str, value: object, allowed: bool, what: str) -> None:
-    if not allowed:
-        raise ValueError(f"{name} is {value}; allowed: {what}")
-
-
-def _flags(arch: str, checks: bool, portable_fibers: bool) -> list[str]:
-    """Flags of a runtime and of its kernels alike."""
-    flags = ["-std=c++20", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-U_FORTIFY_SOURCE"]
-    # A product and a sum are never fused: fused operations are written out. A fiber's switch moves
-    # floats through memory of another type.
-    flags += ["-ffp-contract=off", "-fno-strict-aliasing", f"-DLAB_ARCH={TENSOR_CORES[arch]}"]
-    if platform.machine() in ("x86_64", "AMD64"):
-        flags += ["-march=native", "-mno-red-zone", "-fcf-protection=none"]
-    elif platform.machine() in ("aarch64", "arm64"):
-        flags += ["-mcpu=native"]
-    if not compiler().is_clang:
-        flags += ["-fno-gnu-unique"]
-    if checks:
-        flags += ["-DLAB_CHECKS"]
-    if portable_fibers:
-        flags += ["-DLAB_FIBER_PORTABLE=1"]
-    return flags
+def _check(name: str, value: object, is_allowed: bool, allowed: str) -> None:
+    if not is_allowed:
+        raise ValueError(f"{name} is {value}; allowed: {allowed}")
 
 
 @functools.cache
-def _cpu() -> str:
-    """What -march=native depends on: a cache folder may be shared by unlike machines."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return f"{platform.machine()} {platform.processor()} {platform.platform()}"
-    return "".join(sorted(set(re.findall(r"^(?:model name|flags|Features|CPU part).*$", text, re.M))))
+def _runtime(flags: tuple[str, ...], _folder: Path) -> Path:
+    """A process keeps the runtime that it began with, in each cache folder."""
+    return compile_runtime(flags)
+
+
+@functools.cache
+def _load_runtime(library: Path) -> ctypes.CDLL:
+    runtime = ctypes.CDLL(str(library))
+    runtime.lab_launch.argtypes = [
+        ctypes.POINTER(_LaunchStruct),
+        ctypes.c_void_p,
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+    ]
+    runtime.lab_tensor_core.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_longlong, ctypes.c_int]
+    runtime.lab_tensor_core.restype = None
+    runtime.lab_set_ex2_tables.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    runtime.lab_set_ex2_tables.restype = None
+    return runtime
+
+
+@dataclass(frozen=True)
+class _Entry:
+    kernel: int  # address of the function that runs one thread
+    params_bytes: int
+
+
+@functools.cache
+def _load_entry(library: Path, runtime: Path) -> _Entry:
+    _load_runtime(runtime)
+    if b"lab_ex2_approx" in library.read_bytes():  # the word's name is among those it imports
+        _give_ex2_tables(runtime)
+    loaded = ctypes.CDLL(str(library))
+    kernel = ctypes.c_void_p.in_dll(loaded, "lab_kernel").value
+    return _Entry(kernel, ctypes.c_ulonglong.in_dll(loaded, "lab_params_bytes").value)
+
+
+@functools.cache
+def _give_ex2_tables(runtime: Path) -> None:
+    """Without the file of tables nothing is given, and a kernel that needs them says so."""
+    with contextlib.suppress(FileNotFoundError):
+        positive, negative = _ex2_tables()
+        _load_runtime(runtime).lab_set_ex2_tables(positive.ctypes.data, negative.ctypes.data)
+
+
+@functools.cache
+def _ex2_tables() -> np.ndarray:
+    """Both tables, mapped: 64 MiB that all processes share."""
+    path = cache_dir() / f"ex2-{content_key(ex2_table.DATA_FILE.read_bytes())}.bin"
+    if not path.exists():
+        handle, part = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
+        os.close(handle)
+        ex2_table.write_raw(part)
+        Path(part).replace(path)
+    return np.memmap(path, "<u4", mode="r").reshape(2, ex2_table.ENTRIES)
+
+
+def _name_lines(message: str) -> str:
+    """Replace each <<library+offset>> by the source line, as far as addr2line knows it."""
+    return _CODE_PLACE.sub(lambda found: _line_of(found[1], found[2]), message)
+
+
+def _line_of(library: str, offset: str) -> str:
+    unknown = f"{Path(library).name}+{offset}"
+    tool = shutil.which("addr2line")
+    if tool is None:
+        return f"{unknown} (addr2line, of the binutils, would know the line)"
+    answer = subprocess.run(
+        [tool, "-i", "-e", library, offset], capture_output=True, text=True, check=False
+    )
+    for line in answer.stdout.splitlines():  # the innermost inlined function first
+        place = line.split(" (")[0]
+        if "?" not in place and "/lab/host/" not in place:
+            return "/".join(place.split("/")[-2:])
+    return unknown

@@ -2,22 +2,25 @@
 
 from collections.abc import Mapping
 
+import numpy as np
+
+from labkernels.budget.occupancy import Occupancy
 from labkernels.measure.accuracy import Errors
+from labkernels.measure.resources import Loaded
 from labkernels.measure.timing import Quartiles
+from labkernels.numerics import metrics
 from labkernels.records.store import Row
 from labkernels.workload import Decode
 
-# The facts of a plan, each with its unit; a plan's attribute carries the same name.
-PLAN_FACTS = {
+# What a plan and a driver say, with units; their attributes carry the same names.
+PLAN_FACTS = {"splits": "splits", "keys_per_split": "keys", "blocks": "blocks", "launches": "1"}
+DRIVER_FACTS = {
     "registers": "registers",
+    "local_bytes": "bytes",
     "smem_bytes": "bytes",
     "blocks_per_sm": "blocks",
-    "splits": "splits",
-    "keys_per_split": "keys",
-    "blocks": "blocks",
-    "waves": "waves",
-    "launches": "launches",
 }
+MAP_DIGITS = 4
 
 
 def base_row(
@@ -92,28 +95,84 @@ def time_rows(
 
 
 def plan_rows(base: Row, plan: object) -> list[Row]:
-    """Return what the plan and the driver say of one launch."""
+    """Return how a decode was cut into blocks."""
+    return _fact_rows(base, plan, PLAN_FACTS)
+
+
+def driver_rows(base: Row, loaded: Loaded, predicted: Occupancy, *, waves: float) -> list[Row]:
+    """Return what the driver reports of a kernel, and the blocks on an SM that the budget predicts.
+
+    Units: waves are the grid's blocks over the blocks that the whole GPU holds at once.
+    """
     return [
-        _row(base, name, "exact", getattr(plan, name), unit) for name, unit in PLAN_FACTS.items()
+        *_fact_rows(base, loaded, DRIVER_FACTS),
+        _row(base, "blocks_per_sm_predicted", "exact", predicted.blocks_per_sm, "blocks"),
+        _row(base, "waves", "exact", waves, "waves"),
     ]
 
 
 def error_rows(base: Row, errors: Errors) -> list[Row]:
-    """Return the errors against float64; bound_ratio is the worst error over its own bound."""
+    """Return the errors against float64, and the two ratios that the verdict is made from."""
     rows = [
         _row(base, "error", "rmse", errors.rmse, "1"),
         _row(base, "error", "bias", errors.bias, "1"),
         _row(base, "error", "max_abs", errors.max_abs, "1"),
         _row(base, "bound_ratio", "max", errors.bound_ratio, "1"),
+        _row(base, "rmse_ratio", "max", errors.rmse_ratio, "1"),
     ]
     if errors.lse2_max_abs is not None:
         rows.append(_row(base, "lse2_error", "max_abs", errors.lse2_max_abs, "1"))
     return rows
 
 
+def difference_rows(base: Row, left: np.ndarray, right: np.ndarray) -> list[Row]:
+    """Return how two outputs of the same inputs differ, with the two relative errors of the case.
+
+    Error: max_relative and mean_relative divide by values near zero; they are here to be shown.
+    """
+    table = metrics.error_table(left, right, by="all")
+    apart = np.abs(metrics.difference(left, right))
+    nonzero = right != 0
+    values = {
+        "rmse": table["rmse"],
+        "max_abs": table["max_abs"],
+        "share": table["different"],
+        "max_relative": metrics.max_relative_error(left[nonzero], right[nonzero]),
+        "mean_relative": np.mean(apart[nonzero] / np.abs(right[nonzero])),
+    }
+    return [_row(base, "difference", name, float(value), "1") for name, value in values.items()]
+
+
+def map_rows(columns: Row, out: np.ndarray, truth: np.ndarray) -> list[Row]:
+    """Return a row of the accuracy table for each sample and head.
+
+    Shapes: out, truth [B, Hq, D]; columns holds started_utc, dtype, kernel and tensor_cores
+    """
+    table = metrics.error_table(out, truth, by="sample_and_head")
+    names = {"rmse": "rmse", "bias": "mean_signed", "max_abs": "max_abs"}
+    return [
+        {
+            **columns,
+            "sample": sample,
+            "head": head,
+            **{name: _short(table[sample, head][source]) for name, source in names.items()},
+        }
+        for sample, head in np.ndindex(table.shape)
+    ]
+
+
 def word_row(base: Row, metric: str, reason: str) -> Row:
     """Return a row that says in words why there is no number: `refused` or `failed`."""
     return {**_row(base, metric, "exact", 1, "1"), "note": reason}
+
+
+def _fact_rows(base: Row, facts: object, units: Mapping[str, str]) -> list[Row]:
+    return [_row(base, name, "exact", getattr(facts, name), unit) for name, unit in units.items()]
+
+
+def _short(value: float) -> float:
+    """Round to the digits that a map needs, so that the file stays small."""
+    return float(f"{float(value):.{MAP_DIGITS}g}")
 
 
 def _quartile_rows(base: Row, metric: str, times: Quartiles) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Runs a CUDA decode kernel, on the GPU or as its CPU build: one launch, or two if keys are split."""
+"""Runs a CUDA decode kernel in one launch, on the GPU or as its CPU build."""
 
 import functools
 import math
@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from labkernels.kernels.decode_ledger import cpp_policy
 from labkernels.kernels.decode_params import COUNTS, PARTIALS, POINTERS, STRIDES, DecodeParams
-from labkernels.kernels.decode_plan import MAX_SPLITS, DecodePlan, blocks_per_sm
+from labkernels.kernels.decode_plan import DecodePlan, blocks_per_sm
 from labkernels.kernels.decode_step import (
     DecodeRequest,
     DecodeStep,
@@ -16,11 +15,8 @@ from labkernels.kernels.decode_step import (
     make_plan,
     partial_states,
 )
-from labkernels.kernels.spec import Instance
 
 LOG2_E = math.log2(math.e)
-MERGE_HEADER = "lab/merge_splits.cuh"
-MERGE_SMEM_BYTES = MAX_SPLITS * 4
 PARAMS = "lab::DecodeParams"
 
 
@@ -28,10 +24,8 @@ PARAMS = "lab::DecodeParams"
 class _Launch:
     header: str
     instance: str
-    grid: tuple[int, int, int]
     threads: int
     smem_bytes: int
-    early: bool
 
     @property
     def defines(self) -> dict[str, int]:
@@ -40,8 +34,8 @@ class _Launch:
 
 def plan_decode(request: DecodeRequest) -> DecodePlan:
     """Cut the decode into blocks, from shapes alone."""
-    smem_bytes = request.spec.smem(request.instance).total
-    per_sm = blocks_per_sm(request.instance, smem_bytes, request.gpu)
+    launch = _launch(request)
+    per_sm = blocks_per_sm(request.instance, launch.smem_bytes, request.gpu)
     keys, splits = cut(
         request,
         slots=per_sm * request.gpu.sm_count,
@@ -49,58 +43,40 @@ def plan_decode(request: DecodeRequest) -> DecodePlan:
     )
     registers = None
     if request.on_gpu:
-        registers = _gpu_kernel(_decode_launch(request, splits), request.gpu.compile_arch).registers
+        arch, device = request.gpu.compile_arch, request.q.device.index
+        registers = _gpu_kernel(launch, arch, device).attributes.registers
     return make_plan(
         request,
         keys_per_split=keys,
         splits=splits,
         blocks_per_sm=per_sm,
-        smem_bytes=smem_bytes,
+        smem_bytes=launch.smem_bytes,
         registers=registers,
         cpu=f"CPU build, {request.gpu.arch} arithmetic",
     )
 
 
 def prepare(request: DecodeRequest) -> DecodeStep:
-    """Compile, allocate the splits' partial States, and fix the launches of a decode.
+    """Compile, allocate the splits' partial States, and fix the launch of a decode.
 
-    Raises: ValueError if keys_per_split makes more splits than the merge can take.
+    Raises: ValueError if keys_per_split makes more splits than a grid can have.
     """
     plan = plan_decode(request)
     partials = partial_states(request, plan.splits)
     params = _params(request, plan, partials)
-    launches = [_decode_launch(request, plan.splits)]
-    if plan.splits > 1:
-        launches.append(_merge_launch(request))
-    if request.on_gpu:
-        run = _gpu_runner(request, launches, params, partials)
-    else:
-        run = _cpu_runner(request, launches, params, partials)
+    grid = (request.cache.kv_heads * request.head_slices, plan.splits, request.cache.batch)
+    runner = _gpu_runner if request.on_gpu else _cpu_runner
+    run = runner(request, _launch(request), grid, params, partials)
     return DecodeStep(run, request.out, request.lse2, plan)
 
 
-def _decode_launch(request: DecodeRequest, splits: int) -> _Launch:
-    instance: Instance = request.instance
-    grid = (request.cache.kv_heads * request.head_slices, splits, request.cache.batch)
+def _launch(request: DecodeRequest) -> _Launch:
+    spec, instance = request.spec, request.instance
     return _Launch(
-        header=request.spec.header,
-        instance=request.spec.template(instance),
-        grid=grid,
+        header=spec.header,
+        instance=spec.template(instance),
         threads=instance.tile.threads,
-        smem_bytes=request.spec.smem(instance).total,
-        early=False,
-    )
-
-
-def _merge_launch(request: DecodeRequest) -> _Launch:
-    head_dim = request.instance.head_dim
-    return _Launch(
-        header=MERGE_HEADER,
-        instance=f"lab::merge_splits<{cpp_policy(request.instance)}, {head_dim}>",
-        grid=(request.q.shape[1], request.cache.batch, 1),
-        threads=head_dim,
-        smem_bytes=MERGE_SMEM_BYTES,
-        early=True,
+        smem_bytes=spec.smem(instance).total,
     )
 
 
@@ -114,8 +90,10 @@ def _params(
     values |= dict(zip(STRIDES, (*q.stride()[:2], *cache.k.stride()[:3]), strict=True))
     counts = (
         cache.page_table.stride(0),
+        cache.page_table.shape[1],
         cache.page_size,
         q.shape[1],
+        cache.kv_heads,
         request.group,
         request.head_slices,
         plan.keys_per_split,
@@ -131,56 +109,47 @@ def _tensors(request: DecodeRequest) -> dict[str, torch.Tensor]:
     return dict(zip(POINTERS, (*tensors, request.out, request.lse2), strict=True))
 
 
-@dataclass(frozen=True)
-class _GpuKernel:
-    loaded: object
-    registers: int
-
-
 @functools.cache
-def _gpu_kernel(launch: _Launch, arch: str) -> _GpuKernel:
+def _gpu_kernel(launch: _Launch, arch: str, device: int):
     from labkernels.cuda import compile as nvrtc
     from labkernels.cuda.launch import load
 
     compiled = nvrtc.compile_kernel(
         launch.header, instance=launch.instance, defines=launch.defines, arch=arch
     )
-    return _GpuKernel(load(compiled), compiled.report.registers)
+    return load(compiled, device=device)
 
 
-def _gpu_runner(request, launches, params, partials):
-    plans = [
-        _gpu_kernel(launch, request.gpu.compile_arch).loaded.plan(
-            grid=launch.grid,
-            threads=launch.threads,
-            smem_bytes=launch.smem_bytes,
-            params=params,
-            early=launch.early,
-        )
-        for launch in launches
-    ]
-    device, keep = request.q.device, (request, partials)
+def _gpu_runner(request, launch, grid, params, partials):
+    device = request.q.device
+    kernel = _gpu_kernel(launch, request.gpu.compile_arch, device.index)
+    plan = kernel.plan(
+        grid=grid, threads=launch.threads, smem_bytes=launch.smem_bytes, params=params
+    )
+    keep = (request, partials)
 
     def run() -> None:
         assert keep  # the tensors live as long as the step that holds their addresses
-        stream = torch.cuda.current_stream(device).cuda_stream
-        for plan in plans:
-            plan.run(stream)
+        plan.run(torch.cuda.current_stream(device).cuda_stream)
 
     return run
 
 
 @functools.cache
-def _cpu_kernel(header: str, instance: str, smem_bytes: int, arch: str, checks: bool):
+def _cpu_kernel(launch: _Launch, arch: str, checks: bool):
     from labkernels.cuda import host
 
-    defines = {"LAB_SMEM_BYTES": smem_bytes}
     return host.build(
-        header, instance=instance, params=PARAMS, defines=defines, arch=arch, checks=checks
+        launch.header,
+        instance=launch.instance,
+        params=PARAMS,
+        defines=launch.defines,
+        arch=arch,
+        checks=checks,
     )
 
 
-def _cpu_runner(request, launches, params, partials):
+def _cpu_runner(request, launch, grid, params, partials):
     from labkernels.cuda.host import GlobalRange
 
     writable = {"out", "lse2", *partials}
@@ -188,24 +157,18 @@ def _cpu_runner(request, launches, params, partials):
         GlobalRange(name, tensor.data_ptr(), _span_bytes(tensor), name in writable)
         for name, tensor in (_tensors(request) | partials).items()
     ]
-    kernels = [
-        _cpu_kernel(
-            launch.header, launch.instance, launch.smem_bytes, request.gpu.arch, request.checks
-        )
-        for launch in launches
-    ]
+    kernel = _cpu_kernel(launch, request.gpu.arch, request.checks)
     keep = (request, partials)
 
     def run() -> None:
         assert keep  # the tensors live as long as the step that holds their addresses
-        for kernel, launch in zip(kernels, launches, strict=True):
-            kernel.launch(
-                grid=launch.grid,
-                threads=launch.threads,
-                smem_bytes=launch.smem_bytes,
-                params=params,
-                ranges=ranges,
-            )
+        kernel.launch(
+            grid=grid,
+            threads=launch.threads,
+            smem_bytes=launch.smem_bytes,
+            params=params,
+            ranges=ranges,
+        )
 
     return run
 

@@ -3,7 +3,7 @@
 import ctypes
 
 POINTERS = ("q", "k_pool", "v_pool", "page_table", "kv_len", "out", "lse2")
-PARTIALS = ("partial_o", "partial_m", "partial_l")
+PARTIALS = ("partial_o", "partial_m", "partial_l", "tickets")
 STRIDES = (
     "q_stride_batch",
     "q_stride_head",
@@ -13,8 +13,10 @@ STRIDES = (
 )
 COUNTS = (
     "page_table_stride",
+    "max_pages",
     "page_size",
     "q_heads",
+    "kv_heads",
     "group",
     "head_slices",
     "keys_per_split",

@@ -7,8 +7,13 @@ from labkernels.budget.occupancy import occupancy
 from labkernels.hardware import Gpu
 from labkernels.kernels.spec import Instance
 
-MAX_SPLITS = 1024  # lab::max_splits
-MIN_KEYS_PER_SPLIT = 256  # below it the merge costs more than the idle SMs
+MAX_SPLITS = 65_535  # splits lie along grid y
+MIN_KEYS_PER_SPLIT = 256  # below it a split costs more than the idle SMs
+# Measured on an H200 (data/decode_tensor_cores.csv): two blocks an SM already draw all of the
+# memory's rate, so a small decode is cut into one such wave; a decode of a wave or more is cut into
+# at least four, or its last wave would leave SMs idle.
+FULL_BLOCKS_PER_SM = 2
+FULL_WAVES = 4
 
 
 @dataclass(frozen=True)
@@ -33,13 +38,16 @@ class DecodePlan:
     launches: int
 
 
-def keys_per_split(*, units: int, max_kv_len: int, slots: int, step: int) -> int:
-    """Keys a split, so that the blocks of a decode fill the GPU's slots once if they are too few.
+def keys_per_split(*, units: int, max_kv_len: int, slots: int, sm_count: int, step: int) -> int:
+    """Keys a split, so that the blocks of a decode keep all SMs busy to the end.
 
     units: blocks of an unsplit decode. slots: blocks that the GPU holds at once. step: keys that a
     block takes at a time; a split is whole steps.
     """
-    splits = max(1, slots // units)
+    one_wave = FULL_BLOCKS_PER_SM * sm_count
+    splits = max(1, one_wave // units)
+    if one_wave < units < FULL_WAVES * slots:
+        splits = math.ceil(FULL_WAVES * slots / units)
     keys = math.ceil(max_kv_len / splits)
     keys = max(keys, min(MIN_KEYS_PER_SPLIT, max_kv_len), math.ceil(max_kv_len / MAX_SPLITS), 1)
     return math.ceil(keys / step) * step

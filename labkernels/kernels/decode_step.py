@@ -70,11 +70,15 @@ class DecodeStep:
 def cut(request: DecodeRequest, *, slots: int, step: int) -> tuple[int, int]:
     """Keys a split and splits a request, as asked for or chosen from shapes alone.
 
-    Raises: ValueError if keys_per_split makes more splits than the merge can take.
+    Raises: ValueError if keys_per_split makes more splits than a grid can have.
     """
     longest = request.cache.max_kv_len
     keys = request.keys_per_split or keys_per_split(
-        units=request.units, max_kv_len=longest, slots=slots, step=step
+        units=request.units,
+        max_kv_len=longest,
+        slots=slots,
+        sm_count=request.gpu.sm_count,
+        step=step,
     )
     splits = max(1, math.ceil(longest / keys))
     if splits > MAX_SPLITS:
@@ -94,6 +98,7 @@ def make_plan(
     smem_bytes: int,
     registers: int | None,
     cpu: str,
+    launches: int = 1,
 ) -> DecodePlan:
     """The plan of a request that has been cut; `cpu` names the machine that is not a GPU."""
     blocks = request.units * splits
@@ -109,12 +114,12 @@ def make_plan(
         waves=blocks / (blocks_per_sm * request.gpu.sm_count),
         smem_bytes=smem_bytes,
         registers=registers,
-        launches=1 if splits == 1 else 2,
+        launches=launches,
     )
 
 
 def partial_states(request: DecodeRequest, splits: int) -> dict[str, torch.Tensor]:
-    """Uninitialised partial States of every split, by their name in DecodeParams."""
+    """Uninitialised partial States of every split, and tickets at rest, named as in DecodeParams."""
     if splits == 1:
         return {}
     batch, q_heads, head_dim = request.q.shape
@@ -123,4 +128,5 @@ def partial_states(request: DecodeRequest, splits: int) -> dict[str, torch.Tenso
         "partial_o": torch.empty((*shape, head_dim), dtype=torch.float32, device=device),
         "partial_m": torch.empty(shape, dtype=torch.float32, device=device),
         "partial_l": torch.empty(shape, dtype=torch.float32, device=device),
+        "tickets": torch.zeros(request.units, dtype=torch.int32, device=device),
     }

@@ -34,7 +34,6 @@ class Resources:
 
     instance: Instance
     gpu: Gpu
-    arch: str
     smem: Ledger
     registers: Ledger
     compiled: Compiled | None
@@ -67,22 +66,21 @@ def find(kernel: str) -> KernelSpec:
     return known[kernel]
 
 
-def resources(instance: Instance, *, gpu: Gpu, arch: str = "") -> Resources:
+def resources(instance: Instance, *, gpu: Gpu) -> Resources:
     """Return the ledgers of an instance with what the compiler says and the blocks an SM holds.
 
-    Units: bytes a block, registers a thread; `arch` defaults to what the GPU is compiled for.
+    Units: bytes a block, registers a thread.
     """
     spec = find(instance.kernel)
-    arch = arch or gpu.compile_arch
     smem, registers = spec.smem(instance), spec.registers(instance)
-    compiled = compile_report(instance, arch=arch)
+    compiled = compile_report(instance, arch=gpu.compile_arch)
     blocks = occupancy(
         gpu,
         threads=instance.tile.threads,
         registers=compiled.registers if compiled else registers.total,
         smem_bytes=smem.total,
     )
-    return Resources(instance, gpu, arch, smem, registers, compiled, blocks)
+    return Resources(instance, gpu, smem, registers, compiled, blocks)
 
 
 def compile_report(instance: Instance, *, arch: str) -> Compiled | None:
@@ -120,9 +118,7 @@ def loaded(instance: Instance, *, arch: str) -> Loaded:
 
     from labkernels.cuda import launch
 
-    kernel = launch.load(
-        compile_instance(instance, arch=arch), device=torch.cuda.current_device()
-    )
+    kernel = launch.load(compile_instance(instance, arch=arch), device=torch.cuda.current_device())
     smem_bytes = find(instance.kernel).smem(instance).total
     return Loaded(
         registers=kernel.attributes.registers,

@@ -54,12 +54,10 @@ def interleave(
     warmup: int,
     prepare: Action,
     stopwatch: Callable[[Action], Callable[[], float]],
-    on_queued: Action = lambda: None,
 ) -> dict[str, list[float]]:
     """Return the times of every action, run in turns; `prepare` runs before each.
 
-    `stopwatch` runs an action and returns a function that reads its seconds when all is done;
-    `on_queued` runs once all is launched, which a GPU is then still busy with.
+    `stopwatch` runs an action and returns a function that reads its seconds when all is done.
     """
     for action in actions.values():
         for _ in range(warmup):
@@ -69,7 +67,6 @@ def interleave(
     for name in turns(list(actions), repeats):
         prepare()
         readers[name].append(stopwatch(actions[name]))
-    on_queued()
     return {name: [read() for read in listed] for name, listed in readers.items()}
 
 
@@ -79,12 +76,11 @@ def time_interleaved(
     repeats: int = 50,
     warmup: int = 3,
     eager: bool = False,
-    on_queued: Action = lambda: None,
 ) -> dict[str, Quartiles]:
     """Return the quartiles of each action on the current CUDA device.
 
-    Pass `capture(action).replay` for device time, or plain calls with `eager=True`. `on_queued` may
-    read sensors. Units: seconds; L2 is scrubbed before every repeat, outside the timed part.
+    Pass `capture(action).replay` for device time, or plain calls with `eager=True`.
+    Units: seconds; L2 is scrubbed before every repeat, outside the timed part.
     """
     import torch
 
@@ -113,7 +109,6 @@ def time_interleaved(
         warmup=warmup,
         prepare=prepare,
         stopwatch=stopwatch,
-        on_queued=on_queued,
     )
     return {name: quartiles(times_s) for name, times_s in times.items()}
 

@@ -29,7 +29,8 @@ def decode_sigma(
     """Expected standard deviation of out - o: variances of rounding P, exp2 and the store, summed.
 
     Shapes: as oracle.decode_float64 -> [B, Hq, Dv] float64; metrics.rms(sigma, by="head") is the
-    RMSE to expect per head. Error: 15 %; peaky rows, where few keys carry the sum, up to 20 % high.
+    RMSE to expect per head. Error: 15 %. With exp2="poly3" and P in fp32 the error seen is up to
+    2 times this, as the rescales share their error among keys; that is not counted here.
     Source: uniform rounding errors, ulp^2 / 12 each; the rest as a floor of 2^-22 sum p |v|.
     """
     check_choice("p_format", p_format, bounds.P_FORMATS)

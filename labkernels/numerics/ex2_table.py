@@ -72,9 +72,9 @@ def pack_ex2_table(positive_bits, negative_bits, path) -> None:
         codes = (difference - smallest).astype(np.uint8).reshape(-1, 4)
         parts.append(np.int8(smallest).tobytes())
         packed.append(codes[:, 0] | codes[:, 1] << 2 | codes[:, 2] << 4 | codes[:, 3] << 6)
-    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "lp": 0, "pb": 0}]
     content = b"".join(parts + [part.tobytes() for part in packed])
-    Path(path).write_bytes(lzma.compress(content, lzma.FORMAT_XZ, filters=filters))
+    compressed = lzma.compress(content, lzma.FORMAT_XZ, preset=9 | lzma.PRESET_EXTREME)
+    Path(path).write_bytes(compressed)
 
 
 def load_ex2_table(path=DATA_FILE) -> tuple[np.ndarray, np.ndarray]:

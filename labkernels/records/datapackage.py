@@ -11,7 +11,10 @@ _MEDIA_TYPES = {".csv": "text/csv", ".toml": "application/toml", ".json": "appli
 
 
 def describe(data_dir: Path = store.DATA_DIR) -> dict[str, object]:
-    """Return the Frictionless descriptor of the files that a folder holds."""
+    """Return the Frictionless descriptor of the files that a folder holds.
+
+    Raises: ValueError for a CSV file whose columns records.schema does not know.
+    """
     data_dir = Path(data_dir)
     files = sorted(path for path in data_dir.rglob("*") if _is_data(path, data_dir))
     return {
@@ -53,7 +56,8 @@ def differences(data_dir: Path = store.DATA_DIR) -> list[str]:
 
 def _is_data(path: Path, data_dir: Path) -> bool:
     hidden = any(part.startswith(".") for part in path.relative_to(data_dir).parts)
-    return path.is_file() and not hidden and path.name != FILE_NAME and path.suffix != ".part"
+    is_about_data = path.name in (FILE_NAME, "README.md")
+    return path.is_file() and not hidden and not is_about_data and path.suffix != ".part"
 
 
 def _by_path(package: dict) -> dict[str, dict]:
@@ -64,6 +68,7 @@ def _resource(path: Path, data_dir: Path) -> dict[str, object]:
     relative = path.relative_to(data_dir)
     content = path.read_bytes()
     resource: dict[str, object] = {
+        "type": "table" if path.suffix == ".csv" else "file",
         "name": relative.as_posix().lower().replace("/", "-").replace(".", "-"),
         "path": relative.as_posix(),
         "format": path.suffix.lstrip("."),
@@ -77,18 +82,12 @@ def _resource(path: Path, data_dir: Path) -> dict[str, object]:
 
 
 def _tabular(content: bytes) -> dict[str, object]:
-    header = tuple(content.split(b"\n", 1)[0].decode("utf-8").strip().split(","))
-    encoding = {"encoding": "utf-8"}
-    try:
-        table = schema.table_of(header)
-    except ValueError:
-        # A table of another floor (special functions, say) names its own columns.
-        plain = {"fields": [{"name": name, "type": "any"} for name in header]}
-        return {**encoding, "schema": plain}
+    header = content.split(b"\n", 1)[0].decode("utf-8").strip()
+    table = schema.table_of(tuple(header.split(",")))
     fields = [_field(field) for field in table.fields]
     return {
         "profile": "tabular-data-resource",
-        **encoding,
+        "encoding": "utf-8",
         "title": table.title,
         "schema": {"fields": fields, "missingValues": [""]},
     }

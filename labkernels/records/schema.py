@@ -116,7 +116,7 @@ COMPILER_REPORTS = Table(
         Field("kernel", STRING, "kernel"),
         Field("tile", STRING, "tile option of the kernel"),
         Field("head_dim", INTEGER, "elements of a head"),
-        Field("group", INTEGER, "query heads a key/value head"),
+        Field("group", INTEGER, "query heads that a block has rows for: the group, rounded up"),
         _DTYPE,
         Field("arch", STRING, "compile architecture"),
         Field("entry", STRING, "entry point in the source"),

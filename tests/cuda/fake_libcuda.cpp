@@ -34,7 +34,9 @@ CUresult cuDeviceGet(CUdevice* device, int index) { return *device = index, CUDA
 CUresult cuDeviceGetName(char* name, int n, CUdevice) {
   return std::strncpy(name, "NVIDIA H200", n), CUDA_SUCCESS;
 }
-CUresult cuDeviceTotalMem(size_t* bytes, CUdevice) { return *bytes = 150'000'000'000, CUDA_SUCCESS; }
+CUresult cuDeviceTotalMem(size_t* bytes, CUdevice) {
+  return *bytes = 150'000'000'000, CUDA_SUCCESS;
+}
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 9; break;
@@ -80,8 +82,9 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfuncti
   return function == kernel ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
-  if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) recorded.dynamic_smem_max = value;
-  if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) recorded.carveout = value;
+  Recorded& r = recorded;
+  if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) r.dynamic_smem_max = value;
+  if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) r.carveout = value;
   return function == kernel ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult cuFuncGetParamInfo(CUfunction, size_t index, size_t* offset, size_t* size) {

@@ -1,9 +1,13 @@
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from labkernels.budget.occupancy import occupancy
 from labkernels.experiments import _decode_rows as decode_rows
+from labkernels.hardware import gpu
 from labkernels.measure.accuracy import Errors
+from labkernels.measure.resources import Loaded
 from labkernels.measure.timing import Quartiles
 from labkernels.records import schema
 from labkernels.workload import Decode
@@ -61,27 +65,51 @@ def test_without_a_graph_there_is_only_the_eager_time(base):
     assert {row["metric"] for row in rows} == {"time_eager"}
 
 
-def test_plan_errors_and_words_are_valid_rows(base):
-    plan = SimpleNamespace(
-        registers=96,
-        smem_bytes=69632,
-        blocks_per_sm=3,
-        splits=1,
-        keys_per_split=8192,
-        blocks=456,
-        waves=1.15,
-        launches=1,
-    )
+def test_plans_drivers_errors_and_words_are_valid_rows(base):
+    plan = SimpleNamespace(splits=1, keys_per_split=8192, blocks=456, launches=1)
+    loaded = Loaded(registers=168, local_bytes=0, smem_bytes=69632, blocks_per_sm=3)
+    predicted = occupancy(gpu("h200"), threads=128, registers=168, smem_bytes=69632)
     rows = decode_rows.plan_rows(base, plan)
-    rows += decode_rows.error_rows(base, Errors(5e-6, -1e-9, 6e-5, 1e-6, 0.2))
+    rows += decode_rows.driver_rows(base, loaded, predicted, waves=1.15)
+    rows += decode_rows.error_rows(base, Errors(5e-6, -1e-9, 6e-5, 1e-6, 0.2, 1.1))
     rows.append(decode_rows.word_row(base, "refused", "group size 16 is not supported"))
     values = by_metric(schema.validate(row) for row in rows)
-    assert values["blocks_per_sm", "exact"] == 3
+    assert values["blocks_per_sm", "exact"] == values["blocks_per_sm_predicted", "exact"] == 3
+    assert values["keys_per_split", "exact"] == 8192
     assert values["error", "rmse"] == 5e-6
     assert values["refused", "exact"] == 1
     assert rows[-1]["note"] == "group size 16 is not supported"
-    without = decode_rows.error_rows(base, Errors(5e-6, 0.0, 6e-5, None, 0.2))
+    without = decode_rows.error_rows(base, Errors(5e-6, 0.0, 6e-5, None, 0.2, 1.1))
     assert "lse2_error" not in {row["metric"] for row in without}
+
+
+def test_two_outputs_are_held_against_each_other(base):
+    left = np.array([[[1.0, 2.0], [3.0, 4.0]]])
+    right = np.array([[[1.0, 2.5], [3.0, 0.0]]])
+    values = by_metric(
+        schema.validate(row) for row in decode_rows.difference_rows(base, left, right)
+    )
+    assert values["difference", "share"] == 0.5
+    assert values["difference", "max_abs"] == 4.0
+    assert values["difference", "max_relative"] == pytest.approx(0.2)
+    assert values["difference", "mean_relative"] == pytest.approx(0.2 / 3)
+
+
+def test_a_map_has_a_row_for_each_sample_and_head():
+    truth = np.ones((2, 3, 4))
+    out = truth.copy()
+    out[1, 2, 0] += 0.123456789
+    columns = {
+        "started_utc": PROVENANCE["started_utc"],
+        "dtype": "fp16",
+        "kernel": "decode_mma",
+        "tensor_cores": "on",
+    }
+    rows = decode_rows.map_rows(columns, out, truth)
+    rows = [schema.validate(row, schema.DECODE_ACCURACY) for row in rows]
+    assert [(row["sample"], row["head"]) for row in rows] == list(np.ndindex(2, 3))
+    assert rows[-1]["max_abs"] == 0.1235
+    assert all(row["rmse"] == 0 for row in rows[:-1])
 
 
 def test_ceilings_are_valid_rows():

@@ -9,7 +9,8 @@ from labkernels.records import datapackage, store
 @pytest.fixture
 def data_dir(tmp_path, row):
     store.append(tmp_path / "run.csv", [row])
-    (tmp_path / "other.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "other.toml").write_text("x = 1\n")
+    (tmp_path / "README.md").write_text("about")
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "ex2.bin").write_bytes(b"\x00\x01")
     (tmp_path / ".hidden").write_text("no")
@@ -19,7 +20,7 @@ def data_dir(tmp_path, row):
 def test_every_file_has_its_size_and_hash(data_dir):
     package = datapackage.describe(data_dir)
     by_path = {resource["path"]: resource for resource in package["resources"]}
-    assert sorted(by_path) == ["other.csv", "run.csv", "tables/ex2.bin"]
+    assert sorted(by_path) == ["other.toml", "run.csv", "tables/ex2.bin"]
     binary = by_path["tables/ex2.bin"]
     assert binary["bytes"] == 2
     assert binary["hash"] == "sha256:" + hashlib.sha256(b"\x00\x01").hexdigest()
@@ -38,14 +39,20 @@ def test_differences_name_each_file_that_changed(data_dir):
     assert datapackage.differences(data_dir) == ["datapackage.json is missing"]
     datapackage.write(data_dir)
     assert datapackage.differences(data_dir) == []
-    (data_dir / "other.csv").write_text("x,y\n1,3\n")
+    (data_dir / "other.toml").write_text("x = 2\n")
     (data_dir / "new.toml").write_text("")
     (data_dir / "tables" / "ex2.bin").unlink()
     assert datapackage.differences(data_dir) == [
         "tables/ex2.bin is described but not there",
         "new.toml is not described",
-        "other.csv has changed",
+        "other.toml has changed",
     ]
+
+
+def test_a_table_that_no_schema_knows_is_refused(data_dir):
+    (data_dir / "unknown.csv").write_text("x,y\n1,2\n")
+    with pytest.raises(ValueError, match=r"columns \['x', 'y'\] belong to no table"):
+        datapackage.describe(data_dir)
 
 
 def test_writing_twice_gives_the_same_bytes(data_dir):

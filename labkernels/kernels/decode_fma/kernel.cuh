@@ -207,8 +207,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p
   static_assert(sizeof(Smem<C>) == LAB_SMEM_BYTES, "the ledger's bytes are the compiler's");
   auto& smem = shared_memory<Smem<C>>();
   const BlockWork work = block_work<C::rows>(p);
-  if (p.splits > 1) allow_next_launch();
-  if (p.splits > 1 && work.first_key >= work.end_key) return;  // merge_splits knows, and reads nothing
+  if (work.split > 0 && work.first_key >= work.end_key) return;  // not a live split
 
   const int warp = thread_x() / 32;
   typename C::Pipeline pipeline(smem.loop.stages[warp], p, work);
@@ -239,8 +238,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p
   }
   pipeline.finish();
   store_state<C>(smem, state);
-  sync_block();
-  merge_warps<P, C::threads>(smem.states, p, work);
+  finish<P, C::threads>(smem.states, p, work);
 }
 
 }  // namespace decode_fma

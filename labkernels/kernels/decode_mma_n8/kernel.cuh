@@ -177,8 +177,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p
   using T = typename C::T;
   auto& smem = shared_memory<Smem<C>>();
   const BlockWork work = block_work<C::rows>(p);
-  if (p.splits > 1) allow_next_launch();
-  if (p.splits > 1 && work.first_key >= work.end_key) return;  // merge_splits knows, and reads nothing
+  if (work.split > 0 && work.first_key >= work.end_key) return;  // not a live split
 
   typename C::Pipeline pipeline(smem.stages[thread_x() / 32], p, work);
   load_query<T, C::head_dim, C::rows, C::threads>(smem.q, p, work);
@@ -212,8 +211,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p
   }
   pipeline.finish();
   store_state<C>(smem, state);
-  sync_block();
-  merge_warps<P, C::threads>(smem.states, p, work);
+  finish<P, C::threads>(smem.states, p, work);
 }
 
 }  // namespace decode_mma_n8

@@ -40,7 +40,7 @@ def prepare(request: DecodeRequest) -> DecodeStep:
     def run() -> None:
         kernel.decode[(request.cache.kv_heads, splits, batch)](*arguments, **constants)
         if splits > 1:
-            states = (request.cache.kv_len, out, request.lse2, *partials.values())
+            states = (request.cache.kv_len, out, request.lse2, *_states(partials))
             kernel.merge_splits[(q_heads, batch)](
                 *states, q_heads, keys, splits, D=request.q.shape[2]
             )
@@ -74,6 +74,7 @@ def _plan(request: DecodeRequest, keys: int, splits: int) -> DecodePlan:
         smem_bytes=0,
         registers=None,
         cpu="Triton's interpreter",
+        launches=1 if splits == 1 else 2,
     )
 
 
@@ -85,7 +86,7 @@ def _arguments(
 ) -> tuple:
     q, cache = request.q, request.cache
     # an unsplit decode does not touch the partial States: any pointer serves
-    states = tuple(partials.values()) or (request.lse2,) * 3
+    states = _states(partials) or (request.lse2,) * 3
     return (
         q,
         cache.k,
@@ -121,3 +122,7 @@ def _constants(request: DecodeRequest, splits: int) -> dict[str, object]:
     if request.on_gpu:
         constants |= {"num_warps": instance.tile.warps, "num_stages": instance.tile.stages}
     return constants
+
+
+def _states(partials: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    return tuple(tensor for name, tensor in partials.items() if name != "tickets")

@@ -16,10 +16,12 @@ struct DecodeParams {
   float* partial_o;           // [batch, q_heads, splits, D], not yet divided by l
   float* partial_m;           // [batch, q_heads, splits], log2 units
   float* partial_l;           // [batch, q_heads, splits]
+  int* tickets;               // [batch, blocks of a split]: splits that have arrived, zero at rest
   i64 q_stride_batch, q_stride_head;
   i64 kv_stride_page, kv_stride_token, kv_stride_head;
-  int page_table_stride, page_size;
-  int q_heads, group, head_slices;  // a KV head serves `group` query heads, in `head_slices` blocks
+  int page_table_stride, max_pages, page_size;
+  int q_heads, kv_heads, group;
+  int head_slices;            // blocks that share a KV head's `group` query heads
   int keys_per_split, splits;
   float scale_log2;           // softmax scale times log2 e
 };
@@ -30,7 +32,7 @@ struct BlockWork {
   int batch, split, kv_head;
   int first_q_head, n_q_heads;
   int first_key, end_key;     // empty if first_key >= end_key
-  int kv_len;
+  int live_splits;            // splits of the request that hold keys
 };
 
 template <int Rows> LAB_DEVICE BlockWork block_work(const DecodeParams& p) {
@@ -42,10 +44,11 @@ template <int Rows> LAB_DEVICE BlockWork block_work(const DecodeParams& p) {
   w.first_q_head = w.kv_head * p.group + slice * Rows;
   const int left = p.group - slice * Rows;
   w.n_q_heads = left < Rows ? left : Rows;
-  w.kv_len = load_constant(p.kv_len + w.batch);
+  const int kv_len = load_constant(p.kv_len + w.batch);
+  w.live_splits = (kv_len + p.keys_per_split - 1) / p.keys_per_split;
   w.first_key = w.split * p.keys_per_split;
   const int end = w.first_key + p.keys_per_split;
-  w.end_key = end < w.kv_len ? end : w.kv_len;
+  w.end_key = end < kv_len ? end : kv_len;
   return w;
 }
 
@@ -59,7 +62,7 @@ template <class T, int D, int Keys> struct PagedWindow {
   const T *k, *v;             // this KV head's first element
   const int* pages;
   i64 stride_page, stride_token;
-  int page_size, end_key;
+  int max_pages, page_size, end_key;
   i64 offset;                 // of this lane's key in the window looked up last
 
   LAB_DEVICE PagedWindow(const DecodeParams& p, const BlockWork& w)
@@ -67,14 +70,15 @@ template <class T, int D, int Keys> struct PagedWindow {
         v(static_cast<const T*>(p.v_pool) + w.kv_head * p.kv_stride_head),
         pages(p.page_table + static_cast<i64>(w.batch) * p.page_table_stride),
         stride_page(p.kv_stride_page), stride_token(p.kv_stride_token),
-        page_size(p.page_size), end_key(w.end_key), offset(0) {}
+        max_pages(p.max_pages), page_size(p.page_size), end_key(w.end_key), offset(0) {}
 
+  // Bounded by the table and not by the request's length, so that the first look-up does not wait
+  // for the length to arrive; entries past the length may hold anything and are not followed.
   LAB_DEVICE void look_up(int first_key) {
     const int key = first_key + (thread_x() & 31) % Keys;
-    if (key < end_key) {
-      const int slot = key / page_size;
+    const int slot = key / page_size;
+    if (slot < max_pages)
       offset = load_constant(pages + slot) * stride_page + (key - slot * page_size) * stride_token;
-    }
   }
 
   // Issues the copies of the window at first_key, as looked up before. Keys past the end arrive as

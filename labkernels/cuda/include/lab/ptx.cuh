@@ -64,8 +64,18 @@ template <> LAB_DEVICE u32x4 load_constant<u32x4>(const u32x4* p) {
       : "=r"(r.v[0]), "=r"(r.v[1]), "=r"(r.v[2]), "=r"(r.v[3]) : "l"(p));
   return r;
 }
-template <class T> LAB_DEVICE T load_global(const T* p) { return *p; }
+template <class T> LAB_DEVICE T load_global(const T* p);  // past L1: sees other blocks' stores
+template <> LAB_DEVICE float load_global<float>(const float* p) { return __ldcg(p); }
+template <> LAB_DEVICE f32x4 load_global<f32x4>(const f32x4* p) {
+  f32x4 r;
+  asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(r.v[0]), "=f"(r.v[1]), "=f"(r.v[2]), "=f"(r.v[3]) : "l"(p) : "memory");
+  return r;
+}
 template <class T> LAB_DEVICE void store_global(T* p, T value) { *p = value; }
+LAB_DEVICE int atomic_add_global(int* p, int value) { return atomicAdd(p, value); }
+// Orders this thread's accesses to global memory before the fence and after it, for every block.
+LAB_DEVICE void fence_global() { __threadfence(); }
 
 LAB_DEVICE u32 shared_address(const void* p) {
   return static_cast<u32>(__cvta_generic_to_shared(p));
@@ -73,7 +83,7 @@ LAB_DEVICE u32 shared_address(const void* p) {
 // 16 bytes global -> shared. With valid == false the destination is zero-filled and the source is
 // not read.
 LAB_DEVICE void cp_async_16(void* dst, const void* src, bool valid) {
-  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;"
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :: "r"(shared_address(dst)), "l"(src), "r"(valid ? 16 : 0) : "memory");
 }
 LAB_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

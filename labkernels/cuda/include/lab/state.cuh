@@ -24,11 +24,17 @@ template <int Warps, int Rows, int D> struct WarpStates {
 };
 
 template <class Out>
-LAB_DEVICE void store_out(const DecodeParams& p, i64 row, int dim, int head_dim, float value) {
-  store_global(static_cast<Out*>(p.out) + row * head_dim + dim, from_float<Out>(value));
+LAB_DEVICE void store_out(const DecodeParams& p, i64 head, int head_dim, int dim, float l, float o) {
+  const float value = l == 0.f ? 0.f : div_rn(o, l);
+  store_global(static_cast<Out*>(p.out) + head * head_dim + dim, from_float<Out>(value));
+}
+LAB_DEVICE void store_lse2(const DecodeParams& p, i64 head, float m, float l) {
+  store_global(p.lse2 + head, l == 0.f ? minus_infinity() : m + log2_poly(l));
 }
 
-LAB_DEVICE float lse2_of(float m, float l) { return l == 0.f ? minus_infinity() : m + log2_poly(l); }
+LAB_DEVICE i64 head_index(const DecodeParams& p, const BlockWork& work, int row) {
+  return static_cast<i64>(work.batch) * p.q_heads + work.first_q_head + row;
+}
 
 // Merges the warps' States in warp order, and writes out and lse2, or the split's partial State.
 template <class P, int Threads, int Warps, int Rows, int D>
@@ -45,10 +51,10 @@ LAB_DEVICE void merge_warps(const WarpStates<Warps, Rows, D>& states, const Deco
       l = fma_rn(weight, states.l[w][row], l);
       o = fma_rn(weight, states.o[w][row][dim], o);
     }
-    const i64 head = static_cast<i64>(work.batch) * p.q_heads + work.first_q_head + row;
-    if (p.splits == 1) {
-      store_out<typename P::Out>(p, head, dim, D, l == 0.f ? 0.f : div_rn(o, l));
-      if (dim == 0) store_global(p.lse2 + head, lse2_of(m, l));
+    const i64 head = head_index(p, work, row);
+    if (work.live_splits <= 1) {
+      store_out<typename P::Out>(p, head, D, dim, l, o);
+      if (dim == 0) store_lse2(p, head, m, l);
     } else {
       const i64 slot = head * p.splits + work.split;
       store_global(p.partial_o + slot * D + dim, o);
@@ -58,6 +64,91 @@ LAB_DEVICE void merge_warps(const WarpStates<Warps, Rows, D>& states, const Deco
       }
     }
   }
+}
+
+// Whether this block is the last of the request's live splits to arrive here: the one that finds
+// all partial States written. `verdict` is a word of shared memory that nobody reads any more.
+LAB_DEVICE bool arrives_last(float& verdict, const DecodeParams& p, const BlockWork& work) {
+  sync_block();                        // every thread's part of the State is written
+  if (thread_x() == 0) {
+    int* ticket = p.tickets + static_cast<i64>(work.batch) * p.kv_heads * p.head_slices + block_x();
+    fence_global();                    // the State is out before the ticket
+    const bool last = atomic_add_global(ticket, 1) == work.live_splits - 1;
+    fence_global();                    // what the other blocks wrote before their tickets is seen
+    if (last) store_global(ticket, 0);  // at rest again, for the next launch
+    verdict = last ? 1.f : 0.f;
+  }
+  sync_block();                        // thread 0's verdict is there, for every thread
+  return verdict == 1.f;
+}
+
+// Merges the splits' States in split order, whichever block does it; a warp takes a query head.
+// Batch by batch, as `update` goes through the keys: all loads of a batch are in flight at once.
+template <class P, int Warps, int D>
+LAB_DEVICE void merge_splits(const DecodeParams& p, const BlockWork& work) {
+  constexpr int passes = (D + 127) / 128, batch = D <= 128 ? 16 : 8;  // 4 channels a lane
+  const int lane = thread_x() & 31;
+  for (int row = thread_x() / 32; row < work.n_q_heads; row += Warps) {
+    const i64 head = head_index(p, work, row), slot = head * p.splits;
+    float m = minus_infinity(), l = 0.f;
+    f32x4 o[passes] = {};
+    for (int first = 0; first < work.live_splits; first += batch) {
+      float part_m = minus_infinity(), part_l = 0.f;   // of split first + lane
+      if (lane < batch && first + lane < work.live_splits) {
+        part_m = load_global(p.partial_m + slot + first + lane);
+        part_l = load_global(p.partial_l + slot + first + lane);
+      }
+      f32x4 part[batch][passes] = {};                  // past the last split: a State of no keys
+#pragma unroll
+      for (int i = 0; i < batch; ++i)
+#pragma unroll
+        for (int pass = 0; pass < passes; ++pass) {
+          const int dim = pass * 128 + lane * 4;
+          if (first + i < work.live_splits && dim < D)
+            part[i][pass] = load_global(
+                reinterpret_cast<const f32x4*>(p.partial_o + (slot + first + i) * D + dim));
+        }
+      float top = part_m;
+#pragma unroll
+      for (int mask = 16; mask > 0; mask /= 2) top = maximum(top, shfl_xor(top, mask));
+      top = maximum(m, top);
+      const float rescale = rescale_of<P>(m, top), weight = rescale_of<P>(part_m, top);
+      m = top;
+      l = l * rescale;
+#pragma unroll
+      for (int pass = 0; pass < passes; ++pass)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) o[pass].v[c] = o[pass].v[c] * rescale;
+#pragma unroll
+      for (int i = 0; i < batch; ++i) {
+        const float w = shfl(weight, i);
+        l = fma_rn(w, shfl(part_l, i), l);
+#pragma unroll
+        for (int pass = 0; pass < passes; ++pass)
+#pragma unroll
+          for (int c = 0; c < 4; ++c) o[pass].v[c] = fma_rn(w, part[i][pass].v[c], o[pass].v[c]);
+      }
+    }
+#pragma unroll
+    for (int pass = 0; pass < passes; ++pass)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int dim = pass * 128 + lane * 4 + c;
+        if (dim < D) store_out<typename P::Out>(p, head, D, dim, l, o[pass].v[c]);
+      }
+    if (lane == 0) store_lse2(p, head, m, l);
+  }
+}
+
+// The end of every decode kernel: the warps' States become the block's, and the last block of a
+// request's splits merges those.
+template <class P, int Threads, int Warps, int Rows, int D>
+LAB_DEVICE void finish(WarpStates<Warps, Rows, D>& states, const DecodeParams& p,
+                       const BlockWork& work) {
+  sync_block();                        // every warp's State is there, for every thread
+  merge_warps<P, Threads>(states, p, work);
+  if (work.live_splits > 1 && arrives_last(states.m[0][0], p, work))
+    merge_splits<P, Warps, D>(p, work);
 }
 
 }  // namespace lab

@@ -17,7 +17,7 @@ extern "C" LAB_EXPORT void lab_set_ex2_tables(const u32* positive, const u32* ne
   negative_table = negative;
 }
 
-float ex2_approx(float x) {
+extern "C" LAB_EXPORT float lab_ex2_approx(float x) {
   if (negative_table == nullptr) [[unlikely]]
     fail("ex2_approx needs its tables of the hardware's exponential, which are not there; "
          "the policies poly3 and poly5 need none");

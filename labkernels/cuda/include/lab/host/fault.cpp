@@ -4,7 +4,7 @@
 
 #include <mutex>
 
-#include "lab/host/multiprocessor.hpp"
+#include "lab/host/worker.hpp"
 
 namespace lab::host {
 namespace {
@@ -33,10 +33,9 @@ const void* instruction_of(void* context) {
 }
 
 void on_fault(int signal, siginfo_t* info, void* context) {
-  Multiprocessor* m = sm;
-  if (m != nullptr && m->thread != scheduler) {
-    m->fault = {signal, info->si_addr, instruction_of(context)};
-    siglongjmp(m->escape, 1);
+  if (sm != nullptr && sm->thread != scheduler) {
+    worker().fault = {signal, info->si_addr, instruction_of(context)};
+    siglongjmp(worker().escape, 1);
   }
   // Not ours: the access is repeated under the handler that was there before.
   for (int i = 0; i < n_signals; ++i)

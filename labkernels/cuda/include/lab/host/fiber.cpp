@@ -9,6 +9,7 @@ namespace lab::host {
 
 // Not inline: a function that calls setjmp cannot be.
 void switch_fiber(Fiber& from, Fiber& to) {
+  from.started = true;
   if (_setjmp(from.place) != 0) return;
   if (to.started) _longjmp(to.place, 1);
   to.started = true;

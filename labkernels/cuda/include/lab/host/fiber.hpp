@@ -1,7 +1,7 @@
 // A fiber a CUDA thread: stacks that take turns on one host thread.
-// switch_fiber(from, to) saves where this fiber is in `from` and goes on where `to` was saved. It is
-// inlined, so that its jump is predicted call site by call site, and it saves little: the compiler
-// is told that every other register is lost, and saves those that hold something.
+// switch_fiber(from, to) saves in `from` where this fiber is, and goes on where `to` was saved. It
+// is inlined, so that its jump is predicted call site by call site, and it saves little: the
+// compiler is told that every other register is lost, and saves those that hold something.
 #pragma once
 
 // A processor with registers that the clobber lists below do not know uses the portable switch.
@@ -22,7 +22,7 @@ struct Fiber {
   ucontext_t start;
   bool started = false;
 };
-void switch_fiber(Fiber& from, Fiber& to);
+[[gnu::visibility("default")]] void switch_fiber(Fiber& from, Fiber& to);
 
 #else
 
@@ -68,8 +68,9 @@ using Fiber = void*;  // its stack pointer; what the switch saved lies there
         "xmm11", "xmm12", "xmm13", "xmm14", "xmm15" LAB_AVX512_REGISTERS);
 }
 #else
-// AAPCS64. x29 (frame) and x19 (LLVM's base pointer) may not be called lost, so they are saved here;
-// x18 belongs to the platform. Apple's red zone of 128 bytes below the stack pointer is stepped over.
+// AAPCS64. x29 (frame) and x19 (LLVM's base pointer) may not be called lost, so they are saved
+// here; x18 belongs to the platform. Apple's red zone, 128 bytes below the stack pointer, is
+// stepped over.
 // The branch goes through x16 to a `bti j` (hint #36), as branch protection wants it.
 [[gnu::always_inline]] inline void switch_fiber(Fiber& from, Fiber& to) {
   register Fiber* save asm("x0") = &from;

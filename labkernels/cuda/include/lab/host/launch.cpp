@@ -27,7 +27,7 @@ constexpr GlobalRange no_range{"", 0, 0, 0};
 
 // The life of a fiber: the kernel, then the report that it is done.
 void run_thread() {
-  Multiprocessor& m = *sm;
+  Worker& m = worker();
   m.kernel(m.launch->params);
   Thread& thread = m.threads[m.thread];
   if (thread.queue.n_landed != thread.queue.copies.size())
@@ -43,28 +43,28 @@ void run_thread() {
 
 // Fibers step through the same code in turn: were their stacks equally aligned, they would all fall
 // into the same few cache lines.
-char* staggered_top(const Multiprocessor& m, int thread) {
+char* staggered_top(const Worker& m, int thread) {
   return stack_bottom(m, thread) + stack_bytes - (192 * thread) % 4096;
 }
 
-// The multiprocessors that no launch uses now; their stacks stay warm.
+// The workers that no launch uses now; their stacks stay warm.
 class Pool {
  public:
-  std::unique_ptr<Multiprocessor> take() {
+  std::unique_ptr<Worker> take() {
     const std::lock_guard lock(mutex_);
-    if (free_.empty()) return std::make_unique<Multiprocessor>();
+    if (free_.empty()) return std::make_unique<Worker>();
     auto m = std::move(free_.back());
     free_.pop_back();
     return m;
   }
-  void give_back(std::unique_ptr<Multiprocessor> m) {
+  void give_back(std::unique_ptr<Worker> m) {
     const std::lock_guard lock(mutex_);
     free_.push_back(std::move(m));
   }
 
  private:
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Multiprocessor>> free_;
+  std::vector<std::unique_ptr<Worker>> free_;
 };
 
 // Never destroyed: a library's end may come before its last launch returns.
@@ -85,7 +85,7 @@ struct Work {
 
 // Blocks are handed out in order, so that the first block that fails is the same at any number of
 // host threads: every earlier one is finished before its error is told.
-void run_blocks(Work& work, Multiprocessor& m) {
+void run_blocks(Work& work, Worker& m) {
   const SignalStack signal_stack;
   std::fenv_t caller;
   std::fegetenv(&caller);
@@ -112,10 +112,13 @@ void run_blocks(Work& work, Multiprocessor& m) {
 
 }  // namespace
 
-Multiprocessor::Multiprocessor() { map_memory(*this); }
-Multiprocessor::~Multiprocessor() { unmap_memory(*this); }
+Worker::Worker() { map_memory(*this); }
+Worker::~Worker() {
+  unmap_memory(*this);
+  free_shadow(*this);
+}
 
-void Multiprocessor::prepare(const Launch& new_launch, Kernel new_kernel) {
+void Worker::prepare(const Launch& new_launch, Kernel new_kernel) {
   launch = &new_launch;
   kernel = new_kernel;
   n_threads = launch->threads;
@@ -124,27 +127,24 @@ void Multiprocessor::prepare(const Launch& new_launch, Kernel new_kernel) {
   shared = shared_base(*this, shared_bytes);
   std::fill(std::begin(last_range), std::end(last_range), &no_range);
   open_stacks(*this, n_threads);
+  prepare_shadow(*this);
 }
 
-void Multiprocessor::run_block(i64 index) {
-  const i64 gx = launch->grid[0], gy = launch->grid[1];
-  block[0] = static_cast<int>(index % gx);
-  block[1] = static_cast<int>(index / gx % gy);
-  block[2] = static_cast<int>(index / gx / gy);
+// No thread has begun, shared memory holds NaN, nothing is remembered of the block before.
+void Worker::reset() {
   const auto* end = shared_base(*this, 0);
-  std::memset(shared, 0xff, static_cast<std::size_t>(end - shared));  // NaN: no one wrote it yet
+  std::memset(shared, 0xff, static_cast<std::size_t>(end - shared));
   error.clear();
   n_arrived = 0;
   n_alive = n_threads;
-  block_epoch = 1;
-  clear_shadow();
+  ++block_epoch;
+  begin_shadow(*this);
   for (int w = 0; w < n_warps; ++w) {
     Warp& warp = warps[w];
     warp.n_lanes = std::min(warp_size, n_threads - w * warp_size);
     warp.present = warp.runnable = ~0u >> (warp_size - warp.n_lanes);
     warp.arrived = 0;
     warp.word = Word::none;
-    warp.sync_epoch = 1;
   }
   for (int t = 0; t < n_threads; ++t) {
     threads[t].state = State::active;
@@ -154,6 +154,14 @@ void Multiprocessor::run_block(i64 index) {
     queue.n_landed = queue.n_groups_landed = 0;
     start_fiber(fibers[t], stack_bottom(*this, t), staggered_top(*this, t), run_thread);
   }
+}
+
+void Worker::run_block(i64 index) {
+  const i64 gx = launch->grid[0], gy = launch->grid[1];
+  block[0] = static_cast<int>(index % gx);
+  block[1] = static_cast<int>(index / gx % gy);
+  block[2] = static_cast<int>(index / gx / gy);
+  reset();
   if (sigsetjmp(escape, 1) == 0) {
     switch_to(0);
   } else {
@@ -172,7 +180,7 @@ extern "C" LAB_EXPORT int lab_launch(const Launch* launch, Kernel kernel, char* 
   try {
     const auto n = static_cast<std::size_t>(
         std::clamp<i64>(launch->host_threads, 1, std::max<i64>(n_blocks, 1)));
-    std::vector<std::unique_ptr<Multiprocessor>> used;
+    std::vector<std::unique_ptr<Worker>> used;
     while (used.size() < n) {
       used.push_back(pool().take());
       used.back()->prepare(*launch, kernel);

@@ -29,7 +29,7 @@ std::string bytes_of(std::size_t bytes, Word word, Where where) {
 
 [[noreturn]] void report_global(u64 address, std::size_t bytes, Access access, Word word,
                                 Where where) {
-  const Launch& launch = *sm->launch;
+  const Launch& launch = *worker().launch;
   const std::string what = bytes_of(bytes, word, where);
   const GlobalRange* nearest = nullptr;
   for (int i = 0; i < launch.n_ranges; ++i) {
@@ -83,7 +83,7 @@ void forget_landed(CopyQueue& queue) {
 
 [[gnu::noinline]] const GlobalRange* find_range(const void* p, std::size_t bytes, Access access,
                                                 Word word, Where where) {
-  const Launch& launch = *sm->launch;
+  const Launch& launch = *worker().launch;
   const auto address = reinterpret_cast<u64>(p);
   for (int i = 0; i < launch.n_ranges; ++i)
     if (allowed(launch.ranges[i], address, bytes, access)) return &launch.ranges[i];
@@ -92,11 +92,18 @@ void forget_landed(CopyQueue& queue) {
 
 [[gnu::noinline, gnu::cold]] void report_misaligned(const void* p, std::size_t alignment, Word word,
                                                     Where where) {
-  const bool shared = in_arena(*sm, p);
+  const bool shared = in_arena(worker(), p);
   fail(std::string(name_of(word)) + " at " + place(where) + ": the " +
        (shared ? "shared" : "global") + " address " + hexadecimal(reinterpret_cast<u64>(p)) +
        " is not a multiple of " + std::to_string(alignment) + " bytes");
 }
+
+int atomic_add_global(int* p, int value, Where where) {
+  check_global(p, sizeof(int), alignof(int), Access::write, Word::atomic_add_global, where);
+  return __atomic_fetch_add(p, value, __ATOMIC_SEQ_CST);
+}
+// Blocks run on several host threads at once.
+void fence_global() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 void check_shared_row(const void* row, Word word, Where where) {
   if (reinterpret_cast<u64>(row) % 16 != 0) report_misaligned(row, 16, word, where);
@@ -108,25 +115,25 @@ void cp_async_16(void* dst, const void* src, bool valid, Where where) {
   if (reinterpret_cast<u64>(dst) % 16 != 0) report_misaligned(dst, 16, Word::cp_async_16, where);
   if (!in_shared(dst, 16)) report_shared(dst, Word::cp_async_16, where);
   if (valid) check_global(src, 16, 16, Access::read, Word::cp_async_16, where);
-  touch_copy(dst, CopyPhase::issued, where);
+  touch_issued(dst, where);
   std::memset(dst, 0xff, 16);  // until the wait, a reader sees NaN
-  sm->threads[sm->thread].queue.copies.push_back(
+  worker().threads[sm->thread].queue.copies.push_back(
       {static_cast<unsigned char*>(dst),
        valid ? static_cast<const unsigned char*>(src) : nullptr});
 }
 
 void cp_async_commit() {
-  CopyQueue& queue = sm->threads[sm->thread].queue;
+  CopyQueue& queue = worker().threads[sm->thread].queue;
   queue.group_ends.push_back(queue.copies.size());
 }
 
 void cp_async_wait(std::size_t n_in_flight) {
-  CopyQueue& queue = sm->threads[sm->thread].queue;
+  CopyQueue& queue = worker().threads[sm->thread].queue;
   while (queue.group_ends.size() - queue.n_groups_landed > n_in_flight) {
     const std::size_t end = queue.group_ends[queue.n_groups_landed++];
     for (; queue.n_landed < end; ++queue.n_landed) {
       const Copy& copy = queue.copies[queue.n_landed];
-      touch_copy(copy.dst, CopyPhase::landed, {});
+      touch_landed(copy.dst);
       if (copy.src != nullptr) {
         std::memcpy(copy.dst, copy.src, 16);
       } else {

@@ -28,6 +28,8 @@ inline bool allowed(const GlobalRange& range, u64 address, std::size_t bytes, Ac
     last = find_range(p, bytes, access, word, where);
 }
 
+LAB_EXPORT int atomic_add_global(int* p, int value, Where where);
+LAB_EXPORT void fence_global();
 LAB_EXPORT void check_shared_row(const void* row, Word word, Where where);
 LAB_EXPORT void cp_async_16(void* dst, const void* src, bool valid, Where where);
 LAB_EXPORT void cp_async_commit();

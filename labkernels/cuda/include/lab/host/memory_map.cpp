@@ -32,36 +32,36 @@ i64 offset_in(const char* start, std::size_t bytes, const void* address) {
 
 }  // namespace
 
-void map_memory(Multiprocessor& m) {
+void map_memory(Worker& m) {
   m.arena = reserve(arena_bytes() + 2 * arena_guard_bytes);
   open_for_use(m.arena + arena_guard_bytes, arena_bytes());
   m.stacks = reserve(max_threads * stack_stride());
 }
 
-void unmap_memory(Multiprocessor& m) {
+void unmap_memory(Worker& m) {
   munmap(m.arena, arena_bytes() + 2 * arena_guard_bytes);
   munmap(m.stacks, max_threads * stack_stride());
 }
 
-char* stack_bottom(const Multiprocessor& m, int thread) {
+char* stack_bottom(const Worker& m, int thread) {
   return m.stacks + static_cast<std::size_t>(thread) * stack_stride() + page_bytes();
 }
 
-void open_stacks(Multiprocessor& m, int n_threads) {
+void open_stacks(Worker& m, int n_threads) {
   for (; m.n_stacks < n_threads; ++m.n_stacks)
     open_for_use(stack_bottom(m, m.n_stacks), stack_stride() - page_bytes());
 }
 
-unsigned char* shared_base(const Multiprocessor& m, std::size_t shared_bytes) {
+unsigned char* shared_base(const Worker& m, std::size_t shared_bytes) {
   char* end = m.arena + arena_guard_bytes + arena_bytes();
   return reinterpret_cast<unsigned char*>(end - round_up(shared_bytes, shared_alignment));
 }
 
-bool in_arena(const Multiprocessor& m, const void* address) {
+bool in_arena(const Worker& m, const void* address) {
   return offset_in(m.arena, arena_bytes() + 2 * arena_guard_bytes, address) >= 0;
 }
 
-int stack_owner(const Multiprocessor& m, const void* address) {
+int stack_owner(const Worker& m, const void* address) {
   const i64 offset = offset_in(m.stacks, max_threads * stack_stride(), address);
   return offset < 0 ? -1 : static_cast<int>(offset / static_cast<i64>(stack_stride()));
 }

@@ -1,12 +1,9 @@
-// What one host thread needs to run one block at a time, as a multiprocessor of the GPU would.
+// A host thread runs one block at a time, as a multiprocessor of the GPU would. Every kernel's
+// compile reads this file: it includes little.
 #pragma once
-#include <setjmp.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <source_location>
-#include <string>
-#include <vector>
 
 #include "lab/host/fiber.hpp"
 
@@ -37,7 +34,7 @@ constexpr std::size_t max_shared_bytes = 227 * 1024;
 
 enum class Word : unsigned char {
   none, sync_block, sync_warp, shfl, warp_any, ldmatrix_x4, ldmatrix_x4_trans, movmatrix_trans,
-  mma_f16, mma_bf16, load_constant, load_global, store_global, cp_async_16,
+  mma_f16, mma_bf16, load_constant, load_global, store_global, atomic_add_global, cp_async_16,
 };
 const char* name_of(Word word);
 
@@ -56,27 +53,8 @@ struct Warp {
   Word word;     // that the arrived lanes wait in, and where the first of them did
   Where where;
   u32 sync_epoch;  // counts sync_warp: orders the memory of the warp's lanes
+  u32 meet_epoch;  // counts all warp-wide words
   Lane lane[warp_size];
-};
-
-struct Copy {
-  unsigned char* dst;
-  const unsigned char* src;  // null: zeros
-};
-
-// The asynchronous copies of one thread, oldest first; the front of each list may be done already.
-struct CopyQueue {
-  std::vector<Copy> copies;
-  std::vector<std::size_t> group_ends;  // index in `copies`
-  std::size_t n_landed = 0, n_groups_landed = 0;
-};
-
-enum class State : unsigned char { active, at_sync_block, finished };
-
-struct Thread {
-  State state;
-  Where where;  // of the sync_block it waits in
-  CopyQueue queue;
 };
 
 // A tensor of the launch. Filled in by host.py: keep the layout.
@@ -98,42 +76,15 @@ struct Launch {
 };
 using Kernel = void (*)(const void* params);
 
-struct Fault {
-  int signal;
-  const void* address;
-  const void* instruction;
-};
-
+// What the words need of it; worker.hpp has the rest.
 struct Multiprocessor {
   int thread = scheduler;  // the running fiber
   int block[3] = {};
   unsigned char* shared = nullptr;
   std::size_t shared_bytes = 0;
   const GlobalRange* last_range[16] = {};  // by source line: most lines stay in one tensor
-  const Launch* launch = nullptr;
-  Kernel kernel = nullptr;
-
-  int n_threads = 0, n_warps = 0;
-  int n_arrived = 0, n_alive = 0;  // at sync_block; not finished
-  u32 block_epoch = 0;             // counts sync_block: orders the memory of all threads
   Warp warps[max_warps];
   Fiber fibers[max_threads + 1];
-  Thread threads[max_threads];
-
-  std::string error;  // empty: none
-  sigjmp_buf escape;  // where a fault in a kernel goes on
-  Fault fault;
-
-  char* arena = nullptr;  // guard, shared memory, guard
-  char* stacks = nullptr;
-  int n_stacks = 0;
-
-  Multiprocessor();
-  ~Multiprocessor();
-  Multiprocessor(const Multiprocessor&) = delete;
-  Multiprocessor& operator=(const Multiprocessor&) = delete;
-  void prepare(const Launch& launch, Kernel kernel);
-  void run_block(i64 index);
 };
 
 LAB_EXPORT LAB_TLS extern constinit thread_local Multiprocessor* sm;

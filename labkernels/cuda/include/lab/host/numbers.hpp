@@ -47,6 +47,7 @@ inline float larger(float a, float b) {
   return a == a ? a : b == b ? b : as_float(canonical_nan);
 }
 
-LAB_EXPORT float ex2_approx(float x);
+// A plain name: host.py looks for it in a kernel's library, to know whether it needs the tables.
+extern "C" LAB_EXPORT float lab_ex2_approx(float x);
 
 }  // namespace lab::host

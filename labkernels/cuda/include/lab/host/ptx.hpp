@@ -1,8 +1,6 @@
 // The vocabulary's meaning on the CPU, word for word the twin of ptx.cuh. A CUDA thread is a fiber;
 // the words are thin and inline over what this folder's .cpp files do.
 #pragma once
-#include <cmath>
-
 #include "lab/host/numbers.hpp"
 #include "lab/host/warp_words.hpp"
 
@@ -27,10 +25,10 @@ struct alignas(16) f32x4 { float v[4]; };
 struct f32x2 { float x, y; };
 
 // ---- where am I
-LAB_DEVICE int thread_x() { return host::sm->thread; }
-LAB_DEVICE int block_x() { return host::sm->block[0]; }
-LAB_DEVICE int block_y() { return host::sm->block[1]; }
-LAB_DEVICE int block_z() { return host::sm->block[2]; }
+LAB_WORD int thread_x() { return host::sm->thread; }
+LAB_WORD int block_x() { return host::sm->block[0]; }
+LAB_WORD int block_y() { return host::sm->block[1]; }
+LAB_WORD int block_z() { return host::sm->block[2]; }
 
 // ---- barriers and exchange
 LAB_WORD void sync_block(LAB_HERE) { host::sync_block(here); }
@@ -58,7 +56,9 @@ LAB_DEVICE void allow_next_launch() {}
 LAB_DEVICE void wait_previous_launch() {}
 
 // ---- memory
-template <class S> LAB_DEVICE S& shared_memory() { return *reinterpret_cast<S*>(host::sm->shared); }
+template <class S> LAB_WORD S& shared_memory() {
+  return *reinterpret_cast<S*>(host::sm->shared);
+}
 
 template <class T> LAB_WORD T load_constant(const T* p, LAB_HERE) {
   host::check_global(p, sizeof(T), alignof(T), host::Access::read_constant,
@@ -73,6 +73,10 @@ template <class T> LAB_WORD void store_global(T* p, T value, LAB_HERE) {
   host::check_global(p, sizeof(T), alignof(T), host::Access::write, host::Word::store_global, here);
   *p = value;
 }
+LAB_WORD int atomic_add_global(int* p, int value, LAB_HERE) {
+  return host::atomic_add_global(p, value, here);
+}
+LAB_WORD void fence_global() { host::fence_global(); }
 LAB_WORD u32 shared_address(const void* p) {
   return static_cast<u32>(static_cast<const unsigned char*>(p) - host::sm->shared);
 }
@@ -83,12 +87,12 @@ LAB_WORD void cp_async_commit() { host::cp_async_commit(); }
 template <int N> LAB_WORD void cp_async_wait() { host::cp_async_wait(N); }
 
 // ---- arithmetic
-LAB_DEVICE float fma_rn(float a, float b, float c) { return std::fma(a, b, c); }
+LAB_DEVICE float fma_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 LAB_DEVICE float div_rn(float a, float b) { return a / b; }
 LAB_DEVICE float maximum(float a, float b) { return host::larger(a, b); }
 LAB_DEVICE float bits_to_float(u32 b) { return host::as_float(b); }
 LAB_DEVICE u32 float_to_bits(float f) { return host::as_bits(f); }
-LAB_DEVICE float ex2_approx(float x) { return host::ex2_approx(x); }
+LAB_DEVICE float ex2_approx(float x) { return host::lab_ex2_approx(x); }
 
 // ---- conversions, round to nearest even
 template <class T> u32 pack2(float lo, float hi);

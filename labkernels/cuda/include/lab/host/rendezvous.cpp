@@ -16,7 +16,7 @@ struct Standing {
   }
 };
 
-Standing standing(const Multiprocessor& m, int thread) {
+Standing standing(const Worker& m, int thread) {
   const Thread& t = m.threads[thread];
   if (t.state == State::finished) return {Word::none, {}};
   if (t.state == State::at_sync_block) return {Word::sync_block, t.where};
@@ -24,36 +24,36 @@ Standing standing(const Multiprocessor& m, int thread) {
   return {warp.word, warp.where};
 }
 
-std::string in_words(const Standing& s) {
-  return s.word == Word::none ? "have returned"
-                              : std::string("wait in ") + name_of(s.word) + " at " + place(s.where);
+std::string in_words(const Standing& s, bool several) {
+  if (s.word == Word::none) return several ? "have returned" : "has returned";
+  return std::string(several ? "wait in " : "waits in ") + name_of(s.word) + " at " +
+         place(s.where);
 }
 
 // One line a run of threads that do the same.
-std::string list_threads(const Multiprocessor& m) {
+std::string list_threads(const Worker& m) {
   std::string lines;
   for (int first = 0; first < m.n_threads;) {
     const Standing s = standing(m, first);
     int last = first;
     while (last + 1 < m.n_threads && standing(m, last + 1) == s) ++last;
-    lines += "\n  " + (first == last ? "thread " + std::to_string(first)
-                                     : "threads " + std::to_string(first) + " to " +
-                                           std::to_string(last)) +
-             ": " + in_words(s);
+    const bool several = last > first;
+    lines += (several ? "\n  threads " : "\n  thread ") + std::to_string(first) +
+             (several ? " to " + std::to_string(last) : "") + ": " + in_words(s, several);
     first = last + 1;
   }
   return lines;
 }
 
 // A warp whose lanes stand in different places, or -1.
-int diverged_warp(const Multiprocessor& m) {
+int diverged_warp(const Worker& m) {
   for (int t = 1; t < m.n_threads; ++t)
     if (t % warp_size != 0 && !(standing(m, t) == standing(m, t - 1))) return t / warp_size;
   return -1;
 }
 
 [[noreturn]] [[gnu::noinline, gnu::cold]] void report_stuck() {
-  const Multiprocessor& m = *sm;
+  const Worker& m = worker();
   Standing barrier{Word::none, {}};
   for (int t = 0; t < m.n_threads && barrier.word == Word::none; ++t)
     if (m.threads[t].state == State::at_sync_block) barrier = standing(m, t);
@@ -71,7 +71,7 @@ int diverged_warp(const Multiprocessor& m) {
 
 // The hardware's barrier is one instruction for the whole warp.
 [[noreturn]] [[gnu::noinline, gnu::cold]] void report_split_barrier(int thread) {
-  const Multiprocessor& m = *sm;
+  const Worker& m = worker();
   fail_block(this_block() + ": warp " + std::to_string(thread / warp_size) +
              " diverged: thread " + std::to_string(thread - 1) + " is in sync_block at " +
              place(m.threads[thread - 1].where) + ", thread " + std::to_string(thread) + " at " +
@@ -81,7 +81,7 @@ int diverged_warp(const Multiprocessor& m) {
 }  // namespace
 
 [[gnu::noinline]] int other_warp() {
-  const Multiprocessor& m = *sm;
+  const Worker& m = worker();
   const int mine = m.thread / warp_size;
   for (int i = 1; i <= m.n_warps; ++i) {
     const int w = (mine + i) % m.n_warps;
@@ -98,7 +98,7 @@ int diverged_warp(const Multiprocessor& m) {
 }
 
 [[gnu::noinline]] void sync_block(Where where) {
-  Multiprocessor& m = *sm;
+  Worker& m = worker();
   Warp& warp = my_warp();
   if (warp.arrived != 0) report_divergence(Word::sync_block, where);
   m.threads[m.thread].where = where;

@@ -28,7 +28,9 @@ LAB_EXPORT void sync_block(Where where);
   switch_to(choice != 0 ? me / warp_size * warp_size + __builtin_ctz(choice) : other_warp());
 }
 
-inline bool same_place(Where a, Where b) { return a.line() == b.line() && a.column() == b.column(); }
+inline bool same_place(Where a, Where b) {
+  return a.line() == b.line() && a.column() == b.column();
+}
 
 // The last lane to arrive acts for all; my_lane() holds what each brought. An `aligned` word is one
 // instruction for the whole warp, so that its lanes must come from one place in the source.
@@ -48,6 +50,7 @@ template <bool aligned>
     return;
   }
   act(warp);
+  ++warp.meet_epoch;
   warp.arrived = 0;
   warp.runnable = warp.present;
 }

@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <cstdio>
+#include <iterator>
 #include <utility>
 
 #include "lab/host/memory_map.hpp"
@@ -13,9 +14,10 @@ namespace lab::host {
 
 const char* name_of(Word word) {
   static constexpr const char* names[] = {
-      "nothing",         "sync_block",   "sync_warp",   "shfl",          "warp_any",
-      "ldmatrix_x4",     "ldmatrix_x4_trans", "movmatrix_trans", "mma_m16n8k16<f16>",
-      "mma_m16n8k16<bf16>", "load_constant", "load_global", "store_global", "cp_async_16"};
+      "nothing", "sync_block", "sync_warp", "shfl", "warp_any", "ldmatrix_x4", "ldmatrix_x4_trans",
+      "movmatrix_trans", "mma_m16n8k16<f16>", "mma_m16n8k16<bf16>", "load_constant", "load_global",
+      "store_global", "atomic_add_global", "cp_async_16"};
+  static_assert(std::size(names) == static_cast<int>(Word::cp_async_16) + 1);
   return names[static_cast<int>(word)];
 }
 
@@ -48,14 +50,14 @@ std::string this_block() {
 std::string this_thread() { return this_block() + ", thread " + std::to_string(sm->thread); }
 
 void fail_block(std::string&& message) {
-  sm->error = std::move(message);
+  worker().error = std::move(message);
   switch_to(scheduler);
   __builtin_unreachable();
 }
 
 void fail(std::string&& what) { fail_block(this_thread() + ": " + std::move(what)); }
 
-std::string describe_fault(const Multiprocessor& m) {
+std::string describe_fault(const Worker& m) {
   const auto* address = static_cast<const char*>(m.fault.address);
   const std::string where = " at " + code_place(m.fault.instruction);
   if (m.fault.signal == SIGFPE) return this_thread() + ": divides an integer by zero" + where;

@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "lab/host/multiprocessor.hpp"
+#include "lab/host/worker.hpp"
 
 namespace lab::host {
 
@@ -17,6 +17,6 @@ std::string this_thread();            // "block (0, 1, 2), thread 5"
 [[noreturn]] void fail_block(std::string&& message);  // the whole message
 
 // After a fault inside a kernel: the message, made where memory can be allocated again.
-std::string describe_fault(const Multiprocessor& m);
+std::string describe_fault(const Worker& m);
 
 }  // namespace lab::host

@@ -1,19 +1,23 @@
-// The checker of shared memory (LAB_CHECKS): races, reads of what nobody wrote, bytes out of bounds.
+// The checker of shared memory (LAB_CHECKS): races, reads of what nobody wrote, exact bounds.
 #pragma once
-#include "lab/host/multiprocessor.hpp"
+#include "lab/host/worker.hpp"
 
 namespace lab::host {
 
-enum class CopyPhase : unsigned char { issued, landed };
-
 #ifdef LAB_CHECKS
-void clear_shadow();                        // a block begins
-void touch_row(const void* row, Where where);  // 16 bytes read by a warp-wide word
-void touch_copy(void* dst, CopyPhase phase, Where where);  // 16 bytes written by cp_async_16
+void prepare_shadow(Worker& m);                   // a launch begins
+void begin_shadow(Worker& m);                     // a block begins
+void free_shadow(Worker& m);
+void touch_row(const void* row, Where where);     // 16 bytes are read by a warp-wide word
+void touch_issued(const void* dst, Where where);  // 16 bytes will be written by cp_async_16
+void touch_landed(const void* dst);               // they are
 #else
-inline void clear_shadow() {}
+inline void prepare_shadow(Worker&) {}
+inline void begin_shadow(Worker&) {}
+inline void free_shadow(Worker&) {}
 inline void touch_row(const void*, Where) {}
-inline void touch_copy(void*, CopyPhase, Where) {}
+inline void touch_issued(const void*, Where) {}
+inline void touch_landed(const void*) {}
 #endif
 
 }  // namespace lab::host

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "lab/host/numbers.hpp"
 #ifdef __AVX2__
@@ -214,6 +213,17 @@ void add_chunk(Decoded& d, int row, int first, float (&c)[8]) {
   }
 }
 
+// The rows that a query group does not fill are zero, often most of a tile.
+bool is_zero(const u16 (&row)[16]) {
+  u64 words[4];
+  std::memcpy(words, row, sizeof words);
+  return ((words[0] | words[1] | words[2] | words[3]) & 0x7fff7fff7fff7fff) == 0;
+}
+void add_nothing(Decoded& d, float (&c)[8]) {
+  d.special |= ((load<Ints>(c) >> 23) & 255) == 255;
+  for (float& x : c) x = x + 0.f;  // -0 becomes +0
+}
+
 bool any(Longs v) { return (v[0] | v[1] | v[2] | v[3]) != 0; }
 
 }  // namespace
@@ -223,8 +233,13 @@ template <class Format> void multiply_accumulate(Fragments& f) {
   decode<Format>(f, d);
   alignas(32) float sum[16][8];
   std::memcpy(sum, f.c, sizeof sum);
-  for (int row = 0; row < 16; ++row)
+  for (int row = 0; row < 16; ++row) {
+    if (is_zero(f.a[row])) {
+      add_nothing(d, sum[row]);
+      continue;
+    }
     for (int k = 0; k < 16; k += chunk) add_chunk(d, row, k, sum[row]);
+  }
   if (any((Longs)d.special | d.subnormal)) {
     multiply_term_by_term<Format>(f);
   } else {
@@ -234,5 +249,19 @@ template <class Format> void multiply_accumulate(Fragments& f) {
 
 template void multiply_accumulate<F16>(Fragments&);
 template void multiply_accumulate<Bf16>(Fragments&);
+
+// n products of one tile each: a [n][16][16], b [n][16][8], c [n][16][8], which is added to.
+extern "C" LAB_EXPORT void lab_tensor_core(const u16* a, const u16* b, float* c, long long n,
+                                           int is_bf16) {
+  for (long long i = 0; i < n; ++i) {
+    Fragments f;
+    std::memcpy(f.a, a + i * 256, sizeof f.a);
+    std::memcpy(f.b, b + i * 128, sizeof f.b);
+    std::memcpy(f.c, c + i * 128, sizeof f.c);
+    if (is_bf16 != 0) multiply_accumulate<Bf16>(f);
+    else multiply_accumulate<F16>(f);
+    std::memcpy(c + i * 128, f.c, sizeof f.c);
+  }
+}
 
 }  // namespace lab::host

@@ -1,0 +1,36 @@
+"""Which recorded run a page shows, and the words that say where it comes from."""
+
+from collections.abc import Iterable, Mapping
+
+from labkernels.records import store
+from labkernels.records.store import Row
+
+
+def newest_with(
+    rows: Iterable[Row], kernels: Iterable[str], where: Mapping[str, object]
+) -> list[Row]:
+    """Return all rows of the newest run that timed each of these kernels on one workload.
+
+    A later run of a part of the grid so does not hide a whole one.
+    Raises: ValueError if there is no such run.
+    """
+    rows, kernels = list(rows), set(kernels)
+    for started in store.runs(rows):
+        run = store.select(rows, {"started_utc": started})
+        timed = store.select(run, {**where, "metric": "time_graph", "statistic": "median"})
+        if kernels <= {row["kernel"] for row in timed}:
+            return run
+    raise ValueError(f"no recorded run timed all of {sorted(kernels)} on {dict(where)}")
+
+
+def origin(rows: Iterable[Row]) -> str:
+    """Return the words of a caption: "measured on NVIDIA H200, 2026-12-01, commit abc1234".
+
+    Raises: ValueError unless the rows come from one run.
+    """
+    runs = {(row["gpu"], row["started_utc"], row["commit"], row["dirty"]) for row in rows}
+    if len(runs) != 1:
+        raise ValueError(f"rows come from {len(runs)} runs, allowed: 1")
+    gpu, started, commit, dirty = runs.pop()
+    changes = " with changes" if dirty else ""
+    return f"measured on {gpu}, {str(started)[:10]}, commit {commit}{changes}"

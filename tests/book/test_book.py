@@ -1,0 +1,106 @@
+"""Every page is listed, every chapter has its sections, every picture its words."""
+
+import ast
+import re
+from pathlib import Path
+
+import jupytext
+import pytest
+import yaml
+from sphinx_external_toc.parsing import parse_toc_yaml
+
+from tests.repo.files import ROOT, read, with_suffix
+
+BOOK = ROOT / "book"
+CHAPTERS_PART = "Chapters"
+SECTIONS = ["Question", "Prediction", "Measurement", "What we learned", "Exercises", "Sources"]
+SCRIPTS = sorted((ROOT / "notebooks").glob("*.py"))
+TEMPLATE = ROOT / "notebooks" / "_template.py"
+DECISION_LINES_MAX = 40
+
+
+def pages():
+    """The listed pages, globs spelled out, as paths below the root without suffix."""
+    site_map = parse_toc_yaml(BOOK / "_toc.yml")
+    listed = set(site_map.keys())
+    for document in site_map.values():
+        for pattern in document.child_globs():
+            listed |= {str(p.relative_to(ROOT).with_suffix("")) for p in ROOT.glob(f"{pattern}.md")}
+    return listed
+
+
+def chapters():
+    parts = yaml.safe_load(read("book/_toc.yml"))["parts"]
+    listed = [p["chapters"] for p in parts if p["caption"] == CHAPTERS_PART]
+    return [TEMPLATE] + [ROOT / f"{entry['file']}.py" for part in listed for entry in part]
+
+
+def cells(path):
+    return jupytext.read(path).cells
+
+
+def test_toc_lists_exactly_the_pages_that_exist():
+    texts = {p.relative_to(ROOT).with_suffix("") for p in BOOK.rglob("*.md")}
+    notebooks = {p.relative_to(ROOT).with_suffix("") for p in SCRIPTS if p != TEMPLATE}
+    assert pages() == {path.as_posix() for path in texts | notebooks}
+
+
+@pytest.mark.parametrize("path", chapters(), ids=lambda path: path.stem)
+def test_chapter_has_its_sections_in_order(path):
+    text = "\n".join(c.source for c in cells(path) if c.cell_type == "markdown")
+    found = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert [name for name in found if name in SECTIONS] == SECTIONS
+
+
+@pytest.mark.parametrize("path", chapters(), ids=lambda path: path.stem)
+def test_every_exercise_has_a_folded_solution_that_ends_in_an_assert(path):
+    text = "\n".join(c.source for c in cells(path) if c.cell_type == "markdown")
+    exercises = re.findall(r"\{exercise\}.*\n:label: (\S+)", text)
+    solutions = re.findall(r"\{solution-start\} (\S+)\n:class: dropdown", text)
+    assert exercises
+    assert sorted(exercises) == sorted(solutions)
+    last_code = None
+    for cell in cells(path):
+        if cell.cell_type == "code":
+            last_code = cell.source
+        elif "{solution-end}" in cell.source:
+            assert isinstance(ast.parse(last_code).body[-1], ast.Assert), last_code
+
+
+def test_intro_links_every_chapter():
+    intro = read("book/intro.md")
+    missing = [p.stem for p in chapters()[1:] if f"notebooks/{p.stem}" not in intro]
+    assert not missing, "the table of cases says which chapters are there"
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_every_drawn_figure_has_caption_name_and_alt_text(path):
+    for cell in cells(path):
+        if cell.cell_type == "code" and "plt.show()" in cell.source:
+            mystnb = cell.metadata.get("mystnb", {})
+            assert {"caption", "name"} <= set(mystnb.get("figure", {})), cell.source
+            assert len(mystnb.get("image", {}).get("alt", "")) > 20, cell.source
+
+
+def test_every_included_picture_has_alt_text():
+    for path in [*BOOK.rglob("*.md"), *SCRIPTS]:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"!\[\s*\]\(", text), f"{path}: a picture without words"
+        for directive in re.split(r"\{(?:figure|image)\} ", text)[1:]:
+            assert re.match(r"\S+\n(?:# ?)?(?::\w+: .*\n(?:# ?)?)*?:alt: \S", directive), path
+
+
+def test_repository_address_is_written_once():
+    url = yaml.safe_load(read("book/_config.yml"))["repository"]["url"]
+    texts = [p for p in with_suffix(".md", ".yml", ".py", ".css") if p.parts[0] == "book"]
+    written = [str(path) for path in texts for _ in range(read(path).count(url))]
+    assert written == [str(Path("book/_config.yml"))]
+
+
+def test_decisions_are_short_and_numbered_without_a_gap():
+    paths = sorted((BOOK / "decisions").glob("0*.md"))
+    assert [int(path.name[:4]) for path in paths] == list(range(1, len(paths) + 1))
+    for i, path in enumerate(paths, 1):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert lines[0].startswith(f"# {i}. "), path.name
+        assert len(lines) <= DECISION_LINES_MAX, f"{path.name}: {len(lines)} lines"

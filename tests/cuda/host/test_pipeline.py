@@ -1,0 +1,94 @@
+"""A kernel like the real ones: the same bits however it is run, every left-out wait named."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from labkernels.cuda import host_compiler
+from tests.cuda.host.small_kernels import aligned, build, message, place, run
+
+STEPS, BLOCKS, SMEM = 7, 5, 4 * 2 * 512 + 4 * 128 * 4
+RNG = np.random.default_rng(7)
+TILES = aligned(
+    RNG.standard_normal((STEPS, 4, 256)).astype(np.float32).view(np.uint32) >> 16, np.uint16
+)
+
+
+def sums(host_threads=1, **options):
+    kernel = build("pipeline::sum_products<pipeline::Omit::nothing>", **options)
+    out = np.full((BLOCKS, 128), np.nan, np.float32)
+    launch = {"grid": (BLOCKS, 1, 1), "threads": 128, "smem": SMEM, "host_threads": host_threads}
+    return run(kernel, TILES, out, STEPS, **launch)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    out = sums()
+    assert np.isfinite(out).all()
+    return out
+
+
+@pytest.mark.parametrize("host_threads", [2, 3, 16])
+def test_blocks_over_threads_have_the_bits_of_one_thread(expected, host_threads):
+    assert (sums(host_threads) == expected).all()
+
+
+def test_portable_fibers_have_the_bits_of_the_assembly(expected):
+    assert (sums(portable_fibers=True) == expected).all()
+
+
+def test_checks_change_no_bit_and_find_nothing(expected):
+    assert (sums(checks=True) == expected).all()
+    assert (sums(host_threads=3, checks=True) == expected).all()
+
+
+def test_checks_run_on_portable_fibers(expected):
+    assert (sums(checks=True, portable_fibers=True) == expected).all()
+
+
+def test_architectures_differ_in_the_last_bits(expected):
+    ampere = sums(arch="sm_80")
+    assert (ampere != expected).any()
+    assert np.allclose(ampere, expected, rtol=1e-5, atol=1e-3)
+    assert (sums(arch="sm_120") == expected).all()
+
+
+@pytest.mark.skipif(shutil.which("addr2line") is None, reason="lines come from addr2line")
+@pytest.mark.parametrize(
+    ("omit", "words", "markers"),
+    [
+        ("wait", "is in flight: no cp_async_wait lies between", ["ldmatrix"]),
+        ("sync_filled", "race: reads shared byte", ["plain read"]),
+        ("sync_emptied", "is in flight: no cp_async_wait lies between", ["plain read"]),
+        ("sync_merge", "which no thread wrote", ["merge read"]),
+    ],
+)
+def test_a_left_out_wait_or_barrier_is_named(omit, words, markers):
+    kernel = build(f"pipeline::sum_products<pipeline::Omit::{omit}>", checks=True)
+    out = np.zeros((BLOCKS, 128), np.float32)
+    text = message(kernel, TILES, out, STEPS, grid=(BLOCKS, 1, 1), threads=128, smem=SMEM)
+    assert "block (0, 0, 0), thread " in text
+    assert words in text
+    assert all(place("pipeline.cuh", marker) in text for marker in markers), text
+
+
+def test_a_left_out_last_wait_is_named():
+    kernel = build("pipeline::sum_products<pipeline::Omit::last_wait>")
+    out = np.zeros((BLOCKS, 128), np.float32)
+    text = message(kernel, TILES, out, STEPS, grid=(BLOCKS, 1, 1), threads=128, smem=SMEM)
+    assert "returns with 1 cp_async_16 in flight" in text
+
+
+def test_a_missing_wait_gives_nan_even_without_checks():
+    kernel = build("pipeline::sum_products<pipeline::Omit::wait>")
+    out = np.zeros((BLOCKS, 128), np.float32)
+    run(kernel, TILES, out, STEPS, grid=(BLOCKS, 1, 1), threads=128, smem=SMEM)
+    assert np.isnan(out).any()
+
+
+def test_the_cache_knows_every_included_file(tmp_path):
+    (tmp_path / "a.cuh").write_text('#include "b.cuh"\n')
+    (tmp_path / "b.cuh").write_text('  #include "a.cuh"\n#include <none>\n#include "c.cuh"\n')
+    names = [path.name for path in host_compiler.included_files('#include "a.cuh"', [tmp_path])]
+    assert names == ["a.cuh", "b.cuh"]

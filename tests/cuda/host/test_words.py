@@ -1,0 +1,274 @@
+"""Every word of the vocabulary against its definition."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from labkernels.cuda import host
+from labkernels.numerics import special_functions, tensor_core
+from labkernels.numerics.ex2_table import ex2_tables
+from tests.cuda.host.small_kernels import aligned, build, run
+
+RNG = np.random.default_rng(2026)
+NAN_BITS = 0x7FFFFFFF
+
+
+def random_floats(n):
+    """Bit patterns of all kinds: NaN, infinities and subnormals too."""
+    specials = [0, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00000, 1, 0x80000001, 0x3F800000]
+    bits = np.concatenate([specials, RNG.integers(0, 2**32, n - len(specials))])
+    return bits.astype(np.uint32).view(np.float32)
+
+
+def test_every_block_and_thread_knows_its_place():
+    out = run(
+        build("words::place"), np.zeros(1), np.zeros(12 * 64, np.int32), grid=(2, 3, 2), threads=64
+    )
+    assert (out.reshape(12, 64) == np.arange(64) + 100 * np.arange(12)[:, None]).all()
+
+
+def test_lanes_exchange_within_their_warp():
+    out = run(build("words::exchange"), np.zeros(1), np.zeros((64, 4), np.int32), threads=64)
+    t = np.arange(64)
+    warp, lane = t & 32, t & 31
+    assert (out[:, 0] == warp + (lane * 5 + 3) % 32).all()
+    assert (out[:, 1] == (t ^ 9)).all()
+    assert (out[:, 2] == warp + 31 - lane).all()
+    assert (out[:, 3] == (t >= 32)).all()
+
+
+@pytest.mark.parametrize("trans", [False, True])
+def test_ldmatrix_deals_four_matrices_to_the_lanes(trans):
+    matrices = aligned(RNG.integers(0, 2**16, (4, 8, 8)), np.uint16)
+    kernel = build(f"words::matrices<{str(trans).lower()}>")
+    out = run(kernel, matrices, np.zeros((32, 4), np.uint32), smem=512)
+    dealt = matrices.transpose(0, 2, 1) if trans else matrices
+    pairs = dealt.reshape(4, 32, 2).astype(np.uint32)
+    assert (out == (pairs[..., 0] | pairs[..., 1] << 16).T).all()
+
+
+def test_movmatrix_transposes_a_matrix_held_by_the_lanes():
+    matrix = RNG.integers(0, 2**16, (8, 8)).astype(np.uint16)
+    out = run(build("words::transpose"), matrix, np.zeros((8, 4), np.uint32))
+    assert (out.view(np.uint16) == matrix.T).all()
+
+
+def fragments(a, b, c):
+    """Lane 4 g + t holds rows g, g + 8 of a and c, columns 2t, 2t + 1 and 2t + 8, 2t + 9."""
+    n = len(a)
+    lanes = np.empty((n, 32, 10), np.uint32)
+    for lane in range(32):
+        g, t = lane // 4, lane % 4 * 2
+        halves = [a[:, g, t:], a[:, g + 8, t:], a[:, g, t + 8 :], a[:, g + 8, t + 8 :]]
+        halves += [b[:, t:, g], b[:, t + 8 :, g]]
+        for i, half in enumerate(halves):
+            lanes[:, lane, i] = half[:, 0] | half[:, 1].astype(np.uint32) << 16
+        lanes[:, lane, 6:8] = c[:, g, t : t + 2].view(np.uint32)
+        lanes[:, lane, 8:] = c[:, g + 8, t : t + 2].view(np.uint32)
+    return lanes
+
+
+@pytest.mark.parametrize(("cpp", "dtype"), [("lab::f16", "fp16"), ("lab::bf16", "bf16")])
+def test_mma_multiplies_the_tile_that_the_lanes_hold(cpp, dtype):
+    n = 20
+    a, b, c = (
+        RNG.standard_normal((n, *s)).astype(np.float32) for s in ((16, 16), (16, 8), (16, 8))
+    )
+    a, b = bits16(a, dtype), bits16(b, dtype)
+    out = run(
+        build(f"words::mma<{cpp}>"),
+        fragments(a, b, c),
+        np.zeros((n, 32, 4), np.float32),
+        grid=(n, 1, 1),
+    )
+    d = np.empty((n, 16, 8), np.float32)
+    for lane in range(32):
+        g, t = lane // 4, lane % 4 * 2
+        d[:, g, t : t + 2], d[:, g + 8, t : t + 2] = out[:, lane, :2], out[:, lane, 2:]
+    want = host.tensor_core_matmul(a, b, c, arch="sm_90", dtype=dtype)
+    assert (d.view(np.uint32) == want.view(np.uint32)).all()
+
+
+def bits16(x, dtype):
+    """Cut to bf16, or rounded to fp16."""
+    if dtype == "fp16":
+        with np.errstate(over="ignore"):
+            return x.astype(np.float16).view(np.uint16)
+    return (x.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def values16(bits, dtype):
+    if dtype == "fp16":
+        return bits.view(np.float16).astype(np.float64)
+    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def factors(kind, dtype, n):
+    """a, b and c of n tiles: random normals, all exponents, results near and below 2^-126, bits."""
+    shapes = ((n, 16, 16), (n, 16, 8), (n, 16, 8))
+    a, b, c = (RNG.standard_normal(shape).astype(np.float32) for shape in shapes)
+    if kind == "bits":
+        a, b = (RNG.integers(0, 2**16, shape).astype(np.uint16) for shape in shapes[:2])
+        return a, b, random_floats(c.size).reshape(c.shape)
+    wide = (-20, 15) if dtype == "fp16" else (-60, 60)
+    tiny = (-24, -8) if dtype == "fp16" else (-133, -20)
+    if kind != "normal":
+        low, high = wide if kind == "wide" else tiny
+        a, b = (x * np.float32(2) ** RNG.integers(low, high, x.shape) for x in (a, b))
+        c = c * np.float32(2) ** RNG.integers(*(wide if kind == "wide" else (-149, -100)), c.shape)
+    a[:, 5:9] = 0  # rows of zeros take a shorter way
+    c[0] = -0.0
+    return (
+        bits16(a.astype(np.float32), dtype),
+        bits16(b.astype(np.float32), dtype),
+        c.astype(np.float32),
+    )
+
+
+@pytest.mark.parametrize("kind", ["normal", "wide", "tiny", "bits"])
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90"])
+def test_tensor_core_has_the_bits_of_the_numpy_model(arch, dtype, kind):
+    a, b, c = factors(kind, dtype, 40)
+    d = host.tensor_core_matmul(a, b, c, arch=arch, dtype=dtype)
+    with np.errstate(all="ignore"):
+        want = tensor_core.matmul(values16(a, dtype), values16(b, dtype), c, arch=arch, fmt=dtype)
+    assert (d.view(np.uint32) == want.astype(np.float32).view(np.uint32)).all()
+
+
+def test_float_rounds_to_fp16():
+    x = random_floats(4096)
+    x[8:2056] = RNG.standard_normal(2048) * 2.0 ** RNG.integers(-26, 17, 2048)
+    got = run(
+        build("words::round<lab::f16>"),
+        x,
+        np.zeros((len(x), 2), np.uint32),
+        len(x),
+        grid=(32, 1, 1),
+        threads=128,
+    )
+    with np.errstate(over="ignore", invalid="ignore"):
+        want = np.where(np.isnan(x), 0x7FFF, x.astype(np.float16).view(np.uint16))
+        minus = np.where(np.isnan(x), 0x7FFF, (-x).astype(np.float16).view(np.uint16))
+    assert (got[:, 0] == want).all()
+    assert (got[:, 1] == (want | minus.astype(np.uint32) << 16)).all()
+
+
+def test_float_rounds_to_bf16():
+    x = random_floats(4096)
+    got = run(
+        build("words::round<lab::bf16>"),
+        x,
+        np.zeros((len(x), 2), np.uint32),
+        len(x),
+        grid=(32, 1, 1),
+        threads=128,
+    )
+    low = x.view(np.uint32) & ~np.uint32(0xFFFF)  # the two neighbours, as float64
+    for i in range(len(x)):
+        if np.isnan(x[i]):
+            assert got[i, 0] == 0x7FFF
+            continue
+        below, above = low[i], low[i] + np.uint32(0x10000)
+        if np.isinf(x[i]):
+            assert got[i, 0] == below >> 16
+            continue
+        exact, down = float(x[i]), float(low[i : i + 1].view(np.float32)[0])
+        half = abs(float(np.uint32(below & 0x7F800000 or 0x00800000).view(np.float32))) * 2.0**-8
+        over = abs(exact) - abs(down)
+        up = over > half or (over == half and below >> 16 & 1)
+        assert got[i, 0] == (above if up else below) >> 16
+    assert (got[:, 1] & 0xFFFF == got[:, 0]).all()
+
+
+@pytest.mark.parametrize(("cpp", "dtype"), [("lab::f16", "fp16"), ("lab::bf16", "bf16")])
+def test_sixteen_bits_widen_exactly(cpp, dtype):
+    bits = np.arange(2**16, dtype=np.uint16).reshape(-1, 2)
+    n = len(bits)
+    got = run(
+        build(f"words::unpack<{cpp}>"),
+        bits,
+        np.zeros((n, 2), np.float32),
+        n,
+        grid=(n // 128, 1, 1),
+        threads=128,
+    )
+    with np.errstate(invalid="ignore"):
+        want = values16(bits, dtype).astype(np.float32)
+    number = ~np.isnan(want)
+    assert (got.view(np.uint32)[number] == want.view(np.uint32)[number]).all()
+    assert np.isnan(got[~number]).all()
+
+
+def test_arithmetic_is_fused_only_where_it_says_so():
+    n = 512
+    abc = (RNG.standard_normal((n, 3)) * 2.0 ** RNG.integers(-8, 8, (n, 3))).astype(np.float32)
+    got = run(
+        build("words::arithmetic"),
+        abc,
+        np.zeros((n, 4), np.float32),
+        n,
+        grid=(4, 1, 1),
+        threads=128,
+    )
+    a, b, c = abc.T
+    # Rounded once: no neighbour is nearer to the exact sum.
+    for x, y, z, fused in zip(a, b, c, got[:, 0], strict=True):
+        exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
+        error = abs(Fraction(float(fused)) - exact)
+        for neighbour in (
+            np.nextafter(fused, np.float32(np.inf)),
+            np.nextafter(fused, -np.float32(np.inf)),
+        ):
+            assert error <= abs(Fraction(float(neighbour)) - exact)
+    assert (got[:, 1] == a * b + c).all()
+    assert (got[:, 1] != got[:, 0]).any()
+    assert (got[:, 2] == a / b).all()
+    assert (got[:, 3] == np.maximum(a, b)).all()
+
+
+def test_maximum_knows_nan_and_the_sign_of_zero():
+    nan = np.float32(np.nan)
+    a = np.array([nan, 1, nan, 0.0, -0.0, -0.0, -np.inf, np.inf], np.float32)
+    b = np.array([2, nan, nan, -0.0, 0.0, -0.0, 3, nan], np.float32)
+    abc = np.stack([a, b, b], axis=1)
+    got = run(build("words::arithmetic"), abc, np.zeros((8, 4), np.float32), 8, threads=128)[:, 3]
+    want = np.array([2, 1, nan, 0.0, 0.0, -0.0, 3, np.inf], np.float32).view(np.uint32)
+    want[2] = NAN_BITS
+    assert (got.view(np.uint32) == want).all()
+
+
+def test_ex2_has_the_bits_of_the_numpy_model():
+    x = random_floats(8192)
+    x[8:6008] = RNG.standard_normal(6000) * 2.0 ** RNG.integers(-24, 8, 6000)
+    x[6008:6020] = [
+        -126,
+        -127,
+        -125.99999,
+        -126.00001,
+        127.99999,
+        128,
+        -149,
+        0.5,
+        -0.5,
+        1,
+        -1,
+        2**-24,
+    ]
+    got = run(
+        build("words::exp2"), x, np.zeros(len(x), np.float32), len(x), grid=(64, 1, 1), threads=128
+    )
+    with np.errstate(all="ignore"):
+        want = special_functions.exp2_mufu(x, ex2_tables())
+    assert (got.view(np.uint32) == np.asarray(want, np.float32).view(np.uint32)).all()
+
+
+def test_shared_memory_starts_as_nan_and_a_copy_lands_when_waited_for():
+    rows = aligned(RNG.integers(0, 2**32, (32, 4)), np.uint32)
+    out = run(build("words::copies"), rows, np.zeros((32, 5), np.uint32), smem=1024)
+    assert (out[:, 0] == 0xFFFFFFFF).all()
+    assert (out[:, 1] == 512 + 16 * np.arange(32)).all()
+    assert (out[:, 2] == 0xFFFFFFFF).all()
+    assert (out[:, 3] == rows[:, 0]).all()
+    assert (out[:, 4] == 0).all()

@@ -1,0 +1,137 @@
+"""What every decode kernel must keep; the same checks serve the CPU build and the GPU."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from labkernels import ops
+from labkernels.kernels.spec import KernelSpec, NumericPolicy, discover
+from labkernels.numerics import bounds, error_model, metrics, oracle
+from tests.kernels.cases import DTYPES, Case, bits, poisoned
+
+NAMES = {kind: name for name, kind in DTYPES.items()}
+RAGGED = (0, 1, 15, 16, 17, 1000)
+DECODERS = {name: spec for name, spec in discover().items() if spec.family == "decode"}
+CUDA = {name: spec for name, spec in DECODERS.items() if spec.language == "cuda"}
+
+# decode_sigma claims 15 %, and twice itself for poly3 beside an unrounded P (see its docstring).
+MODEL = 1.15
+MODEL_POLY3 = 2.0
+# An RMSE over n independent errors strays from the standard deviation by 1 in sqrt(2 n); four of
+# that happen once in 30000 tests. The channels of a row share the errors of its P, so that a row
+# counts as no more than the 8 or so keys that carry most of its weight.
+STRAY = 4.0
+INDEPENDENT_A_ROW = 8
+# No element of a right kernel lies this far out: of a million normal errors none passes 5 sigma,
+# and the store's rounding, which is uniform, ends at 1.7.
+FARTHEST = 6.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a kernel rounds, in the words of numerics."""
+
+    p_format: str
+    out_format: str
+    tensor_cores: bool
+    exp2: str
+    denominator: str
+    arch: str = "sm_90"
+
+
+def way_of(spec: KernelSpec, policy: NumericPolicy, dtype: str, arch: str = "sm_90") -> Way:
+    return Way(
+        p_format=dtype if policy.p == "input" else policy.p.replace("fp64", "fp32"),
+        out_format=dtype if policy.out == "input" else policy.out,
+        tensor_cores=spec.uses_tensor_cores(policy),
+        # torch's own exponential is nearer to the truth than the special-function unit
+        exp2=policy.exp2.replace("library", "mufu"),
+        denominator=policy.denominator,
+        arch=arch,
+    )
+
+
+def run_checked(case: Case, kernel: str, *, sharp: bool = True, arch: str = "sm_90", **options):
+    """Decode into poisoned outputs, hold everything against the contract, return the result."""
+    spec = DECODERS[kernel]
+    policy = options.get("policy") or spec.policies[0]
+    before = [bits(x).clone() for x in case.storage]
+    outputs = poisoned(case, dtype=None if policy.out == "input" else policy.out)
+    result = ops.decode(
+        case.q, case.cache, kernel=kernel, out=outputs.out, lse2=outputs.lse2, **options
+    )
+    assert result.out is outputs.out
+    assert result.lse2 is outputs.lse2
+    outputs.check_guards()
+    for left, right in zip(before, case.storage, strict=True):
+        assert torch.equal(left, bits(right)), "an input was changed"
+    way = way_of(spec, policy, NAMES[case.q.dtype], arch)
+    check(case, result.out, result.lse2, way, splits=result.plan.splits, sharp=sharp)
+    return result
+
+
+def check(case: Case, out, lse2, way: Way, *, splits: int, sharp: bool = True) -> None:
+    """Hold an output against float64: empty rows, the bounds and, if sharp, the error model."""
+    arrays, found = case.arrays(), out.double().cpu().numpy()
+    found_lse2 = lse2.double().cpu().numpy()
+    truth, truth_lse2 = oracle.decode_float64(*arrays, scale=case.scale)
+    empty = arrays[-1] == 0
+    assert not found[empty].any(), "a row without keys is not zero"
+    assert (found_lse2[empty] == -np.inf).all(), "the lse2 of a row without keys is not -inf"
+    assert np.isfinite(found).all(), "NaN or infinity in out"
+    common = {
+        "scale": case.scale,
+        "p_format": way.p_format,
+        "splits": splits,
+        "tensor_cores": way.tensor_cores,
+        "exp2": way.exp2,
+        "denominator": way.denominator,
+        "arch": way.arch,
+    }
+    bound = bounds.decode_bound(*arrays, out_format=way.out_format, **common)
+    error = metrics.difference(found, truth)
+    assert_within(error, bound, "out")
+    assert_within(
+        metrics.difference(found_lse2, truth_lse2),
+        bounds.decode_lse2_bound(*arrays, **common),
+        "lse2",
+    )
+    if sharp:
+        check_sigma(case, error, way)
+
+
+def assert_within(error, bound, what: str) -> None:
+    inside = np.abs(error) <= bound
+    assert inside.all(), (
+        f"{what} is {np.abs(error)[~inside].max()} off where {bound[~inside].min()} is allowed,"
+        f" at {np.argwhere(~inside)[:3].tolist()} and {np.sum(~inside)} places in all"
+    )
+
+
+def check_sigma(case: Case, error, way: Way) -> None:
+    """Hold the errors of rows with two keys or more against the standard deviation to expect.
+
+    A row of one key is exact. Each error counts in units of its own sigma, so that a request of
+    15 keys, whose outputs are large, does not hide one of 1000.
+    """
+    arrays = case.arrays()
+    sigma = error_model.decode_sigma(
+        *arrays,
+        scale=case.scale,
+        p_format=way.p_format,
+        out_format=way.out_format,
+        exp2=way.exp2,
+        denominator=way.denominator,
+    )
+    many = arrays[-1] > 1
+    if not many.any():
+        return
+    in_sigmas = error[many] / sigma[many]
+    rows = in_sigmas.shape[0] * in_sigmas.shape[1]
+    model = MODEL_POLY3 if (way.exp2, way.p_format) == ("poly3", "fp32") else MODEL
+    allowed = model * (1 + STRAY / np.sqrt(2 * INDEPENDENT_A_ROW * rows))
+    rms = metrics.rms(in_sigmas, by="all")
+    assert rms <= allowed, f"RMSE is {rms:.3f} sigma, allowed: {allowed:.3f}"
+    farthest = np.max(np.abs(in_sigmas))
+    assert farthest <= model * FARTHEST, f"an error lies {farthest:.1f} sigma out"

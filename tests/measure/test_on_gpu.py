@@ -1,0 +1,70 @@
+"""What only a GPU can show of the measuring itself."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from labkernels.measure import accuracy, cases, device, peers, timing  # noqa: E402
+from labkernels.workload import Decode  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+
+def test_ceilings_are_those_of_a_gpu():
+    for times, moved_bytes in timing.ceilings(repeats=5, size_bytes=2**28).values():
+        assert times.q25_s <= times.median_s <= times.q75_s
+        assert moved_bytes / times.median_s > 1e11
+
+
+def test_the_scrub_makes_a_small_read_come_from_memory():
+    small = torch.randn(2**21, device="cuda")
+    total = torch.empty((), device="cuda")
+    replay = timing.capture(lambda: torch.sum(small, dim=0, out=total)).replay
+    cold = timing.time_interleaved({"sum": replay}, repeats=30)["sum"].median_s
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    warm = []
+    for _ in range(30):
+        start.record()
+        replay()
+        end.record()
+        end.synchronize()
+        warm.append(start.elapsed_time(end) * 1e-3)
+    assert cold > sorted(warm)[len(warm) // 2]
+
+
+def test_an_eager_time_holds_the_launch_and_a_graph_time_does_not():
+    x = torch.zeros(16, device="cuda")
+
+    def many():
+        for _ in range(20):
+            x.add_(1.0)
+
+    graph = timing.time_interleaved({"many": timing.capture(many).replay}, repeats=20)
+    eager = timing.time_interleaved({"many": many}, repeats=20, eager=True)
+    assert graph["many"].median_s < eager["many"].median_s
+
+
+def test_the_device_is_named_with_its_sensors():
+    facts = device.facts()
+    assert facts["gpu"] == torch.cuda.get_device_name()
+    with device.sampling() as reading:
+        torch.cuda.synchronize()
+    assert set(reading.sensors) == {"sm_clock_mhz", "power_w"}
+
+
+@pytest.mark.parametrize("name", list(peers.PEERS))
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_a_peer_keeps_the_bound_and_can_be_captured(name, dtype):
+    peer = peers.PEERS[name]
+    if peer.available():
+        pytest.skip(peer.available())
+    workload = Decode.uniform(3, 1000, q_heads=8, kv_heads=2, dtype=dtype)
+    case = cases.decode_case(workload, seed=1)
+    step = peer.prepare(case.q, case.cache, scale=case.scale)
+    replay = timing.capture(step.run).replay
+    step.out.fill_(float("nan"))
+    replay()
+    reference = accuracy.decode_reference(case.q, case.cache, scale=case.scale)
+    chain = accuracy.Chain(peer.tensor_cores == "on", "rounded")
+    bound = accuracy.decode_bound(case.q, case.cache, chain, scale=case.scale, dtype=dtype)
+    assert accuracy.judge(step.out, None, reference, bound).passed

@@ -1,0 +1,76 @@
+import pytest
+
+from labkernels import hardware
+from labkernels.cuda import compile as nvrtc
+from labkernels.cuda import reports
+from labkernels.measure import resources
+from labkernels.records import store
+
+needs_nvrtc = pytest.mark.skipif(nvrtc.available() is not None, reason="needs NVRTC")
+H200 = hardware.gpu("h200")
+
+
+def mma(**changes):
+    shape = {"dtype": "bf16", "head_dim": 128, "group": 4} | changes
+    return resources.find("decode_mma").instance(**shape)
+
+
+@needs_nvrtc
+def test_ledgers_stand_beside_the_compiler():
+    known = resources.resources(mma(), gpu=H200)
+    assert known.compiled.smem_bytes == known.smem.total == 69632
+    assert known.compiled.spill_bytes == 0
+    assert known.registers.total <= known.compiled.registers
+    assert known.compiled.source.startswith("compiled here by NVRTC")
+    assert known.occupancy.blocks_per_sm >= 1
+
+
+def test_without_a_compiler_the_recorded_report_is_shown(monkeypatch, tmp_path):
+    instance = mma()
+    name = resources.variant(instance)
+    row = {
+        "kernel": name.kernel,
+        "tile": name.tile,
+        "head_dim": 128,
+        "group": 16,
+        "dtype": "bf16",
+        "arch": "sm_90a",
+        "entry": "decode_mma::decode",
+        "registers": 150,
+        "spill_bytes": 0,
+        "smem_bytes": 69632,
+        "compiler": "NVRTC 13.0.88",
+        "started_utc": "2026-12-01T09:30:00Z",
+    }
+    path = tmp_path / "compiler_reports.csv"
+    store.replace(path, [row], store.schema.COMPILER_REPORTS)
+    monkeypatch.setattr(nvrtc, "available", lambda: "no cuda.core")
+    monkeypatch.setattr(
+        reports, "recorded", lambda variant, *, arch: reports_of(variant, arch, path)
+    )
+    known = resources.resources(instance, gpu=H200)
+    assert known.compiled.registers == 150
+    assert "recorded from NVRTC 13.0.88" in known.compiled.source
+    other = resources.resources(instance, gpu=hardware.gpu("a100"))
+    assert other.compiled is None
+    assert other.occupancy.blocks_per_sm >= 1
+
+
+reports_recorded = reports.recorded
+
+
+def reports_of(variant, arch, path):
+    return reports_recorded(variant, arch=arch, path=path)
+
+
+def test_every_instance_is_listed_once():
+    instances = list(resources.all_instances())
+    assert len(instances) == len(set(instances))
+    assert {instance.kernel for instance in instances} == set(resources.cuda_kernels())
+    fma = [i for i in instances if i.kernel == "decode_fma" and i.head_dim == 128]
+    assert {instance.rows for instance in fma} == {1, 2, 4, 8}
+
+
+def test_a_kernel_without_ledger_is_refused():
+    with pytest.raises(ValueError, match="kernel = 'triton_decode', allowed: decode_fma"):
+        resources.find("triton_decode")
