@@ -221,7 +221,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _record(options: argparse.Namespace) -> int:
     from labkernels import experiments
-    from labkernels.records import datapackage, store
+    from labkernels.records import datapackage, provenance, store
 
     out = store.DATA_DIR if options.out is None else options.out
     if options.describe:
@@ -235,6 +235,8 @@ def _record(options: argparse.Namespace) -> int:
     if bool(options.experiment) == options.all:
         raise ValueError(f"experiment is missing; allowed: {', '.join(found)}, or --all")
     chosen = list(found) if options.all else [options.experiment]
+    # Said before minutes of measuring, not after.
+    provenance.source_state(options.commit)
     asked = experiments.Options(
         out=out,
         repeats=options.repeats,

@@ -9,7 +9,7 @@ import torch
 from labkernels import hardware
 from labkernels.kernels.decode_plan import DecodePlan
 from labkernels.kernels.decode_step import DecodeRequest, DecodeStep
-from labkernels.kernels.paged_kv import PagedKV, require_device, require_rows
+from labkernels.kernels.paged_kv import MAX_KEYS, PagedKV, require_device, require_rows
 from labkernels.kernels.spec import DecodeTile, Instance, KernelSpec, NumericPolicy, discover
 
 DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
@@ -48,7 +48,6 @@ def decode(
     Error: within numerics.bounds.decode_bound for the policy.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
     """
-    cache.check_contents()
     step = decode_step(
         q,
         cache,
@@ -62,6 +61,7 @@ def decode(
         target=target,
         checks=checks,
     )
+    cache.check_contents()
     step.run()
     return DecodeResult(step.out, step.lse2, step.plan)
 
@@ -96,9 +96,10 @@ def decode_step(
             f"kernel = {spec.name!r} needs sm_{spec.min_arch}, this GPU is {gpu.arch},"
             " allowed: tensors on the CPU, where its CPU build runs"
         )
-    instance = _instance(spec, q, group, tile, policy)
+    instance = _instance(spec, q, group, tile, policy, gpu)
     scale = _scale(scale, q.shape[2])
-    _check_positive("keys_per_split", keys_per_split)
+    if keys_per_split is not None and not 1 <= keys_per_split <= MAX_KEYS:
+        raise ValueError(f"keys_per_split = {keys_per_split}, allowed: 1 to {MAX_KEYS}")
     request = DecodeRequest(
         spec=spec,
         instance=instance,
@@ -129,13 +130,19 @@ def _instance(
     group: int,
     tile: str | None,
     policy: NumericPolicy | None,
+    gpu: hardware.Gpu,
 ) -> Instance:
     head_dim, rows = q.shape[2], spec.rows(group)
     chosen: DecodeTile | None = None
     if tile is not None and head_dim in spec.head_dims:
-        chosen = spec.tile_named(tile, head_dim=head_dim, rows=rows)
+        chosen = spec.tile_named(tile, head_dim=head_dim, rows=rows, policy=policy)
     return spec.instance(
-        dtype=DTYPES[q.dtype], head_dim=head_dim, group=group, tile=chosen, policy=policy
+        dtype=DTYPES[q.dtype],
+        head_dim=head_dim,
+        group=group,
+        tile=chosen,
+        policy=policy,
+        gpu=gpu,
     )
 
 
@@ -153,6 +160,8 @@ def _check_query(q: torch.Tensor, cache: PagedKV) -> None:
     if q.dtype != cache.k.dtype:
         raise ValueError(f"q.dtype = {q.dtype}, allowed: {cache.k.dtype}, as k")
     require_device("q", q, cache.k.device)
+    if q.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"q.device = {q.device}, allowed: cpu, cuda")
     require_rows("q", q)
     if not 1 <= len(q) <= MAX_BATCH:
         raise ValueError(f"len(q) = {len(q)} requests, allowed: 1 to {MAX_BATCH}")
@@ -162,7 +171,8 @@ def _check_query(q: torch.Tensor, cache: PagedKV) -> None:
         raise ValueError(f"q.shape[2] = {q.shape[2]}, allowed: {cache.head_dim}, the head_dim of k")
     if q.shape[1] == 0 or q.shape[1] % cache.kv_heads:
         raise ValueError(
-            f"q.shape[1] = {q.shape[1]} query heads, allowed: a multiple of {cache.kv_heads} KV heads"
+            f"q.shape[1] = {q.shape[1]} query heads,"
+            f" allowed: a multiple of {cache.kv_heads} KV heads"
         )
 
 
@@ -171,11 +181,6 @@ def _scale(scale: float | None, head_dim: int) -> float:
     if not 0 < value < math.inf:
         raise ValueError(f"scale = {value}, allowed: a positive number")
     return value
-
-
-def _check_positive(name: str, value: int | None) -> None:
-    if value is not None and value < 1:
-        raise ValueError(f"{name} = {value}, allowed: 1 or more")
 
 
 def _out_dtype(q: torch.Tensor, policy: NumericPolicy) -> torch.dtype:

@@ -55,7 +55,7 @@ def test_the_module_runs_without_importing_torch():
         (("run", "decode_fma", "--repeats", "1"), "repeats = 1, allowed: 2 or more"),
         (("run", "decode_fma", "--kv-len", "-1"), "-1"),
         (("record",), "experiment is missing; allowed: compiler_reports"),
-        (("record", "nope"), "experiment is 'nope'; allowed: compiler_reports"),
+        (("record", "nope", "--commit", "a"), "experiment is 'nope'; allowed: compiler_reports"),
         (("scoreboard", "--data", "/no/such/folder"), "/no/such/folder/targets.toml"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -138,7 +138,7 @@ def test_a_failed_kernel_makes_code_1(capsys, monkeypatch):
             return experiments.Outcome(0, (), ("decode_mma: error is 3 times its bound",))
 
     monkeypatch.setattr(experiments, "find", lambda name: Failing)
-    code, _, err = call(capsys, "record", "anything")
+    code, _, err = call(capsys, "record", "anything", "--commit", "abc1234")
     assert code == 1
     assert "failed: decode_mma: error is 3 times its bound" in err
 

@@ -76,7 +76,7 @@ def common_flags(*, tensor_core: int, checks: bool, portable_fibers: bool) -> li
     if machine in ("x86_64", "AMD64"):
         flags += ["-march=native", "-mno-red-zone", "-fcf-protection=none"]
     elif machine in ("aarch64", "arm64"):
-        flags += ["-mcpu=native"]
+        flags += ["-mcpu=apple-m1" if sys.platform == "darwin" else "-mcpu=native"]
     if compiler().is_clang:
         flags += ["-gdwarf-4"]  # addr2line of binutils 2.40 takes the wrong file from its version 5
     else:

@@ -87,7 +87,7 @@ def _ours(spec: KernelSpec, policy: NumericPolicy) -> Contender:
             dtype=workload.dtype,
             head_dim=workload.head_dim,
             group=workload.group,
-            tile=spec.tile_named(tile, head_dim=workload.head_dim, rows=rows),
+            tile=spec.tile_named(tile, head_dim=workload.head_dim, rows=rows, policy=policy),
             policy=policy,
         )
 

@@ -64,7 +64,7 @@ def ceiling_rows(
         none = dict.fromkeys(("batch", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size"), 0)
         base = {"experiment": experiment, "kernel": name, "backend": "torch", **none}
         base |= {**provenance, "repeats": times.repeats}
-        rows += _quartile_rows(base, "time_graph", times)
+        rows += _quartile_rows(base, "time", times)
         rate = moved_bytes / times.median_s
         rows.append(_row(base, "bandwidth", "median", rate, "bytes/s"))
     return rows

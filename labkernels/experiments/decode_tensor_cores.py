@@ -85,6 +85,8 @@ def _chosen(options: Options) -> tuple[list[tuple[Cell, list[str]]], dict[str, C
 
     if options.quick and options.out == store.DATA_DIR:
         raise ValueError("out is data/ and quick is on; allowed: --quick with --out FOLDER")
+    if options.repeats < 2:
+        raise ValueError(f"repeats is {options.repeats}; allowed: 2 or more")
     everyone = contenders()
     cells = keep(grid(quick=options.quick), everyone, options.only)
     reason = cuda_device.available()

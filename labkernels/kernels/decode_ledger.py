@@ -1,10 +1,11 @@
-"""Ledger lines that the CUDA decode kernels share; the C++ sides are warp_pipeline.cuh, state.cuh."""
+"""Ledger lines that the CUDA decode kernels share: the bytes of warp_pipeline.cuh and state.cuh."""
 
 from labkernels import formats
 from labkernels.budget.ledger import Ledger, Line
 from labkernels.kernels.spec import Instance
 
 OVERLAY = "stages or States"
+STATE_PADDING = 4  # lab::state_padding
 
 
 def query_line(instance: Instance) -> Line:
@@ -21,10 +22,11 @@ def stage_line(instance: Instance) -> Line:
     """The K and V stages of all warps; in bytes."""
     width = formats.named(instance.dtype).bytes
     tile = instance.tile
+    stages = 2 * tile.stages - 1
     return Line(
         "K and V stages",
-        tile.warps * tile.stages * 2 * tile.keys * instance.head_dim * width,
-        f"{tile.warps} warps x {tile.stages} stages x 2 x {tile.keys} keys"
+        tile.warps * stages * tile.keys * instance.head_dim * width,
+        f"{tile.warps} warps x ({tile.stages} of K + {tile.stages - 1} of V) x {tile.keys} keys"
         f" x {instance.head_dim} x {width} B",
         shares=OVERLAY,
         phase="loop",
@@ -37,8 +39,9 @@ def states_lines(instance: Instance) -> tuple[Line, ...]:
     return (
         Line(
             "States: o",
-            warps * rows * head_dim * 4,
-            f"{warps} warps x {rows} rows x {head_dim} x 4 B",
+            warps * rows * (head_dim + STATE_PADDING) * 4,
+            f"{warps} warps x {rows} rows x ({head_dim} + {STATE_PADDING}) x 4 B",
+            note="padded against bank conflicts",
             shares=OVERLAY,
             phase="merge",
         ),

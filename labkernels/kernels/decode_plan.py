@@ -9,11 +9,11 @@ from labkernels.kernels.spec import Instance
 
 MAX_SPLITS = 65_535  # splits lie along grid y
 MIN_KEYS_PER_SPLIT = 256  # below it a split costs more than the idle SMs
-# Measured on an H200 (data/decode_tensor_cores.csv): two blocks an SM already draw all of the
-# memory's rate, so a small decode is cut into one such wave; a decode of a wave or more is cut into
-# at least four, or its last wave would leave SMs idle.
+# Two blocks an SM draw all of an H200's memory rate: a decode of fewer blocks is cut into one such
+# wave. One of more is cut until its last wave is nearly full, but never into short splits.
 FULL_BLOCKS_PER_SM = 2
-FULL_WAVES = 4
+FULL_WAVE = 0.97
+MIN_KEYS_TO_FILL_WAVES = 1024
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,28 @@ def keys_per_split(*, units: int, max_kv_len: int, slots: int, sm_count: int, st
     block takes at a time; a split is whole steps.
     """
     one_wave = FULL_BLOCKS_PER_SM * sm_count
-    splits = max(1, one_wave // units)
-    if one_wave < units < FULL_WAVES * slots:
-        splits = math.ceil(FULL_WAVES * slots / units)
-    keys = math.ceil(max_kv_len / splits)
-    keys = max(keys, min(MIN_KEYS_PER_SPLIT, max_kv_len), math.ceil(max_kv_len / MAX_SPLITS), 1)
+    if units <= one_wave:
+        splits = one_wave // units
+        least = min(MIN_KEYS_PER_SPLIT, max_kv_len)
+    else:
+        most = max(1, max_kv_len // MIN_KEYS_TO_FILL_WAVES)
+        splits = _fewest_full_waves(units, slots, most)
+        least = 1
+    keys = max(math.ceil(max_kv_len / splits), math.ceil(max_kv_len / MAX_SPLITS), least, 1)
     return math.ceil(keys / step) * step
+
+
+def _fewest_full_waves(units: int, slots: int, most: int) -> int:
+    """The fewest splits, up to `most`, that leave the last wave nearly full, or else the fullest."""
+
+    def fullness(splits: int) -> float:
+        waves = units * splits / slots
+        return waves / math.ceil(waves)
+
+    for splits in range(1, most + 1):
+        if fullness(splits) >= FULL_WAVE:
+            return splits
+    return max(range(1, most + 1), key=fullness)
 
 
 def blocks_per_sm(instance: Instance, smem_bytes: int, gpu: Gpu) -> int:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+MAX_KEYS = 2**30  # of a request: the kernels count keys, and a step beyond the last, in 32 bits
 COPY_BYTES = 16  # a kernel's copies: rows of K, V and Q start at multiples of it
 
 
@@ -38,6 +39,10 @@ class PagedKV:
             raise ValueError(
                 f"len(kv_len) = {len(self.kv_len)}, allowed: {len(self.page_table)},"
                 " the rows of page_table"
+            )
+        if self.max_kv_len > MAX_KEYS:
+            raise ValueError(
+                f"page_table.shape[1] * page_size = {self.max_kv_len}, allowed: 0 to {MAX_KEYS}"
             )
 
     @property
@@ -121,9 +126,12 @@ def _check_pools(k: torch.Tensor, v: torch.Tensor) -> None:
         require_rows(name, tensor)
     if not 1 <= k.shape[1] <= 256:
         raise ValueError(f"page_size = {k.shape[1]}, allowed: 1 to 256")
+    if k.shape[2] == 0:
+        raise ValueError("k.shape[2] = 0 KV heads, allowed: 1 or more")
     require_device("v", v, k.device)
-    for what in ("dtype", "shape"):
-        if getattr(v, what) != getattr(k, what):
-            raise ValueError(f"v.{what} = {getattr(v, what)}, allowed: {getattr(k, what)}, as k")
+    if v.dtype != k.dtype:
+        raise ValueError(f"v.dtype = {v.dtype}, allowed: {k.dtype}, as k")
+    if v.shape != k.shape:
+        raise ValueError(f"v.shape = {tuple(v.shape)}, allowed: {tuple(k.shape)}, as k")
     if v.stride() != k.stride():
         raise ValueError(f"v.stride() = {v.stride()}, allowed: {k.stride()}, as k")

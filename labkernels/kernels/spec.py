@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from labkernels.budget.ledger import Ledger
+from labkernels.hardware import Gpu
 
 EXP2 = ("mufu", "poly3", "poly5")  # "library": whatever torch calls
 DENOMINATORS = ("unrounded", "rounded")
@@ -94,9 +95,10 @@ class Instance:
 class KernelSpec:
     """A kernel's own account: idea, what it supports, tiles, policies, ledgers.
 
-    tiles(head_dim, rows) lists the tile options, the preferred one first. rows(group) gives the
-    query rows of a block. template(instance) names the C++ instance; a Triton or torch kernel has
-    none. smem and registers give an instance's ledgers, in bytes a block and registers a thread.
+    tiles(head_dim, rows, policy) lists the options, the preferred one first; one fits every GPU.
+    rows(group) gives the query rows of a block. template(instance) names the C++ instance; a Triton
+    or torch kernel has none. smem and registers give an instance's ledgers, in bytes a block and
+    registers a thread.
     runner: the module whose prepare(request) makes a step of it; imported when first used.
     """
 
@@ -109,7 +111,7 @@ class KernelSpec:
     min_arch: int
     policies: tuple[NumericPolicy, ...]
     rows: Callable[[int], int]
-    tiles: Callable[[int, int], tuple[DecodeTile, ...]]
+    tiles: Callable[[int, int, NumericPolicy], tuple[DecodeTile, ...]]
     smem: Callable[[Instance], Ledger] | None = None
     registers: Callable[[Instance], Ledger] | None = None
     template: Callable[[Instance], str] | None = None
@@ -150,9 +152,11 @@ class KernelSpec:
         group: int,
         tile: DecodeTile | None = None,
         policy: NumericPolicy | None = None,
+        gpu: Gpu | None = None,
     ) -> Instance:
         """The variant for a problem; tile and policy default to the preferred ones.
 
+        With a GPU, the preferred tile is the first option whose shared memory fits it.
         Raises: ValueError naming what the kernel does not support and what is allowed.
         """
         policy = policy or self.policies[0]
@@ -160,19 +164,34 @@ class KernelSpec:
         if reason:
             raise ValueError(reason)
         rows = self.rows(group)
-        options = self.tiles(head_dim, rows)
-        tile = tile or options[0]
-        if tile not in options:
-            allowed = ", ".join(option.label for option in options)
-            raise ValueError(f"tile = {tile.label}, allowed for {self.name}: {allowed}")
-        return Instance(self.name, dtype, head_dim, rows, tile, policy)
+        options = [
+            Instance(self.name, dtype, head_dim, rows, option, policy)
+            for option in self.tiles(head_dim, rows, policy)
+        ]
+        fitting = [option for option in options if gpu is None or self.fits(option, gpu)]
+        chosen = fitting[0].tile if tile is None and fitting else tile
+        for option in fitting:
+            if option.tile == chosen:
+                return option
+        allowed = ", ".join(option.tile.label for option in fitting)
+        label = "the default" if chosen is None else chosen.label
+        where = "" if gpu is None else f" in {gpu.smem_per_block_max_bytes:,} B of {gpu.name}"
+        raise ValueError(f"tile = {label}, allowed for {self.name}{where}: {allowed}")
 
-    def tile_named(self, label: str, *, head_dim: int, rows: int) -> DecodeTile:
+    def fits(self, instance: Instance, gpu: Gpu) -> bool:
+        """Whether a block's shared memory, as far as the kernel has a ledger of it, fits a GPU."""
+        return self.smem is None or self.smem(instance).total <= gpu.smem_per_block_max_bytes
+
+    def tile_named(
+        self, label: str, *, head_dim: int, rows: int, policy: NumericPolicy | None = None
+    ) -> DecodeTile:
         """The tile option of that label.
 
         Raises: ValueError naming the labels allowed.
         """
-        options = {tile.label: tile for tile in self.tiles(head_dim, rows)}
+        options = {
+            tile.label: tile for tile in self.tiles(head_dim, rows, policy or self.policies[0])
+        }
         if label not in options:
             raise ValueError(f"tile = {label!r}, allowed for {self.name}: {', '.join(options)}")
         return options[label]

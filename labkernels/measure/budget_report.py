@@ -39,7 +39,13 @@ def report(
         raise ValueError(reason)
     rows = spec.rows(group)
     chosen = spec.tile_named(tile, head_dim=head_dim, rows=rows) if tile else None
-    instance = spec.instance(dtype=dtype, head_dim=head_dim, group=group, tile=chosen)
+    instance = spec.instance(
+        dtype=dtype,
+        head_dim=head_dim,
+        group=group,
+        tile=chosen,
+        gpu=None if chosen else chosen_gpu,  # a tile that was asked for is shown, even if 0 fit
+    )
     return text(resources.resources(instance, gpu=chosen_gpu), workload)
 
 

@@ -4,11 +4,15 @@ A peer's plan, allocation and page gathering happen in `prepare`, outside every 
 step only launches kernels, so it can be captured in a CUDA graph as ours can.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import util
 
 FLASHINFER_WORKSPACE_BYTES = 2**29
+# Where in a source an error arose, which says more of this machine than of the error.
+_PLACE = re.compile(r"^.*? at /\S+?:\d+: ")
+_PATH = re.compile(r"(?<![\w.])(?:/[\w.+-]+)+/(?=[\w.+-])")
 
 
 class Refused(Exception):
@@ -214,11 +218,12 @@ PEERS: dict[str, Peer] = {
 
 
 def one_line(error: BaseException) -> str:
-    """Return the last line of an error that says something, at most 200 characters of it."""
+    """Return the last line of an error that says something, without paths, in 200 characters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # FlashInfer closes with its own message; a C++ stack may stand above it.
     telling = [line for line in lines if "nsupported" in line or "rror" in line]
-    return (telling or lines or [type(error).__name__])[-1][:200]
+    line = (telling or lines or [type(error).__name__])[-1]
+    return _PATH.sub("", _PLACE.sub("", line))[-200:]
 
 
 def _missing(module: str, package: str) -> str | None:

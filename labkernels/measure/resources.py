@@ -151,8 +151,8 @@ def all_instances(kernels: Iterable[str] = ()) -> Iterator[Instance]:
         for dtype in spec.dtypes:
             for head_dim in spec.head_dims:
                 for row_count in rows:
-                    for tile in spec.tiles(head_dim, row_count):
-                        policy = spec.policies[0]
+                    policy = spec.policies[0]
+                    for tile in spec.tiles(head_dim, row_count, policy):
                         yield Instance(spec.name, dtype, head_dim, row_count, tile, policy)
 
 

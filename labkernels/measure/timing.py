@@ -163,8 +163,10 @@ def ceilings(*, repeats: int = 20, size_bytes: int = 2**31) -> dict[str, tuple[Q
     source = torch.randn(size_bytes // 4, device="cuda")
     target = torch.empty_like(source)
     total = torch.empty((), device="cuda")
-    copy = capture(lambda: target.copy_(source))
-    reduction = capture(lambda: torch.sum(source, dim=0, out=total))
-    actions = {"copy": copy.replay, "read": reduction.replay}
+    # Not captured: a graph hands a copy to the copy engines, which reach two thirds of the rate.
+    actions = {
+        "copy": lambda: target.copy_(source),
+        "read": lambda: torch.sum(source, dim=0, out=total),
+    }
     times = time_interleaved(actions, repeats=repeats)
     return {"copy": (times["copy"], 2 * size_bytes), "read": (times["read"], size_bytes)}

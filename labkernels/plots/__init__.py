@@ -1,5 +1,24 @@
 """Figures and tables for the book: a DataFrame in, a matplotlib Figure out; nothing is read.
 
-Whoever calls a function shows the figure, or saves it. Every figure of recorded numbers takes
-`origin`, the line that says where and when they were measured.
+Whoever calls a function shows the figure, or saves it. Every figure takes `origin`, the line that
+says where and when its numbers came to be.
 """
+
+from labkernels.plots.errors import distributions, error_cells, error_maps, relative_difference
+from labkernels.plots.picture import readme
+from labkernels.plots.resources import blocks_per_sm
+from labkernels.plots.tables import table
+from labkernels.plots.times import case_times, graph_times, group_and_page
+
+__all__ = [
+    "blocks_per_sm",
+    "case_times",
+    "distributions",
+    "error_cells",
+    "error_maps",
+    "graph_times",
+    "group_and_page",
+    "readme",
+    "relative_difference",
+    "table",
+]

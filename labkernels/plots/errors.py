@@ -5,18 +5,31 @@ import matplotlib.ticker as ticker
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from labkernels.plots import style
 
 _DIFFERENCE = " - "  # in the kernel column of data/decode_accuracy.csv
 
 
-@plt.rc_context(style.HOUSE)
-def error_maps(cells: pd.DataFrame, *, origin: str, label: str, value: str = "rmse") -> Figure:
-    """Draw `value` of every sample (down) and query head (across), one panel a kernel.
+def error_cells(table: np.ndarray, *, kernel: str, tensor_cores: str) -> pd.DataFrame:
+    """Return a table of numerics.metrics as rows of sample and head, named as in the data.
 
-    Shapes: cells has kernel, tensor_cores, sample, head and `value`; all panels share one scale
+    Shapes: table [B, Hq], as from error_table(by="sample_and_head")
+    """
+    sample, head = np.indices(table.shape)
+    columns = {"sample": sample, "head": head} | {name: table[name] for name in table.dtype.names}
+    cells = pd.DataFrame({name: values.ravel() for name, values in columns.items()})
+    return cells.assign(kernel=kernel, tensor_cores=tensor_cores)
+
+
+@plt.rc_context(style.HOUSE)
+def error_maps(cells: pd.DataFrame, *, origin: str, label: str, log: bool = False) -> Figure:
+    """Draw the rmse of every sample (down) and query head (across), one panel a kernel.
+
+    Shapes: cells has kernel, tensor_cores, sample, head and rmse; all panels share one scale
     """
     panels = list(cells.groupby(["kernel", "tensor_cores"], sort=False))
     samples, heads = cells["sample"].nunique(), cells["head"].nunique()
@@ -24,9 +37,9 @@ def error_maps(cells: pd.DataFrame, *, origin: str, label: str, value: str = "rm
     shape = (1, len(panels)) if tall else (len(panels), 1)
     height = 3.9 if tall else 0.7 + len(panels) * (0.6 + 0.11 * samples)
     figure, axes = style.new_figure(*shape, height_inches=height, sharex=True, sharey=True)
-    low, high = cells[value].min(), cells[value].max()
+    scale = colour_scale(cells, log=log)
     for ax, ((kernel, on), frame) in zip(axes, panels, strict=True):
-        picture = map_panel(ax, frame, value, low=low, high=high)
+        picture = map_panel(ax, frame, scale)
         ax.set_title(panel_title(kernel, on), fontsize=9)
     for ax in axes if tall else axes[-1:]:
         ax.set_xlabel("query head")
@@ -39,11 +52,17 @@ def error_maps(cells: pd.DataFrame, *, origin: str, label: str, value: str = "rm
     return figure
 
 
-def map_panel(axes: Axes, cells: pd.DataFrame, value: str, *, low: float, high: float):
+def colour_scale(cells: pd.DataFrame, *, log: bool = False) -> Normalize:
+    """Return the scale of rmse that the panels of one figure share."""
+    low, high = cells.rmse.min(), cells.rmse.max()
+    return LogNorm(low, high) if log else Normalize(low, high)
+
+
+def map_panel(axes: Axes, cells: pd.DataFrame, scale: Normalize) -> AxesImage:
     """Draw one kernel's map and return the picture, for a colour bar."""
-    grid = cells.pivot(index="sample", columns="head", values=value)
+    grid = cells.pivot(index="sample", columns="head", values="rmse")
     picture = axes.imshow(
-        grid, cmap=style.ERROR_MAP, vmin=low, vmax=high, aspect="auto", interpolation="nearest"
+        grid, cmap=style.ERROR_MAP, norm=scale, aspect="auto", interpolation="nearest"
     )
     axes.grid(visible=False)
     axes.xaxis.set_major_locator(ticker.MaxNLocator(5, integer=True))
@@ -109,9 +128,10 @@ def relative_difference(elements: pd.DataFrame, *, ulp: pd.DataFrame, origin: st
     below.annotate(
         f"   the maximum, {relative[worst]:.3g}", place, va="center", color="#2d343d", fontsize=8.5
     )
-    below.axhline(1, color=style.CEILING, lw=1.2)
+    below.axhline(1, color=style.CEILING, lw=1.2, label="as large as o itself")
     above.set(xscale="log", yscale="log", ylabel="|on − off|")
     below.set(xscale="log", yscale="log", ylabel="|on − off| / |o|", xlabel="|o| in float64")
-    above.legend(loc="upper left")
+    for axes in (above, below):
+        axes.legend(loc="upper left" if axes is above else "upper right")
     style.say_origin(figure, origin)
     return figure

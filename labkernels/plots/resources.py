@@ -27,8 +27,8 @@ def blocks_per_sm(rows: pd.DataFrame, *, origin: str) -> Figure:
         x, y = kernels.index(row.kernel), gpus.index(row.gpu)
         colour = LIMIT_COLOURS[row.limit]
         axes.barh(y, 0.96, left=x - 0.48, height=0.9, color=colour)
-        axes.text(x, y, f"{row.blocks}", ha="center", va="center", weight="bold")
-        axes.text(x + 0.42, y, f"{row.warps} warps", ha="right", va="center", fontsize=7.5)
+        axes.text(x - 0.2, y, f"{row.blocks}", ha="center", va="center", weight="bold")
+        axes.text(x + 0.36, y, f"{row.warps} warps", ha="right", va="center", fontsize=8)
     axes.set_xticks(range(len(kernels)), [style.name(kernel) for kernel in kernels])
     axes.set_yticks(range(len(gpus)), gpus)
     axes.set(xlim=(-0.5, len(kernels) - 0.5), ylim=(len(gpus) - 0.5, -0.5))
@@ -37,6 +37,6 @@ def blocks_per_sm(rows: pd.DataFrame, *, origin: str) -> Figure:
     axes.spines[:].set_visible(False)
     used = [limit for limit in LIMIT_COLOURS if limit in set(rows.limit)]
     handles = [Patch(color=LIMIT_COLOURS[limit], label=f"limited by {limit}") for limit in used]
-    figure.legend(handles=handles, loc="outside lower left", ncols=len(used))
+    figure.legend(handles=handles, loc="outside upper left", ncols=len(used))
     style.say_origin(figure, origin)
     return figure

@@ -28,7 +28,7 @@ NAMES = {
 CEILING = "#56606d"
 RULE = "#d5dae1"
 ERROR_MAP = "cividis"
-WIDTH_INCHES = 5.6  # text of 10 points stays readable when a phone shrinks it to 360 pixels
+WIDTH_INCHES = 5.3  # text of 10 points stays readable when a phone shrinks it to 360 pixels
 
 # A drawing function runs under it: @plt.rc_context(style.HOUSE).
 HOUSE = {

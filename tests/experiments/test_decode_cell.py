@@ -171,7 +171,7 @@ def test_a_run_writes_both_files_and_names_failures(tiny_experiment, tmp_path):
     assert outcome.rows == len(rows) + len(maps)
     assert [line.split(" on ")[0] for line in outcome.failures] == ["wrong"] * 2
     timed = store.select(rows, {"metric": "time_graph", "statistic": "median"})
-    assert {row["kernel"] for row in timed} == {"copy", "decode_fma", "decode_mma"}
+    assert {row["kernel"] for row in timed} == {"decode_fma", "decode_mma"}
     assert {row["metric"] for row in rows} >= {"failed", "refused", "difference", "bandwidth"}
     assert {row["kernel"] for row in maps} == {
         "decode_fma",
@@ -198,6 +198,8 @@ def test_measurements_grow_and_the_map_is_the_newest(tiny_experiment, tmp_path):
 def test_a_quick_run_stays_out_of_the_committed_data(tiny_experiment):
     with pytest.raises(ValueError, match="--quick with --out"):
         decode_tensor_cores.run(Options(quick=True, commit="abc1234"))
+    with pytest.raises(ValueError, match="repeats is 1; allowed: 2 or more"):
+        decode_tensor_cores.run(Options(repeats=1, commit="abc1234"))
 
 
 def test_our_kernels_and_all_peers_take_part():

@@ -1,7 +1,8 @@
 """Random paged caches in which everything that no request owns is NaN, and poisoned outputs."""
 
+import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -23,15 +24,32 @@ GUARD_ROWS = 2
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A decode problem. `storage` holds the whole buffers that q, K and V are views of."""
+    """A decode problem. `storage` holds the whole buffers that q, K and V are views of.
+
+    `known` keeps what the tests have worked out about it: cases are shared, and never changed.
+    """
 
     q: torch.Tensor
     cache: PagedKV
     scale: float
     storage: tuple[torch.Tensor, ...]
+    known: dict = field(default_factory=dict)
+
+    def changed(self, **fields) -> "Case":
+        """Return the case with other fields, about which nothing is known."""
+        return replace(self, known={}, **fields)
 
     def arrays(self) -> tuple[np.ndarray, ...]:
         """Return q, K, V, page table and lengths for NumPy; formats of 16 bits as float64."""
+        return self.once("arrays", self._arrays)
+
+    def once(self, name, compute):
+        """Return what `compute` gives, computed when it is first asked for."""
+        if name not in self.known:
+            self.known[name] = compute()
+        return self.known[name]
+
+    def _arrays(self):
         cache = self.cache
         wide = (x.double().cpu().numpy() for x in (self.q, cache.k, cache.v))
         return (*wide, cache.page_table.cpu().numpy(), cache.kv_len.cpu().numpy())
@@ -51,6 +69,7 @@ class Outputs:
             assert edges.isnan().all(), "something was written beside the outputs"
 
 
+@functools.lru_cache(maxsize=16)
 def decode_case(
     kv_lens,
     *,

@@ -1,5 +1,6 @@
 """What every decode kernel must keep; the same checks serve the CPU build and the GPU."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,6 +59,7 @@ def run_checked(case: Case, kernel: str, *, sharp: bool = True, arch: str = "sm_
     policy = options.get("policy") or spec.policies[0]
     before = [bits(x).clone() for x in case.storage]
     outputs = poisoned(case, dtype=None if policy.out == "input" else policy.out)
+    options.setdefault("scale", case.scale)
     result = ops.decode(
         case.q, case.cache, kernel=kernel, out=outputs.out, lse2=outputs.lse2, **options
     )
@@ -73,32 +75,30 @@ def run_checked(case: Case, kernel: str, *, sharp: bool = True, arch: str = "sm_
 
 def check(case: Case, out, lse2, way: Way, *, splits: int, sharp: bool = True) -> None:
     """Hold an output against float64: empty rows, the bounds and, if sharp, the error model."""
-    arrays, found = case.arrays(), out.double().cpu().numpy()
-    found_lse2 = lse2.double().cpu().numpy()
-    truth, truth_lse2 = oracle.decode_float64(*arrays, scale=case.scale)
-    empty = arrays[-1] == 0
+    found, found_lse2 = (x.double().cpu().numpy() for x in (out, lse2))
+    truth, truth_lse2 = case.once(
+        "truth", lambda: oracle.decode_float64(*case.arrays(), scale=case.scale)
+    )
+    empty = case.arrays()[-1] == 0
     assert not found[empty].any(), "a row without keys is not zero"
     assert (found_lse2[empty] == -np.inf).all(), "the lse2 of a row without keys is not -inf"
     assert np.isfinite(found).all(), "NaN or infinity in out"
-    common = {
-        "scale": case.scale,
-        "p_format": way.p_format,
-        "splits": splits,
-        "tensor_cores": way.tensor_cores,
-        "exp2": way.exp2,
-        "denominator": way.denominator,
-        "arch": way.arch,
-    }
-    bound = bounds.decode_bound(*arrays, out_format=way.out_format, **common)
+    bound, lse2_bound = case.once((way, splits), lambda: bounds_of(case, way, splits))
     error = metrics.difference(found, truth)
     assert_within(error, bound, "out")
-    assert_within(
-        metrics.difference(found_lse2, truth_lse2),
-        bounds.decode_lse2_bound(*arrays, **common),
-        "lse2",
-    )
+    assert_within(metrics.difference(found_lse2, truth_lse2), lse2_bound, "lse2")
     if sharp:
         check_sigma(case, error, way)
+
+
+def bounds_of(case: Case, way: Way, splits: int):
+    """The largest errors that rounding can cause, of out and of lse2."""
+    common = dataclasses.asdict(way) | {"scale": case.scale, "splits": splits}
+    out_format = common.pop("out_format")
+    return (
+        bounds.decode_bound(*case.arrays(), out_format=out_format, **common),
+        bounds.decode_lse2_bound(*case.arrays(), **common),
+    )
 
 
 def assert_within(error, bound, what: str) -> None:
@@ -115,16 +115,8 @@ def check_sigma(case: Case, error, way: Way) -> None:
     A row of one key is exact. Each error counts in units of its own sigma, so that a request of
     15 keys, whose outputs are large, does not hide one of 1000.
     """
-    arrays = case.arrays()
-    sigma = error_model.decode_sigma(
-        *arrays,
-        scale=case.scale,
-        p_format=way.p_format,
-        out_format=way.out_format,
-        exp2=way.exp2,
-        denominator=way.denominator,
-    )
-    many = arrays[-1] > 1
+    sigma = case.once(way, lambda: sigma_of(case, way))
+    many = case.arrays()[-1] > 1
     if not many.any():
         return
     in_sigmas = error[many] / sigma[many]
@@ -135,3 +127,10 @@ def check_sigma(case: Case, error, way: Way) -> None:
     assert rms <= allowed, f"RMSE is {rms:.3f} sigma, allowed: {allowed:.3f}"
     farthest = np.max(np.abs(in_sigmas))
     assert farthest <= model * FARTHEST, f"an error lies {farthest:.1f} sigma out"
+
+
+def sigma_of(case: Case, way: Way):
+    """The standard deviation to expect of each element of out."""
+    rounding = dataclasses.asdict(way)
+    del rounding["tensor_cores"], rounding["arch"]
+    return error_model.decode_sigma(*case.arrays(), scale=case.scale, **rounding)

@@ -11,9 +11,13 @@ pytestmark = pytest.mark.gpu
 
 
 def test_ceilings_are_those_of_a_gpu():
-    for times, moved_bytes in timing.ceilings(repeats=5, size_bytes=2**28).values():
+    rates = {}
+    for name, (times, moved_bytes) in timing.ceilings(repeats=5).items():
         assert times.q25_s <= times.median_s <= times.q75_s
-        assert moved_bytes / times.median_s > 1e11
+        rates[name] = moved_bytes / times.median_s
+    assert rates["copy"] > 1e11
+    # Both are bound by the same memory: a copy engine, or a cache, would set them apart.
+    assert 0.8 < rates["copy"] / rates["read"] < 1.25
 
 
 def test_the_scrub_makes_a_small_read_come_from_memory():

@@ -73,5 +73,10 @@ def test_every_peer_says_whether_it_can_run():
 def test_a_long_error_becomes_one_telling_line():
     error = RuntimeError("Error in kernel\n  frame 1\nUnsupported group_size: 16\n")
     assert peers.one_line(error) == "Unsupported group_size: 16"
+    placed = RuntimeError("Error in function 'f' at /a/b/batch_decode.cu:70: Unsupported size: 5")
+    assert peers.one_line(placed) == "Unsupported size: 5"
+    assert peers.one_line(OSError("cannot open /usr/lib/x/libcuda.so.1")) == (
+        "cannot open libcuda.so.1"
+    )
     assert peers.one_line(RuntimeError("")) == "RuntimeError"
     assert len(peers.one_line(RuntimeError("x" * 999))) == 200

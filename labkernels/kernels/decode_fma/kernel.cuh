@@ -31,7 +31,7 @@ struct Tile {
 
 template <class C> struct Smem {
   struct Loop {
-    typename C::Pipeline::Stage stages[C::warps][C::stages];
+    typename C::Pipeline::Buffers stages[C::warps];
     alignas(16) float p[C::warps][C::keys][C::rows];
   };
   union {
@@ -105,7 +105,7 @@ template <int N, int L> LAB_DEVICE float reduce(float (&v)[N]) {
 // S = Q K^T: s[r] is this lane's finished score of reduction r.
 template <class C>
 LAB_DEVICE void scores(float (&s)[C::reductions], const Query<C>& q,
-                       typename C::Pipeline::Stage& stage) {
+                       typename C::T (&tile)[C::keys][C::head_dim]) {
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int r = 0; r < C::reductions; ++r) {
@@ -114,7 +114,7 @@ LAB_DEVICE void scores(float (&s)[C::reductions], const Query<C>& q,
     for (int i = 0; i < C::rounds_per_reduction; ++i) {
       const int key = (r * C::rounds_per_reduction + i) * C::keys_at_once + lane / C::lanes;
       float k[chunk_elements];
-      unpack<typename C::T>(k, load_chunk(stage.k, key, lane % C::lanes));
+      unpack<typename C::T>(k, load_chunk(tile, key, lane % C::lanes));
 #pragma unroll
       for (int row = 0; row < C::rows; ++row) {
         float& d = dot[i * C::rows + row];
@@ -164,13 +164,13 @@ LAB_DEVICE void update(State<C>& state, float (&s)[C::reductions], float (&p)[C:
 // [lab: accumulate]
 template <class C>
 LAB_DEVICE void accumulate(State<C>& state, const float (&p)[C::keys][C::rows],
-                           typename C::Pipeline::Stage& stage) {
+                           typename C::T (&tile)[C::keys][C::head_dim]) {
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int i = 0; i < C::rounds; ++i) {
     const int key = i * C::keys_at_once + lane / C::lanes;
     float v[chunk_elements];
-    unpack<typename C::T>(v, load_chunk(stage.v, key, lane % C::lanes));
+    unpack<typename C::T>(v, load_chunk(tile, key, lane % C::lanes));
 #pragma unroll
     for (int row = 0; row < C::rows; ++row)
 #pragma unroll
@@ -194,11 +194,16 @@ template <class C> LAB_DEVICE void store_state(Smem<C>& smem, State<C>& state) {
 #pragma unroll
   for (int row = 0; row < C::rows; ++row)
 #pragma unroll
-    for (int c = 0; c < chunk_elements; ++c) {
-      float o = state.o[row][c];
+    for (int half = 0; half < 2; ++half) {
+      f32x4 o;
 #pragma unroll
-      for (int mask = 16; mask >= C::lanes; mask /= 2) o = o + shfl_xor(o, mask);
-      if (lane < C::lanes) smem.states.o[warp][row][lane * chunk_elements + c] = o;
+      for (int c = 0; c < 4; ++c) {
+        o.v[c] = state.o[row][half * 4 + c];
+#pragma unroll
+        for (int mask = 16; mask >= C::lanes; mask /= 2) o.v[c] = o.v[c] + shfl_xor(o.v[c], mask);
+      }
+      float* channels = smem.states.o[warp][row] + lane * chunk_elements + half * 4;
+      if (lane < C::lanes) *reinterpret_cast<f32x4*>(channels) = o;
     }
 }
 
@@ -227,14 +232,14 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p
     pipeline.prefetch();
     float s[C::reductions];
     pipeline.wait_k();
-    scores<C>(s, q, pipeline.stage());
+    scores<C>(s, q, pipeline.k());
     if (pipeline.ragged())
 #pragma unroll
       for (int r = 0; r < C::reductions; ++r)
         if (pipeline.key + own_key<C>(r) >= work.end_key) s[r] = minus_infinity();
     update<C, P>(state, s, smem.loop.p[warp], p.scale_log2);
     pipeline.wait_v();
-    accumulate<C>(state, smem.loop.p[warp], pipeline.stage());
+    accumulate<C>(state, smem.loop.p[warp], pipeline.v());
   }
   pipeline.finish();
   store_state<C>(smem, state);

@@ -4,7 +4,14 @@ from pathlib import Path
 
 from labkernels.budget.ledger import Ledger, Line
 from labkernels.kernels import decode_ledger
-from labkernels.kernels.spec import CUDA_CORES, DecodeTile, Instance, KernelSpec, policies
+from labkernels.kernels.spec import (
+    CUDA_CORES,
+    DecodeTile,
+    Instance,
+    KernelSpec,
+    NumericPolicy,
+    policies,
+)
 
 MAX_ROWS = 8  # q and o take 8 registers a row each: more rows do not fit beside the reduction
 CHUNK = 8  # channels of a lane: one 16-byte copy
@@ -15,13 +22,16 @@ def rows(group: int) -> int:
     return min(MAX_ROWS, 1 << (group - 1).bit_length())
 
 
-def tiles(head_dim: int, rows: int) -> tuple[DecodeTile, ...]:
-    """Tile options that fit the registers and 227 KiB of shared memory."""
+def tiles(head_dim: int, rows: int, policy: NumericPolicy) -> tuple[DecodeTile, ...]:
+    """Tile options that fit the registers; at each head_dim one fits 99 KiB of shared memory."""
+    del policy  # all alike
     wide = rows == MAX_ROWS
     return {
         64: (DecodeTile(4, 16, 3, 2 if wide else 3), DecodeTile(4, 16, 2, 2 if wide else 4)),
-        128: (DecodeTile(4, 16, 2, 2 if wide else 3), DecodeTile(4, 16, 3, 2)),
-        256: (DecodeTile(4, 16, 2, 1), DecodeTile(2, 16, 3, 2)),
+        128: (DecodeTile(4, 16, 3, 2), DecodeTile(4, 16, 2, 2))
+        if wide
+        else (DecodeTile(4, 16, 2, 3), DecodeTile(4, 16, 3, 2)),
+        256: (DecodeTile(4, 16, 2, 2), DecodeTile(2, 16, 3, 2)),
     }[head_dim]
 
 

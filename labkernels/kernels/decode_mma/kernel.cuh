@@ -24,7 +24,7 @@ template <class T_, int HeadDim, int Warps, int Keys, int Stages, int BlocksPerS
 template <class C> struct Smem {
   alignas(16) typename C::T q[C::rows][C::head_dim];
   union {
-    typename C::Pipeline::Stage stages[C::warps][C::stages];
+    typename C::Pipeline::Buffers stages[C::warps];
     WarpStates<C::warps, C::rows, C::head_dim> states;
   };
 };
@@ -45,7 +45,7 @@ template <class C> LAB_DEVICE void load_q_fragment(u32 (&a)[4], Smem<C>& smem, i
 // S = Q K^T for the keys of one stage; s[j] is the 16 x 8 accumulator of key octet j.
 template <class C>
 LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem,
-                       typename C::Pipeline::Stage& stage) {
+                       typename C::T (&tile)[C::keys][C::head_dim]) {
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int j = 0; j < C::keys / 8; ++j)
@@ -59,7 +59,7 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem,
     for (int b = 0; b < C::key_steps; ++b) {     // (keys 0-7, 8-15) x (channels 0-7, 8-15)
       u32 k[4];
       const int row = b * 16 + (lane & 7) + (lane >> 4) * 8;
-      ldmatrix_x4(k, chunk<C::head_dim>(stage.k, row, d * 2 + ((lane >> 3) & 1)));
+      ldmatrix_x4(k, chunk<C::head_dim>(tile, row, d * 2 + ((lane >> 3) & 1)));
       mma_m16n8k16<typename C::T>(s[2 * b], q[held], k[0], k[1]);
       mma_m16n8k16<typename C::T>(s[2 * b + 1], q[held], k[2], k[3]);
     }
@@ -113,7 +113,7 @@ LAB_DEVICE void update(State<C>& state, Scores<C>& s, float scale_log2) {
 // [lab: accumulate]
 // O += P V. P's accumulator registers, packed to 16 bits, are already the A fragment of the mma.
 template <class C>
-LAB_DEVICE void accumulate(State<C>& state, const Scores<C>& s, typename C::Pipeline::Stage& stage) {
+LAB_DEVICE void accumulate(State<C>& state, const Scores<C>& s, typename C::T (&tile)[C::keys][C::head_dim]) {
   using T = typename C::T;
   const int lane = thread_x() & 31;
 #pragma unroll
@@ -124,7 +124,7 @@ LAB_DEVICE void accumulate(State<C>& state, const Scores<C>& s, typename C::Pipe
 #pragma unroll
     for (int n = 0; n < C::dim_steps; ++n) {
       u32 v[4];
-      ldmatrix_x4_trans(v, chunk<C::head_dim>(stage.v, b * 16 + (lane & 15), n * 2 + (lane >> 4)));
+      ldmatrix_x4_trans(v, chunk<C::head_dim>(tile, b * 16 + (lane & 15), n * 2 + (lane >> 4)));
       mma_m16n8k16<T>(state.o[2 * n], p, v[0], v[1]);
       mma_m16n8k16<T>(state.o[2 * n + 1], p, v[2], v[3]);
     }
@@ -182,11 +182,11 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p
     pipeline.prefetch();
     Scores<C> s;
     pipeline.wait_k();
-    scores<C>(s, q, smem, pipeline.stage());
+    scores<C>(s, q, smem, pipeline.k());
     if (pipeline.ragged()) mask<C>(s, pipeline.key, work.end_key);
     update<C, P>(state, s, p.scale_log2);
     pipeline.wait_v();
-    accumulate<C>(state, s, pipeline.stage());
+    accumulate<C>(state, s, pipeline.v());
   }
   pipeline.finish();
   store_state<C>(smem, state);

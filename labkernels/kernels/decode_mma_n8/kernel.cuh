@@ -16,6 +16,8 @@ struct Tile {
   static constexpr int query_tiles = QueryTiles; // of 8 queries
   static constexpr int rows = 8 * QueryTiles, threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int dim_steps = HeadDim / 16, key_steps = Keys / 16;
+  // Q of 16 queries by 256 channels and the accumulator do not fit in the registers together.
+  static constexpr bool q_in_registers = QueryTiles * HeadDim <= 256;
   using Pipeline = WarpPipeline<T, HeadDim, Keys, Warps, Stages>;
   static_assert(HeadDim % 64 == 0 && Keys % 16 == 0, "ldmatrix moves 16 keys by 16 channels");
 };
@@ -23,7 +25,7 @@ struct Tile {
 template <class C> struct Smem {
   alignas(16) typename C::T q[C::rows][C::head_dim];
   union {
-    typename C::Pipeline::Stage stages[C::warps][C::stages];
+    typename C::Pipeline::Buffers stages[C::warps];
     WarpStates<C::warps, C::rows, C::head_dim> states;
   };
 };
@@ -34,26 +36,26 @@ template <class C> struct State {
   float o[C::query_tiles][C::dim_steps][4];
 };
 template <class C> using Scores = float[C::query_tiles][C::key_steps][4];
-template <class C> using QueryFragments = u32[C::query_tiles][C::dim_steps][2];
+template <class C>
+using QueryFragments = u32[C::query_tiles][C::q_in_registers ? C::dim_steps : 2][2];
 
-// Q^T as B fragments: one ldmatrix brings 32 channels of 8 queries.
-template <class C> LAB_DEVICE void load_q_fragments(QueryFragments<C>& q, Smem<C>& smem) {
-  const int lane = thread_x() & 31;
+// Q^T as B fragments of steps d and d + 1: one ldmatrix brings 32 channels of 8 queries.
+template <class C> LAB_DEVICE void load_q_fragments(QueryFragments<C>& q, Smem<C>& smem, int d) {
+  const int lane = thread_x() & 31, held = C::q_in_registers ? d : 0;
 #pragma unroll
-  for (int n = 0; n < C::query_tiles; ++n)
-#pragma unroll
-    for (int d = 0; d < C::dim_steps; d += 2) {
-      u32 r[4];
-      ldmatrix_x4(r, chunk<C::head_dim>(smem.q, n * 8 + (lane & 7), d * 2 + (lane >> 3)));
-      q[n][d][0] = r[0]; q[n][d][1] = r[1];
-      q[n][d + 1][0] = r[2]; q[n][d + 1][1] = r[3];
-    }
+  for (int n = 0; n < C::query_tiles; ++n) {
+    u32 r[4];
+    ldmatrix_x4(r, chunk<C::head_dim>(smem.q, n * 8 + (lane & 7), d * 2 + (lane >> 3)));
+    q[n][held][0] = r[0]; q[n][held][1] = r[1];
+    q[n][held + 1][0] = r[2]; q[n][held + 1][1] = r[3];
+  }
 }
 
 // [lab: scores]
 // S^T = K Q^T: the 16 keys of step b are the rows of the tile, 8 queries its columns.
 template <class C>
-LAB_DEVICE void scores(Scores<C>& s, const QueryFragments<C>& q, typename C::Pipeline::Stage& stage) {
+LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem,
+                       typename C::T (&tile)[C::keys][C::head_dim]) {
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int n = 0; n < C::query_tiles; ++n)
@@ -62,15 +64,18 @@ LAB_DEVICE void scores(Scores<C>& s, const QueryFragments<C>& q, typename C::Pip
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[n][b][i] = 0.f;
 #pragma unroll
-  for (int d = 0; d < C::dim_steps; ++d)
+  for (int d = 0; d < C::dim_steps; ++d) {
+    const int held = C::q_in_registers ? d : d % 2;
+    if (!C::q_in_registers && held == 0) load_q_fragments<C>(q, smem, d);
 #pragma unroll
     for (int b = 0; b < C::key_steps; ++b) {
       u32 k[4];
-      ldmatrix_x4(k, chunk<C::head_dim>(stage.k, b * 16 + (lane & 15), d * 2 + (lane >> 4)));
+      ldmatrix_x4(k, chunk<C::head_dim>(tile, b * 16 + (lane & 15), d * 2 + (lane >> 4)));
 #pragma unroll
       for (int n = 0; n < C::query_tiles; ++n)
-        mma_m16n8k16<typename C::T>(s[n][b], k, q[n][d][0], q[n][d][1]);
+        mma_m16n8k16<typename C::T>(s[n][b], k, q[n][held][0], q[n][held][1]);
     }
+  }
 }
 // [/lab: scores]
 
@@ -125,7 +130,7 @@ LAB_DEVICE void update(State<C>& state, Scores<C>& s, float scale_log2, int n) {
 // O^T += V^T P^T. The accumulator of S^T has its keys on g; the B fragment of P^T wants them on t:
 // movmatrix turns each 8x8 of packed P around.
 template <class C>
-LAB_DEVICE void accumulate(State<C>& state, const Scores<C>& s, typename C::Pipeline::Stage& stage) {
+LAB_DEVICE void accumulate(State<C>& state, const Scores<C>& s, typename C::T (&tile)[C::keys][C::head_dim]) {
   using T = typename C::T;
   const int lane = thread_x() & 31;
 #pragma unroll
@@ -140,7 +145,7 @@ LAB_DEVICE void accumulate(State<C>& state, const Scores<C>& s, typename C::Pipe
     for (int d = 0; d < C::dim_steps; ++d) {     // (channels 0-7, 8-15) x (keys 0-7, 8-15)
       u32 v[4];
       const int row = b * 16 + (lane & 7) + (lane >> 4) * 8;
-      ldmatrix_x4_trans(v, chunk<C::head_dim>(stage.v, row, d * 2 + ((lane >> 3) & 1)));
+      ldmatrix_x4_trans(v, chunk<C::head_dim>(tile, row, d * 2 + ((lane >> 3) & 1)));
 #pragma unroll
       for (int n = 0; n < C::query_tiles; ++n) mma_m16n8k16<T>(state.o[n][d], v, p[n][0], p[n][1]);
     }
@@ -185,7 +190,9 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p
   pipeline.wait_earlier_copies();
   sync_block();                                  // Q is loaded by all threads, for all warps
   QueryFragments<C> q;
-  load_q_fragments<C>(q, smem);
+  if constexpr (C::q_in_registers)
+#pragma unroll
+    for (int d = 0; d < C::dim_steps; d += 2) load_q_fragments<C>(q, smem, d);
 
   State<C> state;
 #pragma unroll
@@ -202,12 +209,12 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p
     pipeline.prefetch();
     Scores<C> s;
     pipeline.wait_k();
-    scores<C>(s, q, pipeline.stage());
+    scores<C>(s, q, smem, pipeline.k());
     if (pipeline.ragged()) mask<C>(s, pipeline.key, work.end_key);
 #pragma unroll
     for (int n = 0; n < C::query_tiles; ++n) update<C, P>(state, s, p.scale_log2, n);
     pipeline.wait_v();
-    accumulate<C>(state, s, pipeline.stage());
+    accumulate<C>(state, s, pipeline.v());
   }
   pipeline.finish();
   store_state<C>(smem, state);

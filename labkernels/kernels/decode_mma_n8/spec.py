@@ -11,6 +11,7 @@ from labkernels.kernels.spec import (
     DecodeTile,
     Instance,
     KernelSpec,
+    NumericPolicy,
     policies,
 )
 
@@ -20,13 +21,13 @@ def rows(group: int) -> int:
     return 8 if group <= 8 else 16
 
 
-def tiles(head_dim: int, rows: int) -> tuple[DecodeTile, ...]:
-    """Tile options that fit the registers and 227 KiB of shared memory."""
-    del rows
+def tiles(head_dim: int, rows: int, policy: NumericPolicy) -> tuple[DecodeTile, ...]:
+    """Tile options that fit the registers; at each head_dim one fits 99 KiB of shared memory."""
+    del rows, policy  # all alike
     return {
         64: (DecodeTile(4, 16, 3, 4), DecodeTile(4, 16, 2, 4)),
         128: (DecodeTile(4, 16, 2, 3), DecodeTile(4, 16, 3, 2)),
-        256: (DecodeTile(4, 16, 2, 1), DecodeTile(2, 16, 3, 2)),
+        256: (DecodeTile(4, 16, 2, 2), DecodeTile(2, 16, 3, 2), DecodeTile(2, 16, 2, 3)),
     }[head_dim]
 
 
@@ -43,9 +44,10 @@ def smem(instance: Instance) -> Ledger:
 def registers(instance: Instance) -> Ledger:
     """Fragments and addresses of a thread, in registers."""
     head_dim, keys, n = instance.head_dim, instance.tile.keys, instance.rows
+    held = head_dim if n * head_dim <= 8 * 256 else 32
     return decode_ledger.register_ledger(
         instance,
-        Line("Q fragments", fragment_registers(head_dim, n, bits=16), f"{head_dim} x {n}, 16 bits"),
+        Line("Q fragments", fragment_registers(held, n, bits=16), f"{held} x {n} of 16 bits"),
         Line(
             "O accumulator",
             fragment_registers(head_dim, n),

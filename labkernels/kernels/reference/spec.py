@@ -1,4 +1,4 @@
-"""reference: what torch computes, in float64 as the truth and in 16 bits as the everyday baseline."""
+"""reference: what torch computes, float64 as the truth and 16 bits as the everyday baseline."""
 
 from pathlib import Path
 
@@ -18,6 +18,6 @@ SPEC = KernelSpec(
     min_arch=0,
     policies=(FLOAT64, EAGER),
     rows=lambda group: group,
-    tiles=lambda head_dim, rows: (WHOLE,),
+    tiles=lambda head_dim, rows, policy: (WHOLE,),
     runner="labkernels.kernels.reference.run",
 )

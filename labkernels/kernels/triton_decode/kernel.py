@@ -46,7 +46,8 @@ def decode(
     # [ROWS, D] in the input's format
     p_q = q + i_batch * q_stride_batch + head[:, None].to(tl.int64) * q_stride_head + o_dim[None, :]
     b_q = tl.load(p_q, mask=m_row[:, None], other=0.0)
-    # a 16-bit product only tensor cores take; the interpreter's bf16 arithmetic is wrong
+    # off: fp32 operands with "ieee", which no tensor core takes; a product written as a broadcast
+    # and a sum would come back as a TF32 one. The interpreter's bf16 arithmetic is wrong.
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
     if WIDE:
         b_q = b_q.to(tl.float32)
@@ -73,10 +74,7 @@ def decode(
         if WIDE:
             b_k, b_v = b_k.to(tl.float32), b_v.to(tl.float32)
         # [ROWS, KEYS] fp32
-        if TENSOR_CORES:
-            b_s = tl.dot(b_q, tl.trans(b_k))
-        else:
-            b_s = tl.sum(b_q[:, None, :] * b_k[None, :, :], axis=2)
+        b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
         b_s = tl.where(m_key[None, :], b_s * scale_log2, float("-inf"))
         b_m_new = tl.maximum(b_m, tl.max(b_s, axis=1))
         shift = tl.where(b_m_new == float("-inf"), 0.0, b_m_new)
@@ -84,10 +82,8 @@ def decode(
         rescale = tl.exp2(b_m - shift)
         b_l = b_l * rescale + tl.sum(b_p, axis=1)
         b_m = b_m_new
-        if TENSOR_CORES:
-            b_o = tl.dot(b_p.to(b_v.dtype), b_v, acc=b_o * rescale[:, None])
-        else:
-            b_o = b_o * rescale[:, None] + tl.sum(b_p[:, :, None] * b_v[None, :, :], axis=1)
+        b_p = b_p.to(b_v.dtype)
+        b_o = tl.dot(b_p, b_v, acc=b_o * rescale[:, None], input_precision="ieee")
 
     row = i_batch * q_heads + head
     if SPLIT:
@@ -124,7 +120,7 @@ def merge_splits(
     row = i_batch * q_heads + i_head
     live = tl.cdiv(tl.load(kv_len + i_batch), keys_per_split)
     m = float("-inf")
-    l = 0.0  # noqa: E741 - the field's name
+    l = 0.0
     # [D] fp32
     b_o = tl.zeros([D], tl.float32)
     for s in range(0, live):
@@ -133,7 +129,7 @@ def merge_splits(
         m_new = tl.maximum(m, m_split)
         shift = tl.where(m_new == float("-inf"), 0.0, m_new)
         old, new = tl.exp2(m - shift), tl.exp2(m_split - shift)
-        l = l * old + tl.load(partial_l + slot) * new  # noqa: E741
+        l = l * old + tl.load(partial_l + slot) * new
         b_o = b_o * old + tl.load(partial_o + slot * D + o_dim) * new
         m = m_new
     empty = l == 0.0

@@ -16,7 +16,6 @@ from labkernels.kernels.decode_step import (
     partial_states,
 )
 
-CUDA_CORE_KEYS = 16  # the FMA path's product [rows, keys, D] has to fit the registers
 PROGRAMS_PER_SM = 2  # what the tiles' registers and stages leave; only the cut depends on it
 
 
@@ -60,7 +59,8 @@ def _kernel(*, interpret: bool):
         raise RuntimeError("triton_decode needs triton, which is not installed") from error
     if interpret and not triton.knobs.runtime.interpret:
         raise RuntimeError(
-            "triton_decode on a CPU needs Triton's interpreter: start Python with TRITON_INTERPRET=1"
+            "triton_decode on a CPU needs Triton's interpreter:"
+            " start Python with TRITON_INTERPRET=1"
         )
     return importlib.import_module("labkernels.kernels.triton_decode.kernel")
 
@@ -110,12 +110,11 @@ def _arguments(
 
 def _constants(request: DecodeRequest, splits: int) -> dict[str, object]:
     instance = request.instance
-    tensor_cores = request.spec.uses_tensor_cores(instance.policy)
     constants = {
         "D": instance.head_dim,
-        "ROWS": instance.rows if tensor_cores else 1 << (request.group - 1).bit_length(),
-        "KEYS": instance.tile.keys if tensor_cores else CUDA_CORE_KEYS,
-        "TENSOR_CORES": tensor_cores,
+        "ROWS": instance.rows,
+        "KEYS": instance.tile.keys,
+        "TENSOR_CORES": request.spec.uses_tensor_cores(instance.policy),
         "UPCAST": not request.on_gpu and instance.dtype == "bf16",
         "SPLIT": splits > 1,
     }

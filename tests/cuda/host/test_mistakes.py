@@ -230,6 +230,12 @@ def test_two_copies_to_one_place():
     assert f"thread 1: writes shared byte 0 at {where} while the cp_async_16 of thread 0" in text
 
 
+@needs_addr2line
+def test_a_tensor_is_touched_through_words_only():
+    text = complain("shared", 11, smem=256, checks=True)
+    assert f"writes output without a word of the vocabulary at {at('wordless')}" in text
+
+
 def test_a_missing_addr2line_leaves_the_place_in_the_library(monkeypatch):
     monkeypatch.setattr(host.shutil, "which", lambda name: None)
     assert "(addr2line, of the binutils, would know the line)" in complain("recursion", 0)

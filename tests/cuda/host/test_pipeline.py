@@ -1,6 +1,7 @@
 """A kernel like the real ones: the same bits however it is run, every left-out wait named."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -92,3 +93,33 @@ def test_the_cache_knows_every_included_file(tmp_path):
     (tmp_path / "b.cuh").write_text('  #include "a.cuh"\n#include <none>\n#include "c.cuh"\n')
     names = [path.name for path in host_compiler.included_files('#include "a.cuh"', [tmp_path])]
     assert names == ["a.cuh", "b.cuh"]
+
+
+def test_launches_from_several_threads_do_not_meet(expected):
+    with ThreadPoolExecutor(4) as pool:
+        outs = list(pool.map(lambda _: sums(host_threads=2), range(24)))
+    assert all((out == expected).all() for out in outs)
+
+
+def test_a_fault_in_one_launch_leaves_another_alone(expected):
+    kernel = build("mistakes::shared")
+    inputs, outputs = np.zeros(64, np.float32), np.zeros(64, np.float32)
+
+    def fault(_):
+        return message(kernel, inputs, outputs, 2, threads=64, smem=256)
+
+    with ThreadPoolExecutor(4) as pool:
+        faults = pool.map(fault, range(12))
+        outs = list(pool.map(lambda _: sums(), range(12)))
+        assert all("shared memory out of bounds" in text for text in faults)
+    assert all((out == expected).all() for out in outs)
+
+
+def test_a_second_build_finds_the_first_in_the_cache():
+    first = build("pipeline::sum_products<pipeline::Omit::nothing>")
+    written = first.library.stat().st_mtime_ns
+    again = build("pipeline::sum_products<pipeline::Omit::nothing>")
+    assert again == first
+    assert again.library.stat().st_mtime_ns == written
+    other = build("pipeline::sum_products<pipeline::Omit::nothing>", defines={"LAB_OTHER": 1})
+    assert other.library != first.library

@@ -38,6 +38,16 @@ def test_lanes_exchange_within_their_warp():
     assert (out[:, 3] == (t >= 32)).all()
 
 
+@pytest.mark.parametrize("host_threads", [1, 4])
+def test_blocks_draw_tickets(host_threads):
+    out = aligned(np.zeros((101, 4)), np.float32)
+    kernel = build("words::tickets")
+    run(kernel, np.zeros(1), out, grid=(100, 1, 1), host_threads=host_threads)
+    assert out[0, :1].view(np.int32) == 100
+    assert (np.sort(out[1:, 0]) == np.arange(100)).all()
+    assert (out[1:] == out[1:, :1]).all()
+
+
 @pytest.mark.parametrize("trans", [False, True])
 def test_ldmatrix_deals_four_matrices_to_the_lanes(trans):
     matrices = aligned(RNG.integers(0, 2**16, (4, 8, 8)), np.uint16)

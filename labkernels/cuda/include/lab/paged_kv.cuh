@@ -63,32 +63,34 @@ template <class T, int D, int Keys> struct PagedWindow {
   const int* pages;
   i64 stride_page, stride_token;
   int max_pages, page_size, end_key;
-  i64 offset;                 // of this lane's key in the window looked up last
+  i64 offset, previous;       // of this lane's key in the window looked up last, and before it
 
   LAB_DEVICE PagedWindow(const DecodeParams& p, const BlockWork& w)
       : k(static_cast<const T*>(p.k_pool) + w.kv_head * p.kv_stride_head),
         v(static_cast<const T*>(p.v_pool) + w.kv_head * p.kv_stride_head),
         pages(p.page_table + static_cast<i64>(w.batch) * p.page_table_stride),
         stride_page(p.kv_stride_page), stride_token(p.kv_stride_token),
-        max_pages(p.max_pages), page_size(p.page_size), end_key(w.end_key), offset(0) {}
+        max_pages(p.max_pages), page_size(p.page_size), end_key(w.end_key), offset(0),
+        previous(0) {}
 
   // Bounded by the table and not by the request's length, so that the first look-up does not wait
   // for the length to arrive; entries past the length may hold anything and are not followed.
   LAB_DEVICE void look_up(int first_key) {
+    previous = offset;
     const int key = first_key + (thread_x() & 31) % Keys;
     const int slot = key / page_size;
     if (slot < max_pages)
       offset = load_constant(pages + slot) * stride_page + (key - slot * page_size) * stride_token;
   }
 
-  // Issues the copies of the window at first_key, as looked up before. Keys past the end arrive as
-  // zeros: a masked P of zero times a stale NaN would still be NaN.
-  LAB_DEVICE void copy(T (*tile)[D], const T* pool, int first_key) const {
+  // Issues the copies of the window at first_key, whose lanes' offsets are given. Keys past the end
+  // arrive as zeros: a masked P of zero times a stale NaN would still be NaN.
+  LAB_DEVICE void copy(T (*tile)[D], const T* pool, int first_key, i64 offsets) const {
     const int lane = thread_x() & 31, c = lane % chunks;
 #pragma unroll
     for (int pass = 0; pass < Keys / rows_per_pass; ++pass) {
       const int row = pass * rows_per_pass + lane / chunks;
-      const i64 start = shfl(offset, row);
+      const i64 start = shfl(offsets, row);
       const bool valid = first_key + row < end_key;
       cp_async_16(chunk<D>(tile, row, c), pool + (valid ? start + c * chunk_elements : 0), valid);
     }

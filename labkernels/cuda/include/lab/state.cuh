@@ -17,9 +17,11 @@ template <class P> LAB_DEVICE float rescale_of(float m_old, float m_new) {
   return exp2<P>(m_old - shift_of(m_new));
 }
 
-// The States of a block's warps, side by side in shared memory.
+// The States of a block's warps, side by side in shared memory. A row of o is padded by 16 bytes:
+// the lanes of a store hold several rows of few channels, which would all meet in the same banks.
+constexpr int state_padding = 4;
 template <int Warps, int Rows, int D> struct WarpStates {
-  alignas(16) float o[Warps][Rows][D];
+  alignas(16) float o[Warps][Rows][D + state_padding];
   float m[Warps][Rows], l[Warps][Rows];
 };
 

@@ -5,57 +5,70 @@
 
 namespace lab {
 
-template <class T, int D, int Keys> struct KvStage {
-  alignas(16) T k[Keys][D], v[Keys][D];
+// V is needed later than K of the same keys, so it is requested a step later and takes a stage less.
+template <class T, int D, int Keys, int Stages> struct KvStages {
+  alignas(16) T k[Stages][Keys][D];
+  alignas(16) T v[Stages - 1][Keys][D];
 };
 
-// The warps of a block take turns, `Keys` keys each. Step i lives in stage i % Stages; its K and its
-// V are a copy group each. Past the end the copies fill zeros, so that the groups stay in step.
+// The warps of a block take turns, `Keys` keys each. K of step i lives in stage i % Stages, V in
+// stage i % (Stages - 1). The copy groups are K0 V0 K1 V1 K2 ...; past the end they hold zeros, so
+// that the count of groups in flight stays in step.
 template <class T, int D, int Keys, int Warps, int Stages> struct WarpPipeline {
-  using Stage = KvStage<T, D, Keys>;
+  using Buffers = KvStages<T, D, Keys, Stages>;
   static constexpr int stride = Warps * Keys;
+  static_assert(Stages >= 2, "K of the next step is copied while this one is computed");
 
-  Stage (&stages)[Stages];
-  PagedWindow<T, D, Keys> window;
-  int key, end_key, current;
+  Buffers& buffers;
+  PagedWindow<T, D, Keys> window;      // looked up as far as the K to be requested next
+  int key, end_key, k_stage, v_stage;
 
-  LAB_DEVICE WarpPipeline(Stage (&stages_)[Stages], const DecodeParams& p, const BlockWork& w)
-      : stages(stages_), window(p, w), key(w.first_key + (thread_x() / 32) * Keys),
-        end_key(w.end_key), current(0) {}
+  LAB_DEVICE WarpPipeline(Buffers& buffers_, const DecodeParams& p, const BlockWork& w)
+      : buffers(buffers_), window(p, w), key(w.first_key + (thread_x() / 32) * Keys),
+        end_key(w.end_key), k_stage(0), v_stage(0) {}
 
-  LAB_DEVICE void copy(Stage& stage, int first_key) {
-    window.copy(stage.k, window.k, first_key);
-    cp_async_commit();
-    window.copy(stage.v, window.v, first_key);
+  LAB_DEVICE void copy_k(int stage, int first_key) {
+    window.copy(buffers.k[stage], window.k, first_key, window.offset);
     cp_async_commit();
     window.look_up(first_key + stride);
   }
+  LAB_DEVICE void copy_v(int stage, int first_key) {
+    window.copy(buffers.v[stage], window.v, first_key, window.previous);
+    cp_async_commit();
+  }
   LAB_DEVICE void start() {
     window.look_up(key);
+    copy_k(0, key);
 #pragma unroll
-    for (int i = 0; i < Stages - 1; ++i) copy(stages[i], key + i * stride);
+    for (int i = 1; i < Stages - 1; ++i) {
+      copy_v(i - 1, key + (i - 1) * stride);
+      copy_k(i, key + i * stride);
+    }
   }
   // Of the calling thread's copies that were committed before start().
-  LAB_DEVICE void wait_earlier_copies() { cp_async_wait<2 * (Stages - 1)>(); }
+  LAB_DEVICE void wait_earlier_copies() { cp_async_wait<2 * Stages - 3>(); }
 
   LAB_DEVICE bool more() const { return key < end_key; }
   LAB_DEVICE bool ragged() const { return key + Keys > end_key; }
-  LAB_DEVICE Stage& stage() { return stages[current]; }
+  LAB_DEVICE T (&k())[Keys][D] { return buffers.k[k_stage]; }
+  LAB_DEVICE T (&v())[Keys][D] { return buffers.v[v_stage]; }
 
   LAB_DEVICE void prefetch() {
-    copy(stages[(current + Stages - 1) % Stages], key + (Stages - 1) * stride);
+    copy_v((v_stage + Stages - 2) % (Stages - 1), key + (Stages - 2) * stride);
+    copy_k((k_stage + Stages - 1) % Stages, key + (Stages - 1) * stride);
   }
   LAB_DEVICE void wait_k() {
-    cp_async_wait<2 * Stages - 1>();
+    cp_async_wait<2 * Stages - 2>();
     sync_warp();                       // K of this step is there, for every lane
   }
   LAB_DEVICE void wait_v() {
-    cp_async_wait<2 * Stages - 2>();
+    cp_async_wait<2 * Stages - 3>();
     sync_warp();                       // V too
   }
   LAB_DEVICE void advance() {
-    sync_warp();                       // every lane is done with the stage: it may be overwritten
-    current = current + 1 == Stages ? 0 : current + 1;
+    sync_warp();                       // every lane is done with K and V: they may be overwritten
+    k_stage = k_stage + 1 == Stages ? 0 : k_stage + 1;
+    v_stage = v_stage + 1 == Stages - 1 ? 0 : v_stage + 1;
     key += stride;
   }
   LAB_DEVICE void finish() {

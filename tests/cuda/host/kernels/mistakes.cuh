@@ -127,6 +127,7 @@ LAB_KERNEL(64, 1) shared(LAB_GRID_CONSTANT Params p) {
       ldmatrix_x4(r, &words[(t & 31) * 4]);                               // here: last row behind
       break;
     }
+    case 11: p.out[0] = 1.f; break;                                       // here: wordless
   }
 }
 

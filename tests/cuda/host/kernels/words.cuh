@@ -97,6 +97,19 @@ LAB_KERNEL(128, 1) exp2(LAB_GRID_CONSTANT Params p) {
   if (i < p.n) out(p, i, ex2_approx(in<float>(p, i)));
 }
 
+// out[0] counts the blocks; every block writes its number where its ticket says, four at a time.
+LAB_KERNEL(32, 1) tickets(LAB_GRID_CONSTANT Params p) {
+  if (thread_x() != 0) return;
+  auto* counter = static_cast<int*>(p.out);
+  fence_global();
+  const int ticket = atomic_add_global(counter, 1);
+  fence_global();
+  const float number = static_cast<float>(block_x());
+  store_global(static_cast<f32x4*>(p.out) + 1 + ticket, {{number, number, number, number}});
+  const f32x4 back = load_global(static_cast<const f32x4*>(p.out) + 1 + ticket);
+  if (back.v[3] != number) store_global(counter, -1000);
+}
+
 // Shared memory as it is found, as a copy in flight leaves it, as zeros and as values.
 LAB_KERNEL(32, 1) copies(LAB_GRID_CONSTANT Params p) {
   auto& rows = shared_memory<u32x4[2][32]>();

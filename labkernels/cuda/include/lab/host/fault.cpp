@@ -1,7 +1,5 @@
 #include "lab/host/fault.hpp"
 
-#include <ucontext.h>
-
 #include <mutex>
 
 #include "lab/host/worker.hpp"

@@ -39,7 +39,7 @@ using Fiber = void*;  // its stack pointer; what the switch saved lies there
 #ifdef __ARM_FEATURE_SVE
 #define LAB_SVE_REGISTERS                                                                     \
   , "p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9", "p10", "p11", "p12", "p13", "p14", \
-      "p15", "ffr"
+      "p15"
 #else
 #define LAB_SVE_REGISTERS
 #endif

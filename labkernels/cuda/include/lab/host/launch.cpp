@@ -186,6 +186,7 @@ extern "C" LAB_EXPORT int lab_launch(const Launch* launch, Kernel kernel, char* 
       used.back()->prepare(*launch, kernel);
     }
     std::vector<std::thread> others;
+    others.reserve(n);
     try {
       for (std::size_t i = 1; i < n; ++i)
         others.emplace_back(run_blocks, std::ref(work), std::ref(*used[i]));

@@ -1,6 +1,5 @@
 #include "lab/host/memory.hpp"
 
-#include <cstdio>
 #include <cstring>
 #include <string>
 
@@ -10,12 +9,6 @@
 
 namespace lab::host {
 namespace {
-
-std::string hexadecimal(u64 address) {
-  char text[32];
-  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(address));
-  return text;
-}
 
 u64 distance(const GlobalRange& range, u64 address) {
   if (address < range.address) return range.address - address;
@@ -42,7 +35,8 @@ std::string bytes_of(std::size_t bytes, Word word, Where where) {
     if (nearest == nullptr || distance(r, address) < distance(*nearest, address)) nearest = &r;
   }
   if (nearest == nullptr || address < 4096)
-    fail(what + " is out of bounds: address " + hexadecimal(address) + " is in no tensor");
+    fail(what + " is out of bounds: address " +
+         hexadecimal(reinterpret_cast<const void*>(address)) + " is in no tensor");
   fail(what + " is out of bounds: byte " +
        std::to_string(static_cast<i64>(address - nearest->address)) + " of " + nearest->name +
        ", which has " + std::to_string(nearest->n_bytes) + " bytes");
@@ -94,7 +88,7 @@ void forget_landed(CopyQueue& queue) {
                                                     Where where) {
   const bool shared = in_arena(worker(), p);
   fail(std::string(name_of(word)) + " at " + place(where) + ": the " +
-       (shared ? "shared" : "global") + " address " + hexadecimal(reinterpret_cast<u64>(p)) +
+       (shared ? "shared" : "global") + " address " + hexadecimal(p) +
        " is not a multiple of " + std::to_string(alignment) + " bytes");
 }
 

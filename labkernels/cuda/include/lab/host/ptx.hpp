@@ -10,7 +10,7 @@
 
 // A word of the vocabulary. The checked build must not instrument what the words do themselves.
 #ifdef LAB_CHECKS
-#define LAB_WORD [[gnu::noinline, gnu::no_sanitize("thread")]] inline
+#define LAB_WORD __attribute__((noinline, no_sanitize("thread"))) inline
 #else
 #define LAB_WORD [[gnu::always_inline]] inline
 #endif

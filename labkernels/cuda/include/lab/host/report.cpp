@@ -34,11 +34,15 @@ std::string place(Where where) {
 std::string code_place(const void* instruction) {
   Dl_info info;
   if (dladdr(instruction, &info) == 0 || info.dli_fname == nullptr) return "an unknown line";
-  char offset[32];
-  std::snprintf(offset, sizeof offset, "+0x%llx",
-                static_cast<unsigned long long>(static_cast<const char*>(instruction) -
-                                                static_cast<const char*>(info.dli_fbase)));
-  return "<<" + std::string(info.dli_fname) + offset + ">>";
+  const auto offset = static_cast<const char*>(instruction) - static_cast<char*>(info.dli_fbase);
+  return "<<" + std::string(info.dli_fname) + "+" +
+         hexadecimal(reinterpret_cast<const void*>(offset)) + ">>";
+}
+
+std::string hexadecimal(const void* address) {
+  char text[32];
+  std::snprintf(text, sizeof text, "0x%llx", reinterpret_cast<unsigned long long>(address));
+  return text;
 }
 
 std::string this_block() {
@@ -72,9 +76,8 @@ std::string describe_fault(const Worker& m) {
     return this_thread() + ": overflows the stack of " + std::to_string(stack_bytes) +
            " bytes that a thread has" + where;
   }
-  char text[32];
-  std::snprintf(text, sizeof text, "%p", m.fault.address);
-  return this_thread() + ": touches address " + text + ", which is no memory" + where;
+  return this_thread() + ": touches address " + hexadecimal(address) + ", which is no memory" +
+         where;
 }
 
 }  // namespace lab::host

@@ -8,6 +8,7 @@ namespace lab::host {
 
 std::string place(Where where);       // "decode_mma/kernel.cuh:31"
 std::string code_place(const void* instruction);  // as host.py can look it up: "<<library+0x12ab>>"
+std::string hexadecimal(const void* address);  // "0x7f00"
 std::string this_block();             // "block (0, 1, 2)"
 std::string this_thread();            // "block (0, 1, 2), thread 5"
 

@@ -165,15 +165,26 @@ template <class Visit> void each_cell(Worker& m, const void* p, std::size_t byte
        " of " + std::to_string(m.shared_bytes) + " at " + code_place(code));
 }
 
+// Not shared memory. Of a tensor it would be held against no bounds.
+void check_other(const Worker& m, const void* p, std::size_t bytes, bool write, const void* code) {
+  const char* verb = write ? "writes" : "reads";
+  if (in_arena(m, p)) report_bounds(m, p, bytes, verb, code);
+  if (stack_owner(m, p) >= 0) return;
+  for (int i = 0; i < m.launch->n_ranges; ++i) {
+    const GlobalRange& r = m.launch->ranges[i];
+    if (reinterpret_cast<u64>(p) - r.address < r.n_bytes)
+      fail(std::string(verb) + " " + r.name + " without a word of the vocabulary at " +
+           code_place(code) + ": use load_global, load_constant or store_global");
+  }
+}
+
 void touch(const void* p, std::size_t bytes, bool write, const void* return_address) {
   if (sm == nullptr || sm->thread == scheduler || bytes == 0) return;
   Worker& m = worker();
   const auto offset = static_cast<std::size_t>(static_cast<const unsigned char*>(p) - m.shared);
   const void* code = static_cast<const char*>(return_address) - 1;  // inside the call, for its line
-  if (offset >= m.shared_bytes || m.shared_bytes - offset < bytes) {
-    if (in_arena(m, p)) report_bounds(m, p, bytes, write ? "writes" : "reads", code);
-    return;
-  }
+  if (offset >= m.shared_bytes || m.shared_bytes - offset < bytes)
+    return check_other(m, p, bytes, write, code);
   const Me i = me(m);
   const Place here{{}, code};
   each_cell(m, p, bytes, [&](Cell& cell) {

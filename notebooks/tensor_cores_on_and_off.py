@@ -1,0 +1,652 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Tensor cores, on and off
+#
+# ## Question
+#
+# **The same decode, with tensor cores and without: the outputs differ and the speeds differ. Which output is right, and where does the speed come from?**
+#
+# The question is {cite:t}`flashinfer703`.
+# Its author ran one decode step of 57 requests with 8192 keys each, 32 query heads on 8 KV heads, 128 channels a head, pages of 16 keys.
+# FlashInfer {cite:p}`ye2025` has a switch for it, `use_tensor_cores`, and both positions of the switch were measured:
+#
+# | | tensor cores on | tensor cores off |
+# |---|---|---|
+# | time | 1.276 ms | 1.595 ms |
+# | registers, from the profiler | 182 | 66 |
+# | dynamic shared memory | 69.63 KB | 9.22 KB |
+# | waves per SM | 2.11 | 0.60 |
+#
+# The inputs were the same, and the outputs were not: their largest relative difference was 1.579, and the mean one 0.0022.
+# A maintainer answered that the kernel without tensor cores computes in fp32, while tensor cores take the weights $P$ in 16 bits.
+#
+# Around the case stand seven sentences that sound right.
+# When you have read this chapter you can say of each what is true in it, with a number:
+#
+# 1. The kernel with tensor cores uses 182 registers per thread block.
+# 2. Its accumulators take (query rows × keys + query rows × channels) / threads registers.
+# 3. A relative difference of 1.58 means that one of the outputs is wrong.
+# 4. Where precision matters, turn tensor cores off.
+# 5. Tensor cores are faster because they do more arithmetic a second.
+# 6. `use_tensor_cores=True` is the fast way.
+# 7. A tensor-core tile has 16 rows, so that four query heads waste three quarters of it.
+#
+# ## You need
+#
+# {doc}`/book/how_to_read` says how predictions, recorded runs and verdicts work here.
+# {doc}`/book/glossary` has the words; {term}`warp`, {term}`register`, {term}`occupancy`, {term}`GQA` and {term}`online softmax` come up most.
+# You need no GPU: the kernels below run as CPU builds that give the bits of an H200, and what only a GPU can say is recorded.
+
+# %% tags=["hide-input"]
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from myst_nb import glue
+
+from labkernels import budget, hardware, ops, plots
+from labkernels.budget.peers import flashinfer_decode, flashinfer_prefill
+from labkernels.kernels.spec import CUDA_CORES, TENSOR_CORES, discover
+from labkernels.measure import accuracy, expected, resources
+from labkernels.measure.cases import decode_case
+from labkernels.numerics import metrics, oracle, rounding
+from labkernels.records import recorded, store
+from labkernels.workload import Decode
+
+# %% [markdown]
+# ## Symbols
+#
+# From {doc}`/book/notation`: $B$ requests, $L$ keys of a request, $H_q$ query heads on $H_{kv}$ KV heads, $g = H_q / H_{kv}$ the group, $D$ channels; $P_j$, $l$ and $o$ of one row; $\mathrm{ulp}$.
+# Two are needed here only: $\beta$, the bytes a second that a plain copy reaches on the same chip, and $\sigma$, the standard deviation of the error of one output element.
+#
+# ## Model
+#
+# ### Time
+#
+# A decode step must read every key and every value once.
+# So it takes at least
+#
+# $$
+# t_{\min} \;=\; \frac{2 \cdot 2 \, B \, L \, H_{kv} \, D}{\beta},
+# $$ (decode-least-time)
+#
+# in which $g$ does not occur: the query heads of a group share what is read.
+# The arithmetic does grow with $g$, because each of the group's heads multiplies with each key and each value.
+# It only matters if it takes longer than the reading.
+#
+# ### Registers
+#
+# A warp that multiplies on tensor cores keeps its sums, the {term}`accumulator`, in registers.
+# A matrix of 16 rows and $n$ columns in fp32 takes $16 n / 32$ registers of each of the warp's 32 threads.
+# What this makes per thread depends on what the warps of a block divide among themselves.
+#
+# If they divide the *query rows*, each warp has its own rows of $S$ and of $O$, and the block's threads share both matrices:
+#
+# $$
+# R_{\text{rows}} \;=\; \frac{\text{rows} \cdot \text{keys} + \text{rows} \cdot D}{\text{threads}}.
+# $$ (registers-rows)
+#
+# If they divide the *keys*, as every decode kernel does because it has so few rows, then each warp sums over other keys and needs a whole $O$ for itself:
+#
+# $$
+# R_{\text{keys}} \;=\; \frac{\text{rows} \cdot (\text{keys of a warp}) + \text{rows} \cdot D}{32}.
+# $$ (registers-keys)
+#
+# ### Error
+#
+# Both kernels add in fp32, whose rounding is far below what 16 bits can show.
+# What remains are two roundings to 16 bits.
+# Each is uniform in one ulp, so that its variance is $\mathrm{ulp}^2 / 12$ {cite:p}`higham2019`:
+#
+# $$
+# \sigma^2 \;=\; \underbrace{\frac{1}{l^2} \sum_j \frac{\mathrm{ulp}(P_j)^2}{12} \, v_j^2}_{\text{on: } P \text{ rounded for the second product}} \;+\; \underbrace{\frac{\mathrm{ulp}(o)^2}{12}}_{\text{on and off: the output is stored}}
+# $$ (decode-variance)
+#
+# The first term is the price of tensor cores.
+# The second is paid by everyone who stores 16 bits.
+#
+# ## Prediction
+#
+# ### How long should it take?
+#
+# {eq}`decode-least-time` beside the arithmetic, each alone at its best rate on an H200, for the batch of the case and six groups.
+# The bandwidth is the one that a copy reaches, the others are the vendor's peaks of {doc}`hardware`.
+
+# %%
+h200 = hardware.gpu("h200")
+floors = []
+for group in (1, 2, 4, 8, 16):
+    step = Decode.uniform(57, 8192, q_heads=8 * group, kv_heads=8, dtype="fp16")
+    copy = h200.measured_copy_bytes_per_s
+    off = budget.decode_floor(step, h200, tensor_cores=False, bytes_per_s=copy)
+    on = budget.decode_floor(step, h200, tensor_cores=True, bytes_per_s=copy)
+    floors.append((group, off.memory_s, off.math_s, on.math_s, off.exp_s))
+columns = ["group", "memory, ms", "off: FMAs, ms", "on: mma, ms", "exponentials, ms"]
+floors = pd.DataFrame(floors, columns=columns).set_index("group").mul(1e3).reset_index()
+plots.table(floors, "floors", dict.fromkeys(columns[1:], "{:.3f}"))
+
+# %% [markdown]
+# For the case, group 4, reading takes four times as long as the FMAs.
+# So the prediction is: **both ways at the copy ceiling and no gain from tensor cores**, until the group comes near 16.
+# The thread saw a gain of a quarter; keep both in mind.
+#
+# ### What should it need?
+#
+# First FlashInfer's two kernels, from the formulas in its source: shared memory, and how many blocks an A100 can hold with the registers that the profiler gave.
+# An A100 is our guess of the GPU in the thread, and the last column tests it: blocks, 57 requests times 8 KV heads, over what 108 SMs hold at once.
+
+# %%
+a100 = hardware.gpu("a100")
+on_smem = flashinfer_prefill(cta_q=16, cta_kv=128, head_dim=128, warps_kv=4).total
+off_smem = flashinfer_decode(head_dim=128, group=4).total
+read_as = [("on", 182, on_smem), ("off", 66, off_smem), ("off, if 66 were a block's", 1, off_smem)]
+rows = []
+for kernel, registers, smem_bytes in read_as:
+    fit = budget.occupancy(a100, threads=128, registers=registers, smem_bytes=smem_bytes)
+    in_waves = budget.waves(57 * 8, fit, a100)
+    rows.append((kernel, smem_bytes, fit.blocks_per_sm, fit.limit, in_waves))
+reported = pd.DataFrame(rows, columns=["FlashInfer", "bytes", "blocks an SM", "limit", "waves"])
+plots.table(reported, "reported", {"bytes": "{:,}", "waves": "{:.2f}"})
+
+# %% [markdown]
+# Bytes and waves are those of the thread, to the last digit.
+# They come out only if the registers are *per thread*, which is how profilers count them; the last row shows what else the 66 would have given.
+#
+# Then the accumulators of FlashInfer's tile by {eq}`registers-rows` and {eq}`registers-keys`, and the {term}`ledgers <ledger>` of our own three kernels, in registers a thread.
+# A ledger is a lower bound: the compiler adds addresses and values that overlap in time.
+
+# %%
+by_rows = budget.reported_register_formula(16, 128, 128, 128)
+by_keys = budget.kv_split_register_formula(16, 128, 32)
+print(f"FlashInfer's tile, 16 rows, 4 warps of 32 keys: {by_rows:g} if rows are divided, "
+      f"{by_keys} if keys are")  # fmt: skip
+KERNELS = ("decode_fma", "decode_mma", "decode_mma_n8")
+specs = {name: discover()[name] for name in KERNELS}
+instances = {n: s.instance(dtype="fp16", head_dim=128, group=4) for n, s in specs.items()}
+ledgers = {n: specs[n].registers(instance) for n, instance in instances.items()}
+lines = {n: {line.name: line.amount for line in led.lines} for n, led in ledgers.items()}
+ledger = pd.DataFrame(lines).astype("Int64")
+ledger.loc["total"] = [led.total for led in ledgers.values()]
+plots.table(ledger.rename_axis("registers").reset_index(), "ledgers")
+
+# %% [markdown]
+# ### How wrong should it be?
+#
+# {eq}`decode-variance` needs the inputs and nothing else.
+# We take random normal inputs, as the recorded run does, and one request of the case's 8192 keys.
+# *On / off* is all that turning tensor cores off can gain.
+
+# %%
+WAYS = {"off": CUDA_CORES, "on": TENSOR_CORES}
+one = {t: Decode((8192,), 32, 8, 128, 16, dtype=t) for t in ("fp16", "bf16")}
+long = {t: decode_case(workload, seed=0, device="cpu") for t, workload in one.items()}
+predicted = pd.DataFrame({"dtype": list(long)}).set_index("dtype")
+for way, policy in WAYS.items():
+    sigmas = {t: expected.decode_sigma(case, policy=policy) for t, case in long.items()}
+    predicted[way] = {t: float(metrics.rms(sigma, by="all")) for t, sigma in sigmas.items()}
+predicted["on / off"] = predicted.on / predicted.off
+digits = {"off": "{:.2e}", "on": "{:.2e}", "on / off": "{:.2f}"}
+plots.table(predicted.reset_index(), "predicted", digits)
+
+# %% [markdown]
+# ## Code
+#
+# All three kernels share the skeleton.
+# A block has 4 warps; every warp is a {term}`pipeline` of its own, which copies 16 keys and values at a time into its shared memory, keeps its own {term}`State`, and meets the others only once, at the end.
+# They differ in how they multiply.
+# Here is $S = Q K^T$ of each, out of the very files that were measured.
+#
+# `decode_fma` has no tensor cores.
+# Sixteen lanes share a key, eight channels each, and do one fp32 {term}`FMA` per query head and channel; `reduce` then adds up over the lanes.
+#
+# ```{literalinclude} /labkernels/kernels/decode_fma/kernel.cuh
+# :language: cpp
+# :start-after: "[lab: scores]"
+# :end-before: "[/lab: scores]"
+# ```
+#
+# `decode_mma` has them.
+# The group's query heads are the rows of a tile of `mma.sync.m16n8k16`, so that one instruction does 16 × 8 × 16 products.
+# With a group of 4, twelve of the 16 rows are padding.
+#
+# ```{literalinclude} /labkernels/kernels/decode_mma/kernel.cuh
+# :language: cpp
+# :start-after: "[lab: scores]"
+# :end-before: "[/lab: scores]"
+# ```
+#
+# `decode_mma_n8` turns the tile around.
+# The instruction's shape is fixed at 16 × 8, but nobody says that queries must be the 16: with the *keys* on M and the queries on N, the same instruction gives $S^T = K Q^T$ for 8 queries.
+# An 8-row tile had been proposed for FlashInfer too, as a 16-row instruction with half of its rows left empty; turned around, it needs no empty half.
+#
+# ```{literalinclude} /labkernels/kernels/decode_mma_n8/kernel.cuh
+# :language: cpp
+# :start-after: "[lab: scores]"
+# :end-before: "[/lab: scores]"
+# ```
+#
+# For the values the transposed kernel computes $O^T = V^T P^T$, and `movmatrix` turns $P^T$ around within the registers.
+# Its $O^T$ has 8 columns where `decode_mma`'s $O$ has 16 rows: half the accumulator, as the ledger said.
+#
+# ## Measurement
+#
+# ### Error, on this machine
+#
+# Eight requests of 17 to 1024 keys, both dtypes, and each kernel twice: with its output in 16 bits, and with the output left in fp32, which shows what the store hides.
+
+# %%
+lengths = (1024, 1000, 777, 512, 300, 129, 64, 17)
+cases, truths, outputs, policies = {}, {}, {}, {}
+for dtype in ("fp16", "bf16"):
+    case = decode_case(Decode(lengths, 32, 8, 128, 16, dtype), seed=0, device="cpu")
+    cases[dtype] = case
+    truths[dtype] = accuracy.decode_reference(case.q, case.cache, scale=case.scale).o
+    for kernel, spec in specs.items():
+        for store_in in ("input", "fp32"):
+            policies[kernel, store_in] = policy = replace(spec.policies[0], out=store_in)
+            result = ops.decode(case.q, case.cache, kernel=kernel, policy=policy)
+            outputs[dtype, kernel, store_in] = accuracy.as_float64(result.out)
+result.plan.machine
+
+# %% tags=["hide-input"]
+rows = []
+for (dtype, kernel, store_in), out in outputs.items():
+    policy = policies[kernel, store_in]
+    found = metrics.error_table(out, truths[dtype], by="all")
+    sigma = metrics.rms(expected.decode_sigma(cases[dtype], policy=policy), by="all")
+    way = "on" if specs[kernel].uses_tensor_cores(policy) else "off"
+    stored = dtype if store_in == "input" else store_in
+    row = {"dtype": dtype, "stored in": stored, "kernel": kernel, "tensor cores": way}
+    row |= {name: found[name] for name in ("rmse", "max_abs", "mean_signed")}
+    rows.append(row | {"rmse / predicted": found["rmse"] / sigma})
+live = pd.DataFrame(rows).rename(columns={"max_abs": "max", "mean_signed": "bias"})
+live = live.sort_values(["dtype", "stored in"], ascending=False, kind="stable")
+digits = {"rmse": "{:.2e}", "rmse / predicted": "{:.2f}", "max": "{:.1e}", "bias": "{:+.0e}"}
+plots.table(live, "live", digits)
+
+# %% [markdown]
+# Look at *rmse / predicted* first: wherever 16 bits come in, it is near 1, with tensor cores and without.
+# That is the verdict *rounding*.
+# It is a little below 1 with tensor cores, because the model is careful: it takes one largest score a row, whose weight is exactly 1 and needs no rounding, while every warp of every {term}`split <split-KV>` has such a score of its own.
+# Where nothing is rounded to 16 bits, the model only gives a floor, which the fp32 kernel stays below.
+#
+# Then compare the two stores.
+# In fp32, tensor cores off is {glue:text}`fp32_gain` times as exact as on.
+# In fp16, it is {glue:text}`fp16_gain` times as exact: both outputs are put on the same coarse grid, and that rounding is most of either error.
+# The bias is so far below the rmse that it has no say.
+#
+# {numref}`live-map` shows the fp16 errors where they happen.
+
+# %% mystnb={"figure": {"caption": "The error follows the length of the request and no head, and tensor cores raise it a little everywhere. fp16, from 1024 keys (sample 0) to 17 keys (sample 7): short requests have larger outputs, and so larger ulps.", "name": "live-map"}, "image": {"alt": "Three heat maps, one above the other, of 8 samples and 32 query heads: rmse of decode_fma with tensor cores off, of decode_mma with tensor cores on, and of the difference of their outputs. In each the rows grow lighter from sample 0 to sample 7, over a factor of ten; no column stands out.", "width": "100%"}} tags=["hide-input"]
+off, on = outputs["fp16", "decode_fma", "input"], outputs["fp16", "decode_mma", "input"]
+shown = {
+    ("decode_fma", "off"): (off, truths["fp16"]),
+    ("decode_mma", "on"): (on, truths["fp16"]),
+    ("decode_mma - decode_fma", ""): (on, off),
+}
+cells = {}
+for (kernel, way), pair in shown.items():
+    by_pair = metrics.error_table(*pair, by="sample_and_head")
+    cells[way] = plots.error_cells(by_pair, kernel=kernel, tensor_cores=way)
+plots.error_maps(
+    pd.concat(cells.values()), origin="computed on this machine", label="rmse", log=True
+)
+plt.show()
+
+# %% [markdown]
+# Divided by the prediction, the rows become alike ({numref}`live-spread`).
+# A bug in one head, or in the last request, would stand apart here by orders of magnitude.
+# The signed bias scatters about zero too.
+# It reaches further with tensor cores: of 17 keys one can carry most of the weight, and the rounding of that one weight pulls all channels the same way.
+
+# %% mystnb={"figure": {"caption": "Each sample and head errs as much as rounding predicts, on and off, and in no common direction. fp16; one violin holds 256 pairs of sample and head, its white mark is their mean.", "name": "live-spread"}, "image": {"alt": "Violins for decode_fma off and decode_mma on. Above, measured over predicted rmse: off is centred on 1, on a little below, and both reach about a quarter to either side. Below, the signed bias in standard errors: both are centred on 0; most lie between minus 2 and 2, and the one with tensor cores has a longer tail.", "width": "100%"}} tags=["hide-input"]
+for way, policy in {"off": CUDA_CORES, "on": TENSOR_CORES}.items():
+    sigma = expected.decode_sigma(cases["fp16"], policy=policy)
+    per_pair = metrics.rms(sigma, by="sample_and_head").ravel()
+    cells[way]["ratio"] = cells[way].rmse / per_pair
+    cells[way]["bias_sigma"] = cells[way].mean_signed * np.sqrt(128) / per_pair
+plots.distributions(pd.concat([cells["off"], cells["on"]]), origin="computed on this machine")
+plt.show()
+
+# %% [markdown]
+# ### The difference of the two outputs
+#
+# The numbers of the thread again, on against off, and beside them the place where the relative difference is largest.
+
+# %% tags=["hide-input"]
+rows = []
+for dtype in cases:
+    off, on = (outputs[dtype, kernel, "input"] for kernel in ("decode_fma", "decode_mma"))
+    gap, size = np.abs(on - off), np.abs(off)
+    worst = np.argmax(gap / size)
+    there = (gap.flat[worst], size.flat[worst])
+    share = 100 * np.mean(gap > 0)
+    rows.append((dtype, share, gap.max(), np.mean(gap / size), np.max(gap / size), *there))
+columns = ["dtype", "differ, %", "max |on − off|", "mean relative", "max relative"]
+columns += ["there: |on − off|", "there: |o|"]
+gaps = pd.DataFrame(rows, columns=columns)
+plots.table(gaps, "gaps", {"differ, %": "{:.0f}", **dict.fromkeys(columns[2:], "{:.2g}")})
+
+# %% [markdown]
+# The largest relative difference sits where the output happens to be almost zero.
+# An output is a weighted sum of values of both signs.
+# Its error scales with the sizes of the terms, and the sum itself can cancel to anything.
+# So the quotient measures how close to zero the luckiest of all outputs came ({numref}`relative`).
+# Take more outputs and it grows, with no kernel changed.
+
+# %% mystnb={"figure": {"caption": "The difference follows the size of the terms, not of the output: towards small outputs it stays where it is, and so the relative difference grows without limit. fp16; a dot is an element whose two outputs differ.", "name": "relative"}, "image": {"alt": "Two scatter plots over the size of the output, all axes logarithmic. Above, the absolute difference: on the right horizontal stripes on the staircase of one ulp, on the left a cloud at about ten to the minus five, far above the ulp. Below, the relative difference: on the right below one part in a thousand, rising to the left; a circle marks its highest point, at one of the smallest outputs.", "width": "100%"}} tags=["hide-input"]
+off, on = outputs["fp16", "decode_fma", "input"], outputs["fp16", "decode_mma", "input"]
+size, gap = (np.abs(x).ravel() for x in (truths["fp16"], on - off))
+elements = pd.DataFrame({"size": size, "difference": gap})[gap > 0]
+steps = np.geomspace(size.min(), size.max(), 4000)
+staircase = pd.DataFrame({"size": steps, "ulp": rounding.quantum(steps, "fp16")})
+plots.relative_difference(elements, ulp=staircase, origin="computed on this machine")
+plt.show()
+
+# %% [markdown]
+# ### Time, on the H200
+#
+# From here on the numbers are recorded: `labkernels record decode_tensor_cores` measured our kernels and FlashInfer's three ways in turns, in one process.
+# FlashInfer can run the case on CUDA cores, on tensor cores with `backend="fa2"`, and on tensor cores with `backend="auto"`, the default.
+
+# %% mystnb={"figure": {"caption": "The case on an H200: both of our ways and fa2 come near the rate of a copy, FlashInfer's CUDA cores do not, and its default backend is slower still. Filled marks are fp16, hollow ones bf16; squares tensor cores, circles CUDA cores. Percent are of the copy ceiling; a kernel that only reads can pass it a little.", "name": "case-times"}, "image": {"alt": "Horizontal lines that end in marks, two for each kernel, sorted by time, with the time in milliseconds and the percent of the copy ceiling written beside each. A vertical line marks the copy ceiling. FlashInfer fa2, decode_mma, decode_mma_n8, decode_fma and Triton with tensor cores end near it; FlashInfer on CUDA cores, FlashInfer auto and Triton without tensor cores are longer, in this order.", "width": "100%"}} tags=["hide-input"]
+case_000 = {"batch": 57, "kv_len": 8192, "q_heads": 32, "kv_heads": 8, "head_dim": 128, "page_size": 16}  # fmt: skip
+FLASHINFER = ("flashinfer_cuda_cores", "flashinfer_fa2", "flashinfer_auto")
+everything = store.read(store.DATA_DIR / "decode_tensor_cores.csv")
+run = recorded.newest_with(everything, (*KERNELS, *FLASHINFER), case_000)
+measured, origin = pd.DataFrame(run), recorded.origin(run)
+sweeps = plots.graph_times(measured).query("batch == 57 and head_dim == 128")
+of_case = sweeps.query("q_heads == 32 and page_size == 16 and kernel != 'torch_sdpa'")
+plots.case_times(of_case, origin=origin)
+plt.show()
+
+# %% [markdown]
+# The prediction said: no gain at a group of 4.
+# For our kernels it holds, on and off.
+# For FlashInfer's two kernels it does not, and they are the two of the thread.
+# {numref}`group-sweep` tells why, by letting the group grow.
+
+# %% mystnb={"figure": {"caption": "Tensor cores gain nothing at a group of 1, and more with every query head that shares a KV head; the size of a page hardly matters. fp16, 57 requests of 8192 keys, page 16 on the left, group 4 on the right; missing marks were refused. Quartiles are drawn, mostly hidden by the marks.", "name": "group-sweep"}, "image": {"alt": "Two panels on one logarithmic time axis. Left, time against the group from 1 to 16: fa2, decode_mma and decode_mma_n8 are flat lines near the copy ceiling; FlashInfer on CUDA cores leaves it at a group of 3 or 4 and rises steeply, decode_fma leaves it later and rises less; FlashInfer auto rises in proportion to the group. Right, time against pages of 1, 16 and 64 keys: flat lines.", "width": "100%"}} tags=["hide-input"]
+sweeps = sweeps.query("dtype == 'fp16' and kernel not in ['triton_decode', 'torch_sdpa']")
+groups, pages = sweeps.query("page_size == 16"), sweeps.query("q_heads == 32")
+plots.group_and_page(groups, pages, origin=origin)
+plt.show()
+
+# %% [markdown]
+# Without tensor cores a kernel is first limited by memory, and from some group on by something that grows with the group.
+# Were that the FMAs alone, each query head more would cost what {eq}`decode-least-time`'s table says: an eighth of the time for eight.
+# The slopes say otherwise:
+
+# %%
+off_ms = groups.set_index(["kernel", "group"]).time_ms
+slopes = pd.DataFrame({"kernel": ["decode_fma", "flashinfer_cuda_cores"], "to": [16, 8]})
+slopes["from"] = slopes.to // 2
+slopes["ms a head"] = [
+    (off_ms[row.kernel, row.to] - off_ms[row.kernel, row["from"]]) / (row.to - row["from"])
+    for _, row in slopes.iterrows()
+]
+fma_ms = floors.set_index("group")["off: FMAs, ms"][8] / 8
+slopes["FMAs, ms a head"] = fma_ms
+slopes["slots an FMA"] = slopes["ms a head"] / fma_ms
+columns = ["kernel", "from", "to", "ms a head", "FMAs, ms a head", "slots an FMA"]
+plots.table(slopes[columns], "slopes", dict.fromkeys(columns[3:], "{:.3g}"))
+
+# %% [markdown]
+# An SM issues at most four instructions a clock, and FMAs at their peak take every one of these slots.
+# But a kernel has more to do than FMAs: it converts 16-bit numbers, adds up over lanes, moves weights, computes addresses.
+# *Slots an FMA* counts all of it.
+# And while the slots are busy nobody issues the next loads, so that the memory waits as well.
+# On tensor cores one `mma.sync` replaces 64 FMAs a lane, and the slots are free for loading.
+#
+# The default backend is another story.
+# On this GPU `auto` means *fa3*, a {term}`prefill` kernel for Hopper whose tile has 128 query rows.
+# It does not pack the group into the tile: every query head reads its keys again, $g$ times the bytes.
+# Its line in {numref}`group-sweep` is that of {eq}`decode-least-time` times $g$.
+#
+# ### Error, on the H200
+#
+# The same maps for the recorded case, 57 samples and 32 heads.
+# All requests have the same length, so all rows should look alike.
+
+# %% mystnb={"figure": {"caption": "On the H200 too no sample and no head stands apart: the error is rounding, tensor cores on or off. fp16, 8192 keys each.", "name": "recorded-map"}, "image": {"alt": "Three heat maps side by side, each of 57 samples and 32 query heads: rmse with tensor cores off, with tensor cores on, and of the difference of the two outputs. Each is an even grain without stripes; off is the darkest, the difference the lightest.", "width": "100%"}} tags=["hide-input"]
+maps = pd.DataFrame(store.read(store.DATA_DIR / "decode_accuracy.csv"))
+of_maps = store.select(everything, {"started_utc": maps.started_utc.iloc[0]})
+shown = ["decode_fma", "decode_mma", "decode_mma - decode_fma"]
+maps = maps[(maps.dtype == "fp16") & maps.kernel.isin(shown)]
+plots.error_maps(maps, origin=recorded.origin(of_maps), label="rmse")
+plt.show()
+
+# %% tags=["hide-input"]
+at_case = measured[(measured[list(case_000)] == pd.Series(case_000)).all(axis=1)]
+keys = ["dtype", "tensor_cores", "kernel"]
+errors = at_case[at_case.metric == "error"].pivot(index=keys, columns="statistic", values="value")
+errors = errors.reset_index().query("kernel in @KERNELS or kernel in @FLASHINFER")
+errors["rmse / predicted"] = [
+    row.rmse / predicted.loc[row.dtype, row.tensor_cores] for row in errors.itertuples()
+]
+columns = [*keys, "rmse", "rmse / predicted", "max_abs", "bias"]
+digits = {"rmse": "{:.2e}", "rmse / predicted": "{:.2f}", "max_abs": "{:.1e}", "bias": "{:+.0e}"}
+plots.table(errors[columns].sort_values(keys[:2], ascending=False), "errors", digits)
+
+# %% [markdown]
+# Our kernels err as predicted, from one request of other random numbers.
+# FlashInfer on CUDA cores errs more than {eq}`decode-variance` allows it, more even than on tensor cores.
+# This is no bug, and it is not for want of fp32; the last exercise finds the reason.
+#
+# ### What it takes
+#
+# Registers and shared memory of our kernels for the case: predicted, as the compiler made them, and as the H200's driver counts blocks.
+
+# %% tags=["hide-input"]
+driver = at_case.query("dtype == 'fp16' and statistic == 'exact' and kernel in @KERNELS")
+driver = driver.pivot(index="kernel", columns="metric", values="value")
+rows = {}
+for name, instance in instances.items():
+    known = resources.resources(instance, gpu=h200)
+    rows[name] = {
+        "registers, at least": known.registers.total, "compiled": known.compiled.registers,
+        "spilled, B": known.compiled.spill_bytes, "shared memory, B": known.smem.total,
+        "blocks an SM": known.occupancy.blocks_per_sm, "limit": known.occupancy.limit,
+        "by the driver": driver.blocks_per_sm[name], "blocks": driver.blocks[name], "waves": driver.waves[name],
+    }  # fmt: skip
+taken = pd.DataFrame(rows).T.rename_axis("kernel").reset_index()
+digits = dict.fromkeys(["by the driver", "blocks"], "{:.0f}")
+plots.table(taken, "taken", {**digits, "shared memory, B": "{:,}", "waves": "{:.2f}"})
+
+# %% [markdown]
+# The halved accumulator of `decode_mma_n8` shows in the compiled registers.
+# It does not show in the blocks, because the tile asks for three blocks of shared memory and both kernels keep within them.
+# Registers that nothing else wanted buy no time: the two kernels run alike.
+# {numref}`blocks-per-sm` does the same sum for every GPU of {doc}`hardware`.
+
+# %% mystnb={"figure": {"caption": "The same tiles fill other GPUs differently: where an SM has 100 KiB, shared memory leaves one block. Blocks of 4 warps on an SM, from the compiled registers and the ledgers.", "name": "blocks-per-sm"}, "image": {"alt": "A grid of nine GPUs and three kernels. Each field holds the number of blocks on an SM and the number of warps, and its colour tells whether registers or shared memory set the limit. H100, H200 and B200 hold three blocks, A100 two, the others one.", "width": "100%"}} tags=["hide-input"]
+rows = []
+for gpu in hardware.GPUS.values():
+    for name, instance in instances.items():
+        fit = resources.resources(instance, gpu=gpu).occupancy
+        short = gpu.name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+        rows.append((short, name, fit.blocks_per_sm, fit.warps, fit.limit))
+fits = pd.DataFrame(rows, columns=["gpu", "kernel", "blocks", "warps", "limit"])
+plots.blocks_per_sm(fits, origin="computed on this machine")
+plt.show()
+
+# %% [markdown]
+# ## What we learned
+#
+# The numbers of this section, computed from the tables above:
+
+# %% tags=["hide-input"]
+live_rmse = live.pivot(index=["dtype", "stored in"], columns="kernel", values="rmse").T
+rmse = errors.pivot(index="kernel", columns="dtype", values="rmse")["fp16"]
+apart = at_case.query("metric == 'difference' and dtype == 'fp16'").set_index(
+    ["kernel", "statistic"]
+)
+apart = apart.value["decode_mma - decode_fma"]
+ours = off_ms["decode_fma"] / off_ms["decode_mma_n8"]
+theirs = off_ms["flashinfer_cuda_cores"] / off_ms["flashinfer_fa2"]
+auto = off_ms["flashinfer_auto"] / off_ms["flashinfer_cuda_cores"]
+again = off_ms["flashinfer_auto"] / groups.groupby("group").ceiling_ms.median()
+flops_per_s = Decode.uniform(57, 8192, q_heads=32, kv_heads=8).flops / off_ms["decode_mma", 4] * 1e3
+accumulators = ledger.loc["O accumulator"]
+
+# %% tags=["hide-input"]
+numbers = {
+    "waves_thread": f"{reported.waves[1]:.2f}", "waves_block": f"{reported.waves[2]:.2f}",
+    "by_rows": f"{by_rows:g}", "by_keys": f"{by_keys}",
+    "max_relative": f"{apart.max_relative:.0f}", "max_abs": f"{apart.max_abs:.1e}",
+    "gain_predicted": f"{predicted['on / off']['fp16']:.2f}",
+    "gain_measured": f"{rmse.decode_mma / rmse.decode_fma:.2f}",
+    "gain_flashinfer": f"{rmse.flashinfer_fa2 / rmse.flashinfer_cuda_cores:.2f}",
+    "fp16_gain": f"{live_rmse['fp16', 'fp16'].pipe(lambda r: r.decode_mma / r.decode_fma):.1f}",
+    "fp32_gain": f"{live_rmse['fp16', 'fp32'].pipe(lambda r: r.decode_mma / r.decode_fma):.0f}",
+    "tensor_percent": f"{100 * flops_per_s / h200.tensor_fp16_flops:.1f}",
+    **{f"ours_{g}": f"{ours[g]:.2f}" for g in (1, 4, 8, 16)},
+    **{f"theirs_{g}": f"{theirs[g]:.2f}" for g in (1, 4, 8)},
+}  # fmt: skip
+
+# %% tags=["hide-input"]
+numbers |= {
+    "slots_ours": f"{slopes['slots an FMA'][0]:.1f}", "slots_theirs": f"{slopes['slots an FMA'][1]:.1f}",
+    "auto_slower": f"{auto[4]:.1f}", "auto_reads": f"{again[4]:.1f}",
+    "o_mma": f"{accumulators.decode_mma}", "o_n8": f"{accumulators.decode_mma_n8}",
+    "registers_mma": f"{taken.compiled[1]}", "registers_n8": f"{taken.compiled[2]}",
+    "n8_time": f"{off_ms['decode_mma_n8', 4] / off_ms['decode_mma', 4]:.2f}",
+}  # fmt: skip
+for name, text in numbers.items():
+    glue(name, text, display=False)
+listed = pd.DataFrame(numbers.items(), columns=["name", "number"])
+plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
+
+# %% [markdown]
+# 1. **182 registers are those of a thread, not of a block.**
+#    Profilers count per thread, and only so the thread's own figures agree: 66 registers a thread give {glue:text}`waves_thread` waves, as reported; 66 a block would give {glue:text}`waves_block`.
+# 2. **The register formula is right for another kernel.**
+#    (rows × keys + rows × channels) / threads gives {glue:text}`by_rows`, and holds where warps divide the rows.
+#    Here they divide the keys, each keeps a whole $O$, and the accumulators take {glue:text}`by_keys`; operands, addresses and overlap make up the rest of the 182.
+# 3. **A maximum relative difference means nothing.**
+#    On the H200 our two kernels, each right to the last bit that rounding leaves, reach {glue:text}`max_relative`.
+#    The largest absolute difference is {glue:text}`max_abs`, an ulp of the largest outputs.
+# 4. **Turning tensor cores off buys little, because 16-bit outputs are the floor.**
+#    The model allows a factor of {glue:text}`gain_predicted` in rmse, and the case measures {glue:text}`gain_measured`.
+#    Whoever needs more must first store fp32; then off is {glue:text}`fp32_gain` times as exact.
+#    In FlashInfer the factor is even {glue:text}`gain_flashinfer`: off is no better than on.
+# 5. **The gain is issue slots and hidden latency, not arithmetic.**
+#    With tensor cores on, the case uses {glue:text}`tensor_percent` % of what they can do: it waits for memory.
+#    Off, our kernel takes {glue:text}`ours_1`, {glue:text}`ours_4`, {glue:text}`ours_8` and {glue:text}`ours_16` times as long at groups of 1, 4, 8 and 16, and FlashInfer's {glue:text}`theirs_1`, {glue:text}`theirs_4` and {glue:text}`theirs_8` times at 1, 4 and 8.
+#    For each FMA they spend {glue:text}`slots_ours` and {glue:text}`slots_theirs` instruction slots.
+#    At a group of 4 FlashInfer's kernel has run out of them, and ours has not.
+# 6. **`use_tensor_cores=True` alone is a trap on this GPU.**
+#    It picks a prefill kernel of 128 query rows, which takes {glue:text}`auto_slower` times as long as no tensor cores.
+#    It needs {glue:text}`auto_reads` times the copy's time for K and V, because it reads them once for each of the 4 query heads.
+#    With `backend="fa2"` the switch does what it promises.
+# 7. **The 8-row tile exists: keys on M, queries on N.**
+#    `decode_mma_n8` keeps {glue:text}`o_n8` accumulator registers where `decode_mma` keeps {glue:text}`o_mma`, and compiles to {glue:text}`registers_n8` registers instead of {glue:text}`registers_mma`.
+#    It takes {glue:text}`n8_time` of the time and has the same error: the padding was never what decode waited for.
+#
+# Where did the model fail?
+# Its time is a floor, and says nothing of kernels that are not memory-bound; the slope of {numref}`group-sweep` had to be measured.
+# Its register ledger is a lower bound that the compiler exceeds.
+# Its error needed no correction.
+#
+# ## Exercises
+#
+# ```{exercise}
+# :label: tensor-cores-rows
+#
+# FlashInfer's tile for longer queries has 64 rows and 128 keys, and its 4 warps divide the *rows*.
+# Which of the two register formulas holds for a block of 128 threads, and how many registers does a thread's accumulator take?
+# ```
+#
+# ```{solution-start} tensor-cores-rows
+# :class: dropdown
+# ```
+#
+# {eq}`registers-rows`.
+# A warp then has 16 rows, all 128 keys and all 128 channels, which {eq}`registers-keys` counts for that one warp; the two agree.
+
+# %%
+one_warp = budget.kv_split_register_formula(16, 128, 128)
+assert budget.reported_register_formula(64, 128, 128, threads=128) == one_warp == 128
+
+# %% [markdown]
+# ```{solution-end}
+# ```
+#
+# ```{exercise}
+# :label: tensor-cores-floor
+#
+# Build the best fp16 output there can be: the float64 output, rounded once.
+# How much smaller is its rmse than that of `decode_fma` and of `decode_mma` on the eight requests?
+# ```
+#
+# ```{solution-start} tensor-cores-floor
+# :class: dropdown
+# ```
+#
+# Tensor cores off is at the floor already: no kernel that stores fp16 can be better.
+
+# %%
+best = rounding.round_to(truths["fp16"], "fp16")
+floor = metrics.error_table(best, truths["fp16"], by="all")["rmse"]
+of = {k: live_rmse["fp16", "fp16"][k] / floor for k in ("decode_fma", "decode_mma")}
+assert 0.999 < of["decode_fma"] < 1.001 < of["decode_mma"] < 1.4
+
+# %% [markdown]
+# ```{solution-end}
+# ```
+#
+# ```{exercise}
+# :label: tensor-cores-partials
+#
+# On the H200 FlashInfer's CUDA-core kernel cuts each request of the case into two splits.
+# It stores the two partial outputs in the type of the output and merges them by their {term}`LSE`.
+# Predict its rmse from that, and compare with the recorded one.
+# ```
+#
+# ```{solution-start} tensor-cores-partials
+# :class: dropdown
+# ```
+#
+# Each partial output is rounded to 16 bits, and enters the merge with its share of the sum of weights.
+# Together with the store of the merged output these are three roundings instead of one.
+# Our kernels keep partial outputs in fp32.
+
+# %%
+case = long["fp16"]
+q, k, v = (accuracy.as_float64(x) for x in (case.q, case.cache.k, case.cache.v))
+halves = np.split(case.cache.page_table.numpy(), 2, axis=1)
+parts = [oracle.decode_float64(q, k, v, pages, [4096], scale=case.scale) for pages in halves]
+lse2 = np.logaddexp2(parts[0][1], parts[1][1])
+variance = expected.decode_sigma(case, policy=CUDA_CORES) ** 2
+for o, part_lse2 in parts:
+    weight = np.exp2(part_lse2 - lse2)[..., None]
+    variance = variance + (weight * rounding.quantum(o, "fp16")) ** 2 / 12
+assert abs(np.sqrt(variance.mean()) / rmse.flashinfer_cuda_cores - 1) < 0.05
+
+# %% [markdown]
+# ```{solution-end}
+# ```
+#
+# ## Sources
+#
+# The case and its numbers, and the maintainer's answer on $P$, are from {cite:t}`flashinfer703`.
+# That it ran on an A100 is our inference from the waves.
+# FlashInfer's shared memory, its tile and the type of its partial outputs were read in its sources {cite:p}`ye2025`; the register formula for divided rows was reported with the case.
+# That `auto` picks fa3 was seen in the same run that the rows come from.
+# Roundings as independent uniform errors: {cite:t}`higham2019`.
+# What tensor cores do to the products, which the CPU build follows bit for bit: {cite:t}`fasi2021` and {cite:t}`xie2025`.
+# Grouped queries are from {cite:t}`ainslie2023`, split-KV from {cite:t}`dao2023`, `mma.sync`, `ldmatrix` and `movmatrix` from the PTX manual {cite:p}`ptx`.

@@ -1,0 +1,27 @@
+"""Every kernel under the race and uninitialised-read checker, at small ragged shapes.
+
+The preferred tile of each kernel and head_dim with the most rows, and at head_dim 64 with each
+number of rows.
+"""
+
+import pytest
+
+from tests.kernels.cases import decode_case
+from tests.kernels.contract import CUDA, run_checked
+
+KV_LENS = (0, 1, 17, 200)
+
+
+def shapes():
+    for name, spec in CUDA.items():
+        groups = {spec.rows(group): group for group in (1, 2, 3, 7, 16)}
+        for head_dim in spec.head_dims:
+            chosen = groups if head_dim == 64 else [max(groups)]
+            yield from (pytest.param(name, head_dim, groups[rows]) for rows in chosen)
+
+
+@pytest.mark.parametrize(("kernel", "head_dim", "group"), list(shapes()))
+def test_no_race_and_nothing_read_before_it_is_written(kernel, head_dim, group):
+    case = decode_case(KV_LENS, group=group, head_dim=head_dim, page_size=3, layout="padded")
+    for keys_per_split in (None, 64):
+        run_checked(case, kernel, keys_per_split=keys_per_split, checks=True)
