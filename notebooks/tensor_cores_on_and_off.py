@@ -123,8 +123,8 @@ from labkernels.workload import Decode
 #
 # ### How long should it take?
 #
-# {eq}`decode-least-time` beside the arithmetic, each alone at its best rate on an H200, for the batch of the case and six groups.
-# The bandwidth is the one that a copy reaches, the others are the vendor's peaks of {doc}`hardware`.
+# {eq}`decode-least-time` beside the arithmetic, each alone at its best rate on an H200, for the batch of the case and five groups.
+# The bandwidth is the one that a copy reaches, the others are the vendor's peaks ({doc}`hardware`).
 
 # %%
 h200 = hardware.gpu("h200")
@@ -271,12 +271,12 @@ for (dtype, kernel, store_in), out in outputs.items():
     way = "on" if specs[kernel].uses_tensor_cores(policy) else "off"
     stored = dtype if store_in == "input" else store_in
     row = {"dtype": dtype, "stored in": stored, "kernel": kernel, "tensor cores": way}
-    row |= {name: found[name] for name in ("rmse", "max_abs", "mean_signed")}
+    named = {"rmse": "rmse", "max": "max_abs", "bias": "mean_signed"}
+    row |= {f"{title}, 1e-6": 1e6 * found[name] for title, name in named.items()}
     rows.append(row | {"rmse / predicted": found["rmse"] / sigma})
-live = pd.DataFrame(rows).rename(columns={"max_abs": "max", "mean_signed": "bias"})
-live = live.sort_values(["dtype", "stored in"], ascending=False, kind="stable")
-digits = {"rmse": "{:.2e}", "rmse / predicted": "{:.2f}", "max": "{:.1e}", "bias": "{:+.0e}"}
-plots.table(live, "live", digits)
+live = pd.DataFrame(rows).sort_values(["dtype", "stored in"], ascending=False, kind="stable")
+digits = dict.fromkeys(["rmse, 1e-6", "max, 1e-6"], "{:.3g}") | {"bias, 1e-6": "{:+.1g}"}
+plots.table(live, "live", digits | {"rmse / predicted": "{:.2f}"})
 
 # %% [markdown]
 # Look at *rmse / predicted* first: wherever 16 bits come in, it is near 1, with tensor cores and without.
@@ -328,18 +328,22 @@ plt.show()
 # The numbers of the thread again, on against off, and beside them the place where the relative difference is largest.
 
 # %% tags=["hide-input"]
-rows = []
+columns = {}
 for dtype in cases:
     off, on = (outputs[dtype, kernel, "input"] for kernel in ("decode_fma", "decode_mma"))
     gap, size = np.abs(on - off), np.abs(off)
     worst = np.argmax(gap / size)
     there = (gap.flat[worst], size.flat[worst])
-    share = 100 * np.mean(gap > 0)
-    rows.append((dtype, share, gap.max(), np.mean(gap / size), np.max(gap / size), *there))
-columns = ["dtype", "differ, %", "max |on − off|", "mean relative", "max relative"]
-columns += ["there: |on − off|", "there: |o|"]
-gaps = pd.DataFrame(rows, columns=columns)
-plots.table(gaps, "gaps", {"differ, %": "{:.0f}", **dict.fromkeys(columns[2:], "{:.2g}")})
+    facts = [100 * np.mean(gap > 0), gap.max(), np.mean(gap / size), np.max(gap / size), *there]
+    columns[dtype] = facts
+quantities = ["elements that differ, %", "largest |on − off|", "mean |on − off| / |off|"]
+quantities += [
+    "largest |on − off| / |off|",
+    "at that element: |on − off|",
+    "at that element: |off|",
+]
+gaps = pd.DataFrame({"": quantities, **columns})
+plots.table(gaps, "gaps", dict.fromkeys(cases, "{:.2g}"))
 
 # %% [markdown]
 # The largest relative difference sits where the output happens to be almost zero.
@@ -387,35 +391,34 @@ plots.group_and_page(groups, pages, origin=origin)
 plt.show()
 
 # %% [markdown]
-# Without tensor cores a kernel is first limited by memory, and from some group on by something that grows with the group.
-# Were that the FMAs alone, each query head more would cost what {eq}`decode-least-time`'s table says: an eighth of the time for eight.
-# The slopes say otherwise:
+# An {term}`SM` issues at most four instructions a clock, and FMAs at their peak take every one of these slots.
+# But a kernel has more to do than FMAs: it converts 16-bit numbers, adds up over lanes, moves weights, computes addresses.
+# At a group of 8 the time without tensor cores has left the memory's behind, so it counts such slots.
+# Divided by the time of the FMAs alone it says how many slots each FMA costs, all included, and what that makes at a group of 4:
 
 # %%
 off_ms = groups.set_index(["kernel", "group"]).time_ms
-slopes = pd.DataFrame({"kernel": ["decode_fma", "flashinfer_cuda_cores"], "to": [16, 8]})
-slopes["from"] = slopes.to // 2
-slopes["ms a head"] = [
-    (off_ms[row.kernel, row.to] - off_ms[row.kernel, row["from"]]) / (row.to - row["from"])
-    for _, row in slopes.iterrows()
-]
-fma_ms = floors.set_index("group")["off: FMAs, ms"][8] / 8
-slopes["FMAs, ms a head"] = fma_ms
-slopes["slots an FMA"] = slopes["ms a head"] / fma_ms
-columns = ["kernel", "from", "to", "ms a head", "FMAs, ms a head", "slots an FMA"]
-plots.table(slopes[columns], "slopes", dict.fromkeys(columns[3:], "{:.3g}"))
+fma_ms, memory_ms = (floors.set_index("group")[c] for c in ("off: FMAs, ms", "memory, ms"))
+slots = pd.DataFrame({"kernel": ["decode_fma", "flashinfer_cuda_cores"]})
+slots["group 8, ms"] = [off_ms[kernel, 8] for kernel in slots.kernel]
+slots["FMAs alone, ms"] = fma_ms[8]
+slots["slots an FMA"] = slots["group 8, ms"] / fma_ms[8]
+slots["group 4, slots, ms"] = slots["slots an FMA"] * fma_ms[4]
+slots["memory, ms"] = memory_ms[4]
+slots["measured, ms"] = [off_ms[kernel, 4] for kernel in slots.kernel]
+numeric = slots.columns[1:]
+plots.table(slots, "slots", dict.fromkeys(numeric, "{:.3f}") | {"slots an FMA": "{:.1f}"})
 
 # %% [markdown]
-# An SM issues at most four instructions a clock, and FMAs at their peak take every one of these slots.
-# But a kernel has more to do than FMAs: it converts 16-bit numbers, adds up over lanes, moves weights, computes addresses.
-# *Slots an FMA* counts all of it.
+# For `decode_fma` the slots of a group of 4 take less time than the memory, and it runs at the memory's pace.
+# For FlashInfer's kernel they take more, and it does not.
 # And while the slots are busy nobody issues the next loads, so that the memory waits as well.
 # On tensor cores one `mma.sync` replaces 64 FMAs a lane, and the slots are free for loading.
 #
 # The default backend is another story.
 # On this GPU `auto` means *fa3*, a {term}`prefill` kernel for Hopper whose tile has 128 query rows.
 # It does not pack the group into the tile: every query head reads its keys again, $g$ times the bytes.
-# Its line in {numref}`group-sweep` is that of {eq}`decode-least-time` times $g$.
+# Its line in {numref}`group-sweep` rises as {eq}`decode-least-time` times $g$ would.
 #
 # ### Error, on the H200
 #
@@ -435,12 +438,14 @@ at_case = measured[(measured[list(case_000)] == pd.Series(case_000)).all(axis=1)
 keys = ["dtype", "tensor_cores", "kernel"]
 errors = at_case[at_case.metric == "error"].pivot(index=keys, columns="statistic", values="value")
 errors = errors.reset_index().query("kernel in @KERNELS or kernel in @FLASHINFER")
-errors["rmse / predicted"] = [
-    row.rmse / predicted.loc[row.dtype, row.tensor_cores] for row in errors.itertuples()
-]
-columns = [*keys, "rmse", "rmse / predicted", "max_abs", "bias"]
-digits = {"rmse": "{:.2e}", "rmse / predicted": "{:.2f}", "max_abs": "{:.1e}", "bias": "{:+.0e}"}
-plots.table(errors[columns].sort_values(keys[:2], ascending=False), "errors", digits)
+expected_rmse = [predicted.loc[row.dtype, row.tensor_cores] for row in errors.itertuples()]
+shown = errors[keys].rename(columns={"tensor_cores": "tensor cores"})
+for title, name in {"rmse": "rmse", "max": "max_abs", "bias": "bias"}.items():
+    shown[f"{title}, 1e-6"] = 1e6 * errors[name]
+shown["rmse / predicted"] = errors.rmse / expected_rmse
+shown = shown.sort_values(["dtype", "tensor cores"], ascending=False)
+digits = {"rmse, 1e-6": "{:.2f}", "max, 1e-6": "{:.0f}", "bias, 1e-6": "{:+.1g}"}
+plots.table(shown, "errors", digits | {"rmse / predicted": "{:.2f}"})
 
 # %% [markdown]
 # Our kernels err as predicted, from one request of other random numbers.
@@ -454,26 +459,25 @@ plots.table(errors[columns].sort_values(keys[:2], ascending=False), "errors", di
 # %% tags=["hide-input"]
 driver = at_case.query("dtype == 'fp16' and statistic == 'exact' and kernel in @KERNELS")
 driver = driver.pivot(index="kernel", columns="metric", values="value")
-rows = {}
+columns, found = {}, {}
 for name, instance in instances.items():
-    known = resources.resources(instance, gpu=h200)
-    rows[name] = {
-        "registers, at least": known.registers.total, "compiled": known.compiled.registers,
-        "spilled, B": known.compiled.spill_bytes, "shared memory, B": known.smem.total,
-        "blocks an SM": known.occupancy.blocks_per_sm, "limit": known.occupancy.limit,
-        "by the driver": driver.blocks_per_sm[name], "blocks": driver.blocks[name], "waves": driver.waves[name],
-    }  # fmt: skip
-taken = pd.DataFrame(rows).T.rename_axis("kernel").reset_index()
-digits = dict.fromkeys(["by the driver", "blocks"], "{:.0f}")
-plots.table(taken, "taken", {**digits, "shared memory, B": "{:,}", "waves": "{:.2f}"})
+    found[name] = known = resources.resources(instance, gpu=h200)
+    compiled, fit, told = known.compiled, known.occupancy, driver.loc[name]
+    columns[name] = [known.registers.total, compiled.registers, f"{told.registers:.0f}"]
+    columns[name] += [compiled.spill_bytes, f"{known.smem.total:,}", fit.blocks_per_sm, fit.limit]
+    columns[name] += [f"{value:.0f}" for value in (told.blocks_per_sm, told.blocks)]
+    columns[name] += [f"{told.waves:.2f}"]
+lines = ["registers a thread, at least", "compiled", "by the H200's driver", "bytes spilled"]
+lines += ["shared memory, bytes", "blocks an SM, predicted", "limited by"]
+lines += ["by the H200's driver", "blocks of the case", "waves"]
+plots.table(pd.DataFrame({"": lines, **columns}), "taken")
 
 # %% [markdown]
 # The halved accumulator of `decode_mma_n8` shows in the compiled registers.
-# It does not show in the blocks, because the tile asks for three blocks of shared memory and both kernels keep within them.
-# Registers that nothing else wanted buy no time: the two kernels run alike.
+# It buys something only where registers are what limits the blocks, and where more blocks are what the kernel waits for; with every warp a pipeline of its own, few blocks already keep enough loads in flight.
 # {numref}`blocks-per-sm` does the same sum for every GPU of {doc}`hardware`.
 
-# %% mystnb={"figure": {"caption": "The same tiles fill other GPUs differently: where an SM has 100 KiB, shared memory leaves one block. Blocks of 4 warps on an SM, from the compiled registers and the ledgers.", "name": "blocks-per-sm"}, "image": {"alt": "A grid of nine GPUs and three kernels. Each field holds the number of blocks on an SM and the number of warps, and its colour tells whether registers or shared memory set the limit. H100, H200 and B200 hold three blocks, A100 two, the others one.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The same tiles fill other GPUs differently: where an SM has only 100 KiB, shared memory sets the limit. Blocks of 4 warps on an SM, from the compiled registers and the ledgers.", "name": "blocks-per-sm"}, "image": {"alt": "A grid of nine GPUs and three kernels. Each field holds the number of blocks on an SM and the number of warps, and its colour tells whether registers or shared memory set the limit. H100, H200 and B200 hold the most blocks, GPUs with 100 KiB the fewest.", "width": "100%"}} tags=["hide-input"]
 rows = []
 for gpu in hardware.GPUS.values():
     for name, instance in instances.items():
@@ -490,7 +494,7 @@ plt.show()
 # The numbers of this section, computed from the tables above:
 
 # %% tags=["hide-input"]
-live_rmse = live.pivot(index=["dtype", "stored in"], columns="kernel", values="rmse").T
+live_rmse = live.pivot(index=["dtype", "stored in"], columns="kernel", values="rmse, 1e-6").T
 rmse = errors.pivot(index="kernel", columns="dtype", values="rmse")["fp16"]
 apart = at_case.query("metric == 'difference' and dtype == 'fp16'").set_index(
     ["kernel", "statistic"]
@@ -520,10 +524,11 @@ numbers = {
 
 # %% tags=["hide-input"]
 numbers |= {
-    "slots_ours": f"{slopes['slots an FMA'][0]:.1f}", "slots_theirs": f"{slopes['slots an FMA'][1]:.1f}",
+    "slots_ours": f"{slots['slots an FMA'][0]:.1f}", "slots_theirs": f"{slots['slots an FMA'][1]:.1f}",
     "auto_slower": f"{auto[4]:.1f}", "auto_reads": f"{again[4]:.1f}",
     "o_mma": f"{accumulators.decode_mma}", "o_n8": f"{accumulators.decode_mma_n8}",
-    "registers_mma": f"{taken.compiled[1]}", "registers_n8": f"{taken.compiled[2]}",
+    "registers_mma": f"{found['decode_mma'].compiled.registers}",
+    "registers_n8": f"{found['decode_mma_n8'].compiled.registers}",
     "n8_time": f"{off_ms['decode_mma_n8', 4] / off_ms['decode_mma', 4]:.2f}",
 }  # fmt: skip
 for name, text in numbers.items():
@@ -548,19 +553,19 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 #    With tensor cores on, the case uses {glue:text}`tensor_percent` % of what they can do: it waits for memory.
 #    Off, our kernel takes {glue:text}`ours_1`, {glue:text}`ours_4`, {glue:text}`ours_8` and {glue:text}`ours_16` times as long at groups of 1, 4, 8 and 16, and FlashInfer's {glue:text}`theirs_1`, {glue:text}`theirs_4` and {glue:text}`theirs_8` times at 1, 4 and 8.
 #    For each FMA they spend {glue:text}`slots_ours` and {glue:text}`slots_theirs` instruction slots.
-#    At a group of 4 FlashInfer's kernel has run out of them, and ours has not.
+#    At a group of 4 that is more time than the memory needs for FlashInfer's kernel, and less for ours.
 # 6. **`use_tensor_cores=True` alone is a trap on this GPU.**
 #    It picks a prefill kernel of 128 query rows, which takes {glue:text}`auto_slower` times as long as no tensor cores.
 #    It needs {glue:text}`auto_reads` times the copy's time for K and V, because it reads them once for each of the 4 query heads.
 #    With `backend="fa2"` the switch does what it promises.
 # 7. **The 8-row tile exists: keys on M, queries on N.**
 #    `decode_mma_n8` keeps {glue:text}`o_n8` accumulator registers where `decode_mma` keeps {glue:text}`o_mma`, and compiles to {glue:text}`registers_n8` registers instead of {glue:text}`registers_mma`.
-#    It takes {glue:text}`n8_time` of the time and has the same error: the padding was never what decode waited for.
+#    It takes {glue:text}`n8_time` times as long and errs the same: the padding was never what this decode waited for.
 #
 # Where did the model fail?
-# Its time is a floor, and says nothing of kernels that are not memory-bound; the slope of {numref}`group-sweep` had to be measured.
+# Its time is a floor, and counts FMAs where a kernel spends slots; how many, had to be measured.
 # Its register ledger is a lower bound that the compiler exceeds.
-# Its error needed no correction.
+# Its error needed no correction, but for a kernel that rounds more often than it must.
 #
 # ## Exercises
 #
