@@ -204,4 +204,6 @@ def _output(
             f"{name}: shape {tuple(given.shape)}, strides {given.stride()},"
             f" allowed: {tuple(shape)}, contiguous"
         )
+    if name == "out":
+        require_rows(name, given)
     return given

@@ -14,7 +14,7 @@ COLOURS = {
     "flashinfer_cuda_cores": "#e69f00",
     "flashinfer_fa2": "#56b4e9",
     "flashinfer_auto": "#2b2b2b",
-    "torch_sdpa": "#8a94a3",
+    "torch_sdpa": "#b3bcc7",
 }
 MARKERS = {"on": "s", "off": "o"}
 LINES = {"on": "-", "off": (0, (5, 2))}
@@ -28,7 +28,7 @@ NAMES = {
 CEILING = "#56606d"
 RULE = "#d5dae1"
 ERROR_MAP = "cividis"
-WIDTH_INCHES = 5.3  # text of 10 points stays readable when a phone shrinks it to 360 pixels
+WIDTH_INCHES = 5.0  # narrow, so that text stays readable when a phone shrinks it to 360 pixels
 
 # A drawing function runs under it: @plt.rc_context(style.HOUSE).
 HOUSE = {

@@ -53,7 +53,7 @@ def case_times(times: pd.DataFrame, *, origin: str) -> Figure:
                 y = place + (step - (len(dtypes) - 1) / 2) * 0.42
                 _lollipop(axes, y, found.iloc[0], filled=step == 0)
     axes.set_yticks(range(len(order)), [style.name(*key) for key in order])
-    axes.set(xlabel="time of one decode step, ms", xlim=(0, 1.55 * times.time_ms.max()))
+    axes.set(xlabel="time of one decode step, ms", xlim=(0, 1.65 * times.time_ms.max()))
     axes.set_ylim(len(order) - 0.4, -1.1)
     axes.grid(axis="y", visible=False)
     style.say_origin(figure, origin)
@@ -71,7 +71,7 @@ def _lollipop(axes: Axes, y: float, row: pd.Series, *, filled: bool) -> None:
         markerfacecolor=colour if filled else "white",
     )
     text = f"  {row['dtype']}  {row.time_ms:.3f} ms, {row.percent:.0f} %"
-    axes.annotate(text, (row.time_ms, y), va="center", fontsize=7.8, color="#2d343d")
+    axes.annotate(text, (row.time_ms, y), va="center", fontsize=8.2, color="#2d343d")
 
 
 @plt.rc_context(style.HOUSE)

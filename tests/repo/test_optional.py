@@ -43,3 +43,18 @@ def test_doctor_says_what_is_missing():
     assert done.returncode == 0, done.stderr
     for name in ("triton", "cuda.core"):
         assert name in done.stdout.lower()
+
+
+@pytest.mark.slow
+def test_the_chapter_runs_without_the_nvidia_compilers():
+    chapter = ROOT / "notebooks" / "tensor_cores_on_and_off.py"
+    done = run_hidden(
+        "import matplotlib.pyplot, runpy\n"
+        "matplotlib.use('Agg')\n"
+        "matplotlib.pyplot.show = matplotlib.pyplot.close\n"
+        f"seen = runpy.run_path({str(chapter)!r})\n"
+        "print(seen['resources'].nvrtc.available(), seen['result'].plan.machine)\n"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "CPU build" in done.stdout
+    assert not done.stdout.splitlines()[-1].startswith("None"), "NVRTC was not hidden"

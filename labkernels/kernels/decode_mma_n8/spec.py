@@ -27,7 +27,7 @@ def tiles(head_dim: int, rows: int, policy: NumericPolicy) -> tuple[DecodeTile, 
     return {
         64: (DecodeTile(4, 16, 3, 4), DecodeTile(4, 16, 2, 4)),
         128: (DecodeTile(4, 16, 2, 3), DecodeTile(4, 16, 3, 2)),
-        256: (DecodeTile(4, 16, 2, 2), DecodeTile(2, 16, 3, 2), DecodeTile(2, 16, 2, 3)),
+        256: (DecodeTile(4, 16, 2, 2), DecodeTile(2, 16, 3, 2)),
     }[head_dim]
 
 

@@ -18,6 +18,7 @@ using i64 = long long;
 
 struct f16 { u16 bits; };
 struct bf16 { u16 bits; };
+struct alignas(8) u32x2 { u32 v[2]; };
 struct alignas(16) u32x4 { u32 v[4]; };
 struct alignas(16) f32x4 { float v[4]; };
 struct f32x2 { float x, y; };

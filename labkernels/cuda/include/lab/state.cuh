@@ -25,10 +25,18 @@ template <int Warps, int Rows, int D> struct WarpStates {
   float m[Warps][Rows], l[Warps][Rows];
 };
 
-template <class Out>
-LAB_DEVICE void store_out(const DecodeParams& p, i64 head, int head_dim, int dim, float l, float o) {
-  const float value = l == 0.f ? 0.f : div_rn(o, l);
-  store_global(static_cast<Out*>(p.out) + head * head_dim + dim, from_float<Out>(value));
+LAB_DEVICE void store4(float* p, const f32x4& x) { store_global(reinterpret_cast<f32x4*>(p), x); }
+template <class T> LAB_DEVICE void store4(T* p, const f32x4& x) {
+  const u32x2 pairs = {{pack2<T>(x.v[0], x.v[1]), pack2<T>(x.v[2], x.v[3])}};
+  store_global(reinterpret_cast<u32x2*>(p), pairs);
+}
+
+// Four channels of a query head's output.
+template <class Out, int D>
+LAB_DEVICE void store_out(const DecodeParams& p, i64 head, int dim, float l, f32x4 o) {
+#pragma unroll
+  for (int c = 0; c < 4; ++c) o.v[c] = l == 0.f ? 0.f : div_rn(o.v[c], l);
+  store4(static_cast<Out*>(p.out) + head * D + dim, o);
 }
 LAB_DEVICE void store_lse2(const DecodeParams& p, i64 head, float m, float l) {
   store_global(p.lse2 + head, l == 0.f ? minus_infinity() : m + log2_poly(l));
@@ -42,24 +50,28 @@ LAB_DEVICE i64 head_index(const DecodeParams& p, const BlockWork& work, int row)
 template <class P, int Threads, int Warps, int Rows, int D>
 LAB_DEVICE void merge_warps(const WarpStates<Warps, Rows, D>& states, const DecodeParams& p,
                             const BlockWork& work) {
-  for (int i = thread_x(); i < work.n_q_heads * D; i += Threads) {
-    const int row = i / D, dim = i % D;
-    float m = minus_infinity(), l = 0.f, o = 0.f;
+  constexpr int quads = D / 4;         // a thread takes four channels
+  for (int i = thread_x(); i < work.n_q_heads * quads; i += Threads) {
+    const int row = i / quads, dim = i % quads * 4;
+    float m = minus_infinity(), l = 0.f;
+    f32x4 o = {};
 #pragma unroll
     for (int w = 0; w < Warps; ++w) m = maximum(m, states.m[w][row]);
 #pragma unroll
     for (int w = 0; w < Warps; ++w) {
       const float weight = rescale_of<P>(states.m[w][row], m);
+      const f32x4 part = *reinterpret_cast<const f32x4*>(&states.o[w][row][dim]);
       l = fma_rn(weight, states.l[w][row], l);
-      o = fma_rn(weight, states.o[w][row][dim], o);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) o.v[c] = fma_rn(weight, part.v[c], o.v[c]);
     }
     const i64 head = head_index(p, work, row);
     if (work.live_splits <= 1) {
-      store_out<typename P::Out>(p, head, D, dim, l, o);
+      store_out<typename P::Out, D>(p, head, dim, l, o);
       if (dim == 0) store_lse2(p, head, m, l);
     } else {
       const i64 slot = head * p.splits + work.split;
-      store_global(p.partial_o + slot * D + dim, o);
+      store4(p.partial_o + slot * D + dim, o);
       if (dim == 0) {
         store_global(p.partial_m + slot, m);
         store_global(p.partial_l + slot, l);
@@ -132,12 +144,10 @@ LAB_DEVICE void merge_splits(const DecodeParams& p, const BlockWork& work) {
       }
     }
 #pragma unroll
-    for (int pass = 0; pass < passes; ++pass)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int dim = pass * 128 + lane * 4 + c;
-        if (dim < D) store_out<typename P::Out>(p, head, D, dim, l, o[pass].v[c]);
-      }
+    for (int pass = 0; pass < passes; ++pass) {
+      const int dim = pass * 128 + lane * 4;
+      if (dim < D) store_out<typename P::Out, D>(p, head, dim, l, o[pass]);
+    }
     if (lane == 0) store_lse2(p, head, m, l);
   }
 }

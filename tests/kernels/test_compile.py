@@ -1,0 +1,113 @@
+"""Every kernel as machine code, with no GPU: it compiles, nothing spills, the ledgers hold."""
+
+import dataclasses
+
+import pytest
+
+from labkernels import hardware
+from labkernels.budget.occupancy import occupancy
+from labkernels.cuda import compile as nvrtc
+from labkernels.cuda import sass
+from labkernels.measure import resources
+from tests.kernels.contract import CUDA
+
+pytestmark = pytest.mark.skipif(nvrtc.available() is not None, reason=str(nvrtc.available()))
+# A GPU of each architecture, by the architecture.
+GPU_OF = {arch: hardware.by_arch(arch)[0] for arch in hardware.ARCHS}
+
+
+def name_of(instance):
+    return f"{instance.kernel}-{instance.head_dim}-{instance.rows}-{instance.tile.label}"
+
+
+def every_instance():
+    """Every tile, head_dim and number of rows in bf16; the preferred tiles in fp16 too."""
+    for instance in resources.all_instances():
+        spec = CUDA[instance.kernel]
+        preferred = spec.tiles(instance.head_dim, instance.rows, instance.policy)[0]
+        if instance.dtype == "bf16" or instance.tile == preferred:
+            yield pytest.param(instance, id=f"{name_of(instance)}-{instance.dtype}")
+
+
+def default_instances():
+    """What ops would choose on a GPU of each architecture, with the most rows."""
+    for arch, gpu in GPU_OF.items():
+        for spec in CUDA.values():
+            for head_dim in spec.head_dims:
+                instance = spec.instance(dtype="fp16", head_dim=head_dim, group=16, gpu=gpu)
+                yield pytest.param(instance, gpu, arch, id=f"{arch}-{name_of(instance)}")
+
+
+def check_report(instance, report):
+    spec = CUDA[instance.kernel]
+    spills = (report.spill_store_bytes, report.spill_load_bytes, report.stack_bytes)
+    assert spills == (0, 0, 0), f"bytes of spill stores, spill loads and stack: {spills}"
+    assert report.static_smem_bytes == 0, "shared memory that no ledger has"
+    assert report.warnings == ()
+    least = spec.registers(instance).total
+    assert least <= report.registers, f"the ledger has {least}, ptxas needs only {report.registers}"
+
+
+@pytest.mark.parametrize("instance", list(every_instance()))
+def test_every_instance_on_sm_90a(instance):
+    compiled = resources.compile_instance(instance, arch="sm_90a")
+    check_report(instance, compiled.report)
+    promised = instance.tile.blocks_per_sm
+    held = occupancy(
+        hardware.gpu("h200"),
+        threads=instance.tile.threads,
+        registers=compiled.report.registers,
+        smem_bytes=CUDA[instance.kernel].smem(instance).total,
+    )
+    assert held.by_registers >= promised, "__launch_bounds__ promises more blocks than fit"
+
+
+@pytest.mark.parametrize(("instance", "gpu", "arch"), list(default_instances()))
+def test_default_tile_on_every_architecture(instance, gpu, arch):
+    check_report(instance, resources.compile_instance(instance, arch=arch).report)
+    smem_bytes = CUDA[instance.kernel].smem(instance).total
+    assert smem_bytes <= gpu.smem_per_block_max_bytes
+
+
+@pytest.mark.parametrize("kernel", CUDA)
+@pytest.mark.parametrize("off_by", [-16, 2])
+def test_a_wrong_ledger_does_not_compile(kernel, off_by, monkeypatch):
+    spec = CUDA[kernel]
+    instance = spec.instance(dtype="bf16", head_dim=64, group=4)
+    wrong = spec.smem(instance).total + off_by
+    with pytest.raises(nvrtc.CompileError, match="the ledger's bytes are the compiler's"):
+        nvrtc.compile_kernel(
+            spec.header,
+            instance=spec.template(instance),
+            defines={"LAB_SMEM_BYTES": wrong},
+            arch="sm_90a",
+        )
+
+
+@pytest.mark.parametrize("kernel", CUDA)
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_tensor_cores_are_in_the_machine_code_or_not(kernel, dtype):
+    if sass.available() is not None:
+        pytest.skip(sass.available())
+    spec = CUDA[kernel]
+    instance = spec.instance(dtype=dtype, head_dim=128, group=4)
+    cubin = resources.compile_instance(instance, arch="sm_90a").cubin
+    mix = sass.instruction_mix(cubin)
+    tensor = sum(count for name, count in mix.items() if "MMA" in name)
+    keys, rows = instance.tile.keys, instance.rows
+    if spec.uses_tensor_cores(instance.policy):
+        columns = 16 if kernel == "decode_mma_n8" else 8  # of keys or channels that an HMMA adds up
+        assert tensor >= 2 * keys * 128 // (16 * columns), "S and O take more products than that"
+    else:
+        assert tensor == 0
+        # an FMA a channel in S, but for the product that begins a sum, and one in O
+        assert mix["FFMA"] >= rows * keys * 128 // 8 // 32 * (7 + 8)
+
+
+@pytest.mark.parametrize("kernel", CUDA)
+def test_every_policy_compiles(kernel):
+    spec = CUDA[kernel]
+    for policy in spec.policies[1:]:
+        instance = spec.instance(dtype="bf16", head_dim=64, group=4, policy=policy)
+        report = resources.compile_instance(instance, arch="sm_90a").report
+        check_report(dataclasses.replace(instance, policy=spec.policies[0]), report)
