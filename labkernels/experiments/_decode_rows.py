@@ -20,7 +20,7 @@ DRIVER_FACTS = {
     "smem_bytes": "bytes",
     "blocks_per_sm": "blocks",
 }
-MAP_DIGITS = 4
+MAP_DIGITS = 3
 
 
 def base_row(

@@ -1,4 +1,4 @@
-"""The parameter struct of the CUDA decode kernels: lab::DecodeParams of paged_kv.cuh, field by field."""
+"""The one parameter of the CUDA decode kernels: lab::DecodeParams of paged_kv.cuh, by field."""
 
 import ctypes
 

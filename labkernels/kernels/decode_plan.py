@@ -57,7 +57,7 @@ def keys_per_split(*, units: int, max_kv_len: int, slots: int, sm_count: int, st
 
 
 def _fewest_full_waves(units: int, slots: int, most: int) -> int:
-    """The fewest splits, up to `most`, that leave the last wave nearly full, or else the fullest."""
+    """The fewest splits, up to `most`, whose last wave is nearly full; else the fullest."""
 
     def fullness(splits: int) -> float:
         waves = units * splits / slots

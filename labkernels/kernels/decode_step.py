@@ -119,7 +119,7 @@ def make_plan(
 
 
 def partial_states(request: DecodeRequest, splits: int) -> dict[str, torch.Tensor]:
-    """Uninitialised partial States of every split, and tickets at rest, named as in DecodeParams."""
+    """Partial States of every split, uninitialised, and tickets at rest, as DecodeParams names."""
     if splits == 1:
         return {}
     batch, q_heads, head_dim = request.q.shape

@@ -21,11 +21,9 @@ def name_of(instance):
 
 
 def every_instance():
-    """Every tile, head_dim and number of rows in bf16; the preferred tiles in fp16 too."""
+    """Every tile, head_dim and number of rows in bf16; head_dim 128 in fp16 too."""
     for instance in resources.all_instances():
-        spec = CUDA[instance.kernel]
-        preferred = spec.tiles(instance.head_dim, instance.rows, instance.policy)[0]
-        if instance.dtype == "bf16" or instance.tile == preferred:
+        if instance.dtype == "bf16" or instance.head_dim == 128:
             yield pytest.param(instance, id=f"{name_of(instance)}-{instance.dtype}")
 
 

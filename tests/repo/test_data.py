@@ -36,6 +36,8 @@ def test_tables_say_what_each_column_is():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:frictionless")
+# frictionless leaves files that are no tables to the garbage collector to close
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_frictionless_finds_no_error():
     from frictionless import Package
 

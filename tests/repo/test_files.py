@@ -14,7 +14,7 @@ LINES_MAX = 400
 COLUMNS_MAX = 100
 FUNCTION_LINES_MAX = 60
 TRITON_KERNEL_LINES_MAX = 100  # one function by its nature
-FILE_BYTES_MAX = 2 * 1024 * 1024
+FILE_BYTES_MAX = 5 * 512 * 1024
 
 # A word that promises work instead of doing it. Spelled in halves, so that this file has none.
 BANNED = re.compile("|".join(["TO" + "DO", "FIX" + "ME", "X" + "XX", "NotImplemented" + "Error"]))

@@ -1,7 +1,7 @@
-// Paged decode, tensor cores off: fp32 FMAs on CUDA cores, P never rounded. D / 8 lanes share a key,
-// 8 channels each, and finish the dot products of several keys and query heads in one reduction
-// that leaves every lane with a different finished score. P goes through shared memory, where all
-// lanes read it as a broadcast.
+// Paged decode, tensor cores off: fp32 FMAs on CUDA cores, P never rounded. D / 8 lanes share a
+// key, 8 channels each, and finish the dot products of several keys and query heads in one
+// reduction that leaves every lane with a different finished score. P goes through shared memory,
+// where all lanes read it as a broadcast.
 #pragma once
 #include "lab/state.cuh"
 #include "lab/warp_pipeline.cuh"
@@ -25,7 +25,7 @@ struct Tile {
   // Lanes that differ only in these bits hold scores of the same row.
   static constexpr int same_row_bits = 31 & ~((Rows - 1) * copies);
   using Pipeline = WarpPipeline<T, HeadDim, Keys, Warps, Stages>;
-  static_assert(Rows <= lanes && (Rows & (Rows - 1)) == 0, "a reduction holds whole rounds of rows");
+  static_assert(Rows <= lanes && (Rows & (Rows - 1)) == 0, "a reduction holds whole rounds");
   static_assert(Keys % keys_at_once == 0, "every round is full");
 };
 
@@ -39,6 +39,8 @@ template <class C> struct Smem {
     WarpStates<C::warps, C::rows, C::head_dim> states;
   };
 };
+
+template <class C> using KvTile = typename C::T[C::keys][C::head_dim];  // K or V of a step
 
 template <class C> struct State {
   float m, l;                                    // of this lane's row; l: this lane's keys only
@@ -105,7 +107,7 @@ template <int N, int L> LAB_DEVICE float reduce(float (&v)[N]) {
 // S = Q K^T: s[r] is this lane's finished score of reduction r.
 template <class C>
 LAB_DEVICE void scores(float (&s)[C::reductions], const Query<C>& q,
-                       typename C::T (&tile)[C::keys][C::head_dim]) {
+                       KvTile<C>& k_tile) {
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int r = 0; r < C::reductions; ++r) {
@@ -114,7 +116,7 @@ LAB_DEVICE void scores(float (&s)[C::reductions], const Query<C>& q,
     for (int i = 0; i < C::rounds_per_reduction; ++i) {
       const int key = (r * C::rounds_per_reduction + i) * C::keys_at_once + lane / C::lanes;
       float k[chunk_elements];
-      unpack<typename C::T>(k, load_chunk(tile, key, lane % C::lanes));
+      unpack<typename C::T>(k, load_chunk(k_tile, key, lane % C::lanes));
 #pragma unroll
       for (int row = 0; row < C::rows; ++row) {
         float& d = dot[i * C::rows + row];
@@ -147,7 +149,8 @@ LAB_DEVICE void update(State<C>& state, float (&s)[C::reductions], float (&p)[C:
   for (int r = 0; r < C::reductions; ++r) {
     const float value = exp2<P>(fma_rn(s[r], scale_log2, -shift));
     state.l = state.l + value;
-    if (value_index<C>() * C::copies == thread_x() % C::lanes) p[own_key<C>(r)][own_row<C>()] = value;
+    const bool is_first_copy = value_index<C>() * C::copies == thread_x() % C::lanes;
+    if (is_first_copy) p[own_key<C>(r)][own_row<C>()] = value;
   }
   if (warp_any(!(rescale == 1.f))) {             // times 1 changes no bit: skip it
 #pragma unroll
@@ -164,13 +167,13 @@ LAB_DEVICE void update(State<C>& state, float (&s)[C::reductions], float (&p)[C:
 // [lab: accumulate]
 template <class C>
 LAB_DEVICE void accumulate(State<C>& state, const float (&p)[C::keys][C::rows],
-                           typename C::T (&tile)[C::keys][C::head_dim]) {
+                           KvTile<C>& v_tile) {
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int i = 0; i < C::rounds; ++i) {
     const int key = i * C::keys_at_once + lane / C::lanes;
     float v[chunk_elements];
-    unpack<typename C::T>(v, load_chunk(tile, key, lane % C::lanes));
+    unpack<typename C::T>(v, load_chunk(v_tile, key, lane % C::lanes));
 #pragma unroll
     for (int row = 0; row < C::rows; ++row)
 #pragma unroll
@@ -182,7 +185,7 @@ LAB_DEVICE void accumulate(State<C>& state, const float (&p)[C::keys][C::rows],
 
 template <class C> LAB_DEVICE void store_state(Smem<C>& smem, State<C>& state) {
   const int lane = thread_x() & 31, warp = thread_x() / 32;
-  // l over the lanes that hold other keys of the row; lanes with copies of a score would count twice.
+  // l over the lanes that hold other keys of the row; copies of a score would count twice.
 #pragma unroll
   for (int mask = 16; mask > 0; mask /= 2)
     if (mask >= C::copies && (mask & C::same_row_bits))

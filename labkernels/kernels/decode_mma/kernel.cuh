@@ -29,6 +29,8 @@ template <class C> struct Smem {
   };
 };
 
+template <class C> using KvTile = typename C::T[C::keys][C::head_dim];  // K or V of a step
+
 template <class C> struct State {                // of rows g and g + 8
   float m[2], l[2];                              // l: this lane's columns only
   float o[C::head_dim / 8][4];
@@ -45,7 +47,7 @@ template <class C> LAB_DEVICE void load_q_fragment(u32 (&a)[4], Smem<C>& smem, i
 // S = Q K^T for the keys of one stage; s[j] is the 16 x 8 accumulator of key octet j.
 template <class C>
 LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem,
-                       typename C::T (&tile)[C::keys][C::head_dim]) {
+                       KvTile<C>& k_tile) {
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int j = 0; j < C::keys / 8; ++j)
@@ -59,7 +61,7 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem,
     for (int b = 0; b < C::key_steps; ++b) {     // (keys 0-7, 8-15) x (channels 0-7, 8-15)
       u32 k[4];
       const int row = b * 16 + (lane & 7) + (lane >> 4) * 8;
-      ldmatrix_x4(k, chunk<C::head_dim>(tile, row, d * 2 + ((lane >> 3) & 1)));
+      ldmatrix_x4(k, chunk<C::head_dim>(k_tile, row, d * 2 + ((lane >> 3) & 1)));
       mma_m16n8k16<typename C::T>(s[2 * b], q[held], k[0], k[1]);
       mma_m16n8k16<typename C::T>(s[2 * b + 1], q[held], k[2], k[3]);
     }
@@ -97,7 +99,8 @@ LAB_DEVICE void update(State<C>& state, Scores<C>& s, float scale_log2) {
 #pragma unroll
       for (int i = 2 * r; i < 2 * r + 2; ++i) {
         s[j][i] = exp2<P>(fma_rn(s[j][i], scale_log2, -shift));
-        if constexpr (P::denominator == Denominator::rounded) s[j][i] = rounded<typename C::T>(s[j][i]);
+        if constexpr (P::denominator == Denominator::rounded)
+          s[j][i] = rounded<typename C::T>(s[j][i]);
         state.l[r] = state.l[r] + s[j][i];
       }
   }
@@ -113,7 +116,7 @@ LAB_DEVICE void update(State<C>& state, Scores<C>& s, float scale_log2) {
 // [lab: accumulate]
 // O += P V. P's accumulator registers, packed to 16 bits, are already the A fragment of the mma.
 template <class C>
-LAB_DEVICE void accumulate(State<C>& state, const Scores<C>& s, typename C::T (&tile)[C::keys][C::head_dim]) {
+LAB_DEVICE void accumulate(State<C>& state, const Scores<C>& s, KvTile<C>& v_tile) {
   using T = typename C::T;
   const int lane = thread_x() & 31;
 #pragma unroll
@@ -124,7 +127,7 @@ LAB_DEVICE void accumulate(State<C>& state, const Scores<C>& s, typename C::T (&
 #pragma unroll
     for (int n = 0; n < C::dim_steps; ++n) {
       u32 v[4];
-      ldmatrix_x4_trans(v, chunk<C::head_dim>(tile, b * 16 + (lane & 15), n * 2 + (lane >> 4)));
+      ldmatrix_x4_trans(v, chunk<C::head_dim>(v_tile, b * 16 + (lane & 15), n * 2 + (lane >> 4)));
       mma_m16n8k16<T>(state.o[2 * n], p, v[0], v[1]);
       mma_m16n8k16<T>(state.o[2 * n + 1], p, v[2], v[3]);
     }

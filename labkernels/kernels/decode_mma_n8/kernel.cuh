@@ -30,6 +30,8 @@ template <class C> struct Smem {
   };
 };
 
+template <class C> using KvTile = typename C::T[C::keys][C::head_dim];  // K or V of a step
+
 // Index [tile][column]: of queries 8 tile + 2t + column.
 template <class C> struct State {
   float m[C::query_tiles][2], l[C::query_tiles][2];  // l: this lane's keys only
@@ -55,7 +57,7 @@ template <class C> LAB_DEVICE void load_q_fragments(QueryFragments<C>& q, Smem<C
 // S^T = K Q^T: the 16 keys of step b are the rows of the tile, 8 queries its columns.
 template <class C>
 LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem,
-                       typename C::T (&tile)[C::keys][C::head_dim]) {
+                       KvTile<C>& k_tile) {
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int n = 0; n < C::query_tiles; ++n)
@@ -70,7 +72,7 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem,
 #pragma unroll
     for (int b = 0; b < C::key_steps; ++b) {
       u32 k[4];
-      ldmatrix_x4(k, chunk<C::head_dim>(tile, b * 16 + (lane & 15), d * 2 + (lane >> 4)));
+      ldmatrix_x4(k, chunk<C::head_dim>(k_tile, b * 16 + (lane & 15), d * 2 + (lane >> 4)));
 #pragma unroll
       for (int n = 0; n < C::query_tiles; ++n)
         mma_m16n8k16<typename C::T>(s[n][b], k, q[n][held][0], q[n][held][1]);
@@ -130,7 +132,7 @@ LAB_DEVICE void update(State<C>& state, Scores<C>& s, float scale_log2, int n) {
 // O^T += V^T P^T. The accumulator of S^T has its keys on g; the B fragment of P^T wants them on t:
 // movmatrix turns each 8x8 of packed P around.
 template <class C>
-LAB_DEVICE void accumulate(State<C>& state, const Scores<C>& s, typename C::T (&tile)[C::keys][C::head_dim]) {
+LAB_DEVICE void accumulate(State<C>& state, const Scores<C>& s, KvTile<C>& v_tile) {
   using T = typename C::T;
   const int lane = thread_x() & 31;
 #pragma unroll
@@ -145,7 +147,7 @@ LAB_DEVICE void accumulate(State<C>& state, const Scores<C>& s, typename C::T (&
     for (int d = 0; d < C::dim_steps; ++d) {     // (channels 0-7, 8-15) x (keys 0-7, 8-15)
       u32 v[4];
       const int row = b * 16 + (lane & 7) + (lane >> 4) * 8;
-      ldmatrix_x4_trans(v, chunk<C::head_dim>(tile, row, d * 2 + ((lane >> 3) & 1)));
+      ldmatrix_x4_trans(v, chunk<C::head_dim>(v_tile, row, d * 2 + ((lane >> 3) & 1)));
 #pragma unroll
       for (int n = 0; n < C::query_tiles; ++n) mma_m16n8k16<T>(state.o[n][d], v, p[n][0], p[n][1]);
     }

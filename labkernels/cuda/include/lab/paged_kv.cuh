@@ -57,7 +57,7 @@ template <int Rows> LAB_DEVICE BlockWork block_work(const DecodeParams& p) {
 template <class T, int D, int Keys> struct PagedWindow {
   static constexpr int chunks = D / chunk_elements;         // of one row
   static constexpr int rows_per_pass = 32 / (chunks < 32 ? chunks : 32);
-  static_assert(Keys <= 32 && chunks <= 32, "a lane looks up one key; a warp's pass holds whole rows");
+  static_assert(Keys <= 32 && chunks <= 32, "a lane looks up one key; a pass copies whole rows");
 
   const T *k, *v;             // this KV head's first element
   const int* pages;

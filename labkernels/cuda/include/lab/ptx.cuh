@@ -96,7 +96,8 @@ template <int N> LAB_DEVICE void cp_async_wait() {
 // ---- arithmetic. Compiled with fmad=false: a fused operation is written out.
 LAB_DEVICE float fma_rn(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 LAB_DEVICE float div_rn(float a, float b) { return __fdiv_rn(a, b); }
-LAB_DEVICE float maximum(float a, float b) { return fmaxf(a, b); }  // of a number and NaN: the number
+// Of a number and NaN: the number.
+LAB_DEVICE float maximum(float a, float b) { return fmaxf(a, b); }
 LAB_DEVICE float bits_to_float(u32 b) { return __uint_as_float(b); }
 LAB_DEVICE u32 float_to_bits(float f) { return __float_as_uint(f); }
 LAB_DEVICE float ex2_approx(float x) {

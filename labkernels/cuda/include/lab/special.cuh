@@ -17,7 +17,9 @@ LAB_DEVICE Split split_integer(float x) {
 }
 
 // Multiplies p in (1/2, 2) by 2^n through its exponent field.
-LAB_DEVICE float scale_exponent(float p, u32 n) { return bits_to_float(float_to_bits(p) + (n << 23)); }
+LAB_DEVICE float scale_exponent(float p, u32 n) {
+  return bits_to_float(float_to_bits(p) + (n << 23));
+}
 
 // Zero below 2^-126, as ex2.approx.ftz; NaN stays NaN, which the integer addition alone would lose.
 LAB_DEVICE float finish_exp2(float x, float p, u32 n) {

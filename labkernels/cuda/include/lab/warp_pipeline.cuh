@@ -5,7 +5,7 @@
 
 namespace lab {
 
-// V is needed later than K of the same keys, so it is requested a step later and takes a stage less.
+// V is needed later than K of the same keys: it is requested a step later and takes a stage less.
 template <class T, int D, int Keys, int Stages> struct KvStages {
   alignas(16) T k[Stages][Keys][D];
   alignas(16) T v[Stages - 1][Keys][D];
@@ -73,7 +73,7 @@ template <class T, int D, int Keys, int Warps, int Stages> struct WarpPipeline {
   }
   LAB_DEVICE void finish() {
     cp_async_wait<0>();
-    sync_block();                      // no warp uses its stages: something else may take their place
+    sync_block();                      // no warp uses its stages: others may take their place
   }
 };
 
