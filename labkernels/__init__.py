@@ -1,3 +1,34 @@
-"""Attention kernels with their budgets, their errors and their measurements, for reading."""
+"""labkernels: attention kernels that a laptop can run, with budgets and errors that can be checked.
+
+The names below are imported when first used, so that `import labkernels.budget` needs no torch.
+"""
+
+import importlib
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "decode": "labkernels.ops",
+    "decode_step": "labkernels.ops",
+    "PagedKV": "labkernels.kernels.paged_kv",
+    "NumericPolicy": "labkernels.kernels.spec",
+    "discover": "labkernels.kernels.spec",
+    "Decode": "labkernels.workload",
+    "gpu": "labkernels.hardware",
+    "occupancy": "labkernels.budget",
+    "waves": "labkernels.budget",
+    "error_table": "labkernels.numerics.metrics",
+    "decode_float64": "labkernels.numerics.oracle",
+    "scoreboard": "labkernels.records.scoreboard",
+}
+__all__ = [*_HOMES, "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"labkernels has no name {name!r}; it has {', '.join(_HOMES)}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

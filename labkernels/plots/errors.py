@@ -40,7 +40,8 @@ def error_maps(cells: pd.DataFrame, *, origin: str, label: str, log: bool = Fals
     scale = colour_scale(cells, log=log)
     for ax, ((kernel, on), frame) in zip(axes, panels, strict=True):
         picture = map_panel(ax, frame, scale)
-        ax.set_title(panel_title(kernel, on), fontsize=9)
+        title = panel_title(kernel, on)
+        ax.set_title(title.replace(", ", "\n") if tall else title, fontsize=9)
     for ax in axes if tall else axes[-1:]:
         ax.set_xlabel("query head")
     for ax in axes[:1] if tall else axes:

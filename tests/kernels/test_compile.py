@@ -103,9 +103,10 @@ def test_tensor_cores_are_in_the_machine_code_or_not(kernel, dtype):
 
 
 @pytest.mark.parametrize("kernel", CUDA)
-def test_every_policy_compiles(kernel):
+def test_policies_with_an_fp32_output_compile(kernel):
+    """They have each exp2 and denominator once; those with a 16-bit output have no more code."""
     spec = CUDA[kernel]
-    for policy in spec.policies[1:]:
+    for policy in [policy for policy in spec.policies if policy.out == "fp32"]:
         instance = spec.instance(dtype="bf16", head_dim=64, group=4, policy=policy)
         report = resources.compile_instance(instance, arch="sm_90a").report
         check_report(dataclasses.replace(instance, policy=spec.policies[0]), report)

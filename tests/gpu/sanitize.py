@@ -1,0 +1,49 @@
+"""One kernel at small ragged shapes, for compute-sanitizer: python tests/gpu/sanitize.py KERNEL.
+
+    PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool initcheck \
+        python tests/gpu/sanitize.py decode_mma
+
+Every tensor is then an allocation of its own, so that a byte beside it is out of bounds.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import torch
+
+from labkernels import ops
+from labkernels.kernels.spec import discover
+from tests.kernels.cases import decode_case
+
+KV_LENS = (0, 1, 17, 150)
+KEYS_PER_SPLIT = (10_000, 64)  # unsplit, split
+
+
+def main(kernel: str) -> None:
+    spec = discover()[kernel]
+    for head_dim, dtype in ((64, "fp16"), (128, "bf16"), (256, "fp16")):
+        for group in (3, 16):
+            case = decode_case(
+                KV_LENS,
+                group=group,
+                head_dim=head_dim,
+                page_size=3,
+                dtype=dtype,
+                layout="padded",
+                device="cuda",
+            )
+            for keys_per_split in KEYS_PER_SPLIT:
+                result = ops.decode(
+                    case.q, case.cache, kernel=spec.name, keys_per_split=keys_per_split
+                )
+                # a kernel that reads every output, so that one that was not written is seen
+                total = result.out.double().sum() + result.lse2[1:].double().sum()
+                assert torch.isfinite(total), f"{kernel}: NaN in out or lse2"
+    torch.cuda.synchronize()
+    print(f"{kernel}: done")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
