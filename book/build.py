@@ -1,6 +1,6 @@
 """Builds the book: executes the notebooks on this machine, then writes the pages to _site/.
 
-python book/build.py [--no-execute] [--force]
+python book/build.py [--no-execute] [--force] [--pairs]
 
 _build/executed/NAME.ipynb    fresh copies; one is executed again when its source, labkernels, data/
                               or an installed package changed
@@ -38,6 +38,11 @@ NETWORK_STYLE = re.compile(r"""(?:@import\s*["']|url\(\s*["']?)(?:https?:)?//"""
 def main() -> None:
     args = parse_arguments()
     started_s = time.monotonic()
+    if args.pairs:
+        for name, executed in execute_notebooks(force=args.force).items():
+            pair = notebook_io.write_pair(executed, name)
+            print(f"wrote {pair.relative_to(ROOT)}")
+        return
     if args.no_execute:
         notebooks = {path.stem: path.with_suffix(".ipynb") for path in notebook_io.sources()}
     else:
@@ -51,6 +56,9 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Executes the notebooks and builds the book.")
     parser.add_argument("--no-execute", action="store_true", help="show the committed notebooks")
     parser.add_argument("--force", action="store_true", help="do everything, changed or not")
+    parser.add_argument(
+        "--pairs", action="store_true", help="write notebooks/*.ipynb from the .py, and no pages"
+    )
     return parser.parse_args()
 
 

@@ -53,6 +53,17 @@ def execute(source: Path, *, scratch: Path) -> nbformat.NotebookNode:
         raise SystemExit(f"notebooks/{source.name}: a cell failed.\n\n{message}") from None
 
 
+def write_pair(executed: Path, name: str) -> Path:
+    """Writes an executed copy as the committed pair, the same bytes for the same cells."""
+    notebook = nbformat.read(executed, as_version=4)
+    for i, cell in enumerate(notebook.cells):
+        cell.id = hashlib.sha256(f"{i}\0{cell.source}".encode()).hexdigest()[:8]
+    notebook.metadata.language_info.pop("version", None)
+    target = NOTEBOOKS / f"{name}.ipynb"
+    nbformat.write(notebook, target)
+    return target
+
+
 def use_this_interpreter(scratch: Path) -> None:
     """Points Jupyter and IPython at `scratch`, with one kernel, so that nobody's home matters."""
     spec = scratch / "kernels" / "python3" / "kernel.json"

@@ -74,7 +74,7 @@ def test_budget_shows_ledgers_formulas_and_waves(capsys):
     )
     assert code == 0
     for words in (
-        "69,632 B (68.0 KiB)",
+        "53,248 B (52.0 KiB)",
         "reported_register_formula",
         "kv_split_register_formula",
         "= 72: the warps split the keys",

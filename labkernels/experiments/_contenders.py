@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from labkernels.kernels import spec as specs
 from labkernels.kernels.spec import Instance, KernelSpec, NumericPolicy
-from labkernels.measure.accuracy import Chain
+from labkernels.measure.accuracy import PEER_CHAIN, Chain
 from labkernels.measure.cases import DecodeCase
 from labkernels.measure.peers import PEERS, Peer
 from labkernels.workload import Decode
@@ -111,15 +111,13 @@ def _peer(peer: Peer) -> Contender:
         step = peer.prepare(case.q, case.cache, scale=case.scale)
         return Ready(step.run, step.out, None, None)
 
-    on = peer.tensor_cores == "on"
-    # Whether a peer sums P before or after rounding is its own affair: the wider bound holds both.
     return Contender(
         name=peer.name,
         kernel=peer.name,
         backend=peer.backend,
         tensor_cores=peer.tensor_cores,
         policy="",
-        chain=Chain(on, "rounded" if on else "unrounded"),
+        chain=PEER_CHAIN,
         available=peer.available,
         prepare=prepare,
     )

@@ -40,6 +40,11 @@ class Chain:
     exp2: str = "mufu"
 
 
+# Where a peer rounds is its own affair. The widest chain holds all that were measured: FlashInfer's
+# CUDA cores, too, which keep P in fp32 but leave the fp32 bound in bf16 where they split the keys.
+PEER_CHAIN = Chain(tensor_cores=True, denominator="rounded")
+
+
 @dataclass(frozen=True)
 class Bound:
     """Bounds on |out - o| and on lse2 for the last requests and first query heads, and the RMSE.

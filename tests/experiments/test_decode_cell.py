@@ -209,5 +209,5 @@ def test_our_kernels_and_all_peers_take_part():
     assert ours < set(found)
     assert (found["decode_fma"].tensor_cores, found["decode_mma"].tensor_cores) == ("off", "on")
     assert "reference" not in {item.kernel for item in found.values()}
-    instance = found["decode_mma"].instance(WORKLOAD, "4x16x3x3")
-    assert (instance.dtype, instance.head_dim, instance.tile.label) == ("fp16", 64, "4x16x3x3")
+    instance = found["decode_mma"].instance(WORKLOAD, "4x16x3x4")
+    assert (instance.dtype, instance.head_dim, instance.tile.label) == ("fp16", 64, "4x16x3x4")

@@ -1,6 +1,7 @@
 """What every decode kernel must keep; the same checks serve the CPU build and the GPU."""
 
 import dataclasses
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,9 +61,10 @@ def run_checked(case: Case, kernel: str, *, sharp: bool = True, arch: str = "sm_
     before = [bits(x).clone() for x in case.storage]
     outputs = poisoned(case, dtype=None if policy.out == "input" else policy.out)
     options.setdefault("scale", case.scale)
-    result = ops.decode(
-        case.q, case.cache, kernel=kernel, out=outputs.out, lse2=outputs.lse2, **options
-    )
+    with poisoned_workspaces(spec):
+        result = ops.decode(
+            case.q, case.cache, kernel=kernel, out=outputs.out, lse2=outputs.lse2, **options
+        )
     assert result.out is outputs.out
     assert result.lse2 is outputs.lse2
     outputs.check_guards()
@@ -71,6 +73,21 @@ def run_checked(case: Case, kernel: str, *, sharp: bool = True, arch: str = "sm_
     way = way_of(spec, policy, NAMES[case.q.dtype], arch)
     check(case, result.out, result.lse2, way, splits=result.plan.splits, sharp=sharp)
     return result
+
+
+@contextmanager
+def poisoned_workspaces(spec: KernelSpec):
+    """Let torch.empty give NaN, which it does where torch is asked to be deterministic.
+
+    torch.use_deterministic_algorithms would import Triton, before it is told to interpret.
+    """
+    torch.set_deterministic_debug_mode("default" if spec.language == "torch" else "error")
+    try:
+        if spec.language != "torch":
+            assert torch.empty(1000).isnan().all()
+        yield
+    finally:
+        torch.set_deterministic_debug_mode("default")
 
 
 def check(case: Case, out, lse2, way: Way, *, splits: int, sharp: bool = True) -> None:

@@ -69,6 +69,7 @@ def test_a_peer_keeps_the_bound_and_can_be_captured(name, dtype):
     step.out.fill_(float("nan"))
     replay()
     reference = accuracy.decode_reference(case.q, case.cache, scale=case.scale)
-    chain = accuracy.Chain(peer.tensor_cores == "on", "rounded")
-    bound = accuracy.decode_bound(case.q, case.cache, chain, scale=case.scale, dtype=dtype)
+    bound = accuracy.decode_bound(
+        case.q, case.cache, accuracy.PEER_CHAIN, scale=case.scale, dtype=dtype
+    )
     assert accuracy.judge(step.out, None, reference, bound).passed

@@ -18,7 +18,7 @@ def mma(**changes):
 @needs_nvrtc
 def test_ledgers_stand_beside_the_compiler():
     known = resources.resources(mma(), gpu=H200)
-    assert known.compiled.smem_bytes == known.smem.total == 69632
+    assert known.compiled.smem_bytes == known.smem.total == 53248
     assert known.compiled.spill_bytes == 0
     assert known.registers.total <= known.compiled.registers
     assert known.compiled.source.startswith("compiled here by NVRTC")
@@ -38,7 +38,7 @@ def test_without_a_compiler_the_recorded_report_is_shown(monkeypatch, tmp_path):
         "entry": "decode_mma::decode",
         "registers": 150,
         "spill_bytes": 0,
-        "smem_bytes": 69632,
+        "smem_bytes": 53248,
         "compiler": "NVRTC 13.0.88",
         "started_utc": "2026-12-01T09:30:00Z",
     }

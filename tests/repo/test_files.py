@@ -71,8 +71,8 @@ def test_no_text_file_holds(pattern, what):
     here = Path(__file__).relative_to(ROOT)
     found = []
     for path in text_files():
-        if path == here:
-            continue
+        if path == here or (path.suffix == ".ipynb" and pattern is BANNED):
+            continue  # a picture in a notebook can spell anything; its script is read
         for i, line in enumerate(read(path).splitlines(), 1):
             match = pattern.search(line)
             if match:
