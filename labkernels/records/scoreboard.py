@@ -17,7 +17,7 @@ class Target:
     """A ratio of peer to ours that a workload must reach, for each of its dtypes."""
 
     id: str
-    issue: int
+    chapter: str
     title: str
     experiment: str
     workload: dict[str, int]

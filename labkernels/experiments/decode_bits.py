@@ -1,0 +1,137 @@
+"""Every bit of the decode kernels on a GPU, as checksums that any machine can compute again."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from labkernels.experiments import Options, Outcome
+from labkernels.kernels.spec import Instance, discover
+from labkernels.measure import device
+from labkernels.measure.cases import DecodeCase, exact_decode_case
+from labkernels.records import datapackage, provenance, schema, store
+from labkernels.records.store import Row
+from labkernels.workload import Decode
+
+NAME = "decode_bits"
+TITLE = "SHA-256 of every CUDA decode kernel's output, to be met bit for bit by its CPU build"
+DATA_FILE = "decode_bits.csv"
+
+LENGTHS = (0, 1, 17, 64, 129, 200, 300, 513)
+KV_HEADS = 8
+SHAPES = ((64, 4), (128, 1), (128, 4), (128, 7), (128, 16), (256, 4))  # head_dim, group
+SPLITS = (1024, 128)  # keys a split: one split, and several with empty ones
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run: a compiled variant on a workload, with a number of keys a split."""
+
+    instance: Instance
+    workload: Decode
+    keys_per_split: int
+
+
+def trials() -> Iterator[Trial]:
+    """Every CUDA kernel, dtype and shape: default policy, and fp32 output with FMA exponentials."""
+    for spec in discover().values():
+        if spec.language != "cuda":
+            continue
+        chosen = [spec.policies[0]]
+        chosen += [p for p in spec.policies if (p.out, p.exp2) == ("fp32", "poly5")][:1]
+        for dtype in spec.dtypes:
+            for head_dim, group in SHAPES:
+                workload = Decode(LENGTHS, KV_HEADS * group, KV_HEADS, head_dim, 16, dtype)
+                for policy in chosen:
+                    instance = spec.instance(
+                        dtype=dtype, head_dim=head_dim, group=group, policy=policy
+                    )
+                    for keys in SPLITS:
+                        yield Trial(instance, workload, keys)
+
+
+def checksum(trial: Trial, *, seed: int, device: str) -> str:
+    """SHA-256 of out and lse2 of a trial, run on a device ("cpu": the CPU build).
+
+    Raises: ValueError if the kernel does not support the trial.
+    """
+    from labkernels import ops
+
+    case: DecodeCase = exact_decode_case(trial.workload, seed=seed, device=device)
+    instance = trial.instance
+    result = ops.decode(
+        case.q,
+        case.cache,
+        kernel=instance.kernel,
+        tile=instance.tile.label,
+        policy=instance.policy,
+        keys_per_split=trial.keys_per_split,
+        scale=case.scale,
+    )
+    digest = hashlib.sha256()
+    for tensor in (result.out, result.lse2):
+        digest.update(tensor.cpu().contiguous().view(-1).view(_bytes_dtype()).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def run(options: Options) -> Outcome:
+    """Run every trial on this machine's GPU and write the checksums, replacing the file.
+
+    Raises: ValueError if there is no GPU, no commit, or part of the trials would replace the file.
+    """
+    started = datetime.now(UTC)
+    commit, dirty = provenance.source_state(options.commit)
+    facts = device.facts()
+    chosen = [t for t in trials() if options.only in f"{t.instance.kernel}/{t.workload.label}"]
+    if options.quick:
+        chosen = chosen[:4]
+    if (options.quick or options.only) and options.out == store.DATA_DIR:
+        raise ValueError("out is data/, where the table must be whole; allowed: --out FOLDER")
+    with device.sampling() as reading:
+        sums = [checksum(trial, seed=options.seed, device="cuda") for trial in chosen]
+    origin = provenance.collect(
+        {**facts, **reading.sensors},
+        seed=options.seed,
+        repeats=1,
+        commit=f"{commit}-dirty" if dirty else commit,
+        started=started,
+    )
+    rows = [row(trial, text) | origin for trial, text in zip(chosen, sums, strict=True)]
+    path = options.out / DATA_FILE
+    store.replace(path, rows, schema.MEASUREMENTS)
+    datapackage.write(options.out)
+    outputs = sum(int(line["value"]) for line in rows)
+    options.progress(f"{len(rows)} checksums of {outputs} outputs")
+    return Outcome(len(rows), (path,))
+
+
+def row(trial: Trial, text: str) -> Row:
+    """A trial's row without its provenance: how many outputs, and their checksum in `note`."""
+    instance, workload = trial.instance, trial.workload
+    on = discover()[instance.kernel].uses_tensor_cores(instance.policy)
+    return {
+        "experiment": NAME,
+        "kernel": instance.kernel,
+        "backend": "cuda",
+        "tensor_cores": "on" if on else "off",
+        "tile": instance.tile.label,
+        "policy": instance.policy.label,
+        "batch": workload.batch,
+        "kv_len": workload.max_kv_len,
+        "q_heads": workload.q_heads,
+        "kv_heads": workload.kv_heads,
+        "head_dim": workload.head_dim,
+        "page_size": workload.page_size,
+        "dtype": workload.dtype,
+        "metric": f"outputs, {trial.keys_per_split} keys a split",
+        "statistic": "total",
+        "value": workload.batch * workload.q_heads * workload.head_dim,
+        "unit": "1",
+        "note": f"sha256 {text}",
+    }
+
+
+def _bytes_dtype():
+    import torch
+
+    return torch.uint8
