@@ -25,7 +25,9 @@
 import matplotlib.pyplot as plt
 import pandas as pd
 
+from labkernels.records import store
 from labkernels.records.scoreboard import MET, NOT_MEASURED, NOT_MET, scoreboard
+from labkernels.workload import Decode
 
 scores = scoreboard()
 measured = [s for s in scores if s.status != NOT_MEASURED]
@@ -82,6 +84,25 @@ table = pd.DataFrame(
 # %% tags=["hide-input"]
 digits = {"ours, ms": "{:.4f}", "other, ms": "{:.4f}", "ratio": "{:.3f}", "at least": "{:.2f}"}
 table.style.hide(axis="index").set_uuid("scoreboard").format(digits, na_rep="–")
+
+# %% [markdown]
+# ## How much room the missed targets left
+#
+# For each target that is not met: the time it asks for, and the time in which this run's plain read of memory would bring the same bytes.
+# The rest is all that a kernel may spend on its launch, on the first bytes to arrive and on its last block.
+
+# %% tags=["hide-input"]
+rows = store.newest(store.read(store.DATA_DIR / "decode_tensor_cores.csv"))
+reads = [r["value"] for r in rows if (r["kernel"], r["metric"]) == ("read", "bandwidth")]
+room = []
+for s in (s for s in scores if s.status == NOT_MET):
+    shape = {k: v for k, v in s.target.workload.items() if k not in ("batch", "kv_len")}
+    step = Decode.uniform(s.target.workload["batch"], s.target.workload["kv_len"], **shape)
+    asked_s, read_s = s.peer_s / s.target.minimum_ratio, step.bytes / reads[0]
+    times = (asked_s, read_s, asked_s - read_s, s.ours_s - read_s)
+    room.append([s.target.title, s.dtype, *(f"{t * 1e6:.1f}" for t in times)])
+names = ["target", "dtype", "asked, us", "plain read, us", "room, us", "ours needs, us"]
+pd.DataFrame(room, columns=names).style.hide(axis="index").set_uuid("room")
 
 # %% [markdown]
 # ## Reasons

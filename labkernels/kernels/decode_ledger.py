@@ -61,6 +61,12 @@ def smem_ledger(instance: Instance, *lines: Line) -> Ledger:
     return Ledger(title, "bytes", lines)
 
 
+def tensor_core_smem(instance: Instance) -> Ledger:
+    """Shared memory of a block that keeps Q beside its stages, in bytes."""
+    lines = (query_line(instance), stage_line(instance), *states_lines(instance))
+    return smem_ledger(instance, *lines)
+
+
 def address_line() -> Line:
     """What every CUDA decode kernel needs to find its keys; in registers."""
     return Line(

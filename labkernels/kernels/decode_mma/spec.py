@@ -28,16 +28,6 @@ def tiles(head_dim: int, rows: int, policy: NumericPolicy) -> tuple[DecodeTile, 
     }[head_dim]
 
 
-def smem(instance: Instance) -> Ledger:
-    """Shared memory of a block, in bytes."""
-    return decode_ledger.smem_ledger(
-        instance,
-        decode_ledger.query_line(instance),
-        decode_ledger.stage_line(instance),
-        *decode_ledger.states_lines(instance),
-    )
-
-
 def registers(instance: Instance) -> Ledger:
     """Fragments and addresses of a thread, in registers."""
     head_dim, keys = instance.head_dim, instance.tile.keys
@@ -69,7 +59,7 @@ SPEC = KernelSpec(
     policies=policies(TENSOR_CORES, denominators=DENOMINATORS),
     rows=lambda group: ROWS,
     tiles=tiles,
-    smem=smem,
+    smem=decode_ledger.tensor_core_smem,
     registers=registers,
     template=decode_ledger.cpp_instance,
 )
