@@ -65,8 +65,8 @@ def prepare(request: DecodeRequest) -> DecodeStep:
     partials = partial_states(request, plan.splits)
     params = _params(request, plan, partials)
     grid = (request.cache.kv_heads * request.head_slices, plan.splits, request.cache.batch)
-    runner = _gpu_runner if request.on_gpu else _cpu_runner
-    run = runner(request, _launch(request), grid, params, partials)
+    make = _on_gpu if request.on_gpu else _on_cpu
+    run = make(request, grid, params, partials)
     return DecodeStep(run, request.out, request.lse2, plan)
 
 
@@ -120,19 +120,42 @@ def _gpu_kernel(launch: _Launch, arch: str, device: int):
     return load(compiled, device=device)
 
 
-def _gpu_runner(request, launch, grid, params, partials):
-    device = request.q.device
+@dataclass(frozen=True, eq=False)
+class _GpuRun:
+    """Launches on the current stream; `owned` are the tensors whose addresses the launch holds."""
+
+    plan: object
+    device: torch.device
+    owned: tuple
+
+    def __call__(self) -> None:
+        self.plan.run(torch.cuda.current_stream(self.device).cuda_stream)
+
+
+@dataclass(frozen=True, eq=False)
+class _CpuRun:
+    """Runs the CPU build; `owned` are the tensors whose addresses the launch holds."""
+
+    kernel: object
+    arguments: dict[str, object]
+    owned: tuple
+
+    def __call__(self) -> None:
+        self.kernel.launch(**self.arguments)
+
+
+def _on_gpu(
+    request: DecodeRequest,
+    grid: tuple[int, int, int],
+    params: DecodeParams,
+    partials: dict[str, torch.Tensor],
+) -> _GpuRun:
+    launch, device = _launch(request), request.q.device
     kernel = _gpu_kernel(launch, request.gpu.compile_arch, device.index)
     plan = kernel.plan(
         grid=grid, threads=launch.threads, smem_bytes=launch.smem_bytes, params=params
     )
-    keep = (request, partials)
-
-    def run() -> None:
-        assert keep  # the tensors live as long as the step that holds their addresses
-        plan.run(torch.cuda.current_stream(device).cuda_stream)
-
-    return run
+    return _GpuRun(plan, device, (request, partials))
 
 
 @functools.cache
@@ -149,28 +172,29 @@ def _cpu_kernel(launch: _Launch, arch: str, checks: bool):
     )
 
 
-def _cpu_runner(request, launch, grid, params, partials):
+def _on_cpu(
+    request: DecodeRequest,
+    grid: tuple[int, int, int],
+    params: DecodeParams,
+    partials: dict[str, torch.Tensor],
+) -> _CpuRun:
     from labkernels.cuda.host import GlobalRange
 
+    launch = _launch(request)
     writable = {"out", "lse2", *partials}
     ranges = [
         GlobalRange(name, tensor.data_ptr(), _span_bytes(tensor), name in writable)
         for name, tensor in (_tensors(request) | partials).items()
     ]
+    arguments = {
+        "grid": grid,
+        "threads": launch.threads,
+        "smem_bytes": launch.smem_bytes,
+        "params": params,
+        "ranges": ranges,
+    }
     kernel = _cpu_kernel(launch, request.gpu.arch, request.checks)
-    keep = (request, partials)
-
-    def run() -> None:
-        assert keep  # the tensors live as long as the step that holds their addresses
-        kernel.launch(
-            grid=grid,
-            threads=launch.threads,
-            smem_bytes=launch.smem_bytes,
-            params=params,
-            ranges=ranges,
-        )
-
-    return run
+    return _CpuRun(kernel, arguments, (request, partials))
 
 
 def _span_bytes(tensor: torch.Tensor) -> int:
