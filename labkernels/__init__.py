@@ -13,6 +13,8 @@ _HOMES = {
     "PagedKV": "labkernels.kernels.paged_kv",
     "NumericPolicy": "labkernels.kernels.spec",
     "discover": "labkernels.kernels.spec",
+    "verdict": "labkernels.measure.verdict",
+    "compare": "labkernels.measure.verdict",
     "Decode": "labkernels.workload",
     "gpu": "labkernels.hardware",
     "occupancy": "labkernels.budget",

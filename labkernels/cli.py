@@ -1,4 +1,4 @@
-"""The command `labkernels`: budget, run, record, scoreboard, doctor."""
+"""The command `labkernels`: budget, run, audit, record, scoreboard, doctor."""
 
 import argparse
 import sys
@@ -15,6 +15,7 @@ examples:
   labkernels doctor                                     what can this machine run, and why not more
   labkernels budget decode_mma --head-dim 128           where its bytes and registers go
   labkernels run decode_fma --batch 4 --kv-len 2048     run it here and compare with float64
+  labkernels audit dump.npz                             is this output rounding, or a bug
   labkernels record decode_tensor_cores                 measure on a GPU, write data/
   labkernels scoreboard                                 targets beside what was measured
 
@@ -40,6 +41,21 @@ examples:
   labkernels run decode_fma --q-heads 64 --dtype fp16
   labkernels run triton_decode --tensor-cores off --kv-len 64
   labkernels run decode_mma --cpu --checks              with races and uninitialised reads reported
+"""
+
+_AUDIT = """Say of saved tensors whether the output differs from float64 by rounding or by a bug.
+
+The file, .npz or .safetensors, holds q [B, Hq, D], out [B, Hq, D], and one of: k, v [B, Hkv, L, D]
+(kv_len [B] where lengths differ); k, v [total, Hkv, D] and cu_seqlens [B + 1]; pools k, v [pages,
+page_size, Hkv, D], page_table and kv_len. Optional: lse2 [B, Hq] in base 2, scale.
+One query token a request. In an npz, uint16 holds the bits of bf16.
+
+examples:
+  labkernels audit dump.npz                             the verdict and every test behind it
+  labkernels audit dump.npz --html report.html          the same as a page with figures
+  labkernels audit dump.npz --p-format fp32             a kernel that keeps P in fp32
+
+exit codes: 0 rounding; 1 bug; 2 inconclusive, or a file that cannot be judged, said in one line.
 """
 
 _RECORD = """Measure an experiment and write its rows, with their provenance, to data/.
@@ -91,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, help_text, description, fill, command in (
         ("budget", "where a kernel's bytes and registers go", _BUDGET, _budget_options, _budget),
         ("run", "run a kernel here and compare with float64", _RUN, _run_options, _run),
+        ("audit", "rounding or bug, for saved tensors", _AUDIT, _audit_options, _audit),
         ("record", "measure an experiment on a GPU", _RECORD, _record_options, _record),
         ("scoreboard", "targets beside measurements", _SCOREBOARD, _board_options, _scoreboard),
         ("doctor", "what this machine can run", _DOCTOR, lambda sub: None, _doctor),
@@ -135,6 +152,13 @@ def _run_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--repeats", type=int, default=3, help="timed repeats (default 3)")
     sub.add_argument("--cpu", action="store_true", help="the CPU build, even if there is a GPU")
     sub.add_argument("--checks", action="store_true", help="CPU build with its race checker on")
+
+
+def _audit_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("file", type=Path, help="an .npz or .safetensors file")
+    sub.add_argument("--html", type=Path, default=None, help="write a page with figures here")
+    sub.add_argument("--scale", type=float, default=None, help="default 1 / sqrt(head_dim)")
+    sub.add_argument("--p-format", default=None, help="fp32, fp16, bf16, bf16x2 (default: q's)")
 
 
 def _record_options(sub: argparse.ArgumentParser) -> None:
@@ -217,6 +241,20 @@ def _run(options: argparse.Namespace) -> int:
     )
     print(result.text)
     return DONE if result.passed else FAILED
+
+
+def _audit(options: argparse.Namespace) -> int:
+    from labkernels.measure.audit import audit
+
+    found = audit(options.file, scale=options.scale, p_format=options.p_format)
+    print(found.summary())
+    if options.html is not None:
+        from labkernels import plots
+
+        page = plots.verdict_page(found, origin=f"computed on this machine from {options.file}")
+        options.html.write_text(page, encoding="utf-8")
+        print(f"report: {options.html}")
+    return {"ROUNDING": DONE, "BUG": FAILED}.get(found.answer, USAGE)
 
 
 def _record(options: argparse.Namespace) -> int:

@@ -58,7 +58,7 @@ def _internal_variance(state, o, q_log2, blocks, p_format, exp2, denominator) ->
     about = o if denominator == "rounded" else np.zeros(o.shape)
     for k, v in blocks:
         p = np.exp2(q_log2 @ np.swapaxes(k, 1, 2) - state.m[..., None])
-        from_p += _weighted_squares(_p_rounding(p, p_format) ** 2 / 12, v, about)
+        from_p += _weighted_squares(p_spacing(p, p_format) ** 2 / 12, v, about)
         from_exp2 += _weighted_squares((EXP2_SPREAD[exp2] * p) ** 2, v, o)
         magnitude += p @ np.abs(v)
     divisor = state.l[..., None]
@@ -72,7 +72,7 @@ def _weighted_squares(weights: np.ndarray, v: np.ndarray, about: np.ndarray) -> 
     return np.maximum(squares, 0.0)
 
 
-def _p_rounding(p: np.ndarray, p_format: str) -> np.ndarray:
+def p_spacing(p: np.ndarray, p_format: str) -> np.ndarray:
     """Spacing of P's format at p; 0 where p is exact, at the row's maximum (1) and at 0."""
     if p_format == "bf16x2":
         spacing = rounding.quantum(p, "bf16") * _LOW_PART

@@ -9,6 +9,7 @@ from labkernels.plots.picture import readme
 from labkernels.plots.resources import blocks_per_sm
 from labkernels.plots.tables import table
 from labkernels.plots.times import case_times, graph_times, group_and_page
+from labkernels.plots.verdict import verdict_figure, verdict_page
 
 __all__ = [
     "blocks_per_sm",
@@ -21,4 +22,6 @@ __all__ = [
     "readme",
     "relative_difference",
     "table",
+    "verdict_figure",
+    "verdict_page",
 ]

@@ -11,7 +11,7 @@ from tests.repo.files import ROOT, read
 ARRAYS = {"numpy"}
 DEVICE = ARRAYS | {"torch", "triton", "cuda"}
 # The GPU machine has the standard library and DEVICE; only plots may need more. measure looks for
-# FlashInfer, a peer that may be absent.
+# FlashInfer, a peer that may be absent, and reads a file of safetensors where that package is.
 MAY_IMPORT = {
     "units": set(),
     "formats": set(),
@@ -23,7 +23,8 @@ MAY_IMPORT = {
     "cuda": DEVICE,
     "kernels": DEVICE,
     "ops": DEVICE,
-    "measure": DEVICE | {"flashinfer"},
+    "measure": DEVICE | {"flashinfer", "safetensors"},
+    "testing": set(),
     "experiments": DEVICE,
     "plots": ARRAYS | {"pandas", "matplotlib", "seaborn", "great_tables"},
     "cli": DEVICE,

@@ -1,0 +1,205 @@
+"""Tests of an output's errors, each with a limit and the rate at which rounding alone passes it.
+
+z = e / sigma. Every limit is a quantile of what rounding gives, divided among all tests of its kind
+(Bonferroni): a right output passes one of the BUG limits of a kind once in 1 / ALPHA_BUG runs, and
+an ODD one once in 1 / ALPHA_ODD.
+"""
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from labkernels.numerics import bounds
+from labkernels.numerics.filters import DIRECTIONS, Filters
+
+ALPHA_BUG, ALPHA_ODD = 1e-7, 1e-4
+OUTLIER = 5.0
+KEY_BETA = (0.7, 1.3)
+# decode_sigma claims 15 %; where few keys share P's rounding, the binade they land in depends on
+# the running maximum: sd 0.46 of one key's variance, at most 1 / 0.54 of its mean.
+_MODEL_VARIANCE, _KEY_DEVIATIONS, _KEY_MOST = 1.15**2, 3 * 0.46, 1.85
+_POLY3_VARIANCE = 4.0  # "up to 2 times this": decode_sigma
+_SCALE_ROUNDING = 2.0**-19  # scale_log2 and a score's chain, which truncates, in parts of a score
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One test: its worst value, the limits it was held against, and where it was found."""
+
+    name: str
+    value: float
+    odd: float
+    bug: float
+    where: str = ""
+
+    @property
+    def status(self) -> str:
+        """One of "rounding", "odd" and "bug"; NaN is a bug."""
+        if not self.value <= self.bug:
+            return "bug"
+        return "rounding" if self.value <= self.odd else "odd"
+
+
+def variance_slack(filters: Filters, *, p_format: str, exp2: str) -> np.ndarray:
+    """By how much a right row's variance may exceed the model's. Shapes: [B, Hq]."""
+    if (p_format, exp2) == ("fp32", "poly3"):
+        return np.full(filters.sharing.shape, _POLY3_VARIANCE)
+    few = 1 + _KEY_DEVIATIONS / np.sqrt(np.maximum(filters.sharing, 1.0))
+    return _MODEL_VARIANCE * np.minimum(few, _KEY_MOST)
+
+
+def chain_bias(kv_lens) -> np.ndarray:
+    """Relative bias of o that truncating accumulators may cause, at one chain of 16-key steps,
+    and four roundings that all channels share: of l, of the merge, of the division.
+
+    Source: 0.24 to 0.58 of 2^-23 a step measured for same-sign V; 1 is allowed. Shapes: [B].
+    """
+    return np.ceil(np.asarray(kv_lens, np.float64) / 16) * 2.0**-23 + 2.0**-21
+
+
+def of_bound(error, bound, name: str) -> Finding:
+    """Largest error over its bound: 1 is never passed, whatever the rounding errors do."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(error == 0, 0.0, np.abs(error) / bound)
+    return _largest(name, ratio, 1.0, 1.0)
+
+
+def of_spread(z, filters: Filters, live) -> list[Finding]:
+    """Mean z^2 per head, sample, channel and in all, as a ratio to its quantile.
+
+    The mean of z^2 over correlated errors is a chi-square over nu = 2 / variance degrees of
+    freedom, whose quantile is Wilson and Hilferty's. Shapes: z [B, Hq, Dv] over its slack.
+    """
+    found = []
+    row = np.where(live, (z**2).mean(-1), 0.0)
+    weight = live.astype(float)
+    for by, axes in (("head", 0), ("sample", 1), ("all", (0, 1))):
+        count = weight.sum(axes)
+        mean = row.sum(axes) / np.maximum(count, 1)
+        variance = (2 * filters.coherence * weight).sum(axes) / np.maximum(count, 1) ** 2
+        found.append(_spread(f"spread of z by {by}", mean, variance, by))
+    count = max(weight.sum(), 1.0)
+    mean = np.where(live[..., None], z**2, 0.0).sum((0, 1)) / count
+    found.append(_spread("spread of z by channel", mean, np.full(mean.shape, 2 / count), "channel"))
+    return found
+
+
+def of_outliers(z) -> list[Finding]:
+    """The largest |z|, and how many rows hold one beyond 5, against a Poisson count.
+
+    Of normal errors 5.7e-7 lie beyond 5; rows, since the errors of a row come together.
+    """
+    n = max(z.size, 1)
+    limits = (math.sqrt(2 * math.log(2 * n / alpha)) for alpha in (ALPHA_ODD, ALPHA_BUG))
+    odd, bug = limits
+    largest = _largest("largest |z|", np.abs(z), odd, bug)
+    hit = (np.abs(z) > OUTLIER).any(-1)
+    expected = n * 2 * NormalDist().cdf(-OUTLIER)
+    limits = (_poisson_limit(expected, alpha) for alpha in (ALPHA_ODD, ALPHA_BUG))
+    rows = np.argwhere(hit)[:3].tolist()
+    where = f"first [sample, head]: {rows}" if rows else ""
+    return [largest, Finding("rows with |z| > 5", float(hit.sum()), *limits, where)]
+
+
+def of_directions(filters: Filters, slack, kv_lens, *, p_format: str, exp2: str) -> list[Finding]:
+    """The z of beta along each direction, by head, by sample and in all, after what is allowed.
+
+    Allowed: a common mode as large as the chain's truncation bias, a scale off by its rounding,
+    and either by the largest error of exp2, whose polynomials err along the score.
+    With P in fp32 its truncation is no larger than the chain's, and not tested.
+    """
+    along, power, variance = filters.along, filters.power, filters.variance * slack
+    bias = chain_bias(kv_lens)[:, None] + bounds.EXP2_ERROR[exp2]
+    found = []
+    for i, name in enumerate(DIRECTIONS):
+        if name == "P truncated" and p_format == "fp32":
+            continue
+        if name == "scale":
+            allowed = (_SCALE_ROUNDING + bounds.EXP2_ERROR[exp2]) * power[i]
+        else:  # what is allowed is a part of o, however long this direction is
+            allowed = bias * np.sqrt(np.maximum(power[0] * power[i], 0.0))
+        for by, axes in (("all", (0, 1)), ("head", 0), ("sample", 1)):
+            total = np.abs(along[i].sum(axes)) - allowed.sum(axes)
+            noise = np.sqrt(np.maximum(variance[i].sum(axes), 1e-300))
+            z = np.maximum(total, 0.0) / noise
+            odd, bug = (_normal_limit(alpha, z.size) for alpha in (ALPHA_ODD, ALPHA_BUG))
+            found.append(_largest(f"{name} by {by}", z, odd, bug, by))
+    return found
+
+
+def of_keys(filters: Filters, slack, kv_lens) -> list[Finding]:
+    """The z of a key left out (beta 1) or counted twice (beta -1), over all keys and rows.
+
+    A key's own rounding error lies along the same direction, with a beta of u: only those near 1
+    in size count.
+    """
+    found = []
+    n_keys = max(float(np.sum(kv_lens)), 1.0)
+    for keys, name, by, tests in (
+        (filters.row, "one key, by row", "row", n_keys * slack.shape[1]),
+        (filters.sample, "one key, by sample", "sample", n_keys),
+    ):
+        allowed = slack if by == "row" else slack.max(axis=1)
+        near = (np.abs(keys.beta) >= KEY_BETA[0]) & (np.abs(keys.beta) <= KEY_BETA[1])
+        z = np.where(near, np.abs(keys.z), 0.0) / np.sqrt(allowed)
+        odd, bug = (_normal_limit(alpha, tests) for alpha in (ALPHA_ODD, ALPHA_BUG))
+        found.append(_largest(name, z, odd, bug, by))
+    return found
+
+
+def beta(filters: Filters, name: str) -> tuple[float, float]:
+    """Beta of a direction over all rows, and its z."""
+    i = DIRECTIONS.index(name)
+    along, power = filters.along[i].sum(), max(filters.power[i].sum(), 1e-300)
+    return float(along / power), float(along / math.sqrt(max(filters.variance[i].sum(), 1e-300)))
+
+
+def row_limits(filters: Filters) -> np.ndarray:
+    """The mean z^2 that a row alone may have at ALPHA_BUG. Shapes: [B, Hq]."""
+    n = max(filters.coherence.size, 1)
+    return _chi_square_limit(2 * filters.coherence, _normal_limit(ALPHA_BUG, n))
+
+
+def _spread(name, mean, variance, by) -> Finding:
+    """The standard deviation of z whose limit is nearest, with that limit."""
+    mean, variance = np.atleast_1d(mean), np.atleast_1d(variance)
+    odd, bug = (
+        _chi_square_limit(variance, _normal_limit(alpha, mean.size))
+        for alpha in (ALPHA_ODD, ALPHA_BUG)
+    )
+    i = int(np.argmax(mean / bug))
+    where = "" if by == "all" else f"{by} {i}"
+    return Finding(name, math.sqrt(mean[i]), math.sqrt(odd[i]), math.sqrt(bug[i]), where)
+
+
+def _chi_square_limit(variance, q: float) -> np.ndarray:
+    """Quantile of a chi-square over its degrees of freedom, by its variance 2 / nu."""
+    part = np.maximum(variance, 1e-300) / 9
+    return (1 - part + q * np.sqrt(part)) ** 3
+
+
+def _normal_limit(alpha: float, tests: float) -> float:
+    return -NormalDist().inv_cdf(alpha / (2 * max(tests, 1)))
+
+
+def _poisson_limit(mean: float, alpha: float) -> float:
+    """The largest count that a Poisson variable exceeds with a probability of alpha or more."""
+    count, term = 0, math.exp(-min(mean, 700.0))
+    below = term
+    while 1 - below > alpha:
+        count += 1
+        term *= mean / count
+        below += term
+    return float(count)
+
+
+def _largest(name: str, values, odd: float, bug: float, by: str = "place") -> Finding:
+    values = np.asarray(values, np.float64)
+    if values.size == 0:
+        return Finding(name, 0.0, odd, bug)
+    i = int(np.argmax(np.where(np.isnan(values), np.inf, values)))
+    place = [int(x) for x in np.unravel_index(i, values.shape)]
+    where = f"at {place}" if by == "place" else f"{by} {place[0] if len(place) == 1 else place}"
+    return Finding(name, float(values.flat[i]), odd, bug, "" if by == "all" else where)

@@ -1,0 +1,117 @@
+"""Names for a bug that more than one row shows: places, lanes, races, and matched filters."""
+
+import numpy as np
+
+from labkernels.numerics import evidence, oracle, rounding
+from labkernels.numerics.filters import DIRECTIONS, Filters
+from labkernels.numerics.hypotheses import Match, Row, explain
+
+_LEFT_RMS = 1.5  # of z once a direction is taken out: rounding alone gives 1, and 15 % more
+# Of the truncation predicted: a key that was its warp's maximum for a while is exact, which the
+# prediction knows of the last one alone.
+_TRUNCATED = (0.4, 1.3)
+_NEAR = 0.2  # of an rms: less says nothing about which of two directions it was
+_OFTEN = 0.25  # share of the rows in which a wrong channel shows
+_SPARSE = 0.02  # share of elements up to which outliers are sparse
+
+
+def of_output(out, truth, sigma, out_format: str) -> list[Match]:
+    """NaN, infinity, a coarser store, wrong channels, sparse outliers."""
+    bad = ~np.isfinite(out)
+    if bad.any():
+        rows = np.argwhere(bad.any(-1))
+        whole = int(bad.all(-1).sum())
+        where = f"{len(rows)} rows, {whole} of them whole, first [sample, head] {rows[0].tolist()}"
+        return [Match("NaN or infinity", where, np.nan, np.inf)]
+    lower = [fmt for fmt in ("bf16", "fp16") if rounding.is_representable(out, fmt).all()]
+    if out_format == "fp32" and lower:
+        return [Match(f"out was rounded to {lower[0]}", "every element", np.nan, np.nan)]
+    z = np.where(sigma > 0, (out - truth) / np.where(sigma > 0, sigma, 1.0), 0.0)
+    return _channels(out, truth, sigma, z) or _sparse(z)
+
+
+def _channels(out, truth, sigma, z) -> list[Match]:
+    """Some channels wrong in many rows while the others are right; perhaps copies of others."""
+    rms = np.sqrt((z**2).mean((0, 1)))
+    often = (np.abs(z) > evidence.OUTLIER).mean((0, 1)) >= _OFTEN
+    wrong = np.flatnonzero((rms > evidence.OUTLIER) & often)
+    right = np.delete(rms, wrong)
+    many = ((np.abs(z) > evidence.OUTLIER).any(-1)).sum() > 1
+    if not (many and 0 < len(wrong) <= z.shape[-1] // 2 and (right <= _LEFT_RMS).all()):
+        return []
+    c, was = int(wrong[0]), float(rms[wrong[0]])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        copies = (out[..., c, None] - truth) / sigma
+    left = np.sqrt(np.where(sigma > 0, copies**2, 0.0).mean((0, 1)))
+    source = int(left.argmin())
+    shown = ", ".join(map(str, wrong[:8])) + (", ..." if len(wrong) > 8 else "")
+    if left[source] <= _LEFT_RMS:
+        where = f"channel {c} holds channel {source}; wrong: {shown}"
+        return [Match("channels mixed up", where, float(left[source]), was)]
+    return [Match("channels wrong", f"{shown}, and no others", np.nan, was)]
+
+
+def _sparse(z) -> list[Match]:
+    """Few elements far out, in rows that are right otherwise: a race, or a lost write."""
+    far = np.abs(z) > evidence.OUTLIER
+    left = float(np.sqrt((z[~far] ** 2).mean())) if (~far).any() else np.inf
+    spread_out = far.any(-1).sum() > 1 and far.sum(-1).max() <= z.shape[-1] // 4
+    if far.any() and far.mean() <= _SPARSE and left <= _LEFT_RMS and spread_out:
+        where = f"{int(far.sum())} of {far.size} elements, first {np.argwhere(far)[0].tolist()}"
+        return [Match("sparse outliers, as of a race", where, left, float(np.sqrt((z**2).mean())))]
+    return []
+
+
+def of_lse2(lse2, truth_lse2, bugs) -> list[Match]:
+    """A log-sum-exp in the wrong base."""
+    live = np.isfinite(truth_lse2)
+    if "lse2 error / bound" in bugs:
+        natural = truth_lse2[live] / oracle.LOG2_E
+        if np.allclose(lse2[live], natural, rtol=1e-4, atol=1e-4):
+            return [Match("lse is in base e, not 2", "all rows", np.nan, np.nan)]
+    return []
+
+
+def of_row(row: Row | None) -> list[Match]:
+    """What explains the worst row, with its place."""
+    if row is None:
+        return []
+    place = f"sample {row.place[0]}, head {row.place[1]}"
+    return [
+        Match(match.name, f"{match.where}; {place}".strip("; "), match.rms, match.was)
+        for match in explain(row)
+    ]
+
+
+def of_filters(error, sigma, bugs, filters: Filters) -> list[Match]:
+    """Mistakes that rows share and that one row may be too weak to show, by their filters."""
+    z2 = np.where((sigma > 0) & np.isfinite(error), error / np.where(sigma > 0, sigma, 1.0), 0.0)
+    z2 = (z2**2).sum(-1)
+    named = []
+    if "one key, by sample" in bugs:
+        sample = int(np.abs(filters.sample.z).argmax())
+        key, beta = int(filters.sample.key[sample]), float(filters.sample.beta[sample])
+        name = "key left out" if beta > 0 else "key counted twice"
+        where = f"key {key}, all heads of sample {sample}, beta {beta:.3g}"
+        n = z2.shape[1] * error.shape[-1]
+        named += _kept(name, where, z2[sample].sum(), filters.sample.z[sample] ** 2, n)
+    for name in ("P truncated", "scale", "common mode"):
+        if not any(test.startswith(name) for test in bugs):
+            continue
+        i = DIRECTIONS.index(name)
+        beta, _ = evidence.beta(filters, name)
+        if name == "P truncated" and not _TRUNCATED[0] <= beta <= _TRUNCATED[1]:
+            continue
+        along, power = filters.along[i].sum(), max(filters.power[i].sum(), 1e-300)
+        where = f"beta {beta:.3g} over all rows"
+        named += _kept(name, where, z2.sum(), along**2 / power, error.size)
+    # Nearly one direction: the special name before the general one.
+    return sorted(
+        named, key=lambda match: match.rms - (_NEAR if match.name == "P truncated" else 0)
+    )
+
+
+def _kept(name: str, where: str, total: float, taken: float, n: int) -> list[Match]:
+    """The match, if rounding is all that it leaves."""
+    left, was = (float(np.sqrt(max(x, 0.0) / n)) for x in (total - taken, total))
+    return [Match(name, where, left, was)] if left <= _LEFT_RMS else []
