@@ -48,11 +48,15 @@ def _read(path: Path) -> dict:
         raise FileNotFoundError(f"{path}: no such file")
     if path.suffix == ".safetensors":
         try:
+            from safetensors import SafetensorError
             from safetensors.torch import load_file
         except ImportError as error:
             text = f"{path} needs the package safetensors, which is not installed; npz needs none"
             raise ValueError(text) from error
-        return load_file(path)
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise ValueError(f"{path}: cannot be read: {error}") from error
     if path.suffix != ".npz":
         raise ValueError(f"{path}: suffix {path.suffix!r}, allowed: .npz, .safetensors")
     found, names = {}, []
