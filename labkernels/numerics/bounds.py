@@ -127,7 +127,8 @@ class _Chain:
         check_choice("p_format", self.p_format, P_FORMATS)
         check_choice("exp2", self.exp2, EXP2_ERROR)
         check_choice("denominator", self.denominator, DENOMINATORS)
-        check_choice("arch", self.arch, tensor_core.UNITS)
+        with_bf16 = [arch for arch, units in tensor_core.UNITS.items() if "bf16" in units]
+        check_choice("arch", self.arch, with_bf16)
         if self.splits < 1:
             raise ValueError(f"splits = {self.splits}, allowed: 1 or more")
 
@@ -155,7 +156,7 @@ class _Chain:
         """Relative error of a sum of n products, to sum |a_k b_k|, on this kernel's units."""
         if not self.tensor_cores:
             return (n_terms + 1) * _U32
-        unit = tensor_core.UNITS[self.arch]
+        unit = tensor_core.unit_of(self.arch, "bf16")  # fp16 has the same
         step = 2.0**-23 + (unit.chunk + 1) * 2.0**-unit.fraction_bits
         return -(-n_terms // unit.chunk) * step
 

@@ -1,4 +1,4 @@
-"""What a tensor core computes, bit for bit: mma.sync and wgmma on fp16 and bf16 inputs.
+"""What a tensor core computes, bit for bit: mma.sync and wgmma on 8-, 16- and 19-bit inputs.
 
 One step is d = c + sum of a_k b_k over a chunk of K. Every product is exact. All terms, c too, are
 aligned to the largest exponent among them, cut off toward zero after `fraction_bits` bits, and
@@ -6,7 +6,7 @@ added as integers; the sum is cut to fp32 (or rounded to fp16). Longer K chains 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,9 +17,10 @@ from labkernels.numerics.choice import check_choice
 
 @dataclass(frozen=True)
 class Unit:
-    """The constants of one generation of tensor cores.
+    """The constants of one generation of tensor cores, for one width of inputs.
 
-    Units: fraction_bits and exponents count bits; chunk counts products added in one step.
+    Units: fraction_bits, out_fraction_bits and exponents count bits; chunk counts products added in
+    one step.
     Source: MMA-Sim, arXiv 2511.10909; Khattak & Mikaitis, arXiv 2512.07004; sm_90 probed here.
     """
 
@@ -27,27 +28,57 @@ class Unit:
     chunk: int
     lowest_exponent_fp32: int
     lowest_exponent_fp16: int
+    out_fraction_bits: int = 23  # of the fp32 output: 8-bit inputs fill only 13
 
 
+# No floor under sm_70's alignment has been reported; fp32's own exponents end at -126.
+_VOLTA = Unit(23, 4, -126, -126)
 _AMPERE = Unit(24, 8, -132, -20)
 _HOPPER = Unit(25, 16, -133, -21)
-UNITS = {"sm_80": _AMPERE, "sm_89": _AMPERE, "sm_90": _HOPPER, "sm_100": _HOPPER}
-INPUTS = ("fp16", "bf16")
+_ADA_FP8 = replace(_AMPERE, fraction_bits=13, chunk=16, out_fraction_bits=13)
+_HOPPER_FP8 = replace(_HOPPER, fraction_bits=13, chunk=32, out_fraction_bits=13)  # of wgmma
+
+INPUTS = ("fp16", "bf16", "tf32", "e4m3", "e5m2")
 OUTPUTS = ("fp32", "fp16")
+_AMPERE_UNITS = {"fp16": _AMPERE, "bf16": _AMPERE, "tf32": replace(_AMPERE, chunk=4)}
+_HOPPER_UNITS = {"fp16": _HOPPER, "bf16": _HOPPER, "tf32": replace(_HOPPER, chunk=8)}
+UNITS = {
+    "sm_70": {"fp16": _VOLTA},
+    "sm_80": _AMPERE_UNITS,
+    "sm_89": _AMPERE_UNITS | {"e4m3": _ADA_FP8, "e5m2": _ADA_FP8},
+    "sm_90": _HOPPER_UNITS | {"e4m3": _HOPPER_FP8, "e5m2": _HOPPER_FP8},
+    "sm_100": _HOPPER_UNITS,
+}
 
 _NO_TERM = -8192  # exponent of a zero: the sum of two of them still fits int16
 _BLOCK_ELEMENTS = 1 << 14  # outputs worked on together: their float64 planes stay in the L2 cache
 
 
-def matmul(a, b, c=None, *, arch: str, fmt: str, out: str = "fp32") -> np.ndarray:
-    """Product a b + c as the architecture's tensor cores compute it, K in ascending chunks.
+def unit_of(arch: str, fmt: str) -> Unit:
+    """The unit of an architecture that multiplies inputs of this format.
 
-    Shapes: a [..., M, K], b [..., K, N], c broadcastable to [..., M, N] -> [..., M, N] float32
-    (float16 for out="fp16"). Error: none, every bit is the hardware's; NaN is 0x7fffffff (0x7fff).
-    Raises: ValueError for an unknown arch, fmt or out, or inputs that the format cannot hold.
+    Raises: ValueError for an unknown name, or where no model of the unit is known.
     """
     check_choice("arch", arch, UNITS)
     check_choice("fmt", fmt, INPUTS)
+    if fmt not in UNITS[arch]:
+        known = ", ".join(UNITS[arch])
+        raise ValueError(f"fmt = {fmt!r} on {arch}: no model is known, allowed: {known}")
+    return UNITS[arch][fmt]
+
+
+def matmul(a, b, c=None, *, arch: str, fmt: str, out: str = "fp32") -> np.ndarray:
+    """Product a b + c as the architecture's tensor cores compute it, K in ascending chunks.
+
+    For tf32, a and b are fp32 and lose what lies below 10 fraction bits, as in the unit. sm_89's
+    8-bit formats are those of mma.sync, sm_90's those of wgmma.
+
+    Shapes: a [..., M, K], b [..., K, N], c broadcastable to [..., M, N] -> [..., M, N] float32
+    (float16 for out="fp16"). Error: none, every bit is the hardware's; NaN is 0x7fffffff (0x7fff).
+    Raises: ValueError for an unknown arch, fmt or out, a pair without a model, or inputs that the
+    format cannot hold.
+    """
+    unit = unit_of(arch, fmt)
     check_choice("out", out, OUTPUTS)
     if out == "fp16" and fmt != "fp16":
         raise ValueError(f"out = {out!r} with fmt = {fmt!r}, allowed: 'fp32'")
@@ -61,7 +92,7 @@ def matmul(a, b, c=None, *, arch: str, fmt: str, out: str = "fp32") -> np.ndarra
         np.broadcast_to(x, batch + x.shape[-2:]).reshape(math.prod(batch), *x.shape[-2:])
         for x in (a, b, start)
     ]
-    result = _by_blocks(*flat, UNITS[arch], formats.named(fmt).emin, out)
+    result = _by_blocks(*flat, unit, formats.named(fmt).emin, out)
     return _encode(result.reshape(shape), out)
 
 
@@ -118,17 +149,21 @@ def _block_fma(values, exponents, acc, unit: Unit, out: str) -> np.ndarray:
             np.add(total, term, out=total)
         total += 0.0  # a sum of nothing but negative zeros is +0
         exact = total * ((1023 + shift) << 52).view(np.float64)
-        return _cut_to_fp32(exact) if out == "fp32" else _round_to_fp16(exact)
+        return _cut(exact, unit.out_fraction_bits) if out == "fp32" else _round_to_fp16(exact)
 
 
-def _cut_to_fp32(x: np.ndarray) -> np.ndarray:
-    """float64 to the next float32 toward zero, kept as float64; 2^128 and beyond is inf."""
-    cut = (x.view(np.int64) & ~np.int64((1 << 29) - 1)).view(np.float64)
+def _cut(x: np.ndarray, fraction_bits: int) -> np.ndarray:
+    """float64 cut toward zero to fp32's exponents and a number of fraction bits, kept as float64.
+
+    2^128 and beyond is inf.
+    """
+    cut = (x.view(np.int64) & -(np.int64(1) << (52 - fraction_bits))).view(np.float64)
     magnitude = np.abs(x)
     special = ~(magnitude < 2.0**128) | (magnitude < 2.0**-126)
     if special.any():
+        steps_per_one = 2.0 ** (126 + fraction_bits)
         with np.errstate(invalid="ignore"):
-            tiny = np.trunc(x * 2.0**149) * 2.0**-149
+            tiny = np.trunc(x * steps_per_one) / steps_per_one
         cut = np.where(magnitude < 2.0**-126, tiny, cut)
         cut = np.where(magnitude >= 2.0**128, np.copysign(np.inf, x), cut)
         cut = np.where(np.isnan(x), np.nan, cut)
@@ -153,10 +188,14 @@ def _exponents(x: np.ndarray, emin: int) -> np.ndarray:
 
 def _operand(name: str, x, fmt: str) -> np.ndarray:
     x = np.asarray(x)
-    if not rounding.is_representable(x, fmt).all():
-        raise ValueError(f"{name} holds values that are not {fmt}, allowed: round_to({name}, fmt)")
+    stored = "fp32" if fmt == "tf32" else fmt
+    if not rounding.is_representable(x, stored).all():
+        raise ValueError(
+            f"{name} holds values that are not {stored}, allowed: round_to({name}, fmt)"
+        )
     with np.errstate(invalid="ignore"):  # a signalling NaN
-        return np.ascontiguousarray(x, dtype=np.float64)
+        x = np.ascontiguousarray(x, dtype=np.float64)
+    return rounding.round_to(x, "tf32", "rz") if fmt == "tf32" else x
 
 
 def _encode(x: np.ndarray, out: str) -> np.ndarray:

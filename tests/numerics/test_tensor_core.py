@@ -6,9 +6,19 @@ import pytest
 
 from labkernels.numerics import rounding, tensor_core
 
-CONSTANTS = {"sm_80": (24, 8, -132), "sm_89": (24, 8, -132), "sm_90": (25, 16, -133)}
-CONSTANTS["sm_100"] = CONSTANTS["sm_90"]
-EMIN = {"fp16": -14, "bf16": -126}
+# fraction bits kept, chunk, lowest exponent of the alignment, fraction bits of the output
+CONSTANTS = {("sm_70", "fp16"): (23, 4, -126, 23)}
+for arch in ("sm_80", "sm_89"):
+    CONSTANTS |= {(arch, fmt): (24, 8, -132, 23) for fmt in ("fp16", "bf16")}
+    CONSTANTS[arch, "tf32"] = (24, 4, -132, 23)
+for arch in ("sm_90", "sm_100"):
+    CONSTANTS |= {(arch, fmt): (25, 16, -133, 23) for fmt in ("fp16", "bf16")}
+    CONSTANTS[arch, "tf32"] = (25, 8, -133, 23)
+for fmt in ("e4m3", "e5m2"):
+    CONSTANTS["sm_89", fmt] = (13, 16, -132, 13)
+    CONSTANTS["sm_90", fmt] = (13, 32, -133, 13)
+EMIN = {"fp16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14}
+EXPONENTS = {"fp16": (-24, 15), "e4m3": (-9, 8), "e5m2": (-16, 15)}
 
 
 def split(x: float, emin: int) -> int:
@@ -17,7 +27,7 @@ def split(x: float, emin: int) -> int:
 
 def dot(a, b, c: float, arch: str, fmt: str) -> float:
     """The algorithm in rational arithmetic, one output, finite values."""
-    fraction_bits, chunk, lowest = CONSTANTS[arch]
+    fraction_bits, chunk, lowest, out_fraction_bits = CONSTANTS[arch, fmt]
     for k in range(0, len(a), chunk):
         terms = [
             (Fraction(x) * Fraction(y), split(x, EMIN[fmt]) + split(y, EMIN[fmt]))
@@ -32,14 +42,14 @@ def dot(a, b, c: float, arch: str, fmt: str) -> float:
         if abs(total) >= 2**128:
             return math.copysign(math.inf, total)
         magnitude = math.frexp(float(total))[1] - 1 if total else 0
-        out_step = Fraction(2) ** (max(magnitude, -126) - 23)
+        out_step = Fraction(2) ** (max(magnitude, -126) - out_fraction_bits)
         c = float(math.trunc(total / out_step) * out_step)
     return c
 
 
 def inputs(kind: str, fmt: str, shape, rng) -> np.ndarray:
     x = rng.standard_normal(shape)
-    low, high = (-24, 15) if fmt == "fp16" else (-133, 127)
+    low, high = EXPONENTS.get(fmt, (-133, 127))
     if kind == "wide":
         x = np.ldexp(x, rng.integers(low // 2, high // 2, shape))
     elif kind == "extreme":
@@ -54,17 +64,55 @@ def inputs(kind: str, fmt: str, shape, rng) -> np.ndarray:
     return np.where(np.isfinite(x), x, 1.0)
 
 
-@pytest.mark.parametrize("arch", tensor_core.UNITS)
-@pytest.mark.parametrize("fmt", tensor_core.INPUTS)
+@pytest.mark.parametrize(("arch", "fmt"), CONSTANTS)
 @pytest.mark.parametrize("kind", ["normal", "wide", "extreme", "subnormal", "cancel", "sparse"])
 def test_agrees_with_rational_arithmetic(arch, fmt, kind):
     rng = np.random.default_rng(4)
-    a, b = inputs(kind, fmt, (3, 4, 20), rng), inputs(kind, fmt, (3, 20, 5), rng)
+    n = 40 if fmt in ("e4m3", "e5m2") else 20
+    a, b = inputs(kind, fmt, (3, 4, n), rng), inputs(kind, fmt, (3, n, 5), rng)
     c = inputs(kind, "bf16", (3, 4, 5), rng)
     got = tensor_core.matmul(a, b, c, arch=arch, fmt=fmt)
     for i, m, n in np.ndindex(got.shape):
         expected = dot(list(a[i, m]), list(b[i, :, n]), float(c[i, m, n]), arch, fmt)
         assert got[i, m, n] == expected, (i, m, n)
+
+
+def test_every_pair_without_a_model_is_refused():
+    one = np.ones((1, 1))
+    for arch, known in tensor_core.UNITS.items():
+        for fmt in tensor_core.INPUTS:
+            assert (fmt in known) == ((arch, fmt) in CONSTANTS)
+            if fmt not in known:
+                with pytest.raises(ValueError, match=f"fmt = '{fmt}' on {arch}: no model is known"):
+                    tensor_core.matmul(one, one, arch=arch, fmt=fmt)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_tf32_cuts_its_inputs_to_ten_fraction_bits(arch):
+    rng = np.random.default_rng(11)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((6, 24), (24, 6)))
+    a[0, 0], a[1, 1], a[2, 2] = 2.0**-149, np.inf, np.float32(3e-39)
+    cut_a, cut_b = ((x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32) for x in (a, b))
+    whole = tensor_core.matmul(a, b, arch=arch, fmt="tf32")
+    assert np.array_equal(whole, tensor_core.matmul(cut_a, cut_b, arch=arch, fmt="tf32"))
+    assert not np.array_equal(cut_a, a)
+    with pytest.raises(ValueError, match="a holds values that are not fp32"):
+        tensor_core.matmul(a.astype(np.float64) / 3, b, arch=arch, fmt="tf32")
+
+
+@pytest.mark.parametrize("arch", ["sm_89", "sm_90"])
+def test_eight_bit_inputs_leave_thirteen_fraction_bits(arch):
+    run = {"arch": arch, "fmt": "e4m3"}
+    assert tensor_core.matmul([[1.0]], [[2.0**-9]], [[16.0]], **run)[0, 0] == 16 + 2.0**-9
+    assert tensor_core.matmul([[0.5]], [[2.0**-9]], [[16.0]], **run)[0, 0] == 16
+    # c itself loses its lower bits: a chain of these must be ended early and added in fp32
+    assert tensor_core.matmul([[0.0]], [[0.0]], [[1 + 2.0**-14]], **run)[0, 0] == 1
+    # the second chunk of sm_89 begins at 16: its small terms meet a large accumulator
+    a = np.array([[256.0] + [0.0] * 15 + [1.0] * 16])
+    b = np.array([[256.0] + [0.0] * 15 + [7.0] * 16]).T
+    assert tensor_core.matmul(a, b, **run)[0, 0] == 2.0**16  # each 7 is below one step, 8
+    with pytest.raises(ValueError, match="a holds values that are not e4m3"):
+        tensor_core.matmul([[np.inf]], [[1.0]], **run)
 
 
 def test_what_tells_the_generations_apart():
@@ -86,7 +134,9 @@ def test_what_tells_the_generations_apart():
         arch: tensor_core.matmul(a, b, arch=arch, fmt="fp16")[0, 0] for arch in tensor_core.UNITS
     }
     early, late = 2.0**24 + 2, 2.0**24
-    assert results == {"sm_80": early, "sm_89": early, "sm_90": late, "sm_100": late}
+    ampere, hopper = {"sm_80": early, "sm_89": early}, {"sm_90": late, "sm_100": late}
+    # sm_70 keeps a bit less, and its sum of eight quarters is in c by then as well
+    assert results == {"sm_70": early} | ampere | hopper
 
 
 def test_rounds_toward_zero():
@@ -148,7 +198,7 @@ def test_specials(arch):
         (0, 1, -0.0, 1, -0.0, 0),
     ]
     for a0, b0, a1, b1, c, expected in cases:
-        d = tensor_core.matmul([[a0, a1]], [[b0], [b1]], [[c]], arch=arch, fmt="bf16")
+        d = tensor_core.matmul([[a0, a1]], [[b0], [b1]], [[c]], arch=arch, fmt="fp16")
         if np.isnan(expected):
             assert d.view(np.uint32)[0, 0] == 0x7FFFFFFF
         else:
@@ -205,10 +255,12 @@ def test_empty_shapes(m, k, n):
 
 def test_bad_arguments_are_refused_by_name():
     one = np.ones((1, 1))
-    with pytest.raises(ValueError, match="arch = 'sm_75', allowed: sm_80, sm_89, sm_90, sm_100"):
+    with pytest.raises(
+        ValueError, match="arch = 'sm_75', allowed: sm_70, sm_80, sm_89, sm_90, sm_100"
+    ):
         tensor_core.matmul(one, one, arch="sm_75", fmt="fp16")
-    with pytest.raises(ValueError, match="fmt = 'tf32', allowed: fp16, bf16"):
-        tensor_core.matmul(one, one, arch="sm_90", fmt="tf32")
+    with pytest.raises(ValueError, match="fmt = 'fp32', allowed: fp16, bf16, tf32, e4m3, e5m2"):
+        tensor_core.matmul(one, one, arch="sm_90", fmt="fp32")
     with pytest.raises(ValueError, match="out = 'fp16' with fmt = 'bf16'"):
         tensor_core.matmul(one, one, arch="sm_90", fmt="bf16", out="fp16")
     with pytest.raises(ValueError, match="b holds values that are not bf16"):
