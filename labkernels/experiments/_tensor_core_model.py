@@ -62,7 +62,7 @@ def _to_float32(total, exponent):
     """total 2^exponent, cut toward zero to float32; the sum of 17 terms is exact in float64."""
     exact = total.double() * ((exponent + 1023) << 52).view(torch.float64)
     cut = (exact.view(torch.int64) & -(1 << 29)).view(torch.float64)
-    tiny = torch.trunc(exact * 2.0**149) * 2.0**-149
+    tiny = torch.trunc(exact * 2.0**149) * 2.0**-149 + 0.0  # cut to nothing: +0
     cut = torch.where(exact.abs() < 2.0**-126, tiny, cut)
     return torch.where(exact.abs() < 2.0**128, cut, exact.sign() * float("inf")).float()
 

@@ -163,7 +163,7 @@ def _cut(x: np.ndarray, fraction_bits: int) -> np.ndarray:
     if special.any():
         steps_per_one = 2.0 ** (126 + fraction_bits)
         with np.errstate(invalid="ignore"):
-            tiny = np.trunc(x * steps_per_one) / steps_per_one
+            tiny = np.trunc(x * steps_per_one) / steps_per_one + 0.0  # cut to nothing: +0
         cut = np.where(magnitude < 2.0**-126, tiny, cut)
         cut = np.where(magnitude >= 2.0**128, np.copysign(np.inf, x), cut)
         cut = np.where(np.isnan(x), np.nan, cut)

@@ -206,6 +206,12 @@ def test_specials(arch):
             assert not (d[0, 0] == 0 and np.signbit(d[0, 0]))
 
 
+def test_a_negative_sum_cut_to_nothing_is_plus_zero():
+    # as an H200 gives it; the sum is -2^-150, below the smallest subnormal
+    d = tensor_core.matmul([[-(2.0**-75)]], [[2.0**-75]], arch="sm_90", fmt="bf16")
+    assert d.view(np.uint32)[0, 0] == 0
+
+
 def test_overflow_and_subnormal_results():
     big = np.float32(rounding.round_to(3.3e38, "bf16", "rz"))
     run = {"arch": "sm_90", "fmt": "bf16"}

@@ -48,8 +48,8 @@ struct Term {
 float cut_to_float(double x) {
   if (std::abs(x) >= 0x1p128) return x < 0 ? -INFINITY : INFINITY;
   const auto nearest = static_cast<float>(x);
-  return std::abs(static_cast<double>(nearest)) > std::abs(x) ? std::nextafterf(nearest, 0.f)
-                                                              : nearest;
+  const bool beyond = std::abs(static_cast<double>(nearest)) > std::abs(x);
+  return (beyond ? std::nextafterf(nearest, 0.f) : nearest) + 0.f;  // cut to nothing: +0
 }
 
 float sum_of(const Term (&terms)[chunk + 1]) {
