@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
+from labkernels.records import provenance
 from labkernels.records.store import DATA_DIR
 
 
@@ -41,6 +42,15 @@ class Outcome:
     rows: int
     files: tuple[Path, ...]
     failures: tuple[str, ...] = ()
+
+
+def commit_text(options: Options) -> str:
+    """Return the commit to record, with `-dirty` if the source differs from it.
+
+    Raises: ValueError if it is not given and the source is no git checkout.
+    """
+    commit, dirty = provenance.source_state(options.commit)
+    return f"{commit}-dirty" if dirty else commit
 
 
 def discover() -> dict[str, ModuleType]:

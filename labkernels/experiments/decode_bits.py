@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from labkernels.experiments import Options, Outcome
+from labkernels.experiments import Options, Outcome, commit_text
 from labkernels.kernels.spec import Instance, discover
 from labkernels.measure import device
 from labkernels.measure.cases import DecodeCase, exact_decode_case
@@ -80,7 +80,7 @@ def run(options: Options) -> Outcome:
     Raises: ValueError if there is no GPU, no commit, or part of the trials would replace the file.
     """
     started = datetime.now(UTC)
-    commit, dirty = provenance.source_state(options.commit)
+    commit = commit_text(options)
     facts = device.facts()
     chosen = [t for t in trials() if options.only in f"{t.instance.kernel}/{t.workload.label}"]
     if options.quick:
@@ -93,7 +93,7 @@ def run(options: Options) -> Outcome:
         {**facts, **reading.sensors},
         seed=options.seed,
         repeats=1,
-        commit=f"{commit}-dirty" if dirty else commit,
+        commit=commit,
         started=started,
     )
     rows = [row(trial, text) | origin for trial, text in zip(chosen, sums, strict=True)]

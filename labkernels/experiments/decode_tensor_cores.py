@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from labkernels.experiments import Options, Outcome
+from labkernels.experiments import Options, Outcome, commit_text
 from labkernels.experiments import _decode_rows as decode_rows
 from labkernels.experiments._contenders import Contender, contenders
 from labkernels.experiments._decode_cell import CellResult, Measured, measure_cell, numbers
@@ -37,7 +37,7 @@ def run(options: Options) -> Outcome:
     """
     cells, everyone = _chosen(options)
     started = datetime.now(UTC)
-    commit = _commit_text(options)
+    commit = commit_text(options)
     facts = device.facts()
     options.progress(f"{facts['gpu']}, {len(cells)} workloads, commit {commit}")
 
@@ -93,11 +93,6 @@ def _chosen(options: Options) -> tuple[list[tuple[Cell, list[str]]], dict[str, C
     if reason:
         raise ValueError(f"{NAME} needs a GPU: {reason}")
     return cells, everyone
-
-
-def _commit_text(options: Options) -> str:
-    commit, dirty = provenance.source_state(options.commit)
-    return f"{commit}-dirty" if dirty else commit
 
 
 def _build_peers(cells: list[tuple[Cell, list[str]]], options: Options) -> dict[str, str]:

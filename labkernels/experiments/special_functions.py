@@ -3,7 +3,7 @@
 import ctypes
 from datetime import UTC, datetime
 
-from labkernels.experiments import Options, Outcome
+from labkernels.experiments import Options, Outcome, commit_text
 from labkernels.measure import device
 from labkernels.numerics import ex2_table
 from labkernels.records import datapackage, provenance, schema, store
@@ -35,7 +35,7 @@ def run(options: Options) -> Outcome:
     """
     started = datetime.now(UTC)
     facts = device.facts()
-    commit, dirty = provenance.source_state(options.commit)
+    commit = commit_text(options)
     import torch
 
     evaluate = _probe()
@@ -52,7 +52,7 @@ def run(options: Options) -> Outcome:
         {**facts, **reading.sensors},
         seed=options.seed,
         repeats=1,
-        commit=f"{commit}-dirty" if dirty else commit,
+        commit=commit,
         started=started,
     )
     rows = [

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from labkernels.experiments import Options, Outcome
+from labkernels.experiments import Options, Outcome, commit_text
 from labkernels.measure import device
 from labkernels.numerics import tensor_core
 from labkernels.records import datapackage, provenance, schema, store
@@ -50,7 +50,7 @@ def run(options: Options) -> Outcome:
     quick run would replace the recorded one.
     """
     started = datetime.now(UTC)
-    commit, dirty = provenance.source_state(options.commit)
+    commit = commit_text(options)
     if options.quick and options.out == store.DATA_DIR:
         raise ValueError("out is data/, where the table must be whole; allowed: --out FOLDER")
     import torch
@@ -75,7 +75,7 @@ def run(options: Options) -> Outcome:
         {**facts, **reading.sensors},
         seed=options.seed,
         repeats=1,
-        commit=f"{commit}-dirty" if dirty else commit,
+        commit=commit,
         started=started,
     )
     rows = [_row(count) | origin for count in counts]
