@@ -46,6 +46,7 @@ def run(options: Options) -> Outcome:
         wrong = _mismatches(evaluate, tables, total)
     options.progress(f"ex2.approx.ftz.f32: {wrong} of {total} inputs differ from the model")
     path = options.out / ex2_table.DATA_FILE.name
+    path.parent.mkdir(parents=True, exist_ok=True)
     host = [tables[sign].to(torch.uint32).cpu().numpy() for sign in (1, -1)]
     ex2_table.pack_ex2_table(*host, path)
     origin = provenance.collect(
