@@ -1,11 +1,6 @@
 """How a decode is cut into blocks: a function of shapes alone, so that a step plans nothing."""
 
 import math
-from dataclasses import dataclass
-
-from labkernels.budget.occupancy import occupancy
-from labkernels.hardware import Gpu
-from labkernels.kernels.spec import Instance
 
 MAX_SPLITS = 65_535  # splits lie along grid y
 MIN_KEYS_PER_SPLIT = 256  # below it a split costs more than the idle SMs
@@ -14,28 +9,6 @@ MIN_KEYS_PER_SPLIT = 256  # below it a split costs more than the idle SMs
 FULL_BLOCKS_PER_SM = 2
 FULL_WAVE = 0.97
 MIN_KEYS_TO_FILL_WAVES = 1024
-
-
-@dataclass(frozen=True)
-class DecodePlan:
-    """What was chosen for a decode, and what it amounts to.
-
-    Units: keys_per_split in keys, smem_bytes a block, waves of blocks over the whole GPU; registers
-    a thread, None until the kernel has been compiled.
-    """
-
-    kernel: str
-    tile: str
-    policy: str
-    machine: str
-    splits: int
-    keys_per_split: int
-    blocks: int
-    blocks_per_sm: int
-    waves: float
-    smem_bytes: int
-    registers: int | None
-    launches: int
 
 
 def keys_per_split(*, units: int, max_kv_len: int, slots: int, sm_count: int, step: int) -> int:
@@ -67,12 +40,3 @@ def _fewest_full_waves(units: int, slots: int, most: int) -> int:
         if fullness(splits) >= FULL_WAVE:
             return splits
     return max(range(1, most + 1), key=fullness)
-
-
-def blocks_per_sm(instance: Instance, smem_bytes: int, gpu: Gpu) -> int:
-    """Blocks that shared memory, threads and the tile's promise on registers leave on an SM."""
-    per_thread = gpu.registers_per_sm // (instance.tile.blocks_per_sm * instance.tile.threads)
-    registers = min(gpu.registers_per_thread_max, per_thread // 8 * 8)
-    return occupancy(
-        gpu, threads=instance.tile.threads, registers=registers, smem_bytes=smem_bytes
-    ).blocks_per_sm

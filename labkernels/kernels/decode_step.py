@@ -1,15 +1,15 @@
-"""A decode made ready: what every runner takes, and what it gives back."""
+"""A decode made ready: what every runner takes, and how it is cut."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from labkernels.hardware import Gpu
-from labkernels.kernels.decode_plan import MAX_SPLITS, DecodePlan, keys_per_split
+from labkernels.kernels.decode_plan import MAX_SPLITS, keys_per_split
 from labkernels.kernels.paged_kv import PagedKV
 from labkernels.kernels.spec import Instance, KernelSpec
+from labkernels.kernels.step import Plan
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,21 +52,6 @@ class DecodeRequest:
         return self.q.device.type == "cuda"
 
 
-@dataclass(frozen=True, eq=False)
-class DecodeStep:
-    """A decode that runs again and again on the same tensors, with nothing left to plan.
-
-    run() enqueues it on the current stream (or finishes it, on a CPU), checks nothing, allocates
-    nothing, and can be captured in a CUDA graph. The lengths and page numbers may change between
-    runs; they are read by the kernel.
-    """
-
-    run: Callable[[], None]
-    out: torch.Tensor
-    lse2: torch.Tensor
-    plan: DecodePlan
-
-
 def cut(request: DecodeRequest, *, slots: int, step: int) -> tuple[int, int]:
     """Keys a split and splits a request, as asked for or chosen from shapes alone.
 
@@ -99,10 +84,10 @@ def make_plan(
     registers: int | None,
     cpu: str,
     launches: int = 1,
-) -> DecodePlan:
+) -> Plan:
     """The plan of a request that has been cut; `cpu` names the machine that is not a GPU."""
     blocks = request.units * splits
-    return DecodePlan(
+    return Plan(
         kernel=request.spec.name,
         tile=request.instance.tile.label,
         policy=request.instance.policy.label,
@@ -115,6 +100,7 @@ def make_plan(
         smem_bytes=smem_bytes,
         registers=registers,
         launches=launches,
+        batch_invariant=request.keys_per_split is not None,
     )
 
 

@@ -12,8 +12,8 @@ COPY_BYTES = 16  # a kernel's copies: rows of K, V and Q start at multiples of i
 class PagedKV:
     """K and V of many requests, in pages anywhere in two pools.
 
-    Shapes: k, v [pages, page_size, kv_heads, head_dim], fp16 or bf16, the same strides, last
-    dimension contiguous; page_table [batch, max_pages] int32; kv_len [batch] int32.
+    Shapes: k, v [pages, page_size, kv_heads, head_dim], fp16 or bf16, last dimension contiguous;
+    v may have its own channels. page_table [batch, max_pages] int32; kv_len [batch] int32.
     Raises: ValueError naming the argument, its value and what is allowed.
     """
 
@@ -70,6 +70,14 @@ class PagedKV:
         """The longest request that the page table has room for: a bound that needs no reading."""
         return self.page_table.shape[1] * self.page_size
 
+    def require_twin_pools(self) -> None:
+        """Raise ValueError unless one offset finds a key and its value: one shape, one stride."""
+        k, v = self.k, self.v
+        if v.shape != k.shape:
+            raise ValueError(f"v.shape = {tuple(v.shape)}, allowed: {tuple(k.shape)}, as k")
+        if v.stride() != k.stride():
+            raise ValueError(f"v.stride() = {v.stride()}, allowed: {k.stride()}, as k")
+
     def check_contents(self) -> None:
         """Hold lengths and used page numbers against the pool; reads both, so it waits for a GPU.
 
@@ -115,23 +123,28 @@ def require_rows(name: str, tensor: torch.Tensor) -> None:
         )
 
 
-def _check_pools(k: torch.Tensor, v: torch.Tensor) -> None:
+def require_formats(k: torch.Tensor, v: torch.Tensor, layout: str) -> None:
+    """Raise ValueError unless K and V have the dtype, dimensions, rows and device of kernels.
+
+    layout: the dimensions in words; all but the last are the same for both.
+    """
     for name, tensor in (("k", k), ("v", v)):
         if tensor.dtype not in (torch.float16, torch.bfloat16):
             allowed = "torch.float16, torch.bfloat16"
             raise ValueError(f"{name}.dtype = {tensor.dtype}, allowed: {allowed}")
-        if tensor.dim() != 4:
-            allowed = "[pages, page_size, kv_heads, head_dim]"
-            raise ValueError(f"{name}.shape = {tuple(tensor.shape)}, allowed: {allowed}")
+        if tensor.dim() != layout.count(",") + 1:
+            raise ValueError(f"{name}.shape = {tuple(tensor.shape)}, allowed: {layout}")
         require_rows(name, tensor)
-    if not 1 <= k.shape[1] <= 256:
-        raise ValueError(f"page_size = {k.shape[1]}, allowed: 1 to 256")
-    if k.shape[2] == 0:
-        raise ValueError("k.shape[2] = 0 KV heads, allowed: 1 or more")
+    if k.shape[-2] == 0:
+        raise ValueError(f"k.shape[{k.dim() - 2}] = 0 KV heads, allowed: 1 or more")
     require_device("v", v, k.device)
     if v.dtype != k.dtype:
         raise ValueError(f"v.dtype = {v.dtype}, allowed: {k.dtype}, as k")
-    if v.shape != k.shape:
+    if v.shape[:-1] != k.shape[:-1]:
         raise ValueError(f"v.shape = {tuple(v.shape)}, allowed: {tuple(k.shape)}, as k")
-    if v.stride() != k.stride():
-        raise ValueError(f"v.stride() = {v.stride()}, allowed: {k.stride()}, as k")
+
+
+def _check_pools(k: torch.Tensor, v: torch.Tensor) -> None:
+    require_formats(k, v, "[pages, page_size, kv_heads, head_dim]")
+    if not 1 <= k.shape[1] <= 256:
+        raise ValueError(f"page_size = {k.shape[1]}, allowed: 1 to 256")

@@ -12,6 +12,9 @@ from labkernels.hardware import Gpu
 
 EXP2 = ("mufu", "poly3", "poly5")  # "library": whatever torch calls
 DENOMINATORS = ("unrounded", "rounded")
+WALKS = ("forward", "backward")
+MANY_ROWS = 2**20  # of a long prefill: the tile that is then preferred is the widest
+_HEAD_DIM_V = {192: 128}  # DeepSeek's prefill: 64 of the 192 channels of Q and K carry positions
 
 
 @dataclass(frozen=True)
@@ -77,28 +80,70 @@ class DecodeTile:
 
 
 @dataclass(frozen=True)
+class PrefillTile:
+    """The shape of a block's work: query rows, keys a step, warps, stages, blocks on an SM.
+
+    A row is one head of one token. walk: the direction in which a block goes through its keys.
+    """
+
+    q_rows: int
+    keys: int
+    warps: int
+    stages: int
+    blocks_per_sm: int
+    walk: str = "forward"
+
+    @property
+    def label(self) -> str:
+        """As in data/ and on the command line: "128x64x8x2x1", with "-backward" behind it."""
+        numbers = (self.q_rows, self.keys, self.warps, self.stages, self.blocks_per_sm)
+        return "x".join(map(str, numbers)) + ("" if self.walk == "forward" else f"-{self.walk}")
+
+    @property
+    def threads(self) -> int:
+        """Threads a block."""
+        return 32 * self.warps
+
+
+Tile = DecodeTile | PrefillTile
+
+
+def head_dim_v(head_dim: int) -> int:
+    """Channels of V and of the output, for those of Q and K."""
+    return _HEAD_DIM_V.get(head_dim, head_dim)
+
+
+@dataclass(frozen=True)
 class Instance:
     """One compiled variant of a kernel: all that is fixed at compile time.
 
-    rows: query rows of the tile, at least as many as the query heads that one block serves.
+    rows: query rows of the tile, at least as many as the query heads that one decode block serves.
+    kv: how K and V lie in memory, "ragged" or "paged".
     """
 
     kernel: str
     dtype: str
     head_dim: int
     rows: int
-    tile: DecodeTile
+    tile: Tile
     policy: NumericPolicy
+    kv: str = "paged"
+
+    @property
+    def head_dim_v(self) -> int:
+        """Channels of V and of the output."""
+        return head_dim_v(self.head_dim)
 
 
 @dataclass(frozen=True)
 class KernelSpec:
     """A kernel's own account: idea, what it supports, tiles, policies, ledgers.
 
-    tiles(head_dim, rows, policy) lists the options, the preferred one first; one fits every GPU.
-    rows(group) gives the query rows of a block. template(instance) names the C++ instance; a Triton
-    or torch kernel has none. smem and registers give an instance's ledgers, in bytes a block and
-    registers a thread.
+    rows(group) gives the query rows of a decode block; the tile of a prefill block says them, and
+    its rows is None. tiles(head_dim, rows, policy) lists the options, the preferred one first; one
+    fits every GPU. Its rows are those to be served: of a decode block, or of the longest request.
+    template(instance) names the C++ instance; a Triton or torch kernel has none. smem and registers
+    give an instance's ledgers, in bytes a block and registers a thread.
     runner: the module whose prepare(request) makes a step of it; imported when first used.
     """
 
@@ -110,14 +155,15 @@ class KernelSpec:
     folder: Path
     min_arch: int
     policies: tuple[NumericPolicy, ...]
-    rows: Callable[[int], int]
-    tiles: Callable[[int, int, NumericPolicy], tuple[DecodeTile, ...]]
+    rows: Callable[[int], int] | None
+    tiles: Callable[[int, int, NumericPolicy], tuple[Tile, ...]]
     smem: Callable[[Instance], Ledger] | None = None
     registers: Callable[[Instance], Ledger] | None = None
     template: Callable[[Instance], str] | None = None
     runner: str = "labkernels.kernels.cuda_decode"
     dtypes: tuple[str, ...] = ("fp16", "bf16")
     head_dims: tuple[int, ...] = (64, 128, 256)
+    kv: tuple[str, ...] = ("paged",)
 
     @property
     def header(self) -> str:
@@ -132,7 +178,9 @@ class KernelSpec:
         """Whether a GPU of that architecture ("sm_90") has the instructions."""
         return int(arch.removeprefix("sm_")) >= self.min_arch
 
-    def unsupported(self, *, dtype: str, head_dim: int, policy: NumericPolicy) -> str | None:
+    def unsupported(
+        self, *, dtype: str, head_dim: int, policy: NumericPolicy, kv: str = "paged"
+    ) -> str | None:
         """Return None if the kernel can do it, else the reason, naming value and allowed."""
         if dtype not in self.dtypes:
             return f"dtype = {dtype!r}, allowed for {self.name}: {', '.join(self.dtypes)}"
@@ -142,7 +190,30 @@ class KernelSpec:
         if policy not in self.policies:
             allowed = "; ".join(p.label for p in self.policies)
             return f"policy = {policy.label}, allowed for {self.name}: {allowed}"
+        if kv not in self.kv:
+            return f"kv is {kv}, allowed for {self.name}: {', '.join(self.kv)}"
         return None
+
+    def served_rows(self, group: int, tokens: int = MANY_ROWS) -> int:
+        """Query rows to serve: of a decode block, or of a request of that many tokens."""
+        return self.rows(group) if self.rows else group * tokens
+
+    def instances(
+        self, *, dtype: str, head_dim: int, rows: int, policy: NumericPolicy, kv: str = "paged"
+    ) -> list[Instance]:
+        """The variants, one a tile option, the preferred one first."""
+        return [
+            Instance(
+                self.name,
+                dtype,
+                head_dim,
+                tile.q_rows if isinstance(tile, PrefillTile) else rows,
+                tile,
+                policy,
+                kv,
+            )
+            for tile in self.tiles(head_dim, rows, policy)
+        ]
 
     def instance(
         self,
@@ -150,24 +221,24 @@ class KernelSpec:
         dtype: str,
         head_dim: int,
         group: int,
-        tile: DecodeTile | None = None,
+        tokens: int = MANY_ROWS,
+        tile: Tile | None = None,
         policy: NumericPolicy | None = None,
+        kv: str = "paged",
         gpu: Gpu | None = None,
     ) -> Instance:
         """The variant for a problem; tile and policy default to the preferred ones.
 
-        With a GPU, the preferred tile is the first option whose shared memory fits it.
+        tokens: query tokens of the longest request, for a prefill. With a GPU, the preferred tile
+        is the first option whose shared memory fits it.
         Raises: ValueError naming what the kernel does not support and what is allowed.
         """
         policy = policy or self.policies[0]
-        reason = self.unsupported(dtype=dtype, head_dim=head_dim, policy=policy)
+        reason = self.unsupported(dtype=dtype, head_dim=head_dim, policy=policy, kv=kv)
         if reason:
             raise ValueError(reason)
-        rows = self.rows(group)
-        options = [
-            Instance(self.name, dtype, head_dim, rows, option, policy)
-            for option in self.tiles(head_dim, rows, policy)
-        ]
+        rows = self.served_rows(group, tokens)
+        options = self.instances(dtype=dtype, head_dim=head_dim, rows=rows, policy=policy, kv=kv)
         fitting = [option for option in options if gpu is None or self.fits(option, gpu)]
         chosen = fitting[0].tile if tile is None and fitting else tile
         for option in fitting:
@@ -184,7 +255,7 @@ class KernelSpec:
 
     def tile_named(
         self, label: str, *, head_dim: int, rows: int, policy: NumericPolicy | None = None
-    ) -> DecodeTile:
+    ) -> Tile:
         """The tile option of that label.
 
         Raises: ValueError naming the labels allowed.

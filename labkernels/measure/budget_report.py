@@ -4,8 +4,8 @@ from labkernels import hardware
 from labkernels.budget import registers as formulas
 from labkernels.budget import roofline
 from labkernels.hardware import Gpu
-from labkernels.kernels.decode_plan import DecodePlan
 from labkernels.kernels.spec import Instance
+from labkernels.kernels.step import Plan
 from labkernels.measure import resources
 from labkernels.measure.resources import Resources
 from labkernels.units import format_bytes, format_time
@@ -78,7 +78,7 @@ def text(known: Resources, workload: Decode | None = None) -> str:
     return "\n\n".join(parts)
 
 
-def plan(instance: Instance, workload: Decode, gpu: Gpu) -> DecodePlan:
+def plan(instance: Instance, workload: Decode, gpu: Gpu) -> Plan:
     """Return how a workload would be cut into blocks on a GPU, which need not be here.
 
     Raises: ValueError if the instance's dtype or head_dim is not the workload's.
@@ -162,7 +162,7 @@ def _formulas(instance: Instance) -> str:
     )
 
 
-def _grid(known: Resources, workload: Decode, cut: DecodePlan) -> str:
+def _grid(known: Resources, workload: Decode, cut: Plan) -> str:
     gpu, instance = known.gpu, known.instance
     on = resources.find(instance.kernel).uses_tensor_cores(instance.policy)
     waves = cut.blocks / (known.occupancy.blocks_per_sm * gpu.sm_count)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.repo.files import ROOT, read
 
-PYTHON = ["labkernels/workload.py", "labkernels/formats.py", "labkernels/ops.py"]
+PYTHON = ["labkernels/workload.py", "labkernels/formats.py", "labkernels/ops"]
 PYTHON += ["labkernels/kernels/paged_kv.py", "labkernels/numerics"]
 HOMES = {
     "Python": PYTHON,

@@ -5,10 +5,10 @@ import functools
 import re
 import shutil
 
-from labkernels import ops
 from labkernels.cuda import host
 from labkernels.cuda.cache import content_key
 from labkernels.cuda.host_compiler import INCLUDE_DIRS
+from labkernels.kernels import spec as specs
 from tests.kernels.contract import CUDA
 
 VOCABULARY = INCLUDE_DIRS[0] / "lab"
@@ -28,5 +28,5 @@ def use_mutant(monkeypatch, folder, kernel: str, file: str, pattern: str, by: st
     shutil.copy(CUDA[kernel].folder / "kernel.cuh", home)
     (home / file).write_text(text)
     spec = dataclasses.replace(CUDA[kernel], folder=home)
-    monkeypatch.setattr(ops, "discover", lambda: {kernel: spec})
+    monkeypatch.setattr(specs, "discover", lambda: {kernel: spec})
     monkeypatch.setattr(host, "build", functools.partial(host.build, include_dirs=[folder]))

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkernels import hardware
-from labkernels.kernels.decode_plan import MAX_SPLITS, blocks_per_sm, keys_per_split
+from labkernels.kernels.decode_plan import MAX_SPLITS, keys_per_split
+from labkernels.kernels.step import blocks_per_sm
 from tests.kernels.contract import CUDA
 
 SHAPES = {

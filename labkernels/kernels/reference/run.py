@@ -4,10 +4,11 @@ import math
 
 import torch
 
-from labkernels.kernels.decode_step import DecodeRequest, DecodeStep, make_plan
+from labkernels.kernels.decode_step import DecodeRequest, make_plan
+from labkernels.kernels.step import Step
 
 
-def prepare(request: DecodeRequest) -> DecodeStep:
+def prepare(request: DecodeRequest) -> Step:
     """Fix the torch operations of a decode; it reads the lengths when it runs."""
     plan = make_plan(
         request,
@@ -23,7 +24,7 @@ def prepare(request: DecodeRequest) -> DecodeStep:
         for i, length in enumerate(request.cache.kv_len.tolist()):
             _attend(request, i, length)
 
-    return DecodeStep(run, request.out, request.lse2, plan)
+    return Step(run, request.out, request.lse2, plan)
 
 
 def gather(pool: torch.Tensor, pages: torch.Tensor, length: int) -> torch.Tensor:

@@ -6,20 +6,19 @@ import sys
 
 import torch
 
-from labkernels.kernels.cuda_decode import LOG2_E
-from labkernels.kernels.decode_plan import DecodePlan
+from labkernels.kernels.cuda_run import LOG2_E
 from labkernels.kernels.decode_step import (
     DecodeRequest,
-    DecodeStep,
     cut,
     make_plan,
     partial_states,
 )
+from labkernels.kernels.step import Plan, Step
 
 PROGRAMS_PER_SM = 2  # what the tiles' registers and stages leave; only the cut depends on it
 
 
-def prepare(request: DecodeRequest) -> DecodeStep:
+def prepare(request: DecodeRequest) -> Step:
     """Allocate the splits' partial States and fix the launches.
 
     Raises: RuntimeError if Triton is missing, or was imported without its interpreter on a CPU.
@@ -46,7 +45,7 @@ def prepare(request: DecodeRequest) -> DecodeStep:
         if narrow:
             request.out.copy_(out)
 
-    return DecodeStep(run, request.out, request.lse2, plan)
+    return Step(run, request.out, request.lse2, plan)
 
 
 def _kernel(*, interpret: bool):
@@ -65,7 +64,7 @@ def _kernel(*, interpret: bool):
     return importlib.import_module("labkernels.kernels.triton_decode.kernel")
 
 
-def _plan(request: DecodeRequest, keys: int, splits: int) -> DecodePlan:
+def _plan(request: DecodeRequest, keys: int, splits: int) -> Plan:
     return make_plan(
         request,
         keys_per_split=keys,
@@ -80,7 +79,7 @@ def _plan(request: DecodeRequest, keys: int, splits: int) -> DecodePlan:
 
 def _arguments(
     request: DecodeRequest,
-    plan: DecodePlan,
+    plan: Plan,
     partials: dict[str, torch.Tensor],
     out: torch.Tensor,
 ) -> tuple:

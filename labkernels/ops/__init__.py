@@ -1,0 +1,6 @@
+"""The public verbs. Tensors on a GPU run the GPU kernel, tensors on a CPU its CPU build."""
+
+from labkernels.ops._arguments import DEFAULT_TARGET, MAX_BATCH, Result
+from labkernels.ops._decode import decode, decode_step
+
+__all__ = ["DEFAULT_TARGET", "MAX_BATCH", "Result", "decode", "decode_step"]
