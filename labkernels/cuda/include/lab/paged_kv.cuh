@@ -52,6 +52,14 @@ template <int Rows> LAB_DEVICE BlockWork block_work(const DecodeParams& p) {
   return w;
 }
 
+LAB_DEVICE int row_count(const BlockWork& work) { return work.n_q_heads; }
+LAB_DEVICE i64 head_index(const DecodeParams& p, const BlockWork& work, int row) {
+  return static_cast<i64>(work.batch) * p.q_heads + work.first_q_head + row;
+}
+LAB_DEVICE i64 ticket_index(const DecodeParams& p, const BlockWork& work) {
+  return static_cast<i64>(work.batch) * p.kv_heads * p.head_slices + block_x();
+}
+
 // One warp's window on the paged pools, `Keys` keys at a time. Lane i looks up where key i of the
 // *next* window lies while the present one is computed, so that the page table's latency is hidden.
 template <class T, int D, int Keys> struct PagedWindow {

@@ -2,8 +2,9 @@
 // exp2(s - m), o the sum of exp2(s - m) v, not yet divided by l. No key: m = -inf, l = 0, o = 0.
 // update folds scores in (each kernel has its own layout for it), merge joins two States, finalize
 // divides. The same names in numerics/online_softmax.py.
+// A block's Work (BlockWork, PrefillBlock) says which rows it answers for: `row_count(work)` of
+// them, row r at `head_index(p, work, r)` of out, with the splits' tickets at `ticket_index`.
 #pragma once
-#include "lab/paged_kv.cuh"
 #include "lab/policy.cuh"
 
 namespace lab {
@@ -32,26 +33,23 @@ template <class T> LAB_DEVICE void store4(T* p, const f32x4& x) {
 }
 
 // Four channels of a query head's output.
-template <class Out, int D>
-LAB_DEVICE void store_out(const DecodeParams& p, i64 head, int dim, float l, f32x4 o) {
+template <class Out, int D, class Params>
+LAB_DEVICE void store_out(const Params& p, i64 head, int dim, float l, f32x4 o) {
 #pragma unroll
   for (int c = 0; c < 4; ++c) o.v[c] = l == 0.f ? 0.f : div_rn(o.v[c], l);
   store4(static_cast<Out*>(p.out) + head * D + dim, o);
 }
-LAB_DEVICE void store_lse2(const DecodeParams& p, i64 head, float m, float l) {
+template <class Params>
+LAB_DEVICE void store_lse2(const Params& p, i64 head, float m, float l) {
   store_global(p.lse2 + head, l == 0.f ? minus_infinity() : m + log2_poly(l));
 }
 
-LAB_DEVICE i64 head_index(const DecodeParams& p, const BlockWork& work, int row) {
-  return static_cast<i64>(work.batch) * p.q_heads + work.first_q_head + row;
-}
-
 // Merges the warps' States in warp order, and writes out and lse2, or the split's partial State.
-template <class P, int Threads, int Warps, int Rows, int D>
-LAB_DEVICE void merge_warps(const WarpStates<Warps, Rows, D>& states, const DecodeParams& p,
-                            const BlockWork& work) {
+template <class P, int Threads, int Warps, int Rows, int D, class Params, class Work>
+LAB_DEVICE void merge_warps(const WarpStates<Warps, Rows, D>& states, const Params& p,
+                            const Work& work) {
   constexpr int quads = D / 4;         // a thread takes four channels
-  for (int i = thread_x(); i < work.n_q_heads * quads; i += Threads) {
+  for (int i = thread_x(); i < row_count(work) * quads; i += Threads) {
     const int row = i / quads, dim = i % quads * 4;
     float m = minus_infinity(), l = 0.f;
     f32x4 o = {};
@@ -82,10 +80,11 @@ LAB_DEVICE void merge_warps(const WarpStates<Warps, Rows, D>& states, const Deco
 
 // Whether this block is the last of the request's live splits to arrive here: the one that finds
 // all partial States written. `verdict` is a word of shared memory that nobody reads any more.
-LAB_DEVICE bool arrives_last(float& verdict, const DecodeParams& p, const BlockWork& work) {
+template <class Params, class Work>
+LAB_DEVICE bool arrives_last(float& verdict, const Params& p, const Work& work) {
   sync_block();                        // every thread's part of the State is written
   if (thread_x() == 0) {
-    int* ticket = p.tickets + static_cast<i64>(work.batch) * p.kv_heads * p.head_slices + block_x();
+    int* ticket = p.tickets + ticket_index(p, work);
     fence_global();                    // the State is out before the ticket
     const bool last = atomic_add_global(ticket, 1) == work.live_splits - 1;
     fence_global();                    // what the other blocks wrote before their tickets is seen
@@ -98,11 +97,11 @@ LAB_DEVICE bool arrives_last(float& verdict, const DecodeParams& p, const BlockW
 
 // Merges the splits' States in split order, whichever block does it; a warp takes a query head.
 // Batch by batch, as `update` goes through the keys: all loads of a batch are in flight at once.
-template <class P, int Warps, int D>
-LAB_DEVICE void merge_splits(const DecodeParams& p, const BlockWork& work) {
+template <class P, int Warps, int D, class Params, class Work>
+LAB_DEVICE void merge_splits(const Params& p, const Work& work) {
   constexpr int passes = (D + 127) / 128, batch = D <= 128 ? 16 : 8;  // 4 channels a lane
   const int lane = thread_x() & 31;
-  for (int row = thread_x() / 32; row < work.n_q_heads; row += Warps) {
+  for (int row = thread_x() / 32; row < row_count(work); row += Warps) {
     const i64 head = head_index(p, work, row), slot = head * p.splits;
     float m = minus_infinity(), l = 0.f;
     f32x4 o[passes] = {};
@@ -152,11 +151,10 @@ LAB_DEVICE void merge_splits(const DecodeParams& p, const BlockWork& work) {
   }
 }
 
-// The end of every decode kernel: the warps' States become the block's, and the last block of a
+// The end of a kernel whose warps split the keys: the warps' States become the block's, and the last block of a
 // request's splits merges those.
-template <class P, int Threads, int Warps, int Rows, int D>
-LAB_DEVICE void finish(WarpStates<Warps, Rows, D>& states, const DecodeParams& p,
-                       const BlockWork& work) {
+template <class P, int Threads, int Warps, int Rows, int D, class Params, class Work>
+LAB_DEVICE void finish(WarpStates<Warps, Rows, D>& states, const Params& p, const Work& work) {
   sync_block();                        // every warp's State is there, for every thread
   merge_warps<P, Threads>(states, p, work);
   if (work.live_splits > 1 && arrives_last(states.m[0][0], p, work))
