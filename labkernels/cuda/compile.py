@@ -8,7 +8,7 @@ import importlib.metadata
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,12 +85,18 @@ def nvrtc_version() -> str:
 
 
 def compile_kernel(
-    header: str | Path, *, instance: str, defines: Mapping[str, str | int], arch: str
+    header: str | Path,
+    *,
+    instance: str,
+    defines: Mapping[str, str | int],
+    arch: str,
+    include_dirs: Sequence[Path] = (),
 ) -> CompiledKernel:
     """Compile one instance of a kernel, or read it from the cache.
 
     `header` is as a source would include it ("decode_mma/kernel.cuh", "lab/merge_splits.cuh"), or
-    an absolute path; `instance` is a C++ expression ("decode_mma::decode<...>").
+    an absolute path; `instance` is a C++ expression ("decode_mma::decode<...>"). A file in
+    `include_dirs` takes the place of the lab's of the same name.
 
     Raises: ValueError for an unknown header or architecture, CompileError if NVRTC refuses.
     """
@@ -107,11 +113,13 @@ def compile_kernel(
         str(header),
         json.dumps(macros),
         sources_key(_find(header).parent),
+        *(_content_of(folder) for folder in include_dirs),
     )
     cubin_path = cache_dir() / "cubin" / f"{key}.cubin"
     compiled = _read(cubin_path)
     if compiled is None:
-        compiled = _compile(str(header), instance=instance, macros=macros, arch=arch)
+        folders = [str(folder) for folder in (*include_dirs, INCLUDE, KERNELS)]
+        compiled = _compile(str(header), folders, instance=instance, macros=macros, arch=arch)
         _write(cubin_path, compiled)
     return compiled
 
@@ -128,6 +136,13 @@ def sources_key(folder: Path) -> str:
             if not path.is_relative_to(host):
                 parts += [path.relative_to(root).as_posix(), path.read_bytes()]
     return content_key(*parts)
+
+
+def _content_of(folder: Path) -> str:
+    files = _headers(folder)
+    return content_key(
+        *(part for path in files for part in (str(path.relative_to(folder)), path.read_bytes()))
+    )
 
 
 def _headers(root: Path) -> list[Path]:
@@ -153,7 +168,7 @@ def _check_arch(arch: str) -> None:
 
 
 def _compile(
-    header: str, *, instance: str, macros: list[tuple[str, str]], arch: str
+    header: str, folders: list[str], *, instance: str, macros: list[tuple[str, str]], arch: str
 ) -> CompiledKernel:
     from cuda.core import Program, ProgramOptions
 
@@ -164,7 +179,7 @@ def _compile(
         # The CPU build rounds every product and sum by itself; a fused operation is written out.
         fma=False,
         define_macro=macros or None,
-        include_path=[str(INCLUDE), str(KERNELS)],
+        include_path=folders,
         no_source_include=True,
         lineinfo=True,
         ptxas_options=["-v", "--warn-on-spills"],

@@ -164,7 +164,8 @@ def build(
 ) -> HostKernel:
     """Compile the kernel that the C++ expression `instance` names, from an include path `header`.
 
-    `params` is its parameter struct. With `checks`, races in shared memory, reads of what nobody
+    `params` is its parameter struct. A file in `include_dirs` takes the place of the lab's of the
+    same name. With `checks`, races in shared memory, reads of what nobody
     wrote there and every byte out of its bounds are errors too.
 
     Raises: CompilerMissing; HostKernelError with the compiler's words.
@@ -179,7 +180,7 @@ def build(
         flags += ["-fsanitize=thread"]
     entry = _ENTRY.format(header=header, instance=instance, params=params)
     try:
-        library = compile_entry(entry, flags, (*INCLUDE_DIRS, *include_dirs), runtime)
+        library = compile_entry(entry, flags, (*include_dirs, *INCLUDE_DIRS), runtime)
     except CompileError as error:
         raise HostKernelError(f"{instance} does not compile: {error}") from error
     return HostKernel(instance, library, runtime)

@@ -4,6 +4,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -17,7 +18,7 @@ LOG2_E = math.log2(math.e)
 class Variant:
     """What a compiler is asked for, and the block that the kernel is launched with.
 
-    params: the C++ name of its one parameter.
+    params: the C++ name of its one parameter. include_dirs: searched before the lab's own.
     """
 
     header: str
@@ -25,6 +26,7 @@ class Variant:
     params: str
     threads: int
     smem_bytes: int
+    include_dirs: tuple[Path, ...] = ()
 
     @property
     def defines(self) -> dict[str, int]:
@@ -40,6 +42,7 @@ def variant(spec: KernelSpec, instance: Instance, params: str) -> Variant:
         params=params,
         threads=instance.tile.threads,
         smem_bytes=spec.smem(instance).total,
+        include_dirs=() if spec.overlay is None else (spec.overlay,),
     )
 
 
@@ -104,7 +107,11 @@ def gpu_kernel(variant: Variant, arch: str, device: int):
     from labkernels.cuda.launch import load
 
     compiled = nvrtc.compile_kernel(
-        variant.header, instance=variant.instance, defines=variant.defines, arch=arch
+        variant.header,
+        instance=variant.instance,
+        defines=variant.defines,
+        arch=arch,
+        include_dirs=variant.include_dirs,
     )
     return load(compiled, device=device)
 
@@ -120,6 +127,7 @@ def _cpu_kernel(variant: Variant, arch: str, checks: bool):
         defines=variant.defines,
         arch=arch,
         checks=checks,
+        include_dirs=variant.include_dirs,
     )
 
 

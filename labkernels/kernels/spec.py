@@ -145,6 +145,8 @@ class KernelSpec:
     template(instance) names the C++ instance; a Triton or torch kernel has none. smem and registers
     give an instance's ledgers, in bytes a block and registers a thread.
     runner: the module whose prepare(request) makes a step of it; imported when first used.
+    overlay: a folder whose files take the place of those of the same include path; for kernels that
+    are changed on purpose.
     """
 
     name: str
@@ -163,6 +165,7 @@ class KernelSpec:
     runner: str = "labkernels.kernels.cuda_decode"
     dtypes: tuple[str, ...] = ("fp16", "bf16")
     head_dims: tuple[int, ...] = (64, 128, 256)
+    overlay: Path | None = None
     kv: tuple[str, ...] = ("paged",)
 
     @property

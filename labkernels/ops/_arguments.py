@@ -28,12 +28,12 @@ class Result:
     plan: Plan
 
 
-def kernel_named(name: str, family: str, gpu: hardware.Gpu) -> KernelSpec:
-    """The kernel of that family and name, if it runs on the GPU."""
+def kernel_named(name: str | KernelSpec, family: str, gpu: hardware.Gpu) -> KernelSpec:
+    """The kernel of that family and name, or the one whose spec it is, if it runs on the GPU."""
     known = {spec.name: spec for spec in specs.discover().values() if spec.family == family}
-    if name not in known:
+    if not isinstance(name, KernelSpec) and name not in known:
         raise ValueError(f"kernel = {name!r}, allowed: {', '.join(known)}")
-    spec = known[name]
+    spec = name if isinstance(name, KernelSpec) else known[name]
     if not spec.runs_on(gpu.arch):
         raise ValueError(
             f"kernel = {spec.name!r} needs sm_{spec.min_arch}, this GPU is {gpu.arch},"

@@ -6,7 +6,7 @@ import torch
 
 from labkernels.kernels.decode_step import DecodeRequest
 from labkernels.kernels.paged_kv import MAX_KEYS, PagedKV, require_device, require_rows
-from labkernels.kernels.spec import NumericPolicy
+from labkernels.kernels.spec import KernelSpec, NumericPolicy
 from labkernels.kernels.step import Step
 from labkernels.ops import _arguments as arguments
 from labkernels.ops._arguments import MAX_BATCH, Result
@@ -16,7 +16,7 @@ def decode(
     q: torch.Tensor,
     cache: PagedKV,
     *,
-    kernel: str | None = None,
+    kernel: str | KernelSpec | None = None,
     tile: str | None = None,
     keys_per_split: int | None = None,
     policy: NumericPolicy | None = None,
@@ -30,6 +30,7 @@ def decode(
 
     Shapes: q [batch, q_heads, head_dim], q_heads a multiple of cache.kv_heads; out alike, lse2
     [batch, q_heads] fp32. A request without keys gives out = 0, lse2 = -inf.
+    kernel: a name, or the spec of a kernel that is not among the lab's.
     Units: scale multiplies q k (default 1 / sqrt(head_dim)); lse2 is in base 2.
     Error: within numerics.bounds.decode_bound for the policy.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
@@ -56,7 +57,7 @@ def decode_step(
     q: torch.Tensor,
     cache: PagedKV,
     *,
-    kernel: str | None = None,
+    kernel: str | KernelSpec | None = None,
     tile: str | None = None,
     keys_per_split: int | None = None,
     policy: NumericPolicy | None = None,

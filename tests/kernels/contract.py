@@ -54,9 +54,11 @@ def way_of(spec: KernelSpec, policy: NumericPolicy, dtype: str, arch: str = "sm_
     )
 
 
-def run_checked(case: Case, kernel: str, *, sharp: bool = True, arch: str = "sm_90", **options):
+def run_checked(
+    case: Case, kernel: str | KernelSpec, *, sharp: bool = True, arch: str = "sm_90", **options
+):
     """Decode into poisoned outputs, hold everything against the contract, return the result."""
-    spec = DECODERS[kernel]
+    spec = kernel if isinstance(kernel, KernelSpec) else DECODERS[kernel]
     policy = options.get("policy") or spec.policies[0]
     before = [bits(x).clone() for x in case.storage]
     outputs = poisoned(case, dtype=None if policy.out == "input" else policy.out)
