@@ -342,8 +342,8 @@ MUTANTS: dict[str, Mutant] = {
             f"{_GITHUB}flashinfer-ai/flashinfer/issues/1395",
             _in_all(
                 STATE,
-                r"row < work\.n_q_heads; row \+= Warps",
-                "row < work.n_q_heads - (work.kv_head == 0); row += Warps",
+                r"row < row_count\(work\); row \+= Warps",
+                "row < row_count(work) - (head_index(p, work, 0) % p.q_heads == 0); row += Warps",
             ),
         ),
         Mutant(
