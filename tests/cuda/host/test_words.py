@@ -48,14 +48,26 @@ def test_blocks_draw_tickets(host_threads):
     assert (out[1:] == out[1:, :1]).all()
 
 
+@pytest.mark.parametrize("addresses", ["false", "true"])
 @pytest.mark.parametrize("trans", [False, True])
-def test_ldmatrix_deals_four_matrices_to_the_lanes(trans):
+def test_ldmatrix_deals_four_matrices_to_the_lanes(trans, addresses):
     matrices = aligned(RNG.integers(0, 2**16, (4, 8, 8)), np.uint16)
-    kernel = build(f"words::matrices<{str(trans).lower()}>")
+    kernel = build(f"words::matrices<{str(trans).lower()}, {addresses}>")
     out = run(kernel, matrices, np.zeros((32, 4), np.uint32), smem=512)
     dealt = matrices.transpose(0, 2, 1) if trans else matrices
     pairs = dealt.reshape(4, 32, 2).astype(np.uint32)
     assert (out == (pairs[..., 0] | pairs[..., 1] << 16).T).all()
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
+def test_a_lane_finds_all_chunks_of_its_rows_from_one_address(head_dim):
+    chunks = head_dim // 8
+    kernel = build(f"words::addresses<{head_dim}>")
+    out = run(kernel, np.zeros(1), np.zeros((32, chunks, 3), np.int32), smem=64 * head_dim)
+    address, *offs = np.moveaxis(out, -1, 0)
+    assert not np.any(offs)
+    banks = address.reshape(4, 8, chunks) // 16 % 8  # of the rows that ldmatrix reads at once
+    assert (np.sort(banks, axis=1) == np.arange(8)[:, None]).all()
 
 
 def test_movmatrix_transposes_a_matrix_held_by_the_lanes():

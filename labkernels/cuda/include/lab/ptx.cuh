@@ -83,9 +83,12 @@ LAB_DEVICE u32 shared_address(const void* p) {
 }
 // 16 bytes global -> shared. With valid == false the destination is zero-filled and the source is
 // not read.
-LAB_DEVICE void cp_async_16(void* dst, const void* src, bool valid) {
+LAB_DEVICE void cp_async_16(u32 shared_dst, const void* src, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :: "r"(shared_address(dst)), "l"(src), "r"(valid ? 16 : 0) : "memory");
+               :: "r"(shared_dst), "l"(src), "r"(valid ? 16 : 0) : "memory");
+}
+LAB_DEVICE void cp_async_16(void* dst, const void* src, bool valid) {
+  cp_async_16(shared_address(dst), src, valid);
 }
 LAB_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most N of this thread's youngest groups are in flight.
@@ -143,15 +146,19 @@ template <> LAB_DEVICE float from_float<float>(float x) { return x; }
 
 // ---- tensor cores: warp-wide, fragments as the PTX ISA lays them out
 // Four 8x8 matrices of 16-bit elements; lane i points at row i%8 of matrix i/8.
-LAB_DEVICE void ldmatrix_x4(u32 (&r)[4], const void* row) {
+LAB_DEVICE void ldmatrix_x4(u32 (&r)[4], u32 shared_row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(row)) : "memory");
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_row) : "memory");
+}
+LAB_DEVICE void ldmatrix_x4(u32 (&r)[4], const void* row) {
+  ldmatrix_x4(r, shared_address(row));
+}
+LAB_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], u32 shared_row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_row) : "memory");
 }
 LAB_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(row)) : "memory");
+  ldmatrix_x4_trans(r, shared_address(row));
 }
 // One 8x8 matrix of 16-bit elements, transposed across the warp's registers.
 LAB_DEVICE u32 movmatrix_trans(u32 a) {

@@ -1,6 +1,6 @@
 // One small kernel a word: what it gives is held against its definition.
 #pragma once
-#include "lab/ptx.cuh"
+#include "lab/layout.cuh"
 
 namespace words {
 using namespace lab;
@@ -36,18 +36,38 @@ LAB_KERNEL(64, 1) exchange(LAB_GRID_CONSTANT Params p) {
   out(p, t * 4 + 3, warp_any(t == 40) ? 1 : 0);
 }
 
-// The matrices' 32 rows of 16 bytes go through shared memory.
-template <bool Trans> LAB_KERNEL(32, 1) matrices(LAB_GRID_CONSTANT Params p) {
+// The matrices' 32 rows of 16 bytes go through shared memory, named by pointers or by addresses.
+template <bool Trans, bool Addresses> LAB_KERNEL(32, 1) matrices(LAB_GRID_CONSTANT Params p) {
   auto& rows = shared_memory<u32x4[32]>();
   const int lane = thread_x();
-  cp_async_16(&rows[lane], static_cast<const u32x4*>(p.in) + lane, true);
+  const u32 address = shared_address(&rows[lane]);
+  const u32x4* source = static_cast<const u32x4*>(p.in) + lane;
+  if constexpr (Addresses) cp_async_16(address, source, true);
+  else cp_async_16(&rows[lane], source, true);
   cp_async_commit();
   cp_async_wait<0>();
   sync_warp();
   u32 r[4];
-  if constexpr (Trans) ldmatrix_x4_trans(r, &rows[lane]);
+  if constexpr (Trans && Addresses) ldmatrix_x4_trans(r, address);
+  else if constexpr (Trans) ldmatrix_x4_trans(r, &rows[lane]);
+  else if constexpr (Addresses) ldmatrix_x4(r, address);
   else ldmatrix_x4(r, &rows[lane]);
   for (int i = 0; i < 4; ++i) out(p, lane * 4 + i, r[i]);
+}
+
+// For each chunk of 32 rows: its address, and how far off two other ways to it end.
+template <int D> LAB_KERNEL(32, 1) addresses(LAB_GRID_CONSTANT Params p) {
+  constexpr int chunks = D / chunk_elements;
+  auto& tile = shared_memory<u16[32][D]>();
+  const int row = thread_x();
+  for (int c = 0; c < chunks; ++c) {
+    const u32 address = shared_address(chunk<D>(tile, row, c));
+    const u32 near = other_chunk(chunk_address<D>(tile, row, c & 1), c & ~1);
+    const u32 above = chunk_address<D>(tile, row & 7, c) + (row & ~7) * D * sizeof(u16);
+    out(p, (row * chunks + c) * 3, address);
+    out(p, (row * chunks + c) * 3 + 1, near - address);
+    out(p, (row * chunks + c) * 3 + 2, above - address);
+  }
 }
 
 LAB_KERNEL(32, 1) transpose(LAB_GRID_CONSTANT Params p) {

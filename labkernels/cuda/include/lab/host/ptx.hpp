@@ -84,6 +84,9 @@ LAB_WORD u32 shared_address(const void* p) {
 LAB_WORD void cp_async_16(void* dst, const void* src, bool valid, LAB_HERE) {
   host::cp_async_16(dst, src, valid, here);
 }
+LAB_WORD void cp_async_16(u32 shared_dst, const void* src, bool valid, LAB_HERE) {
+  host::cp_async_16(host::sm->shared + shared_dst, src, valid, here);
+}
 LAB_WORD void cp_async_commit() { host::cp_async_commit(); }
 template <int N> LAB_WORD void cp_async_wait() { host::cp_async_wait(N); }
 
@@ -121,8 +124,14 @@ template <> LAB_DEVICE float from_float<float>(float x) { return x; }
 LAB_WORD void ldmatrix_x4(u32 (&r)[4], const void* row, LAB_HERE) {
   host::load_matrices(r, row, host::Word::ldmatrix_x4, here, host::act_ldmatrix);
 }
+LAB_WORD void ldmatrix_x4(u32 (&r)[4], u32 shared_row, LAB_HERE) {
+  ldmatrix_x4(r, host::sm->shared + shared_row, here);
+}
 LAB_WORD void ldmatrix_x4_trans(u32 (&r)[4], const void* row, LAB_HERE) {
   host::load_matrices(r, row, host::Word::ldmatrix_x4_trans, here, host::act_ldmatrix_trans);
+}
+LAB_WORD void ldmatrix_x4_trans(u32 (&r)[4], u32 shared_row, LAB_HERE) {
+  ldmatrix_x4_trans(r, host::sm->shared + shared_row, here);
 }
 LAB_WORD u32 movmatrix_trans(u32 a, LAB_HERE) {
   u64 result;
