@@ -20,7 +20,7 @@ _HOMES = {
     "occupancy": "labkernels.budget",
     "waves": "labkernels.budget",
     "error_table": "labkernels.numerics.metrics",
-    "decode_float64": "labkernels.numerics.oracle",
+    "attention_float64": "labkernels.numerics.oracle",
     "scoreboard": "labkernels.records.scoreboard",
 }
 __all__ = [*_HOMES, "__version__"]

@@ -633,10 +633,12 @@ assert 0.999 < over_floor.decode_fma < 1.001 < over_floor.decode_mma < 1.4
 # Our kernels keep partial outputs in fp32.
 
 # %%
+from labkernels.numerics.problem import Problem
+
 case = long["fp16"]
 q, k, v = (accuracy.as_float64(x) for x in (case.q, case.cache.k, case.cache.v))
 halves = np.split(case.cache.page_table.numpy(), 2, axis=1)
-parts = [oracle.decode_float64(q, k, v, pages, [4096], scale=case.scale) for pages in halves]
+parts = [oracle.attention(Problem(q, k, v, pages, [4096], case.scale)) for pages in halves]
 lse2 = np.logaddexp2(parts[0][1], parts[1][1])
 variance = expected.decode_sigma(case, policy=CUDA_CORES) ** 2
 for o, part_lse2 in parts:

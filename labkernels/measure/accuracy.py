@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from labkernels.numerics import bounds, error_model, metrics
-from labkernels.numerics.oracle import LOG2_E
+from labkernels.numerics.problem import LOG2_E, Problem
+from labkernels.numerics.rounds import Rounds
 
-# More splits than any plan uses: a bound that holds for all contenders alike.
-SPLITS_ALLOWED = 256
 # The worst head of a right kernel stays below 2.4 times what the error model expects; over long
 # contexts a bound allows more than any output is large, and this is what notices a lost page.
 RMSE_RATIO_MAX = 4.0
@@ -109,19 +108,16 @@ def decode_bound(q, cache, chain: Chain, *, scale: float, dtype: str) -> Bound:
 
     Shapes: as `decode_reference`. Units: dtype names the format of the inputs and of the output.
     """
-    arrays, whole = _checked(q, cache)
-    way = {
-        "scale": scale,
-        "p_format": dtype if chain.tensor_cores else "fp32",
-        "splits": SPLITS_ALLOWED,
-        "tensor_cores": chain.tensor_cores,
-        "exp2": chain.exp2,
-        "denominator": chain.denominator,
-    }
-    o = bounds.decode_bound(*arrays, out_format=dtype, **way)
-    lse2 = bounds.decode_lse2_bound(*arrays, **way)
-    model = {name: way[name] for name in ("scale", "p_format", "exp2", "denominator")}
-    sigma = error_model.decode_sigma(*arrays, out_format=dtype, **model)
+    problem, whole = _checked(q, cache, scale)
+    rounds = Rounds(
+        p_format=dtype if chain.tensor_cores else "fp32",
+        out_format=dtype,
+        denominator=chain.denominator,
+        exp2=chain.exp2,
+        tensor_cores=chain.tensor_cores,
+    )
+    o, lse2 = bounds.both_bounds(problem, rounds)
+    sigma = error_model.sigma(problem, rounds)
     return Bound(o, lse2, metrics.rms(sigma, by="sample_and_head" if whole else "all"))
 
 
@@ -170,11 +166,8 @@ def _request_keys(pool, pages, length: int):
     return pool[pages[:count].long()].flatten(0, 1)[:length].transpose(0, 1).double()
 
 
-def _checked(q, cache) -> tuple[tuple[np.ndarray, ...], bool]:
-    """Return what numerics needs of the checked part, and whether that part is the whole.
-
-    Shapes: q, k_pool, v_pool, page_table, kv_len as numerics.oracle.decode_float64 takes them
-    """
+def _checked(q, cache, scale: float) -> tuple[Problem, bool]:
+    """Return the problem of the checked part, and whether that part is the whole."""
     whole = int(cache.kv_len.sum()) * cache.k.shape[2] <= CHECK_ALL_KEYS
     first, kv_heads = (0, cache.k.shape[2]) if whole else (len(q) - 1, 1)
     q_heads = kv_heads * q.shape[1] // cache.k.shape[2]
@@ -186,7 +179,7 @@ def _checked(q, cache) -> tuple[tuple[np.ndarray, ...], bool]:
     # Row by row, the pages in use make small pools of their own.
     pages = cache.page_table[first:].cpu()[:, : table.shape[1]][used].long().to(cache.k.device)
     k, v = (as_float64(pool[pages][:, :, :kv_heads]) for pool in (cache.k, cache.v))
-    return (as_float64(q[first:, :q_heads]), k, v, table, lengths), whole
+    return Problem(as_float64(q[first:, :q_heads]), k, v, table, lengths, scale), whole
 
 
 def as_float64(tensor) -> np.ndarray:

@@ -6,22 +6,45 @@ from labkernels.kernels.spec import NumericPolicy
 from labkernels.measure.accuracy import as_float64
 from labkernels.measure.cases import DecodeCase
 from labkernels.numerics import error_model
+from labkernels.numerics.problem import Problem
+from labkernels.numerics.rounds import SPLITS_ALLOWED, Rounds
 
 
 def decode_sigma(case: DecodeCase, *, policy: NumericPolicy) -> np.ndarray:
     """Return the standard deviation that rounding gives each element of the output.
 
     Shapes: [B, Hq, D]; numerics.metrics.rms of it is the RMSE to expect, of a head or a sample.
-    Error: as numerics.error_model.decode_sigma.
+    Error: as numerics.error_model.sigma.
     """
-    dtype, cache = case.workload.dtype, case.cache
-    return error_model.decode_sigma(
+    cache = case.cache
+    problem = Problem(
         *(as_float64(tensor) for tensor in (case.q, cache.k, cache.v)),
         cache.page_table.cpu().numpy(),
         cache.kv_len.cpu().numpy(),
         scale=case.scale,
-        p_format=dtype if policy.p == "input" else policy.p,
+    )
+    return error_model.sigma(problem, rounds_of(policy, case.workload.dtype))
+
+
+def rounds_of(
+    policy: NumericPolicy,
+    dtype: str,
+    *,
+    tensor_cores: bool = True,
+    splits: int = SPLITS_ALLOWED,
+    arch: str = "sm_90",
+) -> Rounds:
+    """Return how a kernel of this policy rounds, in the words of numerics.
+
+    Units: dtype names the format of the inputs. What no error is allowed for counts as fp32.
+    """
+    return Rounds(
+        p_format=dtype if policy.p == "input" else policy.p.replace("fp64", "fp32"),
         out_format=dtype if policy.out == "input" else policy.out,
-        exp2=policy.exp2,
         denominator=policy.denominator,
+        # torch's own exponential is nearer to the truth than the special-function unit
+        exp2=policy.exp2.replace("library", "mufu"),
+        tensor_cores=tensor_cores,
+        arch=arch,
+        splits=splits,
     )

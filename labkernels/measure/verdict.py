@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from labkernels.numerics import rounding
-from labkernels.numerics.verdict import BUG, ROUNDING, Rounds, Verdict, decode_verdict
+from labkernels.numerics.problem import Problem
+from labkernels.numerics.rounds import Rounds
+from labkernels.numerics.verdict import BUG, ROUNDING, Verdict, judge
 
-_PAGE = 256
 _FORMATS = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "uint16": "bf16"}
 
 
@@ -39,15 +40,15 @@ def verdict(
     """
     out_format, in_format = _format("out", out), _format("q", q)
     q, out = _token("q", _array("q", q)), _token("out", _array("out", out))
-    paged = _paged(len(q), k, v, kv_len, cu_seqlens, cache)
     if out.shape[:2] != q.shape[:2]:
         raise ValueError(f"out.shape = {out.shape}, allowed: {q.shape[:2]} and any Dv, as q")
     scale = 1 / math.sqrt(q.shape[2]) if scale is None else scale
     if not 0 < scale < math.inf:
         raise ValueError(f"scale = {scale}, allowed: a positive number")
+    problem = _problem(q, k, v, kv_len, cu_seqlens, cache, scale)
     rounds = Rounds(p_format or in_format, out_format, denominator, exp2)
     lse2 = None if lse2 is None else _array("lse2", lse2).reshape(q.shape[:2])
-    return decode_verdict(out, q, *paged, scale=scale, rounds=rounds, lse2=lse2)
+    return judge(problem, out, rounds=rounds, lse2=lse2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,38 +156,20 @@ def _token(name: str, array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _paged(batch: int, k, v, kv_len, cu_seqlens, cache):
-    """K and V of any of the three kinds as pools, page table and lengths."""
+def _problem(q, k, v, kv_len, cu_seqlens, cache, scale: float) -> Problem:
+    """The problem of K and V of any of the three kinds."""
     if cache is not None:
         if not (k is None and v is None and kv_len is None and cu_seqlens is None):
             raise ValueError("cache is given, allowed: without k, v, kv_len and cu_seqlens")
         pools = (_array("cache.k", cache.k), _array("cache.v", cache.v))
         table = _integers("cache.page_table", cache.page_table)
-        return *pools, table, _integers("cache.kv_len", cache.kv_len)
+        return Problem(q, *pools, table, _integers("cache.kv_len", cache.kv_len), scale)
     if k is None or v is None:
         raise ValueError(f"{'k' if k is None else 'v'} is missing, allowed: k and v, or a cache")
     k, v = _array("k", k), _array("v", v)
     if k.shape[:-1] != v.shape[:-1]:
         raise ValueError(f"v.shape = {v.shape}, allowed: {k.shape[:-1]} and any Dv, as k")
     if cu_seqlens is not None:
-        return _packed(batch, k, v, _integers("cu_seqlens", cu_seqlens))
-    if k.ndim != 4 or len(k) != batch:
-        raise ValueError(f"k.shape = {k.shape}, allowed: [B = {batch}, Hkv, L, D]")
-    length = k.shape[2]
-    size = max(1, math.gcd(length, _PAGE))
-    pools = (np.swapaxes(x, 1, 2).reshape(-1, size, x.shape[1], x.shape[3]) for x in (k, v))
-    table = np.arange(batch * (length // size)).reshape(batch, -1)
-    lengths = np.full(batch, length) if kv_len is None else _integers("kv_len", kv_len)
-    return *pools, table, lengths
-
-
-def _packed(batch: int, k, v, ends):
-    if k.ndim != 3:
-        raise ValueError(f"k.shape = {k.shape}, allowed with cu_seqlens: [total, Hkv, D]")
-    lengths = np.diff(ends)
-    if ends.shape != (batch + 1,) or ends[0] != 0 or ends[-1] > len(k) or (lengths < 0).any():
-        raise ValueError(
-            f"cu_seqlens = {ends.tolist()}, allowed: {batch + 1} rising ends from 0 to {len(k)}"
-        )
-    table = ends[:-1, None] + np.arange(max(1, lengths.max(initial=0)))
-    return k[:, None], v[:, None], np.minimum(table, max(0, len(k) - 1)), lengths
+        return Problem.packed(q, k, v, _integers("cu_seqlens", cu_seqlens), scale=scale)
+    lengths = None if kv_len is None else _integers("kv_len", kv_len)
+    return Problem.dense(q[:, :, None], k, v, kv_lens=lengths, scale=scale)

@@ -13,14 +13,16 @@ import numpy as np
 
 from labkernels.numerics import bounds
 from labkernels.numerics.filters import DIRECTIONS, Filters
+from labkernels.numerics.problem import Problem
+from labkernels.numerics.rounds import Rounds
 
 ALPHA_BUG, ALPHA_ODD = 1e-7, 1e-4
 OUTLIER = 5.0
 KEY_BETA = (0.7, 1.3)
-# decode_sigma claims 15 %; where few keys share P's rounding, the binade they land in depends on
-# the running maximum: sd 0.46 of one key's variance, at most 1 / 0.54 of its mean.
+# error_model claims 15 %; where few keys share P's rounding, the binade they land in depends on the
+# running maximum: sd 0.46 of one key's variance, at most 1 / 0.54 of its mean.
 _MODEL_VARIANCE, _KEY_DEVIATIONS, _KEY_MOST = 1.15**2, 3 * 0.46, 1.85
-_POLY3_VARIANCE = 4.0  # "up to 2 times this": decode_sigma
+_POLY3_VARIANCE = 4.0  # "up to 2 times this": error_model.sigma
 _SCALE_ROUNDING = 2.0**-19  # scale_log2 and a score's chain, which truncates, in parts of a score
 
 
@@ -42,21 +44,21 @@ class Finding:
         return "rounding" if self.value <= self.odd else "odd"
 
 
-def variance_slack(filters: Filters, *, p_format: str, exp2: str) -> np.ndarray:
-    """By how much a right row's variance may exceed the model's. Shapes: [B, Hq]."""
-    if (p_format, exp2) == ("fp32", "poly3"):
+def variance_slack(filters: Filters, rounds: Rounds) -> np.ndarray:
+    """By how much a right row's variance may exceed the model's. Shapes: [total_q, Hq]."""
+    if (rounds.p_format, rounds.exp2) == ("fp32", "poly3"):
         return np.full(filters.sharing.shape, _POLY3_VARIANCE)
     few = 1 + _KEY_DEVIATIONS / np.sqrt(np.maximum(filters.sharing, 1.0))
     return _MODEL_VARIANCE * np.minimum(few, _KEY_MOST)
 
 
-def chain_bias(kv_lens) -> np.ndarray:
+def chain_bias(n_keys) -> np.ndarray:
     """Relative bias of o that truncating accumulators may cause, at one chain of 16-key steps,
     and four roundings that all channels share: of l, of the merge, of the division.
 
-    Source: 0.24 to 0.58 of 2^-23 a step measured for same-sign V; 1 is allowed. Shapes: [B].
+    Source: 0.24 to 0.58 of 2^-23 a step measured for same-sign V; 1 is allowed. Shapes: as n_keys.
     """
-    return np.ceil(np.asarray(kv_lens, np.float64) / 16) * 2.0**-23 + 2.0**-21
+    return np.ceil(np.asarray(n_keys, np.float64) / 16) * 2.0**-23 + 2.0**-21
 
 
 def of_bound(error, bound, name: str) -> Finding:
@@ -70,7 +72,7 @@ def of_spread(z, filters: Filters, live) -> list[Finding]:
     """Mean z^2 per head, sample, channel and in all, as a ratio to its quantile.
 
     The mean of z^2 over correlated errors is a chi-square over nu = 2 / variance degrees of
-    freedom, whose quantile is Wilson and Hilferty's. Shapes: z [B, Hq, Dv] over its slack.
+    freedom, whose quantile is Wilson and Hilferty's. Shapes: z [total_q, Hq, Dv] over its slack.
     """
     found = []
     row = np.where(live, (z**2).mean(-1), 0.0)
@@ -103,7 +105,7 @@ def of_outliers(z) -> list[Finding]:
     return [largest, Finding("rows with |z| > 5", float(hit.sum()), *limits, where)]
 
 
-def of_directions(filters: Filters, slack, kv_lens, *, p_format: str, exp2: str) -> list[Finding]:
+def of_directions(filters: Filters, slack, n_keys, rounds: Rounds) -> list[Finding]:
     """The z of beta along each direction, by head, by sample and in all, after what is allowed.
 
     Allowed: a common mode as large as the chain's truncation bias, a scale off by its rounding,
@@ -111,13 +113,13 @@ def of_directions(filters: Filters, slack, kv_lens, *, p_format: str, exp2: str)
     With P in fp32 its truncation is no larger than the chain's, and not tested.
     """
     along, power, variance = filters.along, filters.power, filters.variance * slack
-    bias = chain_bias(kv_lens)[:, None] + bounds.EXP2_ERROR[exp2]
+    bias = chain_bias(n_keys)[:, None] + bounds.EXP2_ERROR[rounds.exp2]
     found = []
     for i, name in enumerate(DIRECTIONS):
-        if name == "P truncated" and p_format == "fp32":
+        if name == "P truncated" and rounds.p_format == "fp32":
             continue
         if name == "scale":
-            allowed = (_SCALE_ROUNDING + bounds.EXP2_ERROR[exp2]) * power[i]
+            allowed = (_SCALE_ROUNDING + bounds.EXP2_ERROR[rounds.exp2]) * power[i]
         else:  # what is allowed is a part of o, however long this direction is
             allowed = bias * np.sqrt(np.maximum(power[0] * power[i], 0.0))
         for by, axes in (("all", (0, 1)), ("head", 0), ("sample", 1)):
@@ -129,22 +131,22 @@ def of_directions(filters: Filters, slack, kv_lens, *, p_format: str, exp2: str)
     return found
 
 
-def of_keys(filters: Filters, slack, kv_lens) -> list[Finding]:
+def of_keys(filters: Filters, slack, problem: Problem) -> list[Finding]:
     """The z of a key left out (beta 1) or counted twice (beta -1), over all keys and rows.
 
     A key's own rounding error lies along the same direction, with a beta of u: only those near 1
     in size count.
     """
     found = []
-    n_keys = max(float(np.sum(kv_lens)), 1.0)
-    for keys, name, by, tests in (
-        (filters.row, "one key, by row", "row", n_keys * slack.shape[1]),
-        (filters.sample, "one key, by sample", "sample", n_keys),
+    slack_of = np.ones(problem.batch)
+    np.maximum.at(slack_of, problem.request_of, slack.max(axis=1))
+    for keys, name, by, allowed, tests in (
+        (filters.row, "one key, by row", "row", slack, problem.n_keys.sum() * slack.shape[1]),
+        (filters.sample, "one key, by sample", "sample", slack_of, problem.kv_lens.sum()),
     ):
-        allowed = slack if by == "row" else slack.max(axis=1)
         near = (np.abs(keys.beta) >= KEY_BETA[0]) & (np.abs(keys.beta) <= KEY_BETA[1])
         z = np.where(near, np.abs(keys.z), 0.0) / np.sqrt(allowed)
-        odd, bug = (_normal_limit(alpha, tests) for alpha in (ALPHA_ODD, ALPHA_BUG))
+        odd, bug = (_normal_limit(alpha, float(tests)) for alpha in (ALPHA_ODD, ALPHA_BUG))
         found.append(_largest(name, z, odd, bug, by))
     return found
 
@@ -157,7 +159,7 @@ def beta(filters: Filters, name: str) -> tuple[float, float]:
 
 
 def row_limits(filters: Filters) -> np.ndarray:
-    """The mean z^2 that a row alone may have at ALPHA_BUG. Shapes: [B, Hq]."""
+    """The mean z^2 that a row alone may have at ALPHA_BUG. Shapes: [total_q, Hq]."""
     n = max(filters.coherence.size, 1)
     return _chi_square_limit(2 * filters.coherence, _normal_limit(ALPHA_BUG, n))
 

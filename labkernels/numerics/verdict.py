@@ -1,4 +1,4 @@
-"""Rounding, or a bug? One decode output against float64, with the evidence.
+"""Rounding, or a bug? One output against float64, with the evidence.
 
 An output is ROUNDING if every test of `evidence` is passed, BUG if one fails at a rate of 1e-7, and
 INCONCLUSIVE between (1e-4) or where there is nothing to judge by: inputs that are not finite.
@@ -10,32 +10,17 @@ import numpy as np
 
 from labkernels.numerics import bounds, error_model, evidence, filters, metrics, naming, oracle
 from labkernels.numerics.hypotheses import Match, Row
+from labkernels.numerics.problem import Problem
+from labkernels.numerics.rounds import Rounds
 
 ROUNDING, BUG, INCONCLUSIVE = "ROUNDING", "BUG", "INCONCLUSIVE"
-SPLITS_ALLOWED = 256  # more than any plan uses, so that a bound holds for all of them
-
-
-@dataclass(frozen=True)
-class Rounds:
-    """How the kernel under test rounds, as far as it is known.
-
-    denominator None: either; the larger sigma counts. tensor_cores: also right for a kernel without
-    them, whose bound is a part of it.
-    """
-
-    p_format: str
-    out_format: str
-    denominator: str | None = None
-    exp2: str = "mufu"
-    tensor_cores: bool = True
-    arch: str = "sm_90"
 
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
     """The answer, its evidence and, for a bug, the mistakes that explain it.
 
-    Shapes: error, bound, sigma, z [B, Hq, Dv]; z is error / sigma.
+    Shapes: error, bound, sigma, z [total_q, Hq, Dv]; z is error / sigma.
     """
 
     answer: str
@@ -74,49 +59,33 @@ class Verdict:
         return "\n".join(lines)
 
 
-def decode_verdict(
-    out, q, k_pool, v_pool, page_table, kv_lens, *, scale: float, rounds: Rounds, lse2=None
-) -> Verdict:
-    """Judge an output of one query token a request.
+def judge(problem: Problem, out, *, rounds: Rounds, lse2=None) -> Verdict:
+    """Judge an output of a problem.
 
-    Shapes: out [B, Hq, Dv], lse2 [B, Hq] or None; the rest as oracle.decode_float64
-    Raises: ValueError where shapes disagree or a length or page number is out of range.
+    Shapes: out [total_q, Hq, Dv], lse2 [total_q, Hq] or None.
+    Raises: ValueError where shapes disagree.
     """
-    paged = (q, k_pool, v_pool, page_table, kv_lens)
-    oracle.check_decode(*paged)
-    out = _shaped("out", out, (*q.shape[:2], v_pool.shape[-1]))
-    truth, truth_lse2 = oracle.decode_float64(*paged, scale=scale)
+    out = _shaped("out", out, problem.out_shape)
+    truth, truth_lse2 = oracle.attention(problem)
     error = metrics.difference(out, truth)
-    kinds = (rounds.denominator,) if rounds.denominator else bounds.DENOMINATORS
-    common = {"scale": scale, "p_format": rounds.p_format, "exp2": rounds.exp2}
-    chain = {
-        **common,
-        "splits": SPLITS_ALLOWED,
-        "tensor_cores": rounds.tensor_cores,
-        "denominator": kinds[-1],
-        "arch": rounds.arch,
-    }
-    bound = bounds.decode_bound(*paged, out_format=rounds.out_format, **chain)
+    bound, lse2_bound = bounds.both_bounds(problem, rounds)
     if not np.isfinite(bound).all():
         why = "an input is not finite, so nothing says what the output should be"
-        return Verdict(
-            INCONCLUSIVE, why, (), (), rounds, error, bound, np.full(bound.shape, np.nan)
-        )
-    if not np.any(np.asarray(kv_lens) > 1):
-        found = (evidence.of_bound(error, bound, "error / bound"),)
-        return _answered(found, (), rounds, error, bound, np.zeros(bound.shape))
-    sigma = _sigma(paged, truth, kinds, rounds.out_format, common)
+        sigma = np.full(bound.shape, np.nan)
+        return Verdict(INCONCLUSIVE, why, (), (), rounds, error, bound, sigma)
     found = [evidence.of_bound(error, bound, "error / bound")]
+    if not np.any(problem.n_keys > 1):
+        return _answered(tuple(found), (), rounds, error, bound, np.zeros(bound.shape))
+    sigma = _sigma(problem, rounds, truth)
     if lse2 is not None:
-        lse2 = _shaped("lse2", lse2, q.shape[:2])
-        allowed = bounds.decode_lse2_bound(*paged, **chain)
+        lse2 = _shaped("lse2", lse2, problem.out_shape[:2])
         off = metrics.difference(lse2, truth_lse2)
-        found.append(evidence.of_bound(off, allowed, "lse2 error / bound"))
-    filtered, z, tests = _tests(error, sigma, paged, scale, rounds)
+        found.append(evidence.of_bound(off, lse2_bound, "lse2 error / bound"))
+    filtered, z, tests = _tests(problem, rounds, error, sigma)
     found += tests
     matches = ()
     if any(item.status == "bug" for item in found):
-        row = _worst_row(out, z, paged, scale, truth, sigma, rounds, filtered)
+        row = _worst_row(problem, rounds, out, z, truth, sigma, filtered)
         bugs = {item.name: item for item in found if item.status == "bug"}
         known = naming.of_output(out, truth, sigma, rounds.out_format)
         known += naming.of_lse2(lse2, truth_lse2, bugs)
@@ -125,38 +94,25 @@ def decode_verdict(
     return _answered(tuple(found), matches, rounds, error, bound, sigma)
 
 
-def _sigma(paged, truth, kinds, out_format: str, common) -> np.ndarray:
-    """The larger sigma of the denominators, with the chain's bias as a part of it."""
-    variances = [
-        error_model.decode_sigma(*paged, out_format=out_format, denominator=kind, **common) ** 2
-        for kind in kinds
-    ]
-    bias = evidence.chain_bias(paged[-1])[:, None, None] * truth
-    return np.sqrt(np.max(variances, axis=0) + bias**2)
+def _sigma(problem: Problem, rounds: Rounds, truth) -> np.ndarray:
+    """The error model's sigma, with the chain's bias as a part of it."""
+    bias = evidence.chain_bias(problem.n_keys)[:, None, None] * truth
+    return np.hypot(error_model.sigma(problem, rounds), bias)
 
 
-def _tests(error, sigma, paged, scale: float, rounds: Rounds):
+def _tests(problem: Problem, rounds: Rounds, error, sigma):
     """The filters, z over its slack, and the findings that need them."""
-    kv_lens = paged[-1]
-    filtered = filters.decode_filters(
-        error,
-        np.where(sigma > 0, sigma, 1.0),
-        *paged,
-        scale=scale,
-        p_format=rounds.p_format,
-        denominator=rounds.denominator or "unrounded",
-    )
-    slack = evidence.variance_slack(filtered, p_format=rounds.p_format, exp2=rounds.exp2)
-    live = np.broadcast_to(np.asarray(kv_lens)[:, None] > 1, slack.shape)
+    some = np.where(sigma > 0, sigma, 1.0)
+    filtered = filters.matched_filters(problem, rounds, error, some)
+    slack = evidence.variance_slack(filtered, rounds)
+    live = np.broadcast_to(problem.n_keys[:, None] > 1, slack.shape)
     with np.errstate(invalid="ignore", divide="ignore"):
         z = np.where((error == 0) | ~live[..., None], 0.0, error / sigma)
         z = z / np.sqrt(slack)[..., None]
     found = evidence.of_spread(z, filtered, live)
     found += evidence.of_outliers(z)
-    found += evidence.of_directions(
-        filtered, slack, kv_lens, p_format=rounds.p_format, exp2=rounds.exp2
-    )
-    found += evidence.of_keys(filtered, slack, kv_lens)
+    found += evidence.of_directions(filtered, slack, problem.n_keys, rounds)
+    found += evidence.of_keys(filtered, slack, problem)
     return filtered, z, found
 
 
@@ -178,24 +134,23 @@ def _answered(found, matches, rounds, error, bound, sigma) -> Verdict:
     return Verdict(ROUNDING, why, found, (), rounds, error, bound, sigma)
 
 
-def _worst_row(out, z, paged, scale, truth, sigma, rounds, filtered) -> Row | None:
+def _worst_row(problem: Problem, rounds: Rounds, out, z, truth, sigma, filtered) -> Row | None:
     """The row whose finite errors stand out most from what rounding allows it."""
-    q, k_pool, v_pool, page_table, kv_lens = paged
-    finite = np.isfinite(z).all(-1) & (np.asarray(kv_lens)[:, None] > 0)
+    finite = np.isfinite(z).all(-1) & (problem.n_keys[:, None] > 0)
     if not finite.any():
         return None
     score = np.where(finite, (z**2).mean(-1) / evidence.row_limits(filtered), -1.0)
-    b, head = np.unravel_index(int(score.argmax()), score.shape)
+    token, head = (int(i) for i in np.unravel_index(int(score.argmax()), score.shape))
     return Row(
-        place=(int(b), int(head)),
-        out=out[b, head],
-        sigma=sigma[b, head],
-        q=np.asarray(q[b, head], np.float64) * scale,
-        k_pool=k_pool,
-        v_pool=v_pool,
-        pages=page_table[b],
-        kv_len=int(kv_lens[b]),
-        kv_head=int(head) // (q.shape[1] // k_pool.shape[2]),
+        place=(token, head),
+        out=out[token, head],
+        sigma=sigma[token, head],
+        q=np.asarray(problem.q[token, head], np.float64) * problem.scale,
+        k_pool=problem.k_pool,
+        v_pool=problem.v_pool,
+        pages=problem.page_table[problem.request_of[token]],
+        kv_len=int(problem.n_keys[token]),
+        kv_head=head // problem.group,
         outputs=truth,
         out_format=rounds.out_format,
     )

@@ -32,7 +32,7 @@ def decode(
     [batch, q_heads] fp32. A request without keys gives out = 0, lse2 = -inf.
     kernel: a name, or the spec of a kernel that is not among the lab's.
     Units: scale multiplies q k (default 1 / sqrt(head_dim)); lse2 is in base 2.
-    Error: within numerics.bounds.decode_bound for the policy.
+    Error: within numerics.bounds.out_bound for the policy.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
     """
     step = decode_step(

@@ -4,10 +4,10 @@ import functools
 import math
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
 
 from labkernels.kernels.paged_kv import PagedKV
+from labkernels.numerics.problem import Problem
 
 DTYPES = {
     "fp16": torch.float16,
@@ -39,9 +39,9 @@ class Case:
         """Return the case with other fields, about which nothing is known."""
         return replace(self, known={}, **fields)
 
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        """Return q, K, V, page table and lengths for NumPy; formats of 16 bits as float64."""
-        return self.once("arrays", self._arrays)
+    def problem(self) -> Problem:
+        """Return what numerics works on; formats of 16 bits as float64."""
+        return self.once("problem", self._problem)
 
     def once(self, name, compute):
         """Return what `compute` gives, computed when it is first asked for."""
@@ -49,10 +49,11 @@ class Case:
             self.known[name] = compute()
         return self.known[name]
 
-    def _arrays(self):
+    def _problem(self):
         cache = self.cache
         wide = (x.double().cpu().numpy() for x in (self.q, cache.k, cache.v))
-        return (*wide, cache.page_table.cpu().numpy(), cache.kv_len.cpu().numpy())
+        table, lengths = cache.page_table.cpu().numpy(), cache.kv_len.cpu().numpy()
+        return Problem(*wide, table, lengths, self.scale)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,9 @@ import torch
 
 from labkernels.kernels.paged_kv import PagedKV
 from labkernels.kernels.reference.spec import EAGER, FLOAT64
+from labkernels.numerics import bounds
 from tests.kernels.cases import LAYOUTS, decode_case
-from tests.kernels.contract import DECODERS, RAGGED, bounds_of, run_checked, way_of
+from tests.kernels.contract import DECODERS, RAGGED, run_checked, way_of
 
 REFERENCE = DECODERS["reference"]
 # An ulp of float64 in ulps of fp32; 16 of them, as torch adds in another order than the bound has.
@@ -21,8 +22,7 @@ def test_float64_is_float64(layout, dtype):
     result = run_checked(case, "reference", policy=FLOAT64, sharp=False)
     assert result.out.dtype == torch.float64
     truth, _ = case.known["truth"]
-    way = way_of(REFERENCE, FLOAT64, dtype)
-    bound, _ = bounds_of(case, way, splits=1)
+    bound = bounds.out_bound(case.problem(), way_of(REFERENCE, FLOAT64, dtype, splits=1))
     assert not (np.abs(result.out.numpy() - truth) > FLOAT64_OVER_FP32 * bound).any()
 
 

@@ -7,25 +7,23 @@ torch = pytest.importorskip("torch")
 
 from labkernels.measure import accuracy, cases  # noqa: E402
 from labkernels.numerics import bounds, oracle  # noqa: E402
+from labkernels.numerics.problem import Problem  # noqa: E402
+from labkernels.numerics.rounds import Rounds  # noqa: E402
 from labkernels.workload import Decode  # noqa: E402
 
 RAGGED = Decode((0, 1, 33, 40), q_heads=4, kv_heads=2, head_dim=64, page_size=16, dtype="bf16")
 EVEN = Decode.uniform(3, 40, q_heads=4, kv_heads=2, head_dim=64, dtype="fp16")
 
 
-def arrays(case):
+def problem(case):
     cache = case.cache
-    tensors = (case.q, cache.k, cache.v)
-    return (
-        *(accuracy.as_float64(tensor) for tensor in tensors),
-        cache.page_table.numpy(),
-        cache.kv_len.numpy(),
-    )
+    wide = (accuracy.as_float64(tensor) for tensor in (case.q, cache.k, cache.v))
+    return Problem(*wide, cache.page_table.numpy(), cache.kv_len.numpy(), case.scale)
 
 
 def rounded(case):
     """The truth, rounded once to the output's format: what a perfect kernel stores."""
-    truth, lse2 = oracle.decode_float64(*arrays(case), scale=case.scale)
+    truth, lse2 = oracle.attention(problem(case))
     return torch.from_numpy(truth).to(case.q.dtype), torch.from_numpy(lse2).float()
 
 
@@ -33,7 +31,7 @@ def rounded(case):
 def test_the_torch_reference_equals_the_numpy_oracle(workload):
     case = cases.decode_case(workload, seed=3, device="cpu")
     found = accuracy.decode_reference(case.q, case.cache, scale=case.scale)
-    truth, lse2 = oracle.decode_float64(*arrays(case), scale=case.scale)
+    truth, lse2 = oracle.attention(problem(case))
     assert not np.max(np.abs(found.o - truth)) > 1e-13
     np.testing.assert_allclose(found.lse2, lse2, rtol=0, atol=1e-12)
 
@@ -87,15 +85,7 @@ def test_a_ragged_batch_is_bounded_as_numerics_bounds_it():
     case = cases.decode_case(RAGGED, seed=3, device="cpu")
     chain = accuracy.Chain(True, "rounded")
     found = accuracy.decode_bound(case.q, case.cache, chain, scale=case.scale, dtype="bf16")
-    expected = bounds.decode_bound(
-        *arrays(case),
-        scale=case.scale,
-        p_format="bf16",
-        out_format="bf16",
-        splits=accuracy.SPLITS_ALLOWED,
-        tensor_cores=True,
-        denominator="rounded",
-    )
+    expected = bounds.out_bound(problem(case), Rounds("bf16", "bf16", "rounded"))
     np.testing.assert_array_equal(found.o, expected)
     out, lse2 = rounded(case)
     reference = accuracy.decode_reference(case.q, case.cache, scale=case.scale)

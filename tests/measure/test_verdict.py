@@ -1,5 +1,6 @@
 """The verdict as users call it: shapes, names for spoiled outputs, comparison, files."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -116,14 +117,12 @@ def test_a_wrong_sum_is_named(family, mistake, name):
     for pool in pools:  # something ordinary past the end
         page = int(case.cache.page_table[1, 20])
         pool[page, 13:] = pool[page, :3]
-    o, lse2 = oracle.decode_float64(*case.arrays(), scale=case.scale)
+    o, lse2 = oracle.attention(case.problem())
     if mistake == "pad":
         o = o / (1 + np.array([56, 51])[:, None] * np.exp2(-lse2))[..., None]
     else:
-        q, k, v, table, lengths = case.arrays()
-        o, _ = oracle.decode_float64(
-            q, k, v, table, lengths + (mistake == "past"), scale=case.scale
-        )
+        lengths = case.problem().kv_lens + (mistake == "past")
+        o, _ = oracle.attention(dataclasses.replace(case.problem(), kv_lens=lengths))
     if mistake == "twice":
         o = twice(case)
     found = labkernels.verdict(stored(o), case.q, cache=case.cache)
@@ -135,14 +134,14 @@ def test_a_wrong_sum_is_named(family, mistake, name):
 
 def twice(case):
     """The output with each request's key 40 counted twice."""
-    q, k, v, table, lengths = case.arrays()
-    o, lse2 = oracle.decode_float64(q, k, v, table, lengths, scale=case.scale)
+    p = case.problem()
+    o, lse2 = oracle.attention(p)
     out = np.empty_like(o)
     for b in range(2):
-        for head in range(q.shape[1]):
-            key, value = (x[table[b, 2], 8, head // 4] for x in (k, v))
-            p = np.exp2(key @ q[b, head] * case.scale * oracle.LOG2_E - lse2[b, head])
-            out[b, head] = (o[b, head] + p * value) / (1 + p)
+        for head in range(p.q.shape[1]):
+            key, value = (x[p.page_table[b, 2], 8, head // 4] for x in (p.k_pool, p.v_pool))
+            weight = np.exp2(key @ p.q[b, head] * case.scale * oracle.LOG2_E - lse2[b, head])
+            out[b, head] = (o[b, head] + weight * value) / (1 + weight)
     return out
 
 
@@ -192,7 +191,7 @@ def test_requests_without_keys_are_judged_too(dense):
         ({"scale": -1.0}, "scale = -1.0"),
         ({"k": None}, "k is missing"),
         ({"kv_len": np.array([1, 999])}, "kv_lens"),
-        ({"cu_seqlens": np.array([0, 3, 2])}, "with cu_seqlens"),
+        ({"cu_seqlens": np.array([0, 3, 2])}, "allowed with cu_seqlens_k"),
         ({"p_format": "fp8"}, "p_format"),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",

@@ -2,7 +2,8 @@
 
 import torch
 
-from labkernels.numerics.verdict import Rounds, decode_verdict
+from labkernels.numerics.rounds import Rounds
+from labkernels.numerics.verdict import judge
 from tests.kernels.cases import Case, decode_case
 from tests.kernels.contract import NAMES, way_of
 
@@ -33,11 +34,10 @@ def family_case(family: str, kv_lens, *, group: int, dtype: str, seed: int) -> C
 
 def judged(case: Case, out, spec, policy, *, lse2=None):
     """The verdict on a kernel's output, told how the kernel rounds but not its denominator."""
-    way = way_of(spec, policy, NAMES[case.q.dtype])
-    return decode_verdict(
+    known = way_of(spec, policy, NAMES[case.q.dtype])
+    return judge(
+        case.problem(),
         out.double().numpy(),
-        *case.arrays(),
-        scale=case.scale,
-        rounds=Rounds(way.p_format, way.out_format, None, way.exp2),
+        rounds=Rounds(known.p_format, known.out_format, None, known.exp2),
         lse2=None if lse2 is None else lse2.double().numpy(),
     )

@@ -1,6 +1,6 @@
 """The bound and the expected error, against a decode kernel emulated in float32, step by step."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,19 +15,13 @@ from labkernels.numerics import (
     tensor_core,
 )
 from labkernels.numerics import special_functions as special
+from labkernels.numerics.problem import Problem
+from labkernels.numerics.rounds import Rounds
 
 WARPS, STEP = 4, 16
 
 
-@dataclass(frozen=True)
-class Policy:
-    p_format: str = "bf16"
-    out_format: str = "bf16"
-    splits: int = 1
-    tensor_cores: bool = True
-    exp2: str = "poly5"
-    denominator: str = "unrounded"
-    arch: str = "sm_90"
+BF16 = Rounds("bf16", "bf16", "unrounded", exp2="poly5", splits=1)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +31,7 @@ def exp2():
     return {**special.EXP2, "mufu": lambda x: special.exp2_mufu(x, tables)}
 
 
-def product(a, b, c, policy: Policy, fmt: str):
+def product(a, b, c, policy: Rounds, fmt: str):
     """c + a b as the kernel's units compute it, float32."""
     if policy.tensor_cores:
         return tensor_core.matmul(a, b, c, arch=policy.arch, fmt=fmt)
@@ -46,7 +40,7 @@ def product(a, b, c, policy: Policy, fmt: str):
     return c
 
 
-def parts_of(p, policy: Policy):
+def parts_of(p, policy: Rounds):
     if policy.p_format == "bf16x2":
         high = rounding.round_to(p, "bf16")
         return [high, rounding.round_to(p - high, "bf16")]
@@ -85,16 +79,15 @@ def merged(states, exp2):
     return m, l, o
 
 
-def emulate(q, k_pool, v_pool, page_table, kv_lens, scale, policy, exp2_by_name, fmt):
-    exp2, scale_log2 = exp2_by_name[policy.exp2], np.float32(scale * oracle.LOG2_E)
-    out = np.zeros((*q.shape[:2], v_pool.shape[-1]), np.float32)
-    lse2 = np.full(q.shape[:2], -np.inf, np.float32)
-    for b, n in enumerate(int(n) for n in kv_lens):
-        if n == 0:
-            continue
-        ((k, v),) = oracle.key_blocks(k_pool, v_pool, page_table[b], n)
-        k, v = k.astype(np.float32), v.astype(np.float32)
-        grouped = oracle.grouped_queries(q[b], k_pool.shape[2]).astype(np.float32)
+def emulate(problem: Problem, policy, exp2_by_name, fmt):
+    exp2, scale_log2 = exp2_by_name[policy.exp2], np.float32(problem.scale * oracle.LOG2_E)
+    out = np.zeros(problem.out_shape, np.float32)
+    lse2 = np.full(out.shape[:2], -np.inf, np.float32)
+    for rows in problem.row_blocks():
+        (block,) = rows.blocks()
+        k, v = block.k.astype(np.float32), block.v.astype(np.float32)
+        grouped = rows.take(problem.q[rows.first : rows.last].astype(np.float32))
+        n = block.last
         steps = [np.arange(i, min(i + STEP, n)) for i in range(0, n, STEP)]
         per_split = -(-len(steps) // policy.splits)
         split_states = [
@@ -108,12 +101,12 @@ def emulate(q, k_pool, v_pool, page_table, kv_lens, scale, policy, exp2_by_name,
             for some in (steps[i : i + per_split] for i in range(0, len(steps), per_split))
         ]
         m, l, o = merged(split_states, exp2)
-        out[b] = rounding.round_to(o / l[..., None], policy.out_format).reshape(out.shape[1:])
-        lse2[b] = (m + special.log2_poly(l)).reshape(lse2.shape[1:])
+        rows.put(out, rounding.round_to(o / l[..., None], policy.out_format))
+        rows.put(lse2, m + special.log2_poly(l))
     return out, lse2
 
 
-def problem(kv_lens, *, fmt, family="normal", heads=(8, 2), dim=32, page_size=16, seed=18):
+def problem_of(kv_lens, *, fmt, family="normal", heads=(8, 2), dim=32, page_size=16, seed=18):
     """Paged inputs of one family; NaN in every slot that no request owns."""
     rng = np.random.default_rng(seed)
     counts = [-(-n // page_size) for n in kv_lens]
@@ -133,39 +126,30 @@ def problem(kv_lens, *, fmt, family="normal", heads=(8, 2), dim=32, page_size=16
     elif family == "outliers":
         v = np.where(rng.random(v.shape) < 0.01, 100 * v, 1e-3 * v)
     q, k, v = (rounding.round_to(x.astype(np.float32), fmt) for x in (q, k, v))
-    return q, k, v, table, np.array(kv_lens, np.int32), dim**-0.5
+    return Problem(q, k, v, table, np.array(kv_lens, np.int32), dim**-0.5)
 
 
-def compare(case, policy, exp2, fmt):
+def compare(problem, policy, exp2, fmt):
     """Errors of the emulated kernel and what was promised of them."""
-    *arrays, scale = case
-    out, lse2 = emulate(*arrays, scale, policy, exp2, fmt)
-    o, lse2_exact = oracle.decode_float64(*arrays, scale=scale)
-    common = {
-        "scale": scale,
-        "p_format": policy.p_format,
-        "splits": policy.splits,
-        "tensor_cores": policy.tensor_cores,
-        "exp2": policy.exp2,
-        "denominator": policy.denominator,
-        "arch": policy.arch,
-    }
-    bound = bounds.decode_bound(*arrays, out_format=policy.out_format, **common)
-    lse2_bound = bounds.decode_lse2_bound(*arrays, **common)
+    out, lse2 = emulate(problem, policy, exp2, fmt)
+    o, lse2_exact = oracle.attention(problem)
     error = np.abs(metrics.difference(out, o))
     lse2_error = np.abs(metrics.difference(lse2, lse2_exact))
-    return error, bound, lse2_error, lse2_bound
+    return error, bounds.out_bound(problem, policy), lse2_error, bounds.lse2_bound(problem, policy)
 
 
 POLICIES = [
-    (Policy(), "bf16"),
-    (Policy(p_format="fp16", out_format="fp16", exp2="mufu", splits=3), "fp16"),
-    (Policy(p_format="fp16", out_format="fp32", arch="sm_80", denominator="rounded"), "fp16"),
-    (Policy(out_format="fp32", denominator="rounded", exp2="mufu"), "bf16"),
-    (Policy(p_format="bf16x2", out_format="fp32", splits=2), "bf16"),
-    (Policy(out_format="fp32", exp2="poly3", splits=2), "bf16"),
-    (Policy(p_format="fp32", out_format="fp32", tensor_cores=False, exp2="mufu"), "fp16"),
-    (Policy(p_format="fp32", out_format="bf16", tensor_cores=False, exp2="poly3"), "bf16"),
+    (BF16, "bf16"),
+    (replace(BF16, p_format="fp16", out_format="fp16", exp2="mufu", splits=3), "fp16"),
+    (
+        replace(BF16, p_format="fp16", out_format="fp32", arch="sm_80", denominator="rounded"),
+        "fp16",
+    ),
+    (replace(BF16, out_format="fp32", denominator="rounded", exp2="mufu"), "bf16"),
+    (replace(BF16, p_format="bf16x2", out_format="fp32", splits=2), "bf16"),
+    (replace(BF16, out_format="fp32", exp2="poly3", splits=2), "bf16"),
+    (replace(BF16, p_format="fp32", out_format="fp32", tensor_cores=False, exp2="mufu"), "fp16"),
+    (replace(BF16, p_format="fp32", out_format="bf16", tensor_cores=False, exp2="poly3"), "bf16"),
 ]
 IDS = [
     f"{fmt}-P_{p.p_format}-out_{p.out_format}-{p.exp2}-{p.arch}-{'tc' if p.tensor_cores else 'fma'}"
@@ -176,7 +160,7 @@ IDS = [
 @pytest.mark.parametrize("family", ["normal", "peaky", "hostile", "mean 1", "outliers"])
 @pytest.mark.parametrize(("policy", "fmt"), POLICIES, ids=IDS)
 def test_a_right_kernel_stays_below_the_bound(policy, fmt, family, exp2):
-    case = problem([0, 1, 15, 16, 17, 150], fmt=fmt, family=family)
+    case = problem_of([0, 1, 15, 16, 17, 150], fmt=fmt, family=family)
     error, bound, lse2_error, lse2_bound = compare(case, policy, exp2, fmt)
     assert not (~(error <= bound)).any(), (error / bound).max()
     assert not (~(lse2_error <= lse2_bound)).any(), (lse2_error / lse2_bound).max()
@@ -184,62 +168,56 @@ def test_a_right_kernel_stays_below_the_bound(policy, fmt, family, exp2):
     assert not lse2_bound[0].any()
     if family in ("normal", "mean 1"):
         # a bound that nothing can exceed would prove nothing
-        assert (bound[5] < 0.06 * (1 + np.abs(case[2][~np.isnan(case[2])]).max())).all()
+        assert (bound[5] < 0.06 * (1 + np.nanmax(np.abs(case.v_pool)))).all()
 
 
 def test_the_bound_of_a_narrow_policy_is_tight_enough_to_see_a_dropped_key(exp2):
-    *arrays, scale = problem([200], fmt="fp16", family="mean 1")
-    policy = Policy(p_format="fp16", out_format="fp16")
-    shorter = [*arrays[:4], arrays[4] - 1]
-    out, _ = emulate(*shorter, scale, policy, exp2, "fp16")
-    o, _ = oracle.decode_float64(*arrays, scale=scale)
-    bound = bounds.decode_bound(
-        *arrays, scale=scale, p_format="fp16", out_format="fp16", tensor_cores=True
-    )
-    assert (np.abs(out - o) > bound).any()
+    case = problem_of([200], fmt="fp16", family="mean 1")
+    policy = replace(BF16, p_format="fp16", out_format="fp16", exp2="mufu")
+    out, _ = emulate(replace(case, kv_lens=case.kv_lens - 1), policy, exp2, "fp16")
+    o, _ = oracle.attention(case)
+    assert (np.abs(out - o) > bounds.out_bound(case, policy)).any()
 
 
 def test_bound_grows_with_every_coarser_choice():
-    *arrays, scale = problem([100], fmt="bf16")
-    base = {"scale": scale, "tensor_cores": True, "p_format": "bf16", "out_format": "fp32"}
-    reference = bounds.decode_bound(*arrays, **base)
+    case = problem_of([100], fmt="bf16")
+    base = replace(BF16, out_format="fp32", exp2="mufu")
+    reference = bounds.out_bound(case, base)
     finer = ({"p_format": "bf16x2"}, {"p_format": "fp16"})
     coarser = (
         {"splits": 50}, {"exp2": "poly3"}, {"out_format": "fp16"}, {"out_format": "bf16"},
-        {"denominator": "rounded"}, {"arch": "sm_80"},
+        {"denominator": "rounded"}, {"denominator": None}, {"arch": "sm_80"},
     )  # fmt: skip
     for change in finer:
-        assert (bounds.decode_bound(*arrays, **base | change) < reference).all(), change
+        assert (bounds.out_bound(case, replace(base, **change)) < reference).all(), change
     for change in coarser:
-        assert (bounds.decode_bound(*arrays, **base | change) > reference).all(), change
+        assert (bounds.out_bound(case, replace(base, **change)) > reference).all(), change
 
 
 def test_inputs_that_are_not_finite_have_no_bound():
-    q, k, v, table, kv_lens, scale = problem([5, 5], fmt="bf16")
-    k[table[0, 0], 2] = np.nan
-    v[table[1, 0], 2, 0, 3] = np.nan
-    args = {"scale": scale, "p_format": "bf16", "tensor_cores": True}
-    bound = bounds.decode_bound(q, k, v, table, kv_lens, out_format="bf16", **args)
+    case = problem_of([5, 5], fmt="bf16")
+    case.k_pool[case.page_table[0, 0], 2] = np.nan
+    case.v_pool[case.page_table[1, 0], 2, 0, 3] = np.nan
+    bound = bounds.out_bound(case, BF16)
     assert np.isnan(bound[0]).all()
     assert np.isnan(bound[1, :4, 3]).all()
     assert np.isfinite(bound[1, 4:]).all()
-    assert np.isnan(bounds.decode_lse2_bound(q, k, v, table, kv_lens, **args)[0]).all()
+    assert np.isnan(bounds.lse2_bound(case, BF16)[0]).all()
 
 
 def test_scores_beyond_all_precision_still_give_a_number():
-    q, k, v, table, kv_lens, _ = problem([40], fmt="bf16", family="hostile")
-    args = {"scale": 1e9, "p_format": "bf16", "out_format": "bf16", "tensor_cores": True}
-    assert (bounds.decode_bound(q, k, v, table, kv_lens, **args) > 1).all()
-    assert np.isfinite(bounds.decode_bound(q, k, 0 * v, table, kv_lens, **args)).all()
+    case = replace(problem_of([40], fmt="bf16", family="hostile"), scale=1e9)
+    assert (bounds.out_bound(case, BF16) > 1).all()
+    assert np.isfinite(bounds.out_bound(replace(case, v_pool=0 * case.v_pool), BF16)).all()
 
 
 SIGMA = [
-    Policy(p_format="fp16", out_format="fp16", exp2="mufu"),
-    Policy(p_format="bf16", out_format="bf16", exp2="mufu", splits=2),
-    Policy(p_format="bf16", out_format="fp32", exp2="poly5"),
-    Policy(p_format="bf16", out_format="fp32", denominator="rounded"),
-    Policy(p_format="fp32", out_format="fp16", tensor_cores=False),
-    Policy(p_format="fp32", out_format="fp32", tensor_cores=False, exp2="poly3"),
+    replace(BF16, p_format="fp16", out_format="fp16", exp2="mufu"),
+    replace(BF16, p_format="bf16", out_format="bf16", exp2="mufu", splits=2),
+    replace(BF16, p_format="bf16", out_format="fp32", exp2="poly5"),
+    replace(BF16, p_format="bf16", out_format="fp32", denominator="rounded"),
+    replace(BF16, p_format="fp32", out_format="fp16", tensor_cores=False),
+    replace(BF16, p_format="fp32", out_format="fp32", tensor_cores=False, exp2="poly3"),
 ]
 
 
@@ -247,48 +225,48 @@ SIGMA = [
 @pytest.mark.parametrize("policy", SIGMA, ids=lambda p: f"P_{p.p_format}-out_{p.out_format}")
 def test_expected_error_is_the_error_seen(policy, family, exp2):
     fmt = "fp16" if "fp16" in (policy.p_format, policy.out_format) else "bf16"
-    *arrays, scale = problem([400] * 3, fmt=fmt, family=family, dim=64)
-    sigma = error_model.decode_sigma(
-        *arrays, scale=scale, p_format=policy.p_format, out_format=policy.out_format,
-        exp2=policy.exp2, denominator=policy.denominator,
-    )  # fmt: skip
-    out, _ = emulate(*arrays, scale, policy, exp2, fmt)
-    o, _ = oracle.decode_float64(*arrays, scale=scale)
+    case = problem_of([400] * 3, fmt=fmt, family=family, dim=64)
+    sigma = error_model.sigma(case, policy)
+    out, _ = emulate(case, policy, exp2, fmt)
+    o, _ = oracle.attention(case)
     ratio = metrics.rms(out - o, by="head") / metrics.rms(sigma, by="head")
     highest = 2.0 if policy.exp2 == "poly3" else 1.15
     assert 0.85 < ratio.mean() < highest
 
 
 def test_hi_and_lo_cut_the_expected_error_of_p_and_empty_rows_have_none(exp2):
-    *arrays, scale = problem([0, 300], fmt="bf16", dim=64)
-    run = {"scale": scale, "out_format": "fp32"}
-    one = error_model.decode_sigma(*arrays, p_format="bf16", **run)
-    two = error_model.decode_sigma(*arrays, p_format="bf16x2", **run)
+    case = problem_of([0, 300], fmt="bf16", dim=64)
+    hi, hi_lo = (replace(BF16, p_format=p, out_format="fp32") for p in ("bf16", "bf16x2"))
+    one, two = error_model.sigma(case, hi), error_model.sigma(case, hi_lo)
     assert not one[0].any()
     assert (one[1] > 50 * two[1]).all()
-    policy = Policy(p_format="bf16x2", out_format="fp32")
-    out, _ = emulate(*arrays, scale, policy, exp2, "bf16")
-    o, _ = oracle.decode_float64(*arrays, scale=scale)
+    out, _ = emulate(case, hi_lo, exp2, "bf16")
+    o, _ = oracle.attention(case)
     ratio = metrics.rms((out - o)[1:], by="all") / metrics.rms(two[1:], by="all")
     assert 0.6 < ratio < 1.3
 
 
-def test_unknown_policies_are_refused():
-    *arrays, scale = problem([5], fmt="bf16")
-    run = {"scale": scale, "p_format": "bf16", "out_format": "bf16"}
-    for change, message in (
+def test_of_two_possible_denominators_the_larger_sigma_counts():
+    case = problem_of([200], fmt="bf16", family="mean 1")
+    kinds = [replace(BF16, out_format="fp32", denominator=d) for d in ("unrounded", "rounded")]
+    either = error_model.sigma(case, replace(kinds[0], denominator=None))
+    np.testing.assert_array_equal(
+        either, np.maximum(*(error_model.sigma(case, kind) for kind in kinds))
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
         ({"p_format": "fp8"}, "p_format = 'fp8', allowed: fp32, fp16, bf16, bf16x2"),
         ({"exp2": "exact"}, "exp2 = 'exact', allowed: mufu, poly3, poly5"),
         ({"denominator": "none"}, "denominator = 'none', allowed: unrounded, rounded"),
         ({"out_format": "int8"}, "name = 'int8', allowed: fp64"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            bounds.decode_bound(*arrays, tensor_cores=True, **run | change)
-        with pytest.raises(ValueError, match=message):
-            error_model.decode_sigma(*arrays, **run | change)
-    for change, message in (
         ({"arch": "sm_70"}, "arch = 'sm_70', allowed: sm_80"),
         ({"splits": 0}, "splits = 0, allowed: 1 or more"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            bounds.decode_bound(*arrays, tensor_cores=True, **run | change)
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_unknown_ways_to_round_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(BF16, **change)

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from labkernels.numerics import oracle
+from labkernels.numerics import oracle, problem
+from labkernels.numerics.problem import Problem
 
 
 def random_cache(rng, kv_lens, *, page_size, heads=(4, 2), dim=8, spare=3):
@@ -26,9 +27,9 @@ def random_cache(rng, kv_lens, *, page_size, heads=(4, 2), dim=8, spare=3):
 @pytest.mark.parametrize("block_keys", [1, 20, 4096])
 def test_paged_decode_agrees_with_plain_attention(page_size, block_keys, monkeypatch):
     rng = np.random.default_rng(11)
-    monkeypatch.setitem(oracle.key_blocks.__kwdefaults__, "block_keys", block_keys)
+    monkeypatch.setattr(problem, "BLOCK_KEYS", block_keys)
     q, k, v, table, kv_lens = random_cache(rng, [0, 1, 15, 16, 17, 63], page_size=page_size)
-    o, lse2 = oracle.decode_float64(q, k, v, table, kv_lens, scale=0.3)
+    o, lse2 = oracle.attention(Problem(q, k, v, table, kv_lens, scale=0.3))
     assert o.shape == q.shape
     assert lse2.shape == q.shape[:2]
     for b, n in enumerate(kv_lens):
@@ -46,12 +47,12 @@ def test_decode_takes_strides_half_precision_and_another_value_width():
     rng = np.random.default_rng(12)
     q, k, v, table, kv_lens = random_cache(rng, [20, 5], page_size=4)
     v = np.concatenate([v, v], axis=-1)
-    whole, _ = oracle.decode_float64(
-        q.astype(np.float16), k.astype(np.float16), v, table, kv_lens, scale=1.0
+    whole, _ = oracle.attention(
+        Problem(q.astype(np.float16), k.astype(np.float16), v, table, kv_lens, scale=1.0)
     )
     assert whole.shape == (2, 4, 16)
     k2 = np.repeat(k.astype(np.float16), 2, axis=0)[::2]
-    again, _ = oracle.decode_float64(q.astype(np.float16), k2, v, table, kv_lens, scale=1.0)
+    again, _ = oracle.attention(Problem(q.astype(np.float16), k2, v, table, kv_lens, scale=1.0))
     assert np.array_equal(whole, again)
 
 
@@ -59,7 +60,7 @@ def test_a_nan_that_is_owned_surfaces():
     rng = np.random.default_rng(13)
     q, k, v, table, kv_lens = random_cache(rng, [5, 5], page_size=4)
     k[table[0, 1], 0, 1, 0] = np.nan
-    o, lse2 = oracle.decode_float64(q, k, v, table, kv_lens, scale=1.0)
+    o, lse2 = oracle.attention(Problem(q, k, v, table, kv_lens, scale=1.0))
     assert np.isnan(lse2[0, 2:]).all()
     assert np.isnan(o[0, 2:]).all()
     assert np.isfinite(o[0, :2]).all()
@@ -80,9 +81,9 @@ def test_a_nan_that_is_owned_surfaces():
 def test_malformed_problems_are_refused(change, message):
     rng = np.random.default_rng(14)
     q, k, v, table, kv_lens = random_cache(rng, [5, 5], page_size=4)
-    problem = {"q": q, "k_pool": k, "v_pool": v, "page_table": table, "kv_lens": kv_lens} | change
+    given = {"q": q, "k_pool": k, "v_pool": v, "page_table": table, "kv_lens": kv_lens} | change
     with pytest.raises(ValueError, match=message):
-        oracle.decode_float64(**problem, scale=1.0)
+        Problem(**given, scale=1.0)
 
 
 def test_attention_batches_and_refuses_other_shapes():

@@ -1,0 +1,338 @@
+"""An attention problem: who sees which keys, checked once and read block by block in float64.
+
+Arrays are NumPy's, or torch's on any device: the functions of numerics that take a Problem work in
+the namespace that its q belongs to, and give arrays of that namespace.
+"""
+
+import functools
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+LOG2_E = 1.4426950408889634
+BLOCK_KEYS = 1024
+BLOCK_SCORES = 2**21  # elements of a block of scores, 16 MiB; one token of all heads may have more
+_LARGEST_PAGE = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Queries of some requests, and where the keys of each request lie in a paged pool.
+
+    Shapes: q [total_q, Hq, D]; pools [pages, page_size, Hkv, D or Dv]; page_table [B, max_pages];
+    kv_lens [B]; cu_seqlens_q [B + 1], ends of the requests' queries, or None: one query a request.
+    causal: query i of n, in a request of L keys, sees the keys 0 to L - n + i.
+    Raises: ValueError, naming the argument, where shapes disagree or a number is out of range.
+    """
+
+    q: np.ndarray
+    k_pool: np.ndarray
+    v_pool: np.ndarray
+    page_table: np.ndarray
+    kv_lens: np.ndarray
+    scale: float
+    cu_seqlens_q: np.ndarray | None = None
+    causal: bool = False
+
+    def __post_init__(self):
+        for name in ("page_table", "kv_lens", "cu_seqlens_q"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _integers(name, getattr(self, name)))
+        _check_shapes(self)
+        _check_numbers(self)
+
+    @classmethod
+    def packed(cls, q, k, v, cu_seqlens_k, **how) -> "Problem":
+        """The problem of k, v [total_k, Hkv, D], whose requests end where cu_seqlens_k says."""
+        ends = _integers("cu_seqlens_k", cu_seqlens_k)
+        if k.ndim != 3:
+            allowed = "allowed with cu_seqlens_k: [total_k, Hkv, D]"
+            raise ValueError(f"k.shape = {tuple(k.shape)}, {allowed}")
+        _check_ends("cu_seqlens_k", ends, len(k), exact=False)
+        size = math.gcd(_LARGEST_PAGE, len(k), *ends.tolist())
+        lengths = np.diff(ends)
+        slots = np.arange(max(1, -(-int(lengths.max(initial=0)) // size)))
+        table = np.minimum(ends[:-1, None] // size + slots, max(0, len(k) // size - 1))
+        pools = (x.reshape(len(x) // size, size, *x.shape[1:]) for x in (k, v))
+        return cls(q, *pools, table, lengths, **how)
+
+    @classmethod
+    def dense(cls, q, k, v, *, kv_lens=None, **how) -> "Problem":
+        """The problem of q [B, Hq, M, D] and k, v [B, Hkv, L, D], cut to kv_lens [B] if given."""
+        for name, array in (("q", q), ("k", k), ("v", v)):
+            if array.ndim != 4 or len(array) != len(q):
+                shape = tuple(array.shape)
+                raise ValueError(f"{name}.shape = {shape}, allowed: [B = {len(q)}, H, L, D]")
+        batch, _, n_q, _ = q.shape
+        length = k.shape[2]
+        xp = namespace(q)
+        rows = xp.swapaxes(q, 1, 2).reshape(batch * n_q, q.shape[1], q.shape[3])
+        size = math.gcd(_LARGEST_PAGE, length)
+        pools = (xp.swapaxes(x, 1, 2).reshape(-1, size, x.shape[1], x.shape[3]) for x in (k, v))
+        table = np.arange(batch * (length // size)).reshape(batch, -1)
+        lengths = np.full(batch, length) if kv_lens is None else kv_lens
+        return cls(rows, *pools, table, lengths, cu_seqlens_q=np.arange(batch + 1) * n_q, **how)
+
+    @property
+    def batch(self) -> int:
+        """Number of requests."""
+        return len(self.kv_lens)
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of K and V."""
+        return self.k_pool.shape[2]
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a KV head."""
+        return self.q.shape[1] // self.kv_heads
+
+    @property
+    def out_shape(self) -> tuple[int, int, int]:
+        """Shape of the output, [total_q, Hq, Dv]."""
+        return (*self.q.shape[:2], self.v_pool.shape[-1])
+
+    @functools.cached_property
+    def q_ends(self) -> np.ndarray:
+        """Where the queries of each request begin, and the end of the last. Shapes: [B + 1]."""
+        return np.arange(self.batch + 1) if self.cu_seqlens_q is None else self.cu_seqlens_q
+
+    @functools.cached_property
+    def request_of(self) -> np.ndarray:
+        """The request of each query token. Shapes: [total_q]."""
+        return np.repeat(np.arange(self.batch), np.diff(self.q_ends))
+
+    @functools.cached_property
+    def n_keys(self) -> np.ndarray:
+        """How many keys each query token sees. Shapes: [total_q]."""
+        counts = self.kv_lens[self.request_of]
+        if not self.causal:
+            return counts
+        after = self.q_ends[1:][self.request_of] - 1 - np.arange(len(counts))
+        return np.maximum(counts - after, 0)
+
+    def zeros(self, *shape: int):
+        """Zeros in float64, where q lies."""
+        return namespace(self.q).zeros(shape, dtype=namespace(self.q).float64, device=self.q.device)
+
+    def row_blocks(self) -> "Iterator[Rows]":
+        """Yield the rows that see a key, some tokens of one request at a time."""
+        for b in range(self.batch):
+            begin, end = int(self.q_ends[b]), int(self.q_ends[b + 1])
+            keys = min(BLOCK_KEYS, max(1, int(self.kv_lens[b])))
+            tokens = max(1, BLOCK_SCORES // (self.q.shape[1] * keys))
+            for first in range(begin, end, tokens):
+                last = min(first + tokens, end)
+                if self.n_keys[first:last].any():
+                    yield Rows(self, b, first, last)
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """Of each row: the largest score m, the sum l of 2^(s - m), the largest |s|; m in log2 units.
+
+    A row without keys has m = 0 and l = 0. Shapes: [Hkv, R].
+    """
+
+    m: np.ndarray
+    l: np.ndarray
+    largest: np.ndarray
+
+    @property
+    def divisor(self):
+        """The l of each row, 1 where there is no key. Shapes: [Hkv, R, 1]."""
+        return namespace(self.l).where(self.l == 0, 1.0, self.l)[..., None]
+
+    @property
+    def lse2(self):
+        """Base-2 log-sum-exp, -inf where there is no key."""
+        xp = namespace(self.l)
+        return xp.where(self.l == 0, -math.inf, self.m + xp.log2(self.divisor[..., 0]))
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Query tokens first to last of one request, their heads side by side: R = tokens * group.
+
+    Row r of a KV head is token first + r // group and the head's query head r % group.
+    """
+
+    problem: Problem
+    request: int
+    first: int
+    last: int
+
+    @functools.cached_property
+    def q_log2(self):
+        """Queries that give scores in log2 units. Shapes: [Hkv, R, D], float64."""
+        p = self.problem
+        xp = namespace(p.q)
+        return self.take(xp.asarray(p.q[self.first : self.last], dtype=xp.float64)) * (
+            p.scale * LOG2_E
+        )
+
+    @functools.cached_property
+    def n_keys(self):
+        """How many keys each row sees. Shapes: [R]."""
+        counts = np.repeat(self.problem.n_keys[self.first : self.last], self.problem.group)
+        return namespace(self.problem.q).asarray(counts, device=self.problem.q.device)
+
+    def take(self, tokens):
+        """Values [tokens, Hq, ...] as rows [Hkv, R, ...]."""
+        p = self.problem
+        grouped = tokens.reshape(len(tokens), p.kv_heads, p.group, *tokens.shape[2:])
+        return namespace(tokens).swapaxes(grouped, 0, 1).reshape(p.kv_heads, -1, *tokens.shape[2:])
+
+    def put(self, target, rows) -> None:
+        """Write rows [Hkv, R, ...] into their place in target [total_q, Hq, ...]."""
+        p = self.problem
+        grouped = rows.reshape(p.kv_heads, -1, p.group, *rows.shape[2:])
+        tokens = namespace(rows).swapaxes(grouped, 0, 1)
+        target[self.first : self.last] = tokens.reshape(target[self.first : self.last].shape)
+
+    def blocks(self) -> "Iterator[Block]":
+        """Yield the keys that any of the rows sees, in order."""
+        keys = int(self.problem.n_keys[self.first : self.last].max(initial=0))
+        size = self.problem.k_pool.shape[1]
+        step = max(1, BLOCK_KEYS // size) * size
+        for begin in range(0, keys, step):
+            yield Block(self, begin, min(begin + step, keys))
+
+    @functools.cached_property
+    def softmax(self) -> Softmax:
+        """What a first pass over the keys gives."""
+        xp = namespace(self.problem.q)
+        l, largest = (self.problem.zeros(*self.q_log2.shape[:2]) for _ in range(2))
+        m = l - math.inf
+        for block in self.blocks():
+            score = block.score_log2
+            before, m = m, xp.maximum(m, xp.amax(score, -1))
+            with np.errstate(invalid="ignore"):  # inf - inf is NaN, and must surface
+                shift = xp.where(m == -math.inf, 0.0, m)
+                l = l * xp.exp2(before - shift) + xp.exp2(score - shift[..., None]).sum(-1)
+            size = xp.abs(score if block.hidden is None else xp.where(block.hidden, 0.0, score))
+            largest = xp.maximum(largest, xp.amax(size, -1))
+        return Softmax(xp.where(m == -math.inf, 0.0, m), l, largest)
+
+    def weighted_blocks(self):
+        """Yield (block, scores in log2 units, weights 2^(s - m)) of each block of keys."""
+        m = self.softmax.m[..., None]
+        for block in self.blocks():
+            score = block.score_log2
+            with np.errstate(invalid="ignore"):
+                yield block, score, namespace(score).exp2(score - m)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Keys first to last of a request, against some of its rows. Shapes: n = last - first."""
+
+    rows: Rows
+    first: int
+    last: int
+
+    @functools.cached_property
+    def k(self):
+        """Keys in float64. Shapes: [Hkv, n, D]."""
+        return self._gathered(self.rows.problem.k_pool)
+
+    @functools.cached_property
+    def v(self):
+        """Values in float64. Shapes: [Hkv, n, Dv]."""
+        return self._gathered(self.rows.problem.v_pool)
+
+    @functools.cached_property
+    def hidden(self):
+        """True where a row does not see a key; None where all see all. Shapes: [R, n]."""
+        problem, xp = self.rows.problem, namespace(self.rows.problem.q)
+        if self.last <= problem.n_keys[self.rows.first : self.rows.last].min():
+            return None
+        keys = xp.arange(self.first, self.last, device=problem.q.device)
+        return keys >= self.rows.n_keys[:, None]
+
+    @property
+    def score_log2(self):
+        """Scores in log2 units, -inf where a row does not see a key. Shapes: [Hkv, R, n]."""
+        xp = namespace(self.k)
+        score = self.rows.q_log2 @ xp.swapaxes(self.k, 1, 2)
+        return score if self.hidden is None else xp.where(self.hidden, -math.inf, score)
+
+    def _gathered(self, pool):
+        size, xp = pool.shape[1], namespace(pool)
+        pages = self.rows.problem.page_table[self.rows.request]
+        pages = pages[self.first // size : -(-self.last // size)]
+        keys = pool[pages].reshape(-1, *pool.shape[2:])[: self.last - self.first]
+        return xp.swapaxes(xp.asarray(keys, dtype=xp.float64), 0, 1)
+
+
+def weighted_sum(weights, values):
+    """The sum over keys of weights times values, in which a weight of 0 outweighs NaN and inf.
+
+    Shapes: weights [..., R, n], values [..., n, Dv] -> [..., R, Dv].
+    """
+    xp = namespace(weights)
+    with np.errstate(invalid="ignore"):
+        total = weights @ values
+        if not xp.isnan(total).any():
+            return total
+        wild = ~xp.isfinite(values)
+        seen = (weights != 0).astype(float) if xp is np else (weights != 0).double()
+        seen = seen @ xp.asarray(wild, dtype=xp.float64) > 0
+        return xp.where(seen, total, weights @ xp.where(wild, 0.0, values))
+
+
+def namespace(array):
+    """The module whose functions take this array: numpy, or torch."""
+    return sys.modules[type(array).__module__.partition(".")[0]]
+
+
+def _integers(name: str, values) -> np.ndarray:
+    values = np.asarray(values)
+    if values.size and values.dtype.kind not in "iu":
+        raise ValueError(f"{name}.dtype = {values.dtype}, allowed: integers")
+    return values.astype(np.int64)
+
+
+def _check_shapes(p: Problem) -> None:
+    arrays = {"q": 3, "k_pool": 4, "v_pool": 4, "page_table": 2, "kv_lens": 1, "cu_seqlens_q": 1}
+    for name, ndim in arrays.items():
+        array = getattr(p, name)
+        if array is not None and array.ndim != ndim:
+            raise ValueError(f"{name}.ndim = {array.ndim}, allowed: {ndim}")
+    if p.k_pool.shape[:3] != p.v_pool.shape[:3]:
+        allowed = f"{tuple(p.k_pool.shape[:3])} and any Dv"
+        raise ValueError(f"v_pool.shape = {tuple(p.v_pool.shape)}, allowed: {allowed}")
+    q_heads, head_dim = p.q.shape[1:]
+    if p.k_pool.shape[3] != head_dim:
+        raise ValueError(f"k_pool head_dim = {p.k_pool.shape[3]}, allowed: that of q, {head_dim}")
+    if p.kv_heads == 0 or q_heads % p.kv_heads:
+        raise ValueError(f"q heads = {q_heads}, allowed: multiples of {p.kv_heads} KV heads")
+    batch = len(p.q) if p.cu_seqlens_q is None else len(p.cu_seqlens_q) - 1
+    if len(p.page_table) != batch or len(p.kv_lens) != batch:
+        found = f"{len(p.page_table)}, {len(p.kv_lens)}"
+        raise ValueError(f"rows of page_table, kv_lens = {found}, allowed: {batch}")
+
+
+def _check_numbers(p: Problem) -> None:
+    if not math.isfinite(p.scale):
+        raise ValueError(f"scale = {p.scale}, allowed: a finite number")
+    if p.cu_seqlens_q is not None:
+        _check_ends("cu_seqlens_q", p.cu_seqlens_q, len(p.q), exact=True)
+    n_pages, page_size = p.k_pool.shape[:2]
+    capacity = p.page_table.shape[1] * page_size
+    for b, (pages, kv_len) in enumerate(zip(p.page_table, p.kv_lens.tolist(), strict=True)):
+        if not 0 <= kv_len <= capacity:
+            raise ValueError(f"kv_lens[{b}] = {kv_len}, allowed: 0 to {capacity}")
+        owned = pages[: -(-kv_len // page_size)] if kv_len else pages[:0]
+        if owned.size and not (owned.min() >= 0 and owned.max() < n_pages):
+            raise ValueError(f"page_table[{b}] = {owned}, allowed: 0 to {n_pages - 1}")
+
+
+def _check_ends(name: str, ends: np.ndarray, total: int, *, exact: bool) -> None:
+    rising = ends.ndim == 1 and ends.size and ends[0] == 0 and (np.diff(ends) >= 0).all()
+    if not (rising and (ends[-1] == total if exact else ends[-1] <= total)):
+        raise ValueError(f"{name} = {ends.tolist()}, allowed: rising from 0 to {total}")
