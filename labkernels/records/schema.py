@@ -128,7 +128,28 @@ COMPILER_REPORTS = Table(
     ),
 )
 
-TABLES = {table.name: table for table in (MEASUREMENTS, DECODE_ACCURACY, COMPILER_REPORTS)}
+DETECTION = Table(
+    "detection",
+    "How many outputs of wrong and of right kernels a rule calls wrong.",
+    (
+        _STARTED,
+        Field("commit", STRING, "git commit of the source that ran"),
+        Field("device", STRING, "GPU as the driver names it, or the CPU build"),
+        Field("kernel", STRING, "kernel"),
+        Field("mutant", STRING, "bug built into the kernel; empty if it is right", empty=True),
+        Field("family", STRING, "family of the inputs"),
+        _DTYPE,
+        Field("kv_len", INTEGER, "keys a request holds (the longest, if they differ)", "keys"),
+        Field("rule", STRING, "the verdict, or the rule of another project"),
+        Field("runs", INTEGER, "outputs judged, each from inputs of its own"),
+        Field("refused", INTEGER, "of these, called wrong"),
+        Field("undecided", INTEGER, "of these, neither called wrong nor right"),
+    ),
+)
+
+TABLES = {
+    table.name: table for table in (MEASUREMENTS, DECODE_ACCURACY, COMPILER_REPORTS, DETECTION)
+}
 COLUMNS = MEASUREMENTS.columns
 
 
