@@ -13,14 +13,13 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from labkernels.cuda.cache import cache_dir, content_key
+from labkernels.cuda.cache import cache_dir
 from labkernels.cuda.host_compiler import (
     INCLUDE_DIRS,
     CompileError,
@@ -31,7 +30,7 @@ from labkernels.cuda.host_compiler import (
     compile_runtime,
     compiler,
 )
-from labkernels.numerics import ex2_table
+from labkernels.numerics import ex2_unit
 
 __all__ = [
     "Compiler",
@@ -229,8 +228,9 @@ def _load_runtime(library: Path) -> ctypes.CDLL:
     ]
     runtime.lab_tensor_core.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_longlong, ctypes.c_int]
     runtime.lab_tensor_core.restype = None
-    runtime.lab_set_ex2_tables.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-    runtime.lab_set_ex2_tables.restype = None
+    runtime.lab_set_ex2.argtypes = [ctypes.c_void_p]
+    runtime.lab_set_ex2.restype = None
+    _give_ex2(runtime)
     return runtime
 
 
@@ -243,31 +243,22 @@ class _Entry:
 @functools.cache
 def _load_entry(library: Path, runtime: Path) -> _Entry:
     _load_runtime(runtime)
-    if b"lab_ex2_approx" in library.read_bytes():  # the word's name is among those it imports
-        _give_ex2_tables(runtime)
     loaded = ctypes.CDLL(str(library))
     kernel = ctypes.c_void_p.in_dll(loaded, "lab_kernel").value
     return _Entry(kernel, ctypes.c_ulonglong.in_dll(loaded, "lab_params_bytes").value)
 
 
-@functools.cache
-def _give_ex2_tables(runtime: Path) -> None:
-    """Without the file of tables nothing is given, and a kernel that needs them says so."""
+def _give_ex2(runtime: ctypes.CDLL) -> None:
+    """Without the file of coefficients nothing is given, and a kernel that needs them says so."""
     with contextlib.suppress(FileNotFoundError):
-        positive, negative = _ex2_tables()
-        _load_runtime(runtime).lab_set_ex2_tables(positive.ctypes.data, negative.ctypes.data)
+        runtime.lab_set_ex2(_ex2_coefficients().ctypes.data)
 
 
 @functools.cache
-def _ex2_tables() -> np.ndarray:
-    """Both tables, mapped: 64 MiB that all processes share."""
-    path = cache_dir() / f"ex2-{content_key(ex2_table.DATA_FILE.read_bytes())}.bin"
-    if not path.exists():
-        handle, part = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
-        os.close(handle)
-        ex2_table.write_raw(part)
-        Path(part).replace(path)
-    return np.memmap(path, "<u4", mode="r").reshape(2, ex2_table.ENTRIES)
+def _ex2_coefficients() -> np.ndarray:
+    """The bias, then c0, c1 and c2 of each segment: host/ex2.cpp reads them as long as it lives."""
+    unit = ex2_unit.load()
+    return np.concatenate([[unit.bias], np.stack([unit.c0, unit.c1, unit.c2], axis=1).ravel()])
 
 
 def _name_lines(message: str) -> str:

@@ -1,21 +1,23 @@
-"""The special-function unit, read off the GPU: the tables of ex2.approx, and its model's test."""
+"""The special-function unit, read off the GPU: the parabolas of ex2.approx, and their test."""
 
 import ctypes
 from datetime import UTC, datetime
 
+import numpy as np
+
 from labkernels.experiments import Options, Outcome, commit_text
 from labkernels.measure import device
-from labkernels.numerics import ex2_table
+from labkernels.numerics import ex2_unit
 from labkernels.records import datapackage, provenance, schema, store
 from labkernels.records.store import Row
 
 NAME = "special_functions"
-TITLE = "ex2.approx.ftz.f32 on all 2^32 inputs: its tables, and how often the model differs"
+TITLE = "ex2.approx.ftz.f32 on all 2^32 inputs: its parabolas, and how often the model differs"
 DATA_FILE = "special_functions.csv"
 
 HEADER, PROBE, THREADS = "lab/probes.cuh", "lab::probe_ex2", 256  # lab::probe_threads
 ALL_INPUTS, CHUNK = 1 << 32, 1 << 26
-EXPONENT_ONE, INFINITY_BITS = 1 << 23, 0x7F800000
+EXPONENT_ONE, INFINITY_BITS, ONE_BITS = 1 << 23, 0x7F800000, 0x3F800000
 # A row must fill the columns that describe a workload; none applies here.
 NO_WORKLOAD = dict.fromkeys(
     ("batch", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size"), 0
@@ -29,9 +31,9 @@ class Ex2Params(ctypes.Structure):
 
 
 def run(options: Options) -> Outcome:
-    """Read both tables, hold the model against every input, and write the tables and the counts.
+    """Find the parabolas behind 2^23 outputs, hold every input against them, and write both.
 
-    Raises: ValueError if there is no GPU or no commit.
+    Raises: ValueError if there is no GPU or no commit, or the outputs are not of parabolas.
     """
     started = datetime.now(UTC)
     facts = device.facts()
@@ -41,14 +43,14 @@ def run(options: Options) -> Outcome:
     evaluate = _probe()
     with device.sampling() as reading:
         fraction = torch.arange(EXPONENT_ONE, device="cuda", dtype=torch.float64) / EXPONENT_ONE
-        tables = {sign: _bits(evaluate((sign * fraction).float())) for sign in (1, -1)}
+        unit = ex2_unit.fit((_bits(evaluate(fraction.float())) - ONE_BITS).cpu().numpy())
+        mantissas = torch.from_numpy(unit.mantissa(np.arange(EXPONENT_ONE))).cuda()
         total = CHUNK if options.quick else ALL_INPUTS
-        wrong = _mismatches(evaluate, tables, total)
+        wrong = _mismatches(evaluate, mantissas, total)
     options.progress(f"ex2.approx.ftz.f32: {wrong} of {total} inputs differ from the model")
-    path = options.out / ex2_table.DATA_FILE.name
+    path = options.out / ex2_unit.DATA_FILE.name
     path.parent.mkdir(parents=True, exist_ok=True)
-    host = [tables[sign].to(torch.uint32).cpu().numpy() for sign in (1, -1)]
-    ex2_table.pack_ex2_table(*host, path)
+    ex2_unit.write(unit, path)
     origin = provenance.collect(
         {**facts, **reading.sensors},
         seed=options.seed,
@@ -103,7 +105,7 @@ def _bits(x):
     return x.view(torch.int32).long() & (ALL_INPUTS - 1)
 
 
-def _mismatches(evaluate, tables, total: int) -> int:
+def _mismatches(evaluate, mantissas, total: int) -> int:
     """Inputs on which the device and numerics.special_functions.exp2_mufu's model differ."""
     import torch
 
@@ -115,9 +117,9 @@ def _mismatches(evaluate, tables, total: int) -> int:
         # beyond 256 the result is 0 or inf already
         magnitude = torch.where(nan, 0.0, x.abs().clamp(max=256.0).double())
         steps = (magnitude * EXPONENT_ONE).long()
-        at, whole = steps & (EXPONENT_ONE - 1), steps >> 23
-        low, high = tables[-1][at] - (whole << 23), tables[1][at] + (whole << 23)
-        model = torch.where(below, low, high)
+        negative = torch.where(steps % EXPONENT_ONE == 0, -steps, ~steps)
+        steps = torch.where(below, negative, steps)
+        model = ((steps >> 23) << 23) + ONE_BITS + mantissas[steps & (EXPONENT_ONE - 1)]
         model = torch.where(model < EXPONENT_ONE, 0, model).clamp(0, INFINITY_BITS)
         model = torch.where(nan, 0x7FFFFFFF, model)
         wrong += int((model != _bits(evaluate(x))).sum())

@@ -171,7 +171,7 @@ def _cut(x: np.ndarray, fraction_bits: int) -> np.ndarray:
 
 
 def _round_to_fp16(x: np.ndarray) -> np.ndarray:
-    return x.astype(np.float16).astype(np.float64)
+    return x.astype(np.float16).astype(np.float64) + 0.0  # rounded to nothing: +0
 
 
 def _exponents(x: np.ndarray, emin: int) -> np.ndarray:

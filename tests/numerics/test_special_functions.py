@@ -1,140 +1,101 @@
-import decimal
-import lzma
-from fractions import Fraction
-
 import numpy as np
 import pytest
 
-from labkernels.numerics import ex2_table, special_functions
+from labkernels.numerics import ex2_unit, special_functions
 from labkernels.numerics.rounding import fma_rn
 
-ENTRIES = ex2_table.ENTRIES
+ENTRIES = ex2_unit.ENTRIES
 
 
 @pytest.fixture(scope="module")
-def reference():
-    return ex2_table.reference_bits()
+def mantissas():
+    return ex2_unit.load().mantissa(np.arange(ENTRIES))
 
 
-@pytest.fixture(scope="module")
-def synthetic(reference):
-    """Tables as a device might give them: the reference, off by one in bands of the fraction."""
-    f = np.arange(ENTRIES)
-    positive, negative = (table.copy() for table in reference)
-    positive += ((f >> 13) % 3 == 1).astype(np.uint32)
-    positive[1::4096] -= np.uint32(1)
-    negative[1:] -= ((f[1:] >> 12) % 5 == 2).astype(np.uint32)
-    return positive, negative
+def test_the_square_is_the_sum_of_its_partial_products_that_reach_the_cut():
+    squares = ex2_unit.truncated_squares()
+    low = np.arange(1 << ex2_unit.LOW_BITS)
+    bits = low[:, None] >> np.arange(ex2_unit.LOW_BITS) & 1
+    total = np.zeros_like(low)
+    for i in range(ex2_unit.LOW_BITS):
+        for j in range(ex2_unit.LOW_BITS):
+            # bits i and j meet twice, one column higher, unless they are the same
+            if (2 * i if i == j else i + j + 1) >= ex2_unit.DROPPED_BITS:
+                total += (bits[:, i] & bits[:, j]) << (i + j)
+    assert np.array_equal(squares, total >> ex2_unit.DROPPED_BITS)
+    assert squares.max() < 2**15
 
 
-@pytest.fixture(scope="module")
-def table_file(synthetic, tmp_path_factory):
-    path = tmp_path_factory.mktemp("ex2") / "table.xz"
-    ex2_table.pack_ex2_table(*synthetic, path)
-    return path
+def test_the_parabolas_of_the_device(mantissas):
+    unit = ex2_unit.load()
+    assert len(ex2_unit.DATA_FILE.read_bytes()) < 4000
+    assert unit.c0.max() < 2**25
+    assert 2**14 < unit.c1.min() < unit.c1.max() < 2**16
+    assert 2**8 < unit.c2.min() < unit.c2.max() < 2**10
+    # near the Taylor coefficients of 2^x in the middle of each segment
+    middle = np.exp2((np.arange(64) + 0.5) / 64)
+    assert np.abs(unit.c2 / (np.log(2) ** 2 / 2 * middle * 2**11) - 1).max() < 0.01
+    exact = (np.exp2(np.arange(ENTRIES) / ENTRIES) - 1) * ENTRIES
+    assert np.abs(mantissas - exact).max() < 1.5  # PTX promises 2 ulp
+    assert (np.diff(mantissas) >= 0).all()
+    assert mantissas[0] == 0
+    assert mantissas[-1] == ENTRIES - 1
 
 
-def exact_exp2(fraction: Fraction) -> decimal.Decimal:
-    exponent = decimal.Decimal(fraction.numerator) / decimal.Decimal(fraction.denominator)
-    return decimal.Decimal(2) ** exponent
+def test_fit_finds_the_parabolas_behind_a_table(mantissas):
+    found, unit = ex2_unit.fit(mantissas), ex2_unit.load()
+    assert found.bias == unit.bias
+    for name in ("c0", "c1", "c2"):
+        assert np.array_equal(getattr(found, name), getattr(unit, name))
 
 
-def test_reference_is_correctly_rounded(reference):
-    step = Fraction(1, ENTRIES)
-    high = ex2_table._exp2_taylor(np.arange(ENTRIES >> 11) * 2.0**-12)
-    low = ex2_table._exp2_taylor(np.arange(1 << 11) * 2.0**-23)
-    with decimal.localcontext(prec=40):
-        for factor, stride in ((high, 1 << 11), (low, 1)):
-            for i in range(0, len(factor), 5):
-                exact = exact_exp2(i * stride * step)
-                assert abs(decimal.Decimal(float(factor[i])) / exact - 1) < 2.0**-51.5
-        # so the product is within 2^-50; nearer to a middle than that lies none
-        product = np.multiply.outer(high, low).ravel()
-        offset = np.abs(product - product.astype(np.float32))  # half an ulp is 2^-24
-        assert np.abs(offset - 2.0**-24).min() > 2.0**-49
-    assert reference[0][0] == reference[1][0] == 0x3F800000
+def test_fit_refuses_a_table_that_is_off_by_one_somewhere(mantissas):
+    wrong = mantissas.copy()
+    wrong[1_000_000] += 1
+    with pytest.raises(ValueError, match="leave 0 biases, allowed: a table of 64 parabolas"):
+        ex2_unit.fit(wrong)
 
 
-def test_reference_of_negative_is_half_the_mirrored_positive(reference):
-    positive, negative = (table.view(np.float32).astype(np.float64) for table in reference)
-    assert np.array_equal(negative[1:], positive[:0:-1] / 2)
+def test_write_and_load_are_inverse(tmp_path):
+    unit = ex2_unit.load()
+    ex2_unit.write(unit, tmp_path / "unit.json")
+    assert (tmp_path / "unit.json").read_bytes() == ex2_unit.DATA_FILE.read_bytes()
+    (tmp_path / "short.json").write_text('{"bias": 1, "c0, c1, c2": [[1, 2, 3]]}')
+    with pytest.raises(ValueError, match=r"short\.json has rows \(1, 3\), allowed"):
+        ex2_unit.load(tmp_path / "short.json")
 
 
-def test_pack_and_load_return_the_same_tables(synthetic, table_file):
-    loaded = ex2_table.load_ex2_table(table_file)
-    for table, original in zip(loaded, synthetic, strict=True):
-        assert table.dtype == np.uint32
-        assert np.array_equal(table, original)
+def test_mufu_splits_its_argument(mantissas):
+    """2^n (1 + y) with the bits of n and f complemented below zero, except where f = 0."""
+    y = 1 + mantissas / ENTRIES
+    f = np.array([0, 1, 12345, ENTRIES - 1])
+    for n in (0, 1, 7, 100):
+        x = (n + f / ENTRIES).astype(np.float32)
+        cut = ((x.astype(np.float64) - np.floor(x)) * ENTRIES).astype(np.int64)
+        whole = np.floor(x).astype(np.int64)
+        assert np.array_equal(special_functions.exp2_mufu(x), np.ldexp(y[cut], whole))
+        below = np.ldexp(y[ENTRIES - 1 - cut], -whole - 1)
+        below = np.where(cut == 0, np.ldexp(1.0, -whole), below)
+        assert np.array_equal(special_functions.exp2_mufu(-x), below)
+    # below 2^-23 in magnitude nothing is left of x, on either side of zero
+    tiny = np.float32([2.0**-24, -(2.0**-24), 1e-40, -0.0])
+    assert (special_functions.exp2_mufu(tiny) == 1).all()
 
 
-def test_pack_refuses_what_two_bits_cannot_hold(reference, tmp_path):
-    positive, negative = reference
-    bad = positive.copy()
-    bad[5] += np.uint32(4)
-    with pytest.raises(ValueError, match="positive_bits - reference = 0 to 4, allowed"):
-        ex2_table.pack_ex2_table(bad, negative, tmp_path / "bad.xz")
-    with pytest.raises(ValueError, match="negative_bits is float32"):
-        ex2_table.pack_ex2_table(positive, negative.view(np.float32), tmp_path / "bad.xz")
-    with pytest.raises(ValueError, match="positive_bits is uint32"):
-        ex2_table.pack_ex2_table(positive[:8], negative, tmp_path / "bad.xz")
-    assert not (tmp_path / "bad.xz").exists()
+def test_mufu_specials_and_range():
+    x = np.float32([np.inf, -np.inf, 128, 127, -126, -126.0001, -1e30, 3e38])
+    got = special_functions.exp2_mufu(x)
+    assert np.array_equal(got, [np.inf, 0, np.inf, 2.0**127, 2.0**-126, 0, 0, np.inf])
+    assert not np.signbit(got).any()
+    nan = special_functions.exp2_mufu(np.float32([np.nan]))
+    assert nan.view(np.uint32)[0] == 0x7FFFFFFF
+    assert special_functions.exp2_mufu(np.float32(-1.0)) == 0.5
 
 
-def test_load_refuses_another_file(tmp_path):
-    path = tmp_path / "other.xz"
-    path.write_bytes(b"not xz at all")
-    with pytest.raises(ValueError, match=r"other\.xz, allowed: an ex2 table"):
-        ex2_table.load_ex2_table(path)
-    path.write_bytes(lzma.compress(b"lab-ex2 1"))
-    with pytest.raises(ValueError, match=r"other\.xz, allowed: an ex2 table"):
-        ex2_table.load_ex2_table(path)
-
-
-def test_write_raw_is_both_tables(synthetic, tmp_path, monkeypatch):
-    monkeypatch.setattr(ex2_table, "ex2_tables", lambda: synthetic)
-    special_functions.write_raw(tmp_path / "raw")
-    raw = np.fromfile(tmp_path / "raw", dtype="<u4")
-    assert np.array_equal(raw, np.concatenate(synthetic))
-
-
-def test_table_of_the_device():
-    if not ex2_table.DATA_FILE.exists():
-        pytest.skip(f"{ex2_table.DATA_FILE.name} has not been dumped from a device yet")
-    assert ex2_table.DATA_FILE.stat().st_size < 400_000
-    positive, negative = special_functions.ex2_tables()
-    assert positive[0] == negative[0] == 0x3F800000
-    assert (np.diff(positive.astype(np.int64)) >= 0).all()
-    assert (np.diff(negative.astype(np.int64)) <= 0).all()
+def test_mufu_is_within_two_ulp_of_the_power():
     x = np.linspace(-20, 20, 100_001).astype(np.float32)
     exact = np.exp2(x.astype(np.float64))
     assert np.abs(special_functions.exp2_mufu(x) / exact - 1).max() < 2.0**-22
-
-
-def test_mufu_truncates_the_argument_and_splits_it(synthetic):
-    positive, negative = (table.view(np.float32) for table in synthetic)
-    f = np.array([0, 1, 12345, ENTRIES - 1])
-    for n in (0, 1, 7, 100):
-        x = n + f / ENTRIES
-        x32 = x.astype(np.float32)
-        f32 = ((x32.astype(np.float64) - np.floor(x32)) * ENTRIES).astype(np.int64)
-        whole = np.floor(x32).astype(np.int64)
-        up = special_functions.exp2_mufu(x32, synthetic)
-        assert np.array_equal(up, np.ldexp(positive[f32], whole))
-        down = special_functions.exp2_mufu(-x32, synthetic)
-        assert np.array_equal(down, np.ldexp(negative[f32], -whole))
-    # below 2^-23 in magnitude nothing is left of x, on either side of zero
-    tiny = np.float32([2.0**-24, -(2.0**-24), 1e-40, -0.0])
-    assert (special_functions.exp2_mufu(tiny, synthetic) == 1).all()
-
-
-def test_mufu_specials_and_range(synthetic):
-    x = np.float32([np.inf, -np.inf, 128, 127, -126, -126.0001, -1e30, 3e38])
-    got = special_functions.exp2_mufu(x, synthetic)
-    assert np.array_equal(got, [np.inf, 0, np.inf, 2.0**127, 2.0**-126, 0, 0, np.inf])
-    assert not np.signbit(got).any()
-    nan = special_functions.exp2_mufu(np.float32([np.nan]), synthetic)
-    assert nan.view(np.uint32)[0] == 0x7FFFFFFF
-    assert special_functions.exp2_mufu(np.float32(-1.0), synthetic) == 0.5
 
 
 @pytest.mark.parametrize(("name", "limit"), [("poly3", 1.02e-4), ("poly5", 1.7e-7)])

@@ -210,6 +210,8 @@ def test_a_negative_sum_cut_to_nothing_is_plus_zero():
     # as an H200 gives it; the sum is -2^-150, below the smallest subnormal
     d = tensor_core.matmul([[-(2.0**-75)]], [[2.0**-75]], arch="sm_90", fmt="bf16")
     assert d.view(np.uint32)[0, 0] == 0
+    tiny = [[-(2.0**-24)]], [[2.0**-24]]
+    assert tensor_core.matmul(*tiny, arch="sm_90", fmt="fp16", out="fp16").view(np.uint16) == 0
 
 
 def test_overflow_and_subnormal_results():

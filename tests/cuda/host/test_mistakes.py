@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from labkernels.cuda import host
-from labkernels.numerics import ex2_table
 from tests.cuda.host.small_kernels import KERNELS, aligned, build, message, place, run
 
 needs_addr2line = pytest.mark.skipif(
@@ -241,19 +240,15 @@ def test_a_missing_addr2line_leaves_the_place_in_the_library(monkeypatch):
     assert "(addr2line, of the binutils, would know the line)" in complain("recursion", 0)
 
 
-def test_ex2_without_its_tables_says_so(monkeypatch, tmp_path):
+def test_ex2_without_its_coefficients_says_so():
     kernel = build("words::exp2", arch="sm_89")
     runtime = host._load_runtime(kernel.runtime)
-    monkeypatch.setattr(ex2_table, "DATA_FILE", tmp_path / "none.xz")
-    host._give_ex2_tables.cache_clear()
-    host._load_entry.cache_clear()
-    host._ex2_tables.cache_clear()
-    runtime.lab_set_ex2_tables(None, None)
+    runtime.lab_set_ex2(None)
     text = message(kernel, np.zeros(8, np.float32), np.zeros(8, np.float32), 8, threads=128)
-    assert "ex2_approx needs its tables of the hardware's exponential" in text
-    host._give_ex2_tables.cache_clear()
-    host._load_entry.cache_clear()
-    host._ex2_tables.cache_clear()
+    assert "ex2_approx needs the coefficients of the hardware's exponential" in text
+    host._give_ex2(runtime)
+    out = np.zeros(8, np.float32)
+    assert (run(kernel, np.zeros(8, np.float32), out, 8, threads=128) == 1).all()
 
 
 def test_what_does_not_compile_is_told_in_the_compilers_words():
