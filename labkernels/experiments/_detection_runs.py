@@ -10,8 +10,9 @@ from labkernels.measure import accuracy, mutants
 from labkernels.measure.cases import DecodeCase
 from labkernels.measure.families import FAMILIES, family_case
 from labkernels.measure.mutants import LENGTHS, MUTANTS
-from labkernels.measure.verdict import verdict
-from labkernels.numerics import oracle, rules
+from labkernels.numerics import oracle, rules, verdict
+from labkernels.numerics.problem import Problem
+from labkernels.numerics.rounds import Rounds
 from labkernels.workload import Decode
 
 VERDICT = "verdict"
@@ -112,36 +113,26 @@ class _Judge:
     """Every rule's answer to outputs of one case; what they share is computed once."""
 
     def __init__(self, case: DecodeCase) -> None:
-        self._q, self._cache, self._scale = case.q.cpu(), _on_cpu(case.cache), case.scale
-        cache = self._cache
-        pools = (accuracy.as_float64(x) for x in (self._q, cache.k, cache.v))
-        arrays = (*pools, cache.page_table.numpy(), cache.kv_len.numpy())
-        self._truth, _ = oracle.decode_float64(*arrays, scale=case.scale)
+        cache = case.cache
+        pools = (accuracy.as_float64(x) for x in (case.q, cache.k, cache.v))
+        numbers = (cache.page_table.cpu().numpy(), cache.kv_len.cpu().numpy())
+        self._problem = Problem(*pools, *numbers, case.scale)
+        self._truth, _ = oracle.attention(self._problem)
         self._dtype = case.workload.dtype
-        self._eager = rules.eager_decode(*arrays, scale=case.scale, fmt=self._dtype)
+        self._eager = rules.eager_attention(self._problem, self._dtype)
 
     def __call__(self, out, policy: NumericPolicy) -> dict[str, str]:
         p_format = {"input": self._dtype, "fp64": "fp32"}.get(policy.p, policy.p)
-        found = verdict(
-            out.cpu(),
-            self._q,
-            cache=self._cache,
-            scale=self._scale,
-            p_format=p_format,
-            exp2=policy.exp2.replace("library", "mufu"),
-        )
-        answers = {"ROUNDING": ACCEPTED, "BUG": REFUSED}
         out_format = self._dtype if policy.out in ("input", "fp64") else policy.out
-        sample = rules.Sample(accuracy.as_float64(out), self._truth, self._eager, out_format)
+        # of the denominator the verdict is not told: both must be right
+        told = Rounds(p_format, out_format, exp2=policy.exp2.replace("library", "mufu"))
+        out = accuracy.as_float64(out)
+        found = verdict.judge(self._problem, out, rounds=told)
+        answers = {verdict.ROUNDING: ACCEPTED, verdict.BUG: REFUSED}
+        sample = rules.Sample(out, self._truth, self._eager, out_format)
         with np.errstate(invalid="ignore"):
             others = {
                 name: ACCEPTED if rule.accepts(sample) else REFUSED
                 for name, rule in rules.RULES.items()
             }
         return others | {VERDICT: answers.get(found.answer, UNDECIDED)}
-
-
-def _on_cpu(cache):
-    from labkernels.kernels.paged_kv import PagedKV
-
-    return PagedKV(*(x.cpu() for x in (cache.k, cache.v, cache.page_table, cache.kv_len)))

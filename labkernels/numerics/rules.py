@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkernels.numerics import oracle, rounding
+from labkernels.numerics import rounding
+from labkernels.numerics.problem import Block, Problem, weighted_sum
 
 COSINE = 5e-6
 FUDGE, FUDGE_ATOL = 5.0, 1e-5
@@ -20,7 +21,7 @@ _GITHUB = "https://github.com/"
 class Sample:
     """An output to accept or refuse.
 
-    Shapes: out, truth, eager alike; truth in float64, eager that of `eager_decode`. out_format:
+    Shapes: out, truth, eager alike; truth in float64, eager that of `eager_attention`. out_format:
     where a rule takes a reference of the output's own format, the truth is rounded to it.
     """
 
@@ -45,26 +46,30 @@ class Rule:
     accepts: Callable[[Sample], bool]
 
 
-def eager_decode(q, k_pool, v_pool, page_table, kv_lens, *, scale: float, fmt: str) -> np.ndarray:
+def eager_attention(problem: Problem, fmt: str) -> np.ndarray:
     """Attention whose every operation rounds its result to the format, as eager code in it does.
 
-    Shapes: as oracle.decode_float64 -> [B, Hq, Dv]. Between the roundings nothing is lost: sums of
-    products in fp32 err less than 16 bits can show.
+    Shapes: [total_q, Hq, Dv]. Between the roundings nothing is lost: sums of products in fp32 err
+    less than 16 bits can show. A row without keys gives 0.
     """
-    oracle.check_decode(q, k_pool, v_pool, page_table, kv_lens)
-    out = np.zeros((*q.shape[:2], v_pool.shape[-1]))
-    for b, kv_len in enumerate(int(n) for n in kv_lens):
-        if kv_len == 0:
-            continue
-        blocks = oracle.key_blocks(k_pool, v_pool, page_table[b], kv_len)
-        k, v = (np.concatenate(parts, axis=1) for parts in zip(*blocks, strict=True))
-        rows = oracle.grouped_queries(q[b], k_pool.shape[2])
-        scores = rounding.round_to(rows @ np.swapaxes(k, 1, 2), fmt)
-        scores = rounding.round_to(scores * scale, fmt)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        p = rounding.round_to(weights / weights.sum(-1, keepdims=True), fmt)
-        out[b] = rounding.round_to(p @ v, fmt).reshape(out.shape[1:])
+    out = problem.zeros(*problem.out_shape)
+    for rows in problem.row_blocks():
+        q = rows.take(np.asarray(problem.q[rows.first : rows.last], np.float64))
+        blocks = list(rows.blocks())
+        scores = np.concatenate([_eager_scores(q, block, fmt) for block in blocks], axis=-1)
+        shift = np.maximum(scores.max(-1, keepdims=True), np.finfo(np.float64).min)
+        weights = np.exp(scores - shift)
+        total = weights.sum(-1, keepdims=True)
+        p = rounding.round_to(weights / np.where(total == 0, 1.0, total), fmt)
+        v = np.concatenate([block.v for block in blocks], axis=1)
+        rows.put(out, rounding.round_to(weighted_sum(p, v), fmt))
     return out
+
+
+def _eager_scores(q: np.ndarray, block: Block, fmt: str) -> np.ndarray:
+    products = rounding.round_to(q @ np.swapaxes(block.k, 1, 2), fmt)
+    scores = rounding.round_to(products * block.rows.problem.scale, fmt)
+    return scores if block.hidden is None else np.where(block.hidden, -np.inf, scores)
 
 
 def _farthest(a: np.ndarray, b: np.ndarray) -> float:

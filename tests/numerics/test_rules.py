@@ -2,23 +2,24 @@ import numpy as np
 import pytest
 
 from labkernels.numerics import oracle, rounding, rules
+from labkernels.numerics.problem import Problem
 from labkernels.numerics.rules import RULES, Sample
 
 
-def problem(fmt="bf16", *, keys=40, seed=0):
-    rng = np.random.default_rng(seed)
+def problem(fmt="bf16", *, kv_lens=(40, 17), **how):
+    rng = np.random.default_rng(0)
     q, k, v = (
         rounding.round_to(rng.normal(size=shape), fmt)
         for shape in ((2, 4, 32), (6, 16, 2, 32), (6, 16, 2, 32))
     )
     table = np.array([[3, 0, 5], [1, 4, 2]])
-    return (q, k, v, table, np.array([keys, 17])), {"scale": 32**-0.5}
+    return Problem(q, k, v, table, np.array(kv_lens), 32**-0.5, **how)
 
 
 def sample(fmt="bf16"):
-    arrays, options = problem(fmt)
-    truth, _ = oracle.decode_float64(*arrays, **options)
-    eager = rules.eager_decode(*arrays, **options, fmt=fmt)
+    asked = problem(fmt)
+    truth, _ = oracle.attention(asked)
+    eager = rules.eager_attention(asked, fmt)
     return Sample(rounding.round_to(truth, fmt), truth, eager, fmt)
 
 
@@ -37,10 +38,30 @@ def test_eager_errs_by_a_few_units_of_its_format(fmt):
 
 
 def test_eager_gives_zero_where_there_is_no_key():
-    (*arrays, _), options = problem()
-    out = rules.eager_decode(*arrays, np.array([0, 5]), **options, fmt="bf16")
+    out = rules.eager_attention(problem(kv_lens=(0, 5)), "bf16")
     assert not out[0].any()
     assert out[1].any()
+
+
+def test_eager_keeps_the_mask():
+    one = problem(kv_lens=(40,) * 2)
+    two = Problem(
+        one.q,
+        one.k_pool,
+        one.v_pool,
+        one.page_table[:1],
+        one.kv_lens[:1],
+        one.scale,
+        cu_seqlens_q=np.array([0, 2]),
+        causal=True,
+    )
+    out = rules.eager_attention(two, "fp16")
+    assert np.abs(out - oracle.attention(two)[0]).max() < 0.01
+    assert np.array_equal(out[1], rules.eager_attention(_last_token(two), "fp16")[0])
+
+
+def _last_token(p):
+    return Problem(p.q[1:], p.k_pool, p.v_pool, p.page_table, p.kv_lens, p.scale)
 
 
 @pytest.mark.parametrize("name", RULES)
