@@ -25,6 +25,7 @@ class Variant:
     head_dim: int
     group: int
     dtype: str
+    kv: str
     header: str | Path
     instance: str
     smem_bytes: int
@@ -53,6 +54,7 @@ def _identity(variant: Variant, arch: str) -> store.Row:
         "head_dim": variant.head_dim,
         "group": variant.group,
         "dtype": variant.dtype,
+        "kv": variant.kv,
         "arch": arch,
         "entry": variant.instance.partition("<")[0],
     }

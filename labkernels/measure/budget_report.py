@@ -37,7 +37,7 @@ def report(
     reason = spec.unsupported(dtype=dtype, head_dim=head_dim, policy=spec.policies[0])
     if reason:
         raise ValueError(reason)
-    rows = spec.rows(group)
+    rows = spec.served_rows(group)
     chosen = spec.tile_named(tile, head_dim=head_dim, rows=rows) if tile else None
     instance = spec.instance(
         dtype=dtype,
@@ -66,12 +66,12 @@ def text(known: Resources, workload: Decode | None = None) -> str:
     parts = [
         f"{instance.kernel} for {known.gpu.name}, compiled for {known.gpu.compile_arch}\n"
         f"{instance.dtype}, head_dim {instance.head_dim}, {instance.rows} query rows a block, "
-        f"tile {instance.tile.label} (warps x keys x stages x blocks on an SM)\n{spec.idea}",
+        f"tile {instance.tile.label} ({instance.tile.legend})\n{spec.idea}",
         known.smem.table(),
         known.registers.table(),
         _verdict(known),
     ]
-    if spec.uses_tensor_cores(instance.policy):
+    if spec.family == "decode" and spec.uses_tensor_cores(instance.policy):
         parts.append(_formulas(instance))
     if workload is not None:
         parts.append(_grid(known, workload, plan(instance, workload, known.gpu)))

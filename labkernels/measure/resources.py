@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from labkernels import hardware
 from labkernels.budget.ledger import Ledger
@@ -10,7 +11,7 @@ from labkernels.cuda import compile as nvrtc
 from labkernels.cuda import reports
 from labkernels.hardware import Gpu
 from labkernels.kernels import spec as specs
-from labkernels.kernels.spec import Instance, KernelSpec
+from labkernels.kernels.spec import MANY_ROWS, Instance, KernelSpec
 from labkernels.records.store import Row
 
 
@@ -137,6 +138,7 @@ def variant(instance: Instance) -> reports.Variant:
         head_dim=instance.head_dim,
         group=instance.rows,
         dtype=instance.dtype,
+        kv=instance.kv,
         header=spec.header,
         instance=spec.template(instance),
         smem_bytes=spec.smem(instance).total,
@@ -147,13 +149,15 @@ def all_instances(kernels: Iterable[str] = ()) -> Iterator[Instance]:
     """Yield every instance of the CUDA kernels under their default policy, each once."""
     names = list(kernels) or list(cuda_kernels())
     for spec in map(find, names):
-        rows = sorted({spec.rows(group) for group in range(1, 17)})
-        for dtype in spec.dtypes:
-            for head_dim in spec.head_dims:
-                for row_count in rows:
-                    policy = spec.policies[0]
-                    for tile in spec.tiles(head_dim, row_count, policy):
-                        yield Instance(spec.name, dtype, head_dim, row_count, tile, policy)
+        rows = sorted({spec.rows(group) for group in range(1, 17)}) if spec.rows else [MANY_ROWS]
+        for dtype, head_dim, kv, row_count in product(spec.dtypes, spec.head_dims, spec.kv, rows):
+            yield from spec.instances(
+                dtype=dtype,
+                head_dim=head_dim,
+                rows=row_count,
+                policy=spec.policies[0],
+                kv=kv,
+            )
 
 
 def compiler_rows(instances: Iterable[Instance], *, started_utc: str) -> list[Row]:

@@ -5,9 +5,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart. CUDA cores are warm, tensor
-# cores cold.
+# cores cold; a prefill kernel has the colour of the decode kernel that is made like it.
 COLOURS = {
     "decode_fma": "#d55e00",
+    "prefill_fma": "#d55e00",
     "decode_mma": "#0072b2",
     "decode_mma_n8": "#009e73",
     "triton_decode": "#cc79a7",

@@ -34,6 +34,7 @@ def test_without_a_compiler_the_recorded_report_is_shown(monkeypatch, tmp_path):
         "head_dim": 128,
         "group": 16,
         "dtype": "bf16",
+        "kv": "paged",
         "arch": "sm_90a",
         "entry": "decode_mma::decode",
         "registers": 150,
