@@ -1,7 +1,9 @@
 """The paged K/V cache that the decode kernels read, and the checks that guard it."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
+import numpy as np
 import torch
 
 MAX_KEYS = 2**30  # of a request: the kernels count keys, and a step beyond the last, in 32 bits
@@ -21,6 +23,7 @@ class PagedKV:
     v: torch.Tensor
     page_table: torch.Tensor
     kv_len: torch.Tensor
+    layout: ClassVar[str] = "paged"
 
     def __post_init__(self) -> None:
         _check_pools(self.k, self.v)
@@ -62,13 +65,24 @@ class PagedKV:
 
     @property
     def head_dim(self) -> int:
-        """Channels a head."""
+        """Channels of K."""
         return self.k.shape[3]
+
+    @property
+    def head_dim_v(self) -> int:
+        """Channels of V."""
+        return self.v.shape[3]
 
     @property
     def max_kv_len(self) -> int:
         """The longest request that the page table has room for: a bound that needs no reading."""
         return self.page_table.shape[1] * self.page_size
+
+    def of_request(self, request: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copies of one request's keys and values, in order: [kv_len, kv_heads, head_dim]."""
+        key = torch.arange(int(self.kv_len[request]), device=self.k.device)
+        page = self.page_table[request, key // self.page_size].long()
+        return self.k[page, key % self.page_size], self.v[page, key % self.page_size]
 
     def require_twin_pools(self) -> None:
         """Raise ValueError unless one offset finds a key and its value: one shape, one stride."""
@@ -78,18 +92,25 @@ class PagedKV:
         if v.stride() != k.stride():
             raise ValueError(f"v.stride() = {v.stride()}, allowed: {k.stride()}, as k")
 
+    def read_lengths(self) -> np.ndarray:
+        """The keys of each request; reads kv_len, so it waits for a GPU.
+
+        Raises: ValueError naming the first offending entry.
+        """
+        lengths = self.kv_len.cpu().numpy().astype(np.int64)
+        for request in np.flatnonzero((lengths < 0) | (lengths > self.max_kv_len)):
+            raise ValueError(
+                f"kv_len[{request}] = {lengths[request]}, allowed: 0 to {self.max_kv_len},"
+                " page_table.shape[1] * page_size"
+            )
+        return lengths
+
     def check_contents(self) -> None:
         """Hold lengths and used page numbers against the pool; reads both, so it waits for a GPU.
 
         Raises: ValueError naming the first offending entry.
         """
-        lengths = self.kv_len.cpu()
-        for request, length in enumerate(lengths.tolist()):
-            if not 0 <= length <= self.max_kv_len:
-                raise ValueError(
-                    f"kv_len[{request}] = {length}, allowed: 0 to {self.max_kv_len},"
-                    " page_table.shape[1] * page_size"
-                )
+        lengths = torch.from_numpy(self.read_lengths())
         pages = self.page_table.cpu()
         n_pages = (lengths + self.page_size - 1) // self.page_size
         used = torch.arange(pages.shape[1])[None, :] < n_pages[:, None]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+from typing import ClassVar
 
 from labkernels.budget.ledger import Ledger
 from labkernels.hardware import Gpu
@@ -67,6 +68,7 @@ class DecodeTile:
     keys: int
     stages: int
     blocks_per_sm: int
+    legend: ClassVar[str] = "warps x keys x stages x blocks on an SM"
 
     @property
     def label(self) -> str:
@@ -92,6 +94,7 @@ class PrefillTile:
     stages: int
     blocks_per_sm: int
     walk: str = "forward"
+    legend: ClassVar[str] = "query rows x keys x warps x stages x blocks on an SM"
 
     @property
     def label(self) -> str:

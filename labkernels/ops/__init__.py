@@ -2,5 +2,15 @@
 
 from labkernels.ops._arguments import DEFAULT_TARGET, MAX_BATCH, Result
 from labkernels.ops._decode import decode, decode_step
+from labkernels.ops._prefill import prefill, prefill_step, varlen_qkvpacked
 
-__all__ = ["DEFAULT_TARGET", "MAX_BATCH", "Result", "decode", "decode_step"]
+__all__ = [
+    "DEFAULT_TARGET",
+    "MAX_BATCH",
+    "Result",
+    "decode",
+    "decode_step",
+    "prefill",
+    "prefill_step",
+    "varlen_qkvpacked",
+]

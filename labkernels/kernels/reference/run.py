@@ -27,21 +27,13 @@ def prepare(request: DecodeRequest) -> Step:
     return Step(run, request.out, request.lse2, plan)
 
 
-def gather(pool: torch.Tensor, pages: torch.Tensor, length: int) -> torch.Tensor:
-    """The first `length` keys of a request. Shapes: [kv_heads, length, head_dim]."""
-    page_size = pool.shape[1]
-    key = torch.arange(length, device=pool.device)
-    return pool[pages[key // page_size].long(), key % page_size].transpose(0, 1)
-
-
 def _attend(request: DecodeRequest, i: int, length: int) -> None:
     cache, policy = request.cache, request.instance.policy
     if length == 0:
         request.out[i], request.lse2[i] = 0.0, -math.inf
         return
     dtype = torch.float64 if policy.p == "fp64" else request.q.dtype
-    k = gather(cache.k, cache.page_table[i], length).to(dtype)
-    v = gather(cache.v, cache.page_table[i], length).to(dtype)
+    k, v = (x.to(dtype).transpose(0, 1) for x in cache.of_request(i))
     q = request.q[i].reshape(cache.kv_heads, request.group, -1).to(dtype)
     s = q @ k.transpose(1, 2) * request.scale
     p = torch.softmax(s, dim=-1)

@@ -13,7 +13,7 @@ struct alignas(16) PrefillWork { int request, q_tile, kv_head, split; };
 // Strides count elements; the last dimension is contiguous. kernels/prefill_params.py mirrors it.
 struct PrefillParams {
   const void *q;              // [total_q, q_heads, Dqk]
-  const void *k, *v;          // ragged: [total_k, kv_heads, D]; paged: [pages, page_size, kv_heads, D]
+  const void *k, *v;          // [total_k, kv_heads, D], or [pages, page_size, kv_heads, D]
   const int* cu_seqlens_q;    // [batch + 1]
   const int* cu_seqlens_k;    // [batch + 1], ragged K and V alone
   const int* page_table;      // [batch, max_pages], paged K and V alone
@@ -58,7 +58,8 @@ LAB_DEVICE int row_limit(const PrefillParams& p, const PrefillBlock<Rows>& b, in
   return limit > 0 ? least(limit, b.kv_len) : 0;
 }
 
-template <int Rows, bool Paged> LAB_DEVICE PrefillBlock<Rows> prefill_block(const PrefillParams& p) {
+template <int Rows, bool Paged>
+LAB_DEVICE PrefillBlock<Rows> prefill_block(const PrefillParams& p) {
   const u32x4 item = load_constant(reinterpret_cast<const u32x4*>(p.work + block_x()));
   PrefillBlock<Rows> b;
   b.request = static_cast<int>(item.v[0]);

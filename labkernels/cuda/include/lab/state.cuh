@@ -151,8 +151,8 @@ LAB_DEVICE void merge_splits(const Params& p, const Work& work) {
   }
 }
 
-// The end of a kernel whose warps split the keys: the warps' States become the block's, and the last block of a
-// request's splits merges those.
+// The end of a kernel whose warps split the keys: the warps' States become the block's, and the
+// last block of a request's splits merges those.
 template <class P, int Threads, int Warps, int Rows, int D, class Params, class Work>
 LAB_DEVICE void finish(WarpStates<Warps, Rows, D>& states, const Params& p, const Work& work) {
   sync_block();                        // every warp's State is there, for every thread

@@ -1,0 +1,100 @@
+"""Runs a CUDA prefill kernel in one launch, on the GPU or as its CPU build."""
+
+from collections.abc import Mapping
+
+import torch
+
+from labkernels.kernels import cuda_run
+from labkernels.kernels.cuda_run import LOG2_E, Launch
+from labkernels.kernels.paged_kv import PagedKV
+from labkernels.kernels.prefill_params import (
+    COUNTS,
+    OUTPUTS,
+    PARTIALS,
+    POINTERS,
+    STRIDES,
+    PrefillParams,
+)
+from labkernels.kernels.prefill_plan import Cut
+from labkernels.kernels.prefill_step import (
+    PrefillRequest,
+    cut,
+    make_plan,
+    partial_states,
+    work_list,
+)
+from labkernels.kernels.step import Step, blocks_per_sm
+
+PARAMS = "lab::PrefillParams"
+
+
+def prepare(request: PrefillRequest) -> Step:
+    """Compile, list the blocks, allocate the splits' partial States, and fix the launch.
+
+    Raises: ValueError if keys_per_split makes more splits than partial States are made for.
+    """
+    variant = cuda_run.variant(request.spec, request.instance, PARAMS)
+    per_sm = blocks_per_sm(request.instance, variant.smem_bytes, request.gpu)
+    made = cut(request, blocks_per_sm=per_sm)
+    plan = make_plan(
+        request,
+        made,
+        blocks_per_sm=per_sm,
+        smem_bytes=variant.smem_bytes,
+        registers=cuda_run.registers(variant, request.gpu, request.q.device),
+        cpu=f"CPU build, {request.gpu.arch} arithmetic",
+    )
+    if plan.blocks == 0:
+        return Step(_nothing, request.out, request.lse2, plan)
+    partials = partial_states(request, made)
+    tensors = _tensors(request, made) | partials
+    launch = Launch(
+        variant=variant,
+        gpu=request.gpu,
+        device=request.q.device,
+        grid=(plan.blocks, 1, 1),
+        params=_params(request, made, tensors),
+        tensors=tensors,
+        written=frozenset((*OUTPUTS, *partials)),
+        checks=request.checks,
+    )
+    return Step(launch.prepare(), request.out, request.lse2, plan)
+
+
+def _nothing() -> None:
+    """A prefill without a query token."""
+
+
+def _tensors(request: PrefillRequest, made: Cut) -> dict[str, torch.Tensor]:
+    kv = request.kv
+    tensors = {"q": request.q, "k": kv.k, "v": kv.v, "cu_seqlens_q": request.cu_seqlens_q}
+    if isinstance(kv, PagedKV):
+        tensors |= {"page_table": kv.page_table, "kv_len": kv.kv_len}
+    else:
+        tensors["cu_seqlens_k"] = kv.cu_seqlens
+    return tensors | {
+        "work": work_list(request, made),
+        "out": request.out,
+        "lse2": request.lse2,
+    }
+
+
+def _params(
+    request: PrefillRequest, made: Cut, tensors: Mapping[str, torch.Tensor]
+) -> PrefillParams:
+    kv, paged = request.kv, isinstance(request.kv, PagedKV)
+    pointers = {
+        name: tensors[name].data_ptr() if name in tensors else None
+        for name in (*POINTERS, *OUTPUTS, *PARTIALS)
+    }
+    page_strides = [x.stride()[:3] if paged else (0, *x.stride()[:2]) for x in (kv.k, kv.v)]
+    strides = (*request.q.stride()[:2], *page_strides[0], *page_strides[1])
+    pages = (kv.page_table.stride(0), kv.page_table.shape[1], kv.page_size) if paged else (0, 0, 1)
+    heads = (request.q.shape[1], kv.kv_heads, request.group)
+    counts = (*pages, *heads, made.keys_per_split, made.splits, int(request.causal))
+    return PrefillParams(
+        **pointers,
+        **dict(zip(STRIDES, strides, strict=True)),
+        **dict(zip(COUNTS, counts, strict=True)),
+        scale_log2=request.scale * LOG2_E,
+    )

@@ -1,0 +1,39 @@
+"""What the ledgers and templates of the CUDA prefill kernels share."""
+
+from labkernels.budget.ledger import Ledger, Line
+from labkernels.kernels.decode_ledger import cpp_policy, cpp_type, smem_ledger
+from labkernels.kernels.spec import Instance
+
+__all__ = ["cpp_instance", "register_ledger", "smem_ledger"]
+
+
+def address_line() -> Line:
+    """What every CUDA prefill kernel needs to find its keys; in registers."""
+    return Line(
+        "addresses",
+        2 * 2 + 2 * 2 + 5,
+        "2 pointers and 2 strides of 64 bits, the block's rows and keys, 2 loop counters",
+    )
+
+
+def register_ledger(instance: Instance, *lines: Line) -> Ledger:
+    """The register ledger of a thread: a lower bound, what ptxas adds is addresses and overlap."""
+    title = f"{instance.kernel} {instance.tile.label}: registers a thread"
+    return Ledger(title, "registers", (*lines, address_line()))
+
+
+def cpp_instance(instance: Instance) -> str:
+    """`kernel::prefill<kernel::Tile<T, Dqk, Dvo, q_rows, keys, ..., Walk, Paged>, Policy>`."""
+    tile, name = instance.tile, instance.kernel
+    numbers = (
+        instance.head_dim,
+        instance.head_dim_v,
+        tile.q_rows,
+        tile.keys,
+        tile.warps,
+        tile.stages,
+        tile.blocks_per_sm,
+    )
+    words = (f"lab::Walk::{tile.walk}", "true" if instance.kv == "paged" else "false")
+    arguments = ", ".join([cpp_type(instance.dtype), *map(str, numbers), *words])
+    return f"{name}::prefill<{name}::Tile<{arguments}>, {cpp_policy(instance)}>"
