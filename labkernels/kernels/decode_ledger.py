@@ -2,6 +2,7 @@
 
 from labkernels import formats
 from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.registers import fragment_registers
 from labkernels.kernels.spec import Instance
 
 OVERLAY = "stages or States"
@@ -76,6 +77,21 @@ def address_line() -> Line:
     )
 
 
+def rounded_p_line(instance: Instance, *, rows: int) -> Line:
+    """What the tensor cores get of the P of 16 keys; in registers."""
+    parts = instance.policy.p_parts
+    each = fragment_registers(rows, 16, bits=16)
+    times = "hi and lo, each " if parts == 2 else ""
+    return Line("P rounded", parts * each, f"{times}16 x {rows} of 16 bits")
+
+
+def chain_lines(instance: Instance) -> tuple[Line, ...]:
+    """The sum of 16 keys' products before fp32 adds it to O, if it does; in registers."""
+    if instance.policy.accumulate != "promoted":
+        return ()
+    return (Line("sum of 16 keys", fragment_registers(16, 8), "16 x 8 of 32 bits"),)
+
+
 def register_ledger(instance: Instance, *lines: Line) -> Ledger:
     """The register ledger of a thread: a lower bound, what ptxas adds is addresses and overlap."""
     title = f"{instance.kernel} {instance.tile.label}: registers a thread"
@@ -89,10 +105,11 @@ def cpp_type(dtype: str) -> str:
 
 def cpp_policy(instance: Instance) -> str:
     """The lab::Policy of an instance."""
-    out = instance.dtype if instance.policy.out == "input" else instance.policy.out
+    policy = instance.policy
     return (
-        f"lab::Policy<{cpp_type(out)}, lab::Exp2::{instance.policy.exp2},"
-        f" lab::Denominator::{instance.policy.denominator}>"
+        f"lab::Policy<{cpp_type(policy.out_format(instance.dtype))}, lab::Exp2::{policy.exp2},"
+        f" lab::Denominator::{policy.denominator}, lab::Probability::{policy.p},"
+        f" lab::Accumulate::{policy.accumulate}>"
     )
 
 

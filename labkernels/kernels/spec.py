@@ -22,9 +22,11 @@ _HEAD_DIM_V = {192: 128}  # DeepSeek's prefill: 64 of the 192 channels of Q and 
 class NumericPolicy:
     """Where a kernel rounds; each field is a compile-time switch.
 
-    p: format of the probabilities in the second product ("input": that of Q, K and V).
+    p: format of the probabilities in the second product; "input": that of Q, K and V; "input_x2":
+    hi + lo, both of that format, because an mma takes P and V in one (in bf16, bf16x2).
     denominator: whether l sums P before or after its rounding. exp2: the special-function unit, a
-    polynomial of degree 3 or 5 in FMAs, or torch's own. accumulate: what adds the products up.
+    polynomial of degree 3 or 5 in FMAs, or torch's own. accumulate: what adds the products up;
+    "promoted": tensor cores from zero for every 16 keys, then fp32 additions to nearest.
     Raises: ValueError naming the field, its value and what is allowed.
     """
 
@@ -36,10 +38,10 @@ class NumericPolicy:
 
     def __post_init__(self) -> None:
         allowed = {
-            "p": ("input", "fp32", "fp64"),
+            "p": ("input", "input_x2", "fp32", "fp64"),
             "denominator": DENOMINATORS,
             "exp2": (*EXP2, "library"),
-            "accumulate": ("tensor_core", "fma", "fp64"),
+            "accumulate": ("tensor_core", "promoted", "fma", "fp64"),
             "out": ("input", "fp32", "fp64"),
         }
         for name, values in allowed.items():
@@ -51,6 +53,19 @@ class NumericPolicy:
     def label(self) -> str:
         """The policy in one word a switch, as in data/: "p=input,denominator=unrounded,..."."""
         return ",".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
+
+    @property
+    def p_parts(self) -> int:
+        """How many numbers of 16 bits a probability is handed to the tensor cores as."""
+        return 2 if self.p == "input_x2" else 1
+
+    def p_format(self, dtype: str) -> str:
+        """Return the format of P for inputs of a dtype, as numerics names it."""
+        return {"input": dtype, "input_x2": f"{dtype}x2"}.get(self.p, self.p)
+
+    def out_format(self, dtype: str) -> str:
+        """Return the format of the output for inputs of a dtype."""
+        return dtype if self.out == "input" else self.out
 
 
 TENSOR_CORES = NumericPolicy()
@@ -178,7 +193,7 @@ class KernelSpec:
 
     def uses_tensor_cores(self, policy: NumericPolicy) -> bool:
         """Whether the products run on tensor cores under this policy."""
-        return policy.accumulate == "tensor_core"
+        return policy.accumulate in ("tensor_core", "promoted")
 
     def runs_on(self, arch: str) -> bool:
         """Whether a GPU of that architecture ("sm_90") has the instructions."""
@@ -274,13 +289,28 @@ class KernelSpec:
         return options[label]
 
 
-def policies(base: NumericPolicy, *, denominators: tuple[str, ...]) -> tuple[NumericPolicy, ...]:
-    """Every policy that differs from `base` in exp2, output format or, if given, denominator."""
+def policies(
+    base: NumericPolicy, *, denominators: tuple[str, ...], exp2s: tuple[str, ...] = EXP2
+) -> tuple[NumericPolicy, ...]:
+    """Every policy that differs from `base` in output format, exp2 or denominator."""
     return tuple(
         NumericPolicy(base.p, denominator, exp2, base.accumulate, out)
         for out in ("input", "fp32")
-        for exp2 in EXP2
+        for exp2 in exp2s
         for denominator in denominators
+    )
+
+
+def tensor_core_policies() -> tuple[NumericPolicy, ...]:
+    """Every way to round on tensor cores; the costly P and sums only with the hardware's exp2."""
+    costly = (("input_x2", "tensor_core"), ("input", "promoted"), ("input_x2", "promoted"))
+    usual = policies(TENSOR_CORES, denominators=DENOMINATORS)
+    return usual + tuple(
+        policy
+        for p, accumulate in costly
+        for policy in policies(
+            NumericPolicy(p=p, accumulate=accumulate), denominators=DENOMINATORS, exp2s=("mufu",)
+        )
     )
 
 

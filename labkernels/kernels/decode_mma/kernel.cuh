@@ -100,7 +100,7 @@ LAB_DEVICE void update(State<C>& state, Scores<C>& s, float scale_log2) {
       for (int i = 2 * r; i < 2 * r + 2; ++i) {
         s[j][i] = exp2<P>(fma_rn(s[j][i], scale_log2, -shift));
         if constexpr (P::denominator == Denominator::rounded)
-          s[j][i] = rounded<typename C::T>(s[j][i]);
+          s[j][i] = rounded<P, typename C::T>(s[j][i]);
         state.l[r] = state.l[r] + s[j][i];
       }
   }
@@ -115,21 +115,33 @@ LAB_DEVICE void update(State<C>& state, Scores<C>& s, float scale_log2) {
 
 // [lab: accumulate]
 // O += P V. P's accumulator registers, packed to 16 bits, are already the A fragment of the mma.
-template <class C>
+template <class C, class P>
 LAB_DEVICE void accumulate(State<C>& state, const Scores<C>& s, KvTile<C>& v_tile) {
   using T = typename C::T;
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int b = 0; b < C::key_steps; ++b) {
-    const u32 p[4] = {
-        pack2<T>(s[2 * b][0], s[2 * b][1]), pack2<T>(s[2 * b][2], s[2 * b][3]),
-        pack2<T>(s[2 * b + 1][0], s[2 * b + 1][1]), pack2<T>(s[2 * b + 1][2], s[2 * b + 1][3])};
+    u32 p[P::p_parts][4];                        // (rows g, g + 8) x (keys 0-7, 8-15)
+#pragma unroll
+    for (int part = 0; part < P::p_parts; ++part)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* pair = &s[2 * b + i / 2][i % 2 * 2];
+        p[part][i] = pack_part<T>(part, pair[0], pair[1]);
+      }
 #pragma unroll
     for (int n = 0; n < C::dim_steps; ++n) {
       u32 v[4];
       ldmatrix_x4_trans(v, chunk<C::head_dim>(v_tile, b * 16 + (lane & 15), n * 2 + (lane >> 4)));
-      mma_m16n8k16<T>(state.o[2 * n], p, v[0], v[1]);
-      mma_m16n8k16<T>(state.o[2 * n + 1], p, v[2], v[3]);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {              // channels 0-7, 8-15
+        float (&o)[4] = state.o[2 * n + h];
+        float fresh[4] = {};
+#pragma unroll
+        for (int part = 0; part < P::p_parts; ++part)
+          mma_m16n8k16<T>(P::promoted ? fresh : o, p[part], v[2 * h], v[2 * h + 1]);
+        promote<P>(o, fresh);
+      }
     }
   }
 }
@@ -189,7 +201,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p
     if (pipeline.ragged()) mask<C>(s, pipeline.key, work.end_key);
     update<C, P>(state, s, p.scale_log2);
     pipeline.wait_v();
-    accumulate<C>(state, s, pipeline.v());
+    accumulate<C, P>(state, s, pipeline.v());
   }
   pipeline.finish();
   store_state<C>(smem, state);

@@ -6,13 +6,11 @@ from labkernels.budget.ledger import Ledger, Line
 from labkernels.budget.registers import fragment_registers
 from labkernels.kernels import decode_ledger
 from labkernels.kernels.spec import (
-    DENOMINATORS,
-    TENSOR_CORES,
     DecodeTile,
     Instance,
     KernelSpec,
     NumericPolicy,
-    policies,
+    tensor_core_policies,
 )
 
 ROWS = 16
@@ -42,8 +40,9 @@ def registers(instance: Instance) -> Ledger:
             note="whole in every warp: the warps split the keys",
         ),
         Line("S, then P", fragment_registers(ROWS, keys), f"16 x {keys} of 32 bits"),
-        Line("P rounded", fragment_registers(ROWS, 16, bits=16), "16 x 16 of 16 bits"),
+        decode_ledger.rounded_p_line(instance, rows=ROWS),
         Line("K or V fragment", fragment_registers(16, 16, bits=16), "16 x 16 of 16 bits"),
+        *decode_ledger.chain_lines(instance),
         Line("m and l", 4, "2 of each, for rows g and g + 8"),
     )
 
@@ -56,7 +55,7 @@ SPEC = KernelSpec(
     parent="decode_fma",
     folder=Path(__file__).parent,
     min_arch=80,
-    policies=policies(TENSOR_CORES, denominators=DENOMINATORS),
+    policies=tensor_core_policies(),
     rows=lambda group: ROWS,
     tiles=tiles,
     smem=decode_ledger.tensor_core_smem,

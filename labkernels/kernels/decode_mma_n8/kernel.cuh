@@ -115,7 +115,7 @@ LAB_DEVICE void update(State<C>& state, Scores<C>& s, float scale_log2, int n) {
       for (int i = q; i < 4; i += 2) {
         float& p = s[n][b][i];
         p = exp2<P>(fma_rn(p, scale_log2, -shift));
-        if constexpr (P::denominator == Denominator::rounded) p = rounded<typename C::T>(p);
+        if constexpr (P::denominator == Denominator::rounded) p = rounded<P, typename C::T>(p);
         state.l[n][q] = state.l[n][q] + p;
       }
   }
@@ -131,25 +131,36 @@ LAB_DEVICE void update(State<C>& state, Scores<C>& s, float scale_log2, int n) {
 // [lab: accumulate]
 // O^T += V^T P^T. The accumulator of S^T has its keys on g; the B fragment of P^T wants them on t:
 // movmatrix turns each 8x8 of packed P around.
-template <class C>
+template <class C, class P>
 LAB_DEVICE void accumulate(State<C>& state, const Scores<C>& s, KvTile<C>& v_tile) {
   using T = typename C::T;
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int b = 0; b < C::key_steps; ++b) {
-    u32 p[C::query_tiles][2];
+    u32 p[C::query_tiles][P::p_parts][2];
 #pragma unroll
     for (int n = 0; n < C::query_tiles; ++n)
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
-        p[n][h] = movmatrix_trans(pack2<T>(s[n][b][2 * h], s[n][b][2 * h + 1]));
+      for (int part = 0; part < P::p_parts; ++part)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const float* pair = &s[n][b][2 * h];
+          p[n][part][h] = movmatrix_trans(pack_part<T>(part, pair[0], pair[1]));
+        }
 #pragma unroll
     for (int d = 0; d < C::dim_steps; ++d) {     // (channels 0-7, 8-15) x (keys 0-7, 8-15)
       u32 v[4];
       const int row = b * 16 + (lane & 7) + (lane >> 4) * 8;
       ldmatrix_x4_trans(v, chunk<C::head_dim>(v_tile, row, d * 2 + ((lane >> 3) & 1)));
 #pragma unroll
-      for (int n = 0; n < C::query_tiles; ++n) mma_m16n8k16<T>(state.o[n][d], v, p[n][0], p[n][1]);
+      for (int n = 0; n < C::query_tiles; ++n) {
+        float (&o)[4] = state.o[n][d];
+        float fresh[4] = {};
+#pragma unroll
+        for (int part = 0; part < P::p_parts; ++part)
+          mma_m16n8k16<T>(P::promoted ? fresh : o, v, p[n][part][0], p[n][part][1]);
+        promote<P>(o, fresh);
+      }
     }
   }
 }
@@ -216,7 +227,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p
 #pragma unroll
     for (int n = 0; n < C::query_tiles; ++n) update<C, P>(state, s, p.scale_log2, n);
     pipeline.wait_v();
-    accumulate<C>(state, s, pipeline.v());
+    accumulate<C, P>(state, s, pipeline.v());
   }
   pipeline.finish();
   store_state<C>(smem, state);

@@ -6,13 +6,11 @@ from labkernels.budget.ledger import Ledger, Line
 from labkernels.budget.registers import fragment_registers
 from labkernels.kernels import decode_ledger
 from labkernels.kernels.spec import (
-    DENOMINATORS,
-    TENSOR_CORES,
     DecodeTile,
     Instance,
     KernelSpec,
     NumericPolicy,
-    policies,
+    tensor_core_policies,
 )
 
 
@@ -45,8 +43,9 @@ def registers(instance: Instance) -> Ledger:
             note="half of decode_mma's when the group fits in 8",
         ),
         Line("S, then P", fragment_registers(keys, n), f"{keys} x {n} of 32 bits"),
-        Line("P rounded", fragment_registers(16, n, bits=16), f"16 x {n} of 16 bits"),
+        decode_ledger.rounded_p_line(instance, rows=n),
         Line("K or V fragment", fragment_registers(16, 16, bits=16), "16 x 16 of 16 bits"),
+        *decode_ledger.chain_lines(instance),
         Line("m and l", 4 * n // 8, f"2 of each for queries 2t and 2t + 1, x {n // 8}"),
     )
 
@@ -59,7 +58,7 @@ SPEC = KernelSpec(
     parent="decode_mma",
     folder=Path(__file__).parent,
     min_arch=80,
-    policies=policies(TENSOR_CORES, denominators=DENOMINATORS),
+    policies=tensor_core_policies(),
     rows=rows,
     tiles=tiles,
     smem=decode_ledger.tensor_core_smem,
