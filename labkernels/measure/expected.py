@@ -39,8 +39,8 @@ def rounds_of(
     Units: dtype names the format of the inputs. What no error is allowed for counts as fp32.
     """
     return Rounds(
-        p_format=dtype if policy.p == "input" else policy.p.replace("fp64", "fp32"),
-        out_format=dtype if policy.out == "input" else policy.out,
+        p_format=policy.p_format(dtype).replace("fp64", "fp32"),
+        out_format=policy.out_format(dtype),
         denominator=policy.denominator,
         # torch's own exponential is nearer to the truth than the special-function unit
         exp2=policy.exp2.replace("library", "mufu"),

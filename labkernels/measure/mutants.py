@@ -181,6 +181,10 @@ def _truncated(p: str) -> str:
     return f"{p} = bits_to_float(float_to_bits({p}) & {mask});"
 
 
+_NARROW_SUM = (
+    r"promote<P>\(o, fresh\);",
+    r"\g<0> for (int i = 0; i < 4; ++i) o[i] = rounded<T>(o[i]);",
+)
 _STALE = r"if (!(m - {m} <= 8.f)) {m} = m;"
 
 MUTANTS: dict[str, Mutant] = {
@@ -248,16 +252,8 @@ MUTANTS: dict[str, Mutant] = {
                     r"fma_rn\(p\[key\]\[row\], v\[c\], state\.o\[row\]\[c\]\)",
                     r"rounded<typename C::T>(\g<0>)",
                 ),
-                (
-                    r"mma_m16n8k16<T>\(state\.o\[2 \* n \+ 1\], p, v\[2\], v\[3\]\);",
-                    r"\g<0> for (int i = 0; i < 8; ++i) state.o[2 * n + i / 4][i % 4] = "
-                    r"rounded<T>(state.o[2 * n + i / 4][i % 4]);",
-                ),
-                (
-                    r"mma_m16n8k16<T>\(state\.o\[n\]\[d\], v, p\[n\]\[0\], p\[n\]\[1\]\);",
-                    r"{ \g<0> for (int i = 0; i < 4; ++i) state.o[n][d][i] = "
-                    r"rounded<T>(state.o[n][d][i]); }",
-                ),
+                _NARROW_SUM,
+                _NARROW_SUM,
             ),
         ),
         Mutant(

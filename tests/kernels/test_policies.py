@@ -2,10 +2,12 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
-from labkernels import hardware
+from labkernels import hardware, ops
 from labkernels.kernels.spec import NumericPolicy
+from labkernels.numerics import metrics, oracle
 from tests.kernels.cases import decode_case
 from tests.kernels.contract import CUDA, RAGGED, run_checked
 
@@ -24,11 +26,13 @@ POLICIES = [
     for policy in spec.policies
     if name != "decode_mma_n8" or changes(policy) <= 1
 ]
+MANY_KEYS = 4096  # a chain of 64 steps a warp
 
 
 @pytest.mark.parametrize(("kernel", "policy"), POLICIES)
 def test_every_policy(kernel, policy):
-    case = decode_case(RAGGED, group=8, seed=11)
+    dtype = "bf16" if policy.p_parts == 2 else "fp16"
+    case = decode_case(RAGGED, group=8, seed=11, dtype=dtype)
     result = run_checked(case, kernel, policy=policy, keys_per_split=300)
     assert result.plan.policy == policy.label
     assert result.plan.splits > 1
@@ -53,3 +57,28 @@ def test_policies_round_where_they_say():
     assert (stored == wide.half().double()).all()
     assert (wide != wide.half().double()).any()
     assert (wide != coarse).any()
+
+
+def error_of(case, kernel, **policy):
+    """Error against float64 of a long chain, before the store."""
+    options = {"policy": NumericPolicy(**policy, out="fp32"), "keys_per_split": MANY_KEYS}
+    out = ops.decode(case.q, case.cache, kernel=kernel, scale=case.scale, **options).out
+    truth, _ = case.once("truth", lambda: oracle.decode_float64(*case.arrays(), scale=case.scale))
+    return metrics.difference(out.double().numpy(), truth)
+
+
+@pytest.mark.parametrize("kernel", ["decode_mma", "decode_mma_n8"])
+def test_what_the_costly_policies_gain(kernel):
+    """P in two parts leaves no rounding of P to see; sums that fp32 joins are not cut short."""
+    case = decode_case((MANY_KEYS,), group=8, kv_heads=1, dtype="bf16")
+    plain, split = (
+        metrics.rms(error_of(case, kernel, p=p), by="all") for p in ("input", "input_x2")
+    )
+    assert plain / split >= 50
+    shifted = case.changed(cache=dataclasses.replace(case.cache, v=case.cache.v + 1))
+    chained, promoted = (
+        np.mean(error_of(shifted, kernel, p="input_x2", accumulate=accumulate))
+        for accumulate in ("tensor_core", "promoted")
+    )
+    assert chained < -1e-6, "truncation does not shrink the sums"
+    assert abs(promoted) <= abs(chained) / 10
