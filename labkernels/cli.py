@@ -158,7 +158,9 @@ def _audit_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("file", type=Path, help="an .npz or .safetensors file")
     sub.add_argument("--html", type=Path, default=None, help="write a page with figures here")
     sub.add_argument("--scale", type=float, default=None, help="default 1 / sqrt(head_dim)")
-    sub.add_argument("--p-format", default=None, help="fp32, fp16, bf16, bf16x2 (default: q's)")
+    sub.add_argument(
+        "--p-format", default=None, help="fp32, fp16, bf16, fp16x2, bf16x2 (default: q's)"
+    )
 
 
 def _record_options(sub: argparse.ArgumentParser) -> None:

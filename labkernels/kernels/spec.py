@@ -23,7 +23,7 @@ class NumericPolicy:
     """Where a kernel rounds; each field is a compile-time switch.
 
     p: format of the probabilities in the second product; "input": that of Q, K and V; "input_x2":
-    hi + lo, both of that format, because an mma takes P and V in one (in bf16, bf16x2).
+    hi + lo, both of that format, because an mma takes P and V in one: bf16x2 or fp16x2.
     denominator: whether l sums P before or after its rounding. exp2: the special-function unit, a
     polynomial of degree 3 or 5 in FMAs, or torch's own. accumulate: what adds the products up;
     "promoted": tensor cores from zero for every 16 keys, then fp32 additions to nearest.

@@ -108,7 +108,6 @@ def decode_bound(q, cache, chain: Chain, *, scale: float, dtype: str) -> Bound:
 
     Shapes: as `decode_reference`. Units: dtype names the format of the inputs and of the output.
     """
-    problem, whole = _checked(q, cache, scale)
     rounds = Rounds(
         p_format=dtype if chain.tensor_cores else "fp32",
         out_format=dtype,
@@ -116,6 +115,12 @@ def decode_bound(q, cache, chain: Chain, *, scale: float, dtype: str) -> Bound:
         exp2=chain.exp2,
         tensor_cores=chain.tensor_cores,
     )
+    return rounds_bound(q, cache, rounds, scale=scale)
+
+
+def rounds_bound(q, cache, rounds: Rounds, *, scale: float) -> Bound:
+    """Return the bounds that hold for these roundings. Shapes: as `decode_reference`."""
+    problem, whole = _checked(q, cache, scale)
     o, lse2 = bounds.both_bounds(problem, rounds)
     sigma = error_model.sigma(problem, rounds)
     return Bound(o, lse2, metrics.rms(sigma, by="sample_and_head" if whole else "all"))

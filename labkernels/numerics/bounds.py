@@ -66,15 +66,14 @@ class _Chain:
 
     @property
     def p_error(self) -> float:
-        """Unit roundoff of P; hi + lo in bf16 keeps the error of the low part alone."""
-        if self.rounds.p_format == "bf16x2":
-            return formats.named("bf16").unit_roundoff ** 2
-        return formats.named(self.rounds.p_format).unit_roundoff
+        """Unit roundoff of P; hi + lo keeps the error of the low part alone."""
+        part = formats.named(self.rounds.p_format.removesuffix("x2"))
+        return part.unit_roundoff**self.rounds.p_parts
 
     @property
     def p_underflow(self) -> float:
         """Absolute error of a P that is subnormal, or that exp2 flushed to zero."""
-        return 2.0**-25 if self.rounds.p_format == "fp16" else 2.0**-125
+        return 2.0**-25 if self.rounds.p_format.startswith("fp16") else 2.0**-125
 
     @property
     def rescales(self):
@@ -97,8 +96,8 @@ class _Chain:
     @property
     def value_error(self):
         """Relative error of sum P v after P: its chain of products and the joins."""
-        parts = 2 if self.rounds.p_format == "bf16x2" else 1
-        return parts * self.product_error(self.n_keys) + self.joins * _U32
+        chain = self.rounds.p_parts * self.product_error(self.n_keys)
+        return chain + self.joins * _U32
 
     @property
     def sum_error(self):

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from labkernels import formats
 from labkernels.numerics import rounding
 from labkernels.numerics.problem import Problem, Rows, namespace, weighted_sum
 from labkernels.numerics.rounds import Rounds
@@ -9,8 +10,9 @@ from labkernels.numerics.rounds import Rounds
 # spread of the relative error of one exp2 over a binade, about its mean, which cancels in o
 EXP2_SPREAD = {"mufu": 2.7e-8, "poly3": 4.6e-5, "poly5": 6.3e-8}
 
-# rounding a bf16 residue, uniform in half an ulp of the high part, to 8 bits again
-_LOW_PART = 0.5 * 2.0**-8 * (4 / 7) ** 0.5
+# rms spacing at a low part, uniform in half an ulp of the high part, over u times that half ulp:
+# of the numbers below 1, half lie in the topmost binade, and each binade has half the spacing
+_LOW_PART = (4 / 7) ** 0.5
 
 
 def sigma(problem: Problem, rounds: Rounds) -> np.ndarray:
@@ -67,8 +69,9 @@ class _Squares:
 
 def p_spacing(p, p_format: str):
     """Spacing of P's format at p; 0 where p is exact, at the row's maximum (1) and at 0."""
-    if p_format == "bf16x2":
-        spacing = rounding.quantum(p, "bf16") * _LOW_PART
-    else:
-        spacing = rounding.quantum(p, p_format)
+    part = formats.named(p_format.removesuffix("x2"))
+    spacing = rounding.quantum(p, part.name)
+    if p_format.endswith("x2"):
+        low = _LOW_PART * part.unit_roundoff * spacing / 2
+        spacing = namespace(p).clip(low, part.smallest_subnormal, None)
     return namespace(p).where((p == 1) | (p == 0), 0.0, spacing)

@@ -6,7 +6,7 @@ from labkernels import formats
 from labkernels.numerics import tensor_core
 from labkernels.numerics.choice import check_choice
 
-P_FORMATS = ("fp32", "fp16", "bf16", "bf16x2")
+P_FORMATS = ("fp32", "fp16", "bf16", "fp16x2", "bf16x2")  # x2: hi + lo
 DENOMINATORS = ("unrounded", "rounded")
 EXP2 = ("mufu", "poly3", "poly5")
 SPLITS_ALLOWED = 256  # more than any plan uses, so that a bound holds for all of them
@@ -19,6 +19,7 @@ class Rounds:
     p_format: of the probabilities in the second product. denominator: the l that is the sum of the
     unrounded or of the rounded P; None: either, and the larger error counts. tensor_cores=True and
     many splits are right for a kernel with neither too: what they add to a bound is not needed.
+    So is one long chain for a kernel whose tensor cores begin from zero every 16 keys.
     Raises: ValueError naming the field, its value and what is allowed.
     """
 
@@ -40,6 +41,11 @@ class Rounds:
         if self.splits < 1:
             raise ValueError(f"splits = {self.splits}, allowed: 1 or more")
         formats.named(self.out_format)
+
+    @property
+    def p_parts(self) -> int:
+        """How many numbers of 16 bits, or one of 32, stand for a probability."""
+        return 2 if self.p_format.endswith("x2") else 1
 
     @property
     def denominators(self) -> tuple[str, ...]:

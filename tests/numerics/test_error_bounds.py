@@ -39,10 +39,9 @@ def product(a, b, c, policy: Rounds, fmt: str):
 
 
 def parts_of(p, policy: Rounds):
-    if policy.p_format == "bf16x2":
-        high = rounding.round_to(p, "bf16")
-        return [high, rounding.round_to(p - high, "bf16")]
-    return [rounding.round_to(p, policy.p_format)]
+    part = policy.p_format.removesuffix("x2")
+    high = rounding.round_to(p, part)
+    return [high, rounding.round_to(p - high, part)][: policy.p_parts]
 
 
 def warp(q, k, v, keys, scale_log2, policy, exp2, fmt):
@@ -57,7 +56,7 @@ def warp(q, k, v, keys, scale_log2, policy, exp2, fmt):
         rescale = exp2(m - m_new)
         p = exp2(rounding.fma_rn(s, scale_log2, -m_new[..., None]))
         parts = parts_of(p, policy)
-        summed = p if policy.denominator == "unrounded" else parts[0]
+        summed = p if policy.denominator == "unrounded" else sum(parts)
         l = rescale * l + summed.sum(-1, dtype=np.float32)
         o = rescale[..., None] * o
         for part in parts:
@@ -145,6 +144,7 @@ POLICIES = [
     ),
     (replace(BF16, out_format="fp32", denominator="rounded", exp2="mufu"), "bf16"),
     (replace(BF16, p_format="bf16x2", out_format="fp32", splits=2), "bf16"),
+    (replace(BF16, p_format="fp16x2", out_format="fp32", denominator="rounded"), "fp16"),
     (replace(BF16, out_format="fp32", exp2="poly3", splits=2), "bf16"),
     (replace(BF16, p_format="fp32", out_format="fp32", tensor_cores=False, exp2="mufu"), "fp16"),
     (replace(BF16, p_format="fp32", out_format="bf16", tensor_cores=False, exp2="poly3"), "bf16"),
@@ -232,6 +232,17 @@ def test_expected_error_is_the_error_seen(policy, family, exp2):
     assert 0.85 < ratio.mean() < highest
 
 
+@pytest.mark.parametrize("p_format", ["fp16", "bf16", "fp16x2", "bf16x2"])
+@pytest.mark.parametrize("binade", [-4, -7, -13])  # P has fp32's bits, more than the parts
+def test_spacing_of_p_is_what_its_rounding_leaves(p_format, binade):
+    """Within 5 %: an rms of 40000 strays by less than 1 %, the low parts are not quite uniform."""
+    p = np.float32(2.0**binade * np.random.default_rng(1).uniform(1, 2, 40000))
+    left = p - sum(parts_of(p, replace(BF16, p_format=p_format)))
+    found = np.sqrt(np.mean(np.float64(left) ** 2))
+    expected = np.sqrt(np.mean(error_model.p_spacing(np.float64(p), p_format) ** 2) / 12)
+    assert found == pytest.approx(expected, rel=0.05)
+
+
 def test_hi_and_lo_cut_the_expected_error_of_p_and_empty_rows_have_none(exp2):
     case = problem_of([0, 300], fmt="bf16", dim=64)
     hi, hi_lo = (replace(BF16, p_format=p, out_format="fp32") for p in ("bf16", "bf16x2"))
@@ -256,7 +267,7 @@ def test_of_two_possible_denominators_the_larger_sigma_counts():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"p_format": "fp8"}, "p_format = 'fp8', allowed: fp32, fp16, bf16, bf16x2"),
+        ({"p_format": "fp8"}, "p_format = 'fp8', allowed: fp32, fp16, bf16, fp16x2, bf16x2"),
         ({"exp2": "exact"}, "exp2 = 'exact', allowed: mufu, poly3, poly5"),
         ({"denominator": "none"}, "denominator = 'none', allowed: unrounded, rounded"),
         ({"out_format": "int8"}, "name = 'int8', allowed: fp64"),
