@@ -35,7 +35,7 @@ class Trial:
 def trials() -> Iterator[Trial]:
     """Every CUDA kernel, dtype and shape: default policy, and fp32 output with FMA exponentials."""
     for spec in discover().values():
-        if spec.language != "cuda":
+        if (spec.family, spec.language) != ("decode", "cuda"):
             continue
         chosen = [spec.policies[0]]
         chosen += [p for p in spec.policies if (p.out, p.exp2) == ("fp32", "poly5")][:1]
