@@ -1,17 +1,14 @@
 """Which rules find which bugs, and which of them call a right output wrong."""
 
-import contextlib
-import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
-from multiprocessing import get_context
 
 from labkernels.experiments import Options, Outcome, commit_text
 from labkernels.experiments import _detection_runs as runs
 from labkernels.experiments._detection_runs import REFUSED, UNDECIDED, Cell, Task
+from labkernels.experiments._workers import all_cores
 from labkernels.measure import mutants
 from labkernels.measure.mutants import LENGTHS, MUTANTS
 from labkernels.records import datapackage, schema, store
@@ -22,7 +19,6 @@ TITLE = "Bugs found, and false alarms, by the verdict and by the rules of other 
 DATA_FILE = "detection.csv"
 CPU = "CPU build"
 SEEDS = 8
-_ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")  # a worker's share of the cores
 
 
 def run(options: Options) -> Outcome:
@@ -43,7 +39,7 @@ def run(options: Options) -> Outcome:
         and (task.kv_len == shortest or not options.quick)
     ]
     options.progress(f"{len(chosen)} sets of inputs on {machine}")
-    with _workers() as spread:
+    with all_cores() as spread:
         if device == "cuda":
             list(spread(_compile, sorted({(n, task.dtype) for task in chosen for n in MUTANTS})))
         answers = []
@@ -125,23 +121,3 @@ def _compile(work: tuple[str, str]) -> None:
     case = mutants.exposing_case(mutant, min(LENGTHS), dtype, seed=0, device="cuda")
     for kernel in mutant.edits:
         mutants.decode(mutant, kernel, case)
-
-
-@contextlib.contextmanager
-def _workers() -> Iterator:
-    """A map that keeps the order: over processes where there are more than two cores."""
-    cores = os.cpu_count() or 1
-    if cores <= 2:
-        yield map
-        return
-    before = {name: os.environ.get(name) for name in _ONE_THREAD}
-    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
-    try:
-        with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
-            yield pool.map
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -1,0 +1,189 @@
+"""The verdict on what others compute: torch SDPA's backends and FlashInfer's, on a GPU."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import numpy as np
+
+from labkernels.experiments import Options, Outcome, commit_text
+from labkernels.experiments._workers import all_cores
+from labkernels.measure import accuracy, backends, device, peers
+from labkernels.measure.backends import Backend, Tensors
+from labkernels.numerics import metrics, verdict
+from labkernels.numerics.problem import Problem
+from labkernels.numerics.rounds import Rounds
+from labkernels.records import datapackage, provenance, schema, store
+from labkernels.records.store import Row
+
+NAME = "peer_verdicts"
+TITLE = "Rounding or bug: the verdict on torch SDPA and FlashInfer, decode and prefill"
+DATA_FILE = "peer_verdicts.csv"
+Q_HEADS, KV_HEADS, HEAD_DIM = 16, 4, 128
+DTYPES = ("fp16", "bf16")
+_SPREAD = "spread of z by all"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Requests of n_q query tokens on kv_len keys."""
+
+    batch: int
+    n_q: int
+    kv_len: int
+    causal: bool
+    mean: float
+
+    @property
+    def label(self) -> str:
+        """The shape in words, for the note of a row."""
+        kind = "decode" if self.n_q == 1 else "causal" if self.causal else "full"
+        return f"{kind}, {self.n_q} queries, V of mean {self.mean:g}"
+
+
+SHAPES = (
+    Shape(4, 1, 2033, False, 0.0),
+    Shape(1, 1, 8177, False, 0.0),
+    Shape(2, 305, 305, True, 0.0),
+    Shape(2, 64, 1009, False, 1.0),
+)
+
+
+def run(options: Options) -> Outcome:
+    """Judge every backend on every shape and dtype, told P's format as fp32 and as the input's.
+
+    Raises: ValueError if there is no GPU or no commit, or a quick run would write to data/.
+    """
+    if options.quick and options.out == store.DATA_DIR:
+        raise ValueError("out is data/ and quick is on; allowed: --quick with --out FOLDER")
+    started, commit, facts = datetime.now(UTC), commit_text(options), device.facts()
+    chosen = [item for item in backends.backends().values() if options.only in item.name]
+    rows = []
+    if any(item.backend == "flashinfer" for item in chosen):
+        missing = _build_flashinfer(options)
+        chosen = [item for item in chosen if item.backend != "flashinfer" or missing is None]
+    with device.sampling() as reading:
+        outputs = []
+        for shape in SHAPES[:1] if options.quick else SHAPES:
+            for dtype in DTYPES:
+                outputs += _outputs(shape, dtype, chosen, seed=options.seed)
+    options.progress(f"{len(outputs)} outputs")
+    with all_cores() as spread:
+        for found in spread(_judged_rows, outputs):
+            rows += found
+    origin = provenance.collect(
+        {**facts, **reading.sensors}, seed=options.seed, repeats=1, commit=commit, started=started
+    )
+    path = options.out / DATA_FILE
+    put = store.replace if options.replace else store.append
+    put(path, [row | origin for row in rows], schema.MEASUREMENTS)
+    datapackage.write(options.out)
+    return Outcome(len(rows), (path,))
+
+
+def _build_flashinfer(options: Options) -> str | None:
+    """Compile FlashInfer's modules; return its reason if it cannot run here."""
+    missing = peers.flashinfer_missing()
+    if missing is None:
+        options.progress("building FlashInfer's modules")
+        peers.build_flashinfer([(dtype, HEAD_DIM) for dtype in DTYPES])
+    options.progress(missing or "FlashInfer is built")
+    return missing
+
+
+def tensors(shape: Shape, dtype: str, *, seed: int, device: str = "cuda") -> Tensors:
+    """Random normal inputs of a shape."""
+    import torch
+
+    kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    generator = torch.Generator(device).manual_seed(seed)
+    sizes = ((shape.n_q, Q_HEADS), (shape.kv_len, KV_HEADS), (shape.kv_len, KV_HEADS))
+    q, k, v = (
+        torch.empty(shape.batch, *size, HEAD_DIM, device=device, dtype=kind).normal_(
+            generator=generator
+        )
+        for size in sizes
+    )
+    return Tensors(q, k, v + shape.mean, HEAD_DIM**-0.5, shape.causal)
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """What a backend made of a shape, on the CPU: an output [B, M, Hq, D], or why there is none."""
+
+    shape: Shape
+    base: Row
+    inputs: Tensors
+    out: object | None
+    reason: str
+
+
+def _outputs(shape: Shape, dtype: str, chosen: Iterable[Backend], *, seed: int) -> Iterator[Output]:
+    given = tensors(shape, dtype, seed=seed)
+    on_cpu = replace(given, q=given.q.cpu(), k=given.k.cpu(), v=given.v.cpu())
+    for item in chosen:
+        base = _base(item, shape, dtype)
+        try:
+            yield Output(shape, base, on_cpu, item.run(given).cpu(), "")
+        except Exception as error:  # each library has error classes of its own
+            yield Output(shape, base, on_cpu, None, peers.one_line(error))
+
+
+def judged(given: Tensors, out, *, p_format: str, dtype: str) -> tuple[verdict.Verdict, float]:
+    """The verdict on an output [B, M, Hq, D], and its mean error along the sign of the truth."""
+    problem = Problem.dense(
+        *(accuracy.as_float64(x.transpose(1, 2)) for x in (given.q, given.k, given.v)),
+        scale=given.scale,
+        causal=given.causal,
+    )
+    numbers = accuracy.as_float64(out).reshape(problem.out_shape)
+    found = verdict.judge(problem, numbers, rounds=Rounds(p_format, dtype))
+    table = metrics.error_table(numbers, numbers - found.error, by="all")
+    return found, float(table["mean_signed"])
+
+
+def _judged_rows(output: Output) -> list[Row]:
+    shape, base = output.shape, output.base
+    if output.out is None:
+        return [base | {"metric": "refused", "value": 0, "note": f"{shape.label}: {output.reason}"}]
+    rows = []
+    for p_format in ("fp32", base["dtype"]):
+        found, bias = judged(output.inputs, output.out, p_format=p_format, dtype=base["dtype"])
+        rows += _verdict_rows(base | {"policy": f"p={p_format}"}, shape, found, bias)
+    return rows
+
+
+def _base(item: Backend, shape: Shape, dtype: str) -> Row:
+    return {
+        "experiment": NAME,
+        "kernel": item.name,
+        "backend": item.backend,
+        "tensor_cores": item.tensor_cores,
+        "tile": "",
+        "policy": "",
+        "batch": shape.batch,
+        "kv_len": shape.kv_len,
+        "q_heads": Q_HEADS,
+        "kv_heads": KV_HEADS,
+        "head_dim": HEAD_DIM,
+        "page_size": backends.PAGE_SIZE,
+        "dtype": dtype,
+        "statistic": "exact",
+        "unit": "1",
+    }
+
+
+def _verdict_rows(base: Row, shape: Shape, found: verdict.Verdict, bias: float) -> Iterator[Row]:
+    """The answer (1 where it is BUG) with its reason, and three numbers behind it."""
+    tests = {test.name: test.value for test in found.findings}
+    why = f"{shape.label}: {found.answer}: {found.why}"
+    yield base | {"metric": "bug", "value": int(found.answer == verdict.BUG), "note": why}
+    numbers = {
+        ("bound_ratio", "max"): tests["error / bound"],
+        ("z_spread", "exact"): tests.get(_SPREAD, 0.0),
+        ("bias", "mean"): bias,
+    }
+    for (metric, statistic), value in numbers.items():
+        if np.isfinite(value):
+            row = {"metric": metric, "statistic": statistic, "value": float(value)}
+            yield base | row | {"note": shape.label}

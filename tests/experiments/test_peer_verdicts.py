@@ -1,0 +1,57 @@
+"""The verdict on others, as far as it runs without a GPU."""
+
+import pytest
+import torch
+
+from labkernels.experiments import Options
+from labkernels.experiments import peer_verdicts as others
+from labkernels.measure import backends, peers
+from labkernels.numerics import verdict
+from labkernels.records import schema
+
+SMALL = (others.Shape(2, 1, 65, False, 0.0), others.Shape(1, 33, 33, True, 1.0))
+
+
+@pytest.mark.parametrize("shape", SMALL, ids=lambda shape: shape.label)
+@pytest.mark.parametrize("dtype", others.DTYPES)
+def test_torch_on_this_machine_is_no_bug(shape, dtype):
+    given = others.tensors(shape, dtype, seed=0, device="cpu")
+    for name in ("torch_math", "torch_flash"):
+        out = backends.backends()[name].run(given)
+        assert out.shape == given.q.shape
+        found, bias = others.judged(given, out, p_format=dtype, dtype=dtype)
+        assert found.answer != verdict.BUG, found.summary()
+        assert abs(bias) < 1e-3
+
+
+def test_a_wrong_output_is_recorded_with_its_reason_in_rows_that_fit():
+    shape = SMALL[0]
+    given = others.tensors(shape, "bf16", seed=0, device="cpu")
+    item = backends.backends()["torch_math"]
+    base = others._base(item, shape, "bf16")
+    out = item.run(given)
+    wrong = others.Output(shape, base, given, torch.roll(out, 1, dims=2), "")
+    rows = others._judged_rows(wrong)
+    bugs = [row for row in rows if row["metric"] == "bug"]
+    assert [row["value"] for row in bugs] == [1, 1]
+    assert all("another row's output" in row["note"] for row in bugs)
+    refused = others._judged_rows(others.Output(shape, base, given, None, "no kernel"))
+    assert [row["note"] for row in refused] == [f"{shape.label}: no kernel"]
+    known = {field.name for field in schema.MEASUREMENTS.fields}
+    assert all(set(row) <= known for row in [*rows, *refused])
+
+
+def test_a_decoder_refuses_a_prefill_and_pages_hold_the_keys():
+    given = others.tensors(SMALL[1], "bf16", seed=0, device="cpu")
+    with pytest.raises(peers.Refused, match="one query token a request"):
+        backends.backends()["flashinfer_fa2"].run(given)
+    cache = backends._pages(given)
+    keys = cache.k[cache.page_table[0].long()].flatten(0, 1)
+    assert torch.equal(keys[:33], given.k[0])
+    assert not keys[33:].any()
+    assert cache.kv_len.tolist() == [33]
+
+
+def test_a_quick_run_writes_elsewhere():
+    with pytest.raises(ValueError, match="allowed: --quick with --out FOLDER"):
+        others.run(Options(quick=True))
