@@ -85,13 +85,18 @@ def time_rows(
     rows = _quartile_rows({**base, "repeats": eager.repeats}, "time_eager", eager)
     if graph is None:
         return rows
+    rows += graph_rows(base, graph)
     base = {**base, "repeats": graph.repeats}
-    rows += _quartile_rows(base, "time_graph", graph)
     rate = kv_bytes / graph.median_s
     share_percent = 100.0 * rate / copy_bytes_per_s
     rows.append(_row(base, "bandwidth", "median", rate, "bytes/s"))
     rows.append(_row(base, "copy_ceiling_share", "median", share_percent, "percent"))
     return rows
+
+
+def graph_rows(base: Row, graph: Quartiles) -> list[Row]:
+    """Return the quartiles of a graph's replay."""
+    return _quartile_rows({**base, "repeats": graph.repeats}, "time_graph", graph)
 
 
 def plan_rows(base: Row, plan: object) -> list[Row]:
