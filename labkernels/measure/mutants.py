@@ -4,7 +4,6 @@ A mutant is an edit of the real source for each kernel that has the line; it is 
 other kernel, for the CPU or a GPU.
 """
 
-import contextlib
 import dataclasses
 import functools
 import re
@@ -116,53 +115,52 @@ def decode(mutant: Mutant, kernel: str, case: DecodeCase):
 
     from labkernels import ops
 
-    place = high_in_a_pool if mutant.needs == HIGH_PAGES else contextlib.nullcontext
     longest = max(case.workload.kv_lens)
-    with place(case.cache) as cache:
-        done = ops.decode(
-            case.q,
-            cache,
-            kernel=mutant.spec(kernel),
-            keys_per_split=LENGTHS[longest].keys_per_split,
-            scale=case.scale,
-            out=torch.zeros_like(case.q),
-        )
-    return done.out
+    run = functools.partial(
+        ops.decode,
+        case.q,
+        kernel=mutant.spec(kernel),
+        keys_per_split=LENGTHS[longest].keys_per_split,
+        scale=case.scale,
+        out=torch.zeros_like(case.q),
+    )
+    return high_in_a_pool(case.cache, run) if mutant.needs == HIGH_PAGES else run(case.cache).out
 
 
-@contextlib.contextmanager
-def high_in_a_pool(cache):
-    """The same cache in a pool of more than 2^32 elements; each row's second half lies beyond them.
+def high_in_a_pool(cache, run):
+    """The output of run(cache), with the cache in a pool of more than 2^32 elements.
 
-    K and V of a page lie side by side. What a wrapped offset reads has never been written.
+    The second half of each row's pages lies beyond them; K and V of a page lie side by side. What
+    a wrapped offset reads has never been written.
     """
+    import torch
+
     from labkernels.kernels.paged_kv import PagedKV
 
     pages, *shape = cache.k.shape
     first_high = WRAP // (2 * cache.k[0].numel())
-    pool = _pool(first_high + pages, tuple(shape), cache.k.dtype, cache.k.device)
+    pool = _zeros((first_high + pages, 2, *shape), cache.k)
     table = cache.page_table + pages
     half = table.shape[1] // 2
     table[:, half:] += first_high - pages
-    moved = [(cache.page_table[:, :half], table[:, :half])]
-    moved += [(cache.page_table[:, half:], table[:, half:])]
-    for old, new in moved:
-        old, new = old.flatten().long(), new.flatten().long()
-        pool[new, 0], pool[new, 1] = cache.k[old], cache.v[old]
-    yield PagedKV(pool[:, 0], pool[:, 1], table, cache.kv_len)
-    pool[table.flatten().long()] = 0
+    old, new = cache.page_table.flatten().long(), table.flatten().long()
+    pool[new, 0], pool[new, 1] = cache.k[old], cache.v[old]
+    out = run(PagedKV(pool[:, 0], pool[:, 1], table, cache.kv_len)).out
+    del pool
+    if out.is_cuda:  # 8 GiB that other processes may be waiting for
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    return out
 
 
-@functools.lru_cache(maxsize=1)
-def _pool(pages: int, shape: tuple[int, ...], dtype, device):
-    """Zeros [pages, 2, *shape]; on a CPU, memory that is not touched takes no room."""
+def _zeros(shape: tuple[int, ...], like):
+    """Zeros of a tensor's kind; on a CPU, memory that is not touched takes no room."""
     import numpy as np
     import torch
 
-    whole = (pages, 2, *shape)
-    if device.type == "cuda":
-        return torch.zeros(whole, dtype=dtype, device=device)
-    return torch.from_numpy(np.zeros(whole, np.int16)).view(dtype)
+    if like.is_cuda:
+        return torch.zeros(shape, dtype=like.dtype, device=like.device)
+    return torch.from_numpy(np.zeros(shape, np.int16)).view(like.dtype)
 
 
 def _in_all(file: str, pattern: str, by: str) -> dict[str, Edit]:

@@ -20,7 +20,7 @@ def test_every_bug_meets_every_dtype_and_length_and_a_thousand_runs_are_right():
     assert needs == {mutant.needs for mutant in MUTANTS.values()}
     right = [task for task in tasks if not task.is_of_mutants]
     assert {task.family for task in right} == set(FAMILIES)
-    assert 3 * len(right) >= 900  # three CUDA kernels; the reference and Triton come on top
+    assert 4 * len(right) >= 1000  # three CUDA kernels and the reference; Triton comes on top
     assert {(task.dtype, task.kv_len) for task in right} == {
         (dtype, kv_len) for dtype in runs.DTYPES for kv_len in LENGTHS
     }
