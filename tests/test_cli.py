@@ -41,7 +41,7 @@ def test_the_module_runs_without_importing_torch():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("budget", "nope"), "kernel = 'nope', allowed: decode_fma"),
+        (("budget", "nope"), "kernel = 'nope', allowed: append, decode_fma"),
         (("budget", "decode_mma", "--gpu", "gtx"), "gpu = 'gtx', allowed: a100"),
         (("budget", "decode_mma", "--gpu", "a100", "--arch", "sm_90"), "allowed for gpu = 'a100'"),
         (("budget", "decode_mma", "--tile", "9x9"), "tile = '9x9', allowed for decode_mma"),

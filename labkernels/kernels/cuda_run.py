@@ -80,7 +80,7 @@ class Launch:
         from labkernels.cuda.host import GlobalRange
 
         ranges = [
-            GlobalRange(name, tensor.data_ptr(), _span_bytes(tensor), name in self.written)
+            GlobalRange(name, tensor.data_ptr(), span_bytes(tensor), name in self.written)
             for name, tensor in self.tensors.items()
         ]
         arguments = {
@@ -155,7 +155,7 @@ class _CpuRun:
         self.kernel.launch(**self.arguments)
 
 
-def _span_bytes(tensor: torch.Tensor) -> int:
+def span_bytes(tensor: torch.Tensor) -> int:
     """Bytes from a tensor's first element to its last, gaps included."""
     if tensor.numel() == 0:
         return 0

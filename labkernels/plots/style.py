@@ -12,6 +12,7 @@ COLOURS = {
     "decode_mma": "#0072b2",
     "decode_mma_n8": "#009e73",
     "triton_decode": "#cc79a7",
+    "append": "#0072b2",
     "flashinfer_cuda_cores": "#e69f00",
     "flashinfer_fa2": "#56b4e9",
     "flashinfer_auto": "#2b2b2b",

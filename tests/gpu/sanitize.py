@@ -15,14 +15,14 @@ import torch
 
 from labkernels import ops
 from labkernels.kernels.spec import discover
+from tests.kernels.append_cases import GROWTHS, append_case, check_appended
 from tests.kernels.cases import decode_case
 
 KV_LENS = (0, 1, 17, 150)
 KEYS_PER_SPLIT = (10_000, 64)  # unsplit, split
 
 
-def main(kernel: str) -> None:
-    spec = discover()[kernel]
+def decode(kernel: str) -> None:
     for head_dim, dtype in ((64, "fp16"), (128, "bf16"), (256, "fp16")):
         for group in (3, 16):
             case = decode_case(
@@ -36,11 +36,28 @@ def main(kernel: str) -> None:
             )
             for keys_per_split in KEYS_PER_SPLIT:
                 result = ops.decode(
-                    case.q, case.cache, kernel=spec.name, keys_per_split=keys_per_split
+                    case.q, case.cache, kernel=kernel, keys_per_split=keys_per_split
                 )
                 # a kernel that reads every output, so that one that was not written is seen
                 total = result.out.double().sum() + result.lse2[1:].double().sum()
                 assert torch.isfinite(total), f"{kernel}: NaN in out or lse2"
+
+
+def append(kernel: str) -> None:
+    del kernel  # the only one
+    for head_dim, dtype in ((64, "fp16"), (256, "bf16")):
+        case = append_case(
+            *GROWTHS, head_dim=head_dim, page_size=3, dtype=dtype, layout="padded", device="cuda"
+        )
+        ops.append(*case.arguments)
+        check_appended(case)
+
+
+RUNS = {"decode": decode, "append": append}
+
+
+def main(kernel: str) -> None:
+    RUNS[discover()[kernel].family](kernel)
     torch.cuda.synchronize()
     print(f"{kernel}: done")
 

@@ -107,12 +107,14 @@ def test_tensor_cores_are_in_the_machine_code_or_not(kernel, dtype):
         )
     else:
         assert tensor == 0
-        assert mix["FFMA"] >= least_fmas(spec, instance)
+        assert mix.get("FFMA", 0) >= least_fmas(spec, instance)
 
 
 def least_fmas(spec, instance):
     """FMAs of a thread in what a kernel unrolls, at 128 channels."""
     products = instance.rows * instance.tile.keys
+    if spec.family == "append":  # moves rows
+        return 0
     if spec.family == "decode":  # a step's, but for the product that begins a sum
         return products * 128 // 8 // 32 * (7 + 8)
     # of four channels in S and of four keys in O

@@ -73,5 +73,5 @@ def test_every_instance_is_listed_once():
 
 
 def test_a_kernel_without_ledger_is_refused():
-    with pytest.raises(ValueError, match="kernel = 'triton_decode', allowed: decode_fma"):
+    with pytest.raises(ValueError, match="kernel = 'triton_decode', allowed: append, decode_fma"):
         resources.find("triton_decode")

@@ -67,6 +67,7 @@ template <> LAB_DEVICE u32x4 load_constant<u32x4>(const u32x4* p) {
 }
 template <class T> LAB_DEVICE T load_global(const T* p);  // past L1: sees other blocks' stores
 template <> LAB_DEVICE float load_global<float>(const float* p) { return __ldcg(p); }
+template <> LAB_DEVICE int load_global<int>(const int* p) { return __ldcg(p); }
 template <> LAB_DEVICE f32x4 load_global<f32x4>(const f32x4* p) {
   f32x4 r;
   asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];"

@@ -1,0 +1,81 @@
+"""append on a real GPU: the new rows reach their pages, and nothing else is written."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from labkernels import ops  # noqa: E402
+from labkernels.kernels.paged_kv import PagedKV  # noqa: E402
+from labkernels.measure import timing  # noqa: E402
+from tests.kernels.append_cases import GROWTHS, append_case, check_appended  # noqa: E402
+from tests.kernels.cases import LAYOUTS, bits  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("page_size", [1, 3, 16, 64, 256])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_page_size_and_layout(page_size, layout):
+    case = append_case(*GROWTHS, page_size=page_size, layout=layout, device="cuda")
+    ops.append(*case.arguments)
+    check_appended(case)
+
+
+@pytest.mark.parametrize(("head_dim", "dtype"), [(64, "bf16"), (128, "fp16"), (256, "bf16")])
+@pytest.mark.parametrize("kv_heads", [1, 3, 8])
+def test_every_head_dim(head_dim, dtype, kv_heads):
+    growths = (*GROWTHS, (5, 20_000))
+    case = append_case(*growths, head_dim=head_dim, dtype=dtype, kv_heads=kv_heads, device="cuda")
+    ops.append(*case.arguments)
+    check_appended(case)
+
+
+def test_a_graph_appends_at_every_replay():
+    case = append_case((5, 12), (0, 12), page_size=3, device="cuda")
+    rows = [x.clone() for x in (case.k_new, case.v_new)]
+    k_new, v_new = (x.view(2, 12, *x.shape[1:])[:, :6].flatten(0, 1).contiguous() for x in rows)
+    sums = torch.tensor([0, 6, 12], dtype=torch.int32, device="cuda")
+    step = ops.append_step(case.cache, k_new, v_new, sums)
+    graph = timing.capture(step.run)  # its warm-up appends already
+    case.cache.kv_len.copy_(torch.tensor([5, 0]))
+    for half in (slice(0, 6), slice(6, 12)):
+        for new, all_rows in zip((k_new, v_new), rows, strict=True):
+            new.copy_(all_rows.view(2, 12, *all_rows.shape[1:])[:, half].flatten(0, 1))
+        graph.replay()
+    for found, expected in (
+        (case.cache.kv_len, case.whole.cache.kv_len),
+        (case.cache.page_table, case.whole.cache.page_table),
+    ):
+        assert torch.equal(found, expected)
+    q = torch.randn(2, 8, 64, device="cuda").half()
+    found, expected = (ops.decode(q, x.cache) for x in (case, case.whole))
+    assert torch.equal(bits(found.out), bits(expected.out))
+
+
+def test_rows_at_the_top_of_a_large_pool():
+    page_size, kv_heads, head_dim = 64, 8, 128
+    pages = 2**31 // (page_size * kv_heads * head_dim) + 2
+    shape = (pages, page_size, kv_heads, head_dim)
+    needed_bytes = 2 * 2 * pages * page_size * kv_heads * head_dim
+    free_bytes = torch.cuda.mem_get_info()[0]
+    if free_bytes < needed_bytes + 2**30:
+        pytest.skip(f"needs {needed_bytes:,} B of GPU memory, {free_bytes:,} B are free")
+    k, v = (torch.zeros(shape, dtype=torch.bfloat16, device="cuda") for _ in "kv")
+    table = torch.tensor([[pages - 1]], dtype=torch.int32, device="cuda")
+    length = torch.tensor([1], dtype=torch.int32, device="cuda")
+    k_new, v_new = (torch.randn(9, kv_heads, head_dim, device="cuda").bfloat16() for _ in "kv")
+    sums = torch.tensor([0, 9], dtype=torch.int32, device="cuda")
+    ops.append(PagedKV(k, v, table, length), k_new, v_new, sums)
+    for pool, rows in ((k, k_new), (v, v_new)):
+        assert torch.equal(pool[-1, 1:10], rows)
+        assert not pool[:2].any()
+
+
+def test_kv_cache_is_the_append_and_then_the_attention():
+    case = append_case((20, 10), (0, 4), (7, 1), device="cuda")
+    q = torch.randn(15, 8, 64, device="cuda").half()
+    found = ops.with_kvcache(q, *case.arguments, splits=1)
+    check_appended(case)
+    expected = ops.prefill(q, case.whole.cache, case.cu_seqlens, causal=True, splits=1)
+    assert torch.equal(bits(found.out), bits(expected.out))
+    assert torch.equal(bits(found.lse2), bits(expected.lse2))
