@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from labkernels.experiments import Options, Outcome, commit_text
 from labkernels.experiments import _decode_rows as decode_rows
-from labkernels.measure import device, peers, timing
+from labkernels.measure import append_peers, device, peers, timing
 from labkernels.measure.peers import one_line
 from labkernels.records import datapackage, provenance, schema, store
 from labkernels.records.store import Row
@@ -119,68 +119,27 @@ def contenders(case: Case) -> dict[str, tuple[str, Callable[[], object], object 
     Ours reads the lengths and advances them: a run of it puts them back first. The others are given
     the places of all rows, found outside the timed part.
     """
+    import torch
+
     from labkernels import ops
 
-    cache = case.cache
+    shape, cache = case.shape, case.cache
     step = ops.append_step(cache, case.k_new, case.v_new, case.cu_seqlens)
-    flat = [pool.flatten(0, 1) for pool in (cache.k, cache.v)]
 
     def ours() -> None:
         case.reset()
         step.run()
 
-    def index_copy() -> None:
-        for pool, rows in zip(flat, (case.k_new, case.v_new), strict=True):
-            pool.index_copy_(0, case.slots, rows)
-
-    found = {
-        "append": ("cuda", ours, step.plan),
-        "torch_index_copy": ("torch", index_copy, None),
-    }
+    rows = (case.k_new, case.v_new)
+    copies = append_peers.index_copy(cache, *rows, case.slots)
+    found = {"append": ("cuda", ours, step.plan), "torch_index_copy": ("torch", copies, None)}
     if peers.flashinfer_missing() is None:
-        found["flashinfer_append"] = ("flashinfer", _flashinfer(case), None)
+        cache.kv_len.fill_(shape.before + shape.new)
+        row = torch.arange(shape.total, dtype=torch.int32, device=cache.k.device)
+        places = (row // shape.new, shape.before + row % shape.new)
+        theirs = append_peers.flashinfer(cache, *rows, *places)
+        found["flashinfer_append"] = ("flashinfer", theirs, None)
     return found
-
-
-def _flashinfer(case: Case) -> Callable[[], object]:
-    import flashinfer
-    import torch
-
-    shape, cache = case.shape, case.cache
-    cache.kv_len.fill_(shape.before + shape.new)
-    indptr, indices, last_page_len = peers.page_lists(cache)
-    case.reset()
-    row = torch.arange(shape.total, dtype=torch.int32, device=indptr.device)
-    request, position = row // shape.new, shape.before + row % shape.new
-
-    def run() -> object:
-        return flashinfer.append_paged_kv_cache(
-            case.k_new,
-            case.v_new,
-            request,
-            position,
-            (cache.k, cache.v),
-            indices,
-            indptr,
-            last_page_len,
-        )
-
-    return run
-
-
-def _plain_copy(case: Case) -> Callable[[], None]:
-    """The same bytes, contiguous: what a copy of them takes."""
-    import torch
-
-    sources = (case.k_new, case.v_new)
-    targets = [torch.empty_like(rows) for rows in sources]
-
-    def run() -> None:
-        for target, rows in zip(targets, sources, strict=True):
-            # an addition of nothing: a graph would hand a copy to the copy engines
-            torch.add(rows, 0, out=target)
-
-    return run
 
 
 def run(options: Options) -> Outcome:
@@ -226,7 +185,7 @@ def _measure(case: Case, repeats: int) -> tuple[dict, dict[str, tuple[str, str]]
             ready[name] = (backend, timing.capture(action).replay, plan)
         except Exception as error:  # each library has error classes of its own
             words[name] = backend, one_line(error)
-    copy = timing.capture(_plain_copy(case)).replay
+    copy = timing.capture(append_peers.plain_copy(case.k_new, case.v_new)).replay
     actions = {name: replay for name, (_, replay, _) in ready.items()} | {"torch_copy": copy}
     took = timing.time_interleaved(actions, repeats=repeats)
     times = {"torch_copy": ("torch", took["torch_copy"], None)}
