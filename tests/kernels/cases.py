@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from labkernels import ops
 from labkernels.kernels.paged_kv import PagedKV
 from labkernels.numerics.problem import Problem
 
@@ -22,20 +23,10 @@ WILD_PAGE = 2**31 - 1  # in slots past the length: nobody may follow it
 GUARD_ROWS = 2
 
 
-@dataclass(frozen=True, eq=False)
-class Case:
-    """A decode problem. `storage` holds the whole buffers that q, K and V are views of.
+class Remembers:
+    """A case keeps in `known` what tests have worked out about it: it is shared, never changed."""
 
-    `known` keeps what the tests have worked out about it: cases are shared, and never changed.
-    """
-
-    q: torch.Tensor
-    cache: PagedKV
-    scale: float
-    storage: tuple[torch.Tensor, ...]
-    known: dict = field(default_factory=dict)
-
-    def changed(self, **fields) -> "Case":
+    def changed(self, **fields):
         """Return the case with other fields, about which nothing is known."""
         return replace(self, known={}, **fields)
 
@@ -48,6 +39,26 @@ class Case:
         if name not in self.known:
             self.known[name] = compute()
         return self.known[name]
+
+
+@dataclass(frozen=True, eq=False)
+class Case(Remembers):
+    """A decode problem. `storage` holds the whole buffers that q, K and V are views of."""
+
+    q: torch.Tensor
+    cache: PagedKV
+    scale: float
+    storage: tuple[torch.Tensor, ...]
+    known: dict = field(default_factory=dict)
+
+    @property
+    def head_dim_v(self) -> int:
+        """Return the channels of the output."""
+        return self.cache.head_dim_v
+
+    def run(self, kernel, **options) -> ops.Result:
+        """Decode at the case's scale, unless another is given."""
+        return ops.decode(self.q, self.cache, kernel=kernel, **{"scale": self.scale, **options})
 
     def _problem(self):
         cache = self.cache
@@ -94,7 +105,7 @@ def decode_case(
     keys = [torch.randn(2, n, kv_heads, head_dim, generator=generator) for n in kv_lens]
     n_pages = [-(-n // page_size) for n in kv_lens]
     order = torch.randperm(sum(n_pages) + SPARE_PAGES, generator=generator)
-    k, v, storage = _pools((len(order), page_size, kv_heads, head_dim), kind, layout)
+    k, v, storage = pools((len(order), page_size, kv_heads, head_dim), kind, layout)
     table = torch.full((len(kv_lens), max(n_pages, default=0) + 3), WILD_PAGE, dtype=torch.int32)
     taken = 0
     for i, (pages, both) in enumerate(zip(n_pages, keys, strict=True)):
@@ -105,7 +116,7 @@ def decode_case(
         k[page, token], v[page, token] = both.to(kind)
     wide_q = torch.full((len(kv_lens), q_heads + 1, head_dim + PAD), math.nan, dtype=kind)
     wide_q[:, :q_heads, :head_dim] = queries.to(kind)
-    k, v, *storage = _moved([k, v, *storage], device)
+    (k, v), storage = moved([k, v], storage, device)
     wide_q, table = wide_q.to(device), table.to(device)
     lengths = torch.tensor(kv_lens, dtype=torch.int32, device=device)
     # the table's rows too have a gap behind them
@@ -114,13 +125,13 @@ def decode_case(
     return Case(q, cache, 1 / math.sqrt(head_dim), (wide_q, *storage, table, lengths))
 
 
-def poisoned(case: Case, *, dtype=None) -> Outputs:
+def poisoned(case, *, dtype=None) -> Outputs:
     """NaN in every element of out (of the input's dtype or another) and of lse2."""
-    batch, q_heads, head_dim = case.q.shape
+    batch, q_heads, _ = case.q.shape
     options = {"device": case.q.device}
     kind = case.q.dtype if dtype is None else DTYPES[dtype]
     rows = batch + 2 * GUARD_ROWS
-    out = torch.full((rows, q_heads, head_dim), math.nan, dtype=kind, **options)
+    out = torch.full((rows, q_heads, case.head_dim_v), math.nan, dtype=kind, **options)
     lse2 = torch.full((rows, q_heads), math.nan, **options)
     inner = slice(GUARD_ROWS, -GUARD_ROWS)
     return Outputs(out[inner], lse2[inner], (out, lse2))
@@ -132,30 +143,31 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(integers[tensor.element_size()])
 
 
-def _pools(shape, kind, layout):
-    """K and V of one shape and equal strides, all NaN, and the buffers they live in."""
+def pools(shape, kind, layout, head_dim_v=None):
+    """K and V, all NaN, and the buffers they live in; of equal strides if their channels are."""
     pages, tokens, heads, dim = shape
+    dims = (dim, head_dim_v or dim)
     if layout == "joint":
-        both = torch.full((pages, 2, tokens, heads, dim), math.nan, dtype=kind)
-        return both[:, 0], both[:, 1], [both]
+        both = torch.full((pages, 2, tokens, heads, max(dims)), math.nan, dtype=kind)
+        return both[:, 0, ..., : dims[0]], both[:, 1, ..., : dims[1]], [both]
     if layout == "hnd":
-        whole = [torch.full((pages, heads, tokens, dim), math.nan, dtype=kind) for _ in "kv"]
+        whole = [torch.full((pages, heads, tokens, d), math.nan, dtype=kind) for d in dims]
         return *(x.permute(0, 2, 1, 3) for x in whole), whole
     gap = 0 if layout == "nhd" else 1
-    wide = (pages + gap, tokens + gap, heads + gap, dim + gap * PAD)
-    whole = [torch.full(wide, math.nan, dtype=kind) for _ in "kv"]
-    return *(x[:pages, :tokens, :heads, :dim] for x in whole), whole
+    wide = (pages + gap, tokens + gap, heads + gap)
+    whole = [torch.full((*wide, d + gap * PAD), math.nan, dtype=kind) for d in dims]
+    k, v = (x[:pages, :tokens, :heads, :d] for x, d in zip(whole, dims, strict=True))
+    return k, v, whole
 
 
-def _moved(tensors, device):
-    """Copies on another device with the strides they had; on the CPU the tensors themselves."""
+def moved(views, storage, device):
+    """Views and the buffers they are views of on another device, with the strides they had."""
     if device == "cpu":
-        return tensors
-    k, v, *storage = tensors
-    there = [x.to(device) for x in storage]
-    homes = {x.untyped_storage().data_ptr(): y for x, y in zip(storage, there, strict=True)}
-    views = [
-        homes[x.untyped_storage().data_ptr()].as_strided(x.shape, x.stride(), x.storage_offset())
-        for x in (k, v)
+        return views, storage
+    homes = [x.to(device) for x in storage]
+    found = {x.untyped_storage().data_ptr(): y for x, y in zip(storage, homes, strict=True)}
+    there = [
+        found[x.untyped_storage().data_ptr()].as_strided(x.shape, x.stride(), x.storage_offset())
+        for x in views
     ]
-    return [*views, *there]
+    return there, homes

@@ -1,21 +1,24 @@
-"""What every decode kernel must keep; the same checks serve the CPU build and the GPU."""
+"""What every kernel must keep; the same checks serve the CPU build and the GPU."""
 
 from contextlib import contextmanager
 
 import numpy as np
 import torch
 
-from labkernels import ops
 from labkernels.kernels.spec import KernelSpec, NumericPolicy, discover
 from labkernels.measure.expected import rounds_of
 from labkernels.numerics import bounds, error_model, metrics, oracle
 from labkernels.numerics.rounds import Rounds
 from tests.kernels.cases import DTYPES, Case, bits, poisoned
+from tests.kernels.prefill_cases import PrefillCase
 
 NAMES = {kind: name for name, kind in DTYPES.items()}
 RAGGED = (0, 1, 15, 16, 17, 1000)
-DECODERS = {name: spec for name, spec in discover().items() if spec.family == "decode"}
+SPECS = discover()
+DECODERS = {name: spec for name, spec in SPECS.items() if spec.family == "decode"}
+PREFILLS = {name: spec for name, spec in SPECS.items() if spec.family == "prefill"}
 CUDA = {name: spec for name, spec in DECODERS.items() if spec.language == "cuda"}
+CUDA_PREFILLS = {name: spec for name, spec in PREFILLS.items() if spec.language == "cuda"}
 
 # error_model.sigma claims 15 %, and twice itself for poly3 beside an unrounded P.
 MODEL = 1.15
@@ -35,18 +38,20 @@ def way_of(spec: KernelSpec, policy: NumericPolicy, dtype: str, **more) -> Round
 
 
 def run_checked(
-    case: Case, kernel: str | KernelSpec, *, sharp: bool = True, arch: str = "sm_90", **options
+    case: Case | PrefillCase,
+    kernel: str | KernelSpec,
+    *,
+    sharp: bool = True,
+    arch: str = "sm_90",
+    **options,
 ):
-    """Decode into poisoned outputs, hold everything against the contract, return the result."""
-    spec = kernel if isinstance(kernel, KernelSpec) else DECODERS[kernel]
+    """Run into poisoned outputs, hold everything against the contract, return the result."""
+    spec = kernel if isinstance(kernel, KernelSpec) else SPECS[kernel]
     policy = options.get("policy") or spec.policies[0]
     before = [bits(x).clone() for x in case.storage]
     outputs = poisoned(case, dtype=None if policy.out == "input" else policy.out)
-    options.setdefault("scale", case.scale)
     with poisoned_workspaces(spec):
-        result = ops.decode(
-            case.q, case.cache, kernel=kernel, out=outputs.out, lse2=outputs.lse2, **options
-        )
+        result = case.run(kernel, out=outputs.out, lse2=outputs.lse2, **options)
     assert result.out is outputs.out
     assert result.lse2 is outputs.lse2
     outputs.check_guards()
@@ -72,7 +77,7 @@ def poisoned_workspaces(spec: KernelSpec):
         torch.set_deterministic_debug_mode("default")
 
 
-def check(case: Case, out, lse2, rounds: Rounds, *, sharp: bool = True) -> None:
+def check(case: Case | PrefillCase, out, lse2, rounds: Rounds, *, sharp: bool = True) -> None:
     """Hold an output against float64: empty rows, the bounds and, if sharp, the error model."""
     found, found_lse2 = (x.double().cpu().numpy() for x in (out, lse2))
     truth, truth_lse2 = case.once("truth", lambda: oracle.attention(case.problem()))
@@ -98,7 +103,7 @@ def assert_within(error, bound, what: str) -> None:
     )
 
 
-def check_sigma(case: Case, error, rounds: Rounds) -> None:
+def check_sigma(case: Case | PrefillCase, error, rounds: Rounds) -> None:
     """Hold the errors of rows with two keys or more against the standard deviation to expect.
 
     A row of one key is exact. Each error counts in units of its own sigma, so that a request of

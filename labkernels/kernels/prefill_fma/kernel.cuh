@@ -1,7 +1,8 @@
 // Prefill, tensor cores off: fp32 FMAs on CUDA cores, P never rounded. Q, K and V are widened once,
 // on their way to shared memory. A warp owns whole rows of the tile; a lane computes a block of
 // scores and then one of the output, so that what it reads of shared memory serves many FMAs.
-// Lanes: 16 side by side take turns at a row's keys and channels, the warp's two halves at rows.
+// Lanes: the even ones have other rows than the odd ones; 16 of a kind share a row's keys and
+// channels, so that the lanes that a load of 16 bytes serves at once need few different ones.
 #pragma once
 #include "lab/prefill.cuh"
 
@@ -41,9 +42,9 @@ template <class C> struct State {                // of this lane's rows
 };
 template <class C> using Scores = float[C::lane_rows][C::lane_keys];
 
-LAB_DEVICE int column() { return thread_x() % columns; }
+LAB_DEVICE int column() { return (thread_x() & 31) / 2; }
 template <class C> LAB_DEVICE int tile_row(int i) {
-  return (thread_x() / 32 * C::lane_rows + i) * 2 + (thread_x() & 31) / columns;
+  return (thread_x() / 32 * C::lane_rows + i) * 2 + (thread_x() & 1);
 }
 LAB_DEVICE f32x4 read4(const float* p) { return *reinterpret_cast<const f32x4*>(p); }
 
@@ -162,7 +163,7 @@ LAB_DEVICE void update(State<C>& state, Scores<C>& s, Smem<C>& smem, float scale
 #pragma unroll
     for (int j = 1; j < C::lane_keys; ++j) top = maximum(top, s[i][j]);
 #pragma unroll
-    for (int lanes = columns / 2; lanes > 0; lanes /= 2) top = maximum(top, shfl_xor(top, lanes));
+    for (int mask = columns; mask > 1; mask /= 2) top = maximum(top, shfl_xor(top, mask));
     const float m = maximum(state.m[i], top * scale_log2), shift = shift_of(m);
     rescale[i] = rescale_of<P>(state.m[i], m);
     moved = moved || !(rescale[i] == 1.f);
@@ -224,7 +225,7 @@ LAB_DEVICE void store_state(State<C>& state, const PrefillParams& p, const typen
   for (int i = 0; i < C::lane_rows; ++i) {
     float l = state.l[i];
 #pragma unroll
-    for (int lanes = columns / 2; lanes > 0; lanes /= 2) l = l + shfl_xor(l, lanes);
+    for (int mask = columns; mask > 1; mask /= 2) l = l + shfl_xor(l, mask);
     const int row = tile_row<C>(i);
     if (row >= b.n_rows) continue;
     const i64 head = head_index(p, b, row), slot = head * p.splits + b.split;
