@@ -10,8 +10,9 @@ from labkernels.kernels.spec import PrefillTile
 MAX_SPLITS = 65_535
 MIN_KEYS_PER_SPLIT = 256  # below it a split costs more than the idle SMs
 # Blocks of one KV head share its K and V in the L2 cache as long as those of the heads at work fit
-# in this part of it, beside Q and the output. The heaviest blocks of a section of heads start
-# first, so that light ones are left to fill the gaps at its end: a section is several rounds long.
+# in this part of it, beside Q and the output: so the heads are taken in sections. The heaviest
+# blocks of a section start first; of the last section, which is rounds long, light ones are left
+# to fill the gaps at the end.
 L2_PART = 0.5
 ROUNDS = 2
 
@@ -145,13 +146,11 @@ def _sections(
 ) -> np.ndarray:
     """The section of each KV head of each request, those with the longest blocks first."""
     section = np.zeros(len(work_of), np.int64)
-    number, work, kv_bytes, most = 0, 0.0, 0, 0
-    left = float(work_of.sum())
+    number, kv_bytes, left = 0, 0, float(work_of.sum())
     for head in np.lexsort((np.arange(len(most_of)), -most_of)):
         section[head] = number
-        work, kv_bytes = work + work_of[head], kv_bytes + bytes_of[head]
-        left, most = left - work_of[head], max(most, most_of[head])
-        enough = ROUNDS * room.slots * most
-        if kv_bytes >= L2_PART * room.l2_bytes and min(work, left) >= enough:
-            number, work, kv_bytes, most = number + 1, 0.0, 0, 0
+        kv_bytes, left = kv_bytes + bytes_of[head], left - work_of[head]
+        full = kv_bytes >= L2_PART * room.l2_bytes
+        if full and left >= ROUNDS * room.slots * most_of[head]:
+            number, kv_bytes = number + 1, 0
     return section

@@ -1,13 +1,14 @@
 """Every kernel under the race and uninitialised-read checker, at small ragged shapes.
 
-The preferred tile of each kernel and head_dim with the most rows, and at head_dim 64 with each
-number of rows.
+The preferred tile of each kernel and head_dim with the most rows; at head_dim 64 with each number
+of rows, and over each layout of K and V.
 """
 
 import pytest
 
 from tests.kernels.cases import decode_case
-from tests.kernels.contract import CUDA, run_checked
+from tests.kernels.contract import CUDA, CUDA_PREFILLS, run_checked
+from tests.kernels.prefill_cases import prefill_case
 
 KV_LENS = (0, 1, 17, 200)
 
@@ -23,5 +24,26 @@ def shapes():
 @pytest.mark.parametrize(("kernel", "head_dim", "group"), list(shapes()))
 def test_no_race_and_nothing_read_before_it_is_written(kernel, head_dim, group):
     case = decode_case(KV_LENS, group=group, head_dim=head_dim, page_size=3, layout="padded")
+    for keys_per_split in (None, 64):
+        run_checked(case, kernel, keys_per_split=keys_per_split, checks=True)
+
+
+def prefill_shapes():
+    for name, spec in CUDA_PREFILLS.items():
+        for head_dim in spec.head_dims:
+            for page_size in (None, 3) if head_dim == 64 else (3,):
+                yield pytest.param(name, head_dim, page_size)
+
+
+@pytest.mark.parametrize(("kernel", "head_dim", "page_size"), list(prefill_shapes()))
+def test_no_race_in_a_prefill(kernel, head_dim, page_size):
+    case = prefill_case(
+        (0, 1, 17, 70),
+        (5, 17, 0, 90),
+        kv_heads=1,
+        head_dim=head_dim,
+        page_size=page_size,
+        layout="padded",
+    )
     for keys_per_split in (None, 64):
         run_checked(case, kernel, keys_per_split=keys_per_split, checks=True)

@@ -9,22 +9,23 @@ from labkernels import hardware, ops
 from labkernels.kernels.spec import NumericPolicy
 from labkernels.numerics import metrics, oracle
 from tests.kernels.cases import decode_case
-from tests.kernels.contract import CUDA, RAGGED, run_checked
+from tests.kernels.contract import CUDA, CUDA_PREFILLS, RAGGED, run_checked
+from tests.kernels.prefill_cases import prefill_case
 
 
-def changes(policy):
+def changes(policy, default):
     """How many switches differ from the default."""
-    default = NumericPolicy()
     names = [field.name for field in dataclasses.fields(policy)]
     return sum(getattr(policy, name) != getattr(default, name) for name in names)
 
 
-# decode_mma_n8 switches as decode_mma does: of its policies only those that differ in one place.
+# The others switch as these do: of their policies only those that differ in one place.
+ALL_POLICIES = ("decode_fma", "decode_mma")
 POLICIES = [
     pytest.param(name, policy, id=f"{name}-{policy.label}")
-    for name, spec in CUDA.items()
+    for name, spec in (CUDA | CUDA_PREFILLS).items()
     for policy in spec.policies
-    if name != "decode_mma_n8" or changes(policy) <= 1
+    if name in ALL_POLICIES or changes(policy, spec.policies[0]) <= 1
 ]
 MANY_KEYS = 4096  # a chain of 64 steps a warp
 
@@ -32,6 +33,8 @@ MANY_KEYS = 4096  # a chain of 64 steps a warp
 @pytest.mark.parametrize(("kernel", "policy"), POLICIES)
 def test_every_policy(kernel, policy):
     case = decode_case(RAGGED, group=8, seed=11)
+    if kernel in CUDA_PREFILLS:
+        case = prefill_case((1, 0, 40), (900, 5, 400), group=4, kv_heads=1, seed=11)
     result = run_checked(case, kernel, policy=policy, keys_per_split=300)
     assert result.plan.policy == policy.label
     assert result.plan.splits > 1

@@ -1,0 +1,97 @@
+"""How a prefill is cut into blocks: the laws that hold for every batch."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkernels.kernels.prefill_plan import Heads, Lengths, Room, cut, visible_keys
+from labkernels.kernels.spec import PrefillTile
+
+ROOM = Room(sm_count=132, slots=264, l2_bytes=50 * 2**20)
+TILE = PrefillTile(64, 32, 4, 2, 2)
+BATCHES = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 700)), min_size=1, max_size=6)
+
+
+def lengths_of(batch):
+    q, kv = np.array(batch, np.int64).T
+    return Lengths(q, kv)
+
+
+def heads_of(kv, group):
+    return Heads(kv, group, 512)
+
+
+@given(
+    batch=BATCHES,
+    kv_heads=st.integers(1, 3),
+    group=st.sampled_from([1, 3, 8]),
+    causal=st.booleans(),
+    how=st.sampled_from([{}, {"splits": 1}, {"splits": 3}, {"keys_per_split": 37}]),
+)
+def test_every_pair_of_a_row_and_a_key_belongs_to_one_block(batch, kv_heads, group, causal, how):
+    lengths = lengths_of(batch)
+    made = cut(lengths, heads_of(kv_heads, group), TILE, ROOM, causal=causal, **how)
+    request, q_tile, kv_head, split = made.work.T
+    assert len(np.unique(made.work, axis=0)) == len(made.work)
+    for i, (n, _) in enumerate(batch):
+        tiles = -(-n * group // TILE.q_rows)
+        assert (request == i).any() == (n > 0)
+        for tile in range(tiles):
+            row = np.array([(tile + 1) * TILE.q_rows - 1])
+            (seen,) = visible_keys(lengths, np.array([i]), row, group, causal)
+            mine = (request == i) & (q_tile == tile)
+            live = max(1, -(-seen // made.keys_per_split))
+            found = {(h, s) for h, s in zip(kv_head[mine], split[mine], strict=True)}
+            assert found == {(h, s) for h in range(kv_heads) for s in range(live)}
+        assert (q_tile[request == i] < tiles).all()
+    assert split.max(initial=0) < made.splits
+
+
+@given(batch=BATCHES, group=st.sampled_from([1, 4]))
+def test_every_tile_has_a_ticket_of_its_own(batch, group):
+    lengths, kv_heads = lengths_of(batch), 2
+    made = cut(lengths, heads_of(kv_heads, group), TILE, ROOM, causal=False)
+    request, q_tile, kv_head, _ = made.work.T.astype(np.int64)
+    first_token = (np.cumsum(lengths.q) - lengths.q)[request]
+    # as lab::ticket_index
+    ticket = (first_token * group // TILE.q_rows + request + q_tile) * kv_heads + kv_head
+    tiles = len(np.unique(made.work[:, :3], axis=0))
+    assert len(np.unique(ticket)) == tiles
+    assert ticket.max(initial=-1) < made.tickets
+
+
+def test_the_heaviest_blocks_start_first():
+    made = cut(lengths_of([(1024, 1024)] * 4), heads_of(4, 1), TILE, ROOM, causal=True, splits=1)
+    tiles = made.work[:, 1]
+    assert (np.diff(tiles) <= 0).all()
+
+
+def test_long_contexts_are_served_in_sections_that_the_cache_holds():
+    """Each begins with its heaviest blocks; the last is long enough to end evenly."""
+    batch, heads = [(4096, 4096)] * 8, Heads(16, 1, 512)
+    made = cut(lengths_of(batch), heads, TILE, ROOM, causal=True, splits=1)
+    starts = np.flatnonzero(np.diff(made.work[:, 1]) > 0) + 1
+    *sections, last = np.split(made.work, starts)
+    assert len(sections) >= 4
+    for section in sections:
+        heads_at_work = len(np.unique(section[:, [0, 2]], axis=0))
+        assert heads_at_work * 4096 * 512 <= ROOM.l2_bytes
+    assert len(last) >= 2 * ROOM.slots
+
+
+@pytest.mark.parametrize(
+    ("batch", "kv_heads", "least", "most"),
+    [
+        ([(4096, 4096)], 32, 1, 1),  # more blocks than SMs
+        ([(1, 65_536)], 8, 16, 17),  # 8 blocks on 132 SMs
+        ([(64, 100_000)] + [(64, 200)] * 63, 1, 60, 140),  # one long request among short ones
+        ([(64, 256)], 1, 1, 1),  # too short to cut
+        ([(5, 0)], 1, 1, 1),
+        ([(0, 5)], 1, 1, 1),
+    ],
+)
+def test_splits_fill_the_sms_and_no_more(batch, kv_heads, least, most):
+    made = cut(lengths_of(batch), heads_of(kv_heads, 1), TILE, ROOM, causal=False)
+    assert least <= made.splits <= most
+    assert made.keys_per_split % TILE.keys == 0
