@@ -43,6 +43,7 @@ __all__ = [
     "tensor_core_matmul",
 ]
 
+INPUTS = ("fp16", "bf16", "tf32", "e4m3", "e5m2")  # lab::host::Input
 # Whose tensor core an architecture has: Ampere's, Ada's or Hopper's, as LAB_ARCH.
 TENSOR_CORES = {"sm_80": 80, "sm_86": 80, "sm_89": 89, "sm_90": 90, "sm_100": 90, "sm_120": 90}
 MAX_THREADS = 1024
@@ -185,25 +186,41 @@ def build(
     return HostKernel(instance, library, runtime)
 
 
-def tensor_core_matmul(a_bits, b_bits, c, *, arch: str, dtype: str) -> np.ndarray:
+def tensor_core_matmul(a_bits, b_bits, c, *, arch: str, fmt: str, out: str = "fp32") -> np.ndarray:
     """Return c + a b by the tensor core of the CPU build, for tests of its arithmetic.
 
-    Shapes: uint16 [n, 16, 16] and [n, 16, 8], float32 [n, 16, 8] -> float32 [n, 16, 8].
+    8-bit inputs are those of mma.sync on sm_89 and of wgmma on sm_90.
+
+    Shapes: unsigned encodings [n, M, K] and [n, K, N], c [n, M, N] float32, or float16 for
+    out="fp16" -> as c. Raises: ValueError for an unknown name or shapes that do not fit.
     """
     _check("arch", repr(arch), arch in TENSOR_CORES, ", ".join(TENSOR_CORES))
-    _check("dtype", repr(dtype), dtype in ("fp16", "bf16"), "fp16, bf16")
-    a, b = (np.ascontiguousarray(x, np.uint16) for x in (a_bits, b_bits))
+    _check("fmt", repr(fmt), fmt in INPUTS, ", ".join(INPUTS))
+    dtype = {"fp32": np.float32, "fp16": np.float16}[out]
     d = np.array(c, np.float32, order="C")
-    n = len(d)
-    shapes = (a.shape, b.shape, d.shape)
-    allowed = ((n, 16, 16), (n, 16, 8), (n, 16, 8))
+    n, rows, columns = d.shape
+    shapes, k = (a_bits.shape, b_bits.shape, d.shape), a_bits.shape[-1]
+    allowed = ((n, rows, k), (n, k, columns), (n, rows, columns))
     _check("a_bits, b_bits, c", shapes, shapes == allowed, str(allowed))
     flags = common_flags(tensor_core=TENSOR_CORES[arch], checks=False, portable_fibers=False)
-    pointers = (x.ctypes.data_as(ctypes.c_void_p) for x in (a, b, d))
-    _load_runtime(_runtime(tuple(flags), cache_dir())).lab_tensor_core(
-        *pointers, n, int(dtype == "bf16")
-    )
-    return d
+    runtime = _load_runtime(_runtime(tuple(flags), cache_dir()))
+    by_tile = fmt in ("fp16", "bf16") and out == "fp32" and (rows, k, columns) == (16, 16, 8)
+    a, b = (np.ascontiguousarray(x, np.uint16 if by_tile else np.uint32) for x in (a_bits, b_bits))
+    pointers = [x.ctypes.data_as(ctypes.c_void_p) for x in (a, b, d)]
+    if by_tile:  # the vectorised way, which decode_mma's kernels go
+        runtime.lab_tensor_core(*pointers, n, int(fmt == "bf16"))
+    else:
+        shape = (ctypes.c_int * 4)(n, rows, columns, k)
+        runtime.lab_dot(*pointers, shape, INPUTS.index(fmt), int(out == "fp16"))
+    return _in_type(d, dtype)
+
+
+def _in_type(d: np.ndarray, dtype: type) -> np.ndarray:
+    """float32 as it is; as float16 with the NaN that the hardware writes."""
+    half = d.astype(dtype)
+    if dtype is np.float16:
+        half.view(np.uint16)[np.isnan(half)] = 0x7FFF
+    return half
 
 
 def _check(name: str, value: object, is_allowed: bool, allowed: str) -> None:
@@ -228,6 +245,8 @@ def _load_runtime(library: Path) -> ctypes.CDLL:
     ]
     runtime.lab_tensor_core.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_longlong, ctypes.c_int]
     runtime.lab_tensor_core.restype = None
+    runtime.lab_dot.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int] * 2
+    runtime.lab_dot.restype = None
     runtime.lab_set_ex2.argtypes = [ctypes.c_void_p]
     runtime.lab_set_ex2.restype = None
     _give_ex2(runtime)

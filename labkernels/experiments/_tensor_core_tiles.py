@@ -1,130 +1,173 @@
 """Inputs that try a tensor core: random families, and tiles made to tell models apart."""
 
+from dataclasses import dataclass
+
 import torch
 
 FAMILIES = ("normal", "wide", "subnormal", "cancellation")
 ADVERSARIAL = ("one huge term", "sign pairs", "specials", "overflow", "random bits")
-DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-# Exponents, first and one past the last: a and b of any size; a's where products are smallest.
-_WIDE = {"fp16": (-13, 14), "bf16": (-60, 60)}
-_SMALLEST = {"fp16": (-26, -12), "bf16": (-135, -110)}
+DTYPES = {
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "tf32": torch.float32,  # with bits that the unit does not read
+    "e4m3": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
+    "fp32": torch.float32,
+}
 
 
-def draw_tiles(family: str, dtype: str, n: int, generator):
+@dataclass(frozen=True)
+class _Exponents:
+    """Exponents, first and one past the last, for the families that need them."""
+
+    wide: tuple[int, int]  # of a and b
+    smallest: tuple[tuple[int, int], tuple[int, int], tuple[int, int]]  # of a, b and c
+    huge: int  # one term is 2^(2 huge), the others end near the last place kept
+    large: tuple[int, int]  # of a and b: their products overflow, or come near it
+
+
+_BF16 = _Exponents((-60, 60), ((-135, -110), (-40, -12), (-150, -124)), 11, (56, 66))
+_EXPONENTS = {
+    "fp16": _Exponents((-13, 14), ((-26, -12), (-26, -12), (-60, -20)), 11, (10, 16)),
+    "bf16": _BF16,
+    "tf32": _BF16,
+    "e4m3": _Exponents((-6, 8), ((-10, -3), (-10, -3), (-40, -6)), 6, (5, 9)),
+    "e5m2": _Exponents((-13, 15), ((-17, -10), (-17, -10), (-50, -20)), 6, (10, 16)),
+}
+
+
+@dataclass(frozen=True)
+class Draw:
+    """n tiles of c + a b in one format, their generator, and what makes each family."""
+
+    fmt: str
+    out: str
+    shapes: tuple[tuple[int, int, int], ...]
+    generator: torch.Generator
+
+    @property
+    def device(self) -> torch.device:
+        """Where tensors are made."""
+        return self.generator.device
+
+    def normal(self, shape):
+        """Standard normal numbers in float64."""
+        return torch.randn(shape, generator=self.generator, device=self.device).double()
+
+    def scaled(self, x, span):
+        """x times a random power of two for each element."""
+        exponents = self.integers(*span, x.shape)
+        return x * ((exponents + 1023) << 52).view(torch.float64)
+
+    def integers(self, low: int, high: int, shape):
+        """Uniform integers, high excluded."""
+        return torch.randint(low, high, shape, generator=self.generator, device=self.device)
+
+    def chosen(self, shape, share: float):
+        """True for a share of the elements."""
+        return torch.rand(shape, generator=self.generator, device=self.device) < share
+
+
+def draw_tiles(family: str, fmt: str, n: int, generator, *, mnk=(16, 8, 16), out="fp32"):
     """Draw a, b and c of n tiles from one family, on the generator's device.
 
-    Shapes: float16 or bfloat16 [n, 16, 16] and [n, 16, 8], float32 [n, 16, 8].
+    Shapes: of the format [n, M, K] and [n, K, N], float32 or float16 [n, M, N].
     """
-    a, b, c = (_normal(shape, generator) for shape in _shapes(n))
+    m, columns, k = mnk
+    draw = Draw(fmt, out, ((n, m, k), (n, k, columns), (n, m, columns)), generator)
     if family == "random bits":
-        return _random_bits(dtype, n, generator)
+        return tuple(_random_bits(draw, *x) for x in zip((fmt, fmt, out), draw.shapes, strict=True))
+    a, b, c = (draw.normal(shape) for shape in draw.shapes)
     if family in _MAKERS:
-        a, b, c = _MAKERS[family](a, b, c, dtype, generator)
-    a, b = (x.clamp(-_largest(dtype), _largest(dtype)).to(DTYPES[dtype]) for x in (a, b))
-    c = c.float()
-    return _sprinkle(a, b, c, generator) if family == "specials" else (a, b, c)
+        a, b, c = _MAKERS[family](a, b, c, draw)
+    tiles = (
+        x.clamp(-largest(name), largest(name)).to(DTYPES[name])
+        for x, name in ((a, fmt), (b, fmt), (c, out))
+    )
+    return _sprinkle(*tiles, draw) if family == "specials" else tuple(tiles)
 
 
-def _shapes(n: int):
-    return (n, 16, 16), (n, 16, 8), (n, 16, 8)
+def largest(fmt: str) -> float:
+    """Largest finite number of a format's tensors."""
+    return torch.finfo(DTYPES[fmt]).max
 
 
-def _normal(shape, generator):
-    x = torch.randn(shape, generator=generator, device=generator.device)
-    return x.double()
+def _wide(a, b, c, draw: Draw):
+    low, high = _EXPONENTS[draw.fmt].wide
+    spans = ((low, high), (low, high), (2 * low, 2 * high))
+    return tuple(draw.scaled(x, s) for x, s in zip((a, b, c), spans, strict=True))
 
 
-def _scaled(x, span, generator):
-    """x times a random power of two for each element."""
-    exponents = torch.randint(*span, x.shape, generator=generator, device=x.device)
-    return x * _power(exponents)
+def _subnormal(a, b, c, draw: Draw):
+    """Products near and below the smallest float32 for 8-bit exponents; subnormal factors."""
+    spans = _EXPONENTS[draw.fmt].smallest
+    if draw.out == "fp16":
+        spans = (*spans[:2], (-26, -12))
+    return tuple(draw.scaled(x, s) for x, s in zip((a, b, c), spans, strict=True))
 
 
-def _power(exponents):
-    return ((exponents + 1023) << 52).view(torch.float64)
-
-
-def _largest(dtype: str) -> float:
-    return torch.finfo(DTYPES[dtype]).max
-
-
-def _chosen(shape, share: float, generator):
-    return torch.rand(shape, generator=generator, device=generator.device) < share
-
-
-def _wide(a, b, c, dtype, generator):
-    low, high = _WIDE[dtype]
-    span_c = (2 * low, 2 * high)
-    spans = (_WIDE[dtype], _WIDE[dtype], span_c)
-    return tuple(_scaled(x, s, generator) for x, s in zip((a, b, c), spans, strict=True))
-
-
-def _subnormal(a, b, c, dtype, generator):
-    """Products near and below the smallest float32 for bf16; subnormal factors for both."""
-    span_b, span_c = ((-26, -12), (-60, -20)) if dtype == "fp16" else ((-40, -12), (-150, -124))
-    spans = (_SMALLEST[dtype], span_b, span_c)
-    return tuple(_scaled(x, s, generator) for x, s in zip((a, b, c), spans, strict=True))
-
-
-def _cancellation(a, b, c, dtype, generator):
-    """The products of k and k + 8 cancel but for the last bits of a."""
-    a[:, :, 8:] = a[:, :, :8] * (1 + 2.0**-9 * a[:, :, 8:].clamp(-1, 1))
-    b[:, 8:] = -b[:, :8]
+def _cancellation(a, b, c, draw: Draw):
+    """The products of k and k + K / 2 cancel but for the last bits of a."""
+    half = a.shape[2] // 2
+    near = 2.0**-9 if draw.fmt not in ("e4m3", "e5m2") else 2.0**-2
+    a[:, :, half:] = a[:, :, :half] * (1 + near * a[:, :, half:].clamp(-1, 1))
+    b[:, half:] = -b[:, :half]
     return a, b, c * 2.0**-8
 
 
-def _one_huge_term(a, b, c, dtype, generator):
+def _one_huge_term(a, b, c, draw: Draw):
     """One product, or c, so large that the others are a few units below its last kept place."""
     a, b = a.sign() * (1 + (a.abs() / 8).clamp(max=0.99)), b.sign()
-    a, b = (_scaled(x, (-7, 1), generator) for x in (a, b))
-    n, device = len(a), a.device
-    at = torch.randint(17, (n,), generator=generator, device=device)
-    rows, size = torch.arange(n, device=device), 2.0**11
-    product = at < 16
-    a[rows[product], :, at[product]] = size
-    b[rows[product], at[product]] = size
-    c = torch.where(product[:, None, None], c, c.sign() * 2.0**22)
+    a, b = (draw.scaled(x, (-7, 1)) for x in (a, b))
+    n, k, huge = a.shape[0], a.shape[2], _EXPONENTS[draw.fmt].huge
+    at = draw.integers(0, k + 1, (n,))
+    rows, product = torch.arange(n, device=a.device), at < k
+    a[rows[product], :, at[product]] = 2.0**huge
+    b[rows[product], at[product]] = 2.0**huge
+    c = torch.where(product[:, None, None], c, c.sign() * 2.0 ** (2 * huge))
     return a, b, c
 
 
-def _sign_pairs(a, b, c, dtype, generator):
+def _sign_pairs(a, b, c, draw: Draw):
     """Large terms that cancel exactly, in random places, and what was cut beside them."""
-    a, b = (_scaled(x, (-12, 2), generator) for x in (a, b))
-    order = torch.randperm(16, generator=generator, device=a.device)
-    first, second = order[:4], order[4:8]
-    a[:, :, first] = a[:, :, first].sign() * 2.0**9
-    b[:, first] = b[:, first].sign() * 2.0**4
+    a, b = (draw.scaled(x, (-12, 2)) for x in (a, b))
+    k = a.shape[2]
+    order = torch.randperm(k, generator=draw.generator, device=a.device)
+    first, second = order[: k // 4], order[k // 4 : k // 2]
+    a[:, :, first] = a[:, :, first].sign() * 2.0**8
+    b[:, first] = b[:, first].sign() * 2.0**5
     a[:, :, second], b[:, second] = a[:, :, first], -b[:, first]
-    return a, b, _scaled(c, (-14, 12), generator)
+    return a, b, draw.scaled(c, (-14, 12))
 
 
-def _overflow(a, b, c, dtype, generator):
-    """Sums around 2^128 for bf16, and fp16's largest products beside an enormous c."""
-    low = (56, 66) if dtype == "bf16" else (10, 16)
-    a, b = (_scaled(x, low, generator) for x in (a, b))
-    largest = torch.finfo(torch.float32).max
-    near = (c.sign() * largest * (1 - 2.0**-24 * (4 * c.abs()).floor())).clamp(-largest, largest)
-    return a, b, torch.where(_chosen(c.shape, 0.5, generator), near, c * 2.0**122)
+def _overflow(a, b, c, draw: Draw):
+    """Sums around the largest result, or fp16's and 8 bits' largest products beside such a c."""
+    span = (2, 7) if draw.out == "fp16" else _EXPONENTS[draw.fmt].large
+    a, b = (draw.scaled(x, span) for x in (a, b))
+    top, ulp = largest(draw.out), 2.0**-11 if draw.out == "fp16" else 2.0**-24
+    near = c.sign() * top * (1 - ulp * (4 * c.abs()).floor())
+    far = c * 2.0 ** (14 if draw.out == "fp16" else 122)
+    return a, b, torch.where(draw.chosen(c.shape, 0.5), near, far)
 
 
-def _sprinkle(a, b, c, generator):
+def _sprinkle(a, b, c, draw: Draw):
     """Infinities, NaN and zeros of both signs in a few places."""
     kinds = torch.tensor([float("inf"), -float("inf"), float("nan"), 0.0, -0.0], device=a.device)
     spread = []
     for x, share in ((a, 0.02), (b, 0.02), (c, 0.1)):
-        kind = kinds[torch.randint(5, x.shape, generator=generator, device=x.device)]
-        spread.append(torch.where(_chosen(x.shape, share, generator), kind.to(x.dtype), x))
+        kind = kinds[draw.integers(0, 5, x.shape)].to(x.dtype)
+        # where() knows no 8-bit floats
+        word = {1: torch.int8, 2: torch.int16, 4: torch.int32}[x.element_size()]
+        mixed = torch.where(draw.chosen(x.shape, share), kind.view(word), x.view(word))
+        spread.append(mixed.view(x.dtype))
     return tuple(spread)
 
 
-def _random_bits(dtype: str, n: int, generator):
-    shape_a, shape_b, shape_c = _shapes(n)
-    draw = {"generator": generator, "device": generator.device}
-    a, b = (
-        torch.randint(-(2**15), 2**15, shape, **draw).short().view(DTYPES[dtype])
-        for shape in (shape_a, shape_b)
-    )
-    return a, b, torch.randint(-(2**31), 2**31, shape_c, **draw).int().view(torch.float32)
+def _random_bits(draw: Draw, fmt: str, shape):
+    dtype = DTYPES[fmt]
+    word = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[dtype.itemsize]
+    info = torch.iinfo(word)
+    return draw.integers(info.min, info.max + 1, shape).to(word).view(dtype)
 
 
 _MAKERS = {

@@ -1,8 +1,7 @@
 """The tensor core against its model, bit for bit, and against models that are a little wrong."""
 
-import ctypes
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -15,27 +14,21 @@ from labkernels.records import datapackage, provenance, schema, store
 from labkernels.records.store import Row
 
 NAME = "tensor_core_arithmetic"
-TITLE = "mma.sync.m16n8k16 on random and adversarial tiles: outputs that differ from the model"
+TITLE = "mma.sync and wgmma on random and adversarial tiles: outputs that differ from the model"
 DATA_FILE = "tensor_core_arithmetic.csv"
 
-KERNEL, HEADER, THREADS, TILES_PER_BLOCK = "mma.sync.m16n8k16", "lab/probes.cuh", 256, 8
-PROBES = {"fp16": "lab::probe_mma<lab::f16>", "bf16": "lab::probe_mma<lab::bf16>"}
-TILE_OUTPUTS = 16 * 8
-# Tiles of each family and dtype: 2^27 random outputs and 5 x 2^19 adversarial ones a dtype.
-RANDOM_TILES, ADVERSARIAL_TILES, QUICK_TILES, BATCH_TILES = 1 << 18, 1 << 12, 1 << 8, 1 << 15
-SAMPLE_TILES = 8  # of each family and dtype, kept with their outputs
+ARCH = "sm_90"
+# Outputs of each random family, of each adversarial one, and at once.
+RANDOM_OUTPUTS, ADVERSARIAL_OUTPUTS, BATCH_OUTPUTS = 1 << 24, 1 << 19, 1 << 22
+QUICK_OUTPUTS = 1 << 15
+# Of each instruction and family, kept with their outputs: tiles, cut to 16 rows and 8 columns.
+SAMPLE_TILES, SAMPLE_ROWS, SAMPLE_COLUMNS = 4, 16, 8
 MODEL = "the model"
 NO_WORKLOAD = dict.fromkeys(
     ("batch", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size"), 0
-) | {"tensor_cores": "on", "tile": "", "policy": "", "note": ""}
+) | {"tensor_cores": "on", "tile": "", "policy": "", "dtype": "", "note": ""}
 
-Count = tuple[str, str, str, int]  # dtype, family, what is counted, how many
-
-
-class MmaParams(ctypes.Structure):
-    """lab::MmaParams."""
-
-    _fields_ = tuple((name, ctypes.c_void_p) for name in "abcd")
+Count = tuple[str, str, str, int]  # instruction, family, what is counted, how many
 
 
 def sample_name(arch: str) -> str:
@@ -46,8 +39,8 @@ def sample_name(arch: str) -> str:
 def run(options: Options) -> Outcome:
     """Try the model and wrong ones on this machine's GPU; write the counts and a sample of tiles.
 
-    Raises: ValueError if there is no GPU or no commit, no model of its tensor core is known, or a
-    quick run would replace the recorded one.
+    Raises: ValueError if there is no GPU or no commit, the GPU is not of sm_90, or a quick run
+    would replace the recorded one.
     """
     started = datetime.now(UTC)
     commit = commit_text(options)
@@ -56,18 +49,19 @@ def run(options: Options) -> Outcome:
     import torch
 
     from labkernels.cuda.device import planning_gpu
+    from labkernels.experiments._tensor_core_instructions import INSTRUCTIONS, launcher
 
     gpu = planning_gpu()
+    if gpu.arch != ARCH:
+        raise ValueError(f"the GPU is of {gpu.arch}, allowed: {ARCH}, which has these instructions")
     facts = device.facts()
-    unit = tensor_core.unit_of(gpu.arch, "fp16")  # bf16 has the same
     generator = torch.Generator("cuda").manual_seed(options.seed)
+    outputs = (RANDOM_OUTPUTS, ADVERSARIAL_OUTPUTS)
     with device.sampling() as reading:
         counts, sample = try_models(
-            _probe(gpu.compile_arch),
-            unit,
-            tiles=(QUICK_TILES, QUICK_TILES)
-            if options.quick
-            else (RANDOM_TILES, ADVERSARIAL_TILES),
+            launcher(gpu.compile_arch),
+            INSTRUCTIONS,
+            outputs=(QUICK_OUTPUTS, QUICK_OUTPUTS) if options.quick else outputs,
             generator=generator,
             say=options.progress,
         )
@@ -88,112 +82,115 @@ def run(options: Options) -> Outcome:
 
 def try_models(
     multiply: Callable,
-    unit: tensor_core.Unit,
+    instructions: Iterable,
     *,
-    tiles: tuple[int, int],
+    outputs: tuple[int, int],
     generator,
     say: Callable[[str], None],
 ) -> tuple[list[Count], dict[str, np.ndarray]]:
-    """Count the outputs of `multiply(a, b, c, dtype)` that differ from the model and wrong models.
+    """Count the outputs of `multiply(instruction, a, b, c)` unlike the model and wrong models.
 
-    `tiles` are those of a random family and of an adversarial one. The sample's arrays have the
-    dtype and the family as their first axes: a, b as uint16, c and d as uint32, all bit patterns.
+    `outputs` are those of a random family and of an adversarial one. The sample has arrays "NAME a"
+    to "NAME d" of bit patterns, whose first axes are the family and the tile.
     """
     from labkernels.experiments import _tensor_core_tiles as families
 
-    counts, kept = [], []
-    for dtype in families.DTYPES:
+    counts, sample = [], {}
+    for instruction in instructions:
+        kept = []
         for family in families.FAMILIES + families.ADVERSARIAL:
-            total = tiles[0] if family in families.FAMILIES else tiles[1]
-            found = Counter()
-            for first in range(0, total, BATCH_TILES):
-                n = min(BATCH_TILES, total - first)
-                a, b, c = families.draw_tiles(family, dtype, n, generator)
-                d = multiply(a, b, c, dtype)
-                found.update(_mismatches(a, b, c, d, unit))
-                if first == 0:
-                    kept.append([_bits(x[:SAMPLE_TILES]) for x in (a, b, c, d)])
-            outputs = total * TILE_OUTPUTS
-            say(f"{dtype}, {family}: {found[MODEL]} of {outputs} outputs differ from the model")
-            counts.append((dtype, family, "outputs", outputs))
-            counts += [(dtype, family, label, wrong) for label, wrong in found.items()]
-    shape = (len(families.DTYPES), len(families.FAMILIES + families.ADVERSARIAL), -1)
-    sample = {
-        name: np.stack(arrays).reshape(*shape[:2], *arrays[0].shape)
-        for name, arrays in zip("abcd", zip(*kept, strict=True), strict=True)
-    }
+            total = outputs[family not in families.FAMILIES]
+            found, tiles = _try_family(multiply, instruction, family, total, generator)
+            kept.append(tiles)
+            counts.append((instruction.name, family, "outputs", total))
+            counts += [(instruction.name, family, label, wrong) for label, wrong in found.items()]
+        wrong = sum(value for name, _, label, value in counts
+                    if name == instruction.name and label == MODEL)  # fmt: skip
+        say(f"{instruction.name}: {wrong} outputs differ from the model")
+        for i, operand in enumerate("abcd"):
+            sample[f"{instruction.name} {operand}"] = np.stack([tiles[i] for tiles in kept])
     return counts, sample
 
 
-def models(unit: tensor_core.Unit) -> Iterator[tuple[str, tensor_core.Unit]]:
-    """The model and those that must be rejected: a fraction bit less or more, half the chunk."""
-    yield MODEL, unit
-    for bits in (unit.fraction_bits - 1, unit.fraction_bits + 1):
-        yield f"{bits} fraction bits", replace(unit, fraction_bits=bits)
-    yield f"chunk {unit.chunk // 2}", replace(unit, chunk=unit.chunk // 2)
+def _try_family(multiply, instruction, family: str, outputs: int, generator):
+    """Mismatches of each model, and the first tiles with their outputs."""
+    from labkernels.experiments import _tensor_core_tiles as families
+
+    found: Counter = Counter()
+    shape = {"mnk": (instruction.m, instruction.n, instruction.k), "out": instruction.out}
+    tiles, kept = outputs // (instruction.m * instruction.n), None
+    batch = BATCH_OUTPUTS // (instruction.m * instruction.n)
+    for first in range(0, tiles, batch):
+        n = min(batch, tiles - first)
+        a, b, c = families.draw_tiles(family, instruction.fmt, n, generator, **shape)
+        d = multiply(instruction, a, b, c)
+        for label, evaluate in models(instruction):
+            # a wrong model may have none: the count must say so
+            found[label] += int((_words(evaluate(a, b, c)) != _words(d)).sum())
+        if kept is None:
+            some, rows, columns = (slice(n) for n in (SAMPLE_TILES, SAMPLE_ROWS, SAMPLE_COLUMNS))
+            cut = a[some, rows], b[some, :, columns], c[some, rows, columns], d[some, rows, columns]
+            kept = [_bits(x) for x in cut]
+    return found, kept
+
+
+def models(instruction) -> Iterator[tuple[str, Callable]]:
+    """The model and those that must be rejected, as functions of a, b and c.
+
+    A fraction bit less or more, half the chunk; for 8-bit inputs also a bit less or more in the
+    output, or for mma.sync the unit that wgmma has for them.
+    """
+    from labkernels.experiments._tensor_core_model import tile_products, widened_products
+
+    fmt = instruction.fmt
+    unit = tensor_core.unit_of("sm_90", "fp16" if instruction.widened else fmt)
+
+    def on(changed: tensor_core.Unit) -> Callable:
+        if instruction.widened:
+            return lambda a, b, c: widened_products(a, b, c, changed)
+        return lambda a, b, c: tile_products(a, b, c, changed, fmt)
+
+    yield MODEL, on(unit)
+    for step in (-1, 1):
+        bits = unit.fraction_bits + step
+        yield f"{bits} fraction bits", on(replace(unit, fraction_bits=bits))
+        if unit.out_fraction_bits < 23:
+            bits = unit.out_fraction_bits + step
+            yield f"{bits} output bits", on(replace(unit, out_fraction_bits=bits))
+    yield f"chunk {unit.chunk // 2}", on(replace(unit, chunk=unit.chunk // 2))
+    if instruction.widened:
+        narrow = tensor_core.unit_of("sm_90", fmt)
+        yield "the unit of wgmma", lambda a, b, c: tile_products(a, b, c, narrow, fmt)
 
 
 def failures(counts: list[Count]) -> Iterator[str]:
     """What the counts show to be wrong: the model anywhere, or a wrong model that passed."""
-    from labkernels.experiments import _tensor_core_tiles as families
-
-    for dtype, family, label, value in counts:
+    rejected: Counter = Counter()
+    for name, family, label, value in counts:
         if label == MODEL and value:
-            yield f"{dtype}, {family}: {value} outputs differ from the model"
-        if label not in (MODEL, "outputs") and family in families.FAMILIES and not value:
-            yield f"{dtype}, {family}: a model with {label} is not rejected"
+            yield f"{name}, {family}: {value} outputs differ from the model"
+        if label not in (MODEL, "outputs"):
+            rejected[name, label] += value
+    for (name, label), value in rejected.items():
+        if not value:
+            yield f"{name}: a model with {label} is not rejected"
 
 
-def _mismatches(a, b, c, d, unit: tensor_core.Unit) -> dict[str, int]:
+def _words(x):
+    """Bit patterns, as a signed integer type that can be compared."""
     import torch
 
-    from labkernels.experiments._tensor_core_model import tile_products
-
-    bits = d.view(torch.int32)
-    return {
-        label: int((tile_products(a, b, c, model).view(torch.int32) != bits).sum())
-        for label, model in models(unit)
-    }
+    return x.contiguous().view({1: torch.int8, 2: torch.int16, 4: torch.int32}[x.element_size()])
 
 
 def _bits(x) -> np.ndarray:
-    import torch
-
-    word, unsigned = (
-        (torch.int32, np.uint32) if x.dtype == torch.float32 else (torch.int16, np.uint16)
-    )
-    return x.contiguous().view(word).cpu().numpy().view(unsigned)
+    words = _words(x).cpu().numpy()
+    return words.view(words.dtype.str.replace("i", "u"))
 
 
 def _row(count: Count) -> Row:
-    dtype, family, label, value = count
+    name, family, label, value = count
     metric = f"outputs, {family}" if label == "outputs" else f"mismatches, {family}, {label}"
-    words = {"experiment": NAME, "kernel": KERNEL, "backend": "cuda"} | NO_WORKLOAD
+    words = {"experiment": NAME, "kernel": name, "backend": "cuda"} | NO_WORKLOAD
     number = {"metric": metric, "statistic": "exact", "value": value, "unit": "1"}
-    return {**words, "dtype": dtype, **number}
-
-
-def _probe(compile_arch: str) -> Callable:
-    import torch
-
-    from labkernels.cuda import compile as nvrtc
-    from labkernels.cuda.launch import load
-
-    kernels = {
-        dtype: load(nvrtc.compile_kernel(HEADER, instance=name, defines={}, arch=compile_arch))
-        for dtype, name in PROBES.items()
-    }
-
-    def multiply(a, b, c, dtype: str):
-        columns = b.transpose(1, 2).contiguous()
-        d = torch.full_like(c, float("nan"))
-        kernels[dtype].launch(
-            grid=(len(a) // TILES_PER_BLOCK, 1, 1),
-            threads=THREADS,
-            smem_bytes=0,
-            params=MmaParams(a.data_ptr(), columns.data_ptr(), c.data_ptr(), d.data_ptr()),
-            stream=torch.cuda.current_stream().cuda_stream,
-        )
-        return d
-
-    return multiply
+    return {**words, **number}

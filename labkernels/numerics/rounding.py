@@ -73,17 +73,26 @@ def to_bits(x, fmt: str) -> np.ndarray:
 
 @np.errstate(**_QUIET)
 def from_bits(bits, fmt: str) -> np.ndarray:
-    """The float32 values that uint16 encodings stand for, exact.
+    """The float32 values that encodings stand for, exact; of tf32, with the bits it does not use.
 
-    Raises: ValueError unless fmt is fp16 or bf16 and bits is an array of uint16.
+    Raises: ValueError unless fmt is fp16, bf16, tf32, e4m3 or e5m2, and bits is an array of
+    unsigned integers of its size.
     """
-    check_choice("fmt", fmt, _BITS_FORMATS)
+    check_choice("fmt", fmt, (*_BITS_FORMATS, "tf32", "e4m3", "e5m2"))
     bits = np.asarray(bits)
-    if bits.dtype != np.uint16:
-        raise ValueError(f"bits.dtype = {bits.dtype}, allowed: uint16")
-    if fmt == "fp16":
-        return bits.view(np.float16).astype(np.float32)
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    if bits.dtype != f"u{formats.named(fmt).bytes}":
+        raise ValueError(f"bits.dtype = {bits.dtype}, allowed: uint{formats.named(fmt).bits}")
+    if fmt == "tf32":
+        return bits.view(np.float32)
+    if fmt == "bf16":
+        return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    if fmt == "e4m3":
+        field, fraction = bits >> 3 & 15, (bits & 7).astype(np.float32)
+        magnitude = np.ldexp(fraction + 8 * (field > 0), np.maximum(field, 1).astype(int) - 10)
+        magnitude = np.where(bits & 127 == 127, np.nan, magnitude)
+        return np.copysign(magnitude, np.where(bits & 128, -1, 1)).astype(np.float32)
+    halves = bits if fmt == "fp16" else bits.astype(np.uint16) << np.uint16(8)
+    return halves.view(np.float16).astype(np.float32)
 
 
 @np.errstate(**_QUIET)

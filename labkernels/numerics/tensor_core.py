@@ -50,6 +50,9 @@ UNITS = {
     "sm_100": _HOPPER_UNITS,
 }
 
+# mma.sync of sm_90 has no unit for 8-bit inputs: of every four products it adds two first.
+WIDENED_FIRST = tuple(k % 4 < 2 for k in range(32))
+
 _NO_TERM = -8192  # exponent of a zero: the sum of two of them still fits int16
 _BLOCK_ELEMENTS = 1 << 14  # outputs worked on together: their float64 planes stay in the L2 cache
 
@@ -71,7 +74,7 @@ def matmul(a, b, c=None, *, arch: str, fmt: str, out: str = "fp32") -> np.ndarra
     """Product a b + c as the architecture's tensor cores compute it, K in ascending chunks.
 
     For tf32, a and b are fp32 and lose what lies below 10 fraction bits, as in the unit. sm_89's
-    8-bit formats are those of mma.sync, sm_90's those of wgmma.
+    8-bit formats are those of mma.sync, sm_90's those of wgmma (see widened_matmul).
 
     Shapes: a [..., M, K], b [..., K, N], c broadcastable to [..., M, N] -> [..., M, N] float32
     (float16 for out="fp16"). Error: none, every bit is the hardware's; NaN is 0x7fffffff (0x7fff).
@@ -94,6 +97,33 @@ def matmul(a, b, c=None, *, arch: str, fmt: str, out: str = "fp32") -> np.ndarra
     ]
     result = _by_blocks(*flat, unit, formats.named(fmt).emin, out)
     return _encode(result.reshape(shape), out)
+
+
+def widened_matmul(a, b, c=None, *, fmt: str) -> np.ndarray:
+    """Product a b + c as mma.sync makes it of 8-bit inputs on sm_90, K in ascending 32s.
+
+    The inputs become fp16. A fp16 unit adds the products of two in every four, to them the others,
+    and c is added in fp32, rounded to nearest.
+
+    Shapes: a [..., M, K], b [..., K, N] with K a multiple of 32, c broadcastable to [..., M, N] ->
+    float32 [..., M, N]. Error: none; NaN is 0x7fffffff.
+    Raises: ValueError for another fmt or K, or inputs that the format cannot hold.
+    """
+    check_choice("fmt", fmt, ("e4m3", "e5m2"))
+    a, b = _operand("a", a, fmt), _operand("b", b, fmt)
+    if a.shape[-1] % len(WIDENED_FIRST) != 0:
+        raise ValueError(f"a has K = {a.shape[-1]}, allowed: multiples of {len(WIDENED_FIRST)}")
+    first = np.array(WIDENED_FIRST)
+    total = np.float32(0) if c is None else _operand("c", c, "fp32").astype(np.float32)
+    for k in range(0, a.shape[-1], len(first)):
+        some = None
+        for part in (np.flatnonzero(first), np.flatnonzero(~first)):
+            part = part + k
+            halves = a[..., part], b[..., part, :]
+            some = matmul(*halves, some, arch="sm_90", fmt="fp16")
+        with np.errstate(invalid="ignore", over="ignore"):
+            total = total + some
+    return _encode(total.astype(np.float64), "fp32")
 
 
 def _by_blocks(a, b, acc, unit: Unit, emin: int, out: str) -> np.ndarray:

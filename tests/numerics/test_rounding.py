@@ -152,3 +152,15 @@ def test_fma_specials():
     assert np.isnan(got[:4]).all()
     assert list(got[4:6]) == [inf, -inf]
     assert np.signbit(got[6])
+
+
+@pytest.mark.parametrize("fmt", ["e4m3", "e5m2"])
+def test_eight_bits_are_read_as_torch_reads_them(fmt):
+    torch = pytest.importorskip("torch")
+    dtype = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}[fmt]
+    codes = np.arange(256, dtype=np.uint8)
+    want = torch.from_numpy(codes).view(dtype).float().numpy()
+    got = rounding.from_bits(codes, fmt)
+    assert np.array_equal(got, want, equal_nan=True)
+    assert np.array_equal(np.signbit(got), codes >= 128)
+    assert rounding.from_bits(np.uint32([0x3F800001]), "tf32")[0] == np.float32(1 + 2.0**-23)

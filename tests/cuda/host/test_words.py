@@ -107,7 +107,7 @@ def test_mma_multiplies_the_tile_that_the_lanes_hold(cpp, dtype):
     for lane in range(32):
         g, t = lane // 4, lane % 4 * 2
         d[:, g, t : t + 2], d[:, g + 8, t : t + 2] = out[:, lane, :2], out[:, lane, 2:]
-    want = host.tensor_core_matmul(a, b, c, arch="sm_90", dtype=dtype)
+    want = host.tensor_core_matmul(a, b, c, arch="sm_90", fmt=dtype)
     assert (d.view(np.uint32) == want.view(np.uint32)).all()
 
 
@@ -152,7 +152,7 @@ def factors(kind, dtype, n):
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90"])
 def test_tensor_core_has_the_bits_of_the_numpy_model(arch, dtype, kind):
     a, b, c = factors(kind, dtype, 40)
-    d = host.tensor_core_matmul(a, b, c, arch=arch, dtype=dtype)
+    d = host.tensor_core_matmul(a, b, c, arch=arch, fmt=dtype)
     with np.errstate(all="ignore"):
         want = tensor_core.matmul(values16(a, dtype), values16(b, dtype), c, arch=arch, fmt=dtype)
     assert (d.view(np.uint32) == want.astype(np.float32).view(np.uint32)).all()

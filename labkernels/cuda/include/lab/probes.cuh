@@ -1,6 +1,6 @@
 // Probes: one instruction on an array of inputs, so that its arithmetic can be read off a device.
 #pragma once
-#include "lab/ptx.cuh"
+#include "lab/wgmma.cuh"
 
 namespace lab {
 
@@ -16,29 +16,137 @@ LAB_KERNEL(probe_threads, 1) probe_ex2(LAB_GRID_CONSTANT Ex2Params p) {
   store_global(p.y + i, ex2_approx(load_constant(p.x + i)));
 }
 
-// Tiles d = c + a b, one a warp, a multiple of probe_tiles of them.
-constexpr int probe_tiles = probe_threads / 32;
-
+// Tiles d = c + a b of the tensor cores; c and d are float, or f16 in pairs of columns.
 struct MmaParams {
-  const u32* a;               // [tile][16][8] pairs of 16-bit elements, k running along a row
-  const u32* b;               // [tile][8][8] such pairs, k running along a column
-  const float* c;             // [tile][16][8]
-  float* d;                   // [tile][16][8]
+  const u32* a;               // [tile][row][bytes of K / 4]
+  const u32* b;               // [tile][column][bytes of K / 4]
+  const void* c;              // [tile][row][column]
+  void* d;
 };
 
-// Lane 4 g + t holds rows g and g + 8 of a and c, column g of b, and pairs t and t + 4 of k.
-template <class T> LAB_KERNEL(probe_threads, 1) probe_mma(LAB_GRID_CONSTANT MmaParams p) {
+// The registers that a lane holds of a 16 x 8 part of d, whose row and column its first one has.
+template <class Out> struct Accumulator {
+  using Register = float;
+  static constexpr int registers = 4;
+  LAB_DEVICE static i64 index(i64 row, int column, int columns, int i) {
+    return (row + i / 2 * 8) * columns + column + i % 2;
+  }
+};
+template <> struct Accumulator<f16> {
+  using Register = u32;
+  static constexpr int registers = 2;
+  LAB_DEVICE static i64 index(i64 row, int column, int columns, int i) {
+    return ((row + i * 8) * columns + column) / 2;
+  }
+};
+
+// Calls move(register, its index in c and d) for all parts of the 16 rows that a warp holds.
+template <class Out, int N, class Move>
+LAB_DEVICE void each_register(typename Accumulator<Out>::Register (&d)[N], i64 first_row,
+                              Move move) {
+  constexpr int n = Accumulator<Out>::registers, columns = N / n * 8;
+  const i64 row = first_row + thread_x() % 32 / 4;
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    move(d[i], Accumulator<Out>::index(row, i / n * 8 + thread_x() % 4 * 2, columns, i % n));
+}
+
+// mma.sync: a tile of 16 x 8 a warp, a multiple of probe_tiles of them.
+constexpr int probe_tiles = probe_threads / 32;
+
+template <class T, class Out>
+LAB_KERNEL(probe_threads, 1) probe_mma(LAB_GRID_CONSTANT MmaParams p) {
+  using Register = typename Accumulator<Out>::Register;
   const i64 tile = static_cast<i64>(block_x()) * probe_tiles + thread_x() / 32;
   const int g = thread_x() % 32 / 4, t = thread_x() % 4;
   const u32* a = p.a + tile * 128 + g * 8 + t;
   const u32* b = p.b + tile * 64 + g * 8 + t;
-  const i64 at = tile * 128 + g * 8 + 2 * t;
   const u32 rows[4] = {load_constant(a), load_constant(a + 64), load_constant(a + 4),
                        load_constant(a + 68)};
-  float d[4];
-  for (int i = 0; i < 4; ++i) d[i] = load_constant(p.c + at + i / 2 * 64 + i % 2);
-  mma_m16n8k16<T>(d, rows, load_constant(b), load_constant(b + 4));
-  for (int i = 0; i < 4; ++i) store_global(p.d + at + i / 2 * 64 + i % 2, d[i]);
+  Register d[Accumulator<Out>::registers];
+  each_register<Out>(d, tile * 16, [&](Register& r, i64 at) {
+    r = load_constant(static_cast<const Register*>(p.c) + at);
+  });
+  mma_m16n8<T>(d, rows, load_constant(b), load_constant(b + 4));
+  each_register<Out>(d, tile * 16, [&](Register& r, i64 at) {
+    store_global(static_cast<Register*>(p.d) + at, r);
+  });
+}
+
+// wgmma: a tile of 64 x 64 a block, K in `Steps` instructions. Of a major MN the memory is
+// [tile][element of K][row or column].
+constexpr int wgmma_probe_threads = 128;
+
+template <int Steps> struct WgmmaSmem {
+  alignas(1024) u32x4 a[64 * 2 * Steps], b[64 * 2 * Steps];
+};
+
+// Puts 64 rows of `Steps` x 32 bytes (Major::mn: 16 Steps of 128 bytes) where wgmma finds them.
+template <Major M, Swizzle S, int Steps>
+LAB_DEVICE void stage(u32x4 (&tile)[128 * Steps], const u32* from) {
+  constexpr int chunks = M == Major::k ? 2 * Steps : 8;  // of 16 bytes, in a row of memory
+  for (int i = thread_x(); i < 128 * Steps; i += wgmma_probe_threads) {
+    const int row = i / chunks, c = i % chunks;
+    const int below = row / 8, within = row % 8;
+    int to;
+    if constexpr (S == Swizzle::b128) to = row * 8 + (c ^ within);
+    else to = (below * chunks + c) * 8 + within;
+    const u32x4 chunk = load_constant(reinterpret_cast<const u32x4*>(from) + i);
+    tile[to] = chunk;
+  }
+}
+
+// The descriptor of the 32 bytes of K that step `step` takes.
+template <Major M, Swizzle S, int Steps>
+LAB_DEVICE u64 descriptor(const u32x4 (&tile)[128 * Steps], int step) {
+  constexpr int core = 128, chunks = M == Major::k ? 2 * Steps : 8;
+  if constexpr (S == Swizzle::b128) {
+    const int first = M == Major::k ? step * 2 : step * 128;
+    return wgmma_descriptor(tile + first, 16, 8 * core, S);
+  } else if constexpr (M == Major::k) {
+    return wgmma_descriptor(tile + step * 16, core, chunks * core, S);
+  } else {
+    return wgmma_descriptor(tile + step * 128, chunks * core, core, S);
+  }
+}
+
+template <class T, class Out, Major A, Major B, Swizzle S, bool ARegisters, int Steps>
+LAB_KERNEL(wgmma_probe_threads, 1) probe_wgmma(LAB_GRID_CONSTANT MmaParams p) {
+  using Register = typename Accumulator<Out>::Register;
+  auto& smem = shared_memory<WgmmaSmem<Steps>>();
+  const i64 tile = block_x();
+  constexpr int words = 64 * 8 * Steps;
+  stage<A, S, Steps>(smem.a, p.a + tile * words);
+  stage<B, S, Steps>(smem.b, p.b + tile * words);
+  fence_async_shared();
+  Register d[8 * Accumulator<Out>::registers];
+  const i64 first_row = tile * 64 + thread_x() / 32 * 16;
+  each_register<Out>(d, first_row, [&](Register& r, i64 at) {
+    r = load_constant(static_cast<const Register*>(p.c) + at);
+  });
+  sync_block();
+  u32 rows[Steps][4];
+  if constexpr (ARegisters) {
+    const int g = thread_x() % 32 / 4, t = thread_x() % 4;
+#pragma unroll
+    for (int step = 0; step < Steps; ++step)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        rows[step][i] = load_constant(
+            p.a + ((first_row + g + i % 2 * 8) * Steps + step) * 8 + i / 2 * 4 + t);
+  }
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < Steps; ++step) {
+    const u64 b = descriptor<B, S, Steps>(smem.b, step);
+    if constexpr (ARegisters) wgmma<T, B>(d, rows[step], b);
+    else wgmma<T, A, B>(d, descriptor<A, S, Steps>(smem.a, step), b);
+  }
+  wgmma_commit();
+  wgmma_wait<0>();
+  each_register<Out>(d, first_row, [&](Register& r, i64 at) {
+    store_global(static_cast<Register*>(p.d) + at, r);
+  });
 }
 
 }  // namespace lab

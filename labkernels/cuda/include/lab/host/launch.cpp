@@ -33,6 +33,8 @@ void run_thread() {
   if (thread.queue.n_landed != thread.queue.copies.size())
     fail("returns with " + std::to_string(thread.queue.copies.size() - thread.queue.n_landed) +
          " cp_async_16 in flight: cp_async_commit and cp_async_wait<0> are missing");
+  if (!m.wgmma[m.thread / warp_size].operands.empty())
+    fail("returns with a wgmma in flight: wgmma_commit and wgmma_wait<0> are missing");
   thread.state = State::finished;
   Warp& warp = my_warp();
   warp.runnable &= ~(1u << my_lane_index());
@@ -145,6 +147,7 @@ void Worker::reset() {
     warp.present = warp.runnable = ~0u >> (warp_size - warp.n_lanes);
     warp.arrived = 0;
     warp.word = Word::none;
+    wgmma[w].clear();
   }
   for (int t = 0; t < n_threads; ++t) {
     threads[t].state = State::active;

@@ -34,7 +34,8 @@ constexpr std::size_t max_shared_bytes = 227 * 1024;
 
 enum class Word : unsigned char {
   none, sync_block, sync_warp, shfl, warp_any, ldmatrix_x4, ldmatrix_x4_trans, movmatrix_trans,
-  mma_f16, mma_bf16, load_constant, load_global, store_global, atomic_add_global, cp_async_16,
+  mma_f16, mma_bf16, mma_format, wgmma, wgmma_fence, wgmma_commit, wgmma_wait, load_constant,
+  load_global, store_global, atomic_add_global, cp_async_16,
 };
 const char* name_of(Word word);
 

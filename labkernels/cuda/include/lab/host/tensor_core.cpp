@@ -4,10 +4,9 @@
 // a tile that meets one is computed again, term by term.
 #include "lab/host/tensor_core.hpp"
 
-#include <algorithm>
-#include <cmath>
 #include <cstring>
 
+#include "lab/host/dot.hpp"
 #include "lab/host/numbers.hpp"
 #ifdef __AVX2__
 #include <immintrin.h>
@@ -23,78 +22,16 @@ constexpr int chunk = 8, kept_bits = 24, lowest_alignment = -132;
 #endif
 constexpr int zero_exponent = -10000;  // of a term that is zero: below every other
 
-// ---- term by term
-
-struct Factor {
-  int significand;  // with Format::fraction_bits bits below the point
-  int exponent;
-  bool negative, infinite, nan;
-};
-
-template <class Format> Factor factor(u16 h) {
-  constexpr int top = Format::exponent_mask, one = 1 << Format::fraction_bits;
-  const int exponent = (h >> Format::fraction_bits) & top, fraction = h & (one - 1);
-  const bool special = exponent == top;
-  return {exponent == 0 ? fraction : fraction | one, std::max(exponent, 1) - Format::bias,
-          (h & 0x8000) != 0, special && fraction == 0, special && fraction != 0};
-}
-
-struct Term {
-  i64 significand = 0;  // with kept_bits bits below the point
-  int exponent = zero_exponent;
-  bool negative = false;
-};
-
-float cut_to_float(double x) {
-  if (std::abs(x) >= 0x1p128) return x < 0 ? -INFINITY : INFINITY;
-  const auto nearest = static_cast<float>(x);
-  const bool beyond = std::abs(static_cast<double>(nearest)) > std::abs(x);
-  return (beyond ? std::nextafterf(nearest, 0.f) : nearest) + 0.f;  // cut to nothing: +0
-}
-
-float sum_of(const Term (&terms)[chunk + 1]) {
-  int alignment = lowest_alignment;
-  for (const Term& t : terms) alignment = std::max(alignment, t.exponent);
-  i64 sum = 0;
-  for (const Term& t : terms) {
-    const i64 cut = t.significand >> std::min(alignment - t.exponent, 63);
-    sum += t.negative ? -cut : cut;
-  }
-  return cut_to_float(std::ldexp(static_cast<double>(sum), alignment - kept_bits));
-}
-
-// d = c + sum of a[k] b[k][column] over one chunk.
-template <class Format> float add_chunk(const u16* a, const u16 (*b)[8], int column, float c) {
-  Term terms[chunk + 1];
-  bool nan = std::isnan(c), plus = c == INFINITY, minus = c == -INFINITY;
-  for (int k = 0; k < chunk; ++k) {
-    const Factor x = factor<Format>(a[k]), y = factor<Format>(b[k][column]);
-    const bool negative = x.negative != y.negative, zero = x.significand == 0 || y.significand == 0;
-    nan |= x.nan || y.nan || ((x.infinite || y.infinite) && zero);
-    if (x.infinite || y.infinite) (negative ? minus : plus) = true;
-    if (zero) continue;
-    terms[k] = {static_cast<i64>(x.significand) * y.significand
-                    << (kept_bits - 2 * Format::fraction_bits),
-                x.exponent + y.exponent, negative};
-  }
-  if (nan || (plus && minus)) return as_float(canonical_nan);
-  if (plus || minus) return plus ? INFINITY : -INFINITY;
-  if (c != 0.f) {
-    const u32 bits = as_bits(c);
-    const int exponent = static_cast<int>(bits >> 23) & 255;
-    const i64 fraction = bits & 0x7fffff;
-    terms[chunk] = {(exponent == 0 ? fraction : fraction | 0x800000) << (kept_bits - 23),
-                    std::max(exponent, 1) - 127, (bits >> 31) != 0};
-  }
-  return sum_of(terms);
-}
-
 template <class Format> void multiply_term_by_term(Fragments& f) {
   for (int row = 0; row < 16; ++row)
-    for (int column = 0; column < 8; ++column)
-      for (int k = 0; k < 16; k += chunk)
-        f.c[row][column] =
-            add_chunk<Format>(&f.a[row][k], &f.b[k], column, f.c[row][column]);
+    for (int column = 0; column < 8; ++column) {
+      u32 a[16], b[16];
+      for (int k = 0; k < 16; ++k) {
+        a[k] = f.a[row][k];
+        b[k] = f.b[k][column];
+      }
+      f.c[row][column] = dot(Format::input, a, b, 16, f.c[row][column], false);
+    }
 }
 
 // ---- 8 columns at once

@@ -1,13 +1,15 @@
 // mma.m16n8k16 with 16-bit factors and fp32 accumulators, bit for bit.
 #pragma once
-#include "lab/host/multiprocessor.hpp"
+#include "lab/host/dot.hpp"
 
 namespace lab::host {
 
 struct F16 {
+  static constexpr Input input = Input::f16;
   static constexpr int fraction_bits = 10, exponent_mask = 31, bias = 15;
 };
 struct Bf16 {
+  static constexpr Input input = Input::bf16;
   static constexpr int fraction_bits = 7, exponent_mask = 255, bias = 127;
 };
 

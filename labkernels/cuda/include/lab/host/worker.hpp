@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lab/host/multiprocessor.hpp"
+#include "lab/host/wgmma.hpp"
 
 namespace lab::host {
 
@@ -44,6 +44,7 @@ struct Worker : Multiprocessor {
   int n_arrived = 0, n_alive = 0;  // at sync_block; not finished
   u32 block_epoch = 0;             // counts sync_block and blocks: orders the memory of all threads
   Thread threads[max_threads];
+  WgmmaQueue wgmma[max_warps];
 
   std::string error;  // empty: none
   sigjmp_buf escape;  // where a fault in a kernel goes on
