@@ -4,9 +4,6 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-import triton
-import triton.language as tl
-
 from labkernels.experiments import Options, Outcome, commit_text
 from labkernels.measure import device
 from labkernels.numerics import tensor_core
@@ -22,17 +19,6 @@ TILES = ((16, 64), (64, 64), (128, 128))  # queries, keys
 OUTPUTS = 1 << 22  # of each case
 MODEL = "the model"
 _INSTRUCTION = re.compile(r"(?:wgmma\.mma_async\.sync\.aligned|mma\.sync\.aligned)\.(m\d+n\d+k\d+)")
-
-
-@triton.jit
-def scores(q, k, s, QUERIES: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr):
-    """One program: the scores of one tile. Shapes: q [., QUERIES, D], k [., KEYS, D]."""
-    i_tile = tl.program_id(0)
-    o_query, o_key, o_dim = tl.arange(0, QUERIES), tl.arange(0, KEYS), tl.arange(0, D)
-    b_q = tl.load(q + i_tile * QUERIES * D + o_query[:, None] * D + o_dim[None, :])
-    b_k = tl.load(k + i_tile * KEYS * D + o_key[:, None] * D + o_dim[None, :])
-    b_s = tl.dot(b_q, tl.trans(b_k))
-    tl.store(s + i_tile * QUERIES * KEYS + o_query[:, None] * KEYS + o_key[None, :], b_s)
 
 
 def run(options: Options) -> Outcome:
@@ -69,6 +55,7 @@ def _cases(arch: str, generator, say: Callable[[str], None]):
     import torch
 
     from labkernels.experiments._tensor_core_model import tile_products
+    from labkernels.experiments._triton_dot import scores
 
     for dtype in DTYPES:
         unit = tensor_core.unit_of(arch, dtype)

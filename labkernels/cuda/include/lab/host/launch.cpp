@@ -38,7 +38,10 @@ void run_thread() {
   thread.state = State::finished;
   Warp& warp = my_warp();
   warp.runnable &= ~(1u << my_lane_index());
-  if (--m.n_alive == 0) switch_to(scheduler);
+  if (--m.n_alive == 0) {
+    check_warpgroups(m);
+    switch_to(scheduler);
+  }
   yield(warp);
   __builtin_unreachable();
 }

@@ -176,6 +176,7 @@ void act_wgmma(Warp& warp) {
   if (!r.accumulate) std::fill(x.values.begin(), x.values.end(), 0.f);
 
   const int first_row = sm->thread / warp_size % warps_of_group * rows_of_warp;
+  ++queue.n_issued;
   Operands& read = queue.operands.emplace_back();
   read = {r.a, r.b, r.a_major_mn, r.b_major_mn, r.rows != nullptr, first_row, r.columns,
           queue.n_committed, warp.where, {}};
@@ -220,6 +221,21 @@ void act_wgmma_wait(Warp& warp) {
     queue.fenced = false;
   }
   std::erase_if(queue.accumulators, [&](const Accumulator& x) { return x.group < landed; });
+}
+
+void check_warpgroups(const Worker& m) {
+  for (int first = 0; first + warps_of_group <= m.n_warps; first += warps_of_group) {
+    std::string counts;
+    bool equal = true;
+    for (int w = first; w < first + warps_of_group; ++w) {
+      counts += (w == first ? "" : ", ") + std::to_string(m.wgmma[w].n_issued);
+      equal &= m.wgmma[w].n_issued == m.wgmma[first].n_issued;
+    }
+    if (!equal)
+      fail_block(this_block() + ": warps " + std::to_string(first) + " to " +
+                 std::to_string(first + warps_of_group - 1) + " of a warpgroup issued " + counts +
+                 " wgmma, which takes all four");
+  }
 }
 
 }  // namespace lab::host

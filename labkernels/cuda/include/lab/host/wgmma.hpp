@@ -27,14 +27,17 @@ struct Operands {
 struct WgmmaQueue {
   std::vector<Accumulator> accumulators;
   std::vector<Operands> operands;
-  int n_committed = 0;
+  int n_committed = 0, n_issued = 0;
   bool fenced = false;
   void clear() {
     accumulators.clear();
     operands.clear();
-    n_committed = 0;
+    n_committed = n_issued = 0;
     fenced = false;
   }
 };
+
+struct Worker;
+void check_warpgroups(const Worker& m);  // the block ends: each warp took part in all
 
 }  // namespace lab::host

@@ -1,0 +1,127 @@
+"""wgmma on the CPU: its bits in every layout, and what it says to those who use it wrongly."""
+
+import ctypes
+from itertools import product
+
+import numpy as np
+import pytest
+
+from labkernels.cuda import host
+from labkernels.experiments._tensor_core_instructions import HEADER, MmaParams, wgmma_probe
+from labkernels.numerics import rounding, tensor_core
+from tests.cuda.host.small_kernels import aligned, build, message, place, run
+
+RNG = np.random.default_rng(7)
+SMEM_BYTES = 4096
+LAYOUTS = [
+    (majors, swizzle, a_in_registers)
+    for majors, swizzle, a_in_registers in product(
+        product(("k", "mn"), repeat=2), ("none", "b128"), (False, True)
+    )
+    if not (a_in_registers and majors[0] == "mn")
+]
+
+
+def tile(fmt, shape):
+    x = RNG.standard_normal(shape) * 2.0 ** RNG.integers(-8, 8, shape)
+    return rounding.to_bits(x, fmt)
+
+
+@pytest.mark.parametrize("fmt", ["fp16", "bf16"])
+@pytest.mark.parametrize(("majors", "swizzle", "a_in_registers"), LAYOUTS)
+def test_a_chain_of_four_reads_its_tiles_where_the_descriptors_say(
+    fmt, majors, swizzle, a_in_registers
+):
+    steps = 4  # 64 of K: a whole row of the 128-byte swizzle
+    a, b = tile(fmt, (1, 64, 16 * steps)), tile(fmt, (1, 64, 16 * steps))
+    c = RNG.standard_normal((1, 64, 64)).astype(np.float32)
+    probe = wgmma_probe(
+        fmt, majors=majors, swizzle=swizzle, a_in_registers=a_in_registers, steps=steps
+    )
+    stored = [
+        np.ascontiguousarray(x if major == "k" else x.swapaxes(1, 2))
+        for x, major in zip((a, b), majors, strict=True)
+    ]
+    tensors = dict(zip("abcd", (*stored, c, np.zeros_like(c)), strict=True))
+    host.build(HEADER, instance=probe, params="lab::MmaParams").launch(
+        grid=(1, 1, 1),
+        threads=128,
+        smem_bytes=2 * 64 * 32 * steps,
+        params=MmaParams(*(x.ctypes.data for x in tensors.values())),
+        ranges=[
+            host.GlobalRange(name, x.ctypes.data, x.nbytes, writable=name == "d")
+            for name, x in tensors.items()
+        ],
+    )
+    values = (rounding.from_bits(x, fmt) for x in (a, b.swapaxes(1, 2)))
+    want = tensor_core.matmul(*values, c, arch="sm_90", fmt=fmt)
+    assert np.array_equal(tensors["d"].view(np.uint32), want.view(np.uint32))
+
+
+@pytest.fixture(scope="module")
+def tiles():
+    return aligned(tile("fp16", (128, 16)), np.uint16)
+
+
+@pytest.mark.parametrize("checks", [False, True])
+def test_the_order_of_the_words_that_is_right(tiles, checks):
+    out = np.zeros((64, 64), np.float32)
+    run(build("warpgroup::multiply", checks=checks), tiles, out, 0, threads=128, smem=SMEM_BYTES)
+    a, b = rounding.from_bits(tiles[:64], "fp16"), rounding.from_bits(tiles[64:], "fp16").T
+    want = tensor_core.matmul(a, b, arch="sm_90", fmt="fp16")
+    assert np.array_equal(out.view(np.uint32), want.view(np.uint32))
+
+
+def test_until_the_wait_d_holds_nan(tiles):
+    out = np.full((64, 64), 3, np.float32)
+    kernel = build("warpgroup::multiply")
+    run(kernel, tiles, out, 9, threads=128, smem=SMEM_BYTES)
+    assert (out == 3).all()
+
+
+def test_a_wait_leaves_the_youngest_groups_in_flight(tiles):
+    out = np.zeros((64, 64), np.float32)
+    run(build("warpgroup::multiply"), tiles, out, 10, threads=128, smem=SMEM_BYTES)
+    a, b = rounding.from_bits(tiles[:64], "fp16"), rounding.from_bits(tiles[64:], "fp16").T
+    twice = [np.concatenate([x, x], axis=axis) for x, axis in ((a, 1), (b, 0))]
+    want = tensor_core.matmul(*twice, arch="sm_90", fmt="fp16")
+    assert np.array_equal(out.view(np.uint32), want.view(np.uint32))
+
+
+@pytest.mark.parametrize(("mistake", "says"), [
+    (1, "returns with a wgmma in flight: wgmma_commit and wgmma_wait<0> are missing"),
+    (2, "returns with a wgmma in flight: wgmma_commit and wgmma_wait<0> are missing"),
+    (3, "wgmma at {here} without a wgmma_fence since d's registers could last be touched"),
+    (4, "a tile of the wgmma at {here} changed while it was in flight"),
+    (5, "d of the wgmma at {here} changed while it was in flight"),
+    (6, "wgmma at {here}: the lanes' descriptors differ"),
+    (7, "wgmma at {here}: a descriptor with a swizzle other than none and b128, or a base offset"),
+    (8, "wgmma of 16 bytes at {here}: shared memory out of bounds"),
+])  # fmt: skip
+def test_mistakes_are_named(tiles, mistake, says):
+    out = np.zeros((64, 64), np.float32)
+    kernel = build("warpgroup::multiply")
+    text = message(kernel, tiles, out, mistake, threads=128, smem=SMEM_BYTES)
+    assert says.format(here=place("warpgroup.cuh", "wgmma")) in text
+
+
+def test_all_four_warps_take_part(tiles):
+    out = np.zeros((64, 64), np.float32)
+    text = message(build("warpgroup::three_warps"), tiles, out, threads=128, smem=SMEM_BYTES)
+    assert "warps 0 to 3 of a warpgroup issued 1, 1, 1, 0 wgmma" in text
+    text = message(build("warpgroup::multiply"), tiles, out, 0, threads=96, smem=SMEM_BYTES)
+    assert "needs 128 threads; of this warpgroup there are 96" in text
+
+
+def test_an_older_tensor_core_has_no_wgmma(tiles):
+    text = message(
+        build("warpgroup::multiply", arch="sm_89"),
+        *(tiles, np.zeros((64, 64), np.float32)),
+        threads=128,
+        smem=SMEM_BYTES,
+    )
+    assert "needs sm_90" in text
+
+
+def test_params_are_those_of_the_header():
+    assert ctypes.sizeof(MmaParams) == 4 * ctypes.sizeof(ctypes.c_void_p)
