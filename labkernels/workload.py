@@ -100,7 +100,10 @@ class Decode:
 class Prefill:
     """Many query tokens a request against its keys; a causal mask lets query i see the last ones.
 
-    Shapes: q, out q_len x [q_heads, head_dim] a request; K, V kv_len x [kv_heads, head_dim].
+    head_dim_v: channels of V and out, where they are not those of q and K. page_size: of a paged
+    cache; None where K and V are ragged, one request's keys behind those of the one before.
+    Shapes: q q_len x [q_heads, head_dim] and out q_len x [q_heads, head_dim_v] a request;
+        K, V kv_len x [kv_heads, head_dim or head_dim_v].
     Raises: ValueError naming the field, its value and what is allowed.
     """
 
@@ -111,14 +114,33 @@ class Prefill:
     head_dim: int
     causal: bool = False
     dtype: str = "bf16"
+    head_dim_v: int | None = None
+    page_size: int | None = None
 
     def __post_init__(self) -> None:
         _check_dense(self)
+        if self.head_dim_v is None:
+            object.__setattr__(self, "head_dim_v", self.head_dim)
+        require_int("head_dim_v", self.head_dim_v, minimum=1)
+        if self.page_size is not None:
+            require_int("page_size", self.page_size, minimum=1)
+
+    @property
+    def batch(self) -> int:
+        """Number of requests."""
+        return len(self.q_lens)
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a KV head."""
+        return self.q_heads // self.kv_heads
 
     @property
     def bytes(self) -> int:
         """Bytes of q, K, V, out and the fp32 LSE, each moved once."""
-        return _dense_bytes(self, q_tensors=2, kv_tensors=2)
+        q_rows, kv_rows = _rows(self)
+        channels = (q_rows + kv_rows) * (self.head_dim + self.head_dim_v)
+        return channels * named(self.dtype).bytes + q_rows * LSE_BYTES
 
     @property
     def flops(self) -> int:
@@ -126,12 +148,16 @@ class Prefill:
 
         Source: FlashAttention's benchmark_flash_attention.py, so that rates compare.
         """
-        return 2 * _doubled_pairs(self) * self.q_heads * self.head_dim
+        return _doubled_pairs(self) * self.q_heads * (self.head_dim + self.head_dim_v)
 
     @property
     def label(self) -> str:
         """The workload in one line: "4 x 2048 on 4 x 2048, 16/16, d128, causal, bf16"."""
-        return _dense_label(self)
+        dims = f"d{self.head_dim}"
+        if self.head_dim_v != self.head_dim:
+            dims += f"/{self.head_dim_v}"
+        pages = "" if self.page_size is None else f", page {self.page_size}"
+        return _dense_label(self, dims + pages)
 
 
 @dataclass(frozen=True)
@@ -156,7 +182,9 @@ class Backward:
     @property
     def bytes(self) -> int:
         """Bytes of q, out, d_out, dq, K, V, dK, dV and the fp32 LSE, each moved once."""
-        return _dense_bytes(self, q_tensors=4, kv_tensors=4)
+        q_rows, kv_rows = _rows(self)
+        tensors = 4 * (q_rows + kv_rows) * self.head_dim * named(self.dtype).bytes
+        return tensors + q_rows * LSE_BYTES
 
     @property
     def flops(self) -> int:
@@ -166,7 +194,7 @@ class Backward:
     @property
     def label(self) -> str:
         """The workload in one line, as a prefill's."""
-        return _dense_label(self)
+        return _dense_label(self, f"d{self.head_dim}")
 
 
 @dataclass(frozen=True)
@@ -268,16 +296,14 @@ def _doubled_pairs(workload: Prefill | Backward) -> int:
     return sum(m * (max(0, n - m) + n) for m, n in lengths)
 
 
-def _dense_bytes(workload: Prefill | Backward, *, q_tensors: int, kv_tensors: int) -> int:
-    width = workload.head_dim * named(workload.dtype).bytes
-    q_rows = sum(workload.q_lens) * workload.q_heads
-    kv_rows = sum(workload.kv_lens) * workload.kv_heads
-    return (q_tensors * q_rows + kv_tensors * kv_rows) * width + q_rows * LSE_BYTES
+def _rows(workload: Prefill | Backward) -> tuple[int, int]:
+    """Rows of q and out, and rows of K and V, over all requests and heads."""
+    return sum(workload.q_lens) * workload.q_heads, sum(workload.kv_lens) * workload.kv_heads
 
 
-def _dense_label(workload: Prefill | Backward) -> str:
+def _dense_label(workload: Prefill | Backward, dims: str) -> str:
     lengths = f"{_lengths_label(workload.q_lens)} on {_lengths_label(workload.kv_lens)}"
-    heads = f"{workload.q_heads}/{workload.kv_heads}, d{workload.head_dim}"
+    heads = f"{workload.q_heads}/{workload.kv_heads}, {dims}"
     mask = "causal" if workload.causal else "full"
     return f"{lengths}, {heads}, {mask}, {workload.dtype}"
 

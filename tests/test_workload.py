@@ -57,6 +57,16 @@ def test_prefill_counts_as_benchmarks_do():
     assert Prefill((3,), (5,), 1, 1, 2, causal=True).flops == 4 * 2 * 3.5 * 3
 
 
+def test_prefill_may_have_other_channels_of_v_and_pages():
+    wide = Prefill((10, 20), (30, 40), 4, 2, 192, head_dim_v=128, page_size=16)
+    pairs = 10 * 30 + 20 * 40
+    assert wide.flops == 2 * pairs * 4 * (192 + 128)
+    assert wide.bytes == (30 * 4 + 70 * 2) * (192 + 128) * 2 + 30 * 4 * 4
+    assert wide.label == "ragged 2 x <=20 on ragged 2 x <=40, 4/2, d192/128, page 16, full, bf16"
+    assert (wide.batch, wide.group) == (2, 2)
+    assert Prefill((1,), (1,), 1, 1, 64).head_dim_v == 64
+
+
 def test_backward_is_five_products_where_forward_is_two():
     shape = ((512, 100), (512, 333), 8, 2, 64)
     for causal in (False, True):
@@ -106,6 +116,10 @@ def test_bad_batches_and_masks_are_refused():
         Decode.uniform(0, 8, q_heads=1, kv_heads=1)
     with pytest.raises(ValueError, match=r"kv_lens has 1 lengths, allowed: as many as q_lens, 2"):
         Prefill((1, 2), (1,), 1, 1, 64)
+    with pytest.raises(ValueError, match=r"head_dim_v = 0, allowed: an integer >= 1"):
+        Prefill((1,), (1,), 1, 1, 64, head_dim_v=0)
+    with pytest.raises(ValueError, match=r"page_size = 0, allowed: an integer >= 1"):
+        Prefill((1,), (1,), 1, 1, 64, page_size=0)
     with pytest.raises(ValueError, match=r"causal = 1, allowed: True, False"):
         Backward((1,), (1,), 1, 1, 64, causal=1)
     with pytest.raises(ValueError, match=r"rope_dim = -1, allowed: an integer >= 0"):
