@@ -17,6 +17,7 @@ from labkernels import ops
 from labkernels.kernels.spec import discover
 from tests.kernels.append_cases import GROWTHS, append_case, check_appended
 from tests.kernels.cases import decode_case
+from tests.kernels.prefill_cases import prefill_case
 
 KV_LENS = (0, 1, 17, 150)
 KEYS_PER_SPLIT = (10_000, 64)  # unsplit, split
@@ -35,12 +36,30 @@ def decode(kernel: str) -> None:
                 device="cuda",
             )
             for keys_per_split in KEYS_PER_SPLIT:
-                result = ops.decode(
-                    case.q, case.cache, kernel=kernel, keys_per_split=keys_per_split
-                )
-                # a kernel that reads every output, so that one that was not written is seen
-                total = result.out.double().sum() + result.lse2[1:].double().sum()
-                assert torch.isfinite(total), f"{kernel}: NaN in out or lse2"
+                read_outputs(case.run(kernel, keys_per_split=keys_per_split))
+
+
+def prefill(kernel: str) -> None:
+    for head_dim, dtype in ((64, "fp16"), (192, "bf16"), (256, "fp16")):
+        for page_size in (None, 3):
+            case = prefill_case(
+                (0, 1, 17, 70, 20),
+                (5, 1, 0, 150, 7),
+                group=3,
+                head_dim=head_dim,
+                page_size=page_size,
+                dtype=dtype,
+                layout="padded",
+                device="cuda",
+            )
+            for keys_per_split in KEYS_PER_SPLIT:
+                read_outputs(case.run(kernel, keys_per_split=keys_per_split))
+
+
+def read_outputs(result: ops.Result) -> None:
+    """Let a kernel read every output, so that one that was not written is seen."""
+    assert torch.isfinite(result.out.double().sum()), "NaN in out"
+    assert not result.lse2.double().sum().isnan(), "NaN in lse2"
 
 
 def append(kernel: str) -> None:
@@ -53,7 +72,7 @@ def append(kernel: str) -> None:
         check_appended(case)
 
 
-RUNS = {"decode": decode, "append": append}
+RUNS = {"decode": decode, "prefill": prefill, "append": append}
 
 
 def main(kernel: str) -> None:

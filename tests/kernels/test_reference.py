@@ -5,12 +5,13 @@ import pytest
 import torch
 
 from labkernels.kernels.paged_kv import PagedKV
+from labkernels.kernels.ragged_kv import RaggedKV
 from labkernels.kernels.reference.spec import EAGER, FLOAT64
 from labkernels.numerics import bounds
 from tests.kernels.cases import LAYOUTS, decode_case
-from tests.kernels.contract import DECODERS, RAGGED, run_checked, way_of
+from tests.kernels.contract import RAGGED, SPECS, run_checked, way_of
+from tests.kernels.prefill_cases import prefill_case
 
-REFERENCE = DECODERS["reference"]
 # An ulp of float64 in ulps of fp32; 16 of them, as torch adds in another order than the bound has.
 FLOAT64_OVER_FP32 = 16 * 2.0**-29
 
@@ -18,11 +19,30 @@ FLOAT64_OVER_FP32 = 16 * 2.0**-29
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_float64_is_float64(layout, dtype):
-    case = decode_case(RAGGED, group=3, page_size=3, layout=layout, dtype=dtype)
-    result = run_checked(case, "reference", policy=FLOAT64, sharp=False)
+    check_float64(decode_case(RAGGED, group=3, page_size=3, layout=layout, dtype=dtype), dtype)
+
+
+@pytest.mark.parametrize("page_size", [None, 3], ids=["ragged", "paged"])
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_prefill_in_float64_is_float64(page_size, causal):
+    lengths = (0, 1, 17, 70, 20), (5, 0, 17, 130, 7)
+    for head_dim, dtype in ((64, "fp16"), (192, "bf16")):
+        case = prefill_case(
+            *lengths,
+            causal=causal,
+            head_dim=head_dim,
+            page_size=page_size,
+            layout="padded",
+            dtype=dtype,
+        )
+        check_float64(case, dtype, "reference_prefill")
+
+
+def check_float64(case, dtype, kernel="reference"):
+    result = run_checked(case, kernel, policy=FLOAT64, sharp=False)
     assert result.out.dtype == torch.float64
     truth, _ = case.known["truth"]
-    bound = bounds.out_bound(case.problem(), way_of(REFERENCE, FLOAT64, dtype, splits=1))
+    bound = bounds.out_bound(case.problem(), way_of(SPECS[kernel], FLOAT64, dtype, splits=1))
     assert not (np.abs(result.out.numpy() - truth) > FLOAT64_OVER_FP32 * bound).any()
 
 
@@ -34,6 +54,10 @@ def test_eager_rounds_p_and_out(dtype):
     signs = PagedKV(cache.k.sign(), cache.v, cache.page_table, cache.kv_len)
     whole = case.changed(q=case.q.sign(), cache=signs)
     run_checked(whole, "reference", policy=EAGER, sharp=False)
+    prefill = prefill_case((1, 17, 40), (30, 17, 100), dtype=dtype)
+    kv = RaggedKV(prefill.kv.k.sign(), prefill.kv.v, prefill.kv.cu_seqlens)
+    whole = prefill.changed(q=prefill.q.sign(), kv=kv)
+    run_checked(whole, "reference_prefill", policy=EAGER, sharp=False)
 
 
 def test_eager_rounds_its_scores_too():
