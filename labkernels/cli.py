@@ -45,10 +45,16 @@ examples:
 
 _AUDIT = """Say of saved tensors whether the output differs from float64 by rounding or by a bug.
 
-The file, .npz or .safetensors, holds q [B, Hq, D], out [B, Hq, D], and one of: k, v [B, Hkv, L, D]
-(kv_len [B] where lengths differ); k, v [total, Hkv, D] and cu_seqlens [B + 1]; pools k, v [pages,
-page_size, Hkv, D], page_table and kv_len. Optional: lse2 [B, Hq] in base 2, scale.
-One query token a request. In an npz, uint16 holds the bits of bf16.
+The file, .npz or .safetensors, holds
+  q, out   [B, Hq, D], one query a request; [B, Hq, M, D]; or [total_q, Hq, D] and cu_seqlens_q
+           [B + 1]. out may have another D, that of v
+  k, v     [B, Hkv, L, D], and kv_len [B] where lengths differ; [total, Hkv, D] and cu_seqlens
+           [B + 1]; or pools [pages, page_size, Hkv, D], page_table and kv_len
+  causal   optional, one number: unless it is 0, a request's last query sees all of its keys and
+           each query before it one key less
+  lse2     optional, in base 2, shaped as q without D
+  scale    optional, one number; by default 1 / sqrt(D)
+In an npz, uint16 holds the bits of bf16.
 
 examples:
   labkernels audit dump.npz                             the verdict and every test behind it

@@ -5,20 +5,7 @@ from labkernels.numerics.verdict import BUG, ROUNDING
 
 
 def assert_attention_close(
-    out,
-    q,
-    k=None,
-    v=None,
-    *,
-    kv_len=None,
-    cu_seqlens=None,
-    cache=None,
-    lse2=None,
-    scale: float | None = None,
-    p_format: str | None = None,
-    denominator: str | None = None,
-    exp2: str = "mufu",
-    allow_inconclusive: bool = True,
+    out, q, k=None, v=None, *, allow_inconclusive: bool = True, **how
 ) -> None:
     """Fail with the verdict's summary where an output is further from float64 than by rounding.
 
@@ -26,20 +13,7 @@ def assert_attention_close(
     the inputs were not finite: a right output is odd once in some thousand runs.
     Raises: AssertionError whose message is the verdict; ValueError for shapes it cannot judge.
     """
-    found = verdict(
-        out,
-        q,
-        k,
-        v,
-        kv_len=kv_len,
-        cu_seqlens=cu_seqlens,
-        cache=cache,
-        lse2=lse2,
-        scale=scale,
-        p_format=p_format,
-        denominator=denominator,
-        exp2=exp2,
-    )
+    found = verdict(out, q, k, v, **how)
     sound = found.answer == ROUNDING
     if allow_inconclusive and found.findings:
         sound = found.answer != BUG

@@ -1,5 +1,6 @@
 """A file of tensors saved by anyone, as arguments of `verdict`."""
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ from labkernels.measure.verdict import verdict
 from labkernels.numerics.verdict import Verdict
 
 NEEDED = ("q", "k", "v", "out")
-OPTIONAL = ("lse2", "cu_seqlens", "kv_len", "page_table", "scale")
+OPTIONAL = ("lse2", "cu_seqlens", "cu_seqlens_q", "kv_len", "page_table", "scale", "causal")
 
 
 def audit(path: Path, *, scale: float | None = None, p_format: str | None = None) -> Verdict:
@@ -26,12 +27,15 @@ def audit(path: Path, *, scale: float | None = None, p_format: str | None = None
     if unknown:
         allowed = ", ".join(NEEDED + OPTIONAL)
         raise ValueError(f"{path}: tensor {unknown[0]} is unknown, allowed: {allowed}")
-    if scale is None and "scale" in tensors:
-        scale = float(tensors["scale"])
-    common = {"scale": scale, "p_format": p_format, "lse2": tensors.get("lse2")}
     out, q, k, v = (tensors[name] for name in ("out", "q", "k", "v"))
     lengths = tensors.get("kv_len")
+    common = {name: tensors.get(name) for name in ("lse2", "cu_seqlens_q")}
     try:
+        common |= {
+            "scale": _number(tensors, "scale") if scale is None else scale,
+            "causal": _number(tensors, "causal") not in (None, 0),
+            "p_format": p_format,
+        }
         if "page_table" in tensors:
             if lengths is None:
                 raise ValueError("kv_len is missing, allowed with page_table: the lengths [B]")
@@ -41,6 +45,15 @@ def audit(path: Path, *, scale: float | None = None, p_format: str | None = None
         return verdict(out, q, k, v, kv_len=lengths, cu_seqlens=ends, **common)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def _number(tensors: dict, name: str) -> float | None:
+    if name not in tensors:
+        return None
+    found = tensors[name]
+    if math.prod(found.shape) != 1:
+        raise ValueError(f"{name}.shape = {tuple(found.shape)}, allowed: one number")
+    return float(found.reshape(-1)[0])
 
 
 def _read(path: Path) -> dict:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from labkernels.numerics import rounding
+from labkernels.numerics.arrays import moved, namespace, to_numpy
+from labkernels.numerics.pools import of_dense, of_packed, tokens
 from labkernels.numerics.problem import Problem
 from labkernels.numerics.rounds import Rounds
 from labkernels.numerics.verdict import BUG, ROUNDING, Verdict, judge
@@ -21,6 +23,8 @@ def verdict(
     *,
     kv_len=None,
     cu_seqlens=None,
+    cu_seqlens_q=None,
+    causal: bool = False,
     cache=None,
     lse2=None,
     scale: float | None = None,
@@ -30,24 +34,26 @@ def verdict(
 ) -> Verdict:
     """Say whether an attention output differs from float64 by rounding or by a bug.
 
-    Decode only: one query token a request, no causal mask; other shapes raise ValueError.
-    Shapes: q, out [B, Hq, D] or [B, Hq, 1, D]; k, v [B, Hkv, L, D] with kv_len [B] where lengths
+    Shapes: q, out [B, Hq, D] for one query a request, [B, Hq, M, D] for M, or [total_q, Hq, D] with
+    cu_seqlens_q [B + 1]; out may have another Dv. k, v [B, Hkv, L, D] with kv_len [B] where lengths
     differ, or [total, Hkv, D] with cu_seqlens [B + 1], or neither and a cache with k, v [pages,
-    page_size, Hkv, D], page_table and kv_len, as PagedKV; lse2 [B, Hq], base 2.
+    page_size, Hkv, D], page_table and kv_len, as PagedKV. lse2 as q without D, base 2.
+    causal: the last query of a request sees all of its keys, each one before it one key less.
     Units: torch or NumPy tensors; a NumPy uint16 holds the bits of bf16. p_format: that of the
     probabilities in the second product, by default that of q; denominator None: either kind.
+    Torch tensors are worked on where q lies: on a GPU a prefill takes seconds, not minutes.
     Raises: ValueError naming the argument, its value and what is allowed.
     """
     out_format, in_format = _format("out", out), _format("q", q)
-    q, out = _token("q", _array("q", q)), _token("out", _array("out", out))
-    if out.shape[:2] != q.shape[:2]:
-        raise ValueError(f"out.shape = {out.shape}, allowed: {q.shape[:2]} and any Dv, as q")
-    scale = 1 / math.sqrt(q.shape[2]) if scale is None else scale
-    if not 0 < scale < math.inf:
-        raise ValueError(f"scale = {scale}, allowed: a positive number")
-    problem = _problem(q, k, v, kv_len, cu_seqlens, cache, scale)
+    q = _array("q", q)
+    problem = _problem(q, k, v, kv_len, cu_seqlens, cu_seqlens_q, causal, cache, scale)
+    out = to_numpy(_rows("out", _array("out", out), q, cu_seqlens_q, 1))
+    if out.shape[:2] != problem.out_shape[:2]:
+        allowed = f"{tuple(q.shape[:-1])} and any Dv, as q"
+        raise ValueError(f"out.shape = {out.shape}, allowed: {allowed}")
+    if lse2 is not None:
+        lse2 = to_numpy(_rows("lse2", _array("lse2", lse2), q, cu_seqlens_q, 0))
     rounds = Rounds(p_format or in_format, out_format, denominator, exp2)
-    lse2 = None if lse2 is None else _array("lse2", lse2).reshape(q.shape[:2])
     return judge(problem, out, rounds=rounds, lse2=lse2)
 
 
@@ -55,7 +61,7 @@ def verdict(
 class Comparison:
     """Two outputs for one input: a verdict on each, and where they differ first.
 
-    first: [sample, head, channel], or None where they are equal; different: share of elements.
+    first: [token, head, channel], or None where they are equal; different: share of elements.
     """
 
     a: Verdict
@@ -81,39 +87,11 @@ class Comparison:
         )
 
 
-def compare(
-    out_a,
-    out_b,
-    q,
-    k=None,
-    v=None,
-    *,
-    kv_len=None,
-    cu_seqlens=None,
-    cache=None,
-    scale: float | None = None,
-    p_format: str | None = None,
-    denominator: str | None = None,
-    exp2: str = "mufu",
-) -> Comparison:
+def compare(out_a, out_b, q, k=None, v=None, **how) -> Comparison:
     """Judge two outputs of one input, each against float64; arguments as for `verdict`."""
-    a, b = (
-        verdict(
-            out,
-            q,
-            k,
-            v,
-            kv_len=kv_len,
-            cu_seqlens=cu_seqlens,
-            cache=cache,
-            scale=scale,
-            p_format=p_format,
-            denominator=denominator,
-            exp2=exp2,
-        )
-        for out in (out_a, out_b)
-    )
-    left, right = (_token("out", _array("out", out)) for out in (out_a, out_b))
+    a, b = (verdict(out, q, k, v, **how) for out in (out_a, out_b))
+    ends = how.get("cu_seqlens_q")
+    left, right = (to_numpy(_rows("out", _array("out", x), q, ends, 1)) for x in (out_a, out_b))
     differs = ~((left == right) | (np.isnan(left) & np.isnan(right)))
     places = np.argwhere(differs)
     first = tuple(int(x) for x in places[0]) if len(places) else None
@@ -128,48 +106,50 @@ def _format(name: str, tensor) -> str:
     return _FORMATS[kind]
 
 
-def _array(name: str, tensor) -> np.ndarray:
-    """A float32 array of the same values."""
+def _array(name: str, tensor, like=None):
+    """The values in torch or NumPy, as given or where `like` is; bits of bf16 as float32."""
     _format(name, tensor)
-    if hasattr(tensor, "detach"):
-        return tensor.detach().float().cpu().numpy()
-    array = np.asarray(tensor)
-    return rounding.from_bits(array, "bf16") if array.dtype == np.uint16 else np.float32(array)
+    array = tensor.detach() if hasattr(tensor, "detach") else np.asarray(tensor)
+    if isinstance(array, np.ndarray) and array.dtype == np.uint16:
+        array = rounding.from_bits(array, "bf16")
+    if like is None or (namespace(array) is namespace(like) and array.device == like.device):
+        return array
+    return moved(to_numpy(array), like)
 
 
-def _integers(name: str, tensor) -> np.ndarray:
-    if hasattr(tensor, "detach"):
-        tensor = tensor.detach().cpu().numpy()
-    array = np.asarray(tensor)
-    if array.dtype.kind not in "iu":
-        raise ValueError(f"{name}.dtype = {array.dtype}, allowed: integers")
-    return array.astype(np.int64)
-
-
-def _token(name: str, array: np.ndarray) -> np.ndarray:
-    """One query token a request as [B, H, D]."""
-    if array.ndim == 4 and array.shape[2] == 1:
-        array = array[:, :, 0]
-    if array.ndim != 3:
-        allowed = "[B, H, D] or [B, H, 1, D], one query token a request"
-        raise ValueError(f"{name}.shape = {array.shape}, allowed: {allowed}")
+def _rows(name: str, array, q, cu_seqlens_q, n_after: int):
+    """One row a query token: [total_q, Hq] and n_after dimensions more."""
+    if cu_seqlens_q is None and array.ndim == 3 + n_after and q.ndim == 4:
+        return tokens(array)
+    if array.ndim != 2 + n_after or (q.ndim == 4 and q.shape[2] != 1):
+        last = ", D" * n_after
+        allowed = f"[total_q, Hq{last}]" if cu_seqlens_q is not None else f"[B, Hq, M{last}]"
+        short = "" if cu_seqlens_q is not None else f" or, of one query a request, [B, Hq{last}]"
+        raise ValueError(f"{name}.shape = {tuple(array.shape)}, allowed: {allowed}{short}")
     return array
 
 
-def _problem(q, k, v, kv_len, cu_seqlens, cache, scale: float) -> Problem:
-    """The problem of K and V of any of the three kinds."""
+def _problem(q, k, v, kv_len, cu_seqlens, cu_seqlens_q, causal, cache, scale) -> Problem:
+    """The problem of q and of keys of any of the three kinds."""
+    rows = _rows("q", q, q, cu_seqlens_q, 1)
+    if cu_seqlens_q is None:
+        n_q = 1 if q.ndim == 3 else q.shape[2]
+        cu_seqlens_q = np.arange(len(q) + 1) * n_q
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    if not 0 < scale < math.inf:
+        raise ValueError(f"scale = {scale}, allowed: a positive number")
+    keys = _keys(q, k, v, kv_len, cu_seqlens, cache)
+    return Problem(rows, *keys, scale=scale, cu_seqlens_q=cu_seqlens_q, causal=bool(causal))
+
+
+def _keys(q, k, v, kv_len, cu_seqlens, cache) -> tuple:
+    """Pools, page table and lengths, where q lies."""
     if cache is not None:
         if not (k is None and v is None and kv_len is None and cu_seqlens is None):
             raise ValueError("cache is given, allowed: without k, v, kv_len and cu_seqlens")
-        pools = (_array("cache.k", cache.k), _array("cache.v", cache.v))
-        table = _integers("cache.page_table", cache.page_table)
-        return Problem(q, *pools, table, _integers("cache.kv_len", cache.kv_len), scale)
+        k, v = (_array(f"cache.{name}", getattr(cache, name), q) for name in "kv")
+        return k, v, cache.page_table, cache.kv_len
     if k is None or v is None:
         raise ValueError(f"{'k' if k is None else 'v'} is missing, allowed: k and v, or a cache")
-    k, v = _array("k", k), _array("v", v)
-    if k.shape[:-1] != v.shape[:-1]:
-        raise ValueError(f"v.shape = {v.shape}, allowed: {k.shape[:-1]} and any Dv, as k")
-    if cu_seqlens is not None:
-        return Problem.packed(q, k, v, _integers("cu_seqlens", cu_seqlens), scale=scale)
-    lengths = None if kv_len is None else _integers("kv_len", kv_len)
-    return Problem.dense(q[:, :, None], k, v, kv_lens=lengths, scale=scale)
+    k, v = _array("k", k, q), _array("v", v, q)
+    return of_dense(k, v, kv_len) if cu_seqlens is None else of_packed(k, v, cu_seqlens)

@@ -12,7 +12,8 @@ import numpy as np
 
 from labkernels import formats
 from labkernels.numerics import tensor_core
-from labkernels.numerics.problem import LOG2_E, Problem, Rows, namespace, weighted_sum
+from labkernels.numerics.arrays import float64, namespace
+from labkernels.numerics.problem import LOG2_E, Problem, Rows, weighted_sum
 from labkernels.numerics.rounds import Rounds
 
 # relative error of one exp2, its last rounding included; mufu: 2 ulp from the correctly rounded
@@ -126,21 +127,21 @@ def _sums(rows: Rows, rounds: Rounds) -> _Sums:
     common = (chain.rescales + 1) * (EXP2_ERROR[rounds.exp2] + _U32)
     common = common + _ARGUMENT_ROUNDINGS * _U32 * softmax.largest / LOG2_E
     per_product = chain.product_error(rows.q_log2.shape[-1]) * xp.abs(rows.q_log2) / LOG2_E
-    weight_error, o, a, a_error, v_sum = 0.0, 0.0, 0.0, 0.0, 0.0
+    weight_error, a, a_error, v_sum = 0.0, 0.0, 0.0, 0.0
     for block, _, p in rows.weighted_blocks():
         error = per_product @ xp.swapaxes(xp.abs(block.k), 1, 2) + common[..., None]
         p_eps = p * xp.expm1(xp.clip(error, None, _LARGEST_EXPONENT_ERROR))
-        seen = xp.ones_like(p)
-        if block.hidden is not None:
-            p_eps, seen = (xp.where(block.hidden, 0.0, x) for x in (p_eps, seen))
         v_abs = xp.abs(block.v)
+        if block.hidden is None:
+            v_sum = v_sum + v_abs.sum(1)[:, None]
+        else:
+            p_eps = xp.where(block.hidden, 0.0, p_eps)
+            v_sum = v_sum + weighted_sum(float64(~block.hidden), v_abs)
         weight_error = weight_error + p_eps.sum(-1)
-        o = o + weighted_sum(p, block.v)
         a = a + weighted_sum(p, v_abs)
         a_error = a_error + weighted_sum(p_eps, v_abs)
-        v_sum = v_sum + weighted_sum(seen, v_abs)
     l = softmax.divisor
-    return _Sums(o / l, weight_error / l[..., 0], a / l, a_error / l, v_sum)
+    return _Sums(rows.o, weight_error / l[..., 0], a / l, a_error / l, v_sum)
 
 
 def _out_bound(sums: _Sums, chain: _Chain):
@@ -173,7 +174,7 @@ def _lse2_bound(rows: Rows, sums: _Sums, chain: _Chain):
     xp = namespace(sums.o)
     relative = (1 + _room(sums.weight_error)) * (1 + _room(chain.sum_error)) - 1
     counted = xp.clip(chain.n_keys, 1, None)
-    log2_error = 4 * 2.0**-23 * (1 + xp.log2(xp.asarray(counted, dtype=xp.float64)))
+    log2_error = 4 * 2.0**-23 * (1 + xp.log2(counted))
     lse2 = xp.where(chain.n_keys > 0, rows.softmax.lse2, 0.0)
     last = 2 * _U32 * (abs(lse2) + rows.softmax.largest)
     return (LOG2_E * relative + log2_error + last) * (chain.n_keys > 0)

@@ -4,7 +4,8 @@ import numpy as np
 
 from labkernels import formats
 from labkernels.numerics import rounding
-from labkernels.numerics.problem import Problem, Rows, namespace, weighted_sum
+from labkernels.numerics.arrays import namespace
+from labkernels.numerics.problem import Problem, Rows, weighted_sum
 from labkernels.numerics.rounds import Rounds
 
 # spread of the relative error of one exp2 over a binade, about its mean, which cancels in o
@@ -25,28 +26,25 @@ def sigma(problem: Problem, rounds: Rounds) -> np.ndarray:
     """
     found = problem.zeros(*problem.out_shape)
     for rows in problem.row_blocks():
-        o, internal = _internal_variance(rows, rounds)
-        variance = internal + rounding.quantum(o, rounds.out_format) ** 2 / 12
-        seen = rows.n_keys[:, None] > 0
-        rows.put(found, namespace(o).sqrt(variance * seen))
+        store = rounding.quantum(rows.o, rounds.out_format) ** 2 / 12
+        variance = (_internal_variance(rows, rounds) + store) * (rows.n_keys[:, None] > 0)
+        rows.put(found, namespace(variance).sqrt(variance))
     return found
 
 
 def _internal_variance(rows: Rows, rounds: Rounds):
-    """Output, and its variance before the store. Shapes: [Hkv, R, Dv]."""
+    """Variance before the store. Shapes: [Hkv, R, Dv]."""
     xp = namespace(rows.q_log2)
-    o, magnitude, from_p, from_exp2 = 0.0, 0.0, _Squares(), _Squares()
+    o, magnitude, from_p, from_exp2 = rows.o, 0.0, _Squares(), _Squares()
     for block, _, p in rows.weighted_blocks():
-        o = o + weighted_sum(p, block.v)
         magnitude = magnitude + weighted_sum(p, xp.abs(block.v))
         from_p.add(p_spacing(p, rounds.p_format) ** 2 / 12, block.v)
         from_exp2.add((EXP2_SPREAD[rounds.exp2] * p) ** 2, block.v)
     divisor = rows.softmax.divisor
-    o = o / divisor
     kinds = [from_p.about(o * (kind == "rounded")) for kind in rounds.denominators]
     largest = kinds[0] if len(kinds) == 1 else xp.maximum(*kinds)
     variance = (largest + from_exp2.about(o)) / divisor**2
-    return o, variance + (2.0**-22 * magnitude / divisor) ** 2
+    return variance + (2.0**-22 * magnitude / divisor) ** 2
 
 
 class _Squares:

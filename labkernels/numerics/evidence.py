@@ -6,13 +6,16 @@ an ODD one once in 1 / ALPHA_ODD.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
+from labkernels import formats
 from labkernels.numerics import bounds
 from labkernels.numerics.filters import DIRECTIONS, Filters
+from labkernels.numerics.groups import LANES, Grouping
 from labkernels.numerics.problem import Problem
 from labkernels.numerics.rounds import Rounds
 
@@ -61,74 +64,95 @@ def chain_bias(n_keys) -> np.ndarray:
     return np.ceil(np.asarray(n_keys, np.float64) / 16) * 2.0**-23 + 2.0**-21
 
 
-def of_bound(error, bound, name: str) -> Finding:
+def of_bound(error, bound, name: str, problem: Problem) -> Finding:
     """Largest error over its bound: 1 is never passed, whatever the rounding errors do."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(error == 0, 0.0, np.abs(error) / bound)
-    return _largest(name, ratio, 1.0, 1.0)
+    return _largest(name, ratio, 1.0, 1.0, _place_of(problem))
 
 
-def of_spread(z, filters: Filters, live) -> list[Finding]:
-    """Mean z^2 per head, sample, channel and in all, as a ratio to its quantile.
+def of_spread(z, filters: Filters, live, groupings: list[Grouping]) -> list[Finding]:
+    """Mean z^2 per group of rows, per channel and per lane, as a ratio to its quantile.
 
     The mean of z^2 over correlated errors is a chi-square over nu = 2 / variance degrees of
     freedom, whose quantile is Wilson and Hilferty's. Shapes: z [total_q, Hq, Dv] over its slack.
     """
     found = []
     row = np.where(live, (z**2).mean(-1), 0.0)
-    weight = live.astype(float)
-    for by, axes in (("head", 0), ("sample", 1), ("all", (0, 1))):
-        count = weight.sum(axes)
-        mean = row.sum(axes) / np.maximum(count, 1)
-        variance = (2 * filters.coherence * weight).sum(axes) / np.maximum(count, 1) ** 2
-        found.append(_spread(f"spread of z by {by}", mean, variance, by))
-    count = max(weight.sum(), 1.0)
+    for group in groupings:
+        count = np.maximum(group.sums(live), 1)
+        variance = group.sums(2 * filters.coherence * live) / count**2
+        name = f"spread of z by {group.by}"
+        found.append(_spread(name, group.sums(row) / count, variance, group.words))
+    count = max(live.sum(), 1.0)
     mean = np.where(live[..., None], z**2, 0.0).sum((0, 1)) / count
-    found.append(_spread("spread of z by channel", mean, np.full(mean.shape, 2 / count), "channel"))
+    variance = np.full(mean.shape, 2 / count)
+    found.append(_spread("spread of z by channel", mean, variance, lambda i: f"channel {i}"))
+    lanes = np.array([mean[lane::LANES].mean() for lane in range(min(LANES, len(mean)))])
+    # All that a row's channels share may lie in one lane.
+    shared = np.minimum(1.0, LANES**2 * filters.coherence)
+    variance = np.full(lanes.shape, (2 * shared * live).sum() / count**2)
+    found.append(
+        _spread("spread of z by lane", lanes, variance, lambda i: f"channels {i} modulo {LANES}")
+    )
     return found
 
 
-def of_outliers(z) -> list[Finding]:
+def of_outliers(z, problem: Problem) -> list[Finding]:
     """The largest |z|, and how many rows hold one beyond 5, against a Poisson count.
 
     Of normal errors 5.7e-7 lie beyond 5; rows, since the errors of a row come together.
     """
     n = max(z.size, 1)
     limits = (math.sqrt(2 * math.log(2 * n / alpha)) for alpha in (ALPHA_ODD, ALPHA_BUG))
-    odd, bug = limits
-    largest = _largest("largest |z|", np.abs(z), odd, bug)
+    largest = _largest("largest |z|", np.abs(z), *limits, _place_of(problem))
     hit = (np.abs(z) > OUTLIER).any(-1)
     expected = n * 2 * NormalDist().cdf(-OUTLIER)
     limits = (_poisson_limit(expected, alpha) for alpha in (ALPHA_ODD, ALPHA_BUG))
-    rows = np.argwhere(hit)[:3].tolist()
-    where = f"first [sample, head]: {rows}" if rows else ""
-    return [largest, Finding("rows with |z| > 5", float(hit.sum()), *limits, where)]
+    rows = [problem.row_name(*place) for place in np.argwhere(hit)[:3].tolist()]
+    return [largest, Finding("rows with |z| > 5", float(hit.sum()), *limits, "; ".join(rows))]
 
 
-def of_directions(filters: Filters, slack, n_keys, rounds: Rounds) -> list[Finding]:
-    """The z of beta along each direction, by head, by sample and in all, after what is allowed.
+def of_directions(
+    filters: Filters, slack, problem: Problem, rounds: Rounds, groupings: list[Grouping]
+) -> list[Finding]:
+    """The z of beta along each direction, per group of rows, after what is allowed.
 
     Allowed: a common mode as large as the chain's truncation bias, a scale off by its rounding,
-    and either by the largest error of exp2, whose polynomials err along the score.
-    With P in fp32 its truncation is no larger than the chain's, and not tested.
+    and either by the largest error of exp2, whose polynomials err along the score, and by the bias
+    of rounding to nearest. With P in fp32 its truncation is no larger than the chain's, and not
+    tested.
     """
     along, power, variance = filters.along, filters.power, filters.variance * slack
-    bias = chain_bias(n_keys)[:, None] + bounds.EXP2_ERROR[rounds.exp2]
+    always = bounds.EXP2_ERROR[rounds.exp2] + _nearest_bias(rounds)
+    bias = chain_bias(problem.n_keys)[:, None] + always
     found = []
     for i, name in enumerate(DIRECTIONS):
         if name == "P truncated" and rounds.p_format == "fp32":
             continue
         if name == "scale":
-            allowed = (_SCALE_ROUNDING + bounds.EXP2_ERROR[rounds.exp2]) * power[i]
+            allowed = (_SCALE_ROUNDING + always) * power[i]
         else:  # what is allowed is a part of o, however long this direction is
             allowed = bias * np.sqrt(np.maximum(power[0] * power[i], 0.0))
-        for by, axes in (("all", (0, 1)), ("head", 0), ("sample", 1)):
-            total = np.abs(along[i].sum(axes)) - allowed.sum(axes)
-            noise = np.sqrt(np.maximum(variance[i].sum(axes), 1e-300))
+        for group in groupings:
+            total = np.abs(group.sums(along[i])) - group.sums(allowed)
+            noise = np.sqrt(np.maximum(group.sums(variance[i]), 1e-300))
             z = np.maximum(total, 0.0) / noise
-            odd, bug = (_normal_limit(alpha, z.size) for alpha in (ALPHA_ODD, ALPHA_BUG))
-            found.append(_largest(f"{name} by {by}", z, odd, bug, by))
+            limits = (_normal_limit(alpha, z.size) for alpha in (ALPHA_ODD, ALPHA_BUG))
+            words = group.words
+            found.append(
+                _largest(f"{name} by {group.by}", z, *limits, lambda at, w=words: w(at[0]))
+            )
     return found
+
+
+def _nearest_bias(rounds: Rounds) -> float:
+    """Relative bias of rounding P and o to nearest: where values thin out, a cell's mass lies
+    below its middle, by its spacing squared over 12 times the density's slope; u^2 is twice that
+    of a normal density.
+    """
+    out, p = formats.named(rounds.out_format), formats.named(rounds.p_format.removesuffix("x2"))
+    return out.unit_roundoff**2 + p.unit_roundoff**2
 
 
 def of_keys(filters: Filters, slack, problem: Problem) -> list[Finding]:
@@ -140,14 +164,15 @@ def of_keys(filters: Filters, slack, problem: Problem) -> list[Finding]:
     found = []
     slack_of = np.ones(problem.batch)
     np.maximum.at(slack_of, problem.request_of, slack.max(axis=1))
-    for keys, name, by, allowed, tests in (
-        (filters.row, "one key, by row", "row", slack, problem.n_keys.sum() * slack.shape[1]),
-        (filters.sample, "one key, by sample", "sample", slack_of, problem.kv_lens.sum()),
+    tests = int(problem.n_keys.sum()) * slack.shape[1]
+    for keys, by, allowed, n, words in (
+        (filters.row, "row", slack, tests, lambda at: problem.row_name(*at)),
+        (filters.sample, "sample", slack_of, problem.kv_lens.sum(), lambda at: f"sample {at[0]}"),
     ):
         near = (np.abs(keys.beta) >= KEY_BETA[0]) & (np.abs(keys.beta) <= KEY_BETA[1])
         z = np.where(near, np.abs(keys.z), 0.0) / np.sqrt(allowed)
-        odd, bug = (_normal_limit(alpha, float(tests)) for alpha in (ALPHA_ODD, ALPHA_BUG))
-        found.append(_largest(name, z, odd, bug, by))
+        limits = (_normal_limit(alpha, float(n)) for alpha in (ALPHA_ODD, ALPHA_BUG))
+        found.append(_largest(f"one key, by {by}", z, *limits, words))
     return found
 
 
@@ -164,16 +189,14 @@ def row_limits(filters: Filters) -> np.ndarray:
     return _chi_square_limit(2 * filters.coherence, _normal_limit(ALPHA_BUG, n))
 
 
-def _spread(name, mean, variance, by) -> Finding:
+def _spread(name: str, mean, variance, words: Callable[[int], str]) -> Finding:
     """The standard deviation of z whose limit is nearest, with that limit."""
-    mean, variance = np.atleast_1d(mean), np.atleast_1d(variance)
     odd, bug = (
         _chi_square_limit(variance, _normal_limit(alpha, mean.size))
         for alpha in (ALPHA_ODD, ALPHA_BUG)
     )
     i = int(np.argmax(mean / bug))
-    where = "" if by == "all" else f"{by} {i}"
-    return Finding(name, math.sqrt(mean[i]), math.sqrt(odd[i]), math.sqrt(bug[i]), where)
+    return Finding(name, math.sqrt(mean[i]), math.sqrt(odd[i]), math.sqrt(bug[i]), words(i))
 
 
 def _chi_square_limit(variance, q: float) -> np.ndarray:
@@ -197,11 +220,22 @@ def _poisson_limit(mean: float, alpha: float) -> float:
     return float(count)
 
 
-def _largest(name: str, values, odd: float, bug: float, by: str = "place") -> Finding:
+def _largest(
+    name: str, values, odd: float, bug: float, words: Callable[[list[int]], str]
+) -> Finding:
     values = np.asarray(values, np.float64)
     if values.size == 0:
         return Finding(name, 0.0, odd, bug)
     i = int(np.argmax(np.where(np.isnan(values), np.inf, values)))
     place = [int(x) for x in np.unravel_index(i, values.shape)]
-    where = f"at {place}" if by == "place" else f"{by} {place[0] if len(place) == 1 else place}"
-    return Finding(name, float(values.flat[i]), odd, bug, "" if by == "all" else where)
+    return Finding(name, float(values.flat[i]), odd, bug, words(place))
+
+
+def _place_of(problem: Problem) -> Callable[[list[int]], str]:
+    """Words for a place [token, head] or [token, head, channel]."""
+
+    def words(place: list[int]) -> str:
+        channel = f", channel {place[2]}" if len(place) > 2 else ""
+        return problem.row_name(*place[:2]) + channel
+
+    return words

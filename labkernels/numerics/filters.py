@@ -9,12 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from labkernels.numerics import error_model
+from labkernels.numerics.arrays import moved, namespace, to_numpy
 from labkernels.numerics.problem import LOG2_E, Problem, Rows
 from labkernels.numerics.rounds import Rounds
 
 DIRECTIONS = ("common mode", "P truncated", "scale", "signed bias")
 _PROBES = 6
 _NEARLY_ALL = 1e-9  # a key of all the weight: without it nothing would be left
+_TINY = 1e-300  # in place of a division by 0
 
 
 @dataclass(frozen=True)
@@ -50,26 +52,34 @@ def matched_filters(problem: Problem, rounds: Rounds, error, sigma) -> Filters:
 
     Shapes: error and sigma [total_q, Hq, Dv]; sigma is not 0.
     """
-    shape = error.shape[:2]
-    sums = [np.zeros((*shape, len(DIRECTIONS))) for _ in range(3)]
-    sharing, coherence = np.ones(shape), np.full(shape, 1.0 / error.shape[-1])
-    row = Keys(np.zeros(shape, np.int64), np.zeros(shape), np.zeros(shape))
-    of_keys = [np.zeros((2, n)) for n in problem.kv_lens]
-    about = 1.0 if rounds.denominators[0] == "rounded" else 0.0
-    error = np.where(np.isfinite(error), error, 0.0)
+    shape = problem.out_shape[:2]
+    sums = [problem.zeros(*shape, len(DIRECTIONS)) for _ in range(3)]
+    sharing, coherence, *row = (problem.zeros(*shape) for _ in range(5))
+    of_keys = [problem.zeros(2, n) for n in problem.kv_lens.tolist()]
     for rows in problem.row_blocks():
         part = slice(rows.first, rows.last)
-        request = _Rows(rows, rows.take(error[part]), rows.take(sigma[part]), rounds, about)
+        request = _Rows(
+            rows,
+            rows.take(moved(np.nan_to_num(error[part], posinf=0.0, neginf=0.0), problem.q)),
+            rows.take(moved(sigma[part], problem.q)),
+            rounds,
+        )
         scan = _Scan(request, of_keys[rows.request])
         *found, sharing_found, coherence_found = _filter(request, scan)
         for target, values in zip(sums, found, strict=True):
-            rows.put(target, np.moveaxis(values, 0, -1))
+            rows.put(target, namespace(values).moveaxis(values, 1, -1))
         rows.put(sharing, sharing_found)
         rows.put(coherence, coherence_found)
-        for target, values in zip((row.key, row.z, row.beta), scan.row, strict=True):
+        for target, values in zip(row, scan.row, strict=True):
             rows.put(target, values)
-    sums = (np.moveaxis(x, -1, 0) for x in sums)
-    return Filters(*sums, sharing, coherence, row, _best_keys(of_keys))
+    key, *rest = (to_numpy(x) for x in row)
+    return Filters(
+        *(np.moveaxis(to_numpy(x), -1, 0) for x in sums),
+        np.maximum(to_numpy(sharing), 1.0),
+        np.maximum(to_numpy(coherence), 1.0 / problem.out_shape[-1]),
+        Keys(key.astype(np.int64), *rest),
+        _best_keys([to_numpy(x) for x in of_keys]),
+    )
 
 
 def _best_keys(of_keys) -> Keys:
@@ -77,9 +87,9 @@ def _best_keys(of_keys) -> Keys:
     best = np.zeros((3, len(of_keys)))
     for b, (along, power) in enumerate(of_keys):
         if len(along):
-            z = along / np.sqrt(np.maximum(power, 1e-300))
+            z = along / np.sqrt(np.maximum(power, _TINY))
             j = int(np.abs(z).argmax())
-            best[:, b] = j, z[j], along[j] / max(power[j], 1e-300)
+            best[:, b] = j, z[j], along[j] / max(power[j], _TINY)
     return Keys(best[0].astype(np.int64), best[1], best[2])
 
 
@@ -91,7 +101,11 @@ class _Rows:
     error: np.ndarray
     sigma: np.ndarray
     rounds: Rounds
-    about: float
+
+    @property
+    def about(self) -> float:
+        """Whether P's rounding moves the denominator too: 1, or 0."""
+        return float(self.rounds.denominators[0] == "rounded")
 
     def weighted_blocks(self):
         """Yield the block, score (log2), p and the spacing of P, over l, of each block of keys."""
@@ -102,49 +116,57 @@ class _Rows:
 
 
 def _filter(request: _Rows, scan: "_Scan"):
-    o, directions, sharing = _directions(request)
-    scan.start(o)
-    tests = directions / request.sigma**2
-    rng = np.random.default_rng(7)
-    probes = rng.choice([-1.0, 1.0], (_PROBES, *o.shape)) / request.sigma
-    x = np.concatenate([tests, probes])
-    from_p = np.zeros(x.shape)  # covariance of P's rounding times each vector
-    parts = np.zeros(o.shape)
+    o, xp = request.rows.o, namespace(request.error)
+    directions, sharing = _directions(request)
+    inverse = (1 / request.sigma**2)[:, None]
+    tests = directions * inverse
+    signs = np.random.default_rng(7).choice([-1.0, 1.0], (len(o), _PROBES, *o.shape[1:]))
+    x = xp.concatenate([tests, moved(signs, o) / request.sigma[:, None]], 1)
+    vectors = xp.concatenate([x, request.error[:, None] * inverse], 1)
+    about_o = request.about * o[:, None]
+    x_about = (x * about_o).sum(-1)[..., None]
+    from_p, parts = 0.0, 0.0  # covariance of P's rounding times each vector; its variance
     for block, _, p, spacing in request.weighted_blocks():
-        v, variance = block.v, spacing**2 / 12
-        shown = x @ np.swapaxes(v, 1, 2) - request.about * (x * o).sum(-1, keepdims=True)
-        weighted = variance * shown
-        from_p += weighted @ v - request.about * weighted.sum(-1, keepdims=True) * o
-        parts += variance @ v**2 - request.about * (
-            2 * o * (variance @ v) - variance.sum(-1, keepdims=True) * o**2
-        )
-        scan.see(block.first, p, v)
+        v, v2, variance = block.v, block.v**2, spacing**2 / 12
+        shown = _folded(vectors, xp.swapaxes(v, 1, 2))
+        weighted = variance[:, None] * (shown[:, :-1] - x_about)
+        from_p = from_p + _folded(weighted, v) - weighted.sum(-1)[..., None] * about_o
+        parts = parts + variance @ v2
+        if request.about:
+            parts = parts - 2 * o * (variance @ v) + variance.sum(-1)[..., None] * o**2
+        scan.see(block.first, p, shown[:, -1], shown[:, 0], xp.swapaxes(v2, 1, 2))
     # What sigma holds beyond P's rounding is independent from channel to channel.
-    rest = np.maximum(request.sigma**2 - parts, 0.0)
-    spread = from_p + rest * x
+    spread = from_p + xp.clip(request.sigma**2 - parts, 0.0, None)[:, None] * x
     n = len(DIRECTIONS)
-    variance = (spread[:n] * tests).sum(-1)
-    coherence = ((spread[n:] / request.sigma) ** 2).sum(-1).mean(0) / o.shape[-1] ** 2
-    along, power = (request.error * tests).sum(-1), (directions * tests).sum(-1)
+    variance = (spread[:, :n] * tests).sum(-1)
+    probed = (spread[:, n:] / request.sigma[:, None]) ** 2
+    coherence = probed.sum(-1).sum(1) / _PROBES / o.shape[-1] ** 2
+    along, power = (request.error[:, None] * tests).sum(-1), (directions * tests).sum(-1)
     # What the common mode alone holds of it: six probes may miss a single direction.
-    shared = variance[0] / np.maximum(power[0], 1e-300) / o.shape[-1]
-    coherence = np.clip(coherence, np.maximum(1 / o.shape[-1], np.minimum(shared**2, 1.0)), 1.0)
+    shared = variance[:, 0] / xp.clip(power[:, 0], _TINY, None) / o.shape[-1]
+    coherence = xp.clip(xp.maximum(coherence, xp.clip(shared**2, None, 1.0)), None, 1.0)
     return along, power, variance, sharing, coherence
 
 
+def _folded(vectors, matrix):
+    """One product in place of one a vector: [Hkv, T, R, n] @ [Hkv, n, m] -> [Hkv, T, R, m]."""
+    heads, _, _, n = vectors.shape
+    return (vectors.reshape(heads, -1, n) @ matrix).reshape(*vectors.shape[:3], matrix.shape[-1])
+
+
 def _directions(request: _Rows):
-    """Output, the vectors of DIRECTIONS, and how many keys share the variance of P's rounding."""
-    o, mean_score, weighted, truncated, w1, w2 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    """The vectors of DIRECTIONS, and how many keys share the variance of P's rounding."""
+    o, xp = request.rows.o, namespace(request.error)
+    mean_score, weighted, truncated, w1, w2 = 0.0, 0.0, 0.0, 0.0, 0.0
     for block, score, p, spacing in request.weighted_blocks():
-        scored = p * np.where(p == 0, 0.0, score / LOG2_E)
-        o = o + p @ block.v
-        mean_score = mean_score + scored.sum(-1, keepdims=True)
+        scored = p * xp.where(p == 0, 0.0, score / LOG2_E)
+        mean_score = mean_score + scored.sum(-1)[..., None]
         weighted = weighted + scored @ block.v
         truncated = truncated - (spacing / 2) @ block.v
         w1, w2 = w1 + (spacing**2).sum(-1), w2 + (spacing**4).sum(-1)
-    sharing = np.where(w2 > 0, w1**2 / np.where(w2 > 0, w2, 1.0), 1.0)
-    bias = np.sign(o) * request.sigma**2
-    return o, np.stack([o, truncated, weighted - mean_score * o, bias]), sharing
+    sharing = xp.where(w2 > 0, w1**2 / xp.where(w2 > 0, w2, 1.0), 1.0)
+    bias = xp.sign(o) * request.sigma**2
+    return xp.stack([o, truncated, weighted - mean_score * o, bias], 1), sharing
 
 
 class _Scan:
@@ -155,31 +177,31 @@ class _Scan:
     """
 
     def __init__(self, request: _Rows, of_keys):
-        self.error, self.inverse, self.of_keys = request.error, 1 / request.sigma**2, of_keys
-        rows = self.error.shape[:2]
-        self.row = [np.zeros(rows, np.int64), np.zeros(rows), np.zeros(rows)]
+        o, self.of_keys, self.inverse = request.rows.o, of_keys, 1 / request.sigma**2
+        xp = namespace(o)
+        self.eo = (self.inverse * request.error * o).sum(-1)[..., None]
+        self.oo = xp.clip((self.inverse * o**2).sum(-1)[..., None], _TINY, None)
+        self.row = [request.rows.problem.zeros(*o.shape[:2]) for _ in range(3)]
+        heads, rows = (xp.arange(n, device=o.device) for n in o.shape[:2])
+        self.places = heads[:, None], rows[None]
 
-    def start(self, o) -> None:
-        """Begin before the first key, once o is known."""
-        self.e, self.o = self.inverse * self.error, self.inverse * o
-        self.eo = (self.e * o).sum(-1)[..., None]
-        self.oo = np.maximum((self.o * o).sum(-1)[..., None], 1e-300)
+    def see(self, first: int, p, ve, vo, squares) -> None:
+        """Scan a block of keys, by <e / s^2, v> and <o / s^2, v>.
 
-    def see(self, first: int, p, v) -> None:
-        """Scan a block of keys. Shapes: p [Hkv, R, n], v [Hkv, n, Dv]."""
-        v_t = np.swapaxes(v, 1, 2)
-        ve, vo = self.e @ v_t, self.o @ v_t
+        Shapes: p, ve, vo [Hkv, R, n]; squares, those of v, [Hkv, Dv, n].
+        """
+        xp = namespace(p)
         do = self.oo - vo
-        power = self.oo - 2 * vo + self.inverse @ v_t**2 - do**2 / self.oo
+        power = self.oo - 2 * vo + self.inverse @ squares - do**2 / self.oo
         along = self.eo - ve - do * self.eo / self.oo
         left = 1 - p
-        factor = np.where(left > _NEARLY_ALL, p / np.where(left > _NEARLY_ALL, left, 1.0), 0.0)
-        along, power = factor * along, np.maximum(factor**2 * power, 1e-300)
-        z = along / np.sqrt(power)
-        best = np.abs(z).argmax(-1)[..., None]
-        values = [np.take_along_axis(x, best, -1)[..., 0] for x in (z, along / power)]
-        better = np.abs(values[0]) > np.abs(self.row[1])
-        for i, new in enumerate((first + best[..., 0], *values)):
-            self.row[i] = np.where(better, new, self.row[i])
+        factor = xp.where(left > _NEARLY_ALL, p / xp.where(left > _NEARLY_ALL, left, 1.0), 0.0)
+        along, power = factor * along, xp.clip(factor**2 * power, _TINY, None)
+        z = along / xp.sqrt(power)
+        best = (*self.places, xp.argmax(abs(z), -1))
+        better = abs(z[best]) > abs(self.row[1])
+        values = best[-1] + float(first), z[best], along[best] / power[best]
+        self.row = [xp.where(better, new, old) for new, old in zip(values, self.row, strict=True)]
         keys = slice(first, first + p.shape[-1])
-        self.of_keys[:, keys] += along.sum((0, 1)), power.sum((0, 1))
+        self.of_keys[0, keys] += along.sum((0, 1))
+        self.of_keys[1, keys] += power.sum((0, 1))

@@ -5,6 +5,7 @@ import numpy as np
 from labkernels.numerics import evidence, oracle, rounding
 from labkernels.numerics.filters import DIRECTIONS, Filters
 from labkernels.numerics.hypotheses import Match, Row, explain
+from labkernels.numerics.problem import Problem
 
 _LEFT_RMS = 1.5  # of z once a direction is taken out: rounding alone gives 1, and 15 % more
 # Of the truncation predicted: a key that was its warp's maximum for a while is exact, which the
@@ -15,19 +16,20 @@ _OFTEN = 0.25  # share of the rows in which a wrong channel shows
 _SPARSE = 0.02  # share of elements up to which outliers are sparse
 
 
-def of_output(out, truth, sigma, out_format: str) -> list[Match]:
+def of_output(problem: Problem, out, truth, sigma, out_format: str) -> list[Match]:
     """NaN, infinity, a coarser store, wrong channels, sparse outliers."""
     bad = ~np.isfinite(out)
     if bad.any():
         rows = np.argwhere(bad.any(-1))
         whole = int(bad.all(-1).sum())
-        where = f"{len(rows)} rows, {whole} of them whole, first [sample, head] {rows[0].tolist()}"
+        first = problem.row_name(*rows[0].tolist())
+        where = f"{len(rows)} rows, {whole} of them whole, first {first}"
         return [Match("NaN or infinity", where, np.nan, np.inf)]
     lower = [fmt for fmt in ("bf16", "fp16") if rounding.is_representable(out, fmt).all()]
     if out_format == "fp32" and lower:
         return [Match(f"out was rounded to {lower[0]}", "every element", np.nan, np.nan)]
     z = np.where(sigma > 0, (out - truth) / np.where(sigma > 0, sigma, 1.0), 0.0)
-    return _channels(out, truth, sigma, z) or _sparse(z)
+    return _channels(out, truth, sigma, z) or _sparse(problem, z)
 
 
 def _channels(out, truth, sigma, z) -> list[Match]:
@@ -51,13 +53,15 @@ def _channels(out, truth, sigma, z) -> list[Match]:
     return [Match("channels wrong", f"{shown}, and no others", np.nan, was)]
 
 
-def _sparse(z) -> list[Match]:
+def _sparse(problem: Problem, z) -> list[Match]:
     """Few elements far out, in rows that are right otherwise: a race, or a lost write."""
     far = np.abs(z) > evidence.OUTLIER
     left = float(np.sqrt((z[~far] ** 2).mean())) if (~far).any() else np.inf
     spread_out = far.any(-1).sum() > 1 and far.sum(-1).max() <= z.shape[-1] // 4
     if far.any() and far.mean() <= _SPARSE and left <= _LEFT_RMS and spread_out:
-        where = f"{int(far.sum())} of {far.size} elements, first {np.argwhere(far)[0].tolist()}"
+        token, head, channel = np.argwhere(far)[0].tolist()
+        first = f"{problem.row_name(token, head)}, channel {channel}"
+        where = f"{int(far.sum())} of {far.size} elements, first {first}"
         return [Match("sparse outliers, as of a race", where, left, float(np.sqrt((z**2).mean())))]
     return []
 
@@ -76,14 +80,14 @@ def of_row(row: Row | None) -> list[Match]:
     """What explains the worst row, with its place."""
     if row is None:
         return []
-    place = f"sample {row.place[0]}, head {row.place[1]}"
+    place = row.problem.row_name(*row.place)
     return [
         Match(match.name, f"{match.where}; {place}".strip("; "), match.rms, match.was)
         for match in explain(row)
     ]
 
 
-def of_filters(error, sigma, bugs, filters: Filters) -> list[Match]:
+def of_filters(problem: Problem, error, sigma, bugs, filters: Filters) -> list[Match]:
     """Mistakes that rows share and that one row may be too weak to show, by their filters."""
     z2 = np.where((sigma > 0) & np.isfinite(error), error / np.where(sigma > 0, sigma, 1.0), 0.0)
     z2 = (z2**2).sum(-1)
@@ -93,8 +97,9 @@ def of_filters(error, sigma, bugs, filters: Filters) -> list[Match]:
         key, beta = int(filters.sample.key[sample]), float(filters.sample.beta[sample])
         name = "key left out" if beta > 0 else "key counted twice"
         where = f"key {key}, all heads of sample {sample}, beta {beta:.3g}"
-        n = z2.shape[1] * error.shape[-1]
-        named += _kept(name, where, z2[sample].sum(), filters.sample.z[sample] ** 2, n)
+        of_sample = z2[problem.request_of == sample]
+        n = of_sample.size * error.shape[-1]
+        named += _kept(name, where, of_sample.sum(), filters.sample.z[sample] ** 2, n)
     for name in ("P truncated", "scale", "common mode"):
         if not any(test.startswith(name) for test in bugs):
             continue

@@ -6,16 +6,20 @@ the namespace that its q belongs to, and give arrays of that namespace.
 
 import functools
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from labkernels.numerics import pools
+from labkernels.numerics.arrays import float64, moved, namespace
+
 LOG2_E = 1.4426950408889634
 BLOCK_KEYS = 1024
-BLOCK_SCORES = 2**21  # elements of a block of scores, 16 MiB; one token of all heads may have more
-_LARGEST_PAGE = 256
+# Elements of a block of scores, what a cache holds and what keeps a GPU busy; one token of all
+# heads may have more. Up to so many elements of a problem's scores are kept for the next pass.
+BLOCK_SCORES = {"cpu": 2**19, "gpu": 2**25}
+KEPT_SCORES = {"cpu": 2**24, "gpu": 2**29}
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,41 +44,23 @@ class Problem:
     def __post_init__(self):
         for name in ("page_table", "kv_lens", "cu_seqlens_q"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, _integers(name, getattr(self, name)))
+                object.__setattr__(self, name, pools.integers(name, getattr(self, name)))
         _check_shapes(self)
         _check_numbers(self)
 
     @classmethod
     def packed(cls, q, k, v, cu_seqlens_k, **how) -> "Problem":
         """The problem of k, v [total_k, Hkv, D], whose requests end where cu_seqlens_k says."""
-        ends = _integers("cu_seqlens_k", cu_seqlens_k)
-        if k.ndim != 3:
-            allowed = "allowed with cu_seqlens_k: [total_k, Hkv, D]"
-            raise ValueError(f"k.shape = {tuple(k.shape)}, {allowed}")
-        _check_ends("cu_seqlens_k", ends, len(k), exact=False)
-        size = math.gcd(_LARGEST_PAGE, len(k), *ends.tolist())
-        lengths = np.diff(ends)
-        slots = np.arange(max(1, -(-int(lengths.max(initial=0)) // size)))
-        table = np.minimum(ends[:-1, None] // size + slots, max(0, len(k) // size - 1))
-        pools = (x.reshape(len(x) // size, size, *x.shape[1:]) for x in (k, v))
-        return cls(q, *pools, table, lengths, **how)
+        return cls(q, *pools.of_packed(k, v, cu_seqlens_k), **how)
 
     @classmethod
     def dense(cls, q, k, v, *, kv_lens=None, **how) -> "Problem":
         """The problem of q [B, Hq, M, D] and k, v [B, Hkv, L, D], cut to kv_lens [B] if given."""
-        for name, array in (("q", q), ("k", k), ("v", v)):
-            if array.ndim != 4 or len(array) != len(q):
-                shape = tuple(array.shape)
-                raise ValueError(f"{name}.shape = {shape}, allowed: [B = {len(q)}, H, L, D]")
-        batch, _, n_q, _ = q.shape
-        length = k.shape[2]
-        xp = namespace(q)
-        rows = xp.swapaxes(q, 1, 2).reshape(batch * n_q, q.shape[1], q.shape[3])
-        size = math.gcd(_LARGEST_PAGE, length)
-        pools = (xp.swapaxes(x, 1, 2).reshape(-1, size, x.shape[1], x.shape[3]) for x in (k, v))
-        table = np.arange(batch * (length // size)).reshape(batch, -1)
-        lengths = np.full(batch, length) if kv_lens is None else kv_lens
-        return cls(rows, *pools, table, lengths, cu_seqlens_q=np.arange(batch + 1) * n_q, **how)
+        if q.ndim != 4:
+            raise ValueError(f"q.shape = {tuple(q.shape)}, allowed: [B, Hq, M, D]")
+        ends = np.arange(len(q) + 1) * q.shape[2]
+        rows = pools.tokens(q)
+        return cls(rows, *pools.of_dense(k, v, kv_lens), cu_seqlens_q=ends, **how)
 
     @property
     def batch(self) -> int:
@@ -115,32 +101,56 @@ class Problem:
         after = self.q_ends[1:][self.request_of] - 1 - np.arange(len(counts))
         return np.maximum(counts - after, 0)
 
+    def row_name(self, token: int, head: int) -> str:
+        """A row in words: its sample, its query where a sample has several, its head."""
+        sample = int(self.request_of[token])
+        first, last = (int(end) for end in self.q_ends[sample : sample + 2])
+        query = f", query {token - first}" if last - first > 1 else ""
+        return f"sample {sample}{query}, head {head}"
+
     def zeros(self, *shape: int):
         """Zeros in float64, where q lies."""
         return namespace(self.q).zeros(shape, dtype=namespace(self.q).float64, device=self.q.device)
 
-    def row_blocks(self) -> "Iterator[Rows]":
-        """Yield the rows that see a key, some tokens of one request at a time."""
+    @property
+    def machine(self) -> str:
+        """Where q lies, "cpu" or "gpu"."""
+        return "cpu" if str(self.q.device) == "cpu" else "gpu"
+
+    def row_blocks(self) -> "tuple[Rows, ...]":
+        """The rows that see a key, some tokens of one request in each block; always the same."""
+        return self._row_blocks
+
+    @functools.cached_property
+    def _row_blocks(self) -> "tuple[Rows, ...]":
+        found = []
         for b in range(self.batch):
             begin, end = int(self.q_ends[b]), int(self.q_ends[b + 1])
             keys = min(BLOCK_KEYS, max(1, int(self.kv_lens[b])))
-            tokens = max(1, BLOCK_SCORES // (self.q.shape[1] * keys))
+            tokens = max(1, BLOCK_SCORES[self.machine] // (self.q.shape[1] * keys))
             for first in range(begin, end, tokens):
                 last = min(first + tokens, end)
                 if self.n_keys[first:last].any():
-                    yield Rows(self, b, first, last)
+                    found.append(Rows(self, b, first, last))
+        return tuple(found)
+
+    @functools.cached_property
+    def keeps_scores(self) -> bool:
+        """Whether scores, once computed, are kept."""
+        return int(self.n_keys.sum()) * self.q.shape[1] <= KEPT_SCORES[self.machine]
 
 
 @dataclass(frozen=True)
 class Softmax:
-    """Of each row: the largest score m, the sum l of 2^(s - m), the largest |s|; m in log2 units.
+    """Of each row: the largest score m, the sum l of 2^(s - m), the largest |s|, and the key of m.
 
-    A row without keys has m = 0 and l = 0. Shapes: [Hkv, R].
+    A row without keys has m = 0 and l = 0. Shapes: [Hkv, R]. Units: m and |s| in log2 units.
     """
 
     m: np.ndarray
     l: np.ndarray
     largest: np.ndarray
+    top: np.ndarray
 
     @property
     def divisor(self):
@@ -169,17 +179,14 @@ class Rows:
     @functools.cached_property
     def q_log2(self):
         """Queries that give scores in log2 units. Shapes: [Hkv, R, D], float64."""
-        p = self.problem
-        xp = namespace(p.q)
-        return self.take(xp.asarray(p.q[self.first : self.last], dtype=xp.float64)) * (
-            p.scale * LOG2_E
-        )
+        q = float64(self.problem.q[self.first : self.last])
+        return self.take(q) * (self.problem.scale * LOG2_E)
 
     @functools.cached_property
     def n_keys(self):
-        """How many keys each row sees. Shapes: [R]."""
+        """How many keys each row sees. Shapes: [R], float64."""
         counts = np.repeat(self.problem.n_keys[self.first : self.last], self.problem.group)
-        return namespace(self.problem.q).asarray(counts, device=self.problem.q.device)
+        return moved(counts.astype(np.float64), self.problem.q)
 
     def take(self, tokens):
         """Values [tokens, Hq, ...] as rows [Hkv, R, ...]."""
@@ -206,17 +213,32 @@ class Rows:
     def softmax(self) -> Softmax:
         """What a first pass over the keys gives."""
         xp = namespace(self.problem.q)
-        l, largest = (self.problem.zeros(*self.q_log2.shape[:2]) for _ in range(2))
+        l, largest, top = (self.problem.zeros(*self.q_log2.shape[:2]) for _ in range(3))
         m = l - math.inf
         for block in self.blocks():
             score = block.score_log2
-            before, m = m, xp.maximum(m, xp.amax(score, -1))
+            highest = xp.amax(score, -1)
+            top = xp.where(highest > m, xp.argmax(score, -1) + float(block.first), top)
+            before, m = m, xp.maximum(m, highest)
             with np.errstate(invalid="ignore"):  # inf - inf is NaN, and must surface
                 shift = xp.where(m == -math.inf, 0.0, m)
                 l = l * xp.exp2(before - shift) + xp.exp2(score - shift[..., None]).sum(-1)
             size = xp.abs(score if block.hidden is None else xp.where(block.hidden, 0.0, score))
             largest = xp.maximum(largest, xp.amax(size, -1))
-        return Softmax(xp.where(m == -math.inf, 0.0, m), l, largest)
+        return Softmax(xp.where(m == -math.inf, 0.0, m), l, largest, top)
+
+    @functools.cached_property
+    def o(self):
+        """The output. Shapes: [Hkv, R, Dv]."""
+        total = 0.0
+        for block, _, weights in self.weighted_blocks():
+            total = total + weighted_sum(weights, block.v)
+        return total / self.softmax.divisor
+
+    @functools.cached_property
+    def kept(self) -> dict:
+        """Scores of blocks by their first key, where they are kept."""
+        return {}
 
     def weighted_blocks(self):
         """Yield (block, scores in log2 units, weights 2^(s - m)) of each block of keys."""
@@ -257,16 +279,27 @@ class Block:
     @property
     def score_log2(self):
         """Scores in log2 units, -inf where a row does not see a key. Shapes: [Hkv, R, n]."""
+        if self.first in self.rows.kept:
+            return self.rows.kept[self.first]
         xp = namespace(self.k)
-        score = self.rows.q_log2 @ xp.swapaxes(self.k, 1, 2)
-        return score if self.hidden is None else xp.where(self.hidden, -math.inf, score)
+        with np.errstate(invalid="ignore"):
+            score = self.rows.q_log2 @ xp.swapaxes(self.k, 1, 2)
+        if self.hidden is not None:
+            score = xp.where(self.hidden, -math.inf, score)
+        if self.rows.problem.keeps_scores:
+            self.rows.kept[self.first] = score
+        return score
 
     def _gathered(self, pool):
-        size, xp = pool.shape[1], namespace(pool)
+        size = pool.shape[1]
         pages = self.rows.problem.page_table[self.rows.request]
         pages = pages[self.first // size : -(-self.last // size)]
-        keys = pool[pages].reshape(-1, *pool.shape[2:])[: self.last - self.first]
-        return xp.swapaxes(xp.asarray(keys, dtype=xp.float64), 0, 1)
+        if (np.diff(pages) == 1).all():  # one piece of memory needs no copy
+            taken = pool[int(pages[0]) : int(pages[-1]) + 1]
+        else:
+            taken = pool[moved(pages, pool)]
+        keys = taken.reshape(-1, *pool.shape[2:])[: self.last - self.first]
+        return namespace(pool).swapaxes(float64(keys), 0, 1)
 
 
 def weighted_sum(weights, values):
@@ -280,21 +313,8 @@ def weighted_sum(weights, values):
         if not xp.isnan(total).any():
             return total
         wild = ~xp.isfinite(values)
-        seen = (weights != 0).astype(float) if xp is np else (weights != 0).double()
-        seen = seen @ xp.asarray(wild, dtype=xp.float64) > 0
+        seen = float64(weights != 0) @ float64(wild) > 0
         return xp.where(seen, total, weights @ xp.where(wild, 0.0, values))
-
-
-def namespace(array):
-    """The module whose functions take this array: numpy, or torch."""
-    return sys.modules[type(array).__module__.partition(".")[0]]
-
-
-def _integers(name: str, values) -> np.ndarray:
-    values = np.asarray(values)
-    if values.size and values.dtype.kind not in "iu":
-        raise ValueError(f"{name}.dtype = {values.dtype}, allowed: integers")
-    return values.astype(np.int64)
 
 
 def _check_shapes(p: Problem) -> None:
@@ -321,7 +341,7 @@ def _check_numbers(p: Problem) -> None:
     if not math.isfinite(p.scale):
         raise ValueError(f"scale = {p.scale}, allowed: a finite number")
     if p.cu_seqlens_q is not None:
-        _check_ends("cu_seqlens_q", p.cu_seqlens_q, len(p.q), exact=True)
+        pools.check_ends("cu_seqlens_q", p.cu_seqlens_q, len(p.q), exact=True)
     n_pages, page_size = p.k_pool.shape[:2]
     capacity = p.page_table.shape[1] * page_size
     for b, (pages, kv_len) in enumerate(zip(p.page_table, p.kv_lens.tolist(), strict=True)):
@@ -330,9 +350,3 @@ def _check_numbers(p: Problem) -> None:
         owned = pages[: -(-kv_len // page_size)] if kv_len else pages[:0]
         if owned.size and not (owned.min() >= 0 and owned.max() < n_pages):
             raise ValueError(f"page_table[{b}] = {owned}, allowed: 0 to {n_pages - 1}")
-
-
-def _check_ends(name: str, ends: np.ndarray, total: int, *, exact: bool) -> None:
-    rising = ends.ndim == 1 and ends.size and ends[0] == 0 and (np.diff(ends) >= 0).all()
-    if not (rising and (ends[-1] == total if exact else ends[-1] <= total)):
-        raise ValueError(f"{name} = {ends.tolist()}, allowed: rising from 0 to {total}")

@@ -3,6 +3,7 @@
 import numpy as np
 
 from labkernels import formats
+from labkernels.numerics.arrays import float64, namespace
 from labkernels.numerics.choice import check_choice
 
 MODES = ("rne", "rz")
@@ -44,10 +45,12 @@ def quantum(x, fmt: str) -> np.ndarray:
     Units: those of x; below the smallest normal number it is the smallest subnormal number.
     """
     target = formats.named(fmt)
-    bits = np.ascontiguousarray(x, dtype=np.float64).view(np.int64)
-    exponent = ((bits >> 52) & 0x7FF) - 1023
-    exponent = np.maximum(exponent, target.emin) - target.fraction_bits
-    return ((np.maximum(exponent, -1022) + 1023) << 52).view(np.float64).reshape(np.shape(x))
+    shape = x.shape if hasattr(x, "device") else np.shape(x)
+    x = float64(x if hasattr(x, "device") else np.asarray(x)).reshape(-1)
+    xp = namespace(x)
+    exponent = ((x.view(xp.int64) >> 52) & 0x7FF) - 1023
+    exponent = xp.clip(exponent, target.emin, None) - target.fraction_bits
+    return ((xp.clip(exponent, -1022, None) + 1023) << 52).view(xp.float64).reshape(shape)
 
 
 def is_representable(x, fmt: str) -> np.ndarray:

@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from labkernels.numerics import bounds, error_model, evidence, filters, metrics, naming, oracle
+from labkernels.numerics import (
+    bounds,
+    error_model,
+    evidence,
+    filters,
+    groups,
+    metrics,
+    naming,
+    oracle,
+)
+from labkernels.numerics.arrays import to_numpy
 from labkernels.numerics.hypotheses import Match, Row
 from labkernels.numerics.problem import Problem
 from labkernels.numerics.rounds import Rounds
@@ -42,12 +52,13 @@ class Verdict:
         """Text: the answer, why, and every test with its limits."""
         lines = [f"{self.answer}: {self.why}"]
         lines += [f"  named: {match}" for match in self.matches]
-        lines.append(f"  {'test':<30}{'value':>10}{'odd above':>11}{'bug above':>11}")
+        width = max((len(found.name) for found in self.findings), default=0) + 2
+        lines.append(f"  {'test':<{width}}{'value':>10}{'odd above':>11}{'bug above':>11}")
         for found in self.findings:
             mark = "" if found.status == "rounding" else f"  <- {found.status}"
             place = f"  {found.where}" if found.where and mark else ""
             lines.append(
-                f"  {found.name:<30}{found.value:>10.3g}{found.odd:>11.3g}{found.bug:>11.3g}"
+                f"  {found.name:<{width}}{found.value:>10.3g}{found.odd:>11.3g}{found.bug:>11.3g}"
                 + mark
                 + place
             )
@@ -66,30 +77,30 @@ def judge(problem: Problem, out, *, rounds: Rounds, lse2=None) -> Verdict:
     Raises: ValueError where shapes disagree.
     """
     out = _shaped("out", out, problem.out_shape)
-    truth, truth_lse2 = oracle.attention(problem)
+    truth, truth_lse2 = (to_numpy(x) for x in oracle.attention(problem))
     error = metrics.difference(out, truth)
-    bound, lse2_bound = bounds.both_bounds(problem, rounds)
+    bound, lse2_bound = (to_numpy(x) for x in bounds.both_bounds(problem, rounds))
     if not np.isfinite(bound).all():
         why = "an input is not finite, so nothing says what the output should be"
         sigma = np.full(bound.shape, np.nan)
         return Verdict(INCONCLUSIVE, why, (), (), rounds, error, bound, sigma)
-    found = [evidence.of_bound(error, bound, "error / bound")]
+    found = [evidence.of_bound(error, bound, "error / bound", problem)]
     if not np.any(problem.n_keys > 1):
         return _answered(tuple(found), (), rounds, error, bound, np.zeros(bound.shape))
     sigma = _sigma(problem, rounds, truth)
     if lse2 is not None:
         lse2 = _shaped("lse2", lse2, problem.out_shape[:2])
         off = metrics.difference(lse2, truth_lse2)
-        found.append(evidence.of_bound(off, lse2_bound, "lse2 error / bound"))
+        found.append(evidence.of_bound(off, lse2_bound, "lse2 error / bound", problem))
     filtered, z, tests = _tests(problem, rounds, error, sigma)
     found += tests
     matches = ()
     if any(item.status == "bug" for item in found):
         row = _worst_row(problem, rounds, out, z, truth, sigma, filtered)
         bugs = {item.name: item for item in found if item.status == "bug"}
-        known = naming.of_output(out, truth, sigma, rounds.out_format)
+        known = naming.of_output(problem, out, truth, sigma, rounds.out_format)
         known += naming.of_lse2(lse2, truth_lse2, bugs)
-        known += naming.of_row(row) or naming.of_filters(error, sigma, bugs, filtered)
+        known += naming.of_row(row) or naming.of_filters(problem, error, sigma, bugs, filtered)
         matches = tuple(known)
     return _answered(tuple(found), matches, rounds, error, bound, sigma)
 
@@ -97,7 +108,7 @@ def judge(problem: Problem, out, *, rounds: Rounds, lse2=None) -> Verdict:
 def _sigma(problem: Problem, rounds: Rounds, truth) -> np.ndarray:
     """The error model's sigma, with the chain's bias as a part of it."""
     bias = evidence.chain_bias(problem.n_keys)[:, None, None] * truth
-    return np.hypot(error_model.sigma(problem, rounds), bias)
+    return np.hypot(to_numpy(error_model.sigma(problem, rounds)), bias)
 
 
 def _tests(problem: Problem, rounds: Rounds, error, sigma):
@@ -109,9 +120,10 @@ def _tests(problem: Problem, rounds: Rounds, error, sigma):
     with np.errstate(invalid="ignore", divide="ignore"):
         z = np.where((error == 0) | ~live[..., None], 0.0, error / sigma)
         z = z / np.sqrt(slack)[..., None]
-    found = evidence.of_spread(z, filtered, live)
-    found += evidence.of_outliers(z)
-    found += evidence.of_directions(filtered, slack, problem.n_keys, rounds)
+    simple = groups.simple(problem)
+    found = evidence.of_spread(z, filtered, live, [*simple, *groups.tiles(problem)])
+    found += evidence.of_outliers(z, problem)
+    found += evidence.of_directions(filtered, slack, problem, rounds, simple)
     found += evidence.of_keys(filtered, slack, problem)
     return filtered, z, found
 
@@ -141,19 +153,8 @@ def _worst_row(problem: Problem, rounds: Rounds, out, z, truth, sigma, filtered)
         return None
     score = np.where(finite, (z**2).mean(-1) / evidence.row_limits(filtered), -1.0)
     token, head = (int(i) for i in np.unravel_index(int(score.argmax()), score.shape))
-    return Row(
-        place=(token, head),
-        out=out[token, head],
-        sigma=sigma[token, head],
-        q=np.asarray(problem.q[token, head], np.float64) * problem.scale,
-        k_pool=problem.k_pool,
-        v_pool=problem.v_pool,
-        pages=problem.page_table[problem.request_of[token]],
-        kv_len=int(problem.n_keys[token]),
-        kv_head=head // problem.group,
-        outputs=truth,
-        out_format=rounds.out_format,
-    )
+    place = (token, head)
+    return Row(problem, rounds, place, out[place], sigma[place], truth)
 
 
 def _shaped(name: str, values, shape: tuple[int, ...]) -> np.ndarray:

@@ -53,7 +53,8 @@ def test_every_way_to_give_keys_gives_the_same_verdict(dense):
         labkernels.verdict(out, q, cache=cache),
     ):
         assert found.answer == "ROUNDING"
-        np.testing.assert_array_equal(found.error, expected.error)
+        # the sums of torch and NumPy differ in their last bits
+        np.testing.assert_allclose(found.error, expected.error, rtol=0, atol=1e-14)
 
 
 def spoil_row(out):
@@ -85,7 +86,7 @@ def spoil_size(out):
     ("spoil", "name", "where"),
     [
         (spoil_row, "row never written", "sample 1, head 3"),
-        (spoil_nan, "NaN or infinity", "[0, 2]"),
+        (spoil_nan, "NaN or infinity", "first sample 0, head 2"),
         (spoil_heads, "another row's output", "of sample 0, head"),
         (spoil_channel, "channels mixed up", "channel 7 holds channel 6"),
         (spoil_sparse, "sparse outliers, as of a race", "5 of 1024"),
@@ -183,7 +184,10 @@ def test_requests_without_keys_are_judged_too(dense):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"q": np.zeros((2, 8, 3, 64), np.float32)}, "one query token a request"),
+        (
+            {"q": np.zeros((2, 8, 3, 64), np.float32)},
+            r"out.shape = \(2, 8, 64\), allowed: .B, Hq, M, D.",
+        ),
         ({"out": np.zeros((2, 4, 64), np.float32)}, "out.shape"),
         ({"out": np.zeros((2, 8, 64))}, "out.dtype = float64"),
         ({"v": np.zeros((2, 2, 319, 64), np.float32)}, "v.shape"),
@@ -191,7 +195,7 @@ def test_requests_without_keys_are_judged_too(dense):
         ({"scale": -1.0}, "scale = -1.0"),
         ({"k": None}, "k is missing"),
         ({"kv_len": np.array([1, 999])}, "kv_lens"),
-        ({"cu_seqlens": np.array([0, 3, 2])}, "allowed with cu_seqlens_k"),
+        ({"cu_seqlens": np.array([0, 3, 2])}, "with cu_seqlens_k"),
         ({"p_format": "fp8"}, "p_format"),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",

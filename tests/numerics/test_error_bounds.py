@@ -44,17 +44,22 @@ def parts_of(p, policy: Rounds):
     return [high, rounding.round_to(p - high, part)][: policy.p_parts]
 
 
-def warp(q, k, v, keys, scale_log2, policy, exp2, fmt):
-    """One warp's State over its 16-key steps. Shapes: q [Hkv, G, D], k, v [Hkv, N, D]."""
+def warp(q, k, v, hidden, keys, scale_log2, policy, exp2, fmt):
+    """One warp's State over its 16-key steps.
+
+    Shapes: q [Hkv, R, D], k, v [Hkv, N, D], hidden [R, N].
+    """
     shape = q.shape[:2]
     m, l = np.full(shape, -np.inf, np.float32), np.zeros(shape, np.float32)
     o = np.zeros((*shape, v.shape[-1]), np.float32)
     for step in keys:
         zero = np.zeros((*shape, len(step)), np.float32)
         s = product(q, np.swapaxes(k[:, step], 1, 2), zero, policy, fmt)
+        s = np.where(hidden[:, step], np.float32(-np.inf), s)
         m_new = np.maximum(m, (s * scale_log2).max(-1))
-        rescale = exp2(m - m_new)
-        p = exp2(rounding.fma_rn(s, scale_log2, -m_new[..., None]))
+        shift = np.where(m_new == -np.inf, np.float32(0), m_new)
+        rescale = exp2(m - shift)
+        p = exp2(rounding.fma_rn(s, scale_log2, -shift[..., None]))
         parts = parts_of(p, policy)
         summed = p if policy.denominator == "unrounded" else sum(parts)
         l = rescale * l + summed.sum(-1, dtype=np.float32)
@@ -85,12 +90,13 @@ def emulate(problem: Problem, policy, exp2_by_name, fmt):
         k, v = block.k.astype(np.float32), block.v.astype(np.float32)
         grouped = rows.take(problem.q[rows.first : rows.last].astype(np.float32))
         n = block.last
+        hidden = np.zeros((len(rows.n_keys), n), bool) if block.hidden is None else block.hidden
         steps = [np.arange(i, min(i + STEP, n)) for i in range(0, n, STEP)]
         per_split = -(-len(steps) // policy.splits)
         split_states = [
             merged(
                 [
-                    warp(grouped, k, v, some[w::WARPS], scale_log2, policy, exp2, fmt)
+                    warp(grouped, k, v, hidden, some[w::WARPS], scale_log2, policy, exp2, fmt)
                     for w in range(WARPS)
                 ],
                 exp2,
@@ -98,8 +104,10 @@ def emulate(problem: Problem, policy, exp2_by_name, fmt):
             for some in (steps[i : i + per_split] for i in range(0, len(steps), per_split))
         ]
         m, l, o = merged(split_states, exp2)
+        seen = l > 0
+        l = np.where(seen, l, np.float32(1))
         rows.put(out, rounding.round_to(o / l[..., None], policy.out_format))
-        rows.put(lse2, m + special.log2_poly(l))
+        rows.put(lse2, np.where(seen, m + special.log2_poly(l), np.float32(-np.inf)))
     return out, lse2
 
 
@@ -167,6 +175,20 @@ def test_a_right_kernel_stays_below_the_bound(policy, fmt, family, exp2):
     if family in ("normal", "mean 1"):
         # a bound that nothing can exceed would prove nothing
         assert (bound[5] < 0.06 * (1 + np.nanmax(np.abs(case.v_pool)))).all()
+
+
+@pytest.mark.parametrize("family", ["normal", "mean 1"])
+@pytest.mark.parametrize(("policy", "fmt"), POLICIES, ids=IDS)
+def test_a_right_causal_kernel_keeps_every_rows_own_bound(policy, fmt, family, exp2):
+    """Rows of 0 keys, of 1, and of all; a row's chains are as long as its own keys."""
+    base = problem_of([0, 3, 40], fmt=fmt, family=family)
+    rng = np.random.default_rng(4)
+    q = rounding.round_to(rng.standard_normal((2 + 5 + 33, 8, 32)), fmt)
+    case = replace(base, q=q, cu_seqlens_q=[0, 2, 7, 40], causal=True)
+    assert sorted(set(case.n_keys.tolist())) == [0, 1, 2, 3, *range(8, 41)]
+    error, bound, lse2_error, lse2_bound = compare(case, policy, exp2, fmt)
+    assert not (~(error <= bound)).any(), (error / bound).max()
+    assert not (~(lse2_error <= lse2_bound)).any(), (lse2_error / lse2_bound).max()
 
 
 def test_the_bound_of_a_narrow_policy_is_tight_enough_to_see_a_dropped_key(exp2):

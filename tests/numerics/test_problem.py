@@ -42,10 +42,10 @@ def plain(q, k, v, ends_k, *, cu_seqlens_q, causal, scale):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize(("block_keys", "block_scores"), [(1, 1), (4, 50), (1024, 2**21)])
+@pytest.mark.parametrize(("block_keys", "block_scores"), [(1, 1), (4, 50), (1024, 2**19)])
 def test_ragged_queries_agree_with_plain_attention(causal, block_keys, block_scores, monkeypatch):
     monkeypatch.setattr(problem, "BLOCK_KEYS", block_keys)
-    monkeypatch.setattr(problem, "BLOCK_SCORES", block_scores)
+    monkeypatch.setitem(problem.BLOCK_SCORES, "cpu", block_scores)
     tensors, how = packed(causal=causal)
     o, lse2 = oracle.attention(Problem.packed(*tensors, **how))
     expected_o, expected_lse2 = plain(*tensors, **how)

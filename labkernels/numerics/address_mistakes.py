@@ -1,0 +1,116 @@
+"""Mistakes in what a row reads, made in float64: heads, ends, masks, pages, 32-bit offsets.
+
+Each yields (name, where(i), outputs [..., Dv]) for a hypotheses.Row.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+_PAGES_MOST = 2**14  # pairs of a slot and a page: more would take seconds
+_INT32 = 2**31  # elements: the first offset that a signed 32-bit integer cannot hold
+
+
+def heads(row) -> Iterator:
+    """K, V or both of another KV head."""
+    for head in range(row.problem.kv_heads):
+        if head == row.kv_head:
+            continue
+        for what, k_head, v_head in (
+            ("K and V", head, head),
+            ("K", head, row.kv_head),
+            ("V", row.kv_head, head),
+        ):
+            scores, v = (x[: row.n_keys] for x in row.keys(k_head, v_head))
+            t = np.exp2(scores - scores.max())
+            where = f"KV head {head} for {row.kv_head}"
+            yield f"{what} of another head", lambda i, where=where: where, (t @ v / t.sum())[None]
+
+
+def ends(row) -> Iterator:
+    """Another number of keys than the row sees, or rows of zeros behind them."""
+    scores, v = row.keys(row.kv_head, row.kv_head)
+    m = scores[: row.n_keys].max()
+    with np.errstate(invalid="ignore", over="ignore"):
+        t = np.exp2(scores - m)
+        totals = np.cumsum(t)
+        outputs = np.cumsum(t[:, None] * v, axis=0) / totals[:, None]
+    n, length, own = row.n_keys, row.kv_len, row.query + 1
+    outputs[max(0, n - 2) : n] = np.nan  # the right number, and that of a key left out
+
+    def name(i):
+        if i >= length:
+            return "keys past the end"
+        if row.problem.causal and i + 1 == own != n:
+            return "causal mask aligned to the first key"
+        if i + 1 == length:
+            return "causal mask left out"
+        return "keys that the mask hides" if i + 1 > n else "keys at the end left out"
+
+    def where(i):
+        if i >= length:
+            return f"{i + 1 - length} of them"
+        return f"{i + 1} keys in place of {n}"
+
+    yield name, where, outputs
+    count = np.arange(1, 257)
+    seen = slice(None, row.n_keys)
+    zeros = t[seen] @ v[seen] / (totals[row.n_keys - 1] + count[:, None] * np.exp2(-m))
+    yield "padding in the denominator", lambda i: f"{i + 1} keys of score 0", zeros
+
+
+def overflows(row) -> Iterator:
+    """Offsets of pages cut to 32 bits: what lies beyond is read as 0, left out, or wraps around."""
+    size = row.problem.k_pool.shape[1]
+    scores, v = (x[: row.n_keys] for x in row.keys(row.kv_head, row.kv_head))
+    for tensor, pool in (("K", row.problem.k_pool), ("V", row.problem.v_pool)):
+        offsets = row.pages * math.prod(pool.shape[1:])
+        far = np.repeat(offsets >= _INT32, size)[: row.n_keys]
+        if not far.any():
+            continue
+        where = (
+            f"{int((offsets >= _INT32).sum())} pages begin {_INT32} elements or more into {tensor}"
+        )
+        read_as_0 = np.where(far, 0.0, scores), np.where(far[:, None], 0.0, v)
+        ways = [read_as_0, (scores, read_as_0[1]), (np.where(far, -np.inf, scores), v)]
+        wrapped = (offsets % (2 * _INT32)) // math.prod(pool.shape[1:])
+        if (offsets < 2 * _INT32).all() or (wrapped < len(pool)).all():
+            near = np.where(offsets < _INT32, row.pages, wrapped % len(pool))
+            ways.append(tuple(x[: row.n_keys] for x in row.keys(row.kv_head, row.kv_head, near)))
+        outputs = []
+        for s, values in ways:
+            t = np.exp2(s - s.max())
+            outputs.append(t @ values / t.sum())
+        yield "a 32-bit offset overflows", lambda i, where=where: where, np.stack(outputs)
+
+
+def pages(row) -> Iterator:
+    """A page left out, or read in place of another."""
+    size, n_pages = row.problem.k_pool.shape[1], len(row.problem.k_pool)
+    n_slots = -(-row.n_keys // size)
+    own = row.pages[:n_slots]
+    known = np.arange(n_pages) if n_slots * n_pages <= _PAGES_MOST else own
+    scores, v = row.keys(row.kv_head, row.kv_head, known)
+    scores, v = scores.reshape(len(known), size), v.reshape(len(known), size, -1)
+    mine = own if len(known) == n_pages else np.arange(n_slots)
+    filled = np.minimum(size, row.n_keys - np.arange(n_slots) * size)
+    inside = np.arange(size) < filled[:, None]
+    m = scores[mine][inside].max()
+    with np.errstate(invalid="ignore", over="ignore"):
+        t = np.exp2(np.where(inside, scores[mine], -np.inf) - m)
+        totals = t.sum(-1)
+        parts = np.einsum("sk,skd->sd", t, np.where(inside[..., None], v[mine], 0.0))
+        if n_slots > 1:
+            rest = (parts.sum(0) - parts) / (totals.sum() - totals)[:, None]
+            yield "page left out", lambda i: f"slot {i} of {n_slots}", rest
+        for slot in range(n_slots if n_slots * len(known) <= _PAGES_MOST else 0):
+            n = filled[slot]
+            w = np.exp2(scores[:, :n] - m)
+            o = parts.sum(0) - parts[slot] + np.einsum("pk,pkd->pd", w, v[:, :n])
+            o = o / (totals.sum() - totals[slot] + w.sum(-1))[:, None]
+            yield (
+                "wrong page",
+                lambda i, slot=slot: f"slot {slot}: page {known[i]} for {own[slot]}",
+                np.where((known == own[slot])[:, None], np.nan, o),
+            )

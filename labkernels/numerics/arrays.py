@@ -1,0 +1,32 @@
+"""The one seam between NumPy and torch: the functions that take an array, by the array's own kind.
+
+The float64 sums of oracle, bounds, error_model and filters use only what both modules spell alike,
+so that the same source runs on a GPU's tensors, where NumPy would take minutes.
+"""
+
+import sys
+
+import numpy as np
+
+
+def namespace(array):
+    """The module whose functions take this array: numpy, or torch."""
+    return sys.modules[type(array).__module__.partition(".")[0]]
+
+
+def to_numpy(array) -> np.ndarray:
+    """The array for NumPy, from whatever device; floats of 16 bits as float32."""
+    if isinstance(array, np.ndarray):
+        return array
+    wide = array.float() if array.dtype.is_floating_point and array.element_size() < 4 else array
+    return wide.detach().cpu().numpy()
+
+
+def moved(array: np.ndarray, like):
+    """A NumPy array in the namespace and on the device of another."""
+    return namespace(like).asarray(np.array(array), device=like.device)
+
+
+def float64(array):
+    """The values as float64, where they are."""
+    return namespace(array).asarray(array, dtype=namespace(array).float64)
