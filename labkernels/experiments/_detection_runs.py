@@ -3,19 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from labkernels.kernels.spec import NumericPolicy, discover
-from labkernels.measure import accuracy, expected, mutants
-from labkernels.measure.cases import DecodeCase
+from labkernels.kernels.spec import discover
+from labkernels.measure import mutants
 from labkernels.measure.families import FAMILIES, family_case
+from labkernels.measure.judge import Judge
 from labkernels.measure.mutants import LENGTHS, MUTANTS
-from labkernels.numerics import oracle, rules, verdict
-from labkernels.numerics.problem import Problem
 from labkernels.workload import Decode
 
-VERDICT = "verdict"
-REFUSED, ACCEPTED, UNDECIDED = "refused", "accepted", "undecided"
 DTYPES = ("fp16", "bf16")
 GROUPS = (4, 1, 7, 16)  # of right kernels, by seed
 KV_HEADS = 2
@@ -74,12 +68,12 @@ def run(task: Task, device: str) -> list[tuple[Cell, dict[str, str]]]:
 def _mutant_runs(task: Task, device: str) -> Iterator[tuple[Cell, dict[str, str]]]:
     chosen = [mutant for mutant in MUTANTS.values() if mutant.needs == task.needs]
     case = mutants.exposing_case(chosen[0], task.kv_len, task.dtype, seed=task.seed, device=device)
-    judge = _Judge(case)
+    judge = Judge(case)
     for mutant in chosen:
         for kernel in mutant.edits:
             out = mutants.decode(mutant, kernel, case)
             cell = Cell(kernel, mutant.name, "normal", task.dtype, task.kv_len)
-            yield cell, judge(out, discover()[kernel].policies[0])
+            yield cell, judge.answers(out, discover()[kernel].policies[0])
 
 
 def right_workload(task: Task) -> Decode:
@@ -94,7 +88,7 @@ def _right_runs(task: Task, device: str) -> Iterator[tuple[Cell, dict[str, str]]
     from labkernels import ops
 
     case = family_case(task.family, right_workload(task), seed=100 + task.seed, device=device)
-    judge = _Judge(case)
+    judge = Judge(case)
     for name, spec in discover().items():
         if spec.family != "decode" or (spec.language == "triton" and device == "cpu"):
             continue
@@ -107,33 +101,7 @@ def _right_runs(task: Task, device: str) -> Iterator[tuple[Cell, dict[str, str]]
             scale=case.scale,
             keys_per_split=None if task.seed % 3 else LENGTHS[task.kv_len].keys_per_split,
         )
-        yield Cell(name, "", task.family, task.dtype, task.kv_len), judge(done.out, policy)
-
-
-class _Judge:
-    """Every rule's answer to outputs of one case; what they share is computed once."""
-
-    def __init__(self, case: DecodeCase) -> None:
-        cache = case.cache
-        pools = (accuracy.as_float64(x) for x in (case.q, cache.k, cache.v))
-        numbers = (cache.page_table.cpu().numpy(), cache.kv_len.cpu().numpy())
-        self._problem = Problem(*pools, *numbers, case.scale)
-        self._truth, _ = oracle.attention(self._problem)
-        self._dtype, self._kind = case.workload.dtype, case.q.dtype
-        self._eager = rules.eager_attention(self._problem, self._dtype)
-
-    def __call__(self, out, policy: NumericPolicy) -> dict[str, str]:
-        if policy.out == "fp64":
-            policy, out = replace(policy, out="input"), out.to(self._kind)
-        # of the denominator the verdict is not told: it takes either
-        told = replace(expected.rounds_of(policy, self._dtype), denominator=None)
-        out = accuracy.as_float64(out)
-        found = verdict.judge(self._problem, out, rounds=told)
-        answers = {verdict.ROUNDING: ACCEPTED, verdict.BUG: REFUSED}
-        sample = rules.Sample(out, self._truth, self._eager, told.out_format)
-        with np.errstate(invalid="ignore"):
-            others = {
-                name: ACCEPTED if rule.accepts(sample) else REFUSED
-                for name, rule in rules.RULES.items()
-            }
-        return others | {VERDICT: answers.get(found.answer, UNDECIDED)}
+        out = done.out
+        if policy.out == "fp64":  # the truth, stored as a kernel would
+            out, policy = out.to(case.q.dtype), replace(policy, out="input")
+        yield Cell(name, "", task.family, task.dtype, task.kv_len), judge.answers(out, policy)

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 from labkernels.experiments import Options, Outcome, commit_text
 from labkernels.experiments import _detection_runs as runs
-from labkernels.experiments._detection_runs import REFUSED, UNDECIDED, Cell, Task
+from labkernels.experiments._detection_runs import Cell, Task
 from labkernels.experiments._workers import all_cores
 from labkernels.measure import mutants
+from labkernels.measure.judge import REFUSED, UNDECIDED, VERDICT
 from labkernels.measure.mutants import LENGTHS, MUTANTS
 from labkernels.records import datapackage, schema, store
 from labkernels.records.store import Row
@@ -79,7 +80,7 @@ def count(answers: Iterable[tuple[Cell, dict[str, str]]], origin: Row) -> list[R
 
 
 def _summary(rows: list[Row]) -> str:
-    judged = [row for row in rows if row["rule"] == runs.VERDICT]
+    judged = [row for row in rows if row["rule"] == VERDICT]
     wrong, right = (
         [row for row in judged if bool(row["mutant"]) == kind] for kind in (True, False)
     )

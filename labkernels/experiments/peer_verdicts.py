@@ -96,12 +96,10 @@ def tensors(shape: Shape, dtype: str, *, seed: int, device: str = "cuda") -> Ten
     import torch
 
     kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
-    generator = torch.Generator(device).manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     sizes = ((shape.n_q, Q_HEADS), (shape.kv_len, KV_HEADS), (shape.kv_len, KV_HEADS))
     q, k, v = (
-        torch.empty(shape.batch, *size, HEAD_DIM, device=device, dtype=kind).normal_(
-            generator=generator
-        )
+        torch.randn(shape.batch, *size, HEAD_DIM, generator=generator).to(device, kind)
         for size in sizes
     )
     return Tensors(q, k, v + shape.mean, HEAD_DIM**-0.5, shape.causal)

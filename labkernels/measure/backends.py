@@ -51,7 +51,6 @@ def backends() -> dict[str, Backend]:
         for peer in peers.PEERS.values()
         if peer.backend == "flashinfer"
     ]
-    decoders.append(Backend("flashinfer_xqa", "flashinfer", "on", _xqa))
     prefills = [
         Backend(f"flashinfer_prefill_{name}", "flashinfer", "on", _ragged(name))
         for name in ("fa2", "fa3")
@@ -103,28 +102,6 @@ def _paged(peer: peers.Peer) -> Callable[[Tensors], object]:
         return step.out[:, None]
 
     return run
-
-
-def _xqa(t: Tensors):
-    import torch
-    from flashinfer.decode import trtllm_batch_decode_with_kv_cache
-
-    _require(t.is_decode, "it decodes: one query token a request")
-    cache = _pages(t)
-    workspace = torch.zeros(peers.FLASHINFER_WORKSPACE_BYTES, dtype=torch.uint8, device=t.q.device)
-    out = trtllm_batch_decode_with_kv_cache(
-        t.q[:, 0].contiguous(),
-        (cache.k, cache.v),
-        workspace,
-        cache.page_table,
-        cache.kv_len,
-        t.k.shape[1],
-        bmm1_scale=t.scale,
-        bmm2_scale=1.0,
-        kv_layout="NHD",
-        backend="xqa",
-    )
-    return out[:, None]
 
 
 def _ragged(name: str) -> Callable[[Tensors], object]:

@@ -4,6 +4,7 @@ Whoever calls a function shows the figure, or saves it. Every figure takes `orig
 says where and when its numbers came to be.
 """
 
+from labkernels.plots.detection import detection_matrix, refused_shares
 from labkernels.plots.errors import distributions, error_cells, error_maps, relative_difference
 from labkernels.plots.picture import readme
 from labkernels.plots.resources import blocks_per_sm
@@ -14,12 +15,14 @@ from labkernels.plots.verdict import verdict_figure, verdict_page
 __all__ = [
     "blocks_per_sm",
     "case_times",
+    "detection_matrix",
     "distributions",
     "error_cells",
     "error_maps",
     "graph_times",
     "group_and_page",
     "readme",
+    "refused_shares",
     "relative_difference",
     "table",
     "verdict_figure",

@@ -4,8 +4,9 @@ import pytest
 
 from labkernels.experiments import _detection_runs as runs
 from labkernels.experiments import detection
-from labkernels.experiments._detection_runs import ACCEPTED, REFUSED, UNDECIDED, Cell, Task
+from labkernels.experiments._detection_runs import Cell, Task
 from labkernels.measure.families import FAMILIES
+from labkernels.measure.judge import ACCEPTED, REFUSED, UNDECIDED, VERDICT
 from labkernels.measure.mutants import EMPTY_REQUEST, LENGTHS, MUTANTS
 from labkernels.numerics.rules import RULES
 from labkernels.records import schema
@@ -52,7 +53,7 @@ def test_a_task_gives_every_rules_answer_to_every_kernel():
     found = runs.run(Task(EMPTY_REQUEST, "", "bf16", 305, 0), "cpu")
     assert {cell.kernel for cell, _ in found} == set(MUTANTS["NaN without keys"].edits)
     for _, answers in found:
-        assert set(answers) == {*RULES, runs.VERDICT}
+        assert set(answers) == {*RULES, VERDICT}
         assert set(answers.values()) == {REFUSED}
 
 
@@ -63,7 +64,7 @@ def test_right_kernels_are_accepted(seed):
     assert {"decode_fma", "decode_mma", "decode_mma_n8", "reference"} <= {
         cell.kernel for cell, _ in found
     }
-    assert [answers[runs.VERDICT] for _, answers in found] == [ACCEPTED] * len(found)
+    assert [answers[VERDICT] for _, answers in found] == [ACCEPTED] * len(found)
     assert (0 in runs.right_workload(task).kv_lens) == bool(seed)
 
 
