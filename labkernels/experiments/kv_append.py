@@ -180,13 +180,15 @@ def run(options: Options) -> Outcome:
 def _measure(case: Case, repeats: int) -> tuple[dict, dict[str, tuple[str, str]]]:
     """Backend, times and plan of each contender whose bits are right; backend and words else."""
     ready, words = {}, {}
-    for name, (backend, action, plan) in contenders(case).items():
+    chosen = contenders(case)  # a graph does not own what it launches with: this does
+    for name, (backend, action, plan) in chosen.items():
         try:
             ready[name] = (backend, timing.capture(action).replay, plan)
         except Exception as error:  # each library has error classes of its own
             words[name] = backend, one_line(error)
-    copy = timing.capture(append_peers.plain_copy(case.k_new, case.v_new)).replay
-    actions = {name: replay for name, (_, replay, _) in ready.items()} | {"torch_copy": copy}
+    copy = append_peers.plain_copy(case.k_new, case.v_new)
+    actions = {name: replay for name, (_, replay, _) in ready.items()}
+    actions["torch_copy"] = timing.capture(copy).replay
     took = timing.time_interleaved(actions, repeats=repeats)
     times = {"torch_copy": ("torch", took["torch_copy"], None)}
     for name, (backend, replay, plan) in ready.items():

@@ -12,6 +12,7 @@ COLOURS = {
     "decode_mma": "#0072b2",
     "decode_mma_n8": "#009e73",
     "triton_decode": "#cc79a7",
+    "triton_prefill": "#cc79a7",
     "append": "#0072b2",
     "flashinfer_cuda_cores": "#e69f00",
     "flashinfer_fa2": "#56b4e9",
@@ -22,6 +23,7 @@ MARKERS = {"on": "s", "off": "o"}
 LINES = {"on": "-", "off": (0, (5, 2))}
 NAMES = {
     "triton_decode": "Triton",
+    "triton_prefill": "Triton",
     "flashinfer_cuda_cores": "FlashInfer, CUDA cores",
     "flashinfer_fa2": "FlashInfer, fa2",
     "flashinfer_auto": "FlashInfer, auto",
@@ -74,7 +76,7 @@ def colour(kernel: str) -> str:
 def name(kernel: str, tensor_cores: str = "") -> str:
     """Return how a figure calls a kernel; Triton's one source needs on or off beside it."""
     text = NAMES.get(kernel, kernel)
-    return f"{text}, {tensor_cores}" if kernel == "triton_decode" and tensor_cores else text
+    return f"{text}, {tensor_cores}" if NAMES.get(kernel) == "Triton" and tensor_cores else text
 
 
 def new_figure(

@@ -1,4 +1,4 @@
-"""triton_decode as machine code, with no GPU: tensor cores on and off, and nothing spills."""
+"""The Triton kernels as machine code, with no GPU: tensor cores on and off, and nothing spills."""
 
 import pytest
 
@@ -7,66 +7,133 @@ from labkernels.cuda import sass, triton_compile
 from labkernels.cuda.cache import cache_dir
 from labkernels.cuda.triton_compile import TritonVariant, compile_triton
 from labkernels.kernels.spec import CUDA_CORES, TENSOR_CORES
-from tests.kernels.contract import DECODERS
+from tests.kernels.contract import DECODERS, PREFILLS
 
-SPEC = DECODERS["triton_decode"]
-POINTERS = {
+DECODE, PREFILL = DECODERS["triton_decode"], PREFILLS["triton_prefill"]
+STATES = dict.fromkeys(("lse2", "partial_o", "partial_m", "partial_l"), "*fp32")
+DECODE_STRIDES = tuple(
+    f"{name}_stride_{part}"
+    for name, parts in (("q", ("batch", "head")), ("kv", ("page", "token", "head")))
+    for part in parts
+)
+DECODE_TYPES = {
     **dict.fromkeys(("q", "k_pool", "v_pool", "out"), "*bf16"),
     **dict.fromkeys(("page_table", "kv_len"), "*i32"),
-    **dict.fromkeys(("lse2", "partial_o", "partial_m", "partial_l"), "*fp32"),
+    **STATES,
+    **dict.fromkeys(DECODE_STRIDES, "i32"),
+    **dict.fromkeys(("page_table_stride", "page_size", "q_heads", "group"), "i32"),
+    **dict.fromkeys(("keys_per_split", "splits"), "i32"),
+    "scale_log2": "fp32",
 }
-STRIDES = ("q_stride_batch", "q_stride_head", "kv_stride_page", "kv_stride_token", "kv_stride_head")
-COUNTS = ("page_table_stride", "page_size", "q_heads", "group", "keys_per_split", "splits")
-TYPES = POINTERS | dict.fromkeys((*STRIDES, *COUNTS), "i32") | {"scale_log2": "fp32"}
+PREFILL_STRIDES = (
+    *("q_stride_token", "q_stride_head", "k_stride_page", "k_stride_token", "k_stride_head"),
+    *("v_stride_page", "v_stride_token", "v_stride_head"),
+)
+PREFILL_TYPES = {
+    **dict.fromkeys(("q", "k", "v", "out"), "*bf16"),
+    **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k", "page_table", "kv_len", "work"), "*i32"),
+    **STATES,
+    **dict.fromkeys(PREFILL_STRIDES, "i32"),
+    **dict.fromkeys(("page_table_stride", "page_size", "q_heads"), "i32"),
+    **dict.fromkeys(("keys_per_split", "splits"), "i32"),
+    "scale_log2": "fp32",
+}
 
 
-def variants():
+def decodes(policy):
     """On an H200 every tile of 128 channels and the preferred ones of others; one on an A10."""
-    for policy in (TENSOR_CORES, CUDA_CORES):
-        for head_dim in SPEC.head_dims:
-            tiles = SPEC.tiles(head_dim, SPEC.rows(4), policy)
-            chosen = tiles if head_dim == 128 else tiles[:1]
-            yield from (("h200", policy, head_dim, tile) for tile in chosen)
-        yield "a10", policy, head_dim, tiles[0]  # the widest, in 99 KiB of shared memory
+    for head_dim in DECODE.head_dims:
+        tiles = DECODE.tiles(head_dim, DECODE.rows(4), policy)
+        for tile in tiles if head_dim == 128 else tiles[:1]:
+            yield (
+                "h200",
+                head_dim,
+                tile,
+                DECODE.rows(4),
+                decode_variant("h200", policy, head_dim, tile),
+            )
+    # the widest, in 99 KiB of shared memory
+    yield (
+        "a10",
+        head_dim,
+        tiles[0],
+        DECODE.rows(4),
+        decode_variant("a10", policy, head_dim, tiles[0]),
+    )
 
 
-def variant(gpu, policy, head_dim, tile):
+def decode_variant(gpu, policy, head_dim, tile):
     constants = {
         "D": head_dim,
-        "ROWS": SPEC.rows(4),
+        "ROWS": DECODE.rows(4),
         "KEYS": tile.keys,
-        "TENSOR_CORES": SPEC.uses_tensor_cores(policy),
+        "TENSOR_CORES": DECODE.uses_tensor_cores(policy),
         "UPCAST": False,
         "SPLIT": True,
     }
+    whole = (*DECODE_STRIDES, "page_size")
+    return variant(DECODE, gpu, tile, DECODE_TYPES, constants, whole)
+
+
+def prefills(policy):
+    """On an H200 every tile, ragged and paged, split or not by turns."""
+    for head_dim in PREFILL.head_dims:
+        for kv in PREFILL.kv:
+            for i, tile in enumerate(PREFILL.tiles(head_dim, 1000, policy)):
+                split = (kv == "paged") == (i == 0)
+                made = prefill_variant(policy, head_dim, tile, kv=kv, split=split)
+                yield "h200", head_dim, tile, tile.q_rows, made
+
+
+def prefill_variant(policy, head_dim, tile, *, kv, split):
+    main = head_dim if head_dim != 192 else 128
+    constants = {
+        "group": 4,
+        "D": main,
+        "D_TAIL": head_dim - main,
+        "D_V": main,
+        "ROWS": tile.q_rows,
+        "KEYS": tile.keys,
+        "CAUSAL": True,
+        "PAGED": kv == "paged",
+        "TENSOR_CORES": PREFILL.uses_tensor_cores(policy),
+        "UPCAST": False,
+        "SPLIT": split,
+    }
+    whole = (*PREFILL_STRIDES, "page_size")
+    return variant(PREFILL, "h200", tile, PREFILL_TYPES, constants, whole)
+
+
+def variant(spec, gpu, tile, types, constants, multiples_of_16):
     return TritonVariant(
-        source=SPEC.folder / "kernel.py",
-        function="decode",
-        types=TYPES,
+        source=spec.folder / "kernel.py",
+        function=spec.family,
+        types=types,
         constants=constants,
         arch=hardware.gpu(gpu).compile_arch,
         warps=tile.warps,
         stages=tile.stages,
-        multiples_of_16=(*STRIDES, "page_size"),
+        multiples_of_16=multiples_of_16,
     )
 
 
-@pytest.mark.parametrize("on", [True, False], ids=["on", "off"])
-def test_tensor_cores_are_in_the_machine_code_or_not(on, monkeypatch):
+@pytest.mark.parametrize("listed", [decodes, prefills], ids=["decode", "prefill"])
+@pytest.mark.parametrize("policy", [TENSOR_CORES, CUDA_CORES], ids=["on", "off"])
+def test_tensor_cores_are_in_the_machine_code_or_not(listed, policy, monkeypatch):
     reason = triton_compile.available()
     if reason is not None:
         pytest.skip(reason)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(cache_dir() / "triton"))
-    wanted = [case for case in variants() if SPEC.uses_tensor_cores(case[1]) == on]
-    for case, compiled in zip(
-        wanted, compile_triton([variant(*case) for case in wanted]), strict=True
-    ):
-        gpu, _, head_dim, tile = case
-        where = f"{gpu}, head_dim {head_dim}, tile {tile.label}"
-        mix = sass.instruction_mix(compiled.cubin, symbol="decode")
+    wanted = list(listed(policy))
+    compiled = compile_triton([item[-1] for item in wanted])
+    for (gpu, head_dim, tile, rows, made), found in zip(wanted, compiled, strict=True):
+        where = f"{gpu}, head_dim {head_dim}, tile {tile.label}, {made.constants}"
+        mix = sass.instruction_mix(found.cubin, symbol=made.function)
+        on = made.constants["TENSOR_CORES"]
         assert any("MMA" in name for name in mix) == on, where
-        assert compiled.stack_bytes == 0, f"{where}: spills"
-        assert compiled.smem_bytes <= hardware.gpu(gpu).smem_per_block_max_bytes, where
+        assert found.stack_bytes == 0, f"{where}: spills"
+        assert found.smem_bytes <= hardware.gpu(gpu).smem_per_block_max_bytes, where
         if not on:
-            # S and O: an FMA for each of 16 rows, a key and a channel
-            assert mix["FFMA"] >= 2 * 16 * tile.keys * head_dim // tile.threads, where
+            # S and O: an FMA for each row, key and channel
+            channels = made.constants["D"]
+            assert mix["FFMA"] >= 2 * rows * tile.keys * channels // tile.threads, where

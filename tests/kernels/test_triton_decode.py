@@ -1,8 +1,5 @@
 """triton_decode under Triton's interpreter, at sizes that it can bear."""
 
-import importlib.util
-import sys
-
 import pytest
 
 from labkernels.kernels.spec import CUDA_CORES, TENSOR_CORES
@@ -12,13 +9,7 @@ from tests.kernels.contract import DECODERS, run_checked
 POLICIES = pytest.mark.parametrize("policy", [TENSOR_CORES, CUDA_CORES], ids=["on", "off"])
 
 
-@pytest.fixture(autouse=True)
-def _interpreted():
-    if importlib.util.find_spec("triton") is None:
-        pytest.skip("needs triton (Linux only)")
-    imported = sys.modules.get("triton")
-    if imported is not None and not imported.knobs.runtime.interpret:
-        pytest.fail("something imported triton without its interpreter before these tests")
+pytestmark = pytest.mark.usefixtures("interpreted")
 
 
 @POLICIES

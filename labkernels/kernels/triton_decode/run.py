@@ -1,11 +1,8 @@
 """Launches the Triton decode; on a CPU it runs under Triton's interpreter."""
 
-import importlib
-import os
-import sys
-
 import torch
 
+from labkernels.kernels import triton_run
 from labkernels.kernels.cuda_run import LOG2_E
 from labkernels.kernels.decode_step import (
     DecodeRequest,
@@ -23,7 +20,7 @@ def prepare(request: DecodeRequest) -> Step:
 
     Raises: RuntimeError if Triton is missing, or was imported without its interpreter on a CPU.
     """
-    kernel = _kernel(interpret=not request.on_gpu)
+    kernel = triton_run.load(request.spec.name, interpret=not request.on_gpu)
     keys, splits = cut(
         request, slots=PROGRAMS_PER_SM * request.gpu.sm_count, step=request.instance.tile.keys
     )
@@ -46,22 +43,6 @@ def prepare(request: DecodeRequest) -> Step:
             request.out.copy_(out)
 
     return Step(run, request.out, request.lse2, plan)
-
-
-def _kernel(*, interpret: bool):
-    """The kernel module. Triton decides when it is imported whether it interprets."""
-    if interpret and "triton" not in sys.modules:
-        os.environ["TRITON_INTERPRET"] = "1"
-    try:
-        import triton
-    except ImportError as error:
-        raise RuntimeError("triton_decode needs triton, which is not installed") from error
-    if interpret and not triton.knobs.runtime.interpret:
-        raise RuntimeError(
-            "triton_decode on a CPU needs Triton's interpreter:"
-            " start Python with TRITON_INTERPRET=1"
-        )
-    return importlib.import_module("labkernels.kernels.triton_decode.kernel")
 
 
 def _plan(request: DecodeRequest, keys: int, splits: int) -> Plan:

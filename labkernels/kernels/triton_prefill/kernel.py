@@ -1,0 +1,324 @@
+"""Prefill in Triton: tensor cores on (tl.dot) or off (fp32 FMA) from one source.
+
+Names: i_ what the block answers for, o_ offset vectors, m_ masks, p_ pointers, d_ descriptors,
+b_ block values. A row is one head of one token; the heads that share a KV head lie side by side.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def block_rows(
+    work,  # [blocks, 4]: request, query tile, KV head, split
+    cu_seqlens_q,  # [batch + 1]
+    cu_seqlens_k,  # [batch + 1], of ragged K and V
+    kv_len,  # [batch], of paged K and V
+    group: tl.constexpr,
+    ROWS: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    PAGED: tl.constexpr,
+):
+    """The rows of a block, and how many keys they see: each row, the first and the last one."""
+    p_work = work + 4 * tl.program_id(0)
+    i_request, i_tile = tl.load(p_work), tl.load(p_work + 1)
+    i_kv, i_split = tl.load(p_work + 2), tl.load(p_work + 3)
+    first_token = tl.load(cu_seqlens_q + i_request)
+    q_len = tl.load(cu_seqlens_q + i_request + 1) - first_token
+    if PAGED:
+        first_key = 0
+        n_keys = tl.load(kv_len + i_request)
+    else:
+        first_key = tl.load(cu_seqlens_k + i_request)
+        n_keys = tl.load(cu_seqlens_k + i_request + 1) - first_key
+    # counted from the block's first token, so that what lies in between fits 32 bits
+    token = i_tile * ROWS // group
+    o_row = (i_tile * ROWS - token * group) + tl.arange(0, ROWS)
+    o_token = o_row // group
+    head = i_kv * group + o_row - o_token * group
+    m_row = token + o_token < q_len
+    least = n_keys
+    most = n_keys
+    limit = tl.zeros([ROWS], tl.int32) + n_keys
+    if CAUSAL:  # aligned to the end: the last token sees all keys
+        first_sees = n_keys - q_len + token + 1
+        last = tl.minimum(q_len - 1, (i_tile * ROWS + ROWS - 1) // group)
+        limit = tl.minimum(n_keys, tl.maximum(0, first_sees + o_token))
+        least = tl.minimum(n_keys, tl.maximum(0, first_sees))
+        most = tl.maximum(0, first_sees + last - token)
+    token += first_token
+    return (
+        i_request, i_kv, i_split, token, o_token, head, m_row,
+        first_key, n_keys, limit, least, most,
+    )  # fmt: skip
+
+
+@triton.jit
+def walk(
+    b_o,
+    b_m,
+    b_l,
+    b_q,
+    b_q_tail,
+    d_k,
+    d_k_tail,
+    d_v,
+    p_k,
+    p_v,
+    pages,
+    k_stride_page,
+    k_stride_token,
+    v_stride_page,
+    v_stride_token,
+    page_size,
+    first,
+    end,
+    full,
+    limit,
+    scale_log2,
+    D: tl.constexpr,
+    D_TAIL: tl.constexpr,
+    D_V: tl.constexpr,
+    KEYS: tl.constexpr,
+    PAGED: tl.constexpr,
+    DESCRIBED: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Folds keys first to end - 1 into the State; row i sees those below limit[i]."""
+    o_key = tl.arange(0, KEYS)
+    for start in tl.range(first, end, KEYS):
+        key = start + o_key
+        # [KEYS, D]; keys past the last arrive as zeros: a P of zero times a stale NaN would be NaN
+        if DESCRIBED:
+            b_k = d_k.load([start, 0])
+        else:
+            m_key = key < end
+            p_key, p_value, token = p_k, p_v, key.to(tl.int64)
+            if PAGED:
+                slot = key // page_size
+                page = tl.load(pages + slot, mask=m_key, other=0).to(tl.int64)
+                token -= slot.to(tl.int64) * page_size
+                p_key = p_k + page * k_stride_page
+                p_value = p_v + page * v_stride_page
+            p_key = (p_key + token * k_stride_token)[:, None]
+            p_value = (p_value + token * v_stride_token)[:, None]
+            b_k = tl.load(p_key + tl.arange(0, D)[None, :], mask=m_key[:, None], other=0.0)
+        if WIDE:
+            b_k = b_k.to(tl.float32)
+        # [ROWS, KEYS] fp32
+        b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
+        if D_TAIL:
+            if DESCRIBED:
+                b_k_tail = d_k_tail.load([start, D])
+            else:
+                p_tail = p_key + D + tl.arange(0, D_TAIL)[None, :]
+                b_k_tail = tl.load(p_tail, mask=m_key[:, None], other=0.0)
+            if WIDE:
+                b_k_tail = b_k_tail.to(tl.float32)
+            b_s = tl.dot(b_q_tail, tl.trans(b_k_tail), acc=b_s, input_precision="ieee")
+        if start >= full:  # before it every row sees every key
+            b_s = tl.where(key[None, :] < limit[:, None], b_s, float("-inf"))
+        b_m_new = tl.maximum(b_m, tl.max(b_s, axis=1) * scale_log2)
+        shift = tl.where(b_m_new == float("-inf"), 0.0, b_m_new)
+        b_p = tl.exp2(b_s * scale_log2 - shift[:, None])
+        rescale = tl.exp2(b_m - shift)
+        b_l_new = tl.sum(b_p, axis=1)
+        b_o = b_o * rescale[:, None]
+        if DESCRIBED:
+            b_v = d_v.load([start, 0])
+        else:
+            p_value = p_value + tl.arange(0, D_V)[None, :]
+            b_v = tl.load(p_value, mask=m_key[:, None], other=0.0)
+        if WIDE:
+            b_v = b_v.to(tl.float32)
+        b_o = tl.dot(b_p.to(b_v.dtype), b_v, acc=b_o, input_precision="ieee")
+        b_l = b_l * rescale + b_l_new
+        b_m = b_m_new
+    return b_o, b_m, b_l
+
+
+@triton.jit
+def prefill(
+    q,  # [total, q_heads, D + D_TAIL]
+    k,  # ragged [total, kv_heads, D + D_TAIL], paged [pages, page_size, kv_heads, D + D_TAIL]
+    v,  # as k, with D_V channels
+    cu_seqlens_q,
+    cu_seqlens_k,
+    page_table,  # [batch, max_pages]
+    kv_len,
+    work,
+    out,  # [total, q_heads, D_V]
+    lse2,  # [total, q_heads], base 2
+    partial_o,  # [total, q_heads, splits, D_V], not yet divided by l
+    partial_m,  # [total, q_heads, splits], log2 units
+    partial_l,  # [total, q_heads, splits]
+    q_stride_token,
+    q_stride_head,
+    k_stride_page,
+    k_stride_token,
+    k_stride_head,
+    v_stride_page,
+    v_stride_token,
+    v_stride_head,
+    page_table_stride,
+    page_size,
+    q_heads,
+    group: tl.constexpr,
+    keys_per_split,
+    splits,
+    scale_log2,
+    D: tl.constexpr,
+    D_TAIL: tl.constexpr,
+    D_V: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    PAGED: tl.constexpr,
+    TENSOR_CORES: tl.constexpr,
+    UPCAST: tl.constexpr,
+    SPLIT: tl.constexpr,
+):
+    """One program: ROWS rows of one KV head of one request, over one split of its keys."""
+    # fmt: off
+    (
+        i_request, i_kv, i_split, token, o_token, head, m_row,
+        first_key, n_keys, limit, least, most,
+    ) = block_rows(work, cu_seqlens_q, cu_seqlens_k, kv_len, group, ROWS, CAUSAL, PAGED)
+    # fmt: on
+    first = i_split * keys_per_split
+    end = tl.minimum(first + keys_per_split, most)
+    full = tl.minimum(least, end) - KEYS + 1  # steps that begin before it need no mask
+
+    # off: fp32 operands with "ieee", which no tensor core takes. The interpreter's bf16 is wrong.
+    WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
+    row = token.to(tl.int64) + o_token
+    p_q = (q + row * q_stride_token + head.to(tl.int64) * q_stride_head)[:, None]
+    b_q = tl.load(p_q + tl.arange(0, D)[None, :], mask=m_row[:, None], other=0.0)
+    b_q_tail = b_q
+    if D_TAIL:
+        p_tail = p_q + D + tl.arange(0, D_TAIL)[None, :]
+        b_q_tail = tl.load(p_tail, mask=m_row[:, None], other=0.0)
+    if WIDE:
+        b_q, b_q_tail = b_q.to(tl.float32), b_q_tail.to(tl.float32)
+    p_k = k + i_kv.to(tl.int64) * k_stride_head
+    p_v = v + i_kv.to(tl.int64) * v_stride_head
+    pages = page_table + i_request.to(tl.int64) * page_table_stride
+    d_k = p_k
+    d_k_tail = p_k
+    d_v = p_v
+    if not PAGED:
+        p_k += first_key.to(tl.int64) * k_stride_token
+        p_v += first_key.to(tl.int64) * v_stride_token
+    # off: fp32 operands go to registers, where a descriptor's detour through shared memory spills
+    DESCRIBED: tl.constexpr = TENSOR_CORES and not PAGED
+    if DESCRIBED:
+        d_k = tl.make_tensor_descriptor(
+            p_k, shape=[n_keys, D + D_TAIL], strides=[k_stride_token, 1], block_shape=[KEYS, D]
+        )
+        if D_TAIL:
+            d_k_tail = tl.make_tensor_descriptor(
+                p_k,
+                shape=[n_keys, D + D_TAIL],
+                strides=[k_stride_token, 1],
+                block_shape=[KEYS, D_TAIL],
+            )
+        d_v = tl.make_tensor_descriptor(
+            p_v, shape=[n_keys, D_V], strides=[v_stride_token, 1], block_shape=[KEYS, D_V]
+        )
+
+    # m in log2 units, [ROWS]; o [ROWS, D_V]; all fp32
+    b_m = tl.full([ROWS], float("-inf"), tl.float32)
+    b_l = tl.zeros([ROWS], tl.float32)
+    b_o = tl.zeros([ROWS, D_V], tl.float32)
+    b_o, b_m, b_l = walk(
+        b_o, b_m, b_l, b_q, b_q_tail, d_k, d_k_tail, d_v, p_k, p_v, pages,
+        k_stride_page, k_stride_token, v_stride_page, v_stride_token, page_size,
+        first, end, full, tl.minimum(limit, end), scale_log2,
+        D, D_TAIL, D_V, KEYS, PAGED, DESCRIBED, WIDE,
+    )  # fmt: skip
+    store(out, lse2, partial_o, partial_m, partial_l, b_o, b_m, b_l,
+          token, o_token * q_heads + head, m_row, i_split, splits, q_heads, D_V, SPLIT)  # fmt: skip
+
+
+@triton.jit
+def store(
+    out,
+    lse2,
+    partial_o,
+    partial_m,
+    partial_l,
+    b_o,
+    b_m,
+    b_l,
+    token,
+    o_at,
+    m_row,
+    i_split,
+    splits,
+    q_heads,
+    D_V: tl.constexpr,
+    SPLIT: tl.constexpr,
+):
+    """Writes the State of a split, or finishes that of a whole row."""
+    o_dim = tl.arange(0, D_V)[None, :]
+    first = token.to(tl.int64) * q_heads
+    if SPLIT:
+        o_slot = o_at * splits + i_split
+        first *= splits
+        tl.store(partial_m + first + o_slot, b_m, mask=m_row)
+        tl.store(partial_l + first + o_slot, b_l, mask=m_row)
+        p_o = partial_o + first * D_V + (o_slot[:, None] * D_V + o_dim)
+        tl.store(p_o, b_o, mask=m_row[:, None])
+    else:
+        empty = b_l == 0.0
+        b_l = tl.where(empty, 1.0, b_l)  # o of a row without keys is 0 already
+        b_out = b_o * (1.0 / b_l)[:, None]
+        b_lse2 = tl.where(empty, float("-inf"), b_m + tl.log2(b_l))
+        p_out = out + first * D_V + (o_at[:, None] * D_V + o_dim)
+        tl.store(p_out, b_out.to(out.dtype.element_ty), mask=m_row[:, None])
+        tl.store(lse2 + first + o_at, b_lse2, mask=m_row)
+
+
+@triton.jit
+def merge_splits(
+    cu_seqlens_q,
+    cu_seqlens_k,
+    kv_len,
+    work,
+    out,
+    lse2,
+    partial_o,
+    partial_m,
+    partial_l,
+    q_heads,
+    group: tl.constexpr,
+    keys_per_split,
+    splits,
+    D_V: tl.constexpr,
+    ROWS: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    PAGED: tl.constexpr,
+):
+    """One program: merges the splits' States of ROWS rows, in split order."""
+    _, _, i_split, token, o_token, head, m_row, _, _, _, _, most = block_rows(
+        work, cu_seqlens_q, cu_seqlens_k, kv_len, group, ROWS, CAUSAL, PAGED
+    )
+    if i_split > 0:  # the block of the first split merges
+        return
+    o_at = o_token * q_heads + head
+    first = token.to(tl.int64) * q_heads * splits
+    b_m = tl.full([ROWS], float("-inf"), tl.float32)
+    b_l = tl.zeros([ROWS], tl.float32)
+    b_o = tl.zeros([ROWS, D_V], tl.float32)
+    for s in range(0, tl.cdiv(most, keys_per_split)):
+        slot = first + o_at * splits + s
+        b_m_split = tl.load(partial_m + slot, mask=m_row, other=0.0)
+        b_m_new = tl.maximum(b_m, b_m_split)
+        shift = tl.where(b_m_new == float("-inf"), 0.0, b_m_new)
+        old, new = tl.exp2(b_m - shift), tl.exp2(b_m_split - shift)
+        b_l = b_l * old + tl.load(partial_l + slot, mask=m_row, other=0.0) * new
+        p_o = partial_o + slot[:, None] * D_V + tl.arange(0, D_V)[None, :]
+        b_o = b_o * old[:, None] + tl.load(p_o, mask=m_row[:, None], other=0.0) * new[:, None]
+        b_m = b_m_new
+    store(out, lse2, partial_o, partial_m, partial_l, b_o, b_m, b_l,
+          token, o_at, m_row, 0, splits, q_heads, D_V, False)  # fmt: skip
