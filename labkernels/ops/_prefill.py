@@ -112,7 +112,7 @@ def prefill_step(
     instance = _instance(spec, q, kv, gpu, tile, policy, tokens)
     _check_value_channels(kv)
     shape, dtype = (*q.shape[:2], kv.head_dim_v), arguments.out_dtype(q, instance.policy)
-    same_tile = tile is not None or _prefers_one_tile(spec, q, kv, gpu, policy)
+    fixed_splits = keys_per_split is not None or splits == 1
     request = PrefillRequest(
         spec=spec,
         instance=instance,
@@ -124,7 +124,8 @@ def prefill_step(
         scale=scale,
         splits=splits,
         keys_per_split=keys_per_split,
-        batch_invariant=same_tile and (keys_per_split is not None or splits == 1),
+        batch_invariant=fixed_splits
+        and (tile is not None or _prefers_one_tile(spec, q, kv, gpu, policy)),
         out=arguments.output("out", out, shape, dtype, q.device),
         lse2=arguments.output("lse2", lse2, q.shape[:2], torch.float32, q.device),
         gpu=gpu,

@@ -28,9 +28,10 @@ def tiles(head_dim: int, rows: int, policy: NumericPolicy) -> tuple[PrefillTile,
         192: (PrefillTile(128, 64, 8, 1, 1), PrefillTile(64, 32, 4, 1, 2)),
         256: (PrefillTile(64, 64, 8, 1, 1), PrefillTile(32, 16, 4, 1, 2)),
     }[head_dim]
-    backward = replace(wide[1], walk="backward")
+    if head_dim == 64:  # one is enough to see what the direction of the walk does
+        wide += (replace(wide[1], walk="backward"),)
     few = PrefillTile(16, 32, 4, 1, 2)
-    return (few, *wide, backward) if rows <= few.q_rows else (*wide, few, backward)
+    return (few, *wide) if rows <= few.q_rows else (*wide, few)
 
 
 def smem(instance: Instance) -> Ledger:
