@@ -38,17 +38,16 @@ def widened_products(a, b, c, unit: Unit):
 def _add_chunk(a, b, c, unit: Unit, fmt: str):
     """One step in fixed point: significands aligned, cut toward zero, and added as integers."""
     half = c.dtype == torch.float16
+    out = "fp16" if half else "fp32"
     fraction_bits = 2 * formats.named(fmt).fraction_bits
-    (sig_a, exp_a), (sig_b, exp_b), (sig_c, exp_c) = (
-        _split(a, fmt), _split(b, fmt), _split(c.float(), "fp32"),
-    )  # fmt: skip
+    (sig_a, exp_a), (sig_b, exp_b), (sig_c, exp_c) = _split(a, fmt), _split(b, fmt), _split(c, out)
     lowest = unit.lowest_exponent_fp16 if half else unit.lowest_exponent_fp32
     alignment = exp_c.clamp(min=lowest)
     columns = range(a.shape[2])
     for k in columns:
         alignment = torch.maximum(alignment, exp_a[:, :, k, None] + exp_b[:, None, k])
     spare = _POINT - unit.fraction_bits
-    total = _cut(sig_c << (_POINT - 23), alignment - exp_c + spare)
+    total = _cut(sig_c << (_POINT - formats.named(out).fraction_bits), alignment - exp_c + spare)
     for k in columns:
         product = (sig_a[:, :, k, None] * sig_b[:, None, k]) << (_POINT - fraction_bits)
         below = alignment - exp_a[:, :, k, None] - exp_b[:, None, k]

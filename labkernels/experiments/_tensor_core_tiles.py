@@ -152,10 +152,14 @@ def _overflow(a, b, c, draw: Draw):
 
 def _sprinkle(a, b, c, draw: Draw):
     """Infinities, NaN and zeros of both signs in a few places."""
-    kinds = torch.tensor([float("inf"), -float("inf"), float("nan"), 0.0, -0.0], device=a.device)
+    kinds = torch.tensor(
+        [float("inf"), -float("inf"), float("nan"), 0.0, -0.0, 0.0], device=a.device
+    )
+    if draw.fmt == "tf32":
+        kinds.view(torch.int32)[5] = 0x7F801FFF  # a NaN, if one reads what the unit does not
     spread = []
     for x, share in ((a, 0.02), (b, 0.02), (c, 0.1)):
-        kind = kinds[draw.integers(0, 5, x.shape)].to(x.dtype)
+        kind = kinds[draw.integers(0, 6, x.shape)].to(x.dtype)
         # where() knows no 8-bit floats
         word = {1: torch.int8, 2: torch.int16, 4: torch.int32}[x.element_size()]
         mixed = torch.where(draw.chosen(x.shape, share), kind.view(word), x.view(word))

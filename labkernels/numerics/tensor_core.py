@@ -161,7 +161,7 @@ def _block_fma(values, exponents, acc, unit: Unit, out: str) -> np.ndarray:
     """
     (a, b), (exp_a, exp_b) = values, exponents
     lowest = unit.lowest_exponent_fp32 if out == "fp32" else unit.lowest_exponent_fp16
-    largest = np.maximum(_exponents(acc, formats.named("fp32").emin), np.int16(lowest))
+    largest = np.maximum(_exponents(acc, formats.named(out).emin), np.int16(lowest))
     exp_product = np.empty_like(largest)
     columns = range(a.shape[-1])
     for k in columns:
@@ -224,8 +224,10 @@ def _operand(name: str, x, fmt: str) -> np.ndarray:
             f"{name} holds values that are not {stored}, allowed: round_to({name}, fmt)"
         )
     with np.errstate(invalid="ignore"):  # a signalling NaN
-        x = np.ascontiguousarray(x, dtype=np.float64)
-    return rounding.round_to(x, "tf32", "rz") if fmt == "tf32" else x
+        if fmt == "tf32":  # a NaN may hold nothing but bits that the unit does not read: then inf
+            words = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
+            x = (words & np.uint32(0xFFFFE000)).view(np.float32)
+        return np.ascontiguousarray(x, dtype=np.float64)
 
 
 def _encode(x: np.ndarray, out: str) -> np.ndarray:

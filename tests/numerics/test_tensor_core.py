@@ -96,6 +96,9 @@ def test_tf32_cuts_its_inputs_to_ten_fraction_bits(arch):
     whole = tensor_core.matmul(a, b, arch=arch, fmt="tf32")
     assert np.array_equal(whole, tensor_core.matmul(cut_a, cut_b, arch=arch, fmt="tf32"))
     assert not np.array_equal(cut_a, a)
+    holed = a.copy()
+    holed.view(np.uint32)[3, 3] = 0x7F801FFF  # NaN by the bits that are cut off
+    assert np.isinf(tensor_core.matmul(holed, b, arch=arch, fmt="tf32")[3]).all()
     with pytest.raises(ValueError, match="a holds values that are not fp32"):
         tensor_core.matmul(a.astype(np.float64) / 3, b, arch=arch, fmt="tf32")
 
@@ -252,6 +255,15 @@ def test_fp16_output_rounds_to_nearest():
     assert d[0, 0] == np.inf
     d = tensor_core.matmul([[np.nan]], [[2.0]], arch="sm_80", fmt="fp16", out="fp16")
     assert d.view(np.uint16)[0, 0] == 0x7FFF
+
+
+def test_a_subnormal_fp16_accumulator_lifts_the_grid():
+    """As on an H200: half an ulp and a little more, beside no c and beside the smallest ones."""
+    a, b = [[2.0**-12, 2.0**-23]], [[2.0**-13], [2.0**-23]]
+    for c, expected in ((0.0, 1.0), (2.0**-20, 16.0), (2.0**-22, 4.0)):
+        run = {"arch": "sm_90", "fmt": "fp16", "out": "fp16"}
+        d = tensor_core.matmul(a, b, np.float16([[c]]), **run)
+        assert d[0, 0] == expected * 2.0**-24
 
 
 @pytest.mark.parametrize(("m", "k", "n"), [(0, 16, 8), (4, 0, 8), (4, 16, 0)])

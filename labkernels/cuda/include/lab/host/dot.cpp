@@ -82,11 +82,13 @@ class Sum {
     const i64 product = x.significand * y.significand << spare;
     add_term(minus ? -product : product, x.exponent + y.exponent);
   }
-  void add(float c) {
-    const Number x = decode({23, 8, 0, true}, as_bits(c));
+  void add(float c, bool half) {
+    // a subnormal fp16 c has fp16's lowest exponent: it lifts the grid
+    const Number x = half ? decode(formats[static_cast<int>(Input::f16)], f16_from_float(c))
+                          : decode({23, 8, 0, true}, as_bits(c));
     nan_ |= x.nan;
     if (x.infinite) (x.negative ? minus_ : plus_) = true;
-    const i64 significand = x.significand << (point - 23);
+    const i64 significand = x.significand << (point - x.fraction_bits);
     if (x.significand != 0) add_term(x.negative ? -significand : significand, x.exponent);
   }
   double result(const Unit& unit, bool half) const {
@@ -138,7 +140,7 @@ float dot(Input input, const u32* a, const u32* b, int n, float c, bool half) {
     Sum sum;
     for (int k = first; k < std::min(first + unit.chunk, n); ++k)
       sum.add(decode(format, a[k]), decode(format, b[k]));
-    sum.add(static_cast<float>(total));
+    sum.add(static_cast<float>(total), half);
     total = sum.result(unit, half);
   }
   return canonical(total);
