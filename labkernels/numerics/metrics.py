@@ -54,6 +54,12 @@ def rms(error, *, by: str) -> np.ndarray:
     return np.sqrt(_mean(error**2, _axes(by, error.ndim)))
 
 
+def mean(values, *, by: str) -> np.ndarray:
+    """Mean per group of GROUPS; 0 over no element."""
+    values = np.asarray(values, dtype=np.float64)
+    return _mean(values, _axes(by, values.ndim))
+
+
 def ulp_error(out, reference, fmt: str) -> np.ndarray:
     """Signed error in units of the format's spacing at the reference."""
     out, reference = _pair(out, reference)

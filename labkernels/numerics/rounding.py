@@ -53,6 +53,19 @@ def quantum(x, fmt: str) -> np.ndarray:
     return ((xp.clip(exponent, -1022, None) + 1023) << 52).view(xp.float64).reshape(shape)
 
 
+def lowest_bit(x) -> np.ndarray:
+    """The worth of the lowest bit that is set in each normal number; inf for 0.
+
+    Units: those of x, which is a multiple of it and of no larger power of two.
+    """
+    x = np.ascontiguousarray(x, dtype=np.float64)
+    bits = x.view(np.int64)
+    implicit = np.int64(1 << 52)
+    fraction = (bits & (implicit - 1)) | implicit
+    power = (bits & np.int64(0x7FF << 52)).view(np.float64)
+    return np.where(x == 0, np.inf, power * ((fraction & -fraction) * 2.0**-52))
+
+
 def is_representable(x, fmt: str) -> np.ndarray:
     """True where x is a value of the format; NaN and inf count as values."""
     x = np.asarray(x)

@@ -1,0 +1,216 @@
+"""A decode kernel in NumPy, step by step, in which every source of error can be left out.
+
+With all sources on, its output is that of the CUDA kernel, in every bit.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from labkernels.numerics import chains, rounding, special_functions, tensor_core
+from labkernels.numerics.chains import Chains, shift
+from labkernels.numerics.choice import check_choice
+from labkernels.numerics.problem import LOG2_E, Problem
+from labkernels.numerics.rounds import Rounds
+from labkernels.numerics.schedule import MMA_KEYS, Schedule
+from labkernels.numerics.truncation_bias import p_parts
+
+SOURCES = ("scores", "exp2", "p", "denominator", "accumulation", "merge", "store")
+
+
+def emulate(
+    problem: Problem, rounds: Rounds, schedule: Schedule, *, sources: Iterable[str] = SOURCES
+) -> np.ndarray:
+    """Output of a decode kernel that rounds only in the given sources, else in float64.
+
+    scores: Q K^T. exp2: the scale, the argument and the function. p: P for the tensor cores.
+    denominator: the sum l. accumulation: the sum P v and its rescales; tensor cores take rounded P,
+    so that it needs p. merge: the States of warps and splits. store: the division and the output.
+    Shapes: [total_q, Hq, Dv] float64. Raises: ValueError for a source that is none.
+    """
+    on = frozenset(sources)
+    for source in on:
+        check_choice("sources", source, SOURCES)
+    if "accumulation" in on and rounds.tensor_cores and "p" not in on:
+        raise ValueError("sources has 'accumulation' on tensor cores, allowed: with 'p'")
+    out = np.zeros(problem.out_shape)
+    for place, chain in chains.blocks(problem, schedule):
+        place.put(out, _Kernel(chain, rounds, problem.scale * LOG2_E, on).run())
+    return out
+
+
+def errors_alone(problem: Problem, rounds: Rounds, schedule: Schedule) -> np.ndarray:
+    """Error that each source makes when it is the only one, in the order of SOURCES.
+
+    Tensor cores take rounded P, and a merge takes what fp32 sums can hold: accumulation and merge
+    are what they add to p, and to p and accumulation.
+    Shapes: [S, total_q, Hq, Dv] float64
+    """
+    needed = {"accumulation": ("p",), "merge": ("p", "accumulation")}
+    bases = {(): emulate(problem, rounds, schedule, sources=())}
+    errors = []
+    for source in SOURCES:
+        base = needed.get(source, ())
+        with_it = emulate(problem, rounds, schedule, sources=(*base, source))
+        errors.append(with_it - bases[base])
+        bases[(*base, source)] = with_it
+    return np.stack(errors)
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    """m, l [..., R] and o [..., R, Dv]."""
+
+    m: np.ndarray
+    l: np.ndarray
+    o: np.ndarray
+
+    def map(self, change) -> "_State":
+        return _State(*(change(x) for x in (self.m, self.l, self.o)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Kernel:
+    chain: Chains
+    rounds: Rounds
+    scale_log2: float
+    on: frozenset
+
+    def run(self) -> np.ndarray:
+        schedule = self.chain.schedule
+        state = self._join_lanes(*self._turns())
+        warps = state.map(lambda x: x.reshape(-1, schedule.warps, *x.shape[1:]).swapaxes(0, 1))
+        state = self._merge(warps)
+        state = self._merge_splits(state) if len(state.m) > 1 else state.map(lambda x: x[0])
+        out = self._fp32(state.o / state.l[..., None], "store")
+        return rounding.round_to(out, self.rounds.out_format) if "store" in self.on else out
+
+    def _fp32(self, x: np.ndarray, source: str) -> np.ndarray:
+        return x.astype(np.float32).astype(np.float64) if source in self.on else x
+
+    def _fma(self, a, b, c, source: str) -> np.ndarray:
+        if len(self.on) == len(SOURCES):
+            return rounding.fma_rn(a, b, c).astype(np.float64)
+        return self._fp32(a * b + c, source)
+
+    def _scores(self) -> np.ndarray:
+        """q k, not scaled. Shapes: [R, n]."""
+        q, k_t = self.chain.q, self.chain.k.T
+        if "scores" not in self.on:
+            return q @ k_t
+        if self.rounds.tensor_cores:
+            fmt = self.rounds.p_format.removesuffix("x2")
+            return tensor_core.matmul(q, k_t, arch=self.rounds.arch, fmt=fmt).astype(np.float64)
+        # a lane adds up 8 channels of a key; the lanes' sums are joined pairwise
+        dot = np.zeros((len(q), k_t.shape[1], q.shape[1] // 8))
+        for c in range(8):
+            lane = q[:, None, c::8], k_t.T[None, :, c::8]
+            dot = rounding.fma_rn(*lane, dot).astype(np.float64)
+        while dot.shape[-1] > 1:
+            half = dot.shape[-1] // 2
+            dot = self._fp32(dot[..., :half] + dot[..., half:], "scores")
+        return dot[..., 0]
+
+    def _turns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Every chain's m [C, R], the lanes' l [C, R, lanes] and the groups' o [C, G, R, Dv]."""
+        chain = self.chain
+        seen = chain.score_log2 > -np.inf
+        scores = np.where(seen, chain.laid_out(self._scores()), -np.inf)
+        n_chains, n_turns, rows, _ = scores.shape
+        lanes, groups = chain.schedule.lanes, chain.schedule.groups
+        m = np.full((n_chains, rows), -np.inf)
+        l = np.zeros((n_chains, rows, len(lanes)))
+        o = np.zeros((n_chains, groups, rows, chain.v.shape[-1]))
+        for turn in range(n_turns):
+            m, rescale, p = self._exponentials(m, scores[:, turn])
+            if self.rounds.denominator == "rounded":
+                p = sum(self._parts(p))
+            parts = self._parts(p)
+            l = self._fp32(l * rescale[..., None], "denominator")
+            for places in lanes.T:
+                l = self._fp32(l + p[..., places], "denominator")
+            o = self._fp32(o * rescale[:, None, :, None], "accumulation")
+            o = self._accumulate(o, parts, chain.v[:, turn])
+        return m, l, o
+
+    def _parts(self, p: np.ndarray) -> list[np.ndarray]:
+        """P as the second product takes it."""
+        rounded = "p" in self.on and self.rounds.p_format != "fp32"
+        return p_parts(p, self.rounds.p_format) if rounded else [p]
+
+    def _exp2(self, x: np.ndarray) -> np.ndarray:
+        if "exp2" not in self.on:
+            return np.exp2(x)
+        function = special_functions.EXP2[self.rounds.exp2]
+        return function(x.astype(np.float32)).astype(np.float64)
+
+    def _exponentials(self, m, scores):
+        """The new maximum, the rescale factor and P of one turn."""
+        exact = "exp2" not in self.on
+        scale = self.scale_log2 if exact else float(np.float32(self.scale_log2))
+        new = np.maximum(m, self._fp32(scores.max(axis=-1) * scale, "exp2"))
+        x = self._fma(scores, scale, -shift(new)[..., None], "exp2")
+        return new, self._exp2(self._fp32(m - shift(new), "exp2")), self._exp2(x)
+
+    def _accumulate(self, o, parts, v) -> np.ndarray:
+        """Add a turn's P v to the groups' accumulators."""
+        groups = o.shape[1]
+        if "accumulation" not in self.on:
+            some = [slice(g, None, groups) for g in range(groups)]
+            return o + np.stack([sum(parts)[..., s] @ v[:, s] for s in some], axis=1)
+        if self.rounds.tensor_cores:
+            return self._accumulate_mma(o[:, 0], parts, v)[:, None]
+        for i in range(0, v.shape[1], groups):
+            p = np.moveaxis(parts[0][..., i : i + groups], -1, 1)
+            o = self._fma(p[..., None], v[:, i : i + groups, None], o, "accumulation")
+        return o
+
+    def _accumulate_mma(self, o, parts, v) -> np.ndarray:
+        way = {"arch": self.rounds.arch, "fmt": self.rounds.p_format.removesuffix("x2")}
+        promoted = self.chain.schedule.promoted
+        for i in range(0, v.shape[1], MMA_KEYS):
+            keys = slice(i, i + MMA_KEYS)
+            total = np.zeros_like(o) if promoted else o
+            for part in parts:
+                total = tensor_core.matmul(part[..., keys], v[:, keys], total, **way)
+                total = total.astype(np.float64)
+            o = self._fp32(o + total, "accumulation") if promoted else total
+        return o
+
+    def _join_lanes(self, m, l, o) -> _State:
+        """Add up the lanes' sums of each warp."""
+        while l.shape[-1] > 1:
+            l = self._fp32(l[..., 0::2] + l[..., 1::2], "denominator")
+        while o.shape[1] > 1:
+            half = o.shape[1] // 2
+            o = self._fp32(o[:, :half] + o[:, half:], "accumulation")
+        return _State(m, l[..., 0], o[:, 0])
+
+    def _merge(self, states: _State, start: _State | None = None) -> _State:
+        """Join States, in order along the first axis, under the largest of their maxima."""
+        m = states.m.max(axis=0) if start is None else np.maximum(start.m, states.m.max(axis=0))
+        if start is None:
+            l, o = np.zeros_like(m), np.zeros(states.o.shape[1:])
+        else:
+            rescale = self._exp2(self._fp32(start.m - shift(m), "exp2"))
+            l = self._fp32(start.l * rescale, "denominator")
+            o = self._fp32(start.o * rescale[..., None], "merge")
+        for part_m, part_l, part_o in zip(states.m, states.l, states.o, strict=True):
+            weight = self._exp2(self._fp32(part_m - shift(m), "exp2"))
+            l = self._fma(weight, part_l, l, "denominator")
+            o = self._fma(weight[..., None], part_o, o, "merge")
+        return _State(m, l, o)
+
+    def _merge_splits(self, splits: _State) -> _State:
+        batch = merge_batch(splits.o.shape[-1])
+        state = None
+        for first in range(0, len(splits.m), batch):
+            some = slice(first, first + batch)
+            state = self._merge(splits.map(lambda x, some=some: x[some]), state)
+        return state
+
+
+def merge_batch(head_dim: int) -> int:
+    """How many splits' States the kernels join at a time."""
+    return 16 if head_dim <= 128 else 8
