@@ -148,8 +148,45 @@ DETECTION = Table(
     ),
 )
 
+ERROR_CALIBRATION = Table(
+    "error_calibration",
+    "Predicted against measured error of decode kernels, by query head and source of rounding.",
+    (
+        _STARTED,
+        Field("commit", STRING, "git commit of the source that ran"),
+        Field("device", STRING, "GPU as the driver names it, or the CPU build"),
+        Field("seed", INTEGER, "seed of the random inputs"),
+        Field("kernel", STRING, "kernel"),
+        Field(
+            "backend",
+            STRING,
+            "cuda: outputs of the kernel, or the difference of two that differ in one switch;"
+            " numpy: the kernel's chain in NumPy with one source of rounding on",
+            values=("cuda", "numpy"),
+        ),
+        _TENSOR_CORES,
+        Field("policy", STRING, "numeric policy of the kernel"),
+        Field("other_policy", STRING, "that whose output is subtracted", empty=True),
+        _DTYPE,
+        Field("family", STRING, "family of the inputs"),
+        Field("samples", INTEGER, "requests, each a row of every head"),
+        Field("kv_len", INTEGER, "keys a request holds", "keys"),
+        Field("keys_per_split", INTEGER, "keys of a split", "keys"),
+        Field("head", INTEGER, "query head"),
+        Field("source", STRING, "source of rounding; total: all of them"),
+        Field("predicted_variance", NUMBER, "mean over elements of the variance about the bias"),
+        Field("measured_variance", NUMBER, "mean square of the error less its predicted bias"),
+        Field("predicted_share", NUMBER, "mean variance in units of the element's predicted total"),
+        Field("measured_share", NUMBER, "the same of the squared error; of total, the mean z^2"),
+        Field("predicted_bias", NUMBER, "mean of the predicted bias along the sign of the output"),
+        Field("measured_bias", NUMBER, "mean of the error along the sign of the output"),
+        Field("bias_noise", NUMBER, "standard error of measured_bias less predicted_bias"),
+    ),
+)
+
 TABLES = {
-    table.name: table for table in (MEASUREMENTS, DECODE_ACCURACY, COMPILER_REPORTS, DETECTION)
+    table.name: table
+    for table in (MEASUREMENTS, DECODE_ACCURACY, COMPILER_REPORTS, DETECTION, ERROR_CALIBRATION)
 }
 COLUMNS = MEASUREMENTS.columns
 

@@ -1,0 +1,248 @@
+"""Predicted against measured error of the decode kernels, by head and by source of rounding."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
+
+from labkernels.experiments import Options, Outcome, commit_text
+from labkernels.experiments._workers import all_cores
+from labkernels.kernels.spec import CUDA_CORES, TENSOR_CORES, NumericPolicy
+from labkernels.measure import error_budget as measure
+from labkernels.measure.accuracy import as_float64
+from labkernels.measure.error_budget import MeasuredBudget, Setting
+from labkernels.measure.families import FAMILIES, family_case
+from labkernels.numerics import error_budget as model
+from labkernels.numerics import metrics
+from labkernels.numerics.emulated_decode import SOURCES, errors_alone
+from labkernels.numerics.error_budget import ErrorBudget
+from labkernels.records import datapackage, schema, store
+from labkernels.records.store import Row
+from labkernels.workload import Decode
+
+NAME = "error_calibration"
+TITLE = "The error model on trial: every source, head and family of inputs, against the kernels"
+DATA_FILE = "error_calibration.csv"
+
+Q_HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE = 8, 2, 128, 16
+DTYPES = ("fp16", "bf16")
+ON, OFF = (replace(base, out="fp32") for base in (TENSOR_CORES, CUDA_CORES))
+STORED_ON, STORED_OFF = TENSOR_CORES, CUDA_CORES
+TWO_PARTS, PROMOTED = replace(ON, p="input_x2"), replace(ON, accumulate="promoted")
+FAST_EXP2 = replace(OFF, exp2="poly3")
+KERNELS = {"tensor_core": "decode_mma_n8", "promoted": "decode_mma_n8", "fma": "decode_fma"}
+
+
+@dataclass(frozen=True)
+class Size:
+    """Requests of a cell, their keys, and the keys of a split."""
+
+    samples: int
+    kv_len: int
+    keys_per_split: int
+
+
+# 64 rows a head: the standard error of a spread is 9 % at worst, where a row has one error in all
+WHOLE, SPLIT = Size(64, 1024, 1024), Size(32, 1024, 256)
+LONG = Size(8, 8192, 8192)  # the bias grows with the chain
+SMALL = Size(2, 200, 200)  # which every machine computes again, within a second
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One kernel policy on one family of inputs; with `other`, its difference from that policy.
+
+    source: what the two differ in.
+    """
+
+    size: Size
+    family: str
+    dtype: str
+    policy: NumericPolicy
+    other: NumericPolicy | None = None
+    source: str = measure.TOTAL
+
+    @property
+    def by_source(self) -> bool:
+        """Whether every source is run alone too."""
+        return self.other is None and self.policy in (ON, OFF, FAST_EXP2) and self.size != LONG
+
+    @property
+    def label(self) -> str:
+        """The cell in one line, as `only` picks it."""
+        return f"{self.family}/{self.dtype}/{self.size.kv_len}/{self.source}/{self.policy.label}"
+
+
+def cells(size: Size | None = None) -> Iterator[Cell]:
+    """Every cell of the experiment, or those of one size; what takes longest comes first."""
+    return (cell for cell in _all_cells() if size in (None, cell.size))
+
+
+def benches(chosen: Iterable[Cell]) -> list[list[Cell]]:
+    """Put the cells together that share their inputs."""
+    shared: dict[tuple, list[Cell]] = {}
+    for cell in chosen:
+        shared.setdefault((cell.size, cell.family, cell.dtype), []).append(cell)
+    return list(shared.values())
+
+
+def _all_cells() -> Iterator[Cell]:
+    for dtype in DTYPES:
+        yield Cell(LONG, "mean-shifted", dtype, ON)
+        yield Cell(LONG, "mean-shifted", dtype, ON, PROMOTED, "accumulation")
+        for family in FAMILIES:
+            for policy in (ON, OFF, STORED_ON, STORED_OFF, TWO_PARTS):
+                yield Cell(WHOLE, family, dtype, policy)
+        yield from _differences(WHOLE, "normal", dtype)
+        yield from _differences(WHOLE, "mean-shifted", dtype)
+        yield Cell(WHOLE, "normal", dtype, FAST_EXP2)
+        yield Cell(SPLIT, "normal", dtype, ON)
+        yield Cell(SPLIT, "mean-shifted", dtype, OFF)
+    for dtype in DTYPES:
+        for family in FAMILIES:
+            for policy in (ON, OFF):
+                yield Cell(SMALL, family, dtype, policy)
+        yield from _differences(SMALL, "mean-shifted", dtype)
+
+
+def _differences(size: Size, family: str, dtype: str) -> Iterator[Cell]:
+    """Pairs of kernels that differ in one switch: the source, on the hardware itself."""
+    yield Cell(size, family, dtype, STORED_ON, ON, "store")
+    yield Cell(size, family, dtype, ON, TWO_PARTS, "p")
+    yield Cell(size, family, dtype, ON, PROMOTED, "accumulation")
+    yield Cell(size, family, dtype, FAST_EXP2, OFF, "exp2")
+
+
+class Bench:
+    """The inputs that some cells share, on a device ("cpu": the CPU build), with their outputs.
+
+    The outputs, and so all rows, have the same bits on every device.
+    """
+
+    def __init__(self, size: Size, family: str, dtype: str, *, seed: int, device: str):
+        lengths = (size.kv_len,) * size.samples
+        workload = Decode(lengths, Q_HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE, dtype)
+        self.case = family_case(family, workload, seed=seed, device=device)
+        self.way = {"keys_per_split": size.keys_per_split, "scale": self.case.scale}
+        self.setting, self.budget, self.out = map(cache, (self._setting, self._budget, self._out))
+
+    def rows(self, cell: Cell) -> list[Row]:
+        """Return the rows of one of the cells, without their provenance."""
+        budget, out = self.budget(cell.policy), self.out(cell.policy)
+        if cell.other is not None:
+            error = metrics.difference(out, self.out(cell.other))
+            found = _difference_rows(cell.source, budget, self.budget(cell.other), error)
+        elif cell.by_source:
+            setting = self.setting(cell.policy)
+            alone = errors_alone(setting.problem, setting.rounds, setting.schedule)
+            measured = MeasuredBudget(budget, metrics.difference(out, budget.o), alone)
+            found = measured.rows(by="head")
+        else:
+            error = metrics.difference(out, budget.o)
+            found = measure.total_rows(budget, error, by="head")
+        return [columns(cell, row["source"]) | row for row in found]
+
+    def _how(self, policy: NumericPolicy) -> dict[str, object]:
+        return self.way | {"kernel": KERNELS[policy.accumulate], "policy": policy}
+
+    def _setting(self, policy: NumericPolicy) -> Setting:
+        return measure.setting(self.case.q, self.case.cache, **self._how(policy))
+
+    def _budget(self, policy: NumericPolicy) -> ErrorBudget:
+        if policy.out == "input":  # as with fp32, but for the store
+            budget = self.budget(replace(policy, out="fp32"))
+            return budget.stored(self.case.workload.dtype)
+        setting = self.setting(policy)
+        return model.error_budget(setting.problem, setting.rounds, setting.schedule)
+
+    def _out(self, policy: NumericPolicy):
+        from labkernels import ops
+
+        return as_float64(ops.decode(self.case.q, self.case.cache, **self._how(policy)).out)
+
+
+def rows_of(chosen: Sequence[Cell], *, seed: int, device: str) -> list[Row]:
+    """Return the rows of cells that share their inputs."""
+    first = chosen[0]
+    bench = Bench(first.size, first.family, first.dtype, seed=seed, device=device)
+    return [row for cell in chosen for row in bench.rows(cell)]
+
+
+def _difference_rows(source: str, one: ErrorBudget, other: ErrorBudget, error) -> list[Row]:
+    """The difference of two outputs against that of their budgets.
+
+    What precedes the switch errs alike in both and cancels; what follows it rounds other numbers.
+    """
+    term = SOURCES.index(source)
+    bias, variance = one.biases[term] - other.biases[term], one.variances[term]
+    if source == "store":  # both divide, and one is rounded a second time
+        variance = variance - other.variances[term]
+    else:
+        variance = variance + other.variances[term]
+        # l sums P before it is rounded
+        first = SOURCES.index("accumulation") if source == "p" else term + 1
+        later = range(first, len(SOURCES))
+        bias = bias + sum(one.biases[s] - other.biases[s] for s in later)
+        variance = variance + sum(one.variances[s] + other.variances[s] for s in later)
+    return measure.comparison(source, error, bias, variance, one, by="head")
+
+
+def columns(cell: Cell, source: str) -> Row:
+    """What names a row of a cell."""
+    is_output = source == measure.TOTAL or cell.other is not None
+    return {
+        "kernel": KERNELS[cell.policy.accumulate],
+        "backend": "cuda" if is_output else "numpy",
+        "tensor_cores": "off" if cell.policy.accumulate == "fma" else "on",
+        "policy": cell.policy.label,
+        "other_policy": cell.other.label if cell.other else "",
+        "dtype": cell.dtype,
+        "family": cell.family,
+        "samples": cell.size.samples,
+        "kv_len": cell.size.kv_len,
+        "keys_per_split": cell.size.keys_per_split,
+    }
+
+
+def run(options: Options) -> Outcome:
+    """Run every cell on this machine's GPU, or its CPU build where it has none; write the table.
+
+    Raises: ValueError if part of the table would replace the committed one.
+    """
+    if (options.quick or options.only) and options.out == store.DATA_DIR:
+        raise ValueError("out is data/, where the table must be whole; allowed: --out FOLDER")
+    started, commit = datetime.now(UTC), commit_text(options)
+    device, machine = _device()
+    chosen = [
+        cell for cell in cells(SMALL if options.quick else None) if options.only in cell.label
+    ]
+    options.progress(f"{len(chosen)} cells on {machine}")
+    with all_cores() as spread:
+        work = [(shared, options.seed, device) for shared in benches(chosen)]
+        found = [row for rows in spread(_rows, work) for row in rows]
+    origin = {
+        "started_utc": f"{started:%FT%TZ}",
+        "commit": commit,
+        "device": machine,
+        "seed": options.seed,
+    }
+    path = options.out / DATA_FILE
+    store.replace(path, [row | origin for row in found], schema.ERROR_CALIBRATION)
+    datapackage.write(options.out)
+    options.progress(f"{len(found)} rows")
+    return Outcome(len(found), (path,))
+
+
+def _rows(work: tuple[list[Cell], int, str]) -> list[Row]:
+    cells_of_bench, seed, device = work
+    return rows_of(cells_of_bench, seed=seed, device=device)
+
+
+def _device() -> tuple[str, str]:
+    from labkernels.cuda import device
+
+    if device.available() is not None:
+        return "cpu", "CPU build"
+    import torch
+
+    return "cuda", torch.cuda.get_device_name()

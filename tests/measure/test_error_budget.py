@@ -1,0 +1,88 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from labkernels import ops
+from labkernels.kernels.spec import CUDA_CORES, TENSOR_CORES, NumericPolicy
+from labkernels.measure import error_budget
+from labkernels.measure.cases import exact_decode_case
+from labkernels.numerics import metrics
+from labkernels.numerics.emulated_decode import SOURCES, emulate
+from labkernels.workload import Decode
+
+LENGTHS = (300, 17, 0, 200)
+BITS = [  # kernel, head_dim, group, policy
+    ("decode_mma", 128, 4, TENSOR_CORES),
+    ("decode_mma", 64, 16, NumericPolicy(p="input_x2", denominator="rounded", out="fp32")),
+    ("decode_mma_n8", 128, 4, replace(TENSOR_CORES, out="fp32")),
+    ("decode_mma_n8", 128, 4, NumericPolicy(accumulate="promoted", out="fp32")),
+    ("decode_mma_n8", 256, 4, replace(TENSOR_CORES, exp2="poly5")),
+    ("decode_fma", 64, 4, CUDA_CORES),
+    ("decode_fma", 128, 1, CUDA_CORES),
+    ("decode_fma", 128, 4, replace(CUDA_CORES, out="fp32")),
+    ("decode_fma", 256, 16, replace(CUDA_CORES, exp2="poly3")),
+]
+
+
+def case(group=4, head_dim=128, dtype="bf16", lengths=LENGTHS):
+    workload = Decode(lengths, 2 * group, 2, head_dim, 16, dtype)
+    return exact_decode_case(workload, seed=0, device="cpu")
+
+
+@pytest.mark.parametrize(("kernel", "head_dim", "group", "policy"), BITS)
+@pytest.mark.parametrize("keys_per_split", [1024, 48])
+def test_the_chain_in_numpy_has_the_kernels_bits(kernel, head_dim, group, policy, keys_per_split):
+    inputs = case(group, head_dim)
+    way = {"kernel": kernel, "policy": policy, "keys_per_split": keys_per_split}
+    out = ops.decode(inputs.q, inputs.cache, **way).out.double().numpy()
+    found = error_budget.setting(inputs.q, inputs.cache, **way)
+    assert (emulate(found.problem, found.rounds, found.schedule) == out).all()
+
+
+def test_a_wrong_order_of_keys_has_other_bits():
+    inputs = case()
+    way = {"kernel": "decode_mma_n8", "policy": replace(TENSOR_CORES, out="fp32")}
+    out = ops.decode(inputs.q, inputs.cache, keys_per_split=1024, **way).out.double().numpy()
+    found = error_budget.setting(inputs.q, inputs.cache, keys_per_split=1024, **way)
+    for change in ({"sum_bits": (1, 2)}, {"warps": 2}, {"promoted": True}):
+        other = replace(found.schedule, **change)
+        assert (emulate(found.problem, found.rounds, other) != out).any()
+
+
+@pytest.mark.parametrize("policy", [TENSOR_CORES, replace(CUDA_CORES, out="fp32")])
+def test_a_measured_budget_is_near_its_prediction(policy):
+    inputs = case(lengths=(400,) * 12)
+    kernel = "decode_fma" if policy.accumulate == "fma" else "decode_mma_n8"
+    measured = error_budget.measured_budget(inputs.q, inputs.cache, policy, kernel=kernel)
+    predicted = error_budget.error_budget(inputs.q, inputs.cache, policy, kernel=kernel)
+    assert (predicted.sigma == measured.budget.sigma).all()
+    rows = measured.rows(by="head")
+    assert [row["source"] for row in rows[::8]] == [error_budget.TOTAL, *SOURCES]
+    totals = [row for row in rows if row["source"] == error_budget.TOTAL]
+    spread = np.sqrt([row["measured_share"] for row in totals])
+    assert spread == pytest.approx(np.ones(8), rel=0.25)
+    parts = [row for row in rows if row["source"] != error_budget.TOTAL]
+    assert sum(row["predicted_share"] for row in parts) == pytest.approx(8, rel=1e-9)
+    assert sum(row["measured_share"] for row in parts) == pytest.approx(
+        sum(row["measured_share"] for row in totals), rel=0.1
+    )
+    assert {row["sample"] for row in measured.rows(by="sample")} == set(range(12))
+
+
+def test_a_comparison_notices_a_bias_and_its_noise():
+    inputs = case(lengths=(64,) * 6)
+    budget = error_budget.error_budget(inputs.q, inputs.cache, kernel="decode_mma_n8")
+    error = budget.bias + 1e-3 * np.sign(budget.o)
+    row = error_budget.total_rows(budget, error, by="head")[0]
+    assert row["measured_bias"] - row["predicted_bias"] == pytest.approx(1e-3)
+    assert row["bias_noise"] == pytest.approx(0, abs=1e-12)
+    assert row["measured_variance"] == pytest.approx(1e-6)
+    z = 1e-3 / budget.sigma
+    assert row["measured_share"] == pytest.approx(metrics.mean(z**2, by="head")[0])
+
+
+def test_a_kernel_of_unknown_order_is_refused():
+    inputs = case(lengths=(20,))
+    with pytest.raises(ValueError, match=r"kernel = 'reference', allowed: decode_mma"):
+        error_budget.setting(inputs.q, inputs.cache, kernel="reference")
