@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from labkernels.experiments import Options, Outcome, commit_text
-from labkernels.kernels.spec import Instance, discover
+from labkernels.kernels.spec import Instance, NumericPolicy, discover
 from labkernels.measure import device
 from labkernels.measure.cases import DecodeCase, exact_decode_case
 from labkernels.records import datapackage, provenance, schema, store
@@ -20,6 +20,7 @@ DATA_FILE = "decode_bits.csv"
 LENGTHS = (0, 1, 17, 64, 129, 200, 300, 513)
 KV_HEADS = 8
 SHAPES = ((64, 4), (128, 1), (128, 4), (128, 7), (128, 16), (256, 4))  # head_dim, group
+COSTLY_SHAPE = (128, 4)  # of the policy with every switch that a default kernel lacks
 SPLITS = (1024, 128)  # keys a split: one split, and several with empty ones
 
 
@@ -33,16 +34,21 @@ class Trial:
 
 
 def trials() -> Iterator[Trial]:
-    """Every CUDA kernel, dtype and shape: default policy, and fp32 output with FMA exponentials."""
+    """Every CUDA kernel, dtype and shape: default policy, and fp32 output with FMA exponentials.
+
+    At one shape also P in two parts, of which l is the sum, and sums that fp32 joins.
+    """
     for spec in discover().values():
         if (spec.family, spec.language) != ("decode", "cuda"):
             continue
         chosen = [spec.policies[0]]
         chosen += [p for p in spec.policies if (p.out, p.exp2) == ("fp32", "poly5")][:1]
+        costly = NumericPolicy("input_x2", "rounded", accumulate="promoted", out="fp32")
         for dtype in spec.dtypes:
             for head_dim, group in SHAPES:
                 workload = Decode(LENGTHS, KV_HEADS * group, KV_HEADS, head_dim, 16, dtype)
-                for policy in chosen:
+                here = (head_dim, group) == COSTLY_SHAPE and costly in spec.policies
+                for policy in [*chosen, costly] if here else chosen:
                     instance = spec.instance(
                         dtype=dtype, head_dim=head_dim, group=group, policy=policy
                     )

@@ -7,6 +7,7 @@ says where and when its numbers came to be.
 from labkernels.plots.detection import detection_matrix, refused_shares
 from labkernels.plots.errors import distributions, error_cells, error_maps, relative_difference
 from labkernels.plots.picture import readme
+from labkernels.plots.policies import in_words, policies, policy_costs
 from labkernels.plots.resources import blocks_per_sm
 from labkernels.plots.tables import table
 from labkernels.plots.times import case_times, graph_times, group_and_page
@@ -21,6 +22,9 @@ __all__ = [
     "error_maps",
     "graph_times",
     "group_and_page",
+    "in_words",
+    "policies",
+    "policy_costs",
     "readme",
     "refused_shares",
     "relative_difference",

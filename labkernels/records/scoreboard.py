@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 
 from labkernels.records import store
@@ -14,7 +14,10 @@ _WORKLOAD = ("batch", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size")
 
 @dataclass(frozen=True)
 class Target:
-    """A ratio of peer to ours that a workload must reach, for each of its dtypes."""
+    """A ratio of peer to ours that a workload must reach, for each of its dtypes.
+
+    policy and peer_policy: the numeric policy on either side, as in data/; "" for any.
+    """
 
     id: str
     chapter: str
@@ -27,19 +30,22 @@ class Target:
     metric: str
     statistic: str
     minimum_ratio: float
+    policy: str = ""
+    peer_policy: str = ""
 
 
 @dataclass(frozen=True)
 class Score:
-    """One target and dtype with what was measured for it."""
+    """One target and dtype with what was measured for it; ours and theirs are in `unit`."""
 
     target: Target
     dtype: str
     status: str
     kernel: str = ""
-    ours_s: float = 0.0
+    ours: float = 0.0
     peer: str = ""
-    peer_s: float = 0.0
+    theirs: float = 0.0
+    unit: str = "s"
     ratio: float = 0.0
     gpu: str = ""
     commit: str = ""
@@ -83,25 +89,26 @@ def scoreboard(
 def score(target: Target, dtype: str, rows: Iterable[Row]) -> Score:
     """Return the score of the newest run that measured both sides.
 
-    Units: ours_s and peer_s in seconds; ratio is peer over ours, so larger is better.
+    The ratio is that of the sizes, peer over ours, so that larger is better; a bias has a sign.
     """
     rows = store.select(rows, {**target.workload, "dtype": dtype})
     for started in store.runs(rows):
         run = store.select(rows, {"started_utc": started})
-        ours = _best(run, target.kernels, target)
-        peer = _best(run, target.peers, target)
+        ours = _best(run, target.kernels, target.policy, target)
+        peer = _best(run, target.peers, target.peer_policy, target)
         if ours is None or (target.peers and peer is None):
             continue
-        ratio = float(peer["value"]) / float(ours["value"]) if peer else 0.0
+        ratio = abs(float(peer["value"]) / float(ours["value"])) if peer else 0.0
         reached = not target.peers or ratio >= target.minimum_ratio
         return Score(
             target,
             dtype,
             MET if reached else NOT_MET,
             kernel=str(ours["kernel"]),
-            ours_s=float(ours["value"]),
+            ours=float(ours["value"]),
             peer=str(peer["kernel"]) if peer else "",
-            peer_s=float(peer["value"]) if peer else 0.0,
+            theirs=float(peer["value"]) if peer else 0.0,
+            unit=str(ours["unit"]),
             ratio=ratio,
             gpu=str(ours["gpu"]),
             commit=str(ours["commit"]) + ("+changes" if ours["dirty"] else ""),
@@ -113,7 +120,7 @@ def score(target: Target, dtype: str, rows: Iterable[Row]) -> Score:
 def table(scores: Iterable[Score]) -> str:
     """Return the scores as a text table, one line each, and a closing count."""
     scores = list(scores)
-    header = ("target", "dtype", "ours", "time", "peer", "time", "ratio", "at least", "status")
+    header = ("target", "dtype", "ours", "value", "peer", "value", "ratio", "at least", "status")
     lines = [header, *(_line(item) for item in scores)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     text = [
@@ -133,7 +140,7 @@ def table(scores: Iterable[Score]) -> str:
 def _target(entry: dict) -> Target:
     name = entry.get("id", "without id")
     fields = Target.__dataclass_fields__
-    missing = [key for key in fields if key not in entry]
+    missing = [key for key, of in fields.items() if key not in entry and of.default is MISSING]
     unknown = [key for key in entry if key not in fields]
     if missing or unknown:
         raise ValueError(f"target {name}: missing {missing}, unknown {unknown}; keys: {[*fields]}")
@@ -144,10 +151,12 @@ def _target(entry: dict) -> Target:
     return Target(**{**entry, **lists})
 
 
-def _best(rows: list[Row], kernels: tuple[str, ...], target: Target) -> Row | None:
+def _best(rows: list[Row], kernels: tuple[str, ...], policy: str, target: Target) -> Row | None:
     wanted = store.select(rows, {"metric": target.metric, "statistic": target.statistic})
     measured = [row for row in wanted if row["kernel"] in kernels]
-    return min(measured, key=lambda row: float(row["value"]), default=None)
+    if policy:
+        measured = [row for row in measured if row["policy"] == policy]
+    return min(measured, key=lambda row: abs(float(row["value"])), default=None)
 
 
 def _why_not(target: Target, rows: list[Row]) -> str:
@@ -166,10 +175,16 @@ def _line(item: Score) -> tuple[str, ...]:
         item.target.id,
         item.dtype,
         item.kernel,
-        f"{item.ours_s * 1e3:.4f} ms" if measured else "",
+        _value(item.ours, item.unit) if measured else "",
         item.peer,
-        f"{item.peer_s * 1e3:.4f} ms" if with_peer else "",
+        _value(item.theirs, item.unit) if with_peer else "",
         f"{item.ratio:.3f}" if with_peer else "",
         f"{item.target.minimum_ratio:g}" if item.target.peers else "runs",
         item.status,
     )
+
+
+def _value(value: float, unit: str) -> str:
+    if unit == "s":
+        return f"{value * 1e3:.4f} ms"
+    return f"{value:.3g}" if unit == "1" else f"{value:.3g} {unit}"

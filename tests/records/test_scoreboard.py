@@ -71,6 +71,27 @@ def test_what_was_refused_or_never_run_is_not_measured(row, target):
     assert (score.status, score.note) == ("not measured", "fa2: group 16")
 
 
+def test_errors_of_two_policies_are_compared_by_size(row, target):
+    fields = {"peers": target.kernels, "policy": "p=input_x2", "peer_policy": "p=input"}
+    fields |= {"metric": "error", "statistic": "bias", "minimum_ratio": 50}
+    errors = scoreboard.Target(**{**vars(target), **fields})
+    rows = [
+        {**timed(row, kernel, value), "metric": "error", "statistic": "bias"}
+        | {"policy": policy, "unit": "1"}
+        for kernel, policy, value in (
+            ("decode_mma", "p=input", -6e-5),
+            ("decode_mma_n8", "p=input", -7e-5),
+            ("decode_mma", "p=input_x2", 1e-6),
+            ("decode_mma_n8", "p=input_x2", -2e-6),
+            ("decode_mma_n8", "p=fp32", 1e-9),
+        )
+    ]
+    score = scoreboard.score(errors, "bf16", rows)
+    assert (score.ours, score.theirs, score.unit) == (1e-6, -6e-5, "1")
+    assert (score.ratio, score.status) == (pytest.approx(60), "met")
+    assert "-6e-05" in scoreboard.table([score])
+
+
 def test_a_target_without_peers_asks_for_a_time(row, target):
     alone = scoreboard.Target(**{**vars(target), "peers": (), "minimum_ratio": 0.0})
     assert scoreboard.score(alone, "bf16", []).status == "not measured"
