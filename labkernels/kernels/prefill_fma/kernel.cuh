@@ -20,8 +20,7 @@ struct Tile {
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int lane_rows = Rows / Warps / 2, lane_keys = Keys / columns;
   static constexpr int quads = Dvo / columns / 4;  // of a lane's output channels
-  // At 192 channels the K to come takes the registers of a second step of the inner loops.
-  static constexpr int unroll = Dqk > 128 && Dvo == 128 ? 1 : 2;
+  static constexpr int unroll = Dqk <= 128 ? 4 : Dqk == Dvo ? 2 : 1;  // as registers are left
   static constexpr Walk walk = Walk_;
   static constexpr bool paged = Paged;
   using Block = PrefillBlock<Rows>;
