@@ -9,12 +9,6 @@ from labkernels.kernels.spec import PrefillTile
 
 MAX_SPLITS = 65_535
 MIN_KEYS_PER_SPLIT = 256  # below it a split costs more than the idle SMs
-# Blocks of one KV head share its K and V in the L2 cache as long as those of the heads at work fit
-# in this part of it, beside Q and the output: so the heads are taken in sections. The heaviest
-# blocks of a section start first; of the last section, which is rounds long, light ones are left
-# to fill the gaps at the end.
-L2_PART = 0.5
-ROUNDS = 2
 
 
 @dataclass(frozen=True)
@@ -23,24 +17,6 @@ class Lengths:
 
     q: np.ndarray
     kv: np.ndarray
-
-
-@dataclass(frozen=True)
-class Heads:
-    """KV heads, the query heads that share one, and the bytes of a key and its value in one."""
-
-    kv: int
-    group: int
-    key_bytes: int
-
-
-@dataclass(frozen=True)
-class Room:
-    """What a GPU offers a launch: SMs, blocks at once, bytes of L2 cache."""
-
-    sm_count: int
-    slots: int
-    l2_bytes: int
 
 
 @dataclass(frozen=True)
@@ -58,10 +34,11 @@ class Cut:
 
 def cut(
     lengths: Lengths,
-    heads: Heads,
     tile: PrefillTile,
-    room: Room,
     *,
+    kv_heads: int,
+    group: int,
+    sm_count: int,
     causal: bool,
     splits: int | None = None,
     keys_per_split: int | None = None,
@@ -70,15 +47,15 @@ def cut(
 
     Raises: ValueError if keys_per_split makes more splits than partial States are made for.
     """
-    rows = lengths.q * heads.group
+    rows = lengths.q * group
     tiles = -(-rows // tile.q_rows)
     request = np.repeat(np.arange(len(rows)), tiles)
     q_tile = np.arange(len(request)) - np.repeat(np.cumsum(tiles) - tiles, tiles)
-    visible = visible_keys(lengths, request, (q_tile + 1) * tile.q_rows - 1, heads.group, causal)
+    visible = visible_keys(lengths, request, (q_tile + 1) * tile.q_rows - 1, group, causal)
     longest = int(visible.max(initial=0))
     if keys_per_split is None:
         if splits is None:
-            splits = _balanced_splits(visible, heads.kv, room.sm_count)
+            splits = _balanced_splits(visible, kv_heads, sm_count)
         keys_per_split = max(1, math.ceil(longest / splits / tile.keys)) * tile.keys
     splits = max(1, math.ceil(longest / keys_per_split))
     if splits > MAX_SPLITS:
@@ -86,9 +63,9 @@ def cut(
             f"keys_per_split = {keys_per_split}, allowed: at least"
             f" {math.ceil(longest / MAX_SPLITS)} for {longest} keys, which is {MAX_SPLITS} splits"
         )
-    work, steps = _blocks(request, q_tile, visible, keys_per_split, tile.keys, heads.kv)
-    order = _launch_order(work, steps, lengths.kv * heads.key_bytes, heads.kv, room)
-    tickets = (int(rows.sum()) // tile.q_rows + len(rows)) * heads.kv
+    work, steps = _blocks(request, q_tile, visible, keys_per_split, tile.keys, kv_heads)
+    order = _launch_order(work, steps)
+    tickets = (int(rows.sum()) // tile.q_rows + len(rows)) * kv_heads
     return Cut(work[order], keys_per_split, splits, tickets)
 
 
@@ -127,30 +104,10 @@ def _blocks(
     return work, -(-keys // step_keys)
 
 
-def _launch_order(
-    work: np.ndarray, steps: np.ndarray, kv_bytes: np.ndarray, kv_heads: int, room: Room
-) -> np.ndarray:
-    """Section by section of KV heads, in each the blocks of most steps first."""
-    request, q_tile, kv_head, split = work.T.astype(np.int64)
-    head = request * kv_heads + kv_head
-    n_heads = len(kv_bytes) * kv_heads
-    work_of = np.bincount(head, weights=steps, minlength=n_heads)
-    most_of = np.zeros(n_heads, np.int64)
-    np.maximum.at(most_of, head, steps)
-    section = _sections(work_of, most_of, np.repeat(kv_bytes, kv_heads), room)[head]
-    return np.lexsort((split, q_tile, head, -steps, section))
+def _launch_order(work: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """The blocks of most steps first, so that short ones fill the gaps at the end.
 
-
-def _sections(
-    work_of: np.ndarray, most_of: np.ndarray, bytes_of: np.ndarray, room: Room
-) -> np.ndarray:
-    """The section of each KV head of each request, those with the longest blocks first."""
-    section = np.zeros(len(work_of), np.int64)
-    number, kv_bytes, left = 0, 0, float(work_of.sum())
-    for head in np.lexsort((np.arange(len(most_of)), -most_of)):
-        section[head] = number
-        kv_bytes, left = kv_bytes + bytes_of[head], left - work_of[head]
-        full = kv_bytes >= L2_PART * room.l2_bytes
-        if full and left >= ROUNDS * room.slots * most_of[head]:
-            number, kv_bytes = number + 1, 0
-    return section
+    Of equal ones, those that read the same K and V side by side: they share the L2 cache.
+    """
+    request, q_tile, kv_head, split = work.T
+    return np.lexsort((q_tile, split, kv_head, request, -steps))

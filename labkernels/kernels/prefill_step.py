@@ -7,7 +7,7 @@ import torch
 from labkernels.hardware import Gpu
 from labkernels.kernels import prefill_plan
 from labkernels.kernels.paged_kv import PagedKV
-from labkernels.kernels.prefill_plan import Cut, Heads, Lengths, Room
+from labkernels.kernels.prefill_plan import Cut, Lengths
 from labkernels.kernels.ragged_kv import RaggedKV
 from labkernels.kernels.spec import Instance, KernelSpec
 from labkernels.kernels.step import Plan
@@ -49,18 +49,17 @@ class PrefillRequest:
         return self.q.device.type == "cuda"
 
 
-def cut(request: PrefillRequest, *, blocks_per_sm: int) -> Cut:
-    """The blocks of a request, with so many on an SM.
+def cut(request: PrefillRequest) -> Cut:
+    """The blocks of a request.
 
     Raises: ValueError if keys_per_split makes more splits than partial States are made for.
     """
-    kv, gpu = request.kv, request.gpu
-    key_bytes = (kv.head_dim + kv.head_dim_v) * kv.k.element_size()
     return prefill_plan.cut(
         request.lengths,
-        Heads(kv.kv_heads, request.group, key_bytes),
         request.instance.tile,
-        Room(gpu.sm_count, blocks_per_sm * gpu.sm_count, gpu.l2_bytes),
+        kv_heads=request.kv.kv_heads,
+        group=request.group,
+        sm_count=request.gpu.sm_count,
         causal=request.causal,
         splits=request.splits,
         keys_per_split=request.keys_per_split,

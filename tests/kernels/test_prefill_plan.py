@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkernels.kernels.prefill_plan import Heads, Lengths, Room, cut, visible_keys
+from labkernels.kernels.prefill_plan import Lengths, cut, visible_keys
 from labkernels.kernels.spec import PrefillTile
 
-ROOM = Room(sm_count=132, slots=264, l2_bytes=50 * 2**20)
+SM_COUNT = 132
 TILE = PrefillTile(64, 32, 4, 2, 2)
 BATCHES = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 700)), min_size=1, max_size=6)
 
@@ -16,10 +16,6 @@ BATCHES = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 700)), min_size
 def lengths_of(batch):
     q, kv = np.array(batch, np.int64).T
     return Lengths(q, kv)
-
-
-def heads_of(kv, group):
-    return Heads(kv, group, 512)
 
 
 @given(
@@ -31,7 +27,9 @@ def heads_of(kv, group):
 )
 def test_every_pair_of_a_row_and_a_key_belongs_to_one_block(batch, kv_heads, group, causal, how):
     lengths = lengths_of(batch)
-    made = cut(lengths, heads_of(kv_heads, group), TILE, ROOM, causal=causal, **how)
+    made = cut(
+        lengths, TILE, kv_heads=kv_heads, group=group, sm_count=SM_COUNT, causal=causal, **how
+    )
     request, q_tile, kv_head, split = made.work.T
     assert len(np.unique(made.work, axis=0)) == len(made.work)
     for i, (n, _) in enumerate(batch):
@@ -51,7 +49,7 @@ def test_every_pair_of_a_row_and_a_key_belongs_to_one_block(batch, kv_heads, gro
 @given(batch=BATCHES, group=st.sampled_from([1, 4]))
 def test_every_tile_has_a_ticket_of_its_own(batch, group):
     lengths, kv_heads = lengths_of(batch), 2
-    made = cut(lengths, heads_of(kv_heads, group), TILE, ROOM, causal=False)
+    made = cut(lengths, TILE, kv_heads=kv_heads, group=group, sm_count=SM_COUNT, causal=False)
     request, q_tile, kv_head, _ = made.work.T.astype(np.int64)
     first_token = (np.cumsum(lengths.q) - lengths.q)[request]
     # as lab::ticket_index
@@ -62,22 +60,25 @@ def test_every_tile_has_a_ticket_of_its_own(batch, group):
 
 
 def test_the_heaviest_blocks_start_first():
-    made = cut(lengths_of([(1024, 1024)] * 4), heads_of(4, 1), TILE, ROOM, causal=True, splits=1)
+    made = cut(
+        lengths_of([(1024, 1024)] * 4),
+        TILE,
+        kv_heads=4,
+        group=1,
+        sm_count=SM_COUNT,
+        causal=True,
+        splits=1,
+    )
     tiles = made.work[:, 1]
     assert (np.diff(tiles) <= 0).all()
 
 
-def test_long_contexts_are_served_in_sections_that_the_cache_holds():
-    """Each begins with its heaviest blocks; the last is long enough to end evenly."""
-    batch, heads = [(4096, 4096)] * 8, Heads(16, 1, 512)
-    made = cut(lengths_of(batch), heads, TILE, ROOM, causal=True, splits=1)
-    starts = np.flatnonzero(np.diff(made.work[:, 1]) > 0) + 1
-    *sections, last = np.split(made.work, starts)
-    assert len(sections) >= 4
-    for section in sections:
-        heads_at_work = len(np.unique(section[:, [0, 2]], axis=0))
-        assert heads_at_work * 4096 * 512 <= ROOM.l2_bytes
-    assert len(last) >= 2 * ROOM.slots
+def test_blocks_that_read_the_same_keys_start_side_by_side():
+    made = cut(
+        lengths_of([(256, 256)] * 3), TILE, kv_heads=2, group=1, sm_count=SM_COUNT, causal=False
+    )
+    assert made.work[:4, [0, 2]].tolist() == [[0, 0]] * 4
+    assert made.work[:4, 1].tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -92,6 +93,6 @@ def test_long_contexts_are_served_in_sections_that_the_cache_holds():
     ],
 )
 def test_splits_fill_the_sms_and_no_more(batch, kv_heads, least, most):
-    made = cut(lengths_of(batch), heads_of(kv_heads, 1), TILE, ROOM, causal=False)
+    made = cut(lengths_of(batch), TILE, kv_heads=kv_heads, group=1, sm_count=SM_COUNT, causal=False)
     assert least <= made.splits <= most
     assert made.keys_per_split % TILE.keys == 0
