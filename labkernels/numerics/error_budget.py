@@ -218,6 +218,8 @@ def _p(chain: Chains, rounds: Rounds):
     tiny = chain.p < spacing
     bias = chain.sum_about(np.where(tiny, rounded - chain.p, 0.0) * weight, about)
     if rounds.p_parts == 1:
+        shrunk = rounding.mean_relative_error(rounds.p_format) * np.where(tiny, 0.0, chain.softmax)
+        bias += chain.sum_about(np.where(chain.p == 1, 0.0, shrunk), about)
         at_top = _LN_2 * rounding.quantum(chain.m, "fp32")[..., None]
         spacing = np.where(chain.p == 1, at_top, spacing)
     return bias, chain.squares_about(np.where(tiny, 0.0, spacing * weight) ** 2 / 12, about)

@@ -164,3 +164,16 @@ def test_eight_bits_are_read_as_torch_reads_them(fmt):
     assert np.array_equal(got, want, equal_nan=True)
     assert np.array_equal(np.signbit(got), codes >= 128)
     assert rounding.from_bits(np.uint32([0x3F800001]), "tf32")[0] == np.float32(1 + 2.0**-23)
+
+
+@pytest.mark.parametrize("fmt", ["fp16", "bf16"])
+@pytest.mark.parametrize("sigma", [0.5, 1.0])
+def test_rounding_to_nearest_shrinks_a_sum_by_a_known_share(fmt, sigma):
+    """Weights as of a softmax, log-normal, by quadrature over the binades."""
+    error = total = 0.0
+    for binade in range(-14, 3):
+        x = 2.0**binade * (1 + (np.arange(2**16) + 0.5) / 2**16)
+        mass = np.exp(-((np.log(x) + 3.7) ** 2) / (2 * sigma**2)) / x * 2.0**binade
+        error += np.sum(mass * (rounding.round_to(x, fmt) - x))
+        total += np.sum(mass * x)
+    assert error / total == pytest.approx(rounding.mean_relative_error(fmt), rel=0.01)
