@@ -5,6 +5,12 @@ says where and when its numbers came to be.
 """
 
 from labkernels.plots.detection import detection_matrix, refused_shares
+from labkernels.plots.error_budget import (
+    budget_by_group,
+    budget_shares,
+    calibration,
+    error_waterfall,
+)
 from labkernels.plots.errors import distributions, error_cells, error_maps, relative_difference
 from labkernels.plots.picture import readme
 from labkernels.plots.policies import in_words, policies, policy_costs
@@ -15,11 +21,15 @@ from labkernels.plots.verdict import verdict_figure, verdict_page
 
 __all__ = [
     "blocks_per_sm",
+    "budget_by_group",
+    "budget_shares",
+    "calibration",
     "case_times",
     "detection_matrix",
     "distributions",
     "error_cells",
     "error_maps",
+    "error_waterfall",
     "graph_times",
     "group_and_page",
     "in_words",
