@@ -70,8 +70,12 @@ def unit_of(arch: str, fmt: str) -> Unit:
     return UNITS[arch][fmt]
 
 
-def matmul(a, b, c=None, *, arch: str, fmt: str, out: str = "fp32") -> np.ndarray:
+def matmul(
+    a, b, c=None, *, arch: str, fmt: str, out: str = "fp32", unit: Unit | None = None
+) -> np.ndarray:
     """Product a b + c as the architecture's tensor cores compute it, K in ascending chunks.
+
+    `unit` takes the place of the architecture's own, to see what would be different.
 
     For tf32, a and b are fp32 and lose what lies below 10 fraction bits, as in the unit. sm_89's
     8-bit formats are those of mma.sync, sm_90's those of wgmma (see widened_matmul).
@@ -81,7 +85,7 @@ def matmul(a, b, c=None, *, arch: str, fmt: str, out: str = "fp32") -> np.ndarra
     Raises: ValueError for an unknown arch, fmt or out, a pair without a model, or inputs that the
     format cannot hold.
     """
-    unit = unit_of(arch, fmt)
+    unit = unit_of(arch, fmt) if unit is None else unit
     check_choice("out", out, OUTPUTS)
     if out == "fp16" and fmt != "fp16":
         raise ValueError(f"out = {out!r} with fmt = {fmt!r}, allowed: 'fp32'")

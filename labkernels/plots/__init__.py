@@ -4,6 +4,7 @@ Whoever calls a function shows the figure, or saves it. Every figure takes `orig
 says where and when its numbers came to be.
 """
 
+from labkernels.plots.arithmetic import alignment, chain_bias, exponential_unit, rejections
 from labkernels.plots.detection import detection_matrix, refused_shares
 from labkernels.plots.error_budget import (
     budget_by_group,
@@ -20,16 +21,22 @@ from labkernels.plots.times import case_times, graph_times, group_and_page
 from labkernels.plots.verdict import verdict_figure, verdict_page
 
 __all__ = [
+    "alignment",
     "blocks_per_sm",
     "budget_by_group",
     "budget_shares",
     "calibration",
     "case_times",
+    "chain_bias",
     "detection_matrix",
     "distributions",
     "error_cells",
     "error_maps",
+<<<<<<< HEAD
     "error_waterfall",
+=======
+    "exponential_unit",
+>>>>>>> e25f6a2 (Book: What a tensor core really computes.)
     "graph_times",
     "group_and_page",
     "in_words",
@@ -37,6 +44,7 @@ __all__ = [
     "policy_costs",
     "readme",
     "refused_shares",
+    "rejections",
     "relative_difference",
     "table",
     "verdict_figure",

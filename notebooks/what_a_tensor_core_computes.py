@@ -1,0 +1,483 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # What a tensor core really computes
+#
+# ## Question
+#
+# **One small matrix product, the same inputs, five GPUs: a V100, an A100 and an MI250X answered 0, an MI100 answered 255.875, and an H100 answered 191.875. Which one is wrong?**
+#
+# {cite:t}`li2024` asked it, with inputs made for the purpose.
+# No manual answers: the PTX ISA leaves the order and the rounding of the sums inside a matrix instruction open {cite:p}`ptx`.
+# Yet all who compare kernels bit by bit stand on it, and so does every claim that a difference is "only rounding".
+#
+# Seven sentences that sound right, and that you can judge at the end, each with a number:
+#
+# 1. A tensor core multiplies in 16 bits and adds in fp32, as a loop of {term}`FMAs <FMA>` would.
+# 2. It rounds to nearest, so that its errors cancel in long sums.
+# 3. The order of the products changes the result.
+# 4. "fp32 accumulation" means the same bits on every generation.
+# 5. With 8-bit inputs the sum is still fp32.
+# 6. `mma.sync`, `wgmma` and Triton's `tl.dot` compute different things.
+# 7. The exponential of the softmax cannot be modelled, since its table is secret.
+#
+# ## You need
+#
+# {doc}`/book/how_to_read`, and from {doc}`/book/glossary` {term}`ulp`, {term}`accumulator` and {term}`FMA`.
+# You need no GPU: the chapter holds two models against outputs that an H200 left in `data/`.
+
+# %% tags=["hide-input"]
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from myst_nb import glue
+
+from labkernels import plots
+from labkernels.experiments import special_functions, tensor_core_arithmetic, triton_dot
+from labkernels.numerics import ex2_unit, rounding, tensor_core
+from labkernels.records import recorded, store
+
+# %% [markdown]
+# ## Model
+#
+# A tensor core does not chain operations: it adds a whole *chunk* of products and the accumulator $c$ in one step {cite:p}`fasi2021,xie2025,khattak2025`.
+# Each product $t_k = a_k b_k$ is exact.
+# Let $e_k$ be the sum of the exponents of its factors, $e_c$ that of $c$, and $e$ the largest of them all.
+# Every term is put on one grid, whose step lies $F$ bits below $2^e$, and what does not fit is cut off, toward zero:
+#
+# $$
+# s \;=\; 2^{e - F} \Bigl( \operatorname{trunc}\bigl(2^{F - e} c\bigr) + \sum_{k < \text{chunk}} \operatorname{trunc}\bigl(2^{F - e} t_k\bigr) \Bigr).
+# $$ (tensor-core-step)
+#
+# The integers in the bracket are added without error, and $s$ is cut once more, toward zero, to the fraction of the result.
+# A longer $K$ goes chunk by chunk, in ascending order, each step's result being the next step's $c$.
+#
+# So four numbers make a generation: $F$, the chunk, the fraction bits of the result, and an exponent below which the grid does not follow.
+# These are the lab's, for inputs of 16 and of 8 bits:
+
+# %%
+rows = []
+for arch, units in tensor_core.UNITS.items():
+    for fmt in ("fp16", "e4m3"):
+        if unit := units.get(fmt):
+            kept = (unit.fraction_bits, unit.chunk, unit.out_fraction_bits)
+            rows.append((arch, fmt, *kept, unit.lowest_exponent_fp32))
+columns = ["architecture", "inputs", "F", "chunk", "result's bits", "lowest exponent"]
+plots.table(pd.DataFrame(rows, columns=columns), "constants")
+
+# %% [markdown]
+# ## Prediction
+#
+# A model is worth what it forbids, so we let others compete with it: one bit less or more in $F$, half the chunk, and two that people believe in, a loop of FMAs and the exact sum rounded once.
+# First, on random numbers of this machine, how often would each differ from {eq}`tensor-core-step`?
+
+# %%
+SM_90 = tensor_core.unit_of("sm_90", "fp16")
+RIVALS = {
+    "24 fraction bits": replace(SM_90, fraction_bits=24),
+    "26 fraction bits": replace(SM_90, fraction_bits=26),
+    "chunk 8": replace(SM_90, chunk=8),
+}
+
+
+# %%
+def fma_loop(a, b, c):
+    """c + a b, one fused multiply-add after the other."""
+    for k in range(a.shape[-1]):
+        c = rounding.fma_rn(a[..., :, k, None], b[..., None, k, :], c)
+    return c
+
+
+def rounded_once(a, b, c):
+    """c + a b, exact up to float64, then rounded to nearest."""
+    return (a.astype(np.float64) @ b.astype(np.float64) + c).astype(np.float32)
+
+
+# %%
+rng = np.random.default_rng(0)
+shapes = (512, 16, 16), (512, 16, 8), (512, 16, 8)
+a, b, c = (rng.standard_normal(shape).astype(np.float16).astype(np.float32) for shape in shapes)
+c = rng.standard_normal(c.shape).astype(np.float32)
+model = tensor_core.matmul(a, b, c, arch="sm_90", fmt="fp16")
+rivals = {
+    name: tensor_core.matmul(a, b, c, arch="sm_90", fmt="fp16", unit=unit)
+    for name, unit in RIVALS.items()
+}
+beliefs = {"a loop of FMAs": fma_loop(a, b, c), "rounded once": rounded_once(a, b, c)}
+predicted = pd.Series({name: np.mean(d != model) for name, d in (rivals | beliefs).items()})
+plots.table(predicted.rename("would differ").rename_axis("model").reset_index(), "predicted",
+            {"would differ": "{:.1%}"})  # fmt: skip
+
+# %% [markdown]
+# No rival hides: a few dozen random tiles are enough to tell them apart.
+#
+# The second prediction is about long sums.
+# Each step of {eq}`tensor-core-step` cuts toward zero, so for products of one sign nothing cancels.
+# If the products have mean $\mu$, the accumulator is about $k \mu$ after $k$ of them, and a step loses half an ulp of it on average, and about half a step of the grid for each of its products:
+#
+# $$
+# \text{bias} \;=\; -\frac{1}{K \mu} \sum_{\text{steps}} \Bigl( \tfrac12 \operatorname{ulp}(k \mu) + \tfrac12 \, \text{chunk} \cdot 2^{e - F} \, \phi \Bigr),
+# $$ (tensor-core-bias)
+#
+# where $\phi$ is the share of products with bits below the grid: 1 once $2^{e-F}$ is well above a product's last bit, 0 before.
+# We let $\phi$ jump from 0 to 1 where the grid's step passes the last bit of a product of two fp16 numbers near 1, $2^{-20}$, which is too early for short sums.
+
+
+# %%
+def predicted_bias(unit: tensor_core.Unit, k: int, mean: float) -> float:
+    """The relative bias of a sum of k products with this mean, factors in [1, 2)."""
+    so_far = mean * np.arange(unit.chunk, k + 1, unit.chunk)
+    ulp = 2.0 ** (np.floor(np.log2(so_far)) - unit.out_fraction_bits)
+    grid = 2.0 ** (np.floor(np.log2(so_far)) - unit.fraction_bits)
+    cut = np.where(grid > 2.0**-20, 0.5 * unit.chunk * grid, 0.0)
+    return -float(np.sum(0.5 * np.maximum(ulp - grid, 0) + cut)) / (mean * k)
+
+
+lengths = 2 ** np.arange(6, 14)
+predictions = [
+    {"arch": arch, "k": k, "predicted": predicted_bias(tensor_core.unit_of(arch, "fp16"), k, 2.25)}
+    for arch in ("sm_70", "sm_80", "sm_90") for k in lengths
+]  # fmt: skip
+
+# %% [markdown]
+# ## Code
+#
+# The same step stands three times in the lab: in NumPy, in int64 operations of torch that run on the GPU, and in the C++ of the CPU build.
+# This is the C++, where the sum of a chunk is finished:
+#
+# ```{literalinclude} /labkernels/cuda/include/lab/host/dot.cpp
+# :language: cpp
+# :start-at: "double result(const Unit& unit"
+# :end-before: "private:"
+# ```
+#
+# And this is a probe, which is all that a GPU needs to be asked.
+# It stages a tile, issues `wgmma` with a descriptor of each operand, waits, and stores what came out:
+#
+# ```{literalinclude} /labkernels/cuda/include/lab/probes.cuh
+# :language: cpp
+# :start-at: "  wgmma_fence();"
+# :end-at: "  wgmma_wait<0>();"
+# ```
+#
+# ## Measurement
+#
+# ### The H200 against the model
+#
+# `labkernels record tensor_core_arithmetic` tried twelve instructions on nine families of tiles: normal numbers, numbers of all sizes, subnormal ones, sums that cancel; and tiles made to hurt, with one huge term, with infinities and NaN, with random bits.
+# A few tiles of each are in `data/`, and the NumPy model runs on them now.
+
+# %%
+with np.load(store.DATA_DIR / "tensor_core_sm90.npz") as file:
+    sample = dict(file)
+names = list(dict.fromkeys(key.rpartition(" ")[0] for key in sample))
+rows = []
+for name in names:
+    (_, out, fmt), operands = name.rsplit(".", 2), (sample[f"{name} {x}"] for x in "abcd")
+    a, b, c, d = (x.reshape(-1, *x.shape[2:]) for x in operands)
+    a, b, c = rounding.from_bits(a, fmt), rounding.from_bits(b, fmt), c.view(f"f{c.itemsize}")
+    if name.startswith("mma") and fmt in ("e4m3", "e5m2"):
+        got = tensor_core.widened_matmul(a, b, c, fmt=fmt)
+    else:
+        got = tensor_core.matmul(a, b, c, arch="sm_90", fmt=fmt, out=out)
+    rows.append((name, d.size, int(np.sum(got.view(d.dtype) != d))))
+plots.table(pd.DataFrame(rows, columns=["instruction", "outputs here", "that differ"]), "sample")
+
+# %% [markdown]
+# The run on the GPU counted over far more:
+
+# %%
+counts = pd.DataFrame(store.newest(store.read(store.DATA_DIR / tensor_core_arithmetic.DATA_FILE)))
+origin = recorded.origin(counts.to_dict("records"))
+counts[["kind", "family", "model"]] = counts.metric.str.split(", ", n=2, expand=True)
+outputs = counts[counts.kind == "outputs"].groupby("kernel", sort=False).value.sum()
+missed = counts[counts.kind == "mismatches"].groupby(["kernel", "model"], sort=False).value.sum()
+ours = missed.xs("the model", level="model")
+print(f"{outputs.sum() / 1e6:.0f} million outputs of {len(outputs)} instructions, "
+      f"{ours.sum():.0f} unlike the model")  # fmt: skip
+
+# %% mystnb={"figure": {"caption": "One bit or one chunk away from the model, every model fails, on every instruction. Of all outputs of a GPU, random and adversarial.", "name": "rejections"}, "image": {"alt": "A row for each of twelve instructions. The model's mark stands on the line labelled none in all of them. The marks of models with a fraction bit less or more, half the chunk or another number of output bits stand to the right, between one in ten million and nearly all outputs.", "width": "100%"}} tags=["hide-input"]
+shares = (missed / outputs).rename("share").reset_index()
+known = {f"{n} fraction bits": "fraction bits ± 1" for n in (12, 14, 24, 26)}
+known |= {f"{n} output bits": "output bits ± 1" for n in (12, 14)}
+known |= {f"chunk {n}": "half the chunk" for n in (4, 8, 16)}
+plots.rejections(shares.assign(model=shares.model.replace(known)), origin=origin)
+plt.show()
+
+# %% [markdown]
+# Beside the prediction, for normal numbers in fp16; the two beliefs were tried on the tiles in `data/`:
+
+# %%
+normal = counts[(counts.family == "normal") & (counts.kernel == "mma.sync.m16n8k16.fp32.fp16")]
+normal = normal.set_index("model").value
+measured = normal[list(RIVALS)] / normal[None]
+a, b, c, d = (sample[f"mma.sync.m16n8k16.fp32.fp16 {x}"][0] for x in "abcd")
+a, b = (rounding.from_bits(x, "fp16") for x in (a, b))
+for name, belief in {"a loop of FMAs": fma_loop, "rounded once": rounded_once}.items():
+    measured[name] = np.mean(belief(a, b, c.view(np.float32)).view(np.uint32) != d)
+beside = pd.DataFrame({"predicted": predicted, "on the H200": measured})
+beside["measured / predicted"] = beside["on the H200"] / beside.predicted
+percent = dict.fromkeys(["predicted", "on the H200"], "{:.1%}")
+plots.table(beside.rename_axis("model").reset_index(), "beside",
+            percent | {"measured / predicted": "{:.2f}"})  # fmt: skip
+
+# %% [markdown]
+# ### One sum, looked into
+#
+# {numref}`one-sum` is one output of the H200 out of the recorded tiles, with exponents all over the place.
+# A bar is a term; what is cut is orange.
+# The small terms do not each round: they vanish, all in the same direction.
+
+
+# %% tags=["hide-input"]
+def span(x):
+    """Exponents of the first and the last bit of a number that are 1."""
+    mantissa, exponent = np.frexp(x)
+    integer = int(abs(mantissa) * 2**53)
+    return exponent - 1, exponent - 54 + (integer & -integer).bit_length()
+
+
+# %% mystnb={"figure": {"caption": "Seventeen terms on one grid: the largest decides what the others may keep. An output of wgmma for fp16, of the family with exponents of any size.", "name": "one-sum"}, "image": {"alt": "Seventeen horizontal bars, one for c and one for each product, at different heights of exponent. A vertical line marks the last place kept. Parts of bars to its right are orange: most terms lose some of their bits, a few all of them.", "width": "100%"}} tags=["hide-input"]
+a, b, c = (sample[f"wgmma.m64n64k16.fp32.fp16 {x}"][1, 0] for x in "abc")
+a, b = rounding.from_bits(a[0], "fp16"), rounding.from_bits(b[:, 0], "fp16")
+c = c.view(np.float32)[0, 0]
+largest = max(span(c)[0], *(span(x)[0] + span(y)[0] for x, y in zip(a, b, strict=True)))
+spans = {"c": span(c)} | {f"a{k} b{k}": span(float(a[k]) * float(b[k])) for k in range(16)}
+terms = pd.DataFrame(
+    [(name, *ends) for name, ends in spans.items()], columns=["name", "top", "bottom"]
+)
+plots.alignment(terms, last_kept=largest - SM_90.fraction_bits, origin=origin)
+plt.show()
+
+# %% [markdown]
+# ### Long sums, by generation
+#
+# Factors uniform in $[1, 2)$, so that all products have one sign, and the models of three generations.
+
+# %% mystnb={"figure": {"caption": "Truncation is a bias that grows with the sum, and more bits make it smaller: marks are the models, lines the prediction. fp16 factors between 1 and 2.", "name": "chain-bias"}, "image": {"alt": "Relative bias against the number of products, from 64 to 8192, both axes logarithmic, for sm_70, sm_80 and sm_90. Each rises with the number of products; sm_70 lies highest, sm_90 lowest, and the lines follow the marks.", "width": "100%"}} tags=["hide-input"]
+rng = np.random.default_rng(1)
+a, b = (
+    rounding.round_to(rng.uniform(1, 2, shape), "fp16")
+    for shape in ((32, lengths[-1]), (lengths[-1], 32))
+)
+for row in predictions:
+    some = a[:, : row["k"]], b[: row["k"]]
+    exact = some[0] @ some[1]
+    row["bias"] = float(
+        np.mean(tensor_core.matmul(*some, arch=row["arch"], fmt="fp16") / exact - 1)
+    )
+chains = pd.DataFrame(predictions)
+plots.chain_bias(chains, origin="computed on this machine")
+plt.show()
+
+# %%
+longest = chains[chains.k == lengths[-1]].assign(ratio=chains.bias / chains.predicted)
+longest = longest.rename(
+    columns={"arch": "architecture", "k": "products", "ratio": "bias / predicted"}
+)
+plots.table(
+    longest, "longest", {"predicted": "{:.1e}", "bias": "{:.1e}", "bias / predicted": "{:.2f}"}
+)
+
+# %% [markdown]
+# ### Eight bits
+#
+# `wgmma` with 8-bit inputs keeps $F = 13$ bits, and its fp32 results have 13 fraction bits: the ten others are zero.
+# An accumulator of 13 bits stops growing when a step adds less than its last place.
+# That is why kernels with fp8 inputs end their chains early and add the parts in fp32 {cite:p}`shah2024`.
+#
+# `mma.sync` on an H200 takes 8-bit inputs as well, and gives other results.
+# Its machine code tells why: there is no such unit, so the compiler widens the inputs to fp16 (`F2FP`), issues two `HMMA` from zero, and adds $c$ with an ordinary fp32 addition.
+# Of every four products the first `HMMA` takes two, and the second the others.
+
+# %%
+e4m3 = counts[counts.kernel.isin([n for n in names if "e4m3" in n]) & (counts.kind == "mismatches")]
+shown = e4m3.groupby(["kernel", "model"], sort=False).value.sum().reset_index()
+shown["value"] = shown.value / outputs[shown.kernel].to_numpy()
+plots.table(shown.rename(columns={"kernel": "instruction", "value": "outputs that differ"}), "eight",
+            {"outputs that differ": "{:.2%}"})  # fmt: skip
+
+# %% [markdown]
+# ### Triton
+#
+# `tl.dot(q, k^T)` compiles to `mma.sync` for tiles of 16 queries, and to `wgmma` from 64 on.
+# If both chain the channels in ascending order, their bits must be equal, and the model's.
+
+# %%
+dots = pd.DataFrame(store.newest(store.read(store.DATA_DIR / triton_dot.DATA_FILE)))
+keys = ["kernel", "dtype", "head_dim", "note"]
+dots = dots.pivot(index=keys, columns="metric", values="value").reset_index()
+dots.columns = [name.removeprefix("mismatches, ") for name in dots]
+dots = dots.rename(columns={"note": "instruction", "head_dim": "channels"})
+whole = ["outputs", "the model", "head_dim descending"]
+plots.table(dots[["kernel", "dtype", "channels", "instruction", *whole]], "triton",
+            dict.fromkeys(whole, "{:,.0f}"))  # fmt: skip
+
+# %% [markdown]
+# ### The exponential
+#
+# `ex2.approx.ftz.f32` gives $2^x$ in a few cycles.
+# The lab read its results at all $2^{23}$ fractions, and found what made them: 64 parabolas.
+# For $x = n + f / 2^{23}$ the upper six bits of $f$ choose three integers, the lower 17 are $l$, and
+#
+# $$
+# 2^x \;=\; 2^n \Bigl( 1 + 2^{-23} \Bigl\lfloor \frac{2^{13} c_0 + c_1 l + c_2 s + \text{bias}}{2^{15}} \Bigr\rfloor \Bigr), \qquad s \approx l^2 / 2^{19}.
+# $$ (ex2-parabola)
+#
+# The square is cheap: of its partial products those below $2^{19}$ are never added.
+# The widths, 26, 16 and 10 bits, are those of an interpolator published twenty years ago {cite:p}`oberman2005`.
+# A negative $x$ costs nothing: every bit of its $n$ and $f$ is inverted.
+
+# %% mystnb={"figure": {"caption": "Sixty-four parabolas: the error of 2^x is a wave with a jump at every border, and never reaches 1.5 ulp. Line: mean; area: all values. Above one binade, below its first four segments.", "name": "ex2-error"}, "image": {"alt": "Two panels. Above, the error in ulps over 64 segments, a jagged band between about minus 1 and plus 1.4. Below, the first four segments, each a smooth wave of third degree that jumps at the border to the next.", "width": "100%"}} tags=["hide-input"]
+unit = ex2_unit.load()
+fractions = np.arange(ex2_unit.ENTRIES)
+mantissas = unit.mantissa(fractions)
+error_ulp = mantissas - (np.exp2(fractions / ex2_unit.ENTRIES) - 1) * ex2_unit.ENTRIES
+plots.exponential_unit(
+    error_ulp, origin="computed on this machine, from coefficients read off an H200"
+)
+plt.show()
+
+# %%
+tried = pd.DataFrame(store.newest(store.read(store.DATA_DIR / special_functions.DATA_FILE)))
+tried = tried.set_index("metric").value
+print(f"{tried.inputs:,.0f} inputs tried on the H200, {tried.mismatches:.0f} unlike the parabolas")
+print(f"{ex2_unit.DATA_FILE.stat().st_size:,} bytes hold all of them")
+print(f"largest error {np.abs(error_ulp).max():.2f} ulp, mean {error_ulp.mean():+.2f} ulp; "
+      f"correctly rounded {np.mean(np.abs(error_ulp) <= 0.5):.0%}")  # fmt: skip
+
+# %% tags=["hide-cell"]
+bias = chains[chains.k == lengths[-1]].set_index("arch").bias
+numbers = {
+    "outputs": f"{outputs.sum() / 1e6:.0f}", "fma_loop": f"{measured['a loop of FMAs']:.0%}",
+    "once": f"{measured['rounded once']:.0%}", "bias_90": f"{-1e5 * bias['sm_90']:.0f}",
+    "bias_70": f"{-1e5 * bias['sm_70']:.0f}", "bytes": f"{ex2_unit.DATA_FILE.stat().st_size:,}",
+    "dots": f"{dots.outputs.sum() / 1e6:.0f}", "ulp": f"{np.abs(error_ulp).max():.2f}",
+}  # fmt: skip
+for name, text in numbers.items():
+    glue(f"computes_{name}", text, display=False)
+plots.table(pd.DataFrame(numbers.items(), columns=["name", "number"]), "numbers")
+
+# %% [markdown]
+# ## What we learned
+#
+# None of the five GPUs is wrong: each follows its own {eq}`tensor-core-step`.
+#
+# 1. *Multiplies in 16 bits and adds in fp32, like FMAs*: no. The products are exact and the sum has one cut. A loop of FMAs differs in **{glue:text}`computes_fma_loop`** of the outputs of normal numbers, the exact sum rounded once in **{glue:text}`computes_once`**.
+# 2. *Rounds to nearest*: no, toward zero. A sum of 8192 products of one sign is **{glue:text}`computes_bias_90`** parts in 100,000 too small on `sm_90`, and {glue:text}`computes_bias_70` on `sm_70`. Only fp16 results are rounded to nearest.
+# 3. *The order matters*: within a chunk never, because {eq}`tensor-core-step` has none; across chunks always, as the column of descending channels says.
+# 4. *The same bits on every generation*: no. $F$ is 23, 24 or 25, and the chunk 4, 8 or 16.
+# 5. *With 8-bit inputs the sum is fp32*: on `wgmma` it has 13 fraction bits; on `mma.sync` of the same chip it is an fp16 product and an fp32 addition.
+# 6. *`mma.sync`, `wgmma` and `tl.dot` differ*: not for 16-bit inputs on an H200, in none of the **{glue:text}`computes_dots`** million scores tried. For 8 bits they do.
+# 7. *The exponential cannot be modelled*: **{glue:text}`computes_bytes`** bytes give all $2^{32}$ results, none of them more than {glue:text}`computes_ulp` ulp from $2^x$ at the argument that the unit sees.
+#
+# The model was held against **{glue:text}`computes_outputs`** million outputs.
+# Two of its rules came from the ones that did not fit at first: a subnormal fp16 accumulator lifts the grid to fp16's lowest exponent, and a tf32 NaN whose bits all lie below the ten that are read is an infinity.
+#
+# Where the model may fail: it was tried on one H200.
+# What is said of other generations rests on the literature; `rcp.approx` and `lg2.approx` have no model here, since no kernel of the lab uses them.
+#
+# ## Exercises
+#
+# ```{exercise}
+# :label: tensor-core-unknown
+#
+# Somebody hides a generation behind `unknown`.
+# Find its number of fraction bits with products that are powers of two, and nothing else.
+# ```
+
+# %%
+hidden = np.random.default_rng().choice(["sm_70", "sm_80", "sm_90"])
+
+
+def unknown(a, b, c):
+    """A product on one of three generations."""
+    return tensor_core.matmul(a, b, c, arch=hidden, fmt="fp16")
+
+
+# %% [markdown]
+# ```{solution-start} tensor-core-unknown
+# :class: dropdown
+# ```
+#
+# Put $2^{24}$ in $c$, whose grid is $2^{24 - F}$, and add four products of $2^{1-j}$: they survive as long as each is at least one step of it.
+
+# %%
+survives = [
+    unknown(np.ones((1, 4)), np.full((4, 1), 2.0**-j), np.float32([[2.0**24]]))[0, 0] > 2.0**24
+    for j in range(-2, 4)
+]
+found_bits = 24 + max(j for j, seen in zip(range(-2, 4), survives, strict=True) if seen)
+assert found_bits == tensor_core.unit_of(hidden, "fp16").fraction_bits
+
+# %% [markdown]
+# ```{solution-end}
+# ```
+#
+# ```{exercise}
+# :label: tensor-core-eight-bits
+#
+# A row of ones times a column of ones in e4m3, chained by `wgmma`: at which number does the sum stop growing?
+# Predict it from $F = 13$ and the chunk of 32, then let the model try.
+# ```
+#
+# ```{solution-start} tensor-core-eight-bits
+# :class: dropdown
+# ```
+#
+# A 1 is cut to nothing once the grid's step, $2^{e - 13}$, is above it: at $e = 14$.
+# All 32 ones of a step vanish together, since each is cut by itself.
+
+# %%
+stop = 2 ** (13 + 1)
+ones = np.ones((1, 2 * stop))
+assert tensor_core.matmul(ones, ones.T, arch="sm_90", fmt="e4m3")[0, 0] == stop
+
+# %% [markdown]
+# ```{solution-end}
+# ```
+#
+# ```{exercise}
+# :label: tensor-core-parabolas
+#
+# Forget the 64 rows of integers and find them again in `mantissas`, the unit's results.
+# Which fact makes that easy?
+# ```
+#
+# ```{solution-start} tensor-core-parabolas
+# :class: dropdown
+# ```
+#
+# The last places of $c_1$ and $c_2$ are coarse: a change of one moves the end of a segment by 4 ulps or by 1.
+# A least-squares fit over $2^{17}$ results knows both to a hundredth, so that rounding gives the integers.
+# The bias is then the only number that gives every result.
+
+# %%
+again = ex2_unit.fit(mantissas)
+assert again.bias == unit.bias
+assert np.array_equal(again.c1, unit.c1)
+
+# %% [markdown]
+# ```{solution-end}
+# ```
+#
+# ## Sources
+#
+# The question and its five answers are from {cite:t}`li2024`.
+# The step of {eq}`tensor-core-step` and the constants of generations that the lab has not tried: {cite:t}`fasi2021`, {cite:t}`xie2025` and {cite:t}`khattak2025`; that the PTX ISA leaves them open: {cite:t}`ptx`.
+# Fp8 kernels that promote their sums: {cite:t}`shah2024`.
+# The form of the interpolator: {cite:t}`oberman2005`; its coefficients were found here.
