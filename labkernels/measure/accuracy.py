@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkernels.numerics import bounds, error_model, metrics
-from labkernels.numerics.problem import LOG2_E, Problem
+from labkernels.numerics import bounds, error_model, metrics, oracle
+from labkernels.numerics.arrays import to_numpy
+from labkernels.numerics.problem import Problem
 from labkernels.numerics.rounds import Rounds
 
 # The worst head of a right kernel stays below 2.4 times what the error model expects; over long
@@ -83,24 +84,9 @@ def decode_reference(q, cache, *, scale: float) -> Reference:
 
     Shapes: q [B, Hq, D]; cache as kernels.paged_kv.PagedKV
     """
-    import torch
-
-    batch, q_heads, head_dim = q.shape
-    kv_heads = cache.k.shape[2]
-    o = torch.zeros(batch, q_heads, head_dim, dtype=torch.float64)
-    lse2 = torch.full((batch, q_heads), -torch.inf, dtype=torch.float64)
-    for b, length in enumerate(cache.kv_len.tolist()):
-        if length == 0:
-            continue
-        k, v = (_request_keys(pool, cache.page_table[b], length) for pool in (cache.k, cache.v))
-        rows = q[b].double().view(kv_heads, q_heads // kv_heads, head_dim)
-        scores_log2 = rows @ k.transpose(1, 2) * (scale * LOG2_E)
-        top = scores_log2.amax(-1, keepdim=True)
-        weights = torch.exp2(scores_log2 - top)
-        total = weights.sum(-1, keepdim=True)
-        o[b] = (weights @ v / total).view(q_heads, head_dim)
-        lse2[b] = (top + torch.log2(total)).view(q_heads)
-    return Reference(o.numpy(), lse2.numpy())
+    table, lengths = (x.cpu().numpy() for x in (cache.page_table, cache.kv_len))
+    o, lse2 = oracle.attention(Problem(q, cache.k, cache.v, table, lengths, scale))
+    return Reference(to_numpy(o), to_numpy(lse2))
 
 
 def decode_bound(q, cache, chain: Chain, *, scale: float, dtype: str) -> Bound:
@@ -163,12 +149,6 @@ def _over(error: np.ndarray, allowed) -> np.ndarray:
     """Return error / allowed, where no error is 0 whatever is allowed."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(error == 0, 0.0, error / allowed)
-
-
-def _request_keys(pool, pages, length: int):
-    """Return one request's keys or values in float64, [Hkv, length, D]."""
-    count = -(-length // pool.shape[1])
-    return pool[pages[:count].long()].flatten(0, 1)[:length].transpose(0, 1).double()
 
 
 def _checked(q, cache, scale: float) -> tuple[Problem, bool]:

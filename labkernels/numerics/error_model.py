@@ -1,15 +1,24 @@
 """What error to expect of a kernel: a standard deviation per element, by its policy."""
 
+import math
+
 import numpy as np
 
 from labkernels import formats
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import namespace
-from labkernels.numerics.problem import Problem, Rows, weighted_sum
+from labkernels.numerics.problem import Block, Problem, Rows, weighted_sum
 from labkernels.numerics.rounds import Rounds
 
 # spread of the relative error of one exp2 over a binade, about its mean, which cancels in o
 EXP2_SPREAD = {"mufu": 2.7e-8, "poly3": 4.6e-5, "poly5": 6.3e-8}
+
+# ulp(x)^2 / x^2, a mean over the binades of float32
+_ULP2 = 0.75 / (2 * math.log(2)) * 2.0**-46
+_LN2 = math.log(2)
+_FARTHEST = 200.0  # below the maximum, in log2 units: beyond it a weight is 0 in fp32
+# P that rounds no more than its score does: the roundings of the score count beside its own
+_FINE = ("fp32", "fp16x2", "bf16x2")
 
 # rms spacing at a low part, uniform in half an ulp of the high part, over u times that half ulp:
 # of the numbers below 1, half lie in the topmost binade, and each binade has half the spacing
@@ -17,7 +26,8 @@ _LOW_PART = (4 / 7) ** 0.5
 
 
 def sigma(problem: Problem, rounds: Rounds) -> np.ndarray:
-    """Expected standard deviation of out - o: variances of rounding P, exp2 and the store, summed.
+    """Expected standard deviation of out - o: variances of rounding P, exp2 and the store, summed;
+    where P keeps fp32's precision or nearly so, those of its score too.
 
     Shapes: [total_q, Hq, Dv] float64; metrics.rms(sigma, by="head") is the RMSE to expect per head.
     Of two possible denominators, the larger. Error: 15 %. With exp2="poly3" and P in fp32 the error
@@ -35,16 +45,33 @@ def sigma(problem: Problem, rounds: Rounds) -> np.ndarray:
 def _internal_variance(rows: Rows, rounds: Rounds):
     """Variance before the store. Shapes: [Hkv, R, Dv]."""
     xp = namespace(rows.q_log2)
-    o, magnitude, from_p, from_exp2 = rows.o, 0.0, _Squares(), _Squares()
-    for block, _, p in rows.weighted_blocks():
+    o, magnitude, from_p, from_exponent = rows.o, 0.0, _Squares(), _Squares()
+    for block, score, p in rows.weighted_blocks():
         magnitude = magnitude + weighted_sum(p, xp.abs(block.v))
         from_p.add(p_spacing(p, rounds.p_format) ** 2 / 12, block.v)
-        from_exp2.add((EXP2_SPREAD[rounds.exp2] * p) ** 2, block.v)
+        from_exponent.add(exponent_variance(block, score, rounds) * p**2, block.v)
     divisor = rows.softmax.divisor
     kinds = [from_p.about(o * (kind == "rounded")) for kind in rounds.denominators]
     largest = kinds[0] if len(kinds) == 1 else xp.maximum(*kinds)
-    variance = (largest + from_exp2.about(o)) / divisor**2
+    variance = (largest + from_exponent.about(o)) / divisor**2
     return variance + (2.0**-22 * magnitude / divisor) ** 2
+
+
+def exponent_variance(block: Block, score, rounds: Rounds):
+    """Variance of a weight's relative error before P is rounded: of exp2, and of its argument.
+
+    A score's chain of D products is a random walk, each step of which is rounded; the argument and
+    the scale's rounding err by the spacing at the distance to the maximum. Shapes: [Hkv, R, n], or
+    a number where the argument does not matter: P in 16 bits rounds a hundred times more.
+    """
+    spread = EXP2_SPREAD[rounds.exp2] ** 2
+    if rounds.p_format not in _FINE:
+        return spread
+    rows, xp = block.rows, namespace(score)
+    squares = rows.q_log2**2 @ xp.swapaxes(block.k**2, 1, 2)
+    walk = squares * (rows.q_log2.shape[-1] * _ULP2 / 12 / 2)
+    distance = xp.clip(rows.softmax.m[..., None] - score, None, _FARTHEST)
+    return spread + _LN2**2 * (walk + 2 * rounding.quantum(distance, "fp32") ** 2 / 12)
 
 
 class _Squares:

@@ -104,15 +104,21 @@ class _Rows:
 
     @property
     def about(self) -> float:
-        """Whether P's rounding moves the denominator too: 1, or 0."""
-        return float(self.rounds.denominators[0] == "rounded")
+        """Whether a weight's error moves the denominator too: 1, or 0.
+
+        That of its exponent does always, and outweighs the rounding of a P in fp32.
+        """
+        fine = self.rounds.p_format == "fp32"
+        return float(fine or self.rounds.denominators[0] == "rounded")
 
     def weighted_blocks(self):
-        """Yield the block, score (log2), p and the spacing of P, over l, of each block of keys."""
+        """Yield block, score (log2), p, spacing of P, variance of p of each block of keys."""
         divisor = self.rows.softmax.divisor
         for block, score, p in self.rows.weighted_blocks():
             spacing = error_model.p_spacing(p, self.rounds.p_format) / divisor
-            yield block, score, p / divisor, spacing
+            p = p / divisor
+            exponent = error_model.exponent_variance(block, score, self.rounds)
+            yield block, score, p, spacing, spacing**2 / 12 + exponent * p**2
 
 
 def _filter(request: _Rows, scan: "_Scan"):
@@ -125,9 +131,9 @@ def _filter(request: _Rows, scan: "_Scan"):
     vectors = xp.concatenate([x, request.error[:, None] * inverse], 1)
     about_o = request.about * o[:, None]
     x_about = (x * about_o).sum(-1)[..., None]
-    from_p, parts = 0.0, 0.0  # covariance of P's rounding times each vector; its variance
-    for block, _, p, spacing in request.weighted_blocks():
-        v, v2, variance = block.v, block.v**2, spacing**2 / 12
+    from_p, parts = 0.0, 0.0  # covariance of the weights' errors times each vector; their variance
+    for block, _, p, _, variance in request.weighted_blocks():
+        v, v2 = block.v, block.v**2
         shown = _folded(vectors, xp.swapaxes(v, 1, 2))
         weighted = variance[:, None] * (shown[:, :-1] - x_about)
         from_p = from_p + _folded(weighted, v) - weighted.sum(-1)[..., None] * about_o
@@ -135,7 +141,7 @@ def _filter(request: _Rows, scan: "_Scan"):
         if request.about:
             parts = parts - 2 * o * (variance @ v) + variance.sum(-1)[..., None] * o**2
         scan.see(block.first, p, shown[:, -1], shown[:, 0], xp.swapaxes(v2, 1, 2))
-    # What sigma holds beyond P's rounding is independent from channel to channel.
+    # What sigma holds beyond the weights is independent from channel to channel.
     spread = from_p + xp.clip(request.sigma**2 - parts, 0.0, None)[:, None] * x
     n = len(DIRECTIONS)
     variance = (spread[:, :n] * tests).sum(-1)
@@ -158,12 +164,12 @@ def _directions(request: _Rows):
     """The vectors of DIRECTIONS, and how many keys share the variance of P's rounding."""
     o, xp = request.rows.o, namespace(request.error)
     mean_score, weighted, truncated, w1, w2 = 0.0, 0.0, 0.0, 0.0, 0.0
-    for block, score, p, spacing in request.weighted_blocks():
+    for block, score, p, spacing, variance in request.weighted_blocks():
         scored = p * xp.where(p == 0, 0.0, score / LOG2_E)
         mean_score = mean_score + scored.sum(-1)[..., None]
         weighted = weighted + scored @ block.v
         truncated = truncated - (spacing / 2) @ block.v
-        w1, w2 = w1 + (spacing**2).sum(-1), w2 + (spacing**4).sum(-1)
+        w1, w2 = w1 + variance.sum(-1), w2 + (variance**2).sum(-1)
     sharing = xp.where(w2 > 0, w1**2 / xp.where(w2 > 0, w2, 1.0), 1.0)
     bias = xp.sign(o) * request.sigma**2
     return xp.stack([o, truncated, weighted - mean_score * o, bias], 1), sharing

@@ -102,7 +102,7 @@ def accumulators(scores, v, p_format: str) -> Iterator:
 
 def _in_format(scores, v, step: int, warps: int, fmt: str, p_format: str) -> np.ndarray:
     m, total, o = scores.max(), np.exp2(scores - scores.max()).sum(), 0.0
-    p_format = "bf16" if p_format == "bf16x2" else p_format
+    p_format = "fp32" if p_format.endswith("x2") else p_format
     for warp in range(warps):
         running, part = -np.inf, 0.0
         for first in range(warp * step, len(scores), warps * step):

@@ -3,11 +3,18 @@
 import pytest
 
 from labkernels import ops
+from labkernels.kernels.spec import discover
 from labkernels.measure import mutants
 from labkernels.measure.mutants import MUTANTS
 from labkernels.measure.verdict import verdict
 from tests.kernels.contract import CUDA
-from tests.measure.verdict_cases import FAMILIES, SHAPES, family_case, judged
+from tests.measure.verdict_cases import (
+    FAMILIES,
+    SHAPES,
+    family_case,
+    judged,
+    prefill_family_case,
+)
 
 
 @pytest.mark.parametrize("kernel", CUDA)
@@ -30,6 +37,35 @@ def test_no_right_kernel_is_called_a_bug(kernel, out):
                 )
                 found = judged(case, done.out, spec, policy, lse2=done.lse2)
                 assert found.answer != "BUG", f"{dtype} {family} {kv_lens}\n{found.summary()}"
+                answers.append(found.answer)
+    assert answers.count("ROUNDING") >= len(answers) - 1
+
+
+PREFILLS = {n: s for n, s in discover().items() if (s.family, s.language) == ("prefill", "cuda")}
+# rows of no key, of one, of few; tiles that end where a request does and elsewhere
+PREFILL_SHAPES = (
+    ((5, 0, 40), (5, 9, 64)),
+    ((130,), (130,)),
+    ((17, 64), (200, 30)),
+    ((1, 1), (90, 1)),
+)
+
+
+@pytest.mark.parametrize("kernel", PREFILLS)
+@pytest.mark.parametrize("out", ["input", "fp32"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_no_right_prefill_is_called_a_bug(kernel, out, causal):
+    spec = PREFILLS[kernel]
+    policy = next(p for p in spec.policies if (p.out, p.exp2) == (out, "mufu"))
+    answers = []
+    for dtype in ("fp16", "bf16"):
+        for family in FAMILIES:
+            for seed, lens in enumerate(PREFILL_SHAPES):
+                how = {"causal": causal, "dtype": dtype, "group": 1 + seed, "seed": seed}
+                case = prefill_family_case(family, *lens, **how)
+                done = case.run(kernel, policy=policy)
+                found = judged(case, done.out, spec, policy, lse2=done.lse2)
+                assert found.answer != "BUG", f"{dtype} {family} {lens}\n{found.summary()}"
                 answers.append(found.answer)
     assert answers.count("ROUNDING") >= len(answers) - 1
 
