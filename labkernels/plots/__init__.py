@@ -32,11 +32,8 @@ __all__ = [
     "distributions",
     "error_cells",
     "error_maps",
-<<<<<<< HEAD
     "error_waterfall",
-=======
     "exponential_unit",
->>>>>>> e25f6a2 (Book: What a tensor core really computes.)
     "graph_times",
     "group_and_page",
     "in_words",
