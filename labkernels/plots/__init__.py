@@ -16,6 +16,7 @@ from labkernels.plots.errors import distributions, error_cells, error_maps, rela
 from labkernels.plots.picture import readme
 from labkernels.plots.policies import in_words, policies, policy_costs
 from labkernels.plots.resources import blocks_per_sm
+from labkernels.plots.roads import gap_by_length, position_sweep, road_maps
 from labkernels.plots.tables import table
 from labkernels.plots.times import case_times, graph_times, group_and_page
 from labkernels.plots.verdict import verdict_figure, verdict_page
@@ -34,15 +35,18 @@ __all__ = [
     "error_maps",
     "error_waterfall",
     "exponential_unit",
+    "gap_by_length",
     "graph_times",
     "group_and_page",
     "in_words",
     "policies",
     "policy_costs",
+    "position_sweep",
     "readme",
     "refused_shares",
     "rejections",
     "relative_difference",
+    "road_maps",
     "table",
     "verdict_figure",
     "verdict_page",
