@@ -389,7 +389,8 @@ plots.table(pd.DataFrame(numbers.items(), columns=["name", "number"]), "numbers"
 # Two of its rules came from the ones that did not fit at first: a subnormal fp16 accumulator lifts the grid to fp16's lowest exponent, and a tf32 NaN whose bits all lie below the ten that are read is an infinity.
 #
 # Where the model may fail: it was tried on one H200.
-# What is said of other generations rests on the literature; `rcp.approx` and `lg2.approx` have no model here, since no kernel of the lab uses them.
+# What is said of the tensor cores of other generations rests on the literature, and whether their units of $2^x$ hold the same parabolas is not known here.
+# `rcp.approx` and `lg2.approx` have no model, since no kernel of the lab uses them.
 #
 # ## Exercises
 #

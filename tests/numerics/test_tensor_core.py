@@ -257,6 +257,39 @@ def test_fp16_output_rounds_to_nearest():
     assert d.view(np.uint16)[0, 0] == 0x7FFF
 
 
+def test_eight_bits_of_mma_sync_on_sm_90_go_through_fp16():
+    rng = np.random.default_rng(12)
+    a, b = inputs("normal", "e4m3", (4, 64), rng), inputs("normal", "e4m3", (64, 4), rng)
+    c = rng.standard_normal((4, 4)).astype(np.float32)
+    expected = c
+    for k in (0, 32):
+        first = [k + i for i in range(32) if i % 4 < 2]
+        second = [k + i for i in range(32) if i % 4 >= 2]
+        some = None
+        for part in (first, second):
+            some = tensor_core.matmul(a[:, part], b[part], some, arch="sm_90", fmt="fp16")
+        expected = expected + some
+    got = tensor_core.widened_matmul(a, b, c, fmt="e4m3")
+    assert np.array_equal(got, expected)
+    assert not np.array_equal(got, tensor_core.matmul(a, b, c, arch="sm_90", fmt="e4m3"))
+    assert np.array_equal(
+        tensor_core.widened_matmul(a, b, fmt="e4m3"),
+        tensor_core.widened_matmul(a, b, np.zeros((4, 4)), fmt="e4m3"),
+    )
+    with pytest.raises(ValueError, match="fmt = 'fp16', allowed: e4m3, e5m2"):
+        tensor_core.widened_matmul(a, b, fmt="fp16")
+    with pytest.raises(ValueError, match="a has K = 16, allowed: multiples of 32"):
+        tensor_core.widened_matmul(a[:, :16], b[:16], fmt="e4m3")
+
+
+def test_a_unit_may_take_the_place_of_the_architectures():
+    rng = np.random.default_rng(13)
+    a, b = inputs("wide", "bf16", (8, 32), rng), inputs("wide", "bf16", (32, 8), rng)
+    ampere = tensor_core.unit_of("sm_80", "bf16")
+    placed = tensor_core.matmul(a, b, arch="sm_90", fmt="bf16", unit=ampere)
+    assert np.array_equal(placed, tensor_core.matmul(a, b, arch="sm_80", fmt="bf16"))
+
+
 def test_a_subnormal_fp16_accumulator_lifts_the_grid():
     """As on an H200: half an ulp and a little more, beside no c and beside the smallest ones."""
     a, b = [[2.0**-12, 2.0**-23]], [[2.0**-13], [2.0**-23]]

@@ -33,6 +33,7 @@ template <class D> constexpr bool is_half = std::is_same_v<D, u32>;
 
 namespace lab {
 
+// Here is but one way to shared memory: only a GPU can show that this fence is missing.
 LAB_WORD void fence_async_shared() {}
 LAB_WORD void wgmma_fence(LAB_HERE) {
   host::meet_whole_warp(host::Word::wgmma_fence, here, host::act_wgmma_fence);
