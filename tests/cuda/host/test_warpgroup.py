@@ -105,6 +105,15 @@ def test_mistakes_are_named(tiles, mistake, says):
     assert says.format(here=place("warpgroup.cuh", "wgmma")) in text
 
 
+def test_a_missing_fence_between_stores_and_wgmma_is_told_by_the_checks(tiles):
+    out = np.zeros((64, 64), np.float32)
+    kernel = build("warpgroup::multiply", checks=True)
+    text = message(kernel, tiles, out, 11, threads=128, smem=SMEM_BYTES)
+    assert f"wgmma at {place('warpgroup.cuh', 'wgmma')} reads shared byte" in text
+    assert f"at {place('warpgroup.cuh', 'written')}, where thread" in text
+    assert "wrote it: no fence_async_shared of that thread lies between" in text
+
+
 def test_all_four_warps_take_part(tiles):
     out = np.zeros((64, 64), np.float32)
     text = message(build("warpgroup::three_warps"), tiles, out, threads=128, smem=SMEM_BYTES)

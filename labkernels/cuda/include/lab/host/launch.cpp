@@ -154,6 +154,7 @@ void Worker::reset() {
   }
   for (int t = 0; t < n_threads; ++t) {
     threads[t].state = State::active;
+    threads[t].async_fences = 0;
     CopyQueue& queue = threads[t].queue;
     queue.copies.clear();
     queue.group_ends.clear();

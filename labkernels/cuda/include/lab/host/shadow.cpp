@@ -24,6 +24,7 @@ struct Writer {
   short thread;
   bool in_flight;   // by cp_async_16
   u32 block, warp;  // epochs; block 0: nobody
+  u32 async_fences;  // that the thread had passed
   Place place;
 };
 
@@ -59,12 +60,13 @@ namespace {
 // The running thread, and the epochs that its accesses are stamped with.
 struct Me {
   short thread;
-  u32 block, sync, meet;
+  u32 block, sync, meet, async_fences;
 };
 
 Me me(const Worker& m) {
   const Warp& warp = m.warps[m.thread / warp_size];
-  return {static_cast<short>(m.thread), m.block_epoch, warp.sync_epoch, warp.meet_epoch};
+  return {static_cast<short>(m.thread), m.block_epoch, warp.sync_epoch, warp.meet_epoch,
+          m.threads[m.thread].async_fences};
 }
 bool same_warp(int a, int b) { return a / warp_size == b / warp_size; }
 
@@ -147,7 +149,7 @@ void write_cell(const Worker& m, Cell& cell, const Me& i, bool in_flight, Place 
   if (plain >= 0) report_race("writes", cell, here, plain, "read", cell.plain.place);
   const int by_word = racing_reader(cell.by_word, i, i.meet);
   if (by_word >= 0) report_race("writes", cell, here, by_word, "read", cell.by_word.place);
-  cell.writer = {i.thread, in_flight, i.block, i.sync, here};
+  cell.writer = {i.thread, in_flight, i.block, i.sync, i.async_fences, here};
 }
 
 // The cells of [p, p + bytes), which lie in shared memory.
@@ -201,6 +203,17 @@ void touch_row(const void* row, Where where) {
   each_cell(m, row, 16, [&](Cell& cell) { read_cell(m, cell, i, true, {where}); });
 }
 
+void touch_async(const void* row, Where where) {
+  Worker& m = worker();
+  each_cell(m, row, 16, [&](Cell& cell) {
+    const Writer& w = cell.writer;
+    if (w.block >= m.shadow->first_epoch && m.threads[w.thread].async_fences == w.async_fences)
+      fail("wgmma at " + place(where) + " reads" + byte_of(m, cell) + in_words(w.place) +
+           ", where thread " + std::to_string(w.thread) +
+           " wrote it: no fence_async_shared of that thread lies between");
+  });
+}
+
 void touch_issued(const void* dst, Where where) {
   Worker& m = worker();
   const Me i = me(m);
@@ -211,7 +224,7 @@ void touch_landed(const void* dst) {
   Worker& m = worker();
   const Me i = me(m);
   each_cell(m, dst, 16, [&](Cell& cell) {
-    cell.writer = {i.thread, false, i.block, i.sync, cell.writer.place};
+    cell.writer = {i.thread, false, i.block, i.sync, i.async_fences, cell.writer.place};
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include "lab/host/operands.hpp"
 #include "lab/host/report.hpp"
+#include "lab/host/shadow.hpp"
 #include "lab/host/tensor_core.hpp"
 #include "lab/wgmma.cuh"
 
@@ -45,7 +46,10 @@ const unsigned char* chunk_at(u64 descriptor, u32 at, Where where, bool touch) {
     fail("wgmma at " + place(where) + ": a descriptor with a swizzle other than none and b128, or "
          "a base offset");
   const unsigned char* p = sm->shared + at;
-  if (touch) check_shared_row(p, Word::wgmma, where);
+  if (touch) {
+    check_shared_row(p, Word::wgmma, where);
+    touch_async(p, where);
+  }
   return p;
 }
 
@@ -193,6 +197,8 @@ void act_wgmma(Warp& warp) {
   gather({r.b, r.b_major_mn, 0, r.columns}, warp.where, true, b);
   multiply(r, a, b, x.values.data());
 }
+
+void fence_async_shared() { ++worker().threads[sm->thread].async_fences; }
 
 void act_wgmma_fence(Warp&) { queue_of_warp().fenced = true; }
 

@@ -15,6 +15,7 @@ struct WgmmaRequest {
   int columns;
 };
 
+LAB_EXPORT void fence_async_shared();
 LAB_EXPORT void act_wgmma(Warp& warp);
 LAB_EXPORT void act_wgmma_fence(Warp& warp);
 LAB_EXPORT void act_wgmma_commit(Warp& warp);
@@ -33,8 +34,8 @@ template <class D> constexpr bool is_half = std::is_same_v<D, u32>;
 
 namespace lab {
 
-// Here is but one way to shared memory: only a GPU can show that this fence is missing.
-LAB_WORD void fence_async_shared() {}
+// Here is but one way to shared memory: the checked build alone knows what the fence is for.
+LAB_WORD void fence_async_shared() { host::fence_async_shared(); }
 LAB_WORD void wgmma_fence(LAB_HERE) {
   host::meet_whole_warp(host::Word::wgmma_fence, here, host::act_wgmma_fence);
 }

@@ -27,6 +27,7 @@ struct Thread {
   State state;
   Where where;  // of the sync_block it waits in
   CopyQueue queue;
+  u32 async_fences;  // that it has passed, counted
 };
 
 struct Fault {
