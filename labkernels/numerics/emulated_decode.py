@@ -43,18 +43,21 @@ def emulate(
 def errors_alone(problem: Problem, rounds: Rounds, schedule: Schedule) -> np.ndarray:
     """Error that each source makes when it is the only one, in the order of SOURCES.
 
-    Tensor cores take rounded P, and a merge takes what fp32 sums can hold: accumulation and merge
-    are what they add to p, and to p and accumulation.
+    Some need others: what P is at a maximum depends on the rounding of that maximum, tensor cores
+    take rounded P, and a merge takes what fp32 sums hold. Theirs is what they add to these.
     Shapes: [S, total_q, Hq, Dv] float64
     """
-    needed = {"accumulation": ("p",), "merge": ("p", "accumulation")}
-    bases = {(): emulate(problem, rounds, schedule, sources=())}
+    needed = {
+        "p": ("exp2",),
+        "accumulation": ("exp2", "p"),
+        "merge": ("exp2", "p", "accumulation"),
+    }
+    outs = {(): emulate(problem, rounds, schedule, sources=())}
     errors = []
     for source in SOURCES:
         base = needed.get(source, ())
-        with_it = emulate(problem, rounds, schedule, sources=(*base, source))
-        errors.append(with_it - bases[base])
-        bases[(*base, source)] = with_it
+        outs[(*base, source)] = emulate(problem, rounds, schedule, sources=(*base, source))
+        errors.append(outs[(*base, source)] - outs[base])
     return np.stack(errors)
 
 

@@ -35,6 +35,7 @@ _COLOURS = {  # Okabe and Ito's
     BIAS: "#2b2b2b",
     TOTAL: "#8b95a1",
 }
+_SURE = 4.0  # a squared mean over its squared standard error
 _ALLOWED = 0.15  # the spread's promise, as numerics.error_budget says
 
 
@@ -50,9 +51,9 @@ def budget_shares(rows: pd.DataFrame) -> pd.DataFrame:
         f"{kind}_share": (total[f"{kind}_bias"] ** 2 / total.predicted_variance).mean()
         for kind in ("predicted", "measured")
     }
-    # the noise of a mean squared is no bias
     noise = (total.bias_noise**2 / total.predicted_variance).mean()
-    squares["measured_share"] = max(0.0, squares["measured_share"] - noise)
+    if squares["measured_share"] < _SURE * noise:  # a mean that could be noise is no bias
+        squares["measured_share"] = 0.0
     parts = mean.drop(index=TOTAL)
     parts = parts[parts.any(axis=1)]
     parts.loc[BIAS] = squares
@@ -79,8 +80,7 @@ def error_waterfall(rows: pd.DataFrame, *, origin: str) -> Figure:
     _sizes(sizes, shares)
     steps.set_yticks(range(len(shares)), [SOURCE_NAMES[source] for source in shares.index])
     steps.invert_yaxis()
-    steps.margins(x=0.04)
-    steps.set_xlim(left=0)
+    steps.set_xlim(0, 1.04 * shares.loc[TOTAL].max())
     steps.set(xlabel="share of the predicted variance", title="they add up")
     sizes.set(xlabel="share, log scale", title="each by size")
     handles = [
