@@ -62,7 +62,7 @@ class Case(Remembers):
 
     def _problem(self):
         cache = self.cache
-        wide = (x.double().cpu().numpy() for x in (self.q, cache.k, cache.v))
+        wide = map(exact, (self.q, cache.k, cache.v))
         table, lengths = cache.page_table.cpu().numpy(), cache.kv_len.cpu().numpy()
         return Problem(*wide, table, lengths, self.scale)
 
@@ -135,6 +135,11 @@ def poisoned(case, *, dtype=None) -> Outputs:
     lse2 = torch.full((rows, q_heads), math.nan, **options)
     inner = slice(GUARD_ROWS, -GUARD_ROWS)
     return Outputs(out[inner], lse2[inner], (out, lse2))
+
+
+def exact(tensor: torch.Tensor):
+    """The tensor's numbers in float64, for numerics: NumPy's, or where there is a GPU, there."""
+    return tensor.double() if tensor.is_cuda else tensor.double().numpy()
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -80,19 +80,24 @@ def poisoned_workspaces(spec: KernelSpec):
 def check(case: Case | PrefillCase, out, lse2, rounds: Rounds, *, sharp: bool = True) -> None:
     """Hold an output against float64: empty rows, the bounds and, if sharp, the error model."""
     found, found_lse2 = (x.double().cpu().numpy() for x in (out, lse2))
-    truth, truth_lse2 = case.once("truth", lambda: oracle.attention(case.problem()))
+    truth, truth_lse2 = case.once("truth", lambda: hosted(*oracle.attention(case.problem())))
     empty = case.problem().n_keys == 0
     assert not found[empty].any(), "a row without keys is not zero"
     assert (found_lse2[empty] == -np.inf).all(), "the lse2 of a row without keys is not -inf"
     assert np.isfinite(found).all(), "NaN or infinity in out"
     bound, lse2_bound = case.once(
-        ("bounds", rounds), lambda: bounds.both_bounds(case.problem(), rounds)
+        ("bounds", rounds), lambda: hosted(*bounds.both_bounds(case.problem(), rounds))
     )
     error = metrics.difference(found, truth)
     assert_within(error, bound, "out")
     assert_within(metrics.difference(found_lse2, truth_lse2), lse2_bound, "lse2")
     if sharp:
         check_sigma(case, error, rounds)
+
+
+def hosted(*arrays) -> list[np.ndarray]:
+    """NumPy's arrays, of those that a GPU has computed too."""
+    return [x.cpu().numpy() if torch.is_tensor(x) else x for x in arrays]
 
 
 def assert_within(error, bound, what: str) -> None:
@@ -109,7 +114,9 @@ def check_sigma(case: Case | PrefillCase, error, rounds: Rounds) -> None:
     A row of one key is exact. Each error counts in units of its own sigma, so that a request of
     15 keys, whose outputs are large, does not hide one of 1000.
     """
-    sigma = case.once(("sigma", rounds), lambda: error_model.sigma(case.problem(), rounds))
+    (sigma,) = case.once(
+        ("sigma", rounds), lambda: hosted(error_model.sigma(case.problem(), rounds))
+    )
     many = case.problem().n_keys > 1
     if not many.any():
         return

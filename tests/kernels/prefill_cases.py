@@ -12,7 +12,16 @@ from labkernels.kernels.paged_kv import PagedKV
 from labkernels.kernels.ragged_kv import RaggedKV
 from labkernels.kernels.spec import head_dim_v as channels_of_v
 from labkernels.numerics.problem import Problem
-from tests.kernels.cases import DTYPES, PAD, SPARE_PAGES, WILD_PAGE, Remembers, moved, pools
+from tests.kernels.cases import (
+    DTYPES,
+    PAD,
+    SPARE_PAGES,
+    WILD_PAGE,
+    Remembers,
+    exact,
+    moved,
+    pools,
+)
 
 RAGGED_LAYOUTS = ("thd", "htd", "padded", "packed")
 EDGE = 3  # tokens of NaN before the first and behind the last
@@ -41,7 +50,7 @@ class PrefillCase(Remembers):
         return ops.prefill(self.q, self.kv, self.cu_seqlens_q, kernel=kernel, **options)
 
     def _problem(self):
-        wide = [x.double().cpu().numpy() for x in (self.q, self.kv.k, self.kv.v)]
+        wide = map(exact, (self.q, self.kv.k, self.kv.v))
         how = {
             "scale": self.scale,
             "cu_seqlens_q": self.cu_seqlens_q.cpu().numpy(),
