@@ -267,6 +267,7 @@ plt.show()
 # ### Long sums, by generation
 #
 # Factors uniform in $[1, 2)$, so that all products have one sign, and the models of three generations.
+# For 16 bits `sm_89` has the constants of `sm_80`, and `sm_100` those of `sm_90`: their points would lie on the same lines.
 
 # %% mystnb={"figure": {"caption": "Truncation is a bias that grows with the sum, and more bits make it smaller: marks are the models, lines the prediction. fp16 factors between 1 and 2.", "name": "chain-bias"}, "image": {"alt": "Relative bias against the number of products, from 64 to 8192, both axes logarithmic, for sm_70, sm_80 and sm_90. Each rises with the number of products; sm_70 lies highest, sm_90 lowest, and the lines follow the marks.", "width": "100%"}} tags=["hide-input"]
 rng = np.random.default_rng(1)

@@ -195,7 +195,8 @@ def tensor_core_matmul(a_bits, b_bits, c, *, arch: str, fmt: str, out: str = "fp
     out="fp16" -> as c. Raises: ValueError for an unknown name or shapes that do not fit.
     """
     _check("arch", repr(arch), arch in TENSOR_CORES, ", ".join(TENSOR_CORES))
-    _check("fmt", repr(fmt), fmt in INPUTS, ", ".join(INPUTS))
+    known = INPUTS if TENSOR_CORES[arch] >= 89 else INPUTS[:3]  # sm_80 has no 8-bit floats
+    _check("fmt", repr(fmt), fmt in known, ", ".join(known))
     dtype = {"fp32": np.float32, "fp16": np.float16}[out]
     d = np.array(c, np.float32, order="C")
     n, rows, columns = d.shape
