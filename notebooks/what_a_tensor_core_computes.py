@@ -210,7 +210,7 @@ ours = missed.xs("the model", level="model")
 print(f"{outputs.sum() / 1e6:.0f} million outputs of {len(outputs)} instructions, "
       f"{ours.sum():.0f} unlike the model")  # fmt: skip
 
-# %% mystnb={"figure": {"caption": "One bit or one chunk away from the model, every model fails, on every instruction. Of all outputs of a GPU, random and adversarial.", "name": "rejections"}, "image": {"alt": "A row for each of twelve instructions. The model's mark stands on the line labelled none in all of them. The marks of models with a fraction bit less or more, half the chunk or another number of output bits stand to the right, between one in ten million and nearly all outputs.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "One bit or one chunk away from the model, every model fails, on every instruction. Of all outputs of a GPU, random and adversarial.", "name": "rejections"}, "image": {"alt": "A row for each of twelve instructions. The model's mark stands on the line labelled none in all of them. The marks of models with a fraction bit less or more, half the chunk or another number of output bits stand to the right, between a few outputs in a thousand and nearly all.", "width": "100%"}} tags=["hide-input"]
 shares = (missed / outputs).rename("share").reset_index()
 known = {f"{n} fraction bits": "fraction bits ± 1" for n in (12, 14, 24, 26)}
 known |= {f"{n} output bits": "output bits ± 1" for n in (12, 14)}
