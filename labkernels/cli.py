@@ -181,6 +181,9 @@ def _record_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--quick", action="store_true", help="tiny workloads, to try the command")
     sub.add_argument("--replace", action="store_true", help="begin the data file again")
     sub.add_argument("--commit", default="", help="commit of the source, where there is no git")
+    sub.add_argument(
+        "--peer-path", type=Path, default=None, help="Triton's tutorial 06-fused-attention.py"
+    )
 
 
 def _board_options(sub: argparse.ArgumentParser) -> None:
@@ -291,6 +294,7 @@ def _record(options: argparse.Namespace) -> int:
         only=options.only,
         replace=options.replace,
         commit=options.commit,
+        peer_path=options.peer_path,
         say=lambda line: print(line, flush=True),
     )
     return max(_record_one(name, asked) for name in chosen)

@@ -18,7 +18,10 @@ from labkernels.records.store import DATA_DIR
 
 @dataclass(frozen=True)
 class Options:
-    """What a recording is asked for; `say` takes each line of progress."""
+    """What a recording is asked for; `say` takes each line of progress.
+
+    peer_path: the file of a peer that is no package: see measure.triton_tutorial.
+    """
 
     out: Path = DATA_DIR
     repeats: int = 50
@@ -27,6 +30,7 @@ class Options:
     only: str = ""
     replace: bool = False
     commit: str = ""
+    peer_path: Path | None = None
     say: Callable[[str], None] = print
     began_s: float = field(default_factory=time.monotonic)
 

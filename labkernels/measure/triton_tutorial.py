@@ -1,0 +1,73 @@
+"""Triton's published tutorial kernel (06-fused-attention) as a peer, from a file of the caller's.
+
+The file is Triton's and no part of the lab: `--peer-path FILE` names it, and without it there is no
+such peer. It takes fp16, one head of K and V a query head, and requests of one length.
+"""
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+
+def missing(path: Path | None) -> str | None:
+    """Return why there is no such peer, or None."""
+    if path is None:
+        return "no --peer-path names Triton's tutorial file"
+    return None if Path(path).is_file() else f"{Path(path).name}: no such file"
+
+
+def load(path: Path) -> ModuleType:
+    """The tutorial's module; importing it needs a GPU."""
+    spec = importlib.util.spec_from_file_location("triton_tutorial_file", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def ways(*, causal: bool) -> tuple[bool, ...]:
+    """Whether warps are specialised: the tutorial tries both ways without a mask on Hopper."""
+    return (False,) if causal else (False, True)
+
+
+def compile_part(job: tuple[str, int, bool, bool, int, int]) -> str | None:
+    """Compile every `parts`-th candidate of the tutorial's autotuner, into Triton's cache.
+
+    job: path, head_dim, causal, whether warps are specialised, which part, parts. Returns the words
+    of an error: a candidate that does not compile is the tutorial's affair.
+    """
+    import torch
+
+    path, head_dim, causal, specialised, part, parts = job
+    module = load(Path(path))
+    module._attn_fwd.configs = module._attn_fwd.configs[part::parts]
+    shape = (1, 1, 4096, head_dim)
+    q, k, v = (torch.randn(shape, dtype=torch.float16, device="cuda") for _ in "qkv")
+    try:
+        module.attention(q, k, v, causal, head_dim**-0.5, specialised)
+        torch.cuda.synchronize()
+    except Exception as error:  # Triton's errors have classes of their own
+        return str(error)
+    return None
+
+
+def compile_jobs(path: Path, head_dims, parts: int) -> Iterator[tuple]:
+    """What `compile_part` is asked for, to have all candidates of these head_dims."""
+    for head_dim in head_dims:
+        for causal in (False, True):
+            for specialised in ways(causal=causal):
+                for part in range(parts):
+                    yield str(path), head_dim, causal, specialised, part, parts
+
+
+def prepare(module: ModuleType, q, k, v, *, causal: bool, scale: float, specialised: bool):
+    """What a run of the tutorial's kernel enqueues; it returns its output.
+
+    Shapes: q, k, v [batch, heads, length, head_dim], contiguous
+    """
+
+    def run() -> object:
+        return module.attention(q, k, v, causal, scale, specialised)
+
+    run()  # chooses among its candidates
+    return run
