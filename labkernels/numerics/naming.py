@@ -87,6 +87,19 @@ def of_row(row: Row | None) -> list[Match]:
     ]
 
 
+def of_factor(row: Row | None) -> list[Match]:
+    """A row that is right but for one factor, and so for its denominator."""
+    if row is None:
+        return []
+    truth, weight = row.outputs[row.place], 1 / row.sigma**2
+    factor = float((row.out * truth * weight).sum() / max((truth**2 * weight).sum(), 1e-300))
+    error = row.out - truth
+    where = f"times {factor:.4g}; {row.problem.row_name(*row.place)}"
+    left = row.out - factor * truth
+    total, taken = (float((x**2 * weight).sum()) for x in (error, left))
+    return _kept("denominator of a row", where, total, total - taken, error.size)
+
+
 def of_filters(problem: Problem, error, sigma, bugs, filters: Filters) -> list[Match]:
     """Mistakes that rows share and that one row may be too weak to show, by their filters."""
     z2 = np.where((sigma > 0) & np.isfinite(error), error / np.where(sigma > 0, sigma, 1.0), 0.0)

@@ -100,7 +100,11 @@ def judge(problem: Problem, out, *, rounds: Rounds, lse2=None) -> Verdict:
         bugs = {item.name: item for item in found if item.status == "bug"}
         known = naming.of_output(problem, out, truth, sigma, rounds.out_format)
         known += naming.of_lse2(lse2, truth_lse2, bugs)
-        known += naming.of_row(row) or naming.of_filters(problem, error, sigma, bugs, filtered)
+        known += (
+            naming.of_row(row)
+            or naming.of_filters(problem, error, sigma, bugs, filtered)
+            or naming.of_factor(row)
+        )
         matches = tuple(known)
     return _answered(tuple(found), matches, rounds, error, bound, sigma)
 

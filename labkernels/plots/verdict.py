@@ -23,9 +23,9 @@ img {{ max-width: 100% }}</style></head>
 
 @plt.rc_context(style.HOUSE)
 def verdict_figure(verdict, *, origin: str) -> Figure:
-    """Draw the size of z by sample and head, and its distribution beside a normal one.
+    """Draw the size of z by query token and head, and its distribution beside a normal one.
 
-    Shapes: verdict.z [B, Hq, Dv], finite values count
+    Shapes: verdict.z [total_q, Hq, Dv], finite values count
     """
     z = np.where(np.isfinite(verdict.z), verdict.z, np.nan)
     figure, (above, below) = style.new_figure(2, 1, height_inches=5.0)
@@ -36,7 +36,7 @@ def verdict_figure(verdict, *, origin: str) -> Figure:
     above.grid(visible=False)
     for axis in (above.xaxis, above.yaxis):
         axis.set_major_locator(ticker.MaxNLocator(5, integer=True))
-    above.set(xlabel="query head", ylabel="sample", title="error over its expected sigma, rms")
+    above.set(xlabel="query head", ylabel="query token", title="error over its expected sigma, rms")
     figure.colorbar(picture, ax=above).outline.set_visible(False)
     edges = np.linspace(-_SHOWN_SIGMAS, _SHOWN_SIGMAS, 81)
     values = np.clip(z[np.isfinite(z)], -_SHOWN_SIGMAS, _SHOWN_SIGMAS)

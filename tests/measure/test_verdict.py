@@ -78,6 +78,10 @@ def spoil_sparse(out):
     flat[3::211] = flat[3::211] * 1.2 + 0.1
 
 
+def spoil_denominator(out):
+    out[1, 5] *= 1.25
+
+
 def spoil_size(out):
     out.mul_(1.03)
 
@@ -90,6 +94,7 @@ def spoil_size(out):
         (spoil_heads, "another row's output", "of sample 0, head"),
         (spoil_channel, "channels mixed up", "channel 7 holds channel 6"),
         (spoil_sparse, "sparse outliers, as of a race", "5 of 1024"),
+        (spoil_denominator, "denominator of a row", "times 1.25; sample 1, head 5"),
         (spoil_size, "common mode", "beta 0.0"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
