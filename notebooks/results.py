@@ -90,7 +90,7 @@ table.style.hide(axis="index").set_uuid("scoreboard").format(digits, na_rep="–
 # %% [markdown]
 # ## Every target on error
 #
-# Errors before the store, of one kernel under two numeric policies; {doc}`/book/notation` says what each switch does.
+# Errors before the store, of one kernel under two numeric policies; {doc}`where_the_error_comes_from` says what each switch does.
 
 # %% tags=["hide-input"]
 errors = pd.DataFrame(

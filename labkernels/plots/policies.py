@@ -76,8 +76,8 @@ def policies(costs: pd.DataFrame, *, origin: str) -> Figure:
             panels[2].plot(part.bias.abs(), places, **look)
     panels[0].axvline(1, color=style.CEILING, lw=1.2)
     panels[0].set_xlabel("time / default")
-    for axes, text in ((panels[1], "rmse"), (panels[2], "|bias|")):
-        axes.set(xscale="log", xlabel=f"{text} before the store")
+    panels[1].set(xscale="log", xlabel="rmse inside")
+    panels[2].set(xscale="log", xlabel="|bias| inside")
     panels[0].set_yticks(range(len(names)), names)
     panels[0].invert_yaxis()
     figure.legend(loc="outside upper center", ncols=len(kernels))
