@@ -35,7 +35,7 @@ def prepare(request: PrefillRequest) -> Step:
     """
     variant = cuda_run.variant(request.spec, request.instance, PARAMS)
     per_sm = blocks_per_sm(request.instance, variant.smem_bytes, request.gpu)
-    made = cut(request)
+    made = cut(request, blocks_per_sm=per_sm)
     plan = make_plan(
         request,
         made,

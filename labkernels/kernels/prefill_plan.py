@@ -8,7 +8,14 @@ import numpy as np
 from labkernels.kernels.spec import PrefillTile
 
 MAX_SPLITS = 65_535
-MIN_KEYS_PER_SPLIT = 256  # below it a split costs more than the idle SMs
+# The splits that are tried, a quarter of their number apart.
+SPLITS = (1, 2, 3, *(step << octave for octave in range(7) for step in (4, 5, 6, 7)))
+# A split's partial State costs what some more keys would: its o is written and read in fp32, where
+# a key's K and V are read in 16 bits, twice a row; and the block starts up. A split has more keys.
+KEYS_TO_START = 64
+MIN_KEYS_PER_SPLIT = 256
+MIN_KEYS_PER_ROW = 4
+GOOD_ENOUGH = 1.1  # times the shortest time foreseen: fewer splits are then taken
 
 
 @dataclass(frozen=True)
@@ -38,13 +45,14 @@ def cut(
     *,
     kv_heads: int,
     group: int,
-    sm_count: int,
+    slots: int,
     causal: bool,
     splits: int | None = None,
     keys_per_split: int | None = None,
 ) -> Cut:
     """Cut a prefill into blocks. Splits are of keys_per_split keys, or that many, or chosen.
 
+    slots: blocks that the GPU holds at once.
     Raises: ValueError if keys_per_split makes more splits than partial States are made for.
     """
     rows = lengths.q * group
@@ -55,7 +63,7 @@ def cut(
     longest = int(visible.max(initial=0))
     if keys_per_split is None:
         if splits is None:
-            splits = _balanced_splits(visible, kv_heads, sm_count)
+            splits = _best_splits(visible, kv_heads, tile, slots)
         keys_per_split = max(1, math.ceil(longest / splits / tile.keys)) * tile.keys
     splits = max(1, math.ceil(longest / keys_per_split))
     if splits > MAX_SPLITS:
@@ -78,12 +86,34 @@ def visible_keys(lengths: Lengths, request, row, group: int, causal: bool) -> np
     return np.clip(keys - n + token + 1, 0, keys)
 
 
-def _balanced_splits(visible: np.ndarray, kv_heads: int, sm_count: int) -> int:
-    """Splits that make the longest block no longer than an SM's share of all keys."""
-    longest, share = int(visible.max(initial=0)), int(visible.sum()) * kv_heads / sm_count
-    if longest == 0:
+def _best_splits(visible: np.ndarray, kv_heads: int, tile: PrefillTile, slots: int) -> int:
+    """The fewest splits that come near the shortest time foreseen."""
+    longest = int(visible.max(initial=0))
+    even = visible.sum() * kv_heads / slots
+    whole = _foreseen_keys(visible, kv_heads, max(1, longest), 0, slots)
+    if whole <= GOOD_ENOUGH * even:
         return 1
-    return max(1, min(int(longest // share), longest // MIN_KEYS_PER_SPLIT))
+    least = max(MIN_KEYS_PER_SPLIT, MIN_KEYS_PER_ROW * tile.q_rows)
+    cost = KEYS_TO_START + 2 * tile.q_rows
+    foreseen = {1: whole} | {
+        splits: _foreseen_keys(visible, kv_heads, math.ceil(longest / splits), cost, slots)
+        for splits in SPLITS[1:]
+        if splits * least <= longest
+    }
+    near = GOOD_ENOUGH * min(foreseen.values())
+    return next(splits for splits, keys in foreseen.items() if keys <= near)
+
+
+def _foreseen_keys(visible: np.ndarray, kv_heads: int, keys: int, cost: int, slots: int) -> float:
+    """Keys that the busiest slot goes through at least, each split costing some more.
+
+    Of the k * slots + 1 longest blocks some slot gets k + 1; and the slots share all of them.
+    """
+    full, rest = np.divmod(visible, keys)
+    blocks = np.concatenate([np.full(int(full.sum()), keys), rest[rest > 0]]) + cost
+    longest_first = np.repeat(np.sort(blocks)[::-1], kv_heads)
+    rounds = longest_first[::slots] * np.arange(1, len(longest_first[::slots]) + 1)
+    return max(rounds.max(initial=0), longest_first.sum() / slots)
 
 
 def _blocks(

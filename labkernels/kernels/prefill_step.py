@@ -49,8 +49,8 @@ class PrefillRequest:
         return self.q.device.type == "cuda"
 
 
-def cut(request: PrefillRequest) -> Cut:
-    """The blocks of a request.
+def cut(request: PrefillRequest, *, blocks_per_sm: int) -> Cut:
+    """The blocks of a request, with so many on an SM.
 
     Raises: ValueError if keys_per_split makes more splits than partial States are made for.
     """
@@ -59,7 +59,7 @@ def cut(request: PrefillRequest) -> Cut:
         request.instance.tile,
         kv_heads=request.kv.kv_heads,
         group=request.group,
-        sm_count=request.gpu.sm_count,
+        slots=blocks_per_sm * request.gpu.sm_count,
         causal=request.causal,
         splits=request.splits,
         keys_per_split=request.keys_per_split,

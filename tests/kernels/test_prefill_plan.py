@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from labkernels.kernels.prefill_plan import Lengths, cut, visible_keys
 from labkernels.kernels.spec import PrefillTile
 
-SM_COUNT = 132
+SLOTS = 264
 TILE = PrefillTile(64, 32, 4, 2, 2)
 BATCHES = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 700)), min_size=1, max_size=6)
 
@@ -27,9 +27,7 @@ def lengths_of(batch):
 )
 def test_every_pair_of_a_row_and_a_key_belongs_to_one_block(batch, kv_heads, group, causal, how):
     lengths = lengths_of(batch)
-    made = cut(
-        lengths, TILE, kv_heads=kv_heads, group=group, sm_count=SM_COUNT, causal=causal, **how
-    )
+    made = cut(lengths, TILE, kv_heads=kv_heads, group=group, slots=SLOTS, causal=causal, **how)
     request, q_tile, kv_head, split = made.work.T
     assert len(np.unique(made.work, axis=0)) == len(made.work)
     for i, (n, _) in enumerate(batch):
@@ -49,7 +47,7 @@ def test_every_pair_of_a_row_and_a_key_belongs_to_one_block(batch, kv_heads, gro
 @given(batch=BATCHES, group=st.sampled_from([1, 4]))
 def test_every_tile_has_a_ticket_of_its_own(batch, group):
     lengths, kv_heads = lengths_of(batch), 2
-    made = cut(lengths, TILE, kv_heads=kv_heads, group=group, sm_count=SM_COUNT, causal=False)
+    made = cut(lengths, TILE, kv_heads=kv_heads, group=group, slots=SLOTS, causal=False)
     request, q_tile, kv_head, _ = made.work.T.astype(np.int64)
     first_token = (np.cumsum(lengths.q) - lengths.q)[request]
     # as lab::ticket_index
@@ -65,7 +63,7 @@ def test_the_heaviest_blocks_start_first():
         TILE,
         kv_heads=4,
         group=1,
-        sm_count=SM_COUNT,
+        slots=SLOTS,
         causal=True,
         splits=1,
     )
@@ -74,9 +72,7 @@ def test_the_heaviest_blocks_start_first():
 
 
 def test_blocks_that_read_the_same_keys_start_side_by_side():
-    made = cut(
-        lengths_of([(256, 256)] * 3), TILE, kv_heads=2, group=1, sm_count=SM_COUNT, causal=False
-    )
+    made = cut(lengths_of([(256, 256)] * 3), TILE, kv_heads=2, group=1, slots=SLOTS, causal=False)
     assert made.work[:4, [0, 2]].tolist() == [[0, 0]] * 4
     assert made.work[:4, 1].tolist() == [0, 1, 2, 3]
 
@@ -84,15 +80,18 @@ def test_blocks_that_read_the_same_keys_start_side_by_side():
 @pytest.mark.parametrize(
     ("batch", "kv_heads", "least", "most"),
     [
-        ([(4096, 4096)], 32, 1, 1),  # more blocks than SMs
-        ([(1, 65_536)], 8, 16, 17),  # 8 blocks on 132 SMs
-        ([(64, 100_000)] + [(64, 200)] * 63, 1, 60, 140),  # one long request among short ones
+        ([(4096, 4096)], 32, 1, 1),  # more blocks than slots
+        ([(1, 131_072)], 8, 30, 33),  # 8 blocks in 264 slots
+        ([(1, 8192)] * 17, 8, 3, 3),  # 136 blocks: two splits would leave a second round empty
+        ([(64, 100_000)] + [(64, 200)] * 63, 1, 60, 270),  # one long request among short ones
+        ([(64, 16_384)] * 16 + [(1, 4096)] * 31, 8, 2, 2),  # the long ones last too long
         ([(64, 256)], 1, 1, 1),  # too short to cut
         ([(5, 0)], 1, 1, 1),
         ([(0, 5)], 1, 1, 1),
     ],
 )
-def test_splits_fill_the_sms_and_no_more(batch, kv_heads, least, most):
-    made = cut(lengths_of(batch), TILE, kv_heads=kv_heads, group=1, sm_count=SM_COUNT, causal=False)
+def test_splits_fill_the_gpu_and_no_more(batch, kv_heads, least, most):
+    lengths = lengths_of(batch)
+    made = cut(lengths, TILE, kv_heads=kv_heads, group=1, slots=SLOTS, causal=False)
     assert least <= made.splits <= most
     assert made.keys_per_split % TILE.keys == 0

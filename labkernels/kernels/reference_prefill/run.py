@@ -11,7 +11,7 @@ from labkernels.kernels.step import Step
 
 def prepare(request: PrefillRequest) -> Step:
     """Fix the torch operations of a prefill. Splits that are asked for are not made."""
-    made = cut(request)
+    made = cut(request, blocks_per_sm=1)
     plan = make_plan(
         request,
         Cut(made.work, keys_per_split=max(1, int(request.lengths.kv.max())), splits=1, tickets=0),

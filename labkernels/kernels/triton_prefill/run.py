@@ -27,7 +27,7 @@ def prepare(request: PrefillRequest) -> Step:
     """
     kernel = triton_run.load(request.spec.name, interpret=not request.on_gpu)
     per_sm = request.instance.tile.blocks_per_sm
-    made = cut(request)
+    made = cut(request, blocks_per_sm=per_sm)
     plan = make_plan(
         request,
         made,
