@@ -155,7 +155,7 @@ plots.table(shares.reset_index(), "shares", dict.fromkeys(shares.columns, "{:.2f
 #
 # ## Kernel
 #
-# The two large internal terms are made in ten lines: $O \mathrel{+}= P V$ of `decode_mma`.
+# The two large internal terms are made in one function: $O \mathrel{+}= P V$ of `decode_mma`.
 #
 # ```{literalinclude} /labkernels/kernels/decode_mma/kernel.cuh
 # :language: cpp
@@ -257,7 +257,8 @@ bias["of rounding P"] = [rounding.mean_relative_error(dtype) for dtype in bias.i
 plots.table(bias.reset_index(), "biases", dict.fromkeys(bias.columns, "{:+.1e}"))
 
 # %% [markdown]
-# With promoted sums the default's bias is that of rounding P, within its noise.
+# *Noise* is how far the mean over all rows may stray, as the weights' roundings are random in each row.
+# With promoted sums the default's bias is that of rounding P, within this noise.
 # In fp16, whose $\beta_P$ is 64 times smaller, truncation is what there is, and promotion cuts it.
 #
 # ## What we learned

@@ -6,6 +6,7 @@ from labkernels import hardware
 from labkernels.budget.occupancy import occupancy
 from labkernels.cuda import compile as nvrtc
 from labkernels.cuda import sass
+from labkernels.kernels.spec import NumericPolicy
 from labkernels.measure import resources
 from labkernels.measure.resources import cuda_kernels
 
@@ -76,6 +77,18 @@ def test_default_tile_on_every_architecture(instance, gpu, arch):
     check_report(instance, resources.compile_instance(instance, arch=arch).report)
     smem_bytes = CUDA[instance.kernel].smem(instance).total
     assert smem_bytes <= gpu.smem_per_block_max_bytes
+
+
+@pytest.mark.parametrize(
+    ("arch", "head_dim", "registers"), [("sm_80", 128, 3), ("sm_80", 256, 9), ("sm_90a", 256, 9)]
+)
+def test_what_the_costliest_policy_spills_is_what_its_spec_says(arch, head_dim, registers):
+    policy = NumericPolicy(p="input_x2", accumulate="promoted", out="fp32")
+    instance = CUDA["decode_mma"].instance(
+        dtype="bf16", head_dim=head_dim, group=4, policy=policy, gpu=GPU_OF[arch]
+    )
+    report = resources.compile_instance(instance, arch=arch).report
+    assert report.spill_store_bytes <= 4 * registers
 
 
 @pytest.mark.parametrize("kernel", CUDA)
