@@ -155,9 +155,10 @@ def problem_of(q, cache, *, scale: float) -> Problem:
 
 
 def schedule_of(instance: Instance, keys_per_split: int) -> Schedule:
-    """Return the order in which a CUDA decode kernel takes its keys.
+    """Return the order in which a CUDA kernel takes its keys.
 
-    Raises: ValueError naming the kernels whose order is known.
+    prefill_fma's turns are right, the order within a turn is not: its errors are as large, its bits
+    are others. Raises: ValueError naming the kernels whose order is known.
     """
     bits = {"decode_mma": (1, 2), "decode_mma_n8": (0, 1, 2)}  # lanes t, and lanes g, hold keys
     tile = instance.tile
@@ -169,7 +170,10 @@ def schedule_of(instance: Instance, keys_per_split: int) -> Schedule:
         lanes = instance.head_dim // 8  # that share a key, 8 channels each
         groups = _LANES // lanes
         return Schedule(**way, groups=groups, sum_bits=_sum_bits(instance, lanes, groups))
-    allowed = ", ".join([*bits, "decode_fma"])
+    if instance.kernel == "prefill_fma":  # a row's State is the block's own; 16 columns of lanes
+        way |= {"warps": 1, "sum_bits": (3, 2, 1, 0), "lane_channels": instance.head_dim}
+        return Schedule(**way)
+    allowed = ", ".join([*bits, "decode_fma", "prefill_fma"])
     raise ValueError(f"kernel = {instance.kernel!r}, allowed: {allowed}")
 
 

@@ -105,11 +105,12 @@ class _Kernel:
         if self.rounds.tensor_cores:
             fmt = self.rounds.p_format.removesuffix("x2")
             return tensor_core.matmul(q, k_t, arch=self.rounds.arch, fmt=fmt).astype(np.float64)
-        # a lane adds up 8 channels of a key; the lanes' sums are joined pairwise
-        dot = np.zeros((len(q), k_t.shape[1], q.shape[1] // 8))
-        for c in range(8):
-            lane = q[:, None, c::8], k_t.T[None, :, c::8]
-            dot = rounding.fma_rn(*lane, dot).astype(np.float64)
+        # a lane adds up some channels of a key; the lanes' sums are joined pairwise
+        in_lane = self.chain.schedule.lane_channels
+        dot = np.zeros((len(q), k_t.shape[1], q.shape[1] // in_lane))
+        for c in range(in_lane):
+            some = slice(c, None, in_lane)
+            dot = rounding.fma_rn(q[:, None, some], k_t.T[None, :, some], dot).astype(np.float64)
         while dot.shape[-1] > 1:
             half = dot.shape[-1] // 2
             dot = self._fp32(dot[..., :half] + dot[..., half:], "scores")

@@ -128,7 +128,7 @@ def _scores(chain: Chains, rounds: Rounds, scale: float):
     if rounds.tensor_cores:
         mean, variance = _tensor_core_scores(chain, rounds)
     else:
-        variance = fp32_sums.dot_products(chain.q, chain.k)
+        variance = fp32_sums.dot_products(chain.q, chain.k, chain.schedule.lane_channels)
         mean = np.zeros_like(variance)
     p = chain.softmax
     bias = chain.sum_about(p * chain.laid_out(scale * mean), chain.o)

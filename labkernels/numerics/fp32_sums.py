@@ -26,14 +26,15 @@ def spacing(x: np.ndarray) -> np.ndarray:
     return np.where(x == 0, np.inf, rounding.quantum(x, "fp32"))
 
 
-def dot_products(q: np.ndarray, k: np.ndarray) -> np.ndarray:
-    """Variance of q k: 8 channels a lane in FMAs, the lanes joined pairwise. Shapes: [R, n]."""
-    total = np.zeros((len(q), len(k), q.shape[1] // 8))
+def dot_products(q: np.ndarray, k: np.ndarray, lane_channels: int) -> np.ndarray:
+    """Variance of q k, so many channels a lane in FMAs, the lanes joined pairwise: [R, n]."""
+    total = np.zeros((len(q), len(k), q.shape[1] // lane_channels))
     grain, variance = np.full(total.shape, np.inf), np.zeros(total.shape)
     lowest = [rounding.lowest_bit(x) for x in (q, k)]
-    for c in range(8):
-        total = total + q[:, None, c::8] * k[None, :, c::8]
-        grain = np.minimum(grain, lowest[0][:, None, c::8] * lowest[1][None, :, c::8])
+    for c in range(lane_channels):
+        some = slice(c, None, lane_channels)
+        total = total + q[:, None, some] * k[None, :, some]
+        grain = np.minimum(grain, lowest[0][:, None, some] * lowest[1][None, :, some])
         variance += one_rounding(total, grain=grain)
         grain = np.maximum(grain, rounding.quantum(total, "fp32"))
     while total.shape[-1] > 1:

@@ -17,7 +17,8 @@ class Schedule:
     groups: how many lanes of a warp share a channel, each with an accumulator for every groups-th
     key; 1 on tensor cores. sum_bits: l is summed apart for places in a turn that differ in these
     bits, and those sums are joined bit by bit, in this order. promoted: the tensor cores start from
-    zero for every 16 keys, and an fp32 addition joins what they give.
+    zero for every 16 keys, and an fp32 addition joins what they give. lane_channels: so many
+    products of a score are summed in one chain of FMAs, and these sums joined pairwise.
     Raises: ValueError naming the field, its value and what is allowed.
     """
 
@@ -27,9 +28,10 @@ class Schedule:
     groups: int = 1
     sum_bits: tuple[int, ...] = (0, 1, 2)
     promoted: bool = False
+    lane_channels: int = 8
 
     def __post_init__(self):
-        for name in ("keys_per_split", "warps", "keys", "groups"):
+        for name in ("keys_per_split", "warps", "keys", "groups", "lane_channels"):
             value = getattr(self, name)
             if value < 1:
                 raise ValueError(f"{name} = {value}, allowed: 1 or more")

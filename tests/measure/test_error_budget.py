@@ -2,13 +2,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from labkernels import ops
-from labkernels.kernels.spec import CUDA_CORES, TENSOR_CORES, NumericPolicy
+from labkernels.kernels.ragged_kv import RaggedKV
+from labkernels.kernels.spec import CUDA_CORES, TENSOR_CORES, NumericPolicy, discover
 from labkernels.measure import error_budget
 from labkernels.measure.cases import exact_decode_case
+from labkernels.measure.expected import rounds_of
+from labkernels.numerics import error_budget as model
 from labkernels.numerics import metrics
 from labkernels.numerics.emulated_decode import SOURCES, emulate
+from labkernels.numerics.problem import Problem
 from labkernels.workload import Decode
 
 LENGTHS = (300, 17, 0, 200)
@@ -86,3 +91,31 @@ def test_a_kernel_of_unknown_order_is_refused():
     inputs = case(lengths=(20,))
     with pytest.raises(ValueError, match=r"kernel = 'reference', allowed: decode_mma"):
         error_budget.setting(inputs.q, inputs.cache, kernel="reference")
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("out", ["fp32", "input"])
+def test_the_budget_holds_for_causal_prefill(dtype, out):
+    tokens, keys, head_dim = 150, 220, 64
+    generator = torch.Generator().manual_seed(0)
+    kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    shapes = ((tokens, 4, head_dim), (keys, 2, head_dim), (keys, 2, head_dim))
+    q, k, v = (torch.randn(shape, generator=generator).to(kind) for shape in shapes)
+    ends = [torch.tensor([0, n], dtype=torch.int32) for n in (tokens, keys)]
+    policy = replace(CUDA_CORES, out=out)
+    way = {"causal": True, "kernel": "prefill_fma", "policy": policy}
+    result = ops.prefill(q, RaggedKV(k, v, ends[1]), ends[0], **way)
+    problem = Problem.packed(
+        *(x.double().numpy() for x in (q, k, v)),
+        ends[1].numpy(),
+        scale=head_dim**-0.5,
+        cu_seqlens_q=ends[0].numpy(),
+        causal=True,
+    )
+    spec = discover()["prefill_fma"]
+    instance = spec.instances(dtype=dtype, head_dim=head_dim, rows=256, policy=policy)[0]
+    schedule = error_budget.schedule_of(instance, keys)
+    budget = model.error_budget(problem, rounds_of(policy, dtype, tensor_cores=False), schedule)
+    z = budget.z(result.out.double().numpy())
+    assert metrics.rms(z, by="head") == pytest.approx(np.ones(4), rel=0.15)
+    assert metrics.rms(z[:20], by="all") == pytest.approx(1, rel=0.15)  # rows of few keys

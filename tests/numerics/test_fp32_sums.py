@@ -39,5 +39,5 @@ def test_dot_products_spread_as_predicted(fmt):
         half = total.shape[-1] // 2
         total = total[..., :half] + total[..., half:]
     error = total[..., 0] - q @ k.T
-    variance = fp32_sums.dot_products(q, k)
+    variance = fp32_sums.dot_products(q, k, 8)
     assert np.sqrt((error**2).sum() / variance.sum()) == pytest.approx(1, rel=0.1)
