@@ -167,14 +167,16 @@ def calibration(rows: pd.DataFrame, *, origin: str) -> Figure:
     spreads.axvspan(1 - _ALLOWED, 1 + _ALLOWED, color="#e8ebef", zorder=0)
     spreads.axvline(1, color=style.CEILING, lw=1)
     spreads.set_yticks(range(len(families)), families)
-    spreads.set(xlabel="standard deviation of error / sigma, one point a head and policy")
-    spreads.legend(loc="best")
+    spreads.set(xlabel="spread of error / sigma, a point each head and policy")
+    handles, labels = spreads.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=2)
     seen = rows[rows.measured_bias.abs() > 5 * rows.bias_noise]
     seen = seen[(seen.predicted_bias != 0) & seen.source.isin(["accumulation", "exp2", TOTAL])]
     for source, part in seen.groupby("source", sort=False):
         size = part.measured_bias.abs()
-        look = {"color": _COLOURS[source], "alpha": 0.6, "label": SOURCE_NAMES[source]}
-        biases.plot(part.predicted_bias.abs(), size, ".", **look)
+        look = {"color": _COLOURS[source], "alpha": 0.6, "mec": "#56606d", "mew": 0.3}
+        name = SOURCE_NAMES[source]
+        biases.plot(part.predicted_bias.abs(), size, ".", label=name, ms=7, **look)
     ends = np.array([seen.predicted_bias.abs().min(), seen.predicted_bias.abs().max()])
     biases.plot(ends, ends, color=style.CEILING, lw=1)
     biases.set(xscale="log", yscale="log", xlabel="|bias|, predicted", ylabel="|bias|, measured")
