@@ -31,8 +31,11 @@ PARAMS = "lab::PrefillParams"
 def prepare(request: PrefillRequest) -> Step:
     """Compile, list the blocks, allocate the splits' partial States, and fix the launch.
 
-    Raises: ValueError if keys_per_split makes more splits than partial States are made for.
+    Raises: ValueError if keys_per_split makes more splits than partial States are made for, or the
+    pools of K and V differ in strides though they agree in channels.
     """
+    if isinstance(request.kv, PagedKV) and request.kv.head_dim == request.kv.head_dim_v:
+        request.kv.require_twin_pools()
     variant = cuda_run.variant(request.spec, request.instance, PARAMS)
     per_sm = blocks_per_sm(request.instance, variant.smem_bytes, request.gpu)
     made = cut(request, blocks_per_sm=per_sm)

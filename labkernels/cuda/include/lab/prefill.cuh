@@ -1,6 +1,6 @@
-// Prefill: which rows and keys a block answers for, and how a block brings Q, K and V to shared
-// memory. A request's rows are packed: row r is token r / group, query head r % group of the KV
-// head's group, so that a tile of one KV head serves all its query heads.
+// Prefill: which rows and keys a block answers for. A request's rows are packed: row r is token
+// r / group, query head r % group of the KV head's group, so that a tile of one KV head serves all
+// its query heads.
 #pragma once
 #include "lab/layout.cuh"
 #include "lab/state.cuh"
@@ -120,90 +120,6 @@ LAB_DEVICE void load_query(T (&tile)[Rows][D], const PrefillParams& p,
   }
   cp_async_commit();
 }
-
-// The block's window on K and V, `Keys` keys at a time. Eight lanes copy a key, 128 bytes at once;
-// a warp copies four keys in a pass. Where paged keys lie, the warp's lanes look up when the window
-// moves, each for some of the keys that the warp will copy, so that the page table's latency is
-// hidden.
-template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct KvWindow {
-  static constexpr int keys_per_pass = Threads / 8, passes = Keys / keys_per_pass;
-  static constexpr int look_ups = Paged ? (passes + 7) / 8 : 1;  // a lane's
-  static_assert(Keys % keys_per_pass == 0 && Dqk % 64 == 0 && Dvo % 64 == 0, "whole passes");
-  static_assert(keys_per_pass % 8 == 0, "a lane has the same swizzle in every pass");
-
-  const PrefillParams& p;
-  const T *k, *v;             // this lane's first 16 bytes; paged: of the pools' first key
-  const int* pages;
-  int key, end_key;           // of the window's first; keys from the end on arrive as zeros
-  i64 k_offset[look_ups], v_offset[look_ups];  // of the keys that this lane has looked up
-
-  LAB_DEVICE KvWindow(const PrefillParams& p_, i64 first_kv, int request, int kv_head, int key_,
-                      int end)
-      : p(p_), k(static_cast<const T*>(p.k) + kv_head * p.k_stride_head),
-        v(static_cast<const T*>(p.v) + kv_head * p.v_stride_head), pages(nullptr), key(key_),
-        end_key(end) {
-    const int lane_element = thread_x() % 8 * chunk_elements;
-    k = k + lane_element;
-    v = v + lane_element;
-    if constexpr (Paged) {
-      pages = p.page_table + static_cast<i64>(request) * p.page_table_stride;
-      look_up();
-    } else {
-      const i64 token = first_kv + key + thread_x() / 8;
-      k = k + token * p.k_stride_token;
-      v = v + token * p.v_stride_token;
-    }
-  }
-
-  LAB_DEVICE void move(int keys) {
-    key = key + keys;
-    if constexpr (Paged) {
-      look_up();
-    } else {
-      k = k + keys * p.k_stride_token;
-      v = v + keys * p.v_stride_token;
-    }
-  }
-
-  // copy_k and copy_v take the address of the tile's chunk (thread / 8, thread % 8).
-  LAB_DEVICE void copy_k(u32 address) const { copy<Dqk>(address, k, k_offset, p.k_stride_token); }
-  LAB_DEVICE void copy_v(u32 address) const { copy<Dvo>(address, v, v_offset, p.v_stride_token); }
-
- private:
-  LAB_DEVICE void look_up() {
-#pragma unroll
-    for (int i = 0; i < look_ups; ++i) {
-      const int mine = i * 32 + (thread_x() & 31);            // of the warp's 4 * passes keys
-      const int at = key + mine / 4 * keys_per_pass + thread_x() / 32 * 4 + mine % 4;
-      k_offset[i] = v_offset[i] = 0;
-      if (at >= 0 && at < end_key) {
-        const int slot = at / p.page_size, token = at - slot * p.page_size;
-        const i64 page = load_constant(pages + slot);
-        k_offset[i] = page * p.k_stride_page + token * p.k_stride_token;
-        v_offset[i] = page * p.v_stride_page + token * p.v_stride_token;
-      }
-    }
-  }
-
-  template <int D>
-  LAB_DEVICE void copy(u32 address, const T* base, const i64 (&offsets)[look_ups],
-                       i64 stride) const {
-#pragma unroll
-    for (int pass = 0; pass < passes; ++pass) {
-      const T* source;
-      if constexpr (Paged)
-        source = base + shfl(offsets[pass / 8], pass % 8 * 4 + (thread_x() & 31) / 8);
-      else
-        source = base + pass * (keys_per_pass * stride);
-      const int row = pass * keys_per_pass;
-#pragma unroll
-      for (int c = 0; c < D / chunk_elements; c += 8)
-        cp_async_16(other_chunk(address, c) + row * D * static_cast<int>(sizeof(T)),
-                    source + c * chunk_elements, key + thread_x() / 8 + row < end_key);
-    }
-    cp_async_commit();
-  }
-};
 
 // Two neighbouring channels of a row's output.
 LAB_DEVICE void store2(float* p, float x, float y) {

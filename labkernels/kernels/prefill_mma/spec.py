@@ -1,0 +1,124 @@
+"""prefill_mma: tensor cores on, FlashAttention-2's order of work on mma.sync."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from labkernels import formats
+from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.registers import fragment_registers
+from labkernels.kernels import decode_ledger, prefill_ledger
+from labkernels.kernels.decode_ledger import OVERLAY
+from labkernels.kernels.spec import (
+    DENOMINATORS,
+    TENSOR_CORES,
+    Instance,
+    KernelSpec,
+    NumericPolicy,
+    PrefillTile,
+    policies,
+)
+
+FEW_ROWS = 16  # of one tile, whose warps then split the keys
+CROWDED = 32 * 128  # of a warp, rows x channels: ptxas finds no registers for a forward walk
+HELD_SIZE = 4096  # rows x (channels + keys) up to which a warp keeps Q in registers
+
+
+def tiles(head_dim: int, rows: int, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
+    """Tile options that fit the registers; at each head_dim one fits 99 KiB of shared memory."""
+    del policy  # all alike
+    few, *wide = {
+        64: (
+            PrefillTile(16, 128, 4, 2, 2),
+            PrefillTile(128, 64, 4, 2, 2),
+            PrefillTile(128, 128, 8, 2, 1),
+            PrefillTile(64, 64, 4, 2, 3),
+            PrefillTile(64, 128, 4, 2, 2),
+            PrefillTile(64, 256, 4, 1, 1),
+        ),
+        128: (
+            PrefillTile(16, 128, 4, 1, 2),
+            PrefillTile(128, 64, 4, 2, 2),
+            PrefillTile(128, 128, 8, 1, 1),
+            PrefillTile(64, 64, 4, 2, 2),
+            PrefillTile(64, 128, 4, 1, 2),
+        ),
+        192: (
+            PrefillTile(16, 128, 4, 1, 2),
+            PrefillTile(128, 32, 4, 2, 2),
+            PrefillTile(64, 64, 4, 1, 2),
+        ),
+        256: (
+            PrefillTile(16, 64, 4, 1, 2),
+            PrefillTile(64, 64, 4, 1, 2),
+            PrefillTile(128, 64, 8, 2, 1),
+        ),
+    }[head_dim]
+    few, *backward = (replace(tile, walk="backward") for tile in (few, *wide))
+    forward = [tile for tile in wide if tile.q_rows // tile.warps * head_dim < CROWDED]
+    return (few, *backward, *forward) if rows <= FEW_ROWS else (*backward, few, *forward)
+
+
+def _warp_rows(instance: Instance) -> int:
+    return FEW_ROWS if instance.rows == FEW_ROWS else instance.rows // instance.tile.warps
+
+
+def _warp_keys(instance: Instance) -> int:
+    tile = instance.tile
+    return tile.keys // tile.warps if instance.rows == FEW_ROWS else tile.keys
+
+
+def smem(instance: Instance) -> Ledger:
+    """Shared memory of a block, in bytes."""
+    tile, width = instance.tile, formats.named(instance.dtype).bytes
+    channels = instance.head_dim + instance.head_dim_v
+    lines = [
+        Line(
+            "K and V stages",
+            tile.stages * tile.keys * channels * width,
+            f"{tile.stages} stages x {tile.keys} keys x {channels} x {width} B",
+            shares=OVERLAY,
+            phase="loop",
+        )
+    ]
+    if instance.rows == FEW_ROWS:
+        lines += decode_ledger.states_lines(instance)
+    return prefill_ledger.smem_ledger(instance, decode_ledger.query_line(instance), *lines)
+
+
+def registers(instance: Instance) -> Ledger:
+    """Fragments and addresses of a thread, in registers."""
+    rows, keys, head_dim_v = _warp_rows(instance), _warp_keys(instance), instance.head_dim_v
+    held = instance.head_dim if rows * (instance.head_dim + keys) <= HELD_SIZE else 16
+    return prefill_ledger.register_ledger(
+        instance,
+        Line("Q fragments", fragment_registers(rows, held, bits=16), f"{rows} x {held} of 16 bits"),
+        Line(
+            "O accumulator",
+            fragment_registers(rows, head_dim_v),
+            f"{rows} x {head_dim_v} of 32 bits",
+        ),
+        Line("S, then P", fragment_registers(rows, keys), f"{rows} x {keys} of 32 bits"),
+        Line("P rounded", fragment_registers(rows, 16, bits=16), f"{rows} x 16 of 16 bits"),
+        Line("K or V fragment", fragment_registers(16, 16, bits=16), "16 x 16 of 16 bits"),
+        Line("m and l", rows // 4, f"of {rows // 8} of the warp's {rows} rows"),
+    )
+
+
+SPEC = KernelSpec(
+    name="prefill_mma",
+    family="prefill",
+    language="cuda",
+    idea="A warp takes whole rows through shared stages of K and V; P never leaves its registers.",
+    parent="prefill_fma",
+    folder=Path(__file__).parent,
+    min_arch=80,
+    policies=policies(TENSOR_CORES, denominators=DENOMINATORS),
+    rows=None,
+    tiles=tiles,
+    smem=smem,
+    registers=registers,
+    template=prefill_ledger.cpp_instance,
+    runner="labkernels.kernels.cuda_prefill",
+    head_dims=(64, 128, 192, 256),
+    kv=("ragged", "paged"),
+)
