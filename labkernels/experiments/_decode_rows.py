@@ -64,9 +64,9 @@ def ceiling_rows(
         none = dict.fromkeys(("batch", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size"), 0)
         base = {"experiment": experiment, "kernel": name, "backend": "torch", **none}
         base |= {**provenance, "repeats": times.repeats}
-        rows += _quartile_rows(base, "time", times)
+        rows += quartile_rows(base, "time", times)
         rate = moved_bytes / times.median_s
-        rows.append(_row(base, "bandwidth", "median", rate, "bytes/s"))
+        rows.append(row(base, "bandwidth", "median", rate, "bytes/s"))
     return rows
 
 
@@ -82,21 +82,21 @@ def time_rows(
 
     Units: bandwidth counts K and V once, as bytes/s; the share is in percent of the copy.
     """
-    rows = _quartile_rows({**base, "repeats": eager.repeats}, "time_eager", eager)
+    rows = quartile_rows({**base, "repeats": eager.repeats}, "time_eager", eager)
     if graph is None:
         return rows
     rows += graph_rows(base, graph)
     base = {**base, "repeats": graph.repeats}
     rate = kv_bytes / graph.median_s
     share_percent = 100.0 * rate / copy_bytes_per_s
-    rows.append(_row(base, "bandwidth", "median", rate, "bytes/s"))
-    rows.append(_row(base, "copy_ceiling_share", "median", share_percent, "percent"))
+    rows.append(row(base, "bandwidth", "median", rate, "bytes/s"))
+    rows.append(row(base, "copy_ceiling_share", "median", share_percent, "percent"))
     return rows
 
 
 def graph_rows(base: Row, graph: Quartiles) -> list[Row]:
     """Return the quartiles of a graph's replay."""
-    return _quartile_rows({**base, "repeats": graph.repeats}, "time_graph", graph)
+    return quartile_rows({**base, "repeats": graph.repeats}, "time_graph", graph)
 
 
 def plan_rows(base: Row, plan: object) -> list[Row]:
@@ -111,22 +111,22 @@ def driver_rows(base: Row, loaded: Loaded, predicted: Occupancy, *, waves: float
     """
     return [
         *_fact_rows(base, loaded, DRIVER_FACTS),
-        _row(base, "blocks_per_sm_predicted", "exact", predicted.blocks_per_sm, "blocks"),
-        _row(base, "waves", "exact", waves, "waves"),
+        row(base, "blocks_per_sm_predicted", "exact", predicted.blocks_per_sm, "blocks"),
+        row(base, "waves", "exact", waves, "waves"),
     ]
 
 
 def error_rows(base: Row, errors: Errors) -> list[Row]:
     """Return the errors against float64, and the two ratios that the verdict is made from."""
     rows = [
-        _row(base, "error", "rmse", errors.rmse, "1"),
-        _row(base, "error", "bias", errors.bias, "1"),
-        _row(base, "error", "max_abs", errors.max_abs, "1"),
-        _row(base, "bound_ratio", "max", errors.bound_ratio, "1"),
-        _row(base, "rmse_ratio", "max", errors.rmse_ratio, "1"),
+        row(base, "error", "rmse", errors.rmse, "1"),
+        row(base, "error", "bias", errors.bias, "1"),
+        row(base, "error", "max_abs", errors.max_abs, "1"),
+        row(base, "bound_ratio", "max", errors.bound_ratio, "1"),
+        row(base, "rmse_ratio", "max", errors.rmse_ratio, "1"),
     ]
     if errors.lse2_max_abs is not None:
-        rows.append(_row(base, "lse2_error", "max_abs", errors.lse2_max_abs, "1"))
+        rows.append(row(base, "lse2_error", "max_abs", errors.lse2_max_abs, "1"))
     return rows
 
 
@@ -145,7 +145,7 @@ def difference_rows(base: Row, left: np.ndarray, right: np.ndarray) -> list[Row]
         "max_relative": metrics.max_relative_error(left[nonzero], right[nonzero]),
         "mean_relative": np.mean(apart[nonzero] / np.abs(right[nonzero])),
     }
-    return [_row(base, "difference", name, float(value), "1") for name, value in values.items()]
+    return [row(base, "difference", name, float(value), "1") for name, value in values.items()]
 
 
 def map_rows(columns: Row, out: np.ndarray, truth: np.ndarray) -> list[Row]:
@@ -168,11 +168,11 @@ def map_rows(columns: Row, out: np.ndarray, truth: np.ndarray) -> list[Row]:
 
 def word_row(base: Row, metric: str, reason: str) -> Row:
     """Return a row that says in words why there is no number: `refused` or `failed`."""
-    return {**_row(base, metric, "exact", 1, "1"), "note": reason}
+    return {**row(base, metric, "exact", 1, "1"), "note": reason}
 
 
 def _fact_rows(base: Row, facts: object, units: Mapping[str, str]) -> list[Row]:
-    return [_row(base, name, "exact", getattr(facts, name), unit) for name, unit in units.items()]
+    return [row(base, name, "exact", getattr(facts, name), unit) for name, unit in units.items()]
 
 
 def _short(value: float) -> float:
@@ -180,10 +180,10 @@ def _short(value: float) -> float:
     return float(f"{float(value):.{MAP_DIGITS}g}")
 
 
-def _quartile_rows(base: Row, metric: str, times: Quartiles) -> list[Row]:
+def quartile_rows(base: Row, metric: str, times: Quartiles) -> list[Row]:
     named = {"q25": times.q25_s, "median": times.median_s, "q75": times.q75_s}
-    return [_row(base, metric, statistic, value, "s") for statistic, value in named.items()]
+    return [row(base, metric, statistic, value, "s") for statistic, value in named.items()]
 
 
-def _row(base: Row, metric: str, statistic: str, value: float, unit: str) -> Row:
+def row(base: Row, metric: str, statistic: str, value: float, unit: str) -> Row:
     return {**base, "metric": metric, "statistic": statistic, "value": value, "unit": unit}

@@ -72,10 +72,9 @@ PROVENANCE = (
     _STARTED,
 )
 
-MEASUREMENTS = Table(
-    "measurements",
-    "One measured number a row: kernel, workload, metric, statistic, value, provenance.",
-    (
+
+def _measurements(name: str, title: str, *workload: Field) -> Table:
+    fields = (
         Field("experiment", STRING, "the experiment that wrote the row"),
         Field("kernel", STRING, "kernel, peer or ceiling"),
         Field("backend", STRING, "what it is made of: cuda, triton, torch, flashinfer"),
@@ -83,6 +82,7 @@ MEASUREMENTS = Table(
         Field("tile", STRING, "tile option of the kernel", empty=True),
         Field("policy", STRING, "numeric policy of the kernel", empty=True),
         *_WORKLOAD,
+        *workload,
         _DTYPE,
         Field("metric", STRING, "what the number says"),
         Field("statistic", STRING, "median, q25, q75, mean, max, total or exact"),
@@ -90,7 +90,20 @@ MEASUREMENTS = Table(
         Field("unit", STRING, "unit of value"),
         Field("note", STRING, "words, such as the reason of a refusal", empty=True),
         *PROVENANCE,
-    ),
+    )
+    return Table(name, title, fields)
+
+
+MEASUREMENTS = _measurements(
+    "measurements",
+    "One measured number a row: kernel, workload, metric, statistic, value, provenance.",
+)
+
+PREFILL_MEASUREMENTS = _measurements(
+    "prefill_measurements",
+    "One measured number of a prefill a row; page_size 0 is a ragged K and V.",
+    Field("q_len", INTEGER, "query tokens a request holds (the longest, if they differ)", "tokens"),
+    Field("causal", BOOLEAN, "whether a query sees the keys up to its own alone"),
 )
 
 DECODE_ACCURACY = Table(
@@ -186,7 +199,14 @@ ERROR_CALIBRATION = Table(
 
 TABLES = {
     table.name: table
-    for table in (MEASUREMENTS, DECODE_ACCURACY, COMPILER_REPORTS, DETECTION, ERROR_CALIBRATION)
+    for table in (
+        MEASUREMENTS,
+        PREFILL_MEASUREMENTS,
+        DECODE_ACCURACY,
+        COMPILER_REPORTS,
+        DETECTION,
+        ERROR_CALIBRATION,
+    )
 }
 COLUMNS = MEASUREMENTS.columns
 
