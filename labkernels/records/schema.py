@@ -197,6 +197,21 @@ ERROR_CALIBRATION = Table(
     ),
 )
 
+ROADS = Table(
+    "two_roads_heads",
+    "How the last token's output differs between two roads, for each sample and head.",
+    (
+        _STARTED,
+        Field("road", STRING, "how the output was computed"),
+        Field("against", STRING, "what it is held against"),
+        Field("sample", INTEGER, "request of the batch"),
+        Field("head", INTEGER, "query head"),
+        Field("kv_len", INTEGER, "keys of the sample", "keys"),
+        Field("different", INTEGER, "channels whose bits differ"),
+        Field("max_abs", NUMBER, "largest absolute difference"),
+    ),
+)
+
 TABLES = {
     table.name: table
     for table in (
@@ -206,6 +221,7 @@ TABLES = {
         COMPILER_REPORTS,
         DETECTION,
         ERROR_CALIBRATION,
+        ROADS,
     )
 }
 COLUMNS = MEASUREMENTS.columns
