@@ -118,10 +118,10 @@ def of_directions(
 ) -> list[Finding]:
     """The z of beta along each direction, per group of rows, after what is allowed.
 
-    Allowed: a common mode as large as the chain's truncation bias, a scale off by its rounding,
-    and either by the largest error of exp2, whose polynomials err along the score, and by the bias
-    of rounding to nearest. With P in fp32 its truncation is no larger than the chain's, and not
-    tested.
+    Allowed: a part of o as large as the chain's truncation bias, which grows a little with o, a
+    scale off by its rounding, and all by the largest error of exp2, whose polynomials err along the
+    score, and by the bias of rounding to nearest. With P in fp32 its truncation is no larger than
+    the chain's, and not tested.
     """
     along, power, variance = filters.along, filters.power, filters.variance * slack
     always = bounds.EXP2_ERROR[rounds.exp2] + _nearest_bias(rounds)
@@ -131,7 +131,7 @@ def of_directions(
         if name == "P truncated" and rounds.p_format == "fp32":
             continue
         if name == "scale":
-            allowed = (_SCALE_ROUNDING + always) * power[i]
+            allowed = (_SCALE_ROUNDING + bias) * power[i]
         else:  # what is allowed is a part of o, however long this direction is
             allowed = bias * np.sqrt(np.maximum(power[0] * power[i], 0.0))
         for group in groupings:

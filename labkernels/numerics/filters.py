@@ -172,7 +172,12 @@ def _directions(request: _Rows):
         w1, w2 = w1 + variance.sum(-1), w2 + (variance**2).sum(-1)
     sharing = xp.where(w2 > 0, w1**2 / xp.where(w2 > 0, w2, 1.0), 1.0)
     bias = xp.sign(o) * request.sigma**2
-    return xp.stack([o, truncated, weighted - mean_score * o, bias], 1), sharing
+    # A common mode that is allowed must not show as a scale: sigma, which jumps where |o| passes a
+    # power of 2, would let it.
+    scale, along_o = weighted - mean_score * o, o / request.sigma**2
+    power = xp.clip((o * along_o).sum(-1), _TINY, None)
+    scale = scale - ((scale * along_o).sum(-1) / power)[..., None] * o
+    return xp.stack([o, truncated, scale, bias], 1), sharing
 
 
 class _Scan:
