@@ -4,7 +4,7 @@ An output is ROUNDING if every test of `evidence` is passed, BUG if one fails at
 INCONCLUSIVE between (1e-4) or where there is nothing to judge by: inputs that are not finite.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -118,7 +118,17 @@ def _sigma(problem: Problem, rounds: Rounds, truth) -> np.ndarray:
 def _tests(problem: Problem, rounds: Rounds, error, sigma):
     """The filters, z over its slack, and the findings that need them."""
     some = np.where(sigma > 0, sigma, 1.0)
-    filtered = filters.matched_filters(problem, rounds, error, some)
+    each = [
+        filters.matched_filters(problem, replace(rounds, denominator=kind), error, some)
+        for kind in rounds.denominators
+    ]
+    # Of two possible denominators, what makes rounding look larger.
+    filtered = replace(
+        each[0],
+        variance=np.max([found.variance for found in each], axis=0),
+        coherence=np.max([found.coherence for found in each], axis=0),
+        sharing=np.min([found.sharing for found in each], axis=0),
+    )
     slack = evidence.variance_slack(filtered, rounds)
     live = np.broadcast_to(problem.n_keys[:, None] > 1, slack.shape)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -2,11 +2,13 @@
 
 import pytest
 
+from labkernels import ops
 from labkernels.experiments import _detection_runs as runs
 from labkernels.experiments import detection
 from labkernels.experiments._detection_runs import Cell, Task
-from labkernels.measure.families import FAMILIES
-from labkernels.measure.judge import ACCEPTED, REFUSED, UNDECIDED, VERDICT
+from labkernels.kernels.spec import NumericPolicy
+from labkernels.measure.families import FAMILIES, family_case
+from labkernels.measure.judge import ACCEPTED, REFUSED, UNDECIDED, VERDICT, Judge
 from labkernels.measure.mutants import EMPTY_REQUEST, LENGTHS, MUTANTS
 from labkernels.numerics.rules import RULES
 from labkernels.records import schema
@@ -66,6 +68,15 @@ def test_right_kernels_are_accepted(seed):
     }
     assert [answers[VERDICT] for _, answers in found] == [ACCEPTED] * len(found)
     assert (0 in runs.right_workload(task).kv_lens) == bool(seed)
+
+
+def test_a_denominator_that_is_not_told_makes_no_false_alarm():
+    # l sums the rounded P, one key has nearly all the weight, and the store in fp32 hides nothing
+    task = Task("", "peaky", "fp16", 2033, 7)
+    case = family_case(task.family, runs.right_workload(task), seed=107, device="cpu")
+    policy = NumericPolicy(denominator="rounded", out="fp32")
+    out = ops.decode(case.q, case.cache, kernel="decode_mma", policy=policy).out
+    assert Judge(case).verdict(out, policy).answer != "BUG"
 
 
 def test_a_part_of_the_table_is_not_written_over_the_whole():
