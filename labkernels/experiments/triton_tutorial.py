@@ -77,7 +77,7 @@ def run(options: Options) -> Outcome:
             started=started,
         )
         rows += [origin | row for row in rows_of(shape, times, words)]
-        failures += [f"triton_prefill: {words['triton_prefill']}"] * ("triton_prefill" in words)
+        failures += [f"{name}: {why}" for name, why in words.items() if name == "triton_prefill"]
         said = [f"{name} {format_time(took.median_s)}" for name, (took, _) in times.items()]
         options.progress(f"d{shape.head_dim}, {shape.word}: {', '.join(said)}")
     path = options.out / DATA_FILE
