@@ -51,11 +51,17 @@ def backends() -> dict[str, Backend]:
         for peer in peers.PEERS.values()
         if peer.backend == "flashinfer"
     ]
+    whole = Backend("flashinfer_fa2_unsplit", "flashinfer", "on", _paged_unsplit)
     prefills = [
-        Backend(f"flashinfer_prefill_{name}", "flashinfer", "on", _ragged(name))
-        for name in ("fa2", "fa3")
+        Backend(f"flashinfer_prefill_{name}", "flashinfer", "on", _ragged(backend, split=split))
+        for name, backend, split in (
+            ("fa2", "fa2", True),
+            ("fa2_unsplit", "fa2", False),
+            ("fa3", "fa3", True),
+        )
     ]
-    return {item.name: item for item in (*torch_ways, *decoders, *prefills)}
+    ours = (*torch_ways, *decoders, whole, *prefills)
+    return {item.name: item for item in ours}
 
 
 def _sdpa(word: str) -> Callable[[Tensors], object]:
@@ -96,7 +102,7 @@ def _pages(t: Tensors):
 
 def _paged(peer: peers.Peer) -> Callable[[Tensors], object]:
     def run(t: Tensors):
-        _require(t.is_decode, "it decodes: one query token a request")
+        _require_decode(t)
         step = peer.prepare(t.q[:, 0], _pages(t), scale=t.scale)
         step.run()
         return step.out[:, None]
@@ -104,18 +110,43 @@ def _paged(peer: peers.Peer) -> Callable[[Tensors], object]:
     return run
 
 
-def _ragged(name: str) -> Callable[[Tensors], object]:
+def _paged_unsplit(t: Tensors):
+    """FlashInfer's decode on tensor cores, a request's keys never split."""
+    import flashinfer
+
+    _require_decode(t)
+    cache = _pages(t)
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
+        _workspace(t), "NHD", use_tensor_cores=True, backend="fa2"
+    )
+    wrapper.plan(
+        *peers.page_lists(cache),
+        t.q.shape[2],
+        t.k.shape[2],
+        t.q.shape[3],
+        PAGE_SIZE,
+        q_data_type=t.q.dtype,
+        kv_data_type=t.q.dtype,
+        sm_scale=t.scale,
+        disable_split_kv=True,
+    )
+    return wrapper.run(t.q[:, 0].contiguous(), (cache.k, cache.v))[:, None]
+
+
+def _ragged(backend: str, *, split: bool) -> Callable[[Tensors], object]:
+    """FlashInfer's prefill over ragged tensors; fa3 never splits and has no word for it."""
+
     def run(t: Tensors):
         import flashinfer
         import torch
 
-        _require(not t.is_decode, "decodes go through the paged wrapper")
+        if t.is_decode:
+            raise peers.Refused("decodes go through the paged wrapper")
         batch, n_q, q_heads, head_dim = t.q.shape
         length, kv_heads = t.k.shape[1:3]
-        workspace = torch.empty(
-            peers.FLASHINFER_WORKSPACE_BYTES, dtype=torch.uint8, device=t.q.device
+        wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(
+            _workspace(t), "NHD", backend=backend
         )
-        wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(workspace, "NHD", backend=name)
         ends = torch.arange(batch + 1, dtype=torch.int32, device=t.q.device)
         wrapper.plan(
             ends * n_q,
@@ -126,6 +157,7 @@ def _ragged(name: str) -> Callable[[Tensors], object]:
             causal=t.causal,
             sm_scale=t.scale,
             q_data_type=t.q.dtype,
+            **({} if split else {"disable_split_kv": True}),
         )
         out = wrapper.run(*(x.flatten(0, 1) for x in (t.q, t.k, t.v)))
         return out.view(batch, n_q, q_heads, head_dim)
@@ -133,6 +165,12 @@ def _ragged(name: str) -> Callable[[Tensors], object]:
     return run
 
 
-def _require(holds: bool, reason: str) -> None:
-    if not holds:
-        raise peers.Refused(reason)
+def _workspace(t: Tensors):
+    import torch
+
+    return torch.empty(peers.FLASHINFER_WORKSPACE_BYTES, dtype=torch.uint8, device=t.q.device)
+
+
+def _require_decode(t: Tensors) -> None:
+    if not t.is_decode:
+        raise peers.Refused("it decodes: one query token a request")

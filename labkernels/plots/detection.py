@@ -9,6 +9,7 @@ from labkernels.plots import style
 
 _DARK = 50.0  # percent: above it a number is written in white
 _SHADES = "Blues"
+_SMALL = 7.5
 
 
 def refused_shares(rows: pd.DataFrame, by: str) -> pd.DataFrame:
@@ -40,7 +41,8 @@ def detection_matrix(wrong: pd.DataFrame, right: pd.DataFrame, *, origin: str) -
     below.set_title("right kernels: outputs refused, %")
     above.tick_params(labelbottom=False, labeltop=True, top=False, bottom=False)
     below.tick_params(labelbottom=False, bottom=False)
-    above.set_xticks(range(len(wrong.columns)), [name.replace(" ", "\n") for name in wrong])
+    names = [name.replace(" ", "\n") for name in wrong]
+    above.set_xticks(range(len(names)), names, fontsize=_SMALL)
     style.say_origin(figure, origin)
     return figure
 
@@ -54,7 +56,9 @@ def _panel(axes: Axes, shares: pd.DataFrame) -> None:
     for line, values in enumerate(shares.to_numpy()):
         for column, share in enumerate(values):
             colour = "white" if share > _DARK else "#2d343d"
-            axes.text(column, line, _number(share), ha="center", va="center", color=colour, size=8)
+            axes.text(
+                column, line, _number(share), ha="center", va="center", color=colour, size=_SMALL
+            )
     axes.tick_params(left=False)
 
 
