@@ -1,15 +1,12 @@
 """Every bit of the decode kernels on a GPU, as checksums that any machine can compute again."""
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
-from labkernels.experiments import Options, Outcome, commit_text
+from labkernels.experiments import Options, Outcome, _bits
 from labkernels.kernels.spec import Instance, NumericPolicy, discover
-from labkernels.measure import device
 from labkernels.measure.cases import DecodeCase, exact_decode_case
-from labkernels.records import datapackage, provenance, schema, store
+from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.workload import Decode
 
@@ -74,10 +71,7 @@ def checksum(trial: Trial, *, seed: int, device: str) -> str:
         keys_per_split=trial.keys_per_split,
         scale=case.scale,
     )
-    digest = hashlib.sha256()
-    for tensor in (result.out, result.lse2):
-        digest.update(tensor.cpu().contiguous().view(-1).view(_bytes_dtype()).numpy().tobytes())
-    return digest.hexdigest()
+    return _bits.digest(result.out, result.lse2)
 
 
 def run(options: Options) -> Outcome:
@@ -85,30 +79,15 @@ def run(options: Options) -> Outcome:
 
     Raises: ValueError if there is no GPU, no commit, or part of the trials would replace the file.
     """
-    started = datetime.now(UTC)
-    commit = commit_text(options)
-    facts = device.facts()
-    chosen = [t for t in trials() if options.only in f"{t.instance.kernel}/{t.workload.label}"]
-    if options.quick:
-        chosen = chosen[:4]
-    if (options.quick or options.only) and options.out == store.DATA_DIR:
-        raise ValueError("out is data/, where the table must be whole; allowed: --out FOLDER")
-    with device.sampling() as reading:
-        sums = [checksum(trial, seed=options.seed, device="cuda") for trial in chosen]
-    origin = provenance.collect(
-        {**facts, **reading.sensors},
-        seed=options.seed,
-        repeats=1,
-        commit=commit,
-        started=started,
+    return _bits.record(
+        options,
+        list(trials()),
+        label=lambda trial: f"{trial.instance.kernel}/{trial.workload.label}",
+        checksum=lambda trial: checksum(trial, seed=options.seed, device="cuda"),
+        row=row,
+        data_file=DATA_FILE,
+        table=schema.MEASUREMENTS,
     )
-    rows = [row(trial, text) | origin for trial, text in zip(chosen, sums, strict=True)]
-    path = options.out / DATA_FILE
-    store.replace(path, rows, schema.MEASUREMENTS)
-    datapackage.write(options.out)
-    outputs = sum(int(line["value"]) for line in rows)
-    options.progress(f"{len(rows)} checksums of {outputs} outputs")
-    return Outcome(len(rows), (path,))
 
 
 def row(trial: Trial, text: str) -> Row:
@@ -135,9 +114,3 @@ def row(trial: Trial, text: str) -> Row:
         "unit": "1",
         "note": f"sha256 {text}",
     }
-
-
-def _bytes_dtype():
-    import torch
-
-    return torch.uint8

@@ -10,6 +10,7 @@ from labkernels.records.store import Row
 
 MET, NOT_MET, NOT_MEASURED = "met", "NOT MET", "not measured"
 _WORKLOAD = ("batch", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size")
+_PREFILL = (*_WORKLOAD, "q_len", "causal")
 
 
 @dataclass(frozen=True)
@@ -144,9 +145,9 @@ def _target(entry: dict) -> Target:
     unknown = [key for key in entry if key not in fields]
     if missing or unknown:
         raise ValueError(f"target {name}: missing {missing}, unknown {unknown}; keys: {[*fields]}")
-    if sorted(entry["workload"]) != sorted(_WORKLOAD):
-        keys = [*entry["workload"]]
-        raise ValueError(f"target {name}: workload has {keys}; allowed: {[*_WORKLOAD]}")
+    if set(entry["workload"]) not in ({*_WORKLOAD}, {*_PREFILL}):
+        keys, more = [*entry["workload"]], "and of a prefill q_len and causal"
+        raise ValueError(f"target {name}: workload has {keys}; allowed: {[*_WORKLOAD]}, {more}")
     lists = {key: tuple(entry[key]) for key in ("kernels", "peers", "dtypes")}
     return Target(**{**entry, **lists})
 
