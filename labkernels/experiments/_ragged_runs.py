@@ -46,14 +46,14 @@ def tasks(seeds: int) -> list[Task]:
     ]
 
 
-def run(task: Task, device: str) -> Iterator[tuple[str, str, bool]]:
+def run(task: Task, device: str, *, only: str = "") -> Iterator[tuple[str, str, str, bool]]:
     """Yield kernel, mutant ("" for the right kernel) and rule, and whether the rule refuses."""
     from labkernels import ops
 
     drawn = draw(task.test, task.inputs, seed=task.seed, device=device)
     judge = Judge(drawn)
     for name, spec in discover().items():
-        if spec.family != "prefill" or spec.language != "cuda":
+        if spec.family != "prefill" or spec.language != "cuda" or only not in name:
             continue
         wrong = [
             (mutant.name, mutant.spec(name))

@@ -13,6 +13,7 @@ from labkernels.plots.error_budget import (
     error_waterfall,
 )
 from labkernels.plots.errors import distributions, error_cells, error_maps, relative_difference
+from labkernels.plots.lengths import errors_by_length
 from labkernels.plots.picture import readme
 from labkernels.plots.policies import in_words, policies, policy_costs
 from labkernels.plots.resources import blocks_per_sm
@@ -34,6 +35,7 @@ __all__ = [
     "error_cells",
     "error_maps",
     "error_waterfall",
+    "errors_by_length",
     "exponential_unit",
     "gap_by_length",
     "graph_times",
