@@ -14,7 +14,7 @@ from labkernels.kernels.step import Step
 from labkernels.ops import _arguments as arguments
 from labkernels.ops._arguments import Result
 
-DEFAULT_KERNEL = "prefill_fma"
+DEFAULT_KERNEL = "prefill_mma"
 
 
 def prefill(
