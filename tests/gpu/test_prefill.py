@@ -35,7 +35,7 @@ def assert_same(left, right):
     [(1, "fp16"), (1, "bf16"), (2, "fp16"), (3, "bf16"), (5, "fp16"), (8, "bf16"), (16, "fp16")],
 )
 def test_every_group(kernel, group, dtype):
-    for causal in (False, True):
+    for causal, cuts in ((False, CUTS[:2]), (True, CUTS[2:])):
         case = prefill_case(
             Q_LENS,
             KV_LENS,
@@ -46,7 +46,7 @@ def test_every_group(kernel, group, dtype):
             dtype=dtype,
             device="cuda",
         )
-        for cut in CUTS:
+        for cut in cuts:
             run_checked(case, kernel, **cut)
 
 
@@ -81,7 +81,7 @@ def test_every_policy(kernel):
 def test_every_page_size_and_layout(kernel, page_size):
     for layout in LAYOUTS:
         case = prefill_case(
-            Q_LENS, KV_LENS, page_size=page_size, layout=layout, dtype="bf16", device="cuda"
+            Q_LENS[:5], KV_LENS[:5], page_size=page_size, layout=layout, dtype="bf16", device="cuda"
         )
         run_checked(case, kernel)
 
