@@ -276,7 +276,7 @@ for (name, moved), between in zip(control.items(), (gap, shifted), strict=True):
     rows.append((name, moved.mean().item(), moved.max().item(), between.mean(), between.max()))
 columns = ["", "control, mean", "control, max", "two roads, mean", "two roads, max"]
 control = pd.DataFrame(rows, columns=columns)
-plots.table(control, "control", dict.fromkeys(columns[1:], "{:.2g}"))
+plots.table(control, "control", dict.fromkeys(columns[1:], "{:.3g}"))
 
 # %% [markdown]
 # For small outputs the control is {glue:text}`control_over` times the difference of the roads: $x + 0.3$ is stored with the ulp of 0.3, whatever $x$ was.
