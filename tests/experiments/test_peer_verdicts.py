@@ -7,7 +7,7 @@ from labkernels.experiments import Options
 from labkernels.experiments import peer_verdicts as others
 from labkernels.measure import backends, peers
 from labkernels.numerics import verdict
-from labkernels.records import schema
+from labkernels.records import schema, store
 
 SMALL = (others.Shape(2, 1, 65, False, 0.0), others.Shape(1, 33, 33, True, 1.0))
 
@@ -55,3 +55,23 @@ def test_a_decoder_refuses_a_prefill_and_pages_hold_the_keys():
 def test_a_quick_run_writes_elsewhere():
     with pytest.raises(ValueError, match="allowed: --quick with --out FOLDER"):
         others.run(Options(quick=True))
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    rows = store.read(store.DATA_DIR / others.DATA_FILE)
+    return [row for row in rows if row["metric"] == "bug"]
+
+
+def test_what_rounds_as_described_is_no_bug(recorded):
+    assert {row["kernel"] for row in recorded} >= set(backends.SDPA)
+    told = [row for row in recorded if row["policy"] == f"p={row['dtype']}"]
+    as_told = [row for row in told if row["backend"] == "torch" or "unsplit" in row["kernel"]]
+    assert [row["note"] for row in as_told if row["value"]] == []
+
+
+def test_the_verdict_tells_who_keeps_p_in_fp32(recorded):
+    told = [row for row in recorded if row["policy"] == "p=fp32"]
+    refused = {row["kernel"] for row in told if row["value"]}
+    assert "torch_math" not in refused
+    assert {"torch_flash", "torch_cudnn", "torch_efficient"} <= refused

@@ -1,0 +1,63 @@
+"""What the recorded detection table must show, and a part of it computed again."""
+
+import pytest
+
+from labkernels.experiments import _detection_runs as runs
+from labkernels.experiments import detection
+from labkernels.kernels.spec import discover
+from labkernels.measure import mutants
+from labkernels.measure.judge import VERDICT, Judge
+from labkernels.measure.mutants import LENGTHS, MUTANTS
+from labkernels.numerics.rules import RULES
+from labkernels.records import store
+
+PATH = store.DATA_DIR / detection.DATA_FILE
+WANTED_SHARE = 0.99
+AGAIN = ("P truncated", "sparse race")
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return store.read(PATH)
+
+
+def total(rows, column):
+    return sum(row[column] for row in rows)
+
+
+def test_verdict_finds_nearly_all_bugs_and_calls_no_right_kernel_wrong(rows):
+    mine = [row for row in rows if row["rule"] == VERDICT]
+    wrong = [row for row in mine if row["mutant"]]
+    assert {row["mutant"] for row in wrong} == set(MUTANTS)
+    assert total(wrong, "refused") >= WANTED_SHARE * total(wrong, "runs")
+    right = [row for row in mine if not row["mutant"]]
+    for on_cpu in (True, False):
+        found = [row for row in right if (row["device"] == detection.CPU) == on_cpu]
+        assert total(found, "runs") >= 1000
+        assert total(found, "refused") == 0
+        assert {row["kernel"] for row in found} >= {*mutants.KERNELS, "reference"}
+
+
+def test_a_part_of_the_table_comes_out_again(rows):
+    kv_len, dtype = min(LENGTHS), "bf16"
+    seen = []
+    for seed in range(detection.SEEDS):
+        case = mutants.exposing_case(MUTANTS[AGAIN[0]], kv_len, dtype, seed=seed, device="cpu")
+        judge = Judge(case)
+        for name in AGAIN:
+            for kernel in MUTANTS[name].edits:
+                out = mutants.decode(MUTANTS[name], kernel, case)
+                answers = judge.answers(out, discover()[kernel].policies[0])
+                seen.append((runs.Cell(kernel, name, "normal", dtype, kv_len), answers))
+    origin = {"device": detection.CPU, "commit": "", "started_utc": ""}
+    again = {key(row): row for row in detection.count(seen, origin)}
+    # the CPU build gives the GPU's bits: whichever machine recorded, the counts are these
+    recorded = {key(row): row for row in rows}
+    assert len(again) == 5 * (len(RULES) + 1)
+    for place, row in again.items():
+        for column in ("runs", "refused", "undecided"):
+            assert row[column] == recorded[place][column], place
+
+
+def key(row):
+    return tuple(row[name] for name in ("kernel", "mutant", "family", "dtype", "kv_len", "rule"))
