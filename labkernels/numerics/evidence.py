@@ -81,24 +81,25 @@ def of_spread(z, filters: Filters, live, groupings: list[Grouping]) -> list[Find
     row = np.where(live, (z**2).mean(-1), 0.0)
     for group in groupings:
         count = np.maximum(group.sums(live), 1)
-        variance = group.sums(2 * filters.coherence * live) / count**2
+        variance = group.sums(2 * filters.coherence * filters.repeats * live) / count**2
         name = f"spread of z by {group.by}"
         found.append(_spread(name, group.sums(row) / count, variance, group.words))
     count = max(live.sum(), 1.0)
     mean = np.where(live[..., None], z**2, 0.0).sum((0, 1)) / count
-    variance = np.full(mean.shape, 2 / count)
+    repeats = filters.repeats * live
+    variance = np.full(mean.shape, 2 * repeats.sum() / count**2)
     found.append(_spread("spread of z by channel", mean, variance, lambda i: f"channel {i}"))
     lanes = np.array([mean[lane::LANES].mean() for lane in range(min(LANES, len(mean)))])
     # All that a row's channels share may lie in one lane.
     shared = np.minimum(1.0, LANES**2 * filters.coherence)
-    variance = np.full(lanes.shape, (2 * shared * live).sum() / count**2)
+    variance = np.full(lanes.shape, (2 * shared * repeats).sum() / count**2)
     found.append(
         _spread("spread of z by lane", lanes, variance, lambda i: f"channels {i} modulo {LANES}")
     )
     return found
 
 
-def of_outliers(z, problem: Problem) -> list[Finding]:
+def of_outliers(z, filters: Filters, problem: Problem) -> list[Finding]:
     """The largest |z|, and how many rows hold one beyond 5, against a Poisson count.
 
     Of normal errors 5.7e-7 lie beyond 5; rows, since the errors of a row come together.
@@ -107,10 +108,11 @@ def of_outliers(z, problem: Problem) -> list[Finding]:
     limits = (math.sqrt(2 * math.log(2 * n / alpha)) for alpha in (ALPHA_ODD, ALPHA_BUG))
     largest = _largest("largest |z|", np.abs(z), *limits, _place_of(problem))
     hit = (np.abs(z) > OUTLIER).any(-1)
+    rows_hit = float((hit / filters.repeats).sum())
     expected = n * 2 * NormalDist().cdf(-OUTLIER)
     limits = (_poisson_limit(expected, alpha) for alpha in (ALPHA_ODD, ALPHA_BUG))
     rows = [problem.row_name(*place) for place in np.argwhere(hit)[:3].tolist()]
-    return [largest, Finding("rows with |z| > 5", float(hit.sum()), *limits, "; ".join(rows))]
+    return [largest, Finding("rows with |z| > 5", rows_hit, *limits, "; ".join(rows))]
 
 
 def of_directions(
@@ -123,7 +125,8 @@ def of_directions(
     score, and by the bias of rounding to nearest. With P in fp32 its truncation is no larger than
     the chain's, and not tested.
     """
-    along, power, variance = filters.along, filters.power, filters.variance * slack
+    along, power = filters.along, filters.power
+    variance = filters.variance * slack * filters.repeats
     always = bounds.EXP2_ERROR[rounds.exp2] + _nearest_bias(rounds)
     bias = chain_bias(problem.n_keys)[:, None] + always
     found = []
@@ -163,7 +166,7 @@ def of_keys(filters: Filters, slack, problem: Problem) -> list[Finding]:
     """
     found = []
     slack_of = np.ones(problem.batch)
-    np.maximum.at(slack_of, problem.request_of, slack.max(axis=1))
+    np.maximum.at(slack_of, problem.request_of, (slack * filters.repeats).max(axis=1))
     tests = int(problem.n_keys.sum()) * slack.shape[1]
     for keys, by, allowed, n, words in (
         (filters.row, "row", slack, tests, lambda at: problem.row_name(*at)),

@@ -43,6 +43,7 @@ class Filters:
     variance: np.ndarray
     sharing: np.ndarray
     coherence: np.ndarray
+    repeats: np.ndarray
     row: Keys
     sample: Keys
 
@@ -77,9 +78,26 @@ def matched_filters(problem: Problem, rounds: Rounds, error, sigma) -> Filters:
         *(np.moveaxis(to_numpy(x), -1, 0) for x in sums),
         np.maximum(to_numpy(sharing), 1.0),
         np.maximum(to_numpy(coherence), 1.0 / problem.out_shape[-1]),
+        _repeats(problem, error),
         Keys(key.astype(np.int64), *rest),
         _best_keys([to_numpy(x) for x in of_keys]),
     )
+
+
+def _repeats(problem: Problem, error) -> np.ndarray:
+    """Of each row, how many of its request and head err alike in every channel, itself included.
+
+    They are no evidence of their own: where all keys are equal, all queries are one. A row is told
+    by a random sum over its channels, in fp32, so that the last bits of float64 do not count.
+    """
+    weights = np.random.default_rng(0).random(error.shape[-1])
+    sums = (np.asarray(error, np.float32) * weights).sum(-1)
+    counts = np.empty(sums.shape)
+    for head in range(sums.shape[1]):
+        rows = np.stack([problem.request_of, sums[:, head]])
+        _, group, sizes = np.unique(rows, axis=1, return_inverse=True, return_counts=True)
+        counts[:, head] = sizes[group.reshape(-1)]
+    return counts
 
 
 def _best_keys(of_keys) -> Keys:

@@ -136,7 +136,7 @@ def _tests(problem: Problem, rounds: Rounds, error, sigma):
         z = z / np.sqrt(slack)[..., None]
     simple = groups.simple(problem)
     found = evidence.of_spread(z, filtered, live, [*simple, *groups.tiles(problem)])
-    found += evidence.of_outliers(z, problem)
+    found += evidence.of_outliers(z, filtered, problem)
     found += evidence.of_directions(filtered, slack, problem, rounds, simple)
     found += evidence.of_keys(filtered, slack, problem)
     return filtered, z, found

@@ -32,6 +32,6 @@ def errors_by_length(rows: pd.DataFrame, *, origin: str) -> Figure:
             )
         ax.set(xscale="log", yscale="log", xlabel="keys of a request", title=title)
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    figure.legend(handles, labels, loc="outside upper center", ncols=2)
     style.say_origin(figure, origin)
     return figure

@@ -4,12 +4,14 @@ import functools
 
 import pytest
 
+from labkernels import ops
 from labkernels.experiments import _ragged_runs as runs
 from labkernels.experiments import ragged_test
 from labkernels.experiments._ragged_runs import Task
+from labkernels.kernels.spec import discover
 from labkernels.measure.prefill_mutants import MUTANTS
 from labkernels.measure.ragged_test import INPUTS, RaggedTest, draw
-from labkernels.records import schema
+from labkernels.records import schema, store
 
 ON_KEYS = ("keys one row early", "keys of another head", "scale applied twice", "missing rescale")
 SEEN_BY_LSE = ("padding in the denominator", "dropped key", "mask one key late")
@@ -49,6 +51,17 @@ def test_without_keys_no_rule_sees_a_bug_of_the_keys():
     assert seen == set(MUTANTS) - set(ON_KEYS)
 
 
+@pytest.mark.parametrize("dtype", runs.DTYPES)
+def test_queries_that_are_one_computation_count_once(dtype):
+    """With equal keys and a full mask every query of a head has the same output and error."""
+    drawn = draw(RaggedTest(False, dtype).of_length(177), "K = 0", seed=0)
+    done = ops.prefill(drawn.q, drawn.kv, drawn.cu_seqlens_q, kernel="prefill_mma")
+    answers = runs.Judge(drawn)(done.out, done.lse2, discover()["prefill_mma"].policies[0])
+    assert not answers[runs.VERDICT]
+    wrong = done.out * 1.004  # an ulp of bf16, and eight of fp16
+    assert runs.Judge(drawn)(wrong, done.lse2, discover()["prefill_mma"].policies[0])[runs.VERDICT]
+
+
 def test_without_values_only_lse_can_tell():
     found = refusals("K = V = 0")
     seen = {mutant for (_, mutant, rule), no in found.items() if no and rule == runs.VERDICT}
@@ -71,3 +84,18 @@ def test_rows_are_whole():
     assert [(row["runs"], row["refused"]) for row in counted] == [(2, 2)]
     origin = {"device": "a GPU", "commit": "abc1234", "started_utc": "2026-12-01T00:00:00Z"}
     schema.validate(counted[0] | origin, schema.DETECTION)
+
+
+def test_the_recorded_answers_are_met_again_on_the_cpu():
+    """The bits are the same, and so are all answers, for the seeds that were recorded."""
+    rows = store.read(store.DATA_DIR / ragged_test.DETECTION_FILE)
+    where = {"family": "K = V = 0, causal", "dtype": "bf16", "kv_len": 177}
+    recorded = {
+        (row["kernel"], row["mutant"], row["rule"]): row["refused"]
+        for row in store.select(rows, where)
+    }
+    found = refusals("K = V = 0")
+    assert found.keys() == {key for key in recorded if key[0] == "prefill_fma"}
+    for key, no in found.items():
+        # of zeros and of uniform weights every seed says the same
+        assert recorded[key] == ragged_test.SEEDS * no, key
