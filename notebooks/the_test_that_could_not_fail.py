@@ -150,7 +150,7 @@ plots.table(lost_key, "lost-key", {"change of LSE": "{:.4f}", "allowed": "{:.4f}
 # ### How large the errors should be
 #
 # On random inputs $P$ is rounded where tensor cores multiply, and the output is rounded by everyone.
-# The {term}`error model` gives a standard deviation for each element; here it is for the first shape of the test, one KV head's worth of it.
+# The error model ({doc}`where_the_error_comes_from`) gives a standard deviation for each element; here it is for the first shape of the test, one KV head's worth of it.
 
 # %%
 KERNELS = ("prefill_fma", "prefill_mma")
