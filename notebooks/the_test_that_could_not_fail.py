@@ -181,7 +181,7 @@ plots.table(predicted, "predicted", {"rmse": "{:.2e}"})
 # ```{literalinclude} /labkernels/measure/prefill_mutants.py
 # :language: python
 # :start-at: "\"dropped key\""
-# :end-before: "\"mask one key late\""
+# :end-at: "- 1 -"
 # ```
 #
 # ## Measurement
