@@ -7,8 +7,6 @@
 
 namespace lab {
 
-using u64 = unsigned long long;
-
 struct tf32 { float value; };  // the tensor core reads 10 of its 23 fraction bits
 struct e4m3 { unsigned char bits; };
 struct e5m2 { unsigned char bits; };

@@ -9,6 +9,7 @@ namespace lab {
 
 using u16 = unsigned short;
 using u32 = unsigned int;
+using u64 = unsigned long long;
 using i64 = long long;
 
 #define LAB_DEVICE __device__ __forceinline__
@@ -34,6 +35,7 @@ LAB_DEVICE void sync_block() { __syncthreads(); }
 LAB_DEVICE void sync_warp() { __syncwarp(); }
 LAB_DEVICE float shfl(float v, int lane) { return __shfl_sync(~0u, v, lane); }
 LAB_DEVICE float shfl_xor(float v, int mask) { return __shfl_xor_sync(~0u, v, mask); }
+LAB_DEVICE int shfl(int v, int lane) { return __shfl_sync(~0u, v, lane); }
 LAB_DEVICE i64 shfl(i64 v, int lane) { return __shfl_sync(~0u, v, lane); }
 LAB_DEVICE bool warp_any(bool condition) { return __any_sync(~0u, condition); }
 
@@ -160,6 +162,15 @@ LAB_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], u32 shared_row) {
 }
 LAB_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], const void* row) {
   ldmatrix_x4_trans(r, shared_address(row));
+}
+// The way back, from registers to shared memory; sm_90.
+LAB_DEVICE void stmatrix_x4(u32 shared_row, const u32 (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
+               :: "r"(shared_row), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+}
+LAB_DEVICE void stmatrix_x4_trans(u32 shared_row, const u32 (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};"
+               :: "r"(shared_row), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
 }
 // One 8x8 matrix of 16-bit elements, transposed across the warp's registers.
 LAB_DEVICE u32 movmatrix_trans(u32 a) {

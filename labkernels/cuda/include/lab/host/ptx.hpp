@@ -45,6 +45,10 @@ LAB_WORD float shfl_xor(float v, int mask, LAB_HERE) {
       host::exchange(host::Word::shfl, here, host::as_bits(v), host::my_lane_index() ^ mask,
                      host::act_shfl)));
 }
+LAB_WORD int shfl(int v, int lane, LAB_HERE) {
+  return static_cast<int>(host::exchange(host::Word::shfl, here, static_cast<u64>(v), lane & 31,
+                                         host::act_shfl));
+}
 LAB_WORD i64 shfl(i64 v, int lane, LAB_HERE) {
   return static_cast<i64>(host::exchange(host::Word::shfl, here, static_cast<u64>(v),
                                          lane & 31, host::act_shfl));

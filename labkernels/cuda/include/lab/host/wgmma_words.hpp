@@ -46,6 +46,7 @@ template <int N> LAB_WORD void wgmma_wait(LAB_HERE) {
   host::my_lane().source = N;
   host::meet_whole_warp(host::Word::wgmma_wait, here, host::act_wgmma_wait);
 }
+template <int Registers> LAB_DEVICE void wgmma_hold(float (&)[Registers]) {}
 template <class T, Major A = Major::k, Major B = Major::k, class D, int Registers>
 LAB_WORD void wgmma(D (&d)[Registers], u64 a, u64 b, bool accumulate = true, LAB_HERE) {
   static_assert(sizeof(T) == 2 || (A == Major::k && B == Major::k));

@@ -1,0 +1,98 @@
+// Copies by the tensor memory accelerator of sm_90: one thread asks for a box of a tensor, which a
+// TensorMap describes, or for a run of bytes. Loads end on a Barrier; stores in groups, as cp_async.
+// A box lands with its innermost dimension contiguous; swizzled by 128 bytes, that is 128 bytes wide
+// and 16-byte chunk c of line r stands at c ^ (r % 8): what Swizzle::b128 of wgmma.cuh names. What
+// of a box lies outside the tensor arrives as zeros, and is not stored.
+#pragma once
+#include "lab/barriers.cuh"
+
+namespace lab {
+
+// Made by cuda/tensor_map.py; a kernel has it in its parameters.
+struct alignas(64) TensorMap { u64 words[16]; };
+
+}  // namespace lab
+#if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
+#include "lab/host/tma_words.hpp"
+#else
+
+namespace lab {
+
+// How long the L2 cache should keep what is loaded.
+// Source: the encodings that createpolicy.fractional gives for the whole of an access, sm_90.
+enum class Keep : u64 { usual = 0x1000000000000000, briefly = 0x12f0000000000000,
+                        long_ = 0x14f0000000000000 };
+
+LAB_DEVICE void prefetch_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
+}
+
+// The box at (x, y, ...), innermost coordinate first. dst is aligned to 128 bytes, swizzled to 1024.
+#define LAB_LOAD(rank, at)                                                                      \
+  "cp.async.bulk.tensor." rank ".shared::cluster.global.tile.mbarrier::complete_tx::bytes"      \
+  ".L2::cache_hint [%0], [%1, " at "], [%2], %3;" ::"r"(shared_address(dst)), "l"(&map),        \
+      "r"(shared_address(&b)), "l"(keep)
+LAB_DEVICE void tma_load(void* dst, const TensorMap& map, Barrier& b, int x, int y,
+                         Keep keep = Keep::usual) {
+  asm volatile(LAB_LOAD("2d", "{%4, %5}"), "r"(x), "r"(y) : "memory");
+}
+LAB_DEVICE void tma_load(void* dst, const TensorMap& map, Barrier& b, int x, int y, int z,
+                         Keep keep = Keep::usual) {
+  asm volatile(LAB_LOAD("3d", "{%4, %5, %6}"), "r"(x), "r"(y), "r"(z) : "memory");
+}
+LAB_DEVICE void tma_load(void* dst, const TensorMap& map, Barrier& b, int x, int y, int z, int w,
+                         Keep keep = Keep::usual) {
+  asm volatile(LAB_LOAD("4d", "{%4, %5, %6, %7}"), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
+#undef LAB_LOAD
+
+// Shared memory -> the box, after fence_async_shared by the threads that wrote it and a barrier.
+#define LAB_STORE(what, rank, at)                                                               \
+  what "." rank ".global.shared::cta." LAB_TILE "bulk_group [%0, " at "], [%1];"                \
+  ::"l"(&map), "r"(shared_address(src))
+#define LAB_TILE "tile."
+LAB_DEVICE void tma_store(const TensorMap& map, const void* src, int x, int y) {
+  asm volatile(LAB_STORE("cp.async.bulk.tensor", "2d", "{%2, %3}"), "r"(x), "r"(y) : "memory");
+}
+LAB_DEVICE void tma_store(const TensorMap& map, const void* src, int x, int y, int z) {
+  asm volatile(LAB_STORE("cp.async.bulk.tensor", "3d", "{%2, %3, %4}"), "r"(x), "r"(y), "r"(z)
+               : "memory");
+}
+#undef LAB_TILE
+// Adds the box to global memory, element by element; the elements are the map's.
+#define LAB_TILE "add.tile."
+LAB_DEVICE void tma_add(const TensorMap& map, const void* src, int x, int y) {
+  asm volatile(LAB_STORE("cp.reduce.async.bulk.tensor", "2d", "{%2, %3}"), "r"(x), "r"(y)
+               : "memory");
+}
+LAB_DEVICE void tma_add(const TensorMap& map, const void* src, int x, int y, int z) {
+  asm volatile(LAB_STORE("cp.reduce.async.bulk.tensor", "3d", "{%2, %3, %4}"), "r"(x), "r"(y),
+               "r"(z) : "memory");
+}
+#undef LAB_TILE
+#undef LAB_STORE
+
+// Runs of bytes, a multiple of 16, both ends aligned to 16.
+LAB_DEVICE void bulk_load(void* dst, const void* src, int bytes, Barrier& b) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+               "[%0], [%1], %2, [%3];"
+               :: "r"(shared_address(dst)), "l"(src), "r"(bytes), "r"(shared_address(&b))
+               : "memory");
+}
+LAB_DEVICE void bulk_add(float* dst, const float* src, int bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
+               :: "l"(dst), "r"(shared_address(src)), "r"(bytes) : "memory");
+}
+
+// This thread's stores and adds: a group, and the wait until at most N groups still read shared
+// memory, or are still on their way.
+LAB_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int N> LAB_DEVICE void bulk_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(N) : "memory");
+}
+template <int N> LAB_DEVICE void bulk_wait() {
+  asm volatile("cp.async.bulk.wait_group %0;" :: "n"(N) : "memory");
+}
+
+}  // namespace lab
+#endif
