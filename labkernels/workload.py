@@ -201,6 +201,7 @@ class Backward:
 class MlaDecode:
     """Decode of multi-head latent attention: all heads share one latent row a key.
 
+    With a causal mask the last of q_len tokens sees all keys, each one before it one key less.
     Shapes: q [batch, q_len, q_heads, latent_dim + rope_dim]; out [.., latent_dim];
         cache kv_len x [latent_dim + rope_dim] a request, whose first latent_dim are V too.
     Raises: ValueError naming the field, its value and what is allowed.
@@ -213,6 +214,7 @@ class MlaDecode:
     q_len: int = 1
     page_size: int = 64
     dtype: str = "bf16"
+    causal: bool = True
 
     def __post_init__(self) -> None:
         _set_lengths(self, "kv_lens")
@@ -241,7 +243,8 @@ class MlaDecode:
     @property
     def flops(self) -> int:
         """FLOPs of the two products: 2 (latent + rope) for q K^T and 2 latent for P V."""
-        pairs = sum(self.kv_lens) * self.q_len * self.q_heads
+        hidden = range(self.q_len) if self.causal else (0,) * self.q_len
+        pairs = sum(max(0, n - h) for n in self.kv_lens for h in hidden) * self.q_heads
         return 2 * pairs * (2 * self.latent_dim + self.rope_dim)
 
     @property
@@ -249,7 +252,8 @@ class MlaDecode:
         """The workload in one line: "128 x 8192, 16 heads, d512+64, page 64, bf16"."""
         dims = f"d{self.latent_dim}+{self.rope_dim}"
         lengths = _lengths_label(self.kv_lens)
-        return f"{lengths}, {self.q_heads} heads, {dims}, page {self.page_size}, {self.dtype}"
+        heads = f"{self.q_heads} heads" + (f" x {self.q_len} tokens" if self.q_len > 1 else "")
+        return f"{lengths}, {heads}, {dims}, page {self.page_size}, {self.dtype}"
 
 
 def _set_lengths(workload: object, field: str) -> None:

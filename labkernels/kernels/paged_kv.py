@@ -1,5 +1,6 @@
 """The paged K/V cache that the decode kernels read, and the checks that guard it."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,43 +11,20 @@ MAX_KEYS = 2**30  # of a request: the kernels count keys, and a step beyond the 
 COPY_BYTES = 16  # a kernel's copies: rows of K, V and Q start at multiples of it
 
 
-@dataclass(frozen=True, eq=False)
-class PagedKV:
-    """K and V of many requests, in pages anywhere in two pools.
+class Paged(ABC):
+    """Requests in pages anywhere in pools: what a cache of any channels has; `pool` is one of them.
 
-    Shapes: k, v [pages, page_size, kv_heads, head_dim], fp16 or bf16, last dimension contiguous;
-    v may have its own channels. page_table [batch, max_pages] int32; kv_len [batch] int32.
-    Raises: ValueError naming the argument, its value and what is allowed.
+    Shapes: page_table [batch, max_pages] int32; kv_len [batch] int32.
     """
 
-    k: torch.Tensor
-    v: torch.Tensor
     page_table: torch.Tensor
     kv_len: torch.Tensor
     layout: ClassVar[str] = "paged"
 
-    def __post_init__(self) -> None:
-        _check_pools(self.k, self.v)
-        for name, dims in (("page_table", 2), ("kv_len", 1)):
-            tensor = getattr(self, name)
-            if tensor.dtype != torch.int32:
-                raise ValueError(f"{name}.dtype = {tensor.dtype}, allowed: torch.int32")
-            if tensor.dim() != dims:
-                raise ValueError(
-                    f"{name}.shape = {tuple(tensor.shape)}, allowed: {dims} dimensions"
-                )
-            require_device(name, tensor, self.k.device)
-            if tensor.numel() and tensor.stride(-1) != 1:
-                raise ValueError(f"{name}.stride() = {tensor.stride()}, allowed: last stride 1")
-        if len(self.page_table) != len(self.kv_len):
-            raise ValueError(
-                f"len(kv_len) = {len(self.kv_len)}, allowed: {len(self.page_table)},"
-                " the rows of page_table"
-            )
-        if self.max_kv_len > MAX_KEYS:
-            raise ValueError(
-                f"page_table.shape[1] * page_size = {self.max_kv_len}, allowed: 0 to {MAX_KEYS}"
-            )
+    @property
+    @abstractmethod
+    def pool(self) -> torch.Tensor:
+        """The pool that says pages, page size and device: [pages, page_size, ...]."""
 
     @property
     def batch(self) -> int:
@@ -56,41 +34,18 @@ class PagedKV:
     @property
     def page_size(self) -> int:
         """Keys a page."""
-        return self.k.shape[1]
-
-    @property
-    def kv_heads(self) -> int:
-        """Heads of K and V."""
-        return self.k.shape[2]
-
-    @property
-    def head_dim(self) -> int:
-        """Channels of K."""
-        return self.k.shape[3]
-
-    @property
-    def head_dim_v(self) -> int:
-        """Channels of V."""
-        return self.v.shape[3]
+        return self.pool.shape[1]
 
     @property
     def max_kv_len(self) -> int:
         """The longest request that the page table has room for: a bound that needs no reading."""
         return self.page_table.shape[1] * self.page_size
 
-    def of_request(self, request: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copies of one request's keys and values, in order: [kv_len, kv_heads, head_dim]."""
-        key = torch.arange(int(self.kv_len[request]), device=self.k.device)
+    def places(self, request: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where one request's keys lie, in order: their pages, and their places in them."""
+        key = torch.arange(int(self.kv_len[request]), device=self.pool.device)
         page = self.page_table[request, key // self.page_size].long()
-        return self.k[page, key % self.page_size], self.v[page, key % self.page_size]
-
-    def require_twin_pools(self) -> None:
-        """Raise ValueError unless one offset finds a key and its value: one shape, one stride."""
-        k, v = self.k, self.v
-        if v.shape != k.shape:
-            raise ValueError(f"v.shape = {tuple(v.shape)}, allowed: {tuple(k.shape)}, as k")
-        if v.stride() != k.stride():
-            raise ValueError(f"v.stride() = {v.stride()}, allowed: {k.stride()}, as k")
+        return page, key % self.page_size
 
     def read_lengths(self) -> np.ndarray:
         """The keys of each request; reads kv_len, so it waits for a GPU.
@@ -114,19 +69,96 @@ class PagedKV:
         pages = self.page_table.cpu()
         n_pages = (lengths + self.page_size - 1) // self.page_size
         used = torch.arange(pages.shape[1])[None, :] < n_pages[:, None]
-        bad = used & ((pages < 0) | (pages >= len(self.k)))
+        bad = used & ((pages < 0) | (pages >= len(self.pool)))
         if bad.any():
             request, slot = bad.nonzero()[0].tolist()
             raise ValueError(
                 f"page_table[{request}, {slot}] = {pages[request, slot].item()},"
-                f" allowed: 0 to {len(self.k) - 1}, the pages of the pool"
+                f" allowed: 0 to {len(self.pool) - 1}, the pages of the pool"
+            )
+
+    def check_table(self) -> None:
+        """Raise ValueError unless page table and lengths can serve kernels; reads neither."""
+        if not 1 <= self.page_size <= 256:
+            raise ValueError(f"page_size = {self.page_size}, allowed: 1 to 256")
+        for name, dims in (("page_table", 2), ("kv_len", 1)):
+            tensor = getattr(self, name)
+            if tensor.dtype != torch.int32:
+                raise ValueError(f"{name}.dtype = {tensor.dtype}, allowed: torch.int32")
+            if tensor.dim() != dims:
+                raise ValueError(
+                    f"{name}.shape = {tuple(tensor.shape)}, allowed: {dims} dimensions"
+                )
+            require_device(name, tensor, self.pool.device)
+            if tensor.numel() and tensor.stride(-1) != 1:
+                raise ValueError(f"{name}.stride() = {tensor.stride()}, allowed: last stride 1")
+        if len(self.page_table) != len(self.kv_len):
+            raise ValueError(
+                f"len(kv_len) = {len(self.kv_len)}, allowed: {len(self.page_table)},"
+                " the rows of page_table"
+            )
+        if self.max_kv_len > MAX_KEYS:
+            raise ValueError(
+                f"page_table.shape[1] * page_size = {self.max_kv_len}, allowed: 0 to {MAX_KEYS}"
             )
 
 
-def require_device(name: str, tensor: torch.Tensor, device: torch.device) -> None:
-    """Raise ValueError unless the tensor lives on `device`."""
+@dataclass(frozen=True, eq=False)
+class PagedKV(Paged):
+    """K and V of many requests, in pages anywhere in two pools.
+
+    Shapes: k, v [pages, page_size, kv_heads, head_dim], fp16 or bf16, last dimension contiguous;
+    v may have its own channels. page_table [batch, max_pages] int32; kv_len [batch] int32.
+    Raises: ValueError naming the argument, its value and what is allowed.
+    """
+
+    k: torch.Tensor
+    v: torch.Tensor
+    page_table: torch.Tensor
+    kv_len: torch.Tensor
+
+    def __post_init__(self) -> None:
+        require_formats(self.k, self.v, "[pages, page_size, kv_heads, head_dim]")
+        self.check_table()
+
+    @property
+    def pool(self) -> torch.Tensor:
+        """K's pool."""
+        return self.k
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of K and V."""
+        return self.k.shape[2]
+
+    @property
+    def head_dim(self) -> int:
+        """Channels of K."""
+        return self.k.shape[3]
+
+    @property
+    def head_dim_v(self) -> int:
+        """Channels of V."""
+        return self.v.shape[3]
+
+    def of_request(self, request: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copies of one request's keys and values, in order: [kv_len, kv_heads, head_dim]."""
+        places = self.places(request)
+        return self.k[places], self.v[places]
+
+    def require_twin_pools(self) -> None:
+        """Raise ValueError unless one offset finds a key and its value: one shape, one stride."""
+        k, v = self.k, self.v
+        if v.shape != k.shape:
+            raise ValueError(f"v.shape = {tuple(v.shape)}, allowed: {tuple(k.shape)}, as k")
+        if v.stride() != k.stride():
+            raise ValueError(f"v.stride() = {v.stride()}, allowed: {k.stride()}, as k")
+
+
+def require_device(name: str, tensor: torch.Tensor, device: torch.device, as_: str = "k") -> None:
+    """Raise ValueError unless the tensor lives on `device`, where `as_` does."""
     if tensor.device != device:
-        raise ValueError(f"{name}.device = {tensor.device}, allowed: {device}, where k is")
+        raise ValueError(f"{name}.device = {tensor.device}, allowed: {device}, where {as_} is")
 
 
 def require_rows(name: str, tensor: torch.Tensor) -> None:
@@ -144,12 +176,15 @@ def require_rows(name: str, tensor: torch.Tensor) -> None:
         )
 
 
-def require_formats(k: torch.Tensor, v: torch.Tensor, layout: str) -> None:
+def require_formats(
+    k: torch.Tensor, v: torch.Tensor, layout: str, names: tuple[str, str] = ("k", "v")
+) -> None:
     """Raise ValueError unless K and V have the dtype, dimensions, rows and device of kernels.
 
     layout: the dimensions in words; all but the last are the same for both.
     """
-    for name, tensor in (("k", k), ("v", v)):
+    first, second = names
+    for name, tensor in zip(names, (k, v), strict=True):
         if tensor.dtype not in (torch.float16, torch.bfloat16):
             allowed = "torch.float16, torch.bfloat16"
             raise ValueError(f"{name}.dtype = {tensor.dtype}, allowed: {allowed}")
@@ -157,15 +192,12 @@ def require_formats(k: torch.Tensor, v: torch.Tensor, layout: str) -> None:
             raise ValueError(f"{name}.shape = {tuple(tensor.shape)}, allowed: {layout}")
         require_rows(name, tensor)
     if k.shape[-2] == 0:
-        raise ValueError(f"k.shape[{k.dim() - 2}] = 0 KV heads, allowed: 1 or more")
-    require_device("v", v, k.device)
+        what = layout.strip("[]").split(", ")[-2].replace("kv_heads", "KV heads")
+        raise ValueError(f"{first}.shape[{k.dim() - 2}] = 0 {what}, allowed: 1 or more")
+    require_device(second, v, k.device, first)
     if v.dtype != k.dtype:
-        raise ValueError(f"v.dtype = {v.dtype}, allowed: {k.dtype}, as k")
+        raise ValueError(f"{second}.dtype = {v.dtype}, allowed: {k.dtype}, as {first}")
     if v.shape[:-1] != k.shape[:-1]:
-        raise ValueError(f"v.shape = {tuple(v.shape)}, allowed: {tuple(k.shape)}, as k")
-
-
-def _check_pools(k: torch.Tensor, v: torch.Tensor) -> None:
-    require_formats(k, v, "[pages, page_size, kv_heads, head_dim]")
-    if not 1 <= k.shape[1] <= 256:
-        raise ValueError(f"page_size = {k.shape[1]}, allowed: 1 to 256")
+        raise ValueError(
+            f"{second}.shape = {tuple(v.shape)}, allowed: {tuple(k.shape)}, as {first}"
+        )

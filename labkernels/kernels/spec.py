@@ -15,7 +15,8 @@ EXP2 = ("mufu", "poly3", "poly5")  # "library": whatever torch calls
 DENOMINATORS = ("unrounded", "rounded")
 WALKS = ("forward", "backward")
 MANY_ROWS = 2**20  # of a long prefill: the tile that is then preferred is the widest
-_HEAD_DIM_V = {192: 128}  # DeepSeek's prefill: 64 of the 192 channels of Q and K carry positions
+# DeepSeek: 64 channels of Q and K carry positions; of MLA's latent rows the others are V too
+_HEAD_DIM_V = {192: 128, 576: 512}
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,7 @@ class KernelSpec:
     template(instance) names the C++ instance; a Triton or torch kernel has none. smem and registers
     give an instance's ledgers, in bytes a block and registers a thread.
     runner: the module whose prepare(request) makes a step of it; imported when first used.
+    only_arch: whether min_arch's own instructions ("sm_90a") are used, which no later GPU has.
     overlay: a folder whose files take the place of those of the same include path; for kernels that
     are changed on purpose.
     """
@@ -184,6 +186,7 @@ class KernelSpec:
     dtypes: tuple[str, ...] = ("fp16", "bf16")
     head_dims: tuple[int, ...] = (64, 128, 256)
     overlay: Path | None = None
+    only_arch: bool = False
     kv: tuple[str, ...] = ("paged",)
 
     @property
@@ -197,7 +200,13 @@ class KernelSpec:
 
     def runs_on(self, arch: str) -> bool:
         """Whether a GPU of that architecture ("sm_90") has the instructions."""
-        return int(arch.removeprefix("sm_")) >= self.min_arch
+        number = int(arch.removeprefix("sm_"))
+        return number == self.min_arch if self.only_arch else number >= self.min_arch
+
+    @property
+    def needs(self) -> str:
+        """The architecture that it needs, in words: "sm_80 or newer", "sm_90a"."""
+        return f"sm_{self.min_arch}a" if self.only_arch else f"sm_{self.min_arch} or newer"
 
     def unsupported(
         self, *, dtype: str, head_dim: int, policy: NumericPolicy, kv: str = "paged"

@@ -17,7 +17,7 @@ class Plan:
     Units: keys_per_split in keys, smem_bytes a block, waves of blocks over the whole GPU; registers
     a thread, None until the kernel has been compiled.
     batch_invariant: no choice depended on the batch, so that a request's bits are the same alone
-    and among others.
+    and among others. why: how the kernel was chosen, of a verb that chooses by the GPU's facts.
     """
 
     kernel: str
@@ -33,6 +33,7 @@ class Plan:
     registers: int | None
     launches: int
     batch_invariant: bool
+    why: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from labkernels.ops._append import append, append_step
 from labkernels.ops._arguments import DEFAULT_TARGET, MAX_BATCH, Result
 from labkernels.ops._decode import decode, decode_step
+from labkernels.ops._mla import mla_decode, mla_decode_step
 from labkernels.ops._prefill import prefill, prefill_step, varlen_qkvpacked
 from labkernels.ops._with_kvcache import with_kvcache
 
@@ -14,6 +15,8 @@ __all__ = [
     "append_step",
     "decode",
     "decode_step",
+    "mla_decode",
+    "mla_decode_step",
     "prefill",
     "prefill_step",
     "varlen_qkvpacked",

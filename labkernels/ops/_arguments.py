@@ -7,7 +7,8 @@ import torch
 
 from labkernels import hardware
 from labkernels.kernels import spec as specs
-from labkernels.kernels.paged_kv import require_device, require_rows
+from labkernels.kernels.paged_kv import MAX_KEYS, require_device, require_rows
+from labkernels.kernels.prefill_plan import MAX_SPLITS
 from labkernels.kernels.spec import Instance, KernelSpec, NumericPolicy
 from labkernels.kernels.step import Plan
 
@@ -30,16 +31,68 @@ class Result:
 
 def kernel_named(name: str | KernelSpec, family: str, gpu: hardware.Gpu) -> KernelSpec:
     """The kernel of that family and name, or the one whose spec it is, if it runs on the GPU."""
-    known = {spec.name: spec for spec in specs.discover().values() if spec.family == family}
-    if not isinstance(name, KernelSpec) and name not in known:
-        raise ValueError(f"kernel = {name!r}, allowed: {', '.join(known)}")
-    spec = name if isinstance(name, KernelSpec) else known[name]
+    spec = _named(name, family)
     if not spec.runs_on(gpu.arch):
         raise ValueError(
-            f"kernel = {spec.name!r} needs sm_{spec.min_arch}, this GPU is {gpu.arch},"
+            f"kernel = {spec.name!r} needs {spec.needs}, this GPU is {gpu.arch},"
             " allowed: tensors on the CPU, where its CPU build runs"
         )
     return spec
+
+
+def _named(name: str | KernelSpec, family: str) -> KernelSpec:
+    if isinstance(name, KernelSpec):
+        return name
+    known = {spec.name: spec for spec in specs.discover().values() if spec.family == family}
+    if name not in known:
+        raise ValueError(f"kernel = {name!r}, allowed: {', '.join(known)}")
+    return known[name]
+
+
+def chosen_kernel(
+    name: str | KernelSpec | None, family: str, gpu: hardware.Gpu
+) -> tuple[KernelSpec, str]:
+    """The kernel that is named, or else the family's best that the GPU can run; and why it.
+
+    Raises: ValueError for a named kernel that the GPU cannot run: what it lacks, and what would be
+    chosen in its place.
+    """
+    ranked = preferred(family)
+    lacks = {spec.name: lack(spec, gpu) for spec in ranked}
+    best = next(spec for spec in ranked if lacks[spec.name] is None)
+    facts = f"{gpu.name} ({gpu.arch}, {gpu.smem_per_block_max_bytes:,} B of shared memory a block)"
+    if name is None:
+        passed = "".join(f"; {n} {lacks[n]}" for n in lacks if lacks[n] is not None)
+        order = ", ".join(lacks)
+        return best, f"{best.name}: the first of {order} that an {facts} can run{passed}"
+    spec = _named(name, family)
+    missing = lack(spec, gpu)
+    if missing:
+        raise ValueError(
+            f"kernel = {spec.name!r} {missing}, this is {facts}, allowed: {best.name}, which would"
+            " be chosen if none were named"
+        )
+    return spec, f"{spec.name}: named by the caller; {facts} can run it"
+
+
+def preferred(family: str) -> list[KernelSpec]:
+    """A family's CUDA kernels: newest instructions first, then children before parents."""
+    listed = [s for s in specs.discover().values() if (s.family, s.language) == (family, "cuda")]
+    return sorted(reversed(listed), key=lambda spec: spec.min_arch, reverse=True)
+
+
+def lack(spec: KernelSpec, gpu: hardware.Gpu) -> str | None:
+    """What a GPU lacks for a kernel, in words, or None if it can run it."""
+    if not spec.runs_on(gpu.arch):
+        return f"needs {spec.needs}"
+    policy, least = spec.policies[0], None
+    for head_dim in spec.head_dims:
+        for option in spec.instances(dtype="bf16", head_dim=head_dim, rows=1, policy=policy):
+            if spec.fits(option, gpu):
+                return None
+            bytes_ = spec.smem(option).total
+            least = bytes_ if least is None else min(least, bytes_)
+    return f"needs {least:,} B of shared memory a block"
 
 
 def instance_of(
@@ -52,9 +105,13 @@ def instance_of(
     policy: NumericPolicy | None,
     tokens: int = 1,
     kv: str = "paged",
+    head_dim: int | None = None,
 ) -> Instance:
-    """The variant of a kernel for a query tensor; tile and policy default to the preferred ones."""
-    head_dim = q.shape[-1]
+    """The variant of a kernel for a query tensor; tile and policy default to the preferred ones.
+
+    head_dim: channels of Q and K, if they are not all in this tensor.
+    """
+    head_dim = head_dim or q.shape[-1]
     chosen = None
     if tile is not None and head_dim in spec.head_dims:
         rows = spec.served_rows(group, tokens)
@@ -94,6 +151,16 @@ def check_count(name: str, value: int | None, most: int) -> None:
     """Raise ValueError unless an optional count is 1 to `most`."""
     if value is not None and not 1 <= value <= most:
         raise ValueError(f"{name} = {value}, allowed: 1 to {most}")
+
+
+def check_cut(splits: int | None, keys_per_split: int | None) -> None:
+    """Raise ValueError unless at most one of the two ways to cut the keys is asked for."""
+    check_count("splits", splits, MAX_SPLITS)
+    check_count("keys_per_split", keys_per_split, MAX_KEYS)
+    if splits is not None and keys_per_split is not None:
+        raise ValueError(
+            f"splits = {splits} and keys_per_split = {keys_per_split}, allowed: one of the two"
+        )
 
 
 def check_heads(q: torch.Tensor, head_dim: int, kv_heads: int) -> None:

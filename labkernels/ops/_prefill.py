@@ -6,7 +6,7 @@ import torch
 
 from labkernels.hardware import Gpu
 from labkernels.kernels.paged_kv import MAX_KEYS, PagedKV, require_device, require_rows
-from labkernels.kernels.prefill_plan import MAX_SPLITS, Lengths
+from labkernels.kernels.prefill_plan import Lengths
 from labkernels.kernels.prefill_step import PrefillRequest
 from labkernels.kernels.ragged_kv import RaggedKV, read_lengths, require_cu_seqlens
 from labkernels.kernels.spec import MANY_ROWS, Instance, KernelSpec, NumericPolicy, head_dim_v
@@ -105,7 +105,7 @@ def prefill_step(
     _check_query(q, kv, cu_seqlens_q)
     gpu = arguments.target_gpu(q.device, target)
     spec = arguments.kernel_named(kernel or DEFAULT_KERNEL, "prefill", gpu)
-    _check_cut(splits, keys_per_split)
+    arguments.check_cut(splits, keys_per_split)
     scale = arguments.scale_of(scale, q.shape[2])
     lengths = Lengths(read_lengths("cu_seqlens_q", cu_seqlens_q, len(q)), kv.read_lengths())
     tokens = max(1, int(lengths.q.max()))
@@ -186,13 +186,4 @@ def _check_value_channels(kv: RaggedKV | PagedKV) -> None:
     if kv.head_dim_v != allowed:
         raise ValueError(
             f"v.shape[-1] = {kv.head_dim_v}, allowed with head_dim {kv.head_dim}: {allowed}"
-        )
-
-
-def _check_cut(splits: int | None, keys_per_split: int | None) -> None:
-    arguments.check_count("splits", splits, MAX_SPLITS)
-    arguments.check_count("keys_per_split", keys_per_split, MAX_KEYS)
-    if splits is not None and keys_per_split is not None:
-        raise ValueError(
-            f"splits = {splits} and keys_per_split = {keys_per_split}, allowed: one of the two"
         )

@@ -1,12 +1,11 @@
 """Plain torch attention, one request at a time, whole and unsplit."""
 
-import math
-
 import torch
 
 from labkernels.kernels.prefill_plan import Cut
 from labkernels.kernels.prefill_step import PrefillRequest, cut, make_plan
 from labkernels.kernels.step import Step
+from labkernels.kernels.torch_attention import attend
 
 
 def prepare(request: PrefillRequest) -> Step:
@@ -31,16 +30,8 @@ def prepare(request: PrefillRequest) -> Step:
 
 
 def _attend(request: PrefillRequest, i: int, tokens: slice) -> None:
-    """A row without keys has -inf for all its scores, where a softmax is NaN: it becomes zero."""
     dtype = torch.float64 if request.instance.policy.p == "fp64" else request.q.dtype
-    k, v = (x.to(dtype).transpose(0, 1) for x in request.kv.of_request(i))
-    q = request.q[tokens].to(dtype).transpose(0, 1).unflatten(0, (len(k), request.group))
-    s = q @ k.unsqueeze(1).transpose(2, 3) * request.scale
-    n, n_keys = s.shape[-2:]
-    if request.causal:
-        seen = torch.ones(n, n_keys, dtype=torch.bool, device=s.device).tril(n_keys - n)
-        s = s.masked_fill(~seen, -math.inf)
-    p = torch.softmax(s, dim=-1).nan_to_num()
-    request.out[tokens] = (p @ v.unsqueeze(1)).flatten(0, 1).transpose(0, 1)
-    lse = torch.logsumexp(s.to(torch.float64), dim=-1)
-    request.lse2[tokens] = (lse / math.log(2)).flatten(0, 1).transpose(0, 1)
+    k, v = (x.to(dtype) for x in request.kv.of_request(i))
+    q = request.q[tokens].to(dtype)
+    out, lse2 = attend(q, k, v, scale=request.scale, causal=request.causal)
+    request.out[tokens], request.lse2[tokens] = out, lse2

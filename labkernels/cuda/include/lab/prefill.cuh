@@ -38,7 +38,7 @@ struct PrefillParams {
 enum class Walk { forward, backward };  // the order in which a block goes through its keys
 
 // The part of the problem that one block answers for: `Rows` packed rows of one request and KV
-// head, over one split of the keys.
+// head, over one split of the keys. What follows serves MlaParams (mla.cuh) too.
 template <int Rows> struct PrefillBlock {
   int request, q_tile, kv_head, split;
   int first_row, n_rows;      // of the request's packed rows; fewer than Rows at their end
@@ -51,15 +51,15 @@ template <int Rows> struct PrefillBlock {
 LAB_DEVICE int least(int a, int b) { return a < b ? a : b; }
 
 // A row sees the keys below this one, which is at least 0.
-template <int Rows>
-LAB_DEVICE int row_limit(const PrefillParams& p, const PrefillBlock<Rows>& b, int row) {
+template <class Params, int Rows>
+LAB_DEVICE int row_limit(const Params& p, const PrefillBlock<Rows>& b, int row) {
   if (!p.causal) return b.kv_len;
   const int limit = b.past + (b.first_row + row) / p.group + 1;
   return limit > 0 ? least(limit, b.kv_len) : 0;
 }
 
-template <int Rows, bool Paged>
-LAB_DEVICE PrefillBlock<Rows> prefill_block(const PrefillParams& p) {
+template <int Rows, bool Paged, class Params>
+LAB_DEVICE PrefillBlock<Rows> prefill_block(const Params& p) {
   const u32x4 item = load_constant(reinterpret_cast<const u32x4*>(p.work + block_x()));
   PrefillBlock<Rows> b;
   b.request = static_cast<int>(item.v[0]);
@@ -93,15 +93,15 @@ template <int Rows> LAB_DEVICE bool is_idle(const PrefillBlock<Rows>& b) {
 template <int Rows> LAB_DEVICE int row_count(const PrefillBlock<Rows>& b) { return b.n_rows; }
 
 // A row's place in [total_q, q_heads].
-template <int Rows>
-LAB_DEVICE i64 head_index(const PrefillParams& p, const PrefillBlock<Rows>& b, int row) {
+template <class Params, int Rows>
+LAB_DEVICE i64 head_index(const Params& p, const PrefillBlock<Rows>& b, int row) {
   const int packed = b.first_row + row, token = packed / p.group;
   return (b.first_token + token) * p.q_heads + b.kv_head * p.group + (packed - token * p.group);
 }
 
 // Tiles before a request are at most first_token * group / Rows, rounded down, and one a request.
-template <int Rows>
-LAB_DEVICE i64 ticket_index(const PrefillParams& p, const PrefillBlock<Rows>& b) {
+template <class Params, int Rows>
+LAB_DEVICE i64 ticket_index(const Params& p, const PrefillBlock<Rows>& b) {
   return (b.first_token * p.group / Rows + b.request + b.q_tile) * p.kv_heads + b.kv_head;
 }
 
