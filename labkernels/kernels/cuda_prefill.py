@@ -93,8 +93,10 @@ def _params(
     page_strides = [x.stride()[:3] if paged else (0, *x.stride()[:2]) for x in (kv.k, kv.v)]
     strides = (*request.q.stride()[:2], *page_strides[0], *page_strides[1])
     pages = (kv.page_table.stride(0), kv.page_table.shape[1], kv.page_size) if paged else (0, 0, 1)
+    size = pages[-1]
+    shift = size.bit_length() - 1 if size.bit_count() == 1 else -1
     heads = (request.q.shape[1], kv.kv_heads, request.group)
-    counts = (*pages, *heads, made.keys_per_split, made.splits, int(request.causal))
+    counts = (*pages, shift, *heads, made.keys_per_split, made.splits, int(request.causal))
     return PrefillParams(
         **pointers,
         **dict(zip(STRIDES, strides, strict=True)),

@@ -19,6 +19,7 @@ COUNTS = (
     "page_table_stride",
     "max_pages",
     "page_size",
+    "page_shift",
     "q_heads",
     "kv_heads",
     "group",

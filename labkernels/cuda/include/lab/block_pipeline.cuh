@@ -86,7 +86,8 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
     for (int i = 0; i < look_ups; ++i) {
       const int mine = i * 32 + (thread_x() & 31);            // of the warp's 4 * passes keys
       const int at = key + mine / 4 * keys_per_pass + thread_x() / 32 * 4 + mine % 4;
-      const int slot = at / p.page_size;
+      // a division takes a third of a look-up's instructions, and most pages need none
+      const int slot = p.page_shift < 0 ? at / p.page_size : at >> p.page_shift;
       token[i] = at - slot * p.page_size;
       page[i] = 0;
       if (at >= 0 && at < end_key) page[i] = load_constant(pages + slot);  // used a step later

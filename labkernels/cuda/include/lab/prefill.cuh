@@ -29,6 +29,7 @@ struct PrefillParams {
   i64 k_stride_page, k_stride_token, k_stride_head;
   i64 v_stride_page, v_stride_token, v_stride_head;
   int page_table_stride, max_pages, page_size;
+  int page_shift;             // its logarithm in base 2, or -1 if that is no integer
   int q_heads, kv_heads, group;
   int keys_per_split, splits;
   int causal;                 // query i of n with L keys sees keys 0 to L - n + i
