@@ -26,16 +26,17 @@ from labkernels.kernels.prefill_step import (
 from labkernels.kernels.step import Step, blocks_per_sm
 
 PARAMS = "lab::PrefillParams"
+REACH = 2**35  # elements of a pool, 64 GiB: what 32 bits count in chunks of 8
 
 
 def prepare(request: PrefillRequest) -> Step:
     """Compile, list the blocks, allocate the splits' partial States, and fix the launch.
 
-    Raises: ValueError if keys_per_split makes more splits than partial States are made for, or the
-    pools of K and V differ in strides though they agree in channels.
+    Raises: ValueError if keys_per_split makes more splits than partial States are made for, the
+    pools of K and V differ in strides though they agree in channels, or a pool ends out of reach.
     """
-    if isinstance(request.kv, PagedKV) and request.kv.head_dim == request.kv.head_dim_v:
-        request.kv.require_twin_pools()
+    if isinstance(request.kv, PagedKV):
+        check_pools(request.kv)
     variant = cuda_run.variant(request.spec, request.instance, PARAMS)
     per_sm = blocks_per_sm(request.instance, variant.smem_bytes, request.gpu)
     made = cut(request, blocks_per_sm=per_sm)
@@ -62,6 +63,27 @@ def prepare(request: PrefillRequest) -> Step:
         checks=request.checks,
     )
     return Step(launch.prepare(), request.out, request.lse2, plan)
+
+
+def check_pools(kv: PagedKV) -> None:
+    """Raise ValueError unless the kernels reach all of both pools, with one offset if they can."""
+    if kv.head_dim == kv.head_dim_v:
+        kv.require_twin_pools()
+    for name, pool in (("k", kv.k), ("v", kv.v)):
+        ends = zip(pool.shape, pool.stride(), strict=True)
+        elements = 1 + sum((length - 1) * stride for length, stride in ends)
+        if elements > REACH:
+            raise ValueError(f"{name} extends over {elements} elements, allowed: {REACH}")
+
+
+def division(divisor: int) -> tuple[int, int]:
+    """Return shift and inverse: n // divisor is (2 n * inverse >> 32) >> shift for 0 <= n < 2^31.
+
+    The inverse is 2^(31 + shift) / divisor rounded up, too large by less than 1 in 2^31, since
+    divisor <= 2^shift: the quotient is too large by less than 1 / divisor, and rounds down alike.
+    """
+    shift = (divisor - 1).bit_length()
+    return shift, -(-(2 ** (31 + shift)) // divisor)
 
 
 def _nothing() -> None:
@@ -93,10 +115,9 @@ def _params(
     page_strides = [x.stride()[:3] if paged else (0, *x.stride()[:2]) for x in (kv.k, kv.v)]
     strides = (*request.q.stride()[:2], *page_strides[0], *page_strides[1])
     pages = (kv.page_table.stride(0), kv.page_table.shape[1], kv.page_size) if paged else (0, 0, 1)
-    size = pages[-1]
-    shift = size.bit_length() - 1 if size.bit_count() == 1 else -1
     heads = (request.q.shape[1], kv.kv_heads, request.group)
-    counts = (*pages, shift, *heads, made.keys_per_split, made.splits, int(request.causal))
+    splits = (made.keys_per_split, made.splits)
+    counts = (*pages, *division(pages[-1]), *heads, *splits, int(request.causal))
     return PrefillParams(
         **pointers,
         **dict(zip(STRIDES, strides, strict=True)),

@@ -20,6 +20,7 @@ COUNTS = (
     "max_pages",
     "page_size",
     "page_shift",
+    "page_inverse",
     "q_heads",
     "kv_heads",
     "group",

@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labkernels.kernels.cuda_prefill import REACH, check_pools, division
+from labkernels.kernels.paged_kv import PagedKV
 from labkernels.kernels.prefill_plan import Lengths, cut, visible_keys
 from labkernels.kernels.spec import PrefillTile
 
@@ -95,3 +98,27 @@ def test_splits_fill_the_gpu_and_no_more(batch, kv_heads, least, most):
     made = cut(lengths, TILE, kv_heads=kv_heads, group=1, slots=SLOTS, causal=False)
     assert least <= made.splits <= most
     assert made.keys_per_split % TILE.keys == 0
+
+
+def test_a_quotient_by_an_inverse_is_the_quotient():
+    largest = 2**31 - 1
+    for divisor in (*range(1, 257), 1009, 2**30 + 1, largest):
+        shift, inverse = division(divisor)
+        assert inverse < 2**32
+        near = {k * divisor + e for k in (1, 2, largest // divisor) for e in (-1, 0, 1)}
+        for n in {0, 1, largest, *near}:
+            if 0 <= n <= largest:
+                assert (2 * n * inverse >> 32) >> shift == n // divisor
+
+
+def test_a_pool_out_of_reach_is_refused():
+    def cache(elements):
+        how = {"dtype": torch.half, "device": "meta"}
+        strides = (elements - 16 * 128, 128, 64, 1)
+        k, v = (torch.empty_strided((2, 16, 2, 64), strides, **how) for _ in "kv")
+        table, lengths = (torch.zeros(shape, device="meta").int() for shape in ((1, 2), (1,)))
+        return PagedKV(k, v, table, lengths)
+
+    check_pools(cache(REACH))
+    with pytest.raises(ValueError, match=f"k extends over {REACH + 8} elements, allowed: {REACH}"):
+        check_pools(cache(REACH + 8))

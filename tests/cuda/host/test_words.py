@@ -28,13 +28,14 @@ def test_every_block_and_thread_knows_its_place():
 
 
 def test_lanes_exchange_within_their_warp():
-    out = run(build("words::exchange"), np.zeros(1), np.zeros((64, 4), np.int32), threads=64)
+    out = run(build("words::exchange"), np.zeros(1), np.zeros((64, 5), np.int32), threads=64)
     t = np.arange(64)
     warp, lane = t & 32, t & 31
     assert (out[:, 0] == warp + (lane * 5 + 3) % 32).all()
     assert (out[:, 1] == (t ^ 9)).all()
     assert (out[:, 2] == warp + 31 - lane).all()
     assert (out[:, 3] == (t >= 32)).all()
+    assert (out[:, 4] == (t & ~7) + (lane * 3 + 9) % 8 - 16).all()
 
 
 @pytest.mark.parametrize("host_threads", [1, 4])

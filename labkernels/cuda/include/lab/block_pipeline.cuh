@@ -11,9 +11,8 @@ template <class T, int Dqk, int Dvo, int Keys, int Stages> struct BlockStages {
 };
 
 // The block's window on K and V, `Keys` keys at a time. Eight lanes copy a key, 128 bytes at once;
-// a warp copies four keys in a pass. Where paged keys lie, the warp's lanes look up when the window
-// moves, each for some of the keys that the warp will copy, so that the page table's latency is
-// hidden.
+// a warp copies four keys in a pass. Where paged keys lie, these eight look up when the window
+// moves, each for another pass, so that the page table's latency is hidden.
 template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct KvWindow {
   static constexpr int keys_per_pass = Threads / 8, passes = Keys / keys_per_pass;
   static constexpr int look_ups = Paged ? (passes + 7) / 8 : 1;  // a lane's
@@ -23,24 +22,25 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
   static_assert(keys_per_pass % 8 == 0, "a lane has the same swizzle in every pass");
 
   const PrefillParams& p;
-  const T *k, *v;             // this lane's first 16 bytes; paged: of the pools' first key
+  const T *k, *v;             // ragged: this lane's first 16 bytes; paged: the pools
   int request, key, end_key;  // key: the window's first; keys from the end on arrive as zeros
-  int page[look_ups], token[look_ups];  // of the keys that this lane has looked up
+  u32 k_chunk, v_chunk;       // paged: this lane's first of a token, of all heads
+  u32 page[look_ups], token[look_ups];  // of the keys that this lane has looked up
 
   template <class Block>
   LAB_DEVICE KvWindow(const PrefillParams& p_, const Block& block, int key_)
-      : p(p_), k(static_cast<const T*>(p.k) + block.kv_head * p.k_stride_head),
-        v(static_cast<const T*>(p.v) + block.kv_head * p.v_stride_head), request(block.request),
-        key(key_), end_key(block.end_key) {
-    const int lane_element = thread_x() % 8 * chunk_elements;
-    k = k + lane_element;
-    v = v + lane_element;
+      : p(p_), k(static_cast<const T*>(p.k)), v(static_cast<const T*>(p.v)),
+        request(block.request), key(key_), end_key(block.end_key) {
+    const i64 k_head = block.kv_head * p.k_stride_head, v_head = block.kv_head * p.v_stride_head;
+    const int chunk = thread_x() % 8;
     if constexpr (Paged) {
+      k_chunk = in_chunks(k_head) + chunk;
+      v_chunk = in_chunks(v_head) + chunk;
       look_up();
     } else {
       const i64 token = block.first_kv + key + thread_x() / 8;
-      k = k + token * p.k_stride_token;
-      v = v + token * p.v_stride_token;
+      k = k + token * p.k_stride_token + k_head + chunk * chunk_elements;
+      v = v + token * p.v_stride_token + v_head + chunk * chunk_elements;
     }
   }
 
@@ -56,20 +56,20 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
 
   // The address is that of the tile's chunk (thread / 8, thread % 8).
   LAB_DEVICE void copy_k(u32 address) const {
-    const Rows rows(*this, p.k_stride_page, p.k_stride_token);
+    const Rows rows(*this, k_chunk, p.k_stride_page, p.k_stride_token);
 #pragma unroll
     for (int pass = 0; pass < passes; ++pass) copy_row<Dqk>(address, k + rows.offset(pass), pass);
     cp_async_commit();
   }
   LAB_DEVICE void copy_v(u32 address) const {
-    const Rows rows(*this, p.v_stride_page, p.v_stride_token);
+    const Rows rows(*this, v_chunk, p.v_stride_page, p.v_stride_token);
 #pragma unroll
     for (int pass = 0; pass < passes; ++pass) copy_row<Dvo>(address, v + rows.offset(pass), pass);
     cp_async_commit();
   }
   LAB_DEVICE void copy_both(u32 k_address, u32 v_address) const {
-    const Rows k_rows(*this, p.k_stride_page, p.k_stride_token);
-    const Rows v_rows(*this, p.v_stride_page, p.v_stride_token);
+    const Rows k_rows(*this, k_chunk, p.k_stride_page, p.k_stride_token);
+    const Rows v_rows(*this, v_chunk, p.v_stride_page, p.v_stride_token);
 #pragma unroll
     for (int pass = 0; pass < passes; ++pass) {
       const i64 row = k_rows.offset(pass);
@@ -84,28 +84,34 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
     const int* pages = p.page_table + static_cast<i64>(request) * p.page_table_stride;
 #pragma unroll
     for (int i = 0; i < look_ups; ++i) {
-      const int mine = i * 32 + (thread_x() & 31);            // of the warp's 4 * passes keys
-      const int at = key + mine / 4 * keys_per_pass + thread_x() / 32 * 4 + mine % 4;
-      // a division takes a third of a look-up's instructions, and most pages need none
-      const int slot = p.page_shift < 0 ? at / p.page_size : at >> p.page_shift;
+      const int at = key + (i * 8 + thread_x() % 8) * keys_per_pass + thread_x() / 8;
+      const u32 slot = page_slot(p, at);
       token[i] = at - slot * p.page_size;
       page[i] = 0;
       if (at >= 0 && at < end_key) page[i] = load_constant(pages + slot);  // used a step later
     }
   }
 
-  // Where the keys that a lane copies lie, from its first or from the pool's.
+  LAB_DEVICE static u32 in_chunks(i64 stride) { return static_cast<u32>(stride / chunk_elements); }
+
+  // Where the keys that a lane copies lie, from its first or from the pool's. Paged rows begin at
+  // multiples of 16 bytes: counted in these, any pool's end is within 32 bits, which cost half of
+  // what 64 do.
   struct Rows {
-    i64 stride, looked_up[look_ups];
-    LAB_DEVICE Rows(const KvWindow& w, i64 stride_page, i64 stride_token) : stride(stride_token) {
+    i64 stride;
+    u32 chunk, looked_up[look_ups];
+    LAB_DEVICE Rows(const KvWindow& w, u32 chunk_, i64 stride_page, i64 stride_token)
+        : stride(stride_token), chunk(chunk_) {
       if constexpr (Paged)
 #pragma unroll
         for (int i = 0; i < look_ups; ++i)
-          looked_up[i] = w.page[i] * stride_page + w.token[i] * stride_token;
+          looked_up[i] = w.page[i] * in_chunks(stride_page) + w.token[i] * in_chunks(stride_token);
     }
     LAB_DEVICE i64 offset(int pass) const {
-      if constexpr (Paged) return shfl(looked_up[pass / 8], pass % 8 * 4 + (thread_x() & 31) / 8);
-      else return pass * (keys_per_pass * stride);
+      if constexpr (Paged)
+        return i64{shfl_octet(looked_up[pass / 8], pass % 8) + chunk} * chunk_elements;
+      else
+        return pass * (keys_per_pass * stride);
     }
   };
 

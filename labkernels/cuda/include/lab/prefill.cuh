@@ -29,7 +29,8 @@ struct PrefillParams {
   i64 k_stride_page, k_stride_token, k_stride_head;
   i64 v_stride_page, v_stride_token, v_stride_head;
   int page_table_stride, max_pages, page_size;
-  int page_shift;             // its logarithm in base 2, or -1 if that is no integer
+  int page_shift;             // 2^page_shift >= page_size, and
+  u32 page_inverse;           // 2^(31 + page_shift) / page_size, rounded up
   int q_heads, kv_heads, group;
   int keys_per_split, splits;
   int causal;                 // query i of n with L keys sees keys 0 to L - n + i
@@ -50,6 +51,11 @@ template <int Rows> struct PrefillBlock {
 };
 
 LAB_DEVICE int least(int a, int b) { return a < b ? a : b; }
+
+// The page of its request in which a key below 2^31 lies: key / page_size, without a division.
+LAB_DEVICE u32 page_slot(const PrefillParams& p, u32 key) {
+  return static_cast<u32>(u64{2 * key} * p.page_inverse >> 32) >> p.page_shift;
+}
 
 // A row sees the keys below this one, which is at least 0.
 template <class Params, int Rows>

@@ -37,6 +37,8 @@ LAB_DEVICE float shfl(float v, int lane) { return __shfl_sync(~0u, v, lane); }
 LAB_DEVICE float shfl_xor(float v, int mask) { return __shfl_xor_sync(~0u, v, mask); }
 LAB_DEVICE int shfl(int v, int lane) { return __shfl_sync(~0u, v, lane); }
 LAB_DEVICE i64 shfl(i64 v, int lane) { return __shfl_sync(~0u, v, lane); }
+// From a lane of the eight that this lane is one of.
+LAB_DEVICE u32 shfl_octet(u32 v, int lane) { return __shfl_sync(~0u, v, lane, 8); }
 LAB_DEVICE bool warp_any(bool condition) { return __any_sync(~0u, condition); }
 
 // Programmatic dependent launch: the next kernel of the stream may start its blocks early, and

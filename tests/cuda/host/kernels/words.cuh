@@ -29,11 +29,12 @@ LAB_KERNEL(64, 1) place(LAB_GRID_CONSTANT Params p) {
 LAB_KERNEL(64, 1) exchange(LAB_GRID_CONSTANT Params p) {
   const int t = thread_x(), lane = t & 31;
   const float v = static_cast<float>(t);
-  out(p, t * 4, static_cast<int>(shfl(v, lane * 5 + 3)));
-  out(p, t * 4 + 1, static_cast<int>(shfl_xor(v, 9)));
+  out(p, t * 5, static_cast<int>(shfl(v, lane * 5 + 3)));
+  out(p, t * 5 + 1, static_cast<int>(shfl_xor(v, 9)));
   const i64 wide = shfl(static_cast<i64>(t) << 40, 31 - lane);
-  out(p, t * 4 + 2, static_cast<int>(wide >> 40));
-  out(p, t * 4 + 3, warp_any(t == 40) ? 1 : 0);
+  out(p, t * 5 + 2, static_cast<int>(wide >> 40));
+  out(p, t * 5 + 3, warp_any(t == 40) ? 1 : 0);
+  out(p, t * 5 + 4, static_cast<int>(shfl_octet(0xfffffff0u + t, lane * 3 + 9)));
 }
 
 // The matrices' 32 rows of 16 bytes go through shared memory, named by pointers or by addresses.

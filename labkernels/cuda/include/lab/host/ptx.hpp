@@ -53,6 +53,11 @@ LAB_WORD i64 shfl(i64 v, int lane, LAB_HERE) {
   return static_cast<i64>(host::exchange(host::Word::shfl, here, static_cast<u64>(v),
                                          lane & 31, host::act_shfl));
 }
+LAB_WORD u32 shfl_octet(u32 v, int lane, LAB_HERE) {
+  const int octet = host::my_lane_index() & ~7;
+  return static_cast<u32>(
+      host::exchange(host::Word::shfl, here, v, octet | (lane & 7), host::act_shfl));
+}
 LAB_WORD bool warp_any(bool condition, LAB_HERE) {
   return host::exchange(host::Word::warp_any, here, condition, 0, host::act_warp_any) != 0;
 }
