@@ -5,17 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from labkernels.experiments._detection_runs import DTYPES, Cell
 from labkernels.kernels.spec import NumericPolicy, discover
-from labkernels.measure import accuracy, expected
+from labkernels.measure import accuracy
+from labkernels.measure.judge import ACCEPTED, REFUSED, VERDICT, Judge
 from labkernels.measure.prefill_mutants import MUTANTS
-from labkernels.measure.ragged_test import INPUTS, Drawn, RaggedTest, draw
-from labkernels.numerics import metrics, oracle, rules, verdict
-from labkernels.numerics.rules import Sample
+from labkernels.measure.ragged_test import INPUTS, RaggedTest, draw
+from labkernels.numerics import metrics
 
-DTYPES = ("fp16", "bf16")
 # Queries and inputs at each number of keys: what zeros hide does not depend on the length.
 LENGTHS = {177: (37, INPUTS), 1009: (37, INPUTS), 8177: (4, ("random",))}
-VERDICT = "verdict"
 THE_TEST = {"the test, 1e-3": 1e-3, "the test, 1e-2": 1e-2}  # of out and of LSE alike
 OTHERS = ("FA 2x", "PyTorch fudge", "cosine")
 RULES = (*THE_TEST, *OTHERS, VERDICT)
@@ -47,8 +46,11 @@ def tasks(seeds: int) -> list[Task]:
     ]
 
 
-def run(task: Task, device: str, *, only: str = "") -> Iterator[tuple[str, str, str, bool]]:
-    """Yield kernel, mutant ("" for the right kernel) and rule, and whether the rule refuses."""
+def run(task: Task, device: str, *, only: str = "") -> Iterator[tuple[Cell, dict[str, str]]]:
+    """Yield every rule's answer to each prefill kernel, right and wrong, whose name holds `only`.
+
+    device: "cpu" or "cuda".
+    """
     from labkernels import ops
 
     drawn = draw(task.test, task.inputs, seed=task.seed, device=device)
@@ -70,34 +72,22 @@ def run(task: Task, device: str, *, only: str = "") -> Iterator[tuple[str, str, 
                 scale=drawn.scale,
                 kernel=kernel,
             )
-            for rule, refused in judge(done.out, done.lse2, spec.policies[0]).items():
-                yield name, mutant, rule, refused
+            cell = Cell(name, mutant, task.family, task.test.dtype, task.test.kv_len)
+            yield cell, answers(judge, done, spec.policies[0])
 
 
-class Judge:
-    """Every rule's answer to outputs for one draw; what the rules share is computed once."""
-
-    def __init__(self, drawn: Drawn) -> None:
-        self.problem, self.dtype = drawn.problem(), drawn.test.dtype
-        self.truth, self.truth_lse2 = oracle.attention(self.problem)
-        self._eager = rules.eager_attention(self.problem, self.dtype)
-
-    def __call__(self, out, lse2, policy: NumericPolicy) -> dict[str, bool]:
-        out, lse2 = accuracy.as_float64(out), accuracy.as_float64(lse2)
-        sample = Sample(out, self.truth, self._eager, self.dtype)
-        answers = {
-            name: not (_close(out, sample.reference, limit) and self._lse2_close(lse2, limit))
-            for name, limit in THE_TEST.items()
-        }
-        answers |= {name: not rules.RULES[name].accepts(sample) for name in OTHERS}
-        rounds = expected.rounds_of(policy, self.dtype)
-        found = verdict.judge(self.problem, out, rounds=rounds, lse2=lse2)
-        return answers | {VERDICT: found.answer == verdict.BUG}
-
-    def _lse2_close(self, lse2: np.ndarray, limit: float) -> bool:
-        return _close(lse2, self.truth_lse2, limit)
+def answers(judge: Judge, done, policy: NumericPolicy) -> dict[str, str]:
+    """REFUSED, ACCEPTED or UNDECIDED by each of RULES, of what a kernel returned."""
+    by_rule = judge.answers(done.out, policy, done.lse2)
+    reference = judge.sample(done.out, policy).reference
+    pairs = ((done.out, reference), (done.lse2, judge.truth_lse2))
+    by_rule |= {
+        name: ACCEPTED if all(_close(*pair, limit) for pair in pairs) else REFUSED
+        for name, limit in THE_TEST.items()
+    }
+    return {name: by_rule[name] for name in RULES}
 
 
-def _close(found: np.ndarray, reference: np.ndarray, limit: float) -> bool:
-    off = np.abs(metrics.difference(found, reference))
+def _close(found, reference: np.ndarray, limit: float) -> bool:
+    off = np.abs(metrics.difference(accuracy.as_float64(found), reference))
     return bool((off <= limit + limit * np.abs(reference)).all())

@@ -1,6 +1,6 @@
 """FlashInfer's ragged bf16 test on our kernels: its errors, and which bugs it can see."""
 
-from collections import Counter
+import itertools
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -8,8 +8,10 @@ import numpy as np
 
 from labkernels.experiments import Options, Outcome, commit_text
 from labkernels.experiments import _ragged_runs as runs
-from labkernels.experiments._ragged_runs import DTYPES, Task
+from labkernels.experiments._detection_runs import DTYPES, Cell
+from labkernels.experiments._ragged_runs import Task
 from labkernels.experiments._workers import all_cores
+from labkernels.experiments.detection import CPU, count
 from labkernels.kernels.spec import KernelSpec, discover
 from labkernels.measure import accuracy, device
 from labkernels.measure.ragged_test import INPUTS, RaggedTest, draw
@@ -22,7 +24,6 @@ TITLE = "The ragged prefill test: errors of right kernels, and the bugs that it 
 DATA_FILE = "ragged_test.csv"
 DETECTION_FILE = "ragged_test_detection.csv"
 SEEDS = 2
-CPU = "CPU build"
 LENGTHS = (17, 65, 257, 1025, 4097, 8193)  # of the error against length: a key past each tile
 LIMITS = (1e-3, 1e-2)
 
@@ -56,31 +57,11 @@ def counts(seeds: int, commit: str, started: datetime) -> list[Row]:
     chosen = runs.tasks(seeds)
     with all_cores() as spread:
         list(spread(_run, chosen[:1]))  # builds what the others share
-        return [told | row for row in count(zip(chosen, spread(_run, chosen), strict=True))]
+        return count(itertools.chain.from_iterable(spread(_run, chosen)), told)
 
 
-def _run(task: Task) -> list[tuple[str, str, str, bool]]:
+def _run(task: Task) -> list[tuple[Cell, dict[str, str]]]:
     return list(runs.run(task, "cpu"))
-
-
-def count(answered) -> list[Row]:
-    """One row a kernel, mutant, inputs, dtype, length and rule, from pairs of task and answers."""
-    total, refused = Counter(), Counter()
-    for task, answers in answered:
-        for kernel, mutant, rule, no in answers:
-            key = (kernel, mutant, task.family, task.test.dtype, task.test.kv_len, rule)
-            total[key] += 1
-            refused[key] += no
-    names = ("kernel", "mutant", "family", "dtype", "kv_len", "rule")
-    return [
-        {
-            **dict(zip(names, key, strict=True)),
-            "runs": total[key],
-            "refused": refused[key],
-            "undecided": 0,
-        }
-        for key in total
-    ]
 
 
 def accuracy_rows(seed: int, where: str, *, quick: bool = False) -> Iterator[Row]:

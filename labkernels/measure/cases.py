@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from labkernels.measure.accuracy import as_float64
+from labkernels.numerics.problem import Problem
 from labkernels.workload import Decode
 
 
@@ -18,6 +20,17 @@ class DecodeCase:
     q: object
     cache: object
     scale: float
+
+    @property
+    def dtype(self) -> str:
+        """The format of q, K and V."""
+        return self.workload.dtype
+
+    def problem(self) -> Problem:
+        """The same inputs in float64."""
+        pools = (as_float64(x) for x in (self.q, self.cache.k, self.cache.v))
+        numbers = (self.cache.page_table.cpu().numpy(), self.cache.kv_len.cpu().numpy())
+        return Problem(*pools, *numbers, scale=self.scale)
 
 
 def decode_case(workload: Decode, *, seed: int, device: str = "cuda") -> DecodeCase:

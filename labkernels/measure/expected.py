@@ -3,10 +3,8 @@
 import numpy as np
 
 from labkernels.kernels.spec import NumericPolicy
-from labkernels.measure.accuracy import as_float64
 from labkernels.measure.cases import DecodeCase
 from labkernels.numerics import error_model
-from labkernels.numerics.problem import Problem
 from labkernels.numerics.rounds import SPLITS_ALLOWED, Rounds
 
 
@@ -16,14 +14,7 @@ def decode_sigma(case: DecodeCase, *, policy: NumericPolicy) -> np.ndarray:
     Shapes: [B, Hq, D]; numerics.metrics.rms of it is the RMSE to expect, of a head or a sample.
     Error: as numerics.error_model.sigma.
     """
-    cache = case.cache
-    problem = Problem(
-        *(as_float64(tensor) for tensor in (case.q, cache.k, cache.v)),
-        cache.page_table.cpu().numpy(),
-        cache.kv_len.cpu().numpy(),
-        scale=case.scale,
-    )
-    return error_model.sigma(problem, rounds_of(policy, case.workload.dtype))
+    return error_model.sigma(case.problem(), rounds_of(policy, case.dtype))
 
 
 def rounds_of(

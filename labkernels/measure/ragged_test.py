@@ -47,6 +47,11 @@ class Drawn:
     cu_seqlens_q: object
     scale: float
 
+    @property
+    def dtype(self) -> str:
+        """The format of q, K and V."""
+        return self.test.dtype
+
     def problem(self) -> Problem:
         """The same inputs in float64."""
         arrays = (x.double().cpu().numpy() for x in (self.q, self.kv.k, self.kv.v))
