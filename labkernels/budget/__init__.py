@@ -1,7 +1,7 @@
 """Registers, shared memory, occupancy and the least time, as formulas; standard library only."""
 
 from labkernels.budget.ledger import Ledger, Line
-from labkernels.budget.occupancy import Occupancy, occupancy, waves
+from labkernels.budget.occupancy import Occupancy, occupancy, registers_allowed, waves
 from labkernels.budget.registers import (
     fragment_registers,
     kv_split_register_formula,
@@ -9,18 +9,23 @@ from labkernels.budget.registers import (
 )
 from labkernels.budget.roofline import Floor, decode_floor
 from labkernels.budget.smem import aligned_bytes, array_bytes
+from labkernels.budget.tile_time import StepWork, TileTime, tile_time
 
 __all__ = [
     "Floor",
     "Ledger",
     "Line",
     "Occupancy",
+    "StepWork",
+    "TileTime",
     "aligned_bytes",
     "array_bytes",
     "decode_floor",
     "fragment_registers",
     "kv_split_register_formula",
     "occupancy",
+    "registers_allowed",
     "reported_register_formula",
+    "tile_time",
     "waves",
 ]

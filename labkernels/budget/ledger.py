@@ -62,6 +62,13 @@ class Ledger:
                 phases[phase] = phases.get(phase, 0) + line.amount
         return alone + sum(max(phases.values()) for phases in unions.values())
 
+    def line_over(self, limit: int) -> Line | None:
+        """The first line with which the total, line by line, is over a limit; None if none is."""
+        for count, line in enumerate(self.lines, 1):
+            if Ledger(self.title, self.unit, self.lines[:count]).total > limit:
+                return line
+        return None
+
     def table(self) -> str:
         """The ledger as plain text: a row a line, then the total."""
         head = ("line", self.unit, "formula", "note")

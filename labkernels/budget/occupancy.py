@@ -52,6 +52,12 @@ def occupancy(gpu: Gpu, *, threads: int, registers: int, smem_bytes: int) -> Occ
     )
 
 
+def registers_allowed(gpu: Gpu, *, threads: int, blocks_per_sm: int) -> int:
+    """Registers a thread may have where so many blocks are to be on an SM, as ptxas counts them."""
+    per_thread = gpu.registers_per_sm // (blocks_per_sm * threads)
+    return min(gpu.registers_per_thread_max, per_thread // 8 * 8)
+
+
 def waves(blocks: int, occupancy: Occupancy, gpu: Gpu) -> float:
     """How many times a grid of that many blocks fills the GPU; the fraction is the last wave.
 

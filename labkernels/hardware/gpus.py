@@ -52,6 +52,7 @@ class Gpu:
     tensor_fp16_flops: float
     measured_copy_bytes_per_s: float | None
     measured_bf16_matmul_flops: float | None
+    measured_mma_sync_share: float | None
 
     @property
     def compile_arch(self) -> str:

@@ -22,6 +22,21 @@ def register_ledger(instance: Instance, *lines: Line) -> Ledger:
     return Ledger(title, "registers", (*lines, address_line()))
 
 
+def step_flops(instance: Instance) -> int:
+    """FLOPs of both products of a step, padding counted."""
+    return 2 * instance.rows * instance.tile.keys * (instance.head_dim + instance.head_dim_v)
+
+
+def softmax_ops(instance: Instance) -> int:
+    """Instructions of a lane in a step's softmax, exponentials counted where they are issued.
+
+    Of a score: maximum, scale less maximum in an FMA, exponential, sum, and half a conversion; of
+    an element of O: its rescaling.
+    """
+    scores = instance.rows * instance.tile.keys
+    return 4 * scores + scores // 2 + instance.rows * instance.head_dim_v
+
+
 def cpp_instance(instance: Instance) -> str:
     """`kernel::prefill<kernel::Tile<T, Dqk, Dvo, q_rows, keys, ..., Walk, Paged>, Policy>`."""
     tile, name = instance.tile, instance.kernel

@@ -2,13 +2,14 @@
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
 from labkernels.budget.ledger import Ledger
+from labkernels.budget.tile_time import StepWork
 from labkernels.hardware import Gpu
 
 EXP2 = ("mufu", "poly3", "poly5")  # "library": whatever torch calls
@@ -164,6 +165,8 @@ class KernelSpec:
     template(instance) names the C++ instance; a Triton or torch kernel has none. smem and registers
     give an instance's ledgers, in bytes a block and registers a thread.
     runner: the module whose prepare(request) makes a step of it; imported when first used.
+    space(head_dim) lists the tiles that the source can be compiled for, whether or not they fit;
+    work(instance) says what a step of one asks of an SM. A kernel with both can be tuned.
     only_arch: whether min_arch's own instructions ("sm_90a") are used, which no later GPU has.
     overlay: a folder whose files take the place of those of the same include path; for kernels that
     are changed on purpose.
@@ -188,6 +191,8 @@ class KernelSpec:
     overlay: Path | None = None
     only_arch: bool = False
     kv: tuple[str, ...] = ("paged",)
+    space: Callable[[int], Iterable[Tile]] | None = None
+    work: Callable[[Instance], StepWork] | None = None
 
     @property
     def header(self) -> str:

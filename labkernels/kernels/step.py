@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from labkernels.budget.occupancy import occupancy
+from labkernels.budget.occupancy import occupancy, registers_allowed
 from labkernels.hardware import Gpu
 from labkernels.kernels.spec import Instance
 
@@ -53,8 +53,8 @@ class Step:
 
 def blocks_per_sm(instance: Instance, smem_bytes: int, gpu: Gpu) -> int:
     """Blocks that shared memory, threads and the tile's promise on registers leave on an SM."""
-    per_thread = gpu.registers_per_sm // (instance.tile.blocks_per_sm * instance.tile.threads)
-    registers = min(gpu.registers_per_thread_max, per_thread // 8 * 8)
+    tile = instance.tile
+    registers = registers_allowed(gpu, threads=tile.threads, blocks_per_sm=tile.blocks_per_sm)
     return occupancy(
-        gpu, threads=instance.tile.threads, registers=registers, smem_bytes=smem_bytes
+        gpu, threads=tile.threads, registers=registers, smem_bytes=smem_bytes
     ).blocks_per_sm

@@ -1,11 +1,14 @@
 """prefill_mma: tensor cores on, FlashAttention-2's order of work on mma.sync."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from labkernels import formats
 from labkernels.budget.ledger import Ledger, Line
-from labkernels.budget.registers import fragment_registers
+from labkernels.budget.registers import WARP_THREADS, fragment_registers
+from labkernels.budget.tile_time import StepWork
 from labkernels.kernels import decode_ledger, prefill_ledger
 from labkernels.kernels.decode_ledger import OVERLAY
 from labkernels.kernels.spec import (
@@ -20,6 +23,8 @@ from labkernels.kernels.spec import (
 
 FEW_ROWS = 16  # of one tile, whose warps then split the keys
 CROWDED = 32 * 128  # of a warp, rows x channels: ptxas finds no registers for a forward walk
+MMA_BYTES = 2  # of an operand's element
+SCHEDULERS = 4  # of an SM
 HELD_SIZE = 4096  # rows x (channels + keys) up to which a warp keeps Q in registers
 
 
@@ -58,6 +63,35 @@ def tiles(head_dim: int, rows: int, policy: NumericPolicy) -> tuple[PrefillTile,
     return (few, *backward, *forward) if rows <= FEW_ROWS else (*backward, few, *forward)
 
 
+def space(head_dim: int) -> Iterator[PrefillTile]:
+    """Every tile of whole mma rows whose warps copy whole passes of keys, walking backward."""
+    for q_rows, warps, keys in product((64, 128, 256), (4, 8), (32, 64, 96, 128)):
+        warp_rows = q_rows // warps
+        if warp_rows >= 16 and keys % (4 * warps) == 0:
+            for stages, blocks in product((1, 2, 3), (1, 2, 3)):
+                yield PrefillTile(q_rows, keys, warps, stages, blocks, "backward")
+
+
+def work(instance: Instance) -> StepWork:
+    """What a step of a block asks of an SM: each warp reads all of K and V, but for few rows."""
+    tile, rows = instance.tile, instance.rows
+    flops = prefill_ledger.step_flops(instance)
+    kv_bytes = tile.keys * (instance.head_dim + instance.head_dim_v) * MMA_BYTES
+    readers = tile.warps if rows > FEW_ROWS else 1
+    q_bytes = 0 if _holds_q(instance) else rows * instance.head_dim * MMA_BYTES
+    read_bytes = readers * kv_bytes + q_bytes
+    # of every 32 lanes: an mma is 4096 FLOP, a load of fragments 512 bytes
+    loads_and_products = WARP_THREADS * (flops // 4096 + read_bytes // 512)
+    return StepWork(
+        flops=flops,
+        instruction="mma.sync",
+        exps=rows * tile.keys,
+        smem_bytes=read_bytes + kv_bytes,
+        lane_ops=prefill_ledger.softmax_ops(instance) + loads_and_products,
+        streams=tile.warps / SCHEDULERS,
+    )
+
+
 def _warp_rows(instance: Instance) -> int:
     return FEW_ROWS if instance.rows == FEW_ROWS else instance.rows // instance.tile.warps
 
@@ -65,6 +99,10 @@ def _warp_rows(instance: Instance) -> int:
 def _warp_keys(instance: Instance) -> int:
     tile = instance.tile
     return tile.keys // tile.warps if instance.rows == FEW_ROWS else tile.keys
+
+
+def _holds_q(instance: Instance) -> bool:
+    return _warp_rows(instance) * (instance.head_dim + _warp_keys(instance)) <= HELD_SIZE
 
 
 def smem(instance: Instance) -> Ledger:
@@ -88,7 +126,7 @@ def smem(instance: Instance) -> Ledger:
 def registers(instance: Instance) -> Ledger:
     """Fragments and addresses of a thread, in registers."""
     rows, keys, head_dim_v = _warp_rows(instance), _warp_keys(instance), instance.head_dim_v
-    held = instance.head_dim if rows * (instance.head_dim + keys) <= HELD_SIZE else 16
+    held = instance.head_dim if _holds_q(instance) else 16
     return prefill_ledger.register_ledger(
         instance,
         Line("Q fragments", fragment_registers(rows, held, bits=16), f"{rows} x {held} of 16 bits"),
@@ -121,4 +159,6 @@ SPEC = KernelSpec(
     runner="labkernels.kernels.cuda_prefill",
     head_dims=(64, 128, 192, 256),
     kv=("ragged", "paged"),
+    space=space,
+    work=work,
 )

@@ -1,0 +1,67 @@
+import math
+
+import pytest
+
+from labkernels import hardware
+from labkernels.budget import StepWork, tile_time
+from labkernels.budget.tile_time import busiest_sm_steps, step_clocks
+from labkernels.kernels.spec import discover
+
+H200 = hardware.gpu("h200")
+
+
+def work_of(**changes):
+    square = {"flops": 4 * 128 * 128 * 64, "instruction": "wgmma", "exps": 128 * 128}
+    return StepWork(**{**square, "smem_bytes": 0, "lane_ops": 0, "streams": 1} | changes)
+
+
+@pytest.mark.parametrize(("head_dim", "ratio"), [(64, 1), (128, 2), (256, 4)])
+def test_products_and_exponentials_on_hopper(head_dim, ratio):
+    clocks = step_clocks(work_of(flops=4 * 128 * 128 * head_dim), H200)
+    assert clocks["mma"] == ratio * clocks["exp"]
+
+
+def test_one_stream_hides_nothing_and_many_hide_all():
+    alone = tile_time(work_of(), [1], H200, blocks_per_sm=1)
+    assert alone.step == alone.mma + alone.exp
+    crowd = tile_time(work_of(streams=math.inf), [1], H200, blocks_per_sm=1)
+    assert crowd.step == max(alone.mma, alone.exp)
+    assert tile_time(work_of(), [1], H200, blocks_per_sm=2).step < alone.step
+
+
+def test_mma_sync_is_slower_where_its_share_is_known():
+    slow = step_clocks(work_of(instruction="mma.sync"), H200)["mma"]
+    assert slow * H200.measured_mma_sync_share == step_clocks(work_of(), H200)["mma"]
+    a100 = hardware.gpu("a100")
+    pair = [step_clocks(work_of(instruction=name), a100) for name in ("mma.sync", "wgmma")]
+    assert pair[0] == pair[1]
+
+
+def test_the_busiest_sm_has_whole_waves_and_fills_gaps():
+    assert busiest_sm_steps([10] * 132, 132) == 10
+    assert busiest_sm_steps([10] * 133, 132) == 20
+    assert busiest_sm_steps([10, 1, 1, 1], 2) == 10
+    assert tile_time(work_of(), [10] * 133, H200, blocks_per_sm=1).busiest_sm_steps == 20
+
+
+def test_what_is_wrong_is_said():
+    with pytest.raises(ValueError, match=r"instruction = 'tcgen05', allowed: mma.sync, wgmma"):
+        work_of(instruction="tcgen05")
+    with pytest.raises(ValueError, match=r"steps is empty, allowed: at least one"):
+        busiest_sm_steps([], 132)
+    with pytest.raises(ValueError, match="blocks_per_sm"):
+        tile_time(work_of(), [1], H200, blocks_per_sm=0)
+    with pytest.raises(ValueError, match="clock_hz"):
+        tile_time(work_of(), [1], H200, blocks_per_sm=1, clock_hz=math.nan)
+
+
+@pytest.mark.parametrize("spec", [s for s in discover().values() if s.space], ids=lambda s: s.name)
+def test_every_option_of_a_tunable_kernel_asks_something(spec):
+    for head_dim in spec.head_dims:
+        assert len(set(spec.space(head_dim))) == len(list(spec.space(head_dim)))
+        rows = 2**20
+        for one in spec.instances(
+            dtype="bf16", head_dim=head_dim, rows=rows, policy=spec.policies[0], kv="ragged"
+        ):
+            clocks = step_clocks(spec.work(one), H200)
+            assert min(clocks.values()) > 0
