@@ -31,7 +31,8 @@ def test_one_stream_hides_nothing_and_many_hide_all():
 
 def test_mma_sync_is_slower_where_its_share_is_known():
     slow = step_clocks(work_of(instruction="mma.sync"), H200)["mma"]
-    assert slow * H200.measured_mma_sync_share == step_clocks(work_of(), H200)["mma"]
+    fast = step_clocks(work_of(), H200)["mma"]
+    assert math.isclose(slow * H200.measured_mma_sync_share, fast)
     a100 = hardware.gpu("a100")
     pair = [step_clocks(work_of(instruction=name), a100) for name in ("mma.sync", "wgmma")]
     assert pair[0] == pair[1]
