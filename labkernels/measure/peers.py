@@ -119,7 +119,7 @@ def page_lists(cache):
     """
     import torch
 
-    page_size = cache.k.shape[1]
+    page_size = cache.page_size
     lengths = cache.kv_len.to(torch.int64)
     if not bool((lengths > 0).all()):
         raise Refused("a request without keys has no last page")

@@ -10,15 +10,19 @@ from labkernels.measure.expected import rounds_of
 from labkernels.numerics import bounds, error_model, metrics, oracle
 from labkernels.numerics.rounds import Rounds
 from tests.kernels.cases import DTYPES, Case, bits, poisoned
+from tests.kernels.mla_cases import MlaCase
 from tests.kernels.prefill_cases import PrefillCase
 
+AnyCase = Case | PrefillCase | MlaCase
 NAMES = {kind: name for name, kind in DTYPES.items()}
 RAGGED = (0, 1, 15, 16, 17, 1000)
 SPECS = discover()
 DECODERS = {name: spec for name, spec in SPECS.items() if spec.family == "decode"}
 PREFILLS = {name: spec for name, spec in SPECS.items() if spec.family == "prefill"}
+MLAS = {name: spec for name, spec in SPECS.items() if spec.family == "mla"}
 CUDA = {name: spec for name, spec in DECODERS.items() if spec.language == "cuda"}
 CUDA_PREFILLS = {name: spec for name, spec in PREFILLS.items() if spec.language == "cuda"}
+CUDA_MLAS = {name: spec for name, spec in MLAS.items() if spec.language == "cuda"}
 
 # error_model.sigma claims 15 %, and twice itself for poly3 beside an unrounded P.
 MODEL = 1.15
@@ -38,7 +42,7 @@ def way_of(spec: KernelSpec, policy: NumericPolicy, dtype: str, **more) -> Round
 
 
 def run_checked(
-    case: Case | PrefillCase,
+    case: AnyCase,
     kernel: str | KernelSpec,
     *,
     sharp: bool = True,
@@ -77,7 +81,7 @@ def poisoned_workspaces(spec: KernelSpec):
         torch.set_deterministic_debug_mode("default")
 
 
-def check(case: Case | PrefillCase, out, lse2, rounds: Rounds, *, sharp: bool = True) -> None:
+def check(case: AnyCase, out, lse2, rounds: Rounds, *, sharp: bool = True) -> None:
     """Hold an output against float64: empty rows, the bounds and, if sharp, the error model."""
     found, found_lse2 = (x.double().cpu().numpy() for x in (out, lse2))
     truth, truth_lse2 = case.once("truth", lambda: hosted(*oracle.attention(case.problem())))
@@ -108,7 +112,7 @@ def assert_within(error, bound, what: str) -> None:
     )
 
 
-def check_sigma(case: Case | PrefillCase, error, rounds: Rounds) -> None:
+def check_sigma(case: AnyCase, error, rounds: Rounds) -> None:
     """Hold the errors of rows with two keys or more against the standard deviation to expect.
 
     A row of one key is exact. Each error counts in units of its own sigma, so that a request of

@@ -104,7 +104,7 @@ def prefill_case(
         (q, k, v), storage = moved([q, k, v], storage, device)
         kv = RaggedKV(k, v, sums(kv_lens, device))
     else:
-        wide_q, q = _padded(q)
+        wide_q, q = padded(q)
         (q,), wide_q = moved([q], [wide_q], device)
         kv, storage = _paged(k, v, kv_lens, page_size, layout, generator, device)
         storage = [*wide_q, *storage]
@@ -112,7 +112,7 @@ def prefill_case(
     return PrefillCase(q, kv, ends, causal, 1 / math.sqrt(head_dim), (*storage, ends))
 
 
-def _padded(tensor):
+def padded(tensor):
     """A buffer of NaN that is larger on every side, and the tensor's values in it."""
     tokens, heads, dim = tensor.shape
     wide = torch.full((tokens + 2 * EDGE, heads + 1, dim + PAD), math.nan, dtype=tensor.dtype)
@@ -124,10 +124,10 @@ def _padded(tensor):
 def _ragged(q, k, v, layout, *, packs):
     if layout == "packed" and packs and k.shape[2] == v.shape[2]:
         edges = q.shape[1], q.shape[1] + k.shape[1]
-        wide, inner = _padded(torch.cat([q, k, v], dim=1))
+        wide, inner = padded(torch.cat([q, k, v], dim=1))
         return *inner.tensor_split(edges, dim=1), [wide]
     if layout in ("padded", "packed"):
-        wide, inner = zip(*map(_padded, (q, k, v)), strict=True)
+        wide, inner = zip(*map(padded, (q, k, v)), strict=True)
         return *inner, list(wide)
     wide, inner = [], []
     for x in (q, k, v):

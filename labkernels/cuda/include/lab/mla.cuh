@@ -51,4 +51,112 @@ LAB_DEVICE void load_latent_query(T (&tile)[Rows][D + Dpe], const MlaParams& p,
   cp_async_commit();
 }
 
+// The block's window on the latent rows, `Keys` keys at a time, each its ckv and its kpe side by
+// side. Eight lanes copy a key, 128 bytes at once. Where the keys lie is looked up when the window
+// moves, so that the page table's latency is hidden.
+template <class T, int D, int Dpe, int Keys, int Threads> struct LatentWindow {
+  static constexpr int keys_per_pass = least(Threads / 8, Keys), passes = Keys / keys_per_pass;
+  static_assert(Keys % keys_per_pass == 0 && D % 64 == 0 && Dpe == 64, "whole passes");
+  static_assert(keys_per_pass % 8 == 0, "a lane has the same swizzle in every pass");
+
+  const MlaParams& p;
+  const int* pages;           // of the request
+  const T *ckv, *kpe;         // this lane's first 16 bytes of the pools' first key
+  int key, end_key;           // key: the window's first; keys from the end on arrive as zeros
+  int page[passes], token[passes];  // of the keys that this lane copies
+
+  template <class Block>
+  LAB_DEVICE LatentWindow(const MlaParams& p_, const Block& block)
+      : p(p_), pages(p.page_table + static_cast<i64>(block.request) * p.page_table_stride),
+        ckv(static_cast<const T*>(p.ckv) + thread_x() % 8 * chunk_elements),
+        kpe(static_cast<const T*>(p.kpe) + thread_x() % 8 * chunk_elements),
+        key(block.first_key), end_key(block.end_key) {
+    look_up();
+  }
+
+  LAB_DEVICE bool holds_keys() const { return key < end_key; }
+  LAB_DEVICE void move() {
+    key = key + Keys;
+    look_up();
+  }
+  // The address is that of the tile's chunk (thread / 8, thread % 8).
+  LAB_DEVICE void copy(u32 address) const {
+    constexpr int row_bytes = (D + Dpe) * static_cast<int>(sizeof(T));
+    if (thread_x() >= keys_per_pass * 8) return;  // 16 keys are fewer than 256 threads can copy
+#pragma unroll
+    for (int pass = 0; pass < passes; ++pass) {
+      const bool valid = key + pass * keys_per_pass + thread_x() / 8 < end_key;
+      const T* latent = ckv + page[pass] * p.ckv_stride_page + token[pass] * p.ckv_stride_token;
+      const u32 to = address + pass * keys_per_pass * row_bytes;
+#pragma unroll
+      for (int c = 0; c < D / chunk_elements; c += 8)
+        cp_async_16(other_chunk(to, c), latent + c * chunk_elements, valid);
+      cp_async_16(other_chunk(to, D / chunk_elements),
+                  kpe + page[pass] * p.kpe_stride_page + token[pass] * p.kpe_stride_token, valid);
+    }
+  }
+
+ private:
+  LAB_DEVICE void look_up() {
+#pragma unroll
+    for (int pass = 0; pass < passes; ++pass) {
+      const int lane = thread_x() & 31, warp = thread_x() / 32;
+      const int at = key + pass * keys_per_pass + lane / 8 + warp * 4;
+      const int slot = at / p.page_size;
+      token[pass] = at - slot * p.page_size;
+      page[pass] = 0;
+      if (at < end_key) page[pass] = load_constant(pages + slot);  // used a step later
+    }
+  }
+};
+
+// A block's pipeline over its keys: shared stages, the next ones copied during this one.
+template <class T, int D, int Dpe, int Keys, int Threads, int Stages> struct LatentPipeline {
+  static constexpr u32 stage_bytes = sizeof(T) * Keys * (D + Dpe);
+  static_assert(Stages >= 1, "one stage is copied after its last reader");
+
+  LatentWindow<T, D, Dpe, Keys, Threads> window;  // the keys that are copied next
+  u32 first_copy;             // this lane's address in the first stage
+  int key, stage, copy_stage;
+
+  template <class Block>
+  LAB_DEVICE LatentPipeline(const T (&stages)[Stages][Keys][D + Dpe], const MlaParams& p,
+                            const Block& block)
+      : window(p, block),
+        first_copy(chunk_address<D + Dpe>(stages[0], thread_x() / 8, thread_x() % 8)),
+        key(block.first_key), stage(0), copy_stage(0) {}
+
+  LAB_DEVICE bool more() const { return key < window.end_key; }
+  LAB_DEVICE void start() {
+#pragma unroll
+    for (int i = 0; i < Stages - 1 + (Stages == 1); ++i) copy_next();
+  }
+  // The stage of this step is there, and nobody reads the one before it.
+  LAB_DEVICE void wait() {
+    cp_async_wait<Stages == 1 ? 0 : Stages - 2>();
+    sync_block();
+    if constexpr (Stages > 1) copy_next();
+  }
+  LAB_DEVICE void advance() {
+    key = key + Keys;
+    if constexpr (Stages == 1) {
+      sync_block();                    // every warp is done with the stage
+      copy_next();
+    } else {
+      stage = stage + 1 == Stages ? 0 : stage + 1;
+    }
+  }
+
+ private:
+  // A copy group a step, even an empty one, so that the count of groups in flight stays in step.
+  LAB_DEVICE void copy_next() {
+    if (window.holds_keys()) {
+      window.copy(first_copy + copy_stage * stage_bytes);
+      window.move();
+    }
+    cp_async_commit();
+    copy_stage = copy_stage + 1 == Stages ? 0 : copy_stage + 1;
+  }
+};
+
 }  // namespace lab

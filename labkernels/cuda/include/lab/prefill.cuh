@@ -50,7 +50,7 @@ template <int Rows> struct PrefillBlock {
   int live_splits;            // splits of the tile that hold keys which its rows see
 };
 
-LAB_DEVICE int least(int a, int b) { return a < b ? a : b; }
+LAB_DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
 
 // The page of its request in which a key below 2^31 lies: key / page_size, without a division.
 LAB_DEVICE u32 page_slot(const PrefillParams& p, u32 key) {
