@@ -1,5 +1,3 @@
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -8,6 +6,8 @@ from labkernels.numerics import oracle
 from labkernels.numerics.problem import Problem
 
 torch = pytest.importorskip("torch")
+
+from labkernels.kernels.paged_kv import PagedKV  # noqa: E402
 
 
 def scattered_cache(kv_lens, *, kv_heads=2, head_dim=64, page_size=16, dtype=torch.float16):
@@ -22,7 +22,7 @@ def scattered_cache(kv_lens, *, kv_heads=2, head_dim=64, page_size=16, dtype=tor
     shape = (sum(pages) + 3, page_size, kv_heads, head_dim)
     k, v = (torch.randn(shape, generator=generator).to(dtype) for _ in range(2))
     lengths = torch.tensor(kv_lens, dtype=torch.int32)
-    return SimpleNamespace(k=k, v=v, page_table=table, kv_len=lengths)
+    return PagedKV(k, v, table, lengths)
 
 
 def test_page_lists_name_each_page_in_order():

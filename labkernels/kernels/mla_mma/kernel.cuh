@@ -1,7 +1,7 @@
-// MLA decode, tensor cores on. A block's 512-wide O does not fit the registers of the warps that own
-// its rows: each warp holds all rows of some of the channels instead, and the warps share S and P.
-// A step is three products of work: S by 16 rows x some keys (or some channels of K) a warp, P
-// through shared memory, O by channels. V is the first 512 channels of K and is never loaded.
+// MLA decode, tensor cores on. A warp that owned 16 rows of the 512-wide O would need a register
+// file of its own: each warp holds all rows of some of the channels instead, and the warps share S
+// and P. A warp's part of S is some rows and keys; P goes through shared memory to all; its part of
+// O is some channels. V is the first 512 channels of K and is never loaded.
 // Fragments: lane = 4 g + t holds rows g and g + 8 of each 16, columns 2t and 2t + 1 of each 8.
 #pragma once
 #include "lab/mla.cuh"
@@ -45,7 +45,7 @@ template <class C> struct Smem {
 LAB_DEVICE float least_score() { return bits_to_float(0xff7fffffu); }
 
 template <class C> using Weights = float[C::warp_keys / 8][4];
-template <class C> using Scores = Weights<C>[C::owners];  // those that each warp of a pair goes on with
+template <class C> using Scores = Weights<C>[C::owners];  // that each warp of a pair goes on with
 template <class C> using Output = float[C::row_tiles][C::octets][4];
 
 // Of the 16 rows whose scores the warp computes; index r is row g + 8 r.
@@ -72,9 +72,10 @@ struct Addresses { u32 q, k, p, v; };
 template <class C> LAB_DEVICE Addresses addresses(const Smem<C>& smem, const Part<C>& part) {
   const int lane = thread_x() & 31, warp = thread_x() / 32;
   const int k_row = part.score_key + (lane & 7) + (lane >> 4) * 8;  // (keys 0-7, 8-15) x (channels)
+  const int q_row = part.score_row + (lane & 15);
   // the halves are every other 16 channels, so that a constant leads from one to the next
   const int half = part.half * 2;
-  return {other_chunk(chunk_address<C::dim_qk>(smem.q, part.score_row + (lane & 15), lane >> 4), half),
+  return {other_chunk(chunk_address<C::dim_qk>(smem.q, q_row, lane >> 4), half),
           other_chunk(chunk_address<C::dim_qk>(smem.k[0], k_row, (lane >> 3) & 1), half),
           shared_address(&smem.p[lane & 15][(lane >> 4) * 8]),
           chunk_address<C::dim_qk>(smem.k[0], lane & 15, warp * C::octets + (lane >> 4))};
