@@ -1,4 +1,4 @@
-"""The command `labkernels`: budget, run, audit, record, scoreboard, doctor."""
+"""The command `labkernels`: budget, run, tune, audit, record, scoreboard, doctor."""
 
 import argparse
 import sys
@@ -7,6 +7,7 @@ from pathlib import Path
 
 DONE, FAILED, USAGE = 0, 1, 2
 DEFAULT_GROUP = 4
+TUNED_CHANNELS = 2048  # heads x head_dim, as in FlashAttention's papers
 
 _TOP = """Attention kernels whose registers, shared memory, time and rounding errors are predicted
 before they are measured.
@@ -15,6 +16,7 @@ examples:
   labkernels doctor                                     what can this machine run, and why not more
   labkernels budget decode_mma --head-dim 128           where its bytes and registers go
   labkernels run decode_fma --batch 4 --kv-len 2048     run it here and compare with float64
+  labkernels tune prefill_mma --no-gpu                  which tiles are worth a run
   labkernels audit dump.npz                             is this output rounding, or a bug
   labkernels record decode_tensor_cores                 measure on a GPU, write data/
   labkernels scoreboard                                 targets beside what was measured
@@ -41,6 +43,19 @@ examples:
   labkernels run decode_fma --q-heads 64 --dtype fp16
   labkernels run triton_decode --tensor-cores off --kv-len 64
   labkernels run decode_mma --cpu --checks              with races and uninitialised reads reported
+"""
+
+_TUNE = """Search a prefill kernel's tiles for a workload, of more tiles than the kernel lists.
+
+The ledger rejects what cannot fit, and says with which line it broke; the compiler rejects spilled
+registers and wgmma that cannot overlap; a model of products, exponentials, shared memory and whole
+rounds of blocks orders what is left; the GPU measures the first few. All but the last needs no GPU.
+
+examples:
+  labkernels tune prefill_mma --head-dim 128            measure the model's best eight
+  labkernels tune prefill_mma --no-gpu                  stop before the measuring
+  labkernels tune prefill_mma --no-gpu --gpu a100       for another GPU
+  labkernels tune prefill_mma --causal --seqlen 512 --batch 32 --top 20
 """
 
 _AUDIT = """Say of saved tensors whether the output differs from float64 by rounding or by a bug.
@@ -113,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, help_text, description, fill, command in (
         ("budget", "where a kernel's bytes and registers go", _BUDGET, _budget_options, _budget),
         ("run", "run a kernel here and compare with float64", _RUN, _run_options, _run),
+        ("tune", "search a kernel's best tile", _TUNE, _tune_options, _tune),
         ("audit", "rounding or bug, for saved tensors", _AUDIT, _audit_options, _audit),
         ("record", "measure an experiment on a GPU", _RECORD, _record_options, _record),
         ("scoreboard", "targets beside measurements", _SCOREBOARD, _board_options, _scoreboard),
@@ -158,6 +174,23 @@ def _run_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--repeats", type=int, default=3, help="timed repeats (default 3)")
     sub.add_argument("--cpu", action="store_true", help="the CPU build, even if there is a GPU")
     sub.add_argument("--checks", action="store_true", help="CPU build with its race checker on")
+
+
+def _tune_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("kernel", help="a kernel that lists its tiles, such as prefill_mma")
+    sub.add_argument("--head-dim", type=int, default=128, help="elements a head (default 128)")
+    sub.add_argument("--dtype", default="bf16", help="fp16 or bf16 (default bf16)")
+    sub.add_argument("--batch", type=int, default=4, help="requests (default 4)")
+    sub.add_argument("--seqlen", type=int, default=4096, help="tokens a request (default 4096)")
+    sub.add_argument("--q-heads", type=int, default=0, help="query heads (default: 2048 channels)")
+    sub.add_argument("--kv-heads", type=int, default=0, help="key/value heads (default: as many)")
+    sub.add_argument("--page-size", type=int, default=0, help="keys a page (default 0: ragged)")
+    sub.add_argument("--causal", action="store_true", help="each token sees the keys up to its own")
+    sub.add_argument("--top", type=int, default=8, help="tiles to measure (default 8)")
+    sub.add_argument("--no-gpu", action="store_true", help="stop before the measuring")
+    sub.add_argument("--gpu", default="", help="with --no-gpu: h200, a100, ... (default h200)")
+    sub.add_argument("--repeats", type=int, default=10, help="timed repeats (default 10)")
+    sub.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
 
 
 def _audit_options(sub: argparse.ArgumentParser) -> None:
@@ -252,6 +285,35 @@ def _run(options: argparse.Namespace) -> int:
     )
     print(result.text)
     return DONE if result.passed else FAILED
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from labkernels.measure import tune_report
+    from labkernels.workload import Prefill
+
+    heads = options.q_heads or max(1, TUNED_CHANNELS // max(1, options.head_dim))
+    lengths = (options.seqlen,) * options.batch
+    workload = Prefill(
+        lengths,
+        lengths,
+        heads,
+        options.kv_heads or heads,
+        options.head_dim,
+        causal=options.causal,
+        dtype=options.dtype,
+        page_size=options.page_size or None,
+    )
+    found = tune_report.tune(
+        options.kernel,
+        workload,
+        gpu=options.gpu,
+        top=0 if options.no_gpu else options.top,
+        repeats=options.repeats,
+        seed=options.seed,
+        say=lambda line: print(line, flush=True),
+    )
+    print(f"\n{found}")
+    return DONE
 
 
 def _audit(options: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from labkernels.cuda import compile as nvrtc
 from labkernels.measure import machine
 from labkernels.records import scoreboard
 
-COMMANDS = ("budget", "run", "audit", "record", "scoreboard", "doctor")
+COMMANDS = ("budget", "run", "tune", "audit", "record", "scoreboard", "doctor")
 
 
 def call(capsys, *arguments):
@@ -54,6 +54,11 @@ def test_the_module_runs_without_importing_torch():
         (("run", "decode_fma", "--tensor-cores", "on"), "tensor_cores = 'on', allowed for"),
         (("run", "decode_fma", "--repeats", "1"), "repeats = 1, allowed: 2 or more"),
         (("run", "decode_fma", "--kv-len", "-1"), "-1"),
+        (("tune", "decode_mma"), "kernel = 'decode_mma', allowed: prefill_mma"),
+        (("tune", "prefill_mma", "--head-dim", "96", "--no-gpu"), "head_dim = 96, allowed for"),
+        (("tune", "prefill_mma", "--top", "-1"), "top = -1, allowed: 0 or more"),
+        (("tune", "prefill_mma", "--no-gpu", "--gpu", "gtx"), "gpu = 'gtx', allowed: a100"),
+        (("tune", "prefill_mma", "--no-gpu", "--batch", "0"), "q_lens"),
         (("audit", "/no/such.npz"), "/no/such.npz: no such file"),
         (("record",), "experiment is missing; allowed: compiler_reports"),
         (("record", "nope", "--commit", "a"), "experiment is 'nope'; allowed: compiler_reports"),

@@ -22,6 +22,7 @@ _CACHE_VERSION = "1"
 _SUFFIXES = (".cuh", ".h", ".hpp")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers(?:, used (\d+) barriers)?(.*)")
+_WARNING = re.compile("warning|Potential Performance Loss", re.IGNORECASE)  # an "info" to ptxas
 _STATIC_SMEM = re.compile(r"(\d+)(?:\+\d+)? bytes smem")
 
 
@@ -218,7 +219,7 @@ def parse_log(log: str, *, symbol: str) -> ResourceReport:
     if used is None or not frames:
         raise CompileError(f"the compiler's log has no resources of {symbol}:\n{log}")
     static_smem = _STATIC_SMEM.search(used[3])
-    warnings = [line.strip() for line in log.splitlines() if "warning" in line.lower()]
+    warnings = [line.strip() for line in log.splitlines() if _WARNING.search(line)]
     return ResourceReport(
         registers=int(used[1]),
         spill_store_bytes=sum(int(stores) for _, stores, _ in frames),

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from labkernels.experiments._prefill_grid import CUDA_CORES_LENGTHS, Cell
 from labkernels.kernels import spec as specs
 from labkernels.kernels.spec import KernelSpec, NumericPolicy
@@ -12,10 +10,8 @@ from labkernels.measure import accuracy, device, prefill_peers, timing
 from labkernels.measure.accuracy import PEER_CHAIN, Chain, Errors
 from labkernels.measure.peers import Refused, one_line
 from labkernels.measure.prefill_cases import PrefillCase, prefill_case
+from labkernels.measure.prefill_judge import PrefillJudge
 from labkernels.measure.timing import Quartiles
-
-SAMPLED = (0, 1, 63, 64, 127, 0.5, -2, -1)  # query tokens of the last request; 0.5: in the middle
-PAGE = 16  # keys: a ragged K and V are sampled as if they lay in pages
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,11 +93,11 @@ def measure_cell(
             {name: item.run for name, item in done.items()}, repeats=repeats
         )
     result.sensors = reading.sensors
-    judges = {id(case): _Judge(case) for case in cases}
+    judges = {id(case): PrefillJudge(case) for case in cases}
     for name, item in done.items():
         _spoil(item)
         item.run()
-        errors = judges[id(item.case)](item)
+        errors = judges[id(item.case)](item.out(), item.lse2, item.contender.chain)
         if errors.passed:
             result.measured.append(Measured(item, times[name], errors))
         else:
@@ -165,71 +161,3 @@ def _spoil(item: Ready) -> None:
     item.out().fill_(float("nan"))
     if item.lse2 is not None:
         item.lse2.fill_(float("nan"))
-
-
-class _Judge:
-    """Bounds of some query tokens of a case: each is a decode over the keys that it sees."""
-
-    def __init__(self, case: PrefillCase) -> None:
-        work = case.workload
-        n, keys = work.q_lens[-1], work.kv_lens[-1]
-        tokens = sorted({int(t * n) if isinstance(t, float) else t % n for t in SAMPLED})
-        first = sum(work.q_lens[:-1])
-        self._case, self._rows = case, [first + t for t in tokens]
-        self._caches = [_seen(case, keys - n + t + 1 if work.causal else keys) for t in tokens]
-        self._references = [
-            accuracy.decode_reference(case.q[row, None], cache, scale=case.scale)
-            for row, cache in zip(self._rows, self._caches, strict=True)
-        ]
-        self._bounds: dict[Chain, list[accuracy.Bound]] = {}
-
-    def __call__(self, item: Ready) -> Errors:
-        bounds, out = self._bounds_of(item.contender.chain), item.out()
-        each = [
-            accuracy.judge(
-                out[row, None],
-                None if item.lse2 is None else item.lse2[row, None],
-                reference,
-                bound,
-            )
-            for row, reference, bound in zip(self._rows, self._references, bounds, strict=True)
-        ]
-        # Of the rows that no bound is computed for, this much is asked: all were written.
-        written = bool(np.isfinite(out.float().sum().item()))
-        ratios = [errors.bound_ratio for errors in each] + ([] if written else [np.nan])
-        lse2 = [errors.lse2_max_abs for errors in each]
-        return Errors(
-            rmse=float(np.sqrt(np.mean([errors.rmse**2 for errors in each]))),
-            bias=float(np.mean([errors.bias for errors in each])),
-            max_abs=float(np.max([errors.max_abs for errors in each])),
-            lse2_max_abs=None if item.lse2 is None else float(np.max(lse2)),
-            bound_ratio=float(np.max(ratios)),
-            rmse_ratio=float(np.max([errors.rmse_ratio for errors in each])),
-        )
-
-    def _bounds_of(self, chain: Chain) -> list[accuracy.Bound]:
-        if chain not in self._bounds:
-            case = self._case
-            self._bounds[chain] = [
-                accuracy.decode_bound(
-                    case.q[row, None], cache, chain, scale=case.scale, dtype=case.workload.dtype
-                )
-                for row, cache in zip(self._rows, self._caches, strict=True)
-            ]
-        return self._bounds[chain]
-
-
-def _seen(case: PrefillCase, keys: int):
-    """The first keys of the last request as the cache of a batch of one."""
-    import torch
-
-    from labkernels.kernels.paged_kv import PagedKV
-
-    work, kv = case.workload, case.kv
-    length = torch.tensor([keys], dtype=torch.int32, device=case.q.device)
-    if work.page_size is not None:
-        return PagedKV(kv.k, kv.v, kv.page_table[-1:], length)
-    begin = sum(work.kv_lens[:-1])
-    k, v = (x[begin : begin + work.kv_lens[-1]].unflatten(0, (-1, PAGE)) for x in (kv.k, kv.v))
-    pages = torch.arange(len(k), dtype=torch.int32, device=case.q.device)
-    return PagedKV(k, v, pages[None], length)

@@ -77,6 +77,18 @@ def test_spills_are_reported_with_the_compilers_warning(add_header):
     assert any("Registers are spilled" in warning for warning in report.warnings)
 
 
+def test_serialised_wgmma_is_a_warning_though_ptxas_calls_it_info():
+    slow = "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are"
+    log = (
+        f"{slow} serialized due to insufficient register resources in function 'f'\n"
+        "ptxas info    : Compiling entry function 'f' for 'sm_90a'\n"
+        "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+        "ptxas info    : Used 168 registers, used 1 barriers\n"
+    )
+    (warning,) = nvrtc.parse_log(log, symbol="f").warnings
+    assert "serialized" in warning
+
+
 def test_products_and_sums_are_not_fused(add_header):
     needs_disassembler()
     mix = sass.instruction_mix(compile_add(add_header, "add::multiply_add<128>").cubin)

@@ -68,7 +68,7 @@ def space(head_dim: int) -> Iterator[PrefillTile]:
     for q_rows, warps, keys in product((64, 128, 256), (4, 8), (32, 64, 96, 128)):
         warp_rows = q_rows // warps
         if warp_rows >= 16 and keys % (4 * warps) == 0:
-            for stages, blocks in product((1, 2, 3), (1, 2, 3)):
+            for stages, blocks in product((1, 2), (1, 2, 3)):
                 yield PrefillTile(q_rows, keys, warps, stages, blocks, "backward")
 
 
