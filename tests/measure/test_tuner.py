@@ -1,4 +1,4 @@
-"""The tuner up to the measuring: who rejects a tile, for what, and in which order the rest comes."""
+"""The tuner up to the measuring: who rejects a tile, for what, and in what order the rest comes."""
 
 from dataclasses import replace
 
