@@ -170,3 +170,13 @@ def _checked(q, cache, scale: float) -> tuple[Problem, bool]:
 def as_float64(tensor) -> np.ndarray:
     """Return a tensor of any device and float format as a float64 array."""
     return tensor.double().cpu().numpy()
+
+
+def problem_of(q, cache, *, scale: float) -> Problem:
+    """Return a decode's tensors, of any device, as NumPy's."""
+    return Problem(
+        *(as_float64(tensor) for tensor in (q, cache.k, cache.v)),
+        cache.page_table.cpu().numpy(),
+        cache.kv_len.cpu().numpy(),
+        scale=scale,
+    )

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from labkernels.measure.accuracy import as_float64
+from labkernels.measure.accuracy import problem_of
 from labkernels.numerics.problem import Problem
 from labkernels.workload import Decode
 
@@ -28,9 +28,7 @@ class DecodeCase:
 
     def problem(self) -> Problem:
         """The same inputs in float64."""
-        pools = (as_float64(x) for x in (self.q, self.cache.k, self.cache.v))
-        numbers = (self.cache.page_table.cpu().numpy(), self.cache.kv_len.cpu().numpy())
-        return Problem(*pools, *numbers, scale=self.scale)
+        return problem_of(self.q, self.cache, scale=self.scale)
 
 
 def decode_case(workload: Decode, *, seed: int, device: str = "cuda") -> DecodeCase:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from labkernels.kernels.spec import Instance, NumericPolicy, discover
-from labkernels.measure.accuracy import as_float64
+from labkernels.measure.accuracy import as_float64, problem_of
 from labkernels.measure.expected import rounds_of
 from labkernels.numerics import error_budget as model
 from labkernels.numerics import metrics
@@ -142,16 +142,6 @@ def setting(q, cache, policy: NumericPolicy | None = None, **how) -> Setting:
     tensor_cores = spec.uses_tensor_cores(policy)
     rounds = rounds_of(policy, dtype, tensor_cores=tensor_cores, splits=step.plan.splits)
     return Setting(problem, rounds, schedule_of(instance, step.plan.keys_per_split))
-
-
-def problem_of(q, cache, *, scale: float) -> Problem:
-    """Return a decode's tensors, of any device, as NumPy's."""
-    return Problem(
-        *(as_float64(tensor) for tensor in (q, cache.k, cache.v)),
-        cache.page_table.cpu().numpy(),
-        cache.kv_len.cpu().numpy(),
-        scale=scale,
-    )
 
 
 def schedule_of(instance: Instance, keys_per_split: int) -> Schedule:
