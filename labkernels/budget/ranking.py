@@ -1,0 +1,48 @@
+"""How far an expected order is from the measured one, and how soon following it finds the best."""
+
+from collections.abc import Sequence
+
+
+def rank_correlation(expected: Sequence[float], measured: Sequence[float]) -> float:
+    """Spearman's: the correlation of ranks, equal values sharing theirs; 1 for the same order.
+
+    Raises: ValueError if the lengths differ, or either side has fewer than two different values.
+    """
+    if len(expected) != len(measured):
+        raise ValueError(f"len(measured) = {len(measured)}, allowed: {len(expected)}, as expected")
+    left, right = _ranks(expected), _ranks(measured)
+    spreads = [sum(x * x for x in ranks) for ranks in (left, right)]
+    if not all(spreads):
+        raise ValueError("all values of one side are equal, allowed: two different ones or more")
+    product = sum(x * y for x, y in zip(left, right, strict=True))
+    return product / (spreads[0] * spreads[1]) ** 0.5
+
+
+def best_so_far(expected: Sequence[float], measured: Sequence[float]) -> list[float]:
+    """After each run in the expected order: the best possible time over the best time found.
+
+    Of those that are expected alike the slowest runs first: an order that the model does not give
+    is not counted for it.
+    """
+    order = sorted(range(len(measured)), key=lambda i: (expected[i], -measured[i]))
+    best, shares, least = min(measured), [], float("inf")
+    for i in order:
+        least = min(least, measured[i])
+        shares.append(best / least)
+    return shares
+
+
+def runs_to_reach(share: float, expected: Sequence[float], measured: Sequence[float]) -> int:
+    """Runs in the expected order until one is within that share of the best time."""
+    found = best_so_far(expected, measured)
+    return next(run for run, reached in enumerate(found, 1) if reached >= share)
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Ranks about their mean; equal values have the mean of theirs."""
+    ordered = sorted(values)
+    first = {}
+    for place, value in enumerate(ordered):
+        first.setdefault(value, []).append(place)
+    middle = (len(ordered) - 1) / 2
+    return [sum(first[value]) / len(first[value]) - middle for value in values]

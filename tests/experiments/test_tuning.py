@@ -1,0 +1,46 @@
+"""The tuning experiment, as far as it runs without a GPU: its grid and its rows."""
+
+import pytest
+
+from labkernels import hardware
+from labkernels.experiments import Options, tuning
+from labkernels.measure import tuner
+from labkernels.measure.accuracy import Errors
+from labkernels.measure.timing import Quartiles
+from labkernels.records import schema
+
+GOOD = Errors(rmse=1e-3, bias=0.0, max_abs=1e-2, lse2_max_abs=1e-6, bound_ratio=0.5, rmse_ratio=1.0)
+BAD = Errors(
+    rmse=1.0, bias=0.0, max_abs=1.0, lse2_max_abs=1e-6, bound_ratio=float("nan"), rmse_ratio=1.0
+)
+
+
+def test_every_tunable_kernel_is_searched_at_every_head_dim():
+    cells = tuning.grid()
+    assert {(cell.spec.name, cell.workload.head_dim) for cell in cells} >= {
+        ("prefill_mma", head_dim) for head_dim in (64, 128, 256)
+    }
+    assert all(cell.spec.space and cell.spec.work for cell in cells)
+
+
+def test_rows_fit_their_table_and_a_wrong_output_has_no_time():
+    cell = tuning.grid()[1]
+    kept, rejected = tuner.by_ledger(tuner.space(cell.spec, cell.workload), hardware.gpu("h200"))
+    runs = [
+        tuner.Run(tuner.Candidate(instance, 200, 1000, 2), Quartiles(1.0, 2.0, 3.0, 5), errors)
+        for instance, errors in zip(kept[:2], (GOOD, BAD), strict=True)
+    ]
+    rows = tuning.rows_of(cell.workload, rejected, runs)
+    known = {field.name for field in schema.PREFILL_MEASUREMENTS.fields}
+    assert all(set(row) <= known for row in rows)
+    counted = [row for row in rows if row["metric"] == "rejected"]
+    assert sum(row["value"] for row in counted) == len(rejected)
+    assert all(row["note"].startswith("ledger: ") for row in counted)
+    timed = {row["tile"] for row in rows if row["metric"] == "time"}
+    assert timed == {kept[0].tile.label}
+    assert [row["tile"] for row in rows if row["metric"] == "failed"] == [kept[1].tile.label]
+
+
+def test_a_quick_run_writes_elsewhere():
+    with pytest.raises(ValueError, match="allowed: --quick with --out FOLDER"):
+        tuning.run(Options(quick=True))
