@@ -49,6 +49,7 @@ TENSOR_CORES = {"sm_80": 80, "sm_86": 80, "sm_89": 89, "sm_90": 90, "sm_100": 90
 MAX_THREADS = 1024
 MAX_SMEM_BYTES = 227 * 1024
 _MESSAGE_BYTES = 1 << 16
+_PARAMS_ALIGNMENT = 64
 _CODE_PLACE = re.compile(r"<<(.+?)\+(0x[0-9a-f]+)>>")
 
 # Every thread gets its own copy of the parameters, as on the GPU.
@@ -132,6 +133,10 @@ class HostKernel:
         fits = 0 <= smem_bytes <= MAX_SMEM_BYTES
         _check("smem_bytes", smem_bytes, fits, f"0 to {MAX_SMEM_BYTES}")
         _check("params", f"{size} bytes", size == entry.params_bytes, f"{entry.params_bytes} bytes")
+        # A structure with a tensor map is aligned to more than ctypes gives it.
+        room = ctypes.create_string_buffer(size + _PARAMS_ALIGNMENT)
+        copy = -(-ctypes.addressof(room) // _PARAMS_ALIGNMENT) * _PARAMS_ALIGNMENT
+        ctypes.memmove(copy, ctypes.byref(params), size)
         tensors = (_RangeStruct * len(ranges))(
             *((r.name.encode(), r.address, r.n_bytes, r.writable) for r in ranges)
         )
@@ -139,7 +144,7 @@ class HostKernel:
             (ctypes.c_int * 3)(*grid),
             threads,
             smem_bytes,
-            ctypes.addressof(params),
+            copy,
             tensors,
             len(ranges),
             host_threads or os.cpu_count() or 1,

@@ -20,6 +20,7 @@ _PROMOTE_TO_256_BYTES = 3
 _MAX_RANK = 5
 _MAX_BOX = 256
 _ALIGNMENT = 16
+_HOST_MARK = 0x54656E736F724D70  # by which host/tma.cpp knows a map of its own
 
 
 class TensorMap(ctypes.Structure):
@@ -49,13 +50,16 @@ def tensor_map(tensor: torch.Tensor, box: Sequence[int], *, swizzle_bytes: int =
         halves = (*boxes, *padding, 0)
         result.words[:] = (
             tensor.data_ptr(),
-            rank | tensor.element_size() << 8 | (swizzle_bytes == 128) << 16,
+            rank
+            | tensor.element_size() << 8
+            | (swizzle_bytes == 128) << 16
+            | _DATA_TYPES[tensor.dtype] << 24,
             *shape,
             *padding,
             *strides,
             *padding,
             *(low | high << 32 for low, high in zip(halves[::2], halves[1::2], strict=True)),
-            0,
+            _HOST_MARK,
         )
     return result
 

@@ -3,15 +3,19 @@
 // that a warpgroup gives to another.
 #pragma once
 #include "lab/ptx.cuh"
-#if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
-#include "lab/host/barrier_words.hpp"
-#else
 
 namespace lab {
 
 // An mbarrier in shared memory. Its phases are numbered from 0; one ends when `arrivals` threads
 // have arrived in it and all the bytes that they announced are there.
 struct alignas(8) Barrier { u64 state; };
+
+}  // namespace lab
+#if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
+#include "lab/host/barrier_words.hpp"
+#else
+
+namespace lab {
 
 // By one thread; then fence_barrier_init by that thread, then sync_block for all.
 LAB_DEVICE void barrier_init(Barrier& b, int arrivals) {

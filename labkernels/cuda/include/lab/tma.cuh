@@ -1,8 +1,8 @@
 // Copies by the tensor memory accelerator of sm_90: one thread asks for a box of a tensor, which a
-// TensorMap describes, or for a run of bytes. Loads end on a Barrier; stores in groups, as cp_async.
-// A box lands with its innermost dimension contiguous; swizzled by 128 bytes, that is 128 bytes wide
-// and 16-byte chunk c of line r stands at c ^ (r % 8): what Swizzle::b128 of wgmma.cuh names. What
-// of a box lies outside the tensor arrives as zeros, and is not stored.
+// TensorMap describes, or for a run of bytes. Loads end on a Barrier; stores in groups, as
+// cp_async. A box lands with its innermost dimension contiguous; swizzled by 128 bytes, that is 128
+// bytes wide and 16-byte chunk c of line r stands at c ^ (r % 8): what Swizzle::b128 of wgmma.cuh
+// names. What of a box lies outside the tensor arrives as zeros, and is not stored.
 #pragma once
 #include "lab/barriers.cuh"
 
@@ -11,6 +11,11 @@ namespace lab {
 // Made by cuda/tensor_map.py; a kernel has it in its parameters.
 struct alignas(64) TensorMap { u64 words[16]; };
 
+// How long the L2 cache should keep what is loaded.
+// Source: the encodings that createpolicy.fractional gives for the whole of an access, sm_90.
+enum class Keep : u64 { usual = 0x1000000000000000, briefly = 0x12f0000000000000,
+                        long_ = 0x14f0000000000000 };
+
 }  // namespace lab
 #if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
 #include "lab/host/tma_words.hpp"
@@ -18,16 +23,12 @@ struct alignas(64) TensorMap { u64 words[16]; };
 
 namespace lab {
 
-// How long the L2 cache should keep what is loaded.
-// Source: the encodings that createpolicy.fractional gives for the whole of an access, sm_90.
-enum class Keep : u64 { usual = 0x1000000000000000, briefly = 0x12f0000000000000,
-                        long_ = 0x14f0000000000000 };
-
 LAB_DEVICE void prefetch_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
 }
 
-// The box at (x, y, ...), innermost coordinate first. dst is aligned to 128 bytes, swizzled to 1024.
+// The box at (x, y, ...), innermost coordinate first. dst is aligned to 128 bytes, swizzled to
+// 1024.
 #define LAB_LOAD(rank, at)                                                                      \
   "cp.async.bulk.tensor." rank ".shared::cluster.global.tile.mbarrier::complete_tx::bytes"      \
   ".L2::cache_hint [%0], [%1, " at "], [%2], %3;" ::"r"(shared_address(dst)), "l"(&map),        \

@@ -29,7 +29,7 @@ template <class T> constexpr int wgmma_k = 32 / static_cast<int>(sizeof(T));
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-// This thread's stores to shared memory are seen by wgmma, after a barrier.
+// This thread's stores to shared memory are seen by wgmma and the TMA, after a barrier.
 LAB_DEVICE void fence_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -35,14 +35,17 @@ void run_thread() {
          " cp_async_16 in flight: cp_async_commit and cp_async_wait<0> are missing");
   if (!m.wgmma[m.thread / warp_size].operands.empty())
     fail("returns with a wgmma in flight: wgmma_commit and wgmma_wait<0> are missing");
+  end_stores(m, m.thread);
   thread.state = State::finished;
   Warp& warp = my_warp();
   warp.runnable &= ~(1u << my_lane_index());
   if (--m.n_alive == 0) {
     check_warpgroups(m);
+    check_registers(m);
+    check_loads(m);
     switch_to(scheduler);
   }
-  yield(warp);
+  yield();
   __builtin_unreachable();
 }
 
@@ -144,6 +147,8 @@ void Worker::reset() {
   n_alive = n_threads;
   ++block_epoch;
   begin_shadow(*this);
+  barriers.clear(n_warps, registers_at_launch(n_threads));
+  loads.clear();
   for (int w = 0; w < n_warps; ++w) {
     Warp& warp = warps[w];
     warp.n_lanes = std::min(warp_size, n_threads - w * warp_size);
@@ -159,6 +164,7 @@ void Worker::reset() {
     queue.copies.clear();
     queue.group_ends.clear();
     queue.n_landed = queue.n_groups_landed = 0;
+    threads[t].stores.clear();
     start_fiber(fibers[t], stack_bottom(*this, t), staggered_top(*this, t), run_thread);
   }
 }

@@ -42,8 +42,9 @@ std::string bytes_of(std::size_t bytes, Word word, Where where) {
        ", which has " + std::to_string(nearest->n_bytes) + " bytes");
 }
 
-[[gnu::noinline, gnu::cold]] void report_shared(const void* p, Word word, Where where) {
-  fail(bytes_of(16, word, where) + ": shared memory out of bounds: byte " +
+[[gnu::noinline, gnu::cold]] void report_shared(const void* p, std::size_t bytes, Word word,
+                                                Where where) {
+  fail(bytes_of(bytes, word, where) + ": shared memory out of bounds: byte " +
        std::to_string(static_cast<const unsigned char*>(p) - sm->shared) + " of " +
        std::to_string(sm->shared_bytes));
 }
@@ -99,15 +100,19 @@ int atomic_add_global(int* p, int value, Where where) {
 // Blocks run on several host threads at once.
 void fence_global() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
+void check_shared(const void* p, std::size_t bytes, std::size_t alignment, Word word,
+                  Where where) {
+  if (reinterpret_cast<u64>(p) % alignment != 0) report_misaligned(p, alignment, word, where);
+  if (!in_shared(p, bytes)) report_shared(p, bytes, word, where);
+}
+
 void check_shared_row(const void* row, Word word, Where where) {
-  if (reinterpret_cast<u64>(row) % 16 != 0) report_misaligned(row, 16, word, where);
-  if (!in_shared(row, 16)) report_shared(row, word, where);
+  check_shared(row, 16, 16, word, where);
   touch_row(row, where);
 }
 
 void cp_async_16(void* dst, const void* src, bool valid, Where where) {
-  if (reinterpret_cast<u64>(dst) % 16 != 0) report_misaligned(dst, 16, Word::cp_async_16, where);
-  if (!in_shared(dst, 16)) report_shared(dst, Word::cp_async_16, where);
+  check_shared(dst, 16, 16, Word::cp_async_16, where);
   if (valid) check_global(src, 16, 16, Access::read, Word::cp_async_16, where);
   touch_issued(dst, where);
   std::memset(dst, 0xff, 16);  // until the wait, a reader sees NaN

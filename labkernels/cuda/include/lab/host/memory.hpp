@@ -30,6 +30,7 @@ inline bool allowed(const GlobalRange& range, u64 address, std::size_t bytes, Ac
 
 LAB_EXPORT int atomic_add_global(int* p, int value, Where where);
 LAB_EXPORT void fence_global();
+void check_shared(const void* p, std::size_t bytes, std::size_t alignment, Word word, Where where);
 LAB_EXPORT void check_shared_row(const void* row, Word word, Where where);
 LAB_EXPORT void cp_async_16(void* dst, const void* src, bool valid, Where where);
 LAB_EXPORT void cp_async_commit();

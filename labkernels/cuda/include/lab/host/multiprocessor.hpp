@@ -26,16 +26,20 @@ namespace host {
 
 using Where = std::source_location;  // one pointer
 
-constexpr int warp_size = 32;
+constexpr int warp_size = 32, warps_of_group = 4;
 constexpr int max_threads = 1024;
 constexpr int max_warps = max_threads / warp_size;
 constexpr int scheduler = max_threads;  // the fiber that is no CUDA thread
+constexpr unsigned char poison = 0xff;   // NaN in any format
 constexpr std::size_t max_shared_bytes = 227 * 1024;
 
 enum class Word : unsigned char {
-  none, sync_block, sync_warp, shfl, warp_any, ldmatrix_x4, ldmatrix_x4_trans, movmatrix_trans,
-  mma_f16, mma_bf16, mma_format, wgmma, wgmma_fence, wgmma_commit, wgmma_wait, load_constant,
-  load_global, store_global, atomic_add_global, cp_async_16,
+  none, sync_block, sync_warp, shfl, warp_any, warp_uniform, ldmatrix_x4, ldmatrix_x4_trans,
+  stmatrix_x4, stmatrix_x4_trans, movmatrix_trans, mma_f16, mma_bf16, mma_format, wgmma,
+  wgmma_fence, wgmma_commit, wgmma_wait, load_constant, load_global, store_global,
+  atomic_add_global, cp_async_16, barrier_init, barrier_arrive, barrier_arrive_expect,
+  barrier_wait, named_sync, named_arrive, raise_registers, lower_registers, tma_load, tma_store,
+  tma_add, bulk_load, bulk_add,
 };
 const char* name_of(Word word);
 

@@ -142,6 +142,13 @@ LAB_WORD void ldmatrix_x4_trans(u32 (&r)[4], const void* row, LAB_HERE) {
 LAB_WORD void ldmatrix_x4_trans(u32 (&r)[4], u32 shared_row, LAB_HERE) {
   ldmatrix_x4_trans(r, host::sm->shared + shared_row, here);
 }
+LAB_WORD void stmatrix_x4(u32 shared_row, const u32 (&r)[4], LAB_HERE) {
+  host::store_matrices(shared_row, r, host::Word::stmatrix_x4, here, host::act_stmatrix);
+}
+LAB_WORD void stmatrix_x4_trans(u32 shared_row, const u32 (&r)[4], LAB_HERE) {
+  host::store_matrices(shared_row, r, host::Word::stmatrix_x4_trans, here,
+                       host::act_stmatrix_trans);
+}
 LAB_WORD u32 movmatrix_trans(u32 a, LAB_HERE) {
   u64 result;
   host::Lane& mine = host::my_lane();

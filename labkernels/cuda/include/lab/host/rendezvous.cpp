@@ -11,23 +11,25 @@ namespace {
 struct Standing {
   Word word;  // none: it has returned
   Where where;
+  std::string what;  // it waits for
   bool operator==(const Standing& o) const {
-    return word == o.word && (word == Word::none || same_place(where, o.where));
+    return word == o.word && what == o.what && (word == Word::none || same_place(where, o.where));
   }
 };
 
 Standing standing(const Worker& m, int thread) {
   const Thread& t = m.threads[thread];
-  if (t.state == State::finished) return {Word::none, {}};
-  if (t.state == State::at_sync_block) return {Word::sync_block, t.where};
+  if (t.state == State::finished) return {Word::none, {}, {}};
+  if (t.state == State::at_sync_block) return {Word::sync_block, t.where, {}};
+  if (t.state == State::waits) return {t.word, t.where, wait_in_words(m, thread)};
   const Warp& warp = m.warps[thread / warp_size];
-  return {warp.word, warp.where};
+  return {warp.word, warp.where, {}};
 }
 
 std::string in_words(const Standing& s, bool several) {
   if (s.word == Word::none) return several ? "have returned" : "has returned";
   return std::string(several ? "wait in " : "waits in ") + name_of(s.word) + " at " +
-         place(s.where);
+         place(s.where) + s.what;
 }
 
 // One line a run of threads that do the same.
@@ -54,12 +56,17 @@ int diverged_warp(const Worker& m) {
 
 [[noreturn]] [[gnu::noinline, gnu::cold]] void report_stuck() {
   const Worker& m = worker();
-  Standing barrier{Word::none, {}};
-  for (int t = 0; t < m.n_threads && barrier.word == Word::none; ++t)
+  Standing barrier{Word::none, {}, {}};
+  bool at_other_barrier = false;
+  for (int t = 0; t < m.n_threads; ++t) {
     if (m.threads[t].state == State::at_sync_block) barrier = standing(m, t);
+    at_other_barrier |= m.threads[t].state == State::waits;
+  }
   const int warp = diverged_warp(m);
   std::string message = this_block() + ": ";
-  if (barrier.word != Word::none) {
+  if (at_other_barrier) {
+    message += "deadlock";
+  } else if (barrier.word != Word::none) {
     message += "not all threads reach sync_block at " + place(barrier.where);
   } else if (warp >= 0) {
     message += "warp " + std::to_string(warp) + " diverged";
@@ -81,12 +88,14 @@ int diverged_warp(const Worker& m) {
 }  // namespace
 
 [[gnu::noinline]] int other_warp() {
-  const Worker& m = worker();
+  Worker& m = worker();
   const int mine = m.thread / warp_size;
-  for (int i = 1; i <= m.n_warps; ++i) {
-    const int w = (mine + i) % m.n_warps;
-    if (m.warps[w].runnable != 0) return w * warp_size + __builtin_ctz(m.warps[w].runnable);
-  }
+  do {
+    for (int i = 1; i <= m.n_warps; ++i) {
+      const int w = (mine + i) % m.n_warps;
+      if (m.warps[w].runnable != 0) return w * warp_size + __builtin_ctz(m.warps[w].runnable);
+    }
+  } while (land_a_load(m));
   report_stuck();
 }
 
@@ -115,7 +124,7 @@ int diverged_warp(const Worker& m) {
   }
   m.threads[m.thread].state = State::at_sync_block;
   warp.runnable &= ~(1u << my_lane_index());
-  yield(warp);
+  yield();
 }
 
 }  // namespace lab::host

@@ -4,7 +4,8 @@
 
 namespace lab::host {
 
-// A fiber of another warp that can run. If there is none, the block is stuck and that is reported.
+// A fiber of another warp that can run, once a load has landed if need be. If there is none, the
+// block is stuck and that is reported.
 LAB_EXPORT int other_warp();
 [[noreturn]] LAB_EXPORT void report_divergence(Word word, Where where);
 LAB_EXPORT void sync_block(Where where);
@@ -20,13 +21,15 @@ LAB_EXPORT void sync_block(Where where);
   switch_fiber(from, m.fibers[thread]);
 }
 
-// The running fiber has to wait: the warp's next lane that can run goes on, else another warp.
-[[gnu::always_inline]] inline void yield(const Warp& warp) {
+// Who goes on when the running fiber has to wait: the warp's next lane that can, else another warp.
+[[gnu::always_inline]] inline int next_thread() {
   const int me = sm->thread;
+  const Warp& warp = my_warp();
   const u32 after_me = warp.runnable & (~0u << (me % warp_size));
   const u32 choice = after_me != 0 ? after_me : warp.runnable;
-  switch_to(choice != 0 ? me / warp_size * warp_size + __builtin_ctz(choice) : other_warp());
+  return choice != 0 ? me / warp_size * warp_size + __builtin_ctz(choice) : other_warp();
 }
+[[gnu::always_inline]] inline void yield() { switch_to(next_thread()); }
 
 inline bool same_place(Where a, Where b) {
   return a.line() == b.line() && a.column() == b.column();
@@ -46,7 +49,7 @@ template <bool aligned>
   }
   warp.runnable &= ~(1u << me);
   if (++warp.arrived < warp.n_lanes) {
-    yield(warp);
+    yield();
     return;
   }
   act(warp);

@@ -23,6 +23,7 @@ struct Place {
 struct Writer {
   short thread;
   bool in_flight;   // by cp_async_16
+  bool by_tma;
   u32 block, warp;  // epochs; block 0: nobody
   u32 async_fences;  // that the thread had passed
   Place place;
@@ -126,7 +127,7 @@ void add_reader(Reader& r, const Me& i, u32 epoch, Place here) {
 }
 
 bool ordered(const Writer& w, const Me& i) {
-  return w.thread == i.thread || w.block != i.block ||
+  return w.by_tma || w.thread == i.thread || w.block != i.block ||
          (same_warp(w.thread, i.thread) && w.warp != i.sync);
 }
 
@@ -149,7 +150,7 @@ void write_cell(const Worker& m, Cell& cell, const Me& i, bool in_flight, Place 
   if (plain >= 0) report_race("writes", cell, here, plain, "read", cell.plain.place);
   const int by_word = racing_reader(cell.by_word, i, i.meet);
   if (by_word >= 0) report_race("writes", cell, here, by_word, "read", cell.by_word.place);
-  cell.writer = {i.thread, in_flight, i.block, i.sync, i.async_fences, here};
+  cell.writer = {i.thread, in_flight, false, i.block, i.sync, i.async_fences, here};
 }
 
 // The cells of [p, p + bytes), which lie in shared memory.
@@ -207,7 +208,8 @@ void touch_async(const void* row, Where where) {
   Worker& m = worker();
   each_cell(m, row, 16, [&](Cell& cell) {
     const Writer& w = cell.writer;
-    if (w.block >= m.shadow->first_epoch && m.threads[w.thread].async_fences == w.async_fences)
+    if (w.block >= m.shadow->first_epoch && !w.by_tma &&
+        m.threads[w.thread].async_fences == w.async_fences)
       fail("wgmma at " + place(where) + " reads" + byte_of(m, cell) + in_words(w.place) +
            ", where thread " + std::to_string(w.thread) +
            " wrote it: no fence_async_shared of that thread lies between");
@@ -224,7 +226,14 @@ void touch_landed(const void* dst) {
   Worker& m = worker();
   const Me i = me(m);
   each_cell(m, dst, 16, [&](Cell& cell) {
-    cell.writer = {i.thread, false, i.block, i.sync, i.async_fences, cell.writer.place};
+    cell.writer = {i.thread, false, false, i.block, i.sync, i.async_fences, cell.writer.place};
+  });
+}
+
+void touch_by_tma(const void* dst, int thread, Where where) {
+  Worker& m = worker();
+  each_cell(m, dst, 16, [&](Cell& cell) {
+    cell.writer = {static_cast<short>(thread), false, true, m.block_epoch, 0, 0, {where}};
   });
 }
 

@@ -12,6 +12,7 @@ void touch_row(const void* row, Where where);     // 16 bytes are read by a warp
 void touch_async(const void* row, Where where);   // they are read by wgmma, past the threads' view
 void touch_issued(const void* dst, Where where);  // 16 bytes will be written by cp_async_16
 void touch_landed(const void* dst);               // they are
+void touch_by_tma(const void* dst, int thread, Where where);  // 16 bytes are written by the TMA
 #else
 inline void prepare_shadow(Worker&) {}
 inline void begin_shadow(Worker&) {}
@@ -20,6 +21,7 @@ inline void touch_row(const void*, Where) {}
 inline void touch_async(const void*, Where) {}
 inline void touch_issued(const void*, Where) {}
 inline void touch_landed(const void*) {}
+inline void touch_by_tma(const void*, int, Where) {}
 #endif
 
 }  // namespace lab::host

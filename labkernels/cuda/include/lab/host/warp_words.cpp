@@ -30,6 +30,19 @@ void load_matrices(Warp& warp, bool transposed) {
   }
 }
 
+void store_matrices(Warp& warp, bool transposed) {
+  for (int i = 0; i < 4; ++i) {
+    Matrix matrix;
+    for (int lane = 0; lane < warp_size; ++lane) {
+      const u32 pair = static_cast<const u32*>(warp.lane[lane].in)[i];
+      const int a = lane / 4, b = lane % 4 * 2;
+      (transposed ? matrix[b][a] : matrix[a][b]) = static_cast<u16>(pair);
+      (transposed ? matrix[b + 1][a] : matrix[a][b + 1]) = static_cast<u16>(pair >> 16);
+    }
+    for (int row = 0; row < 8; ++row) std::memcpy(warp.lane[i * 8 + row].out, matrix[row], 16);
+  }
+}
+
 template <class Format> void multiply(Warp& warp) {
   Fragments f;
   for (int lane = 0; lane < warp_size; ++lane) {
@@ -78,6 +91,19 @@ void act_warp_any(Warp& warp) {
 
 void act_ldmatrix(Warp& warp) { load_matrices(warp, false); }
 void act_ldmatrix_trans(Warp& warp) { load_matrices(warp, true); }
+
+void store_matrices(u32 shared_row, const u32* r, Word word, Where where, void (*act)(Warp&)) {
+  require_sm90(word, where);
+  unsigned char* row = sm->shared + shared_row;
+  check_shared(row, 16, 16, word, where);
+  Lane& mine = my_lane();
+  mine.in = r;
+  mine.out = row;
+  meet_whole_warp(word, where, act);
+}
+
+void act_stmatrix(Warp& warp) { store_matrices(warp, false); }
+void act_stmatrix_trans(Warp& warp) { store_matrices(warp, true); }
 
 void act_movmatrix_trans(Warp& warp) {
   Matrix matrix;

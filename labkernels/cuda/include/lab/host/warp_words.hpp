@@ -9,6 +9,10 @@ LAB_EXPORT void act_shfl(Warp& warp);
 LAB_EXPORT void act_warp_any(Warp& warp);
 LAB_EXPORT void act_ldmatrix(Warp& warp);
 LAB_EXPORT void act_ldmatrix_trans(Warp& warp);
+LAB_EXPORT void store_matrices(u32 shared_row, const u32* r, Word word, Where where,
+                               void (*act)(Warp&));
+LAB_EXPORT void act_stmatrix(Warp& warp);
+LAB_EXPORT void act_stmatrix_trans(Warp& warp);
 LAB_EXPORT void act_movmatrix_trans(Warp& warp);
 LAB_EXPORT void act_mma_f16(Warp& warp);
 LAB_EXPORT void act_mma_bf16(Warp& warp);

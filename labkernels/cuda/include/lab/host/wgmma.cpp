@@ -12,7 +12,7 @@
 namespace lab::host {
 namespace {
 
-constexpr int rows_of_warp = 16, warps_of_group = 4;
+constexpr int rows_of_warp = 16;
 
 // A tile in shared memory: `n` rows (of a) or columns (of b), from `first` on.
 struct Tile {
@@ -110,8 +110,6 @@ template <class Visit> void each_of_d(void* const* d, int columns, bool half, Vi
                     visit(value, row * columns + first + column);
                   });
 }
-
-constexpr unsigned char poison = 0xff;  // NaN in any format
 
 std::size_t held_bytes(const Accumulator& x) {
   return static_cast<std::size_t>(x.columns) * (x.half ? 1 : 2);

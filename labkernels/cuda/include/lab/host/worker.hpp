@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "lab/host/barriers.hpp"
+#include "lab/host/tma.hpp"
 #include "lab/host/wgmma.hpp"
 
 namespace lab::host {
@@ -21,12 +23,16 @@ struct CopyQueue {
   std::size_t n_landed = 0, n_groups_landed = 0;
 };
 
-enum class State : unsigned char { active, at_sync_block, finished };
+// at_sync_block: all threads wait together. waits: for what a word of lab/barriers.cuh names.
+enum class State : unsigned char { active, at_sync_block, waits, finished };
 
 struct Thread {
   State state;
-  Where where;  // of the sync_block it waits in
+  Word word;    // that it waits in, unless its warp says so
+  Where where;
+  int what;     // the number of the barrier, or of registers, that it waits for
   CopyQueue queue;
+  StoreQueue stores;
   u32 async_fences;  // that it has passed, counted
 };
 
@@ -46,6 +52,8 @@ struct Worker : Multiprocessor {
   u32 block_epoch = 0;             // counts sync_block and blocks: orders the memory of all threads
   Thread threads[max_threads];
   WgmmaQueue wgmma[max_warps];
+  Barriers barriers;
+  std::vector<BoxLoad> loads;      // oldest first
 
   std::string error;  // empty: none
   sigjmp_buf escape;  // where a fault in a kernel goes on

@@ -1,0 +1,78 @@
+// Boxes through shared memory: as they land, and back again.
+#pragma once
+#include "lab/tma.cuh"
+#include "lab/wgmma.cuh"
+
+namespace boxes {
+using namespace lab;
+
+struct Params {
+  TensorMap map, to;
+  void* out;             // [boxes][bytes of a box]: what lies in shared memory
+  const int* corners;    // [boxes][4], innermost first
+  int box_bytes;
+  int filler[11];
+};
+
+struct Smem {
+  alignas(1024) u32 words[16384];
+  Barrier full;
+};
+
+template <int Rank>
+LAB_DEVICE void load(Smem& smem, const TensorMap& map, const int (&c)[4]) {
+  if constexpr (Rank == 2) tma_load(smem.words, map, smem.full, c[0], c[1]);
+  if constexpr (Rank == 3) tma_load(smem.words, map, smem.full, c[0], c[1], c[2]);
+  if constexpr (Rank == 4) tma_load(smem.words, map, smem.full, c[0], c[1], c[2], c[3]);
+}
+template <int Rank>
+LAB_DEVICE void store(const TensorMap& map, const Smem& smem, const int (&c)[4]) {
+  if constexpr (Rank == 2) tma_store(map, smem.words, c[0], c[1]);
+  if constexpr (Rank == 3) tma_store(map, smem.words, c[0], c[1], c[2]);
+}
+
+LAB_DEVICE void corner(const Params& p, int (&c)[4]) {
+  for (int i = 0; i < 4; ++i) c[i] = load_constant(p.corners + block_x() * 4 + i);
+}
+
+// A block a box: as it lies in shared memory, to `out`.
+template <int Rank> LAB_KERNEL(32, 1) loads(LAB_GRID_CONSTANT Params p) {
+  auto& smem = shared_memory<Smem>();
+  if (thread_x() == 0) {
+    barrier_init(smem.full, 1);
+    fence_barrier_init();
+    prefetch_map(p.map);
+  }
+  sync_block();
+  int c[4];
+  corner(p, c);
+  if (thread_x() == 0) {
+    barrier_arrive_expect(smem.full, p.box_bytes);
+    load<Rank>(smem, p.map, c);
+  }
+  barrier_wait(smem.full, 0);
+  u32* out = static_cast<u32*>(p.out) + block_x() * (p.box_bytes / 4);
+  for (int i = thread_x(); i < p.box_bytes / 4; i += 32) store_global(out + i, smem.words[i]);
+}
+
+enum class Way { store, add };
+
+// A block a box: from `out` through shared memory to the tensor of `to`.
+template <int Rank, Way way> LAB_KERNEL(32, 1) stores(LAB_GRID_CONSTANT Params p) {
+  auto& smem = shared_memory<Smem>();
+  const u32* in = static_cast<const u32*>(p.out) + block_x() * (p.box_bytes / 4);
+  for (int i = thread_x(); i < p.box_bytes / 4; i += 32) smem.words[i] = load_constant(in + i);
+  fence_async_shared();
+  sync_block();
+  int c[4];
+  corner(p, c);
+  if (thread_x() == 0) {
+    if constexpr (way == Way::store) store<Rank>(p.to, smem, c);
+    else if constexpr (Rank == 2) tma_add(p.to, smem.words, c[0], c[1]);
+    else tma_add(p.to, smem.words, c[0], c[1], c[2]);
+    bulk_commit();
+    bulk_wait_read<0>();
+  }
+}
+
+}  // namespace boxes

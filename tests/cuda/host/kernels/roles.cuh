@@ -1,0 +1,85 @@
+// A warpgroup that loads for another that multiplies: `mistake` chooses what is wrong.
+#pragma once
+#include "lab/tma.cuh"
+#include "lab/wgmma.cuh"
+
+namespace roles {
+using namespace lab;
+
+struct Params {
+  TensorMap a, b, out;   // a [64][64 steps], b [N][64 steps], out [64][N] float
+  int steps, mistake;
+  int filler[14];
+};
+
+enum Mistake {
+  nothing, no_arrive, few_bytes, many_bytes, no_init, no_fence, no_sync, wrong_parity,
+  early_overwrite, too_many_arrivals, no_wait
+};
+
+constexpr int threads = 256, tile_k = 64;
+
+template <int N, int Stages> struct Smem {
+  alignas(1024) bf16 a[Stages][64 * tile_k], b[Stages][N * tile_k];
+  alignas(1024) float out[64 * N];
+  Barrier full[Stages], empty[Stages];
+};
+
+template <int N, int Stages> LAB_DEVICE void produce(Smem<N, Stages>& smem, const Params& p) {
+  lower_registers<40>();
+  if (thread_x() != 0) return;
+  for (int step = 0; step < p.steps; ++step) {
+    const int s = step % Stages, round = step / Stages;
+    if (p.mistake != early_overwrite) barrier_wait(smem.empty[s], 1 ^ (round & 1));  // here: empty
+    const int bytes = (64 + N) * tile_k * 2;
+    const int off = p.mistake == few_bytes ? -128 : p.mistake == many_bytes ? 128 : 0;
+    barrier_arrive_expect(smem.full[s], bytes + off);
+    tma_load(smem.a[s], p.a, smem.full[s], step * tile_k, 0);  // here: load a
+    tma_load(smem.b[s], p.b, smem.full[s], step * tile_k, 0);  // here: load b
+  }
+}
+
+template <int N, int Stages> LAB_DEVICE void consume(Smem<N, Stages>& smem, const Params& p) {
+  raise_registers<240>();
+  float d[N / 2];
+  for (float& x : d) x = 0.f;
+  for (int step = 0; step < p.steps; ++step) {
+    const int s = step % Stages, round = step / Stages;
+    if (p.mistake != no_wait)
+      barrier_wait(smem.full[s], (round & 1) ^ (p.mistake == wrong_parity));  // here: full
+    wgmma_fence();
+    for (int k = 0; k < tile_k / 16; ++k)
+      wgmma<bf16>(d, wgmma_descriptor(smem.a[s] + k * 16, 16, 1024, Swizzle::b128),
+                  wgmma_descriptor(smem.b[s] + k * 16, 16, 1024, Swizzle::b128));  // here: wgmma
+    wgmma_commit();
+    wgmma_wait<0>();
+    named_sync(1, 128);
+    if (thread_x() % 128 == 0 && p.mistake != no_arrive) barrier_arrive(smem.empty[s]);
+  }
+  const int row = thread_x() % 128 / 32 * 16 + thread_x() % 32 / 4, column = thread_x() % 4 * 2;
+  for (int i = 0; i < N / 2; ++i)
+    smem.out[(row + i / 2 % 2 * 8) * N + i / 4 * 8 + column + i % 2] = d[i];
+  fence_async_shared();
+  named_sync(1, 128);
+  if (thread_x() % 128 == 0) {
+    tma_store(p.out, smem.out, 0, 0);
+    bulk_commit();
+    bulk_wait_read<0>();
+  }
+}
+
+template <int N, int Stages> LAB_KERNEL(threads, 1) multiply(LAB_GRID_CONSTANT Params p) {
+  auto& smem = shared_memory<Smem<N, Stages>>();
+  if (thread_x() == 0 && p.mistake != no_init) {
+    for (int s = 0; s < Stages; ++s) {
+      barrier_init(smem.full[s], 1);
+      barrier_init(smem.empty[s], 1);
+    }
+    if (p.mistake != no_fence) fence_barrier_init();
+  }
+  if (p.mistake != no_sync) sync_block();
+  if (thread_x() < 128) produce(smem, p);
+  else consume(smem, p);
+}
+
+}  // namespace roles
