@@ -78,7 +78,7 @@ SPEC = KernelSpec(
     family="mla",
     language="cuda",
     idea="The warps share S and P, and each holds all rows of O in 64 or 128 of the 512 channels.",
-    parent="reference_mla",
+    parent="mla_fma",
     folder=Path(__file__).parent,
     min_arch=80,
     policies=policies(TENSOR_CORES, denominators=DENOMINATORS),
