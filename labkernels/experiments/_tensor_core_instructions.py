@@ -9,7 +9,7 @@ HEADER = "lab/probes.cuh"
 _CPP = {name: f"lab::{name}" for name in ("bf16", "tf32", "e4m3", "e5m2")} | {"fp16": "lab::f16"}
 _K = {"fp16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32}
 _SYNC_THREADS, _SYNC_TILES_PER_BLOCK = 256, 8  # lab::probe_threads, lab::probe_tiles
-_WGMMA_THREADS, _WGMMA_SMEM_BYTES = 128, 2 * 64 * 32  # lab::wgmma_probe_threads, WgmmaSmem<1>
+_WGMMA_THREADS = 128  # lab::wgmma_probe_threads
 
 
 class MmaParams(ctypes.Structure):
@@ -59,7 +59,7 @@ def _wgmma(fmt: str, out: str) -> Instruction:
         probe=wgmma_probe(fmt, out),
         threads=_WGMMA_THREADS,
         tiles_per_block=1,
-        smem_bytes=_WGMMA_SMEM_BYTES,
+        smem_bytes=wgmma_smem_bytes(),
     )
 
 
@@ -70,6 +70,7 @@ def wgmma_probe(
     majors: tuple[str, str] = ("k", "k"),
     swizzle: str = "none",
     a_in_registers: bool = False,
+    columns: int = 64,
     steps: int = 1,
 ) -> str:
     """The C++ name of lab::probe_wgmma on tiles that lie in shared memory in this way."""
@@ -77,8 +78,13 @@ def wgmma_probe(
     registers = str(a_in_registers).lower()
     return (
         f"lab::probe_wgmma<{_CPP[fmt]}, {_register(out)}, {a}, {b}, "
-        f"lab::Swizzle::{swizzle}, {registers}, {steps}>"
+        f"lab::Swizzle::{swizzle}, {registers}, {columns}, {steps}>"
     )
+
+
+def wgmma_smem_bytes(columns: int = 64, steps: int = 1) -> int:
+    """Return sizeof(lab::WgmmaSmem): 32 bytes of K a step, rows of a and of b by 64."""
+    return (64 + -(-columns // 64) * 64) * 32 * steps
 
 
 def _register(out: str) -> str:

@@ -6,68 +6,90 @@ import numpy as np
 import pytest
 import torch
 
-from labkernels.cuda import host
 from labkernels.cuda.tensor_map import TensorMap, tensor_map
-from tests.cuda.host.small_kernels import KERNELS
+from tests.cuda import machines
 
 RNG = np.random.default_rng(3)
 SMEM_BYTES = 65536 + 1024
 
 
 class Params(ctypes.Structure):
+    """boxes::Params."""
+
     _fields_ = (
         ("map", TensorMap),
-        ("to", TensorMap),
-        ("out", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
         ("corners", ctypes.c_void_p),
+        ("tensor", ctypes.c_void_p),
         ("box_bytes", ctypes.c_int),
-        ("filler", ctypes.c_int * 11),
+        ("filler", ctypes.c_int * 9),
     )
+
+
+def lines(tensor, box, corner):
+    """Of a box at a corner (innermost coordinate first): what lies in the tensor, and where."""
+    starts = corner[len(box) - 1 :: -1]
+    inside = [
+        (max(start, 0), max(min(start + n, size), max(start, 0)))
+        for start, n, size in zip(starts, box, tensor.shape, strict=True)
+    ]
+    there = tuple(slice(*ends) for ends in inside)
+    here = tuple(
+        slice(low - start, high - start) for (low, high), start in zip(inside, starts, strict=True)
+    )
+    return there, here
 
 
 def boxes_of(tensor, box, corners):
-    """Each box of the tensor, zeros where it has nothing; corners innermost coordinate first."""
-    result = np.zeros((len(corners), *box), tensor.dtype)
-    for corner, out in zip(corners, result, strict=True):
-        for place in np.ndindex(*box):
-            index = tuple(i + c for i, c in zip(place, corner[len(box) - 1 :: -1], strict=True))
-            if all(0 <= i < n for i, n in zip(index, tensor.shape, strict=True)):
-                out[place] = tensor[index]
+    """Each box of the tensor, with zeros where the tensor has nothing."""
+    result = torch.zeros((len(corners), *box), dtype=tensor.dtype)
+    for corner, values in zip(corners, result, strict=True):
+        there, here = lines(tensor, box, corner)
+        values[here] = tensor[there]
     return result
 
 
-def swizzled(lines):
-    """Lines of 128 bytes as they stand in shared memory from a multiple of 1024 bytes on."""
-    flat = lines.reshape(lines.shape[0], -1, 8, 16)
-    order = np.arange(8)[None, :] ^ (np.arange(flat.shape[1]) % 8)[:, None]
-    return np.take_along_axis(flat, order[None, :, :, None], axis=2)
+def swizzled(boxes):
+    """Boxes of lines of 128 bytes as they stand in shared memory from a multiple of 1024 on."""
+    raw = boxes.contiguous().view(torch.uint8).reshape(len(boxes), -1, 8, 16).numpy()
+    order = np.arange(8)[None, :] ^ (np.arange(raw.shape[1]) % 8)[:, None]
+    moved = np.take_along_axis(raw, order[None, :, :, None], axis=2)
+    return torch.from_numpy(moved).reshape(len(boxes), -1).view(boxes.dtype).reshape(boxes.shape)
 
 
-def launch(instance, tensor, box, corners, values, *, swizzle_bytes=0, writable=False, checks=True):
-    corners = np.array([[*corner, 0, 0, 0][:4] for corner in corners], np.int32)
-    made = tensor_map(tensor, box, swizzle_bytes=swizzle_bytes)
-    params = Params(made, made, values.ctypes.data, corners.ctypes.data, values[0].nbytes)
-    whole = tensor.untyped_storage()
-    host.build(
-        "boxes.cuh",
-        instance=f"boxes::{instance}",
-        params="boxes::Params",
-        include_dirs=[KERNELS],
-        checks=checks,
-    ).launch(
-        grid=(len(corners), 1, 1),
-        threads=32,
-        smem_bytes=SMEM_BYTES,
-        params=params,
-        ranges=[
-            host.GlobalRange("tensor", whole.data_ptr(), whole.nbytes(), writable=writable),
-            host.GlobalRange("corners", corners.ctypes.data, corners.nbytes, writable=False),
-            host.GlobalRange("values", values.ctypes.data, values.nbytes, writable=not writable),
-        ],
+def normal(shape, dtype):
+    return torch.from_numpy(RNG.standard_normal(shape)).to(dtype)
+
+
+def same_bits(a, b):
+    return a.dtype == b.dtype and torch.equal(
+        *(x.cpu().contiguous().view(torch.uint8) for x in (a, b))
     )
 
 
-CASES = [
+def run(machine, instance, tensor, values, box, corners, *, swizzle_bytes=0, checks=True):
+    """Move boxes between a tensor and values [box, ...]; return both as they are then."""
+    tensor, values = tensor.to(machine), values.to(machine)
+    rows = [[*corner, 0, 0, 0][:4] for corner in corners]
+    table = torch.tensor(rows, dtype=torch.int32, device=machine)
+    made = tensor_map(tensor, box, swizzle_bytes=swizzle_bytes)
+    n_bytes = values[0].numel() * values.element_size()
+    machines.launch(
+        machine,
+        "boxes.cuh",
+        f"boxes::{instance}",
+        Params(made, values.data_ptr(), table.data_ptr(), tensor.data_ptr(), n_bytes),
+        {"tensor": tensor, "values": values, "corners": table},
+        written=("values",) if instance.startswith("loads") else ("tensor",),
+        grid=(len(corners), 1, 1),
+        threads=32,
+        smem_bytes=SMEM_BYTES,
+        checks=checks,
+    )
+    return tensor.cpu(), values.cpu()
+
+
+LOADS = [
     # shape, box, corners
     ((37, 40), (5, 24), [(0, 0), (8, 30), (24, 36), (-3, -2), (39, -4), (-24, 0), (41, 40)]),
     ((5, 9, 48), (2, 3, 16), [(0, 0, 0), (33, 7, 4), (-5, -1, -1), (3, 20, 0), (47, 8, 4)]),
@@ -75,24 +97,97 @@ CASES = [
 ]
 
 
+def check_loads(machine, shape, box, corners, dtype):
+    tensor = normal(shape, dtype)
+    want = boxes_of(tensor, box, corners)
+    values = torch.full_like(want, float("nan"))
+    _, found = run(machine, f"loads<{len(shape)}>", tensor, values, box, corners)
+    assert same_bits(found, want)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-@pytest.mark.parametrize(("shape", "box", "corners"), CASES)
+@pytest.mark.parametrize(("shape", "box", "corners"), LOADS)
 def test_a_box_lands_with_zeros_outside_the_tensor(shape, box, corners, dtype):
-    tensor = torch.from_numpy(RNG.standard_normal(shape)).to(dtype)
-    want = boxes_of(tensor.numpy(), box, corners)
-    found = np.full_like(want, np.nan)
-    launch(f"loads<{len(shape)}>", tensor, box, corners, found)
-    assert np.array_equal(found, want)
+    check_loads(machines.CPU, shape, box, corners, dtype)
 
 
-@pytest.mark.parametrize("shape", [(70, 200), (3, 50, 64)])
-def test_a_swizzled_box_has_its_chunks_where_wgmma_looks(shape):
-    box = (*(2, 20)[: len(shape) - 2], 20, 64)[-len(shape) :]
-    corners = [(0, 0, 0), (-8, -1, 1), (150, 60, 2), (40, 45, -1)]
-    tensor = torch.from_numpy(RNG.standard_normal(shape)).to(torch.bfloat16)
-    corners = [corner[: len(shape)] for corner in corners]
-    bits = tensor.view(torch.uint16).numpy()
-    want = swizzled(boxes_of(bits, box, corners).view(np.uint8).reshape(len(corners), -1))
-    found = np.full_like(boxes_of(bits, box, corners), 0xFFFF)
-    launch(f"loads<{len(shape)}>", tensor, box, corners, found, swizzle_bytes=128)
-    assert np.array_equal(found.view(np.uint8).ravel(), want.ravel())
+SWIZZLED = [
+    ((70, 200), (20, 64), [(0, 0), (-8, -1), (150, 60), (40, 45)]),
+    ((3, 50, 64), (2, 20, 64), [(0, 0, 0), (-8, -1, 1), (60, 45, 2), (1, 2, -1)]),
+]
+
+
+def check_swizzled(machine, shape, box, corners):
+    tensor = normal(shape, torch.bfloat16)
+    want = swizzled(boxes_of(tensor, box, corners))
+    values = torch.full_like(want, float("nan"))
+    _, found = run(machine, f"loads<{len(shape)}>", tensor, values, box, corners, swizzle_bytes=128)
+    assert same_bits(found, want)
+
+
+@pytest.mark.parametrize(("shape", "box", "corners"), SWIZZLED)
+def test_a_swizzled_box_has_its_chunks_where_wgmma_looks(shape, box, corners):
+    check_swizzled(machines.CPU, shape, box, corners)
+
+
+STORES = [
+    # shape, box, corners: of boxes that do not overlap
+    ((37, 40), (5, 24), [(0, 0), (24, 0), (-8, 36), (16, 35), (40, 0), (0, 10)]),
+    ((5, 9, 48), (2, 3, 16), [(0, 0, 0), (40, 7, 4), (-8, -1, 2), (16, 20, 0)]),
+]
+
+
+def check_stores(machine, shape, box, corners, dtype):
+    tensor, values = normal(shape, dtype), normal((len(corners), *box), dtype)
+    want = tensor.clone()
+    for corner, x in zip(corners, values, strict=True):
+        there, here = lines(tensor, box, corner)
+        want[there] = x[here]
+    way = f"stores<{len(shape)}, boxes::Way::store>"
+    found, _ = run(machine, way, tensor, values, box, corners)
+    assert same_bits(found, want)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("shape", "box", "corners"), STORES)
+def test_of_a_box_what_is_in_the_tensor_is_stored(shape, box, corners, dtype):
+    check_stores(machines.CPU, shape, box, corners, dtype)
+
+
+def check_adds(machine, shape, box, corners, dtype):
+    """Also onto subnormal numbers, both zeros and infinity."""
+    tensor, values = normal(shape, dtype), normal((len(corners), *box), dtype)
+    tiny = torch.finfo(dtype).smallest_normal
+    special = torch.tensor([0, -0.0, tiny, -tiny, tiny / 4, -tiny / 2, torch.inf, 1]).to(dtype)
+    tensor[..., :8], values[..., :8] = special, special.flip(0)[..., [4, 1, 2, 3, 0, 5, 6, 7]]
+    tensor[1], values[:, 0, ..., 1] = tensor[1] * tiny, -0.0
+    want = tensor.clone()
+    for corner, x in zip(corners, values, strict=True):
+        there, here = lines(tensor, box, corner)
+        want[there] = want[there] + x[here]
+    way = f"stores<{len(shape)}, boxes::Way::add>"
+    found, _ = run(machine, way, tensor, values, box, corners)
+    assert same_bits(found, want), (found != want).nonzero()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("shape", "box", "corners"), STORES)
+def test_of_a_box_what_is_in_the_tensor_is_added_to(shape, box, corners, dtype):
+    check_adds(machines.CPU, shape, box, corners, dtype)
+
+
+def check_runs(machine):
+    """bulk_load and bulk_add: out[i] += in[i], by blocks that add to the same place."""
+    tensor, values = normal((4, 4096), torch.float32), normal((6, 4096), torch.float32)
+    values = torch.round(values * 64) / 64  # their sums are exact, in any order
+    tensor = torch.round(tensor * 64) / 64
+    corners = [(4096 * (i % 4), 0) for i in range(6)]
+    want = tensor.clone()
+    for i in range(6):
+        want[i % 4] += values[i]
+    found, _ = run(machine, "runs", tensor, values, (1, 64), corners)
+    assert same_bits(found, want)
+
+
+def test_runs_of_bytes_are_loaded_and_added():
+    check_runs(machines.CPU)

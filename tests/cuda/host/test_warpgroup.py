@@ -5,10 +5,16 @@ from itertools import product
 
 import numpy as np
 import pytest
+import torch
 
-from labkernels.cuda import host
-from labkernels.experiments._tensor_core_instructions import HEADER, MmaParams, wgmma_probe
+from labkernels.experiments._tensor_core_instructions import (
+    HEADER,
+    MmaParams,
+    wgmma_probe,
+    wgmma_smem_bytes,
+)
 from labkernels.numerics import rounding, tensor_core
+from tests.cuda import machines
 from tests.cuda.host.small_kernels import aligned, build, message, place, run
 
 RNG = np.random.default_rng(7)
@@ -27,35 +33,48 @@ def tile(fmt, shape):
     return rounding.to_bits(x, fmt)
 
 
-@pytest.mark.parametrize("fmt", ["fp16", "bf16"])
-@pytest.mark.parametrize(("majors", "swizzle", "a_in_registers"), LAYOUTS)
-def test_a_chain_of_four_reads_its_tiles_where_the_descriptors_say(
-    fmt, majors, swizzle, a_in_registers
-):
-    steps = 4  # 64 of K: a whole row of the 128-byte swizzle
-    a, b = tile(fmt, (1, 64, 16 * steps)), tile(fmt, (1, 64, 16 * steps))
-    c = RNG.standard_normal((1, 64, 64)).astype(np.float32)
-    probe = wgmma_probe(
-        fmt, majors=majors, swizzle=swizzle, a_in_registers=a_in_registers, steps=steps
-    )
+COLUMNS = (32, 64, 80, 96, 112, 128, 160, 176, 192, 256)
+
+
+def chain_of_four(machine, fmt, majors, swizzle, a_in_registers, *, columns, tiles=1):
+    """d and what it should be: 64 of K, a whole row of the 128-byte swizzle."""
+    steps = 4
+    a, b = tile(fmt, (tiles, 64, 16 * steps)), tile(fmt, (tiles, columns, 16 * steps))
+    c = RNG.standard_normal((tiles, 64, columns)).astype(np.float32)
     stored = [
-        np.ascontiguousarray(x if major == "k" else x.swapaxes(1, 2))
+        np.ascontiguousarray(x if major == "k" else x.swapaxes(1, 2)).view(np.int16)
         for x, major in zip((a, b), majors, strict=True)
     ]
-    tensors = dict(zip("abcd", (*stored, c, np.zeros_like(c)), strict=True))
-    host.build(HEADER, instance=probe, params="lab::MmaParams").launch(
-        grid=(1, 1, 1),
+    tensors = {
+        name: torch.from_numpy(x).to(machine)
+        for name, x in zip("abcd", (*stored, c, np.full_like(c, np.nan)), strict=True)
+    }
+    layout = {"majors": majors, "swizzle": swizzle, "a_in_registers": a_in_registers}
+    machines.launch(
+        machine,
+        HEADER,
+        wgmma_probe(fmt, columns=columns, steps=steps, **layout),
+        MmaParams(*(x.data_ptr() for x in tensors.values())),
+        tensors,
+        written="d",
+        grid=(tiles, 1, 1),
         threads=128,
-        smem_bytes=2 * 64 * 32 * steps,
-        params=MmaParams(*(x.ctypes.data for x in tensors.values())),
-        ranges=[
-            host.GlobalRange(name, x.ctypes.data, x.nbytes, writable=name == "d")
-            for name, x in tensors.items()
-        ],
+        smem_bytes=wgmma_smem_bytes(columns, steps),
+        checks=False,
     )
     values = (rounding.from_bits(x, fmt) for x in (a, b.swapaxes(1, 2)))
     want = tensor_core.matmul(*values, c, arch="sm_90", fmt=fmt)
-    assert np.array_equal(tensors["d"].view(np.uint32), want.view(np.uint32))
+    return tensors["d"].cpu().numpy().view(np.uint32), want.view(np.uint32)
+
+
+@pytest.mark.parametrize(
+    ("layout", "columns"),
+    [*((layout, 64) for layout in LAYOUTS), *zip(LAYOUTS * 2, COLUMNS, strict=False)],
+)
+def test_a_chain_of_four_reads_its_tiles_where_the_descriptors_say(layout, columns):
+    fmt = "bf16" if columns % 64 else "fp16"
+    found, want = chain_of_four(machines.CPU, fmt, *layout, columns=columns)
+    assert np.array_equal(found, want)
 
 
 @pytest.fixture(scope="module")

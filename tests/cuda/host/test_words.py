@@ -4,10 +4,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 
 from labkernels.cuda import host
 from labkernels.numerics import rounding, special_functions, tensor_core
-from tests.cuda.host.small_kernels import aligned, build, run
+from tests.cuda import machines
+from tests.cuda.host.small_kernels import Params, aligned, build, run
 
 RNG = np.random.default_rng(2026)
 NAN_BITS = 0x7FFFFFFF
@@ -57,6 +59,32 @@ def test_ldmatrix_deals_four_matrices_to_the_lanes(trans, addresses):
     dealt = matrices.transpose(0, 2, 1) if trans else matrices
     pairs = dealt.reshape(4, 32, 2).astype(np.uint32)
     assert (out == (pairs[..., 0] | pairs[..., 1] << 16).T).all()
+
+
+def check_stmatrix(machine, trans):
+    """Lane i names row i ^ 5 of the four matrices' 32."""
+    matrices = torch.from_numpy(RNG.integers(0, 2**15, (4, 8, 8)).astype(np.int16))
+    dealt = matrices.mT if trans else matrices
+    registers = dealt.contiguous().view(torch.int32).reshape(4, 32).T.contiguous().to(machine)
+    found = torch.zeros(32, 8, dtype=torch.int16, device=machine)
+    machines.launch(
+        machine,
+        "words.cuh",
+        f"words::matrices_back<{str(trans).lower()}>",
+        Params(registers.data_ptr(), found.data_ptr(), 0),
+        {"in": registers, "out": found},
+        written=("out",),
+        grid=(1, 1, 1),
+        threads=32,
+        smem_bytes=512,
+    )
+    rows = np.arange(32) ^ 5  # lane's row -> where it lies
+    assert torch.equal(found.cpu()[rows], matrices.reshape(32, 8))
+
+
+@pytest.mark.parametrize("trans", [False, True])
+def test_stmatrix_is_ldmatrix_back(trans):
+    check_stmatrix(machines.CPU, trans)
 
 
 @pytest.mark.parametrize("head_dim", [64, 128, 192, 256])

@@ -73,23 +73,27 @@ LAB_KERNEL(probe_threads, 1) probe_mma(LAB_GRID_CONSTANT MmaParams p) {
   });
 }
 
-// wgmma: a tile of 64 x 64 a block, K in `Steps` instructions. Of a major MN the memory is
+// wgmma: a tile of 64 x `Columns` a block, K in `Steps` instructions. Of a major MN the memory is
 // [tile][element of K][row or column].
 constexpr int wgmma_probe_threads = 128;
 
-template <int Steps> struct WgmmaSmem {
-  alignas(1024) u32x4 a[64 * 2 * Steps], b[64 * 2 * Steps];
+// The 16 bytes that N rows of `Steps` x 32 bytes take; a swizzle takes them by 64 rows.
+template <int N, int Steps> constexpr int wgmma_chunks = (N + 63) / 64 * 64 * 2 * Steps;
+
+template <int Columns, int Steps> struct WgmmaSmem {
+  alignas(1024) u32x4 a[wgmma_chunks<64, Steps>], b[wgmma_chunks<Columns, Steps>];
 };
 
-// Puts 64 rows of `Steps` x 32 bytes (Major::mn: 16 Steps of 128 bytes) where wgmma finds them.
-template <Major M, Swizzle S, int Steps>
-LAB_DEVICE void stage(u32x4 (&tile)[128 * Steps], const u32* from) {
-  constexpr int chunks = M == Major::k ? 2 * Steps : 8;  // of 16 bytes, in a row of memory
-  for (int i = thread_x(); i < 128 * Steps; i += wgmma_probe_threads) {
+// Puts N rows of `Steps` x 32 bytes (Major::mn: 16 Steps of N elements) where wgmma finds them.
+template <Major M, Swizzle S, int N, int Steps>
+LAB_DEVICE void stage(u32x4 (&tile)[wgmma_chunks<N, Steps>], const u32* from) {
+  constexpr int chunks = M == Major::k ? 2 * Steps : N / 8;  // of 16 bytes, in a row of memory
+  constexpr int rows = N * 2 * Steps / chunks;
+  for (int i = thread_x(); i < N * 2 * Steps; i += wgmma_probe_threads) {
     const int row = i / chunks, c = i % chunks;
     const int below = row / 8, within = row % 8;
     int to;
-    if constexpr (S == Swizzle::b128) to = row * 8 + (c ^ within);
+    if constexpr (S == Swizzle::b128) to = (c / 8 * rows + row) * 8 + (c % 8 ^ within);
     else to = (below * chunks + c) * 8 + within;
     const u32x4 chunk = load_constant(reinterpret_cast<const u32x4*>(from) + i);
     tile[to] = chunk;
@@ -97,29 +101,28 @@ LAB_DEVICE void stage(u32x4 (&tile)[128 * Steps], const u32* from) {
 }
 
 // The descriptor of the 32 bytes of K that step `step` takes.
-template <Major M, Swizzle S, int Steps>
-LAB_DEVICE u64 descriptor(const u32x4 (&tile)[128 * Steps], int step) {
-  constexpr int core = 128, chunks = M == Major::k ? 2 * Steps : 8;
+template <Major M, Swizzle S, int N, int Steps>
+LAB_DEVICE u64 descriptor(const u32x4 (&tile)[wgmma_chunks<N, Steps>], int step) {
+  constexpr int core = 128, chunks = M == Major::k ? 2 * Steps : N / 8;
   if constexpr (S == Swizzle::b128) {
     const int first = M == Major::k ? step * 2 : step * 128;
-    return wgmma_descriptor(tile + first, 16, 8 * core, S);
+    return wgmma_descriptor(tile + first, M == Major::k ? 16 : 16 * Steps * core, 8 * core, S);
   } else if constexpr (M == Major::k) {
     return wgmma_descriptor(tile + step * 16, core, chunks * core, S);
   } else {
-    return wgmma_descriptor(tile + step * 128, chunks * core, core, S);
+    return wgmma_descriptor(tile + step * 2 * chunks * 8, chunks * core, core, S);
   }
 }
 
-template <class T, class Out, Major A, Major B, Swizzle S, bool ARegisters, int Steps>
+template <class T, class Out, Major A, Major B, Swizzle S, bool ARegisters, int Columns, int Steps>
 LAB_KERNEL(wgmma_probe_threads, 1) probe_wgmma(LAB_GRID_CONSTANT MmaParams p) {
   using Register = typename Accumulator<Out>::Register;
-  auto& smem = shared_memory<WgmmaSmem<Steps>>();
+  auto& smem = shared_memory<WgmmaSmem<Columns, Steps>>();
   const i64 tile = block_x();
-  constexpr int words = 64 * 8 * Steps;
-  stage<A, S, Steps>(smem.a, p.a + tile * words);
-  stage<B, S, Steps>(smem.b, p.b + tile * words);
+  stage<A, S, 64, Steps>(smem.a, p.a + tile * (64 * 8 * Steps));
+  stage<B, S, Columns, Steps>(smem.b, p.b + tile * (Columns * 8 * Steps));
   fence_async_shared();
-  Register d[8 * Accumulator<Out>::registers];
+  Register d[Columns / 8 * Accumulator<Out>::registers];
   const i64 first_row = tile * 64 + thread_x() / 32 * 16;
   each_register<Out>(d, first_row, [&](Register& r, i64 at) {
     r = load_constant(static_cast<const Register*>(p.c) + at);
@@ -138,9 +141,9 @@ LAB_KERNEL(wgmma_probe_threads, 1) probe_wgmma(LAB_GRID_CONSTANT MmaParams p) {
   wgmma_fence();
 #pragma unroll
   for (int step = 0; step < Steps; ++step) {
-    const u64 b = descriptor<B, S, Steps>(smem.b, step);
+    const u64 b = descriptor<B, S, Columns, Steps>(smem.b, step);
     if constexpr (ARegisters) wgmma<T, B>(d, rows[step], b);
-    else wgmma<T, A, B>(d, descriptor<A, S, Steps>(smem.a, step), b);
+    else wgmma<T, A, B>(d, descriptor<A, S, 64, Steps>(smem.a, step), b);
   }
   wgmma_commit();
   wgmma_wait<0>();

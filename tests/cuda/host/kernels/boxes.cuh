@@ -7,11 +7,12 @@ namespace boxes {
 using namespace lab;
 
 struct Params {
-  TensorMap map, to;
-  void* out;             // [boxes][bytes of a box]: what lies in shared memory
+  TensorMap map;
+  void* values;          // [boxes][bytes of a box]: what lies in shared memory
   const int* corners;    // [boxes][4], innermost first
+  float* tensor;
   int box_bytes;
-  int filler[11];
+  int filler[9];
 };
 
 struct Smem {
@@ -35,7 +36,7 @@ LAB_DEVICE void corner(const Params& p, int (&c)[4]) {
   for (int i = 0; i < 4; ++i) c[i] = load_constant(p.corners + block_x() * 4 + i);
 }
 
-// A block a box: as it lies in shared memory, to `out`.
+// A block a box: as it lies in shared memory, to `values`.
 template <int Rank> LAB_KERNEL(32, 1) loads(LAB_GRID_CONSTANT Params p) {
   auto& smem = shared_memory<Smem>();
   if (thread_x() == 0) {
@@ -51,28 +52,49 @@ template <int Rank> LAB_KERNEL(32, 1) loads(LAB_GRID_CONSTANT Params p) {
     load<Rank>(smem, p.map, c);
   }
   barrier_wait(smem.full, 0);
-  u32* out = static_cast<u32*>(p.out) + block_x() * (p.box_bytes / 4);
+  u32* out = static_cast<u32*>(p.values) + block_x() * (p.box_bytes / 4);
   for (int i = thread_x(); i < p.box_bytes / 4; i += 32) store_global(out + i, smem.words[i]);
 }
 
 enum class Way { store, add };
 
-// A block a box: from `out` through shared memory to the tensor of `to`.
+// A block a box: from `values` through shared memory to the tensor.
 template <int Rank, Way way> LAB_KERNEL(32, 1) stores(LAB_GRID_CONSTANT Params p) {
   auto& smem = shared_memory<Smem>();
-  const u32* in = static_cast<const u32*>(p.out) + block_x() * (p.box_bytes / 4);
+  const u32* in = static_cast<const u32*>(p.values) + block_x() * (p.box_bytes / 4);
   for (int i = thread_x(); i < p.box_bytes / 4; i += 32) smem.words[i] = load_constant(in + i);
   fence_async_shared();
   sync_block();
   int c[4];
   corner(p, c);
   if (thread_x() == 0) {
-    if constexpr (way == Way::store) store<Rank>(p.to, smem, c);
-    else if constexpr (Rank == 2) tma_add(p.to, smem.words, c[0], c[1]);
-    else tma_add(p.to, smem.words, c[0], c[1], c[2]);
+    if constexpr (way == Way::store) store<Rank>(p.map, smem, c);
+    else if constexpr (Rank == 2) tma_add(p.map, smem.words, c[0], c[1]);
+    else tma_add(p.map, smem.words, c[0], c[1], c[2]);
     bulk_commit();
     bulk_wait_read<0>();
   }
+}
+
+// A block a run of `box_bytes`: added to the tensor, a matrix, from element c[0] on.
+LAB_KERNEL(32, 1) runs(LAB_GRID_CONSTANT Params p) {
+  auto& smem = shared_memory<Smem>();
+  if (thread_x() == 0) {
+    barrier_init(smem.full, 1);
+    fence_barrier_init();
+  }
+  sync_block();
+  int c[4];
+  corner(p, c);
+  if (thread_x() != 0) return;
+  const u32* from = static_cast<const u32*>(p.values) + block_x() * (p.box_bytes / 4);
+  barrier_arrive_expect(smem.full, p.box_bytes);
+  bulk_load(smem.words, from, p.box_bytes, smem.full);
+  barrier_wait(smem.full, 0);
+  const float* sums = reinterpret_cast<const float*>(smem.words);
+  bulk_add(p.tensor + c[0], sums, p.box_bytes);
+  bulk_commit();
+  bulk_wait<0>();
 }
 
 }  // namespace boxes

@@ -204,6 +204,12 @@ void touch_row(const void* row, Where where) {
   each_cell(m, row, 16, [&](Cell& cell) { read_cell(m, cell, i, true, {where}); });
 }
 
+void touch_stored(const void* row, Where where) {
+  Worker& m = worker();
+  const Me i = me(m);
+  each_cell(m, row, 16, [&](Cell& cell) { write_cell(m, cell, i, false, {where}); });
+}
+
 void touch_async(const void* row, Where where) {
   Worker& m = worker();
   each_cell(m, row, 16, [&](Cell& cell) {

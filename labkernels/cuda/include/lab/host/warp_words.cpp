@@ -7,6 +7,7 @@
 #include "lab/host/memory.hpp"
 #include "lab/host/operands.hpp"
 #include "lab/host/report.hpp"
+#include "lab/host/shadow.hpp"
 #include "lab/host/tensor_core.hpp"
 
 namespace lab::host {
@@ -96,6 +97,7 @@ void store_matrices(u32 shared_row, const u32* r, Word word, Where where, void (
   require_sm90(word, where);
   unsigned char* row = sm->shared + shared_row;
   check_shared(row, 16, 16, word, where);
+  touch_stored(row, where);
   Lane& mine = my_lane();
   mine.in = r;
   mine.out = row;

@@ -1,0 +1,55 @@
+"""The words of sm_90 on the GPU do what the CPU build says: the same tests, the same bits."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.cuda import machines
+from tests.cuda.host import test_boxes as boxes
+from tests.cuda.host import test_roles as roles
+from tests.cuda.host import test_words as words
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    return machines.gpu_of_sm90()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize(("shape", "box", "corners"), boxes.LOADS)
+def test_loads(gpu, shape, box, corners, dtype):
+    boxes.check_loads(gpu, shape, box, corners, dtype)
+
+
+@pytest.mark.parametrize(("shape", "box", "corners"), boxes.SWIZZLED)
+def test_swizzled_loads(gpu, shape, box, corners):
+    boxes.check_swizzled(gpu, shape, box, corners)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("shape", "box", "corners"), boxes.STORES)
+def test_stores(gpu, shape, box, corners, dtype):
+    boxes.check_stores(gpu, shape, box, corners, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("shape", "box", "corners"), boxes.STORES)
+def test_adds(gpu, shape, box, corners, dtype):
+    boxes.check_adds(gpu, shape, box, corners, dtype)
+
+
+def test_runs_of_bytes(gpu):
+    boxes.check_runs(gpu)
+
+
+@pytest.mark.parametrize("ring", roles.RINGS)
+def test_producers_and_consumers(gpu, ring):
+    found, want = roles.multiply(gpu, *ring)
+    assert np.array_equal(found, want)
+
+
+@pytest.mark.parametrize("trans", [False, True])
+def test_stmatrix(gpu, trans):
+    words.check_stmatrix(gpu, trans)
