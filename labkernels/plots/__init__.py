@@ -20,10 +20,12 @@ from labkernels.plots.resources import blocks_per_sm
 from labkernels.plots.roads import gap_by_length, position_sweep, road_maps
 from labkernels.plots.tables import table
 from labkernels.plots.times import case_times, graph_times, group_and_page
+from labkernels.plots.tuning import best_by_runs, expected_and_measured
 from labkernels.plots.verdict import verdict_figure, verdict_page
 
 __all__ = [
     "alignment",
+    "best_by_runs",
     "blocks_per_sm",
     "budget_by_group",
     "budget_shares",
@@ -36,6 +38,7 @@ __all__ = [
     "error_maps",
     "error_waterfall",
     "errors_by_length",
+    "expected_and_measured",
     "exponential_unit",
     "gap_by_length",
     "graph_times",

@@ -4,7 +4,7 @@ import pytest
 
 from labkernels import hardware
 from labkernels.budget import StepWork, tile_time
-from labkernels.budget.tile_time import busiest_sm_steps, step_clocks
+from labkernels.budget.tile_time import LATENCY_CLOCKS, busiest_sm_steps, step_clocks
 from labkernels.kernels.spec import discover
 
 H200 = hardware.gpu("h200")
@@ -23,10 +23,19 @@ def test_products_and_exponentials_on_hopper(head_dim, ratio):
 
 def test_one_stream_hides_nothing_and_many_hide_all():
     alone = tile_time(work_of(), [1], H200, blocks_per_sm=1)
-    assert alone.step == alone.mma + alone.exp
+    assert alone.step == alone.mma + alone.exp + LATENCY_CLOCKS
     crowd = tile_time(work_of(streams=math.inf), [1], H200, blocks_per_sm=1)
     assert crowd.step == max(alone.mma, alone.exp)
     assert tile_time(work_of(), [1], H200, blocks_per_sm=2).step < alone.step
+
+
+def test_shared_memory_works_beside_tensor_cores_and_the_softmax_after_them():
+    both = tile_time(work_of(smem_bytes=128 * 1024, lane_ops=128), [1], H200, blocks_per_sm=1)
+    assert (both.mma, both.smem, both.exp, both.issue) == (1024, 1024, 1024, 1)
+    assert both.step == 1024 + 1025 + LATENCY_CLOCKS
+    assert both.bound == "exp"
+    read = tile_time(work_of(smem_bytes=256 * 1024), [1], H200, blocks_per_sm=1)
+    assert read.bound == "smem"
 
 
 def test_mma_sync_is_slower_where_its_share_is_known():

@@ -1,0 +1,123 @@
+"""What the parts of an SM were busy with: kernels, peers and a matrix product, profiled."""
+
+from datetime import UTC, datetime
+
+from labkernels.experiments import Options, Outcome, commit_text
+from labkernels.experiments import _decode_rows as decode_rows
+from labkernels.kernels.spec import discover
+from labkernels.measure import counted, counters, device, prefill_peers
+from labkernels.measure.counted import BACKWARD, GEMM, PREFILL, Call
+from labkernels.measure.counters import Counted, Profile
+from labkernels.records import datapackage, provenance, schema, store
+from labkernels.records.store import Row
+
+NAME = "counters"
+TITLE = "Hardware counters of prefill, backward and a matrix product, by Nsight Compute"
+DATA_FILE = "counters.csv"
+HEAD_DIMS = (64, 128, 256)
+CHANNELS, BATCH, LENGTH = 2048, 4, 4096
+GEMM_ROWS = 8192
+UNITS = {metric.name: metric.unit for metric in counters.METRICS}
+
+
+def calls(head_dim: int, *, quick: bool = False) -> list[Call]:
+    """Return what is counted at one head_dim; `quick` keeps the kernels, at 256 tokens."""
+    batch, length = (1, 256) if quick else (BATCH, LENGTH)
+    shape = {"batch": batch, "length": length, "heads": CHANNELS // head_dim, "head_dim": head_dim}
+    names = {family: _kernels(family, head_dim) for family in (PREFILL, BACKWARD)}
+    names[PREFILL] += [name for name in prefill_peers.PEERS if name.startswith("torch")]
+    names[BACKWARD] += list(counted.BACKWARD_PEERS)
+    return [Call(name, family, **shape) for family, listed in names.items() for name in listed]
+
+
+def groups(*, quick: bool = False) -> dict[str, list[Call]]:
+    """Return the calls of each child process, by the name that `--only` is looked for in."""
+    rows = 256 if quick else GEMM_ROWS
+    found = {"gemm": [Call("cublas", GEMM, batch=0, length=rows, heads=0, head_dim=0)]}
+    return found | {f"d{head_dim}": calls(head_dim, quick=quick) for head_dim in HEAD_DIMS}
+
+
+def run(options: Options) -> Outcome:
+    """Count on this machine's GPU and write the data file as it goes.
+
+    Raises: ValueError if there is no GPU, no profiler, no commit, nothing to count, or a quick run
+    would write among the committed data. RuntimeError if the profiler fails.
+    """
+    from labkernels.cuda import device as cuda_device
+
+    if options.quick and options.out == store.DATA_DIR:
+        raise ValueError("out is data/ and quick is on; allowed: --quick with --out FOLDER")
+    chosen = {n: c for n, c in groups(quick=options.quick).items() if options.only in n}
+    if not chosen:
+        raise ValueError(f"only is {options.only!r} and matches nothing; allowed: d128, gemm")
+    reason = cuda_device.available() or counters.available()
+    if reason:
+        raise ValueError(f"{NAME} needs a GPU and a profiler: {reason}")
+    started, commit, facts = datetime.now(UTC), commit_text(options), device.facts()
+    options.progress(f"{facts['gpu']}, {len(chosen)} children, commit {commit}")
+    path, total, fresh = options.out / DATA_FILE, 0, options.replace
+    for name, listed in chosen.items():
+        with device.sampling() as reading:
+            found = counters.profile(listed)
+        origin = provenance.collect(
+            {**facts, **reading.sensors},
+            seed=options.seed,
+            repeats=1,
+            commit=commit,
+            started=started,
+        )
+        rows = [origin | row for row in rows_of(listed, found)]
+        put = store.replace if fresh else store.append
+        total, fresh = total + put(path, rows, schema.PREFILL_MEASUREMENTS), False
+        options.progress(f"{name}: {len(found.counted)} kernels, {len(found.refused)} refused")
+    datapackage.write(options.out)
+    return Outcome(total, (path,))
+
+
+def rows_of(listed: list[Call], found: Profile) -> list[Row]:
+    """Return a row for each counter of each kernel; note is the kernel's name on the GPU."""
+    rows = [row for item in found.counted for row in _counted_rows(item)]
+    for call in listed:
+        if call.label in found.refused:
+            reason = found.refused[call.label]
+            rows.append(decode_rows.word_row(_base(call), "refused", reason))
+    return rows
+
+
+def _counted_rows(item: Counted) -> list[Row]:
+    base = _base(item.call) | {"note": item.function}
+    return [
+        decode_rows.row(base, name, "exact", value, UNITS[name])
+        for name, value in item.values.items()
+    ]
+
+
+def _base(call: Call) -> Row:
+    backward = " backward" if call.family == BACKWARD else ""
+    specs = discover()
+    spec = specs.get(call.name)
+    return {
+        "experiment": NAME,
+        "kernel": call.name + ("" if spec else backward),
+        "backend": spec.language if spec else "torch",
+        "tensor_cores": "off" if spec and not spec.uses_tensor_cores(spec.policies[0]) else "on",
+        "tile": call.tile,
+        "policy": spec.policies[0].label if spec else "",
+        "batch": call.batch,
+        "kv_len": call.length,
+        "q_len": call.length,
+        "q_heads": call.heads,
+        "kv_heads": call.heads,
+        "head_dim": call.head_dim,
+        "page_size": 0,
+        "causal": call.causal,
+        "dtype": call.dtype,
+    }
+
+
+def _kernels(family: str, head_dim: int) -> list[str]:
+    return [
+        name
+        for name, spec in discover().items()
+        if spec.family == family and head_dim in spec.head_dims and spec.language != "torch"
+    ]
