@@ -95,18 +95,22 @@ def measure_cell(
     result.sensors = reading.sensors
     judges = {id(case): PrefillJudge(case) for case in cases}
     for name, item in done.items():
-        _spoil(item)
+        spoil(item)
         item.run()
         errors = judges[id(item.case)](item.out(), item.lse2, item.contender.chain)
         if errors.passed:
             result.measured.append(Measured(item, times[name], errors))
         else:
-            reason = (
-                f"worst error {errors.bound_ratio:.3g} of its bound, allowed: 1; worst head's RMSE "
-                f"{errors.rmse_ratio:.3g} of the expected, allowed: {accuracy.RMSE_RATIO_MAX:g}"
-            )
-            result.words.append((item.contender, "failed", reason))
+            result.words.append((item.contender, "failed", bound_words(errors)))
     return result
+
+
+def bound_words(errors: Errors) -> str:
+    """How far errors lie beyond what is allowed."""
+    return (
+        f"worst error {errors.bound_ratio:.3g} of its bound, allowed: 1; worst head's RMSE "
+        f"{errors.rmse_ratio:.3g} of the expected, allowed: {accuracy.RMSE_RATIO_MAX:g}"
+    )
 
 
 def _prepare(contender: Contender, case: PrefillCase, result: CellResult) -> Ready | None:
@@ -156,7 +160,7 @@ def _peer(peer) -> Callable[[PrefillCase], Ready]:
     return prepare
 
 
-def _spoil(item: Ready) -> None:
+def spoil(item: Ready) -> None:
     """What the last run does not write is NaN afterwards."""
     item.out().fill_(float("nan"))
     if item.lse2 is not None:

@@ -23,7 +23,7 @@ WORKLOADS = {
 def ready(workload, kernel="prefill_mma"):
     case, result = prefill_case(workload, seed=0, device="cpu"), prefill_cell.CellResult()
     item = prefill_cell._prepare(prefill_cell.contenders({})[kernel], case, result)
-    prefill_cell._spoil(item)
+    prefill_cell.spoil(item)
     item.run()
     judge = PrefillJudge(case)
     return item, lambda: judge(item.out(), item.lse2, item.contender.chain)

@@ -17,6 +17,7 @@ from labkernels import ops
 from labkernels.kernels.spec import discover
 from tests.kernels.append_cases import GROWTHS, append_case, check_appended
 from tests.kernels.cases import decode_case
+from tests.kernels.mla_cases import mla_case
 from tests.kernels.prefill_cases import prefill_case
 
 KV_LENS = (0, 1, 17, 150)
@@ -56,6 +57,21 @@ def prefill(kernel: str) -> None:
                 read_outputs(case.run(kernel, keys_per_split=keys_per_split))
 
 
+def mla(kernel: str) -> None:
+    for heads, dtype in ((9, "bf16"), (40, "fp16")):
+        case = mla_case(
+            (1, 0, 2, 4, 3),
+            (0, 5, 17, 150, 70),
+            heads=heads,
+            page_size=3,
+            dtype=dtype,
+            layout="padded",
+            device="cuda",
+        )
+        for keys_per_split in KEYS_PER_SPLIT:
+            read_outputs(case.run(kernel, keys_per_split=keys_per_split))
+
+
 def read_outputs(result: ops.Result) -> None:
     """Let a kernel read every output, so that one that was not written is seen."""
     assert torch.isfinite(result.out.double().sum()), "NaN in out"
@@ -72,7 +88,7 @@ def append(kernel: str) -> None:
         check_appended(case)
 
 
-RUNS = {"decode": decode, "prefill": prefill, "append": append}
+RUNS = {"decode": decode, "prefill": prefill, "mla": mla, "append": append}
 
 
 def main(kernel: str) -> None:

@@ -17,7 +17,8 @@ from labkernels.kernels.spec import (
 )
 
 PADDING = 8  # mla_mma::padding, elements behind a row of P
-FEW_ROWS = PrefillTile(16, 32, 4, 2, 2)
+FEW = (PrefillTile(16, 64, 4, 2, 1), PrefillTile(16, 32, 4, 2, 2))
+SOME = (PrefillTile(32, 64, 8, 2, 1), PrefillTile(32, 32, 4, 2, 2))
 # K/V tiles and stages as libraries pick them by shared memory: 228, 164 and 100 KiB an SM.
 BY_SHARED_MEMORY = (
     PrefillTile(64, 64, 8, 2, 1),
@@ -27,10 +28,13 @@ BY_SHARED_MEMORY = (
 
 
 def tiles(head_dim: int, rows: int, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
-    """Tile options; two of them, one for each number of rows, fit 99 KiB of shared memory."""
+    """Tile options, for each number of rows one that fits 99 KiB of shared memory."""
     del head_dim, policy  # all alike
-    few, wide = (FEW_ROWS,), BY_SHARED_MEMORY
-    return (*few, *wide) if rows <= FEW_ROWS.q_rows else (*wide, *few)
+    if rows <= FEW[0].q_rows:
+        return (*FEW, *SOME, *BY_SHARED_MEMORY)
+    if rows <= SOME[0].q_rows:
+        return (*SOME, *FEW, *BY_SHARED_MEMORY)
+    return (*BY_SHARED_MEMORY, *SOME, *FEW)
 
 
 def smem(instance: Instance) -> Ledger:
@@ -77,7 +81,7 @@ SPEC = KernelSpec(
     name="mla_mma",
     family="mla",
     language="cuda",
-    idea="The warps share S and P, and each holds all rows of O in 64 or 128 of the 512 channels.",
+    idea="The warps share S and P, and each holds all rows of O in some of the 512 channels.",
     parent="mla_fma",
     folder=Path(__file__).parent,
     min_arch=80,
