@@ -125,7 +125,35 @@ class PrefillTile:
         return 32 * self.warps
 
 
-Tile = DecodeTile | PrefillTile
+@dataclass(frozen=True)
+class BackwardTile:
+    """The shape of a block's work: query rows a step, keys, warps, stages, blocks on an SM.
+
+    dq: how dq adds up over the keys; "atomic": fp32 additions in whatever order blocks arrive,
+    "ordered": always in the same order.
+    """
+
+    q_rows: int
+    keys: int
+    warps: int
+    stages: int
+    blocks_per_sm: int
+    dq: str = "atomic"
+    legend: ClassVar[str] = "query rows x keys x warps x stages x blocks on an SM"
+
+    @property
+    def label(self) -> str:
+        """As in data/ and on the command line: "64x128x8x2x1", with "-ordered" behind it."""
+        numbers = (self.q_rows, self.keys, self.warps, self.stages, self.blocks_per_sm)
+        return "x".join(map(str, numbers)) + ("" if self.dq == "atomic" else f"-{self.dq}")
+
+    @property
+    def threads(self) -> int:
+        """Threads a block."""
+        return 32 * self.warps
+
+
+Tile = DecodeTile | PrefillTile | BackwardTile
 
 
 def head_dim_v(head_dim: int) -> int:
@@ -242,7 +270,7 @@ class KernelSpec:
                 self.name,
                 dtype,
                 head_dim,
-                tile.q_rows if isinstance(tile, PrefillTile) else rows,
+                rows if isinstance(tile, DecodeTile) else tile.q_rows,
                 tile,
                 policy,
                 kv,
@@ -259,16 +287,18 @@ class KernelSpec:
         tokens: int = MANY_ROWS,
         tile: Tile | None = None,
         policy: NumericPolicy | None = None,
-        kv: str = "paged",
+        kv: str | None = None,
         gpu: Gpu | None = None,
     ) -> Instance:
         """The variant for a problem; tile and policy default to the preferred ones.
 
-        tokens: query tokens of the longest request, for a prefill. With a GPU, the preferred tile
+        tokens: query tokens of the longest request, for a prefill. kv: paged if the kernel takes
+        that and nothing else is said. With a GPU, the preferred tile
         is the first option whose shared memory fits it.
         Raises: ValueError naming what the kernel does not support and what is allowed.
         """
         policy = policy or self.policies[0]
+        kv = kv or ("paged" if "paged" in self.kv else self.kv[0])
         reason = self.unsupported(dtype=dtype, head_dim=head_dim, policy=policy, kv=kv)
         if reason:
             raise ValueError(reason)

@@ -2,6 +2,7 @@
 
 from labkernels.ops._append import append, append_step
 from labkernels.ops._arguments import DEFAULT_TARGET, MAX_BATCH, Result
+from labkernels.ops._backward import Gradients, backward, backward_step
 from labkernels.ops._decode import decode, decode_step
 from labkernels.ops._mla import mla_decode, mla_decode_step
 from labkernels.ops._prefill import prefill, prefill_step, varlen_qkvpacked
@@ -10,9 +11,12 @@ from labkernels.ops._with_kvcache import with_kvcache
 __all__ = [
     "DEFAULT_TARGET",
     "MAX_BATCH",
+    "Gradients",
     "Result",
     "append",
     "append_step",
+    "backward",
+    "backward_step",
     "decode",
     "decode_step",
     "mla_decode",

@@ -11,6 +11,7 @@ COLOURS = {
     "prefill_fma": "#d55e00",
     "decode_mma": "#0072b2",
     "prefill_mma": "#0072b2",
+    "backward_mma": "#0072b2",
     "mla_fma": "#d55e00",
     "mla_mma": "#0072b2",
     "decode_mma_n8": "#009e73",

@@ -80,6 +80,17 @@ template <> LAB_DEVICE f32x4 load_global<f32x4>(const f32x4* p) {
 }
 template <class T> LAB_DEVICE void store_global(T* p, T value) { *p = value; }
 LAB_DEVICE int atomic_add_global(int* p, int value) { return atomicAdd(p, value); }
+// Adds to four floats; who adds when is not said, nor is the sum seen. Subnormals count as zero.
+LAB_DEVICE void add_global(float* p, const float (&x)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1,%2,%3,%4};"
+               :: "l"(p), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
+#else
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" :: "l"(p + i), "f"(x[i]) : "memory");
+#endif
+}
 // Orders this thread's accesses to global memory before the fence and after it, for every block.
 LAB_DEVICE void fence_global() { __threadfence(); }
 

@@ -1,9 +1,11 @@
 #include "lab/host/memory.hpp"
 
+#include <cmath>
 #include <cstring>
 #include <string>
 
 #include "lab/host/memory_map.hpp"
+#include "lab/host/numbers.hpp"
 #include "lab/host/report.hpp"
 #include "lab/host/shadow.hpp"
 
@@ -96,6 +98,21 @@ void forget_landed(CopyQueue& queue) {
 int atomic_add_global(int* p, int value, Where where) {
   check_global(p, sizeof(int), alignof(int), Access::write, Word::atomic_add_global, where);
   return __atomic_fetch_add(p, value, __ATOMIC_SEQ_CST);
+}
+// As red.add.f32 on global memory: subnormal inputs and sums are zeros of their sign.
+void add_global(float* p, const float (&x)[4], Where where) {
+  const auto flushed = [](float value) {
+    return std::abs(value) < 0x1p-126f ? std::copysign(0.f, value) : value;
+  };
+  check_global(p, 16, 16, Access::write, Word::add_global, where);
+  for (int i = 0; i < 4; ++i) {
+    u32* const bits = reinterpret_cast<u32*>(p + i);
+    u32 before = __atomic_load_n(bits, __ATOMIC_RELAXED), after;
+    do {
+      after = as_bits(flushed(flushed(as_float(before)) + flushed(x[i])));
+    } while (!__atomic_compare_exchange_n(bits, &before, after, true, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED));
+  }
 }
 // Blocks run on several host threads at once.
 void fence_global() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }

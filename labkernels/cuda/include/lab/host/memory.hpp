@@ -29,6 +29,7 @@ inline bool allowed(const GlobalRange& range, u64 address, std::size_t bytes, Ac
 }
 
 LAB_EXPORT int atomic_add_global(int* p, int value, Where where);
+LAB_EXPORT void add_global(float* p, const float (&x)[4], Where where);
 LAB_EXPORT void fence_global();
 void check_shared(const void* p, std::size_t bytes, std::size_t alignment, Word word, Where where);
 LAB_EXPORT void check_shared_row(const void* row, Word word, Where where);

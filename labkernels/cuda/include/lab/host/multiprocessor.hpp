@@ -37,7 +37,7 @@ enum class Word : unsigned char {
   none, sync_block, sync_warp, shfl, warp_any, warp_uniform, ldmatrix_x4, ldmatrix_x4_trans,
   stmatrix_x4, stmatrix_x4_trans, movmatrix_trans, mma_f16, mma_bf16, mma_format, wgmma,
   wgmma_fence, wgmma_commit, wgmma_wait, load_constant, load_global, store_global,
-  atomic_add_global, cp_async_16, barrier_init, barrier_arrive, barrier_arrive_expect,
+  atomic_add_global, add_global, cp_async_16, barrier_init, barrier_arrive, barrier_arrive_expect,
   barrier_wait, named_sync, named_arrive, raise_registers, lower_registers, tma_load, tma_store,
   tma_add, bulk_load, bulk_add,
 };

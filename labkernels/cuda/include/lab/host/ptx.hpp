@@ -86,6 +86,9 @@ template <class T> LAB_WORD void store_global(T* p, T value, LAB_HERE) {
 LAB_WORD int atomic_add_global(int* p, int value, LAB_HERE) {
   return host::atomic_add_global(p, value, here);
 }
+LAB_WORD void add_global(float* p, const float (&x)[4], LAB_HERE) {
+  host::add_global(p, x, here);
+}
 LAB_WORD void fence_global() { host::fence_global(); }
 LAB_WORD u32 shared_address(const void* p) {
   return static_cast<u32>(static_cast<const unsigned char*>(p) - host::sm->shared);

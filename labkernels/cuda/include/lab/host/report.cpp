@@ -18,7 +18,7 @@ const char* name_of(Word word) {
       "ldmatrix_x4_trans", "stmatrix_x4", "stmatrix_x4_trans", "movmatrix_trans",
       "mma_m16n8k16<f16>", "mma_m16n8k16<bf16>", "mma_m16n8", "wgmma", "wgmma_fence",
       "wgmma_commit", "wgmma_wait", "load_constant", "load_global", "store_global",
-      "atomic_add_global", "cp_async_16", "barrier_init", "barrier_arrive",
+      "atomic_add_global", "add_global", "cp_async_16", "barrier_init", "barrier_arrive",
       "barrier_arrive_expect", "barrier_wait", "named_sync", "named_arrive", "raise_registers",
       "lower_registers", "tma_load", "tma_store", "tma_add", "bulk_load", "bulk_add"};
   static_assert(std::size(names) == static_cast<int>(Word::bulk_add) + 1);
