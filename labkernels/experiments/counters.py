@@ -1,8 +1,9 @@
 """What the parts of an SM were busy with: kernels, peers and a matrix product, profiled."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
-from labkernels.experiments import Options, Outcome, commit_text
+from labkernels.experiments import Options, Outcome, _ladder, commit_text
 from labkernels.experiments import _decode_rows as decode_rows
 from labkernels.kernels.spec import discover
 from labkernels.measure import counted, counters, device, prefill_peers
@@ -34,7 +35,14 @@ def groups(*, quick: bool = False) -> dict[str, list[Call]]:
     """Return the calls of each child process, by the name that `--only` is looked for in."""
     rows = 256 if quick else GEMM_ROWS
     found = {"gemm": [Call("cublas", GEMM, batch=0, length=rows, heads=0, head_dim=0)]}
-    return found | {f"d{head_dim}": calls(head_dim, quick=quick) for head_dim in HEAD_DIMS}
+    found |= {f"d{head_dim}": calls(head_dim, quick=quick) for head_dim in HEAD_DIMS}
+    return found | {"ladder": ladder(quick=quick)}
+
+
+def ladder(*, quick: bool = False) -> list[Call]:
+    """Return the ladder's rungs, each a kernel and tile."""
+    shape = calls(_ladder.HEAD_DIM, quick=quick)[0]
+    return [replace(shape, name=rung.kernel, tile=rung.tile) for rung in _ladder.rungs()]
 
 
 def run(options: Options) -> Outcome:

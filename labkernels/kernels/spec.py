@@ -195,6 +195,8 @@ class KernelSpec:
     runner: the module whose prepare(request) makes a step of it; imported when first used.
     space(head_dim) lists the tiles that the source can be compiled for, whether or not they fit;
     work(instance) says what a step of one asks of an SM. A kernel with both can be tuned.
+    thread_registers(instance): what a thread of the register ledger may have, where warps trade
+    registers; None where all have what the tile's blocks on an SM leave them.
     only_arch: whether min_arch's own instructions ("sm_90a") are used, which no later GPU has.
     overlay: a folder whose files take the place of those of the same include path; for kernels that
     are changed on purpose.
@@ -221,6 +223,7 @@ class KernelSpec:
     kv: tuple[str, ...] = ("paged",)
     space: Callable[[int], Iterable[Tile]] | None = None
     work: Callable[[Instance], StepWork] | None = None
+    thread_registers: Callable[[Instance], int] | None = None
 
     @property
     def header(self) -> str:

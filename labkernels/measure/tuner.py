@@ -237,6 +237,11 @@ def _smem_allowed(gpu: Gpu, tile: PrefillTile) -> int:
     return gpu.smem_per_sm_bytes // tile.blocks_per_sm - gpu.smem_reserved_per_block_bytes
 
 
+def _thread_registers(instance: Instance, gpu: Gpu) -> int:
+    traded = discover()[instance.kernel].thread_registers
+    return _registers(gpu, instance.tile) if traded is None else traded(instance)
+
+
 def _registers(gpu: Gpu, tile: PrefillTile) -> int:
     return registers_allowed(gpu, threads=tile.threads, blocks_per_sm=tile.blocks_per_sm)
 

@@ -5,6 +5,15 @@ says where and when its numbers came to be.
 """
 
 from labkernels.plots.arithmetic import alignment, chain_bias, exponential_unit, rejections
+from labkernels.plots.counters import (
+    busy,
+    busy_parts,
+    counter_table,
+    ladder,
+    products_and_exponentials,
+    waiting,
+    waiting_warps,
+)
 from labkernels.plots.detection import detection_matrix, refused_shares
 from labkernels.plots.error_budget import (
     budget_by_group,
@@ -29,9 +38,12 @@ __all__ = [
     "blocks_per_sm",
     "budget_by_group",
     "budget_shares",
+    "busy",
+    "busy_parts",
     "calibration",
     "case_times",
     "chain_bias",
+    "counter_table",
     "detection_matrix",
     "distributions",
     "error_cells",
@@ -44,9 +56,11 @@ __all__ = [
     "graph_times",
     "group_and_page",
     "in_words",
+    "ladder",
     "policies",
     "policy_costs",
     "position_sweep",
+    "products_and_exponentials",
     "readme",
     "refused_shares",
     "rejections",
@@ -55,4 +69,6 @@ __all__ = [
     "table",
     "verdict_figure",
     "verdict_page",
+    "waiting",
+    "waiting_warps",
 ]

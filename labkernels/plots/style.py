@@ -32,6 +32,11 @@ NAMES = {
     "flashinfer_fa2": "FlashInfer, fa2",
     "flashinfer_auto": "FlashInfer, auto",
     "torch_sdpa": "torch SDPA",
+    "torch_fa2": "FlashAttention-2 (torch)",
+    "torch_cudnn": "cuDNN (torch)",
+    "torch_fa2 backward": "FlashAttention-2",
+    "torch_cudnn backward": "cuDNN",
+    "cublas": "cuBLAS",
 }
 CEILING = "#56606d"
 RULE = "#d5dae1"

@@ -109,3 +109,13 @@ def test_rows_of_the_experiment_fit_their_table():
     assert rows[0]["note"] == "void f<1>()"
     names = {experiment._base(call)["kernel"] for call in listed}
     assert {"torch_fa2", "torch_fa2 backward"} <= names
+
+
+def test_the_ladders_tiles_can_be_compiled_and_each_rung_has_its_own():
+    rungs = experiment.ladder()
+    assert len({(call.name, call.tile) for call in rungs}) == len(rungs) >= 5
+    for call in rungs:
+        (tile,) = counted._spec(call).tiles(call.head_dim, 1, None)
+        assert tile.label == call.tile
+    with pytest.raises(ValueError, match=r"tile = '9x9', allowed for prefill_mma: "):
+        counted._spec(Call("prefill_mma", tile="9x9"))
