@@ -123,9 +123,30 @@ def _spec(call: Call):
 
 
 def _backward(call: Call, case) -> Callable[[], object]:
-    if call.name not in BACKWARD_PEERS:
-        allowed = ", ".join(BACKWARD_PEERS)
-        raise ValueError(f"kernel = {call.name!r}, allowed with family = 'backward': {allowed}")
+    if call.name in BACKWARD_PEERS:
+        return _sdpa_backward(call, case)
+    import torch
+
+    from labkernels import ops
+
+    options = {"causal": call.causal, "scale": case.scale}
+    forward = ops.prefill(case.q, case.kv, case.cu_seqlens_q, **options)
+    return ops.backward_step(
+        torch.randn_like(forward.out),
+        case.q,
+        case.kv.k,
+        case.kv.v,
+        forward.out,
+        forward.lse2,
+        case.cu_seqlens_q,
+        case.kv.cu_seqlens,
+        kernel=call.name,
+        tile=call.tile or None,
+        **options,
+    ).run
+
+
+def _sdpa_backward(call: Call, case) -> Callable[[], object]:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
