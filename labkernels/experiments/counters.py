@@ -3,10 +3,11 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from labkernels.experiments import Options, Outcome, _ladder, commit_text
+from labkernels.experiments import Options, Outcome, commit_text
 from labkernels.experiments import _decode_rows as decode_rows
 from labkernels.kernels.spec import discover
 from labkernels.measure import counted, counters, device, prefill_peers
+from labkernels.measure import ladder as rungs_of
 from labkernels.measure.counted import BACKWARD, GEMM, PREFILL, Call
 from labkernels.measure.counters import Counted, Profile
 from labkernels.records import datapackage, provenance, schema, store
@@ -41,8 +42,8 @@ def groups(*, quick: bool = False) -> dict[str, list[Call]]:
 
 def ladder(*, quick: bool = False) -> list[Call]:
     """Return the ladder's rungs, each a kernel and tile."""
-    shape = calls(_ladder.HEAD_DIM, quick=quick)[0]
-    return [replace(shape, name=rung.kernel, tile=rung.tile) for rung in _ladder.rungs()]
+    shape = calls(rungs_of.HEAD_DIM, quick=quick)[0]
+    return [replace(shape, name=rung.kernel, tile=rung.tile) for rung in rungs_of.rungs()]
 
 
 def run(options: Options) -> Outcome:

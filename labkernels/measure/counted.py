@@ -7,8 +7,9 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from labkernels.measure import ladder
 from labkernels.workload import Prefill
 
 PREFILL, BACKWARD, GEMM = "prefill", "backward", "gemm"
@@ -100,26 +101,9 @@ def _prefill(call: Call, case) -> Callable[[], object]:
         case.kv,
         case.cu_seqlens_q,
         causal=call.causal,
-        kernel=_spec(call) if call.tile else call.name,
+        kernel=ladder.only(call.name, call.tile, call.head_dim) if call.tile else call.name,
         scale=case.scale,
     ).run
-
-
-def _spec(call: Call):
-    """The kernel as if the call's tile, listed or not, were its only one.
-
-    Raises: ValueError if its source cannot be compiled for the tile.
-    """
-    from labkernels.kernels.spec import MANY_ROWS, discover
-
-    spec = discover()[call.name]
-    tiles = [*spec.tiles(call.head_dim, MANY_ROWS, spec.policies[0])]
-    tiles += [] if spec.space is None else spec.space(call.head_dim)
-    chosen = next((tile for tile in tiles if tile.label == call.tile), None)
-    if chosen is None:
-        allowed = ", ".join(dict.fromkeys(tile.label for tile in tiles))
-        raise ValueError(f"tile = {call.tile!r}, allowed for {call.name}: {allowed}")
-    return replace(spec, tiles=lambda *_: (chosen,))
 
 
 def _backward(call: Call, case) -> Callable[[], object]:

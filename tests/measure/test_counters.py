@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from labkernels.experiments import counters as experiment
-from labkernels.measure import counted, counters
+from labkernels.measure import counted, counters, ladder
 from labkernels.measure.counted import Call
 from labkernels.records import schema
 
@@ -112,10 +112,11 @@ def test_rows_of_the_experiment_fit_their_table():
 
 
 def test_the_ladders_tiles_can_be_compiled_and_each_rung_has_its_own():
-    rungs = experiment.ladder()
-    assert len({(call.name, call.tile) for call in rungs}) == len(rungs) >= 5
-    for call in rungs:
-        (tile,) = counted._spec(call).tiles(call.head_dim, 1, None)
-        assert tile.label == call.tile
+    rungs = ladder.rungs()
+    assert len({(rung.kernel, rung.tile) for rung in rungs}) == len(rungs) >= 5
+    assert [rung.instance.tile.label for rung in rungs] == [rung.tile for rung in rungs]
+    assert [(call.name, call.tile) for call in experiment.ladder()] == [
+        (rung.kernel, rung.tile) for rung in rungs
+    ]
     with pytest.raises(ValueError, match=r"tile = '9x9', allowed for prefill_mma: "):
-        counted._spec(Call("prefill_mma", tile="9x9"))
+        ladder.only("prefill_mma", "9x9", 128)

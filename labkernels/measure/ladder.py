@@ -1,8 +1,8 @@
 """The ladder from CUDA cores to the best prefill kernel: each rung is one idea more."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from labkernels.kernels.spec import discover
+from labkernels.kernels.spec import MANY_ROWS, Instance, KernelSpec, discover
 
 HEAD_DIM = 128
 
@@ -15,6 +15,16 @@ class Rung:
     kernel: str
     tile: str
     idea: str
+
+    @property
+    def spec(self) -> KernelSpec:
+        """The kernel as if the rung's tile were its only one."""
+        return only(self.kernel, self.tile, HEAD_DIM)
+
+    @property
+    def instance(self) -> Instance:
+        """What is compiled for the rung: bf16, ragged."""
+        return self.spec.instance(dtype="bf16", head_dim=HEAD_DIM, group=1, kv="ragged")
 
 
 _ALL = (
@@ -72,3 +82,18 @@ _ALL = (
 def rungs() -> list[Rung]:
     """Return the rungs whose kernels there are, lowest first."""
     return [rung for rung in _ALL if rung.kernel in discover()]
+
+
+def only(kernel: str, tile: str, head_dim: int) -> KernelSpec:
+    """Return a kernel as if one tile, in its own list or not, were the only one.
+
+    Raises: ValueError if its source cannot be compiled for the tile.
+    """
+    spec = discover()[kernel]
+    tiles = [*spec.tiles(head_dim, MANY_ROWS, spec.policies[0])]
+    tiles += [] if spec.space is None else spec.space(head_dim)
+    chosen = next((option for option in tiles if option.label == tile), None)
+    if chosen is None:
+        allowed = ", ".join(dict.fromkeys(option.label for option in tiles))
+        raise ValueError(f"tile = {tile!r}, allowed for {kernel}: {allowed}")
+    return replace(spec, tiles=lambda *_: (chosen,))
