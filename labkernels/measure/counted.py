@@ -161,10 +161,11 @@ def main() -> None:
             print(f"refused {call.label}: {' '.join(str(error).split())}", flush=True)
             continue
         torch.cuda.profiler.start()
-        torch.cuda.nvtx.range_push(call.label)
+        # not push and pop, which belong to a thread: autograd launches from another one
+        label = torch.cuda.nvtx.range_start(call.label)
         run()
-        torch.cuda.nvtx.range_pop()
         torch.cuda.synchronize()
+        torch.cuda.nvtx.range_end(label)
         torch.cuda.profiler.stop()
         del run
         torch.cuda.empty_cache()

@@ -20,7 +20,7 @@ from labkernels.measure.counted import Call
 
 _USUAL_PLACE = "/usr/local/cuda/bin/ncu"
 _NO_PERMISSION = "ERR_NVGPUCTRPERM"
-_RANGE = "Push/Pop_Range"  # the column of the ranges that a kernel ran in
+_RANGES = ("Start/Stop_Range", "Push/Pop_Range")  # columns of the ranges that a kernel ran in
 _SCALES = {"ns": (1e-9, "s"), "us": (1e-6, "s"), "ms": (1e-3, "s"), "hz": (1.0, "Hz")}
 _ACTIVE = "avg.pct_of_peak_sustained_active"
 _ELAPSED = "avg.pct_of_peak_sustained_elapsed"
@@ -161,6 +161,9 @@ def profile(
     )
     found = parse(text, metrics)
     labelled = {call.label: call for call in calls}
+    foreign = [function for label, function, _ in found if label not in labelled]
+    if foreign:
+        raise RuntimeError(f"ncu counted a kernel outside of every call: {foreign[0]}")
     rows = [Counted(labelled[label], function, values) for label, function, values in found]
     return Profile(tuple(rows), refused)
 
@@ -175,12 +178,13 @@ def parse(text: str, metrics: Iterable[Metric]) -> list[tuple[str, str, dict[str
     if start is None:
         return []
     header, units, *rows = csv.reader(io.StringIO("\n".join(lines[start:])))
-    column = next(i for i, name in enumerate(header) if _RANGE in name)
+    columns = [i for i, name in enumerate(header) if any(kind in name for kind in _RANGES)]
     named = {metric.name: header.index(metric.ncu) for metric in metrics if metric.ncu in header}
     found = []
     for row in (row for row in rows if len(row) == len(header)):  # what follows is talk
         values = {name: _number(row[i], units[i]) for name, i in named.items() if row[i].strip()}
-        found.append((_label(row[column]), row[header.index("Kernel Name")], values))
+        label = "".join(_label(row[i]) for i in columns)
+        found.append((label, row[header.index("Kernel Name")], values))
     return found
 
 

@@ -34,6 +34,7 @@ def test_a_table_becomes_kernels_with_their_range():
         {"time": 1.417856e-3, "tensor_pipe": 61.86, "bank_conflicts": 1234}
     )
     assert set(second[2]) == {"time", "tensor_pipe"}
+    assert counters.parse(text.replace("Push/Pop", "Start/Stop"), METRICS) == [first, second]
     assert counters.parse("==PROF== nothing ran\n", METRICS) == []
 
 
@@ -84,6 +85,12 @@ def test_a_failure_is_said_in_words(profiler, log, said, words):
     with pytest.raises(RuntimeError) as raised:
         counters.profile([CALL], metrics=METRICS)
     assert words in str(raised.value)
+
+
+def test_a_kernel_of_no_call_is_a_failure(profiler):
+    profiler(table(("", "stray", "1000", "50", "0")))
+    with pytest.raises(RuntimeError, match="a kernel outside of every call: stray"):
+        counters.profile([CALL], metrics=METRICS)
 
 
 def test_a_missing_profiler_is_named(monkeypatch):
