@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 _PAGES_MOST = 2**14  # pairs of a slot and a page: more would take seconds
+_AT_ONCE = (2, 4, 8, 16)  # keys that a warp's lanes copy at once, 16 bytes each
 _INT32 = 2**31  # elements: the first offset that a signed 32-bit integer cannot hold
 
 
@@ -83,6 +84,22 @@ def overflows(row) -> Iterator:
             t = np.exp2(s - s.max())
             outputs.append(t @ values / t.sum())
         yield "a 32-bit offset overflows", lambda i, where=where: where, np.stack(outputs)
+
+
+def lanes(row) -> Iterator:
+    """The place of a key among those that a warp copies at once, counted twice."""
+    scores, v = (x[: row.n_keys] for x in row.keys(row.kv_head, row.kv_head))
+    key = np.arange(row.n_keys)
+    outputs = []
+    for at_once in _AT_ONCE:
+        read = key + key % at_once
+        inside = read < row.n_keys  # behind the last key there are zeros
+        read = np.minimum(read, row.n_keys - 1)
+        s = np.where(inside, scores[read], 0.0)
+        t = np.exp2(s - s.max())
+        outputs.append(t @ np.where(inside[:, None], v[read], 0.0) / t.sum())
+    where = "key i of each {} is read from 2 i".format
+    yield "key index added twice", lambda i: where(_AT_ONCE[i]), np.stack(outputs)
 
 
 def pages(row) -> Iterator:

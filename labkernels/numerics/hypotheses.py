@@ -136,6 +136,7 @@ def _alternatives(row: Row) -> Iterator:
     yield from sum_mistakes.merges(scores, v)
     yield from address_mistakes.heads(row)
     yield from address_mistakes.ends(row)
+    yield from address_mistakes.lanes(row)
     yield from address_mistakes.overflows(row)
     if row.problem.k_pool.shape[1] > 1:
         yield from address_mistakes.pages(row)

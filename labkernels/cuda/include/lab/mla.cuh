@@ -85,7 +85,7 @@ template <class T, int D, int Dpe, int Keys, int Threads> struct LatentWindow {
     if (thread_x() >= keys_per_pass * 8) return;  // 16 keys are fewer than 256 threads can copy
 #pragma unroll
     for (int pass = 0; pass < passes; ++pass) {
-      const bool valid = key + pass * keys_per_pass + thread_x() / 8 < end_key;
+      const bool valid = key + row(pass) < end_key;
       const T* latent = ckv + page[pass] * p.ckv_stride_page + token[pass] * p.ckv_stride_token;
       const u32 to = address + pass * keys_per_pass * row_bytes;
 #pragma unroll
@@ -97,12 +97,15 @@ template <class T, int D, int Dpe, int Keys, int Threads> struct LatentWindow {
   }
 
  private:
+  // Which of the window's keys this lane copies.
+  LAB_DEVICE static int row(int pass) {
+    const int lane = thread_x() & 31, warp = thread_x() / 32;
+    return pass * keys_per_pass + lane / 8 + warp * 4;
+  }
   LAB_DEVICE void look_up() {
 #pragma unroll
     for (int pass = 0; pass < passes; ++pass) {
-      const int lane = thread_x() & 31, warp = thread_x() / 32;
-      const int at = key + pass * keys_per_pass + lane / 8 + warp * 4;
-      const int slot = at / p.page_size;
+      const int at = key + row(pass), slot = at / p.page_size;
       token[pass] = at - slot * p.page_size;
       page[pass] = 0;
       if (at < end_key) page[pass] = load_constant(pages + slot);  // used a step later
