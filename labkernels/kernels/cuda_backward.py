@@ -81,12 +81,12 @@ def prepare_rows(request: BackwardRequest, padded: np.ndarray) -> Stage:
     """Each row's lse2 and delta into the workspace, and zeros into dq_accum if there is one."""
     clear = "false" if request.ordered else "true"
     written = ROWS[:2] if request.ordered else ROWS
-    return Stage(_row_variant(request, "prepare_rows", clear), padded, written)
+    return Stage(_row_variant(request, "backward_prepare", clear), padded, written)
 
 
 def convert_dq(request: BackwardRequest, padded: np.ndarray) -> Stage:
     """Dq from dq_accum."""
-    return Stage(_row_variant(request, "convert_dq"), padded, ("dq",))
+    return Stage(_row_variant(request, "backward_convert"), padded, ("dq",))
 
 
 def _row_variant(request: BackwardRequest, function: str, *more: str) -> Variant:

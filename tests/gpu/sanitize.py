@@ -16,6 +16,7 @@ import torch
 from labkernels import ops
 from labkernels.kernels.spec import discover
 from tests.kernels.append_cases import GROWTHS, append_case, check_appended
+from tests.kernels.backward_cases import backward_case
 from tests.kernels.cases import decode_case
 from tests.kernels.mla_cases import mla_case
 from tests.kernels.prefill_cases import prefill_case
@@ -88,7 +89,31 @@ def append(kernel: str) -> None:
         check_appended(case)
 
 
-RUNS = {"decode": decode, "prefill": prefill, "mla": mla, "append": append}
+def backward(kernel: str) -> None:
+    for head_dim, dtype in ((64, "fp16"), (128, "bf16"), (256, "fp16")):
+        case = backward_case(
+            (0, 1, 17, 70, 20),
+            (5, 1, 0, 150, 7),
+            group=3,
+            head_dim=head_dim,
+            dtype=dtype,
+            layout="padded",
+            device="cuda",
+        )
+        for deterministic in (False, True):
+            step = case.step(kernel, deterministic=deterministic)
+            step.run()
+            for gradient in (step.dq, step.dk, step.dv):
+                assert torch.isfinite(gradient.double().sum()), "NaN in a gradient"
+
+
+RUNS = {
+    "decode": decode,
+    "prefill": prefill,
+    "backward": backward,
+    "mla": mla,
+    "append": append,
+}
 
 
 def main(kernel: str) -> None:

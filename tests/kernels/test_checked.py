@@ -6,6 +6,8 @@ of rows, and over each layout of K and V.
 
 import pytest
 
+from tests.kernels.backward_cases import CUDA_BACKWARDS, backward_case
+from tests.kernels.backward_cases import run_checked as run_backward
 from tests.kernels.cases import decode_case
 from tests.kernels.contract import CUDA, CUDA_PREFILLS, run_checked
 from tests.kernels.prefill_cases import prefill_case
@@ -47,3 +49,18 @@ def test_no_race_in_a_prefill(kernel, head_dim, page_size):
     )
     for keys_per_split in (None, 64):
         run_checked(case, kernel, keys_per_split=keys_per_split, checks=True)
+
+
+def backward_shapes():
+    for name, spec in CUDA_BACKWARDS.items():
+        for head_dim in spec.head_dims:
+            for deterministic in (False, True):
+                yield pytest.param(name, head_dim, deterministic)
+
+
+@pytest.mark.parametrize(("kernel", "head_dim", "deterministic"), list(backward_shapes()))
+def test_no_race_in_a_backward_pass(kernel, head_dim, deterministic):
+    case = backward_case(
+        (0, 1, 17, 70), (5, 17, 0, 90), kv_heads=1, head_dim=head_dim, layout="padded"
+    )
+    run_backward(case, kernel, deterministic=deterministic, checks=True)

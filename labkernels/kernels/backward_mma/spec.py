@@ -23,9 +23,8 @@ def tiles(head_dim: int, rows: int, policy: NumericPolicy) -> tuple[BackwardTile
     del rows, policy  # all alike
     atomic = {
         64: (
-            BackwardTile(64, 64, 4, 2, 2),
             BackwardTile(128, 128, 8, 2, 1),
-            BackwardTile(64, 128, 8, 2, 1),
+            BackwardTile(64, 64, 4, 2, 2),
         ),
         128: (
             BackwardTile(64, 64, 4, 2, 2),

@@ -23,10 +23,18 @@ template <class T> LAB_DEVICE u32x4 load8(const void* tensor, i64 element) {
   return load_constant(reinterpret_cast<const u32x4*>(static_cast<const T*>(tensor) + element));
 }
 
+LAB_DEVICE f32x4 load4(const float* p) {
+  const u32x4 bits = load_constant(reinterpret_cast<const u32x4*>(p));
+  f32x4 x;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x.v[i] = bits_to_float(bits.v[i]);
+  return x;
+}
+
 // [lab: prepare rows]
 // row_lse2, row_delta, and a dq_accum of zeros where ClearDq. D / 8 lanes share a row.
 template <class T, int D, bool ClearDq>
-LAB_KERNEL(row_threads, 4) prepare_rows(LAB_GRID_CONSTANT BackwardParams p) {
+LAB_KERNEL(row_threads, 4) backward_prepare(LAB_GRID_CONSTANT BackwardParams p) {
   constexpr int lanes = D / 8, rows_per_pass = row_threads / lanes;
   const BackwardWork work = backward_work(p);
   const BackwardRequest request = backward_request(p, work.request);
@@ -64,7 +72,7 @@ LAB_KERNEL(row_threads, 4) prepare_rows(LAB_GRID_CONSTANT BackwardParams p) {
 // [lab: convert dq]
 // dq = scale dq_accum, rounded. A thread takes 8 channels of the rows g and g + 8 of a fragment.
 template <class T, int D>
-LAB_KERNEL(row_threads, 4) convert_dq(LAB_GRID_CONSTANT BackwardParams p) {
+LAB_KERNEL(row_threads, 4) backward_convert(LAB_GRID_CONSTANT BackwardParams p) {
   constexpr int fragments = D / 8;
   const BackwardWork work = backward_work(p);
   const BackwardRequest request = backward_request(p, work.request);
@@ -77,8 +85,7 @@ LAB_KERNEL(row_threads, 4) convert_dq(LAB_GRID_CONSTANT BackwardParams p) {
     u32x4 packed[2];
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
-      const f32x4 x = load_global(
-          reinterpret_cast<const f32x4*>(sums + dq_index<D>(m * 16 + g, n * 8 + t * 2)));
+      const f32x4 x = load4(sums + dq_index<D>(m * 16 + g, n * 8 + t * 2));
 #pragma unroll
       for (int r = 0; r < 2; ++r)
         packed[r].v[t] = pack2<T>(x.v[2 * r] * p.scale, x.v[2 * r + 1] * p.scale);
