@@ -89,6 +89,14 @@ def test_the_rest_of_the_batch_changes_nothing(kernel):
 
 
 @every_kernel
+def test_policies(kernel):
+    """One of each switch at its other end; a GPU runs them all."""
+    case = mla_case((2, 1), (150, 40), heads=17)
+    for policy in (CUDA_MLAS[kernel].policies[-1], CUDA_MLAS[kernel].policies[-3]):
+        run_checked(case, kernel, policy=policy, keys_per_split=64)
+
+
+@every_kernel
 def test_no_query_and_no_key_at_all(kernel):
     run_checked(mla_case((0, 0), (5, 0)), kernel)
     run_checked(mla_case((3, 4), (0, 0)), kernel, keys_per_split=16)

@@ -16,6 +16,7 @@ from labkernels.kernels.spec import (
     policies,
 )
 
+PRODUCTS = "S or P V"
 PADDING = 8  # mla_mma::padding, elements behind a row of P
 FEW = (PrefillTile(16, 64, 4, 2, 1), PrefillTile(16, 32, 4, 2, 2))
 SOME = (PrefillTile(32, 64, 8, 2, 1), PrefillTile(32, 32, 4, 2, 2))
@@ -63,17 +64,38 @@ def smem(instance: Instance) -> Ledger:
 
 def registers(instance: Instance) -> Ledger:
     """Fragments and addresses of a thread, in registers."""
-    rows, channels = instance.rows, instance.head_dim_v // instance.tile.warps
+    rows, warps = instance.rows, instance.tile.warps
+    channels, row_tiles = instance.head_dim_v // warps, rows // 16
+    keys = instance.tile.keys * row_tiles // warps  # whose weights a warp computes, for 16 rows
+    by_rows, by_keys = keys >= 16 and row_tiles > 1, keys < 16  # what pairs of warps share
+    score_rows, score_keys = 16 * (1 + by_rows), keys * (1 + by_keys)
+
+    pairs = "a pair's, over half of the channels" if by_rows or by_keys else ""
+
+    def line(name: str, rows: int, columns: int, bits: int, phase: str, note: str = "") -> Line:
+        return Line(
+            name,
+            fragment_registers(rows, columns, bits=bits),
+            f"{rows} x {columns} of {bits} bits",
+            note=note,
+            shares=PRODUCTS,
+            phase=phase,
+        )
+
     return mla_ledger.register_ledger(
         instance,
         Line(
             "O accumulator",
             fragment_registers(rows, channels),
-            f"{rows} x {channels} of 32 bits: the warp's channels of all rows",
+            f"{rows} x {channels} of 32 bits",
+            note="the warp's channels of all rows",
         ),
-        Line("P fragments", fragment_registers(rows, 16, bits=16), f"{rows} x 16 of 16 bits"),
-        Line("V fragment", fragment_registers(16, 16, bits=16), "16 x 16 of 16 bits"),
-        Line("m and l", 4, "of 2 of the 16 rows that the warp has scores of"),
+        line("S", score_rows, score_keys, 32, "Q K^T", pairs),
+        line("Q fragments", score_rows, 16, 16, "Q K^T"),
+        line("K fragment", 16, 16, 16, "Q K^T"),
+        line("P fragments", rows, 16, 16, "P V"),
+        line("V fragment", 16, 16, 16, "P V"),
+        Line("m and l", 4, "of 2 of the 16 rows that the warp has weights of"),
     )
 
 
