@@ -15,6 +15,7 @@ _HOMES = {
     "with_kvcache": "labkernels.ops",
     "mla_decode": "labkernels.ops",
     "backward": "labkernels.ops",
+    "attention": "labkernels.ops",
     "PagedKV": "labkernels.kernels.paged_kv",
     "RaggedKV": "labkernels.kernels.ragged_kv",
     "LatentKV": "labkernels.kernels.latent_kv",

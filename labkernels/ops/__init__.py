@@ -6,6 +6,7 @@ from labkernels.ops._backward import Gradients, backward, backward_step
 from labkernels.ops._decode import decode, decode_step
 from labkernels.ops._mla import mla_decode, mla_decode_step
 from labkernels.ops._prefill import prefill, prefill_step, varlen_qkvpacked
+from labkernels.ops._torch import attention
 from labkernels.ops._with_kvcache import with_kvcache
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Result",
     "append",
     "append_step",
+    "attention",
     "backward",
     "backward_step",
     "decode",
