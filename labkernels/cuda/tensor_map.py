@@ -84,11 +84,10 @@ def _check(tensor: torch.Tensor, box: Sequence[int], swizzle_bytes: int) -> None
     if swizzle_bytes not in _SWIZZLES:
         raise ValueError(f"swizzle_bytes = {swizzle_bytes}, allowed: 0, 128")
     line = box[-1] * tensor.element_size()
-    if line % _ALIGNMENT or (swizzle_bytes and line > swizzle_bytes):
-        raise ValueError(
-            f"box = {tuple(box)}: a line of {line} bytes, allowed: multiples of {_ALIGNMENT}"
-            + (f" up to {swizzle_bytes}" if swizzle_bytes else "")
-        )
+    # A shorter swizzled line would leave a gap behind it in shared memory.
+    if line % _ALIGNMENT or (swizzle_bytes and line != swizzle_bytes):
+        allowed = f"{swizzle_bytes}" if swizzle_bytes else f"multiples of {_ALIGNMENT}"
+        raise ValueError(f"box = {tuple(box)}: a line of {line} bytes, allowed: {allowed}")
     *outer, inner = tensor.stride()
     misaligned = tensor.data_ptr() % _ALIGNMENT or any(
         stride % _ALIGNMENT for stride in _strides_bytes(tensor)[:-1]

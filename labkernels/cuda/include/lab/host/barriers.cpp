@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "lab/host/order.hpp"
 #include "lab/host/report.hpp"
 #include "lab/host/warp_words.hpp"
 #include "lab/barriers.cuh"
@@ -16,7 +17,12 @@ constexpr int max_arrivals = (1 << 20) - 1;
 
 std::string barrier_at(u32 byte) { return "the barrier at shared byte " + std::to_string(byte); }
 
+int number_of(const MBarrier& b) {
+  return static_cast<int>(&b - worker().barriers.shared.data());
+}
+
 void end_phase(MBarrier& b) {
+  know_at_end(worker(), number_of(b), b.phase);
   ++b.phase;
   b.pending = b.count;
   for (const short thread : b.waiting) wake(thread);
@@ -127,6 +133,7 @@ void barrier_arrive(Barrier& shared, Word word, int bytes, Where where) {
     fail(at(word, where) + ": " + barrier_at(b.byte) + " takes " + std::to_string(b.count) +
          " arrivals a phase, and this is one more, while " + std::to_string(b.bytes) +
          " bytes are missing");
+  know_at_arrival(worker(), number_of(b));
   --b.pending;
   b.bytes += bytes;
   if (b.pending == 0 && b.bytes < 0)
@@ -153,10 +160,13 @@ void barrier_wait(Barrier& shared, int parity, Where where) {
     fail(at(Word::barrier_wait, where) + ": parity = " + std::to_string(parity) +
          ", allowed: 0, 1");
   const u32 phase = b.phase;
-  if (static_cast<int>(phase & 1) != parity) return;  // of the phase before
-  const auto index = static_cast<int>(&b - worker().barriers.shared.data());
+  if (static_cast<int>(phase & 1) != parity) {  // of the phase before
+    know_after_wait(worker(), number_of(b));
+    return;
+  }
   b.waiting.push_back(static_cast<short>(sm->thread));
-  sleep(Word::barrier_wait, where, index);
+  sleep(Word::barrier_wait, where, number_of(b));
+  know_after_wait(worker(), number_of(b));
   if (b.phase != phase + 1)
     fail(at(Word::barrier_wait, where) + ": the phase after the awaited one of " +
          barrier_at(b.byte) + " ended too before this thread could go on: it may wait forever");

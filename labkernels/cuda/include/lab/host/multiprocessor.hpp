@@ -57,7 +57,6 @@ struct Warp {
   int n_lanes, arrived;
   Word word;     // that the arrived lanes wait in, and where the first of them did
   Where where;
-  u32 sync_epoch;  // counts sync_warp: orders the memory of the warp's lanes
   u32 meet_epoch;  // counts all warp-wide words
   Lane lane[warp_size];
 };

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "lab/host/barriers.hpp"
+#include "lab/host/order.hpp"
 #include "lab/host/report.hpp"
 #include "lab/host/warp_words.hpp"
 #include "lab/barriers.cuh"
@@ -45,10 +46,12 @@ void act_named(Warp& warp) {
   for (Lane& lane : warp.lane) lane.value = b.generation;
   b.warps |= 1u << w;
   b.arrived += warp_size;
+  know_at_named_arrival(m, id);
   if (b.arrived < b.threads) return;
   b.arrived = 0;
   b.warps = 0;
   ++b.generation;
+  know_at_named_end(m, id);
   for (int t = 0; t < m.n_threads; ++t) {
     const Thread& thread = m.threads[t];
     if (thread.state == State::waits && thread.word == Word::named_sync && thread.what == id)
@@ -74,6 +77,7 @@ void named_sync(int id, int threads, Where where) {
   come(Word::named_sync, id, threads, where);
   // The warp's lanes get here one after the other: the last warp may come meanwhile.
   if (my_lane().value == worker().barriers.named[id].generation) sleep(Word::named_sync, where, id);
+  know_after_named_wait(worker(), id);
 }
 
 // ---- registers

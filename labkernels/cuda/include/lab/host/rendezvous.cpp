@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "lab/host/order.hpp"
 #include "lab/host/report.hpp"
 
 namespace lab::host {
@@ -114,6 +115,7 @@ int diverged_warp(const Worker& m) {
   if (++m.n_arrived == m.n_threads) {
     m.n_arrived = 0;
     ++m.block_epoch;
+    know_at_sync_block(m);
     for (int w = 0; w < m.n_warps; ++w) m.warps[w].runnable = m.warps[w].present;
     for (int t = 0; t < m.n_threads; ++t) {
       m.threads[t].state = State::active;

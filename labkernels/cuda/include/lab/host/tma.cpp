@@ -110,6 +110,12 @@ std::vector<unsigned char> gather(const Box& box, u32 byte) {
   return values;
 }
 
+// It is read.
+void touch_box(const Box& box, u32 byte, Word word, Where where) {
+  each_chunk(box, byte,
+             [&](std::size_t, const unsigned char* at) { touch_sent(at, word, where); });
+}
+
 // The box's byte in shared memory, if it may lie there.
 u32 shared_byte(const Box& box, const void* p, std::size_t alignment, Word word, Where where) {
   check_shared(p, box_bytes(box), 1, word, where);
@@ -134,9 +140,11 @@ void load(const Box& box, void* dst, std::size_t alignment, Barrier& barrier, Wo
   const MBarrier& b = find_barrier(&barrier, word, where);
   const u32 byte = shared_byte(box, dst, alignment, word, where);
   check_lines(box, Access::read, word, where);
-  each_chunk(box, byte,
-             [](std::size_t, unsigned char* at) { std::memset(at, poison, chunk_bytes); });
   const auto index = static_cast<std::size_t>(&b - m.barriers.shared.data());
+  each_chunk(box, byte, [&](std::size_t, unsigned char* at) {
+    touch_brought(at, {static_cast<int>(index), b.phase}, word, where);
+    std::memset(at, poison, chunk_bytes);
+  });
   m.loads.push_back({box, byte, index, b.phase, static_cast<short>(m.thread), word, where});
 }
 
@@ -144,6 +152,7 @@ void store(const Box& box, const void* src, std::size_t alignment, Word word, Wh
   StoreQueue& queue = worker().threads[sm->thread].stores;
   const u32 byte = shared_byte(box, src, alignment, word, where);
   check_lines(box, Access::write, word, where);
+  touch_box(box, byte, word, where);
   queue.stores.push_back(
       {box, byte, queue.n_committed, false, word, where, gather(box, byte)});
 }
@@ -184,6 +193,7 @@ void land(const BoxStore& store) {
 
 void check_unchanged(BoxStore& store) {
   if (store.read) return;
+  touch_box(store.box, store.byte, store.word, store.where);
   if (gather(store.box, store.byte) != store.values)
     fail("shared memory of the " + host::at(store.word, store.where) +
          " changed while it was read: no bulk_wait_read lies between");
@@ -248,7 +258,6 @@ bool land_a_load(Worker& m) {
     std::memcpy(values.data() + i, global, bytes);
   });
   each_chunk(load.box, load.byte, [&](std::size_t i, unsigned char* at) {
-    touch_by_tma(at, load.thread, load.where);
     std::memcpy(at, values.data() + i, chunk_bytes);
   });
   bring_bytes(m.barriers.shared[load.barrier], static_cast<i64>(values.size()), load.phase,

@@ -72,7 +72,7 @@ template <class Format> void multiply(Warp& warp) {
 
 }  // namespace
 
-void act_sync_warp(Warp& warp) { ++warp.sync_epoch; }
+void act_sync_warp(Warp&) { know_at_sync_warp(worker()); }
 
 void act_shfl(Warp& warp) {
   for (int lane = 0; lane < warp.n_lanes; ++lane) {

@@ -47,8 +47,8 @@ const unsigned char* chunk_at(u64 descriptor, u32 at, Where where, bool touch) {
          "a base offset");
   const unsigned char* p = sm->shared + at;
   if (touch) {
-    check_shared_row(p, Word::wgmma, where);
-    touch_async(p, where);
+    check_shared(p, 16, 16, Word::wgmma, where);
+    touch_wgmma(p, where);
   }
   return p;
 }
@@ -193,6 +193,7 @@ void act_wgmma(Warp& warp) {
                  static_cast<const WgmmaRequest*>(warp.lane[lane].in)->rows);
   }
   gather({r.b, r.b_major_mn, 0, r.columns}, warp.where, true, b);
+  wgmma_issued(worker());
   multiply(r, a, b, x.values.data());
 }
 
@@ -219,6 +220,7 @@ void act_wgmma_wait(Warp& warp) {
     if (now != read.bytes) report_changed("a tile", read.where);
   }
   std::erase_if(queue.operands, [&](const Operands& read) { return read.group < landed; });
+  wgmma_done(worker(), queue.operands.size());
   for (const Accumulator& x : queue.accumulators) {
     if (x.group >= landed) continue;
     deliver(x);
