@@ -1,7 +1,7 @@
 // Which accesses of the others a thread may rely on (LAB_CHECKS): what barriers make known.
-// Threads, the words and the wgmmas of a warp, and the copies of an mbarrier are actors; an actor's
-// accesses carry a stamp that only grows. Of each actor a thread knows the accesses that are stamped
-// below a limit; a barrier carries the limits of those who arrive to those who wait.
+// Threads, the words and the wgmmas of a warp, and the copies of an mbarrier are actors; an
+// actor's accesses carry a stamp that only grows. Of each actor a thread knows the accesses that
+// are stamped below a limit; a barrier carries the limits of those who arrive to those who wait.
 #pragma once
 #include <vector>
 

@@ -1,7 +1,7 @@
 // Two accesses to the same shared bytes, one of them a write, race unless a barrier makes the one
 // known to the other (order.hpp). shfl, mma and the like exchange registers and order no memory.
-// ldmatrix reads for the whole warp: once it is done, so is its reading, for every lane; wgmma reads
-// until it is waited for. The compiler announces every plain access by the calls that
+// ldmatrix reads for the whole warp: once it is done, so is its reading, for every lane; wgmma
+// reads until it is waited for. The compiler announces every plain access by the calls that
 // -fsanitize=thread makes it insert; the words announce their own.
 #include "lab/host/shadow.hpp"
 

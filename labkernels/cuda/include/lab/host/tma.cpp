@@ -42,6 +42,14 @@ Box read_map(const TensorMap& map, const Corner& corner, Word word, Where where)
     box.size[i] = i < box.rank ? static_cast<int>(pair >> i % 2 * 32 & 0xffffffff) : 1;
     box.at[i] = i < box.rank ? corner.at[i] : 0;
   }
+  // Otherwise the H200 stops with an illegal instruction.
+  if (static_cast<i64>(box.at[0]) * box.element_bytes % chunk_bytes != 0)
+    fail(host::at(word, where) + ": x = " + std::to_string(box.at[0]) + " elements of " +
+         std::to_string(box.element_bytes) + " bytes, allowed: multiples of 16 bytes");
+  if (word != Word::tma_load && *std::min_element(box.at, box.at + 5) < 0)
+    fail(host::at(word, where) + ": a box begins at " +
+         std::to_string(*std::min_element(box.at, box.at + 5)) +
+         ", allowed where it is written to: from 0 on");
   return box;
 }
 
@@ -166,12 +174,16 @@ void add_one(unsigned char* to, const unsigned char* from, Sum sum) {
   Bits before = target.load();
   while (!target.compare_exchange_weak(before, sum(before, addend))) {}
 }
+u32 bits_of_sum(float x, float y) {
+  const float sum = x + y;
+  return sum == sum ? as_bits(sum) : canonical_nan;
+}
 void add(Element element, unsigned char* to, const unsigned char* from, std::size_t bytes) {
   const std::size_t size = element == f32_element ? 4 : 2;
   for (std::size_t i = 0; i < bytes; i += size) {
     if (element == f32_element)
       add_one<u32>(to + i, from + i,
-                   [](u32 x, u32 y) { return as_bits(as_float(x) + as_float(y)); });
+                   [](u32 x, u32 y) { return bits_of_sum(as_float(x), as_float(y)); });
     else if (element == f16_element)
       add_one<u16>(to + i, from + i, [](u16 x, u16 y) {
         return f16_from_float(float_from_f16(x) + float_from_f16(y));
