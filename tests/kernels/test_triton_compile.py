@@ -7,9 +7,10 @@ from labkernels.cuda import sass, triton_compile
 from labkernels.cuda.cache import cache_dir
 from labkernels.cuda.triton_compile import TritonVariant, compile_triton
 from labkernels.kernels.spec import CUDA_CORES, TENSOR_CORES
-from tests.kernels.contract import DECODERS, PREFILLS
+from tests.kernels.contract import DECODERS, MLAS, PREFILLS
 
 DECODE, PREFILL = DECODERS["triton_decode"], PREFILLS["triton_prefill"]
+MLA = MLAS["triton_mla"]
 STATES = dict.fromkeys(("lse2", "partial_o", "partial_m", "partial_l"), "*fp32")
 DECODE_STRIDES = tuple(
     f"{name}_stride_{part}"
@@ -35,6 +36,23 @@ PREFILL_TYPES = {
     **STATES,
     **dict.fromkeys(PREFILL_STRIDES, "i32"),
     **dict.fromkeys(("page_table_stride", "page_size", "q_heads"), "i32"),
+    **dict.fromkeys(("keys_per_split", "splits"), "i32"),
+    "scale_log2": "fp32",
+}
+MLA_STRIDES = tuple(
+    f"{name}_stride_{part}"
+    for name, parts in (
+        *((q, ("token", "head")) for q in ("q_nope", "q_pe")),
+        *((pool, ("page", "token")) for pool in ("ckv", "kpe")),
+    )
+    for part in parts
+)
+MLA_TYPES = {
+    **dict.fromkeys(("q_nope", "q_pe", "ckv", "kpe", "out"), "*bf16"),
+    **dict.fromkeys(("cu_seqlens_q", "page_table", "kv_len", "work"), "*i32"),
+    **STATES,
+    **dict.fromkeys(MLA_STRIDES, "i32"),
+    **dict.fromkeys(("page_table_stride", "page_size"), "i32"),
     **dict.fromkeys(("keys_per_split", "splits"), "i32"),
     "scale_log2": "fp32",
 }
@@ -104,6 +122,25 @@ def prefill_variant(policy, head_dim, tile, *, kv, split):
     return variant(PREFILL, "h200", tile, PREFILL_TYPES, constants, whole)
 
 
+def mlas(policy):
+    """On an H200 every tile, split or not by turns."""
+    for i, tile in enumerate(MLA.tiles(576, 1000, policy)):
+        constants = {
+            "group": 16,
+            "D": 512,
+            "D_PE": 64,
+            "ROWS": tile.q_rows,
+            "KEYS": tile.keys,
+            "CAUSAL": True,
+            "TENSOR_CORES": MLA.uses_tensor_cores(policy),
+            "UPCAST": False,
+            "SPLIT": i == 0,
+        }
+        whole = (*MLA_STRIDES, "page_size")
+        made = variant(MLA, "h200", tile, MLA_TYPES, constants, whole)
+        yield "h200", 576, tile, tile.q_rows, made
+
+
 def variant(spec, gpu, tile, types, constants, multiples_of_16):
     return TritonVariant(
         source=spec.folder / "kernel.py",
@@ -117,7 +154,7 @@ def variant(spec, gpu, tile, types, constants, multiples_of_16):
     )
 
 
-@pytest.mark.parametrize("listed", [decodes, prefills], ids=["decode", "prefill"])
+@pytest.mark.parametrize("listed", [decodes, prefills, mlas], ids=["decode", "prefill", "mla"])
 @pytest.mark.parametrize("policy", [TENSOR_CORES, CUDA_CORES], ids=["on", "off"])
 def test_tensor_cores_are_in_the_machine_code_or_not(listed, policy, monkeypatch):
     reason = triton_compile.available()

@@ -76,9 +76,11 @@ class _Run:
         triton.set_allocator(self._scratch)
         self._kernel.prefill[self._grid](*self._arguments, **self._constants)
         if self._constants["SPLIT"]:
+            from labkernels.kernels.triton_rows import merge_splits
+
             names = ("D_V", "ROWS", "CAUSAL", "PAGED")
             merge = {name: self._constants[name] for name in names}
-            self._kernel.merge_splits[self._grid](*self._merge_arguments, **merge)
+            merge_splits[self._grid](*self._merge_arguments, **merge)
         if self._out is not self._request.out:
             self._request.out.copy_(self._out)
 

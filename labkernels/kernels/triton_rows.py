@@ -1,0 +1,137 @@
+"""What the Triton kernels of packed rows share: which rows a program answers for, and their end.
+
+Names: i_ what the block answers for, o_ offset vectors, m_ masks, p_ pointers, b_ block values.
+A row is one head of one token; the heads that share a KV head lie side by side.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def block_rows(
+    work,  # [blocks, 4]: request, query tile, KV head, split
+    cu_seqlens_q,  # [batch + 1]
+    cu_seqlens_k,  # [batch + 1], of ragged K and V
+    kv_len,  # [batch], of paged K and V
+    group: tl.constexpr,
+    ROWS: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    PAGED: tl.constexpr,
+):
+    """The rows of a block, and how many keys they see: each row, the first and the last one."""
+    p_work = work + 4 * tl.program_id(0)
+    i_request, i_tile = tl.load(p_work), tl.load(p_work + 1)
+    i_kv, i_split = tl.load(p_work + 2), tl.load(p_work + 3)
+    first_token = tl.load(cu_seqlens_q + i_request)
+    q_len = tl.load(cu_seqlens_q + i_request + 1) - first_token
+    if PAGED:
+        first_key = 0
+        n_keys = tl.load(kv_len + i_request)
+    else:
+        first_key = tl.load(cu_seqlens_k + i_request)
+        n_keys = tl.load(cu_seqlens_k + i_request + 1) - first_key
+    # counted from the block's first token, so that what lies in between fits 32 bits
+    token = i_tile * ROWS // group
+    o_row = (i_tile * ROWS - token * group) + tl.arange(0, ROWS)
+    o_token = o_row // group
+    head = i_kv * group + o_row - o_token * group
+    m_row = token + o_token < q_len
+    least = n_keys
+    most = n_keys
+    limit = tl.zeros([ROWS], tl.int32) + n_keys
+    if CAUSAL:  # aligned to the end: the last token sees all keys
+        first_sees = n_keys - q_len + token + 1
+        last = tl.minimum(q_len - 1, (i_tile * ROWS + ROWS - 1) // group)
+        limit = tl.minimum(n_keys, tl.maximum(0, first_sees + o_token))
+        least = tl.minimum(n_keys, tl.maximum(0, first_sees))
+        most = tl.maximum(0, first_sees + last - token)
+    token += first_token
+    return (
+        i_request, i_kv, i_split, token, o_token, head, m_row,
+        first_key, n_keys, limit, least, most,
+    )  # fmt: skip
+
+
+@triton.jit
+def store(
+    out,
+    lse2,
+    partial_o,
+    partial_m,
+    partial_l,
+    b_o,
+    b_m,
+    b_l,
+    token,
+    o_at,
+    m_row,
+    i_split,
+    splits,
+    q_heads,
+    D_V: tl.constexpr,
+    SPLIT: tl.constexpr,
+):
+    """Writes the State of a split, or finishes that of a whole row."""
+    o_dim = tl.arange(0, D_V)[None, :]
+    first = token.to(tl.int64) * q_heads
+    if SPLIT:
+        o_slot = o_at * splits + i_split
+        first *= splits
+        tl.store(partial_m + first + o_slot, b_m, mask=m_row)
+        tl.store(partial_l + first + o_slot, b_l, mask=m_row)
+        p_o = partial_o + first * D_V + (o_slot[:, None] * D_V + o_dim)
+        tl.store(p_o, b_o, mask=m_row[:, None])
+    else:
+        empty = b_l == 0.0
+        b_l = tl.where(empty, 1.0, b_l)  # o of a row without keys is 0 already
+        b_out = b_o * (1.0 / b_l)[:, None]
+        b_lse2 = tl.where(empty, float("-inf"), b_m + tl.log2(b_l))
+        p_out = out + first * D_V + (o_at[:, None] * D_V + o_dim)
+        tl.store(p_out, b_out.to(out.dtype.element_ty), mask=m_row[:, None])
+        tl.store(lse2 + first + o_at, b_lse2, mask=m_row)
+
+
+@triton.jit
+def merge_splits(
+    cu_seqlens_q,
+    cu_seqlens_k,
+    kv_len,
+    work,
+    out,
+    lse2,
+    partial_o,
+    partial_m,
+    partial_l,
+    q_heads,
+    group: tl.constexpr,
+    keys_per_split,
+    splits,
+    D_V: tl.constexpr,
+    ROWS: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    PAGED: tl.constexpr,
+):
+    """One program: merges the splits' States of ROWS rows, in split order."""
+    _, _, i_split, token, o_token, head, m_row, _, _, _, _, most = block_rows(
+        work, cu_seqlens_q, cu_seqlens_k, kv_len, group, ROWS, CAUSAL, PAGED
+    )
+    if i_split > 0:  # the block of the first split merges
+        return
+    o_at = o_token * q_heads + head
+    first = token.to(tl.int64) * q_heads * splits
+    b_m = tl.full([ROWS], float("-inf"), tl.float32)
+    b_l = tl.zeros([ROWS], tl.float32)
+    b_o = tl.zeros([ROWS, D_V], tl.float32)
+    for s in range(0, tl.cdiv(most, keys_per_split)):
+        slot = first + o_at * splits + s
+        b_m_split = tl.load(partial_m + slot, mask=m_row, other=0.0)
+        b_m_new = tl.maximum(b_m, b_m_split)
+        shift = tl.where(b_m_new == float("-inf"), 0.0, b_m_new)
+        old, new = tl.exp2(b_m - shift), tl.exp2(b_m_split - shift)
+        b_l = b_l * old + tl.load(partial_l + slot, mask=m_row, other=0.0) * new
+        p_o = partial_o + slot[:, None] * D_V + tl.arange(0, D_V)[None, :]
+        b_o = b_o * old[:, None] + tl.load(p_o, mask=m_row[:, None], other=0.0) * new[:, None]
+        b_m = b_m_new
+    store(out, lse2, partial_o, partial_m, partial_l, b_o, b_m, b_l,
+          token, o_at, m_row, 0, splits, q_heads, D_V, False)  # fmt: skip
