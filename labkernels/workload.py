@@ -180,6 +180,16 @@ class Backward:
         _check_dense(self)
 
     @property
+    def batch(self) -> int:
+        """Number of requests."""
+        return len(self.q_lens)
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a KV head."""
+        return self.q_heads // self.kv_heads
+
+    @property
     def bytes(self) -> int:
         """Bytes of q, out, d_out, dq, K, V, dK, dV and the fp32 LSE, each moved once."""
         q_rows, kv_rows = _rows(self)

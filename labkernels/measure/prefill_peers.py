@@ -42,9 +42,9 @@ def _sdpa(backend: str) -> Callable[[object], Step]:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         work = case.workload
-        batch = _dense_batch(work)
+        batch = dense_batch(work)
         chosen = getattr(SDPBackend, backend)
-        q, k, v = (_dense(x, batch) for x in (case.q, case.kv.k, case.kv.v))
+        q, k, v = (dense(x, batch) for x in (case.q, case.kv.k, case.kv.v))
         newest = []
 
         def run() -> None:
@@ -66,7 +66,8 @@ def _sdpa(backend: str) -> Callable[[object], Step]:
     return prepare
 
 
-def _dense_batch(work: Prefill) -> int:
+def dense_batch(work: Prefill) -> int:
+    """The requests of a workload that SDPA takes as one dense tensor, else Refused."""
     if work.page_size is not None:
         raise Refused("SDPA takes dense tensors, not pages")
     if len(set(work.q_lens)) != 1 or work.q_lens != work.kv_lens:
@@ -76,7 +77,7 @@ def _dense_batch(work: Prefill) -> int:
     return work.batch
 
 
-def _dense(x, batch: int):
+def dense(x, batch: int):
     """[batch x length, heads, dim] seen as [batch, heads, length, dim]."""
     return x.view(batch, len(x) // batch, *x.shape[1:]).transpose(1, 2)
 
