@@ -1,12 +1,15 @@
 """The paged cache of MLA: one latent row a key for all heads, and the checks that guard it."""
 
+import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
 from labkernels.kernels.paged_kv import Paged, require_formats
 
 LATENT_DIM, ROPE_DIM = 512, 64  # DeepSeek's: ckv's channels, which are V too, and kpe's
+CHANNELS_BEFORE = 128 + 64  # of a head's q and k before absorption, which the softmax scale is of
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +25,7 @@ class LatentKV(Paged):
     kpe: torch.Tensor
     page_table: torch.Tensor
     kv_len: torch.Tensor
+    default_scale: ClassVar[float] = 1 / math.sqrt(CHANNELS_BEFORE)
 
     def __post_init__(self) -> None:
         layout = "[pages, page_size, channels]"

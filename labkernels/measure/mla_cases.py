@@ -1,13 +1,10 @@
 """Random inputs of an MLA decode workload, the same for every contender."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from labkernels.measure.cases import exact_normal, n_pages, normal, scattered
 from labkernels.workload import MlaDecode
-
-CHANNELS_BEFORE = 128 + 64  # of a head's q and k before absorption, which the softmax scale is of
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,5 +58,5 @@ def _case(workload: MlaDecode, draw: Callable, shuffle: Callable, device: str) -
     table = scattered(workload.kv_lens, workload.page_size, shuffle, device)
     lengths = torch.tensor(workload.kv_lens, dtype=torch.int32, device=device)
     ends = torch.arange(workload.batch + 1, dtype=torch.int32, device=device) * workload.q_len
-    scale = 1 / math.sqrt(CHANNELS_BEFORE)
-    return MlaCase(workload, q_nope, q_pe, LatentKV(ckv, kpe, table, lengths), ends, scale)
+    cache = LatentKV(ckv, kpe, table, lengths)
+    return MlaCase(workload, q_nope, q_pe, cache, ends, cache.default_scale)

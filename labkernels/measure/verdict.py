@@ -39,11 +39,13 @@ def verdict(
     differ, or [total, Hkv, D] with cu_seqlens [B + 1], or neither and a cache with k, v [pages,
     page_size, Hkv, D], page_table and kv_len, as PagedKV. lse2 as q without D, base 2.
     causal: the last query of a request sees all of its keys, each one before it one key less.
+    Of MLA: q the pair (q_nope, q_pe) and a cache that is a LatentKV, whose scale is the default.
     Units: torch or NumPy tensors; a NumPy uint16 holds the bits of bf16. p_format: that of the
     probabilities in the second product, by default that of q; denominator None: either kind.
     Torch tensors are worked on where q lies: on a GPU a prefill takes seconds, not minutes.
     Raises: ValueError naming the argument, its value and what is allowed.
     """
+    q = _query(q)
     out_format, in_format = _format("out", out), _format("q", q)
     q = _array("q", q)
     problem = _problem(q, k, v, kv_len, cu_seqlens, cu_seqlens_q, causal, cache, scale)
@@ -89,6 +91,7 @@ class Comparison:
 
 def compare(out_a, out_b, q, k=None, v=None, **how) -> Comparison:
     """Judge two outputs of one input, each against float64; arguments as for `verdict`."""
+    q = _query(q)
     a, b = (verdict(out, q, k, v, **how) for out in (out_a, out_b))
     ends = how.get("cu_seqlens_q")
     left, right = (to_numpy(_rows("out", _array("out", x), q, ends, 1)) for x in (out_a, out_b))
@@ -104,6 +107,16 @@ def _format(name: str, tensor) -> str:
         allowed = "float16, bfloat16, float32, uint16 (bits of bf16)"
         raise ValueError(f"{name}.dtype = {kind}, allowed: {allowed}")
     return _FORMATS[kind]
+
+
+def _query(q):
+    """The query as one tensor: of a pair, both parts side by side."""
+    if not isinstance(q, tuple):
+        return q
+    _format("q", q[0])
+    if hasattr(q[0], "detach"):
+        return namespace(q[0]).cat(q, dim=-1)
+    return np.concatenate(q, axis=-1)
 
 
 def _array(name: str, tensor, like=None):
@@ -135,7 +148,8 @@ def _problem(q, k, v, kv_len, cu_seqlens, cu_seqlens_q, causal, cache, scale) ->
     if cu_seqlens_q is None:
         n_q = 1 if q.ndim == 3 else q.shape[2]
         cu_seqlens_q = np.arange(len(q) + 1) * n_q
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    if scale is None:
+        scale = getattr(cache, "default_scale", 1 / math.sqrt(q.shape[-1]))
     if not 0 < scale < math.inf:
         raise ValueError(f"scale = {scale}, allowed: a positive number")
     keys = _keys(q, k, v, kv_len, cu_seqlens, cache)

@@ -139,7 +139,7 @@ def target_gpu(device: torch.device, target: str | None) -> hardware.Gpu:
     return devices.planning_gpu(device.index)
 
 
-def scale_of(scale: float | None, head_dim: int) -> float:
+def scale_of(scale: float | None, head_dim: int | None = None) -> float:
     """The softmax scale, by default 1 / sqrt(head_dim)."""
     value = 1 / math.sqrt(head_dim) if scale is None else scale
     if not 0 < value < math.inf:

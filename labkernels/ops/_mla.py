@@ -1,7 +1,6 @@
 """The verb `mla_decode`: a few query tokens a request over a paged cache of latent rows."""
 
 import importlib
-import math
 
 import torch
 
@@ -18,7 +17,6 @@ from labkernels.ops._arguments import Result
 
 MAX_HEADS = 128
 MAX_TOKENS = 4  # of a request: a new one, and those that a draft model proposed
-CHANNELS_BEFORE = 128 + 64  # of a head's q and k before absorption, which the softmax scale is of
 
 
 def mla_decode(
@@ -118,7 +116,7 @@ def mla_decode_step(
         cu_seqlens_q=cu_seqlens_q,
         lengths=lengths,
         causal=causal,
-        scale=arguments.scale_of(1 / math.sqrt(CHANNELS_BEFORE) if scale is None else scale, 1),
+        scale=arguments.scale_of(cache.default_scale if scale is None else scale),
         splits=splits,
         keys_per_split=keys_per_split,
         batch_invariant=fixed_splits

@@ -117,12 +117,11 @@ def test_the_verdict_is_rounding(kernel):
     result = case.run(kernel)
     found = labkernels.verdict(
         result.out,
-        case.q,
+        (case.q_nope, case.q_pe),
         cache=case.kv,
         cu_seqlens_q=case.cu_seqlens_q,
         causal=True,
         lse2=result.lse2,
-        scale=case.scale,
         p_format=CUDA_MLAS[kernel].policies[0].p_format("bf16"),
     )
     assert found.answer == "ROUNDING", found.summary()
