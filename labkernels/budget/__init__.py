@@ -9,7 +9,7 @@ from labkernels.budget.registers import (
 )
 from labkernels.budget.roofline import Floor, decode_floor
 from labkernels.budget.smem import aligned_bytes, array_bytes
-from labkernels.budget.tile_time import StepWork, TileTime, tile_time
+from labkernels.budget.tile_model import StepWork, TileTime, tile_time
 
 __all__ = [
     "Floor",

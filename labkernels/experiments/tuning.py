@@ -1,14 +1,14 @@
 """Every tile of the tunable prefill kernels that fits and compiles, measured: the tuner's proof."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from labkernels import hardware
 from labkernels.experiments import Options, Outcome, commit_text
 from labkernels.experiments import _decode_rows as decode_rows
-from labkernels.kernels.spec import KernelSpec, discover
+from labkernels.kernels.spec import Instance, KernelSpec, discover
 from labkernels.measure import device, tuner
 from labkernels.measure.tuner import Candidate, Rejected, Run
 from labkernels.records import datapackage, provenance, schema, store
@@ -69,9 +69,11 @@ def run(options: Options) -> Outcome:
     started, commit, facts = datetime.now(UTC), commit_text(options), device.facts()
     options.progress(f"{facts['gpu']}, {len(cells)} searches, commit {commit}")
     path, failures, total, fresh = options.out / DATA_FILE, [], 0, options.replace
+    compiled = compile_all(cells, gpu)
+    options.progress(f"{len(compiled)} tiles compiled")
     for cell in cells:
         with device.sampling() as reading:
-            rejected, runs = search(cell, gpu, repeats=options.repeats, seed=options.seed)
+            rejected, runs = search(cell, compiled, gpu, repeats=options.repeats, seed=options.seed)
         origin = provenance.collect(
             {**facts, **reading.sensors},
             seed=options.seed,
@@ -88,12 +90,25 @@ def run(options: Options) -> Outcome:
     return Outcome(total, (path,), tuple(failures))
 
 
+def compile_all(cells: Iterable[Cell], gpu: hardware.Gpu) -> dict[Instance, Candidate | Rejected]:
+    """Return what the compiler makes of every tile that fits, all cells on all cores at once."""
+    kept = {}
+    for cell in cells:
+        kept |= dict.fromkeys(tuner.by_ledger(tuner.space(cell.spec, cell.workload), gpu)[0])
+    return dict(zip(kept, tuner.by_compiler(list(kept), gpu), strict=True))
+
+
 def search(
-    cell: Cell, gpu: hardware.Gpu, *, repeats: int, seed: int
+    cell: Cell,
+    compiled: Mapping[Instance, Candidate | Rejected],
+    gpu: hardware.Gpu,
+    *,
+    repeats: int,
+    seed: int,
 ) -> tuple[list[Rejected], list[Run]]:
     """Return what ledger and compiler reject of a cell's tiles, and the runs of all others."""
     kept, rejected = tuner.by_ledger(tuner.space(cell.spec, cell.workload), gpu)
-    judged = list(tuner.by_compiler(kept, gpu))
+    judged = [compiled[instance] for instance in kept]
     rejected += [item for item in judged if isinstance(item, Rejected)]
     candidates = [item for item in judged if isinstance(item, Candidate)]
     return rejected, tuner.measure(candidates, cell.workload, repeats=repeats, seed=seed)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from labkernels.budget.ledger import Ledger
-from labkernels.budget.tile_time import StepWork
+from labkernels.budget.tile_model import StepWork
 from labkernels.hardware import Gpu
 
 EXP2 = ("mufu", "poly3", "poly5")  # "library": whatever torch calls

@@ -21,7 +21,7 @@ _STALLS = {  # in the order of drawing, coldest first
 }
 STALLS = tuple(_STALLS)
 PARTS = {
-    "tensor pipe": "tensor_pipe",
+    "tensor\npipe": "tensor_pipe",
     "exp2": "mufu",
     "FMA": "fma",
     "ALU": "alu",
@@ -185,7 +185,7 @@ def products_and_exponentials(clocks: pd.DataFrame, *, origin: str) -> Figure:
     """
     figure, (axes,) = style.new_figure(height_inches=3.1)
     axes.axhline(1, color=style.CEILING, lw=1.1)
-    axes.annotate("as long", (62, 1.03), color=style.CEILING, fontsize=8)
+    axes.annotate("as long", (256, 0.97), color=style.CEILING, fontsize=8, ha="right", va="top")
     for place, (gpu, line) in enumerate(clocks.groupby("gpu", sort=False)):
         marker = "osD^vP*"[place % 7]
         axes.plot(line.head_dim, line.ratio, marker=marker, lw=1.3, label=gpu)
@@ -195,9 +195,9 @@ def products_and_exponentials(clocks: pd.DataFrame, *, origin: str) -> Figure:
     dims = sorted(clocks.head_dim.unique())
     axes.set_xticks(dims, [f"{dim}" for dim in dims])
     axes.xaxis.set_minor_locator(plt.NullLocator())
-    ticks = [1, 2, 4, 8, 16, 32]
-    axes.set_yticks(ticks, [f"{tick}:1" for tick in ticks])
+    ticks = {0.5: "1:2"} | {tick: f"{tick}:1" for tick in (1, 2, 4, 8, 16, 32)}
+    axes.set_yticks(list(ticks), list(ticks.values()))
     axes.yaxis.set_minor_locator(plt.NullLocator())
-    axes.legend(fontsize=7.5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    figure.legend(loc="outside upper left", ncols=3, fontsize=8)
     style.say_origin(figure, origin)
     return figure

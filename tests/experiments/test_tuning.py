@@ -3,11 +3,12 @@
 import pytest
 
 from labkernels import hardware
+from labkernels.budget import ranking
 from labkernels.experiments import Options, tuning
-from labkernels.measure import tuner
+from labkernels.measure import tuned, tuner
 from labkernels.measure.accuracy import Errors
 from labkernels.measure.timing import Quartiles
-from labkernels.records import schema
+from labkernels.records import schema, store
 
 GOOD = Errors(rmse=1e-3, bias=0.0, max_abs=1e-2, lse2_max_abs=1e-6, bound_ratio=0.5, rmse_ratio=1.0)
 BAD = Errors(
@@ -44,3 +45,21 @@ def test_rows_fit_their_table_and_a_wrong_output_has_no_time():
 def test_a_quick_run_writes_elsewhere():
     with pytest.raises(ValueError, match="allowed: --quick with --out FOLDER"):
         tuning.run(Options(quick=True))
+
+
+def test_the_recorded_searches_follow_the_model():
+    path = store.DATA_DIR / tuning.DATA_FILE
+    if not path.exists():
+        pytest.skip(f"{path.name} is not recorded yet")
+    rows = store.newest(store.read(path))
+    assert not [row["note"] for row in rows if row["metric"] == "failed"]
+    searches = {}
+    for tile in tuned.recorded(rows, gpu=hardware.gpu("h200")):
+        searches.setdefault((tile.kernel, tile.head_dim, tile.causal), []).append(tile)
+    assert {key for key in searches if key[0] == "prefill_mma"} == {
+        ("prefill_mma", *shape) for shape in tuning.SHAPES
+    }
+    for key, tiles in searches.items():
+        pair = [t.expected.time_s for t in tiles], [t.measured_s for t in tiles]
+        # an order without meaning would be near 0: of 9 tiles it is above 0.4 once in seven
+        assert ranking.rank_correlation(*pair) > 0.4, key

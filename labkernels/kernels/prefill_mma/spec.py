@@ -8,7 +8,7 @@ from pathlib import Path
 from labkernels import formats
 from labkernels.budget.ledger import Ledger, Line
 from labkernels.budget.registers import WARP_THREADS, fragment_registers
-from labkernels.budget.tile_time import StepWork
+from labkernels.budget.tile_model import StepWork
 from labkernels.kernels import decode_ledger, prefill_ledger
 from labkernels.kernels.decode_ledger import OVERLAY
 from labkernels.kernels.spec import (

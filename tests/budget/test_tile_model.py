@@ -4,7 +4,7 @@ import pytest
 
 from labkernels import hardware
 from labkernels.budget import StepWork, tile_time
-from labkernels.budget.tile_time import LATENCY_CLOCKS, busiest_sm_steps, step_clocks
+from labkernels.budget.tile_model import LATENCY_CLOCKS, busiest_sm_steps, step_clocks
 from labkernels.kernels.spec import discover
 
 H200 = hardware.gpu("h200")
