@@ -26,7 +26,6 @@ from labkernels.kernels.prefill_step import (
 from labkernels.kernels.step import Step, blocks_per_sm
 
 PARAMS = "lab::PrefillParams"
-REACH = 2**35  # elements of a pool, 64 GiB: what 32 bits count in chunks of 8
 
 
 def prepare(request: PrefillRequest) -> Step:
@@ -36,7 +35,9 @@ def prepare(request: PrefillRequest) -> Step:
     pools of K and V differ in strides though they agree in channels, or a pool ends out of reach.
     """
     if isinstance(request.kv, PagedKV):
-        check_pools(request.kv)
+        request.kv.require_reach()
+        if request.kv.head_dim == request.kv.head_dim_v:
+            request.kv.require_twin_pools()
     variant = cuda_run.variant(request.spec, request.instance, PARAMS)
     per_sm = blocks_per_sm(request.instance, variant.smem_bytes, request.gpu)
     made = cut(request, blocks_per_sm=per_sm)
@@ -63,27 +64,6 @@ def prepare(request: PrefillRequest) -> Step:
         checks=request.checks,
     )
     return Step(launch.prepare(), request.out, request.lse2, plan)
-
-
-def check_pools(kv: PagedKV) -> None:
-    """Raise ValueError unless the kernels reach all of both pools, with one offset if they can."""
-    if kv.head_dim == kv.head_dim_v:
-        kv.require_twin_pools()
-    for name, pool in (("k", kv.k), ("v", kv.v)):
-        ends = zip(pool.shape, pool.stride(), strict=True)
-        elements = 1 + sum((length - 1) * stride for length, stride in ends)
-        if elements > REACH:
-            raise ValueError(f"{name} extends over {elements} elements, allowed: {REACH}")
-
-
-def division(divisor: int) -> tuple[int, int]:
-    """Return shift and inverse: n // divisor is (2 n * inverse >> 32) >> shift for 0 <= n < 2^31.
-
-    The inverse is 2^(31 + shift) / divisor rounded up, too large by less than 1 in 2^31, since
-    divisor <= 2^shift: the quotient is too large by less than 1 / divisor, and rounds down alike.
-    """
-    shift = (divisor - 1).bit_length()
-    return shift, -(-(2 ** (31 + shift)) // divisor)
 
 
 def _nothing() -> None:
@@ -114,13 +94,18 @@ def _params(
     }
     page_strides = [x.stride()[:3] if paged else (0, *x.stride()[:2]) for x in (kv.k, kv.v)]
     strides = (*request.q.stride()[:2], *page_strides[0], *page_strides[1])
-    pages = (kv.page_table.stride(0), kv.page_table.shape[1], kv.page_size) if paged else (0, 0, 1)
+    pages = _pages(kv) if paged else (0, 0, 1, 0, 0)
     heads = (request.q.shape[1], kv.kv_heads, request.group)
     splits = (made.keys_per_split, made.splits)
-    counts = (*pages, *division(pages[-1]), *heads, *splits, int(request.causal))
+    counts = (*pages, *heads, *splits, int(request.causal))
     return PrefillParams(
         **pointers,
         **dict(zip(STRIDES, strides, strict=True)),
         **dict(zip(COUNTS, counts, strict=True)),
         scale_log2=request.scale * LOG2_E,
     )
+
+
+def _pages(kv: PagedKV) -> tuple[int, ...]:
+    table = kv.page_table
+    return table.stride(0), table.shape[1], kv.page_size, *kv.page_division

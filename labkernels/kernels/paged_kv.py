@@ -9,6 +9,8 @@ import torch
 
 MAX_KEYS = 2**30  # of a request: the kernels count keys, and a step beyond the last, in 32 bits
 COPY_BYTES = 16  # a kernel's copies: rows of K, V and Q start at multiples of it
+CHUNK = 8  # elements of one copy
+REACH = 2**32 * CHUNK  # elements of a pool, 64 GiB: what 32 bits count in chunks
 
 
 class Paged(ABC):
@@ -46,6 +48,14 @@ class Paged(ABC):
         key = torch.arange(int(self.kv_len[request]), device=self.pool.device)
         page = self.page_table[request, key // self.page_size].long()
         return page, key % self.page_size
+
+    def require_reach(self) -> None:
+        """Raise ValueError unless 32 bits count the chunks of each pool."""
+        for name, pool in (("k", self.k), ("v", self.v)):
+            ends = zip(pool.shape, pool.stride(), strict=True)
+            elements = 1 + sum((length - 1) * stride for length, stride in ends)
+            if elements > REACH:
+                raise ValueError(f"{name} extends over {elements} elements, allowed: {REACH}")
 
     def read_lengths(self) -> np.ndarray:
         """The keys of each request; reads kv_len, so it waits for a GPU.
@@ -127,6 +137,11 @@ class PagedKV(Paged):
         return self.k
 
     @property
+    def page_division(self) -> tuple[int, int]:
+        """What finds a key's page without a division: see `division`."""
+        return division(self.page_size)
+
+    @property
     def kv_heads(self) -> int:
         """Heads of K and V."""
         return self.k.shape[2]
@@ -153,6 +168,16 @@ class PagedKV(Paged):
             raise ValueError(f"v.shape = {tuple(v.shape)}, allowed: {tuple(k.shape)}, as k")
         if v.stride() != k.stride():
             raise ValueError(f"v.stride() = {v.stride()}, allowed: {k.stride()}, as k")
+
+
+def division(divisor: int) -> tuple[int, int]:
+    """Return shift and inverse: n // divisor is (2 n * inverse >> 32) >> shift for 0 <= n < 2^31.
+
+    The inverse is 2^(31 + shift) / divisor rounded up, too large by less than 1 in 2^31, since
+    divisor <= 2^shift: the quotient is too large by less than 1 / divisor, and rounds down alike.
+    """
+    shift = (divisor - 1).bit_length()
+    return shift, -(-(2 ** (31 + shift)) // divisor)
 
 
 def require_device(name: str, tensor: torch.Tensor, device: torch.device, as_: str = "k") -> None:

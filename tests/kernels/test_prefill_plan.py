@@ -6,8 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkernels.kernels.cuda_prefill import REACH, check_pools, division
-from labkernels.kernels.paged_kv import PagedKV
+from labkernels.kernels.paged_kv import REACH, PagedKV, division
 from labkernels.kernels.prefill_plan import Lengths, cut, visible_keys
 from labkernels.kernels.spec import PrefillTile
 
@@ -119,6 +118,6 @@ def test_a_pool_out_of_reach_is_refused():
         table, lengths = (torch.zeros(shape, device="meta").int() for shape in ((1, 2), (1,)))
         return PagedKV(k, v, table, lengths)
 
-    check_pools(cache(REACH))
+    cache(REACH).require_reach()
     with pytest.raises(ValueError, match=f"k extends over {REACH + 8} elements, allowed: {REACH}"):
-        check_pools(cache(REACH + 8))
+        cache(REACH + 8).require_reach()

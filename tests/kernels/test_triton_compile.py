@@ -35,8 +35,9 @@ PREFILL_TYPES = {
     **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k", "page_table", "kv_len", "work"), "*i32"),
     **STATES,
     **dict.fromkeys(PREFILL_STRIDES, "i32"),
-    **dict.fromkeys(("page_table_stride", "page_size", "q_heads"), "i32"),
+    **dict.fromkeys(("page_table_stride", "page_size", "page_shift", "q_heads"), "i32"),
     **dict.fromkeys(("keys_per_split", "splits"), "i32"),
+    "page_inverse": "i64",
     "scale_log2": "fp32",
 }
 MLA_STRIDES = tuple(
@@ -114,11 +115,13 @@ def prefill_variant(policy, head_dim, tile, *, kv, split):
         "KEYS": tile.keys,
         "CAUSAL": True,
         "PAGED": kv == "paged",
+        "TWINS": head_dim == main,
         "TENSOR_CORES": PREFILL.uses_tensor_cores(policy),
         "UPCAST": False,
         "SPLIT": split,
     }
-    whole = (*PREFILL_STRIDES, "page_size")
+    chunks = [name for name in PREFILL_STRIDES if name[0] in "kv" and not name.endswith("_head")]
+    whole = set(PREFILL_STRIDES) - set(chunks if kv == "paged" else ())
     return variant(PREFILL, "h200", tile, PREFILL_TYPES, constants, whole)
 
 
@@ -150,7 +153,7 @@ def variant(spec, gpu, tile, types, constants, multiples_of_16):
         arch=hardware.gpu(gpu).compile_arch,
         warps=tile.warps,
         stages=tile.stages,
-        multiples_of_16=multiples_of_16,
+        multiples_of_16=tuple(multiples_of_16),
     )
 
 

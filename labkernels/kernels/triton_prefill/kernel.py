@@ -9,6 +9,8 @@ import triton.language as tl
 
 from labkernels.kernels.triton_rows import block_rows, store
 
+CHUNK = tl.constexpr(8)  # elements: as paged_kv.CHUNK
+
 
 @triton.jit
 def walk(
@@ -28,6 +30,8 @@ def walk(
     v_stride_page,
     v_stride_token,
     page_size,
+    page_shift,
+    page_inverse,
     first,
     end,
     full,
@@ -38,6 +42,7 @@ def walk(
     D_V: tl.constexpr,
     KEYS: tl.constexpr,
     PAGED: tl.constexpr,
+    TWINS: tl.constexpr,
     DESCRIBED: tl.constexpr,
     WIDE: tl.constexpr,
 ):
@@ -50,15 +55,20 @@ def walk(
             b_k = d_k.load([start, 0])
         else:
             m_key = key < end
-            p_key, p_value, token = p_k, p_v, key.to(tl.int64)
             if PAGED:
-                slot = key // page_size
-                page = tl.load(pages + slot, mask=m_key, other=0).to(tl.int64)
-                token -= slot.to(tl.int64) * page_size
-                p_key = p_k + page * k_stride_page
-                p_value = p_v + page * v_stride_page
-            p_key = (p_key + token * k_stride_token)[:, None]
-            p_value = (p_value + token * v_stride_token)[:, None]
+                # key // page_size; then chunks from the pool's first, which 32 bits count
+                slot = tl.umulhi(2 * key.to(tl.uint32), page_inverse.to(tl.uint32)) >> page_shift
+                page = tl.load(pages + slot, mask=m_key, other=0).to(tl.uint32)
+                token = key.to(tl.uint32) - slot * page_size
+                o_k = page * k_stride_page + token * k_stride_token
+                o_v = o_k
+                if not TWINS:
+                    o_v = page * v_stride_page + token * v_stride_token
+                p_key = (p_k + o_k.to(tl.int64) * CHUNK)[:, None]
+                p_value = (p_v + o_v.to(tl.int64) * CHUNK)[:, None]
+            else:
+                p_key = (p_k + key.to(tl.int64) * k_stride_token)[:, None]
+                p_value = (p_v + key.to(tl.int64) * v_stride_token)[:, None]
             b_k = tl.load(p_key + tl.arange(0, D)[None, :], mask=m_key[:, None], other=0.0)
         if WIDE:
             b_k = b_k.to(tl.float32)
@@ -111,7 +121,7 @@ def prefill(
     partial_l,  # [total, q_heads, splits]
     q_stride_token,
     q_stride_head,
-    k_stride_page,
+    k_stride_page,  # of pages and their tokens in chunks, all other strides in elements
     k_stride_token,
     k_stride_head,
     v_stride_page,
@@ -119,6 +129,8 @@ def prefill(
     v_stride_head,
     page_table_stride,
     page_size,
+    page_shift,
+    page_inverse,
     q_heads,
     group: tl.constexpr,
     keys_per_split,
@@ -131,6 +143,7 @@ def prefill(
     KEYS: tl.constexpr,
     CAUSAL: tl.constexpr,
     PAGED: tl.constexpr,
+    TWINS: tl.constexpr,
     TENSOR_CORES: tl.constexpr,
     UPCAST: tl.constexpr,
     SPLIT: tl.constexpr,
@@ -189,9 +202,10 @@ def prefill(
     b_o = tl.zeros([ROWS, D_V], tl.float32)
     b_o, b_m, b_l = walk(
         b_o, b_m, b_l, b_q, b_q_tail, d_k, d_k_tail, d_v, p_k, p_v, pages,
-        k_stride_page, k_stride_token, v_stride_page, v_stride_token, page_size,
+        k_stride_page, k_stride_token, v_stride_page, v_stride_token,
+        page_size, page_shift, page_inverse,
         first, end, full, tl.minimum(limit, end), scale_log2,
-        D, D_TAIL, D_V, KEYS, PAGED, DESCRIBED, WIDE,
+        D, D_TAIL, D_V, KEYS, PAGED, TWINS, DESCRIBED, WIDE,
     )  # fmt: skip
     store(out, lse2, partial_o, partial_m, partial_l, b_o, b_m, b_l,
           token, o_token * q_heads + head, m_row, i_split, splits, q_heads, D_V, SPLIT)  # fmt: skip

@@ -6,7 +6,7 @@ import torch
 
 from labkernels.kernels import triton_run
 from labkernels.kernels.cuda_run import LOG2_E
-from labkernels.kernels.paged_kv import PagedKV
+from labkernels.kernels.paged_kv import CHUNK, PagedKV
 from labkernels.kernels.prefill_plan import Cut
 from labkernels.kernels.prefill_step import (
     PrefillRequest,
@@ -23,8 +23,11 @@ WIDEST = 128  # channels of one tl.dot that need not be a power of two: 192 are 
 def prepare(request: PrefillRequest) -> Step:
     """List the blocks, allocate the splits' partial States and fix the launches.
 
-    Raises: RuntimeError if Triton is missing, or was imported without its interpreter on a CPU.
+    Raises: RuntimeError if Triton is missing, or was imported without its interpreter on a CPU;
+    ValueError if a pool ends out of reach.
     """
+    if isinstance(request.kv, PagedKV):
+        request.kv.require_reach()
     kernel = triton_run.load(request.spec.name, interpret=not request.on_gpu)
     per_sm = request.instance.tile.blocks_per_sm
     made = cut(request, blocks_per_sm=per_sm)
@@ -96,9 +99,16 @@ def _lengths(request: PrefillRequest) -> tuple[torch.Tensor, ...]:
 def _strides(request: PrefillRequest) -> tuple[int, ...]:
     kv = request.kv
     if isinstance(kv, PagedKV):
-        pages = (kv.page_table.stride(0), kv.page_size)
-        return *request.q.stride()[:2], *kv.k.stride()[:3], *kv.v.stride()[:3], *pages
-    return *request.q.stride()[:2], 0, *kv.k.stride()[:2], 0, *kv.v.stride()[:2], 0, 1
+        strides = (x for pool in (kv.k, kv.v) for x in _pool_strides(pool))
+        pages = (kv.page_table.stride(0), kv.page_size, *kv.page_division)
+        return *request.q.stride()[:2], *strides, *pages
+    return *request.q.stride()[:2], 0, *kv.k.stride()[:2], 0, *kv.v.stride()[:2], 0, 1, 0, 0
+
+
+def _pool_strides(pool: torch.Tensor) -> tuple[int, ...]:
+    """Of a page and a token in chunks, of a head in elements."""
+    page, token, head, _ = pool.stride()
+    return page // CHUNK, token // CHUNK, head
 
 
 def _constants(request: PrefillRequest, made: Cut) -> dict[str, object]:
@@ -113,6 +123,7 @@ def _constants(request: PrefillRequest, made: Cut) -> dict[str, object]:
         "KEYS": tile.keys,
         "CAUSAL": request.causal,
         "PAGED": instance.kv == "paged",
+        "TWINS": request.kv.k.stride() == request.kv.v.stride(),
         "TENSOR_CORES": request.spec.uses_tensor_cores(instance.policy),
         "UPCAST": not request.on_gpu and instance.dtype == "bf16",
         "SPLIT": made.splits > 1,
