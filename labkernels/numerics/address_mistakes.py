@@ -10,6 +10,7 @@ import numpy as np
 
 _PAGES_MOST = 2**14  # pairs of a slot and a page: more would take seconds
 _AT_ONCE = (2, 4, 8, 16)  # keys that a warp's lanes copy at once, 16 bytes each
+_STEP_KEYS = (2, 4, 8, 16, 32, 64, 128)
 _INT32 = 2**31  # elements: the first offset that a signed 32-bit integer cannot hold
 
 
@@ -59,6 +60,26 @@ def ends(row) -> Iterator:
     seen = slice(None, row.n_keys)
     zeros = t[seen] @ v[seen] / (totals[row.n_keys - 1] + count[:, None] * np.exp2(-m))
     yield "padding in the denominator", lambda i: f"{i + 1} keys of score 0", zeros
+
+
+def halves(row) -> Iterator:
+    """Half of a step's keys read twice, the others not: an index that lost a bit, or was halved."""
+    scores, v = (x[: row.n_keys] for x in row.keys(row.kv_head, row.kv_head))
+    key = np.arange(len(scores))
+    for step in _STEP_KEYS:
+        place = key % step
+        for how, read in (
+            (f"the first {step // 2} of {step}", key - place + place % (step // 2)),
+            (f"{step} as their first {step // 2} in pairs", key - place + place // 2),
+        ):
+            for tensor, s, values in (
+                ("K", scores[read], v),
+                ("V", scores, v[read]),
+                ("K and V", scores[read], v[read]),
+            ):
+                t = np.exp2(s - s.max())
+                where = f"{tensor}: {how}"
+                yield "keys read twice", lambda i, w=where: w, (t @ values / t.sum())[None]
 
 
 def overflows(row) -> Iterator:

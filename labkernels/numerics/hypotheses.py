@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkernels.numerics import address_mistakes, rounding, sum_mistakes
+from labkernels.numerics import address_mistakes, chain_mistakes, rounding, sum_mistakes
 from labkernels.numerics.arrays import moved, to_numpy
 from labkernels.numerics.problem import LOG2_E, Problem
 from labkernels.numerics.rounds import Rounds
@@ -131,11 +131,12 @@ def _alternatives(row: Row) -> Iterator:
     scores, v = (x[: row.n_keys] for x in row.keys(row.kv_head, row.kv_head))
     yield from sum_mistakes.keys(scores, v)
     yield from sum_mistakes.weights(scores, v, row.problem.q.shape[-1])
-    yield from sum_mistakes.rescales(scores, v)
-    yield from sum_mistakes.accumulators(scores, v, row.rounds.p_format)
+    yield from chain_mistakes.rescales(scores, v)
+    yield from chain_mistakes.accumulators(scores, v, row.rounds.p_format)
     yield from sum_mistakes.merges(scores, v)
     yield from address_mistakes.heads(row)
     yield from address_mistakes.ends(row)
+    yield from address_mistakes.halves(row)
     yield from address_mistakes.lanes(row)
     yield from address_mistakes.overflows(row)
     if row.problem.k_pool.shape[1] > 1:

@@ -7,6 +7,8 @@ from labkernels.numerics.filters import DIRECTIONS, Filters
 from labkernels.numerics.hypotheses import Match, Row, explain
 from labkernels.numerics.problem import Problem
 
+_RIGHT_RMS = 1.15  # of z of right elements: the error model's claim
+_FAR_OUT = 7.5  # the mean |z| of outliers; those of a normal tail beyond 5, of any width, have less
 _LEFT_RMS = 1.5  # of z once a direction is taken out: rounding alone gives 1, and 15 % more
 # Of the truncation predicted: a key that was its warp's maximum for a while is exact, which the
 # prediction knows of the last one alone.
@@ -17,7 +19,7 @@ _SPARSE = 0.02  # share of elements up to which outliers are sparse
 
 
 def of_output(problem: Problem, out, truth, sigma, out_format: str) -> list[Match]:
-    """NaN, infinity, a coarser store, wrong channels, sparse outliers."""
+    """NaN, infinity, a coarser store, wrong channels."""
     bad = ~np.isfinite(out)
     if bad.any():
         rows = np.argwhere(bad.any(-1))
@@ -29,7 +31,7 @@ def of_output(problem: Problem, out, truth, sigma, out_format: str) -> list[Matc
     if out_format == "fp32" and lower:
         return [Match(f"out was rounded to {lower[0]}", "every element", np.nan, np.nan)]
     z = np.where(sigma > 0, (out - truth) / np.where(sigma > 0, sigma, 1.0), 0.0)
-    return _channels(out, truth, sigma, z) or _sparse(problem, z)
+    return _channels(out, truth, sigma, z)
 
 
 def _channels(out, truth, sigma, z) -> list[Match]:
@@ -53,12 +55,19 @@ def _channels(out, truth, sigma, z) -> list[Match]:
     return [Match("channels wrong", f"{shown}, and no others", np.nan, was)]
 
 
-def _sparse(problem: Problem, z) -> list[Match]:
-    """Few elements far out, in rows that are right otherwise: a race, or a lost write."""
+def of_outliers(problem: Problem, error, sigma) -> list[Match]:
+    """Few elements far out, in rows that are right otherwise: a race, or a lost write.
+
+    A direction that all rows share leaves such elements too, and is asked for first.
+    """
+    z = np.where(sigma > 0, error / np.where(sigma > 0, sigma, 1.0), 0.0)
+    if not np.isfinite(z).all():
+        return []
     far = np.abs(z) > evidence.OUTLIER
     left = float(np.sqrt((z[~far] ** 2).mean())) if (~far).any() else np.inf
     spread_out = far.any(-1).sum() > 1 and far.sum(-1).max() <= z.shape[-1] // 4
-    if far.any() and far.mean() <= _SPARSE and left <= _LEFT_RMS and spread_out:
+    sparse = far.any() and far.mean() <= _SPARSE and np.abs(z[far]).mean() >= _FAR_OUT
+    if sparse and spread_out and left <= _RIGHT_RMS:
         token, head, channel = np.argwhere(far)[0].tolist()
         first = f"{problem.row_name(token, head)}, channel {channel}"
         where = f"{int(far.sum())} of {far.size} elements, first {first}"

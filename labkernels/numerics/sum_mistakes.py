@@ -1,4 +1,4 @@
-"""Mistakes in a row's sums, made in float64: keys, weights, rescales, accumulators, merges.
+"""Mistakes in a row's sums, made in float64: keys, weights, merges.
 
 Each yields (name, where(i), outputs [..., Dv]). Shapes: scores [n] in log2 units, v [n, Dv].
 """
@@ -8,11 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from labkernels.numerics import rounding
+from labkernels.numerics.chain_mistakes import SPLIT_KEYS
 from labkernels.numerics.problem import LOG2_E
-
-_SPLIT_KEYS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-_STEP_KEYS = (16, 32, 64, 128)
-_STEPS_MOST = 4096  # steps of a row that are followed one by one: more would take seconds
 
 
 def keys(scores, v) -> Iterator:
@@ -28,6 +25,11 @@ def keys(scores, v) -> Iterator:
         yield "key left out", where, (n - tv) / (total - t)[:, None]
     yield "key counted twice", where, (n + tv) / (total + t)[:, None]
     yield "value of a key read as 0", where, (n - tv) / total
+    for split in (keys for keys in SPLIT_KEYS if keys < len(t)):
+        last = [*range(split - 1, len(t) - 1, split), len(t) - 1]
+        without = ((n - tv[last].sum(0)) / total)[None]
+        where_split = f"splits of {split} keys"
+        yield "last value of every split read as 0", lambda i, w=where_split: w, without
     for step, word in ((1, "before"), (-1, "after")):
         shifted = np.roll(v, step, axis=0)
         yield f"V of the key {word}", lambda i: "", (t @ shifted / total)[None]
@@ -49,76 +51,9 @@ def weights(scores, v, head_dim: int) -> Iterator:
         yield f"wrong scale: {name}", lambda i: "", (t @ v / t.sum())[None]
 
 
-def rescales(scores, v) -> Iterator:
-    """A sum that does not follow the running maximum, or follows it one step late."""
-    for step in _STEP_KEYS:
-        for warps in (1, 2, 4, 8):
-            if len(scores) > step * _STEPS_MOST:
-                continue
-            where = f"steps of {step} keys, {warps} in turn"
-            for name, o in _without_rescale(scores, v, step, warps).items():
-                yield name, lambda i, where=where: where, o[None]
-
-
-def _without_rescale(scores, v, step: int, warps: int) -> dict[str, np.ndarray]:
-    m = scores.max()
-    t = np.exp2(scores - m)
-    o_kept, o_late, l_kept = 0.0, 0.0, 0.0
-    for warp in range(warps):
-        running, before, kept, late, l = -np.inf, -np.inf, 0.0, 0.0, 0.0
-        for first in range(warp * step, len(scores), warps * step):
-            s = scores[first : first + step]
-            top = max(running, s.max())
-            p = np.exp2(s - top)
-            pv = p @ v[first : first + step]
-            stale = np.exp2(before - running) if running > -np.inf and before > -np.inf else 1.0
-            kept, late, l = kept + pv, late * stale + pv, l + p.sum()
-            before, running = running, top
-        if running > -np.inf:
-            weight = np.exp2(running - m)
-            o_kept, o_late, l_kept = (
-                o_kept + weight * kept,
-                o_late + weight * late,
-                l_kept + weight * l,
-            )
-    return {
-        "o not rescaled when the maximum moves": o_kept / t.sum(),
-        "o rescaled by a stale maximum": o_late / t.sum(),
-        "l not rescaled when the maximum moves": t @ v / l_kept,
-    }
-
-
-def accumulators(scores, v, p_format: str) -> Iterator:
-    """An accumulator of o in 16 bits: rounded after every step of keys."""
-    for step in _STEP_KEYS:
-        for warps in (1, 4):
-            if len(scores) > step * _STEPS_MOST:
-                continue
-            where = f"steps of {step} keys, {warps} in turn"
-            for fmt in ("bf16", "fp16"):
-                o = _in_format(scores, v, step, warps, fmt, p_format)
-                yield f"o accumulated in {fmt}", lambda i, where=where: where, o[None]
-
-
-def _in_format(scores, v, step: int, warps: int, fmt: str, p_format: str) -> np.ndarray:
-    m, total, o = scores.max(), np.exp2(scores - scores.max()).sum(), 0.0
-    p_format = "fp32" if p_format.endswith("x2") else p_format
-    for warp in range(warps):
-        running, part = -np.inf, 0.0
-        for first in range(warp * step, len(scores), warps * step):
-            s = scores[first : first + step]
-            top = max(running, s.max())
-            p = rounding.round_to(np.exp2(s - top), p_format)
-            part = part * np.exp2(running - top) + p @ v[first : first + step]
-            part, running = rounding.round_to(part, fmt), top
-        if running > -np.inf:
-            o = o + np.exp2(running - m) * part
-    return o / total
-
-
 def merges(scores, v) -> Iterator:
     """Splits merged in the wrong base or in 16 bits, or one of them left out."""
-    for n_keys in _SPLIT_KEYS:
+    for n_keys in SPLIT_KEYS:
         starts = np.arange(0, len(scores), n_keys)
         if not 2 <= len(starts) <= 512:
             continue

@@ -95,17 +95,19 @@ def judge(problem: Problem, out, *, rounds: Rounds, lse2=None) -> Verdict:
     filtered, z, tests = _tests(problem, rounds, error, sigma)
     found += tests
     matches = ()
-    if any(item.status == "bug" for item in found):
+    if bugs := {item.name: item for item in found if item.status == "bug"}:
         row = _worst_row(problem, rounds, out, z, truth, sigma, filtered)
-        bugs = {item.name: item for item in found if item.status == "bug"}
-        known = naming.of_output(problem, out, truth, sigma, rounds.out_format)
-        known += naming.of_lse2(lse2, truth_lse2, bugs)
-        known += (
-            naming.of_row(row)
-            or naming.of_filters(problem, error, sigma, bugs, filtered)
-            or naming.of_factor(row)
+        shown = naming.of_output(problem, out, truth, sigma, rounds.out_format)
+        matches = (
+            *shown,
+            *naming.of_lse2(lse2, truth_lse2, bugs),
+            *(
+                naming.of_row(row)
+                or naming.of_filters(problem, error, sigma, bugs, filtered)
+                or naming.of_factor(row)
+            ),
+            *([] if shown else naming.of_outliers(problem, error, sigma)),
         )
-        matches = tuple(known)
     return _answered(tuple(found), matches, rounds, error, bound, sigma)
 
 

@@ -74,6 +74,11 @@ def test_no_right_prefill_is_called_a_bug(kernel, out, causal):
 NAMES = {
     "extra key": "keys past the end",
     "padding in the denominator": "padding in the denominator",
+    "duplicated lane index": "keys read twice",
+    "missing rescale": "o not rescaled when the maximum moves",
+    "stale maximum": "small moves of the maximum skipped, but not by P",
+    "last V row": "last value of every split read as 0",
+    "sparse race": "sparse outliers, as of a race",
     "wrong page": "wrong page",
     "P truncated": "P truncated",
     "wrong merge base": "mixed log base",
