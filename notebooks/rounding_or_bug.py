@@ -308,6 +308,7 @@ plots.table(fair, "evidence", digits)
 # That is right, and no slip of the verdict.
 # FlashInfer stores the splits' partial outputs in the type of the output before it merges them; an exercise of {doc}`tensor_cores_on_and_off` finds the variance that this adds.
 # Something is rounded once more than was claimed.
+# The same kernels told not to split, and `fa3`, which never does, are accepted.
 # It is a choice and not a mistake, and whether you mind is your affair: the verdict says that rounding *as described* did not do this, and the evidence says how little it was.
 #
 # ## What we learned
