@@ -166,16 +166,14 @@ def prefill(
     b_q = tl.load(p_q + tl.arange(0, D)[None, :], mask=m_row[:, None], other=0.0)
     b_q_tail = b_q
     if D_TAIL:
-        p_tail = p_q + D + tl.arange(0, D_TAIL)[None, :]
-        b_q_tail = tl.load(p_tail, mask=m_row[:, None], other=0.0)
+        p_q += D
+        b_q_tail = tl.load(p_q + tl.arange(0, D_TAIL)[None, :], mask=m_row[:, None], other=0.0)
     if WIDE:
         b_q, b_q_tail = b_q.to(tl.float32), b_q_tail.to(tl.float32)
     p_k = k + i_kv.to(tl.int64) * k_stride_head
     p_v = v + i_kv.to(tl.int64) * v_stride_head
     pages = page_table + i_request.to(tl.int64) * page_table_stride
-    d_k = p_k
-    d_k_tail = p_k
-    d_v = p_v
+    d_k, d_k_tail, d_v = p_k, p_k, p_v
     if not PAGED:
         p_k += first_key.to(tl.int64) * k_stride_token
         p_v += first_key.to(tl.int64) * v_stride_token
@@ -198,13 +196,11 @@ def prefill(
 
     # m in log2 units, [ROWS]; o [ROWS, D_V]; all fp32
     b_m = tl.full([ROWS], float("-inf"), tl.float32)
-    b_l = tl.zeros([ROWS], tl.float32)
-    b_o = tl.zeros([ROWS, D_V], tl.float32)
+    b_l, b_o = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, D_V], tl.float32)
     b_o, b_m, b_l = walk(
         b_o, b_m, b_l, b_q, b_q_tail, d_k, d_k_tail, d_v, p_k, p_v, pages,
-        k_stride_page, k_stride_token, v_stride_page, v_stride_token,
-        page_size, page_shift, page_inverse,
-        first, end, full, tl.minimum(limit, end), scale_log2,
+        k_stride_page, k_stride_token, v_stride_page, v_stride_token, page_size, page_shift,
+        page_inverse, first, end, full, tl.minimum(limit, end), scale_log2,
         D, D_TAIL, D_V, KEYS, PAGED, TWINS, DESCRIBED, WIDE,
     )  # fmt: skip
     store(out, lse2, partial_o, partial_m, partial_l, b_o, b_m, b_l,
