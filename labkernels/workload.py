@@ -239,6 +239,11 @@ class MlaDecode:
         return len(self.kv_lens)
 
     @property
+    def group(self) -> int:
+        """Query rows that share a latent row: the heads of all tokens."""
+        return self.q_heads * self.q_len
+
+    @property
     def kv_bytes(self) -> int:
         """Bytes of the latent cache, read once for keys and values together."""
         return sum(self.kv_lens) * (self.latent_dim + self.rope_dim) * named(self.dtype).bytes
@@ -253,9 +258,13 @@ class MlaDecode:
     @property
     def flops(self) -> int:
         """FLOPs of the two products: 2 (latent + rope) for q K^T and 2 latent for P V."""
+        return 2 * self.exps * (2 * self.latent_dim + self.rope_dim)
+
+    @property
+    def exps(self) -> int:
+        """Exponentials of the softmax: one for each head of a token and key that it sees."""
         hidden = range(self.q_len) if self.causal else (0,) * self.q_len
-        pairs = sum(max(0, n - h) for n in self.kv_lens for h in hidden) * self.q_heads
-        return 2 * pairs * (2 * self.latent_dim + self.rope_dim)
+        return sum(max(0, n - h) for n in self.kv_lens for h in hidden) * self.q_heads
 
     @property
     def label(self) -> str:

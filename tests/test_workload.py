@@ -81,6 +81,15 @@ def test_mla_reads_one_latent_row_a_key():
     assert mla.kv_bytes == 128 * 8192 * 576 * 2
     assert mla.flops == 2 * 128 * 16 * 8192 * (576 + 512)
     assert mla.bytes == mla.kv_bytes + 128 * 16 * ((576 + 512) * 2 + 4)
+    assert (mla.group, mla.exps) == (16, 128 * 16 * 8192)
+
+
+def test_a_draft_sees_one_key_less_a_token():
+    causal, full = (MlaDecode((10, 2, 0), 3, q_len=4, causal=c) for c in (True, False))
+    assert causal.exps == 3 * (10 + 9 + 8 + 7 + 2 + 1)
+    assert full.exps == 3 * 4 * 12
+    assert causal.flops == 2 * causal.exps * (576 + 512)
+    assert causal.label == "ragged 3 x <=10, 3 heads x 4 tokens, d512+64, page 64, bf16"
 
 
 def test_workloads_are_values():

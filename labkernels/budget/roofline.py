@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from labkernels.hardware import Gpu
 from labkernels.units import require_finite
-from labkernels.workload import Decode
+from labkernels.workload import Decode, MlaDecode
+
+MMA_ROWS = (8, 16, 32, 64)  # of a tile, beside the keys on the other side of a product
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Floor:
 
 
 def decode_floor(
-    workload: Decode,
+    workload: Decode | MlaDecode,
     gpu: Gpu,
     *,
     tensor_cores: bool,
@@ -31,12 +33,12 @@ def decode_floor(
 ) -> Floor:
     """The least time of a decode step, on tensor cores or on CUDA cores.
 
-    Tensor cores compute whole tiles, so a group of query heads counts as a multiple of mma_rows.
+    Tensor cores compute whole tiles, so a group of query rows counts as a multiple of mma_rows.
     The bandwidth is the vendor's peak unless bytes_per_s gives another, such as a measured copy.
-    Raises: ValueError if mma_rows is not 8 or 16, or bytes_per_s is not positive.
+    Raises: ValueError if mma_rows is not one of MMA_ROWS, or bytes_per_s is not positive.
     """
-    if mma_rows not in (8, 16):
-        raise ValueError(f"mma_rows = {mma_rows!r}, allowed: 8, 16")
+    if mma_rows not in MMA_ROWS:
+        raise ValueError(f"mma_rows = {mma_rows!r}, allowed: {', '.join(map(str, MMA_ROWS))}")
     bandwidth = gpu.dram_bytes_per_s if bytes_per_s is None else bytes_per_s
     if not require_finite("bytes_per_s", bandwidth) > 0:
         raise ValueError(f"bytes_per_s = {bytes_per_s!r}, allowed: a number > 0")

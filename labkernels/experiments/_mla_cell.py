@@ -20,7 +20,7 @@ from labkernels.measure.mla_judge import MlaJudge
 from labkernels.measure.peers import Refused, one_line
 from labkernels.workload import MlaDecode
 
-SLOWEST_FLOPS = 2e11  # a workload of more is not worth the time of kernels without tensor cores
+SLOWEST_FLOPS = 1e11  # a workload of more is not worth the time of kernels without tensor cores
 
 
 def contenders(missing: Mapping[str, str]) -> dict[str, Contender]:

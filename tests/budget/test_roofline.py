@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from labkernels.budget import decode_floor
 from labkernels.hardware import GPUS, gpu
-from labkernels.workload import Decode
+from labkernels.workload import Decode, MlaDecode
 
 CASE_000 = Decode.uniform(57, 8192, q_heads=32, kv_heads=8)
 
@@ -66,3 +66,16 @@ def test_bad_requests_are_refused():
     for rate in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match=r"bytes_per_s = .*, allowed: a"):
             decode_floor(CASE_000, gpu("h200"), tensor_cores=True, bytes_per_s=rate)
+
+
+def test_mla_turns_from_memory_to_products_at_the_ridge():
+    """Rows of 2 x 1088 FLOPs a key of 1152 bytes: about 97 of them by the measured rates."""
+    h200 = gpu("h200")
+    bounds = {
+        heads: decode_floor(MlaDecode((8192,) * 64, heads), h200, tensor_cores=True).bound
+        for heads in (16, 64, 112, 128)
+    }
+    assert bounds == {16: "memory", 64: "memory", 112: "math", 128: "math"}
+    padded = decode_floor(MlaDecode((8192,), 16), h200, tensor_cores=True, mma_rows=64)
+    plain = decode_floor(MlaDecode((8192,), 16), h200, tensor_cores=True)
+    assert padded.math_s == pytest.approx(4 * plain.math_s)
