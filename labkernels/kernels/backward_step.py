@@ -113,14 +113,17 @@ def make_plan(
     )
 
 
-def workspace(request: BackwardRequest, made: BackwardCut) -> dict[str, torch.Tensor]:
-    """What the launches tell one another, uninitialised, as BackwardParams names it."""
+def workspace(request: BackwardRequest, made: BackwardCut, adds: bool) -> dict[str, torch.Tensor]:
+    """What the launches tell one another, uninitialised, as BackwardParams names it.
+
+    adds: whether dq adds up there.
+    """
     heads, head_dim, device = request.q.shape[1], request.q.shape[2], request.q.device
     shape = (heads, made.padded_rows)
     found = {
         name: torch.empty(shape, dtype=torch.float32, device=device)
         for name in ("row_lse2", "row_delta")
     }
-    if not request.ordered:
+    if adds:
         found["dq_accum"] = torch.empty((*shape, head_dim), dtype=torch.float32, device=device)
     return found

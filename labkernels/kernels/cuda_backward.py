@@ -33,22 +33,25 @@ ROW_HEADER, ROW_THREADS = "lab/backward_rows.cuh", 256  # lab::row_threads
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """One launch of a backward pass: a kernel, its blocks, and the tensors that it writes."""
+    """One launch of a backward pass: a kernel, its blocks, and the tensors that it writes.
+
+    params: what the kernel takes, made of the parameter that all stages have and their tensors.
+    """
 
     variant: Variant
     work: np.ndarray
     written: tuple[str, ...]
+    params: Callable[[BackwardParams, Mapping[str, torch.Tensor]], object] = lambda p, _: p
 
 
 def prepare(request: BackwardRequest) -> BackwardStep:
     """Compile, list the blocks, allocate the workspace, and fix the launches."""
     made, main = cut(request), cuda_run.variant(request.spec, request.instance, PARAMS)
-    keys = Stage(main, made.keys, ("dk", "dv") if request.ordered else ("dk", "dv", "dq_accum"))
-    if request.ordered:
-        stages = [prepare_rows(request, made.padded), keys, _ordered_dq(request, made.rows)]
-    else:
-        stages = [prepare_rows(request, made.padded), keys, convert_dq(request, made.padded)]
-    return step_of(request, stages, workspace(request, made), made.padded_rows)
+    adds = not request.ordered  # else dq is a stage of its own
+    keys = Stage(main, made.keys, ("dk", "dv", "dq_accum") if adds else ("dk", "dv"))
+    last = convert_dq(request, made.padded) if adds else _ordered_dq(request, made.rows)
+    stages = [prepare_rows(request, made.padded, adds), keys, last]
+    return step_of(request, stages, workspace(request, made, adds), made.padded_rows)
 
 
 def step_of(
@@ -77,10 +80,9 @@ def step_of(
     return BackwardStep(_Sequence(tuple(runs)), request.dq, request.dk, request.dv, plan)
 
 
-def prepare_rows(request: BackwardRequest, padded: np.ndarray) -> Stage:
-    """Each row's lse2 and delta into the workspace, and zeros into dq_accum if there is one."""
-    clear = "false" if request.ordered else "true"
-    written = ROWS[:2] if request.ordered else ROWS
+def prepare_rows(request: BackwardRequest, padded: np.ndarray, adds: bool) -> Stage:
+    """Each row's lse2 and delta into the workspace, and zeros if dq adds up there."""
+    clear, written = ("true", ROWS) if adds else ("false", ROWS[:2])
     return Stage(_row_variant(request, "backward_prepare", clear), padded, written)
 
 
@@ -125,7 +127,7 @@ def _launch(
         gpu=request.gpu,
         device=request.q.device,
         grid=(len(stage.work), 1, 1),
-        params=backward_params(request, tensors, padded_rows),
+        params=stage.params(backward_params(request, tensors, padded_rows), tensors),
         tensors=tensors,
         written=frozenset(stage.written),
         checks=request.checks,

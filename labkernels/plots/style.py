@@ -12,6 +12,7 @@ COLOURS = {
     "decode_mma": "#0072b2",
     "prefill_mma": "#0072b2",
     "backward_mma": "#0072b2",
+    "backward_wgmma": "#1b3a6b",
     "mla_fma": "#d55e00",
     "mla_mma": "#0072b2",
     "decode_mma_n8": "#009e73",
