@@ -50,7 +50,7 @@ def run(options: Options) -> Outcome:
     """Count on this machine's GPU and write the data file as it goes.
 
     Raises: ValueError if there is no GPU, no profiler, no commit, nothing to count, or a quick run
-    would write among the committed data. RuntimeError if the profiler fails.
+    would write among the committed data.
     """
     from labkernels.cuda import device as cuda_device
 
@@ -64,10 +64,14 @@ def run(options: Options) -> Outcome:
         raise ValueError(f"{NAME} needs a GPU and a profiler: {reason}")
     started, commit, facts = datetime.now(UTC), commit_text(options), device.facts()
     options.progress(f"{facts['gpu']}, {len(chosen)} children, commit {commit}")
-    path, total, fresh = options.out / DATA_FILE, 0, options.replace
+    path, failures, total, fresh = options.out / DATA_FILE, [], 0, options.replace
     for name, listed in chosen.items():
-        with device.sampling() as reading:
-            found = counters.profile(listed)
+        try:
+            with device.sampling() as reading:
+                found = counters.profile(listed)
+        except RuntimeError as error:  # what the other children count is kept
+            failures.append(f"{name}: {error}")
+            continue
         origin = provenance.collect(
             {**facts, **reading.sensors},
             seed=options.seed,
@@ -80,7 +84,7 @@ def run(options: Options) -> Outcome:
         total, fresh = total + put(path, rows, schema.PREFILL_MEASUREMENTS), False
         options.progress(f"{name}: {len(found.counted)} kernels, {len(found.refused)} refused")
     datapackage.write(options.out)
-    return Outcome(total, (path,))
+    return Outcome(total, (path,), tuple(failures))
 
 
 def rows_of(listed: list[Call], found: Profile) -> list[Row]:

@@ -3,9 +3,11 @@
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 
 from labkernels import hardware
 from labkernels.budget import TileTime
+from labkernels.kernels.spec import Instance
 from labkernels.measure import tuner
 from labkernels.measure.tuner import Candidate
 from labkernels.records.store import Row
@@ -42,12 +44,16 @@ def recorded(rows: Iterable[Row], *, gpu: hardware.Gpu) -> list[Tuned]:
     return [_tuned(key, known, gpu) for key, known in facts.items()]
 
 
+@cache
+def _instances(kernel: str, workload: Prefill) -> dict[str, Instance]:
+    return {one.tile.label: one for one in tuner.space(tuner.tunable(kernel), workload)}
+
+
 def _tuned(key: tuple, known: dict[str, float], gpu: hardware.Gpu) -> Tuned:
     kernel, head_dim, causal, batch, q_len, kv_len, q_heads, kv_heads, dtype, label = key
     lengths = ((q_len,) * batch, (kv_len,) * batch)
     workload = Prefill(*lengths, q_heads, kv_heads, head_dim, causal=causal, dtype=dtype)
-    spec = tuner.tunable(kernel)
-    instances = {one.tile.label: one for one in tuner.space(spec, workload)}
+    spec, instances = tuner.tunable(kernel), _instances(kernel, workload)
     if label not in instances:
         raise ValueError(
             f"tile = {label!r}, allowed for {kernel}: those of its space; record again"
