@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from labkernels.cuda import host
 from labkernels.cuda.tensor_map import TensorMap, tensor_map
 from tests.cuda import machines
+from tests.cuda.host.small_kernels import place
 
 RNG = np.random.default_rng(3)
 SMEM_BYTES = 65536 + 1024
@@ -22,7 +24,8 @@ class Params(ctypes.Structure):
         ("corners", ctypes.c_void_p),
         ("tensor", ctypes.c_void_p),
         ("box_bytes", ctypes.c_int),
-        ("filler", ctypes.c_int * 9),
+        ("offset", ctypes.c_int),
+        ("filler", ctypes.c_int * 8),
     )
 
 
@@ -67,24 +70,28 @@ def same_bits(a, b):
     )
 
 
-def run(machine, instance, tensor, values, box, corners, *, swizzle_bytes=0, checks=True):
-    """Move boxes between a tensor and values [box, ...]; return both as they are then."""
+def run(machine, instance, tensor, values, box, corners, *, swizzle_bytes=0, offset=0, known=None):
+    """Move boxes between a tensor and values [box, ...]; return both as they are then.
+
+    known: the tensor that the launch names, if it is not the map's.
+    """
     tensor, values = tensor.to(machine), values.to(machine)
     rows = [[*corner, 0, 0, 0][:4] for corner in corners]
     table = torch.tensor(rows, dtype=torch.int32, device=machine)
-    made = tensor_map(tensor, box, swizzle_bytes=swizzle_bytes)
+    made = TensorMap() if box is None else tensor_map(tensor, box, swizzle_bytes=swizzle_bytes)
     n_bytes = values[0].numel() * values.element_size()
     machines.launch(
         machine,
         "boxes.cuh",
         f"boxes::{instance}",
-        Params(made, values.data_ptr(), table.data_ptr(), tensor.data_ptr(), n_bytes),
-        {"tensor": tensor, "values": values, "corners": table},
+        Params(
+            made, values.data_ptr(), table.data_ptr(), tensor.data_ptr(), n_bytes, offset=offset
+        ),
+        {"tensor": tensor if known is None else known, "values": values, "corners": table},
         written=("values",) if instance.startswith("loads") else ("tensor",),
         grid=(len(corners), 1, 1),
         threads=32,
         smem_bytes=SMEM_BYTES,
-        checks=checks,
     )
     return tensor.cpu(), values.cpu()
 
@@ -195,3 +202,27 @@ def check_runs(machine):
 
 def test_runs_of_bytes_are_loaded_and_added():
     check_runs(machines.CPU)
+
+
+STORE = "stores<2, boxes::Way::store>"
+SWIZZLED_AT_128 = {"box": (4, 64), "swizzle_bytes": 128, "offset": 32}
+
+
+@pytest.mark.parametrize(("instance", "options", "marker", "says"), [
+    ("loads<3>", {}, "3", "tma_load at {here}: 3 coordinates in a tensor of 2 dimensions"),
+    ("loads<2>", {"box": None}, "2", "tma_load at {here}: the map was not made by tensor_map"),
+    ("loads<2>", {"offset": 4}, "2", "tma_load at {here}: shared byte 16 is not a multiple of 128"),
+    ("loads<2>", SWIZZLED_AT_128, "2", "shared byte 128 is not a multiple of 1024, as a swizzled"),
+    ("loads<2>", {"offset": 16544}, "2", "tma_load of 512 bytes at {here}: shared memory out of"),
+    ("loads<2>", {"corners": [(4, 0)]}, "2", "x = 4 elements of 2 bytes, allowed: multiples of 16"),
+    ("loads<2>", {"known": torch.zeros(4)}, "2", "tma_load of 128 bytes at {here} is out of"),
+    (STORE, {"corners": [(0, -1)]}, "store", "tma_store at {here}: a box begins at -1, allowed"
+                                             " where it is written to: from 0 on"),
+])  # fmt: skip
+def test_a_box_that_cannot_be(instance, options, marker, says):
+    tensor = torch.zeros(16, 64, dtype=torch.float16)
+    values = torch.zeros(1, 4, 64, dtype=torch.float16)
+    request = {"box": (4, 64), "corners": [(0, 0)]} | options
+    with pytest.raises(host.HostKernelError) as caught:
+        run(machines.CPU, instance, tensor, values, **request)
+    assert says.format(here=place("boxes.cuh", marker)) in str(caught.value)

@@ -117,6 +117,12 @@ def test_an_add_arrives_with_its_wait():
     assert out.sum() == 42
 
 
+def test_until_a_load_has_landed_its_place_holds_nan():
+    inputs, out = tensors()
+    run(build("gates::proxies"), inputs, out, 3, threads=64, smem=SMEM_BYTES)
+    assert np.isnan(out[0])
+
+
 @pytest.mark.parametrize(("number", "word"), list(enumerate(
     ["barrier_init", "named_sync", "stmatrix_x4", "bulk_add"]
 )))  # fmt: skip

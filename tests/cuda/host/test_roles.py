@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from labkernels.cuda import host
 from labkernels.cuda.tensor_map import TensorMap, tensor_map
 from labkernels.numerics import tensor_core
 from tests.cuda import machines
+from tests.cuda.host.small_kernels import place
 
 RNG = np.random.default_rng(5)
 TILE_K = 64
@@ -63,3 +65,20 @@ def multiply(machine, columns, stages, steps, mistake=0, *, checks=True):
 def test_a_ring_of_stages_has_the_bits_of_the_product(ring, checks):
     found, want = multiply(machines.CPU, *ring, checks=checks)
     assert np.array_equal(found, want)
+
+
+@pytest.mark.parametrize(("mistake", "says"), [
+    (1, "deadlock\n  thread 0: waits in barrier_wait at {empty} for parity 0 of the barrier at"
+        " shared byte 32776: 1 of 1 arrivals and 0 bytes are missing"),
+    (1, "threads 128 to 255: wait in barrier_wait at {full} for parity 1 of the barrier at shared"
+        " byte 32768: 1 of 1 arrivals and 0 bytes are missing"),
+    (2, "at {wgmma}, which no thread wrote"),
+    (3, "race: writes shared byte 0 at {load a}; thread 158 read it at {wgmma}, and no barrier"),
+    (4, "race: writes shared byte 2048 at {load a}; thread 190 read it at {wgmma}, and no barrier"),
+])  # fmt: skip
+def test_a_stage_is_handed_over_and_back(mistake, says):
+    names = ("empty", "full", "wgmma", "load a")
+    places = {name: place("roles.cuh", name) for name in names}
+    with pytest.raises(host.HostKernelError) as caught:
+        multiply(machines.CPU, 64, 1, 3, mistake)
+    assert says.format(**places) in str(caught.value)

@@ -12,7 +12,8 @@ struct Params {
   const int* corners;    // [boxes][4], innermost first
   float* tensor;
   int box_bytes;
-  int filler[9];
+  int offset;            // of the box in shared memory, in words
+  int filler[8];
 };
 
 struct Smem {
@@ -20,16 +21,15 @@ struct Smem {
   Barrier full;
 };
 
-template <int Rank>
-LAB_DEVICE void load(Smem& smem, const TensorMap& map, const int (&c)[4]) {
-  if constexpr (Rank == 2) tma_load(smem.words, map, smem.full, c[0], c[1]);
-  if constexpr (Rank == 3) tma_load(smem.words, map, smem.full, c[0], c[1], c[2]);
-  if constexpr (Rank == 4) tma_load(smem.words, map, smem.full, c[0], c[1], c[2], c[3]);
+template <int Rank> LAB_DEVICE void load(Smem& smem, const Params& p, const int (&c)[4]) {
+  u32* to = smem.words + p.offset;
+  if constexpr (Rank == 2) tma_load(to, p.map, smem.full, c[0], c[1]);                // here: 2
+  if constexpr (Rank == 3) tma_load(to, p.map, smem.full, c[0], c[1], c[2]);          // here: 3
+  if constexpr (Rank == 4) tma_load(to, p.map, smem.full, c[0], c[1], c[2], c[3]);
 }
-template <int Rank>
-LAB_DEVICE void store(const TensorMap& map, const Smem& smem, const int (&c)[4]) {
-  if constexpr (Rank == 2) tma_store(map, smem.words, c[0], c[1]);
-  if constexpr (Rank == 3) tma_store(map, smem.words, c[0], c[1], c[2]);
+template <int Rank> LAB_DEVICE void store(const Params& p, const Smem& smem, const int (&c)[4]) {
+  if constexpr (Rank == 2) tma_store(p.map, smem.words, c[0], c[1]);                  // here: store
+  if constexpr (Rank == 3) tma_store(p.map, smem.words, c[0], c[1], c[2]);
 }
 
 LAB_DEVICE void corner(const Params& p, int (&c)[4]) {
@@ -49,11 +49,12 @@ template <int Rank> LAB_KERNEL(32, 1) loads(LAB_GRID_CONSTANT Params p) {
   corner(p, c);
   if (thread_x() == 0) {
     barrier_arrive_expect(smem.full, p.box_bytes);
-    load<Rank>(smem, p.map, c);
+    load<Rank>(smem, p, c);
   }
   barrier_wait(smem.full, 0);
   u32* out = static_cast<u32*>(p.values) + block_x() * (p.box_bytes / 4);
-  for (int i = thread_x(); i < p.box_bytes / 4; i += 32) store_global(out + i, smem.words[i]);
+  const u32* box = smem.words + p.offset;
+  for (int i = thread_x(); i < p.box_bytes / 4; i += 32) store_global(out + i, box[i]);
 }
 
 enum class Way { store, add };
@@ -68,7 +69,7 @@ template <int Rank, Way way> LAB_KERNEL(32, 1) stores(LAB_GRID_CONSTANT Params p
   int c[4];
   corner(p, c);
   if (thread_x() == 0) {
-    if constexpr (way == Way::store) store<Rank>(p.map, smem, c);
+    if constexpr (way == Way::store) store<Rank>(p, smem, c);
     else if constexpr (Rank == 2) tma_add(p.map, smem.words, c[0], c[1]);
     else tma_add(p.map, smem.words, c[0], c[1], c[2]);
     bulk_commit();

@@ -12,10 +12,7 @@ struct Params {
   int filler[14];
 };
 
-enum Mistake {
-  nothing, no_arrive, few_bytes, many_bytes, no_init, no_fence, no_sync, wrong_parity,
-  early_overwrite, too_many_arrivals, no_wait
-};
+enum Mistake { nothing, no_arrive, no_wait, early_release, one_warp_waits };
 
 constexpr int threads = 256, tile_k = 64;
 
@@ -30,14 +27,14 @@ template <int N, int Stages> LAB_DEVICE void produce(Smem<N, Stages>& smem, cons
   if (thread_x() != 0) return;
   for (int step = 0; step < p.steps; ++step) {
     const int s = step % Stages, round = step / Stages;
-    if (p.mistake != early_overwrite) barrier_wait(smem.empty[s], 1 ^ (round & 1));  // here: empty
-    const int bytes = (64 + N) * tile_k * 2;
-    const int off = p.mistake == few_bytes ? -128 : p.mistake == many_bytes ? 128 : 0;
-    barrier_arrive_expect(smem.full[s], bytes + off);
+    barrier_wait(smem.empty[s], 1 ^ (round & 1));                 // here: empty
+    barrier_arrive_expect(smem.full[s], (64 + N) * tile_k * 2);
     tma_load(smem.a[s], p.a, smem.full[s], step * tile_k, 0);  // here: load a
     tma_load(smem.b[s], p.b, smem.full[s], step * tile_k, 0);  // here: load b
   }
 }
+
+LAB_DEVICE u64 tile(const bf16* at) { return wgmma_descriptor(at, 16, 1024, Swizzle::b128); }
 
 template <int N, int Stages> LAB_DEVICE void consume(Smem<N, Stages>& smem, const Params& p) {
   raise_registers<240>();
@@ -45,16 +42,15 @@ template <int N, int Stages> LAB_DEVICE void consume(Smem<N, Stages>& smem, cons
   for (float& x : d) x = 0.f;
   for (int step = 0; step < p.steps; ++step) {
     const int s = step % Stages, round = step / Stages;
-    if (p.mistake != no_wait)
-      barrier_wait(smem.full[s], (round & 1) ^ (p.mistake == wrong_parity));  // here: full
+    if (p.mistake != no_wait) barrier_wait(smem.full[s], round & 1);  // here: full
     wgmma_fence();
     for (int k = 0; k < tile_k / 16; ++k)
-      wgmma<bf16>(d, wgmma_descriptor(smem.a[s] + k * 16, 16, 1024, Swizzle::b128),
-                  wgmma_descriptor(smem.b[s] + k * 16, 16, 1024, Swizzle::b128));  // here: wgmma
+      wgmma<bf16>(d, tile(smem.a[s] + k * 16), tile(smem.b[s] + k * 16));  // here: wgmma
     wgmma_commit();
-    wgmma_wait<0>();
-    named_sync(1, 128);
+    if (p.mistake != early_release) wgmma_wait<0>();
+    if (p.mistake != one_warp_waits) named_sync(1, 128);
     if (thread_x() % 128 == 0 && p.mistake != no_arrive) barrier_arrive(smem.empty[s]);
+    if (p.mistake == early_release) wgmma_wait<0>();
   }
   const int row = thread_x() % 128 / 32 * 16 + thread_x() % 32 / 4, column = thread_x() % 4 * 2;
   for (int i = 0; i < N / 2; ++i)
@@ -70,14 +66,14 @@ template <int N, int Stages> LAB_DEVICE void consume(Smem<N, Stages>& smem, cons
 
 template <int N, int Stages> LAB_KERNEL(threads, 1) multiply(LAB_GRID_CONSTANT Params p) {
   auto& smem = shared_memory<Smem<N, Stages>>();
-  if (thread_x() == 0 && p.mistake != no_init) {
+  if (thread_x() == 0) {
     for (int s = 0; s < Stages; ++s) {
       barrier_init(smem.full[s], 1);
       barrier_init(smem.empty[s], 1);
     }
-    if (p.mistake != no_fence) fence_barrier_init();
+    fence_barrier_init();
   }
-  if (p.mistake != no_sync) sync_block();
+  sync_block();
   if (thread_x() < 128) produce(smem, p);
   else consume(smem, p);
 }

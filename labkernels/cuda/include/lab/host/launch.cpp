@@ -175,6 +175,7 @@ void Worker::run_block(i64 index) {
   block[1] = static_cast<int>(index / gx % gy);
   block[2] = static_cast<int>(index / gx / gy);
   reset();
+  dice = static_cast<u64>(index);
   if (sigsetjmp(escape, 1) == 0) {
     switch_to(0);
   } else {

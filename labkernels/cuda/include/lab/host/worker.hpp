@@ -54,6 +54,7 @@ struct Worker : Multiprocessor {
   WgmmaQueue wgmma[max_warps];
   Barriers barriers;
   std::vector<BoxLoad> loads;      // oldest first
+  u64 dice = 0;                    // for the order in which they land
 
   std::string error;  // empty: none
   sigjmp_buf escape;  // where a fault in a kernel goes on
