@@ -174,7 +174,7 @@ plots.table(predicted, "predicted", {"rmse": "{:.2e}"})
 # ```{literalinclude} /labkernels/cuda/include/lab/prefill.cuh
 # :language: cpp
 # :start-at: "// A row sees the keys below this one"
-# :end-before: "template <int Rows, bool Paged>"
+# :end-before: "template <int Rows, bool Paged"
 # ```
 #
 # And a bug as the lab keeps it: the edit of one line of the real source, compiled like any other kernel.
