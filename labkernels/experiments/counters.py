@@ -33,7 +33,7 @@ def calls(head_dim: int, *, quick: bool = False) -> list[Call]:
 
 
 def groups(*, quick: bool = False) -> dict[str, list[Call]]:
-    """Return the calls of each child process, by the name that `--only` is looked for in."""
+    """Return the calls of each child process, by a name; `--only` is looked for in name/kernel."""
     rows = 256 if quick else GEMM_ROWS
     found = {"gemm": [Call("cublas", GEMM, batch=0, length=rows, heads=0, head_dim=0)]}
     found |= {f"d{head_dim}": calls(head_dim, quick=quick) for head_dim in HEAD_DIMS}
@@ -56,9 +56,13 @@ def run(options: Options) -> Outcome:
 
     if options.quick and options.out == store.DATA_DIR:
         raise ValueError("out is data/ and quick is on; allowed: --quick with --out FOLDER")
-    chosen = {n: c for n, c in groups(quick=options.quick).items() if options.only in n}
+    chosen = {
+        name: [call for call in listed if options.only in f"{name}/{call.name}"]
+        for name, listed in groups(quick=options.quick).items()
+    }
+    chosen = {name: listed for name, listed in chosen.items() if listed}
     if not chosen:
-        raise ValueError(f"only is {options.only!r} and matches nothing; allowed: d128, gemm")
+        raise ValueError(f"only is {options.only!r} and matches nothing; allowed: d128/prefill_mma")
     reason = cuda_device.available() or counters.available()
     if reason:
         raise ValueError(f"{NAME} needs a GPU and a profiler: {reason}")

@@ -34,3 +34,35 @@ def origin(rows: Iterable[Row]) -> str:
     gpu, started, commit, dirty = runs.pop()
     changes = " with changes" if dirty else ""
     return f"measured on {gpu}, {str(started)[:10]}, commit {commit}{changes}"
+
+
+def newest_of_each(rows: Iterable[Row], columns: Iterable[str]) -> list[Row]:
+    """Return, for every combination of these columns, the rows of the newest run that has it.
+
+    A run of one kernel so replaces that kernel's rows, and no other's.
+    """
+    rows, columns = list(rows), tuple(columns)
+    newest: dict[tuple, str] = {}
+    for row in rows:
+        key = tuple(row[name] for name in columns)
+        newest[key] = max(newest.get(key, ""), str(row["started_utc"]))
+    return [
+        row for row in rows if row["started_utc"] == newest[tuple(row[name] for name in columns)]
+    ]
+
+
+def origins(rows: Iterable[Row]) -> str:
+    """Return the words of a caption for rows of several runs on one GPU, with every commit.
+
+    Raises: ValueError unless the rows come from one GPU.
+    """
+    rows = list(rows)
+    gpus = {str(row["gpu"]) for row in rows}
+    if len(gpus) != 1:
+        raise ValueError(f"rows come from {sorted(gpus)}, allowed: one GPU")
+    days = sorted({str(row["started_utc"])[:10] for row in rows})
+    commits = dict.fromkeys(
+        str(row["commit"]) + (" with changes" if row["dirty"] else "") for row in rows
+    )
+    word = "commit" if len(commits) == 1 else "commits"
+    return f"measured on {gpus.pop()}, {' and '.join(days)}, {word} {', '.join(commits)}"

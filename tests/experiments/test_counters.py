@@ -4,7 +4,7 @@ import pytest
 
 from labkernels import hardware
 from labkernels.experiments import counters as experiment
-from labkernels.records import store
+from labkernels.records import recorded, store
 from labkernels.workload import Prefill
 
 PATH = store.DATA_DIR / experiment.DATA_FILE
@@ -12,11 +12,11 @@ PATH = store.DATA_DIR / experiment.DATA_FILE
 
 @pytest.fixture(scope="module")
 def kernels():
-    """Return {(kernel, tile, head_dim, function): {metric: value}} of the newest run."""
+    """Return {(kernel, tile, head_dim, function): {metric: value}} of each call's newest run."""
     if not PATH.exists():
         pytest.skip(f"{PATH.name} is not recorded yet")
     found = {}
-    for row in store.newest(store.read(PATH)):
+    for row in recorded.newest_of_each(store.read(PATH), ("kernel", "tile", "head_dim")):
         if row["metric"] != "refused":
             key = (row["kernel"], row["tile"], row["head_dim"], row["note"])
             found.setdefault(key, {})[row["metric"]] = row["value"]

@@ -8,7 +8,7 @@ from labkernels.experiments import Options, tuning
 from labkernels.measure import tuned, tuner
 from labkernels.measure.accuracy import Errors
 from labkernels.measure.timing import Quartiles
-from labkernels.records import schema, store
+from labkernels.records import recorded, schema, store
 
 GOOD = Errors(rmse=1e-3, bias=0.0, max_abs=1e-2, lse2_max_abs=1e-6, bound_ratio=0.5, rmse_ratio=1.0)
 BAD = Errors(
@@ -51,7 +51,7 @@ def test_the_recorded_searches_follow_the_model():
     path = store.DATA_DIR / tuning.DATA_FILE
     if not path.exists():
         pytest.skip(f"{path.name} is not recorded yet")
-    rows = store.newest(store.read(path))
+    rows = recorded.newest_of_each(store.read(path), ("kernel", "head_dim", "causal"))
     assert not [row["note"] for row in rows if row["metric"] == "failed"]
     searches = {}
     for tile in tuned.recorded(rows, gpu=hardware.gpu("h200")):

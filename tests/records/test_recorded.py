@@ -36,3 +36,25 @@ def test_origin_is_the_words_of_a_caption():
 def test_two_runs_have_no_one_origin():
     with pytest.raises(ValueError, match="rows come from 2 runs, allowed: 1"):
         recorded.origin(WHOLE + LATER_PART)
+
+
+def run_of(kernel, started, commit="abc1234", gpu="NVIDIA H200", dirty=False):
+    return {"kernel": kernel, "tile": "", "started_utc": started, "commit": commit, "gpu": gpu,
+            "dirty": dirty}  # fmt: skip
+
+
+def test_each_kernel_has_its_own_newest_run():
+    first, second = "2026-12-01T09:00:00Z", "2026-12-02T09:00:00Z"
+    rows = [run_of("a", first), run_of("b", first), run_of("b", second, "def5678")]
+    found = recorded.newest_of_each(rows, ("kernel", "tile"))
+    assert found == [rows[0], rows[2]]
+    assert recorded.origins(found) == (
+        "measured on NVIDIA H200, 2026-12-01 and 2026-12-02, commits abc1234, def5678"
+    )
+    assert recorded.origins(rows[:1]) == "measured on NVIDIA H200, 2026-12-01, commit abc1234"
+
+
+def test_one_caption_names_one_gpu():
+    rows = [run_of("a", "2026-12-01T09:00:00Z"), run_of("a", "2026-12-01T09:00:00Z", gpu="B")]
+    with pytest.raises(ValueError, match="allowed: one GPU"):
+        recorded.origins(rows)
