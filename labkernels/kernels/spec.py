@@ -244,8 +244,13 @@ class KernelSpec:
         """The architecture that it needs, in words: "sm_80 or newer", "sm_90a"."""
         return f"sm_{self.min_arch}a" if self.only_arch else f"sm_{self.min_arch} or newer"
 
+    @property
+    def usual_kv(self) -> str:
+        """The layout of K and V that is meant where none is said: paged, if it takes that."""
+        return "paged" if "paged" in self.kv else self.kv[0]
+
     def unsupported(
-        self, *, dtype: str, head_dim: int, policy: NumericPolicy, kv: str = "paged"
+        self, *, dtype: str, head_dim: int, policy: NumericPolicy, kv: str | None = None
     ) -> str | None:
         """Return None if the kernel can do it, else the reason, naming value and allowed."""
         if dtype not in self.dtypes:
@@ -256,7 +261,7 @@ class KernelSpec:
         if policy not in self.policies:
             allowed = "; ".join(p.label for p in self.policies)
             return f"policy = {policy.label}, allowed for {self.name}: {allowed}"
-        if kv not in self.kv:
+        if (kv or self.usual_kv) not in self.kv:
             return f"kv is {kv}, allowed for {self.name}: {', '.join(self.kv)}"
         return None
 
@@ -295,13 +300,12 @@ class KernelSpec:
     ) -> Instance:
         """The variant for a problem; tile and policy default to the preferred ones.
 
-        tokens: query tokens of the longest request, for a prefill. kv: paged if the kernel takes
-        that and nothing else is said. With a GPU, the preferred tile
+        tokens: query tokens of the longest request, for a prefill. With a GPU, the preferred tile
         is the first option whose shared memory fits it.
         Raises: ValueError naming what the kernel does not support and what is allowed.
         """
         policy = policy or self.policies[0]
-        kv = kv or ("paged" if "paged" in self.kv else self.kv[0])
+        kv = kv or self.usual_kv
         reason = self.unsupported(dtype=dtype, head_dim=head_dim, policy=policy, kv=kv)
         if reason:
             raise ValueError(reason)

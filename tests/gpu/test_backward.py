@@ -4,6 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.cuda import machines  # noqa: E402
+from tests.cuda.host import test_words as words  # noqa: E402
 from tests.kernels.backward_cases import (  # noqa: E402
     BACKWARDS,
     CUDA_BACKWARDS,
@@ -25,6 +27,11 @@ RUNS = 1000
 
 def gradients(step):
     return [bits(getattr(step, name)).clone() for name in GRADIENTS]
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_four_floats_are_added_to_global_memory(blocks):
+    words.check_add_global(machines.gpu_of_sm90(), blocks)
 
 
 @every_kernel

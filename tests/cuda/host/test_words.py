@@ -61,6 +61,37 @@ def test_ldmatrix_deals_four_matrices_to_the_lanes(trans, addresses):
     assert (out == (pairs[..., 0] | pairs[..., 1] << 16).T).all()
 
 
+def check_add_global(machine, blocks):
+    """Subnormal numbers and sums count as zeros of their sign, whoever comes first."""
+    tiny = 2.0**-130
+    first = np.array([1.0, tiny, -tiny, 2.0**-126, 0.0, -0.0, np.inf, 3.0], np.float32)
+    added = np.array([2.0, tiny, 0.0, -(2.0**-126) - tiny, 2.0**-126, -0.0, 1.0, tiny], np.float32)
+    total = np.array([1 + 2.0 * blocks, 0, 0, 0, blocks * 2.0**-126, -0.0, np.inf, 3], np.float32)
+    total[3] = [0.0, -(2.0**-126) - tiny][blocks > 1]  # 2^-126 - 2^-126 - tiny, then once more
+    x, out = (
+        torch.from_numpy(np.tile(values, (n * 16, 1)).copy()).to(machine)
+        for values, n in ((added, blocks), (first, 1))
+    )
+    machines.launch(
+        machine,
+        "words.cuh",
+        "words::additions",
+        Params(x.data_ptr(), out.data_ptr(), 0),
+        {"in": x, "out": out},
+        grid=(blocks, 1, 1),
+        threads=32,
+        smem_bytes=0,
+        written={"out"},
+    )
+    assert np.array_equal(out.cpu().numpy(), np.tile(total, (16, 1)))
+    assert not np.signbit(out.cpu().numpy()[:, 4]).any()
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_four_floats_are_added_to_global_memory(blocks):
+    check_add_global(machines.CPU, blocks)
+
+
 def check_stmatrix(machine, trans):
     """Lane i names row i ^ 5 of the four matrices' 32."""
     matrices = torch.from_numpy(RNG.integers(0, 2**15, (4, 8, 8)).astype(np.int16))

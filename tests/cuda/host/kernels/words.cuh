@@ -145,6 +145,12 @@ LAB_KERNEL(32, 1) tickets(LAB_GRID_CONSTANT Params p) {
   if (back.v[3] != number) store_global(counter, -1000);
 }
 
+// Every thread adds its four floats to those that it shares with a thread of each other block.
+LAB_KERNEL(32, 1) additions(LAB_GRID_CONSTANT Params p) {
+  const f32x4 x = load_global(static_cast<const f32x4*>(p.in) + block_x() * 32 + thread_x());
+  add_global(static_cast<float*>(p.out) + thread_x() * 4, x.v);
+}
+
 // Shared memory as it is found, as a copy in flight leaves it, as zeros and as values.
 LAB_KERNEL(32, 1) copies(LAB_GRID_CONSTANT Params p) {
   auto& rows = shared_memory<u32x4[2][32]>();
