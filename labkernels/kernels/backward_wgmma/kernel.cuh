@@ -198,49 +198,38 @@ LAB_DEVICE void hand_over(typename C::Handed& tile, const typename C::Fragments&
     stmatrix_x4((at ^ (i % 4 * 32)) + i / 4 * static_cast<int>(sizeof(tile[0])), left[i]);
 }
 
-// ---- dQ on its way to global memory
+// ---- gradients on their way to global memory
 
-// Adds the warp's 16 rows of dQ, 64 channels at a time, which lie in dq_index's order as they lie
-// in registers.
+// Which part of dq_accum the warp adds to: 16 rows by the warpgroup's channels, or half of all.
 template <class C>
-LAB_DEVICE void add_dq(Smem<C>& smem, const Params& p, const BackwardKeys& b,
-                       const BackwardWalk<C::rows>& walk,
-                       const typename C::DqSum& sum, const Place& place, Additions& additions) {
-  float(&stage)[16 * 64] = smem.dq[place.group * 4 + place.warp];
-  const i64 row = walk.padded_row(p.problem, b) + place.warp * 16 +
-                  (C::split_rows_of_dq ? place.group * 64 : 0);
-  const int half = C::split_rows_of_dq ? 0 : place.group;
-  float* out = p.problem.dq_accum + row * C::dim + half * 16 * C::own_dim_of_dq;
-#pragma unroll
-  for (int first = 0; first < C::own_dim_of_dq; first += 64) {
-    if (place.lane == 0) {
-      if constexpr (C::ordered) {
-        if (first == 0) additions.pass_on(b);
-      }
-      bulk_wait_read<0>();
-    }
-    sync_warp();                       // the stage has been read
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float* octet = sum + first / 2 + 4 * j;
-      *reinterpret_cast<f32x4*>(&stage[j * 128 + place.lane * 4]) =
-          {octet[0], octet[1], octet[2], octet[3]};
-    }
-    fence_async_shared();
-    sync_warp();                       // the stage is written
-    if (place.lane == 0) {
-      if constexpr (C::ordered) {
-        if (first == 0)
-          additions.await(p.turns + row / 16 * 2 + half,
-                          tiles_before<C::rows, C::keys>(p.problem, b, walk.row));
-      }
-      bulk_add(out + first * 16, stage, static_cast<int>(sizeof(stage)));
-      bulk_commit();
-    }
-  }
+LAB_DEVICE int dq_part(const Params& p, const BackwardKeys& b, const BackwardWalk<C::rows>& walk,
+                       const Place& place) {
+  const i64 row = walk.padded_row(p.problem, b) + place.warp * 16;
+  return C::split_rows_of_dq ? static_cast<int>(row / 16 + place.group * 4) * 2
+                             : static_cast<int>(row / 16) * 2 + place.group;
 }
 
-// ---- dK and dV
+// Adds 64 channels of the part, which lie in dq_index's order as they lie in registers.
+template <class C, int First>
+LAB_DEVICE void add_dq(Smem<C>& smem, const Params& p, int part, const typename C::DqSum& sum,
+                       const Place& place) {
+  float(&stage)[16 * 64] = smem.dq[place.group * 4 + place.warp];
+  if (place.lane == 0) bulk_wait_read<0>();
+  sync_warp();                         // the stage has been read
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const float* octet = sum + First / 2 + 4 * j;
+    *reinterpret_cast<f32x4*>(&stage[j * 128 + place.lane * 4]) =
+        {octet[0], octet[1], octet[2], octet[3]};
+  }
+  fence_async_shared();
+  sync_warp();                         // the stage is written
+  if (place.lane == 0) {
+    bulk_add(p.problem.dq_accum + i64{part} * (8 * C::dim) + First * 16, stage,
+             static_cast<int>(sizeof(stage)));
+    bulk_commit();
+  }
+}
 
 // The warp's 16 keys to global memory, by way of lines that nobody reads any more.
 template <class C>
@@ -274,6 +263,12 @@ LAB_DEVICE void store_sum(const typename C::Sum& sum, float scale, typename C::K
 
 // ---- the walk
 
+template <class Tile> LAB_DEVICE void clear_both(Tile& a, Tile& b, int n, int thread) {
+  clear_lines(a, n, thread, consumers);
+  clear_lines(b, n, thread, consumers);
+  fence_async_shared();
+  named_sync(all_consumers, consumers);
+}
 // Waits for Q, and clears what is beyond the request in the rows of its last tile.
 template <class C> LAB_DEVICE void await_rows(Smem<C>& smem, int i, int n_rows, int thread) {
   const StageUse<C::stages> q(i);
@@ -281,18 +276,11 @@ template <class C> LAB_DEVICE void await_rows(Smem<C>& smem, int i, int n_rows, 
   if (n_rows >= C::rows) return;
   const StageUse<C::dout_stages> o(i);
   barrier_wait(smem.dout_full[o.stage], o.parity);
-  clear_lines(smem.q[q.stage], n_rows, thread, consumers);
-  clear_lines(smem.dout[o.stage], n_rows, thread, consumers);
-  fence_async_shared();
-  named_sync(all_consumers, consumers);
+  clear_both(smem.q[q.stage], smem.dout[o.stage], n_rows, thread);
 }
 template <class C> LAB_DEVICE void await_keys(Smem<C>& smem, int n_keys, int thread) {
   barrier_wait(smem.kv_full, 0);
-  if (n_keys >= C::keys) return;
-  clear_lines(smem.k, n_keys, thread, consumers);
-  clear_lines(smem.v, n_keys, thread, consumers);
-  fence_async_shared();
-  named_sync(all_consumers, consumers);
+  if (n_keys < C::keys) clear_both(smem.k, smem.v, n_keys, thread);
 }
 // This warp has read a stage.
 LAB_DEVICE void release(Barrier& empty, const Place& place) {
@@ -308,6 +296,8 @@ LAB_DEVICE void consume(Smem<C>& smem, const Params& p, const BackwardKeys& b) {
   const int own_row = C::split_keys ? 0 : group * C::own_rows;
   const int lane_key = line + place.warp * 16 + place.lane / 4;
   typename C::Sum dk, dv;
+  typename C::DqSum dq;
+  int part = 0;
   if (b.steps == 0)
 #pragma unroll
     for (int i = 0; i < C::own_dim / 2; ++i) dk[i] = dv[i] = 0.f;
@@ -325,12 +315,15 @@ LAB_DEVICE void consume(Smem<C>& smem, const Params& p, const BackwardKeys& b) {
     score_products<C>(s, smem.k, line, smem.q[q.stage], own_row);
     barrier_wait(smem.dout_full[o.stage], o.parity);
     score_products<C>(dp, smem.v, line, smem.dout[o.stage], own_row);
+    // The stage of dQ takes a step to be read: the channels that it had no room for come now.
+    if constexpr (C::own_dim_of_dq > 64)
+      if (i > 0) add_dq<C, 64>(smem, p, part, dq, place);
     wgmma_wait<1>();
     wgmma_hold(s);
     probabilities<C, P>(s, smem.lse2[q.stage] + own_row, p.problem.scale_log2);
-    const int past = p.problem.causal ? b.key - b.request.past - walk.row : -C::keys;
-    if (past > -C::keys || b.n_keys < C::keys)
-      mask<C>(s, past - own_row, b.n_keys, lane_key);
+    const int seen_from = p.problem.causal ? b.key - b.request.past - walk.row : -C::keys;
+    if (seen_from > -C::keys || b.n_keys < C::keys)
+      mask<C>(s, seen_from - own_row, b.n_keys, lane_key);
     wgmma_wait<0>();
     wgmma_hold(dp);
     score_gradients<C>(dp, s, smem.delta[o.stage] + own_row);
@@ -344,7 +337,6 @@ LAB_DEVICE void consume(Smem<C>& smem, const Params& p, const BackwardKeys& b) {
     hand_over<C>(handed[0], ds_left, place);
     fence_async_shared();
     named_sync(all_consumers, consumers);
-    typename C::DqSum dq;
     if constexpr (!C::split_keys)
       add_products<C>(dv, p_left, handed[1], smem.dout[o.stage], group, i > 0);
     dq_products<C>(dq, handed[0], smem.k, group);
@@ -354,11 +346,19 @@ LAB_DEVICE void consume(Smem<C>& smem, const Params& p, const BackwardKeys& b) {
     add_products<C>(dk, ds_left, handed[0], smem.q[q.stage], group, i > 0);
     wgmma_wait<1>();
     wgmma_hold(dq);
-    add_dq<C>(smem, p, b, walk, dq, place, additions);  // while dK is computed
+    part = dq_part<C>(p, b, walk, place);
+    if constexpr (C::ordered)
+      if (place.lane == 0) {
+        additions.pass_on(b);
+        additions.await(p.turns + part, tiles_before<C::rows, C::keys>(p.problem, b, walk.row));
+      }
+    add_dq<C, 0>(smem, p, part, dq, place);  // while dK is computed
     wgmma_wait<0>();
     wgmma_hold(dk);
     release(smem.q_empty[q.stage], place);
   }
+  if constexpr (C::own_dim_of_dq > 64)
+    if (b.steps > 0) add_dq<C, 64>(smem, p, part, dq, place);
   named_sync(all_consumers, consumers);  // K and V have been read
   store_sum<C>(dv, 1.f, smem.v, p.problem.dv, p, b, place);
   store_sum<C>(dk, p.problem.scale, smem.k, p.problem.dk, p, b, place);
