@@ -18,6 +18,7 @@ COLOURS = {
     "decode_mma_n8": "#009e73",
     "triton_decode": "#cc79a7",
     "triton_prefill": "#cc79a7",
+    "triton_mla": "#cc79a7",
     "append": "#0072b2",
     "flashinfer_cuda_cores": "#e69f00",
     "flashinfer_fa2": "#56b4e9",
@@ -29,6 +30,7 @@ LINES = {"on": "-", "off": (0, (5, 2))}
 NAMES = {
     "triton_decode": "Triton",
     "triton_prefill": "Triton",
+    "triton_mla": "Triton",
     "flashinfer_cuda_cores": "FlashInfer, CUDA cores",
     "flashinfer_fa2": "FlashInfer, fa2",
     "flashinfer_auto": "FlashInfer, auto",
