@@ -234,7 +234,8 @@ def test_the_default_tile_fits_the_gpu_that_is_planned_for(key):
             for group in (1, 2, 4, 8, 16):
                 instance = spec.instance(dtype="bf16", head_dim=head_dim, group=group, gpu=gpu)
                 assert spec.smem(instance).total <= gpu.smem_per_block_max_bytes
-                options = spec.tiles(head_dim, instance.rows, instance.policy)
+                rows = spec.served_rows(group)
+                options = spec.tiles(head_dim, rows, instance.policy)
                 first = spec.instance(dtype="bf16", head_dim=head_dim, group=group)
                 assert first.tile == options[0]
                 if spec.smem(first).total <= gpu.smem_per_block_max_bytes:

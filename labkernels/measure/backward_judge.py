@@ -12,8 +12,8 @@ from labkernels.numerics.problem import Problem
 from labkernels.numerics.rounds import Rounds
 
 GRADIENTS = ("dq", "dk", "dv")
-# Query heads times queries times keys that are judged of a request: what float64 does in a second.
-JUDGED_SCORES = 2**30
+# Query heads times queries times keys that are judged of a request: what takes float64 a tenth of a second.
+JUDGED_SCORES = 2**26
 
 
 @dataclass(frozen=True)
