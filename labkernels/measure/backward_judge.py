@@ -12,7 +12,7 @@ from labkernels.numerics.problem import Problem
 from labkernels.numerics.rounds import Rounds
 
 GRADIENTS = ("dq", "dk", "dv")
-# Query heads times queries times keys that are judged of a request: what takes float64 a tenth of a second.
+# Query heads times queries times keys that are judged of a request: a tenth of a second of float64.
 JUDGED_SCORES = 2**26
 
 
