@@ -52,7 +52,8 @@ def _measured_rows(experiment: str, workload: MlaDecode, item: Measured) -> list
 def _base(experiment: str, workload: MlaDecode, contender: Contender) -> Row:
     return {
         "experiment": experiment,
-        "kernel": contender.name,
+        # "on" and "off" behind the name of one source have a column of their own
+        "kernel": contender.name.removesuffix(f" {contender.tensor_cores}"),
         "backend": contender.backend,
         "tensor_cores": contender.tensor_cores,
         "policy": contender.policy,

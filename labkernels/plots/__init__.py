@@ -23,6 +23,7 @@ from labkernels.plots.error_budget import (
 )
 from labkernels.plots.errors import distributions, error_cells, error_maps, relative_difference
 from labkernels.plots.lengths import errors_by_length
+from labkernels.plots.mla import read_counts, roof_by_heads
 from labkernels.plots.picture import readme
 from labkernels.plots.policies import in_words, policies, policy_costs
 from labkernels.plots.resources import blocks_per_sm
@@ -61,11 +62,13 @@ __all__ = [
     "policy_costs",
     "position_sweep",
     "products_and_exponentials",
+    "read_counts",
     "readme",
     "refused_shares",
     "rejections",
     "relative_difference",
     "road_maps",
+    "roof_by_heads",
     "table",
     "verdict_figure",
     "verdict_page",

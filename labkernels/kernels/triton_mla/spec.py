@@ -12,8 +12,8 @@ from labkernels.kernels.spec import (
 
 # By rows, the least that tl.dot takes first. 64 x 64 and 128 rows spill.
 OPTIONS = (
-    PrefillTile(16, 64, 8, 2, 1),
     PrefillTile(16, 32, 4, 2, 2),
+    PrefillTile(16, 64, 8, 2, 1),
     PrefillTile(32, 64, 8, 2, 1),
     PrefillTile(64, 32, 8, 2, 1),
 )
