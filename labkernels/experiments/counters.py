@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from labkernels.experiments import Options, Outcome, commit_text
 from labkernels.experiments import _decode_rows as decode_rows
 from labkernels.kernels.spec import discover
-from labkernels.measure import counted, counters, device, prefill_peers
+from labkernels.measure import backward_peers, counters, device, prefill_peers
 from labkernels.measure import ladder as rungs_of
 from labkernels.measure.counted import BACKWARD, GEMM, PREFILL, Call
 from labkernels.measure.counters import Counted, Profile
@@ -28,7 +28,7 @@ def calls(head_dim: int, *, quick: bool = False) -> list[Call]:
     shape = {"batch": batch, "length": length, "heads": CHANNELS // head_dim, "head_dim": head_dim}
     names = {family: _kernels(family, head_dim) for family in (PREFILL, BACKWARD)}
     names[PREFILL] += [name for name in prefill_peers.PEERS if name.startswith("torch")]
-    names[BACKWARD] += list(counted.BACKWARD_PEERS)
+    names[BACKWARD] += [name for name in backward_peers.PEERS if name.startswith("torch")]
     return [Call(name, family, **shape) for family, listed in names.items() for name in listed]
 
 
@@ -83,6 +83,7 @@ def run(options: Options) -> Outcome:
             commit=commit,
             started=started,
         )
+        failures += [f"{label}: {reason}" for label, reason in found.failed.items()]
         rows = [origin | row for row in rows_of(listed, found)]
         put = store.replace if fresh else store.append
         total, fresh = total + put(path, rows, schema.PREFILL_MEASUREMENTS), False
@@ -94,10 +95,10 @@ def run(options: Options) -> Outcome:
 def rows_of(listed: list[Call], found: Profile) -> list[Row]:
     """Return a row for each counter of each kernel; note is the kernel's name on the GPU."""
     rows = [row for item in found.counted for row in _counted_rows(item)]
-    for call in listed:
-        if call.label in found.refused:
-            reason = found.refused[call.label]
-            rows.append(decode_rows.word_row(_base(call), "refused", reason))
+    for metric, words in (("refused", found.refused), ("failed", found.failed)):
+        for call in listed:
+            if call.label in words:
+                rows.append(decode_rows.word_row(_base(call), metric, words[call.label]))
     return rows
 
 

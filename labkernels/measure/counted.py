@@ -9,14 +9,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from labkernels.kernels.spec import discover
 from labkernels.measure import ladder
-from labkernels.workload import Prefill
+from labkernels.workload import Backward, Prefill
 
 PREFILL, BACKWARD, GEMM = "prefill", "backward", "gemm"
 FAMILIES = (PREFILL, BACKWARD, GEMM)
 WARMUP = 2
-# Backends of torch's attention whose backward pass is counted.
-BACKWARD_PEERS = {"torch_fa2": "FLASH_ATTENTION", "torch_cudnn": "CUDNN_ATTENTION"}
+GEMM_CHECKED = 64  # rows
 
 
 @dataclass(frozen=True)
@@ -68,107 +68,133 @@ def to_json(calls: list[Call]) -> str:
     return json.dumps([dataclasses.asdict(call) for call in calls])
 
 
-def action(call: Call, *, seed: int = 0) -> Callable[[], object]:
-    """Return what makes the call on the current CUDA device, everything prepared.
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """A call with everything prepared; wrong() says in words what is wrong with its last output."""
+
+    run: Callable[[], object]
+    wrong: Callable[[], str | None]
+
+
+def prepare(call: Call, *, seed: int = 0, device: str = "cuda") -> Ready:
+    """Return the call, prepared on a device: the current GPU, or the CPU builds' one.
 
     Raises: ValueError or peers.Refused if there is no such kernel, or it does not support the call.
     """
-    if call.family == GEMM:
-        return _gemm(call)
-    from labkernels.measure.prefill_cases import prefill_case
-
-    case = prefill_case(call.workload, seed=seed)
-    return (_prefill if call.family == PREFILL else _backward)(call, case)
+    return {GEMM: _gemm, PREFILL: _prefill, BACKWARD: _backward}[call.family](call, seed, device)
 
 
-def _gemm(call: Call) -> Callable[[], object]:
+def _gemm(call: Call, seed: int, device: str) -> Ready:
     import torch
 
-    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[call.dtype]
-    a, b = (torch.randn(call.length, call.length, device="cuda", dtype=dtype) for _ in range(2))
+    from labkernels.measure.cases import normal
+
+    draw, _ = normal(call.dtype, seed=seed, device=device)
+    a, b = draw(call.length, call.length), draw(call.length, call.length)
     out = torch.empty_like(a)
-    return lambda: torch.mm(a, b, out=out)
+
+    def wrong() -> str | None:
+        exact = a[:GEMM_CHECKED].double() @ b.double()
+        # half an ulp of the stored result is 2^-9 of it; sums of fp32 are far below
+        worst = ((out[:GEMM_CHECKED] - exact).abs() / (2**-8 * exact.abs() + 1e-3)).max().item()
+        return None if worst <= 1 else f"worst error {worst:.3g} of what is allowed"
+
+    return Ready(lambda: torch.mm(a, b, out=out), wrong)
 
 
-def _prefill(call: Call, case) -> Callable[[], object]:
+def _prefill(call: Call, seed: int, device: str) -> Ready:
     from labkernels import ops
     from labkernels.measure import prefill_peers
+    from labkernels.measure.accuracy import PEER_CHAIN, Chain
+    from labkernels.measure.prefill_cases import prefill_case
+    from labkernels.measure.prefill_judge import PrefillJudge
 
+    case = prefill_case(call.workload, seed=seed, device=device)
+    judge = PrefillJudge(case)
     if call.name in prefill_peers.PEERS:
-        return prefill_peers.PEERS[call.name].prepare(case).run
-    return ops.prefill_step(
+        peer = prefill_peers.PEERS[call.name].prepare(case)
+        return Ready(peer.run, lambda: _words(judge(peer.out(), None, PEER_CHAIN)))
+    spec = ladder.only(call.name, call.tile, call.head_dim) if call.tile else None
+    step = ops.prefill_step(
         case.q,
         case.kv,
         case.cu_seqlens_q,
         causal=call.causal,
-        kernel=ladder.only(call.name, call.tile, call.head_dim) if call.tile else call.name,
+        kernel=spec or call.name,
         scale=case.scale,
-    ).run
+    )
+    policy = discover()[call.name].policies[0]
+    on = discover()[call.name].uses_tensor_cores(policy)
+    chain = Chain(on, policy.denominator, policy.exp2)
+    return Ready(step.run, lambda: _words(judge(step.out, step.lse2, chain)))
 
 
-def _backward(call: Call, case) -> Callable[[], object]:
-    if call.name in BACKWARD_PEERS:
-        return _sdpa_backward(call, case)
-    import torch
+def _words(errors) -> str | None:
+    return None if errors.passed else f"worst error {errors.bound_ratio:.3g} of its bound"
 
+
+def _backward(call: Call, seed: int, device: str) -> Ready:
     from labkernels import ops
+    from labkernels.measure import backward_peers
+    from labkernels.measure.accuracy import PEER_CHAIN, Chain
+    from labkernels.measure.backward_cases import backward_case
+    from labkernels.measure.backward_judge import BackwardJudge
 
-    options = {"causal": call.causal, "scale": case.scale}
-    forward = ops.prefill(case.q, case.kv, case.cu_seqlens_q, **options)
-    return ops.backward_step(
-        torch.randn_like(forward.out),
-        case.q,
-        case.kv.k,
-        case.kv.v,
-        forward.out,
-        forward.lse2,
-        case.cu_seqlens_q,
-        case.kv.cu_seqlens,
-        kernel=call.name,
-        tile=call.tile or None,
-        **options,
-    ).run
+    work = call.workload
+    shape = (work.q_lens, work.kv_lens, call.heads, call.heads, call.head_dim)
+    workload = Backward(*shape, causal=call.causal, dtype=call.dtype)
+    case = backward_case(workload, seed=seed, device=device)
+    judge = BackwardJudge(case)
 
+    def words(found, out, lse2, chain) -> str | None:
+        errors = judge(found, out, lse2, chain)
+        over = [f"{name} {e.bound_ratio:.3g}" for name, e in errors.items() if not e.passed]
+        return f"worst errors over their bounds: {', '.join(over)}" if over else None
 
-def _sdpa_backward(call: Call, case) -> Callable[[], object]:
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    shape = (call.batch, call.length, call.heads, call.head_dim)
-    tensors = (case.q, case.kv.k, case.kv.v)
-    inputs = [x.view(shape).transpose(1, 2).detach().requires_grad_() for x in tensors]
-    with sdpa_kernel(getattr(SDPBackend, BACKWARD_PEERS[call.name])):
-        out = torch.nn.functional.scaled_dot_product_attention(
-            *inputs, is_causal=call.causal, scale=case.scale
-        )
-    d_out = torch.randn_like(out)
-    return lambda: torch.autograd.grad(out, inputs, d_out, retain_graph=True)
+    if call.name in backward_peers.PEERS:
+        peer = backward_peers.PEERS[call.name].prepare(case)
+        return Ready(peer.run, lambda: words(peer.gradients(), peer.out, None, PEER_CHAIN))
+    step = ops.backward_step(
+        *case.arguments, causal=call.causal, kernel=call.name, scale=case.forward.scale
+    )
+    policy = discover()[call.name].policies[0]
+    chain = Chain(True, policy.denominator, policy.exp2)
+    return Ready(step.run, lambda: words([step.dq, step.dk, step.dv], case.out, case.lse2, chain))
 
 
 def main() -> None:
-    """Prepare, warm up, and make each call once between start and stop of the profiler."""
-    import torch
-
+    """Prepare, warm up, count and judge each call, the profiler on for one run of it only."""
     calls = [Call(**fields) for fields in json.load(sys.stdin)]
     for call in calls:
         try:
-            run = action(call)
-            for _ in range(WARMUP):
-                run()
-            torch.cuda.synchronize()
+            reason = _count(call)
         except Exception as error:
             # one kernel that is missing or refuses must not cost the others their numbers
             print(f"refused {call.label}: {' '.join(str(error).split())}", flush=True)
             continue
-        torch.cuda.profiler.start()
-        # not push and pop, which belong to a thread: autograd launches from another one
-        label = torch.cuda.nvtx.range_start(call.label)
-        run()
-        torch.cuda.synchronize()
-        torch.cuda.nvtx.range_end(label)
-        torch.cuda.profiler.stop()
-        del run
-        torch.cuda.empty_cache()
+        if reason:
+            print(f"failed {call.label}: {reason}", flush=True)
+
+
+def _count(call: Call) -> str | None:
+    """Run the call once under the profiler, and say what is wrong with what it computed."""
+    import torch
+
+    ready = prepare(call)
+    for _ in range(WARMUP):
+        ready.run()
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()
+    # not push and pop, which belong to a thread: autograd launches from another one
+    label = torch.cuda.nvtx.range_start(call.label)
+    ready.run()
+    torch.cuda.synchronize()
+    torch.cuda.nvtx.range_end(label)
+    torch.cuda.profiler.stop()
+    reason = ready.wrong()
+    del ready
+    torch.cuda.empty_cache()
+    return reason
 
 
 if __name__ == "__main__":

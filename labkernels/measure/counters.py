@@ -124,10 +124,14 @@ class Counted:
 
 @dataclass(frozen=True)
 class Profile:
-    """What the profiler counted, and the calls that have no numbers, with the reason in words."""
+    """What the profiler counted, and by label why other calls have no numbers, in words.
+
+    refused: the kernel does not support the call. failed: what it computed is wrong.
+    """
 
     counted: tuple[Counted, ...]
     refused: dict[str, str]
+    failed: dict[str, str]
 
 
 def available() -> str | None:
@@ -154,18 +158,14 @@ def profile(
         text = log.read_text(encoding="utf-8") if log.exists() else ""
     if done.returncode != 0 or "==ERROR==" in text:
         raise RuntimeError(_failure(f"{text}\n{done.stdout}\n{done.stderr}"))
-    refused = dict(
-        line.removeprefix("refused ").split(": ", 1)
-        for line in done.stdout.splitlines()
-        if line.startswith("refused ")
-    )
+    refused, failed = (_said(word, done.stdout) for word in ("refused", "failed"))
     found = parse(text, metrics)
     labelled = {call.label: call for call in calls}
     foreign = [function for label, function, _ in found if label not in labelled]
     if foreign:
         raise RuntimeError(f"ncu counted a kernel outside of every call: {foreign[0]}")
-    rows = [Counted(labelled[label], function, values) for label, function, values in found]
-    return Profile(tuple(rows), refused)
+    rows = [Counted(labelled[name], *rest) for name, *rest in found if name not in failed]
+    return Profile(tuple(rows), refused, failed)
 
 
 def parse(text: str, metrics: Iterable[Metric]) -> list[tuple[str, str, dict[str, float]]]:
@@ -219,6 +219,11 @@ def _run(command: list[str], calls: str, timeout_s: float) -> subprocess.Complet
         )
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"ncu took more than {timeout_s:g} s, and was stopped") from None
+
+
+def _said(word: str, text: str) -> dict[str, str]:
+    lines = [line for line in text.splitlines() if line.startswith(f"{word} ")]
+    return dict(line.removeprefix(f"{word} ").split(": ", 1) for line in lines)
 
 
 def _failure(text: str) -> str:

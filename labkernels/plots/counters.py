@@ -50,7 +50,7 @@ def counter_table(rows: pd.DataFrame) -> pd.DataFrame:
 
     Units: as recorded; call_s is the time of all kernels of the call, launches their number.
     """
-    counted = rows[rows.metric != "refused"]
+    counted = rows[~rows.metric.isin(["refused", "failed"])]
     wide = counted.pivot(index=[*_CALL, "note"], columns="metric", values="value")
     recorded_order = pd.MultiIndex.from_frame(counted[[*_CALL, "note"]].drop_duplicates())
     wide = wide.reindex(recorded_order).reset_index()

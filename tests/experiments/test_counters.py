@@ -17,6 +17,7 @@ def kernels():
         pytest.skip(f"{PATH.name} is not recorded yet")
     found = {}
     for row in recorded.newest_of_each(store.read(PATH), ("kernel", "tile", "head_dim")):
+        assert row["metric"] != "failed", row["note"]
         if row["metric"] != "refused":
             key = (row["kernel"], row["tile"], row["head_dim"], row["note"])
             found.setdefault(key, {})[row["metric"]] = row["value"]

@@ -65,11 +65,15 @@ def profiler(tmp_path, monkeypatch):
 
 def test_a_profile_is_counters_and_refusals(profiler):
     other = Call("prefill_nope", length=256)
-    profiler(table((CALL.label, "f", "1000", "50", "0")), f"refused {other.label}: no such: kernel")
-    found = counters.profile([CALL, other], metrics=METRICS)
+    wrong = Call("prefill_mma", length=512)
+    said = f"refused {other.label}: no such: kernel\nfailed {wrong.label}: worst error 3"
+    rows = [(call.label, "f", "1000", "50", "0") for call in (CALL, wrong)]
+    profiler(table(*rows), said)
+    found = counters.profile([CALL, other, wrong], metrics=METRICS)
     (item,) = found.counted
     assert (item.call, item.function, item.values["tensor_pipe"]) == (CALL, "f", 50)
     assert found.refused == {other.label: "no such: kernel"}
+    assert found.failed == {wrong.label: "worst error 3"}
 
 
 @pytest.mark.parametrize(
@@ -105,13 +109,15 @@ def test_rows_of_the_experiment_fit_their_table():
     assert {"prefill_mma", "prefill_fma", "torch_fa2"} <= {call.name for call in listed}
     item = counters.Counted(listed[0], "void f<1>()", {"time": 1e-3, "tensor_pipe": 50.0})
     refused = {listed[1].label: "no such kernel"}
-    rows = experiment.rows_of(listed, counters.Profile((item,), refused))
+    failed = {listed[2].label: "worst error 3"}
+    rows = experiment.rows_of(listed, counters.Profile((item,), refused, failed))
     known = {field.name for field in schema.PREFILL_MEASUREMENTS.fields}
     assert all(set(row) <= known for row in rows)
     assert [(row["metric"], row["unit"]) for row in rows] == [
         ("time", "s"),
         ("tensor_pipe", "%"),
         ("refused", "1"),
+        ("failed", "1"),
     ]
     assert rows[0]["note"] == "void f<1>()"
     names = {experiment._base(call)["kernel"] for call in listed}
@@ -127,3 +133,20 @@ def test_the_ladders_tiles_can_be_compiled_and_each_rung_has_its_own():
     ]
     with pytest.raises(ValueError, match=r"tile = '9x9', allowed for prefill_mma: "):
         ladder.only("prefill_mma", "9x9", 128)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        Call("prefill_mma", batch=2, length=96, heads=2, head_dim=64, tile="64x32x4x1x2-backward"),
+        Call("prefill_fma", batch=1, length=80, heads=2, head_dim=64, causal=True),
+        Call("backward_mma", counted.BACKWARD, batch=1, length=64, heads=1, head_dim=64),
+        Call("cublas", counted.GEMM, batch=0, length=128, heads=0, head_dim=0),
+    ],
+    ids=lambda call: call.name,
+)
+def test_a_call_judges_its_own_output(call):
+    ready = counted.prepare(call, device="cpu")
+    assert ready.wrong() is not None, "nothing has been computed yet"
+    ready.run()
+    assert ready.wrong() is None
