@@ -20,7 +20,6 @@ COLOURS = {
     "decode_mma_n8": "#009e73",
     "triton_decode": "#cc79a7",
     "triton_prefill": "#cc79a7",
-    "triton_mla": "#cc79a7",
     "append": "#0072b2",
     "flashinfer_cuda_cores": "#e69f00",
     "flashinfer_fa2": "#56b4e9",
