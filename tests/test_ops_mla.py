@@ -119,7 +119,9 @@ def test_what_is_chosen_is_what_the_gpu_can_run_and_is_said(key):
 )
 def test_the_tile_follows_shared_memory(key, tile):
     case = mla_case((1,), (20,), heads=128)
-    assert case.run("mla_mma", target=key).plan.tile == tile
+    plan = case.run("mla_mma", target=key).plan
+    assert plan.tile == tile
+    assert plan.why.endswith(f"; tile {tile}: the first for 128 rows that fits")
 
 
 def test_a_named_kernel_that_the_gpu_cannot_run_is_refused_and_the_choice_is_named():

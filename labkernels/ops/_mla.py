@@ -103,12 +103,13 @@ def mla_decode_step(
     gpu = arguments.target_gpu(q_nope.device, target)
     spec, why = arguments.chosen_kernel(kernel, "mla", gpu)
     arguments.check_cut(splits, keys_per_split)
-    instance = _instance(spec, q_nope, gpu, tile, policy, max(1, int(lengths.q.max())))
+    tokens = max(1, int(lengths.q.max()))
+    instance = _instance(spec, q_nope, gpu, tile, policy, tokens)
     dtype = arguments.out_dtype(q_nope, instance.policy)
     fixed_splits = keys_per_split is not None or splits == 1
     request = MlaRequest(
         spec=spec,
-        why=why,
+        why=f"{why}; {_why_this_tile(instance, tile, q_nope.shape[1] * tokens)}",
         instance=instance,
         q_nope=q_nope,
         q_pe=q_pe,
@@ -147,6 +148,11 @@ def _instance(
         tile=tile,
         policy=policy,
     )
+
+
+def _why_this_tile(instance: Instance, named: str | None, rows: int) -> str:
+    how = f"the first for {rows} rows that fits" if named is None else "named by the caller"
+    return f"tile {instance.tile.label}: {how}"
 
 
 def _prefers_one_tile(spec: KernelSpec, q_nope: torch.Tensor, gpu: Gpu, policy) -> bool:
