@@ -76,7 +76,7 @@ def test_more_tokens_than_a_draft_are_refused():
 
 
 OPTIONS = [
-    ({"kernel": "decode_mma"}, "kernel = 'decode_mma', allowed: reference_mla, mla_fma, mla_mma"),
+    ({"kernel": "decode_mma"}, "kernel = 'decode_mma', allowed: reference_mla, mla_fma"),
     ({"kernel": "mla_mma", "tile": "1x1"}, "tile = '1x1', allowed for mla_mma: "),
     ({"splits": 0}, "splits = 0, allowed: 1 to"),
     ({"splits": 2, "keys_per_split": 64}, "allowed: one of the two"),
