@@ -27,7 +27,8 @@ LAB_DEVICE void prefetch_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
 }
 
-// The box at (x, y, ...), innermost coordinate first. dst is aligned to 128 bytes, swizzled to
+// The box at (x, y, ...), innermost coordinate first. x is a multiple of 16 bytes, also below zero:
+// at others an H200 stops with an illegal instruction. dst is aligned to 128 bytes, swizzled to
 // 1024.
 #define LAB_LOAD(rank, at)                                                                      \
   "cp.async.bulk.tensor." rank ".shared::cluster.global.tile.mbarrier::complete_tx::bytes"      \
@@ -48,6 +49,7 @@ LAB_DEVICE void tma_load(void* dst, const TensorMap& map, Barrier& b, int x, int
 #undef LAB_LOAD
 
 // Shared memory -> the box, after fence_async_shared by the threads that wrote it and a barrier.
+// Its coordinates are not negative: an illegal instruction again.
 #define LAB_STORE(what, rank, at)                                                               \
   what "." rank ".global.shared::cta." LAB_TILE "bulk_group [%0, " at "], [%1];"                \
   ::"l"(&map), "r"(shared_address(src))
