@@ -207,6 +207,7 @@ LAB_KERNEL(64, 1) handover(LAB_GRID_CONSTANT Params p) {
         if (lane == 0) barrier_arrive(smem.other);
       }
     }
+    if (thread_x() < 32) sync_warp();                                     // 31 lanes wait here
   }
   if (thread_x() >= 32) store_global(p.out + lane, sum);
 }

@@ -17,12 +17,8 @@ constexpr int max_arrivals = (1 << 20) - 1;
 
 std::string barrier_at(u32 byte) { return "the barrier at shared byte " + std::to_string(byte); }
 
-int number_of(const MBarrier& b) {
-  return static_cast<int>(&b - worker().barriers.shared.data());
-}
-
 void end_phase(MBarrier& b) {
-  know_at_end(worker(), number_of(b), b.phase);
+  know_at_end(worker(), b.number, b.phase);
   ++b.phase;
   b.pending = b.count;
   for (const short thread : b.waiting) wake(thread);
@@ -91,8 +87,9 @@ void barrier_init(Barrier& b, int arrivals, Where where) {
       fail(at(Word::barrier_init, where) + ": " + barrier_at(byte) +
            " has been initialised before");
   b.state = mark << mark_shift | m.barriers.shared.size();
+  const auto number = static_cast<int>(m.barriers.shared.size());
   m.barriers.shared.push_back(
-      {byte, arrivals, arrivals, 0, 0, static_cast<short>(m.thread), false, 0, {}});
+      {number, byte, arrivals, arrivals, 0, 0, static_cast<short>(m.thread), false, 0, {}});
 }
 
 void fence_barrier_init() {
@@ -133,7 +130,7 @@ void barrier_arrive(Barrier& shared, Word word, int bytes, Where where) {
     fail(at(word, where) + ": " + barrier_at(b.byte) + " takes " + std::to_string(b.count) +
          " arrivals a phase, and this is one more, while " + std::to_string(b.bytes) +
          " bytes are missing");
-  know_at_arrival(worker(), number_of(b));
+  know_at_arrival(worker(), b.number);
   --b.pending;
   b.bytes += bytes;
   if (b.pending == 0 && b.bytes < 0)
@@ -161,12 +158,12 @@ void barrier_wait(Barrier& shared, int parity, Where where) {
          ", allowed: 0, 1");
   const u32 phase = b.phase;
   if (static_cast<int>(phase & 1) != parity) {  // of the phase before
-    know_after_wait(worker(), number_of(b));
+    know_after_wait(worker(), b.number);
     return;
   }
   b.waiting.push_back(static_cast<short>(sm->thread));
-  sleep(Word::barrier_wait, where, number_of(b));
-  know_after_wait(worker(), number_of(b));
+  sleep(Word::barrier_wait, where, b.number);
+  know_after_wait(worker(), b.number);
   if (b.phase != phase + 1)
     fail(at(Word::barrier_wait, where) + ": the phase after the awaited one of " +
          barrier_at(b.byte) + " ended too before this thread could go on: it may wait forever");

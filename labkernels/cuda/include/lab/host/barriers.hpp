@@ -1,5 +1,6 @@
 // A block's mbarriers, named barriers and registers, and the threads that wait for them.
 #pragma once
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 namespace lab::host {
 
 struct MBarrier {
+  int number;            // of those of the block
   u32 byte;              // of shared memory
   int count, pending;    // arrivals: of every phase, of this one still to come
   i64 bytes;             // announced and not there; below zero if copies came before their notice
@@ -27,7 +29,7 @@ struct NamedBarrier {
 constexpr int n_named = 16;
 
 struct Barriers {
-  std::vector<MBarrier> shared;
+  std::deque<MBarrier> shared;  // they stay where they are: threads that wait refer to them
   NamedBarrier named[n_named];
   int registers[max_warps];  // a thread; at launch, the most that it may have
   int free_registers;        // given up, a warp's

@@ -148,12 +148,11 @@ void load(const Box& box, void* dst, std::size_t alignment, Barrier& barrier, Wo
   const MBarrier& b = find_barrier(&barrier, word, where);
   const u32 byte = shared_byte(box, dst, alignment, word, where);
   check_lines(box, Access::read, word, where);
-  const auto index = static_cast<std::size_t>(&b - m.barriers.shared.data());
   each_chunk(box, byte, [&](std::size_t, unsigned char* at) {
-    touch_brought(at, {static_cast<int>(index), b.phase}, word, where);
+    touch_brought(at, {b.number, b.phase}, word, where);
     std::memset(at, poison, chunk_bytes);
   });
-  m.loads.push_back({box, byte, index, b.phase, static_cast<short>(m.thread), word, where});
+  m.loads.push_back({box, byte, b.number, b.phase, static_cast<short>(m.thread), word, where});
 }
 
 void store(const Box& box, const void* src, std::size_t alignment, Word word, Where where) {
@@ -289,8 +288,8 @@ bool land_a_load(Worker& m) {
   each_chunk(load.box, load.byte, [&](std::size_t i, unsigned char* at) {
     std::memcpy(at, values.data() + i, chunk_bytes);
   });
-  bring_bytes(m.barriers.shared[load.barrier], static_cast<i64>(values.size()), load.phase,
-              load.thread, load.word, load.where);
+  MBarrier& b = m.barriers.shared[static_cast<std::size_t>(load.barrier)];
+  bring_bytes(b, static_cast<i64>(values.size()), load.phase, load.thread, load.word, load.where);
   return true;
 }
 

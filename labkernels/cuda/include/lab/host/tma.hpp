@@ -19,7 +19,7 @@ struct Box {
 struct BoxLoad {
   Box box;
   u32 byte;               // of shared memory
-  std::size_t barrier;
+  int barrier;            // its number
   u32 phase;              // of the barrier, when it was issued
   short thread;
   Word word;

@@ -41,12 +41,16 @@ u32 place_of(u64 descriptor, bool major_mn, u32 i, u32 chunk) {
   return swizzled ? at ^ (at >> 7 & 7) << 4 : at;
 }
 
-const unsigned char* chunk_at(u64 descriptor, u32 at, Where where, bool touch) {
-  if ((descriptor >> 62 > 1 || (descriptor >> 49 & 7) != 0)) [[unlikely]]
+void check_descriptor(u64 descriptor, Where where) {
+  if (descriptor >> 62 > 1 || (descriptor >> 49 & 7) != 0)
     fail("wgmma at " + place(where) + ": a descriptor with a swizzle other than none and b128, or "
          "a base offset");
+}
+
+template <bool touch>
+[[gnu::always_inline]] inline const unsigned char* chunk_at(u32 at, Where where) {
   const unsigned char* p = sm->shared + at;
-  if (touch) {
+  if constexpr (touch) {
     check_shared(p, 16, 16, Word::wgmma, where);
     touch_wgmma(p, where);
   }
@@ -54,19 +58,20 @@ const unsigned char* chunk_at(u64 descriptor, u32 at, Where where, bool touch) {
 }
 
 // The tile's 32 bytes of K, row by row. `touch` announces the reads.
-void gather(const Tile& tile, Where where, bool touch, KBytes* out) {
+template <bool touch> void gather(const Tile& tile, Where where, KBytes* out) {
+  if (touch) check_descriptor(tile.descriptor, where);
   if (!tile.major_mn) {
     for (int i = 0; i < tile.n; ++i)
       for (u32 c = 0; c < 2; ++c) {
         const u32 at = place_of(tile.descriptor, false, static_cast<u32>(tile.first + i), c);
-        std::memcpy(out[i] + c * 16, chunk_at(tile.descriptor, at, where, touch), 16);
+        std::memcpy(out[i] + c * 16, chunk_at<touch>(at, where), 16);
       }
     return;
   }
   for (u32 k = 0; k < 16; ++k)  // of 16-bit elements
     for (int i = 0; i < tile.n; i += 8) {
       const u32 at = place_of(tile.descriptor, true, static_cast<u32>(tile.first + i), k);
-      const unsigned char* from = chunk_at(tile.descriptor, at, where, touch);
+      const unsigned char* from = chunk_at<touch>(at, where);
       for (int e = 0; e < 8; ++e) std::memcpy(out[i + e] + k * 2, from + e * 2, 2);
     }
 }
@@ -186,13 +191,13 @@ void act_wgmma(Warp& warp) {
   auto* a = reinterpret_cast<KBytes*>(read.bytes.data());
   KBytes* b = a + rows_of_warp;
   if (r.rows == nullptr) {
-    gather({r.a, r.a_major_mn, first_row, rows_of_warp}, warp.where, true, a);
+    gather<true>({r.a, r.a_major_mn, first_row, rows_of_warp}, warp.where, a);
   } else {
     for (int lane = 0; lane < warp_size; ++lane)
       place_rows(*reinterpret_cast<KBytes(*)[16]>(a), lane,
                  static_cast<const WgmmaRequest*>(warp.lane[lane].in)->rows);
   }
-  gather({r.b, r.b_major_mn, 0, r.columns}, warp.where, true, b);
+  gather<true>({r.b, r.b_major_mn, 0, r.columns}, warp.where, b);
   wgmma_issued(worker());
   multiply(r, a, b, x.values.data());
 }
@@ -215,8 +220,8 @@ void act_wgmma_wait(Warp& warp) {
     now.resize(read.bytes.size());
     auto* a = reinterpret_cast<KBytes*>(now.data());
     if (read.a_in_registers) std::memcpy(a, read.bytes.data(), rows_of_warp * bytes_of_k);
-    else gather({read.a, read.a_major_mn, read.first_row, rows_of_warp}, read.where, false, a);
-    gather({read.b, read.b_major_mn, 0, read.columns}, read.where, false, a + rows_of_warp);
+    else gather<false>({read.a, read.a_major_mn, read.first_row, rows_of_warp}, read.where, a);
+    gather<false>({read.b, read.b_major_mn, 0, read.columns}, read.where, a + rows_of_warp);
     if (now != read.bytes) report_changed("a tile", read.where);
   }
   std::erase_if(queue.operands, [&](const Operands& read) { return read.group < landed; });
