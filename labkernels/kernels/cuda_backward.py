@@ -94,7 +94,9 @@ def convert_dq(request: BackwardRequest, padded: np.ndarray) -> Stage:
 def _row_variant(request: BackwardRequest, function: str, *more: str) -> Variant:
     arguments = (cpp_type(request.instance.dtype), str(request.instance.head_dim), *more)
     instance = f"lab::{function}<{', '.join(arguments)}>"
-    return Variant(ROW_HEADER, instance, PARAMS, threads=ROW_THREADS, smem_bytes=0)
+    shape = {"threads": ROW_THREADS, "smem_bytes": 0}
+    include_dirs = cuda_run.include_dirs(request.spec)
+    return Variant(ROW_HEADER, instance, PARAMS, **shape, include_dirs=include_dirs)
 
 
 def _ordered_dq(request: BackwardRequest, rows: np.ndarray) -> Stage:
@@ -105,6 +107,7 @@ def _ordered_dq(request: BackwardRequest, rows: np.ndarray) -> Stage:
         PARAMS,
         threads=instance.tile.threads,
         smem_bytes=ordered_dq_smem(instance).total,
+        include_dirs=cuda_run.include_dirs(request.spec),
     )
     return Stage(variant, rows, ("dq",))
 

@@ -42,8 +42,13 @@ def variant(spec: KernelSpec, instance: Instance, params: str) -> Variant:
         params=params,
         threads=instance.tile.threads,
         smem_bytes=spec.smem(instance).total,
-        include_dirs=() if spec.overlay is None else (spec.overlay,),
+        include_dirs=include_dirs(spec),
     )
+
+
+def include_dirs(spec: KernelSpec) -> tuple[Path, ...]:
+    """Where a kernel's files are searched before the lab's own."""
+    return () if spec.overlay is None else (spec.overlay,)
 
 
 @dataclass(frozen=True, eq=False)
