@@ -23,7 +23,7 @@ COLOURS = {
     "append": "#0072b2",
     "flashinfer_cuda_cores": "#e69f00",
     "flashinfer_fa2": "#56b4e9",
-    "flashinfer_fa3": "#2b2b2b",
+    "flashinfer_fa3": "#7b3294",
     "flashinfer_auto": "#2b2b2b",
     "torch_sdpa": "#b3bcc7",
 }

@@ -4,13 +4,14 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from labkernels.kernels.spec import discover
+from labkernels.measure import mla_peers
 from labkernels.measure.peers import PEERS
 from labkernels.plots import style
 
 
 def test_every_kernel_and_peer_has_a_colour():
     references = {name for name, spec in discover().items() if spec.language == "torch"}
-    assert {*discover(), *PEERS} - references == set(style.COLOURS)
+    assert {*discover(), *PEERS, *mla_peers.PEERS} - references == set(style.COLOURS)
 
 
 def meet():
