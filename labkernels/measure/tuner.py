@@ -201,7 +201,7 @@ def _over_budget(instance: Instance, gpu: Gpu) -> Rejected | None:
         or _over(
             instance,
             registers,
-            _registers(gpu, tile),
+            _thread_registers(instance, gpu),
             f"a thread, {tile.blocks_per_sm} x {tile.threads} threads an SM",
         )
         or _needless(instance, smem.total, gpu)

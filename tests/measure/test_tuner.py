@@ -101,3 +101,15 @@ def test_the_report_names_every_stage(monkeypatch):
     assert "1 of 2 rejected by the compiler\n    1 spilled registers" in text
     assert "64x64x4x1x2-backward" in found
     assert "smem" in found
+
+
+def test_a_kernel_whose_warps_trade_registers_is_held_to_what_they_get(monkeypatch):
+    wide = variant(256, 128, 4, 1, 1)
+    total = discover()["prefill_mma"].registers(wide).total
+    rich = replace(discover()["prefill_mma"], thread_registers=lambda instance: total)
+    monkeypatch.setattr(tuner, "discover", lambda: {"prefill_mma": rich})
+    assert tuner.by_ledger([wide], H200)[0] == [wide]
+    poor = replace(rich, thread_registers=lambda instance: total - 1)
+    monkeypatch.setattr(tuner, "discover", lambda: {"prefill_mma": poor})
+    (rejected,) = tuner.by_ledger([wide], H200)[1]
+    assert rejected.reason.startswith(f"{total} a thread")
