@@ -1,6 +1,7 @@
 """Runs a CUDA MLA kernel in one launch, on the GPU or as its CPU build."""
 
-from collections.abc import Mapping
+import ctypes
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -21,12 +22,21 @@ from labkernels.kernels.step import Step, blocks_per_sm
 PARAMS = "lab::MlaParams"
 
 
-def prepare(request: MlaRequest) -> Step:
+MakeParams = Callable[[MlaRequest, Cut, Mapping[str, torch.Tensor]], ctypes.Structure]
+
+
+def prepare(
+    request: MlaRequest,
+    *,
+    params_type: str = PARAMS,
+    make_params: MakeParams | None = None,
+) -> Step:
     """Compile, list the blocks, allocate the splits' partial States, and fix the launch.
 
+    A kernel whose one parameter is another names its C++ type and says how it is made.
     Raises: ValueError if keys_per_split makes more splits than partial States are made for.
     """
-    variant = cuda_run.variant(request.spec, request.instance, PARAMS)
+    variant = cuda_run.variant(request.spec, request.instance, params_type)
     per_sm = blocks_per_sm(request.instance, variant.smem_bytes, request.gpu)
     made = cut(request, blocks_per_sm=per_sm)
     plan = make_plan(
@@ -46,7 +56,7 @@ def prepare(request: MlaRequest) -> Step:
         gpu=request.gpu,
         device=request.q.device,
         grid=(plan.blocks, 1, 1),
-        params=mla_params(request, made, tensors),
+        params=(make_params or mla_params)(request, made, tensors),
         tensors=tensors,
         written=frozenset((*OUTPUTS, *partials)),
         checks=request.checks,

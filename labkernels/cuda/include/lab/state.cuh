@@ -78,11 +78,16 @@ LAB_DEVICE void merge_warps(const WarpStates<Warps, Rows, D>& states, const Para
   }
 }
 
+// A barrier of all threads that write the State; kernels whose warps do different work have others.
+struct BlockSync {
+  LAB_DEVICE void operator()() const { sync_block(); }
+};
+
 // Whether this block is the last of the request's live splits to arrive here: the one that finds
 // all partial States written. `verdict` is a word of shared memory that nobody reads any more.
-template <class Params, class Work>
-LAB_DEVICE bool arrives_last(float& verdict, const Params& p, const Work& work) {
-  sync_block();                        // every thread's part of the State is written
+template <class Params, class Work, class Sync = BlockSync>
+LAB_DEVICE bool arrives_last(float& verdict, const Params& p, const Work& work, Sync sync = {}) {
+  sync();                              // every thread's part of the State is written
   if (thread_x() == 0) {
     int* ticket = p.tickets + ticket_index(p, work);
     fence_global();                    // the State is out before the ticket
@@ -91,7 +96,7 @@ LAB_DEVICE bool arrives_last(float& verdict, const Params& p, const Work& work) 
     if (last) store_global(ticket, 0);  // at rest again, for the next launch
     verdict = last ? 1.f : 0.f;
   }
-  sync_block();                        // thread 0's verdict is there, for every thread
+  sync();                              // thread 0's verdict is there, for every thread
   return verdict == 1.f;
 }
 

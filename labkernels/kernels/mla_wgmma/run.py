@@ -1,0 +1,79 @@
+"""Runs mla_wgmma: the launch of every CUDA MLA kernel, with tensor maps of the two pools."""
+
+import ctypes
+from collections.abc import Mapping
+
+import torch
+
+from labkernels.cuda.tensor_map import TensorMap, tensor_map
+from labkernels.kernels import cuda_mla
+from labkernels.kernels.latent_kv import LatentKV
+from labkernels.kernels.mla_params import MlaParams
+from labkernels.kernels.mla_step import MlaRequest
+from labkernels.kernels.mla_wgmma.spec import BOX_CHANNELS, HALF_LINES, QUARTER_KEYS
+from labkernels.kernels.prefill_plan import Cut
+from labkernels.kernels.step import Step
+
+PARAMS = "mla_wgmma::Params"
+BOX_LINES = 8  # and multiples: what the swizzle repeats after
+_ALIGNMENT = 64  # of tensor maps
+
+
+class _Params(ctypes.Structure):
+    _fields_ = (
+        ("ckv_map", TensorMap),
+        ("kpe_map", TensorMap),
+        ("mla", MlaParams),
+        ("box_keys", ctypes.c_int),
+    )
+
+
+class Params(_Params):
+    """mla_wgmma::Params, by field; in whole multiples of a tensor map's alignment."""
+
+    _fields_ = (("padding", ctypes.c_char * (-ctypes.sizeof(_Params) % _ALIGNMENT)),)
+
+
+def prepare(request: MlaRequest) -> Step:
+    """Compile, make the tensor maps, and fix the launch of an MLA decode.
+
+    Raises: ValueError if keys_per_split makes more splits than partial States are made for.
+    """
+    return cuda_mla.prepare(request, params_type=PARAMS, make_params=_params)
+
+
+def _params(request: MlaRequest, made: Cut, tensors: Mapping[str, torch.Tensor]) -> Params:
+    keys = box_keys(request.kv, made)
+    params = Params(mla=cuda_mla.mla_params(request, made, tensors), box_keys=keys)
+    if keys:
+        octets, lines = keys // BOX_LINES, (BOX_LINES, BOX_CHANNELS)
+        params.ckv_map = tensor_map(_octets(request.kv.ckv), (octets, HALF_LINES, *lines))
+        params.kpe_map = tensor_map(_octets(request.kv.kpe).squeeze(1), (octets, *lines))
+    return params
+
+
+def _octets(pool: torch.Tensor) -> torch.Tensor:
+    """View a pool as [octets of keys, lines of 64 channels, keys, channels]."""
+    _, page_size, channels = pool.shape
+    stride = pool.stride(1)
+    return pool.as_strided(
+        (pool.shape[0] * page_size // BOX_LINES, channels // BOX_CHANNELS, BOX_LINES, BOX_CHANNELS),
+        (BOX_LINES * stride, BOX_CHANNELS, stride, 1),
+    )
+
+
+def box_keys(kv: LatentKV, made: Cut) -> int:
+    """Keys of a box: whole boxes make a page and a warp's keys; 0 where none do.
+
+    Then the kernel's threads copy, line by line.
+    """
+    box = min(QUARTER_KEYS, kv.page_size)
+    whole = kv.page_size % box == 0 and QUARTER_KEYS % box == 0 and box % BOX_LINES == 0
+    aligned = made.splits == 1 or made.keys_per_split % box == 0
+    return box if whole and aligned and _dense(kv.ckv) and _dense(kv.kpe) else 0
+
+
+def _dense(pool: torch.Tensor) -> bool:
+    """Whether the keys of all pages stand at one distance."""
+    page, token, _ = pool.stride()
+    return pool.numel() > 0 and token > 0 and page == pool.shape[1] * token
