@@ -35,14 +35,16 @@ def cut(
     head_dim: int,
     causal: bool,
     l2_bytes: int,
+    last_keys_first: bool = False,
 ) -> BackwardCut:
     """Cut a backward pass into blocks.
 
-    Blocks of many steps start first, among the heads whose rows share half the L2 cache.
+    Blocks of many steps start first, among the heads whose rows share half the L2 cache; or those
+    of the last keys, for a kernel whose blocks wait for those with later keys.
     """
     head_bytes = lengths.q * group * head_dim * SHARED_BYTES
     steps = _steps_of_keys(lengths, tile, causal)
-    keys = _blocks(steps, kv_heads, head_bytes, l2_bytes // 2)
+    keys = _blocks(steps, kv_heads, head_bytes, l2_bytes // 2, last_first=last_keys_first)
     steps = _steps_of_rows(lengths, tile, causal)
     rows = _blocks(steps, kv_heads * group, head_bytes // group, l2_bytes // 2)
     even = [np.ones(n, np.int64) for n in -(-lengths.q // ROW_PADDING)]
@@ -78,9 +80,16 @@ def _steps_of_rows(lengths: Lengths, tile: BackwardTile, causal: bool) -> list[n
 
 
 def _blocks(
-    steps: list[np.ndarray], heads: int, head_bytes: np.ndarray, section_bytes: int
+    steps: list[np.ndarray],
+    heads: int,
+    head_bytes: np.ndarray,
+    section_bytes: int,
+    last_first: bool = False,
 ) -> np.ndarray:
-    """Every tile of every head, section by section of heads, those of most steps first in each."""
+    """Every tile of every head, section by section of heads, those of most steps first in each.
+
+    last_first: the last tiles come first instead.
+    """
     tiles = np.array([len(each) for each in steps])
     unit = np.repeat(np.arange(len(steps) * heads), np.repeat(tiles, heads))  # a request's head
     request, head = unit // heads, unit % heads
@@ -89,6 +98,6 @@ def _blocks(
     count = np.concatenate([np.tile(each, heads) for each in steps]) if len(unit) else unit
     before = np.cumsum(np.repeat(head_bytes, heads)) - np.repeat(head_bytes, heads)
     section = (before // max(1, section_bytes))[unit]
-    order = np.lexsort((tile, head, request, -count, section))
+    order = np.lexsort((tile, head, request, -tile if last_first else -count, section))
     work = np.stack([request, tile, head, 0 * tile], axis=1)[order]
     return np.ascontiguousarray(work, dtype=np.int32)

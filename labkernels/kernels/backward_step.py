@@ -71,7 +71,7 @@ class BackwardStep:
     plan: Plan
 
 
-def cut(request: BackwardRequest) -> BackwardCut:
+def cut(request: BackwardRequest, *, last_keys_first: bool = False) -> BackwardCut:
     """The blocks of a request."""
     return backward_plan.cut(
         request.lengths,
@@ -81,6 +81,7 @@ def cut(request: BackwardRequest) -> BackwardCut:
         head_dim=request.q.shape[2],
         causal=request.causal,
         l2_bytes=request.gpu.l2_bytes,
+        last_keys_first=last_keys_first,
     )
 
 

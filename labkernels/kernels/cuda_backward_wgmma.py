@@ -40,13 +40,12 @@ def prepare(request: BackwardRequest) -> BackwardStep:
 
     Raises: ValueError naming what the TMA cannot reach.
     """
-    made = cut(request)
+    # A block whose dq is ordered waits for those with later keys of its head: they start before it.
+    made = cut(request, last_keys_first=request.ordered)
     space, written = workspace(request, made, adds=True), ("dk", "dv", "dq_accum")
     if request.ordered:
         space |= {"turns": _turns(request, made)}
         written = (*written, "turns")
-    # A block waits for those with later keys of its head: they must have started before it.
-    keys = made.keys[::-1].copy() if request.ordered else made.keys
 
     def params(problem: BackwardParams, tensors: Mapping[str, torch.Tensor]) -> Params:
         return _params(request, problem, tensors)
@@ -54,7 +53,7 @@ def prepare(request: BackwardRequest) -> BackwardStep:
     main = cuda_run.variant(request.spec, request.instance, PARAMS)
     stages = [
         prepare_rows(request, made.padded, adds=True),
-        Stage(main, keys, written, params),
+        Stage(main, made.keys, written, params),
         convert_dq(request, made.padded),
     ]
     return step_of(request, stages, space, made.padded_rows)

@@ -263,12 +263,6 @@ LAB_DEVICE void store_sum(const typename C::Sum& sum, float scale, typename C::K
 
 // ---- the walk
 
-template <class Tile> LAB_DEVICE void clear_both(Tile& a, Tile& b, int n, int thread) {
-  clear_lines(a, n, thread, consumers);
-  clear_lines(b, n, thread, consumers);
-  fence_async_shared();
-  named_sync(all_consumers, consumers);
-}
 // Waits for Q, and clears what is beyond the request in the rows of its last tile.
 template <class C> LAB_DEVICE void await_rows(Smem<C>& smem, int i, int n_rows, int thread) {
   const StageUse<C::stages> q(i);
@@ -276,11 +270,13 @@ template <class C> LAB_DEVICE void await_rows(Smem<C>& smem, int i, int n_rows, 
   if (n_rows >= C::rows) return;
   const StageUse<C::dout_stages> o(i);
   barrier_wait(smem.dout_full[o.stage], o.parity);
-  clear_both(smem.q[q.stage], smem.dout[o.stage], n_rows, thread);
+  clear_lines_of_both(smem.q[q.stage], smem.dout[o.stage], n_rows, thread, all_consumers,
+                      consumers);
 }
 template <class C> LAB_DEVICE void await_keys(Smem<C>& smem, int n_keys, int thread) {
   barrier_wait(smem.kv_full, 0);
-  if (n_keys < C::keys) clear_both(smem.k, smem.v, n_keys, thread);
+  if (n_keys < C::keys)
+    clear_lines_of_both(smem.k, smem.v, n_keys, thread, all_consumers, consumers);
 }
 // This warp has read a stage.
 LAB_DEVICE void release(Barrier& empty, const Place& place) {
@@ -315,15 +311,17 @@ LAB_DEVICE void consume(Smem<C>& smem, const Params& p, const BackwardKeys& b) {
     score_products<C>(s, smem.k, line, smem.q[q.stage], own_row);
     barrier_wait(smem.dout_full[o.stage], o.parity);
     score_products<C>(dp, smem.v, line, smem.dout[o.stage], own_row);
-    // The stage of dQ takes a step to be read: the channels that it had no room for come now.
-    if constexpr (C::own_dim_of_dq > 64)
-      if (i > 0) add_dq<C, 64>(smem, p, part, dq, place);
+    if constexpr (C::ordered && C::own_dim_of_dq == 64)
+      if (place.lane == 0) additions.pass_on(b);  // early: the next tile waits
     wgmma_wait<1>();
     wgmma_hold(s);
     probabilities<C, P>(s, smem.lse2[q.stage] + own_row, p.problem.scale_log2);
     const int seen_from = p.problem.causal ? b.key - b.request.past - walk.row : -C::keys;
     if (seen_from > -C::keys || b.n_keys < C::keys)
       mask<C>(s, seen_from - own_row, b.n_keys, lane_key);
+    // The stage of dQ takes a step to be read: the channels that it had no room for come now.
+    if constexpr (C::own_dim_of_dq > 64)
+      if (i > 0) add_dq<C, 64>(smem, p, part, dq, place);
     wgmma_wait<0>();
     wgmma_hold(dp);
     score_gradients<C>(dp, s, smem.delta[o.stage] + own_row);
@@ -348,10 +346,8 @@ LAB_DEVICE void consume(Smem<C>& smem, const Params& p, const BackwardKeys& b) {
     wgmma_hold(dq);
     part = dq_part<C>(p, b, walk, place);
     if constexpr (C::ordered)
-      if (place.lane == 0) {
-        additions.pass_on(b);
-        additions.await(p.turns + part, tiles_before<C::rows, C::keys>(p.problem, b, walk.row));
-      }
+      if (place.lane == 0)
+        additions.take(b, p.turns + part, tiles_before<C::rows, C::keys>(p.problem, b, walk.row));
     add_dq<C, 0>(smem, p, part, dq, place);  // while dK is computed
     wgmma_wait<0>();
     wgmma_hold(dk);
@@ -359,10 +355,11 @@ LAB_DEVICE void consume(Smem<C>& smem, const Params& p, const BackwardKeys& b) {
   }
   if constexpr (C::own_dim_of_dq > 64)
     if (b.steps > 0) add_dq<C, 64>(smem, p, part, dq, place);
+  if (C::ordered && place.lane == 0) additions.pass_on(b);
   named_sync(all_consumers, consumers);  // K and V have been read
   store_sum<C>(dv, 1.f, smem.v, p.problem.dv, p, b, place);
   store_sum<C>(dk, p.problem.scale, smem.k, p.problem.dk, p, b, place);
-  if (place.lane == 0) additions.pass_on(b);
+  if (place.lane == 0) bulk_wait<0>();   // before the block's shared memory is another's
 }
 // [/lab: walk]
 

@@ -50,8 +50,9 @@ struct Additions {
   int* turn = nullptr;  // of the rows added to last, which is still to be passed on
   int before = 0;
 
-  // Until whoever was to add before this block has done so.
-  LAB_DEVICE void await(int* next, int tiles) {
+  // Waits until whoever was to add before this block has done so.
+  LAB_DEVICE void take(const BackwardKeys& b, int* next, int tiles) {
+    pass_on(b);
     turn = next;
     before = tiles;
     while (atomic_add_global(turn, 0) != before) {}

@@ -28,6 +28,15 @@ LAB_DEVICE void clear_lines(Boxed<T, Boxes, Lines>& tile, int n, int thread, int
       *reinterpret_cast<u32x4*>(&tile[b][i / 8][i % 8 * 8]) = u32x4{{0, 0, 0, 0}};
 }
 
+// The same in two tiles, before any of the threads, which meet at a named barrier, goes on.
+template <class Tile>
+LAB_DEVICE void clear_lines_of_both(Tile& a, Tile& b, int n, int thread, int id, int threads) {
+  clear_lines(a, n, thread, threads);
+  clear_lines(b, n, thread, threads);
+  fence_async_shared();
+  named_sync(id, threads);
+}
+
 // Operands of wgmma from an element of a box on, whose K runs along the lines, or down them. lines:
 // of a box, so many to the next 64 elements.
 template <class T> LAB_DEVICE u64 k_major(const T* element) {
