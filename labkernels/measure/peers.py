@@ -50,10 +50,11 @@ def sdpa_missing() -> str | None:
     return _missing("torch", "torch")
 
 
-def build_flashinfer(pairs: Iterable[tuple[str, int]]) -> None:
+def build_flashinfer(pairs: Iterable[tuple[str, int]], *, decode: bool = True) -> None:
     """Compile FlashInfer's modules for (dtype, head_dim) pairs, all in one parallel build.
 
-    The first build of a module takes 20 to 100 seconds; later calls find it in FlashInfer's cache.
+    Those of prefill serve decode on tensor cores too; decode: also those of its CUDA cores. The
+    first build of a module takes 20 to 100 seconds; later calls find it in FlashInfer's cache.
     """
     import torch
     from flashinfer.decode import gen_batch_decode_module
@@ -67,7 +68,8 @@ def build_flashinfer(pairs: Iterable[tuple[str, int]]) -> None:
         element = _torch_dtype(dtype)
         # Position encoding 0 is none; no sliding window, no soft cap, no fp16 scores.
         shape = (element, element, element, torch.int32, head_dim, head_dim, 0, False, False)
-        specs.append(gen_batch_decode_module(*shape))
+        if decode:
+            specs.append(gen_batch_decode_module(*shape))
         specs += [gen_batch_prefill_module(name, *shape, False) for name in prefills]
     build_jit_specs(specs, verbose=False)
 

@@ -28,7 +28,8 @@ def build_flashinfer(dtype: str) -> str | None:
     reason = peers.flashinfer_missing()
     if reason is None:
         try:
-            peers.build_flashinfer([(dtype, head_dim) for head_dim in FLASHINFER_HEAD_DIMS])
+            pairs = [(dtype, head_dim) for head_dim in FLASHINFER_HEAD_DIMS]
+            peers.build_flashinfer(pairs, decode=False)
         except Exception as error:  # a build can fail in as many ways as there are tools
             reason = f"FlashInfer did not build: {one_line(error)}"
     return reason
