@@ -34,6 +34,10 @@ class Options:
     say: Callable[[str], None] = print
     began_s: float = field(default_factory=time.monotonic)
 
+    def picks(self, label: str) -> bool:
+        """Whether `only`, or one of its parts between bars, is a part of the label."""
+        return any(part in label for part in self.only.split("|"))
+
     def progress(self, text: str) -> None:
         """Say a line that begins with the elapsed time."""
         self.say(f"[{time.monotonic() - self.began_s:6.1f} s] {text}")

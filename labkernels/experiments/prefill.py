@@ -34,9 +34,11 @@ def run(options: Options) -> Outcome:
 
     if options.quick and options.out == store.DATA_DIR:
         raise ValueError("out is data/ and quick is on; allowed: --quick with --out FOLDER")
-    cells = [cell for cell in grid(quick=options.quick) if options.only in label_of(cell)]
+    cells = [cell for cell in grid(quick=options.quick) if options.picks(label_of(cell))]
     if not cells:
-        raise ValueError(f"only is {options.only!r} and matches nothing; allowed: 'd128, causal'")
+        raise ValueError(
+            f"only is {options.only!r} and matches nothing; allowed: 'd128, causal|page 16'"
+        )
     reason = cuda_device.available()
     if reason:
         raise ValueError(f"{NAME} needs a GPU: {reason}")

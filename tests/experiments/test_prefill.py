@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from labkernels.experiments import Options, prefill
 from labkernels.experiments import _prefill_cell as prefill_cell
-from labkernels.experiments import prefill
 from labkernels.experiments._prefill_grid import Cell, grid
 from labkernels.measure.prefill_cases import prefill_case
 from labkernels.measure.prefill_judge import PrefillJudge
@@ -67,3 +67,15 @@ def test_a_peer_that_takes_dense_tensors_refuses_pages():
     assert [(metric, why) for _, metric, why in result.words] == [
         ("refused", "SDPA takes dense tensors, not pages")
     ]
+
+
+def test_only_takes_words_between_bars():
+    labels = [prefill.label_of(cell) for cell in grid()]
+
+    def picked(words):
+        return [label for label in labels if Options(only=words).picks(label)]
+
+    assert picked("") == labels
+    wanted = [label for label in labels if "page 16" in label or "skewed" in label]
+    assert picked("page 16|skewed") == wanted
+    assert 0 < len(picked("page 16")) < len(wanted) < len(labels)
