@@ -30,7 +30,7 @@ ON, OFF = (replace(base, out="fp32") for base in (TENSOR_CORES, CUDA_CORES))
 STORED_ON, STORED_OFF = TENSOR_CORES, CUDA_CORES
 TWO_PARTS, PROMOTED = replace(ON, p="input_x2"), replace(ON, accumulate="promoted")
 FAST_EXP2 = replace(OFF, exp2="poly3")
-KERNELS = {"tensor_core": "decode_mma_n8", "promoted": "decode_mma_n8", "fma": "decode_fma"}
+MMA_N8, MMA, FMA = "decode_mma_n8", "decode_mma", "decode_fma"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ SMALL = Size(2, 200, 200)  # which every machine computes again, within a second
 class Cell:
     """One kernel policy on one family of inputs; with `other`, its difference from that policy.
 
-    source: what the two differ in.
+    source: what the two differ in; mma: the kernel of the policies on tensor cores.
     """
 
     size: Size
@@ -63,6 +63,12 @@ class Cell:
     policy: NumericPolicy
     other: NumericPolicy | None = None
     source: str = measure.TOTAL
+    mma: str = MMA_N8
+
+    @property
+    def kernel(self) -> str:
+        """The kernel that runs the policy."""
+        return kernel_of(self.policy, self.mma)
 
     @property
     def by_source(self) -> bool:
@@ -72,7 +78,13 @@ class Cell:
     @property
     def label(self) -> str:
         """The cell in one line, as `only` picks it."""
-        return f"{self.family}/{self.dtype}/{self.size.kv_len}/{self.source}/{self.policy.label}"
+        where = f"{self.family}/{self.dtype}/{self.size.kv_len}/{self.source}"
+        return f"{where}/{self.kernel}/{self.policy.label}"
+
+
+def kernel_of(policy: NumericPolicy, mma: str) -> str:
+    """The kernel that runs a policy, `mma` if that takes tensor cores."""
+    return FMA if policy.accumulate == "fma" else mma
 
 
 def cells(size: Size | None = None) -> Iterator[Cell]:
@@ -84,7 +96,7 @@ def benches(chosen: Iterable[Cell]) -> list[list[Cell]]:
     """Put the cells together that share their inputs."""
     shared: dict[tuple, list[Cell]] = {}
     for cell in chosen:
-        shared.setdefault((cell.size, cell.family, cell.dtype), []).append(cell)
+        shared.setdefault((cell.size, cell.family, cell.dtype, cell.mma), []).append(cell)
     return list(shared.values())
 
 
@@ -94,7 +106,10 @@ def _all_cells() -> Iterator[Cell]:
         yield Cell(LONG, "mean-shifted", dtype, ON, PROMOTED, "accumulation")
         for family in FAMILIES:
             for policy in (ON, OFF, STORED_ON, STORED_OFF, TWO_PARTS):
-                yield Cell(PEAKY if family == "peaky" else WHOLE, family, dtype, policy)
+                yield Cell(_whole(family), family, dtype, policy)
+        for family in ("normal", "peaky"):  # another order of the same arithmetic
+            for policy in (ON, STORED_ON):
+                yield Cell(_whole(family), family, dtype, policy, mma=MMA)
         yield from _differences(PAIRS, "normal", dtype)
         yield from _differences(PAIRS, "mean-shifted", dtype)
         yield Cell(WHOLE, "normal", dtype, FAST_EXP2)
@@ -104,7 +119,12 @@ def _all_cells() -> Iterator[Cell]:
         for family in FAMILIES:
             for policy in (ON, OFF):
                 yield Cell(SMALL, family, dtype, policy)
+        yield Cell(SMALL, "normal", dtype, ON, mma=MMA)
         yield from _differences(SMALL, "mean-shifted", dtype)
+
+
+def _whole(family: str) -> Size:
+    return PEAKY if family == "peaky" else WHOLE
 
 
 def _differences(size: Size, family: str, dtype: str) -> Iterator[Cell]:
@@ -116,15 +136,16 @@ def _differences(size: Size, family: str, dtype: str) -> Iterator[Cell]:
 
 
 class Bench:
-    """The inputs that some cells share, on a device ("cpu": the CPU build), with their outputs.
+    """What the cells like one share, on a device ("cpu": the CPU build): inputs and outputs.
 
     The outputs, and so all rows, have the same bits on every device.
     """
 
-    def __init__(self, size: Size, family: str, dtype: str, *, seed: int, device: str):
+    def __init__(self, cell: Cell, *, seed: int, device: str):
+        size, dtype, self.mma = cell.size, cell.dtype, cell.mma
         lengths = (size.kv_len,) * size.samples
         workload = Decode(lengths, Q_HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE, dtype)
-        self.case = family_case(family, workload, seed=seed, device=device)
+        self.case = family_case(cell.family, workload, seed=seed, device=device)
         self.way = {"keys_per_split": size.keys_per_split, "scale": self.case.scale}
         self.setting, self.budget, self.out = map(cache, (self._setting, self._budget, self._out))
 
@@ -145,7 +166,7 @@ class Bench:
         return [columns(cell, row["source"]) | row for row in found]
 
     def _how(self, policy: NumericPolicy) -> dict[str, object]:
-        return self.way | {"kernel": KERNELS[policy.accumulate], "policy": policy}
+        return self.way | {"kernel": kernel_of(policy, self.mma), "policy": policy}
 
     def _setting(self, policy: NumericPolicy) -> Setting:
         return measure.setting(self.case.q, self.case.cache, **self._how(policy))
@@ -165,8 +186,7 @@ class Bench:
 
 def rows_of(chosen: Sequence[Cell], *, seed: int, device: str) -> list[Row]:
     """Return the rows of cells that share their inputs."""
-    first = chosen[0]
-    bench = Bench(first.size, first.family, first.dtype, seed=seed, device=device)
+    bench = Bench(chosen[0], seed=seed, device=device)
     return [row for cell in chosen for row in bench.rows(cell)]
 
 
@@ -193,7 +213,7 @@ def columns(cell: Cell, source: str) -> Row:
     """What names a row of a cell."""
     is_output = source == measure.TOTAL or cell.other is not None
     return {
-        "kernel": KERNELS[cell.policy.accumulate],
+        "kernel": cell.kernel,
         "backend": "cuda" if is_output else "numpy",
         "tensor_cores": "off" if cell.policy.accumulate == "fma" else "on",
         "policy": cell.policy.label,
