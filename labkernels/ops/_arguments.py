@@ -1,6 +1,7 @@
 """What every verb does with its arguments: checks, defaults, the variant of a kernel, outputs."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -50,15 +51,19 @@ def _named(name: str | KernelSpec, family: str) -> KernelSpec:
 
 
 def chosen_kernel(
-    name: str | KernelSpec | None, family: str, gpu: hardware.Gpu
+    name: str | KernelSpec | None,
+    family: str,
+    gpu: hardware.Gpu,
+    declines: Callable[[KernelSpec], str | None] = lambda spec: None,
 ) -> tuple[KernelSpec, str]:
     """The kernel that is named, or else the family's best that the GPU can run; and why it.
 
-    Raises: ValueError for a named kernel that the GPU cannot run: what it lacks, and what would be
-    chosen in its place.
+    declines: what of the caller's tensors a kernel cannot do, in words, or None.
+    Raises: ValueError for a named kernel that the GPU cannot run, or not on these tensors: what it
+    lacks, and what would be chosen in its place.
     """
     ranked = preferred(family)
-    lacks = {spec.name: lack(spec, gpu) for spec in ranked}
+    lacks = {spec.name: lack(spec, gpu) or declines(spec) for spec in ranked}
     best = next(spec for spec in ranked if lacks[spec.name] is None)
     facts = f"{gpu.name} ({gpu.arch}, {gpu.smem_per_block_max_bytes:,} B of shared memory a block)"
     if name is None:
@@ -66,7 +71,7 @@ def chosen_kernel(
         order = ", ".join(lacks)
         return best, f"{best.name}: the first of {order} that an {facts} can run{passed}"
     spec = _named(name, family)
-    missing = lack(spec, gpu)
+    missing = lack(spec, gpu) or declines(spec)
     if missing:
         raise ValueError(
             f"kernel = {spec.name!r} {missing}, this is {facts}, allowed: {best.name}, which would"
