@@ -201,6 +201,7 @@ class KernelSpec:
     work(instance) says what a step of one asks of an SM. A kernel with both can be tuned.
     thread_registers(instance): what a thread of the register ledger may have, where warps trade
     registers; None where all have what the tile's blocks on an SM leave them.
+    from_rows: query rows below which its tile is mostly padding, so that its parent is chosen.
     only_arch: whether min_arch's own instructions ("sm_90a") are used, which no later GPU has.
     declines(q, kv): what of a prefill's tensors it cannot do, in words, or None.
     overlay: a folder whose files take the place of those of the same include path; for kernels that
@@ -226,6 +227,7 @@ class KernelSpec:
     head_dims: tuple[int, ...] = (64, 128, 256)
     overlay: Path | None = None
     only_arch: bool = False
+    from_rows: int = 1
     kv: tuple[str, ...] = ("paged",)
     space: Callable[[int], Iterable[Tile]] | None = None
     work: Callable[[Instance], StepWork] | None = None
