@@ -1,11 +1,14 @@
 """prefill_wgmma: tensor cores on, by Hopper's wgmma, TMA and warpgroups of different work."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from labkernels import formats
 from labkernels.budget.ledger import Ledger, Line
 from labkernels.budget.registers import fragment_registers
+from labkernels.budget.tile_model import StepWork
 from labkernels.kernels import decode_ledger, prefill_ledger
 from labkernels.kernels.decode_ledger import cpp_policy, cpp_type
 from labkernels.kernels.spec import (
@@ -45,6 +48,32 @@ def tiles(head_dim: int, rows: int, policy: NumericPolicy) -> tuple[PrefillTile,
     # with three consumers ptxas finds no registers for "none"
     less = ("within", "none") if first.warps == 12 else ("within",)
     return (first, *others, *(replace(first, overlap=overlap) for overlap in less))
+
+
+def space(head_dim: int) -> Iterator[PrefillTile]:
+    """Tiles of two or three consumers, keys of whole wgmmas, walking backward, every overlap."""
+    del head_dim  # all alike
+    for consumers, keys in product((2, 3), (64, 80, 96, 128, 160, 176, 192)):
+        for stages, overlap in product((2, 4), ("between", "within", "none")):
+            rows, warps = WARPGROUP_ROWS * consumers, 4 * (consumers + 1)
+            yield PrefillTile(rows, keys, warps, stages, 1, "backward", overlap)
+
+
+def work(instance: Instance) -> StepWork:
+    """What a step of a block asks of an SM: each consumer reads Q, and all of K and V, by wgmma."""
+    tile, consumers = instance.tile, instance.rows // WARPGROUP_ROWS
+    width = formats.named(instance.dtype).bytes
+    kv_bytes = tile.keys * (instance.head_dim + instance.head_dim_v) * width
+    # a warpgroup whose softmax has products of its own behind it counts twice
+    halves = 1 if tile.overlap == "none" else 2
+    return StepWork(
+        flops=prefill_ledger.step_flops(instance),
+        instruction="wgmma",
+        exps=instance.rows * tile.keys,
+        smem_bytes=(consumers + 1) * kv_bytes + instance.rows * instance.head_dim * width,
+        lane_ops=prefill_ledger.softmax_ops(instance),
+        streams=consumers * halves,
+    )
 
 
 def smem(instance: Instance) -> Ledger:
@@ -135,6 +164,8 @@ SPEC = KernelSpec(
     thread_registers=lambda instance: CONSUMER_REGISTERS[instance.tile.warps],
     template=template,
     runner="labkernels.kernels.cuda_prefill_wgmma",
+    space=space,
+    work=work,
     head_dims=(64, 128, 192, 256),
     kv=("ragged", "paged"),
 )
