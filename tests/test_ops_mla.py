@@ -114,6 +114,16 @@ def test_what_is_chosen_is_what_the_gpu_can_run_and_is_said(key):
     assert (named.kernel, named.why[:27]) == ("mla_fma", "mla_fma: named by the calle")
 
 
+def test_few_rows_do_not_fill_a_tile_of_wgmma():
+    """What would be chosen for 128 heads is passed over for 16, and runs if it is named."""
+    wide, few = (mla_case((1,), (20,), heads=heads) for heads in (128, 16))
+    assert wide.run(None).plan.kernel == "mla_wgmma"
+    plan = few.run(None).plan
+    assert plan.kernel == "mla_mma"
+    assert "mla_wgmma is for 17 rows or more" in plan.why
+    assert few.run("mla_wgmma").plan.kernel == "mla_wgmma"
+
+
 @pytest.mark.parametrize(
     ("key", "tile"), [("h200", "64x64x8x2x1"), ("a100", "64x32x8x2x1"), ("rtx4090", "64x16x8x1x1")]
 )

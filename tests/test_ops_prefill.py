@@ -160,7 +160,8 @@ def test_defaults_are_the_preferred_kernel_and_a_fresh_output():
         assert result.out.shape == (*case.q.shape[:2], head_dim_v)
         assert result.out.dtype == case.q.dtype
         assert result.lse2.shape == case.q.shape[:2]
-        assert result.plan.kernel == "prefill_mma"
+        assert result.plan.kernel == "prefill_wgmma"
+        assert result.plan.why.startswith("prefill_wgmma: the first of prefill_wgmma, prefill_mma")
 
 
 def test_the_plan_says_whether_the_batch_could_change_a_request():
@@ -203,3 +204,23 @@ def test_more_splits_than_there_are_states_for_are_refused():
     message = "keys_per_split = 1, allowed: at least 2 for 65792 keys, which is 65535 splits"
     with pytest.raises(ValueError, match=message):
         ops.prefill_step(q, kv, sums((1,)), kernel="prefill_fma", keys_per_split=1)
+
+
+def test_what_the_tma_cannot_bring_goes_to_the_kernel_that_can():
+    x, ends = torch.randn(9, 4, 64).half(), sums((9,))
+    shared = RaggedKV(x[:, :1].expand(9, 4, 64), x, ends)
+    result = ops.prefill(x, shared, ends)
+    assert result.plan.kernel == "prefill_mma"
+    assert "prefill_wgmma takes positive strides, those of k are (256, 0, 1)" in result.plan.why
+    wide = torch.randn(3, 200, 64).half()
+    result = ops.prefill(wide, RaggedKV(wide[:, :1], wide[:, :1], sums((3,))), sums((3,)))
+    assert "takes up to 128 query heads a KV head, these are 200" in result.plan.why
+    with pytest.raises(ValueError, match="takes positive strides.*allowed: prefill_mma"):
+        ops.prefill(x, shared, ends, kernel="prefill_wgmma")
+
+
+def test_a_gpu_without_wgmma_gets_mma():
+    x, ends = torch.randn(9, 4, 64).half(), sums((9,))
+    result = ops.prefill(x, RaggedKV(x, x, ends), ends, target="a100")
+    assert result.plan.kernel == "prefill_mma"
+    assert "prefill_wgmma needs sm_90a" in result.plan.why

@@ -45,7 +45,7 @@ def run(options: Options) -> Outcome:
 
     if options.quick and options.out == store.DATA_DIR:
         raise ValueError("out is data/ and quick is on; allowed: --quick with --out FOLDER")
-    cells = [work for work in grid(quick=options.quick) if options.only in work.label]
+    cells = [work for work in grid(quick=options.quick) if options.picks(work.label)]
     if not cells:
         raise ValueError(f"only is {options.only!r} and matches nothing; allowed: 'd128, causal'")
     reason = cuda_device.available()

@@ -57,7 +57,7 @@ def run(options: Options) -> Outcome:
     if options.quick and options.out == store.DATA_DIR:
         raise ValueError("out is data/ and quick is on; allowed: --quick with --out FOLDER")
     chosen = {
-        name: [call for call in listed if options.only in f"{name}/{call.name}"]
+        name: [call for call in listed if options.picks(f"{name}/{call.name}")]
         for name, listed in groups(quick=options.quick).items()
     }
     chosen = {name: listed for name, listed in chosen.items() if listed}

@@ -63,7 +63,7 @@ def run(options: Options) -> Outcome:
         raise ValueError(f"{NAME} needs a GPU: {reason}")
     gpu = cuda_device.planning_gpu(0)
     cells = [cell for cell in grid(quick=options.quick) if cell.spec.runs_on(gpu.arch)]
-    cells = [cell for cell in cells if options.only in cell.label]
+    cells = [cell for cell in cells if options.picks(cell.label)]
     if not cells:
         raise ValueError(f"only is {options.only!r} and matches nothing; allowed: 'd128, causal'")
     started, commit, facts = datetime.now(UTC), commit_text(options), device.facts()

@@ -52,14 +52,14 @@ def prepare(request: PrefillRequest) -> Step:
     if plan.blocks == 0:
         return Step(_nothing, request.out, request.lse2, plan)
     partials = partial_states(request, made)
-    tensors = _tensors(request, made) | partials
+    listed = tensors(request, work_list(request, made)) | partials
     launch = Launch(
         variant=variant,
         gpu=request.gpu,
         device=request.q.device,
         grid=(plan.blocks, 1, 1),
-        params=_params(request, made, tensors),
-        tensors=tensors,
+        params=params(request, made, listed),
+        tensors=listed,
         written=frozenset((*OUTPUTS, *partials)),
         checks=request.checks,
     )
@@ -70,26 +70,26 @@ def _nothing() -> None:
     """A prefill without a query token."""
 
 
-def _tensors(request: PrefillRequest, made: Cut) -> dict[str, torch.Tensor]:
+def tensors(request: PrefillRequest, work: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The launch's tensors, as PrefillParams names them."""
     kv = request.kv
-    tensors = {"q": request.q, "k": kv.k, "v": kv.v, "cu_seqlens_q": request.cu_seqlens_q}
+    listed = {"q": request.q, "k": kv.k, "v": kv.v, "cu_seqlens_q": request.cu_seqlens_q}
     if isinstance(kv, PagedKV):
-        tensors |= {"page_table": kv.page_table, "kv_len": kv.kv_len}
+        listed |= {"page_table": kv.page_table, "kv_len": kv.kv_len}
     else:
-        tensors["cu_seqlens_k"] = kv.cu_seqlens
-    return tensors | {
-        "work": work_list(request, made),
+        listed["cu_seqlens_k"] = kv.cu_seqlens
+    return listed | {
+        "work": work,
         "out": request.out,
         "lse2": request.lse2,
     }
 
 
-def _params(
-    request: PrefillRequest, made: Cut, tensors: Mapping[str, torch.Tensor]
-) -> PrefillParams:
+def params(request: PrefillRequest, made: Cut, listed: Mapping[str, torch.Tensor]) -> PrefillParams:
+    """The kernels' common parameter."""
     kv, paged = request.kv, isinstance(request.kv, PagedKV)
     pointers = {
-        name: tensors[name].data_ptr() if name in tensors else None
+        name: listed[name].data_ptr() if name in listed else None
         for name in (*POINTERS, *OUTPUTS, *PARTIALS)
     }
     page_strides = [x.stride()[:3] if paged else (0, *x.stride()[:2]) for x in (kv.k, kv.v)]

@@ -1,16 +1,14 @@
 """An MLA decode made ready: what every runner takes. It is cut as a prefill of one KV head."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from labkernels.hardware import Gpu
-from labkernels.kernels import prefill_step
 from labkernels.kernels.latent_kv import LatentKV
-from labkernels.kernels.prefill_plan import Cut, Lengths
-from labkernels.kernels.prefill_step import cut, partial_states, work_list
+from labkernels.kernels.prefill_plan import Lengths
+from labkernels.kernels.prefill_step import cut, make_plan, partial_states, work_list
 from labkernels.kernels.spec import Instance, KernelSpec
-from labkernels.kernels.step import Plan
 
 __all__ = ["MlaRequest", "cut", "make_plan", "partial_states", "work_list"]
 
@@ -57,8 +55,3 @@ class MlaRequest:
     def on_gpu(self) -> bool:
         """Whether the tensors live on a GPU."""
         return self.q_nope.device.type == "cuda"
-
-
-def make_plan(request: MlaRequest, made: Cut, **found) -> Plan:
-    """The plan of a request that has been cut, as `prefill_step.make_plan`, and why this kernel."""
-    return replace(prefill_step.make_plan(request, made, **found), why=request.why)

@@ -15,6 +15,7 @@ SPLITS = (1, 2, 3, *(step << octave for octave in range(7) for step in (4, 5, 6,
 KEYS_TO_START = 64
 MIN_KEYS_PER_SPLIT = 256
 MIN_KEYS_PER_ROW = 4
+MAX_CACHED_KEYS = 2**62
 GOOD_ENOUGH = 1.1  # times the shortest time foreseen: fewer splits are then taken
 
 
@@ -47,19 +48,23 @@ def cut(
     group: int,
     slots: int,
     causal: bool,
+    tile_rows: int | None = None,
+    cached_keys: int | None = None,
     splits: int | None = None,
     keys_per_split: int | None = None,
 ) -> Cut:
     """Cut a prefill into blocks. Splits are of keys_per_split keys, or that many, or chosen.
 
-    slots: blocks that the GPU holds at once.
+    slots: blocks that the GPU holds at once. tile_rows: those of a tile's rows that are used, by
+    default all. cached_keys: how many of a KV head's keys the L2 cache may hold; by default any.
     Raises: ValueError if keys_per_split makes more splits than partial States are made for.
     """
     rows = lengths.q * group
-    tiles = -(-rows // tile.q_rows)
+    tile_rows = tile_rows or tile.q_rows
+    tiles = -(-rows // tile_rows)
     request = np.repeat(np.arange(len(rows)), tiles)
     q_tile = np.arange(len(request)) - np.repeat(np.cumsum(tiles) - tiles, tiles)
-    visible = visible_keys(lengths, request, (q_tile + 1) * tile.q_rows - 1, group, causal)
+    visible = visible_keys(lengths, request, (q_tile + 1) * tile_rows - 1, group, causal)
     longest = int(visible.max(initial=0))
     if keys_per_split is None:
         if splits is None:
@@ -72,8 +77,8 @@ def cut(
             f" {math.ceil(longest / MAX_SPLITS)} for {longest} keys, which is {MAX_SPLITS} splits"
         )
     work, steps = _blocks(request, q_tile, visible, keys_per_split, tile.keys, kv_heads)
-    order = _launch_order(work, steps)
-    tickets = (int(rows.sum()) // tile.q_rows + len(rows)) * kv_heads
+    order = _launch_order(work, steps, (cached_keys or MAX_CACHED_KEYS) // tile.keys)
+    tickets = (int(rows.sum()) // tile_rows + len(rows)) * kv_heads
     return Cut(work[order], keys_per_split, splits, tickets)
 
 
@@ -134,10 +139,18 @@ def _blocks(
     return work, -(-keys // step_keys)
 
 
-def _launch_order(work: np.ndarray, steps: np.ndarray) -> np.ndarray:
+def _launch_order(work: np.ndarray, steps: np.ndarray, cached_steps: int) -> np.ndarray:
     """The blocks of most steps first, so that short ones fill the gaps at the end.
 
-    Of equal ones, those that read the same K and V side by side: they share the L2 cache.
+    Of equal ones, those that read the same K and V side by side: they share the L2 cache. Where K
+    and V of all do not fit it, those of some KV heads after those of others.
     """
     request, q_tile, kv_head, split = work.T
-    return np.lexsort((q_tile, split, kv_head, request, -steps))
+    head, of_block = np.unique(request.astype(np.int64) << 32 | kv_head, return_inverse=True)
+    of_block = of_block.reshape(-1)
+    longest = np.zeros(len(head), dtype=np.int64)
+    np.maximum.at(longest, of_block, steps * (split + 1))
+    longest_first = np.argsort(-longest, kind="stable")
+    section = np.empty(len(head), dtype=np.int64)
+    section[longest_first] = np.cumsum(longest[longest_first]) // max(1, cached_steps)
+    return np.lexsort((q_tile, split, kv_head, request, -steps, section[of_block]))

@@ -18,11 +18,13 @@ class PrefillRequest:
     """A prefill that has been checked: tensors, their lengths, the variant to run, and the GPU.
 
     keys_per_split or splits, not both, may be given; batch_invariant says whether neither they nor
-    the tile depend on the batch. On a CPU, `gpu` is the GPU whose plan and tensor-core arithmetic
-    the CPU build follows, and `checks` turns its race and uninitialised-read checker on.
+    the tile depend on the batch; why says how the kernel was chosen. On a CPU, `gpu` is the GPU
+    whose plan and tensor-core arithmetic the CPU build follows, and `checks` turns its race and
+    uninitialised-read checker on.
     """
 
     spec: KernelSpec
+    why: str
     instance: Instance
     q: torch.Tensor
     kv: RaggedKV | PagedKV
@@ -91,6 +93,7 @@ def make_plan(
         registers=registers,
         launches=launches,
         batch_invariant=request.batch_invariant,
+        why=request.why,
     )
 
 

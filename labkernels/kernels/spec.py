@@ -103,6 +103,8 @@ class PrefillTile:
     """The shape of a block's work: query rows, keys a step, warps, stages, blocks on an SM.
 
     A row is one head of one token. walk: the direction in which a block goes through its keys.
+    overlap: what a warpgroup of a kernel with wgmma does beside its products: "none"; its softmax
+    ("within"); that, in turns with the other warpgroups ("between").
     """
 
     q_rows: int
@@ -111,13 +113,15 @@ class PrefillTile:
     stages: int
     blocks_per_sm: int
     walk: str = "forward"
+    overlap: str = ""
     legend: ClassVar[str] = "query rows x keys x warps x stages x blocks on an SM"
 
     @property
     def label(self) -> str:
-        """As in data/ and on the command line: "128x64x8x2x1", with "-backward" behind it."""
+        """As in data/ and on the command line: "128x64x8x2x1", "-backward", "-within" behind it."""
         numbers = (self.q_rows, self.keys, self.warps, self.stages, self.blocks_per_sm)
-        return "x".join(map(str, numbers)) + ("" if self.walk == "forward" else f"-{self.walk}")
+        words = [word for word in (self.walk, self.overlap) if word not in ("forward", "")]
+        return "-".join(["x".join(map(str, numbers)), *words])
 
     @property
     def threads(self) -> int:
@@ -197,7 +201,9 @@ class KernelSpec:
     work(instance) says what a step of one asks of an SM. A kernel with both can be tuned.
     thread_registers(instance): what a thread of the register ledger may have, where warps trade
     registers; None where all have what the tile's blocks on an SM leave them.
+    from_rows: query rows below which its tile is mostly padding, so that its parent is chosen.
     only_arch: whether min_arch's own instructions ("sm_90a") are used, which no later GPU has.
+    declines(q, kv): what of a prefill's tensors it cannot do, in words, or None.
     overlay: a folder whose files take the place of those of the same include path; for kernels that
     are changed on purpose.
     """
@@ -216,10 +222,12 @@ class KernelSpec:
     registers: Callable[[Instance], Ledger] | None = None
     template: Callable[[Instance], str] | None = None
     runner: str = "labkernels.kernels.cuda_decode"
+    declines: Callable[..., str | None] = lambda q, kv: None
     dtypes: tuple[str, ...] = ("fp16", "bf16")
     head_dims: tuple[int, ...] = (64, 128, 256)
     overlay: Path | None = None
     only_arch: bool = False
+    from_rows: int = 1
     kv: tuple[str, ...] = ("paged",)
     space: Callable[[int], Iterable[Tile]] | None = None
     work: Callable[[Instance], StepWork] | None = None

@@ -1,4 +1,4 @@
-"""The verdict on gradients, from some heads of the first and the last request."""
+"""The verdict on gradients, from some heads of the first request and the last."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,8 @@ from labkernels.numerics.problem import Problem
 from labkernels.numerics.rounds import Rounds
 
 GRADIENTS = ("dq", "dk", "dv")
-# Query heads times queries times keys that are judged of a request: a tenth of a second of float64.
-JUDGED_SCORES = 2**26
+# Query heads times queries times keys that are judged of a request, where more than one head fits.
+JUDGED_SCORES = 2**24
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,10 @@ class BackwardJudge:
 
     def __init__(self, case: BackwardCase) -> None:
         self._case = case
-        self._samples = [_sample(case, r) for r in sorted({0, case.workload.batch - 1})]
+        requests = _requests(case)
+        longest = max(1, *(_scores(case, request) for request in requests))
+        judged = max(1, min(case.workload.kv_heads, JUDGED_SCORES // longest))
+        self._samples = [_sample(case, request, judged) for request in requests]
 
     def __call__(self, found, out, lse2, chain: Chain) -> dict[str, GradientErrors]:
         dtype = self._case.workload.dtype
@@ -69,7 +72,7 @@ class BackwardJudge:
                 ratios[name].append(_worst(off, bound))
         return {
             name: _errors(
-                self._samples[0].q_heads if name == "dq" else self._samples[0].kv_heads,
+                self._samples[-1].q_heads if name == "dq" else self._samples[-1].kv_heads,
                 errors[name],
                 # Of what is not judged, this much is asked: all was written.
                 [*ratios[name], 0.0 if bool(tensor.isfinite().all()) else np.nan],
@@ -84,13 +87,24 @@ class BackwardJudge:
         return Given(sample.problem, dout, _part(sample, "dq", out).double(), lse2)
 
 
-def _sample(case: BackwardCase, request: int) -> _Sample:
+def _requests(case: BackwardCase) -> list[int]:
+    """The first request and the last; the last alone where one is long enough."""
+    last = case.workload.batch - 1
+    return [last] if _scores(case, last) > JUDGED_SCORES else sorted({0, last})
+
+
+def _scores(case: BackwardCase, request: int) -> int:
+    """Scores of a request's query heads that share a KV head."""
+    work = case.workload
+    return work.group * work.q_lens[request] * work.kv_lens[request]
+
+
+def _sample(case: BackwardCase, request: int, judged: int) -> _Sample:
+    """So many KV heads of a request, spread over all."""
     work, forward = case.workload, case.forward
     q_ends, k_ends = (np.concatenate([[0], np.cumsum(n)]) for n in (work.q_lens, work.kv_lens))
     rows, keys = (slice(int(e[request]), int(e[request + 1])) for e in (q_ends, k_ends))
     group = work.group
-    scores = max(1, group * work.q_lens[request] * work.kv_lens[request])
-    judged = max(1, min(work.kv_heads, JUDGED_SCORES // scores))
     kv_heads = tuple(int(h) for h in np.unique(np.linspace(0, work.kv_heads - 1, judged).round()))
     q_heads = tuple(h * group + i for h in kv_heads for i in range(group))
     problem = Problem.packed(

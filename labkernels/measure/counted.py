@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from labkernels.kernels.spec import discover
 from labkernels.measure import ladder
@@ -106,11 +107,8 @@ def _prefill(call: Call, seed: int, device: str) -> Ready:
     from labkernels import ops
     from labkernels.measure import prefill_peers
     from labkernels.measure.accuracy import PEER_CHAIN, Chain
-    from labkernels.measure.prefill_cases import prefill_case
-    from labkernels.measure.prefill_judge import PrefillJudge
 
-    case = prefill_case(call.workload, seed=seed, device=device)
-    judge = PrefillJudge(case)
+    case, judge = _prefill_case(call.workload, seed, device)
     if call.name in prefill_peers.PEERS:
         peer = prefill_peers.PEERS[call.name].prepare(case)
         return Ready(peer.run, lambda: _words(judge(peer.out(), None, PEER_CHAIN)))
@@ -129,6 +127,24 @@ def _prefill(call: Call, seed: int, device: str) -> Ready:
     return Ready(step.run, lambda: _words(judge(step.out, step.lse2, chain)))
 
 
+@cache
+def _prefill_case(workload: Prefill, seed: int, device: str):
+    from labkernels.measure.prefill_cases import prefill_case
+    from labkernels.measure.prefill_judge import PrefillJudge
+
+    case = prefill_case(workload, seed=seed, device=device)
+    return case, PrefillJudge(case)
+
+
+@cache
+def _backward_case(workload: Backward, seed: int, device: str):
+    from labkernels.measure.backward_cases import backward_case
+    from labkernels.measure.backward_judge import BackwardJudge
+
+    case = backward_case(workload, seed=seed, device=device)
+    return case, BackwardJudge(case)
+
+
 def _words(errors) -> str | None:
     return None if errors.passed else f"worst error {errors.bound_ratio:.3g} of its bound"
 
@@ -137,14 +153,11 @@ def _backward(call: Call, seed: int, device: str) -> Ready:
     from labkernels import ops
     from labkernels.measure import backward_peers
     from labkernels.measure.accuracy import PEER_CHAIN, Chain
-    from labkernels.measure.backward_cases import backward_case
-    from labkernels.measure.backward_judge import BackwardJudge
 
     work = call.workload
     shape = (work.q_lens, work.kv_lens, call.heads, call.heads, call.head_dim)
     workload = Backward(*shape, causal=call.causal, dtype=call.dtype)
-    case = backward_case(workload, seed=seed, device=device)
-    judge = BackwardJudge(case)
+    case, judge = _backward_case(workload, seed, device)
 
     def words(found, out, lse2, chain) -> str | None:
         errors = judge(found, out, lse2, chain)

@@ -1,6 +1,7 @@
 """What every verb does with its arguments: checks, defaults, the variant of a kernel, outputs."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -50,29 +51,44 @@ def _named(name: str | KernelSpec, family: str) -> KernelSpec:
 
 
 def chosen_kernel(
-    name: str | KernelSpec | None, family: str, gpu: hardware.Gpu
+    name: str | KernelSpec | None,
+    family: str,
+    gpu: hardware.Gpu,
+    declines: Callable[[KernelSpec], str | None] = lambda spec: None,
+    *,
+    rows: int = specs.MANY_ROWS,
 ) -> tuple[KernelSpec, str]:
     """The kernel that is named, or else the family's best that the GPU can run; and why it.
 
-    Raises: ValueError for a named kernel that the GPU cannot run: what it lacks, and what would be
-    chosen in its place.
+    declines: what of the caller's tensors a kernel cannot do, in words, or None. rows: query rows
+    of the longest request.
+    Raises: ValueError for a named kernel that the GPU cannot run, or not on these tensors: what it
+    lacks, and what would be chosen in its place.
     """
     ranked = preferred(family)
-    lacks = {spec.name: lack(spec, gpu) for spec in ranked}
-    best = next(spec for spec in ranked if lacks[spec.name] is None)
+    against = {
+        spec.name: lack(spec, gpu) or declines(spec) or _too_few(spec, rows) for spec in ranked
+    }
+    best = next(spec for spec in ranked if against[spec.name] is None)
     facts = f"{gpu.name} ({gpu.arch}, {gpu.smem_per_block_max_bytes:,} B of shared memory a block)"
     if name is None:
-        passed = "".join(f"; {n} {lacks[n]}" for n in lacks if lacks[n] is not None)
-        order = ", ".join(lacks)
+        passed = "".join(f"; {n} {reason}" for n, reason in against.items() if reason)
+        order = ", ".join(against)
         return best, f"{best.name}: the first of {order} that an {facts} can run{passed}"
     spec = _named(name, family)
-    missing = lack(spec, gpu)
+    missing = lack(spec, gpu) or declines(spec)
     if missing:
         raise ValueError(
             f"kernel = {spec.name!r} {missing}, this is {facts}, allowed: {best.name}, which would"
             " be chosen if none were named"
         )
     return spec, f"{spec.name}: named by the caller; {facts} can run it"
+
+
+def _too_few(spec: KernelSpec, rows: int) -> str | None:
+    if rows >= spec.from_rows:
+        return None
+    return f"is for {spec.from_rows} rows or more, not for {rows}"
 
 
 def preferred(family: str) -> list[KernelSpec]:

@@ -101,9 +101,9 @@ def mla_decode_step(
         cu_seqlens_q = torch.arange(len(q_nope) + 1, dtype=torch.int32, device=q_nope.device)
     lengths = _lengths(q_nope, cache, cu_seqlens_q)
     gpu = arguments.target_gpu(q_nope.device, target)
-    spec, why = arguments.chosen_kernel(kernel, "mla", gpu)
-    arguments.check_cut(splits, keys_per_split)
     tokens = max(1, int(lengths.q.max()))
+    spec, why = arguments.chosen_kernel(kernel, "mla", gpu, rows=q_nope.shape[1] * tokens)
+    arguments.check_cut(splits, keys_per_split)
     instance = _instance(spec, q_nope, gpu, tile, policy, tokens)
     dtype = arguments.out_dtype(q_nope, instance.policy)
     fixed_splits = keys_per_split is not None or splits == 1

@@ -14,8 +14,6 @@ from labkernels.kernels.step import Step
 from labkernels.ops import _arguments as arguments
 from labkernels.ops._arguments import Result
 
-DEFAULT_KERNEL = "prefill_mma"
-
 
 def prefill(
     q: torch.Tensor,
@@ -40,6 +38,7 @@ def prefill(
     [batch + 1] int32, from 0 to total; out [total, q_heads, head_dim_v], lse2 [total, q_heads]
     fp32. A causal mask is aligned to the end: query i of n with L keys sees keys 0 to L - n + i.
     A query without keys gives out = 0, lse2 = -inf.
+    kernel: without a name the GPU's facts choose, and result.plan.why says how.
     Units: scale multiplies q k (default 1 / sqrt(head_dim)); lse2 is in base 2.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
     """
@@ -104,7 +103,9 @@ def prefill_step(
     """
     _check_query(q, kv, cu_seqlens_q)
     gpu = arguments.target_gpu(q.device, target)
-    spec = arguments.kernel_named(kernel or DEFAULT_KERNEL, "prefill", gpu)
+    spec, why = arguments.chosen_kernel(
+        kernel, "prefill", gpu, declines=lambda spec: spec.declines(q, kv)
+    )
     arguments.check_cut(splits, keys_per_split)
     scale = arguments.scale_of(scale, q.shape[2])
     lengths = Lengths(read_lengths("cu_seqlens_q", cu_seqlens_q, len(q)), kv.read_lengths())
@@ -115,6 +116,7 @@ def prefill_step(
     fixed_splits = keys_per_split is not None or splits == 1
     request = PrefillRequest(
         spec=spec,
+        why=why,
         instance=instance,
         q=q,
         kv=kv,

@@ -121,6 +121,8 @@ def _with_rows(*tensors: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _has_rows(tensor: torch.Tensor) -> bool:
-    width, strides = tensor.element_size(), tensor.stride()
-    starts = (tensor.data_ptr(), *(stride * width for stride in strides[:-1]))
-    return strides[-1] == 1 and all(start % COPY_BYTES == 0 for start in starts)
+    *outer, inner = tensor.stride()
+    if inner != 1 or min(outer) <= 0:  # an expanded dimension: the TMA has no stride of 0
+        return False
+    starts = (tensor.data_ptr(), *(stride * tensor.element_size() for stride in outer))
+    return all(start % COPY_BYTES == 0 for start in starts)

@@ -7,10 +7,11 @@ from labkernels.cuda import sass, triton_compile
 from labkernels.cuda.cache import cache_dir
 from labkernels.cuda.triton_compile import TritonVariant, compile_triton
 from labkernels.kernels.spec import CUDA_CORES, TENSOR_CORES
+from tests.kernels.backward_cases import BACKWARDS
 from tests.kernels.contract import DECODERS, MLAS, PREFILLS
 
 DECODE, PREFILL = DECODERS["triton_decode"], PREFILLS["triton_prefill"]
-MLA = MLAS["triton_mla"]
+MLA, BACKWARD = MLAS["triton_mla"], BACKWARDS["triton_backward"]
 STATES = dict.fromkeys(("lse2", "partial_o", "partial_m", "partial_l"), "*fp32")
 DECODE_STRIDES = tuple(
     f"{name}_stride_{part}"
@@ -57,6 +58,18 @@ MLA_TYPES = {
     **dict.fromkeys(("keys_per_split", "splits"), "i32"),
     "scale_log2": "fp32",
 }
+BACKWARD_STRIDES = tuple(
+    f"{name}_stride_{part}" for name in ("q", "k", "v", "dout") for part in ("token", "head")
+)
+BACKWARD_TYPES = {
+    **dict.fromkeys(("q", "k", "v", "dout"), "*bf16"),
+    **dict.fromkeys(("lse2", "row_delta"), "*fp32"),
+    **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k", "work"), "*i32"),
+    **dict.fromkeys(BACKWARD_STRIDES, "i32"),
+    "q_heads": "i32",
+    **dict.fromkeys(("scale", "scale_log2"), "fp32"),
+}
+BACKWARD_OUTPUTS = {"keys": ("dk", "dv"), "rows": ("dq",)}  # of either walk
 
 
 def decodes(policy):
@@ -144,10 +157,38 @@ def mlas(policy):
         yield "h200", 576, tile, tile.q_rows, made
 
 
-def variant(spec, gpu, tile, types, constants, multiples_of_16):
+def backwards(policy):
+    """On an H200 every tile, either walk."""
+    for head_dim in BACKWARD.head_dims:
+        for tile in BACKWARD.tiles(head_dim, 1, policy):
+            for walk in BACKWARD_OUTPUTS:
+                yield (
+                    "h200",
+                    head_dim,
+                    tile,
+                    tile.q_rows,
+                    backward_variant(policy, head_dim, tile, walk),
+                )
+
+
+def backward_variant(policy, head_dim, tile, walk):
+    on = BACKWARD.uses_tensor_cores(policy)
+    constants = {
+        "group": 4,
+        "D": head_dim,
+        "ROWS": tile.q_rows,
+        "KEYS": tile.keys,
+        "CAUSAL": True,
+        "WIDE": not on,
+    }
+    types = BACKWARD_TYPES | dict.fromkeys(BACKWARD_OUTPUTS[walk], "*bf16")
+    return variant(BACKWARD, "h200", tile, types, constants, BACKWARD_STRIDES, function=walk)
+
+
+def variant(spec, gpu, tile, types, constants, multiples_of_16, *, function=None):
     return TritonVariant(
         source=spec.folder / "kernel.py",
-        function=spec.family,
+        function=function or spec.family,
         types=types,
         constants=constants,
         arch=hardware.gpu(gpu).compile_arch,
@@ -157,7 +198,11 @@ def variant(spec, gpu, tile, types, constants, multiples_of_16):
     )
 
 
-@pytest.mark.parametrize("listed", [decodes, prefills, mlas], ids=["decode", "prefill", "mla"])
+@pytest.mark.parametrize(
+    "listed",
+    [decodes, prefills, mlas, backwards],
+    ids=["decode", "prefill", "mla", "backward"],
+)
 @pytest.mark.parametrize("policy", [TENSOR_CORES, CUDA_CORES], ids=["on", "off"])
 def test_tensor_cores_are_in_the_machine_code_or_not(listed, policy, monkeypatch):
     reason = triton_compile.available()

@@ -88,6 +88,7 @@ SPEC = KernelSpec(
     folder=Path(__file__).parent,
     min_arch=90,
     only_arch=True,
+    from_rows=17,  # of 64: up to 16 are read as fast through a tile of 16
     policies=policies(TENSOR_CORES, denominators=DENOMINATORS),
     rows=None,
     tiles=tiles,

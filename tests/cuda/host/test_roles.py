@@ -60,8 +60,7 @@ def multiply(machine, columns, stages, steps, mistake=0, *, checks=True):
     return tensors["out"].cpu().numpy().view(np.uint32), want.view(np.uint32)
 
 
-@pytest.mark.parametrize("checks", [False, True])
-@pytest.mark.parametrize("ring", RINGS)
+@pytest.mark.parametrize(("ring", "checks"), [(RINGS[0], False), *((ring, True) for ring in RINGS)])
 def test_a_ring_of_stages_has_the_bits_of_the_product(ring, checks):
     found, want = multiply(machines.CPU, *ring, checks=checks)
     assert np.array_equal(found, want)

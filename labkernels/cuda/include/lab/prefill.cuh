@@ -43,7 +43,8 @@ enum class Walk { forward, backward };  // the order in which a block goes throu
 // head, over one split of the keys. What follows serves MlaParams (mla.cuh) too.
 template <int Rows> struct PrefillBlock {
   int request, q_tile, kv_head, split;
-  int first_row, n_rows;      // of the request's packed rows; fewer than Rows at their end
+  int tile_rows;              // of the tile's Rows that are used
+  int first_row, n_rows;      // of the request's packed rows; fewer than tile_rows at their end
   i64 first_token, first_kv;  // the request's first row in q, and in ragged k and v
   int kv_len, past;           // past: keys before the causal row 0's own
   int first_key, end_key;     // of the split, up to the last key that a row of the tile sees
@@ -65,9 +66,11 @@ LAB_DEVICE int row_limit(const Params& p, const PrefillBlock<Rows>& b, int row) 
   return limit > 0 ? least(limit, b.kv_len) : 0;
 }
 
+// The part that an item of the work list names; `tile_rows` of a tile's rows are used.
 template <int Rows, bool Paged, class Params>
-LAB_DEVICE PrefillBlock<Rows> prefill_block(const Params& p) {
-  const u32x4 item = load_constant(reinterpret_cast<const u32x4*>(p.work + block_x()));
+LAB_DEVICE PrefillBlock<Rows> prefill_block(const Params& p, int index = block_x(),
+                                            int tile_rows = Rows) {
+  const u32x4 item = load_constant(reinterpret_cast<const u32x4*>(p.work + index));
   PrefillBlock<Rows> b;
   b.request = static_cast<int>(item.v[0]);
   b.q_tile = static_cast<int>(item.v[1]);
@@ -75,8 +78,9 @@ LAB_DEVICE PrefillBlock<Rows> prefill_block(const Params& p) {
   b.split = static_cast<int>(item.v[3]);
   b.first_token = load_constant(p.cu_seqlens_q + b.request);
   const int n = load_constant(p.cu_seqlens_q + b.request + 1) - static_cast<int>(b.first_token);
-  b.first_row = b.q_tile * Rows;
-  b.n_rows = least(Rows, n * p.group - b.first_row);
+  b.tile_rows = tile_rows;
+  b.first_row = b.q_tile * tile_rows;
+  b.n_rows = least(tile_rows, n * p.group - b.first_row);
   b.first_kv = 0;
   if constexpr (Paged) {
     b.kv_len = load_constant(p.kv_len + b.request);
@@ -106,10 +110,11 @@ LAB_DEVICE i64 head_index(const Params& p, const PrefillBlock<Rows>& b, int row)
   return (b.first_token + token) * p.q_heads + b.kv_head * p.group + (packed - token * p.group);
 }
 
-// Tiles before a request are at most first_token * group / Rows, rounded down, and one a request.
+// Tiles before a request are at most first_token * group / tile_rows, rounded down, and one a
+// request.
 template <class Params, int Rows>
 LAB_DEVICE i64 ticket_index(const Params& p, const PrefillBlock<Rows>& b) {
-  return (b.first_token * p.group / Rows + b.request + b.q_tile) * p.kv_heads + b.kv_head;
+  return (b.first_token * p.group / b.tile_rows + b.request + b.q_tile) * p.kv_heads + b.kv_head;
 }
 
 // The tile of Q, in one copy group a thread. Rows past the request's end are zero.

@@ -84,11 +84,13 @@ struct BlockSync {
 };
 
 // Whether this block is the last of the request's live splits to arrive here: the one that finds
-// all partial States written. `verdict` is a word of shared memory that nobody reads any more.
+// all partial States written. `verdict` is a word of shared memory that nobody reads any more;
+// `leader` is one of the threads that come here.
 template <class Params, class Work, class Sync = BlockSync>
-LAB_DEVICE bool arrives_last(float& verdict, const Params& p, const Work& work, Sync sync = {}) {
+LAB_DEVICE bool arrives_last(float& verdict, const Params& p, const Work& work, Sync sync = {},
+                             int leader = 0) {
   sync();                              // every thread's part of the State is written
-  if (thread_x() == 0) {
+  if (thread_x() == leader) {
     int* ticket = p.tickets + ticket_index(p, work);
     fence_global();                    // the State is out before the ticket
     const bool last = atomic_add_global(ticket, 1) == work.live_splits - 1;
@@ -96,17 +98,18 @@ LAB_DEVICE bool arrives_last(float& verdict, const Params& p, const Work& work, 
     if (last) store_global(ticket, 0);  // at rest again, for the next launch
     verdict = last ? 1.f : 0.f;
   }
-  sync();                              // thread 0's verdict is there, for every thread
+  sync();                              // the leader's verdict is there, for every thread
   return verdict == 1.f;
 }
 
 // Merges the splits' States in split order, whichever block does it; a warp takes a query head.
+// `warp` is the number of this one among the `Warps` that come here.
 // Batch by batch, as `update` goes through the keys: all loads of a batch are in flight at once.
 template <class P, int Warps, int D, class Params, class Work>
-LAB_DEVICE void merge_splits(const Params& p, const Work& work) {
+LAB_DEVICE void merge_splits(const Params& p, const Work& work, int warp = thread_x() / 32) {
   constexpr int passes = (D + 127) / 128, batch = D <= 128 ? 16 : 8;  // 4 channels a lane
   const int lane = thread_x() & 31;
-  for (int row = thread_x() / 32; row < row_count(work); row += Warps) {
+  for (int row = warp; row < row_count(work); row += Warps) {
     const i64 head = head_index(p, work, row), slot = head * p.splits;
     float m = minus_infinity(), l = 0.f;
     f32x4 o[passes] = {};

@@ -1,7 +1,7 @@
 // Copies by the tensor memory accelerator of sm_90: one thread asks for a box of a tensor, which a
 // TensorMap describes, or for a run of bytes. Loads end on a Barrier; stores in groups, as
 // cp_async. A box lands with its innermost dimension contiguous; swizzled by 128 bytes, that is 128
-// bytes wide and 16-byte chunk c of line r stands at c ^ (r % 8): what Swizzle::b128 of wgmma.cuh
+// bytes wide, and address bits 4 to 6 are XORed with bits 7 to 9: what Swizzle::b128 of wgmma.cuh
 // names. What of a box lies outside the tensor arrives as zeros, and is not stored.
 #pragma once
 #include "lab/barriers.cuh"
@@ -28,8 +28,7 @@ LAB_DEVICE void prefetch_map(const TensorMap& map) {
 }
 
 // The box at (x, y, ...), innermost coordinate first. x is a multiple of 16 bytes, also below zero:
-// at others an H200 stops with an illegal instruction. dst is aligned to 128 bytes, swizzled to
-// 1024.
+// at others an H200 stops with an illegal instruction. dst is aligned to 128 bytes.
 #define LAB_LOAD(rank, at)                                                                      \
   "cp.async.bulk.tensor." rank ".shared::cluster.global.tile.mbarrier::complete_tx::bytes"      \
   ".L2::cache_hint [%0], [%1, " at "], [%2], %3;" ::"r"(shared_address(dst)), "l"(&map),        \

@@ -130,11 +130,10 @@ u32 shared_byte(const Box& box, const void* p, std::size_t alignment, Word word,
   const auto byte = static_cast<u32>(static_cast<const unsigned char*>(p) - sm->shared);
   if (byte % alignment != 0)
     fail(host::at(word, where) + ": shared byte " + std::to_string(byte) +
-         " is not a multiple of " + std::to_string(alignment) +
-         (box.swizzled ? ", as a swizzled box needs" : ""));
+         " is not a multiple of " + std::to_string(alignment));
   return byte;
 }
-std::size_t alignment_of(const Box& box) { return box.swizzled ? 1024 : 128; }
+constexpr std::size_t box_alignment = 128;  // swizzled or not: the pattern is of the address's bits
 
 void check_lines(const Box& box, Access access, Word word, Where where) {
   each_line(box, [&](std::size_t, const unsigned char* global, std::size_t bytes) {
@@ -224,7 +223,7 @@ void check_run(int bytes, const void* global, Word word, Where where) {
 void tma_load(void* dst, const TensorMap& map, Barrier& b, const Corner& corner, Where where) {
   require_sm90(Word::tma_load, where);
   const Box box = read_map(map, corner, Word::tma_load, where);
-  load(box, dst, alignment_of(box), b, Word::tma_load, where);
+  load(box, dst, box_alignment, b, Word::tma_load, where);
 }
 
 void bulk_load(void* dst, const void* src, int bytes, Barrier& b, Where where) {
@@ -237,7 +236,7 @@ void tma_store(const TensorMap& map, const void* src, const Corner& corner, Word
                Where where) {
   require_sm90(word, where);
   const Box box = read_map(map, corner, word, where);
-  store(box, src, alignment_of(box), word, where);
+  store(box, src, box_alignment, word, where);
 }
 
 void bulk_add(float* dst, const float* src, int bytes, Where where) {

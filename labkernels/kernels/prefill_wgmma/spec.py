@@ -1,0 +1,171 @@
+"""prefill_wgmma: tensor cores on, by Hopper's wgmma, TMA and warpgroups of different work."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+from labkernels import formats
+from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.registers import fragment_registers
+from labkernels.budget.tile_model import StepWork
+from labkernels.kernels import decode_ledger, prefill_ledger
+from labkernels.kernels.decode_ledger import cpp_policy, cpp_type
+from labkernels.kernels.spec import (
+    DENOMINATORS,
+    TENSOR_CORES,
+    Instance,
+    KernelSpec,
+    NumericPolicy,
+    PrefillTile,
+    policies,
+)
+
+WARPGROUP_ROWS = 64
+CONSUMER_REGISTERS = {12: 232, 16: 160}  # of a thread, by the block's warps
+FEWEST_ROWS = 128  # of the tile options
+ALIGNMENT = 1024  # of the swizzle's pattern: eight lines of 128 bytes
+
+Q_TWICE_BYTES = 226 * 1024  # with less than this beside K and V, the next tile's Q comes early
+ITEM_STAGES, ITEM_BYTES = 2, 80  # lab's Item: a PrefillBlock and two counts
+
+
+# rows, keys, warps, stages: the preferred one first, and measured with less overlap too
+SHAPES = {
+    64: ((192, 128, 16, 4), (128, 128, 12, 2)),
+    128: ((128, 128, 12, 2), (128, 176, 12, 2)),
+    192: ((128, 128, 12, 2),),
+    256: ((128, 80, 12, 2),),
+}
+
+
+def tiles(head_dim: int, rows: int, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
+    """Tile options that fit the registers; the first shape's with less overlap are the last."""
+    del rows, policy  # all alike
+    first, *others = (
+        PrefillTile(*shape, 1, walk="backward", overlap="between") for shape in SHAPES[head_dim]
+    )
+    # with three consumers ptxas finds no registers for "none"
+    less = ("within", "none") if first.warps == 12 else ("within",)
+    return (first, *others, *(replace(first, overlap=overlap) for overlap in less))
+
+
+def space(head_dim: int) -> Iterator[PrefillTile]:
+    """Tiles of two or three consumers, keys of whole wgmmas, walking backward, every overlap."""
+    del head_dim  # all alike
+    for consumers, keys in product((2, 3), (64, 80, 96, 128, 160, 176, 192)):
+        for stages, overlap in product((2, 4), ("between", "within", "none")):
+            rows, warps = WARPGROUP_ROWS * consumers, 4 * (consumers + 1)
+            yield PrefillTile(rows, keys, warps, stages, 1, "backward", overlap)
+
+
+def work(instance: Instance) -> StepWork:
+    """What a step of a block asks of an SM: each consumer reads Q, and all of K and V, by wgmma."""
+    tile, consumers = instance.tile, instance.rows // WARPGROUP_ROWS
+    width = formats.named(instance.dtype).bytes
+    kv_bytes = tile.keys * (instance.head_dim + instance.head_dim_v) * width
+    # a warpgroup whose softmax has products of its own behind it counts twice
+    halves = 1 if tile.overlap == "none" else 2
+    return StepWork(
+        flops=prefill_ledger.step_flops(instance),
+        instruction="wgmma",
+        exps=instance.rows * tile.keys,
+        smem_bytes=(consumers + 1) * kv_bytes + instance.rows * instance.head_dim * width,
+        lane_ops=prefill_ledger.softmax_ops(instance),
+        streams=consumers * halves,
+    )
+
+
+def smem(instance: Instance) -> Ledger:
+    """Shared memory of a block, in bytes."""
+    tile, width = instance.tile, formats.named(instance.dtype).bytes
+    channels = instance.head_dim + instance.head_dim_v
+    tile_of_q = decode_ledger.query_line(instance)
+    keys = Line(
+        "K and V stages",
+        tile.stages * tile.keys * channels * width,
+        f"{tile.stages} stages x {tile.keys} keys x {channels} x {width} B",
+    )
+    q_stages = 2 if 2 * tile_of_q.amount + keys.amount <= Q_TWICE_BYTES else 1
+    query = replace(
+        tile_of_q,
+        amount=q_stages * tile_of_q.amount,
+        formula=f"{q_stages} stages x {tile_of_q.formula}",
+    )
+    rings = 2 * tile.stages + q_stages + ITEM_STAGES
+    barriers = Line("barriers", (2 * rings + 1) * 8, f"(2 x {rings} stages + 1) x 8 B")
+    items = Line("items", ITEM_STAGES * ITEM_BYTES, f"{ITEM_STAGES} x {ITEM_BYTES} B")
+    verdict = Line("verdict of a split", 4, "1 x 4 B")
+    lines = (query, keys, barriers, items, verdict)
+    used = sum(line.amount for line in lines)
+    padding = Line("padding", -used % ALIGNMENT, f"to a multiple of {ALIGNMENT:,} B")
+    return prefill_ledger.smem_ledger(instance, *lines, padding)
+
+
+def registers(instance: Instance) -> Ledger:
+    """Fragments and addresses of a consumer's thread, in registers."""
+    rows, keys, head_dim_v = WARPGROUP_ROWS // 4, instance.tile.keys, instance.head_dim_v
+    return prefill_ledger.register_ledger(
+        instance,
+        Line(
+            "O accumulator",
+            fragment_registers(rows, head_dim_v),
+            f"{rows} x {head_dim_v} of 32 bits",
+        ),
+        Line("S, then P", fragment_registers(rows, keys), f"{rows} x {keys} of 32 bits"),
+        Line("P rounded", fragment_registers(rows, keys, bits=16), f"{rows} x {keys} of 16 bits"),
+        Line("m and l", rows // 4, f"of {rows // 8} of the warp's {rows} rows"),
+    )
+
+
+def template(instance: Instance) -> str:
+    """`prefill_wgmma::prefill<prefill_wgmma::Tile<T, Dqk, Dvo, ..., Overlap, Paged>, Policy>`."""
+    tile, name = instance.tile, instance.kernel
+    numbers = (
+        instance.head_dim,
+        instance.head_dim_v,
+        tile.q_rows,
+        tile.keys,
+        tile.warps,
+        tile.stages,
+        tile.blocks_per_sm,
+    )
+    words = (f"{name}::Overlap::{tile.overlap}", "true" if instance.kv == "paged" else "false")
+    arguments = ", ".join([cpp_type(instance.dtype), *map(str, numbers), *words])
+    return f"{name}::prefill<{name}::Tile<{arguments}>, {cpp_policy(instance)}>"
+
+
+def declines(q, kv) -> str | None:
+    """What of a prefill's tensors the TMA cannot bring, in words, or None."""
+    group = q.shape[1] // kv.kv_heads
+    if group > FEWEST_ROWS:
+        return f"takes up to {FEWEST_ROWS} query heads a KV head, these are {group}"
+    for name, tensor in (("q", q), ("k", kv.k), ("v", kv.v)):
+        if any(n > 1 and s <= 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True)):
+            return f"takes positive strides, those of {name} are {tuple(tensor.stride())}"
+    return None
+
+
+SPEC = KernelSpec(
+    name="prefill_wgmma",
+    family="prefill",
+    language="cuda",
+    idea="One warp asks the TMA for tiles; warpgroups multiply, each while another exponentiates.",
+    parent="prefill_mma",
+    folder=Path(__file__).parent,
+    min_arch=90,
+    only_arch=True,
+    declines=declines,
+    policies=policies(TENSOR_CORES, denominators=DENOMINATORS),
+    rows=None,
+    tiles=tiles,
+    smem=smem,
+    registers=registers,
+    thread_registers=lambda instance: CONSUMER_REGISTERS[instance.tile.warps],
+    template=template,
+    runner="labkernels.kernels.cuda_prefill_wgmma",
+    space=space,
+    work=work,
+    head_dims=(64, 128, 192, 256),
+    kv=("ragged", "paged"),
+)

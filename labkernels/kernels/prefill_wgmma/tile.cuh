@@ -1,0 +1,72 @@
+// What prefill_wgmma's producer and consumers share: parameters, tile, shared memory, items.
+#pragma once
+#include "lab/prefill.cuh"
+#include "lab/tma.cuh"
+#include "lab/wgmma.cuh"
+
+namespace prefill_wgmma {
+using namespace lab;
+
+struct alignas(64) Params {
+  TensorMap q, k, v;          // boxes of 64 channels; kernels/cuda_prefill_wgmma.py makes them
+  PrefillParams problem;
+  int* next_item;             // how many items were taken beside each block's first, zero at rest
+  int items, blocks;          // of the work list; of the launch
+  int tile_rows;              // those of a tile's rows that whole tokens fill
+  int box_keys;               // of a box of K or V
+};
+
+// What a warpgroup does while its products of S run: nothing; its softmax's other half; and, in
+// turns with the other warpgroups, nothing of the tensor cores.
+enum class Overlap { none, within, between };
+
+template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm,
+          Overlap Overlap_, bool Paged>
+struct Tile {
+  using T = T_;                                  // of Q, K, V and the rounded P
+  static constexpr int dim_qk = Dqk, dim_vo = Dvo, rows = Rows, keys = Keys, stages = Stages;
+  static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
+  static constexpr int consumers = Warps / 4 - 1;           // warpgroups; one more produces
+  static constexpr Overlap overlap = Overlap_;
+  static constexpr bool paged = Paged;
+  // 64 Ki registers for all: what the producer gives up, the consumers get.
+  static constexpr int q_bytes = Rows * Dqk * 2, kv_bytes = Stages * Keys * (Dqk + Dvo) * 2;
+  static constexpr int q_stages = 2 * q_bytes + kv_bytes <= 226 * 1024 ? 2 : 1;
+  static constexpr int producer_registers = consumers == 3 ? 32 : 40;
+  static constexpr int consumer_registers = consumers == 3 ? 160 : 232;
+  using Block = PrefillBlock<Rows>;
+  static_assert(Rows == 64 * consumers, "a warpgroup takes 64 rows");
+};
+
+constexpr int channels = 64;                     // of a box: 128 bytes, what the swizzle spans
+
+// A tile of rows and its steps through the keys, from the last to the first; none: no tile is left.
+// Steps begin at multiples of their keys, and so the boxes of a page: the first of a split may hold
+// keys of the split before.
+template <class C> struct Item {
+  typename C::Block block;
+  int last_key, steps;        // the first key of the last step
+};
+
+template <class C> struct alignas(1024) Smem {
+  typename C::T q[C::q_stages][C::dim_qk / channels][C::rows][channels];
+  typename C::T k[C::stages][C::dim_qk / channels][C::keys][channels];
+  typename C::T v[C::stages][C::dim_vo / channels][C::keys][channels];
+  Barrier k_full[C::stages], k_empty[C::stages], v_full[C::stages], v_empty[C::stages];
+  Barrier q_full[C::q_stages], q_empty[C::q_stages];
+  Barrier item_full[2], item_empty[2], tail_full;
+  Item<C> items[2];
+  float is_last;
+};
+
+// The n-th of what goes through a ring of `Stages`: its stage, and the parity of that stage's
+// barriers' phase.
+template <int Stages> LAB_DEVICE int stage_of(int n) { return n % Stages; }
+template <int Stages> LAB_DEVICE int parity_of(int n) { return n / Stages & 1; }
+
+template <class C> LAB_DEVICE Item<C> item_of(const typename C::Block& b) {
+  const int first = b.first_key / C::keys, end = (b.end_key + C::keys - 1) / C::keys;
+  return {b, (end - 1) * C::keys, b.end_key > b.first_key ? end - first : 0};
+}
+
+}  // namespace prefill_wgmma

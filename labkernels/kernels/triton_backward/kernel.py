@@ -1,0 +1,200 @@
+"""The gradients of attention in Triton: tensor cores on (tl.dot) or off (fp32 FMA).
+
+Names: i_ what the block answers for, o_ offset vectors, m_ masks, p_ pointers, b_ block values.
+P and dS are recomputed from lse2 by either walk: over the rows for dK and dV, over the keys for dq.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def place(work, cu_seqlens_q, cu_seqlens_k):
+    """A block's request, tile and head; where its rows and keys begin, and how many there are."""
+    p_work = work + 4 * tl.program_id(0)
+    i_request, i_tile, i_head = tl.load(p_work), tl.load(p_work + 1), tl.load(p_work + 2)
+    first_row = tl.load(cu_seqlens_q + i_request)
+    first_key = tl.load(cu_seqlens_k + i_request)
+    n_rows = tl.load(cu_seqlens_q + i_request + 1) - first_row
+    n_keys = tl.load(cu_seqlens_k + i_request + 1) - first_key
+    return i_tile, i_head, first_row.to(tl.int64), first_key.to(tl.int64), n_rows, n_keys
+
+
+@triton.jit
+def weights(b_s, b_lse2, m_seen, scale_log2):
+    """P from scores and lse2; 0 where a key is not seen, whose lse2 may be -inf."""
+    shift = tl.where(b_lse2 == float("-inf"), 0.0, b_lse2)
+    return tl.where(m_seen, tl.exp2(b_s * scale_log2 - shift), 0.0)
+
+
+@triton.jit
+def delta(
+    out,  # [total, q_heads, D]
+    dout,
+    row_delta,  # [total, q_heads]
+    out_stride_token,
+    out_stride_head,
+    dout_stride_token,
+    dout_stride_head,
+    total,
+    q_heads,
+    D: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """One program: the sum of out dout of ROWS tokens of one head."""
+    o_row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    i_head = tl.program_id(1).to(tl.int64)
+    m_row = o_row < total
+    o_dim = tl.arange(0, D)[None, :]
+    p_out = (out + o_row * out_stride_token + i_head * out_stride_head)[:, None] + o_dim
+    p_dout = (dout + o_row * dout_stride_token + i_head * dout_stride_head)[:, None] + o_dim
+    b_out = tl.load(p_out, mask=m_row[:, None], other=0.0).to(tl.float32)
+    b_dout = tl.load(p_dout, mask=m_row[:, None], other=0.0).to(tl.float32)
+    tl.store(row_delta + o_row * q_heads + i_head, tl.sum(b_out * b_dout, axis=1), mask=m_row)
+
+
+@triton.jit
+def keys(
+    q,  # [total_q, q_heads, D]
+    k,  # [total_k, kv_heads, D]
+    v,
+    dout,  # as q
+    lse2,  # [total_q, q_heads], base 2
+    row_delta,  # [total_q, q_heads]
+    cu_seqlens_q,  # [batch + 1]
+    cu_seqlens_k,
+    work,  # [blocks, 4]: request, key tile, KV head
+    dk,  # as k, contiguous
+    dv,
+    q_stride_token,
+    q_stride_head,
+    k_stride_token,
+    k_stride_head,
+    v_stride_token,
+    v_stride_head,
+    dout_stride_token,
+    dout_stride_head,
+    q_heads,
+    group: tl.constexpr,
+    scale,
+    scale_log2,
+    D: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """One program: dK and dV of KEYS keys of one KV head, over all rows that see them."""
+    i_tile, i_kv, first_row, first_key, n_rows, n_keys = place(work, cu_seqlens_q, cu_seqlens_k)
+    kind = k.dtype.element_ty if not WIDE else tl.float32
+    o_key = i_tile * KEYS + tl.arange(0, KEYS)
+    m_key = o_key < n_keys
+    key = first_key + o_key
+    o_dim = tl.arange(0, D)[None, :]
+    i_kv = i_kv.to(tl.int64)
+    p_k = (k + key * k_stride_token + i_kv * k_stride_head)[:, None] + o_dim
+    p_v = (v + key * v_stride_token + i_kv * v_stride_head)[:, None] + o_dim
+    b_k = tl.load(p_k, mask=m_key[:, None], other=0.0).to(kind)
+    b_v = tl.load(p_v, mask=m_key[:, None], other=0.0).to(kind)
+    b_dk = tl.zeros([KEYS, D], tl.float32)
+    b_dv = tl.zeros([KEYS, D], tl.float32)
+    past = n_keys - n_rows  # keys before the causal row 0's own
+    first = 0
+    if CAUSAL:
+        first = tl.maximum(0, i_tile * KEYS - past) // ROWS * ROWS
+    for member in range(0, group):
+        head = i_kv * group + member
+        for start in tl.range(first, n_rows, ROWS):
+            o_row = start + tl.arange(0, ROWS)
+            m_row = o_row < n_rows
+            row = first_row + o_row
+            p_q = (q + row * q_stride_token + head * q_stride_head)[:, None] + o_dim
+            p_dout = (dout + row * dout_stride_token + head * dout_stride_head)[:, None] + o_dim
+            b_q = tl.load(p_q, mask=m_row[:, None], other=0.0).to(kind)
+            b_dout = tl.load(p_dout, mask=m_row[:, None], other=0.0).to(kind)
+            b_lse2 = tl.load(lse2 + row * q_heads + head, mask=m_row, other=0.0)
+            b_delta = tl.load(row_delta + row * q_heads + head, mask=m_row, other=0.0)
+            m_seen = m_key[:, None] & m_row[None, :]
+            if CAUSAL:
+                m_seen = m_seen & (o_key[:, None] <= past + o_row[None, :])
+            # [KEYS, ROWS] fp32
+            b_s = tl.dot(b_k, tl.trans(b_q), input_precision="ieee")
+            b_p = weights(b_s, b_lse2[None, :], m_seen, scale_log2)
+            b_dv = tl.dot(b_p.to(kind), b_dout, acc=b_dv, input_precision="ieee")
+            b_dp = tl.dot(b_v, tl.trans(b_dout), input_precision="ieee")
+            b_ds = b_p * (b_dp - b_delta[None, :])
+            b_dk = tl.dot(b_ds.to(kind), b_q, acc=b_dk, input_precision="ieee")
+    at = ((key * (q_heads // group) + i_kv) * D)[:, None] + o_dim
+    tl.store(dk + at, (b_dk * scale).to(dk.dtype.element_ty), mask=m_key[:, None])
+    tl.store(dv + at, b_dv.to(dv.dtype.element_ty), mask=m_key[:, None])
+
+
+@triton.jit
+def rows(
+    q,
+    k,
+    v,
+    dout,
+    lse2,
+    row_delta,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    work,  # [blocks, 4]: request, row tile, query head
+    dq,  # as q, contiguous
+    q_stride_token,
+    q_stride_head,
+    k_stride_token,
+    k_stride_head,
+    v_stride_token,
+    v_stride_head,
+    dout_stride_token,
+    dout_stride_head,
+    q_heads,
+    group: tl.constexpr,
+    scale,
+    scale_log2,
+    D: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """One program: dq of ROWS rows of one query head, over all keys that they see."""
+    i_tile, i_head, first_row, first_key, n_rows, n_keys = place(work, cu_seqlens_q, cu_seqlens_k)
+    kind = k.dtype.element_ty if not WIDE else tl.float32
+    o_row = i_tile * ROWS + tl.arange(0, ROWS)
+    m_row = o_row < n_rows
+    row = first_row + o_row
+    o_dim = tl.arange(0, D)[None, :]
+    head = i_head.to(tl.int64)
+    i_kv = head // group
+    p_q = (q + row * q_stride_token + head * q_stride_head)[:, None] + o_dim
+    p_dout = (dout + row * dout_stride_token + head * dout_stride_head)[:, None] + o_dim
+    b_q = tl.load(p_q, mask=m_row[:, None], other=0.0).to(kind)
+    b_dout = tl.load(p_dout, mask=m_row[:, None], other=0.0).to(kind)
+    b_lse2 = tl.load(lse2 + row * q_heads + head, mask=m_row, other=0.0)
+    b_delta = tl.load(row_delta + row * q_heads + head, mask=m_row, other=0.0)
+    b_dq = tl.zeros([ROWS, D], tl.float32)
+    past = n_keys - n_rows
+    end = n_keys
+    if CAUSAL:
+        end = tl.minimum(n_keys, tl.maximum(0, past + tl.minimum(n_rows, (i_tile + 1) * ROWS)))
+    for start in tl.range(0, end, KEYS):
+        o_key = start + tl.arange(0, KEYS)
+        m_key = o_key < n_keys
+        key = first_key + o_key
+        p_k = (k + key * k_stride_token + i_kv * k_stride_head)[:, None] + o_dim
+        p_v = (v + key * v_stride_token + i_kv * v_stride_head)[:, None] + o_dim
+        b_k = tl.load(p_k, mask=m_key[:, None], other=0.0).to(kind)
+        b_v = tl.load(p_v, mask=m_key[:, None], other=0.0).to(kind)
+        m_seen = m_row[:, None] & m_key[None, :]
+        if CAUSAL:
+            m_seen = m_seen & (o_key[None, :] <= past + o_row[:, None])
+        # [ROWS, KEYS] fp32
+        b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
+        b_p = weights(b_s, b_lse2[:, None], m_seen, scale_log2)
+        b_dp = tl.dot(b_dout, tl.trans(b_v), input_precision="ieee")
+        b_ds = b_p * (b_dp - b_delta[:, None])
+        b_dq = tl.dot(b_ds.to(kind), b_k, acc=b_dq, input_precision="ieee")
+    at = ((row * q_heads + head) * D)[:, None] + o_dim
+    tl.store(dq + at, (b_dq * scale).to(dq.dtype.element_ty), mask=m_row[:, None])

@@ -1,0 +1,46 @@
+"""triton_backward: gradients in Triton, tensor cores on or off by a constexpr."""
+
+from pathlib import Path
+
+from labkernels.kernels.spec import (
+    CUDA_CORES,
+    TENSOR_CORES,
+    BackwardTile,
+    KernelSpec,
+    NumericPolicy,
+)
+
+ON = {
+    64: (BackwardTile(64, 128, 8, 2, 1, "ordered"), BackwardTile(64, 64, 4, 2, 1, "ordered")),
+    128: (BackwardTile(32, 128, 8, 2, 1, "ordered"), BackwardTile(32, 64, 8, 2, 1, "ordered")),
+    256: (BackwardTile(32, 32, 8, 2, 1, "ordered"),),
+}
+
+
+def tiles(head_dim: int, rows: int, policy: NumericPolicy) -> tuple[BackwardTile, ...]:
+    """Tile options; `stages` is Triton's num_stages, blocks_per_sm what its registers leave.
+
+    dq is a walk of its own over the keys and always adds up in one order. Without tensor cores
+    Triton keeps the fp32 operands of tl.dot in registers: more rows or keys spill.
+    """
+    del rows
+    if policy == CUDA_CORES:
+        return (BackwardTile(16, 32 if head_dim == 256 else 16, 8, 1, 1, "ordered"),)
+    return ON[head_dim]
+
+
+SPEC = KernelSpec(
+    name="triton_backward",
+    family="backward",
+    language="triton",
+    idea="Two walks, one for dK and dV and one for dq: scores are computed twice, nothing is added"
+    " atomically.",
+    parent="triton_prefill",
+    folder=Path(__file__).parent,
+    min_arch=80,
+    policies=(TENSOR_CORES, CUDA_CORES),
+    rows=None,
+    tiles=tiles,
+    runner="labkernels.kernels.triton_backward.run",
+    kv=("ragged",),
+)
