@@ -73,6 +73,26 @@ def test_the_heaviest_blocks_start_first():
     assert (np.diff(tiles) <= 0).all()
 
 
+def test_heads_that_fit_the_cache_come_before_others_and_short_blocks_last():
+    made = cut(
+        lengths_of([(1024, 1024)] * 4),
+        TILE,
+        kv_heads=4,
+        group=1,
+        slots=SLOTS,
+        causal=True,
+        splits=1,
+        cached_keys=3 * 1024,
+    )
+    heads = [tuple(head) for head in made.work[:, [0, 2]].tolist()]
+    steps = (made.work[:, 1] + 1) * TILE.q_rows // TILE.keys
+    is_short = 4 * steps <= steps.max()
+    assert not is_short[: -is_short.sum()].any()
+    assert (np.diff(steps[is_short]) <= 0).all()
+    first = len(set(heads[: heads.index((0, 3))]))
+    assert first <= 3, "a fourth head's K and V do not fit"
+
+
 def test_blocks_that_read_the_same_keys_start_side_by_side():
     made = cut(lengths_of([(256, 256)] * 3), TILE, kv_heads=2, group=1, slots=SLOTS, causal=False)
     assert made.work[:4, [0, 2]].tolist() == [[0, 0]] * 4
