@@ -13,7 +13,6 @@ COLOURS = {
     "prefill_mma": "#0072b2",
     "prefill_wgmma": "#1b3a6b",
     "backward_mma": "#0072b2",
-    "prefill_wgmma": "#1b3a6b",
     "backward_wgmma": "#1b3a6b",
     "mla_fma": "#d55e00",
     "mla_mma": "#0072b2",
