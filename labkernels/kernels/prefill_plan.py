@@ -16,7 +16,7 @@ KEYS_TO_START = 64
 MIN_KEYS_PER_SPLIT = 256
 MIN_KEYS_PER_ROW = 4
 MAX_CACHED_KEYS = 2**62
-SHORT = 4  # times a block's steps are at most those of the longest: short
+SHORT = 3  # times a block's steps are at most those of the longest: short
 GOOD_ENOUGH = 1.1  # times the shortest time foreseen: fewer splits are then taken
 
 
