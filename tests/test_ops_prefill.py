@@ -219,6 +219,27 @@ def test_what_the_tma_cannot_bring_goes_to_the_kernel_that_can():
         ops.prefill(x, shared, ends, kernel="prefill_wgmma")
 
 
+def test_small_pages_go_to_the_faster_kernel_unless_wgmma_is_named():
+    case = prefill_case(LENGTHS, LENGTHS, page_size=3, layout="nhd")
+    result = ops.prefill(case.q, case.kv, case.cu_seqlens_q)
+    assert result.plan.kernel == "prefill_mma"
+    assert "prefill_wgmma asks for boxes of 1 keys" in result.plan.why
+    named = ops.prefill(case.q, case.kv, case.cu_seqlens_q, kernel="prefill_wgmma")
+    assert named.plan.kernel == "prefill_wgmma"
+
+
+def test_few_rows_go_to_the_kernel_that_has_tiles_for_them():
+    for tokens, kernel in ((8, "prefill_mma"), (9, "prefill_wgmma")):
+        x, ends = torch.randn(tokens, 2, 64).half(), sums((tokens,))
+        plan = ops.prefill(x, RaggedKV(x[:, :1], x[:, :1], ends), ends, splits=1).plan
+        assert plan.kernel == kernel
+        assert not plan.batch_invariant, "another request could change the kernel"
+    plan = ops.prefill(
+        x, RaggedKV(x[:, :1], x[:, :1], ends), ends, splits=1, kernel="prefill_wgmma"
+    ).plan
+    assert plan.batch_invariant
+
+
 def test_a_gpu_without_wgmma_gets_mma():
     x, ends = torch.randn(9, 4, 64).half(), sums((9,))
     result = ops.prefill(x, RaggedKV(x, x, ends), ends, target="a100")

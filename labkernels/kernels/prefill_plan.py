@@ -16,6 +16,7 @@ KEYS_TO_START = 64
 MIN_KEYS_PER_SPLIT = 256
 MIN_KEYS_PER_ROW = 4
 MAX_CACHED_KEYS = 2**62
+SHORT = 3  # times a block's steps are at most those of the longest: short
 GOOD_ENOUGH = 1.1  # times the shortest time foreseen: fewer splits are then taken
 
 
@@ -143,7 +144,8 @@ def _launch_order(work: np.ndarray, steps: np.ndarray, cached_steps: int) -> np.
     """The blocks of most steps first, so that short ones fill the gaps at the end.
 
     Of equal ones, those that read the same K and V side by side: they share the L2 cache. Where K
-    and V of all do not fit it, those of some KV heads after those of others.
+    and V of all do not fit it, those of some KV heads after those of others, but for the short
+    blocks of all, which come last.
     """
     request, q_tile, kv_head, split = work.T
     head, of_block = np.unique(request.astype(np.int64) << 32 | kv_head, return_inverse=True)
@@ -153,4 +155,6 @@ def _launch_order(work: np.ndarray, steps: np.ndarray, cached_steps: int) -> np.
     longest_first = np.argsort(-longest, kind="stable")
     section = np.empty(len(head), dtype=np.int64)
     section[longest_first] = np.cumsum(longest[longest_first]) // max(1, cached_steps)
-    return np.lexsort((q_tile, split, kv_head, request, -steps, section[of_block]))
+    short = SHORT * steps <= longest.max(initial=0)
+    turn = np.where(short, section.max(initial=0) + 1, section[of_block])
+    return np.lexsort((q_tile, split, kv_head, request, -steps, turn))

@@ -203,7 +203,8 @@ class KernelSpec:
     registers; None where all have what the tile's blocks on an SM leave them.
     from_rows: query rows below which its tile is mostly padding, so that its parent is chosen.
     only_arch: whether min_arch's own instructions ("sm_90a") are used, which no later GPU has.
-    declines(q, kv): what of a prefill's tensors it cannot do, in words, or None.
+    declines(q, kv): what of a prefill's tensors it cannot do, in words, or None;
+    yields(kv): why another kernel is faster on its keys.
     overlay: a folder whose files take the place of those of the same include path; for kernels that
     are changed on purpose.
     """
@@ -223,6 +224,7 @@ class KernelSpec:
     template: Callable[[Instance], str] | None = None
     runner: str = "labkernels.kernels.cuda_decode"
     declines: Callable[..., str | None] = lambda q, kv: None
+    yields: Callable[..., str | None] = lambda kv: None
     dtypes: tuple[str, ...] = ("fp16", "bf16")
     head_dims: tuple[int, ...] = (64, 128, 256)
     overlay: Path | None = None

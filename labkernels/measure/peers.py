@@ -50,7 +50,12 @@ def sdpa_missing() -> str | None:
     return _missing("torch", "torch")
 
 
-def build_flashinfer(pairs: Iterable[tuple[str, int]], *, decode: bool = True) -> None:
+def build_flashinfer(
+    pairs: Iterable[tuple[str, int]],
+    *,
+    decode: bool = True,
+    backends: tuple[str, ...] = ("fa2", "fa3"),
+) -> None:
     """Compile FlashInfer's modules for (dtype, head_dim) pairs, all in one parallel build.
 
     Those of prefill serve decode on tensor cores too; decode: also those of its CUDA cores. The
@@ -62,7 +67,7 @@ def build_flashinfer(pairs: Iterable[tuple[str, int]], *, decode: bool = True) -
     from flashinfer.jit.core import build_jit_specs
 
     hopper = torch.cuda.get_device_capability()[0] == 9
-    prefills = ("fa2", "fa3") if hopper else ("fa2",)
+    prefills = [name for name in backends if hopper or name != "fa3"]
     specs = []
     for dtype, head_dim in pairs:
         element = _torch_dtype(dtype)

@@ -1,5 +1,7 @@
 """The verdict on a prefill's output, from a sample of its rows."""
 
+import math
+
 import numpy as np
 
 from labkernels.measure import accuracy
@@ -7,7 +9,7 @@ from labkernels.measure.accuracy import Chain, Errors
 from labkernels.measure.prefill_cases import PrefillCase
 
 SAMPLED = (0, 1, 63, 64, 127, 0.5, -2, -1)  # query tokens of the last request; 0.5: in the middle
-PAGE = 16  # keys: a ragged K and V are sampled as if they lay in pages
+PAGE = 16  # keys at most: a ragged K and V are sampled as if they lay in pages
 
 
 class PrefillJudge:
@@ -77,6 +79,8 @@ def _seen(case: PrefillCase, keys: int):
     if work.page_size is not None:
         return PagedKV(kv.k, kv.v, kv.page_table[-1:], length)
     begin = sum(work.kv_lens[:-1])
-    k, v = (x[begin : begin + work.kv_lens[-1]].unflatten(0, (-1, PAGE)) for x in (kv.k, kv.v))
+    length_kv = work.kv_lens[-1]
+    page = math.gcd(length_kv, PAGE)
+    k, v = (x[begin : begin + length_kv].unflatten(0, (-1, page)) for x in (kv.k, kv.v))
     pages = torch.arange(len(k), dtype=torch.int32, device=case.q.device)
     return PagedKV(k, v, pages[None], length)

@@ -14,6 +14,8 @@ from labkernels.kernels.step import Step
 from labkernels.ops import _arguments as arguments
 from labkernels.ops._arguments import Result
 
+TOKENS = tuple(2**i for i in range(MANY_ROWS.bit_length()))  # of the longest request
+
 
 def prefill(
     q: torch.Tensor,
@@ -103,13 +105,11 @@ def prefill_step(
     """
     _check_query(q, kv, cu_seqlens_q)
     gpu = arguments.target_gpu(q.device, target)
-    spec, why = arguments.chosen_kernel(
-        kernel, "prefill", gpu, declines=lambda spec: spec.declines(q, kv)
-    )
     arguments.check_cut(splits, keys_per_split)
     scale = arguments.scale_of(scale, q.shape[2])
     lengths = Lengths(read_lengths("cu_seqlens_q", cu_seqlens_q, len(q)), kv.read_lengths())
     tokens = max(1, int(lengths.q.max()))
+    spec, why = _chosen(kernel, q, kv, gpu, tokens)
     instance = _instance(spec, q, kv, gpu, tile, policy, tokens)
     _check_value_channels(kv)
     shape, dtype = (*q.shape[:2], kv.head_dim_v), arguments.out_dtype(q, instance.policy)
@@ -127,6 +127,7 @@ def prefill_step(
         splits=splits,
         keys_per_split=keys_per_split,
         batch_invariant=fixed_splits
+        and (kernel is not None or _chooses_one_kernel(q, kv, gpu))
         and (tile is not None or _prefers_one_tile(spec, q, kv, gpu, policy)),
         out=arguments.output("out", out, shape, dtype, q.device),
         lse2=arguments.output("lse2", lse2, q.shape[:2], torch.float32, q.device),
@@ -157,12 +158,29 @@ def _instance(
     )
 
 
+def _chosen(
+    kernel: str | None, q: torch.Tensor, kv: RaggedKV | PagedKV, gpu: Gpu, tokens: int
+) -> tuple[KernelSpec, str]:
+    """The kernel, and why it; unless it is named, not one that says another is faster."""
+
+    def declines(spec: KernelSpec) -> str | None:
+        reason = spec.declines(q, kv)
+        return spec.yields(kv) if reason is None and kernel is None else reason
+
+    rows = q.shape[1] // kv.kv_heads * tokens
+    return arguments.chosen_kernel(kernel, "prefill", gpu, declines, rows=rows)
+
+
+def _chooses_one_kernel(q: torch.Tensor, kv: RaggedKV | PagedKV, gpu: Gpu) -> bool:
+    """Whether the chosen kernel is the same however long the longest request is."""
+    return len({_chosen(None, q, kv, gpu, n)[0].name for n in TOKENS}) == 1
+
+
 def _prefers_one_tile(
     spec: KernelSpec, q: torch.Tensor, kv: RaggedKV | PagedKV, gpu: Gpu, policy
 ) -> bool:
     """Whether the preferred tile is the same however long the longest request is."""
-    tokens = [2**i for i in range(MANY_ROWS.bit_length())]
-    return len({_instance(spec, q, kv, gpu, None, policy, n).tile for n in tokens}) == 1
+    return len({_instance(spec, q, kv, gpu, None, policy, n).tile for n in TOKENS}) == 1
 
 
 def _check_query(q: torch.Tensor, kv: RaggedKV | PagedKV, cu_seqlens_q: torch.Tensor) -> None:

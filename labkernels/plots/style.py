@@ -11,6 +11,7 @@ COLOURS = {
     "prefill_fma": "#d55e00",
     "decode_mma": "#0072b2",
     "prefill_mma": "#0072b2",
+    "prefill_wgmma": "#1b3a6b",
     "backward_mma": "#0072b2",
     "backward_wgmma": "#1b3a6b",
     "mla_fma": "#d55e00",
@@ -20,6 +21,7 @@ COLOURS = {
     "decode_mma_n8": "#009e73",
     "triton_decode": "#cc79a7",
     "triton_prefill": "#cc79a7",
+    "triton_backward": "#cc79a7",
     "append": "#0072b2",
     "flashinfer_cuda_cores": "#e69f00",
     "flashinfer_fa2": "#56b4e9",
@@ -32,6 +34,7 @@ LINES = {"on": "-", "off": (0, (5, 2))}
 NAMES = {
     "triton_decode": "Triton",
     "triton_prefill": "Triton",
+    "triton_backward": "Triton",
     "triton_mla": "Triton",
     "flashinfer_cuda_cores": "FlashInfer, CUDA cores",
     "flashinfer_fa2": "FlashInfer, fa2",

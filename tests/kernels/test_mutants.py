@@ -38,7 +38,7 @@ BARRIERS = {
     "sync_block after the verdict": (
         STATE,
         r"verdict = last[^}]*\}\s*",
-        r"sync_block\(\);",
+        r"sync\(\);",
         "race: .* shared byte .* no barrier lies between",
     ),
 }

@@ -13,7 +13,7 @@ RACE = "race: .* shared byte .* no barrier lies between|which no thread wrote"
 BARRIERS = {
     "before K is read": r"sync_block\(\);(?=\s*// K is there)",
     "before V is read": r"sync_block\(\);(?=\s*// V and P are there)",
-    "before the verdict is read": r"sync_block\(\);(?=\s*// thread 0's verdict)",
+    "before the verdict is read": r"sync\(\);(?=\s*// the leader's verdict)",
 }
 FOUND = "(out|lse2) is .* off where|NaN or infinity in out|without keys is not|out of bounds"
 WRONG = {

@@ -6,8 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labkernels import hardware
 from labkernels.kernels.paged_kv import REACH, PagedKV, division
-from labkernels.kernels.prefill_plan import Lengths, cut, visible_keys
+from labkernels.kernels.prefill_plan import SHORT, Lengths, cut, visible_keys
 from labkernels.kernels.spec import PrefillTile
 
 SLOTS = 264
@@ -73,6 +74,26 @@ def test_the_heaviest_blocks_start_first():
     assert (np.diff(tiles) <= 0).all()
 
 
+def test_heads_that_fit_the_cache_come_before_others_and_short_blocks_last():
+    made = cut(
+        lengths_of([(1024, 1024)] * 4),
+        TILE,
+        kv_heads=4,
+        group=1,
+        slots=SLOTS,
+        causal=True,
+        splits=1,
+        cached_keys=3 * 1024,
+    )
+    heads = [tuple(head) for head in made.work[:, [0, 2]].tolist()]
+    steps = (made.work[:, 1] + 1) * TILE.q_rows // TILE.keys
+    is_short = SHORT * steps <= steps.max()
+    assert not is_short[: -is_short.sum()].any()
+    assert (np.diff(steps[is_short]) <= 0).all()
+    first = len(set(heads[: heads.index((0, 3))]))
+    assert first <= 3, "a fourth head's K and V do not fit"
+
+
 def test_blocks_that_read_the_same_keys_start_side_by_side():
     made = cut(lengths_of([(256, 256)] * 3), TILE, kv_heads=2, group=1, slots=SLOTS, causal=False)
     assert made.work[:4, [0, 2]].tolist() == [[0, 0]] * 4
@@ -121,3 +142,25 @@ def test_a_pool_out_of_reach_is_refused():
     cache(REACH).require_reach()
     with pytest.raises(ValueError, match=f"k extends over {REACH + 8} elements, allowed: {REACH}"):
         cache(REACH + 8).require_reach()
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("length", [2048, 8192, 16384])
+def test_an_order_for_the_cache_leaves_no_slot_idle_for_long(head_dim, length):
+    """Slots that take block after block end within 3 % of an even share, as without the cache."""
+    slots = hardware.gpu("h200").sm_count
+    made = cut(
+        lengths_of([(length, length)] * (16384 // length)),
+        PrefillTile(128, 80 if head_dim == 256 else 128, 12, 2, 1),
+        kv_heads=2048 // head_dim,
+        group=1,
+        slots=slots,
+        causal=True,
+        splits=1,
+        cached_keys=hardware.gpu("h200").l2_bytes // 2 // (4 * head_dim),
+    )
+    ends = np.zeros(slots)
+    steps = -(-(made.work[:, 1] + 1) * 128 // (80 if head_dim == 256 else 128)) + 2
+    for length_of_block in steps:  # and two steps' time for what is once a block
+        ends[ends.argmin()] += length_of_block
+    assert ends.max() <= 1.03 * steps.sum() / slots

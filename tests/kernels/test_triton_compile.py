@@ -179,7 +179,8 @@ def backward_variant(policy, head_dim, tile, walk):
         "ROWS": tile.q_rows,
         "KEYS": tile.keys,
         "CAUSAL": True,
-        "WIDE": not on,
+        "TENSOR_CORES": on,
+        "UPCAST": False,
     }
     types = BACKWARD_TYPES | dict.fromkeys(BACKWARD_OUTPUTS[walk], "*bf16")
     return variant(BACKWARD, "h200", tile, types, constants, BACKWARD_STRIDES, function=walk)

@@ -139,7 +139,7 @@ def test_the_ladders_tiles_can_be_compiled_and_each_rung_has_its_own():
     "call",
     [
         Call("prefill_mma", batch=2, length=96, heads=2, head_dim=64, tile="64x32x4x1x2-backward"),
-        Call("prefill_fma", batch=1, length=80, heads=2, head_dim=64, causal=True),
+        Call("prefill_fma", batch=1, length=77, heads=2, head_dim=64, causal=True),
         Call("backward_mma", counted.BACKWARD, batch=1, length=64, heads=1, head_dim=64),
         Call("cublas", counted.GEMM, batch=0, length=128, heads=0, head_dim=0),
     ],

@@ -41,13 +41,14 @@ template <class C, class P> struct Consumer {
   Smem<C>& smem;
   const Params& p;
   const Block<C>& b;
-  int group, row;
+  int group, row, all_see;             // all_see: keys below it are seen by every row
   u64 q_tile, k_tile, pe_tile, v_tile, other_p_tile, other_v_tile;
   float o[128], m[2], l[2];            // l: of this thread's columns, of its own key blocks
 
   LAB_DEVICE Consumer(Smem<C>& s, const Params& params, const Block<C>& block, int group_)
       : smem(s), p(params), b(block), group(group_),
-        row(thread_x() % C::group_threads / 32 * 16 + thread_x() % 32 / 4) {
+        row(thread_x() % C::group_threads / 32 * 16 + thread_x() % 32 / 4),
+        all_see(least(row_limit(p.mla, b, 0), b.end_key)) {
     constexpr int atom_bytes = sizeof(Atom<C>), octet_bytes = C::half_lines * atom_bytes;
     Stage<C>&own = smem.k[group], &other = smem.k[group ^ 1];
     q_tile = wgmma_descriptor(smem.q, 16, atom_bytes, Swizzle::b128);
@@ -101,7 +102,7 @@ template <class C, class P> struct Consumer {
     if constexpr (!First) release<1>(group ^ 1);
     wgmma_wait<0>();
     wgmma_hold(s);
-    if (first_key + C::keys > least(row_limit(p.mla, b, 0), b.end_key)) mask(s, first_key);
+    if (first_key + C::keys > all_see) mask(s, first_key);
     float by[2];
     update(by, s);
     u32 fragments[C::quarters][4];
@@ -191,13 +192,13 @@ template <class C, class P> struct Consumer {
     rescale(by);
   }
 
-  // O += P V, in as many groups of wgmma as `release` waits for.
+  // O += P V, in two groups of wgmma, each of half of the keys, which `release` waits for.
   LAB_DEVICE void accumulate_other() {
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < C::quarters; ++k) {
       wgmma<T, Major::k, Major::mn>(o, other_p_tile + k * k_step, other_v_tile + k * 2 * octet);
-      wgmma_commit();
+      if (k % 2 == 1) wgmma_commit();
     }
   }
   LAB_DEVICE void accumulate_own(const u32 (&fragments)[C::quarters][4]) {
@@ -205,45 +206,43 @@ template <class C, class P> struct Consumer {
 #pragma unroll
     for (int k = 0; k < C::quarters; ++k) {
       wgmma<T, Major::mn>(o, fragments[k], v_tile + k * 2 * octet);
-      wgmma_commit();
+      if (k % 2 == 1) wgmma_commit();
     }
   }
-  // Frees a stage, a quarter of its keys after the other. `Later` groups were committed since.
+  // Frees a stage, first one half of its keys. `Later` groups were committed since.
   template <int Later> LAB_DEVICE void release(int stage) {
-    wgmma_wait<Later + 3>();
-    release_quarter(stage, 0);
-    wgmma_wait<Later + 2>();
-    release_quarter(stage, 1);
     wgmma_wait<Later + 1>();
-    release_quarter(stage, 2);
+    release_half(stage, 0);
     wgmma_wait<Later>();
     wgmma_hold(o);
-    release_quarter(stage, 3);
+    release_half(stage, 1);
   }
-  LAB_DEVICE void release_quarter(int stage, int quarter) {
-    if (thread_x() % 32 == 0) barrier_arrive(smem.empty[stage][group][quarter]);
+  LAB_DEVICE void release_half(int stage, int half) {
+    if (thread_x() % 32 == 0)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) barrier_arrive(smem.empty[stage][group][2 * half + i]);
   }
 
   // Folds the scores into (m, l), leaves P in s, and says what O is to be rescaled by.
   LAB_DEVICE void update(float (&by)[2], float (&s)[32]) {
-    float top[2] = {s[0], s[2]}, shift[2];
-#pragma unroll
-    for (int i = 0; i < 32; ++i) top[i / 2 % 2] = maximum(top[i / 2 % 2], s[i]);
-#pragma unroll
-    for (int mask = 1; mask < 4; mask *= 2)        // a row's columns lie in four lanes
-#pragma unroll
-      for (int h = 0; h < 2; ++h) top[h] = maximum(top[h], shfl_xor(top[h], mask));
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      by[h] = raise(h, maximum(m[h], top[h] * p.mla.scale_log2));
-      shift[h] = shift_of(m[h]);
-    }
+      float top = s[2 * h];
 #pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      const int h = i / 2 % 2;
-      s[i] = exp2<P>(fma_rn(s[i], p.mla.scale_log2, -shift[h]));
-      if constexpr (P::denominator == Denominator::rounded) s[i] = rounded<P, T>(s[i]);
-      l[h] = l[h] + s[i];
+      for (int i = 2 * h; i < 32; i += 4) top = maximum(top, maximum(s[i], s[i + 1]));
+      top = maximum(top, shfl_xor(top, 1));        // a row's columns lie in four lanes
+      top = maximum(top, shfl_xor(top, 2));
+      by[h] = raise(h, maximum(m[h], top * p.mla.scale_log2));
+      const float shift = shift_of(m[h]);
+#pragma unroll
+      for (int i = 2 * h; i < 32; i += 4)
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          float& x = s[i + c];
+          x = exp2<P>(fma_rn(x, p.mla.scale_log2, -shift));
+          if constexpr (P::denominator == Denominator::rounded) x = rounded<P, T>(x);
+          l[h] = l[h] + x;
+        }
     }
   }
 
@@ -263,38 +262,50 @@ template <class C, class P> struct Consumer {
     named_arrive(p_ready + group, C::consumers);
   }
 
-  // Joins the two warpgroups' l, and writes out and lse2, or the split's partial State.
+  // Joins the two warpgroups' l and O in shared memory, and writes out and lse2, or the split's
+  // partial State: a warp a row, in few instructions, which come cold from memory.
   LAB_DEVICE void store() {
+    named_sync(consumers_done, C::consumers);      // nobody reads K any more
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
+      const int r = row + 8 * h, channel = group * (C::d_v / 2) + thread_x() % 4 * 2;
       l[h] = l[h] + shfl_xor(l[h], 1);
       l[h] = l[h] + shfl_xor(l[h], 2);
-      if (thread_x() % 4 == 0) smem.l[group][row + 8 * h] = l[h];
+      if (thread_x() % 4 == 0) {
+        smem.l[group][r] = l[h];
+        smem.m[group][r] = m[h];
+      }
+#pragma unroll
+      for (int i = 2 * h; i < 128; i += 4)
+        *reinterpret_cast<u32x2*>(&smem.o[r][channel + i / 4 * 8]) = {
+            {float_to_bits(o[i]), float_to_bits(o[i + 1])}};
     }
     named_sync(consumers_done, C::consumers);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int r = row + 8 * h, dim = group * (C::d_v / 2) + thread_x() % 4 * 2;
-      l[h] = smem.l[0][r] + smem.l[1][r];
-      if (r >= b.n_rows) continue;
-      const i64 head = head_index(p.mla, b, r), slot = head * p.mla.splits + b.split;
-      if (b.live_splits <= 1) {
-        // One division a row: those of 128 numbers a thread would be most of the kernel's code.
-        store_row(static_cast<typename P::Out*>(p.mla.out) + head * C::d_v + dim, h,
-                  l[h] == 0.f ? 0.f : div_rn(1.f, l[h]));
-        if (dim == 0) store_lse2(p.mla, head, m[h], l[h]);
-      } else {
-        store_row(p.mla.partial_o + slot * C::d_v + dim, h, 1.f);
-        if (dim == 0) {
-          store_global(p.mla.partial_m + slot, m[h]);
-          store_global(p.mla.partial_l + slot, l[h]);
-        }
-      }
-    }
+#pragma unroll 1
+    for (int r = thread_x() / 32; r < b.n_rows; r += C::consumers / 32) store_row(r);
   }
-  template <class Out> LAB_DEVICE void store_row(Out* out, int h, float by) {
+  LAB_DEVICE void store_row(int r) {
+    const int lane = thread_x() % 32;
+    const i64 head = head_index(p.mla, b, r), slot = head * p.mla.splits + b.split;
+    const float sum = smem.l[0][r] + smem.l[1][r], largest = smem.m[0][r];
+    const bool whole = b.live_splits <= 1;
+    // One division a row: those of every number would be most of the kernel's code.
+    const float by = !whole ? 1.f : sum == 0.f ? 0.f : div_rn(1.f, sum);
 #pragma unroll
-    for (int i = 2 * h; i < 128; i += 4) store2(out + i / 4 * 8, o[i] * by, o[i + 1] * by);
+    for (int dim = lane * 4; dim < C::d_v; dim += 128) {
+      f32x4 x = *reinterpret_cast<const f32x4*>(&smem.o[r][dim]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x.v[i] = x.v[i] * by;
+      if (whole) store4(static_cast<typename P::Out*>(p.mla.out) + head * C::d_v + dim, x);
+      else store4(p.mla.partial_o + slot * C::d_v + dim, x);
+    }
+    if (lane > 0) return;
+    if (whole) {
+      store_lse2(p.mla, head, largest, sum);
+    } else {
+      store_global(p.mla.partial_m + slot, largest);
+      store_global(p.mla.partial_l + slot, sum);
+    }
   }
 };
 

@@ -89,7 +89,8 @@ SPEC = KernelSpec(
     min_arch=90,
     only_arch=True,
     from_rows=17,  # of 64: up to 16 are read as fast through a tile of 16
-    policies=policies(TENSOR_CORES, denominators=DENOMINATORS),
+    # The polynomials' temporaries find no registers beside O, S and P.
+    policies=policies(TENSOR_CORES, denominators=DENOMINATORS, exp2s=("mufu",)),
     rows=None,
     tiles=tiles,
     smem=smem,

@@ -35,7 +35,10 @@ template <class C> struct Stage {
 };
 template <class C> struct Smem {
   alignas(1024) Atom<C> q[C::lines][C::rows / 8];
-  Stage<C> k[C::stages];
+  union {
+    Stage<C> k[C::stages];
+    float o[C::rows][C::d_v + state_padding];   // in the end
+  };
   float m[2][C::rows], l[2][C::rows];           // of each warpgroup
   // Of a stage: part 0, the half that its own warpgroup has of O, is there; the rest is there.
   Barrier full[C::stages][2];

@@ -1,5 +1,6 @@
 """prefill_wgmma: tensor cores on, by Hopper's wgmma, TMA and warpgroups of different work."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -23,6 +24,7 @@ from labkernels.kernels.spec import (
 
 WARPGROUP_ROWS = 64
 CONSUMER_REGISTERS = {12: 232, 16: 160}  # of a thread, by the block's warps
+BOX_KEYS = 16  # in smaller boxes of a page the TMA does not keep up
 FEWEST_ROWS = 128  # of the tile options
 ALIGNMENT = 1024  # of the swizzle's pattern: eight lines of 128 bytes
 
@@ -146,6 +148,14 @@ def declines(q, kv) -> str | None:
     return None
 
 
+def yields(kv) -> str | None:
+    """Why another kernel is faster on a prefill's keys, in words, or None."""
+    box_keys = math.gcd(kv.page_size, BOX_KEYS) if kv.layout == "paged" else BOX_KEYS
+    if box_keys < BOX_KEYS:
+        return f"asks for boxes of {box_keys} keys, which the TMA brings slower than other copies"
+    return None
+
+
 SPEC = KernelSpec(
     name="prefill_wgmma",
     family="prefill",
@@ -156,6 +166,8 @@ SPEC = KernelSpec(
     min_arch=90,
     only_arch=True,
     declines=declines,
+    yields=yields,
+    from_rows=17,  # of 128 or more: up to 16 have a tile of their own in prefill_mma
     policies=policies(TENSOR_CORES, denominators=DENOMINATORS),
     rows=None,
     tiles=tiles,

@@ -16,8 +16,8 @@ struct alignas(64) Params {
   int box_keys;               // of a box of K or V
 };
 
-// What a warpgroup does while its products of S run: nothing; its softmax's other half; and, in
-// turns with the other warpgroups, nothing of the tensor cores.
+// What runs beside a warpgroup's products: nothing; its own softmax; and, as the warpgroups take
+// turns on the tensor cores, the softmax of another too.
 enum class Overlap { none, within, between };
 
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm,
@@ -29,9 +29,10 @@ struct Tile {
   static constexpr int consumers = Warps / 4 - 1;           // warpgroups; one more produces
   static constexpr Overlap overlap = Overlap_;
   static constexpr bool paged = Paged;
-  // 64 Ki registers for all: what the producer gives up, the consumers get.
+  // Where it fits, the next item's Q comes while this one's is still read.
   static constexpr int q_bytes = Rows * Dqk * 2, kv_bytes = Stages * Keys * (Dqk + Dvo) * 2;
   static constexpr int q_stages = 2 * q_bytes + kv_bytes <= 226 * 1024 ? 2 : 1;
+  // 64 Ki registers for all: what the producer gives up, the consumers get.
   static constexpr int producer_registers = consumers == 3 ? 32 : 40;
   static constexpr int consumer_registers = consumers == 3 ? 160 : 232;
   using Block = PrefillBlock<Rows>;

@@ -82,11 +82,14 @@ def keys(
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     CAUSAL: tl.constexpr,
-    WIDE: tl.constexpr,
+    TENSOR_CORES: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):
     """One program: dK and dV of KEYS keys of one KV head, over all rows that see them."""
     i_tile, i_kv, first_row, first_key, n_rows, n_keys = place(work, cu_seqlens_q, cu_seqlens_k)
-    kind = k.dtype.element_ty if not WIDE else tl.float32
+    # off: fp32 operands, which no tensor core takes. The interpreter's bf16 is wrong.
+    WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
+    kind = tl.float32 if WIDE else k.dtype.element_ty
     o_key = i_tile * KEYS + tl.arange(0, KEYS)
     m_key = o_key < n_keys
     key = first_key + o_key
@@ -157,11 +160,14 @@ def rows(
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     CAUSAL: tl.constexpr,
-    WIDE: tl.constexpr,
+    TENSOR_CORES: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):
     """One program: dq of ROWS rows of one query head, over all keys that they see."""
     i_tile, i_head, first_row, first_key, n_rows, n_keys = place(work, cu_seqlens_q, cu_seqlens_k)
-    kind = k.dtype.element_ty if not WIDE else tl.float32
+    # off: fp32 operands, which no tensor core takes. The interpreter's bf16 is wrong.
+    WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
+    kind = tl.float32 if WIDE else k.dtype.element_ty
     o_row = i_tile * ROWS + tl.arange(0, ROWS)
     m_row = o_row < n_rows
     row = first_row + o_row

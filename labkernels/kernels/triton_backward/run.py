@@ -86,14 +86,13 @@ class _Run:
 
 def _constants(request: BackwardRequest) -> dict[str, object]:
     instance, tile = request.instance, request.instance.tile
-    interpreted = not request.on_gpu and instance.dtype == "bf16"
     constants = {
         "D": instance.head_dim,
         "ROWS": tile.q_rows,
         "KEYS": tile.keys,
         "CAUSAL": request.causal,
-        # off: fp32 operands, which no tensor core takes. The interpreter's bf16 is wrong.
-        "WIDE": interpreted or not request.spec.uses_tensor_cores(instance.policy),
+        "TENSOR_CORES": request.spec.uses_tensor_cores(instance.policy),
+        "UPCAST": not request.on_gpu and instance.dtype == "bf16",
     }
     if request.on_gpu:
         constants |= {"num_warps": tile.warps, "num_stages": tile.stages}

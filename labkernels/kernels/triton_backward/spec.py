@@ -25,7 +25,7 @@ def tiles(head_dim: int, rows: int, policy: NumericPolicy) -> tuple[BackwardTile
     """
     del rows
     if policy == CUDA_CORES:
-        return (BackwardTile(16, 32 if head_dim == 256 else 16, 8, 1, 1, "ordered"),)
+        return (BackwardTile(16, 32, 8, 1, 1, "ordered"),)
     return ON[head_dim]
 
 
