@@ -55,6 +55,7 @@ def ratios(experiment):
     return pd.DataFrame(rows, columns=["title", "dtype", "ratio", "promised"])
 
 
+# %% tags=["hide-input"]
 def row(s):
     ours = {"ours": s.kernel or "–", "ours, ms": s.ours * 1e3 if s.kernel else None}
     other = {"other": s.peer or "–", "other, ms": s.theirs * 1e3 if s.peer else None}
