@@ -28,6 +28,7 @@ from labkernels.plots.picture import readme
 from labkernels.plots.policies import in_words, policies, policy_costs
 from labkernels.plots.resources import blocks_per_sm
 from labkernels.plots.roads import gap_by_length, position_sweep, road_maps
+from labkernels.plots.scores import ratios_and_targets
 from labkernels.plots.tables import table
 from labkernels.plots.times import case_times, graph_times, group_and_page
 from labkernels.plots.tuning import best_by_runs, expected_and_measured
@@ -62,6 +63,7 @@ __all__ = [
     "policy_costs",
     "position_sweep",
     "products_and_exponentials",
+    "ratios_and_targets",
     "read_counts",
     "readme",
     "refused_shares",

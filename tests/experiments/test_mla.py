@@ -11,6 +11,7 @@ from labkernels.measure.mla_cases import mla_case
 from labkernels.measure.mla_judge import MlaJudge
 from labkernels.measure.timing import Quartiles
 from labkernels.records import schema
+from labkernels.records.scoreboard import load_targets
 from labkernels.workload import MlaDecode
 
 WORKLOAD = MlaDecode((96, 0, 256), 17, q_len=2, page_size=16)
@@ -47,3 +48,11 @@ def test_another_rows_output_and_an_unwritten_row_do_not_pass():
     item.run()
     out[1] = float("nan")
     assert not judge().passed
+
+
+def test_every_target_is_a_workload_of_the_grid():
+    columns = [_mla_rows.workload_columns(workload) for workload, _ in mla.grid()]
+    for target in load_targets():
+        if target.experiment == mla.NAME:
+            wanted = {**target.workload, "dtype": target.dtypes[0]}
+            assert any(wanted.items() <= cell.items() for cell in columns), target.id
