@@ -24,8 +24,8 @@ def kernels():
     return found
 
 
-def test_every_group_of_the_experiment_is_there(kernels):
-    assert {key[2] for key in kernels} == {0, *experiment.HEAD_DIMS}
+def test_what_the_chapter_shows_is_there(kernels):
+    assert {0, 64, 128} <= {key[2] for key in kernels} <= {0, *experiment.HEAD_DIMS}
     names = {key[0] for key in kernels}
     assert {"prefill_fma", "prefill_mma", "torch_fa2", "torch_cudnn", "cublas"} <= names
     assert any("backward" in name for name in names)

@@ -1,0 +1,715 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Half-idle tensor cores
+#
+# ## Question
+#
+# **The profiler says that tensor cores are active about half of the time in attention, and 90 % of it in a matrix product. Where does the other half go?**
+#
+# The question is {cite:t}`flashattention1205`.
+# Its author profiled FlashAttention-2 on an RTX 3080, an RTX 4080 and an Orin, read about 50 % *Tensor Active* almost everywhere, and about 90 % for products and convolutions by cuBLAS and cuDNN.
+# The author also did what few do: multiply the percentage with the chip's peak and the kernel's time, and find the FLOPs that the formula asks for.
+# So the counter counts work, and half of the machine stands still.
+#
+# The thread suspects two things: that copies cannot overlap with products within a warp, and that shared memory and registers leave an SM too few warps.
+# A kernel's tile was held up as the proof: 128 query rows, 128 keys, 64 channels take 49,152 bytes of shared memory, so that an SM holds two blocks.
+# Around the case stand seven sentences; at the end you can say of each what is true in it, with a number:
+#
+# 1. Tensor cores that are active half of the time do half of the arithmetic they could.
+# 2. The tile's 49,152 bytes limit an SM to two blocks.
+# 3. An occupancy of an eighth is too low.
+# 4. What attention adds to a matrix product are exponentials, and they take the time.
+# 5. What idles is waiting for copies.
+# 6. A matrix product shows what a kernel should reach.
+# 7. The backward pass loses more because it does more of the same.
+#
+# ## You need
+#
+# {doc}`/book/how_to_read` says how predictions and recorded runs work here.
+# From {doc}`/book/glossary`: {term}`tensor core`, {term}`wgmma`, {term}`occupancy`, {term}`wave`, {term}`ledger`, {term}`stage`.
+# {doc}`tensor_cores_on_and_off` counts the registers of a tile.
+# You need no GPU: ledgers, compiler and the errors of all kernels run here; what only a profiler can say is recorded.
+
+# %% tags=["hide-input"]
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from myst_nb import glue
+
+from labkernels import budget, hardware, ops, plots
+from labkernels.budget import ranking
+from labkernels.budget.peers import flash_attention_2
+from labkernels.budget.tile_model import busiest_sm_steps
+from labkernels.measure import accuracy, ladder, resources, tuned, tuner
+from labkernels.measure.prefill_cases import prefill_case
+from labkernels.records import recorded, store
+from labkernels.workload import Prefill
+
+# %% [markdown]
+# ## Symbols
+#
+# From {doc}`/book/notation`: $D$ channels, $L$ keys of a request, $S$ and $P$ before and after the exponential.
+# Here only: $R$, the FLOPs that an SM's tensor cores do in a clock, and $E$, the exponentials that its special-function units ({term}`MUFU <ex2.approx>`) do in one.
+#
+# ## Model
+#
+# ### A roof with exponentials in it
+#
+# For each score a kernel does $4 D$ FLOPs, $2 D$ in $Q K^T$ and $2 D$ in $P V$, and one exponential.
+# In clocks of an SM,
+#
+# $$
+# \frac{t_{\text{products}}}{t_{\exp}} \;=\; \frac{4 D / R}{1 / E} \;=\; \frac{4 D E}{R} .
+# $$ (half-idle-ratio)
+#
+# If the two never overlap, the tensor cores are active for the share $t_{\text{products}} / (t_{\text{products}} + t_{\exp})$ of the time.
+# If they overlap perfectly, the longer one sets the pace, and the tensor cores are active all the time wherever the ratio is 1 or more.
+# A kernel lies between.
+#
+# $R$ is not one number.
+# On Hopper, `wgmma` does 4096 FLOPs a clock, and the profiler says of `mma.sync` that it can do two thirds of that.
+# On GeForce parts, sums in fp32 run at half the rate of sums in fp16, and attention must sum in fp32.
+#
+# ### Who fits on an SM
+#
+# A block stays until it is done, and takes its bytes and registers with it:
+#
+# $$
+# \text{blocks} \;=\; \min\!\left( \left\lfloor \frac{\text{bytes of an SM}}{\text{bytes} + 1024} \right\rfloor,\; \left\lfloor \frac{65536}{\text{registers} \cdot \text{threads}} \right\rfloor,\; \dots \right).
+# $$ (half-idle-blocks)
+#
+# A thread's registers hold its part of $S$ and $O$ above all.
+# For 4 warps that share 128 rows these are $128 \cdot 128 / 128 = 128$ for $S$ and $128 \cdot 64 / 128 = 64$ for $O$, whatever the GPU.
+#
+# ### What a step costs
+#
+# A block goes through its keys in steps, and a step has two phases that follow each other: the products, in which tensor cores and shared memory work side by side, and the softmax, in which exponentials and all other instructions take turns.
+# A warp that is in one phase leaves the other phase's units idle, unless another warp is in that phase.
+# With $n$ warps or warpgroups on a scheduler the longer phase goes on all the time and $1/n$ of the shorter one stays in sight, as does a latency that we set once:
+#
+# $$
+# t_{\text{step}} \;=\; t_{\text{long}} + \frac{t_{\text{short}} + t_{\text{latency}}}{n},
+# \qquad
+# t \;=\; t_{\text{step}} \cdot (\text{steps of the busiest SM}).
+# $$ (half-idle-step)
+#
+# ## Prediction
+#
+# ### Products against exponentials
+#
+# {eq}`half-idle-ratio` for the GPUs of {doc}`hardware`.
+# {numref}`exp-roof` draws it: one to one is a tie, which only Hopper and Blackwell come near.
+
+# %%
+rows = []
+for gpu in hardware.GPUS.values():
+    rate = gpu.tensor_flops_per_clk_per_sm * gpu.tensor_fp32_accumulate_rate
+    name = gpu.name.removeprefix("NVIDIA ").removeprefix("GeForce ").split(" SXM")[0]
+    for head_dim in (64, 128, 256):
+        ratio = 4 * head_dim * gpu.mufu_per_clk_per_sm / rate
+        rows.append((name, head_dim, rate, ratio, 100 * ratio / (1 + ratio)))
+columns = ["gpu", "head_dim", "rate", "ratio", "serial"]
+roof = pd.DataFrame(rows, columns=columns)
+shown = roof.pivot(index=["gpu", "rate"], columns="head_dim", values="ratio")
+shown = shown.loc[roof.gpu.unique()].rename(columns="head_dim {}".format).reset_index()
+shown = shown.rename(columns={"gpu": "GPU", "rate": "FLOP a clock, fp32 sums"})
+ratios = dict.fromkeys(shown.columns[2:], "{:g} : 1")
+plots.table(shown, "roof", {"FLOP a clock, fp32 sums": "{:,.0f}"} | ratios)
+
+# %% mystnb={"figure": {"caption": "Exponentials keep up with tensor cores everywhere but at head_dim 64 on Hopper and Blackwell. On the GeForce parts of the case they need an eighth of the products' time or less. From gpus.toml; GPUs of one ratio share a line.", "name": "exp-roof"}, "image": {"alt": "Lines of the ratio of clocks for products and for exponentials over head_dim 64, 128 and 256, both axes logarithmic. GeForce parts rise from 8 to 32, A10 and L40S from 4 to 16, A100 from 2 to 8, H100 and H200 from 1 to 4, B200 from one half to 2. A horizontal line marks one to one.", "width": "100%"}} tags=["hide-input"]
+kinds = roof.groupby(["rate", "head_dim"], sort=False).agg(
+    gpu=("gpu", lambda names: ", ".join(dict.fromkeys(names))), ratio=("ratio", "first")
+)
+plots.products_and_exponentials(kinds.reset_index(), origin="computed from gpus.toml")
+plt.show()
+
+# %% [markdown]
+# So the special-function unit can explain 50 % at head_dim 64 on an H100, if nothing overlaps.
+# It cannot explain 50 % on an RTX 3080: there the products take eight times as long, and a kernel without any overlap would still be {glue:text}`serial_geforce` % active.
+# We come back to what might.
+#
+# ### The tile of the case
+#
+# Its {term}`ledger`, from FlashAttention-2's source, and the blocks that {eq}`half-idle-blocks` leaves on every GPU: by shared memory alone, and by registers alone, at the 255 that the compiler gives such tiles.
+
+# %%
+smem = flash_attention_2(block_m=128, block_n=128, head_dim=64)
+print(smem.table())
+
+# %% tags=["hide-input"]
+rows = []
+for gpu in hardware.GPUS.values():
+    fit = budget.occupancy(gpu, threads=128, registers=255, smem_bytes=smem.total)
+    held = 100 * fit.blocks_per_sm * 4 / gpu.warps_per_sm_max
+    name = gpu.name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+    rows.append((name, fit.by_smem, fit.by_registers, fit.blocks_per_sm, fit.limit, held))
+columns = ["GPU", "by shared memory", "by registers", "blocks an SM", "limit", "occupancy, %"]
+blocks_of_case = pd.DataFrame(rows, columns=columns)
+plots.table(blocks_of_case, "blocks-of-case", {"occupancy, %": "{:.1f}"})
+
+# %% [markdown]
+# Registers allow two blocks on *every* GPU.
+# Shared memory allows two only where an SM has 100 KiB; there both limits agree, and elsewhere nobody waits for bytes.
+# A kernel of the same author's Orin says it too: its tile of head_dim 32 takes 24,576 bytes, and still reaches just two blocks.
+#
+# Are the 255 registers an accident of FlashAttention's code?
+# Our kernel `prefill_mma` can be compiled for this tile.
+# Its bytes are the same, its register ledger is a lower bound, and the compiler gets the last word, for each architecture.
+
+# %% tags=["hide-input"]
+case_tile = ladder.only("prefill_mma", "128x128x4x1x2-backward", 64)
+ours = case_tile.instance(dtype="bf16", head_dim=64, group=1, kv="ragged")
+print(case_tile.registers(ours).table(), "\n")
+first = {gpu.compile_arch: gpu for gpu in hardware.GPUS.values()}
+rows = []
+for arch, gpu in first.items():
+    known = resources.resources(ours, gpu=gpu)
+    said = (known.compiled.registers, known.compiled.spill_bytes) if known.compiled else ("–", "–")
+    by = known.occupancy
+    rows.append((arch, known.smem.total, *said, by.by_smem, by.by_registers))
+columns = ["architecture", "bytes", "registers, compiled", "bytes spilled"]
+compiled = pd.DataFrame(rows, columns=[*columns, "blocks by bytes", "blocks by registers"])
+plots.table(compiled, "compiled-case", {"bytes": "{:,}"})
+
+# %% [markdown]
+# ### What will the profiler say?
+#
+# {eq}`half-idle-step` for our kernel of FlashAttention-2's kind, `prefill_mma`, with the tile that it prefers.
+# *Active* is the share of a step in which the tensor cores work; *of the peak* counts their FLOPs against `wgmma`'s, which `mma.sync` cannot reach.
+
+# %%
+h200 = hardware.gpu("h200")
+COUNTED = {d: Prefill((4096,) * 4, (4096,) * 4, 2048 // d, 2048 // d, d) for d in (64, 128, 256)}
+rows = []
+for head_dim, workload in COUNTED.items():
+    spec = tuner.tunable("prefill_mma")
+    chosen = spec.instance(dtype="bf16", head_dim=head_dim, group=1, kv="ragged", gpu=h200)
+    held = resources.resources(chosen, gpu=h200).occupancy.blocks_per_sm
+    candidate = tuner.Candidate(chosen, 255, spec.smem(chosen).total, held)
+    time = tuner.expected_time(candidate, workload, h200)
+    active = 100 * time.mma / time.step
+    of_peak = active * h200.measured_mma_sync_share
+    rows.append((head_dim, chosen.tile.label, held, active, of_peak, time.bound))
+columns = ["head_dim", "tile", "blocks an SM", "active, %", "of the peak, %", "busiest"]
+foreseen = pd.DataFrame(rows, columns=columns)
+plots.table(foreseen, "foreseen", dict.fromkeys(columns[3:5], "{:.0f}"))
+
+# %% [markdown]
+# ## Kernels
+#
+# Three ways to the same products, each out of the file that was profiled.
+# Without tensor cores, `prefill_fma` reads four channels of its rows and of its keys, and multiplies each with each:
+#
+# ```{literalinclude} /labkernels/kernels/prefill_fma/kernel.cuh
+# :language: cpp
+# :start-after: "[lab: scores]"
+# :end-before: "[/lab: scores]"
+# ```
+#
+# `prefill_mma` hands a {term}`fragment` of 16 × 16 to `mma.sync`, and must first bring it from shared memory into the registers of the very warp that multiplies:
+#
+# ```{literalinclude} /labkernels/kernels/prefill_mma/kernel.cuh
+# :language: cpp
+# :start-after: "[lab: scores]"
+# :end-before: "[/lab: scores]"
+# ```
+#
+# The products of $P V$ begin while exponentials are still computed, 16 keys at a time; this is all the overlap that one warp has:
+#
+# ```{literalinclude} /labkernels/kernels/prefill_mma/kernel.cuh
+# :language: cpp
+# :start-after: "[lab: accumulate]"
+# :end-before: "[/lab: accumulate]"
+# ```
+#
+# `prefill_wgmma` leaves $K$ and $V$ in shared memory, from where {term}`wgmma` takes them, and starts two products before it waits for either: the next step's $S$, and this step's $P V$.
+# While they run, its warpgroup exponentiates, or lets another one have the tensor cores:
+#
+# ```{literalinclude} /labkernels/kernels/prefill_wgmma/consumer.cuh
+# :language: cpp
+# :start-at: "// The next step's scores, beside"
+# :end-before: "// O has the products that ran"
+# ```
+#
+# ## Measurement
+#
+# ### What was busy
+#
+# Nsight Compute's counters, recorded on an H200: 4 requests of 4096 tokens, heads × head_dim = 2048, bf16, no mask, and a product of square matrices of 8192 rows by cuBLAS.
+# head_dim 256 and our kernels on `wgmma` are in the experiment `counters` too, and wait for its next recording.
+# Where a call launches several kernels, its longest is shown.
+
+# %% tags=["hide-input"]
+everything = store.read(store.DATA_DIR / "counters.csv")
+everything = recorded.newest_of_each(everything, ("kernel", "tile", "head_dim"))
+origin = recorded.origins(everything)
+counted = plots.counter_table(pd.DataFrame(everything))
+by_default = counted[counted.tile == ""]
+is_backward = by_default.kernel.str.contains("backward")
+forward = by_default[~is_backward].sort_values("head_dim", kind="stable")
+backward = by_default[is_backward].sort_values("head_dim", kind="stable")
+
+# %% mystnb={"figure": {"caption": "Tensor cores idle in every attention kernel, and no other part is busy all the time either. Percent of what each part can do; exp2 is the special-function unit, ALU takes maxima and conversions, issue is the share of clocks in which a scheduler issues.", "name": "busy-parts"}, "image": {"alt": "Grids of kernels and parts of an SM with percentages, one for the matrix product and one for each head_dim of attention. The matrix product: tensor pipe above 95, everything else but shared memory low. Attention: tensor pipe between 40 and 80 for kernels with tensor cores; prefill_fma has none and a busy FMA pipe.", "width": "100%"}} tags=["hide-input"]
+busy = plots.busy(forward)
+titles = {0: "matrix product, 8192 cubed"} | {d: f"forward, head_dim {d}" for d in COUNTED}
+busy["panel"] = busy.head_dim.map(titles)
+plots.busy_parts(busy, origin=origin)
+plt.show()
+
+# %% [markdown]
+# ### What a counter counts
+#
+# The same run counted the FLOPs that tensor cores did, in each clock of each SM.
+# Times clocks and SMs they must be the formula's, to the last one; that is the author's check, and here it is exact.
+# *Active* is another thing: it is the share of clocks in which the pipe holds an instruction, whatever that instruction can do.
+
+# %% tags=["hide-input"]
+on = forward[(forward.tensor_flops > 0) & (forward.head_dim > 0)].copy()
+clocks = on.time * on.sm_clock * h200.sm_count
+on["formula"] = [COUNTED[d].flops for d in on.head_dim]
+on["counted / formula"] = on.tensor_flops * clocks / on.formula
+on["of the peak, %"] = 100 * on.tensor_flops / on.wgmma_peak
+on["TFLOP/s"] = on.formula / on.call_s / 1e12
+on["clock, GHz"] = on.sm_clock / 1e9
+on["active, %"] = on.tensor_pipe
+names = ["kernel", "head_dim", "active, %", "of the peak, %", "counted / formula", "clock, GHz"]
+digits = {"active, %": "{:.1f}", "of the peak, %": "{:.1f}", "counted / formula": "{:.3f}"}
+plots.table(
+    on[[*names, "TFLOP/s"]], "active", digits | {"clock, GHz": "{:.2f}", "TFLOP/s": "{:.0f}"}
+)
+
+# %% [markdown]
+# Compare `prefill_mma` with cuDNN at head_dim 128.
+# Both are active for more than half of the time, and the FLOPs per clock differ by far more than the activity.
+# The profiler gives both peaks: {glue:text}`mma_peak` FLOPs a clock for `mma.sync`, {glue:text}`wgmma_peak` for `wgmma`.
+# A kernel on `mma.sync` that were active all the time would reach {glue:text}`mma_share` % of this chip.
+#
+# :::{admonition} A hypothesis about the GeForce parts of the case
+# :class: note
+#
+# Read the other way round, this may be the 50 % of the thread.
+# GeForce parts do fp16 products with fp32 sums at half the rate of fp16 sums.
+# If *Tensor Active* takes the faster rate for 100 %, then no kernel with fp32 sums can read more than 50 %, and a product of fp16 matrices with fp16 sums can read 90 %.
+# The author's own check fits: activity times peak times time gives the right FLOPs only if the peak is the one that belongs to the counter.
+# Two others saw such a ceiling on GeForce parts: {cite:t}`llmc377` took 50 % for the largest value that the counter shows on an RTX 4090, and in {cite:t}`triton10851` a product with fp32 sums is at 95.7 % of its own peak while the SM's counter says 47.4 %.
+# The thread does not say in which type its products were summed, and we have measured no GeForce part: it remains a hypothesis.
+# One run settles it: the same product, once with fp32 and once with fp16 sums, under the same counter.
+# It does not explain the Orin, whose {term}`waves <wave>` are the second exercise.
+# :::
+#
+# ### What the warps waited for
+#
+# In an average clock a scheduler has two to four warps, and at most one of them issues.
+# {numref}`waiting-warps` says what the others do.
+
+# %% mystnb={"figure": {"caption": "In the kernels on mma.sync hardly any warp waits for memory: they wait for the instruction before, for a busy pipe and for shared memory. Where wgmma and a producer are at work, warps wait for each other and for the products, as they should. head_dim 128 and the matrix product.", "name": "waiting-warps"}, "image": {"alt": "Stacked bars, one a kernel, of the warps of a scheduler by what they do in an average clock. The part that waits for memory is small in the attention kernels.", "width": "100%"}} tags=["hide-input"]
+at_128 = forward[forward.head_dim.isin([0, 128])]
+plots.waiting_warps(plots.waiting(at_128), origin=origin)
+plt.show()
+
+# %% [markdown]
+# ### The ladder
+#
+# From CUDA cores upward, each rung one idea more, all at head_dim 128 in the same run ({numref}`ladder`).
+# The table has the line of the ledger that the idea changes most, what the compiler made of it, and the counter that moves.
+
+# %% tags=["hide-input"]
+rungs = pd.DataFrame([vars(rung) for rung in ladder.rungs()])
+climbed = rungs.merge(counted, on=["kernel", "tile"])
+climbed["tflops"] = COUNTED[128].flops / climbed.call_s / 1e12
+largest = {
+    rung.name: max(rung.spec.smem(rung.instance).lines, key=lambda line: line.amount)
+    for rung in ladder.rungs()
+}
+climbed["line"] = [f"{largest[n].name}: {largest[n].formula}" for n in climbed.name]
+climbed["words"] = [
+    f"tensor pipe {row.tensor_pipe:.0f} %" if row.tensor_pipe > 1 else f"FMA {row.fma:.0f} %"
+    for row in climbed.itertuples()
+]
+climbed["per_sm"] = climbed[["blocks_by_registers", "blocks_by_smem"]].min(axis=1)
+
+# %% mystnb={"figure": {"caption": "Each idea on mma.sync makes tensor cores less idle. Time as the profiler took it, with empty caches; the dashed lines are the vendor's peak and what cuBLAS reached under the same profiler.", "name": "ladder"}, "image": {"alt": "Horizontal bars of TFLOP/s, one a rung, from CUDA cores with about 30 at the top, to several variants of mma.sync between 250 and 390. Beside each bar the share of time in which the tensor pipe was active. Two dashed lines mark cuBLAS and the peak.", "width": "100%"}} tags=["hide-input"]
+gemm = forward[forward.kernel == "cublas"].iloc[0]
+gemm_rate = 2 * 8192**3 / gemm.call_s / 1e12
+ceilings = {"cuBLAS": gemm_rate, "peak": h200.tensor_fp16_flops / 1e12}
+shown = climbed.rename(columns={"name": "rung"})[["rung", "kernel", "tflops", "words"]]
+plots.ladder(shown, ceilings=ceilings, origin=origin)
+plt.show()
+
+# %% tags=["hide-input"]
+columns = {"name": "rung", "idea": "idea", "line": "largest line of shared memory"}
+columns |= {"registers": "registers", "per_sm": "blocks an SM", "issue": "issue, %"}
+columns |= {"smem": "shared memory, %", "call_s": "time, ms"}
+steps = climbed[list(columns)].assign(call_s=1e3 * climbed.call_s).rename(columns=columns)
+digits = {"registers": "{:.0f}", "blocks an SM": "{:.0f}", "issue, %": "{:.0f}"}
+plots.table(steps, "rungs", digits | {"shared memory, %": "{:.0f}", "time, ms": "{:.2f}"})
+
+# %% [markdown]
+# Three more rungs, of `prefill_wgmma`, are in `labkernels.measure.ladder`; their counters wait for the next recording on a GPU, and this chapter shows no number of theirs but their errors.
+# What can be had there, cuDNN's line in {numref}`busy-parts` says.
+#
+# ### Why low occupancy can be right
+#
+# If warps were what is missing, the busiest tensor cores would be those with most warps.
+
+# %% tags=["hide-input"]
+held = forward[["kernel", "head_dim", "threads", "registers", "occupancy", "tensor_pipe"]]
+held = held[held.tensor_pipe > 1].sort_values("tensor_pipe", ascending=False)
+held = held.rename(columns={"occupancy": "occupancy, %", "tensor_pipe": "active, %"})
+digits = {
+    "threads": "{:.0f}",
+    "registers": "{:.0f}",
+    "occupancy, %": "{:.1f}",
+    "active, %": "{:.1f}",
+}
+plots.table(held, "occupancies", digits)
+
+# %% [markdown]
+# All of them hold an eighth of the warps that an SM could, or little more, and the busiest of all, the matrix product, is one of them: {glue:text}`gemm_occupancy` % occupancy, {glue:text}`gemm_active` % active.
+# More warps would have to be smaller ones: their $S$ and $O$ must fit the same 65,536 registers, and a warp with half the rows reads each fragment of $K$ and $V$ for half as many products.
+# The ladder shows the exchange: its last rung on `mma.sync` doubles a warp's rows and keeps the number of warps.
+# What hides latency here is not the number of warps but the independent work in each.
+#
+# ### Where backward loses
+#
+# The backward pass has five products for each exponential where the forward has two, so that exponentials cannot be its trouble: by {eq}`half-idle-ratio` its ratio is two and a half times the forward's.
+
+# %% mystnb={"figure": {"caption": "The backward pass leaves its tensor cores idler than the forward, though it has fewer exponentials a product. Percent, as in the figure of the forward.", "name": "busy-backward"}, "image": {"alt": "A grid for each head_dim of backward kernels and parts of an SM with percentages. exp2 is low everywhere; shared memory is the busiest part beside the tensor pipe.", "width": "100%"}} tags=["hide-input"]
+busy = plots.busy(backward)
+busy["panel"] = "backward, head_dim " + busy.head_dim.astype(str)
+plots.busy_parts(busy, origin=origin)
+plt.show()
+
+# %% tags=["hide-input"]
+both = backward.assign(work=[2.5 * COUNTED[d].flops for d in backward.head_dim])
+both["TFLOP/s"] = both.work / both.call_s / 1e12
+both["in the longest kernel, %"] = 100 * both.time / both.call_s
+both["registers a block"] = both.registers * both.threads
+both["bank conflicts a clock"] = both.bank_conflicts / (both.time * both.sm_clock * h200.sm_count)
+columns = ["kernel", "head_dim", "TFLOP/s", "in the longest kernel, %", "registers a block"]
+columns += ["smem_bytes", "bank conflicts a clock"]
+digits = {"TFLOP/s": "{:.0f}", "in the longest kernel, %": "{:.0f}", "smem_bytes": "{:,.0f}"}
+digits |= {"registers a block": "{:,.0f}", "bank conflicts a clock": "{:.2f}"}
+plots.table(both[columns], "backward", digits)
+
+# %% [markdown]
+# But its five products have ten operands, $P$ and $dS$ must be turned around on their way from one product to the next, and $dQ$ is summed up over blocks.
+# All of that goes through shared memory, which is as busy as the tensor pipe or busier in every kernel of the figure, and through registers, which hold $dK$ and $dV$ of a tile all the time.
+#
+# ### Tensor cores on and off
+#
+# Did any rung pay with accuracy?
+# The CPU builds of all rungs, which give the bits of the H200, on six requests of 33 to 512 tokens: error against float64, for each sample and head.
+
+# %% tags=["hide-input"]
+lengths = (512, 384, 256, 128, 64, 33)
+shape = Prefill(lengths, lengths, 8, 8, 128, causal=True)
+case = prefill_case(shape, seed=0, device="cpu")
+given, errors = (case.q, case.kv, case.cu_seqlens_q), {}
+exact = {"causal": True, "kernel": "reference_prefill", "scale": case.scale}
+truths = accuracy.as_float64(ops.prefill(*given, **exact).out)
+for rung in ladder.rungs():
+    options = {"causal": True, "kernel": rung.spec, "scale": case.scale, "splits": 1}
+    out = ops.prefill(*given, **options).out
+    errors[rung.name] = accuracy.as_float64(out) - truths
+
+# %% mystnb={"figure": {"caption": "Speed costs no accuracy: every rung on tensor cores has the same error, a little above that of CUDA cores, for each sample and head. bf16, from 512 tokens (sample 0) to 33 (sample 5).", "name": "ladder-errors"}, "image": {"alt": "Heat maps of 6 samples and 8 heads, one for each of three kernels. Rows grow lighter from long to short requests; no head stands out; the maps look alike.", "width": "100%"}} tags=["hide-input"]
+sample = np.repeat(np.arange(len(lengths)), lengths)
+frames = []
+last_of = {rung.kernel: rung.name for rung in ladder.rungs()}
+for kernel, name in last_of.items():
+    square = pd.DataFrame((errors[name] ** 2).mean(-1)).groupby(sample).mean() ** 0.5
+    cells = square.melt(ignore_index=False, var_name="head", value_name="rmse")
+    cells = cells.rename_axis("sample").reset_index()
+    frames.append(cells.assign(kernel=kernel, tensor_cores="off" if "fma" in kernel else "on"))
+plots.error_maps(pd.concat(frames), origin="computed on this machine", label="rmse")
+plt.show()
+
+# %% tags=["hide-input"]
+named = {n: {"rmse, 1e-4": 1e4 * (e**2).mean() ** 0.5} for n, e in errors.items()}
+for name, error in errors.items():
+    heads = 1e4 * (error**2).mean((0, 2)) ** 0.5
+    named[name] |= {"best head": heads.min(), "worst head": heads.max()}
+    named[name] |= {"bits like the rung below": "–"}
+for below, name in zip(list(errors)[:-1], list(errors)[1:], strict=True):
+    same = 100 * (errors[below] == errors[name]).mean()
+    named[name]["bits like the rung below"] = f"{same:.1f} %"
+by_rung = pd.DataFrame(named).T.rename_axis("rung").reset_index()
+plots.table(by_rung, "rung-errors", dict.fromkeys(by_rung.columns[1:4], "{:.2f}"))
+
+# %% [markdown]
+# ### The tuner
+#
+# Nobody finds the best tile by thinking alone, and nobody needs to try them all.
+# `labkernels tune` goes through every tile that a kernel's source can be compiled for.
+# The ledger rejects what cannot fit and says with which line it broke; the compiler rejects what spills; {eq}`half-idle-step` puts the rest in order; and a GPU measures the first few.
+# All but the last step run here:
+
+# %%
+whole = tuner.space(tuner.tunable("prefill_mma"), COUNTED[128])
+fitting, rejected = tuner.by_ledger(whole, h200)
+causes = pd.Series([item.cause for item in rejected]).value_counts()
+print(f"{len(whole)} tiles, {len(fitting)} fit; rejected by the ledger, with which line:")
+print(causes.to_string())
+print(f"for example {rejected[0].instance.tile.label}: {rejected[0].reason}")
+
+# %% [markdown]
+# How good is the model's order?
+# For {numref}`tuner-order` every tile was measured that fits and compiles.
+# Recorded so far is `prefill_mma` at head_dim 256, whose wide accumulators leave few tiles; the experiment `tuning` has the other head_dims and `prefill_wgmma`, which wait for a GPU.
+# The model's one latency was set by looking at `prefill_mma`, so that its order, and not its times, is what is tested here.
+
+# %% tags=["hide-input"]
+searched = store.read(store.DATA_DIR / "tuning.csv")
+searched = recorded.newest_of_each(searched, ("kernel", "head_dim", "causal"))
+tiles = tuned.recorded(searched, gpu=h200)
+search = pd.DataFrame([vars(one) | {"expected_ms": 1e3 * one.expected.time_s} for one in tiles])
+search["measured_ms"] = 1e3 * search.measured_s
+
+# %% mystnb={"figure": {"caption": "The model's order is right on the whole and wrong among neighbours, which is enough to leave out runs. Every tile that fits and compiles; filled marks are in the kernel's own list.", "name": "tuner-order"}, "image": {"alt": "A scatter plot for each search of measured over expected milliseconds, with a line where both are equal. Points rise with the line and scatter around it; the panel's title has its rank correlation.", "width": "100%"}} tags=["hide-input"]
+search["search"] = [
+    f"{one.kernel}, {one.head_dim}, {'causal' if one.causal else 'full'}" for one in tiles
+]
+found = {}
+for name, group in search.groupby("search", sort=False):
+    pair = (group.expected_ms.tolist(), group.measured_ms.tolist())
+    runs = ranking.runs_to_reach(0.98, *pair)
+    found[name] = (ranking.rank_correlation(*pair), len(group), runs, ranking.best_so_far(*pair))
+search["correlation"] = [found[name][0] for name in search.search]
+plots.expected_and_measured(search, origin=recorded.origins(searched))
+plt.show()
+
+# %% mystnb={"figure": {"caption": "A few runs in the model's order find a tile within 2 % of the best (dashed). Of tiles that the model expects alike, the slowest is taken to run first.", "name": "tuner-runs"}, "image": {"alt": "A step curve for each search of the best speed found so far in percent of the best there is, over the number of runs on a logarithmic axis. It passes 98 percent after a few runs.", "width": "100%"}} tags=["hide-input"]
+curves = [
+    {"search": name, "kernel": name.split(",")[0], "run": run, "share": share}
+    for name, (_, _, _, shares) in found.items()
+    for run, share in enumerate(shares, 1)
+]
+plots.best_by_runs(pd.DataFrame(curves), goal=0.98, origin=recorded.origins(searched))
+plt.show()
+
+# %% tags=["hide-input"]
+rows = []
+for name, group in search.groupby("search", sort=False):
+    correlation, count, runs, _ = found[name]
+    best = group.loc[group.measured_ms.idxmin()]
+    listed = group[group.listed].measured_ms.min()
+    rows.append((name, count, correlation, runs, best.tile, best.measured_ms, listed))
+columns = ["search", "tiles", "rank correlation", "runs to 98 %", "best tile", "ms", "listed, ms"]
+searches = pd.DataFrame(rows, columns=columns)
+digits = {"rank correlation": "{:.2f}", "ms": "{:.3f}", "listed, ms": "{:.3f}"}
+plots.table(searches, "searches", digits)
+
+# %% [markdown]
+# ## What we learned
+#
+# The numbers in bold are computed from the tables above, in the cells folded here.
+
+# %% tags=["hide-cell"]
+at = on.set_index(["kernel", "head_dim"])
+fore = forward.set_index(["kernel", "head_dim"])
+back = backward.set_index(["kernel", "head_dim"])
+said = foreseen.set_index("head_dim")["active, %"]
+stalled = plots.waiting(at_128).pivot(index="kernel", columns="reason", values="warps")
+waits = (100 * stalled["memory"] / stalled.sum(axis=1)).loc["prefill_mma"]
+low = hardware.gpu("a10")
+fit_low = budget.occupancy(low, threads=128, registers=255, smem_bytes=smem.total)
+rmse_of = {name: float((error**2).mean() ** 0.5) for name, error in errors.items()}
+
+# %% tags=["hide-cell"]
+numbers = {
+    "serial_geforce": f"{roof[(roof.gpu == 'RTX 3090') & (roof.head_dim == 64)].serial.iloc[0]:.0f}",
+    "mma_peak": f"{gemm.mma_peak:,.0f}", "wgmma_peak": f"{gemm.wgmma_peak:,.0f}",
+    "mma_share": f"{100 * gemm.mma_peak / gemm.wgmma_peak:.0f}",
+    "gemm_occupancy": f"{gemm.occupancy:.0f}", "gemm_active": f"{gemm.tensor_pipe:.0f}",
+    "gemm_clock": f"{gemm.sm_clock / 1e9:.2f}", "gemm_rate": f"{gemm_rate:.0f}",
+    "boost": f"{h200.boost_clock_hz / 1e9:.2f}",
+    "mma_active": f"{fore.tensor_pipe['prefill_mma', 128]:.0f}",
+    "mma_of_peak": f"{at['of the peak, %']['prefill_mma', 128]:.0f}",
+    "mma_foreseen": f"{said[128]:.0f}", "waits_for_memory": f"{waits:.0f}",
+    "low_smem": f"{fit_low.by_smem}", "low_registers": f"{fit_low.by_registers}",
+}  # fmt: skip
+
+# %% tags=["hide-cell"]
+numbers |= {
+    "mufu_64": f"{fore.mufu['torch_cudnn', 64]:.0f}",
+    "cudnn_64": f"{fore.tensor_pipe['torch_cudnn', 64]:.0f}",
+    "mma_64": f"{fore.tensor_pipe['prefill_mma', 64]:.0f}", "foreseen_64": f"{said[64]:.0f}",
+    "mufu_mma": f"{fore.mufu['prefill_mma', 128]:.0f}",
+    "mufu_cudnn": f"{fore.mufu['torch_cudnn', 128]:.0f}",
+    "best_rate": f"{climbed.tflops.max():.0f}", "fma_rate": f"{climbed.tflops.min():.0f}",
+    "best_active": f"{climbed.tensor_pipe[climbed.tflops.idxmax()]:.0f}",
+    "back_fa2": f"{back.tensor_pipe['torch_fa2 backward', 128]:.0f}",
+    "front_fa2": f"{fore.tensor_pipe['torch_fa2', 128]:.0f}",
+    "back_mufu": f"{back.mufu['torch_fa2 backward', 128]:.0f}",
+    "back_smem": f"{back.smem['torch_fa2 backward', 128]:.0f}",
+}  # fmt: skip
+
+# %% tags=["hide-cell"]
+numbers |= {
+    "cudnn_active": f"{fore.tensor_pipe['torch_cudnn', 128]:.0f}",
+    "cudnn_rate": f"{at['TFLOP/s']['torch_cudnn', 128]:.0f}",
+    "error_gain": f"{rmse_of['32 rows a warp'] / rmse_of['CUDA cores']:.2f}",
+    "most_runs": f"{searches['runs to 98 %'].max()}", "most_tiles": f"{searches.tiles.max()}",
+    "worst_rank": f"{searches['rank correlation'].min():.2f}",
+}  # fmt: skip
+for name, text in numbers.items():
+    glue(name, text, display=False)
+listed = pd.DataFrame(numbers.items(), columns=["name", "number"])
+plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
+
+# %% [markdown]
+# 1. **Active is not arithmetic.**
+#    `prefill_mma` is active for {glue:text}`mma_active` % of the time at head_dim 128 and does {glue:text}`mma_of_peak` % of the FLOPs that the chip could, because its instruction can do {glue:text}`mma_share` % at most.
+#    A counter needs its peak beside it.
+# 2. **49,152 bytes allow two blocks only where an SM has 100 KiB**, and even there registers allow the same two.
+#    The thread's three GPUs are not alike in this, and everything newer than them with more shared memory is limited by registers.
+# 3. **Low occupancy is what large accumulators cost, and they are worth it.**
+#    The matrix product of the comparison has {glue:text}`gemm_occupancy` %, and is active for {glue:text}`gemm_active` % of the time.
+# 4. **Exponentials take as long as products at one head_dim, on two generations.**
+#    cuDNN's kernel at head_dim 64 has its tensor pipe active for {glue:text}`cudnn_64` % of the time and its special-function unit for {glue:text}`mufu_64` %: two halves that take turns.
+#    At head_dim 128 the unit is at {glue:text}`mufu_cudnn` % there, and in `prefill_mma` at {glue:text}`mufu_mma` %.
+#    What attention adds besides are maxima, conversions and rescaling, and above all an *order*: products, softmax, products.
+# 5. **Hardly anyone waits for copies**: {glue:text}`waits_for_memory` % of the warps of `prefill_mma`.
+#    A stage ahead is enough.
+#    They wait for each other's pipe, and for the phase before their own.
+# 6. **A matrix product is a ceiling with a clock of its own.**
+#    Busy as it is, it runs at {glue:text}`gemm_clock` GHz instead of {glue:text}`boost`, since the chip reaches its power limit, and gives {glue:text}`gemm_rate` TFLOP/s.
+#    Idle tensor cores are repaid in part by a higher clock.
+# 7. **Backward loses by shared memory and registers, not by exponentials.**
+#    FlashAttention-2's goes from {glue:text}`front_fa2` to {glue:text}`back_fa2` % active at head_dim 128, with exp2 at {glue:text}`back_mufu` % and shared memory at {glue:text}`back_smem` %.
+#
+# So where does the other half go?
+# Into phases that nothing overlaps, and into an instruction that cannot do more.
+# From {glue:text}`fma_rate` TFLOP/s on CUDA cores the recorded ladder leads to {glue:text}`best_rate`, with the tensor pipe active for {glue:text}`best_active` % of the time; cuDNN, on `wgmma`, is at {glue:text}`cudnn_active` % and {glue:text}`cudnn_rate`.
+# The error of no rung is worse than another's on tensor cores; to CUDA cores it is a factor of {glue:text}`error_gain`.
+#
+# Where did the model fail?
+# It foresaw {glue:text}`foreseen_64` and {glue:text}`mma_foreseen` % activity for `prefill_mma` at head_dim 64 and 128; the profiler found {glue:text}`mma_64` and {glue:text}`mma_active` %.
+# Its order of tiles has a rank correlation of {glue:text}`worst_rank` with the measured one, and {glue:text}`most_runs` runs reach 98 % of the best of {glue:text}`most_tiles` tiles.
+# It knows nothing of how well a compiler schedules, of the clock that power leaves, and of L2.
+#
+# ## Exercises
+#
+# ```{exercise}
+# :label: half-idle-tie
+#
+# At which head_dim do products with fp32 sums take exactly as long as the exponentials, on an A100, an RTX 4090 and a B200?
+# ```
+#
+# ```{solution-start} half-idle-tie
+# :class: dropdown
+# ```
+#
+# {eq}`half-idle-ratio` is 1 at $D = R / (4 E)$.
+# On the A100 and on GeForce parts that is a head that nobody has; on a B200 it is the most common one, which is why kernels for it compute some of the exponentials by polynomials.
+
+# %%
+ties = {}
+for key in ("a100", "rtx4090", "b200"):
+    gpu = hardware.gpu(key)
+    rate = gpu.tensor_flops_per_clk_per_sm * gpu.tensor_fp32_accumulate_rate
+    ties[key] = rate / (4 * gpu.mufu_per_clk_per_sm)
+assert ties == {"a100": 32, "rtx4090": 8, "b200": 128}
+
+# %% [markdown]
+# ```{solution-end}
+# ```
+#
+# ```{exercise}
+# :label: half-idle-waves
+#
+# The same author's Orin has 16 SMs and ran a grid of 13 × 1 × 8 blocks, two on an SM, and *Tensor Active* read 42.5 %.
+# How active could its tensor cores be at most, if every block takes the same time?
+# ```
+#
+# ```{solution-start} half-idle-waves
+# :class: dropdown
+# ```
+#
+# 104 blocks are 3.25 waves of 32, and take the time of four.
+
+# %%
+per_slot = busiest_sm_steps([1] * (13 * 8), 2 * 16)
+at_most = 13 * 8 / (2 * 16) / per_slot
+assert per_slot == 4
+assert round(100 * at_most) == 81
+
+# %% [markdown]
+# ```{solution-end}
+# ```
+#
+# ```{exercise}
+# :label: half-idle-blocks-128
+#
+# At head_dim 128 FlashAttention-2 takes tiles of 128 × 64 with 4 warps, and 128 × 32 on GPUs with 100 KiB an SM.
+# Show with ledger and occupancy what the narrower tile saves there, and what it would save on an A100.
+# ```
+#
+# ```{solution-start} half-idle-blocks-128
+# :class: dropdown
+# ```
+#
+# On an A10 it saves a block: two of 48 KiB fit, and only one of 64.
+# On an A100 registers allow two of either.
+
+# %%
+found = {}
+for key in ("a10", "a100"):
+    for keys in (64, 32):
+        n_bytes = flash_attention_2(block_m=128, block_n=keys, head_dim=128).total
+        fit = budget.occupancy(hardware.gpu(key), threads=128, registers=255, smem_bytes=n_bytes)
+        found[key, keys] = fit.blocks_per_sm
+assert found == {("a10", 64): 1, ("a10", 32): 2, ("a100", 64): 2, ("a100", 32): 2}
+
+# %% [markdown]
+# ```{solution-end}
+# ```
+#
+# ```{exercise}
+# :label: half-idle-breaks
+#
+# Let the tuner's ledger say which tiles of `prefill_mma` at head_dim 256 an A10 rejects that an H200 takes, and with which line they break.
+# ```
+#
+# ```{solution-start} half-idle-breaks
+# :class: dropdown
+# ```
+#
+# All of them break with shared memory: with the stages of $K$ and $V$, or with $Q$ already.
+
+# %%
+whole = tuner.space(tuner.tunable("prefill_mma"), COUNTED[256])
+taken = set(tuner.by_ledger(whole, h200)[0])
+refused = [
+    item for item in tuner.by_ledger(whole, hardware.gpu("a10"))[1] if item.instance in taken
+]
+assert refused
+assert {item.cause.rpartition(" of ")[2] for item in refused} == {"shared memory"}
+
+# %% [markdown]
+# ```{solution-end}
+# ```
+#
+# ## Sources
+#
+# The case, its GPUs, its percentages and its author's own explanation are from {cite:t}`flashattention1205`; the tile of 49,152 bytes and the sentences on occupancy and head_dim were reported with it.
+# The Orin's kernel is the author's too, from a thread beside it.
+# The bytes of FlashAttention-2's tiles were read in its sources, kernel_traits.h and flash_fwd_launch_template.h {cite:p}`dao2024`.
+# That the exponential limits Hopper, and that warpgroups in turns and products behind the softmax help, is from {cite:t}`shah2024`.
+# GeForce's half rate is from NVIDIA's white papers ({doc}`hardware`); the two observations of its counter from {cite:t}`llmc377` and {cite:t}`triton10851`.
+# Rates of `mma.sync` and `wgmma` on Hopper: what the profiler calls their peaks, and what {cite:t}`luo2024` measured of the former.
+# The model of a step is ours; that the sum of what does not overlap matters, and not occupancy, is an old insight {cite:p}`volkov2010`.
