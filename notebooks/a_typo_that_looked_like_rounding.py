@@ -36,7 +36,7 @@
 #
 # ## You need
 #
-# {doc}`rounding_or_bug` for the verdict, {doc}`/book/notation` for the symbols, {doc}`/book/glossary` for {term}`MLA`, {term}`tile` and {term}`split`.
+# {doc}`rounding_or_bug` for the verdict, {doc}`/book/notation` for the symbols, {doc}`/book/glossary` for {term}`MLA`, {term}`tile` and {term}`split <split-KV>`.
 # No GPU: the kernels run as CPU builds with the bits of an H200, whatever tile a GPU would choose.
 
 # %% tags=["hide-input"]
