@@ -20,12 +20,12 @@
 # **A kernel is right on one GPU and wrong on another. Is it the number format, the tolerance, or the kernel?**
 #
 # In March 2025 the tests of FlashInfer's MLA kernel failed on an RTX 4090 {cite:p}`flashinfer949`: 99.2 % of the elements were off, by up to 1.97 where 0.001 was allowed.
-# On an A100 and an H100 nothing failed.
+# The maintainers, on larger GPUs, could not reproduce it at first.
 # The report named bfloat16; a tolerance of 2e-2 was proposed, and another backend.
-# The fix came the same day, and it deleted eleven characters: an index was added twice.
+# The fix came the same day, and it deleted one term: an index was added twice.
 #
 # Nobody had run that line.
-# The kernel chooses its tile by the shared memory of the GPU, the typo was in the branch for 100 KB, and every GPU of the test farm had more.
+# The kernel chooses its tile by the shared memory of the GPU, the typo was in the branch for 100 KB, and the tests ran on GPUs that have more.
 #
 # When you have read this chapter you can
 #
@@ -150,7 +150,7 @@ signs = [{"": name, **mla_probes.signature(out, truth)} for name, out in tried.i
 plots.table(pd.DataFrame(signs), "predicted", mla_probes.SIGNATURE_FORMATS)
 
 # %% [markdown]
-# **Wrong data and rounding are two hundred times apart**, and the report's own numbers, 99.2 % and 1.97, stand on the side of wrong data.
+# **Wrong data and rounding are hundreds of times apart**, and the report's own numbers, 99.2 % and 1.97, stand on the side of wrong data.
 # Cosine and relative L2 say it without any tolerance: rounding to bf16 leaves a relative L2 of 0.002, whatever the kernel; near 1 means that the output is unrelated in size, not in its last bits.
 #
 # A tolerance of 2e-2 would have had to forgive almost every element:
@@ -303,7 +303,7 @@ plt.show()
 # - **A kernel is as many kernels as it has tiles.** Which one runs is decided by bytes of shared memory; a branch that the test farm does not run is not tested, and wrong sooner or later.
 # - **A tile must be an argument**, so that any machine can run any branch. On the CPU build a laptop runs the RTX 4090's.
 # - **Ask questions with integer answers.** One-hot values count keys; a shuffled cache must change nothing.
-# - A right number of two commits beats a wrong number of theories.
+# - Two commits, one that works and one that does not, are worth more than any theory.
 #
 # What the case got wrong, then: the format, the tolerance, the cure. What it got right: both commits were in the report.
 #
