@@ -2,16 +2,25 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeVar
 
 from labkernels.experiments import Options, Outcome, commit_text
+from labkernels.kernels.spec import Instance, discover
 from labkernels.measure import device
 from labkernels.records import datapackage, provenance, store
 from labkernels.records.schema import Table
 from labkernels.records.store import Row
+from labkernels.workload import Backward, Decode, MlaDecode, Prefill
 
-Trial = TypeVar("Trial")
+
+@dataclass(frozen=True)
+class Trial:
+    """One run: a compiled variant on a workload, with a number of keys a split where it splits."""
+
+    instance: Instance
+    workload: Decode | Prefill | MlaDecode | Backward
+    keys_per_split: int | None = None
 
 
 def digest(*tensors) -> str:
@@ -28,7 +37,6 @@ def record(
     options: Options,
     trials: Sequence[Trial],
     *,
-    label: Callable[[Trial], str],
     checksum: Callable[[Trial], str],
     row: Callable[[Trial, str], Row],
     data_file: str,
@@ -41,7 +49,7 @@ def record(
     started = datetime.now(UTC)
     commit = commit_text(options)
     facts = device.facts()
-    chosen = [trial for trial in trials if options.only in label(trial)]
+    chosen = [trial for trial in trials if options.only in _label(trial)]
     if options.quick:
         chosen = chosen[:4]
     if (options.quick or options.only) and options.out == store.DATA_DIR:
@@ -62,3 +70,31 @@ def record(
     outputs = sum(int(line["value"]) for line in rows)
     options.progress(f"{len(rows)} checksums of {outputs} outputs")
     return Outcome(len(rows), (path,))
+
+
+def _label(trial: Trial) -> str:
+    """What `--only` is looked for in."""
+    return f"{trial.instance.kernel}/{trial.workload.label}"
+
+
+def row(experiment: str, trial: Trial, text: str, shape: Row, *, what: str, outputs: int) -> Row:
+    """A trial's row without its provenance: how many outputs, and their checksum in `note`.
+
+    shape: the columns that say what was computed.
+    """
+    instance = trial.instance
+    on = discover()[instance.kernel].uses_tensor_cores(instance.policy)
+    return {
+        "experiment": experiment,
+        "kernel": instance.kernel,
+        "backend": "cuda",
+        "tensor_cores": "on" if on else "off",
+        "tile": instance.tile.label,
+        "policy": instance.policy.label,
+        **shape,
+        "metric": f"outputs, {what}",
+        "statistic": "total",
+        "value": outputs,
+        "unit": "1",
+        "note": f"sha256 {text}",
+    }

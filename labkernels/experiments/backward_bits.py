@@ -1,9 +1,9 @@
 """Every bit of the ordered backward passes on a GPU, a thousand times, and as checksums."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from labkernels.experiments import Options, Outcome, _bits
+from labkernels.experiments._bits import Trial
 from labkernels.experiments.prefill_bits import GROUP, KV_HEADS, KV_LENS, Q_LENS
 from labkernels.kernels.spec import Instance, KernelSpec, discover
 from labkernels.measure.backward_cases import exact_backward_case
@@ -16,14 +16,6 @@ TITLE = "SHA-256 of every CUDA kernel's ordered gradients, the same in 1000 runs
 DATA_FILE = "backward_bits.csv"
 
 RUNS = 1000  # on the GPU
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One run: a compiled variant on a workload."""
-
-    instance: Instance
-    workload: Backward
 
 
 def trials() -> Iterator[Trial]:
@@ -98,7 +90,6 @@ def run(options: Options) -> Outcome:
     return _bits.record(
         options,
         list(trials()),
-        label=lambda trial: f"{trial.instance.kernel}/{trial.workload.label}",
         checksum=lambda trial: checksum(trial, seed=options.seed, device="cuda", runs=RUNS),
         row=row,
         data_file=DATA_FILE,
@@ -107,18 +98,11 @@ def run(options: Options) -> Outcome:
 
 
 def row(trial: Trial, text: str) -> Row:
-    """A trial's row without its provenance: how many outputs, and their checksum in `note`."""
-    instance, workload = trial.instance, trial.workload
-    on = discover()[instance.kernel].uses_tensor_cores(instance.policy)
+    """A trial's row without its provenance."""
+    workload = trial.workload
     tokens, keys = sum(workload.q_lens), sum(workload.kv_lens)
     outputs = (tokens * workload.q_heads + 2 * keys * workload.kv_heads) * workload.head_dim
-    return {
-        "experiment": NAME,
-        "kernel": instance.kernel,
-        "backend": "cuda",
-        "tensor_cores": "on" if on else "off",
-        "tile": instance.tile.label,
-        "policy": instance.policy.label,
+    shape = {
         "batch": workload.batch,
         "kv_len": max(workload.kv_lens),
         "q_len": max(workload.q_lens),
@@ -128,9 +112,6 @@ def row(trial: Trial, text: str) -> Row:
         "page_size": 0,
         "causal": workload.causal,
         "dtype": workload.dtype,
-        "metric": f"outputs, the same in {RUNS} runs",
-        "statistic": "total",
-        "value": outputs,
-        "unit": "1",
-        "note": f"sha256 {text}",
     }
+    what = f"the same in {RUNS} runs"
+    return _bits.row(NAME, trial, text, shape, what=what, outputs=outputs)

@@ -1,10 +1,10 @@
 """Every bit of the decode kernels on a GPU, as checksums that any machine can compute again."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from labkernels.experiments import Options, Outcome, _bits
-from labkernels.kernels.spec import Instance, NumericPolicy, discover
+from labkernels.experiments._bits import Trial
+from labkernels.kernels.spec import NumericPolicy, discover
 from labkernels.measure.cases import DecodeCase, exact_decode_case
 from labkernels.records import schema
 from labkernels.records.store import Row
@@ -19,15 +19,6 @@ KV_HEADS = 8
 SHAPES = ((64, 4), (128, 1), (128, 4), (128, 7), (128, 16), (256, 4))  # head_dim, group
 COSTLY_SHAPE = (128, 4)  # of the policy with every switch that a default kernel lacks
 SPLITS = (1024, 128)  # keys a split: one split, and several with empty ones
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One run: a compiled variant on a workload, with a number of keys a split."""
-
-    instance: Instance
-    workload: Decode
-    keys_per_split: int
 
 
 def trials() -> Iterator[Trial]:
@@ -82,7 +73,6 @@ def run(options: Options) -> Outcome:
     return _bits.record(
         options,
         list(trials()),
-        label=lambda trial: f"{trial.instance.kernel}/{trial.workload.label}",
         checksum=lambda trial: checksum(trial, seed=options.seed, device="cuda"),
         row=row,
         data_file=DATA_FILE,
@@ -91,16 +81,9 @@ def run(options: Options) -> Outcome:
 
 
 def row(trial: Trial, text: str) -> Row:
-    """A trial's row without its provenance: how many outputs, and their checksum in `note`."""
-    instance, workload = trial.instance, trial.workload
-    on = discover()[instance.kernel].uses_tensor_cores(instance.policy)
-    return {
-        "experiment": NAME,
-        "kernel": instance.kernel,
-        "backend": "cuda",
-        "tensor_cores": "on" if on else "off",
-        "tile": instance.tile.label,
-        "policy": instance.policy.label,
+    """A trial's row without its provenance."""
+    workload = trial.workload
+    shape = {
         "batch": workload.batch,
         "kv_len": workload.max_kv_len,
         "q_heads": workload.q_heads,
@@ -108,9 +91,7 @@ def row(trial: Trial, text: str) -> Row:
         "head_dim": workload.head_dim,
         "page_size": workload.page_size,
         "dtype": workload.dtype,
-        "metric": f"outputs, {trial.keys_per_split} keys a split",
-        "statistic": "total",
-        "value": workload.batch * workload.q_heads * workload.head_dim,
-        "unit": "1",
-        "note": f"sha256 {text}",
     }
+    outputs = workload.batch * workload.q_heads * workload.head_dim
+    what = f"{trial.keys_per_split} keys a split"
+    return _bits.row(NAME, trial, text, shape, what=what, outputs=outputs)

@@ -1,11 +1,11 @@
 """Every bit of the MLA kernels on a GPU, as checksums that any machine can compute again."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from labkernels.experiments import Options, Outcome, _bits
+from labkernels.experiments._bits import Trial
 from labkernels.experiments._mla_rows import workload_columns
-from labkernels.kernels.spec import Instance, discover
+from labkernels.kernels.spec import discover
 from labkernels.measure.mla_cases import exact_mla_case
 from labkernels.records import schema
 from labkernels.records.store import Row
@@ -19,15 +19,6 @@ KV_LENS = (130, 0, 37, 333)
 HEADS = (17, 40)  # in turn; neither fills whole tiles
 HEAD_DIM, Q_LEN, PAGE_SIZES = 576, 3, (16, 1, 64)
 SPLITS = (1024, 128)  # keys a split: one split, and several
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One run: a compiled variant on a workload, with a number of keys a split."""
-
-    instance: Instance
-    workload: MlaDecode
-    keys_per_split: int
 
 
 def trials() -> Iterator[Trial]:
@@ -80,7 +71,6 @@ def run(options: Options) -> Outcome:
     return _bits.record(
         options,
         list(trials()),
-        label=lambda trial: f"{trial.instance.kernel}/{trial.workload.label}",
         checksum=lambda trial: checksum(trial, seed=options.seed, device="cuda"),
         row=row,
         data_file=DATA_FILE,
@@ -89,20 +79,9 @@ def run(options: Options) -> Outcome:
 
 
 def row(trial: Trial, text: str) -> Row:
-    """A trial's row without its provenance: how many outputs, and their checksum in `note`."""
-    instance, workload = trial.instance, trial.workload
-    on = discover()[instance.kernel].uses_tensor_cores(instance.policy)
-    return {
-        "experiment": NAME,
-        "kernel": instance.kernel,
-        "backend": "cuda",
-        "tensor_cores": "on" if on else "off",
-        "tile": instance.tile.label,
-        "policy": instance.policy.label,
-        **workload_columns(workload),
-        "metric": f"outputs, {trial.keys_per_split} keys a split",
-        "statistic": "total",
-        "value": workload.batch * workload.q_len * workload.q_heads * workload.latent_dim,
-        "unit": "1",
-        "note": f"sha256 {text}",
-    }
+    """A trial's row without its provenance."""
+    workload = trial.workload
+    shape = workload_columns(workload)
+    outputs = workload.batch * workload.q_len * workload.q_heads * workload.latent_dim
+    what = f"{trial.keys_per_split} keys a split"
+    return _bits.row(NAME, trial, text, shape, what=what, outputs=outputs)

@@ -1,9 +1,9 @@
 """Every bit of the prefill kernels on a GPU, as checksums that any machine can compute again."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from labkernels.experiments import Options, Outcome, _bits
+from labkernels.experiments._bits import Trial
 from labkernels.kernels.spec import Instance, KernelSpec, discover, head_dim_v
 from labkernels.measure.prefill_cases import exact_prefill_case
 from labkernels.records import schema
@@ -18,15 +18,6 @@ Q_LENS = (1, 37, 0, 70, 150)
 KV_LENS = (130, 37, 20, 0, 333)
 KV_HEADS, GROUP, PAGE_SIZE = 2, 3, 16
 SPLITS = (1024, 128)  # keys a split: one split, and several
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One run: a compiled variant on a workload, with a number of keys a split."""
-
-    instance: Instance
-    workload: Prefill
-    keys_per_split: int
 
 
 def trials() -> Iterator[Trial]:
@@ -91,7 +82,6 @@ def run(options: Options) -> Outcome:
     return _bits.record(
         options,
         list(trials()),
-        label=lambda trial: f"{trial.instance.kernel}/{trial.workload.label}",
         checksum=lambda trial: checksum(trial, seed=options.seed, device="cuda"),
         row=row,
         data_file=DATA_FILE,
@@ -100,16 +90,9 @@ def run(options: Options) -> Outcome:
 
 
 def row(trial: Trial, text: str) -> Row:
-    """A trial's row without its provenance: how many outputs, and their checksum in `note`."""
-    instance, workload = trial.instance, trial.workload
-    on = discover()[instance.kernel].uses_tensor_cores(instance.policy)
-    return {
-        "experiment": NAME,
-        "kernel": instance.kernel,
-        "backend": "cuda",
-        "tensor_cores": "on" if on else "off",
-        "tile": instance.tile.label,
-        "policy": instance.policy.label,
+    """A trial's row without its provenance."""
+    workload = trial.workload
+    shape = {
         "batch": workload.batch,
         "kv_len": max(workload.kv_lens),
         "q_len": max(workload.q_lens),
@@ -119,9 +102,7 @@ def row(trial: Trial, text: str) -> Row:
         "page_size": workload.page_size or 0,
         "causal": workload.causal,
         "dtype": workload.dtype,
-        "metric": f"outputs, {trial.keys_per_split} keys a split",
-        "statistic": "total",
-        "value": sum(workload.q_lens) * workload.q_heads * workload.head_dim_v,
-        "unit": "1",
-        "note": f"sha256 {text}",
     }
+    outputs = sum(workload.q_lens) * workload.q_heads * workload.head_dim_v
+    what = f"{trial.keys_per_split} keys a split"
+    return _bits.row(NAME, trial, text, shape, what=what, outputs=outputs)
