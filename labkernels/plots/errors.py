@@ -11,6 +11,7 @@ from matplotlib.image import AxesImage
 
 from labkernels.plots import style
 
+_FEW = 4  # wide maps that stand below each other
 _DIFFERENCE = " - "  # in the kernel column of data/decode_accuracy.csv
 
 
@@ -34,17 +35,20 @@ def error_maps(cells: pd.DataFrame, *, origin: str, label: str, log: bool = Fals
     panels = list(cells.groupby(["kernel", "tensor_cores"], sort=False))
     samples, heads = cells["sample"].nunique(), cells["head"].nunique()
     tall = samples > heads
-    shape = (1, len(panels)) if tall else (len(panels), 1)
-    height = 3.9 if tall else 0.7 + len(panels) * (0.6 + 0.11 * samples)
-    figure, axes = style.new_figure(*shape, height_inches=height, sharex=True, sharey=True)
+    columns = len(panels) if tall else 1 + (len(panels) > _FEW)
+    rows = -(-len(panels) // columns)
+    height = 3.9 if tall else 0.7 + rows * (0.6 + 0.11 * samples)
+    figure, axes = style.new_figure(rows, columns, height_inches=height, sharex=True, sharey=True)
     scale = colour_scale(cells, log=log)
-    for ax, ((kernel, on), frame) in zip(axes, panels, strict=True):
+    for ax, ((kernel, on), frame) in zip(axes, panels, strict=False):
         picture = map_panel(ax, frame, scale)
         title = panel_title(kernel, on)
         ax.set_title(title.replace(", ", "\n") if tall else title, fontsize=9)
-    for ax in axes if tall else axes[-1:]:
+    for ax in axes[len(panels) :]:
+        ax.set_visible(False)
+    for ax in axes[-columns:]:
         ax.set_xlabel("query head")
-    for ax in axes[:1] if tall else axes:
+    for ax in axes[::columns]:
         ax.set_ylabel("sample")
     bar = figure.colorbar(picture, ax=axes, shrink=0.9, aspect=26, pad=0.02)
     bar.set_label(label)

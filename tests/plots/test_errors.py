@@ -32,6 +32,16 @@ def test_maps_share_one_scale(samples, shape):
     assert bar.get_ylabel() == "rmse"
 
 
+def test_many_wide_maps_stand_in_two_columns():
+    cells = [error_rows(samples=3, heads=8).assign(kernel=f"rung {i}") for i in range(5)]
+    cells = pd.concat(cells).query("tensor_cores == 'on'")
+    *maps, _ = draw(plots.error_maps(cells, origin=ORIGIN, label="rmse")).axes
+    grid = maps[0].get_gridspec()
+    assert (grid.nrows, grid.ncols) == (3, 2)
+    assert [axes.get_visible() for axes in maps] == [True] * 5 + [False]
+    assert [axes.get_title(loc="left") for axes in maps[:2]] == ["rung 0, on", "rung 1, on"]
+
+
 def test_map_shows_a_cell_where_it_is():
     cells = error_rows(samples=5, heads=4)
     cells.loc[(cells["sample"] == 3) & (cells["head"] == 1), "rmse"] = 1.0
