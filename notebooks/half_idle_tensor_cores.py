@@ -213,7 +213,7 @@ plots.table(foreseen, "foreseen", dict.fromkeys(columns[3:5], "{:.0f}"))
 # Three ways to the same products, each out of the file that was profiled.
 # Without tensor cores, `prefill_fma` reads four channels of its rows and of its keys, and multiplies each with each:
 #
-# ```{literalinclude} /labkernels/kernels/prefill_fma/kernel.cuh
+# ```{literalinclude} /labkernels/cuda/include/lab/fma_tile.cuh
 # :language: cpp
 # :start-after: "[lab: scores]"
 # :end-before: "[/lab: scores]"

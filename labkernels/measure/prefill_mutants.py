@@ -3,7 +3,7 @@
 from labkernels.measure.mutants import KERNEL, Edit, Mutant
 
 FMA, MMA = "prefill_fma", "prefill_mma"
-ROWS, WINDOW = "lab/prefill.cuh", "lab/block_pipeline.cuh"
+ROWS, WINDOW, LANES = "lab/prefill.cuh", "lab/block_pipeline.cuh", "lab/fma_tile.cuh"
 CAUSAL = "a causal mask"
 _GITHUB = "https://github.com/"
 _TWICE = r"p.scale_log2 * (p.scale_log2 / 1.442695f)"
@@ -70,7 +70,7 @@ MUTANTS: dict[str, Mutant] = {
             "O keeps its old scale when the running maximum moves, while l is rescaled.",
             f"{_GITHUB}Dao-AILab/flash-attention/issues/333",
             {
-                FMA: Edit(KERNEL, r"if \(warp_any\(", "if (false && warp_any("),
+                FMA: Edit(LANES, r"if \(warp_any\(", "if (false && warp_any("),
                 MMA: Edit(KERNEL, r"o\[i\] = o\[i\] \* rescale\[i / 2\];", ";"),
             },
         ),
@@ -80,7 +80,7 @@ MUTANTS: dict[str, Mutant] = {
             f"{_GITHUB}flashinfer-ai/flashinfer/issues/3716",
             {
                 FMA: Edit(
-                    KERNEL,
+                    LANES,
                     r"(?<=limit = )least\(row_limit\(p, b, tile_row<C>\(i\)\), b\.end_key\)",
                     _UNMASKED.format("tile_row<C>(i)"),
                 ),

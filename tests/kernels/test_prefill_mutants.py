@@ -7,7 +7,7 @@ from labkernels.measure.mutants import KERNEL, STATE, Edit, mutated
 from tests.kernels.contract import CUDA_PREFILLS, run_checked
 from tests.kernels.prefill_cases import prefill_case
 
-ROWS = "lab/prefill.cuh"
+ROWS, LANES = "lab/prefill.cuh", "lab/fma_tile.cuh"
 RACE = "race: .* shared byte .* no barrier lies between|which no thread wrote"
 # of prefill_fma: what is deleted
 BARRIERS = {
@@ -26,7 +26,7 @@ WRONG = {
     "another head of the group": Edit(
         ROWS, r"(?<=b\.kv_head \* p\.group \+ )\(packed - token \* p\.group\);", "0;"
     ),
-    "o not rescaled": Edit(KERNEL, r"if \(warp_any\(", "if (false && warp_any("),
+    "o not rescaled": Edit(LANES, r"if \(warp_any\(", "if (false && warp_any("),
     "a split left out": Edit(
         STATE, r"first \+ lane < work\.live_splits", "first + lane < work.live_splits - 1"
     ),

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from labkernels.budget.ledger import Ledger, Line
-from labkernels.kernels import mla_ledger
+from labkernels.budget.ledger import Ledger
+from labkernels.kernels import fma_ledger, mla_ledger
 from labkernels.kernels.spec import (
     CUDA_CORES,
     Instance,
@@ -12,10 +12,6 @@ from labkernels.kernels.spec import (
     PrefillTile,
     policies,
 )
-
-FP32_BYTES = 4
-PADDING = 4  # mla_fma::padding, floats behind a row of Q and of K
-COLUMNS = 16  # lanes that share a row
 
 
 def tiles(head_dim: int, rows: int, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
@@ -28,16 +24,8 @@ def tiles(head_dim: int, rows: int, policy: NumericPolicy) -> tuple[PrefillTile,
 
 def smem(instance: Instance) -> Ledger:
     """Shared memory of a block, in bytes."""
-    tile, channels = instance.tile, instance.head_dim + PADDING
-
-    def line(name: str, rows: int, columns: int, note: str) -> Line:
-        return Line(
-            name,
-            rows * columns * FP32_BYTES,
-            f"{rows} rows x {columns} x {FP32_BYTES} B",
-            note=note,
-        )
-
+    tile, line = instance.tile, fma_ledger.smem_line
+    channels = instance.head_dim + fma_ledger.PADDING
     return mla_ledger.smem_ledger(
         instance,
         line("Q", tile.q_rows, channels, "padded against bank conflicts"),
@@ -48,17 +36,7 @@ def smem(instance: Instance) -> Ledger:
 
 def registers(instance: Instance) -> Ledger:
     """Operands and addresses of a thread, in registers."""
-    tile = instance.tile
-    rows, keys = tile.q_rows // tile.warps // 2, tile.keys // COLUMNS
-    channels = instance.head_dim_v // COLUMNS
-    return mla_ledger.register_ledger(
-        instance,
-        Line("O", rows * channels, f"{rows} rows x {channels} channels, fp32"),
-        Line("S, then P", rows * keys, f"{rows} rows x {keys} keys, fp32"),
-        Line("Q", rows * 4, f"{rows} rows x 4 channels, fp32"),
-        Line("K or V", 4, "4 channels of a key, fp32"),
-        Line("m and l", 2 * rows, f"2 of each of {rows} rows"),
-    )
+    return mla_ledger.register_ledger(instance, *fma_ledger.register_lines(instance))
 
 
 SPEC = KernelSpec(

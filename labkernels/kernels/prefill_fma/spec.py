@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from labkernels.budget.ledger import Ledger, Line
-from labkernels.kernels import prefill_ledger
+from labkernels.kernels import fma_ledger, prefill_ledger
 from labkernels.kernels.spec import (
     CUDA_CORES,
     Instance,
@@ -13,10 +13,6 @@ from labkernels.kernels.spec import (
     PrefillTile,
     policies,
 )
-
-FP32_BYTES = 4
-PADDING = 4  # floats behind a row of Q and of K
-COLUMNS = 16  # lanes that share a row
 
 
 def tiles(head_dim: int, rows: int, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
@@ -36,16 +32,8 @@ def tiles(head_dim: int, rows: int, policy: NumericPolicy) -> tuple[PrefillTile,
 
 def smem(instance: Instance) -> Ledger:
     """Shared memory of a block, in bytes."""
-    tile, channels = instance.tile, instance.head_dim + PADDING
-
-    def line(name: str, rows: int, columns: int, note: str = "") -> Line:
-        return Line(
-            name,
-            rows * columns * FP32_BYTES,
-            f"{rows} rows x {columns} x {FP32_BYTES} B",
-            note=note,
-        )
-
+    tile, line = instance.tile, fma_ledger.smem_line
+    channels = instance.head_dim + fma_ledger.PADDING
     padded = "padded against bank conflicts"
     return prefill_ledger.smem_ledger(
         instance,
@@ -58,19 +46,10 @@ def smem(instance: Instance) -> Ledger:
 
 def registers(instance: Instance) -> Ledger:
     """Operands and addresses of a thread, in registers."""
-    tile = instance.tile
-    rows, keys = tile.q_rows // tile.warps // 2, tile.keys // COLUMNS
-    channels = instance.head_dim_v // COLUMNS
+    tile, lines = instance.tile, fma_ledger.register_lines(instance)
     parcel = -(-tile.keys * instance.head_dim_v // 8 // tile.threads) * 4
-    return prefill_ledger.register_ledger(
-        instance,
-        Line("O", rows * channels, f"{rows} rows x {channels} channels, fp32"),
-        Line("S, then P", rows * keys, f"{rows} rows x {keys} keys, fp32"),
-        Line("Q", rows * 4, f"{rows} rows x 4 channels, fp32"),
-        Line("K", 4, "4 channels of a key, fp32"),
-        Line("V to come", parcel, "16-byte parts of V, copied during Q K^T"),
-        Line("m and l", 2 * rows, f"2 of each of {rows} rows"),
-    )
+    to_come = Line("V to come", parcel, "16-byte parts of V, copied during Q K^T")
+    return prefill_ledger.register_ledger(instance, *lines, to_come)
 
 
 SPEC = KernelSpec(
