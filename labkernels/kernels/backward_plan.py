@@ -10,6 +10,9 @@ from labkernels.kernels.spec import BackwardTile
 ROW_PADDING = 128  # lab::row_padding
 # Bytes of a row and channel that the blocks of a head share: q, dout, and dq_accum in fp32.
 SHARED_BYTES = 2 + 2 + 4
+# Blocks of at most this part of the longest one's steps start last of all, whatever their head: the
+# multiprocessors then finish together.
+SHORT_PART = 1 / 6
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,9 @@ def cut(
 ) -> BackwardCut:
     """Cut a backward pass into blocks.
 
-    Blocks of many steps start first, among the heads whose rows share half the L2 cache; or those
-    of the last keys, for a kernel whose blocks wait for those with later keys.
+    Blocks of many steps start first, among the heads whose rows share half the L2 cache, and the
+    short ones of all heads last; or those of the last keys, for a kernel whose blocks wait for
+    those with later keys.
     """
     head_bytes = lengths.q * group * head_dim * SHARED_BYTES
     steps = _steps_of_keys(lengths, tile, causal)
@@ -88,7 +92,8 @@ def _blocks(
 ) -> np.ndarray:
     """Every tile of every head, section by section of heads, those of most steps first in each.
 
-    last_first: the last tiles come first instead.
+    The short ones are a section of their own, the last. last_first: the last tiles come first
+    instead.
     """
     tiles = np.array([len(each) for each in steps])
     unit = np.repeat(np.arange(len(steps) * heads), np.repeat(tiles, heads))  # a request's head
@@ -98,6 +103,8 @@ def _blocks(
     count = np.concatenate([np.tile(each, heads) for each in steps]) if len(unit) else unit
     before = np.cumsum(np.repeat(head_bytes, heads)) - np.repeat(head_bytes, heads)
     section = (before // max(1, section_bytes))[unit]
+    if not last_first:
+        section[count <= SHORT_PART * count.max(initial=0)] = section.max(initial=0) + 1
     order = np.lexsort((tile, head, request, -tile if last_first else -count, section))
     work = np.stack([request, tile, head, 0 * tile], axis=1)[order]
     return np.ascontiguousarray(work, dtype=np.int32)

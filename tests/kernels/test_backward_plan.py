@@ -1,5 +1,6 @@
 """How a backward pass is cut: every tile of every head once, long ones first, rows apart."""
 
+import heapq
 import itertools
 
 import numpy as np
@@ -57,10 +58,24 @@ def test_blocks_of_more_steps_start_first_where_all_heads_fit_the_cache():
     assert (steps[0], steps[-1]) == (3, 0)
 
 
-def test_a_head_is_done_before_the_next_where_only_one_fits():
-    found = made((512,), (512,), l2_bytes=1)
-    assert found.keys[:, 2].tolist() == [0] * 4 + [1] * 4
-    assert found.keys[:4, 1].tolist() == [0, 1, 2, 3]
+def test_a_head_but_for_its_short_blocks_is_done_before_the_next_where_one_fits():
+    found = made((1024,), (1024,), l2_bytes=1)
+    assert found.keys[:14, 2].tolist() == [0] * 7 + [1] * 7
+    assert found.keys[:7, 1].tolist() == list(range(7))
+    assert found.keys[14:, 1:3].tolist() == [[7, 0], [7, 1]]  # 2 steps, where the longest have 16
+
+
+@pytest.mark.parametrize(("requests", "length", "head_dim"), [(8, 2048, 256), (2, 8192, 128)])
+def test_the_multiprocessors_finish_together(requests, length, head_dim):
+    tile, heads = BackwardTile(64, {128: 128, 256: 64}[head_dim], 12, 2, 1), 2048 // head_dim
+    lengths = Lengths(*(np.full(requests, length, np.int64) for _ in range(2)))
+    shape = {"kv_heads": heads, "group": 1, "head_dim": head_dim}
+    found = cut(lengths, tile, causal=True, l2_bytes=60 * 2**20, **shape)
+    steps = (length - found.keys[:, 1] * tile.keys) / tile.q_rows
+    free = [0.0] * 132
+    for block in steps:
+        heapq.heapreplace(free, free[0] + block)
+    assert max(free) < 1.03 * steps.sum() / 132
 
 
 def test_nothing_to_do_is_no_block():
