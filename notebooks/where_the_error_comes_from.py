@@ -222,20 +222,18 @@ trial = pd.DataFrame(store.read(store.DATA_DIR / "error_calibration.csv"), dtype
 trial = trial.infer_objects().query("samples > 2")  # two rows a head say little
 first = trial.iloc[0]
 when = f"{first.started_utc[:10]}, commit {first.commit}"
-on_gpu = trial[trial.device == first.device]
-plots.calibration(on_gpu, origin=f"measured on {first.device}, {when}")
+plots.calibration(trial, origin=f"measured on {first.device}, {when}")
 plt.show()
 
 # %% [markdown]
 # The least and the largest spread of each kernel.
-# `decode_mma` ran as its CPU build, which has the H200's bits.
 
 # %% tags=["hide-input"]
 whole = trial[(trial.source == "total") & (trial.other_policy == "") & (trial.samples > 8)]
-spread = np.sqrt(whole.measured_share.astype(float)).groupby([whole.kernel, whole.device])
+spread = np.sqrt(whole.measured_share.astype(float)).groupby(whole.kernel)
 spread = spread.agg(["size", "min", "max"]).reset_index()
-spread.columns = ["kernel", "ran on", "heads", "least spread", "largest spread"]
-plots.table(spread, "spreads", dict.fromkeys(spread.columns[3:], "{:.3f}"))
+spread.columns = ["kernel", "heads", "least spread", "largest spread"]
+plots.table(spread, "spreads", dict.fromkeys(spread.columns[2:], "{:.3f}"))
 
 # %% [markdown]
 # ### What better arithmetic costs

@@ -5,16 +5,22 @@ import math
 import numpy as np
 
 from labkernels import formats
-from labkernels.numerics import rounding
+from labkernels.numerics import rounding, tensor_core
 from labkernels.numerics.arrays import namespace
 from labkernels.numerics.problem import Block, Problem, Rows, weighted_sum
 from labkernels.numerics.rounds import Rounds
 
 # spread of the relative error of one exp2 over a binade, about its mean, which cancels in o
 EXP2_SPREAD = {"mufu": 2.7e-8, "poly3": 4.6e-5, "poly5": 6.3e-8}
+# A rescale, or a merge of warps or splits, hands one exp2's error on to all keys summed before. A
+# sum over random keys strays from its share of the whole by (k / n) (1 - k / n) of all squares:
+# over the moves of a maximum, which come once in k keys, half of them in all; in a merge, all.
+_HANDED_ON = 1 / 2 + 1 + 1
 
-# ulp(x)^2 / x^2, a mean over the binades of float32
+# ulp(x)^2 / x^2, a mean over the binades of float32; the variance of one rounding of x to it
 _ULP2 = 0.75 / (2 * math.log(2)) * 2.0**-46
+_ROUNDING = _ULP2 / 12
+_JOINS = 4  # of o and of l, beside their chains: rescales, the merges of warps and splits, o / l
 _LN2 = math.log(2)
 _FARTHEST = 200.0  # below the maximum, in log2 units: beyond it a weight is 0 in fp32
 # P that rounds no more than its score does: the roundings of the score count beside its own
@@ -26,13 +32,14 @@ _LOW_PART = (4 / 7) ** 0.5
 
 
 def sigma(problem: Problem, rounds: Rounds) -> np.ndarray:
-    """Expected standard deviation of out - o: variances of rounding P, exp2 and the store, summed;
-    where P keeps fp32's precision or nearly so, those of its score too.
+    """Expected standard deviation of out - o: variances of rounding P, exp2, the sums and the
+    store, summed; where P keeps fp32's precision or nearly so, those of its score too.
 
     Shapes: [total_q, Hq, Dv] float64; metrics.rms(sigma, by="head") is the RMSE to expect per head.
-    Of two possible denominators, the larger. Error: 15 %. With exp2="poly3" and P in fp32 the error
-    seen is up to 2 times this, as the rescales share their error among keys, which is not counted.
-    Source: uniform rounding errors, ulp^2 / 12 each; the rest as a floor of 2^-22 sum p |v|.
+    Of two possible denominators, the larger. Error: 15 % with P or the output in 16 bits. With both
+    in fp32 the order of the sums decides: the error seen is as much smaller as there are chains
+    beyond rounds.chains, and 1.5 times larger where the first keys have most of the weight.
+    Source: uniform rounding errors, ulp^2 / 12 each.
     """
     found = problem.zeros(*problem.out_shape)
     for rows in problem.row_blocks():
@@ -45,16 +52,46 @@ def sigma(problem: Problem, rounds: Rounds) -> np.ndarray:
 def _internal_variance(rows: Rows, rounds: Rounds):
     """Variance before the store. Shapes: [Hkv, R, Dv]."""
     xp = namespace(rows.q_log2)
-    o, magnitude, from_p, from_exponent = rows.o, 0.0, _Squares(), _Squares()
+    o, squares, from_p, from_exponent = rows.o, 0.0, _Squares(), _Squares()
     for block, score, p in rows.weighted_blocks():
-        magnitude = magnitude + weighted_sum(p, xp.abs(block.v))
+        squares = squares + weighted_sum(p**2, block.v**2)
         from_p.add(p_spacing(p, rounds.p_format) ** 2 / 12, block.v)
         from_exponent.add(exponent_variance(block, score, rounds) * p**2, block.v)
     divisor = rows.softmax.divisor
     kinds = [from_p.about(o * (kind == "rounded")) for kind in rounds.denominators]
     largest = kinds[0] if len(kinds) == 1 else xp.maximum(*kinds)
-    variance = (largest + from_exponent.about(o)) / divisor**2
-    return variance + (2.0**-22 * magnitude / divisor) ** 2
+    weights = (largest + from_exponent.about(o)) / divisor**2
+    return weights + _sums_variance(rows, squares / divisor**2, rounds)
+
+
+def _sums_variance(rows: Rows, squares, rounds: Rounds):
+    """Variance of the sums of P v and of P, rounded at every step as they grow.
+
+    Of n terms in random order the sum of the first k has the mean square (k / n)^2 o^2 +
+    (k / n) (1 - k / n) sum p^2 v^2; over all k that is a third of o^2 and a sixth of the other.
+    Shapes: squares, those of p v over l, and the result [Hkv, R, Dv].
+    """
+    chains, steps, of_step = rounds.chains, _terms(rows), 1.0
+    if rounds.tensor_cores and rounds.p_format != "fp32":
+        unit = tensor_core.unit_of(rounds.arch, rounds.p_format.removesuffix("x2"))
+        steps = steps / unit.chunk * rounds.p_parts
+        of_step = 1 + (unit.chunk + 1) * 4.0 ** (unit.out_fraction_bits - unit.fraction_bits)
+    held = rows.o**2 / (3 * chains**2) + squares / (6 * chains)
+    own = _ROUNDING * (steps * of_step * held + _JOINS * rows.o**2)
+    return own + denominator_variance(rows, rounds) * rows.o**2
+
+
+def denominator_variance(rows: Rows, rounds: Rounds):
+    """Variance of the relative error that l's sum and the joins give to all channels of a row.
+
+    Shapes: [R, 1].
+    """
+    return _ROUNDING * (_terms(rows) / (3 * rounds.chains**2) + _JOINS)
+
+
+def _terms(rows: Rows):
+    """Keys of each row, at least one. Shapes: [R, 1]."""
+    return namespace(rows.o).clip(rows.n_keys, 1, None)[:, None]
 
 
 def exponent_variance(block: Block, score, rounds: Rounds):
@@ -64,7 +101,7 @@ def exponent_variance(block: Block, score, rounds: Rounds):
     the scale's rounding err by the spacing at the distance to the maximum. Shapes: [Hkv, R, n], or
     a number where the argument does not matter: P in 16 bits rounds a hundred times more.
     """
-    spread = EXP2_SPREAD[rounds.exp2] ** 2
+    spread = EXP2_SPREAD[rounds.exp2] ** 2 * (1 + _HANDED_ON)
     if rounds.p_format not in _FINE:
         return spread
     rows, xp = block.rows, namespace(score)

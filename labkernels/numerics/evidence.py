@@ -25,7 +25,6 @@ KEY_BETA = (0.7, 1.3)
 # error_model claims 15 %; where few keys share P's rounding, the binade they land in depends on the
 # running maximum: sd 0.46 of one key's variance, at most 1 / 0.54 of its mean.
 _MODEL_VARIANCE, _KEY_DEVIATIONS, _KEY_MOST = 1.15**2, 3 * 0.46, 1.85
-_POLY3_VARIANCE = 4.0  # "up to 2 times this": error_model.sigma
 _SCALE_ROUNDING = 2.0**-19  # scale_log2 and a score's chain, which truncates, in parts of a score
 
 
@@ -47,21 +46,21 @@ class Finding:
         return "rounding" if self.value <= self.odd else "odd"
 
 
-def variance_slack(filters: Filters, rounds: Rounds) -> np.ndarray:
+def variance_slack(filters: Filters) -> np.ndarray:
     """By how much a right row's variance may exceed the model's. Shapes: [total_q, Hq]."""
-    if (rounds.p_format, rounds.exp2) == ("fp32", "poly3"):
-        return np.full(filters.sharing.shape, _POLY3_VARIANCE)
     few = 1 + _KEY_DEVIATIONS / np.sqrt(np.maximum(filters.sharing, 1.0))
     return _MODEL_VARIANCE * np.minimum(few, _KEY_MOST)
 
 
-def chain_bias(n_keys) -> np.ndarray:
+def chain_bias(n_keys, rounds: Rounds) -> np.ndarray:
     """Relative bias of o that truncating accumulators may cause, at one chain of 16-key steps,
     and four roundings that all channels share: of l, of the merge, of the division.
 
+    P in fp32 is for CUDA cores, which round to nearest: no bias, and error_model has the rest.
     Source: 0.24 to 0.58 of 2^-23 a step measured for same-sign V; 1 is allowed. Shapes: as n_keys.
     """
-    return np.ceil(np.asarray(n_keys, np.float64) / 16) * 2.0**-23 + 2.0**-21
+    steps = np.ceil(np.asarray(n_keys, np.float64) / 16)
+    return (steps * 2.0**-23 + 2.0**-21) * (rounds.p_format != "fp32")
 
 
 def of_bound(error, bound, name: str, problem: Problem) -> Finding:
@@ -128,7 +127,7 @@ def of_directions(
     along, power = filters.along, filters.power
     variance = filters.variance * slack * filters.repeats
     always = bounds.EXP2_ERROR[rounds.exp2] + _nearest_bias(rounds)
-    bias = chain_bias(problem.n_keys)[:, None] + always
+    bias = chain_bias(problem.n_keys, rounds)[:, None] + always
     found = []
     for i, name in enumerate(DIRECTIONS):
         if name == "P truncated" and rounds.p_format == "fp32":

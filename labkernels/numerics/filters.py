@@ -159,8 +159,11 @@ def _filter(request: _Rows, scan: "_Scan"):
         if request.about:
             parts = parts - 2 * o * (variance @ v) + variance.sum(-1)[..., None] * o**2
         scan.see(block.first, p, shown[:, -1], shown[:, 0], xp.swapaxes(v2, 1, 2))
-    # What sigma holds beyond the weights is independent from channel to channel.
-    spread = from_p + xp.clip(request.sigma**2 - parts, 0.0, None)[:, None] * x
+    # What sigma holds beyond the weights and l is independent from channel to channel.
+    of_l = error_model.denominator_variance(request.rows, request.rounds)
+    own = xp.clip(request.sigma**2 - parts - of_l * o**2, 0.0, None)
+    along_o = (x * o[:, None]).sum(-1)[..., None]
+    spread = from_p + own[:, None] * x + of_l * along_o * o[:, None]
     n = len(DIRECTIONS)
     variance = (spread[:, :n] * tests).sum(-1)
     probed = (spread[:, n:] / request.sigma[:, None]) ** 2

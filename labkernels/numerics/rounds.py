@@ -19,7 +19,8 @@ class Rounds:
     p_format: of the probabilities in the second product. denominator: the l that is the sum of the
     unrounded or of the rounded P; None: either, and the larger error counts. tensor_cores=True and
     many splits are right for a kernel with neither too: what they add to a bound is not needed.
-    So is one long chain for a kernel whose tensor cores begin from zero every 16 keys.
+    So is one long chain for a kernel whose tensor cores begin from zero every 16 keys; chains: how
+    many sums of P v a row has, at least, that are joined at the end.
     Raises: ValueError naming the field, its value and what is allowed.
     """
 
@@ -30,6 +31,7 @@ class Rounds:
     tensor_cores: bool = True
     arch: str = "sm_90"
     splits: int = SPLITS_ALLOWED
+    chains: int = 1
 
     def __post_init__(self):
         check_choice("p_format", self.p_format, P_FORMATS)
@@ -38,8 +40,9 @@ class Rounds:
             check_choice("denominator", self.denominator, DENOMINATORS)
         with_bf16 = [arch for arch, units in tensor_core.UNITS.items() if "bf16" in units]
         check_choice("arch", self.arch, with_bf16)
-        if self.splits < 1:
-            raise ValueError(f"splits = {self.splits}, allowed: 1 or more")
+        for name in ("splits", "chains"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} = {getattr(self, name)}, allowed: 1 or more")
         formats.named(self.out_format)
 
     @property

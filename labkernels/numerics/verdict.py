@@ -113,7 +113,7 @@ def judge(problem: Problem, out, *, rounds: Rounds, lse2=None) -> Verdict:
 
 def _sigma(problem: Problem, rounds: Rounds, truth) -> np.ndarray:
     """The error model's sigma, with the chain's bias as a part of it."""
-    bias = evidence.chain_bias(problem.n_keys)[:, None, None] * truth
+    bias = evidence.chain_bias(problem.n_keys, rounds)[:, None, None] * truth
     return np.hypot(to_numpy(error_model.sigma(problem, rounds)), bias)
 
 
@@ -131,7 +131,7 @@ def _tests(problem: Problem, rounds: Rounds, error, sigma):
         coherence=np.max([found.coherence for found in each], axis=0),
         sharing=np.min([found.sharing for found in each], axis=0),
     )
-    slack = evidence.variance_slack(filtered, rounds)
+    slack = evidence.variance_slack(filtered)
     live = np.broadcast_to(problem.n_keys[:, None] > 1, slack.shape)
     with np.errstate(invalid="ignore", divide="ignore"):
         z = np.where((error == 0) | ~live[..., None], 0.0, error / sigma)

@@ -24,9 +24,7 @@ CUDA = {name: spec for name, spec in DECODERS.items() if spec.language == "cuda"
 CUDA_PREFILLS = {name: spec for name, spec in PREFILLS.items() if spec.language == "cuda"}
 CUDA_MLAS = {name: spec for name, spec in MLAS.items() if spec.language == "cuda"}
 
-# error_model.sigma claims 15 %, and twice itself for poly3 beside an unrounded P.
-MODEL = 1.15
-MODEL_POLY3 = 2.0
+MODEL = 1.15  # error_model.sigma claims 15 %
 # An RMSE over n independent errors strays from the standard deviation by 1 in sqrt(2 n); four of
 # that happen once in 30000 tests. The channels of a row share the errors of its P, so that a row
 # counts as no more than the 8 or so keys that carry most of its weight.
@@ -126,9 +124,8 @@ def check_sigma(case: AnyCase, error, rounds: Rounds) -> None:
         return
     in_sigmas = error[many] / sigma[many]
     rows = in_sigmas.shape[0] * in_sigmas.shape[1]
-    model = MODEL_POLY3 if (rounds.exp2, rounds.p_format) == ("poly3", "fp32") else MODEL
-    allowed = model * (1 + STRAY / np.sqrt(2 * INDEPENDENT_A_ROW * rows))
+    allowed = MODEL * (1 + STRAY / np.sqrt(2 * INDEPENDENT_A_ROW * rows))
     rms = metrics.rms(in_sigmas, by="all")
     assert rms <= allowed, f"RMSE is {rms:.3f} sigma, allowed: {allowed:.3f}"
     farthest = np.max(np.abs(in_sigmas))
-    assert farthest <= model * FARTHEST, f"an error lies {farthest:.1f} sigma out"
+    assert farthest <= MODEL * FARTHEST, f"an error lies {farthest:.1f} sigma out"
