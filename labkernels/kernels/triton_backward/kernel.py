@@ -21,6 +21,13 @@ def place(work, cu_seqlens_q, cu_seqlens_k):
 
 
 @triton.jit
+def load(p, row, i_head, stride_token, stride_head, m_row, D: tl.constexpr):
+    """Rows of one head, zeros where the mask has none."""
+    p_rows = (p + row * stride_token + i_head * stride_head)[:, None] + tl.arange(0, D)[None, :]
+    return tl.load(p_rows, mask=m_row[:, None], other=0.0)
+
+
+@triton.jit
 def weights(b_s, b_lse2, m_seen, scale_log2):
     """P from scores and lse2; 0 where a key is not seen, whose lse2 may be -inf."""
     shift = tl.where(b_lse2 == float("-inf"), 0.0, b_lse2)
@@ -45,12 +52,10 @@ def delta(
     o_row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     i_head = tl.program_id(1).to(tl.int64)
     m_row = o_row < total
-    o_dim = tl.arange(0, D)[None, :]
-    p_out = (out + o_row * out_stride_token + i_head * out_stride_head)[:, None] + o_dim
-    p_dout = (dout + o_row * dout_stride_token + i_head * dout_stride_head)[:, None] + o_dim
-    b_out = tl.load(p_out, mask=m_row[:, None], other=0.0).to(tl.float32)
-    b_dout = tl.load(p_dout, mask=m_row[:, None], other=0.0).to(tl.float32)
-    tl.store(row_delta + o_row * q_heads + i_head, tl.sum(b_out * b_dout, axis=1), mask=m_row)
+    b_out = load(out, o_row, i_head, out_stride_token, out_stride_head, m_row, D)
+    b_dout = load(dout, o_row, i_head, dout_stride_token, dout_stride_head, m_row, D)
+    b_delta = tl.sum(b_out.to(tl.float32) * b_dout.to(tl.float32), axis=1)
+    tl.store(row_delta + o_row * q_heads + i_head, b_delta, mask=m_row)
 
 
 @triton.jit
@@ -93,12 +98,9 @@ def keys(
     o_key = i_tile * KEYS + tl.arange(0, KEYS)
     m_key = o_key < n_keys
     key = first_key + o_key
-    o_dim = tl.arange(0, D)[None, :]
     i_kv = i_kv.to(tl.int64)
-    p_k = (k + key * k_stride_token + i_kv * k_stride_head)[:, None] + o_dim
-    p_v = (v + key * v_stride_token + i_kv * v_stride_head)[:, None] + o_dim
-    b_k = tl.load(p_k, mask=m_key[:, None], other=0.0).to(kind)
-    b_v = tl.load(p_v, mask=m_key[:, None], other=0.0).to(kind)
+    b_k = load(k, key, i_kv, k_stride_token, k_stride_head, m_key, D).to(kind)
+    b_v = load(v, key, i_kv, v_stride_token, v_stride_head, m_key, D).to(kind)
     b_dk = tl.zeros([KEYS, D], tl.float32)
     b_dv = tl.zeros([KEYS, D], tl.float32)
     past = n_keys - n_rows  # keys before the causal row 0's own
@@ -111,10 +113,8 @@ def keys(
             o_row = start + tl.arange(0, ROWS)
             m_row = o_row < n_rows
             row = first_row + o_row
-            p_q = (q + row * q_stride_token + head * q_stride_head)[:, None] + o_dim
-            p_dout = (dout + row * dout_stride_token + head * dout_stride_head)[:, None] + o_dim
-            b_q = tl.load(p_q, mask=m_row[:, None], other=0.0).to(kind)
-            b_dout = tl.load(p_dout, mask=m_row[:, None], other=0.0).to(kind)
+            b_q = load(q, row, head, q_stride_token, q_stride_head, m_row, D).to(kind)
+            b_dout = load(dout, row, head, dout_stride_token, dout_stride_head, m_row, D).to(kind)
             b_lse2 = tl.load(lse2 + row * q_heads + head, mask=m_row, other=0.0)
             b_delta = tl.load(row_delta + row * q_heads + head, mask=m_row, other=0.0)
             m_seen = m_key[:, None] & m_row[None, :]
@@ -127,7 +127,7 @@ def keys(
             b_dp = tl.dot(b_v, tl.trans(b_dout), input_precision="ieee")
             b_ds = b_p * (b_dp - b_delta[None, :])
             b_dk = tl.dot(b_ds.to(kind), b_q, acc=b_dk, input_precision="ieee")
-    at = ((key * (q_heads // group) + i_kv) * D)[:, None] + o_dim
+    at = ((key * (q_heads // group) + i_kv) * D)[:, None] + tl.arange(0, D)[None, :]
     tl.store(dk + at, (b_dk * scale).to(dk.dtype.element_ty), mask=m_key[:, None])
     tl.store(dv + at, b_dv.to(dv.dtype.element_ty), mask=m_key[:, None])
 
@@ -171,13 +171,10 @@ def rows(
     o_row = i_tile * ROWS + tl.arange(0, ROWS)
     m_row = o_row < n_rows
     row = first_row + o_row
-    o_dim = tl.arange(0, D)[None, :]
     head = i_head.to(tl.int64)
     i_kv = head // group
-    p_q = (q + row * q_stride_token + head * q_stride_head)[:, None] + o_dim
-    p_dout = (dout + row * dout_stride_token + head * dout_stride_head)[:, None] + o_dim
-    b_q = tl.load(p_q, mask=m_row[:, None], other=0.0).to(kind)
-    b_dout = tl.load(p_dout, mask=m_row[:, None], other=0.0).to(kind)
+    b_q = load(q, row, head, q_stride_token, q_stride_head, m_row, D).to(kind)
+    b_dout = load(dout, row, head, dout_stride_token, dout_stride_head, m_row, D).to(kind)
     b_lse2 = tl.load(lse2 + row * q_heads + head, mask=m_row, other=0.0)
     b_delta = tl.load(row_delta + row * q_heads + head, mask=m_row, other=0.0)
     b_dq = tl.zeros([ROWS, D], tl.float32)
@@ -189,10 +186,8 @@ def rows(
         o_key = start + tl.arange(0, KEYS)
         m_key = o_key < n_keys
         key = first_key + o_key
-        p_k = (k + key * k_stride_token + i_kv * k_stride_head)[:, None] + o_dim
-        p_v = (v + key * v_stride_token + i_kv * v_stride_head)[:, None] + o_dim
-        b_k = tl.load(p_k, mask=m_key[:, None], other=0.0).to(kind)
-        b_v = tl.load(p_v, mask=m_key[:, None], other=0.0).to(kind)
+        b_k = load(k, key, i_kv, k_stride_token, k_stride_head, m_key, D).to(kind)
+        b_v = load(v, key, i_kv, v_stride_token, v_stride_head, m_key, D).to(kind)
         m_seen = m_row[:, None] & m_key[None, :]
         if CAUSAL:
             m_seen = m_seen & (o_key[None, :] <= past + o_row[:, None])
@@ -202,5 +197,5 @@ def rows(
         b_dp = tl.dot(b_dout, tl.trans(b_v), input_precision="ieee")
         b_ds = b_p * (b_dp - b_delta[:, None])
         b_dq = tl.dot(b_ds.to(kind), b_k, acc=b_dq, input_precision="ieee")
-    at = ((row * q_heads + head) * D)[:, None] + o_dim
+    at = ((row * q_heads + head) * D)[:, None] + tl.arange(0, D)[None, :]
     tl.store(dq + at, (b_dq * scale).to(dq.dtype.element_ty), mask=m_row[:, None])
