@@ -13,7 +13,7 @@ from labkernels.kernels.spec import Instance, KernelSpec
 from labkernels.kernels.step import Plan
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class PrefillRequest:
     """A prefill that has been checked: tensors, their lengths, the variant to run, and the GPU.
 

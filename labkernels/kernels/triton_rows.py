@@ -54,6 +54,14 @@ def block_rows(
 
 
 @triton.jit
+def weights(b_s, b_m, scale_log2):
+    """P of scores, the rows' new maxima, and what the State before them is scaled by."""
+    b_m_new = tl.maximum(b_m, tl.max(b_s, axis=1) * scale_log2)
+    shift = tl.where(b_m_new == float("-inf"), 0.0, b_m_new)
+    return tl.exp2(b_s * scale_log2 - shift[:, None]), b_m_new, tl.exp2(b_m - shift)
+
+
+@triton.jit
 def store(
     out,
     lse2,

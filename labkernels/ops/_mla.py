@@ -111,7 +111,7 @@ def mla_decode_step(
         spec=spec,
         why=f"{why}; {_why_this_tile(instance, tile, q_nope.shape[1] * tokens)}",
         instance=instance,
-        q_nope=q_nope,
+        q=q_nope,
         q_pe=q_pe,
         kv=cache,
         cu_seqlens_q=cu_seqlens_q,

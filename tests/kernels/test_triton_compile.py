@@ -54,7 +54,7 @@ MLA_TYPES = {
     **dict.fromkeys(("cu_seqlens_q", "page_table", "kv_len", "work"), "*i32"),
     **STATES,
     **dict.fromkeys(MLA_STRIDES, "i32"),
-    **dict.fromkeys(("page_table_stride", "page_size"), "i32"),
+    **dict.fromkeys(("page_table_stride", "page_size", "q_heads"), "i32"),
     **dict.fromkeys(("keys_per_split", "splits"), "i32"),
     "scale_log2": "fp32",
 }

@@ -6,7 +6,7 @@ A latent row is loaded once, and is key and value. Names as in labkernels/kernel
 import triton
 import triton.language as tl
 
-from labkernels.kernels.triton_rows import block_rows, store
+from labkernels.kernels.triton_rows import block_rows, store, weights
 
 
 @triton.jit
@@ -54,14 +54,10 @@ def walk(
         b_s = tl.dot(b_q_pe, tl.trans(b_kpe), acc=b_s, input_precision="ieee")
         if start >= full:  # before it every row sees every key
             b_s = tl.where(key[None, :] < limit[:, None], b_s, float("-inf"))
-        b_m_new = tl.maximum(b_m, tl.max(b_s, axis=1) * scale_log2)
-        shift = tl.where(b_m_new == float("-inf"), 0.0, b_m_new)
-        b_p = tl.exp2(b_s * scale_log2 - shift[:, None])
-        rescale = tl.exp2(b_m - shift)
+        b_p, b_m, rescale = weights(b_s, b_m, scale_log2)
         b_l = b_l * rescale + tl.sum(b_p, axis=1)
         b_o = b_o * rescale[:, None]
         b_o = tl.dot(b_p.to(b_ckv.dtype), b_ckv, acc=b_o, input_precision="ieee")
-        b_m = b_m_new
     return b_o, b_m, b_l
 
 
@@ -90,6 +86,7 @@ def mla(
     kpe_stride_token,
     page_table_stride,
     page_size,
+    q_heads,
     group: tl.constexpr,
     keys_per_split,
     splits,
@@ -136,4 +133,4 @@ def mla(
         first, end, full, tl.minimum(limit, end), scale_log2, D, D_PE, KEYS, WIDE,
     )  # fmt: skip
     store(out, lse2, partial_o, partial_m, partial_l, b_o, b_m, b_l,
-          token, o_token * group + head, m_row, i_split, splits, group, D, SPLIT)  # fmt: skip
+          token, o_token * q_heads + head, m_row, i_split, splits, q_heads, D, SPLIT)  # fmt: skip

@@ -7,7 +7,7 @@ b_ block values. A row is one head of one token; the heads that share a KV head 
 import triton
 import triton.language as tl
 
-from labkernels.kernels.triton_rows import block_rows, store
+from labkernels.kernels.triton_rows import block_rows, store, weights
 
 CHUNK = tl.constexpr(8)  # elements: as paged_kv.CHUNK
 
@@ -85,10 +85,7 @@ def walk(
             b_s = tl.dot(b_q_tail, tl.trans(b_k_tail), acc=b_s, input_precision="ieee")
         if start >= full:  # before it every row sees every key
             b_s = tl.where(key[None, :] < limit[:, None], b_s, float("-inf"))
-        b_m_new = tl.maximum(b_m, tl.max(b_s, axis=1) * scale_log2)
-        shift = tl.where(b_m_new == float("-inf"), 0.0, b_m_new)
-        b_p = tl.exp2(b_s * scale_log2 - shift[:, None])
-        rescale = tl.exp2(b_m - shift)
+        b_p, b_m, rescale = weights(b_s, b_m, scale_log2)
         b_l_new = tl.sum(b_p, axis=1)
         b_o = b_o * rescale[:, None]
         if DESCRIBED:
@@ -100,7 +97,6 @@ def walk(
             b_v = b_v.to(tl.float32)
         b_o = tl.dot(b_p.to(b_v.dtype), b_v, acc=b_o, input_precision="ieee")
         b_l = b_l * rescale + b_l_new
-        b_m = b_m_new
     return b_o, b_m, b_l
 
 

@@ -1,21 +1,12 @@
-"""Launches the Triton prefill; on a CPU it runs under Triton's interpreter."""
-
-from types import ModuleType
+"""What the Triton prefill is launched with."""
 
 import torch
 
-from labkernels.kernels import triton_run
-from labkernels.kernels.cuda_run import LOG2_E
+from labkernels.kernels import triton_packed
 from labkernels.kernels.paged_kv import CHUNK, PagedKV
-from labkernels.kernels.prefill_plan import Cut
-from labkernels.kernels.prefill_step import (
-    PrefillRequest,
-    cut,
-    make_plan,
-    partial_states,
-    work_list,
-)
+from labkernels.kernels.prefill_step import PrefillRequest
 from labkernels.kernels.step import Step
+from labkernels.kernels.triton_packed import Inputs
 
 WIDEST = 128  # channels of one tl.dot that need not be a power of two: 192 are 128 and 64
 
@@ -28,64 +19,25 @@ def prepare(request: PrefillRequest) -> Step:
     """
     if isinstance(request.kv, PagedKV):
         request.kv.require_reach()
-    kernel = triton_run.load(request.spec.name, interpret=not request.on_gpu)
-    per_sm = request.instance.tile.blocks_per_sm
-    made = cut(request, blocks_per_sm=per_sm)
-    plan = make_plan(
-        request,
-        made,
-        blocks_per_sm=per_sm,
-        smem_bytes=0,
-        registers=None,
-        cpu="Triton's interpreter",
-        launches=0 if len(made.work) == 0 else 1 if made.splits == 1 else 2,
+    return triton_packed.prepare(request, _inputs)
+
+
+def _inputs(request: PrefillRequest) -> Inputs:
+    q, kv, head_dim = request.q, request.kv, request.instance.head_dim
+    cu_seqlens_q, cu_seqlens_k, page_table, kv_len = _lengths(request)
+    whole = head_dim & (head_dim - 1) == 0
+    return Inputs(
+        tensors=(q, kv.k, kv.v, cu_seqlens_q, cu_seqlens_k, page_table, kv_len),
+        numbers=_strides(request),
+        lengths=(cu_seqlens_q, cu_seqlens_k, kv_len),
+        constants={
+            "D": head_dim if whole else WIDEST,
+            "D_TAIL": 0 if whole else head_dim - WIDEST,
+            "D_V": request.instance.head_dim_v,
+            "PAGED": isinstance(kv, PagedKV),
+            "TWINS": kv.k.stride() == kv.v.stride(),
+        },
     )
-    run = _Run(kernel, request, made) if plan.blocks else _nothing
-    return Step(run, request.out, request.lse2, plan)
-
-
-def _nothing() -> None:
-    """A prefill without a query token."""
-
-
-class _Run:
-    """Launches a prefill, and the merge of its splits, on the current stream."""
-
-    def __init__(self, kernel: ModuleType, request: PrefillRequest, made: Cut) -> None:
-        self._kernel, self._request = kernel, request
-        self._grid = (len(made.work),)
-        # the interpreter's store to bf16 does not round to nearest even; torch's conversion does
-        narrow = not request.on_gpu and request.out.dtype == torch.bfloat16
-        self._out = request.out.to(torch.float32) if narrow else request.out
-        lengths, work = _lengths(request), work_list(request, made)
-        # an unsplit prefill does not touch the partial States: any pointer serves
-        partials = list(partial_states(request, made).values())[:3] or [request.lse2] * 3
-        outputs = (self._out, request.lse2, *partials)
-        q, kv = request.q, request.kv
-        cut_in = (q.shape[1], request.group, made.keys_per_split, made.splits)
-        self._arguments = (
-            *(q, kv.k, kv.v, *lengths, work, *outputs),
-            *_strides(request),
-            *cut_in,
-            request.scale * LOG2_E,
-        )
-        self._merge_arguments = (*lengths[:2], lengths[3], work, *outputs, *cut_in)
-        self._constants = _constants(request, made)
-        self._scratch = triton_run.Scratch(q.device)
-
-    def __call__(self) -> None:
-        import triton
-
-        triton.set_allocator(self._scratch)
-        self._kernel.prefill[self._grid](*self._arguments, **self._constants)
-        if self._constants["SPLIT"]:
-            from labkernels.kernels.triton_rows import merge_splits
-
-            names = ("D_V", "ROWS", "CAUSAL", "PAGED")
-            merge = {name: self._constants[name] for name in names}
-            merge_splits[self._grid](*self._merge_arguments, **merge)
-        if self._out is not self._request.out:
-            self._request.out.copy_(self._out)
 
 
 def _lengths(request: PrefillRequest) -> tuple[torch.Tensor, ...]:
@@ -109,25 +61,3 @@ def _pool_strides(pool: torch.Tensor) -> tuple[int, ...]:
     """Of a page and a token in chunks, of a head in elements."""
     page, token, head, _ = pool.stride()
     return page // CHUNK, token // CHUNK, head
-
-
-def _constants(request: PrefillRequest, made: Cut) -> dict[str, object]:
-    instance, tile = request.instance, request.instance.tile
-    head_dim = instance.head_dim
-    whole = head_dim & (head_dim - 1) == 0
-    constants = {
-        "D": head_dim if whole else WIDEST,
-        "D_TAIL": 0 if whole else head_dim - WIDEST,
-        "D_V": instance.head_dim_v,
-        "ROWS": tile.q_rows,
-        "KEYS": tile.keys,
-        "CAUSAL": request.causal,
-        "PAGED": instance.kv == "paged",
-        "TWINS": request.kv.k.stride() == request.kv.v.stride(),
-        "TENSOR_CORES": request.spec.uses_tensor_cores(instance.policy),
-        "UPCAST": not request.on_gpu and instance.dtype == "bf16",
-        "SPLIT": made.splits > 1,
-    }
-    if request.on_gpu:
-        constants |= {"num_warps": tile.warps, "num_stages": tile.stages}
-    return constants
