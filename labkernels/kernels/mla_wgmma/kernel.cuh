@@ -27,6 +27,9 @@ template <class C> LAB_DEVICE void load_q(Smem<C>& smem, const MlaParams& p, con
                   i < C::lines - 1 ? nope + i * C::width : pe, valid);
   }
   cp_async_commit();
+  const int zero = thread_x() - (C::consumers - 64);   // the last to come by: none has a row more
+  if (zero >= 0)
+    *reinterpret_cast<u32x4*>(chunk<C::width>(smem.zeros, zero / 8, zero % 8)) = u32x4{};
   cp_async_wait<0>();
   fence_async_shared();
   named_sync(consumers_done, C::consumers);
@@ -35,6 +38,8 @@ template <class C> LAB_DEVICE void load_q(Smem<C>& smem, const MlaParams& p, con
 // This thread holds rows `row` and `row` + 8 of the block: index h. Of 8 columns it has two.
 template <class C, class P> struct Consumer {
   using T = typename C::T;
+  using Out = typename P::Out;
+  static constexpr int channels = C::d_v / 2;      // of O, that a warpgroup has
   // In the units of a descriptor's address: 16 bytes.
   static constexpr int k_step = 32 / 16, atom = sizeof(Atom<C>) / 16;
   static constexpr int octet = C::half_lines * atom, q_line = C::rows / 8 * atom;
@@ -42,7 +47,7 @@ template <class C, class P> struct Consumer {
   const Params& p;
   const Block<C>& b;
   int group, row, all_see;             // all_see: keys below it are seen by every row
-  u64 q_tile, k_tile, pe_tile, v_tile, other_p_tile, other_v_tile;
+  u64 q_tile, k_tile, pe_tile, v_tile, other_p_tile, other_v_tile, no_tile;
   float o[128], m[2], l[2];            // l: of this thread's columns, of its own key blocks
 
   LAB_DEVICE Consumer(Smem<C>& s, const Params& params, const Block<C>& block, int group_)
@@ -57,6 +62,7 @@ template <class C, class P> struct Consumer {
     v_tile = wgmma_descriptor(own.half[group], atom_bytes, octet_bytes, Swizzle::b128);
     other_p_tile = wgmma_descriptor(other.pe, 16, atom_bytes, Swizzle::b128);
     other_v_tile = wgmma_descriptor(other.half[group], atom_bytes, octet_bytes, Swizzle::b128);
+    no_tile = wgmma_descriptor(smem.zeros, 0, 0, Swizzle::b128);  // any number of atoms
 #pragma unroll
     for (int h = 0; h < 2; ++h) { m[h] = minus_infinity(); l[h] = 0.f; }
 #pragma unroll
@@ -67,11 +73,10 @@ template <class C, class P> struct Consumer {
     const int n = key_blocks<C>(b);
     if (n > 0) {
       if (group == 1) arrive_before_first();
-      else turn<true>(0);
-      for (int j = 2 - group; j < n; j += 2) turn<false>(j);
+      for (int j = group; j < n; j += 2) turn(j);
       if (n % 2 == group) {            // the last key block was the other warpgroup's
         catch_up();
-        accumulate_other();
+        accumulate_other(n);
         wgmma_wait<0>();
         wgmma_hold(o);
       }
@@ -90,24 +95,24 @@ template <class C, class P> struct Consumer {
 
   // A key block of its own. The other warpgroup's P V before it comes between the parts of S: it
   // frees a stage, and the rest of this one is the last to arrive.
-  template <bool First> LAB_DEVICE void turn(int j) {
+  LAB_DEVICE void turn(int j) {
     const int first_key = b.first_key + j * C::keys, parity = j / 2 % 2;
     const int live = b.end_key - first_key;
     if (live < C::keys && p.box_keys > 0) clear_tail(live, parity);
     float s[32];
     scores<0>(s, parity);
     catch_up();                        // O is rescaled while wgmma computes S
-    if constexpr (!First) accumulate_other();
+    accumulate_other(j);
     scores<1>(s, parity);
-    if constexpr (!First) release<1>(group ^ 1);
+    release<1>(group ^ 1, j > 0);
     wgmma_wait<0>();
     wgmma_hold(s);
     if (first_key + C::keys > all_see) mask(s, first_key);
     float by[2];
     update(by, s);
-    u32 fragments[C::quarters][4];
+    u32 fragments[C::steps][4];
 #pragma unroll
-    for (int k = 0; k < C::quarters; ++k)
+    for (int k = 0; k < C::steps; ++k)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         fragments[k][i] = pack2<T>(s[k * 8 + i * 2], s[k * 8 + i * 2 + 1]);
@@ -192,35 +197,29 @@ template <class C, class P> struct Consumer {
     rescale(by);
   }
 
-  // O += P V, in two groups of wgmma, each of half of the keys, which `release` waits for.
-  LAB_DEVICE void accumulate_other() {
+  // O += P V of the block before block j. Before the first block are zeros: a branch would be
+  // another copy of a turn, and a launch's instructions come cold from memory.
+  LAB_DEVICE void accumulate_other(int j) {
+    const u64 p_tile = j > 0 ? other_p_tile : no_tile, v = j > 0 ? other_v_tile : no_tile;
+    const int v_step = j > 0 ? 2 * octet : 0;
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < C::quarters; ++k) {
-      wgmma<T, Major::k, Major::mn>(o, other_p_tile + k * k_step, other_v_tile + k * 2 * octet);
-      if (k % 2 == 1) wgmma_commit();
-    }
+    for (int k = 0; k < C::steps; ++k)
+      wgmma<T, Major::k, Major::mn>(o, p_tile + k * k_step, v + k * v_step);
+    wgmma_commit();
   }
-  LAB_DEVICE void accumulate_own(const u32 (&fragments)[C::quarters][4]) {
+  LAB_DEVICE void accumulate_own(const u32 (&fragments)[C::steps][4]) {
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < C::quarters; ++k) {
+    for (int k = 0; k < C::steps; ++k)
       wgmma<T, Major::mn>(o, fragments[k], v_tile + k * 2 * octet);
-      if (k % 2 == 1) wgmma_commit();
-    }
+    wgmma_commit();
   }
-  // Frees a stage, first one half of its keys. `Later` groups were committed since.
-  template <int Later> LAB_DEVICE void release(int stage) {
-    wgmma_wait<Later + 1>();
-    release_half(stage, 0);
+  // O is there, but for the `Later` groups of wgmma committed since; its half of the stage is free.
+  template <int Later> LAB_DEVICE void release(int stage, bool holds_keys = true) {
     wgmma_wait<Later>();
     wgmma_hold(o);
-    release_half(stage, 1);
-  }
-  LAB_DEVICE void release_half(int stage, int half) {
-    if (thread_x() % 32 == 0)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) barrier_arrive(smem.empty[stage][group][2 * half + i]);
+    if (holds_keys && thread_x() % 32 == 0) barrier_arrive(smem.empty[stage][group]);
   }
 
   // Folds the scores into (m, l), leaves P in s, and says what O is to be rescaled by.
@@ -247,12 +246,12 @@ template <class C, class P> struct Consumer {
   }
 
   // P goes to kpe's place, as the A tile of the other warpgroup.
-  LAB_DEVICE void hand_over(const u32 (&fragments)[C::quarters][4]) {
+  LAB_DEVICE void hand_over(const u32 (&fragments)[C::steps][4]) {
     named_sync(group_done + group, C::group_threads);  // all four warps have read kpe
     const int lane = thread_x() % 32, line = row / 16 * 16 + lane % 16;
     Atom<C>& lines = smem.k[group].pe[line / 8];
 #pragma unroll
-    for (int k = 0; k < C::quarters; ++k)
+    for (int k = 0; k < C::steps; ++k)
       stmatrix_x4(shared_address(chunk<C::width>(lines, line % 8, 2 * k + lane / 16)),
                   fragments[k]);
     if (lane % 4 == 0)
@@ -262,50 +261,75 @@ template <class C, class P> struct Consumer {
     named_arrive(p_ready + group, C::consumers);
   }
 
-  // Joins the two warpgroups' l and O in shared memory, and writes out and lse2, or the split's
-  // partial State: a warp a row, in few instructions, which come cold from memory.
+  // Writes out and lse2, or the split's partial State. A warp has 16 rows of 256 channels, which
+  // pass through its part of shared memory, to leave as whole lines.
   LAB_DEVICE void store() {
-    named_sync(consumers_done, C::consumers);      // nobody reads K any more
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int r = row + 8 * h, channel = group * (C::d_v / 2) + thread_x() % 4 * 2;
       l[h] = l[h] + shfl_xor(l[h], 1);
       l[h] = l[h] + shfl_xor(l[h], 2);
-      if (thread_x() % 4 == 0) {
-        smem.l[group][r] = l[h];
-        smem.m[group][r] = m[h];
-      }
-#pragma unroll
-      for (int i = 2 * h; i < 128; i += 4)
-        *reinterpret_cast<u32x2*>(&smem.o[r][channel + i / 4 * 8]) = {
-            {float_to_bits(o[i]), float_to_bits(o[i + 1])}};
+      if (thread_x() % 4 == 0) smem.l[group][row + 8 * h] = l[h];
     }
-    named_sync(consumers_done, C::consumers);
-#pragma unroll 1
-    for (int r = thread_x() / 32; r < b.n_rows; r += C::consumers / 32) store_row(r);
-  }
-  LAB_DEVICE void store_row(int r) {
-    const int lane = thread_x() % 32;
-    const i64 head = head_index(p.mla, b, r), slot = head * p.mla.splits + b.split;
-    const float sum = smem.l[0][r] + smem.l[1][r], largest = smem.m[0][r];
+    named_sync(consumers_done, C::consumers);      // both parts of l; nobody reads K any more
     const bool whole = b.live_splits <= 1;
-    // One division a row: those of every number would be most of the kernel's code.
-    const float by = !whole ? 1.f : sum == 0.f ? 0.f : div_rn(1.f, sum);
+    float by[2];                       // one division a row
 #pragma unroll
-    for (int dim = lane * 4; dim < C::d_v; dim += 128) {
-      f32x4 x = *reinterpret_cast<const f32x4*>(&smem.o[r][dim]);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x.v[i] = x.v[i] * by;
-      if (whole) store4(static_cast<typename P::Out*>(p.mla.out) + head * C::d_v + dim, x);
-      else store4(p.mla.partial_o + slot * C::d_v + dim, x);
+    for (int h = 0; h < 2; ++h) {
+      const float sum = smem.l[0][row + 8 * h] + smem.l[1][row + 8 * h];
+      by[h] = !whole ? 1.f : sum == 0.f ? 0.f : div_rn(1.f, sum);
     }
-    if (lane > 0) return;
+    const i64 first = head_index(p.mla, b, 0);     // the others follow: all heads share K
+    const i64 slots = p.mla.splits, first_slot = first * slots + b.split;
+    Out* out = static_cast<Out*>(p.mla.out) + first * C::d_v;
+    if (!whole) store_rows(p.mla.partial_o + first_slot * C::d_v, slots * C::d_v, by);
+    else if constexpr (sizeof(Out) == 2) store_rounded_rows(out, by);
+    else store_rows(out, C::d_v, by);
+    const int r = thread_x(), n = key_blocks<C>(b);
+    if (r >= b.n_rows) return;
+    const float sum = smem.l[0][r] + smem.l[1][r];
+    const float largest = n > 0 ? smem.m[(n - 1) % 2][r] : minus_infinity();  // the last to be set
     if (whole) {
-      store_lse2(p.mla, head, largest, sum);
+      store_lse2(p.mla, first + r, largest, sum);
     } else {
-      store_global(p.mla.partial_m + slot, largest);
-      store_global(p.mla.partial_l + slot, sum);
+      store_global(p.mla.partial_m + first_slot + r * slots, largest);
+      store_global(p.mla.partial_l + first_slot + r * slots, sum);
     }
+  }
+  // A warp's part of a tile's rows, of which `to` has the first, in 16 bits.
+  LAB_DEVICE void store_rounded_rows(Out* to, const float (&by)[2]) {
+    const int lane = thread_x() % 32, first_row = row / 16 * 16;
+    T(&rows)[16][channels] = smem.out[thread_x() / 32];
+#pragma unroll
+    for (int k = 0; k < channels / 16; ++k) {
+      u32 pairs[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        pairs[i] = pack2<T>(o[k * 8 + i * 2] * by[i % 2], o[k * 8 + i * 2 + 1] * by[i % 2]);
+      stmatrix_x4(shared_address(chunk<channels>(rows, lane % 16, 2 * k + lane / 16)), pairs);
+    }
+    sync_warp();
+    to = to + first_row * C::d_v + group * channels + lane * chunk_elements;
+#pragma unroll 4
+    for (int r = 0; r < least(16, b.n_rows - first_row); ++r)
+      store_global(reinterpret_cast<u32x4*>(to + r * C::d_v), load_chunk(rows, r, lane));
+  }
+  // The same in fp32, rows `step` numbers apart.
+  LAB_DEVICE void store_rows(float* to, i64 step, const float (&by)[2]) {
+    const int lane = thread_x() % 32, first_row = row / 16 * 16;
+    auto& rows = smem.o[thread_x() / 32];
+#pragma unroll
+    for (int i = 0; i < 128; i += 2) {
+      const int h = i / 2 % 2;
+      *reinterpret_cast<u32x2*>(&rows[lane / 4 + 8 * h][i / 4 * 8 + lane % 4 * 2]) = {
+          {float_to_bits(o[i] * by[h]), float_to_bits(o[i + 1] * by[h])}};
+    }
+    sync_warp();
+    to = to + first_row * step + group * channels + lane * 4;
+#pragma unroll 2
+    for (int r = 0; r < least(16, b.n_rows - first_row); ++r)
+#pragma unroll
+      for (int c = 0; c < channels; c += 128)
+        store4(to + r * step + c, *reinterpret_cast<const f32x4*>(&rows[r][lane * 4 + c]));
   }
 };
 
@@ -313,29 +337,30 @@ template <class C, class P>
 LAB_KERNEL(C::threads, C::blocks_per_sm) mla(LAB_GRID_CONSTANT Params p) {
   static_assert(sizeof(Smem<C>) == LAB_SMEM_BYTES, "the ledger's bytes are the compiler's");
   auto& smem = shared_memory<Smem<C>>();
-  const Block<C> b = prefill_block<C::rows, true>(p.mla);
-  if (is_idle(b)) return;
   if (thread_x() == 0) {
-    for (int stage = 0; stage < C::stages; ++stage)
-      for (int i = 0; i < 2; ++i) {
-        barrier_init(smem.full[stage][i], C::group_threads / 32);  // a warp's lane 0 arrives
-        for (int k = 0; k < C::quarters; ++k)
-          barrier_init(smem.empty[stage][i][k], C::group_threads / 32);
-      }
-    fence_barrier_init();
     if (p.box_keys > 0) {
       prefetch_map(p.ckv_map);
       prefetch_map(p.kpe_map);
     }
+    for (int stage = 0; stage < C::stages; ++stage)
+      for (int i = 0; i < 2; ++i) {
+        barrier_init(smem.full[stage][i], producer_warps<C>(p));
+        barrier_init(smem.empty[stage][i], C::group_threads / 32);  // a warp's lane 0 arrives
+      }
+    fence_barrier_init();
   }
   sync_block();                                    // the barriers are there, for every thread
+  // Each looks up its own work, in one run of instructions: they come cold from memory.
   const int group = warp_uniform(thread_x() / C::group_threads);
   if (group == 2) {
-    lower_registers<56>();
+    lower_registers<40>();
+    const Block<C> b = prefill_block<C::rows, true>(p.mla);
     Producer<C> producer(smem, p, b);
     producer.run();
   } else {
-    raise_registers<224>();
+    raise_registers<232>();
+    const Block<C> b = prefill_block<C::rows, true>(p.mla);
+    if (is_idle(b)) return;
     load_q<C>(smem, p.mla, b);
     Consumer<C, P> consumer(smem, p, b, group);
     consumer.run();

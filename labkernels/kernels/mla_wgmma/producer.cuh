@@ -1,4 +1,4 @@
-// The warpgroup of mla_wgmma that brings K: a warp a quarter of every key block.
+// The warpgroup of mla_wgmma that brings K.
 #pragma once
 #include "mla_wgmma/tile.cuh"
 
@@ -6,78 +6,83 @@ namespace mla_wgmma {
 
 template <class C> struct Producer {
   using T = typename C::T;
-  static constexpr int keys = C::keys / C::quarters;  // of a warp
+  static constexpr int copied_keys = C::keys / 4;        // of a warp that copies
   Smem<C>& smem;
   const Params& p;
   const Block<C>& b;
+  const int* pages;
   int warp, lane;
+  int step, pieces;                    // a lane's keys from the next lane's; and how many lanes
   Barrier* copied;                     // of the lines copied last, in flight
 
   LAB_DEVICE Producer(Smem<C>& s, const Params& params, const Block<C>& block)
       : smem(s), p(params), b(block),
+        pages(p.mla.page_table + static_cast<i64>(b.request) * p.mla.page_table_stride),
         warp(warp_uniform(thread_x() % C::group_threads / 32)), lane(thread_x() % 32),
-        copied(nullptr) {}
+        step(p.box_keys > 0 ? p.box_keys : 1),
+        pieces(p.box_keys > 0 ? C::keys / p.box_keys : copied_keys), copied(nullptr) {}
 
   LAB_DEVICE void run() {
-    const int* pages = p.mla.page_table + static_cast<i64>(b.request) * p.mla.page_table_stride;
-    for (int j = 0; j < key_blocks<C>(b); ++j) {
-      const int first = b.first_key + j * C::keys + warp * keys, key = first + lane % keys;
-      const int slot = key / p.mla.page_size, token = key - slot * p.mla.page_size;
-      const int page = key < b.end_key ? load_constant(pages + slot) : 0;
+    if (warp >= producer_warps<C>(p)) return;
+    const int blocks = key_blocks<C>(b);
+    int page = look_up(0);
+    for (int j = 0; j < blocks; ++j) {
+      const int now = page;
+      page = look_up(j + 1);           // a step early: its latency is hidden
 #pragma unroll 1
       for (int part = 0; part < 2; ++part) {
-        wait_empty(j, part, warp);
-        if (p.box_keys > 0) load(j, part, first, page * p.mla.page_size + token);
-        else copy(j, part, first, page, token);
+        // Free when the stage's own warpgroup has read it, or the other one.
+        barrier_wait(smem.empty[j % 2][(j + part) % 2], j / 2 % 2 ^ 1);
+        if (p.box_keys > 0) load(j, part, now);
+        else copy(j, part, now);
       }
     }
     if (copied) arrive_copied<0>();
   }
 
  private:
-  LAB_DEVICE void wait_empty(int j, int part, int quarter) {
-    barrier_wait(smem.empty[j % 2][(j + part) % 2][quarter], j / 2 % 2 ^ 1);
+  LAB_DEVICE int first_key(int j) const { return b.first_key + j * C::keys + warp * copied_keys; }
+  LAB_DEVICE int own_key(int j) const { return first_key(j) + lane % pieces * step; }
+  // The page of a lane's key, or of one beyond the end: it does not wait for the request's length.
+  LAB_DEVICE int look_up(int j) const {
+    const int slot = own_key(j) / p.mla.page_size;
+    return slot < p.mla.max_pages ? load_constant(pages + slot) : 0;
   }
 
-  // By the TMA; `place` is where a lane's key stands in the pool. Keys of the last block that no
-  // box holds stay as they were.
-  LAB_DEVICE void load(int j, int part, int first, int place) {
-    const int stage = j % 2, half = stage ^ part, octets = p.box_keys / 8;
-    const int left = (b.end_key - first + p.box_keys - 1) / p.box_keys;
-    const int boxes = left < 0 ? 0 : least(left, keys / p.box_keys);
+  // By the TMA. Keys of the last block that no box holds stay as they were.
+  LAB_DEVICE void load(int j, int part, int page) {
+    const int stage = j % 2, half = stage ^ part, octets = step / 8, key = own_key(j);
+    const int place = page * p.mla.page_size + key % p.mla.page_size;  // of the key, in the pool
+    const int boxes = least((b.end_key - first_key(j) + step - 1) / step, pieces);
     Stage<C>& tile = smem.k[stage];
     Barrier& full = smem.full[stage][part];
     const int octet_bytes = sizeof(tile.half[0][0]) + part * sizeof(tile.pe[0]);
     if (lane == 0) barrier_arrive_expect(full, boxes * octets * octet_bytes);
     for (int i = 0; i < boxes; ++i) {
-      const int octet = shfl(place, i * p.box_keys) / 8, to = warp * (keys / 8) + i * octets;
-      if (lane == 0)
-        tma_load(tile.half[half][to], p.ckv_map, full, 0, 0, half * C::half_lines, octet,
-                 Keep::briefly);
-    }
-    if (part == 0) return;
-    wait_empty(j, part, C::quarters - 1);                // all of P has been read
-    for (int i = 0; i < boxes; ++i) {
-      const int octet = shfl(place, i * p.box_keys) / 8, to = warp * (keys / 8) + i * octets;
-      if (lane == 0) tma_load(tile.pe[to], p.kpe_map, full, 0, 0, octet, Keep::briefly);
+      const int octet = shfl(place, i) / 8;
+      if (lane > 0) continue;
+      tma_load(tile.half[half][i * octets], p.ckv_map, full, 0, 0, half * C::half_lines, octet,
+               Keep::briefly);
+      if (part == 1)
+        tma_load(tile.pe[i * octets], p.kpe_map, full, 0, 0, octet, Keep::briefly);
     }
   }
 
   // By the threads, for pages that no box fits: eight lanes copy a line. Keys from the end on
   // arrive as zeros.
-  LAB_DEVICE void copy(int j, int part, int first, int page, int token) {
-    const int stage = j % 2, half = stage ^ part, c = lane % 8;
+  LAB_DEVICE void copy(int j, int part, int page) {
+    const int stage = j % 2, half = stage ^ part, c = lane % 8, key = own_key(j);
+    const int own_page = key < b.end_key ? page : 0, own_token = key % p.mla.page_size;
     Stage<C>& tile = smem.k[stage];
-    if (part == 1) wait_empty(j, part, C::quarters - 1);
 #pragma unroll 1
-    for (int row = lane / 8; row < keys; row += 4) {
-      const i64 at = shfl(page, row), in_page = shfl(token, row);
+    for (int row = lane / 8; row < copied_keys; row += 4) {
+      const i64 at = shfl(own_page, row), in_page = shfl(own_token, row);
       const T* ckv = static_cast<const T*>(p.mla.ckv) + at * p.mla.ckv_stride_page +
                      in_page * p.mla.ckv_stride_token + half * (C::d_v / 2) + c * chunk_elements;
       const T* kpe = static_cast<const T*>(p.mla.kpe) + at * p.mla.kpe_stride_page +
                      in_page * p.mla.kpe_stride_token + c * chunk_elements;
-      const bool valid = first + row < b.end_key;
-      const int to = warp * (keys / 8) + row / 8;
+      const bool valid = first_key(j) + row < b.end_key;
+      const int to = warp * (copied_keys / 8) + row / 8;
 #pragma unroll
       for (int i = 0; i < C::half_lines; ++i)
         cp_async_16(chunk<C::width>(tile.half[half][to][i], row % 8, c), ckv + i * C::width, valid);

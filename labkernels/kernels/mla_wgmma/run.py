@@ -1,6 +1,7 @@
 """Runs mla_wgmma: the launch of every CUDA MLA kernel, with tensor maps of the two pools."""
 
 import ctypes
+import math
 from collections.abc import Mapping
 
 import torch
@@ -10,7 +11,7 @@ from labkernels.kernels import cuda_mla
 from labkernels.kernels.latent_kv import LatentKV
 from labkernels.kernels.mla_params import MlaParams
 from labkernels.kernels.mla_step import MlaRequest
-from labkernels.kernels.mla_wgmma.spec import BOX_CHANNELS, HALF_LINES, QUARTER_KEYS
+from labkernels.kernels.mla_wgmma.spec import BOX_CHANNELS, HALF_LINES
 from labkernels.kernels.prefill_plan import Cut
 from labkernels.kernels.step import Step
 
@@ -43,7 +44,7 @@ def prepare(request: MlaRequest) -> Step:
 
 
 def _params(request: MlaRequest, made: Cut, tensors: Mapping[str, torch.Tensor]) -> Params:
-    keys = box_keys(request.kv, made)
+    keys = box_keys(request.kv, made, request.instance.tile.keys)
     params = Params(mla=cuda_mla.mla_params(request, made, tensors), box_keys=keys)
     if keys:
         octets, lines = keys // BOX_LINES, (BOX_LINES, BOX_CHANNELS)
@@ -62,15 +63,14 @@ def _octets(pool: torch.Tensor) -> torch.Tensor:
     )
 
 
-def box_keys(kv: LatentKV, made: Cut) -> int:
-    """Keys of a box: whole boxes make a page and a warp's keys; 0 where none do.
+def box_keys(kv: LatentKV, made: Cut, keys: int) -> int:
+    """Keys of a box: whole boxes make a page, a split, and a block of `keys`; 0 where none do.
 
     Then the kernel's threads copy, line by line.
     """
-    box = min(QUARTER_KEYS, kv.page_size)
-    whole = kv.page_size % box == 0 and QUARTER_KEYS % box == 0 and box % BOX_LINES == 0
-    aligned = made.splits == 1 or made.keys_per_split % box == 0
-    return box if whole and aligned and _dense(kv.ckv) and _dense(kv.kpe) else 0
+    split = made.keys_per_split if made.splits > 1 else 0  # 0: one, which begins at key 0
+    box = math.gcd(keys, kv.page_size, split)
+    return box if box % BOX_LINES == 0 and _dense(kv.ckv) and _dense(kv.kpe) else 0
 
 
 def _dense(pool: torch.Tensor) -> bool:

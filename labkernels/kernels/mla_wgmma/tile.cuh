@@ -21,7 +21,7 @@ struct Tile {
   static constexpr int threads = 32 * Warps, group_threads = 128, consumers = 2 * group_threads;
   static constexpr int width = 64;     // channels of a line: 128 bytes, which the swizzle is of
   static constexpr int d_v = Dv, lines = Dqk / width, half_lines = Dv / 2 / width;
-  static constexpr int quarters = 4;   // of a block's keys: a step of P V each, a warp's to bring
+  static constexpr int steps = Keys / 16;  // of wgmma through the keys of P V
   static_assert(Rows == 64 && Keys == 64, "a warpgroup's wgmma has 64 rows; P takes kpe's place");
   static_assert(Stages == 2, "a warpgroup's key blocks are all in its own stage");
   static_assert(Warps == 12 && Dv == 512 && Dqk == Dv + width, "of O a thread has 128 numbers");
@@ -37,18 +37,24 @@ template <class C> struct Smem {
   alignas(1024) Atom<C> q[C::lines][C::rows / 8];
   union {
     Stage<C> k[C::stages];
-    float o[C::rows][C::d_v + state_padding];   // in the end
+    typename C::T out[8][16][C::d_v / 2];                   // in the end, by warps: out,
+    float o[8][16][C::d_v / 2 + 2 * state_padding];         // or the partial State's o
   };
+  Atom<C> zeros;                                // P and V of no key block
   float m[2][C::rows], l[2][C::rows];           // of each warpgroup
   // Of a stage: part 0, the half that its own warpgroup has of O, is there; the rest is there.
   Barrier full[C::stages][2];
-  // Of a stage: a quarter of the keys has been read, by the warpgroup that has this half of O.
-  Barrier empty[C::stages][2][C::quarters];
+  Barrier empty[C::stages][2];                  // the warpgroup that has this half of O has read it
 };
 
 template <class C> using Block = PrefillBlock<C::rows>;
 template <class C> LAB_DEVICE int key_blocks(const Block<C>& b) {
   return (b.end_key - b.first_key + C::keys - 1) / C::keys;
+}
+
+// The TMA is asked by one warp; of copies, each of four brings a quarter.
+template <class C> LAB_DEVICE int producer_warps(const Params& p) {
+  return p.box_keys > 0 ? 1 : C::group_threads / 32;
 }
 
 // The named barriers; each warpgroup has its own of the first two kinds.
