@@ -1,6 +1,5 @@
 """The contract of an MLA kernel on a real GPU, and its bits beside those of the CPU build."""
 
-import math
 import random
 
 import pytest
@@ -10,7 +9,7 @@ torch = pytest.importorskip("torch")
 from labkernels import ops  # noqa: E402
 from labkernels.cuda import device  # noqa: E402
 from labkernels.kernels.latent_kv import LatentKV  # noqa: E402
-from labkernels.measure import resources  # noqa: E402
+from tests.gpu.steps import assert_gives, assert_same, at_the_top, captured  # noqa: E402
 from tests.kernels.cases import LAYOUTS, bits  # noqa: E402
 from tests.kernels.contract import CUDA_MLAS, MLAS, run_checked  # noqa: E402
 from tests.kernels.mla_cases import mla_case  # noqa: E402
@@ -22,11 +21,6 @@ every_kernel = pytest.mark.parametrize("kernel", GPU_KERNELS)
 Q_LENS = (0, 1, 2, 4, 3, 4, 1, 2)
 KV_LENS = (5, 0, 1, 3, 64, 150, 17, 1000)
 CUTS = ({}, {"splits": 1}, {"splits": 3}, {"keys_per_split": 100})
-
-
-def assert_same(left, right):
-    assert torch.equal(bits(left.out), bits(right.out))
-    assert torch.equal(bits(left.lse2), bits(right.lse2))
 
 
 @every_kernel
@@ -71,19 +65,12 @@ def test_every_run_gives_the_same_bits_and_a_graph_too(kernel, cut):
     kv = LatentKV(case.kv.ckv, case.kv.kpe, case.kv.page_table.clone(), case.kv.kv_len)
     inputs, options = (case.q_nope, case.q_pe, kv, case.cu_seqlens_q), {"kernel": kernel, **cut}
     step = ops.mla_decode_step(*inputs, **options)
-    step.run()  # Triton compiles at the first run
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step.run()
+    graph = captured(step)
     for order in ([0, 1, 2, 3], [0, 0, 2, 3], [0, 1, 2, 3]):
         kv.page_table.copy_(case.kv.page_table[order])
         fresh = ops.mla_decode(*inputs, **options)
         for run in [step.run] * 10 + [graph.replay] * 10:
-            step.out.fill_(math.nan)
-            step.lse2.fill_(math.nan)
-            run()
-            assert_same(step, fresh)
+            assert_gives(run, step, fresh)
 
 
 @every_kernel
@@ -91,18 +78,7 @@ def test_a_request_at_the_top_of_a_large_pool(kernel):
     """Pools of more than 2^31 elements: the offsets of the last pages need 64 bits."""
     case = mla_case((2, 1), (300, 5), heads=16, page_size=64, device="cuda")
     small = case.kv
-    pages = 2**31 // small.ckv.stride(0) + len(small.ckv)
-    needed_bytes, free_bytes = 3 * pages * small.ckv.stride(0), torch.cuda.mem_get_info()[0]
-    if free_bytes < needed_bytes + 2**30:
-        pytest.skip(f"needs {needed_bytes:,} B of GPU memory, {free_bytes:,} B are free")
-    first = pages - len(small.ckv)
-    pools = [
-        torch.empty(pages, *part.shape[1:], dtype=part.dtype, device="cuda")
-        for part in (small.ckv, small.kpe)
-    ]
-    for pool, part in zip(pools, (small.ckv, small.kpe), strict=True):
-        pool[first:] = part
-    table = torch.where(small.page_table < len(small.ckv), small.page_table + first, 0).int()
+    pools, table = at_the_top([small.ckv, small.kpe], small.page_table)
     large = case.changed(kv=LatentKV(*pools, table, small.kv_len))
     for cut in ({"splits": 1}, {"keys_per_split": 100}):
         assert_same(case.run(kernel, **cut), large.run(kernel, **cut))
@@ -130,16 +106,3 @@ def test_every_bit_is_the_cpu_builds(kernel):
         found, expected = there.run(kernel, **options), here.run(kernel, **options)
         assert torch.equal(bits(found.out.cpu()), bits(expected.out)), (shape, options)
         assert torch.equal(bits(found.lse2.cpu()), bits(expected.lse2)), (shape, options)
-
-
-@pytest.mark.parametrize("kernel", CUDA_MLAS)
-def test_occupancy_is_the_formulas(kernel):
-    gpu = device.planning_gpu(0)
-    for instance in resources.all_instances([kernel]):
-        if instance.dtype == "bf16" and CUDA_MLAS[kernel].fits(instance, gpu):
-            predicted = resources.resources(instance, gpu=gpu)
-            found = resources.loaded(instance, arch=gpu.compile_arch)
-            assert found.registers == predicted.compiled.registers
-            assert found.smem_bytes == predicted.smem.total
-            assert found.local_bytes == 0
-            assert found.blocks_per_sm == predicted.occupancy.blocks_per_sm >= 1

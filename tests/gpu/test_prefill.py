@@ -1,6 +1,5 @@
 """The contract of a prefill kernel on a real GPU, and its bits beside those of the CPU build."""
 
-import math
 import random
 
 import pytest
@@ -10,7 +9,7 @@ torch = pytest.importorskip("torch")
 from labkernels import ops  # noqa: E402
 from labkernels.cuda import device  # noqa: E402
 from labkernels.kernels.paged_kv import PagedKV  # noqa: E402
-from labkernels.measure import resources  # noqa: E402
+from tests.gpu.steps import assert_gives, assert_same, at_the_top, captured  # noqa: E402
 from tests.kernels.cases import LAYOUTS, bits  # noqa: E402
 from tests.kernels.contract import CUDA_PREFILLS, PREFILLS, run_checked  # noqa: E402
 from tests.kernels.prefill_cases import RAGGED_LAYOUTS, prefill_case, sums  # noqa: E402
@@ -22,11 +21,6 @@ every_kernel = pytest.mark.parametrize("kernel", GPU_KERNELS)
 Q_LENS = (0, 1, 15, 16, 17, 150, 129, 20)
 KV_LENS = (5, 1, 0, 16, 150, 400, 129, 7)
 CUTS = ({}, {"splits": 1}, {"splits": 3}, {"keys_per_split": 100})
-
-
-def assert_same(left, right):
-    assert torch.equal(bits(left.out), bits(right.out))
-    assert torch.equal(bits(left.lse2), bits(right.lse2))
 
 
 @every_kernel
@@ -109,19 +103,12 @@ def test_every_run_gives_the_same_bits_and_a_graph_too(kernel, cut):
     kv = PagedKV(case.kv.k, case.kv.v, case.kv.page_table.clone(), case.kv.kv_len)
     options = {"kernel": kernel, "causal": True, **cut}
     step = ops.prefill_step(case.q, kv, case.cu_seqlens_q, **options)
-    step.run()  # Triton compiles at the first run
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step.run()
+    graph = captured(step)
     for order in ([0, 1, 2, 3], [0, 0, 2, 3], [0, 1, 2, 3]):
         kv.page_table.copy_(case.kv.page_table[order])
         fresh = ops.prefill(case.q, kv, case.cu_seqlens_q, **options)
         for run in [step.run] * 10 + [graph.replay] * 10:
-            step.out.fill_(math.nan)
-            step.lse2.fill_(math.nan)
-            run()
-            assert_same(step, fresh)
+            assert_gives(run, step, fresh)
 
 
 @every_kernel
@@ -146,17 +133,7 @@ def test_a_request_at_the_top_of_a_large_pool(kernel):
         (70, 5), (300, 5), head_dim=128, page_size=64, layout="nhd", dtype="bf16", device="cuda"
     )
     small = case.kv
-    pages = 2**31 // small.k.stride(0) + len(small.k)
-    needed_bytes, free_bytes = 2 * 2 * pages * small.k.stride(0), torch.cuda.mem_get_info()[0]
-    if free_bytes < needed_bytes + 2**30:
-        pytest.skip(f"needs {needed_bytes:,} B of GPU memory, {free_bytes:,} B are free")
-    first = pages - len(small.k)
-    pools = [
-        torch.empty(pages, *small.k.shape[1:], dtype=small.k.dtype, device="cuda") for _ in "kv"
-    ]
-    for pool, part in zip(pools, (small.k, small.v), strict=True):
-        pool[first:] = part
-    table = torch.where(small.page_table < len(small.k), small.page_table + first, 0).int()
+    pools, table = at_the_top([small.k, small.v], small.page_table)
     large = case.changed(kv=PagedKV(*pools, table, small.kv_len))
     for cut in ({"splits": 1}, {"keys_per_split": 100}):
         assert_same(case.run(kernel, **cut), large.run(kernel, **cut))
@@ -189,16 +166,3 @@ def test_every_bit_is_the_cpu_builds(kernel):
             assert torch.equal(bits(found.lse2.cpu()), bits(expected.lse2)), (shape, options)
             outputs += found.out.numel()
     assert outputs >= 1_000_000
-
-
-@pytest.mark.parametrize("kernel", CUDA_PREFILLS)
-def test_occupancy_is_the_formulas(kernel):
-    gpu = device.planning_gpu(0)
-    for instance in resources.all_instances([kernel]):
-        if instance.dtype == "bf16" and CUDA_PREFILLS[kernel].fits(instance, gpu):
-            predicted = resources.resources(instance, gpu=gpu)
-            found = resources.loaded(instance, arch=gpu.compile_arch)
-            assert found.registers == predicted.compiled.registers
-            assert found.smem_bytes == predicted.smem.total
-            assert found.local_bytes == 0
-            assert found.blocks_per_sm == predicted.occupancy.blocks_per_sm >= 1
