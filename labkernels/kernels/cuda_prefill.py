@@ -6,7 +6,7 @@ import torch
 
 from labkernels.kernels import cuda_run
 from labkernels.kernels.cuda_run import LOG2_E, Launch
-from labkernels.kernels.paged_kv import PagedKV
+from labkernels.kernels.paged_kv import PagedKV, division
 from labkernels.kernels.prefill_params import (
     COUNTS,
     OUTPUTS,
@@ -95,7 +95,7 @@ def params(request: PrefillRequest, made: Cut, listed: Mapping[str, torch.Tensor
     page_strides = [x.stride()[:3] if paged else (0, *x.stride()[:2]) for x in (kv.k, kv.v)]
     strides = (*request.q.stride()[:2], *page_strides[0], *page_strides[1])
     pages = _pages(kv) if paged else (0, 0, 1, 0, 0)
-    heads = (request.q.shape[1], kv.kv_heads, request.group)
+    heads = (request.q.shape[1], kv.kv_heads, request.group, *division(request.group))
     splits = (made.keys_per_split, made.splits)
     counts = (*pages, *heads, *splits, int(request.causal))
     return PrefillParams(

@@ -24,6 +24,8 @@ COUNTS = (
     "q_heads",
     "kv_heads",
     "group",
+    "group_shift",
+    "group_inverse",
     "keys_per_split",
     "splits",
     "causal",

@@ -16,25 +16,25 @@ template <class C> LAB_DEVICE void wait_q(Smem<C>& smem, int i) {
   barrier_wait(smem.q_full[stage_of<C::q_stages>(i)], parity_of<C::q_stages>(i));
 }
 
-// What of an item is still to come, and where its scores need a mask.
+// What of an item a warpgroup has before it, and where its scores need a mask.
 struct Ahead {
-  int steps, key;             // left; the first key of the next
+  int skipped;                // first steps, whose keys none of its rows sees
+  int steps, key;             // left after them; the first key of the next
   int first_key, seen_by_all;
 };
 
 template <class C>
 LAB_DEVICE Ahead open_item(Smem<C>& smem, const PrefillParams& p, int i, int warpgroup) {
-  barrier_wait(smem.item_full[stage_of<2>(i)], parity_of<2>(i));
-  const Item<C>& item = smem.items[stage_of<2>(i)];
-  return {item.steps, item.last_key, item.block.first_key,
-          least(row_limit(p, item.block, warpgroup * 64), item.block.end_key)};
-}
-
-template <class C> LAB_DEVICE void reset(State<C>& state) {
-#pragma unroll
-  for (int r = 0; r < 2; ++r) { state.m[r] = least_score(); state.l[r] = 0.f; }
-#pragma unroll
-  for (int i = 0; i < C::dim_vo / 2; ++i) state.o[i] = 0.f;
+  const Item<C>& item = receive(smem, i);
+  if (item.steps == 0) return {};
+  const int row = warpgroup * 64;
+  const int end = least(row_limit(p, item.block, row + 63), item.block.end_key);
+  const int unseen = row < item.block.n_rows ? (item.last_key - end + C::keys) / C::keys
+                                             : item.steps;
+  // a step is left to open the rows, and a stage for the V that the item before still wants
+  const int skipped = least(unseen, least(item.steps, C::stages) - 1);
+  return {skipped, item.steps - skipped, item.last_key - skipped * C::keys,
+          item.block.first_key, least(row_limit(p, item.block, row), item.block.end_key)};
 }
 
 template <class C> struct ConsumerSync {
@@ -43,63 +43,83 @@ template <class C> struct ConsumerSync {
 
 // The i-th item's O is complete.
 template <class C, class P>
-LAB_DEVICE void finish_item(const State<C>& state, Smem<C>& smem, const PrefillParams& p, int i,
-                            int row) {
+LAB_DEVICE void finish_item(const Output<C>& o, const float (&factor)[2], Smem<C>& smem,
+                            const PrefillParams& p, int i, int row) {
   const typename C::Block& block = smem.items[stage_of<2>(i)].block;
-  store<C, P>(state, p, block, row);
+  store<C, P>(o, factor, p, block, row);
   if (block.live_splits > 1 && arrives_last(smem.is_last, p, block, ConsumerSync<C>{}, 128))
     merge_splits<P, 4 * C::consumers, C::dim_vo>(p, block, thread_x() / 32 - 4);
   release(smem.item_empty[stage_of<2>(i)]);
 }
 
 // [lab: consume]
-// The whole work of a consumer warpgroup. i, n: the items and steps whose P is complete. The first
-// scores of an item are computed beside the last products of the item before.
+// The whole work of a consumer warpgroup. i, k, v: the item and step whose scores come next, and
+// the step whose products do. The first scores of an item are computed beside the last products of
+// the item before, and exponentiated too: the end of an item is a step as any other, and a store.
 template <class C, class P> LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p) {
   const int warpgroup = warp_uniform(thread_x() / 128) - 1, row = lane_row(warpgroup);
-  State<C> state;
+  Softmax rows;
+  Output<C> o;
   Scores<C> s;
   Probabilities<C> probabilities;
-  float rescale[2];
-  int i = 0, n = 0;
+  float factor[2];            // of the item before, whose O is not yet complete
+  int i = 0, k = 0, v = 0;
+  bool has_ended = false;     // an item, with the products under way
   Ahead ahead = open_item<C>(smem, p, i, warpgroup);
   if (ahead.steps == 0) return;
   if (warpgroup == C::consumers - 1) pass_turn<C>(warpgroup);
 
+  const auto skip_keys = [&] {
+    for (int j = 0; j < ahead.skipped; ++j, ++k) {
+      wait_k<C>(smem, k);
+      wait_turn<C>(warpgroup);
+      pass_turn<C>(warpgroup);
+      release(smem.k_empty[stage_of<C::stages>(k)]);
+    }
+  };
+  const auto skip_values = [&] {
+    for (; ahead.skipped > 0; --ahead.skipped, ++v) {
+      wait_v<C>(smem, v);
+      release(smem.v_empty[stage_of<C::stages>(v)]);
+    }
+  };
   const auto finish_scores = [&] {
     wgmma_hold(s);
-    release(smem.k_empty[stage_of<C::stages>(n)]);
+    release(smem.k_empty[stage_of<C::stages>(k)]);
+    ++k;
     if (ahead.steps == 1) release(smem.q_empty[stage_of<C::q_stages>(i)]);
   };
-  const auto finish_output = [&](int step) {
+  const auto finish_output = [&] {
     wgmma_wait<0>();
-    wgmma_hold(state.o);
-    release(smem.v_empty[stage_of<C::stages>(step)]);
+    wgmma_hold(o);
+    release(smem.v_empty[stage_of<C::stages>(v)]);
+    ++v;
+    skip_values();
   };
   const auto softmax = [&] {
-    if (ahead.key + C::keys > ahead.seen_by_all || ahead.key < ahead.first_key)
-      mask<C>(s, p, smem.items[stage_of<2>(i)].block, row, ahead.key);
-    update<C, P>(state, rescale, s, p.scale_log2);
+    const typename C::Block& block = smem.items[stage_of<2>(i)].block;
+    if (ahead.key + C::keys > ahead.seen_by_all) mask_future<C>(s, p, block, row, ahead.key);
+    if (ahead.key < ahead.first_key) mask_past<C>(s, ahead.first_key - ahead.key);
+    update<C, P>(rows, s, p.scale_log2);
     ahead.key = ahead.key - C::keys;
     ahead.steps = ahead.steps - 1;
   };
 
   // The next step's scores, beside the products of this one's P.
   const auto advance = [&] {
-    ++n;
     if constexpr (C::overlap == Overlap::none) {
-      wait_v<C>(smem, n - 1);
-      begin_output<C>(state.o, probabilities, smem, n - 1);
-      finish_output(n - 1);
-      wait_k<C>(smem, n);
-      begin_scores<C>(s, smem, warpgroup, i, n);
+      wait_v<C>(smem, v);
+      begin_output<C>(o, probabilities, smem, v);
+      finish_output();
+      wait_k<C>(smem, k);
+      begin_scores<C>(s, smem, warpgroup, i, k);
       wgmma_wait<0>();
     } else {
-      wait_k<C>(smem, n);
+      wait_k<C>(smem, k);
       wait_turn<C>(warpgroup);
-      begin_scores<C>(s, smem, warpgroup, i, n);
-      wait_v<C>(smem, n - 1);
-      begin_output<C>(state.o, probabilities, smem, n - 1);
+      begin_scores<C>(s, smem, warpgroup, i, k);
+      wait_v<C>(smem, v);
+      begin_output<C>(o, probabilities, smem, v);
       pass_turn<C>(warpgroup);
       wgmma_wait<1>();
     }
@@ -108,46 +128,50 @@ template <class C, class P> LAB_DEVICE void consume(Smem<C>& smem, const Prefill
 
   // O has the products that ran beside the scores; P and O follow the new maxima.
   const auto fold = [&] {
-    if constexpr (C::overlap != Overlap::none) finish_output(n - 1);
+    if constexpr (C::overlap != Overlap::none) finish_output();
     round_scores<C>(probabilities, s);
-    rescale_output<C>(state, rescale);
+    if (has_ended) {
+      finish_item<C, P>(o, factor, smem, p, i - 1, row);
+      clear<C>(o);
+    }
+    rescale_output<C>(o, rows);
   };
 
-  reset<C>(state);
+  open_rows(rows);
+  clear<C>(o);
+  skip_keys();
+  skip_values();
   wait_q<C>(smem, i);
-  wait_k<C>(smem, n);
-  begin_scores<C>(s, smem, warpgroup, i, n);
+  wait_k<C>(smem, k);
+  begin_scores<C>(s, smem, warpgroup, i, k);
   wgmma_wait<0>();
   finish_scores();
   softmax();
   round_scores<C>(probabilities, s);
-  while (true) {
-    // ptxas moves a wait up to the start of its basic block: in the next turn of the loop it comes
-    // after the exponentials that overlap the products, and not before them.
-    bool unfolded = false;
-    for (; ahead.steps > 0; unfolded = true) {
-      if (unfolded) fold();
-      advance();
-      softmax();
-      wgmma_hold(s);
-      wgmma_hold(state.l);
+  for (bool multiplies = false;; multiplies = true) {
+    // ptxas moves a wait up to the start of its basic block: here, at the start of the loop, it
+    // comes after the exponentials that overlap the products, and not before them.
+    if (multiplies) fold();
+    has_ended = ahead.steps == 0;
+    if (has_ended) {
+      ++i;
+      ahead = open_item<C>(smem, p, i, warpgroup);
+      if (ahead.steps == 0) break;
+      close_rows<C, P>(factor, rows, p, smem.items[stage_of<2>(i - 1)].block, row);
+      open_rows(rows);
+      skip_keys();
+      wait_q<C>(smem, i);
     }
-    if (unfolded) fold();
-    ++i;
-    ahead = open_item<C>(smem, p, i, warpgroup);
-    if (ahead.steps == 0) break;
-    wait_q<C>(smem, i);
     advance();
-    if constexpr (C::overlap != Overlap::none) finish_output(n - 1);
-    finish_item<C, P>(state, smem, p, i - 1, row);
-    reset<C>(state);
     softmax();
-    round_scores<C>(probabilities, s);
+    wgmma_hold(s);
+    wgmma_hold(rows.l);
   }
-  wait_v<C>(smem, n);
-  begin_output<C>(state.o, probabilities, smem, n);
-  finish_output(n);
-  finish_item<C, P>(state, smem, p, i - 1, row);
+  wait_v<C>(smem, v);
+  begin_output<C>(o, probabilities, smem, v);
+  close_rows<C, P>(factor, rows, p, smem.items[stage_of<2>(i - 1)].block, row);
+  finish_output();
+  finish_item<C, P>(o, factor, smem, p, i - 1, row);
   if (warpgroup == 0) wait_turn<C>(warpgroup);   // the last turn passed on is taken
 }
 // [/lab: consume]

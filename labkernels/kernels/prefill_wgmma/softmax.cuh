@@ -10,12 +10,21 @@ using namespace lab;
 LAB_DEVICE float least_score() { return bits_to_float(0xff7fffffu); }
 
 // Index r: of rows g and g + 8 of the warp.
-template <class C> struct State {
+struct Softmax {
   float m[2], l[2];                              // l: this lane's columns only
-  float o[C::dim_vo / 2];
+  float rescale[2];                              // what O becomes by the last step's maxima
 };
+template <class C> using Output = float[C::dim_vo / 2];
 template <class C> using Scores = float[C::keys / 2];
 template <class C> using Probabilities = u32[C::keys / 16][4];
+
+LAB_DEVICE void open_rows(Softmax& rows) {
+  for (int r = 0; r < 2; ++r) { rows.m[r] = least_score(); rows.l[r] = 0.f; }
+}
+template <class C> LAB_DEVICE void clear(Output<C>& o) {
+#pragma unroll
+  for (int i = 0; i < C::dim_vo / 2; ++i) o[i] = 0.f;
+}
 
 LAB_DEVICE int lane_row(int warpgroup) {
   return warpgroup * 64 + thread_x() / 32 % 4 * 16 + (thread_x() & 31) / 4;
@@ -27,9 +36,11 @@ LAB_DEVICE u64 descriptor_at(u64 descriptor, int bytes) { return descriptor + (b
 // S = Q K^T is under way.
 template <class C>
 LAB_DEVICE void begin_scores(Scores<C>& s, const Smem<C>& smem, int warpgroup, int i, int n) {
-  const u64 q = wgmma_descriptor(smem.q[stage_of<C::q_stages>(i)][0][warpgroup * 64], 16, 1024,
-                                 Swizzle::b128);
-  const u64 k = wgmma_descriptor(smem.k[stage_of<C::stages>(n)], 16, 1024, Swizzle::b128);
+  const u64 q = descriptor_at(
+      wgmma_descriptor(smem.q[0][0][warpgroup * 64], 16, 1024, Swizzle::b128),
+      stage_of<C::q_stages>(i) * static_cast<int>(sizeof(smem.q[0])));
+  const u64 k = descriptor_at(wgmma_descriptor(smem.k[0], 16, 1024, Swizzle::b128),
+                              stage_of<C::stages>(n) * static_cast<int>(sizeof(smem.k[0])));
   wgmma_fence();
 #pragma unroll
   for (int d = 0; d < C::dim_qk; d += 16) {
@@ -42,10 +53,11 @@ LAB_DEVICE void begin_scores(Scores<C>& s, const Smem<C>& smem, int warpgroup, i
 
 // O += P V is under way.
 template <class C>
-LAB_DEVICE void begin_output(float (&o)[C::dim_vo / 2], const Probabilities<C>& p,
+LAB_DEVICE void begin_output(Output<C>& o, const Probabilities<C>& p,
                              const Smem<C>& smem, int n) {
   const u64 v =
-      wgmma_descriptor(smem.v[stage_of<C::stages>(n)], C::keys * 128, 1024, Swizzle::b128);
+      descriptor_at(wgmma_descriptor(smem.v[0], C::keys * 128, 1024, Swizzle::b128),
+                    stage_of<C::stages>(n) * static_cast<int>(sizeof(smem.v[0])));
   wgmma_fence();
 #pragma unroll
   for (int b = 0; b < C::keys / 16; ++b)
@@ -53,25 +65,33 @@ LAB_DEVICE void begin_output(float (&o)[C::dim_vo / 2], const Probabilities<C>& 
   wgmma_commit();
 }
 
-// The keys that a row does not see. Only steps at the boundary come here.
+// The keys that a row does not see yet, or that another split has. Only steps at the boundaries
+// come here.
 template <class C>
-LAB_DEVICE void mask(Scores<C>& s, const PrefillParams& p, const typename C::Block& b, int row,
-                     int key) {
+LAB_DEVICE void mask_future(Scores<C>& s, const PrefillParams& p, const typename C::Block& b,
+                            int row, int key) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int column = key + (thread_x() & 3) * 2, first = b.first_key - column;
-    const int seen = least(row_limit(p, b, row + 8 * r), b.end_key) - column;
+    const int seen =
+        least(row_limit(p, b, row + 8 * r), b.end_key) - key - (thread_x() & 3) * 2;
 #pragma unroll
     for (int j = 0; j < C::keys / 8; ++j)
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        if (j * 8 + i >= seen || j * 8 + i < first) s[4 * j + 2 * r + i] = minus_infinity();
+        if (j * 8 + i >= seen) s[4 * j + 2 * r + i] = minus_infinity();
   }
+}
+template <class C> LAB_DEVICE void mask_past(Scores<C>& s, int keys) {
+#pragma unroll
+  for (int j = 0; j < C::keys / 8; ++j)
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (j * 8 + (thread_x() & 3) * 2 + i % 2 < keys) s[4 * j + i] = minus_infinity();
 }
 
 // Moves the maxima to those of the scores, rescales l to them, and turns the scores into P.
 template <class C, class P>
-LAB_DEVICE void update(State<C>& state, float (&rescale)[2], Scores<C>& s, float scale_log2) {
+LAB_DEVICE void update(Softmax& rows, Scores<C>& s, float scale_log2) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     float top = maximum(s[2 * r], s[2 * r + 1]);
@@ -80,18 +100,18 @@ LAB_DEVICE void update(State<C>& state, float (&rescale)[2], Scores<C>& s, float
       top = maximum(top, maximum(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
     top = maximum(top, shfl_xor(top, 1));
     top = maximum(top, shfl_xor(top, 2));
-    const float moved = maximum(state.m[r], top * scale_log2);
-    rescale[r] = exp2<P>(state.m[r] - moved);
-    state.m[r] = moved;
-    state.l[r] = state.l[r] * rescale[r];
+    const float moved = maximum(rows.m[r], top * scale_log2);
+    rows.rescale[r] = exp2<P>(rows.m[r] - moved);
+    rows.m[r] = moved;
+    rows.l[r] = rows.l[r] * rows.rescale[r];
   }
 #pragma unroll
   for (int j = 0; j < C::keys / 8; ++j)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      float e = exp2<P>(fma_rn(s[4 * j + i], scale_log2, -state.m[i / 2]));
+      float e = exp2<P>(fma_rn(s[4 * j + i], scale_log2, -rows.m[i / 2]));
       if constexpr (P::denominator == Denominator::rounded) e = rounded<typename C::T>(e);
-      state.l[i / 2] = state.l[i / 2] + e;
+      rows.l[i / 2] = rows.l[i / 2] + e;
       s[4 * j + i] = e;
     }
 }
@@ -105,12 +125,11 @@ template <class C> LAB_DEVICE void round_scores(Probabilities<C>& p, const Score
       p[b][i] = pack2<typename C::T>(s[8 * b + 2 * i], s[8 * b + 2 * i + 1]);
 }
 
-template <class C>
-LAB_DEVICE void rescale_output(State<C>& state, const float (&rescale)[2]) {
+template <class C> LAB_DEVICE void rescale_output(Output<C>& o, const Softmax& rows) {
   // times 1 changes no bit: skip it
-  if (!warp_any(!(rescale[0] == 1.f && rescale[1] == 1.f))) return;
+  if (!warp_any(!(rows.rescale[0] == 1.f && rows.rescale[1] == 1.f))) return;
 #pragma unroll
-  for (int i = 0; i < C::dim_vo / 2; ++i) state.o[i] = state.o[i] * rescale[i / 2 % 2];
+  for (int i = 0; i < C::dim_vo / 2; ++i) o[i] = o[i] * rows.rescale[i / 2 % 2];
 }
 
 // Lane t of a quad has four words of its own; gets word t of each of the four.
@@ -130,8 +149,7 @@ LAB_DEVICE void transpose_quad(u32 (&w)[4]) {
 
 // A lane's channels of a row: eight at a time of a 16-bit output, which its quad has put together.
 template <class C, class Out>
-LAB_DEVICE void store_row(Out* out, const float (&o)[C::dim_vo / 2], int r, float factor,
-                          bool real) {
+LAB_DEVICE void store_row(Out* out, const Output<C>& o, int r, float factor, bool real) {
   const int t = thread_x() & 3;
   if constexpr (sizeof(Out) == 2) {
 #pragma unroll
@@ -152,34 +170,43 @@ LAB_DEVICE void store_row(Out* out, const float (&o)[C::dim_vo / 2], int r, floa
   }
 }
 
-// Divides the thread's rows by l and writes them, or writes the split's partial States of them.
+// Writes the lse of the thread's rows, or the split's partial m and l of them. factor: what turns o
+// into what is written of it.
 template <class C, class P>
-LAB_DEVICE void store(const State<C>& state, const PrefillParams& p, const typename C::Block& b,
-                      int row) {
-  using Out = typename P::Out;
+LAB_DEVICE void close_rows(float (&factor)[2], const Softmax& rows, const PrefillParams& p,
+                           const typename C::Block& b, int row) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float l = state.l[r];
+    float l = rows.l[r];
     l = l + shfl_xor(l, 1);
     l = l + shfl_xor(l, 2);
-    const bool real = row + 8 * r < b.n_rows, speaks = real && (thread_x() & 3) == 0;
+    const bool speaks = row + 8 * r < b.n_rows && (thread_x() & 3) == 0, whole = b.live_splits <= 1;
+    factor[r] = !whole ? 1.f : l == 0.f ? 0.f : div_rn(1.f, l);
+    if (!speaks) continue;
     const i64 head = head_index(p, b, row + 8 * r), slot = head * p.splits + b.split;
-    if (b.live_splits <= 1) {
-      const float factor = l == 0.f ? 0.f : div_rn(1.f, l);
-      store_row<C>(static_cast<Out*>(p.out) + head * C::dim_vo, state.o, r, factor, real);
-      if (speaks) store_lse2(p, head, state.m[r], l);
+    if (whole) {
+      store_lse2(p, head, rows.m[r], l);
     } else {
-      store_row<C>(p.partial_o + slot * C::dim_vo, state.o, r, 1.f, real);
-      if (speaks) store_global(p.partial_m + slot, state.m[r]);
-      if (speaks) store_global(p.partial_l + slot, l);
+      store_global(p.partial_m + slot, rows.m[r]);
+      store_global(p.partial_l + slot, l);
     }
   }
 }
 
-// A warp is done with what the barrier guards.
-LAB_DEVICE void release(Barrier& b) {
-  sync_warp();
-  if ((thread_x() & 31) == 0) barrier_arrive(b);
+// Writes the thread's rows of O, or of the split's partial o.
+template <class C, class P>
+LAB_DEVICE void store(const Output<C>& o, const float (&factor)[2], const PrefillParams& p,
+                      const typename C::Block& b, int row) {
+  using Out = typename P::Out;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const bool real = row + 8 * r < b.n_rows;
+    const i64 head = head_index(p, b, row + 8 * r), slot = head * p.splits + b.split;
+    if (b.live_splits <= 1)
+      store_row<C>(static_cast<Out*>(p.out) + head * C::dim_vo, o, r, factor[r], real);
+    else
+      store_row<C>(p.partial_o + slot * C::dim_vo, o, r, 1.f, real);
+  }
 }
 
 // The warpgroups take turns to give the tensor cores work.

@@ -95,7 +95,7 @@ def smem(instance: Instance) -> Ledger:
         formula=f"{q_stages} stages x {tile_of_q.formula}",
     )
     rings = 2 * tile.stages + q_stages + ITEM_STAGES
-    barriers = Line("barriers", (2 * rings + 1) * 8, f"(2 x {rings} stages + 1) x 8 B")
+    barriers = Line("barriers", (2 * rings + 2) * 8, f"(2 x {rings} stages + 2) x 8 B")
     items = Line("items", ITEM_STAGES * ITEM_BYTES, f"{ITEM_STAGES} x {ITEM_BYTES} B")
     verdict = Line("verdict of a split", 4, "1 x 4 B")
     lines = (query, keys, barriers, items, verdict)
@@ -160,7 +160,7 @@ SPEC = KernelSpec(
     name="prefill_wgmma",
     family="prefill",
     language="cuda",
-    idea="One warp asks the TMA for tiles; warpgroups multiply, each while another exponentiates.",
+    idea="Warps ask the TMA for tiles; warpgroups multiply, each while another exponentiates.",
     parent="prefill_mma",
     folder=Path(__file__).parent,
     min_arch=90,

@@ -55,19 +55,31 @@ template <class C> struct alignas(1024) Smem {
   typename C::T v[C::stages][C::dim_vo / channels][C::keys][channels];
   Barrier k_full[C::stages], k_empty[C::stages], v_full[C::stages], v_empty[C::stages];
   Barrier q_full[C::q_stages], q_empty[C::q_stages];
-  Barrier item_full[2], item_empty[2], tail_full;
+  Barrier item_full[2], item_empty[2], item_wanted, tail_full;
   Item<C> items[2];
   float is_last;
 };
 
 // The n-th of what goes through a ring of `Stages`: its stage, and the parity of that stage's
 // barriers' phase.
-template <int Stages> LAB_DEVICE int stage_of(int n) { return n % Stages; }
-template <int Stages> LAB_DEVICE int parity_of(int n) { return n / Stages & 1; }
+template <int Stages> LAB_DEVICE int stage_of(u32 n) { return n % Stages; }
+template <int Stages> LAB_DEVICE int parity_of(u32 n) { return n / Stages & 1; }
 
 template <class C> LAB_DEVICE Item<C> item_of(const typename C::Block& b) {
   const int first = b.first_key / C::keys, end = (b.end_key + C::keys - 1) / C::keys;
   return {b, (end - 1) * C::keys, b.end_key > b.first_key ? end - first : 0};
+}
+
+// The i-th item.
+template <class C> LAB_DEVICE const Item<C>& receive(Smem<C>& smem, int i) {
+  barrier_wait(smem.item_full[stage_of<2>(i)], parity_of<2>(i));
+  return smem.items[stage_of<2>(i)];
+}
+
+// A warp is done with what the barrier guards.
+LAB_DEVICE void release(Barrier& b) {
+  sync_warp();
+  if ((thread_x() & 31) == 0) barrier_arrive(b);
 }
 
 }  // namespace prefill_wgmma

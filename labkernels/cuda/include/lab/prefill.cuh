@@ -32,6 +32,8 @@ struct PrefillParams {
   int page_shift;             // 2^page_shift >= page_size, and
   u32 page_inverse;           // 2^(31 + page_shift) / page_size, rounded up
   int q_heads, kv_heads, group;
+  int group_shift;            // as page_shift and page_inverse, of group
+  u32 group_inverse;
   int keys_per_split, splits;
   int causal;                 // query i of n with L keys sees keys 0 to L - n + i
   float scale_log2;           // softmax scale times log2 e
@@ -53,16 +55,29 @@ template <int Rows> struct PrefillBlock {
 
 LAB_DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
 
-// The page of its request in which a key below 2^31 lies: key / page_size, without a division.
+// n / divisor for n below 2^31, without a division: kernels/paged_kv.py makes shift and inverse.
+LAB_DEVICE u32 quotient(u32 n, u32 inverse, int shift) {
+  return static_cast<u32>(u64{2 * n} * inverse >> 32) >> shift;
+}
+
+// The page of its request in which a key lies.
 LAB_DEVICE u32 page_slot(const PrefillParams& p, u32 key) {
-  return static_cast<u32>(u64{2 * key} * p.page_inverse >> 32) >> p.page_shift;
+  return quotient(key, p.page_inverse, p.page_shift);
+}
+
+// The token of a packed row.
+template <class Params> LAB_DEVICE int token_of(const Params& p, int packed) {
+  return packed / p.group;
+}
+LAB_DEVICE int token_of(const PrefillParams& p, int packed) {
+  return static_cast<int>(quotient(packed, p.group_inverse, p.group_shift));
 }
 
 // A row sees the keys below this one, which is at least 0.
 template <class Params, int Rows>
 LAB_DEVICE int row_limit(const Params& p, const PrefillBlock<Rows>& b, int row) {
   if (!p.causal) return b.kv_len;
-  const int limit = b.past + (b.first_row + row) / p.group + 1;
+  const int limit = b.past + token_of(p, b.first_row + row) + 1;
   return limit > 0 ? least(limit, b.kv_len) : 0;
 }
 
@@ -106,7 +121,7 @@ template <int Rows> LAB_DEVICE int row_count(const PrefillBlock<Rows>& b) { retu
 // A row's place in [total_q, q_heads].
 template <class Params, int Rows>
 LAB_DEVICE i64 head_index(const Params& p, const PrefillBlock<Rows>& b, int row) {
-  const int packed = b.first_row + row, token = packed / p.group;
+  const int packed = b.first_row + row, token = token_of(p, packed);
   return (b.first_token + token) * p.q_heads + b.kv_head * p.group + (packed - token * p.group);
 }
 
@@ -125,7 +140,7 @@ LAB_DEVICE void load_query(T (&tile)[Rows][D], const PrefillParams& p,
   const T* q = static_cast<const T*>(p.q) + b.kv_head * p.group * p.q_stride_head;
   for (int i = thread_x(); i < Rows * chunks; i += Threads) {
     const int row = i / chunks, c = i % chunks;
-    const int packed = b.first_row + row, token = packed / p.group;
+    const int packed = b.first_row + row, token = token_of(p, packed);
     const T* source = q + (b.first_token + token) * p.q_stride_token +
                       (packed - token * p.group) * p.q_stride_head + c * chunk_elements;
     cp_async_16(chunk<D>(tile, row, c), source, row < b.n_rows);
