@@ -1,13 +1,15 @@
 """The contract of a prefill kernel, over every CUDA kernel's CPU build: as test_contract.py."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from labkernels import ops
+from labkernels import hardware, ops
 from labkernels.kernels.paged_kv import PagedKV
 from labkernels.kernels.ragged_kv import RaggedKV
+from labkernels.ops import _arguments as arguments
 from tests.kernels.cases import LAYOUTS, bits
 from tests.kernels.contract import CUDA_PREFILLS, run_checked
 from tests.kernels.prefill_cases import RAGGED_LAYOUTS, prefill_case, sums
@@ -49,6 +51,21 @@ def test_every_tile(kernel, head_dim, tile, dtype):
     result = run_checked(case, kernel, tile=tile)
     assert result.plan.tile == tile
     run_checked(case, kernel, tile=tile, keys_per_split=96)
+
+
+@pytest.mark.parametrize(("head_dim", "page_size"), [(64, None), (128, 16), (256, None)])
+def test_blocks_that_stay_take_tile_after_tile(head_dim, page_size, monkeypatch):
+    """Of two multiprocessors each gets ten tiles, some without keys, some of one step."""
+    few = replace(hardware.gpu("h200"), sm_count=2)
+    monkeypatch.setattr(arguments, "target_gpu", lambda device, target: few)
+    q_lens, kv_lens = (*Q_LENS, 200, 300), (*KV_LENS, 200, 500)
+    for causal in (False, True):
+        case = prefill_case(
+            q_lens, kv_lens, causal=causal, group=1, head_dim=head_dim, page_size=page_size
+        )
+        for cut in CUTS[:2]:
+            result = run_checked(case, "prefill_wgmma", **cut)
+            assert result.plan.blocks >= 10 * few.sm_count
 
 
 @every_kernel

@@ -64,23 +64,30 @@ template <class C, class P> LAB_DEVICE void consume(Smem<C>& smem, const Prefill
   Probabilities<C> probabilities;
   float factor[2];            // of the item before, whose O is not yet complete
   int i = 0, k = 0, v = 0;
+  int unread = 0;             // V of skipped steps, behind the products under way
   bool has_ended = false;     // an item, with the products under way
   Ahead ahead = open_item<C>(smem, p, i, warpgroup);
   if (ahead.steps == 0) return;
   if (warpgroup == C::consumers - 1) pass_turn<C>(warpgroup);
 
+  // A skipped step's K, V and turn are let go, each where it is due.
   const auto skip_keys = [&] {
     for (int j = 0; j < ahead.skipped; ++j, ++k) {
       wait_k<C>(smem, k);
-      wait_turn<C>(warpgroup);
-      pass_turn<C>(warpgroup);
       release(smem.k_empty[stage_of<C::stages>(k)]);
     }
+    unread = ahead.skipped;
   };
   const auto skip_values = [&] {
-    for (; ahead.skipped > 0; --ahead.skipped, ++v) {
+    for (; unread > 0; --unread, ++v) {
       wait_v<C>(smem, v);
       release(smem.v_empty[stage_of<C::stages>(v)]);
+    }
+  };
+  const auto skip_turns = [&] {
+    for (int j = 0; j < ahead.skipped; ++j) {
+      wait_turn<C>(warpgroup);
+      pass_turn<C>(warpgroup);
     }
   };
   const auto finish_scores = [&] {
@@ -154,6 +161,7 @@ template <class C, class P> LAB_DEVICE void consume(Smem<C>& smem, const Prefill
     if (multiplies) fold();
     has_ended = ahead.steps == 0;
     if (has_ended) {
+      skip_turns();
       ++i;
       ahead = open_item<C>(smem, p, i, warpgroup);
       if (ahead.steps == 0) break;
