@@ -27,6 +27,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from labkernels import plots
+from labkernels.plots import style
 from labkernels.records import store
 from labkernels.records.scoreboard import MET, NOT_MEASURED, NOT_MET, scoreboard
 from labkernels.workload import Decode
@@ -46,7 +47,7 @@ for run in sorted({(s.gpu, s.started_utc, s.commit) for s in measured}):
 
 # %% tags=["hide-input"]
 ORIGIN = "measured in the runs named above"
-DIGITS = {"ours, ms": "{:.4f}", "other, ms": "{:.4f}", "ratio": "{:.3f}", "at least": "{:.2f}"}
+DIGITS = {"ratio": "{:.3f}", "at least": "{:.2f}"}
 
 
 def ratios(experiment):
@@ -56,16 +57,23 @@ def ratios(experiment):
 
 
 # %% tags=["hide-input"]
+def who(kernel, time_s):
+    return f"{style.name(kernel)} {time_s * 1e3:.4f} ms" if kernel else "–"
+
+
 def row(s):
-    ours = {"ours": s.kernel or "–", "ours, ms": s.ours * 1e3 if s.kernel else None}
-    other = {"other": s.peer or "–", "other, ms": s.theirs * 1e3 if s.peer else None}
-    ratio = {"ratio": s.ratio if s.peer else None}
-    ratio["at least"] = s.target.minimum_ratio if s.target.peers else None
-    return (
-        {"target": s.target.title, "dtype": s.dtype} | ours | other | ratio | {"status": s.status}
-    )
+    return {
+        "target": s.target.title,
+        "dtype": s.dtype,
+        "ours": who(s.kernel, s.ours),
+        "other": who(s.peer, s.theirs),
+        "ratio": s.ratio if s.peer else None,
+        "at least": s.target.minimum_ratio if s.target.peers else None,
+        "status": s.status,
+    }
 
 
+# %% tags=["hide-input"]
 def shown(experiment):
     rows = pd.DataFrame(row(s) for s in timed if s.target.experiment == experiment)
     return rows.style.hide(axis="index").set_uuid(experiment).format(DIGITS, na_rep="–")
