@@ -58,7 +58,7 @@ def ratios(experiment):
 
 # %% tags=["hide-input"]
 def who(kernel, time_s):
-    return f"{style.name(kernel)} {time_s * 1e3:.4f} ms" if kernel else "–"
+    return f"{style.name(kernel)} {time_s * 1e3:.4f}\N{NO-BREAK SPACE}ms" if kernel else "–"
 
 
 def row(s):

@@ -26,9 +26,8 @@ def ratios_and_targets(scores: pd.DataFrame, *, origin: str) -> Figure:
         part = scores[scores.dtype == dtype]
         if len(part):
             axes.scatter(part.ratio, part.title, marker=marker, color=colour, s=22, label=dtype)
-    axes.set(xlabel="other's time / our time")
+    axes.set(xlabel="other's time / our time", ylim=(len(titles) - 0.4, -0.6))
     axes.tick_params(axis="y", labelsize=6.5)
-    axes.invert_yaxis()
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
     style.say_origin(figure, origin)
     return figure
