@@ -169,6 +169,7 @@ def ladder(rungs: pd.DataFrame, *, ceilings: dict[str, float], origin: str) -> F
             ha="right" if inside else "left",
             fontsize=7.5,
             color="white" if inside else "#2d343d",
+            bbox=None if inside else {"facecolor": "white", "edgecolor": "none", "pad": 1},
         )
     axes.set_yticks(range(len(rungs)), rungs.rung, fontsize=8)
     axes.set(xlabel="forward, TFLOP/s", ylim=(len(rungs) - 0.4, -1.1))
