@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import product
 
 from labkernels.experiments import Options, Outcome, commit_text
 from labkernels.experiments import _decode_rows as decode_rows
@@ -36,7 +37,9 @@ def groups(*, quick: bool = False) -> dict[str, list[Call]]:
     """Return the calls of each child process, by a name; `--only` is looked for in name/kernel."""
     rows = 256 if quick else GEMM_ROWS
     found = {"gemm": [Call("cublas", GEMM, batch=0, length=rows, heads=0, head_dim=0)]}
-    found |= {f"d{head_dim}": calls(head_dim, quick=quick) for head_dim in HEAD_DIMS}
+    for head_dim, family in product(HEAD_DIMS, (PREFILL, BACKWARD)):
+        listed = calls(head_dim, quick=quick)
+        found[f"d{head_dim} {family}"] = [call for call in listed if call.family == family]
     return found | {"ladder": ladder(quick=quick)}
 
 
@@ -62,7 +65,7 @@ def run(options: Options) -> Outcome:
     }
     chosen = {name: listed for name, listed in chosen.items() if listed}
     if not chosen:
-        raise ValueError(f"only is {options.only!r} and matches nothing; allowed: d128/prefill_mma")
+        raise ValueError(f"only is {options.only!r} and matches nothing; allowed: d128 prefill")
     reason = cuda_device.available() or counters.available()
     if reason:
         raise ValueError(f"{NAME} needs a GPU and a profiler: {reason}")
