@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-_PAGES_MOST = 2**14  # pairs of a slot and a page: more would take seconds
+_KEYS_MOST = 2**17  # of a pool, all of whose pages are tried: more would take seconds
 _AT_ONCE = (2, 4, 8, 16)  # keys that a warp's lanes copy at once, 16 bytes each
 _STEP_KEYS = (2, 4, 8, 16, 32, 64, 128)
 _INT32 = 2**31  # elements: the first offset that a signed 32-bit integer cannot hold
@@ -82,6 +82,21 @@ def halves(row) -> Iterator:
                 yield "keys read twice", lambda i, w=where: w, (t @ values / t.sum())[None]
 
 
+def cleared(row) -> Iterator:
+    """Zeros in place of all keys from one on: memory never written, found by a wrong offset."""
+    scores, v = (x[: row.n_keys] for x in row.keys(row.kv_head, row.kv_head))
+    m = max(scores.max(), 0.0)  # 0, the score of a key of zeros
+    t = np.exp2(scores - m)
+    values = np.cumsum(t[:, None] * v, axis=0) - t[:, None] * v  # of the keys before each
+    weights = (np.cumsum(t) - t)[:, None]
+    zeros = np.arange(len(t), 0, -1)[:, None] * np.exp2(-m)
+    for what, outputs in (
+        ("K and V", values / (weights + zeros)),
+        ("V", values / t.sum()),
+    ):
+        yield "keys read as 0", lambda i, what=what: f"{what} from key {i} on", outputs
+
+
 def overflows(row) -> Iterator:
     """Offsets of pages cut to 32 bits: what lies beyond is read as 0, left out, or wraps around."""
     size = row.problem.k_pool.shape[1]
@@ -128,7 +143,7 @@ def pages(row) -> Iterator:
     size, n_pages = row.problem.k_pool.shape[1], len(row.problem.k_pool)
     n_slots = -(-row.n_keys // size)
     own = row.pages[:n_slots]
-    known = np.arange(n_pages) if n_slots * n_pages <= _PAGES_MOST else own
+    known = np.arange(n_pages) if n_pages * size <= _KEYS_MOST else own
     scores, v = row.keys(row.kv_head, row.kv_head, known)
     scores, v = scores.reshape(len(known), size), v.reshape(len(known), size, -1)
     mine = own if len(known) == n_pages else np.arange(n_slots)
@@ -137,18 +152,23 @@ def pages(row) -> Iterator:
     m = scores[mine][inside].max()
     with np.errstate(invalid="ignore", over="ignore"):
         t = np.exp2(np.where(inside, scores[mine], -np.inf) - m)
-        totals = t.sum(-1)
         parts = np.einsum("sk,skd->sd", t, np.where(inside[..., None], v[mine], 0.0))
+        o_left, l_left = parts.sum(0) - parts, (t.sum() - t.sum(-1))[:, None]
         if n_slots > 1:
-            rest = (parts.sum(0) - parts) / (totals.sum() - totals)[:, None]
-            yield "page left out", lambda i: f"slot {i} of {n_slots}", rest
-        for slot in range(n_slots if n_slots * len(known) <= _PAGES_MOST else 0):
-            n = filled[slot]
+            yield "page left out", lambda i: f"slot {i} of {n_slots}", o_left / l_left
+        for n in np.unique(filled).tolist():
+            slots = np.flatnonzero(filled == n)
             w = np.exp2(scores[:, :n] - m)
-            o = parts.sum(0) - parts[slot] + np.einsum("pk,pkd->pd", w, v[:, :n])
-            o = o / (totals.sum() - totals[slot] + w.sum(-1))[:, None]
+            o, l = np.einsum("pk,pkd->pd", w, v[:, :n]), w.sum(-1)[:, None]
+            # out (l_left + l) = o_left + o, of the page that was read: the pair that comes nearest
+            asked, given = row.out * l_left[slots] - o_left[slots], o - row.out * l
+            squares = (asked**2).sum(-1)[:, None] + (given**2).sum(-1) - 2 * asked @ given.T
+            miss = squares / (l_left[slots] + l.T) ** 2
+            miss[~np.isfinite(miss) | (known == own[slots, None])] = np.inf
+            at, page = np.unravel_index(miss.argmin(), miss.shape)
+            slot = slots[at]
             yield (
                 "wrong page",
-                lambda i, slot=slot: f"slot {slot}: page {known[i]} for {own[slot]}",
-                np.where((known == own[slot])[:, None], np.nan, o),
+                lambda i, slot=slot, page=page: f"slot {slot}: page {known[page]} for {own[slot]}",
+                ((o_left[slot] + o[page]) / (l_left[slot] + l[page]))[None],
             )

@@ -16,6 +16,8 @@ from labkernels.numerics.schedule import Schedule
 
 SPLIT_KEYS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _TURN_KEYS = (16, 32, 64, 128)
+_LANES = (1, 2, 4)  # that share a channel on CUDA cores
+_KEYS_MOST = 1024  # of such a lane
 _TURNS_MOST = 4096  # of a chain, followed one by one: more would take seconds
 _SKIPPED_MOVES = 8.0  # of a maximum, in log2 units: where kernels that skip small moves stop
 
@@ -105,18 +107,37 @@ def _skipping(tops):
 
 
 def accumulators(scores, v, p_format: str) -> Iterator:
-    """An accumulator of o in 16 bits: rounded after every turn of keys."""
+    """An accumulator of o in 16 bits, rounded after every turn of keys, or where P is in fp32 also
+    after every key: on CUDA cores, whose lanes share a channel, each with a sum of its own.
+    """
+    fine = "fp32" if p_format.endswith("x2") else p_format
     total = np.exp2(scores - scores.max()).sum()
     for chains in _cuts(scores, warps=(1, 4)):
         tops = np.maximum.accumulate(chains.scores.max(-1), axis=1)
-        p = np.exp2(chains.scores - tops[..., None])
-        p = rounding.round_to(p, "fp32" if p_format.endswith("x2") else p_format)
-        pv = np.einsum("ctk,ctkd->tcd", p, v[chains.turns])
-        rescale = np.exp2(np.diff(tops, axis=1, prepend=tops[:, :1]) * -1).T[..., None]
+        p = rounding.round_to(np.exp2(chains.scores - tops[..., None]), fine)
+        rescale = np.exp2(np.diff(tops, axis=1, prepend=tops[:, :1]) * -1)
         weight = np.exp2(tops[:, -1] - scores.max()) / total
-        for fmt in ("bf16", "fp16"):
-            o = np.zeros(pv.shape[1:])
-            for moved, added in zip(rescale, pv, strict=True):
-                o = rounding.round_to(o * moved + added, fmt)
-            name = f"o accumulated in {fmt}"
-            yield name, lambda i, where=chains.where: where, (weight @ o)[None]
+        keys = p.shape[1] * p.shape[2]
+        lanes_tried = [n for n in _LANES if fine == "fp32" and keys <= n * _KEYS_MOST]
+        for fmt, lanes in itertools.product(("bf16", "fp16"), [0, *lanes_tried]):
+            o = _summed_in(fmt, p, v[chains.turns], rescale, lanes)
+            where = chains.where + f", {lanes} lanes a channel" * bool(lanes)
+            yield f"o accumulated in {fmt}", lambda i, where=where: where, (weight @ o)[None]
+
+
+def _summed_in(fmt: str, p, v, rescale, lanes: int):
+    """The chains' sums of P v, rounded to a format key by key in each of so many lanes, or if 0
+    turn by turn. Shapes: p [C, T, K], v [C, T, K, D], rescale [C, T] -> [C, D]
+    """
+    if not lanes:
+        o = np.zeros((len(p), v.shape[-1]))
+        for turn in range(p.shape[1]):
+            added = np.einsum("ck,ckd->cd", p[:, turn], v[:, turn])
+            o = rounding.round_to(o * rescale[:, turn, None] + added, fmt)
+        return o
+    p, v = (x.reshape(*x.shape[:2], -1, lanes, *x.shape[3:]) for x in (p, v))
+    o = np.zeros((len(p), lanes, v.shape[-1]))
+    for turn, key in np.ndindex(p.shape[1:3]):
+        before = o * rescale[:, turn, None, None] if key == 0 else o
+        o = rounding.round_to(before + p[:, turn, key, :, None] * v[:, turn, key], fmt)
+    return o.sum(1)

@@ -103,6 +103,8 @@ def of_factor(row: Row | None) -> list[Match]:
     truth, weight = row.outputs[row.place], 1 / row.sigma**2
     factor = float((row.out * truth * weight).sum() / max((truth**2 * weight).sum(), 1e-300))
     error = row.out - truth
+    if abs(factor - 1) * float((truth**2 * weight).sum()) ** 0.5 <= evidence.OUTLIER:
+        return []
     where = f"times {factor:.4g}; {row.problem.row_name(*row.place)}"
     left = row.out - factor * truth
     total, taken = (float((x**2 * weight).sum()) for x in (error, left))

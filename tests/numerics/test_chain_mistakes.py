@@ -34,6 +34,7 @@ def output(scores, v, step):
     top = max(m for m, *_ in states)
     weights = [np.exp2(m - top) for m, *_ in states]
     o = sum(w * o for w, (_, o, _, _) in zip(weights, states, strict=True))
+    o = o.reshape(-1, CHANNELS).sum(0)  # of lanes, where a channel has several
     return o / sum(w * l for w, (_, _, l, _) in zip(weights, states, strict=True))
 
 
@@ -71,12 +72,22 @@ def narrow(state, s, v):
     return m, o, state[2] * rescale + p.sum(), rescale
 
 
+def narrow_by_key(state, s, v):
+    """Two lanes share a channel, each with an accumulator for every other key."""
+    m, rescale, p = right(state, s)
+    lanes = np.broadcast_to(state[1] * rescale, (2, CHANNELS)).copy()
+    for j, term in enumerate(p[:, None] * v):
+        lanes[j % 2] = rounding.round_to(lanes[j % 2] + term, "bf16")
+    return m, lanes, state[2] * rescale + p.sum(), rescale
+
+
 MISTAKES = {
     "o not rescaled when the maximum moves": o_kept,
     "o rescaled by a stale maximum": o_late,
     "l not rescaled when the maximum moves": l_kept,
     "small moves of the maximum skipped, but not by P": skipping,
     "o accumulated in fp16": narrow,
+    "o accumulated in bf16": narrow_by_key,
 }
 
 
@@ -88,6 +99,7 @@ def test_a_mistake_is_that_of_the_loop(row, name):
     found = {where(0): out for of, where, out in made if of == name}
     assert len(found) >= 20
     # of P in fp32: what the loop keeps exact
-    assert np.allclose(found[CUT], wanted, rtol=1e-5 if name.endswith("fp16") else 1e-12, atol=1e-9)
+    cut = CUT + ", 2 lanes a channel" * (MISTAKES[name] is narrow_by_key)
+    assert np.allclose(found[cut], wanted, rtol=1e-5 if name.endswith("16") else 1e-12, atol=1e-9)
     weights = np.exp2(scores - scores.max())
     assert not np.allclose(wanted, weights @ v / weights.sum(), rtol=1e-5, atol=1e-6)
