@@ -6,6 +6,7 @@ read once and each output written once, which is what a perfect kernel moves.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from labkernels.formats import named
 from labkernels.units import require_int
@@ -97,7 +98,58 @@ class Decode:
 
 
 @dataclass(frozen=True)
-class Prefill:
+class _Tokens:
+    """Query tokens of several requests and their keys: what a prefill and its gradients share."""
+
+    q_lens: tuple[int, ...]
+    kv_lens: tuple[int, ...]
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+    causal: bool = False
+    dtype: str = "bf16"
+
+    def __post_init__(self) -> None:
+        _set_lengths(self, "q_lens")
+        _set_lengths(self, "kv_lens")
+        if len(self.q_lens) != len(self.kv_lens):
+            allowed = f"as many as q_lens, {len(self.q_lens)}"
+            raise ValueError(f"kv_lens has {len(self.kv_lens)} lengths, allowed: {allowed}")
+        _check_heads(self)
+        if not isinstance(self.causal, bool):
+            raise ValueError(f"causal = {self.causal!r}, allowed: True, False")
+        _check_dtype(self.dtype)
+
+    @property
+    def batch(self) -> int:
+        """Number of requests."""
+        return len(self.q_lens)
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a KV head."""
+        return self.q_heads // self.kv_heads
+
+    def _rows(self) -> tuple[int, int]:
+        """Rows of q and out, and rows of K and V, over all requests and heads."""
+        return sum(self.q_lens) * self.q_heads, sum(self.kv_lens) * self.kv_heads
+
+    def _doubled_pairs(self) -> int:
+        lengths = zip(self.q_lens, self.kv_lens, strict=True)
+        if not self.causal:
+            return sum(2 * m * n for m, n in lengths)
+        # a query sees (max(0, n - m) + n) / 2 keys on average, and the double of it is whole
+        return sum(m * (max(0, n - m) + n) for m, n in lengths)
+
+    def _label(self, dims: str) -> str:
+        lengths = f"{_lengths_label(self.q_lens)} on {_lengths_label(self.kv_lens)}"
+        heads = f"{self.q_heads}/{self.kv_heads}, {dims}"
+        mask = "causal" if self.causal else "full"
+        return f"{lengths}, {heads}, {mask}, {self.dtype}"
+
+
+@dataclass(frozen=True)
+class Prefill(_Tokens):
     """Many query tokens a request against its keys; a causal mask lets query i see the last ones.
 
     head_dim_v: channels of V and out, where they are not those of q and K. page_size: of a paged
@@ -107,18 +159,11 @@ class Prefill:
     Raises: ValueError naming the field, its value and what is allowed.
     """
 
-    q_lens: tuple[int, ...]
-    kv_lens: tuple[int, ...]
-    q_heads: int
-    kv_heads: int
-    head_dim: int
-    causal: bool = False
-    dtype: str = "bf16"
     head_dim_v: int | None = None
     page_size: int | None = None
 
     def __post_init__(self) -> None:
-        _check_dense(self)
+        super().__post_init__()
         if self.head_dim_v is None:
             object.__setattr__(self, "head_dim_v", self.head_dim)
         require_int("head_dim_v", self.head_dim_v, minimum=1)
@@ -126,19 +171,9 @@ class Prefill:
             require_int("page_size", self.page_size, minimum=1)
 
     @property
-    def batch(self) -> int:
-        """Number of requests."""
-        return len(self.q_lens)
-
-    @property
-    def group(self) -> int:
-        """Query heads that share a KV head."""
-        return self.q_heads // self.kv_heads
-
-    @property
     def bytes(self) -> int:
         """Bytes of q, K, V, out and the fp32 LSE, each moved once."""
-        q_rows, kv_rows = _rows(self)
+        q_rows, kv_rows = self._rows()
         channels = (q_rows + kv_rows) * (self.head_dim + self.head_dim_v)
         return channels * named(self.dtype).bytes + q_rows * LSE_BYTES
 
@@ -148,7 +183,7 @@ class Prefill:
 
         Source: FlashAttention's benchmark_flash_attention.py, so that rates compare.
         """
-        return _doubled_pairs(self) * self.q_heads * (self.head_dim + self.head_dim_v)
+        return self._doubled_pairs() * self.q_heads * (self.head_dim + self.head_dim_v)
 
     @property
     def label(self) -> str:
@@ -157,54 +192,36 @@ class Prefill:
         if self.head_dim_v != self.head_dim:
             dims += f"/{self.head_dim_v}"
         pages = "" if self.page_size is None else f", page {self.page_size}"
-        return _dense_label(self, dims + pages)
+        return self._label(dims + pages)
 
 
 @dataclass(frozen=True)
-class Backward:
+class Backward(_Tokens):
     """The gradients of a prefill: dq, dK and dV from q, K, V, out, the LSE and d_out.
 
+    page_size: None, as a prefill's whose K and V are ragged.
     Shapes: as Prefill; every gradient has the shape of its tensor.
     Raises: ValueError naming the field, its value and what is allowed.
     """
 
-    q_lens: tuple[int, ...]
-    kv_lens: tuple[int, ...]
-    q_heads: int
-    kv_heads: int
-    head_dim: int
-    causal: bool = False
-    dtype: str = "bf16"
-
-    def __post_init__(self) -> None:
-        _check_dense(self)
-
-    @property
-    def batch(self) -> int:
-        """Number of requests."""
-        return len(self.q_lens)
-
-    @property
-    def group(self) -> int:
-        """Query heads that share a KV head."""
-        return self.q_heads // self.kv_heads
+    page_size: ClassVar[None] = None
 
     @property
     def bytes(self) -> int:
         """Bytes of q, out, d_out, dq, K, V, dK, dV and the fp32 LSE, each moved once."""
-        q_rows, kv_rows = _rows(self)
+        q_rows, kv_rows = self._rows()
         tensors = 4 * (q_rows + kv_rows) * self.head_dim * named(self.dtype).bytes
         return tensors + q_rows * LSE_BYTES
 
     @property
     def flops(self) -> int:
         """FLOPs of the five products of the backward pass: 2.5 times the forward's."""
-        return 5 * _doubled_pairs(self) * self.q_heads * self.head_dim
+        return 5 * self._doubled_pairs() * self.q_heads * self.head_dim
 
     @property
     def label(self) -> str:
         """The workload in one line, as a prefill's."""
-        return _dense_label(self, f"d{self.head_dim}")
+        return self._label(f"d{self.head_dim}")
 
 
 @dataclass(frozen=True)
@@ -297,38 +314,6 @@ def _check_heads(workload: Decode | Prefill | Backward) -> None:
 def _check_dtype(dtype: str) -> None:
     if dtype not in DTYPES:
         raise ValueError(f"dtype = {dtype!r}, allowed: {', '.join(DTYPES)}")
-
-
-def _check_dense(workload: Prefill | Backward) -> None:
-    _set_lengths(workload, "q_lens")
-    _set_lengths(workload, "kv_lens")
-    if len(workload.q_lens) != len(workload.kv_lens):
-        allowed = f"as many as q_lens, {len(workload.q_lens)}"
-        raise ValueError(f"kv_lens has {len(workload.kv_lens)} lengths, allowed: {allowed}")
-    _check_heads(workload)
-    if not isinstance(workload.causal, bool):
-        raise ValueError(f"causal = {workload.causal!r}, allowed: True, False")
-    _check_dtype(workload.dtype)
-
-
-def _doubled_pairs(workload: Prefill | Backward) -> int:
-    lengths = zip(workload.q_lens, workload.kv_lens, strict=True)
-    if not workload.causal:
-        return sum(2 * m * n for m, n in lengths)
-    # a query sees (max(0, n - m) + n) / 2 keys on average, and the double of it is whole
-    return sum(m * (max(0, n - m) + n) for m, n in lengths)
-
-
-def _rows(workload: Prefill | Backward) -> tuple[int, int]:
-    """Rows of q and out, and rows of K and V, over all requests and heads."""
-    return sum(workload.q_lens) * workload.q_heads, sum(workload.kv_lens) * workload.kv_heads
-
-
-def _dense_label(workload: Prefill | Backward, dims: str) -> str:
-    lengths = f"{_lengths_label(workload.q_lens)} on {_lengths_label(workload.kv_lens)}"
-    heads = f"{workload.q_heads}/{workload.kv_heads}, {dims}"
-    mask = "causal" if workload.causal else "full"
-    return f"{lengths}, {heads}, {mask}, {workload.dtype}"
 
 
 def _lengths_label(lengths: tuple[int, ...]) -> str:

@@ -12,6 +12,7 @@ from labkernels.experiments._backward_cell import (
     measure_cell,
 )
 from labkernels.experiments._prefill_grid import CHANNELS, HEAD_DIMS, LENGTHS, TOKENS
+from labkernels.experiments._prefill_rows import workload_columns
 from labkernels.measure import device
 from labkernels.records import datapackage, provenance, schema, store
 from labkernels.records.store import Row
@@ -113,15 +114,7 @@ def _base(work: Backward, contender: Contender) -> Row:
         "backend": contender.backend,
         "tensor_cores": contender.tensor_cores,
         "policy": contender.policy,
-        "batch": work.batch,
-        "kv_len": max(work.kv_lens),
-        "q_len": max(work.q_lens),
-        "q_heads": work.q_heads,
-        "kv_heads": work.kv_heads,
-        "head_dim": work.head_dim,
-        "page_size": 0,
-        "causal": work.causal,
-        "dtype": work.dtype,
+        **workload_columns(work),
     }
 
 

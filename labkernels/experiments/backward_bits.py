@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from labkernels.experiments import Options, Outcome, _bits
 from labkernels.experiments._bits import Trial
+from labkernels.experiments._prefill_rows import workload_columns
 from labkernels.experiments.prefill_bits import GROUP, KV_HEADS, KV_LENS, Q_LENS
 from labkernels.kernels.spec import Instance, KernelSpec, discover
 from labkernels.measure.backward_cases import exact_backward_case
@@ -102,16 +103,6 @@ def row(trial: Trial, text: str) -> Row:
     workload = trial.workload
     tokens, keys = sum(workload.q_lens), sum(workload.kv_lens)
     outputs = (tokens * workload.q_heads + 2 * keys * workload.kv_heads) * workload.head_dim
-    shape = {
-        "batch": workload.batch,
-        "kv_len": max(workload.kv_lens),
-        "q_len": max(workload.q_lens),
-        "q_heads": workload.q_heads,
-        "kv_heads": workload.kv_heads,
-        "head_dim": workload.head_dim,
-        "page_size": 0,
-        "causal": workload.causal,
-        "dtype": workload.dtype,
-    }
+    shape = workload_columns(workload)
     what = f"the same in {RUNS} runs"
     return _bits.row(NAME, trial, text, shape, what=what, outputs=outputs)

@@ -13,6 +13,7 @@ from labkernels.experiments._prefill_cell import (
     measure_cell,
 )
 from labkernels.experiments._prefill_grid import Cell, grid
+from labkernels.experiments._prefill_rows import workload_columns
 from labkernels.measure import device, prefill_peers
 from labkernels.records import datapackage, provenance, schema, store
 from labkernels.records.store import Row
@@ -111,15 +112,7 @@ def _base(workload: Prefill, contender: Contender) -> Row:
         "backend": contender.backend,
         "tensor_cores": contender.tensor_cores,
         "policy": contender.policy,
-        "batch": workload.batch,
-        "kv_len": max(workload.kv_lens),
-        "q_len": max(workload.q_lens),
-        "q_heads": workload.q_heads,
-        "kv_heads": workload.kv_heads,
-        "head_dim": workload.head_dim,
-        "page_size": workload.page_size or 0,
-        "causal": workload.causal,
-        "dtype": workload.dtype,
+        **workload_columns(workload),
     }
 
 

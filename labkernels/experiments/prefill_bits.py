@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from labkernels.experiments import Options, Outcome, _bits
 from labkernels.experiments._bits import Trial
+from labkernels.experiments._prefill_rows import workload_columns
 from labkernels.kernels.spec import Instance, KernelSpec, discover, head_dim_v
 from labkernels.measure.prefill_cases import exact_prefill_case
 from labkernels.records import schema
@@ -92,17 +93,7 @@ def run(options: Options) -> Outcome:
 def row(trial: Trial, text: str) -> Row:
     """A trial's row without its provenance."""
     workload = trial.workload
-    shape = {
-        "batch": workload.batch,
-        "kv_len": max(workload.kv_lens),
-        "q_len": max(workload.q_lens),
-        "q_heads": workload.q_heads,
-        "kv_heads": workload.kv_heads,
-        "head_dim": workload.head_dim,
-        "page_size": workload.page_size or 0,
-        "causal": workload.causal,
-        "dtype": workload.dtype,
-    }
+    shape = workload_columns(workload)
     outputs = sum(workload.q_lens) * workload.q_heads * workload.head_dim_v
     what = f"{trial.keys_per_split} keys a split"
     return _bits.row(NAME, trial, text, shape, what=what, outputs=outputs)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from labkernels import hardware
 from labkernels.experiments import Options, Outcome, commit_text
 from labkernels.experiments import _decode_rows as decode_rows
+from labkernels.experiments._prefill_rows import workload_columns
 from labkernels.kernels.spec import Instance, KernelSpec, discover
 from labkernels.measure import device, tuner
 from labkernels.measure.tuner import Candidate, Rejected, Run
@@ -151,15 +152,7 @@ def _base(workload: Prefill, instance) -> Row:
         "tensor_cores": "on",
         "tile": instance.tile.label,
         "policy": instance.policy.label,
-        "batch": workload.batch,
-        "kv_len": max(workload.kv_lens),
-        "q_len": max(workload.q_lens),
-        "q_heads": workload.q_heads,
-        "kv_heads": workload.kv_heads,
-        "head_dim": workload.head_dim,
-        "page_size": workload.page_size or 0,
-        "causal": workload.causal,
-        "dtype": workload.dtype,
+        **workload_columns(workload),
     }
 
 
