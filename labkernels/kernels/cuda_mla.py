@@ -16,6 +16,7 @@ from labkernels.kernels.mla_params import (
     MlaParams,
 )
 from labkernels.kernels.mla_step import MlaRequest, cut, make_plan, partial_states, work_list
+from labkernels.kernels.paged_kv import division
 from labkernels.kernels.prefill_plan import Cut
 from labkernels.kernels.step import Step, blocks_per_sm
 
@@ -94,8 +95,9 @@ def mla_params(request: MlaRequest, made: Cut, tensors: Mapping[str, torch.Tenso
     parts = (request.q_nope, request.q_pe, kv.ckv, kv.kpe)
     strides = [stride for part in parts for stride in part.stride()[:2]]
     table = (kv.page_table.stride(0), kv.page_table.shape[1], kv.page_size)
+    pages, group = division(kv.page_size), division(request.group)
     heads = (request.group, kv.kv_heads, request.group)
-    counts = (*table, *heads, made.keys_per_split, made.splits, int(request.causal))
+    counts = (*table, *pages, *heads, *group, made.keys_per_split, made.splits, int(request.causal))
     return MlaParams(
         **pointers,
         **dict(zip(STRIDES, strides, strict=True)),

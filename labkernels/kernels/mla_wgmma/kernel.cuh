@@ -15,7 +15,7 @@ template <class C> LAB_DEVICE void load_q(Smem<C>& smem, const MlaParams& p, con
 #pragma unroll 1
   for (int row = thread_x() / 8; row < C::rows; row += C::consumers / 8) {
     const bool valid = row < b.n_rows;
-    const int packed = b.first_row + (valid ? row : 0), token = packed / p.group;
+    const int packed = b.first_row + (valid ? row : 0), token = token_of(p, packed);
     const i64 at = b.first_token + token, head = packed - token * p.group;
     const T* nope = static_cast<const T*>(p.q_nope) + at * p.q_nope_stride_token +
                     head * p.q_nope_stride_head + c * chunk_elements;
@@ -27,9 +27,6 @@ template <class C> LAB_DEVICE void load_q(Smem<C>& smem, const MlaParams& p, con
                   i < C::lines - 1 ? nope + i * C::width : pe, valid);
   }
   cp_async_commit();
-  const int zero = thread_x() - (C::consumers - 64);   // the last to come by: none has a row more
-  if (zero >= 0)
-    *reinterpret_cast<u32x4*>(chunk<C::width>(smem.zeros, zero / 8, zero % 8)) = u32x4{};
   cp_async_wait<0>();
   fence_async_shared();
   named_sync(consumers_done, C::consumers);
@@ -47,7 +44,7 @@ template <class C, class P> struct Consumer {
   const Params& p;
   const Block<C>& b;
   int group, row, all_see;             // all_see: keys below it are seen by every row
-  u64 q_tile, k_tile, pe_tile, v_tile, other_p_tile, other_v_tile, no_tile;
+  u64 q_tile, k_tile, pe_tile, v_tile, other_p_tile, other_v_tile;
   float o[128], m[2], l[2];            // l: of this thread's columns, of its own key blocks
 
   LAB_DEVICE Consumer(Smem<C>& s, const Params& params, const Block<C>& block, int group_)
@@ -62,7 +59,6 @@ template <class C, class P> struct Consumer {
     v_tile = wgmma_descriptor(own.half[group], atom_bytes, octet_bytes, Swizzle::b128);
     other_p_tile = wgmma_descriptor(other.pe, 16, atom_bytes, Swizzle::b128);
     other_v_tile = wgmma_descriptor(other.half[group], atom_bytes, octet_bytes, Swizzle::b128);
-    no_tile = wgmma_descriptor(smem.zeros, 0, 0, Swizzle::b128);  // any number of atoms
 #pragma unroll
     for (int h = 0; h < 2; ++h) { m[h] = minus_infinity(); l[h] = 0.f; }
 #pragma unroll
@@ -73,10 +69,11 @@ template <class C, class P> struct Consumer {
     const int n = key_blocks<C>(b);
     if (n > 0) {
       if (group == 1) arrive_before_first();
-      for (int j = group; j < n; j += 2) turn(j);
+      else turn<true>(0);
+      for (int j = 2 - group; j < n; j += 2) turn<false>(j);
       if (n % 2 == group) {            // the last key block was the other warpgroup's
         catch_up();
-        accumulate_other(n);
+        accumulate_other();
         wgmma_wait<0>();
         wgmma_hold(o);
       }
@@ -95,16 +92,16 @@ template <class C, class P> struct Consumer {
 
   // A key block of its own. The other warpgroup's P V before it comes between the parts of S: it
   // frees a stage, and the rest of this one is the last to arrive.
-  LAB_DEVICE void turn(int j) {
+  template <bool First> LAB_DEVICE void turn(int j) {
     const int first_key = b.first_key + j * C::keys, parity = j / 2 % 2;
     const int live = b.end_key - first_key;
     if (live < C::keys && p.box_keys > 0) clear_tail(live, parity);
     float s[32];
     scores<0>(s, parity);
     catch_up();                        // O is rescaled while wgmma computes S
-    accumulate_other(j);
+    if constexpr (!First) accumulate_other();
     scores<1>(s, parity);
-    release<1>(group ^ 1, j > 0);
+    if constexpr (!First) release<1>(group ^ 1);
     wgmma_wait<0>();
     wgmma_hold(s);
     if (first_key + C::keys > all_see) mask(s, first_key);
@@ -197,15 +194,12 @@ template <class C, class P> struct Consumer {
     rescale(by);
   }
 
-  // O += P V of the block before block j. Before the first block are zeros: a branch would be
-  // another copy of a turn, and a launch's instructions come cold from memory.
-  LAB_DEVICE void accumulate_other(int j) {
-    const u64 p_tile = j > 0 ? other_p_tile : no_tile, v = j > 0 ? other_v_tile : no_tile;
-    const int v_step = j > 0 ? 2 * octet : 0;
+  // O += P V.
+  LAB_DEVICE void accumulate_other() {
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < C::steps; ++k)
-      wgmma<T, Major::k, Major::mn>(o, p_tile + k * k_step, v + k * v_step);
+      wgmma<T, Major::k, Major::mn>(o, other_p_tile + k * k_step, other_v_tile + k * 2 * octet);
     wgmma_commit();
   }
   LAB_DEVICE void accumulate_own(const u32 (&fragments)[C::steps][4]) {
@@ -216,10 +210,10 @@ template <class C, class P> struct Consumer {
     wgmma_commit();
   }
   // O is there, but for the `Later` groups of wgmma committed since; its half of the stage is free.
-  template <int Later> LAB_DEVICE void release(int stage, bool holds_keys = true) {
+  template <int Later> LAB_DEVICE void release(int stage) {
     wgmma_wait<Later>();
     wgmma_hold(o);
-    if (holds_keys && thread_x() % 32 == 0) barrier_arrive(smem.empty[stage][group]);
+    if (thread_x() % 32 == 0) barrier_arrive(smem.empty[stage][group]);
   }
 
   // Folds the scores into (m, l), leaves P in s, and says what O is to be rescaled by.
@@ -276,7 +270,7 @@ template <class C, class P> struct Consumer {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float sum = smem.l[0][row + 8 * h] + smem.l[1][row + 8 * h];
-      by[h] = !whole ? 1.f : sum == 0.f ? 0.f : div_rn(1.f, sum);
+      by[h] = whole ? reciprocal_of(sum) : 1.f;
     }
     const i64 first = head_index(p.mla, b, 0);     // the others follow: all heads share K
     const i64 slots = p.mla.splits, first_slot = first * slots + b.split;
@@ -353,19 +347,19 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) mla(LAB_GRID_CONSTANT Params p) {
   // Each looks up its own work, in one run of instructions: they come cold from memory.
   const int group = warp_uniform(thread_x() / C::group_threads);
   if (group == 2) {
-    lower_registers<40>();
+    lower_registers<56>();
     const Block<C> b = prefill_block<C::rows, true>(p.mla);
     Producer<C> producer(smem, p, b);
     producer.run();
   } else {
-    raise_registers<232>();
+    raise_registers<224>();
     const Block<C> b = prefill_block<C::rows, true>(p.mla);
     if (is_idle(b)) return;
     load_q<C>(smem, p.mla, b);
     Consumer<C, P> consumer(smem, p, b, group);
     consumer.run();
     if (b.live_splits > 1 && arrives_last(smem.m[0][0], p.mla, b, ConsumersSync<C>{}))
-      merge_splits<P, C::consumers / 32, C::d_v>(p.mla, b);
+      merge_splits<P, C::consumers / 32, C::d_v, Division::reciprocal>(p.mla, b);
   }
 }
 

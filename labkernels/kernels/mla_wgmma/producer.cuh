@@ -20,7 +20,7 @@ template <class C> struct Producer {
         pages(p.mla.page_table + static_cast<i64>(b.request) * p.mla.page_table_stride),
         warp(warp_uniform(thread_x() % C::group_threads / 32)), lane(thread_x() % 32),
         step(p.box_keys > 0 ? p.box_keys : 1),
-        pieces(p.box_keys > 0 ? C::keys / p.box_keys : copied_keys), copied(nullptr) {}
+        pieces(p.box_keys > 0 ? C::keys >> p.box_shift : copied_keys), copied(nullptr) {}
 
   LAB_DEVICE void run() {
     if (warp >= producer_warps<C>(p)) return;
@@ -42,22 +42,27 @@ template <class C> struct Producer {
 
  private:
   LAB_DEVICE int first_key(int j) const { return b.first_key + j * C::keys + warp * copied_keys; }
-  LAB_DEVICE int own_key(int j) const { return first_key(j) + lane % pieces * step; }
+  LAB_DEVICE int own_key(int j) const { return first_key(j) + least(lane, pieces - 1) * step; }
   // The page of a lane's key, or of one beyond the end: it does not wait for the request's length.
   LAB_DEVICE int look_up(int j) const {
-    const int slot = own_key(j) / p.mla.page_size;
+    const int slot = page_slot(p.mla, own_key(j));
     return slot < p.mla.max_pages ? load_constant(pages + slot) : 0;
+  }
+
+  LAB_DEVICE int token(int key) const {
+    return key - static_cast<int>(page_slot(p.mla, key)) * p.mla.page_size;
   }
 
   // By the TMA. Keys of the last block that no box holds stay as they were.
   LAB_DEVICE void load(int j, int part, int page) {
     const int stage = j % 2, half = stage ^ part, octets = step / 8, key = own_key(j);
-    const int place = page * p.mla.page_size + key % p.mla.page_size;  // of the key, in the pool
-    const int boxes = least((b.end_key - first_key(j) + step - 1) / step, pieces);
+    const int place = page * p.mla.page_size + token(key);  // of the key, in the pool
     Stage<C>& tile = smem.k[stage];
     Barrier& full = smem.full[stage][part];
     const int octet_bytes = sizeof(tile.half[0][0]) + part * sizeof(tile.pe[0]);
+    const int boxes = least((b.end_key - first_key(j) + step - 1) >> p.box_shift, pieces);
     if (lane == 0) barrier_arrive_expect(full, boxes * octets * octet_bytes);
+#pragma unroll 1
     for (int i = 0; i < boxes; ++i) {
       const int octet = shfl(place, i) / 8;
       if (lane > 0) continue;
@@ -72,7 +77,7 @@ template <class C> struct Producer {
   // arrive as zeros.
   LAB_DEVICE void copy(int j, int part, int page) {
     const int stage = j % 2, half = stage ^ part, c = lane % 8, key = own_key(j);
-    const int own_page = key < b.end_key ? page : 0, own_token = key % p.mla.page_size;
+    const int own_page = key < b.end_key ? page : 0, own_token = token(key);
     Stage<C>& tile = smem.k[stage];
 #pragma unroll 1
     for (int row = lane / 8; row < copied_keys; row += 4) {

@@ -26,6 +26,7 @@ class _Params(ctypes.Structure):
         ("kpe_map", TensorMap),
         ("mla", MlaParams),
         ("box_keys", ctypes.c_int),
+        ("box_shift", ctypes.c_int),
     )
 
 
@@ -47,6 +48,7 @@ def _params(request: MlaRequest, made: Cut, tensors: Mapping[str, torch.Tensor])
     keys = box_keys(request.kv, made, request.instance.tile.keys)
     params = Params(mla=cuda_mla.mla_params(request, made, tensors), box_keys=keys)
     if keys:
+        params.box_shift = keys.bit_length() - 1
         octets, lines = keys // BOX_LINES, (BOX_LINES, BOX_CHANNELS)
         params.ckv_map = tensor_map(_octets(request.kv.ckv), (octets, HALF_LINES, *lines))
         params.kpe_map = tensor_map(_octets(request.kv.kpe).squeeze(1), (octets, *lines))

@@ -18,7 +18,7 @@ from labkernels.kernels.spec import (
 
 BOX_CHANNELS = 64  # 128 bytes, which the swizzle is of
 WARPGROUPS = 2  # that compute; a third brings K
-CONSUMER_REGISTERS = 232  # a thread of the two, once the third has given its own up
+CONSUMER_REGISTERS = 224  # a thread of the two, once the third has given its own up
 SWIZZLE_ALIGNMENT = 1024  # of the boxes, and so of the whole
 BARRIER_BYTES = 8
 HALF_LINES = 4  # of BOX_CHANNELS: the half of V's channels that a warpgroup has of O
@@ -43,7 +43,6 @@ def smem(instance: Instance) -> Ledger:
             f"{tile.stages} stages x {tile.keys} keys x {channels} x {width} B",
             note="V is K's first 512 channels; P takes the place of its last 64",
         ),
-        Line("zeros", SWIZZLE_ALIGNMENT, "8 lines of 128 B", note="P and V of no key block"),
         Line("m and l", 2 * WARPGROUPS * rows * 4, f"2 x {WARPGROUPS} warpgroups x {rows} x 4 B"),
         Line(
             "barriers",

@@ -12,6 +12,7 @@ struct alignas(64) Params {
   TensorMap ckv_map, kpe_map;
   MlaParams mla;
   int box_keys;                        // of the maps' boxes; 0: there are no maps
+  int box_shift;                       // box_keys is 2^box_shift
 };
 
 template <class T_, int Dqk, int Dv, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm>
@@ -40,7 +41,6 @@ template <class C> struct Smem {
     typename C::T out[8][16][C::d_v / 2];                   // in the end, by warps: out,
     float o[8][16][C::d_v / 2 + 2 * state_padding];         // or the partial State's o
   };
-  Atom<C> zeros;                                // P and V of no key block
   float m[2][C::rows], l[2][C::rows];           // of each warpgroup
   // Of a stage: part 0, the half that its own warpgroup has of O, is there; the rest is there.
   Barrier full[C::stages][2];

@@ -23,7 +23,11 @@ struct MlaParams {
   i64 q_nope_stride_token, q_nope_stride_head, q_pe_stride_token, q_pe_stride_head;
   i64 ckv_stride_page, ckv_stride_token, kpe_stride_page, kpe_stride_token;
   int page_table_stride, max_pages, page_size;
+  int page_shift;             // for `page_slot`
+  u32 page_inverse;
   int q_heads, kv_heads, group;  // group = q_heads, kv_heads = 1
+  int group_shift;            // for `token_of`
+  u32 group_inverse;
   int keys_per_split, splits;
   int causal;                 // query i of n with L keys sees keys 0 to L - n + i
   float scale_log2;           // softmax scale times log2 e

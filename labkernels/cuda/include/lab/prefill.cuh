@@ -61,15 +61,12 @@ LAB_DEVICE u32 quotient(u32 n, u32 inverse, int shift) {
 }
 
 // The page of its request in which a key lies.
-LAB_DEVICE u32 page_slot(const PrefillParams& p, u32 key) {
+template <class Params> LAB_DEVICE u32 page_slot(const Params& p, u32 key) {
   return quotient(key, p.page_inverse, p.page_shift);
 }
 
 // The token of a packed row.
 template <class Params> LAB_DEVICE int token_of(const Params& p, int packed) {
-  return packed / p.group;
-}
-LAB_DEVICE int token_of(const PrefillParams& p, int packed) {
   return static_cast<int>(quotient(packed, p.group_inverse, p.group_shift));
 }
 

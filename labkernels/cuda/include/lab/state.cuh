@@ -32,6 +32,12 @@ template <class T> LAB_DEVICE void store4(T* p, const f32x4& x) {
   store_global(reinterpret_cast<u32x2*>(p), pairs);
 }
 
+// How a row is divided by l: number by number, or times 1 / l. That rounds twice, but a division is
+// some forty instructions, and those of a merge come cold from memory.
+enum class Division { exact, reciprocal };
+
+LAB_DEVICE float reciprocal_of(float l) { return l == 0.f ? 0.f : div_rn(1.f, l); }
+
 // Four channels of a query head's output.
 template <class Out, int D, class Params>
 LAB_DEVICE void store_out(const Params& p, i64 head, int dim, float l, f32x4 o) {
@@ -105,7 +111,7 @@ LAB_DEVICE bool arrives_last(float& verdict, const Params& p, const Work& work, 
 // Merges the splits' States in split order, whichever block does it; a warp takes a query head.
 // `warp` is the number of this one among the `Warps` that come here.
 // Batch by batch, as `update` goes through the keys: all loads of a batch are in flight at once.
-template <class P, int Warps, int D, class Params, class Work>
+template <class P, int Warps, int D, Division Divide = Division::exact, class Params, class Work>
 LAB_DEVICE void merge_splits(const Params& p, const Work& work, int warp = thread_x() / 32) {
   constexpr int passes = (D + 127) / 128, batch = D <= 128 ? 16 : 8;  // 4 channels a lane
   const int lane = thread_x() & 31;
@@ -150,10 +156,17 @@ LAB_DEVICE void merge_splits(const Params& p, const Work& work, int warp = threa
           for (int c = 0; c < 4; ++c) o[pass].v[c] = fma_rn(w, part[i][pass].v[c], o[pass].v[c]);
       }
     }
+    const float inverse = reciprocal_of(l);
 #pragma unroll
     for (int pass = 0; pass < passes; ++pass) {
       const int dim = pass * 128 + lane * 4;
-      if (dim < D) store_out<typename P::Out, D>(p, head, dim, l, o[pass]);
+      if constexpr (Divide == Division::exact) {
+        if (dim < D) store_out<typename P::Out, D>(p, head, dim, l, o[pass]);
+      } else {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) o[pass].v[c] = o[pass].v[c] * inverse;
+        if (dim < D) store4(static_cast<typename P::Out*>(p.out) + head * D + dim, o[pass]);
+      }
     }
     if (lane == 0) store_lse2(p, head, m, l);
   }
