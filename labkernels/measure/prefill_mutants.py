@@ -115,7 +115,7 @@ MUTANTS: dict[str, Mutant] = {
             "mask one key late",
             "A causal row sees the key behind its own.",
             f"{_GITHUB}flashinfer-ai/flashinfer/pull/1290",
-            _in_both(ROWS, r"(?<=/ p\.group) \+ 1;", " + 2;"),
+            _in_both(ROWS, r"(?<=b\.first_row \+ row\)) \+ 1;", " + 2;"),
             needs=CAUSAL,
         ),
     )
