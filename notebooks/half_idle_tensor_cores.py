@@ -44,6 +44,8 @@
 # You need no GPU: ledgers, compiler and the errors of all kernels run here; what only a profiler can say is recorded.
 
 # %% tags=["hide-input"]
+import textwrap
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -187,25 +189,25 @@ plots.table(compiled, "compiled-case", {"bytes": "{:,}"})
 # %% [markdown]
 # ### What will the profiler say?
 #
-# {eq}`half-idle-step` for our kernel of FlashAttention-2's kind, `prefill_mma`, with the tile that it prefers.
+# {eq}`half-idle-step` for our kernel of FlashAttention-2's kind, `prefill_mma`, and for that of Hopper's, `prefill_wgmma`, each with the tile that it prefers.
 # *Active* is the share of a step in which the tensor cores work; *of the peak* counts their FLOPs against `wgmma`'s, which `mma.sync` cannot reach.
 
 # %%
 h200 = hardware.gpu("h200")
 COUNTED = {d: Prefill((4096,) * 4, (4096,) * 4, 2048 // d, 2048 // d, d) for d in (64, 128, 256)}
-rows = []
-for head_dim, workload in COUNTED.items():
-    spec = tuner.tunable("prefill_mma")
+PEAK_SHARE, rows = {"prefill_mma": h200.measured_mma_sync_share, "prefill_wgmma": 1.0}, []
+for kernel, head_dim in [(k, d) for k in PEAK_SHARE for d in COUNTED]:
+    spec = tuner.tunable(kernel)
     chosen = spec.instance(dtype="bf16", head_dim=head_dim, group=1, kv="ragged", gpu=h200)
-    held = resources.resources(chosen, gpu=h200).occupancy.blocks_per_sm
-    candidate = tuner.Candidate(chosen, 255, spec.smem(chosen).total, held)
-    time = tuner.expected_time(candidate, workload, h200)
-    active = 100 * time.mma / time.step
-    of_peak = active * h200.measured_mma_sync_share
-    rows.append((head_dim, chosen.tile.label, held, active, of_peak, time.bound))
-columns = ["head_dim", "tile", "blocks an SM", "active, %", "of the peak, %", "busiest"]
+    known = resources.resources(chosen, gpu=h200)
+    held = known.occupancy.blocks_per_sm
+    candidate = tuner.Candidate(chosen, known.registers.total, known.smem.total, held)
+    time = tuner.expected_time(candidate, COUNTED[head_dim], h200)
+    busy = 100 * time.mma / time.step * np.array([1, PEAK_SHARE[kernel]])
+    rows.append((kernel, head_dim, chosen.tile.label, held, *busy, time.bound))
+columns = ["kernel", "head_dim", "tile", "blocks an SM", "active, %", "of the peak, %", "busiest"]
 foreseen = pd.DataFrame(rows, columns=columns)
-plots.table(foreseen, "foreseen", dict.fromkeys(columns[3:5], "{:.0f}"))
+plots.table(foreseen, "foreseen", dict.fromkeys(columns[4:6], "{:.0f}"))
 
 # %% [markdown]
 # ## Kernels
@@ -249,7 +251,6 @@ plots.table(foreseen, "foreseen", dict.fromkeys(columns[3:5], "{:.0f}"))
 # ### What was busy
 #
 # Nsight Compute's counters, recorded on an H200: 4 requests of 4096 tokens, heads × head_dim = 2048, bf16, no mask, and a product of square matrices of 8192 rows by cuBLAS.
-# head_dim 256 and our kernels on `wgmma` are in the experiment `counters` too, and wait for its next recording.
 # Where a call launches several kernels, its longest is shown.
 
 # %% tags=["hide-input"]
@@ -262,7 +263,7 @@ is_backward = by_default.kernel.str.contains("backward")
 forward = by_default[~is_backward].sort_values("head_dim", kind="stable")
 backward = by_default[is_backward].sort_values("head_dim", kind="stable")
 
-# %% mystnb={"figure": {"caption": "Tensor cores idle in every attention kernel, and no other part is busy all the time either. Percent of what each part can do; exp2 is the special-function unit, ALU takes maxima and conversions, issue is the share of clocks in which a scheduler issues.", "name": "busy-parts"}, "image": {"alt": "Grids of kernels and parts of an SM with percentages, one for the matrix product and one for each head_dim of attention. The matrix product: tensor pipe above 95, everything else but shared memory low. Attention: tensor pipe between 40 and 80 for kernels with tensor cores; prefill_fma has none and a busy FMA pipe.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Tensor cores idle in every attention kernel, and no other part is busy all the time either. Percent of what each part can do; exp2 is the special-function unit, ALU takes maxima and conversions, issue is the share of clocks in which a scheduler issues.", "name": "busy-parts"}, "image": {"alt": "Grids of kernels and parts of an SM with percentages, one for the matrix product and one for each head_dim of attention. The matrix product is dark at the tensor pipe and at shared memory alone. Attention is half dark at the tensor pipe, darkest for kernels on wgmma at large head_dims; prefill_fma is dark at FMA and issue instead.", "width": "100%"}} tags=["hide-input"]
 busy = plots.busy(forward)
 titles = {0: "matrix product, 8192 cubed"} | {d: f"forward, head_dim {d}" for d in COUNTED}
 busy["panel"] = busy.head_dim.map(titles)
@@ -293,7 +294,7 @@ plots.table(
 
 # %% [markdown]
 # Compare `prefill_mma` with cuDNN at head_dim 128.
-# Both are active for more than half of the time, and the FLOPs per clock differ by far more than the activity.
+# They are active for {glue:text}`mma_active` and {glue:text}`cudnn_active` % of the time, and do {glue:text}`mma_of_peak` and {glue:text}`cudnn_of_peak` % of what the chip could: the FLOPs differ by far more than the activity.
 # The profiler gives both peaks: {glue:text}`mma_peak` FLOPs a clock for `mma.sync`, {glue:text}`wgmma_peak` for `wgmma`.
 # A kernel on `mma.sync` that were active all the time would reach {glue:text}`mma_share` % of this chip.
 #
@@ -324,7 +325,7 @@ plt.show()
 # ### The ladder
 #
 # From CUDA cores upward, each rung one idea more, all at head_dim 128 in the same run ({numref}`ladder`).
-# The table has the line of the ledger that the idea changes most, what the compiler made of it, and the counter that moves.
+# The table has the largest line of each rung's ledger of shared memory, what the compiler made of its registers, and the counters and the time that go with it.
 
 # %% tags=["hide-input"]
 rungs = pd.DataFrame([vars(rung) for rung in ladder.rungs()])
@@ -341,7 +342,7 @@ climbed["words"] = [
 ]
 climbed["per_sm"] = climbed[["blocks_by_registers", "blocks_by_smem"]].min(axis=1)
 
-# %% mystnb={"figure": {"caption": "Each idea on mma.sync makes tensor cores less idle. Time as the profiler took it, with empty caches; the dashed lines are the vendor's peak and what cuBLAS reached under the same profiler.", "name": "ladder"}, "image": {"alt": "Horizontal bars of TFLOP/s, one a rung, from CUDA cores with about 30 at the top, to several variants of mma.sync between 250 and 390. Beside each bar the share of time in which the tensor pipe was active. Two dashed lines mark cuBLAS and the peak.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Ideas on mma.sync make tensor cores busier, wgmma does more in a busy clock, and overlap fills the idle ones. Time as the profiler took it, with empty caches; the dashed lines are the vendor's peak and what cuBLAS reached under the same profiler.", "name": "ladder"}, "image": {"alt": "Horizontal bars of TFLOP/s, one a rung: a short one for CUDA cores at the top, four that grow for mma.sync, and three longer ones for wgmma, the last two alike. Beside each bar the share of time in which the tensor pipe was active. Two dashed lines mark cuBLAS and the peak.", "width": "100%"}} tags=["hide-input"]
 gemm = forward[forward.kernel == "cublas"].iloc[0]
 gemm_rate = 2 * 8192**3 / gemm.call_s / 1e12
 ceilings = {"cuBLAS": gemm_rate, "peak": h200.tensor_fp16_flops / 1e12}
@@ -358,8 +359,13 @@ digits = {"registers": "{:.0f}", "blocks an SM": "{:.0f}", "issue, %": "{:.0f}"}
 plots.table(steps, "rungs", digits | {"shared memory, %": "{:.0f}", "time, ms": "{:.2f}"})
 
 # %% [markdown]
-# Three more rungs, of `prefill_wgmma`, are in `labkernels.measure.ladder`; their counters wait for the next recording on a GPU, and this chapter shows no number of theirs but their errors.
-# What can be had there, cuDNN's line in {numref}`busy-parts` says.
+# The rungs on `mma.sync` make the pipe busier, from {glue:text}`first_active` to {glue:text}`last_active` %, and that is nearly all they can do: there an instruction's peak is {glue:text}`mma_share` % of the chip's.
+# The step to `wgmma` changes what a busy clock is worth: the pipe is active for {glue:text}`wgmma_none_active` % of the time, and the rate is {glue:text}`wgmma_gain` times that of the rung below, with no overlap at all.
+# What makes it possible is a line that vanished from the ledger: no thread holds a fragment of $K$ or $V$ any more, and shared memory is at {glue:text}`wgmma_smem` % instead of {glue:text}`mma_smem`.
+#
+# Then overlap is all that is left to gain, and it can be had once.
+# A warpgroup that exponentiates while its own next products run is faster by {glue:text}`within_gain` %; to take turns with the other warpgroup on top of that changes the rate by {glue:text}`between_gain` %.
+# Two warpgroups that overlap within are seldom both without a product, whoever's turn it is.
 #
 # ### Why low occupancy can be right
 #
@@ -378,7 +384,7 @@ digits = {
 plots.table(held, "occupancies", digits)
 
 # %% [markdown]
-# All of them hold an eighth of the warps that an SM could, or little more, and the busiest of all, the matrix product, is one of them: {glue:text}`gemm_occupancy` % occupancy, {glue:text}`gemm_active` % active.
+# All of them hold {glue:text}`fewest_warps` to {glue:text}`most_warps` % of the warps that an SM could, and the busiest of all, the matrix product, is one of them: {glue:text}`gemm_occupancy` % occupancy, {glue:text}`gemm_active` % active.
 # More warps would have to be smaller ones: their $S$ and $O$ must fit the same 65,536 registers, and a warp with half the rows reads each fragment of $K$ and $V$ for half as many products.
 # The ladder shows the exchange: its last rung on `mma.sync` doubles a warp's rows and keeps the number of warps.
 # What hides latency here is not the number of warps but the independent work in each.
@@ -387,7 +393,7 @@ plots.table(held, "occupancies", digits)
 #
 # The backward pass has five products for each exponential where the forward has two, so that exponentials cannot be its trouble: by {eq}`half-idle-ratio` its ratio is two and a half times the forward's.
 
-# %% mystnb={"figure": {"caption": "The backward pass leaves its tensor cores idler than the forward, though it has fewer exponentials a product. Percent, as in the figure of the forward.", "name": "busy-backward"}, "image": {"alt": "A grid for each head_dim of backward kernels and parts of an SM with percentages. exp2 is low everywhere; shared memory is the busiest part beside the tensor pipe.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The backward pass has fewer exponentials a product than the forward and no busier tensor cores: what is busy is shared memory. Percent, as in the figure of the forward.", "name": "busy-backward"}, "image": {"alt": "A grid for each head_dim of backward kernels and parts of an SM with percentages. exp2 is low everywhere; shared memory is the busiest part beside the tensor pipe.", "width": "100%"}} tags=["hide-input"]
 busy = plots.busy(backward)
 busy["panel"] = "backward, head_dim " + busy.head_dim.astype(str)
 plots.busy_parts(busy, origin=origin)
@@ -407,7 +413,7 @@ plots.table(both[columns], "backward", digits)
 
 # %% [markdown]
 # But its five products have ten operands, $P$ and $dS$ must be turned around on their way from one product to the next, and $dQ$ is summed up over blocks.
-# All of that goes through shared memory, which is as busy as the tensor pipe or busier in every kernel of the figure, and through registers, which hold $dK$ and $dV$ of a tile all the time.
+# All of that goes through shared memory, which is as busy as the tensor pipe or busier in {glue:text}`smem_busier` of the {glue:text}`backward_kernels` rows of the figure, and through registers, which hold $dK$ and $dV$ of a tile all the time.
 #
 # ### Tensor cores on and off
 #
@@ -454,27 +460,40 @@ plots.table(by_rung, "rung-errors", dict.fromkeys(by_rung.columns[1:4], "{:.2f}"
 # ### The tuner
 #
 # Nobody finds the best tile by thinking alone, and nobody needs to try them all.
-# `labkernels tune` goes through every tile that a kernel's source can be compiled for.
-# The ledger rejects what cannot fit and says with which line it broke; the compiler rejects what spills; {eq}`half-idle-step` puts the rest in order; and a GPU measures the first few.
-# All but the last step run here:
+# `labkernels tune prefill_wgmma --head-dim 128` goes through every tile that a kernel's source can be compiled for.
+# The ledger rejects what cannot fit and says with which line it broke; the compiler rejects what spills, and products that it makes wait for each other; {eq}`half-idle-step` puts the rest in order; and a GPU measures the first few.
+# All but the last step need no GPU.
+# The first takes no time:
 
 # %%
-whole = tuner.space(tuner.tunable("prefill_mma"), COUNTED[128])
-fitting, rejected = tuner.by_ledger(whole, h200)
-causes = pd.Series([item.cause for item in rejected]).value_counts()
-print(f"{len(whole)} tiles, {len(fitting)} fit; rejected by the ledger, with which line:")
-print(causes.to_string())
-print(f"for example {rejected[0].instance.tile.label}: {rejected[0].reason}")
+for kernel in PEAK_SHARE:
+    whole = tuner.space(tuner.tunable(kernel), COUNTED[128])
+    fitting, rejected = tuner.by_ledger(whole, h200)
+    causes = pd.Series([item.cause for item in rejected]).value_counts()
+    print(f"{kernel}: {len(whole)} tiles, {len(fitting)} fit; what broke the others:")
+    print(causes.to_string())
+    example = f"for example {rejected[0].instance.tile.label}: {rejected[0].reason}"
+    print(textwrap.fill(example, 90), end="\n\n")
 
 # %% [markdown]
-# How good is the model's order?
-# For {numref}`tuner-order` every tile was measured that fits and compiles.
-# Recorded so far is `prefill_mma` at head_dim 256, whose wide accumulators leave few tiles; the experiment `tuning` has the other head_dims and `prefill_wgmma`, which wait for a GPU.
-# The model's one latency was set by looking at `prefill_mma`, so that its order, and not its times, is what is tested here.
+# The compiler's part takes a few minutes here, and was recorded:
 
 # %% tags=["hide-input"]
 searched = store.read(store.DATA_DIR / "tuning.csv")
 searched = recorded.newest_of_each(searched, ("kernel", "head_dim", "causal"))
+searched.sort(key=lambda row: (row["kernel"], row["head_dim"], row["causal"]))
+refusals = pd.DataFrame(searched).query("metric == 'rejected' and not causal")
+said_why = refusals.note.str.extract(r"(?P<by>\w+): (?P<cause>[^;]+); (?P<reason>.*)")
+refusals = refusals.assign(**said_why, tiles=refusals.value.astype(int)).query("by == 'compiler'")
+shown = refusals[["kernel", "head_dim", "cause", "tiles", "tile", "reason"]]
+plots.table(shown.rename(columns={"tile": "for example", "reason": "it says"}), "refusals")
+
+# %% [markdown]
+# How good is the model's order?
+# For {numref}`tuner-order` every tile was measured that fits and compiles.
+# The model's one latency was set by looking at `prefill_mma`, so that there its order, and not its times, is tested; of `prefill_wgmma` it knew nothing.
+
+# %% tags=["hide-input"]
 tiles = tuned.recorded(searched, gpu=h200)
 search = pd.DataFrame([vars(one) | {"expected_ms": 1e3 * one.expected.time_s} for one in tiles])
 search["measured_ms"] = 1e3 * search.measured_s
@@ -514,6 +533,10 @@ digits = {"rank correlation": "{:.2f}", "ms": "{:.3f}", "listed, ms": "{:.3f}"}
 plots.table(searches, "searches", digits)
 
 # %% [markdown]
+# The times of `prefill_wgmma` are {glue:text}`wgmma_late` times the expected ones, in the median of its tiles: the model knows neither the clock that power leaves nor that its two phases hide each other less than perfectly.
+# Its order needs neither, for they slow all tiles alike.
+# And a kernel's own list is worth having: at its best tile it loses {glue:text}`listed_loss` % to the best there is, at most.
+#
 # ## What we learned
 #
 # The numbers in bold are computed from the tables above, in the cells folded here.
@@ -522,7 +545,7 @@ plots.table(searches, "searches", digits)
 at = on.set_index(["kernel", "head_dim"])
 fore = forward.set_index(["kernel", "head_dim"])
 back = backward.set_index(["kernel", "head_dim"])
-said = foreseen.set_index("head_dim")["active, %"]
+said = foreseen.set_index(["kernel", "head_dim"])["active, %"]
 stalled = plots.waiting(at_128).pivot(index="kernel", columns="reason", values="warps")
 waits = (100 * stalled["memory"] / stalled.sum(axis=1)).loc["prefill_mma"]
 low = hardware.gpu("a10")
@@ -539,7 +562,7 @@ numbers = {
     "boost": f"{h200.boost_clock_hz / 1e9:.2f}",
     "mma_active": f"{fore.tensor_pipe['prefill_mma', 128]:.0f}",
     "mma_of_peak": f"{at['of the peak, %']['prefill_mma', 128]:.0f}",
-    "mma_foreseen": f"{said[128]:.0f}", "waits_for_memory": f"{waits:.0f}",
+    "mma_foreseen": f"{said['prefill_mma', 128]:.0f}", "waits_for_memory": f"{waits:.0f}",
     "low_smem": f"{fit_low.by_smem}", "low_registers": f"{fit_low.by_registers}",
 }  # fmt: skip
 
@@ -547,11 +570,9 @@ numbers = {
 numbers |= {
     "mufu_64": f"{fore.mufu['torch_cudnn', 64]:.0f}",
     "cudnn_64": f"{fore.tensor_pipe['torch_cudnn', 64]:.0f}",
-    "mma_64": f"{fore.tensor_pipe['prefill_mma', 64]:.0f}", "foreseen_64": f"{said[64]:.0f}",
+    "mma_64": f"{fore.tensor_pipe['prefill_mma', 64]:.0f}", "foreseen_64": f"{said['prefill_mma', 64]:.0f}",
     "mufu_mma": f"{fore.mufu['prefill_mma', 128]:.0f}",
     "mufu_cudnn": f"{fore.mufu['torch_cudnn', 128]:.0f}",
-    "best_rate": f"{climbed.tflops.max():.0f}", "fma_rate": f"{climbed.tflops.min():.0f}",
-    "best_active": f"{climbed.tensor_pipe[climbed.tflops.idxmax()]:.0f}",
     "back_fa2": f"{back.tensor_pipe['torch_fa2 backward', 128]:.0f}",
     "front_fa2": f"{fore.tensor_pipe['torch_fa2', 128]:.0f}",
     "back_mufu": f"{back.mufu['torch_fa2 backward', 128]:.0f}",
@@ -559,12 +580,42 @@ numbers |= {
 }  # fmt: skip
 
 # %% tags=["hide-cell"]
+rung = climbed.set_index("name")
+rate, active = rung.tflops, rung.tensor_pipe
 numbers |= {
+    "best_rate": f"{rate.max():.0f}", "fma_rate": f"{rate.min():.0f}",
+    "best_active": f"{active[rate.idxmax()]:.0f}",
+    "first_active": f"{active['mma.sync']:.0f}", "last_active": f"{active['32 rows a warp']:.0f}",
+    "wgmma_none_active": f"{active['wgmma and TMA']:.0f}",
+    "last_rung_active": f"{active['overlap between']:.0f}",
+    "wgmma_smem": f"{rung.smem['wgmma and TMA']:.0f}",
+    "mma_smem": f"{rung.smem['32 rows a warp']:.0f}",
+    "wgmma_gain": f"{rate['wgmma and TMA'] / rate['32 rows a warp']:.2f}",
+    "within_gain": f"{100 * (rate['overlap within'] / rate['wgmma and TMA'] - 1):.0f}",
+    "between_gain": f"{100 * (rate['overlap between'] / rate['overlap within'] - 1):+.1f}",
+}  # fmt: skip
+
+# %% tags=["hide-cell"]
+numbers |= {
+    "fewest_warps": f"{held['occupancy, %'].min():.0f}",
+    "most_warps": f"{held['occupancy, %'].max():.0f}",
+    "smem_busier": f"{(backward.smem > backward.tensor_pipe - 1).sum()}",
+    "backward_kernels": f"{len(backward)}",
+    "cudnn_of_peak": f"{at['of the peak, %']['torch_cudnn', 128]:.0f}",
     "cudnn_active": f"{fore.tensor_pipe['torch_cudnn', 128]:.0f}",
     "cudnn_rate": f"{at['TFLOP/s']['torch_cudnn', 128]:.0f}",
     "error_gain": f"{rmse_of['32 rows a warp'] / rmse_of['CUDA cores']:.2f}",
+    "wgmma_foreseen": f"{said['prefill_wgmma', 128]:.0f}",
+}
+
+# %% tags=["hide-cell"]
+of_wgmma = search[search.kernel == "prefill_wgmma"]
+late = (of_wgmma.measured_ms / of_wgmma.expected_ms).median()
+loss = 100 * (searches["listed, ms"] / searches["ms"] - 1).max()
+numbers |= {
     "most_runs": f"{searches['runs to 98 %'].max()}", "most_tiles": f"{searches.tiles.max()}",
     "worst_rank": f"{searches['rank correlation'].min():.2f}",
+    "wgmma_late": f"{late:.2f}", "listed_loss": f"{loss:.1f}",
 }  # fmt: skip
 for name, text in numbers.items():
     glue(name, text, display=False)
@@ -594,11 +645,12 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 #
 # So where does the other half go?
 # Into phases that nothing overlaps, and into an instruction that cannot do more.
-# From {glue:text}`fma_rate` TFLOP/s on CUDA cores the recorded ladder leads to {glue:text}`best_rate`, with the tensor pipe active for {glue:text}`best_active` % of the time; cuDNN, on `wgmma`, is at {glue:text}`cudnn_active` % and {glue:text}`cudnn_rate`.
+# From {glue:text}`fma_rate` TFLOP/s on CUDA cores the ladder leads to {glue:text}`best_rate`, with the tensor pipe active for {glue:text}`best_active` % of the time; cuDNN is at {glue:text}`cudnn_active` % and {glue:text}`cudnn_rate`.
 # The error of no rung is worse than another's on tensor cores; to CUDA cores it is a factor of {glue:text}`error_gain`.
 #
 # Where did the model fail?
 # It foresaw {glue:text}`foreseen_64` and {glue:text}`mma_foreseen` % activity for `prefill_mma` at head_dim 64 and 128; the profiler found {glue:text}`mma_64` and {glue:text}`mma_active` %.
+# Of `prefill_wgmma` at head_dim 128 it foresaw {glue:text}`wgmma_foreseen` %, and the ladder's last rung is at {glue:text}`last_rung_active`.
 # Its order of tiles has a rank correlation of {glue:text}`worst_rank` with the measured one, and {glue:text}`most_runs` runs reach 98 % of the best of {glue:text}`most_tiles` tiles.
 # It knows nothing of how well a compiler schedules, of the clock that power leaves, and of L2.
 #

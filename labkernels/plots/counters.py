@@ -160,16 +160,16 @@ def ladder(rungs: pd.DataFrame, *, ceilings: dict[str, float], origin: str) -> F
     for y, row in enumerate(rungs.itertuples()):
         axes.barh(y, row.tflops, height=0.62, color=style.colour(row.kernel), alpha=0.85)
         inside = row.tflops > 0.5 * max(ceilings.values())
-        text = f" {row.tflops:.0f} TFLOP/s  {row.words} "
-        axes.text(
-            row.tflops,
-            y,
-            text,
+        axes.annotate(
+            f"{row.tflops:.0f} TFLOP/s  {row.words}",
+            (row.tflops, y),
+            xytext=(-3 if inside else 3, 0),
+            textcoords="offset points",
             va="center",
             ha="right" if inside else "left",
             fontsize=7.5,
             color="white" if inside else "#2d343d",
-            bbox=None if inside else {"facecolor": "white", "edgecolor": "none", "pad": 1},
+            bbox=None if inside else {"facecolor": "white", "edgecolor": "none", "pad": 0.5},
         )
     axes.set_yticks(range(len(rungs)), rungs.rung, fontsize=8)
     axes.set(xlabel="forward, TFLOP/s", ylim=(len(rungs) - 0.4, -1.1))
