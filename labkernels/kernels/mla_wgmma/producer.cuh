@@ -24,6 +24,16 @@ template <class C> struct Producer {
 
   LAB_DEVICE void run() {
     if (warp >= producer_warps<C>(p)) return;
+    if (p.box_keys == 0) {
+      bring([&](int j, int part, int page) { copy(j, part, page); });
+      if (copied) arrive_copied<0>();
+    } else {
+      bring([&](int j, int part, int page) { load(j, part, page); });
+    }
+  }
+
+ private:
+  template <class Bring> LAB_DEVICE void bring(Bring part_of) {
     const int blocks = key_blocks<C>(b);
     int page = look_up(0);
     for (int j = 0; j < blocks; ++j) {
@@ -33,14 +43,10 @@ template <class C> struct Producer {
       for (int part = 0; part < 2; ++part) {
         // Free when the stage's own warpgroup has read it, or the other one.
         barrier_wait(smem.empty[j % 2][(j + part) % 2], j / 2 % 2 ^ 1);
-        if (p.box_keys > 0) load(j, part, now);
-        else copy(j, part, now);
+        part_of(j, part, now);
       }
     }
-    if (copied) arrive_copied<0>();
   }
-
- private:
   LAB_DEVICE int first_key(int j) const { return b.first_key + j * C::keys + warp * copied_keys; }
   LAB_DEVICE int own_key(int j) const { return first_key(j) + least(lane, pieces - 1) * step; }
   // The page of a lane's key, or of one beyond the end: it does not wait for the request's length.
