@@ -104,11 +104,11 @@ LAB_DEVICE void score_gradients(typename C::Scores::Sum& s, const typename C::Sc
           gradient[i] = e * (dp[m][n][2 * r + i] - row_delta);
         }
         const int c = column / chunk_elements, within = (lane & 3) * 2;
-        *reinterpret_cast<u32*>(chunk<C::score_width>(ds_tile, row, c) + within) =
-            pack2<T>(gradient[0], gradient[1]);
         if constexpr (StoreP)
           *reinterpret_cast<u32*>(chunk<C::score_width>(p_tile, row, c) + within) =
               pack2<T>(probability[0], probability[1]);
+        *reinterpret_cast<u32*>(chunk<C::score_width>(ds_tile, row, c) + within) =
+            pack2<T>(gradient[0], gradient[1]);
       }
     }
 }
@@ -213,9 +213,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT BackwardPara
                                   request, sight<C>(p, request, row, key));
     }
     sync_block();                      // P and dS are there, of all warps
-    const auto q = right<true>(smem.q[stage], C::KeyRows::column());
     multiply<T, C::rows>(dv, left<true>(smem.p, C::KeyRows::row()),
-                         q.template further<sizeof(smem.q)>());
+                         right<true>(smem.dout[stage], C::KeyRows::column()));
     if constexpr (!C::ordered) {
       typename C::QueryRows::Sum dq;
       clear(dq);
@@ -223,7 +222,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT BackwardPara
                            right<true>(smem.k, C::QueryRows::column()));
       add_dq<C>(dq, p, walk.head * p.padded_rows + request.first_padded + row);
     }
-    multiply<T, C::rows>(dk, left<true>(smem.ds, C::KeyRows::row()), q);
+    multiply<T, C::rows>(dk, left<true>(smem.ds, C::KeyRows::row()),
+                         right<true>(smem.q[stage], C::KeyRows::column()));
     if constexpr (C::stages == 1) {
       sync_block();                    // all are done with the one stage
       walk.ahead().copy(smem, p, request, 0);

@@ -28,6 +28,7 @@ def tiles(head_dim: int, rows: int, policy: NumericPolicy) -> tuple[BackwardTile
         ),
         128: (
             BackwardTile(64, 64, 4, 2, 2),
+            BackwardTile(64, 128, 8, 2, 1),
             BackwardTile(32, 64, 4, 2, 2),
         ),
         256: (

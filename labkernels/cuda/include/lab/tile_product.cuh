@@ -27,16 +27,12 @@ template <int Width> LAB_DEVICE u32 fragment(u32 address, int tile, int step) {
   return other_chunk(address, step * 2) + tile * 16 * Width * static_cast<int>(sizeof(u16));
 }
 // One side of a product: where a lane's rows of its fragments begin. Transposed: the tile lies with
-// its K rows one below the other, else with K along the row. Beyond: bytes from there on.
-template <int Width, bool Transposed, int Beyond = 0> struct Operand {
+// its K rows one below the other, else with K along the row.
+template <int Width, bool Transposed> struct Operand {
   u32 address;
   LAB_DEVICE void load(u32 (&f)[4], int outer, int k) const {
-    if constexpr (Transposed) ldmatrix_x4_trans(f, fragment<Width>(address, k, outer) + Beyond);
-    else ldmatrix_x4(f, fragment<Width>(address, outer, k) + Beyond);
-  }
-  // The same of a tile of this shape that lies so many bytes further: no register of its own.
-  template <int Bytes> LAB_DEVICE Operand<Width, Transposed, Bytes> further() const {
-    return {address};
+    if constexpr (Transposed) ldmatrix_x4_trans(f, fragment<Width>(address, k, outer));
+    else ldmatrix_x4(f, fragment<Width>(address, outer, k));
   }
 };
 // From the warp's `first` row of the left side on.
