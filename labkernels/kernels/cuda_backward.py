@@ -62,10 +62,11 @@ def step_of(
 ) -> BackwardStep:
     """The step that runs these stages one after the other; the second is the one planned for."""
     tensors = _tensors(request) | space
+    launched = [stage for stage in stages if len(stage.work)]
+    # The first launch waits for all that came before it, and the others each for the one before.
     runs = [
-        _launch(request, stage, tensors, padded_rows).prepare()
-        for stage in stages
-        if len(stage.work)
+        _launch(request, stage, tensors, padded_rows, early=stage is not launched[0]).prepare()
+        for stage in launched
     ]
     variant = stages[1].variant
     plan = make_plan(
@@ -123,6 +124,8 @@ def _launch(
     stage: Stage,
     tensors: Mapping[str, torch.Tensor],
     padded_rows: int,
+    *,
+    early: bool,
 ) -> Launch:
     tensors = {**tensors, "work": torch.from_numpy(stage.work).to(request.q.device)}
     return Launch(
@@ -134,6 +137,7 @@ def _launch(
         tensors=tensors,
         written=frozenset(stage.written),
         checks=request.checks,
+        early=early,
     )
 
 

@@ -55,7 +55,8 @@ def include_dirs(spec: KernelSpec) -> tuple[Path, ...]:
 class Launch:
     """A launch with all its tensors, by name, and the names of those that it writes.
 
-    On a CPU, `gpu` is the GPU whose tensor-core arithmetic the CPU build follows.
+    On a CPU, `gpu` is the GPU whose tensor-core arithmetic the CPU build follows. early: blocks may
+    start while the launch before ends, and wait themselves (`wait_previous_launch`).
     """
 
     variant: Variant
@@ -66,6 +67,7 @@ class Launch:
     tensors: Mapping[str, torch.Tensor]
     written: frozenset[str]
     checks: bool
+    early: bool = False
 
     def prepare(self) -> Callable[[], None]:
         """Compile, load, and return what launches it; that owns the launch's tensors."""
@@ -78,6 +80,7 @@ class Launch:
             threads=self.variant.threads,
             smem_bytes=self.variant.smem_bytes,
             params=self.params,
+            early=self.early,
         )
         return _GpuRun(plan, self.device, self)
 

@@ -66,6 +66,7 @@ template <class C> LAB_DEVICE void produce(Smem<C>& smem, const Params& p, const
   barrier_arrive_expect(smem.kv_full, 2 * static_cast<int>(sizeof(typename C::Keyed)));
   load_boxes(smem.k, p.k, smem.kv_full, b.kv_head, key_token);
   load_boxes(smem.v, p.v, smem.kv_full, b.kv_head, key_token);
+  wait_previous_launch();  // for lse2 and delta
   BackwardWalk<C::rows> walk(p.problem, b);
 #pragma unroll 1
   for (int i = 0; i < b.steps; ++i, walk.next(b)) {
@@ -298,6 +299,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const Params& p, const BackwardKeys& b) {
 #pragma unroll
     for (int i = 0; i < C::own_dim / 2; ++i) dk[i] = dv[i] = 0.f;
   Additions additions;
+  wait_previous_launch();  // for zeros in dq_accum
   await_keys(smem, b.n_keys, place.thread);
   BackwardWalk<C::rows> walk(p.problem, b);
 #pragma unroll 1
@@ -383,6 +385,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT Params p) {
   auto& smem = shared_memory<Smem<C>>();
   const BackwardKeys b = backward_keys<C::rows, C::keys>(p.problem);
   if (thread_x() == 0) init_barriers(smem);
+  allow_next_launch();
   sync_block();
   if (const int warp = warp_uniform(thread_x() / 32); warp >= 4) {
     raise_registers<240>();

@@ -23,19 +23,12 @@ template <class T> LAB_DEVICE u32x4 load8(const void* tensor, i64 element) {
   return load_constant(reinterpret_cast<const u32x4*>(static_cast<const T*>(tensor) + element));
 }
 
-LAB_DEVICE f32x4 load4(const float* p) {
-  const u32x4 bits = load_constant(reinterpret_cast<const u32x4*>(p));
-  f32x4 x;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) x.v[i] = bits_to_float(bits.v[i]);
-  return x;
-}
-
 // [lab: prepare rows]
 // row_lse2, row_delta, and a dq_accum of zeros where ClearDq. D / 8 lanes share a row.
 template <class T, int D, bool ClearDq>
 LAB_KERNEL(row_threads, 4) backward_prepare(LAB_GRID_CONSTANT BackwardParams p) {
   constexpr int lanes = D / 8, rows_per_pass = row_threads / lanes;
+  allow_next_launch();
   const BackwardWork work = backward_work(p);
   const BackwardRequest request = backward_request(p, work.request);
   const int chunk = thread_x() % lanes;
@@ -70,31 +63,50 @@ LAB_KERNEL(row_threads, 4) backward_prepare(LAB_GRID_CONSTANT BackwardParams p) 
 // [/lab: prepare rows]
 
 // [lab: convert dq]
-// dq = scale dq_accum, rounded. A thread takes 8 channels of the rows g and g + 8 of a fragment.
+// Four lanes have a column each of a 4 x 4 matrix, and each gets the row of its number.
+LAB_DEVICE void transpose_quad(u32 (&x)[4]) {
+  const int lane = thread_x() & 7;
+  const auto exchange = [&](u32& low, u32& high, int mask) {
+    const u32 got = shfl_octet(lane & mask ? low : high, lane ^ mask);
+    (lane & mask ? low : high) = got;
+  };
+  exchange(x[0], x[1], 1);
+  exchange(x[2], x[3], 1);
+  exchange(x[0], x[2], 2);
+  exchange(x[1], x[3], 2);
+}
+
+// dq = scale dq_accum, rounded. A warp takes 16 rows by 32 channels: it reads four fragments as they
+// lie, 512 bytes each, and a lane writes 8 channels of the rows g and g + 8.
 template <class T, int D>
 LAB_KERNEL(row_threads, 4) backward_convert(LAB_GRID_CONSTANT BackwardParams p) {
-  constexpr int fragments = D / 8;
+  constexpr int units = D / 32;
   const BackwardWork work = backward_work(p);
   const BackwardRequest request = backward_request(p, work.request);
   const i64 first = work.head * p.padded_rows + request.first_padded + work.tile * row_padding;
   const float* sums = p.dq_accum + first * D;
-  for (int i = thread_x(); i < row_padding / 2 * fragments; i += row_threads) {
-    const int n = i % fragments, g = i / fragments % 8, m = i / fragments / 8;
-    const int row = work.tile * row_padding + m * 16 + g;
-    if (row >= request.q_len) continue;
-    u32x4 packed[2];
+  const int lane = thread_x() & 31, g = lane / 4, t = lane % 4;
+  wait_previous_launch();
+#pragma unroll 2
+  for (int unit = thread_x() / 32; unit < row_padding / 16 * units; unit += row_threads / 32) {
+    const int m = unit / units, n = unit % units * 4;
+    u32 packed[2][4];
 #pragma unroll
-    for (int t = 0; t < 4; ++t) {
-      const f32x4 x = load4(sums + dq_index<D>(m * 16 + g, n * 8 + t * 2));
+    for (int j = 0; j < 4; ++j) {
+      const float* fragment = sums + dq_index<D>(m * 16 + g, (n + j) * 8 + t * 2);
+      const f32x4 x = load_global(reinterpret_cast<const f32x4*>(fragment));
 #pragma unroll
       for (int r = 0; r < 2; ++r)
-        packed[r].v[t] = pack2<T>(x.v[2 * r] * p.scale, x.v[2 * r + 1] * p.scale);
+        packed[r][j] = pack2<T>(x.v[2 * r] * p.scale, x.v[2 * r + 1] * p.scale);
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const i64 head = (request.first_token + row + r * 8) * p.q_heads + work.head;
-      T* place = static_cast<T*>(p.dq) + head * D + n * 8;
-      if (row + r * 8 < request.q_len) store_global(reinterpret_cast<u32x4*>(place), packed[r]);
+      transpose_quad(packed[r]);
+      const int row = work.tile * row_padding + m * 16 + g + r * 8;
+      const i64 head = (request.first_token + row) * p.q_heads + work.head;
+      T* place = static_cast<T*>(p.dq) + head * D + (n + t) * 8;
+      const u32x4 eight = {{packed[r][0], packed[r][1], packed[r][2], packed[r][3]}};
+      if (row < request.q_len) store_global(reinterpret_cast<u32x4*>(place), eight);
     }
   }
 }
