@@ -266,7 +266,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) ordered_dq(LAB_GRID_CONSTANT BackwardPa
   copy_rows<C::threads>(smem.dout, p.dout,
                         token * p.dout_stride_token + work.head * p.dout_stride_head,
                         p.dout_stride_token, n_rows);
-  wait_previous_launch();              // for lse2 and delta, which an earlier one still prepared
+  wait_previous_launch();              // and so for lse2 and delta, of the one before it
   copy_row_facts(smem.lse2, smem.delta, p, work.head * p.padded_rows + request.first_padded + row);
   if (end_key > 0) copy_keys(0, 0);
   cp_async_commit();
