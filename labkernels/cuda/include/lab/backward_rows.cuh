@@ -76,8 +76,8 @@ LAB_DEVICE void transpose_quad(u32 (&x)[4]) {
   exchange(x[1], x[3], 2);
 }
 
-// dq = scale dq_accum, rounded. A warp takes 16 rows by 32 channels: it reads four fragments as they
-// lie, 512 bytes each, and a lane writes 8 channels of the rows g and g + 8.
+// dq = scale dq_accum, rounded. A warp takes 16 rows by 32 channels: it reads four fragments as
+// they lie, 512 bytes each, and a lane writes 8 channels of the rows g and g + 8.
 template <class T, int D>
 LAB_KERNEL(row_threads, 4) backward_convert(LAB_GRID_CONSTANT BackwardParams p) {
   constexpr int units = D / 32;
