@@ -37,6 +37,12 @@ class Task:
     seed: int
 
     @property
+    def label(self) -> str:
+        """The task in one line, as `only` picks it."""
+        kind = "mutants" if self.is_of_mutants else f"right/{self.family}"
+        return f"{kind}/{self.dtype}/{self.kv_len}"
+
+    @property
     def is_of_mutants(self) -> bool:
         """Whether the kernels are wrong ones."""
         return not self.family

@@ -25,7 +25,7 @@ SEEDS = 8
 def run(options: Options) -> Outcome:
     """Run on this machine's GPU, or on its CPU build where it has none, and write the counts.
 
-    The rows of the other kind of machine stay. `only` keeps the tasks of one dtype or family.
+    The rows of the other kind of machine stay. `only` keeps tasks by label, as right/peaky/bf16.
     Raises: ValueError if part of the table would replace the committed one.
     """
     if (options.quick or options.only) and options.out == store.DATA_DIR:
@@ -36,8 +36,7 @@ def run(options: Options) -> Outcome:
     chosen = [
         task
         for task in runs.tasks(1 if options.quick else SEEDS)
-        if options.only in f"{task.dtype}/{task.family}"
-        and (task.kv_len == shortest or not options.quick)
+        if options.only in task.label and (task.kv_len == shortest or not options.quick)
     ]
     options.progress(f"{len(chosen)} sets of inputs on {machine}")
     with all_cores() as spread:

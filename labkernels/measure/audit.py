@@ -1,6 +1,7 @@
 """A file of tensors saved by anyone, as arguments of `verdict`."""
 
 import math
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -72,6 +73,8 @@ def _read(path: Path) -> dict:
             raise ValueError(f"{path}: cannot be read: {error}") from error
     if path.suffix != ".npz":
         raise ValueError(f"{path}: suffix {path.suffix!r}, allowed: .npz, .safetensors")
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path}: cannot be read: it is not an npz file, or was cut short")
     found, names = {}, []
     try:
         with np.load(path, allow_pickle=False) as stored:

@@ -14,9 +14,14 @@ from labkernels.plots import style
 _SHOWN_SIGMAS = 8.0
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>labkernels: {answer}</title>
-<style>body {{ font: 16px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em }}
-pre {{ overflow-x: auto; background: #f4f6f8; padding: 1em; font-size: 13px }}
-img {{ max-width: 100% }}</style></head>
+<style>:root {{ color-scheme: light dark; --ground: #fff; --ink: #16202a; --panel: #f4f6f8 }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ --ground: #14181d; --ink: #e3e8ee; --panel: #1f262e }}
+}}
+body {{ font: 16px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em;
+  background: var(--ground); color: var(--ink) }}
+pre {{ overflow-x: auto; background: var(--panel); padding: 1em; font-size: 13px }}
+img {{ max-width: 100%; background: #fff }}</style></head>
 <body><h1>{answer}</h1><p>{why}</p><pre>{summary}</pre>{picture}</body></html>
 """
 
