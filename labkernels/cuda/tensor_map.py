@@ -16,7 +16,7 @@ from labkernels.cuda import driver
 # CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion
 _DATA_TYPES = {torch.float16: 6, torch.float32: 7, torch.bfloat16: 9}
 _SWIZZLES = {0: 0, 128: 3}
-_PROMOTE_TO_256_BYTES = 3
+_PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}
 _MAX_RANK = 5
 _MAX_BOX = 256
 _ALIGNMENT = 16
@@ -29,20 +29,26 @@ class TensorMap(ctypes.Structure):
     _fields_ = (("words", ctypes.c_uint64 * 16),)
 
 
-def tensor_map(tensor: torch.Tensor, box: Sequence[int], *, swizzle_bytes: int = 128) -> TensorMap:
+def tensor_map(
+    tensor: torch.Tensor,
+    box: Sequence[int],
+    *,
+    swizzle_bytes: int = 128,
+    promote_bytes: int = 256,
+) -> TensorMap:
     """Describe boxes of that many elements of a tensor, for the machine that it lies on.
 
     The last dimension comes first in the kernel's coordinates. Where a box reaches over the
-    tensor's end, zeros arrive.
+    tensor's end, zeros arrive. promote_bytes: what the L2 cache fetches at once, at least.
     Shapes: box as many numbers as the tensor has dimensions, in the same order.
     Raises: ValueError naming what the TMA cannot do.
     """
-    _check(tensor, box, swizzle_bytes)
+    _check(tensor, box, swizzle_bytes, promote_bytes)
     shape, strides = tensor.shape[::-1], _strides_bytes(tensor)[::-1]
     boxes = tuple(box)[::-1]
     result = TensorMap()
     if tensor.device.type == "cuda":
-        _encode(result, tensor, shape, strides, boxes, swizzle_bytes)
+        _encode(result, tensor, shape, strides, boxes, swizzle_bytes, promote_bytes)
     else:
         # As host/tma.cpp reads it: what the GPU's opaque bytes say, in the open.
         rank = tensor.dim()
@@ -68,7 +74,9 @@ def _strides_bytes(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(stride * tensor.element_size() for stride in tensor.stride())
 
 
-def _check(tensor: torch.Tensor, box: Sequence[int], swizzle_bytes: int) -> None:
+def _check(
+    tensor: torch.Tensor, box: Sequence[int], swizzle_bytes: int, promote_bytes: int
+) -> None:
     if tensor.dtype not in _DATA_TYPES:
         allowed = ", ".join(str(dtype) for dtype in _DATA_TYPES)
         raise ValueError(f"dtype = {tensor.dtype}, allowed in a tensor map: {allowed}")
@@ -83,6 +91,8 @@ def _check(tensor: torch.Tensor, box: Sequence[int], swizzle_bytes: int) -> None
         raise ValueError(f"box = {tuple(box)}, allowed: 1 to {_MAX_BOX} each")
     if swizzle_bytes not in _SWIZZLES:
         raise ValueError(f"swizzle_bytes = {swizzle_bytes}, allowed: 0, 128")
+    if promote_bytes not in _PROMOTIONS:
+        raise ValueError(f"promote_bytes = {promote_bytes}, allowed: 0, 64, 128, 256")
     line = box[-1] * tensor.element_size()
     # A shorter swizzled line would leave a gap behind it in shared memory.
     if line % _ALIGNMENT or (swizzle_bytes and line != swizzle_bytes):
@@ -106,6 +116,7 @@ def _encode(
     strides: Sequence[int],
     box: Sequence[int],
     swizzle_bytes: int,
+    promote_bytes: int,
 ) -> None:
     rank = tensor.dim()
     # The driver wants an address that is a multiple of 64, which a ctypes structure need not have.
@@ -124,7 +135,7 @@ def _encode(
             (ctypes.c_uint * rank)(*(1,) * rank),
             0,
             _SWIZZLES[swizzle_bytes],
-            _PROMOTE_TO_256_BYTES,
+            _PROMOTIONS[promote_bytes],
             0,
         )
     ctypes.memmove(ctypes.addressof(result), place, ctypes.sizeof(TensorMap))

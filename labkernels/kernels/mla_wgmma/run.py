@@ -50,8 +50,10 @@ def _params(request: MlaRequest, made: Cut, tensors: Mapping[str, torch.Tensor])
     if keys:
         params.box_shift = keys.bit_length() - 1
         octets, lines = keys // BOX_LINES, (BOX_LINES, BOX_CHANNELS)
-        params.ckv_map = tensor_map(_octets(request.kv.ckv), (octets, HALF_LINES, *lines))
-        params.kpe_map = tensor_map(_octets(request.kv.kpe).squeeze(1), (octets, *lines))
+        # A line's neighbour in memory is another line of the box: L2 is not to fetch both at once.
+        ckv, kpe = _octets(request.kv.ckv), _octets(request.kv.kpe).squeeze(1)
+        params.ckv_map = tensor_map(ckv, (octets, HALF_LINES, *lines), promote_bytes=128)
+        params.kpe_map = tensor_map(kpe, (octets, *lines), promote_bytes=128)
     return params
 
 
