@@ -223,7 +223,7 @@ def test_small_pages_go_to_the_faster_kernel_unless_wgmma_is_named():
     case = prefill_case(LENGTHS, LENGTHS, page_size=3, layout="nhd")
     result = ops.prefill(case.q, case.kv, case.cu_seqlens_q)
     assert result.plan.kernel == "prefill_mma"
-    assert "prefill_wgmma asks for boxes of 1 keys" in result.plan.why
+    assert "prefill_wgmma has boxes from 8 keys on; pages of 3 are copied" in result.plan.why
     named = ops.prefill(case.q, case.kv, case.cu_seqlens_q, kernel="prefill_wgmma")
     assert named.plan.kernel == "prefill_wgmma"
 

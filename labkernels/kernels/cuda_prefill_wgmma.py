@@ -11,11 +11,19 @@ from labkernels.kernels.cuda_run import Launch
 from labkernels.kernels.paged_kv import PagedKV
 from labkernels.kernels.prefill_params import OUTPUTS, PrefillParams
 from labkernels.kernels.prefill_step import PrefillRequest, make_plan, partial_states, work_list
+from labkernels.kernels.prefill_wgmma.spec import OCTET
+from labkernels.kernels.ragged_kv import RaggedKV
 from labkernels.kernels.step import Step, blocks_per_sm
 
 PARAMS = "prefill_wgmma::Params"
-CHANNELS = 64  # of a box: 128 bytes, what the swizzle spans
+CHANNELS = 64  # of a line: 128 bytes, what the swizzle spans
 L2_SHARE = 0.5  # the rest is for Q, the output, and keys that are on their way
+
+
+class PageSteps(ctypes.Structure):
+    """prefill_wgmma::PageSteps."""
+
+    _fields_ = (("page", ctypes.c_int), ("head", ctypes.c_int))
 
 
 class _Fields(ctypes.Structure):
@@ -29,6 +37,8 @@ class _Fields(ctypes.Structure):
         ("blocks", ctypes.c_int),
         ("tile_rows", ctypes.c_int),
         ("box_keys", ctypes.c_int),
+        ("k_steps", PageSteps),
+        ("v_steps", PageSteps),
     )
 
 
@@ -77,9 +87,13 @@ def prepare(request: PrefillRequest) -> Step:
     tensors["next_item"] = torch.zeros(1, dtype=torch.int32, device=request.q.device)
     params = Params()
     params.q = _map(request.q, (tile_rows // request.group, request.group, CHANNELS))
-    keys = (box_keys, 1, CHANNELS)
-    boxes = (1, *keys) if isinstance(request.kv, PagedKV) else keys
-    params.k, params.v = _map(request.kv.k, boxes), _map(request.kv.v, boxes)
+    if isinstance(request.kv, RaggedKV):
+        params.k, params.v = (
+            _map(x, (request.instance.tile.keys, 1, CHANNELS)) for x in (request.kv.k, request.kv.v)
+        )
+    elif box_keys > 0:
+        params.k, params.k_steps = _pages_map(request.kv.k, box_keys)
+        params.v, params.v_steps = _pages_map(request.kv.v, box_keys)
     params.problem = cuda_prefill.params(request, made, tensors)
     params.next_item = tensors["next_item"].data_ptr()
     params.items, params.blocks = plan.blocks, blocks
@@ -106,12 +120,34 @@ def _map(tensor: torch.Tensor, box: tuple[int, ...]) -> TensorMap:
     return tensor_map(tensor.as_strided(tensor.shape, [*strides[:-1], 1]), box)
 
 
+def _pages_map(pool: torch.Tensor, box_keys: int) -> tuple[TensorMap, PageSteps]:
+    """The map of a pool, each page and KV head by itself, and how far they lie apart in it.
+
+    In order of the kernel's coordinates: a line's channels, the lines of an octet, the key's
+    further lines, octets, and pages of a head.
+    """
+    if pool.numel() == 0:
+        return TensorMap(), PageSteps()
+    pages, page_size, heads, channels = pool.shape
+    page, row, head, _ = (
+        s if n > 1 else CHANNELS for n, s in zip(pool.shape, pool.stride(), strict=True)
+    )
+    unit = math.gcd(page, head)
+    steps = PageSteps(page // unit, head // unit)
+    apart = (pages - 1) * steps.page + (heads - 1) * steps.head + 1
+    lines = channels // CHANNELS
+    view = pool.as_strided(
+        (apart, page_size // OCTET, lines, OCTET, CHANNELS), (unit, OCTET * row, CHANNELS, row, 1)
+    )
+    return tensor_map(view, (1, box_keys // OCTET, lines, OCTET, CHANNELS)), steps
+
+
 def _box_keys(request: PrefillRequest) -> int:
-    """Keys of a box: a whole tile, or what divides a tile and a page."""
-    keys = request.instance.tile.keys
+    """Keys of a box: what divides a tile and a page; 0 if those are not octets."""
     if not isinstance(request.kv, PagedKV):
-        return keys
-    return math.gcd(keys, request.kv.page_size)
+        return 0
+    shared = math.gcd(request.instance.tile.keys, request.kv.page_size)
+    return shared if shared % OCTET == 0 else 0
 
 
 def _cached_keys(request: PrefillRequest) -> int:

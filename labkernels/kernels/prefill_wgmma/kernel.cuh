@@ -1,10 +1,11 @@
-// Prefill, tensor cores on, by the instructions of sm_90a: three warps ask the TMA for Q, K and V,
-// and each consumer warpgroup multiplies 64 rows by wgmma, S = Q K^T from shared memory, O += P V
+// Prefill, tensor cores on, by the instructions of sm_90a: three warps bring Q, K and V, and
+// each consumer warpgroup multiplies 64 rows by wgmma, S = Q K^T from shared memory, O += P V
 // with P in registers. Blocks stay, and take tiles from the work list until it is empty.
 // A thread of a warpgroup holds rows g and g + 8 of its warp's 16, g = lane / 4, and columns 2t and
 // 2t + 1 of each 8, t = lane % 4.
 #pragma once
 #include "prefill_wgmma/consumer.cuh"
+#include "prefill_wgmma/keys.cuh"
 #include "prefill_wgmma/producer.cuh"
 
 namespace prefill_wgmma {

@@ -39,14 +39,16 @@ LAB_DEVICE void begin_scores(Scores<C>& s, const Smem<C>& smem, int warpgroup, i
   const u64 q = descriptor_at(
       wgmma_descriptor(smem.q[0][0][warpgroup * 64], 16, 1024, Swizzle::b128),
       stage_of<C::q_stages>(i) * static_cast<int>(sizeof(smem.q[0])));
-  const u64 k = descriptor_at(wgmma_descriptor(smem.k[0], 16, 1024, Swizzle::b128),
-                              stage_of<C::stages>(n) * static_cast<int>(sizeof(smem.k[0])));
+  using Tile = KeyTile<C, C::dim_qk>;
+  const u64 k =
+      descriptor_at(wgmma_descriptor(smem.k[0].at, 16, Tile::next_octet * 2, Swizzle::b128),
+                    stage_of<C::stages>(n) * static_cast<int>(sizeof(Tile)));
   wgmma_fence();
 #pragma unroll
   for (int d = 0; d < C::dim_qk; d += 16) {
     const int c = d / channels, within = d % channels * 2;
     wgmma<typename C::T>(s, descriptor_at(q, c * C::rows * 128 + within),
-                         descriptor_at(k, c * C::keys * 128 + within), d > 0);
+                         descriptor_at(k, c * Tile::next_line * 2 + within), d > 0);
   }
   wgmma_commit();
 }
@@ -55,13 +57,14 @@ LAB_DEVICE void begin_scores(Scores<C>& s, const Smem<C>& smem, int warpgroup, i
 template <class C>
 LAB_DEVICE void begin_output(Output<C>& o, const Probabilities<C>& p,
                              const Smem<C>& smem, int n) {
-  const u64 v =
-      descriptor_at(wgmma_descriptor(smem.v[0], C::keys * 128, 1024, Swizzle::b128),
-                    stage_of<C::stages>(n) * static_cast<int>(sizeof(smem.v[0])));
+  using Tile = KeyTile<C, C::dim_vo>;
+  const u64 v = descriptor_at(wgmma_descriptor(smem.v[0].at, Tile::next_line * 2,
+                                               Tile::next_octet * 2, Swizzle::b128),
+                              stage_of<C::stages>(n) * static_cast<int>(sizeof(Tile)));
   wgmma_fence();
 #pragma unroll
   for (int b = 0; b < C::keys / 16; ++b)
-    wgmma<typename C::T, Major::mn>(o, p[b], descriptor_at(v, b * 16 * 128));
+    wgmma<typename C::T, Major::mn>(o, p[b], descriptor_at(v, b * 2 * Tile::next_octet * 2));
   wgmma_commit();
 }
 

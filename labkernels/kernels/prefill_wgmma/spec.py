@@ -1,6 +1,5 @@
 """prefill_wgmma: tensor cores on, by Hopper's wgmma, TMA and warpgroups of different work."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -24,7 +23,7 @@ from labkernels.kernels.spec import (
 
 WARPGROUP_ROWS = 64
 CONSUMER_REGISTERS = {12: 232, 16: 160}  # of a thread, by the block's warps
-BOX_KEYS = 16  # in smaller boxes of a page the TMA does not keep up
+OCTET = 8  # keys, over which the swizzle repeats: a box of a page is whole octets
 FEWEST_ROWS = 128  # of the tile options
 ALIGNMENT = 1024  # of the swizzle's pattern: eight lines of 128 bytes
 
@@ -150,9 +149,8 @@ def declines(q, kv) -> str | None:
 
 def yields(kv) -> str | None:
     """Why another kernel is faster on a prefill's keys, in words, or None."""
-    box_keys = math.gcd(kv.page_size, BOX_KEYS) if kv.layout == "paged" else BOX_KEYS
-    if box_keys < BOX_KEYS:
-        return f"asks for boxes of {box_keys} keys, which the TMA brings slower than other copies"
+    if kv.layout == "paged" and kv.page_size % OCTET:
+        return f"has boxes from {OCTET} keys on; pages of {kv.page_size} are copied, by two warps"
     return None
 
 

@@ -7,13 +7,17 @@
 namespace prefill_wgmma {
 using namespace lab;
 
+// How far the boxes of a page, and of a KV head, lie from the next one's: a box's last coordinate.
+struct PageSteps { int page, head; };
+
 struct alignas(64) Params {
-  TensorMap q, k, v;          // boxes of 64 channels; kernels/cuda_prefill_wgmma.py makes them
+  TensorMap q, k, v;          // kernels/cuda_prefill_wgmma.py makes them
   PrefillParams problem;
   int* next_item;             // how many items were taken beside each block's first, zero at rest
   int items, blocks;          // of the work list; of the launch
   int tile_rows;              // those of a tile's rows that whole tokens fill
-  int box_keys;               // of a box of K or V
+  int box_keys;               // of a box of a page; 0: its keys are copied
+  PageSteps k_steps, v_steps;
 };
 
 // What runs beside a warpgroup's products: nothing; its own softmax; and, as the warpgroups take
@@ -39,7 +43,23 @@ struct Tile {
   static_assert(Rows == 64 * consumers, "a warpgroup takes 64 rows");
 };
 
-constexpr int channels = 64;                     // of a box: 128 bytes, what the swizzle spans
+constexpr int channels = 64;                     // of a line: 128 bytes, what the swizzle spans
+constexpr int octet = 8;                         // lines, over which the swizzle repeats
+
+// How a tile of K or V lies in shared memory: lines of 64 channels of a key, an octet of keys, and
+// then, ragged, the next keys' (a box is 64 channels of a tile), or, paged, the same keys' next
+// channels (a box is all channels of a page's keys).
+template <class C, int D> struct KeyTile {
+  static constexpr int octet_elements = octet * channels;
+  static constexpr int next_octet = C::paged ? D / channels * octet_elements : octet_elements;
+  static constexpr int next_line = C::paged ? octet_elements : C::keys * channels;
+  typename C::T at[C::keys * D];
+
+  // The first lines of a key's octet; those of further channels are next_line elements on.
+  LAB_DEVICE typename C::T (*octet_of(int key))[channels] {
+    return reinterpret_cast<typename C::T(*)[channels]>(at + key / octet * next_octet);
+  }
+};
 
 // A tile of rows and its steps through the keys, from the last to the first; none: no tile is left.
 // Steps begin at multiples of their keys, and so the boxes of a page: the first of a split may hold
@@ -51,8 +71,8 @@ template <class C> struct Item {
 
 template <class C> struct alignas(1024) Smem {
   typename C::T q[C::q_stages][C::dim_qk / channels][C::rows][channels];
-  typename C::T k[C::stages][C::dim_qk / channels][C::keys][channels];
-  typename C::T v[C::stages][C::dim_vo / channels][C::keys][channels];
+  KeyTile<C, C::dim_qk> k[C::stages];
+  KeyTile<C, C::dim_vo> v[C::stages];
   Barrier k_full[C::stages], k_empty[C::stages], v_full[C::stages], v_empty[C::stages];
   Barrier q_full[C::q_stages], q_empty[C::q_stages];
   Barrier item_full[2], item_empty[2], item_wanted, tail_full;

@@ -77,7 +77,7 @@ def run(machine, instance, tensor, values, box, corners, *, swizzle_bytes=0, off
     known: the tensor that the launch names, if it is not the map's.
     """
     tensor, values = tensor.to(machine), values.to(machine)
-    rows = [[*corner, 0, 0, 0][:4] for corner in corners]
+    rows = [[*corner, 0, 0, 0][:5] for corner in corners]
     table = torch.tensor(rows, dtype=torch.int32, device=machine)
     made = TensorMap() if box is None else tensor_map(tensor, box, swizzle_bytes=swizzle_bytes)
     n_bytes = values[0].numel() * values.element_size()
@@ -111,6 +111,7 @@ LOADS = [
     ((37, 40), (5, 24), [(0, 0), (8, 30), (24, 36), (-16, -2), (32, -4), (-24, 0), (40, 40)]),
     ((5, 9, 48), (2, 3, 16), [(0, 0, 0), (40, 7, 4), (-8, -1, -1), (8, 20, 0), (32, 8, 4)]),
     ((3, 4, 5, 16), (2, 2, 3, 8), [(0, 0, 0, 0), (-8, 3, -1, 2), (8, -2, 3, -1), (0, 0, 4, 3)]),
+    ((3, 2, 4, 5, 8), (1, 2, 3, 2, 8), [(0, 0, 0, 0, 0), (0, -1, 2, 1, 2), (0, 4, 0, 0, -1)]),
 ]
 
 

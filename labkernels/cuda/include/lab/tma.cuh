@@ -45,6 +45,11 @@ LAB_DEVICE void tma_load(void* dst, const TensorMap& map, Barrier& b, int x, int
                          Keep keep = Keep::usual) {
   asm volatile(LAB_LOAD("4d", "{%4, %5, %6, %7}"), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
+LAB_DEVICE void tma_load(void* dst, const TensorMap& map, Barrier& b, int x, int y, int z, int w,
+                         int v, Keep keep = Keep::usual) {
+  asm volatile(LAB_LOAD("5d", "{%4, %5, %6, %7, %8}"), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v)
+               : "memory");
+}
 #undef LAB_LOAD
 
 // Shared memory -> the box, after fence_async_shared by the threads that wrote it and a barrier.

@@ -9,7 +9,7 @@ using namespace lab;
 struct Params {
   TensorMap map;
   void* values;          // [boxes][bytes of a box]: what lies in shared memory
-  const int* corners;    // [boxes][4], innermost first
+  const int* corners;    // [boxes][5], innermost first
   float* tensor;
   int box_bytes;
   int offset;            // of the box in shared memory, in words
@@ -21,19 +21,20 @@ struct Smem {
   Barrier full;
 };
 
-template <int Rank> LAB_DEVICE void load(Smem& smem, const Params& p, const int (&c)[4]) {
+template <int Rank> LAB_DEVICE void load(Smem& smem, const Params& p, const int (&c)[5]) {
   u32* to = smem.words + p.offset;
   if constexpr (Rank == 2) tma_load(to, p.map, smem.full, c[0], c[1]);                // here: 2
   if constexpr (Rank == 3) tma_load(to, p.map, smem.full, c[0], c[1], c[2]);          // here: 3
   if constexpr (Rank == 4) tma_load(to, p.map, smem.full, c[0], c[1], c[2], c[3]);
+  if constexpr (Rank == 5) tma_load(to, p.map, smem.full, c[0], c[1], c[2], c[3], c[4]);
 }
-template <int Rank> LAB_DEVICE void store(const Params& p, const Smem& smem, const int (&c)[4]) {
+template <int Rank> LAB_DEVICE void store(const Params& p, const Smem& smem, const int (&c)[5]) {
   if constexpr (Rank == 2) tma_store(p.map, smem.words, c[0], c[1]);                  // here: store
   if constexpr (Rank == 3) tma_store(p.map, smem.words, c[0], c[1], c[2]);
 }
 
-LAB_DEVICE void corner(const Params& p, int (&c)[4]) {
-  for (int i = 0; i < 4; ++i) c[i] = load_constant(p.corners + block_x() * 4 + i);
+LAB_DEVICE void corner(const Params& p, int (&c)[5]) {
+  for (int i = 0; i < 5; ++i) c[i] = load_constant(p.corners + block_x() * 5 + i);
 }
 
 // A block a box: as it lies in shared memory, to `values`.
@@ -45,7 +46,7 @@ template <int Rank> LAB_KERNEL(32, 1) loads(LAB_GRID_CONSTANT Params p) {
     prefetch_map(p.map);
   }
   sync_block();
-  int c[4];
+  int c[5];
   corner(p, c);
   if (thread_x() == 0) {
     barrier_arrive_expect(smem.full, p.box_bytes);
@@ -66,7 +67,7 @@ template <int Rank, Way way> LAB_KERNEL(32, 1) stores(LAB_GRID_CONSTANT Params p
   for (int i = thread_x(); i < p.box_bytes / 4; i += 32) smem.words[i] = load_constant(in + i);
   fence_async_shared();
   sync_block();
-  int c[4];
+  int c[5];
   corner(p, c);
   if (thread_x() == 0) {
     if constexpr (way == Way::store) store<Rank>(p, smem, c);
@@ -85,7 +86,7 @@ LAB_KERNEL(32, 1) runs(LAB_GRID_CONSTANT Params p) {
     fence_barrier_init();
   }
   sync_block();
-  int c[4];
+  int c[5];
   corner(p, c);
   if (thread_x() != 0) return;
   const u32* from = static_cast<const u32*>(p.values) + block_x() * (p.box_bytes / 4);

@@ -37,6 +37,10 @@ LAB_WORD void tma_load(void* dst, const TensorMap& map, Barrier& b, int x, int y
                        Keep = Keep::usual, LAB_HERE) {
   host::tma_load(dst, map, b, {{x, y, z, w}, 4}, here);
 }
+LAB_WORD void tma_load(void* dst, const TensorMap& map, Barrier& b, int x, int y, int z, int w,
+                       int v, Keep = Keep::usual, LAB_HERE) {
+  host::tma_load(dst, map, b, {{x, y, z, w, v}, 5}, here);
+}
 LAB_WORD void tma_store(const TensorMap& map, const void* src, int x, int y, LAB_HERE) {
   host::tma_store(map, src, {{x, y}, 2}, host::Word::tma_store, here);
 }
