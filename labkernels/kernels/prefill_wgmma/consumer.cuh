@@ -112,11 +112,20 @@ template <class C, class P> LAB_DEVICE void consume(Smem<C>& smem, const Prefill
     ahead.steps = ahead.steps - 1;
   };
 
+  // The end of an item's rows, and the start of the next one's: where there are registers for it,
+  // beside the products that end its O.
+  const auto close = [&](bool here) {
+    if (!here || !has_ended) return;
+    close_rows<C, P>(factor, rows, p, smem.items[stage_of<2>(i - 1)].block, row);
+    open_rows(rows);
+  };
+
   // The next step's scores, beside the products of this one's P.
   const auto advance = [&] {
     if constexpr (C::overlap == Overlap::none) {
       wait_v<C>(smem, v);
       begin_output<C>(o, probabilities, smem, v);
+      close(C::closes_beside);
       finish_output();
       wait_k<C>(smem, k);
       begin_scores<C>(s, smem, warpgroup, i, k);
@@ -128,6 +137,7 @@ template <class C, class P> LAB_DEVICE void consume(Smem<C>& smem, const Prefill
       wait_v<C>(smem, v);
       begin_output<C>(o, probabilities, smem, v);
       pass_turn<C>(warpgroup);
+      close(C::closes_beside);
       wgmma_wait<1>();
     }
     finish_scores();
@@ -165,8 +175,7 @@ template <class C, class P> LAB_DEVICE void consume(Smem<C>& smem, const Prefill
       ++i;
       ahead = open_item<C>(smem, p, i, warpgroup);
       if (ahead.steps == 0) break;
-      close_rows<C, P>(factor, rows, p, smem.items[stage_of<2>(i - 1)].block, row);
-      open_rows(rows);
+      close(!C::closes_beside);
       skip_keys();
       wait_q<C>(smem, i);
     }

@@ -31,24 +31,26 @@ Q_TWICE_BYTES = 226 * 1024  # with less than this beside K and V, the next tile'
 ITEM_STAGES, ITEM_BYTES = 2, 80  # lab's Item: a PrefillBlock and two counts
 
 
-# rows, keys, warps, stages: the preferred one first, and measured with less overlap too
+# rows, keys, warps, stages, overlap: the preferred one first, and measured with another overlap too
 SHAPES = {
-    64: ((192, 128, 16, 4), (128, 128, 12, 2)),
-    128: ((128, 128, 12, 2), (128, 176, 12, 2)),
-    192: ((128, 128, 12, 2),),
-    256: ((128, 80, 12, 2),),
+    64: ((192, 128, 16, 4, "between"), (128, 128, 12, 2, "between")),
+    128: ((128, 128, 12, 2, "within"), (128, 176, 12, 2, "between")),
+    192: ((128, 128, 12, 2, "between"),),
+    256: ((128, 80, 12, 2, "between"),),
 }
 
 
 def tiles(head_dim: int, rows: int, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
-    """Tile options that fit the registers; the first shape's with less overlap are the last."""
+    """Tile options that fit the registers; the first shape's with another overlap are the last."""
     del rows, policy  # all alike
     first, *others = (
-        PrefillTile(*shape, 1, walk="backward", overlap="between") for shape in SHAPES[head_dim]
+        PrefillTile(*numbers, 1, walk="backward", overlap=overlap)
+        for *numbers, overlap in SHAPES[head_dim]
     )
     # with three consumers ptxas finds no registers for "none"
-    less = ("within", "none") if first.warps == 12 else ("within",)
-    return (first, *others, *(replace(first, overlap=overlap) for overlap in less))
+    overlaps = ("between", "within", "none") if first.warps == 12 else ("between", "within")
+    rest = (replace(first, overlap=each) for each in overlaps if each != first.overlap)
+    return (first, *others, *rest)
 
 
 def space(head_dim: int) -> Iterator[PrefillTile]:

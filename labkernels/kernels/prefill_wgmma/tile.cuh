@@ -39,6 +39,7 @@ struct Tile {
   // 64 Ki registers for all: what the producer gives up, the consumers get.
   static constexpr int producer_registers = consumers == 3 ? 32 : 40;
   static constexpr int consumer_registers = consumers == 3 ? 160 : 232;
+  static constexpr bool closes_beside = consumers < 3;      // see consume
   using Block = PrefillBlock<Rows>;
   static_assert(Rows == 64 * consumers, "a warpgroup takes 64 rows");
 };
