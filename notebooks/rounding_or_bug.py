@@ -215,6 +215,9 @@ for name in SHOWN:
 
 # %% [markdown]
 # The verdict does not only refuse, it says what it takes the mistake for, and where.
+# A test of the lab asks it for the name of all 17.
+# A name is what the tensors show, and that is not always the reason: of a page offset that wraps at 32 bits they show from which key on zeros were read.
+# And where two mistakes give the same output, as a key left out and a page of which it was the only one, it gives both, and first the one that had fewer places to choose from.
 #
 # {numref}`truncated-z` shows how the truncated $P$ looks.
 # The errors are hardly larger than they should be, none of them by much, and no head or sample is worse than a factor of two.
