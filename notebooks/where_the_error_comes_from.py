@@ -286,24 +286,30 @@ plots.table(bias.reset_index(), "biases", dict.fromkeys(bias.columns, "{:+.1e}")
 # We ask the sums alone: the kernel in NumPy with the sources before them, and once more with the sums too, on the request of 2048 keys with values of mean 1.
 # $P$ is the same in both, bit for bit, so that its rounding drops out.
 
+
 # %%
+def bias_of_sums(dtype, accumulate):
+    """What the sums alone add to the bias, in the mean over the heads, and its noise."""
+    policy = NumericPolicy(accumulate=accumulate, out="fp32")
+    found = error_budget.setting(*inputs[dtype, 1], policy, **WAY)
+    before, after = (
+        emulate(found.problem, found.rounds, found.schedule, sources=sources)[0]
+        for sources in (("exp2", "p"), ("exp2", "p", "accumulation"))
+    )
+    of_heads = ((after - before) * np.sign(before)).mean(axis=-1)
+    return of_heads.mean(), of_heads.std(ddof=1) / np.sqrt(len(of_heads))
+
+
+# %% tags=["hide-input"]
 alone = []
 for dtype in ("fp16", "bf16"):
-    row = {"dtype": dtype}
-    for words, accumulate in (("tensor cores", "tensor_core"), ("promoted", "promoted")):
-        policy = NumericPolicy(accumulate=accumulate, out="fp32")
-        found = error_budget.setting(*inputs[dtype, 1], policy, **WAY)
-        before, after = (
-            emulate(found.problem, found.rounds, found.schedule, sources=sources)[0]
-            for sources in (("exp2", "p"), ("exp2", "p", "accumulation"))
-        )
-        of_heads = ((after - before) * np.sign(before)).mean(axis=-1)
-        row[words], noise = of_heads.mean(), of_heads.std(ddof=1) / np.sqrt(len(of_heads))
-    at_least = abs(row["tensor cores"]) / (abs(row["promoted"]) + 2 * noise)
-    alone.append(row | {"noise of promoted": noise, "divided by at least": at_least})
-alone = pd.DataFrame(alone).set_index("dtype")
-digits = dict.fromkeys(alone, "{:+.1e}") | {"divided by at least": "{:.0f}"}
-plots.table(alone.reset_index(), "sums-alone", digits)
+    (plain, _), (promoted, noise) = (bias_of_sums(dtype, k) for k in ("tensor_core", "promoted"))
+    at_least = abs(plain) / (abs(promoted) + 2 * noise)
+    alone.append((dtype, plain, promoted, noise, at_least))
+columns = ["dtype", "tensor cores", "promoted", "noise of promoted", "divided by at least"]
+digits = dict.fromkeys(columns[1:4], "{:+.1e}") | {columns[4]: "{:.0f}"}
+alone = pd.DataFrame(alone, columns=columns)
+plots.table(alone, "sums-alone", digits)
 
 # %% [markdown]
 # It did not.
@@ -340,13 +346,17 @@ numbers |= {
     "poly3": f"{1 / gain('bf16', 'exp2 of degree 3', ZERO):.3f}",
     "bias_share": f"{100 * (truncated.bias / truncated.rmse) ** 2:.1f}",
     "fp16_bias": f"{gain('fp16', 'promoted sums', ONE, 'bias'):.0f}",
-    "bf16_bias": f"{gain('bf16', 'promoted sums', ONE, 'bias'):.2f}",
-    "bf16_sums_bias": f"{alone['divided by at least']['bf16']:.0f}",
-    "bf16_hi_lo_bias": f"{mma['bf16', 'P = hi + lo', ONE].bias / mma['bf16', both, ONE].bias:.0f}",
     "dtype_zero": f"{mma['bf16', 'default', ZERO].rmse / mma['fp16', 'default', ZERO].rmse:.1f}",
     "dtype_one": f"{mma['bf16', 'P = hi + lo', ONE].rmse / truncated.rmse:.2f}",
     "hi_lo": f"{gain('bf16', 'P = hi + lo', ZERO):.0f}",
     "both": f"{gain('bf16', both, ONE):.0f}",
+}
+
+# %% tags=["hide-cell"]
+numbers |= {
+    "bf16_bias": f"{gain('bf16', 'promoted sums', ONE, 'bias'):.2f}",
+    "bf16_sums_bias": f"{alone.set_index('dtype')['divided by at least']['bf16']:.0f}",
+    "bf16_hi_lo_bias": f"{mma['bf16', 'P = hi + lo', ONE].bias / mma['bf16', both, ONE].bias:.0f}",
 }
 
 # %% tags=["hide-cell"]
