@@ -21,6 +21,7 @@ NOTEBOOKS = ROOT / "notebooks"
 INPUT_SUFFIXES = {".py", ".cuh", ".hpp", ".cpp", ".toml"}
 CELL_TIMEOUT_S = 600
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # what IPython puts around the words of a traceback
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object, in its repr: another in every run
 
 
 def sources() -> list[Path]:
@@ -60,7 +61,8 @@ def write_pair(executed: Path, name: str) -> Path:
         cell.id = hashlib.sha256(f"{i}\0{cell.source}".encode()).hexdigest()[:8]
     notebook.metadata.language_info.pop("version", None)
     target = NOTEBOOKS / f"{name}.ipynb"
-    nbformat.write(notebook, target)
+    text = nbformat.writes(notebook)
+    target.write_text(ADDRESS.sub(" at 0x000000000000", text) + "\n", encoding="utf-8")
     return target
 
 
