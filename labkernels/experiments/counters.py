@@ -113,13 +113,18 @@ def _counted_rows(item: Counted) -> list[Row]:
     ]
 
 
+def kernel_column(call: Call) -> str:
+    """Return what the rows of a call name as their kernel: a peer's backward is another one."""
+    peer = call.family == BACKWARD and call.name not in discover()
+    return f"{call.name} backward" if peer else call.name
+
+
 def _base(call: Call) -> Row:
-    backward = " backward" if call.family == BACKWARD else ""
     specs = discover()
     spec = specs.get(call.name)
     return {
         "experiment": NAME,
-        "kernel": call.name + ("" if spec else backward),
+        "kernel": kernel_column(call),
         "backend": spec.language if spec else "torch",
         "tensor_cores": "off" if spec and not spec.uses_tensor_cores(spec.policies[0]) else "on",
         "tile": call.tile,

@@ -4,19 +4,32 @@ import pytest
 
 from labkernels import hardware
 from labkernels.experiments import counters as experiment
+from labkernels.measure import resources
 from labkernels.records import recorded, store
 from labkernels.workload import Prefill
 
+# what the next recording on a GPU has to bring; the ladder counts prefill_wgmma at head_dim 128
+WAITING = {
+    "d64 backward/backward_wgmma",
+    "d64 backward/triton_backward",
+    "d128 prefill/prefill_wgmma",
+    "d256 prefill",
+    "d256 backward",
+}
 PATH = store.DATA_DIR / experiment.DATA_FILE
 
 
 @pytest.fixture(scope="module")
-def kernels():
+def rows():
+    """Return the rows of each call's newest run."""
+    return recorded.newest_of_each(store.read(PATH), ("kernel", "tile", "head_dim"))
+
+
+@pytest.fixture(scope="module")
+def kernels(rows):
     """Return {(kernel, tile, head_dim, function): {metric: value}} of each call's newest run."""
-    if not PATH.exists():
-        pytest.skip(f"{PATH.name} is not recorded yet")
     found = {}
-    for row in recorded.newest_of_each(store.read(PATH), ("kernel", "tile", "head_dim")):
+    for row in rows:
         assert row["metric"] != "failed", row["note"]
         if row["metric"] != "refused":
             key = (row["kernel"], row["tile"], row["head_dim"], row["note"])
@@ -24,11 +37,15 @@ def kernels():
     return found
 
 
-def test_what_the_chapter_shows_is_there(kernels):
-    assert {0, 64, 128} <= {key[2] for key in kernels} <= {0, *experiment.HEAD_DIMS}
-    names = {key[0] for key in kernels}
-    assert {"prefill_fma", "prefill_mma", "torch_fa2", "torch_cudnn", "cublas"} <= names
-    assert any("backward" in name for name in names)
+def test_what_is_not_recorded_is_known(rows):
+    found = {(row["kernel"], row["tile"], row["head_dim"]) for row in rows}
+    missing = set()
+    for name, listed in experiment.groups().items():
+        for call in listed:
+            kernel = experiment.kernel_column(call)
+            if (kernel, call.tile, call.head_dim) not in found:
+                missing.add(name if call.head_dim == 256 else f"{name}/{kernel}")
+    assert missing == WAITING
 
 
 def test_no_part_is_busier_than_all_the_time(kernels):
@@ -38,17 +55,30 @@ def test_no_part_is_busier_than_all_the_time(kernels):
             assert 0 <= values[name] <= 101, (key, name)
 
 
+def padding(kernel, tile, head_dim):
+    """Rows of a request's tiles over its rows: what a tile of fewer rows multiplies for nothing."""
+    specs = resources.cuda_kernels()
+    if kernel not in specs:
+        return 1.0
+    shape = {"dtype": "bf16", "head_dim": head_dim, "group": 1, "kv": "ragged"}
+    rows = specs[kernel].instance(**shape, gpu=hardware.gpu("h200")).tile.q_rows
+    if tile:
+        rows = int(tile.partition("x")[0])
+    return -(-experiment.LENGTH // rows) * rows / experiment.LENGTH
+
+
 def test_tensor_cores_did_the_flops_of_the_formula(kernels):
     gpu = hardware.gpu("h200")
     checked = 0
-    for (kernel, _, head_dim, _), values in kernels.items():
+    for (kernel, tile, head_dim, _), values in kernels.items():
         if "backward" in kernel or not head_dim or values.get("tensor_flops", 0) == 0:
             continue
         lengths = (experiment.LENGTH,) * experiment.BATCH
         heads = experiment.CHANNELS // head_dim
         flops = values["tensor_flops"] * values["time"] * values["sm_clock"] * gpu.sm_count
         workload = Prefill(lengths, lengths, heads, heads, head_dim)
-        assert flops == pytest.approx(workload.flops, rel=0.01), kernel
+        ratio = flops / workload.flops
+        assert 0.99 <= ratio <= 1.01 * padding(kernel, tile, head_dim), kernel
         checked += 1
     assert checked >= 6
 
