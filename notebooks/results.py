@@ -26,7 +26,7 @@
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from labkernels import plots
+from labkernels import hardware, plots
 from labkernels.plots import style
 from labkernels.records import store
 from labkernels.records.scoreboard import MET, NOT_MEASURED, NOT_MET, scoreboard
@@ -194,3 +194,38 @@ pd.DataFrame(room, columns=names).style.hide(axis="index").set_uuid("room")
 # %% tags=["hide-input"]
 notes = dict.fromkeys(f"{s.target.title}, {s.dtype}: {s.note}" for s in scores if s.note)
 print("\n".join(notes) or "none")
+
+# %% [markdown]
+# ## What the missed prefill targets lost
+#
+# All lengths have as many tokens, and so as many tiles of 128 rows.
+# A full pass then takes each multiprocessor its share of the tiles, times $a + b\,L/128$ for $L$ keys: $a$ is what a tile costs whatever its length, $b$ a step of 128 keys.
+# From the recorded times, $a$ follows from 512 and 2048 keys, $b$ from 2048 and 16384:
+
+# %% tags=["hide-input"]
+rows = store.newest(store.read(store.DATA_DIR / "prefill.csv"))
+rows = store.select(
+    rows, {"metric": "time", "statistic": "median", "causal": False, "page_size": 0}
+)
+times = {(r["kernel"], r["head_dim"], r["batch"], r["kv_len"]): r["value"] for r in rows}
+TOKENS, CHANNELS, SMS = 16384, 2048, hardware.gpu("h200").sm_count
+parts = []
+for head_dim in (64, 128, 256):
+    tiles = TOKENS * CHANNELS / head_dim / 128 / SMS
+    for kernel in ("prefill_wgmma", "torch_cudnn", "flashinfer_fa3"):
+        lengths = (512, 2048, 16384)
+        us = [times[kernel, head_dim, TOKENS // n, n] * 1e6 / tiles for n in lengths]
+        early, late = (us[1] - us[0]) / (2048 - 512), (us[2] - us[1]) / (16384 - 2048)
+        parts.append([head_dim, style.name(kernel), us[0] - 512 * early, 128 * late])
+
+# %% tags=["hide-input"]
+columns = ["head_dim", "kernel", "a: a tile, us", "b: 128 keys, us"]
+parts = pd.DataFrame(parts, columns=columns)
+digits = dict.fromkeys(columns[2:], "{:.2f}")
+parts.style.hide(axis="index").set_uuid("parts").format(digits)
+
+# %% [markdown]
+# At 512 keys the missed rows lose in $a$: the end of a tile and the start of the next, in which the tensor cores wait; a causal pass sees half the keys, so that $a$ weighs twice.
+# At head_dim 128 they lose in $b$ as well, to fa3.
+# The likely reason is that a warpgroup's softmax, its maxima, exponentials and sums one after the other, outlasts the other warpgroup's products, which should hide it.
+# {doc}`half_idle_tensor_cores` has the counters.
