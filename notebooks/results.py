@@ -187,15 +187,6 @@ names = ["target", "dtype", "asked, us", "plain read, us", "room, us", "ours nee
 pd.DataFrame(room, columns=names).style.hide(axis="index").set_uuid("room")
 
 # %% [markdown]
-# ## Reasons
-#
-# What a run said about a kernel or library that refused or failed.
-
-# %% tags=["hide-input"]
-notes = dict.fromkeys(f"{s.target.title}, {s.dtype}: {s.note}" for s in scores if s.note)
-print("\n".join(notes) or "none")
-
-# %% [markdown]
 # ## What the missed prefill targets lost
 #
 # All lengths have as many tokens, and so as many tiles of 128 rows.
@@ -229,3 +220,12 @@ parts.style.hide(axis="index").set_uuid("parts").format(digits)
 # At head_dim 128 they lose in $b$ as well, to fa3.
 # The likely reason is that a warpgroup's softmax, its maxima, exponentials and sums one after the other, outlasts the other warpgroup's products, which should hide it.
 # {doc}`half_idle_tensor_cores` has the counters.
+
+# %% [markdown]
+# ## Reasons
+#
+# What a run said about a kernel or library that refused or failed.
+
+# %% tags=["hide-input"]
+notes = dict.fromkeys(f"{s.target.title}, {s.dtype}: {s.note}" for s in scores if s.note)
+print("\n".join(notes) or "none")
