@@ -251,7 +251,7 @@ for name, kernel in (("right", KERNEL), ("typo", wrong)):
 # The smallest tile is not only the one that was wrong; it is the slow one, and on a card of 100 KB there is no other.
 # {numref}`mla-roof` shows how much of the roof each kernel reaches on our H200 as the heads grow.
 
-# %% mystnb={"figure": {"caption": "Below about a hundred head-tokens MLA decode is bound by memory, above by the tensor cores, and mma.sync keeps up with memory but not with wgmma; mla_wgmma has one recorded point so far, at 128 heads. 64 requests of 4096 keys, bf16, page 64; 100 % is the larger of the times at the measured copy and matrix-product rates.", "name": "mla-roof"}, "image": {"alt": "Percent of the roof over the number of heads, from 1 to 128, one line a kernel.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Below about a hundred head-tokens MLA decode is bound by memory, above by the tensor cores, and mma.sync keeps up with memory but not with wgmma. 64 requests of 4096 keys, bf16, page 64; 100 % is the larger of the times at the measured copy and matrix-product rates.", "name": "mla-roof"}, "image": {"alt": "Percent of the roof over the number of heads, from 1 to 128, one line a kernel.", "width": "100%"}} tags=["hide-input"]
 wanted = {"metric": "time_graph", "statistic": "median", "dtype": "bf16", "page_size": 64}
 rows = [row for row in store.read(store.DATA_DIR / "mla.csv") if wanted.items() <= row.items()]
 rows = [row for row in rows if row["note"].startswith("64 x 4096,")]
