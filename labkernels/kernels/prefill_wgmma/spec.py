@@ -23,6 +23,7 @@ from labkernels.kernels.spec import (
 
 WARPGROUP_ROWS = 64
 CONSUMER_REGISTERS = {12: 232, 16: 160}  # of a thread, by the block's warps
+TWO_CONSUMERS = 12  # warps of a block, with the producers' four
 OCTET = 8  # keys, over which the swizzle repeats: a box of a page is whole octets
 FEWEST_ROWS = 128  # of the tile options
 ALIGNMENT = 1024  # of the swizzle's pattern: eight lines of 128 bytes
@@ -42,13 +43,14 @@ SHAPES = {
 
 def tiles(head_dim: int, rows: int, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
     """Tile options that fit the registers; the first shape's with another overlap are the last."""
-    del rows, policy  # all alike
+    del rows  # all alike
     first, *others = (
         PrefillTile(*numbers, 1, walk="backward", overlap=overlap)
         for *numbers, overlap in SHAPES[head_dim]
+        if policy.exp2 == "mufu" or numbers[2] == TWO_CONSUMERS
     )
-    # with three consumers ptxas finds no registers for "none"
-    overlaps = ("between", "within", "none") if first.warps == 12 else ("between", "within")
+    # with three consumers ptxas finds no registers for "none", nor for a polynomial's exp2
+    overlaps = ("between", "within", *(("none",) if first.warps == TWO_CONSUMERS else ()))
     rest = (replace(first, overlap=each) for each in overlaps if each != first.overlap)
     return (first, *others, *rest)
 
