@@ -198,14 +198,15 @@ rows = store.newest(store.read(store.DATA_DIR / "prefill.csv"))
 rows = store.select(
     rows, {"metric": "time", "statistic": "median", "causal": False, "page_size": 0}
 )
-times = {(r["kernel"], r["head_dim"], r["batch"], r["kv_len"]): r["value"] for r in rows}
-TOKENS, CHANNELS, SMS = 16384, 2048, hardware.gpu("h200").sm_count
+sms = hardware.gpu("h200").sm_count
+tile_us = {
+    (r["kernel"], r["head_dim"], r["kv_len"]): r["value"] * 1e6 * sms / r["tiles"]
+    for r in (r | {"tiles": r["batch"] * r["q_len"] * r["q_heads"] / 128} for r in rows)
+}
 parts = []
 for head_dim in (64, 128, 256):
-    tiles = TOKENS * CHANNELS / head_dim / 128 / SMS
     for kernel in ("prefill_wgmma", "torch_cudnn", "flashinfer_fa3"):
-        lengths = (512, 2048, 16384)
-        us = [times[kernel, head_dim, TOKENS // n, n] * 1e6 / tiles for n in lengths]
+        us = [tile_us[kernel, head_dim, n] for n in (512, 2048, 16384)]
         early, late = (us[1] - us[0]) / (2048 - 512), (us[2] - us[1]) / (16384 - 2048)
         parts.append([head_dim, style.name(kernel), us[0] - 512 * early, 128 * late])
 
@@ -218,7 +219,7 @@ parts.style.hide(axis="index").set_uuid("parts").format(digits)
 # %% [markdown]
 # At 512 keys the missed rows lose in $a$: the end of a tile and the start of the next, in which the tensor cores wait; a causal pass sees half the keys, so that $a$ weighs twice.
 # At head_dim 128 they lose in $b$ as well, to fa3.
-# The likely reason is that a warpgroup's softmax, its maxima, exponentials and sums one after the other, outlasts the other warpgroup's products, which should hide it.
+# The likely reason is that a warpgroup's softmax, its maxima, exponentials and sums one after the other, outlasts the products that should hide it.
 # {doc}`half_idle_tensor_cores` has the counters.
 
 # %% [markdown]

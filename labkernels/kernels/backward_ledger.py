@@ -2,7 +2,7 @@
 
 from labkernels import formats
 from labkernels.budget.ledger import Ledger, Line
-from labkernels.kernels.decode_ledger import cpp_policy, cpp_type, smem_ledger
+from labkernels.kernels.decode_ledger import cpp_function, smem_ledger
 from labkernels.kernels.spec import Instance
 
 __all__ = ["cpp_instance", "register_ledger", "smem_ledger"]
@@ -64,15 +64,5 @@ def register_ledger(instance: Instance, *lines: Line) -> Ledger:
 
 def cpp_instance(instance: Instance, function: str = "backward") -> str:
     """`kernel::function<kernel::Tile<T, D, q_rows, keys, ..., Ordered>, Policy>`."""
-    tile, name = instance.tile, instance.kernel
-    numbers = (
-        instance.head_dim,
-        tile.q_rows,
-        tile.keys,
-        tile.warps,
-        tile.stages,
-        tile.blocks_per_sm,
-    )
-    ordered = "true" if tile.dq == "ordered" else "false"
-    arguments = ", ".join([cpp_type(instance.dtype), *map(str, numbers), ordered])
-    return f"{name}::{function}<{name}::Tile<{arguments}>, {cpp_policy(instance)}>"
+    tile = instance.tile
+    return cpp_function(instance, function, instance.head_dim, *tile.numbers, tile.dq == "ordered")

@@ -113,10 +113,15 @@ def cpp_policy(instance: Instance) -> str:
     )
 
 
+def cpp_function(instance: Instance, function: str, *arguments: int | str | bool) -> str:
+    """`kernel::function<kernel::Tile<T, *arguments>, Policy>`."""
+    words = [str(x).lower() if isinstance(x, bool) else str(x) for x in arguments]
+    tile, name = ", ".join([cpp_type(instance.dtype), *words]), instance.kernel
+    return f"{name}::{function}<{name}::Tile<{tile}>, {cpp_policy(instance)}>"
+
+
 def cpp_instance(instance: Instance, *shape: int) -> str:
     """`kernel::decode<kernel::Tile<T, head_dim, *shape, tile...>, Policy>`."""
     tile = instance.tile
     numbers = (instance.head_dim, *shape, tile.warps, tile.keys, tile.stages, tile.blocks_per_sm)
-    arguments = ", ".join([cpp_type(instance.dtype), *map(str, numbers)])
-    name = instance.kernel
-    return f"{name}::decode<{name}::Tile<{arguments}>, {cpp_policy(instance)}>"
+    return cpp_function(instance, "decode", *numbers)

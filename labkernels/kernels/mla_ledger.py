@@ -1,7 +1,7 @@
 """What the ledgers and templates of the CUDA MLA kernels share."""
 
 from labkernels.budget.ledger import Ledger, Line
-from labkernels.kernels.decode_ledger import cpp_policy, cpp_type, query_line, smem_ledger
+from labkernels.kernels.decode_ledger import cpp_function, query_line, smem_ledger
 from labkernels.kernels.spec import Instance
 
 __all__ = ["cpp_instance", "query_line", "register_ledger", "smem_ledger"]
@@ -20,15 +20,5 @@ def register_ledger(instance: Instance, *lines: Line) -> Ledger:
 
 def cpp_instance(instance: Instance) -> str:
     """`kernel::mla<kernel::Tile<T, Dqk, Dvo, q_rows, keys, warps, stages, blocks>, Policy>`."""
-    tile, name = instance.tile, instance.kernel
-    numbers = (
-        instance.head_dim,
-        instance.head_dim_v,
-        tile.q_rows,
-        tile.keys,
-        tile.warps,
-        tile.stages,
-        tile.blocks_per_sm,
-    )
-    arguments = ", ".join([cpp_type(instance.dtype), *map(str, numbers)])
-    return f"{name}::mla<{name}::Tile<{arguments}>, {cpp_policy(instance)}>"
+    dims = (instance.head_dim, instance.head_dim_v)
+    return cpp_function(instance, "mla", *dims, *instance.tile.numbers)

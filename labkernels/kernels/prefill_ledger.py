@@ -1,7 +1,7 @@
 """What the ledgers and templates of the CUDA prefill kernels share."""
 
 from labkernels.budget.ledger import Ledger, Line
-from labkernels.kernels.decode_ledger import cpp_policy, cpp_type, smem_ledger
+from labkernels.kernels.decode_ledger import cpp_function, smem_ledger
 from labkernels.kernels.spec import Instance
 
 __all__ = ["cpp_instance", "register_ledger", "smem_ledger"]
@@ -37,18 +37,11 @@ def softmax_ops(instance: Instance) -> int:
     return 4 * scores + scores // 2 + instance.rows * instance.head_dim_v
 
 
-def cpp_instance(instance: Instance) -> str:
-    """`kernel::prefill<kernel::Tile<T, Dqk, Dvo, q_rows, keys, ..., Walk, Paged>, Policy>`."""
-    tile, name = instance.tile, instance.kernel
-    numbers = (
-        instance.head_dim,
-        instance.head_dim_v,
-        tile.q_rows,
-        tile.keys,
-        tile.warps,
-        tile.stages,
-        tile.blocks_per_sm,
-    )
-    words = (f"lab::Walk::{tile.walk}", "true" if instance.kv == "paged" else "false")
-    arguments = ", ".join([cpp_type(instance.dtype), *map(str, numbers), *words])
-    return f"{name}::prefill<{name}::Tile<{arguments}>, {cpp_policy(instance)}>"
+def cpp_instance(instance: Instance, choice: str = "") -> str:
+    """`kernel::prefill<kernel::Tile<T, Dqk, Dvo, q_rows, keys, ..., choice, Paged>, Policy>`.
+
+    choice: how the block goes about its work, by default the lab::Walk of its tile.
+    """
+    tile, dims = instance.tile, (instance.head_dim, instance.head_dim_v)
+    words = (choice or f"lab::Walk::{tile.walk}", instance.kv == "paged")
+    return cpp_function(instance, "prefill", *dims, *tile.numbers, *words)

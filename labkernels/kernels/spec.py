@@ -117,11 +117,15 @@ class PrefillTile:
     legend: ClassVar[str] = "query rows x keys x warps x stages x blocks on an SM"
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """What its label begins with, and its C++ Tile holds."""
+        return (self.q_rows, self.keys, self.warps, self.stages, self.blocks_per_sm)
+
+    @property
     def label(self) -> str:
         """As in data/ and on the command line: "128x64x8x2x1", "-backward", "-within" behind it."""
-        numbers = (self.q_rows, self.keys, self.warps, self.stages, self.blocks_per_sm)
         words = [word for word in (self.walk, self.overlap) if word not in ("forward", "")]
-        return "-".join(["x".join(map(str, numbers)), *words])
+        return "-".join(["x".join(map(str, self.numbers)), *words])
 
     @property
     def threads(self) -> int:
@@ -146,10 +150,14 @@ class BackwardTile:
     legend: ClassVar[str] = "query rows x keys x warps x stages x blocks on an SM"
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """What its label begins with, and its C++ Tile holds."""
+        return (self.q_rows, self.keys, self.warps, self.stages, self.blocks_per_sm)
+
+    @property
     def label(self) -> str:
         """As in data/ and on the command line: "64x128x8x2x1", with "-ordered" behind it."""
-        numbers = (self.q_rows, self.keys, self.warps, self.stages, self.blocks_per_sm)
-        return "x".join(map(str, numbers)) + ("" if self.dq == "atomic" else f"-{self.dq}")
+        return "x".join(map(str, self.numbers)) + ("" if self.dq == "atomic" else f"-{self.dq}")
 
     @property
     def threads(self) -> int:

@@ -10,7 +10,6 @@ from labkernels.budget.ledger import Ledger, Line
 from labkernels.budget.registers import fragment_registers
 from labkernels.budget.tile_model import StepWork
 from labkernels.kernels import decode_ledger, prefill_ledger
-from labkernels.kernels.decode_ledger import cpp_policy, cpp_type
 from labkernels.kernels.spec import (
     DENOMINATORS,
     TENSOR_CORES,
@@ -44,12 +43,12 @@ SHAPES = {
 def tiles(head_dim: int, rows: int, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
     """Tile options that fit the registers; the first shape's with another overlap are the last."""
     del rows  # all alike
-    first, *others = (
+    options = (
         PrefillTile(*numbers, 1, walk="backward", overlap=overlap)
         for *numbers, overlap in SHAPES[head_dim]
-        if policy.exp2 == "mufu" or numbers[2] == TWO_CONSUMERS
     )
-    # with three consumers ptxas finds no registers for "none", nor for a polynomial's exp2
+    # with three consumers ptxas finds no registers for a polynomial's exp2, nor for "none"
+    first, *others = (t for t in options if policy.exp2 == "mufu" or t.warps == TWO_CONSUMERS)
     overlaps = ("between", "within", *(("none",) if first.warps == TWO_CONSUMERS else ()))
     rest = (replace(first, overlap=each) for each in overlaps if each != first.overlap)
     return (first, *others, *rest)
@@ -125,19 +124,8 @@ def registers(instance: Instance) -> Ledger:
 
 def template(instance: Instance) -> str:
     """`prefill_wgmma::prefill<prefill_wgmma::Tile<T, Dqk, Dvo, ..., Overlap, Paged>, Policy>`."""
-    tile, name = instance.tile, instance.kernel
-    numbers = (
-        instance.head_dim,
-        instance.head_dim_v,
-        tile.q_rows,
-        tile.keys,
-        tile.warps,
-        tile.stages,
-        tile.blocks_per_sm,
-    )
-    words = (f"{name}::Overlap::{tile.overlap}", "true" if instance.kv == "paged" else "false")
-    arguments = ", ".join([cpp_type(instance.dtype), *map(str, numbers), *words])
-    return f"{name}::prefill<{name}::Tile<{arguments}>, {cpp_policy(instance)}>"
+    overlap = f"{instance.kernel}::Overlap::{instance.tile.overlap}"
+    return prefill_ledger.cpp_instance(instance, overlap)
 
 
 def declines(q, kv) -> str | None:
