@@ -81,7 +81,10 @@ from labkernels.workload import Decode
 # To first order
 #
 # $$
-# \hat o - o \;=\; \sum_j p_j \, \varepsilon_j \, (v_j - o) \;+\; \sum_j p_j \, \delta_j \, (v_j - x) \;+\; \text{what the sums, the merge and the store add},
+# \begin{aligned}
+# \hat o - o \;=\;& \sum_j p_j \, \varepsilon_j \, (v_j - o) \;+\; \sum_j p_j \, \delta_j \, (v_j - x) \\
+# &+\; \text{what the sums, the merge and the store add},
+# \end{aligned}
 # $$ (error-decomposition)
 #
 # with $x = 0$ if $l$ sums the unrounded $P_j$, and $x = o$ if it sums the rounded ones, because then $\delta_j$ changes the denominator as well.
