@@ -17,6 +17,7 @@ MIN_KEYS_PER_SPLIT = 256
 MIN_KEYS_PER_ROW = 4
 MAX_CACHED_KEYS = 2**62
 SHORT = 3  # times a block's steps are at most those of the longest: short
+SHORT_AT_END = 2  # short blocks a slot that wait for the end
 GOOD_ENOUGH = 1.1  # times the shortest time foreseen: fewer splits are then taken
 
 
@@ -78,7 +79,7 @@ def cut(
             f" {math.ceil(longest / MAX_SPLITS)} for {longest} keys, which is {MAX_SPLITS} splits"
         )
     work, steps = _blocks(request, q_tile, visible, keys_per_split, tile.keys, kv_heads)
-    order = _launch_order(work, steps, (cached_keys or MAX_CACHED_KEYS) // tile.keys)
+    order = _launch_order(work, steps, slots, (cached_keys or MAX_CACHED_KEYS) // tile.keys)
     tickets = (int(rows.sum()) // tile_rows + len(rows)) * kv_heads
     return Cut(work[order], keys_per_split, splits, tickets)
 
@@ -140,12 +141,12 @@ def _blocks(
     return work, -(-keys // step_keys)
 
 
-def _launch_order(work: np.ndarray, steps: np.ndarray, cached_steps: int) -> np.ndarray:
+def _launch_order(work: np.ndarray, steps: np.ndarray, slots: int, cached_steps: int) -> np.ndarray:
     """The blocks of most steps first, so that short ones fill the gaps at the end.
 
     Of equal ones, those that read the same K and V side by side: they share the L2 cache. Where K
-    and V of all do not fit it, those of some KV heads after those of others, but for the short
-    blocks of all, which come last.
+    and V of all do not fit it, those of some KV heads after those of others, but for as many of
+    the last short blocks as fill the end, which wait for it.
     """
     request, q_tile, kv_head, split = work.T
     head, of_block = np.unique(request.astype(np.int64) << 32 | kv_head, return_inverse=True)
@@ -155,6 +156,9 @@ def _launch_order(work: np.ndarray, steps: np.ndarray, cached_steps: int) -> np.
     longest_first = np.argsort(-longest, kind="stable")
     section = np.empty(len(head), dtype=np.int64)
     section[longest_first] = np.cumsum(longest[longest_first]) // max(1, cached_steps)
-    short = SHORT * steps <= longest.max(initial=0)
-    turn = np.where(short, section.max(initial=0) + 1, section[of_block])
+    turn = section[of_block]
+    order = np.lexsort((q_tile, split, kv_head, request, -steps, turn))
+    short = SHORT * steps[order] <= longest.max(initial=0)
+    waits = order[short][-SHORT_AT_END * slots :]
+    turn[waits] = turn.max(initial=0) + 1
     return np.lexsort((q_tile, split, kv_head, request, -steps, turn))

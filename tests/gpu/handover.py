@@ -1,6 +1,8 @@
-"""A stage that the TMA fills and a warp releases, for racecheck: python tests/gpu/handover.py WHO.
+"""What one warp hands to another, for racecheck: python tests/gpu/handover.py WHO.
 
-WHO arrives for the warp: "lane", one lane behind a sync_warp, or "warp", every lane.
+WHO releases a stage that the TMA filled: "lane", one lane behind a sync_warp, or "warp", every
+lane. Or how the WHO that wrote a line meets its reader at a named barrier: it "waits" or "arrives",
+or does so at a barrier "computed" when it runs.
 """
 
 import ctypes
@@ -22,11 +24,20 @@ class Params(ctypes.Structure):
     _fields_ = (("in_", ctypes.c_void_p), ("out", ctypes.c_void_p))
 
 
+# the kernel, and its threads
+KERNELS = {
+    "lane": ("handover<false>", 64),
+    "warp": ("handover<true>", 64),
+    "waits": ("exchange<true, true>", 96),
+    "arrives": ("exchange<false, true>", 96),
+    "waits computed": ("exchange<true, false>", 96),
+    "arrives computed": ("exchange<false, false>", 96),
+}
+
+
 def compiled(who: str) -> nvrtc.CompiledKernel:
-    every = {"lane": "false", "warp": "true"}[who]
-    return nvrtc.compile_kernel(
-        SOURCE, instance=f"handover::handover<{every}>", defines={}, arch="sm_90a"
-    )
+    instance = f"handover::{KERNELS[who][0]}"
+    return nvrtc.compile_kernel(SOURCE, instance=instance, defines={}, arch="sm_90a")
 
 
 def main(who: str) -> None:
@@ -34,7 +45,7 @@ def main(who: str) -> None:
     out = torch.zeros(32, device="cuda")
     load(compiled(who)).launch(
         grid=(1, 1, 1),
-        threads=64,
+        threads=KERNELS[who][1],
         smem_bytes=SMEM_BYTES,
         params=Params(given.data_ptr(), out.data_ptr()),
         stream=torch.cuda.current_stream().cuda_stream,

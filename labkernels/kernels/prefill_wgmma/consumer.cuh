@@ -16,40 +16,19 @@ template <class C> LAB_DEVICE void wait_q(Smem<C>& smem, int i) {
   barrier_wait(smem.q_full[stage_of<C::q_stages>(i)], parity_of<C::q_stages>(i));
 }
 
-// What of an item a warpgroup has before it, and where its scores need a mask.
-struct Ahead {
-  int skipped;                // first steps, whose keys none of its rows sees
-  int steps, key;             // left after them; the first key of the next
-  int first_key, seen_by_all;
-};
-
-template <class C>
-LAB_DEVICE Ahead open_item(Smem<C>& smem, const PrefillParams& p, int i, int warpgroup) {
-  const Item<C>& item = receive(smem, i);
-  if (item.steps == 0) return {};
-  const int row = warpgroup * 64;
-  const int end = least(row_limit(p, item.block, row + 63), item.block.end_key);
-  const int unseen = row < item.block.n_rows ? (item.last_key - end + C::keys) / C::keys
-                                             : item.steps;
-  // a step is left to open the rows, and a stage for the V that the item before still wants
-  const int skipped = least(unseen, least(item.steps, C::stages) - 1);
-  return {skipped, item.steps - skipped, item.last_key - skipped * C::keys,
-          item.block.first_key, least(row_limit(p, item.block, row), item.block.end_key)};
-}
-
 template <class C> struct ConsumerSync {
   LAB_DEVICE void operator()() const { named_sync(1 + C::consumers, 128 * C::consumers); }
 };
 
 // The i-th item's O is complete.
 template <class C, class P>
-LAB_DEVICE void finish_item(const Output<C>& o, const float (&factor)[2], Smem<C>& smem,
+LAB_DEVICE void finish_item(const Output<C>& o, float factor, Smem<C>& smem,
                             const PrefillParams& p, int i, int row) {
-  const typename C::Block& block = smem.items[stage_of<2>(i)].block;
+  const typename C::Block& block = smem.items[stage_of<item_stages>(i)].block;
   store<C, P>(o, factor, p, block, row);
   if (block.live_splits > 1 && arrives_last(smem.is_last, p, block, ConsumerSync<C>{}, 128))
     merge_splits<P, 4 * C::consumers, C::dim_vo>(p, block, thread_x() / 32 - 4);
-  release(smem.item_empty[stage_of<2>(i)]);
+  release(smem.item_empty[stage_of<item_stages>(i)]);
 }
 
 // [lab: consume]
@@ -61,16 +40,17 @@ template <class C, class P> LAB_DEVICE void consume(Smem<C>& smem, const Prefill
   Softmax rows;
   Output<C> o;
   Scores<C> s;
-  Probabilities<C> probabilities;
-  float factor[2];            // of the item before, whose O is not yet complete
+  Probabilities<C> probabilities, spare;
+  float factor = 0.f;         // of the item before, whose O is not yet complete
   int i = 0, k = 0, v = 0;
   int unread = 0;             // V of skipped steps, behind the products under way
   bool has_ended = false;     // an item, with the products under way
-  Ahead ahead = open_item<C>(smem, p, i, warpgroup);
+  Ahead ahead = receive(smem, i).ahead[warpgroup];
   if (ahead.steps == 0) return;
   if (warpgroup == C::consumers - 1) pass_turn<C>(warpgroup);
 
-  // A skipped step's K, V and turn are let go, each where it is due.
+  // A skipped step's K, V and turn are let go, each where it is due: warpgroups that skip more
+  // steps than others stay abreast of them.
   const auto skip_keys = [&] {
     for (int j = 0; j < ahead.skipped; ++j, ++k) {
       wait_k<C>(smem, k);
@@ -90,42 +70,33 @@ template <class C, class P> LAB_DEVICE void consume(Smem<C>& smem, const Prefill
       pass_turn<C>(warpgroup);
     }
   };
-  const auto finish_scores = [&] {
-    wgmma_hold(s);
-    release(smem.k_empty[stage_of<C::stages>(k)]);
-    ++k;
-    if (ahead.steps == 1) release(smem.q_empty[stage_of<C::q_stages>(i)]);
-  };
   const auto finish_output = [&] {
     wgmma_wait<0>();
     wgmma_hold(o);
     release(smem.v_empty[stage_of<C::stages>(v)]);
     ++v;
-    skip_values();
   };
-  const auto softmax = [&] {
-    const typename C::Block& block = smem.items[stage_of<2>(i)].block;
-    if (ahead.key + C::keys > ahead.seen_by_all) mask_future<C>(s, p, block, row, ahead.key);
-    if (ahead.key < ahead.first_key) mask_past<C>(s, ahead.first_key - ahead.key);
-    update<C, P>(rows, s, p.scale_log2);
-    ahead.key = ahead.key - C::keys;
-    ahead.steps = ahead.steps - 1;
+  const auto finish_scores = [&] {
+    wgmma_hold(s);
+    release(smem.k_empty[stage_of<C::stages>(k)]);
+    ++k;
+    // no branch, which would end the block of instructions that the compiler orders
+    if ((ahead.steps == 1) & ((thread_x() & 31) == 0))
+      barrier_arrive(smem.q_empty[stage_of<C::q_stages>(i)]);
   };
 
-  // The end of an item's rows, and the start of the next one's: where there are registers for it,
-  // beside the products that end its O.
-  const auto close = [&](bool here) {
-    if (!here || !has_ended) return;
-    close_rows<C, P>(factor, rows, p, smem.items[stage_of<2>(i - 1)].block, row);
+  // The end of an item's rows, and the start of the next one's.
+  const auto close = [&] {
+    factor = close_rows<C, P>(rows, p, smem.items[stage_of<item_stages>(i - 1)].block, row);
     open_rows(rows);
   };
 
-  // The next step's scores, beside the products of this one's P.
-  const auto advance = [&] {
+  // The next step's scores, beside the products of this one's P; an item may end beside both.
+  const auto advance = [&](const Probabilities<C>& ready, bool closes) {
     if constexpr (C::overlap == Overlap::none) {
       wait_v<C>(smem, v);
-      begin_output<C>(o, probabilities, smem, v);
-      close(C::closes_beside);
+      begin_output<C>(o, ready, smem, v);
+      if (closes) close();
       finish_output();
       wait_k<C>(smem, k);
       begin_scores<C>(s, smem, warpgroup, i, k);
@@ -135,35 +106,63 @@ template <class C, class P> LAB_DEVICE void consume(Smem<C>& smem, const Prefill
       wait_turn<C>(warpgroup);
       begin_scores<C>(s, smem, warpgroup, i, k);
       wait_v<C>(smem, v);
-      begin_output<C>(o, probabilities, smem, v);
+      begin_output<C>(o, ready, smem, v);
       pass_turn<C>(warpgroup);
-      close(C::closes_beside);
+      if (closes) close();
       wgmma_wait<1>();
     }
     finish_scores();
+  };
+  const auto softmax = [&] {
+    update<C, P>(rows, s, p.scale_log2);
+    --ahead.steps;
+  };
+  const auto masked_softmax = [&] {
+    const Item<C>& item = smem.items[stage_of<item_stages>(i)];
+    const auto key = [&] { return item.last_key - (item.steps - ahead.steps) * C::keys; };
+    if (ahead.masked > 0) mask_future<C>(s, p, item.block, row, key());
+    if (ahead.steps == ahead.cut) mask_past<C>(s, item.block.first_key - key());
+    softmax();
+    --ahead.masked;
   };
 
   // O has the products that ran beside the scores; P and O follow the new maxima.
   const auto fold = [&] {
     if constexpr (C::overlap != Overlap::none) finish_output();
+    skip_values();            // before branches that lanes might take apart: v is of the whole warp
     round_scores<C>(probabilities, s);
     if (has_ended) {
       finish_item<C, P>(o, factor, smem, p, i - 1, row);
       clear<C>(o);
+      skip_turns();           // after a barrier of all consumers, of whom some have no turn before
     }
     rescale_output<C>(o, rows);
+  };
+
+  // A step of the steady state: no row's last key, and no end of an item. In a roomy tile P is
+  // `ready` already, and the next step's is rounded as its exponentials come.
+  const auto steady = [&](Probabilities<C>& ready, Probabilities<C>& next) {
+    if constexpr (C::overlap != Overlap::none) finish_output();
+    if constexpr (!C::is_roomy) round_scores<C>(ready, s);
+    rescale_output<C>(o, rows);
+    advance(ready, false);
+    softmax();
+    if constexpr (C::is_roomy) round_scores<C>(next, s);
+    wgmma_hold(s);
+    wgmma_hold(rows.l);
   };
 
   open_rows(rows);
   clear<C>(o);
   skip_keys();
   skip_values();
+  skip_turns();
   wait_q<C>(smem, i);
   wait_k<C>(smem, k);
   begin_scores<C>(s, smem, warpgroup, i, k);
   wgmma_wait<0>();
   finish_scores();
-  softmax();
+  masked_softmax();
   round_scores<C>(probabilities, s);
   for (bool multiplies = false;; multiplies = true) {
     // ptxas moves a wait up to the start of its basic block: here, at the start of the loop, it
@@ -171,22 +170,33 @@ template <class C, class P> LAB_DEVICE void consume(Smem<C>& smem, const Prefill
     if (multiplies) fold();
     has_ended = ahead.steps == 0;
     if (has_ended) {
-      skip_turns();
       ++i;
-      ahead = open_item<C>(smem, p, i, warpgroup);
+      ahead = receive(smem, i).ahead[warpgroup];
       if (ahead.steps == 0) break;
-      close(!C::closes_beside);
+      if (!C::is_roomy) close();
       skip_keys();
       wait_q<C>(smem, i);
     }
-    advance();
-    softmax();
+    advance(probabilities, has_ended && C::is_roomy);
+    masked_softmax();
     wgmma_hold(s);
     wgmma_hold(rows.l);
+    if (has_ended || ahead.masked > 0 || ahead.steps <= ahead.cut) continue;
+    if constexpr (C::is_roomy) round_scores<C>(spare, s);
+    while (true) {
+      if constexpr (C::is_roomy) {
+        steady(spare, probabilities);
+        if (ahead.steps == ahead.cut) break;
+        steady(probabilities, spare);
+      } else {
+        steady(probabilities, probabilities);
+      }
+      if (ahead.steps == ahead.cut) break;
+    }
   }
   wait_v<C>(smem, v);
   begin_output<C>(o, probabilities, smem, v);
-  close_rows<C, P>(factor, rows, p, smem.items[stage_of<2>(i - 1)].block, row);
+  close();
   finish_output();
   finish_item<C, P>(o, factor, smem, p, i - 1, row);
   if (warpgroup == 0) wait_turn<C>(warpgroup);   // the last turn passed on is taken

@@ -39,7 +39,8 @@ template <class C, int D> struct Producer {
       int key = item().last_key;
       for (int steps = item().steps; steps > 0; --steps, ++n, key = key - C::keys) {
         const int stage = stage_of<C::stages>(n);
-        if (!is_v && steps == 1 && lane == 0) barrier_arrive(smem.item_wanted);
+        if (!is_v && steps == least(item().steps, 2) && lane == 0)
+          barrier_arrive(smem.item_wanted);
         const int page = page_of(key, lane);     // on its way while the stage is waited for
         barrier_wait(empty[stage], parity_of<C::stages>(n) ^ 1);
         if (copies()) {
@@ -54,13 +55,13 @@ template <class C, int D> struct Producer {
         clear_rows(tiles[stage], item().block.kv_len - key);
         if (lane == 0) barrier_arrive(full[stage]);
       }
-      release(smem.item_empty[stage_of<2>(i)]);
+      release(smem.item_empty[stage_of<item_stages>(i)]);
     }
     if (copies()) arrive_copied<0>();
   }
 
  private:
-  LAB_DEVICE const Item<C>& item() const { return smem.items[stage_of<2>(i)]; }
+  LAB_DEVICE const Item<C>& item() const { return smem.items[stage_of<item_stages>(i)]; }
   LAB_DEVICE bool copies() const { return C::paged && p.box_keys == 0; }
 
   // The page of the n-th box, or key, from `key` on; -1 after the last: zeros arrive.

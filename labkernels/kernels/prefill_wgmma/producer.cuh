@@ -29,12 +29,38 @@ LAB_DEVICE void store_nothing(const PrefillParams& p, const typename C::Block& b
   }
 }
 
-template <class C> LAB_DEVICE void hand_over(Smem<C>& smem, int i, const Item<C>& item) {
-  barrier_wait(smem.item_empty[stage_of<2>(i)], parity_of<2>(i) ^ 1);
-  if ((thread_x() & 31) == 0) {
-    smem.items[stage_of<2>(i)] = item;
-    barrier_arrive(smem.item_full[stage_of<2>(i)]);
-  }
+// The part of an item that is a warpgroup's, of 64 rows.
+template <class C>
+LAB_DEVICE Ahead ahead_of(const PrefillParams& p, const Item<C>& item, int warpgroup) {
+  const typename C::Block& b = item.block;
+  const int row = warpgroup * 64;
+  const int end = least(row_limit(p, b, row + 63), b.end_key);
+  const int unseen = row < b.n_rows ? (item.last_key - end + C::keys) / C::keys : item.steps;
+  // a step is left to open the rows, and a stage for the V that the item before still wants
+  const int skipped = least(unseen, least(item.steps, C::stages) - 1);
+  const int steps = item.steps - skipped, first_key = item.last_key - (item.steps - 1) * C::keys;
+  const int whole = (least(row_limit(p, b, row), b.end_key) - first_key) / C::keys;
+  return {skipped, steps, steps - least(steps, whole > 0 ? whole : 0), first_key < b.first_key};
+}
+
+template <class C> LAB_DEVICE Item<C> item_of(const typename C::Block& b) {
+  const int first = b.first_key / C::keys, end = (b.end_key + C::keys - 1) / C::keys;
+  return {b, (end - 1) * C::keys, b.end_key > b.first_key ? end - first : 0, {}};
+}
+
+template <class C>
+LAB_DEVICE void hand_over(Smem<C>& smem, const PrefillParams& p, int i, const Item<C>& item) {
+  const int at = stage_of<item_stages>(i);
+  barrier_wait(smem.item_empty[at], parity_of<item_stages>(i) ^ 1);
+  if ((thread_x() & 31) != 0) return;
+  Item<C>& to = smem.items[at];
+  to.block = item.block;
+  to.last_key = item.last_key;
+  to.steps = item.steps;
+#pragma unroll 1
+  for (int group = 0; group < C::consumers; ++group)
+    to.ahead[group] = item.steps > 0 ? ahead_of<C>(p, item, group) : Ahead{};
+  barrier_arrive(smem.item_full[at]);
 }
 
 template <class C>
@@ -50,8 +76,8 @@ LAB_DEVICE void load_query(Smem<C>& smem, const Params& p, const typename C::Blo
              static_cast<int>(b.first_token) + b.first_row / p.problem.group, Keep::briefly);
 }
 
-// An item is taken when the last K of the one before is asked for, a ring of stages ahead of its
-// use: late, as what one block has taken no other can begin.
+// An item is taken when the last K but one of the item before is asked for, a ring of stages and
+// a step ahead of its use: late, as what one block has taken no other can begin.
 template <class C, class P> LAB_DEVICE void take_items(Smem<C>& smem, const Params& p) {
   int i = 0;
   for (int index = block_x(); index < p.items; index = take_item(p)) {
@@ -60,13 +86,13 @@ template <class C, class P> LAB_DEVICE void take_items(Smem<C>& smem, const Para
     if (item.steps == 0) {
       store_nothing<C, P>(p.problem, item.block);
     } else {
-      hand_over<C>(smem, i, item);
+      hand_over<C>(smem, p.problem, i, item);
       load_query<C>(smem, p, item.block, i);
       barrier_wait(smem.item_wanted, i & 1);
       ++i;
     }
   }
-  hand_over<C>(smem, i, Item<C>{});
+  hand_over<C>(smem, p.problem, i, Item<C>{});
 }
 
 }  // namespace prefill_wgmma

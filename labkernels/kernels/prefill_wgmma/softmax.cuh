@@ -92,7 +92,8 @@ template <class C> LAB_DEVICE void mask_past(Scores<C>& s, int keys) {
       if (j * 8 + (thread_x() & 3) * 2 + i % 2 < keys) s[4 * j + i] = minus_infinity();
 }
 
-// Moves the maxima to those of the scores, rescales l to them, and turns the scores into P.
+// Moves the maxima to those of the scores, rescales l to them, and turns the scores into P. Row by
+// row: the exponentials of one leave time for the maximum of the other.
 template <class C, class P>
 LAB_DEVICE void update(Softmax& rows, Scores<C>& s, float scale_log2) {
 #pragma unroll
@@ -107,16 +108,16 @@ LAB_DEVICE void update(Softmax& rows, Scores<C>& s, float scale_log2) {
     rows.rescale[r] = exp2<P>(rows.m[r] - moved);
     rows.m[r] = moved;
     rows.l[r] = rows.l[r] * rows.rescale[r];
+#pragma unroll
+    for (int j = 0; j < C::keys / 8; ++j)
+#pragma unroll
+      for (int i = 2 * r; i < 2 * r + 2; ++i) {
+        float e = exp2<P>(fma_rn(s[4 * j + i], scale_log2, -moved));
+        if constexpr (P::denominator == Denominator::rounded) e = rounded<typename C::T>(e);
+        rows.l[r] = rows.l[r] + e;
+        s[4 * j + i] = e;
+      }
   }
-#pragma unroll
-  for (int j = 0; j < C::keys / 8; ++j)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float e = exp2<P>(fma_rn(s[4 * j + i], scale_log2, -rows.m[i / 2]));
-      if constexpr (P::denominator == Denominator::rounded) e = rounded<typename C::T>(e);
-      rows.l[i / 2] = rows.l[i / 2] + e;
-      s[4 * j + i] = e;
-    }
 }
 
 // P rounded: the accumulator's registers are already the A fragments of the next product.
@@ -173,40 +174,44 @@ LAB_DEVICE void store_row(Out* out, const Output<C>& o, int r, float factor, boo
   }
 }
 
-// Writes the lse of the thread's rows, or the split's partial m and l of them. factor: what turns o
+// A quad's even lanes speak for row g, its odd ones for row g + 8.
+LAB_DEVICE float own(float even, float odd) { return thread_x() & 1 ? odd : even; }
+
+// Writes the lse of a row, or the split's partial m and l of it. Returns the factor that turns o
 // into what is written of it.
 template <class C, class P>
-LAB_DEVICE void close_rows(float (&factor)[2], const Softmax& rows, const PrefillParams& p,
-                           const typename C::Block& b, int row) {
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    float l = rows.l[r];
-    l = l + shfl_xor(l, 1);
-    l = l + shfl_xor(l, 2);
-    const bool speaks = row + 8 * r < b.n_rows && (thread_x() & 3) == 0, whole = b.live_splits <= 1;
-    factor[r] = !whole ? 1.f : l == 0.f ? 0.f : div_rn(1.f, l);
-    if (!speaks) continue;
-    const i64 head = head_index(p, b, row + 8 * r), slot = head * p.splits + b.split;
+LAB_DEVICE float close_rows(const Softmax& rows, const PrefillParams& p,
+                            const typename C::Block& b, int row) {
+  float l = own(rows.l[0], rows.l[1]) + shfl_xor(own(rows.l[1], rows.l[0]), 1);
+  l = l + shfl_xor(l, 2);
+  const float m = own(rows.m[0], rows.m[1]);
+  const bool whole = b.live_splits <= 1;
+  const int own_row = row + 8 * (thread_x() & 1);
+  if (own_row < b.n_rows && !(thread_x() & 2)) {
+    const i64 head = head_index(p, b, own_row), slot = head * p.splits + b.split;
     if (whole) {
-      store_lse2(p, head, rows.m[r], l);
+      store_lse2(p, head, m, l);
     } else {
-      store_global(p.partial_m + slot, rows.m[r]);
+      store_global(p.partial_m + slot, m);
       store_global(p.partial_l + slot, l);
     }
   }
+  return !whole ? 1.f : l == 0.f ? 0.f : div_rn(1.f, l);
 }
 
 // Writes the thread's rows of O, or of the split's partial o.
 template <class C, class P>
-LAB_DEVICE void store(const Output<C>& o, const float (&factor)[2], const PrefillParams& p,
+LAB_DEVICE void store(const Output<C>& o, float factor, const PrefillParams& p,
                       const typename C::Block& b, int row) {
   using Out = typename P::Out;
+  const float others = shfl_xor(factor, 1);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
+    const float by = (thread_x() & 1) == r ? factor : others;
     const bool real = row + 8 * r < b.n_rows;
     const i64 head = head_index(p, b, row + 8 * r), slot = head * p.splits + b.split;
     if (b.live_splits <= 1)
-      store_row<C>(static_cast<Out*>(p.out) + head * C::dim_vo, o, r, factor[r], real);
+      store_row<C>(static_cast<Out*>(p.out) + head * C::dim_vo, o, r, by, real);
     else
       store_row<C>(p.partial_o + slot * C::dim_vo, o, r, 1.f, real);
   }

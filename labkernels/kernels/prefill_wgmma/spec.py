@@ -28,13 +28,13 @@ FEWEST_ROWS = 128  # of the tile options
 ALIGNMENT = 1024  # of the swizzle's pattern: eight lines of 128 bytes
 
 Q_TWICE_BYTES = 226 * 1024  # with less than this beside K and V, the next tile's Q comes early
-ITEM_STAGES, ITEM_BYTES = 2, 80  # lab's Item: a PrefillBlock and two counts
+ITEM_STAGES, ITEM_BYTES, AHEAD_BYTES = 4, 80, 16  # lab's Item, and its Ahead of a consumer
 
 
 # rows, keys, warps, stages, overlap: the preferred one first, and measured with another overlap too
 SHAPES = {
     64: ((192, 128, 16, 4, "between"), (128, 128, 12, 2, "between")),
-    128: ((128, 128, 12, 2, "within"), (128, 176, 12, 2, "between")),
+    128: ((128, 128, 12, 2, "between"), (128, 176, 12, 2, "between")),
     192: ((128, 128, 12, 2, "between"),),
     256: ((128, 80, 12, 2, "between"),),
 }
@@ -47,8 +47,10 @@ def tiles(head_dim: int, rows: int, policy: NumericPolicy) -> tuple[PrefillTile,
         PrefillTile(*numbers, 1, walk="backward", overlap=overlap)
         for *numbers, overlap in SHAPES[head_dim]
     )
-    # with three consumers ptxas finds no registers for a polynomial's exp2, nor for "none"
-    first, *others = (t for t in options if policy.exp2 == "mufu" or t.warps == TWO_CONSUMERS)
+    # with three consumers ptxas finds no registers for what a policy asks beyond the least, nor
+    # for "none"
+    plain = policy.exp2 == "mufu" and policy.denominator == "unrounded"
+    first, *others = (t for t in options if plain or t.warps == TWO_CONSUMERS)
     overlaps = ("between", "within", *(("none",) if first.warps == TWO_CONSUMERS else ()))
     rest = (replace(first, overlap=each) for each in overlaps if each != first.overlap)
     return (first, *others, *rest)
@@ -98,7 +100,12 @@ def smem(instance: Instance) -> Ledger:
     )
     rings = 2 * tile.stages + q_stages + ITEM_STAGES
     barriers = Line("barriers", (2 * rings + 2) * 8, f"(2 x {rings} stages + 2) x 8 B")
-    items = Line("items", ITEM_STAGES * ITEM_BYTES, f"{ITEM_STAGES} x {ITEM_BYTES} B")
+    consumers = instance.rows // WARPGROUP_ROWS
+    items = Line(
+        "items",
+        ITEM_STAGES * (ITEM_BYTES + consumers * AHEAD_BYTES),
+        f"{ITEM_STAGES} x ({ITEM_BYTES} + {consumers} x {AHEAD_BYTES}) B",
+    )
     verdict = Line("verdict of a split", 4, "1 x 4 B")
     lines = (query, keys, barriers, items, verdict)
     used = sum(line.amount for line in lines)
@@ -109,15 +116,17 @@ def smem(instance: Instance) -> Ledger:
 def registers(instance: Instance) -> Ledger:
     """Fragments and addresses of a consumer's thread, in registers."""
     rows, keys, head_dim_v = WARPGROUP_ROWS // 4, instance.tile.keys, instance.head_dim_v
+    output, scores = fragment_registers(rows, head_dim_v), fragment_registers(rows, keys)
+    probabilities = fragment_registers(rows, keys, bits=16)
+    # where they fit, those of the next step too: tile.cuh's is_roomy
+    room = CONSUMER_REGISTERS[instance.tile.warps] - 32 - instance.head_dim // 16
+    roomy = instance.tile.overlap != "none" and output + scores + 2 * probabilities <= room
+    steps = 2 if roomy else 1
     return prefill_ledger.register_ledger(
         instance,
-        Line(
-            "O accumulator",
-            fragment_registers(rows, head_dim_v),
-            f"{rows} x {head_dim_v} of 32 bits",
-        ),
-        Line("S, then P", fragment_registers(rows, keys), f"{rows} x {keys} of 32 bits"),
-        Line("P rounded", fragment_registers(rows, keys, bits=16), f"{rows} x {keys} of 16 bits"),
+        Line("O accumulator", output, f"{rows} x {head_dim_v} of 32 bits"),
+        Line("S, then P", scores, f"{rows} x {keys} of 32 bits"),
+        Line("P rounded", steps * probabilities, f"{steps} steps x {rows} x {keys} of 16 bits"),
         Line("m and l", rows // 4, f"of {rows // 8} of the warp's {rows} rows"),
     )
 

@@ -39,7 +39,11 @@ struct Tile {
   // 64 Ki registers for all: what the producer gives up, the consumers get.
   static constexpr int producer_registers = consumers == 3 ? 32 : 40;
   static constexpr int consumer_registers = consumers == 3 ? 160 : 232;
-  static constexpr bool closes_beside = consumers < 3;      // see consume
+  // Of O, the scores and two steps' P: where they fit, P is rounded beside the exponentials, and an
+  // item's rows end beside its last products.
+  static constexpr int fragments = Dvo / 2 + Keys / 2 + 2 * (Keys / 4), others = 32 + Dqk / 16;
+  static constexpr bool is_roomy =
+      overlap != Overlap::none && fragments + others <= consumer_registers;
   using Block = PrefillBlock<Rows>;
   static_assert(Rows == 64 * consumers, "a warpgroup takes 64 rows");
 };
@@ -62,13 +66,24 @@ template <class C, int D> struct KeyTile {
   }
 };
 
-// A tile of rows and its steps through the keys, from the last to the first; none: no tile is left.
-// Steps begin at multiples of their keys, and so the boxes of a page: the first of a split may hold
-// keys of the split before.
+// What of an item a warpgroup has before it.
+struct alignas(16) Ahead {
+  int skipped;                // first steps, whose keys none of its rows sees
+  int steps;                  // after them; none: no item is left
+  int masked;                 // the first of these, whose keys not every row sees
+  int cut;                    // 1: the last holds keys of the split before
+};
+
+// A tile of rows and its steps through the keys, from the last to the first. Steps begin at
+// multiples of their keys, and so the boxes of a page: the first of a split may hold keys of the
+// split before.
 template <class C> struct Item {
   typename C::Block block;
   int last_key, steps;        // the first key of the last step
+  Ahead ahead[C::consumers];
 };
+
+constexpr int item_stages = 4;                   // an item's slot is free when its rows are stored
 
 template <class C> struct alignas(1024) Smem {
   typename C::T q[C::q_stages][C::dim_qk / channels][C::rows][channels];
@@ -76,8 +91,8 @@ template <class C> struct alignas(1024) Smem {
   KeyTile<C, C::dim_vo> v[C::stages];
   Barrier k_full[C::stages], k_empty[C::stages], v_full[C::stages], v_empty[C::stages];
   Barrier q_full[C::q_stages], q_empty[C::q_stages];
-  Barrier item_full[2], item_empty[2], item_wanted, tail_full;
-  Item<C> items[2];
+  Barrier item_full[item_stages], item_empty[item_stages], item_wanted, tail_full;
+  Item<C> items[item_stages];
   float is_last;
 };
 
@@ -86,15 +101,11 @@ template <class C> struct alignas(1024) Smem {
 template <int Stages> LAB_DEVICE int stage_of(u32 n) { return n % Stages; }
 template <int Stages> LAB_DEVICE int parity_of(u32 n) { return n / Stages & 1; }
 
-template <class C> LAB_DEVICE Item<C> item_of(const typename C::Block& b) {
-  const int first = b.first_key / C::keys, end = (b.end_key + C::keys - 1) / C::keys;
-  return {b, (end - 1) * C::keys, b.end_key > b.first_key ? end - first : 0};
-}
-
 // The i-th item.
 template <class C> LAB_DEVICE const Item<C>& receive(Smem<C>& smem, int i) {
-  barrier_wait(smem.item_full[stage_of<2>(i)], parity_of<2>(i));
-  return smem.items[stage_of<2>(i)];
+  const int at = stage_of<item_stages>(i);
+  barrier_wait(smem.item_full[at], parity_of<item_stages>(i));
+  return smem.items[at];
 }
 
 // A warp is done with what the barrier guards.
