@@ -10,11 +10,6 @@ from labkernels.measure.accuracy import Errors
 from labkernels.measure.timing import Quartiles
 from labkernels.records import recorded, schema, store
 
-# searches that the next recording on a GPU has to bring
-WAITING = {
-    *(("prefill_mma", *shape) for shape in ((64, False), (128, True))),
-    *(("prefill_wgmma", *shape) for shape in ((64, False), (128, True), (256, False))),
-}
 GOOD = Errors(rmse=1e-3, bias=0.0, max_abs=1e-2, lse2_max_abs=1e-6, bound_ratio=0.5, rmse_ratio=1.0)
 BAD = Errors(
     rmse=1.0, bias=0.0, max_abs=1.0, lse2_max_abs=1e-6, bound_ratio=float("nan"), rmse_ratio=1.0
@@ -60,7 +55,7 @@ def test_the_recorded_searches_follow_the_model():
     for tile in tuned.recorded(rows, gpu=hardware.gpu("h200")):
         searches.setdefault((tile.kernel, tile.head_dim, tile.causal), []).append(tile)
     every = {(cell.spec.name, *shape) for cell in tuning.grid() for shape in tuning.SHAPES}
-    assert every - set(searches) == WAITING
+    assert set(searches) >= every
     for key, tiles in searches.items():
         pair = [t.expected.time_s for t in tiles], [t.measured_s for t in tiles]
         # an order without meaning would be near 0: of 9 tiles it is above 0.4 once in seven

@@ -32,9 +32,15 @@ def sanitizer():
     return path if Path(path).is_file() else None
 
 
-# Kernels that read in each lane what the TMA brought, and let one lane arrive for its warp behind a
-# sync_warp. racecheck does not follow that (see the last test); the CPU build's checker does.
-ONE_LANE_ARRIVES = {"backward_wgmma": {"probabilities", "score_gradients"}}
+# Where racecheck reports races that are none: the functions that write, and those that read. It
+# does not follow one lane that arrives for its warp, behind a sync_warp, nor a warp that arrives at
+# a named barrier without waiting there (see the last tests). Of mla_wgmma's two warpgroups it says
+# the same when all their arrivals are made waits. The CPU build's checker, which follows all of
+# this, finds no race.
+NOT_FOLLOWED = {
+    "backward_wgmma": ({"bulk_load"}, {"probabilities", "score_gradients"}),
+    "mla_wgmma": ({"hand_over", "store", "arrives_last"}, {"catch_up", "store", "arrives_last"}),
+}
 
 needs_sanitizer = pytest.mark.skipif(
     sanitizer() is None, reason="compute-sanitizer is not on the PATH"
@@ -62,23 +68,35 @@ def test_nothing_is_found(kernel, tool):
     # the entry point is named for the family
     ours = ("--kernel-name", f"kernel_substring={KERNELS[kernel].family}")
     said = said_by(tool, ours if filtered else (), SCRIPT, kernel)
-    if tool == "racecheck" and kernel in ONE_LANE_ARRIVES:
-        writers, readers = hazards(said)
-        assert (writers, readers) == ({"bulk_load"}, ONE_LANE_ARRIVES[kernel])
+    if tool == "racecheck" and kernel in NOT_FOLLOWED:
+        writers, readers = NOT_FOLLOWED[kernel]
+        assert accesses(said, "Write") <= writers
+        assert accesses(said, "Read") <= readers
     else:
         assert nothing in said, "\n".join(re.findall(r"=========.*", said)[:60])
 
 
-def hazards(said):
-    """Return which functions wrote, and which read, where racecheck reports races."""
-    writers = re.findall(r"Race reported between Write access at .*?(\w+)[(<]", said)
-    assert len(writers) == said.count("Race reported"), "a race that begins with a read"
-    return set(writers), set(re.findall(r"and \w+ access at .*?::(\w+)[(<]", said))
+def accesses(said, kind):
+    """Return the functions whose accesses of a kind racecheck reports as parts of a race."""
+    found = set()
+    for place in re.findall(rf"{kind} access at (.*?)\+0x", said):
+        while "<" in place:  # template arguments, from the innermost
+            place = re.sub(r"<[^<>]*>", "", place)
+        found.add(re.search(r"(\w+)\(", place).group(1))
+    return found
 
 
 @needs_sanitizer
 def test_racecheck_does_not_see_a_warp_meet_before_its_one_lane_arrives():
     nothing, ours = TOOLS["racecheck"][1], ("--kernel-name", "kernel_substring=handover")
     for who, clean in (("warp", True), ("lane", False)):
+        said = said_by("racecheck", ours, HANDOVER, who)
+        assert (nothing in said) == clean, said[-4000:]
+
+
+@needs_sanitizer
+def test_racecheck_does_not_see_a_reader_arrive_at_a_named_barrier():
+    nothing, ours = TOOLS["racecheck"][1], ("--kernel-name", "kernel_substring=exchange")
+    for who, clean in (("waits", True), ("arrives", False)):
         said = said_by("racecheck", ours, HANDOVER, who)
         assert (nothing in said) == clean, said[-4000:]

@@ -13,6 +13,7 @@ struct Params {
 
 struct Smem {
   alignas(128) float tile[64];
+  float sums[2][32];
   Barrier full, empty;
 };
 
@@ -47,34 +48,44 @@ template <bool EveryLaneArrives> LAB_KERNEL(64, 1) handover(LAB_GRID_CONSTANT Pa
   }
 }
 
-// Two warps of three, one writing and one reading. Who is ahead waits at the barrier for the other,
-// or only arrives there; the barriers' numbers are known when this is compiled, or not.
-template <bool Waits> LAB_DEVICE void meet_ahead(int barrier, int threads) {
-  if constexpr (Waits) named_sync(barrier, threads);
-  else named_arrive(barrier, threads);
+// Two warps of three exchange a line: the writer goes on when it has arrived at the barrier behind
+// its writes, or waits there; and the reader behind its reads.
+template <bool Waits> LAB_DEVICE void leave(int barrier) {
+  if constexpr (Waits) named_sync(barrier, 64);
+  else named_arrive(barrier, 64);
 }
-template <bool Waits, bool KnownBarriers>
-LAB_KERNEL(96, 1) exchange(LAB_GRID_CONSTANT Params p) {
-  constexpr int threads = 64;
+template <bool Waits> LAB_DEVICE void write_line(Smem& smem, const float* in, int lane) {
+  for (int i = 0; i < 2; ++i) {
+    smem.tile[lane] = load_constant(in + i * 64 + lane);
+    smem.tile[lane + 32] = load_constant(in + i * 64 + lane + 32);
+    leave<Waits>(1);
+    named_sync(2, 64);
+  }
+}
+template <bool Waits> LAB_DEVICE float read_line(const Smem& smem, int lane) {
+  float sum = 0.f;
+  for (int i = 0; i < 2; ++i) {
+    named_sync(1, 64);
+    sum = sum + smem.tile[lane] + smem.tile[lane + 32];
+    leave<Waits>(2);
+  }
+  return sum;
+}
+// Both warps write, wait for each other, and read.
+LAB_DEVICE float other_sum(Smem& smem, float sum, int warp, int lane) {
+  smem.sums[warp][lane] = sum;
+  named_sync(3, 64);
+  return smem.sums[warp ^ 1][lane];
+}
+template <bool Waits> LAB_KERNEL(96, 1) exchange(LAB_GRID_CONSTANT Params p) {
   auto& smem = shared_memory<Smem>();
   const int warp = thread_x() / 32, lane = thread_x() % 32;
   if (warp == 2) return;
-  const int written = KnownBarriers ? 1 : 1 + static_cast<int>(load_constant(p.in));  // in[0]: 0
-  const int read = written + 1;
   float sum = 0.f;
-  for (int i = 0; i < 2; ++i) {
-    if (warp == 0) {
-      smem.tile[lane] = load_constant(p.in + i * 64 + lane);
-      smem.tile[lane + 32] = load_constant(p.in + i * 64 + lane + 32);
-      meet_ahead<Waits>(written, threads);
-      named_sync(read, threads);
-    } else {
-      named_sync(written, threads);
-      sum = sum + smem.tile[lane] + smem.tile[lane + 32];
-      meet_ahead<Waits>(read, threads);
-    }
-  }
-  if (warp == 1) store_global(p.out + lane, sum);
+  if (warp == 0) write_line<Waits>(smem, p.in, lane);
+  else sum = read_line<Waits>(smem, lane);
+  sum = sum + other_sum(smem, sum, warp, lane);
+  if (warp == 0) store_global(p.out + lane, sum);
 }
 
 }  // namespace handover
