@@ -218,9 +218,13 @@ parts.style.hide(axis="index").set_uuid("parts").format(digits)
 
 # %% [markdown]
 # At 512 keys the missed rows lose in $a$: the end of a tile and the start of the next, in which the tensor cores wait; a causal pass sees half the keys, so that $a$ weighs twice.
-# At head_dim 128 they lose in $b$ as well, to fa3.
-# The likely reason is that a warpgroup's softmax, its maxima, exponentials and sums one after the other, outlasts the products that should hide it.
-# {doc}`half_idle_tensor_cores` has the counters.
+# In $b$ no peer is ahead.
+# Nsight Compute's samples of the warps at 512 keys say what $a$ is made of: the rows on their way out and the end of their sums; the next tile's $Q$, for which there is no second stage at head_dim 256; the wait for a turn at the tensor cores, at head_dim 64; and the first tile of every multiprocessor, when all ask memory for their keys at once, and for the kernel's own instructions.
+# {doc}`half_idle_tensor_cores` has the counters of longer requests.
+
+# %% tags=["hide-cell"]
+fastest = parts.loc[parts.groupby("head_dim")[columns[3]].idxmin()]
+assert (fastest.kernel == style.name("prefill_wgmma")).all(), "b is said to be ours"
 
 # %% [markdown]
 # ## Reasons

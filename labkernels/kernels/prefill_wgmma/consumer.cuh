@@ -129,7 +129,7 @@ template <class C, class P> LAB_DEVICE void consume(Smem<C>& smem, const Prefill
   // O has the products that ran beside the scores; P and O follow the new maxima.
   const auto fold = [&] {
     if constexpr (C::overlap != Overlap::none) finish_output();
-    skip_values();            // before branches that lanes might take apart: v is of the whole warp
+    skip_values();            // before the branch: after it, ptxas doubts that all lanes have one v
     round_scores<C>(probabilities, s);
     if (has_ended) {
       finish_item<C, P>(o, factor, smem, p, i - 1, row);
