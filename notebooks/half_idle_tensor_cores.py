@@ -246,7 +246,7 @@ plots.table(foreseen, "foreseen", dict.fromkeys(columns[4:6], "{:.0f}"))
 # ```{literalinclude} /labkernels/kernels/prefill_wgmma/consumer.cuh
 # :language: cpp
 # :start-at: "// The next step's scores, beside"
-# :end-before: "// O has the products that ran"
+# :end-before: "const auto softmax"
 # ```
 #
 # ## Measurement
@@ -290,7 +290,7 @@ states = pd.DataFrame(rows, columns=["of", "head_dim", "commit", "kernels"])
 states = states.groupby(["of", "head_dim", "commit"], sort=False).kernels.agg(", ".join)
 plots.table(states.reset_index(), "recorded")
 
-# %% mystnb={"figure": {"caption": "Tensor cores idle in every attention kernel, and no other part is busy all the time either. Percent of what each part can do; exp2 is the special-function unit, ALU takes maxima and conversions, issue is the share of clocks in which a scheduler issues.", "name": "busy-parts"}, "image": {"alt": "Grids of kernels and parts of an SM with percentages, one for the matrix product and one for each head_dim of attention. The matrix product is dark at the tensor pipe and at shared memory alone. Attention is half dark at the tensor pipe, darkest for kernels on wgmma at large head_dims; prefill_fma is dark at FMA and issue instead.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Tensor cores idle in every attention kernel, least in prefill_wgmma at head_dim 256, and no other part is busy all the time either. Percent of what each part can do; exp2 is the special-function unit, ALU takes maxima and conversions, issue is the share of clocks in which a scheduler issues.", "name": "busy-parts"}, "image": {"alt": "Grids of kernels and parts of an SM with percentages, one for the matrix product and one for each head_dim of attention. The matrix product is dark at the tensor pipe and at shared memory alone. Attention is half dark at the tensor pipe, darkest for kernels on wgmma at large head_dims; prefill_fma is dark at FMA and issue instead.", "width": "100%"}} tags=["hide-input"]
 busy = plots.busy(forward)
 titles = {0: "matrix product, 8192 cubed"} | {d: f"forward, head_dim {d}" for d in COUNTED}
 busy["panel"] = busy.head_dim.map(titles)
@@ -301,7 +301,7 @@ plt.show()
 # ### What a counter counts
 #
 # The same run counted the FLOPs that tensor cores did, in each clock of each SM.
-# Times clocks and SMs they must be the formula's, to the last one; that is the author's check, and here it is exact, but for tiles whose rows do not divide a request's: what is multiplied for nothing counts as well.
+# Times clocks and SMs they must be the formula's, to the last one; that is the author's check, and here it is exact, but for tiles whose rows or keys do not divide a request's: what is multiplied for nothing counts as well.
 # *Active* is another thing: it is the share of clocks in which the pipe holds an instruction, whatever that instruction can do.
 
 # %% tags=["hide-input"]
