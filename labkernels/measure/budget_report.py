@@ -126,7 +126,8 @@ def _verdict(known: Resources) -> str:
         smem = f"{format_bytes(known.smem.total)} by the ledger"
     else:
         by_compiler = (
-            f"{compiled.registers} by ptxas, {compiled.spill_bytes} B spilled ({compiled.source})"
+            f"{_traded(known.instance)}{compiled.registers} by ptxas, "
+            f"{compiled.spill_bytes} B spilled ({compiled.source})"
         )
         same = "the same" if compiled.smem_bytes == known.smem.total else "NOT the same"
         smem = (
@@ -144,6 +145,12 @@ def _verdict(known: Resources) -> str:
             f"{100 * blocks.fraction:.0f} %",
         ]
     )
+
+
+def _traded(instance: Instance) -> str:
+    """What a thread that computes takes over from those that fetch, where warps trade registers."""
+    traded = resources.find(instance.kernel).thread_registers
+    return f"{traded(instance)} once warps have traded theirs, at launch " if traded else ""
 
 
 def _formulas(instance: Instance) -> str:
