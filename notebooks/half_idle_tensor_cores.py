@@ -262,12 +262,7 @@ everything = store.read(store.DATA_DIR / "counters.csv")
 everything = recorded.newest_of_each(everything, ("kernel", "tile", "head_dim"))
 origin = recorded.origins(everything)
 counted = plots.counter_table(pd.DataFrame(everything))
-shape = {"dtype": "bf16", "head_dim": ladder.HEAD_DIM, "group": 1, "kv": "ragged", "gpu": h200}
-kernels = {rung.kernel for rung in ladder.rungs()}
-preferred = {name: resources.find(name).instance(**shape).tile.label for name in kernels}
-of_ladder = counted[counted.tile == counted.kernel.map(preferred)]  # newer than the rest
-twice = (counted.head_dim == ladder.HEAD_DIM) & counted.kernel.isin(of_ladder.kernel)
-by_default = pd.concat([counted[(counted.tile == "") & ~twice], of_ladder])
+by_default = counted[counted.tile == ""]  # the others are the ladder's
 
 # %% tags=["hide-input"]
 wanted = [
@@ -282,10 +277,8 @@ is_backward = by_default.kernel.str.contains("backward")
 forward, backward = by_default[~is_backward], by_default[is_backward]
 
 # %% tags=["hide-input"]
-newest = sorted(everything, key=lambda row: row["started_utc"])
-shown = [row for row in newest if row["tile"] in ("", preferred.get(row["kernel"]))]
-commits = {(row["head_dim"], row["kernel"]): row["commit"] for row in shown}
-rows = [(family, d, commits.get((d, name), "not recorded"), name) for d, name, family in wanted]
+commits = {(r["head_dim"], r["kernel"]): r["commit"] for r in everything if not r["tile"]}
+rows = [(family, d, commits[d, name], name) for d, name, family in wanted]
 states = pd.DataFrame(rows, columns=["of", "head_dim", "commit", "kernels"])
 states = states.groupby(["of", "head_dim", "commit"], sort=False).kernels.agg(", ".join)
 plots.table(states.reset_index(), "recorded")

@@ -1,5 +1,8 @@
 """Every kernel as machine code, with no GPU: it compiles, nothing spills, the ledgers hold."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from labkernels import hardware
@@ -115,6 +118,22 @@ def test_a_wrong_ledger_does_not_compile(kernel, off_by, monkeypatch):
             defines={"LAB_SMEM_BYTES": wrong},
             arch="sm_90a",
         )
+
+
+ROOMY = Path(__file__).parents[1] / "cuda" / "kernels_for_tests" / "roomy.cuh"
+
+
+@pytest.mark.parametrize("head_dim", CUDA["prefill_wgmma"].head_dims)
+def test_where_p_is_rounded_a_step_ahead_is_in_the_ledger_as_in_the_tile(head_dim):
+    spec = CUDA["prefill_wgmma"]
+    for tile in spec.tiles(head_dim, 0, spec.policies[0]):
+        instance = replace(spec.instance(dtype="bf16", head_dim=head_dim, group=1), tile=tile)
+        ledger = {line.name: line.formula for line in spec.registers(instance).lines}
+        roomy = ledger["P rounded"].startswith("2 steps")
+        cpp_tile = spec.template(instance).removeprefix("prefill_wgmma::prefill<")
+        cpp_tile = cpp_tile[: cpp_tile.index(">") + 1]
+        check = f"roomy::check<{cpp_tile}, {'true' if roomy else 'false'}>"
+        nvrtc.compile_kernel(ROOMY, instance=check, defines={}, arch="sm_90a")
 
 
 @pytest.mark.parametrize("kernel", CUDA)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from labkernels import hardware
 from labkernels.kernels.paged_kv import REACH, PagedKV, division
-from labkernels.kernels.prefill_plan import SHORT, Lengths, cut, visible_keys
+from labkernels.kernels.prefill_plan import SHORT, SHORT_AT_END, Lengths, cut, visible_keys
 from labkernels.kernels.spec import PrefillTile
 
 SLOTS = 264
@@ -92,6 +92,29 @@ def test_heads_that_fit_the_cache_come_before_others_and_short_blocks_last():
     assert (np.diff(steps[is_short]) <= 0).all()
     first = len(set(heads[: heads.index((0, 3))]))
     assert first <= 3, "a fourth head's K and V do not fit"
+
+
+def test_no_more_short_blocks_wait_for_the_end_than_fill_it():
+    slots = 2
+    made = cut(
+        lengths_of([(1024, 1024)] * 4),
+        TILE,
+        kv_heads=4,
+        group=1,
+        slots=slots,
+        causal=True,
+        splits=1,
+        cached_keys=1024,
+    )
+    steps = (made.work[:, 1] + 1) * TILE.q_rows // TILE.keys
+    is_short = SHORT * steps <= steps.max()
+    at_end = SHORT_AT_END * slots
+    assert is_short.sum() > at_end
+    assert is_short[-at_end:].all()
+    # before the end a KV head's short blocks follow its long ones: the head's K and V are cached
+    heads = np.unique(made.work[:-at_end, [0, 2]], axis=0, return_index=True)[1]
+    changes = (np.diff(made.work[:-at_end, [0, 2]], axis=0) != 0).any(1).sum()
+    assert changes == len(heads) - 1
 
 
 def test_blocks_that_read_the_same_keys_start_side_by_side():

@@ -182,6 +182,7 @@ template <class C, class P> LAB_DEVICE void consume(Smem<C>& smem, const Prefill
     wgmma_hold(s);
     wgmma_hold(rows.l);
     if (has_ended || ahead.masked > 0 || ahead.steps <= ahead.cut) continue;
+    // The steady state has a loop of its own, in which none of this is asked.
     if constexpr (C::is_roomy) round_scores<C>(spare, s);
     while (true) {
       if constexpr (C::is_roomy) {

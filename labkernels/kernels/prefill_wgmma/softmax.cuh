@@ -92,8 +92,8 @@ template <class C> LAB_DEVICE void mask_past(Scores<C>& s, int keys) {
       if (j * 8 + (thread_x() & 3) * 2 + i % 2 < keys) s[4 * j + i] = minus_infinity();
 }
 
-// Moves the maxima to those of the scores, rescales l to them, and turns the scores into P. Row by
-// row: the exponentials of one leave time for the maximum of the other.
+// Moves the maxima to those of the scores, rescales l to them, and turns the scores into P. A
+// row after the other, which ptxas orders better than a pass over both for each of the three.
 template <class C, class P>
 LAB_DEVICE void update(Softmax& rows, Scores<C>& s, float scale_log2) {
 #pragma unroll

@@ -22,6 +22,7 @@ from labkernels.kernels.spec import (
 
 WARPGROUP_ROWS = 64
 CONSUMER_REGISTERS = {12: 232, 16: 160}  # of a thread, by the block's warps
+OTHER_REGISTERS = 32  # beside a thread's fragments, and one for every 16 channels of Q
 TWO_CONSUMERS = 12  # warps of a block, with the producers' four
 OCTET = 8  # keys, over which the swizzle repeats: a box of a page is whole octets
 FEWEST_ROWS = 128  # of the tile options
@@ -119,7 +120,8 @@ def registers(instance: Instance) -> Ledger:
     output, scores = fragment_registers(rows, head_dim_v), fragment_registers(rows, keys)
     probabilities = fragment_registers(rows, keys, bits=16)
     # where they fit, those of the next step too: tile.cuh's is_roomy
-    room = CONSUMER_REGISTERS[instance.tile.warps] - 32 - instance.head_dim // 16
+    others = OTHER_REGISTERS + instance.head_dim // 16
+    room = CONSUMER_REGISTERS[instance.tile.warps] - others
     roomy = instance.tile.overlap != "none" and output + scores + 2 * probabilities <= room
     steps = 2 if roomy else 1
     return prefill_ledger.register_ledger(
