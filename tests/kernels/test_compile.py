@@ -1,7 +1,6 @@
 """Every kernel as machine code, with no GPU: it compiles, nothing spills, the ledgers hold."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -120,20 +119,25 @@ def test_a_wrong_ledger_does_not_compile(kernel, off_by, monkeypatch):
         )
 
 
-ROOMY = Path(__file__).parents[1] / "cuda" / "kernels_for_tests" / "roomy.cuh"
+ROOMY = """#include "prefill_wgmma/tile.cuh"
+template <class Tile, bool Expected> LAB_KERNEL(32, 1) roomy() {
+  static_assert(Tile::is_roomy == Expected, "the ledger's steps of P are the tile's");
+}
+"""
 
 
 @pytest.mark.parametrize("head_dim", CUDA["prefill_wgmma"].head_dims)
-def test_where_p_is_rounded_a_step_ahead_is_in_the_ledger_as_in_the_tile(head_dim):
-    spec = CUDA["prefill_wgmma"]
+def test_where_p_is_rounded_a_step_ahead_is_in_the_ledger_as_in_the_tile(head_dim, tmp_path):
+    spec, header = CUDA["prefill_wgmma"], tmp_path / "roomy.cuh"
+    header.write_text(ROOMY)
     for tile in spec.tiles(head_dim, 0, spec.policies[0]):
         instance = replace(spec.instance(dtype="bf16", head_dim=head_dim, group=1), tile=tile)
         ledger = {line.name: line.formula for line in spec.registers(instance).lines}
         roomy = ledger["P rounded"].startswith("2 steps")
         cpp_tile = spec.template(instance).removeprefix("prefill_wgmma::prefill<")
         cpp_tile = cpp_tile[: cpp_tile.index(">") + 1]
-        check = f"roomy::check<{cpp_tile}, {'true' if roomy else 'false'}>"
-        nvrtc.compile_kernel(ROOMY, instance=check, defines={}, arch="sm_90a")
+        check = f"roomy<{cpp_tile}, {'true' if roomy else 'false'}>"
+        nvrtc.compile_kernel(header, instance=check, defines={}, arch="sm_90a")
 
 
 @pytest.mark.parametrize("kernel", CUDA)
