@@ -90,3 +90,8 @@ def named(name: str) -> Format:
     if name not in FORMATS:
         raise ValueError(f"name = {name!r}, allowed: {', '.join(FORMATS)}")
     return FORMATS[name]
+
+
+def coarser(fmt: str, than: str) -> bool:
+    """Whether a format rounds more than another; of hi + lo, more than its high part."""
+    return named(fmt).unit_roundoff > named(than.removesuffix("x2")).unit_roundoff

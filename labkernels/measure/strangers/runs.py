@@ -71,8 +71,7 @@ def of_wrong(bug: str, cases: Iterable[tuple[str, str, int, str]]) -> Iterator[R
             named = NO_NAME
             if found.matches:
                 named = RIGHT_NAME if re.search(pattern, found.matches[0].name) else WRONG_NAME
-        # what was named stands first in the reason
-        of = split.of(bug, family)
+        of = split.of(bug)  # new inputs alone do not make a bug that was looked at a new one
         yield Run(family, bug, dtype, seed, of, found.answer, found.why, spent, part, named)
 
 

@@ -99,8 +99,9 @@ def running(block: int, kind: str) -> Callable:
             p, rescale = torch.exp(s - shift), torch.exp(m - shift)
             stale = torch.exp(before - m.masked_fill(m == -math.inf, 0.0))
             stale = torch.where(before == -math.inf, torch.ones_like(stale), stale)
-            of_o = {"o kept": torch.ones_like(rescale), "stale": stale}.get(kind, rescale)
-            of_l = torch.ones_like(rescale) if kind == "l kept" else rescale
+            kept = torch.ones_like(rescale)
+            of_o = {"o kept": kept, "both kept": kept, "stale": stale}.get(kind, rescale)
+            of_l = kept if kind in ("l kept", "both kept") else rescale
             of_o, of_l = (torch.where(m == -math.inf, 0.0 * x, x) for x in (of_o, of_l))
             l = l * of_l + p.sum(-1, keepdim=True)
             o = (

@@ -10,7 +10,7 @@ all twins.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,7 +32,10 @@ class Twin:
     block: keys between two moves of the running maximum. backward: from the last block. lag: log2
     units by which the maximum may fall behind. start: log2 units by which weights exceed 1.
     fixed: one number for all rows stands for their maximum, where it is not too far from it.
-    normalised: P is divided by its sum before it is rounded, as eager code does.
+    normalised: P is divided by its sum before it is rounded, as eager code does. Where the sums are
+    fp32's: kept, the output is a mean at every step, moved by log-sum-exps; logs, weights are taken
+    against the log-sum-exp; products, what their factors are: "tf32", to nearest or "cut" toward 0,
+    or "bf16x3", hi + lo without the product of both lows; values_only, those of P V alone.
     """
 
     block: int = 64
@@ -43,6 +46,10 @@ class Twin:
     fixed: bool = False
     normalised: bool = False
     poly3: bool = False
+    kept: bool = False
+    logs: bool = False
+    products: str = ""
+    values_only: bool = False
 
 
 TWINS = (
@@ -58,14 +65,18 @@ TWINS = (
 )
 
 
-def outputs(problem: Problem, policy: NumericPolicy) -> Iterator[np.ndarray]:
-    """The twins' outputs, as stored. Shapes: [total_q, Hq, Dv] each.
+def outputs(
+    problem: Problem, policy: NumericPolicy, kernels: tuple[Twin, ...] = TWINS
+) -> Iterator[np.ndarray]:
+    """The outputs of twins, as stored. Shapes: [total_q, Hq, Dv] each.
 
-    A denominator that was told is kept by all of them.
+    A denominator or a cubic that was told is kept by all of them.
     """
-    for twin in TWINS:
-        if is_fine(policy) and twin.poly3:  # a cubic's error is far above what fp32 rounds
+    cubics = policy.exp2 == "poly3"
+    for given in kernels:
+        if is_fine(policy) and given.poly3 and not cubics:  # far above what fp32 rounds
             continue
+        twin = replace(given, poly3=given.poly3 or cubics)
         out = problem.zeros(*problem.out_shape)
         for rows in problem.row_blocks():
             rows.put(out, _of_rows(rows, twin, policy))
@@ -85,6 +96,8 @@ def _of_rows(rows: Rows, twin: Twin, policy: NumericPolicy):
     of_block = (lambda block: _fp32_scores(block, twin)) if fine else _scores
     score = xp.concatenate([of_block(block) for block in blocks], -1)
     v = xp.concatenate([block.v for block in blocks], 1)
+    if twin.kept or twin.logs:
+        return _by_logs(score, v, twin)
     top = rows.softmax.m[..., None]
     shift = _shifts(score, twin, top)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -100,7 +113,7 @@ def _of_rows(rows: Rows, twin: Twin, policy: NumericPolicy):
     summed = used if kind == "rounded" and not twin.normalised else p
     sink = 0.0 if twin.normalised else rows.sink_weight
     if fine:
-        return _in_fp32(used * back, summed * back, v, twin.block, sink)
+        return _in_fp32(used * back, summed * back, v, twin, sink)
     l = (summed * back).sum(-1)[..., None] + sink
     return (used * back) @ v / xp.where(l == 0, 1.0, l)
 
@@ -117,6 +130,7 @@ def _fp32_scores(block: Block, twin: Twin):
     """
     xp = namespace(block.k)
     scale = 1.0 if twin.backward else block.rows.problem.scale * LOG2_E
+    products = "" if twin.values_only else twin.products
     q, k = (xp.asarray(x, dtype=xp.float32) for x in (block.rows.q_log2 / scale, block.k))
     with np.errstate(invalid="ignore", over="ignore"):
         if twin.block == 1:
@@ -124,21 +138,78 @@ def _fp32_scores(block: Block, twin: Twin):
             for d in range(q.shape[-1]):
                 score = score + q[..., d, None] * k[:, None, :, d]
         else:
-            score = q @ xp.swapaxes(k, 1, 2)
+            score = _product(q, xp.swapaxes(k, 1, 2), products)
     score = block.shaped(xp.asarray(score, dtype=xp.float64) * scale)
     return score if block.hidden is None else xp.where(block.hidden, -math.inf, score)
 
 
-def _in_fp32(weights, summed, v, block: int, sink):
+def _product(a, b, products: str):
+    """A product of matrices in fp32 whose factors are parts of the given ones."""
+    if not products:
+        return a @ b
+    if products == "bf16x3":
+        (a, a_low), (b, b_low) = (_halves(x) for x in (a, b))
+        return a_low @ b + a @ b_low + a @ b
+    a, b = (_narrow(x, products) for x in (a, b))
+    return a @ b
+
+
+def _narrow(x, products: str):
+    xp = namespace(x)
+    if products == "tf32 cut":
+        steps = rounding.quantum(x, "tf32")
+        return xp.asarray(xp.trunc(x / steps) * steps, dtype=xp.float32)
+    return xp.asarray(rounded(x, products), dtype=xp.float32)
+
+
+def _halves(x):
+    high = _narrow(x, "bf16")
+    return high, _narrow(x - high, "bf16")
+
+
+def _in_fp32(weights, summed, v, twin: Twin, sink):
     """Weighted mean of v whose sums over blocks of keys are kept in fp32. Shapes: [Hkv, R, Dv]."""
     xp = namespace(v)
-    narrow = [xp.asarray(x, dtype=xp.float32) for x in (weights, summed, v)]
+    weights, summed, v = (xp.asarray(x, dtype=xp.float32) for x in (weights, summed, v))
     o, l = 0.0, xp.asarray(sink, dtype=xp.float32)
-    for first in range(0, v.shape[1], block):
-        keys = slice(first, first + block)
-        o = o + narrow[0][..., keys] @ narrow[2][:, keys]
-        l = l + narrow[1][..., keys].sum(-1)[..., None]
+    for first in range(0, v.shape[1], twin.block):
+        keys = slice(first, first + twin.block)
+        o = o + _product(weights[..., keys], v[:, keys], twin.products)
+        l = l + summed[..., keys].sum(-1)[..., None]
     return xp.asarray(o / xp.where(l == 0, 1.0, l), dtype=xp.float64)
+
+
+def _by_logs(score, v, twin: Twin):
+    """Means of v by log-sum-exps in fp32, whose own rounding grows with the scores.
+
+    Shapes: [Hkv, R, Dv].
+    """
+    xp = namespace(v)
+    score, v = (xp.asarray(x, dtype=xp.float32) for x in (score, v))
+    if twin.logs:
+        return xp.asarray(xp.exp2(score - _lse2(score)) @ v, dtype=xp.float64)
+    lse, o = None, 0.0
+    for first in range(0, v.shape[1], twin.block):
+        keys = slice(first, first + twin.block)
+        part = _lse2(score[..., keys])
+        with np.errstate(invalid="ignore"):
+            p = xp.exp2(score[..., keys] - xp.where(xp.isinf(part), 0.0, part))
+        if lse is None:
+            lse, o = part, p @ v[:, keys]
+            continue
+        new = _lse2(xp.concatenate([lse, part], -1))
+        o = xp.exp2(lse - new) * o + xp.exp2(part - new) * (p @ v[:, keys])
+        lse = new
+    return xp.asarray(o, dtype=xp.float64)
+
+
+def _lse2(score):
+    """Base-2 log-sum-exp over the last axis. Shapes: [..., 1]."""
+    xp = namespace(score)
+    m = xp.amax(score, -1)[..., None]
+    shift = xp.where(xp.isinf(m), 0.0, m)
+    with np.errstate(divide="ignore"):
+        return shift + xp.log2(xp.exp2(score - shift).sum(-1)[..., None])
 
 
 def _shifts(score, twin: Twin, top):

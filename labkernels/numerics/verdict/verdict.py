@@ -7,18 +7,23 @@ It is LESS EXACT if something was rounded that the formats need not: scores in 1
 accumulator in fp16, an error that is alike everywhere and larger than rounding's.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from labkernels import formats
 from labkernels.numerics import metrics, rounding
 from labkernels.numerics.arrays import to_numpy
 from labkernels.numerics.error import bounds
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.problem import Problem
-from labkernels.numerics.verdict import groupings, matched_filters, significance, twins
+from labkernels.numerics.verdict import (
+    groupings,
+    less_exact,
+    matched_filters,
+    significance,
+    twins,
+)
 from labkernels.numerics.verdict.diagnosis import causes, log_sums, names
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 from labkernels.policy import NumericPolicy
@@ -146,21 +151,23 @@ def decide(
     filtered, z, tests = _tests(problem, policy, error, sigma)
     beyond = found[0].status == "bug"
     if not beyond and any(test.status != "rounding" for test in tests):
-        tests = _beside_twins(problem, policy, truth, sigma, tests)
+        tests, _ = _beside_twins(problem, policy, truth, sigma, tests, twins.TWINS)
     found += tests
     bugs = {item.name for item in found if item.status == "bug"} - {"lse2 error / bound"}
     if not bugs:
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma)
     case = names.Case(problem, policy, out, truth, error, sigma, z, filtered, bugs)
-    matches = [*names.of_output(case), *of_lse2]
+    matches = names.of_output(case)
     even = ""
     if not matches and not beyond:
         if _ulps_off(out, truth, policy.out) <= 1:
             why = "every element is within one ulp of the float64 answer, and no known mistake fits"
             return _answered(tuple(found), (), policy, error, bound, sigma, why=why, sound=True)
         even = _evenly(problem, policy, error, sigma, z)
-    if not matches and not even and told:
-        even = _as_if(problem, policy, out, lse2)
+    if told and (not matches or matches[0].vague):
+        even = even or _as_if(problem, policy, truth, error)
+        matches = [] if even else matches
+    matches = [*matches, *of_lse2]
     return _answered(tuple(found), matches, policy, error, bound, sigma, even=even)
 
 
@@ -175,13 +182,13 @@ def _ulps_off(out, truth, fmt: str) -> float:
     return float(np.max(np.where(np.isnan(ulps), np.inf, ulps), initial=0.0))
 
 
-def _beside_twins(problem: Problem, policy: NumericPolicy, truth, sigma, tests):
+def _beside_twins(problem: Problem, policy: NumericPolicy, truth, sigma, tests, kernels):
     """The tests with limits that no right kernel on these inputs comes near."""
     worst = dict.fromkeys((test.name for test in tests), 0.0)
-    for out in twins.outputs(problem, policy):
+    for out in twins.outputs(problem, policy, kernels):
         for test in _tests(problem, policy, out - truth, sigma)[2]:
             worst[test.name] = max(worst[test.name], test.value)
-    return [significance.widened(test, worst[test.name]) for test in tests]
+    return [significance.widened(test, worst[test.name]) for test in tests], worst
 
 
 def _evenly(problem: Problem, policy: NumericPolicy, error, sigma, z) -> str:
@@ -195,20 +202,21 @@ def _evenly(problem: Problem, policy: NumericPolicy, error, sigma, z) -> str:
     return f"errors are {times:.2g} times as large as rounding's, everywhere alike"
 
 
-def _as_if(problem: Problem, policy: NumericPolicy, out, lse2) -> str:
-    """Words for a coarser policy that makes the output right; "" if none does."""
-    coarser = {
-        f"P rounded to {fmt}": replace(policy, p=fmt)
-        for fmt in ("fp16", "bf16")
-        if formats.named(fmt).unit_roundoff > formats.named(policy.p[:4]).unit_roundoff
-    }
-    if policy.p not in ("fp16", "bf16"):
-        coarser = {"exp2 by a cubic polynomial": replace(policy, exp2="poly3")} | coarser
-    for words, other in coarser.items():
-        found = decide(problem, out, policy=other, lse2=lse2, told=False)
-        spread = {test.name: test.value for test in found.findings}.get("spread of z by all", 0.0)
-        if found.answer == ROUNDING and spread >= _AS_LARGE:
-            return f"as a kernel with {words} is"
+def _as_if(problem: Problem, policy: NumericPolicy, truth, error) -> str:
+    """Words for honest arithmetic that rounds more, and as much as this; "" if none does."""
+    if not less_exact.is_small(problem, policy, error):
+        return ""
+    for way in less_exact.ways(policy):
+        bound = to_numpy(bounds.out_bound(problem, way.policy))
+        if way.policy != policy and significance.of_bound(error, bound, "", problem).value > 1:
+            continue
+        sigma = _sigma(problem, way.policy, truth)
+        tests = _tests(problem, way.policy, error, sigma)[2]
+        tests, worst = _beside_twins(problem, way.policy, truth, sigma, tests, way.kernels)
+        spread = next(test.value for test in tests if test.name == "spread of z by all")
+        as_large = spread >= _AS_LARGE * worst["spread of z by all"]
+        if as_large and all(test.status != "bug" for test in tests):
+            return f"as a kernel with {way.words} is"
     return ""
 
 

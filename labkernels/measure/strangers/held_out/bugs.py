@@ -1,7 +1,7 @@
 """Bugs that are held out, each with a pattern that a right name for it matches.
 
-A pattern takes any name that would send a reader to the right line: for a ring buffer that wraps,
-"keys read" and "wrong page" as well as "offset".
+Many are after reports in public: a head offset that floors to 0, a rescale that compiles to 1, a
+window that is cut to pages, a tile that straddles two pages, weights that are no exponential.
 """
 
 import math
@@ -9,212 +9,275 @@ import math
 import torch
 
 from labkernels.measure.strangers.bugs import Bug, rope
+from labkernels.measure.strangers.held_out.bugs_of_rows import ROWS
 from labkernels.measure.strangers.wrong import (
     Work,
     attend,
-    changed,
     keys_of,
     keys_read,
     masked,
     merged,
     places,
+    read,
     running,
     scored,
     stored,
     valued,
 )
 
-_SEED = 5
+_LOST = "left out|read as 0|window"
 
 
-def _noise(x, seed: int = _SEED):
-    return torch.randn(x.shape, generator=torch.Generator().manual_seed(seed)).to(x.dtype)
+def _of_kv_heads(w: Work, of):
+    """K and V of KV head of(h, Hkv) for KV head h."""
+    n = w.call.k.shape[1]
+    index = torch.tensor([of(h, n) for h in range(n)]).repeat_interleave(w.call.group)
+    k, v = (x.double()[:, index] for x in (w.call.k, w.call.v))
+    return attend(w.scores(k=k), v, w.call.q.dtype)
 
 
-def _turned(w: Work, by: int):
-    """Queries one rotation further than their place."""
-    half = w.q.shape[-1] // 2
-    angle = by * 1e4 ** (-torch.arange(half, dtype=torch.float64) / half)
-    a, b = w.q[..., :half], w.q[..., half:]
-    return torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1)
+def _window(w: Work, size: int, kept: int = 0, page: int = 1):
+    query, key = places(w)
+    first = (query - size + 1).clamp(min=0) // page * page
+    return masked(w.s, (key < first) & (key >= kept))
 
 
-def _without_channels(w: Work, n: int):
-    q = w.q.clone()
-    q[..., -n:] = 0
-    return w.scores(q=q)
-
-
-def _dropout(w: Work):
-    keep = torch.rand(w.s.shape, generator=torch.Generator().manual_seed(_SEED)) >= 0.1
+def _linear_exp2(w: Work):
+    """Bits of a float32 set by a sum: 1 + f in place of 2^f."""
     m = w.s.amax(-1, keepdim=True)
-    p = torch.exp(w.s - m)
-    return (((p * keep / 0.9) @ w.v) / p.sum(-1, keepdim=True)).to(w.call.q.dtype)
-
-
-def _quadratic_exp2(w: Work):
-    m = w.s.amax(-1, keepdim=True)
-    x = (w.s - m) * math.log2(math.e)
-    whole = x.masked_fill(x == -math.inf, -1e4).floor()
-    part = torch.where(x == -math.inf, torch.zeros_like(x), x - whole)
-    p = torch.exp2(whole) * (1 + part * (0.6565 + 0.3435 * part))
-    p = p.masked_fill(x == -math.inf, 0.0)
+    x = ((w.s - m) * math.log2(math.e)).masked_fill(w.s == -math.inf, -200.0)
+    p = torch.exp2(x.floor()) * (1 + x - x.floor()) * (x > -150)
     return (p @ w.v / p.sum(-1, keepdim=True)).to(w.call.q.dtype)
 
 
-def _sinks(w: Work):
-    logits = torch.linspace(-1, 2, w.s.shape[1], dtype=torch.float64)[:, None, None]
+def _rounded_p(w: Work, change):
     m = w.s.amax(-1, keepdim=True)
     p = torch.exp(w.s - m)
-    return (p @ w.v / (p.sum(-1, keepdim=True) + torch.exp(logits - m))).to(w.call.q.dtype)
+    return (change(p) @ w.v / p.sum(-1, keepdim=True)).to(w.call.q.dtype)
 
 
-def _int8(x):
-    step = x.abs().amax() / 127
+def _scaled_to(x, dtype, most: float, dims):
+    step = x.abs().amax(dims, keepdim=True).clamp(min=1e-30) / most
+    return (x / step).float().to(dtype).double() * step
+
+
+def _whole_steps(x, most: float, dims):
+    step = x.abs().amax(dims, keepdim=True).clamp(min=1e-30) / most
     return torch.round(x / step) * step
 
 
-def _same_chunk(w: Work, size: int):
+def _retuned(w: Work, old: float, new: float):
+    """Rotated back by one base, and on by another."""
+    first = w.k.shape[2] - w.q.shape[2]
+    turned = []
+    for x, at in ((w.q, first), (w.k, 0)):
+        half = x.shape[-1] // 2
+        place = torch.arange(x.shape[2], dtype=torch.float64)[:, None] + at
+        power = -torch.arange(half, dtype=torch.float64) / half
+        angle = place * (new**power - old**power)
+        a, b = x[..., :half], x[..., half:]
+        turned.append(
+            torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1)
+        )
+    return w.scores(*turned)
+
+
+def _retuned_places(w: Work, by: float):
+    first = w.k.shape[2] - w.q.shape[2]
+    turned = []
+    for x, at in ((w.q, first), (w.k, 0)):
+        half = x.shape[-1] // 2
+        place = torch.arange(x.shape[2], dtype=torch.float64)[:, None] + at
+        angle = place * (1 / by - 1) * 1e4 ** (-torch.arange(half, dtype=torch.float64) / half)
+        a, b = x[..., :half], x[..., half:]
+        turned.append(
+            torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1)
+        )
+    return w.scores(*turned)
+
+
+def _sloped(w: Work, slopes):
     query, key = places(w)
-    return masked(w.s, query // size != key // size)
+    return w.s + slopes(torch.arange(w.s.shape[1]))[:, None, None] * (key - query)
 
 
-def _tail_of_the_tile_before(w: Work, tile: int = 32):
-    n = w.k.shape[2]
+def _tile_of_k_transposed(w: Work, tile: int = 16):
+    k = w.k.clone()
+    n = k.shape[2] // tile * tile
+    whole = k[:, :, :n].unflatten(2, (-1, tile)).unflatten(-1, (-1, tile))
+    k[:, :, :n] = whole.transpose(3, 5).flatten(4, 5).flatten(2, 3)
+    return k
+
+
+def _rounded_lse(m, l):
+    lse = (m + l.clamp(min=1e-300).log()).bfloat16().double()
+    return torch.exp(lse - lse.amax(0))
+
+
+def _seen_by_tile(w: Work, tile: int, *, whole: bool):
+    query, key = places(w)
+    last = query // tile * tile + (tile - 1 if whole else -1)
+    if not w.call.causal:
+        return w.s if whole else masked(w.s, key > last.clamp(min=0))
+    return masked(w.q @ w.k.mT * w.call.scale, key > last.clamp(min=0))
+
+
+def _other_request_from(w: Work, first: int):
     index = keys_of(w)
-    rest = n % tile
-    if rest:
-        index[n - rest :] -= min(tile, n - rest)
-    return index
+    late = (index >= first)[:, None]
+    k, v = (torch.where(late, x.roll(1, 0), x) for x in (w.k, w.v))
+    return attend(w.scores(k=k), v, w.call.q.dtype)
 
 
-def _flipped_groups(w: Work, x):
-    """The query heads of each KV head in reverse."""
-    b, h = x.shape[:2]
-    return x.reshape(b, h // w.call.group, w.call.group, *x.shape[2:]).flip(2).reshape(x.shape)
+def _second_halves(w: Work, tile: int = 32):
+    index = keys_of(w)
+    late = index % tile >= tile // 2
+    return torch.where(late, index - tile // 2, index)
 
 
-def _last_rows_random(out):
-    out = out.clone()
-    n = max(1, out.shape[2] // 8)
-    out[:, :, -n:] = _noise(out[:, :, -n:])
-    return out
+def _shared_prefix_once_more(w: Work, n: int = 32):
+    index = keys_of(w)
+    weights = torch.where(index < n, 2.0, 1.0).double()
+    return attend(w.s, w.v, w.call.q.dtype, weights=weights)
 
 
-HEADS = "another row|heads|of another head"
-FACTOR = "factor|common mode|times|denominator"
-LOST = "left out|read as 0|window"
-WRONG: dict[str, tuple[Bug, str]] = {
-    "K and V of one head for all": (
-        lambda w: attend(
-            w.scores(k=w.k[:, :1].expand_as(w.k)), w.v[:, :1].expand_as(w.v), w.call.q.dtype
-        ),
+WRONG: dict[str, tuple[Bug, str]] = ROWS | {
+    "KV heads of a smaller model": (
+        lambda w: _of_kv_heads(w, lambda h, n: min(h, max(0, n // 2 - 1))),
         "of another head|KV heads",
     ),
-    "query heads of a group in reverse": (
-        stored(lambda w, out: _flipped_groups(w, out)),
-        HEADS,
+    "KV heads in pairs swapped": (
+        lambda w: _of_kv_heads(w, lambda h, n: min(h ^ 1, n - 1)),
+        "of another head|KV heads",
     ),
-    "even keys alone": (scored(lambda w: masked(w.s, keys_of(w) % 2 == 1)), f"keys|{LOST}"),
-    "ring buffer of 48 keys": (keys_read(lambda w: keys_of(w) % 48), "keys read|page|offset|key"),
-    "last tile clamped": (keys_read(_tail_of_the_tile_before), "key|page"),
-    "V of the page before": (
-        valued(lambda w: w.v[:, :, (keys_of(w) - 16).clamp(min=0)]),
-        "V of the key|offset|V read|wrong page",
-    ),
-    "K in reverse order": (
-        scored(lambda w: w.scores(k=w.k.flip(2))),
-        "K of the key|offset|K read|keys read|page",
-    ),
-    "first 16 keys twice": (
-        keys_read(lambda w: torch.where(keys_of(w) < 32, keys_of(w) % 16, keys_of(w))),
-        "key|page|twice",
-    ),
-    "attention within chunks of 64": (scored(lambda w: _same_chunk(w, 64)), f"{LOST}|chunk|mask"),
-    "window of 65 keys": (
-        scored(lambda w: masked(w.s, places(w)[1] <= places(w)[0] - 65)),
-        LOST,
-    ),
-    "one key in seven left out": (
-        scored(lambda w: masked(w.s, (keys_of(w) % 7 == 3) & (keys_of(w) > 0))),
-        f"keys|{LOST}",
-    ),
-    "temperature 0.95": (scored(lambda w: w.s / 0.95), "scale"),
-    "scale of D + 64": (
-        scored(lambda w: w.s * (w.q.shape[-1] / (w.q.shape[-1] + 64)) ** 0.5),
+    "scale of 0.5": (scored(lambda w: w.s * (0.5 / w.call.scale)), "scale"),
+    "scale by length": (
+        scored(lambda w: w.s * math.log(w.k.shape[2]) / math.log(512)),
         "scale",
     ),
-    "scale in fp16, twice": (scored(lambda w: w.s * (1 + 2.0**-7)), "scale"),
-    "soft cap of 50": (scored(lambda w: 50 * torch.tanh(w.s / 50)), "soft cap"),
-    "soft cap of 2": (scored(lambda w: 2 * torch.tanh(w.s / 2)), "soft cap"),
-    "sinks by head": (_sinks, "sink|padding in the denominator|denominator"),
-    "last 8 channels of q ignored": (scored(lambda w: _without_channels(w, 8)), "channel|q"),
-    "channels of K rolled": (scored(lambda w: w.scores(k=w.k.roll(8, -1))), "channels|K"),
-    "queries one rotation ahead": (scored(lambda w: w.scores(q=_turned(w, 1))), "RoPE|rotation"),
-    "RoPE, half of the channels": (
+    "K scale of each head forgotten": (
+        scored(
+            lambda w: (
+                w.s * (0.7 + 0.2 * (torch.arange(w.s.shape[1]) // w.call.group))[:, None, None]
+            )
+        ),
+        "scale",
+    ),
+    "window of 40 in pages": (scored(lambda w: _window(w, 40, page=16)), _LOST),
+    "window of 24 with 4 sinks": (scored(lambda w: _window(w, 24, kept=4)), _LOST),
+    "late keys of the next request": (
+        lambda w: _other_request_from(w, 48),
+        "request|page|keys read",
+    ),
+    "tile over two pages": (keys_read(_second_halves), "key|page"),
+    "V index of 6 bits": (
+        valued(lambda w: read(w.v, keys_of(w) % 64)),
+        "V .*(again|ring|order|offset|key)",
+    ),
+    "V rows swizzled": (
+        valued(lambda w: read(w.v, (keys_of(w) ^ 4).clamp(max=w.v.shape[2] - 1))),
+        "V .*(order|offset|key)",
+    ),
+    "K tiles of 16 transposed": (
+        scored(lambda w: w.scores(k=_tile_of_k_transposed(w))),
+        "K .*(layout|transposed|order)",
+    ),
+    "V zero in the last tile of 64": (
+        valued(lambda w: w.v * (keys_of(w) < (w.v.shape[2] - 1) // 64 * 64)[:, None]),
+        "read as 0",
+    ),
+    "keys 8 to 11 of every 32 left out": (
+        scored(lambda w: masked(w.s, (keys_of(w) % 32 // 4 == 2))),
+        "keys.*left out",
+    ),
+    "prefix counted twice": (_shared_prefix_once_more, "twice"),
+    "linear exp2": (_linear_exp2, "exp2"),
+    "exponents cut at -4": (
+        scored(lambda w: torch.maximum(w.s, w.s.amax(-1, keepdim=True) - 4)),
+        "exponent|clamp|cap|floor",
+    ),
+    "scores cut at 1": (scored(lambda w: w.s.clamp(max=1.0)), "clamp|cap"),
+    "mask of -3": (
+        lambda w: attend(w.q @ w.k.mT * w.call.scale - 3.0 * w.hidden, w.v, w.call.q.dtype),
+        "hidden|mask",
+    ),
+    "causal by tiles of 16": (scored(lambda w: _seen_by_tile(w, 16, whole=True)), "mask|causal"),
+    "diagonal tiles left out": (
+        scored(lambda w: _seen_by_tile(w, 16, whole=False)),
+        "mask|causal|left out",
+    ),
+    "base 10000 for 40000": (scored(lambda w: _retuned(w, 1e4, 4e4)), "RoPE|rotation"),
+    "places divided by 4": (
+        scored(lambda w: _retuned_places(w, 4.0)),
+        "RoPE|rotation",
+    ),
+    "K rotated twice": (
+        scored(lambda w: w.scores(k=rope(w.k, interleaved=False, base=1e4))),
+        "RoPE|rotation",
+    ),
+    "Q rotated twice, pairs": (
         scored(
             lambda w: w.scores(
-                *(
-                    torch.cat(
-                        [
-                            rope(x[..., : x.shape[-1] // 2], interleaved=False, base=1e4, first=at),
-                            x[..., x.shape[-1] // 2 :],
-                        ],
-                        -1,
-                    )
-                    for x, at in ((w.q, w.k.shape[2] - w.q.shape[2]), (w.k, 0))
-                )
+                q=rope(w.q, interleaved=True, base=5e5, first=w.k.shape[2] - w.q.shape[2])
             )
         ),
         "RoPE|rotation",
     ),
-    "ALiBi of half slope": (
-        scored(
-            lambda w: (
-                w.s
-                + 0.5
-                * 2.0
-                ** (-8 * torch.arange(1, w.s.shape[1] + 1, dtype=torch.float64) / w.s.shape[1])[
-                    :, None, None
-                ]
-                * (places(w)[1] - places(w)[0])
-            )
-        ),
+    "ALiBi with slopes of 16 heads": (
+        scored(lambda w: _sloped(w, lambda h: 2.0 ** (-0.5 * (h.double() + 1)))),
         "ALiBi",
     ),
-    "output over the number of splits": (stored(lambda w, out: out / 4), FACTOR),
-    "V scale applied twice": (stored(lambda w, out: out * 0.25), FACTOR),
-    "half a percent too small": (stored(lambda w, out: out * 0.995), FACTOR),
-    "dropout left on": (_dropout, "dropout|left out"),
-    "quadratic exp2": (_quadratic_exp2, "exp2"),
-    "K in int8": (scored(lambda w: w.scores(k=_int8(w.k))), "K in|K .*int8"),
-    "V in int8": (valued(lambda w: _int8(w.v)), "V in|V .*int8"),
-    "V in e5m2": (valued(lambda w: w.v.float().to(torch.float8_e5m2).double()), "V in"),
-    "o accumulated in bf16 by 64": (running(64, "bfloat16"), "accumulated"),
-    "weights of splits in another order": (
-        merged(
-            48,
-            lambda m, l: (torch.exp(m - m.amax(0)) * l).roll(1, 0),
+    "ALiBi away from the query": (
+        scored(lambda w: _sloped(w, lambda h: -0.05 * 2.0 ** (-h.double()))),
+        "ALiBi",
+    ),
+    "bias by log distance": (
+        scored(lambda w: w.s - 0.4 * torch.log1p((places(w)[0] - places(w)[1]).abs().double())),
+        "bias|ALiBi|position",
+    ),
+    "K in e4m3, scale by head": (
+        scored(lambda w: w.scores(k=_scaled_to(w.k, torch.float8_e4m3fn, 448.0, (2, 3)))),
+        "K .*e4m3|K in",
+    ),
+    "V in int4, scale by token": (valued(lambda w: _whole_steps(w.v, 7, (3,))), "V in"),
+    "K and V in int8, scale by channel": (
+        lambda w: attend(
+            w.scores(k=_whole_steps(w.k, 127, (2,))),
+            _whole_steps(w.v, 127, (2,)),
+            w.call.q.dtype,
         ),
-        "merge|weighted|splits",
+        "K and V in|K and V .*int8",
     ),
-    "merge without maxima": (merged(48, lambda m, l: l * torch.ones_like(m)), "merge|weighted"),
-    "channels of V reversed": (stored(lambda w, out: out.flip(-1)), "channels"),
-    "one channel in eight zero": (
-        stored(lambda w, out: changed(out, (..., slice(3, None, 8)), 0.0)),
-        "channels",
+    "q in e4m3": (
+        scored(lambda w: w.scores(q=_scaled_to(w.q, torch.float8_e4m3fn, 448.0, (2, 3)))),
+        "[qQ] .*e4m3|[qQ] in|[qQ] rounded",
     ),
-    "last rows random": (
-        stored(lambda w, out: _last_rows_random(out)),
-        "never written|uninitialised|another row",
+    "P in steps of 1 / 127": (lambda w: _rounded_p(w, lambda p: torch.round(p * 127) / 127), "P "),
+    "o accumulated in fp16 by 16": (running(16, "float16"), "accumulated"),
+    "o and l not rescaled": (running(32, "both kept"), "rescaled"),
+    "lse in bf16 at the merge": (merged(32, _rounded_lse), "merge|weighted|lse|split"),
+    "one split twice": (
+        merged(
+            40,
+            lambda m, l: (
+                torch.exp(m - m.amax(0))
+                * l
+                * torch.where(torch.arange(len(m)) == 1, 2.0, 1.0)[:, None, None, None, None]
+            ),
+        ),
+        "twice|split",
     ),
-    "noise of one percent": (
-        stored(lambda w, out: (out.double() * (1 + 0.01 * _noise(out.double()))).to(out.dtype)),
-        "no name fits",
+    "unweighted mean of 5 splits": (
+        lambda w: merged(-(-w.k.shape[2] // 5), lambda m, l: torch.ones_like(m))(w),
+        "unweighted|weighted",
     ),
-    "infinity in one element": (
-        stored(lambda w, out: changed(out, (0, 0, -1, 5), math.inf)),
-        "NaN or inf",
+    "split of the first keys alone": (
+        lambda w: attend(masked(w.s, (keys_of(w) >= 80) & (keys_of(w) > 0)), w.v, w.call.q.dtype),
+        "left out|window|split|mask|causal",
+    ),
+    "mean of V not added back": (
+        stored(lambda w, out: (out.double() - w.v.mean(2, keepdim=True)).to(out.dtype)),
+        "mean|V .*(offset|bias)",
     ),
 }
 """Name: the bug, and a pattern that a right name for it matches."""

@@ -2,6 +2,7 @@
 
 _CAUSES = {
     "NaN or infinity": "memory that nobody wrote, 0 * inf past the last key, or inf - inf",
+    "rows uninitialised": "memory that no block wrote, or that another kernel wrote later",
     "row never written": "a block that returned early, or a grid that is too small",
     "another row's output": "strides of the output, or the order of heads and tokens in the grid",
     "out in another layout": "the output was stored by the strides of the other layout",

@@ -1,10 +1,13 @@
 """Names for a bug that more than one row shows: places, lanes, races, and matched filters."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from labkernels.numerics import rounding
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import significance
+from labkernels.numerics.verdict.diagnosis import places
 from labkernels.numerics.verdict.diagnosis.one_row import Match, Row, explain
 from labkernels.numerics.verdict.matched_filters import DIRECTIONS, Filters
 
@@ -15,8 +18,13 @@ _LEFT_RMS = 1.5  # of z once a direction is taken out: rounding alone gives 1, a
 # prediction knows of the last one alone.
 _TRUNCATED = (0.4, 1.3)
 _NEAR = 0.2  # of an rms: less says nothing about which of two directions it was
-_OFTEN = 0.25  # share of the rows in which a wrong channel shows
+_CLEARLY = 3.0  # of z, in a channel that is wrong in many rows
+_FEW = 0.1  # share of the rows: fewer are one block, where a race is more likely
+_MANY = 0.25  # share of the rows; fewer have a channel wrong by chance, unless they fill a place
+_OFTEN = 0.4  # share of the rows that went wrong in which a wrong channel shows
+_MOST = 0.6  # share of other rows that a row's mistake must explain, too
 _TINY = 1e-300  # in place of a division by 0
+_GAIN = 60.0  # of sum z^2: chance gives one number fitted 60 once in 10^14
 _SPARSE = 0.02  # share of elements up to which outliers are sparse
 
 
@@ -33,7 +41,7 @@ def of_output(problem: Problem, out, truth, sigma, out_format: str) -> list[Matc
     if coarser:
         return coarser
     z = np.where(sigma > 0, (out - truth) / np.where(sigma > 0, sigma, 1.0), 0.0)
-    return _channels(out, truth, sigma, z)
+    return _channels(problem, out, truth, sigma, z)
 
 
 def _coarser_store(out, truth, sigma) -> list[Match]:
@@ -51,26 +59,34 @@ def _coarser_store(out, truth, sigma) -> list[Match]:
     return []
 
 
-def _channels(out, truth, sigma, z) -> list[Match]:
-    """Some channels wrong in many rows while the others are right; perhaps copies of others."""
-    rms = np.sqrt((z**2).mean((0, 1)))
-    often = (np.abs(z) > significance.OUTLIER).mean((0, 1)) >= _OFTEN
-    wrong = np.flatnonzero((rms > significance.OUTLIER) & often)
+def _channels(problem: Problem, out, truth, sigma, z) -> list[Match]:
+    """Some channels wrong, in the rows that went wrong, while others are right; perhaps copies."""
+    bad = (np.abs(z) > significance.OUTLIER).any(-1)
+    few = bad.sum() < max(2, _FEW * bad.size)
+    if few or (bad.mean() < _MANY and not places.filled(problem, bad)):
+        return []
+    out, truth, sigma, z = (x[bad] for x in (out, truth, sigma, z))
+    rms = np.sqrt((z**2).mean(0))
+    often = (np.abs(z) > _CLEARLY).mean(0) >= _OFTEN
+    wrong = np.flatnonzero((rms > _CLEARLY) & often)
     right = np.delete(rms, wrong)
-    many = ((np.abs(z) > significance.OUTLIER).any(-1)).sum() > 1
-    if not (many and 0 < len(wrong) <= z.shape[-1] // 2 and (right <= _LEFT_RMS).all()):
+    others = float(np.sqrt((right**2).mean())) if len(right) else np.inf
+    if not (0 < len(wrong) <= z.shape[-1] // 2 and others <= _LEFT_RMS):
+        return []
+    if right.max() > _CLEARLY:
         return []
     c, was = int(wrong[0]), float(rms[wrong[0]])
     with np.errstate(invalid="ignore", divide="ignore"):
         copies = (out[..., c, None] - truth) / sigma
-    left = np.sqrt(np.where(sigma > 0, copies**2, 0.0).mean((0, 1)))
+    left = np.sqrt(np.where(sigma > 0, copies**2, 0.0).mean(0))
     source = int(left.argmin())
     shown = ", ".join(map(str, wrong[:8])) + (", ..." if len(wrong) > 8 else "")
     if left[source] <= _LEFT_RMS:
         where = f"channel {c} holds channel {source}; wrong: {shown}"
         return [Match("channels mixed up", where, float(left[source]), was)]
-    others = float(np.sqrt((right**2).mean()))
-    return [Match("channels wrong", f"{shown}, and no others", others, was)]
+    zeros = " they are 0" * bool((out[..., wrong] == 0).all())
+    where = f"{shown}, and no others;{zeros}".rstrip(";")
+    return [Match("channels wrong", where, others, was, vague=True)]
 
 
 def of_outliers(problem: Problem, error, sigma) -> list[Match]:
@@ -89,27 +105,38 @@ def of_outliers(problem: Problem, error, sigma) -> list[Match]:
         token, head, channel = np.argwhere(far)[0].tolist()
         first = f"{problem.row_name(token, head)}, channel {channel}"
         where = f"{int(far.sum())} of {far.size} elements, first {first}"
-        return [Match("sparse outliers, as of a race", where, left, float(np.sqrt((z**2).mean())))]
+        was = float(np.sqrt((z**2).mean()))
+        return [Match("sparse outliers, as of a race", where, left, was, vague=True)]
     return []
 
 
-def of_row(row: Row | None) -> list[Match]:
-    """What explains the worst row, with its place."""
-    if row is None:
+def of_rows(rows: list[Row]) -> list[Match]:
+    """What explains the worst row, with its place, and most of the others that went wrong."""
+    if not rows:
         return []
-    place = row.problem.row_name(*row.place)
+    found = explain(rows[0])
+    if not found:
+        return []
+    others = [{match.name for match in explain(row)} for row in rows[1:]]
+    place = rows[0].problem.row_name(*rows[0].place)
     return [
-        Match(
-            match.name, f"{match.where}; {place}".strip("; "), match.rms, match.was, match.precision
-        )
-        for match in explain(row)
+        replace(match, where=f"{match.where}; {place}".strip("; "))
+        for match in found
+        if sum(match.name in names for names in others) >= _MOST * len(others)
     ]
 
 
-def of_factor(row: Row | None) -> list[Match]:
+def of_factor(rows: list[Row]) -> list[Match]:
     """A row that is right but for one factor, and so for its denominator."""
-    if row is None:
+    if not rows:
         return []
+    parts = [_factor(row) for row in rows]
+    if sum(bool(part) for part in parts) < _MOST * len(parts):
+        return []
+    return parts[0]
+
+
+def _factor(row: Row) -> list[Match]:
     truth, weight = row.outputs[row.place], 1 / row.sigma**2
     factor = float((row.out * truth * weight).sum() / max((truth**2 * weight).sum(), 1e-300))
     error = row.out - truth
@@ -151,6 +178,8 @@ def of_filters(problem: Problem, error, sigma, bugs, filters: Filters) -> list[M
 
 
 def _kept(name: str, where: str, total: float, taken: float, n: int) -> list[Match]:
-    """The match, if rounding is all that it leaves."""
+    """The match, if rounding is all that it leaves, and it takes more than chance could."""
     left, was = (float(np.sqrt(max(x, 0.0) / n)) for x in (total - taken, total))
-    return [Match(name, where, left, was)] if left <= _LEFT_RMS else []
+    if not (left <= _LEFT_RMS and taken >= _GAIN):
+        return []
+    return [Match(name, where, left, was, vague=name != "P truncated")]

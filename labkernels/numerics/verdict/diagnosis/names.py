@@ -6,7 +6,13 @@ import numpy as np
 
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import significance
-from labkernels.numerics.verdict.diagnosis import many_rows, permutations, places, whole_kernel
+from labkernels.numerics.verdict.diagnosis import (
+    foreign,
+    many_rows,
+    permutations,
+    places,
+    whole_kernel,
+)
 from labkernels.numerics.verdict.diagnosis.one_row import Match, Row
 from labkernels.numerics.verdict.diagnosis.whole_kernel import sheets
 from labkernels.numerics.verdict.matched_filters import Filters
@@ -15,6 +21,7 @@ from labkernels.policy import NumericPolicy
 # Where so few rows are bad, none by much, and yet all of them together, all rows are looked at.
 _FEW = 0.2  # share of the rows
 _WEAK = 9.0  # z^2 over its limit
+_OTHERS = 4  # rows of which a name must explain most, beside the worst
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,25 +48,36 @@ def of_output(case: Case) -> list[Match]:
     shown = many_rows.of_output(problem, case.out, case.truth, sigma, case.policy.out)
     if shown:
         return shown
+    bad, score = _bad_rows(case)
+    whole = _of_whole_kernel(case, bad, score)
+    if whole and not whole[0].vague:
+        return whole
     # One row's mistakes are made without a variant.
-    row = _worst_row(case) if problem.variant is None else None
+    rows = _worst_rows(case, bad, score) if problem.variant is None else []
+    filters = many_rows.of_filters(problem, case.error, sigma, case.bugs, case.filtered)
     return (
-        _of_whole_kernel(case)
-        or many_rows.of_row(row)
-        or many_rows.of_filters(problem, case.error, sigma, case.bugs, case.filtered)
-        or many_rows.of_factor(row)
+        many_rows.of_rows(rows)
+        or [match for match in filters if match.name == "P truncated"]
+        or whole
+        or filters
+        or many_rows.of_factor(rows)
         or many_rows.of_outliers(problem, case.error, sigma)
+        or foreign.of_output(problem, case.out, case.truth, sigma, bad)
     )
 
 
-def _of_whole_kernel(case: Case) -> list[Match]:
-    """The mistakes that explain all rows that went wrong, with their place."""
-    problem, out = case.problem, case.out
-    finite = np.isfinite(out).all(-1) & (problem.n_keys[:, None] > 0)
+def _bad_rows(case: Case):
+    """Which rows went wrong, and z^2 of each over its limit. Shapes: [total_q, Hq]."""
+    finite = np.isfinite(case.out).all(-1) & (case.problem.n_keys[:, None] > 0)
     with np.errstate(invalid="ignore"):
         score = (case.z**2).mean(-1) / significance.row_limits(case.filtered)
     score = np.where(finite, score, 0.0)
-    bad = score > 1
+    return score > 1, score
+
+
+def _of_whole_kernel(case: Case, bad, score) -> list[Match]:
+    """The mistakes that explain all rows that went wrong, with their place."""
+    problem, out = case.problem, case.out
     moved = permutations.of_output(problem, out, case.truth, case.sigma, bad)
     if moved:
         return moved
@@ -75,13 +93,22 @@ def _of_whole_kernel(case: Case) -> list[Match]:
     ]
 
 
-def _worst_row(case: Case) -> Row | None:
-    """The row whose finite errors stand out most from what rounding allows it."""
-    finite = np.isfinite(case.z).all(-1) & (case.problem.n_keys[:, None] > 0)
-    if not finite.any():
-        return None
-    limits = significance.row_limits(case.filtered)
-    score = np.where(finite, (case.z**2).mean(-1) / limits, -1.0)
-    token, head = (int(i) for i in np.unravel_index(int(score.argmax()), score.shape))
-    place = (token, head)
-    return Row(case.problem, case.policy, place, case.out[place], case.sigma[place], case.truth)
+def _worst_rows(case: Case, bad, score) -> list[Row]:
+    """The row that stands out most from what rounding allows it, and others, far from each other.
+
+    What explains one of many rows that went wrong explains nothing, unless it does others, too.
+    """
+    if not score.any():
+        return []
+    found = [int(score.argmax())]
+    others = np.setdiff1d(np.flatnonzero(bad), found)
+    found += (
+        others[np.unique(np.linspace(0, len(others) - 1, _OTHERS).astype(int))].tolist()
+        if (len(others))
+        else []
+    )
+    places = [divmod(row, score.shape[1]) for row in found]
+    return [
+        Row(case.problem, case.policy, place, case.out[place], case.sigma[place], case.truth)
+        for place in places
+    ]

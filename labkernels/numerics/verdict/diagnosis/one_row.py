@@ -31,7 +31,8 @@ _ALIKE = 0.1  # of an rms: less says nothing about which of two mistakes it was
 class Match:
     """A mistake and its place; rms is that of z once it is accounted for, was that before.
 
-    precision: it rounds more than the formats need, and is honest otherwise.
+    precision: it rounds more than the formats need, and is honest otherwise. vague: a number that
+    was fitted, and that a mistake with a name may stand behind.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Match:
     rms: float
     was: float
     precision: bool = False
+    vague: bool = False
 
     def __str__(self) -> str:
         place = f" ({self.where})" if self.where else ""

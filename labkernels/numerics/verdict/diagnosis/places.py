@@ -1,5 +1,7 @@
 """Where an output went wrong, in words: which heads, requests, queries."""
 
+import re
+
 import numpy as np
 
 from labkernels.numerics.truth.problem import Problem
@@ -43,6 +45,12 @@ def words(problem: Problem, bad) -> str:
     if not said:
         return ""
     return "only " + ", ".join(said)
+
+
+def filled(problem: Problem, bad) -> bool:
+    """Whether the bad rows are most of one region, and not of several apart."""
+    said = words(problem, bad)
+    return "rows there" not in said and not re.search(r"\d, \d", said)
 
 
 def _by_request(problem: Problem, tokens):

@@ -4,14 +4,21 @@ A mistake is named if, once it is made in float64 too, what is left of the error
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 from labkernels.numerics.verdict.diagnosis.whole_kernel import (
+    channels,
+    ends,
+    exponentials,
     fitted,
     key_runs,
+    merges,
     one_rule,
+    orders,
+    positions,
     precision,
     sheets,
 )
@@ -22,6 +29,23 @@ LEFT = 1.5  # rms of z that is left: rounding gives 1, the error model is good t
 GAIN = 60.0  # by which sum z^2 must fall: chance gives one number fitted 60 once in 10^14
 ALIKE = 0.1  # of an rms: less says nothing about which of two mistakes it was
 VAGUE = 0.2  # of an rms, by which a mere number must be better than a known mistake
+_WITHOUT_NUMBERS = {*one_rule.ALL, *precision.ALL}
+# A round is asked where those before found nothing but numbers that could stand for much.
+_ROUNDS = (
+    one_rule.ALL,
+    (
+        *precision.ALL,
+        *fitted.ALL,
+        key_runs.of_range,
+        *ends.ALL,
+        *fitted.LATER,
+        *key_runs.LATER,
+        orders.of_offset,
+        merges.of_splits,
+    ),
+    (*exponentials.ALL, *orders.ALL[1:], *channels.ALL, *positions.ALL),
+)
+_SAME = 6.0  # of sum z^2: less does not tell two mistakes apart
 _FAR = 1e24  # z^2 of an element that a mistake makes NaN, or worse
 
 
@@ -31,38 +55,58 @@ def explain(found: list[Sheet], out_format: str) -> list[Match]:
     if not found:
         return []
 
-    def misfit(outputs, some=found) -> float:
+    def misfit(outputs, some=found, noise=None) -> float:
         total, n = 0.0, 0
         for sheet in some:
             given = outputs(sheet)
             given = sheet.truth if given is None else given
-            squares = sheet.squares(given, out_format)
+            squares = sheet.squares(given, out_format, noise(sheet) if noise else 0.0)
             total += float(np.where(squares < _FAR, squares, _FAR).sum())
             n += squares.size
         return total / n
 
     n = sum(sheet.out.size for sheet in found)
     before = misfit(lambda sheet: None)
+    if not any(sheet.out.any() for sheet in found):
+        return [Match("row never written", "it is 0", 0.0, math.sqrt(before))]
     few = [sheets.part(sheet, slice(None, None, max(1, len(sheet.tokens) // 6))) for sheet in found]
     kept = []
 
     def judge(mistake: Mistake) -> None:
-        coarse = misfit(mistake.outputs, few)
+        coarse = misfit(mistake.outputs, few, mistake.noise)
         if coarse > 4 * LEFT**2 and coarse > 0.25 * before:
             return
-        after = misfit(mistake.outputs)
+        after = misfit(mistake.outputs, found, mistake.noise)
+        if LEFT**2 < after <= 1e-3 * before and mistake.noise is None:
+            after = misfit(mistake.outputs, found, lambda sheet: sheet.grown(mistake.outputs))
         if after <= LEFT**2 and (before - after) * n >= GAIN:
             kept.append((math.sqrt(after), mistake))
 
-    for family in (*one_rule.ALL, *precision.ALL):
-        for mistake in family(found):
-            judge(mistake)
-    for family in (*fitted.ALL, key_runs.of_range, *fitted.LATER, *key_runs.LATER):
-        for mistake in family(few, lambda outputs: misfit(outputs, few)):
-            judge(mistake)
+    for families in _ROUNDS:
+        for family in families:
+            known = family in _WITHOUT_NUMBERS
+            for mistake in family(found) if known else family(few, lambda x: misfit(x, few)):
+                judge(mistake)
+        if any(not mistake.vague for _, mistake in kept):
+            break
+    return _ordered(kept, found, math.sqrt(before))
+
+
+def _ordered(kept: list[tuple[float, Mistake]], found: list[Sheet], was: float) -> list[Match]:
+    """The best first; those that these rows cannot tell from it are named with it."""
     if not kept:
         return []
     best = min(rms for rms, _ in kept)
     order = sorted(kept, key=lambda pair: max(pair[0], best + ALIKE) + VAGUE * pair[1].vague)
-    was = math.sqrt(before)
-    return [Match(m.name, m.where, rms, was, m.precision) for rms, m in order[:3]]
+    rms, first = order[0]
+    n = sum(sheet.out.size for sheet in found)
+    alike = [
+        m for other, m in order[1:] if m.name != first.name and abs(other**2 - rms**2) * n <= _SAME
+    ]
+    names = list(dict.fromkeys(m.name for m in (first, *alike)))[:3]
+    matches = [Match(m.name, m.where, rms, was, m.precision, m.vague) for rms, m in order[:3]]
+    if len(names) > 1:
+        where = f"{first.where}; or {alike[0].where}"
+        matches[0] = replace(matches[0], name=", or ".join(names), where=where)
+        matches[1:] = [match for match in matches[1:] if match.name not in names]
+    return matches

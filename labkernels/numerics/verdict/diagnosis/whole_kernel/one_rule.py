@@ -13,7 +13,7 @@ import numpy as np
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 from labkernels.units import LOG2_E
 
-SHIFTS = tuple(sign * n for n in (1, 2, 3, 4, 8, 16, 32, 64, 128) for sign in (1, -1))
+_CHUNKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _MOST = 32  # heads or requests that are tried
 
 
@@ -21,6 +21,7 @@ _MOST = 32  # heads or requests that are tried
 class Mistake:
     """A mistake and what it would give. precision: it rounds more than the format
     needs. vague: a number that was fitted and could stand for much; known mistakes come before it.
+    noise: variance [R, Dv] of what is random in it, for which z then allows.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Mistake:
     outputs: Callable[[Sheet], np.ndarray | None]
     precision: bool = False
     vague: bool = False
+    noise: Callable[[Sheet], np.ndarray] | None = None
 
 
 def heads(sheets: list[Sheet]) -> Iterator[Mistake]:
@@ -94,27 +96,6 @@ def _of_request(sheet: Sheet, step: int, what: str):
     return sheet.attend(scores, v if "v" in what else sheet.v)
 
 
-def offsets(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """Keys or values read some places off."""
-    for shift in SHIFTS:
-        if abs(shift) >= max(sheet.kv_len for sheet in sheets):
-            continue
-        side = "before" if shift > 0 else "after"
-        for what in "VK":
-            name = f"{what} of the key {side}" if abs(shift) == 1 else f"{what} read at an offset"
-            yield Mistake(
-                name,
-                f"key j reads key j {-shift:+d}",
-                lambda sheet, shift=shift, what=what: _shifted(sheet, shift, what),
-            )
-
-
-def _shifted(sheet: Sheet, shift: int, what: str):
-    if what == "V":
-        return sheet.attend(sheet.scores, np.roll(sheet.v, shift, 0))
-    return sheet.attend(sheet.masked(np.roll(sheet.raw, shift, 1)))
-
-
 def masks(sheets: list[Sheet]) -> Iterator[Mistake]:
     """Another mask than the one asked for."""
     causal = sheets[0].problem.causal
@@ -164,6 +145,21 @@ def masks(sheets: list[Sheet]) -> Iterator[Mistake]:
             )
 
 
+def chunks(sheets: list[Sheet]) -> Iterator[Mistake]:
+    """A query that sees the keys of its own chunk alone."""
+    for size in _CHUNKS:
+        if size < max(sheet.kv_len for sheet in sheets):
+            yield Mistake(
+                "keys left out",
+                f"all but those of the query's own chunk of {size}",
+                lambda sheet, n=size: sheet.attend(
+                    np.where(
+                        np.arange(sheet.kv_len) // n == sheet.places // n, sheet.scores, -np.inf
+                    )
+                ),
+            )
+
+
 def scales(sheets: list[Sheet]) -> Iterator[Mistake]:
     """A wrong factor on the scores, where it has a closed form."""
     dim = sheets[0].problem.q.shape[-1]
@@ -187,50 +183,6 @@ def scales(sheets: list[Sheet]) -> Iterator[Mistake]:
 def scaled(factor: float) -> Callable:
     """Scores times a factor."""
     return lambda sheet: sheet.attend(factor * sheet.scores)
-
-
-def positions(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """Positions applied that should not be: ALiBi, or a rotation of q and k once more."""
-    problem = sheets[0].problem
-    n = problem.q.shape[1]
-
-    def alibi(sheet: Sheet):
-        slopes = 2.0 ** (-8 * (sheet.heads + 1) / n)[:, None]
-        key = np.arange(sheet.kv_len)[None]
-        return sheet.attend(sheet.scores + LOG2_E * slopes * (key - sheet.places))
-
-    yield Mistake("ALiBi that was not asked for", f"slopes 2^(-8 (h + 1) / {n})", alibi)
-    if problem.q.shape[-1] % 2:
-        return
-    for base in (1e4, 5e5, 1e6):
-        for words, interleaved in (("halves", False), ("interleaved pairs", True)):
-            for again in (1, -1):
-                name = "RoPE applied once more" if again > 0 else "RoPE undone"
-                yield Mistake(
-                    name,
-                    f"{words}, base {base:g}",
-                    lambda sheet, b=base, i=interleaved, a=again: _roped(sheet, b, i, a),
-                )
-
-
-def _roped(sheet: Sheet, base: float, interleaved: bool, direction: int):
-    q = rotated(sheet.q, direction * sheet.places[:, 0], base, interleaved)
-    k = rotated(sheet.k, direction * np.arange(sheet.kv_len), base, interleaved)
-    return sheet.attend(sheet.masked(q @ k.T))
-
-
-def rotated(x, places, base: float, interleaved: bool):
-    """x [n, D] turned by its places [n]."""
-    half = x.shape[-1] // 2
-    angle = places[:, None] * base ** (-np.arange(half) / half)
-    cos, sin = np.cos(angle), np.sin(angle)
-    pairs = (
-        (slice(0, None, 2), slice(1, None, 2)) if interleaved else (slice(half), slice(half, None))
-    )
-    found = np.empty_like(x)
-    a, b = (x[:, pair] for pair in pairs)
-    found[:, pairs[0]], found[:, pairs[1]] = a * cos - b * sin, a * sin + b * cos
-    return found
 
 
 def sums(sheets: list[Sheet]) -> Iterator[Mistake]:
@@ -299,4 +251,4 @@ def _lacking(sheet: Sheet, field: str):
     return other.attend(other.scores)
 
 
-ALL = (variants, masks, heads, scales, sums, requests, offsets, positions, layouts)
+ALL = (variants, masks, chunks, heads, scales, sums, requests, layouts)

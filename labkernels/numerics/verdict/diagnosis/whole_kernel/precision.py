@@ -1,9 +1,9 @@
-"""Mistakes of a whole kernel in what it rounds and what it joins: formats, accumulators, splits.
+"""Mistakes of a whole kernel in what it rounds: formats, accumulators.
 
 Each yields one_rule.Mistakes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 from labkernels.units import LOG2_E
 
-SPLITS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _FORMATS = ("e4m3", "e5m2", "bf16", "fp16", "tf32")
 
 
@@ -107,6 +106,46 @@ def operands(sheets: list[Sheet]) -> Iterator[Mistake]:
                 )
 
 
+def scaled_operands(sheets: list[Sheet]) -> Iterator[Mistake]:
+    """K or V in 8 or 4 bits with a scale: of all, of a head, of a token, of a channel."""
+    overall: dict[str, float] = {}
+
+    def largest(x, which: str, of: str):
+        if of == "tensor":
+            if which not in overall:
+                overall[which] = sheets[0].largest(which)
+            return overall[which]
+        axis = {"head": None, "token": 1, "channel": 0}[of]
+        return np.abs(x).max(axis, keepdims=True)
+
+    def outputs(sheet: Sheet, kind: str, of: str, what: str):
+        scores, v = sheet.scores, sheet.v
+        if "K" in what:
+            k = _scaled(sheet.k, largest(sheet.k, "k", of), kind)
+            scores = sheet.masked(sheet.shaped(sheet.q @ k.T))
+        if "V" in what:
+            v = _scaled(v, largest(v, "v", of), kind)
+        return sheet.attend(scores, v)
+
+    for kind in ("int8", "e4m3", "e5m2", "int4"):
+        for of in ("tensor", "head", "token", "channel"):
+            for what in ("K and V", "K", "V"):
+                yield Mistake(
+                    f"{what} in {kind}",
+                    f"one scale for each {of}" if of != "tensor" else "one scale for all",
+                    lambda sheet, k=kind, o=of, w=what: outputs(sheet, k, o, w),
+                    precision=True,
+                )
+
+
+def _scaled(x, largest, kind: str):
+    """x as multiples of a step, of which the largest is the format's."""
+    whole = kind.startswith("int")
+    most = 2.0 ** (int(kind[3:]) - 1) - 1 if whole else formats.named(kind).max
+    step = np.where(largest > 0, largest, 1.0) / most
+    return step * (np.rint(x / step) if whole else rounding.round_to(x / step, kind))
+
+
 def _is_of(tensor, fmt: str) -> bool:
     return bool(rounding.is_representable(to_numpy(tensor[:1]), fmt).all())
 
@@ -142,77 +181,6 @@ def _coarse_p(sheet: Sheet, fmt: str, block: int, kind: str):
     return used @ sheet.v / total
 
 
-def merges(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """Splits joined with wrong weights."""
-    longest = max(sheet.kv_len for sheet in sheets)
-    ways = {
-        "splits merged unweighted": lambda m, l: np.where(l > 0, 1.0, 0.0),
-        "splits merged unweighted, empty ones too": lambda m, l: np.ones_like(m),
-        "splits weighted by l alone": lambda m, l: l,
-        "splits weighted by their maximum alone": lambda m, l: np.exp2(m - m.max(0)),
-        "mixed log base at the merge of lse: exp for exp2": lambda m, l: _powers(
-            LOG2_E * (m + _log2(l))
-        ),
-        "mixed log base at the merge of lse: exp2 of natural logs": lambda m, l: _powers(
-            (m + _log2(l)) / LOG2_E
-        ),
-    }
-    cuts = [(f"splits of {n} keys", n, None) for n in SPLITS if n < longest]
-    cuts += [(f"{n} splits", None, n) for n in (2, 3, 4, 5, 6, 7, 8, 16)]
-    for name, weigh in ways.items():
-        for where, keys, parts in cuts:
-            yield Mistake(
-                name,
-                where,
-                lambda sheet, w=weigh, k=keys, p=parts: _merged(sheet, w, k, p),
-            )
-    for fmt in ("bf16", "fp16"):
-        for where, keys, parts in cuts:
-            yield Mistake(
-                f"partial outputs merged in {fmt}",
-                where,
-                lambda sheet, k=keys, p=parts, f=fmt: _merged(
-                    sheet, lambda m, l: np.exp2(m - m.max(0)) * l, k, p, f
-                ),
-                precision=True,
-            )
-
-
-def _powers(x):
-    with np.errstate(invalid="ignore"):
-        return np.exp2(x - x.max(0))
-
-
-def _log2(l):
-    with np.errstate(divide="ignore"):
-        return np.log2(l)
-
-
-def _merged(sheet: Sheet, weigh: Callable, keys, parts, fmt: str | None = None):
-    n = sheet.kv_len
-    size = keys or -(-n // parts)
-    if size >= n or sheet.has_sink:
-        return None
-    m, l, o = [], [], []
-    for first in range(0, n, size):
-        s = sheet.scores[:, first : first + size]
-        top = s.max(1, keepdims=True)
-        p = np.exp2(s - np.where(np.isinf(top), 0.0, top))
-        (
-            m.append(top),
-            l.append(p.sum(1, keepdims=True)),
-            o.append(p @ sheet.v[first : first + size]),
-        )
-    m, l, o = (np.stack(x) for x in (m, l, o))
-    mean = np.where(l > 0, o / np.where(l > 0, l, 1.0), 0.0)
-    if fmt:  # a row of one split is not merged, and the store's own rounding is no evidence
-        alone = (l > 0).sum(0) == 1
-        mean = np.where(alone, mean, rounding.round_to(mean, fmt))
-    with np.errstate(invalid="ignore"):
-        weights = np.nan_to_num(weigh(m, l))
-    return (weights * mean).sum(0) / weights.sum(0)
-
-
 def accumulators(sheets: list[Sheet]) -> Iterator[Mistake]:
     """An accumulator of o in 16 bits."""
     for fmt in ("bf16", "fp16"):
@@ -242,4 +210,4 @@ def _accumulated(sheet: Sheet, fmt: str, block: int):
     return o / l
 
 
-ALL = (scores, operands, accumulators, merges)
+ALL = (scores, operands, accumulators, scaled_operands)

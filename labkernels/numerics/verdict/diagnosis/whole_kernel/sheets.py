@@ -6,7 +6,7 @@ nowhere to hide, and a mistake that no single row would show is seen.
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from labkernels.numerics.truth.problem import Problem
 from labkernels.units import LOG2_E
 
 _SHEETS = 4
+_GROWN_MOST = 1e3  # of a variance
 _ROWS = 24  # of a sheet
 _NUMBERS = 2**21  # rows times keys of a sheet: more would take seconds a mistake
 
@@ -36,6 +37,7 @@ class Sheet:
     truth: np.ndarray
     sigma: np.ndarray
     p_format: str
+    notes: dict = field(default_factory=dict, repr=False)
 
     @property
     def n_keys(self) -> np.ndarray:
@@ -88,7 +90,7 @@ class Sheet:
         """K or V of the request, or of another, in float64. Shapes: [L, D]."""
         head = self.kv_head if head is None else head
         request = self.request if request is None else request
-        return _keys(self.problem, which, head, request)
+        return keys_of(self.problem, which, head, request)
 
     @functools.cached_property
     def k(self) -> np.ndarray:
@@ -135,19 +137,51 @@ class Sheet:
         m = scores.max(1, keepdims=True)
         with np.errstate(invalid="ignore"):
             p = np.exp2(scores - m)
-            of_sink = np.exp2(self.sink - m) if sink else 0.0
-            return p @ v[: p.shape[1]] / (p.sum(1, keepdims=True) + of_sink)
+            l = p.sum(1, keepdims=True) + (np.exp2(self.sink - m) if sink else 0.0)
+        v = v[: p.shape[1]]
+        if "squares" in self.notes:
+            self.notes["squares"] = (p / l) ** 2 @ v**2
+        return p @ v / l
 
-    def squares(self, outputs, fmt: str) -> np.ndarray:
-        """z^2 of the rows against other outputs. Shapes: [R, Dv]."""
+    @functools.cached_property
+    def weight_squares(self) -> np.ndarray:
+        """Sum p^2 v^2 of the right weights, by which errors of weights grow. Shapes: [R, Dv]."""
+        p = self.weights / self.weights.sum(1, keepdims=True)
+        return p**2 @ self.v**2
+
+    def grown(self, outputs) -> np.ndarray:
+        """Variance beyond sigma^2 where a mistake leaves more weight to fewer or larger values.
+
+        Shapes: [R, Dv]; outputs, a mistake's, that attends.
+        """
+        self.notes["squares"] = None
+        outputs(self)
+        squares = self.notes.pop("squares")
+        if squares is None:
+            return np.zeros_like(self.sigma)
+        times = squares / np.maximum(self.weight_squares, 1e-300)
+        return self.sigma**2 * np.clip(times - 1, 0.0, _GROWN_MOST)
+
+    def largest(self, which: str) -> float:
+        """The largest absolute value of K or V, of all heads and requests."""
+        parts = (
+            self.keys(which, head, request)
+            for request in range(self.problem.batch)
+            for head in range(self.problem.kv_heads)
+        )
+        return max(float(np.abs(part).max(initial=0.0)) for part in parts)
+
+    def squares(self, outputs, fmt: str, noise=0.0) -> np.ndarray:
+        """z^2 of the rows against other outputs, and noise beside them. Shapes: [R, Dv]."""
         store = rounding.quantum(outputs, fmt) ** 2 / 12
-        variance = np.maximum(self.sigma**2, store)
+        variance = np.maximum(self.sigma**2, store) + noise
         with np.errstate(invalid="ignore", divide="ignore"):
             error = self.out - outputs
             return np.where(error == 0, 0.0, error**2 / variance)
 
 
-def _keys(problem: Problem, which: str, head: int, request: int) -> np.ndarray:
+def keys_of(problem: Problem, which: str, head: int, request: int) -> np.ndarray:
+    """K or V of a head of a request, in float64. Shapes: [L, D]."""
     pool = problem.k_pool if which == "k" else problem.v_pool
     length, size = int(problem.kv_lens[request]), pool.shape[1]
     pages = problem.page_table[request][: -(-length // size)]
@@ -198,4 +232,4 @@ def _different(pairs) -> Iterator[tuple[int, int]]:
 def part(sheet: Sheet, rows) -> Sheet:
     """The sheet with some of its rows."""
     arrays = ("tokens", "heads", "out", "truth", "sigma")
-    return replace(sheet, **{name: getattr(sheet, name)[rows] for name in arrays})
+    return replace(sheet, notes={}, **{name: getattr(sheet, name)[rows] for name in arrays})

@@ -1,0 +1,48 @@
+"""Rows that no average of values gives, while all others are right: memory of something else."""
+
+import numpy as np
+
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.verdict import significance
+from labkernels.numerics.verdict.diagnosis import places
+from labkernels.numerics.verdict.diagnosis.one_row import Match
+from labkernels.numerics.verdict.diagnosis.whole_kernel import sheets
+
+_RIGHT_RMS = 1.15  # of z of the rows that are right
+_FOREIGN = 0.25  # share of the wrong rows that lie outside of the values, at least
+_UNLIKE = 0.5  # cosine of what is there and what should be, at most
+_TINY = 1e-300  # in place of a division by 0
+
+
+def of_output(problem: Problem, out, truth, sigma, bad) -> list[Match]:
+    """Rows uninitialised or overwritten. Shapes: bad [total_q, Hq], bool.
+
+    rms of a match: that of the other rows, after; of these rows, before.
+    """
+    right = ~bad & (problem.n_keys[:, None] > 0)
+    if not bad.any() or not right.any():
+        return []
+    z2 = np.where(sigma > 0, (out - truth) / np.where(sigma > 0, sigma, 1.0), 0.0) ** 2
+    left, was = (float(np.sqrt(z2[rows].mean())) for rows in (right, bad))
+    products, sizes = (out * truth).sum(-1)[bad], np.sqrt((out**2).sum(-1) * (truth**2).sum(-1))
+    alike = float(np.abs(products).sum() / max(sizes[bad].sum(), _TINY))
+    outside = float(_outside(problem, out, sigma)[bad].mean())
+    if left > _RIGHT_RMS or outside < _FOREIGN or alike > _UNLIKE:
+        return []
+    where = f"{places.words(problem, bad)}; {outside:.0%} of them lie beyond all values they see"
+    return [Match("rows uninitialised or overwritten", where, left, was)]
+
+
+def _outside(problem: Problem, out, sigma):
+    """Rows of which an element lies beyond all values of V that they see. Shapes: [total_q, Hq]."""
+    slack, found = significance.OUTLIER * sigma, np.zeros(out.shape[:2], bool)
+    for request in range(problem.batch):
+        tokens = slice(*(int(end) for end in problem.q_ends[request : request + 2]))
+        last = np.maximum(problem.n_keys[tokens] - 1, 0)
+        for head in range(problem.kv_heads if last.size else 0):
+            v = sheets.keys_of(problem, "v", head, request)
+            heads = slice(head * problem.group, (head + 1) * problem.group)
+            low, high = (each.accumulate(v)[last, None] for each in (np.minimum, np.maximum))
+            given, room = out[tokens, heads], slack[tokens, heads]
+            found[tokens, heads] = ((given < low - room) | (given > high + room)).any(-1)
+    return found

@@ -1,0 +1,90 @@
+"""Channels of Q and K that are mixed up or left out, so that every score is another.
+
+Each takes sheets and a function of a prediction's misfit, as those of fitted.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit, best, of_rows
+from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
+
+
+def of_order(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Channels of K that meet other channels of Q."""
+    n = sheets[0].q.shape[-1]
+    channel = np.arange(n)
+    rules = {f"channel c meets channel (c + {s}) % {n}": (channel + s) % n for s in range(1, n)}
+    rules["in reverse"] = channel[::-1]
+    for k in (2, 4, 8, 16, 32, 64):
+        if n % k == 0 and n > k:
+            rules[f"{k} parts interleaved"] = channel.reshape(k, -1).T.ravel()
+            rules[f"channel c meets channel c xor {k // 2}"] = channel ^ (k // 2)
+    rules = {words: index for words, index in rules.items() if index.max() < n}
+    yield from _of_queries(
+        sheets,
+        misfit,
+        "channels of Q or K mixed up",
+        {words: (lambda q, i=index: q[..., i]) for words, index in rules.items()},
+    )
+
+
+def of_some(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Channels that no product of Q and K has, or that are counted twice or with another sign."""
+    n = sheets[0].q.shape[-1]
+    channel = np.arange(n)
+    groups = {f"the last {m}": channel >= n - m for m in range(1, n)}
+    groups |= {f"the first {m}": channel < m for m in range(1, n)}
+    for size in (1, 2, 4, 8, 16, 32, 64):
+        for first in range(size, n - size, size):
+            groups[f"channels {first} to {first + size - 1}"] = channel // size == first // size
+    for step in (2, 4, 8):
+        for first in range(step):
+            groups[f"every {step}th from {first} on"] = channel % step == first
+    for name, factor in (
+        ("channels of Q or K left out", 0.0),
+        ("channels of Q or K counted twice", 2.0),
+        ("channels of Q or K with the wrong sign", -1.0),
+    ):
+        changes = {words: _times(np.where(some, factor, 1.0)) for words, some in groups.items()}
+        yield from _of_queries(sheets, misfit, name, changes)
+
+
+def _times(factors) -> Callable:
+    return lambda q: q * factors
+
+
+def _of_queries(
+    sheets: list[Sheet], misfit: Misfit, name: str, changes: dict[str, Callable]
+) -> Iterator[Mistake]:
+    """The change of q that fits best, of those that a row comes nearest to."""
+    words = list(changes)
+
+    def each(sheet: Sheet, row: int):
+        q = np.stack([change(sheet.q[row]) for change in changes.values()])
+        scores = sheet.shaped(q @ sheet.k.T) if sheet.problem.variant is None else None
+        if scores is None:
+            return np.empty((0, sheet.v.shape[-1]))
+        scores = np.where(sheet.hidden[row], -np.inf, scores)
+        p = np.exp2(scores - scores.max(1, keepdims=True))
+        return p @ sheet.v / p.sum(1, keepdims=True)
+
+    chosen = {words[i] for _, _, i in of_rows(sheets, each)}
+    yield from best(
+        misfit,
+        [
+            Mistake(
+                name,
+                some,
+                lambda sheet, change=changes[some]: sheet.attend(
+                    sheet.masked(sheet.shaped(change(sheet.q) @ sheet.k.T))
+                ),
+            )
+            for some in sorted(chosen)
+        ],
+    )
+
+
+ALL = (of_order, of_some)

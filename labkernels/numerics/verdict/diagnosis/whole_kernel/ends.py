@@ -1,0 +1,192 @@
+"""Where the keys of a row begin and end: windows, diagonals, lengths; which, is fitted.
+
+Each takes sheets and a function of a prediction's misfit, as those of fitted.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import (
+    Misfit,
+    best,
+    of_rows,
+    run_words,
+)
+from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
+
+
+def of_last_keys(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """The last keys left out: some of every row, or all from one on."""
+
+    def without_the_last(sheet: Sheet, row: int):
+        n = int(sheet.n_keys[row])
+        return _running_means(sheet.weights[row, :n], sheet.v[:n])
+
+    counts, ends = set(), set()
+    for sheet, row, i in of_rows(sheets, without_the_last):
+        counts.add(int(sheet.n_keys[row]) - i - 1)
+        ends.add(i + 1)
+    name = "keys at the end left out"
+    found = [
+        Mistake(
+            name,
+            f"the last {n} of every row",
+            _seeing(lambda sheet, key, n=n: (key < sheet.n_keys[:, None] - n) | (key == 0)),
+        )
+        for n in counts
+    ]
+    found += [
+        Mistake(
+            name,
+            f"from key {n} on",
+            _seeing(lambda sheet, key, n=n: np.broadcast_to(key < n, sheet.hidden.shape)),
+        )
+        for n in ends
+    ]
+    yield from best(misfit, found)
+
+
+def of_diagonal(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """A causal mask that is some keys off, or that was not asked for."""
+    if max(len(np.unique(sheet.places)) for sheet in sheets) < 2:
+        return
+
+    def ending_at(sheet: Sheet, row: int):
+        p = np.exp2(sheet.raw[row] - sheet.raw[row].max())
+        return _running_means(p, sheet.v)
+
+    of_place, of_query = set(), set()
+    for sheet, row, i in of_rows(sheets, ending_at):
+        place = int(sheet.places[row, 0])
+        of_place.add(i - place)
+        of_query.add(i - place + _ahead(sheet))
+    causal = sheets[0].problem.causal
+    found = [
+        Mistake(
+            ("keys that the mask hides" if step > 0 else "causal mask is strict")
+            if causal
+            else "a causal mask that was not asked for",
+            f"a query sees keys up to its own {step:+d}",
+            _up_to(lambda sheet, n=step: sheet.places + n),
+        )
+        for step in sorted(of_place)
+        if step or not causal
+    ]
+    found += [
+        Mistake(
+            "causal mask aligned to the first key"
+            if causal
+            else "a causal mask that was not asked for",
+            "query i sees keys 0 to i" + f" {step:+d}" * (step != 0),
+            _up_to(lambda sheet, n=step: sheet.places - _ahead(sheet) + n),
+        )
+        for step in sorted(of_query)
+        if any(_ahead(sheet) for sheet in sheets)
+    ]
+    yield from best(misfit, found)
+
+
+def _ahead(sheet: Sheet) -> int:
+    """Keys before that of the first query."""
+    ends = sheet.problem.q_ends
+    return sheet.kv_len - int(ends[sheet.request + 1] - ends[sheet.request])
+
+
+def _up_to(last: Callable) -> Callable:
+    """Attention to the keys up to last(sheet) [R, 1], hidden ones too; at least to the first."""
+
+    def outputs(sheet: Sheet):
+        key = np.arange(sheet.kv_len)
+        return sheet.attend(np.where(key <= np.maximum(last(sheet), 0), sheet.raw, -np.inf))
+
+    return outputs
+
+
+def of_first_keys(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """The first keys left out: up to one key, or by a window before the last or the own."""
+
+    def without_the_first(sheet: Sheet, row: int):
+        tail = slice(int(sheet.n_keys[row]) - 1, None, -1)
+        return _running_means(sheet.weights[row][tail], sheet.v[tail])
+
+    widths, own, firsts = set(), set(), set()
+    for sheet, row, i in of_rows(sheets, without_the_first):
+        first = int(sheet.n_keys[row]) - i - 1
+        widths.add(i + 1)
+        own.add(int(sheet.places[row, 0]) - first)
+        firsts.add(first)
+    found = [
+        Mistake(
+            "window that was not asked for",
+            f"the last {n} keys",
+            _seeing(lambda sheet, key, n=n: key >= sheet.n_keys[:, None] - n),
+        )
+        for n in sorted(widths)
+    ]
+    found += [
+        Mistake(
+            "window that was not asked for",
+            f"no keys more than {n} before the query's own",
+            _seeing(lambda sheet, key, n=n: key >= sheet.places - n),
+        )
+        for n in sorted(own)
+        if n >= 0
+    ]
+    found += [
+        Mistake(
+            "keys left out",
+            run_words(0, n),
+            _seeing(lambda sheet, key, n=n: (key >= n) | (sheet.n_keys[:, None] <= n)),
+        )
+        for n in sorted(firsts)
+    ]
+    yield from best(misfit, found)
+
+
+def of_sinks_and_window(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """A window that keeps the first keys, too."""
+    for kept in (1, 4, 16, 64, 128):
+
+        def without_a_middle(sheet: Sheet, row: int, kept=kept):
+            tail = slice(int(sheet.n_keys[row]) - 1, kept - 1, -1)
+            p, v = sheet.weights[row], sheet.v
+            sums = np.cumsum(p[tail, None] * v[tail], 0) + p[:kept] @ v[:kept]
+            with np.errstate(invalid="ignore", divide="ignore"):
+                return (sums / (np.cumsum(p[tail]) + p[:kept].sum())[:, None])[:-1]
+
+        widths = {i + 1 for _, _, i in of_rows(sheets, without_a_middle)}
+        yield from best(
+            misfit,
+            [
+                Mistake(
+                    "window that was not asked for",
+                    f"the last {n} keys and the first {kept}",
+                    _seeing(
+                        lambda sheet, key, n=n, k=kept: (
+                            (key >= sheet.n_keys[:, None] - n) | (key < k)
+                        )
+                    ),
+                )
+                for n in sorted(widths)
+            ],
+        )
+
+
+def _seeing(see: Callable) -> Callable:
+    """Attention to the keys for which see(sheet, key) holds, among those that a row sees."""
+
+    def outputs(sheet: Sheet):
+        return sheet.attend(np.where(see(sheet, np.arange(sheet.kv_len)), sheet.scores, -np.inf))
+
+    return outputs
+
+
+def _running_means(p, v):
+    """Of the first 1, 2, ... keys, but not of all of them."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return (np.cumsum(p[:, None] * v, 0) / np.cumsum(p)[:, None])[:-1]
+
+
+ALL = (of_last_keys, of_first_keys, of_diagonal, of_sinks_and_window)

@@ -1,0 +1,110 @@
+"""Splits that are joined with wrong weights, or in 16 bits; how many keys each has, is fitted.
+
+Takes sheets and a function of a prediction's misfit, as those of fitted.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from labkernels.numerics import rounding
+from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit, best
+from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
+from labkernels.units import LOG2_E
+
+_SIZES = (*range(8, 257, 8), *range(320, 1025, 64), 1536, 2048, 3072, 4096, 8192)
+_COUNTS = (2, 3, 4, 5, 6, 7, 8, 16)  # of splits, whatever their keys
+
+
+def _right(m, l):
+    return np.exp2(m - m.max(0)) * l
+
+
+def _powers(x):
+    return np.exp2(x - x.max(0))
+
+
+def _log2(l):
+    return np.log2(l)
+
+
+_WAYS: dict[str, Callable] = {
+    "splits merged unweighted": lambda m, l: np.where(l > 0, 1.0, 0.0),
+    "splits merged unweighted, empty ones too": lambda m, l: np.ones_like(m),
+    "splits weighted by l alone": lambda m, l: l,
+    "splits weighted by their maximum alone": lambda m, l: np.exp2(m - m.max(0)),
+    "splits weighted by 1 / lse": lambda m, l: 1 / _right(m, l),
+    "splits weighted by lse, not 2^lse": lambda m, l: m + _log2(l),
+    "mixed log base at the merge of lse: exp for exp2": lambda m, l: _powers(
+        LOG2_E * (m + _log2(l))
+    ),
+    "mixed log base at the merge of lse: exp2 of natural logs": lambda m, l: _powers(
+        (m + _log2(l)) / LOG2_E
+    ),
+    "splits weighted by another split's lse": lambda m, l: np.roll(_right(m, l), 1, 0),
+    "splits weighted by another split's lse, the next": lambda m, l: np.roll(_right(m, l), -1, 0),
+    "splits weighted by another split's lse, in reverse": lambda m, l: _right(m, l)[::-1],
+    "first split counted twice at the merge": lambda m, l: _one(_right(m, l), 0, 2.0),
+    "last split counted twice at the merge": lambda m, l: _one(_right(m, l), -1, 2.0),
+    "split left out": lambda m, l: _one(_right(m, l), -1, 0.0),
+    "split left out, the first": lambda m, l: _one(_right(m, l), 0, 0.0),
+}
+
+
+def _one(weights, which: int, factor: float):
+    weights = weights.copy()
+    weights[which] *= factor
+    return weights
+
+
+def of_splits(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Splits joined with wrong weights, each with its size that fits best."""
+    longest = max(sheet.kv_len for sheet in sheets)
+    if any(sheet.has_sink for sheet in sheets):
+        return
+    cuts = [(f"splits of {n} keys", n, None) for n in _SIZES if n < longest]
+    cuts += [(f"{n} splits", None, n) for n in _COUNTS if n < longest]
+    states: dict[tuple, tuple] = {}
+
+    def merged(weigh: Callable, cut, fmt: str | None = None) -> Callable:
+        def outputs(sheet: Sheet):
+            place = id(sheet), cut
+            if place not in states:
+                states[place] = sheet, _states(sheet, *cut[1:])
+            return _merged(*states[place][1], weigh, fmt)
+
+        return outputs
+
+    for name, weigh in _WAYS.items():
+        yield from best(misfit, [Mistake(name, cut[0], merged(weigh, cut)) for cut in cuts])
+    for fmt in ("bf16", "fp16"):
+        name = f"partial outputs merged in {fmt}"
+        found = [Mistake(name, cut[0], merged(_right, cut, fmt), precision=True) for cut in cuts]
+        yield from best(misfit, found)
+
+
+def _states(sheet: Sheet, keys: int | None, parts: int | None):
+    """m, l and mean of each split. Shapes: [S, R, 1], [S, R, 1], [S, R, Dv]."""
+    n = sheet.kv_len
+    size = keys or -(-n // parts)
+    m, l, o = [], [], []
+    for first in range(0, n, size):
+        s = sheet.scores[:, first : first + size]
+        top = s.max(1, keepdims=True)
+        p = np.exp2(s - np.where(np.isinf(top), 0.0, top))
+        m.append(top)
+        l.append(p.sum(1, keepdims=True))
+        o.append(p @ sheet.v[first : first + size])
+    m, l, o = (np.stack(x) for x in (m, l, o))
+    return m, l, np.where(l > 0, o / np.where(l > 0, l, 1.0), 0.0)
+
+
+def _merged(m, l, mean, weigh: Callable, fmt: str | None):
+    if len(m) == 1:
+        return None
+    if fmt:  # a row of one split is not merged, and the store's own rounding is no evidence
+        alone = (l > 0).sum(0) == 1
+        mean = np.where(alone, mean, rounding.round_to(mean, fmt))
+    weights = np.nan_to_num(weigh(m, l), posinf=0.0, neginf=0.0)
+    return (weights * mean).sum(0) / weights.sum(0)

@@ -1,0 +1,228 @@
+"""Keys read in another order: at an offset, in reverse, around a ring, or only every n-th of them.
+
+Each takes sheets and a function of a prediction's misfit, as those of fitted. A row says which of
+all offsets, periods or rings comes nearest; all sheets must then agree.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit, best, of_rows
+from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
+
+_PERIODS = 64  # keys, up to which a period of any length is tried
+_BLOCKS = (2, 4, 8, 16, 32, 64, 128, 256)
+_TENSORS = ("K", "V", "K and V")
+
+
+def of_offset(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Keys or values read some places off; beyond the ends they wrap, stop or are zeros."""
+    for what, parts in (("V", _of_values), ("K", _of_keys), ("K and V", _of_both)):
+
+        def each(sheet: Sheet, row: int, parts=parts):
+            return _at_offsets(*parts(sheet, row))
+
+        found = set()
+        for sheet, _, i in of_rows(sheets, each):
+            way, place = divmod(i, 2 * sheet.kv_len - 1)
+            found.add((place - sheet.kv_len + 1, way))
+        yield from best(
+            misfit,
+            [_at_offset(what, step, way) for step, way in sorted(found) if step],
+        )
+
+
+def _at_offset(what: str, step: int, way: int) -> Mistake:
+    name = f"{what} read at an offset"
+    if what == "K and V":
+        name = "keys read at an offset"
+    elif abs(step) == 1:
+        name = f"{what} of the key {'before' if step > 0 else 'after'}"
+    beyond = ("", ", those beyond the end the last there", ", those beyond the end zeros")[way]
+    index = (
+        lambda n: (np.arange(n) - step) % n,
+        lambda n: np.clip(np.arange(n) - step, 0, n - 1),
+        lambda n: np.arange(n) - step,
+    )[way]
+    return Mistake(name, f"key j reads key j {-step:+d}{beyond}", _reading(what, index))
+
+
+def _at_offsets(a, b, zero):
+    """The sums over j of a_j b_(j - s) for every s, and what they are where b wraps, stops, is 0.
+
+    Shapes: a [L, 1] or [L, Dv + 1], b alike; zero, b where there are zeros -> [3 (2 L - 1), Dv]
+    """
+    n = len(a)
+    spectrum = np.fft.rfft(a, 2 * n, axis=0) * np.fft.rfft(b, 2 * n, axis=0).conj()
+    inside = np.roll(np.fft.irfft(spectrum, 2 * n, axis=0), n - 1, axis=0)[: 2 * n - 1]
+    before = np.concatenate([np.zeros((1, a.shape[1])), np.cumsum(a, 0)])  # of the first s
+    none = np.zeros((n - 1, a.shape[1]))
+    under = np.concatenate([none, before[:n]])  # weight of keys that read below 0
+    over = np.concatenate([(before[-1] - before)[1:n], none, none[:1]])  # beyond the last
+    wrapped = inside.copy()
+    wrapped[n:] += inside[: n - 1]
+    wrapped[: n - 1] += inside[n:]
+    found = np.concatenate(
+        [wrapped, inside + under * b[0] + over * b[-1], inside + (under + over) * zero]
+    )
+    return found[:, :-1] / found[:, -1:]
+
+
+def _with_ones(values):
+    return np.concatenate([values, np.ones((len(values), 1))], 1)
+
+
+def _of_values(sheet: Sheet, row: int):
+    zero = np.zeros(sheet.v.shape[1] + 1)
+    zero[-1] = 1.0
+    return sheet.weights[row][:, None], _with_ones(sheet.v), zero
+
+
+def _of_keys(sheet: Sheet, row: int):
+    m = sheet.raw[row].max()
+    seen = ~sheet.hidden[row][:, None]
+    return seen * _with_ones(sheet.v), np.exp2(sheet.raw[row] - m)[:, None], np.exp2(-m)
+
+
+def _of_both(sheet: Sheet, row: int):
+    m = sheet.raw[row].max()
+    t = np.exp2(sheet.raw[row] - m)[:, None]
+    zero = np.zeros(sheet.v.shape[1] + 1)
+    zero[-1] = np.exp2(-m)
+    return (~sheet.hidden[row][:, None]).astype(float), t * _with_ones(sheet.v), zero
+
+
+def _reading(what: str, index_of: Callable[[int], np.ndarray]) -> Callable:
+    """Attention to keys by another index; outside of the keys there are zeros."""
+
+    def outputs(sheet: Sheet):
+        index = index_of(sheet.kv_len)
+        inside = (index >= 0) & (index < sheet.kv_len)
+        index = np.where(inside, index, 0)
+        scores, v = sheet.scores, sheet.v
+        if "K" in what:
+            scores = sheet.masked(np.where(inside, sheet.raw[:, index], 0.0))
+        if "V" in what:
+            v = np.where(inside[:, None], v[index], 0.0)
+        return sheet.attend(scores, v)
+
+    return outputs
+
+
+def of_order(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Keys in an order that has a rule: in reverse, in pairs, halves of blocks swapped."""
+    rules: dict[str, Callable] = {"in reverse": lambda n: np.arange(n)[::-1]}
+    for size in _BLOCKS:
+        rules[f"in reverse within blocks of {size}"] = lambda n, s=size: _within(
+            n, s, lambda at, s=s: s - 1 - at
+        )
+        rules[f"halves of blocks of {size} swapped"] = lambda n, s=size: _within(
+            n, s, lambda at, s=s: (at + s // 2) % s
+        )
+        rules[f"the first half of each block of {size} twice"] = lambda n, s=size: _within(
+            n, s, lambda at, s=s: at % (s // 2)
+        )
+        rules[f"the first half of each block of {size} in pairs"] = lambda n, s=size: _within(
+            n, s, lambda at: at // 2
+        )
+        for rows in (2, 4, 8):
+            if size > 2 * rows:
+                rules[f"blocks of {size} transposed as {rows} x {size // rows}"] = (
+                    lambda n, s=size, r=rows: _within(
+                        n, s, lambda at, s=s, r=r: at % r * (s // r) + at // r
+                    )
+                )
+    for where, index in rules.items():
+        twice = where.startswith("the first half")
+        for what in _TENSORS:
+            tensor = "keys" if what == "K and V" else what
+            name = "keys read twice" if twice else f"{tensor} read in another order"
+            yield Mistake(name, f"{what}: {where}", _reading(what, index))
+
+
+def _within(n: int, size: int, place: Callable) -> np.ndarray:
+    """An index whose whole blocks are reordered; a last block that is not full is left."""
+    key = np.arange(n)
+    moved = key - key % size + place(key % size)
+    return np.where(key < n - n % size, moved, key)
+
+
+def of_ring(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """A ring buffer that is too small, or a page table that repeats: key j is read from j % n."""
+
+    def each(sheet: Sheet, row: int):
+        seen = int(sheet.n_keys[row])
+        t = np.exp2(sheet.raw[row] - sheet.raw[row].max())[:seen, None]
+        sums = np.concatenate([t * sheet.v[:seen], t], 1)
+        sums = np.concatenate([0 * sums[:1], np.cumsum(sums, 0)])
+        ring = np.arange(1, seen)
+        total = (seen // ring)[:, None] * sums[ring] + sums[seen % ring]
+        return total[:, :-1] / total[:, -1:]
+
+    rings = {i + 1 for _, _, i in of_rows(sheets, each)}
+    yield from best(
+        misfit,
+        [
+            Mistake("keys read again", f"key j is key j % {n}", _reading("K and V", _wrapped(n)))
+            for n in sorted(rings)
+        ],
+    )
+
+
+def _wrapped(ring: int) -> Callable:
+    return lambda n: np.arange(n) % ring
+
+
+def of_period(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Every n-th key left out, read as zero, or the only one read."""
+    periods = [(n, r) for n in range(2, _PERIODS + 1) for r in range(n)]
+
+    def each(sheet: Sheet, row: int):
+        p, v = sheet.weights[row], sheet.v
+        terms = np.concatenate([p[:, None] * v, p[:, None]], 1)
+        total, found = terms.sum(0), []
+        for n in range(2, _PERIODS + 1):
+            short = -len(p) % n
+            padded = np.concatenate([terms, np.zeros((short, terms.shape[1]))])
+            found.append(padded.reshape(-1, n, terms.shape[1]).sum(0))
+        part = np.concatenate(found)
+        rest = total - part
+        return np.concatenate(
+            [
+                rest[:, :-1] / rest[:, -1:],
+                part[:, :-1] / part[:, -1:],
+                rest[:, :-1] / total[-1],
+            ]
+        )
+
+    ways = ("keys left out", "keys left out", "V read as 0")
+    places = {divmod(i, len(periods)) for _, _, i in of_rows(sheets, each)}
+    yield from best(
+        misfit,
+        [
+            Mistake(
+                ways[way],
+                f"{'all but ' * (way == 1)}every key j with j % {periods[i][0]} = {periods[i][1]}",
+                _periodic(way, *periods[i]),
+            )
+            for way, i in sorted(places)
+        ],
+    )
+
+
+def _periodic(way: int, period: int, residue: int) -> Callable:
+    def outputs(sheet: Sheet):
+        chosen = np.arange(sheet.kv_len) % period == residue
+        if way == 2:
+            return sheet.attend(sheet.scores, np.where(chosen[:, None], 0.0, sheet.v))
+        gone = chosen if way == 0 else ~chosen
+        scores = np.where(gone, -np.inf, sheet.scores)
+        none_left = np.isinf(scores).all(1, keepdims=True)
+        return sheet.attend(np.where(none_left, sheet.scores, scores))
+
+    return outputs
+
+
+ALL = (of_offset, of_period, of_ring, of_order)

@@ -1,0 +1,62 @@
+"""Honest arithmetic that rounds more than the formats need: what makes an output LESS EXACT.
+
+Each way has twins of its own: kernels that are right and compute so, on the very same inputs. An
+output is explained by a way if no test tells it from them.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from labkernels import formats
+from labkernels.numerics.arrays import to_numpy
+from labkernels.numerics.error import sigma as error_sigma
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.verdict.twins import TWINS, Twin, is_fine
+from labkernels.policy import NumericPolicy
+
+
+@dataclass(frozen=True)
+class Way:
+    """Arithmetic in words, the policy whose error model comes nearest, and kernels with it."""
+
+    words: str
+    policy: NumericPolicy
+    kernels: tuple[Twin, ...] = TWINS
+
+
+_SMALL = 16.0  # times the error of P in bf16
+_LOGS = (Twin(1 << 30, logs=True), Twin(128, kept=True), Twin(16, kept=True))
+_STEPS = (Twin(16, kept=True), Twin(4, kept=True), Twin(1, kept=True))
+
+
+def _of_products(factors: str) -> tuple[Twin, ...]:
+    return tuple(
+        Twin(block, products=factors, values_only=values_only)
+        for block, values_only in ((64, False), (1 << 30, False), (128, True))
+    )
+
+
+def ways(policy: NumericPolicy) -> list[Way]:
+    """What may stand behind an output that a kernel with this policy cannot have."""
+    found = []
+    if is_fine(policy):
+        found = [
+            Way("weights or merges by log-sum-exps in fp32", policy, _LOGS),
+            Way("an output normalised at every step, by log-sum-exps in fp32", policy, _STEPS),
+        ]
+        found.append(Way("products of two bf16 parts", policy, _of_products("bf16x3")))
+        found.append(Way("products in tf32", policy, _of_products("tf32")))
+        found.append(Way("products cut to tf32", policy, _of_products("tf32 cut")))
+        found.append(Way("exp2 by a cubic polynomial", replace(policy, exp2="poly3")))
+    for fmt in ("fp16", "bf16"):
+        if formats.coarser(fmt, policy.p):
+            found.append(Way(f"P rounded to {fmt}", replace(policy, p=fmt)))
+    return found
+
+
+def is_small(problem: Problem, policy: NumericPolicy, error) -> bool:
+    """Whether an error is of the size that the coarsest of all ways has."""
+    coarsest = replace(policy, p="bf16", exp2="poly3")
+    sigma = to_numpy(error_sigma.sigma(problem, coarsest))
+    return bool(np.sqrt((error**2).mean()) <= _SMALL * np.sqrt((sigma**2).mean()))
