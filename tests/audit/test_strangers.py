@@ -72,6 +72,78 @@ def test_a_bug_is_named_and_what_is_left_is_rounding(bug):
     assert causes.of(best.name) in found.summary(verbose=False)
 
 
+FITTED = (
+    "V of the page before",
+    "K in reverse order",
+    "one key in seven left out",
+    "last 8 channels of q ignored",
+    "channels of K rolled",
+    "queries one rotation ahead",
+    "ALiBi of half slope",
+    "weights of splits in another order",
+    "merge without maxima",
+    "K in int8",
+    "quadratic exp2",
+    "soft cap of 2",
+)
+
+
+@pytest.mark.parametrize("bug", FITTED)
+def test_what_a_bug_has_of_numbers_is_fitted(bug):
+    call = inputs.call("normal", inputs.SHAPES[3], "fp16", 7)
+    make, pattern = looked_at.bugs.WRONG[bug]
+    found = runs.judged(call, wrong.run(make, call))
+    assert re.search(pattern, found.matches[0].name), found.summary()
+    assert found.matches[0].rms <= 1.5 < found.matches[0].was
+
+
+def test_what_explains_one_row_of_many_is_no_name():
+    call = inputs.call("normal", inputs.SHAPES[3], "fp16", 7)
+    found = runs.judged(call, wrong.run(looked_at.bugs.WRONG["noise of one percent"][0], call))
+    assert (found.answer, found.matches) == ("BUG", ())
+
+
+def test_mistakes_that_the_rows_cannot_tell_apart_are_named_together():
+    call = inputs.call("normal", inputs.SHAPES[4], "fp16", 4)  # 96 keys: 48 of them twice
+    out = wrong.run(looked_at.bugs.WRONG["ring buffer of 48 keys"][0], call)
+    name = runs.judged(call, out).matches[0].name
+    assert "keys at the end left out" in name
+    assert "split left out" in name
+
+
+def _normalised_key_by_key(call):
+    q, k, v = right.grouped(call, torch.float32)
+    s = (q @ k.mT * call.scale).masked_fill(right.hidden_of(call), -torch.inf)
+    lse, o = s[..., :1], v[:, :, :1]
+    for j in range(1, s.shape[-1]):
+        new = torch.logaddexp(lse, s[..., j : j + 1])
+        o = torch.exp(lse - new) * o + torch.exp(s[..., j : j + 1] - new) * v[:, :, j : j + 1]
+        lse = new
+    return o
+
+
+@pytest.mark.parametrize(
+    ("family", "run", "words"),
+    [
+        ("v of mean 1", _normalised_key_by_key, "normalised at every step"),
+        ("v of mean 1", right.Flash(tf32=True), "cut to tf32"),
+        ("one spike", right.RIGHT["flash, cubic exp2"], ""),
+    ],
+    ids=["normalised", "tf32", "cubic"],
+)
+def test_honest_arithmetic_that_rounds_more_is_less_exact_and_said(family, run, words):
+    call = inputs.call(family, inputs.SHAPES[0], "fp32", 2)
+    found = runs.judged(call, run(call))
+    assert found.answer == "LESS EXACT", found.summary()
+    assert words in found.why, found.why
+
+
+def test_a_wrong_factor_is_not_excused_as_coarser_arithmetic():
+    call = inputs.call("v of mean 1", inputs.SHAPES[0], "fp32", 2)
+    off = wrong.run(looked_at.bugs.WRONG["half a percent too small"][0], call)
+    assert runs.judged(call, off).answer == "BUG"
+
+
 def test_a_part_that_went_wrong_is_located():
     call = inputs.call("normal", inputs.SHAPES[0], "bf16", 3)
     bug = bugs.WRONG["scale twice"][0]
