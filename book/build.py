@@ -1,6 +1,6 @@
 """Builds the book: executes the notebooks on this machine, then writes the pages to _site/.
 
-python book/build.py [--no-execute] [--force] [--pairs] [--to FOLDER] [--from FOLDER]
+python book/build.py [--force] [--pairs] [--to FOLDER] [--from FOLDER]
 
 _build/executed/NAME.ipynb    fresh copies; one is executed again when its source, labkernels, data/
                               or an installed package changed
@@ -84,8 +84,6 @@ def build(args: argparse.Namespace) -> None:
         return
     if args.edition:
         notebooks = notebook_io.edition(args.edition)
-    elif args.no_execute:
-        notebooks = {path.stem: path.with_suffix(".ipynb") for path in notebook_io.sources()}
     else:
         notebooks = execute_notebooks(force=args.force)
     stage(notebooks)
@@ -96,7 +94,6 @@ def build(args: argparse.Namespace) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Executes the notebooks and builds the book.")
-    parser.add_argument("--no-execute", action="store_true", help="show the committed notebooks")
     parser.add_argument("--force", action="store_true", help="do everything, changed or not")
     parser.add_argument(
         "--pairs", action="store_true", help="write notebooks/*.ipynb from the .py, and no pages"
@@ -136,8 +133,6 @@ def stage(notebooks: dict[str, Path]) -> None:
     shutil.copytree(ROOT / "book", STAGE / "book", ignore=ignored)
     (STAGE / "notebooks").mkdir()
     for name, path in notebooks.items():
-        if not path.exists():
-            raise SystemExit(f"{path} is missing: run this without --no-execute")
         shutil.copyfile(path, STAGE / "notebooks" / f"{name}.ipynb")
     for chapter in chapter_frame.chapters():
         staged = STAGE / "notebooks" / f"{chapter.file}.ipynb"
