@@ -87,11 +87,12 @@ def _directive(found: re.Match, words: plain_roles.Words) -> str:
 
 def _listing(path: str, options: dict[str, str]) -> str:
     """The lines of a source that a literalinclude names, by Sphinx's rules."""
-    lines = (ROOT / path.lstrip("/")).read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / path[1:]).read_text(encoding="utf-8").splitlines()
     first = _line(lines, 0, options, "start")
     last = _line(lines, first, options, "end", otherwise=len(lines))
     code = "\n".join(lines[first:last]).strip("\n")
-    return f"```{options['language']}\n{code}\n```\n\n[{Path(path).name}](..{path})"
+    language = options["language"].replace("cpp", "c++")  # the name that JupyterLab knows
+    return f"```{language}\n{code}\n```\n\n[{path[1:]}](..{path})"
 
 
 def _line(

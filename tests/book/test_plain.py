@@ -70,9 +70,9 @@ def test_a_listing_has_the_lines_of_its_source():
     )
     listing = found.cells[0].source
     source = (plain.ROOT / path[1:]).read_text().split("[lab: scores]\n")[1]
-    assert listing.startswith("```cpp\n")
+    assert listing.startswith("```c++\n")
     assert listing.split("\n")[1] == source.split("\n")[0]
-    assert listing.endswith(f"```\n\n[kernel.cuh](..{path})")
+    assert listing.endswith(f"```\n\n[{path[1:]}](..{path})")
 
 
 def test_a_solution_is_folded_below_its_heading():
