@@ -4,7 +4,7 @@ import {
   for_one_more,
   occupancy,
   registers_allowed,
-} from "../../labkernels/widgets/page/occupancy.mjs";
+} from "../../labkernels/widgets/page/budget/occupancy.mjs";
 
 const cases = JSON.parse(fs.readFileSync(0, "utf8"));
 const found = cases.map(({ gpu, block, blocks }) => ({

@@ -1,5 +1,5 @@
 // The budget and occupancy calculator.
-import { choice, element, number, set_options, table } from "./elements.mjs";
+import { choice, element, number, set_options, table } from "../elements.mjs";
 import { for_one_more, occupancy, registers_allowed } from "./occupancy.mjs";
 
 /**
