@@ -38,6 +38,9 @@ lab: compiler $(ENVIRONMENT) ## Open the notebooks in JupyterLab
 notebooks: compiler $(ENVIRONMENT) ## Run the chapters, write notebooks/*.ipynb (TO=folder: an edition)
 	@$(BIN)/python book/build.py $(if $(TO),--to $(TO),--pairs)
 
+course: $(ENVIRONMENT) ## Write a course for nbgrader, with slides (TO=folder)
+	@$(BIN)/python book/course.py $(if $(TO),--to $(TO))
+
 record: ## Measure everything again (on a GPU machine; without git: COMMIT=hash)
 	$(or $(PYTHON),python3) -m labkernels record --all $(if $(COMMIT),--commit $(COMMIT))
 

@@ -10,7 +10,19 @@ import pytest
 
 from tests.repo.files import ROOT, read
 
-TASKS = ["book", "test", "chaos", "fuzz", "lab", "notebooks", "record", "lint", "clean", "lock"]
+TASKS = [
+    "book",
+    "test",
+    "chaos",
+    "fuzz",
+    "lab",
+    "notebooks",
+    "course",
+    "record",
+    "lint",
+    "clean",
+    "lock",
+]
 NEEDED = ["sh", "make", "awk", "sed", "grep", "mkdir", "rm", "touch", "uname"]
 
 
