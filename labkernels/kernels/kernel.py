@@ -107,6 +107,7 @@ class Instance:
     overlay: Path | None = None
 
 
+@runtime_checkable
 class Kernel(Protocol):
     """A kernel's own account: what it can do, its tiles, and the module that launches it.
 

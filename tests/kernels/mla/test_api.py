@@ -84,7 +84,7 @@ OPTIONS = [
     ({"splits": 0}, "splits = 0, allowed: 1 to"),
     ({"splits": 2, "keys_per_split": 64}, "allowed: one of the two"),
     ({"scale": -1.0}, "scale = -1.0, allowed: a positive number"),
-    ({"target": "v100"}, "gpu = 'v100', allowed: "),
+    ({"target": "v100"}, "target = 'v100', allowed: "),
     ({"out": torch.empty(3, 5, 512)}, "out.dtype = torch.float32, allowed: torch.bfloat16"),
 ]
 
