@@ -62,6 +62,7 @@ from labkernels.kernels.random_inputs import ExactNormal
 from labkernels.kernels.registry import discover
 from labkernels.measure.mutants.mla import DUPLICATED_INDEX, KERNEL, TILE
 from labkernels.numerics import metrics, rounding
+from labkernels.numerics.truth import oracle
 from labkernels.records import recorded, store
 
 # %% [markdown]
@@ -250,6 +251,22 @@ plots.table(pd.DataFrame(found), "report", a_typo_that_looked_like_rounding.SIGN
 # %% [markdown]
 # The defect does not change one bit in the two larger tiles, on any GPU that takes them.
 # In the smallest tile it produces the numbers of the report, and it does so in fp16 as well, so the format does not matter.
+#
+# FlashInfer's test asks with one token per request, and also with 17, 37 and 77, each of which sees one key more than the one before it:
+
+# %%
+found = []
+for tokens in (17, 37, 77):
+    mine = mla_inputs(MlaDecode((304,), 16, q_len=tokens, page_size=16), ExactNormal(0))
+    exact, _ = oracle.attention(mine.problem())
+    for kernel, defect in ((KERNEL, ""), (wrong, "typo")):
+        out = a_typo_that_looked_like_rounding.decode(mine, kernel=kernel, tile=TILE, splits=1)
+        told = a_typo_that_looked_like_rounding.signature(out, exact)
+        found.append({"tokens": tokens, "tile": TILE, "defect": defect, **told})
+plots.table(pd.DataFrame(found), "many-tokens", a_typo_that_looked_like_rounding.SIGNATURE_FORMATS)
+
+# %% [markdown]
+# The number of tokens changes the rows of a block and not the keys that it copies, so that the signature is the same.
 #
 # ### What the verdict says
 

@@ -24,7 +24,7 @@ from labkernels.kernels.packed_gqa.schedule import Lengths
 
 NAMES = ("q_nope", "q_pe", "cu_seqlens_q")
 MAX_HEADS = 128
-MAX_TOKENS = 4  # of a request: a new one, and those that a draft model proposed
+MAX_TOKENS = 128  # of a request: more are a prefill, for which the absorbed form does not pay
 
 
 def mla_decode(
@@ -37,7 +37,7 @@ def mla_decode(
     """Attention of a few query tokens per request over latent rows, in the absorbed form of MLA.
 
     Shapes: q_nope [total, heads, 512], q_pe [total, heads, 64], heads 1 to 128; cu_seqlens_q
-    [batch + 1] int32, from 0 to total, up to 4 tokens per request (without it: one per request);
+    [batch + 1] int32, from 0 to total, up to 128 tokens per request (without it: one per request);
     out [total, heads, 512], lse2 [total, heads] fp32. K is ckv and kpe side by side, V is ckv. A
     causal mask is aligned to the end: query i of n with L keys sees keys 0 to L - n + i. A query
     without keys gives out = 0, lse2 = -inf.

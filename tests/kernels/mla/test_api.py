@@ -72,9 +72,9 @@ def test_bad_tensors_are_named(changes, message):
         call(parts(**changes))
 
 
-def test_more_tokens_than_a_draft_are_refused():
-    case = mla_case((5,), (9,))
-    with pytest.raises(ValueError, match="a request of 5 tokens, allowed: 0 to 4"):
+def test_as_many_tokens_as_a_prefill_has_are_refused():
+    case = mla_case((129,), (9,), heads=1)
+    with pytest.raises(ValueError, match="a request of 129 tokens, allowed: 0 to 128"):
         case.run(None)
 
 
