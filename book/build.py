@@ -26,8 +26,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import chapter_frame
+import lighten
+import mend
 import nbformat
 import notebook_io
+import search_words
 import what_ran
 import yaml
 from filelock import FileLock, Timeout
@@ -182,6 +185,12 @@ def build_pages(*, force: bool) -> None:
     if missing := [name for name in listed_pages() if not (pages / name).is_file()]:
         raise SystemExit(f"The book was not built: these pages are missing: {', '.join(missing)}")
     (pages / "sitemap.xml").write_text(sitemap())
+    mend.mend(pages)
+    search_words.add_to(pages)
+    try:
+        print(lighten.lighten(pages), flush=True)
+    except ValueError as error:
+        raise SystemExit(f"The book was not built: {error}") from None
     put_in_place(pages)
     key_file.write_text(f"{key} {tree_digest(SITE)}")
 

@@ -5,7 +5,7 @@ import sys
 
 import build
 
-PAGES = ("index.html", "book/intro.html", "notebooks/idea.html")
+PAGES = ("index.html", "search.html", "book/intro.html", "notebooks/idea.html")
 
 
 class JupyterBook:
