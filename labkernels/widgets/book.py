@@ -22,6 +22,8 @@ MODULES = (
     "machine/jobs",
     "elements",
     "budget/occupancy",
+    "budget/formula",
+    "budget/roofline",
     "budget/budget",
     "run_kernel",
     "step/smem_map",
