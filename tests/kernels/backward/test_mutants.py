@@ -1,4 +1,4 @@
-"""Mistakes seeded in backward_mma and backward_wgmma: the checker or the contract must find each."""
+"""Mistakes seeded in two backward kernels: the checker or the contract must find each."""
 
 import pytest
 
