@@ -37,6 +37,7 @@ from filelock import FileLock, Timeout
 from notebook_io import ROOT
 
 from labkernels.widgets import book as widgets
+from labkernels.widgets import guesses
 
 BUILD = ROOT / "_build"
 EXECUTED = BUILD / "executed"
@@ -144,6 +145,10 @@ def stage(notebooks: dict[str, Path]) -> None:
     page = STAGE / what_ran.PAGE
     chapters = {name: path for name, path in notebooks.items() if what_ran.read(path).runs}
     page.write_text(page.read_text().replace(what_ran.PLACE, what_ran.table(chapters)))
+    first = STAGE / "book" / "intro.md"
+    text = first.read_text()
+    if guesses.PLACE in text:
+        first.write_text(text.replace(guesses.PLACE, guesses.markdown()))
     (STAGE / "labkernels").symlink_to(ROOT / "labkernels", target_is_directory=True)
     config_path = STAGE / "book" / "_config.yml"
     config = yaml.safe_load(config_path.read_text())

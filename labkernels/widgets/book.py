@@ -21,6 +21,7 @@ MODULES = (
     "machine/trace",
     "machine/jobs",
     "elements",
+    "guess",
     "budget/occupancy",
     "budget/formula",
     "budget/roofline",
