@@ -65,11 +65,19 @@ compiler:
 	echo "No C++20 compiler (tried $(COMPILERS); g++ 10 and clang++ 11 will do)." \
 	  "Debian: sudo apt install g++   macOS: xcode-select --install" >&2; exit 1
 
+# Programs and links of an environment name its folder: in a checkout that was moved or copied they
+# are those of another place.
+LIVED := $(shell cat .venv/lib/python*/site-packages/_labkernels.pth 2>/dev/null)
+MOVED := $(filter-out $(CURDIR),$(LIVED))
+.PHONY: moved
+moved:
+	@echo "The environment in .venv is that of $(MOVED); it is made again for $(CURDIR)."
+
 LOCKED_FOR := >=3.11,<3.14
-.venv/installed: requirements.in requirements.lock pyproject.toml
+.venv/installed: requirements.in requirements.lock pyproject.toml $(if $(MOVED),moved)
 	@set -e; fits='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'; \
 	uv=$$(command -v uv || true); \
-	if ! .venv/bin/python -c "$$fits; import pip" 2>/dev/null; then \
+	if [ -n "$(MOVED)" ] || ! .venv/bin/python -c "$$fits; import pip" 2>/dev/null; then \
 	  echo "Making the environment in .venv from requirements.lock: some minutes, 2.5 GB."; \
 	  if [ -n "$$uv" ]; then \
 	    $$uv venv -q --seed --clear --python '$(or $(PYTHON),$(LOCKED_FOR))' .venv; \
