@@ -10,8 +10,8 @@
 #include <cstring>
 #include <unordered_map>
 
-#include "lab/host/machine/memory_map.hpp"
 #include "lab/host/machine/report.hpp"
+#include "lab/host/system/memory_map.hpp"
 
 namespace lab::host {
 
