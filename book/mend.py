@@ -23,6 +23,8 @@ _MENDS = [
     (r'<summary aria-label="Toggle hidden content">', "<summary>"),
     (r'(class="[^"]*search-button-field[^"]*" title="Search") aria-label="Search"', r"\1"),
     (r'(<i class="theme-switch [^>]*?) title="[^"]*"', r'\1 aria-hidden="true"'),
+    # a title that is nobody's
+    (r"<h1>\s*</h1>", ""),
     # a control without a name
     (
         r'<summary>(<span class="toctree-toggle" role="presentation">)',
@@ -39,7 +41,7 @@ _MENDS = [
     (r' role="doc-biblioentry"', ""),
     (r' role="list" class="citation-list"', ' class="citation-list"'),
     # an equation that is wider than the page scrolls by keyboard too
-    (r'<div class="math notranslate nohighlight"(?! tabindex)', r'\g<0> tabindex="0"'),
+    (r'<div class="[^"]*\bmath notranslate nohighlight"(?! tabindex)', r'\g<0> tabindex="0"'),
     # math is drawn without MathJax's menu
     (r"mathjax/tex-chtml\.js", "mathjax/startup.js"),
 ]

@@ -76,6 +76,18 @@ def test_page_is_accessible_and_silent(opened, name, width, theme):
     check(opened(name, width, theme))
 
 
+def test_an_equation_that_is_too_wide_begins_where_its_reader_can_scroll(opened):
+    page = opened("notebooks/tensor_cores_on_and_off.html", WIDTHS[1])
+    page.locator("mjx-container[display] mjx-math").first.wait_for()
+    lefts = page.evaluate(
+        """[...document.querySelectorAll("div.math")].map((box) =>
+          box.querySelector("mjx-math").getBoundingClientRect().left
+            - box.getBoundingClientRect().left)"""
+    )
+    assert lefts
+    assert min(lefts) >= 0
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_stepper_goes_forward_and_back_by_keyboard(opened, width):
     page = opened("book/the_lab_in_your_browser.html", width)
