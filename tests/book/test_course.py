@@ -91,7 +91,9 @@ def test_slides_load_nothing_from_the_network():
 
 
 def test_the_syllabus_gives_out_everything_once_in_the_weeks_of_the_term():
-    rows = re.findall(r"^\| \d \| .* \| \d+ \| (.*) \| (\d+) \|$", read("book/teaching.md"), re.M)
+    rows = re.findall(
+        r"^\| \d \| .* \| \d+ min \| (.*) \| (\d+) min \|$", read("book/teaching.md"), re.M
+    )
     given = [re.findall(r"`(\w+)`", work) for work, _ in rows]
     assert sorted(name for week in given for name in week) == sorted([*CHAPTERS, *NAMES])
     term = re.findall(r"^\| \d \| (.*) \| .* \| (\d+) \|$", read("book/paths.md"), re.M)
