@@ -181,7 +181,7 @@ bench.plot_errors("prefill")
 plt.show()
 
 # %% [markdown]
-# What ran here:
+# This is what ran here:
 
 # %% tags=["nbval-ignore-output"]
 bench.log

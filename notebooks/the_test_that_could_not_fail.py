@@ -114,7 +114,7 @@ DTYPES = ("fp16", "bf16")
 #
 # ### Which outputs cannot pass
 #
-# One flip in each binade, at its lower end where it hurts most, against both tolerances:
+# The table sets one flip in each binade, at its lower end where a flip is relatively largest, against both tolerances:
 
 # %%
 low = 2.0 ** np.arange(-5, 6)
@@ -211,7 +211,7 @@ plt.show()
 # %% [markdown]
 # ## Kernel
 #
-# Where the bugs sit: a prefill block's piece of work.
+# The listing shows where the bugs sit: the work of a prefill block.
 # The lengths come from `cu_seqlens`, the limit of a row from the mask; three of the ten bugs are one character here.
 #
 # ```{literalinclude} /labkernels/kernels/packed_gqa/rows.cuh
@@ -232,7 +232,7 @@ plt.show()
 #
 # ### The test as it stood
 #
-# Two requests of 177 keys, a causal mask, bf16, `prefill_fma`: right, and with each of the ten bugs.
+# Two requests of 177 keys run under a causal mask in bf16 on `prefill_fma`, right and with each of the ten bugs.
 # The numbers are shares of the elements that are further from the reference than 1e-3 and 1e-2 allow.
 
 # %%
@@ -302,7 +302,7 @@ plots.table(score, "by-length", dict.fromkeys(score.columns[1:], "{:.0f}"))
 #
 # ### Errors of right kernels
 #
-# The whole test, 12 requests of 544 keys, on the H200.
+# The recorded run has the whole test, 12 requests of 544 keys, on the H200.
 
 # %% tags=["hide-input"]
 errors = pd.DataFrame(store.read("ragged_test"))
@@ -378,7 +378,7 @@ plt.show()
 # ### Per head and per sample
 #
 # Is there a head or a request that errs more?
-# The small test on random inputs, tensor cores off and on, from the CPU build, in units of the expected standard deviation of each element.
+# The maps show the small test on random inputs, with tensor cores off and on, from the CPU build, in units of the expected standard deviation of each element.
 
 # %% mystnb={"figure": {"caption": "No sample and no head stands apart, in either type, with tensor cores off or on: every RMSE lies within a tenth of what the error model expects. Computed on this machine.", "name": "ragged-maps"}, "image": {"alt": "Four small heat maps of six samples and four heads, one a kernel and type, on a scale from 0.94 to 1.01. The maps of prefill_fma lie near 1, those of prefill_mma near 0.96, each an even grain.", "width": "100%"}} tags=["hide-input"]
 cells, spread = [], {}
@@ -438,7 +438,7 @@ plots.table(beyond.reset_index(), "judged", dict.fromkeys(beyond.columns, "{:.2f
 
 # %% [markdown]
 # Right kernels on tensor cores fail the 1e-3 of the test in some elements of the prefill, and hardly in any of the decode, whose requests are longer and whose outputs are smaller.
-# What ran here:
+# This is what ran here:
 
 # %% tags=["nbval-ignore-output"]
 bench.log
@@ -482,7 +482,7 @@ plots.table(home, "home", dict.fromkeys(home.columns[1:], "{:.1e}"))
 # - **With $V = 0$ it became a test of LSE alone.** Any value row of any request, in any order, gives the same zeros.
 # - **1e-2 does not hide rounding; it hides bugs**, and more of them the longer the rows, because outputs shrink and the tolerance does not.
 # - **Errors do not grow with length.** A tolerance follows from the formats and the values, {eq}`take-home`, and can be had for each element.
-# - Before a tolerance is argued about, a mutant should be run. A test that accepts a wrong kernel tests nothing.
+# - Run a mutant before you argue about a tolerance: a test that accepts a wrong kernel tests nothing.
 #
 # So the source of the case was wrong about the mechanism, and about its conclusion that a default of 1e-2 is fine.
 # It was right that the failure, whatever it was, did not indicate a bug.

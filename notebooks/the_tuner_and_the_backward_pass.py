@@ -266,7 +266,7 @@ bench.plot_errors("decode")
 plt.show()
 
 # %% [markdown]
-# What ran here:
+# This is what ran here:
 
 # %% tags=["nbval-ignore-output"]
 bench.log

@@ -437,7 +437,7 @@ plt.show()
 
 # %% [markdown]
 # `prefill_mma` and `prefill_wgmma` take other instructions and other tiles, and their maps are alike: the instruction does not matter, as the sixth sentence will say.
-# What ran here:
+# This is what ran here:
 
 # %% tags=["nbval-ignore-output"]
 bench.log

@@ -386,7 +386,7 @@ plt.show()
 
 # %% [markdown]
 # The budget of a decode holds for a prefill, head by head and request by request.
-# What ran here:
+# This is what ran here:
 
 # %% tags=["nbval-ignore-output"]
 bench.log
