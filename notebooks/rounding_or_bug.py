@@ -23,7 +23,7 @@
 # A maintainer answered that a larger tolerance is needed for bf16, and that a failure "doesn't indicate a bug".
 # With 1e-2 the test passes.
 #
-# The numbers of the question decide neither.
+# The numbers of the question settle neither the tolerance nor the kernel.
 # A tolerance asks whether the difference is smaller than a number that somebody chose.
 # When you have read this chapter you can ask the question that matters, *could rounding have done this?*, and you know
 #
