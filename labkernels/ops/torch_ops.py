@@ -13,6 +13,7 @@ from labkernels.kernels.backward.api import backward
 from labkernels.kernels.caches.latent import LatentKV
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
+from labkernels.kernels.call import Attention, Step
 from labkernels.kernels.decode.api import decode
 from labkernels.kernels.mla.api import mla_decode
 from labkernels.kernels.prefill.api import prefill
@@ -61,24 +62,35 @@ def _attended(q, *_):
     return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=torch.float32)
 
 
+def _outputs(step: Step[Attention], q: torch.Tensor) -> Attention:
+    """What a step wrote, once it is known to be of the type that the graph was told."""
+    done = step.outputs()
+    if done.out.dtype != q.dtype:
+        allowed = f"one that writes {q.dtype}, as q, in a graph of torch.compile"
+        name = step.plan.kernel
+        raise ValueError(f"kernel = {name!r} writes {done.out.dtype}, allowed: {allowed}")
+    return done
+
+
 def _decode(q, *cache, **options):
-    return tuple(decode(q, PagedKV(*cache), **options).outputs())
+    return tuple(_outputs(decode(q, PagedKV(*cache), **options), q))
 
 
 def _mla_decode(q_nope, q_pe, ckv, kpe, page_table, kv_len, cu_seqlens_q=None, **options):
     cache = LatentKV(ckv, kpe, page_table, kv_len)
-    return tuple(mla_decode(q_nope, q_pe, cache, cu_seqlens_q, **options).outputs())
+    return tuple(_outputs(mla_decode(q_nope, q_pe, cache, cu_seqlens_q, **options), q_nope))
 
 
 def _prefill_paged(q, k, v, page_table, kv_len, cu_seqlens_q, **options):
     cache = PagedKV(k, v, page_table, kv_len)
-    return tuple(prefill(q, cache, cu_seqlens_q, **options).outputs())
+    return tuple(_outputs(prefill(q, cache, cu_seqlens_q, **options), q))
 
 
 def _prefill(q, k, v, cu_seqlens_q, cu_seqlens_k, deterministic=False, **options):
     del deterministic  # of the backward pass alone
     q, k, v = with_rows(q, k, v)
-    return tuple(prefill(q, RaggedKV(k, v, cu_seqlens_k), cu_seqlens_q, **options).outputs())
+    step = prefill(q, RaggedKV(k, v, cu_seqlens_k), cu_seqlens_q, **options)
+    return tuple(_outputs(step, q))
 
 
 def _backward(dout, q, k, v, out, lse2, cu_seqlens_q, cu_seqlens_k, **options):
@@ -91,7 +103,8 @@ def _append(k, v, page_table, kv_len, *new, **options):
 
 
 def _with_kvcache(q, k, v, page_table, kv_len, *new, **options):
-    return tuple(with_kvcache(q, PagedKV(k, v, page_table, kv_len), *new, **options).outputs())
+    step = with_kvcache(q, PagedKV(k, v, page_table, kv_len), *new, **options)
+    return tuple(_outputs(step, q))
 
 
 def _prefilled(q, k, v, *_):

@@ -126,6 +126,20 @@ def test_what_no_graph_holds_is_refused(name):
         whole(lambda q, cache: ops.decode(q, cache, **{name: given[name]}).out)(CASE.q, CASE.cache)
 
 
+@pytest.mark.parametrize("verb", ["decode", "prefill", "mla_decode"])
+def test_a_kernel_that_writes_another_type_is_refused(verb):
+    """torch was told the type of q, and would read float64 as that."""
+    name = {"decode": "reference", "prefill": "reference_prefill", "mla_decode": "reference_mla"}
+    given = {
+        "decode": (CASE.q, CASE.cache),
+        "prefill": (PREFILL.q, PREFILL.kv, PREFILL.cu_seqlens_q),
+        "mla_decode": (LATENT.q_nope, LATENT.q_pe, LATENT.kv, LATENT.cu_seqlens_q),
+    }
+    run = getattr(ops, verb)
+    with pytest.raises(ValueError, match=f"kernel = '{name[verb]}' writes torch.float64"):
+        whole(lambda *given: run(*given, kernel=name[verb]).out)(*given[verb])
+
+
 def value(q, k, v):
     ends = (PREFILL.cu_seqlens_q, PREFILL.kv.cu_seqlens)
     return ops.attention(q, k, v, *ends, causal=True)[0].float().square().sum()
