@@ -38,6 +38,9 @@ lab: compiler $(ENVIRONMENT) ## Open the notebooks in JupyterLab
 notebooks: compiler $(ENVIRONMENT) ## Run the chapters, write notebooks/*.ipynb (TO=folder: an edition)
 	@$(BIN)/python book/build.py $(if $(TO),--to $(TO),--pairs)
 
+course: $(ENVIRONMENT) ## Write a course for nbgrader, with slides (TO=folder)
+	@$(BIN)/python book/course.py $(if $(TO),--to $(TO))
+
 record: ## Measure everything again (on a GPU machine; without git: COMMIT=hash)
 	$(or $(PYTHON),python3) -m labkernels record --all $(if $(COMMIT),--commit $(COMMIT))
 
@@ -62,11 +65,19 @@ compiler:
 	echo "No C++20 compiler (tried $(COMPILERS); g++ 10 and clang++ 11 will do)." \
 	  "Debian: sudo apt install g++   macOS: xcode-select --install" >&2; exit 1
 
+# Programs and links of an environment name its folder: in a checkout that was moved or copied they
+# are those of another place.
+LIVED := $(shell cat .venv/lib/python*/site-packages/_labkernels.pth 2>/dev/null)
+MOVED := $(filter-out $(CURDIR),$(LIVED))
+.PHONY: moved
+moved:
+	@echo "The environment in .venv is that of $(MOVED); it is made again for $(CURDIR)."
+
 LOCKED_FOR := >=3.11,<3.14
-.venv/installed: requirements.in requirements.lock pyproject.toml
+.venv/installed: requirements.in requirements.lock pyproject.toml $(if $(MOVED),moved)
 	@set -e; fits='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'; \
 	uv=$$(command -v uv || true); \
-	if ! .venv/bin/python -c "$$fits; import pip" 2>/dev/null; then \
+	if [ -n "$(MOVED)" ] || ! .venv/bin/python -c "$$fits; import pip" 2>/dev/null; then \
 	  echo "Making the environment in .venv from requirements.lock: some minutes, 2.5 GB."; \
 	  if [ -n "$$uv" ]; then \
 	    $$uv venv -q --seed --clear --python '$(or $(PYTHON),$(LOCKED_FOR))' .venv; \

@@ -1,6 +1,6 @@
 """Builds the book: executes the notebooks on this machine, then writes the pages to _site/.
 
-python book/build.py [--no-execute] [--force] [--pairs] [--to FOLDER] [--from FOLDER]
+python book/build.py [--force] [--pairs] [--to FOLDER] [--from FOLDER]
 
 _build/executed/NAME.ipynb    fresh copies; one is executed again when its source, labkernels, data/
                               or an installed package changed
@@ -26,14 +26,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import chapter_frame
+import lighten
+import mend
 import nbformat
 import notebook_io
+import search_words
 import what_ran
 import yaml
 from filelock import FileLock, Timeout
 from notebook_io import ROOT
 
 from labkernels.widgets import book as widgets
+from labkernels.widgets import guesses
 
 BUILD = ROOT / "_build"
 EXECUTED = BUILD / "executed"
@@ -84,8 +88,6 @@ def build(args: argparse.Namespace) -> None:
         return
     if args.edition:
         notebooks = notebook_io.edition(args.edition)
-    elif args.no_execute:
-        notebooks = {path.stem: path.with_suffix(".ipynb") for path in notebook_io.sources()}
     else:
         notebooks = execute_notebooks(force=args.force)
     stage(notebooks)
@@ -96,7 +98,6 @@ def build(args: argparse.Namespace) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Executes the notebooks and builds the book.")
-    parser.add_argument("--no-execute", action="store_true", help="show the committed notebooks")
     parser.add_argument("--force", action="store_true", help="do everything, changed or not")
     parser.add_argument(
         "--pairs", action="store_true", help="write notebooks/*.ipynb from the .py, and no pages"
@@ -136,8 +137,6 @@ def stage(notebooks: dict[str, Path]) -> None:
     shutil.copytree(ROOT / "book", STAGE / "book", ignore=ignored)
     (STAGE / "notebooks").mkdir()
     for name, path in notebooks.items():
-        if not path.exists():
-            raise SystemExit(f"{path} is missing: run this without --no-execute")
         shutil.copyfile(path, STAGE / "notebooks" / f"{name}.ipynb")
     for chapter in chapter_frame.chapters():
         staged = STAGE / "notebooks" / f"{chapter.file}.ipynb"
@@ -146,6 +145,10 @@ def stage(notebooks: dict[str, Path]) -> None:
     page = STAGE / what_ran.PAGE
     chapters = {name: path for name, path in notebooks.items() if what_ran.read(path).runs}
     page.write_text(page.read_text().replace(what_ran.PLACE, what_ran.table(chapters)))
+    first = STAGE / "book" / "intro.md"
+    text = first.read_text()
+    if guesses.PLACE in text:
+        first.write_text(text.replace(guesses.PLACE, guesses.markdown()))
     (STAGE / "labkernels").symlink_to(ROOT / "labkernels", target_is_directory=True)
     config_path = STAGE / "book" / "_config.yml"
     config = yaml.safe_load(config_path.read_text())
@@ -187,6 +190,12 @@ def build_pages(*, force: bool) -> None:
     if missing := [name for name in listed_pages() if not (pages / name).is_file()]:
         raise SystemExit(f"The book was not built: these pages are missing: {', '.join(missing)}")
     (pages / "sitemap.xml").write_text(sitemap())
+    mend.mend(pages)
+    search_words.add_to(pages)
+    try:
+        print(lighten.lighten(pages), flush=True)
+    except ValueError as error:
+        raise SystemExit(f"The book was not built: {error}") from None
     put_in_place(pages)
     key_file.write_text(f"{key} {tree_digest(SITE)}")
 

@@ -1,4 +1,4 @@
-"""Finds and executes the notebooks: NAME.py is the source, NAME.ipynb its generated pair."""
+"""Finds and executes the notebooks: NAME.py is the source, NAME.ipynb the same executed."""
 
 import hashlib
 import json
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jupytext
 import nbformat
+import plain
 import zmq
 from ipykernel.kernelspec import get_kernel_dict
 from nbclient import NotebookClient
@@ -74,9 +75,7 @@ def _cells(path: Path) -> list[tuple[str, str]] | None:
 
 def write_pair(executed: Path, name: str) -> Path:
     """Writes an executed copy as the committed pair, the same bytes for the same cells."""
-    notebook = nbformat.read(executed, as_version=4)
-    for i, cell in enumerate(notebook.cells):
-        cell.id = hashlib.sha256(f"{i}\0{cell.source}".encode()).hexdigest()[:8]
+    notebook = plain.plain(nbformat.read(executed, as_version=4), name)
     notebook.metadata.language_info.pop("version", None)
     target = NOTEBOOKS / f"{name}.ipynb"
     text = nbformat.writes(notebook)

@@ -81,6 +81,8 @@ class NumericPolicy:
 
 TENSOR_CORES = NumericPolicy()
 CUDA_CORES = NumericPolicy(p="fp32", accumulate="fma")
+FLOAT64 = NumericPolicy(p="fp64", exp2="library", accumulate="fp64", out="fp64")
+EAGER = NumericPolicy(exp2="library")  # torch's own: each operation rounds its result to 16 bits
 
 
 def policies(

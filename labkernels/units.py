@@ -20,7 +20,7 @@ TB = 1000 * GB
 def require_choice(name: str, value: str, allowed: Iterable[str]) -> None:
     """Raises ValueError naming the argument, its value and what is allowed, unless it is that."""
     allowed = tuple(allowed)
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name} = {value!r}, allowed: {', '.join(allowed)}")
 
 

@@ -1,7 +1,6 @@
 # ---
 # jupyter:
 #   jupytext:
-#     formats: ipynb,py:percent
 #     text_representation:
 #       extension: .py
 #       format_name: percent
@@ -63,12 +62,13 @@ from labkernels.kernels.random_inputs import ExactNormal
 from labkernels.kernels.registry import discover
 from labkernels.measure.mutants.mla import DUPLICATED_INDEX, KERNEL, TILE
 from labkernels.numerics import metrics, rounding
+from labkernels.numerics.truth import oracle
 from labkernels.records import recorded, store
 
 # %% [markdown]
 # ## Symbols
 #
-# From {doc}`/book/notation`.
+# The symbols are those of {doc}`/book/notation`.
 # Multi-head latent attention caches one *latent row* per key for all heads: $c_j$ of 512 channels, and $r_j$ of 64 that carry the position.
 # In the absorbed form, which decode uses, a head's query has the same two parts, and attention is that of one key/value head:
 #
@@ -108,7 +108,7 @@ round(crossover), round(measured)
 #
 # The other budget is shared memory: the query's tile and every stage of keys are 576 channels wide.
 # `mla_mma` has three tiles of 64 rows, as the libraries do, for the three sizes of shared memory that are sold.
-# The ledger of the smallest, line by line:
+# The ledger of the smallest tile has these lines:
 
 # %%
 spec = discover()[KERNEL]
@@ -124,7 +124,7 @@ print(spec.smem(instances[TILE]).table())
 # %% [markdown]
 # ### The formulas behind the ledger
 #
-# The same ledger as an equation, for the workload of {numref}`mla-roof` and the tile that an H200 takes: shared memory and registers in the symbols of {doc}`/book/notation`, then in numbers, then beside the compiler's, and the blocks per SM that follow.
+# Here is the same ledger as an equation, for the workload of {numref}`mla-roof` and the tile that an H200 takes: shared memory and registers in the symbols of {doc}`/book/notation`, then in numbers, then beside the compiler's, and the blocks per SM that follow.
 # A decode without latent rows and a prefill stand beside it, because the typo's lesson is about any kernel with several tiles.
 
 # %%
@@ -211,7 +211,7 @@ for tolerance in (1e-3, 1e-2, 2e-2, 0.1, 1.0):
 # %% [markdown]
 # ## Kernel
 #
-# The line, in our kernel, as it should be.
+# The first listing has the line in our kernel, as it should be.
 # `mla_mma` copies a latent row once and uses it as key and as value; where its rows lie is looked up a step ahead:
 #
 # ```{literalinclude} /labkernels/kernels/mla/pipeline.cuh
@@ -220,7 +220,7 @@ for tolerance in (1e-3, 1e-2, 2e-2, 0.1, 1.0):
 # :end-before: "// A block's pipeline over its keys"
 # ```
 #
-# And the defect, kept as an edit of that line in the branch for 16 keys alone:
+# The second listing has the defect, kept as an edit of that line in the branch for 16 keys alone:
 #
 # ```{literalinclude} /labkernels/measure/mutants/mla.py
 # :language: python
@@ -231,7 +231,7 @@ for tolerance in (1e-3, 1e-2, 2e-2, 0.1, 1.0):
 #
 # ### The report, rebuilt
 #
-# All three tiles, right and with the defect, fp16 and bf16, tensor cores on; and `mla_fma`, which has none, for comparison.
+# The cell runs all three tiles, right and with the defect, in fp16 and bf16, with tensor cores; and `mla_fma`, which has none, for comparison.
 # CPU builds compute what an H200 computes; here they also compute what an RTX 4090 would run.
 
 # %%
@@ -252,6 +252,22 @@ plots.table(pd.DataFrame(found), "report", a_typo_that_looked_like_rounding.SIGN
 # The defect does not change one bit in the two larger tiles, on any GPU that takes them.
 # In the smallest tile it produces the numbers of the report, and it does so in fp16 as well, so the format does not matter.
 #
+# FlashInfer's test asks with one token per request, and also with 17, 37 and 77, each of which sees one key more than the one before it:
+
+# %%
+found = []
+for tokens in (17, 37, 77):
+    mine = mla_inputs(MlaDecode((304,), 16, q_len=tokens, page_size=16), ExactNormal(0))
+    exact, _ = oracle.attention(mine.problem())
+    for kernel, defect in ((KERNEL, ""), (wrong, "typo")):
+        out = a_typo_that_looked_like_rounding.decode(mine, kernel=kernel, tile=TILE, splits=1)
+        told = a_typo_that_looked_like_rounding.signature(out, exact)
+        found.append({"tokens": tokens, "tile": TILE, "defect": defect, **told})
+plots.table(pd.DataFrame(found), "many-tokens", a_typo_that_looked_like_rounding.SIGNATURE_FORMATS)
+
+# %% [markdown]
+# The number of tokens changes the rows of a block and not the keys that it copies, so that the signature is the same.
+#
 # ### What the verdict says
 
 # %%
@@ -270,7 +286,7 @@ print(told.summary())
 # The report's test skipped the file on everything but Hopper.
 #
 # **Count.** With queries of zero all weights are equal, and with value rows that are one-hot, channel $j$ of the output says how often key $j$ was read, over the number of keys.
-# There is nothing to tolerate: the counts are integers.
+# The counts are integers, so that no tolerance is needed.
 
 # %% mystnb={"figure": {"caption": "How often each of the first 32 of 304 keys is read. The right kernel reads every key once; with the typo no odd key is read, and nearly every even one twice. Computed on this machine.", "name": "counts"}, "image": {"alt": "Two rows of bars over key numbers 0 to 31. Upper row: all bars 1. Lower row: no bars at odd keys, bars of 2 at even keys, of 1 at keys 0 and 2.", "width": "100%"}} tags=["hide-input"]
 probe = a_typo_that_looked_like_rounding.counting_case(case)
@@ -317,7 +333,7 @@ plt.show()
 # %% [markdown]
 # ### Per head and per sample
 #
-# Where is the error of the right kernels? RMSE of every request and head, over what rounding that head's output to its format leaves by itself.
+# Where is the error of the right kernels? The maps show the RMSE of every request and head, over what rounding that head's output to its format leaves by itself.
 
 # %% mystnb={"figure": {"caption": "Without tensor cores the rounding of the store is all the error there is, in every head. With them the rounding of P comes on top, in some heads by two fifths, in fp16 as in bf16. Computed on this machine.", "name": "mla-maps"}, "image": {"alt": "Four heat maps of two requests and sixteen heads, one a kernel and type. Those of mla_fma are 1 everywhere, those of mla_mma lie between 1 and 1.42.", "width": "100%"}} tags=["hide-input"]
 cells = []
@@ -366,7 +382,7 @@ bench.plot_errors("prefill")
 plt.show()
 
 # %% [markdown]
-# What ran here:
+# This is what ran here:
 
 # %% tags=["nbval-ignore-output"]
 bench.log
@@ -388,11 +404,11 @@ bench.log
 #
 # ## What we learned
 #
-# - **Three numbers tell gross errors from rounding before any theory.** Cosine near 0.5 and relative L2 near 1: wrong data. Relative L2 near 0.002 in bf16, 0.0002 in fp16: rounding, or a bug that is small or rare; for those {doc}`rounding_or_bug` has the verdict.
+# - **Three numbers tell gross errors from rounding before any theory.** A cosine near 0.5 and a relative L2 near 1 mean wrong data. A relative L2 near 0.002 in bf16, or 0.0002 in fp16, means rounding, or a bug that is small or rare; for those {doc}`rounding_or_bug` has the verdict.
 # - **A kernel is as many kernels as it has tiles.** Which one runs is decided by bytes of shared memory; a branch that the test farm does not run is not tested, and wrong sooner or later.
 # - **A tile must be an argument**, so that any machine can run any branch. On the CPU build a laptop runs the RTX 4090's.
 # - **Ask questions with integer answers.** One-hot values count keys; a shuffled cache must change nothing.
-# - Two commits, one that works and one that does not, are worth more than any theory.
+# - Two commits, one that works and one that does not, name the change without any theory.
 #
 # So the discussion was wrong about the format, the tolerance and the cure. The report itself was right to name both commits.
 #
@@ -409,7 +425,7 @@ bench.log
 # :class: dropdown
 # ```
 #
-# A slot's key is always even. The last two slots reach keys 0 and 2 of the next step, which that step reads once itself: together, every even key twice.
+# A slot's key is always even. The last two slots reach keys 0 and 2 of the next step, which that step reads once itself: together they read every even key twice.
 
 # %%
 keys = a_typo_that_looked_like_rounding.duplicated_index(304)
@@ -450,6 +466,6 @@ assert min(off) > 0.5
 #
 # ## Sources
 #
-# The case, its numbers and both commits are {cite:t}`flashinfer949`; the defect was read in FlashInfer's history {cite:p}`ye2025`: commit 27906fdbf typed the index twice, 30b2838e6 deleted one of them.
+# The case, its numbers and both commits are from {cite:t}`flashinfer949`; the defect was read in FlashInfer's history {cite:p}`ye2025`: commit 27906fdbf typed the index twice, 30b2838e6 deleted one of them.
 # That its MLA kernel chooses a tile by shared memory, 221,696, 147,968 or 92,672 bytes per SM, was read in the same place.
-# The absorbed form of MLA and its dimensions: {cite:t}`deepseek2024`.
+# The absorbed form of MLA and its dimensions are from {cite:t}`deepseek2024`.

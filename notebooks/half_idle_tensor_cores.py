@@ -1,7 +1,6 @@
 # ---
 # jupyter:
 #   jupytext:
-#     formats: ipynb,py:percent
 #     text_representation:
 #       extension: .py
 #       format_name: percent
@@ -41,7 +40,7 @@
 # ## You need
 #
 # {doc}`/book/how_to_read` says how predictions and recorded runs work here.
-# From {doc}`/book/glossary`: {term}`tensor core`, {term}`wgmma`, {term}`occupancy`, {term}`wave`, {term}`ledger`, {term}`stage`.
+# {doc}`/book/glossary` explains {term}`tensor core`, {term}`wgmma`, {term}`occupancy`, {term}`wave`, {term}`ledger` and {term}`stage`.
 # {doc}`tensor_cores_on_and_off` counts the registers of a tile.
 # You need no GPU: ledgers, compiler and the errors of all kernels run here; what only a profiler can say is recorded.
 
@@ -91,7 +90,7 @@ from labkernels.records import recorded, store
 # If they overlap perfectly, the longer one sets the pace, and the tensor cores are active all the time wherever the ratio is 1 or more.
 # A real kernel lies between these two.
 #
-# $R$ is not one number.
+# A chip has more than one $R$.
 # On Hopper, `wgmma` does 4096 FLOPs per clock, and the profiler says of `mma.sync` that it can do two thirds of that.
 # On GeForce parts, sums in fp32 run at half the rate of sums in fp16, and attention must sum in fp32.
 #
@@ -122,8 +121,8 @@ from labkernels.records import recorded, store
 #
 # ### Products against exponentials
 #
-# {eq}`half-idle-ratio` for the GPUs of {doc}`hardware`.
-# {numref}`exp-roof` draws it: one to one is a tie, which only Hopper and Blackwell come near.
+# The table has {eq}`half-idle-ratio` for the GPUs of {doc}`hardware`.
+# {numref}`exp-roof` draws the ratio: one to one is a tie, which only Hopper and Blackwell come near.
 
 # %%
 rows = []
@@ -151,11 +150,11 @@ plt.show()
 # %% [markdown]
 # So the special-function unit can explain 50 % at head_dim 64 on an H100, if nothing overlaps.
 # It cannot explain 50 % on an RTX 3080: there the products take eight times as long, and a kernel without any overlap would still be {glue:text}`serial_geforce` % active.
-# We come back to what might.
+# A later section comes back to what might.
 #
 # ### The tile of the case
 #
-# Its {term}`ledger`, from FlashAttention-2's source, and the blocks that {eq}`half-idle-blocks` leaves on every GPU: by shared memory alone, and by registers alone, at the 255 that the compiler gives such tiles.
+# The tables have its {term}`ledger`, from FlashAttention-2's source, and the blocks that {eq}`half-idle-blocks` leaves on every GPU: by shared memory alone, and by registers alone, at the 255 that the compiler gives such tiles.
 
 # %%
 smem = flash_attention_2(block_m=128, block_n=128, head_dim=64)
@@ -175,11 +174,11 @@ plots.table(blocks_of_case, "blocks-of-case", {"occupancy, %": "{:.1f}"})
 # %% [markdown]
 # Registers allow two blocks on *every* GPU.
 # Shared memory allows two only where an SM has 100 KiB; there both limits agree, and elsewhere shared memory is not the limit.
-# A kernel of the same author's Orin says it too: its tile of head_dim 32 takes 24,576 bytes, and still reaches just two blocks.
+# A kernel that the same author ran on an Orin shows it too: its tile of head_dim 32 takes 24,576 bytes, and still reaches just two blocks.
 #
 # Are the 255 registers an accident of FlashAttention's code?
 # Our kernel `prefill_mma` can be compiled for this tile.
-# Its bytes are the same, its register ledger is a lower bound, and the compiler gets the last word, for each architecture.
+# Its bytes are the same, its register ledger is a lower bound, and the compiler decides for each architecture.
 
 # %% tags=["hide-input"]
 case_tile = with_tile("prefill_mma", "128x128x4x1x2-backward", 64)
@@ -199,7 +198,7 @@ plots.table(compiled, "compiled-case", {"bytes": "{:,}"})
 # %% [markdown]
 # ### The same formulas for all kernels
 #
-# The two formulas of `prefill_mma` at 128 channels, and the blocks per SM that follow from both, in symbols, in numbers, and beside the compiler's.
+# The cell shows the two formulas of `prefill_mma` at 128 channels, and the blocks per SM that follow from both, in symbols, in numbers, and beside the compiler's.
 # A decode stands beside the prefill: its kernels are built of the same parts, and they have no products to fill the tensor cores with.
 
 # %%
@@ -224,7 +223,7 @@ plt.show()
 # %% [markdown]
 # ### What will the profiler say?
 #
-# {eq}`half-idle-step` for our kernel of FlashAttention-2's kind, `prefill_mma`, and for that of Hopper's, `prefill_wgmma`, each with the tile that it prefers.
+# The table evaluates {eq}`half-idle-step` for our kernel of FlashAttention-2's kind, `prefill_mma`, and for that of Hopper's, `prefill_wgmma`, each with the tile that it prefers.
 # *Active* is the share of a step in which the tensor cores work; *of the peak* counts their FLOPs against `wgmma`'s, which `mma.sync` cannot reach.
 
 # %%
@@ -251,7 +250,7 @@ plots.table(foreseen, "foreseen", dict.fromkeys(columns[4:6], "{:.0f}"))
 # %% [markdown]
 # ## Kernels
 #
-# Three ways to the same products, each out of the file that was profiled.
+# The listings show three ways to the same products, each from the file that was profiled.
 # Without tensor cores, `prefill_fma` reads four channels of its rows and of its keys, and multiplies each with each:
 #
 # ```{literalinclude} /labkernels/kernels/packed_gqa/fma_tile.cuh
@@ -289,7 +288,7 @@ plots.table(foreseen, "foreseen", dict.fromkeys(columns[4:6], "{:.0f}"))
 #
 # ### What was busy
 #
-# Nsight Compute's counters, recorded on an H200: 4 requests of 4096 tokens, heads × head_dim = 2048, bf16, no mask, and a product of square matrices of 8192 rows by cuBLAS.
+# Nsight Compute's counters were recorded on an H200, for 4 requests of 4096 tokens, heads × head_dim = 2048, bf16, no mask, and a product of square matrices of 8192 rows by cuBLAS.
 # Where a call launches several kernels, its longest is shown.
 # The rows are not all of one commit: the table says of which each is; a kernel that it lacks has not been counted yet.
 
@@ -330,8 +329,8 @@ plt.show()
 # ### What a counter counts
 #
 # The same run counted the FLOPs that tensor cores did, in each clock of each SM.
-# Times clocks and SMs they must be the formula's, to the last one; that is the author's check, and here it is exact, but for tiles whose rows or keys do not divide a request's: what is multiplied for nothing counts as well.
-# *Active* is another thing: it is the share of clocks in which the pipe holds an instruction, whatever that instruction can do.
+# This number times clocks and SMs must give the formula's FLOPs. That is the author's check, and here it is exact, but for tiles whose rows or keys do not divide a request's, because products with padding count as well.
+# *Active* is another quantity: the share of clocks in which the pipe holds an instruction, whatever that instruction can do.
 
 # %% tags=["hide-input"]
 on = forward[(forward.tensor_flops > 0) & (forward.head_dim > 0)].copy()
@@ -354,22 +353,40 @@ plots.table(
 # The profiler gives both peaks: {glue:text}`mma_peak` FLOPs per clock for `mma.sync`, {glue:text}`wgmma_peak` for `wgmma`.
 # A kernel on `mma.sync` that were active all the time would reach {glue:text}`mma_share` % of this chip.
 #
-# So what of the "up to 85 %" at head_dim 256 that goes with this case?
+# The case comes with an "up to 85 %" at head_dim 256.
 # Of what the chip could do in the same clocks, FlashAttention-2 does {glue:text}`fa2_256` %, cuDNN {glue:text}`cudnn_256` % and `prefill_wgmma` {glue:text}`wgmma_256` %.
 # The sentence is right for kernels on `wgmma`, and wrong for the kernel that the thread is about: `mma.sync` alone forbids it.
 #
-# :::{admonition} A hypothesis about the GeForce parts of the case
-# :class: note
+# ### A hypothesis about the GeForce parts of the case
 #
-# Read the other way round, this may be the 50 % of the thread.
+# Read the other way round, the two peaks may be the 50 % of the thread.
 # GeForce parts do fp16 products with fp32 sums at half the rate of fp16 sums.
-# If *Tensor Active* takes the faster rate for 100 %, then no kernel with fp32 sums can read more than 50 %, and a product of fp16 matrices with fp16 sums can read 90 %.
-# The author's own check fits: activity times peak times time gives the right FLOPs only if the peak is the one that belongs to the counter.
-# Two others saw such a ceiling on GeForce parts: {cite:t}`llmc377` took 50 % for the largest value that the counter shows on an RTX 4090, and in {cite:t}`triton10851` a product with fp32 sums is at 95.7 % of its own peak while the SM's counter says 47.4 %.
-# The thread does not say in which type its products were summed, and we have measured no GeForce part: it remains a hypothesis.
-# One run settles it: the same product, once with fp32 and once with fp16 sums, under the same counter.
+# The hypothesis is that *Tensor Active* takes the faster rate for 100 %, so that a kernel reads its share of its own peak, times the ratio of the two rates.
+# Then no kernel with fp32 sums can read more than 50 %, and a product with fp16 sums can read 90 %.
+# Two reports give numbers to try it on: {cite:t}`llmc377` took 50 % for the largest value that the counter shows on an RTX 4090, and {cite:t}`triton10851` has the share of the own peak and the SM's counter side by side, on an RTX 4060 of the same generation.
+
+# %%
+half = hardware.gpu("rtx4090").tensor_fp32_accumulate_rate
+reports = pd.DataFrame(
+    [
+        ("RTX 4090, the most there is", "fp32", 100, 50),
+        ("RTX 4060, matrix product", "fp32", 95.73, 47.38),
+        ("RTX 4060, matrix product", "fp16", 89.91, 86.9),
+    ],
+    columns=["report", "sums in", "of its own peak, %", "counter, %"],
+)
+rate = reports["sums in"].map({"fp32": half, "fp16": 1.0})
+reports.insert(3, "predicted, %", reports["of its own peak, %"] * rate)
+plots.table(reports, "geforce", dict.fromkeys(reports.columns[2:], "{:.1f}"))
+
+# %% [markdown]
+# The three numbers come out within {glue:text}`geforce_off` points.
+# The same model says that the RTX 4060 should be {glue:text}`geforce_gain` times as fast with fp16 sums, where the report has 1.72; the clocks of its two runs are not told.
+# The author's own check fits too: activity times peak times time gives the right FLOPs only if the peak is the one that belongs to the counter.
+#
+# The thread does not say in which type its products were summed, and we have measured no GeForce part, so that this remains a hypothesis.
+# One reading refutes it: a kernel with fp32 sums that is more than 50 % active on a GeForce part of these generations, or a product with fp16 sums that stays at 50 %.
 # It does not explain the Orin, whose {term}`waves <wave>` are the second exercise.
-# :::
 #
 # ### What the warps waited for
 #
@@ -403,7 +420,7 @@ plots.table(held, "occupancies", digits)
 # ### Prefill and decode, live
 #
 # The counters above are recorded.
-# What can run here is every kernel of prefill, whose tensor cores idle half of the time, and of decode, whose tensor cores idle nearly all of the time.
+# Every kernel of prefill and of decode can run here; in the first the tensor cores idle half of the time, in the second nearly all of it.
 
 # %% tags=["nbval-ignore-output"]
 print(*(workload.label for workload in bench.here), sep="\n")
@@ -412,8 +429,8 @@ columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind",
 plots.table(ran[columns], "ran", {"time_ms": "{:.3g}"})
 
 # %% [markdown]
-# A decode does one product for each byte that it reads, so that the tensor cores wait for memory and nobody can help it.
-# A prefill has enough work, and loses it between the phases.
+# A decode does one product for each byte that it reads, so that the tensor cores must wait for memory.
+# A prefill has enough work, and its tensor cores wait between the phases.
 
 # %% mystnb={"figure": {"caption": "Distance from the least time: a decode reaches what memory allows, a prefill stays above what the products need. Full size.", "name": "halfidle-timing"}, "image": {"alt": "A panel for each workload: a mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_timing()
@@ -428,7 +445,7 @@ bench.plot_errors("decode")
 plt.show()
 
 # %% [markdown]
-# What ran here:
+# This is what ran here:
 
 # %% tags=["nbval-ignore-output"]
 bench.log
@@ -452,6 +469,8 @@ fit_low = budget.occupancy(low, threads=128, registers=255, smem_bytes=smem.tota
 
 # %% tags=["hide-cell"]
 numbers = {
+    "geforce_off": f"{(reports['predicted, %'] - reports['counter, %']).abs().max():.0f}",
+    "geforce_gain": f"{reports['predicted, %'][2] / reports['predicted, %'][1]:.2f}",
     "serial_geforce": f"{roof[(roof.gpu == 'RTX 3090') & (roof.head_dim == 64)].serial.iloc[0]:.0f}",
     "mma_peak": f"{gemm.mma_peak:,.0f}", "wgmma_peak": f"{gemm.wgmma_peak:,.0f}",
     "mma_share": f"{100 * gemm.mma_peak / gemm.wgmma_peak:.0f}",
@@ -523,7 +542,7 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 #    FlashAttention-2's goes from {glue:text}`front_fa2` to {glue:text}`back_fa2` % active at head_dim 128, with exp2 at {glue:text}`back_mufu` % and shared memory at {glue:text}`back_smem` %; {doc}`the_tuner_and_the_backward_pass` has the figure.
 #
 # So where does the other half go?
-# Into phases that nothing overlaps, and into an instruction that cannot do more.
+# It goes into phases that nothing overlaps, and into an instruction that cannot do more.
 # cuDNN, with both mended, has its tensor pipe active for {glue:text}`cudnn_active` % of the time at head_dim 128 and reaches {glue:text}`cudnn_rate` TFLOP/s; {doc}`the_ladder` says which idea gains how much of that.
 #
 # Where did the model fail?
@@ -614,6 +633,6 @@ assert found == {("a10", 64): 1, ("a10", 32): 2, ("a100", 64): 2, ("a100", 32): 
 # The Orin's kernel is the author's too, from a thread beside it.
 # The bytes of FlashAttention-2's tiles were read in its sources, kernel_traits.h and flash_fwd_launch_template.h {cite:p}`dao2024`.
 # That the exponential limits Hopper, and that warpgroups in turns and products behind the softmax help, is from {cite:t}`shah2024`.
-# GeForce's half rate is from NVIDIA's white papers ({doc}`hardware`); the two observations of its counter from {cite:t}`llmc377` and {cite:t}`triton10851`.
-# Rates of `mma.sync` and `wgmma` on Hopper: what the profiler calls their peaks, and what {cite:t}`luo2024` measured of the former.
+# GeForce's half rate is from NVIDIA's white papers ({doc}`hardware`); the two observations of its counter are from {cite:t}`llmc377` and {cite:t}`triton10851`.
+# The rates of `mma.sync` and `wgmma` on Hopper are what the profiler calls their peaks; {cite:t}`luo2024` measured the former.
 # The model of a step is ours; that the sum of what does not overlap matters, and not occupancy, is an old insight {cite:p}`volkov2010`.

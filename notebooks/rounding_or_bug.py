@@ -1,7 +1,6 @@
 # ---
 # jupyter:
 #   jupytext:
-#     formats: ipynb,py:percent
 #     text_representation:
 #       extension: .py
 #       format_name: percent
@@ -24,9 +23,9 @@
 # A maintainer answered that a larger tolerance is needed for bf16, and that a failure "doesn't indicate a bug".
 # With 1e-2 the test passes.
 #
-# Both may be true, and both may be false.
-# A tolerance answers a question that nobody asked: is the difference smaller than a number that somebody chose?
-# When you have read this chapter you can ask the right one, *could rounding have done this?*, and you know
+# The numbers of the question settle neither the tolerance nor the kernel.
+# A tolerance asks whether the difference is smaller than a number that somebody chose.
+# When you have read this chapter you can ask the question that matters, *could rounding have done this?*, and you know
 #
 # 1. what a right kernel's error looks like, element by element;
 # 2. which of 17 real bugs the tolerances in use would have let through, and why;
@@ -69,7 +68,7 @@ from labkernels.records import store
 # ## Symbols
 #
 # From {doc}`/book/notation`: $P_j$, $l$, $o$ of one row, $L$ keys, $\mathrm{ulp}$.
-# Here besides: $e = \hat o - o$, the error of an output element against float64; $\sigma$, the standard deviation that {eq}`decode-variance` gives it; $N$ output elements.
+# This chapter adds $e = \hat o - o$, the error of an output element against float64; $\sigma$, the standard deviation that {eq}`decode-variance` gives it; $N$ output elements.
 #
 # ## Model
 #
@@ -81,11 +80,11 @@ from labkernels.records import store
 # z \;=\; \frac{e}{\sigma}, \qquad \text{mean } 0, \quad \text{standard deviation } 1, \quad |z| \text{ beyond } 5 \text{ once in two million.}
 # $$ (verdict-z)
 #
-# That gives five kinds of tests, each with a limit that follows from how often rounding alone may pass it, and none from taste:
+# That gives five kinds of tests, each with a limit that follows from how often rounding alone may pass it:
 #
 # - **Bound.** $|e|$ over a proven upper bound never exceeds 1.
 # - **Spread.** The standard deviation of $z$ is 1 by head, by sample, by channel and in all.
-# - **Outliers.** As many elements beyond $5\sigma$ as chance allows.
+# - **Outliers.** No more elements lie beyond $5\sigma$ than chance allows.
 # - **Direction.** A bug pushes all elements one way, known beforehand: a wrong scale along $\sum_j p_j (s_j - \bar s) v_j$, a wrong denominator along $o$ itself, a missing key along $o - v_j$.
 #   How far the error went along a direction $D$ is its matched filter:
 #
@@ -94,28 +93,28 @@ from labkernels.records import store
 #   $$ (verdict-beta)
 #
 #   which averages over all elements, so that a push far below one ulp shows if enough of them share it.
-# - **Keys.** The same for each single key, left out or counted twice.
+# - **Keys.** The same filter runs for each single key, left out or counted twice.
 #
 # The verdict is **BUG** where a test exceeds what rounding does in ten million runs, **INCONCLUSIVE** between that and ten thousand, and **ROUNDING** otherwise.
-# A fourth answer, **LESS EXACT**, is for an output that rounds something the formats need not round, as scores in 16 bits, and is honest otherwise.
+# A fourth answer, **LESS EXACT**, is for an output that rounds something the formats need not round, such as scores in 16 bits, and is right otherwise.
 #
 # ### What tolerances do
 #
-# Six rules in use, in the words of their demands; *ref* is the truth rounded to the output's format, *eager* a plain 16-bit attention on the same inputs.
+# The table has six rules in use and what each demands; *ref* is the truth rounded to the output's format, *eager* a plain 16-bit attention on the same inputs.
 
 # %% tags=["hide-input"]
 demands = [(rule.name, rule.demand, Path(rule.source).name) for rule in RULES.values()]
 plots.table(pd.DataFrame(demands, columns=["rule", "demands", "from"]), "rules")
 
 # %% [markdown]
-# They have one thing in common: five of six look at the *largest* error, and none asks how large the error of this element should be.
+# Five of the six look at the *largest* error, and none asks how large the error of this element should be.
 #
 # ## Prediction
 #
 # ### Where a fixed tolerance stands
 #
 # A right output stored in bf16 may differ from the rounded truth by one ulp, where the two fall on different sides of a rounding boundary.
-# On the other side, what does a tolerance allow at long contexts, where an output is a mean over many values and so is small?
+# What, then, does a tolerance allow at long contexts, where an output is a mean over many values and so is small?
 
 # %%
 sizes = np.array([0.0156, 0.0625, 0.25, 1.0, 4.0])
@@ -154,15 +153,15 @@ ulp_share = float(np.mean(rounding.quantum(p, "bf16") / p))
 print(f"P loses {-100 * loss:.2f} % of itself, which is {-loss / ulp_share:.2f} ulp")
 
 # %% [markdown]
-# Half an ulp: no more than the store's own rounding may do to any single element.
+# Half an ulp is no more than the store's own rounding may do to any single element.
 # No rule that looks at the largest error should see it.
-# The filter along $o$ in {eq}`verdict-beta` has all $N$ elements to average over, and should.
+# The filter along $o$ in {eq}`verdict-beta` has all $N$ elements to average over, and should see it.
 
 # %% [markdown]
 # ### What the judged kernels take
 #
-# The verdict needs to know how a kernel rounds, and nothing else of it.
-# For completeness, the formulas of the kernel whose outputs it judges below:
+# The verdict needs to know how a kernel rounds, and nothing else about the kernel.
+# For completeness, here are the formulas of the kernel whose outputs it judges below:
 
 # %%
 workloads = [
@@ -199,7 +198,7 @@ bugs = [(m.name, m.bug, "/".join(m.source.split("/")[3:5]) + " " + m.source.spli
 plots.table(pd.DataFrame(bugs, columns=["mutant", "the bug", "reported in"]), "mutants")
 
 # %% [markdown]
-# And this is one of them, to the letter: what is searched for in the source, and what it becomes.
+# This is one of them as it is written: the text that is searched for in the source, and what replaces it.
 
 # %%
 edit = decode.MUTANTS["wrong merge base"].edits["decode_mma"]
@@ -216,7 +215,7 @@ print(edit.file, edit.pattern, edit.by, sep="\n")
 #
 # ### A right kernel
 #
-# Four requests of 1009 keys in bf16, 16 query heads on 4 KV heads, by the CPU build of `decode_mma`, which gives the H200's bits.
+# The outputs are those of four requests of 1009 keys in bf16, with 16 query heads on 4 KV heads, by the CPU build of `decode_mma`, which gives the H200's bits.
 
 # %%
 right_mutant = decode.MUTANTS["P truncated"]
@@ -226,13 +225,13 @@ right = ops.decode(case.q, case.cache, kernel="decode_mma", keys_per_split=split
 print(verdict(right, case.q, cache=case.cache).summary())
 
 # %% [markdown]
-# Every line is a test: its value, and the limits beyond which it would be odd or impossible.
+# Every line is a test, with its value and the limits beyond which it would be odd or impossible.
 # The spreads stay below 1 because the verdict grants {eq}`decode-variance` its own uncertainty, and takes the larger of two $\sigma$ where it was not told which sum $l$ is.
 #
 # ### Three wrong ones
 #
-# The same inputs through three mutants, before all judges.
-# The largest error stands beside the ulp of the element it was found at.
+# The same inputs now go through three mutants, and their outputs before all judges.
+# The largest error stands beside the ulp of the element at which it was found.
 
 # %%
 SHOWN = ("wrong merge base", "padding in the denominator", "P truncated")
@@ -256,12 +255,12 @@ for name in SHOWN:
 # %% [markdown]
 # The verdict does not only refuse, it says what it takes the mistake for, and where.
 # A test of the lab asks it for the name of all 17.
-# A name is what the tensors show, and that is not always the reason: of a page offset that wraps at 32 bits they show from which key on zeros were read.
-# And where two mistakes give the same output, as a key left out and a page of which it was the only one, it gives both, and first the one that had fewer places to choose from.
+# A name says what the tensors show, which is not always the reason: for a page offset that wraps at 32 bits they show from which key on zeros were read.
+# Where two mistakes give the same output, such as a lost key and a lost page that held only this key, the verdict gives both names, and first the one that had fewer places to choose from.
 #
 # {numref}`truncated-z` shows how the truncated $P$ looks.
 # The errors are hardly larger than they should be, none of them by much, and no head or sample is worse than a factor of two.
-# What gives the bug away is that they go one way: the filter along $o$ adds them up.
+# The bug shows because all errors have one direction: the filter along $o$ adds them up.
 
 # %% mystnb={"figure": {"caption": "A bug that moves every element by half an ulp hardly shows in the size of the errors. P truncated, bf16, 1009 keys; above, the rms of z by sample and head, below, the distribution of z with that of a normal variable.", "name": "truncated-z"}, "image": {"alt": "Above, a heat map of 4 samples and 16 query heads, the rms of z, a grain between one and two. Below, a histogram of z on a logarithmic axis, a little wider than the bell curve drawn over it, that ends within five sigma.", "width": "100%"}} tags=["hide-input"]
 plots.verdict_figure(verdicts["P truncated"], origin="computed on this machine")
@@ -284,8 +283,8 @@ with tempfile.TemporaryDirectory() as folder:
 exit_code
 
 # %% [markdown]
-# In a test suite the same is one line in place of a tolerance: `labkernels.testing.assert_attention_close(out, q, k, v)`.
-# Where a test must have a tolerance, `labkernels tolerance` derives one: a right output keeps it but for a stated probability.
+# In a test suite one line takes the place of a tolerance: `labkernels.testing.assert_attention_close(out, q, k, v)`.
+# Where a test must have a tolerance, `labkernels tolerance` derives one, which a right output breaks only with a stated probability.
 
 # %%
 from labkernels.audit.tolerance import tolerance
@@ -293,8 +292,8 @@ from labkernels.audit.tolerance import tolerance
 print(tolerance(4, 1009, q_heads=16, kv_heads=4, head_dim=128, dtype="bf16").summary())
 
 # %% [markdown]
-# The command of that name says, too, which of the bugs of strangers such a test lets through.
-# And `labkernels compare` holds two outputs of the same tokens against each other, as of training and of rollout: equal bits, equal but for rounding and where they first part, or a bug, and whose.
+# `labkernels tolerance` also says which of the bugs of strangers such a test lets through.
+# `labkernels compare` holds two outputs of the same tokens against each other, for example of training and of rollout. It answers that their bits are equal, or that they differ by rounding alone and where first, or that one of them has a bug.
 #
 # ### All bugs before all judges
 #
@@ -318,23 +317,23 @@ plt.show()
 
 # %% [markdown]
 # Do longer contexts help or hurt?
-# Here are all bugs together, by length.
+# The table has all bugs together, by length.
 
 # %% tags=["hide-input"]
 by_length = plots.refused_shares(wrong.sort_values("kv_len", kind="stable"), "kv_len")[order]
 plots.table(by_length.reset_index(), "by-length", dict.fromkeys(order, "{:.0f}"))
 
 # %% [markdown]
-# A fixed tolerance loses power as outputs shrink; the verdict divides by the expected error and does not.
+# A fixed tolerance loses power as outputs shrink; the verdict divides by the expected error, and loses none.
 #
-# All of these bugs and families of inputs were known while the verdict was written: the figures are of a *development* set, and nobody should trust a judge for those.
+# All of these bugs and families of inputs were known while the verdict was written: the figures are of a *development* set, and say little about bugs that nobody thought of.
 #
 # ### Before strangers
 #
 # `labkernels.measure.strangers` has outputs of code that shares none of the lab's: implementations that are right in other ways, and bugs of other people's kinds.
 # Some of them are *held out*: they were written before anybody saw what the verdict says of them, and were recorded at the first look.
 # A run is held out if its implementation, its bug or its family of inputs is.
-# Here is how often the verdict was wrong, first where it hurts most: right outputs that it calls a bug.
+# The first table is about right outputs, and says how often the verdict calls them a bug.
 
 # %% tags=["hide-input"]
 strangers = pd.DataFrame(store.read("strangers"))
@@ -350,10 +349,10 @@ plots.table(false_ones, "strangers-alarms")
 
 # %% [markdown]
 # In 16 bits no right output is called a bug.
-# In fp32 the alarms are of two implementations, and both are less exact than fp32 allows: a cubic in place of exp2, and an output that is kept normalised by a running log-sum-exp, whose own rounding grows with the scores.
+# In fp32 the false alarms are about two implementations, and both are less exact than fp32 allows: a cubic in place of exp2, and an output that is kept normalised by a running log-sum-exp, whose own rounding grows with the scores.
 # The better answer would have been LESS EXACT, which the verdict gives for the cubic on most inputs; where it says BUG it has failed.
 #
-# Then the bugs.
+# The second table is about bugs.
 # An output whose bits the bug did not change is left out, because nothing could see it.
 # *Found* counts BUG and LESS EXACT; a name counts as right if it would send a reader to the right line.
 
@@ -370,8 +369,8 @@ plots.table(shares_of.reset_index(), "strangers-wrong", digits)
 
 # %% [markdown]
 # Most held-out bugs are found, and many have no name: nobody had thought of them.
-# That is what a judge should do with what it does not know.
-# A name that is wrong is worse, and these are the bugs that got one, and those that were missed most often.
+# A judge that does not know a bug should give it no name.
+# A wrong name is worse; the next table has the bugs that got one, and those that were missed most often.
 
 # %% tags=["hide-input"]
 by_bug = strangers[strangers.role == "wrong"].groupby(["set", "kind"])[counts_of].sum()
@@ -387,7 +386,7 @@ plots.table(worst_ones, "strangers-worst")
 #
 # ### Others
 #
-# The verdict on what other libraries compute on the H200, decode and prefill.
+# This section has the verdict on what other libraries compute on the H200, in decode and prefill.
 # Each output is judged twice: told that $P$ was kept in fp32, and told that it was rounded to the input's format.
 
 # %% tags=["hide-input"]
@@ -400,7 +399,7 @@ called = called["value"].agg(lambda bugs: f"{bugs.sum():.0f} of {len(bugs)}").un
 plots.table(called.rename_axis("called a bug").reset_index(), "others")
 
 # %% [markdown]
-# And the evidence, where the told format was right: the largest error over its bound, and the spread of $z$ over all elements, both at their largest over the shapes.
+# The evidence, where the told format was right, is the largest error over its bound, and the spread of $z$ over all elements, both at their largest over the shapes.
 
 # %% tags=["hide-input"]
 fair = others[others.told.str.startswith("P in 16 bits")]
@@ -416,11 +415,10 @@ plots.table(fair, "evidence", digits)
 # Where nobody is refused, as with values of mean 1, the store in 16 bits hides what is inside; a verdict can only be as sharp as the output.
 #
 # FlashInfer is refused, or at least called odd, in either case where it splits the keys of a request, on CUDA cores and on tensor cores.
-# That is right, and no slip of the verdict.
+# The verdict is right about it.
 # FlashInfer stores the splits' partial outputs in the type of the output before it merges them; an exercise of {doc}`tensor_cores_on_and_off` finds the variance that this adds.
-# Something is rounded once more than was claimed.
 # The same kernels told not to split, and `fa3`, which never does, are accepted.
-# It is a choice and not a mistake, and whether you mind is your affair: the verdict says that rounding *as described* did not do this, and the evidence says how little it was.
+# The extra rounding is a choice and not a mistake. The verdict says that rounding *as described* did not do this, and the evidence says how small the effect was.
 
 # %% [markdown]
 # ### Every kernel before the judge, live
@@ -451,7 +449,7 @@ bench.plot_errors("prefill")
 plt.show()
 
 # %% [markdown]
-# What ran here:
+# This is what ran here:
 
 # %% tags=["nbval-ignore-output"]
 bench.log
@@ -503,9 +501,9 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 #    It needs the inputs, a float64 reference, and to be told how $P$ is rounded; told wrongly, it says BUG, and is right.
 #
 # Where does the verdict fail?
-# Its power is in the number of elements: with one request of few heads, a truncated $P$ in fp16 is only odd, not impossible.
-# It judges one call: a race that strikes one launch in a thousand must be caught in the act.
-# And inputs that cannot show a bug never will: with all keys zero, as in the test of the question's file, every weight is the same, and no mistake about $K$ exists.
+# Its power grows with the number of elements: with one request of few heads, a truncated $P$ in fp16 is only odd, not impossible.
+# It judges one call, so that a race that strikes one launch in a thousand is found only if that launch is judged.
+# Inputs that cannot show a bug hide it from the verdict too: with all keys zero, as in the test of the question's file, every weight is the same, and no mistake about $K$ exists.
 #
 # ## Exercises
 #
@@ -543,7 +541,7 @@ assert flipped > 1e-3 + 1e-3 * np.abs(scaled[largest])
 # :class: dropdown
 # ```
 #
-# Half a percent, as a slightly wrong denominator would give it.
+# A factor of half a percent does it, such as a slightly wrong denominator would give.
 # The verdict finds the common mode.
 
 # %%
@@ -570,7 +568,7 @@ assert answers[VERDICT] == REFUSED
 # ```
 #
 # All keys are alike, those of the other head too: the mutant gives the right output, bit for bit, and nobody can know.
-# Test inputs are part of a test's power.
+# So the power of a test depends on its inputs.
 
 # %%
 blind = decode.exposing_case(decode.MUTANTS["head mix-up"], 305, "bf16", seed=0, device="cpu")
@@ -589,5 +587,5 @@ assert unseen.equal(same)
 # The case and the maintainer's answer are from {cite:t}`flashinfer882`; that its test has keys of zero was read in the test's source.
 # The rules were read in the test suites of FlashAttention {cite:p}`dao2024,shah2024`, PyTorch, FlashInfer {cite:p}`ye2025` and FlashMLA; the files are named in the table above.
 # Each mutant names the report it follows; the mutant is our model of it, in our kernels, and not the code of the report.
-# Roundings as independent uniform errors: {cite:t}`higham2019`.
-# What the model does not know of tensor cores it gets from {cite:t}`fasi2021` and {cite:t}`xie2025`.
+# That roundings can be treated as independent uniform errors is from {cite:t}`higham2019`.
+# The model of tensor cores is from {cite:t}`fasi2021` and {cite:t}`xie2025`.

@@ -1,7 +1,6 @@
 # ---
 # jupyter:
 #   jupytext:
-#     formats: ipynb,py:percent
 #     text_representation:
 #       extension: .py
 #       format_name: percent
@@ -40,7 +39,7 @@
 # 2. Its accumulators take (query rows × keys + query rows × channels) / threads registers.
 # 3. A relative difference of 1.58 means that one of the outputs is wrong.
 # 4. Where precision matters, turn tensor cores off.
-# 5. Tensor cores are faster because they do more arithmetic a second.
+# 5. Tensor cores are faster because they do more arithmetic per second.
 # 6. `use_tensor_cores=True` is the fast way.
 # 7. A tensor-core tile has 16 rows, so that four query heads waste three quarters of it.
 #
@@ -139,7 +138,7 @@ from labkernels.records import recorded, store
 #
 # ### How long should it take?
 #
-# {eq}`decode-least-time` beside the arithmetic, each alone at its best rate on an H200, for the batch of the case and five groups.
+# The table sets {eq}`decode-least-time` beside the arithmetic, each alone at its best rate on an H200, for the batch of the case and five groups.
 # The bandwidth is the one that a copy reaches, the others are the vendor's peaks ({doc}`hardware`).
 
 # %%
@@ -162,7 +161,7 @@ plots.table(floors, "floors", dict.fromkeys(columns[1:], "{:.3f}"))
 #
 # ### What should it need?
 #
-# First FlashInfer's two kernels, from the formulas in its source: shared memory, and how many blocks an A100 can hold with the registers that the profiler gave.
+# The first table is about FlashInfer's two kernels: their shared memory by the formulas in its source, and how many blocks an A100 can hold with the registers that the profiler gave.
 # An A100 is our guess of the GPU in the thread, and the last column tests it: blocks, 57 requests times 8 KV heads, over what 108 SMs hold at once.
 
 # %%
@@ -182,7 +181,7 @@ plots.table(reported, "reported", {"bytes": "{:,}", "waves": "{:.2f}"})
 # Bytes and waves are those of the thread, to the last digit.
 # They come out only if the registers are *per thread*, which is how profilers count them; the last row shows what else the 66 would have given.
 #
-# Then the accumulators of FlashInfer's tile by {eq}`registers-rows` and {eq}`registers-keys`, and the {term}`ledgers <ledger>` of our own three kernels, in registers per thread.
+# The second table has the accumulators of FlashInfer's tile by {eq}`registers-rows` and {eq}`registers-keys`, and the {term}`ledgers <ledger>` of our own three kernels, in registers per thread.
 # A ledger is a lower bound: the compiler adds addresses and values that overlap in time.
 
 # %%
@@ -256,7 +255,7 @@ plots.table(predicted.reset_index(), "predicted", digits)
 # All three kernels share the skeleton.
 # A block has 4 warps; every warp is a {term}`pipeline` of its own, which copies 16 keys and values at a time into its shared memory, keeps its own {term}`online softmax`, and meets the others only once, at the end.
 # They differ in how they multiply.
-# Here is $S = Q K^T$ of each, out of the very files that were measured.
+# The listings show $S = Q K^T$ of each kernel, from the files that were measured.
 #
 # `decode_fma` has no tensor cores.
 # Sixteen lanes share a key, eight channels each, and do one fp32 {term}`FMA` per query head and channel; `reduce` then adds up over the lanes.
@@ -303,7 +302,7 @@ widgets.run_kernel("decode_mma")
 #
 # ### Error, on this machine
 #
-# Eight requests of 17 to 1024 keys, both dtypes, and each kernel twice: with its output in 16 bits, and with the output left in fp32, which shows what the store hides.
+# Eight requests of 17 to 1024 keys run here in both dtypes, on each kernel twice: with its output in 16 bits, and with the output left in fp32, which shows what the store hides.
 
 # %%
 lengths = (1024, 1000, 777, 512, 300, 129, 64, 17)
@@ -337,8 +336,8 @@ plots.table(live, "live", digits)
 
 # %% [markdown]
 # Look at *rmse / predicted* first: wherever 16 bits come in, it is near 1, with tensor cores and without.
-# That is the verdict *rounding*.
-# It is a little below 1 with tensor cores, because the model exempts one weight per row from rounding, the one that is exactly 1, whereas each warp of each {term}`split <split-KV>` has such a weight.
+# The verdict calls such an output *rounding*.
+# The quotient is a little below 1 with tensor cores, because the model exempts one weight per row from rounding, the one that is exactly 1, whereas each warp of each {term}`split <split-KV>` has such a weight.
 # Where nothing is rounded to 16 bits, the model only gives a floor, which the fp32 kernel stays below.
 #
 # Then compare the two stores.
@@ -382,7 +381,7 @@ plt.show()
 # %% [markdown]
 # ### The difference of the two outputs
 #
-# The numbers of the thread again, on against off, and beside them the place where the relative difference is largest.
+# The table has the numbers of the thread again, on against off, and beside them the place where the relative difference is largest.
 
 # %% tags=["hide-input"]
 columns = {}
@@ -403,7 +402,7 @@ plots.table(gaps, "gaps", dict.fromkeys(cases, "{:.2g}"))
 # An output is a weighted sum of values of both signs.
 # Its error scales with the sizes of the terms, and the sum itself can cancel to anything.
 # So the quotient measures how close to zero the luckiest of all outputs came ({numref}`relative`).
-# Take more outputs and it grows, with no kernel changed.
+# With more outputs the quotient grows, although no kernel has changed.
 
 # %% mystnb={"figure": {"caption": "The difference follows the size of the terms, not of the output: towards small outputs it stays where it is, and so the relative difference grows without limit. fp16; a dot is an element whose two outputs differ.", "name": "relative"}, "image": {"alt": "Two scatter plots over the size of the output, all axes logarithmic. Above, the absolute difference: on the right horizontal stripes on the staircase of one ulp, on the left a cloud at about ten to the minus five, far above the ulp. Below, the relative difference: on the right below one part in a thousand, rising to the left; a circle marks its highest point, at one of the smallest outputs.", "width": "100%"}} tags=["hide-input"]
 off, on = outputs["fp16", "decode_fma", "input"], outputs["fp16", "decode_mma", "input"]
@@ -432,11 +431,11 @@ plots.case_times(of_case.query("time_ms < 5"), origin=origin)
 plt.show()
 
 # %% [markdown]
-# Not drawn is Triton with tensor cores off, {glue:text}`triton_off` ms: it multiplies all 16 rows of a padded tile, product by product.
+# Triton with tensor cores off is not drawn: it takes {glue:text}`triton_off` ms, because it multiplies all 16 rows of a padded tile, product by product.
 #
 # The prediction said: no gain at a group of 4.
-# For our kernels it holds, on and off.
-# For FlashInfer's two kernels it does not, and they are the two of the thread.
+# The prediction holds for our kernels, on and off.
+# It fails for FlashInfer's two kernels, which are the two of the thread.
 # {numref}`group-sweep` lets the group grow.
 
 # %% mystnb={"figure": {"caption": "Tensor cores gain nothing at a group of 1, and more with every query head that shares a KV head; the size of a page hardly matters. fp16, 57 requests of 8192 keys, page 16 on the left, group 4 on the right; missing marks were refused. Quartiles are drawn, mostly hidden by the marks.", "name": "group-sweep"}, "image": {"alt": "Two panels on one logarithmic time axis. Left, time against the group from 1 to 16: fa2, decode_mma and decode_mma_n8 are flat lines near the copy ceiling; FlashInfer on CUDA cores leaves it at a group of 3 or 4 and rises steeply, decode_fma leaves it later and rises less; FlashInfer auto rises in proportion to the group. Right, time against pages of 1, 16 and 64 keys: flat lines.", "width": "100%"}} tags=["hide-input"]
@@ -451,8 +450,8 @@ plt.show()
 # Why do the warm lines rise at all, so far below the groups at which FMAs would take longer than memory?
 # An {term}`SM` issues at most four instructions per clock, and FMAs at their peak take every one of these slots.
 # But a kernel has more to do than FMAs: it converts 16-bit numbers, adds up over lanes, moves weights, computes addresses.
-# At a group of 8 the time without tensor cores has left the memory's behind, so it counts such slots, used or lost.
-# Divided by the time of the FMAs alone it says how many slots each FMA costs, all included, and what that makes at a group of 4:
+# At a group of 8 the kernels without tensor cores take longer than the memory does, so that their time counts slots, used or lost.
+# This time over that of the FMAs alone says how many slots each FMA costs in all, and what that makes at a group of 4:
 
 # %%
 off_ms = groups.set_index(["kernel", "group"]).time_ms
@@ -468,8 +467,8 @@ numeric = slots.columns[1:]
 plots.table(slots, "slots", dict.fromkeys(numeric, "{:.3f}") | {"slots per FMA": "{:.1f}"})
 
 # %% [markdown]
-# For `decode_fma` the slots of a group of 4 take less time than the memory, and it runs at the memory's pace.
-# For FlashInfer's kernel they take more, and it does not.
+# For `decode_fma` the slots of a group of 4 take less time than the memory, so that the kernel runs at the memory's pace.
+# For FlashInfer's kernel the slots take more time than the memory, and they set its pace.
 # And while the slots are busy, the next loads are not issued, so the memory waits as well.
 # On tensor cores one `mma.sync` replaces 64 FMAs per lane, and the slots are free for loading.
 #
@@ -500,22 +499,22 @@ for name, percent in shares.items():
 # It supposes that the kernel with tensor cores runs at the memory's pace.
 # With 40 GB that kernel would have read at {glue:text}`on_small` % of the memory's peak, where a copy on an H200 reaches {glue:text}`copy_percent` %; so the part had 80 GB, and there it stood at {glue:text}`on_large` %.
 # Its blocks come two per SM, in three rounds of which the last is almost empty: {glue:text}`wave_on` % of the SMs' time has a block.
-# This alone is as much as it lost.
+# These empty slots alone are as much as the kernel lost.
 # Without tensor cores all blocks are there at once, an SM with five ends last, {glue:text}`wave_off` % of the time has a block, and yet the kernel stood at {glue:text}`off_large` %.
-# What is left must be waiting that slots and waves do not count: loads that are issued late, because each of the few warps first has to spend its slots.
+# The rest must be waiting that slots and waves do not count: loads are issued late, because each of the few warps first has to spend its slots.
 # A profile of that kernel on an A100, with its issued slots and its warps' reasons to wait, would prove or refute it; the lab has no A100.
-# The quarter is so the quotient of two kernels that both stay below the memory's pace, for different reasons, and no property of tensor cores.
+# So the quarter is the quotient of two kernels that both stay below the memory's pace, for different reasons; it is no property of tensor cores.
 #
 # ### The default backend
 #
-# The default backend is another story.
+# The default backend runs another kernel.
 # On this GPU `auto` means *fa3*, a {term}`prefill` kernel for Hopper whose tile has 128 query rows.
 # It does not pack the group into the tile: every query head reads its keys again, $g$ times the bytes.
 # Its line in {numref}`group-sweep` rises as {eq}`decode-least-time` times $g$ would.
 #
 # ### Error, on the H200
 #
-# The same maps for the recorded case, 57 samples and 32 heads.
+# The maps below are those of the recorded case, with 57 samples and 32 heads.
 # All requests have the same length, so all rows should look alike.
 # A single bright cell is a row whose softmax is sharp: its outputs are larger, and so are its ulps, on and off alike.
 
@@ -544,11 +543,11 @@ plots.table(shown, "errors", digits | {"rmse / predicted": "{:.2f}"})
 # %% [markdown]
 # Our kernels err as predicted, from one request of other random numbers.
 # FlashInfer on CUDA cores errs more than {eq}`decode-variance` allows it, more even than on tensor cores.
-# This is no bug, and it is not for want of fp32; the last exercise finds the reason.
+# This is no bug, and the kernel does compute in fp32; the last exercise finds the reason.
 #
 # ### What it takes
 #
-# Registers and shared memory of our kernels for the case: predicted, as the compiler made them, and as the H200's driver counts blocks.
+# The table has the registers and the shared memory of our kernels for the case, predicted and as the compiler made them, and the blocks that the H200's driver counts.
 
 # %% tags=["hide-input"]
 driver = at_case.query("dtype == 'fp16' and statistic == 'exact' and kernel in @KERNELS")
@@ -573,7 +572,7 @@ plots.table(pd.DataFrame({"": lines, **columns}), "taken")
 # It spends registers up to a limit, the promise of `__launch_bounds__`, and what it adds is a habit, alike in all kernels.
 # The {glue:text}`fit_habits` numbers for these habits predict all kernels, tiles and architectures of the lab ({numref}`predicted-registers`).
 # On tiles that the fit had not seen, the median error is {glue:text}`fit_unseen` %, and {glue:text}`fit_near` % of the rows lie within 12 %.
-# A kernel of a new kind may have a habit of its own, which no fit can know before.
+# A kernel of a new kind may have a habit of its own, which no fit can know in advance.
 
 # %% mystnb={"figure": {"caption": "A ledger and a few habits of the compiler predict the registers of every kernel, tile and architecture, most of them within 12 %. Compiled by NVRTC for six architectures; on the limits 128, 168 and 255 many marks lie on each other, and spills only there.", "name": "predicted-registers"}, "image": {"alt": "A scatter of compiled over predicted registers per thread, from 64 to 255, along the diagonal of a grey band of 12 percent. Circles for CUDA cores, squares for mma.sync, diamonds for wgmma. A few marks lie outside the band, most of them above it; rings mark spills at the limits 255 and 168.", "width": "100%"}} tags=["hide-input"]
 reports = register_fit.reports()
@@ -620,7 +619,7 @@ columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind",
 plots.table(ran[columns], "ran", {"time_ms": "{:.3g}"})
 
 # %% [markdown]
-# Here is where the two operations part.
+# The two operations differ here.
 # The decode waits for memory, so that our CUDA kernels take nearly the same time with tensor cores on and off.
 # The prefill multiplies each key with thousands of query tokens, and without tensor cores it takes many times as long ({numref}`onoff-timing`).
 
@@ -637,8 +636,8 @@ bench.plot_errors("prefill")
 plt.show()
 
 # %% [markdown]
-# So sentence 5 below is one about decode.
-# What ran here, for the record:
+# So the fifth point below is about decode alone.
+# This is what ran here:
 
 # %% tags=["nbval-ignore-output"]
 bench.log
@@ -809,6 +808,6 @@ assert abs(np.sqrt(variance.mean()) / rmse.flashinfer_cuda_cores - 1) < 0.05
 # That it ran on an A100 is our inference from the waves.
 # FlashInfer's shared memory, its tile and the type of its partial outputs were read in its sources {cite:p}`ye2025`; the register formula for divided rows was reported with the case.
 # That `auto` picks fa3 was seen in the same run that the rows come from.
-# Roundings as independent uniform errors: {cite:t}`higham2019`.
-# What tensor cores do to the products, which the CPU build follows bit for bit: {cite:t}`fasi2021` and {cite:t}`xie2025`.
-# Grouped queries are from {cite:t}`ainslie2023`, split-KV from {cite:t}`dao2023`, `mma.sync`, `ldmatrix` and `movmatrix` from the PTX manual {cite:p}`ptx`.
+# That roundings can be treated as independent uniform errors is from {cite:t}`higham2019`.
+# What tensor cores do to the products, which the CPU build follows bit for bit, is from {cite:t}`fasi2021` and {cite:t}`xie2025`.
+# Grouped queries are from {cite:t}`ainslie2023`, split-KV is from {cite:t}`dao2023`, and `mma.sync`, `ldmatrix` and `movmatrix` are from the PTX manual {cite:p}`ptx`.

@@ -1,7 +1,6 @@
 # ---
 # jupyter:
 #   jupytext:
-#     formats: ipynb,py:percent
 #     text_representation:
 #       extension: .py
 #       format_name: percent
@@ -282,7 +281,7 @@ bench.plot_errors("decode")
 plt.show()
 
 # %% [markdown]
-# What ran here:
+# This is what ran here:
 
 # %% tags=["nbval-ignore-output"]
 bench.log
@@ -309,7 +308,7 @@ numbers = {
 # %% tags=["hide-cell"]
 numbers |= {
     "within_gain": f"{gains['softmax beside products']:.1f}",
-    "between_gain": f"{gains['ping-pong']:+.1f}",
+    "between_gain": f"{round(gains['ping-pong'], 1) + 0:.1f}",
     "persistent_gain": f"{gains['persistent tiles']:+.1f}",
     "persistent_alu": f"{rung.alu['persistent tiles']:.0f}",
     "pingpong_alu": f"{rung.alu['ping-pong']:.0f}",
@@ -325,7 +324,7 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 # %% [markdown]
 # - **The instruction is the largest step.** From {glue:text}`fma_rate` TFLOP/s on CUDA cores the ladder leads to {glue:text}`best_rate`, where cuBLAS reaches {glue:text}`gemm_rate`. The first step onto tensor cores multiplies the rate by {glue:text}`mma_gain`, the step from `mma.sync` to `wgmma` by {glue:text}`wgmma_gain`.
 # - **Tensor cores must be fed.** The TMA multiplies the rate by {glue:text}`tma_gain` and touches no product.
-# - **Overlap gains single per cents.** {glue:text}`within_gain` % within a warpgroup, {glue:text}`between_gain` % between warpgroups on top of that, and persistent blocks alone cost time with this shape.
+# - **Overlap gains a few per cent.** Within a warpgroup it gains {glue:text}`within_gain` %, turns between warpgroups change that by {glue:text}`between_gain` %, and persistent blocks alone cost time with this shape.
 # - **Speed costs no accuracy.** All rungs round $P$ to 16 bits, and their errors are alike: those of `wgmma` are {glue:text}`error_gain` times those of CUDA cores.
 #
 # Where did the model fail?

@@ -1,7 +1,6 @@
 # ---
 # jupyter:
 #   jupytext:
-#     formats: ipynb,py:percent
 #     text_representation:
 #       extension: .py
 #       format_name: percent
@@ -173,7 +172,7 @@ search["correlation"] = [found[name][0] for name in search.search]
 plots.expected_and_measured(search, origin=recorded.origins(searched))
 plt.show()
 
-# %% mystnb={"figure": {"caption": "A few runs in the model's order find a tile within 2 % of the best (dashed). Of tiles that the model expects alike, the slowest is taken to run first.", "name": "tuner-runs"}, "image": {"alt": "A step curve for each search of the best speed found so far in percent of the best there is, over the number of runs on a logarithmic axis. It passes 98 percent after a few runs.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "A few runs in the model's order find a tile within 2 % of the best (dashed). Of tiles that the model expects alike, the slowest is taken to run first.", "name": "tuner-runs"}, "image": {"alt": "A panel for each kernel, and in it a step curve for each search of the best speed found so far in percent of the best there is, over the number of runs on a logarithmic axis. It passes 98 percent after a few runs.", "width": "100%"}} tags=["hide-input"]
 curves = [
     {"search": name, "kernel": name.split(",")[0], "run": run, "share": share}
     for name, (_, _, _, shares) in found.items()
@@ -267,7 +266,7 @@ bench.plot_errors("decode")
 plt.show()
 
 # %% [markdown]
-# What ran here:
+# This is what ran here:
 
 # %% tags=["nbval-ignore-output"]
 bench.log

@@ -1,7 +1,6 @@
 # ---
 # jupyter:
 #   jupytext:
-#     formats: ipynb,py:percent
 #     text_representation:
 #       extension: .py
 #       format_name: percent
@@ -24,8 +23,7 @@
 # Most outputs were equal, and where they were not, it was for some heads only.
 #
 # A maintainer answered that floating point is not exact, and gave a control on the author's own tensor: adding 0.3 and subtracting 0.3 again changes the tensor by 0.0003 on average, and by 0.125 at most.
-# That closed the thread.
-# It did not say why a head differs while its neighbour does not.
+# The thread ended there, without a reason why one head differs while its neighbour does not.
 # Seven sentences are heard about such cases. At the end of this chapter you can say what is true in each of them:
 #
 # 1. Floating point is not exact, so which head differs is chance.
@@ -39,7 +37,7 @@
 # ## You need
 #
 # {doc}`/book/how_to_read` says how predictions and recorded runs work here; {doc}`tensor_cores_on_and_off` has the rounding of the weights.
-# From {doc}`/book/glossary`: {term}`online softmax`, {term}`split-KV`, {term}`ulp`, {term}`paged KV`.
+# {doc}`/book/glossary` explains {term}`online softmax`, {term}`split-KV`, {term}`ulp` and {term}`paged KV`.
 # You need no GPU: both compute paths run below at their full size, and give the bits of an H200.
 
 # %% tags=["remove-cell"]
@@ -89,9 +87,9 @@ from labkernels.records import recorded, store
 # Without the rounding, $m_j$ would cancel.
 # With the rounding, $m_j$ decides where the grid of the 16-bit format lies under the weight, unless it moves by a power of two.
 # So two paths round every weight of a row alike if $m_j$ is the same for every key.
-# What is left to differ then is the order of sums in fp32, which rarely moves an output across a rounding boundary of bf16.
+# Then only the order of sums in fp32 can differ, which rarely moves an output across a rounding boundary of bf16.
 #
-# What remains is to find $m_j$ for each path.
+# So $m_j$ has to be found for each path.
 # FlashAttention takes the keys in descending order, from the last block to the first, in blocks that begin at multiples of their size.
 # For heads of 64 channels its full pass has blocks of 128 keys, and its split kernel, which `with_kvcache` must take when there are new keys, has blocks of 256 {cite:p}`flashattention2680`.
 # If the row's largest score lies in the block that is taken first, all $m_j$ equal $M$ at once, on either path.
@@ -110,7 +108,7 @@ print(f"{len(given.lengths)} samples of {given.lengths[0]} to {given.lengths[-1]
       f"{two_roads.HEADS} heads of {two_roads.HEAD_DIM}, {two_roads.DTYPE}")  # fmt: skip
 
 # %% [markdown]
-# Two predictions from scores alone, in float64, for the paths *varlen* and *kvcache*.
+# Two predictions are made from scores alone, in float64, for the paths *varlen* and *kvcache*.
 # The first is the rule of thumb: a head is equal if its largest score lies in the block of 128 that is taken first.
 # The second evaluates {eq}`roads-output` for both paths, with nothing rounded but the weights, stores both in bf16 and compares.
 
@@ -122,7 +120,7 @@ print(f"rule of thumb: {rule.sum()} of {rule.size} heads must be equal")
 print(f"equation: {(predicted == 0).sum()} heads equal, {predicted.sum()} channels differ")
 
 # %% [markdown]
-# And where do the paths part, as a sequence grows?
+# At which position do the paths part, as a sequence grows?
 # Up to 128 keys there is one block on either path, so that nothing can differ.
 # The token at position 128, counted from 0, is the first that sees a second block of 128 and none of 256: **the paths part at 128**.
 
@@ -156,7 +154,7 @@ plt.show()
 # %% [markdown]
 # ## Kernel
 #
-# The running maximum is updated here: a block's largest score first, then what was summed before is rescaled to it.
+# These lines update the running maximum: they take a block's largest score first, and then rescale to it what was summed before.
 #
 # ```{literalinclude} /labkernels/kernels/prefill/mma/kernel.cuh
 # :language: cpp
@@ -177,7 +175,7 @@ plt.show()
 #
 # ### Which heads
 #
-# A row's bits do not depend on the rows beside it, so that the full pass may be run for the last tile of queries alone; for the shortest samples we run it whole to see that this is true.
+# A row's bits do not depend on the rows beside it, so that the full pass may be run for the last tile of queries alone; for the shortest samples we run all of it, to check this.
 
 # %%
 full = two_roads.varlen(given)
@@ -207,13 +205,13 @@ table["… of these, found so "] = [(right & (found == 0)).sum(), (right & (foun
 plots.table(table, "confusion")
 
 # %% [markdown]
-# Where the rule of thumb promises equal bits, it is right; but some heads are equal that it does not name.
-# A head can be equal although its maximum comes late: if each new maximum arrives in a block of 128 that begins a block of 256, both paths learn of it at the same key.
+# Where the rule of thumb promises equal bits, it is right; but some heads that it does not name are equal too.
+# A head can be equal although its maximum comes late: if each new maximum arrives in a block of 128 that begins a block of 256, both paths meet it at the same key.
 # The equation takes this into account, and is right for {glue:text}`right_heads` of the {glue:text}`all_heads` heads.
 #
 # ### From which position
 #
-# One sequence of 640 tokens, all of its positions on both paths ({numref}`position-sweep`).
+# {numref}`position-sweep` compares all positions of one sequence of 640 tokens on both paths.
 
 # %%
 one = two_roads.samples((640,))
@@ -237,9 +235,9 @@ plt.show()
 # ### Splits
 #
 # A split starts from nothing and has a running maximum of its own.
-# Its weights are rounded against that, and only the merge learns of the others.
+# Its weights are rounded against that maximum, and only the merge sees those of the other splits.
 # So with more than one split, the keys outside the split that holds the maximum are rounded differently, whatever the tile.
-# The same equation, told where the splits lie, against the kernel with four of them:
+# The table holds the same equation, told where the splits lie, against the kernel with four of them:
 
 # %%
 split = two_roads.kvcache(given, SPLIT)
@@ -281,7 +279,7 @@ plots.table(summary, "summary", {"value": "{:.2g}"})
 
 # %% [markdown]
 # The weights are summed in fp32, and the errors of 8192 roundings are independent.
-# With the length their number grows, but each weight shrinks faster, so no error accumulates.
+# Their number grows with the length, but each weight shrinks faster, so that no error accumulates.
 #
 # ### What 0.125 is
 #
@@ -299,11 +297,10 @@ print(f"largest difference {shifted.max()}, one ulp there {rounding.quantum(20.0
 assert shifted.max() == rounding.quantum(16.0, "bf16") == rounding.quantum(31.9, "bf16")
 
 # %% [markdown]
-# 0.125 is the distance between neighbouring numbers of bf16 from 16 to 32. It is one last bit, and says only how large the output is.
+# 0.125 is the distance between neighbouring numbers of bf16 from 16 to 32. The difference is one last bit, and says only how large the output is.
 #
-# And the control?
 # The control does not look at attention: it asks what bf16 does to $x + 0.3$.
-# The table has it for the small outputs, beside the differences of the two paths:
+# The table has the control for the small outputs, beside the differences of the two paths:
 
 # %%
 x = full.clone()
@@ -350,7 +347,7 @@ for result in (aligned, fixed):
 # %% [markdown]
 # ### Alone and among others
 #
-# A kernel is {term}`batch-invariant` if a request has the same bits alone and among others; here the longest sample, alone and in the batch of 16.
+# A kernel is {term}`batch-invariant` if a request has the same bits alone and among others; the longest sample runs here alone and in the batch of 16.
 # A plan that chooses the number of splits looks at the whole batch, because it wants to fill the GPU:
 
 # %%
@@ -369,8 +366,8 @@ plots.table(invariance, "invariance")
 #
 # ## On the H200
 #
-# Recorded with the same samples, bit for bit.
-# First, are the recorded bits those of this machine?
+# The recorded runs have the same samples, bit for bit.
+# The first question is whether the recorded bits are those of this machine:
 
 # %%
 everything = store.read("two_roads")
@@ -383,7 +380,7 @@ for path, live in (("kvcache", found), (SPLIT.name, found_split)):
     print(f"{path}: recorded and live counts equal: {(counts.reshape(live.shape) == live).all()}")
 
 # %% [markdown]
-# Then torch's and FlashInfer's two paths ({numref}`peer-maps`, and the table below it).
+# {numref}`peer-maps` and the table below it have the two paths of torch and those of FlashInfer.
 # torch's flash backend descends from FlashAttention, but takes one tile on both paths: every bit is equal, until a sample is long enough for the last token's keys to be split.
 # FlashInfer parts everywhere, even within one block: its decode kernel cuts the keys among its warps, and each has a running maximum of its own.
 
@@ -408,10 +405,10 @@ whole = {c: "{:.0f}" for c in ("equal heads, of 64", "channels that differ")}
 plots.table(rows, "recorded", whole | {"max difference": "{:.2g}"})
 
 # %% [markdown]
-# The last column is the longest sample alone against the same in the batch.
+# The last column compares the longest sample alone with the same sample in the batch.
 # With `fixed_split_size` or `disable_split_kv` FlashInfer keeps its bits; by default neither it nor torch does.
 #
-# Last, the price of equal bits, in time for a step of one token for all 16 samples, the append included:
+# The last table has the price of equal bits: the time of a step of one token for all 16 samples, the append included:
 
 # %%
 order = [CHOSEN, SPLIT, KVCACHE_FIXED, KVCACHE, ALIGNED]
@@ -469,7 +466,7 @@ plt.show()
 
 # %% [markdown]
 # Neither road is nearer to the truth in any of these kernels: the two roads differ in which weights are rounded up and which down.
-# What ran here:
+# This is what ran here:
 
 # %% tags=["nbval-ignore-output"]
 bench.log
@@ -477,7 +474,7 @@ bench.log
 # %% [markdown]
 # ## What we learned
 #
-# 1. **Which head differs is no chance.**
+# 1. **Chance does not decide which head differs.**
 #    It is decided by where the row's large scores lie among the blocks: {glue:text}`rule_heads` heads had to be equal because their maximum is taken first, {glue:text}`equal_heads` are, and {eq}`roads-output` names each of them.
 # 2. **Nothing adds up over 8192 keys.**
 #    Sums are kept in fp32; the difference falls with length, as the outputs do.
@@ -485,11 +482,11 @@ bench.log
 #    It is one ulp of bf16 from 16 to 32.
 #    On these samples the paths differ by {glue:text}`mean_gap` on average and {glue:text}`max_gap` at most.
 # 4. **The control proves nothing about attention.**
-#    It is {glue:text}`control_over` times larger than the differences it was to explain where outputs are small, and zero where they are near 20: it measures what bf16 does to 0.3.
+#    Where outputs are small, the control is {glue:text}`control_over` times larger than the differences that it was to explain, and where they are near 20 it is zero: it measures what bf16 does to 0.3.
 #    A comparison of both paths with float64 settles the case: their errors are the same.
 # 5. **Something can be done, and it has a price.**
-#    Equal tiles, an equal order of the keys and one split: every bit equal, at {glue:text}`aligned_price` times the time of a step.
-#    Equal tiles and splits of a fixed size: {glue:text}`fixed_price` times, and {glue:text}`fixed_whole` times for the full pass.
+#    Equal tiles, an equal order of the keys and one split make every bit equal, and a step takes {glue:text}`aligned_price` times as long.
+#    With equal tiles and splits of a fixed size a step takes {glue:text}`fixed_price` times as long, and the full pass {glue:text}`fixed_whole` times.
 # 6. **The same request among others is another computation, if the plan looks at the batch.**
 #    Fix the size of the splits, or their number to one.
 #
@@ -497,7 +494,7 @@ bench.log
 #    Both paths have the same inputs, bit for bit, and their scores differ by fp32 roundings at most.
 #    What differs is the grid on which bf16 stores each weight: {eq}`roads-output` takes exact scores and predicts which heads differ.
 #
-# The knobs, as the libraries have them:
+# These are the options of each library:
 #
 # | | full pass and cache | alone and among others |
 # |---|---|---|
@@ -523,8 +520,8 @@ bench.log
 # :class: dropdown
 # ```
 #
-# The first 128 keys.
-# A descending order begins with what is left over of the last block, 64 keys on average; this one begins with a whole block, so that more heads are equal, and other ones.
+# The block of the first 128 keys must hold it.
+# A descending order begins with what is left over of the last block, 64 keys on average. The ascending order begins with a whole block, so that more heads are equal, and not the same ones.
 
 # %%
 equal = np.zeros_like(rule)
@@ -596,5 +593,5 @@ assert np.abs(pair[0] - pair[1]).max() < 1e-12
 #
 # The case, its control and its numbers are from {cite:t}`flashattention1569`; that the author's own mean was near 1e-5 was reported with it, and the thread does not show it.
 # The tiles of FlashAttention's two kernels and when the split kernel is forced were read in its sources; that `num_splits=1` aligns them since June 2026, in {cite:t}`flashattention2680`.
-# FlashInfer's knobs were run in the recorded run {cite:p}`ye2025`.
+# FlashInfer's options were run in the recorded run {cite:p}`ye2025`.
 # The online softmax is from {cite:t}`milakov2018`, split-KV from {cite:t}`dao2023`.

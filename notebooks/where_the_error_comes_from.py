@@ -1,7 +1,6 @@
 # ---
 # jupyter:
 #   jupytext:
-#     formats: ipynb,py:percent
 #     text_representation:
 #       extension: .py
 #       format_name: percent
@@ -288,7 +287,7 @@ rows = store.newest(store.read("numeric_policies"))
 costs = plots.policy_costs(pd.DataFrame(rows), baseline="decode_mma")
 of_case = costs[costs.kv_len == 8192]
 
-# %% mystnb={"figure": {"caption": "P in two parts takes away the error of P, and promoted sums the bias that then remains; on tensor cores neither costs more than a hundredth of the time. bf16, 57 requests of 8192 keys; inside: before the store; open markers: V of mean 0, full ones: of mean 1.", "name": "policy-costs"}, "image": {"alt": "Three panels side by side, one row a numeric policy. Left: times between 1.00 and 1.03 of the default's. Middle: rmse on a logarithmic axis; five policies, the default among them, stand at some 3e-5; the two with P in two parts and the one on CUDA cores lie two to four decades lower. Right: the size of the bias; it falls below 1e-7 where P is in two parts and sums are promoted, and on CUDA cores.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "P in two parts takes away the error of P, and promoted sums the bias that then remains; on tensor cores neither costs more than a hundredth of the time. bf16, 57 requests of 8192 keys; open markers: V of mean 0, full ones: of mean 1.", "name": "policy-costs"}, "image": {"alt": "Three panels below each other, with a row for each numeric policy. Above: times between 1.00 and 1.03 of the default's. Middle: rmse on a logarithmic axis; five policies, the default among them, stand at some 3e-5; the two with P in two parts and the one on CUDA cores lie two to four decades lower. Right: the size of the bias; it falls below 1e-7 where P is in two parts and sums are promoted, and on CUDA cores.", "width": "100%"}} tags=["hide-input"]
 plots.policies(of_case[of_case.dtype == "bf16"], origin=recorded.origin(rows))
 plt.show()
 
@@ -387,7 +386,7 @@ plt.show()
 
 # %% [markdown]
 # The budget of a decode holds for a prefill, head by head and request by request.
-# What ran here:
+# This is what ran here:
 
 # %% tags=["nbval-ignore-output"]
 bench.log

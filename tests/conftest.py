@@ -14,6 +14,11 @@ if settings is not None:
     settings.register_profile("labkernels", derandomize=True, deadline=None, database=None)
     settings.load_profile("labkernels")
 
+# Marks of tests that run only if -m names them, and what to do for that.
+ASKED_FOR = {
+    "long": "takes minutes: make chaos",
+    "site": "needs the built book: make book, then -m site",
+}
 GPU_TESTS = Path(__file__).parent / "gpu"
 
 
@@ -42,8 +47,9 @@ def pytest_configure():
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     for item in items:
-        if item.get_closest_marker("long") and "long" not in config.getoption("markexpr"):
-            item.add_marker(pytest.mark.skip(reason="takes minutes: make chaos"))
+        for mark, reason in ASKED_FOR.items():
+            if item.get_closest_marker(mark) and mark not in config.getoption("markexpr"):
+                item.add_marker(pytest.mark.skip(reason=reason))
         if GPU_TESTS in item.path.parents:
             item.add_marker(pytest.mark.gpu)
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]

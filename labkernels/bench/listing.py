@@ -32,7 +32,7 @@ def source(kernel: str, part: str) -> "Listing":
         raise ValueError(f"part = {part!r}, allowed for {kernel}: {allowed}")
     path, text = parts[part]
     return Listing(
-        f"{kernel}: {part}", _dedented(text), "cpp" if path.suffix == ".cuh" else "python"
+        f"{kernel}: {part}", _dedented(text), "c++" if path.suffix == ".cuh" else "python"
     )
 
 

@@ -35,10 +35,14 @@ def live_rows(found: Benchmark) -> list[dict]:
             row |= {name: 1e3 * getattr(item.times, field) for name, field in times.items()}
             row["kind"] = LIVE
         rows.append(row | {"note": item.note or _note(item, found.inputs.workload)})
-    for word in found.words:
-        item = word.implementation
+    for reason in found.reasons:
+        item = reason.implementation
         row = {"kernel": item.kernel, "language": item.library, "tensor_cores": item.tensor_cores}
-        row |= {"workload": found.inputs.workload.label, "kind": word.metric, "note": word.reason}
+        row |= {
+            "workload": found.inputs.workload.label,
+            "kind": reason.metric,
+            "note": reason.words,
+        }
         rows.append(row)
     return rows
 

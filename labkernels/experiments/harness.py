@@ -122,7 +122,7 @@ class Recording:
         self.started = datetime.now(UTC)
         self.sensors = {"sm_clock_mhz": 0.0, "power_w": 0.0}
         self.failures: list[str] = []
-        self.words: list[str] = []
+        self.told: list[str] = []
         self._began_s, self._done = time.monotonic(), 0
         self._once: dict[Callable, Any] = {}
         self._begun: dict[Callable, dict[str, Any]] = {}
@@ -149,18 +149,18 @@ class Recording:
 
     def tell(self, words: str) -> None:
         """Add words to the line that is said when the cell is done."""
-        self.words.append(words)
+        self.told.append(words)
 
     def fail(self, words: str) -> None:
         """Note a failure; the recording goes on, and ends with all of them."""
         self.failures.append(words)
 
     def take(self, result: "Benchmark") -> None:
-        """Take a benchmark's clock and power, its failures, and words for what has no times."""
+        """Take a benchmark's clock and power, its failures, and why some have no times."""
         self.sensors = result.sensors
         self.failures += result.failures
-        for word in result.words:
-            self.tell(f"{word.name} {word.metric}")
+        for reason in result.reasons:
+            self.tell(f"{reason.name} {reason.metric}")
 
     def once(self, work: "Callable[[Recording], T]") -> T:
         """Return work(recording), which is done when it is first asked for."""
@@ -214,7 +214,7 @@ class Recording:
         return Outcome(self._files.rows, tuple(self._files.written), tuple(self.failures))
 
     def _measure(self, cell: Cell) -> None:
-        self.words = []
+        self.told = []
         try:
             found = [
                 (name, row | self._rest_of(name, row))
@@ -226,7 +226,7 @@ class Recording:
             self.fail(f"{cell.label}: {words_of(error)}")
             self.tell("failed")
         number = self.cells.index(cell) + 1
-        self.progress(f"{number}/{len(self.cells)} {cell.label}: {', '.join(self.words)}")
+        self.progress(f"{number}/{len(self.cells)} {cell.label}: {', '.join(self.told)}")
         _free()
 
     def _rest_of(self, name: str, row: Row) -> Row:

@@ -9,6 +9,7 @@ from labkernels.kernels.backward.workload import Backward
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.kernels.prefill.workload import Prefill
+from labkernels.measure.benchmark import Benchmark
 from labkernels.measure.implementation import Implementation
 from labkernels.measure.judge.outputs import Errors
 from labkernels.measure.resources import Loaded
@@ -190,9 +191,19 @@ def map_rows(columns: Row, out: np.ndarray, truth: np.ndarray) -> list[Row]:
     ]
 
 
-def word_row(base: Row, metric: str, reason: str) -> Row:
+def reason_row(base: Row, metric: str, words: str) -> Row:
     """Return a row that says in words why there is no number: `refused` or `failed`."""
-    return {**row(base, metric, "exact", 1, "1"), "note": reason}
+    return {**row(base, metric, "exact", 1, "1"), "note": words}
+
+
+def reason_rows(workload: Workload, result: Benchmark, *, by_name: bool = False) -> list[Row]:
+    """Return a row for each implementation without times, under its kernel's or its own name."""
+    rows = []
+    for reason in result.reasons:
+        name = reason.name if by_name else ""
+        base = implementation_row(workload, reason.implementation, kernel=name)
+        rows.append(reason_row(base, reason.metric, reason.words))
+    return rows
 
 
 def _fact_rows(base: Row, facts: object, units: Mapping[str, str]) -> list[Row]:

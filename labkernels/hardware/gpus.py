@@ -5,6 +5,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from labkernels.units import require_choice
+
 
 @dataclass(frozen=True)
 class Fact:
@@ -99,13 +101,12 @@ GPUS = {key: known for key, known in _ALL.items() if known.arch_number >= ARCH_M
 ARCHS = tuple(dict.fromkeys(g.compile_arch for g in GPUS.values() if g.arch != "sm_87"))
 
 
-def gpu(key: str) -> Gpu:
-    """The GPU of that key, such as "h200".
+def gpu(key: str, name: str = "gpu") -> Gpu:
+    """The GPU of that key, such as "h200"; name: of the argument that said the key.
 
     Raises: ValueError listing the keys if there is none.
     """
-    if key not in _ALL:
-        raise ValueError(f"gpu = {key!r}, allowed: {', '.join(_ALL)}")
+    require_choice(name, key, _ALL)
     return _ALL[key]
 
 

@@ -135,15 +135,40 @@ class Call:
         return self.device.type == "cuda"
 
 
-def kept(facts: tuple) -> Call | None:
-    """The call of these facts, without its tensors, if one was checked and kept."""
-    return _CHECKED.get(facts)
+def kept(facts: tuple, asked: tuple) -> Call | None:
+    """The call of these facts and options, without its tensors, if one was checked and kept.
+
+    The types of options count, since 1 and 1.0 are equal to True; what does not hash is not kept.
+    """
+    try:
+        return _CHECKED.get((facts, asked, *map(type, asked)))
+    except TypeError:
+        return None
 
 
-def keep(facts: tuple, call: Call) -> Call:
+def keep(facts: tuple, asked: tuple, call: Call) -> Call:
     """Keep a call that holds no tensors, and give it."""
-    _CHECKED[facts] = call
+    _CHECKED[facts, asked, *map(type, asked)] = call
     return call
+
+
+_FLAG = (bool, "True, False")
+_KINDS = {
+    "causal": _FLAG,
+    "checks": _FLAG,
+    "deterministic": _FLAG,
+    "kernel": (str | Kernel | None, "the name of a kernel, a Kernel, None"),
+    "policy": (NumericPolicy | None, "a NumericPolicy, None"),
+    "tile": (str | None, "the label of a tile, None"),
+}
+
+
+def check_options(**asked: object) -> None:
+    """Raise ValueError for an option of a wrong type; numbers and names are checked where used."""
+    for name in asked.keys() & _KINDS.keys():
+        (kind, allowed), value = _KINDS[name], asked[name]
+        if not isinstance(value, kind):
+            raise ValueError(f"{name} = {value!r}, allowed: {allowed}")
 
 
 @dataclass(eq=False)
@@ -187,6 +212,25 @@ class Step(Generic[Outputs]):
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.outputs(), name)
+
+
+_NOT_IN_GRAPHS = ("policy", "out", "lse2", "dq", "dk", "dv")
+
+
+def in_graph(
+    operator: str, kind: Callable[..., Outputs], *tensors: torch.Tensor | None, **options: object
+) -> Step[Outputs]:
+    """The step of a verb in a graph of torch.compile: its operator, which runs when the graph does.
+
+    The operators are those of ops.torch_ops. There is no plan, and nothing to run again.
+    """
+    for name in _NOT_IN_GRAPHS:
+        if options.pop(name, None) is not None:
+            raise ValueError(f"{name} is given in a graph of torch.compile, allowed: None")
+    if "kernel" in options:
+        options["kernel_name"] = options.pop("kernel")  # as the operators call it
+    made = getattr(torch.ops.labkernels, operator)(*tensors, **options)
+    return Step(nothing, lambda: kind(*(made or ())))
 
 
 def plan_of(

@@ -2,6 +2,8 @@
 
 import functools
 import math
+import numbers
+import operator
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -34,7 +36,12 @@ def division(divisor: int) -> tuple[int, int]:
 def require_tensor(name: str, value: object) -> None:
     """Raise ValueError unless a value is a tensor."""
     if not isinstance(value, torch.Tensor):
-        raise ValueError(f"{name} is of type {type(value).__name__}, allowed: torch.Tensor")
+        refuse_kind(name, value, "torch.Tensor")
+
+
+def refuse_kind(name: str, value: object, allowed: str) -> None:
+    """Raise the ValueError for a value of a wrong class."""
+    raise ValueError(f"{name} is of type {type(value).__name__}, allowed: {allowed}")
 
 
 def require_device(name: str, tensor: torch.Tensor, device: torch.device, as_: str = "k") -> None:
@@ -60,9 +67,14 @@ def require_rows(name: str, tensor: torch.Tensor) -> None:
 
 def require_place(name: str, tensor: torch.Tensor) -> None:
     """Raise ValueError unless the first element lies where a 16-byte copy can start."""
-    if tensor.data_ptr() % COPY_BYTES:
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError as error:
+        words = f"{name} has no memory of its own, allowed: a tensor outside of torch.func"
+        raise ValueError(words) from error
+    if address % COPY_BYTES:
         raise ValueError(
-            f"{name}: address {tensor.data_ptr():#x}, strides {tensor.stride()},"
+            f"{name}: address {address:#x}, strides {tensor.stride()},"
             f" allowed: rows that start at multiples of {COPY_BYTES} bytes"
         )
 
@@ -118,14 +130,18 @@ def require_cu_seqlens(name: str, tensor: torch.Tensor, device: torch.device) ->
 
 
 def read_lengths(
-    name: str, cu_seqlens: torch.Tensor, total: int, known: Sequence[int] | None = None
+    name: str,
+    cu_seqlens: torch.Tensor,
+    total: int,
+    known: Sequence[int] | None = None,
+    known_as: str = "q_lens",
 ) -> np.ndarray:
     """The lengths whose sums are given, int64 [batch]: as known, or else read.
 
     Raises: ValueError naming the first entry that does not ascend from 0 to total.
     """
     if known is not None:
-        return known_lengths(name, known, len(cu_seqlens) - 1, MAX_KEYS, total)
+        return known_lengths(known_as, known, len(cu_seqlens) - 1, MAX_KEYS, total)
     return once_per_content(_read_lengths, cu_seqlens, name=name, total=total)
 
 
@@ -151,23 +167,28 @@ def known_lengths(
 
     Raises: ValueError if they are not one for each request, out of range, or of another total.
     """
-    return _known_lengths(name, tuple(known), batch, most, total)
+    try:
+        given = tuple(known)
+        lengths = tuple(map(operator.index, given))
+        if bool in map(type, given):  # whose index is 0 or 1
+            raise TypeError
+    except TypeError:
+        words = f"{name} = {known!r}, allowed: {batch} whole numbers, one per request"
+        raise ValueError(words) from None
+    return _known_lengths(name, lengths, batch, most, total)
 
 
 @functools.lru_cache(maxsize=64)
 def _known_lengths(
     name: str, known: tuple[int, ...], batch: int, most: int, total: int | None
 ) -> np.ndarray:
-    lengths = np.asarray(known, dtype=np.int64)
-    if lengths.shape != (batch,):
-        raise ValueError(f"{len(known)} lengths for {name}, allowed: {batch}, one per request")
-    for request in np.flatnonzero((lengths < 0) | (lengths > most)):
-        raise ValueError(
-            f"a length of {lengths[request]} for {name}[{request}], allowed: 0 to {most}"
-        )
-    if total is not None and lengths.sum() != total:
-        raise ValueError(f"lengths for {name} of {lengths.sum()} in all, allowed: {total}")
-    return lengths
+    if len(known) != batch:
+        raise ValueError(f"len({name}) = {len(known)}, allowed: {batch}, one per request")
+    for request, length in enumerate(known):
+        require_int(f"{name}[{request}]", length, maximum=most)
+    if total is not None and sum(known) != total:
+        raise ValueError(f"sum({name}) = {sum(known)}, allowed: {total}, the rows that there are")
+    return np.asarray(known, dtype=np.int64)
 
 
 def facts(*tensors: torch.Tensor, names: tuple[str, ...] = ("q",)) -> tuple:
@@ -194,7 +215,10 @@ def once_per_facts(found: tuple, check: Callable[[], None]) -> object:
 
     Returns what stands for the facts among those of others, where it is hashed sooner.
     """
-    known = _SOUND.get(found)
+    try:
+        known = _SOUND.get(found)
+    except TypeError:  # what does not hash no check lets pass
+        known = None
     if known is None:
         check()
         known = _SOUND[found] = object()
@@ -249,7 +273,7 @@ def target_gpu(device: torch.device, target: str | None) -> hardware.Gpu:
     if device.type not in ("cpu", "cuda") and not plans_alone:
         raise ValueError(f"q.device = {device}, allowed: cpu, cuda")
     if device.type != "cuda":
-        return hardware.gpu(target or DEFAULT_TARGET)
+        return hardware.gpu(DEFAULT_TARGET if target is None else target, "target")
     from labkernels.cuda.gpu import device as devices
 
     return devices.planning_gpu(device.index)
@@ -258,7 +282,8 @@ def target_gpu(device: torch.device, target: str | None) -> hardware.Gpu:
 def scale_of(scale: float | None, head_dim: int | None = None) -> float:
     """The softmax scale, by default 1 / sqrt(head_dim)."""
     value = 1 / math.sqrt(head_dim) if scale is None else scale
-    if isinstance(value, (bool, str)) or not 0 < value < math.inf:
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not (is_number and 0 < value < math.inf):
         raise ValueError(f"scale = {value}, allowed: a positive number")
     return value
 

@@ -16,7 +16,7 @@ from labkernels.budget.occupancy import occupancy, registers_allowed
 from labkernels.budget.tile_model import StepWork
 from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.hardware import Gpu
-from labkernels.policy import NumericPolicy
+from labkernels.policy import EAGER, FLOAT64, NumericPolicy
 from labkernels.variant import FULL, AttentionVariant
 
 MANY_ROWS = 2**20  # of a long prefill: the tile that is then preferred is the widest
@@ -107,6 +107,7 @@ class Instance:
     overlay: Path | None = None
 
 
+@runtime_checkable
 class Kernel(Protocol):
     """A kernel's own account: what it can do, its tiles, and the module that launches it.
 
@@ -350,6 +351,24 @@ class CudaKernel(Kernel, Protocol):
         registers = registers_allowed(gpu, threads=tile.threads, blocks_per_sm=tile.blocks_per_sm)
         held = occupancy(gpu, threads=tile.threads, registers=registers, smem_bytes=smem_bytes)
         return held.blocks_per_sm
+
+
+class TorchKernel(Kernel, Protocol):
+    """What torch computes, a request at a time: float64 as the truth, 16 bits as the baseline.
+
+    whole: the one tile, as torch chooses its own. Splits that are asked for are not made.
+    """
+
+    language: str = "torch"
+    parent: str | None = None
+    needs: Architectures = ANY_GPU
+    policies: tuple[NumericPolicy, ...] = (FLOAT64, EAGER)
+    whole: Tile
+
+    def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[Tile, ...]:
+        """The one that stands for torch's own."""
+        del shape, policy
+        return (self.whole,)
 
 
 @runtime_checkable

@@ -54,18 +54,18 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Word:
+class Reason:
     """Why an implementation has no times: it is "unavailable", it "refused", or it "failed"."""
 
     name: str
     implementation: Implementation
     metric: str
-    reason: str
+    words: str
 
 
 @dataclass(frozen=True, eq=False)
 class Benchmark:
-    """What a workload gave: measurements by name, and words for those that have none.
+    """What a workload gave: measurements by name, and reasons for those that have none.
 
     judge: that of the inputs, whose reference is the float64 truth. sensors: clock and power while
     the times were taken. beside: times of what was timed in the same turns and is not judged.
@@ -75,16 +75,16 @@ class Benchmark:
     judge: Judge
     sensors: Mapping[str, float]
     measured: Mapping[str, Measured]
-    words: tuple[Word, ...]
+    reasons: tuple[Reason, ...]
     beside: Mapping[str, Quartiles]
 
     @property
     def failures(self) -> list[str]:
         """What failed of ours, in words: a failure of the measurement."""
         return [
-            f"{word.name} on {self.inputs.workload.label}: {word.reason}"
-            for word in self.words
-            if word.metric == "failed" and word.implementation.is_ours
+            f"{reason.name} on {self.inputs.workload.label}: {reason.words}"
+            for reason in self.reasons
+            if reason.metric == "failed" and reason.implementation.is_ours
         ]
 
 
@@ -120,11 +120,11 @@ def benchmark(
         plain = _Inputs(operation, other, seed, device)
         cuda = [item for item in of if item.library == "cuda"]
         entries += [_Entry(f"{item.name} {word}", item, plain) for item in cuda]
-    words: list[Word] = []
+    reasons: list[Reason] = []
     ready = [
         entry
         for entry in progress(entries)
-        if entry.prepare(words, missing or {}) and entry.first_run(words)
+        if entry.prepare(reasons, missing or {}) and entry.first_run(reasons)
     ]
     for entry in ready:
         if graph:
@@ -140,14 +140,14 @@ def benchmark(
     idle = timing.time_interleaved(calls, repeats=max(4, repeats // 3), eager=True) if calls else {}
     measured = {}
     for entry in ready:
-        errors = entry.errors(entry.timed, words)
+        errors = entry.errors(entry.timed, reasons)
         if errors is not None:
             name = entry.name
             kind = {"graph" if graph else "plain": times.get(name), "eager": idle.get(name)}
             of_entry = (name, entry.implementation, entry.inputs.inputs, entry.step, errors)
             measured[name] = Measured(*of_entry, **kind, note=entry.note)
     unjudged = {name: times[name] for name in others}
-    return Benchmark(whole.inputs, whole.judge, reading.sensors, measured, tuple(words), unjudged)
+    return Benchmark(whole.inputs, whole.judge, reading.sensors, measured, tuple(reasons), unjudged)
 
 
 def simulate(
@@ -163,14 +163,14 @@ def simulate(
     CUDA kernels run as CPU builds, Triton's under its interpreter. Arguments as for benchmark.
     """
     whole = _Inputs(operation, workload, seed, "cpu")
-    words: list[Word] = []
+    reasons: list[Reason] = []
     measured = {}
     for item in progress(list(of)):
         entry = _Entry(item.name, item, whole)
-        if entry.prepare(words, {}) and entry.first_run(words):
+        if entry.prepare(reasons, {}) and entry.first_run(reasons):
             done = (entry.name, item, whole.inputs, entry.step, entry.found)
             measured[entry.name] = Measured(*done, simulated_s=entry.first_s)
-    return Benchmark(whole.inputs, whole.judge, {}, measured, tuple(words), {})
+    return Benchmark(whole.inputs, whole.judge, {}, measured, tuple(reasons), {})
 
 
 class _Inputs:
@@ -199,21 +199,21 @@ class _Entry:
         """What is timed: the replay of a graph, or a call."""
         return self.replay or self.step.run
 
-    def prepare(self, words: list[Word], missing: Mapping[str, str]) -> bool:
+    def prepare(self, reasons: list[Reason], missing: Mapping[str, str]) -> bool:
         """Plan and compile; say in words why that cannot be."""
         item = self.implementation
         reason = missing.get(item.library) or item.missing()
         if reason:
-            return self._drop(words, "unavailable", reason)
+            return self._drop(reasons, "unavailable", reason)
         try:
             self.step = item.prepare(self.inputs.inputs)
         except (Refused, ValueError) as error:
-            return self._drop(words, "refused", one_line(error))
+            return self._drop(reasons, "refused", one_line(error))
         except (CompileError, RuntimeError) as error:
-            return self._drop(words, "failed", one_line(error))
+            return self._drop(reasons, "failed", one_line(error))
         return True
 
-    def first_run(self, words: list[Word]) -> bool:
+    def first_run(self, reasons: list[Reason]) -> bool:
         """Run for the first time, which may compile, and judge what that gives."""
         try:
             poison(self.step)
@@ -221,8 +221,8 @@ class _Entry:
             self.step.run()
             self.first_s = time.perf_counter() - began_s
         except Exception as error:  # each compiler and library has error classes of its own
-            return self._drop(words, "failed", one_line(error))
-        self.found = self.errors(None, words)
+            return self._drop(reasons, "failed", one_line(error))
+        self.found = self.errors(None, reasons)
         return self.found is not None
 
     def capture(self) -> None:
@@ -233,7 +233,7 @@ class _Entry:
         except RuntimeError as error:
             self.note = f"not captured: {one_line(error)}"
 
-    def errors(self, run: Callable[[], object] | None, words: list[Word]) -> Errors | None:
+    def errors(self, run: Callable[[], object] | None, reasons: list[Reason]) -> Errors | None:
         """Errors of what a run gives over NaN, or of what is there; None if they are too large."""
         if run is not None:
             poison(self.step)
@@ -243,11 +243,11 @@ class _Entry:
         )
         if errors.passed:
             return errors
-        self._drop(words, "failed", errors.reason)
+        self._drop(reasons, "failed", errors.reason)
         return None
 
-    def _drop(self, words: list[Word], metric: str, reason: str) -> bool:
-        words.append(Word(self.name, self.implementation, metric, reason))
+    def _drop(self, reasons: list[Reason], metric: str, words: str) -> bool:
+        reasons.append(Reason(self.name, self.implementation, metric, words))
         return False
 
 

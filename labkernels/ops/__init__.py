@@ -7,7 +7,8 @@ from labkernels.kernels.checks import DEFAULT_TARGET, MAX_BATCH
 from labkernels.kernels.decode.api import decode, decode_step
 from labkernels.kernels.mla.api import mla_decode, mla_decode_step
 from labkernels.kernels.prefill.api import prefill, prefill_step, varlen_qkvpacked
-from labkernels.ops.torch_ops import attention
+from labkernels.ops import torch_ops
+from labkernels.ops.attention import attention
 from labkernels.ops.with_kvcache import with_kvcache
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "mla_decode_step",
     "prefill",
     "prefill_step",
+    "torch_ops",
     "varlen_qkvpacked",
     "with_kvcache",
 ]

@@ -1,169 +1,184 @@
-"""The verbs as torch operators, through which a model trains: autograd and torch.compile see them.
+"""The verbs as torch operators, which a graph of torch.compile holds: torch.ops.labkernels.
 
-`torch.ops.labkernels.prefill` and `.backward`; on fake tensors they give shapes.
+An operator takes the tensors of its verb's caches one by one; on fake tensors it gives shapes.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 
 import torch
-from torch.autograd.function import once_differentiable
 
-from labkernels.kernels.backward.api import backward as run_backward
+from labkernels.kernels.append.api import append
+from labkernels.kernels.backward.api import backward
+from labkernels.kernels.caches.latent import LatentKV
+from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
-from labkernels.kernels.checks import COPY_BYTES, require_tensor
-from labkernels.kernels.prefill.api import prefill as run_prefill
+from labkernels.kernels.call import Attention, Step
+from labkernels.kernels.decode.api import decode
+from labkernels.kernels.mla.api import mla_decode
+from labkernels.kernels.prefill.api import prefill
+from labkernels.ops.attention import with_rows
+from labkernels.ops.with_kvcache import with_kvcache
 
-Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+ENDS = "Tensor cu_seqlens_q, Tensor cu_seqlens_k"
+PAGES = "Tensor page_table, Tensor kv_len"
+GROWING = (
+    "Tensor(a!) k, Tensor(b!) v, Tensor page_table, Tensor(c!) kv_len, Tensor k_new, Tensor v_new"
+)
+WRITTEN = ("k", "v", "kv_len")
+OPTIONS = "str? kernel_name=None, str? tile=None, str? target=None, bool checks=False"
+TRAINED = "bool causal=False, float? scale=None, bool deterministic=False"
+LENGTHS = "SymInt[]? q_lens=None, SymInt[]? kv_lens=None"
+SPLITS = "int? splits=None, int? keys_per_split=None"
+PACKED = f"bool causal=False, float? scale=None, {SPLITS}, {LENGTHS}, {OPTIONS}"
 
 
-def attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
+def _operator(
+    name: str,
+    tensors: str,
+    options: str,
+    run: Callable,
+    fake: Callable,
     *,
-    causal: bool = False,
-    scale: float | None = None,
-    deterministic: bool = False,
-    q_lens: Sequence[int] | None = None,
-    kv_lens: Sequence[int] | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention that torch can differentiate: a `prefill` whose gradients are a `backward`.
+    returns: str = "(Tensor, Tensor)",
+    writes: Sequence[str] = (),
+) -> torch.library.CustomOpDef:
+    """Define an operator: run takes its tensors, and its options by their names.
 
-    deterministic: of the backward pass; the forward pass always is. q_lens, kv_lens: the lengths
-    that the cumulative ones say, as the caller's host knows them: none is then read from a GPU.
-    Without them a GPU's cumulative lengths are read once, and again when torch has seen them
-    change, so that a training loop that keeps its two tensors reads nothing after its first step.
-    A compiled graph runs the operators, which take no lengths.
-    Shapes: q [total_q, q_heads, head_dim], k, v [total_k, kv_heads, head_dim], fp16 or bf16;
-    cu_seqlens_q, cu_seqlens_k [batch + 1] int32; -> out as q, lse2 [total_q, q_heads] fp32, which
-    has no gradient.
-    Under autocast, fp32 tensors are cast to its dtype, as for torch's own attention.
-    Units: scale multiplies q k (default 1 / sqrt(head_dim)); lse2 is in base 2.
-    Raises: ValueError naming the argument, its value and what is allowed.
+    An option that is called kernel would meet torch's own of that name where inductor calls it.
     """
-    if not isinstance(q, torch.Tensor):
-        require_tensor("q", q)
-    if torch.is_autocast_enabled(q.device.type):
-        kind = torch.get_autocast_dtype(q.device.type)
-        q, k, v = (x.to(kind) if x.dtype == torch.float32 else x for x in (q, k, v))
-    if torch.compiler.is_compiling() or type(q) not in (torch.Tensor, torch.nn.Parameter):
-        given = (q, k, v, cu_seqlens_q, cu_seqlens_k, causal, scale, deterministic)
-        return torch.ops.labkernels.prefill(*given)
-    how = {"causal": causal, "scale": scale, "q_lens": q_lens, "kv_lens": kv_lens}
-    return _Attention.apply(q, k, v, (cu_seqlens_q, cu_seqlens_k, deterministic, how))
+    n_tensors, names = tensors.count("Tensor"), re.findall(r"(\w+?)(?:_name)?=", options)
+
+    def call(*given):
+        return run(*given[:n_tensors], **dict(zip(names, given[n_tensors:], strict=False)))
+
+    schema = f"({tensors}, {options}) -> {returns}"
+    made = torch.library.custom_op(f"labkernels::{name}", call, mutates_args=writes, schema=schema)
+    made.register_fake(lambda *given, **_: fake(*given[:n_tensors]))
+    return made
 
 
-class _Attention(torch.autograd.Function):
-    """What the operators do, without the dispatcher, which costs more than the launch."""
-
-    @staticmethod
-    def forward(ctx, q, k, v, asked):
-        ends_q, ends_k, ctx.deterministic, ctx.how = asked  # one argument: torch looks at each
-        q, k, v = _with_rows(q, k, v)
-        done = run_prefill(q, RaggedKV(k, v, ends_k), ends_q, **ctx.how).outputs()
-        ctx.save_for_backward(q, k, v, *done, ends_q, ends_k)
-        ctx.mark_non_differentiable(done.lse2)
-        return tuple(done)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, dout, dlse2):
-        del dlse2  # lse2 is not differentiable
-        (dout,) = _with_rows(dout)
-        how = {"deterministic": ctx.deterministic, **ctx.how}
-        return *run_backward(dout, *ctx.saved_tensors, **how).outputs(), None
+def _attended(q, *_):
+    return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=torch.float32)
 
 
-@torch.library.custom_op("labkernels::prefill", mutates_args=())
-def _prefill(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
-    causal: bool = False,
-    scale: float | None = None,
-    deterministic: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _outputs(step: Step[Attention], q: torch.Tensor) -> Attention:
+    """What a step wrote, once it is known to be of the type that the graph was told."""
+    done = step.outputs()
+    if done.out.dtype != q.dtype:
+        allowed = f"one that writes {q.dtype}, as q, in a graph of torch.compile"
+        name = step.plan.kernel
+        raise ValueError(f"kernel = {name!r} writes {done.out.dtype}, allowed: {allowed}")
+    return done
+
+
+def _decode(q, *cache, **options):
+    return tuple(_outputs(decode(q, PagedKV(*cache), **options), q))
+
+
+def _mla_decode(q_nope, q_pe, ckv, kpe, page_table, kv_len, cu_seqlens_q=None, **options):
+    cache = LatentKV(ckv, kpe, page_table, kv_len)
+    return tuple(_outputs(mla_decode(q_nope, q_pe, cache, cu_seqlens_q, **options), q_nope))
+
+
+def _prefill_paged(q, k, v, page_table, kv_len, cu_seqlens_q, **options):
+    cache = PagedKV(k, v, page_table, kv_len)
+    return tuple(_outputs(prefill(q, cache, cu_seqlens_q, **options), q))
+
+
+def _prefill(q, k, v, cu_seqlens_q, cu_seqlens_k, deterministic=False, **options):
     del deterministic  # of the backward pass alone
-    q, k, v = _with_rows(q, k, v)
-    done = run_prefill(q, RaggedKV(k, v, cu_seqlens_k), cu_seqlens_q, causal=causal, scale=scale)
-    return done.out, done.lse2
+    q, k, v = with_rows(q, k, v)
+    step = prefill(q, RaggedKV(k, v, cu_seqlens_k), cu_seqlens_q, **options)
+    return tuple(_outputs(step, q))
 
 
-@_prefill.register_fake
-def _(q, k, v, cu_seqlens_q, cu_seqlens_k, causal=False, scale=None, deterministic=False):
-    out = q.new_empty((*q.shape[:2], v.shape[2]))
-    return out, q.new_empty(q.shape[:2], dtype=torch.float32)
+def _backward(dout, q, k, v, out, lse2, cu_seqlens_q, cu_seqlens_k, **options):
+    tensors = (*with_rows(dout, q, k, v, out), lse2.contiguous())
+    return tuple(backward(*tensors, cu_seqlens_q, cu_seqlens_k, **options).outputs())
 
 
-@torch.library.custom_op("labkernels::backward", mutates_args=())
-def _backward(
-    dout: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    lse2: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
-    causal: bool = False,
-    scale: float | None = None,
-    deterministic: bool = False,
-) -> Triple:
-    dout, q, k, v, out = _with_rows(dout, q, k, v, out)
-    ends = (cu_seqlens_q, cu_seqlens_k)
-    how = {"causal": causal, "scale": scale, "deterministic": deterministic}
-    found = run_backward(dout, q, k, v, out, lse2.contiguous(), *ends, **how)
-    return found.dq, found.dk, found.dv
+def _append(k, v, page_table, kv_len, *new, **options):
+    append(PagedKV(k, v, page_table, kv_len), *new, **options)
 
 
-@_backward.register_fake
-def _(
-    dout,
-    q,
-    k,
-    v,
-    out,
-    lse2,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    causal=False,
-    scale=None,
-    deterministic=False,
-):
-    return tuple(x.new_empty(x.shape) for x in (q, k, v))
+def _with_kvcache(q, k, v, page_table, kv_len, *new, **options):
+    step = with_kvcache(q, PagedKV(k, v, page_table, kv_len), *new, **options)
+    return tuple(_outputs(step, q))
+
+
+def _prefilled(q, k, v, *_):
+    out, lse2 = _attended(q)
+    return out.new_empty((*q.shape[:2], v.shape[-1])), lse2
+
+
+_operator(
+    "decode",
+    f"Tensor q, Tensor k, Tensor v, {PAGES}",
+    f"float? scale=None, int? keys_per_split=None, SymInt[]? kv_lens=None, {OPTIONS}",
+    _decode,
+    _attended,
+)
+_operator(
+    "mla_decode",
+    f"Tensor q_nope, Tensor q_pe, Tensor ckv, Tensor kpe, {PAGES}, Tensor? cu_seqlens_q",
+    PACKED.replace("causal=False", "causal=True"),
+    _mla_decode,
+    _attended,
+)
+_operator(
+    "prefill_paged",
+    f"Tensor q, Tensor k, Tensor v, {PAGES}, Tensor cu_seqlens_q",
+    PACKED,
+    _prefill_paged,
+    _prefilled,
+)
+_operator(
+    "append",
+    f"{GROWING}, Tensor cu_seqlens_new",
+    "SymInt[]? new_lens=None, SymInt[]? kv_lens=None, str? target=None, bool checks=False",
+    _append,
+    lambda *_: None,
+    returns="()",
+    writes=WRITTEN,
+)
+_operator(
+    "with_kvcache",
+    f"Tensor q, {GROWING}, Tensor cu_seqlens_q",
+    PACKED.replace("causal=False", "causal=True"),
+    _with_kvcache,
+    _prefilled,
+    writes=WRITTEN,
+)
+_operator(
+    "backward",
+    f"Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse2, {ENDS}",
+    f"{TRAINED}, {LENGTHS}, {OPTIONS}",
+    _backward,
+    lambda _, *qkv_and_more: tuple(x.new_empty(x.shape) for x in qkv_and_more[:3]),
+    returns="(Tensor, Tensor, Tensor)",
+)
+_differentiable = _operator(
+    "prefill",
+    f"Tensor q, Tensor k, Tensor v, {ENDS}",
+    f"{TRAINED}, {LENGTHS}, {SPLITS}, {OPTIONS}",
+    _prefill,
+    _prefilled,
+)
 
 
 def _keep(ctx, inputs, output) -> None:
-    q, k, v, cu_seqlens_q, cu_seqlens_k, ctx.causal, ctx.scale, ctx.deterministic = inputs
-    ctx.save_for_backward(q, k, v, *output, cu_seqlens_q, cu_seqlens_k)
+    q, k, v, ends_q, ends_k, *options = inputs
+    ctx.how = options[:5]  # those of TRAINED and LENGTHS, which `backward` has too
+    ctx.n_options = len(options)
+    ctx.save_for_backward(q, k, v, *output, ends_q, ends_k)
     ctx.mark_non_differentiable(output[1])
 
 
 def _differentiate(ctx, dout, dlse2):
     del dlse2  # lse2 is not differentiable
-    how = (ctx.causal, ctx.scale, ctx.deterministic)
-    found = torch.ops.labkernels.backward(dout, *ctx.saved_tensors, *how)
-    return *found, None, None, None, None, None
+    found = torch.ops.labkernels.backward(dout, *ctx.saved_tensors, *ctx.how)
+    return *found, None, None, *[None] * ctx.n_options
 
 
-_prefill.register_autograd(_differentiate, setup_context=_keep)
-
-
-def _with_rows(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors, copied where autograd or a view gave rows that a kernel cannot copy from."""
-    # not contiguous(), to which a tensor without elements is so with any strides
-    return [x if _has_rows(x) else x.clone(memory_format=torch.contiguous_format) for x in tensors]
-
-
-def _has_rows(tensor: torch.Tensor) -> bool:
-    if tensor.is_contiguous() and tensor.stride(-1) == 1:  # a copy would be no better
-        return True
-    *outer, inner = tensor.stride()
-    if inner != 1 or min(outer) <= 0:  # an expanded dimension: the TMA has no stride of 0
-        return False
-    starts = (tensor.data_ptr(), *(stride * tensor.element_size() for stride in outer))
-    return all(start % COPY_BYTES == 0 for start in starts)
+_differentiable.register_autograd(_differentiate, setup_context=_keep)

@@ -30,6 +30,8 @@ LIBRARIES = {
 }
 # Of an engine's variations, which figures show beside it.
 _VARIATIONS = ("#882255", "#999933", "#b07aa1", "#44aa99", "#009e73", "#8c564b")
+# Of lines that stand for no kernel.
+LINE_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 MARKERS = {"on": "s", "off": "o"}
 LINES = {"on": "-", "off": (0, (5, 2))}
 NAMES = {
@@ -62,6 +64,7 @@ HOUSE = {
     "axes.edgecolor": "#9aa3af",
     "axes.labelcolor": "#2d343d",
     "axes.axisbelow": True,
+    "axes.prop_cycle": plt.cycler(color=LINE_COLOURS),
     "axes.grid": True,
     "axes.spines.top": False,
     "axes.spines.right": False,

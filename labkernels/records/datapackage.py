@@ -95,28 +95,10 @@ def _resource(path: Path, data_dir: Path) -> dict[str, object]:
 def _tabular(content: bytes) -> dict[str, object]:
     header = content.split(b"\n", 1)[0].decode("utf-8").strip()
     table = schema.table_of(tuple(header.split(",")))
-    fields = [_field(field) for field in table.fields]
+    fields = [field.described for field in table.fields]
     return {
         "profile": "tabular-data-resource",
         "encoding": "utf-8",
         "title": table.title,
         "schema": {"fields": fields, "missingValues": [""]},
     }
-
-
-def _field(field: schema.Field) -> dict[str, object]:
-    described: dict[str, object] = {
-        "name": field.name,
-        "type": field.type,
-        "description": field.description,
-    }
-    if field.unit:
-        described["unit"] = field.unit
-    constraints: dict[str, object] = {}
-    if not field.empty:
-        constraints["required"] = True
-    if field.values:
-        constraints["enum"] = list(field.values)
-    if constraints:
-        described["constraints"] = constraints
-    return described

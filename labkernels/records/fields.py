@@ -2,7 +2,9 @@
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 STRING, INTEGER, NUMBER, BOOLEAN = "string", "integer", "number", "boolean"
 UTC = "UTC"  # the unit of a time, to the second
@@ -11,14 +13,30 @@ _UTC_TIME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z")
 
 @dataclass(frozen=True)
 class Field:
-    """One column: its type, its unit, and whether a cell may be empty."""
+    """One column: its type, its unit, and whether a cell may be empty.
+
+    described: the same as a field of a Table Schema.
+    """
 
     name: str
     type: str
-    description: str
-    unit: str = ""
-    empty: bool = False
-    values: tuple[str, ...] = ()
+    unit: str
+    empty: bool
+    values: tuple[str, ...]
+    described: Mapping[str, object]
+
+    @classmethod
+    def of(cls, described: Mapping[str, object]) -> Self:
+        """The column that a field of a Table Schema describes."""
+        allowed = described.get("constraints", {})
+        return cls(
+            name=described["name"],
+            type=described["type"],
+            unit=described.get("unit", ""),
+            empty=not allowed.get("required", False),
+            values=tuple(allowed.get("enum", ())),
+            described=described,
+        )
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass
 
-__all__ = ["Widget", "break_kernel", "budget", "run_kernel"]
+__all__ = ["Widget", "break_kernel", "budget", "run_kernel", "step_kernel"]
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,24 @@ def run_kernel(kernel: str = "decode_mma") -> Widget:
 
 
 def break_kernel() -> Widget:
-    """Place the widget that takes a barrier out of decode_mma and shows what the checks say.
+    """Place the widget that breaks decode_mma and shows what the checks and the errors say.
 
     >>> break_kernel()
-    In the published book a form stands here, which takes a barrier out of decode_mma.
+    In the published book a form stands here, which breaks decode_mma.
     """
-    words = "In the published book a form stands here, which takes a barrier out of decode_mma."
+    words = "In the published book a form stands here, which breaks decode_mma."
     return Widget("break_kernel", "decode_mma", words)
+
+
+def step_kernel() -> Widget:
+    """Place the widget that goes through a block of decode_mma from barrier to barrier.
+
+    >>> step_kernel()
+    In the published book a stepper stands here, which goes through a block of decode_mma.
+    """
+    does = "goes through a block of decode_mma"
+    words = f"In the published book a stepper stands here, which {does}."
+    return Widget("step_kernel", "decode_mma", words)
 
 
 def budget(kernel: str = "decode_mma") -> Widget:

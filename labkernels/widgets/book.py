@@ -13,20 +13,28 @@ from labkernels.widgets.kernels import KEYS, RECORDED, Offer
 
 # Each after those that it imports.
 MODULES = (
-    "formats",
-    "random",
-    "machine",
-    "launches",
-    "attention",
-    "jobs",
+    "machine/formats",
+    "machine/random",
+    "machine/machine",
+    "machine/launches",
+    "machine/attention",
+    "machine/trace",
+    "machine/jobs",
     "elements",
-    "occupancy",
-    "budget",
+    "guess",
+    "budget/occupancy",
+    "budget/formula",
+    "budget/roofline",
+    "budget/budget",
     "run_kernel",
+    "step/smem_map",
+    "step/fragments",
+    "step/stepper",
+    "step/step_kernel",
     "break_kernel",
     "book",
 )
-_IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.mjs";$', re.MULTILINE)
+_IMPORT = re.compile(r'^import (\{[^}]*\}) from "\.{1,2}/(?:[\w.]+/)*(\w+)\.mjs";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?(?:function|class|const) (\w+))", re.MULTILINE)
 
 
@@ -63,6 +71,7 @@ def bundle(offers: tuple[Offer, ...]) -> str:
 
 def _module(name: str, text: str) -> str:
     """A module as a function that is called once and returns its exports."""
+    name = name.split("/")[-1]
     exports = ", ".join(found[2] for found in _EXPORT.finditer(text))
     inside = _EXPORT.sub(r"\1", _IMPORT.sub(r"const \1 = \2_module;", text))
     return f"const {name}_module = (() => {{\n{inside}return {{ {exports} }};\n}})();\n"

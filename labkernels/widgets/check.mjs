@@ -1,7 +1,7 @@
 // node check.mjs FOLDER: runs the recorded case of every asset (NAME.json) in a folder.
 import fs from "node:fs";
 import path from "node:path";
-import { run } from "./page/jobs.mjs";
+import { run } from "./page/machine/jobs.mjs";
 
 const folder = process.argv[2],
   off = process.argv[3] === undefined ? undefined : Number(process.argv[3]),

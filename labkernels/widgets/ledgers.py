@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labkernels.budget.ledger import Ledger
+from labkernels.budget.ledger import Ledger, Line
 from labkernels.hardware import GPUS, Gpu
 from labkernels.kernels.kernel import CudaKernel, Instance
 from labkernels.kernels.registry import discover
@@ -21,23 +21,46 @@ LIMITS = (
     "warps_per_sm_max",
     "blocks_per_sm_max",
 )
+RATES = (
+    "sm_count",
+    "dram_bytes_per_s",
+    "boost_clock_hz",
+    "fp32_flops",
+    "tensor_fp16_flops",
+    "mufu_per_clk_per_sm",
+)
+# Symbols that a reader may change, and the fields of a tile that they are. The kernels are those
+# whose lines are the same for every such tile, as tests/widgets/test_budget.py holds.
+FREE = {"W": "warps", "T": "keys", "d": "stages"}
+FREE_KERNELS = ("decode_fma", "decode_mma", "decode_mma_n8", "prefill_fma")
 
 
 def limits(gpu: Gpu) -> dict[str, int | str]:
-    """Return what `occupancy` asks of a GPU."""
-    return {"name": gpu.name, "arch": gpu.arch, **{name: getattr(gpu, name) for name in LIMITS}}
+    """Return what `occupancy` and `least_time` ask of a GPU."""
+    facts = {name: getattr(gpu, name) for name in (*LIMITS, *RATES)}
+    return {"name": gpu.name, "arch": gpu.arch, **facts}
 
 
 def entry(kernel: CudaKernel, instance: Instance) -> dict[str, object]:
     """Return the ledgers of one compiled variant, and what a block of it takes."""
+    smem, thread = kernel.smem(instance), kernel.registers(instance)
+    names = {
+        named.symbol: named for line in smem.lines + thread.lines for named in line.exact.names
+    }
+    free = FREE if kernel.name in FREE_KERNELS else {}
     return {
         "kernel": kernel.name,
         "head_dim": instance.head_dim,
         "tile": instance.tile.label,
         "threads": instance.tile.threads,
         "promised": instance.tile.blocks_per_sm,
-        "smem": _ledger(kernel.smem(instance)),
-        "thread": _ledger(kernel.registers(instance)),
+        "operation": kernel.operation,
+        "rows": instance.rows,
+        "tensor_cores": instance.policy.tensor_cores,
+        "values": {symbol: named.value for symbol, named in names.items()},
+        "free": {symbol: names[symbol].meaning for symbol in free if symbol in names},
+        "smem": _ledger(smem),
+        "thread": _ledger(thread),
     }
 
 
@@ -58,13 +81,16 @@ def data() -> dict[str, object]:
 
 
 def _ledger(ledger: Ledger) -> dict[str, object]:
-    rows = [
-        {
-            "name": line.name,
-            "formula": line.formula,
-            "amount": line.amount,
-            "note": "; ".join(filter(None, (line.shares and f"shares {line.shares}", line.note))),
-        }
-        for line in ledger.lines
-    ]
-    return {"rows": rows, "total": ledger.total}
+    return {"rows": [_row(line) for line in ledger.lines], "total": ledger.total}
+
+
+def _row(line: Line) -> dict[str, object]:
+    return {
+        "name": line.name,
+        "formula": line.formula,
+        "symbols": line.exact.symbols,
+        "amount": line.amount,
+        "note": "; ".join(filter(None, (line.shares and f"shares {line.shares}", line.note))),
+        "shares": line.shares,
+        "phase": line.phase,
+    }

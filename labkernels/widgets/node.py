@@ -35,7 +35,7 @@ def run(script: Path, *arguments: str | Path, given: object = None) -> object:
 
 def run_recorded(assets: Mapping[str, str]) -> dict[str, dict[str, object]]:
     """Return the result of each asset's recorded case, by name; what was run once is kept."""
-    scripts = [path.read_bytes() for path in (CHECK, *sorted(PAGE.glob("*.mjs")))]
+    scripts = [path.read_bytes() for path in (CHECK, *sorted(PAGE.rglob("*.mjs")))]
     results = {}
     for name, text in assets.items():
 

@@ -5,7 +5,7 @@ import sys
 
 import build
 
-PAGES = ("index.html", "book/intro.html", "notebooks/idea.html")
+PAGES = ("index.html", "search.html", "book/intro.html", "notebooks/idea.html")
 
 
 class JupyterBook:
@@ -37,7 +37,7 @@ def empty_book(folder, monkeypatch):
     monkeypatch.setattr(build.notebook_io, "execute", lambda source, scratch: executed(source))
     # A digest of all that is installed takes seconds, and is not what these tests are about.
     monkeypatch.setattr(build.notebook_io.metadata, "distributions", list)
-    monkeypatch.setattr(sys, "argv", ["build.py", "--no-execute"])
+    monkeypatch.setattr(sys, "argv", ["build.py"])
     for name, text in {
         "book/_config.yml": "repository: {url: h/owner/name, branch: b}\nsphinx: {config: {}}\n",
         "book/_toc.yml": "root: book/intro\nparts: [{chapters: [{file: notebooks/idea}]}]\n",

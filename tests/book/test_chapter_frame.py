@@ -4,6 +4,7 @@ import itertools
 import re
 
 import chapter_frame
+import jupytext
 import nbformat
 import pictures
 import pytest
@@ -49,7 +50,7 @@ def test_a_frame_is_whole(chapter):
 
 def test_a_framed_notebook_has_its_header_below_the_title():
     name = "attention_block_by_block"
-    notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+    notebook = jupytext.read(ROOT / "notebooks" / f"{name}.py")
     n_cells, title = len(notebook.cells), notebook.cells[0].source.splitlines()[0]
     framed = chapter_frame.framed(notebook, name)
     first, last = framed.cells[0].source, framed.cells[-1].source

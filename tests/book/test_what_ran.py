@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import jupytext
 import nbformat
 import pytest
 import yaml
@@ -69,6 +70,5 @@ def test_an_edition_that_is_not_of_these_scripts_is_refused(tmp_path: Path):
     with pytest.raises(SystemExit, match="lacks these as they are now"):
         notebook_io.edition(tmp_path)
     for source in notebook_io.sources():
-        pair = source.with_suffix(".ipynb")
-        (tmp_path / pair.name).write_bytes(pair.read_bytes())
+        nbformat.write(jupytext.read(source), tmp_path / f"{source.stem}.ipynb")
     assert set(notebook_io.edition(tmp_path)) == {path.stem for path in notebook_io.sources()}

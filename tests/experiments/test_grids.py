@@ -5,17 +5,20 @@ import sys
 import pytest
 
 from labkernels import experiments, hardware
+from labkernels.experiments.accuracy import detection_runs
 from labkernels.experiments.harness import Options, record
 from labkernels.experiments.performance import prefill
 from labkernels.kernels.backward.workload import Backward
+from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.kernels.operation import operations
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.random_inputs import NoNumbers
-from labkernels.kernels.registry import kernels_of
+from labkernels.kernels.registry import discover, kernels_of
 from labkernels.measure import resources
 from labkernels.measure.implementation import implementations
 from labkernels.measure.mutants.decode import EMPTY_REQUEST
+from labkernels.measure.profiling import child
 from labkernels.records import schema, store
 
 FOUND = experiments.discover()
@@ -83,7 +86,7 @@ def test_every_kernels_instances_run_somewhere_and_fit_there():
 def workloads(cell):
     """The workloads of a benchmark's cell: itself, or what it holds."""
     if hasattr(cell.of, "workload"):
-        return [w for w in (cell.of.workload, getattr(cell.of, "twin", None)) if w is not None]
+        return [w for w in (cell.of.workload, getattr(cell.of, "baseline", None)) if w is not None]
     return [cell.of]
 
 
@@ -118,6 +121,63 @@ def test_every_kernel_is_planned_on_every_cell_or_refuses_in_words(name, operati
                 assert plan.waves == pytest.approx(plan.blocks / plan.blocks_per_sm / gpu.sm_count)
     assert planned == set(kernels)
     assert all(f"allowed for {kernel}" in words for kernel, words in refusals)
+
+
+def of_bits(operation):
+    return lambda cases: [(operation, case.workload, case.asked) for case in cases]
+
+
+def of_counters(calls):
+    """What the profiled child prepares of ours; cuBLAS and torch's kernels are none."""
+    for call in calls:
+        if call.name in discover():
+            tiled = child.with_tile(call.name, call.tile, call.head_dim) if call.tile else call.name
+            yield call.family, call.workload, {"kernel": tiled}
+
+
+def of_host_time(call):
+    operation = "decode" if isinstance(call.workload, Decode) else "prefill"
+    return [(operation, call.workload, {})]
+
+
+def of_tutorial(shape):
+    lengths = (shape.length,) * shape.batch
+    heads, mask = (shape.heads, shape.heads, shape.head_dim), {"causal": shape.causal}
+    asked = {"kernel": "triton_prefill", "splits": 1}
+    return [("prefill", Prefill(lengths, lengths, *heads, **mask), asked)]
+
+
+def of_detection(tasks):
+    """Every kernel in every policy on the inputs of right kernels."""
+    right = (task for task in tasks if not task.is_of_mutants)
+    for workload in dict.fromkeys(map(detection_runs.right_workload, right)):
+        for name, kernel in kernels_of("decode", "cuda").items():
+            for policy in kernel.policies:
+                yield "decode", workload, {"kernel": name, "policy": policy}
+
+
+# Each run of a cell: its operation, its workload, and what the verb is asked for.
+RUNS = {
+    **{f"{name}_bits": of_bits(name) for name in ("backward", "decode", "mla", "prefill")},
+    "counters": of_counters,
+    "detection": of_detection,
+    "host_time": of_host_time,
+    "reliability": lambda case: [(case.operation.name, case.workload, case.asked)],
+    "triton_tutorial": of_tutorial,
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_run_of_every_cell_is_planned(name):
+    """Up to the launch, as above; nothing may be refused."""
+    runs = 0
+    for cell in FOUND[name].chosen(Options()):
+        for operation, workload, asked in RUNS[name](cell.of):
+            inputs = operations()[operation].inputs(workload, NoNumbers())
+            plan = operations()[operation].step(inputs, target="h200", **asked).plan
+            assert plan.blocks > 0, (cell.label, asked)
+            runs += 1
+    assert runs >= len(FOUND[name].chosen(Options())) - 1
 
 
 # Those that need nothing that a CPU lacks, and whose first small cell is soon done; or another one.
@@ -156,20 +216,16 @@ def test_a_cell_is_recorded_whole(name, made_up_gpu, tmp_path):
 # Those whose grids no test here goes through: by what else, or why none can.
 ELSEWHERE = {
     "compiler_reports": "test_every_kernels_instances_run_somewhere_and_fit_there compiles none",
-    "counters": "its calls are those of the profiled child, in tests/measure/profiling",
-    "host_time": "performance/test_host_time.py runs all of its functions",
     "register_growth": "compiles the lines of a chapter",
-    "reliability": "accuracy/test_reliability.py; it asks verdicts alone",
     "special_functions": "asks the GPU's own unit, which a CPU has not",
     "strangers": "asks verdicts alone, in tests/audit",
     "tensor_core_arithmetic": "hardware/test_tensor_core_arithmetic.py runs the probes",
     "triton_dot": "asks the GPU's own unit, which a CPU has not",
-    "triton_tutorial": "performance/test_triton_tutorial.py counts what is compiled",
 }
 
 
 def test_no_experiment_is_forgotten():
-    assert set(PLANNED) | set(ON_A_CPU) | set(ELSEWHERE) == set(FOUND)
+    assert set(PLANNED) | set(RUNS) | set(ON_A_CPU) | set(ELSEWHERE) == set(FOUND)
 
 
 LENGTHS = (40, 17)

@@ -81,7 +81,7 @@ def test_plans_drivers_errors_and_words_are_valid_rows(base):
     rows = measured.plan_rows(base, plan)
     rows += measured.driver_rows(base, loaded, predicted, waves=1.15)
     rows += measured.error_rows(base, Errors(5e-6, -1e-9, 6e-5, 1e-6, 0.2, 1.1))
-    rows.append(measured.word_row(base, "refused", "group size 16 is not supported"))
+    rows.append(measured.reason_row(base, "refused", "group size 16 is not supported"))
     values = by_metric(schema.validate(row) for row in rows)
     assert values["blocks_per_sm", "exact"] == values["blocks_per_sm_predicted", "exact"] == 3
     assert values["keys_per_split", "exact"] == 8192

@@ -80,15 +80,15 @@ def test_lengths_that_the_host_knows_are_checked_and_not_read():
     case = decode_case((40, 3))
     assert case.cache.read_lengths((40, 3)).tolist() == [40, 3]
     for known, words in (
-        ((40,), "1 lengths for kv_len, allowed: 2"),
-        ((40, -1), r"a length of -1 for kv_len\[1\], allowed: 0 to"),
-        ((40, 1000), r"a length of 1000 for kv_len\[1\], allowed: 0 to 64"),
+        ((40,), r"len\(kv_lens\) = 1, allowed: 2, one per request"),
+        ((40, -1), r"kv_lens\[1\] = -1, allowed: 0 to"),
+        ((40, 1000), r"kv_lens\[1\] = 1000, allowed: 0 to 64"),
     ):
         with pytest.raises(ValueError, match=words):
             case.cache.read_lengths(known)
     sums = torch.tensor([0, 2, 5], dtype=torch.int32)
     assert np.array_equal(checks.read_lengths("sums", sums, 5, (2, 3)), [2, 3])
-    with pytest.raises(ValueError, match="lengths for sums of 4 in all, allowed: 5"):
+    with pytest.raises(ValueError, match=r"sum\(q_lens\) = 4, allowed: 5"):
         checks.read_lengths("sums", sums, 5, (2, 2))
 
 

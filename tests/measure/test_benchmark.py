@@ -118,13 +118,13 @@ def test_only_outputs_within_their_bound_are_measured(on_cpu):
     assert (measured.eager.median_s, measured.eager.repeats) == (2e-3, 4)
     assert measured.plain is None
     assert 0 < measured.errors.bound_ratio < 1
-    words = {word.name: (word.metric, word.reason) for word in result.words}
-    assert words["refuser"] == ("refused", "group 2 is unsupported")
-    assert words["breaker"] == ("failed", "out of resource: shared memory")
-    assert words["absent"] == ("unavailable", "flashinfer-python is not installed")
+    reasons = {reason.name: (reason.metric, reason.words) for reason in result.reasons}
+    assert reasons["refuser"] == ("refused", "group 2 is unsupported")
+    assert reasons["breaker"] == ("failed", "out of resource: shared memory")
+    assert reasons["absent"] == ("unavailable", "flashinfer-python is not installed")
     for name in ("wrong", "lazy"):
-        assert words[name][0] == "failed"
-        assert "of its bound, allowed: 1" in words[name][1]
+        assert reasons[name][0] == "failed"
+        assert "of its bound, allowed: 1" in reasons[name][1]
     assert [line.split(" on ")[0] for line in result.failures] == ["wrong"]
     assert result.sensors["sm_clock_mhz"] == 1980.0
 
@@ -142,7 +142,7 @@ def test_what_goes_wrong_while_it_is_timed_is_seen(on_cpu):
 
     result = measure("decode", EVEN, [implementation("tires", tires)])
     assert not result.measured
-    assert [word.metric for word in result.words] == ["failed"]
+    assert [reason.metric for reason in result.reasons] == ["failed"]
 
 
 def test_what_cannot_be_captured_keeps_its_eager_time(on_cpu, monkeypatch):
@@ -162,7 +162,7 @@ def test_a_right_output_passes_in_every_operation(on_cpu, name):
     operation, kernel, workload = WORKLOADS[name]
     ours = implementations(operation, on_and_off if operation == "mla" else list_first)[kernel]
     result = measure(operation, workload, [ours], graph=False)
-    assert not result.words
+    assert not result.reasons
     measured = result.measured[kernel]
     assert measured.errors.passed
     assert measured.plain.median_s == 1e-3
@@ -242,7 +242,7 @@ def test_the_baseline_is_timed_in_the_same_turns_by_our_cuda_kernels(on_cpu):
     )
     assert list(result.measured) == ["prefill_mma", "prefill_mma ragged"]
     assert result.measured["prefill_mma ragged"].inputs.workload == plain
-    assert [(word.name, word.metric, word.reason) for word in result.words] == [
+    assert [(reason.name, reason.metric, reason.words) for reason in result.reasons] == [
         ("torch_fa2", "refused", "SDPA takes dense tensors, not pages")
     ]
 

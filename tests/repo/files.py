@@ -1,6 +1,7 @@
 """The repository's own files, for the tests that read them."""
 
 import subprocess
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -9,11 +10,23 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @cache
 def project_files() -> tuple[Path, ...]:
-    """Return every file that git tracks or would track, as paths relative to the root."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    paths = {Path(name) for name in listed.split("\0") if name}
+    """Return every file that git tracks or would track, as paths relative to the root.
+
+    Of a tree without .git, as an archive holds it, those that an empty repository would track.
+    """
+    with tempfile.TemporaryDirectory() as empty:
+        of = [f"--work-tree={ROOT}"]
+        if not (ROOT / ".git").exists():
+            subprocess.run(["git", "init", "-q", "--bare", empty], check=True)
+            of.append(f"--git-dir={empty}")
+        names = _listed(*of)
+    paths = {Path(name) for name in names.split("\0") if name}
     return tuple(sorted(path for path in paths if (ROOT / path).is_file()))
+
+
+def _listed(*of: str) -> str:
+    command = ["git", *of, "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
 def with_suffix(*suffixes: str) -> list[Path]:

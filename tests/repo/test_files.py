@@ -3,6 +3,9 @@
 import ast
 import collections
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,6 +97,20 @@ def test_no_text_file_names_this_checkout():
     here = str(ROOT)
     found = [str(path) for path in text_files() if len(ROOT.parts) > 2 and here in read(path)]
     assert not found, f"these files name {here}: {found}"
+
+
+def test_a_tree_without_git_has_the_files_that_git_would_track(tmp_path):
+    kept = (".gitignore", "tests/repo/files.py")
+    for name in kept:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    for name in (".venv/lib", "tests/__pycache__/files.pyc", "data/.lock"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    code = "from tests.repo.files import project_files; print(*project_files())"
+    command = [sys.executable, "-B", "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert tuple(done.stdout.split()) == kept
 
 
 def test_text_files_end_with_one_newline():

@@ -176,7 +176,7 @@ def test_a_peer_is_one_file(forgetful, tmp_path, monkeypatch):
     work = Decode((5, 0, 40), 4, 2, 64, 16, "bf16")
     how = {"repeats": 3, "seed": 0, "device": "cpu", "graph": True}
     result = benchmark(OPERATION, work, [toy], **how)
-    assert result.words == ()
+    assert result.reasons == ()
     found = result.measured["toy_decode"]
     assert (found.implementation.library, found.step.version) == ("toy", "toy 1")
     assert 0 < found.errors.bound_ratio < 1

@@ -1,9 +1,11 @@
 """One kernel of the pages, compiled once."""
 
+import json
+
 import pytest
 
 from labkernels.cuda.wasm import compiler
-from labkernels.widgets import kernels, node
+from labkernels.widgets import broken, kernels, node
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +28,10 @@ def offer():
 @pytest.fixture(scope="session")
 def assets(needs_zig, offer):
     return kernels.assets((offer,))
+
+
+@pytest.fixture(scope="session")
+def broken_asset(needs_node, needs_zig, tmp_path_factory):
+    path = tmp_path_factory.mktemp("broken") / "broken.json"
+    path.write_text(json.dumps(broken.asset()))
+    return path

@@ -89,15 +89,21 @@ class Module:
 
 
 def build(
-    made: Specialization, *, arch: str = "sm_90", checks: bool = False, folders: Sequence[Path] = ()
+    made: Specialization,
+    *,
+    arch: str = "sm_90",
+    checks: bool = False,
+    trace: bool = False,
+    folders: Sequence[Path] = (),
 ) -> Module:
     """Compile a kernel with the tensor core of an architecture, or take it from the cache.
 
-    A file in `folders` takes the place of the lab's of the same name.
+    A file in `folders` takes the place of the lab's of the same name. trace: each word in which
+    threads meet is told to the page; it needs checks.
 
     Raises: ZigMissing; WasmError with the compiler's words.
     """
-    how = _Build(made.defines, arch, checks, (*folders, *made.include_dirs, *INCLUDE_DIRS))
+    how = _Build(made.defines, arch, checks, trace, (*folders, *made.include_dirs, *INCLUDE_DIRS))
     text = "".join(f'#include "lab/{name}"\n' for name in _WAITING)
     text = _UNCHECKED.format(text) if checks else text
     text += _ENTRY.format(header=made.header, params=made.params, instance=made.instance)
@@ -124,13 +130,16 @@ class _Build:
     defines: Mapping[str, str | int]
     arch: str
     checks: bool
+    trace: bool
     folders: tuple[Path, ...]
 
     @property
     def flags(self) -> list[str]:
         """The flags of every file."""
-        checks = ["-DLAB_CHECKS"] if self.checks else []
-        return [*_TARGET, *_OPTIMIZED, *_LANGUAGE, f"-DLAB_ARCH={TENSOR_CORES[self.arch]}", *checks]
+        own = [f"-DLAB_ARCH={TENSOR_CORES[self.arch]}"]
+        own += ["-DLAB_CHECKS"] if self.checks else []
+        own += ["-DLAB_TRACE"] if self.trace else []
+        return [*_TARGET, *_OPTIMIZED, *_LANGUAGE, *own]
 
     def key(self, text: str, *made_from: str) -> str:
         """A hash of all that a compile of this text depends on."""
@@ -146,7 +155,7 @@ class _Build:
         files = [in_place.pop(p.name, p) for p in sorted((_LAB / "host").rglob("*.cpp"))]
         names = [str(path.relative_to(_LAB)) for path in (*files, *in_place.values())]
         text = "".join(f'#include "lab/{n}"\n' for n in names if n not in _WAITING)
-        shared = _Build({}, self.arch, self.checks, self.folders)
+        shared = _Build({}, self.arch, self.checks, self.trace, self.folders)
 
         def make(work: Path) -> bytes:
             source, made = shared.source(text, work), work / "machine.o"

@@ -28,7 +28,7 @@ class Found:
     outs: dict[str, object] = field(default_factory=dict)
     against: dict[str, str] = field(default_factory=dict)
     backend: dict[str, str] = field(default_factory=dict)
-    words: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
     alone: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, backend: str, against: str, compute: Callable[[], object]) -> None:
@@ -38,7 +38,7 @@ class Found:
             self.outs[name] = compute()
             self.against[name] = against
         except Exception as error:  # each library has error classes of its own
-            self.words[name] = peer.one_line(error)
+            self.reasons[name] = peer.one_line(error)
 
 
 def cells(options: Options) -> Iterator[Cell]:
@@ -56,7 +56,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         recording.progress(f"{len(found.outs)} roads of ours")
         peer_outputs(given, found)
         times = _times(given, recording.options.repeats)
-    recording.tell(f"{len(found.outs)} roads; refused: {found.words}")
+    recording.tell(f"{len(found.outs)} roads; refused: {found.reasons}")
     for row in rows_of(given, found, times):
         yield DATA_FILE, row
     for row in head_rows(given, found):
@@ -176,9 +176,9 @@ def rows_of(given: Samples, found: Found, times: Mapping[str, tuple]) -> list[Ro
     for name, count in found.alone.items():
         own = base | {"kernel": name, "backend": found.backend[name]}
         rows.append(measured.row(own, "different_alone", "total", count, "1"))
-    for name, words in found.words.items():
+    for name, words in found.reasons.items():
         own = base | {"kernel": name, "backend": found.backend[name]}
-        rows.append(measured.word_row(own, "refused", words))
+        rows.append(measured.reason_row(own, "refused", words))
     for name, (took, plan) in times.items():
         own = base | {"kernel": name, "backend": "cuda", "tile": plan.tile}
         rows += measured.graph_rows(own, took)

@@ -54,9 +54,7 @@ def rows_of(work: Backward, result: Benchmark) -> list[Row]:
     rows = []
     for item in result.measured.values():
         rows += _measured_rows(work, item)
-    for word in result.words:
-        base = measured.implementation_row(work, word.implementation)
-        rows.append(measured.word_row(base, word.metric, word.reason))
+    rows += measured.reason_rows(work, result)
     return rows
 
 

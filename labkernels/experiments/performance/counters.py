@@ -88,7 +88,7 @@ def rows_of(listed: list[Call], found: Profile) -> list[Row]:
     for metric, words in (("refused", found.refused), ("failed", found.failed)):
         for call in listed:
             if call.label in words:
-                rows.append(measured.word_row(_base(call), metric, words[call.label]))
+                rows.append(measured.reason_row(_base(call), metric, words[call.label]))
     return rows
 
 

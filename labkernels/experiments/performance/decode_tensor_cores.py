@@ -178,10 +178,8 @@ def _rows(result: Benchmark, cell: GridCell, copy_bytes_per_s: float) -> list[Ro
             rows += measured.plan_rows(base, plan)
             rows += _driver_rows(base, item)
         if item.note:
-            rows.append(measured.word_row(base, "not_captured", item.note))
-    for word in result.words:
-        base = measured.implementation_row(cell.workload, word.implementation)
-        rows.append(measured.word_row(base, word.metric, word.reason))
+            rows.append(measured.reason_row(base, "not_captured", item.note))
+    rows += measured.reason_rows(cell.workload, result)
     if cell.accuracy_map:
         for left, right in _pairs(result):
             base = measured.implementation_row(

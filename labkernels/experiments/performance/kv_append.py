@@ -55,8 +55,8 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     chosen = [item for item in implementations(OPERATION.name).values() if not item.missing()]
     result = benchmark(OPERATION, work, chosen, beside=plain_copies, graph=True, **recording.how)
     recording.sensors = result.sensors
-    for word in result.words:
-        recording.fail(f"{word.name} on {label_of(work)}: {word.reason}")
+    for reason in result.reasons:
+        recording.fail(f"{reason.name} on {label_of(work)}: {reason.words}")
     for name, took in _times(result).items():
         rate = format_rate(work.bytes / took.median_s)
         recording.tell(f"{name} {format_time(took.median_s)} {rate}")
@@ -101,9 +101,9 @@ def rows_of(work: Append, result: Benchmark) -> list[Row]:
                 measured.row(own, fact, "exact", getattr(plan, fact), unit)
                 for fact, unit in PLAN_FACTS.items()
             ]
-    for word in result.words:
-        named = {"kernel": word.name, "backend": word.implementation.library}
-        rows.append(measured.word_row(base | named, "failed", word.reason))
+    for reason in result.reasons:
+        named = {"kernel": reason.name, "backend": reason.implementation.library}
+        rows.append(measured.reason_row(base | named, "failed", reason.words))
     return rows
 
 

@@ -78,9 +78,7 @@ def rows_of(workload: MlaDecode, result: Benchmark) -> list[Row]:
     rows = []
     for item in result.measured.values():
         rows += _measured_rows(workload, item)
-    for word in result.words:
-        base = measured.implementation_row(workload, word.implementation)
-        rows.append(measured.word_row(base, word.metric, word.reason))
+    rows += measured.reason_rows(workload, result)
     return rows
 
 

@@ -140,9 +140,7 @@ def rows_of(cell: GridCell, result: Benchmark) -> list[Row]:
     rows = []
     for item in result.measured.values():
         rows += _measured_rows(cell, item)
-    for word in result.words:
-        base = measured.implementation_row(cell.workload, word.implementation, kernel=word.name)
-        rows.append(measured.word_row(base, word.metric, word.reason))
+    rows += measured.reason_rows(cell.workload, result, by_name=True)
     return rows
 
 

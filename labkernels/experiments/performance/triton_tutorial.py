@@ -179,7 +179,7 @@ def rows_of(shape: Shape, times: dict, words: dict[str, str]) -> list[Row]:
         rows.append(measured.row(own, "rate", "median", rate, "FLOP/s"))
     for name, why in words.items():
         own = base | {"kernel": f"{name}, {shape.word}", "backend": name.split("_")[0]}
-        rows.append(measured.word_row(own, "unavailable", why))
+        rows.append(measured.reason_row(own, "unavailable", why))
     return rows
 
 

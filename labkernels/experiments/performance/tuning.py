@@ -125,7 +125,7 @@ def rows_of(workload: Prefill, rejected: Iterable[Rejected], runs: Iterable[Run]
         base = _base(workload, run.candidate.instance)
         if not run.errors.passed:
             reason = f"worst error {run.errors.bound_ratio:.3g} of its bound, allowed: 1"
-            rows.append(measured.word_row(base, "failed", reason))
+            rows.append(measured.reason_row(base, "failed", reason))
             continue
         rows += measured.quartile_rows(base, "time", run.times)
         for name, unit in (("registers", "registers"), ("smem_bytes", "bytes")):

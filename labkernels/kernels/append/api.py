@@ -10,7 +10,7 @@ from labkernels.kernels import checks as arguments
 from labkernels.kernels.append.call import AppendCall
 from labkernels.kernels.caches.page_guard import guarded
 from labkernels.kernels.caches.paged import PagedKV, check_pages
-from labkernels.kernels.call import Step, keep, kept
+from labkernels.kernels.call import Step, check_options, in_graph, keep, kept, nothing
 from labkernels.kernels.checks import (
     DTYPES,
     MAX_KEYS,
@@ -46,6 +46,10 @@ def append(
     Raises: ValueError naming the argument, its value and what is allowed, also if two requests
     would share a slot of a page that is written; then nothing is written.
     """
+    if torch.compiler.is_compiling():
+        tensors = (*cache.tensors.values(), k_new, v_new, cu_seqlens_new)
+        known = {"new_lens": new_lens, "kv_lens": kv_lens}
+        return in_graph("append", nothing, *tensors, **known, target=target, checks=checks)
     step = append_step(cache, k_new, v_new, cu_seqlens_new, target=target, checks=checks)
     lengths_after(cache, cu_seqlens_new, len(k_new), new_lens, kv_lens)
     step.run()
@@ -69,14 +73,16 @@ def append_step(
     page table is not written.
     Raises: ValueError naming the argument, its value and what is allowed.
     """
+    if not isinstance(cache, PagedKV):
+        arguments.refuse_kind("cache", cache, "PagedKV")
     arguments.require_no_gradient("append", k_new=k_new, v_new=v_new, k=cache.k, v=cache.v)
     asked = (kernel, tile, target, checks)
     new = arguments.facts(k_new, v_new, cu_seqlens_new, names=NAMES)
-    facts = ("append", *new, cache.facts, *asked)
-    call = kept(facts)
+    facts = ("append", *new, cache.facts)
+    call = kept(facts, asked)
     if call is None:
         _check_rows(cache, k_new, v_new, cu_seqlens_new)
-        call = keep(facts, _checked(cache, k_new, *asked))
+        call = keep(facts, asked, _checked(cache, k_new, *asked))
     call = call.on(cache=cache, k_new=k_new, v_new=v_new, cu_seqlens_new=cu_seqlens_new)
     _check_places(call)
     step = call.choice.kernel.prepare(call)
@@ -92,6 +98,7 @@ def _checked(
     checks: bool,
 ) -> AppendCall:
     """The call of these arguments, without its tensors, of which their facts alone count."""
+    check_options(kernel=kernel, tile=tile, checks=checks)
     gpu = arguments.target_gpu(k_new.device, target)
     sizes = (cache.head_dim, head_dim_v(cache.head_dim))  # V may have any: rows are only moved
     shape = Shape(DTYPES[k_new.dtype], *sizes, 1, 1, "paged", cache.page_size)
@@ -111,7 +118,7 @@ def lengths_after(
     What is not known is read, and waits for a GPU.
     Raises: ValueError naming the first offending entry.
     """
-    n_new = read_lengths("cu_seqlens_new", cu_seqlens_new, total_new, new_lens)
+    n_new = read_lengths("cu_seqlens_new", cu_seqlens_new, total_new, new_lens, "new_lens")
     known = None not in (new_lens, kv_lens) and cache.k.is_cuda
     if not known:
         cache.require_contents()

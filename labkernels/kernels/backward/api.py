@@ -9,7 +9,7 @@ from labkernels.cuda.workspace import blank
 from labkernels.kernels import checks as arguments
 from labkernels.kernels.backward.call import BackwardCall
 from labkernels.kernels.caches.ragged import RaggedKV
-from labkernels.kernels.call import Gradients, Options, Step, keep, kept
+from labkernels.kernels.call import Gradients, Options, Step, check_options, in_graph, keep, kept
 from labkernels.kernels.checks import (
     DTYPES,
     read_lengths,
@@ -65,7 +65,10 @@ def backward(
     Units: scale multiplies q k (default 1 / sqrt(head_dim)); lse2 is in base 2.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
     """
-    step = backward_step(dout, q, k, v, out, lse2, cu_seqlens_q, cu_seqlens_k, **options)
+    given = (dout, q, k, v, out, lse2, cu_seqlens_q, cu_seqlens_k)
+    if torch.compiler.is_compiling():
+        return in_graph("backward", Gradients, *given, **options)
+    step = backward_step(*given, **options)
     step.run()
     return step
 
@@ -98,6 +101,8 @@ def backward_step(
 
     Raises: ValueError naming the argument, its value and what is allowed.
     """
+    if not isinstance(cu_seqlens_k, torch.Tensor):
+        arguments.require_tensor("cu_seqlens_k", cu_seqlens_k)
     kv, given = RaggedKV(k, v, cu_seqlens_k), {"dout": dout, "q": q, "out": out}
     every = given | {"k": k, "v": v, "lse2": lse2}
     arguments.require_no_gradient("backward", **every)
@@ -113,8 +118,8 @@ def backward_step(
     q_lengths = read_lengths("cu_seqlens_q", cu_seqlens_q, len(q), q_lens)
     lengths = Lengths(q_lengths, kv.read_lengths(kv_lens))
     asked = (target, causal, deterministic, kernel, tile, policy, scale, checks)
-    facts = (tensors, lengths.q.tobytes(), lengths.kv.tobytes(), *asked)
-    call = kept(facts) or keep(facts, _checked(dout, q, kv, lengths, *asked))
+    facts = (tensors, lengths.q.tobytes(), lengths.kv.tobytes())
+    call = kept(facts, asked) or keep(facts, asked, _checked(dout, q, kv, lengths, *asked))
     call = call.on(
         dout=dout,
         q=q,
@@ -144,6 +149,14 @@ def _checked(
     checks: bool,
 ) -> BackwardCall:
     """The call of these arguments, without its tensors, of which their facts alone count."""
+    check_options(
+        causal=causal,
+        deterministic=deterministic,
+        kernel=kernel,
+        tile=tile,
+        policy=policy,
+        checks=checks,
+    )
     gpu, shape = arguments.target_gpu(q.device, target), _shape(dout, q, kv, causal)
     choice = choose("backward", shape, gpu, Ask(kernel, tile, policy, deterministic))
     found = {"dq": q.shape, "dk": kv.k.shape, "dv": kv.v.shape}

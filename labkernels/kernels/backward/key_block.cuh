@@ -47,13 +47,12 @@ LAB_DEVICE int tiles_before(const BackwardParams& p, const BackwardKeys& b, int 
 // One thread's part in adding to dq_accum, where the order matters. A semaphore counts the tiles of
 // keys that have added to its rows.
 struct DqSemaphore {
-  int* taken = nullptr;  // of the rows added to last, which is still to be released
-  int before = 0;
+  int* taken;
+  int before;
 
   // Waits until whoever was to add before this block has done so.
-  LAB_DEVICE void wait(const BackwardKeys& b, int* next, int tiles) {
-    release(b);
-    taken = next;
+  LAB_DEVICE void wait(int* semaphore, int tiles) {
+    taken = semaphore;
     before = tiles;
     while (atomic_add_global(taken, 0) != before) {}
     fence_global();
@@ -62,10 +61,8 @@ struct DqSemaphore {
   // and leaves the semaphore as a new launch wants it.
   LAB_DEVICE void release(const BackwardKeys& b) {
     bulk_wait<0>();
-    if (taken == nullptr) return;
     fence_global();
     atomic_add_global(taken, b.key == 0 ? -before : 1);
-    taken = nullptr;
   }
 };
 

@@ -18,6 +18,8 @@ class Cache(ABC):
     layout: ClassVar[str]
 
     def __post_init__(self) -> None:
+        if torch.compiler.is_compiling():
+            return  # a graph's operator makes the cache again, of tensors that have memory
         tensors = vars(self)
         (first, pool), (second, other), *_ = tensors.items()
         found = (type(self), *facts(*tensors.values(), names=tuple(tensors)))

@@ -76,7 +76,7 @@ class Paged(Cache):
         """
         longest = self.page_table.shape[1] * self.pool.shape[1]
         if known is not None:
-            return known_lengths("kv_len", known, len(self.kv_len), longest)
+            return known_lengths("kv_lens", known, len(self.kv_len), longest)
         return once_per_content(_read_kv_len, self.kv_len, longest=longest)
 
     def require_contents(self, known: Sequence[int] | None = None) -> None:
@@ -86,9 +86,9 @@ class Paged(Cache):
         `checks.once_per_content`); `check_contents` reads in any case.
         Raises: ValueError naming the first offending entry.
         """
-        if known is not None and self.pool.is_cuda:
+        if known is not None:
             self.read_lengths(known)
-        else:
+        if known is None or not self.pool.is_cuda:
             once_per_content(check_pages, self.page_table, self.kv_len, sizes=self.pool.shape[:2])
 
     def check_contents(self) -> None:

@@ -60,4 +60,4 @@ class RaggedKV(Cache):
 
         Raises: ValueError naming the first offending entry.
         """
-        return read_lengths("cu_seqlens", self.cu_seqlens, self.k.shape[0], known)
+        return read_lengths("cu_seqlens", self.cu_seqlens, self.k.shape[0], known, "kv_lens")

@@ -8,7 +8,15 @@ import torch
 from labkernels.kernels import checks as arguments
 from labkernels.kernels.caches.page_guard import guarded
 from labkernels.kernels.caches.paged import PagedKV
-from labkernels.kernels.call import Attention, AttentionOptions, Step, keep, kept
+from labkernels.kernels.call import (
+    Attention,
+    AttentionOptions,
+    Step,
+    check_options,
+    in_graph,
+    keep,
+    kept,
+)
 from labkernels.kernels.checks import DTYPES, MAX_BATCH, MAX_KEYS, require_place
 from labkernels.kernels.choice import Ask, choose
 from labkernels.kernels.decode.call import DecodeCall
@@ -41,6 +49,8 @@ def decode(q: torch.Tensor, cache: PagedKV, **options: Unpack[DecodeOptions]) ->
     Error: within numerics.error.bounds.out_bound for the policy.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
     """
+    if torch.compiler.is_compiling():
+        return in_graph("decode", Attention, q, *cache.tensors.values(), **options)
     step = decode_step(q, cache, **options)
     cache.require_contents(options.get("kv_lens"))
     step.run()
@@ -70,11 +80,13 @@ def decode_step(
     Raises: ValueError naming the argument, its value and what is allowed.
     """
     del kv_lens  # of what `decode` reads
+    if not isinstance(cache, PagedKV):
+        arguments.refuse_kind("cache", cache, "PagedKV")
     asked = (kernel, tile, keys_per_split, policy, scale, target, checks)
-    facts = ("decode", *arguments.facts(q), cache.facts, *asked)
-    call = kept(facts) or keep(facts, _checked(q, cache, *asked))
-    require_place("q", q)
+    facts = ("decode", *arguments.facts(q), cache.facts)
+    call = kept(facts, asked) or keep(facts, asked, _checked(q, cache, *asked))
     arguments.require_no_gradient("decode", q=q, k=cache.k, v=cache.v)
+    require_place("q", q)
     if out is not None or lse2 is not None:
         require_apart({"out": out, "lse2": lse2}, {"q": q} | cache.tensors)
     call = call.on(
@@ -99,6 +111,7 @@ def _checked(
     checks: bool,
 ) -> DecodeCall:
     """The call of these arguments, without its tensors, of which their facts alone count."""
+    check_options(kernel=kernel, tile=tile, policy=policy, checks=checks)
     k, device = cache.k, q.device
     kv_heads, head_dim = k.shape[2:]
     cache.require_equal_strides()

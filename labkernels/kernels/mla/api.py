@@ -10,26 +10,21 @@ from labkernels.kept import Kept
 from labkernels.kernels import checks as arguments
 from labkernels.kernels.caches.latent import LATENT_DIM, ROPE_DIM, LatentKV
 from labkernels.kernels.caches.page_guard import guarded
-from labkernels.kernels.call import Attention, Step, keep, kept
+from labkernels.kernels.call import Attention, Step, in_graph, keep, kept
 from labkernels.kernels.checks import (
-    DTYPES,
     read_lengths,
     require_cu_seqlens,
     require_device,
     require_rows,
 )
-from labkernels.kernels.choice import Ask, choose, chooses_alike
-from labkernels.kernels.kernel import Kernel, Shape
 from labkernels.kernels.memory import require_apart
 from labkernels.kernels.mla.call import MlaCall
-from labkernels.kernels.packed_gqa.call import PackedOptions
+from labkernels.kernels.packed_gqa.call import Asked, PackedOptions, packed_call
 from labkernels.kernels.packed_gqa.schedule import Lengths
-from labkernels.policy import NumericPolicy
-from labkernels.variant import CAUSAL, FULL
 
 NAMES = ("q_nope", "q_pe", "cu_seqlens_q")
 MAX_HEADS = 128
-MAX_TOKENS = 4  # of a request: a new one, and those that a draft model proposed
+MAX_TOKENS = 128  # of a request: more are a prefill, for which the absorbed form does not pay
 
 
 def mla_decode(
@@ -42,7 +37,7 @@ def mla_decode(
     """Attention of a few query tokens per request over latent rows, in the absorbed form of MLA.
 
     Shapes: q_nope [total, heads, 512], q_pe [total, heads, 64], heads 1 to 128; cu_seqlens_q
-    [batch + 1] int32, from 0 to total, up to 4 tokens per request (without it: one per request);
+    [batch + 1] int32, from 0 to total, up to 128 tokens per request (without it: one per request);
     out [total, heads, 512], lse2 [total, heads] fp32. K is ckv and kpe side by side, V is ckv. A
     causal mask is aligned to the end: query i of n with L keys sees keys 0 to L - n + i. A query
     without keys gives out = 0, lse2 = -inf.
@@ -52,6 +47,9 @@ def mla_decode(
     base 2.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
     """
+    if torch.compiler.is_compiling():
+        tensors = (q_nope, q_pe, *cache.tensors.values(), cu_seqlens_q)
+        return in_graph("mla_decode", Attention, *tensors, **options)
     step = mla_decode_step(q_nope, q_pe, cache, cu_seqlens_q, **options)
     cache.require_contents(options.get("kv_lens"))
     step.run()
@@ -65,18 +63,11 @@ def mla_decode_step(
     cu_seqlens_q: torch.Tensor | None = None,
     *,
     causal: bool = True,
-    kernel: str | Kernel | None = None,
-    tile: str | None = None,
-    splits: int | None = None,
-    keys_per_split: int | None = None,
-    policy: NumericPolicy | None = None,
-    scale: float | None = None,
     out: torch.Tensor | None = None,
     lse2: torch.Tensor | None = None,
     q_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
-    target: str | None = None,
-    checks: bool = False,
+    **options: Unpack[PackedOptions],
 ) -> Step[Attention]:
     """Prepare an MLA decode that runs again and again, without reading page numbers.
 
@@ -86,25 +77,27 @@ def mla_decode_step(
     """
     if not isinstance(q_nope, torch.Tensor):
         arguments.require_tensor("q_nope", q_nope)
-    total = q_nope.shape[0]
+    if not isinstance(cache, LatentKV):
+        arguments.refuse_kind("cache", cache, "LatentKV")
+    total, asked = q_nope.shape[0], Asked(causal, **options)
     if cu_seqlens_q is None:
-        cu_seqlens_q, q_lens = _one_each(total, q_nope.device), q_lens or (1,) * total
+        cu_seqlens_q = _one_each(total, q_nope.device)
+        q_lens = (1,) * total if q_lens is None else q_lens
     of_q = arguments.facts(q_nope, q_pe, cu_seqlens_q, names=NAMES)
-    found = ("mla", target, *of_q, cache.facts)
+    found = ("mla", asked.target, *of_q, cache.facts)
     tensors = arguments.once_per_facts(
-        found, lambda: _check_tensors(q_nope, q_pe, cache, cu_seqlens_q, target)
+        found, lambda: _check_tensors(q_nope, q_pe, cache, cu_seqlens_q, asked.target)
     )
-    arguments.require_place("q_nope", q_nope)
-    arguments.require_place("q_pe", q_pe)
     queries = {"q_nope": q_nope, "q_pe": q_pe}
     arguments.require_no_gradient("mla_decode", **queries, ckv=cache.ckv, kpe=cache.kpe)
+    arguments.require_place("q_nope", q_nope)
+    arguments.require_place("q_pe", q_pe)
     if out is not None or lse2 is not None:
         require_apart({"out": out, "lse2": lse2}, queries | cache.tensors)
     q_lengths = read_lengths("cu_seqlens_q", cu_seqlens_q, total, q_lens)
     lengths = Lengths(q_lengths, cache.read_lengths(kv_lens))
-    asked = (target, causal, kernel, tile, splits, keys_per_split, policy, scale, checks)
-    facts = (tensors, lengths.q.tobytes(), lengths.kv.tobytes(), *asked)
-    call = kept(facts) or keep(facts, _checked(q_nope, cache, lengths, *asked))
+    facts = (tensors, lengths.q.tobytes(), lengths.kv.tobytes())
+    call = kept(facts, asked) or keep(facts, asked, _checked(q_nope, cache, lengths, asked))
     call = call.on(
         q=q_nope,
         q_pe=q_pe,
@@ -114,47 +107,28 @@ def mla_decode_step(
         lse2=arguments.output("lse2", lse2, call.lse2),
     )
     step = call.choice.kernel.prepare(call)
-    return guarded(step, call, cache, lengths.kv) if checks else step
+    return guarded(step, call, cache, lengths.kv) if asked.checks else step
 
 
-def _checked(
-    q_nope: torch.Tensor,
-    cache: LatentKV,
-    lengths: Lengths,
-    target: str | None,
-    causal: bool,
-    kernel: str | Kernel | None,
-    tile: str | None,
-    splits: int | None,
-    keys_per_split: int | None,
-    policy: NumericPolicy | None,
-    scale: float | None,
-    checks: bool,
-) -> MlaCall:
+def _checked(q_nope: torch.Tensor, cache: LatentKV, lengths: Lengths, asked: Asked) -> MlaCall:
     """The call of these arguments, without its tensors, of which their facts alone count."""
     if lengths.q.max() > MAX_TOKENS:
         raise ValueError(
             f"cu_seqlens_q: a request of {lengths.q.max()} tokens, allowed: 0 to {MAX_TOKENS}"
         )
-    arguments.check_splits(splits, keys_per_split)
-    gpu, heads = arguments.target_gpu(q_nope.device, target), q_nope.shape[1]
-    shape = _shape(q_nope, cache, lengths, causal)
-    choice = choose("mla", shape, gpu, ask := Ask(kernel, tile, policy))
-    fixed = keys_per_split is not None or splits == 1
-    return MlaCall(
-        choice=choice,
-        gpu=gpu,
-        device=q_nope.device,
-        checks=checks,
-        **arguments.blank_outputs(q_nope, LATENT_DIM, choice.instance.policy),
-        lengths=lengths,
-        variant=shape.variant,
-        group=heads,
+    return packed_call(
+        MlaCall,
+        "mla",
+        q_nope,
+        lengths,
+        asked,
         kv_heads=1,
-        scale=arguments.scale_of(cache.default_scale if scale is None else scale),
-        splits=splits,
-        keys_per_split=keys_per_split,
-        batch_invariant=fixed and chooses_alike("mla", shape, gpu, ask, heads * MAX_TOKENS),
+        most_tokens=MAX_TOKENS,
+        default_scale=cache.default_scale,
+        head_dim=LATENT_DIM + ROPE_DIM,
+        head_dim_v=LATENT_DIM,
+        layout="paged",
+        page_size=cache.ckv.shape[1],
     )
 
 
@@ -170,21 +144,6 @@ def _one_each(total: int, device: torch.device) -> torch.Tensor:
         if stream is not None:
             _ONE_EACH[place] = made
     return made
-
-
-def _shape(q_nope: torch.Tensor, cache: LatentKV, lengths: Lengths, causal: bool) -> Shape:
-    heads = q_nope.shape[1]
-    rows = heads * max(1, int(lengths.q.max()))
-    return Shape(
-        dtype=DTYPES[q_nope.dtype],
-        head_dim=LATENT_DIM + ROPE_DIM,
-        head_dim_v=LATENT_DIM,
-        group=heads,
-        rows=1 << (rows - 1).bit_length(),
-        layout="paged",
-        page_size=cache.ckv.shape[1],
-        variant=CAUSAL if causal else FULL,
-    )
 
 
 def _check_tensors(

@@ -1,15 +1,27 @@
 """A prefill or an MLA decode that has been checked, and its schedule and plan."""
 
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 import torch
 
+from labkernels.kernels import checks as arguments
 from labkernels.kernels.caches.latent import LatentKV
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
-from labkernels.kernels.call import Attention, AttentionOptions, Call, Plan, plan_of
+from labkernels.kernels.call import (
+    Attention,
+    AttentionOptions,
+    Call,
+    Plan,
+    check_options,
+    plan_of,
+)
+from labkernels.kernels.choice import Ask, choose, chooses_alike
+from labkernels.kernels.kernel import Kernel, Shape, up_to_power_of_two
 from labkernels.kernels.packed_gqa.schedule import Lengths, Schedule, schedule
-from labkernels.variant import AttentionVariant
+from labkernels.policy import NumericPolicy
+from labkernels.variant import CAUSAL, FULL, AttentionVariant
 
 
 class PackedOptions(AttentionOptions, total=False):
@@ -26,6 +38,20 @@ class PackedOptions(AttentionOptions, total=False):
     keys_per_split: int | None
     q_lens: object
     kv_lens: object
+
+
+class Asked(NamedTuple):
+    """Those of the options that a call depends on besides its tensors and lengths."""
+
+    causal: bool
+    kernel: str | Kernel | None = None
+    tile: str | None = None
+    splits: int | None = None
+    keys_per_split: int | None = None
+    policy: NumericPolicy | None = None
+    scale: float | None = None
+    target: str | None = None
+    checks: bool = False
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -54,6 +80,57 @@ class PackedCall(Call):
     def outputs(self) -> Attention:
         """What a run writes."""
         return Attention(self.out, self.lse2)
+
+
+Packed = TypeVar("Packed", bound=PackedCall)
+
+
+def packed_call(
+    of: type[Packed],
+    operation: str,
+    q: torch.Tensor,
+    lengths: Lengths,
+    asked: Asked,
+    *,
+    kv_heads: int,
+    most_tokens: int,
+    default_scale: float | None = None,
+    **channels_and_layout: object,
+) -> Packed:
+    """The call of these arguments, without its tensors, of which their facts alone count.
+
+    most_tokens: of a request; kernel and tile are the same up to it where a call is said not to
+    depend on its batch. channels_and_layout: those fields of a Shape.
+    """
+    check_options(**asked._asdict())
+    arguments.check_splits(asked.splits, asked.keys_per_split)
+    gpu, group = arguments.target_gpu(q.device, asked.target), q.shape[1] // kv_heads
+    shape = Shape(
+        dtype=arguments.DTYPES[q.dtype],
+        group=group,
+        rows=up_to_power_of_two(group * max(1, int(lengths.q.max()))),
+        variant=CAUSAL if asked.causal else FULL,
+        **channels_and_layout,
+    )
+    ask = Ask(asked.kernel, asked.tile, asked.policy)
+    choice = choose(operation, shape, gpu, ask)
+    fixed = asked.keys_per_split is not None or asked.splits == 1
+    scale = default_scale if asked.scale is None else asked.scale
+    return of(
+        choice=choice,
+        gpu=gpu,
+        device=q.device,
+        checks=asked.checks,
+        **arguments.blank_outputs(q, shape.head_dim_v, choice.instance.policy),
+        lengths=lengths,
+        variant=shape.variant,
+        group=group,
+        kv_heads=kv_heads,
+        scale=arguments.scale_of(scale, shape.head_dim),
+        splits=asked.splits,
+        keys_per_split=asked.keys_per_split,
+        batch_invariant=fixed and chooses_alike(operation, shape, gpu, ask, group * most_tokens),
+    )
 
 
 def schedule_of(

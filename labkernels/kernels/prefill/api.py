@@ -9,15 +9,11 @@ from labkernels.kernels import checks as arguments
 from labkernels.kernels.caches.page_guard import guarded
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
-from labkernels.kernels.call import Attention, Step, keep, kept
-from labkernels.kernels.checks import DTYPES
-from labkernels.kernels.choice import Ask, choose, chooses_alike
-from labkernels.kernels.kernel import MANY_ROWS, Kernel, Shape
+from labkernels.kernels.call import Attention, Step, in_graph, keep, kept
+from labkernels.kernels.kernel import MANY_ROWS
 from labkernels.kernels.memory import require_apart
-from labkernels.kernels.packed_gqa.call import PackedCall, PackedOptions
+from labkernels.kernels.packed_gqa.call import Asked, PackedCall, PackedOptions, packed_call
 from labkernels.kernels.packed_gqa.schedule import Lengths
-from labkernels.policy import NumericPolicy
-from labkernels.variant import CAUSAL, FULL
 
 NAMES = ("q", "cu_seqlens_q")
 DIMS = "[total, q_heads, head_dim]"
@@ -41,6 +37,11 @@ def prefill(
     Units: scale multiplies q k (default 1 / sqrt(head_dim)); lse2 is in base 2.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
     """
+    if torch.compiler.is_compiling():
+        if kv.layout == "paged":
+            tensors = (q, *kv.tensors.values(), cu_seqlens_q)
+            return in_graph("prefill_paged", Attention, *tensors, **options)
+        return in_graph("prefill", Attention, q, kv.k, kv.v, cu_seqlens_q, kv.cu_seqlens, **options)
     step = prefill_step(q, kv, cu_seqlens_q, **options)
     if kv.layout == "paged":
         kv.require_contents(options.get("kv_lens"))
@@ -56,6 +57,7 @@ def varlen_qkvpacked(
     Shapes: qkv [total, 3, heads, head_dim], cu_seqlens [batch + 1] int32. Options as `prefill`.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
     """
+    arguments.require_tensor("qkv", qkv)
     if qkv.dim() != 4 or qkv.shape[1] != 3:
         raise ValueError(f"qkv.shape = {tuple(qkv.shape)}, allowed: [total, 3, heads, head_dim]")
     q, k, v = qkv.unbind(1)
@@ -68,18 +70,11 @@ def prefill_step(
     cu_seqlens_q: torch.Tensor,
     *,
     causal: bool = False,
-    kernel: str | Kernel | None = None,
-    tile: str | None = None,
-    splits: int | None = None,
-    keys_per_split: int | None = None,
-    policy: NumericPolicy | None = None,
-    scale: float | None = None,
     out: torch.Tensor | None = None,
     lse2: torch.Tensor | None = None,
     q_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
-    target: str | None = None,
-    checks: bool = False,
+    **options: Unpack[PackedOptions],
 ) -> Step[Attention]:
     """Prepare a prefill that runs again and again, as `prefill` but without reading page numbers.
 
@@ -87,18 +82,21 @@ def prefill_step(
     in range is then the caller's part (`PagedKV.check_contents`).
     Raises: ValueError naming the argument, its value and what is allowed.
     """
+    if not isinstance(kv, (RaggedKV, PagedKV)):
+        arguments.refuse_kind("kv", kv, "RaggedKV, PagedKV")
+    asked = Asked(causal, **options)
+    target = asked.target
     found = ("prefill", target, *arguments.facts(q, cu_seqlens_q, names=NAMES), kv.facts)
     tensors = arguments.once_per_facts(found, lambda: _check_tensors(q, kv, cu_seqlens_q, target))
-    arguments.require_place("q", q)
     arguments.require_no_gradient("prefill", q=q, k=kv.k, v=kv.v)
+    arguments.require_place("q", q)
     if out is not None or lse2 is not None:
         read = {"q": q, "cu_seqlens_q": cu_seqlens_q} | kv.tensors
         require_apart({"out": out, "lse2": lse2}, read)
     q_lengths = arguments.read_lengths("cu_seqlens_q", cu_seqlens_q, q.shape[0], q_lens)
     lengths = Lengths(q_lengths, kv.read_lengths(kv_lens))
-    asked = (target, causal, kernel, tile, splits, keys_per_split, policy, scale, checks)
-    facts = (tensors, lengths.q.tobytes(), lengths.kv.tobytes(), *asked)
-    call = kept(facts) or keep(facts, _checked(q, kv, lengths, *asked))
+    facts = (tensors, lengths.q.tobytes(), lengths.kv.tobytes())
+    call = kept(facts, asked) or keep(facts, asked, _checked(q, kv, lengths, asked))
     call = call.on(
         q=q,
         kv=kv,
@@ -107,46 +105,25 @@ def prefill_step(
         lse2=arguments.output("lse2", lse2, call.lse2),
     )
     step = call.choice.kernel.prepare(call)
-    return guarded(step, call, kv, lengths.kv) if checks else step
+    return guarded(step, call, kv, lengths.kv) if asked.checks else step
 
 
-def _checked(
-    q: torch.Tensor,
-    kv: RaggedKV | PagedKV,
-    lengths: Lengths,
-    target: str | None,
-    causal: bool,
-    kernel: str | Kernel | None,
-    tile: str | None,
-    splits: int | None,
-    keys_per_split: int | None,
-    policy: NumericPolicy | None,
-    scale: float | None,
-    checks: bool,
-) -> PackedCall:
+def _checked(q: torch.Tensor, kv: RaggedKV | PagedKV, lengths: Lengths, asked: Asked) -> PackedCall:
     """The call of these arguments, without its tensors, of which their facts alone count."""
-    kv_heads, head_dim = kv.k.shape[-2:]
-    arguments.check_splits(splits, keys_per_split)
-    gpu, group = arguments.target_gpu(q.device, target), q.shape[1] // kv_heads
-    shape = _shape(q, kv, lengths, group, causal)
-    ask = Ask(kernel, tile, policy)
-    choice = choose("prefill", shape, gpu, ask)
-    fixed_splits = keys_per_split is not None or splits == 1
-    return PackedCall(
-        choice=choice,
-        gpu=gpu,
-        device=q.device,
-        checks=checks,
-        **arguments.blank_outputs(q, kv.v.shape[-1], choice.instance.policy),
-        lengths=lengths,
-        variant=shape.variant,
-        group=group,
-        kv_heads=kv_heads,
-        scale=arguments.scale_of(scale, head_dim),
-        splits=splits,
-        keys_per_split=keys_per_split,
-        batch_invariant=fixed_splits
-        and chooses_alike("prefill", shape, gpu, ask, group * MANY_ROWS),
+    k, v = kv.k, kv.v
+    return packed_call(
+        PackedCall,
+        "prefill",
+        q,
+        lengths,
+        asked,
+        kv_heads=kv.kv_heads,
+        most_tokens=MANY_ROWS,
+        head_dim=k.shape[-1],
+        head_dim_v=v.shape[-1],
+        layout=kv.layout,
+        page_size=0 if kv.layout == "ragged" else k.shape[1],
+        positive_strides=arguments.has_positive_strides(q, k, v),
     )
 
 
@@ -161,20 +138,3 @@ def _check_tensors(
             f"len(cu_seqlens_q) = {len(cu_seqlens_q)}, allowed: {kv.batch + 1}, the requests of kv"
             " and one more"
         )
-
-
-def _shape(
-    q: torch.Tensor, kv: RaggedKV | PagedKV, lengths: Lengths, group: int, causal: bool
-) -> Shape:
-    k, v, rows = kv.k, kv.v, group * max(1, int(lengths.q.max()))
-    return Shape(
-        dtype=DTYPES[q.dtype],
-        head_dim=k.shape[-1],
-        head_dim_v=v.shape[-1],
-        group=group,
-        rows=1 << (rows - 1).bit_length(),
-        layout=kv.layout,
-        page_size=0 if kv.layout == "ragged" else k.shape[1],
-        variant=CAUSAL if causal else FULL,
-        positive_strides=arguments.has_positive_strides(q, k, v),
-    )

@@ -58,9 +58,7 @@ def policies(costs: pd.DataFrame, *, origin: str) -> Figure:
     """
     names = list(dict.fromkeys(costs.sort_values("time_ratio").words))
     names.sort(key=lambda name: costs[costs.words == name].rmse.mean(), reverse=True)
-    figure, panels = style.new_figure(
-        1, 3, height_inches=1.3 + 0.26 * len(names), width_inches=6.4, sharey=True
-    )
+    figure, panels = style.new_figure(3, 1, height_inches=1.9 + 0.6 * len(names), sharey=True)
     kernels = list(costs.groupby(["kernel", "tensor_cores"], sort=False))
     for shift, ((kernel, on), frame) in zip(
         np.linspace(-0.14, 0.14, len(kernels)), kernels, strict=True
@@ -75,11 +73,11 @@ def policies(costs: pd.DataFrame, *, origin: str) -> Figure:
             panels[1].plot(part.rmse, places, label=label, **look)
             panels[2].plot(part.bias.abs(), places, **look)
     panels[0].axvline(1, color=style.CEILING, lw=1.2)
-    panels[0].set_xlabel("time / default")
-    panels[1].set(xscale="log", xlabel="rmse inside")
-    panels[2].set(xscale="log", xlabel="|bias| inside")
+    panels[0].set_xlabel("time / time of the default")
+    panels[1].set(xscale="log", xlabel="rmse before the store")
+    panels[2].set(xscale="log", xlabel="|bias| before the store")
     panels[0].set_yticks(range(len(names)), names)
     panels[0].invert_yaxis()
-    figure.legend(loc="outside upper center", ncols=len(kernels))
+    figure.legend(loc="outside upper left", ncols=2)
     style.say_origin(figure, origin)
     return figure

@@ -48,11 +48,13 @@ def position_sweep(rows: pd.DataFrame, *, boundaries: Iterable[int], origin: str
     for boundary in boundaries:
         axes.axvline(boundary - 0.5, color=style.CEILING, lw=1.0, ls=(0, (4, 3)))
     for mark, (head, frame) in zip(_MARKS, rows.groupby("head"), strict=False):
-        dots = {"s": 5, "lw": 0, "alpha": 0.6, "marker": mark, "rasterized": True}
+        dots = {"s": 9, "lw": 0, "alpha": 0.6, "marker": mark, "rasterized": True}
         axes.scatter(frame.position, frame.different, label=f"head {head}", **dots)
     axes.set(xlabel="position of the token", ylabel="channels that differ, of 64")
     axes.xaxis.set_major_locator(ticker.MultipleLocator(128))
-    axes.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1.0), handletextpad=0.1)
+    axes.legend(
+        ncols=4, loc="lower left", bbox_to_anchor=(0, 1.0), handletextpad=0.1, markerscale=2
+    )
     style.say_origin(figure, origin)
     return figure
 

@@ -41,8 +41,8 @@ def verdict_figure(verdict, *, origin: str) -> Figure:
     above.grid(visible=False)
     for axis in (above.xaxis, above.yaxis):
         axis.set_major_locator(ticker.MaxNLocator(5, integer=True))
-    above.set(xlabel="query head", ylabel="query token", title="error over its expected sigma, rms")
-    figure.colorbar(picture, ax=above).outline.set_visible(False)
+    above.set(xlabel="query head", ylabel="query token")
+    figure.colorbar(picture, ax=above, label="rms of error / sigma").outline.set_visible(False)
     edges = np.linspace(-_SHOWN_SIGMAS, _SHOWN_SIGMAS, 81)
     values = np.clip(z[np.isfinite(z)], -_SHOWN_SIGMAS, _SHOWN_SIGMAS)
     colour = style.ENGINES["mma"]

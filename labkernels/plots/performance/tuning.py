@@ -59,24 +59,21 @@ def _panel(axes: Axes, frame: pd.DataFrame) -> None:
 def best_by_runs(curves: pd.DataFrame, *, goal: float, origin: str) -> Figure:
     """Draw the share of the best speed that is found after each run in the model's order.
 
-    Shapes: curves has search, kernel, run and share
+    A panel per kernel. Shapes: curves has search, kernel, run and share
     """
-    figure, (axes,) = style.new_figure(height_inches=3.0)
-    axes.axhline(100 * goal, color=style.CEILING, lw=1.0, ls=(0, (4, 3)))
-    searches = list(curves.groupby("search", sort=False))
-    for place, (search, frame) in enumerate(searches):
-        axes.step(
-            frame.run,
-            100 * frame.share,
-            where="post",
-            color=style.colour(frame.kernel.iloc[0]),
-            ls=(0, (1 + 2 * (place % 4), 1)) if place % 4 else "-",
-            lw=1.4,
-            label=search,
-        )
-    axes.set(xlabel="runs, in the model's order", ylabel="best found, % of the best there is")
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%d"))
-    axes.legend(loc="lower right", fontsize=7.5)
+    kernels = list(curves.groupby("kernel", sort=False))
+    size = {"height_inches": 0.7 + 2.2 * len(kernels)}
+    figure, panels = style.new_figure(len(kernels), **size, sharex=True, sharey=True)
+    for axes, (kernel, of_kernel) in zip(panels, kernels, strict=True):
+        axes.axhline(100 * goal, color=style.CEILING, lw=1.0, ls=(0, (4, 3)))
+        for search, frame in of_kernel.groupby("search", sort=False):
+            label = search.removeprefix(kernel).lstrip(", ")
+            axes.step(frame.run, 100 * frame.share, where="post", lw=1.6, label=label)
+        axes.set_title(kernel)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%d"))
+        axes.legend(loc="lower right", title="head_dim, mask")
+    figure.supylabel("best found, % of the best there is", fontsize=9)
+    panels[-1].set_xlabel("runs, in the model's order")
     style.say_origin(figure, origin)
     return figure

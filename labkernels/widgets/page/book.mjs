@@ -1,8 +1,10 @@
 // What a page of the book starts: the widgets that it places, and the worker that runs kernels.
 import { mount_break_kernel } from "./break_kernel.mjs";
-import { mount_budget } from "./budget.mjs";
-import { run } from "./jobs.mjs";
+import { mount_budget } from "./budget/budget.mjs";
+import { mount_guess } from "./guess.mjs";
+import { run } from "./machine/jobs.mjs";
 import { mount_run_kernel } from "./run_kernel.mjs";
+import { mount_step_kernel } from "./step/step_kernel.mjs";
 
 const here =
   typeof document === "undefined"
@@ -60,7 +62,10 @@ function mount() {
     root.classList.add("lab-live");
     const name = root.dataset.labWidget;
     if (name === "run_kernel") mount_run_kernel(root, shelf);
+    else if (name === "guess") mount_guess(root);
     else if (name === "budget") asset("budget").then((data) => mount_budget(root, data));
+    else if (name === "step_kernel")
+      asset("broken").then((data) => mount_step_kernel(root, shelf, data));
     else asset("broken").then((data) => mount_break_kernel(root, shelf, data));
   }
 }

@@ -1,23 +1,18 @@
-// "Break it": a barrier or a wait of a kernel is taken out, and the machine's checks say what is
-// then wrong.
-import { choice, element } from "./elements.mjs";
+// "Break it": one bug of a kernel is switched on; the machine's checks, or the errors of what the
+// kernel computes, say what is then wrong.
+import { choice, element, table } from "./elements.mjs";
 import { run_apart } from "./run_kernel.mjs";
-
-/**
- * @typedef {import("./run_kernel.mjs").Asset & {parts: string[]}} Broken
- * @typedef {import("./run_kernel.mjs").Shelf} Shelf
- */
+import { part_options } from "./step/step_kernel.mjs";
 
 /**
  * @param {HTMLElement} root
- * @param {Shelf} shelf
- * @param {Broken} broken
+ * @param {import("./run_kernel.mjs").Shelf} shelf
+ * @param {import("./step/step_kernel.mjs").Broken} broken
  */
 export function mount_break_kernel(root, shelf, broken) {
-  const options = ["nothing", ...broken.parts].map((text, i) => ({ value: String(i), text }));
-  const part = choice("What is taken out", options, "1");
+  const part = choice("What is broken", part_options(broken), "1");
   const button = element("button", { type: "submit", class: "lab-button" }, "Run with checks");
-  const form = element("form", { class: "lab-form", "aria-label": "what is taken out" });
+  const form = element("form", { class: "lab-form", "aria-label": "what is broken" });
   const status = element("p", { role: "status", class: "lab-status" });
   const results = element("div", { class: "lab-results" });
   form.append(part.field, button);
@@ -36,14 +31,47 @@ export function mount_break_kernel(root, shelf, broken) {
       off,
     };
     try {
-      const { error } = await run_apart(job, shelf, () => {});
-      status.textContent =
-        error === null ? "The checks find nothing wrong." : "The checks stop the kernel:";
-      if (error !== null) results.append(element("p", { class: "lab-error" }, error));
+      show(await run_apart(job, shelf, () => {}), status, results);
+      const source = broken.parts[off - 1]?.source;
+      if (source)
+        results.append(
+          element("p", {}, "A bug like it ", element("a", { href: source }, "was reported"), "."),
+        );
     } catch (error) {
       status.textContent = `The run failed: ${error instanceof Error ? error.message : error}`;
     } finally {
       button.disabled = false;
     }
   });
+}
+
+/**
+ * @param {import("./machine/jobs.mjs").Result} result @param {HTMLElement} status
+ * @param {HTMLElement} results
+ */
+function show({ error, heads }, status, results) {
+  if (error !== null) {
+    status.textContent = "The checks stop the kernel:";
+    results.append(element("p", { class: "lab-error" }, error));
+    return;
+  }
+  const outside = heads.filter((head) => !head.inside).length;
+  status.textContent =
+    outside === 0
+      ? "The checks find nothing wrong, and every error is inside the bound of rounding."
+      : `The checks find nothing wrong, but rounding alone cannot give these numbers: the errors ` +
+        `of ${outside} of ${heads.length} heads exceed their bounds.`;
+  const rows = heads.map((head) => [
+    `head ${head.name}`,
+    head.error.toExponential(2),
+    `${head.ratio.toPrecision(3)} times`,
+    head.inside ? "rounding can do this" : "a bug",
+  ]);
+  results.append(
+    table(
+      "Errors of the heads",
+      ["head", "largest error", "of its bound, at most", "verdict"],
+      rows,
+    ),
+  );
 }

@@ -61,7 +61,7 @@ export function number(label, value, min, max) {
  * Whether a cell is words or a formula, not a number.
  * @param {string | Node} cell
  */
-const is_text = (cell) => typeof cell === "string" && !/^[\d.,]+(e[+-]\d+)?( %)?$/.test(cell);
+const is_text = (cell) => typeof cell === "string" && !/^-?[\d.,]+(e[+-]\d+)?( %)?$/.test(cell);
 
 /**
  * A table with a caption; its first column names the rows.

@@ -1,13 +1,13 @@
 // "Run this kernel, here": the form, and what a run says.
 import { choice, element, number, set_options, table } from "./elements.mjs";
-import { run } from "./jobs.mjs";
-import { KINDS } from "./launches.mjs";
+import { run } from "./machine/jobs.mjs";
+import { KINDS } from "./machine/launches.mjs";
 
 /**
  * @typedef {{name: string, kernel: string, idea: string, dtype: string, head_dim: number,
  *   tensor_cores: boolean, keys: string[], recorded: string}} Offer
- * @typedef {{module: import("./jobs.mjs").Module, cases: Record<string,
- *   import("./jobs.mjs").Case>}} Asset
+ * @typedef {{module: import("./machine/jobs.mjs").Module, cases: Record<string,
+ *   import("./machine/jobs.mjs").Case>}} Asset
  * @typedef {{offers: Offer[], asset: (name: string) => Promise<Asset>, worker: () => Worker |
  *   null}} Shelf
  */
@@ -140,9 +140,9 @@ export function mount_run_kernel(root, shelf) {
 
 /**
  * In a worker; where the page may not have one, block by block, between which the page lives on.
- * @param {import("./jobs.mjs").Job} job @param {Shelf} shelf
+ * @param {import("./machine/jobs.mjs").Job} job @param {Shelf} shelf
  * @param {(done: number, blocks: number) => void} progress
- * @returns {Promise<import("./jobs.mjs").Result>}
+ * @returns {Promise<import("./machine/jobs.mjs").Result>}
  */
 export function run_apart(job, shelf, progress) {
   const worker = shelf.worker();
@@ -171,7 +171,8 @@ export function run_apart(job, shelf, progress) {
 
 /**
  * @param {HTMLElement} results @param {HTMLElement} status
- * @param {import("./jobs.mjs").Result} result @param {import("./jobs.mjs").Case} plan
+ * @param {import("./machine/jobs.mjs").Result} result
+ * @param {import("./machine/jobs.mjs").Case} plan
  * @param {boolean} recorded  whether an H200 ran the same
  */
 function show(results, status, result, plan, recorded) {
@@ -194,7 +195,10 @@ function show(results, status, result, plan, recorded) {
     `The largest error is ${short(worst.error)}, in head ${worst.name}` +
     `${inside ? ", and every error is inside its bound." : "; an error exceeds its bound."}`;
   if (recorded) results.append(element("p", { class: equal ? "lab-good" : "lab-error" }, bits));
-  const rows = (/** @type {import("./jobs.mjs").Group[]} */ groups, /** @type {string} */ name) =>
+  const rows = (
+    /** @type {import("./machine/jobs.mjs").Group[]} */ groups,
+    /** @type {string} */ name,
+  ) =>
     groups.map((g) => [
       `${name} ${g.name}`,
       short(g.error),

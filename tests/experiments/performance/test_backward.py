@@ -30,7 +30,7 @@ def test_rows_of_right_gradients_fit(monkeypatch, workload, name):
     ours = implementations("backward")[name]
     chosen = [ours, replace(ours, name="another", prepare=refuse)]
     result = benchmark(OPERATION, workload, chosen, repeats=5, seed=0, graph=False, device="cpu")
-    assert [(word.name, word.metric) for word in result.words] == [("another", "refused")]
+    assert [(reason.name, reason.metric) for reason in result.reasons] == [("another", "refused")]
     rows = backward.rows_of(workload, result)
     known = {field.name for field in schema.PREFILL_MEASUREMENTS.fields}
     assert all(set(row) <= known for row in rows)

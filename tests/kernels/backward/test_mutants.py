@@ -1,4 +1,4 @@
-"""Mistakes seeded in backward_mma: the checker or the contract must find each."""
+"""Mistakes seeded in two backward kernels: the checker or the contract must find each."""
 
 import pytest
 
@@ -34,6 +34,28 @@ WRONG = {
     "dq not cleared": Edit(ROWS, r"store_global\(sums \+ i, f32x4\{\}\);", ";"),
     "P for dS": Edit(KERNEL, r"left<true>\(smem\.ds,", "left<true>(smem.p,"),
 }
+
+CONSUMER, GRADIENTS = "backward/wgmma/consumer.cuh", "backward/wgmma/gradients.cuh"
+IN_FLIGHT = f"{RACE}|in flight|fence_async_shared|wgmma_wait"
+# what is deleted of the warps that pass dQ, dS and products on
+HANDED_ON = {
+    "a stage of dQ has been read": Edit(GRADIENTS, r"producer_acquire\(ring, n\);", ""),
+    "a stage of dQ is filled": Edit(GRADIENTS, r"consumer_wait\(ring, [^;]*;", ""),
+    "dQ is seen by the copies": Edit(
+        GRADIENTS, r"fence_async_shared\(\);(?=\s*// what the warps)", ""
+    ),
+    "dS is handed over": Edit(CONSUMER, r"named_sync\([^;]*;(?=\s*// dS is handed over)", ""),
+    "dP is there": Edit(CONSUMER, r"wgmma_wait<Half \+ 1>\(dp\);", ""),
+    "Q has been read": Edit(CONSUMER, r"wgmma_wait\(dk\);", ""),
+}
+
+
+@pytest.mark.parametrize("edit", HANDED_ON.values(), ids=HANDED_ON)
+def test_what_is_handed_on_too_early_is_found(edit):
+    spec = mutated(CUDA_BACKWARDS["backward_wgmma"], edit)
+    case = backward_case((400,), (300,), kv_heads=1, head_dim=64)
+    with pytest.raises(HostKernelError, match=IN_FLIGHT):
+        run_checked(case, spec, checks=True)
 
 
 @pytest.mark.parametrize(("deleted", "deterministic"), BARRIERS.values(), ids=BARRIERS)

@@ -116,7 +116,7 @@ BAD_OPTIONS = [
     ({"keys_per_split": 0}, "keys_per_split = 0, allowed: 1 to "),
     ({"keys_per_split": -5}, "keys_per_split = -5, allowed: 1 to "),
     ({"keys_per_split": 2**32 + 16}, "keys_per_split = 4294967312, allowed: 1 to "),
-    ({"target": "h300"}, "gpu = 'h300', allowed: t4, a100, "),
+    ({"target": "h300"}, "target = 'h300', allowed: t4, a100, "),
 ]
 BAD_OUTPUTS = [
     ("out", lambda x: x.float(), "out.dtype = torch.float32, allowed: torch.float16"),

@@ -6,9 +6,9 @@ import torch
 
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
-from labkernels.kernels.decode.reference.spec import EAGER, FLOAT64
 from labkernels.numerics.error import bounds
 from labkernels.numerics.error.execution import Execution
+from labkernels.policy import EAGER, FLOAT64
 from tests.kernels.contract import RAGGED, run_checked
 from tests.kernels.decode.cases import LAYOUTS, decode_case
 from tests.kernels.prefill.cases import prefill_case

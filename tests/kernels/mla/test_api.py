@@ -72,9 +72,9 @@ def test_bad_tensors_are_named(changes, message):
         call(parts(**changes))
 
 
-def test_more_tokens_than_a_draft_are_refused():
-    case = mla_case((5,), (9,))
-    with pytest.raises(ValueError, match="a request of 5 tokens, allowed: 0 to 4"):
+def test_as_many_tokens_as_a_prefill_has_are_refused():
+    case = mla_case((129,), (9,), heads=1)
+    with pytest.raises(ValueError, match="a request of 129 tokens, allowed: 0 to 128"):
         case.run(None)
 
 
@@ -84,7 +84,7 @@ OPTIONS = [
     ({"splits": 0}, "splits = 0, allowed: 1 to"),
     ({"splits": 2, "keys_per_split": 64}, "allowed: one of the two"),
     ({"scale": -1.0}, "scale = -1.0, allowed: a positive number"),
-    ({"target": "v100"}, "gpu = 'v100', allowed: "),
+    ({"target": "v100"}, "target = 'v100', allowed: "),
     ({"out": torch.empty(3, 5, 512)}, "out.dtype = torch.float32, allowed: torch.bfloat16"),
 ]
 

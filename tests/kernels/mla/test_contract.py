@@ -55,6 +55,14 @@ def test_every_page_size_and_layout(kernel, page_size):
 
 
 @every_kernel
+@pytest.mark.parametrize("causal", [True, False])
+def test_queries_of_many_tokens(kernel, causal):
+    """The lengths of FlashInfer's own test of MLA, of which it asks 17, 37 and 77 tokens."""
+    case = mla_case((17, 37, 77), (64, 37, 150), heads=16, causal=causal)
+    run_checked(case, kernel)
+
+
+@every_kernel
 def test_splits_that_hold_no_keys_of_a_request(kernel):
     case = mla_case((2, 0, 4, 1), (300, 10, 0, 90), heads=9)
     result = run_checked(case, kernel, keys_per_split=32)

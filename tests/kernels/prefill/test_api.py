@@ -90,7 +90,7 @@ BAD_OPTIONS = [
     ({"keys_per_split": 0}, "keys_per_split = 0, allowed: 1 to "),
     ({"splits": 0}, "splits = 0, allowed: 1 to 65535"),
     ({"splits": 2, "keys_per_split": 16}, "splits = 2 and keys_per_split = 16, allowed: one of"),
-    ({"target": "h300"}, "gpu = 'h300', allowed: t4, a100, "),
+    ({"target": "h300"}, "target = 'h300', allowed: t4, a100, "),
     ({"out": torch.empty(38, 4, 64)}, "out.dtype = torch.float32, allowed: torch.float16"),
     ({"out": torch.empty(37, 4, 64).half()}, "out: shape (37, 4, 64)"),
     ({"lse2": torch.empty(4, 38)}, "lse2: shape (4, 38)"),

@@ -132,6 +132,7 @@ def test_the_lock_is_closed(lock):
 def test_extras_name_only_what_the_lock_pins(direct):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
+    assert set(extras.pop("course")) - {"labkernels[book]"} == {"nbgrader", "sphinx-revealjs"}
     asked = [*project["dependencies"], *(line for lines in extras.values() for line in lines)]
     names = {canonicalize_name(Requirement(line).name) for line in asked} - {"labkernels"}
     assert names | {"hatchling"} == set(direct)

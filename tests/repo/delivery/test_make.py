@@ -10,18 +10,31 @@ import pytest
 
 from tests.repo.files import ROOT, read
 
-TASKS = ["book", "test", "chaos", "fuzz", "lab", "notebooks", "record", "lint", "clean", "lock"]
+TASKS = [
+    "book",
+    "test",
+    "chaos",
+    "fuzz",
+    "lab",
+    "notebooks",
+    "course",
+    "record",
+    "lint",
+    "clean",
+    "lock",
+]
 NEEDED = ["sh", "make", "awk", "sed", "grep", "mkdir", "rm", "touch", "uname"]
 
 
 def make(*arguments, path, **variables):
-    """Run make in a fresh copy of what it reads, seeing only the programs on `path`."""
+    """Run make in a copy of what it reads, seeing only the programs on `path`."""
     environment = {"PATH": str(path), "HOME": str(path.parent), "LC_ALL": "C", **variables}
     command = [shutil.which("make"), *arguments]
     folder = path.parent / "checkout"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     for name in ("Makefile", "requirements.in", "requirements.lock", "pyproject.toml", "README.md"):
-        shutil.copy(ROOT / name, folder)
+        if not (folder / name).exists():
+            shutil.copy(ROOT / name, folder)
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
@@ -81,6 +94,25 @@ def test_python_without_venv_is_named(programs):
     (line,) = message(make("book", path=programs))
     assert "virtual environment" in line
     assert "apt install python3.11-venv" in line
+
+
+def test_a_moved_checkout_makes_its_environment_again(programs):
+    for name in ("g++", "python3.11"):
+        add_program(programs, name, "exit 0")
+    add_program(programs, "cat", f'exec {shutil.which("cat")} "$@"')
+    checkout = programs.parent / "checkout"
+    link = checkout / ".venv/lib/python3.11/site-packages/_labkernels.pth"
+    link.parent.mkdir(parents=True)
+    (checkout / ".venv/bin").mkdir()
+    add_program(checkout / ".venv/bin", "python", "exit 0")
+    link.write_text(str(checkout))
+    assert make(".venv/installed", path=programs).returncode == 0
+    again = make(".venv/installed", path=programs)
+    assert "is up to date" in again.stdout
+    link.write_text("/elsewhere")
+    moved = make(".venv/installed", path=programs)
+    assert f"is that of /elsewhere; it is made again for {checkout}" in moved.stdout
+    assert "Making the environment in .venv" in moved.stdout
 
 
 @pytest.mark.slow

@@ -5,14 +5,17 @@
 namespace backward_wgmma {
 using namespace lab;
 
-// dV += P dO, or dK += dS Q: the warpgroup's keys and channels. P or dS comes from registers,
-// [64 keys, rows], or as both warpgroups have handed it over.
+// dV += P dO, or dK += dS Q: the warpgroup's keys and channels. P or dS comes from registers, of
+// rows_at_once rows, or as both warpgroups have handed it over.
 template <class C>
 LAB_DEVICE void add_products(typename C::Sum& sum, const typename C::Fragments& left,
-                             const typename C::Handed& handed, const typename C::Rowed& rows,
-                             int group, bool add) {
-  if constexpr (C::split_keys) wgmma_ab(sum, left, mn_major(rows), add);
-  else wgmma_ab(sum, k_major(handed), mn_major(rows, group * C::own_dim), add);
+                             const typename C::Rowed& rows, int half, bool add) {
+  wgmma_ab(sum, left, mn_major_rows<C::rows_at_once>(rows, half * C::rows_at_once), add);
+}
+template <class C>
+LAB_DEVICE void add_products(typename C::Sum& sum, const typename C::Handed& left,
+                             const typename C::Rowed& rows, const Place& place, bool add) {
+  wgmma_ab(sum, k_major(left), mn_major(rows, place.group * C::own_dim), add);
 }
 
 // dQ = dS^T K over all keys of the block: 64 rows by the warpgroup's channels.
@@ -23,93 +26,108 @@ LAB_DEVICE void dq_products(typename C::DqSum& sum, const typename C::Handed& ds
             mn_major(keys, C::split_rows_of_dq ? 0 : group * C::own_dim_of_dq));
 }
 
-// P of the scores, in place.
-template <class C, class P>
-LAB_DEVICE void probabilities(typename C::Scores& s, const float* lse2, float scale_log2) {
+// What a lane needs of the rows' lse2 or delta.
+template <class C> LAB_DEVICE void load_rows(typename C::RowPairs& pairs, const float* rows) {
 #pragma unroll
-  for (int j = 0; j < C::own_rows / 8; ++j) {
-    const f32x2 row = *reinterpret_cast<const f32x2*>(lse2 + j * 8 + (thread_x() & 3) * 2);
+  for (int j = 0; j < C::own_rows / 8; ++j)
+    pairs[j] = *reinterpret_cast<const f32x2*>(rows + j * 8 + (thread_x() & 3) * 2);
+}
+// P of a half of the scores, in place.
+template <class C, class P, int Half>
+LAB_DEVICE void probabilities(typename C::Scores& s, const typename C::RowPairs& lse2,
+                              float scale_log2) {
+#pragma unroll
+  for (int j = Half * C::rows_at_once / 8; j < (Half + 1) * C::rows_at_once / 8; ++j)
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      s[4 * j + i] = exp2<P>(fma_rn(s[4 * j + i], scale_log2, i % 2 ? -row.y : -row.x));
-  }
+      s[4 * j + i] = exp2<P>(fma_rn(s[4 * j + i], scale_log2, i % 2 ? -lse2[j].y : -lse2[j].x));
 }
 // Where the lane's keys, `key` and the eighth after it, are not seen. first_row: the first of the
 // warpgroup's rows that sees the block's first key. Only steps at the boundary come here.
-template <class C>
+template <class C, int Half>
 LAB_DEVICE void mask(typename C::Scores& p, int first_row, int n_keys, int key) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int mine = key + 8 * r;
     const int first = (mine < n_keys ? first_row + mine : C::rows) - (thread_x() & 3) * 2;
 #pragma unroll
-    for (int j = 0; j < C::own_rows / 8; ++j)
+    for (int j = Half * C::rows_at_once / 8; j < (Half + 1) * C::rows_at_once / 8; ++j)
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         if (j * 8 + i < first) p[4 * j + 2 * r + i] = 0.f;
   }
 }
+// P of a half in 16 bits.
+template <class C, int Half>
+LAB_DEVICE void round_p(typename C::Fragments& left, const typename C::Scores& p) {
+  typename C::HalfScores half;
+#pragma unroll
+  for (int n = 0; n < C::rows_at_once / 2; ++n) half[n] = p[Half * C::rows_at_once / 2 + n];
+  round_to_fragments<typename C::T>(left, half);
+}
 // dS = P (dP - delta), in the place of dP.
-template <class C>
-LAB_DEVICE void score_gradients(typename C::Scores& dp, const typename C::Scores& p,
+template <class C, int Half>
+LAB_DEVICE void score_gradients(typename C::HalfScores& dp, const typename C::Scores& p,
                                 const float* delta) {
 #pragma unroll
-  for (int j = 0; j < C::own_rows / 8; ++j) {
-    const f32x2 row = *reinterpret_cast<const f32x2*>(delta + j * 8 + (thread_x() & 3) * 2);
+  for (int j = 0; j < C::rows_at_once / 8; ++j) {
+    const int first = Half * C::rows_at_once + j * 8;  // row
+    const f32x2 row = *reinterpret_cast<const f32x2*>(delta + first + (thread_x() & 3) * 2);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      dp[4 * j + i] = p[4 * j + i] * (dp[4 * j + i] - (i % 2 ? row.y : row.x));
+      dp[4 * j + i] = p[first / 2 + i] * (dp[4 * j + i] - (i % 2 ? row.y : row.x));
   }
 }
 // The warp's 16 keys of P, or of dS, into shared memory, for both warpgroups.
 template <class C>
-LAB_DEVICE void store_p(typename C::Handed& tile, const typename C::Fragments& left,
-                          const Place& place) {
+LAB_DEVICE void store_p(typename C::Handed& tile, const typename C::Fragments& left, int half,
+                        const Place& place) {
   const int key = (C::split_keys ? place.group * 64 : 0) + place.warp * 16 + place.lane % 16;
   const int column = (C::split_keys ? 0 : place.group * (C::own_rows / 8)) + place.lane / 16;
-  const u32 at = shared_address(tile.chunk_at(key, 0, column));
+  const u32 at = shared_address(tile.chunk_at(key, half * C::rows_at_once, column));
 #pragma unroll
-  for (int i = 0; i < C::own_rows / 16; ++i)
-    stmatrix_x4((at ^ (i % 4 * 32)) + i / 4 * C::Handed::column_pitch * 2, left[i]);
+  for (int i = 0; i < C::rows_at_once / 16; ++i) stmatrix_x4(at ^ (i * 32), left[i]);
 }
 
-// Clears in two tiles the rows from the n-th on, before any consumer goes on.
-template <class Tile> LAB_DEVICE void clear_rows_of_both(Tile& a, Tile& b, int n, int thread) {
-  clear_rows(a, n, thread, consumer_threads);
-  clear_rows(b, n, thread, consumer_threads);
+// Waits for a tile of rows, and clears what is beyond the request in the last one, before any
+// consumer goes on.
+template <int Stages, class Tile>
+LAB_DEVICE void await_rows(Pipeline<Stages>& ring, Tile (&tiles)[Stages], int i, int n_rows,
+                           int thread) {
+  consumer_wait(ring, i);
+  if (n_rows >= Tile::rows) return;
+  clear_rows(tiles[ring.stage(i)], n_rows, thread, consumer_threads);
   fence_async_shared();
   named_sync(all_consumers, consumer_threads);
 }
-// Waits for Q, and clears what is beyond the request in the rows of its last tile.
-template <class C> LAB_DEVICE void await_rows(Smem<C>& smem, int i, int n_rows, int thread) {
-  consumer_wait(smem.q_ring, i);
-  if (n_rows >= C::rows) return;
-  consumer_wait(smem.dout_ring, i);
-  clear_rows_of_both(smem.q[smem.q_ring.stage(i)], smem.dout[smem.dout_ring.stage(i)], n_rows,
-                     thread);
-}
 template <class C> LAB_DEVICE void await_keys(Smem<C>& smem, int n_keys, int thread) {
   mbarrier_wait(smem.kv_full, 0);
-  if (n_keys < C::keys) clear_rows_of_both(smem.k, smem.v, n_keys, thread);
+  if (n_keys >= C::keys) return;
+  clear_rows(smem.k, n_keys, thread, consumer_threads);
+  clear_rows(smem.v, n_keys, thread, consumer_threads);
+  fence_async_shared();
+  named_sync(all_consumers, consumer_threads);
 }
 
 // The work of a consumer warpgroup. Members say where it is; what the products read and write are
-// arguments.
+// arguments. Registers that a wgmma reads stay taken until it is done.
 template <class C, class P> struct Consumer {
   using T = typename C::T;
-  using Scores = typename C::Scores;        // [64 keys, own_rows]: S^T, dP^T, and P^T, dS^T
-  using Fragments = typename C::Fragments;  // the same in 16 bits
-  using Sum = typename C::Sum;              // [64 keys, own_dim]: dK, dV
-  using DqSum = typename C::DqSum;          // [64 rows, own_dim_of_dq]
+  using Scores = typename C::Scores;          // [64 keys, own_rows]: S^T and P^T
+  using HalfScores = typename C::HalfScores;  // [64 keys, rows_at_once]: dP^T and dS^T
+  using Fragments = typename C::Fragments;    // P^T or dS^T of a half, in 16 bits
+  using RowPairs = typename C::RowPairs;
+  using Sum = typename C::Sum;                // [64 keys, own_dim]: dK, dV
+  using DqSum = typename C::DqSum;            // [64 rows, own_dim_of_dq]
+  using LateSum = float[32];                  // [64 rows, 64 channels], the last of a wide dQ
 
   Smem<C>& smem;
   const Params& p;
   const BackwardKeys& b;
   const Place place;
-  const int line, own_row, lane_key;        // the warpgroup's first key and row, and the lane's key
+  const int line, own_row, lane_key;          // the warpgroup's first key and row, the lane's key
   RowBlocks<C::rows> rows;
-  DqSemaphore semaphore;
-  int part = 0;                             // of dq_accum, where the last dQ goes
+  float* dq_place = nullptr;                  // of dq_accum, where the last dQ goes
 
   LAB_DEVICE Consumer(Smem<C>& s, const Params& params, const BackwardKeys& keys)
       : smem(s), p(params), b(keys), line(C::split_keys ? place.group * 64 : 0),
@@ -119,83 +137,107 @@ template <class C, class P> struct Consumer {
   // [lab: consume]
   LAB_DEVICE void run() {
     Sum dk, dv;
-    DqSum dq;
-    if (b.steps == 0)
+    LateSum late;
+    RowPairs lse2;
+    if (!C::stages_dq) wait_previous_launch();  // for zeros in dq_accum
+    await_keys(smem, b.n_keys, place.thread);
+    if (b.steps > 0) await_q(lse2, 0);
+    else
 #pragma unroll
       for (int n = 0; n < C::own_dim / 2; ++n) dk[n] = dv[n] = 0.f;
-    wait_previous_launch();                 // for zeros in dq_accum
-    await_keys(smem, b.n_keys, place.thread);
 #pragma unroll 1
-    for (int i = 0; i < b.steps; ++i, rows.next(b)) {
-      Scores s, dp;
-      Fragments p_left, ds_left;
-      begin_scores(s, dp, i);
-      wgmma_wait<1>(s);
-      softmax(s, i);
-      // The stage of dQ takes a step to be read: the channels that it had no room for come now.
-      if constexpr (C::own_dim_of_dq > 64)
-        if (i > 0) add_dq<C, 64>(smem, p, part, dq, place);
-      wgmma_wait(dp);
-      score_gradients<C>(dp, s, smem.delta[smem.dout_ring.stage(i)] + own_row);
-      round_to_fragments<T>(ds_left, dp);
-      round_to_fragments<T>(p_left, s);
-      multiply(dk, dv, dq, p_left, ds_left, i);
+    for (int i = 0; i < b.steps; ++i) {
+      const int q = smem.q_ring.stage(i);
+      Scores s;
+      Fragments ds_left[C::halves];
+      wgmma_abt(s, k_major(smem.k, line), k_major(smem.q[q], own_row));  // S^T = K Q^T
+      await_rows(smem.dout_ring, smem.dout, i, b.request.q_len - rows.row, place.thread);
+      score_gradients_of<0>(s, ds_left, dk, dv, late, lse2, i);
+      if constexpr (C::halves == 2) score_gradients_of<1>(s, ds_left, dk, dv, late, lse2, i);
+      fence_async_shared();
+      named_sync(all_consumers, consumer_threads);  // dS is handed over
+      multiply(dk, dv, late, ds_left, lse2, i);
+      wgmma_wait(dk);
+      consumer_release(smem.q_ring, i);
     }
-    if constexpr (C::own_dim_of_dq > 64)
-      if (b.steps > 0) add_dq<C, 64>(smem, p, part, dq, place);
-    if (C::ordered && place.lane == 0) semaphore.release(b);
-    named_sync(all_consumers, consumer_threads);  // K and V have been read
+    if constexpr (C::dq_parts == 2)
+      if (b.steps > 0) send_dq<1>(late, b.steps - 1);
+    named_sync(all_consumers, consumer_threads);    // K and V have been read
     store_sum<C>(dv, 1.f, smem.v, p.problem.dv, p, b, place);
     store_sum<C>(dk, p.problem.scale, smem.k, p.problem.dk, p, b, place);
-    if (place.lane == 0) bulk_wait<0>();    // before the block's shared memory is another's
   }
   // [/lab: consume]
 
  private:
-  // S^T = K Q^T and dP^T = V dO^T are under way.
-  LAB_DEVICE void begin_scores(Scores& s, Scores& dp, int i) {
-    await_rows(smem, i, b.request.q_len - rows.row, place.thread);
-    wgmma_abt(s, k_major(smem.k, line), k_major(smem.q[smem.q_ring.stage(i)], own_row));
-    consumer_wait(smem.dout_ring, i);
-    wgmma_abt(dp, k_major(smem.v, line), k_major(smem.dout[smem.dout_ring.stage(i)], own_row));
-    if constexpr (C::ordered && C::own_dim_of_dq == 64)
-      if (place.lane == 0) semaphore.release(b);  // early: the next tile waits
+  // Q is there, and its lse2 in registers: before the products that fill shared memory's bandwidth.
+  LAB_DEVICE void await_q(RowPairs& lse2, int i) {
+    await_rows(smem.q_ring, smem.q, i, b.request.q_len - rows.row, place.thread);
+    load_rows<C>(lse2, smem.lse2[smem.q_ring.stage(i)] + own_row);
   }
-  // S becomes P.
-  LAB_DEVICE void softmax(Scores& s, int i) const {
-    probabilities<C, P>(s, smem.lse2[smem.q_ring.stage(i)] + own_row, p.problem.scale_log2);
+  // Half of S becomes P.
+  template <int Half> LAB_DEVICE void softmax(Scores& s, const RowPairs& lse2) const {
+    probabilities<C, P, Half>(s, lse2, p.problem.scale_log2);
     const int seen_from = p.problem.causal ? b.key - b.request.past - rows.row : -C::keys;
     if (seen_from > -C::keys || b.n_keys < C::keys)
-      mask<C>(s, seen_from - own_row, b.n_keys, lane_key);
+      mask<C, Half>(s, seen_from - own_row, b.n_keys, lane_key);
   }
-  // dV += P dO, dQ = dS^T K, dK += dS Q. Registers that a wgmma reads stay taken until it is done:
-  // P and dS are rounded before the first.
-  LAB_DEVICE void multiply(Sum& dk, Sum& dv, DqSum& dq, const Fragments& p_left,
-                           const Fragments& ds_left, int i) {
+
+  // Half of S becomes P, and of dP dS, which is handed over. dV += P dO runs meanwhile, and of a
+  // first half, while the second has its turn, dK += dS Q.
+  template <int Half>
+  LAB_DEVICE void score_gradients_of(Scores& s, Fragments (&ds_left)[C::halves], Sum& dk, Sum& dv,
+                                     const LateSum& late, const RowPairs& lse2, int i) {
+    const int o = smem.dout_ring.stage(i), row = own_row + Half * C::rows_at_once;
+    auto& handed = smem.handed[i & 1];
+    HalfScores dp;
+    Fragments p_left;
+    wgmma_abt(dp, k_major(smem.v, line), k_major(smem.dout[o], row));  // dP^T = V dO^T
+    if constexpr (Half == 0) wgmma_wait<1>(s);
+    else add_products<C>(dk, ds_left[0], smem.q[smem.q_ring.stage(i)], 0, i > 0);
+    softmax<Half>(s, lse2);
+    if constexpr (C::dq_parts == 2)
+      if (i > 0) send_dq<1>(late, i - 1);
+    round_p<C, Half>(p_left, s);
+    if constexpr (C::split_keys) {
+      add_products<C>(dv, p_left, smem.dout[o], Half, Half > 0 || i > 0);
+      wgmma_wait<Half + 1>(dp);
+    } else {
+      wgmma_wait(dp);
+      store_p<C>(handed[1], p_left, Half, place);
+    }
+    score_gradients<C, Half>(dp, s, smem.delta[o] + own_row);
+    round_to_fragments<T>(ds_left[Half], dp);
+    store_p<C>(handed[0], ds_left[Half], Half, place);
+  }
+  // dQ = dS^T K is sent away, and dK += dS Q is under way. The next Q and its lse2 are there.
+  LAB_DEVICE void multiply(Sum& dk, Sum& dv, LateSum& late, const Fragments (&ds_left)[C::halves],
+                           RowPairs& lse2, int i) {
+    constexpr int half = C::halves - 1;
     const int q = smem.q_ring.stage(i), o = smem.dout_ring.stage(i);
     auto& handed = smem.handed[i & 1];
-    if constexpr (C::split_keys)
-      add_products<C>(dv, p_left, handed[0], smem.dout[o], place.group, i > 0);
-    else
-      store_p<C>(handed[1], p_left, place);
-    store_p<C>(handed[0], ds_left, place);
-    fence_async_shared();
-    named_sync(all_consumers, consumer_threads);
-    if constexpr (!C::split_keys)
-      add_products<C>(dv, p_left, handed[1], smem.dout[o], place.group, i > 0);
+    DqSum dq;
+    if constexpr (!C::split_keys) add_products<C>(dv, handed[1], smem.dout[o], place, i > 0);
     dq_products<C>(dq, handed[0], smem.k, place.group);
     wgmma_wait<1>(dv);
     consumer_release(smem.dout_ring, i);
-    add_products<C>(dk, ds_left, handed[0], smem.q[q], place.group, i > 0);
+    if constexpr (C::split_keys)
+      add_products<C>(dk, ds_left[half], smem.q[q], half, half > 0 || i > 0);
+    else
+      add_products<C>(dk, handed[0], smem.q[q], place, i > 0);
     wgmma_wait<1>(dq);
-    part = dq_part<C>(p, b, rows, place);
-    if constexpr (C::ordered)
-      if (place.lane == 0)
-        semaphore.wait(b, p.dq_semaphores + part,
-                       tiles_before<C::rows, C::keys>(p.problem, b, rows.row));
-    add_dq<C, 0>(smem, p, part, dq, place);  // while dK is computed
-    wgmma_wait(dk);
-    consumer_release(smem.q_ring, i);
+    if (!C::stages_dq) dq_place = dq_rows<C>(p, b, rows, place.group, place.warp);
+    send_dq<0>(dq, i);
+    // Half of a wide dQ waits for a step: what takes it away is busy with the other half.
+    if constexpr (C::dq_parts == 2)
+#pragma unroll
+      for (int n = 0; n < 32; ++n) late[n] = dq[32 + n];
+    rows.next(b);
+    if (i + 1 < b.steps) await_q(lse2, i + 1);
+  }
+  // Part: which 64 of the channels; they are the first in `sum`.
+  template <int Part, int N> LAB_DEVICE void send_dq(const float (&sum)[N], int i) {
+    if constexpr (C::stages_dq) pass_dq(smem, sum, C::dq_parts * i + Part, place);
+    else add_dq(dq_place + Part * 16 * 64, sum, place);
   }
 };
 

@@ -5,35 +5,69 @@
 namespace backward_wgmma {
 using namespace lab;
 
-// Which part of dq_accum the warp adds to: 16 rows by the warpgroup's channels, or half of all.
-template <class C>
-LAB_DEVICE int dq_part(const Params& p, const BackwardKeys& b, const RowBlocks<C::rows>& rows,
-                       const Place& place) {
-  const i64 row = rows.padded_row(p.problem, b) + place.warp * 16;
-  return C::split_rows_of_dq ? static_cast<int>(row / 16 + place.group * 4) * 2
-                             : static_cast<int>(row / 16) * 2 + place.group;
+// The first 64 channels of a dQ, of the warp's 16 rows: the j-th eight, in dq_index's order.
+template <int N> LAB_DEVICE f32x4 octet(const float (&dq)[N], int j) {
+  return {dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]};
 }
 
-// Adds 64 channels of the part, which lie in dq_index's order as they lie in registers.
-template <class C, int First>
-LAB_DEVICE void add_dq(Smem<C>& smem, const Params& p, int part, const typename C::DqSum& sum,
-                       const Place& place) {
-  float(&stage)[16 * 64] = smem.dq[place.group * 4 + place.warp];
-  if (place.lane == 0) bulk_wait_read<0>();
-  sync_warp();                         // the stage has been read
+// Adds them to dq_accum, straight from registers.
+template <int N>
+LAB_DEVICE void add_dq(float* to, const float (&dq)[N], const Place& place) {
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const float* octet = sum + First / 2 + 4 * j;
-    *reinterpret_cast<f32x4*>(&stage[j * 128 + place.lane * 4]) =
-        {octet[0], octet[1], octet[2], octet[3]};
+  for (int j = 0; j < 8; ++j) add_global(to + j * 128 + place.lane * 4, octet(dq, j).v);
+}
+
+// Passes them on to the thread that adds them: use n of the warpgroup's stage.
+template <class C, int N>
+LAB_DEVICE void pass_dq(Smem<C>& smem, const float (&dq)[N], int n, const Place& place) {
+  auto& ring = smem.dq_ring[place.group];
+  float(&stage)[16 * 64] = smem.dq[place.group][place.warp];
+  producer_acquire(ring, n);           // the stage has been read
+#pragma unroll
+  for (int j = 0; j < 8; ++j)
+    *reinterpret_cast<f32x4*>(&stage[j * 128 + place.lane * 4]) = octet(dq, j);
+  warp_arrive(ring.full[0]);
+}
+
+// The first of the 16 rows in dq_accum that a warp adds to, at the first of its channels.
+template <class C>
+LAB_DEVICE float* dq_rows(const Params& p, const BackwardKeys& b, const RowBlocks<C::rows>& rows,
+                          int group, int warp) {
+  const i64 row = rows.padded_row(p.problem, b) + warp * 16;
+  return p.problem.dq_accum + (C::split_rows_of_dq ? (row + group * 64) * C::dim
+                                                   : row * C::dim + group * 16 * C::own_dim_of_dq);
+}
+
+// The thread that adds what a warpgroup passes on. Blocks whose order matters wait for each other
+// here, while their consumers go on.
+template <class C>
+LAB_DEVICE void add_passed_dq(Smem<C>& smem, const Params& p, const BackwardKeys& b, int group) {
+  auto& ring = smem.dq_ring[group];
+  RowBlocks<C::rows> rows(p.problem, b);
+  DqSemaphore semaphore;
+  wait_previous_launch();              // for zeros in dq_accum
+#pragma unroll 1
+  for (int i = 0; i < b.steps; ++i, rows.next(b)) {
+    if constexpr (C::ordered) {
+      const i64 row = rows.padded_row(p.problem, b) + (C::split_rows_of_dq ? group * 64 : 0);
+      semaphore.wait(p.dq_semaphores + row / 64 * 2 + group,
+                     tiles_before<C::rows, C::keys>(p.problem, b, rows.row));
+    }
+#pragma unroll
+    for (int part = 0; part < C::dq_parts; ++part) {
+      consumer_wait(ring, C::dq_parts * i + part);
+      fence_async_shared();            // what the warps wrote, before the copies read
+#pragma unroll
+      for (int warp = 0; warp < 4; ++warp)
+        bulk_add(dq_rows<C>(p, b, rows, group, warp) + part * 16 * 64, smem.dq[group][warp],
+                 static_cast<int>(sizeof(smem.dq[group][warp])));
+      bulk_commit();
+      bulk_wait_read<0>();
+      mbarrier_arrive(ring.empty[0]);
+    }
+    if constexpr (C::ordered) semaphore.release(b);
   }
-  fence_async_shared();
-  sync_warp();                         // the stage is written
-  if (place.lane == 0) {
-    bulk_add(p.problem.dq_accum + i64{part} * (8 * C::dim) + First * 16, stage,
-             static_cast<int>(sizeof(stage)));
-    bulk_commit();
-  }
+  bulk_wait<0>();                      // before the block's shared memory is another's
 }
 
 // The warp's 16 keys to global memory, by way of lines that nobody reads any more.

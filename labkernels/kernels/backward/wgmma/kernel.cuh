@@ -2,7 +2,11 @@
 // producer warp brings K, V and tiles of Q and dO by the TMA; two warpgroups compute, on wgmma.
 // S and dP are computed transposed, keys by rows: P and dS then lie in registers as the left
 // operands of dV += P dO and dK += dS Q. dS goes through shared memory for dQ = dS^T K, where all
-// of the block's keys meet, and dQ leaves as fp32 additions to global memory.
+// of the block's keys meet, and dQ leaves as fp32 additions to global memory, which a warp of its
+// own makes for each warpgroup.
+// dV += P dO is asked for as soon as P is there, so that the tensor core has work while the threads
+// compute dS. Products of two tiles in shared memory fill its bandwidth, and other accesses then
+// wait: lse2 is read ahead, while dK += dS Q, which reads one tile, is computed.
 // A tile of 64 keys is too few for two warpgroups: they share its rows in S, then its channels in
 // dK and dV, and P goes through shared memory as dS does.
 #pragma once
@@ -16,6 +20,7 @@ template <class C> LAB_DEVICE void init_barriers(Smem<C>& smem) {
   mbarrier_init(smem.kv_full, 1);
   smem.q_ring.init(1, consumer_warps);
   smem.dout_ring.init(1, consumer_warps);
+  for (auto& ring : smem.dq_ring) ring.init(consumer_warps / 2, 1);
   fence_mbarrier_init();
 }
 
@@ -35,6 +40,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT Params p) {
   } else {
     setmaxnreg_dec<24>();
     if (thread_x() == 0) produce(smem, p, b);
+    if constexpr (C::stages_dq)
+      if (thread_x() % 32 == 0 && (warp == 1 || warp == 2)) add_passed_dq(smem, p, b, warp - 1);
   }
 }
 // [/lab: kernel]

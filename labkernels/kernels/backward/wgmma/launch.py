@@ -10,7 +10,7 @@ from labkernels.kernels.backward.cuda import ROWS, BackwardParams, Stage
 from labkernels.kernels.call import Gradients, Step
 from labkernels.kernels.program import Program
 
-TURN_ROWS, TURN_HALVES = 16, 2  # what one warp adds to: 16 rows, half the channels
+TURN_ROWS, TURN_HALVES = 64, 2  # what a warpgroup adds to: 64 rows, half the channels
 
 
 class Params(ctypes.Structure):

@@ -23,6 +23,20 @@ def _splits_keys(instance: Instance) -> bool:
     return instance.tile.keys == 2 * 64
 
 
+def _stages_dq(instance: Instance) -> bool:
+    """Whether dQ leaves by way of shared memory, where another warp adds it."""
+    return _splits_keys(instance) or instance.tile.dq == "ordered"
+
+
+_DQ_STAGES = Line(
+    "dQ on its way",
+    number(CONSUMER_WARPS, "warps")
+    * number(16, "rows")
+    * number(64, "channels")
+    * cuda_kernel.FP32,
+)
+
+
 class BackwardWgmma(CudaBackwardKernel):
     """Blocks add their dq in fp32 to memory, ordered by turns."""
 
@@ -51,7 +65,7 @@ class BackwardWgmma(CudaBackwardKernel):
     def smem(self, instance: Instance) -> Ledger:
         """Shared memory of a block, in bytes."""
         of, handed = cuda_kernel.sizes(instance), 1 if _splits_keys(instance) else 2
-        dout_stages = of.stages if _splits_keys(instance) else number(1)
+        dout_stages = number(1) if _stages_dq(instance) and handed == 2 else of.stages
         both = of.stages + dout_stages
         lines = (
             tile_line(instance, "K and V", 2, of.keys),
@@ -62,15 +76,9 @@ class BackwardWgmma(CudaBackwardKernel):
                 2 * handed * of.rows * of.keys * of.width,
                 note="of this step and the one before",
             ),
-            Line(
-                "dQ on its way",
-                number(CONSUMER_WARPS, "warps")
-                * number(16, "rows")
-                * number(64, "channels")
-                * cuda_kernel.FP32,
-            ),
+            *([_DQ_STAGES] if _stages_dq(instance) else []),
             Line("lse2 and delta", both * of.rows * cuda_kernel.FP32),
-            Line("barriers", (1 + 2 * both) * number(BARRIER_BYTES, "B"), "full and empty"),
+            Line("barriers", (5 + 2 * both) * number(BARRIER_BYTES, "B"), "full and empty"),
         )
         padding = cuda_kernel.padding_line(lines, ALIGNMENT)
         return cuda_kernel.smem_ledger(instance, *lines, padding)

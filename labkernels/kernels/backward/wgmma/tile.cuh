@@ -11,7 +11,7 @@ using namespace lab;
 struct alignas(64) Params {
   TensorMap q, dout, k, v;  // boxes of tile rows by one head by 64 channels
   BackwardParams problem;
-  int* dq_semaphores;       // [q_heads, padded_rows / 16, 2]: tiles that dq_accum has, if ordered
+  int* dq_semaphores;       // [q_heads, padded_rows / 64, 2]: tiles that dq_accum has, if ordered
 };
 
 template <class T_, int D, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm, bool Ordered>
@@ -19,7 +19,6 @@ struct KernelTraits {
   using T = T_;
   static constexpr int dim = D, rows = Rows, keys = Keys, stages = Stages;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
-  static constexpr int dout_stages = Keys == 128 ? Stages : 1;  // what the shared memory leaves
   static constexpr bool ordered = Ordered;
   // How the two warpgroups share the block's work.
   static constexpr bool split_keys = Keys == 128, split_rows_of_dq = Rows == 128;
@@ -27,11 +26,20 @@ struct KernelTraits {
   static constexpr int own_dim = split_keys ? D : D / 2;                // of dK and dV
   static constexpr int own_dim_of_dq = split_rows_of_dq ? D : D / 2;
   static constexpr int handed = split_keys ? 1 : 2;                     // dS, and P
+  // dP is computed of so many rows at a time: registers have no room for more.
+  static constexpr int rows_at_once = own_rows < 64 ? own_rows : 64;
+  static constexpr int halves = own_rows / rows_at_once;
+  // dQ leaves by way of shared memory, 64 channels at a time, where there is room for that.
+  static constexpr bool stages_dq = split_keys || Ordered;
+  static constexpr int dq_parts = own_dim_of_dq / 64;
+  static constexpr int dout_stages = split_keys || !stages_dq ? Stages : 1;  // what memory leaves
   static_assert(Warps == 12 && BlocksPerSm == 1, "a warpgroup that loads, two that compute");
   static_assert((Keys == 64 || Keys == 128) && (Rows == 64 || Rows == 128));
   static_assert(split_keys || !split_rows_of_dq);
   using Scores = float[own_rows / 2];
-  using Fragments = u32[own_rows / 16][4];
+  using HalfScores = float[rows_at_once / 2];
+  using Fragments = u32[rows_at_once / 16][4];
+  using RowPairs = f32x2[own_rows / 8];         // what a lane needs of the rows' lse2 or delta
   using Sum = float[own_dim / 2];
   using DqSum = float[own_dim_of_dq / 2];
   using Keyed = SwizzledTile<T_, Keys, D>;      // K, V
@@ -42,15 +50,19 @@ struct KernelTraits {
 constexpr int consumer_threads = 256, consumer_warps = 8;
 constexpr int all_consumers = 1;  // a named barrier
 
-template <class C> struct Smem {
+// What the consumers pass on of dQ, by warpgroup and warp.
+template <bool Staged> struct DqStages {};
+template <> struct DqStages<true> { alignas(1024) float dq[2][4][16 * 64]; };
+
+template <class C> struct Smem : DqStages<C::stages_dq> {
   typename C::Keyed k, v;
   typename C::Rowed q[C::stages], dout[C::dout_stages];
   typename C::Handed handed[2][C::handed];  // dS, then P; by the parity of the step
-  alignas(128) float dq[consumer_warps][16 * 64];
   alignas(16) float lse2[C::stages][C::rows], delta[C::dout_stages][C::rows];
   Mbarrier kv_full;
   Pipeline<C::stages> q_ring;          // with the rows' lse2
   Pipeline<C::dout_stages> dout_ring;  // with the rows' delta
+  Pipeline<1> dq_ring[2];              // of the stages of dQ, by warpgroup
 };
 
 // A consumer thread's place.

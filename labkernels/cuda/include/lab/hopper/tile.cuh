@@ -66,6 +66,18 @@ template <class Tile> LAB_DEVICE MnMajor<Tile> mn_major(const Tile& tile, int co
   return {wgmma_descriptor(tile.atom(0, column), Tile::column_pitch * 2, Tile::row_pitch * 2,
                            Swizzle::b128)};
 }
+// Some rows of a tile, as the type of an operand.
+template <class Tile, int Rows> struct RowsOf {
+  using T = typename Tile::T;
+  static constexpr int rows = Rows, columns = Tile::columns;
+  static constexpr int row_pitch = Tile::row_pitch, column_pitch = Tile::column_pitch;
+};
+// The tile's rows from the first on, so many of them.
+template <int Rows, class Tile>
+LAB_DEVICE MnMajor<RowsOf<Tile, Rows>> mn_major_rows(const Tile& tile, int first) {
+  return {wgmma_descriptor(tile.atom(first, 0), Tile::column_pitch * 2, Tile::row_pitch * 2,
+                           Swizzle::b128)};
+}
 // The operand that begins so many elements further on: another tile's of an array of tiles, or one
 // of fewer columns.
 template <class Operand> LAB_DEVICE Operand further(const Operand& operand, int elements) {

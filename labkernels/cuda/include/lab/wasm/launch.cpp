@@ -5,9 +5,9 @@
 #include <cstdlib>
 #include <limits>
 
-#include "lab/host/machine/memory_map.hpp"
 #include "lab/host/machine/rendezvous.hpp"
 #include "lab/host/machine/report.hpp"
+#include "lab/host/system/memory_map.hpp"
 
 #define LAB_IMPORT(name) __attribute__((import_module("lab"), import_name(#name)))
 #define LAB_RUNS(name) __attribute__((export_name(#name)))

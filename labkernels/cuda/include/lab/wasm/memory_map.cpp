@@ -1,5 +1,5 @@
 // WebAssembly has no pages to guard: the guards are plain memory, and the checks look at accesses.
-#include "lab/host/machine/memory_map.hpp"
+#include "lab/host/system/memory_map.hpp"
 
 #include <cstdlib>
 

@@ -11,11 +11,11 @@
 #include <thread>
 #include <vector>
 
-#include "lab/host/machine/fault.hpp"
-#include "lab/host/machine/memory_map.hpp"
 #include "lab/host/machine/rendezvous.hpp"
 #include "lab/host/machine/report.hpp"
 #include "lab/host/races/shadow.hpp"
+#include "lab/host/system/fault.hpp"
+#include "lab/host/system/memory_map.hpp"
 
 namespace lab::host {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <source_location>
 
-#include "lab/host/machine/fiber.hpp"
+#include "lab/host/system/fiber.hpp"
 
 // One load finds the host thread's state. Mach-O has no such model.
 #ifdef __ELF__

@@ -124,6 +124,7 @@ int diverged_warp(const Worker& m) {
       const int neighbour = t % warp_size == 0 ? t : t - 1;
       if (!same_place(m.threads[t].where, m.threads[neighbour].where)) report_split_barrier(t);
     }
+    trace(Word::sync_block, where);
     return;
   }
   m.threads[m.thread].state = State::at_sync_block;

@@ -1,6 +1,7 @@
 // Fibers meet: the lanes of a warp in a warp-wide word, all threads of a block in sync_block.
 #pragma once
 #include "lab/host/machine/multiprocessor.hpp"
+#include "lab/host/machine/trace.hpp"
 
 namespace lab::host {
 
@@ -51,6 +52,7 @@ LAB_BEFORE_SWITCH inline bool comes_last(Word word, Where where, void (*act)(War
   warp.runnable &= ~(1u << me);
   if (++warp.arrived < warp.n_lanes) return false;
   act(warp);
+  trace(word, warp.where);
   ++warp.meet_epoch;
   warp.arrived = 0;
   warp.runnable = warp.present;

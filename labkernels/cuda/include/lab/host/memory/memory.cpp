@@ -4,10 +4,10 @@
 #include <cstring>
 #include <string>
 
-#include "lab/host/machine/memory_map.hpp"
 #include "lab/host/arithmetic/numbers.hpp"
 #include "lab/host/machine/report.hpp"
 #include "lab/host/races/shadow.hpp"
+#include "lab/host/system/memory_map.hpp"
 
 namespace lab::host {
 namespace {

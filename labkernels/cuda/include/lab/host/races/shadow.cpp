@@ -10,8 +10,8 @@
 #include <cstring>
 #include <unordered_map>
 
-#include "lab/host/machine/memory_map.hpp"
 #include "lab/host/machine/report.hpp"
+#include "lab/host/system/memory_map.hpp"
 
 namespace lab::host {
 
@@ -326,6 +326,17 @@ void touch_brought(const void* dst, BoxCopy copy, Word word, Where where) {
     writer.word = word;
     write_cell(cell, i, writer);
   });
+}
+
+// The thread that wrote, and from bit 16 on: 0 nobody, 1 a thread, 2 a copy in flight, 3 the TMA.
+u32 seen_of(const Worker& m, std::size_t row) {
+  const Shadow& s = *m.shadow;
+  u32 seen = 0;
+  for (std::size_t c = row * 16 / grain; c < (row + 1) * 16 / grain && seen == 0; ++c) {
+    const Writer& w = s.cells[c].writer;
+    if (w.stamp >= s.order.block_began) seen = w.thread | (static_cast<u32>(w.by) + 1) << 16;
+  }
+  return seen;
 }
 
 void wgmma_issued(Worker& m) { ++order_of(m).wgmma_issued[m.thread / warp_size]; }

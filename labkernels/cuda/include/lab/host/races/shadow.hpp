@@ -24,6 +24,7 @@ void touch_sent(const void* row, Word word, Where where);  // are read by the TM
 void touch_issued(const void* dst, Where where);  // will be written by cp_async_16
 void touch_landed(const void* dst);               // and are
 void touch_brought(const void* dst, BoxCopy copy, Word word, Where where);  // by the TMA
+u32 seen_of(const Worker& m, std::size_t row);    // 16 bytes, as a stepper shows them
 void wgmma_issued(Worker& m);                     // by the running thread's warp,
 void wgmma_done(Worker& m, std::size_t n_in_flight);  // which leaves so many in flight
 #else

@@ -1,4 +1,4 @@
-#include "lab/host/machine/memory_map.hpp"
+#include "lab/host/system/memory_map.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>

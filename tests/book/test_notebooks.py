@@ -1,26 +1,21 @@
-"""Each notebook is a pair: a percent script, and the same cells executed."""
+"""Each notebook is a pair: a percent script, and what it gives, executed, in plain Markdown."""
 
+import re
 from pathlib import Path
 
 import jupytext
+import plain
 import pytest
 
 from tests.repo.files import ROOT
 
 SOURCES = sorted(p for p in (ROOT / "notebooks").glob("*.py") if not p.name.startswith("_"))
-KEPT_METADATA = {"tags", "mystnb"}
 CODE_CELL_LINES_MAX = 15
+MYST = re.compile(r"\{[\w:-]+\}`|^[`:]{3}\{|^\$\$ \(", re.MULTILINE)
 
 
 def cells(path):
-    return [
-        (
-            cell.cell_type,
-            cell.source,
-            {k: v for k, v in cell.metadata.items() if k in KEPT_METADATA},
-        )
-        for cell in jupytext.read(path).cells
-    ]
+    return [(cell.cell_type, cell.source) for cell in jupytext.read(path).cells]
 
 
 @pytest.fixture(params=SOURCES, ids=lambda path: path.stem)
@@ -28,12 +23,24 @@ def source(request):
     return request.param
 
 
-def test_pair_has_equal_cells(source):
-    in_script = cells(source)
-    in_notebook = cells(source.with_suffix(".ipynb"))
-    for i, (script, notebook) in enumerate(zip(in_script, in_notebook, strict=False), 1):
-        assert script == notebook, f"cell {i} differs: edit the .py, then `make notebooks`"
-    assert len(in_script) == len(in_notebook), "`make notebooks` writes the .ipynb anew"
+def test_notebook_is_its_script_in_plain_markdown(source):
+    script, notebook = jupytext.read(source), jupytext.read(source.with_suffix(".ipynb"))
+    in_script, in_notebook = (
+        [c for c in each.cells if c.cell_type == "code"] for each in (script, notebook)
+    )
+    for cell, executed in zip(in_script, in_notebook, strict=False):
+        cell.outputs = executed.outputs
+    expected = plain.plain(script, source.stem).cells
+    for i, (wanted, found) in enumerate(zip(expected, notebook.cells, strict=False), 1):
+        same = (wanted.source, wanted.metadata) == (found.source, found.metadata)
+        assert same, f"cell {i} differs: edit the .py, then `make notebooks`"
+    assert len(expected) == len(notebook.cells), "`make notebooks` writes the .ipynb anew"
+
+
+def test_notebook_needs_no_myst(source):
+    cells = jupytext.read(source.with_suffix(".ipynb")).cells
+    found = [MYST.search(cell.source) for cell in cells if cell.cell_type == "markdown"]
+    assert not [match[0] for match in found if match]
 
 
 def test_notebook_was_run_from_top_to_bottom(source):
@@ -57,7 +64,7 @@ def test_script_names_its_kernel(source):
 
 
 def test_code_cells_are_short(source):
-    for i, (kind, text, _) in enumerate(cells(source), 1):
+    for i, (kind, text) in enumerate(cells(source), 1):
         n_lines = len(text.splitlines())
         short = kind != "code" or n_lines <= CODE_CELL_LINES_MAX
         assert short, f"cell {i} has {n_lines} lines: longer logic belongs in labkernels"

@@ -4,14 +4,17 @@ import { truth } from "./attention.mjs";
 import { decode, from_base64, sha256 } from "./formats.mjs";
 import { tensors_of } from "./launches.mjs";
 import { KernelError, Machine } from "./machine.mjs";
+import { Recorder } from "./trace.mjs";
 
 /**
  * @typedef {import("./launches.mjs").Plan & {rounding: import("./attention.mjs").Rounding,
  *   sha256: string | null}} Case
  * @typedef {{wasm: string, ex2: string, places: Record<string, string>}} Module
- * @typedef {{module: Module, plan: Case, seed: number, kind: string, off?: number}} Job
+ * @typedef {{module: Module, plan: Case, seed: number, kind: string, off?: number,
+ *   traced?: boolean}} Job  off: the part that is broken; traced: block 0 is recorded
  * @typedef {{error: string | null, milliseconds: number, blocks: number, sum: string,
- *   heads: Group[], requests: Group[], first: number[], true_first: number[]}} Result
+ *   heads: Group[], requests: Group[], first: number[], true_first: number[],
+ *   events: import("./trace.mjs").Event[]}} Result
  * @typedef {{name: number, error: number, bound: number, ratio: number, inside: boolean}} Group
  */
 
@@ -39,11 +42,13 @@ export async function run(job, progress) {
   const machine = await machine_of(job.module),
     launch = machine.prepare(plan, tensors);
   if (job.off !== undefined) machine.exports.lab_take_out(job.off);
+  const recorder = new Recorder(machine, plan);
   let milliseconds = 0,
     error = null;
   try {
     for (let i = 0; i < launch.blocks; ++i) {
       const began = performance.now();
+      machine.on_word = job.traced && i === 0 ? recorder.on_word : () => {};
       launch.run_block(i);
       milliseconds += performance.now() - began;
       await progress(i + 1, launch.blocks);
@@ -53,6 +58,7 @@ export async function run(job, progress) {
     if (!(reason instanceof KernelError) && !(reason instanceof WebAssembly.RuntimeError))
       throw reason;
     error = reason.message;
+    if (job.traced) recorder.end();
   }
   const empty = {
     error,
@@ -63,6 +69,7 @@ export async function run(job, progress) {
     requests: [],
     first: [],
     true_first: [],
+    events: recorder.events,
   };
   if (error !== null) return empty;
   const bytes = { out: launch.read("out"), lse2: launch.read("lse2") };

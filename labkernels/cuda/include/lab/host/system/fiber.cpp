@@ -1,4 +1,4 @@
-#include "lab/host/machine/fiber.hpp"
+#include "lab/host/system/fiber.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -26,6 +26,8 @@ export class Machine {
     const module = await WebAssembly.compile(wasm);
     const imports = {
       lab: {
+        // of modules that are compiled to be stepped through
+        trace: (/** @type {number[]} */ ...told) => machine.on_word(...told),
         fail: (/** @type {number} */ at, /** @type {number} */ n) => {
           const text = new TextDecoder().decode(new Uint8Array(machine.memory.buffer, at >>> 0, n));
           throw new KernelError(
@@ -43,6 +45,8 @@ export class Machine {
 
   /** @type {any} */
   exports = null;
+  /** What is called after each word in which threads meet. @type {(...told: number[]) => void} */
+  on_word = () => {};
 
   /** @returns {WebAssembly.Memory} */
   get memory() {

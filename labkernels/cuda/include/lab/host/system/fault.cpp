@@ -1,4 +1,4 @@
-#include "lab/host/machine/fault.hpp"
+#include "lab/host/system/fault.hpp"
 
 #include <dlfcn.h>
 #include <setjmp.h>
@@ -6,9 +6,9 @@
 #include <mutex>
 #include <string>
 
-#include "lab/host/machine/memory_map.hpp"
 #include "lab/host/machine/rendezvous.hpp"
 #include "lab/host/machine/report.hpp"
+#include "lab/host/system/memory_map.hpp"
 
 namespace lab::host {
 

@@ -1,0 +1,138 @@
+"""Writes a course for nbgrader: `make course`.
+
+python book/course.py [--to FOLDER]
+
+source/NAME/NAME.ipynb    for the instructor: each chapter and each assignment, with solutions
+release/NAME/NAME.ipynb   for students: nbgrader has taken the solutions and the outputs out
+slides/NAME.html          slides of each chapter, which load nothing from the network
+nbgrader_config.py        with which nbgrader collects and grades in that folder
+"""
+
+import argparse
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import chapter_frame
+import nbformat
+import slides
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from notebook_io import NOTEBOOKS, ROOT
+from plain import SOLUTION
+from traitlets.config import PyFileConfigLoader
+
+from labkernels.chapters import exercises
+
+NEEDS = ("nbgrader", "sphinx_revealjs")
+CONFIG = """\
+c = get_config()
+c.CourseDirectory.course_id = "labkernels"
+c.ClearSolutions.code_stub = {"python": "# Write your answer in this cell."}
+c.ExecutePreprocessor.timeout = 600
+"""
+TASK = """\
+# {e.title}
+
+Assignment {e.number}: {e.minutes} minutes, difficulty {e.difficulty} of 3.
+
+{task}
+
+`exercises.get("{e.name}").hint(1)` gives the first of {hints} hints.
+The cell at the end checks the answer, as often as you like.
+"""
+ANSWER = """\
+from labkernels.chapters import exercises
+
+answer = {starter}
+### BEGIN SOLUTION
+answer = exercises.get("{e.name}").solution
+### END SOLUTION"""
+CHECK = """\
+report = exercises.check("{e.name}", answer)
+print(report)
+assert report.passed"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Writes a course for nbgrader.")
+    parser.add_argument(
+        "--to", type=Path, default=ROOT / "_build" / "course", help="the course's folder"
+    )
+    folder = parser.parse_args().to.resolve()
+    missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SystemExit(f"make course needs {', '.join(missing)}: pip install -e '.[course]'")
+    for name, notebook in notebooks():
+        path = folder / "source" / name / f"{name}.ipynb"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(notebook, path)
+    (folder / "nbgrader_config.py").write_text(CONFIG)
+    release(folder)
+    slides.write(folder / "slides")
+    print(f"course: {folder}")
+
+
+def notebooks() -> Iterator[tuple[str, nbformat.NotebookNode]]:
+    """Name and instructor's notebook of each chapter and of each assignment."""
+    for chapter in chapter_frame.chapters():
+        yield chapter.file, answered(nbformat.read(NOTEBOOKS / f"{chapter.file}.ipynb", 4))
+    for name in exercises.names():
+        yield name, assignment(exercises.get(name))
+
+
+def answered(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """A chapter whose solutions are cells that nbgrader clears; the first is graded by hand."""
+    exercise, place = 0, None
+    for cell in notebook.cells:
+        if cell.source == SOLUTION:
+            exercise, place = exercise + 1, 0
+            cell.source = "#### Your answer"
+            cell.metadata.clear()  # not folded
+        elif cell.cell_type == "markdown" and cell.source.startswith("#"):
+            place = None
+        elif place is not None:
+            _grade(cell, f"exercise-{exercise}-{place}", solution=True, points=int(not place))
+            place += 1
+    return notebook
+
+
+def assignment(exercise: exercises.Exercise) -> nbformat.NotebookNode:
+    """An assignment that nbgrader grades by itself: the task, the answer, and its check."""
+    starter = exercise.starter.strip()
+    starter = f'r"""\n{starter}\n"""' if "\n" in starter else repr(starter)
+    task = TASK.format(e=exercise, task=exercise.task.strip(), hints=len(exercise.hints))
+    answer = new_code_cell(ANSWER.format(e=exercise, starter=starter), id="answer")
+    check = new_code_cell(CHECK.format(e=exercise), id="check")
+    _grade(answer, f"{exercise.name}-answer", solution=True, points=0)
+    _grade(check, f"{exercise.name}-check", solution=False, points=exercise.difficulty)
+    spec = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
+    cells = [new_markdown_cell(task.strip(), id="task"), answer, check]
+    return new_notebook(cells=cells, metadata={"kernelspec": spec})
+
+
+def _grade(cell: nbformat.NotebookNode, grade_id: str, *, solution: bool, points: int) -> None:
+    """Marks a cell in nbgrader's format: one to answer in, or one that is run to check."""
+    marks = {"grade": points > 0, "grade_id": grade_id, "locked": not solution}
+    marks |= {"solution": solution, "task": False, "schema_version": 3}
+    cell.metadata["nbgrader"] = marks | ({"points": points} if points else {})
+
+
+def release(folder: Path) -> None:
+    """Lets nbgrader write the students' notebooks, and enter their points into its gradebook."""
+    from nbgrader.apps import NbGraderAPI
+
+    programs = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    os.environ["PATH"] = os.pathsep.join(programs)  # nbgrader starts alembic by its name
+    config = PyFileConfigLoader("nbgrader_config.py", path=str(folder)).load_config()
+    config.CourseDirectory.root = str(folder)
+    api = NbGraderAPI(config=config)
+    for source in sorted((folder / "source").iterdir()):
+        result = api.generate_assignment(source.name)
+        if not result["success"]:
+            raise SystemExit(f"nbgrader refuses {source.name}:\n{result.get('log')}")
+
+
+if __name__ == "__main__":
+    main()

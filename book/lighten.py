@@ -1,0 +1,131 @@
+"""Makes the built pages light: what no page loads goes, and pictures, icons and copies shrink."""
+
+import re
+from pathlib import Path
+
+import nbformat
+from fontTools import subset
+from PIL import Image
+
+SITE_MOST_BYTES = 25_000_000
+_UNUSED = (
+    "_static/**/*.map",
+    "_static/**/*.LICENSE.txt",
+    "_static/locales/**/*",
+    "_static/scripts/fontawesome.js",
+    "_static/sphinx-thebe.*",
+    "_static/*macros.html",
+    "_static/vendor/fontawesome/webfonts/*.woff2",
+)
+# What startup.js loads, by the settings in _config.yml: TeX in, HTML out.
+_MATHJAX = (
+    "startup.js",
+    "core.js",
+    "input/tex.js",
+    "output/chtml.js",
+    "output/chtml/fonts/tex.js",
+    "output/chtml/fonts/woff-v2/*",
+    "a11y/assistive-mml.js",
+    "input/tex/extensions/*",
+)
+_COLOURS = 256  # of a figure, which then has a palette
+_OPAQUE, _NEARLY_WHITE = 255, 250
+_ICON = re.compile(r'((?:\.fa-[a-z0-9-]+:before,?)+)\{content:"\\([0-9a-f]{2,4}) ?"\}')
+_GLYPH = re.compile(r'"\\([ef][0-9a-f]{3})"|([\ue000-\uf8ff])')
+_FONT = re.compile(
+    r'url\((\.\./vendor/fontawesome/webfonts/[a-z0-9-]+)\.woff2\) format\("woff2"\),'
+    r'url\([^)]*\.ttf\) format\("truetype"\)'
+)
+
+
+def lighten(pages: Path) -> str:
+    """Shrinks a folder of built pages; returns what came of it, in a sentence.
+
+    Raises: ValueError if it is still larger than allowed.
+    """
+    before = n_bytes_of(pages)
+    for pattern in _UNUSED:
+        for path in pages.glob(pattern):
+            if path.is_file():
+                path.unlink()
+    only(pages / "_static" / "mathjax", _MATHJAX)
+    icons(pages)
+    for path in pages.glob("_images/*.png"):
+        with_palette(path)
+    for path in pages.glob("_sources/**/*.ipynb"):
+        without_outputs(path)
+    for folder in sorted(pages.rglob("*"), reverse=True):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+    after = n_bytes_of(pages)
+    if not after <= SITE_MOST_BYTES:
+        raise ValueError(f"the pages have {after} bytes, allowed: {SITE_MOST_BYTES}")
+    return f"pages: {before / 1e6:.1f} MB, made {after / 1e6:.1f} MB"
+
+
+def n_bytes_of(folder: Path) -> int:
+    """The bytes of all files below a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def only(folder: Path, patterns: tuple[str, ...]) -> None:
+    """Removes all files of a folder but those of some patterns."""
+    kept = {path for pattern in patterns for path in folder.glob(pattern)}
+    for path in folder.rglob("*"):
+        if path.is_file() and path not in kept:
+            path.unlink()
+
+
+def icons(pages: Path) -> None:
+    """Leaves of the icon fonts, and of their style, only the icons that pages have."""
+    sources = [*pages.rglob("*.html"), *pages.glob("_static/**/*.js")]
+    texts = "".join(path.read_text(encoding="utf-8", errors="replace") for path in sources)
+    used = set(re.findall(r"\bfa-[a-z0-9-]+", texts))
+
+    def rule(found: re.Match) -> str:
+        return found[0] if used & set(re.findall(r"fa-[a-z0-9-]+", found[1])) else ""
+
+    glyphs: set[int] = set()
+    for path in pages.glob("_static/**/*.css"):
+        text = _FONT.sub(r'url(\1.woff) format("woff")', path.read_text(encoding="utf-8"))
+        text = _ICON.sub(rule, text)
+        path.write_text(text, encoding="utf-8")
+        glyphs |= {int(code, 16) if code else ord(sign) for code, sign in _GLYPH.findall(text)}
+    for path in pages.glob("_static/vendor/fontawesome/webfonts/*.ttf"):
+        options = subset.Options(flavor="woff", notdef_outline=True, ignore_missing_unicodes=True)
+        font = subset.load_font(str(path), options)
+        subsetter = subset.Subsetter(options)
+        subsetter.populate(unicodes=glyphs)
+        subsetter.subset(font)
+        subset.save_font(font, str(path.with_suffix(".woff")), options)
+        path.unlink()
+
+
+def with_palette(path: Path) -> None:
+    """Writes an opaque picture with a palette, if it is smaller so."""
+    with Image.open(path) as picture:
+        picture.load()
+    see_through = picture.mode == "RGBA" and picture.getchannel("A").getextrema()[0] < _OPAQUE
+    if picture.mode not in ("RGB", "RGBA") or see_through:
+        return
+    flat = picture.convert("RGB").quantize(_COLOURS, Image.Quantize.MEDIANCUT, dither=0)
+    palette = flat.getpalette()
+    for at in range(0, len(palette), 3):
+        if min(palette[at : at + 3]) >= _NEARLY_WHITE:
+            palette[at : at + 3] = [_OPAQUE] * 3
+    flat.putpalette(palette)
+    lighter = path.with_suffix(".lighter")
+    flat.save(lighter, "PNG", optimize=True)
+    if lighter.stat().st_size < path.stat().st_size:
+        lighter.replace(path)
+    else:
+        lighter.unlink()
+
+
+def without_outputs(path: Path) -> None:
+    """Clears a notebook that readers download: the page shows what it gives."""
+    notebook = nbformat.read(path, 4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    nbformat.write(notebook, path)

@@ -1,0 +1,62 @@
+"""Mends the pages that Sphinx and its theme write: names for assistive technology, no dead scripts.
+
+Each mend is an edit that the theme, sphinx-book-theme 1.3, needs; tests/book holds pages against
+axe-core and the browser's console.
+"""
+
+import re
+from pathlib import Path
+
+SEARCH_PAGE = "search.html"
+_MENDS = [
+    # thebe is off, and its settings are declared twice, which is an error in the console
+    (r"<script>const THEBE_JS_URL.*?</script>\s*", ""),
+    (r'<script[^>]*\bsrc="[^"]*sphinx-thebe\.js[^>]*></script>\s*', ""),
+    (r'<script type="text/x-thebe-config">.*?</script>\s*', ""),
+    (r"<script>kernelName = [^<]*</script>\s*", ""),
+    (r'<link[^>]*href="[^"]*sphinx-thebe\.css[^>]*>\s*', ""),
+    # icons come from the style's font; the script would draw the same ones again
+    (r'<script[^>]*\bsrc="[^"]*fontawesome\.js[^>]*></script>\s*', ""),
+    # loads each script a second time from a disk
+    (r'<link rel="preload" as="script"[^>]*>\s*', ""),
+    # a name that differs from the words that are seen
+    (r'<summary aria-label="Toggle hidden content">', "<summary>"),
+    (r'(class="[^"]*search-button-field[^"]*" title="Search") aria-label="Search"', r"\1"),
+    (r'(<i class="theme-switch [^>]*?) title="[^"]*"', r'\1 aria-hidden="true"'),
+    # a title that is nobody's
+    (r"<h1>\s*</h1>", ""),
+    # a control without a name
+    (
+        r'<summary>(<span class="toctree-toggle" role="presentation">)',
+        r'<summary aria-label="Pages of this section">\1',
+    ),
+    # what lies in no landmark
+    (
+        r'<div id="pst-primary-sidebar"(?! role)',
+        '<div id="pst-primary-sidebar" role="region" aria-label="Sidebar"',
+    ),
+    # a corner of a table is no header
+    (r"<th([^>]*)>\s*(?:<p>\s*</p>)?\s*</th>", r"<td\1></td>"),
+    # roles that ARIA has given up
+    (r' role="doc-biblioentry"', ""),
+    (r' role="list" class="citation-list"', ' class="citation-list"'),
+    # an equation that is wider than the page scrolls by keyboard too
+    (r'<div class="[^"]*\bmath notranslate nohighlight"(?! tabindex)', r'\g<0> tabindex="0"'),
+    # math is drawn without MathJax's menu
+    (r"mathjax/tex-chtml\.js", "mathjax/startup.js"),
+]
+# Only the page of results searches; on others a form leads there.
+_SEARCHES = (
+    r'<script src="[^"]*(?:searchtools|language_data|searchindex)\.js"[^>]*></script>\s*',
+    "",
+)
+
+
+def mend(pages: Path) -> None:
+    """Mends every page of a folder in place."""
+    for path in pages.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        mends = _MENDS if path.name == SEARCH_PAGE else [*_MENDS, _SEARCHES]
+        for pattern, by in mends:
+            text = re.sub(pattern, by, text, flags=re.DOTALL)
+        path.write_text(text, encoding="utf-8")

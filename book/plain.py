@@ -1,0 +1,109 @@
+"""A chapter in plain Markdown, as JupyterLab, Colab and a code host all show it.
+
+The scripts speak MyST, which the book needs. A notebook beside them has links with words, listings
+in full, numbers where the script names a result, captions, folded code and folded solutions.
+"""
+
+import copy
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import chapter_frame
+import nbformat
+import plain_roles
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+FENCE = re.compile(
+    r"^(?P<mark>`{3}|:{3})\{(?P<name>[\w-]+)\} ?(?P<words>.*)\n(?P<body>(?:.*\n)*?)(?P=mark)$", re.M
+)
+OPTION = re.compile(r"^:([\w-]+): (.*)\n", re.M)
+FOLDED_CODE = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
+FOLDED_OUTPUT = {"hide-output", "hide-cell", "remove-output", "remove-cell"}
+SOLUTION = "#### Solution"
+CUT = "\0"  # where a Markdown cell is cut in two
+
+
+def plain(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
+    """An executed chapter without MyST, with its frame.
+
+    Raises: ValueError naming a role, a directive or a target that is not known here.
+    """
+    notebook = copy.deepcopy(notebook)
+    if name in (chapter.file for chapter in chapter_frame.chapters()):
+        notebook = chapter_frame.framed(notebook, name)
+    words = plain_roles.Words(name, notebook)
+    cells = [new for cell in notebook.cells for new in _cells(cell, words)]
+    for i, cell in enumerate(cells):
+        cell.id = hashlib.sha256(f"{i}\0{cell.source}".encode()).hexdigest()[:8]
+    notebook.metadata.pop("jupytext", None)  # JupyterLab would read the cells from the script
+    return nbformat.from_dict(notebook | {"cells": cells})
+
+
+def _cells(
+    cell: nbformat.NotebookNode, words: plain_roles.Words
+) -> Iterator[nbformat.NotebookNode]:
+    if cell.cell_type != "code":
+        text = FENCE.sub(lambda found: _directive(found, words), words.plain(cell.source))
+        for part in filter(None, map(str.strip, text.split(CUT))):
+            folded = {"jp-MarkdownHeadingCollapsed": True} if part == SOLUTION else {}
+            yield nbformat.v4.new_markdown_cell(part, metadata=folded)
+        return
+    tags = set(cell.metadata.get("tags", ()))
+    fold = {"source_hidden": FOLDED_CODE, "outputs_hidden": FOLDED_OUTPUT}
+    hidden = {key: True for key, names in fold.items() if tags & names}
+    if hidden:
+        cell.metadata["jupyter"] = hidden
+    yield cell
+    figure = cell.metadata.get("mystnb", {}).get("figure")
+    if figure:
+        caption = f"**Figure {words.figures[figure['name']]}.** {words.plain(figure['caption'])}"
+        yield nbformat.v4.new_markdown_cell(caption)
+
+
+def _directive(found: re.Match, words: plain_roles.Words) -> str:
+    """What stands in the place of a directive."""
+    options = dict(OPTION.findall(found["body"]))
+    body, title = OPTION.sub("", found["body"]).strip(), found["words"]
+    match found["name"]:
+        case "literalinclude":
+            return _listing(title, options)
+        case "exercise":
+            return f"### Exercise {words.exercises[options['label']]}\n\n{body}"
+        case "solution-start":
+            return f"{CUT}{SOLUTION}{CUT}"
+        case "solution-end":
+            return CUT
+        case "admonition":
+            return "\n".join(
+                f"> {line}".rstrip() for line in [f"**{title}**", "", *body.split("\n")]
+            )
+        case "table":
+            return f"**{title}**\n\n{body}"
+    raise ValueError(f"plain.py knows no directive {found['name']}")
+
+
+def _listing(path: str, options: dict[str, str]) -> str:
+    """The lines of a source that a literalinclude names, by Sphinx's rules."""
+    lines = (ROOT / path[1:]).read_text(encoding="utf-8").splitlines()
+    first = _line(lines, 0, options, "start")
+    last = _line(lines, first, options, "end", otherwise=len(lines))
+    code = "\n".join(lines[first:last]).strip("\n")
+    language = options["language"].replace("cpp", "c++")  # the name that JupyterLab knows
+    return f"```{language}\n{code}\n```\n\n[{path[1:]}](..{path})"
+
+
+def _line(
+    lines: list[str], after: int, options: dict[str, str], end: str, otherwise: int = 0
+) -> int:
+    """The line at which a listing starts or ends."""
+    for option, further in ((f"{end}-at", end == "end"), (f"{end}-after", 1), (f"{end}-before", 0)):
+        if option in options:
+            text = yaml.safe_load(options[option])
+            found = [i for i in range(after, len(lines)) if text in lines[i]]
+            if not found:
+                raise ValueError(f"no line has {text!r}")
+            return found[0] + further
+    return otherwise

@@ -1,0 +1,122 @@
+"""MyST's roles in plain Markdown: a link with words, or the number that a name stands for."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import jupytext
+import nbformat
+from pybtex.database import Person, parse_file
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = ROOT / "notebooks"
+ROLE = re.compile(r"\{(?P<name>[a-z:]+)\}`(?P<text>[^`]+)`")
+TITLED = re.compile(r"(.*\S)\s*<(.*)>", re.S)
+EQUATION = re.compile(r"^(\s*)\$\$ \((.+)\)$", re.M)
+EXERCISE = re.compile(r"\{exercise\}.*\n:label: (\S+)")
+ENTRY = re.compile(r"^(\S.*)\n  (\S.*)", re.M)
+GLUED = "application/papermill.record/text/plain"
+
+
+class Words:
+    """What the names in a chapter stand for."""
+
+    def __init__(self, name: str, notebook: nbformat.NotebookNode) -> None:
+        self.name = name
+        text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+        self.exercises = {label: n for n, label in enumerate(EXERCISE.findall(text), 1)}
+        self.equations = {label: n for n, (_, label) in enumerate(EQUATION.findall(text), 1)}
+        figures = [cell.metadata.get("mystnb", {}).get("figure") for cell in notebook.cells]
+        self.figures = {found["name"]: n for n, found in enumerate(filter(None, figures), 1)}
+        self.glued = {
+            output.metadata["scrapbook"]["name"]: output.data[GLUED].strip("'")
+            for cell in notebook.cells
+            for output in cell.get("outputs", ())
+            if GLUED in output.get("data", {})
+        }
+
+    def plain(self, text: str) -> str:
+        """A text with its roles as links and numbers, and its equations numbered."""
+        text = ROLE.sub(lambda found: self._role(found["name"], found["text"]), text)
+        return EQUATION.sub(self._numbered, text)
+
+    def _numbered(self, found: re.Match) -> str:
+        indent, label = found.groups()
+        return f"{indent}\\tag{{{self.equations[label]}}}\n{indent}$$"
+
+    def _role(self, name: str, text: str) -> str:
+        titled = TITLED.fullmatch(text)
+        shown, target = titled.groups() if titled else (None, text)
+        match name:
+            case "eq":
+                return self._equation(target)
+            case "numref":
+                return f"Figure {self.figures[target]}"
+            case "glue:text":
+                return self.glued[target]
+            case "doc":
+                return _document(target, shown)
+            case "term":
+                return f'[{shown or target}](../book/glossary.md "{_meaning(target)}")'
+            case "cite:t" | "cite:p":
+                works = "; ".join(_work(key, inside=name == "cite:p") for key in text.split(","))
+                return f"({works})" if name == "cite:p" else works
+        raise ValueError(f"plain_roles.py knows no role {name}")
+
+    def _equation(self, label: str) -> str:
+        if label in self.equations:
+            return f"({self.equations[label]})"
+        chapter, number = _equations()[label]
+        return f"equation ({number}) of {_document(chapter, None)}"
+
+
+def _document(target: str, shown: str | None) -> str:
+    """A link to a page of the book, or to a notebook."""
+    if target.startswith("/book/"):
+        path, link, title = ROOT / f"{target[1:]}.md", f"..{target}.md", r"^# (.+)$"
+    else:
+        path = NOTEBOOKS / f"{Path(target).name}.py"
+        link, title = f"{path.stem}.ipynb", r"^# # (.+)$"
+    found = re.search(title, path.read_text(encoding="utf-8"), re.M)
+    return f"[{shown or found[1]}]({link})"
+
+
+def _work(key: str, *, inside: bool) -> str:
+    """A published work, by authors and year, in parentheses already or not."""
+    entry = _works().entries[key.strip()]
+    people: list[Person] = entry.persons["author"]
+    names = [" ".join(person.prelast_names + person.last_names).strip("{}") for person in people]
+    authors = f"{names[0]} et al." if len(names) > 2 else " and ".join(names)
+    fields = entry.fields
+    url = fields["url"] if "url" in fields else f"https://doi.org/{fields['doi']}"
+    return (
+        f"[{authors}, {fields['year']}]({url})"
+        if inside
+        else f"[{authors} ({fields['year']})]({url})"
+    )
+
+
+def _meaning(term: str) -> str:
+    """The first sentence of the glossary on a term."""
+    first = re.split(r"(?<=[^.].)\.(?=\s|$)", _glossary()[term])[0]
+    return ROLE.sub(lambda found: found["text"].split(" <")[0], first).replace('"', "'") + "."
+
+
+@cache
+def _works():
+    return parse_file(ROOT / "book" / "references.bib")
+
+
+@cache
+def _glossary() -> dict[str, str]:
+    return dict(ENTRY.findall((ROOT / "book" / "glossary.md").read_text(encoding="utf-8")))
+
+
+@cache
+def _equations() -> dict[str, tuple[str, int]]:
+    """Label -> chapter and number, of all chapters."""
+    found = {}
+    for path in sorted(NOTEBOOKS.glob("[!_]*.py")):
+        for label, number in Words(path.stem, jupytext.read(path)).equations.items():
+            found[label] = (path.stem, number)
+    return found

@@ -1,0 +1,96 @@
+"""Slides of a chapter: headings, first sentences, equations, listings, tables and figures.
+
+The text in full is in the speaker's notes, which the key S shows.
+"""
+
+import re
+import shutil
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import chapter_frame
+import nbformat
+from nbconvert import SlidesExporter
+from nbformat.v4 import new_markdown_cell
+from notebook_io import NOTEBOOKS
+from plain import FOLDED_CODE, FOLDED_OUTPUT, SOLUTION
+
+TEMPLATE = Path(__file__).with_name("slides.html.j2")
+MATHJAX = "tex-svg-full.js"
+BLOCK = re.compile(r"```(?s:.*?)^```$|\$\$(?s:.*?)^\$\$$|(?:.+\n?)+", re.M)
+SENTENCE = re.compile(r".+?[.?!](?:\*\*)?(?=\s|$)|.+", re.S)
+SHOWN = ("```", "$$", "|", ">", "- ", "1. ", "**Figure")
+FULL, CODE = 6, 5  # what a slide holds, and what a cell of code takes of it, in sentences
+UNSHOWN = (SOLUTION, "## You need")
+
+
+def write(folder: Path) -> None:
+    """Writes the slides of every chapter, with the scripts that they load."""
+    folder.mkdir(parents=True, exist_ok=True)
+    reveal = Path(find_spec("sphinx_revealjs").origin).parent / "_static" / "revealjs"
+    for part in ("dist", "plugin/notes"):
+        shutil.copytree(reveal / part, folder / "reveal" / part, dirs_exist_ok=True)
+    mathjax = Path(find_spec("sphinx-mathjax-offline").origin).parent / "static" / "mathjax"
+    shutil.copyfile(mathjax / MATHJAX, folder / MATHJAX)
+    for chapter in chapter_frame.chapters():
+        page = folder / f"{chapter.file}.html"
+        notebook = nbformat.read(NOTEBOOKS / f"{chapter.file}.ipynb", as_version=4)
+        page.write_text(html(deck(notebook)), encoding="utf-8")
+
+
+def html(notebook: nbformat.NotebookNode) -> str:
+    """The page of a deck."""
+    hidden = {"enabled": True, "remove_input_tags": FOLDED_CODE}
+    exporter = SlidesExporter(
+        template_file=str(TEMPLATE),
+        reveal_url_prefix="reveal",
+        reveal_theme="white",
+        reveal_scroll=True,
+        mathjax_url=MATHJAX,
+        config={"TagRemovePreprocessor": hidden},
+    )
+    return exporter.from_notebook_node(notebook)[0]
+
+
+def deck(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """The cells of a chapter as slides; its solutions and what only prepares stay out."""
+    cells, filled = [], 0
+    for cell, weight in _parts(notebook):
+        kind = "notes" if not weight else "-"
+        if cell.source.startswith(("# ", "## ")):
+            kind, filled = "slide", 0
+        elif filled and (cell.source.startswith("### ") or filled + weight > FULL):
+            kind, filled = "subslide", 0
+        filled += weight
+        cell.metadata["slideshow"] = {"slide_type": kind}
+        cells.append(cell)
+    return nbformat.from_dict(notebook | {"cells": cells})
+
+
+def _parts(notebook: nbformat.NotebookNode) -> Iterator[tuple[nbformat.NotebookNode, int]]:
+    """Cells of one block each, and how much of a slide a block takes."""
+    shown = True
+    for cell in notebook.cells:
+        if FOLDED_OUTPUT & set(cell.metadata.get("tags", ())):
+            continue
+        if cell.cell_type == "code":
+            if shown and (cell.outputs or not FOLDED_CODE & set(cell.metadata.get("tags", ()))):
+                yield cell, CODE
+            continue
+        for block in map(str.strip, BLOCK.findall(cell.source)):
+            if block.startswith("#"):
+                shown = not block.startswith(UNSHOWN)
+            if not shown:
+                continue
+            if block.startswith("#"):
+                yield new_markdown_cell(block), 0
+            elif block.startswith(SHOWN):
+                weights = {"```": CODE, "**F": 0.5}
+                yield new_markdown_cell(block), weights.get(block[:3], 2)
+            elif block.startswith("[labkernels/"):  # where a listing is from
+                yield new_markdown_cell(block), 0
+            else:
+                first = block if block.startswith("**") else SENTENCE.match(block)[0]
+                yield new_markdown_cell(f"- {first}"), 1
+                yield new_markdown_cell(block), 0

@@ -1,0 +1,52 @@
+// A run tells the page of each word in which threads meet; the page then looks at the memory.
+#ifdef LAB_TRACE
+#include "lab/host/machine/trace.hpp"
+
+#include <cstring>
+
+#include "lab/host/races/shadow.hpp"
+
+#define LAB_RUNS(name) __attribute__((export_name(#name)))
+
+extern "C" __attribute__((import_module("lab"), import_name("trace"))) void lab_traced(
+    const char* word, std::size_t word_bytes, const char* file, std::size_t file_bytes, int line,
+    int thread);
+
+namespace lab::host {
+namespace {
+
+// Of a thread's two rows, as the kernel has announced them; o: the row's first two channels.
+struct Softmax {
+  float m[2], l[2], o[4];
+  int updates;
+};
+Softmax softmaxes[max_threads];
+u32 seen[max_shared_bytes / 16];
+
+}  // namespace
+
+void trace(Word word, Where where) {
+  const char *name = name_of(word), *file = where.file_name();
+  lab_traced(name, std::strlen(name), file, std::strlen(file), static_cast<int>(where.line()),
+             sm->thread);
+}
+
+// Called by the kernel of a page, in which labkernels.widgets.broken places the call.
+extern "C" void lab_softmax(const float* m, const float* l, const float* o) {
+  Softmax& mine = softmaxes[sm->thread];
+  std::memcpy(mine.m, m, sizeof mine.m);
+  std::memcpy(mine.l, l, sizeof mine.l);
+  std::memcpy(mine.o, o, sizeof mine.o);
+  ++mine.updates;
+}
+extern "C" LAB_RUNS(lab_softmaxes) const Softmax* lab_softmaxes() { return softmaxes; }
+
+extern "C" LAB_RUNS(lab_shared) const unsigned char* lab_shared() { return sm->shared; }
+extern "C" LAB_RUNS(lab_seen) const u32* lab_seen() {
+  for (std::size_t row = 0; row < sm->shared_bytes / 16; ++row) seen[row] = seen_of(worker(), row);
+  return seen;
+}
+extern "C" LAB_RUNS(lab_lanes) const Lane* lab_lanes(int warp) { return sm->warps[warp].lane; }
+
+}  // namespace lab::host
+#endif

@@ -1,0 +1,160 @@
+"""The verb `attention`, through which a model trains: autograd and torch.func go through."""
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+import torch
+from torch.autograd import Function
+
+from labkernels.kernels.backward.api import backward as run_backward
+from labkernels.kernels.caches.ragged import RaggedKV
+from labkernels.kernels.call import check_options
+from labkernels.kernels.checks import COPY_BYTES, require_tensor
+from labkernels.kernels.prefill.api import prefill as run_prefill
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    deterministic: bool = False,
+    q_lens: Sequence[int] | None = None,
+    kv_lens: Sequence[int] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention that torch can differentiate: a `prefill` whose gradients are a `backward`.
+
+    deterministic: of the backward pass; the forward pass always is. q_lens, kv_lens: the lengths
+    that the cumulative ones say, as the caller's host knows them: none is then read from a GPU.
+    Without them a GPU's cumulative lengths are read once, and again when torch has seen them
+    change, so that a training loop that keeps its two tensors reads nothing after its first step.
+    Shapes: q [total_q, q_heads, head_dim], k, v [total_k, kv_heads, head_dim], fp16 or bf16;
+    cu_seqlens_q, cu_seqlens_k [batch + 1] int32; -> out as q, lse2 [total_q, q_heads] fp32, which
+    has no gradient.
+    Under autocast, tensors of another floating-point type but float64 are cast to its dtype, as for
+    torch's own attention. torch.func.grad and vjp go through; there are no second derivatives, no
+    forward derivatives and no vmap: a batch lies in the cumulative lengths.
+    Units: scale multiplies q k (default 1 / sqrt(head_dim)); lse2 is in base 2.
+    Raises: ValueError naming the argument, its value and what is allowed.
+    """
+    given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    for name, tensor in given.items():
+        if not isinstance(tensor, torch.Tensor):
+            require_tensor(name, tensor)
+    if not isinstance(deterministic, bool):
+        check_options(deterministic=deterministic)
+    if torch.is_autocast_enabled(q.device.type):
+        kind = torch.get_autocast_dtype(q.device.type)
+        q, k, v = (
+            x.to(kind) if x.is_floating_point() and x.dtype != torch.float64 else x
+            for x in (q, k, v)
+        )
+    how = {"causal": causal, "scale": scale, "q_lens": q_lens, "kv_lens": kv_lens}
+    if torch.compiler.is_compiling() or type(q) not in (torch.Tensor, torch.nn.Parameter):
+        ends = (cu_seqlens_q, cu_seqlens_k)
+        return torch.ops.labkernels.prefill(q, k, v, *ends, deterministic=deterministic, **how)
+    asked = (cu_seqlens_q, cu_seqlens_k, deterministic, how)
+    # torch.func wants a Function whose arguments torch inspects, which takes longer than a launch
+    transformed = torch._C._are_functorch_transforms_active()
+    return (_Transformed if transformed else _Attention).apply(q, k, v, asked)
+
+
+class _Attention(Function):
+    """What the operators do, without the dispatcher, which costs more than the launch."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, asked):
+        ends_q, ends_k, *ctx.how = asked  # one argument: torch looks at each
+        q, k, v = with_rows(q, k, v)
+        done = run_prefill(q, RaggedKV(k, v, ends_k), ends_q, **ctx.how[1]).outputs()
+        ctx.save_for_backward(q, k, v, *done, ends_q, ends_k)
+        ctx.mark_non_differentiable(done.lse2)
+        return tuple(done)
+
+    @staticmethod
+    def backward(ctx, dout, dlse2):
+        del dlse2  # lse2 is not differentiable
+        twice = torch.is_grad_enabled()  # somebody may differentiate the gradients
+        gradients = _Gradients.apply if twice else _backward
+        return *gradients(dout, *ctx.saved_tensors, ctx.how), None
+
+
+def _backward(dout, q, k, v, out, lse2, ends_q, ends_k, how):
+    deterministic, options = how
+    (dout,) = with_rows(dout)
+    given = (dout, q, k, v, out, lse2, ends_q, ends_k)
+    return tuple(run_backward(*given, deterministic=deterministic, **options).outputs())
+
+
+def _no_batches(info, in_dims, *given) -> NoReturn:
+    raise ValueError(
+        "attention in torch.func.vmap, allowed: the batch as requests in cu_seqlens_q and"
+        " cu_seqlens_k"
+    )
+
+
+def _no_tangents(ctx, *given) -> NoReturn:
+    raise ValueError("attention in forward mode, allowed: torch.func.grad, torch.func.vjp")
+
+
+class _Gradients(Function):
+    """The gradients where they are transformed, or differentiated again, which is refused."""
+
+    vmap = staticmethod(_no_batches)
+    jvp = staticmethod(_no_tangents)
+
+    @staticmethod
+    def forward(dout, q, k, v, *rest):
+        return _backward(dout, *with_rows(q, k, v), *rest)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, *given):
+        raise ValueError("a second derivative of attention, allowed: the first")
+
+
+class _Transformed(Function):
+    """Attention as torch.func takes it."""
+
+    vmap = staticmethod(_no_batches)
+    jvp = staticmethod(_no_tangents)
+
+    @staticmethod
+    def forward(q, k, v, asked):
+        ends_q, ends_k, _, how = asked
+        q, k, v = with_rows(q, k, v)
+        return tuple(run_prefill(q, RaggedKV(k, v, ends_k), ends_q, **how).outputs())
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        q, k, v, (ends_q, ends_k, *ctx.how) = inputs
+        ctx.save_for_backward(q, k, v, *output, ends_q, ends_k)
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx, dout, dlse2):
+        del dlse2
+        return *_Gradients.apply(dout, *ctx.saved_tensors, ctx.how), None
+
+
+def with_rows(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors, copied where autograd or a view gave rows that a kernel cannot copy from."""
+    # not contiguous(), to which a tensor without elements is so with any strides
+    return [x if _has_rows(x) else x.clone(memory_format=torch.contiguous_format) for x in tensors]
+
+
+def _has_rows(tensor: torch.Tensor) -> bool:
+    if tensor.is_contiguous() and tensor.stride(-1) == 1:  # a copy would be no better
+        return True
+    *outer, inner = tensor.stride()
+    if inner != 1 or min(outer) <= 0:  # an expanded dimension: the TMA has no stride of 0
+        return False
+    starts = (tensor.data_ptr(), *(stride * tensor.element_size() for stride in outer))
+    return all(start % COPY_BYTES == 0 for start in starts)

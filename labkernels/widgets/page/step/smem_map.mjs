@@ -1,0 +1,144 @@
+// Shared memory as a picture: a square per 16 bytes, in the place of its buffer.
+import { element } from "../elements.mjs";
+import { IN_FLIGHT, UNWRITTEN, state_of, thread_of } from "../machine/trace.mjs";
+
+/**
+ * @typedef {{name: string, byte: number, rows: number, chunks: number, line: number, format:
+ *   import("../machine/formats.mjs").Format, swizzled: boolean}} Tile
+ * @typedef {{tile: Tile, row: number, chunk: number}} Spot
+ */
+
+const CELL = 10,
+  GAP = 14,
+  TITLE = 17,
+  CHUNK = 16;
+const SVG = "http://www.w3.org/2000/svg";
+
+/** @param {string} name @param {Record<string, string | number>} attributes @param {string} text */
+export function svg(name, attributes, text = "") {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, String(value));
+  if (text) made.textContent = text;
+  return made;
+}
+
+/** The number of a tile's 16-byte row. @param {Spot} spot */
+export const row_of = ({ tile, row, chunk }) => tile.byte / CHUNK + row * tile.chunks + chunk;
+
+/** How a 16-byte row is drawn. @param {number} seen */
+function kind_of(seen) {
+  const state = state_of(seen);
+  if (state === UNWRITTEN) return "lab-unwritten";
+  return state === IN_FLIGHT ? "lab-in-flight" : `lab-warp-${(thread_of(seen) >> 5) % 4}`;
+}
+
+/** Where the tiles lie in the picture. @param {Tile[]} tiles */
+function places_of(tiles) {
+  let y = 0;
+  /** @type {{tile: Tile, x: number, y: number}[]} */
+  const places = [];
+  let width = 0;
+  for (const line of [...new Set(tiles.map((tile) => tile.line))]) {
+    let x = 1,
+      height = 0;
+    for (const tile of tiles.filter((one) => one.line === line)) {
+      places.push({ tile, x, y: y + TITLE });
+      x += tile.chunks * CELL + GAP;
+      height = Math.max(height, tile.rows * CELL);
+    }
+    width = Math.max(width, x - GAP);
+    y += TITLE + height + GAP;
+  }
+  return { places, width: width + 1, height: y };
+}
+
+/** @param {number} x @param {number} y @param {number} inset */
+const square = (x, y, inset) =>
+  `M${x + inset} ${y + inset}h${CELL - 2 * inset}v${CELL - 2 * inset}h${2 * inset - CELL}z`;
+
+/**
+ * @param {Tile[]} tiles @param {Uint32Array} seen @param {Set<number>} changed
+ * @param {Spot | null} chosen @param {(spot: Spot) => void} choose
+ */
+export function draw_map(tiles, seen, changed, chosen, choose) {
+  const { places, width, height } = places_of(tiles);
+  /** @type {Record<string, string>} */
+  const paths = {};
+  const add = (/** @type {string} */ kind, /** @type {string} */ path) =>
+    (paths[kind] = (paths[kind] ?? "") + path);
+  const picture = svg("svg", {
+    viewBox: `0 0 ${width} ${height}`,
+    class: "lab-map",
+    role: "img",
+    "aria-label": "Shared memory; the table below says the same in words",
+  });
+  for (const { tile, x, y } of places) {
+    picture.append(svg("text", { x, y: y - 4 }, tile.name.replace(" of warp ", ", w")));
+    for (let row = 0; row < tile.rows; ++row)
+      for (let chunk = 0; chunk < tile.chunks; ++chunk) {
+        const number = row_of({ tile, row, chunk }),
+          place = /** @type {const} */ ([x + chunk * CELL, y + row * CELL]);
+        add(kind_of(seen[number]), square(...place, 0.5));
+        if (changed.has(number)) add("lab-changed", square(...place, 2.5));
+        if (chosen && number === row_of(chosen)) add("lab-chosen", square(...place, 0));
+      }
+  }
+  const first = ["lab-changed", "lab-chosen"]; // lie above the others
+  const kinds = Object.keys(paths).sort((a, b) => first.indexOf(a) - first.indexOf(b));
+  for (const kind of kinds) picture.append(svg("path", { class: kind, d: paths[kind] }));
+  picture.addEventListener("click", (event) => {
+    const box = picture.getBoundingClientRect();
+    const x = ((event.clientX - box.left) / box.width) * width,
+      y = ((event.clientY - box.top) / box.height) * height;
+    for (const place of places) {
+      const chunk = Math.floor((x - place.x) / CELL),
+        row = Math.floor((y - place.y) / CELL),
+        { tile } = place;
+      if (chunk >= 0 && chunk < tile.chunks && row >= 0 && row < tile.rows)
+        choose({ tile, row, chunk });
+    }
+  });
+  return picture;
+}
+
+/** What the colours mean. @param {number} warps */
+export function legend(warps) {
+  const kinds = [
+    ["lab-unwritten", "nobody wrote it"],
+    ["lab-in-flight", "a copy is in flight"],
+    ...Array.from({ length: warps }, (_, w) => [`lab-warp-${w}`, `warp ${w} wrote it`]),
+    ["lab-changed", "changed since the stop before"],
+  ];
+  return element(
+    "p",
+    { class: "lab-legend" },
+    ...kinds.map(([kind, text]) => {
+      const sign = svg("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" });
+      sign.append(
+        svg("path", { class: kind, d: square(0, 0, kind === "lab-changed" ? 2.5 : 0.5) }),
+      );
+      return element("span", {}, sign, ` ${text}`);
+    }),
+  );
+}
+
+/**
+ * How many 16-byte rows of each buffer nobody wrote, are in flight, and were written by a warp.
+ * @param {Tile[]} tiles @param {Uint32Array} seen
+ */
+export function counts(tiles, seen) {
+  return tiles.map((tile) => {
+    const first = tile.byte / CHUNK,
+      rows = Array.from(seen.subarray(first, first + tile.rows * tile.chunks));
+    const warps = new Set(
+      rows.filter((row) => state_of(row) !== UNWRITTEN).map((row) => thread_of(row) >> 5),
+    );
+    return {
+      tile,
+      unwritten: rows.filter((row) => state_of(row) === UNWRITTEN).length,
+      in_flight: rows.filter((row) => state_of(row) === IN_FLIGHT).length,
+      all: rows.length,
+      warps: [...warps].sort(),
+    };
+  });
+}

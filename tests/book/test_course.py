@@ -1,0 +1,102 @@
+"""The course: what nbgrader clears and grades, what slides show, a syllabus without a gap."""
+
+import re
+
+import chapter_frame
+import course
+import nbformat
+import pytest
+import slides
+
+from labkernels.chapters import exercises
+from tests.repo.files import read
+
+NAMES = exercises.names()
+CHAPTERS = [chapter.file for chapter in chapter_frame.chapters()]
+
+
+@pytest.fixture(scope="module")
+def notebooks():
+    return dict(course.notebooks())
+
+
+def marked(notebook, **marks):
+    cells = [cell for cell in notebook.cells if "nbgrader" in cell.metadata]
+    return [c for c in cells if marks.items() <= c.metadata["nbgrader"].items()]
+
+
+def test_every_chapter_and_assignment_is_a_valid_notebook(notebooks):
+    assert set(notebooks) == {*CHAPTERS, *NAMES}
+    for notebook in notebooks.values():
+        nbformat.validate(notebook)
+        ids = [cell.metadata["nbgrader"]["grade_id"] for cell in marked(notebook)]
+        assert ids
+        assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_assignment_is_its_starter_its_solution_and_its_check(notebooks, name):
+    (answer,), (check,) = (marked(notebooks[name], solution=solved) for solved in (True, False))
+    starter = re.sub(r"### BEGIN SOLUTION.*### END SOLUTION", "", answer.source, flags=re.DOTALL)
+    for source, expected in (
+        (starter, exercises.get(name).starter),
+        (answer.source, exercises.get(name).solution),
+    ):
+        namespace = {}
+        exec(source, namespace)
+        assert namespace["answer"].strip() == expected.strip()
+    assert check.metadata["nbgrader"]["points"] == exercises.get(name).difficulty
+    assert check.metadata["nbgrader"]["locked"]
+
+
+def test_the_check_of_an_assignment_refuses_its_starter(notebooks):
+    answer, check = notebooks["register_ledger"].cells[1:]
+    exec(f"{answer.source}\n{check.source}", {})
+    starter = answer.source.replace("answer = exercises", "exercises")
+    with pytest.raises(AssertionError):
+        exec(f"{starter}\n{check.source}", {})
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_a_chapters_solutions_are_cleared_and_nothing_else(notebooks, name):
+    n_exercises = len(re.findall(r"\{exercise\}", read(f"notebooks/{name}.py")))
+    cells = marked(notebooks[name], solution=True)
+    assert len(marked(notebooks[name], grade=True)) == n_exercises
+    sources = [cell.source for cell in notebooks[name].cells]
+    assert sources.count("#### Your answer") == n_exercises
+    assert not [cell for cell in cells if cell.source.startswith("#")]
+    assert [c for c in cells if c.cell_type == "code" and "assert" in c.source]
+
+
+def test_slides_show_first_sentences_and_no_solution():
+    text = "# A\n\nOne. Two.\n\n## You need\n\nMuch.\n\n## B\n\n$$\nx\n\n=y\n$$"
+    text += "\n\n#### Solution\n\nSecret."
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)])
+    found = [(c.metadata["slideshow"]["slide_type"], c.source) for c in slides.deck(notebook).cells]
+    assert found == [
+        ("slide", "# A"),
+        ("-", "- One."),
+        ("notes", "One. Two."),
+        ("slide", "## B"),
+        ("-", "$$\nx\n\n=y\n$$"),
+    ]
+
+
+def test_slides_load_nothing_from_the_network():
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A\n\n$x$.")])
+    page = slides.html(slides.deck(notebook))
+    loaded = re.findall(r"""(?:src|<link[^>]*href)=["']([^"']+)""", page)
+    assert {"reveal/dist/reveal.js", "reveal/dist/reveal.css", slides.MATHJAX} <= set(loaded)
+    assert not [address for address in loaded if "//" in address]
+
+
+def test_the_syllabus_gives_out_everything_once_in_the_weeks_of_the_term():
+    rows = re.findall(
+        r"^\| \d \| .* \| \d+ min \| (.*) \| (\d+) min \|$", read("book/teaching.md"), re.M
+    )
+    given = [re.findall(r"`(\w+)`", work) for work, _ in rows]
+    assert sorted(name for week in given for name in week) == sorted([*CHAPTERS, *NAMES])
+    term = re.findall(r"^\| \d \| (.*) \| .* \| (\d+) \|$", read("book/paths.md"), re.M)
+    for week, (_, minutes), (chapters, of_term) in zip(given, rows, term, strict=True):
+        assert minutes == of_term
+        assert set(week) & set(CHAPTERS) == set(re.findall(r"notebooks/(\w+)", chapters))

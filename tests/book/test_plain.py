@@ -1,0 +1,132 @@
+"""A chapter without MyST says the same: links, numbers, listings, captions, and what is folded."""
+
+import jupytext
+import nbformat
+import plain
+import pytest
+
+MARKDOWN = """\
+# %% [markdown]
+# # A title
+#
+# The {{term}}`split <split-KV>` of {{doc}}`/book/notation`.
+# As {{cite:t}}`dao2024` says {{cite:p}}`fasi2021,dao2022`.
+#
+# $$
+# a = b
+# $$ (first)
+#
+# $$
+# c = d
+# $$ (second)
+#
+# By {{eq}}`second`, {{eq}}`decode-least-time` and {{numref}}`a-figure`.
+# {rest}
+"""
+
+
+def cells(rest="", code=""):
+    notebook = jupytext.reads(MARKDOWN.format(rest=rest) + code, fmt="py:percent")
+    return plain.plain(notebook, "an_idea").cells
+
+
+def text(rest):
+    code = '\n# %% mystnb={"figure": {"name": "a-figure", "caption": "A claim."}}\n1\n'
+    return cells(rest, code)[0].source
+
+
+def test_roles_become_links_with_words():
+    found = text("")
+    assert '[split](../book/glossary.md "' in found
+    assert "[Notation](../book/notation.md)" in found
+    assert "[Dao (2024)](https://arxiv.org/abs/2307.08691)" in found
+    assert (
+        "([Fasi et al., 2021](https://doi.org/10.7717/peerj-cs.330); [Dao et al., 2022](" in found
+    )
+
+
+def test_equations_and_figures_have_numbers():
+    found = text("")
+    assert "c = d\n\\tag{2}\n$$" in found
+    assert "By (2), equation (" in found
+    assert "(tensor_cores_on_and_off.ipynb) and Figure 1." in found
+
+
+def test_a_figure_is_followed_by_its_caption():
+    figure = 'mystnb={"figure": {"name": "a-figure", "caption": "A claim."}}'
+    drawn, caption = cells(code=f'\n# %% tags=["hide-input"] {figure}\n1')[1:]
+    assert drawn.metadata["jupyter"] == {"source_hidden": True}
+    assert caption.source == "**Figure 1.** A claim."
+
+
+def test_a_listing_has_the_lines_of_its_source():
+    path = "/labkernels/kernels/decode/mma/kernel.cuh"
+    options = ':language: cpp\n# :start-after: "[lab: scores]"\n# :end-before: "[/lab: scores]"'
+    found = plain.plain(
+        jupytext.reads(
+            f"# %% [markdown]\n# ```{{literalinclude}} {path}\n# {options}\n# ```", "py"
+        ),
+        "an_idea",
+    )
+    listing = found.cells[0].source
+    source = (plain.ROOT / path[1:]).read_text().split("[lab: scores]\n")[1]
+    assert listing.startswith("```c++\n")
+    assert listing.split("\n")[1] == source.split("\n")[0]
+    assert listing.endswith(f"```\n\n[{path[1:]}](..{path})")
+
+
+def test_a_solution_is_folded_below_its_heading():
+    script = """\
+# %% [markdown]
+# ```{exercise}
+# :label: an-exercise
+#
+# How many?
+# ```
+#
+# ```{solution-start} an-exercise
+# :class: dropdown
+# ```
+#
+# Two.
+
+# %%
+assert 1 + 1 == 2
+
+# %% [markdown]
+# ```{solution-end}
+# ```
+#
+# ## Sources
+"""
+    found = plain.plain(jupytext.reads(script, "py:percent"), "an_idea").cells
+    sources = [
+        "### Exercise 1\n\nHow many?",
+        "#### Solution",
+        "Two.",
+        "assert 1 + 1 == 2",
+        "## Sources",
+    ]
+    assert [cell.source for cell in found] == sources
+    assert [cell.metadata for cell in found][1] == {"jp-MarkdownHeadingCollapsed": True}
+
+
+@pytest.mark.parametrize("rest", ["{ref}`there`", "{nothing}`at all`"])
+def test_an_unknown_role_is_named(rest):
+    with pytest.raises(ValueError, match="knows no role"):
+        text(rest)
+
+
+def test_an_unknown_directive_is_named():
+    with pytest.raises(ValueError, match="knows no directive margin"):
+        text("\n# ```{margin}\n# aside\n# ```")
+
+
+def test_glued_numbers_stand_in_the_text():
+    notebook = jupytext.reads(
+        "# %% [markdown]\n# It is {glue:text}`ratio`.\n\n# %%\n1", "py:percent"
+    )
+    data = {"application/papermill.record/text/plain": "'1.25'"}
+    output = nbformat.v4.new_output("display_data", data, metadata={"scrapbook": {"name": "ratio"}})
+    notebook.cells[1].outputs = [output]
+    assert plain.plain(notebook, "an_idea").cells[0].source == "It is 1.25."

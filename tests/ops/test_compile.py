@@ -1,0 +1,197 @@
+"""Every verb in one graph of torch.compile, and attention under torch.func."""
+
+import pytest
+import torch
+
+from labkernels import ops
+from labkernels.kernels.caches.latent import LatentKV
+from labkernels.kernels.caches.paged import PagedKV
+from labkernels.kernels.caches.ragged import RaggedKV
+from tests.kernels.append.cases import append_case
+from tests.kernels.backward.cases import backward_case
+from tests.kernels.decode.cases import bits, decode_case
+from tests.kernels.mla.cases import mla_case
+from tests.kernels.prefill.cases import prefill_case, sums
+
+CASE, PREFILL, GRADIENT = decode_case((7, 40)), prefill_case((3,), (9,)), backward_case((3,), (9,))
+PAGED, LATENT = prefill_case((3,), (9,), page_size=16), mla_case((1, 2), (7, 40))
+
+
+def decode(q, *cache):
+    return ops.decode(q, PagedKV(*cache), kernel="decode_mma", keys_per_split=16, scale=0.1)
+
+
+def prefill(q, k, v, ends_q, ends_k):
+    return ops.prefill(q, RaggedKV(k, v, ends_k), ends_q, causal=True, q_lens=(3,), splits=2)
+
+
+def prefill_paged(q, ends, *cache):
+    return ops.prefill(q, PagedKV(*cache), ends, kernel="prefill_fma", tile="64x64x4x1x2")
+
+
+def packed(qkv, ends):
+    return ops.varlen_qkvpacked(qkv, ends, causal=True)
+
+
+def mla(q_nope, q_pe, ends, *cache):
+    return ops.mla_decode(q_nope, q_pe, LatentKV(*cache), ends, causal=False)
+
+
+def mla_of_one_token_each(q_nope, q_pe, *cache):
+    return ops.mla_decode(q_nope[:2], q_pe[:2], LatentKV(*cache))
+
+
+def backward(*tensors):
+    return ops.backward(*tensors, causal=True, deterministic=True, scale=0.1)
+
+
+VERBS = {
+    "decode": (decode, (CASE.q, *CASE.cache.tensors.values())),
+    "prefill": (prefill, (PREFILL.q, PREFILL.kv.k, PREFILL.kv.v, sums((3,)), sums((9,)))),
+    "prefill, paged": (prefill_paged, (PAGED.q, sums((3,)), *PAGED.kv.tensors.values())),
+    "varlen_qkvpacked": (packed, (torch.randn(5, 3, 2, 64).half(), sums((2, 3)))),
+    "mla_decode": (
+        mla,
+        (LATENT.q_nope, LATENT.q_pe, sums((1, 2)), *LATENT.kv.tensors.values()),
+    ),
+    "mla_decode, one token each": (
+        mla_of_one_token_each,
+        (LATENT.q_nope, LATENT.q_pe, *LATENT.kv.tensors.values()),
+    ),
+    "backward": (backward, GRADIENT.arguments),
+}
+
+
+# torch's own use of what it has deprecated
+old_jit = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+
+
+def whole(function, backend="aot_eager"):
+    torch._dynamo.reset()
+    return torch.compile(function, fullgraph=True, backend=backend)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_compiles_whole_with_the_same_bits(verb):
+    call, given = VERBS[verb]
+    found = whole(lambda *given: call(*given).outputs())(*given)
+    assert type(found) is type(call(*given).outputs())
+    for mine, eager in zip(found, call(*given).outputs(), strict=True):
+        assert torch.equal(bits(mine), bits(eager))
+
+
+def test_an_append_in_a_graph_writes_the_cache_of_the_caller():
+    eager, compiled = (append_case((7, 3), (40, 2)) for _ in range(2))
+    ops.append(*eager.arguments)
+    whole(lambda *given: ops.append(*given).outputs())(*compiled.arguments)
+    for mine, right in zip(compiled.storage, eager.storage, strict=True):
+        assert torch.equal(bits(mine), bits(right))
+
+
+def test_a_cache_grows_and_is_read_in_one_graph():
+    eager, compiled = (append_case((7, 3), (40, 2)) for _ in range(2))
+    q = torch.randn(len(eager.k_new), 4, 64).half()
+
+    def attend(q, cache, *new):
+        first = ops.with_kvcache(q, cache, *new)
+        return first.out + ops.prefill(q, cache, new[-1]).out
+
+    right, found = attend(q, *eager.arguments), whole(attend)(q, *compiled.arguments)
+    assert torch.equal(bits(found), bits(right))
+    for mine, other in zip(compiled.storage, eager.storage, strict=True):
+        assert torch.equal(bits(mine), bits(other))
+
+
+@old_jit
+def test_attention_trains_in_one_graph_of_inductor():
+    """With nothing around it, so that inductor has nothing to give a C++ compiler."""
+    ends = (sums((3,)), sums((9,)))
+
+    def attend(q, k, v):
+        how = {"causal": True, "deterministic": True, "q_lens": (3,)}
+        return ops.attention(q, k, v, *ends, **how)[0]
+
+    given = [x.detach().clone() for x in (PREFILL.q, PREFILL.kv.k, PREFILL.kv.v)]
+    eager, compiled = ([x.clone().requires_grad_() for x in given] for _ in range(2))
+    attend(*eager).backward(PREFILL.q)
+    whole(attend, "inductor")(*compiled).backward(PREFILL.q)
+    for mine, right in zip(compiled, eager, strict=True):
+        assert torch.equal(mine.grad, right.grad)
+
+
+@pytest.mark.parametrize("name", ["out", "policy"])
+def test_what_no_graph_holds_is_refused(name):
+    given = {"out": torch.empty_like(CASE.q), "policy": "any"}
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=f"{name} is given in a graph"):
+        whole(lambda q, cache: ops.decode(q, cache, **{name: given[name]}).out)(CASE.q, CASE.cache)
+
+
+@pytest.mark.parametrize("verb", ["decode", "prefill", "mla_decode"])
+def test_a_kernel_that_writes_another_type_is_refused(verb):
+    """torch was told the type of q, and would read float64 as that."""
+    name = {"decode": "reference", "prefill": "reference_prefill", "mla_decode": "reference_mla"}
+    given = {
+        "decode": (CASE.q, CASE.cache),
+        "prefill": (PREFILL.q, PREFILL.kv, PREFILL.cu_seqlens_q),
+        "mla_decode": (LATENT.q_nope, LATENT.q_pe, LATENT.kv, LATENT.cu_seqlens_q),
+    }
+    run = getattr(ops, verb)
+    with pytest.raises(ValueError, match=f"kernel = '{name[verb]}' writes torch.float64"):
+        whole(lambda *given: run(*given, kernel=name[verb]).out)(*given[verb])
+
+
+def value(q, k, v):
+    ends = (PREFILL.cu_seqlens_q, PREFILL.kv.cu_seqlens)
+    return ops.attention(q, k, v, *ends, causal=True)[0].float().square().sum()
+
+
+def tensors():
+    return [x.detach().clone() for x in (PREFILL.q, PREFILL.kv.k, PREFILL.kv.v)]
+
+
+def test_torch_func_differentiates_attention():
+    leaves = [x.requires_grad_() for x in tensors()]
+    value(*leaves).backward()
+    found = torch.func.grad(value, argnums=(0, 1, 2))(*tensors())
+    for mine, leaf in zip(found, leaves, strict=True):
+        assert torch.equal(mine, leaf.grad)
+    q, k, v = tensors()
+    wide = torch.randn(len(q), 4, 65).half()[..., 1:]  # rows that no kernel copies from
+    grad = torch.func.grad(lambda q: value(q, k, v))
+    assert torch.equal(grad(wide), grad(wide.contiguous()))
+
+
+def second(q, k, v):
+    q.requires_grad_()
+    (first,) = torch.autograd.grad(value(q, k, v), q, create_graph=True)
+    first.float().square().sum().backward()
+
+
+REFUSED = {
+    "a second derivative": second,
+    "of grad": lambda q, k, v: torch.func.grad(
+        lambda q: torch.func.grad(value)(q, k, v).float().sum()
+    )(q),
+    "forward mode": lambda q, k, v: torch.func.jvp(lambda q: value(q, k, v), (q,), (q,)),
+    "vmap": lambda q, k, v: torch.func.vmap(lambda q: value(q, k, v))(torch.stack([q, q])),
+    "jacrev": lambda q, k, v: torch.func.jacrev(
+        lambda q: ops.attention(q, k, v, PREFILL.cu_seqlens_q, PREFILL.kv.cu_seqlens)[0]
+    )(q),
+}
+
+
+@old_jit
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_attention_cannot_be_asked_for_is_refused_in_words(what):
+    with pytest.raises(ValueError, match=r"attention.*, allowed: "):
+        REFUSED[what](*tensors())
+
+
+def test_verbs_without_gradients_say_so_under_torch_func():
+    def loss(q):
+        return ops.decode(q, CASE.cache).out.sum()
+
+    words = "q has no memory of its own, allowed: a tensor outside of torch.func"
+    for transformed, q in ((torch.func.grad, CASE.q), (torch.func.vmap, CASE.q[None])):
+        with pytest.raises(ValueError, match=words):
+            transformed(loss)(q)

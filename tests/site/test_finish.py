@@ -1,0 +1,132 @@
+"""What happens to pages after Sphinx: names are mended, weight goes, words are offered."""
+
+import json
+import shutil
+import subprocess
+
+import lighten
+import mend
+import nbformat
+import pytest
+import search_words
+from PIL import Image, ImageDraw
+
+DID_YOU_MEAN = mend.Path(mend.__file__).parent / "_static" / "did_you_mean.js"
+THEBE = '<script>const THEBE_JS_URL = "x"; const thebe_selector = ".thebe"</script>\n'
+
+
+@pytest.fixture
+def pages(tmp_path):
+    texts = {
+        "index.html": '<link href="_static/a.css"><i class="fa-solid fa-bars"></i>',
+        "search.html": "<head></head><article>a</article>",
+        "_static/a.css": '.fa-bars:before{content:"\\f0c9"}.fa-house:before{content:"\\f015"}',
+        "_static/a.css.map": "{}",
+        "_static/mathjax/startup.js": "kept",
+        "_static/mathjax/tex-svg.js": "not loaded",
+    }
+    for name, text in texts.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def mended(pages, text, name="index.html"):
+    (pages / name).write_text(text)
+    mend.mend(pages)
+    return (pages / name).read_text()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (THEBE + "a" + THEBE, "a"),
+        ('<th class="head"><p></p></th>', '<td class="head"></td>'),
+        ("<th>name</th>", "<th>name</th>"),
+        ('<summary aria-label="Toggle hidden content">Show</summary>', "<summary>Show</summary>"),
+        ('<div role="list" class="citation-list">', '<div class="citation-list">'),
+        ('<script src="../searchindex.js"></script>', ""),
+    ],
+)
+def test_a_page_is_mended(pages, before, after):
+    assert mended(pages, before) == after
+
+
+def test_page_of_results_keeps_what_searches(pages):
+    search = '<script src="searchindex.js"></script>'
+    assert mended(pages, search, "search.html") == search
+
+
+def test_mending_twice_changes_nothing(pages):
+    sidebar = '<div id="pst-primary-sidebar" class="bd-sidebar">'
+    equation = '<div class="math notranslate nohighlight" id="e">'
+    once = mended(pages, sidebar + equation)
+    assert mended(pages, once) == once != sidebar + equation
+
+
+def test_only_what_pages_load_is_left(pages):
+    said = lighten.lighten(pages)
+    left = {str(path.relative_to(pages)) for path in pages.rglob("*") if path.is_file()}
+    assert left == {
+        "index.html",
+        "search.html",
+        "_static/a.css",
+        "_static/mathjax/startup.js",
+    }
+    assert (pages / "_static/a.css").read_text() == '.fa-bars:before{content:"\\f0c9"}'
+    assert said.startswith("pages: ")
+
+
+def test_a_figure_gets_a_palette_and_keeps_its_white(pages):
+    ramps = [Image.radial_gradient("L").resize((400, 300)).rotate(20 * i) for i in range(3)]
+    picture = Image.merge("RGBA", [*ramps, Image.new("L", (400, 300), 255)])
+    ImageDraw.Draw(picture).rectangle((300, 0, 399, 100), fill="white")
+    path = pages / "figure.png"
+    picture.save(path)
+    before = path.stat().st_size
+    lighten.with_palette(path)
+    with Image.open(path) as found:
+        assert found.mode == "P"
+        assert found.convert("RGB").getpixel((399, 0)) == (255, 255, 255)
+    assert path.stat().st_size < before
+
+
+def test_a_notebook_to_download_has_no_outputs(pages):
+    output = nbformat.v4.new_output("stream", text="long")
+    cell = nbformat.v4.new_code_cell("1", outputs=[output])
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), pages / "a.ipynb")
+    lighten.without_outputs(pages / "a.ipynb")
+    assert nbformat.read(pages / "a.ipynb", 4).cells[0].outputs == []
+
+
+def test_a_heavy_site_is_refused(pages, monkeypatch):
+    monkeypatch.setattr(lighten, "SITE_MOST_BYTES", 10)
+    with pytest.raises(ValueError, match="allowed: 10"):
+        lighten.lighten(pages)
+
+
+def test_words_are_those_of_articles_by_frequency(pages):
+    text = "<p>nowhere nowhere</p><article>warps <b>keys</b> keys keys warps once</article>"
+    assert search_words.words([text]) == ["keys", "warps"]
+    search_words.add_to(pages)
+    assert 'src="_static/words.js"' in (pages / "search.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("query", "offered"),
+    [
+        ("ocupancy", "occupancy"),
+        ("tensor regiister", "tensor register"),
+        ("occup", None),
+        ("zzzzzz", None),
+    ],
+)
+def test_search_survives_a_typo(query, offered):
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    words = json.dumps(["tensor", "register", "occupancy"])
+    call = f"console.log(JSON.stringify(did_you_mean({json.dumps(query)}, {words})))"
+    program = f"{DID_YOU_MEAN.read_text()}\n{call}"
+    answer = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True)
+    assert json.loads(answer.stdout) == offered

@@ -1,0 +1,134 @@
+"""Built pages in a browser: axe-core finds nothing, nothing fails, and a page loads little."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+
+pytestmark = pytest.mark.site
+SITE = Path(__file__).parents[2] / "_site"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+PAGES = (
+    "index.html",
+    "search.html",
+    "book/the_lab_in_your_browser.html",
+    "book/bibliography.html",
+    "book/api.html",
+    "notebooks/tensor_cores_on_and_off.html",
+    "notebooks/results.html",
+)
+WIDTHS, THEMES = (1300, 390), ("light", "dark")
+# It would ask for style sheets by a request that a page from a disk may not make.
+AXE_OPTIONS = {"preload": False, "resultTypes": ["violations"]}
+CHAPTER_MOST_BYTES, SITE_MOST_BYTES = 2_500_000, 25_000_000
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip(f"none of these is installed: {', '.join(BROWSERS)}")
+    with playwright.sync_playwright() as library:
+        opened = library.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def opened(browser):
+    """Opens a page of the site, and notes what goes wrong there and what it loads."""
+    contexts = []
+
+    def open_page(name, width=WIDTHS[0], theme=THEMES[0]):
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce"
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.wrong, page.loaded = [], set()
+        page.on("pageerror", lambda error: page.wrong.append(str(error)))
+        page.on("console", lambda m: page.wrong.append(m.text) if m.type == "error" else None)
+        page.on("request", lambda request: page.loaded.add(request.url.split("?")[0]))
+        name, _, query = name.partition("?")
+        page.goto(f"{(SITE / name).as_uri()}?{query}", wait_until="networkidle")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+def check(page):
+    """Nothing is wrong for the browser or for axe-core, and nothing is wider than the page."""
+    found = axe.Axe().run(page, options=AXE_OPTIONS)
+    wrong = [(v["id"], v["nodes"][0]["html"]) for v in found.response["violations"]]
+    assert not wrong
+    assert not page.wrong
+    assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
+
+
+@pytest.mark.parametrize(("width", "theme"), list(zip(WIDTHS, THEMES, strict=True)))
+@pytest.mark.parametrize("name", PAGES)
+def test_page_is_accessible_and_silent(opened, name, width, theme):
+    check(opened(name, width, theme))
+
+
+def test_an_equation_that_is_too_wide_begins_where_its_reader_can_scroll(opened):
+    page = opened("notebooks/tensor_cores_on_and_off.html", WIDTHS[1])
+    page.locator("mjx-container[display] mjx-math").first.wait_for()
+    lefts = page.evaluate(
+        """[...document.querySelectorAll("div.math")].map((box) =>
+          box.querySelector("mjx-math").getBoundingClientRect().left
+            - box.getBoundingClientRect().left)"""
+    )
+    assert lefts
+    assert min(lefts) >= 0
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_stepper_goes_forward_and_back_by_keyboard(opened, width):
+    page = opened("book/the_lab_in_your_browser.html", width)
+    stepper = page.locator("[data-lab-widget=step_kernel]")
+    stepper.get_by_role("button", name="Record a run").click()
+    said = stepper.locator(".lab-stepper + .lab-status")
+    said.get_by_text("Stop 1 of 42, the block").wait_for()
+    stepper.get_by_role("slider").press("ArrowRight")
+    said.get_by_text("Stop 2 of 42, warp 3").wait_for()
+    stepper.get_by_role("button", name="Forward").press("ArrowLeft")
+    said.get_by_text("Stop 1 of 42").wait_for()
+    stepper.get_by_role("button", name="Forward").click()
+    stepper.get_by_label("Stop at").select_option("words")
+    while stepper.locator(".lab-fragments").count() == 0:
+        stepper.get_by_role("button", name="Forward").click()
+    check(page)
+
+
+def test_page_names_what_is_broken(opened):
+    page = opened("book/the_lab_in_your_browser.html")
+    form = page.locator("[data-lab-widget=break_kernel]")
+    form.get_by_role("button", name="Run with checks").click()
+    form.get_by_text("which no thread wrote").wait_for()
+
+
+def test_search_offers_the_nearest_word(opened):
+    page = opened("search.html?q=ocupancy")
+    page.get_by_role("link", name="occupancy", exact=True).first.click()
+    page.wait_for_url("**q=occupancy")
+    page.locator("#search-results li").first.wait_for()
+
+
+@pytest.mark.parametrize("name", [n for n in PAGES if n.startswith("notebooks/")])
+def test_chapter_is_light(opened, name):
+    page = opened(name)
+    page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
+    page.wait_for_load_state("networkidle")
+    loaded = [Path(u.removeprefix("file://")) for u in page.loaded if u.startswith("file://")]
+    n_bytes = {path: path.stat().st_size for path in loaded if path.is_file()}
+    assert sum(n_bytes.values()) <= CHAPTER_MOST_BYTES, sorted(n_bytes.items(), key=lambda i: -i[1])
+
+
+def test_site_is_light():
+    assert sum(p.stat().st_size for p in SITE.rglob("*") if p.is_file()) <= SITE_MOST_BYTES

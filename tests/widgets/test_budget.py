@@ -1,0 +1,164 @@
+"""The calculator has Python's numbers: occupancy, ledgers of any tile, least times of shapes."""
+
+import itertools
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from labkernels.budget.occupancy import occupancy, registers_allowed
+from labkernels.budget.roofline import least_time
+from labkernels.hardware import GPUS
+from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.prefill.workload import Prefill
+from labkernels.kernels.registry import discover
+from labkernels.widgets import ledgers, node
+
+HERE = Path(__file__).parent
+SEED, N_BLOCKS, N_SHAPES = 20, 2000, 500
+FREE_VALUES = {"W": (1, 2, 3, 4, 8), "T": (8, 16, 32, 48, 128), "d": (1, 2, 3, 4)}
+
+
+def random_blocks():
+    draw = random.Random(SEED)
+    gpus = list(GPUS.values())
+    for _ in range(N_BLOCKS):
+        gpu = draw.choice(gpus)
+        block = {
+            "threads": draw.randint(1, gpu.threads_per_block_max),
+            "registers": draw.randint(1, gpu.registers_per_thread_max),
+            "smem_bytes": draw.choice([0, draw.randint(0, gpu.smem_per_block_max_bytes + 2048)]),
+        }
+        yield gpu, block, draw.randint(1, 16)
+
+
+def test_occupancy_in_a_page_is_that_of_the_budget(needs_node):
+    cases = list(random_blocks())
+    given = [{"gpu": ledgers.limits(g), "block": b, "blocks": n} for g, b, n in cases]
+    found = node.run(HERE / "budget_of_cases.mjs", given={"blocks": given})["blocks"]
+    for (gpu, block, blocks), page in zip(cases, found, strict=True):
+        right = occupancy(gpu, **block)
+        assert page["blocks"] == right.blocks_per_sm
+        assert page["limit"] == right.limit
+        by = {"registers": right.by_registers, "shared memory": right.by_smem}
+        assert dict(page["by"]) == by | {"warps": right.by_warps, "blocks": right.by_blocks}
+        assert page["fraction"] == right.fraction
+        allowed = registers_allowed(gpu, threads=block["threads"], blocks_per_sm=blocks)
+        assert page["allowed"] == allowed
+        for most, name in zip(page["more"], ("registers", "smem_bytes"), strict=True):
+            check_one_more(gpu, block, name, most, right)
+
+
+def check_one_more(gpu, block, name, most, right):
+    """`most` of a resource lets one more block in as far as that resource goes, and 1 more not."""
+    attribute = {"registers": "by_registers", "smem_bytes": "by_smem"}[name]
+
+    def by(amount):
+        return getattr(occupancy(gpu, **block | {name: amount}), attribute)
+
+    if most is None:
+        assert by(1 if name == "registers" else 0) <= right.blocks_per_sm
+    else:
+        assert by(most) > right.blocks_per_sm
+        assert most == block[name] or by(most + 1) <= right.blocks_per_sm
+
+
+def test_calculator_has_the_ledgers():
+    kernel = discover()["decode_mma"]
+    instance = next(iter(kernel.instances(kernel.shape(dtype="fp16", head_dim=128))))
+    entries = [e for e in ledgers.data()["entries"] if e["kernel"] == "decode_mma"]
+    (found,) = [e for e in entries if (e["head_dim"], e["tile"]) == (128, instance.tile.label)]
+    assert found["smem"]["total"] == kernel.smem(instance).total
+    amounts = {row["name"]: row["amount"] for row in found["thread"]["rows"]}
+    assert amounts == {line.name: line.amount for line in kernel.registers(instance).lines}
+
+
+def instances():
+    """The first tile of each kernel with free tiles, at its narrowest and its widest head."""
+    for name in ledgers.FREE_KERNELS:
+        kernel = discover()[name]
+        for head_dim in {kernel.head_dims[0], kernel.head_dims[-1]}:
+            shape = kernel.shape(dtype=ledgers.DTYPE, head_dim=head_dim)
+            yield kernel, next(iter(kernel.instances(shape)))
+
+
+def right_ledgers(kernel, instance, values):
+    """Python's ledgers with another tile; None where there is no such tile."""
+    fields = {ledgers.FREE[symbol]: value for symbol, value in values.items()}
+    try:
+        other = replace(instance, tile=replace(instance.tile, **fields))
+        return kernel.smem(other), kernel.registers(other)
+    except ValueError:
+        return None
+
+
+def test_any_tile_has_the_ledgers_of_the_budget(needs_node):
+    tiles, right = [], []
+    for kernel, instance in instances():
+        entry = ledgers.entry(kernel, instance)
+        for choice in itertools.product(*(FREE_VALUES[symbol] for symbol in entry["free"])):
+            values = dict(zip(entry["free"], choice, strict=True))
+            tiles.append({"entry": entry, "values": values})
+            right.append(right_ledgers(kernel, instance, values))
+    found = node.run(HERE / "budget_of_cases.mjs", given={"tiles": tiles})["tiles"]
+    assert sum(pair is not None for pair in right) > len(right) / 2
+    for case, page, python in zip(tiles, found, right, strict=True):
+        assert (page is None) == (python is None), case["values"]
+        for mine, ledger in zip(page or (), python or (), strict=True):
+            assert [row["amount"] for row in mine["rows"]] == [line.amount for line in ledger.lines]
+            assert mine["total"] == ledger.total
+
+
+def random_shapes():
+    draw = random.Random(SEED)
+    for _ in range(N_SHAPES):
+        kv_heads = draw.choice((1, 2, 8))
+        yield {
+            "requests": draw.randint(1, 64),
+            "tokens": draw.choice((1, 1, draw.randint(2, 4096))),
+            "keys": draw.randint(1, 100_000),
+            "q_heads": kv_heads * draw.choice((1, 3, 4, 16)),
+            "kv_heads": kv_heads,
+            "head_dim": draw.choice((64, 128, 256)),
+        }
+
+
+def workload_of(shape):
+    heads = (shape["q_heads"], shape["kv_heads"], shape["head_dim"])
+    keys = (shape["keys"],) * shape["requests"]
+    if shape["tokens"] == 1:
+        return Decode(keys, *heads)
+    tokens = (shape["tokens"],) * shape["requests"]
+    return Prefill(
+        q_lens=tokens,
+        kv_lens=keys,
+        q_heads=heads[0],
+        kv_heads=heads[1],
+        head_dim=heads[2],
+        causal=True,
+    )
+
+
+def test_least_time_in_a_page_is_that_of_the_budget(needs_node):
+    draw = random.Random(SEED)
+    cases = []
+    for shape in random_shapes():
+        how = {
+            "tensor_cores": draw.random() < 0.5,
+            "mma_rows": 16 if shape["tokens"] == 1 else None,
+        }
+        cases.append((shape, draw.choice(list(GPUS.values())), how))
+    given = [{"shape": s, "gpu": ledgers.limits(gpu), "how": how} for s, gpu, how in cases]
+    found = node.run(HERE / "budget_of_cases.mjs", given={"shapes": given})["shapes"]
+    for (shape, gpu, how), page in zip(cases, found, strict=True):
+        workload = workload_of(shape)
+        assert page["work"] == {
+            "bytes": workload.bytes,
+            "flops": workload.flops,
+            "exps": workload.exps,
+            "group": workload.group,
+        }
+        right = least_time(workload, gpu, **how)
+        assert page["least"]["bound"] == right.bound
+        assert page["least"]["time"] == pytest.approx(right.time_s, rel=1e-14)
