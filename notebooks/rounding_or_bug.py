@@ -331,8 +331,11 @@ plots.table(by_length.reset_index(), "by-length", dict.fromkeys(order, "{:.0f}")
 # ### Before strangers
 #
 # `labkernels.measure.strangers` has outputs of code that shares none of the lab's: implementations that are right in other ways, and bugs of other people's kinds.
-# Some of them are *held out*: they were written before anybody saw what the verdict says of them, and were recorded at the first look.
-# A run is held out if its implementation, its bug or its family of inputs is.
+# Some of them are *held out*: they were written before anybody saw what the verdict says of them.
+# A right output is held out if its implementation or its family of inputs is; a wrong one if its bug is.
+# This is the third such set: two before were looked at case by case, the verdict was mended after them, and they count as *development* here.
+# One slip belongs to the record: 29 outputs of the new bugs, from other seeds, were seen by mistake before this set was recorded.
+# Nothing was fitted to them; one name was reworded, so that keys which a tile reads twice are called that.
 # The first table is about right outputs, and says how often the verdict calls them a bug.
 
 # %% tags=["hide-input"]
@@ -348,9 +351,10 @@ false_ones.columns = ["right implementation", "dtype", "set", "runs there", "cal
 plots.table(false_ones, "strangers-alarms")
 
 # %% [markdown]
-# In 16 bits no right output is called a bug.
-# In fp32 the false alarms are about two implementations, and both are less exact than fp32 allows: a cubic in place of exp2, and an output that is kept normalised by a running log-sum-exp, whose own rounding grows with the scores.
-# The better answer would have been LESS EXACT, which the verdict gives for the cubic on most inputs; where it says BUG it has failed.
+# No right output of the held-out set is called a bug.
+# The alarms that are left are about a cubic in place of exp2, in fp32, on inputs where a single value decides the error.
+# The better answer would have been LESS EXACT, which the verdict gives for the cubic on most inputs.
+# It asks kernels that are right and compute as coarsely, on the same inputs, whether it could tell the output from theirs: kernels whose products are cut to tf32 or to two bf16 parts, whose output is normalised at every step, whose exp2 is a cubic, whose $P$ has 16 bits.
 #
 # The second table is about bugs.
 # An output whose bits the bug did not change is left out, because nothing could see it.
@@ -368,21 +372,24 @@ digits = dict.fromkeys(shares_of.columns[1:], "{:.1f} %")
 plots.table(shares_of.reset_index(), "strangers-wrong", digits)
 
 # %% [markdown]
-# Most held-out bugs are found, and many have no name: nobody had thought of them.
+# Nearly all held-out bugs are found, and more than a third have no name, because nobody had thought of them.
+# What was looked at is named nearly always, and the gap between the two rows is what a set that was looked at is worth.
+# Where the rows cannot tell two mistakes apart, as 48 keys read twice and the last 48 of 96 left out, both are named, and the name counts as right if one of them is.
 # A judge that does not know a bug should give it no name.
-# A wrong name is worse; the next table has the bugs that got one, and those that were missed most often.
+# A wrong name is worse; the next table has the bugs that got one, and those that got none most often.
 
 # %% tags=["hide-input"]
 by_bug = strangers[strangers.role == "wrong"].groupby(["set", "kind"])[counts_of].sum()
 by_bug["missed"] = by_bug.runs - by_bug.bug - by_bug.less_exact
-worst_ones = by_bug[(by_bug.named_wrong > 1) | (by_bug.missed > 2)]
-worst_ones = worst_ones.sort_values(["named_wrong", "missed"], ascending=False, kind="stable")
-worst_ones = worst_ones[["runs", "missed", "named_wrong"]].reset_index()
-worst_ones.columns = ["set", "bug", "outputs", "not found", "named wrong"]
+worst_ones = by_bug[(by_bug.named_wrong > 0) | (by_bug.not_named > 2) | (by_bug.missed > 0)]
+order_of = ["named_wrong", "not_named", "missed"]
+worst_ones = worst_ones.sort_values(order_of, ascending=False, kind="stable")
+worst_ones = worst_ones[["runs", *order_of]].reset_index()
+worst_ones.columns = ["set", "bug", "outputs", "named wrong", "without a name", "not found"]
 plots.table(worst_ones, "strangers-worst")
 
 # %% [markdown]
-# What is missed rounds hardly more than the output's own format does, or moves few weights by little: splits merged in 16 bits, queries scaled in 16 bits, a sink of little weight.
+# Some of those without a name differ from row to row by a rule that the diagnosis does not fit, as a scale or a slope for each head; others change scores or weights by a function of their size, and some add something that is no attention at all.
 #
 # ### Others
 #
