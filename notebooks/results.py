@@ -246,7 +246,7 @@ fastest = parts.loc[parts.groupby("head_dim")[columns[3]].idxmin()]
 assert (fastest.kernel == style.name("prefill_wgmma")).all(), "b is said to be ours"
 
 # %% [markdown]
-# ## What the missed backward target waits for
+# ## What the missed backward targets wait for
 #
 # Counters of the longest kernel of each backward pass at head_dim 256, for 4 requests of 4096 tokens without a mask: the FLOPs that its tensor cores did over those of the formula, and how busy its parts were, in percent of what each can do.
 # Beside them the rates of whole causal passes, in TFLOP/s of the formula:
@@ -283,7 +283,8 @@ plots.table(rates, "rates", digits)
 # %% [markdown]
 # Ours has L2 busiest of all: every block of keys adds its part of $dQ$ there, and at 256 channels a block holds few keys.
 # cuDNN does 1.4 times the FLOPs, which is seven products where five are asked: it seems to compute $S$ and $dP$ twice, once for $dK$ and $dV$ and once for $dQ$, and so leaves L2 alone.
-# From 2048 keys to 16384 our rate grows all the way; cuDNN is at its best at 8192, where the target is missed.
+# From 2048 keys to 16384 our rate grows all the way; cuDNN is at its best at 8192, where ours is the least ahead.
+# The counters are those of the kernel before the changes that {doc}`the_tuner_and_the_backward_pass` tells.
 
 # %% [markdown]
 # ## Injected faults

@@ -235,6 +235,60 @@ plots.table(both[columns], "backward", digits)
 # All of that goes through shared memory, which is as busy as the tensor pipe or busier in {glue:text}`smem_busier` of the {glue:text}`backward_kernels` rows of the figure, and through registers, which hold $dK$ and $dV$ of a tile all the time.
 
 # %% [markdown]
+# ### What a profile changed
+#
+# The counters above are those of `backward_wgmma` as it was first written.
+# A step of it asked for $S$ and $dP$, computed $P$ and $dS$, handed $dS$ over, and then asked for $dV$, $dQ$ and $dK$.
+# The prediction was that a tensor core with nothing to do waits for the next product: a kernel that asks for the next $S$ before $dK$ is done, and for $dV$ as soon as $P$ is there, should leave no gap.
+#
+# That kernel was not faster.
+# A profile by instruction said why: the warps waited longest for two accesses to shared memory that come while products run, the loads of `lse2` before the exponentials and the fence after $dQ$ is written.
+# Where both operands of a product lie in shared memory, 64 × 64 × 16 of it read 4 KiB and take 32 clocks of the tensor cores, in which shared memory delivers 4 KiB: nothing is left for anyone else.
+# Three changes follow, which keep every bit of the gradients of keys and values:
+#
+# - $dV$ is asked for as soon as $P$ is there, because its left operand is in registers, and $dS$ is written to shared memory meanwhile;
+# - `lse2` of the next step is read while $dK$ runs, for the same reason;
+# - a warp of its own adds $dQ$ for each warpgroup, and makes the fence.
+#
+# The last one helps most where the order matters: the waits for other blocks leave the path of those that compute.
+# The next $S$ is not asked for ahead: it takes registers that $dK$'s operand needs.
+
+# %% tags=["hide-input"]
+timed = store.select(store.read("backward"), {"metric": "time", "statistic": "median"})
+timed = pd.DataFrame(timed).query("kv_len >= 2048")
+timed = timed[timed.kernel.isin(["backward_wgmma", "backward_wgmma ordered", "torch_cudnn"])]
+place = ["head_dim", "causal", "kv_len"]
+timed = timed.sort_values("started_utc").drop_duplicates([*place, "kernel", "commit"])
+timed["run"] = timed.groupby([*place, "kernel"]).started_utc.rank(method="dense").map(
+    {1: "before", 2: "now"}
+)  # fmt: skip
+wide = timed.pivot_table(index=["run", *place], columns="kernel", values="value")
+ratio = wide.rdiv(wide.torch_cudnn, axis=0).drop(columns="torch_cudnn").unstack("run")
+
+# %% tags=["hide-input"]
+gains = ratio.xs("now", axis=1, level="run") / ratio.xs("before", axis=1, level="run")
+ratio.columns = [f"{kernel.removeprefix('backward_')}, {run}" for kernel, run in ratio.columns]
+shown = ratio.reset_index().replace({"causal": {True: "causal", False: "full"}})
+shown = shown.rename(columns={"causal": "mask", "kv_len": "tokens"})
+plots.table(shown, "changed", dict.fromkeys(ratio.columns, "{:.2f}"))
+
+# %% [markdown]
+# The table has cuDNN's time over ours, before and after, each beside cuDNN of its own run: {glue:text}`gain_128` % faster at head_dim 128, {glue:text}`gain_64` % at 64 and {glue:text}`gain_256` % at 256, and {glue:text}`gain_ordered` % where the order is kept, in the medians.
+# {numref}`tuner-price` shows what an order costs now.
+
+# %% mystnb={"figure": {"caption": "The price of determinism, by head_dim and mask: the sum of dQ in one order (dashed) beside the same kernel without one.At head_dim 64 it costs little, at 128 and 256 a quarter.", "name": "tuner-price"}, "image": {"alt": "Six panels, head_dim 64, 128 and 256 without and with the causal mask: TFLOP/s over tokens per request for backward_wgmma, the same with ordered sums as dashed lines, and cuDNN.", "width": "100%"}} tags=["hide-input"]
+now = timed[timed.run == "now"].copy()
+now["panel"] = [f"{r.head_dim}, {'causal' if r.causal else 'full'}" for r in now.itertuples()]
+now = now.sort_values(["causal", "head_dim"]).assign(series=now.kernel.map(plots.style.name))
+now = now.assign(tokens=now.kv_len, dashed=now.kernel.str.contains("ordered"))
+now["rate"] = [
+    Backward((r.kv_len,) * r.batch, (r.kv_len,) * r.batch, r.q_heads, r.q_heads, r.head_dim,
+             causal=r.causal).flops / r.value for r in now.itertuples()
+]  # fmt: skip
+plots.rates_by_length(now, origin=recorded.origins(now.to_dict("records")))
+plt.show()
+
+# %% [markdown]
 # ### Backward, forward and decode, live
 #
 # This cell runs all kernels of the three operations, in CUDA and in Triton, with tensor cores on and off.
@@ -292,6 +346,13 @@ numbers = {
 }  # fmt: skip
 
 # %% tags=["hide-cell"]
+price = wide.loc["now"].backward_wgmma / wide.loc["now", "backward_wgmma ordered"]
+gained = gains.backward_wgmma.groupby(level="head_dim").median()
+faster = {f"gain_{head_dim}": gain - 1 for head_dim, gain in gained.items()}
+faster |= {"gain_ordered": gains["backward_wgmma ordered"].median() - 1, "price": 1 - price.min()}
+numbers |= {name: f"{100 * share:.0f}" for name, share in faster.items()}
+
+# %% tags=["hide-cell"]
 for name, text in numbers.items():
     glue(name, text, display=False)
 listed = pd.DataFrame(numbers.items(), columns=["name", "number"])
@@ -302,7 +363,11 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 # 2. **A model's order is worth a few runs.** Its rank correlation with the measured order is {glue:text}`worst_rank` at worst, and {glue:text}`most_runs` runs reach 98 % of the best of {glue:text}`most_tiles` tiles, in every one of the {glue:text}`searched` searches.
 # 3. **Backward loses by shared memory and registers, not by exponentials.** In FlashAttention-2 the special-function unit goes from {glue:text}`front_mufu` to {glue:text}`back_mufu` % at head_dim 128, as {eq}`tuner-backward-ratio` says it must, and shared memory is at {glue:text}`back_smem` %.
 #
+# 4. **What shared memory delivers is a budget too.** A product of two tiles takes all of it, and a load beside it waits for the product. To put loads beside products that read one tile was worth more than to keep the tensor core's queue full.
+# 5. **One order for $dQ$ costs up to {glue:text}`price` %**, and little at head_dim 64: the blocks wait for each other in a warp that computes nothing.
+#
 # Where did the model fail?
+# The first change that it suggested gained nothing, because {eq}`half-idle-step` has no term for the bandwidth of shared memory.
 # Its times are too short for `prefill_wgmma`, by a factor of {glue:text}`wgmma_late` in the median, and it cannot tell neighbours apart.
 #
 # ## Exercises

@@ -36,7 +36,12 @@ from labkernels.plots.performance.mla import read_counts, roof_by_heads
 from labkernels.plots.performance.registers import predicted_registers
 from labkernels.plots.performance.resources import blocks_per_sm
 from labkernels.plots.performance.scores import ratios_and_targets
-from labkernels.plots.performance.times import case_times, graph_times, group_and_page
+from labkernels.plots.performance.times import (
+    case_times,
+    graph_times,
+    group_and_page,
+    rates_by_length,
+)
 from labkernels.plots.performance.tuning import best_by_runs, expected_and_measured
 from labkernels.plots.picture import readme
 from labkernels.plots.tables import table
@@ -71,6 +76,7 @@ __all__ = [
     "position_sweep",
     "predicted_registers",
     "products_and_exponentials",
+    "rates_by_length",
     "ratios_and_targets",
     "read_counts",
     "readme",

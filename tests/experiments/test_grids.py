@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from labkernels import experiments, hardware
-from labkernels.experiments.accuracy import detection_runs
+from labkernels.experiments.accuracy import detection_runs, error_calibration
 from labkernels.experiments.harness import Options, record
 from labkernels.experiments.performance import prefill
 from labkernels.kernels.backward.workload import Backward
@@ -156,12 +156,38 @@ def of_detection(tasks):
                 yield "decode", workload, {"kernel": name, "policy": policy}
 
 
+def of_calibration(bench):
+    heads = (error_calibration.Q_HEADS, error_calibration.KV_HEADS, error_calibration.HEAD_DIM)
+    for cell in bench:
+        size = cell.size
+        lengths = (size.kv_len,) * size.samples
+        workload = Decode(lengths, *heads, error_calibration.PAGE_SIZE, cell.dtype)
+        for policy in filter(None, (cell.policy, cell.other)):
+            kernel = error_calibration.kernel_of(policy, cell.mma)
+            asked = {"kernel": kernel, "policy": policy, "keys_per_split": size.keys_per_split}
+            yield "decode", workload, asked
+
+
+def of_ragged_test(drawn_or_tasks):
+    """Every kernel on what errors are measured on, or what rules judge."""
+    alike = drawn_or_tasks if isinstance(drawn_or_tasks, list) else [drawn_or_tasks]
+    for test in dict.fromkeys(each.test for each in alike):
+        lengths = ((test.q_len,) * test.batch, (test.kv_len,) * test.batch)
+        shape = (test.heads, test.heads, test.head_dim)
+        how = {"head_dim_v": test.head_dim_v, "causal": test.causal, "dtype": test.dtype}
+        workload = Prefill(*lengths, *shape, **how)
+        for name in kernels_of("prefill", "cuda"):
+            yield "prefill", workload, {"kernel": name}
+
+
 # Each run of a cell: its operation, its workload, and what the verb is asked for.
 RUNS = {
     **{f"{name}_bits": of_bits(name) for name in ("backward", "decode", "mla", "prefill")},
     "counters": of_counters,
     "detection": of_detection,
+    "error_calibration": of_calibration,
     "host_time": of_host_time,
+    "ragged_test": of_ragged_test,
     "reliability": lambda case: [(case.operation.name, case.workload, case.asked)],
     "triton_tutorial": of_tutorial,
 }
@@ -170,14 +196,13 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_every_run_of_every_cell_is_planned(name):
     """Up to the launch, as above; nothing may be refused."""
-    runs = 0
-    for cell in FOUND[name].chosen(Options()):
-        for operation, workload, asked in RUNS[name](cell.of):
-            inputs = operations()[operation].inputs(workload, NoNumbers())
-            plan = operations()[operation].step(inputs, target="h200", **asked).plan
-            assert plan.blocks > 0, (cell.label, asked)
-            runs += 1
-    assert runs >= len(FOUND[name].chosen(Options())) - 1
+    cells = FOUND[name].chosen(Options())
+    runs = {repr(run): run for cell in cells for run in RUNS[name](cell.of)}
+    assert runs
+    for operation, workload, asked in runs.values():
+        inputs = operations()[operation].inputs(workload, NoNumbers())
+        plan = operations()[operation].step(inputs, target="h200", **asked).plan
+        assert plan.blocks > 0, (workload.label, asked)
 
 
 # Those that need nothing that a CPU lacks, and whose first small cell is soon done; or another one.

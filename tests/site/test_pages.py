@@ -18,8 +18,8 @@ PAGES = (
     "book/bibliography.html",
     "book/api.html",
     "notebooks/tensor_cores_on_and_off.html",
-    "notebooks/results.html",
 )
+HEAVY = ("notebooks/tensor_cores_on_and_off.html", "notebooks/results.html")
 WIDTHS, THEMES = (1300, 390), ("light", "dark")
 # It would ask for style sheets by a request that a page from a disk may not make.
 AXE_OPTIONS = {"preload": False, "resultTypes": ["violations"]}
@@ -120,7 +120,7 @@ def test_search_offers_the_nearest_word(opened):
     page.locator("#search-results li").first.wait_for()
 
 
-@pytest.mark.parametrize("name", [n for n in PAGES if n.startswith("notebooks/")])
+@pytest.mark.parametrize("name", HEAVY)
 def test_chapter_is_light(opened, name):
     page = opened(name)
     page.evaluate("window.scrollTo(0, document.body.scrollHeight)")

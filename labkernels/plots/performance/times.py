@@ -116,3 +116,37 @@ def sweep(axes: Axes, times: pd.DataFrame, x: str) -> None:
     axes.set_xticks(sorted(times[x].unique()))
     axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
     axes.xaxis.set_minor_locator(ticker.NullLocator())
+
+
+def rates_by_length(rates: pd.DataFrame, *, origin: str) -> Figure:
+    """Draw the rate of each implementation over the length, a panel for each `panel`.
+
+    Shapes: columns panel, series, kernel (which gives the colour), dashed (bool), tokens, and
+    rate. Units: FLOP/s
+    """
+    panels = rates.panel.drop_duplicates().tolist()
+    figure, every = style.new_figure(
+        -(-len(panels) // 3), 3, height_inches=2.3 * -(-len(panels) // 3), sharex=True, sharey=True
+    )
+    for axes, panel in zip(every, panels, strict=False):
+        of_panel = rates[rates.panel == panel]
+        for series, line in of_panel.groupby("series", sort=False):
+            line, first = line.sort_values("tokens"), line.iloc[0]
+            look = {"color": style.colour(first.kernel), "marker": "s" if first.dashed else "o"}
+            axes.plot(
+                line.tokens, line.rate / 1e12, "--" if first.dashed else "-", label=series, **look
+            )
+        axes.set_xscale("log", base=2)
+        lengths = sorted(rates.tokens.unique())
+        axes.set_xticks(lengths, [f"{n // 1024}k" for n in lengths])
+        axes.minorticks_off()
+        axes.set_title(panel)
+    for axes in every[-3:]:
+        axes.set_xlabel("tokens per request")
+    for axes in every[::3]:
+        axes.set_ylabel("TFLOP/s")
+    every[0].set_ylim(bottom=0)
+    handles, labels = every[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+    style.say_origin(figure, origin)
+    return figure

@@ -1,3 +1,4 @@
+import pandas as pd
 import pytest
 
 from labkernels import plots
@@ -60,3 +61,21 @@ def test_readme_picture_shows_both_halves(times):
     figure = draw(plots.readme(groups, cells, origin=ORIGIN))
     assert figure.axes[0].get_ylim()[0] == 0
     assert [axes.get_title(loc="left") for axes in figure.axes[1:3]] == ["error, off", "error, on"]
+
+
+def test_rates_have_a_panel_each_a_line_each_and_dashes_where_asked():
+    rates = pd.DataFrame(
+        {
+            "panel": ["a", "a", "b", "b"],
+            "series": ["ours", "ordered", "ours", "ordered"],
+            "kernel": ["backward_wgmma"] * 4,
+            "dashed": [False, True] * 2,
+            "tokens": [2048] * 4,
+            "rate": [4e14, 3e14, 5e14, 2e14],
+        }
+    )
+    figure = plots.rates_by_length(rates, origin="measured nowhere")
+    first, second = figure.axes[:2]
+    assert [axes.get_title() for axes in (first, second)] == ["a", "b"]
+    assert [line.get_linestyle() for line in first.lines] == ["-", "--"]
+    assert [float(line.get_ydata()[0]) for line in second.lines] == [500, 200]

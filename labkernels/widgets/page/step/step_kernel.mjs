@@ -29,7 +29,9 @@ export function mount_step_kernel(root, shelf, broken) {
   const status = element("p", { role: "status", class: "lab-status" });
   const stepper = element("div", { class: "lab-results" });
   root.replaceChildren(form, status, stepper);
+  let runs = 0; // only the last one that was asked for is shown
   const record = async () => {
+    const run = ++runs;
     const job = {
       module: broken.module,
       plan: broken.cases.recorded,
@@ -39,8 +41,10 @@ export function mount_step_kernel(root, shelf, broken) {
       traced: true,
     };
     status.textContent = "The kernel runs.";
+    stepper.replaceChildren();
     try {
       const { events, error } = await run_apart(job, shelf, () => {});
+      if (run !== runs) return;
       status.textContent =
         error === null
           ? `The run has ${events.length} words in which threads met.`
@@ -54,4 +58,9 @@ export function mount_step_kernel(root, shelf, broken) {
     event.preventDefault();
     record();
   });
+  new IntersectionObserver((seen, observer) => {
+    if (!seen.some((one) => one.isIntersecting)) return;
+    observer.disconnect();
+    if (runs === 0) record();
+  }).observe(root);
 }
