@@ -8,6 +8,7 @@ import torch
 
 from labkernels import ops
 from labkernels.hardware import gpu
+from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.choice import choose
 from labkernels.kernels.registry import discover
 from labkernels.variant import CAUSAL, FULL, AttentionVariant
@@ -50,5 +51,6 @@ def test_what_no_kernel_computes_is_refused_by_name(field, value):
 
 
 def test_an_unknown_option_is_a_type_error():
+    q, ends = torch.zeros(1, 1, 64, dtype=torch.bfloat16), torch.tensor([0, 1], dtype=torch.int32)
     with pytest.raises(TypeError, match="window_left"):
-        ops.prefill(torch.zeros(1, 1, 64), None, None, window_left=4)
+        ops.prefill(q, RaggedKV(q, q, ends), ends, window_left=4)

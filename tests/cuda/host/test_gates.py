@@ -142,6 +142,13 @@ def test_barriers_order_what_they_should(kernel, number, way):
     assert (out[:32] == inputs[:128].reshape(4, 32).sum(0)[np.arange(32) ^ 1]).all()
 
 
+def test_who_asks_for_a_copy_may_make_the_fence():
+    inputs, out = tensors()
+    made = build("gates::proxies", checks=True)
+    run(made, inputs, out, 4, threads=64, smem=SMEM_BYTES)
+    assert (out[:64] == 1).all()
+
+
 @needs_addr2line
 @pytest.mark.parametrize(("kernel", "number", "here", "there", "words"), [
     ("handover", 1, "added up", "brought", "reads shared byte 120 at {here}, which no thread"

@@ -235,9 +235,10 @@ LAB_KERNEL(64, 1) two_warps(LAB_GRID_CONSTANT Params p) {
 LAB_KERNEL(64, 1) proxies(LAB_GRID_CONSTANT Params p) {
   Smem& smem = open(1);
   smem.tile[thread_x()] = 1.f;                                            // here: stored
-  if (p.number != 1 || thread_x() == 0) fence_async_shared();
+  if ((p.number != 1 && p.number != 4) || thread_x() == 0) fence_async_shared();
   if (p.number != 2) sync_block();
   if (thread_x() != 0) return;
+  if (p.number == 4) fence_async_shared();
   if (p.number == 3) {
     mbarrier_arrive_expect_tx(smem.gate, 256);
     bulk_load(smem.tile, p.in, 256, smem.gate);

@@ -29,7 +29,8 @@ template <class T> constexpr int wgmma_k = 32 / static_cast<int>(sizeof(T));
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-// This thread's stores to shared memory are seen by wgmma and the TMA, after a barrier.
+// This thread's stores to shared memory are seen by wgmma and the TMA, after a barrier; and others'
+// stores, of which a barrier has told it, by the copies that it asks for.
 LAB_DEVICE void fence_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

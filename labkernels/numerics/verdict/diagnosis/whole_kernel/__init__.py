@@ -106,7 +106,7 @@ def _ordered(kept: list[tuple[float, Mistake]], found: list[Sheet], was: float) 
     names = list(dict.fromkeys(m.name for m in (first, *alike)))[:3]
     matches = [Match(m.name, m.where, rms, was, m.precision, m.vague) for rms, m in order[:3]]
     if len(names) > 1:
-        where = f"{first.where}; or {alike[0].where}"
+        where = "; or ".join(filter(None, (first.where, alike[0].where)))
         matches[0] = replace(matches[0], name=", or ".join(names), where=where)
         matches[1:] = [match for match in matches[1:] if match.name not in names]
     return matches

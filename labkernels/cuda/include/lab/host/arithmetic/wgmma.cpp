@@ -202,7 +202,10 @@ void act_wgmma(Warp& warp) {
   multiply(r, a, b, x.values.data());
 }
 
-void fence_async_shared() { ++worker().threads[sm->thread].async_fences; }
+void fence_async_shared() {
+  ++worker().threads[sm->thread].async_fences;
+  know_at_fence(worker());
+}
 
 void act_wgmma_fence(Warp&) { queue_of_warp().fenced = true; }
 

@@ -23,6 +23,7 @@ struct Order {
   int n_threads = 0, n_warps = 0, n_barriers = 0, n_actors = 0;
   Limits known;      // [thread][actor]
   Limits everyone;   // knows so much of each actor, since the last sync_block
+  Limits fenced;     // [thread][thread]: what the first knew of the second at its last fence
   Limits gathered[max_checked_barriers + 16], ended[max_checked_barriers + 16];
   u32 wgmma_issued[max_warps] = {}, wgmma_done[max_warps] = {};
 
@@ -45,6 +46,7 @@ void know_after_wait(Worker& m, int barrier);
 void know_at_named_arrival(Worker& m, int id);          // of the running thread's warp
 void know_at_named_end(Worker& m, int id);
 void know_after_named_wait(Worker& m, int id);
+void know_at_fence(Worker& m);                          // fence_async_shared of the running thread
 
 #else
 inline void know_at_sync_block(Worker&) {}
@@ -55,6 +57,7 @@ inline void know_after_wait(Worker&, int) {}
 inline void know_at_named_arrival(Worker&, int) {}
 inline void know_at_named_end(Worker&, int) {}
 inline void know_after_named_wait(Worker&, int) {}
+inline void know_at_fence(Worker&) {}
 #endif
 
 }  // namespace lab::host

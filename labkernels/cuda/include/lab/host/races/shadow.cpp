@@ -169,11 +169,14 @@ void check_writer(const Cell& cell, const Me& i, const char* verb) {
   }
 }
 
-// The TMA and wgmma see a thread's store once that thread has passed a fence.
+// The TMA and wgmma see a thread's store once that thread has passed a fence. PTX asks for a fence
+// anywhere between the store and the reader; so the TMA also sees it once the thread that asks for
+// the copy knew of the store and then passed one. Of wgmma, all threads of a warpgroup ask.
 void check_fence(const Cell& cell, const Me& i, const char* verb, Word word) {
   const Writer& w = cell.writer;
-  if (w.by == By::thread && i.m.threads[w.thread].async_fences == w.async_fences)
-    report_unfenced(verb, cell, i, word);
+  if (w.by != By::thread || i.m.threads[w.thread].async_fences != w.async_fences) return;
+  const u32* fenced = i.order.fenced.data() + std::ptrdiff_t{i.thread} * i.order.n_threads;
+  if (word == Word::wgmma || w.stamp >= fenced[w.thread]) report_unfenced(verb, cell, i, word);
 }
 
 Read* reads_of(const Me& i, const Cell& cell, int warp) {
