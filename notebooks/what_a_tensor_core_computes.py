@@ -445,7 +445,7 @@ bench.log
 # %% [markdown]
 # ### The question again
 #
-# The inputs of the question are not in the published test suite of its authors, so that the five answers themselves cannot be recomputed here.
+# We did not find the inputs of the question in the copies of its authors' test suite that we could read, so that the five answers themselves are not recomputed here.
 # What the models can do is to answer a product of the same kind: many eighths between a large number and its negative.
 # The answers of the question are whole numbers of eighths too.
 

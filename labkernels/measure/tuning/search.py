@@ -183,13 +183,15 @@ def _over_budget(instance: Instance, gpu: Gpu) -> Rejected | None:
     except ValueError as error:
         return Rejected(instance, LEDGER, "fragments do not divide", str(error))
     return (
-        _over(instance, smem, gpu.smem_per_block_max_bytes, "a block")
-        or _over(instance, smem, _smem_allowed(gpu, tile), f"a block, {tile.blocks_per_sm} an SM")
+        _over(instance, smem, gpu.smem_per_block_max_bytes, "per block")
+        or _over(
+            instance, smem, _smem_allowed(gpu, tile), f"per block, {tile.blocks_per_sm} per SM"
+        )
         or _over(
             instance,
             registers,
             _thread_registers(instance, gpu),
-            f"a thread, {tile.blocks_per_sm} x {tile.threads} threads an SM",
+            f"per thread, {tile.blocks_per_sm} x {tile.threads} threads per SM",
         )
         or _needless(instance, smem.total, gpu)
     )
@@ -216,7 +218,9 @@ def _needless(instance: Instance, smem_bytes: int, gpu: Gpu) -> Rejected | None:
     same = _registers(gpu, more) == _registers(gpu, tile)
     if not same or smem_bytes > _smem_allowed(gpu, more):
         return None
-    reason = f"the same code as {more.label}: {_registers(gpu, tile)} registers a thread either way"
+    reason = (
+        f"the same code as {more.label}: {_registers(gpu, tile)} registers per thread either way"
+    )
     return Rejected(instance, LEDGER, "another tile's code", reason)
 
 
@@ -241,7 +245,7 @@ def _compiled(job: tuple[Instance, Gpu]) -> Candidate | Rejected:
         return Rejected(instance, COMPILER, "an error", _first_error(str(error)))
     spilled = report.spill_store_bytes + report.spill_load_bytes
     if spilled:
-        reason = f"{spilled} bytes spilled at {report.registers} registers a thread"
+        reason = f"{spilled} bytes spilled at {report.registers} registers per thread"
         return Rejected(instance, COMPILER, "spilled registers", reason)
     serialised = [line for line in report.warnings if "serialized" in line]
     if serialised:

@@ -26,7 +26,11 @@ def variant(*numbers, head_dim=128):
 @pytest.mark.parametrize(
     ("numbers", "cause", "words"),
     [
-        ((128, 128, 4, 2, 2), "'K and V stages' of shared memory", "160.0 KiB) a block, 2 an SM"),
+        (
+            (128, 128, 4, 2, 2),
+            "'K and V stages' of shared memory",
+            "160.0 KiB) per block, 2 per SM",
+        ),
         ((256, 128, 4, 1, 1), "'O accumulator' of registers", "allowed: 255; over it with"),
         ((64, 64, 4, 1, 1), "another tile's code", "64x64x4x1x2-backward: 255 registers"),
     ],
@@ -113,4 +117,4 @@ def test_a_kernel_whose_warps_trade_registers_is_held_to_what_they_get(monkeypat
     poor = rich.changed(thread_registers=lambda instance: total - 1)
     monkeypatch.setattr(search, "discover", lambda: {"prefill_mma": poor})
     (rejected,) = search.by_ledger([wide], H200)[1]
-    assert rejected.reason.startswith(f"{total} a thread")
+    assert rejected.reason.startswith(f"{total} per thread")
