@@ -44,6 +44,8 @@ NAMES = {
     "torch_cudnn": "cuDNN (torch)",
     "torch_fa2 backward": "FlashAttention-2",
     "torch_cudnn backward": "cuDNN",
+    "flash_attention_4": "FlashAttention-4",
+    "flash_attention_4_ordered": "FlashAttention-4, ordered",
     "cublas": "cuBLAS",
 }
 CEILING = "#56606d"

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from labkernels.numerics.arrays import to_numpy
+
 
 def attention(problem) -> tuple[np.ndarray, np.ndarray]:
     """Return out and lse2: a softmax over the keys that each query sees."""
@@ -21,7 +23,8 @@ def attention(problem) -> tuple[np.ndarray, np.ndarray]:
 def gradients(given) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return dq, dk and dv of rows whose out and lse2 are given."""
     problem = given.problem.in_numpy()
-    dout, out, lse2 = (np.asarray(x, np.float64) for x in (given.dout, given.out, given.lse2))
+    rows = (given.dout, given.out, given.lse2)
+    dout, out, lse2 = (to_numpy(x).astype(np.float64) for x in rows)
     keys, (heads, channels) = int(np.sum(problem.kv_lens)), problem.k_pool.shape[2:]
     dq = np.zeros(problem.q.shape)
     dk, dv = np.zeros((keys, heads, channels)), np.zeros((keys, heads, dout.shape[2]))

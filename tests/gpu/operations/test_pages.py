@@ -18,10 +18,10 @@ pytestmark = pytest.mark.gpu
 
 def shortened(kind, cache):
     """The cache without its pool's last page, whose memory is there still: nothing can fault."""
-    first, second, table, kv_len = vars(cache).values()
-    last = len(first) - 1
+    first, second = cache.pools
+    last, table = len(first) - 1, cache.page_table
     table = torch.where(table == last, 0, table.clamp(max=last - 1)).int()
-    return kind(first[:last], second[:last], table, kv_len.clone())
+    return kind(first[:last], second[:last], table, cache.kv_len.clone())
 
 
 def decode_step(kernel):

@@ -242,13 +242,11 @@ def test_what_the_tma_cannot_bring_goes_to_the_kernel_that_can():
         ops.prefill(x, shared, ends, kernel="prefill_wgmma")
 
 
-def test_small_pages_go_to_the_faster_kernel_unless_wgmma_is_named():
-    case = prefill_case(LENGTHS, LENGTHS, page_size=3, layout="nhd")
+@pytest.mark.parametrize("page_size", [1, 3, 16])
+def test_pages_of_every_size_go_to_the_fastest_kernel(page_size):
+    case = prefill_case(LENGTHS, LENGTHS, page_size=page_size, layout="nhd")
     result = ops.prefill(case.q, case.kv, case.cu_seqlens_q)
-    assert result.plan.kernel == "prefill_mma"
-    assert "prefill_wgmma has boxes from 8 keys on; pages of 3 are copied" in result.plan.why
-    named = ops.prefill(case.q, case.kv, case.cu_seqlens_q, kernel="prefill_wgmma")
-    assert named.plan.kernel == "prefill_wgmma"
+    assert result.plan.kernel == "prefill_wgmma"
 
 
 def test_few_rows_go_to_the_kernel_that_has_tiles_for_them():

@@ -1,10 +1,11 @@
-// Prefill, tensor cores on, by the instructions of sm_90a: three warps bring Q, K and V, and
+// Prefill, tensor cores on, by the instructions of sm_90a: warps of their own bring Q, K and V, and
 // each consumer warpgroup multiplies 64 rows by wgmma, S = Q K^T from shared memory, O += P V
 // with P in registers. Blocks stay, and take work tiles from the list until it is empty.
 // A thread of a warpgroup holds rows g and g + 8 of its warp's 16, g = lane / 4, and columns 2t and
 // 2t + 1 of each 8, t = lane % 4.
 #pragma once
 #include "prefill/wgmma/consumer.cuh"
+#include "prefill/wgmma/copies.cuh"
 #include "prefill/wgmma/keys.cuh"
 #include "prefill/wgmma/producer.cuh"
 
@@ -15,11 +16,13 @@ template <class C, class P>
 LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT Params p) {
   static_assert(sizeof(Smem<C>) == LAB_SMEM_BYTES, "the ledger's bytes are the compiler's");
   auto& smem = shared_memory<Smem<C>>();
+  const bool copies = C::paged && p.box_keys == 0;
   if (thread_x() == 0) {
-    smem.k_ring.init(1, C::consumer_warps);
-    smem.v_ring.init(1, C::consumer_warps);
+    smem.k_ring.init(copies ? Copier<C>::warps : 1, C::consumer_warps);
+    smem.v_ring.init(copies ? Copier<C>::warps : 1, C::consumer_warps);
     smem.q_ring.init(1, C::consumer_warps);
-    smem.tile_ring.init(1, C::consumer_warps + 2);  // K's and V's producers read it too
+    // those who bring K and V read it too
+    smem.tile_ring.init(1, C::consumer_warps + (copies ? Copier<C>::warps : 2));
     mbarrier_init(smem.tile_wanted, 1);
     mbarrier_init(smem.tail_full, 1);
     fence_mbarrier_init();
@@ -33,8 +36,10 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT Params p) {
   if (warp < 4) {
     setmaxnreg_dec<C::producer_registers>();
     if (warp == 0) schedule_tiles<C, P>(smem, p);
-    if (warp == 1) bring_keys<C>(smem, p);
-    if (warp == 2) bring_values<C>(smem, p);
+    if (warp == 1 && !copies) bring_keys<C>(smem, p);
+    if (warp == 2 && !copies) bring_values<C>(smem, p);
+    if constexpr (C::paged)
+      if (warp > 0 && copies) Copier<C>(smem, p, warp - 1).run();
   } else {
     setmaxnreg_inc<C::consumer_registers>();
     Consumer<C, P> consumer(smem, p.problem, warp_uniform(thread_x() / 128) - 1);

@@ -61,12 +61,9 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
         return super().refuses(shape)
 
     def yields(self, shape: Shape) -> str | None:
-        """Few rows are padding in its tile, and odd pages no boxes."""
+        """Few rows are padding in its tile."""
         if shape.rows < FROM_ROWS:
             return f"is for {FROM_ROWS} rows or more, not for {shape.rows}"
-        if shape.layout == "paged" and shape.page_size % OCTET:
-            size = shape.page_size
-            return f"has boxes from {OCTET} keys on; pages of {size} are copied, by two warps"
         return None
 
     def thread_registers(self, instance: Instance) -> int:

@@ -1,0 +1,142 @@
+// How K and V come to shared memory where a page holds no box of the TMA: three warps copy keys, 16
+// bytes a lane at a time.
+#pragma once
+#include "prefill/wgmma/keys.cuh"
+
+namespace prefill_wgmma {
+using namespace lab;
+
+// One of the warps that copy, each every third 16 keys of all tiles of K and V. The K of a block
+// comes with the V of the block before, because their stages become free together: the latency of
+// memory passes once for both.
+template <class C> struct Copier {
+  static constexpr int warps = 3, group_keys = 16;
+  // Of a block, 16 keys by 16; a lane finds the places of one key of each two groups.
+  static constexpr int groups = (C::keys / group_keys + warps - 1) / warps;
+  static constexpr int page_words = (groups + 1) / 2;
+  using T = typename C::T;
+  static_assert(C::keys % group_keys == 0, "whole groups");
+
+  // Copies are announced behind those of so many blocks later: with more than two stages, consumers
+  // do not wait for the later ones to be free.
+  static constexpr int late = C::stages > 2 ? 1 : 0;
+
+  // Where a block's keys are: the work tile, its first key, and this lane's pages.
+  struct Block { int tile, key, pages[page_words]; };
+
+  Smem<C>& smem;
+  const Params& p;
+  const int warp, lane;
+  int n = 0;                                     // blocks of keys so far
+
+  LAB_DEVICE Copier(Smem<C>& shared, const Params& params, int warp_)
+      : smem(shared), p(params), warp(warp_), lane(thread_x() & 31) {}
+
+  LAB_DEVICE void run() {
+    Block of_k, of_v;
+    for (of_k.tile = 0; receive(smem, of_k.tile).blocks > 0; ++of_k.tile) {
+      const ScheduledTile<C>& tile = smem.tile(of_k.tile);
+      find(of_k, tile.last_key);
+      for (int blocks = tile.blocks; blocks > 0; --blocks, ++n) {
+        if (warp == 0 && lane == 0 && blocks == least(tile.blocks, 2))
+          mbarrier_arrive(smem.tile_wanted);
+        copy_keys(of_k);
+        copy_values(of_v);
+        of_v = of_k;
+        if (blocks > 1) find(of_k, of_k.key - C::keys);  // on their way as the copies are
+        announce<2 * late + 1>(smem.k_ring, n - late);
+        announce<2 * late>(smem.v_ring, n - late - 1);
+        if (blocks == tile.blocks && of_k.tile > 0) consumer_release(smem.tile_ring, of_k.tile - 1);
+      }
+    }
+    copy_values(of_v);
+    if (late > 0) announce<0>(smem.k_ring, n - late);
+    if (late > 0) announce<0>(smem.v_ring, n - late - 1);
+    announce<0>(smem.v_ring, n - 1);
+  }
+
+ private:
+  // The key of a block whose place this lane finds. Lane 8r + q does for row r of the four keys that
+  // the warp copies at a time, and for the q-th of eight times: of the groups 2j and 2j + 1.
+  LAB_DEVICE int own_key(int j) const {
+    const int q = lane % 8;
+    return (warp + warps * (2 * j + q / 4)) * group_keys + q % 4 * 4 + lane / 8;
+  }
+  LAB_DEVICE void find(Block& block, int key) const {
+    block.key = key;
+#pragma unroll
+    for (int j = 0; j < page_words; ++j)
+      block.pages[j] = page_of(p.problem, smem.tile(block.tile).work, key + own_key(j));
+  }
+
+  LAB_DEVICE void copy_keys(const Block& block) const {
+    const PrefillParams& t = p.problem;
+    producer_acquire(smem.k_ring, n);
+    copy(smem.k[smem.k_ring.stage(n)], t.k, t.k_stride_page, t.k_stride_token, t.k_stride_head,
+         block);
+    cp_async_commit();
+  }
+  LAB_DEVICE void copy_values(const Block& block) const {
+    const PrefillParams& t = p.problem;
+    if (n > 0) {
+      producer_acquire(smem.v_ring, n - 1);
+      copy(smem.v[smem.v_ring.stage(n - 1)], t.v, t.v_stride_page, t.v_stride_token,
+           t.v_stride_head, block);
+    }
+    cp_async_commit();
+  }
+
+  // The warp's keys of a block; zeros after the request's last key. Eight lanes copy 64 channels of
+  // a key. A warp that issues alone takes some five cycles per instruction, so that all that does
+  // not change from copy to copy is left to the copies' constant offsets.
+  template <class Tile>
+  LAB_DEVICE void copy(Tile& to, const void* pool, i64 stride_page, i64 stride_token,
+                       i64 stride_head, const Block& block) const {
+    const typename C::Work& work = smem.tile(block.tile).work;
+    const T* head = static_cast<const T*>(pool) + work.kv_head * stride_head;
+    u64 own[page_words];                         // addresses of this lane's keys
+#pragma unroll
+    for (int j = 0; j < page_words; ++j) {
+      const int row = row_in_page(p.problem, block.key + own_key(j));
+      own[j] = reinterpret_cast<u64>(
+          block.pages[j] < 0 ? head : head + (block.pages[j] * stride_page + row * stride_token));
+    }
+    const int c = lane % 8, first = warp * group_keys + lane / 8;
+    const int keys = work.kv_len - block.key - first;
+    // where this lane's chunks of an atom's first four rows go, and of its last four
+    const u32 upper = shared_address(to.chunk_at(first, 0, c));
+    const u32 lower = shared_address(to.chunk_at(first + 4, 0, c));
+#pragma unroll
+    for (int group = 0; group < groups; ++group) {
+      if (warp * group_keys + group * warps * group_keys >= C::keys) break;
+#pragma unroll
+      for (int q = 0; q < 4; ++q) {
+        const int k = group * warps * group_keys + q * 4;
+        const T* source = address(own[group / 2], group % 2 * 4 + q) + c * chunk_elements;
+#pragma unroll
+        for (int column = 0; column < Tile::columns / atom_columns; ++column)
+          cp_async_16((q % 2 == 0 ? upper : lower) +
+                          (k / atom_rows * Tile::row_pitch + column * Tile::column_pitch) * 2,
+                      source + column * atom_columns, k < keys);
+      }
+    }
+  }
+  // What lane q of this lane's eight has.
+  LAB_DEVICE static const T* address(u64 own, int q) {
+    const u32 low = shfl_octet(static_cast<u32>(own), q);
+    const u32 high = shfl_octet(static_cast<u32>(own >> 32), q);
+    return reinterpret_cast<const T*>(u64{high} << 32 | low);
+  }
+
+  // Says that use `use` of a ring is filled, if there is one, once all copies but those of the
+  // `Later` youngest groups have landed.
+  template <int Later, int Stages> LAB_DEVICE void announce(Pipeline<Stages>& ring, int use) const {
+    if (use < 0) return;
+    cp_async_wait<Later>();
+    fence_async_shared();                        // wgmma reads what this thread copied
+    sync_warp();                                 // every lane's copies are there
+    if (lane == 0) mbarrier_arrive(ring.full[ring.stage(use)]);
+  }
+};
+
+}  // namespace prefill_wgmma

@@ -1,0 +1,108 @@
+"""FlashAttention-4: its CuTe kernels for sm_90, forward and backward, by `flash_attn.cute`."""
+
+from collections.abc import Callable, Sequence
+from importlib import metadata
+
+from labkernels.kernels.backward.inputs import BackwardInputs
+from labkernels.kernels.call import Attention, Gradients, Step
+from labkernels.kernels.prefill.inputs import PrefillInputs
+from labkernels.measure.peers.peer import PEER_POLICY, Peer, Refused, refusals
+
+PACKAGE = "flash-attn-4"
+
+
+def missing() -> str | None:
+    """Return why FlashAttention-4 cannot run here, or None."""
+    import torch
+
+    try:
+        metadata.version(PACKAGE)
+    except metadata.PackageNotFoundError:
+        return f"{PACKAGE} is not installed"
+    return None if torch.cuda.is_available() else "there is no CUDA GPU"
+
+
+def _attention(inputs: PrefillInputs, tensors: Sequence, **how):
+    """Its forward pass over ragged q, k and v; the shapes are those of the inputs."""
+    from flash_attn.cute import flash_attn_func, flash_attn_varlen_func
+
+    work = inputs.workload
+    how = {"causal": inputs.variant.causal, "softmax_scale": inputs.scale, **how}
+    if len({*work.q_lens, *work.kv_lens}) == 1:
+        out = flash_attn_func(*(x.unflatten(0, (work.batch, -1)) for x in tensors), **how)
+        return _first(out).flatten(0, 1)
+    lengths = {
+        "cu_seqlens_q": inputs.cu_seqlens_q,
+        "cu_seqlens_k": inputs.kv.cu_seqlens,
+        "max_seqlen_q": max(work.q_lens),
+        "max_seqlen_k": max(work.kv_lens),
+    }
+    return _first(flash_attn_varlen_func(*tensors, **lengths, **how))
+
+
+def _first(outputs):
+    """The output alone, where it comes with the log-sum-exp."""
+    return outputs[0] if isinstance(outputs, tuple) else outputs
+
+
+def _tensors(inputs: PrefillInputs) -> tuple:
+    if inputs.workload.page_size is not None:
+        raise Refused("it is timed on plain tensors, not on pages")
+    return inputs.q, inputs.kv.k, inputs.kv.v
+
+
+def _prefill(inputs: PrefillInputs) -> Step:
+    tensors, newest = _tensors(inputs), []
+
+    def run() -> None:
+        newest[:] = [_attention(inputs, tensors)]
+
+    with refusals(Exception):  # the errors of its compiler have classes of their own
+        run()
+    return Step(run, lambda: Attention(newest[0]), version=_version())
+
+
+def _backward(*, deterministic: bool) -> Callable[[BackwardInputs], Step]:
+    """Its gradients; the forward pass happens here."""
+
+    def prepare(inputs: BackwardInputs) -> Step:
+        import torch
+
+        newest = []
+        leaves = [x.detach().requires_grad_() for x in _tensors(inputs.forward)]
+
+        def run() -> None:
+            newest[:] = torch.autograd.grad(out, leaves, inputs.dout, retain_graph=True)
+
+        with refusals(Exception):
+            out = _attention(inputs.forward, leaves, deterministic=deterministic)
+            run()
+        return Step(
+            run, lambda: Gradients(*newest), version=_version(), forward=Attention(out.detach())
+        )
+
+    return prepare
+
+
+def _version() -> str:
+    return f"{PACKAGE} {metadata.version(PACKAGE)}"
+
+
+PEERS = (
+    Peer(
+        "flash_attention_4",
+        PACKAGE,
+        "flash_attn.cute's kernels for sm_90",
+        PEER_POLICY,
+        {"prefill": _prefill, "backward": _backward(deterministic=False)},
+        missing,
+    ),
+    Peer(
+        "flash_attention_4_ordered",
+        PACKAGE,
+        "the same with deterministic=True, which sums dQ in one order",
+        PEER_POLICY,
+        {"backward": _backward(deterministic=True)},
+        missing,
+    ),
+)
