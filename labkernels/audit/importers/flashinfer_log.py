@@ -19,16 +19,28 @@ _LONGEST_METADATA = 64 * 2**20
 
 
 def takes(path: Path) -> bool:
-    """Whether it is the folder of a call."""
-    return path.is_dir() and (path / "metadata.jsonl").is_file()
+    """Whether it is the folder of a call, or of a session."""
+    return path.is_dir() and (_is_call(path) or any(map(_is_call, path.iterdir())))
+
+
+def _is_call(path: Path) -> bool:
+    return (path / "metadata.jsonl").is_file()
 
 
 def read(path: Path, take: Take) -> dict:
-    """The call's tensors and numbers by our names; lse in base 2, as FlashInfer has it."""
+    """The call's tensors and numbers by our names; lse in base 2, as FlashInfer has it.
+
+    Raises: ValueError that names a call, for a session of several.
+    """
+    if not _is_call(path):
+        calls = sorted(filter(_is_call, path.iterdir()))
+        if len(calls) > 1:
+            raise ValueError(f"{path}: {len(calls)} calls, allowed: one, such as {calls[-1].name}")
+        path = calls[0]
     found, about = _call(path, take)
     if "self_id" in about:
         for folder in sorted(path.parent.iterdir(), reverse=True):
-            if folder == path or not takes(folder):
+            if folder == path or not _is_call(folder):
                 continue
             other = _metadata(folder)
             same = other.get("self_id") == about["self_id"]
