@@ -24,12 +24,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import chapter_frame
 import lighten
 import mend
 import nbformat
 import notebook_io
+import plain_roles
 import search_words
 import what_ran
 import yaml
@@ -156,9 +158,9 @@ def stage(notebooks: dict[str, Path]) -> None:
     schemes = {"http": None, "https": None, "mailto": None, "repo": blob}
     settings = config["sphinx"]["config"]
     settings["myst_url_schemes"] = schemes
-    owner, name = config["repository"]["url"].split("/")[-2:]
-    settings["html_baseurl"] = settings["ogp_site_url"] = f"https://{owner}.github.io/{name}/"
-    settings["notfound_urls_prefix"] = f"/{name}/"
+    published = plain_roles.published(config_path)
+    settings["html_baseurl"] = settings["ogp_site_url"] = published
+    settings["notfound_urls_prefix"] = urlsplit(published).path
     config_path.write_text(yaml.safe_dump(config, sort_keys=False))
 
 

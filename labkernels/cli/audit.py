@@ -10,8 +10,9 @@ HELP = "rounding or bug, for saved tensors"
 DESCRIPTION = """\
 Say of saved tensors whether the output differs from float64 by rounding or by a bug.
 
-It takes .npz, .safetensors, .pt (a dict of tensors), a call's folder of FlashInfer's level-10 dumps,
-a folder of SGLang's dumper, and a FlashInfer-Bench trace (.jsonl) with its output beside it. It needs
+It takes .npz, .safetensors, .pt (a dict of tensors), the folder of a call that FlashInfer dumped at
+level 10, a folder of SGLang's dumper, and a FlashInfer-Bench trace (.jsonl) with its output beside
+it. It needs
   q, out   [B, Hq, D], one query per request; [B, Hq, M, D] or [B, M, Hq, D]; or [total_q, Hq, D]
            and cu_seqlens_q [B + 1]. out may have another D, that of v
   k, v     [B, Hkv, L, D] or [B, L, Hkv, D], and kv_len [B] where lengths differ; [total, Hkv, D]

@@ -126,7 +126,7 @@ def test_a_book_is_built_once_and_again_when_a_page_was_lost(book, capsys):
 def test_a_book_says_where_its_pages_will_stand(capsys):
     assert "Open" in says(capsys)
     text = (build.SITE / "sitemap.xml").read_text()
-    assert "<loc>https://owner.github.io/name/notebooks/idea.html</loc>" in text
+    assert "<loc>https://owner.github.io/name/latest/notebooks/idea.html</loc>" in text
 
 
 def test_a_page_that_is_missing_stops_the_build_and_leaves_the_old_book(book, capsys):
