@@ -46,15 +46,15 @@ def break_kernel() -> Widget:
     return Widget("break_kernel", "decode_mma", words)
 
 
-def step_kernel() -> Widget:
-    """Place the widget that goes through a block of decode_mma from barrier to barrier.
+def step_kernel(kernel: str = "decode_mma") -> Widget:
+    """Place the widget that goes through a block of a kernel from barrier to barrier.
 
-    >>> step_kernel()
-    In the published book a stepper stands here, which goes through a block of decode_mma.
+    >>> step_kernel("prefill_wgmma")
+    In the published book a stepper stands here, which goes through a block of prefill_wgmma.
     """
-    does = "goes through a block of decode_mma"
+    does = f"goes through a block of {kernel}"
     words = f"In the published book a stepper stands here, which {does}."
-    return Widget("step_kernel", "decode_mma", words)
+    return Widget("step_kernel", kernel, words)
 
 
 def budget(kernel: str = "decode_mma") -> Widget:

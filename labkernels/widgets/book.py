@@ -8,8 +8,9 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from labkernels.widgets import broken, kernels, ledgers, node
+from labkernels.widgets import kernels, ledgers, node
 from labkernels.widgets.kernels import KEYS, RECORDED, Offer
+from labkernels.widgets.steps import broken, stepped
 
 # Each after those that it imports.
 MODULES = (
@@ -29,6 +30,7 @@ MODULES = (
     "run_kernel",
     "step/smem_map",
     "step/fragments",
+    "step/tables",
     "step/stepper",
     "step/step_kernel",
     "break_kernel",
@@ -53,8 +55,10 @@ def write(folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "lab.js").write_text(bundle(offers))
     shutil.copyfile(node.PAGE / "widgets.css", folder / "widgets.css")
-    others = {"budget": json.dumps(ledgers.data()), broken.NAME: json.dumps(broken.asset())}
-    for name, text in {**assets, **others}.items():
+    others = {"budget": ledgers.data(), broken.NAME: broken.asset()}
+    others |= {f"step.{name}": of.asset(of.case()) for name, of in stepped.OTHERS.items()}
+    texts = {**assets, **{name: json.dumps(asset) for name, asset in others.items()}}
+    for name, text in texts.items():
         (folder / f"{name}.js").write_text(
             f"(globalThis.lab_assets ??= {{}})[{name!r}] = {text};\n"
         )
@@ -64,7 +68,9 @@ def write(folder: Path) -> str:
 def bundle(offers: tuple[Offer, ...]) -> str:
     """Return one script of all modules, which a page opened from a disk may load too."""
     body = "".join(_module(name, (node.PAGE / f"{name}.mjs").read_text()) for name in MODULES)
-    data = json.dumps({"offers": [_row(offer) for offer in offers]})
+    steps = [{"kernel": broken.KERNEL, "asset": broken.NAME}]
+    steps += [{"kernel": name, "asset": f"step.{name}"} for name in stepped.OTHERS]
+    data = json.dumps({"offers": [_row(offer) for offer in offers], "steps": steps})
     head = f'(function lab_bundle(scope) {{\n"use strict";\nconst lab_data = {data};\n'
     return f"{head}{body}}})(globalThis);\n"
 

@@ -106,6 +106,18 @@ def test_stepper_goes_forward_and_back_by_keyboard(opened, width):
     check(page)
 
 
+def test_stepper_takes_another_kernel(opened):
+    page = opened("book/the_lab_in_your_browser.html", WIDTHS[1], "dark")
+    stepper = page.locator("[data-lab-widget=step_kernel]")
+    stepper.get_by_label("Kernel").select_option("prefill_wgmma")
+    stepper.get_by_role("button", name="Record a run").click()
+    stepper.locator("summary", has_text="The mbarriers of the block").wait_for()
+    stepper.get_by_role("button", name="Forward").click()
+    stepper.get_by_text("a phase has ended of the mbarrier").wait_for()
+    assert not stepper.get_by_label("What is broken").is_visible()
+    check(page)
+
+
 def test_page_names_what_is_broken(opened):
     page = opened("book/the_lab_in_your_browser.html")
     form = page.locator("[data-lab-widget=break_kernel]")

@@ -55,7 +55,7 @@ function serve() {
 }
 
 function mount() {
-  const shelf = { offers: lab_data.offers, asset, worker };
+  const shelf = { ...lab_data, asset, worker };
   for (const root of /** @type {NodeListOf<HTMLElement>} */ (
     document.querySelectorAll("[data-lab-widget]")
   )) {
@@ -64,8 +64,7 @@ function mount() {
     if (name === "run_kernel") mount_run_kernel(root, shelf);
     else if (name === "guess") mount_guess(root);
     else if (name === "budget") asset("budget").then((data) => mount_budget(root, data));
-    else if (name === "step_kernel")
-      asset("broken").then((data) => mount_step_kernel(root, shelf, data));
+    else if (name === "step_kernel") mount_step_kernel(root, shelf);
     else asset("broken").then((data) => mount_break_kernel(root, shelf, data));
   }
 }

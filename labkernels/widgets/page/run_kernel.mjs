@@ -8,8 +8,8 @@ import { KINDS } from "./machine/launches.mjs";
  *   tensor_cores: boolean, keys: string[], recorded: string}} Offer
  * @typedef {{module: import("./machine/jobs.mjs").Module, cases: Record<string,
  *   import("./machine/jobs.mjs").Case>}} Asset
- * @typedef {{offers: Offer[], asset: (name: string) => Promise<Asset>, worker: () => Worker |
- *   null}} Shelf
+ * @typedef {{offers: Offer[], steps: {kernel: string, asset: string}[],
+ *   asset: (name: string) => Promise<any>, worker: () => Worker | null}} Shelf
  */
 
 const RECORDED = "recorded",

@@ -337,7 +337,10 @@ u32 seen_of(const Worker& m, std::size_t row) {
   u32 seen = 0;
   for (std::size_t c = row * 16 / grain; c < (row + 1) * 16 / grain && seen == 0; ++c) {
     const Writer& w = s.cells[c].writer;
-    if (w.stamp >= s.order.block_began) seen = w.thread | (static_cast<u32>(w.by) + 1) << 16;
+    if (w.stamp < s.order.block_began) continue;
+    const bool on_its_way = w.by == By::tma && m.barriers.shared[w.barrier].phase == w.phase;
+    const By by = on_its_way ? By::cp_async_in_flight : w.by;
+    seen = w.thread | (static_cast<u32>(by) + 1) << 16;
   }
   return seen;
 }
