@@ -25,7 +25,7 @@ class Inputs(Protocol):
 
     @property
     def arguments(self) -> tuple:
-        """What the verb takes, in its order."""
+        """The arguments of the verb, in its order."""
 
     def problem(self, rows: Sequence[int] | None = None):
         """The same attention for numerics, on the inputs' device; whole, or of some query tokens.

@@ -110,7 +110,7 @@ def _checked(
     target: str | None,
     checks: bool,
 ) -> DecodeCall:
-    """The call of these arguments, without its tensors, of which their facts alone count."""
+    """The checked call of these arguments without its tensors: only their facts count."""
     check_options(kernel=kernel, tile=tile, policy=policy, checks=checks)
     k, device = cache.k, q.device
     kv_heads, head_dim = k.shape[2:]

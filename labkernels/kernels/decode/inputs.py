@@ -51,7 +51,7 @@ class DecodeInputs:
 
     @property
     def arguments(self) -> tuple:
-        """What the verb takes, in its order."""
+        """The arguments of the verb, in its order."""
         return self.q, self.cache
 
     def problem(self, rows: Sequence[int] | None = None) -> Problem:

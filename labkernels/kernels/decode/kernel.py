@@ -58,7 +58,7 @@ class TensorCoreDecode(CudaDecodeKernel, Protocol):
 
     def asked(self, instance: Instance, arch: str) -> Asked:
         """What ptxas adds to a warp that loads its own keys."""
-        del arch  # all alike
+        del arch  # the same for every arch
         features = step_features(instance, keys=sizes(instance).keys, warps=1)
         return Asked(features, merges_splits=True)
 

@@ -18,7 +18,7 @@ SPLITS = (1024, 128)  # keys per split: one split, and several with empty ones
 
 
 def step(inputs: DecodeInputs, **options) -> Step:
-    """What runs again and again on the inputs."""
+    """The step on the inputs."""
     return decode_step(*inputs.arguments, scale=inputs.scale, **options)
 
 

@@ -43,7 +43,7 @@ class MlaInputs:
 
     @property
     def arguments(self) -> tuple:
-        """What the verb takes, in its order."""
+        """The arguments of the verb, in its order."""
         return self.q_nope, self.q_pe, self.cache, self.cu_seqlens_q
 
     @property
@@ -52,7 +52,7 @@ class MlaInputs:
         return torch.cat([self.q_nope, self.q_pe], dim=-1)
 
     def problem(self, rows: Sequence[int] | None = None) -> Problem:
-        """The same attention for numerics, whole or of some query tokens, where the tensors lie.
+        """The same attention as a numerics problem on this device: whole, or some query tokens.
 
         Only the requests that have the rows are copied: a latent cache is large.
         """

@@ -78,7 +78,7 @@ class PackedCall(Call):
     cu_seqlens_q: torch.Tensor | None = None
 
     def outputs(self) -> Attention:
-        """What a run writes."""
+        """The tensors that a run writes."""
         return Attention(self.out, self.lse2)
 
 
@@ -97,7 +97,7 @@ def packed_call(
     default_scale: float | None = None,
     **channels_and_layout: object,
 ) -> Packed:
-    """The call of these arguments, without its tensors, of which their facts alone count.
+    """The checked call of these arguments without its tensors: only their facts count.
 
     most_tokens: of a request; kernel and tile are the same up to it where a call is said not to
     depend on its batch. channels_and_layout: those fields of a Shape.

@@ -109,7 +109,7 @@ def prefill_step(
 
 
 def _checked(q: torch.Tensor, kv: RaggedKV | PagedKV, lengths: Lengths, asked: Asked) -> PackedCall:
-    """The call of these arguments, without its tensors, of which their facts alone count."""
+    """The checked call of these arguments without its tensors: only their facts count."""
     k, v = kv.k, kv.v
     return packed_call(
         PackedCall,

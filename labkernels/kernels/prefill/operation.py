@@ -16,7 +16,7 @@ SPLITS = (1024, 128)  # keys per split: one split, and several
 
 
 def step(inputs: PrefillInputs, **options) -> Step:
-    """What runs again and again on the inputs, whose lengths the workload tells."""
+    """The step on the inputs, prepared with the lengths of the workload."""
     w = inputs.workload
     lengths = {"q_lens": w.q_lens, "kv_lens": w.kv_lens}
     how = {"causal": inputs.variant.causal, "scale": inputs.scale, **lengths}

@@ -98,7 +98,7 @@ def keys(
 ):
     """One program: dK and dV of KEYS keys of one KV head, over all rows that see them."""
     i_tile, i_kv, first_row, first_key, n_rows, n_keys = place(work, cu_seqlens_q, cu_seqlens_k)
-    # off: fp32 operands, which no tensor core takes. The interpreter's bf16 is wrong.
+    # off: fp32 operands keep tensor cores unused. The interpreter's bf16 is wrong.
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
     kind = tl.float32 if WIDE else k.dtype.element_ty
     o_key = i_tile * KEYS + tl.arange(0, KEYS)
@@ -171,7 +171,7 @@ def rows(
 ):
     """One program: dq of ROWS rows of one query head, over all keys that they see."""
     i_tile, i_head, first_row, first_key, n_rows, n_keys = place(work, cu_seqlens_q, cu_seqlens_k)
-    # off: fp32 operands, which no tensor core takes. The interpreter's bf16 is wrong.
+    # off: fp32 operands keep tensor cores unused. The interpreter's bf16 is wrong.
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
     kind = tl.float32 if WIDE else k.dtype.element_ty
     o_row = i_tile * ROWS + tl.arange(0, ROWS)

@@ -54,7 +54,7 @@ class BackwardWgmma(CudaBackwardKernel):
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[BackwardTile, ...]:
         """The tile of a head_dim: as many keys as dK and dV have registers for, rows as S has."""
-        del policy  # all alike
+        del policy  # the same for every policy
         atomic = {
             64: BackwardTile(128, 128, WARPS, 2, 1),
             128: BackwardTile(64, 128, WARPS, 2, 1),

@@ -34,8 +34,8 @@ class DecodeFma(CudaDecodeKernel):
         return min(MAX_ROWS, 1 << (group - 1).bit_length())
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[DecodeTile, ...]:
-        """Tile options that fit the registers; for each head_dim one fits 99 KiB."""
-        del policy  # all alike
+        """Tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
+        del policy  # the same for every policy
         wide = self.rows(shape.group) == MAX_ROWS
         return {
             64: (DecodeTile(4, 16, 3, 2 if wide else 3), DecodeTile(4, 16, 2, 2 if wide else 4)),

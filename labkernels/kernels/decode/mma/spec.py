@@ -31,12 +31,12 @@ class DecodeMma(TensorCoreDecode):
         return kernel.cpp_instance(instance)
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[DecodeTile, ...]:
-        """Tile options that fit the registers; for each head_dim one fits 99 KiB.
+        """Tile options that fit the registers; at each head_dim one takes at most 99 KiB.
 
         P in two parts with promoted sums spills up to 9 registers at head_dim 256, and 3 at 128
         before sm_90.
         """
-        del policy  # all alike
+        del policy  # the same for every policy
         return {
             64: (DecodeTile(4, 16, 3, 4), DecodeTile(4, 32, 2, 3), DecodeTile(4, 16, 2, 4)),
             128: (DecodeTile(4, 16, 2, 3), DecodeTile(4, 16, 3, 2), DecodeTile(4, 32, 2, 1)),

@@ -36,8 +36,8 @@ class DecodeMmaN8(TensorCoreDecode):
         return N if group <= N else 2 * N
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[DecodeTile, ...]:
-        """Tile options that fit the registers; for each head_dim one fits 99 KiB."""
-        del policy  # all alike
+        """Tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
+        del policy  # the same for every policy
         return {
             64: (DecodeTile(4, 16, 3, 4), DecodeTile(4, 16, 2, 4)),
             128: (DecodeTile(4, 16, 2, 3), DecodeTile(4, 16, 3, 2)),

@@ -23,7 +23,7 @@ class MlaFma(CudaMlaKernel):
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
         """Tile options; the last fits 99 KiB of shared memory."""
-        del policy  # all alike
+        del policy  # the same for every policy
         few = (PrefillTile(16, 32, 4, 1, 2), PrefillTile(16, 16, 4, 1, 1))
         wide = (PrefillTile(64, 32, 8, 1, 1), PrefillTile(32, 32, 8, 1, 1))
         return (*few, *wide) if shape.rows <= few[0].q_rows else (*wide, *few)
@@ -45,8 +45,8 @@ class MlaFma(CudaMlaKernel):
 
     def asked(self, instance: Instance, arch: str) -> Asked:
         """What ptxas adds to the tile of the CUDA cores."""
-        del arch  # all alike
-        del instance  # all alike
+        del arch  # the same for every arch
+        del instance  # the same for every instance
         return Asked({"fp32 operands": number(1)})
 
 

@@ -34,7 +34,7 @@ class MlaMma(CudaMlaKernel):
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
         """Tile options, for each number of rows one that fits 99 KiB of shared memory."""
-        del policy  # all alike
+        del policy  # the same for every policy
         if shape.rows <= FEW[0].q_rows:
             return (*FEW, *SOME, *BY_SHARED_MEMORY)
         if shape.rows <= SOME[0].q_rows:
@@ -95,8 +95,8 @@ class MlaMma(CudaMlaKernel):
         )
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """What ptxas adds to a warp that reads the stages of the block."""
-        del arch  # all alike
+        """What ptxas adds for a warp that reads stages shared by the block."""
+        del arch  # the same for every arch
         warps = cuda_kernel.sizes(instance).warps
         features = cuda_kernel.step_features(instance, keys=16, warps=warps)
         return Asked(features | {"latent rows": number(1)})

@@ -45,7 +45,7 @@ class MlaWgmma(CudaMlaKernel):
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
         """One tile: a warpgroup's wgmma has 64 rows, and two stages of 64 keys are what fits."""
-        del shape, policy  # all alike
+        del shape, policy  # the same for every shape and policy
         return (TILE,)
 
     def smem(self, instance: Instance) -> Ledger:

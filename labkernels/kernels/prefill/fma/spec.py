@@ -25,8 +25,8 @@ class PrefillFma(CudaPrefillKernel):
     policies = policies(CUDA_CORES, denominators=("unrounded",))
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
-        """Tile options that fit the registers; for each head_dim one fits 99 KiB."""
-        del policy  # all alike
+        """Tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
+        del policy  # the same for every policy
         wide = {
             64: (PrefillTile(128, 64, 8, 1, 1), PrefillTile(64, 64, 4, 1, 2)),
             128: (PrefillTile(128, 64, 8, 1, 1), PrefillTile(64, 32, 4, 1, 2)),
@@ -60,8 +60,8 @@ class PrefillFma(CudaPrefillKernel):
 
     def asked(self, instance: Instance, arch: str) -> Asked:
         """What ptxas adds to the tile of the CUDA cores."""
-        del arch  # all alike
-        del instance  # all alike
+        del arch  # the same for every arch
+        del instance  # the same for every instance
         return Asked({"fp32 operands": number(1)})
 
     def summation_order(self, instance: Instance) -> Mapping[str, object] | None:

@@ -46,8 +46,8 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS)
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
-        """Tile options that fit the registers; for each head_dim one fits 99 KiB."""
-        del policy  # all alike
+        """Tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
+        del policy  # the same for every policy
         few, *wide = {
             64: (
                 PrefillTile(16, 128, 4, 2, 2),
@@ -138,8 +138,8 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
         )
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """What ptxas adds to a warp that reads the stages of the block."""
-        del arch  # all alike
+        """What ptxas adds for a warp that reads stages shared by the block."""
+        del arch  # the same for every arch
         of = cuda_kernel.sizes(instance)
         keys = of.keys / of.warps if instance.rows == FEW_ROWS else of.keys
         return Asked(cuda_kernel.step_features(instance, keys=keys, warps=of.warps))

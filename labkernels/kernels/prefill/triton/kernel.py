@@ -154,7 +154,7 @@ def prefill(
     end = tl.minimum(first + keys_per_split, most)
     full = tl.minimum(least, end) - KEYS + 1  # steps that begin before it need no mask
 
-    # off: fp32 operands with "ieee", which no tensor core takes. The interpreter's bf16 is wrong.
+    # off: fp32 operands with "ieee" keep tensor cores unused. The interpreter's bf16 is wrong.
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
     row = token.to(tl.int64) + o_token
     p_q = (q + row * q_stride_token + head.to(tl.int64) * q_stride_head)[:, None]
