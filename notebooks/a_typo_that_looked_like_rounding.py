@@ -216,7 +216,7 @@ for tolerance in (1e-3, 1e-2, 2e-2, 0.1, 1.0):
 #
 # ```{literalinclude} /labkernels/kernels/mla/pipeline.cuh
 # :language: cpp
-# :start-at: "  // Which of the window's keys this lane copies."
+# :start-at: "  // The key of the window that this lane copies."
 # :end-before: "// A block's pipeline over its keys"
 # ```
 #

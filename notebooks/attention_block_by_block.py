@@ -46,6 +46,7 @@ from labkernels.kernels.prefill.workload import Prefill
 from labkernels.numerics.error import bounds
 from labkernels.numerics.truth import online_softmax, oracle
 from labkernels.plots.primers import attention as drawn
+from labkernels.plots.primers import motion
 
 LOG2_E = math.log2(math.e)
 ORIGIN = "computed on this machine"
@@ -298,6 +299,12 @@ sums, events = pipeline.run(5)
 assert (sums == pipeline.tiles(5).reshape(-1, pipeline.THREADS).sum(axis=0)).all()
 drawn.timeline(events, origin="a trace of the CPU machine")
 plt.show()
+
+# %% [markdown]
+# The same trace in motion: a stage fills while its copy is on its way, drawn as if the bytes arrived evenly, and drains while its tile is summed.
+
+# %% tags=["hide-input"]
+motion.pipeline(events, pipeline.STAGES, origin="A trace of the CPU machine.")
 
 # %% [markdown]
 # Assignment 10 lets you write it.

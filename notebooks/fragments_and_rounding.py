@@ -38,6 +38,7 @@ from labkernels.chapters.exercises.overlay import folder_with
 from labkernels.chapters.primers import fragments
 from labkernels.numerics import rounding
 from labkernels.plots.primers import fragments as drawn
+from labkernels.plots.primers import motion
 
 ORIGIN = "computed on this machine, by the CPU build"
 
@@ -190,6 +191,13 @@ for name, found in layouts.items():
     places[name] = bytes_of_rows % 128 // 16
 drawn.banks(places, {row["layout"]: row["turns of an ldmatrix"] for row in turns}, origin=ORIGIN)
 plt.show()
+
+# %% [markdown]
+# The read of chunk 0 in motion: rows whose chunks lie in the same four banks wait for their turn.
+
+# %% tags=["hide-input"]
+chunk_0 = {name: found["reads"][0][:8] for name, found in layouts.items()}
+motion.turns_of_a_read(chunk_0, origin="Addresses from the CPU build.")
 
 # %% [markdown]
 # As predicted.

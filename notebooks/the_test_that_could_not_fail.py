@@ -216,7 +216,7 @@ plt.show()
 #
 # ```{literalinclude} /labkernels/kernels/packed_gqa/rows.cuh
 # :language: cpp
-# :start-at: "// A row sees the keys below this one"
+# :start-at: "// A row sees the keys below this number"
 # :end-before: "template <int Rows, bool Paged"
 # ```
 #

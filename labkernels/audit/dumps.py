@@ -1,4 +1,4 @@
-"""What anybody saved, as arguments of `verdict`: names, layouts, pages, bases, formats."""
+"""Saved tensors of any source as arguments of `verdict`: names, layouts, pages, bases, formats."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -46,8 +46,8 @@ def audit(
 ) -> Verdict:
     """Judge the tensors of a file or a folder: see `importers` for the formats.
 
-    names: what the file calls some of names.NAMES. Where a layout or the base of lse could be
-    either of two, the one is taken in which the output is right; the verdict's note says which.
+    names: what the file calls some of names.NAMES. If a layout or the base of lse is ambiguous, the
+    reading in which the output is right is used; the verdict's note names it.
     Raises: ValueError naming the file and the tensor that is missing or malformed.
     """
     tensors = read(path, names=names, max_gib=max_gib)

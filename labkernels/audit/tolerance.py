@@ -1,4 +1,4 @@
-"""What a test of attention may honestly allow: an absolute and a relative tolerance that hold.
+"""The tolerance that a test of attention may use: absolute and relative, derived from rounding.
 
 A right output differs from float64 by the store's rounding, half a spacing of the output, and by
 what was rounded before it, whose standard deviation the error model gives for each element.
@@ -28,7 +28,7 @@ _FIRST_KEYS = (2, 3, 5, 9, 17, 33, 65)  # causal rows of few keys have the large
 
 @dataclass(frozen=True)
 class Tolerance:
-    """An atol and rtol that a right output keeps, and what they follow from.
+    """An atol and rtol that a right output keeps, and the numbers they follow from.
 
     |out - reference| <= atol + rtol |reference| holds for all elements at once, except with the
     probability delta, for a reference in float32 or float64. sigma: the largest standard deviation

@@ -153,7 +153,7 @@ def _array(name: str, tensor, like=None):
 
 
 def _rows(name: str, array, q, cu_seqlens_q, n_after: int):
-    """One row a query token: [total_q, Hq] and n_after dimensions more."""
+    """One row per query token: [total_q, Hq] and n_after dimensions more."""
     if cu_seqlens_q is None and array.ndim == 3 + n_after and q.ndim == 4:
         return tokens(array)
     if array.ndim != 2 + n_after or (q.ndim == 4 and q.shape[2] != 1):

@@ -1,4 +1,4 @@
-"""Questions that tell wrong data from rounding: put to an MLA decode, they need no tolerance."""
+"""Tests of an MLA decode that tell wrong data from rounding without a tolerance."""
 
 import dataclasses
 
@@ -19,7 +19,7 @@ SIGNATURE_FORMATS = {
 
 
 def signature(out, truth) -> dict[str, float]:
-    """Say how far an output is from the truth, by four numbers that need no knowledge of a kernel.
+    """Measure an output's distance from the truth by four numbers that need no facts of the kernel.
 
     Shapes: out, truth alike, NumPy. NaN anywhere makes all four NaN or, of the share, a failure.
     """

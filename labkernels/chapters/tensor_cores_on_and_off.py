@@ -1,7 +1,8 @@
 """The case's gain on the GPU of its author: the chapter's criterion, and what it leaves open.
 
 Profiler and grid agree on an SM count: 456 blocks are 0.60 waves of 7 blocks on each of 108 SMs,
-and 2.11 waves of 2. So it was an A100, of 40 or 80 GB, whose memories differ in their rate.
+and 2.11 waves of 2. The GPU was therefore an A100, of 40 or 80 GB; their memories have different
+rates.
 """
 
 from dataclasses import replace

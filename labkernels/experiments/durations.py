@@ -1,4 +1,4 @@
-"""How long experiments take: noted at the end of each recording, and said before the next."""
+"""How long experiments take: noted after each recording, and printed before the next."""
 
 from collections.abc import Iterable
 from pathlib import Path

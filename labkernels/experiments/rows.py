@@ -130,7 +130,7 @@ def plan_rows(base: Row, plan: object) -> list[Row]:
 
 
 def driver_rows(base: Row, loaded: Loaded, predicted: Occupancy, *, waves: float) -> list[Row]:
-    """Return what the driver reports of a kernel, and the blocks on an SM that the budget predicts.
+    """Return what the driver reports of a kernel, and the blocks per SM that the budget predicts.
 
     Units: waves are the grid's blocks over the blocks that the whole GPU holds at once.
     """

@@ -1,4 +1,4 @@
-"""Tables of error per head and per sample. Nothing is dropped: a NaN shows in every figure it hits.
+"""Tables of error per head and per sample. Nothing is dropped: a NaN makes its figures NaN.
 
 Arrays are [batch, heads, ...]: outputs [B, H, D] or log-sum-exps [B, H].
 """
@@ -88,10 +88,11 @@ def ulp_histogram(out, reference, fmt: str, *, limit: int = 4) -> dict[str, np.n
 
 
 def max_relative_error(out, reference) -> float:
-    """Largest |out - reference| / |reference|: a number to show, never to judge by.
+    """Largest |out - reference| / |reference|: a number to show, but not to judge by.
 
-    Error: means nothing near zero. An output is a signed sum whose error scales with sum p |v|;
-    where the sum happens to cancel, any fixed error is a huge ratio: more elements, larger maximum.
+    Error: the number has no meaning near zero. An output is a signed sum whose error scales with
+    sum p |v|; where the sum happens to cancel, any fixed error is a huge ratio: more elements,
+    larger maximum.
     """
     error = np.abs(difference(out, reference))
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -7,7 +7,7 @@ from labkernels.numerics.arrays import float64, namespace
 from labkernels.units import require_choice
 
 MODES = ("rne", "rz")
-# inf and NaN are values here, a signalling NaN too: what becomes of them is said, not warned of
+# inf and NaN, also signalling NaN, are values here: results are documented and give no warning
 _QUIET = {"over": "ignore", "invalid": "ignore"}
 _BITS_FORMATS = ("fp16", "bf16")
 
@@ -40,7 +40,7 @@ def round_to(x, fmt: str, mode: str = "rne") -> np.ndarray:
 
 
 def quantum(x, fmt: str) -> np.ndarray:
-    """Spacing of the format's values in the binade of x, as if its exponents had no upper end.
+    """Spacing of the format's values in the binade of x, as if exponents had no upper limit.
 
     Units: those of x; below the smallest normal number it is the smallest subnormal number.
     """
@@ -54,7 +54,7 @@ def quantum(x, fmt: str) -> np.ndarray:
 
 
 def lowest_bit(x) -> np.ndarray:
-    """The worth of the lowest bit that is set in each normal number; inf for 0.
+    """The value of the lowest set bit of each normal number; inf for 0.
 
     Units: those of x, which is a multiple of it and of no larger power of two.
     """

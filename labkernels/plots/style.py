@@ -84,7 +84,8 @@ HOUSE = {
 def colour(kernel: str) -> str:
     """Return the colour of a kernel or peer: of its engine, or one of its own that never changes.
 
-    A kernel of every operation so has its engine's colour, and a new name needs no entry here.
+    Kernels of every operation therefore have the colour of their engine, and a new name needs no
+    entry.
     """
     if kernel in LIBRARIES:
         return LIBRARIES[kernel]
@@ -151,5 +152,5 @@ def written_grid(axes: Axes, values: pd.DataFrame, words: pd.DataFrame, *, top: 
 
 
 def say_origin(figure: Figure, origin: str) -> None:
-    """Write below the axes where the numbers come from, so that the picture keeps it."""
+    """Write the origin of the numbers below the axes, so that it stays with the picture."""
     figure.supxlabel(origin, fontsize=7.5, color="#56606d", x=0.99, ha="right")

@@ -1,4 +1,4 @@
-"""A column, a table, and what a cell of a column may hold."""
+"""A column, a table, and the values that a cell may hold."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""`data/targets.toml` held against the newest recorded rows."""
+"""Compares `data/targets.toml` with the newest recorded rows."""
 
 import tomllib
 from collections.abc import Iterable
@@ -15,9 +15,9 @@ _PREFILL = (*_WORKLOAD, "q_len", "causal")
 
 @dataclass(frozen=True)
 class Target:
-    """What a workload must reach, for each of its dtypes: a ratio of peer to ours, or a value.
+    """What a workload must reach in each of its dtypes: a ratio of peer to ours, or a value.
 
-    maximum: what ours may be at most, in the unit of the metric; None for any.
+    maximum: an upper limit on our value, in the unit of the metric; None for no limit.
     policy and peer_policy: the numeric policy on either side, as in data/; "" for any.
     """
 

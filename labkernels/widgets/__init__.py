@@ -1,4 +1,4 @@
-"""What a page of the book runs in the reader's browser, and how a chapter places it."""
+"""Programs that a page of the book runs in the reader's browser, and how a chapter places them."""
 
 from __future__ import annotations
 

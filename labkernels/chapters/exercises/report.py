@@ -1,4 +1,4 @@
-"""What `check` answers, and how the CPU machine's words become the reader's."""
+"""The report of `check`, and how the CPU machine's messages refer to the reader's lines."""
 
 import re
 from dataclasses import dataclass

@@ -53,7 +53,7 @@ def groups(*, quick: bool = False) -> dict[str, list[Call]]:
 
 
 def rungs(operation: str, *, quick: bool = False) -> list[Call]:
-    """Return a ladder's rungs, each a kernel and tile."""
+    """Return the rungs of a ladder, each with its kernel and tile."""
     shape = calls(ladder.HEAD_DIM, quick=quick)[0]
     if operation == DECODE:
         shape = replace(shape, batch=1 if quick else DECODE_BATCH, heads=DECODE_HEADS)

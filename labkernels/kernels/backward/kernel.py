@@ -22,7 +22,7 @@ ROW_HEADER, ROW_THREADS = "backward/rows.cuh", 256  # lab::row_threads
 
 @dataclass(frozen=True)
 class BackwardTile:
-    """The shape of a block's work: query rows per step, keys, warps, stages, blocks on an SM.
+    """The shape of a block's work: query rows per step, keys, warps, stages, blocks per SM.
 
     dq: how dq is summed over the keys; "atomic": fp32 additions in the order in which blocks
     arrive, "ordered": always in the same order.
@@ -34,7 +34,7 @@ class BackwardTile:
     stages: int
     blocks_per_sm: int
     dq: str = "atomic"
-    legend: ClassVar[str] = "query rows x keys x warps x stages x blocks on an SM"
+    legend: ClassVar[str] = "query rows x keys x warps x stages x blocks per SM"
 
     @property
     def numbers(self) -> tuple[int, ...]:

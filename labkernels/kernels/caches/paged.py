@@ -52,7 +52,7 @@ class Paged(Cache):
 
     @property
     def max_kv_len(self) -> int:
-        """The longest request that the page table has room for: a bound that needs no reading."""
+        """The most keys per request that the page table has room for; no length is read."""
         return self.page_table.shape[1] * self.page_size
 
     def places(self, request: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -38,7 +38,7 @@ def _program(call: MlaCall) -> Program:
 def prepare(call: MlaCall, program: Callable[[MlaCall], Program] = _program) -> Step:
     """Compile, list the blocks, allocate the splits' partial states, and fix the launch.
 
-    A kernel whose parameter has more in it says how its program is made.
+    make: makes the program, for a kernel with a larger parameter.
     Raises: ValueError if keys_per_split makes more splits than partial states are made for.
     """
     kv = call.kv

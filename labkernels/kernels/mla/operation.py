@@ -10,7 +10,7 @@ from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.kernels.operation import BitCase, Operation
 
 KV_LENS = (130, 0, 37, 333)
-HEADS = (17, 40)  # by turns; neither fills whole tiles
+HEADS = (17, 40)  # head counts in turn; neither fills whole tiles
 HEAD_DIM, Q_LEN, PAGE_SIZES = 576, 3, (16, 1, 64)
 SPLITS = (1024, 128)  # keys per split: one split, and several
 
@@ -24,7 +24,7 @@ def step(inputs: MlaInputs, **options) -> Step:
 
 
 def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
-    """Every tile in bf16 and fp16; heads, pages, mask and splits take turns."""
+    """Every tile in bf16 and fp16; heads, pages, mask and splits change from case to case."""
     sizes = {"head_dim": HEAD_DIM, "rows": Q_LEN * max(HEADS)}
     for dtype in ("bf16", "fp16"):
         for number, instance in enumerate(kernel.instances(kernel.shape(dtype=dtype, **sizes))):

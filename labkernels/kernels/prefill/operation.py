@@ -24,9 +24,9 @@ def step(inputs: PrefillInputs, **options) -> Step:
 
 
 def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
-    """Every tile in bf16, the preferred ones in fp16 too; ragged and paged by turns.
+    """Every tile in bf16, the preferred ones also in fp16; ragged and paged in turn.
 
-    The mask and the splits take turns too.
+    The mask and the splits also change from case to case.
     """
     for number, instance in enumerate(_instances(kernel)):
         workload = Prefill(

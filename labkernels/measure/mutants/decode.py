@@ -1,4 +1,4 @@
-"""Kernels with one line changed, each after a bug that was found in public: what a checker is for.
+"""Kernels with one changed line, each after a publicly reported bug: a checker must find them.
 
 A mutant is an edit of the real source for each kernel that has the line; it is compiled like any
 other kernel, for the CPU or a GPU.

@@ -7,7 +7,7 @@ from labkernels.measure.mutants.mutant import Edit, Mutant
 
 WINDOW = "mla/pipeline.cuh"
 KERNEL = "mla_mma"
-TILE = "64x16x8x1x1"  # that a GPU of 100 KiB of shared memory an SM runs, and no larger one
+TILE = "64x16x8x1x1"  # chosen only on GPUs with 100 KiB of shared memory per SM
 
 DUPLICATED_INDEX = Mutant(
     "duplicated lane index",

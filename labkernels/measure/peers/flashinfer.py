@@ -285,7 +285,7 @@ def pages(t: Tensors) -> PagedKV:
 def _decoder(tensor_cores: bool, backend: str, **knobs) -> Callable[[Tensors], object]:
     def run(t: Tensors):
         if not t.is_decode:
-            raise Refused("it decodes: one query token a request")
+            raise Refused("it decodes: one query token per request")
         how = {"scale": t.scale, "tensor_cores": tensor_cores, "backend": backend, **knobs}
         return decode_step(t.q[:, 0].contiguous(), pages(t), **how).outputs().out[:, None]
 

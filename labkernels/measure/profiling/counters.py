@@ -1,7 +1,7 @@
 """Hardware counters of GPU kernels by Nsight Compute: what each part of an SM was busy with.
 
 The profiler runs a child process that makes each call once; a kernel is replayed until all counters
-are read. Clocks stay as they are, and caches are emptied before each replay.
+are read. Clocks are left unchanged, and caches are emptied before each replay.
 """
 
 import csv
@@ -181,7 +181,7 @@ def parse(text: str, metrics: Iterable[Metric]) -> list[tuple[str, str, dict[str
     columns = [i for i, name in enumerate(header) if any(kind in name for kind in _RANGES)]
     named = {metric.name: header.index(metric.ncu) for metric in metrics if metric.ncu in header}
     found = []
-    for row in (row for row in rows if len(row) == len(header)):  # what follows is talk
+    for row in (row for row in rows if len(row) == len(header)):  # no messages
         values = {name: _number(row[i], units[i]) for name, i in named.items() if row[i].strip()}
         label = "".join(_label(row[i]) for i in columns)
         found.append((label, row[header.index("Kernel Name")], values))

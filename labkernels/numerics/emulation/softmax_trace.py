@@ -1,4 +1,4 @@
-"""What the chains of a kernel hold after each step, in float64: the scale of every rounding."""
+"""The sums of a kernel's chains after each step, in float64: they scale every rounding."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _BLOCK_ELEMENTS = 2**20  # of a plane [C, mmas, R, Dv], a slice for each mma: 8 
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where some rows of a KV head belong in an output of [total_q, Hq, Dv]."""
+    """Where some rows of a KV head lie in an output of [total_q, Hq, Dv]."""
 
     rows: Rows
     head: int
@@ -100,7 +100,7 @@ class SoftmaxTrace:
         Shapes: added [C, mmas, ...]; weight like it or broadcastable
         """
         total = np.cumsum(added * weight, axis=1)
-        # a weight that vanished: all before it is nothing beside the row's largest
+        # a weight of 0: everything before it is negligible beside the row's largest
         return np.where(weight > 0, total / np.where(weight > 0, weight, 1.0), added)
 
     def sum_keys(self, weights: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -129,7 +129,7 @@ class SoftmaxTrace:
 
 
 def shift(m: np.ndarray) -> np.ndarray:
-    """What scores are shifted by: their maximum, 0 where there is no key yet."""
+    """The shift of the scores: their maximum, or 0 before the first key."""
     return np.where(m == -np.inf, 0.0, m)
 
 

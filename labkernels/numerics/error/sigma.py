@@ -1,4 +1,4 @@
-"""What error to expect of a kernel: a standard deviation per element, by its policy."""
+"""The expected error of a kernel: a standard deviation per element, by its policy."""
 
 import math
 

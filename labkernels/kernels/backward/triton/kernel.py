@@ -1,7 +1,7 @@
 """The gradients of attention in Triton: tensor cores on (tl.dot) or off (fp32 FMA).
 
-Names: i_ what the block answers for, o_ offset vectors, m_ masks, p_ pointers, b_ block values.
-P and dS are recomputed from lse2 by either walk: over the rows for dK and dV, over the keys for dq.
+Names: i_ indices of the block's work, o_ offset vectors, m_ masks, p_ pointers, b_ block values.
+Both walks (over the rows for dK and dV, over the keys for dq) recompute P and dS from lse2.
 """
 
 import triton
@@ -22,14 +22,14 @@ def place(work, cu_seqlens_q, cu_seqlens_k):
 
 @triton.jit
 def load(p, row, i_head, stride_token, stride_head, m_row, D: tl.constexpr):
-    """Rows of one head, zeros where the mask has none."""
+    """Rows of one head, zeros outside the mask."""
     p_rows = (p + row * stride_token + i_head * stride_head)[:, None] + tl.arange(0, D)[None, :]
     return tl.load(p_rows, mask=m_row[:, None], other=0.0)
 
 
 @triton.jit
 def probabilities(b_s, b_lse2, m_seen, scale_log2):
-    """P from scores and lse2; 0 where a key is not seen, whose lse2 may be -inf."""
+    """P from scores and lse2; 0 for keys that a row does not see, since lse2 may be -inf there."""
     shift = tl.where(b_lse2 == float("-inf"), 0.0, b_lse2)
     return tl.where(m_seen, tl.exp2(b_s * scale_log2 - shift), 0.0)
 

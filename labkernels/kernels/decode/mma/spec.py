@@ -12,17 +12,17 @@ ROWS = 16
 
 
 class DecodeMma(TensorCoreDecode):
-    """The group is padded to the 16 rows of an mma."""
+    """A kernel that pads the query group to the 16 rows of an mma."""
 
     name = "decode_mma"
     idea = "The query group fills a 16-row tensor-core tile; the warps split the keys."
     parent = "decode_fma"
     needs = SINCE_AMPERE
     policies = tensor_core_policies()
-    sum_bits = (1, 2)  # lanes t hold other keys
+    sum_bits = (1, 2)  # lanes that differ in t hold different keys
 
     def rows(self, group: int) -> int:
-        """Query rows of a block: those of a tile, whatever the group."""
+        """Query rows of a block: always the rows of a tile."""
         del group
         return ROWS
 

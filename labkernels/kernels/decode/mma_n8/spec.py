@@ -8,21 +8,21 @@ from labkernels.kernels.decode.kernel import DecodeTile, TensorCoreDecode
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
 from labkernels.policy import NumericPolicy, tensor_core_policies
 
-N = 8  # of an mma: its columns
+N = 8  # query rows of an mma: its columns
 
 
 class DecodeMmaN8(TensorCoreDecode):
-    """S and O are computed transposed, so that queries lie on N."""
+    """A kernel that computes S and O transposed, so that queries lie on N."""
 
     name = "decode_mma_n8"
     idea = "Keys on M, queries on N = 8: no half of the tensor-core tile is padding."
     parent = "decode_mma"
     needs = SINCE_AMPERE
     policies = tensor_core_policies()
-    sum_bits = (0, 1, 2)  # lanes g hold other keys
+    sum_bits = (0, 1, 2)  # lanes that differ in g hold different keys
 
     def yields(self, shape: Shape) -> str | None:
-        """Above 8 query heads per KV head a tile of 16 rows reads K and V for all of them."""
+        """Above 8 query heads per KV head, a tile of 16 rows reads K and V once for all of them."""
         if shape.group <= N:
             return None
         return f"is for up to {N} query heads per KV head, not for {shape.group}"

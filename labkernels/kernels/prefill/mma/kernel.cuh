@@ -1,6 +1,6 @@
 // Prefill, tensor cores on: FlashAttention-2's order of work on mma.sync. The warps share stages of
-// K and V, and each owns rows of the tile, so that none needs another's scores. In a tile of 16
-// rows each warp takes some keys of a step instead, and the warps' States merge at the end.
+// K and V, and each owns rows of the tile, so that no warp needs scores of another warp. In a tile
+// of 16 rows each warp takes some keys of a step instead, and the warps' States merge at the end.
 // Fragments: lane = 4 g + t holds rows g and g + 8 of each 16, columns 2t and 2t + 1 of each 8.
 #pragma once
 #include "prefill/pipeline.cuh"
@@ -18,9 +18,10 @@ struct KernelTraits {
   static constexpr int warp_rows = split_keys ? 16 : Rows / Warps;
   static constexpr int warp_keys = split_keys ? Keys / Warps : Keys;  // of a step
   static constexpr int row_tiles = warp_rows / 16, key_steps = warp_keys / 16;
-  // Beside the scores of more keys the fragments of Q do not fit in the registers.
+  // With more keys, the fragments of Q do not fit in the registers beside the scores.
   static constexpr bool q_in_registers = warp_rows * (Dqk + warp_keys) <= 4096;
-  // An O of 32 rows by 128 channels leaves so few registers that work on O must stand alone.
+  // An O of 32 rows by 128 channels leaves so few registers that work on O cannot overlap other
+  // work.
   static constexpr bool rescale_apart = warp_rows * Dvo >= 4096 && warp_rows * warp_keys >= 2048;
   static constexpr bool paged = Paged;
   using Work = WorkTile<Rows>;
