@@ -147,10 +147,7 @@ def stage(notebooks: dict[str, Path]) -> None:
     page = STAGE / what_ran.PAGE
     chapters = {name: path for name, path in notebooks.items() if what_ran.read(path).runs}
     page.write_text(page.read_text().replace(what_ran.PLACE, what_ran.table(chapters)))
-    first = STAGE / "book" / "intro.md"
-    text = first.read_text()
-    if guesses.PLACE in text:
-        first.write_text(text.replace(guesses.PLACE, guesses.markdown()))
+    place_guesses()
     (STAGE / "labkernels").symlink_to(ROOT / "labkernels", target_is_directory=True)
     config_path = STAGE / "book" / "_config.yml"
     config = yaml.safe_load(config_path.read_text())
@@ -162,6 +159,18 @@ def stage(notebooks: dict[str, Path]) -> None:
     settings["html_baseurl"] = settings["ogp_site_url"] = published
     settings["notfound_urls_prefix"] = urlsplit(published).path
     config_path.write_text(yaml.safe_dump(config, sort_keys=False))
+
+
+def place_guesses() -> None:
+    """Puts the questions of labkernels.widgets.guesses where pages name them."""
+    for page in (STAGE / "book").glob("*.md"):
+        page.write_text(guesses.placed(page.read_text(), page.stem))
+    for page in (STAGE / "notebooks").glob("*.ipynb"):
+        notebook = nbformat.read(page, 4)
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown":
+                cell.source = guesses.placed(cell.source, page.stem)
+        nbformat.write(notebook, page)
 
 
 def build_pages(*, force: bool) -> None:

@@ -313,6 +313,8 @@ for name, kernel in (("right", KERNEL), ("typo", wrong)):
 # %% [markdown]
 # Neither probe needs a reference kernel, a second GPU or a tolerance to argue about.
 #
+# <!-- guess: latent_decode_gain -->
+#
 # ### What the three tiles cost
 #
 # On a card with 100 KB no other tile than the smallest fits, and no row here has its time: an H200 takes the largest.

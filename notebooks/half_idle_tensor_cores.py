@@ -286,6 +286,8 @@ plots.table(foreseen, "foreseen", dict.fromkeys(columns[4:6], "{:.0f}"))
 #
 # ## Measurement
 #
+# <!-- guess: busy_tensor_cores -->
+#
 # ### What was busy
 #
 # Nsight Compute's counters were recorded on an H200, for 4 requests of 4096 tokens, heads × head_dim = 2048, bf16, no mask, and a product of square matrices of 8192 rows by cuBLAS.

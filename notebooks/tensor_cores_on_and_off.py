@@ -414,6 +414,8 @@ plots.relative_difference(elements, ulp=staircase, origin="computed on this mach
 plt.show()
 
 # %% [markdown]
+# <!-- guess: decode_gain -->
+#
 # ### Time, on the H200
 #
 # From here on the numbers are recorded: `labkernels record decode_tensor_cores` measured our kernels and FlashInfer's three ways in turns, in one process.

@@ -138,6 +138,8 @@ change("ping-pong")
 # %% [markdown]
 # ## Measurement
 #
+# <!-- guess: prefill_gain -->
+#
 # ### The rungs, in one run
 #
 # Recorded on an H200 by `labkernels record counters`: the time as the profiler took it, with empty caches, and its counters.

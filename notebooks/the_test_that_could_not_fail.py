@@ -230,6 +230,8 @@ plt.show()
 #
 # ## Measurement
 #
+# <!-- guess: zero_keys -->
+#
 # ### The test as it stood
 #
 # Two requests of 177 keys run under a causal mask in bf16 on `prefill_fma`, right and with each of the ten bugs.

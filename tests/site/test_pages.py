@@ -118,6 +118,29 @@ def test_stepper_takes_another_kernel(opened):
     check(page)
 
 
+def test_page_runs_the_readers_numbers_and_refuses_wrong_ones(opened):
+    page = opened("book/the_lab_in_your_browser.html", WIDTHS[1])
+    form = page.locator("[data-lab-widget=run_kernel]")
+    form.get_by_label("Inputs").select_option("own")
+    form.get_by_label("Keys").select_option("64")
+    form.get_by_label("Your V").fill("1 2 3")
+    form.get_by_role("button", name="Run").press("Enter")
+    form.get_by_text("V has 3 numbers, allowed: 1, 64 (a row)").wait_for()
+    form.get_by_label("Your V").fill("0.5")
+    form.get_by_role("button", name="Run").click()
+    form.get_by_text("every error is inside its bound").wait_for()
+    check(page)
+
+
+def test_chapter_asks_for_a_guess(opened):
+    page = opened("notebooks/two_roads.html", WIDTHS[1], "dark")
+    guess = page.locator("[data-lab-widget=guess]")
+    guess.get_by_role("slider").press("ArrowLeft")
+    guess.get_by_role("button", name="See the measurement").press("Enter")
+    guess.get_by_text("You guessed 31.").wait_for()
+    check(page)
+
+
 def test_page_names_what_is_broken(opened):
     page = opened("book/the_lab_in_your_browser.html")
     form = page.locator("[data-lab-widget=break_kernel]")
