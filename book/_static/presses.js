@@ -1,5 +1,5 @@
-// What the theme's buttons do, which mend.py has taken out of the pages' attributes: a page then has
-// no script that a content security policy would refuse.
+// What the theme's buttons do. mend.py has taken this out of their attributes, in which a content
+// security policy would refuse it.
 document.addEventListener("click", (event) => {
   const button = /** @type {Element} */ (event.target).closest("[data-press]");
   if (button) globalThis[button.dataset.press]();
