@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkernels.cuda.compiler.nvrtc import compile_kernel, nvrtc_version
-from labkernels.records import schema, store
+from labkernels.records import store
 
-TABLE = schema.COMPILER_REPORTS
 RECORDED = store.path_of("compiler_reports")
 
 
