@@ -13,8 +13,8 @@ from labkernels.kernels.registry import discover
 from labkernels.records import schema
 from labkernels.records.store import Row
 
-RUNS = {"backward": 1000}  # on the GPU; of an operation whose sums could take another order
-QUICK_CASES = 2  # of the first cell
+RUNS = {"backward": 1000}  # repeats on the GPU, for sums whose order could change
+QUICK_CASES = 2  # runs of the first cell
 
 
 def data_file(operation: str) -> str:

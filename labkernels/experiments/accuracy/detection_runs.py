@@ -12,7 +12,7 @@ from labkernels.measure.mutants import decode
 from labkernels.measure.mutants.decode import LENGTHS, MUTANTS
 
 DTYPES = ("fp16", "bf16")
-GROUPS = (4, 1, 7, 16)  # of right kernels, by seed
+GROUPS = (4, 1, 7, 16)  # query groups of right kernels, by seed
 KV_HEADS = 2
 
 

@@ -45,7 +45,7 @@ class Size:
 WHOLE, PEAKY = Size(64, 1024, 1024), Size(256, 256, 256)
 SPLIT, PAIRS = Size(32, 1024, 256), Size(32, 1024, 1024)
 LONG = Size(8, 8192, 8192)  # the bias grows with the chain
-SMALL = Size(2, 200, 200)  # which every machine computes again, within a second
+SMALL = Size(2, 200, 200)  # every machine can compute it again within a second
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from labkernels.records.store import Row
 DATA_FILE = "accuracy/ragged_test.csv"
 DETECTION_FILE = "accuracy/ragged_test_detection.csv"
 SEEDS = 2
-LENGTHS = (17, 65, 257, 1025, 4097, 8193)  # of the error against length: a key past each tile
+LENGTHS = (17, 65, 257, 1025, 4097, 8193)  # for errors against length: one key past each tile
 LIMITS = (1e-3, 1e-2)
 
 

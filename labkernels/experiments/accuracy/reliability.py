@@ -19,9 +19,9 @@ DATA_FILE = "accuracy/reliability.csv"
 STEPS, REPEATS = "changing steps", "repeats"
 
 CHOSEN = "decode_mma_n8"  # what a decode of CHANGING gets
-RUNS, OTHERS_RUNS = 1_000_000, 100_000  # of changing steps
+RUNS, OTHERS_RUNS = 1_000_000, 100_000  # of steps with changing contents, and of each other kernel
 REPEATED = 1000
-QUICK_RUNS = 8  # and steps in a graph
+QUICK_RUNS = 8  # also steps per graph
 CONTENTS = 64  # different lengths and pages
 CHANGING = Decode((1000,) * 8, 32, 8, 128, 16, "bf16")  # the longest that a request becomes
 KEYS_PER_SPLIT = 256

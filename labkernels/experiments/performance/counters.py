@@ -27,7 +27,7 @@ HEAD_DIMS = (64, 128, 256)
 CHANNELS, BATCH, LENGTH = 2048, 4, 4096
 GEMM_ROWS = 8192
 DECODE_BATCH, DECODE_HEADS = 64, 64
-QUICK_METRICS = 3  # which the profiler reads in one pass
+QUICK_METRICS = 3  # the profiler reads them in one pass
 UNITS = {metric.name: metric.unit for metric in counters.METRICS}
 
 

@@ -68,7 +68,7 @@ template <class T, int D, int Dpe, int Keys, int Threads> struct LatentWindow {
   const int* pages;           // of the request
   const T *ckv, *kpe;         // this lane's first 16 bytes of the pools' first key
   int key, end_key;           // key: the window's first; keys from the end on arrive as zeros
-  int page[passes], token[passes];  // of the keys that this lane copies
+  int page[passes], token[passes];  // place of the keys that this lane copies
 
   template <class Block>
   LAB_DEVICE LatentWindow(const MlaParams& p_, const Block& block)

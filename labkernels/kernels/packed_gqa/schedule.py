@@ -24,7 +24,7 @@ SHORT_AT_END = 2  # short blocks a slot that wait for the end
 GOOD_ENOUGH = 1.1  # times the shortest time foreseen: fewer splits are then taken
 
 
-KEPT = 64  # schedules, of as many lengths
+KEPT = 64  # schedules that are kept, one for each set of lengths
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,7 @@ struct BlockPipeline {
     return (Order == KeyOrder::ascending || at >= first_key) && at < window.end_key;
   }
   LAB_DEVICE bool more() const { return holds_keys(window.key - (Stages - 1) * step); }
-  // Of this step, once wait_k has been called.
+  // The stage of this step, valid after wait_k.
   LAB_DEVICE int key() const { return window.key - Stages * step; }
 
   LAB_DEVICE void start() {

@@ -25,7 +25,7 @@ LIBRARY = "flashinfer"
 WORKSPACE_BYTES = 2**29
 # Each head_dim costs builds of minutes that no target asks for: of the prefill, these alone.
 PREFILL_HEAD_DIMS = {"fa2": (128,), "fa3": (64, 128, 256)}
-PAGE_SIZE = 16  # of the pages that plain tensors are put into
+PAGE_SIZE = 16  # keys per page for plain tensors
 
 
 def missing() -> str | None:

@@ -22,7 +22,7 @@ from labkernels.measure.peers.peer import peers_of
 
 PREFILL, BACKWARD, DECODE, GEMM = "prefill", "backward", "decode", "gemm"
 COUNTED = (PREFILL, BACKWARD, DECODE, GEMM)
-PAGE_SIZE = 16  # of a decode
+PAGE_SIZE = 16  # keys per page of a decode
 WARMUP = 2
 GEMM_CHECKED = 64  # rows
 

@@ -24,7 +24,7 @@ _HANDED_ON = 1 / 2 + 1 + 1
 # ulp(x)^2 / x^2, a mean over the binades of float32; the variance of one rounding of x to it
 _ULP2 = 0.75 / (2 * math.log(2)) * 2.0**-46
 _ROUNDING = _ULP2 / 12
-_JOINS = 4  # of o and of l, beside their chains: rescales, the merges of warps and splits, o / l
+_JOINS = 4  # roundings of o and l beside their chains: rescales, merges, o / l
 _FARTHEST = 200.0  # below the maximum, in log2 units: beyond it a weight is 0 in fp32
 # P that rounds no more than its score does: the roundings of the score count beside its own
 _FINE = ("fp32", "fp16x2", "bf16x2")
@@ -41,9 +41,10 @@ def sigma(
     store, summed; where P keeps fp32's precision or nearly so, those of its score too.
 
     Shapes: [total_q, Hq, Dv] float64; metrics.rms(sigma, by="head") is the RMSE to expect per head.
-    Of two possible denominators, the larger. Error: 15 % with P or the output in 16 bits. With both
-    in fp32 the order of the sums decides: the error seen is as much smaller as there are chains
-    beyond execution.chains, and 1.5 times larger where the first keys have most of the weight.
+    If two denominators are possible, the larger sigma counts. Error: 15 % with P or the output in
+    16 bits. With both in fp32 the order of the sums decides: the error seen is as much smaller as
+    there are chains beyond execution.chains, and 1.5 times larger where the first keys have most of
+    the weight.
     Source: uniform rounding errors, ulp^2 / 12 each.
     """
     found = problem.zeros(*problem.out_shape)
