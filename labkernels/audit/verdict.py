@@ -56,9 +56,9 @@ def verdict(
     default scale. Variants: window_left, a row sees the last window_left + 1 of its keys; soft_cap;
     alibi, slopes [Hq]; sinks [Hq], logits in the denominator alone; mask [total_q, longest request]
     or [B, M, L], True where a row sees a key.
-    Units: torch or NumPy tensors; a NumPy uint16 holds the bits of bf16. p_format: that of the
-    probabilities in the second product, by default that of q; denominator None: either kind.
-    Torch tensors are worked on where q lies: on a GPU a prefill takes seconds, not minutes.
+    Units: torch or NumPy tensors; a NumPy uint16 holds the bits of bf16. p_format: the format of
+    the probabilities in the second product, by default q's; denominator None: either kind. Torch
+    tensors are worked on where q lies: on a GPU a prefill takes seconds, not minutes.
     Raises: ValueError naming the argument, its value and what is allowed.
     """
     q = _query(q)

@@ -1,7 +1,7 @@
-"""What a numeric policy costs and gains: the time of a decode step, and its error before the store.
+"""The cost and gain of a numeric policy: time of a decode step, and error before the store.
 
-A policy is timed with the output that everyone wants, in the input's format. Its error is that of
-the same policy with an fp32 output, since the store to 16 bits hides every other source.
+A policy is timed with the usual output, in the input's format. Its error is measured with an fp32
+output, since the store to 16 bits hides every other source.
 """
 
 from collections.abc import Iterator

@@ -84,7 +84,7 @@ template <class T, int D, int Dpe, int Keys, int Threads> struct LatentWindow {
     key = key + Keys;
     look_up();
   }
-  // The address is that of the tile's chunk (thread / 8, thread % 8).
+  // The address of the tile's chunk (thread / 8, thread % 8).
   LAB_DEVICE void copy(u32 address) const {
     constexpr int row_bytes = (D + Dpe) * static_cast<int>(sizeof(T));
     if (thread_x() >= keys_per_pass * 8) return;  // 16 keys are fewer than 256 threads can copy

@@ -55,7 +55,7 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
     }
   }
 
-  // The address is that of the tile's chunk (thread / 8, thread % 8).
+  // The address of the tile's chunk (thread / 8, thread % 8).
   LAB_DEVICE void copy_k(u32 address) const {
     const Rows rows(*this, k_chunk, p.k_stride_page, p.k_stride_token);
 #pragma unroll

@@ -157,7 +157,8 @@ LAB_DEVICE void mask(Weights<C>& s, const MlaParams& p, const typename C::Work& 
 }
 
 // [lab: update]
-// Moves the maxima to those of all warps' scores, and leaves P and the factors of O for all warps.
+// Raises the maxima to the maxima of all warps' scores, and stores P and the factors of O for all
+// warps.
 template <class C, class P>
 LAB_DEVICE void update(OnlineSoftmax& rows, Weights<C>& s, Smem<C>& smem, const Part<C>& part,
                        float scale_log2) {
