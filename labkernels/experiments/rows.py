@@ -1,4 +1,4 @@
-"""Measurements as rows of the tidy tables, without what all rows of a recording share."""
+"""Measurements as rows of the tidy tables, without the columns that a whole recording shares."""
 
 from collections.abc import Mapping
 

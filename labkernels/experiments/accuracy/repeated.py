@@ -1,4 +1,4 @@
-"""Runs of a step that are compared bit for bit where they happen, without the host.
+"""Runs of a step whose bits are compared on the device, without the host.
 
 One CUDA graph poisons the outputs, runs the step, compares and counts.
 """
@@ -91,9 +91,9 @@ def fixed(case: Case, seed: int, device: str) -> Watched:
 
 
 def changing(case: Case, contents: int, seed: int, device: str) -> Watched:
-    """A decode step whose lengths and pages change before each run, on the device.
+    """A decode step with lengths and pages that change before each run, on the device.
 
-    What it must give for each is what a fresh step gives; the first few are judged.
+    Its bits must equal those of a fresh step; the first few outputs are judged.
     Raises: ValueError if one of these is wrong.
     """
     work, draw = case.workload, ExactNormal(seed, device)

@@ -1,4 +1,4 @@
-"""What the parts of an SM were busy with: kernels, peers and a matrix product, profiled."""
+"""Profiles how busy the parts of an SM are: kernels, peers and a matrix product."""
 
 from collections.abc import Iterator
 from dataclasses import replace

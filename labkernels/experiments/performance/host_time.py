@@ -1,4 +1,4 @@
-"""What a call costs its caller: microseconds of Python on the host, beside torch's SDPA.
+"""The host time of a call: microseconds of Python, beside torch's SDPA.
 
 A repeat is CALLS calls in a row, none of which waits for the GPU: it is idle when the first begins,
 and its queue holds them all, so that the clock sees the host alone. Every call is warm: it has been

@@ -1,4 +1,4 @@
-"""The child of `counters`: prepares calls, then makes each once inside a range that has its label.
+"""The child of `counters`: prepares calls, then makes each once inside a range with its label.
 
 Run as `python -m labkernels.measure.profiling.child`, with the calls as JSON on standard input.
 """
@@ -144,7 +144,7 @@ def main() -> None:
         try:
             reason = _count(call)
         except Exception as error:
-            # one kernel that is missing or refuses must not cost the others their numbers
+            # the other kernels are counted even if one is missing or refuses
             print(f"refused {call.label}: {' '.join(str(error).split())}", flush=True)
             continue
         if reason:
@@ -152,7 +152,7 @@ def main() -> None:
 
 
 def _count(call: Call) -> str | None:
-    """Run the call once under the profiler, and say what is wrong with what it computed."""
+    """Run the call once under the profiler, and return what is wrong with its output."""
     import torch
 
     ready = prepare(call)
@@ -160,7 +160,7 @@ def _count(call: Call) -> str | None:
         ready.run()
     torch.cuda.synchronize()
     torch.cuda.profiler.start()
-    # not push and pop, which belong to a thread: autograd launches from another one
+    # not push and pop, which belong to a thread: autograd launches from another thread
     label = torch.cuda.nvtx.range_start(call.label)
     ready.run()
     torch.cuda.synchronize()

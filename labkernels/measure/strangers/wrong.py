@@ -1,4 +1,4 @@
-"""Bugs that strangers might bring, made in float64 with the roundings of a kernel around them.
+"""Bugs as in other people's kernels, made in float64 with the roundings of a kernel around them.
 
 A bug changes what a row reads, its scores, its weights or its output, in all rows or in a part of
 them: one KV head, one request, the last queries.
