@@ -14,7 +14,7 @@ NEWEST = ("sm_100a", "sm_120")
 
 @dataclass(frozen=True)
 class Cause:
-    """Why rows of a kernel and a tile, on some architectures, are missed: seen in machine code."""
+    """The cause, seen in machine code, why rows of a kernel and tile are missed on some GPUs."""
 
     kernel: str
     tiles: tuple[str, ...]

@@ -208,7 +208,7 @@ def _mla(backend: str) -> Callable[[MlaInputs], Step]:
 
 
 def _append(inputs: AppendInputs) -> Step:
-    """append_paged_kv_cache, which is told the lengths after it and whose each row is."""
+    """append_paged_kv_cache, which gets the lengths after the append and the rows' requests."""
     import flashinfer
     import torch
 
