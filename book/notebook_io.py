@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 INPUT_SUFFIXES = {".py", ".cuh", ".hpp", ".cpp", ".toml"}
 CELL_TIMEOUT_S = 600
+WIDGET = "application/vnd.jupyter.widget-view+json"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # what IPython puts around the words of a traceback
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object, in its repr: another in every run
 
@@ -42,6 +43,7 @@ def execute(source: Path, *, scratch: Path) -> nbformat.NotebookNode:
         timeout=CELL_TIMEOUT_S,
         kernel_name="python3",
         record_timing=False,
+        store_widget_state=False,
         resources={"metadata": {"path": str(NOTEBOOKS)}},
         # "disabled", the default, makes every kernel print a warning
         config=Config(
@@ -49,10 +51,18 @@ def execute(source: Path, *, scratch: Path) -> nbformat.NotebookNode:
         ),
     )
     try:
-        return client.execute()
+        return without_live_widgets(client.execute())
     except CellExecutionError as error:
         message = COLOUR.sub("", str(error))
         raise SystemExit(f"notebooks/{source.name}: a cell failed.\n\n{message}") from None
+
+
+def without_live_widgets(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """The notebook without what only a running kernel can show; a page has its own JavaScript."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            output.get("data", {}).pop(WIDGET, None)
+    return notebook
 
 
 def edition(folder: Path) -> dict[str, Path]:
