@@ -59,16 +59,21 @@ def sigma(
 def internal_variance(rows: Rows, policy: NumericPolicy, execution: Execution):
     """Variance before the store. Shapes: [Hkv, R, Dv]."""
     xp = namespace(rows.q_log2)
-    o, squares, from_p, from_exponent = rows.o, 0.0, _Squares(), _Squares()
+    o, plain, from_p, from_exponent = rows.o, _Squares(), _Squares(), _Squares()
     for block, score, p in rows.weighted_blocks():
-        squares = squares + weighted_sum(p**2, block.v**2)
-        from_p.add(p_spacing(p, policy.p) ** 2 / 12, block.v)
-        from_exponent.add(exponent_variance(block, score, policy) * p**2, block.v)
+        v, v2 = block.v, block.v**2
+        plain.add(p**2, v, v2)
+        from_p.add(p_spacing(p, policy.p) ** 2 / 12, v, v2)
+        exponent = exponent_variance(block, score, policy)
+        if not isinstance(exponent, float):
+            from_exponent.add(exponent * p**2, v, v2)
     divisor = rows.softmax.divisor
     kinds = [from_p.about(o * (kind == "rounded")) for kind in policy.denominators]
     largest = kinds[0] if len(kinds) == 1 else xp.maximum(*kinds)
-    weights = (largest + from_exponent.about(o)) / divisor**2
-    return weights + _sums_variance(rows, squares / divisor**2, policy, execution)
+    alike = isinstance(exponent, float)  # for all keys, which spares their sums
+    of_exponent = exponent * plain.about(o) if alike else from_exponent.about(o)
+    weights = (largest + of_exponent) / divisor**2
+    return weights + _sums_variance(rows, plain.squares / divisor**2, policy, execution)
 
 
 def _sums_variance(rows: Rows, squares, policy: NumericPolicy, execution: Execution):
@@ -134,11 +139,11 @@ class _Squares:
     def __init__(self):
         self.weights, self.values, self.squares = 0.0, 0.0, 0.0
 
-    def add(self, weights, v) -> None:
-        """Count a block of keys. Shapes: weights [Hkv, R, n], v [Hkv, n, Dv]."""
+    def add(self, weights, v, v2) -> None:
+        """Count a block of keys. Shapes: weights [Hkv, R, n]; v, and its squares, [Hkv, n, Dv]."""
         self.weights = self.weights + weights.sum(-1)[..., None]
         self.values = self.values + weighted_sum(weights, v)
-        self.squares = self.squares + weighted_sum(weights, v**2)
+        self.squares = self.squares + weighted_sum(weights, v2)
 
     def about(self, x):
         """The sum about x. Shapes: [Hkv, R, Dv]."""
