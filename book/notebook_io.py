@@ -31,12 +31,12 @@ def sources() -> list[Path]:
     return sorted(p for p in NOTEBOOKS.glob("*.py") if not p.name.startswith("_"))
 
 
-def execute(source: Path, *, scratch: Path) -> nbformat.NotebookNode:
+def execute(source: Path) -> nbformat.NotebookNode:
     """The notebook of a percent script, every cell run in notebooks/ by this very interpreter.
 
+    Jupyter is told of it by use_this_interpreter, once a process.
     Raises: SystemExit with the cell's error.
     """
-    use_this_interpreter(scratch)
     notebook = jupytext.read(source, fmt="py:percent")
     client = NotebookClient(
         notebook,
