@@ -6,7 +6,7 @@
 # make book BIN=$CONDA_PREFIX/bin
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help book test chaos fuzz lab notebooks record lint clean lock compiler
+.PHONY: help book pdf test chaos fuzz lab notebooks record lint clean lock compiler
 
 ifdef BIN
 ENVIRONMENT :=
@@ -21,9 +21,12 @@ help: ## List these tasks
 book: compiler $(ENVIRONMENT) ## Run the chapters here and build the book (FROM=folder: an edition)
 	@$(BIN)/python book/build.py $(if $(FROM),--from $(FROM))
 
+pdf: book ## Print the built pages into one PDF, with a Chromium that is installed
+	@$(BIN)/python book/pdf.py
+
 test: compiler lint ## Everything that needs no GPU: lint, tests, the notebooks replayed
 	$(BIN)/python -m pytest -n 2 -m "not gpu"
-	$(BIN)/python -m pytest --nbval --nbval-current-env \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --nbval --nbval-current-env \
 	  --nbval-sanitize-with tests/nbval_sanitize.cfg notebooks
 
 chaos: $(ENVIRONMENT) ## Inject 2,900 faults into cache, records, build and steps, and record it

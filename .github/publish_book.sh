@@ -18,6 +18,8 @@ cp -r "$site" "$pages/$version"
 touch "$pages/.nojekyll"
 echo '<!doctype html><meta http-equiv="refresh" content="0; url=latest/"><a href="latest/">labkernels</a>' \
   >"$pages/index.html"
+# Pages serves this one for every address that is not there.
+if [ -f "$pages/latest/404.html" ]; then cp "$pages/latest/404.html" "$pages/404.html"; fi
 
 git -C "$pages" add --all
 if ! git -C "$pages" diff --cached --quiet; then

@@ -23,13 +23,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import chapter_frame
 import lighten
 import mend
 import nbformat
 import notebook_io
+import plain_roles
 import search_words
 import what_ran
 import yaml
@@ -43,6 +46,7 @@ BUILD = ROOT / "_build"
 EXECUTED = BUILD / "executed"
 STAGE = BUILD / "book_source"
 SITE = ROOT / "_site"
+CHAPTERS_AT_ONCE = 2
 NETWORK_TAG = re.compile(
     r"""<(?:script|img|iframe|source|video|audio|embed)\b[^>]*?\bsrc\s*=\s*["']?(?:https?:)?//"""
     r"""|<link\b(?![^>]*rel=["']?canonical)[^>]*?\bhref\s*=\s*["']?(?:https?:)?//""",
@@ -115,19 +119,32 @@ def execute_notebooks(*, force: bool) -> dict[str, Path]:
     """name -> executed copy, for every notebook; runs those whose inputs changed."""
     inputs = notebook_io.input_digest()
     EXECUTED.mkdir(parents=True, exist_ok=True)
-    executed = {}
-    for source in notebook_io.sources():
-        target, key_file = EXECUTED / f"{source.stem}.ipynb", EXECUTED / f"{source.stem}.key"
-        key = hashlib.sha256(inputs.encode() + source.read_bytes()).hexdigest()
-        if force or read_key(key_file) != f"{key} {tree_digest(target)}":
-            started_s = time.monotonic()
-            notebook = notebook_io.execute(source, scratch=BUILD / "jupyter")
-            key_file.unlink(missing_ok=True)
-            nbformat.write(notebook, target)
-            key_file.write_text(f"{key} {tree_digest(target)}")
-            print(f"executed {source.stem}: {time.monotonic() - started_s:.0f} s", flush=True)
-        executed[source.stem] = target
-    return executed
+    notebook_io.use_this_interpreter(BUILD / "jupyter")
+    # On a GPU machine the times of chapters are recorded: one must not disturb another.
+    with ThreadPoolExecutor(1 if shutil.which("nvidia-smi") else CHAPTERS_AT_ONCE) as pool:
+        runs = {
+            source.stem: pool.submit(execute_notebook, source, inputs, force=force)
+            for source in notebook_io.sources()
+        }
+        try:
+            return {name: run.result() for name, run in runs.items()}
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def execute_notebook(source: Path, inputs: str, *, force: bool) -> Path:
+    """The executed copy of a notebook, which is run if its inputs changed."""
+    target, key_file = EXECUTED / f"{source.stem}.ipynb", EXECUTED / f"{source.stem}.key"
+    key = hashlib.sha256(inputs.encode() + source.read_bytes()).hexdigest()
+    if force or read_key(key_file) != f"{key} {tree_digest(target)}":
+        started_s = time.monotonic()
+        notebook = notebook_io.execute(source)
+        key_file.unlink(missing_ok=True)
+        nbformat.write(notebook, target)
+        key_file.write_text(f"{key} {tree_digest(target)}")
+        print(f"executed {source.stem}: {time.monotonic() - started_s:.0f} s", flush=True)
+    return target
 
 
 def stage(notebooks: dict[str, Path]) -> None:
@@ -145,10 +162,7 @@ def stage(notebooks: dict[str, Path]) -> None:
     page = STAGE / what_ran.PAGE
     chapters = {name: path for name, path in notebooks.items() if what_ran.read(path).runs}
     page.write_text(page.read_text().replace(what_ran.PLACE, what_ran.table(chapters)))
-    first = STAGE / "book" / "intro.md"
-    text = first.read_text()
-    if guesses.PLACE in text:
-        first.write_text(text.replace(guesses.PLACE, guesses.markdown()))
+    place_guesses()
     (STAGE / "labkernels").symlink_to(ROOT / "labkernels", target_is_directory=True)
     config_path = STAGE / "book" / "_config.yml"
     config = yaml.safe_load(config_path.read_text())
@@ -156,10 +170,22 @@ def stage(notebooks: dict[str, Path]) -> None:
     schemes = {"http": None, "https": None, "mailto": None, "repo": blob}
     settings = config["sphinx"]["config"]
     settings["myst_url_schemes"] = schemes
-    owner, name = config["repository"]["url"].split("/")[-2:]
-    settings["html_baseurl"] = settings["ogp_site_url"] = f"https://{owner}.github.io/{name}/"
-    settings["notfound_urls_prefix"] = f"/{name}/"
+    published = plain_roles.published(config_path)
+    settings["html_baseurl"] = settings["ogp_site_url"] = published
+    settings["notfound_urls_prefix"] = urlsplit(published).path
     config_path.write_text(yaml.safe_dump(config, sort_keys=False))
+
+
+def place_guesses() -> None:
+    """Puts the questions of labkernels.widgets.guesses where pages name them."""
+    for page in (STAGE / "book").glob("*.md"):
+        page.write_text(guesses.placed(page.read_text(), page.stem))
+    for page in (STAGE / "notebooks").glob("*.ipynb"):
+        notebook = nbformat.read(page, 4)
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown":
+                cell.source = guesses.placed(cell.source, page.stem)
+        nbformat.write(notebook, page)
 
 
 def build_pages(*, force: bool) -> None:

@@ -56,8 +56,12 @@ def _cells(
     hidden = {key: True for key, names in fold.items() if tags & names}
     if hidden:
         cell.metadata["jupyter"] = hidden
-    yield cell
     figure = cell.metadata.get("mystnb", {}).get("figure")
+    if "source_hidden" in hidden and not cell.source.startswith("%%"):
+        cell.metadata["cellView"] = "form"  # Colab folds a cell of this kind that has a title
+        title = f"Code of figure {words.figures[figure['name']]}\n" if figure else "Code\n"
+        cell.source = f"# @title {title}{cell.source}".replace("title Code\n# ", "title ", 1)
+    yield cell
     if figure:
         caption = f"**Figure {words.figures[figure['name']]}.** {words.plain(figure['caption'])}"
         yield nbformat.v4.new_markdown_cell(caption)

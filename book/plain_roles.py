@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jupytext
 import nbformat
+import yaml
 from pybtex.database import Person, parse_file
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,7 +58,8 @@ class Words:
             case "doc":
                 return _document(target, shown)
             case "term":
-                return f'[{shown or target}](../book/glossary.md "{_meaning(target)}")'
+                page = f"{published()}book/glossary.html"
+                return f'[{shown or target}]({page} "{_meaning(target)}")'
             case "cite:t" | "cite:p":
                 works = "; ".join(_work(key, inside=name == "cite:p") for key in text.split(","))
                 return f"({works})" if name == "cite:p" else works
@@ -70,10 +72,19 @@ class Words:
         return f"equation ({number}) of {_document(chapter, None)}"
 
 
+@cache
+def published(config: Path = ROOT / "book" / "_config.yml") -> str:
+    """The address of the newest pages, which .github/publish_book.sh puts there."""
+    repository = yaml.safe_load(config.read_text(encoding="utf-8"))["repository"]["url"]
+    owner, name = repository.split("/")[-2:]
+    return f"https://{owner}.github.io/{name}/latest/"
+
+
 def _document(target: str, shown: str | None) -> str:
-    """A link to a page of the book, or to a notebook."""
+    """A link to a built page of the book, or to a notebook."""
     if target.startswith("/book/"):
-        path, link, title = ROOT / f"{target[1:]}.md", f"..{target}.md", r"^# (.+)$"
+        path, title = ROOT / f"{target[1:]}.md", r"^# (.+)$"
+        link = f"{published()}{target[1:]}.html"
     else:
         path = NOTEBOOKS / f"{Path(target).name}.py"
         link, title = f"{path.stem}.ipynb", r"^# # (.+)$"

@@ -1,4 +1,4 @@
-"""labkernels: attention kernels that a laptop can run, with budgets and errors that can be checked.
+"""labkernels: attention kernels that a laptop can run, with checkable budgets and errors.
 
 The names below are imported when first used, so that `import labkernels.budget` needs no torch.
 """

@@ -31,20 +31,15 @@ class Format:
     @property
     def emax(self) -> int:
         """Exponent of the largest finite number, which lies in [2 ** emax, 2 ** (emax + 1))."""
-        # without infinities the topmost exponent holds numbers too
+        # a format without infinities uses the topmost exponent for numbers too
         return (1 << (self.exponent_bits - 1)) - (1 if self.has_inf else 0)
 
     @property
     def max(self) -> float:
         """Largest finite number."""
-        # without infinities the all-ones code is NaN, so the largest fraction is one step less
+        # without infinities only the all-ones code is NaN, so the largest fraction is one step less
         steps_below_two = 1 if self.has_inf else 2
         return (2.0 - steps_below_two * 2.0**-self.fraction_bits) * 2.0**self.emax
-
-    @property
-    def smallest_normal(self) -> float:
-        """Smallest positive number of full precision."""
-        return math.ldexp(1.0, self.emin)
 
     @property
     def smallest_subnormal(self) -> float:
@@ -93,5 +88,5 @@ def named(name: str) -> Format:
 
 
 def coarser(fmt: str, than: str) -> bool:
-    """Whether a format rounds more than another; of hi + lo, more than its high part."""
+    """Whether a format rounds more than another; hi + lo counts by its high part."""
     return named(fmt).unit_roundoff > named(than.removesuffix("x2")).unit_roundoff

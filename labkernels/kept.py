@@ -1,10 +1,10 @@
-"""What was made once and may be asked for again: as much of it as is worth its memory."""
+"""A small cache for results that are needed again."""
 
 from typing import Any
 
 
 class Kept(dict[Any, Any]):
-    """A dictionary that forgets its oldest entry where it would have more than `most`.
+    """A dictionary that drops its oldest entry when it would have more than `most`.
 
     >>> few = Kept(2)
     >>> for number in range(3):

@@ -6,6 +6,6 @@ _PACKAGE = Path(__file__).resolve().parent
 # A wheel holds the checkout's data/ as labkernels/data/: see tool.hatch in pyproject.toml.
 _INSIDE = _PACKAGE / "data"
 
-# The root of the checkout that this package belongs to; None where it was installed from a wheel.
+# The root of the checkout that this package belongs to; None if it was installed from a wheel.
 CHECKOUT: Path | None = None if _INSIDE.is_dir() else _PACKAGE.parent
 DATA: Path = CHECKOUT / "data" if CHECKOUT else _INSIDE

@@ -1,11 +1,11 @@
-"""Where a kernel may round: its numeric policy."""
+"""The numeric policy of a kernel: where it may round."""
 
 from dataclasses import dataclass, fields, replace
 
 from labkernels.formats import FORMATS
 from labkernels.units import require_choice
 
-EXP2 = ("mufu", "poly3", "poly5")  # "library": whatever torch calls
+EXP2 = ("mufu", "poly3", "poly5")  # "library": the exponential that torch calls
 DENOMINATORS = ("unrounded", "rounded")
 P_FORMATS = ("fp32", "fp16", "bf16", "fp16x2", "bf16x2")  # x2: hi + lo
 
@@ -14,12 +14,13 @@ P_FORMATS = ("fp32", "fp16", "bf16", "fp16x2", "bf16x2")  # x2: hi + lo
 class NumericPolicy:
     """Where a kernel rounds; each field is a compile-time switch of the lab's kernels.
 
-    p: format of the probabilities in the second product; "input": that of Q, K and V; "input_x2":
-    hi + lo, both of that format, because an mma takes P and V in one: bf16x2 or fp16x2.
-    denominator: whether l sums P before or after its rounding; None: not known, so that of both the
-    larger error counts. exp2: the special-function unit, a polynomial of degree 3 or 5 in FMAs, or
-    torch's own. accumulate: what adds the products up; "promoted": tensor cores from zero for every
-    16 keys, then fp32 additions to nearest. What is not the lab's names p and out by their formats.
+    p: format of the probabilities in the second product; "input": the format of Q, K and V;
+    "input_x2": hi + lo, both in that format (bf16x2 or fp16x2), because an mma takes P and V in one
+    format. denominator: whether l sums P before or after its rounding; None: not known, so the
+    larger error of the two counts. exp2: the special-function unit, a polynomial of degree 3 or 5
+    in FMAs, or torch's own. accumulate: what sums the products; "promoted": tensor cores start from
+    zero for every 16 keys, and fp32 additions to nearest join the sums. Policies of other libraries
+    name the formats of p and out.
     Raises: ValueError naming the field, its value and what is allowed.
     """
 
@@ -49,12 +50,12 @@ class NumericPolicy:
 
     @property
     def p_parts(self) -> int:
-        """How many numbers of 16 bits, or one of 32, stand for a probability."""
+        """How many numbers (one or two of 16 bits, or one of 32) represent a probability."""
         return 2 if self.p.endswith("x2") else 1
 
     @property
     def denominators(self) -> tuple[str, ...]:
-        """Those that the kernel may have, the one of larger bound last."""
+        """The denominators that the kernel may have, the one with the larger bound last."""
         return (self.denominator,) if self.denominator else DENOMINATORS
 
     def p_format(self, dtype: str) -> str:
@@ -68,8 +69,8 @@ class NumericPolicy:
     def of(self, dtype: str) -> "NumericPolicy":
         """Return the policy for inputs of a dtype, as numerics takes it: formats by their names.
 
-        What errs less than an error model knows counts as the nearest that errs more: P in fp64 as
-        in fp32, torch's own exp2, which is nearer to the truth, as the special-function unit.
+        A format that is more exact than the error models know counts as the nearest less exact one:
+        P in fp64 counts as fp32, and torch's own exp2 as the special-function unit.
         """
         return replace(
             self,
@@ -98,7 +99,7 @@ def policies(
 
 
 def tensor_core_policies() -> tuple[NumericPolicy, ...]:
-    """Every way to round on tensor cores; the costly P and sums only with the hardware's exp2."""
+    """Every way to round on tensor cores; costly P and sums only with the hardware's exp2."""
     costly = (("input_x2", "tensor_core"), ("input", "promoted"), ("input_x2", "promoted"))
     usual = policies(TENSOR_CORES, denominators=DENOMINATORS)
     return usual + tuple(

@@ -1,4 +1,4 @@
-"""One line for a test suite, in place of a tolerance copied from another."""
+"""One line for a test suite, in place of a tolerance that was copied from another suite."""
 
 from labkernels.audit.verdict import verdict
 from labkernels.numerics.verdict.verdict import BUG, LESS_EXACT, ROUNDING
@@ -14,11 +14,12 @@ def assert_attention_close(
     allow_less_exact: bool = False,
     **how,
 ) -> None:
-    """Fail with the verdict's summary where an output is further from float64 than by rounding.
+    """Fail with the verdict's summary if an output differs from float64 by more than rounding.
 
     Arguments as for `labkernels.verdict`. INCONCLUSIVE passes unless allow_inconclusive is False or
-    the inputs were not finite: a right output is odd once in some thousand runs. LESS EXACT fails
-    unless allow_less_exact: an accumulator in fp16 is honest, but not what the format allows.
+    the inputs were not finite: about one right output in some thousand is odd by chance. LESS EXACT
+    fails unless allow_less_exact: an accumulator in fp16 is correct arithmetic, but less exact than
+    the format allows.
     Raises: AssertionError whose message is the verdict; ValueError for shapes it cannot judge.
     """
     found = verdict(out, q, k, v, **how)

@@ -1,4 +1,4 @@
-"""Byte sizes, log2(e) and ln(2), texts that show quantities, and checks of values and names."""
+"""Byte sizes, log2(e) and ln(2), quantities as text, and checks of values and names."""
 
 import math
 import operator

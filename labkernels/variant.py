@@ -1,4 +1,4 @@
-"""Which attention is meant: which keys a query sees, and what is done to its scores."""
+"""The variant of attention: which keys a query sees, and how its scores are changed."""
 
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
@@ -11,9 +11,10 @@ Integers: TypeAlias = Any
 class AttentionVariant:
     """The attention that a call asks for, apart from its tensors.
 
-    causal: query i of n, in a request of L keys, sees keys 0 to L - n + i. window_left: of these
-    only the last window_left + 1. soft_cap: scores become soft_cap * tanh(score / soft_cap). sinks,
-    alibi: that each head has a sink score, or a slope that scores fall with.
+    causal: query i of n, in a request of L keys, sees keys 0 to L - n + i. window_left: a query
+    sees only the last window_left + 1 of these keys. soft_cap: scores become soft_cap * tanh(score
+    / soft_cap). sinks, alibi: whether each head has a sink score, or a slope by which scores fall
+    with distance.
     """
 
     causal: bool = False
@@ -23,20 +24,20 @@ class AttentionVariant:
     alibi: bool = False
 
     def begin(self, query: Integers, q_len: Integers, kv_len: Integers) -> Integers:
-        """The first key that a query of a request sees; of integers or arrays of them."""
+        """The first key that a query of a request sees; takes integers or arrays."""
         if self.window_left is None:
             return 0 * (query + kv_len)
         last = kv_len - q_len + query if self.causal else kv_len - 1
         return _clip(last - self.window_left, kv_len)
 
     def end(self, query: Integers, q_len: Integers, kv_len: Integers) -> Integers:
-        """One past the last key that a query of a request sees; of integers or arrays of them."""
+        """One past the last key that a query of a request sees; takes integers or arrays."""
         if not self.causal:
             return kv_len + 0 * query
         return _clip(kv_len - q_len + query + 1, kv_len)
 
     def seen(self, query: Integers, q_len: Integers, kv_len: Integers) -> Integers:
-        """How many keys a query of a request sees; of integers or arrays of them."""
+        """How many keys a query of a request sees; takes integers or arrays."""
         return self.end(query, q_len, kv_len) - self.begin(query, q_len, kv_len)
 
     def require_kernels(self) -> None:
@@ -52,7 +53,7 @@ FULL, CAUSAL = AttentionVariant(), AttentionVariant(causal=True)
 
 
 def _clip(key: Integers, kv_len: Integers) -> Integers:
-    """A number of keys, held between 0 and those that there are."""
+    """A number of keys, clamped to the keys that exist."""
     if hasattr(key, "clip"):
         return key.clip(0, kv_len)
     return max(0, min(key, kv_len))

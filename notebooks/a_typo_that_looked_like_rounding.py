@@ -216,7 +216,7 @@ for tolerance in (1e-3, 1e-2, 2e-2, 0.1, 1.0):
 #
 # ```{literalinclude} /labkernels/kernels/mla/pipeline.cuh
 # :language: cpp
-# :start-at: "  // Which of the window's keys this lane copies."
+# :start-at: "  // The key of the window that this lane copies."
 # :end-before: "// A block's pipeline over its keys"
 # ```
 #
@@ -313,6 +313,8 @@ for name, kernel in (("right", KERNEL), ("typo", wrong)):
 # %% [markdown]
 # Neither probe needs a reference kernel, a second GPU or a tolerance to argue about.
 #
+# <!-- guess: latent_decode_gain -->
+#
 # ### What the three tiles cost
 #
 # On a card with 100 KB no other tile than the smallest fits, and no row here has its time: an H200 takes the largest.
@@ -405,12 +407,12 @@ bench.log
 # ## What we learned
 #
 # - **Three numbers tell gross errors from rounding before any theory.** A cosine near 0.5 and a relative L2 near 1 mean wrong data. A relative L2 near 0.002 in bf16, or 0.0002 in fp16, means rounding, or a bug that is small or rare; for those {doc}`rounding_or_bug` has the verdict.
-# - **A kernel is as many kernels as it has tiles.** Which one runs is decided by bytes of shared memory; a branch that the test farm does not run is not tested, and wrong sooner or later.
+# - **Each tile of a kernel is a kernel to test.** The shared memory of a GPU decides which tile runs; a tile that the test farm does not run is not tested, and sooner or later wrong.
 # - **A tile must be an argument**, so that any machine can run any branch. On the CPU build a laptop runs the RTX 4090's.
 # - **Ask questions with integer answers.** One-hot values count keys; a shuffled cache must change nothing.
 # - Two commits, one that works and one that does not, name the change without any theory.
 #
-# So the discussion was wrong about the format, the tolerance and the cure. The report itself was right to name both commits.
+# The discussion was therefore wrong about the format, the tolerance and the cure. The report itself was right to name both commits.
 #
 # ## Exercises
 #

@@ -38,6 +38,7 @@ from labkernels.chapters.exercises.overlay import folder_with
 from labkernels.chapters.primers import fragments
 from labkernels.numerics import rounding
 from labkernels.plots.primers import fragments as drawn
+from labkernels.plots.primers import motion
 
 ORIGIN = "computed on this machine, by the CPU build"
 
@@ -85,7 +86,7 @@ plt.show()
 #
 # Take a tile whose rows are 128 bytes, eight chunks of 16 bytes.
 # A row fills all banks once, so chunk $c$ of *every* row lies in the same four banks.
-# And `ldmatrix` wants chunk $c$ of eight rows.
+# `ldmatrix` reads chunk $c$ of eight rows at once.
 # The remedy is to store chunk $c$ of row $r$ at place $c \oplus (r \bmod 8)$, with the exclusive or of the two numbers:
 #
 # ```{literalinclude} /labkernels/chapters/primers/fragments.cuh
@@ -190,6 +191,13 @@ for name, found in layouts.items():
     places[name] = bytes_of_rows % 128 // 16
 drawn.banks(places, {row["layout"]: row["turns of an ldmatrix"] for row in turns}, origin=ORIGIN)
 plt.show()
+
+# %% [markdown]
+# The read of chunk 0 in motion: rows whose chunks lie in the same four banks wait for their turn.
+
+# %% tags=["hide-input"]
+chunk_0 = {name: found["reads"][0][:8] for name, found in layouts.items()}
+motion.turns_of_a_read(chunk_0, origin="Addresses from the CPU build.")
 
 # %% [markdown]
 # As predicted.

@@ -173,6 +173,8 @@ plt.show()
 #
 # ## Measurement
 #
+# <!-- guess: equal_heads -->
+#
 # ### Which heads
 #
 # A row's bits do not depend on the rows beside it, so that the full pass may be run for the last tile of queries alone; for the shortest samples we run all of it, to check this.

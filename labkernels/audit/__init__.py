@@ -1,1 +1,1 @@
-"""Anyone's tensors: rounding or a bug."""
+"""Verdicts on tensors from any source: rounding or a bug."""

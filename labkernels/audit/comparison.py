@@ -1,7 +1,7 @@
-"""Two outputs for the same tokens: equal bits, or rounding and where they part, or a bug.
+"""Compares two outputs for the same tokens: equal bits, rounding and where it starts, or a bug.
 
-The two may come from calls that differ: decode and prefill, another batch, other splits. Tokens
-belong together where their queries have the same bits.
+The two may come from calls that differ: decode and prefill, another batch, other splits. Tokens are
+matched if their queries have the same bits.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Pair:
 
     @cached_property
     def differs(self) -> np.ndarray:
-        """True where the bits differ, of a NaN by its being one. Shapes: [n, Hq, Dv]."""
+        """True where the bits differ; all NaN count as equal. Shapes: [n, Hq, Dv]."""
         both_nan = np.isnan(self.out_a) & np.isnan(self.out_b)
         return ~((self.out_a == self.out_b) | both_nan)
 
@@ -102,7 +102,7 @@ class Pair:
 def compare_dumps(
     a: Path, b: Path, *, names: dict[str, str] | None = None, max_gib: float = DEFAULT_GIB, **how
 ) -> Pair:
-    """Compare two files, as `audit` takes them; what b lacks beside its output is that of a.
+    """Compare two files, as `audit` takes them; tensors that b lacks are those of a.
 
     Raises: ValueError naming the file, or where the two have no query in common.
     """

@@ -1,4 +1,4 @@
-"""What anybody saved, as arguments of `verdict`: names, layouts, pages, bases, formats."""
+"""Saved tensors of any source as arguments of `verdict`: names, layouts, pages, bases, formats."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,6 +18,7 @@ from labkernels.units import LOG2_E
 _NUMBERS = ("scale", "causal", "window_left", "soft_cap", "k_scale", "v_scale")
 _BITS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "uint8": "e4m3"}
 _LAYOUTS = ("bhsd", "bshd")
+_DIVISIONS = {"cu_seqlens", "cu_seqlens_q", "kv_indptr", "page_table", "kv_len"}  # into requests
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +46,8 @@ def audit(
 ) -> Verdict:
     """Judge the tensors of a file or a folder: see `importers` for the formats.
 
-    names: what the file calls some of names.NAMES. Where a layout or the base of lse could be
-    either of two, the one is taken in which the output is right; the verdict's note says which.
+    names: what the file calls some of names.NAMES. If a layout or the base of lse is ambiguous, the
+    reading in which the output is right is used; the verdict's note names it.
     Raises: ValueError naming the file and the tensor that is missing or malformed.
     """
     tensors = read(path, names=names, max_gib=max_gib)
@@ -71,7 +72,9 @@ def read(path: Path, *, names: dict[str, str] | None = None, max_gib: float = DE
         missing = [name for name in missing if name != "q"]
     if missing:
         unread = ", ".join(sorted(set(take.unread))[:12])
-        there = ", ".join(tensors) + (f"; not known: {unread}" if unread else "")
+        there = ", ".join(tensors) or "none of a known name"
+        if unread:
+            there += f"; not known: {unread}; --map {missing[0]}=NAME says which it is"
         raise ValueError(f"{path}: tensor {missing[0]} is missing; there are {there}")
     return tensors
 
@@ -128,10 +131,21 @@ def _plain(tensors: dict) -> dict:
         found.pop(f"{name}_scale", None)
     if str(found.pop("kv_layout", "NHD")).upper() == "HND":
         for name in ("k", "v"):
-            found[name] = _swapped(found[name])
+            found[name] = _swapped(found[name], found[name].ndim - 3)
     if "kv_indptr" in found and "kv_indices" in found:
         found |= _pages(found)
+    if not _DIVISIONS & found.keys() and getattr(found.get("k"), "ndim", 0) == 3:
+        found |= _one_request(found)
     return found
+
+
+def _one_request(found: dict) -> dict:
+    """A call of one request: k and v [L, Hkv, D], q and out [M, Hq, D], or [Hq, D] of one token."""
+    q, length = found.get("q"), found["k"].shape[0]
+    ends = {"cu_seqlens": np.array([0, length])}
+    if getattr(q, "ndim", 0) == 3:
+        return ends | {"cu_seqlens_q": np.array([0, q.shape[0]])}
+    return ends | {n: found[n][None] for n in ("q", "out", "lse", "lse2") if n in found}
 
 
 def _dequantised(name: str, tensor, scale: float | None):
@@ -189,9 +203,10 @@ def _layouts(given: dict) -> tuple[str, ...]:
     return tuple(name for name in _LAYOUTS if fits[name]) or _LAYOUTS[:1]
 
 
-def _swapped(tensor):
-    """The second and the third dimension exchanged."""
-    return tensor.transpose(1, 2) if hasattr(tensor, "detach") else np.swapaxes(tensor, 1, 2)
+def _swapped(tensor, first: int = 1):
+    """A dimension and the next one exchanged."""
+    swap = tensor.transpose if hasattr(tensor, "detach") else tensor.swapaxes
+    return swap(first, first + 1)
 
 
 def _reading(given: dict, layout: str, base: str) -> Reading:

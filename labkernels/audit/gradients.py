@@ -17,11 +17,11 @@ NAMES = ("dq", "dk", "dv")
 
 
 def with_gradients(found: Verdict, tensors: dict) -> Verdict:
-    """The verdict on an output, with that on the gradients beside it, where there are any.
+    """The verdict on an output, and on the gradients if there are any.
 
-    The output and the log-sum-exp in base 2 count as given, as a backward pass gets them, or as
-    exact, as autograd keeps them: whichever is nearer. Gradients have a bound and no error model: a
-    small mistake may stay below it.
+    The output and the log-sum-exp in base 2 are taken either as given (as a backward pass gets
+    them) or as exact (as autograd keeps them), whichever gives the smaller error. Gradients have a
+    bound but no error model, so a small mistake may stay below it.
     Raises: ValueError for gradients without dout, of a variant, or of another shape.
     """
     names = [name for name in NAMES if tensors.get(name) is not None]
@@ -77,7 +77,7 @@ def _format(tensor) -> str:
 
 
 def _rows(name: str, tensor, found: Verdict, shape: tuple[int, ...]):
-    """A tensor as one row a token; [B, S, H, D] where q was read so, else [B, H, S, D]."""
+    """A tensor as one row per token; [B, S, H, D] if q was read so, else [B, H, S, D]."""
     array = rounding.from_bits(tensor, "bf16") if _is_bits(tensor) else to_numpy(tensor)
     if array.ndim == len(shape) + 1:
         if "[B, S, H, D]" not in found.note:

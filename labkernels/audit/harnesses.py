@@ -1,4 +1,4 @@
-"""The verdict in place of a tolerance in other projects' harnesses.
+"""The verdict in place of a tolerance, for the test harnesses of other projects.
 
 FlashInfer-Bench: register attention_evaluator() before a run, as its own evaluators are,
 `registry._EVALUATORS.append(attention_evaluator())`. KernelBench and its like, which hand a model
@@ -13,7 +13,7 @@ from labkernels.audit.names import canonical
 from labkernels.numerics.verdict.verdict import INCONCLUSIVE, ROUNDING, Verdict
 
 _ATTENTION = ("gqa_", "mla_paged", "mha_")
-_ANY = 1e30  # a tolerance that refuses nothing finite: the verdict is what refuses
+_ANY = 1e30  # this tolerance accepts everything finite; the verdict decides
 
 
 def judged(inputs: Mapping[str, object], outputs: Sequence, **how) -> Verdict:
@@ -28,7 +28,7 @@ def judged(inputs: Mapping[str, object], outputs: Sequence, **how) -> Verdict:
 
 
 def passes(found: Verdict) -> bool:
-    """Whether a harness should accept: an odd result of finite inputs is no failure."""
+    """Whether a harness should accept: an odd result on finite inputs is not a failure."""
     return found.answer == ROUNDING or (found.answer == INCONCLUSIVE and bool(found.findings))
 
 

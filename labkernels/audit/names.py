@@ -1,11 +1,11 @@
-"""The names by which tensors go, of many tools, and which of them are read at all."""
+"""The names of tensors in many tools, and which tensors are read."""
 
 import math
 from dataclasses import dataclass, field
 
 from labkernels.units import require_choice
 
-# ours, and what others call it; letters' case does not count
+# our name, and the names of others; case does not matter
 NAMES: dict[str, tuple[str, ...]] = {
     "q": ("query", "query_states", "query_layer", "q_rope"),
     "k": ("key", "key_states", "key_layer", "k_cache", "key_cache", "paged_k_cache"),
@@ -71,8 +71,8 @@ def parse_map(pairs: list[str] | None) -> dict[str, str]:
 class Take:
     """Which tensors of a file are read.
 
-    map: their name for some of ours. limit_bytes: of all that is read together. unread: names
-    that nobody asked for.
+    map: the file's names for some of ours. limit_bytes: for all tensors together. unread: names of
+    tensors that are not needed.
     """
 
     map: dict[str, str] = field(default_factory=dict)

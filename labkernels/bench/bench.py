@@ -1,4 +1,4 @@
-"""The bench: made from workloads, it runs them here and keeps what there is to know about them."""
+"""The bench: runs workloads on this machine and keeps their budgets, times and errors."""
 
 import contextlib
 import os
@@ -33,12 +33,13 @@ BAR_AFTER_S = 2
 class Bench:
     """Workloads on all kernels of their operations: budgets, occupancy, times and errors.
 
-    workloads: Decode, Prefill, MlaDecode or Backward, at full size. kernels: names; by default all
-    of an operation, in CUDA and Triton, tensor cores on and off, and the reference. gpu: whose
-    budgets are shown, by default this machine's or an H200. repeats: of each time on a GPU.
-    On a GPU of sm_80 or newer `run` computes the workloads as they are; elsewhere CUDA kernels run
-    as CPU builds and Triton's under its interpreter, on the workloads that `here` names.
-    Raises: ValueError naming a kernel or GPU that there is not.
+    workloads: Decode, Prefill, MlaDecode or Backward, at full size. kernels: names; the default is
+    every kernel of each operation, in CUDA and Triton, with tensor cores on and off, and the
+    reference. gpu: the GPU that budgets are computed for; the default is this machine's GPU, else
+    an H200. repeats: how often each time is measured on a GPU. On a GPU of sm_80 or newer `run`
+    computes the workloads as they are; elsewhere CUDA kernels run as CPU builds, and Triton kernels
+    under Triton's interpreter, on the small workloads in `here`.
+    Raises: ValueError naming an unknown kernel or GPU.
 
     >>> from labkernels import Decode
     >>> bench = Bench(Decode((64, 17), 8, 2, 128), kernels=["decode_fma", "decode_mma"])
@@ -65,13 +66,13 @@ class Bench:
 
     @cached_property
     def here(self) -> tuple:
-        """The workloads that this machine computes: the whole ones on a GPU, else small ones."""
+        """The workloads that this machine computes: as given on a GPU, else small ones."""
         return self.workloads if self._on_gpu else tuple(map(small, self.workloads))
 
     def run(self) -> pd.DataFrame:
         """Run every kernel here, judge its output, and time it; the live rows of `times`.
 
-        A kernel that cannot run here stays in the table, with the reason in words.
+        A kernel that cannot run here keeps its row in the table, with the reason as a note.
         """
         if not self._on_gpu:
             _interpret_triton()
@@ -106,11 +107,11 @@ class Bench:
         )
 
     def times(self) -> pd.DataFrame:
-        """Times of the runs here and, of the whole workloads, recorded ones with where and when.
+        """Times measured here, and recorded times of the whole workloads with their GPU and date.
 
-        Units: milliseconds; quartiles where there are repeats. kind: "live", "recorded", or
-        "simulation, not performance", of a CPU build or an interpreter. A kernel that did not run
-        has its reason as a note.
+        Units: milliseconds; quartiles if a time was measured more than once. kind: "live",
+        "recorded", or "simulation, not performance" for a CPU build or an interpreter. A kernel
+        that did not run has its reason as a note.
         """
         recorded = pd.DataFrame(
             {"operation": of.name} | row
@@ -136,7 +137,7 @@ class Bench:
         return pd.DataFrame(rows)
 
     def budgets(self, *, gpu: str | None = None) -> pd.DataFrame:
-        """Every term of every kernel's registers and shared memory, then what the compiler made.
+        """Each term of every kernel's registers and shared memory, then the compiler's numbers.
 
         counts: whether the term is part of the total; terms that share space do not all count.
         """
@@ -160,7 +161,7 @@ class Bench:
         raise ValueError(f"kernel = {kernel!r}, allowed: {', '.join(known)}")
 
     def occupancy(self, *gpus: str) -> pd.DataFrame:
-        """Blocks on an SM by each resource, the limit, warps and waves, on any GPUs of the table.
+        """Blocks per SM by each resource, the limiting one, warps and waves, for GPUs of the table.
 
         A kernel that a GPU cannot run, or that has no ledger, says why in `note`.
         """
@@ -182,7 +183,7 @@ class Bench:
         return self._judged(lambda found, parts, workload: errors.element_rows(parts, workload))
 
     def plot_budget(self) -> Figure:
-        """Draw predicted terms, stacked, with the compiler's number as a mark."""
+        """Draw the predicted terms as a stacked bar, and the compiler's number as a mark."""
         self._drew("budget")
         return figures.budget(self.budgets(), origin=f"predicted; compiled for {self.gpu.name}")
 
@@ -192,7 +193,7 @@ class Bench:
         return figures.timing(self.times(), self.floors())
 
     def plot_occupancy(self, *gpus: str) -> Figure:
-        """Draw how many blocks each resource leaves on an SM, and which of them ends first."""
+        """Draw how many blocks per SM each resource allows, and which resource allows fewest."""
         self._drew("occupancy")
         return figures.occupancy(self.occupancy(*gpus), origin="computed from the ledgers")
 
@@ -280,7 +281,7 @@ def _gpu(key: str | None, on_gpu: bool) -> Gpu:
 
 
 def _chosen(names: Sequence[str], kernels: Iterable[str] | None) -> dict[str, list[Implementation]]:
-    """Ours and the references of each operation, or those of the kernels that are named."""
+    """The lab's kernels and the reference of each operation, or the kernels that are named."""
     every = {
         name: [
             *references(name).values(),
@@ -302,18 +303,18 @@ def _chosen(names: Sequence[str], kernels: Iterable[str] | None) -> dict[str, li
 def _interpret_triton() -> None:
     """Import Triton as an interpreter, before anything imports it as a compiler.
 
-    Without Triton, or with it as a compiler already, each of its kernels says so in its row.
+    If Triton is missing, or was imported as a compiler already, the rows of its kernels say so.
     """
     with contextlib.suppress(RuntimeError):
         triton_run.load("triton", interpret=True)
 
 
 def _bar(name: str, items: list) -> Iterable:
-    """What is gone through, with a progress bar once it takes long, where tqdm is there."""
+    """The items, with a progress bar for slow loops if tqdm is installed."""
     try:
         from tqdm.auto import tqdm
     except ImportError:
         return items
-    # tqdm's bar for notebooks asks this variable only when its widgets are made
+    # tqdm reads this variable only when it makes the widgets of its notebook bar
     off = bool(os.environ.get("TQDM_DISABLE"))
     return tqdm(items, desc=name, unit="kernel", delay=BAR_AFTER_S, leave=False, disable=off)

@@ -19,9 +19,9 @@ REGISTERS, SMEM = "registers per thread", "shared memory per block, bytes"
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """How an implementation would serve a workload on a GPU, here or not; reason: why it cannot.
+    """How an implementation would serve a workload on a GPU; reason: why it cannot.
 
-    known: of CUDA kernels alone; Triton's compiler decides by itself what a kernel takes.
+    known: only for CUDA kernels, since Triton's compiler decides what a Triton kernel takes.
     """
 
     item: Implementation
@@ -32,7 +32,7 @@ class Planned:
 
 
 def planned(operation: Operation, workload, item: Implementation, gpu: Gpu) -> Planned:
-    """Plan a workload for a GPU without computing anything, and look up what the kernel takes."""
+    """Plan a workload for a GPU without running it, and look up the resources of the kernel."""
     try:
         plan = item.prepare(operation.inputs(workload, NoNumbers()), target=gpu.key).plan
     except (ValueError, RuntimeError) as error:
@@ -59,7 +59,7 @@ def instance_of(item: Implementation, workload, plan: Plan) -> Instance:
 
 
 def budget_rows(found: Planned) -> list[dict]:
-    """A row for each term of both ledgers that counts, and one for what the compiler made."""
+    """A row for each counted term of both ledgers, and one for the compiler's number."""
     if found.known is None:
         return []
     known, rows = found.known, []
@@ -81,7 +81,7 @@ def budget_rows(found: Planned) -> list[dict]:
 
 
 def counted_lines(ledger: Ledger) -> list[Line]:
-    """The lines that make up the total: of a union those of its largest phase."""
+    """The lines that make up the total: a union contributes the lines of its largest phase."""
     unions: dict[str, dict[str, list[Line]]] = {}
     for line in ledger.lines:
         union = line.shares or f"line {line.name}"
@@ -94,7 +94,7 @@ def counted_lines(ledger: Ledger) -> list[Line]:
 
 
 def occupancy_row(found: Planned) -> dict:
-    """Blocks on an SM by each resource, the least of which is the limit; warps and waves."""
+    """Blocks per SM that each resource allows (the smallest number counts), warps and waves."""
     gpu = {"gpu": found.gpu.key, "blocks of the grid": found.plan and found.plan.blocks}
     if found.known is None:
         return gpu | {"note": found.reason}
@@ -116,7 +116,7 @@ def occupancy_row(found: Planned) -> dict:
 
 
 class Equations:
-    """The formulas of a kernel below each other, in LaTeX, which notebooks typeset."""
+    """The formulas of a kernel, one below the other, in LaTeX for notebooks to typeset."""
 
     def __init__(self, found: dict[str, Equation]) -> None:
         inside = (each.latex.split("\n", 1)[1].rsplit("\n", 1)[0] for each in found.values())
@@ -131,7 +131,7 @@ class Equations:
 
 
 def equations(found: Planned) -> Equations:
-    """Shared memory, registers and blocks per SM: symbols, numbers, and the compiler's numbers.
+    """Formulas of shared memory, registers and blocks per SM: in symbols, in numbers, as compiled.
 
     Raises: ValueError if the kernel has no ledgers, or cannot serve the workload.
     """

@@ -11,16 +11,16 @@ from labkernels.measure.judge.elements import Elements
 from labkernels.measure.judge.judge import Judge, judge_of
 from labkernels.measure.judge.outputs import SAMPLED
 
-MOST_TOKENS = 64  # of a request, that are all judged; of more, some spread over it
+MOST_TOKENS = 64  # query tokens; a longer request is judged at the SAMPLED places
 
 
 def judge_every_request(operation: Operation, inputs) -> Judge:
-    """A judge whose rows come from every request: all its tokens, or some of many."""
+    """A judge of rows from every request: all tokens of a short one, some of a long one."""
     return judge_of(operation.name, inputs, list(_rows(inputs.workload)))
 
 
 def _rows(workload) -> Iterator[list[int]]:
-    """Rows that are judged together: those of a request."""
+    """The rows of one request, which are judged together."""
     first = 0
     for tokens in tokens_of(workload):
         if 0 < tokens <= MOST_TOKENS:
@@ -39,7 +39,7 @@ def tokens_of(workload) -> tuple[int, ...]:
 
 
 def error_rows(found: Measured, elements: list[Elements], workload) -> pd.DataFrame:
-    """A row for each tensor, request and head: rmse, bias along the truth, worst error, ratio."""
+    """One row per tensor, request and head: rmse, bias along the truth, worst error, its ratio."""
     cells = element_rows(elements, workload)
     cells = cells.assign(
         square=cells.error**2,
@@ -57,7 +57,7 @@ def error_rows(found: Measured, elements: list[Elements], workload) -> pd.DataFr
 
 
 def element_rows(elements: list[Elements], workload) -> pd.DataFrame:
-    """A row for each judged element: tensor, sample, head, truth, error, ratio to its bound."""
+    """One row per judged element: tensor, sample, head, truth, error and its ratio to the bound."""
     ends = {
         "q": np.cumsum(tokens_of(workload)),
         "k": np.cumsum(workload.kv_lens),

@@ -1,4 +1,4 @@
-"""What a bench really ran and drew; a notebook keeps the log in its outputs."""
+"""The log of what a bench ran and drew, which a notebook keeps in its outputs."""
 
 import html
 import json
@@ -12,7 +12,7 @@ FORMULAS = ("shared memory", "registers", "blocks per SM")
 
 @dataclass
 class Log:
-    """Runs, figures and formulas, in the order in which they came to be.
+    """Runs, figures and formulas, in the order in which they were made.
 
     runs: a dict for each kernel that ran and whose output was judged: operation, kernel, language,
     tensor_cores ("on" or "off"), machine, workload. figures, formulas: operation and kind of each.
@@ -37,7 +37,7 @@ class Log:
         return any(columns.items() <= run.items() for run in self.runs)
 
     def missing(self, operations: Iterable[str] = ("decode", "prefill")) -> list[str]:
-        """What a chapter lacks: runs by operation, language and tensor cores; figures; formulas."""
+        """What a chapter lacks: runs (by operation, language, tensor cores), figures, formulas."""
         lacks = [
             f"{operation}, {language}, tensor cores {way}"
             for operation in operations
@@ -51,7 +51,7 @@ class Log:
         return lacks + [f"the formula of {kind}" for kind in FORMULAS if kind not in derived]
 
     def rows(self) -> list[dict[str, str]]:
-        """A row for each operation: what ran of it, on which machine, and what was drawn."""
+        """One row per operation: what ran, on which machine, and what was drawn."""
         return [self._row(operation) for operation in self.operations]
 
     def _row(self, operation: str) -> dict[str, str]:
@@ -67,8 +67,8 @@ class Log:
         }
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, object]:
-        """The table for readers, and the log for whoever reads the notebook's outputs."""
-        del include, exclude  # a front end takes what it can show
+        """The table for readers, and the log for programs that read the notebook's outputs."""
+        del include, exclude  # a front end picks the representation that it can show
         told = {"runs": self.runs, "figures": self.figures, "formulas": self.formulas}
         rows = self.rows()
         return {MIME: told, "text/html": _table(rows), "text/plain": json.dumps(rows, indent=1)}

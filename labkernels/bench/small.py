@@ -1,14 +1,14 @@
-"""A workload cut down to what a CPU computes in a moment, of the same kind as the whole one."""
+"""Workloads of the same kind, small enough for a CPU to compute in a moment."""
 
 from dataclasses import fields, replace
 
 REQUESTS, KEYS, TOKENS = 3, 192, 40
-KV_HEADS, Q_HEADS = 2, 4  # at least so many stay, so that a map of errors has heads to compare
-LATENT_HEADS = 16  # of MLA, whose heads all share one latent row
+KV_HEADS, Q_HEADS = 2, 4  # the least, so that a map of errors has heads to compare
+LATENT_HEADS = 16  # heads of an MLA workload, which all share one latent row
 
 
 def small(workload):
-    """The workload with few requests, heads and tokens; what is small already stays.
+    """The workload with fewer requests, heads and tokens; small dimensions are kept.
 
     Lengths keep their proportions; head_dim, group, page size, mask and type stay as they are.
 
@@ -32,14 +32,14 @@ def small(workload):
 
 
 def _spread(count: int, most: int) -> list[int]:
-    """At most so many of the numbers below count, from the first to the last."""
+    """At most `most` of the numbers below count, from the first to the last."""
     if count <= most:
         return list(range(count))
     return [round(i * (count - 1) / (most - 1)) for i in range(most)]
 
 
 def _scaled(lengths: list[int], most: int) -> tuple[int, ...]:
-    """Lengths of which the longest is at most so many; what has a key keeps one."""
+    """The lengths scaled so that the longest is at most `most`; a length above 0 stays above 0."""
     longest = max(lengths)
     if longest <= most:
         return tuple(lengths)

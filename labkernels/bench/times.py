@@ -1,4 +1,4 @@
-"""Times of a workload: live, recorded with their provenance, and the least there can be."""
+"""Times of a workload: live times, recorded times with their provenance, and the least time."""
 
 from labkernels.budget import roofline
 from labkernels.budget.roofline import Floor
@@ -19,7 +19,7 @@ LIVE, RECORD = "live", "recorded"
 
 
 def live_rows(found: Benchmark) -> list[dict]:
-    """A row for each implementation that was asked to run: its time, or why there is none."""
+    """One row per implementation: its time, or the reason why it has none."""
     rows = []
     for item in found.measured.values():
         row = {"kernel": item.implementation.kernel, "language": item.implementation.library}
@@ -48,7 +48,7 @@ def live_rows(found: Benchmark) -> list[dict]:
 
 
 def _note(item: Measured, workload) -> str:
-    """Where a simulation computes something else than a GPU."""
+    """What a simulation computes differently from a GPU, in words."""
     interpreted = item.simulated_s is not None and item.implementation.library == "triton"
     if interpreted and workload.dtype == "bf16" and item.implementation.policy.tensor_cores:
         return "the interpreter multiplies bf16 in fp32, so that P is not rounded"
@@ -56,7 +56,7 @@ def _note(item: Measured, workload) -> str:
 
 
 def recorded_rows(operation: str, workload) -> list[dict]:
-    """The newest recorded times of exactly this workload, ours and the peers'; perhaps none."""
+    """The newest recorded times of exactly this workload, ours and the peers'; may be empty."""
     rows = store.read(RECORDED[operation])
     rows = [row for row in rows if row["metric"] in METRICS and row["note"] in ("", workload.label)]
     columns = {k: v for k, v in workload_columns(workload).items() if not rows or k in rows[0]}
@@ -83,7 +83,7 @@ def recorded_rows(operation: str, workload) -> list[dict]:
 
 
 def floor(workload, gpu: Gpu, *, tensor_cores: bool) -> Floor:
-    """The least time of a workload, at the rate that a copy reaches where that is known."""
+    """The least time of a workload, at the measured copy rate where it is known."""
     many = hasattr(workload, "q_lens")
     rows = 16 if tensor_cores and not many else None
     rate = gpu.measured_copy_bytes_per_s

@@ -1,10 +1,10 @@
-"""What ptxas adds to what a kernel holds: registers per thread, a few habits fitted to its reports.
+"""Registers per thread that ptxas adds to a kernel's ledger: a few habits, fitted to its reports.
 
-A ledger's lines are what the algorithm keeps. The machine code keeps more where the most registers
-are alive, in the main loop or in the merge of splits: addresses, and operands that are loaded
-before their products, as far as registers are free. Each habit below is one number for all kernels,
-tiles and architectures that have it; `measure.register_fit` finds the numbers in data/ and says how
-far they miss on tiles and kernels that it has not seen.
+The lines of a ledger are what the algorithm keeps. The machine code keeps more at the point where
+the most registers are live, in the main loop or in the merge of splits: addresses, and operands
+that are loaded ahead of their products while registers are free. Each habit below is one number for
+all kernels, tiles and architectures that have it; `measure.register_fit` finds the numbers in data/
+and says how far they miss on tiles and kernels that it has not seen.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from labkernels.budget.equation import Equation
 from labkernels.budget.ledger import Ledger, Line
 from labkernels.budget.quantity import Quantity, floor_div, largest, least, number, quantity, symbol
 
-AHEAD_MAX = 64  # registers of operands in flight: 16 loads of ldmatrix.x4, in every listing read
+AHEAD_MAX = 64  # operand registers in flight: 16 loads of ldmatrix.x4, in all listings we read
 KEPT = {8: "kept, sm_8x", 9: "kept, sm_90", 10: "kept, sm_100 and newer"}
 MERGE = "merge of splits"
 
@@ -24,7 +24,7 @@ MERGE = "merge of splits"
 class Habit:
     """Registers per thread for each unit of a feature, and what the machine code keeps in them.
 
-    least: what of it every kernel kept, even where the limit on registers left no more.
+    least: the part that every kernel kept, even under the tightest limit on registers.
     """
 
     registers: Fraction
@@ -49,7 +49,7 @@ HABITS: Mapping[str, Habit] = {
 
 @dataclass(frozen=True)
 class Asked:
-    """What of a kernel the habits depend on: an amount for each habit that it has.
+    """The features of a kernel that the habits depend on: an amount for each habit that it has.
 
     merges_splits: whether the same kernel ends with the merge of splits.
     """
@@ -58,18 +58,19 @@ class Asked:
     merges_splits: bool = False
 
     def all_features(self, arch: str) -> dict[str, Quantity]:
-        """The features, with what the architecture's compiler keeps."""
+        """The features, with the habits of the compiler for an architecture added."""
         return {KEPT[generation(arch)]: number(1), **self.features}
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The registers that ptxas gives a thread: what is held, what it adds, and the limit.
+    """The registers that ptxas gives a thread: what the kernel holds, what ptxas adds, the limit.
 
     ledger: the lines of both. least: what is held, and the least that is added. limit: what
-    __launch_bounds__ and the hardware allow. merge: what the merge of splits takes, 0 if there is
-    none. trades: whether warps hand registers to each other; then the kernel is compiled for the
-    limit, whatever it needs, and a thread that computes has `thread_limit` later.
+    __launch_bounds__ and the hardware allow. merge: the need of the merge of splits, 0 if there is
+    none. trades: whether warps hand registers to each other. Such a kernel is compiled for the
+    limit, whatever it needs, and a thread that computes has `thread_limit` registers after the
+    exchange.
     """
 
     ledger: Ledger
@@ -86,20 +87,20 @@ class Prediction:
 
     @property
     def need(self) -> Equation:
-        """What is held and what is added, term by term, as an equation."""
+        """The registers that are held and added, term by term, as an equation."""
         return replace(self.ledger.equation(), left=r"N_\text{need}")
 
     @property
     def spills(self) -> bool:
-        """Whether the least fills the limit.
+        """Whether the least need fills the limit.
 
-        ptxas then puts a few registers aside, on some architectures and not on others.
+        ptxas then spills a few registers, on some architectures and not on others.
         """
         return self.least >= self.thread_limit
 
     @property
     def quantity(self) -> Quantity:
-        """The registers with their formula, the need as a symbol of its own."""
+        """The registers with their formula, in which the need is one symbol."""
         limit = symbol(r"N_\text{limit}", self.limit, "registers that a thread may have")
         if self.trades:
             return limit
@@ -112,12 +113,12 @@ class Prediction:
 
 
 def generation(arch: str) -> int:
-    """The compiler's generation of an architecture: 8, 9, or 10 for all that are newer."""
+    """The compiler's generation for an architecture: 8, 9, or 10 for every newer one."""
     return min(10, max(8, int(arch.removeprefix("sm_").removesuffix("a")) // 10))
 
 
 def operands(registers: Quantity) -> Quantity:
-    """Of a tile that a warp reads in a step, the registers that can be in flight at once."""
+    """Registers of a tile's operands that a warp can have in flight at once within a step."""
     return least(registers, AHEAD_MAX)
 
 
@@ -136,10 +137,10 @@ def added_lines(asked: Asked, arch: str) -> tuple[Line, ...]:
 def predict(
     held: Ledger, asked: Asked, *, arch: str, limit: int, thread_limit: int | None = None
 ) -> Prediction:
-    """The registers of a kernel on an architecture, from the ledger of what it holds.
+    """The registers of a kernel on an architecture, from its ledger.
 
-    thread_limit: what a thread that computes has once warps have traded registers; None if they
-    do not.
+    thread_limit: the registers of a thread that computes, after warps have traded registers; None
+    if they do not trade.
     """
     lines = (*held.lines, *added_lines(asked, arch))
     least_added = sum(HABITS[name].least for name in asked.all_features(arch))

@@ -7,14 +7,14 @@ from typing import Self
 
 from labkernels.budget.quantity import Named, Quantity, total
 
-WIDTH = 56  # characters of a row that a page and a phone on its side show
+WIDTH = 56  # characters per row that fit a page, and a phone held sideways
 
 
 @dataclass(frozen=True)
 class Equation:
     """What is computed, the unit of the result, and the terms that add up to it.
 
-    beside: what another source says of the same quantity, and which source that is.
+    beside: the value of the same quantity by another source, and the name of the source.
     """
 
     left: str
@@ -24,7 +24,7 @@ class Equation:
 
     @property
     def value(self) -> int:
-        """The right side's value."""
+        """The value of the right side."""
         return total(self.terms).value
 
     @property
@@ -39,17 +39,17 @@ class Equation:
 
     @property
     def names(self) -> tuple[Named, ...]:
-        """The symbols that occur, with their values and meanings, each once."""
+        """The symbols that occur, each once, with value and meaning."""
         return total(self.terms).names
 
     def with_beside(self, value: int, source: str) -> Self:
-        """The same equation, with what a source says of the quantity in a row of its own."""
+        """The same equation, with the value by another source in a separate row."""
         said = (f"{_grouped(value)}{self.unit}", source)
         return replace(self, beside=(*self.beside, said))
 
     @property
     def latex(self) -> str:
-        r"""All steps below each other, long ones broken before a term: a display's inside.
+        r"""All steps, one per row, long ones broken before a term: the body of a LaTeX display.
 
         >>> from labkernels.budget.quantity import number, symbol
         >>> rows = symbol("R", 16, "rows")
@@ -66,7 +66,7 @@ class Equation:
             _rows(term.numbers for term in self.terms),
             value,
         ]
-        lines = [f"&= {step}" for step in dict.fromkeys(steps)]  # without symbols two are alike
+        lines = [f"&= {step}" for step in dict.fromkeys(steps)]  # none twice, if no symbol
         lines += [rf"&\phantom{{=}}\; {said} \text{{ {source}}}" for said, source in self.beside]
         lines[0] = f"{self.left} {lines[0]}"
         return "\\begin{aligned}\n" + " \\\\\n ".join(lines) + "\n\\end{aligned}"
@@ -80,7 +80,7 @@ class Equation:
 
 
 def _rows(terms: Iterable[str]) -> str:
-    """The terms as a sum, broken into rows of no more than WIDTH characters where they allow it."""
+    """The terms as a sum, broken between terms into rows of WIDTH characters or less."""
     rows: list[str] = []
     for term in terms:
         if rows and _width(rows[-1]) + _width(term) <= WIDTH:
@@ -91,7 +91,7 @@ def _rows(terms: Iterable[str]) -> str:
 
 
 def _width(latex: str) -> int:
-    """Characters that are seen, about: an operator is one, a fraction counts both its parts."""
+    """About how many characters are visible: an operator is one, a fraction counts both parts."""
     seen = re.sub(r"\\(left|right|frac|text)|\\[,;]|[{}_\s]", "", latex)
     return len(re.sub(r"\\[a-zA-Z]+", "x", seen))
 

@@ -11,7 +11,7 @@ SIDES = {"bytes": (r"M_\text{smem}", r"\text{ B}"), "registers": (r"N_\text{reg}
 
 @dataclass(frozen=True)
 class Line:
-    """One entry of a budget: an amount, which knows the formula that gave it.
+    """One entry of a budget: an amount with the formula that it was computed by.
 
     `shares` names a union: its lines use the same space at different times, so that only the
     largest counts. Lines of a union with the same `phase` are live together and add up first.
@@ -36,7 +36,7 @@ class Line:
 
     @property
     def exact(self) -> Quantity:
-        """The quantity, with a formula also where a plain number was given."""
+        """The quantity, with a formula even if a plain number was given."""
         return quantity(self.quantity)
 
     @property
@@ -77,10 +77,11 @@ class Ledger:
 
     @property
     def terms(self) -> tuple[Quantity, ...]:
-        """What adds up to the total: lines, and of each union the largest phase."""
+        """The lines that add up to the total; a union contributes its largest phase."""
         parts: dict[str, dict[str, list[Quantity]]] = {}
         for line in self.lines:
-            # what shares nothing is a union of its own; so is, in its union, a line without a phase
+            # a line that shares nothing is a union of one line; a line without a phase is a phase
+            # of one line
             union = f"union {line.shares}" if line.shares is not None else f"line {line.name}"
             phase = f"phase {line.phase}" if line.phase is not None else f"line {line.name}"
             parts.setdefault(union, {}).setdefault(phase, []).append(line.exact)
@@ -114,7 +115,7 @@ class Ledger:
         ]
 
     def line_over(self, limit: int) -> Line | None:
-        """The first line with which the total, line by line, is over a limit; None if none is."""
+        """The first line at which the running total exceeds a limit; None if none does."""
         for count, line in enumerate(self.lines, 1):
             if Ledger(self.title, self.unit, self.lines[:count]).total > limit:
                 return line

@@ -1,4 +1,4 @@
-"""How many blocks are on an SM at once, what limits them, and how often the GPU fills."""
+"""How many blocks an SM holds at once, which resource limits them, and the waves of a grid."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from labkernels.units import require_int
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Blocks that an SM holds, the limit that each resource sets, and the warps that result."""
+    """Blocks that an SM holds, the limit by each resource, and the resulting warps."""
 
     blocks_per_sm: int
     limit: str
@@ -24,7 +24,7 @@ class Occupancy:
 
 
 def occupancy(gpu: Gpu, *, threads: int, registers: int, smem_bytes: int) -> Occupancy:
-    """Blocks that an SM holds, of that many threads, registers per thread and bytes.
+    """Blocks that an SM holds, for a block's threads, registers per thread and bytes.
 
     smem_bytes is static and dynamic together. A block that can never launch gives 0 blocks.
     Raises: ValueError if threads or registers is beyond what a block or a thread may have.
@@ -55,7 +55,7 @@ def occupancy(gpu: Gpu, *, threads: int, registers: int, smem_bytes: int) -> Occ
 
 
 def blocks_equation(gpu: Gpu, *, threads: int, registers: int, smem_bytes: int) -> Equation:
-    """`occupancy(...).blocks_per_sm` as an equation, of blocks that can launch at all.
+    """`occupancy(...).blocks_per_sm` as an equation, for blocks that can launch.
 
     A quarter of an SM's registers belongs to each of its four schedulers, with whole warps.
     Raises: ValueError as `occupancy` does, or if no block fits an SM.
@@ -80,13 +80,13 @@ def blocks_equation(gpu: Gpu, *, threads: int, registers: int, smem_bytes: int) 
 
 
 def registers_allowed(gpu: Gpu, *, threads: int, blocks_per_sm: int) -> int:
-    """Registers a thread may have where so many blocks share an SM, as ptxas counts them."""
+    """Registers per thread that ptxas allows if `blocks_per_sm` blocks must share an SM."""
     per_thread = gpu.registers_per_sm // (blocks_per_sm * threads)
     return min(gpu.registers_per_thread_max, per_thread // 8 * 8)
 
 
 def waves(blocks: int, occupancy: Occupancy, gpu: Gpu) -> float:
-    """How many times a grid of that many blocks fills the GPU; the fraction is the last wave.
+    """How many waves a grid of `blocks` blocks takes; the fraction is the last wave.
 
     Raises: ValueError if blocks is not an integer >= 0, or no block fits an SM.
     """
@@ -101,7 +101,7 @@ def _by_registers(gpu: Gpu, warps_per_block: int, registers: int) -> int:
     # the launch check assumes that a block fills all sub-partitions of the SM alike
     if per_warp * _round_up(warps_per_block, granularity) > gpu.registers_per_sm:
         return 0
-    # registers belong to a sub-partition, so what is left over in each is lost
+    # registers belong to a sub-partition, so the remainder in each of them is unused
     warps = gpu.registers_per_sm // granularity // per_warp * granularity
     return warps // warps_per_block
 

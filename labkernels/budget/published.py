@@ -15,9 +15,9 @@ def flashinfer_decode(*, head_dim: int, group: int, stages: int = 2, dtype: str 
     Raises: ValueError if a size is not an integer in range.
     Source: FlashInfer v0.2.0, include/flashinfer/attention/decode.cuh.
     """
-    # below 32 dimensions a row would not fill the vector loads that the lanes are counted from
+    # below 32 dimensions a row does not fill the vector loads from which the lanes are counted
     require_int("head_dim", head_dim, minimum=32)
-    # a group of one loads more rows per lane, which is another formula
+    # a group of one loads more rows per lane, by another formula
     require_int("group", group, minimum=2)
     require_int("stages", stages, minimum=1)
     lanes = head_dim // max(VECTOR_BYTES // named(dtype).bytes, head_dim // 32)

@@ -1,4 +1,4 @@
-"""A whole number that knows its formula: in symbols, with numbers put in, and in words."""
+"""A whole number with its formula: in symbols, with numbers put in, and in words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from labkernels.units import require_int
 
-SUM, PRODUCT, ATOM = range(3)  # what a formula is; a product puts a sum into parentheses
+SUM, PRODUCT, ATOM = range(3)  # the kind of a formula: a product puts a sum into parentheses
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Quantity:
 
     def __sub__(self, other: Quantity | int) -> Quantity:
         other = quantity(other)
-        # what is taken away is put in parentheses if it is a sum itself
+        # a subtracted sum is put in parentheses
         return _joined(self.value - other.value, SUM, (" - ",) * 3, self, _factor(other))
 
     def __mul__(self, other: Quantity | int) -> Quantity:
@@ -58,7 +58,7 @@ class Quantity:
     def __truediv__(self, other: Quantity | int) -> Quantity:
         """The exact quotient.
 
-        Raises: ValueError if it is no whole number.
+        Raises: ValueError if it is not a whole number.
         """
         other = quantity(other)
         whole, rest = divmod(self.value, other.value)
@@ -101,7 +101,7 @@ def number(value: int, unit: str = "") -> Quantity:
 
 
 def quantity(value: Quantity | int) -> Quantity:
-    """What is a quantity already, or a plain number as one."""
+    """A quantity as it is, or a plain number as a quantity."""
     return value if isinstance(value, Quantity) else number(value)
 
 
@@ -125,12 +125,12 @@ def floor_div(value: Quantity | int, divisor: Quantity | int) -> Quantity:
 
 
 def largest(*choices: Quantity | int) -> Quantity:
-    """The largest of some quantities; of one, itself."""
+    """The largest of some quantities."""
     return _function("max", max, *choices)
 
 
 def least(*choices: Quantity | int) -> Quantity:
-    """The least of some quantities; of one, itself."""
+    """The smallest of some quantities."""
     return _function("min", min, *choices)
 
 

@@ -1,4 +1,4 @@
-"""How far an expected order is from the measured one, and how soon following it finds the best."""
+"""How well an expected order matches the measured one, and how soon it leads to the best."""
 
 import math
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ def rank_correlation(expected: Sequence[float], measured: Sequence[float]) -> fl
 def best_so_far(expected: Sequence[float], measured: Sequence[float]) -> list[float]:
     """After each run in the expected order: the best possible time over the best time found.
 
-    Of those that are expected alike the slowest runs first: an order that the model does not give
-    is not counted for it.
+    Among candidates with equal expected times the slowest runs first: the model gets no credit for
+    an order that it does not give.
     """
     order = sorted(range(len(measured)), key=lambda i: (expected[i], -measured[i]))
     best, shares, least = min(measured), [], float("inf")
@@ -34,13 +34,13 @@ def best_so_far(expected: Sequence[float], measured: Sequence[float]) -> list[fl
 
 
 def runs_to_reach(share: float, expected: Sequence[float], measured: Sequence[float]) -> int:
-    """Runs in the expected order until one is within that share of the best time."""
+    """Runs in the expected order until the best speed found is `share` of the best possible one."""
     found = best_so_far(expected, measured)
     return next(run for run, reached in enumerate(found, 1) if reached >= share)
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Ranks about their mean; equal values have the mean of theirs."""
+    """Ranks minus their mean; equal values share the mean of their ranks."""
     ordered = sorted(values)
     first: dict[float, list[int]] = {}
     for place, value in enumerate(ordered):

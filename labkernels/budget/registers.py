@@ -1,4 +1,4 @@
-"""Registers per thread, from the matrix fragments that it keeps."""
+"""Registers per thread, from the matrix fragments that a thread keeps."""
 
 from labkernels.budget.quantity import Quantity, number, quantity
 from labkernels.units import require_int
@@ -26,7 +26,7 @@ def fragment_registers(rows: int, cols: int, *, bits: int = 32, threads: int = W
 def fragment(
     rows: Quantity | int, columns: Quantity | int, *, bits: int = 32, warps: Quantity | int = 1
 ) -> Quantity:
-    """`fragment_registers` with its formula, of a fragment that so many warps hold.
+    """`fragment_registers` with its formula, for a fragment that `warps` warps hold.
 
     >>> fragment(16, 128).words, fragment(16, 128, bits=16).value
     ('16 x 128 / 32 lanes', 32)
@@ -35,12 +35,12 @@ def fragment(
     held = fragment_registers(rows.value, columns.value, bits=bits, threads=threads.value)
     per_register = 32 // bits
     made = rows * columns / (threads if per_register == 1 else per_register * threads)
-    assert made.value == held  # the formula is that of the registers
+    assert made.value == held  # the quantity has the formula of the registers
     return made
 
 
 def lanes_of(warps: Quantity | int) -> Quantity:
-    """The threads of so many warps; of one, without a factor."""
+    """The threads of `warps` warps; one warp has no factor."""
     warps = quantity(warps)
     return number(WARP_THREADS, "lanes") if warps.value == 1 else warps * WARP_THREADS
 
@@ -48,8 +48,8 @@ def lanes_of(warps: Quantity | int) -> Quantity:
 def reported_register_formula(cta_q: int, cta_kv: int, head_dim: int, threads: int) -> float:
     """Accumulator registers per thread if the block's threads split both S and O between them.
 
-    It holds when the warps tile the queries. It is too small when they split the keys: then every
-    warp keeps an O of its own, which `kv_split_register_formula` counts.
+    The formula holds if the warps tile the queries. It is too small if the warps split the keys:
+    every warp then keeps a whole O, which `kv_split_register_formula` counts.
     Raises: ValueError if a size is not an integer >= 1.
     Source: reported in flashinfer issue 703.
     """

@@ -6,14 +6,15 @@ from typing import Protocol
 from labkernels.hardware import Gpu
 from labkernels.units import require_finite, require_int
 
-LANES = 128  # of an SM: 4 schedulers issue to 32 lanes each
-MMA_ROWS = (8, 16, 32, 64)  # of a tile, beside the keys on the other side of a product
+LANES = 128  # lanes of an SM: 4 schedulers issue to 32 lanes each
+MMA_ROWS = (8, 16, 32, 64)  # query rows of a tensor-core tile; the keys are its other side
 
 
 class Workload(Protocol):
-    """What a workload of any operation asks of a GPU: bytes to move, FLOPs, exponentials.
+    """The work of a call of any operation: bytes to move, FLOPs, exponentials.
 
-    flops: of the products. group: query rows of a token that share a key; of MLA, of all tokens.
+    flops: of the products. group: query rows of a token that share a key; for MLA, rows of all
+    tokens.
     """
 
     bytes: int
@@ -24,9 +25,9 @@ class Workload(Protocol):
 
 @dataclass(frozen=True)
 class Floor:
-    """The times of a workload's memory traffic, products and exponentials, each alone at its peak.
+    """The times of a workload's memory traffic, products and exponentials, each at its peak rate.
 
-    Units: seconds. They overlap at best, so that time_s is the largest, named by bound.
+    Units: seconds. At best they overlap: time_s is the largest of them, and bound is its name.
     """
 
     memory_s: float
@@ -46,9 +47,9 @@ def least_time(
 ) -> Floor:
     """The least time of one call, on tensor cores or on CUDA cores.
 
-    mma_rows: rows of a tile that the group alone fills, as in decode. Tensor cores compute whole
-    tiles, so the group counts as a multiple of it; None where many tokens fill the tiles.
-    bytes_per_s: another bandwidth than the vendor's peak, such as that of a measured copy.
+    mma_rows: rows of a tile that only the group fills, as in decode. Tensor cores compute whole
+    tiles, so the group is rounded up to a multiple of mma_rows. None: many tokens fill the tiles.
+    bytes_per_s: a bandwidth in place of the vendor's peak, such as the rate of a measured copy.
     Raises: ValueError if mma_rows is not None or one of MMA_ROWS, or bytes_per_s is not positive.
     """
     if mma_rows is not None and mma_rows not in MMA_ROWS:
@@ -71,9 +72,9 @@ def least_time(
 
 
 def issue_time(workload: Workload, gpu: Gpu, *, slots_per_fma: float, blocks: int = 0) -> float:
-    """Seconds in which an SM's schedulers issue a workload's FMAs on CUDA cores, and all beside.
+    """Seconds in which an SM's schedulers issue a workload's FMAs and the instructions beside them.
 
-    slots_per_fma: instructions issued, or slots lost, for each FMA. blocks: of the grid, of equal
+    slots_per_fma: issue slots, used or lost, per FMA. blocks: of the grid, of equal
     work, all on the GPU at once; the busiest SM then sets the time. 0: work is spread evenly.
     Raises: ValueError if slots_per_fma is not positive, or blocks is not an integer >= 0.
     """

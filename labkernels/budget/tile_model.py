@@ -1,4 +1,4 @@
-"""The time that a tile is expected to take, from what each of its steps asks of an SM."""
+"""The expected time of a tile, from the work that each of its steps puts on an SM."""
 
 import heapq
 from collections.abc import Iterable
@@ -8,22 +8,22 @@ from labkernels.budget.roofline import LANES
 from labkernels.hardware import Gpu
 from labkernels.units import require_finite, require_int
 
-# From the first wait of a step to its last product no work hides: barriers, first fragments, first
-# products, shuffles. Set once, so that prefill_mma's tiles are expected as long as they take on an
-# H200; the other kernels are its test.
+# Clocks of a step that no other work of the warp hides: barriers, first fragments, first products,
+# shuffles. The number was fitted once to the times of prefill_mma's tiles on an H200; the other
+# kernels test it.
 LATENCY_CLOCKS = 300
-SMEM_BYTES_PER_CLK = 128  # of an SM: 32 banks of 4 bytes
+SMEM_BYTES_PER_CLK = 128  # bytes per clock of an SM: 32 banks of 4 bytes
 INSTRUCTIONS = ("mma.sync", "wgmma")
 
 
 @dataclass(frozen=True)
 class StepWork:
-    """What one block asks of its SM for one step over its keys.
+    """The work that one step of a block over its keys puts on the SM.
 
-    flops: of both products, padding counted. instruction: "mma.sync", which on Hopper stays below
-    the tensor peak by itself, or "wgmma". exps: exponentials. smem_bytes: read and written.
-    lane_ops: what the schedulers issue, times the lanes of a warp. streams: warps or warpgroups of
-    the block that a scheduler can turn to, each in order by itself.
+    flops: of both products, padding counted. instruction: "wgmma", or "mma.sync", which cannot
+    reach the tensor peak on Hopper. exps: exponentials. smem_bytes: read and written. lane_ops:
+    instructions that the schedulers issue, times the lanes of a warp. streams: warps or warpgroups
+    of the block that a scheduler can choose from; each issues in order.
     """
 
     flops: int
@@ -43,8 +43,8 @@ class StepWork:
 class TileTime:
     """Clocks of an SM for a step of one block, by resource, and the time of the whole grid.
 
-    Units: clocks for mma, exp, smem, issue and step; seconds for time_s. bound: the resource that
-    has most to do in the longer of a step's two phases.
+    Units: clocks for mma, exp, smem, issue and step; seconds for time_s. bound: the busiest
+    resource in the longer of a step's two phases.
     """
 
     mma: float
@@ -63,10 +63,9 @@ def tile_time(
     """Expect the time of a grid: a step's clocks, times the steps of the busiest SM.
 
     A step has two phases. In the products, tensor cores and shared memory work side by side; in the
-    softmax, exponentials and other instructions take turns. A stream by itself goes through one
-    phase after the other; with n streams on a scheduler the longer phase goes on all the time, and
-    1/n of the shorter one and of the latency stays in sight.
-    steps: of each block, in launch order.
+    softmax, exponentials and other instructions take turns. A single stream goes through one phase
+    after the other. With n streams per scheduler the longer phase runs all the time, and 1/n of the
+    shorter phase and of the latency is not hidden. steps: of each block, in launch order.
     Raises: ValueError if blocks_per_sm is not an integer >= 1 or there is no block.
     """
     require_int("blocks_per_sm", blocks_per_sm, minimum=1)
@@ -88,7 +87,7 @@ def tile_time(
 
 
 def step_clocks(work: StepWork, gpu: Gpu) -> dict[str, float]:
-    """Clocks that each resource of an SM needs for a step of one block, were it alone."""
+    """Clocks that each resource of an SM needs for a step of one block, taken alone."""
     tensor_rate = gpu.tensor_flops_per_clk_per_sm * gpu.tensor_fp32_accumulate_rate
     if work.instruction == "mma.sync":
         tensor_rate *= gpu.measured_mma_sync_share or 1.0
@@ -101,7 +100,7 @@ def step_clocks(work: StepWork, gpu: Gpu) -> dict[str, float]:
 
 
 def busiest_sm_steps(steps: Iterable[int], sm_count: int) -> int:
-    """Steps of the SM that gets most, each block going to the one that has least so far.
+    """Steps of the busiest SM, if each block goes to the SM with the fewest steps so far.
 
     Raises: ValueError if there is no block.
     """

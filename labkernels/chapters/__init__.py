@@ -1,1 +1,1 @@
-"""What only one chapter runs: one file per chapter, of its notebook's name."""
+"""Functions that only one chapter runs: one file per chapter, with its notebook's name."""

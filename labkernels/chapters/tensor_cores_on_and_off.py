@@ -1,7 +1,8 @@
 """The case's gain on the GPU of its author: the chapter's criterion, and what it leaves open.
 
 Profiler and grid agree on an SM count: 456 blocks are 0.60 waves of 7 blocks on each of 108 SMs,
-and 2.11 waves of 2. So it was an A100, of 40 or 80 GB, whose memories differ in their rate.
+and 2.11 waves of 2. The GPU was therefore an A100, of 40 or 80 GB; their memories have different
+rates.
 """
 
 from dataclasses import replace
@@ -48,10 +49,10 @@ def on_the_threads_gpu(slots_per_fma: float) -> list[dict[str, object]]:
 
 
 def last_wave() -> dict[str, float]:
-    """Of the time in which all SMs could work, the percent in which they have blocks, on and off.
+    """The percent of all SMs' time in which they have blocks, with tensor cores on and off.
 
-    Blocks take equally long. Those of the kernel with tensor cores come in whole waves; those of
-    the other are all there at once, and the SMs with one block less end before the others.
+    Blocks take equally long. The kernel with tensor cores runs its blocks in whole waves. The
+    blocks of the other kernel all run at once, and SMs with one block fewer finish earlier.
     """
     sms = hardware.gpu("a100").sm_count
     rounds = {way: -(-BLOCKS // (held * sms)) * held for way, held in BLOCKS_PER_SM.items()}

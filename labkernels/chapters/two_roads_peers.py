@@ -34,7 +34,7 @@ def _torch(given: Samples, *, last: bool):
 
 
 def torch_last_of_copies(given: Samples, copies: int):
-    """The last token of the first sample, in a batch of copies of it: all alike, or not."""
+    """The last token of the first sample in a batch of its copies, whose bits may differ."""
     q, k, v = _dense(given.one(0))
     many = [x.expand(copies, -1, -1, -1).contiguous() for x in (q[:, :, -1:], k, v)]
     return torch_sdpa.attention(FLASH, *many, scale=SCALE)[:, :, 0]

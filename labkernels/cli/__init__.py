@@ -1,7 +1,7 @@
 """The command `labkernels`: a file below this folder is a command.
 
 It has HELP, one line; DESCRIPTION, with examples; add_options(parser); and run(options), which
-returns the exit code. What needs torch is imported when a command runs, not for its help.
+returns the exit code. A command imports torch only when it runs, not for its help.
 """
 
 import argparse
@@ -52,11 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, FileNotFoundError) as error:
         return _complain(error, USAGE)
     except BrokenPipeError:
-        # The reader has seen enough (labkernels budget ... | head), so the rest goes nowhere.
+        # The reader of a pipe has closed it (labkernels budget ... | head): drop the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except (RuntimeError, OSError) as error:
-        # A compiler, a kernel or a disk that failed. A log's first line says what is wrong.
+        # A compiler, a kernel or a disk failed. The first line of a log states the error.
         return _complain(str(error).partition("\n")[0], FAILED)
     except KeyboardInterrupt:
         return _complain("interrupted; what was measured before is kept", INTERRUPTED)

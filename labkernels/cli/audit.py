@@ -10,13 +10,15 @@ HELP = "rounding or bug, for saved tensors"
 DESCRIPTION = """\
 Say of saved tensors whether the output differs from float64 by rounding or by a bug.
 
-It takes .npz, .safetensors, .pt (a dict of tensors), a folder of FlashInfer's level-10 dumps or of
-SGLang's dumper, and a FlashInfer-Bench trace (.jsonl) with its output beside it. It needs
+It takes .npz, .safetensors, .pt (a dict of tensors), the folder of a call that FlashInfer dumped at
+level 10, a folder of SGLang's dumper, and a FlashInfer-Bench trace (.jsonl) with its output beside
+it. It needs
   q, out   [B, Hq, D], one query per request; [B, Hq, M, D] or [B, M, Hq, D]; or [total_q, Hq, D]
            and cu_seqlens_q [B + 1]. out may have another D, that of v
   k, v     [B, Hkv, L, D] or [B, L, Hkv, D], and kv_len [B] where lengths differ; [total, Hkv, D]
            and cu_seqlens [B + 1]; or pools [pages, page_size, Hkv, D], page_table and kv_len, or
            FlashInfer's kv_indptr, kv_indices, kv_last_page_len. fp8 with k_scale, v_scale
+  or, of a single request q, out [Hq, D] or [M, Hq, D], and k, v [L, Hkv, D]
   or MLA   q_nope, q_pe, ckv, kpe with pages and a scale
 and takes, where they are there, lse (base e or 2), lse2, scale, causal (unless it is 0, a request's
 last query sees all keys and each one before it one key less), window_left, soft_cap, sinks, alibi,
@@ -24,7 +26,7 @@ mask, and of a backward pass dout, dq, dk, dv. Tensors are found by the names th
 give them; --map says others. In an npz, uint16 holds the bits of bf16.
 
 examples:
-  labkernels audit dump.npz                             the verdict, where, and what would cause it
+  labkernels audit dump.npz                             the verdict, the place, and the likely cause
   labkernels audit dump.pt --map q=my_query --map out=y names of your own
   labkernels audit dump.npz --verbose                   and every test behind it
   labkernels audit dump.npz --html report.html          the same as a page with figures

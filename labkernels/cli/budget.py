@@ -41,7 +41,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     add_shape(sub)
     sub.add_argument("--gpu", default="", help="h200, a100, ... (default h200, or one of --arch)")
     sub.add_argument("--arch", default="", help="architecture to compile for, such as sm_80")
-    sub.add_argument("--group", type=int, default=0, help="query heads a KV head (default 4)")
+    sub.add_argument("--group", type=int, default=0, help="query heads per KV head (default 4)")
     sub.add_argument("--q-heads", type=int, default=0, help="query heads, in place of --group")
     sub.add_argument("--batch", type=int, default=0, help="requests, for grid and waves")
     sub.add_argument("--kv-len", type=int, default=0, help="keys per request, with --batch")
@@ -87,7 +87,7 @@ def _resources(options: argparse.Namespace, group: int) -> Resources:
     if lacks := missing(spec, gpu):
         raise ValueError(f"{spec.name} {lacks}, this is {gpu.name} ({gpu.arch})")
     shape = spec.shape(dtype=options.dtype, head_dim=options.head_dim, group=group)
-    # a tile that was asked for is shown, even if none fits
+    # a requested tile is shown even if it does not fit
     tile = options.tile or None
     instance = spec.instance(shape, tile=tile, gpu=None if tile else gpu)
     return resources.resources(instance, gpu=gpu)
@@ -125,7 +125,7 @@ def text(known: Resources, workload: Workload | None = None) -> str:
 
 
 def plan(instance: Instance, workload: Workload, gpu: Gpu) -> Plan:
-    """Return how a workload of the kernel's operation is cut into blocks on a GPU, here or not.
+    """Return how a workload of the kernel's operation is cut into blocks on a GPU.
 
     Raises: ValueError if the workload is not one of the instance.
     """
@@ -159,26 +159,26 @@ def _verdict(known: Resources) -> str:
         )
     return "\n".join(
         [
-            f"registers per thread  {_predicted(known.predicted)}, {by_compiler}",
-            f"shared memory a block {smem}",
-            f"blocks on an SM       {blocks.blocks_per_sm}, limited by {blocks.limit} "
+            f"registers per thread    {_predicted(known.predicted)}, {by_compiler}",
+            f"shared memory per block {smem}",
+            f"blocks per SM           {blocks.blocks_per_sm}, limited by {blocks.limit} "
             f"(registers {blocks.by_registers}, shared memory {blocks.by_smem}, "
             f"warps {blocks.by_warps}, blocks {blocks.by_blocks})",
-            f"warps on an SM        {blocks.warps} of {gpu.warps_per_sm_max}, "
+            f"warps per SM            {blocks.warps} of {gpu.warps_per_sm_max}, "
             f"{100 * blocks.fraction:.0f} %",
         ]
     )
 
 
 def _predicted(made: Prediction) -> str:
-    """The prediction, and what its ledger cannot say: a limit, a spill."""
+    """The prediction, and facts that its ledger cannot show: a limit, a spill."""
     spills = ", a few of them spilled" if made.spills else ""
     limit = ", the limit" if made.registers == made.limit else ""
     return f"{made.registers} predicted{limit}{spills}"
 
 
 def _traded(instance: Instance) -> str:
-    """What a thread that computes takes over from those that fetch, where warps trade registers."""
+    """The registers that computing threads take over from fetching threads, if warps trade them."""
     from labkernels.measure import resources
 
     traded = resources.find(instance.kernel).thread_registers(instance)

@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that a machine may have: whether it does, the detail, and what that means."""
+    """One feature of a machine: whether it is present, the detail, and the consequence."""
 
     name: str
     there: bool
@@ -48,7 +48,7 @@ class Check:
 
 
 def checks() -> list[Check]:
-    """Return what this machine has, one check each; a needed one is a must for any kernel."""
+    """Return one check per feature of this machine; no kernel runs without a needed one."""
     return [
         Check("Python", sys.version_info >= (3, 11), telemetry.host(), needed=True),
         *(_package(name) for name in _PACKAGES),
@@ -71,7 +71,7 @@ def _no_flashinfer() -> str | None:
 
 
 def abilities(found: list[Check]) -> list[Check]:
-    """Return what those checks add up to: what can be run, compiled and recorded here."""
+    """Return what the checks mean: what can be run, compiled and recorded here."""
     has = {check.name: check for check in found}
     gpu, compiler, compiles = has["GPU"], has["C++ compiler"], has["NVRTC"]
     on_gpu = gpu.there and compiles.there
@@ -164,7 +164,7 @@ def _gpu() -> Check:
     if reason:
         return Check("GPU", False, f"{reason}; the CPU build will be used")
     described = f"{gpu.name}, {gpu.arch}, CUDA {gpu.cuda_version}"
-    missing = nvrtc.available()  # which has a line of its own
+    missing = nvrtc.available()  # NVRTC has a separate line
     arch = cuda_device.planning_gpu().compile_arch
     return _tried("GPU", described, None if missing else trial.why_not_on_gpu(arch))
 

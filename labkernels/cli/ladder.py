@@ -1,4 +1,4 @@
-"""`labkernels ladder`: an operation's kernels from the plainest up, and what each one changes."""
+"""`labkernels ladder`: the kernels of an operation from the plainest up, and what each changes."""
 
 import argparse
 

@@ -24,9 +24,9 @@ def add_shape(sub: argparse.ArgumentParser) -> None:
 
 
 def workload_of(spec: Kernel, options: argparse.Namespace, *, q_heads: int) -> Workload:
-    """Return the workload of a kernel's operation that options ask for: each takes what it has.
+    """Return the workload for a kernel's operation, from the options that the operation uses.
 
-    A prefill has as many tokens as keys unless it is told; the others have one.
+    By default a prefill has as many tokens as keys; the other operations have one token.
     """
     from labkernels.kernels.kernel import head_dim_v
     from labkernels.kernels.operation import operations
@@ -51,7 +51,7 @@ def workload_of(spec: Kernel, options: argparse.Namespace, *, q_heads: int) -> W
 
 
 def add_tokens(sub: argparse.ArgumentParser) -> None:
-    """Add query tokens and the mask, which a decode has not."""
+    """Add query tokens and the mask, which a decode does not have."""
     tokens = "tokens per request (default: of a prefill, all; else 1)"
     sub.add_argument("--q-len", type=int, default=0, help=tokens)
     sub.add_argument("--causal", action="store_true", help="each token sees the keys up to its own")

@@ -132,7 +132,7 @@ def _record_one(experiment: Experiment, asked: Options) -> int:
 
 
 def _record_all(asked: Options) -> int:
-    """Record each experiment in a process of its own, whatever becomes of the one before."""
+    """Record each experiment in a separate process, also after one has failed."""
     from labkernels import experiments
 
     lines = _experiments(asked)
@@ -150,7 +150,7 @@ def _record_all(asked: Options) -> int:
 
 
 def _in_a_process(name: str, asked: Options) -> list[str]:
-    """Run `labkernels record NAME` as a child, and return what it says has failed."""
+    """Run `labkernels record NAME` as a child, and return the failures that it reports."""
     command = [sys.executable, "-m", "labkernels", "record", name, "--out", str(asked.out)]
     command += ["--repeats", str(asked.repeats), "--seed", str(asked.seed)]
     command += ["--only", asked.only, "--commit", asked.commit]

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a kernel did: a text that says it, and whether every element kept its bound."""
+    """The result of a kernel: a text, and whether every element kept its bound."""
 
     text: str
     passed: bool
@@ -83,7 +83,7 @@ def tried(
     cpu: bool = False,
     checks: bool = False,
 ) -> Trial:
-    """Run a kernel on random inputs and hold it against float64.
+    """Run a kernel on random inputs and compare it with float64.
 
     Raises: ValueError naming the argument, its value and what is allowed.
     """
@@ -138,7 +138,7 @@ def _error_lines(errors: Errors) -> list[str]:
     from labkernels.measure.judge.outputs import Errors as OutputErrors
 
     word = "passed" if errors.passed else "FAILED"
-    if not isinstance(errors, OutputErrors):  # of gradients, which have a bound each
+    if not isinstance(errors, OutputErrors):  # gradients have a bound per element
         return [f"bound  {errors.reason}: {word}"]
     return [
         f"error  rmse {errors.rmse:.3g}, bias {errors.bias:.2g}, max {errors.max_abs:.3g} "

@@ -1,4 +1,4 @@
-"""`labkernels scoreboard`: targets beside what was measured."""
+"""`labkernels scoreboard`: targets beside measured values."""
 
 import argparse
 from pathlib import Path

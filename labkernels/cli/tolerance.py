@@ -1,4 +1,4 @@
-"""`labkernels tolerance`: what a test of attention may honestly allow."""
+"""`labkernels tolerance`: the tolerance that a test of attention may use."""
 
 import argparse
 import re
@@ -21,7 +21,7 @@ examples:
 
 
 def add_options(sub: argparse.ArgumentParser) -> None:
-    """Add the sizes of the test, its formats, and how sure the tolerance must be."""
+    """Add the sizes of the test, its formats, and the confidence of the tolerance."""
     sizes = sub.add_mutually_exclusive_group(required=True)
     sizes.add_argument("--decode", metavar="BxL", help="requests x keys, one query per request")
     sizes.add_argument("--prefill", metavar="BxL", help="requests x keys, as many queries as keys")

@@ -23,13 +23,13 @@ _MAPPED = 256  # combinations of addresses for which tensor maps are kept
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """All that launches of the same facts share: everything but their tensors.
+    """Everything but the tensors: what launches of the same facts share.
 
-    On a CPU, `gpu` is the GPU whose tensor-core arithmetic the CPU build follows. params: with its
-    numbers set; into a copy go the addresses of tensors, to the pointers of their names. own:
-    tensors that the launches share. maps: of params' tensor maps, each with the tensor that it is
-    of, and how it is described. written: the tensors that the kernel writes. early: blocks may
-    start while the launch before ends, and wait themselves (`wait_previous_launch`).
+    On a CPU, `gpu` is the GPU whose tensor-core arithmetic the CPU build follows. params: the
+    parameter with its numbers set; addresses of tensors are written to a copy, to the pointers of
+    the same names. own: tensors that the launches share. maps: for each tensor map in params, its
+    tensor and how the map describes it. written: the tensors that the kernel writes. early: blocks
+    may start while the launch before ends, and wait themselves (`wait_previous_launch`).
     """
 
     specialization: Specialization
@@ -45,7 +45,7 @@ class Launch:
     _mapped: Kept = field(default_factory=lambda: Kept(_MAPPED))
 
     def on(self, tensors: Mapping[str, torch.Tensor], space: Space = NO_SPACE) -> Run:
-        """Return what launches the kernel on these tensors, which it keeps, and in this memory.
+        """Return a function that launches the kernel on these tensors, which it keeps, and memory.
 
         On torch's meta device, whose tensors have no memory, nothing is compiled or computed.
         """
@@ -54,7 +54,7 @@ class Launch:
         for name, tensor in tensors.items():
             words[at[name]] = tensor.data_ptr()
         for name, address in space.addresses.items():
-            if name in at:  # launches that share memory need not all know all of it
+            if name in at:  # launches that share memory may each use only a part of it
                 words[at[name]] = address
         if (listed := _COLLECTING.get()) is not None:
             listed.append(Collected(self, words, tensors, space))
@@ -63,13 +63,13 @@ class Launch:
 
     @functools.cached_property
     def _launcher(self) -> Callable[..., Run]:
-        """What launches the kernel, which it compiles and loads."""
+        """The launcher of the kernel, compiled and loaded."""
         launchers = {"meta": _launcher_of_nothing, "cuda": _gpu_launcher}
         return launchers.get(self.device.type, _cpu_launcher)(self)
 
     @functools.cached_property
     def _template(self) -> tuple[ctypes.Array, Mapping[str, int]]:
-        """The parameter as 64-bit words, and which of them are whose pointers."""
+        """The parameter as 64-bit words, and the place of each tensor's pointer among them."""
         at = _pointers(type(self.params))
         words_type = ctypes.c_uint64 * (ctypes.sizeof(self.params) // _WORD_BYTES)
         words = words_type.from_buffer_copy(self.params)
@@ -78,7 +78,7 @@ class Launch:
         return words, at
 
     def _with_maps(self, tensors: Mapping[str, torch.Tensor]) -> ctypes.Array:
-        """The words with tensor maps: of the same facts, they depend on addresses alone."""
+        """The words with tensor maps: for the same facts, they depend only on addresses."""
         template = self._template[0]
         if not self.maps:
             return template
@@ -94,7 +94,7 @@ class Launch:
 
 @dataclass(frozen=True, eq=False)
 class Collected:
-    """A launch that was listed in place of being compiled: its parameter's words, its memory."""
+    """A launch that was listed and not compiled: the words of its parameter, and its memory."""
 
     launch: Launch
     words: ctypes.Array
@@ -107,7 +107,7 @@ _COLLECTING: ContextVar[list[Collected] | None] = ContextVar("_COLLECTING", defa
 
 @contextlib.contextmanager
 def collected() -> Iterator[list[Collected]]:
-    """List the launches that are made meanwhile, which are neither compiled nor run."""
+    """List the launches made in this context, without compiling or running them."""
     listed: list[Collected] = []
     before = _COLLECTING.set(listed)
     try:
@@ -127,7 +127,7 @@ def with_numbers(struct: type[ctypes.Structure], *numbers: object) -> ctypes.Str
 
 @functools.cache
 def _pointers(struct: type[ctypes.Structure]) -> dict[str, int]:
-    """Which 64-bit word of a parameter is the pointer of which name, also inside its structures."""
+    """The 64-bit word of each pointer of a parameter, by name, also in nested structures."""
     found = {}
     for name, kind, *_ in struct._fields_:
         first = getattr(struct, name).offset // _WORD_BYTES
@@ -144,7 +144,7 @@ def _launcher_of_nothing(made: Launch) -> Callable[..., Run]:
 
 
 def _nothing() -> None:
-    """What a launch of tensors without memory does."""
+    """The launch for tensors without memory: it does nothing."""
 
 
 def _gpu_launcher(made: Launch) -> Callable[..., Run]:
@@ -154,7 +154,7 @@ def _gpu_launcher(made: Launch) -> Callable[..., Run]:
     kernel = gpu_kernel(one, made.gpu.compile_arch, index)
     how = {"grid": made.grid, "threads": one.threads, "smem_bytes": one.smem_bytes}
     launch = kernel.plan(**how, params=made.params, early=made.early).run
-    # torch's generated code asks so, too: a Stream object takes 3 us to make
+    # as in torch's generated code, since making a Stream object takes 3 us
     current_stream = torch._C._cuda_getCurrentRawStream
 
     def prepare(words: ctypes.Array, *memory: object) -> Run:
@@ -186,7 +186,7 @@ def _cpu_launcher(made: Launch) -> Callable[..., Run]:
         def run(owner: object = tensors) -> None:
             nonlocal rests
             with alone:  # two launches at once would meet in the same workspace
-                if not rests:  # the last one failed on the way
+                if not rests:  # the last launch failed before it was complete
                     space.clear()
                 rests = False
                 kernel.launch(**how, params=words, ranges=ranges)

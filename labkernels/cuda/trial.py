@@ -1,4 +1,4 @@
-"""One kernel of few lines, compiled and run: what a machine can do is found by doing it."""
+"""A trial of this machine: one kernel of a few lines is compiled and run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def why_not_on_cpu() -> str | None:
     ]
     try:
         kernel = build.build(HEADER, instance=INSTANCE, params=PARAMS, defines=_once())
-        kernel.library.unlink(missing_ok=True)  # it is loaded, and nobody will ask for it again
+        kernel.library.unlink(missing_ok=True)  # it is loaded already and will not be needed again
         params = _Params(x.ctypes.data, y.ctypes.data)
         shape = {"grid": (1, 1, 1), "threads": THREADS, "smem_bytes": 0}
         kernel.launch(**shape, params=params, ranges=ranges, host_threads=1)
@@ -67,7 +67,7 @@ def why_not_on_gpu(arch: str, device: int = 0) -> str | None:
 
 
 def _once() -> dict[str, str]:
-    """A definition that no compile had before, so that no cache answers."""
+    """A new definition for each compile, so that no cache has an entry for it."""
     return {"LAB_TRIAL": f"0x{secrets.token_hex(8)}"}
 
 

@@ -14,7 +14,7 @@ LOWEST_SCORE = tl.constexpr(-3.4028234663852886e38)
 
 @triton.jit
 def update(b_s, b_m, b_l, scale_log2):
-    """P of scores [rows, keys], the rows' new m and l, and what O is to be multiplied by."""
+    """P of scores [rows, keys], the rows' new m and l, and the factor for O."""
     b_m_new = tl.maximum(b_m, tl.max(b_s, axis=1) * scale_log2)
     rescale = tl.exp2(b_m - b_m_new)
     b_p = tl.exp2(b_s * scale_log2 - b_m_new[:, None])
@@ -23,13 +23,13 @@ def update(b_s, b_m, b_l, scale_log2):
 
 @triton.jit
 def rescale_rows(b_o, rescale):
-    """O as the maxima have moved."""
+    """O, rescaled after the maxima have moved."""
     return b_o * rescale[:, None]
 
 
 @triton.jit
 def merge(m, l, part_m, part_l):
-    """m and l with a part of the keys computed apart; what O and the part's are multiplied by."""
+    """m and l merged with a part of the keys; the factors for O and for the part's O."""
     m_new = tl.maximum(m, part_m)
     rescale, weight = tl.exp2(m - m_new), tl.exp2(part_m - m_new)
     return m_new, l * rescale + part_l * weight, rescale, weight
@@ -37,7 +37,7 @@ def merge(m, l, part_m, part_l):
 
 @triton.jit
 def finalize(m, l):
-    """1 / l and the log-sum-exp in base 2; 0 and -inf where there were no keys."""
+    """1 / l and the log-sum-exp in base 2; 0 and -inf for a row without keys."""
     empty = l == 0.0
     sums = tl.where(empty, 1.0, l)
     return tl.where(empty, 0.0, 1.0 / sums), tl.where(empty, float("-inf"), m + tl.log2(sums))

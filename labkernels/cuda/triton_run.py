@@ -1,4 +1,4 @@
-"""Imports a Triton kernel for the machine at hand, and keeps what its launches need."""
+"""Imports a Triton kernel for this machine, and keeps what its launches need."""
 
 import importlib
 import os
@@ -36,7 +36,7 @@ def roundable(out: torch.Tensor) -> torch.Tensor:
 
 
 def constants(instance, *, on_gpu: bool) -> dict[str, object]:
-    """What the kernels' launches have in common, of a compiled variant: keys, engine, resources."""
+    """Arguments that all launches of a compiled variant share: keys, engine, resources."""
     tile = instance.tile
     found = {
         "KEYS": tile.keys,

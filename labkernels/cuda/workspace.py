@@ -1,4 +1,4 @@
-"""The memory in which the blocks of a launch, and its launches, tell one another what they know."""
+"""The memory through which the blocks of a launch, and launches of a step, communicate."""
 
 import threading
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ import torch
 
 from labkernels.kept import Kept
 
-ARRAY_BYTES = 256  # and multiples, where an array begins
+ARRAY_BYTES = 256  # arrays begin at multiples of it
 SECTOR_BYTES = 32  # and multiples, where the counters of a name begin: L2 adds to those of a sector
 COUNTER_BYTES = 4
 _CHUNK = 1 << 16  # counters that are cleared together
@@ -19,7 +19,7 @@ _LOCK = threading.Lock()
 class Space:
     """One step's own memory: where each array and counter begins, and how many bytes it has.
 
-    arrays, and counters from `first_counter` on: what keeps it from being given to others.
+    arrays, and counters from `first_counter` on: the tensors that hold the memory.
     """
 
     addresses: Mapping[str, int]
@@ -30,10 +30,10 @@ class Space:
     n_counters: int = 0
 
     def clear(self) -> None:
-        """Set the counters to 0, as a launch does that comes to its end.
+        """Set the counters to 0, as a launch does when it ends normally.
 
-        A GPU needs it only after contents out of range: an error there ends the context, and each
-        later launch in the process is refused.
+        On a GPU this is needed only after contents out of range: after an error the context is
+        lost, and every later launch of the process is refused.
         """
         if self.counters is not None:
             self.counters[self.first_counter :][: self.n_counters].zero_()
@@ -76,9 +76,9 @@ class Workspace:
 
 
 def stream_of(device: torch.device) -> int | None:
-    """The current stream, in whose order what was written once may be read again.
+    """The current stream: later work on it sees earlier writes.
 
-    None while it is captured into a CUDA graph: what is written then, is written by replays alone.
+    None while the stream is captured into a CUDA graph, since only replays then write.
     """
     if device.type != "cuda":
         return 0
@@ -88,7 +88,7 @@ def stream_of(device: torch.device) -> int | None:
 
 
 def _side_by_side(sizes: Mapping[str, int], unit: int) -> tuple[dict[str, int], int]:
-    """Where each begins and all end, at multiples of a unit, with a gap behind each; in bytes."""
+    """The begin of each array and the end of all in bytes: multiples of a unit, with gaps."""
     begins, end = {}, 0
     for name, size in sizes.items():
         begins[name] = end
@@ -97,9 +97,9 @@ def _side_by_side(sizes: Mapping[str, int], unit: int) -> tuple[dict[str, int], 
 
 
 def blank(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A tensor without memory of its own, after which torch.empty_like makes contiguous ones.
+    """A tensor without memory, from which torch.empty_like makes contiguous tensors.
 
-    torch reads no sizes then, which halves the time that a tensor takes.
+    This halves the time to make a tensor, because torch reads no sizes.
     """
     if 0 in shape:
         return torch.empty(shape, dtype=dtype, device=device)
@@ -107,27 +107,27 @@ def blank(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> t
 
 
 class _Chunk:
-    """Counters that were cleared together, of which no two launches get the same."""
+    """Counters that are cleared together; each is given to one launch only."""
 
     def __init__(self, n: int, device: torch.device) -> None:
         self.counters, self.taken = torch.zeros(n, dtype=torch.int32, device=device), 0
 
     def take(self, n: int) -> tuple[torch.Tensor, int]:
-        """The next ones: the tensor that they lie in, and which is the first."""
+        """The next counters: their tensor, and the index of the first."""
         first, self.taken = self.taken, self.taken + n
         return self.counters, first
 
 
-_CHUNKS = Kept(64)  # by device and stream; one that is forgotten lives on in those who share it
+_CHUNKS = Kept(64)  # by device and stream; a forgotten one lives as long as a launch uses it
 
 
 def counters_at_rest(n: int, device: torch.device) -> tuple[torch.Tensor, int]:
-    """Counters that are 0, and that nobody else has or had: what holds them, and the first.
+    """Fresh counters, all 0, given to no other launch: their tensor, and the index of the first.
 
     Clearing takes longer than a launch, so that many are cleared at once, on the current stream.
-    They are given away one after the other and never come back: a launch that failed, or one on
-    another stream, spoils its own counters alone. What is captured into a CUDA graph gets counters
-    of the graph's own memory, which each replay clears.
+    Each counter is given out once: a launch that failed, or runs on another stream, can spoil only
+    its own counters. What is captured into a CUDA graph gets counters of the graph's own memory,
+    which each replay clears.
     """
     stream = stream_of(device)
     if stream is None or n > _CHUNK // 16:

@@ -1,4 +1,4 @@
-"""What is measured: performance, accuracy, hardware. A file is an experiment; `discover` finds it.
+"""The experiments: performance, accuracy, hardware. Each is a file that `discover` finds.
 
 A module below one of the three folders that has EXPERIMENT, or EXPERIMENTS where it has several
 alike, is found; the others are parts of an experiment.
@@ -22,7 +22,7 @@ def discover() -> "dict[str, Experiment]":
 def find(name: str) -> "Experiment":
     """Return the experiment of this name.
 
-    Raises: ValueError listing the names there are.
+    Raises: ValueError listing the names.
     """
     found = discover()
     if name not in found:

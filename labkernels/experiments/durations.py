@@ -1,4 +1,4 @@
-"""How long experiments take: noted at the end of each recording, and said before the next."""
+"""How long experiments take: noted after each recording, and printed before the next."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,7 +24,7 @@ def read(data_dir: Path | None = None) -> list[Row]:
 
 
 def estimate(name: str, cells: int, rows: Iterable[Row]) -> float | None:
-    """Return the seconds that so many cells of an experiment take, or None if none was recorded.
+    """Return the seconds that some cells of an experiment take, or None without a recording.
 
     Those of the newest of the recordings with the most cells, in proportion.
     """
@@ -41,7 +41,7 @@ def expected(name: str, cells: int, data_dir: Path | None = None) -> str:
 
 
 def words(seconds: float | None) -> str:
-    """Return a duration, or that there is none: "about 4 min", "not yet measured"."""
+    """Return a duration as text: "about 4 min", or "not yet measured"."""
     if seconds is None:
         return "not yet measured"
     if seconds < 100:

@@ -1,4 +1,4 @@
-"""The files that a recording fills: tables that grow, and tables that hold the newest run alone."""
+"""The files of a recording: tables that grow, and tables that hold only the newest run."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class Files:
     """What a recording has written: how many rows, and which files.
 
-    A table that grows gets the rows of each cell at once, so that an interruption keeps them. One
-    that is renewed is written at the end; among the committed data only if it is whole.
+    A growing table gets the rows of each cell at once, so that an interruption keeps them. A
+    renewed table is written at the end; among the committed data only if it is complete.
     """
 
     def __init__(self, experiment: "Experiment", options: "Options") -> None:
@@ -42,7 +42,7 @@ class Files:
                 self._fresh.discard(name)
 
     def other(self, name: str) -> Path:
-        """Return the path of a file that is no table, and count it among those written."""
+        """Return the path of a file other than a table, and count it as written."""
         path = self._path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         self.written.append(path)

@@ -1,4 +1,4 @@
-"""All cores of this machine, for what an experiment compiles, or computes in NumPy."""
+"""Runs compiles and NumPy work of an experiment on all cores of this machine."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ class Asked:
         self.result = lambda timeout=None: work()
 
     def cancel(self) -> bool:
-        """Whether it will not be done: nothing is, unless its result is asked for."""
+        """Whether it will not be done: work starts only when its result is asked for."""
         return True
 
 

@@ -1,4 +1,4 @@
-"""The frozen `Gpu` records that gpus.toml describes."""
+"""GPUs as frozen `Gpu` records, read from gpus.toml."""
 
 import tomllib
 from dataclasses import dataclass, fields
@@ -10,7 +10,7 @@ from labkernels.units import require_choice
 
 @dataclass(frozen=True)
 class Fact:
-    """One number about a GPU: its unit, where it comes from, the day it was last checked."""
+    """One number about a GPU with its unit, its source, and the day of the last check."""
 
     value: int | float
     unit: str
@@ -85,24 +85,24 @@ def _load(path: Path) -> tuple[dict[str, Gpu], dict[str, dict[str, Fact]]]:
             field: Fact(row["value"], row["unit"], sources[row["source"]], row["date"].isoformat())
             for field, row in rows.items()
         }
-        # each field has its own type, and a fact that nobody measured is None
+        # each field has its own type; a fact that has not been measured is None
         values: dict[str, Any] = dict.fromkeys(_MEASURED)
         values |= {field: known.value for field, known in facts[key].items()}
         gpus[key] = Gpu(key, entry["name"], entry["arch"], **values)
     return gpus, facts
 
 
-ARCH_MIN = 80  # of the lab's kernels: asynchronous copies and bf16 tensor cores start here
+ARCH_MIN = 80  # minimum for the lab's kernels: asynchronous copies and bf16 tensor cores start here
 _ALL, _FACTS = _load(Path(__file__).with_name("gpus.toml"))
-# The parts that the kernels run on; `gpu` and `fact` know the older ones too.
+# The parts that the kernels run on; `gpu` and `fact` also know older parts.
 GPUS = {key: known for key, known in _ALL.items() if known.arch_number >= ARCH_MIN}
-# What every kernel is compiled for and reported of. sm_87 is sm_86 with more shared memory: ptxas
-# gives a kernel the same registers.
+# The architectures that every kernel is compiled and reported for. sm_87 is sm_86 with more shared
+# memory, and ptxas gives a kernel the same registers.
 ARCHS = tuple(dict.fromkeys(g.compile_arch for g in GPUS.values() if g.arch != "sm_87"))
 
 
 def gpu(key: str, name: str = "gpu") -> Gpu:
-    """The GPU of that key, such as "h200"; name: of the argument that said the key.
+    """The GPU with a key such as "h200"; name: the argument that gave the key, for the error.
 
     Raises: ValueError listing the keys if there is none.
     """

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Attention(NamedTuple):
     """Shapes: out [rows, q_heads, head_dim_v], lse2 [rows, q_heads] fp32, base 2.
 
-    A row is a request of a decode, a query token of a prefill or an MLA decode. lse2 is None where
-    a peer gives none.
+    A row is a request of a decode, a query token of a prefill or an MLA decode. lse2 is None for a
+    peer that does not return it.
     """
 
     out: torch.Tensor
@@ -39,20 +39,20 @@ class Gradients(NamedTuple):
 
 Outputs = TypeVar("Outputs")
 Made = TypeVar("Made")
-_CHECKED = Kept(256)  # calls, by their facts
+_CHECKED = Kept(256)  # calls that are kept, by their facts
 _ELSEWHERE = {"triton": "Triton's interpreter", "torch": "torch on the CPU"}
 
 
 class Options(TypedDict, total=False):
-    """What every verb may be asked for.
+    """The options that every verb has.
 
-    kernel: a name, or a Kernel that is not among the lab's; without it the GPU's facts choose, and
-    plan.why says how. A kernel that is named runs, or is refused. tile, policy: default to the
-    preferred ones. target: on a CPU, the GPU whose plan and arithmetic are followed.
-    checks: each run holds a cache's lengths and pages against its pools (see `Step.check`); on a
-    CPU, races and uninitialised reads are looked for, too. Without checks, a step that has not read
-    them follows a page out of range: a GPU reads what lies there or ends the context, the TMA reads
-    zeros.
+    kernel: a name, or a Kernel object from outside the lab. By default the choice depends on the
+    GPU's facts, and plan.why explains it. A named kernel runs or is refused; no other takes its
+    place. tile, policy: default to the preferred ones. target: on a CPU, the GPU whose plan and
+    arithmetic the CPU build follows. checks: each run checks a cache's lengths and pages against
+    its pools (see `Step.check`); on a CPU, races and uninitialised reads are detected too. Without
+    checks, a step that has not read the pages follows a page number out of range: a GPU then reads
+    unrelated memory or ends the context, and the TMA reads zeros.
     """
 
     kernel: str | Kernel | None
@@ -63,10 +63,10 @@ class Options(TypedDict, total=False):
 
 
 class AttentionOptions(Options, total=False):
-    """What a verb of attention may be asked for besides.
+    """The further options of the verbs of attention.
 
-    Units: scale multiplies q k, by default 1 / sqrt(head_dim). out, lse2: where the results go, if
-    not into fresh tensors.
+    Units: scale multiplies q k, by default 1 / sqrt(head_dim). out, lse2: tensors for the results;
+    the default is fresh ones.
     """
 
     scale: float | None
@@ -76,12 +76,12 @@ class AttentionOptions(Options, total=False):
 
 @dataclass(frozen=True)
 class Plan:
-    """What was chosen for a call, and what it amounts to.
+    """The choices for a call, and their consequences.
 
     Units: keys_per_split in keys, smem_bytes per block, waves of blocks over the whole GPU;
     registers per thread, None until the kernel has been compiled.
-    batch_invariant: no choice depended on the batch, so that a request's bits are the same alone
-    and among others. why: how the kernel was chosen.
+    batch_invariant: no choice depended on the batch, so that a request has the same bits alone and
+    in any batch. why: how the kernel was chosen.
     """
 
     kernel: str
@@ -102,12 +102,12 @@ class Plan:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Call:
-    """A call whose arguments are checked, and the choice made for it.
+    """A call with checked arguments, and the choice made for it.
 
-    On a CPU, `gpu` is the GPU whose plan and tensor-core arithmetic are followed, and `checks`
-    turns the CPU build's checker of races and uninitialised reads on. The same call on other
-    tensors of the same facts (shapes, strides, types, device, options) is `on` them; what `once`
-    gives is made for the first of them alone.
+    On a CPU, `gpu` is the GPU whose plan and tensor-core arithmetic the CPU build follows, and
+    `checks` turns on its checker of races and uninitialised reads. `on` gives the same call on
+    other tensors with the same facts (shapes, strides, types, device, options); what `once`
+    computes is computed for the first of these calls only.
     """
 
     choice: Choice
@@ -117,13 +117,13 @@ class Call:
     _made: dict[Callable, object] = field(default_factory=dict, repr=False)
 
     def on(self, **tensors: object) -> Self:
-        """The same call on these tensors; dataclasses.replace takes ten times as long."""
+        """The same call on these tensors, made ten times as fast as by dataclasses.replace."""
         call = object.__new__(type(self))
         call.__dict__.update(self.__dict__, **tensors)
         return call
 
     def once(self, make: Callable[[Self], Made]) -> Made:
-        """What a function makes of the facts of a call."""
+        """The result of a function of the call's facts, computed once."""
         made = self._made.get(make)
         if made is None:
             made = self._made[make] = make(self)
@@ -136,9 +136,10 @@ class Call:
 
 
 def kept(facts: tuple, asked: tuple) -> Call | None:
-    """The call of these facts and options, without its tensors, if one was checked and kept.
+    """The kept call, without its tensors, that was checked for these facts and options, if any.
 
-    The types of options count, since 1 and 1.0 are equal to True; what does not hash is not kept.
+    Types of options are compared, since 1 and 1.0 equal True; a call that cannot be hashed is not
+    kept.
     """
     try:
         return _CHECKED.get((facts, asked, *map(type, asked)))
@@ -147,7 +148,7 @@ def kept(facts: tuple, asked: tuple) -> Call | None:
 
 
 def keep(facts: tuple, asked: tuple, call: Call) -> Call:
-    """Keep a call that holds no tensors, and give it."""
+    """Keep a call that holds no tensors, and return it."""
     _CHECKED[facts, asked, *map(type, asked)] = call
     return call
 
@@ -173,14 +174,14 @@ def check_options(**asked: object) -> None:
 
 @dataclass(eq=False)
 class Step(Generic[Outputs]):
-    """A call that runs again and again on the same tensors, with nothing left to plan.
+    """A planned call that can run many times on the same tensors.
 
-    run() enqueues it on the current stream (or finishes it, on a CPU), checks nothing, allocates
-    nothing, and can be captured in a CUDA graph. What it may find changed between runs, the verb
-    that made it says. outputs() are what the last run wrote; each is also an attribute of the
-    step, as in step.out. A verb returns the step that it has run. Of peers: no plan; the version of
-    their library; of gradients, the forward pass that they belong to, if not that of the inputs.
-    clear() sets the workspace back to rest, after contents that were out of range.
+    run() enqueues the call on the current stream (on a CPU, finishes it), without checks and
+    allocations, and can be captured in a CUDA graph. The verb that made the step documents which
+    contents may change between runs. outputs() returns what the last run wrote; each output is also
+    an attribute, as in step.out. A verb returns the step that it has run. For peers: plan is None,
+    and version names their library; for gradients, the forward pass to which they belong, if it is
+    not the one of the inputs. clear() resets the workspace after contents that were out of range.
     """
 
     run: Callable[[], None]
@@ -194,9 +195,9 @@ class Step(Generic[Outputs]):
     def check(self) -> None:
         """Raise ValueError if a run met a length or a page number out of range.
 
-        Of a step with checks alone. On a GPU each run enqueues a small launch before its own that
-        reads lengths and pages there; this looks at what these launches found until now, in memory
-        of the host, so that nothing waits and nothing is read back.
+        Only a step that was made with checks can find this. On a GPU each run enqueues a small
+        launch before its own that reads lengths and pages there; check() reads what these launches
+        found until now from memory of the host, without waiting for the GPU.
         """
         if self.check_contents is None:
             raise ValueError("checks = False, or no pages, allowed: checks = True, and a cache")
@@ -220,15 +221,15 @@ _NOT_IN_GRAPHS = ("policy", "out", "lse2", "dq", "dk", "dv")
 def in_graph(
     operator: str, kind: Callable[..., Outputs], *tensors: torch.Tensor | None, **options: object
 ) -> Step[Outputs]:
-    """The step of a verb in a graph of torch.compile: its operator, which runs when the graph does.
+    """The step of a verb in a graph of torch.compile: its operator runs when the graph runs.
 
-    The operators are those of ops.torch_ops. There is no plan, and nothing to run again.
+    ops.torch_ops defines the operators. The step has no plan and cannot run again.
     """
     for name in _NOT_IN_GRAPHS:
         if options.pop(name, None) is not None:
             raise ValueError(f"{name} is given in a graph of torch.compile, allowed: None")
     if "kernel" in options:
-        options["kernel_name"] = options.pop("kernel")  # as the operators call it
+        options["kernel_name"] = options.pop("kernel")  # the operators' name for the option
     made = getattr(torch.ops.labkernels, operator)(*tensors, **options)
     return Step(nothing, lambda: kind(*(made or ())))
 
@@ -260,9 +261,9 @@ def plan_of(
 
 
 def partial_states(call: Call, splits: int) -> list[torch.Tensor]:
-    """What the splits of a Triton kernel tell its merge: o, m and l, uninitialised.
+    """Partial states that the splits of a Triton kernel hand to its merge: o, m, l, uninitialised.
 
-    An unsplit launch does not touch them: any pointer serves.
+    An unsplit launch does not touch them and gets any pointer.
     Shapes: of call.out [rows, q_heads, channels]; o is [rows, q_heads, splits, channels].
     """
     if splits == 1:
@@ -272,4 +273,4 @@ def partial_states(call: Call, splits: int) -> list[torch.Tensor]:
 
 
 def nothing() -> None:
-    """What runs where there is no query token."""
+    """The launch of a call without query tokens: it does nothing."""

@@ -1,4 +1,4 @@
-"""What every verb does with its arguments: checks, defaults, lengths, outputs."""
+"""What every verb does with its arguments: checks, defaults, lengths and outputs."""
 
 import functools
 import math
@@ -15,26 +15,27 @@ from labkernels.kept import Kept
 from labkernels.policy import NumericPolicy
 from labkernels.units import require_int
 
-MAX_KEYS = 2**30  # of a request: the kernels count keys, and a step beyond the last, in 32 bits
-COPY_BYTES = 16  # a kernel's copies: rows of K, V and Q start at multiples of it
+MAX_KEYS = 2**30  # keys per request: kernels count keys, and a step beyond the last, in 32 bits
+COPY_BYTES = 16  # bytes per copy of a kernel: rows of K, V and Q start at multiples of it
 CHUNK = 8  # elements of one copy
-MAX_SPLITS = 65_535  # of a request: splits lie along a grid
-REACH = 2**32 * CHUNK  # elements of a pool, 64 GiB: what 32 bits count in chunks
+MAX_SPLITS = 65_535  # splits per request: splits lie along a dimension of the grid
+REACH = 2**32 * CHUNK  # elements of a pool, 64 GiB: as many chunks as 32 bits can count
 
 
 @functools.cache
 def division(divisor: int) -> tuple[int, int]:
-    """Return shift and inverse: n // divisor is (2 n * inverse >> 32) >> shift for 0 <= n < 2^31.
+    """Return shift and inverse: (2 n * inverse >> 32) >> shift is n // divisor for 0 <= n < 2^31.
 
     The inverse is 2^(31 + shift) / divisor rounded up, too large by less than 1 in 2^31, since
-    divisor <= 2^shift: the quotient is too large by less than 1 / divisor, and rounds down alike.
+    divisor <= 2^shift: the quotient is too large by less than 1 / divisor, and so rounds down to
+    the same integer.
     """
     shift = (divisor - 1).bit_length()
     return shift, -(-(2 ** (31 + shift)) // divisor)
 
 
 def require_tensor(name: str, value: object) -> None:
-    """Raise ValueError unless a value is a tensor."""
+    """Raise ValueError unless the value is a tensor."""
     if not isinstance(value, torch.Tensor):
         refuse_kind(name, value, "torch.Tensor")
 
@@ -45,7 +46,7 @@ def refuse_kind(name: str, value: object, allowed: str) -> None:
 
 
 def require_device(name: str, tensor: torch.Tensor, device: torch.device, as_: str = "k") -> None:
-    """Raise ValueError unless the tensor lives on `device`, where `as_` does."""
+    """Raise ValueError unless the tensor lives on `device`, as the tensor named `as_` does."""
     if tensor.device != device:
         raise ValueError(f"{name}.device = {tensor.device}, allowed: {device}, where {as_} is")
 
@@ -80,9 +81,9 @@ def require_place(name: str, tensor: torch.Tensor) -> None:
 
 
 def require_no_gradient(verb: str, **tensors: torch.Tensor) -> None:
-    """Raise ValueError if torch would expect gradients of a verb that has none."""
+    """Raise ValueError if torch would expect gradients from a verb without gradients."""
     for name, tensor in tensors.items() if torch.is_grad_enabled() else ():
-        if getattr(tensor, "requires_grad", False):  # what is no tensor is refused elsewhere
+        if getattr(tensor, "requires_grad", False):  # other checks refuse other types
             raise ValueError(
                 f"{name}.requires_grad = True, allowed: False, or torch.no_grad(), since {verb} has"
                 " no gradients (ops.attention has)"
@@ -92,9 +93,9 @@ def require_no_gradient(verb: str, **tensors: torch.Tensor) -> None:
 def require_formats(
     k: torch.Tensor, v: torch.Tensor, layout: str, names: tuple[str, str] = ("k", "v")
 ) -> None:
-    """Raise ValueError unless K and V have the dtype, dimensions, rows and device of kernels.
+    """Raise ValueError unless kernels support the dtype, dimensions, rows and device of K and V.
 
-    layout: the dimensions in words; all but the last are the same for both.
+    layout: the names of the dimensions; K and V agree in all but the last.
     """
     first, second = names
     for name, tensor in zip(names, (k, v), strict=True):
@@ -118,7 +119,7 @@ def require_formats(
 
 
 def require_cu_seqlens(name: str, tensor: torch.Tensor, device: torch.device) -> None:
-    """Raise ValueError unless a tensor can hold cumulative lengths; reads none of them."""
+    """Raise ValueError unless a tensor can hold cumulative lengths; its contents are not read."""
     require_tensor(name, tensor)
     if tensor.dtype != torch.int32:
         raise ValueError(f"{name}.dtype = {tensor.dtype}, allowed: torch.int32")
@@ -136,7 +137,7 @@ def read_lengths(
     known: Sequence[int] | None = None,
     known_as: str = "q_lens",
 ) -> np.ndarray:
-    """The lengths whose sums are given, int64 [batch]: as known, or else read.
+    """The lengths with these cumulative sums, int64 [batch]: as given by the caller, or read.
 
     Raises: ValueError naming the first entry that does not ascend from 0 to total.
     """
@@ -163,14 +164,14 @@ def _read_lengths(cu_seqlens: torch.Tensor, *, name: str, total: int) -> np.ndar
 def known_lengths(
     name: str, known: Sequence[int], batch: int, most: int, total: int | None = None
 ) -> np.ndarray:
-    """The lengths that the caller's host knows, int64 [batch], so that none is read from a GPU.
+    """The lengths that the caller's host knows, int64 [batch]: nothing is read from a GPU.
 
-    Raises: ValueError if they are not one for each request, out of range, or of another total.
+    Raises: ValueError if their number, a value or their total is wrong.
     """
     try:
         given = tuple(known)
         lengths = tuple(map(operator.index, given))
-        if bool in map(type, given):  # whose index is 0 or 1
+        if bool in map(type, given):  # a bool would index 0 or 1
             raise TypeError
     except TypeError:
         words = f"{name} = {known!r}, allowed: {batch} whole numbers, one per request"
@@ -192,9 +193,9 @@ def _known_lengths(
 
 
 def facts(*tensors: torch.Tensor, names: tuple[str, ...] = ("q",)) -> tuple:
-    """All of tensors that a call's choices depend on: not what they hold, nor where they lie.
+    """The facts of tensors that a call's choices depend on: neither contents nor addresses.
 
-    Raises: ValueError with the name of what is no tensor.
+    Raises: ValueError naming an argument that is not a tensor.
     """
     found = []
     try:
@@ -211,13 +212,13 @@ _SOUND = Kept(256)
 
 
 def once_per_facts(found: tuple, check: Callable[[], None]) -> object:
-    """Check what depends on facts alone, unless it was found right before.
+    """Run a check that depends only on facts, unless these facts have passed it before.
 
-    Returns what stands for the facts among those of others, where it is hashed sooner.
+    Returns an object that stands for the facts and hashes faster.
     """
     try:
         known = _SOUND.get(found)
-    except TypeError:  # what does not hash no check lets pass
+    except TypeError:  # facts that cannot be hashed are wrong facts: a check refuses them
         known = None
     if known is None:
         check()
@@ -225,16 +226,16 @@ def once_per_facts(found: tuple, check: Callable[[], None]) -> object:
     return known
 
 
-_KEPT = Kept(128)  # readings of a GPU's tensors
+_KEPT = Kept(128)  # contents read from a GPU that are kept
 
 
 def once_per_content(read: Callable, *tensors: torch.Tensor, **how):
-    """What read(*tensors, **how) gives; of a GPU's tensors, asked anew when torch sees a change.
+    """The result of read(*tensors, **how); kept for a GPU's tensors until torch sees a change.
 
-    Reading waits for the GPU, so that what was read is kept, with the tensors themselves: their
-    memory goes to no others meanwhile. A change counts if torch makes it or is told (`changed`),
-    not if a CUDA graph or another library's kernel writes behind torch's back, nor in a tensor of
-    torch.inference_mode, which is read each time.
+    Reading waits for the GPU, so the result is kept together with the tensors, whose memory can
+    then not be reused by others. A change counts if torch makes it or is told of it (`changed`). A
+    write by a CUDA graph or by another library's kernel is not seen. A tensor of
+    torch.inference_mode is read each time.
     """
     asked, versions = [read, *how.values()], []
     for x in tensors:
@@ -247,7 +248,7 @@ def once_per_content(read: Callable, *tensors: torch.Tensor, **how):
     if kept is not None and kept[0] == versions:
         return kept[2]
     value = read(*tensors, **how)
-    _KEPT.pop(place, None)  # the oldest goes first
+    _KEPT.pop(place, None)  # put at the end: the oldest result is dropped first
     _KEPT[place] = (versions, tensors, value)
     return value
 
@@ -259,15 +260,15 @@ def changed(tensor: torch.Tensor) -> None:
 
 
 DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
-MAX_BATCH = 65_535  # requests lie along grid z
-DEFAULT_TARGET = "h200"  # whose plan and arithmetic a machine without a GPU follows
+MAX_BATCH = 65_535  # requests lie along grid dimension z
+DEFAULT_TARGET = "h200"  # the GPU whose plan and arithmetic a machine without a GPU follows
 
 
 def target_gpu(device: torch.device, target: str | None) -> hardware.Gpu:
-    """The GPU to plan for: the tensors' own, or on a CPU the one whose arithmetic is followed.
+    """The GPU to plan for: the GPU of the tensors, or on a CPU the target that it imitates.
 
-    Tensors of torch's meta device have no memory: a step of them, for a target that is named, has a
-    plan and computes nothing.
+    Tensors of torch's meta device have no memory: a step on them needs a named target, has a plan
+    and computes nothing.
     """
     plans_alone = device.type == "meta" and target is not None
     if device.type not in ("cpu", "cuda") and not plans_alone:
@@ -295,7 +296,7 @@ def check_count(name: str, value: int | None, most: int) -> None:
 
 
 def check_splits(splits: int | None, keys_per_split: int | None) -> None:
-    """Raise ValueError unless at most one of the two ways to split the keys is asked for."""
+    """Raise ValueError if both ways to split the keys are asked for."""
     check_count("splits", splits, MAX_SPLITS)
     check_count("keys_per_split", keys_per_split, MAX_KEYS)
     if splits is not None and keys_per_split is not None:
@@ -307,7 +308,7 @@ def check_splits(splits: int | None, keys_per_split: int | None) -> None:
 def require_query(
     q: torch.Tensor, k: torch.Tensor, head_dim: int, kv_heads: int, dims: str
 ) -> None:
-    """Raise ValueError unless q is as K wants it: dimensions, dtype, device, rows, heads."""
+    """Raise ValueError unless q fits K in dimensions, dtype, device, rows and heads."""
     require_tensor("q", q)
     if q.dim() != 3:
         raise ValueError(f"q.shape = {tuple(q.shape)}, allowed: {dims}")
@@ -327,7 +328,7 @@ def require_query(
 
 
 def has_positive_strides(*tensors: torch.Tensor) -> bool:
-    """Whether no dimension of more than one element is expanded."""
+    """Whether the tensor is free of expanded dimensions (stride 0) of more than one element."""
     return all(
         0 not in tensor.stride()
         or all(n < 2 or s > 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True))
@@ -336,7 +337,7 @@ def has_positive_strides(*tensors: torch.Tensor) -> bool:
 
 
 def blank_outputs(q: torch.Tensor, head_dim_v: int, policy: NumericPolicy) -> dict:
-    """After which a fresh out and lse2 are made: their shapes and dtypes, without memory."""
+    """The blank tensors that fresh out and lse2 are made from: shapes and dtypes without memory."""
     rows, device = tuple(q.shape[:2]), q.device
     dtype = {"input": q.dtype, "fp32": torch.float32, "fp64": torch.float64}[policy.out]
     return {
@@ -346,7 +347,7 @@ def blank_outputs(q: torch.Tensor, head_dim_v: int, policy: NumericPolicy) -> di
 
 
 def output(name: str, given: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
-    """The caller's output tensor, checked, or a fresh one; like: a blank one."""
+    """The caller's output tensor, checked, or a fresh one; like: a blank tensor of its shape."""
     if given is None:
         return torch.empty_like(like)
     require_tensor(name, given)

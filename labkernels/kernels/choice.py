@@ -1,4 +1,4 @@
-"""Which kernel, tile and policy serve a call: a function of facts that hash, asked once."""
+"""The choice of kernel, tile and policy for a call: a function of hashable facts, computed once."""
 
 import functools
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from labkernels.policy import NumericPolicy
 
 @dataclass(frozen=True)
 class Ask:
-    """What the caller names. deterministic: None where an operation has no such choice."""
+    """What the caller asks for. deterministic: None if the operation has no such option."""
 
     kernel: str | Kernel | None = None
     tile: str | None = None
@@ -25,10 +25,10 @@ ANYTHING = Ask()
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """A kernel and its compiled variant, what a GPU holds of it, and why it was chosen.
+    """A kernel and its compiled variant, how many blocks a GPU holds, and why it was chosen.
 
-    specializations: what is compiled, the kernel that a plan is made for first; none for Triton
-    and torch. slots: blocks that the whole GPU holds at once. facts: what a plan says of it.
+    specializations: what is compiled, first the kernel that the plan describes; empty for Triton
+    and torch. slots: blocks that the whole GPU holds at once. facts: fields of the plan.
     """
 
     kernel: Kernel
@@ -40,10 +40,10 @@ class Choice:
 
 @functools.cache
 def choose(operation: str, shape: Shape, gpu: Gpu, ask: Ask = ANYTHING) -> Choice:
-    """The kernel that is named, or else the operation's best that can do it on the GPU.
+    """The named kernel, or else the operation's best kernel for the shape and GPU.
 
-    Raises: ValueError for what no kernel can do, or the named one cannot: the value, what is
-    allowed, and what would be chosen in its place.
+    Raises: ValueError if no kernel, or not the named kernel, supports the call, with the value,
+    what is allowed, and the kernel that would be chosen.
     """
     shape.variant.require_kernels()
     kernel, why = _kernel(operation, shape, gpu, ask.kernel)
@@ -64,7 +64,7 @@ def choose(operation: str, shape: Shape, gpu: Gpu, ask: Ask = ANYTHING) -> Choic
 
 @functools.cache
 def chooses_alike(operation: str, shape: Shape, gpu: Gpu, ask: Ask, most_rows: int) -> bool:
-    """Whether kernel and tile are the same however long the longest request is."""
+    """Whether kernel and tile stay the same for every length of the longest request."""
     first, last = ((rows - 1).bit_length() for rows in (shape.group, most_rows))
     shapes = (replace(shape, rows=1 << i) for i in range(first, last + 1))
     choices = [choose(operation, each, gpu, ask) for each in shapes]
@@ -77,7 +77,8 @@ def _kernel(
     ranked = preferred(operation)
     against = {kernel: _against(kernel, shape, gpu) for kernel in ranked}
     best = next((kernel for kernel, reason in against.items() if reason is None), None)
-    facts = f"{gpu.name} ({gpu.arch}, {gpu.smem_per_block_max_bytes:,} B of shared memory a block)"
+    smem = f"{gpu.smem_per_block_max_bytes:,} B of shared memory per block"
+    facts = f"{gpu.name} ({gpu.arch}, {smem})"
     if asked is None:
         if best is None:
             refused = next(filter(None, (kernel.refuses(shape) for kernel in ranked)), None)
@@ -113,7 +114,7 @@ def _named(name: str, operation: str) -> Kernel:
 def _instance(kernel: Kernel, shape: Shape, gpu: Gpu, ask: Ask) -> Instance:
     tile = ask.tile
     if ask.deterministic is not None and tile is None:
-        # a kernel that adds up in one order alone does so for those who did not ask, too
+        # a kernel with only one order of its sums is deterministic without being asked
         dq = "ordered" if ask.deterministic else "atomic"
         options = kernel.instances(shape, ask.policy)
         wanted = [o.tile.label for o in options if kernel.fits(o, gpu) and o.tile.dq == dq]
@@ -125,14 +126,14 @@ def _instance(kernel: Kernel, shape: Shape, gpu: Gpu, ask: Ask) -> Instance:
 
 
 def preferred(operation: str) -> list[Kernel]:
-    """An operation's CUDA kernels: newest instructions first, then children before parents."""
+    """The CUDA kernels of an operation: newest instructions first, then children before parents."""
     listed = reversed(kernels_of(operation, "cuda").values())
     return sorted(listed, key=lambda kernel: kernel.needs.first, reverse=True)
 
 
 @functools.cache
 def missing(kernel: Kernel, gpu: Gpu) -> str | None:
-    """What a GPU lacks for a kernel, in words, or None if it can run it."""
+    """What a GPU lacks for a kernel, as a phrase; None if the GPU can run it."""
     if not kernel.needs.include(gpu.arch):
         return f"needs {kernel.needs}"
     least = None
@@ -142,4 +143,4 @@ def missing(kernel: Kernel, gpu: Gpu) -> str | None:
                 return None
             bytes_ = kernel.smem(option).total
             least = bytes_ if least is None else min(least, bytes_)
-    return f"needs {least:,} B of shared memory a block"
+    return f"needs {least:,} B of shared memory per block"

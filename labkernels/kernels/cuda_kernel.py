@@ -20,8 +20,8 @@ FP32 = number(4, "B")
 class Sizes:
     """The symbols of an instance's ledgers, as book/notation.md has them.
 
-    rows and keys: of a block's step (decode: of a warp's); dim, dim_v: channels of K and of V;
-    width: bytes of an element.
+    rows and keys: of a block's step (in decode, of a warp's step); dim, dim_v: channels of K and of
+    V; width: bytes per element.
     """
 
     rows: Quantity
@@ -34,7 +34,7 @@ class Sizes:
 
 
 def sizes(instance: Instance) -> Sizes:
-    """The symbols of an instance, with its values."""
+    """The symbols with the values of an instance."""
     tile = instance.tile
     dim = symbol("D", instance.head_dim, "channels of Q and K", "channels")
     return Sizes(
@@ -51,20 +51,20 @@ def sizes(instance: Instance) -> Sizes:
 
 
 def query_line(instance: Instance) -> Line:
-    """Q's rows, which stay for the whole kernel; in bytes."""
+    """Bytes of the rows of Q, which stay in shared memory for the whole kernel."""
     of = sizes(instance)
     return Line("Q", of.rows * of.dim * of.width)
 
 
 def padding_line(lines: tuple[Line, ...], alignment: int) -> Line:
-    """What is lost where the whole is rounded up to a multiple of an alignment; in bytes."""
+    """Bytes lost when the total is rounded up to a multiple of an alignment."""
     rest = -sum(line.amount for line in lines) % alignment
     meaning = f"B up to a multiple of {alignment:,} B"
     return Line("padding", symbol("p", rest, meaning))
 
 
 def states_lines(instance: Instance) -> tuple[Line, ...]:
-    """The warps' States, which take the stages' place at the end; in bytes."""
+    """Bytes of the warps' States, which replace the stages at the end of the kernel."""
     of = sizes(instance)
     return (
         Line(
@@ -85,16 +85,16 @@ def states_lines(instance: Instance) -> tuple[Line, ...]:
 
 def smem_ledger(instance: Instance, *lines: Line) -> Ledger:
     """The shared-memory ledger of a block."""
-    title = f"{instance.kernel} {instance.tile.label}: shared memory a block"
+    title = f"{instance.kernel} {instance.tile.label}: shared memory per block"
     return Ledger(title, "bytes", lines)
 
 
 def step_features(
     instance: Instance, *, keys: Quantity | int, warps: Quantity | int
 ) -> dict[str, Quantity]:
-    """What ptxas adds to a loop of products on mma.sync, of operands in shared memory.
+    """Features of a loop of mma.sync products with operands in shared memory.
 
-    keys: of the K or V that a warp reads in a step, for "loaded ahead". warps: that share the
+    keys: keys of K or V that a warp reads per step, for "loaded ahead". warps: warps that share the
     copies of a step's K.
     """
     of = sizes(instance)
@@ -105,7 +105,7 @@ def step_features(
 
 
 def register_ledger(instance: Instance, *lines: Line) -> Ledger:
-    """The register ledger of a thread: what it holds, without what ptxas adds."""
+    """The register ledger of a thread, without the registers that ptxas adds."""
     title = f"{instance.kernel} {instance.tile.label}: registers per thread"
     return Ledger(title, "registers", lines)
 

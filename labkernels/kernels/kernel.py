@@ -1,4 +1,4 @@
-"""What a kernel says of itself: its facts, and its answers about a shape or an instance."""
+"""The base of every kernel: its facts, and its answers about a shape or an instance."""
 
 import copy
 import importlib
@@ -19,20 +19,20 @@ from labkernels.hardware import Gpu
 from labkernels.policy import EAGER, FLOAT64, NumericPolicy
 from labkernels.variant import FULL, AttentionVariant
 
-MANY_ROWS = 2**20  # of a long prefill: the tile that is then preferred is the widest
-# DeepSeek: 64 channels of Q and K carry positions; of MLA's latent rows the others are V too
+MANY_ROWS = 2**20  # rows of a long prefill, for which the widest tile is preferred
+# DeepSeek: 64 channels of Q and K carry positions; the others of MLA's latent rows are also V
 _HEAD_DIM_V = {192: 128, 576: 512}
 _KERNELS = Path(__file__).parent
 
 
 class Tile(Protocol):
-    """The shape of a block's work, of an operation's own making; its label is its name in data/."""
+    """The shape of a block's work, defined by each operation; its label is its name in data/."""
 
     blocks_per_sm: int
 
     @property
     def label(self) -> str:
-        """As in data/ and on the command line."""
+        """The name in data/ and on the command line."""
 
     @property
     def threads(self) -> int:
@@ -40,18 +40,18 @@ class Tile(Protocol):
 
 
 def head_dim_v(head_dim: int) -> int:
-    """Channels of V and of the output, for those of Q and K."""
+    """Channels of V and of the output, given the channels of Q and K."""
     return _HEAD_DIM_V.get(head_dim, head_dim)
 
 
 def up_to_power_of_two(rows: int) -> int:
-    """The least power of two that is no less, and 1 for none."""
+    """The least power of two that is at least the number; 1 for 0."""
     return 1 << max(0, rows - 1).bit_length()
 
 
 @dataclass(frozen=True)
 class Architectures:
-    """The GPUs that have a kernel's instructions: those from sm_`first` on, or that one alone."""
+    """The GPUs that have a kernel's instructions: sm_`first` and newer, or sm_`first` alone."""
 
     first: int
     alone: bool = False
@@ -70,10 +70,10 @@ ANY_GPU, SINCE_AMPERE, HOPPER = Architectures(0), Architectures(80), Architectur
 
 @dataclass(frozen=True)
 class Shape:
-    """All that a choice of kernel and tile may depend on.
+    """The facts that a choice of kernel and tile may depend on.
 
-    group: query heads per KV head. rows: query rows of a KV head of the longest request, up to a
-    power of two. layout: how K and V lie in memory, "ragged" or "paged"; page_size 0 if ragged.
+    group: query heads per KV head. rows: query rows per KV head of the longest request, rounded up
+    to a power of two. layout: "ragged" or "paged" K and V; page_size is 0 if ragged.
     """
 
     dtype: str
@@ -89,11 +89,11 @@ class Shape:
 
 @dataclass(frozen=True)
 class Instance:
-    """One compiled variant of a kernel: all that is fixed at compile time.
+    """One compiled variant of a kernel: everything that is fixed at compile time.
 
     rows: query rows of the tile, at least as many as the query heads that one decode block serves.
-    overlay: a folder whose files take the place of those of the same include path, for kernels
-    that are changed on purpose.
+    overlay: a folder of files that replace the sources of the same include path, for kernels that
+    are changed on purpose.
     """
 
     kernel: str
@@ -109,10 +109,10 @@ class Instance:
 
 @runtime_checkable
 class Kernel(Protocol):
-    """A kernel's own account: what it can do, its tiles, and the module that launches it.
+    """A kernel: what it supports, its tiles, and the module that launches it.
 
     launch: the module whose prepare(call) makes a step, as seen from the kernel's own folder.
-    overlay: as of its instances.
+    overlay: as in Instance.
     """
 
     operation: str
@@ -129,15 +129,15 @@ class Kernel(Protocol):
     overlay: Path | None = None
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[Tile, ...]:
-        """The tile options, the preferred one first; one fits every GPU that the kernel needs."""
+        """The tile options, the preferred one first; one fits every GPU with the instructions."""
 
     def named_tiles(self, head_dim: int) -> tuple[Tile, ...]:
-        """Tiles that are there to be read and measured: no shape has them unless one is named."""
+        """Further tiles, to be read and measured: they are used only if the caller names one."""
         del head_dim
         return ()
 
     def refuses(self, shape: Shape) -> str | None:
-        """What it cannot do of a shape: the value, and what is allowed; or None."""
+        """Why the kernel cannot serve a shape: the value, and what is allowed; None if it can."""
         for field in ("dtype", "head_dim", "layout"):
             value, allowed = getattr(shape, field), getattr(self, f"{field}s")
             if value not in allowed:
@@ -154,12 +154,12 @@ class Kernel(Protocol):
         return None
 
     def summation_order(self, instance: Instance) -> Mapping[str, object] | None:
-        """What of the order of its sums is the kernel's own, as numerics names it, if known."""
+        """The order of the kernel's sums, as arguments of SummationOrder; None if not known."""
         del instance
         return None
 
     def prepare(self, call):
-        """The step of a checked call."""
+        """The step that runs a checked call."""
         return self._launcher.prepare(call)
 
     @cached_property
@@ -168,24 +168,24 @@ class Kernel(Protocol):
 
     @property
     def package(self) -> str:
-        """The kernel's package, in whose folder its files lie."""
+        """The package of the kernel."""
         return type(self).__module__.rpartition(".")[0]
 
     @property
     def folder(self) -> Path:
-        """The kernel's folder."""
+        """The folder of the kernel."""
         return Path(sys.modules[type(self).__module__].__file__).parent
 
     def with_tile(self, tile: Tile) -> Self:
-        """The same kernel, with this tile alone."""
+        """The same kernel with this tile as its only option."""
         return self.changed(tiles=lambda shape, policy: (tile,))
 
     def with_overlay(self, overlay: Path) -> Self:
-        """The same kernel, of whose files some are replaced by those of a folder."""
+        """The same kernel, with some sources replaced by the files of a folder."""
         return self.changed(overlay=overlay)
 
     def changed(self, **answers) -> Self:
-        """The same kernel, with other facts or answers."""
+        """The same kernel with other facts or answers."""
         changed = copy.copy(self)
         vars(changed).update(answers)
         return changed
@@ -199,12 +199,12 @@ class Kernel(Protocol):
         rows: int = MANY_ROWS,
         layout: str | None = None,
     ) -> Shape:
-        """A shape for its ledgers: of many rows, and paged where the kernel takes pages."""
+        """A shape for the ledgers: many rows, and paged if the kernel takes pages."""
         layout = layout or ("paged" if "paged" in self.layouts else self.layouts[0])
         return Shape(dtype, head_dim, head_dim_v(head_dim), group, up_to_power_of_two(rows), layout)
 
     def instances(self, shape: Shape, policy: NumericPolicy | None = None) -> list[Instance]:
-        """The compiled variants for a shape, one for each tile option, the preferred one first.
+        """The compiled variants for a shape, one per tile option, the preferred one first.
 
         Raises: ValueError naming what the kernel does not support and what is allowed.
         """
@@ -237,7 +237,7 @@ class Kernel(Protocol):
         tile: str | None = None,
         gpu: Gpu | None = None,
     ) -> Instance:
-        """The variant of a named tile, or the preferred one of those that fit a GPU.
+        """The variant of a named tile, or the preferred variant among those that fit a GPU.
 
         Raises: ValueError naming what the kernel does not support and what is allowed.
         """
@@ -261,12 +261,12 @@ class Kernel(Protocol):
         return tile.q_rows
 
     def fits(self, instance: Instance, gpu: Gpu) -> bool:
-        """Whether a block's shared memory, as far as it is known, fits a GPU."""
+        """Whether a block's shared memory fits a GPU; True if the size is not known."""
         del instance, gpu
         return True
 
     def specializations(self, instance: Instance) -> tuple[Specialization, ...]:
-        """What is compiled for an instance, the kernel that a plan is made for first."""
+        """What is compiled for an instance, first the kernel that a plan describes."""
         del instance
         return ()
 
@@ -277,7 +277,7 @@ class Kernel(Protocol):
 
 
 class CudaKernel(Kernel, Protocol):
-    """A kernel in CUDA C++, with ledgers of what an instance takes.
+    """A kernel in CUDA C++, with ledgers of an instance's shared memory and registers.
 
     params: the C++ name of its one parameter.
     """
@@ -289,15 +289,15 @@ class CudaKernel(Kernel, Protocol):
         """Shared memory of a block, in bytes."""
 
     def registers(self, instance: Instance) -> Ledger:
-        """Registers that a thread cannot do without; predicted_registers has what ptxas adds."""
+        """Registers that the algorithm needs per thread; predicted_registers adds ptxas's own."""
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """What the compiler's habits depend on, of its main loop and its end."""
+        """The features of the main loop and of the end that the compiler's habits depend on."""
         del instance, arch
         return Asked()
 
     def predicted_registers(self, instance: Instance, gpu: Gpu) -> Prediction:
-        """What ptxas will give a thread for a GPU, by the ledger and the habits of ptxas."""
+        """Registers that ptxas should give a thread, by the ledger and the habits of ptxas."""
         tile = instance.tile
         return predict(
             self.registers(instance),
@@ -308,7 +308,7 @@ class CudaKernel(Kernel, Protocol):
         )
 
     def thread_registers(self, instance: Instance) -> int | None:
-        """What a thread may have where warps trade registers; None where all have alike."""
+        """Registers per computing thread after warps traded them; None if warps do not trade."""
         del instance
         return None
 
@@ -317,12 +317,12 @@ class CudaKernel(Kernel, Protocol):
 
     @property
     def header(self) -> str:
-        """The CUDA source, as an #include names it."""
+        """The include path of the CUDA source."""
         return f"{self.folder.parent.name}/{self.folder.name}/kernel.cuh"
 
     @property
     def include_dirs(self) -> tuple[Path, ...]:
-        """Where files are searched before the lab's own: the overlay, a home outside the lab."""
+        """Folders searched before the lab's own: the overlay, and a folder outside the lab."""
         root = self.folder.parent.parent
         return tuple(x for x in (self.overlay, root) if x is not None and x != _KERNELS)
 
@@ -331,11 +331,11 @@ class CudaKernel(Kernel, Protocol):
         return self.smem(instance).total <= gpu.smem_per_block_max_bytes
 
     def specializations(self, instance: Instance) -> tuple[Specialization, ...]:
-        """The one kernel of most operations."""
+        """The specialization of the kernel itself, which most operations compile alone."""
         return (self.specialization(instance),)
 
     def specialization(self, instance: Instance) -> Specialization:
-        """What is compiled of kernel.cuh for an instance."""
+        """What is compiled from kernel.cuh for an instance."""
         return Specialization(
             header=self.header,
             instance=self.template(instance),
@@ -346,7 +346,7 @@ class CudaKernel(Kernel, Protocol):
         )
 
     def blocks_per_sm(self, instance: Instance, gpu: Gpu) -> int:
-        """Blocks that shared memory, threads and the tile's promise on registers leave on an SM."""
+        """Blocks per SM that shared memory, threads and the tile's promise on registers allow."""
         tile, smem_bytes = instance.tile, self.smem(instance).total
         registers = registers_allowed(gpu, threads=tile.threads, blocks_per_sm=tile.blocks_per_sm)
         held = occupancy(gpu, threads=tile.threads, registers=registers, smem_bytes=smem_bytes)
@@ -354,9 +354,9 @@ class CudaKernel(Kernel, Protocol):
 
 
 class TorchKernel(Kernel, Protocol):
-    """What torch computes, a request at a time: float64 as the truth, 16 bits as the baseline.
+    """Attention in torch, one request at a time: float64 is the truth, 16 bits the baseline.
 
-    whole: the one tile, as torch chooses its own. Splits that are asked for are not made.
+    whole: the only tile, since torch chooses its own. Requested splits are ignored.
     """
 
     language: str = "torch"
@@ -366,17 +366,17 @@ class TorchKernel(Kernel, Protocol):
     whole: Tile
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[Tile, ...]:
-        """The one that stands for torch's own."""
+        """The tile that stands for torch's choice."""
         del shape, policy
         return (self.whole,)
 
 
 @runtime_checkable
 class TunableKernel(CudaKernel, Protocol):
-    """A kernel whose tiles can be searched."""
+    """A kernel with tiles that the tuner can search."""
 
     def space(self, head_dim: int) -> Iterable[Tile]:
         """Every tile that the source can be compiled for, whether or not it fits."""
 
     def step_work(self, instance: Instance) -> StepWork:
-        """What a step of a block asks of an SM."""
+        """The work that a step of a block puts on an SM."""

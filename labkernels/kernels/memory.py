@@ -1,4 +1,4 @@
-"""Whether tensors share memory, and which of them may."""
+"""Which tensors of a call may share memory, and the check that no others do."""
 
 from collections.abc import Mapping
 
@@ -12,9 +12,9 @@ QUERIES = ("q", "q_nope")
 def require_apart(
     written: Mapping[str, torch.Tensor | None], others: Mapping[str, torch.Tensor]
 ) -> None:
-    """Raise ValueError if what is written lies in the memory of anything else, gaps included.
+    """Raise ValueError if a written tensor shares memory with another tensor, gaps included.
 
-    What is no tensor is held against nothing here. `out` may be the query itself: the blocks of a
+    Arguments that are not tensors are skipped. `out` may be the query itself: the blocks of a
     tile have read their rows of q before one of them writes the same rows of out.
     """
     given = {name: tensor for name, tensor in written.items() if isinstance(tensor, torch.Tensor)}

@@ -1,4 +1,4 @@
-"""An operation's front door: what works on every operation is written once, against this."""
+"""The interface of an operation: code for all operations is written once, against it."""
 
 import importlib
 import importlib.util
@@ -25,18 +25,18 @@ class Inputs(Protocol):
 
     @property
     def arguments(self) -> tuple:
-        """What the verb takes, in its order."""
+        """The arguments of the verb, in its order."""
 
     def problem(self, rows: Sequence[int] | None = None):
-        """The same attention for numerics, on the inputs' device; whole, or of some query tokens.
+        """The same attention as a numerics problem on this device: whole, or some query tokens.
 
-        A row of some is a request of its own, of one query token and the keys that it sees.
+        Each of some tokens becomes a request with one query token and the keys that it sees.
         """
 
 
 @dataclass(frozen=True)
 class BitCase:
-    """One run whose bits are recorded: a compiled variant on a workload, and the verb's options."""
+    """One run with recorded bits: a compiled variant on a workload, and the verb's options."""
 
     instance: Instance
     workload: Workload
@@ -44,7 +44,7 @@ class BitCase:
 
     @property
     def asked(self) -> dict[str, object]:
-        """All that the step is asked for: kernel, tile and policy, and the options."""
+        """The full options of the step: kernel, tile, policy, and the options of the case."""
         instance = self.instance
         named = {"kernel": instance.kernel, "tile": instance.tile.label, "policy": instance.policy}
         return named | dict(self.options)
@@ -54,13 +54,11 @@ class BitCase:
 class Operation:
     """Decode, prefill, MLA decode, backward or append.
 
-    verbs: the public functions, by name. inputs: a workload's tensors from a Draw of
-    `random_inputs`. step(inputs, **options): what runs again and again on them.
-    bit_cases(kernel): the runs of a CUDA kernel whose checksums lie in data/.
+    inputs: a workload's tensors from a Draw of `random_inputs`. step(inputs, **options): the
+    prepared step on them. bit_cases(kernel): runs of a CUDA kernel that have checksums in data/.
     """
 
     name: str
-    verbs: Mapping[str, Callable]
     workload: type[Workload]
     inputs: Callable[..., Inputs]
     step: Callable[..., object]
@@ -69,7 +67,7 @@ class Operation:
 
 @cache
 def operations() -> dict[str, Operation]:
-    """Every operation's OPERATION, by name, in the order of the folders."""
+    """The OPERATION of every operation, by name, in the order of the folders."""
     package = importlib.import_module("labkernels.kernels")
     folders = (found.name for found in pkgutil.iter_modules(package.__path__) if found.ispkg)
     modules = (f"{package.__name__}.{folder}.operation" for folder in folders)

@@ -1,4 +1,4 @@
-"""What CUDA calls of the same facts have in common, made once and run on any tensors."""
+"""What CUDA calls of the same facts share: made once, run on any tensors."""
 
 import ctypes
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ class Program:
     workspace: Workspace = NO_WORKSPACE
 
     def step(self, tensors: Mapping[str, torch.Tensor], outputs: Callable) -> Step:
-        """The step that runs on these tensors, which are named as in the kernels' parameters."""
+        """The step that runs on these tensors, by their names in the kernels' parameters."""
         space = self.workspace.take()
         runs = [launch.on(tensors, space) for launch in self.launches]
         run = runs[0] if len(runs) == 1 else _in_turn(runs)
@@ -40,9 +40,9 @@ def _in_turn(runs: list[Callable[[], None]]) -> Callable[[], None]:
 
 
 def launch_of(call: Call, *, params: ctypes.Structure, blocks: tuple[int, ...], **how) -> Launch:
-    """One launch of a call; of its first specialization, where no other is named.
+    """One launch of a call, by default of its first specialization.
 
-    blocks: along x, y and z; `how` has other fields of Launch.
+    blocks: numbers along x, y and z; how: other fields of Launch.
     """
     how.setdefault("specialization", call.choice.specializations[0])
     grid = (*blocks, 1, 1)[:3]
@@ -53,7 +53,7 @@ def launch_of(call: Call, *, params: ctypes.Structure, blocks: tuple[int, ...], 
 def merge_workspace(
     call: Call, *, states: tuple[int, int, int], splits: int, semaphores: int, **counters: int
 ) -> Workspace:
-    """What the splits of a call tell one another, and further counters; unsplit, those alone.
+    """The workspace of a call: partial states, if it is split, and further counters.
 
     states: rows, query heads and channels of the output.
     """

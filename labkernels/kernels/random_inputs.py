@@ -1,4 +1,4 @@
-"""Random tensors: of given statistics, and pages scattered over a pool."""
+"""Random tensors with given statistics, and pages scattered over a pool."""
 
 import itertools
 import math
@@ -17,7 +17,7 @@ DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Draw(Protocol):
-    """A source of random tensors on a device; the same seed gives the same tensors in turn."""
+    """A source of random tensors on a device; the same seed gives the same sequence of tensors."""
 
     seed: int
     device: str
@@ -32,7 +32,7 @@ class Draw(Protocol):
         """The numbers below n, in random order: int32 [n]."""
 
     def next(self) -> Self:
-        """A source of its own, of the next seed."""
+        """A separate source, with the next seed."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Normal:
         return torch.randperm(n, generator=self._generator, device=self.device).int()
 
     def next(self) -> Self:
-        """A source of its own, of the next seed."""
+        """A separate source, with the next seed."""
         return replace(self, seed=self.seed + 1)
 
 
@@ -95,19 +95,19 @@ class ExactNormal:
         return torch.from_numpy(order).to(self.device)
 
     def next(self) -> Self:
-        """A source of its own, of the next seed."""
+        """A separate source, with the next seed."""
         return replace(self, seed=self.seed + 1)
 
 
 @dataclass(frozen=True)
 class NoNumbers:
-    """Tensors with shapes and neither numbers nor memory, of torch's meta device: for plans."""
+    """Tensors on torch's meta device, which have shapes but no memory: for plans."""
 
     seed: int = 0
     device: str = "meta"
 
     def tensor(self, dtype: str, *shape: int) -> torch.Tensor:
-        """A tensor of no numbers.
+        """A tensor without contents.
 
         Raises: ValueError if the dtype is not fp16 or bf16.
         """
@@ -142,17 +142,17 @@ def int32(numbers: Sequence[int], draw: Draw) -> torch.Tensor:
 
 
 def sums(lengths: Sequence[int], draw: Draw) -> torch.Tensor:
-    """Where each of these lengths begins, and the end of the last: int32 [n + 1]."""
+    """Where each request of these lengths begins, and the end of the last one: int32 [n + 1]."""
     return int32([0, *itertools.accumulate(lengths)], draw)
 
 
 def arrays(*tensors: torch.Tensor) -> list:
-    """Tensors for numerics: a GPU's as they are, a CPU's as NumPy's, which are faster there."""
+    """Tensors for numerics: on a GPU as they are, on a CPU as NumPy arrays, which are faster."""
     return [x if x.is_cuda else as_float64(x) for x in tensors]
 
 
 def problem_of_rows(problem: Problem, rows: Sequence[int] | None) -> Problem:
-    """The problem, or that of some of its query tokens, each a request of the keys that it sees."""
+    """The whole problem, or one of some query tokens: each a request with the keys that it sees."""
     if rows is None:
         return problem
     chosen = np.asarray(rows)

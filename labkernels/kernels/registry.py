@@ -1,4 +1,4 @@
-"""How the kernels are found: by their folders, and nowhere else."""
+"""Finds the kernels by their folders; there is no other list."""
 
 import importlib
 import pkgutil
@@ -9,7 +9,7 @@ from labkernels.kernels.kernel import Kernel
 
 @cache
 def discover() -> dict[str, Kernel]:
-    """Every kernel folder's KERNEL by name: CUDA cores first, then by the ladder of parents."""
+    """The KERNEL of every kernel folder by name: CUDA cores first, then parents before children."""
     package = importlib.import_module("labkernels.kernels")
     kernels = {}
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
@@ -25,7 +25,7 @@ def _depth(kernels: dict[str, Kernel], name: str) -> int:
 
 
 def kernels_of(operation: str, language: str | None = None) -> dict[str, Kernel]:
-    """The kernels of an operation by name, of all languages or of one."""
+    """The kernels of an operation by name, in all languages or in one."""
     return {
         name: kernel
         for name, kernel in discover().items()

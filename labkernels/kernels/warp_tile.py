@@ -1,4 +1,4 @@
-"""The tile of kernels whose warps go their own ways."""
+"""The tile of kernels in which each warp has its own stages and keys."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -6,7 +6,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True)
 class WarpTile:
-    """The shape of a block's work: warps, keys per warp and step, stages, blocks on an SM.
+    """The shape of a block's work: warps, keys per warp and step, stages, blocks per SM.
 
     `blocks_per_sm` is the promise of __launch_bounds__: ptxas limits the registers to keep it.
     """
@@ -15,7 +15,7 @@ class WarpTile:
     keys: int
     stages: int
     blocks_per_sm: int
-    legend: ClassVar[str] = "warps x keys x stages x blocks on an SM"
+    legend: ClassVar[str] = "warps x keys x stages x blocks per SM"
 
     @property
     def label(self) -> str:

@@ -1,7 +1,7 @@
-"""What the operations' workloads share: shapes checked once, FLOPs they need, bytes they move.
+"""The base of all workloads: shapes that are checked once, FLOPs, and bytes to move.
 
-FLOPs are those of the two matrix products; exponentials are counted apart. Bytes are each input
-read once and each output written once, which is what a perfect kernel moves.
+FLOPs are those of the matrix products; exponentials are counted separately. Bytes count each input
+read once and each output written once, as in a perfect kernel.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ LSE_BYTES = 4
 
 
 class Workload(Protocol):
-    """The shapes of a call, and what a perfect kernel would have to do."""
+    """The shapes of a call, and the work of a perfect kernel."""
 
     dtype: str
 
@@ -34,7 +34,7 @@ class Workload(Protocol):
 
 @dataclass(frozen=True)
 class Tokens:
-    """Query tokens of several requests and their keys: what a prefill and its gradients share."""
+    """Query tokens of several requests and their keys: the base of a prefill and its gradients."""
 
     q_lens: tuple[int, ...]
     kv_lens: tuple[int, ...]
@@ -67,7 +67,7 @@ class Tokens:
 
     @property
     def exps(self) -> int:
-        """Exponentials of the softmax, as often as the FLOPs count a query head and key."""
+        """Exponentials of the softmax: one per query head and key that the FLOPs count."""
         return self._doubled_pairs() * self.q_heads // 2
 
     def _rows(self) -> tuple[int, int]:
@@ -78,7 +78,7 @@ class Tokens:
         lengths = zip(self.q_lens, self.kv_lens, strict=True)
         if not self.causal:
             return sum(2 * m * n for m, n in lengths)
-        # a query sees (max(0, n - m) + n) / 2 keys on average, and the double of it is whole
+        # a query sees (max(0, n - m) + n) / 2 keys on average; twice that is a whole number
         return sum(m * (max(0, n - m) + n) for m, n in lengths)
 
     def _label(self, dims: str) -> str:
@@ -96,7 +96,7 @@ def set_lengths(workload: object, field: str) -> None:
     lengths = tuple(require_int(f"{field}[{i}]", n) for i, n in enumerate(value))
     if not lengths:
         raise ValueError(f"{field} = {value!r}, allowed: at least one length")
-    # a list is taken too, but kept as a tuple so that workloads hash and compare
+    # a list is accepted, but kept as a tuple so that workloads hash and compare
     object.__setattr__(workload, field, lengths)
 
 
@@ -109,7 +109,7 @@ def check_heads(workload: object) -> None:
 
 
 def check_dtype(dtype: str) -> None:
-    """Raise ValueError unless it is one of DTYPES."""
+    """Raise ValueError unless the dtype is one of DTYPES."""
     if dtype not in DTYPES:
         raise ValueError(f"dtype = {dtype!r}, allowed: {', '.join(DTYPES)}")
 

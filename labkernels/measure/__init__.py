@@ -1,1 +1,1 @@
-"""What a machine does: times, peers, errors, resources, and what it can run."""
+"""Measurements on a machine: times, peers, errors and resources."""

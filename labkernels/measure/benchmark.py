@@ -1,4 +1,4 @@
-"""One workload, measured: prepare, check, capture, time in turns, then check what was timed."""
+"""Measures one workload: prepare, check, capture, time in turns, then check the timed output."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -55,7 +55,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why an implementation has no times: it is "unavailable", it "refused", or it "failed"."""
+    """Why an implementation has no times: "unavailable", "refused" or "failed", and the reason."""
 
     name: str
     implementation: Implementation
@@ -67,8 +67,9 @@ class Reason:
 class Benchmark:
     """What a workload gave: measurements by name, and reasons for those that have none.
 
-    judge: that of the inputs, whose reference is the float64 truth. sensors: clock and power while
-    the times were taken. beside: times of what was timed in the same turns and is not judged.
+    judge: the judge of the inputs, with the float64 truth as its reference. sensors: clock and
+    power while the times were taken. beside: times of what was timed in the same turns and is not
+    judged.
     """
 
     inputs: Any
@@ -80,7 +81,7 @@ class Benchmark:
 
     @property
     def failures(self) -> list[str]:
-        """What failed of ours, in words: a failure of the measurement."""
+        """Which of our kernels failed, and why: such a failure fails the measurement."""
         return [
             f"{reason.name} on {self.inputs.workload.label}: {reason.words}"
             for reason in self.reasons
@@ -108,9 +109,9 @@ def benchmark(
     graph: time the replay of a CUDA graph; else calls, one behind the other. eager: time calls on
     an idle stream too, a third as often. baseline: a word and another workload, on which our CUDA
     kernels are timed in the same turns. missing: the reasons of libraries that cannot run here.
-    beside(inputs): what else is timed in the same turns, by name, and judged by nobody.
-    progress: passes on what is gone through, and may show how far that is.
-    The output that counts is that of the timed path, after all that timing.
+    beside(inputs): further steps, by name, that are timed in the same turns and not judged.
+    progress: iterates over the work, and may show how far it is.
+    The judged output is that of the timed path, after all timing.
     """
     of = list(of)
     whole = _Inputs(operation, workload, seed, device)
@@ -183,7 +184,7 @@ class _Inputs:
 
 @dataclass(eq=False)
 class _Entry:
-    """An implementation on its way through a benchmark."""
+    """The state of an implementation during a benchmark."""
 
     name: str
     implementation: Implementation
@@ -228,7 +229,7 @@ class _Entry:
     def capture(self) -> None:
         """Capture a CUDA graph of the step, or note why none can hold it."""
         try:
-            # a graph does not own what it launches with: the step does
+            # a graph does not own the memory of its launches; the step does
             self.replay = timing.capture(self.step.run).replay
         except RuntimeError as error:
             self.note = f"not captured: {one_line(error)}"
@@ -252,7 +253,7 @@ class _Entry:
 
 
 def poison(step: Step) -> None:
-    """What the next run does not write is NaN afterwards."""
+    """Fill the outputs with NaN, so that elements that the next run does not write are NaN."""
     for tensor in step.outputs():
         if tensor is not None:
             tensor.fill_(float("nan"))

@@ -1,4 +1,4 @@
-"""The error budget of a decode on given tensors, and what its kernel really did.
+"""The error budget of a decode on given tensors, and the measured error of its kernel.
 
 Example: error_budget(q, cache, NumericPolicy(out="fp32")).table(by="head") is the prediction;
 measured_budget(q, cache, NumericPolicy(out="fp32")).rows(by="head") has both, to be drawn by
@@ -56,14 +56,14 @@ class MeasuredBudget:
 
 
 def total_rows(budget: ErrorBudget, error: np.ndarray, *, by: str) -> list[dict[str, object]]:
-    """Hold a kernel's error against its budget, one row per group: "total"."""
+    """Compare a kernel's error with its budget, one row per group: "total"."""
     return comparison(TOTAL, error, budget.bias, budget.sigma**2, budget, by=by)
 
 
 def comparison(
     source: str, error, bias, variance, budget: ErrorBudget, *, by: str
 ) -> list[dict[str, object]]:
-    """Hold an error against its predicted bias and variance, a row per head or sample.
+    """Compare an error with its predicted bias and variance, one row per head or sample.
 
     Shapes: error, bias, variance [B, Hq, D]. Units: shares are of each element's predicted
     variance, so that the total's is z^2; biases are means along the sign of the output, bias_noise
@@ -121,7 +121,7 @@ def measured_budget(q, cache, policy: NumericPolicy | None = None, **how) -> Mea
 
 
 def budget_of(found: Setting, out: np.ndarray) -> MeasuredBudget:
-    """Hold an output against the budget of its setting. Shapes: out [B, Hq, D] float64."""
+    """Compare an output with the budget of its setting. Shapes: out [B, Hq, D] float64."""
     budget = model.error_budget(found.problem, found.policy, found.order)
     alone = errors_alone(found.problem, found.policy, found.order)
     return MeasuredBudget(budget, metrics.difference(out, budget.o), alone)

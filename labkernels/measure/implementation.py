@@ -1,4 +1,4 @@
-"""What takes part in a measurement: a kernel of ours under a policy, or a peer."""
+"""A participant of a measurement: a kernel of ours under a policy, or a peer."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from labkernels.policy import NumericPolicy
 class Implementation:
     """Something that computes an operation.
 
-    name tells it apart; kernel, library (or language, of ours), tensor_cores and label are its
-    columns in the data. policy: what its outputs are judged by. prepare(inputs) gives a step, or
-    raises Refused or ValueError; of ours it takes a verb's further options. spec: the kernel, of
-    ours.
+    name identifies it; kernel, library (for ours the language), tensor_cores and label are its
+    columns in the data. policy: the policy that its outputs are judged by. prepare(inputs) gives a
+    step, or raises Refused or ValueError; of ours it takes a verb's further options. spec: the
+    kernel, of ours.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Implementation:
 
 
 def with_tile(kernel: str, label: str, head_dim: int) -> Kernel:
-    """Return a kernel as if one tile, in its own list or not, were the only one.
+    """Return a kernel with one tile, from its list or not, as the only option.
 
     Raises: ValueError if its source cannot be compiled for the tile.
     """
@@ -71,7 +71,7 @@ def first_policy(spec: Kernel) -> Sequence[NumericPolicy]:
 
 
 def on_and_off(spec: Kernel) -> Sequence[NumericPolicy]:
-    """The first policy with tensor cores and the first without, where there are such."""
+    """The first policy with tensor cores and the first without, if they exist."""
     first: dict[bool, NumericPolicy] = {}
     for policy in spec.policies:
         first.setdefault(policy.tensor_cores, policy)
@@ -132,7 +132,7 @@ def _implementation(
 
 
 def _orders(of: Operation, spec: Kernel) -> list[tuple[str, dict[str, object]]]:
-    """Of a backward kernel, both ways to add up dq, where it has both: words and options."""
+    """The ways in which a backward kernel can sum dq: a word and options for each."""
     if of.name != "backward":
         return [("", {})]
     orders = {

@@ -1,4 +1,4 @@
-"""Ladders: an operation's kernels from the plainest up, each rung with one idea more."""
+"""Ladders: the kernels of an operation from the plainest up; each rung adds one idea."""
 
 import difflib
 import re
@@ -22,10 +22,10 @@ _FRAME = re.compile(r"#pragma once|#include|using namespace|namespace|}  // name
 
 @dataclass(frozen=True)
 class Rung:
-    """A kernel and a tile that have one idea more than the rung below, their parent.
+    """A kernel and a tile that add one idea to the rung below, their parent.
 
-    parent: a name, or None for the lowest. passages: of the kernel's sources, what stands between
-    tags `[rung: ...]` and is this rung's. tensor_cores: whether its products run on them.
+    parent: a name, or None for the lowest. passages: the parts of the kernel's sources between tags
+    `[rung: ...]` that belong to this rung. tensor_cores: whether its products run on them.
     """
 
     name: str
@@ -62,9 +62,9 @@ class Rung:
 
 @dataclass(frozen=True)
 class Difference:
-    """What a rung has that its parent lacks, and the other way round, in lines of code.
+    """The lines of code that a rung adds to its parent, and those that it removes.
 
-    text: both with the lines around them, comments too, as a reader wants to see it.
+    text: the difference with context and comments, for a reader.
     """
 
     added: int

@@ -1,4 +1,4 @@
-"""What a kernel takes of a GPU: its ledgers, what the compiler and the driver say, occupancy."""
+"""The resources of a kernel on a GPU: ledgers, reports of compiler and driver, occupancy."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ class Compiled:
 class Resources:
     """Predicted and compiled resources of one instance on one GPU.
 
-    registers: what a thread cannot do without; predicted: that and what ptxas adds. compiled is
-    None where nothing was recorded and there is no compiler; the occupancy is then that of the
-    predicted registers.
+    registers: what the algorithm needs per thread; predicted: the same plus what ptxas adds.
+    compiled is None if nothing was recorded and there is no compiler; the occupancy then follows
+    from the predicted registers.
     """
 
     instance: Instance

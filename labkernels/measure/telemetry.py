@@ -12,7 +12,7 @@ _QUERY = ("clocks.sm", "power.draw", "driver_version")
 
 @dataclass
 class Reading:
-    """What nvidia-smi answered; 0 or `unknown` where it could not say."""
+    """A reading by nvidia-smi; 0 or `unknown` for a value that it could not give."""
 
     sm_clock_mhz: float = 0.0
     power_w: float = 0.0

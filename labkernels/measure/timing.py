@@ -38,9 +38,10 @@ def quartiles(times_s: Sequence[float]) -> Quartiles:
 
 
 def turns(names: Sequence[str], repeats: int) -> Iterator[str]:
-    """Yield every name once a repeat, starting one further each time.
+    """Yield every name once per repeat, starting one further each time.
 
-    A name so follows each neighbour equally often, and slow drifts of the clock reach all alike.
+    Each name then follows each other one equally often, and slow drifts of the clock affect all
+    names equally.
     """
     for repeat in range(repeats):
         shift = repeat % len(names)
@@ -114,7 +115,7 @@ def time_interleaved(
 
 
 def l2_scrubber() -> Action:
-    """Return a function that empties L2 of everything else and leaves no line to write back.
+    """Return a function that evicts everything from L2 and leaves no line to write back.
 
     It writes a buffer of several times L2, then reads another, so that the next kernel meets
     neither its own data nor the write-back of ours.

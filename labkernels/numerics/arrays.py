@@ -1,7 +1,7 @@
-"""The one seam between NumPy and torch: the functions that take an array, by the array's own kind.
+"""Converts between NumPy and torch, and picks the module whose functions take an array.
 
-The float64 sums of oracle, bounds, sigma and matched filters use only what both modules spell
-alike, so that the same source runs on a GPU's tensors, where NumPy would take minutes.
+The float64 sums of oracle, bounds, sigma and matched filters use only functions that both modules
+spell the same way, so that the same source runs on a GPU's tensors, where NumPy would take minutes.
 """
 
 import sys
@@ -15,12 +15,12 @@ def as_float64(tensor) -> np.ndarray:
 
 
 def namespace(array):
-    """The module whose functions take this array: numpy, or torch."""
+    """The module with functions for this array: numpy, or torch."""
     return sys.modules[type(array).__module__.partition(".")[0]]
 
 
 def to_numpy(array) -> np.ndarray:
-    """The array for NumPy, from whatever device; floats of 16 bits as float32."""
+    """The array in NumPy, from any device; floats of 16 bits as float32."""
     if isinstance(array, np.ndarray):
         return array
     wide = array.float() if array.dtype.is_floating_point and array.element_size() < 4 else array
@@ -33,5 +33,5 @@ def moved(array: np.ndarray, like):
 
 
 def float64(array):
-    """The values as float64, where they are."""
+    """The values as float64, on their device."""
     return namespace(array).asarray(array, dtype=namespace(array).float64)

@@ -1,4 +1,4 @@
-"""The verb `attention`, through which a model trains: autograd and torch.func go through."""
+"""The verb `attention`, which models train through: autograd and torch.func differentiate it."""
 
 from collections.abc import Sequence
 from typing import NoReturn
@@ -26,18 +26,18 @@ def attention(
     q_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention that torch can differentiate: a `prefill` whose gradients are a `backward`.
+    """Attention that torch can differentiate: `prefill` forward, `backward` for the gradients.
 
-    deterministic: of the backward pass; the forward pass always is. q_lens, kv_lens: the lengths
-    that the cumulative ones say, as the caller's host knows them: none is then read from a GPU.
-    Without them a GPU's cumulative lengths are read once, and again when torch has seen them
-    change, so that a training loop that keeps its two tensors reads nothing after its first step.
+    deterministic: of the backward pass; the forward pass is always deterministic. q_lens, kv_lens:
+    the lengths of the requests, if the caller's host knows them; then no length is read from a GPU.
+    Without them, cumulative lengths on a GPU are read once, and again after torch has seen them
+    change. A training loop that keeps the two tensors therefore reads nothing after its first step.
     Shapes: q [total_q, q_heads, head_dim], k, v [total_k, kv_heads, head_dim], fp16 or bf16;
     cu_seqlens_q, cu_seqlens_k [batch + 1] int32; -> out as q, lse2 [total_q, q_heads] fp32, which
     has no gradient.
     Under autocast, tensors of another floating-point type but float64 are cast to its dtype, as for
-    torch's own attention. torch.func.grad and vjp go through; there are no second derivatives, no
-    forward derivatives and no vmap: a batch lies in the cumulative lengths.
+    torch's own attention. torch.func.grad and vjp work. Second derivatives, forward-mode
+    derivatives and vmap are refused; a batch is expressed by the cumulative lengths.
     Units: scale multiplies q k (default 1 / sqrt(head_dim)); lse2 is in base 2.
     Raises: ValueError naming the argument, its value and what is allowed.
     """
@@ -58,17 +58,17 @@ def attention(
         ends = (cu_seqlens_q, cu_seqlens_k)
         return torch.ops.labkernels.prefill(q, k, v, *ends, deterministic=deterministic, **how)
     asked = (cu_seqlens_q, cu_seqlens_k, deterministic, how)
-    # torch.func wants a Function whose arguments torch inspects, which takes longer than a launch
+    # torch.func needs a Function, whose arguments torch inspects: that takes longer than a launch
     transformed = torch._C._are_functorch_transforms_active()
     return (_Transformed if transformed else _Attention).apply(q, k, v, asked)
 
 
 class _Attention(Function):
-    """What the operators do, without the dispatcher, which costs more than the launch."""
+    """The work of the operators, without torch's dispatcher, which costs more than the launch."""
 
     @staticmethod
     def forward(ctx, q, k, v, asked):
-        ends_q, ends_k, *ctx.how = asked  # one argument: torch looks at each
+        ends_q, ends_k, *ctx.how = asked  # packed into one argument, since torch inspects each
         q, k, v = with_rows(q, k, v)
         done = run_prefill(q, RaggedKV(k, v, ends_k), ends_q, **ctx.how[1]).outputs()
         ctx.save_for_backward(q, k, v, *done, ends_q, ends_k)
@@ -78,7 +78,7 @@ class _Attention(Function):
     @staticmethod
     def backward(ctx, dout, dlse2):
         del dlse2  # lse2 is not differentiable
-        twice = torch.is_grad_enabled()  # somebody may differentiate the gradients
+        twice = torch.is_grad_enabled()  # a caller may differentiate the gradients
         gradients = _Gradients.apply if twice else _backward
         return *gradients(dout, *ctx.saved_tensors, ctx.how), None
 
@@ -102,7 +102,7 @@ def _no_tangents(ctx, *given) -> NoReturn:
 
 
 class _Gradients(Function):
-    """The gradients where they are transformed, or differentiated again, which is refused."""
+    """The gradients as torch.func transforms them; a second derivative is refused."""
 
     vmap = staticmethod(_no_batches)
     jvp = staticmethod(_no_tangents)
@@ -145,13 +145,13 @@ class _Transformed(Function):
 
 
 def with_rows(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors, copied where autograd or a view gave rows that a kernel cannot copy from."""
-    # not contiguous(), to which a tensor without elements is so with any strides
+    """The tensors; one whose rows a kernel cannot load, as in some views, is copied."""
+    # not contiguous(), which returns a tensor without elements unchanged, whatever its strides
     return [x if _has_rows(x) else x.clone(memory_format=torch.contiguous_format) for x in tensors]
 
 
 def _has_rows(tensor: torch.Tensor) -> bool:
-    if tensor.is_contiguous() and tensor.stride(-1) == 1:  # a copy would be no better
+    if tensor.is_contiguous() and tensor.stride(-1) == 1:  # a copy would have the same fault
         return True
     *outer, inner = tensor.stride()
     if inner != 1 or min(outer) <= 0:  # an expanded dimension: the TMA has no stride of 0

@@ -1,6 +1,6 @@
-"""The verbs as torch operators, which a graph of torch.compile holds: torch.ops.labkernels.
+"""The verbs as torch operators, for graphs of torch.compile: torch.ops.labkernels.
 
-An operator takes the tensors of its verb's caches one by one; on fake tensors it gives shapes.
+An operator takes the tensors of its verb's caches one by one; for fake tensors it returns shapes.
 """
 
 import re
@@ -45,7 +45,7 @@ def _operator(
 ) -> torch.library.CustomOpDef:
     """Define an operator: run takes its tensors, and its options by their names.
 
-    An option that is called kernel would meet torch's own of that name where inductor calls it.
+    No option may be named `kernel`: inductor calls operators with an argument of that name.
     """
     n_tensors, names = tensors.count("Tensor"), re.findall(r"(\w+?)(?:_name)?=", options)
 
@@ -63,7 +63,7 @@ def _attended(q, *_):
 
 
 def _outputs(step: Step[Attention], q: torch.Tensor) -> Attention:
-    """What a step wrote, once it is known to be of the type that the graph was told."""
+    """What a step wrote, after a check that its dtype is the one that the graph was told."""
     done = step.outputs()
     if done.out.dtype != q.dtype:
         allowed = f"one that writes {q.dtype}, as q, in a graph of torch.compile"
@@ -87,7 +87,7 @@ def _prefill_paged(q, k, v, page_table, kv_len, cu_seqlens_q, **options):
 
 
 def _prefill(q, k, v, cu_seqlens_q, cu_seqlens_k, deterministic=False, **options):
-    del deterministic  # of the backward pass alone
+    del deterministic  # only of the backward pass
     q, k, v = with_rows(q, k, v)
     step = prefill(q, RaggedKV(k, v, cu_seqlens_k), cu_seqlens_q, **options)
     return tuple(_outputs(step, q))

@@ -1,4 +1,4 @@
-"""The verb `with_kvcache`: append new keys and values, then attend to all that a request has."""
+"""The verb `with_kvcache`: append new keys and values, then attend to all keys of each request."""
 
 from collections.abc import Sequence
 from typing import Unpack
@@ -28,7 +28,8 @@ def with_kvcache(
     """Append the keys and values of new tokens to a cache, and attend from those tokens.
 
     Shapes: q [total, q_heads, head_dim]; k_new, v_new [total, kv_heads, channels of the cache];
-    cu_seqlens_q [batch + 1] int32. Options as `prefill`; kv_lens are the keys before.
+    cu_seqlens_q [batch + 1] int32. Options as in `prefill`; kv_lens are the numbers of keys before
+    the append.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
     """
     if torch.compiler.is_compiling():

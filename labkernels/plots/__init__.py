@@ -1,7 +1,7 @@
-"""Figures and tables for the book: a DataFrame in, a matplotlib Figure out; nothing is read.
+"""Figures and tables for the book: functions from a DataFrame to a matplotlib Figure.
 
-Whoever calls a function shows the figure, or saves it. Every figure takes `origin`, the line that
-says where and when its numbers came to be.
+They read no files, and the caller shows or saves the figure. Every figure takes `origin`, a line
+that says where and when its numbers were measured or computed.
 """
 
 from labkernels.plots.accuracy.detection import detection_matrix, refused_shares

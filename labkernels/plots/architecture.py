@@ -11,16 +11,16 @@ from matplotlib.patches import FancyBboxPatch
 
 from labkernels.plots import style
 
-_HEIGHT = 0.6  # of a box, in rows
-_GAP = 0.02  # between two boxes, in the width that all have; so far apart are the arrows' lanes too
-_MARGIN = 0.2  # on either side, for the lanes
+_HEIGHT = 0.6  # height of a box, in rows
+_GAP = 0.02  # between two boxes, and between the arrows' lanes, in units of the full width
+_MARGIN = 0.2  # width on either side, for the lanes
 _FILL, _ARROW = "#eaf2f8", "#0072b2"
 Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class _Box:
-    """Where a room is drawn, and the sides on which no other stands beside it."""
+    """Where a room is drawn, and on which sides it has no neighbour."""
 
     left: float
     right: float
@@ -58,7 +58,7 @@ def rooms_by_layer(rooms: pd.DataFrame, imports: pd.DataFrame, *, origin: str) -
 
 
 def not_implied(pairs: set[Pair]) -> set[Pair]:
-    """The pairs of a relation without circles that do not follow from others of them."""
+    """The pairs of an acyclic relation that do not follow from its other pairs."""
     below: dict[str, set[str]] = {}
     for first, second in pairs:
         below.setdefault(first, set()).add(second)
@@ -70,7 +70,7 @@ def not_implied(pairs: set[Pair]) -> set[Pair]:
 
 
 def _arranged(rooms: pd.DataFrame, pairs: list[Pair]) -> dict[str, _Box]:
-    """A box for each room, in that order within each layer which lets most arrows pass outside."""
+    """A box for each room, ordered within each layer so that most arrows can pass outside."""
     layers = [list(beside.room) for _, beside in rooms.groupby("layer")]
     orders = itertools.product(*(itertools.permutations(layer) for layer in layers))
     arrangements = [

@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart: CUDA cores are warm, tensor
-# cores cold. Of our kernels by the word of a name that says what computes, of others by the name.
+# cores cold. Our kernels are found by the word of their name that names the engine, others by their
+# name.
 ENGINES = {
     "fma": "#d55e00",
     "mma": "#0072b2",
@@ -28,9 +29,9 @@ LIBRARIES = {
     "torch_fa2": "#009e73",
     "torch_cudnn": "#f0e442",
 }
-# Of an engine's variations, which figures show beside it.
+# Colours of an engine's variants, which figures show beside it.
 _VARIATIONS = ("#882255", "#999933", "#b07aa1", "#44aa99", "#009e73", "#8c564b")
-# Of lines that stand for no kernel.
+# Colours of lines that do not stand for a kernel.
 LINE_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 MARKERS = {"on": "s", "off": "o"}
 LINES = {"on": "-", "off": (0, (5, 2))}
@@ -86,7 +87,8 @@ HOUSE = {
 def colour(kernel: str) -> str:
     """Return the colour of a kernel or peer: of its engine, or one of its own that never changes.
 
-    A kernel of every operation so has its engine's colour, and a new name needs no entry here.
+    Kernels of every operation therefore have the colour of their engine, and a new name needs no
+    entry.
     """
     if kernel in LIBRARIES:
         return LIBRARIES[kernel]
@@ -153,5 +155,5 @@ def written_grid(axes: Axes, values: pd.DataFrame, words: pd.DataFrame, *, top: 
 
 
 def say_origin(figure: Figure, origin: str) -> None:
-    """Write below the axes where the numbers come from, so that the picture keeps it."""
+    """Write the origin of the numbers below the axes, so that it stays with the picture."""
     figure.supxlabel(origin, fontsize=7.5, color="#56606d", x=0.99, ha="right")

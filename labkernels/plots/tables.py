@@ -1,4 +1,4 @@
-"""Tables whose HTML never changes by itself, so that a replayed notebook can be compared."""
+"""Tables with reproducible HTML, so that a replayed notebook can be compared."""
 
 from collections.abc import Mapping
 

@@ -1,1 +1,1 @@
-"""What was measured, and where it comes from: schema, CSV store, provenance, targets."""
+"""Recorded measurements: schema, CSV store, provenance, targets."""

@@ -1,4 +1,4 @@
-"""Files of a data folder: replaced whole, by one writer at a time, held against its description."""
+"""Files of a data folder: replaced whole, by one writer at a time, and checked by hash."""
 
 import contextlib
 import hashlib
@@ -24,9 +24,9 @@ def one_writer(folder: Path) -> Iterator[None]:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Write a file so that whoever reads it, even after a crash, finds the old or the new one.
+    """Write a file so that a reader, even after a crash, finds the old or the new content.
 
-    The caller is the folder's one writer.
+    The caller must be the folder's only writer.
     """
     aside = path.with_name(path.name + ".part")
     try:
@@ -46,10 +46,9 @@ def sha256(content: bytes) -> str:
 
 
 def read_described(path: Path) -> bytes:
-    """Return a file's content, which is the one that its folder's description names.
+    """Return a file's content, checked against the description of its folder.
 
-    The description lies beside the file or one folder above; where there is none, nothing is held
-    against it.
+    The description lies beside the file or one folder above; without one, nothing is checked.
 
     Raises: ValueError if the file is not described, or is not as described; FileNotFoundError.
     """

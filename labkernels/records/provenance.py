@@ -12,8 +12,8 @@ UNKNOWN = "unknown"
 def source_state(commit: str = "", *, root: Path | None = places.CHECKOUT) -> tuple[str, bool]:
     """Return the commit of the source and whether files outside data/ differ from it.
 
-    A given commit may end in `-dirty`, as `git describe --always --dirty` writes it. Where none is
-    given and `root` is None or no git checkout, the commit is UNKNOWN, of which nothing can differ.
+    A given commit may end in `-dirty`, as `git describe --always --dirty` writes it. If none is
+    given and `root` is None or not a git checkout, the commit is UNKNOWN, and files never differ.
     """
     if commit:
         return commit.removesuffix("-dirty"), commit.endswith("-dirty")

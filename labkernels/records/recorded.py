@@ -1,4 +1,4 @@
-"""Which recorded run a page shows, and the words that say where it comes from."""
+"""The recorded run that a page shows, and the caption with its provenance."""
 
 from collections.abc import Iterable, Mapping
 
@@ -11,7 +11,7 @@ def newest_with(
 ) -> list[Row]:
     """Return all rows of the newest run that timed each of these kernels on one workload.
 
-    A later run of a part of the grid so does not hide a whole one.
+    A later run of a part of the grid therefore does not hide a whole one.
     Raises: ValueError if there is no such run.
     """
     rows, kernels = list(rows), set(kernels)
@@ -39,7 +39,7 @@ def origin(rows: Iterable[Row]) -> str:
 def newest_of_each(rows: Iterable[Row], columns: Iterable[str]) -> list[Row]:
     """Return, for every combination of these columns, the rows of the newest run that has it.
 
-    A run of one kernel so replaces that kernel's rows, and no other's.
+    A run of one kernel therefore replaces only the rows of that kernel.
     """
     rows, columns = list(rows), tuple(columns)
     newest: dict[tuple, str] = {}

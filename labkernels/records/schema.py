@@ -1,4 +1,4 @@
-"""The tables that rows are held against: each is a Table Schema of Frictionless, in tables/."""
+"""The tables that rows are checked against: each is a Frictionless Table Schema in tables/."""
 
 import json
 from collections.abc import Mapping

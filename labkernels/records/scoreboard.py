@@ -1,4 +1,4 @@
-"""`data/targets.toml` held against the newest recorded rows."""
+"""Compares `data/targets.toml` with the newest recorded rows."""
 
 import tomllib
 from collections.abc import Iterable
@@ -15,9 +15,9 @@ _PREFILL = (*_WORKLOAD, "q_len", "causal")
 
 @dataclass(frozen=True)
 class Target:
-    """What a workload must reach, for each of its dtypes: a ratio of peer to ours, or a value.
+    """What a workload must reach in each of its dtypes: a ratio of peer to ours, or a value.
 
-    maximum: what ours may be at most, in the unit of the metric; None for any.
+    maximum: an upper limit on our value, in the unit of the metric; None for no limit.
     policy and peer_policy: the numeric policy on either side, as in data/; "" for any.
     """
 
@@ -92,7 +92,8 @@ def scoreboard(
 def score(target: Target, dtype: str, rows: Iterable[Row]) -> Score:
     """Return the score of the newest run that measured both sides.
 
-    The ratio is that of the sizes, peer over ours, so that larger is better; a bias has a sign.
+    The ratio is peer over ours, of absolute values since a bias has a sign, so that larger is
+    better.
     """
     rows = store.select(rows, {**target.workload, "dtype": dtype})
     for started in store.runs(rows):

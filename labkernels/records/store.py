@@ -16,10 +16,10 @@ Row = dict[str, object]
 
 
 def path_of(name: str, folder: Path = DATA_DIR, kind: str = "") -> Path:
-    """Return where a table lies below a folder; a name with an ending is that of another file.
+    """Return where a table lies below a folder; a name with an ending names another file.
 
-    It lies as in `data/`; one that is not there yet goes to its kind, which is a folder of
-    labkernels.experiments: performance, accuracy, hardware.
+    The place is as in `data/`; a new table goes to its kind, a folder of labkernels.experiments:
+    performance, accuracy or hardware.
     """
     file_name = name if "." in name else f"{name}.csv"
     for home in (Path(folder), DATA_DIR):
@@ -31,7 +31,7 @@ def path_of(name: str, folder: Path = DATA_DIR, kind: str = "") -> Path:
 def append(path: Path, rows: Iterable[Mapping[str, object]], table: Table = MEASUREMENTS) -> int:
     """Add rows to a CSV file, making it if needed, and return how many were added.
 
-    All of them or none get into the file, whatever else happens or writes.
+    Either all of the rows are added or none, also if a crash or another writer intervenes.
 
     Raises: ValueError if a row is invalid, or the file has other columns or ends in half a line;
     then nothing is written.
@@ -62,7 +62,7 @@ def update(
     change: Callable[[list[Row]], Iterable[Mapping[str, object]]],
     table: Table = MEASUREMENTS,
 ) -> None:
-    """Write change(rows) in the place of a CSV file's rows; nobody else writes in between.
+    """Replace the rows of a CSV file by change(rows), with no other write in between.
 
     Raises: ValueError if a row is invalid; then the old file stays.
     """
@@ -78,7 +78,7 @@ def read(source: str | Path, *, described: bool = True) -> list[Row]:
 
     source: the name of a table in `data/`, or the path of a file.
     described: whether the file must be the one that its folder's datapackage.json describes, if
-    there is one. A recording that is under way is not yet described.
+    there is one. A recording in progress is not yet described.
 
     Raises: ValueError naming the file and line of the first bad row, or a file that is cut or not
     as described; FileNotFoundError.
@@ -123,7 +123,7 @@ def _decoded(path: Path, content: bytes) -> str:
 
 
 def require_whole(path: Path, content: bytes) -> None:
-    """Refuse a file that was cut: its last line is half a line, and half a number looks like one.
+    """Refuse a file that was cut in its last line, where half a number looks like a number.
 
     Raises: ValueError naming the line.
     """

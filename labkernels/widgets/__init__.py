@@ -1,8 +1,9 @@
-"""What a page of the book runs in the reader's browser, and how a chapter places it."""
+"""Programs that a page of the book runs in the reader's browser, and how a chapter places them."""
 
 from __future__ import annotations
 
 import html
+import importlib.util
 from dataclasses import dataclass
 
 __all__ = ["Widget", "break_kernel", "budget", "run_kernel", "step_kernel"]
@@ -10,7 +11,10 @@ __all__ = ["Widget", "break_kernel", "budget", "run_kernel", "step_kernel"]
 
 @dataclass(frozen=True)
 class Widget:
-    """A place in a page that its JavaScript fills; `words` stand there without JavaScript."""
+    """A place in a page that its JavaScript fills; `words` stand there without JavaScript.
+
+    In JupyterLab, where anywidget is installed, the same JavaScript runs below the cell.
+    """
 
     name: str
     kernel: str
@@ -21,6 +25,15 @@ class Widget:
             f'<div class="lab-widget" data-lab-widget="{self.name}" '
             f'data-kernel="{html.escape(self.kernel)}"><p>{html.escape(self.words)}</p></div>'
         )
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, object]:
+        bundle: dict[str, object] = {"text/plain": self.words, "text/html": self._repr_html_()}
+        if importlib.util.find_spec("anywidget") is None:
+            return bundle
+        from labkernels.widgets.notebook import Live
+
+        shown = Live(self.name, self.kernel)._repr_mimebundle_()
+        return {**bundle, **{kind: view for kind, view in shown[0].items() if "widget" in kind}}
 
     def __repr__(self) -> str:
         return self.words
@@ -46,15 +59,15 @@ def break_kernel() -> Widget:
     return Widget("break_kernel", "decode_mma", words)
 
 
-def step_kernel() -> Widget:
-    """Place the widget that goes through a block of decode_mma from barrier to barrier.
+def step_kernel(kernel: str = "decode_mma") -> Widget:
+    """Place the widget that goes through a block of a kernel from barrier to barrier.
 
-    >>> step_kernel()
-    In the published book a stepper stands here, which goes through a block of decode_mma.
+    >>> step_kernel("prefill_wgmma")
+    In the published book a stepper stands here, which goes through a block of prefill_wgmma.
     """
-    does = "goes through a block of decode_mma"
+    does = f"goes through a block of {kernel}"
     words = f"In the published book a stepper stands here, which {does}."
-    return Widget("step_kernel", "decode_mma", words)
+    return Widget("step_kernel", kernel, words)
 
 
 def budget(kernel: str = "decode_mma") -> Widget:

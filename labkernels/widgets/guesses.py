@@ -1,22 +1,27 @@
-"""Three recorded numbers of the first page, which a reader may guess before they are shown."""
+"""Recorded numbers that a reader may guess before the book shows them.
+
+A page places one by a line of its own: <!-- guess: NAME -->, with a name of GUESSES.
+"""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from labkernels.hardware import gpu
 from labkernels.records import recorded, store
 from labkernels.records.store import Row
 
-PLACE = "<!-- the guesses stand here -->"
+_PLACE = re.compile(r"^<!-- guess: (\w+) -->$", re.MULTILINE)
 CHAPTERS = "../notebooks"
 _DECODE = {
     "batch": 57, "kv_len": 8192, "q_heads": 32, "kv_heads": 8, "head_dim": 128,
     "page_size": 16, "dtype": "fp16",
 }  # fmt: skip
 _PREFILL = "8 x 2048 on 8 x 2048, 16/16, d128, full, bf16"
+_LATENT = "64 x 4096, 128 heads, d512+64, page 64, fp16"
 _TOLERANCE = "close 1e-2"
 
 
@@ -33,8 +38,8 @@ class Guess:
     source: str
     chapter: str
 
-    def html(self) -> str:
-        """The question as an element of the page; without JavaScript the answer can be opened."""
+    def html(self, page: str = "") -> str:
+        """The question as an element of a page; without JavaScript the answer can be opened."""
         given = {
             "unit": self.unit,
             "most": self.most,
@@ -43,7 +48,7 @@ class Guess:
         }
         data = " ".join(f'data-{k}="{html.escape(str(v))}"' for k, v in given.items())
         answer = html.escape(f"{self.says} ({self.source[0].upper()}{self.source[1:]}.) ")
-        link = f'<a href="{CHAPTERS}/{self.chapter}.html">Why?</a>'
+        link = f'<a href="{CHAPTERS}/{self.chapter}.html">Why?</a>' if page != self.chapter else ""
         return (
             f'<div class="lab-widget lab-guess" data-lab-widget="guess" {data}>'
             f'<p class="lab-question">{html.escape(self.question)}</p>'
@@ -51,15 +56,19 @@ class Guess:
         )
 
 
-def guesses() -> tuple[Guess, ...]:
-    """Return the questions with the answers that lie in data/."""
-    return (_decode(), _prefill(), _tolerance())
+def placed(text: str, page: str = "") -> str:
+    """Return a page's Markdown with its questions; `page` is its name, to which none links.
 
+    Raises: ValueError for a name that is not in GUESSES.
+    """
 
-def markdown() -> str:
-    """Return the questions as Markdown for the first page."""
-    cards = "\n".join(guess.html() for guess in guesses())
-    return f"```{{raw}} html\n{cards}\n```"
+    def block(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in GUESSES:
+            raise ValueError(f"guess = {name!r}, allowed: {', '.join(GUESSES)}")
+        return f"```{{raw}} html\n{GUESSES[name]().html(page)}\n```"
+
+    return _PLACE.sub(block, text)
 
 
 def _decode() -> Guess:
@@ -118,6 +127,77 @@ def _tolerance() -> Guess:
     )
 
 
+def _equal_heads() -> Guess:
+    rows = store.select(store.read("two_roads_heads"), {"road": "kvcache"})
+    facts = store.select(store.read("two_roads"), {"started_utc": rows[0]["started_utc"]})
+    equal = sum(int(row["different"]) == 0 for row in rows)
+    return Guess(
+        f"The last token of 16 samples with 4 heads each is computed twice: by a full pass, and "
+        f"from the KV cache. In how many of the {len(rows)} heads are all bits equal?",
+        f"of {len(rows)} heads",
+        len(rows),
+        1,
+        equal,
+        f"They are equal in {equal} of {len(rows)} heads.",
+        recorded.origin(facts),
+        "two_roads",
+    )
+
+
+def _zero_keys() -> Guess:
+    rows = [
+        row
+        for row in store.select(store.read("ragged_test_detection"), {"rule": "the test, 1e-2"})
+        if row["mutant"] and row["family"].startswith("K = V = 0")
+    ]
+    runs, passed = _passed(rows)
+    return Guess(
+        "The test that was advised sets K and V to zero and allows 1e-2. Of 100 outputs of "
+        "kernels with a known bug, how many does it refuse?",
+        "of 100",
+        100,
+        1,
+        100 - passed,
+        f"It refuses {100 - passed:.0f} of 100, counted over {runs:,} outputs.",
+        f"from the {rows[0]['device']}, {str(rows[0]['started_utc'])[:10]}",
+        "the_test_that_could_not_fail",
+    )
+
+
+def _latent_decode() -> Guess:
+    rows = store.select(store.read("mla"), {"note": _LATENT, "metric": "time_graph"})
+    run = store.newest(rows)
+    gain = _gain(run, ("mla_fma", "mla_wgmma"))
+    return Guess(
+        "A plain decode gains next to nothing by tensor cores. How many times as fast do they make "
+        "a decode of latent attention, in which 128 heads share each key?",
+        "times as fast",
+        60,
+        0.1,
+        gain,
+        f"They make it {gain:.1f} times as fast: 128 heads use each byte, and products count.",
+        recorded.origin(run),
+        "a_typo_that_looked_like_rounding",
+    )
+
+
+def _busy_tensor_cores() -> Guess:
+    where = {"kernel": "prefill_wgmma", "head_dim": 128, "tile": "", "metric": "tensor_pipe"}
+    run = store.newest(store.select(store.read("counters"), where))
+    busy = float(run[0]["value"])
+    return Guess(
+        "Our fastest prefill keeps the tensor cores fed by the TMA and overlaps its softmax with "
+        "products. In how many of 100 clocks do the tensor cores hold a product, at head_dim 128?",
+        "of 100 clocks",
+        100,
+        1,
+        busy,
+        f"They hold one in {busy:.0f} of 100 clocks.",
+        recorded.origin(run),
+        "half_idle_tensor_cores",
+    )
+
+
 def _passed(rows: list[Row]) -> tuple[int, float]:
     """How many outputs a rule judged, and how many of 100 it let through."""
     runs, refused = (sum(int(row[name]) for row in rows) for name in ("runs", "refused"))
@@ -136,3 +216,14 @@ def _gain(rows: list[Row], kernels: Sequence[str]) -> float:
             raise ValueError(f"{name} has {len(found)} recorded medians, allowed: 1")
     slow, fast = (float(times[name][0]["value"]) for name in kernels)
     return slow / fast
+
+
+GUESSES: dict[str, Callable[[], Guess]] = {
+    "decode_gain": _decode,
+    "prefill_gain": _prefill,
+    "passed_tolerance": _tolerance,
+    "equal_heads": _equal_heads,
+    "zero_keys": _zero_keys,
+    "latent_decode_gain": _latent_decode,
+    "busy_tensor_cores": _busy_tensor_cores,
+}

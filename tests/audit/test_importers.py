@@ -98,6 +98,37 @@ def test_a_folder_that_flashinfer_dumped(tmp_path):
     assert any("lse2" in test.name for test in found.findings)
 
 
+@pytest.mark.parametrize("kv_layout", ["NHD", "HND"])
+@pytest.mark.parametrize("tokens", [None, 24])
+def test_a_call_of_one_request_that_flashinfer_dumped(tokens, kv_layout, tmp_path):
+    """single_decode_with_kv_cache has no tokens and no batch; single_prefill no batch."""
+    call = inputs.call("normal", PREFILL if tokens else DECODE, "bf16", 2)
+    q, out, k, v = (x[0].transpose(0, 1) for x in (call.q, FLASH(call), call.k, call.v))
+    if kv_layout == "HND":
+        k, v = call.k[0], call.v[0]
+    given = {"arg_0": q, "arg_1": k, "arg_2": v}
+    if not tokens:
+        given["arg_0"], out = q[0], out[0]
+    signature = "(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_layout: str = 'NHD')"
+    numbers = {"arg_3": kv_layout, "kwarg_causal": bool(tokens), "kwarg_sm_scale": call.scale}
+    about = {"function_signature": signature, "input_metadata": numbers}
+    _write(tmp_path / "1_call", about, inputs=given, outputs={"result": out})
+    found = audit(tmp_path)
+    assert found.answer == "ROUNDING", found.summary()
+    wrong = {"result": out.roll(1, -1)}
+    _write(tmp_path / "2_call", about, inputs=given, outputs=wrong)
+    assert audit(tmp_path / "2_call").answer == "BUG"
+    with pytest.raises(ValueError, match="2 calls, allowed: one, such as 2_call"):
+        audit(tmp_path)
+
+
+def test_names_that_nobody_knows_are_told_with_the_option_that_says_them(dense, tmp_path):
+    strange = {f"my_{name}": dense[name] for name in ("q", "k", "v", "out")}
+    path = saved(tmp_path, strange)
+    with pytest.raises(ValueError, match=r"none of a known name; not known: my_k.*--map q=NAME"):
+        audit(path)
+
+
 def _write(folder, about, **tensors):
     folder.mkdir()
     (folder / "metadata.jsonl").write_text(json.dumps(about) + "\n")

@@ -37,8 +37,8 @@ def text(rest):
 
 def test_roles_become_links_with_words():
     found = text("")
-    assert '[split](../book/glossary.md "' in found
-    assert "[Notation](../book/notation.md)" in found
+    assert f'[split]({plain.plain_roles.published()}book/glossary.html "' in found
+    assert f"[Notation]({plain.plain_roles.published()}book/notation.html)" in found
     assert "[Dao (2024)](https://arxiv.org/abs/2307.08691)" in found
     assert (
         "([Fasi et al., 2021](https://doi.org/10.7717/peerj-cs.330); [Dao et al., 2022](" in found
@@ -56,6 +56,7 @@ def test_a_figure_is_followed_by_its_caption():
     figure = 'mystnb={"figure": {"name": "a-figure", "caption": "A claim."}}'
     drawn, caption = cells(code=f'\n# %% tags=["hide-input"] {figure}\n1')[1:]
     assert drawn.metadata["jupyter"] == {"source_hidden": True}
+    assert (drawn.metadata["cellView"], drawn.source) == ("form", "# @title Code of figure 1\n1")
     assert caption.source == "**Figure 1.** A claim."
 
 
@@ -109,6 +110,19 @@ assert 1 + 1 == 2
     ]
     assert [cell.source for cell in found] == sources
     assert [cell.metadata for cell in found][1] == {"jp-MarkdownHeadingCollapsed": True}
+
+
+def test_a_comment_that_begins_folded_code_is_its_title():
+    script = '# %% tags=["hide-input"]\n# Draws.\n1\n\n# %%\n# Counts.\n'
+    first, second = plain.plain(jupytext.reads(script, "py:percent"), "an_idea").cells
+    assert [first.source, second.source] == ["# @title Draws.\n1", "# Counts."]
+
+
+def test_a_magic_stays_in_the_first_line_and_shown_code_as_it_is():
+    script = '# %% tags=["hide-input"]\n# %%time\n1\n\n# %%\n2'
+    hidden, shown = plain.plain(jupytext.reads(script, "py:percent"), "an_idea").cells
+    assert hidden.source == "%%time\n1"
+    assert (shown.source, "cellView" in shown.metadata) == ("2", False)
 
 
 @pytest.mark.parametrize("rest", ["{ref}`there`", "{nothing}`at all`"])

@@ -133,7 +133,7 @@ def test_budget_shows_ledgers_formulas_and_waves(capsys):
         "reported_register_formula",
         "kv_split_register_formula",
         "= 72: the warps split the keys",
-        "blocks on an SM",
+        "blocks per SM",
         "x 108 blocks",
     ):
         assert words in out

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from labkernels.cuda.wasm import compiler
-from labkernels.widgets import broken, kernels, node
+from labkernels.widgets import kernels, node
+from labkernels.widgets.steps import broken
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,8 @@ from labkernels.kernels.operation import operations
 from labkernels.kernels.random_inputs import ExactNormal
 from labkernels.kernels.registry import discover
 from labkernels.measure.mutants.mutant import mutated
-from labkernels.widgets import broken, node
+from labkernels.widgets import node
+from labkernels.widgets.steps import broken
 
 # What a page says of each part that breaks a rule of memory, in the order of broken.PARTS.
 SAID = (

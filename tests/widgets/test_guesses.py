@@ -1,16 +1,50 @@
 """The numbers to guess on the first page are those of data/, and within their sliders."""
 
+from pathlib import Path
+
 import pytest
 
 from labkernels.records import store
 from labkernels.widgets import guesses
 
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+CASES = (
+    "tensor_cores_on_and_off",
+    "two_roads",
+    "the_test_that_could_not_fail",
+    "a_typo_that_looked_like_rounding",
+    "half_idle_tensor_cores",
+)
 
-def test_every_answer_lies_on_its_slider_and_names_its_source():
-    for guess in guesses.guesses():
-        assert 0 < guess.truth < guess.most
-        assert guess.source.startswith("measured on NVIDIA")
-        assert f'data-truth="{guess.truth}"' in guess.html()
+
+@pytest.mark.parametrize("name", guesses.GUESSES)
+def test_every_answer_lies_on_its_slider_and_names_its_source(name):
+    guess = guesses.GUESSES[name]()
+    assert 0 < guess.truth < guess.most
+    assert guess.source.startswith(("measured on NVIDIA", "from the CPU build"))
+    assert f'data-truth="{guess.truth}"' in guess.html()
+
+
+@pytest.mark.parametrize("chapter", CASES)
+def test_every_case_asks_for_a_guess_before_it_measures(chapter):
+    before, place, after = (NOTEBOOKS / f"{chapter}.py").read_text().partition("<!-- guess: ")
+    assert place
+    name = after.split()[0]
+    assert guesses.GUESSES[name]().chapter == chapter
+    assert "## Prediction" in before
+
+
+def test_a_page_has_its_questions_and_no_link_to_itself():
+    text = guesses.placed("a\n<!-- guess: equal_heads -->\nb", "two_roads")
+    assert text.startswith("a\n```{raw} html\n<div")
+    assert text.endswith("```\nb")
+    assert "Why?" not in text
+    assert "Why?" in guesses.placed("<!-- guess: equal_heads -->", "intro")
+
+
+def test_a_guess_that_nobody_knows_is_named():
+    with pytest.raises(ValueError, match="guess = 'other', allowed: decode_gain"):
+        guesses.placed("<!-- guess: other -->")
 
 
 def test_gain_is_the_ratio_of_two_recorded_medians():
@@ -20,7 +54,7 @@ def test_gain_is_the_ratio_of_two_recorded_medians():
         for row in store.newest(rows)
         if row["statistic"] == "median" and row["kernel"] in ("prefill_fma", "prefill_wgmma")
     }
-    prefill = guesses.guesses()[1]
+    prefill = guesses.GUESSES["prefill_gain"]()
     assert prefill.truth == medians["prefill_fma"] / medians["prefill_wgmma"]
 
 

@@ -30,7 +30,7 @@ def test_types_of_the_modules_agree():
     assert answer.returncode == 0, answer.stdout
 
 
-@pytest.mark.parametrize("make", [widgets.run_kernel, widgets.budget])
+@pytest.mark.parametrize("make", [widgets.run_kernel, widgets.step_kernel, widgets.budget])
 def test_widget_says_in_words_what_stands_there(make):
     text = make("decode_fma")._repr_html_()
     assert 'data-kernel="decode_fma"' in text

@@ -1,5 +1,6 @@
 """What the stepper of a page shows is what the kernel holds: memory, fragments and the softmax."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,11 +8,14 @@ import pytest
 
 from labkernels.kernels.operation import operations
 from labkernels.kernels.random_inputs import ExactNormal
-from labkernels.widgets import broken, node, smem_map
+from labkernels.numerics.truth.oracle import attention
+from labkernels.widgets import node
+from labkernels.widgets.steps import broken, smem_map
+from labkernels.widgets.steps.stepped import OTHERS
 
 HERE = Path(__file__).parent
 GROUP, KEYS_OF_A_STEP = 4, 16
-UNWRITTEN, WRITTEN, IN_FLIGHT = 0, 1, 2
+UNWRITTEN, WRITTEN, IN_FLIGHT, WRITTEN_BY_TMA = range(4)
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +25,7 @@ def inputs():
 
 @pytest.fixture(scope="module")
 def trace(broken_asset):
-    return node.run(HERE / "trace_of_broken.mjs", broken_asset, "0")
+    return node.run(HERE / "trace_of_step.mjs", broken_asset, "0")
 
 
 def as_fp16(patterns):
@@ -34,9 +38,13 @@ def keys_of(cache, first):
     return cache.k[pages, :, 0].numpy()
 
 
+def lse2_of(softmax):
+    return [row["m"] + np.log2(row["l"]) for row in softmax]
+
+
 def test_maps_have_every_byte_of_the_ledger():
     instance = broken.case().instance
-    ledger = broken.broken_kernel().smem(instance)
+    ledger = broken.case().asked["kernel"].smem(instance)
     while_loop, merge = (made["tiles"] for made in smem_map.maps(instance))
     ends = [tile["byte"] + tile["rows"] * tile["chunks"] * 16 for tile in while_loop]
     assert [tile["byte"] for tile in while_loop] == [0, *ends[:-1]]
@@ -77,7 +85,7 @@ def test_first_product_multiplies_q_by_keys(trace, inputs):
 def test_merged_softmax_is_what_the_kernel_returns(trace, inputs):
     step = operations()["decode"].step(inputs, kernel=broken.KERNEL, target="h200")
     step.run()
-    lse2 = [row["m"] + np.log2(row["l"]) for row in trace["softmax"]]
+    lse2 = lse2_of(trace["softmax"])
     # float32 sums of 200 keys, in an order of their own
     np.testing.assert_allclose(lse2, step.lse2[0, :GROUP], atol=1e-5)
     out = [row["o"] for row in trace["softmax"]]
@@ -94,7 +102,68 @@ def test_barriers_are_told_with_their_lines(trace):
 
 
 def test_trace_of_a_broken_run_ends_where_the_checks_stopped_it(broken_asset):
-    found = node.run(HERE / "trace_of_broken.mjs", broken_asset, "1")
+    found = node.run(HERE / "trace_of_step.mjs", broken_asset, "1")
     assert "which no thread wrote" in found["error"]
     assert found["words"][-1][0] == "end"
     assert all(word[0] != "sync_block" for word in found["words"])
+
+
+@pytest.fixture(scope="module")
+def others(needs_node, needs_zig, tmp_path_factory):
+    """What the stepper shows of the kernels without switches, by kernel."""
+    folder, shown = tmp_path_factory.mktemp("steps"), {}
+    for name, stepped in OTHERS.items():
+        path = folder / f"{name}.json"
+        path.write_text(json.dumps(stepped.whole_asset()))
+        shown[name] = node.run(HERE / "trace_of_step.mjs", path)
+    return shown
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_buffers_lie_where_the_ledger_says(name):
+    instance = OTHERS[name].case().instance
+    tiles = smem_map.maps(instance)[0]["tiles"]
+    ends = [tile["byte"] + tile["rows"] * tile["chunks"] * 16 for tile in tiles]
+    assert [tile["byte"] for tile in tiles] == [0, *ends[:-1]]
+    small = ("work tiles", "is_last_split", "padding", "States: o", "States: m and l")
+    lines = OTHERS[name].case().asked["kernel"].smem(instance).lines
+    assert ends[-1] == sum(line.amount for line in lines if line.name not in small)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_kernel_tells_the_softmax_of_its_rows(others, name):
+    """In the rows' order: the first ones of the first block are of KV head 0."""
+    shown, stepped = others[name], OTHERS[name]
+    assert shown["error"] is None
+    operation = operations()[name.partition("_")[0]]
+    right, lse2 = attention(operation.inputs(stepped.workload, ExactNormal(0)).problem())
+    n_tokens = len(shown["softmax"]) // GROUP
+    # float32 sums and an approximated exp2; P has 11 bits
+    wanted = np.reshape(lse2[:n_tokens, :GROUP], -1)
+    np.testing.assert_allclose(lse2_of(shown["softmax"]), wanted, atol=1e-4)
+    out = np.array([row["o"] for row in shown["softmax"]])
+    if out.size:
+        wanted = right[:n_tokens, :GROUP, :2].reshape(-1, 2)
+        np.testing.assert_allclose(out, wanted, rtol=2**-9, atol=1e-3)
+
+
+def test_a_box_is_in_flight_until_a_consumer_has_waited_for_it(others):
+    moments = others["prefill_wgmma"]["moments"]
+    asked = next(m for m in moments if m["word"] == "tma_load" and m["from"]["K0"] != [UNWRITTEN])
+    assert asked["from"]["K0"] == [IN_FLIGHT]
+    come = next(m for m in moments if m["by"] == "K 0 full")
+    assert come["warp"] >= 4  # the first four produce
+    assert come["from"]["K0"] == [WRITTEN_BY_TMA]
+    stepped = OTHERS["prefill_wgmma"]
+    inputs = operations()["prefill"].inputs(stepped.workload, ExactNormal(0))
+    last = 256  # 300 keys in blocks of 128: the last block comes first
+    held = np.array(come["k0"], np.uint8).view(np.float16).reshape(128, 8, 8)
+    straight = np.stack([held[row][np.arange(8) ^ (row & 7)] for row in range(128)])
+    np.testing.assert_array_equal(straight.reshape(128, 64)[:44], inputs.kv.k[last:300, 0])
+
+
+def test_copies_of_a_warpgroup_kernel_name_their_barriers(others):
+    names = smem_map.barriers(OTHERS["prefill_wgmma"].case().instance)
+    waited = {m["by"] for m in others["prefill_wgmma"]["moments"]} - {""}
+    assert waited <= set(names)
+    assert {"Q 0 full", "K 0 full", "V 0 full", "V 0 empty"} <= waited

@@ -1,8 +1,8 @@
 """A folder that FlashInfer dumps at FLASHINFER_LOGLEVEL=10: inputs, outputs and metadata of a call.
 
-Positional arguments are arg_0, arg_1, ..., whose names the signature in the metadata says; those of
-a method begin behind self. Of a wrapper's run the pages were handed to plan, whose dump is another
-folder of the same session and self_id: its arguments are read too.
+Positional arguments are arg_0, arg_1, ..., and the signature in the metadata gives their names; a
+method's arguments begin behind self. A wrapper gets its pages by plan, whose dump is another folder
+of the same session and self_id; its arguments are read too.
 """
 
 import json
@@ -19,16 +19,28 @@ _LONGEST_METADATA = 64 * 2**20
 
 
 def takes(path: Path) -> bool:
-    """Whether it is the folder of a call."""
-    return path.is_dir() and (path / "metadata.jsonl").is_file()
+    """Whether it is the folder of a call, or of a session."""
+    return path.is_dir() and (_is_call(path) or any(map(_is_call, path.iterdir())))
+
+
+def _is_call(path: Path) -> bool:
+    return (path / "metadata.jsonl").is_file()
 
 
 def read(path: Path, take: Take) -> dict:
-    """The call's tensors and numbers by our names; lse in base 2, as FlashInfer has it."""
+    """The call's tensors and numbers by our names; lse in base 2, as FlashInfer has it.
+
+    Raises: ValueError that names a call, for a session of several.
+    """
+    if not _is_call(path):
+        calls = sorted(filter(_is_call, path.iterdir()))
+        if len(calls) > 1:
+            raise ValueError(f"{path}: {len(calls)} calls, allowed: one, such as {calls[-1].name}")
+        path = calls[0]
     found, about = _call(path, take)
     if "self_id" in about:
         for folder in sorted(path.parent.iterdir(), reverse=True):
-            if folder == path or not takes(folder):
+            if folder == path or not _is_call(folder):
                 continue
             other = _metadata(folder)
             same = other.get("self_id") == about["self_id"]

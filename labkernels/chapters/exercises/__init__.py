@@ -1,4 +1,4 @@
-"""Assignments that check themselves: the reader writes lines of a kernel, the CPU machine answers.
+"""Assignments that check themselves: the reader writes part of a kernel, the CPU machine checks it.
 
     from labkernels.chapters import exercises
     exercises.get("rescale")            # the task, and a starter to edit

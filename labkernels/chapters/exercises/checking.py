@@ -1,4 +1,4 @@
-"""Grades an answer: the machine's faults first, then the result, then what is worth knowing."""
+"""Grades an answer: first faults that the machine finds, then the result, then remarks."""
 
 import importlib
 from types import ModuleType
@@ -11,7 +11,7 @@ from labkernels.cuda.host.build import HostKernelError
 
 
 def check(name: str, answer: object) -> Report:
-    """Run an answer to an assignment, and say what is wrong with it, or that nothing is.
+    """Run an answer to an assignment, and report what is wrong with it, if anything is.
 
     The answer is the source that the starter becomes, or the number that the task asks for.
     Raises: ValueError if there is no such assignment; CompilerMissing where there is no compiler.
@@ -30,14 +30,14 @@ def check(name: str, answer: object) -> Report:
 
 
 def _of_fault(exercise: Exercise, message: str) -> list[str]:
-    """The machine's words, and the assignment's advice where it knows of such a fault."""
+    """The machine's message, and the assignment's advice if it knows this kind of fault."""
     fault = fault_of(message)
     advice = [m.says.strip() for m in exercise.mistakes if m.fault and m.fault == fault]
     return [*in_readers_words(message), *advice[:1]]
 
 
 def _known_mistake(exercise: Exercise, grader: ModuleType, results: dict) -> str:
-    """What to say to who gave the starter or a usual wrong answer, in whatever words."""
+    """The message for an answer that acts like the starter or a usual mistake."""
     usual = [(exercise.starter, exercise.unfinished)]
     usual += [(mistake.source, mistake.says) for mistake in exercise.mistakes if not mistake.fault]
     for source, says in usual:
@@ -50,7 +50,7 @@ def _known_mistake(exercise: Exercise, grader: ModuleType, results: dict) -> str
 
 
 def alike(one: dict, other: dict) -> bool:
-    """Whether two answers gave the same results, but for the order of additions."""
+    """Whether two answers gave the same results, except for the order of additions."""
     if one.keys() != other.keys():
         return False
     pairs = ((np.asarray(one[key]), np.asarray(other[key])) for key in one)

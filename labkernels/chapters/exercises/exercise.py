@@ -1,4 +1,4 @@
-"""An assignment: its task, starter, hints and solution, and the mistakes that are usual."""
+"""An assignment: its task, starter, hints and solution, and the usual mistakes."""
 
 import functools
 import tomllib
@@ -12,9 +12,9 @@ _FOLDER = Path(__file__).with_name("assignments")
 
 @dataclass(frozen=True)
 class Mistake:
-    """A usual wrong answer, and what its author should be told.
+    """A usual wrong answer, and the message for its author.
 
-    fault: what the CPU machine finds by itself, such as "race"; "" where only the result is wrong.
+    fault: what the CPU machine finds, such as "race"; "" if only the result is wrong.
     """
 
     source: str
@@ -45,7 +45,7 @@ class Exercise:
     place: tuple[str, str] = ("", "")
 
     def hint(self, number: int) -> str:
-        """Hint 1 points at the place, the last one nearly says the answer.
+        """Hint 1 points at the place; the last hint nearly gives the answer.
 
         Raises: ValueError if there is no hint of that number.
         """

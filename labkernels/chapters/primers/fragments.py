@@ -1,4 +1,4 @@
-"""What the lanes of a warp hold and touch, asked of the CPU machine, and bank conflicts counted."""
+"""What the lanes of a warp hold and touch, by running the CPU machine; counts bank conflicts."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ TILE_BYTES = 16 * 64 * 2
 
 
 def swizzled(folders: tuple[Path, ...] = (machine.FOLDER,)) -> dict[str, np.ndarray]:
-    """Send a tile of 16 x 64 numbers through shared memory; return what came out, and by where.
+    """Send a tile of 16 x 64 numbers through shared memory; return the result and the addresses.
 
     Shapes: numbers [16, 64]; stores and reads [4, 32], byte addresses of four instructions.
     """
@@ -66,7 +66,7 @@ def _accumulator_owners() -> np.ndarray:
 
 
 def ways(addresses: np.ndarray, n_bytes: int = 16) -> np.ndarray:
-    """How often the busiest bank is asked, for each group of lanes that is served at once.
+    """How many reads the busiest bank serves, for each group of lanes that is served at once.
 
     1 is free of conflicts. Equal words count once, since one read serves all lanes that want it.
     Shapes: addresses [..., 32], the first byte of each lane -> [..., phases].

@@ -28,7 +28,7 @@ def run(
 
     `arguments` are the fields of the kernel's `Params`, in their order. `kernel` is named with its
     namespace, in which `Params` stands too.
-    Raises: HostKernelError naming block, thread and line of a race, a read of what nobody wrote, an
+    Raises: HostKernelError naming block, thread and line of a race, a read of unwritten memory, an
     access out of bounds or a barrier that some threads miss; ValueError for arrays with gaps.
     """
     fields, values = [], []

@@ -1,1 +1,1 @@
-"""NVRTC, Triton, their cache, and what a compiled kernel says of itself; no GPU is needed."""
+"""NVRTC, Triton, their cache, and reports on compiled kernels; no GPU is needed."""

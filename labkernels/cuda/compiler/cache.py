@@ -1,7 +1,7 @@
-"""The cache of compiled kernels: one file for each entry, named by a hash of all that made it.
+"""The cache of compiled kernels: one file per entry, named by a hash of everything it depends on.
 
-An entry ends in a seal, the checksum of its name and content. Whatever does not fit its seal, or
-may have been written by somebody else, is made again. Entries are made under a lock, in a work
+An entry ends in a seal, the checksum of its name and content. An entry that does not match its
+seal, or that another user may have written, is made again. Entries are made under a lock, in a work
 folder, and appear whole; past LABKERNELS_CACHE_MB mebibytes the least recently used ones go.
 """
 
@@ -57,7 +57,7 @@ def cache_dir() -> Path:
 def limit_bytes() -> int:
     """Return how many bytes entries may take: LABKERNELS_CACHE_MB mebibytes, by default 2048.
 
-    Raises: ValueError if that is no whole number from 1.
+    Raises: ValueError if that is not a whole number >= 1.
     """
     text = os.environ.get("LABKERNELS_CACHE_MB") or str(DEFAULT_LIMIT_MB)
     if not text.isdecimal() or int(text) < 1:
@@ -78,7 +78,8 @@ def content_key(*parts: str | bytes) -> str:
 def entry(name: str, make: Callable[[Path], bytes]) -> Entry:
     """Return the entry of a name, whose content is make(work folder) where the cache has none.
 
-    However many processes ask for a name, one of them makes it. An intact entry needs no writing.
+    If several processes ask for a name, one of them makes the entry. An intact entry is read
+    without any write.
 
     Raises: CacheError for a folder that cannot be written; what `make` raises.
     """
@@ -86,12 +87,12 @@ def entry(name: str, make: Callable[[Path], bytes]) -> Entry:
     found = _intact(path)
     if found is None:
         with _one_line(), _lock(_lock_id(name)):
-            found = _intact(path) or _made(path, make)  # another process may have made it
+            found = _intact(path) or _made(path, make)  # another process may have made it by now
     return found
 
 
 def newest(prefix: str) -> Entry | None:
-    """Return the intact entry made last whose name begins so, or None: for want of a compiler."""
+    """Return the newest intact entry with this prefix, or None: a fallback without a compiler."""
     paths = _private(cache_dir() / ENTRIES).glob(f"{prefix}*")
     by_age = sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)
     return next((found for path in by_age if (found := _intact(path))), None)
@@ -111,7 +112,7 @@ def why_not_writable() -> str | None:
 
 
 def atomic_write(path: Path, data: bytes) -> None:
-    """Write a file so that a reader sees all of it or none, whoever else writes the same path."""
+    """Write a file so that a reader sees all of it or nothing, even with several writers."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:
@@ -125,7 +126,7 @@ def atomic_write(path: Path, data: bytes) -> None:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a cache holds: number and bytes of its entries by kind, and what is no good."""
+    """What a cache holds: number and bytes of its entries by kind, and damaged entries."""
 
     folder: Path
     kinds: dict[str, tuple[int, int]]
@@ -139,7 +140,7 @@ class Contents:
 
 
 def contents() -> Contents:
-    """Return what the cache holds; every entry is read and held against its seal."""
+    """Return what the cache holds; every entry is read and checked against its seal."""
     folder = cache_dir()
     kinds: dict[str, tuple[int, int]] = {}
     damaged = []
@@ -167,9 +168,9 @@ def clear() -> None:
 
 
 def _intact(path: Path, *, touch: bool = True) -> Entry | None:
-    """The entry, if its seal fits and nobody else can have written it."""
+    """The entry, if it matches its seal and no other user can have written it."""
     try:
-        # Neither a link nor a pipe that somebody laid there.
+        # Neither a link nor a pipe, which another user may have made.
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as file:
             about = os.fstat(file.fileno())
@@ -186,7 +187,7 @@ def _intact(path: Path, *, touch: bool = True) -> Entry | None:
 
 
 def _made(path: Path, make: Callable[[Path], bytes]) -> Entry:
-    """Make an entry aside, and put it where it belongs; its lock is held."""
+    """Make an entry in a work folder and move it to its place; the caller holds its lock."""
     root = _private(cache_dir() / WORK)
     _sweep(root, held=_lock_id(path.name))
     work = Path(tempfile.mkdtemp(prefix=f"{_lock_id(path.name)}-", dir=root))
@@ -195,7 +196,7 @@ def _made(path: Path, make: Callable[[Path], bytes]) -> Entry:
         part = work / path.name
         part.write_bytes(content + _seal(path.name, content))
         part.chmod(stat.S_IRUSR | stat.S_IWUSR)
-        if path.is_dir():  # somebody laid a folder there
+        if path.is_dir():  # a folder has this name
             _remove(path)
         part.replace(path)
     finally:
@@ -227,7 +228,7 @@ def _evict(entries: Path, *, but: Path) -> None:
 
 
 def _sweep(work: Path, *, held: str = "") -> None:
-    """Remove the folders of builds that were killed: those whose lock nobody else holds."""
+    """Remove the folders of builds that were killed: no process holds their locks."""
     for left in work.glob("*"):
         lock_id = left.name.partition("-")[0]
         lock = contextlib.nullcontext() if lock_id == held else _lock(lock_id, timeout=0)
@@ -243,7 +244,7 @@ def _remove(path: Path) -> None:
 
 
 def _lock_id(name: str) -> str:
-    """One of 256: a cache has so many lock files, which are never removed."""
+    """One of 256 lock files of a cache, which are never removed."""
     return content_key(name)[:2]
 
 
@@ -252,7 +253,7 @@ def _lock(lock_id: str, timeout: float = -1) -> FileLock:
 
 
 def _private(folder: Path) -> Path:
-    """The folder, made if it is missing; nobody else may plant machine code in it."""
+    """The folder, made if it is missing; other users must not be able to write into it."""
     with _one_line():
         folder.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
         about = folder.stat()
@@ -265,13 +266,13 @@ def _private(folder: Path) -> Path:
 
 
 def _is_ours(about: os.stat_result) -> bool:
-    mine = about.st_uid in (os.geteuid(), 0)  # what root may plant, root may do anyway
+    mine = about.st_uid in (os.geteuid(), 0)  # root can run any code anyway
     return mine and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 @contextlib.contextmanager
 def _one_line() -> Iterator[None]:
-    """An error of the file system becomes one line that says what to set."""
+    """Turn an error of the file system into one line that says what to set."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Where a kernel keeps the most registers alive, and what lies in them there, from machine code."""
+"""Where machine code keeps the most registers live, and what these registers hold there."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Widest:
-    """The instruction at which most registers are alive, and how many there are of each use.
+    """The instruction at which most registers are live, and how many serve each use.
 
     uses: "sums" of a product, "operands" that wait for one, "loads" of other values, "addresses"
     and "other": what is kept across the loop, and scalars.
@@ -46,7 +46,7 @@ class Widest:
 
 
 def widest(cubin: bytes) -> Widest:
-    """Find the widest point of the one kernel in a file, and sort what is alive there by its use.
+    """Find the point of a file's one kernel with most live registers, and sort them by their use.
 
     A register's use is that of the instructions which write and read it next, in the order of the
     listing; a value that a loop carries round its end counts as other.
@@ -92,7 +92,7 @@ def _use(listing: list[Instruction], at: int, register: int) -> str:
 
 
 def _writer(listing: list[Instruction], at: int, register: int) -> str:
-    """The name of the instruction that wrote the register, or nothing."""
+    """The name of the instruction that wrote the register, or ""."""
     for i in range(at, -1, -1):
         mark = listing[i].marks.get(register)
         if mark is None:

@@ -1,4 +1,4 @@
-"""CUDA sources to machine code with NVRTC; needs neither a GPU nor a driver."""
+"""Compiles CUDA sources to machine code with NVRTC; needs neither a GPU nor a driver."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CompileError(RuntimeError):
 
 @dataclass(frozen=True)
 class ResourceReport:
-    """What ptxas says that a kernel takes: registers and stack per thread, bytes per block."""
+    """The resources of a kernel by ptxas: registers and stack per thread, bytes per block."""
 
     registers: int
     spill_store_bytes: int
@@ -151,7 +151,7 @@ def _compile(
     macros: list[tuple[str, str]],
     arch: str,
 ) -> CompiledKernel:
-    """Compile from the given bytes; no file is read."""
+    """Compile from the given bytes, without reading files."""
     from cuda.bindings import nvrtc
 
     options = [
@@ -188,14 +188,14 @@ def _compile(
 
 
 def _first_error(log: str) -> str:
-    """The line of a compiler's log that says what is wrong, or its last line."""
+    """The line of a compiler's log that states the error, or its last line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\b(error|fatal)\b", line)]
     return next(iter(errors or lines[-1:]), "no log")
 
 
 def _ask(function: Callable, *arguments):
-    """The result of a call of NVRTC, or None; raises CompileError with its word for a failure."""
+    """The result of a call of NVRTC, or None; raises CompileError with NVRTC's name for it."""
     status, *result = function(*arguments)
     if int(status) != 0:
         raise CompileError(f"{function.__name__} fails: {status.name}")

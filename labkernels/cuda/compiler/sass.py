@@ -1,4 +1,4 @@
-"""What machine code holds: instructions counted by name, and the resources that it claims."""
+"""Reads machine code: instructions counted by name, and the resources that a kernel claims."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _USAGE = re.compile(
 
 @dataclass(frozen=True)
 class Usage:
-    """What a kernel's machine code claims: registers and stack a thread, shared memory a block."""
+    """Resources of machine code: registers and stack per thread, shared memory per block."""
 
     registers: int
     stack_bytes: int
@@ -38,7 +38,7 @@ def available() -> str | None:
 
 
 def instruction_mix(cubin: bytes, *, symbol: str | None = None) -> dict[str, int]:
-    """Count the instructions of a kernel, or of all that the file holds, most frequent first.
+    """Count the instructions of a kernel, or of all kernels of a file, most frequent first.
 
     Names lose their modifiers: HMMA.16816.F32 is HMMA. NOP is left out: it pads the end.
 

@@ -1,4 +1,4 @@
-"""Triton kernels to machine code with no GPU, in a process of its own.
+"""Compiles Triton kernels to machine code without a GPU, in a separate process.
 
 Triton decides when a kernel is imported whether it interprets; this process never does.
 """
@@ -40,7 +40,7 @@ class TritonVariant:
 
 @dataclass(frozen=True)
 class TritonCompiled:
-    """Machine code and what it takes: registers and stack a thread, shared memory a block."""
+    """Machine code and its resources: registers and stack per thread, shared memory per block."""
 
     symbol: str
     cubin: bytes
@@ -59,7 +59,7 @@ def available() -> str | None:
 def compile_triton(variants: Iterable[TritonVariant]) -> list[TritonCompiled]:
     """Compile kernels for their architectures, or take them from the lab's cache.
 
-    Triton's own cache, which loads what was damaged, is not asked.
+    Triton's own cache is not used, because it loads damaged files.
 
     Raises: RuntimeError with Triton's words if one does not compile.
     """
@@ -86,7 +86,7 @@ def _read(answer: dict) -> TritonCompiled:
 
 
 def _answer(request: dict) -> dict:
-    """What the cache holds for a request, compiled if it holds nothing."""
+    """The cache's entry for a request, compiled if there is none."""
     import triton
 
     spec = importlib.util.spec_from_file_location("kernel_source", request["source"])
@@ -104,7 +104,7 @@ def _answer(request: dict) -> dict:
 
 
 def _compiled(module: ModuleType, request: dict, work: Path) -> bytes:
-    """Compile with an empty Triton cache, which goes with the work folder."""
+    """Compile with an empty Triton cache inside the work folder."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource

@@ -1,6 +1,6 @@
 """The few functions of the CUDA driver that the lab calls, by ctypes.
 
-cuda.core's launch takes no structure by value, and cuda.bindings' form of a launch differs between
+cuda.core cannot launch with a structure by value, and the launch of cuda.bindings differs between
 its versions; libcuda's C interface is the same for every driver from CUDA 12.4 on.
 """
 

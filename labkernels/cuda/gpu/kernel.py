@@ -1,4 +1,4 @@
-"""Compiled kernels on the GPU: load once, prepare a launch once, run it for little.
+"""Compiled kernels on the GPU: loaded once, prepared once per launch, then cheap to run.
 
 A kernel of the lab takes one structure by value; the caller's torch tensors stay the caller's.
 """
@@ -12,7 +12,7 @@ from labkernels.cuda.compiler.nvrtc import CompiledKernel
 from labkernels.cuda.gpu import driver
 from labkernels.kept import Kept
 
-STREAMS = 64  # on which a plan remembers how it is launched
+STREAMS = 64  # a plan keeps its launch for this many streams
 _ONE_POINTER = ctypes.c_void_p * 1
 _LOADED: dict[tuple[str, bytes, int], LoadedKernel] = {}
 
@@ -105,12 +105,12 @@ class LoadedKernel:
 
 
 class LaunchPlan:
-    """A launch with everything settled but the stream, and the parameter where it is not `params`.
+    """A launch that lacks only its stream, and the parameter if it is not `params`.
 
-    The driver copies the parameter when `run` is called, so a caller may change its fields between
-    runs; several threads may run a plan at once.
-    With `early`, blocks start while the previous kernel of the stream ends, and the kernel itself
-    must wait (`wait_previous_launch`) before it reads what that one wrote.
+    The driver copies the parameter during `run`, so a caller may change its fields between runs.
+    Several threads may run a plan at once. With `early`, blocks start while the previous kernel of
+    the stream ends, and the kernel itself must wait (`wait_previous_launch`) before it reads what
+    that one wrote.
     """
 
     __slots__ = ("_attribute", "_config", "_launch", "_on_stream", "_own", "kernel", "params")
@@ -169,7 +169,7 @@ def arguments(params: ctypes.Structure | ctypes.Array) -> ctypes.Array:
 
 
 def load(compiled: CompiledKernel, *, device: int = 0) -> LoadedKernel:
-    """Put a compiled kernel on a device, once a process; do this before a graph is captured.
+    """Load a compiled kernel on a device, once per process, before a graph is captured.
 
     Raises: DriverError if the machine code does not fit the device.
     """

@@ -1,4 +1,4 @@
-"""Tensor maps: how a block's box of a tensor is found by the TMA, and by its CPU meaning.
+"""Tensor maps: descriptions of tensors from which the TMA, or the CPU machine, finds a box.
 
 lab::TensorMap of tma.cuh. A structure that has one keeps it at a multiple of 64 bytes and is itself
 a multiple of 64 bytes long (`padded`).
@@ -23,8 +23,8 @@ _MAX_BOX = 256
 _ALIGNMENT = 16
 _STRUCTURE_BYTES = 64
 _MADE = Kept(4096)  # maps: each is a function of addresses and sizes alone
-CHANNELS = 64  # of 16 bits: 128 bytes, what the swizzle spans
-_HOST_MARK = 0x54656E736F724D70  # by which host/tma.cpp knows a map of its own
+CHANNELS = 64  # channels of 16 bits: 128 bytes, as the swizzle spans
+_HOST_MARK = 0x54656E736F724D70  # marks a map for host/memory/tma.cpp
 
 
 class TensorMap(ctypes.Structure):
@@ -70,7 +70,7 @@ def _make(
     if tensor.device.type == "cuda":
         _encode(result, tensor, shape, strides, boxes, swizzle_bytes, promote_bytes)
         return result
-    # As host/tma.cpp reads it: what the GPU's opaque bytes say, in the open.
+    # The layout that host/memory/tma.cpp reads: the same facts as the GPU's opaque bytes.
     rank = tensor.dim()
     padding = (0,) * (_MAX_RANK - rank)
     halves = (*boxes, *padding, 0)
@@ -101,7 +101,7 @@ def rows_map(tensor: torch.Tensor, tokens: int, heads: int) -> TensorMap:
         return TensorMap()
     if 1 not in tensor.shape:
         return tensor_map(tensor, box)
-    # of a dimension of length 1 any stride is right, and the TMA does not take every one
+    # a dimension of length 1 may have any stride, but the TMA does not accept all of them
     strides = [s if n > 1 else CHANNELS for n, s in zip(tensor.shape, tensor.stride(), strict=True)]
     return tensor_map(tensor.as_strided(tensor.shape, [*strides[:-1], 1]), box)
 

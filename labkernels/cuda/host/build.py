@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 INPUTS = ("fp16", "bf16", "tf32", "e4m3", "e5m2")  # lab::host::Input
-# Whose tensor core an architecture has: Ampere's, Ada's or Hopper's, as LAB_ARCH.
+# The tensor core of an architecture, as LAB_ARCH: Ampere's, Ada's or Hopper's.
 TENSOR_CORES = {"sm_80": 80, "sm_86": 80, "sm_87": 80, "sm_89": 89}
 TENSOR_CORES |= {"sm_90": 90, "sm_100": 90, "sm_120": 90}
 MAX_THREADS = 1024
@@ -70,7 +70,7 @@ LAB_EXPORT extern const unsigned long long lab_params_bytes = sizeof({params});
 
 
 class HostKernelError(RuntimeError):
-    """A kernel did not compile, or did what a kernel must not do on a GPU."""
+    """A kernel did not compile, or did something that is an error on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -179,8 +179,8 @@ def build(
     """Compile the kernel that the C++ expression `instance` names, from an include path `header`.
 
     `params` is its parameter struct. A file in `include_dirs` takes the place of the lab's of the
-    same name. With `checks`, races in shared memory, reads of what nobody
-    wrote there and every byte out of its bounds are errors too.
+    same name. With `checks`, races in shared memory, reads of its unwritten bytes and every access
+    out of bounds are errors too.
 
     Raises: CompilerMissing; HostKernelError with the compiler's words.
     """
@@ -201,7 +201,7 @@ def build(
             _load_entry(library, runtime)
             return HostKernel(instance, library, runtime)
         except (CompileError, OSError) as error:
-            # The cache may be cleared by another process between a compile and what needs it.
+            # Another process may clear the cache between a compile and the load of its result.
             lost = [path for path in (runtime, library) if path is not None and not path.exists()]
             if not lost or not tries_left:
                 verb = "compile" if isinstance(error, CompileError) else "load"
@@ -255,7 +255,7 @@ def _check(name: str, value: object, is_allowed: bool, allowed: str) -> None:
 
 @functools.cache
 def _runtime(flags: tuple[str, ...], _folder: Path) -> Path:
-    """A process keeps the runtime that it began with, in each cache folder."""
+    """A process keeps using the first runtime that it loaded, per cache folder."""
     return compile_runtime(flags)
 
 
@@ -299,7 +299,7 @@ def _load_entry(library: Path, runtime: Path) -> _Entry:
 
 
 def _give_ex2(runtime: ctypes.CDLL) -> None:
-    """Without the file of coefficients nothing is given, and a kernel that needs them says so."""
+    """Without the file of coefficients nothing is set; a kernel that needs it reports an error."""
     with contextlib.suppress(FileNotFoundError):
         runtime.lab_set_ex2(ex2_coefficients().ctypes.data)
 

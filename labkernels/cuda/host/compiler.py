@@ -27,7 +27,7 @@ class CompilerMissing(RuntimeError):
 
 
 class CompileError(RuntimeError):
-    """The compiler refused; the message holds its words."""
+    """The compiler failed; the message quotes it."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,10 @@ def _find_compiler(chosen: str) -> Compiler:
 
 
 def common_flags(*, tensor_core: int, checks: bool, portable_fibers: bool) -> list[str]:
-    """Flags of a runtime, which its kernels share, whoever compiles them."""
+    """Flags that a runtime and its kernels share, for any compiler."""
     flags = ["-std=c++20", "-O3", "-g1", "-fPIC", "-fvisibility=hidden", "-U_FORTIFY_SOURCE"]
-    # A fused operation is written out in the kernels, so that none may be made; and memory is read
-    # by other types than it was written by.
+    # The compiler must not fuse operations, since the kernels write fused ones out; and memory is
+    # read by other types than it was written by.
     flags += ["-ffp-contract=off", "-fno-strict-aliasing", f"-DLAB_ARCH={tensor_core}"]
     machine = platform.machine()
     if machine in ("x86_64", "AMD64"):
@@ -98,8 +98,12 @@ def compile_runtime(flags: Sequence[str]) -> Path:
 
 
 def compile_entry(entry: str, flags: Sequence[str], folders: Sequence[Path], runtime: Path) -> Path:
-    """Return the shared library of one kernel, whose C++ text is `entry`."""
-    return _compile("kernel", entry, flags, folders, libraries=[runtime])
+    """Return the shared library of one kernel, whose C++ text is `entry`.
+
+    A kernel is compiled at -O1, in half of the time that -O3 takes: its work is done by the
+    runtime, which has all optimisation.
+    """
+    return _compile("kernel", entry, [*flags, "-O1"], folders, libraries=[runtime])
 
 
 def _compile(
@@ -110,7 +114,7 @@ def _compile(
     *,
     libraries: Sequence[Path],
 ) -> Path:
-    """The library from the cache, where any compiler's will do if this machine has none."""
+    """The library from the cache; without a compiler here, the library of any compiler."""
     files = sources.included(text, folders)
     made_from = [_CACHE_VERSION, _cpu(), *flags, *(path.name for path in libraries), "", text]
     name = f"{kind}-{cache.content_key(*made_from, *sources.parts(files))}"
@@ -131,7 +135,7 @@ def _compile(
         include = sources.write(files, work / "kernels")
         source, made, linked = (work / f"{kind}{end}" for end in (".cpp", ".o", suffix))
         source.write_text(text)
-        # Every build of the same sources gives the same bytes, wherever its work folder lies.
+        # Builds of the same sources give the same bytes in every work folder.
         compiles = [*found.command, *flags, *own_flags, f"-ffile-prefix-map={work}=/labkernels"]
         _run([*compiles, f"-I{include}", "-c", str(source), "-o", str(made)], work)
         # Without `flags`: -fsanitize=thread would bring a library of its own.
@@ -185,7 +189,7 @@ def _link_flags(library: str) -> list[str]:
 
 @functools.cache
 def _cpu() -> str:
-    """What -march=native depends on: unlike machines may share a cache folder."""
+    """The facts behind -march=native, since different machines may share a cache folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -20,7 +20,7 @@ class MmaParams(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Instruction:
-    """One tensor-core instruction: what it multiplies, and the probe that issues it once a tile.
+    """One tensor-core instruction: its operands, and the probe that issues it once per tile.
 
     `widened`: it has no unit for its 8-bit inputs, which are made fp16 first. Units: m, n and k
     count rows, columns and products of a tile.

@@ -21,7 +21,7 @@ RMSE_OVER_FLASH = 2.0  # what FlashAttention's own tests allow themselves over 1
 
 @dataclass(frozen=True)
 class Shape:
-    """Requests of one length, fp16, a KV head a query head."""
+    """Requests of one length, fp16, one KV head per query head."""
 
     head_dim: int
     causal: bool

@@ -1,1 +1,1 @@
-"""Append: new keys and values into the pages of a cache."""
+"""Append: write new keys and values into the pages of a cache."""

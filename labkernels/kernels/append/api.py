@@ -1,4 +1,4 @@
-"""The verb `append`: new keys and values at each request's end, in the pages of a cache."""
+"""The verb `append`: write new keys and values behind the last key of each request in a cache."""
 
 from collections.abc import Sequence
 
@@ -39,10 +39,11 @@ def append(
 ) -> Step[None]:
     """Write new keys and values behind the last ones of each request, and advance cache.kv_len.
 
-    Shapes: k_new [total_new, kv_heads, head_dim], v_new alike with the channels of cache.v;
+    Shapes: k_new [total_new, kv_heads, head_dim], v_new the same with the channels of cache.v;
     cu_seqlens_new [batch + 1] int32: request i appends rows cu_seqlens_new[i] to [i + 1] - 1.
-    new_lens, kv_lens: the new rows of each request and its keys before, as the caller's host knows
-    them: with both nothing is read from a GPU, and the pages are the caller's to keep in range.
+    new_lens, kv_lens: the numbers of new rows and of earlier keys per request, if the caller's host
+    knows them. If both are given, nothing is read from a GPU, and the caller must keep the pages in
+    range.
     Raises: ValueError naming the argument, its value and what is allowed, also if two requests
     would share a slot of a page that is written; then nothing is written.
     """
@@ -67,9 +68,9 @@ def append_step(
     target: str | None = None,
     checks: bool = False,
 ) -> Step[None]:
-    """Prepare an append that runs again and again, as `append` but without reading contents.
+    """Prepare an append that can run many times; like `append`, but contents are not read.
 
-    The plan depends on shapes alone; room in the pages is then the caller's part. A key beyond the
+    The plan depends only on shapes. The caller must keep room in the pages. A key beyond the
     page table is not written.
     Raises: ValueError naming the argument, its value and what is allowed.
     """
@@ -97,10 +98,10 @@ def _checked(
     target: str | None,
     checks: bool,
 ) -> AppendCall:
-    """The call of these arguments, without its tensors, of which their facts alone count."""
+    """The checked call of these arguments without its tensors: only their facts count."""
     check_options(kernel=kernel, tile=tile, checks=checks)
     gpu = arguments.target_gpu(k_new.device, target)
-    sizes = (cache.head_dim, head_dim_v(cache.head_dim))  # V may have any: rows are only moved
+    sizes = (cache.head_dim, head_dim_v(cache.head_dim))  # V may have any width
     shape = Shape(DTYPES[k_new.dtype], *sizes, 1, 1, "paged", cache.page_size)
     choice = choose("append", shape, gpu, Ask(kernel, tile))
     return AppendCall(choice=choice, gpu=gpu, device=k_new.device, checks=checks)
@@ -113,9 +114,9 @@ def lengths_after(
     new_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
 ) -> np.ndarray:
-    """The keys of each request after an append, int64 [batch], held against the cache's pages.
+    """The keys of each request after an append, int64 [batch], checked against the cache's pages.
 
-    What is not known is read, and waits for a GPU.
+    Lengths that are not given are read, which waits for a GPU.
     Raises: ValueError naming the first offending entry.
     """
     n_new = read_lengths("cu_seqlens_new", cu_seqlens_new, total_new, new_lens, "new_lens")
@@ -139,7 +140,7 @@ def lengths_after(
 
 
 def _check_slots(cache: PagedKV, before: np.ndarray, after: np.ndarray) -> None:
-    """Raise ValueError if a slot of a page that is written belongs to two entries of the table."""
+    """Raise ValueError if the append would write a slot that two entries of the table own."""
     table, size = cache.page_table.cpu().numpy(), cache.page_size
     first_key = np.arange(table.shape[1]) * size
     begin, end = (np.clip(n[:, None] - first_key, 0, size) for n in (before, after))
@@ -182,7 +183,7 @@ def _check_rows(
 
 
 def _check_places(call: AppendCall) -> None:
-    """Raise ValueError if the new rows lie where no copy starts, or in the cache."""
+    """Raise ValueError if the new rows are not aligned for copies, or lie in the cache."""
     *rows, k_pool, v_pool = call.once(_extents)
     given = (("k_new", call.k_new), ("v_new", call.v_new))
     for (name, tensor), n_bytes in zip(given, rows, strict=True):
@@ -195,6 +196,6 @@ def _check_places(call: AppendCall) -> None:
 
 
 def _extents(call: AppendCall) -> list[int]:
-    """How far the new rows and the pools reach, in bytes; on torch's meta device nowhere."""
+    """The byte ranges of the new rows and the pools; none on torch's meta device."""
     tensors = (call.k_new, call.v_new, *call.cache.pools)
     return [0 if x.is_meta else span_bytes(x) for x in tensors]

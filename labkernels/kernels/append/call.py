@@ -10,7 +10,7 @@ from labkernels.kernels.call import Call
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AppendCall(Call):
-    """An append that has been checked: the cache, the new rows, and whose they are."""
+    """An append that has been checked: the cache, the new rows, and the request of each row."""
 
     cache: PagedKV | None = None
     k_new: torch.Tensor | None = None

@@ -1,4 +1,4 @@
-"""Prepares an append: which rows each warp moves, the launch, and the plan behind it."""
+"""Prepares an append: the rows that each warp moves, the launch, and its plan."""
 
 import ctypes
 import math
@@ -67,7 +67,7 @@ def prepare(call: AppendCall) -> Step[None]:
 
 def _program(call: AppendCall) -> Program:
     tile, total = call.choice.instance.tile, len(call.k_new)
-    # as few keys per warp as fill the GPU once, and at most one per lane
+    # just enough keys per warp that the blocks fill the GPU once, and at most one key per lane
     keys = min(tile.keys, max(1, math.ceil(SIDES * total / (call.choice.slots * tile.warps))))
     blocks = math.ceil(total / (keys * tile.warps))
     plan = plan_of(

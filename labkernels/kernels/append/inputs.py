@@ -11,7 +11,7 @@ from labkernels.kernels.random_inputs import DTYPES, Draw, int32, n_pages, scatt
 
 @dataclass(frozen=True, eq=False)
 class AppendInputs:
-    """A cache, new rows, and where each of them belongs.
+    """A cache, new rows, and the place of each row in the cache.
 
     Shapes: k_new, v_new [total_new, Hkv, D]; cu_seqlens_new [B + 1]; slots [total_new] int64, the
     place of each new row, counted through the pool. The pools hold NaN.
@@ -26,11 +26,11 @@ class AppendInputs:
 
     @property
     def arguments(self) -> tuple:
-        """What the verb takes, in its order."""
+        """The arguments of the verb, in its order."""
         return self.cache, self.k_new, self.v_new, self.cu_seqlens_new
 
     def reset(self) -> None:
-        """Put the lengths back to what they were."""
+        """Reset the lengths to their values before the append."""
         self.cache.kv_len.copy_(torch.tensor(self.workload.kv_lens, dtype=torch.int32))
 
     def holds_the_rows(self) -> bool:

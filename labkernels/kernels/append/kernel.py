@@ -1,4 +1,4 @@
-"""What an append kernel is asked, and its tile."""
+"""The interface of an append kernel, and its tile."""
 
 from typing import Protocol
 
@@ -11,13 +11,13 @@ class AppendTile(WarpTile):
 
 
 class AppendKernel(CudaKernel, Protocol):
-    """A kernel that writes new keys and values behind the last ones."""
+    """A kernel that writes new keys and values behind the last keys of each request."""
 
     operation: str = "append"
     params: str = "append::Params"
     launch: str = "..cuda"
 
     def rows_of(self, shape: Shape, tile: Tile) -> int:
-        """One: a row is moved whatever its neighbours hold."""
+        """Always 1: rows are moved independently of each other."""
         del shape, tile
         return 1

@@ -39,7 +39,7 @@ class Append:
 
     @property
     def group(self) -> int:
-        """Query heads that share a KV head: there are none, and a row stands alone."""
+        """Query heads that share a KV head: 1, since an append has no queries."""
         return 1
 
     @property
@@ -50,12 +50,12 @@ class Append:
 
     @property
     def flops(self) -> int:
-        """None: rows are moved as they are."""
+        """Always 0: rows are only moved."""
         return 0
 
     @property
     def exps(self) -> int:
-        """None."""
+        """Always 0."""
         return 0
 
     @property

@@ -26,12 +26,12 @@ from labkernels.variant import CAUSAL, FULL
 
 
 class BackwardOptions(Options, total=False):
-    """What a backward pass may be asked for.
+    """The options of a backward pass.
 
-    deterministic: every sum has one order, so that the same call gives the same bits; it costs up
-    to two products more. Otherwise the order of dq's sum over tiles of keys is the GPU's.
-    dq, dk, dv: where the gradients go, if not into fresh tensors. q_lens, kv_lens: the lengths that
-    the cumulative ones say, as the caller's host knows them, which are then not read from a GPU.
+    deterministic: every sum has one order, so that the same call gives the same bits; this costs up
+    to two more products. Otherwise the GPU's timing decides the order in which tiles of keys are
+    added to dq. dq, dk, dv: tensors for the gradients; the default is fresh ones. q_lens, kv_lens:
+    the lengths of the requests, if the caller's host knows them; they are then not read from a GPU.
     Units: scale multiplies q k, by default 1 / sqrt(head_dim).
     """
 
@@ -56,12 +56,12 @@ def backward(
     cu_seqlens_k: torch.Tensor,
     **options: Unpack[BackwardOptions],
 ) -> Step[Gradients]:
-    """Gradients of q, K and V where the loss's gradient of a prefill's output is dout.
+    """Gradients of q, K and V, given dout, the gradient of a prefill's output.
 
     Shapes: q, out, dout [total_q, q_heads, head_dim], k, v [total_k, kv_heads, head_dim], fp16 or
     bf16; lse2 [total_q, q_heads] fp32, as `prefill` gives it with out; cu_seqlens_q, cu_seqlens_k
     [batch + 1] int32. A causal mask is aligned to the end, as in `prefill`.
-    options: those of BackwardOptions.
+    options: the fields of BackwardOptions.
     Units: scale multiplies q k (default 1 / sqrt(head_dim)); lse2 is in base 2.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
     """
@@ -97,7 +97,7 @@ def backward_step(
     target: str | None = None,
     checks: bool = False,
 ) -> Step[Gradients]:
-    """Prepare a backward pass that runs again and again; the lengths are fixed here.
+    """Prepare a backward pass that can run many times; the lengths are fixed here.
 
     Raises: ValueError naming the argument, its value and what is allowed.
     """
@@ -148,7 +148,7 @@ def _checked(
     scale: float | None,
     checks: bool,
 ) -> BackwardCall:
-    """The call of these arguments, without its tensors, of which their facts alone count."""
+    """The checked call of these arguments without its tensors: only their facts count."""
     check_options(
         causal=causal,
         deterministic=deterministic,

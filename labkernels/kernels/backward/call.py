@@ -17,7 +17,7 @@ class BackwardCall(Call):
     """A backward pass that has been checked: tensors, and the lengths as numbers.
 
     group: query heads per KV head. ordered: every sum has one order, so that the same call gives
-    the same bits. Of a call that is kept, dq, dk and dv are blank.
+    the same bits. A call that is kept for later has blank dq, dk and dv.
     """
 
     lengths: Lengths
@@ -37,7 +37,7 @@ class BackwardCall(Call):
     cu_seqlens_q: torch.Tensor | None = None
 
     def outputs(self) -> Gradients:
-        """What a run writes."""
+        """The tensors that a run writes."""
         return Gradients(self.dq, self.dk, self.dv)
 
 
@@ -56,7 +56,7 @@ def schedule_of(call: BackwardCall, *, last_keys_first: bool = False) -> Backwar
 
 
 def plan_backward(call: BackwardCall, *, blocks: int, launches: int) -> Plan:
-    """The plan of a call, for the launch of so many blocks among its launches."""
+    """The plan of a call, for its main launch and that launch's number of blocks."""
     return plan_of(
         call,
         blocks=blocks,

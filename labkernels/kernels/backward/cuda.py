@@ -1,4 +1,4 @@
-"""Runs a CUDA backward pass, on the GPU or as its CPU build: rows prepared, then dK, dV and dq."""
+"""Runs a CUDA backward pass, on the GPU or as a CPU build: prepares rows, then dK, dV and dq."""
 
 import ctypes
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ class BackwardParams(ctypes.Structure):
 class Stage:
     """One launch of a backward pass: a kernel, its blocks, and the tensors that it writes.
 
-    how: further fields of Launch, such as a parameter other than the one that all stages have.
+    how: further fields of Launch, such as a parameter that differs from that of the other stages.
     """
 
     specialization: Specialization
@@ -51,7 +51,7 @@ class Stage:
 def _program(call: BackwardCall) -> Program:
     made = schedule_of(call)
     main, before, after = call.choice.specializations
-    adds = not call.ordered  # else dq is a launch of its own
+    adds = not call.ordered  # otherwise dq has a separate launch
     stages = (
         Stage(before, made.padded, ROWS),
         Stage(main, made.keys, ("dk", "dv", "dq_accum")),
@@ -65,7 +65,7 @@ def prepare(
 ) -> Step[Gradients]:
     """Compile, list the blocks, allocate the workspace, and fix the launches.
 
-    make: how the program is made, where a launch takes more than the others.
+    make: makes the program, for a kernel whose launch needs more than the others.
     """
     kv = call.kv
     given = (call.q, call.dout, call.out, kv.k, kv.v, call.lse2, call.cu_seqlens_q, kv.cu_seqlens)
@@ -77,7 +77,7 @@ def prepare(
 def program(
     call: BackwardCall, made: BackwardSchedule, stages: tuple[Stage, ...], space: Workspace
 ) -> Program:
-    """Launches one after the other; the second is the one planned for."""
+    """Launches that run in order; the plan describes the second one."""
     common, launches = params_of(call, made.padded_rows), []
     for stage in stages:
         if len(stage.work):
@@ -99,9 +99,9 @@ def program(
 def workspace(
     call: BackwardCall, made: BackwardSchedule, *, adds: bool, **counters: int
 ) -> Workspace:
-    """What the launches tell one another, as BackwardParams names it.
+    """The arrays through which the launches communicate, by their names in BackwardParams.
 
-    adds: whether dq adds up there.
+    adds: whether dq is summed in one of them.
     """
     _, heads, head_dim = call.q.shape
     row_bytes = FP32_BYTES * heads * made.padded_rows
@@ -112,7 +112,7 @@ def workspace(
 
 
 def params_of(call: BackwardCall, padded_rows: int) -> BackwardParams:
-    """The kernels' common parameter, but for its pointers."""
+    """The kernels' common parameter without its pointers."""
     strided = (call.q, call.dout, call.out, call.kv.k, call.kv.v)
     return with_numbers(
         BackwardParams,

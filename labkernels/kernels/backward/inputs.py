@@ -14,7 +14,7 @@ from labkernels.kernels.random_inputs import Draw
 from labkernels.numerics.truth.problem import Problem
 from labkernels.variant import AttentionVariant
 
-FORWARD = "prefill_mma"  # whose bits are the same on a GPU and on a CPU
+FORWARD = "prefill_mma"  # a kernel whose GPU and CPU bits are equal
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,18 +37,18 @@ class BackwardInputs:
 
     @property
     def scale(self) -> float:
-        """What multiplies q k."""
+        """The softmax scale."""
         return self.forward.scale
 
     @property
     def arguments(self) -> tuple:
-        """What the verb takes, in its order."""
+        """The arguments of the verb, in its order."""
         forward, kv = self.forward, self.forward.kv
         tensors = (self.dout, forward.q, kv.k, kv.v, self.out, self.lse2)
         return (*tensors, forward.cu_seqlens_q, kv.cu_seqlens)
 
     def problem(self, rows: Sequence[int] | None = None) -> Problem:
-        """The forward pass for numerics, whole or of some query tokens, where the tensors lie."""
+        """The forward pass as a numerics problem on this device: whole, or some query tokens."""
         return self.forward.problem(rows)
 
 

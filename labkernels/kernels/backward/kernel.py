@@ -1,4 +1,4 @@
-"""What every backward kernel is asked, the tile, and what the CUDA ones share."""
+"""The interface of a backward kernel, its tile, and what the CUDA kernels share."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -10,7 +10,7 @@ from labkernels.kernels import cuda_kernel
 from labkernels.kernels.cuda_kernel import FP32, cpp_function, cpp_type, sizes, smem_ledger
 from labkernels.kernels.kernel import CudaKernel, Instance, Kernel
 
-# What every CUDA backward kernel needs to find its rows, in registers.
+# Registers that every CUDA backward kernel needs to find its rows.
 ADDRESSES = Line(
     "addresses",
     number(3) * 2 + number(2) * 2 + 5,
@@ -22,10 +22,10 @@ ROW_HEADER, ROW_THREADS = "backward/rows.cuh", 256  # lab::row_threads
 
 @dataclass(frozen=True)
 class BackwardTile:
-    """The shape of a block's work: query rows per step, keys, warps, stages, blocks on an SM.
+    """The shape of a block's work: query rows per step, keys, warps, stages, blocks per SM.
 
-    dq: how dq adds up over the keys; "atomic": fp32 additions in whatever order blocks arrive,
-    "ordered": always in the same order.
+    dq: how dq is summed over the keys; "atomic": fp32 additions in the order in which blocks
+    arrive, "ordered": always in the same order.
     """
 
     q_rows: int
@@ -34,11 +34,11 @@ class BackwardTile:
     stages: int
     blocks_per_sm: int
     dq: str = "atomic"
-    legend: ClassVar[str] = "query rows x keys x warps x stages x blocks on an SM"
+    legend: ClassVar[str] = "query rows x keys x warps x stages x blocks per SM"
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """What its label begins with, and its C++ Tile holds."""
+        """The numbers that begin the label and that the C++ Tile holds."""
         return (self.q_rows, self.keys, self.warps, self.stages, self.blocks_per_sm)
 
     @property
@@ -48,7 +48,7 @@ class BackwardTile:
 
     @property
     def threads(self) -> int:
-        """Threads a block."""
+        """Threads per block."""
         return 32 * self.warps
 
 
@@ -60,9 +60,10 @@ class BackwardKernel(Kernel, Protocol):
 
 
 class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
-    """A backward kernel in CUDA C++, between one that prepares rows and one that rounds dq.
+    """A backward kernel in CUDA C++; one kernel before it prepares rows, one after it rounds dq.
 
-    dq_by_rows: whether an ordered dq is a kernel of its own, which keeps rows and walks over keys.
+    dq_by_rows: whether an ordered dq has a separate kernel, whose blocks keep rows and walk over
+    keys.
     """
 
     params: str = PARAMS
@@ -74,7 +75,7 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
         return cpp_instance(instance)
 
     def specializations(self, instance: Instance) -> tuple[Specialization, ...]:
-        """The kernel of dK and dV, the one that prepares rows, and the one that ends with dq."""
+        """The kernels to compile: for dK and dV, to prepare rows, and to finish dq."""
         keeps_rows = self.dq_by_rows and instance.tile.dq == "ordered"
         before = self._row_kernel(instance, "backward_prepare", "false" if keeps_rows else "true")
         if keeps_rows:
@@ -97,7 +98,7 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
 
 
 def register_ledger(instance: Instance, *lines: Line) -> Ledger:
-    """The register ledger of a thread, with what every backward kernel has."""
+    """The register ledger of a thread, with the lines that all backward kernels have."""
     return cuda_kernel.register_ledger(instance, *lines, ADDRESSES)
 
 
@@ -108,21 +109,21 @@ def cpp_instance(instance: Instance, function: str = "backward") -> str:
 
 
 def tile_line(instance: Instance, name: str, tiles: Quantity | int, rows: Quantity) -> Line:
-    """So many tiles of rows by channels, of 16 bits; in bytes."""
+    """Bytes of some tiles of rows by channels, 16 bits per element."""
     of = sizes(instance)
     return Line(name, tiles * rows * of.dim * of.width)
 
 
 def score_line(instance: Instance, name: str, tiles: int) -> Line:
-    """P and dS, or one of them, on their way from one product to the next; in bytes."""
+    """Bytes of P and dS, or one of them, which pass through shared memory between two products."""
     of = sizes(instance)
-    # rows of whole 128 bytes
+    # rows are padded to a multiple of 128 bytes
     keys = of.keys if instance.tile.keys >= 64 else number(64, "keys")
     return Line(name, tiles * of.rows * keys * of.width)
 
 
 def row_line(instance: Instance, stages: Quantity | int) -> Line:
-    """lse2 and delta of each row; in bytes."""
+    """Bytes of lse2 and delta of each row."""
     return Line("lse2 and delta", 2 * quantity(stages) * sizes(instance).rows * FP32)
 
 

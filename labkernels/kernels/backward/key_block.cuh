@@ -1,4 +1,4 @@
-// Backward, a block a tile of keys: the query rows that it goes through, and when it adds to dq.
+// Backward with one block per tile of keys: the query rows of the block, and when it adds to dq.
 #pragma once
 #include "backward/problem.cuh"
 #include "lab/hopper/tma.cuh"
@@ -20,7 +20,7 @@ template <int Rows, int Keys> LAB_DEVICE BackwardKeys backward_keys(const Backwa
   return {request, key, request.kv_len - key, work.head, first_row, tiles * p.group};
 }
 
-// The blocks of rows that see the tile, head by head of the group.
+// The blocks of rows that see the tile, for one head of the group after the other.
 template <int Rows> struct RowBlocks {
   int head, row;
   LAB_DEVICE RowBlocks(const BackwardParams& p, const BackwardKeys& b)
@@ -36,29 +36,29 @@ template <int Rows> struct RowBlocks {
   }
 };
 
-// Of the tiles of keys that add to a row, the last comes first: as each begins at the diagonal, it
-// then finds its rows one step after the tile before it was there.
+// Among the tiles of keys that add to a row, the last one starts first. Each begins at the
+// diagonal, and so adds to its rows one step after the tile before it.
 template <int Rows, int Keys>
 LAB_DEVICE int tiles_before(const BackwardParams& p, const BackwardKeys& b, int row) {
   const int end_row = least(row + Rows, b.request.q_len);
   return (b.request.row_limit(p, end_row - 1) - 1) / Keys - b.key / Keys;
 }
 
-// One thread's part in adding to dq_accum, where the order matters. A semaphore counts the tiles of
+// One thread's part in additions to dq_accum with a fixed order. A semaphore counts the tiles of
 // keys that have added to its rows.
 struct DqSemaphore {
   int* taken;
   int before;
 
-  // Waits until whoever was to add before this block has done so.
+  // Waits until every block whose turn is before this block's has added.
   LAB_DEVICE void wait(int* semaphore, int tiles) {
     taken = semaphore;
     before = tiles;
     while (atomic_add_global(taken, 0) != before) {}
     fence_global();
   }
-  // Once what was added is in global memory, the next tile may add. The first tile is the last to,
-  // and leaves the semaphore as a new launch wants it.
+  // Lets the next tile add, once this block's additions are in global memory. The first tile adds
+  // last, and resets the semaphore for the next launch.
   LAB_DEVICE void release(const BackwardKeys& b) {
     bulk_wait<0>();
     fence_global();

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from labkernels.kernels.backward.api import backward, backward_step
+from labkernels.kernels.backward.api import backward_step
 from labkernels.kernels.backward.inputs import BackwardInputs, backward_inputs
 from labkernels.kernels.backward.workload import Backward
 from labkernels.kernels.kernel import CudaKernel, Instance
@@ -11,7 +11,7 @@ from labkernels.kernels.prefill.operation import GROUP, KV_HEADS, KV_LENS, Q_LEN
 
 
 def step(inputs: BackwardInputs, **options):
-    """What runs again and again on the inputs, whose lengths the workload tells."""
+    """The step on the inputs, prepared with the lengths of the workload."""
     w = inputs.workload
     lengths = {"q_lens": w.q_lens, "kv_lens": w.kv_lens}
     how = {"causal": inputs.variant.causal, "scale": inputs.scale, **lengths}
@@ -19,7 +19,7 @@ def step(inputs: BackwardInputs, **options):
 
 
 def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
-    """Every ordered tile in bf16, the preferred ones in fp16; masks by turns."""
+    """Every ordered tile in bf16, the preferred ones in fp16; every other one is causal."""
     for number, instance in enumerate(_instances(kernel)):
         workload = Backward(
             Q_LENS,
@@ -43,7 +43,6 @@ def _instances(kernel: CudaKernel) -> Iterator[Instance]:
 
 OPERATION = Operation(
     name="backward",
-    verbs={"backward": backward, "backward_step": backward_step},
     workload=Backward,
     inputs=backward_inputs,
     step=step,

@@ -1,6 +1,6 @@
 // Backward: the keys and rows that a block answers for, and where the rows' workspace lies.
-// Each request's rows begin at a multiple of `row_padding` in the workspace, so that whole tiles of
-// rows can be read and added to without a look at where the request ends.
+// Each request's rows begin at a multiple of `row_padding` in the workspace, so that a block can
+// read and add whole tiles of rows without checking where the request ends.
 #pragma once
 #include "lab/ampere/shared_tile.cuh"
 #include "packed_gqa/rows.cuh"
@@ -9,7 +9,8 @@ namespace lab {
 
 constexpr int row_padding = 128;
 
-// One a block, in launch order, from the host's plan. tile: of the request's keys, or of its rows.
+// One per block, in launch order, from the host's plan. tile: the number of a tile of the request's
+// keys, or rows.
 struct alignas(16) BackwardWork { int request, tile, head, unused; };
 
 // Strides count elements; the last dimension is contiguous. kernels/backward/cuda.py mirrors it.
@@ -38,13 +39,13 @@ struct BackwardParams {
 LAB_DEVICE int most(int a, int b) { return a > b ? a : b; }
 LAB_DEVICE float infinity() { return bits_to_float(0x7f800000u); }
 
-// A request's place in q and out, in k and v, and in the workspace of rows.
+// Where a request begins in q and out, in k and v, and in the workspace of rows.
 struct BackwardRequest {
   i64 first_token, first_kv, first_padded;
   int q_len, kv_len;
   int past;  // keys before the causal row 0's own; negative where the first rows see none
 
-  // A row sees the keys below this one, which is at least 0.
+  // A row sees the keys below this number, which is at least 0.
   LAB_DEVICE int row_limit(const BackwardParams& p, int row) const {
     return p.causal ? most(0, least(past + row + 1, kv_len)) : kv_len;
   }

@@ -1,5 +1,5 @@
-// Before and after the backward kernel: what it needs of each row, and dq from its fp32 sums.
-// A block takes row_padding rows of a query head: its work item says which.
+// The kernels before and after the backward kernel: per-row values, and dq from its fp32 sums. A
+// block takes row_padding rows of a query head: its work item says which.
 #pragma once
 #include "backward/problem.cuh"
 #include "lab/core/warp.cuh"
@@ -8,7 +8,7 @@ namespace lab {
 
 constexpr int row_threads = 256;
 
-// Sum of eight products, in order.
+// Sum of eight products, in ascending order.
 template <class T> LAB_DEVICE float dot8(const u32x4& a, const u32x4& b) {
   float sum = 0.f;
 #pragma unroll
@@ -49,7 +49,7 @@ LAB_KERNEL(row_threads, 4) backward_prepare(LAB_GRID_CONSTANT BackwardParams p) 
     for (int mask = lanes / 2; mask > 0; mask /= 2) delta = delta + shfl_xor(delta, mask);
     if (chunk == 0) {
       const i64 place = work.head * p.padded_rows + request.first_padded + row;
-      // no key: exp2(0 + inf) must not be; exp2(s - inf) is 0
+      // a row without keys: exp2(0 - lse2) would be inf, but exp2(s - inf) is 0
       store_global(p.row_lse2 + place, lse2 == minus_infinity() ? infinity() : lse2);
       store_global(p.row_delta + place, delta);
     }

@@ -11,14 +11,14 @@ from labkernels.kernels.packed_gqa.schedule import Lengths
 from labkernels.variant import AttentionVariant
 
 ROW_PADDING = 128  # lab::row_padding
-# Bytes of a row and channel that the blocks of a head share: q, dout, and dq_accum in fp32.
+# Bytes per row and channel that the blocks of a head share: q, dout, and dq_accum in fp32.
 SHARED_BYTES = 2 + 2 + 4
-# Blocks of at most this part of the longest one's steps start last of all, whatever their head: the
-# multiprocessors then finish together.
+# A block with at most this fraction of the steps of the longest block starts last, whatever its
+# head, so that the multiprocessors finish together.
 SHORT_PART = 1 / 6
 
 
-KEPT = 64  # schedules, of as many lengths
+KEPT = 64  # schedules that are kept, one for each set of lengths
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class BackwardSchedule:
     _copies: dict[tuple[int, torch.device], torch.Tensor] = field(default_factory=dict)
 
     def on(self, device: torch.device, work: np.ndarray) -> torch.Tensor:
-        """One of the lists where the kernels read it, copied once to a device."""
+        """One of the lists on the kernels' device, to which it is copied once."""
         place = (id(work), device)
         if place not in self._copies:
             self._copies[place] = torch.from_numpy(work).to(device)
@@ -44,7 +44,7 @@ class BackwardSchedule:
 
 
 def schedule(lengths: Lengths, tile: BackwardTile, **how) -> BackwardSchedule:
-    """Cut a backward pass into blocks; see `_schedule`. The last ones made are kept."""
+    """Cut a backward pass into blocks; see `_schedule`. The latest schedules are kept."""
     return _schedule(lengths.q.tobytes(), lengths.kv.tobytes(), tile, **how)
 
 
@@ -63,9 +63,9 @@ def _schedule(
 ) -> BackwardSchedule:
     """Cut a backward pass into blocks.
 
-    Blocks of many steps start first, among the heads whose rows share half the L2 cache, and the
-    short ones of all heads last; or those of the last keys, for a kernel whose blocks wait for
-    those with later keys.
+    Among heads whose rows fit half of the L2 cache together, blocks with the most steps start
+    first; the short blocks of all heads start last. If a kernel's blocks wait for the blocks of
+    later keys, the blocks of the last keys start first instead.
     """
     lengths = Lengths(*(np.frombuffer(x, dtype=np.int64) for x in (q_lens, kv_lens)))
     head_bytes = lengths.q * group * head_dim * SHARED_BYTES
@@ -113,9 +113,9 @@ def _blocks(
     section_bytes: int,
     last_first: bool = False,
 ) -> np.ndarray:
-    """Every tile of every head, section by section of heads, those of most steps first in each.
+    """Every tile of every head, one section of heads after the other; in each, most steps first.
 
-    The short ones are a section of their own, the last. last_first: the last tiles come first
+    The short tiles form a separate section, the last. last_first: the last tiles come first
     instead.
     """
     tiles = np.array([len(each) for each in steps])

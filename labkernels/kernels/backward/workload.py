@@ -11,7 +11,7 @@ from labkernels.kernels.workload import LSE_BYTES, Tokens
 class Backward(Tokens):
     """The gradients of a prefill: dq, dK and dV from q, K, V, out, the LSE and d_out.
 
-    page_size: None, as a prefill's whose K and V are ragged.
+    page_size: None, as in a prefill with ragged K and V.
     Shapes: as Prefill; every gradient has the shape of its tensor.
     Raises: ValueError naming the field, its value and what is allowed.
     """

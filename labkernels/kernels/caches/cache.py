@@ -1,4 +1,4 @@
-"""What every cache of keys and values has: tensors whose facts are checked once."""
+"""The base of all caches of keys and values: tensors whose facts are checked once."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -9,9 +9,9 @@ from labkernels.kernels.checks import facts, once_per_facts, require_place
 
 
 class Cache(ABC):
-    """Tensors by name, of which the first two are the pools that copies start in.
+    """Tensors by name; the first two are the pools that kernels copy from.
 
-    facts: what stands for all that a call's choices depend on of the tensors.
+    facts: everything about the tensors that the choices of a call depend on.
     """
 
     facts: object
@@ -19,7 +19,7 @@ class Cache(ABC):
 
     def __post_init__(self) -> None:
         if torch.compiler.is_compiling():
-            return  # a graph's operator makes the cache again, of tensors that have memory
+            return  # the operator in the graph makes the cache again, from tensors that have memory
         tensors = vars(self)
         (first, pool), (second, other), *_ = tensors.items()
         found = (type(self), *facts(*tensors.values(), names=tuple(tensors)))

@@ -1,4 +1,4 @@
-"""The paged cache of MLA: one latent row per key for all heads, and the checks that guard it."""
+"""The paged cache of MLA: one latent row per key for all heads, and its checks."""
 
 import math
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ import torch
 from labkernels.kernels.caches.paged import Paged
 from labkernels.kernels.checks import require_formats
 
-LATENT_DIM, ROPE_DIM = 512, 64  # DeepSeek's: ckv's channels, which are V too, and kpe's
-CHANNELS_BEFORE = 128 + 64  # of a head's q and k before absorption, which the softmax scale is of
+LATENT_DIM, ROPE_DIM = 512, 64  # DeepSeek's sizes: channels of ckv, which are also V, and of kpe
+CHANNELS_BEFORE = 128 + 64  # of a head's q and k before absorption; they set the softmax scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class LatentKV(Paged):
 
     @property
     def pools(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """That of what is V too, and that of the positions."""
+        """The pool of ckv, which is also V, and the pool of kpe, the positions."""
         return self.ckv, self.kpe
 
     @property

@@ -1,6 +1,6 @@
-// Holds lengths and page numbers against the pools, a block per request: what a kernel that is told
-// to trust them would follow out of its tensors. What is found is written where the host sees it
-// without asking the GPU.
+// Checks lengths and page numbers against the pools, one block per request: a kernel that trusts
+// wrong ones would leave its tensors. A finding is written to memory that the host can read without
+// waiting for the GPU.
 #pragma once
 #include "lab/core/ptx.cuh"
 
@@ -18,7 +18,7 @@ struct Params {                // page_guard.py mirrors it
 
 constexpr int threads = 128, no_slot = -1;
 
-// Of several that are found at once any one stays: 16 bytes are stored whole.
+// If blocks find several at once, one of them stays: 16 bytes are stored whole.
 LAB_DEVICE void report(const Params& p, int request, int slot, int value) {
   const u32x4 words = {{1u, static_cast<u32>(request), static_cast<u32>(slot),
                         static_cast<u32>(value)}};

@@ -1,4 +1,4 @@
-"""Holds lengths and page numbers against the pools before each run of a step."""
+"""Checks lengths and page numbers against the pools before each run of a step."""
 
 import ctypes
 from dataclasses import dataclass, replace
@@ -37,10 +37,10 @@ class Params(ctypes.Structure):
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """The contents of a cache that a step trusts: pages, and lengths.
+    """The contents of a cache that a step trusts: page numbers and lengths.
 
-    planned: the lengths that the step was prepared for, if it depends on them. cu_seqlens_new:
-    those of rows that the step appends, whose pages it follows too.
+    planned: the lengths that the step was prepared for, if it depends on them. cu_seqlens_new: the
+    cumulative lengths of rows that the step appends; their pages are checked too.
     """
 
     cache: Paged
@@ -48,7 +48,7 @@ class Contents:
     cu_seqlens_new: torch.Tensor | None = None
 
     def refusal(self, request: int, slot: int, value: int) -> ValueError:
-        """The error for a page, or a length where the slot is NO_SLOT."""
+        """The error for a page, or for a length if the slot is NO_SLOT."""
         if slot != NO_SLOT:
             return wrong_page(request, slot, value, len(self.cache.pool))
         if self.planned is None:
@@ -60,13 +60,13 @@ class Contents:
 
 
 class CpuGuard:
-    """Reads a CPU's contents, which costs nothing there."""
+    """Reads the contents of a cache on a CPU directly."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
 
     def before_run(self) -> None:
-        """Hold the contents against the pools.
+        """Check the contents against the pools.
 
         Raises: ValueError naming request, slot and page, or request and length.
         """
@@ -84,10 +84,10 @@ class CpuGuard:
 
 
 class GpuGuard:
-    """Enqueues a small launch that reads the contents on the GPU, and looks at what it found.
+    """Enqueues a small launch that checks the contents on the GPU, and reads its findings.
 
-    The launch writes into page-locked memory of the host: to look there waits for nothing and reads
-    nothing back. What it finds is therefore told late, by the next run or `check`.
+    The launch writes its findings into page-locked memory of the host, which can be read without
+    waiting for the GPU. A finding is therefore reported late, by the next run or by `check`.
     """
 
     def __init__(self, contents: Contents, step: Step, gpu: Gpu) -> None:
@@ -113,7 +113,7 @@ class GpuGuard:
         self._found = found.numpy()
 
     def before_run(self) -> None:
-        """Look at what was found until now, and enqueue the next reading.
+        """Report what was found until now, and enqueue the next check.
 
         Raises: ValueError as `check`.
         """
@@ -121,10 +121,11 @@ class GpuGuard:
         self._enqueue()
 
     def check(self) -> None:
-        """Look at what was found until now, without waiting for the GPU.
+        """Report what was found until now, without waiting for the GPU.
 
-        Raises: ValueError naming request, slot and page, or request and length; what the step
-        leaves at zero is then cleared behind the runs that are under way, so that it can go on.
+        Raises: ValueError naming request, slot and page, or request and length; the counters that
+        the step keeps at zero are then cleared behind the runs under way, so that the step can be
+        used again.
         """
         if self._found[0]:
             _, request, slot, value = self._found.tolist()
@@ -140,7 +141,7 @@ def guarded(
     planned: np.ndarray | None = None,
     cu_seqlens_new: torch.Tensor | None = None,
 ) -> Step:
-    """The step; of a call with checks over pages, one that checks their contents at each run."""
+    """The step; for a call with checks and pages, a step that checks the contents at each run."""
     if not call.checks or cache.layout != "paged" or call.device.type == "meta":
         return step
     contents = Contents(cache, planned, cu_seqlens_new)

@@ -1,4 +1,4 @@
-"""K and V of many requests in pages, and the checks that guard them."""
+"""K and V of many requests in pages, and their checks."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from labkernels.kernels.checks import (
 
 
 class Paged(Cache):
-    """Requests in pages anywhere in pools: what a cache of any channels has; `pool` is one of them.
+    """Requests in pages anywhere in pools: the base of every paged cache; `pool` is one of these.
 
     Shapes: page_table [batch, max_pages] int32; kv_len [batch] int32.
     """
@@ -33,7 +33,7 @@ class Paged(Cache):
     @property
     @abstractmethod
     def pools(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The pools; the first one says pages, page size and device: [pages, page_size, ...]."""
+        """The pools, [pages, page_size, ...] each; the first gives these sizes and the device."""
 
     @property
     def pool(self) -> torch.Tensor:
@@ -47,22 +47,22 @@ class Paged(Cache):
 
     @property
     def page_size(self) -> int:
-        """Keys a page."""
+        """Keys per page."""
         return self.pool.shape[1]
 
     @property
     def max_kv_len(self) -> int:
-        """The longest request that the page table has room for: a bound that needs no reading."""
+        """The most keys per request that the page table has room for; no length is read."""
         return self.page_table.shape[1] * self.page_size
 
     def places(self, request: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where one request's keys lie, in order: their pages, and their places in them."""
+        """Where the keys of one request lie, in order: page and slot of each key."""
         key = torch.arange(int(self.kv_len[request]), device=self.pool.device)
         page = self.page_table[request, key // self.page_size].long()
         return page, key % self.page_size
 
     def require_reach(self) -> None:
-        """Raise ValueError unless 32 bits count the chunks of each pool."""
+        """Raise ValueError unless 32 bits can count the 16-byte chunks of each pool."""
         for name, pool in (("k", self.k), ("v", self.v)):
             ends = zip(pool.shape, pool.stride(), strict=True)
             elements = 1 + sum((length - 1) * stride for length, stride in ends)
@@ -70,7 +70,7 @@ class Paged(Cache):
                 raise ValueError(f"{name} extends over {elements} elements, allowed: {REACH}")
 
     def read_lengths(self, known: Sequence[int] | None = None) -> np.ndarray:
-        """The keys of each request, int64: as known, or read from kv_len, which waits for a GPU.
+        """The keys of each request, int64: as given, or read from kv_len, which waits for a GPU.
 
         Raises: ValueError naming the first offending entry.
         """
@@ -80,10 +80,10 @@ class Paged(Cache):
         return once_per_content(_read_kv_len, self.kv_len, longest=longest)
 
     def require_contents(self, known: Sequence[int] | None = None) -> None:
-        """Hold lengths and page numbers against the pool; on a GPU, if torch saw one change.
+        """Check lengths and page numbers against the pool; on a GPU, only if torch saw one change.
 
-        Of a GPU nothing is read where the lengths are known, or since the last check (see
-        `checks.once_per_content`); `check_contents` reads in any case.
+        Nothing is read from a GPU if the lengths are given, or unchanged since the last check (see
+        `checks.once_per_content`); `check_contents` always reads.
         Raises: ValueError naming the first offending entry.
         """
         if known is not None:
@@ -92,14 +92,14 @@ class Paged(Cache):
             once_per_content(check_pages, self.page_table, self.kv_len, sizes=self.pool.shape[:2])
 
     def check_contents(self) -> None:
-        """Hold lengths and used page numbers against the pool; reads both, so it waits for a GPU.
+        """Check lengths and used page numbers against the pool: reads both, and so waits for a GPU.
 
         Raises: ValueError naming the first offending entry.
         """
         check_pages(self.page_table, self.kv_len, sizes=self.pool.shape[:2])
 
     def check_table(self) -> None:
-        """Raise ValueError unless page table and lengths can serve kernels; reads neither."""
+        """Raise ValueError unless kernels can use page table and lengths; reads no contents."""
         if not 1 <= self.page_size <= 256:
             raise ValueError(f"page_size = {self.page_size}, allowed: 1 to 256")
         for name, dims in (("page_table", 2), ("kv_len", 1)):
@@ -204,7 +204,7 @@ class PagedKV(Paged):
         return self.k[places], self.v[places]
 
     def require_equal_strides(self) -> None:
-        """Raise ValueError unless one offset finds a key and its value: one shape, one stride."""
+        """Raise ValueError unless K and V have equal shapes and strides, and so equal offsets."""
         k, v = self.k, self.v
         if v.shape != k.shape:
             raise ValueError(f"v.shape = {tuple(v.shape)}, allowed: {tuple(k.shape)}, as k")

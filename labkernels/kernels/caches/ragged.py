@@ -1,4 +1,4 @@
-"""K and V of many requests one after the other, and the checks of cumulative lengths."""
+"""K and V of many requests, one after the other, and the checks of cumulative lengths."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class RaggedKV(Cache):
         return self.k[first:end], self.v[first:end]
 
     def read_lengths(self, known: Sequence[int] | None = None) -> np.ndarray:
-        """The keys of each request, int64: as known, or read from cu_seqlens, waiting for a GPU.
+        """The keys of each request, int64: as given, or read from cu_seqlens after the GPU's work.
 
         Raises: ValueError naming the first offending entry.
         """

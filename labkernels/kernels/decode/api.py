@@ -28,11 +28,11 @@ DIMS = "[batch, q_heads, head_dim]"
 
 
 class DecodeOptions(AttentionOptions, total=False):
-    """What a decode may be asked for.
+    """The options of a decode.
 
-    keys_per_split: by default chosen from shapes alone. kv_lens: what cache.kv_len holds, as the
-    caller's host knows it: nothing is then read from a GPU, and lengths and pages are the caller's
-    to keep in range.
+    keys_per_split: by default chosen from the shapes. kv_lens: the values of cache.kv_len, if the
+    caller's host knows them; then nothing is read from a GPU, and the caller must keep lengths and
+    pages in range.
     """
 
     keys_per_split: int | None
@@ -42,10 +42,10 @@ class DecodeOptions(AttentionOptions, total=False):
 def decode(q: torch.Tensor, cache: PagedKV, **options: Unpack[DecodeOptions]) -> Step[Attention]:
     """Attention of one query token per request over its paged keys and values.
 
-    Shapes: q [batch, q_heads, head_dim], q_heads a multiple of cache.kv_heads; out alike, lse2
-    [batch, q_heads] fp32. A request without keys gives out = 0, lse2 = -inf.
-    options: those of DecodeOptions. On a GPU, lengths and pages are read and checked when torch has
-    seen one of them change (see `PagedKV.require_contents`), and not at all with kv_lens.
+    Shapes: q, out [batch, q_heads, head_dim], q_heads a multiple of cache.kv_heads; lse2 [batch,
+    q_heads] fp32. A request without keys gives out = 0, lse2 = -inf. options: the fields of
+    DecodeOptions. On a GPU, lengths and pages are read and checked when torch has seen one of them
+    change (see `PagedKV.require_contents`), and not at all with kv_lens.
     Error: within numerics.error.bounds.out_bound for the policy.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
     """
@@ -72,14 +72,14 @@ def decode_step(
     target: str | None = None,
     checks: bool = False,
 ) -> Step[Attention]:
-    """Prepare a decode that runs again and again, as `decode` but without reading lengths or pages.
+    """Prepare a decode that can run many times; like `decode`, but lengths and pages are not read.
 
-    The plan depends on shapes alone, so the step may be captured in a CUDA graph and stays right
-    when lengths and page numbers change; keeping them in range is then the caller's part
+    The plan depends only on shapes, so the step may be captured in a CUDA graph and stays right
+    when lengths and page numbers change. The caller must keep them in range
     (`PagedKV.check_contents`).
     Raises: ValueError naming the argument, its value and what is allowed.
     """
-    del kv_lens  # of what `decode` reads
+    del kv_lens  # checks of the contents, which `decode` reads
     if not isinstance(cache, PagedKV):
         arguments.refuse_kind("cache", cache, "PagedKV")
     asked = (kernel, tile, keys_per_split, policy, scale, target, checks)
@@ -110,7 +110,7 @@ def _checked(
     target: str | None,
     checks: bool,
 ) -> DecodeCall:
-    """The call of these arguments, without its tensors, of which their facts alone count."""
+    """The checked call of these arguments without its tensors: only their facts count."""
     check_options(kernel=kernel, tile=tile, policy=policy, checks=checks)
     k, device = cache.k, q.device
     kv_heads, head_dim = k.shape[2:]

@@ -15,7 +15,7 @@ from labkernels.kernels.decode.schedule import keys_per_split
 class DecodeCall(Call):
     """A decode that has been checked. group: query heads per KV head.
 
-    Of a call that is kept, out and lse2 are blank.
+    A call that is kept for later has blank out and lse2.
     """
 
     group: int
@@ -27,12 +27,12 @@ class DecodeCall(Call):
     cache: PagedKV | None = None
 
     def outputs(self) -> Attention:
-        """What a run writes."""
+        """The tensors that a run writes."""
         return Attention(self.out, self.lse2)
 
 
 def plan_decode(call: DecodeCall, *, step: int, launches_to_merge: int = 0) -> Plan:
-    """Cut the decode into blocks, from shapes alone: splits of whole steps of so many keys.
+    """Cut the decode into blocks by its shapes: a split is a whole number of steps.
 
     Raises: ValueError if keys_per_split makes more splits than a grid can have.
     """

@@ -23,7 +23,7 @@ from labkernels.variant import AttentionVariant
 
 
 def problem_of(q: torch.Tensor, cache: PagedKV, *, scale: float) -> Problem:
-    """A decode for numerics, where its tensors lie."""
+    """A decode as a numerics problem on the tensors' device."""
     return Problem(*arrays(q, cache.k, cache.v), cache.page_table, cache.kv_len, scale=scale)
 
 
@@ -41,7 +41,7 @@ class DecodeInputs:
 
     @property
     def variant(self) -> AttentionVariant:
-        """Which keys a query sees: all of its request."""
+        """Which keys a query sees: all keys of its request."""
         return AttentionVariant()
 
     @property
@@ -51,11 +51,11 @@ class DecodeInputs:
 
     @property
     def arguments(self) -> tuple:
-        """What the verb takes, in its order."""
+        """The arguments of the verb, in its order."""
         return self.q, self.cache
 
     def problem(self, rows: Sequence[int] | None = None) -> Problem:
-        """The same attention for numerics, whole or of some requests, where the tensors lie."""
+        """The same attention as a numerics problem on this device: whole, or some requests."""
         return problem_of_rows(problem_of(self.q, self.cache, scale=self.scale), rows)
 
 
@@ -67,26 +67,26 @@ def decode_inputs(workload: Decode, draw: Draw) -> DecodeInputs:
     w = workload
     rows = (w.batch, w.q_heads, w.head_dim)
     pool = (n_pages(w.kv_lens, w.page_size), w.page_size, w.kv_heads, w.head_dim)
-    if isinstance(draw, Normal):  # in the order of which the chapters' numbers are
+    if isinstance(draw, Normal):  # drawn in the order in which the chapters' numbers were made
         k, v, q = (draw.tensor(w.dtype, *shape) for shape in (pool, pool, rows))
-    else:  # in that of the recorded bits
+    else:  # drawn in the order in which the recorded bits were made
         q, k, v = (draw.tensor(w.dtype, *shape) for shape in (rows, pool, pool))
     cache = PagedKV(k, v, scattered(w.kv_lens, w.page_size, draw), int32(w.kv_lens, draw))
     return DecodeInputs(w, q, cache, 1 / math.sqrt(w.head_dim))
 
 
 DISTRIBUTIONS = ("normal", "peaky", "sink", "outlier", "mean-shifted")
-_PEAKY = 6  # times q: a few keys carry all the weight
+_PEAKY = 6  # factor on q: a few keys carry all the weight
 _SINK_VALUE = 0.125
 _OUTLIER_SHARE, _OUTLIER = 0.002, 32
 
 
 def distributed_inputs(distribution: str, workload: Decode, draw: Draw) -> DecodeInputs:
-    """Random inputs, changed after one distribution.
+    """Random inputs, changed to follow one distribution.
 
     peaky: large queries. sink: the first key is near all queries of its group, its value small.
     outlier: few values are large. mean-shifted: values have the mean 1.
-    Raises: ValueError naming the distributions there are.
+    Raises: ValueError listing the distributions.
     """
     if distribution not in DISTRIBUTIONS:
         raise ValueError(f"distribution = {distribution!r}, allowed: {', '.join(DISTRIBUTIONS)}")

@@ -1,4 +1,4 @@
-"""What every decode kernel is asked, the tile, and what the CUDA ones share."""
+"""The interface of a decode kernel, its tile, and what the CUDA kernels share."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -31,7 +31,7 @@ class DecodeKernel(Kernel, Protocol):
     operation: str = "decode"
 
     def rows(self, group: int) -> int:
-        """Query rows of a block, for so many query heads per KV head."""
+        """Query rows of a block, for `group` query heads per KV head."""
 
     def rows_of(self, shape: Shape, tile: Tile) -> int:
         """Query rows of a block."""
@@ -57,20 +57,20 @@ class TensorCoreDecode(CudaDecodeKernel, Protocol):
         return smem_ledger(instance, *lines)
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """What ptxas adds to a warp that loads its own keys."""
-        del arch  # all alike
+        """What ptxas adds for a warp that loads its own keys."""
+        del arch  # the same for every arch
         features = step_features(instance, keys=sizes(instance).keys, warps=1)
         return Asked(features, merges_splits=True)
 
     def summation_order(self, instance: Instance) -> Mapping[str, object] | None:
-        """Warps take turns; lanes whose keys differ in `sum_bits` sum apart."""
+        """Warps take steps in turn; lanes whose keys differ in `sum_bits` have separate sums."""
         promoted = instance.policy.accumulate == "promoted"
         turns = {"warps": instance.tile.warps, "keys": instance.tile.keys}
         return turns | {"sum_bits": self.sum_bits, "promoted": promoted}
 
 
 def stage_line(instance: Instance) -> Line:
-    """The K and V stages of all warps; in bytes."""
+    """Bytes of the K and V stages of all warps."""
     of = sizes(instance)
     return Line(
         "K and V stages",
@@ -81,7 +81,7 @@ def stage_line(instance: Instance) -> Line:
     )
 
 
-# What every CUDA decode kernel needs to find its keys, in registers.
+# Registers that every CUDA decode kernel needs to find its keys.
 ADDRESSES = Line(
     "addresses",
     number(2) * 3 + number(2) * 2 + 2 + 6,
@@ -90,21 +90,21 @@ ADDRESSES = Line(
 
 
 def rounded_p_line(instance: Instance, *, rows: Quantity | int) -> Line:
-    """What the tensor cores get of the P of 16 keys; in registers."""
+    """Registers of the rounded P of 16 keys, an operand of the tensor cores."""
     parts = instance.policy.p_parts
     each = fragment(16, rows, bits=16)
     return Line("P rounded", parts * each if parts > 1 else each, "hi and lo" if parts > 1 else "")
 
 
 def chain_lines(instance: Instance) -> tuple[Line, ...]:
-    """The sum of 16 keys' products before fp32 adds it to O, if it does; in registers."""
+    """Registers of the sum over 16 keys that fp32 adds to O, if the policy promotes sums."""
     if instance.policy.accumulate != "promoted":
         return ()
     return (Line("sum of 16 keys", fragment(16, 8)),)
 
 
 def register_ledger(instance: Instance, *lines: Line) -> Ledger:
-    """The register ledger of a thread, with what every decode kernel has."""
+    """The register ledger of a thread, with the lines that all decode kernels have."""
     return cuda_kernel.register_ledger(instance, *lines, ADDRESSES)
 
 

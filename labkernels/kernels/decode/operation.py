@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from labkernels.kernels.call import Step
-from labkernels.kernels.decode.api import decode, decode_step
+from labkernels.kernels.decode.api import decode_step
 from labkernels.kernels.decode.inputs import DecodeInputs, decode_inputs
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.kernel import CudaKernel
@@ -13,19 +13,19 @@ from labkernels.policy import NumericPolicy
 LENGTHS = (0, 1, 17, 64, 129, 200, 300, 513)
 KV_HEADS = 8
 SHAPES = ((64, 4), (128, 1), (128, 4), (128, 7), (128, 16), (256, 4))  # head_dim, group
-COSTLY_SHAPE = (128, 4)  # of the policy with every switch that a default kernel lacks
+COSTLY_SHAPE = (128, 4)  # shape for the policy with every switch that the default policy lacks
 SPLITS = (1024, 128)  # keys per split: one split, and several with empty ones
 
 
 def step(inputs: DecodeInputs, **options) -> Step:
-    """What runs again and again on the inputs."""
+    """The step on the inputs."""
     return decode_step(*inputs.arguments, scale=inputs.scale, **options)
 
 
 def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
-    """Every dtype and shape: default policy, and fp32 output with FMA exponentials.
+    """Every dtype and shape, under the default policy and with fp32 output and FMA exponentials.
 
-    At one shape also P in two parts, of which l is the sum, and sums that fp32 joins.
+    One shape also has P in two parts with l summing them, and sums that fp32 joins.
     """
     chosen = [kernel.policies[0]]
     chosen += [p for p in kernel.policies if (p.out, p.exp2) == ("fp32", "poly5")][:1]
@@ -44,7 +44,6 @@ def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
 
 OPERATION = Operation(
     name="decode",
-    verbs={"decode": decode, "decode_step": decode_step},
     workload=Decode,
     inputs=decode_inputs,
     step=step,

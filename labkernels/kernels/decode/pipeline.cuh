@@ -5,7 +5,7 @@
 
 namespace lab {
 
-// V is needed later than K of the same keys: it is requested a step later and takes a stage less.
+// V is needed later than K of the same keys: it is requested a step later and needs one stage less.
 template <class T, int D, int Keys, int Stages> struct KvStages {
   alignas(16) T k[Stages][Keys][D];
   alignas(16) T v[Stages - 1][Keys][D];
@@ -13,14 +13,14 @@ template <class T, int D, int Keys, int Stages> struct KvStages {
 
 // The warps of a block take turns, `Keys` keys each. K of step i lives in stage i % Stages, V in
 // stage i % (Stages - 1). The copy groups are K0 V0 K1 V1 K2 ...; past the end they hold zeros, so
-// that the count of groups in flight stays in step.
+// that the number of groups in flight stays constant.
 template <class T, int D, int Keys, int Warps, int Stages> struct WarpPipeline {
   using Buffers = KvStages<T, D, Keys, Stages>;
   static constexpr int stride = Warps * Keys;
   static_assert(Stages >= 2, "K of the next step is copied while this one is computed");
 
   Buffers& buffers;
-  PagedWindow<T, D, Keys> window;      // looked up as far as the K to be requested next
+  PagedWindow<T, D, Keys> window;      // pages are looked up as far as the K that is requested next
   int key, end_key, k_stage, v_stage;
 
   LAB_DEVICE WarpPipeline(Buffers& buffers_, const DecodeParams& p, const DecodeWork& w)
@@ -45,7 +45,7 @@ template <class T, int D, int Keys, int Warps, int Stages> struct WarpPipeline {
       copy_k(i, key + i * stride);
     }
   }
-  // Of the calling thread's copies that were committed before start().
+  // Copy groups that the calling thread committed before start().
   LAB_DEVICE void wait_earlier_copies() { cp_async_wait<2 * Stages - 3>(); }
 
   LAB_DEVICE bool more() const { return key < end_key; }
@@ -66,18 +66,18 @@ template <class T, int D, int Keys, int Warps, int Stages> struct WarpPipeline {
     sync_warp();                       // V too
   }
   LAB_DEVICE void advance() {
-    sync_warp();                       // every lane is done with K and V: they may be overwritten
+    sync_warp();                       // every lane is done with K and V, which may be overwritten
     k_stage = k_stage + 1 == Stages ? 0 : k_stage + 1;
     v_stage = v_stage + 1 == Stages - 1 ? 0 : v_stage + 1;
     key += stride;
   }
   LAB_DEVICE void finish() {
     cp_async_wait<0>();
-    sync_block();                      // no warp uses its stages: others may take their place
+    sync_block();                      // no warp uses its stages: other data may replace them
   }
 };
 
-// The block's query rows, in one copy group a thread. Rows past the group are zero.
+// The block's query rows, in one copy group per thread. Rows past the group are zero.
 template <class T, int D, int Rows, int Threads>
 LAB_DEVICE void load_query(T (&tile)[Rows][D], const DecodeParams& p, const DecodeWork& w) {
   constexpr int chunks = D / chunk_elements;

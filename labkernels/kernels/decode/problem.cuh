@@ -26,8 +26,8 @@ struct DecodeParams {
   float scale_log2;           // softmax scale times log2 e
 };
 
-// The part of the problem that one block answers for: some query heads of one KV head, over one
-// split of the keys of one request.
+// The part of the problem that one block computes: some query heads of one KV head, over one split
+// of the keys of one request.
 struct DecodeWork {
   int batch, split, kv_head;
   int first_q_head, n_q_heads;
@@ -63,15 +63,15 @@ LAB_DEVICE i64 semaphore_index(const DecodeParams& p, const DecodeWork& work) {
 // One warp's window on the paged pools, `Keys` keys at a time. Lane i looks up where key i of the
 // *next* window lies while the present one is computed, so that the page table's latency is hidden.
 template <class T, int D, int Keys> struct PagedWindow {
-  static constexpr int chunks = D / chunk_elements;         // of one row
+  static constexpr int chunks = D / chunk_elements;         // chunks of one row
   static constexpr int rows_per_pass = 32 / (chunks < 32 ? chunks : 32);
   static_assert(Keys <= 32 && chunks <= 32, "a lane looks up one key; a pass copies whole rows");
 
-  const T *k, *v;             // this KV head's first element
+  const T *k, *v;             // first element of this KV head
   const int* pages;
   i64 stride_page, stride_token;
   int max_pages, page_size, end_key;
-  i64 offset, previous;       // of this lane's key in the window looked up last, and before it
+  i64 offset, previous;       // offsets of this lane's key: window looked up last, window before
 
   LAB_DEVICE PagedWindow(const DecodeParams& p, const DecodeWork& w)
       : k(static_cast<const T*>(p.k_pool) + w.kv_head * p.kv_stride_head),
@@ -81,8 +81,9 @@ template <class T, int D, int Keys> struct PagedWindow {
         max_pages(p.max_pages), page_size(p.page_size), end_key(w.end_key), offset(0),
         previous(0) {}
 
-  // Bounded by the table and not by the request's length, so that the first look-up does not wait
-  // for the length to arrive; entries past the length may hold anything and are not followed.
+  // The look-up is bounded by the table and not by the request's length, so that the first look-up
+  // does not wait for the length to arrive. Entries past the length may hold anything and are not
+  // followed.
   LAB_DEVICE void look_up(int first_key) {
     previous = offset;
     const int key = first_key + (thread_x() & 31) % Keys;
@@ -91,7 +92,7 @@ template <class T, int D, int Keys> struct PagedWindow {
       offset = load_constant(pages + slot) * stride_page + (key - slot * page_size) * stride_token;
   }
 
-  // Issues the copies of the window at first_key, whose lanes' offsets are given. Keys past the end
+  // Issues the copies of the window at first_key, given each lane's offset. Keys past the end
   // arrive as zeros: a masked P of zero times a stale NaN would still be NaN.
   LAB_DEVICE void copy(T (*tile)[D], const T* pool, int first_key, i64 offsets) const {
     const int lane = thread_x() & 31, c = lane % chunks;

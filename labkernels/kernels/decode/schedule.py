@@ -1,19 +1,20 @@
-"""How a decode is cut into blocks: a function of shapes alone, so that a step plans nothing."""
+"""How a decode is cut into blocks: a function of its shapes, so that a step need not plan."""
 
 import math
 
 from labkernels.kernels.checks import MAX_SPLITS
 
-MIN_KEYS_PER_SPLIT = 256  # below it a split costs more than the idle SMs
-# Two blocks per SM draw all of an H200's memory rate: a decode of fewer blocks is cut into one such
-# wave. One of more is cut until its last wave is nearly full, but never into short splits.
+MIN_KEYS_PER_SPLIT = 256  # keys: a shorter split costs more than idle SMs
+# Two blocks per SM use an H200's whole memory rate: a decode of fewer blocks is cut into one wave
+# of that size. A decode of more blocks is cut until its last wave is nearly full, but never into
+# short splits.
 FULL_BLOCKS_PER_SM = 2
 FULL_WAVE = 0.97
 MIN_KEYS_TO_FILL_WAVES = 1024
 
 
 def keys_per_split(*, units: int, max_kv_len: int, slots: int, sm_count: int, step: int) -> int:
-    """Keys a split, so that the blocks of a decode keep all SMs busy to the end.
+    """Keys per split, so that the blocks of a decode keep all SMs busy to the end.
 
     units: blocks of an unsplit decode. slots: blocks that the GPU holds at once. step: keys that a
     block takes at a time; a split is whole steps.
@@ -31,7 +32,7 @@ def keys_per_split(*, units: int, max_kv_len: int, slots: int, sm_count: int, st
 
 
 def _fewest_full_waves(units: int, slots: int, most: int) -> int:
-    """The fewest splits, up to `most`, whose last wave is nearly full; else the fullest."""
+    """The fewest splits, up to `most`, with a nearly full last wave; else with the fullest."""
 
     def fullness(splits: int) -> float:
         waves = units * splits / slots

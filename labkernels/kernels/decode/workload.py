@@ -15,9 +15,9 @@ from labkernels.units import require_int
 
 @dataclass(frozen=True)
 class Decode:
-    """One query token a request against a paged K/V cache, possibly of unequal lengths.
+    """One query token per request against a paged K/V cache, possibly of unequal lengths.
 
-    Shapes: q, out [batch, q_heads, head_dim]; K, V kv_len x [kv_heads, head_dim] a request.
+    Shapes: q, out [batch, q_heads, head_dim]; K, V kv_len x [kv_heads, head_dim] per request.
     Raises: ValueError naming the field, its value and what is allowed.
     """
 

@@ -1,1 +1,1 @@
-"""MLA decode: latent rows that are key and value."""
+"""MLA decode: attention over latent rows, each of which is both key and value."""

@@ -24,7 +24,7 @@ from labkernels.kernels.packed_gqa.schedule import Lengths
 
 NAMES = ("q_nope", "q_pe", "cu_seqlens_q")
 MAX_HEADS = 128
-MAX_TOKENS = 128  # of a request: more are a prefill, for which the absorbed form does not pay
+MAX_TOKENS = 128  # tokens per request: the absorbed form is slow for a prefill
 
 
 def mla_decode(
@@ -41,8 +41,8 @@ def mla_decode(
     out [total, heads, 512], lse2 [total, heads] fp32. K is ckv and kpe side by side, V is ckv. A
     causal mask is aligned to the end: query i of n with L keys sees keys 0 to L - n + i. A query
     without keys gives out = 0, lse2 = -inf.
-    options: those of PackedOptions; causal is True by default. What is read of a GPU's lengths and
-    pages, and when, is as for `prefill`.
+    options: the fields of PackedOptions; causal is True by default. What is read of a GPU's lengths
+    and pages, and when, is as for `prefill`.
     Units: scale multiplies q k (default 1 / sqrt(192), of the heads before absorption); lse2 is in
     base 2.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
@@ -69,10 +69,10 @@ def mla_decode_step(
     kv_lens: Sequence[int] | None = None,
     **options: Unpack[PackedOptions],
 ) -> Step[Attention]:
-    """Prepare an MLA decode that runs again and again, without reading page numbers.
+    """Prepare an MLA decode that can run many times; page numbers are not read.
 
-    The lengths are fixed here and must stay; page numbers may change between runs, and keeping them
-    in range is then the caller's part (`LatentKV.check_contents`).
+    The lengths are fixed here and must not change. Page numbers may change between runs; the caller
+    must keep them in range (`LatentKV.check_contents`).
     Raises: ValueError naming the argument, its value and what is allowed.
     """
     if not isinstance(q_nope, torch.Tensor):
@@ -111,7 +111,7 @@ def mla_decode_step(
 
 
 def _checked(q_nope: torch.Tensor, cache: LatentKV, lengths: Lengths, asked: Asked) -> MlaCall:
-    """The call of these arguments, without its tensors, of which their facts alone count."""
+    """The checked call of these arguments without its tensors: only their facts count."""
     if lengths.q.max() > MAX_TOKENS:
         raise ValueError(
             f"cu_seqlens_q: a request of {lengths.q.max()} tokens, allowed: 0 to {MAX_TOKENS}"
@@ -136,7 +136,7 @@ _ONE_EACH = Kept(64)
 
 
 def _one_each(total: int, device: torch.device) -> torch.Tensor:
-    """The cumulative lengths of one token per request; written once for all calls of a stream."""
+    """The cumulative lengths for one token per request, written once for all calls of a stream."""
     stream = stream_of(device)
     made = _ONE_EACH.get(place := (total, device, stream))
     if made is None:

@@ -10,9 +10,9 @@ from labkernels.kernels.packed_gqa.call import PackedCall
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MlaCall(PackedCall):
-    """An MLA decode that has been checked: q is the part that goes with V's channels.
+    """An MLA decode that has been checked: q holds the channels that meet ckv.
 
-    q_pe: the part that carries positions.
+    q_pe: the channels that carry positions.
     """
 
     q_pe: torch.Tensor | None = None

@@ -38,7 +38,7 @@ def _program(call: MlaCall) -> Program:
 def prepare(call: MlaCall, program: Callable[[MlaCall], Program] = _program) -> Step:
     """Compile, list the blocks, allocate the splits' partial states, and fix the launch.
 
-    A kernel whose parameter has more in it says how its program is made.
+    make: makes the program, for a kernel with a larger parameter.
     Raises: ValueError if keys_per_split makes more splits than partial states are made for.
     """
     kv = call.kv
@@ -49,7 +49,7 @@ def prepare(call: MlaCall, program: Callable[[MlaCall], Program] = _program) -> 
 
 
 def params_of(call: MlaCall, made: Schedule) -> MlaParams:
-    """The kernels' common parameter, but for its pointers."""
+    """The kernels' common parameter without its pointers."""
     kv = call.kv
     strides = [stride for x in (call.q, call.q_pe, kv.ckv, kv.kpe) for stride in x.stride()[:2]]
     numbers = cuda.numbers_of(call, made, cuda.pages_of(kv.page_table, kv.ckv.shape[1]))

@@ -43,18 +43,18 @@ class MlaInputs:
 
     @property
     def arguments(self) -> tuple:
-        """What the verb takes, in its order."""
+        """The arguments of the verb, in its order."""
         return self.q_nope, self.q_pe, self.cache, self.cu_seqlens_q
 
     @property
     def q(self) -> torch.Tensor:
-        """A copy of the query's parts side by side, as attention's q: [total_q, H, 576]."""
+        """The query's two parts copied side by side, as attention's q: [total_q, H, 576]."""
         return torch.cat([self.q_nope, self.q_pe], dim=-1)
 
     def problem(self, rows: Sequence[int] | None = None) -> Problem:
-        """The same attention for numerics, whole or of some query tokens, where the tensors lie.
+        """The same attention as a numerics problem on this device: whole, or some query tokens.
 
-        Only the requests that have the rows are copied: a latent cache is large.
+        Only the requests of these rows are copied, because a latent cache is large.
         """
         n, batch = self.workload.q_len, self.workload.batch
         requests = list(range(batch)) if rows is None else sorted({row // n for row in rows})

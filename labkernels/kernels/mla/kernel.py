@@ -1,4 +1,4 @@
-"""What every MLA kernel is asked, and what the CUDA ones share."""
+"""The interface of an MLA kernel, and what the CUDA kernels share."""
 
 from typing import Protocol
 
@@ -7,7 +7,7 @@ from labkernels.budget.quantity import number
 from labkernels.kernels import cuda_kernel
 from labkernels.kernels.kernel import CudaKernel, Instance, Kernel
 
-# What every CUDA MLA kernel needs to find its keys, in registers.
+# Registers that every CUDA MLA kernel needs to find its keys.
 ADDRESSES = Line(
     "addresses", number(2) * 2 + 4, "2 pointers of 64 bits, the step's key, stage, page, row"
 )
@@ -33,5 +33,5 @@ class CudaMlaKernel(MlaKernel, CudaKernel, Protocol):
 
 
 def register_ledger(instance: Instance, *lines: Line) -> Ledger:
-    """The register ledger of a thread, with what every MLA kernel has."""
+    """The register ledger of a thread, with the lines that all MLA kernels have."""
     return cuda_kernel.register_ledger(instance, *lines, ADDRESSES)

@@ -4,19 +4,19 @@ from collections.abc import Iterator
 
 from labkernels.kernels.call import Step
 from labkernels.kernels.kernel import CudaKernel
-from labkernels.kernels.mla.api import mla_decode, mla_decode_step
+from labkernels.kernels.mla.api import mla_decode_step
 from labkernels.kernels.mla.inputs import MlaInputs, mla_inputs
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.kernels.operation import BitCase, Operation
 
 KV_LENS = (130, 0, 37, 333)
-HEADS = (17, 40)  # by turns; neither fills whole tiles
+HEADS = (17, 40)  # head counts in turn; neither fills whole tiles
 HEAD_DIM, Q_LEN, PAGE_SIZES = 576, 3, (16, 1, 64)
 SPLITS = (1024, 128)  # keys per split: one split, and several
 
 
 def step(inputs: MlaInputs, **options) -> Step:
-    """What runs again and again on the inputs, whose lengths the workload tells."""
+    """The step on the inputs, prepared with the lengths of the workload."""
     w = inputs.workload
     lengths = {"q_lens": (w.q_len,) * w.batch, "kv_lens": w.kv_lens}
     how = {"causal": inputs.variant.causal, "scale": inputs.scale, **lengths}
@@ -24,7 +24,7 @@ def step(inputs: MlaInputs, **options) -> Step:
 
 
 def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
-    """Every tile in bf16 and fp16; heads, pages, mask and splits take turns."""
+    """Every tile in bf16 and fp16; heads, pages, mask and splits change from case to case."""
     sizes = {"head_dim": HEAD_DIM, "rows": Q_LEN * max(HEADS)}
     for dtype in ("bf16", "fp16"):
         for number, instance in enumerate(kernel.instances(kernel.shape(dtype=dtype, **sizes))):
@@ -41,7 +41,6 @@ def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
 
 OPERATION = Operation(
     name="mla",
-    verbs={"mla_decode": mla_decode, "mla_decode_step": mla_decode_step},
     workload=MlaDecode,
     inputs=mla_inputs,
     step=step,

@@ -1,7 +1,7 @@
-// MLA decode: all query heads of a request share one latent row a key, in two parts: ckv, which is
-// V too, and kpe, which carries the key's position. Rows are packed as in a prefill of one KV head
-// (packed_gqa/rows.cuh): row r is token r / heads, head r % heads, so that a tile serves several
-// tokens.
+// MLA decode: all query heads of a request share one latent row per key, in two parts: ckv, which
+// is also V, and kpe, which carries the key's position. Rows are packed as in a prefill of one KV
+// head (packed_gqa/rows.cuh): row r is token r / heads, head r % heads, so that a tile serves
+// several tokens.
 #pragma once
 #include "packed_gqa/rows.cuh"
 
@@ -34,7 +34,7 @@ struct MlaParams {
   float scale_log2;           // softmax scale times log2 e
 };
 
-// The tile of Q, its two parts side by side, in one copy group a thread. Rows past the request's
+// The tile of Q, its two parts side by side, in one copy group per thread. Rows past the request's
 // end are zero.
 template <class T, int D, int Dpe, int Rows, int Threads>
 LAB_DEVICE void load_latent_query(T (&tile)[Rows][D + Dpe], const MlaParams& p,
@@ -56,7 +56,7 @@ LAB_DEVICE void load_latent_query(T (&tile)[Rows][D + Dpe], const MlaParams& p,
   cp_async_commit();
 }
 
-// The block's window on the latent rows, `Keys` keys at a time, each its ckv and its kpe side by
+// The block's window on the latent rows, `Keys` keys at a time, with ckv and kpe of a key side by
 // side. Eight lanes copy a key, 128 bytes at once. Where the keys lie is looked up when the window
 // moves, so that the page table's latency is hidden.
 template <class T, int D, int Dpe, int Keys, int Threads> struct LatentWindow {
@@ -68,7 +68,7 @@ template <class T, int D, int Dpe, int Keys, int Threads> struct LatentWindow {
   const int* pages;           // of the request
   const T *ckv, *kpe;         // this lane's first 16 bytes of the pools' first key
   int key, end_key;           // key: the window's first; keys from the end on arrive as zeros
-  int page[passes], token[passes];  // of the keys that this lane copies
+  int page[passes], token[passes];  // place of the keys that this lane copies
 
   template <class Block>
   LAB_DEVICE LatentWindow(const MlaParams& p_, const Block& block)
@@ -84,7 +84,7 @@ template <class T, int D, int Dpe, int Keys, int Threads> struct LatentWindow {
     key = key + Keys;
     look_up();
   }
-  // The address is that of the tile's chunk (thread / 8, thread % 8).
+  // The address of the tile's chunk (thread / 8, thread % 8).
   LAB_DEVICE void copy(u32 address) const {
     constexpr int row_bytes = (D + Dpe) * static_cast<int>(sizeof(T));
     if (thread_x() >= keys_per_pass * 8) return;  // 16 keys are fewer than 256 threads can copy
@@ -102,7 +102,7 @@ template <class T, int D, int Dpe, int Keys, int Threads> struct LatentWindow {
   }
 
  private:
-  // Which of the window's keys this lane copies.
+  // The key of the window that this lane copies.
   LAB_DEVICE static int row(int pass) {
     const int lane = thread_x() & 31, warp = thread_x() / 32;
     return pass * keys_per_pass + lane / 8 + warp * 4;
@@ -113,12 +113,13 @@ template <class T, int D, int Dpe, int Keys, int Threads> struct LatentWindow {
       const int at = key + row(pass), slot = at / p.page_size;
       token[pass] = at - slot * p.page_size;
       page[pass] = 0;
-      if (at < end_key) page[pass] = load_constant(pages + slot);  // used a step later
+      if (at < end_key) page[pass] = load_constant(pages + slot);  // read a step later
     }
   }
 };
 
-// A block's pipeline over its keys: shared stages, the next ones copied during this one.
+// A block's pipeline over its keys, in stages that its warps share: the next stages are copied
+// during this one.
 template <class T, int D, int Dpe, int Keys, int Threads, int Stages> struct LatentPipeline {
   static constexpr u32 stage_bytes = sizeof(T) * Keys * (D + Dpe);
   static_assert(Stages >= 1, "one stage is copied after its last reader");
@@ -139,7 +140,7 @@ template <class T, int D, int Dpe, int Keys, int Threads, int Stages> struct Lat
 #pragma unroll
     for (int i = 0; i < Stages - 1 + (Stages == 1); ++i) copy_next();
   }
-  // The stage of this step is there, and nobody reads the one before it.
+  // Once this returns, the stage of this step is there, and no warp reads the stage before it.
   LAB_DEVICE void wait() {
     cp_async_wait<Stages == 1 ? 0 : Stages - 2>();
     sync_block();
@@ -156,7 +157,7 @@ template <class T, int D, int Dpe, int Keys, int Threads, int Stages> struct Lat
   }
 
  private:
-  // A copy group a step, even an empty one, so that the count of groups in flight stays in step.
+  // One copy group per step, even an empty one, keeps the number of groups in flight constant.
   LAB_DEVICE void copy_next() {
     if (window.holds_keys()) {
       window.copy(first_copy + copy_stage * stage_bytes);

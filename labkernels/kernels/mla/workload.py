@@ -12,9 +12,11 @@ from labkernels.variant import AttentionVariant
 class MlaDecode:
     """Decode of multi-head latent attention: all heads share one latent row per key.
 
-    With a causal mask the last of q_len tokens sees all keys, each one before it one key less.
+    With a causal mask the last of the q_len tokens sees all keys, and each earlier token one key
+    less than the next.
     Shapes: q [batch, q_len, q_heads, latent_dim + rope_dim]; out [.., latent_dim];
-        cache kv_len x [latent_dim + rope_dim] a request, whose first latent_dim are V too.
+        cache kv_len x [latent_dim + rope_dim] per request; the first latent_dim channels are also
+        V.
     Raises: ValueError naming the field, its value and what is allowed.
     """
 

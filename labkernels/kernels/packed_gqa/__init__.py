@@ -1,1 +1,1 @@
-"""Rows of several query heads per KV head: what prefill and MLA share."""
+"""Tiles with rows of several query heads per KV head: the code that prefill and MLA share."""

@@ -25,12 +25,12 @@ from labkernels.variant import CAUSAL, FULL, AttentionVariant
 
 
 class PackedOptions(AttentionOptions, total=False):
-    """What attention of many rows may be asked for.
+    """The options of attention with many query rows.
 
-    splits or keys_per_split: of a request's keys, not both; by default chosen from the lengths.
-    q_lens, kv_lens: the lengths that the cumulative ones and kv say, as the caller's host knows
-    them: what is given is not read from a GPU, and its truth is the caller's part; with kv_lens,
-    so are the page numbers of a cache.
+    splits or keys_per_split, not both: how a request's keys are split; by default chosen from the
+    lengths. q_lens, kv_lens: the lengths of the requests, if the caller's host knows them. Given
+    lengths are not read from a GPU, and the caller answers for them; with kv_lens, also for the
+    page numbers of a cache.
     """
 
     causal: bool
@@ -41,7 +41,7 @@ class PackedOptions(AttentionOptions, total=False):
 
 
 class Asked(NamedTuple):
-    """Those of the options that a call depends on besides its tensors and lengths."""
+    """The options that a call depends on besides its tensors and lengths."""
 
     causal: bool
     kernel: str | Kernel | None = None
@@ -58,9 +58,9 @@ class Asked(NamedTuple):
 class PackedCall(Call):
     """Attention of packed rows that has been checked: tensors, and the lengths as numbers.
 
-    group: query heads per KV head. keys_per_split or splits, not both, may be given;
-    batch_invariant says whether neither they nor kernel and tile depend on the batch. Of a call
-    that is kept, out and lse2 are blank.
+    group: query heads per KV head. keys_per_split or splits may be given, not both.
+    batch_invariant: whether neither the splits nor kernel and tile depend on the batch. A call that
+    is kept for later has blank out and lse2.
     """
 
     lengths: Lengths
@@ -78,7 +78,7 @@ class PackedCall(Call):
     cu_seqlens_q: torch.Tensor | None = None
 
     def outputs(self) -> Attention:
-        """What a run writes."""
+        """The tensors that a run writes."""
         return Attention(self.out, self.lse2)
 
 
@@ -97,10 +97,10 @@ def packed_call(
     default_scale: float | None = None,
     **channels_and_layout: object,
 ) -> Packed:
-    """The call of these arguments, without its tensors, of which their facts alone count.
+    """The checked call of these arguments without its tensors: only their facts count.
 
-    most_tokens: of a request; kernel and tile are the same up to it where a call is said not to
-    depend on its batch. channels_and_layout: those fields of a Shape.
+    most_tokens: per request; if the call must not depend on its batch, kernel and tile are the same
+    up to this length. channels_and_layout: these fields of a Shape.
     """
     check_options(**asked._asdict())
     arguments.check_splits(asked.splits, asked.keys_per_split)
@@ -136,7 +136,7 @@ def packed_call(
 def schedule_of(
     call: PackedCall, *, tile_rows: int | None = None, cached_keys: int | None = None
 ) -> Schedule:
-    """The blocks of a call; of a GPU's, the list lies on it.
+    """The blocks of a call; for a GPU, the list lies in its memory.
 
     Raises: ValueError if keys_per_split makes more splits than partial states are made for.
     """

@@ -1,4 +1,4 @@
-"""What the CUDA kernels of packed rows are launched with, whatever their K and V."""
+"""The launch of the CUDA kernels with packed rows, for every layout of K and V."""
 
 import ctypes
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ COUNTS = (
     "splits",
     "causal",
 )
-NO_PAGES = (0, 0, 1, 0, 0)  # of ragged K and V
+NO_PAGES = (0, 0, 1, 0, 0)  # ragged K and V
 
 
 def fields(pointers: tuple[str, ...], strides: tuple[str, ...]) -> tuple[tuple[str, type], ...]:
@@ -47,7 +47,7 @@ def pages_of(page_table: torch.Tensor, page_size: int) -> tuple[int, ...]:
 
 
 def numbers_of(call: PackedCall, made: Schedule, pages: tuple[int, ...]) -> tuple[float, ...]:
-    """What the parameter holds behind its strides."""
+    """The fields of the parameter behind its strides."""
     heads = (call.q.shape[1], call.kv_heads, call.group, *division(call.group))
     cut = (made.keys_per_split, made.splits, int(call.variant.causal))
     return (*pages, *heads, *cut, call.scale * LOG2_E)
@@ -62,7 +62,7 @@ def program(
     maps: Mapping[str, tuple[str, Describe]] | None = None,
     **counters: int,
 ) -> Program:
-    """The launch of a scheduled call: a block for each entry of its work list, or so many."""
+    """The launch of a scheduled call: one block per entry of its work list, or `blocks` blocks."""
     plan = plan_packed(call, made)
     if plan.blocks == 0:
         return Program(plan)

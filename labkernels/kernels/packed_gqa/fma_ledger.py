@@ -1,4 +1,4 @@
-"""What the ledgers of the kernels on CUDA cores share: the tile of packed_gqa/fma_tile.cuh."""
+"""Ledger lines of the kernels on CUDA cores, which share the tile of packed_gqa/fma_tile.cuh."""
 
 from labkernels.budget.ledger import Line
 from labkernels.budget.quantity import Quantity
@@ -10,12 +10,12 @@ COLUMNS = 16  # fma_tile::columns, lanes that share a row
 
 
 def smem_line(name: str, rows: Quantity, columns: Quantity, note: str = "") -> Line:
-    """Rows of fp32 in shared memory, in bytes."""
+    """Bytes of fp32 rows in shared memory."""
     return Line(name, rows * columns * FP32, note)
 
 
 def register_lines(instance: Instance) -> tuple[Line, ...]:
-    """A lane's operands, in registers."""
+    """Registers of a lane's operands."""
     of = sizes(instance)
     rows, keys, channels = of.rows / (2 * of.warps), of.keys / COLUMNS, of.dim_v / COLUMNS
     return (

@@ -1,11 +1,10 @@
 // An attention tile on CUDA cores: fp32 FMAs, P never rounded. A warp owns whole rows of the tile;
-// a lane computes a block of scores and then one of the output, so that what it reads of shared
-// memory serves many FMAs. Lanes: the even ones have other rows than the odd ones; 16 of a kind
-// share a row's keys and channels, so that the lanes that a load of 16 bytes serves at once need
-// few different ones.
-// A kernel's KernelTraits is a Shape with the two unroll factors that its registers allow. Its Smem
-// has q and k, whose rows are padded, p, where entry lane_keys * column + j of a row is key
-// 16 j + column of the step, and value(key), the row of V.
+// a lane computes a block of scores and then a block of the output, so that each value it loads
+// from shared memory serves many FMAs. Even lanes have other rows than odd lanes; the 16 lanes of a
+// kind share a row's keys and channels, so that the lanes served by one 16-byte load need few
+// different values. A kernel's KernelTraits is a Shape with the two unroll factors that its
+// registers allow. Its Smem has q and k, whose rows are padded, p, where entry lane_keys * column +
+// j of a row is key 16 j + column of the step, and value(key), the row of V.
 #pragma once
 #include "packed_gqa/rows.cuh"
 
@@ -16,7 +15,7 @@ constexpr int padding = 4;                       // floats: 8 lanes read 8 rows 
 
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int BlocksPerSm>
 struct Shape {
-  using T = T_;                                  // of Q, K and V
+  using T = T_;                                  // type of Q, K and V
   static constexpr int dim_qk = Dqk, dim_vo = Dvo, rows = Rows, keys = Keys, warps = Warps;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int lane_rows = Rows / Warps / 2, lane_keys = Keys / columns;
@@ -25,7 +24,7 @@ struct Shape {
   static_assert(Rows % (2 * Warps) == 0 && 4 % lane_keys == 0 && Dvo % 64 == 0, "whole lanes");
 };
 
-// {m, l} and O of this lane's rows, which the lanes of other columns share.
+// {m, l} and O of this lane's rows; lanes of other columns share the rows.
 template <class C>
 using Softmax = OnlineSoftmaxOf<ArrayRows<C::lane_rows, 2 * (columns - 1)>>;
 template <class C> using Output = float[C::lane_rows][C::quads][4];
@@ -81,7 +80,7 @@ LAB_DEVICE void mask(Scores<C>& s, const Params& p, const typename C::Work& b, i
   }
 }
 
-// P goes to shared memory, where the lanes of a row meet.
+// P goes to shared memory, where all lanes of a row read it.
 template <class C, class Smem> LAB_DEVICE void store_p(Smem& smem, const Scores<C>& s) {
 #pragma unroll
   for (int i = 0; i < C::lane_rows; ++i) {

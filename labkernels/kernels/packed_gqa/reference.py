@@ -1,4 +1,4 @@
-"""Plain torch attention, request by request: float64 as the truth, 16 bits as the baseline."""
+"""Plain torch attention, request by request: float64 is the truth, 16 bits the baseline."""
 
 import math
 from collections.abc import Callable
@@ -11,9 +11,9 @@ from labkernels.variant import FULL, AttentionVariant
 
 
 def prepare(call: PackedCall, queries: Callable[[slice], torch.Tensor]) -> Step[Attention]:
-    """Fix the torch operations. Splits that are asked for are not made.
+    """Prepare the torch operations. Requested splits are ignored.
 
-    queries(tokens) gives some tokens' queries, of K's channels.
+    queries(tokens) gives the queries of some tokens, with K's channels.
     """
     plan = plan_of(
         call,
@@ -43,7 +43,8 @@ def attend(
 
     Shapes: q [tokens, q_heads, D], k [keys, kv_heads, D], v [keys, kv_heads, Dv]; out [tokens,
     q_heads, Dv]; lse2 [tokens, q_heads] float64, base 2.
-    A row without keys has -inf for all its scores, where a softmax is NaN: it becomes zero.
+    A row without keys has only scores of -inf, for which softmax gives NaN; its output is set to
+    zero.
     """
     k, v = (x.transpose(0, 1) for x in (k, v))
     q = q.transpose(0, 1).unflatten(0, (len(k), q.shape[1] // len(k)))

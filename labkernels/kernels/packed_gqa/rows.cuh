@@ -1,13 +1,13 @@
-// Prefill: the rows and keys that a block answers for. A request's rows are packed: row r is token
-// r / group, query head r % group of the KV head's group, so that a tile of one KV head serves all
-// its query heads.
+// Prefill: the rows and keys that a block computes. A request's rows are packed: row r is token r /
+// group, query head r % group of the KV head's group, so that a tile of one KV head serves all its
+// query heads.
 #pragma once
 #include "lab/ampere/shared_tile.cuh"
 #include "lab/attention/split_kv.cuh"
 
 namespace lab {
 
-// One a block, in launch order, from the host's plan.
+// One per block, in launch order, from the host's plan.
 struct alignas(16) PrefillWork { int request, q_tile, kv_head, split; };
 
 // Strides count elements; the last dimension is contiguous. kernels/prefill/cuda.py mirrors it.
@@ -39,13 +39,13 @@ struct PrefillParams {
   float scale_log2;           // softmax scale times log2 e
 };
 
-enum class KeyOrder { ascending, descending };  // in which a block goes through its keys
+enum class KeyOrder { ascending, descending };  // how a block walks over its keys
 
-// The part of the problem that one block answers for: `Rows` packed rows of one request and KV
-// head, over one split of the keys. What follows serves MlaParams (mla/pipeline.cuh) too.
+// The part of the problem that one block computes: `Rows` packed rows of one request and KV head,
+// over one split of the keys. The functions below also serve MlaParams (mla/pipeline.cuh).
 template <int Rows> struct WorkTile {
   int request, q_tile, kv_head, split;
-  int tile_rows;              // of the tile's Rows that are used
+  int tile_rows;              // used rows of the tile's Rows
   int first_row, n_rows;      // of the request's packed rows; fewer than tile_rows at their end
   i64 first_token, first_kv;  // the request's first row in q, and in ragged k and v
   int kv_len, past;           // past: keys before the causal row 0's own
@@ -70,7 +70,7 @@ template <class Params> LAB_DEVICE int token_of(const Params& p, int packed) {
   return static_cast<int>(quotient(packed, p.group_inverse, p.group_shift));
 }
 
-// A row sees the keys below this one, which is at least 0.
+// A row sees the keys below this number, which is at least 0.
 template <class Params, int Rows>
 LAB_DEVICE int row_limit(const Params& p, const WorkTile<Rows>& b, int row) {
   if (!p.causal) return b.kv_len;

@@ -1,4 +1,4 @@
-"""The tile of kernels that pack several heads' queries into rows."""
+"""The tile of kernels that pack the queries of several heads into rows."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -6,12 +6,12 @@ from typing import ClassVar
 
 @dataclass(frozen=True)
 class PrefillTile:
-    """The shape of a block's work: query rows, keys per step, warps, stages, blocks on an SM.
+    """The shape of a block's work: query rows, keys per step, warps, stages, blocks per SM.
 
-    A row is one head of one token. key_order: in which a block goes through its keys. overlap:
-    what a warpgroup of a kernel with wgmma does beside its products: "none"; its softmax
-    ("within"); that, by turns with the other warpgroups ("between"). prefill_wgmma_basic has more
-    words there: a rung of the ladder each.
+    A row is one head of one token. key_order: the direction in which a block walks over its keys.
+    overlap: what a warpgroup of a wgmma kernel does during its products: "none"; its own softmax
+    ("within"); or its softmax in turn with the other warpgroups ("between"). prefill_wgmma_basic
+    has one more word for each rung of the ladder.
     """
 
     q_rows: int
@@ -21,11 +21,11 @@ class PrefillTile:
     blocks_per_sm: int
     key_order: str = "ascending"
     overlap: str = ""
-    legend: ClassVar[str] = "query rows x keys x warps x stages x blocks on an SM"
+    legend: ClassVar[str] = "query rows x keys x warps x stages x blocks per SM"
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """What its label begins with, and its C++ Tile holds."""
+        """The numbers that begin the label and that the C++ Tile holds."""
         return (self.q_rows, self.keys, self.warps, self.stages, self.blocks_per_sm)
 
     @property
@@ -37,5 +37,5 @@ class PrefillTile:
 
     @property
     def threads(self) -> int:
-        """Threads a block."""
+        """Threads per block."""
         return 32 * self.warps

@@ -1,4 +1,4 @@
-"""Launches a Triton kernel of packed rows, and the merge of its splits; on a CPU interpreted."""
+"""Launches a Triton kernel with packed rows and the merge of its splits; on a CPU, interpreted."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,9 +15,10 @@ from labkernels.units import LOG2_E
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """What a kernel takes of its own: tensors before its work list, numbers behind its outputs.
+    """A kernel's own arguments: tensors before the work list, numbers behind the outputs.
 
-    lengths: cu_seqlens_q, cu_seqlens_k and kv_len; for those of another layout any pointer.
+    lengths: cu_seqlens_q, cu_seqlens_k and kv_len; the ones that a layout does not use get any
+    pointer.
     """
 
     tensors: tuple[torch.Tensor, ...]
@@ -41,7 +42,7 @@ def prepare(call: PackedCall, inputs: Inputs) -> Step[Attention]:
 
 
 class _Run:
-    """Launches the kernel that is named as its operation, and the merge, on the current stream."""
+    """Launches the kernel with the name of its operation, and the merge, on the current stream."""
 
     def __init__(self, kernel: ModuleType, call: PackedCall, made: Schedule, own: Inputs) -> None:
         instance = call.choice.instance

@@ -1,6 +1,6 @@
-"""What the Triton kernels of packed rows share: which rows a program answers for, and their end.
+"""Shared code of the Triton kernels with packed rows: the rows of a program, and how they finish.
 
-Names: i_ what the block answers for, o_ offset vectors, m_ masks, p_ pointers, b_ block values.
+Names: i_ indices of the block's work, o_ offset vectors, m_ masks, p_ pointers, b_ block values.
 A row is one head of one token; the heads that share a KV head lie side by side.
 """
 
@@ -21,7 +21,7 @@ def block_rows(
     CAUSAL: tl.constexpr,
     PAGED: tl.constexpr,
 ):
-    """The rows of a block, and how many keys they see: each row, the first and the last one."""
+    """The rows of a block, and how many keys each row, the first row and the last row see."""
     p_work = work + 4 * tl.program_id(0)
     i_request, i_tile = tl.load(p_work), tl.load(p_work + 1)
     i_kv, i_split = tl.load(p_work + 2), tl.load(p_work + 3)
@@ -33,7 +33,7 @@ def block_rows(
     else:
         first_key = tl.load(cu_seqlens_k + i_request)
         n_keys = tl.load(cu_seqlens_k + i_request + 1) - first_key
-    # counted from the block's first token, so that what lies in between fits 32 bits
+    # counted from the block's first token, so that the offset fits 32 bits
     token = i_tile * ROWS // group
     o_row = (i_tile * ROWS - token * group) + tl.arange(0, ROWS)
     o_token = o_row // group
@@ -74,7 +74,7 @@ def store(
     D_V: tl.constexpr,
     SPLIT: tl.constexpr,
 ):
-    """Writes the State of a split, or finishes that of a whole row."""
+    """Writes the State of a split, or the output of a whole row."""
     o_dim = tl.arange(0, D_V)[None, :]
     first = token.to(tl.int64) * q_heads
     if SPLIT:

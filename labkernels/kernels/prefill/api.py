@@ -31,9 +31,9 @@ def prefill(
     [batch + 1] int32, from 0 to total; out [total, q_heads, head_dim_v], lse2 [total, q_heads]
     fp32. A causal mask is aligned to the end: query i of n with L keys sees keys 0 to L - n + i.
     A query without keys gives out = 0, lse2 = -inf.
-    options: those of PackedOptions; causal is False by default. On a GPU, lengths and pages are
-    read when torch has seen one of them change (see `checks.once_per_content`), and those of q_lens
-    and kv_lens not at all.
+    options: the fields of PackedOptions; causal is False by default. On a GPU, lengths and pages
+    are read when torch has seen one of them change (see `checks.once_per_content`); lengths given
+    as q_lens and kv_lens are not read.
     Units: scale multiplies q k (default 1 / sqrt(head_dim)); lse2 is in base 2.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
     """
@@ -52,7 +52,7 @@ def prefill(
 def varlen_qkvpacked(
     qkv: torch.Tensor, cu_seqlens: torch.Tensor, **options: Unpack[PackedOptions]
 ) -> Step[Attention]:
-    """Attention of tokens over their own request, from Q, K and V side by side.
+    """Self-attention within each request, from Q, K and V side by side.
 
     Shapes: qkv [total, 3, heads, head_dim], cu_seqlens [batch + 1] int32. Options as `prefill`.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
@@ -76,10 +76,10 @@ def prefill_step(
     kv_lens: Sequence[int] | None = None,
     **options: Unpack[PackedOptions],
 ) -> Step[Attention]:
-    """Prepare a prefill that runs again and again, as `prefill` but without reading page numbers.
+    """Prepare a prefill that can run many times; like `prefill`, but page numbers are not read.
 
-    The lengths are fixed here and must stay; page numbers may change between runs, and keeping them
-    in range is then the caller's part (`PagedKV.check_contents`).
+    The lengths are fixed here and must not change. Page numbers may change between runs; the caller
+    must keep them in range (`PagedKV.check_contents`).
     Raises: ValueError naming the argument, its value and what is allowed.
     """
     if not isinstance(kv, (RaggedKV, PagedKV)):
@@ -109,7 +109,7 @@ def prefill_step(
 
 
 def _checked(q: torch.Tensor, kv: RaggedKV | PagedKV, lengths: Lengths, asked: Asked) -> PackedCall:
-    """The call of these arguments, without its tensors, of which their facts alone count."""
+    """The checked call of these arguments without its tensors: only their facts count."""
     k, v = kv.k, kv.v
     return packed_call(
         PackedCall,

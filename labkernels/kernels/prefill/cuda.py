@@ -43,9 +43,9 @@ def _program(call: PackedCall) -> Program:
 def prepare(call: PackedCall, program: Callable[[PackedCall], Program] = _program) -> Step:
     """Compile, list the blocks, allocate the splits' partial states, and fix the launch.
 
-    A kernel whose parameter has more in it says how its program is made.
-    Raises: ValueError if keys_per_split makes more splits than partial states are made for, the
-    pools of K and V differ in strides though they agree in channels, or a pool ends out of reach.
+    make: makes the program, for a kernel with a larger parameter.
+    Raises: ValueError if keys_per_split makes more splits than partial states are made for, K and V
+    have equal channels but pools of different strides, or a pool is too large for the offsets.
     """
     return call.once(program).step(_tensors_of(call), call.outputs)
 
@@ -61,7 +61,7 @@ def _tensors_of(call: PackedCall) -> dict[str, torch.Tensor]:
 
 
 def params_of(call: PackedCall, made: Schedule) -> PrefillParams:
-    """The kernels' common parameter, but for its pointers."""
+    """The kernels' common parameter without its pointers."""
     q, k, v = call.q, call.kv.k, call.kv.v
     if call.kv.layout == "paged":
         strides = (*k.stride()[:3], *v.stride()[:3])

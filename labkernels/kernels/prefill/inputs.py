@@ -43,11 +43,11 @@ class PrefillInputs:
 
     @property
     def arguments(self) -> tuple:
-        """What the verb takes, in its order."""
+        """The arguments of the verb, in its order."""
         return self.q, self.kv, self.cu_seqlens_q
 
     def problem(self, rows: Sequence[int] | None = None) -> Problem:
-        """The same attention for numerics, whole or of some query tokens, where the tensors lie."""
+        """The same attention as a numerics problem on this device: whole, or some query tokens."""
         kv, ends = self.kv, self.cu_seqlens_q.cpu().numpy()
         how = {"scale": self.scale, "cu_seqlens_q": ends, "causal": self.workload.causal}
         q, k, v = arrays(self.q, kv.k, kv.v)

@@ -1,4 +1,4 @@
-"""What every prefill kernel is asked, and what the CUDA ones share."""
+"""The interface of a prefill kernel, and what the CUDA kernels share."""
 
 from typing import Protocol
 
@@ -8,7 +8,7 @@ from labkernels.kernels import cuda_kernel
 from labkernels.kernels.cuda_kernel import cpp_function
 from labkernels.kernels.kernel import CudaKernel, Instance, Kernel
 
-# What every CUDA prefill kernel needs to find its keys, in registers.
+# Registers that every CUDA prefill kernel needs to find its keys.
 ADDRESSES = Line(
     "addresses",
     number(2) * 2 + number(2) * 2 + 5,
@@ -36,7 +36,7 @@ class CudaPrefillKernel(PrefillKernel, CudaKernel, Protocol):
 
 
 def register_ledger(instance: Instance, *lines: Line) -> Ledger:
-    """The register ledger of a thread, with what every prefill kernel has."""
+    """The register ledger of a thread, with the lines that all prefill kernels have."""
     return cuda_kernel.register_ledger(instance, *lines, ADDRESSES)
 
 
@@ -46,10 +46,10 @@ def step_flops(instance: Instance) -> int:
 
 
 def softmax_ops(instance: Instance) -> int:
-    """Instructions of a lane in a step's softmax, exponentials counted where they are issued.
+    """Lanes' instructions in a step's softmax; an exponential counts once, for its issue slot.
 
-    Of a score: maximum, scale less maximum in an FMA, exponential, sum, and half a conversion; of
-    an element of O: its rescaling.
+    Per score: maximum, scale minus maximum in an FMA, exponential, sum, and half a conversion. Per
+    element of O: the rescaling.
     """
     scores = instance.rows * instance.tile.keys
     return 4 * scores + scores // 2 + instance.rows * instance.head_dim_v
@@ -58,7 +58,8 @@ def softmax_ops(instance: Instance) -> int:
 def cpp_instance(instance: Instance, choice: str = "") -> str:
     """`kernel::prefill<KernelTraits<T, Dqk, Dvo, q_rows, keys, ..., choice, Paged>, Policy>`.
 
-    choice: how the block goes about its work, by default the lab::KeyOrder of its tile.
+    choice: the template argument for the order of the block's work, by default the tile's
+    lab::KeyOrder.
     """
     tile, dims = instance.tile, (instance.head_dim, instance.head_dim_v)
     words = (choice or f"lab::KeyOrder::{tile.key_order}", instance.layout == "paged")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from labkernels.kernels.call import Step
 from labkernels.kernels.kernel import CudaKernel, Instance
 from labkernels.kernels.operation import BitCase, Operation
-from labkernels.kernels.prefill.api import prefill, prefill_step, varlen_qkvpacked
+from labkernels.kernels.prefill.api import prefill_step
 from labkernels.kernels.prefill.inputs import PrefillInputs, prefill_inputs
 from labkernels.kernels.prefill.workload import Prefill
 
@@ -16,7 +16,7 @@ SPLITS = (1024, 128)  # keys per split: one split, and several
 
 
 def step(inputs: PrefillInputs, **options) -> Step:
-    """What runs again and again on the inputs, whose lengths the workload tells."""
+    """The step on the inputs, prepared with the lengths of the workload."""
     w = inputs.workload
     lengths = {"q_lens": w.q_lens, "kv_lens": w.kv_lens}
     how = {"causal": inputs.variant.causal, "scale": inputs.scale, **lengths}
@@ -24,9 +24,9 @@ def step(inputs: PrefillInputs, **options) -> Step:
 
 
 def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
-    """Every tile in bf16, the preferred ones in fp16 too; ragged and paged by turns.
+    """Every tile in bf16, the preferred ones also in fp16; ragged and paged in turn.
 
-    The mask and the splits take turns too.
+    The mask and the splits also change from case to case.
     """
     for number, instance in enumerate(_instances(kernel)):
         workload = Prefill(
@@ -59,7 +59,6 @@ def _instances(kernel: CudaKernel) -> Iterator[Instance]:
 
 OPERATION = Operation(
     name="prefill",
-    verbs={"prefill": prefill, "prefill_step": prefill_step, "varlen_qkvpacked": varlen_qkvpacked},
     workload=Prefill,
     inputs=prefill_inputs,
     step=step,

@@ -16,7 +16,8 @@ template <class T, int Dqk, int Dvo, int Keys, int Stages> struct BlockStages {
 template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct KvWindow {
   static constexpr int keys_per_pass = Threads / 8, passes = Keys / keys_per_pass;
   static constexpr int look_ups = Paged ? (passes + 7) / 8 : 1;  // a lane's
-  // Paged K and V of equal channels have equal strides: one offset finds a key and its value.
+  // Paged K and V of equal channels have equal strides, so one offset addresses a key and its
+  // value.
   static constexpr bool twins = Paged && Dqk == Dvo;
   static_assert(Keys % keys_per_pass == 0 && Dqk % 64 == 0 && Dvo % 64 == 0, "whole passes");
   static_assert(keys_per_pass % 8 == 0, "a lane has the same swizzle in every pass");
@@ -25,7 +26,7 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
   const T *k, *v;             // ragged: this lane's first 16 bytes; paged: the pools
   int request, key, end_key;  // key: the window's first; keys from the end on arrive as zeros
   u32 k_chunk, v_chunk;       // paged: this lane's first of a token, of all heads
-  u32 page[look_ups], token[look_ups];  // of the keys that this lane has looked up
+  u32 page[look_ups], token[look_ups];  // offsets of the keys that this lane has looked up
 
   template <class Block>
   LAB_DEVICE KvWindow(const PrefillParams& p_, const Block& block, int key_)
@@ -54,7 +55,7 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
     }
   }
 
-  // The address is that of the tile's chunk (thread / 8, thread % 8).
+  // The address of the tile's chunk (thread / 8, thread % 8).
   LAB_DEVICE void copy_k(u32 address) const {
     const Rows rows(*this, k_chunk, p.k_stride_page, p.k_stride_token);
 #pragma unroll
@@ -95,8 +96,8 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
   LAB_DEVICE static u32 in_chunks(i64 stride) { return static_cast<u32>(stride / chunk_elements); }
 
   // Where the keys that a lane copies lie, from its first or from the pool's. Paged rows begin at
-  // multiples of 16 bytes: counted in these, any pool's end is within 32 bits, which cost half of
-  // what 64 do.
+  // multiples of 16 bytes: offsets counted in 16 bytes fit 32 bits for any pool, and take half the
+  // registers of 64-bit offsets.
   struct Rows {
     i64 stride;
     u32 chunk, looked_up[look_ups];
@@ -154,7 +155,7 @@ struct BlockPipeline {
     return (Order == KeyOrder::ascending || at >= first_key) && at < window.end_key;
   }
   LAB_DEVICE bool more() const { return holds_keys(window.key - (Stages - 1) * step); }
-  // Of this step, once wait_k has been called.
+  // The stage of this step, valid after wait_k.
   LAB_DEVICE int key() const { return window.key - Stages * step; }
 
   LAB_DEVICE void start() {
@@ -165,7 +166,7 @@ struct BlockPipeline {
       window.move(step);
     }
   }
-  // K of this step is there (and V, with two stages), and nobody reads the stages before it.
+  // K of this step is there (and V, with two stages), and no warp reads the stages before it.
   LAB_DEVICE void wait_k() {
     cp_async_wait<0>();
     sync_block();

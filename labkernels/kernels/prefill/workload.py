@@ -9,11 +9,11 @@ from labkernels.units import require_int
 
 @dataclass(frozen=True)
 class Prefill(Tokens):
-    """Many query tokens per request against its keys; a causal mask lets query i see the last ones.
+    """Many query tokens per request over the request's keys, with or without a causal mask.
 
-    head_dim_v: channels of V and out, where they are not those of q and K. page_size: of a paged
-    cache; None where K and V are ragged, one request's keys behind those of the one before.
-    Shapes: q q_len x [q_heads, head_dim] and out q_len x [q_heads, head_dim_v] a request;
+    head_dim_v: channels of V and out, if they differ from those of q and K. page_size: keys per
+    page of a cache; None for ragged K and V, which hold one request's keys behind the other's.
+    Shapes: per request q is q_len x [q_heads, head_dim], out q_len x [q_heads, head_dim_v];
         K, V kv_len x [kv_heads, head_dim or head_dim_v].
     Raises: ValueError naming the field, its value and what is allowed.
     """

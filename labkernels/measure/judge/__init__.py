@@ -1,1 +1,1 @@
-"""Judges: outputs and gradients held against float64."""
+"""Judges, which compare outputs and gradients with float64."""

@@ -1,4 +1,4 @@
-"""What a judge is: outputs held against float64, by the policy that they were computed under."""
+"""The interface of a judge: compares outputs with float64, by the policy of their kernel."""
 
 from typing import Any, Protocol
 
@@ -10,15 +10,15 @@ from labkernels.policy import NumericPolicy
 
 
 class Errors(Protocol):
-    """What a judge found."""
+    """The findings of a judge."""
 
     @property
     def passed(self) -> bool:
-        """Whether all that was judged kept its bounds."""
+        """Whether every judged element kept its bound."""
 
     @property
     def reason(self) -> str:
-        """How far the worst error lies from what is allowed, in words."""
+        """The worst error relative to its bound, as text."""
 
 
 class Judge(Protocol):
@@ -34,7 +34,7 @@ class Judge(Protocol):
         """Every judged element, its error and its bound; of copies, which have none, nothing."""
 
 
-# Operations whose outputs are no attention, and of which attentions some rows are enough.
+# Operations with outputs other than attention, and attentions that are judged by some rows.
 OTHERS = {"backward": GradientJudge, "append": CopyJudge}
 SAMPLES = {"prefill": some_tokens, "mla": ends_of_batch}
 

@@ -1,7 +1,7 @@
 """Errors of an attention output against float64, at sizes where NumPy would take minutes.
 
-The truth comes from numerics, where the tensors lie. Rows that are judged together have a bound of
-their own for every element where they are few, else for one request and KV head.
+numerics computes the truth on the tensors' device. Few rows that are judged together have a bound
+for every element; of many rows, one request and KV head has bounds.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,10 @@ from labkernels.policy import NumericPolicy
 # The worst head of a right kernel stays below 2.4 times what the error model expects; over long
 # contexts a bound allows more than any output is large, and this is what notices a lost page.
 RMSE_RATIO_MAX = 4.0
-# Up to this many keys times KV heads, every element gets a bound of its own.
+# Up to this many keys times KV heads, every element gets its own bound.
 CHECK_ALL_KEYS = 2**15
-# What an unchecked element may exceed the largest checked bound by: random inputs are alike.
+# The factor by which an unchecked element may exceed the largest checked bound: rows of random
+# inputs are similar.
 HEADROOM = 2.0
 SAMPLED = (0, 1, 63, 64, 127, 0.5, -2, -1)  # query tokens of a request; 0.5: in the middle
 
@@ -118,7 +119,7 @@ class OutputJudge:
         out, lse2 = outputs
         told = policy.of(self._dtype)
         each = [part.errors(out, lse2, told) for part in self._parts]
-        # Of the rows that no bound is computed for, this much is asked: all were written.
+        # Rows without a computed bound must at least have been written.
         written = bool(np.isfinite(out.float().sum().item()))
         ratios = [errors.bound_ratio for errors in each] + ([] if written else [np.nan])
         return Errors(

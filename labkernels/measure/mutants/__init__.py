@@ -1,1 +1,1 @@
-"""Kernels with one mistake each, of kinds that real projects have made."""
+"""Kernels with one mistake each, of kinds that occurred in real projects."""

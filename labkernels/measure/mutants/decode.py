@@ -1,4 +1,4 @@
-"""Kernels with one line changed, each after a bug that was found in public: what a checker is for.
+"""Kernels with one changed line, each after a publicly reported bug: a checker must find them.
 
 A mutant is an edit of the real source for each kernel that has the line; it is compiled like any
 other kernel, for the CPU or a GPU.
@@ -56,7 +56,7 @@ def exposing_case(
 def decode(mutant: Mutant, kernel: str, case: DecodeInputs):
     """Run a kernel with the bug on one of its cases; returns its output.
 
-    Shapes: [B, Hq, D]. Memory that nobody writes holds zeros, as fresh memory does.
+    Shapes: [B, Hq, D]. Unwritten memory holds zeros, as fresh memory does.
     """
     import torch
 

@@ -1,13 +1,13 @@
 """The MLA kernel with the bug of a real report built in: an index that was typed twice.
 
-It is in one tile alone, that of GPUs with little shared memory, as it was there.
+As in the report, the bug is in one tile only, the tile for GPUs with little shared memory.
 """
 
 from labkernels.measure.mutants.mutant import Edit, Mutant
 
 WINDOW = "mla/pipeline.cuh"
 KERNEL = "mla_mma"
-TILE = "64x16x8x1x1"  # that a GPU of 100 KiB of shared memory an SM runs, and no larger one
+TILE = "64x16x8x1x1"  # chosen only on GPUs with 100 KiB of shared memory per SM
 
 DUPLICATED_INDEX = Mutant(
     "duplicated lane index",

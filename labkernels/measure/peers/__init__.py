@@ -1,1 +1,1 @@
-"""Others' implementations, a library a file: what our kernels are held against."""
+"""Implementations by other libraries, one file per library, to compare our kernels with."""

@@ -1,4 +1,4 @@
-"""What a peer is: another implementation of an operation, with its own plan.
+"""A peer: another implementation of an operation, with its own plan.
 
 A peer's plan, allocation and gathering of pages happen before its step, outside every timed part;
 its step only launches kernels, so that a CUDA graph can hold it where the library allows.
@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from labkernels.kernels.call import Step
 from labkernels.policy import NumericPolicy
 
-# Where a peer rounds is its own affair. The widest bound holds for all that were measured, also
-# for FlashInfer's CUDA cores, which keep P in fp32 but leave the fp32 bound in bf16 where they
-# split the keys.
+# A peer may round where it likes. The widest bound holds for all peers that were measured, also for
+# FlashInfer's CUDA cores, which keep P in fp32 but leave the fp32 bound in bf16 where they split
+# the keys.
 PEER_POLICY = NumericPolicy(denominator="rounded")
-# Where in a source an error arose, which says more of this machine than of the error.
+# The source location of an error: it describes this machine more than the error.
 _PLACE = re.compile(r"^.*? at /\S+?:\d+: ")
 _PATH = re.compile(r"(?<![\w.])(?:/[\w.+-]+)+/(?=[\w.+-])")
 
@@ -73,9 +73,9 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Backend:
-    """A library's way to attend to plain tensors, which is judged and not timed.
+    """A backend of a library on plain tensors, which is judged and not timed.
 
-    run(tensors) gives [B, M, Hq, D] and raises what it will not do.
+    run(tensors) returns [B, M, Hq, D], or raises if the library refuses.
     """
 
     name: str
@@ -102,7 +102,7 @@ def peers_of(operation: str) -> dict[str, Peer]:
 
 
 def build(operation: str, shapes: Iterable[tuple[str, int]]) -> dict[str, str]:
-    """Compile what libraries compile for themselves, before anything is timed.
+    """Compile the libraries' own kernels, before anything is timed.
 
     shapes: dtypes and head_dims. Returns the reason of each library that cannot run here.
     """

@@ -1,7 +1,7 @@
 """Hardware counters of GPU kernels by Nsight Compute: what each part of an SM was busy with.
 
 The profiler runs a child process that makes each call once; a kernel is replayed until all counters
-are read. Clocks stay as they are, and caches are emptied before each replay.
+are read. Clocks are left unchanged, and caches are emptied before each replay.
 """
 
 import csv
@@ -124,7 +124,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Profile:
-    """What the profiler counted, and by label why other calls have no numbers, in words.
+    """The profiler's counters, and by label the reasons why other calls have none.
 
     refused: the kernel does not support the call. failed: what it computed is wrong.
     """
@@ -135,7 +135,7 @@ class Profile:
 
 
 def available() -> str | None:
-    """Return None where Nsight Compute is installed, else the reason in words."""
+    """Return None if Nsight Compute is installed, else the reason."""
     if _tool() is None:
         return f"ncu is neither on the PATH nor {_USUAL_PLACE}: install NVIDIA Nsight Compute"
     return None
@@ -144,7 +144,7 @@ def available() -> str | None:
 def profile(
     calls: Iterable[Call], *, metrics: Iterable[Metric] = METRICS, timeout_s: float = 300
 ) -> Profile:
-    """Count what each call's kernels do, in one child process on the current GPU.
+    """Count the work of each call's kernels, in one child process on the current GPU.
 
     Raises: RuntimeError if there is no profiler, it may not read counters, or it fails.
     """
@@ -181,7 +181,7 @@ def parse(text: str, metrics: Iterable[Metric]) -> list[tuple[str, str, dict[str
     columns = [i for i, name in enumerate(header) if any(kind in name for kind in _RANGES)]
     named = {metric.name: header.index(metric.ncu) for metric in metrics if metric.ncu in header}
     found = []
-    for row in (row for row in rows if len(row) == len(header)):  # what follows is talk
+    for row in (row for row in rows if len(row) == len(header)):  # no messages
         values = {name: _number(row[i], units[i]) for name, i in named.items() if row[i].strip()}
         label = "".join(_label(row[i]) for i in columns)
         found.append((label, row[header.index("Kernel Name")], values))

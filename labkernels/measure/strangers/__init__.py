@@ -1,6 +1,6 @@
-"""Outputs that strangers might bring: right ones and wrong ones, by code that shares none of ours.
+"""Outputs as other people's kernels might give, right and wrong, by code independent of ours.
 
 `inputs` has families of inputs, `right` has right implementations, `wrong` has bugs, `runs` judges
-them and counts. Every kind has a set, development or held out: what was held out was never looked
-at while the verdict was written, and its figures are the ones to quote.
+them and counts. Every kind belongs to the development set or to a held-out set. Nobody looked at
+the held-out kinds while the verdict was written, so their figures are the ones to quote.
 """

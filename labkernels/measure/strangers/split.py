@@ -11,7 +11,7 @@ from labkernels.measure.strangers.looked_at import inputs as old_inputs
 from labkernels.measure.strangers.looked_at import right as old_right
 
 DEVELOPMENT, HELD_OUT = "development", "held out"
-FIRST_HELD_OUT_SEED = 30_000  # of this set; those below were judged while the verdict was written
+FIRST_HELD_OUT_SEED = 30_000  # smaller seeds were judged while the verdict was written
 
 FAMILIES = inputs.FAMILIES | old_inputs.FAMILIES | new_inputs.FAMILIES
 RIGHT = right.RIGHT | old_right.RIGHT | new_right.RIGHT

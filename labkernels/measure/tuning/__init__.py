@@ -1,1 +1,1 @@
-"""The search for a kernel's best tile."""
+"""The search for a kernel's best tile, and recorded searches."""

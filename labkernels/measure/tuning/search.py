@@ -1,7 +1,7 @@
-"""The search for a kernel's best tile: ledger, compiler and a model leave few runs of many.
+"""The search for a kernel's best tile: ledger, compiler and a model leave few tiles to run.
 
-Each stage needs less than the one behind it: the ledger standard Python, the compiler no GPU, the
-model nothing more; only `measure` runs a kernel.
+Early stages need little: the ledger standard Python, the compiler no GPU, the model nothing more.
+Only `measure` runs a kernel.
 """
 
 import multiprocessing
@@ -33,12 +33,12 @@ from labkernels.measure.timing import Quartiles
 from labkernels.units import format_bytes
 from labkernels.variant import AttentionVariant
 
-LEDGER, COMPILER = "ledger", "compiler"  # who rejects
+LEDGER, COMPILER = "ledger", "compiler"  # the stages that reject tiles
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """A tile that cannot be, or should not: who says so, what for, and the whole reason."""
+    """A rejected tile: the stage that rejects it, the kind of reason, and the full reason."""
 
     instance: Instance
     by: str
@@ -212,7 +212,7 @@ def _over(instance: Instance, ledger: Ledger, limit: int, whose: str) -> Rejecte
 
 
 def _needless(instance: Instance, smem_bytes: int, gpu: Gpu) -> Rejected | None:
-    """A promise of few blocks that gives no thread a register more than that of one block more."""
+    """Reject a promise of blocks per SM that frees no registers over one of one block more."""
     tile = instance.tile
     more = replace(tile, blocks_per_sm=tile.blocks_per_sm + 1)
     same = _registers(gpu, more) == _registers(gpu, tile)

@@ -1,6 +1,6 @@
-"""A decode kernel in NumPy, step by step, in which every source of error can be left out.
+"""A decode kernel in NumPy, step by step, in which every source of error can be switched off.
 
-With all sources on, its output is that of the CUDA kernel, in every bit.
+With all sources on, its output has every bit of the CUDA kernel's output.
 """
 
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ def emulate(
     scores: Q K^T. exp2: the scale, the argument and the function. p: P for the tensor cores.
     denominator: the sum l. accumulation: the sum P v and its rescales; tensor cores take rounded P,
     so that it needs p. merge: the States of warps and splits. store: the division and the output.
-    Shapes: [total_q, Hq, Dv] float64. Raises: ValueError for a source that is none.
+    Shapes: [total_q, Hq, Dv] float64. Raises: ValueError for an unknown source.
     """
     on = frozenset(sources)
     for source in on:
@@ -51,8 +51,9 @@ def errors_alone(
 ) -> np.ndarray:
     """Error that each source makes when it is the only one, in the order of SOURCES.
 
-    Some need others: what P is at a maximum depends on the rounding of that maximum, tensor cores
-    take rounded P, and a merge takes what fp32 sums hold. Theirs is what they add to these.
+    Some sources need others: P at a maximum depends on the rounding of that maximum, tensor cores
+    take rounded P, and a merge takes fp32 sums. The error of such a source is what it adds to the
+    error of the others.
     Shapes: [S, total_q, Hq, Dv] float64
     """
     needed = {
@@ -226,5 +227,5 @@ class _Kernel:
 
 
 def merge_batch(head_dim: int) -> int:
-    """How many splits' States the kernels join at a time."""
+    """How many States of splits the kernels merge at a time."""
     return 16 if head_dim <= 128 else 8

@@ -22,14 +22,14 @@ from labkernels import places
 FRACTION_BITS, SEGMENT_BITS = 23, 6
 LOW_BITS = FRACTION_BITS - SEGMENT_BITS
 ENTRIES, SEGMENTS = 1 << FRACTION_BITS, 1 << SEGMENT_BITS
-DROPPED_BITS = 19  # of the square
+DROPPED_BITS = 19  # bits dropped from the square
 STEP_BITS = 15  # y's last place, in units of the sum's
 DATA_FILE = places.DATA / "hardware" / "ex2_sm90.json"
 
 
 @dataclass(frozen=True)
 class Parabolas:
-    """What the unit holds: three integers a segment, and what it adds before it cuts.
+    """The numbers in the unit: three integers per segment, and the bias added before the cut.
 
     Shapes: c0, c1, c2 int64 [64].
     """
@@ -64,11 +64,11 @@ def truncated_squares() -> np.ndarray:
 
 
 def fit(mantissas) -> Parabolas:
-    """Find the parabolas behind a unit's 2^23 mantissas; they give every one of them.
+    """Find the parabolas behind a unit's 2^23 mantissas; they reproduce every mantissa.
 
-    A least-squares parabola a segment is so near that its coefficients round to the unit's; the
-    bias is then the only one that lies between all mantissas and their successors. c0 is known up
-    to a multiple of its last place: the bias is chosen in [0, 2^13).
+    The least-squares parabola of a segment is so near that its coefficients round to those of the
+    unit; the bias is then the only number that fits between all mantissas and their successors. c0
+    is known up to a multiple of its last place: the bias is chosen in [0, 2^13).
 
     Shapes: integers [2^23]. Raises: ValueError if the table has no such parabolas.
     """
@@ -91,7 +91,7 @@ def fit(mantissas) -> Parabolas:
 
 
 def write(parabolas: Parabolas, path=DATA_FILE) -> None:
-    """Writes the coefficients, a segment a line."""
+    """Writes the coefficients, one segment per line."""
     rows = zip(*(getattr(parabolas, name).tolist() for name in ("c0", "c1", "c2")), strict=True)
     lines = ",\n".join(f"    {json.dumps(row)}" for row in rows)
     text = f'{{\n  "bias": {parabolas.bias},\n  "c0, c1, c2": [\n{lines}\n  ]\n}}\n'
@@ -100,9 +100,9 @@ def write(parabolas: Parabolas, path=DATA_FILE) -> None:
 
 @functools.cache
 def load(path=DATA_FILE) -> Parabolas:
-    """The coefficients that were read off an H200; not to be written to.
+    """The coefficients that were measured on an H200; do not write to them.
 
-    Raises: ValueError if the file has not 64 rows of three; FileNotFoundError if there is none.
+    Raises: ValueError unless the file has 64 rows of three; FileNotFoundError without a file.
     """
     content = json.loads(Path(path).read_text(encoding="utf-8"))
     rows = np.array(content["c0, c1, c2"], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What the chains of a kernel hold after each step, in float64: the scale of every rounding."""
+"""The sums of a kernel's chains after each step, in float64: they scale every rounding."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ import numpy as np
 from labkernels.numerics.emulation.summation_order import MMA_KEYS, SummationOrder
 from labkernels.numerics.truth.problem import Problem, Rows
 
-_BLOCK_ELEMENTS = 2**20  # of a plane [C, mmas, R, Dv], a slice for each mma: 8 MiB
+_BLOCK_ELEMENTS = 2**20  # elements of a plane [C, mmas, R, Dv], one slice per mma: 8 MiB
 
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where some rows of a KV head belong in an output of [total_q, Hq, Dv]."""
+    """Where some rows of a KV head lie in an output of [total_q, Hq, Dv]."""
 
     rows: Rows
     head: int
@@ -100,7 +100,7 @@ class SoftmaxTrace:
         Shapes: added [C, mmas, ...]; weight like it or broadcastable
         """
         total = np.cumsum(added * weight, axis=1)
-        # a weight that vanished: all before it is nothing beside the row's largest
+        # a weight of 0: everything before it is negligible beside the row's largest
         return np.where(weight > 0, total / np.where(weight > 0, weight, 1.0), added)
 
     def sum_keys(self, weights: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -121,7 +121,7 @@ class SoftmaxTrace:
         return np.maximum(squares, 0.0)
 
     def laid_out(self, per_key: np.ndarray, hole: float = 0.0) -> np.ndarray:
-        """Values [R, n] of the keys as [C, T, R, K], with `hole` where there is no key."""
+        """Values [R, n] of the keys as [C, T, R, K], with `hole` in places without a key."""
         chains, steps, rows, keys = self.score_log2.shape
         laid = np.full((rows, chains * steps * keys), hole)
         laid[:, self.index] = per_key
@@ -129,7 +129,7 @@ class SoftmaxTrace:
 
 
 def shift(m: np.ndarray) -> np.ndarray:
-    """What scores are shifted by: their maximum, 0 where there is no key yet."""
+    """The shift of the scores: their maximum, or 0 before the first key."""
     return np.where(m == -np.inf, 0.0, m)
 
 

@@ -1,24 +1,24 @@
-"""The order in which a kernel takes the keys of a request, and what it sums apart."""
+"""The order in which a kernel takes the keys of a request, and which sums it keeps separate."""
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
-MMA_KEYS = 16  # that one mma of 16-bit inputs adds up
+MMA_KEYS = 16  # products that one mma of 16-bit inputs sums
 
 
 @dataclass(frozen=True)
 class SummationOrder:
-    """Which keys meet in which sum, and when.
+    """Which keys are added to which sum, and when.
 
     A request's keys are cut into splits of `keys_per_split`. In a split the warps take steps of
     `keys` each; every warp keeps a State of its own, and those merge in order at the end.
     groups: how many lanes of a warp share a channel, each with an accumulator for every groups-th
     key; 1 on tensor cores. sum_bits: l is summed apart for places in a step that differ in these
     bits, and those sums are joined bit by bit, in this order. promoted: the tensor cores start from
-    zero for every 16 keys, and an fp32 addition joins what they give. lane_channels: so many
-    products of a score are summed in one chain of FMAs, and these sums joined pairwise.
+    zero for every 16 keys, and an fp32 addition joins what they give. lane_channels: the number of
+    products of a score in one chain of FMAs; the chains' sums are added pairwise.
     Raises: ValueError naming the field, its value and what is allowed.
     """
 
@@ -46,11 +46,11 @@ class SummationOrder:
             raise ValueError(f"sum_bits = {self.sum_bits}, allowed: different ones of 0 to {bits}")
 
     def splits(self, kv_len: int) -> int:
-        """How many splits there are of so many keys; one without keys has one."""
+        """The number of splits of a request with some keys; a request without keys has one."""
         return max(1, math.ceil(kv_len / self.keys_per_split))
 
     def steps(self, kv_len: int) -> np.ndarray:
-        """The keys of every step of every warp, -1 in a place that has none.
+        """The keys of every step of every warp, -1 in a place without a key.
 
         Shapes: [splits * warps, steps, keys]
         """

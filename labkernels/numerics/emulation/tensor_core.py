@@ -17,7 +17,7 @@ from labkernels.units import require_choice
 
 @dataclass(frozen=True)
 class Unit:
-    """The constants of one generation of tensor cores, for one width of inputs.
+    """The constants of one generation of tensor cores, for one input width.
 
     Units: fraction_bits, out_fraction_bits and exponents count bits; chunk counts products added in
     one step.
@@ -28,7 +28,7 @@ class Unit:
     chunk: int
     lowest_exponent_fp32: int
     lowest_exponent_fp16: int
-    out_fraction_bits: int = 23  # of the fp32 output: 8-bit inputs fill only 13
+    out_fraction_bits: int = 23  # bits of the fp32 output: 8-bit inputs fill only 13
 
 
 # No floor under sm_70's alignment has been reported; fp32's own exponents end at -126.
@@ -50,11 +50,11 @@ UNITS = {
     "sm_100": _HOPPER_UNITS,
 }
 
-# mma.sync of sm_90 has no unit for 8-bit inputs: of every four products it adds two first.
+# mma.sync of sm_90 has no unit for 8-bit inputs: it adds two of every four products first.
 WIDENED_FIRST = tuple(k % 4 < 2 for k in range(32))
 
 _NO_TERM = -8192  # exponent of a zero: the sum of two of them still fits int16
-_BLOCK_ELEMENTS = 1 << 14  # outputs worked on together: their float64 planes stay in the L2 cache
+_BLOCK_ELEMENTS = 1 << 14  # outputs per block of work: their float64 planes stay in the L2 cache
 
 
 def unit_of(arch: str, fmt: str) -> Unit:
@@ -173,7 +173,7 @@ def _block_fma(values, exponents, acc, unit: Unit, out: str) -> np.ndarray:
         np.maximum(largest, exp_product, out=largest)
     shift = largest.astype(np.int64) - unit.fraction_bits
     scale = ((1023 - shift) << 52).view(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):  # inf * 0 and inf - inf are NaN, as there
+    with np.errstate(invalid="ignore", over="ignore"):  # inf * 0 and inf - inf are NaN
         total = np.trunc(acc * scale)
         term = np.empty_like(total)
         for k in columns:
@@ -228,7 +228,7 @@ def _operand(name: str, x, fmt: str) -> np.ndarray:
             f"{name} holds values that are not {stored}, allowed: round_to({name}, fmt)"
         )
     with np.errstate(invalid="ignore"):  # a signalling NaN
-        if fmt == "tf32":  # a NaN may hold nothing but bits that the unit does not read: then inf
+        if fmt == "tf32":  # a NaN with only bits that the unit does not read becomes inf
             words = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
             x = (words & np.uint32(0xFFFFE000)).view(np.float32)
         return np.ascontiguousarray(x, dtype=np.float64)

@@ -1,1 +1,1 @@
-"""What rounding may do, and what it is expected to do."""
+"""The largest error that rounding can cause (bounds), and the expected error (sigma, budget)."""

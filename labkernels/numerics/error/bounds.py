@@ -1,9 +1,9 @@
-"""How far a right kernel can be from float64, element by element: an upper bound.
+"""An upper bound on the difference between a right kernel and float64, for each element.
 
 Symbols: p_j softmax probabilities, o = sum p_j v_j, A = sum p_j |v_j|, u unit roundoffs. Kernels
 covered: online softmax over steps of at least 16 keys, any order of keys and dims, any partition
-into warps and splits, fp32 accumulators, fp16 or bf16 inputs. Everything is a row's own: under a
-causal mask a row's chains are as long as the keys that it sees.
+into warps and splits, fp32 accumulators, fp16 or bf16 inputs. Every quantity belongs to one row:
+under a causal mask the chains of a row have as many terms as keys that it sees.
 """
 
 from dataclasses import dataclass
@@ -30,8 +30,8 @@ _WARPS = 8
 # exp2's scale, its product, its argument and the telescoping rescales, in roundings of the largest
 # |score|: 3 * 2 for a scale made of two rounded factors, 1, 2 and 2
 _ARGUMENT_ROUNDINGS = 12
-_LARGEST_EXPONENT_ERROR = 100.0  # expm1 of more would only overflow
-_NO_BOUND = 1e100  # not inf: inf * 0 is NaN, which would say something else
+_LARGEST_EXPONENT_ERROR = 100.0  # a larger argument of expm1 would only overflow
+_NO_BOUND = 1e100  # not inf, since inf * 0 is NaN
 
 
 def out_bound(
@@ -72,7 +72,7 @@ def both_bounds(
 
 @dataclass(frozen=True)
 class _Chain:
-    """The roundings that a key's contribution passes through, in rows of n_keys [R] keys."""
+    """The roundings of a key's contribution, in rows of n_keys [R] keys."""
 
     policy: NumericPolicy
     execution: Execution
@@ -124,7 +124,7 @@ class _Chain:
 
 @dataclass(frozen=True)
 class _Sums:
-    """What the bounds of some rows need. Shapes: rows [Hkv, R], vectors [Hkv, R, Dv]."""
+    """The sums that the bounds of some rows need. Shapes: rows [Hkv, R], vectors [Hkv, R, Dv]."""
 
     o: np.ndarray
     weight_error: np.ndarray  # sum p_j eps_j
@@ -161,7 +161,7 @@ def _sums(rows: Rows, chain: _Chain) -> _Sums:
 
 
 def _out_bound(sums: _Sums, chain: _Chain):
-    """What the store adds to the bound of o^, its half spacing at the largest that o^ can be."""
+    """What the store adds to the bound of o^: half a spacing at the largest possible o^."""
     target = formats.named(chain.policy.out)
     internal = _internal_bound(sums, chain)
     stored = abs(sums.o) + internal

@@ -1,4 +1,4 @@
-"""Where the error of a decode comes from: what every source of rounding adds, and its bias.
+"""Where the error of a decode comes from: the variance and the bias of every source of rounding.
 
 Example: budget = error_budget(problem, policy, order). budget.table(by="all") then says, of a
 bf16 decode, that rounding P and rounding the output have half of the variance each, and
@@ -25,16 +25,16 @@ from labkernels.units import LN_2, LOG2_E
 
 _NEIGHBOURS = (-2, -1, 0, 1, 2)
 _PHASE = 0.618  # so that multiples of a step do not all have the same low bits
-_EXP2_NORMAL = -126.0  # below, the functions give 0 or little of their precision
+_EXP2_NORMAL = -126.0  # below it, the functions return 0 or lose precision
 _COLUMNS = [("source", "U12"), *((name, "f8") for name in ("variance", "bias", "square", "share"))]
 
 
 @dataclass(frozen=True, eq=False)
 class ErrorBudget:
-    """What each source adds to the error of an output o, in the order of SOURCES.
+    """The contribution of each source to the error of an output o, in the order of SOURCES.
 
-    biases: the mean error, as the inputs foretell it; variances: of what is left, over roundings
-    as random as they are. Shapes: biases, variances [S, total_q, Hq, Dv]; o [total_q, Hq, Dv].
+    biases: the mean error that the inputs predict; variances: of the remaining error, with
+    roundings taken as random. Shapes: biases, variances [S, total_q, Hq, Dv]; o [total_q, Hq, Dv].
     """
 
     o: np.ndarray
@@ -64,7 +64,7 @@ class ErrorBudget:
             return np.where(error == 0, 0.0, error / self.sigma)
 
     def table(self, *, by: str) -> np.ndarray:
-        """One row a source, for groups as in metrics.GROUPS.
+        """One row per source, for groups as in metrics.GROUPS.
 
         Shapes: by="all" -> [S], "head" -> [Hq, S], "sample" -> [total_q, S], of a record: source;
         variance; bias, mean along the sign of o; square, mean of variance + bias^2; share of it.
@@ -87,7 +87,7 @@ def error_budget(
     order: SummationOrder,
     execution: Execution = ANY_EXECUTION,
 ) -> ErrorBudget:
-    """The budget of a decode that rounds and takes its keys as given.
+    """The budget of a decode with given roundings and order of keys.
 
     Error: the spread of z per head is within 15 % of 1, data/error_calibration.csv. A denominator
     that is not known counts as unrounded. Raises: ValueError for tensor cores with P in fp32.
@@ -125,7 +125,7 @@ def _terms(trace: SoftmaxTrace, policy: NumericPolicy, arch: str, scale: float):
 
 
 def _scores(trace: SoftmaxTrace, policy: NumericPolicy, arch: str, scale: float):
-    """An error of a score is one of the logarithm of p; what all keys share cancels."""
+    """An error of a score is an error of log p; the part that all keys share cancels."""
     if policy.tensor_cores:
         mean, variance = _tensor_core_scores(trace, policy, arch)
     else:

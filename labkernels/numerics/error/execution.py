@@ -1,4 +1,4 @@
-"""What a bound may use of a kernel's execution, beside where the kernel rounds."""
+"""Facts of a kernel's execution that a bound may use, besides the places where it rounds."""
 
 from dataclasses import dataclass
 
@@ -10,11 +10,11 @@ SPLITS_ALLOWED = 256  # more than any plan uses, so that a bound holds for all o
 
 @dataclass(frozen=True)
 class Execution:
-    """On what units and in how many parts a kernel sums; the defaults hold for every call.
+    """The units on which a kernel sums, and the number of parts; the defaults hold for every call.
 
-    Many splits are right for a kernel without them: what they add to a bound is not needed. So is
-    one long chain for a kernel whose tensor cores begin from zero every 16 keys; chains: how many
-    sums of P v a row has, at least, that are joined at the end.
+    More splits than a kernel has only make a bound larger than needed. The same holds for one long
+    chain, if a kernel's tensor cores start from zero every 16 keys. chains: the least number of
+    sums of P v per row that are joined at the end.
     Raises: ValueError naming the field, its value and what is allowed.
     """
 

@@ -1,8 +1,8 @@
-"""Gradients of attention in float64, and how far a right kernel's can be from them.
+"""Upper bounds on the difference between a right kernel's gradients and float64.
 
-What a backward pass is given beside q, K and V counts as exact: the output and the log-sum-exp that
-a forward pass has rounded, and the gradient of the output.
-Symbols: P = 2^(s - lse2), dP = dO V^T, delta = sum of out dO, dS = P (dP - delta); u roundoffs.
+All inputs of a backward pass count as exact, including the output and the log-sum-exp that a
+forward pass has rounded, and the gradient of the output. Symbols: P = 2^(s - lse2), dP = dO V^T,
+delta = sum of out dO, dS = P (dP - delta); u roundoffs.
 """
 
 import numpy as np
@@ -89,7 +89,7 @@ def _chain_error(n_terms, arch: str):
 
 
 def _rounded(error, size, target: str):
-    """The error once the number, of that size, has been rounded to a format."""
+    """The error after a number of that size has been rounded to a format."""
     kept = formats.named(target)
     return error + kept.unit_roundoff * (size + error) + kept.smallest_subnormal / 2
 

@@ -1,4 +1,4 @@
-"""What the tensors of an attention problem must be, said by name where they are not."""
+"""Checks of the tensors of an attention problem; errors name the tensor."""
 
 import math
 from typing import TYPE_CHECKING

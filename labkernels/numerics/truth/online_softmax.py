@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class State:
-    """What is known of some rows of scores after some of their keys.
+    """The state of some rows of scores after some of their keys.
 
     Shapes: m, l [..., rows]; o [..., rows, D].
     Units: m is the largest score in log2 units, l = sum of 2^(s - m), o = sum of 2^(s - m) v.
@@ -31,7 +31,7 @@ def empty(rows: tuple[int, ...], head_dim: int, *, dtype=np.float64) -> State:
 
 
 def update(state: State, scores_log2: np.ndarray, v: np.ndarray) -> State:
-    """Folds n more keys into the State.
+    """Adds n more keys to the State.
 
     Shapes: scores_log2 [..., rows, n], -inf where a key is masked; v [..., n, D], finite there.
     Units: scores in log2 units, that is already multiplied by scale * log2(e).
@@ -49,7 +49,7 @@ def update(state: State, scores_log2: np.ndarray, v: np.ndarray) -> State:
 
 
 def merge(first: State, second: State) -> State:
-    """Joins the States of two disjoint sets of keys of the same rows."""
+    """Merges the States of two disjoint sets of keys of the same rows."""
     m = np.maximum(first.m, second.m)
     w1, w2 = _weight(first.m, m), _weight(second.m, m)
     return State(

@@ -1,4 +1,4 @@
-"""An attention problem: who sees which keys, checked once and read block by block in float64.
+"""An attention problem: which query sees which keys, checked once and read in float64 blocks.
 
 Arrays are NumPy's, or torch's on any device: the functions of numerics that take a Problem work in
 the namespace that its q belongs to, and give arrays of that namespace.
@@ -18,10 +18,11 @@ from labkernels.units import LOG2_E
 from labkernels.variant import AttentionVariant
 
 BLOCK_KEYS = 1024
-# Elements of a block of scores, what a cache holds and what keeps a GPU busy; one token of all
-# heads may have more. Up to so many elements of a problem's scores are kept for the next pass.
+# Elements of a block of scores that fit a CPU's cache, and that keep a GPU busy; one token of all
+# heads may have more. At most KEPT_SCORES elements of a problem's scores are kept for the next
+# pass.
 BLOCK_SCORES = {"cpu": 2**19, "gpu": 2**25}
-KEPT_SCORES = {"cpu": 2**24, "gpu": 2**29}
+KEPT_SCORES = {"cpu": 2**26, "gpu": 2**29}
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +159,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Softmax:
-    """Of each row: the largest score m, the sum l of 2^(s - m), the largest |s|, and the key of m.
+    """For each row: the largest score m, the sum l of 2^(s - m), the largest |s|, and the key of m.
 
     A row without keys has m = 0 and l = 0. Shapes: [Hkv, R]. Units: m and |s| in log2 units.
     """
@@ -318,7 +319,7 @@ class Block:
 
     @functools.cached_property
     def hidden(self):
-        """True where a row does not see a key; None where all see all. Shapes: [R, n]."""
+        """True where a row does not see a key; None if all rows see all keys. Shapes: [R, n]."""
         rows, problem, xp = self.rows, self.rows.problem, namespace(self.rows.problem.q)
         found = None
         if problem.variant is not None:

@@ -1,4 +1,4 @@
-"""What a variant of attention does to scores: a cap, slopes, a window, a mask, a sink."""
+"""The variants of attention: a cap, slopes, a window, a mask or a sink on the scores."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from labkernels.units import LOG2_E
 
 @dataclass(frozen=True, eq=False)
 class VariantTensors:
-    """Which variant is meant, beside the causal mask, with its tensors; None: not used.
+    """The variant besides the causal mask, with its tensors; None: not used.
 
     window_left: a row sees the last window_left + 1 of its keys. soft_cap: scores s become
     c tanh(s / c). alibi: slopes [Hq], times key minus query, are added. sinks [Hq]: a logit that is

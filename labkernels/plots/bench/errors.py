@@ -12,7 +12,7 @@ from labkernels.plots import style
 from labkernels.plots.accuracy.errors import panel_title
 
 MOST_DRAWN = 20_000  # elements of a kernel
-_LEAST = 1e-12  # below it an output has no error: the reference's
+_LEAST = 1e-12  # below it an output counts as exact, such as the reference
 
 
 @plt.rc_context(style.HOUSE)
@@ -53,7 +53,7 @@ def _maps(figure, panels: list, rows: int, columns: int) -> None:
         axes.tick_params(length=0, labelsize=7, labelrotation=0)
         axes.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True))
         title = panel_title(kernel, way)
-        if several:  # a row of panels for each kernel, whose name may reach over the next panel
+        if several:  # a row of panels for each kernel; its name may extend over the next panel
             axes.set_title(tensor, fontsize=7.5, loc="right")
             title = title if tensor == first else ""
         axes.set_title(title, fontsize=7.5 if several else 8)
@@ -122,7 +122,7 @@ def _curves(axes: Axes, elements: pd.DataFrame) -> None:
 
 
 def _some(elements: pd.DataFrame) -> pd.DataFrame:
-    """Every n-th element of a kernel that has very many."""
+    """Every n-th element of a kernel with very many elements."""
     parts = [
         frame.iloc[:: max(1, len(frame) // MOST_DRAWN)]
         for _, frame in elements.groupby(["kernel", "tensor_cores"], sort=False)

@@ -1,4 +1,4 @@
-"""How many blocks each resource of an SM leaves, and which of them ends first."""
+"""How many blocks each resource of an SM allows, and which resource allows fewest."""
 
 import matplotlib.pyplot as plt
 import matplotlib.ticker as ticker

@@ -1,4 +1,4 @@
-"""Times of a bench's workloads: live, recorded, the peers', and the least there can be."""
+"""Times of a bench's workloads: live, recorded, of peers, and the least possible time."""
 
 import matplotlib.pyplot as plt
 import matplotlib.ticker as ticker

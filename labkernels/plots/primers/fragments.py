@@ -37,7 +37,7 @@ def owners(matrices: dict[str, np.ndarray], *, origin: str) -> Figure:
 
 @plt.rc_context(style.HOUSE)
 def banks(places: dict[str, np.ndarray], ways: dict[str, int], *, origin: str) -> Figure:
-    """Draw at which of a row's eight places (four banks each) every chunk lies, by layout.
+    """Draw the place (of eight in a row, four banks each) of every chunk, for each layout.
 
     Shapes: places [rows, 8] has the place of each chunk, for each layout; ways: turns of a read of
     the chunks 0 of eight rows, which are marked.

@@ -1,4 +1,4 @@
-"""A GPU in pictures: what lies how far away, what an SM holds, and how warps hide waiting."""
+"""A GPU in pictures: its memories, what an SM holds, and how warps hide waiting."""
 
 import matplotlib.pyplot as plt
 import pandas as pd

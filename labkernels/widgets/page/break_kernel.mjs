@@ -10,7 +10,7 @@ import { part_options } from "./step/step_kernel.mjs";
  * @param {import("./step/step_kernel.mjs").Broken} broken
  */
 export function mount_break_kernel(root, shelf, broken) {
-  const part = choice("What is broken", part_options(broken), "1");
+  const part = choice("What is broken", part_options(broken.parts), "1");
   const button = element("button", { type: "submit", class: "lab-button" }, "Run with checks");
   const form = element("form", { class: "lab-form", "aria-label": "what is broken" });
   const status = element("p", { role: "status", class: "lab-status" });

@@ -58,6 +58,23 @@ export function number(label, value, min, max) {
 }
 
 /**
+ * A labelled field for many numbers. @param {string} label @param {string} value
+ */
+export function lines(label, value) {
+  const id = `lab-${++count}`;
+  const input = element("textarea", { id, value, rows: 2, spellcheck: false });
+  return {
+    input,
+    field: element(
+      "div",
+      { class: "lab-field lab-wide" },
+      element("label", { for: id }, label),
+      input,
+    ),
+  };
+}
+
+/**
  * Whether a cell is words or a formula, not a number.
  * @param {string | Node} cell
  */

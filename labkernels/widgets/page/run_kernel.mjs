@@ -1,15 +1,16 @@
 // "Run this kernel, here": the form, and what a run says.
 import { choice, element, number, set_options, table } from "./elements.mjs";
 import { run } from "./machine/jobs.mjs";
-import { KINDS } from "./machine/launches.mjs";
+import { KINDS, OWN } from "./machine/launches.mjs";
+import { own_form } from "./own_form.mjs";
 
 /**
  * @typedef {{name: string, kernel: string, idea: string, dtype: string, head_dim: number,
  *   tensor_cores: boolean, keys: string[], recorded: string}} Offer
  * @typedef {{module: import("./machine/jobs.mjs").Module, cases: Record<string,
  *   import("./machine/jobs.mjs").Case>}} Asset
- * @typedef {{offers: Offer[], asset: (name: string) => Promise<Asset>, worker: () => Worker |
- *   null}} Shelf
+ * @typedef {{offers: Offer[], steps: {kernel: string, asset: string}[],
+ *   asset: (name: string) => Promise<any>, worker: () => Worker | null}} Shelf
  */
 
 const RECORDED = "recorded",
@@ -18,6 +19,7 @@ const KIND_TEXT = /** @type {Record<string, string>} */ ({
   normal: "random, nearly normal",
   peaky: "peaky: q times 6",
   integers: "integers from -4 to 4",
+  [OWN]: "your own numbers",
 });
 
 /** @param {number} x */
@@ -45,7 +47,7 @@ export function mount_run_kernel(root, shelf) {
     keys: choice("Keys", []),
     kind: choice(
       "Inputs",
-      KINDS.map((value) => ({ value, text: KIND_TEXT[value] })),
+      [...KINDS, OWN].map((value) => ({ value, text: KIND_TEXT[value] })),
       "normal",
     ),
     seed: number("Seed", 0, 0, 2 ** 32 - 1),
@@ -84,6 +86,7 @@ export function mount_run_kernel(root, shelf) {
   form.kernel.select.addEventListener("change", refresh);
   form.dtype.select.addEventListener("change", refresh);
   refresh();
+  const own = own_form(form.kind.select, form.seed.field);
   const button = element("button", { type: "submit", class: "lab-button" }, "Run");
   const bar = element("progress", {
     max: 1,
@@ -97,6 +100,7 @@ export function mount_run_kernel(root, shelf) {
     "form",
     { class: "lab-form", "aria-label": "what to run" },
     ...Object.values(form).map((f) => f.field),
+    own.root,
     button,
   );
   root.replaceChildren(idea, controls, bar, status, results);
@@ -118,10 +122,11 @@ export function mount_run_kernel(root, shelf) {
     status.textContent = "The inputs are drawn.";
     try {
       const asset = await shelf.asset(offer.name),
-        plan = asset.cases[keys];
+        plan = asset.cases[keys],
+        given = own.read(plan.attention);
       bar.hidden = false;
       const result = await run_apart(
-        { module: asset.module, plan, seed, kind },
+        { module: asset.module, plan, seed, kind, own: given },
         shelf,
         (done, blocks) => {
           bar.value = done / blocks;

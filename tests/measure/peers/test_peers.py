@@ -109,7 +109,7 @@ def test_a_decoder_refuses_a_prefill_and_pages_hold_the_keys():
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 33, heads, 64, generator=generator) for heads in (4, 2, 2))
     given = peer.Tensors(q.bfloat16(), k.bfloat16(), v.bfloat16(), 0.125, True)
-    with pytest.raises(peer.Refused, match="one query token a request"):
+    with pytest.raises(peer.Refused, match="one query token per request"):
         peer.backends()["flashinfer_fa2"].run(given)
     cache = flashinfer.pages(given)
     keys = cache.k[cache.page_table[0].long()].flatten(0, 1)

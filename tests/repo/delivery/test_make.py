@@ -12,6 +12,7 @@ from tests.repo.files import ROOT, read
 
 TASKS = [
     "book",
+    "pdf",
     "test",
     "chaos",
     "fuzz",

@@ -13,7 +13,7 @@ from tests.repo.files import ROOT, read
 
 FOLDER = ROOT / ".github" / "workflows"
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(FOLDER.glob("*.yml"))}
-TOOLS = {"hatchling", "pytest", "pip"}
+TOOLS = {"cyclonedx_py", "hatchling", "pytest", "pip"}
 
 
 def runs(workflow):
@@ -76,6 +76,13 @@ def test_every_command_and_module_exists():
         assert (ROOT / path).is_file(), path
 
 
+def test_a_hook_of_pre_commit_names_what_is_there():
+    (hooks,) = (repo["hooks"] for repo in yaml.safe_load(read(".pre-commit-config.yaml"))["repos"])
+    named = [word for hook in hooks for word in hook["entry"].split() if word.startswith("tests/")]
+    assert named
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 def test_each_folder_of_tests_is_in_one_shard():
     shards = WORKFLOWS["test"]["jobs"]["test"]["strategy"]["matrix"]["folders"]
     assert len(shards) == 2
@@ -97,12 +104,14 @@ def test_each_version_of_the_book_has_a_folder_that_stays(tmp_path):
         ("latest", "three"),
         ("latest", "three"),
     ):
-        (checkout / "_site" / "index.html").write_text(text)
+        for name in ("index.html", "404.html"):
+            (checkout / "_site" / name).write_text(text)
         done = shell(f"bash {ROOT}/.github/publish_book.sh {version}", cwd=checkout)
         assert done.returncode == 0, done.stderr
     origin = tmp_path / "origin"
     assert git("show", "gh-pages:v1/index.html", cwd=origin) == "one"
     assert git("show", "gh-pages:latest/index.html", cwd=origin) == "three"
+    assert git("show", "gh-pages:404.html", cwd=origin) == "three"
     assert "latest/" in git("show", "gh-pages:index.html", cwd=origin)
     assert git("rev-list", "--count", "gh-pages", cwd=origin).strip() == "3"
 

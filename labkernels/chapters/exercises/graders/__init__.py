@@ -1,1 +1,1 @@
-"""What runs and judges the answers of one kind: run, judge, remarks."""
+"""Graders: each runs and judges the answers of one kind by run, judge and remarks."""

@@ -7,7 +7,7 @@ from labkernels.chapters.exercises.exercise import Exercise
 
 
 def run(exercise: Exercise, answer: str | int) -> dict[str, np.ndarray]:
-    """The number. Raises: ValueError for what is none."""
+    """The number. Raises: ValueError if the answer is not a number."""
     try:
         return {"number": np.array(int(answer))}
     except ValueError:

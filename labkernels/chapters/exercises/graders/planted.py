@@ -1,4 +1,4 @@
-"""An answer that names the phase of a kernel which somebody has changed."""
+"""Answers that name the one phase of a kernel that was changed."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-// Probes: one instruction on an array of inputs, so that its arithmetic can be read off a device.
+// Probes: kernels that run one instruction on an array of inputs, to measure its arithmetic.
 #pragma once
 #include "lab/hopper/wgmma.cuh"
 

@@ -1,5 +1,5 @@
-// Appends new keys and values to the pages of a cache, and advances its lengths, in one launch.
-// Lane i of a warp looks up where the warp's key i goes; then all lanes move 16 bytes at a time.
+// Appends new keys and values to the pages of a cache and advances its lengths, in one launch. Lane
+// i of a warp looks up where the warp's key i goes; then all lanes move 16 bytes at a time.
 #pragma once
 #include "lab/ampere/shared_tile.cuh"
 
@@ -40,8 +40,8 @@ LAB_DEVICE u32x4* chunk_at(void* rows, i64 element) {
   return reinterpret_cast<u32x4*>(static_cast<u16*>(rows) + element);
 }
 
-// The request that appends row `key`: the last one that begins at or before it, since those without
-// new keys begin where the next one does.
+// The request that appends row `key`: the last request that begins at or before it, since a request
+// without new keys begins where the next request begins.
 LAB_DEVICE int request_of(const Params& p, int key) {
   int first = 0, end = p.batch;
   while (end - first > 1) {
@@ -52,7 +52,8 @@ LAB_DEVICE int request_of(const Params& p, int key) {
   return first;
 }
 
-// Where row `key` goes, in elements from the pool's start; nowhere past the last row or the table.
+// The place of row `key`, in elements from the pool's start; nowhere past the last row or the
+// table.
 LAB_DEVICE i64 place(const Params& p, const Side& side, int key) {
   if (key >= load_constant(p.cu_seqlens + p.batch)) return nowhere;
   const int request = request_of(p, key);
@@ -66,8 +67,8 @@ LAB_DEVICE i64 place(const Params& p, const Side& side, int key) {
 }
 
 // [lab: move]
-// Moves the rows of one warp; `place` is that of the lane's key. All loads of a step are in flight
-// before its first store waits for one.
+// Moves the rows of one warp; `place` is the place of the lane's key. All loads of a step are in
+// flight before its first store waits for one.
 template <class C>
 LAB_DEVICE void move(const Params& p, const Side& side, int first_key, i64 place) {
   const int lane = thread_x() & 31, head_chunks = static_cast<int>(side.head_chunks);

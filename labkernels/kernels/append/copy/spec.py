@@ -1,4 +1,4 @@
-"""append: new keys and values into the pages of a cache, bit for bit, and the new lengths."""
+"""append: copies new keys and values into the pages of a cache and writes the new lengths."""
 
 from labkernels.budget.ledger import Ledger, Line
 from labkernels.kernels.append.kernel import AppendKernel, AppendTile
@@ -6,12 +6,12 @@ from labkernels.kernels.cuda_kernel import sizes
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
 from labkernels.policy import CUDA_CORES, NumericPolicy
 
-# Eight 16-byte loads per lane on full SMs cover the memory's latency; more keys do not gain.
+# Eight 16-byte loads per lane on full SMs hide the latency of memory; more are not faster.
 TILE = AppendTile(warps=8, keys=16, stages=8, blocks_per_sm=4)
 
 
 class Append(AppendKernel):
-    """It rounds nothing."""
+    """A kernel that rounds nothing."""
 
     name = "append"
     idea = (
@@ -24,7 +24,7 @@ class Append(AppendKernel):
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[AppendTile, ...]:
         """The one tile option."""
-        del shape, policy  # a row is moved whatever it holds
+        del shape, policy  # one tile: the kernel only moves bytes
         return (TILE,)
 
     def smem(self, instance: Instance) -> Ledger:
@@ -32,7 +32,7 @@ class Append(AppendKernel):
         return Ledger(f"{instance.kernel}: shared memory", "bytes", ())
 
     def registers(self, instance: Instance) -> Ledger:
-        """What a thread holds while its loads are in flight, in registers."""
+        """Registers that a thread holds while its loads are in flight."""
         stages = sizes(instance).stages
         return Ledger(
             f"{instance.kernel}: registers",

@@ -20,7 +20,7 @@ from labkernels.policy import EXP2, TENSOR_CORES, NumericPolicy, policies
 
 
 class BackwardMma(CudaBackwardKernel):
-    """Ordered, dq is a kernel of its own, which keeps rows."""
+    """An ordered dq has a separate kernel, whose blocks keep rows."""
 
     name = "backward_mma"
     idea = "A block keeps keys, with dK and dV in registers; P and dS go through shared memory."
@@ -34,8 +34,8 @@ class BackwardMma(CudaBackwardKernel):
     )
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[BackwardTile, ...]:
-        """Tile options that fit the registers; for each head_dim one fits 99 KiB."""
-        del policy  # all alike
+        """Tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
+        del policy  # the same for every policy
         atomic = {
             64: (
                 BackwardTile(128, 128, 8, 2, 1),
@@ -77,8 +77,8 @@ class BackwardMma(CudaBackwardKernel):
         )
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """What ptxas adds to a warp that reads the stages of the block."""
-        del arch  # all alike
+        """What ptxas adds for a warp that reads stages shared by the block."""
+        del arch  # the same for every arch
         of = cuda_kernel.sizes(instance)
         features = cuda_kernel.step_features(instance, keys=of.keys, warps=of.warps)
         return Asked(features | {"P and dS": number(1)})

@@ -1,7 +1,7 @@
 """The gradients of attention in Triton: tensor cores on (tl.dot) or off (fp32 FMA).
 
-Names: i_ what the block answers for, o_ offset vectors, m_ masks, p_ pointers, b_ block values.
-P and dS are recomputed from lse2 by either walk: over the rows for dK and dV, over the keys for dq.
+Names: i_ indices of the block's work, o_ offset vectors, m_ masks, p_ pointers, b_ block values.
+Both walks (over the rows for dK and dV, over the keys for dq) recompute P and dS from lse2.
 """
 
 import triton
@@ -22,14 +22,14 @@ def place(work, cu_seqlens_q, cu_seqlens_k):
 
 @triton.jit
 def load(p, row, i_head, stride_token, stride_head, m_row, D: tl.constexpr):
-    """Rows of one head, zeros where the mask has none."""
+    """Rows of one head, zeros outside the mask."""
     p_rows = (p + row * stride_token + i_head * stride_head)[:, None] + tl.arange(0, D)[None, :]
     return tl.load(p_rows, mask=m_row[:, None], other=0.0)
 
 
 @triton.jit
 def probabilities(b_s, b_lse2, m_seen, scale_log2):
-    """P from scores and lse2; 0 where a key is not seen, whose lse2 may be -inf."""
+    """P from scores and lse2; 0 for keys that a row does not see, since lse2 may be -inf there."""
     shift = tl.where(b_lse2 == float("-inf"), 0.0, b_lse2)
     return tl.where(m_seen, tl.exp2(b_s * scale_log2 - shift), 0.0)
 
@@ -98,7 +98,7 @@ def keys(
 ):
     """One program: dK and dV of KEYS keys of one KV head, over all rows that see them."""
     i_tile, i_kv, first_row, first_key, n_rows, n_keys = place(work, cu_seqlens_q, cu_seqlens_k)
-    # off: fp32 operands, which no tensor core takes. The interpreter's bf16 is wrong.
+    # off: fp32 operands keep tensor cores unused. The interpreter's bf16 is wrong.
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
     kind = tl.float32 if WIDE else k.dtype.element_ty
     o_key = i_tile * KEYS + tl.arange(0, KEYS)
@@ -171,7 +171,7 @@ def rows(
 ):
     """One program: dq of ROWS rows of one query head, over all keys that they see."""
     i_tile, i_head, first_row, first_key, n_rows, n_keys = place(work, cu_seqlens_q, cu_seqlens_k)
-    # off: fp32 operands, which no tensor core takes. The interpreter's bf16 is wrong.
+    # off: fp32 operands keep tensor cores unused. The interpreter's bf16 is wrong.
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
     kind = tl.float32 if WIDE else k.dtype.element_ty
     o_row = i_tile * ROWS + tl.arange(0, ROWS)

@@ -10,7 +10,7 @@ from labkernels.kernels.backward.schedule import BackwardSchedule
 from labkernels.kernels.call import Gradients, Step
 from labkernels.units import LOG2_E
 
-DELTA_ROWS = 32  # of a program
+DELTA_ROWS = 32  # tokens per program
 
 
 def prepare(call: BackwardCall) -> Step[Gradients]:
@@ -40,7 +40,7 @@ class _Run:
 
     @property
     def launches(self) -> int:
-        """How many of the three have blocks."""
+        """How many of the three launches have blocks."""
         return (len(self._delta) > 0) + (len(self._keys) > 0) + (len(self._rows) > 0)
 
     def __call__(self) -> None:

@@ -12,7 +12,7 @@ ON = {
 
 
 class TritonBackward(BackwardKernel):
-    """Every sum of it has one order."""
+    """A kernel in which every sum has one order."""
 
     name = "triton_backward"
     language = "triton"
@@ -27,8 +27,8 @@ class TritonBackward(BackwardKernel):
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[BackwardTile, ...]:
         """Tile options; `stages` is Triton's num_stages, blocks_per_sm what its registers leave.
 
-        dq is a walk of its own over the keys and always adds up in one order. Without tensor cores
-        Triton keeps the fp32 operands of tl.dot in registers: more rows or keys spill.
+        A separate walk over the keys computes dq and always adds in one order. Without tensor cores
+        Triton keeps the fp32 operands of tl.dot in registers, and larger tiles spill.
         """
         if policy == CUDA_CORES:
             return (BackwardTile(16, 32, 8, 1, 1, "ordered"),)

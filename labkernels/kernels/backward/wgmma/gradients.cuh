@@ -45,7 +45,7 @@ LAB_DEVICE void add_passed_dq(Smem<C>& smem, const Params& p, const BackwardKeys
   auto& ring = smem.dq_ring[group];
   RowBlocks<C::rows> rows(p.problem, b);
   DqSemaphore semaphore;
-  wait_previous_launch();              // for zeros in dq_accum
+  wait_previous_launch();              // dq_accum holds zeros
 #pragma unroll 1
   for (int i = 0; i < b.steps; ++i, rows.next(b)) {
     if constexpr (C::ordered) {

@@ -1,6 +1,6 @@
 // Paged decode, tensor cores off: fp32 FMAs on CUDA cores, P never rounded. D / 8 lanes share a
-// key, 8 channels each, and finish the dot products of several keys and query heads in one
-// reduction that leaves every lane with a different finished score. P goes through shared memory,
+// key, 8 channels each, and one reduction finishes the dot products of several keys and query
+// heads, after which every lane holds a different finished score. P goes through shared memory,
 // where all lanes read it as a broadcast.
 #pragma once
 #include "lab/attention/split_kv.cuh"
@@ -11,18 +11,18 @@ using namespace lab;
 
 template <class T_, int HeadDim, int Rows, int Warps, int Keys, int Stages, int BlocksPerSm>
 struct KernelTraits {
-  using T = T_;                                  // of Q, K and V
+  using T = T_;                                  // type of Q, K and V
   static constexpr int head_dim = HeadDim, rows = Rows, warps = Warps, keys = Keys, stages = Stages;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
-  static constexpr int lanes = HeadDim / chunk_elements;   // that share a key
+  static constexpr int lanes = HeadDim / chunk_elements;   // lanes that share a key
   static constexpr int keys_at_once = 32 / lanes;
-  static constexpr int rounds = Keys / keys_at_once;       // until each key has been seen
+  static constexpr int rounds = Keys / keys_at_once;       // reductions until all keys are done
   // A reduction takes `values` dot products at a time, indexed [round][row].
   static constexpr int values = rounds * Rows < lanes ? rounds * Rows : lanes;
   static constexpr int rounds_per_reduction = values / Rows;
   static constexpr int reductions = rounds / rounds_per_reduction;
   static constexpr int copies = lanes / values;            // lanes that end with the same score
-  // Lanes that differ only in these bits hold other scores of the same row.
+  // Lanes that differ only in these bits hold different scores of the same row.
   static constexpr int same_row_bits = 31 & ~(Rows * copies - 1);
   using Pipeline = WarpPipeline<T, HeadDim, Keys, Warps, Stages>;
   static_assert(Rows <= lanes && (Rows & (Rows - 1)) == 0, "a reduction holds whole rounds");
@@ -45,7 +45,7 @@ template <class C> using KvTile = typename C::T[C::keys][C::head_dim];  // K or 
 // {m, l} of this lane's row; O of all rows, this lane's channels and keys.
 template <class C> using Softmax = OnlineSoftmaxOf<ArrayRows<1, C::same_row_bits>>;
 template <class C> using Output = float[C::rows][chunk_elements];
-template <class C> using Scores = float[C::reductions];  // of this lane's row
+template <class C> using Scores = float[C::reductions];  // scores of this lane's row
 template <class C> using Weights = float[C::keys][C::rows];  // P of a step, in shared memory
 template <class C> using Query = float[C::rows][chunk_elements];
 
@@ -73,7 +73,7 @@ LAB_DEVICE void load_query(Query<C>& q, const DecodeParams& p, const DecodeWork&
                   w.first_q_head * p.q_stride_head + (thread_x() % C::lanes) * chunk_elements;
 #pragma unroll
   for (int row = 0; row < C::rows; ++row) {
-    u32x4 pairs = {{0, 0, 0, 0}};                // rows past the group: their scores are unused
+    u32x4 pairs = {{0, 0, 0, 0}};                // rows past the group, whose scores are not used
     if (row < w.n_q_heads)
       pairs = load_constant(reinterpret_cast<const u32x4*>(head + row * p.q_stride_head));
     unpack<T>(q[row], pairs);
@@ -130,7 +130,7 @@ LAB_DEVICE void scores(Scores<C>& s, const Query<C>& q, KvTile<C>& k_tile) {
 }
 // [/lab: scores]
 
-// O has all rows, where {m, l} are of the lane's own: each row's factor comes from a lane of it.
+// O has all rows, but {m, l} belong to the lane's own row: a lane of each row provides its factor.
 template <class C, class Own> LAB_DEVICE void rescale_rows(Output<C>& o, const Own& own) {
   if (!warp_any(own.moved())) return;            // times 1 changes no bit
   RescaleOf<ArrayRows<C::rows, 0>> rescale;
@@ -139,7 +139,7 @@ template <class C, class Own> LAB_DEVICE void rescale_rows(Output<C>& o, const O
   multiply_rows(o, rescale);
 }
 
-// P goes to shared memory, once where several lanes have the same.
+// P goes to shared memory, written once if several lanes hold the same value.
 template <class C> LAB_DEVICE void store_p(Weights<C>& p, const Scores<C>& s) {
   const bool is_first_copy = value_index<C>() * C::copies == thread_x() % C::lanes;
 #pragma unroll
@@ -196,7 +196,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p
   static_assert(sizeof(Smem<C>) == LAB_SMEM_BYTES, "the ledger's bytes are the compiler's");
   auto& smem = shared_memory<Smem<C>>();
   const DecodeWork work = decode_work<C::rows>(p);
-  if (work.split > 0 && work.first_key >= work.end_key) return;  // not a live split
+  if (work.split > 0 && work.first_key >= work.end_key) return;  // a split without keys
 
   const int warp = thread_x() / 32;
   typename C::Pipeline pipeline(smem.loop.stages[warp], p, work);

@@ -12,12 +12,12 @@ from labkernels.kernels.decode.kernel import CudaDecodeKernel, DecodeTile
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
 from labkernels.policy import CUDA_CORES, NumericPolicy, policies
 
-MAX_ROWS = 8  # q and o take 8 registers per row each: more rows do not fit beside the reduction
-CHUNK = 8  # channels of a lane: one 16-byte copy
+MAX_ROWS = 8  # q and o take 8 registers per row each; more rows do not fit beside the reduction
+CHUNK = 8  # channels per lane: one 16-byte copy
 
 
 class DecodeFma(CudaDecodeKernel):
-    """Every lane multiplies 8 channels of a key; a shuffle adds them up."""
+    """Every lane multiplies 8 channels of a key; shuffles add the products."""
 
     name = "decode_fma"
     idea = "fp32 FMAs on CUDA cores; P never rounded."
@@ -34,8 +34,8 @@ class DecodeFma(CudaDecodeKernel):
         return min(MAX_ROWS, 1 << (group - 1).bit_length())
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[DecodeTile, ...]:
-        """Tile options that fit the registers; for each head_dim one fits 99 KiB."""
-        del policy  # all alike
+        """Tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
+        del policy  # the same for every policy
         wide = self.rows(shape.group) == MAX_ROWS
         return {
             64: (DecodeTile(4, 16, 3, 2 if wide else 3), DecodeTile(4, 16, 2, 2 if wide else 4)),
@@ -76,14 +76,14 @@ class DecodeFma(CudaDecodeKernel):
         )
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """What ptxas adds; before sm_100 it widens bf16 by instructions of their own."""
+        """What ptxas adds; before sm_100 it widens bf16 by separate instructions."""
         features = {"shuffles": number(1)}
         if instance.dtype == "bf16" and generation(arch) < 10:
             features["bf16 widened"] = cuda_kernel.sizes(instance).rows
         return Asked(features, merges_splits=True)
 
     def summation_order(self, instance: Instance) -> Mapping[str, object] | None:
-        """Lanes that share a key take 8 channels each; the other lanes have other keys."""
+        """Lanes that share a key take 8 channels each; the other lanes hold other keys."""
         lanes = instance.head_dim // CHUNK
         groups = WARP_THREADS // lanes
         turns = {"warps": instance.tile.warps, "keys": instance.tile.keys}
@@ -91,7 +91,7 @@ class DecodeFma(CudaDecodeKernel):
 
 
 def _sum_bits(instance: Instance, lanes: int, groups: int) -> tuple[int, ...]:
-    """Bits of a key that the lanes tell apart, in the order of their shuffles."""
+    """Bits of a key's number that differ between lanes, in the order of the shuffles."""
     rows, rounds = instance.rows, instance.tile.keys // groups
     same_key = lanes // min(rounds * rows, lanes) * rows  # lanes that hold scores of one key
     bits = []

@@ -1,7 +1,7 @@
 // Paged decode, tensor cores on: the query heads of one KV head are the rows of a 16-row mma tile.
-// A warp takes `Keys` keys per step through shared-memory stages of its own, so that no warp waits
-// for another in the loop; the warps' States merge once, at the end.
-// Fragments: lane = 4 g + t holds rows g and g + 8, columns 2t and 2t + 1 of each 8-wide tile.
+// A warp takes `Keys` keys per step through its private shared-memory stages, so that no warp waits
+// for another in the loop; the warps' States merge once, at the end. Fragments: lane = 4 g + t
+// holds rows g and g + 8, columns 2t and 2t + 1 of each 8-wide tile.
 #pragma once
 #include "lab/attention/split_kv.cuh"
 #include "decode/pipeline.cuh"
@@ -11,7 +11,7 @@ using namespace lab;
 
 template <class T_, int HeadDim, int Warps, int Keys, int Stages, int BlocksPerSm>
 struct KernelTraits {
-  using T = T_;                                  // of Q, K, V and the rounded P
+  using T = T_;                                  // type of Q, K, V and the rounded P
   static constexpr int head_dim = HeadDim, warps = Warps, keys = Keys, stages = Stages;
   static constexpr int rows = 16, threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int dim_steps = HeadDim / 16;  // 16 channels: the depth of one mma
@@ -107,7 +107,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p
   using T = typename C::T;
   auto& smem = shared_memory<Smem<C>>();
   const DecodeWork work = decode_work<C::rows>(p);
-  if (work.split > 0 && work.first_key >= work.end_key) return;  // not a live split
+  if (work.split > 0 && work.first_key >= work.end_key) return;  // a split without keys
 
   typename C::Pipeline pipeline(smem.stages[thread_x() / 32], p, work);
   load_query<T, C::head_dim, C::rows, C::threads>(smem.q, p, work);

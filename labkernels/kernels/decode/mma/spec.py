@@ -12,17 +12,17 @@ ROWS = 16
 
 
 class DecodeMma(TensorCoreDecode):
-    """The group is padded to the 16 rows of an mma."""
+    """A kernel that pads the query group to the 16 rows of an mma."""
 
     name = "decode_mma"
     idea = "The query group fills a 16-row tensor-core tile; the warps split the keys."
     parent = "decode_fma"
     needs = SINCE_AMPERE
     policies = tensor_core_policies()
-    sum_bits = (1, 2)  # lanes t hold other keys
+    sum_bits = (1, 2)  # lanes that differ in t hold different keys
 
     def rows(self, group: int) -> int:
-        """Query rows of a block: those of a tile, whatever the group."""
+        """Query rows of a block: always the rows of a tile."""
         del group
         return ROWS
 
@@ -31,12 +31,12 @@ class DecodeMma(TensorCoreDecode):
         return kernel.cpp_instance(instance)
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[DecodeTile, ...]:
-        """Tile options that fit the registers; for each head_dim one fits 99 KiB.
+        """Tile options that fit the registers; at each head_dim one takes at most 99 KiB.
 
         P in two parts with promoted sums spills up to 9 registers at head_dim 256, and 3 at 128
         before sm_90.
         """
-        del policy  # all alike
+        del policy  # the same for every policy
         return {
             64: (DecodeTile(4, 16, 3, 4), DecodeTile(4, 32, 2, 3), DecodeTile(4, 16, 2, 4)),
             128: (DecodeTile(4, 16, 2, 3), DecodeTile(4, 16, 3, 2), DecodeTile(4, 32, 2, 1)),

@@ -1,7 +1,8 @@
-// Paged decode, tensor cores on, with an 8-row query tile. mma.sync has no M = 8; it has N = 8. So
-// the keys go on M and the queries on N: S^T = K Q^T, O^T = V^T P^T. No half of a tile is padding,
-// and O^T takes half the accumulator registers of decode_mma. The pipeline is decode_mma's.
-// Fragments: lane = 4 g + t holds keys (or channels) g and g + 8 of queries 2t and 2t + 1.
+// Paged decode, tensor cores on, with an 8-row query tile. mma.sync has no M = 8, but it has N = 8:
+// the keys go on M and the queries on N, S^T = K Q^T and O^T = V^T P^T. No half of a tile is
+// padding, and O^T takes half the accumulator registers of decode_mma. The pipeline is that of
+// decode_mma. Fragments: lane = 4 g + t holds keys (or channels) g and g + 8 of queries 2t and 2t +
+// 1.
 #pragma once
 #include "lab/attention/split_kv.cuh"
 #include "decode/pipeline.cuh"
@@ -11,7 +12,7 @@ using namespace lab;
 
 template <class T_, int HeadDim, int QueryTiles, int Warps, int Keys, int Stages, int BlocksPerSm>
 struct KernelTraits {
-  using T = T_;                                  // of Q, K, V and the rounded P
+  using T = T_;                                  // type of Q, K, V and the rounded P
   static constexpr int head_dim = HeadDim, warps = Warps, keys = Keys, stages = Stages;
   static constexpr int query_tiles = QueryTiles; // of 8 queries
   static constexpr int rows = 8 * QueryTiles, threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
@@ -123,7 +124,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p
   using T = typename C::T;
   auto& smem = shared_memory<Smem<C>>();
   const DecodeWork work = decode_work<C::rows>(p);
-  if (work.split > 0 && work.first_key >= work.end_key) return;  // not a live split
+  if (work.split > 0 && work.first_key >= work.end_key) return;  // a split without keys
 
   typename C::Pipeline pipeline(smem.stages[thread_x() / 32], p, work);
   load_query<T, C::head_dim, C::rows, C::threads>(smem.q, p, work);

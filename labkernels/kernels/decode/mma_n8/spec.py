@@ -8,21 +8,21 @@ from labkernels.kernels.decode.kernel import DecodeTile, TensorCoreDecode
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
 from labkernels.policy import NumericPolicy, tensor_core_policies
 
-N = 8  # of an mma: its columns
+N = 8  # query rows of an mma: its columns
 
 
 class DecodeMmaN8(TensorCoreDecode):
-    """S and O are computed transposed, so that queries lie on N."""
+    """A kernel that computes S and O transposed, so that queries lie on N."""
 
     name = "decode_mma_n8"
     idea = "Keys on M, queries on N = 8: no half of the tensor-core tile is padding."
     parent = "decode_mma"
     needs = SINCE_AMPERE
     policies = tensor_core_policies()
-    sum_bits = (0, 1, 2)  # lanes g hold other keys
+    sum_bits = (0, 1, 2)  # lanes that differ in g hold different keys
 
     def yields(self, shape: Shape) -> str | None:
-        """Above 8 query heads per KV head a tile of 16 rows reads K and V for all of them."""
+        """Above 8 query heads per KV head, a tile of 16 rows reads K and V once for all of them."""
         if shape.group <= N:
             return None
         return f"is for up to {N} query heads per KV head, not for {shape.group}"
@@ -36,8 +36,8 @@ class DecodeMmaN8(TensorCoreDecode):
         return N if group <= N else 2 * N
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[DecodeTile, ...]:
-        """Tile options that fit the registers; for each head_dim one fits 99 KiB."""
-        del policy  # all alike
+        """Tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
+        del policy  # the same for every policy
         return {
             64: (DecodeTile(4, 16, 3, 4), DecodeTile(4, 16, 2, 4)),
             128: (DecodeTile(4, 16, 2, 3), DecodeTile(4, 16, 3, 2)),

@@ -9,7 +9,7 @@ from labkernels.kernels.decode.call import DecodeCall
 
 
 def prepare(call: DecodeCall) -> Step[Attention]:
-    """Fix the torch operations of a decode; it reads the lengths when it runs."""
+    """Prepare the torch operations of a decode, which read the lengths when they run."""
     cache = call.cache
     plan = plan_of(
         call,

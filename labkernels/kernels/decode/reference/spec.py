@@ -1,18 +1,18 @@
-"""reference: what torch computes, float64 as the truth and 16 bits as the everyday baseline."""
+"""reference: attention in torch operations; float64 is the truth, 16 bits the everyday baseline."""
 
 from labkernels.kernels.decode.kernel import DecodeKernel, DecodeTile
 from labkernels.kernels.kernel import TorchKernel
 
 
 class Reference(TorchKernel, DecodeKernel):
-    """It takes any group, whole."""
+    """A decode in torch operations, for any group."""
 
     name = "reference"
     idea = "torch.matmul and softmax: float64 as the truth, 16-bit eager as the everyday baseline."
     whole = DecodeTile(1, 1, 1, 1)
 
     def rows(self, group: int) -> int:
-        """Query rows at once: the group."""
+        """Query rows per block: the group."""
         return group
 
 

@@ -5,12 +5,12 @@ from labkernels.kernels.decode.kernel import DecodeKernel, DecodeTile
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
 from labkernels.policy import CUDA_CORES, TENSOR_CORES, NumericPolicy
 
-MIN_ROWS = 16  # of tl.dot
+MIN_ROWS = 16  # the least rows that tl.dot takes
 PROGRAMS_PER_SM = 2
 
 
 class TritonDecode(DecodeKernel):
-    """A program has all rows of a KV head."""
+    """A program computes all rows of a KV head."""
 
     name = "triton_decode"
     language = "triton"
@@ -36,7 +36,7 @@ class TritonDecode(DecodeKernel):
         return (DecodeTile(4, keys, 3, 1), DecodeTile(4, keys // 2, 3, 1), DecodeTile(4, 16, 2, 1))
 
     def blocks_per_sm(self, instance: Instance, gpu: Gpu) -> int:
-        """What the tiles' registers and stages leave; only the schedule depends on it."""
+        """Blocks per SM that the tile's registers and stages allow; used only for the schedule."""
         del instance, gpu
         return PROGRAMS_PER_SM
 

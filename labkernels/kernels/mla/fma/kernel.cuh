@@ -46,7 +46,7 @@ LAB_DEVICE void load_query(Smem<C>& smem, const MlaParams& p, const typename C::
 }
 
 // A step's latent rows. Keys that no row sees are zeros: a masked P of zero times a stale NaN would
-// still be NaN. O leaves no registers to hold the next rows in: other blocks hide the latency.
+// still be NaN. O leaves no registers for the next rows, so other blocks hide the latency.
 template <class C>
 LAB_DEVICE void load_keys(Smem<C>& smem, const MlaParams& p, const typename C::Work& b,
                           int first_key) {

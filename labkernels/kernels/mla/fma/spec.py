@@ -13,7 +13,7 @@ from labkernels.policy import CUDA_CORES, NumericPolicy, policies
 
 
 class MlaFma(CudaMlaKernel):
-    """16 lanes share a row, each with its keys and then its channels."""
+    """A kernel in which 16 lanes share a row: each has some keys, then some channels."""
 
     name = "mla_fma"
     idea = "fp32 FMAs on CUDA cores, a block of S and of O a lane; P never rounded."
@@ -22,8 +22,8 @@ class MlaFma(CudaMlaKernel):
     policies = policies(CUDA_CORES, denominators=("unrounded",))
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
-        """Tile options; the last fits 99 KiB of shared memory."""
-        del policy  # all alike
+        """Tile options; the last one takes at most 99 KiB of shared memory."""
+        del policy  # the same for every policy
         few = (PrefillTile(16, 32, 4, 1, 2), PrefillTile(16, 16, 4, 1, 1))
         wide = (PrefillTile(64, 32, 8, 1, 1), PrefillTile(32, 32, 8, 1, 1))
         return (*few, *wide) if shape.rows <= few[0].q_rows else (*wide, *few)
@@ -44,9 +44,9 @@ class MlaFma(CudaMlaKernel):
         return kernel.register_ledger(instance, *fma_ledger.register_lines(instance))
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """What ptxas adds to the tile of the CUDA cores."""
-        del arch  # all alike
-        del instance  # all alike
+        """What ptxas adds for the tile on CUDA cores."""
+        del arch  # the same for every arch
+        del instance  # the same for every instance
         return Asked({"fp32 operands": number(1)})
 
 

@@ -9,19 +9,19 @@
 namespace mla_mma {
 using namespace lab;
 
-constexpr int padding = 8;                       // of P's rows: ldmatrix meets eight bank groups
+constexpr int padding = 8;                       // pads P's rows: ldmatrix meets eight bank groups
 
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm>
 struct KernelTraits {
-  using T = T_;                                  // of Q, K, V and the rounded P
+  using T = T_;                                  // type of Q, K, V and the rounded P
   static constexpr int dim_qk = Dqk, dim_vo = Dvo, rows = Rows, keys = Keys, stages = Stages;
   static constexpr int warps = Warps, threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
-  static constexpr int row_tiles = Rows / 16, octets = Dvo / Warps / 8;  // of a warp's O
+  static constexpr int row_tiles = Rows / 16, octets = Dvo / Warps / 8;  // tiles of a warp's O
   static constexpr int shares = Warps / row_tiles;  // warps that share the scores of 16 rows
-  static constexpr int warp_keys = Keys / shares;   // whose weights a warp computes
-  // Warps in pairs compute the scores of both's rows, or where a warp's keys are fewer than an
-  // ldmatrix takes, of both's keys, each over half of the channels, and add: a warp of twice the
-  // size reads fewer fragments for a product.
+  static constexpr int warp_keys = Keys / shares;   // a warp computes their weights
+  // Two warps of a pair compute the scores of both warps' rows (or of both warps' keys, if one warp
+  // has fewer keys than an ldmatrix takes), each over half of the channels, and add them: a product
+  // twice as large reads fewer fragments per FLOP.
   static constexpr bool by_rows = warp_keys >= 16 && row_tiles > 1;
   static constexpr bool by_keys = warp_keys < 16, pairs = by_rows || by_keys;
   static constexpr int owners = pairs ? 2 : 1;
@@ -44,8 +44,8 @@ template <class C> using Weights = float[C::warp_keys / 8][4];
 template <class C> using Scores = Weights<C>[C::owners];  // that each warp of a pair goes on with
 template <class C> using Output = float[C::row_tiles][C::octets][4];
 
-// The warp's part of a step: the rows and keys of S that it computes, over which half of the
-// channels, if not all; and those that it goes on with.
+// The warp's part of a step: the rows and keys of S that it computes, the half of the channels (if
+// not all), and the rows and keys that it continues with.
 template <class C> struct Part {
   int score_row, score_key, half, row, share;
   LAB_DEVICE Part() {
@@ -66,7 +66,7 @@ template <class C> LAB_DEVICE Addresses addresses(const Smem<C>& smem, const Par
   const int lane = thread_x() & 31, warp = thread_x() / 32;
   const int k_row = part.score_key + (lane & 7) + (lane >> 4) * 8;  // (keys 0-7, 8-15) x (channels)
   const int q_row = part.score_row + (lane & 15);
-  // the halves are every other 16 channels, so that a constant leads from one to the next
+  // the halves are every other 16 channels, so that the step between them is a constant
   const int half = part.half * 2;
   return {other_chunk(chunk_address<C::dim_qk>(smem.q, q_row, lane >> 4), half),
           other_chunk(chunk_address<C::dim_qk>(smem.k[0], k_row, (lane >> 3) & 1), half),
@@ -104,12 +104,13 @@ template <class C> LAB_DEVICE void scores(Scores<C>& s, u32 q_address, u32 k_add
   }
 }
 
-// The scores that the warp goes on with: its part of the sums and what the other of the pair has of
-// them. Half goes through P's place, half through that of kpe, which every warp has then read.
+// The scores that the warp continues with: its own part of the sums plus the other warp's part.
+// Half of the exchange goes through P's place, half through the place of kpe, which every warp has
+// read by then.
 template <class C>
 LAB_DEVICE void add_halves(Weights<C>& own, const Scores<C>& s, Smem<C>& smem, int stage,
                            const Part<C>& part) {
-  constexpr int n = C::warp_keys / 2;            // a lane's scores
+  constexpr int n = C::warp_keys / 2;            // scores of a lane
 #pragma unroll
   for (int i = 0; i < n; ++i)
     own[i / 4][i % 4] = part.half == 0 ? s[0][i / 4][i % 4] : s[C::owners - 1][i / 4][i % 4];
@@ -128,7 +129,7 @@ LAB_DEVICE void add_halves(Weights<C>& own, const Scores<C>& s, Smem<C>& smem, i
         const int at = round * (n / 2) + i;
         *place(warp, i) = part.half == 0 ? s[1][at / 4][at % 4] : s[0][at / 4][at % 4];
       }
-      sync_block();                              // every warp has computed, and left its halves
+      sync_block();                              // every warp has computed and stored its halves
 #pragma unroll
       for (int i = 0; i < n / 2; ++i) {
         const int at = round * (n / 2) + i;
@@ -156,7 +157,8 @@ LAB_DEVICE void mask(Weights<C>& s, const MlaParams& p, const typename C::Work& 
 }
 
 // [lab: update]
-// Moves the maxima to those of all warps' scores, and leaves P and the factors of O for all warps.
+// Raises the maxima to the maxima of all warps' scores, and stores P and the factors of O for all
+// warps.
 template <class C, class P>
 LAB_DEVICE void update(OnlineSoftmax& rows, Weights<C>& s, Smem<C>& smem, const Part<C>& part,
                        float scale_log2) {

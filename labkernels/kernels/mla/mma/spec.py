@@ -15,7 +15,7 @@ PRODUCTS = "S or P V"
 PADDING = 8  # mla_mma::padding, elements behind a row of P
 FEW = (PrefillTile(16, 64, 4, 2, 1), PrefillTile(16, 32, 4, 2, 2))
 SOME = (PrefillTile(32, 64, 8, 2, 1), PrefillTile(32, 32, 4, 2, 2))
-# K/V tiles and stages as libraries pick them by shared memory: 228, 164 and 100 KiB an SM.
+# K/V tiles and stages as libraries choose them by shared memory: 228, 164 and 100 KiB per SM.
 BY_SHARED_MEMORY = (
     PrefillTile(64, 64, 8, 2, 1),
     PrefillTile(64, 32, 8, 2, 1),
@@ -24,7 +24,7 @@ BY_SHARED_MEMORY = (
 
 
 class MlaMma(CudaMlaKernel):
-    """The warps of a row tile share its keys."""
+    """A kernel in which the warps of a row tile share its keys."""
 
     name = "mla_mma"
     idea = "The warps share S and P, and each holds all rows of O in some of the 512 channels."
@@ -33,8 +33,8 @@ class MlaMma(CudaMlaKernel):
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS)
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
-        """Tile options, for each number of rows one that fits 99 KiB of shared memory."""
-        del policy  # all alike
+        """Tile options; for each number of rows one takes at most 99 KiB of shared memory."""
+        del policy  # the same for every policy
         if shape.rows <= FEW[0].q_rows:
             return (*FEW, *SOME, *BY_SHARED_MEMORY)
         if shape.rows <= SOME[0].q_rows:
@@ -66,8 +66,8 @@ class MlaMma(CudaMlaKernel):
         """Fragments and addresses of a thread, in registers."""
         of = cuda_kernel.sizes(instance)
         row_tiles = of.rows / 16
-        keys = of.keys * row_tiles / of.warps  # whose weights a warp computes, for 16 rows
-        # what pairs of warps share
+        keys = of.keys * row_tiles / of.warps  # a warp computes their weights, for 16 rows
+        # pairs of warps share rows or keys of S
         by_rows, by_keys = keys.value >= 16 and row_tiles.value > 1, keys.value < 16
         score_rows, score_keys = (
             number(32 if by_rows else 16, "rows"),
@@ -95,8 +95,8 @@ class MlaMma(CudaMlaKernel):
         )
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """What ptxas adds to a warp that reads the stages of the block."""
-        del arch  # all alike
+        """What ptxas adds for a warp that reads stages shared by the block."""
+        del arch  # the same for every arch
         warps = cuda_kernel.sizes(instance).warps
         features = cuda_kernel.step_features(instance, keys=16, warps=warps)
         return Asked(features | {"latent rows": number(1)})

@@ -8,7 +8,7 @@ from labkernels.kernels.packed_gqa import reference
 
 
 def prepare(call: MlaCall) -> Step[Attention]:
-    """Fix the torch operations of an MLA decode. Splits that are asked for are not made."""
+    """Prepare the torch operations of an MLA decode. Requested splits are ignored."""
 
     def queries(tokens: slice) -> torch.Tensor:
         return torch.cat([call.q[tokens], call.q_pe[tokens]], dim=-1)

@@ -1,4 +1,4 @@
-"""reference_mla: what torch computes, float64 as the truth and 16 bits as the baseline."""
+"""reference_mla: attention in torch operations; float64 is the truth, 16 bits the baseline."""
 
 from labkernels.kernels.kernel import TorchKernel
 from labkernels.kernels.mla.kernel import MlaKernel
@@ -6,7 +6,7 @@ from labkernels.kernels.packed_gqa.tile import PrefillTile
 
 
 class ReferenceMla(TorchKernel, MlaKernel):
-    """K is the latent rows, V their first part."""
+    """MLA in torch operations: K is the latent rows, V their first 512 channels."""
 
     name = "reference_mla"
     idea = "torch.matmul and softmax over latent rows, a request at a time: float64 or 16 bits."

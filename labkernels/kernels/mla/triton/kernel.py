@@ -1,6 +1,6 @@
 """MLA decode in Triton: tensor cores on (tl.dot) or off (fp32 FMA) from one source.
 
-A latent row is loaded once, and is key and value. Names as in packed_gqa/triton_rows.py.
+A latent row is loaded once and serves as key and value. Names as in packed_gqa/triton_rows.py.
 """
 
 import triton
@@ -35,7 +35,7 @@ def consume(
     KEYS: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Folds keys first to end - 1 into the State; row i sees those below limit[i]."""
+    """Folds keys first to end - 1 into the State; row i sees keys below limit[i]."""
     o_key = tl.arange(0, KEYS)
     for start in tl.range(first, end, KEYS):
         key = start + o_key
@@ -53,7 +53,7 @@ def consume(
         # [ROWS, KEYS] fp32
         b_s = tl.dot(b_q, tl.trans(b_ckv), input_precision="ieee")
         b_s = tl.dot(b_q_pe, tl.trans(b_kpe), acc=b_s, input_precision="ieee")
-        if start >= full:  # before it every row sees every key
+        if start >= full:  # below it every row sees every key
             b_s = tl.where(key[None, :] < limit[:, None], b_s, float("-inf"))
         b_p, b_m, b_l, rescale = update(b_s, b_m, b_l, scale_log2)
         b_o = rescale_rows(b_o, rescale)
@@ -109,9 +109,9 @@ def mla(
     # fmt: on
     first = i_split * keys_per_split
     end = tl.minimum(first + keys_per_split, most)
-    full = tl.minimum(least, end) - KEYS + 1  # steps that begin before it need no mask
+    full = tl.minimum(least, end) - KEYS + 1  # a step that begins below it needs no mask
 
-    # off: fp32 operands with "ieee", which no tensor core takes. The interpreter's bf16 is wrong.
+    # off: fp32 operands with "ieee" keep tensor cores unused. The interpreter's bf16 is wrong.
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
     row = token.to(tl.int64) + o_token
     head_64 = head.to(tl.int64)

@@ -1,4 +1,4 @@
-"""What the Triton MLA decode is launched with."""
+"""Prepares the launches of the Triton MLA decode."""
 
 from labkernels.kernels.caches.latent import LATENT_DIM, ROPE_DIM
 from labkernels.kernels.call import Attention, Step

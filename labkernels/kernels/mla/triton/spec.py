@@ -15,7 +15,7 @@ OPTIONS = (
 
 
 class TritonMla(MlaKernel):
-    """A second launch merges the splits."""
+    """A Triton kernel whose splits a second launch merges."""
 
     name = "triton_mla"
     language = "triton"

@@ -42,7 +42,7 @@ template <class C, class P> struct RowsOut {
     if (thread_x() % 4 == 0)
 #pragma unroll
       for (int h = 0; h < 2; ++h) smem.l[group][row + 8 * h] = softmax.l[h];
-    named_sync(consumers_done, C::consumer_threads);  // both parts of l; nobody reads K any more
+    named_sync(consumers_done, C::consumer_threads);  // both parts of l are there, K is read
     const bool whole = work.live_splits <= 1;
     float by[2];                       // one division a row
 #pragma unroll

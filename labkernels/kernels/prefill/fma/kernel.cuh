@@ -57,7 +57,7 @@ template <class T> struct KvRows {
   }
 };
 
-// A thread's part of a step's K or V, on its way from global to shared memory.
+// A thread's part of a step's K or V, between global and shared memory.
 template <class C, int D> struct Parcel {
   using T = typename C::T;
   static constexpr int chunks = D / chunk_elements, all = C::keys * chunks;

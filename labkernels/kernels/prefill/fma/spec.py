@@ -16,7 +16,7 @@ from labkernels.policy import CUDA_CORES, NumericPolicy, policies
 
 
 class PrefillFma(CudaPrefillKernel):
-    """16 lanes share a row, each with its keys and then its channels."""
+    """A kernel in which 16 lanes share a row: each has some keys, then some channels."""
 
     name = "prefill_fma"
     idea = "fp32 FMAs on CUDA cores, a block of S and of O a lane; P never rounded."
@@ -25,15 +25,15 @@ class PrefillFma(CudaPrefillKernel):
     policies = policies(CUDA_CORES, denominators=("unrounded",))
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
-        """Tile options that fit the registers; for each head_dim one fits 99 KiB."""
-        del policy  # all alike
+        """Tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
+        del policy  # the same for every policy
         wide = {
             64: (PrefillTile(128, 64, 8, 1, 1), PrefillTile(64, 64, 4, 1, 2)),
             128: (PrefillTile(128, 64, 8, 1, 1), PrefillTile(64, 32, 4, 1, 2)),
             192: (PrefillTile(128, 64, 8, 1, 1), PrefillTile(64, 32, 4, 1, 2)),
             256: (PrefillTile(64, 64, 8, 1, 1), PrefillTile(32, 16, 4, 1, 2)),
         }[shape.head_dim]
-        if shape.head_dim == 64:  # one is enough to see what the direction of the walk does
+        if shape.head_dim == 64:  # one is enough to measure the effect of the walk's direction
             wide += (replace(wide[1], key_order="descending"),)
         few = PrefillTile(16, 32, 4, 1, 2)
         return (few, *wide) if shape.rows <= few.q_rows else (*wide, few)
@@ -59,15 +59,16 @@ class PrefillFma(CudaPrefillKernel):
         return kernel.register_ledger(instance, *lines, to_come)
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """What ptxas adds to the tile of the CUDA cores."""
-        del arch  # all alike
-        del instance  # all alike
+        """What ptxas adds for the tile on CUDA cores."""
+        del arch  # the same for every arch
+        del instance  # the same for every instance
         return Asked({"fp32 operands": number(1)})
 
     def summation_order(self, instance: Instance) -> Mapping[str, object] | None:
-        """A block's warps share the keys; 16 lanes share a row.
+        """The order of the sums: a block's warps share the keys, and 16 lanes share a row.
 
-        The turns are right, the order within a turn is not: errors are as large, bits are others.
+        The model has the right steps but not the order within a step: errors have the right size,
+        but bits differ.
         """
         lanes = {"sum_bits": (3, 2, 1, 0), "lane_channels": instance.head_dim}
         return {"warps": 1, "keys": instance.tile.keys} | lanes

@@ -16,11 +16,11 @@ from labkernels.kernels.prefill import kernel as prefill_kernel
 from labkernels.kernels.prefill.kernel import CudaPrefillKernel
 from labkernels.policy import DENOMINATORS, TENSOR_CORES, NumericPolicy, policies
 
-FEW_ROWS = 16  # of one tile, whose warps then split the keys
-CROWDED = 32 * 128  # of a warp, rows x channels: ptxas finds no registers for ascending keys
-MMA_BYTES = 2  # of an operand's element
+FEW_ROWS = 16  # rows of one tile, whose warps then split the keys
+CROWDED = 32 * 128  # rows x channels per warp: with ascending keys ptxas finds no registers
+MMA_BYTES = 2  # bytes of an operand's element
 SCHEDULERS = 4  # of an SM
-HELD_SIZE = 4096  # rows x (channels + keys) up to which a warp keeps Q in registers
+HELD_SIZE = 4096  # a warp keeps Q in registers up to this many rows x (channels + keys)
 
 
 def _warp_rows(instance: Instance) -> int:
@@ -37,7 +37,7 @@ def _holds_q(instance: Instance) -> bool:
 
 
 class PrefillMma(CudaPrefillKernel, TunableKernel):
-    """A warp has 16, 32 or 64 rows, or, of few rows, some of the keys."""
+    """A kernel whose warps have 16, 32 or 64 rows each; in a tile of few rows, some keys."""
 
     name = "prefill_mma"
     idea = "A warp takes whole rows through shared stages of K and V; P never leaves its registers."
@@ -46,8 +46,8 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS)
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
-        """Tile options that fit the registers; for each head_dim one fits 99 KiB."""
-        del policy  # all alike
+        """Tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
+        del policy  # the same for every policy
         few, *wide = {
             64: (
                 PrefillTile(16, 128, 4, 2, 2),
@@ -80,7 +80,7 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
         return (few, *backward, *forward) if shape.rows <= FEW_ROWS else (*backward, few, *forward)
 
     def space(self, head_dim: int) -> Iterator[PrefillTile]:
-        """Every tile of whole mma rows whose warps copy whole passes of keys."""
+        """Every tile whose rows are whole mma tiles and whose warps copy keys in whole passes."""
         for q_rows, warps, keys in product((64, 128, 256), (4, 8), (32, 64, 96, 128)):
             warp_rows = q_rows // warps
             if warp_rows >= 16 and keys % (4 * warps) == 0:
@@ -88,14 +88,14 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
                     yield PrefillTile(q_rows, keys, warps, stages, blocks, "descending")
 
     def step_work(self, instance: Instance) -> StepWork:
-        """What a step of a block asks of an SM; each warp reads K and V whole, but for few rows."""
+        """The work of a step; each warp reads all of K and V, except in tiles of few rows."""
         tile, rows = instance.tile, instance.rows
         flops = prefill_kernel.step_flops(instance)
         kv_bytes = tile.keys * (instance.head_dim + instance.head_dim_v) * MMA_BYTES
         readers = tile.warps if rows > FEW_ROWS else 1
         q_bytes = 0 if _holds_q(instance) else rows * instance.head_dim * MMA_BYTES
         read_bytes = readers * kv_bytes + q_bytes
-        # of every 32 lanes: an mma is 4096 FLOP, a load of fragments 512 bytes
+        # per warp instruction: an mma is 4096 FLOP, a load of fragments 512 bytes
         loads_and_products = WARP_THREADS * (flops // 4096 + read_bytes // 512)
         return StepWork(
             flops=flops,
@@ -138,8 +138,8 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
         )
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """What ptxas adds to a warp that reads the stages of the block."""
-        del arch  # all alike
+        """What ptxas adds for a warp that reads stages shared by the block."""
+        del arch  # the same for every arch
         of = cuda_kernel.sizes(instance)
         keys = of.keys / of.warps if instance.rows == FEW_ROWS else of.keys
         return Asked(cuda_kernel.step_features(instance, keys=keys, warps=of.warps))

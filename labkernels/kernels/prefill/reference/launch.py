@@ -6,5 +6,5 @@ from labkernels.kernels.packed_gqa.call import PackedCall
 
 
 def prepare(call: PackedCall) -> Step[Attention]:
-    """Fix the torch operations of a prefill. Splits that are asked for are not made."""
+    """Prepare the torch operations of a prefill. Requested splits are ignored."""
     return reference.prepare(call, lambda tokens: call.q[tokens])

@@ -1,4 +1,4 @@
-"""reference_prefill: what torch computes, float64 as the truth and 16 bits as the baseline."""
+"""reference_prefill: attention in torch operations; float64 is the truth, 16 bits the baseline."""
 
 from labkernels.kernels.kernel import TorchKernel
 from labkernels.kernels.packed_gqa.tile import PrefillTile
@@ -6,7 +6,7 @@ from labkernels.kernels.prefill.kernel import PrefillKernel
 
 
 class ReferencePrefill(TorchKernel, PrefillKernel):
-    """Ragged or paged, of any group."""
+    """A prefill in torch operations, ragged or paged, for any group."""
 
     name = "reference_prefill"
     idea = "torch.matmul and softmax, one request at a time: float64, or 16-bit eager."

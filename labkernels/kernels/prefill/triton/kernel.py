@@ -1,7 +1,7 @@
 """Prefill in Triton: tensor cores on (tl.dot) or off (fp32 FMA) from one source.
 
-Names: i_ what the block answers for, o_ offset vectors, m_ masks, p_ pointers, d_ descriptors,
-b_ block values. A row is one head of one token; the heads that share a KV head lie side by side.
+Names: i_ indices of the block's work, o_ offset vectors, m_ masks, p_ pointers, d_ descriptors, b_
+block values. A row is one head of one token; the heads that share a KV head lie side by side.
 """
 
 import triton
@@ -47,7 +47,7 @@ def consume(
     DESCRIBED: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Folds keys first to end - 1 into the State; row i sees those below limit[i]."""
+    """Folds keys first to end - 1 into the State; row i sees keys below limit[i]."""
     o_key = tl.arange(0, KEYS)
     for start in tl.range(first, end, KEYS):
         key = start + o_key
@@ -84,7 +84,7 @@ def consume(
             if WIDE:
                 b_k_tail = b_k_tail.to(tl.float32)
             b_s = tl.dot(b_q_tail, tl.trans(b_k_tail), acc=b_s, input_precision="ieee")
-        if start >= full:  # before it every row sees every key
+        if start >= full:  # below it every row sees every key
             b_s = tl.where(key[None, :] < limit[:, None], b_s, float("-inf"))
         b_p, b_m, b_l, rescale = update(b_s, b_m, b_l, scale_log2)
         b_o = rescale_rows(b_o, rescale)
@@ -152,9 +152,9 @@ def prefill(
     # fmt: on
     first = i_split * keys_per_split
     end = tl.minimum(first + keys_per_split, most)
-    full = tl.minimum(least, end) - KEYS + 1  # steps that begin before it need no mask
+    full = tl.minimum(least, end) - KEYS + 1  # a step that begins below it needs no mask
 
-    # off: fp32 operands with "ieee", which no tensor core takes. The interpreter's bf16 is wrong.
+    # off: fp32 operands with "ieee" keep tensor cores unused. The interpreter's bf16 is wrong.
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
     row = token.to(tl.int64) + o_token
     p_q = (q + row * q_stride_token + head.to(tl.int64) * q_stride_head)[:, None]

@@ -1,4 +1,4 @@
-"""What the Triton prefill is launched with."""
+"""Prepares the launches of the Triton prefill."""
 
 import torch
 
@@ -9,7 +9,7 @@ from labkernels.kernels.packed_gqa import triton
 from labkernels.kernels.packed_gqa.call import PackedCall
 from labkernels.kernels.packed_gqa.triton import Inputs
 
-WIDEST = 128  # channels of one tl.dot that need not be a power of two: 192 are 128 and 64
+WIDEST = 128  # the most channels of one tl.dot: 192 channels become 128 and 64
 
 
 def prepare(call: PackedCall) -> Step[Attention]:
@@ -42,7 +42,7 @@ def _inputs(call: PackedCall) -> Inputs:
 
 
 def _lengths(call: PackedCall) -> tuple[torch.Tensor, ...]:
-    """cu_seqlens_q, cu_seqlens_k, page_table, kv_len; for those of the other layout any pointer."""
+    """cu_seqlens_q, cu_seqlens_k, page_table, kv_len; those of the other layout get any pointer."""
     kv, sums = call.kv, call.cu_seqlens_q
     if isinstance(kv, PagedKV):
         return sums, sums, kv.page_table, kv.kv_len
@@ -59,6 +59,6 @@ def _strides(call: PackedCall) -> tuple[int, ...]:
 
 
 def _pool_strides(pool: torch.Tensor) -> tuple[int, ...]:
-    """Of a page and a token in chunks, of a head in elements."""
+    """The strides: of a page and a token in chunks, of a head in elements."""
     page, token, head, _ = pool.stride()
     return page // CHUNK, token // CHUNK, head

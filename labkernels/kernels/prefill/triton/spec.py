@@ -15,7 +15,7 @@ WIDE = {
 
 
 class TritonPrefill(PrefillKernel):
-    """A second launch merges the splits."""
+    """A Triton kernel whose splits a second launch merges."""
 
     name = "triton_prefill"
     language = "triton"

@@ -1,1 +1,1 @@
-"""One kernel; spec.py says what it is."""
+"""The kernel that spec.py describes."""

@@ -64,7 +64,7 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
         """The one tile of a head_dim."""
-        del policy  # all alike
+        del policy  # the same for every policy
         keys = KEYS[shape.head_dim]
         return (PrefillTile(ROWS, keys, WARPS, STAGES, 1, key_order="descending"),)
 

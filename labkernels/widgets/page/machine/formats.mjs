@@ -2,6 +2,13 @@
 
 /** @typedef {"fp16"|"bf16"|"fp32"} Format */
 
+/** The largest finite number of each. @type {Record<Format, number>} */
+export const LARGEST = {
+  fp16: 65504,
+  bf16: (2 - 2 ** -7) * 2 ** 127,
+  fp32: (2 - 2 ** -23) * 2 ** 127,
+};
+
 const word = new DataView(new ArrayBuffer(4));
 
 /** @param {number} x  that float32 holds exactly */

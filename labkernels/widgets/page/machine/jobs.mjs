@@ -11,6 +11,7 @@ import { Recorder } from "./trace.mjs";
  *   sha256: string | null}} Case
  * @typedef {{wasm: string, ex2: string, places: Record<string, string>}} Module
  * @typedef {{module: Module, plan: Case, seed: number, kind: string, off?: number,
+ *   own?: import("./own.mjs").Own,
  *   traced?: boolean}} Job  off: the part that is broken; traced: block 0 is recorded
  * @typedef {{error: string | null, milliseconds: number, blocks: number, sum: string,
  *   heads: Group[], requests: Group[], first: number[], true_first: number[],
@@ -36,9 +37,9 @@ function machine_of({ wasm, ex2, places }) {
  * @returns {Promise<Result>}
  */
 export async function run(job, progress) {
-  const { plan, seed, kind } = job,
+  const { plan, seed, kind, own } = job,
     a = plan.attention;
-  const tensors = tensors_of(plan, seed, kind);
+  const tensors = tensors_of(plan, seed, kind, own);
   const machine = await machine_of(job.module),
     launch = machine.prepare(plan, tensors);
   if (job.off !== undefined) machine.exports.lab_take_out(job.off);

@@ -1,5 +1,6 @@
 // A launch of a plan that labkernels.widgets.launches wrote: its random tensors are drawn here.
 import { decode, encode, from_base64 } from "./formats.mjs";
+import { ROLES, paged } from "./own.mjs";
 import { Pcg64 } from "./random.mjs";
 
 /**
@@ -14,6 +15,7 @@ import { Pcg64 } from "./random.mjs";
  */
 
 export const KINDS = ["normal", "peaky", "integers"];
+export const OWN = "own"; // numbers that the reader gives
 const PEAKY = 6; // times q, as in labkernels.kernels.decode.inputs
 const LARGEST_INTEGER = 4;
 
@@ -21,30 +23,41 @@ const LARGEST_INTEGER = 4;
  * The tensors of a launch, q, k and v drawn in this order, then the pages.
  * @param {Plan} plan
  * @param {number} seed
- * @param {string} kind  one of KINDS
+ * @param {string} kind  one of KINDS, or OWN
+ * @param {import("./own.mjs").Own} [own]
  */
-export function tensors_of(plan, seed, kind) {
+export function tensors_of(plan, seed, kind, own) {
   const { dtype, kv_lens, page_size } = plan.attention;
   const bits = new Pcg64(seed);
-  const size = (/** @type {string} */ role) =>
-    plan.tensors.find((t) => t.drawn === role)?.bytes ?? 0;
+  const n_of = (/** @type {string} */ role) =>
+    (plan.tensors.find((t) => t.drawn === role)?.bytes ?? 0) / 2;
   /** @type {Record<string, Uint8Array>} */
   const drawn = {};
-  for (const role of ["q", "k", "v"])
-    drawn[role] = encode(dtype, numbers(bits, size(role) / 2, kind));
+  if (!own) for (const role of ROLES) drawn[role] = encode(dtype, numbers(bits, n_of(role), kind));
   if (kind === "peaky")
     drawn.q = encode(
       dtype,
       decode(dtype, drawn.q).map((x) => PEAKY * x),
     );
+  const columns = plan.tensors.find((t) => t.columns !== undefined)?.columns;
+  const table =
+    columns === undefined ? null : page_table(bits, kv_lens, page_size, columns);
+  if (own)
+    for (const role of ROLES)
+      drawn[role] = encode(
+        dtype,
+        table === null || role === "q"
+          ? own[role]
+          : paged(own[role], table, plan.attention, n_of(role)),
+      );
   return plan.tensors.map(({ name, bytes, written, drawn: role, columns, filled, data }) => ({
     name,
     written,
     bytes:
       role !== undefined
         ? drawn[role]
-        : columns !== undefined
-          ? page_table(bits, kv_lens, page_size, columns)
+        : columns !== undefined && table !== null
+          ? new Uint8Array(table.buffer)
           : data !== undefined
             ? from_base64(data)
             : new Uint8Array(bytes).fill(filled ?? 0),
@@ -73,5 +86,5 @@ function page_table(bits, kv_lens, page_size, columns) {
   pages.forEach((n, row) => {
     for (let i = 0; i < n; ++i) table[row * columns + i] = order[at++];
   });
-  return new Uint8Array(table.buffer);
+  return table;
 }

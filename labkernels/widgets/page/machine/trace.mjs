@@ -4,21 +4,27 @@
 /**
  * @typedef {{word: string, file: string, line: number, warp: number, rows: Uint16Array,
  *   seen: Uint32Array, bytes: Uint8Array, lanes: Uint32Array | null,
- *   softmax: Float32Array | null}} Event
+ *   softmax: Float32Array | null, barriers: Int32Array, awaited: number}} Event
  *   warp: -1 for the whole block. rows: the 16-byte rows of shared memory that changed; seen and
  *   bytes: what they are now. lanes: registers of a product, REGISTERS a lane. softmax: of the
- *   warp's lanes, where it changed, SOFTMAX numbers a lane.
+ *   warp's lanes, where it changed, SOFTMAX numbers a lane. barriers: the block's mbarriers,
+ *   BARRIER numbers each. awaited: the mbarrier that let the warp go on, or -1.
+ * @typedef {{name: string, warps: number[], m: number, l: number[], o: number[][]}} Row
+ *   which of a warp's told numbers are of a query row; parts of a sum stand side by side
+ * @typedef {ReturnType<typeof replay>} Memory
+ * @typedef {{byte: number, phase: number, pending: number, count: number, bytes: number}} Barrier
  */
 
 export const ROW = 16;
 export const LANES = 32;
 export const REGISTERS = 10; // a0 to a3, b0, b1, d0 to d3 of an mma
-const SOFTMAX = 8; // m and l of a lane's two rows, and o of their first two channels
+const SOFTMAX = 12; // what a lane tells: two of m, two of l, eight of o
+const BARRIER = 5; // byte, phase, pending, count, bytes
 export const UNWRITTEN = 0;
 export const WRITTEN = 1;
 export const IN_FLIGHT = 2;
 const LANE_BYTES = 24,
-  SOFTMAX_BYTES = 36;
+  SOFTMAX_BYTES = 4 * (SOFTMAX + 1);
 
 /** How a row stands, of its code. @param {number} seen */
 export const state_of = (seen) => seen >> 16;
@@ -56,13 +62,25 @@ export class Recorder {
       ...this.#changes(),
       lanes: name.startsWith("mma_m16n8k16") ? this.#product(warp) : null,
       softmax: warp < 0 ? null : this.#softmax(warp),
+      barriers: this.#barriers(),
+      awaited: name === "mbarrier_wait" ? this.machine.exports.lab_awaited(thread) : -1,
     });
   };
 
   /** The block ends, or is stopped. */
   end() {
-    const nothing = { lanes: null, softmax: null, file: "", line: 0, warp: -1 };
-    this.events.push({ word: "end", ...nothing, ...this.#changes() });
+    const nothing = { lanes: null, softmax: null, file: "", line: 0, warp: -1, awaited: -1 };
+    const barriers = this.#barriers();
+    this.events.push({ word: "end", ...nothing, barriers, ...this.#changes() });
+  }
+
+  #barriers() {
+    const { exports } = this.machine;
+    return new Int32Array(
+      this.#memory,
+      exports.lab_barriers(),
+      BARRIER * exports.lab_barrier_count(),
+    ).slice();
   }
 
   get #memory() {
@@ -144,6 +162,8 @@ export function replay(events, n, smem_bytes) {
   /** @type {Record<number, Float32Array>} */
   const softmax = {};
   let syncs = 0;
+  /** @type {Int32Array} */
+  let barriers = new Int32Array();
   for (const event of events.slice(0, n)) {
     event.rows.forEach((row, i) => {
       seen[row] = event.seen[i];
@@ -151,8 +171,9 @@ export function replay(events, n, smem_bytes) {
     });
     if (event.softmax) softmax[event.warp] = event.softmax;
     if (event.word === "sync_block") ++syncs;
+    barriers = event.barriers;
   }
-  return { seen, bytes, softmax, syncs };
+  return { seen, bytes, softmax, syncs, barriers: barriers_of(barriers) };
 }
 
 /**
@@ -163,20 +184,30 @@ export function changed(events, from, to) {
   return new Set(events.slice(from, to).flatMap((event) => Array.from(event.rows)));
 }
 
+/** @param {Int32Array} numbers @returns {Barrier[]} */
+function barriers_of(numbers) {
+  return Array.from({ length: numbers.length / BARRIER }, (_, i) => {
+    const [byte, phase, pending, count, bytes] = numbers.slice(BARRIER * i, BARRIER * (i + 1));
+    return { byte, phase, pending, count, bytes };
+  });
+}
+
+/** The float32 sum of neighbours, then of neighbouring sums. @param {number[]} parts */
+function sum_of_pairs(parts) {
+  while (parts.length > 1)
+    parts = Array.from({ length: parts.length / 2 }, (_, i) =>
+      Math.fround(parts[2 * i] + parts[2 * i + 1]),
+    );
+  return parts[0];
+}
+
 /**
- * {m, l} of a query row in a warp, and o of its first two channels. Its four lanes have a part of l
- * each. @param {Float32Array} lanes @param {number} row
+ * {m, l} of a query row in a warp, and o of its first two channels.
+ * @param {Float32Array} lanes @param {Row} row
  */
-export function softmax_of(lanes, row) {
-  const half = Math.floor(row / 8);
-  const of = (/** @type {number} */ lane, /** @type {number} */ i) =>
-    lanes[SOFTMAX * (4 * (row % 8) + lane) + i];
-  const parts = [0, 1, 2, 3].map((lane) => of(lane, 2 + half));
-  return {
-    m: of(0, half),
-    l: Math.fround(Math.fround(parts[0] + parts[1]) + Math.fround(parts[2] + parts[3])),
-    o: [of(0, 4 + 2 * half), of(0, 5 + 2 * half)],
-  };
+export function softmax_of(lanes, { m, l, o }) {
+  const sum = (/** @type {number[]} */ at) => sum_of_pairs(at.map((i) => lanes[i]));
+  return { m: lanes[m], l: sum(l), o: o.map(sum) };
 }
 
 /**
@@ -187,7 +218,9 @@ export function merged(parts) {
   const m = Math.max(...parts.map((part) => part.m)),
     weights = parts.map((part) => 2 ** (part.m - m));
   const l = parts.reduce((sum, part, i) => sum + weights[i] * part.l, 0);
-  const o = [0, 1].map((c) => parts.reduce((sum, part, i) => sum + weights[i] * part.o[c], 0) / l);
+  const o = parts[0].o.map(
+    (_, c) => parts.reduce((sum, part, i) => sum + weights[i] * part.o[c], 0) / l,
+  );
   return { m, l, o };
 }
 

@@ -4,13 +4,16 @@ import { IN_FLIGHT, UNWRITTEN, state_of, thread_of } from "../machine/trace.mjs"
 
 /**
  * @typedef {{name: string, byte: number, rows: number, chunks: number, line: number, format:
- *   import("../machine/formats.mjs").Format, swizzled: boolean}} Tile
+ *   import("../machine/formats.mjs").Format | "u64", swizzled: boolean}} Tile  u64: mbarriers
  * @typedef {{tile: Tile, row: number, chunk: number}} Spot
  */
 
 const CELL = 10,
+  LOW_CELL = 4, // how high a square is where a buffer has many rows
+  MANY_ROWS = 32,
   GAP = 14,
   TITLE = 17,
+  TITLE_WIDTH = 66,
   CHUNK = 16;
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -32,8 +35,11 @@ function kind_of(seen) {
   return state === IN_FLIGHT ? "lab-in-flight" : `lab-warp-${(thread_of(seen) >> 5) % 4}`;
 }
 
-/** Where the tiles lie in the picture. @param {Tile[]} tiles */
-function places_of(tiles) {
+/** @param {Tile[]} tiles */
+const height_of_row = (tiles) => (tiles.some(({ rows }) => rows > MANY_ROWS) ? LOW_CELL : CELL);
+
+/** Where the tiles lie in the picture. @param {Tile[]} tiles @param {number} cell  its height */
+function places_of(tiles, cell) {
   let y = 0;
   /** @type {{tile: Tile, x: number, y: number}[]} */
   const places = [];
@@ -43,8 +49,8 @@ function places_of(tiles) {
       height = 0;
     for (const tile of tiles.filter((one) => one.line === line)) {
       places.push({ tile, x, y: y + TITLE });
-      x += tile.chunks * CELL + GAP;
-      height = Math.max(height, tile.rows * CELL);
+      x += Math.max(tile.chunks * CELL, TITLE_WIDTH) + GAP;
+      height = Math.max(height, tile.rows * cell);
     }
     width = Math.max(width, x - GAP);
     y += TITLE + height + GAP;
@@ -52,16 +58,17 @@ function places_of(tiles) {
   return { places, width: width + 1, height: y };
 }
 
-/** @param {number} x @param {number} y @param {number} inset */
-const square = (x, y, inset) =>
-  `M${x + inset} ${y + inset}h${CELL - 2 * inset}v${CELL - 2 * inset}h${2 * inset - CELL}z`;
+/** @param {number} x @param {number} y @param {number} inset @param {number} cell  its height */
+const square = (x, y, inset, cell = CELL) =>
+  `M${x + inset} ${y + inset}h${CELL - 2 * inset}v${cell - 2 * inset}h${2 * inset - CELL}z`;
 
 /**
  * @param {Tile[]} tiles @param {Uint32Array} seen @param {Set<number>} changed
  * @param {Spot | null} chosen @param {(spot: Spot) => void} choose
  */
 export function draw_map(tiles, seen, changed, chosen, choose) {
-  const { places, width, height } = places_of(tiles);
+  const cell = height_of_row(tiles),
+    { places, width, height } = places_of(tiles, cell);
   /** @type {Record<string, string>} */
   const paths = {};
   const add = (/** @type {string} */ kind, /** @type {string} */ path) =>
@@ -77,10 +84,10 @@ export function draw_map(tiles, seen, changed, chosen, choose) {
     for (let row = 0; row < tile.rows; ++row)
       for (let chunk = 0; chunk < tile.chunks; ++chunk) {
         const number = row_of({ tile, row, chunk }),
-          place = /** @type {const} */ ([x + chunk * CELL, y + row * CELL]);
-        add(kind_of(seen[number]), square(...place, 0.5));
-        if (changed.has(number)) add("lab-changed", square(...place, 2.5));
-        if (chosen && number === row_of(chosen)) add("lab-chosen", square(...place, 0));
+          place = /** @type {const} */ ([x + chunk * CELL, y + row * cell]);
+        add(kind_of(seen[number]), square(...place, cell / 20, cell));
+        if (changed.has(number)) add("lab-changed", square(...place, cell / 4, cell));
+        if (chosen && number === row_of(chosen)) add("lab-chosen", square(...place, 0, cell));
       }
   }
   const first = ["lab-changed", "lab-chosen"]; // lie above the others
@@ -92,7 +99,7 @@ export function draw_map(tiles, seen, changed, chosen, choose) {
       y = ((event.clientY - box.top) / box.height) * height;
     for (const place of places) {
       const chunk = Math.floor((x - place.x) / CELL),
-        row = Math.floor((y - place.y) / CELL),
+        row = Math.floor((y - place.y) / cell),
         { tile } = place;
       if (chunk >= 0 && chunk < tile.chunks && row >= 0 && row < tile.rows)
         choose({ tile, row, chunk });
@@ -101,12 +108,12 @@ export function draw_map(tiles, seen, changed, chosen, choose) {
   return picture;
 }
 
-/** What the colours mean. @param {number} warps */
-export function legend(warps) {
+/** What the colours mean. @param {number} warps  that write @param {string} wrote */
+export function legend(warps, wrote) {
   const kinds = [
     ["lab-unwritten", "nobody wrote it"],
     ["lab-in-flight", "a copy is in flight"],
-    ...Array.from({ length: warps }, (_, w) => [`lab-warp-${w}`, `warp ${w} wrote it`]),
+    ...Array.from({ length: warps }, (_, w) => [`lab-warp-${w}`, `warp ${w} ${wrote} it`]),
     ["lab-changed", "changed since the stop before"],
   ];
   return element(

@@ -2,15 +2,14 @@
 import { choice, element, number, set_options, table } from "../elements.mjs";
 import { decode } from "../machine/formats.mjs";
 import { fragments } from "./fragments.mjs";
+import { barriers_table, details, softmax_table } from "./tables.mjs";
 import { counts, draw_map, legend, row_of } from "./smem_map.mjs";
 import {
   IN_FLIGHT,
   ROW,
   WRITTEN,
   changed,
-  merged,
   replay,
-  softmax_of,
   state_of,
   thread_of,
 } from "../machine/trace.mjs";
@@ -19,15 +18,29 @@ import {
 
 const AROUND = 2, // lines of source before and after the one that is shown
   FEWEST_PIXELS = 50, // of a swipe
+  PRODUCERS = 3, // of prefill_wgmma, which ask for copies; no other warp writes
   NAMED = 4; // buffers in a sentence
+const BARRIERS = ["sync_block", "sync_warp", "mbarrier_wait", "named_sync", "end"];
 const MEANING = /** @type {Record<string, string>} */ ({
   sync_block: "all threads of the block have met",
   sync_warp: "the lanes of the warp have met",
   shfl: "lanes have exchanged a number",
   warp_any: "the warp has asked whether any lane says yes",
+  warp_uniform: "all lanes of the warp have the same number",
   ldmatrix_x4: "four 8 x 8 matrices went from shared memory into registers",
   ldmatrix_x4_trans: "four 8 x 8 matrices went from shared memory into registers, transposed",
+  movmatrix_trans: "the lanes' registers have changed places: an 8 x 8 matrix is transposed",
   "mma_m16n8k16<f16>": "the tensor core has multiplied 16 x 16 by 16 x 8",
+  tma_load: "the TMA was asked for a box, which is in flight",
+  mbarrier_wait: "the warp goes on, since a phase has ended of the mbarrier",
+  named_sync: "the warp has come to a named barrier",
+  named_arrive: "the warp has told a named barrier that it came, and goes on",
+  setmaxnreg_inc: "the warp takes the registers that others gave up",
+  setmaxnreg_dec: "the warp gives up registers",
+  wgmma_fence: "what the warp wrote to its registers is known to wgmma",
+  wgmma: "the tensor core has got the warp's part of a product",
+  wgmma_commit: "the products since the last commit are a group",
+  wgmma_wait: "the warp waits for groups of products",
   end: "the checks have stopped the kernel",
 });
 
@@ -49,20 +62,19 @@ export class Stepper {
 
   /**
    * @param {HTMLElement} root
-   * @param {import("./step_kernel.mjs").Broken} broken @param {Event[]} events
+   * @param {import("./step_kernel.mjs").Stepped} stepped @param {Event[]} events
    * @param {string | null} error
    */
-  constructor(root, broken, events, error) {
-    this.broken = broken;
+  constructor(root, stepped, events, error) {
+    this.stepped = stepped;
     this.events = events;
     this.error = error;
-    this.plan = broken.cases.recorded;
+    this.plan = stepped.cases.recorded;
     this.warps = this.plan.threads / 32;
     this.stops = this.#stops("barriers", "all");
-    const rows = Array.from({ length: broken.group }, (_, r) => String(r));
     this.row = choice(
       "Query row",
-      rows.map((value) => ({ value, text: `${value}: head ${value}` })),
+      stepped.rows.map(({ name }, i) => ({ value: String(i), text: name })),
     );
     this.#listen();
     root.replaceChildren(this.#bar(), this.words, this.shown);
@@ -73,7 +85,7 @@ export class Stepper {
   /** @param {string} what @param {string} warp  "all", or its number */
   #stops(what, warp) {
     return this.events.flatMap((event, i) => {
-      const barrier = event.word.startsWith("sync") || event.word === "end";
+      const barrier = BARRIERS.includes(event.word);
       const mine = event.warp < 0 || warp === "all" || String(event.warp) === warp;
       return (what === "words" || barrier) && mine ? [i] : [];
     });
@@ -158,7 +170,7 @@ export class Stepper {
 
   /** The buffers after some barriers of the block. @param {number} syncs */
   #map(syncs) {
-    return this.broken.maps.findLast((map) => map.syncs <= syncs)?.tiles ?? [];
+    return this.stepped.maps.findLast((map) => map.syncs <= syncs)?.tiles ?? [];
   }
 
   /** To the left on the picture is forward, as a page is turned. */
@@ -189,7 +201,8 @@ export class Stepper {
         "p",
         {},
         element("b", {}, `Stop ${this.at + 1} of ${this.stops.length}, ${who}: `),
-        `${event.word}${place}: ${MEANING[event.word] ?? "lanes have met"}. `,
+        `${event.word}${place}: ${MEANING[event.word] ?? "lanes have met"}`,
+        event.awaited < 0 ? ". " : ` "${this.stepped.barriers[event.awaited]}". `,
         this.said,
       ),
     );
@@ -222,10 +235,11 @@ export class Stepper {
       element(
         "div",
         { class: "lab-sides" },
-        element("figure", { class: "lab-memory" }, map, legend(this.warps)),
-        element("div", {}, this.#softmax(memory), product),
+        element("figure", { class: "lab-memory" }, map, this.#legend()),
+        element("div", {}, softmax_table(memory, this.stepped.rows, this.row), product),
       ),
       this.#spot(memory),
+      barriers_table(memory, this.stepped.barriers),
       this.#counts(memory),
     ];
     const focus = document.activeElement;
@@ -257,9 +271,14 @@ export class Stepper {
     return `${text[0].toUpperCase()}${text.slice(1)}.`;
   }
 
+  #legend() {
+    const by_copies = this.stepped.barriers.length > 0;
+    return by_copies ? legend(PRODUCERS, "asked for") : legend(this.warps, "wrote");
+  }
+
   /** @param {Event} event */
   #source({ file, line }) {
-    const lines = this.broken.sources[file];
+    const lines = this.stepped.sources[file];
     if (!lines) return "";
     const code = element("code", {});
     for (let i = Math.max(0, line - 1 - AROUND); i < Math.min(lines.length, line + AROUND); ++i) {
@@ -270,8 +289,8 @@ export class Stepper {
     return element("pre", { class: "lab-source", tabIndex: 0, "aria-label": label }, code);
   }
 
-  /** @param {{seen: Uint32Array, bytes: Uint8Array}} memory */
-  #spot({ seen, bytes }) {
+  /** @param {import("../machine/trace.mjs").Memory} memory */
+  #spot({ seen, bytes, barriers }) {
     const { buffer, buffer_row, piece } = this;
     set_options(
       buffer.select,
@@ -290,8 +309,15 @@ export class Stepper {
     piece.input.value = this.spot.chunk;
     const number = row_of(this.spot),
       code = seen[number],
-      size = this.spot.tile.format === "fp32" ? 4 : 8;
-    const held = decode(this.spot.tile.format, bytes.slice(number * ROW, (number + 1) * ROW));
+      format = this.spot.tile.format,
+      size = format === "fp32" ? 4 : 8;
+    const lies = (/** @type {number} */ byte) => Math.floor(byte / ROW) === number;
+    const held =
+      format === "u64"
+        ? this.stepped.barriers.filter((_, i) => barriers[i] && lies(barriers[i].byte))
+        : Array.from(decode(format, bytes.slice(number * ROW, (number + 1) * ROW)), (x) =>
+            x.toPrecision(4),
+          );
     const column =
       (this.spot.tile.swizzled ? this.spot.chunk ^ (this.spot.row & 7) : this.spot.chunk) * size;
     const who = `thread ${thread_of(code)} of warp ${thread_of(code) >> 5}`;
@@ -307,35 +333,8 @@ export class Stepper {
         `${this.spot.tile.name}, row ${this.spot.row}, bytes ${number * ROW} to ` +
           `${number * ROW + ROW - 1} of shared memory: columns ${column} to ` +
           `${column + size - 1}${swizzle}; ${state[state_of(code)] ?? "the TMA wrote them"}. ` +
-          `They hold ${Array.from(held, (x) => x.toPrecision(4)).join(", ")}.`,
+          `They hold ${held.join(", ") || "nothing yet"}.`,
       ),
-    );
-  }
-
-  /** @param {{softmax: Record<number, Float32Array>}} memory */
-  #softmax({ softmax }) {
-    const row = Number(this.row.select.value),
-      short = (/** @type {number} */ x) => x.toPrecision(6);
-    const parts = Array.from({ length: this.warps }, (_, w) =>
-      softmax[w] ? softmax_of(softmax[w], row) : null,
-    );
-    const rows = parts.map((part, w) =>
-      part === null
-        ? [`warp ${w}`, "no key yet", "0", "0", "0"]
-        : [`warp ${w}`, short(part.m), short(part.l), ...part.o.map(short)],
-    );
-    const begun = parts.filter((part) => part !== null);
-    if (begun.length > 0) {
-      const all = merged(begun);
-      rows.push(["together, o / l", short(all.m), short(all.l), ...all.o.map(short)]);
-    }
-    const caption = `The online softmax of query row ${row}`;
-    return element(
-      "div",
-      {},
-      element("p", { class: "lab-title" }, "The online softmax: {m, l, o} of each warp"),
-      this.row.field,
-      table(caption, ["keys of", "m, in log2", "l", "o of channel 0", "of channel 1"], rows),
     );
   }
 
@@ -353,7 +352,3 @@ export class Stepper {
     return details(caption, false, table(caption, heads, rows));
   }
 }
-
-/** @param {string} title @param {boolean} open @param {...Node} content */
-const details = (title, open, ...content) =>
-  element("details", { open }, element("summary", {}, title), ...content);

@@ -4,16 +4,16 @@
 
 namespace lab {
 
-constexpr int chunk_elements = 8;  // of 16 bits: what one cp.async and one ldmatrix row move
+constexpr int chunk_elements = 8;  // of 16 bits, moved by one cp.async or one ldmatrix row
 
-// Chunk c of a row. The low three bits of c are XORed with the row, so that the eight rows that
-// ldmatrix reads at once fall in eight different bank groups.
+// The place of chunk c of a row. The low three bits of c are XORed with the row, so that the eight
+// rows that ldmatrix reads at once fall in eight different bank groups.
 template <int D, class T> LAB_DEVICE T* chunk(T (*tile)[D], int row, int c) {
   return tile[row] + ((c ^ (row & 7)) * chunk_elements);
 }
 
-// The same place as an address in shared memory, from which a lane finds others of its row, and
-// those of the rows 8, 16, ... below it, by constants: the tile begins at a multiple of 128 bytes.
+// The same place as an address in shared memory. The tile begins at a multiple of 128 bytes, so a
+// lane reaches other chunks of its row, and of the rows 8, 16, ... below it, by constant steps.
 template <int D, class T> LAB_DEVICE u32 chunk_address(const T (*tile)[D], int row, int c) {
   const int element = row * D + (c & ~7) * chunk_elements + ((c ^ row) & 7) * chunk_elements;
   return shared_address(tile) + element * static_cast<int>(sizeof(T));

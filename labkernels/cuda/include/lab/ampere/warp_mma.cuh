@@ -1,11 +1,11 @@
-// Products of tiles in shared memory on mma.sync: how warps share one, where a lane's fragments
-// begin, and the copies that fill the tiles. A tile's rows are whole multiples of 128 bytes.
+// Products of tiles in shared memory on mma.sync: how warps share a product, where a lane's
+// fragments begin, and the copies that fill the tiles. A tile's rows are multiples of 128 bytes.
 #pragma once
 #include "lab/ampere/shared_tile.cuh"
 
 namespace lab {
 
-// How warps share a product of M x N: so that they read the least of its operands.
+// How warps share a product of M x N: in the way that reads the least of its operands.
 LAB_DEVICE constexpr int warps_down(int m, int n, int warps) {
   int best = 0;
   for (int down = 1; down <= warps; down *= 2) {
@@ -17,7 +17,7 @@ LAB_DEVICE constexpr int warps_down(int m, int n, int warps) {
 }
 template <int M, int N, int Warps> struct WarpPartition {
   static constexpr int down = warps_down(M, N, Warps), across = Warps / down;
-  static constexpr int rows = M / down, columns = N / across;  // of a warp
+  static constexpr int rows = M / down, columns = N / across;  // rows and columns per warp
   using Sum = float[rows / 16][columns / 8][4];
   LAB_DEVICE static int row() { return thread_x() / 32 / across * rows; }
   LAB_DEVICE static int column() { return thread_x() / 32 % across * columns; }
@@ -26,8 +26,8 @@ template <int M, int N, int Warps> struct WarpPartition {
 template <int Width> LAB_DEVICE u32 fragment(u32 address, int tile, int step) {
   return other_chunk(address, step * 2) + tile * 16 * Width * static_cast<int>(sizeof(u16));
 }
-// One side of a product: where a lane's rows of its fragments begin. Transposed: the tile lies with
-// its K rows one below the other, else with K along the row.
+// One operand of a product: where a lane's rows of its fragments begin. Transposed: K runs down the
+// rows of the tile, else along a row.
 template <int Width, bool Transposed> struct Operand {
   u32 address;
   LAB_DEVICE void load(u32 (&f)[4], int outer, int k) const {
@@ -35,7 +35,7 @@ template <int Width, bool Transposed> struct Operand {
     else ldmatrix_x4(f, fragment<Width>(address, outer, k));
   }
 };
-// From the warp's `first` row of the left side on.
+// The left operand, from row `first` of the warp on.
 template <bool Transposed, int Width, class T>
 LAB_DEVICE Operand<Width, Transposed> left(const T (*tile)[Width], int first) {
   const int lane = thread_x() & 31;
@@ -45,7 +45,7 @@ LAB_DEVICE Operand<Width, Transposed> left(const T (*tile)[Width], int first) {
   else
     return {chunk_address<Width>(tile, first + (lane & 15), lane >> 4)};
 }
-// From the warp's `first` column of the right side on.
+// The right operand, from column `first` of the warp on.
 template <bool Transposed, int Width, class T>
 LAB_DEVICE Operand<Width, Transposed> right(const T (*tile)[Width], int first) {
   const int lane = thread_x() & 31;

@@ -1,18 +1,19 @@
 // The online softmax {m, l, o} of a row of scores: m the maximum in log2 units, l the sum of
-// exp2(s - m), o the sum of exp2(s - m) v, not yet divided by l. No key yet: m = lowest_score(),
-// l = 0, o = 0. `update` folds scores in, `merge` a part that was computed apart, `finalize` gives
-// what o is multiplied by and the log-sum-exp. numerics/truth/online_softmax.py has the same names.
+// exp2(s - m), o the sum of exp2(s - m) v, not yet divided by l. Before the first key: m =
+// lowest_score(), l = 0, o = 0. `update` adds scores, `merge` adds a part that was computed
+// separately, `finalize` gives the factor for o and the log-sum-exp.
+// numerics/truth/online_softmax.py has the same names.
 #pragma once
 #include "lab/core/policy.cuh"
 
 namespace lab {
 
-// The maximum before the first key: the lowest number. No finite score lies below it, and the
-// masked scores of -inf give exp2(-inf - lowest) = 0, where exp2(-inf + inf) would be NaN.
+// The maximum before the first key: the lowest finite number. No finite score lies below it, and
+// masked scores of -inf give exp2(-inf - lowest) = 0, whereas exp2(-inf + inf) would be NaN.
 LAB_DEVICE float lowest_score() { return bits_to_float(0xff7fffffu); }
 
-// Moves a row's maximum to that of its scores too, which are `top` at most, rescales l to it, and
-// returns what o is to be rescaled by: exactly 1 when the maximum has not moved.
+// Raises a row's maximum to `top`, the greatest of its new scores, if that is larger; rescales l,
+// and returns the factor for o, which is exactly 1 if the maximum has not moved.
 template <class P> LAB_DEVICE float raise_maximum(float& m, float& l, float top) {
   const float moved = maximum(m, top), rescale = exp2<P>(m - moved);
   m = moved;
@@ -20,7 +21,7 @@ template <class P> LAB_DEVICE float raise_maximum(float& m, float& l, float top)
   return rescale;
 }
 
-// P of a score, as l sums it. T: the format that the second product takes.
+// P of a score, which is added to l. T: the format of P in the second product.
 template <class P, class T> LAB_DEVICE float probability(float s, float scale_log2, float m) {
   const float p = exp2<P>(fma_rn(s, scale_log2, -m));
   if constexpr (P::denominator == Denominator::rounded) return rounded<P, T>(p);
@@ -34,8 +35,8 @@ LAB_DEVICE float lse2_of(float m, float l) {
   return l == 0.f ? minus_infinity() : m + log2_poly(l);
 }
 
-// Folds in a part of the keys that was computed apart: {part_m, part_l, part_o} with a part_m that
-// is m at most, and weight = exp2(part_m - m).
+// Adds a part of the keys that was computed separately: {part_m, part_l, part_o} with part_m <= m
+// and weight = exp2(part_m - m).
 template <int N>
 LAB_DEVICE void merge(float& l, f32x4 (&o)[N], float weight, float part_l,
                       const f32x4 (&part_o)[N]) {
@@ -48,13 +49,13 @@ LAB_DEVICE void merge(float& l, f32x4 (&o)[N], float weight, float part_l,
 
 // ---- how the lanes of a warp hold rows of scores and of O
 
-// A lane has a part of each of `rows` rows, and shares them with the lanes whose numbers differ
-// from its own in the bits `sharers` alone. The lane's k-th register of its row r, of n, is
-// at(r, k, n). The sharers' sums of l meet in pairs, from the lowest of these bits or the highest.
+// A lane holds a part of each of `rows` rows, and shares the rows with the lanes whose numbers
+// differ from its own only in the bits `sharers`. Register k of n of the lane's row r is at(r, k,
+// n). The sharers' sums of l are added in pairs, from the lowest of these bits or from the highest.
 enum class From { lowest_bit, highest_bit };
 
-// Accumulators of mma and wgmma, whose rows are query rows: g and g + 8 of a warp's 16 are a
-// lane's, with columns 2t and 2t + 1 of each 8; g = lane / 4, t = lane % 4.
+// Accumulators of mma and wgmma with query rows as rows: a lane holds rows g and g + 8 of a warp's
+// 16, columns 2t and 2t + 1 of each 8; g = lane / 4, t = lane % 4.
 struct AccumulatorRows {
   static constexpr int rows = 2, sharers = 3;
   static constexpr From from = From::lowest_bit;
@@ -63,8 +64,8 @@ struct AccumulatorRows {
   LAB_DEVICE static int row(int r) { return (thread_x() & 31) / 4 + 8 * r; }
   LAB_DEVICE static int column(int k) { return k / 2 * 8 + (thread_x() & 3) * 2 + k % 2; }
 };
-// The same where the query rows are the columns: 2t and 2t + 1 of 8 are a lane's, and what is
-// summed over lies on g.
+// The same with query rows as columns: a lane holds columns 2t and 2t + 1 of 8, and sums run over
+// g.
 struct AccumulatorColumns {
   static constexpr int rows = 2, sharers = 28;
   static constexpr From from = From::lowest_bit;
@@ -73,7 +74,7 @@ struct AccumulatorColumns {
   LAB_DEVICE static int row(int r) { return (thread_x() & 3) * 2 + r; }
   LAB_DEVICE static int column(int k) { return k * 8 + (thread_x() & 31) / 4; }
 };
-// Arrays [Rows][n] of CUDA cores' own making.
+// Arrays [Rows][n] of kernels on CUDA cores.
 template <int Rows, int Sharers> struct ArrayRows {
   static constexpr int rows = Rows, sharers = Sharers;
   static constexpr From from = From::highest_bit;
@@ -87,7 +88,7 @@ template <class Array> LAB_DEVICE auto& flat(Array& x) {
   return reinterpret_cast<float(&)[registers_of<Array>]>(x);
 }
 
-// x of a lane and its sharers, combined in pairs.
+// Combines x of a lane and its sharers in pairs.
 template <class Rows, class Combine> LAB_DEVICE float over_sharers(float x, Combine combine) {
 #pragma unroll
   for (int i = 0; i < 5; ++i) {
@@ -99,7 +100,7 @@ template <class Rows, class Combine> LAB_DEVICE float over_sharers(float x, Comb
 
 // ---- the softmax of a lane's rows
 
-// What the lane's rows of O are to be multiplied by.
+// The factors for the lane's rows of O.
 template <class Rows> struct RescaleOf {
   float by[Rows::rows];
   LAB_DEVICE bool moved() const {
@@ -110,17 +111,17 @@ template <class Rows> struct RescaleOf {
   }
 };
 
-// {m, l} of a lane's rows. O is the kernel's own array, which `rescale_rows` keeps in step.
+// {m, l} of a lane's rows. O is an array of the kernel, which `rescale_rows` rescales.
 template <class Rows> struct OnlineSoftmaxOf {
   float m[Rows::rows];
-  float l[Rows::rows] = {};            // of this lane's columns alone, until `reduce`
+  float l[Rows::rows] = {};            // only of this lane's columns until `reduce`
 
   LAB_DEVICE OnlineSoftmaxOf() {
 #pragma unroll
     for (int r = 0; r < Rows::rows; ++r) m[r] = lowest_score();
   }
 
-  // The greatest score of the lane's row r, over its sharers.
+  // The greatest score of the lane's row r, over all its sharers.
   template <class Scores> LAB_DEVICE static float top(Scores& scores, int r) {
     constexpr int n = registers_of<Scores> / Rows::rows;
     auto& s = flat(scores);
@@ -132,19 +133,19 @@ template <class Rows> struct OnlineSoftmaxOf {
     if constexpr (n > 1 && n % 2 == 1) top = maximum(top, s[Rows::at(r, n - 1, n)]);
     return over_sharers<Rows>(top, [](float a, float b) { return maximum(a, b); });
   }
-  // Moves the maximum of row r to `top_log2`, where that is greater.
+  // Raises the maximum of row r to `top_log2`, if that is greater.
   template <class P> LAB_DEVICE float raise(int r, float top_log2) {
     return raise_maximum<P>(m[r], l[r], top_log2);
   }
-  // P of a score of row r, which l then has.
+  // P of a score of row r, which is added to l.
   template <class P, class T> LAB_DEVICE float add(int r, float s, float scale_log2) {
     const float p = probability<P, T>(s, scale_log2, m[r]);
     l[r] = l[r] + p;
     return p;
   }
 
-  // Folds the scores in, which become P. A row after the other, which ptxas orders better than a
-  // pass over all for each of the three. T: the format that the second product takes.
+  // Adds the scores, which become P. One row after the other: ptxas orders this better than three
+  // passes over all rows. T: the format that the second product takes.
   template <class P, class T, class Scores>
   LAB_DEVICE RescaleOf<Rows> update(Scores& scores, float scale_log2) {
     constexpr int n = registers_of<Scores> / Rows::rows;
@@ -162,7 +163,7 @@ template <class Rows> struct OnlineSoftmaxOf {
     return rescale;
   }
 
-  // The sharers' parts of l become one, which all of them have.
+  // Adds the sharers' parts of l; every sharer then has the sum.
   LAB_DEVICE void reduce() {
 #pragma unroll
     for (int r = 0; r < Rows::rows; ++r)
@@ -175,7 +176,7 @@ template <class Rows> struct OnlineSoftmaxOf {
 using OnlineSoftmax = OnlineSoftmaxOf<AccumulatorRows>;
 using Rescale = RescaleOf<AccumulatorRows>;
 
-// The scores of the columns from `end` on, keys that no row sees, become -inf.
+// Sets the scores of the columns from `end` on, keys that no row sees, to -inf.
 template <class Rows, class Scores> LAB_DEVICE void mask_columns(Scores& scores, int end) {
   constexpr int n = registers_of<Scores> / Rows::rows;
   auto& s = flat(scores);
@@ -186,7 +187,7 @@ template <class Rows, class Scores> LAB_DEVICE void mask_columns(Scores& scores,
       if (Rows::column(k) >= end) s[Rows::at(r, k, n)] = minus_infinity();
 }
 
-// O of the lane's rows, as the maxima have moved.
+// Rescales O of the lane's rows after the maxima have moved.
 template <class Rows, class Output>
 LAB_DEVICE void multiply_rows(Output& output, const RescaleOf<Rows>& rescale) {
   constexpr int n = registers_of<Output> / Rows::rows;
@@ -194,7 +195,7 @@ LAB_DEVICE void multiply_rows(Output& output, const RescaleOf<Rows>& rescale) {
 #pragma unroll
   for (int i = 0; i < n * Rows::rows; ++i) o[i] = o[i] * rescale.by[Rows::row_of(i, n)];
 }
-// The same, and nothing where none has moved in the whole warp: times 1 changes no bit.
+// The same, skipped if no maximum has moved in the whole warp: a factor of 1 changes no bit.
 template <class Rows, class Output>
 LAB_DEVICE void rescale_rows(Output& output, const RescaleOf<Rows>& rescale) {
   if (warp_any(rescale.moved())) multiply_rows(output, rescale);

@@ -1,21 +1,22 @@
-// How the parts of a row's attention that several warps or blocks have computed, each over some of
-// the keys, become one. Such a part is a State: {m, l, o} of online_softmax.cuh.
-// A block's work (DecodeWork, WorkTile) says which rows it answers for: `row_count(work)` of them,
-// row r at `head_index(p, work, r)` of out, and its splits' semaphore at `semaphore_index`.
+// Merges the parts of a row's attention that several warps or blocks have computed, each over some
+// of the keys. Such a part is a State: {m, l, o} of online_softmax.cuh. A block's work (DecodeWork,
+// WorkTile) says which rows it computes: `row_count(work)` of them, row r at `head_index(p, work,
+// r)` of out, and its splits' semaphore at `semaphore_index`.
 #pragma once
 #include "lab/attention/online_softmax.cuh"
 
 namespace lab {
 
-// The States of a block's warps, side by side in shared memory. A row of o is padded by 16 bytes:
-// the lanes of a store hold several rows of few channels, which would all meet in the same banks.
+// The States of a block's warps, side by side in shared memory. A row of o is padded by 16 bytes,
+// because the lanes of a store hold several rows of few channels, which would otherwise all fall in
+// the same banks.
 constexpr int state_padding = 4;
 template <int Warps, int Rows, int D> struct WarpStates {
   alignas(16) float o[Warps][Rows][D + state_padding];
   float m[Warps][Rows], l[Warps][Rows];
 };
 
-// A warp's State of the rows from `first_row` on, for the others to merge with theirs.
+// Stores a warp's State of the rows from `first_row` on, for the merge with the other warps.
 template <int Warps, int TileRows, int D, class Rows, class Output>
 LAB_DEVICE void store_state(WarpStates<Warps, TileRows, D>& states, OnlineSoftmaxOf<Rows> softmax,
                             Output& output, int first_row = 0) {
@@ -41,8 +42,8 @@ template <class T> LAB_DEVICE void store4(T* p, const f32x4& x) {
   store_global(reinterpret_cast<u32x2*>(p), pairs);
 }
 
-// How a row is divided by l: number by number, or times 1 / l. That rounds twice, but a division is
-// some forty instructions, and those of a merge come cold from memory.
+// How a row is divided by l: a division per number, or a product with 1 / l. The product rounds
+// twice, but a division takes about forty instructions, and a merge has to fetch them from memory.
 enum class Division { exact, reciprocal };
 
 // Four channels of a query head's output.
@@ -56,7 +57,7 @@ template <class Params>
 LAB_DEVICE void store_lse2(const Params& p, i64 head, float m, float l) {
   store_global(p.lse2 + head, lse2_of(m, l));
 }
-// {m, l} of a row's split, whose place is head * splits + split.
+// {m, l} of a row's split, stored at head * splits + split.
 template <class Params>
 LAB_DEVICE void store_partial(const Params& p, i64 slot, float m, float l) {
   store_global(p.partial_m + slot, m);
@@ -91,14 +92,14 @@ LAB_DEVICE void merge_warps(const WarpStates<Warps, Rows, D>& states, const Para
   }
 }
 
-// A barrier of all threads that write the State; kernels whose warps do different work have others.
+// A barrier of all threads that write the State; kernels with specialised warps pass another.
 struct BlockSync {
   LAB_DEVICE void operator()() const { sync_block(); }
 };
 
-// Whether this block is the last of the request's live splits to arrive here: the one that finds
-// all partial States written. `is_last_split` is a word of shared memory that nobody reads any
-// more; `leader` is one of the threads that come here.
+// Whether this block is the last of the request's live splits to arrive here, when all partial
+// States are written. `is_last_split` is a free word of shared memory; `leader` is one of the
+// threads that call this.
 template <class Params, class Work, class Sync = BlockSync>
 LAB_DEVICE bool arrives_last(float& is_last_split, const Params& p, const Work& work,
                              Sync sync = {}, int leader = 0) {
@@ -107,17 +108,17 @@ LAB_DEVICE bool arrives_last(float& is_last_split, const Params& p, const Work& 
     int* semaphore = p.split_semaphores + semaphore_index(p, work);
     fence_global();                    // the State is out before the semaphore counts it
     const bool last = atomic_add_global(semaphore, 1) == work.live_splits - 1;
-    fence_global();                    // what the other blocks wrote before they arrived is seen
-    if (last) store_global(semaphore, 0);  // at rest again, for the next launch
+    fence_global();                    // makes the writes of the blocks that arrived visible
+    if (last) store_global(semaphore, 0);  // reset for the next launch
     is_last_split = last ? 1.f : 0.f;
   }
   sync();                              // the leader's word is there, for every thread
   return is_last_split == 1.f;
 }
 
-// Merges the splits' States in split order, whichever block does it; a warp takes a query head.
-// `warp` is the number of this one among the `Warps` that come here.
-// Batch by batch, as `update` goes through the keys: all loads of a batch are in flight at once.
+// Merges the splits' States, always in split order, one query head per warp. `warp` is the number
+// of this warp among the `Warps` that call this. Splits are merged in batches, so that all loads of
+// a batch are in flight at once.
 template <class P, int Warps, int D, Division Divide = Division::exact, class Params, class Work>
 LAB_DEVICE void merge_splits(const Params& p, const Work& work, int warp = thread_x() / 32) {
   constexpr int passes = (D + 127) / 128, batch = D <= 128 ? 16 : 8;  // 4 channels per lane

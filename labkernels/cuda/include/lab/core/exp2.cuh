@@ -1,5 +1,5 @@
-// Exponential and logarithm in base 2. Those made of FMAs alone have the same bits on any IEEE
-// machine; numerics/emulation/exp2.py holds their NumPy twins.
+// Exponential and logarithm in base 2. The functions that consist of FMAs have the same bits on any
+// IEEE machine; numerics/emulation/exp2.py has the same in NumPy.
 #pragma once
 #include "lab/core/ptx.cuh"
 
@@ -7,8 +7,8 @@ namespace lab {
 
 LAB_DEVICE float minus_infinity() { return bits_to_float(0xff800000u); }
 
-// x = n + f with integer n and f in [-1/2, 1/2], exact: adding 1.5 * 2^23 rounds x to an integer,
-// whose low bits then stand at the bottom of the float.
+// Splits x = n + f exactly, with integer n and f in [-1/2, 1/2]: adding 1.5 * 2^23 rounds x to an
+// integer and moves its low bits to the bottom of the float.
 struct Split { float f; u32 n; };
 LAB_DEVICE Split split_integer(float x) {
   const float shifter = 12582912.f;
@@ -16,7 +16,7 @@ LAB_DEVICE Split split_integer(float x) {
   return {x - (t - shifter), float_to_bits(t)};
 }
 
-// Multiplies p in (1/2, 2) by 2^n through its exponent field.
+// Multiplies p in (1/2, 2) by 2^n by adding n to its exponent field.
 LAB_DEVICE float scale_exponent(float p, u32 n) {
   return bits_to_float(float_to_bits(p) + (n << 23));
 }

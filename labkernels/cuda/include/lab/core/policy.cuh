@@ -7,7 +7,8 @@ namespace lab {
 enum class Exp2 { mufu, poly3, poly5 };
 enum class Denominator { unrounded, rounded };  // l sums P before or after its rounding to 16 bits
 enum class Probability { input, input_x2, fp32 };  // P of the second product: T, or hi + lo of T
-// What adds the products up: one long chain of tensor cores, short ones that fp32 joins, or FMAs.
+// What sums the products: one long chain of tensor-core steps, short chains joined in fp32, or
+// FMAs.
 enum class Accumulate { tensor_core, promoted, fma };
 
 template <class Out_, Exp2 Exp2_, Denominator Denominator_,
@@ -27,7 +28,7 @@ template <class P> LAB_DEVICE float exp2(float x) {
   else return exp2_poly5(x);
 }
 
-// Part 0 is two neighbouring P rounded to T, part 1 what that rounding left, rounded to T itself.
+// Part 0 is two neighbouring P rounded to T; part 1 is the rest, also rounded to T.
 template <class T> LAB_DEVICE u32 pack_part(int part, float x, float y) {
   const u32 high = pack2<T>(x, y);
   if (part == 0) return high;
@@ -37,15 +38,15 @@ template <class T> LAB_DEVICE u32 pack_part(int part, float x, float y) {
 
 template <class T> LAB_DEVICE float rounded(float x) { return unpack2<T>(pack2<T>(x, 0.f)).x; }
 
-// P as the second product sees it: the sum of its parts, which fp32 holds exactly.
+// P as the second product uses it: the sum of its parts, exact in fp32.
 template <class P, class T> LAB_DEVICE float rounded(float p) {
   const float high = rounded<T>(p);
   if constexpr (P::p_parts == 1) return high;
   else return high + rounded<T>(p - high);
 }
 
-// Adds the tensor cores' sum of 16 keys to o, to nearest. Otherwise they add to o themselves, and
-// truncate: each of their additions shrinks o a little.
+// Adds the tensor cores' sum over 16 keys to o, rounded to nearest. Without promotion the tensor
+// cores add to o themselves and truncate: each addition shrinks |o| a little.
 template <class P> LAB_DEVICE void promote(float (&o)[4], const float (&sum)[4]) {
   if constexpr (P::promoted)
 #pragma unroll

@@ -1,5 +1,5 @@
-// The vocabulary: every word a kernel may use, one wrapper per instruction.
-// This file says what each word means on the GPU; host/ptx.hpp says it for the CPU, bit for bit.
+// The vocabulary: every word that a kernel may use, one wrapper per instruction. This file defines
+// each word for the GPU; host/instructions/ptx.hpp defines it for the CPU, bit for bit.
 #pragma once
 #if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
 #include "lab/host/instructions/ptx.hpp"
@@ -37,7 +37,7 @@ LAB_DEVICE float shfl(float v, int lane) { return __shfl_sync(~0u, v, lane); }
 LAB_DEVICE float shfl_xor(float v, int mask) { return __shfl_xor_sync(~0u, v, mask); }
 LAB_DEVICE int shfl(int v, int lane) { return __shfl_sync(~0u, v, lane); }
 LAB_DEVICE i64 shfl(i64 v, int lane) { return __shfl_sync(~0u, v, lane); }
-// From a lane of the eight that this lane is one of.
+// A value from another lane of this lane's group of eight.
 LAB_DEVICE u32 shfl_octet(u32 v, int lane) { return __shfl_sync(~0u, v, lane, 8); }
 LAB_DEVICE bool warp_any(bool condition) { return __any_sync(~0u, condition); }
 
@@ -59,9 +59,9 @@ template <class S> LAB_DEVICE S& shared_memory() {
   extern __shared__ __align__(1024) unsigned char lab_dynamic_smem[];
   return *reinterpret_cast<S*>(lab_dynamic_smem);
 }
-// Global memory is touched only through these words (and cp_async_16), so that the CPU build can
-// hold every address against the tensors of the launch. `load_constant` is for data that no thread
-// of this launch writes.
+// Kernels access global memory only through these words (and cp_async_16), so that the CPU build
+// can check every address against the tensors of the launch. `load_constant` is for data that no
+// thread of this launch writes.
 template <class T> LAB_DEVICE T load_constant(const T* p) { return __ldg(p); }
 template <> LAB_DEVICE u32x4 load_constant<u32x4>(const u32x4* p) {
   u32x4 r;
@@ -69,7 +69,7 @@ template <> LAB_DEVICE u32x4 load_constant<u32x4>(const u32x4* p) {
       : "=r"(r.v[0]), "=r"(r.v[1]), "=r"(r.v[2]), "=r"(r.v[3]) : "l"(p));
   return r;
 }
-template <class T> LAB_DEVICE T load_global(const T* p);  // past L1: sees other blocks' stores
+template <class T> LAB_DEVICE T load_global(const T* p);  // bypasses L1: sees other blocks' stores
 template <> LAB_DEVICE float load_global<float>(const float* p) { return __ldcg(p); }
 template <> LAB_DEVICE int load_global<int>(const int* p) { return __ldcg(p); }
 template <> LAB_DEVICE f32x4 load_global<f32x4>(const f32x4* p) {
@@ -80,7 +80,8 @@ template <> LAB_DEVICE f32x4 load_global<f32x4>(const f32x4* p) {
 }
 template <class T> LAB_DEVICE void store_global(T* p, T value) { *p = value; }
 LAB_DEVICE int atomic_add_global(int* p, int value) { return atomicAdd(p, value); }
-// Adds to four floats; who adds when is not said, nor is the sum seen. Subnormals count as zero.
+// Adds to four floats, in no defined order among threads and without returning the sums. Subnormals
+// count as zero.
 LAB_DEVICE void add_global(float* p, const float (&x)[4]) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1,%2,%3,%4};"
@@ -115,7 +116,7 @@ template <int N> LAB_DEVICE void cp_async_wait() {
 // ---- arithmetic. Compiled with fmad=false: a fused operation is written out.
 LAB_DEVICE float fma_rn(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 LAB_DEVICE float div_rn(float a, float b) { return __fdiv_rn(a, b); }
-// Of a number and NaN: the number.
+// Given a number and NaN, returns the number.
 LAB_DEVICE float maximum(float a, float b) { return fmaxf(a, b); }
 LAB_DEVICE float bits_to_float(u32 b) { return __uint_as_float(b); }
 LAB_DEVICE u32 float_to_bits(float f) { return __float_as_uint(f); }
@@ -176,7 +177,7 @@ LAB_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], u32 shared_row) {
 LAB_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], const void* row) {
   ldmatrix_x4_trans(r, shared_address(row));
 }
-// The way back, from registers to shared memory; sm_90.
+// The inverse, from registers to shared memory; sm_90.
 LAB_DEVICE void stmatrix_x4(u32 shared_row, const u32 (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
                :: "r"(shared_row), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");

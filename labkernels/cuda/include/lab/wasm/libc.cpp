@@ -1,4 +1,5 @@
-// What the machine needs of a C and C++ library, so that none has to be compiled with it.
+// The parts of a C and C++ library that the machine needs, so that no library has to be compiled
+// with it.
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -104,7 +105,7 @@ _LIBCPP_BEGIN_NAMESPACE_STD
 
 [[noreturn]] void __libcpp_verbose_abort(const char*, ...) noexcept { __builtin_trap(); }
 
-// Of unordered_map, whose order nothing shows.
+// The hash for unordered_map, whose order affects no result.
 size_t __next_prime(size_t n) {
   const auto is_prime = [](size_t k) {
     for (size_t d = 3; d * d <= k; d += 2)

@@ -15,13 +15,17 @@ extern "C" __attribute__((import_module("lab"), import_name("trace"))) void lab_
 namespace lab::host {
 namespace {
 
-// Of a thread's two rows, as the kernel has announced them; o: the row's first two channels.
+// Of a thread's rows, as the kernel has announced them; labkernels.widgets.steps says which numbers
+// are of which row.
 struct Softmax {
-  float m[2], l[2], o[4];
+  float m[2], l[2], o[8];
   int updates;
 };
 Softmax softmaxes[max_threads];
 u32 seen[max_shared_bytes / 16];
+// An mbarrier, as a stepper shows it.
+struct Standing { u32 byte, phase; int pending, count, bytes; };
+Standing standings[max_shared_bytes / sizeof(u64)];
 
 }  // namespace
 
@@ -31,7 +35,7 @@ void trace(Word word, Where where) {
              sm->thread);
 }
 
-// Called by the kernel of a page, in which labkernels.widgets.broken places the call.
+// Called by the kernel of a page, in which labkernels.widgets.steps places the call.
 extern "C" void lab_softmax(const float* m, const float* l, const float* o) {
   Softmax& mine = softmaxes[sm->thread];
   std::memcpy(mine.m, m, sizeof mine.m);
@@ -45,6 +49,20 @@ extern "C" LAB_RUNS(lab_shared) const unsigned char* lab_shared() { return sm->s
 extern "C" LAB_RUNS(lab_seen) const u32* lab_seen() {
   for (std::size_t row = 0; row < sm->shared_bytes / 16; ++row) seen[row] = seen_of(worker(), row);
   return seen;
+}
+// The block's mbarriers, in the order in which they were initialised.
+extern "C" LAB_RUNS(lab_barriers) const Standing* lab_barriers() {
+  Standing* to = standings;
+  for (const MBarrier& b : worker().barriers.shared)
+    *to++ = {b.byte, b.phase, b.pending, b.count, static_cast<int>(b.bytes)};
+  return standings;
+}
+extern "C" LAB_RUNS(lab_barrier_count) int lab_barrier_count() {
+  return static_cast<int>(worker().barriers.shared.size());
+}
+// The number of the mbarrier for which a thread has waited last.
+extern "C" LAB_RUNS(lab_awaited) int lab_awaited(int thread) {
+  return worker().threads[thread].what;
 }
 extern "C" LAB_RUNS(lab_lanes) const Lane* lab_lanes(int warp) { return sm->warps[warp].lane; }
 

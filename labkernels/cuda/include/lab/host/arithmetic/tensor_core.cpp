@@ -1,5 +1,5 @@
-// The tensor core adds a chunk of exact products and c in one step: every term is aligned to the
-// largest exponent, cut to `kept_bits` below it, toward zero; the sum is exact, and is cut to fp32
+// The tensor core adds a chunk of exact products and c in one step. Every term is aligned to the
+// largest exponent and cut toward zero `kept_bits` below it; the sum is exact, and is cut to fp32
 // toward zero. A vector holds 8 columns of one row. Infinities, NaN and subnormal results are rare:
 // a tile that meets one is computed again, term by term.
 #include "lab/host/arithmetic/tensor_core.hpp"
@@ -20,7 +20,7 @@ constexpr int chunk = 16, kept_bits = 25, lowest_alignment = -133;
 #else
 constexpr int chunk = 8, kept_bits = 24, lowest_alignment = -132;
 #endif
-constexpr int zero_exponent = -10000;  // of a term that is zero: below every other
+constexpr int zero_exponent = -10000;  // the exponent of a zero term: below every other
 
 template <class Format> void multiply_term_by_term(Fragments& f) {
   for (int row = 0; row < 16; ++row)
@@ -150,7 +150,7 @@ void add_chunk(Decoded& d, int row, int first, float (&c)[8]) {
   }
 }
 
-// The rows that a query group does not fill are zero, often most of a tile.
+// Rows beyond the query group are zero; often they are most of a tile.
 bool is_zero(const u16 (&row)[16]) {
   u64 words[4];
   std::memcpy(words, row, sizeof words);

@@ -59,7 +59,8 @@ void Worker::prepare(const Launch& new_launch, Kernel new_kernel,
   prepare_shadow(*this);
 }
 
-// No thread has begun, shared memory holds NaN, nothing is remembered of the block before.
+// The state before a block: no thread has begun, shared memory holds NaN, and nothing remains of
+// the block before.
 void Worker::begin_block(i64 new_index) {
   index = new_index;
   const i64 gx = launch->grid[0], gy = launch->grid[1];

@@ -1,4 +1,4 @@
-// A launch: blocks are handed to host threads, each of which runs one block at a time.
+// A launch: host threads take blocks, and each runs one block at a time.
 #include <algorithm>
 #include <atomic>
 #include <cfenv>
@@ -28,13 +28,13 @@ void run_thread() {
   __builtin_unreachable();
 }
 
-// Fibers step through the same code in turn: were their stacks equally aligned, they would all fall
-// into the same few cache lines.
+// Fibers step through the same code in turn: if their stacks were equally aligned, all would use
+// the same few cache lines.
 char* staggered_top(const Worker& m, int thread) {
   return stack_bottom(m, thread) + stack_bytes - (192 * thread) % 4096;
 }
 
-// The workers that no launch uses now; their stacks stay warm.
+// The idle workers, which keep their stacks.
 class Pool {
  public:
   std::unique_ptr<Worker> take() {
@@ -70,8 +70,8 @@ struct Work {
   std::string error;
 };
 
-// Blocks are handed out in order, so that the first block that fails is the same at any number of
-// host threads: every earlier one is finished before its error is told.
+// Blocks start in order, and every earlier block finishes before an error is reported. The first
+// block that fails is therefore the same for any number of host threads.
 void run_blocks(Work& work, Worker& m) {
   const SignalStack signal_stack;
   std::fenv_t caller;
@@ -127,7 +127,7 @@ extern "C" LAB_EXPORT int lab_launch(const Launch* launch, Kernel kernel, char* 
     try {
       for (std::size_t i = 1; i < n; ++i)
         others.emplace_back(run_blocks, std::ref(work), std::ref(*used[i]));
-    } catch (const std::system_error&) {  // no more threads to be had: those there are will do
+    } catch (const std::system_error&) {  // no more threads: the present ones go on
     }
     run_blocks(work, *used[0]);
     for (std::thread& other : others) other.join();

@@ -22,7 +22,8 @@ LAB_EXPORT void sync_block(Where where);
   switch_fiber(from, m.fibers[thread]);
 }
 
-// Who goes on when the running fiber has to wait: the warp's next lane that can, else another warp.
+// The fiber that continues when the running one has to wait: the warp's next lane that can run,
+// else another warp's.
 LAB_BEFORE_SWITCH inline int next_thread() {
   const int me = sm->thread;
   const Warp& warp = my_warp();
@@ -36,9 +37,9 @@ inline bool same_place(Where a, Where b) {
   return a.line() == b.line() && a.column() == b.column();
 }
 
-// Whether this lane is the last to arrive, which acts for all; my_lane() holds what each brought.
-// An `aligned` word is one instruction for the whole warp, so that its lanes must come from one
-// place in the source.
+// Whether this lane is the last to arrive, and so acts for all lanes; my_lane() holds what each
+// lane brought. An `aligned` word is one instruction for the whole warp, so that its lanes must
+// come from one place in the source.
 template <bool aligned>
 LAB_BEFORE_SWITCH inline bool comes_last(Word word, Where where, void (*act)(Warp&)) {
   Warp& warp = my_warp();

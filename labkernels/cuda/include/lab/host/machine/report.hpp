@@ -1,4 +1,4 @@
-// How an error is told and how a fiber leaves a block that cannot go on.
+// How an error is reported, and how a fiber leaves a block that cannot continue.
 #pragma once
 #include <string>
 
@@ -13,13 +13,13 @@ std::string this_block();             // "block (0, 1, 2)"
 std::string this_thread();            // "block (0, 1, 2), thread 5"
 
 // Ends the block with the error "block (0, 1, 2), thread 5: what". Called by a fiber, which never
-// goes on: what lies on its stack is not destroyed, so that an error may leak a string.
+// returns: objects on its stack are not destroyed, so an error may leak a string.
 [[noreturn]] void fail(std::string&& what);
 [[noreturn]] void fail_block(std::string&& message);  // the whole message
 [[noreturn]] void leave_block();                      // whose error is told
 
-// Ends the block once an earlier one has failed: nobody asks for what it computes, and what it may
-// wait for does not come. Called where a kernel waits or synchronizes.
+// Ends the block once an earlier block has failed: its results are not used, and what it waits for
+// may never come. Called where a kernel waits or synchronizes.
 inline void leave_if_pointless() {
   const Worker& m = worker();
   if (m.index > m.failed_block->load(std::memory_order_relaxed)) [[unlikely]]

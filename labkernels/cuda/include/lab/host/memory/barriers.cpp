@@ -33,6 +33,13 @@ std::string missing(const MBarrier& b) {
          std::to_string(b.bytes) + " bytes are missing";
 }
 
+// A stepper is told once for a warp, whose lanes wait alike.
+void trace_wait(const MBarrier& b, Where where) {
+  if (my_lane_index() != 0) return;
+  worker().threads[sm->thread].what = b.number;
+  trace(Word::mbarrier_wait, where);
+}
+
 }  // namespace
 
 std::string at(Word word, Where where) {
@@ -157,8 +164,9 @@ void mbarrier_wait(Mbarrier& shared, int parity, Where where) {
     fail(at(Word::mbarrier_wait, where) + ": parity = " + std::to_string(parity) +
          ", allowed: 0, 1");
   const u32 phase = b.phase;
-  if (static_cast<int>(phase & 1) != parity) {  // of the phase before
+  if (static_cast<int>(phase & 1) != parity) {  // the phase before has ended
     know_after_wait(worker(), b.number);
+    trace_wait(b, where);
     return;
   }
   b.waiting.push_back(static_cast<short>(sm->thread));
@@ -167,6 +175,7 @@ void mbarrier_wait(Mbarrier& shared, int parity, Where where) {
   if (b.phase != phase + 1)
     fail(at(Word::mbarrier_wait, where) + ": the phase after the awaited one of " +
          barrier_at(b.byte) + " ended too before this thread could go on: it may wait forever");
+  trace_wait(b, where);
 }
 
 std::string wait_in_words(const Worker& m, int t) {

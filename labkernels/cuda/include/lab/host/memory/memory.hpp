@@ -1,4 +1,5 @@
-// Global memory is held against the launch's tensors; asynchronous copies land when waited for.
+// Global accesses are checked against the launch's tensors; asynchronous copies land when waited
+// for.
 #pragma once
 #include "lab/host/machine/rendezvous.hpp"
 

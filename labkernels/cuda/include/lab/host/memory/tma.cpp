@@ -152,6 +152,7 @@ void load(const Box& box, void* dst, std::size_t alignment, Mbarrier& barrier, W
     std::memset(at, poison, chunk_bytes);
   });
   m.loads.push_back({box, byte, b.number, b.phase, static_cast<short>(m.thread), word, where});
+  trace(word, where);
 }
 
 void store(const Box& box, const void* src, std::size_t alignment, Word word, Where where) {

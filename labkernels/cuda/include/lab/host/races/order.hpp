@@ -1,7 +1,8 @@
-// Which accesses of the others a thread may rely on (LAB_CHECKS): what barriers make known.
-// Threads, the words and the wgmmas of a warp, and the copies of an mbarrier are actors; an
-// actor's accesses carry a stamp that only grows. Of each actor a thread knows the accesses that
-// are stamped below a limit; a barrier carries the limits of those who arrive to those who wait.
+// Which accesses of other actors a thread may rely on, because a barrier has made them known
+// (LAB_CHECKS). Actors are the threads, the words and the wgmmas of a warp, and the copies of an
+// mbarrier; an actor's accesses carry stamps that only grow. A thread knows the accesses of each
+// actor that are stamped below a limit; a barrier passes the limits of the threads that arrive to
+// the threads that wait.
 #pragma once
 #include <vector>
 

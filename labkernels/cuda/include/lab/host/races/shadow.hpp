@@ -1,4 +1,4 @@
-// The checker of shared memory (LAB_CHECKS): races, reads of what nobody wrote, exact bounds.
+// The checker of shared memory (LAB_CHECKS): races, reads of unwritten bytes, exact bounds.
 #pragma once
 #include "lab/host/races/order.hpp"
 #include "lab/host/machine/worker.hpp"

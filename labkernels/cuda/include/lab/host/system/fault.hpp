@@ -11,7 +11,8 @@ namespace lab::host {
 
 void run_guarded(Worker& m);  // the block that it has begun, to its end or its first error
 
-// While one lives, faults of kernels are caught; other faults go to whoever had them before.
+// While an object of this type lives, faults of kernels are caught; other faults go to the previous
+// handler.
 class FaultHandlers {
  public:
   FaultHandlers();
@@ -20,11 +21,12 @@ class FaultHandlers {
   FaultHandlers& operator=(const FaultHandlers&) = delete;
 };
 
-// As the first block that failed: no block goes on.
+// The value for "before the first block": no block continues.
 constexpr long long all_blocks = -1;
 
-// While one lives, SIGINT ends the blocks of a launch before it goes to whoever had it before;
-// without `failed_block` nothing changes. One at a time: a launch of the main thread's has it.
+// While an object of this type lives, SIGINT ends the blocks of a launch and then goes to the
+// previous handler; without `failed_block` nothing changes. Only one exists at a time, of a launch
+// by the main thread.
 class InterruptHandler {
  public:
   explicit InterruptHandler(std::atomic<long long>* failed_block);
@@ -36,7 +38,7 @@ class InterruptHandler {
   bool installed_ = false;
 };
 
-// A stack for the handler, which cannot run on a stack that overflowed. One a host thread.
+// A stack for the handler, which cannot run on a stack that overflowed. One per host thread.
 class SignalStack {
  public:
   SignalStack();

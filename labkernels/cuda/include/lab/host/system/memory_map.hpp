@@ -1,11 +1,11 @@
-// Where a multiprocessor's stacks and shared memory lie, between pages that no one may touch.
+// Where a multiprocessor's stacks and shared memory lie, between pages that must not be accessed.
 #pragma once
 #include "lab/host/machine/worker.hpp"
 
 namespace lab::host {
 
 constexpr std::size_t stack_bytes = 64 * 1024;
-// A wild index of up to this many bytes beyond shared memory is still told as what it is.
+// An index up to this many bytes beyond shared memory is still reported as out of bounds.
 constexpr std::size_t arena_guard_bytes = 16 << 20;
 constexpr std::size_t shared_alignment = 1024;
 
@@ -18,6 +18,6 @@ char* stack_bottom(const Worker& m, int thread);
 unsigned char* shared_base(const Worker& m, std::size_t shared_bytes);
 
 bool in_arena(const Worker& m, const void* address);  // or in a guard beside it
-int stack_owner(const Worker& m, const void* address);  // by its guard too; -1: no one's
+int stack_owner(const Worker& m, const void* address);  // also by its guard; -1: none
 
 }  // namespace lab::host

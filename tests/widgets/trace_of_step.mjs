@@ -1,4 +1,4 @@
-// node trace_of_broken.mjs ASSET OFF: what the stepper shows of a run of the broken kernel.
+// node trace_of_step.mjs ASSET [OFF]: what the stepper shows of a run, with part OFF broken.
 import fs from "node:fs";
 import { run } from "../../labkernels/widgets/page/machine/jobs.mjs";
 import {
@@ -7,11 +7,13 @@ import {
   replay,
   REGISTERS,
   softmax_of,
+  state_of,
 } from "../../labkernels/widgets/page/machine/trace.mjs";
 
-const { module, cases, group } = JSON.parse(fs.readFileSync(process.argv[2], "utf8")),
+const asset = JSON.parse(fs.readFileSync(process.argv[2], "utf8")),
+  { module, cases, maps, rows, barriers } = asset,
   plan = cases.recorded,
-  off = Number(process.argv[3]);
+  off = process.argv[3] === undefined ? undefined : Number(process.argv[3]);
 const job = { module, plan, seed: 0, kind: "normal", off, traced: true };
 const { events, error } = await run(job, async () => {});
 const first_sync = events.findIndex((event) => event.word === "sync_block");
@@ -32,6 +34,20 @@ function matrix(lanes, operand, first, n, rows, columns) {
       });
   return made;
 }
+
+/** How each buffer stands after an event of the hardware's barriers and copies. */
+function moment({ word, warp, awaited }, i) {
+  const { seen, bytes } = replay(events, i + 1, plan.smem_bytes);
+  const states = maps[0].tiles.map(({ name, byte, rows, chunks }) => {
+    const codes = seen.slice(byte / 16, byte / 16 + rows * chunks);
+    return [name, [...new Set(Array.from(codes, state_of))]];
+  });
+  const k = maps[0].tiles.find(({ name }) => name === "K0");
+  const held = bytes.slice(k.byte, k.byte + k.rows * k.chunks * 16);
+  const by = barriers[awaited] ?? "";
+  const k0 = by === "K 0 full" ? Array.from(held) : null;
+  return { word, warp, by, from: Object.fromEntries(states), k0 };
+}
 const product = events.find((event) => event.lanes);
 const found = {
   error,
@@ -42,8 +58,12 @@ const found = {
   a: product && matrix(product.lanes, "a", 0, 4, 16, 16),
   b: product && matrix(product.lanes, "b", 4, 2, 16, 8),
   d: product && matrix(product.lanes, "d", 6, 4, 16, 8),
-  softmax: Array.from({ length: product ? group : 0 }, (_, row) =>
-    merged(Object.values(done.softmax).map((lanes) => softmax_of(lanes, row))),
+  softmax: rows.map((row) => {
+    const told = row.warps.filter((warp) => done.softmax[warp]);
+    return told.length === 0 ? null : merged(told.map((w) => softmax_of(done.softmax[w], row)));
+  }),
+  moments: events.flatMap((event, i) =>
+    ["tma_load", "mbarrier_wait"].includes(event.word) ? [moment(event, i)] : [],
   ),
 };
 process.stdout.write(JSON.stringify(found));

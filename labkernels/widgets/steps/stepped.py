@@ -1,0 +1,201 @@
+"""Kernels that a page goes through from barrier to barrier: each as a checked, traced module."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkernels.cuda.compiler.cache import MUTANTS, atomic_write, cache_dir, content_key
+from labkernels.cuda.host.build import ex2_coefficients
+from labkernels.cuda.host.compiler import INCLUDE_DIRS
+from labkernels.cuda.wasm import compiler
+from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.kernel import CudaKernel, Tile
+from labkernels.kernels.operation import BitCase
+from labkernels.kernels.prefill.workload import Prefill
+from labkernels.kernels.registry import discover
+from labkernels.kernels.workload import Workload
+from labkernels.measure.mutants.mutant import Edit
+from labkernels.widgets.launches import page_launch, rounding
+from labkernels.widgets.steps import smem_map
+from labkernels.widgets.steps.softmax_rows import (
+    Row,
+    accumulator_columns,
+    accumulator_rows,
+    cuda_core_rows,
+)
+
+HEAD_DIM, DTYPE, GROUP = 64, "fp16", 4
+_DECODE = Decode((200,), 2 * GROUP, 2, HEAD_DIM, 16, DTYPE)
+_SPLITS, _SOFTMAX = "lab/attention/split_kv.cuh", "lab/attention/online_softmax.cuh"
+_DECODES = ("decode/pipeline.cuh", "decode/problem.cuh", _SOFTMAX, _SPLITS)
+_TOLD = (
+    r"\g<0> extern void told(const float*, const float*, const float*) "
+    r'__asm__("lab_softmax"); '
+)
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """A kernel, its launch, and what a stepper quotes and shows of it.
+
+    read: files whose lines are quoted. told: where the kernel tells the softmax of its rows, which
+    lies in registers. rows: which of the told numbers are of which query row.
+    """
+
+    kernel: str
+    workload: Workload
+    read: tuple[str, ...]
+    told: Edit
+    rows: Callable[[], Sequence[Row]]
+    tile: Callable[[Tile], bool] = lambda tile: True
+
+    def case(self, edits: Sequence[Edit] = (), also: str = "") -> BitCase:
+        """Return the launch, of the kernel with some edits; `also` stands before its namespace.
+
+        Raises: ValueError for a pattern that does not stand in its file once.
+        """
+        kernel = self._edited((*edits, self.told), also)
+        shape = kernel.shape(dtype=DTYPE, head_dim=HEAD_DIM, group=self.group)
+        tile = next(t for t in kernel.tiles(shape, kernel.policies[0]) if self.tile(t))
+        kernel = kernel.with_tile(tile)
+        instance = kernel.instance(shape, kernel.policies[0])
+        return BitCase(instance, self.workload, {"kernel": kernel})
+
+    @property
+    def group(self) -> int:
+        """Query heads per KV head."""
+        return self.workload.q_heads // self.workload.kv_heads
+
+    def whole_asset(self) -> dict[str, object]:
+        """Return the asset of the kernel as it is."""
+        return self.asset(self.case())
+
+    def asset(self, case: BitCase) -> dict[str, object]:
+        """Return the checked module, its launch, its shared memory, its rows and its sources."""
+        launch = page_launch(case)
+        module = compiler.build(launch.specialization, checks=True, trace=True)
+        plan = {**launch.plan, "rounding": rounding(case.instance), "sha256": None}
+        return {
+            "module": {
+                "wasm": base64.b64encode(module.wasm).decode(),
+                "ex2": base64.b64encode(ex2_coefficients().tobytes()).decode(),
+                "places": dict(module.places),
+            },
+            "kernel": self.kernel,
+            "cases": {"recorded": plan},
+            "maps": smem_map.maps(case.instance),
+            "barriers": smem_map.barriers(case.instance),
+            "rows": [row.entry() for row in self.rows()],
+            "sources": {"/".join(n.split("/")[-2:]): original(n).splitlines() for n in self.read},
+        }
+
+    def _edited(self, edits: Sequence[Edit], also: str) -> CudaKernel:
+        """The kernel whose files have the edits; the changed files lie in the cache."""
+        texts = {name: original(name) for name in (*self.read, *(edit.file for edit in edits))}
+        for edit in edits:
+            texts[edit.file], found = re.subn(edit.pattern, edit.by, texts[edit.file])
+            if found != 1:
+                raise ValueError(f"pattern = {edit.pattern!r}, found {found} times, allowed: 1")
+        source, begin = self.read[0], f"namespace {self.kernel} {{"
+        texts[source] = texts[source].replace(begin, f"{also}{begin}", 1)
+        folder = cache_dir() / MUTANTS / content_key(*texts, *texts.values())
+        for name, text in texts.items():
+            if not (folder / name).exists() or (folder / name).read_text() != text:
+                atomic_write(folder / name, text.encode())
+        return discover()[self.kernel].with_overlay(folder)
+
+
+def _of(kernel: str, *others: str) -> tuple[str, ...]:
+    operation, _, name = kernel.partition("_")
+    return (f"{operation}/{name}/kernel.cuh", *others)
+
+
+def _rows_of_each(warps: range, *, has_o: bool = True) -> list[Row]:
+    """The 16 rows of each of some warps, which share no row."""
+    return [
+        row
+        for i, warp in enumerate(warps)
+        for row in accumulator_rows(16, (warp,), group=GROUP, first=16 * i, has_o=has_o)
+    ]
+
+
+DECODE_MMA = Stepped(
+    "decode_mma",
+    _DECODE,
+    _of("decode_mma", *_DECODES),
+    Edit(
+        "decode/mma/kernel.cuh",
+        r"accumulate<C, P>\(o, s, pipeline\.v\(\)\);",
+        f"{_TOLD}told(softmax.m, softmax.l, o[0]);",
+    ),
+    lambda: accumulator_rows(GROUP, (0, 1, 2, 3), group=GROUP),
+)
+_OTHERS = (
+    Stepped(
+        "decode_mma_n8",
+        _DECODE,
+        _of("decode_mma_n8", *_DECODES),
+        Edit(
+            "decode/mma_n8/kernel.cuh",
+            r"accumulate<C, P>\(o, s, pipeline\.v\(\)\);",
+            f"{_TOLD}told(softmax[0].m, softmax[0].l, o[0][0]);",
+        ),
+        lambda: accumulator_columns(GROUP, (0, 1, 2, 3)),
+    ),
+    Stepped(
+        "decode_fma",
+        _DECODE,
+        _of("decode_fma", *_DECODES),
+        Edit(
+            "decode/fma/kernel.cuh",
+            r"accumulate<C>\(o, smem\.loop\.p\[warp\], pipeline\.v\(\)\);",
+            f"{_TOLD}const float m[] = {{softmax.m[0], 0.f}}, l[] = {{softmax.l[0], 0.f}}; "
+            "const float two[] = {o[0][0], o[0][1], o[1][0], o[1][1], "
+            "o[2][0], o[2][1], o[3][0], o[3][1]}; told(m, l, two);",
+        ),
+        lambda: cuda_core_rows(GROUP, HEAD_DIM, (0, 1, 2, 3)),
+    ),
+    Stepped(
+        "prefill_mma",
+        Prefill((16,), (200,), 2 * GROUP, 2, HEAD_DIM, True, DTYPE),
+        _of("prefill_mma", "prefill/pipeline.cuh", "packed_gqa/rows.cuh", _SOFTMAX, _SPLITS),
+        Edit(
+            "prefill/mma/kernel.cuh",
+            r"at\.v \+ pipeline\.stage \* pipeline\.v_stage_bytes\);",
+            f"{_TOLD}told(softmax[0].m, softmax[0].l, o[0][0]);",
+        ),
+        lambda: _rows_of_each(range(4)),
+        lambda tile: (tile.q_rows, tile.keys) == (64, 64),
+    ),
+    Stepped(
+        "prefill_wgmma",
+        Prefill((32,), (300,), 2 * GROUP, 2, HEAD_DIM, True, DTYPE),
+        (
+            "prefill/wgmma/kernel.cuh",
+            *(f"prefill/wgmma/{name}.cuh" for name in ("consumer", "producer", "keys", "rows")),
+            *(f"lab/hopper/{name}.cuh" for name in ("pipeline", "tile")),
+            _SOFTMAX,
+            _SPLITS,
+        ),
+        Edit(
+            "prefill/wgmma/consumer.cuh",
+            r"rescale = softmax\.template update<P, T>\(s, p\.scale_log2\);",
+            f"{_TOLD}const float none[8] = {{}}; told(softmax.m, softmax.l, none);",
+        ),
+        lambda: _rows_of_each(range(4, 12), has_o=False),
+        lambda tile: (tile.q_rows, tile.overlap) == (128, "between"),
+    ),
+)
+
+
+OTHERS = {of.kernel: of for of in _OTHERS}
+
+
+def original(name: str) -> str:
+    """The text of a file of the include path."""
+    path: Path = next(path for root in INCLUDE_DIRS if (path := root / name).exists())
+    return path.read_text()
