@@ -36,7 +36,7 @@ def estimate(name: str, cells: int, rows: Iterable[Row]) -> float | None:
 
 
 def expected(name: str, cells: int, data_dir: Path | None = None) -> str:
-    """Return the estimate in words."""
+    """Return the estimate as text."""
     return words(estimate(name, cells, read(data_dir)))
 
 

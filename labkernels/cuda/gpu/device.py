@@ -65,7 +65,7 @@ def live(index: int = 0) -> LiveGpu | None:
 
 
 def unsupported(gpu: LiveGpu) -> str | None:
-    """Return None if the lab's CUDA kernels run on this GPU, else the reason in words."""
+    """Return None if the lab's CUDA kernels run on this GPU, else the reason."""
     if _number(gpu.arch) >= ARCH_MIN:
         return None
     return f"{gpu.name} is {gpu.arch}; the kernels need sm_{ARCH_MIN} or newer: use the CPU build"

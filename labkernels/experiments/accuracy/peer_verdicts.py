@@ -33,7 +33,7 @@ class Shape:
 
     @property
     def label(self) -> str:
-        """The shape in words, for the note of a row."""
+        """The shape as text, for the note of a row."""
         kind = "decode" if self.n_q == 1 else "causal" if self.causal else "full"
         return f"{kind}, {self.n_q} queries, V of mean {self.mean:g}"
 

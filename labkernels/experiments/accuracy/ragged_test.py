@@ -35,7 +35,7 @@ class Draw:
 
     @property
     def label(self) -> str:
-        """The draw in words."""
+        """The draw as text."""
         test, mask = self.test, "causal" if self.test.causal else "full"
         return f"errors/{self.inputs}, {mask}/{test.dtype}/{test.batch} x {test.kv_len}"
 

@@ -32,7 +32,7 @@ class Shape:
 
     @property
     def label(self) -> str:
-        """The shape in words."""
+        """The shape as text."""
         return f"tl.dot {self.queries}x{self.keys}, d{self.head_dim}, {self.dtype}"
 
 

@@ -41,7 +41,7 @@ class Way:
 
     @property
     def name(self) -> str:
-        """The way in words."""
+        """The way as text."""
         return f"{self.spec.name} {self.policy.label}"
 
 

@@ -122,7 +122,7 @@ LAB_DEVICE i64 head_index(const Params& p, const WorkTile<Rows>& b, int row) {
   return (b.first_token + token) * p.q_heads + b.kv_head * p.group + (packed - token * p.group);
 }
 
-// Tiles before a request are at most first_token * group / tile_rows, rounded down, and one a
+// Tiles before a request are at most first_token * group / tile_rows, rounded down, and one per
 // request.
 template <class Params, int Rows>
 LAB_DEVICE i64 semaphore_index(const Params& p, const WorkTile<Rows>& b) {

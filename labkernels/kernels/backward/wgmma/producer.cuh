@@ -1,4 +1,4 @@
-// The thread that brings K, V and tiles of Q and dO.
+// The thread that loads K, V and tiles of Q and dO.
 #pragma once
 #include "backward/wgmma/tile.cuh"
 
