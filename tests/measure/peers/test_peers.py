@@ -91,10 +91,12 @@ def test_a_peer_that_takes_dense_tensors_refuses_ragged_ones():
 
 def test_every_operation_has_its_peers():
     names = {operation: set(peer.peers_of(operation)) for operation in ("prefill", "mla", "append")}
-    assert names["prefill"] == {"flashinfer_fa2", "flashinfer_fa3", "torch_fa2", "torch_cudnn"}
+    sdpa = {"torch_fa2", "torch_cudnn"}
+    assert names["prefill"] == {"flashinfer_fa2", "flashinfer_fa3", "flash_attention_4", *sdpa}
     assert names["mla"] == {"flashinfer_fa2", "flashinfer_fa3"}
     assert names["append"] == {"torch_index_copy", "flashinfer_append"}
-    assert set(peer.peers_of("backward")) == {"torch_fa2", "torch_cudnn"}
+    theirs = {"flash_attention_4", "flash_attention_4_ordered"}
+    assert set(peer.peers_of("backward")) == {*theirs, *sdpa}
 
 
 def test_every_peer_says_whether_it_can_run():

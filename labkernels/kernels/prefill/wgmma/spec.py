@@ -38,6 +38,8 @@ SHAPES = {
     192: ((128, 128, 12, 2, "between"),),
     256: ((128, 80, 12, 2, "between"),),
 }
+# of pages that hold no box, whose keys are copied: a third stage hides the latency of the copies
+SHAPES_OF_COPIES = {128: ((128, 128, 12, 3, "between"),)}
 
 
 class PrefillWgmma(CudaPrefillKernel, TunableKernel):
@@ -72,9 +74,13 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
         """Tile options that fit the registers; the last are the first with another overlap."""
+        shapes = SHAPES[shape.head_dim]
+        if shape.layout == "paged":
+            more = SHAPES_OF_COPIES.get(shape.head_dim, ())
+            shapes = (*more, *shapes) if shape.page_size % OCTET else (*shapes, *more)
         options = (
             PrefillTile(*numbers, 1, key_order="descending", overlap=overlap)
-            for *numbers, overlap in SHAPES[shape.head_dim]
+            for *numbers, overlap in shapes
         )
         # with three consumers ptxas finds no registers for what a policy asks beyond the least, nor
         # for "none"
