@@ -99,19 +99,19 @@ function sums(numbers, name, { formats, units }) {
     short(x - exact),
   ];
   const rows = [
-    row("in float64", exact),
-    row("in fp32, one after the other", sum_in_order(rounded, formats.fp32)),
-    row(`in ${name}, one after the other`, sum_in_order(rounded, format)),
+    row("float64", exact),
+    row("fp32, in order", sum_in_order(rounded, formats.fp32)),
+    row(`${name}, in order`, sum_in_order(rounded, format)),
     ...Object.entries(units)
       .filter(([, of]) => of[name])
       .map(([arch, of]) =>
-        row(`tensor core of ${arch}`, tensor_core_sum(rounded, of[name], format)),
+        row(`tensor core, ${arch}`, tensor_core_sum(rounded, of[name], format)),
       ),
   ];
   const n = rounded.filter((x, i) => x !== numbers[i]).length;
   const words = `${n} of the ${numbers.length} numbers are rounded before they are added.`;
   return [
     element("p", { class: "lab-note" }, words),
-    table("The same sum in several ways", ["added", "sum", "error"], rows),
+    table("The same sum in several ways", ["added in", "sum", "error"], rows),
   ];
 }
