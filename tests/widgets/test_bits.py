@@ -37,7 +37,7 @@ def given():
 
 @pytest.fixture(scope="module")
 def found(needs_node, given):
-    return node.run(Path(__file__).parent / "bits_of_numbers.mjs", given=given)
+    return node.run(Path(__file__).parent / "scripts" / "bits_of_numbers.mjs", given=given)
 
 
 def test_a_page_rounds_as_python_does(found, given):

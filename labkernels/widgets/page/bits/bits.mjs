@@ -104,9 +104,7 @@ function sums(numbers, name, { formats, units }) {
     row(`${name}, in order`, sum_in_order(rounded, format)),
     ...Object.entries(units)
       .filter(([, of]) => of[name])
-      .map(([arch, of]) =>
-        row(`tensor core, ${arch}`, tensor_core_sum(rounded, of[name], format)),
-      ),
+      .map(([arch, of]) => row(`tensor core, ${arch}`, tensor_core_sum(rounded, of[name], format))),
   ];
   const n = rounded.filter((x, i) => x !== numbers[i]).length;
   const words = `${n} of the ${numbers.length} numbers are rounded before they are added.`;

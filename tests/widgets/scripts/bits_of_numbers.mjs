@@ -5,7 +5,7 @@ import {
   round_to,
   sum_in_order,
   tensor_core_sum,
-} from "../../labkernels/widgets/page/bits/arithmetic.mjs";
+} from "../../../labkernels/widgets/page/bits/arithmetic.mjs";
 
 const { data, numbers, sums } = JSON.parse(fs.readFileSync(0, "utf8"));
 const said = (x) => (Number.isFinite(x) ? x : String(x));
