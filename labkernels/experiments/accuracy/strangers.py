@@ -19,12 +19,14 @@ SHAPES = 6
 DEVICE = "CPU, NumPy and torch"
 # On whose inputs bugs are judged: a bug cannot show where all keys or all values are alike.
 _FAMILIES = (
-    "laplace",
-    "local",
-    "v with offsets by channel",
-    "large channels",
-    "activations",
-    "normal",
+    "heavy tails",
+    "unit norms",
+    "drifting keys",
+    "massive first tokens",
+    "a cache of int8",
+    "sparse values",
+    "rows of a picture",
+    "uneven heads",
 )
 RIGHT, WRONG = "right", "wrong"
 
