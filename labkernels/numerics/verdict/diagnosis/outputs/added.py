@@ -17,6 +17,7 @@ _STEPS = 16  # heads, queries or samples, up to which another row is tried
 _LISTED = 6
 _EACH = 12  # elements for each number that is fitted
 _OF_EACH = 4  # rows for each offset that is fitted
+_NONE = 0.01  # of a factor: less is none
 _ROUND = 0.004  # of a factor: it is a round one
 _ROUND_ONES = (1.0, -1.0, 0.5, -0.5, 2.0, 0.25, 1 / 3)
 
@@ -24,7 +25,7 @@ _ROUND_ONES = (1.0, -1.0, 0.5, -0.5, 2.0, 0.25, 1 / 3)
 def of_sums(problem: Problem, out, truth, sigma, bad, fmt: str) -> list[Match]:
     """What was added to the outputs. Shapes: bad [total_q, Hq], bool."""
     rows = tuple(np.argwhere(bad).T)
-    if not len(rows[0]):
+    if not out[rows].any():
         return []
     given, right, variance, store = _of(rows, out, truth, sigma, fmt)
     found = [
@@ -179,5 +180,10 @@ def _sum_of(words: str, given, right, other, variance, noise, store) -> Match:
     )
     if not left * _SMALLER_BY <= without:
         return Match("", "", np.inf, np.nan)
+    if abs(a) < _NONE:  # other rows in place of these are no sum
+        name = f"{words} in place of the output"
+        return Match(
+            name, f"times {b:.4g}" * (b != 1), np.inf if "output" in words else left, np.nan
+        )
     own = f"; the right output times {a:.4g}" * (a != 1)
     return Match(f"{words} is added", f"times {b:.4g}{own}", left, np.nan)

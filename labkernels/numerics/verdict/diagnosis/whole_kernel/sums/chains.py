@@ -31,7 +31,8 @@ def _late(tops):
 
 def _once(tops):
     """The last move alone is followed."""
-    return np.where(np.arange(tops.shape[-1]) < tops.shape[-1] - 1, tops[..., -2:-1] - tops, 0.0)
+    step = np.arange(tops.shape[-1])
+    return np.where(step < step[-1], tops[..., -2:][..., :1] - tops, 0.0)
 
 
 _WAYS: dict[str, tuple[Callable | None, Callable | None]] = {
