@@ -27,6 +27,7 @@ _TRUNCATED = (0.4, 1.3)
 # Round caps: where scores are large, the misfit is least in too narrow a place for a grid alone.
 _CAPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 20, 25, 30, 32, 40, 50, 60, 64, 80, 100, 128, 200)
 ROWS = 3  # of a sheet, from which the candidates come
+CLEARLY = 50.0  # by which a mean of z^2 must fall where many numbers were fitted
 NEAREST = 2  # of each such row
 
 

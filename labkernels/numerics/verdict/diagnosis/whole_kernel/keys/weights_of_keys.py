@@ -11,7 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit, best, run_words
+from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import (
+    CLEARLY,
+    Misfit,
+    best,
+    run_words,
+)
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, part
 
@@ -62,6 +67,7 @@ def of_groups(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     sizes = [n for n in _SIZES if n < longest]
     sizes += [size for n in _COUNTS if (size := -(-longest // n)) < longest and size not in sizes]
     groupings = [_residues(n) for n in _PERIODS if n < longest] + [_blocks(n) for n in sizes]
+    before = misfit(lambda sheet: None)
     for of in _NAMES:
         terms = [_terms(sheet, of) for sheet in some]
         found = []
@@ -70,7 +76,9 @@ def of_groups(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
             if factors is not None:
                 found += _named(groups, factors, longest, of)
         yield from best(misfit, [mistake for mistake in found if not mistake.vague])
-        yield from best(misfit, [mistake for mistake in found if mistake.vague])
+        for mistake in best(misfit, [mistake for mistake in found if mistake.vague]):
+            if misfit(mistake.outputs) * CLEARLY <= before:
+                yield mistake
 
 
 def _terms(sheet: Sheet, of: str):

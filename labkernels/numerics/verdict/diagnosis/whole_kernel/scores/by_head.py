@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit
+from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import CLEARLY, Misfit
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 from labkernels.units import LOG2_E
 
 _LISTED = 8
-_CLEARLY = 50.0  # of a mean of z^2: a number for each head may stand for much
 _GOLDEN = (5**0.5 - 1) / 2
 _STEPS = 36  # of a golden section
 _SLOPES = np.geomspace(1e-4, 4, 20)
@@ -89,7 +88,7 @@ def of_each(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
             more = ", ..." * (len(groups) > _LISTED)
             where = f"{way.words} {told}{more} for {what} {of}{more}"
             outputs = _changed(way, label, groups, numbers)
-            if misfit(outputs) * _CLEARLY <= before:
+            if misfit(outputs) * CLEARLY <= before:
                 yield Mistake(way.name.format(what), where, outputs, vague=True)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit, best
+from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import CLEARLY, Misfit, best
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 
@@ -91,7 +91,10 @@ def of_weights(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         for n in _SIZES
         if n < longest <= n * most
     ]
-    yield from best(misfit, found)
+    before = misfit(lambda sheet: None)
+    for mistake in best(misfit, found):
+        if misfit(mistake.outputs) * CLEARLY <= before:
+            yield mistake
     lost = [
         Mistake("keys left out", f"of each row other tiles of {n} keys", _joined(n, whole=True))
         for n in _SIZES
