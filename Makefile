@@ -26,7 +26,7 @@ pdf: book ## Print the built pages into one PDF, with a Chromium that is install
 
 test: compiler lint ## Everything that needs no GPU: lint, tests, the notebooks replayed
 	$(BIN)/python -m pytest -n 2 -m "not gpu"
-	$(BIN)/python -m pytest --nbval --nbval-current-env \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --nbval --nbval-current-env \
 	  --nbval-sanitize-with tests/nbval_sanitize.cfg notebooks
 
 chaos: $(ENVIRONMENT) ## Inject 2,900 faults into cache, records, build and steps, and record it

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -45,6 +46,7 @@ BUILD = ROOT / "_build"
 EXECUTED = BUILD / "executed"
 STAGE = BUILD / "book_source"
 SITE = ROOT / "_site"
+CHAPTERS_AT_ONCE = 2
 NETWORK_TAG = re.compile(
     r"""<(?:script|img|iframe|source|video|audio|embed)\b[^>]*?\bsrc\s*=\s*["']?(?:https?:)?//"""
     r"""|<link\b(?![^>]*rel=["']?canonical)[^>]*?\bhref\s*=\s*["']?(?:https?:)?//""",
@@ -117,19 +119,32 @@ def execute_notebooks(*, force: bool) -> dict[str, Path]:
     """name -> executed copy, for every notebook; runs those whose inputs changed."""
     inputs = notebook_io.input_digest()
     EXECUTED.mkdir(parents=True, exist_ok=True)
-    executed = {}
-    for source in notebook_io.sources():
-        target, key_file = EXECUTED / f"{source.stem}.ipynb", EXECUTED / f"{source.stem}.key"
-        key = hashlib.sha256(inputs.encode() + source.read_bytes()).hexdigest()
-        if force or read_key(key_file) != f"{key} {tree_digest(target)}":
-            started_s = time.monotonic()
-            notebook = notebook_io.execute(source, scratch=BUILD / "jupyter")
-            key_file.unlink(missing_ok=True)
-            nbformat.write(notebook, target)
-            key_file.write_text(f"{key} {tree_digest(target)}")
-            print(f"executed {source.stem}: {time.monotonic() - started_s:.0f} s", flush=True)
-        executed[source.stem] = target
-    return executed
+    notebook_io.use_this_interpreter(BUILD / "jupyter")
+    # On a GPU machine the times of chapters are recorded: one must not disturb another.
+    with ThreadPoolExecutor(1 if shutil.which("nvidia-smi") else CHAPTERS_AT_ONCE) as pool:
+        runs = {
+            source.stem: pool.submit(execute_notebook, source, inputs, force=force)
+            for source in notebook_io.sources()
+        }
+        try:
+            return {name: run.result() for name, run in runs.items()}
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def execute_notebook(source: Path, inputs: str, *, force: bool) -> Path:
+    """The executed copy of a notebook, which is run if its inputs changed."""
+    target, key_file = EXECUTED / f"{source.stem}.ipynb", EXECUTED / f"{source.stem}.key"
+    key = hashlib.sha256(inputs.encode() + source.read_bytes()).hexdigest()
+    if force or read_key(key_file) != f"{key} {tree_digest(target)}":
+        started_s = time.monotonic()
+        notebook = notebook_io.execute(source)
+        key_file.unlink(missing_ok=True)
+        nbformat.write(notebook, target)
+        key_file.write_text(f"{key} {tree_digest(target)}")
+        print(f"executed {source.stem}: {time.monotonic() - started_s:.0f} s", flush=True)
+    return target
 
 
 def stage(notebooks: dict[str, Path]) -> None:

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 INPUT_SUFFIXES = {".py", ".cuh", ".hpp", ".cpp", ".toml"}
 CELL_TIMEOUT_S = 600
+WIDGET = "application/vnd.jupyter.widget-view+json"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # what IPython puts around the words of a traceback
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object, in its repr: another in every run
 
@@ -30,18 +31,19 @@ def sources() -> list[Path]:
     return sorted(p for p in NOTEBOOKS.glob("*.py") if not p.name.startswith("_"))
 
 
-def execute(source: Path, *, scratch: Path) -> nbformat.NotebookNode:
+def execute(source: Path) -> nbformat.NotebookNode:
     """The notebook of a percent script, every cell run in notebooks/ by this very interpreter.
 
+    Jupyter is told of it by use_this_interpreter, once a process.
     Raises: SystemExit with the cell's error.
     """
-    use_this_interpreter(scratch)
     notebook = jupytext.read(source, fmt="py:percent")
     client = NotebookClient(
         notebook,
         timeout=CELL_TIMEOUT_S,
         kernel_name="python3",
         record_timing=False,
+        store_widget_state=False,
         resources={"metadata": {"path": str(NOTEBOOKS)}},
         # "disabled", the default, makes every kernel print a warning
         config=Config(
@@ -49,10 +51,18 @@ def execute(source: Path, *, scratch: Path) -> nbformat.NotebookNode:
         ),
     )
     try:
-        return client.execute()
+        return without_live_widgets(client.execute())
     except CellExecutionError as error:
         message = COLOUR.sub("", str(error))
         raise SystemExit(f"notebooks/{source.name}: a cell failed.\n\n{message}") from None
+
+
+def without_live_widgets(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """The notebook without what only a running kernel can show; a page has its own JavaScript."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            output.get("data", {}).pop(WIDGET, None)
+    return notebook
 
 
 def edition(folder: Path) -> dict[str, Path]:

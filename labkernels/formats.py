@@ -42,11 +42,6 @@ class Format:
         return (2.0 - steps_below_two * 2.0**-self.fraction_bits) * 2.0**self.emax
 
     @property
-    def smallest_normal(self) -> float:
-        """Smallest positive number of full precision."""
-        return math.ldexp(1.0, self.emin)
-
-    @property
     def smallest_subnormal(self) -> float:
         """Smallest positive number."""
         return math.ldexp(1.0, self.emin - self.fraction_bits)

@@ -14,13 +14,13 @@ P_FORMATS = ("fp32", "fp16", "bf16", "fp16x2", "bf16x2")  # x2: hi + lo
 class NumericPolicy:
     """Where a kernel rounds; each field is a compile-time switch of the lab's kernels.
 
-    p: format of the probabilities in the second product; "input": that of Q, K and V; "input_x2":
-    hi + lo, both of that format, because an mma takes P and V in one: bf16x2 or fp16x2.
-    denominator: whether l sums P before or after its rounding; None: not known, so the larger error
-    of the two counts. exp2: the special-function unit, a polynomial of degree 3 or 5 in FMAs, or
-    torch's own. accumulate: what sums the products; "promoted": tensor cores start from zero for
-    every 16 keys, and fp32 additions to nearest join the sums. Policies of other libraries name the
-    formats of p and out.
+    p: format of the probabilities in the second product; "input": the format of Q, K and V;
+    "input_x2": hi + lo, both in that format (bf16x2 or fp16x2), because an mma takes P and V in one
+    format. denominator: whether l sums P before or after its rounding; None: not known, so the
+    larger error of the two counts. exp2: the special-function unit, a polynomial of degree 3 or 5
+    in FMAs, or torch's own. accumulate: what sums the products; "promoted": tensor cores start from
+    zero for every 16 keys, and fp32 additions to nearest join the sums. Policies of other libraries
+    name the formats of p and out.
     Raises: ValueError naming the field, its value and what is allowed.
     """
 

@@ -407,12 +407,12 @@ bench.log
 # ## What we learned
 #
 # - **Three numbers tell gross errors from rounding before any theory.** A cosine near 0.5 and a relative L2 near 1 mean wrong data. A relative L2 near 0.002 in bf16, or 0.0002 in fp16, means rounding, or a bug that is small or rare; for those {doc}`rounding_or_bug` has the verdict.
-# - **A kernel is as many kernels as it has tiles.** Which one runs is decided by bytes of shared memory; a branch that the test farm does not run is not tested, and wrong sooner or later.
+# - **Each tile of a kernel is a kernel to test.** The shared memory of a GPU decides which tile runs; a tile that the test farm does not run is not tested, and sooner or later wrong.
 # - **A tile must be an argument**, so that any machine can run any branch. On the CPU build a laptop runs the RTX 4090's.
 # - **Ask questions with integer answers.** One-hot values count keys; a shuffled cache must change nothing.
 # - Two commits, one that works and one that does not, name the change without any theory.
 #
-# So the discussion was wrong about the format, the tolerance and the cure. The report itself was right to name both commits.
+# The discussion was therefore wrong about the format, the tolerance and the cure. The report itself was right to name both commits.
 #
 # ## Exercises
 #

@@ -81,7 +81,7 @@ plain(q, k, v)[:3].round(4)
 #
 # In fp32, $e^{89}$ is too large to be written down.
 # Scores of 89 do occur, and then {eq}`one-row` divides infinity by infinity.
-# But a constant that is added to all scores of a row cancels, so that we may subtract the largest score $m$ first.
+# A constant that is added to all scores of a row cancels, however, so that we may subtract the largest score $m$ first.
 # The largest weight is then exactly 1, and nothing can overflow:
 
 
@@ -181,7 +181,7 @@ plt.show()
 # ### Heads that share keys
 #
 # A model has many query heads, and often fewer heads of keys and values: with {term}`GQA` a *group* of query heads shares one KV head {cite:p}`ainslie2023`.
-# Whoever has loaded a key can use it for all of them.
+# A block that has loaded a key can use it for all of them.
 # So kernels *pack* the heads: the rows of a tile are the query heads of a group, and with several query tokens row $r$ is token $\lfloor r / g \rfloor$ and head $r \bmod g$ of the group.
 #
 # ### The paged cache
@@ -233,7 +233,7 @@ columns = ["call", "memory, ms", "arithmetic, ms", "waits for"]
 plots.table(pd.DataFrame(found, columns=columns), "bounds", dict.fromkeys(columns[1:3], "{:.3f}"))
 
 # %% [markdown]
-# So two different crafts are needed.
+# Decode and prefill therefore need different optimisations.
 # A decode kernel must keep bytes on their way at all times; what it computes is almost free.
 # A prefill kernel must keep the tensor cores fed; its bytes are almost free.
 #
@@ -341,7 +341,7 @@ for name, request in requests.items():
 pd.DataFrame(found).set_index("request")
 
 # %% [markdown]
-# And splitting changes nothing but the last bits:
+# Splitting changes only the last bits:
 
 # %%
 request = Request("", kv_len=200, splits=3, rising=True)

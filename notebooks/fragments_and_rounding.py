@@ -86,7 +86,7 @@ plt.show()
 #
 # Take a tile whose rows are 128 bytes, eight chunks of 16 bytes.
 # A row fills all banks once, so chunk $c$ of *every* row lies in the same four banks.
-# And `ldmatrix` wants chunk $c$ of eight rows.
+# `ldmatrix` reads chunk $c$ of eight rows at once.
 # The remedy is to store chunk $c$ of row $r$ at place $c \oplus (r \bmod 8)$, with the exclusive or of the two numbers:
 #
 # ```{literalinclude} /labkernels/chapters/primers/fragments.cuh

@@ -356,7 +356,7 @@ plots.table(
 # A kernel on `mma.sync` that were active all the time would reach {glue:text}`mma_share` % of this chip.
 #
 # The case comes with an "up to 85 %" at head_dim 256.
-# Of what the chip could do in the same clocks, FlashAttention-2 does {glue:text}`fa2_256` %, cuDNN {glue:text}`cudnn_256` % and `prefill_wgmma` {glue:text}`wgmma_256` %.
+# In the same clocks, FlashAttention-2 does {glue:text}`fa2_256` %, cuDNN {glue:text}`cudnn_256` % and `prefill_wgmma` {glue:text}`wgmma_256` % of what the chip could do.
 # The sentence is right for kernels on `wgmma`, and wrong for the kernel that the thread is about: `mma.sync` alone forbids it.
 #
 # ### A hypothesis about the GeForce parts of the case
@@ -543,7 +543,7 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 # 7. **Backward loses by shared memory and registers, not by exponentials.**
 #    FlashAttention-2's goes from {glue:text}`front_fa2` to {glue:text}`back_fa2` % active at head_dim 128, with exp2 at {glue:text}`back_mufu` % and shared memory at {glue:text}`back_smem` %; {doc}`the_tuner_and_the_backward_pass` has the figure.
 #
-# So where does the other half go?
+# Where does the other half go?
 # It goes into phases that nothing overlaps, and into an instruction that cannot do more.
 # cuDNN, with both mended, has its tensor pipe active for {glue:text}`cudnn_active` % of the time at head_dim 128 and reaches {glue:text}`cudnn_rate` TFLOP/s; {doc}`the_ladder` says which idea gains how much of that.
 #

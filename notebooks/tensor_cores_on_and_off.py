@@ -471,7 +471,7 @@ plots.table(slots, "slots", dict.fromkeys(numeric, "{:.3f}") | {"slots per FMA":
 # %% [markdown]
 # For `decode_fma` the slots of a group of 4 take less time than the memory, so that the kernel runs at the memory's pace.
 # For FlashInfer's kernel the slots take more time than the memory, and they set its pace.
-# And while the slots are busy, the next loads are not issued, so the memory waits as well.
+# While the slots are busy, the next loads are not issued, so the memory waits as well.
 # On tensor cores one `mma.sync` replaces 64 FMAs per lane, and the slots are free for loading.
 #
 # ### The thread's quarter, on the thread's GPU
@@ -638,7 +638,7 @@ bench.plot_errors("prefill")
 plt.show()
 
 # %% [markdown]
-# So the fifth point below is about decode alone.
+# The fifth point below is therefore about decode only.
 # This is what ran here:
 
 # %% tags=["nbval-ignore-output"]

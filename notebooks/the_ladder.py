@@ -185,7 +185,7 @@ plots.table(steps, "rungs", digits | {"gain, %": "{:+.1f}", "measured / expected
 
 # %% [markdown]
 # Tensor cores multiply the rate by {glue:text}`mma_gain`, and then nothing moves: a second stage changes the rate by {glue:text}`stages_gain` %, with the tensor pipe active for {glue:text}`mma_active` % of the time.
-# One warp copies for two warpgroups, with 16 bytes per thread and instruction, and its copies are what everybody waits for: the TMA, which leaves the products as they are, multiplies the rate by {glue:text}`tma_gain`.
+# One warp copies for two warpgroups, with 16 bytes per thread and instruction, and all warps wait for its copies: the TMA, which leaves the products as they are, multiplies the rate by {glue:text}`tma_gain`.
 # The step to `wgmma` multiplies it by {glue:text}`wgmma_gain`; no thread holds a fragment of $K$ or $V$ any more, and shared memory falls from {glue:text}`tma_smem` to {glue:text}`wgmma_smem` % of what it can do.
 #
 # Overlap gains far less than the model says.

@@ -486,7 +486,7 @@ plots.table(home, "home", dict.fromkeys(home.columns[1:], "{:.1e}"))
 # - **Errors do not grow with length.** A tolerance follows from the formats and the values, {eq}`take-home`, and can be had for each element.
 # - Run a mutant before you argue about a tolerance: a test that accepts a wrong kernel tests nothing.
 #
-# So the source of the case was wrong about the mechanism, and about its conclusion that a default of 1e-2 is fine.
+# The source of the case was therefore wrong about the mechanism, and about its conclusion that a default of 1e-2 is fine.
 # It was right that the failure, whatever it was, did not indicate a bug.
 #
 # ## Exercises
@@ -555,5 +555,5 @@ assert not (np.abs(arrays.as_float64(wrong) - truth) <= tolerance).all()
 #
 # The case is {cite:t}`flashinfer882`; the test was read in FlashInfer's sources {cite:p}`ye2025`, where it asks for 1e-3 of the output and of LSE.
 # That $K$ was zero from February 2025, and $V$ too three days after the case was closed, is from the project's history.
-# Of bf16 attention's deviation from fp32, and what it does to training: {cite:t}`golden2024`; it compares attention kernels with each other, not bf16 with fp16.
+# {cite:t}`golden2024` report bf16 attention's deviation from fp32 and its effect on training; the paper compares attention kernels with each other, not bf16 with fp16.
 # The rules beside the verdict are those of {cite:t}`dao2023` and of PyTorch's tests; `labkernels/numerics/verdict/criteria.py` says where each stands.

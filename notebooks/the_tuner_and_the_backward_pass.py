@@ -65,7 +65,7 @@ COUNTED = {d: Prefill((4096,) * 4, (4096,) * 4, 2048 // d, 2048 // d, d) for d i
 # ## Model
 #
 # A tile must fit, and the ledgers say whether it does.
-# Of what fits, {eq}`half-idle-step` gives an expected time.
+# {eq}`half-idle-step` gives an expected time for each tile that fits.
 #
 # The backward pass recomputes $P$ and then needs $dV = P^T dO$, $dP = dO\, V^T$, $dS = P \circ (dP - \delta)$, $dQ = dS\, K$ and $dK = dS^T Q$: five products for one exponential, where the forward has two.
 # With {eq}`half-idle-ratio`,
@@ -195,8 +195,8 @@ plots.table(searches, "searches", digits)
 
 # %% [markdown]
 # The times of `prefill_wgmma` are {glue:text}`wgmma_late` times the expected ones, in the median of its tiles: the model knows neither the clock that power leaves nor that its two phases hide each other less than perfectly.
-# Its order needs neither, for they slow all tiles alike.
-# And a kernel's own list is worth having: at its best tile it loses {glue:text}`listed_loss` % to the best there is, at most.
+# The order of the tiles needs neither, because they slow all tiles equally.
+# A kernel's own list is good enough in practice: its best tile loses at most {glue:text}`listed_loss` % to the best of all tiles.
 
 # %% [markdown]
 # ### Where backward loses
@@ -231,7 +231,7 @@ digits |= {"registers per block": "{:,.0f}", "bank conflicts per clock": "{:.2f}
 plots.table(both[columns], "backward", digits)
 
 # %% [markdown]
-# But its five products have ten operands, $P$ and $dS$ must be turned around on their way from one product to the next, and $dQ$ is summed up over blocks.
+# Its five products, however, have ten operands, $P$ and $dS$ must be transposed between two products, and $dQ$ is summed over blocks.
 # All of that goes through shared memory, which is as busy as the tensor pipe or busier in {glue:text}`smem_busier` of the {glue:text}`backward_kernels` rows of the figure, and through registers, which hold $dK$ and $dV$ of a tile all the time.
 
 # %% [markdown]

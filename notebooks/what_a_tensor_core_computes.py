@@ -20,7 +20,7 @@
 #
 # {cite:t}`li2024` asked it, with inputs made for the purpose.
 # No manual answers: the PTX ISA leaves the order and the rounding of the sums inside a matrix instruction open {cite:p}`ptx`.
-# Yet everybody who compares kernels bit by bit relies on it, and so does every claim that a difference is "only rounding".
+# Yet every bitwise comparison of kernels relies on it, and so does every claim that a difference is "only rounding".
 #
 # Here are seven sentences that sound right. At the end you can judge each of them, with a number:
 #
@@ -337,7 +337,7 @@ plots.table(
 #
 # `mma.sync` on an H200 takes 8-bit inputs as well, and gives other results.
 # Its machine code shows why: the chip has no unit for them, so the compiler widens the inputs to fp16 (`F2FP`), issues two `HMMA` from zero, and adds $c$ with an ordinary fp32 addition.
-# Of every four products the first `HMMA` takes two, and the second the others.
+# The first `HMMA` takes two of every four products, and the second takes the others.
 
 # %%
 e4m3 = counts[counts.kernel.isin([n for n in names if "e4m3" in n]) & (counts.kind == "mismatches")]

@@ -466,7 +466,7 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 #    $l$ of rounded P gives {glue:text}`rounded` with values of mean 1, and {glue:text}`rounded_zero` of mean 0.
 #    A decode step waits for memory: none of them costs more than {glue:text}`cost` % of its time.
 #
-# And the test of the question?
+# What does this say about the test of the question?
 # Two bf16 outputs that are both as good as bf16 can be may be one ulp apart, {glue:text}`ulp` between 0.25 and 0.5: a tolerance of 0.001 fails them, and no switch above would help.
 # No kernel that stores 16 bits can have a smaller error than that of the store.
 # In that test it was even the only source: all its keys were 0, so that every $P_j$ was 1, and exact.

@@ -23,7 +23,7 @@ _DIVISIONS = {"cu_seqlens", "cu_seqlens_q", "kv_indptr", "page_table", "kv_len"}
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """One way to read a dump: the arguments of `verdict`, and the way in words."""
+    """One way to read a dump: the arguments of `verdict`, and a description of the way."""
 
     out: object
     q: object

@@ -87,7 +87,7 @@ def of_problem(
     """The tolerance of given inputs.
 
     elements, rows: how many the whole test has, where the problem is a sample of it; rows, of each
-    number of keys. Then atol is raised to the sigma that the largest of so many rows has, if the
+    number of keys. atol is then raised to the expected largest sigma of that many rows, if the
     logarithms of sigma are normal.
     Raises: ValueError naming the argument, its value and what is allowed.
     """
@@ -115,7 +115,7 @@ def seen(problem: Problem) -> np.ndarray:
 
 
 def _farthest(sigmas, rows: int) -> float:
-    """The largest that so many rows are expected to have, of which some are given."""
+    """The expected largest value over `rows` rows, from the values of a sample."""
     logs = np.log(sigmas[sigmas > 0])
     if rows <= logs.size or logs.size < 2:
         return 0.0
@@ -194,9 +194,9 @@ def tolerance(
 def sample(
     batch, keys, queries, group, kv_heads, head_dim, dtype, causal=False, mean=0.0, seed=0
 ) -> Problem:
-    """A part of a test's inputs: some requests with one KV head each, and some of their queries.
+    """A part of a test's inputs: some requests, one KV head and some queries of each.
 
-    Of a causal prefill the queries that see few keys, and the last.
+    In a causal prefill these are the queries that see few keys, and the last query.
     """
     requests = max(1, min(batch * kv_heads, _SAMPLED_KEYS // keys, 8))
     rng = np.random.default_rng(seed)

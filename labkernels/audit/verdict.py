@@ -51,14 +51,14 @@ def verdict(
     with cu_seqlens_q [B + 1]; out may have another Dv. k, v [B, Hkv, L, D] with kv_len [B] where
     lengths differ, or [total, Hkv, D] with cu_seqlens [B + 1], or neither and a cache with k, v
     [pages, page_size, Hkv, D], page_table and kv_len, as PagedKV. lse2 as q without D, base 2.
-    causal: the last query of a request sees all of its keys, each one before it one key less.
-    Of MLA: q the pair (q_nope, q_pe) and a cache that is a LatentKV, whose scale is the default.
-    Variants: window_left, a row sees the last window_left + 1 of its keys; soft_cap; alibi, slopes
-    [Hq]; sinks [Hq], logits in the denominator alone; mask [total_q, longest request] or [B, M, L],
-    True where a row sees a key.
-    Units: torch or NumPy tensors; a NumPy uint16 holds the bits of bf16. p_format: that of the
-    probabilities in the second product, by default that of q; denominator None: either kind.
-    Torch tensors are worked on where q lies: on a GPU a prefill takes seconds, not minutes.
+    causal: the last query of a request sees all of its keys, and each earlier query one key less
+    than the next. For MLA: q is the pair (q_nope, q_pe), and cache a LatentKV, which gives the
+    default scale. Variants: window_left, a row sees the last window_left + 1 of its keys; soft_cap;
+    alibi, slopes [Hq]; sinks [Hq], logits in the denominator alone; mask [total_q, longest request]
+    or [B, M, L], True where a row sees a key.
+    Units: torch or NumPy tensors; a NumPy uint16 holds the bits of bf16. p_format: the format of
+    the probabilities in the second product, by default q's; denominator None: either kind. Torch
+    tensors are worked on where q lies: on a GPU a prefill takes seconds, not minutes.
     Raises: ValueError naming the argument, its value and what is allowed.
     """
     q = _query(q)

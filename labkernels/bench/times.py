@@ -48,7 +48,7 @@ def live_rows(found: Benchmark) -> list[dict]:
 
 
 def _note(item: Measured, workload) -> str:
-    """What a simulation computes differently from a GPU, in words."""
+    """How a simulation's arithmetic differs from a GPU's, as text."""
     interpreted = item.simulated_s is not None and item.implementation.library == "triton"
     if interpreted and workload.dtype == "bf16" and item.implementation.policy.tensor_cores:
         return "the interpreter multiplies bf16 in fp32, so that P is not rounded"

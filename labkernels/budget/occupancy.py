@@ -98,7 +98,7 @@ def waves(blocks: int, occupancy: Occupancy, gpu: Gpu) -> float:
 def _by_registers(gpu: Gpu, warps_per_block: int, registers: int) -> int:
     granularity = gpu.warp_allocation_granularity
     per_warp = _round_up(registers * WARP_THREADS, gpu.register_allocation_unit_per_warp)
-    # the launch check assumes that a block fills all sub-partitions of the SM alike
+    # the launch check assumes that a block fills all sub-partitions of the SM equally
     if per_warp * _round_up(warps_per_block, granularity) > gpu.registers_per_sm:
         return 0
     # registers belong to a sub-partition, so the remainder in each of them is unused

@@ -9,7 +9,7 @@ from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.numerics import metrics
 from labkernels.records.store import Row
 
-TOLERANCE = 1e-3  # absolute and relative, that of the report's test
+TOLERANCE = 1e-3  # absolute and relative tolerance of the report's test
 SIGNATURE_FORMATS = {
     "beyond 1e-3": "{:.1%}",
     "max abs": "{:.3g}",
@@ -119,5 +119,5 @@ def bytes_and_flops(row: Row) -> dict[str, int]:
 
 
 def relative(a: np.ndarray, b: np.ndarray) -> float:
-    """The RMS of a difference, over that of b."""
+    """The RMS of a difference, over the RMS of b."""
     return float(metrics.rms(a - b, by="all") / metrics.rms(b, by="all"))

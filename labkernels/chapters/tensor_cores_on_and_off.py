@@ -49,10 +49,10 @@ def on_the_threads_gpu(slots_per_fma: float) -> list[dict[str, object]]:
 
 
 def last_wave() -> dict[str, float]:
-    """Of the time in which all SMs could work, the percent in which they have blocks, on and off.
+    """The percent of all SMs' time in which they have blocks, with tensor cores on and off.
 
-    Blocks take equally long. Those of the kernel with tensor cores come in whole waves; those of
-    the other are all there at once, and the SMs with one block less end before the others.
+    Blocks take equally long. The kernel with tensor cores runs its blocks in whole waves. The
+    blocks of the other kernel all run at once, and SMs with one block fewer finish earlier.
     """
     sms = hardware.gpu("a100").sm_count
     rounds = {way: -(-BLOCKS // (held * sms)) * held for way, held in BLOCKS_PER_SM.items()}

@@ -65,7 +65,7 @@ class Drawn:
 
 
 def draw(test: RaggedTest, inputs: str, *, seed: int, device: str = "cpu") -> Drawn:
-    """Return nearly normal inputs, of which `inputs` says what is zero; alike on every machine.
+    """Return nearly normal inputs, the same on every machine; `inputs` says which are zero.
 
     Raises: ValueError naming the inputs there are.
     """

@@ -111,7 +111,7 @@ def sums(lengths, device):
 def varlen(given: Samples, path: ComputePath = VARLEN, *, whole: bool = False, **more):
     """The last tokens' outputs by a prefill of all tokens, or of the last query tile alone.
 
-    A row's bits do not depend on the rows beside it, so that both give the same.
+    A row's bits do not depend on the other rows of its tile, so both give the same bits.
     Shapes: [samples, HEADS, HEAD_DIM]
     """
     from labkernels import ops

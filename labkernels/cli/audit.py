@@ -26,7 +26,7 @@ mask, and of a backward pass dout, dq, dk, dv. Tensors are found by the names th
 give them; --map says others. In an npz, uint16 holds the bits of bf16.
 
 examples:
-  labkernels audit dump.npz                             the verdict, where, and what would cause it
+  labkernels audit dump.npz                             the verdict, the place, and the likely cause
   labkernels audit dump.pt --map q=my_query --map out=y names of your own
   labkernels audit dump.npz --verbose                   and every test behind it
   labkernels audit dump.npz --html report.html          the same as a page with figures

@@ -164,7 +164,7 @@ def _gpu() -> Check:
     if reason:
         return Check("GPU", False, f"{reason}; the CPU build will be used")
     described = f"{gpu.name}, {gpu.arch}, CUDA {gpu.cuda_version}"
-    missing = nvrtc.available()  # which has a separate line
+    missing = nvrtc.available()  # NVRTC has a separate line
     arch = cuda_device.planning_gpu().compile_arch
     return _tried("GPU", described, None if missing else trial.why_not_on_gpu(arch))
 

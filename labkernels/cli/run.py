@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from labkernels.measure.judge.judge import Errors
     from labkernels.policy import NumericPolicy
 
+GPU_KEYS, CPU_KEYS = 2048, 64
 HELP = "run a kernel here and compare with float64"
 DESCRIPTION = """\
 Run a kernel of any operation on random inputs, on this machine's GPU or as its CPU
@@ -39,7 +40,8 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     add_shape(sub)
     add_tokens(sub)
     sub.add_argument("--batch", type=int, default=4, help="requests (default 4)")
-    sub.add_argument("--kv-len", type=int, default=2048, help="keys per request (default 2048)")
+    keys = f"keys per request (default {GPU_KEYS}, and {CPU_KEYS} for the CPU build)"
+    sub.add_argument("--kv-len", type=int, default=None, help=keys)
     sub.add_argument("--q-heads", type=int, default=32, help="query heads (default 32)")
     sub.add_argument("--tensor-cores", default="", help="on or off, where a kernel has both")
     sub.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
@@ -50,6 +52,9 @@ def add_options(sub: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the kernel, and print what it did."""
+    cpu = options.cpu or options.checks or not _gpu_works()
+    if options.kv_len is None:
+        options.kv_len = CPU_KEYS if cpu else GPU_KEYS
     result = tried(
         options.kernel,
         workload_of(_kernel(options.kernel), options, q_heads=options.q_heads),
@@ -57,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         tensor_cores=options.tensor_cores,
         seed=options.seed,
         repeats=options.repeats,
-        cpu=options.cpu or options.checks,
+        cpu=cpu,
         checks=options.checks,
     )
     print(result.text)

@@ -8,7 +8,7 @@ import torch
 
 from labkernels.kept import Kept
 
-ARRAY_BYTES = 256  # and multiples, where an array begins
+ARRAY_BYTES = 256  # arrays begin at multiples of it
 SECTOR_BYTES = 32  # and multiples, where the counters of a name begin: L2 adds to those of a sector
 COUNTER_BYTES = 4
 _CHUNK = 1 << 16  # counters that are cleared together

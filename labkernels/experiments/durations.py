@@ -24,7 +24,7 @@ def read(data_dir: Path | None = None) -> list[Row]:
 
 
 def estimate(name: str, cells: int, rows: Iterable[Row]) -> float | None:
-    """Return the seconds that so many cells of an experiment take, or None if none was recorded.
+    """Return the seconds that some cells of an experiment take, or None without a recording.
 
     Those of the newest of the recordings with the most cells, in proportion.
     """
@@ -36,12 +36,12 @@ def estimate(name: str, cells: int, rows: Iterable[Row]) -> float | None:
 
 
 def expected(name: str, cells: int, data_dir: Path | None = None) -> str:
-    """Return the estimate in words."""
+    """Return the estimate as text."""
     return words(estimate(name, cells, read(data_dir)))
 
 
 def words(seconds: float | None) -> str:
-    """Return a duration, or that there is none: "about 4 min", "not yet measured"."""
+    """Return a duration as text: "about 4 min", or "not yet measured"."""
     if seconds is None:
         return "not yet measured"
     if seconds < 100:

@@ -42,7 +42,7 @@ class Files:
                 self._fresh.discard(name)
 
     def other(self, name: str) -> Path:
-        """Return the path of a file that is no table, and count it among those written."""
+        """Return the path of a file other than a table, and count it as written."""
         path = self._path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         self.written.append(path)

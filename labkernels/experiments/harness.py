@@ -35,7 +35,7 @@ class Options:
     """What a recording is asked for; `say` takes each line of progress.
 
     only: parts of cells' labels between bars; "" for all cells.
-    peer_path: the file of a peer that is no package: see measure.peers.triton_tutorial.
+    peer_path: the file of a peer that is not a package: see measure.peers.triton_tutorial.
     """
 
     out: Path = store.DATA_DIR
@@ -195,7 +195,7 @@ class Recording:
         return self._begun[work][cell.label].result()
 
     def path(self, name: str) -> Path:
-        """Return where a file that is no table goes, and count it among those written."""
+        """Return the path of a file other than a table, and count it as written."""
         return self._files.other(name)
 
     def run(self) -> Outcome:

@@ -1,4 +1,4 @@
-"""Measurements as rows of the tidy tables, without what all rows of a recording share."""
+"""Measurements as rows of the tidy tables, without the columns that a whole recording shares."""
 
 from collections.abc import Mapping
 
@@ -192,7 +192,7 @@ def map_rows(columns: Row, out: np.ndarray, truth: np.ndarray) -> list[Row]:
 
 
 def reason_row(base: Row, metric: str, words: str) -> Row:
-    """Return a row that says in words why there is no number: `refused` or `failed`."""
+    """Return a row with the reason why there is no number: `refused` or `failed`."""
     return {**row(base, metric, "exact", 1, "1"), "note": words}
 
 

@@ -171,7 +171,7 @@ def known_lengths(
     try:
         given = tuple(known)
         lengths = tuple(map(operator.index, given))
-        if bool in map(type, given):  # whose index is 0 or 1
+        if bool in map(type, given):  # a bool would index 0 or 1
             raise TypeError
     except TypeError:
         words = f"{name} = {known!r}, allowed: {batch} whole numbers, one per request"

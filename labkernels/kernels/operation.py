@@ -54,13 +54,11 @@ class BitCase:
 class Operation:
     """Decode, prefill, MLA decode, backward or append.
 
-    verbs: the public functions, by name. inputs: a workload's tensors from a Draw of
-    `random_inputs`. step(inputs, **options): the prepared step on them. bit_cases(kernel): the runs
-    of a CUDA kernel that have checksums in data/.
+    inputs: a workload's tensors from a Draw of `random_inputs`. step(inputs, **options): the
+    prepared step on them. bit_cases(kernel): runs of a CUDA kernel that have checksums in data/.
     """
 
     name: str
-    verbs: Mapping[str, Callable]
     workload: type[Workload]
     inputs: Callable[..., Inputs]
     step: Callable[..., object]

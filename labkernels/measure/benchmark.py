@@ -67,8 +67,9 @@ class Reason:
 class Benchmark:
     """What a workload gave: measurements by name, and reasons for those that have none.
 
-    judge: that of the inputs, whose reference is the float64 truth. sensors: clock and power while
-    the times were taken. beside: times of what was timed in the same turns and is not judged.
+    judge: the judge of the inputs, with the float64 truth as its reference. sensors: clock and
+    power while the times were taken. beside: times of what was timed in the same turns and is not
+    judged.
     """
 
     inputs: Any
@@ -109,7 +110,7 @@ def benchmark(
     an idle stream too, a third as often. baseline: a word and another workload, on which our CUDA
     kernels are timed in the same turns. missing: the reasons of libraries that cannot run here.
     beside(inputs): further steps, by name, that are timed in the same turns and not judged.
-    progress: passes on what is gone through, and may show how far that is.
+    progress: iterates over the work, and may show how far it is.
     The judged output is that of the timed path, after all timing.
     """
     of = list(of)

@@ -132,7 +132,7 @@ def _implementation(
 
 
 def _orders(of: Operation, spec: Kernel) -> list[tuple[str, dict[str, object]]]:
-    """Of a backward kernel, both ways to add up dq, where it has both: words and options."""
+    """The ways in which a backward kernel can sum dq: a word and options for each."""
     if of.name != "backward":
         return [("", {})]
     orders = {

@@ -1,4 +1,4 @@
-"""Rows that the formula of registers misses by more than the band, each with the cause found.
+"""Rows that the formula of registers misses by more than the band, each with its cause.
 
 The machine code was read by `cuda.compiler.live_ranges`, where the most registers are alive. Before
 a kernel runs out of registers ptxas decides alone how much it loads ahead, and a formula with one
@@ -14,7 +14,7 @@ NEWEST = ("sm_100a", "sm_120")
 
 @dataclass(frozen=True)
 class Cause:
-    """Why rows of a kernel and a tile, on some architectures, are missed: seen in machine code."""
+    """The cause, seen in machine code, why rows of a kernel and tile are missed on some GPUs."""
 
     kernel: str
     tiles: tuple[str, ...]
@@ -79,5 +79,5 @@ CAUSES = (
 
 
 def cause(row: Mapping[str, object]) -> str | None:
-    """The cause in words, or None where none is known."""
+    """The cause as text, or None if none is known."""
     return next((each.words for each in CAUSES if each.explains(row)), None)

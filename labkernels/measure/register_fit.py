@@ -20,11 +20,11 @@ from labkernels.measure.register_causes import BAND, cause
 from labkernels.records import store
 
 TAIL, TAIL_WEIGHT = 0.09, 2.0  # relative error from which a row costs more, and how much more
-REGISTER_COST = 1e-6  # of two fits as good as each other, that of fewer registers
-STEPS = (32, 8, 4, 2, 1)  # of the search, in units of a habit's own precision
+REGISTER_COST = 1e-6  # breaks ties in favour of fewer registers
+STEPS = (32, 8, 4, 2, 1)  # steps of the search, in units of a habit's precision
 FOLDS = 5
 NAMES = tuple(HABITS)
-# Of what a loop has many, a number to a tenth or a quarter; else whole registers.
+# Features that a loop has many of get numbers to a tenth or a quarter, others whole registers.
 PRECISION = np.array(
     [{"copies": 0.1, "loaded ahead": 0.1, "bf16 widened": 0.25}.get(name, 1.0) for name in NAMES]
 )

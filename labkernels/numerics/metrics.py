@@ -5,7 +5,6 @@ Arrays are [batch, heads, ...]: outputs [B, H, D] or log-sum-exps [B, H].
 
 import numpy as np
 
-from labkernels.numerics import rounding
 from labkernels.units import require_choice
 
 GROUPS = ("all", "head", "sample", "sample_and_head")
@@ -58,33 +57,6 @@ def mean(values, *, by: str) -> np.ndarray:
     """Mean per group of GROUPS; 0 over no element."""
     values = np.asarray(values, dtype=np.float64)
     return _mean(values, _axes(by, values.ndim))
-
-
-def ulp_error(out, reference, fmt: str) -> np.ndarray:
-    """Signed error in units of the format's spacing at the reference."""
-    out, reference = _pair(out, reference)
-    return difference(out, reference) / rounding.quantum(reference, fmt)
-
-
-def ulp_histogram(out, reference, fmt: str, *, limit: int = 4) -> dict[str, np.ndarray]:
-    """How many elements are off by how many ulp of the format.
-
-    Shapes: "ulp" [2 limit + 1], -limit .. limit; "count", the errors that round to it; "beyond",
-    the number of larger errors, inf among them; "nan". The counts add up to the size of out.
-    """
-    if limit < 0:
-        raise ValueError(f"limit = {limit}, allowed: 0 or more")
-    error = np.rint(ulp_error(out, reference, fmt)).ravel()
-    ulp = np.arange(-limit, limit + 1)
-    nan = np.isnan(error)
-    inside = np.abs(error) <= limit
-    index = error[inside].astype(np.int64) + limit
-    return {
-        "ulp": ulp,
-        "count": np.bincount(index, minlength=ulp.size),
-        "beyond": np.count_nonzero(~inside & ~nan),
-        "nan": np.count_nonzero(nan),
-    }
 
 
 def max_relative_error(out, reference) -> float:

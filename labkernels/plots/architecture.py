@@ -11,9 +11,9 @@ from matplotlib.patches import FancyBboxPatch
 
 from labkernels.plots import style
 
-_HEIGHT = 0.6  # of a box, in rows
+_HEIGHT = 0.6  # height of a box, in rows
 _GAP = 0.02  # between two boxes, and between the arrows' lanes, in units of the full width
-_MARGIN = 0.2  # on either side, for the lanes
+_MARGIN = 0.2  # width on either side, for the lanes
 _FILL, _ARROW = "#eaf2f8", "#0072b2"
 Pair = tuple[str, str]
 

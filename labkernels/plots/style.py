@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart: CUDA cores are warm, tensor
-# cores cold. Of our kernels by the word of a name that says what computes, of others by the name.
+# cores cold. Our kernels are found by the word of their name that names the engine, others by their
+# name.
 ENGINES = {
     "fma": "#d55e00",
     "mma": "#0072b2",
@@ -28,9 +29,9 @@ LIBRARIES = {
     "torch_fa2": "#009e73",
     "torch_cudnn": "#f0e442",
 }
-# Of an engine's variations, which figures show beside it.
+# Colours of an engine's variants, which figures show beside it.
 _VARIATIONS = ("#882255", "#999933", "#b07aa1", "#44aa99", "#009e73", "#8c564b")
-# Of lines that stand for no kernel.
+# Colours of lines that do not stand for a kernel.
 LINE_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 MARKERS = {"on": "s", "off": "o"}
 LINES = {"on": "-", "off": (0, (5, 2))}

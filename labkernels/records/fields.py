@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-STRING, INTEGER, NUMBER, BOOLEAN = "string", "integer", "number", "boolean"
+STRING, INTEGER, BOOLEAN = "string", "integer", "boolean"
 UTC = "UTC"  # the unit of a time, to the second
 _UTC_TIME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z")
 

@@ -92,7 +92,8 @@ def scoreboard(
 def score(target: Target, dtype: str, rows: Iterable[Row]) -> Score:
     """Return the score of the newest run that measured both sides.
 
-    The ratio is that of the sizes, peer over ours, so that larger is better; a bias has a sign.
+    The ratio is peer over ours, of absolute values since a bias has a sign, so that larger is
+    better.
     """
     rows = store.select(rows, {**target.workload, "dtype": dtype})
     for started in store.runs(rows):

@@ -16,10 +16,10 @@ Row = dict[str, object]
 
 
 def path_of(name: str, folder: Path = DATA_DIR, kind: str = "") -> Path:
-    """Return where a table lies below a folder; a name with an ending is that of another file.
+    """Return where a table lies below a folder; a name with an ending names another file.
 
-    It lies as in `data/`; one that is not there yet goes to its kind, which is a folder of
-    labkernels.experiments: performance, accuracy, hardware.
+    The place is as in `data/`; a new table goes to its kind, a folder of labkernels.experiments:
+    performance, accuracy or hardware.
     """
     file_name = name if "." in name else f"{name}.csv"
     for home in (Path(folder), DATA_DIR):

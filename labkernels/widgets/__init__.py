@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import importlib.util
 from dataclasses import dataclass
 
 __all__ = ["Widget", "break_kernel", "budget", "run_kernel", "step_kernel"]
@@ -10,7 +11,10 @@ __all__ = ["Widget", "break_kernel", "budget", "run_kernel", "step_kernel"]
 
 @dataclass(frozen=True)
 class Widget:
-    """A place in a page that its JavaScript fills; `words` stand there without JavaScript."""
+    """A place in a page that its JavaScript fills; `words` stand there without JavaScript.
+
+    In JupyterLab, where anywidget is installed, the same JavaScript runs below the cell.
+    """
 
     name: str
     kernel: str
@@ -21,6 +25,15 @@ class Widget:
             f'<div class="lab-widget" data-lab-widget="{self.name}" '
             f'data-kernel="{html.escape(self.kernel)}"><p>{html.escape(self.words)}</p></div>'
         )
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, object]:
+        bundle: dict[str, object] = {"text/plain": self.words, "text/html": self._repr_html_()}
+        if importlib.util.find_spec("anywidget") is None:
+            return bundle
+        from labkernels.widgets.notebook import Live
+
+        shown = Live(self.name, self.kernel)._repr_mimebundle_()
+        return {**bundle, **{kind: view for kind, view in shown[0].items() if "widget" in kind}}
 
     def __repr__(self) -> str:
         return self.words

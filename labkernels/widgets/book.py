@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from labkernels.widgets import kernels, ledgers, node
@@ -38,6 +38,12 @@ MODULES = (
     "break_kernel",
     "book",
 )
+# The assets that are no kernels of "Run this kernel": how each is made.
+OTHERS: dict[str, Callable[[], dict[str, object]]] = {
+    "budget": ledgers.data,
+    broken.NAME: broken.asset,
+    **{f"step.{name}": of.whole_asset for name, of in stepped.OTHERS.items()},
+}
 _IMPORT = re.compile(r'^import (\{[^}]*\}) from "\.{1,2}/(?:[\w.]+/)*(\w+)\.mjs";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?(?:function|class|const) (\w+))", re.MULTILINE)
 
@@ -57,9 +63,7 @@ def write(folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "lab.js").write_text(bundle(offers))
     shutil.copyfile(node.PAGE / "widgets.css", folder / "widgets.css")
-    others = {"budget": ledgers.data(), broken.NAME: broken.asset()}
-    others |= {f"step.{name}": of.asset(of.case()) for name, of in stepped.OTHERS.items()}
-    texts = {**assets, **{name: json.dumps(asset) for name, asset in others.items()}}
+    texts = {**assets, **{name: json.dumps(make()) for name, make in OTHERS.items()}}
     for name, text in texts.items():
         (folder / f"{name}.js").write_text(
             f"(globalThis.lab_assets ??= {{}})[{name!r}] = {text};\n"
@@ -69,12 +73,22 @@ def write(folder: Path) -> str:
 
 def bundle(offers: tuple[Offer, ...]) -> str:
     """Return one script of all modules, which a page opened from a disk may load too."""
+    return f"({_program(offers)})().begin();\n"
+
+
+def module(offers: tuple[Offer, ...]) -> str:
+    """Return the same as an ES module with the `render` that anywidget calls."""
+    return f"const lab = ({_program(offers)})();\nexport default {{ render: lab.render }};\n"
+
+
+def _program(offers: tuple[Offer, ...]) -> str:
+    """All modules as a function that returns the last one's exports."""
     body = "".join(_module(name, (node.PAGE / f"{name}.mjs").read_text()) for name in MODULES)
     steps = [{"kernel": broken.KERNEL, "asset": broken.NAME}]
     steps += [{"kernel": name, "asset": f"step.{name}"} for name in stepped.OTHERS]
     data = json.dumps({"offers": [_row(offer) for offer in offers], "steps": steps})
-    head = f'(function lab_bundle(scope) {{\n"use strict";\nconst lab_data = {data};\n'
-    return f"{head}{body}}})(globalThis);\n"
+    head = f'function lab_bundle() {{\n"use strict";\nconst lab_data = {data};\n'
+    return f"{head}{body}return book_module;\n}}"
 
 
 def _module(name: str, text: str) -> str:

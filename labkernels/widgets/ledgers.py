@@ -1,4 +1,4 @@
-"""What the calculator in a page knows: ledgers of every CUDA kernel, and the GPUs' limits."""
+"""The data of the calculator in a page: ledgers of every CUDA kernel, and limits of GPUs."""
 
 from __future__ import annotations
 

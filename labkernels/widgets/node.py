@@ -1,4 +1,4 @@
-"""JavaScript of the pages, run by node where it is installed, for tests and the book's check."""
+"""Runs JavaScript of the pages by node, if it is installed, for tests and the book's check."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ def empty_book(folder, monkeypatch):
     monkeypatch.setattr(build.widgets, "write", lambda folder: "no widgets")
     monkeypatch.setattr(build.notebook_io, "ROOT", folder)
     monkeypatch.setattr(build.notebook_io, "NOTEBOOKS", folder / "notebooks")
-    monkeypatch.setattr(build.notebook_io, "execute", lambda source, scratch: executed(source))
+    monkeypatch.setattr(build.notebook_io, "execute", executed)
+    monkeypatch.setattr(build.notebook_io, "use_this_interpreter", lambda scratch: None)
     # A digest of all that is installed takes seconds, and is not what these tests are about.
     monkeypatch.setattr(build.notebook_io.metadata, "distributions", list)
     monkeypatch.setattr(sys, "argv", ["build.py"])

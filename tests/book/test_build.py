@@ -37,7 +37,8 @@ def run(tmp_path, monkeypatch):
     def execute(last_cell):
         source = tmp_path / "idea.py"
         source.write_text(SCRIPT.format(last_cell=last_cell))
-        return notebook_io.execute(source, scratch=tmp_path / "scratch")
+        notebook_io.use_this_interpreter(tmp_path / "scratch")
+        return notebook_io.execute(source)
 
     return execute
 
@@ -182,7 +183,7 @@ def test_a_build_waits_for_the_one_under_way(book, capsys):
 def test_an_executed_copy_that_was_damaged_is_executed_again(book, monkeypatch, tmp_path):
     executed = []
 
-    def execute(source, scratch):
+    def execute(source):
         executed.append(source.stem)
         return build.nbformat.v4.new_notebook()
 

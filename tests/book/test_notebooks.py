@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 
 import jupytext
+import nbformat
+import notebook_io
 import plain
 import pytest
 
@@ -73,3 +75,11 @@ def test_code_cells_are_short(source):
 def test_every_notebook_has_a_source():
     orphans = {p.stem for p in Path(ROOT / "notebooks").glob("*.ipynb")} - {p.stem for p in SOURCES}
     assert not orphans
+
+
+def test_a_page_keeps_no_view_that_needs_a_kernel():
+    data = {"text/html": "<p>words</p>", notebook_io.WIDGET: {"model_id": "1"}}
+    output = nbformat.v4.new_output("execute_result", data)
+    cell = nbformat.v4.new_code_cell("budget()", outputs=[output])
+    kept = notebook_io.without_live_widgets(nbformat.v4.new_notebook(cells=[cell]))
+    assert set(kept.cells[0].outputs[0].data) == {"text/html"}

@@ -287,8 +287,9 @@ def test_a_ladder_is_listed_and_a_rung_shown(capsys):
             ("bound  worst errors over their bounds: dq", "passed"),
         ),
         ("decode_mma", ("--kv-len", "40", "--checks"), ("checks races, uninitialised reads",)),
+        ("prefill_fma", ("--head-dim", "64"), ("1 x 64 on 1 x 64",)),
     ],
-    ids=["prefill", "mla", "backward", "checks"],
+    ids=["prefill", "mla", "backward", "checks", "a size that a CPU build simulates in seconds"],
 )
 def test_run_takes_every_operation_and_says_that_a_cpu_build_is_a_simulation(
     capsys, kernel, options, words

@@ -132,7 +132,7 @@ def of_counters(calls):
     for call in calls:
         if call.name in discover():
             tiled = child.with_tile(call.name, call.tile, call.head_dim) if call.tile else call.name
-            yield call.family, call.workload, {"kernel": tiled}
+            yield call.operation, call.workload, {"kernel": tiled}
 
 
 def of_host_time(call):

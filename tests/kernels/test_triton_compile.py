@@ -107,13 +107,13 @@ def decode_variant(gpu, policy, head_dim, tile):
 
 
 def prefills(policy):
-    """On an H200 every tile, ragged and paged, split or not by turns."""
-    for head_dim in PREFILL.head_dims:
-        for kv in PREFILL.layouts:
-            for i, tile in enumerate(PREFILL.tiles(PREFILL.shape(head_dim=head_dim), policy)):
-                split = (kv == "paged") == (i == 0)
-                made = prefill_variant(policy, head_dim, tile, kv=kv, split=split)
-                yield "h200", head_dim, tile, tile.q_rows, made
+    """On an H200 every tile, ragged or paged by turns, split or not by turns."""
+    for turn, head_dim in enumerate(PREFILL.head_dims, start=policy.tensor_cores):
+        for i, tile in enumerate(PREFILL.tiles(PREFILL.shape(head_dim=head_dim), policy)):
+            kv = PREFILL.layouts[(turn + i) % len(PREFILL.layouts)]
+            split = (kv == "paged") == (i == 0)
+            made = prefill_variant(policy, head_dim, tile, kv=kv, split=split)
+            yield "h200", head_dim, tile, tile.q_rows, made
 
 
 def prefill_variant(policy, head_dim, tile, *, kv, split):

@@ -45,6 +45,7 @@ def mended(pages, text, name="index.html"):
         ('<th class="head"><p></p></th>', '<td class="head"></td>'),
         ("<th>name</th>", "<th>name</th>"),
         ('<summary aria-label="Toggle hidden content">Show</summary>', "<summary>Show</summary>"),
+        ('<button onclick="window.print()">', '<button data-press="print">'),
         ('<div role="list" class="citation-list">', '<div class="citation-list">'),
         ('<script src="../searchindex.js"></script>', ""),
     ],

@@ -1,6 +1,11 @@
 """Built pages in a browser: axe-core finds nothing, nothing fails, and a page loads little."""
 
+import base64
+import hashlib
+import http.server
+import re
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -42,7 +47,7 @@ def opened(browser):
     """Opens a page of the site, and notes what goes wrong there and what it loads."""
     contexts = []
 
-    def open_page(name, width=WIDTHS[0], theme=THEMES[0]):
+    def open_page(name, width=WIDTHS[0], theme=THEMES[0], base=""):
         context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce"
         )
@@ -53,7 +58,7 @@ def opened(browser):
         page.on("console", lambda m: page.wrong.append(m.text) if m.type == "error" else None)
         page.on("request", lambda request: page.loaded.add(request.url.split("?")[0]))
         name, _, query = name.partition("?")
-        page.goto(f"{(SITE / name).as_uri()}?{query}", wait_until="networkidle")
+        page.goto(f"{base or SITE.as_uri()}/{name}?{query}", wait_until="networkidle")
         return page
 
     yield open_page
@@ -146,6 +151,62 @@ def test_page_names_what_is_broken(opened):
     form = page.locator("[data-lab-widget=break_kernel]")
     form.get_by_role("button", name="Run with checks").click()
     form.get_by_text("which no thread wrote").wait_for()
+
+
+class Strict(http.server.SimpleHTTPRequestHandler):
+    """Serves the site with a policy under which only its own scripts run, and reach nothing else.
+
+    A kernel needs WebAssembly, and its worker is a script that the page itself has made. Scripts
+    in the text of a page are named by their hashes.
+    """
+
+    POLICY = (
+        "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+        "font-src 'self' data:; connect-src 'self'; worker-src blob:; base-uri 'none'; "
+        "form-action 'self'; frame-ancestors 'none'; script-src 'self' 'wasm-unsafe-eval'"
+    )
+    INLINE = re.compile(rb"<script(?![^>]*\bsrc=)[^>]*>(.*?)</script>", re.DOTALL)
+
+    def __init__(self, *args):
+        super().__init__(*args, directory=SITE)
+
+    def end_headers(self):
+        path = Path(self.translate_path(self.path))
+        if path.suffix == ".html":
+            sums = {
+                hashlib.sha256(code).digest() for code in self.INLINE.findall(path.read_bytes())
+            }
+            hashes = "".join(f" 'sha256-{base64.b64encode(each).decode()}'" for each in sums)
+            self.send_header("Content-Security-Policy", self.POLICY + hashes)
+        super().end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def strict_site():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Strict) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("name", ["book/intro.html", *PAGES[1:]])  # the index leads there
+def test_a_strict_policy_refuses_nothing(opened, strict_site, name):
+    page = opened(name, base=strict_site)
+    for widget, press, said in (
+        ("run_kernel", "Run", "Equal in every bit to the H200."),
+        ("step_kernel", "Record a run", "words in which threads met"),
+        ("break_kernel", "Run with checks", "which no thread wrote"),
+    ):
+        form = page.locator(f"[data-lab-widget={widget}]")
+        if form.count():
+            form.get_by_role("button", name=press, exact=True).click()
+            form.get_by_text(said).first.wait_for()
+    page.locator("[data-press=toggleFullScreen]").click()
+    page.wait_for_function("document.fullscreenElement !== null")
+    assert not page.wrong  # the console has each refusal
 
 
 def test_search_offers_the_nearest_word(opened):

@@ -114,7 +114,7 @@ def others(needs_node, needs_zig, tmp_path_factory):
     folder, shown = tmp_path_factory.mktemp("steps"), {}
     for name, stepped in OTHERS.items():
         path = folder / f"{name}.json"
-        path.write_text(json.dumps(stepped.asset(stepped.case())))
+        path.write_text(json.dumps(stepped.whole_asset()))
         shown[name] = node.run(HERE / "trace_of_step.mjs", path)
     return shown
 

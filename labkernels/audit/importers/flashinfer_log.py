@@ -1,8 +1,8 @@
 """A folder that FlashInfer dumps at FLASHINFER_LOGLEVEL=10: inputs, outputs and metadata of a call.
 
-Positional arguments are arg_0, arg_1, ..., whose names the signature in the metadata says; those of
-a method begin behind self. Of a wrapper's run the pages were handed to plan, whose dump is another
-folder of the same session and self_id: its arguments are read too.
+Positional arguments are arg_0, arg_1, ..., and the signature in the metadata gives their names; a
+method's arguments begin behind self. A wrapper gets its pages by plan, whose dump is another folder
+of the same session and self_id; its arguments are read too.
 """
 
 import json

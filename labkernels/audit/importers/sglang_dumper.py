@@ -1,7 +1,7 @@
 """A folder of SGLang's dumper: a file per tensor, named by its tags, {"value", "meta"} inside.
 
-A tag's name may have a prefix, as in `name=attn__q`. Of several steps, layers or ranks the first
-that has q, k, v and an output is read.
+A tag's name may have a prefix, as in `name=attn__q`. If there are several steps, layers or ranks,
+the first with q, k, v and an output is read.
 """
 
 from pathlib import Path

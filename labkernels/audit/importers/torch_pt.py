@@ -16,7 +16,7 @@ def takes(path: Path) -> bool:
 
 
 def read(path: Path, take: Take) -> dict:
-    """Tensors by our names. Of nested dicts the last part of a name counts."""
+    """Tensors by our names. In nested dicts the last part of a name counts."""
     found = {}
     for theirs, value in _flat(load(path, take.limit_bytes)).items():
         name = take.name(theirs)

@@ -15,9 +15,13 @@ _FAULTS = {
         ("race:",),
         "A race: two threads touch the same byte, one of them writes, and no barrier orders them.",
     ),
+    "fence": (
+        ("no fence_async_shared",),
+        "A missing fence: wgmma and the TMA see stores only after the thread's fence_async_shared.",
+    ),
     "in flight": (
         ("in flight",),
-        "A copy is used before it has landed: nobody waited for it.",
+        "A copy is used before it has landed: no wait came first.",
     ),
     "unwritten": (
         ("which no thread wrote",),

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,6 +24,7 @@ class Request:
     rising: the scores grow along the keys, so that the running maximum moves in every tile.
     """
 
+    policy: ClassVar[NumericPolicy] = POLICY
     name: str
     kv_len: int = 96
     n_queries: int = 1

@@ -11,7 +11,7 @@ SUMS = (4, 8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
 
 
 def instance(sums: int, stages: int) -> str:
-    """The C++ name of the kernel with so many sums per thread and so many tiles per block."""
+    """The C++ name of the kernel with `sums` sums per thread and `stages` tiles per block."""
     return f"ten_lines::multiply<{sums}, {stages}>"
 
 

@@ -57,7 +57,7 @@ def cache_dir() -> Path:
 def limit_bytes() -> int:
     """Return how many bytes entries may take: LABKERNELS_CACHE_MB mebibytes, by default 2048.
 
-    Raises: ValueError if that is no whole number from 1.
+    Raises: ValueError if that is not a whole number >= 1.
     """
     text = os.environ.get("LABKERNELS_CACHE_MB") or str(DEFAULT_LIMIT_MB)
     if not text.isdecimal() or int(text) < 1:
@@ -112,7 +112,7 @@ def why_not_writable() -> str | None:
 
 
 def atomic_write(path: Path, data: bytes) -> None:
-    """Write a file so that a reader sees all of it or none, whoever else writes the same path."""
+    """Write a file so that a reader sees all of it or nothing, even with several writers."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:

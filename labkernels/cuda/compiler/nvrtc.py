@@ -53,7 +53,7 @@ class CompiledKernel:
 
 
 def available() -> str | None:
-    """Return None where CUDA sources can be compiled, else the reason in words."""
+    """Return None where CUDA sources can be compiled, else the reason."""
     try:
         from cuda.bindings import nvrtc
     except ImportError as error:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkernels.cuda.compiler.nvrtc import compile_kernel, nvrtc_version
-from labkernels.records import schema, store
+from labkernels.records import store
 
-TABLE = schema.COMPILER_REPORTS
 RECORDED = store.path_of("compiler_reports")
 
 
@@ -75,7 +74,7 @@ def _row(variant: Variant, arch: str) -> store.Row:
 def recorded(variant: Variant, *, arch: str, path: Path = RECORDED) -> store.Row | None:
     """Return the recorded report of a variant, or None; needs no compiler.
 
-    Raises: ValueError if the file holds what is no row of the table.
+    Raises: ValueError if a row of the file does not fit the table.
     """
     if not path.is_file():
         return None

@@ -31,7 +31,7 @@ class Usage:
 
 
 def available() -> str | None:
-    """Return None where machine code can be read, else the reason in words."""
+    """Return None where machine code can be read, else the reason."""
     if disassembler() is not None:
         return None
     return "cuobjdump is neither in Triton's wheel nor on the PATH: pip install triton (Linux only)"

@@ -50,7 +50,7 @@ class TritonCompiled:
 
 
 def available() -> str | None:
-    """Return None where Triton kernels can be compiled and read, else the reason in words."""
+    """Return None where Triton kernels can be compiled and read, else the reason."""
     if importlib.util.find_spec("triton") is None:
         return "triton cannot be imported: pip install triton (Linux only)"
     return sass.available()

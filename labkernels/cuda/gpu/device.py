@@ -65,7 +65,7 @@ def live(index: int = 0) -> LiveGpu | None:
 
 
 def unsupported(gpu: LiveGpu) -> str | None:
-    """Return None if the lab's CUDA kernels run on this GPU, else the reason in words."""
+    """Return None if the lab's CUDA kernels run on this GPU, else the reason."""
     if _number(gpu.arch) >= ARCH_MIN:
         return None
     return f"{gpu.name} is {gpu.arch}; the kernels need sm_{ARCH_MIN} or newer: use the CPU build"
@@ -93,7 +93,8 @@ def planning_gpu(index: int = 0) -> hardware.Gpu:
     entry = matching_gpu(gpu)
     if entry is not None:
         return entry
-    # Of the same architecture, else of the newest that is older: rates and granularities are its.
+    # A GPU of the same architecture, else of the newest older one: its rates and granularities are
+    # used.
     older = [known for known in hardware.GPUS.values() if _number(known.arch) <= _number(gpu.arch)]
     nearest = max(older, key=lambda known: _number(known.arch))
     numbers = {field: getattr(gpu, field) for field in _ATTRIBUTES}

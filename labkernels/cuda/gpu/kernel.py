@@ -12,7 +12,7 @@ from labkernels.cuda.compiler.nvrtc import CompiledKernel
 from labkernels.cuda.gpu import driver
 from labkernels.kept import Kept
 
-STREAMS = 64  # on which a plan remembers how it is launched
+STREAMS = 64  # a plan keeps its launch for this many streams
 _ONE_POINTER = ctypes.c_void_p * 1
 _LOADED: dict[tuple[str, bytes, int], LoadedKernel] = {}
 

@@ -23,8 +23,8 @@ _MAX_BOX = 256
 _ALIGNMENT = 16
 _STRUCTURE_BYTES = 64
 _MADE = Kept(4096)  # maps: each is a function of addresses and sizes alone
-CHANNELS = 64  # of 16 bits: 128 bytes, what the swizzle spans
-_HOST_MARK = 0x54656E736F724D70  # by which host/tma.cpp knows a map of its own
+CHANNELS = 64  # channels of 16 bits: 128 bytes, as the swizzle spans
+_HOST_MARK = 0x54656E736F724D70  # marks a map for host/memory/tma.cpp
 
 
 class TensorMap(ctypes.Structure):

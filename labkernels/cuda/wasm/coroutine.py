@@ -106,7 +106,7 @@ def numbered_accesses(ir: str) -> tuple[str, dict[str, str]]:
 
 
 def _source_line(number: str, metadata: dict[str, str]) -> str:
-    """The innermost inlined line that is no word of the machine: "mma/kernel.cuh:71"."""
+    """The innermost inlined line outside the machine's own words: "mma/kernel.cuh:71"."""
     while number:
         row = metadata[number]
         name = _file_of(_field(row, "scope"), metadata)

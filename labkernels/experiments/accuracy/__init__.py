@@ -1,1 +1,1 @@
-"""How far outputs are from the truth, and what that says."""
+"""The distance of outputs from the truth, and the verdicts on it."""

@@ -1,4 +1,4 @@
-"""Every bit of the CUDA kernels on a GPU, as checksums that any machine can compute again."""
+"""Checksums of all output bits of the CUDA kernels on a GPU, which any machine can recompute."""
 
 import hashlib
 import itertools
@@ -13,8 +13,8 @@ from labkernels.kernels.registry import discover
 from labkernels.records import schema
 from labkernels.records.store import Row
 
-RUNS = {"backward": 1000}  # on the GPU; of an operation whose sums could take another order
-QUICK_CASES = 2  # of the first cell
+RUNS = {"backward": 1000}  # repeats on the GPU, for sums whose order could change
+QUICK_CASES = 2  # runs of the first cell
 
 
 def data_file(operation: str) -> str:
@@ -78,7 +78,7 @@ def digest(*tensors) -> str:
 
 
 def row(operation: Operation, case: BitCase, text: str, outputs: int) -> Row:
-    """A case's row: how many outputs, and their checksum in `note`."""
+    """A case's row: the number of outputs, and their checksum in `note`."""
     instance = case.instance
     splits = f"{case.options.get('keys_per_split')} keys a split"
     runs = RUNS.get(operation.name)
@@ -102,7 +102,7 @@ def _outputs(step) -> dict[str, object]:
 
 
 def _differs(step, outputs, first) -> bool:
-    """Whether another run of a step has other bits."""
+    """Whether another run of a step gives other bits."""
     import torch
 
     for x in outputs:
@@ -118,7 +118,7 @@ def _label(case: BitCase) -> str:
 
 
 def _experiment(operation: Operation, case: BitCase) -> Experiment:
-    """The experiment of an operation, one of whose cases says which table its rows fit."""
+    """The experiment of an operation; one of its cases decides which table its rows fit."""
     masked = "causal" in measured.workload_columns(case.workload)
     name = data_file(operation.name)
     return Experiment(

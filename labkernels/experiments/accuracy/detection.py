@@ -1,4 +1,4 @@
-"""Which rules find which bugs, and which of them call a right output wrong."""
+"""Measures which rules find which bugs, and which rules call a right output wrong."""
 
 import itertools
 from collections import Counter
@@ -29,7 +29,7 @@ def cells(options: Options) -> Iterator[Cell]:
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Run a cell's kernels on the GPU, or as the CPU build where there is none, and count."""
+    """Run a cell's kernels on the GPU, or else as CPU builds, and count."""
     if recording.device == "cuda":
         recording.once(_compile_all)
     counted = recording.ahead(answers, cell, recording.device)
@@ -44,7 +44,7 @@ def answers(tasks: list[Task], device: str) -> list[Row]:
 
 
 def count(answers: Iterable[tuple[Judged, dict[str, str]]]) -> list[Row]:
-    """One row for each kernel, kind of inputs and rule: how many runs, and how many it refused."""
+    """One row per kernel, kind of inputs and rule: the number of runs, and of refused ones."""
     total, refused, undecided = Counter(), Counter(), Counter()
     for judged, by_rule in answers:
         for rule, answer in by_rule.items():
@@ -80,7 +80,7 @@ def _summary(rows: list[Row]) -> str:
 
 
 def _compile_all(recording: Recording) -> None:
-    """Leave the mutants' machine code in the cache, so that no two workers compile the same."""
+    """Fill the cache with the mutants' machine code, so that workers do not compile it twice."""
     dtypes = {task.dtype for cell in recording.cells for task in cell.of}
     list(
         recording.pool.map(_compile, *zip(*itertools.product(MUTANTS, sorted(dtypes)), strict=True))

@@ -12,7 +12,7 @@ from labkernels.measure.mutants import decode
 from labkernels.measure.mutants.decode import LENGTHS, MUTANTS
 
 DTYPES = ("fp16", "bf16")
-GROUPS = (4, 1, 7, 16)  # of right kernels, by seed
+GROUPS = (4, 1, 7, 16)  # query groups of right kernels, by seed
 KV_HEADS = 2
 
 
@@ -92,7 +92,7 @@ def right_workload(task: Task) -> Decode:
 
 
 def _right_runs(task: Task, device: str) -> Iterator[tuple[Judged, dict[str, str]]]:
-    """Every decode kernel, its policies in turn by seed, split and not."""
+    """Every decode kernel, with its policies in turn by seed, with and without splits."""
     from labkernels import ops
 
     case = distributed_inputs(
@@ -112,6 +112,6 @@ def _right_runs(task: Task, device: str) -> Iterator[tuple[Judged, dict[str, str
             keys_per_split=None if task.seed % 3 else LENGTHS[task.kv_len].keys_per_split,
         )
         out = done.out
-        if policy.out == "fp64":  # the truth, stored as a kernel would
+        if policy.out == "fp64":  # the truth, rounded as by a kernel's store
             out, policy = out.to(case.q.dtype), replace(policy, out="input")
         yield Judged(name, "", task.family, task.dtype, task.kv_len), judge.answers(out, policy)

@@ -45,7 +45,7 @@ class Size:
 WHOLE, PEAKY = Size(64, 1024, 1024), Size(256, 256, 256)
 SPLIT, PAIRS = Size(32, 1024, 256), Size(32, 1024, 1024)
 LONG = Size(8, 8192, 8192)  # the bias grows with the chain
-SMALL = Size(2, 200, 200)  # which every machine computes again, within a second
+SMALL = Size(2, 200, 200)  # every machine can compute it again within a second
 
 
 @dataclass(frozen=True)
@@ -183,9 +183,10 @@ def rows_of(chosen: Sequence[Cell], *, seed: int, device: str) -> list[Row]:
 
 
 def _difference_rows(source: str, one: ErrorBudget, other: ErrorBudget, error) -> list[Row]:
-    """The difference of two outputs against that of their budgets.
+    """The difference of two outputs against the difference of their budgets.
 
-    What precedes the switch errs alike in both and cancels; what follows it rounds other numbers.
+    Errors before the switch are equal in both and cancel; roundings after it act on different
+    numbers.
     """
     term = SOURCES.index(source)
     bias, variance = one.biases[term] - other.biases[term], one.variances[term]

@@ -1,4 +1,4 @@
-"""The verdict on what others compute: torch SDPA's backends and FlashInfer's, on a GPU."""
+"""The verdict on outputs of other libraries, torch SDPA's backends and FlashInfer's, on a GPU."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ class Shape:
 
     @property
     def label(self) -> str:
-        """The shape in words, for the note of a row."""
+        """The shape as text, for the note of a row."""
         kind = "decode" if self.n_q == 1 else "causal" if self.causal else "full"
         return f"{kind}, {self.n_q} queries, V of mean {self.mean:g}"
 
@@ -89,7 +89,7 @@ def tensors(shape: Shape, dtype: str, *, seed: int, device: str) -> Tensors:
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """What a backend made of a shape, on the CPU: an output [B, M, Hq, D], or why there is none."""
+    """A backend's output for a shape [B, M, Hq, D], moved to the CPU, or why it has none."""
 
     shape: Shape
     base: Row
@@ -107,7 +107,7 @@ def _outputs(
         base = _base(item, shape, dtype)
         try:
             yield Output(shape, base, on_cpu, item.run(given).cpu(), "")
-        except Exception as error:  # each library has error classes of its own
+        except Exception as error:  # each library has its own error classes
             yield Output(shape, base, on_cpu, None, peer.one_line(error))
 
 

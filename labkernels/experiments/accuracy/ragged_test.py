@@ -1,4 +1,4 @@
-"""FlashInfer's ragged bf16 test on our kernels: its errors, and which bugs it can see."""
+"""FlashInfer's ragged bf16 test on our kernels: the errors, and the bugs that it can detect."""
 
 import itertools
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from labkernels.records.store import Row
 DATA_FILE = "accuracy/ragged_test.csv"
 DETECTION_FILE = "accuracy/ragged_test_detection.csv"
 SEEDS = 2
-LENGTHS = (17, 65, 257, 1025, 4097, 8193)  # of the error against length: a key past each tile
+LENGTHS = (17, 65, 257, 1025, 4097, 8193)  # for errors against length: one key past each tile
 LIMITS = (1e-3, 1e-2)
 
 
@@ -35,13 +35,13 @@ class Draw:
 
     @property
     def label(self) -> str:
-        """The draw in words."""
+        """The draw as text."""
         test, mask = self.test, "causal" if self.test.causal else "full"
         return f"errors/{self.inputs}, {mask}/{test.dtype}/{test.batch} x {test.kv_len}"
 
 
 def cells(options: Options) -> Iterator[Cell]:
-    """Yield what errors are measured on, then what rules judge; `quick` keeps the short ones."""
+    """Yield the draws for errors, then the tasks for rules; `quick` keeps the short ones."""
     for draw_ in quick_draws() if options.quick else draws():
         yield Cell(draw_.label, draw_)
     alike: dict[str, list[Task]] = {}
@@ -71,7 +71,7 @@ def quick_draws() -> Iterator[Draw]:
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Measure errors on this machine's GPU, or count what rules see with the CPU build.
 
-    The bits are the same, and so are the rules' answers; the CPU build needs no turn at the GPU.
+    The bits and therefore the rules' answers are the same; the CPU build does not need the GPU.
     """
     if isinstance(cell.of, Draw):
         with recording.sampling():
@@ -91,7 +91,7 @@ def answers_of(tasks: list[Task]) -> list[Row]:
 
 
 def errors(test: RaggedTest, inputs: str, seed: int, where: str) -> Iterator[Row]:
-    """Rows of one draw: how far each kernel is from float64, and what the limits would say."""
+    """Rows of one draw: each kernel's distance from float64, and the verdicts of the limits."""
     from labkernels import ops
 
     drawn = draw(test, inputs, seed=seed, device=where)

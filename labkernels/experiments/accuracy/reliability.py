@@ -1,4 +1,4 @@
-"""The same bits every time: a million decode steps under CUDA graphs, and every kernel repeated."""
+"""Counts runs with other bits: a million decode steps in CUDA graphs, and every kernel repeated."""
 
 import time
 from collections.abc import Iterator
@@ -18,10 +18,10 @@ from labkernels.records.store import Row
 DATA_FILE = "accuracy/reliability.csv"
 STEPS, REPEATS = "changing steps", "repeats"
 
-CHOSEN = "decode_mma_n8"  # what a decode of CHANGING gets
-RUNS, OTHERS_RUNS = 1_000_000, 100_000  # of changing steps
+CHOSEN = "decode_mma_n8"  # the kernel chosen for a decode of CHANGING
+RUNS, OTHERS_RUNS = 1_000_000, 100_000  # of steps with changing contents, and of each other kernel
 REPEATED = 1000
-QUICK_RUNS = 8  # and steps in a graph
+QUICK_RUNS = 8  # also steps per graph
 CONTENTS = 64  # different lengths and pages
 CHANGING = Decode((1000,) * 8, 32, 8, 128, 16, "bf16")  # the longest that a request becomes
 KEYS_PER_SPLIT = 256
@@ -75,7 +75,7 @@ def _repeated() -> Iterator[Case]:
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Count the runs whose bits differ, and how much memory the device has less after them."""
+    """Count the runs with other bits, and the device memory lost after them."""
     from labkernels.experiments.accuracy import repeated
 
     case, quick = cell.of, recording.options.quick
@@ -106,7 +106,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 
 def compile_ahead(case: Case, arch: str) -> None:
-    """Compile a CUDA kernel into the cache; Triton compiles its own when they run."""
+    """Compile a CUDA kernel into the cache; Triton compiles its kernels when they run."""
     from labkernels.cuda.compiler import nvrtc
 
     for made in case.kernel.specializations(case.instance) if case.instance else ():

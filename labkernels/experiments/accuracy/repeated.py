@@ -1,6 +1,6 @@
-"""Runs of a step that are compared bit for bit where they happen, without the host.
+"""Runs of a step whose bits are compared on the device, without the host.
 
-A run poisons what the step writes, runs it, compares and counts, all inside one CUDA graph.
+One CUDA graph poisons the outputs, runs the step, compares and counts.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from labkernels.measure.judge.judge import judge_of
 
 NAN_BITS = 0x7FFF7FFF  # NaN in fp32, and twice in fp16 and bf16
 WILD_PAGE = 2**31 - 1  # behind a request's pages: nobody may follow it
-JUDGED = 4  # of the contents
+JUDGED = 4  # contents that are judged
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +31,9 @@ class Watched:
     different: torch.Tensor
 
     def count(self, runs: int, in_a_graph: int) -> tuple[int, int]:
-        """Runs whose bits differ of so many, and the bytes that the device has less after them.
+        """The number of runs with other bits, and the bytes of device memory lost after them.
 
-        Raises: ValueError if so many runs are not whole graphs.
+        Raises: ValueError if the runs do not fill whole graphs.
         """
         if runs % in_a_graph:
             raise ValueError(f"runs = {runs}, allowed: multiples of {in_a_graph}")
@@ -48,7 +48,7 @@ class Watched:
 
 
 def used_bytes(device: torch.device) -> int:
-    """Memory of a GPU in use, by whoever; 0 where there is none."""
+    """Memory of a GPU that any process uses; 0 without a GPU."""
     if device.type != "cuda":
         return 0
     free, total = torch.cuda.mem_get_info(device)
@@ -91,9 +91,9 @@ def fixed(case: Case, seed: int, device: str) -> Watched:
 
 
 def changing(case: Case, contents: int, seed: int, device: str) -> Watched:
-    """A decode step whose lengths and pages change before each run, on the device.
+    """A decode step with lengths and pages that change before each run, on the device.
 
-    What it must give for each is what a fresh step gives; the first few are judged.
+    Its bits must equal those of a fresh step; the first few outputs are judged.
     Raises: ValueError if one of these is wrong.
     """
     work, draw = case.workload, ExactNormal(seed, device)

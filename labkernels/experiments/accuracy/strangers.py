@@ -17,7 +17,7 @@ DATA_FILE = "accuracy/strangers.csv"
 DTYPES = ("fp16", "bf16", "fp32")
 SHAPES = 6
 DEVICE = "CPU, NumPy and torch"
-# On whose inputs bugs are judged: a bug cannot show where all keys or all values are alike.
+# The families on which bugs are judged: a bug cannot show if all keys or all values are equal.
 _FAMILIES = (
     "heavy tails",
     "unit norms",

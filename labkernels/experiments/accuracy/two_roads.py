@@ -23,7 +23,7 @@ QUICK = (300, 257, 129, 100)
 
 @dataclass(eq=False)
 class Found:
-    """Outputs of every road by name, what each is held against, and words for those without."""
+    """Outputs of every road by name, what each is compared with, and why others are missing."""
 
     outs: dict[str, object] = field(default_factory=dict)
     against: dict[str, str] = field(default_factory=dict)
@@ -32,12 +32,12 @@ class Found:
     alone: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, backend: str, against: str, compute: Callable[[], object]) -> None:
-        """Keep a road's output, or the words with which it refuses."""
+        """Keep a road's output, or its reason for refusing."""
         self.backend[name] = backend
         try:
             self.outs[name] = compute()
             self.against[name] = against
-        except Exception as error:  # each library has error classes of its own
+        except Exception as error:  # each library has its own error classes
             self.reasons[name] = peer.one_line(error)
 
 

@@ -1,1 +1,1 @@
-"""What a GPU's arithmetic computes, bit for bit."""
+"""The arithmetic of a GPU, measured bit for bit."""

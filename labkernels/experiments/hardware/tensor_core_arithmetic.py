@@ -15,10 +15,10 @@ from labkernels.records.store import Row
 DATA_FILE = "hardware/tensor_core_arithmetic.csv"
 
 ARCH = "sm_90"
-OUTPUTS = 1 << 24, 1 << 19  # of each random family, and of each adversarial one
+OUTPUTS = 1 << 24, 1 << 19  # outputs per random family, and per adversarial family
 QUICK_OUTPUTS = 1 << 15, 1 << 15
-BATCH_OUTPUTS = 1 << 22  # at once
-# Of each instruction and family, kept with their outputs: tiles, cut to 16 rows and 8 columns.
+BATCH_OUTPUTS = 1 << 22  # outputs computed at once
+# Tiles per instruction and family that are kept with their outputs, cut to 16 rows and 8 columns.
 SAMPLE_TILES, SAMPLE_ROWS, SAMPLE_COLUMNS = 4, 16, 8
 MODEL = "the model"
 

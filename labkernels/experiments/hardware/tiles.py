@@ -20,10 +20,10 @@ DTYPES = {
 class _Exponents:
     """Exponents, first and one past the last, for the families that need them."""
 
-    wide: tuple[int, int]  # of a and b
-    smallest: tuple[tuple[int, int], tuple[int, int], tuple[int, int]]  # of a, b and c
+    wide: tuple[int, int]  # exponents of a and b
+    smallest: tuple[tuple[int, int], tuple[int, int], tuple[int, int]]  # exponents of a, b and c
     huge: int  # one term is 2^(2 huge), the others end near the last place kept
-    large: tuple[int, int]  # of a and b: their products overflow, or come near it
+    large: tuple[int, int]  # exponents of a and b whose products overflow or nearly do
 
 
 _BF16 = _Exponents((-60, 60), ((-135, -110), (-40, -12), (-150, -124)), 11, (56, 66))

@@ -15,7 +15,7 @@ DATA_FILE = "hardware/triton_dot.csv"
 
 DTYPES, HEAD_DIMS = ("fp16", "bf16"), (64, 128)
 TILES = ((16, 64), (64, 64), (128, 128))  # queries, keys
-OUTPUTS, QUICK_OUTPUTS = 1 << 22, 1 << 16  # of each shape
+OUTPUTS, QUICK_OUTPUTS = 1 << 22, 1 << 16  # outputs per shape
 MODEL = "the model"
 _INSTRUCTION = re.compile(r"(?:wgmma\.mma_async\.sync\.aligned|mma\.sync\.aligned)\.(m\d+n\d+k\d+)")
 
@@ -32,7 +32,7 @@ class Shape:
 
     @property
     def label(self) -> str:
-        """The shape in words."""
+        """The shape as text."""
         return f"tl.dot {self.queries}x{self.keys}, d{self.head_dim}, {self.dtype}"
 
 

@@ -1,1 +1,1 @@
-"""How long kernels take, and why."""
+"""The time of kernels, and what it depends on."""

@@ -1,4 +1,4 @@
-"""What the compiler makes of every CUDA kernel and tile on every architecture; needs no GPU."""
+"""The compiler's report on every CUDA kernel and tile for every architecture; needs no GPU."""
 
 from collections.abc import Iterator
 
@@ -23,13 +23,13 @@ def cells(options: Options) -> Iterator[Cell]:
 
 
 def label_of(instance: Instance) -> str:
-    """Return an instance in words: decode_mma/bf16/d128/paged, 16 rows, tile 4x16x3x4."""
+    """Return the label of an instance: decode_mma/bf16/d128/paged, 16 rows, tile 4x16x3x4."""
     name = f"{instance.kernel}/{instance.dtype}/d{instance.head_dim}/{instance.layout}"
     return f"{name}, {instance.rows} rows, tile {instance.tile.label}"
 
 
 def archs(instance: Instance) -> tuple[str, ...]:
-    """Return the architectures to compile an instance for: those with its instructions."""
+    """Return the architectures that have the instance's instructions."""
     spec = resources.find(instance.kernel)
     return tuple(arch for arch in hardware.ARCHS if spec.needs.include(arch))
 

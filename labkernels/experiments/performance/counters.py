@@ -1,4 +1,4 @@
-"""What the parts of an SM were busy with: kernels, peers and a matrix product, profiled."""
+"""Profiles how busy the parts of an SM are: kernels, peers and a matrix product."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,7 +27,7 @@ HEAD_DIMS = (64, 128, 256)
 CHANNELS, BATCH, LENGTH = 2048, 4, 4096
 GEMM_ROWS = 8192
 DECODE_BATCH, DECODE_HEADS = 64, 64
-QUICK_METRICS = 3  # which the profiler reads in one pass
+QUICK_METRICS = 3  # the profiler reads them in one pass
 UNITS = {metric.name: metric.unit for metric in counters.METRICS}
 
 
@@ -35,19 +35,20 @@ def calls(head_dim: int, *, quick: bool = False) -> list[Call]:
     """Return what is counted at one head_dim; `quick` keeps the kernels, at 256 tokens."""
     batch, length = (1, 256) if quick else (BATCH, LENGTH)
     shape = {"batch": batch, "length": length, "heads": CHANNELS // head_dim, "head_dim": head_dim}
-    names = {family: _kernels(family, head_dim) for family in (PREFILL, BACKWARD)}
-    for family, listed in names.items():
-        listed += [name for name, peer in peers_of(family).items() if peer.library == "torch"]
-    return [Call(name, family, **shape) for family, listed in names.items() for name in listed]
+    names = {name: _kernels(name, head_dim) for name in (PREFILL, BACKWARD)}
+    for operation, listed in names.items():
+        listed += [name for name, peer in peers_of(operation).items() if peer.library == "torch"]
+    return [Call(name, of, **shape) for of, listed in names.items() for name in listed]
 
 
 def groups(*, quick: bool = False) -> dict[str, list[Call]]:
     """Return the calls of each child process, by a name; `quick` keeps one head_dim."""
     rows = 256 if quick else GEMM_ROWS
     found = {"gemm": [Call("cublas", GEMM, batch=0, length=rows, heads=0, head_dim=0)]}
-    for head_dim, family in product((128,) if quick else HEAD_DIMS, (PREFILL, BACKWARD)):
+    for head_dim, operation in product((128,) if quick else HEAD_DIMS, (PREFILL, BACKWARD)):
         listed = calls(head_dim, quick=quick)
-        found[f"d{head_dim} {family}"] = [call for call in listed if call.family == family]
+        listed = [call for call in listed if call.operation == operation]
+        found[f"d{head_dim} {operation}"] = listed
     ladders = {} if quick else {f"ladder {name}": rungs(name) for name in ladder.operations()}
     return found | ladders
 
@@ -59,7 +60,7 @@ def rungs(operation: str, *, quick: bool = False) -> list[Call]:
         shape = replace(shape, batch=1 if quick else DECODE_BATCH, heads=DECODE_HEADS)
         shape = replace(shape, group=ladder.DECODE_GROUP)
     return [
-        replace(shape, family=operation, name=rung.kernel, tile=rung.tile)
+        replace(shape, operation=operation, name=rung.kernel, tile=rung.tile)
         for rung in ladder.rungs(operation)
     ]
 
@@ -101,13 +102,13 @@ def _counted_rows(item: Counted) -> list[Row]:
 
 def kernel_column(call: Call) -> str:
     """Return what the rows of a call name as their kernel: a peer's backward is another one."""
-    peer = call.family == BACKWARD and call.name not in discover()
+    peer = call.operation == BACKWARD and call.name not in discover()
     return f"{call.name} backward" if peer else call.name
 
 
 def _base(call: Call) -> Row:
     spec = discover().get(call.name)
-    paged = call.family == DECODE
+    paged = call.operation == DECODE
     return {
         "kernel": kernel_column(call),
         "backend": spec.language if spec else "torch",
@@ -137,11 +138,11 @@ def _short(call: Call) -> str:
     return f"{call.name} {call.tile}" if call.tile else call.name
 
 
-def _kernels(family: str, head_dim: int) -> list[str]:
+def _kernels(operation: str, head_dim: int) -> list[str]:
     return [
         name
         for name, spec in discover().items()
-        if spec.operation == family and head_dim in spec.head_dims and spec.language != "torch"
+        if spec.operation == operation and head_dim in spec.head_dims and spec.language != "torch"
     ]
 
 

@@ -1,4 +1,4 @@
-"""What a call costs its caller: microseconds of Python on the host, beside torch's SDPA.
+"""The host time of a call: microseconds of Python, beside torch's SDPA.
 
 A repeat is CALLS calls in a row, none of which waits for the GPU: it is idle when the first begins,
 and its queue holds them all, so that the clock sees the host alone. Every call is warm: it has been
@@ -41,7 +41,7 @@ class Call:
 
 
 def calls(tokens: int = TOKENS) -> list[Call]:
-    """Return the functions, on requests of so many tokens."""
+    """Return the functions, on requests of `tokens` tokens."""
     decode = Decode.uniform(REQUESTS, tokens, q_heads=32, kv_heads=8)
     lengths = (tokens,) * REQUESTS
     prefill = Prefill(lengths, lengths, 16, 16, 128, causal=True)
@@ -76,7 +76,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 
 def host_times(action: Action, *, repeats: int, wait: Action, calls: int = CALLS) -> Quartiles:
-    """Return the quartiles of what one call takes on the host, each over so many calls in a row.
+    """Return the quartiles of one call's host time; each repeat averages many calls in a row.
 
     wait: lets the GPU finish, outside the timed part.
     Units: seconds per call.

@@ -37,7 +37,7 @@ QUICK_SHAPE = shape(4, 100, 200, 2, 64)
 
 
 def label_of(work: Append) -> str:
-    """Return the shape in words, as the table's notes have it."""
+    """Return the shape as text, as the table's notes have it."""
     heads = f"{work.kv_heads} heads of {work.head_dim}"
     lengths = f"{work.batch} x {work.new_lens[0]} after {work.kv_lens[0]}"
     return f"{lengths}, {heads}, page {work.page_size}"

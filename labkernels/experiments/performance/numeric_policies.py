@@ -1,7 +1,7 @@
-"""What a numeric policy costs and gains: the time of a decode step, and its error before the store.
+"""The cost and gain of a numeric policy: time of a decode step, and error before the store.
 
-A policy is timed with the output that everyone wants, in the input's format. Its error is that of
-the same policy with an fp32 output, since the store to 16 bits hides every other source.
+A policy is timed with the usual output, in the input's format. Its error is measured with an fp32
+output, since the store to 16 bits hides every other source.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ class Way:
 
     @property
     def name(self) -> str:
-        """The way in words."""
+        """The way as text."""
         return f"{self.spec.name} {self.policy.label}"
 
 
@@ -55,9 +55,10 @@ def workloads(*, quick: bool = False) -> list[Decode]:
 
 
 def ways() -> list[Way]:
-    """Return every CUDA decode kernel under its default policy and what is worth a comparison.
+    """Return every CUDA decode kernel under its default policy and the policies to compare.
 
-    Of the tensor-core kernels: one switch at a time, and P in two parts with promoted sums.
+    Tensor-core kernels change one switch at a time, and also have P in two parts with promoted
+    sums.
     """
     return [
         Way(spec, policy)
@@ -137,7 +138,8 @@ class Bench:
     def _error(self, way: Way, mean: int) -> None:
         """Record the error before the store, if it keeps its bound.
 
-        The expected RMSE is no check here: it knows nothing of truncation, the bias to be seen.
+        The expected RMSE cannot serve as a check here: it does not include truncation, whose bias
+        is measured.
         """
         policy = replace(way.policy, out="fp32")
         step = self._step(way, policy)

@@ -15,7 +15,7 @@ from labkernels.records.store import Row
 from labkernels.units import format_time
 
 DATA_FILE = "performance/prefill.csv"
-TOKENS = 16384  # of a batch, and heads x head_dim = 2048: the shapes of FlashAttention's papers
+TOKENS = 16384  # per batch, with heads x head_dim = 2048, as in FlashAttention's papers
 CHANNELS = 2048
 HEAD_DIMS = (64, 128, 256)
 LENGTHS = (512, 2048, 8192, 16384)

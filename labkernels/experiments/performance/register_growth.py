@@ -1,4 +1,4 @@
-"""How many registers the compiler gives a thread that keeps more and more sums; needs no GPU."""
+"""Registers that the compiler gives a thread for a growing number of sums; needs no GPU."""
 
 from collections.abc import Iterator
 

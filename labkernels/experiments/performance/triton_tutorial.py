@@ -30,7 +30,7 @@ class Shape:
 
     @property
     def label(self) -> str:
-        """The shape in words."""
+        """The shape as text."""
         return f"{self.batch} x {self.length}, d{self.head_dim}, {self.word}"
 
     @property

@@ -30,7 +30,7 @@ class Search:
 
     @property
     def label(self) -> str:
-        """The search in words."""
+        """The search as text."""
         return f"{self.spec.name}/{self.workload.label}"
 
 

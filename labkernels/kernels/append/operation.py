@@ -1,6 +1,6 @@
 """The operation append: new keys and values behind the last key of each request in a cache."""
 
-from labkernels.kernels.append.api import append, append_step
+from labkernels.kernels.append.api import append_step
 from labkernels.kernels.append.inputs import AppendInputs, append_inputs
 from labkernels.kernels.append.workload import Append
 from labkernels.kernels.operation import Operation
@@ -13,7 +13,6 @@ def step(inputs: AppendInputs, **options):
 
 OPERATION = Operation(
     name="append",
-    verbs={"append": append, "append_step": append_step},
     workload=Append,
     inputs=append_inputs,
     step=step,

@@ -61,7 +61,7 @@ def backward(
     Shapes: q, out, dout [total_q, q_heads, head_dim], k, v [total_k, kv_heads, head_dim], fp16 or
     bf16; lse2 [total_q, q_heads] fp32, as `prefill` gives it with out; cu_seqlens_q, cu_seqlens_k
     [batch + 1] int32. A causal mask is aligned to the end, as in `prefill`.
-    options: those of BackwardOptions.
+    options: the fields of BackwardOptions.
     Units: scale multiplies q k (default 1 / sqrt(head_dim)); lse2 is in base 2.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
     """

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from labkernels.kernels.backward.api import backward, backward_step
+from labkernels.kernels.backward.api import backward_step
 from labkernels.kernels.backward.inputs import BackwardInputs, backward_inputs
 from labkernels.kernels.backward.workload import Backward
 from labkernels.kernels.kernel import CudaKernel, Instance
@@ -43,7 +43,6 @@ def _instances(kernel: CudaKernel) -> Iterator[Instance]:
 
 OPERATION = Operation(
     name="backward",
-    verbs={"backward": backward, "backward_step": backward_step},
     workload=Backward,
     inputs=backward_inputs,
     step=step,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from labkernels.kernels.call import Step
-from labkernels.kernels.decode.api import decode, decode_step
+from labkernels.kernels.decode.api import decode_step
 from labkernels.kernels.decode.inputs import DecodeInputs, decode_inputs
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.kernel import CudaKernel
@@ -44,7 +44,6 @@ def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
 
 OPERATION = Operation(
     name="decode",
-    verbs={"decode": decode, "decode_step": decode_step},
     workload=Decode,
     inputs=decode_inputs,
     step=step,

@@ -63,7 +63,7 @@ LAB_DEVICE i64 semaphore_index(const DecodeParams& p, const DecodeWork& work) {
 // One warp's window on the paged pools, `Keys` keys at a time. Lane i looks up where key i of the
 // *next* window lies while the present one is computed, so that the page table's latency is hidden.
 template <class T, int D, int Keys> struct PagedWindow {
-  static constexpr int chunks = D / chunk_elements;         // of one row
+  static constexpr int chunks = D / chunk_elements;         // chunks of one row
   static constexpr int rows_per_pass = 32 / (chunks < 32 ? chunks : 32);
   static_assert(Keys <= 32 && chunks <= 32, "a lane looks up one key; a pass copies whole rows");
 
@@ -71,7 +71,7 @@ template <class T, int D, int Keys> struct PagedWindow {
   const int* pages;
   i64 stride_page, stride_token;
   int max_pages, page_size, end_key;
-  i64 offset, previous;       // of this lane's key in the window looked up last, and before it
+  i64 offset, previous;       // offsets of this lane's key: window looked up last, window before
 
   LAB_DEVICE PagedWindow(const DecodeParams& p, const DecodeWork& w)
       : k(static_cast<const T*>(p.k_pool) + w.kv_head * p.kv_stride_head),

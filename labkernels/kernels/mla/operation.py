@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from labkernels.kernels.call import Step
 from labkernels.kernels.kernel import CudaKernel
-from labkernels.kernels.mla.api import mla_decode, mla_decode_step
+from labkernels.kernels.mla.api import mla_decode_step
 from labkernels.kernels.mla.inputs import MlaInputs, mla_inputs
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.kernels.operation import BitCase, Operation
@@ -41,7 +41,6 @@ def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
 
 OPERATION = Operation(
     name="mla",
-    verbs={"mla_decode": mla_decode, "mla_decode_step": mla_decode_step},
     workload=MlaDecode,
     inputs=mla_inputs,
     step=step,

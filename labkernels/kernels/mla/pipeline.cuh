@@ -68,7 +68,7 @@ template <class T, int D, int Dpe, int Keys, int Threads> struct LatentWindow {
   const int* pages;           // of the request
   const T *ckv, *kpe;         // this lane's first 16 bytes of the pools' first key
   int key, end_key;           // key: the window's first; keys from the end on arrive as zeros
-  int page[passes], token[passes];  // of the keys that this lane copies
+  int page[passes], token[passes];  // place of the keys that this lane copies
 
   template <class Block>
   LAB_DEVICE LatentWindow(const MlaParams& p_, const Block& block)
@@ -84,7 +84,7 @@ template <class T, int D, int Dpe, int Keys, int Threads> struct LatentWindow {
     key = key + Keys;
     look_up();
   }
-  // The address is that of the tile's chunk (thread / 8, thread % 8).
+  // The address of the tile's chunk (thread / 8, thread % 8).
   LAB_DEVICE void copy(u32 address) const {
     constexpr int row_bytes = (D + Dpe) * static_cast<int>(sizeof(T));
     if (thread_x() >= keys_per_pass * 8) return;  // 16 keys are fewer than 256 threads can copy

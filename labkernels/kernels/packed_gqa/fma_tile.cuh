@@ -15,7 +15,7 @@ constexpr int padding = 4;                       // floats: 8 lanes read 8 rows 
 
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int BlocksPerSm>
 struct Shape {
-  using T = T_;                                  // of Q, K and V
+  using T = T_;                                  // type of Q, K and V
   static constexpr int dim_qk = Dqk, dim_vo = Dvo, rows = Rows, keys = Keys, warps = Warps;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int lane_rows = Rows / Warps / 2, lane_keys = Keys / columns;

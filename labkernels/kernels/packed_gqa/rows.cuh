@@ -45,7 +45,7 @@ enum class KeyOrder { ascending, descending };  // how a block walks over its ke
 // over one split of the keys. The functions below also serve MlaParams (mla/pipeline.cuh).
 template <int Rows> struct WorkTile {
   int request, q_tile, kv_head, split;
-  int tile_rows;              // of the tile's Rows that are used
+  int tile_rows;              // used rows of the tile's Rows
   int first_row, n_rows;      // of the request's packed rows; fewer than tile_rows at their end
   i64 first_token, first_kv;  // the request's first row in q, and in ragged k and v
   int kv_len, past;           // past: keys before the causal row 0's own
@@ -122,7 +122,7 @@ LAB_DEVICE i64 head_index(const Params& p, const WorkTile<Rows>& b, int row) {
   return (b.first_token + token) * p.q_heads + b.kv_head * p.group + (packed - token * p.group);
 }
 
-// Tiles before a request are at most first_token * group / tile_rows, rounded down, and one a
+// Tiles before a request are at most first_token * group / tile_rows, rounded down, and one per
 // request.
 template <class Params, int Rows>
 LAB_DEVICE i64 semaphore_index(const Params& p, const WorkTile<Rows>& b) {

@@ -11,20 +11,21 @@ from labkernels.kernels.checks import MAX_SPLITS
 from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.variant import AttentionVariant
 
-# The splits that are tried, a quarter of their number apart.
+# The numbers of splits that are tried, in steps of about a quarter.
 SPLITS = (1, 2, 3, *(step << octave for octave in range(7) for step in (4, 5, 6, 7)))
-# A split's partial State costs what some more keys would: its o is written and read in fp32, where
-# a key's K and V are read in 16 bits, twice a row; and the block starts up. A split has more keys.
+# A split's partial State costs as much as some more keys would: o is written and read in fp32 for
+# each row, whereas K and V of a key are read once in 16 bits, and the block has to start. A split
+# must have more keys than that.
 KEYS_TO_START = 64
 MIN_KEYS_PER_SPLIT = 256
 MIN_KEYS_PER_ROW = 4
 MAX_CACHED_KEYS = 2**62
-SHORT = 3  # times a block's steps are at most those of the longest: short
-SHORT_AT_END = 2  # short blocks a slot that wait for the end
-GOOD_ENOUGH = 1.1  # times the shortest time foreseen: fewer splits are then taken
+SHORT = 3  # a block is short if this many times its steps are at most the longest block's
+SHORT_AT_END = 2  # short blocks per slot that wait for the end
+GOOD_ENOUGH = 1.1  # the fewest splits within this factor of the shortest expected time are taken
 
 
-KEPT = 64  # schedules, of as many lengths
+KEPT = 64  # schedules that are kept, one for each set of lengths
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,14 @@ class Schedule:
     _copies: dict[torch.device, torch.Tensor] = field(default_factory=dict)
 
     def on(self, device: torch.device) -> torch.Tensor:
-        """The blocks where the kernel reads them, copied once to a device."""
+        """The blocks on the kernel's device, to which they are copied once."""
         if device not in self._copies:
             self._copies[device] = torch.from_numpy(self.work).to(device)
         return self._copies[device]
 
 
 def schedule(lengths: Lengths, tile: PrefillTile, **how) -> Schedule:
-    """Cut attention of packed rows into blocks; see `_schedule`. The last ones made are kept."""
+    """Cut attention of packed rows into blocks; see `_schedule`. The latest schedules are kept."""
     return _schedule(lengths.q.tobytes(), lengths.kv.tobytes(), tile, **how)
 
 
@@ -75,10 +76,10 @@ def _schedule(
     splits: int | None = None,
     keys_per_split: int | None = None,
 ) -> Schedule:
-    """Cut into blocks. Splits are of keys_per_split keys, or that many, or chosen.
+    """Cut into blocks; keys_per_split or splits is given, or the splits are chosen.
 
-    slots: blocks that the GPU holds at once. tile_rows: those of a tile's rows that are used, by
-    default all. cached_keys: how many of a KV head's keys the L2 cache may hold; by default any.
+    slots: blocks that the GPU holds at once. tile_rows: the used rows of a tile, by default all.
+    cached_keys: the keys of a KV head that the L2 cache may hold, by default any number.
     Raises: ValueError if keys_per_split makes more splits than partial states are made for.
     """
     lengths = Lengths(*(np.frombuffer(x, dtype=np.int64) for x in (q_lens, kv_lens)))
@@ -132,9 +133,9 @@ def _best_splits(visible: np.ndarray, kv_heads: int, tile: PrefillTile, slots: i
 
 
 def _foreseen_keys(visible: np.ndarray, kv_heads: int, keys: int, cost: int, slots: int) -> float:
-    """Keys that the busiest slot goes through at least, each split costing some more.
+    """A lower limit on the keys of the busiest slot, where each split costs some more keys.
 
-    Of the k * slots + 1 longest blocks some slot gets k + 1; and the slots share all of them.
+    Some slot gets k + 1 of the k * slots + 1 longest blocks, and all slots share all blocks.
     """
     full, rest = np.divmod(visible, keys)
     blocks = np.concatenate([np.full(int(full.sum()), keys), rest[rest > 0]]) + cost
@@ -164,9 +165,9 @@ def _blocks(
 def _launch_order(work: np.ndarray, steps: np.ndarray, slots: int, cached_steps: int) -> np.ndarray:
     """The blocks of most steps first, so that short ones fill the gaps at the end.
 
-    Of equal ones, those that read the same K and V side by side: they share the L2 cache. Where K
-    and V of all do not fit it, those of some KV heads after those of others, but for as many of
-    the last short blocks as fill the end, which wait for it.
+    Equal blocks that read the same K and V start side by side, to share the L2 cache. If K and V of
+    all KV heads do not fit the cache, the heads are started in sections, one after the other.
+    Enough short blocks to fill the end of the launch wait until then.
     """
     request, q_tile, kv_head, split = work.T
     head, of_block = np.unique(request.astype(np.int64) << 32 | kv_head, return_inverse=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from labkernels.kernels.call import Step
 from labkernels.kernels.kernel import CudaKernel, Instance
 from labkernels.kernels.operation import BitCase, Operation
-from labkernels.kernels.prefill.api import prefill, prefill_step, varlen_qkvpacked
+from labkernels.kernels.prefill.api import prefill_step
 from labkernels.kernels.prefill.inputs import PrefillInputs, prefill_inputs
 from labkernels.kernels.prefill.workload import Prefill
 
@@ -59,7 +59,6 @@ def _instances(kernel: CudaKernel) -> Iterator[Instance]:
 
 OPERATION = Operation(
     name="prefill",
-    verbs={"prefill": prefill, "prefill_step": prefill_step, "varlen_qkvpacked": varlen_qkvpacked},
     workload=Prefill,
     inputs=prefill_inputs,
     step=step,

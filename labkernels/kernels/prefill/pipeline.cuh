@@ -55,7 +55,7 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
     }
   }
 
-  // The address is that of the tile's chunk (thread / 8, thread % 8).
+  // The address of the tile's chunk (thread / 8, thread % 8).
   LAB_DEVICE void copy_k(u32 address) const {
     const Rows rows(*this, k_chunk, p.k_stride_page, p.k_stride_token);
 #pragma unroll
@@ -155,7 +155,7 @@ struct BlockPipeline {
     return (Order == KeyOrder::ascending || at >= first_key) && at < window.end_key;
   }
   LAB_DEVICE bool more() const { return holds_keys(window.key - (Stages - 1) * step); }
-  // Of this step, once wait_k has been called.
+  // The stage of this step, valid after wait_k.
   LAB_DEVICE int key() const { return window.key - Stages * step; }
 
   LAB_DEVICE void start() {

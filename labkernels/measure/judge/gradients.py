@@ -83,7 +83,7 @@ class GradientJudge:
                 name: _errors(
                     last.q_heads if name == "dq" else last.kv_heads,
                     errors[name],
-                    # Of what is not judged, this much is asked: all was written.
+                    # Elements that are not judged must at least have been written.
                     [*ratios[name], 0.0 if bool(tensor.isfinite().all()) else np.nan],
                 )
                 for name, tensor in zip(GRADIENTS, outputs, strict=True)
@@ -102,7 +102,7 @@ class GradientJudge:
         return found
 
     def _held(self, outputs, policy: NumericPolicy, forward) -> Iterator[tuple]:
-        """Of every sample and gradient: sample, name, truth, error and bound, where they lie."""
+        """For every sample and gradient: sample, name, truth, error and bound, on their device."""
         told = replace(policy, p="input").of(self._inputs.workload.dtype)
         out, lse2 = forward or (self._inputs.out, self._inputs.lse2)
         for sample in self._samples:
@@ -131,7 +131,7 @@ def _scores(inputs: BackwardInputs, request: int) -> int:
 
 
 def _sample(inputs: BackwardInputs, request: int, judged: int) -> _Sample:
-    """So many KV heads of a request, spread over all."""
+    """Some KV heads of a request, spread over all heads."""
     work, forward = inputs.workload, inputs.forward
     q_ends, k_ends = (np.concatenate([[0], np.cumsum(n)]) for n in (work.q_lens, work.kv_lens))
     rows, keys = (slice(int(e[request]), int(e[request + 1])) for e in (q_ends, k_ends))

@@ -34,7 +34,7 @@ class Judge(Protocol):
         """Every judged element, its error and its bound; of copies, which have none, nothing."""
 
 
-# Operations whose outputs are no attention, and of which attentions some rows are enough.
+# Operations with outputs other than attention, and attentions that are judged by some rows.
 OTHERS = {"backward": GradientJudge, "append": CopyJudge}
 SAMPLES = {"prefill": some_tokens, "mla": ends_of_batch}
 

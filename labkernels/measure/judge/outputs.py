@@ -119,7 +119,7 @@ class OutputJudge:
         out, lse2 = outputs
         told = policy.of(self._dtype)
         each = [part.errors(out, lse2, told) for part in self._parts]
-        # Of the rows that no bound is computed for, this much is asked: all were written.
+        # Rows without a computed bound must at least have been written.
         written = bool(np.isfinite(out.float().sum().item()))
         ratios = [errors.bound_ratio for errors in each] + ([] if written else [np.nan])
         return Errors(

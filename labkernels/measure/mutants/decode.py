@@ -56,7 +56,7 @@ def exposing_case(
 def decode(mutant: Mutant, kernel: str, case: DecodeInputs):
     """Run a kernel with the bug on one of its cases; returns its output.
 
-    Shapes: [B, Hq, D]. Memory that nobody writes holds zeros, as fresh memory does.
+    Shapes: [B, Hq, D]. Unwritten memory holds zeros, as fresh memory does.
     """
     import torch
 

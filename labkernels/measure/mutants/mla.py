@@ -1,6 +1,6 @@
 """The MLA kernel with the bug of a real report built in: an index that was typed twice.
 
-It is in one tile alone, that of GPUs with little shared memory, as it was there.
+As in the report, the bug is in one tile only, the tile for GPUs with little shared memory.
 """
 
 from labkernels.measure.mutants.mutant import Edit, Mutant

@@ -9,7 +9,7 @@ from labkernels.cuda.host.compiler import INCLUDE_DIRS
 from labkernels.kernels.kernel import Kernel
 from labkernels.kernels.registry import discover
 
-KERNEL = "kernel.cuh"  # of whichever kernel it is
+KERNEL = "kernel.cuh"  # the same name in every kernel's folder
 GITHUB = "https://github.com/"
 
 

@@ -25,11 +25,11 @@ LIBRARY = "flashinfer"
 WORKSPACE_BYTES = 2**29
 # Each head_dim costs builds of minutes that no target asks for: of the prefill, these alone.
 PREFILL_HEAD_DIMS = {"fa2": (128,), "fa3": (64, 128, 256)}
-PAGE_SIZE = 16  # of the pages that plain tensors are put into
+PAGE_SIZE = 16  # keys per page for plain tensors
 
 
 def missing() -> str | None:
-    """Return why FlashInfer cannot run here, or None."""
+    """Return the reason why FlashInfer cannot run here, or None."""
     import torch
 
     reason = not_installed("flashinfer", "flashinfer-python")
@@ -48,7 +48,7 @@ def build(operation: str, shapes: Iterable[tuple[str, int]]) -> str | None:
             from flashinfer.jit.core import build_jit_specs
 
             build_jit_specs(list(_modules(operation, shapes)), verbose=False)
-        except Exception as error:  # a build can fail in as many ways as there are tools
+        except Exception as error:  # a build can fail in many ways
             reason = f"FlashInfer did not build: {one_line(error)}"
     return reason
 
@@ -70,7 +70,7 @@ def _modules(operation: str, shapes: Iterable[tuple[str, int]]):
         return
     for dtype, head_dim in shapes:
         element = _torch_dtype(dtype)
-        # Position encoding 0 is none; no sliding window, no soft cap, no fp16 scores.
+        # Position encoding 0 means none; no sliding window, no soft cap, no fp16 scores.
         shape = (element, element, element, torch.int32, head_dim, head_dim, 0, False, False)
         if operation == "decode":
             yield gen_batch_decode_module(*shape)
@@ -155,7 +155,7 @@ def _planned(plan: Callable[[], object], run: Callable[[], object], out) -> Step
     import flashinfer
     import torch
 
-    with refusals(Exception):  # its errors come through an FFI with classes of their own
+    with refusals(Exception):  # its errors come through an FFI with its own classes
         plan()
         run()
         torch.cuda.synchronize()
@@ -208,7 +208,7 @@ def _mla(backend: str) -> Callable[[MlaInputs], Step]:
 
 
 def _append(inputs: AppendInputs) -> Step:
-    """append_paged_kv_cache, which is told the lengths after it and whose each row is."""
+    """append_paged_kv_cache, which gets the lengths after the append and the rows' requests."""
     import flashinfer
     import torch
 

@@ -1,4 +1,4 @@
-"""torch's scaled_dot_product_attention, by the backends that it chooses from."""
+"""torch's scaled_dot_product_attention, with each of its backends."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ from labkernels.measure.peers.peer import (
 
 
 def missing() -> str | None:
-    """Return why torch SDPA cannot run here, or None."""
+    """Return the reason why torch SDPA cannot run here, or None."""
     return not_installed("torch", "torch")
 
 

@@ -1,7 +1,7 @@
 """Triton's published tutorial kernel (06-fused-attention) as a peer, from a file of the caller's.
 
-The file is Triton's and no part of the lab: `--peer-path FILE` names it, and without it there is no
-such peer. It takes fp16, one head of K and V a query head, and requests of one length.
+The file belongs to Triton and is not part of the lab: `--peer-path FILE` names it, and without it
+the peer is missing. It takes fp16, one KV head per query head, and requests of one length.
 """
 
 import importlib.util

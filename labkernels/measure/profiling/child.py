@@ -1,4 +1,4 @@
-"""The child of `counters`: prepares calls, then makes each once inside a range that has its label.
+"""The child of `counters`: prepares calls, then makes each once inside a range with its label.
 
 Run as `python -m labkernels.measure.profiling.child`, with the calls as JSON on standard input.
 """
@@ -21,8 +21,8 @@ from labkernels.measure.judge.judge import judge_of
 from labkernels.measure.peers.peer import peers_of
 
 PREFILL, BACKWARD, DECODE, GEMM = "prefill", "backward", "decode", "gemm"
-FAMILIES = (PREFILL, BACKWARD, DECODE, GEMM)
-PAGE_SIZE = 16  # of a decode
+COUNTED = (PREFILL, BACKWARD, DECODE, GEMM)
+PAGE_SIZE = 16  # keys per page of a decode
 WARMUP = 2
 GEMM_CHECKED = 64  # rows
 
@@ -32,12 +32,12 @@ class Call:
     """One call to count: of a kernel or peer, on batch requests of length tokens.
 
     heads: of queries, `group` for each KV head. A decode has one new token per request.
-    family "gemm": cuBLAS on three square matrices of `length` rows; the rest is then without use.
-    Raises: ValueError if family is not one of these.
+    operation "gemm": cuBLAS on three square matrices of `length` rows; the rest is without use.
+    Raises: ValueError if operation is not one of these.
     """
 
     name: str
-    family: str = PREFILL
+    operation: str = PREFILL
     batch: int = 4
     length: int = 4096
     heads: int = 16
@@ -48,24 +48,24 @@ class Call:
     group: int = 1
 
     def __post_init__(self) -> None:
-        if self.family not in FAMILIES:
-            raise ValueError(f"family = {self.family!r}, allowed: {', '.join(FAMILIES)}")
+        if self.operation not in COUNTED:
+            raise ValueError(f"operation = {self.operation!r}, allowed: {', '.join(COUNTED)}")
 
     @property
     def label(self) -> str:
         """The call in one word, as the profiler's range is named."""
         mask = "causal" if self.causal else "full"
         heads = f"{self.heads}by{self.group}" if self.group > 1 else self.heads
-        parts = (self.family, self.name, self.batch, self.length, heads, self.head_dim)
+        parts = (self.operation, self.name, self.batch, self.length, heads, self.head_dim)
         return "/".join(map(str, (*parts, mask, self.dtype, self.tile or "default")))
 
     @property
     def workload(self) -> Decode | Prefill | Backward:
         """The shapes, of a forward or of what is differentiated."""
         lengths, heads = (self.length,) * self.batch, (self.heads, self.heads // self.group)
-        if self.family == DECODE:
+        if self.operation == DECODE:
             return Decode(lengths, *heads, self.head_dim, PAGE_SIZE, self.dtype)
-        of = Backward if self.family == BACKWARD else Prefill
+        of = Backward if self.operation == BACKWARD else Prefill
         mask = {"causal": self.causal, "dtype": self.dtype}
         return of(lengths, lengths, *heads, self.head_dim, **mask)
 
@@ -76,22 +76,22 @@ def to_json(calls: list[Call]) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Ready:
-    """A call with everything prepared; wrong() says in words what is wrong with its last output."""
+class JudgedStep:
+    """A call that is prepared; wrong() says in words what is wrong with its last output."""
 
     run: Callable[[], object]
     wrong: Callable[[], str | None]
 
 
-def prepare(call: Call, *, seed: int = 0, device: str = "cuda") -> Ready:
+def prepare(call: Call, *, seed: int = 0, device: str = "cuda") -> JudgedStep:
     """Return the call, prepared on a device: the current GPU, or the CPU builds' one.
 
     Raises: ValueError or Refused if there is no such kernel, or it does not support the call.
     """
-    return (_gemm if call.family == GEMM else _attention)(call, seed, device)
+    return (_gemm if call.operation == GEMM else _attention)(call, seed, device)
 
 
-def _gemm(call: Call, seed: int, device: str) -> Ready:
+def _gemm(call: Call, seed: int, device: str) -> JudgedStep:
     import torch
 
     draw = Normal(seed, device)
@@ -106,14 +106,14 @@ def _gemm(call: Call, seed: int, device: str) -> Ready:
         worst = ((out[:GEMM_CHECKED] - exact).abs() / (2**-8 * exact.abs() + sums)).max().item()
         return None if worst <= 1 else f"worst error {worst:.3g} of what is allowed"
 
-    return Ready(lambda: torch.mm(a, b, out=out), wrong)
+    return JudgedStep(lambda: torch.mm(a, b, out=out), wrong)
 
 
-def _attention(call: Call, seed: int, device: str) -> Ready:
-    operation, (inputs, judge) = operations()[call.family], _judged(call, seed, device)
-    peers = peers_of(call.family)
+def _attention(call: Call, seed: int, device: str) -> JudgedStep:
+    operation, (inputs, judge) = operations()[call.operation], _judged(call, seed, device)
+    peers = peers_of(call.operation)
     if call.name in peers:
-        policy, step = peers[call.name].policy, peers[call.name].steps[call.family](inputs)
+        policy, step = peers[call.name].policy, peers[call.name].steps[call.operation](inputs)
     else:
         policy = discover()[call.name].policies[0]
         kernel = with_tile(call.name, call.tile, call.head_dim) if call.tile else call.name
@@ -123,18 +123,18 @@ def _attention(call: Call, seed: int, device: str) -> Ready:
         errors = judge(step.outputs(), policy, step.forward)
         return None if errors.passed else errors.reason
 
-    return Ready(step.run, wrong)
+    return JudgedStep(step.run, wrong)
 
 
 def _judged(call: Call, seed: int, device: str):
     """The inputs of a call and their judge, which calls of one workload share."""
-    return _of_workload(call.family, call.workload, seed, device)
+    return _of_workload(call.operation, call.workload, seed, device)
 
 
 @cache
-def _of_workload(family: str, workload: Decode | Prefill | Backward, seed: int, device: str):
-    inputs = operations()[family].inputs(workload, Normal(seed, device))
-    return inputs, judge_of(family, inputs)
+def _of_workload(name: str, workload: Decode | Prefill | Backward, seed: int, device: str):
+    inputs = operations()[name].inputs(workload, Normal(seed, device))
+    return inputs, judge_of(name, inputs)
 
 
 def main() -> None:
@@ -144,7 +144,7 @@ def main() -> None:
         try:
             reason = _count(call)
         except Exception as error:
-            # one kernel that is missing or refuses must not cost the others their numbers
+            # the other kernels are counted even if one is missing or refuses
             print(f"refused {call.label}: {' '.join(str(error).split())}", flush=True)
             continue
         if reason:
@@ -152,7 +152,7 @@ def main() -> None:
 
 
 def _count(call: Call) -> str | None:
-    """Run the call once under the profiler, and say what is wrong with what it computed."""
+    """Run the call once under the profiler, and return what is wrong with its output."""
     import torch
 
     ready = prepare(call)
@@ -160,7 +160,7 @@ def _count(call: Call) -> str | None:
         ready.run()
     torch.cuda.synchronize()
     torch.cuda.profiler.start()
-    # not push and pop, which belong to a thread: autograd launches from another one
+    # not push and pop, which belong to a thread: autograd launches from another thread
     label = torch.cuda.nvtx.range_start(call.label)
     ready.run()
     torch.cuda.synchronize()

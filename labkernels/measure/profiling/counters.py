@@ -124,7 +124,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Profile:
-    """What the profiler counted, and by label why other calls have no numbers, in words.
+    """The profiler's counters, and by label the reasons why other calls have none.
 
     refused: the kernel does not support the call. failed: what it computed is wrong.
     """
@@ -135,7 +135,7 @@ class Profile:
 
 
 def available() -> str | None:
-    """Return None where Nsight Compute is installed, else the reason in words."""
+    """Return None if Nsight Compute is installed, else the reason."""
     if _tool() is None:
         return f"ncu is neither on the PATH nor {_USUAL_PLACE}: install NVIDIA Nsight Compute"
     return None
@@ -144,7 +144,7 @@ def available() -> str | None:
 def profile(
     calls: Iterable[Call], *, metrics: Iterable[Metric] = METRICS, timeout_s: float = 300
 ) -> Profile:
-    """Count what each call's kernels do, in one child process on the current GPU.
+    """Count the work of each call's kernels, in one child process on the current GPU.
 
     Raises: RuntimeError if there is no profiler, it may not read counters, or it fails.
     """

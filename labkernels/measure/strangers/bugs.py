@@ -22,7 +22,7 @@ from labkernels.measure.strangers.wrong import (
 
 
 def rope(x, *, interleaved: bool, base: float, first: int = 0):
-    """x [B, H, S, D] turned by its places, from `first` on."""
+    """x [B, H, S, D] rotated by its positions, from `first` on."""
     half = x.shape[-1] // 2
     place = torch.arange(x.shape[2], dtype=torch.float64)[:, None] + first
     angle = place * base ** (-torch.arange(half, dtype=torch.float64) / half)

@@ -1,4 +1,4 @@
-"""Families of inputs, from what models feed to attention to what test suites do."""
+"""Families of inputs, from those of models to those of test suites."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ def changed(change: Callable) -> Callable:
 
 
 def drawn(draw: Callable) -> Callable:
-    """A family whose q, k, v are all drawn alike: draw(rng, shape) gives one of them."""
+    """A family that draws q, k and v in the same way: draw(rng, shape) gives one of them."""
 
     def family(rng, shape: Shape) -> _Arrays:
         return tuple(draw(rng, x.shape) for x in _normal(rng, shape))
@@ -110,7 +110,7 @@ def _like_first_head(x):
 
 
 def _every(x, period: int):
-    """The keys of the first period, again and again."""
+    """The keys of the first period, repeated."""
     return x[:, :, np.arange(x.shape[2]) % period]
 
 

@@ -46,11 +46,11 @@ def rounded_twice(call: Call) -> torch.Tensor:
 class Flash:
     """An online softmax over blocks of keys in float32.
 
-    order: of the blocks. p: the format P is rounded to, "input" for that of q. rounded_sum: the
-    denominator is the sum of rounded weights. lag: log2 units by which the running maximum may fall
-    behind before it moves. start: an offset of the maximum in log2 units, so that weights exceed 1.
-    splits: parts of the keys that are merged at the end. natural: exp in place of exp2. poly3:
-    exp2 by a cubic. reciprocal: multiplied by 1 / l. tf32: products of numbers cut to tf32.
+    order: of the blocks. p: the format that P is rounded to, "input" for q's format. rounded_sum:
+    the denominator is the sum of rounded weights. lag: log2 units by which the running maximum may
+    fall behind before it moves. start: an offset of the maximum in log2 units, so that weights
+    exceed 1. splits: parts of the keys that are merged at the end. natural: exp in place of exp2.
+    poly3: exp2 by a cubic. reciprocal: multiplied by 1 / l. tf32: products of numbers cut to tf32.
     """
 
     block: int = 64

@@ -1,4 +1,4 @@
-"""Judge right and wrong outputs, as a stranger would ask, and say whether the name was right."""
+"""Judge right and wrong outputs without further facts, and check the name of each bug."""
 
 import re
 import time
@@ -57,7 +57,7 @@ def of_right(families, kinds, dtypes, seeds) -> Iterator[Run]:
 def of_wrong(bug: str, cases: Iterable[tuple[str, str, int, str]]) -> Iterator[Run]:
     """The runs of a bug: cases are (family, dtype, seed, part of the rows).
 
-    Where the bug leaves every bit of the output as it was, there is nothing to be seen: no run.
+    A bug that changes no bit of the output gives no run, since it cannot be seen.
     """
     make, pattern = split.WRONG[bug]
     for family, dtype, seed, part in cases:

@@ -1,4 +1,4 @@
-"""Bugs that a tolerance cannot see: each made on a part of a test's inputs, and held against it."""
+"""Bugs that a tolerance cannot see: each is made on a part of a test's inputs and checked."""
 
 import numpy as np
 
@@ -22,7 +22,7 @@ def shape_like(
 def bugs(
     tolerance: Tolerance, shape: inputs.Shape, dtype: str, *, mean: float = 0.0, seed: int = 0
 ) -> tuple[list[str], int]:
-    """The bugs whose output keeps the tolerance, and how many changed any bit at all."""
+    """The bugs with outputs inside the tolerance, and how many bugs changed any bit."""
     call = inputs.drawn_call(_normal(mean), [seed], shape, dtype)
     truth = right.exact(call)[0].numpy()
     good = wrong.run(lambda w: wrong.attend(w.s, w.v, call.q.dtype), call)

@@ -1,4 +1,4 @@
-"""Bugs that strangers might bring, made in float64 with the roundings of a kernel around them.
+"""Bugs as in other people's kernels, made in float64 with the roundings of a kernel around them.
 
 A bug changes what a row reads, its scores, its weights or its output, in all rows or in a part of
 them: one KV head, one request, the last queries.
@@ -60,7 +60,7 @@ def attend(s, v, dtype, weights=None) -> torch.Tensor:
 
 
 def parts(w: Work, keys: int):
-    """m, l and o (not normalised) of splits of so many keys, in natural units."""
+    """m, l and o (not normalised) of splits of `keys` keys, in natural units."""
     found = []
     for first in range(0, w.s.shape[-1], keys):
         s, v = w.s[..., first : first + keys], w.v[:, :, first : first + keys]
@@ -71,7 +71,7 @@ def parts(w: Work, keys: int):
 
 
 def merged(keys: int, weigh: Callable, rounding=None) -> Callable:
-    """A bug in how splits of so many keys are joined: their weights, or a rounding of each."""
+    """A bug in the merge of splits of `keys` keys: in their weights, or a rounding of each."""
 
     def bug(w: Work):
         m, l, o = parts(w, keys)

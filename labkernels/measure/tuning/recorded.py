@@ -1,4 +1,4 @@
-"""Recorded searches beside the model: what was expected of each tile, and what it took."""
+"""Recorded searches beside the model: the expected and the measured time of each tile."""
 
 from collections import defaultdict
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
 """A decode kernel in NumPy, step by step, in which every source of error can be switched off.
 
-With all sources on, its output is that of the CUDA kernel, in every bit.
+With all sources on, its output has every bit of the CUDA kernel's output.
 """
 
 from collections.abc import Iterable

@@ -22,7 +22,7 @@ from labkernels import places
 FRACTION_BITS, SEGMENT_BITS = 23, 6
 LOW_BITS = FRACTION_BITS - SEGMENT_BITS
 ENTRIES, SEGMENTS = 1 << FRACTION_BITS, 1 << SEGMENT_BITS
-DROPPED_BITS = 19  # of the square
+DROPPED_BITS = 19  # bits dropped from the square
 STEP_BITS = 15  # y's last place, in units of the sum's
 DATA_FILE = places.DATA / "hardware" / "ex2_sm90.json"
 

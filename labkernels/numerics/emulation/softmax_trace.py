@@ -9,7 +9,7 @@ import numpy as np
 from labkernels.numerics.emulation.summation_order import MMA_KEYS, SummationOrder
 from labkernels.numerics.truth.problem import Problem, Rows
 
-_BLOCK_ELEMENTS = 2**20  # of a plane [C, mmas, R, Dv], a slice for each mma: 8 MiB
+_BLOCK_ELEMENTS = 2**20  # elements of a plane [C, mmas, R, Dv], one slice per mma: 8 MiB
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +121,7 @@ class SoftmaxTrace:
         return np.maximum(squares, 0.0)
 
     def laid_out(self, per_key: np.ndarray, hole: float = 0.0) -> np.ndarray:
-        """Values [R, n] of the keys as [C, T, R, K], with `hole` where there is no key."""
+        """Values [R, n] of the keys as [C, T, R, K], with `hole` in places without a key."""
         chains, steps, rows, keys = self.score_log2.shape
         laid = np.full((rows, chains * steps * keys), hole)
         laid[:, self.index] = per_key

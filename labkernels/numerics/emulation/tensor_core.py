@@ -28,7 +28,7 @@ class Unit:
     chunk: int
     lowest_exponent_fp32: int
     lowest_exponent_fp16: int
-    out_fraction_bits: int = 23  # of the fp32 output: 8-bit inputs fill only 13
+    out_fraction_bits: int = 23  # bits of the fp32 output: 8-bit inputs fill only 13
 
 
 # No floor under sm_70's alignment has been reported; fp32's own exponents end at -126.

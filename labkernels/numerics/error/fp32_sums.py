@@ -27,7 +27,7 @@ def spacing(x: np.ndarray) -> np.ndarray:
 
 
 def dot_products(q: np.ndarray, k: np.ndarray, lane_channels: int) -> np.ndarray:
-    """Variance of q k where a lane adds so many channels and lanes are joined pairwise: [R, n]."""
+    """Variance of q k if a lane adds some channels and lanes are added pairwise: [R, n]."""
     total = np.zeros((len(q), len(k), q.shape[1] // lane_channels))
     grain, variance = np.full(total.shape, np.inf), np.zeros(total.shape)
     lowest = [rounding.lowest_bit(x) for x in (q, k)]

@@ -24,7 +24,7 @@ _HANDED_ON = 1 / 2 + 1 + 1
 # ulp(x)^2 / x^2, a mean over the binades of float32; the variance of one rounding of x to it
 _ULP2 = 0.75 / (2 * math.log(2)) * 2.0**-46
 _ROUNDING = _ULP2 / 12
-_JOINS = 4  # of o and of l, beside their chains: rescales, the merges of warps and splits, o / l
+_JOINS = 4  # roundings of o and l beside their chains: rescales, merges, o / l
 _FARTHEST = 200.0  # below the maximum, in log2 units: beyond it a weight is 0 in fp32
 # P that rounds no more than its score does: the roundings of the score count beside its own
 _FINE = ("fp32", "fp16x2", "bf16x2")
@@ -41,9 +41,10 @@ def sigma(
     store, summed; where P keeps fp32's precision or nearly so, those of its score too.
 
     Shapes: [total_q, Hq, Dv] float64; metrics.rms(sigma, by="head") is the RMSE to expect per head.
-    Of two possible denominators, the larger. Error: 15 % with P or the output in 16 bits. With both
-    in fp32 the order of the sums decides: the error seen is as much smaller as there are chains
-    beyond execution.chains, and 1.5 times larger where the first keys have most of the weight.
+    If two denominators are possible, the larger sigma counts. Error: 15 % with P or the output in
+    16 bits. With both in fp32 the order of the sums decides: the error seen is as much smaller as
+    there are chains beyond execution.chains, and 1.5 times larger where the first keys have most of
+    the weight.
     Source: uniform rounding errors, ulp^2 / 12 each.
     """
     found = problem.zeros(*problem.out_shape)
@@ -58,16 +59,21 @@ def sigma(
 def internal_variance(rows: Rows, policy: NumericPolicy, execution: Execution):
     """Variance before the store. Shapes: [Hkv, R, Dv]."""
     xp = namespace(rows.q_log2)
-    o, squares, from_p, from_exponent = rows.o, 0.0, _Squares(), _Squares()
+    o, plain, from_p, from_exponent = rows.o, _Squares(), _Squares(), _Squares()
     for block, score, p in rows.weighted_blocks():
-        squares = squares + weighted_sum(p**2, block.v**2)
-        from_p.add(p_spacing(p, policy.p) ** 2 / 12, block.v)
-        from_exponent.add(exponent_variance(block, score, policy) * p**2, block.v)
+        v, v2 = block.v, block.v**2
+        plain.add(p**2, v, v2)
+        from_p.add(p_spacing(p, policy.p) ** 2 / 12, v, v2)
+        exponent = exponent_variance(block, score, policy)
+        if not isinstance(exponent, float):
+            from_exponent.add(exponent * p**2, v, v2)
     divisor = rows.softmax.divisor
     kinds = [from_p.about(o * (kind == "rounded")) for kind in policy.denominators]
     largest = kinds[0] if len(kinds) == 1 else xp.maximum(*kinds)
-    weights = (largest + from_exponent.about(o)) / divisor**2
-    return weights + _sums_variance(rows, squares / divisor**2, policy, execution)
+    alike = isinstance(exponent, float)  # for all keys, which spares their sums
+    of_exponent = exponent * plain.about(o) if alike else from_exponent.about(o)
+    weights = (largest + of_exponent) / divisor**2
+    return weights + _sums_variance(rows, plain.squares / divisor**2, policy, execution)
 
 
 def _sums_variance(rows: Rows, squares, policy: NumericPolicy, execution: Execution):
@@ -133,11 +139,11 @@ class _Squares:
     def __init__(self):
         self.weights, self.values, self.squares = 0.0, 0.0, 0.0
 
-    def add(self, weights, v) -> None:
-        """Count a block of keys. Shapes: weights [Hkv, R, n], v [Hkv, n, Dv]."""
+    def add(self, weights, v, v2) -> None:
+        """Count a block of keys. Shapes: weights [Hkv, R, n]; v, and its squares, [Hkv, n, Dv]."""
         self.weights = self.weights + weights.sum(-1)[..., None]
         self.values = self.values + weighted_sum(weights, v)
-        self.squares = self.squares + weighted_sum(weights, v**2)
+        self.squares = self.squares + weighted_sum(weights, v2)
 
     def about(self, x):
         """The sum about x. Shapes: [Hkv, R, Dv]."""

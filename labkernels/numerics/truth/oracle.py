@@ -1,4 +1,4 @@
-"""Attention in float64: the truth that kernels are measured against."""
+"""Attention in float64: the truth with which kernels are compared."""
 
 import numpy as np
 

@@ -22,7 +22,7 @@ BLOCK_KEYS = 1024
 # heads may have more. At most KEPT_SCORES elements of a problem's scores are kept for the next
 # pass.
 BLOCK_SCORES = {"cpu": 2**19, "gpu": 2**25}
-KEPT_SCORES = {"cpu": 2**24, "gpu": 2**29}
+KEPT_SCORES = {"cpu": 2**26, "gpu": 2**29}
 
 
 @dataclass(frozen=True, eq=False)

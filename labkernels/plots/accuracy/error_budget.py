@@ -53,7 +53,7 @@ def budget_shares(rows: pd.DataFrame) -> pd.DataFrame:
         for kind in ("predicted", "measured")
     }
     noise = (total.bias_noise**2 / total.predicted_variance).mean()
-    if squares["measured_share"] < _SURE * noise:  # a mean that could be noise is no bias
+    if squares["measured_share"] < _SURE * noise:  # a mean within its noise is not a bias
         squares["measured_share"] = 0.0
     parts = mean.drop(index=TOTAL)
     parts = parts[parts.any(axis=1)]

@@ -14,7 +14,7 @@ from labkernels.plots import style
 
 _GOLDEN = 0.6180339887  # its multiples spread points evenly, the same in every run
 _FEW = 4  # wide maps that stand below each other
-_DIFFERENCE = " - "  # in the kernel column of data/decode_accuracy.csv
+_DIFFERENCE = " - "  # joins two kernels in the kernel column of data/decode_accuracy.csv
 
 
 def error_cells(table: np.ndarray, *, kernel: str, tensor_cores: str) -> pd.DataFrame:

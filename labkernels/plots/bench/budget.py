@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 
 from labkernels.plots import style
 
-MOST_TERMS = 7  # that have a colour of their own
+MOST_TERMS = 7  # terms with their own colour
 OTHERS = "other terms"
 OTHERS_COLOUR = "#d5dae1"
 UNITS = {"registers per thread": 1, "shared memory per block, bytes": 1024}

@@ -1,21 +1,22 @@
 // What a page of the book starts: the widgets that it places, and the worker that runs kernels.
 import { mount_break_kernel } from "./break_kernel.mjs";
 import { mount_budget } from "./budget/budget.mjs";
+import { element } from "./elements.mjs";
 import { mount_guess } from "./guess.mjs";
 import { run } from "./machine/jobs.mjs";
 import { mount_run_kernel } from "./run_kernel.mjs";
 import { mount_step_kernel } from "./step/step_kernel.mjs";
 
-const here =
-  typeof document === "undefined"
-    ? ""
-    : /** @type {HTMLScriptElement} */ (document.currentScript).src.replace(/[^/]*$/, "");
+/** @typedef {(name: string) => Promise<any>} Assets  the data of a widget, by name */
+
+const script = typeof document === "undefined" ? null : document.currentScript;
+const here = script && "src" in script ? script.src.replace(/[^/]*$/, "") : "";
 
 /** @type {Record<string, Promise<any>>} */
 const loading = {};
 
-/** A file that a page opened from a disk may load too. @param {string} name */
-function asset(name) {
+/** A file that a page opened from a disk may load too. @type {Assets} */
+function asset_of_page(name) {
   loading[name] ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
     script.src = `${here}${name}.js`;
@@ -31,8 +32,8 @@ function asset(name) {
 
 function worker() {
   try {
-    const source = new Blob([`(${lab_bundle})(self)`], { type: "text/javascript" });
-    const address = URL.createObjectURL(source),
+    const text = `(${lab_bundle})().begin()`;
+    const address = URL.createObjectURL(new Blob([text], { type: "text/javascript" })),
       made = new Worker(address);
     URL.revokeObjectURL(address);
     return made;
@@ -54,21 +55,55 @@ function serve() {
   };
 }
 
-function mount() {
+/** @param {HTMLElement} root @param {Assets} asset */
+function mount(root, asset) {
   const shelf = { ...lab_data, asset, worker };
-  for (const root of /** @type {NodeListOf<HTMLElement>} */ (
-    document.querySelectorAll("[data-lab-widget]")
-  )) {
-    root.classList.add("lab-live");
-    const name = root.dataset.labWidget;
-    if (name === "run_kernel") mount_run_kernel(root, shelf);
-    else if (name === "guess") mount_guess(root);
-    else if (name === "budget") asset("budget").then((data) => mount_budget(root, data));
-    else if (name === "step_kernel") mount_step_kernel(root, shelf);
-    else asset("broken").then((data) => mount_break_kernel(root, shelf, data));
-  }
+  root.classList.add("lab-live");
+  const name = root.dataset.labWidget;
+  if (name === "run_kernel") mount_run_kernel(root, shelf);
+  else if (name === "guess") mount_guess(root);
+  else if (name === "budget") asset("budget").then((data) => mount_budget(root, data));
+  else if (name === "step_kernel") mount_step_kernel(root, shelf);
+  else asset("broken").then((data) => mount_break_kernel(root, shelf, data));
 }
 
-if (typeof document === "undefined") serve();
-else if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", mount);
-else mount();
+function mount_all() {
+  for (const root of /** @type {NodeListOf<HTMLElement>} */ (
+    document.querySelectorAll("[data-lab-widget]")
+  ))
+    mount(root, asset_of_page);
+}
+
+/** What the script does in a page, and in the worker that the page has made of the same script. */
+export function begin() {
+  if (typeof document === "undefined") serve();
+  else if (document.readyState === "loading")
+    document.addEventListener("DOMContentLoaded", mount_all);
+  else mount_all();
+}
+
+/**
+ * A widget in JupyterLab, whose data come from the kernel of the notebook.
+ * @param {{model: {get: (name: string) => string, send: (content: unknown) => void,
+ *   on: (event: string, listener: (content: any) => void) => void}, el: HTMLElement}} view
+ */
+export function render({ model, el }) {
+  /** @type {Record<string, {resolve: (data: any) => void, reject: (reason: Error) => void}>} */
+  const waiting = {};
+  model.on("msg:custom", ({ asset, text, error }) => {
+    if (error) waiting[asset]?.reject(new Error(error));
+    else waiting[asset]?.resolve(JSON.parse(text));
+  });
+  /** @type {Record<string, Promise<any>>} */
+  const asked = {};
+  const asset = (/** @type {string} */ name) =>
+    (asked[name] ??= new Promise((resolve, reject) => {
+      waiting[name] = { resolve, reject };
+      model.send({ asset: name });
+    }));
+  const root = element("div", { class: "lab-widget" });
+  root.dataset.labWidget = model.get("name");
+  root.dataset.kernel = model.get("kernel");
+  el.append(root);
+  mount(root, asset);
+}

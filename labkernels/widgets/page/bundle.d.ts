@@ -1,5 +1,5 @@
 // What the bundle that labkernels.widgets.book writes has besides the modules.
-declare const lab_bundle: (scope: unknown) => void;
+declare const lab_bundle: () => { begin: () => void };
 declare const lab_data: {
   offers: import("./run_kernel.mjs").Offer[];
   steps: { kernel: string; asset: string }[];

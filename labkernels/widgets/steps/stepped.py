@@ -70,6 +70,10 @@ class Stepped:
         """Query heads per KV head."""
         return self.workload.q_heads // self.workload.kv_heads
 
+    def whole_asset(self) -> dict[str, object]:
+        """Return the asset of the kernel as it is."""
+        return self.asset(self.case())
+
     def asset(self, case: BitCase) -> dict[str, object]:
         """Return the checked module, its launch, its shared memory, its rows and its sources."""
         launch = page_launch(case)

@@ -45,7 +45,7 @@ def test_calls_travel_as_json():
     assert [Call(**fields) for fields in json.loads(child.to_json(calls))] == calls
     assert len({call.label for call in calls} | {replace(CALL, causal=True).label}) == 3
     allowed = "prefill, backward, decode, gemm"
-    with pytest.raises(ValueError, match=f"family = 'append', allowed: {allowed}"):
+    with pytest.raises(ValueError, match=f"operation = 'append', allowed: {allowed}"):
         Call("x", "append")
 
 
@@ -129,7 +129,7 @@ def test_rows_of_the_experiment_fit_their_table():
 
 def test_the_ladders_are_counted_rung_by_rung():
     for operation in ladder.operations():
-        assert [(call.family, call.name, call.tile) for call in experiment.rungs(operation)] == [
+        assert [(call.operation, call.name, call.tile) for call in experiment.rungs(operation)] == [
             (operation, rung.kernel, rung.tile) for rung in ladder.rungs(operation)
         ]
     rows = [experiment._base(call) for call in experiment.rungs("decode")]

@@ -53,3 +53,17 @@ def test_a_key_left_out_is_found_with_beta_1(problem):
     np.testing.assert_allclose(found.row.beta, 1, rtol=1e-6)
     assert found.sample.key.tolist() == [199]
     np.testing.assert_allclose(found.sample.beta, 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("denominator", [None, "rounded"])
+@pytest.mark.parametrize(("mean", "times"), [(0, 1), (1000, 1), (0, 1e30), (0, 0)])
+def test_variances_in_fp32_are_those_of_float64(problem, denominator, mean, times, monkeypatch):
+    problem = replace(problem, v_pool=problem.v_pool * times + mean)
+    policy = replace(POLICY, denominator=denominator, out="bf16")
+    sigma = error_sigma.sigma(problem, policy)
+    narrow = matched_filters.matched_filters(problem, policy, sigma, sigma)
+    monkeypatch.setattr(matched_filters, "_SIXTEEN", ())
+    wide = matched_filters.matched_filters(problem, policy, sigma, sigma)
+    assert (narrow.variance != wide.variance).any() or times == 0
+    np.testing.assert_allclose(narrow.variance, wide.variance, rtol=1e-5)
+    np.testing.assert_allclose(narrow.coherence, wide.coherence, rtol=1e-5)

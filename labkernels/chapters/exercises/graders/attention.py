@@ -6,7 +6,7 @@ import numpy as np
 
 from labkernels.chapters.exercises.exercise import Exercise
 from labkernels.chapters.exercises.overlay import folder_with
-from labkernels.chapters.primers.small_attention import POLICY, Request, attend
+from labkernels.chapters.primers.small_attention import Request, attend
 from labkernels.cuda.host.build import HostKernelError
 from labkernels.numerics.error import bounds
 from labkernels.numerics.truth import oracle
@@ -64,7 +64,7 @@ def verdict_on(requests: tuple[Request, ...], results: dict[str, np.ndarray]) ->
     if not wrong:
         return []
     out, lse2 = (results[f"{name} of {wrong[0].name}"] for name in ("out", "lse2"))
-    verdict = decide(wrong[0].problem(), out, policy=POLICY, lse2=lse2)
+    verdict = decide(wrong[0].problem(), out, policy=wrong[0].policy, lse2=lse2)
     said = verdict.summary(verbose=False).splitlines()
     kept = [line.strip() for line in said if line.strip().startswith(("where", "likely"))]
     return [
@@ -94,7 +94,7 @@ def _shares(request: Request, results: dict[str, np.ndarray]) -> np.ndarray:
 def _truth(request: Request) -> tuple:
     """Out and lse2 in float64, and their bounds."""
     problem = request.problem()
-    return oracle.attention(problem), bounds.both_bounds(problem, POLICY)
+    return oracle.attention(problem), bounds.both_bounds(problem, request.policy)
 
 
 @functools.cache

@@ -51,7 +51,7 @@ LAB_DEVICE void each_register(typename Accumulator<Out>::Register (&d)[N], i64 f
     move(d[i], Accumulator<Out>::index(row, i / n * 8 + thread_x() % 4 * 2, columns, i % n));
 }
 
-// mma.sync: a tile of 16 x 8 a warp, a multiple of probe_tiles of them.
+// mma.sync: one tile of 16 x 8 per warp, a multiple of probe_tiles of them.
 constexpr int probe_tiles = probe_threads / 32;
 
 template <class T, class Out>
@@ -73,7 +73,7 @@ LAB_KERNEL(probe_threads, 1) probe_mma(LAB_GRID_CONSTANT MmaParams p) {
   });
 }
 
-// wgmma: a tile of 64 x `Columns` a block, K in `Steps` instructions. Of a major MN the memory is
+// wgmma: one tile of 64 x `Columns` per block, K in `Steps` instructions. For MN the memory is
 // [tile][element of K][row or column].
 constexpr int wgmma_probe_threads = 128;
 

@@ -67,8 +67,8 @@ LAB_DEVICE i64 place(const Params& p, const Side& side, int key) {
 }
 
 // [lab: move]
-// Moves the rows of one warp; `place` is that of the lane's key. All loads of a step are in flight
-// before its first store waits for one.
+// Moves the rows of one warp; `place` is the place of the lane's key. All loads of a step are in
+// flight before its first store waits for one.
 template <class C>
 LAB_DEVICE void move(const Params& p, const Side& side, int first_key, i64 place) {
   const int lane = thread_x() & 31, head_chunks = static_cast<int>(side.head_chunks);

@@ -201,7 +201,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT BackwardPara
   copy_rows<C::threads>(smem.v, p.v, (request.first_kv + key) * p.v_stride_token +
                         work.head * p.v_stride_head, p.v_stride_token, n_keys);
   allow_next_launch();
-  wait_previous_launch();              // for lse2 and delta, and zeros in dq_accum
+  wait_previous_launch();              // lse2, delta and zeros in dq_accum are there
   rows.copy(smem, p, request, 0);
 
   typename C::KeyRows::Sum dk, dv;
@@ -270,7 +270,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) ordered_dq(LAB_GRID_CONSTANT BackwardPa
   copy_rows<C::threads>(smem.dout, p.dout,
                         token * p.dout_stride_token + work.head * p.dout_stride_head,
                         p.dout_stride_token, n_rows);
-  wait_previous_launch();              // and so for lse2 and delta, of the one before it
+  wait_previous_launch();              // lse2 and delta of the launch before are there too
   copy_row_facts(smem.lse2, smem.delta, p, work.head * p.padded_rows + request.first_padded + row);
   if (end_key > 0) copy_keys(0, 0);
   cp_async_commit();

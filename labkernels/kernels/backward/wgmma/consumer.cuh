@@ -139,7 +139,7 @@ template <class C, class P> struct Consumer {
     Sum dk, dv;
     LateSum late;
     RowPairs lse2;
-    if (!C::stages_dq) wait_previous_launch();  // for zeros in dq_accum
+    if (!C::stages_dq) wait_previous_launch();  // dq_accum holds zeros
     await_keys(smem, b.n_keys, place.thread);
     if (b.steps > 0) await_q(lse2, 0);
     else

@@ -45,7 +45,7 @@ LAB_DEVICE void add_passed_dq(Smem<C>& smem, const Params& p, const BackwardKeys
   auto& ring = smem.dq_ring[group];
   RowBlocks<C::rows> rows(p.problem, b);
   DqSemaphore semaphore;
-  wait_previous_launch();              // for zeros in dq_accum
+  wait_previous_launch();              // dq_accum holds zeros
 #pragma unroll 1
   for (int i = 0; i < b.steps; ++i, rows.next(b)) {
     if constexpr (C::ordered) {
@@ -70,7 +70,7 @@ LAB_DEVICE void add_passed_dq(Smem<C>& smem, const Params& p, const BackwardKeys
   bulk_wait<0>();                      // before the block's shared memory is another's
 }
 
-// The warp's 16 keys to global memory, by way of lines that nobody reads any more.
+// Writes the warp's 16 keys to global memory, through lines of shared memory that are free.
 template <class C>
 LAB_DEVICE void store_sum(const typename C::Sum& sum, float scale, typename C::Keyed& stage,
                           void* out, const Params& p, const BackwardKeys& b, const Place& place) {

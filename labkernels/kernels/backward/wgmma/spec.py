@@ -11,11 +11,11 @@ from labkernels.kernels.backward.kernel import BackwardTile, CudaBackwardKernel,
 from labkernels.kernels.kernel import HOPPER, Instance, Shape
 from labkernels.policy import EXP2, TENSOR_CORES, NumericPolicy, policies
 
-WARPS = 12  # of a warpgroup that loads and two that compute
+WARPS = 12  # one warpgroup loads, two compute
 CONSUMER_WARPS = 8
 CONSUMER_REGISTERS = 240  # a thread of the two, once the first has given its own up
 BARRIER_BYTES = 8
-ALIGNMENT = 1024  # of a box in 128-byte swizzle, and so of the whole
+ALIGNMENT = 1024  # bytes, of a box in 128-byte swizzle and so of the whole
 
 
 def _splits_keys(instance: Instance) -> bool:

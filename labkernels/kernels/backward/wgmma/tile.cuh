@@ -62,7 +62,7 @@ template <class C> struct Smem : DqStages<C::stages_dq> {
   Mbarrier kv_full;
   Pipeline<C::stages> q_ring;          // with the rows' lse2
   Pipeline<C::dout_stages> dout_ring;  // with the rows' delta
-  Pipeline<1> dq_ring[2];              // of the stages of dQ, by warpgroup
+  Pipeline<1> dq_ring[2];              // stages of dQ, by warpgroup
 };
 
 // A consumer thread's place.

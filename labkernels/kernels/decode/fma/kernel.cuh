@@ -11,7 +11,7 @@ using namespace lab;
 
 template <class T_, int HeadDim, int Rows, int Warps, int Keys, int Stages, int BlocksPerSm>
 struct KernelTraits {
-  using T = T_;                                  // of Q, K and V
+  using T = T_;                                  // type of Q, K and V
   static constexpr int head_dim = HeadDim, rows = Rows, warps = Warps, keys = Keys, stages = Stages;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int lanes = HeadDim / chunk_elements;   // lanes that share a key
@@ -45,7 +45,7 @@ template <class C> using KvTile = typename C::T[C::keys][C::head_dim];  // K or 
 // {m, l} of this lane's row; O of all rows, this lane's channels and keys.
 template <class C> using Softmax = OnlineSoftmaxOf<ArrayRows<1, C::same_row_bits>>;
 template <class C> using Output = float[C::rows][chunk_elements];
-template <class C> using Scores = float[C::reductions];  // of this lane's row
+template <class C> using Scores = float[C::reductions];  // scores of this lane's row
 template <class C> using Weights = float[C::keys][C::rows];  // P of a step, in shared memory
 template <class C> using Query = float[C::rows][chunk_elements];
 

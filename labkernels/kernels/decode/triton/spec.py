@@ -5,7 +5,7 @@ from labkernels.kernels.decode.kernel import DecodeKernel, DecodeTile
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
 from labkernels.policy import CUDA_CORES, TENSOR_CORES, NumericPolicy
 
-MIN_ROWS = 16  # of tl.dot
+MIN_ROWS = 16  # the least rows that tl.dot takes
 PROGRAMS_PER_SM = 2
 
 

@@ -9,16 +9,16 @@
 namespace mla_mma {
 using namespace lab;
 
-constexpr int padding = 8;                       // of P's rows: ldmatrix meets eight bank groups
+constexpr int padding = 8;                       // pads P's rows: ldmatrix meets eight bank groups
 
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm>
 struct KernelTraits {
-  using T = T_;                                  // of Q, K, V and the rounded P
+  using T = T_;                                  // type of Q, K, V and the rounded P
   static constexpr int dim_qk = Dqk, dim_vo = Dvo, rows = Rows, keys = Keys, stages = Stages;
   static constexpr int warps = Warps, threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
-  static constexpr int row_tiles = Rows / 16, octets = Dvo / Warps / 8;  // of a warp's O
+  static constexpr int row_tiles = Rows / 16, octets = Dvo / Warps / 8;  // tiles of a warp's O
   static constexpr int shares = Warps / row_tiles;  // warps that share the scores of 16 rows
-  static constexpr int warp_keys = Keys / shares;   // whose weights a warp computes
+  static constexpr int warp_keys = Keys / shares;   // a warp computes their weights
   // Two warps of a pair compute the scores of both warps' rows (or of both warps' keys, if one warp
   // has fewer keys than an ldmatrix takes), each over half of the channels, and add them: a product
   // twice as large reads fewer fragments per FLOP.
@@ -157,7 +157,8 @@ LAB_DEVICE void mask(Weights<C>& s, const MlaParams& p, const typename C::Work& 
 }
 
 // [lab: update]
-// Moves the maxima to those of all warps' scores, and leaves P and the factors of O for all warps.
+// Raises the maxima to the maxima of all warps' scores, and stores P and the factors of O for all
+// warps.
 template <class C, class P>
 LAB_DEVICE void update(OnlineSoftmax& rows, Weights<C>& s, Smem<C>& smem, const Part<C>& part,
                        float scale_log2) {

@@ -66,7 +66,7 @@ class MlaMma(CudaMlaKernel):
         """Fragments and addresses of a thread, in registers."""
         of = cuda_kernel.sizes(instance)
         row_tiles = of.rows / 16
-        keys = of.keys * row_tiles / of.warps  # a warp computes the weights of so many, for 16 rows
+        keys = of.keys * row_tiles / of.warps  # a warp computes their weights, for 16 rows
         # pairs of warps share rows or keys of S
         by_rows, by_keys = keys.value >= 16 and row_tiles.value > 1, keys.value < 16
         score_rows, score_keys = (

@@ -4,7 +4,7 @@
 
 namespace mla_wgmma {
 
-// This thread holds rows `row` and `row` + 8 of the block: index h. Of 8 columns it has two.
+// This thread holds rows `row` and `row` + 8 of the block (index h), and two of every 8 columns.
 template <class C, class P> struct Consumer {
   using T = typename C::T;
   using Fragments = u32[C::keys / 16][4];        // P in 16 bits: [64 rows, keys of a block]
@@ -48,7 +48,7 @@ template <class C, class P> struct Consumer {
   }
 
  private:
-  // As if a key block had been before the first, and had set no maximum.
+  // Acts as a key block before the first one that has set no maximum.
   LAB_DEVICE void arrive_before_first() {
     if (thread_x() % 4 == 0)
 #pragma unroll
@@ -56,8 +56,8 @@ template <class C, class P> struct Consumer {
     named_arrive(p_ready + 1, C::consumer_threads);
   }
 
-  // A key block of its own. The other warpgroup's P V before it comes between the parts of S: it
-  // frees a stage, and the rest of this one is the last to arrive.
+  // A key block of this warpgroup. The other warpgroup's P V of the block before comes between the
+  // parts of S: it frees a stage, and the second part of this block arrives last.
   template <bool First> LAB_DEVICE void turn(int j) {
     const int first_key = work.first_key + j * C::keys;
     const int live = work.end_key - first_key;
@@ -86,8 +86,8 @@ template <class C, class P> struct Consumer {
   template <int Part> LAB_DEVICE void scores(float (&s)[32], int j) {
     const int half = group ^ Part;
     constexpr int q_pitch = C::Q::column_pitch / atom_columns;  // elements to the next column
-    // Of a value unknown to the compiler, which would keep a turn's descriptors for the next one:
-    // more registers than there are.
+    // A zero that the compiler cannot know: otherwise it would keep a turn's descriptors for the
+    // next turn, in registers that the kernel does not have.
     const u64 zero = warp_uniform(0);
     consumer_wait(smem.half_ring[half], j);
     wgmma_fence();
@@ -100,7 +100,7 @@ template <class C, class P> struct Consumer {
     wgmma_commit();
   }
 
-  // The last block's keys from the end on become zeros: P of zero times a stale NaN would be NaN.
+  // Clears the last block's keys from the end on: P of zero times a stale NaN would be NaN.
   LAB_DEVICE void clear_tail(int live, int j) {
     consumer_wait(smem.half_ring[0], j);
     consumer_wait(smem.half_ring[1], j);
@@ -113,6 +113,8 @@ template <class C, class P> struct Consumer {
     named_sync(group_done + group, C::group_threads);
   }
 
+  // [lab: mask]
+  // The keys that a row does not see. Only blocks at a boundary come here.
   LAB_DEVICE void mask(float (&s)[32], int first_key) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -125,6 +127,7 @@ template <class C, class P> struct Consumer {
             s[i + 2 * h + c] = minus_infinity();
     }
   }
+  // [/lab: mask]
 
   // Waits for P of the block before, which is the other warpgroup's, and takes over its maximum,
   // which is this one's at least.
@@ -147,6 +150,7 @@ template <class C, class P> struct Consumer {
     if (thread_x() % 32 == 0) mbarrier_arrive(smem.half_ring[group].empty[j % 2]);
   }
 
+  // [lab: hand over]
   // P goes to kpe's place, as the A tile of the other warpgroup.
   LAB_DEVICE void store_p(const Fragments& probabilities) {
     named_sync(group_done + group, C::group_threads);  // all four warps have read kpe
@@ -161,6 +165,7 @@ template <class C, class P> struct Consumer {
     fence_async_shared();
     named_arrive(p_ready + group, C::consumer_threads);
   }
+  // [/lab: hand over]
 };
 
 }  // namespace mla_wgmma

@@ -56,7 +56,7 @@ def _program(call: MlaCall) -> Program:
 
 
 def _box_map(pool: torch.Tensor, *, box: tuple[int, ...]) -> TensorMap:
-    """The map of a pool in boxes of so many octets, and lines of a key where those are several."""
+    """The map of a pool: boxes of some octets of keys and of the key's lines, if it has several."""
     view = _octets(pool) if len(box) > 1 else _octets(pool).squeeze(1)
     # A line's neighbour in memory is another line of the box: L2 is not to fetch both at once.
     return tensor_map(view, (*box, BOX_LINES, BOX_CHANNELS), promote_bytes=128)
@@ -73,9 +73,9 @@ def _octets(pool: torch.Tensor) -> torch.Tensor:
 
 
 def box_keys(kv: LatentKV, made: Schedule, keys: int) -> int:
-    """Keys of a box: whole boxes make a page, a split, and a block of `keys`; 0 where none do.
+    """Keys per box, so that pages, splits and blocks of `keys` are whole boxes; 0 if none fits.
 
-    Then the kernel's threads copy, line by line.
+    With 0 the kernel's threads copy, line by line.
     """
     split = made.keys_per_split if made.splits > 1 else 0  # 0: one, which begins at key 0
     box = math.gcd(keys, kv.page_size, split)
@@ -83,6 +83,6 @@ def box_keys(kv: LatentKV, made: Schedule, keys: int) -> int:
 
 
 def _dense(pool: torch.Tensor) -> bool:
-    """Whether the keys of all pages stand at one distance."""
+    """Whether all neighbouring keys have the same distance, also across pages."""
     page, token, _ = pool.stride()
     return pool.numel() > 0 and token > 0 and page == pool.shape[1] * token

@@ -1,4 +1,4 @@
-// The warpgroup of mla_wgmma that brings K.
+// The warpgroup of mla_wgmma that loads K.
 #pragma once
 #include "mla/wgmma/tile.cuh"
 
@@ -6,7 +6,7 @@ namespace mla_wgmma {
 
 template <class C> struct Producer {
   using T = typename C::T;
-  static constexpr int copied_keys = C::keys / 4;        // of a warp that copies
+  static constexpr int copied_keys = C::keys / 4;        // keys per copying warp
   Smem<C>& smem;
   const Params& p;
   const Work& work;
@@ -64,7 +64,7 @@ template <class C> struct Producer {
   // By the TMA. Keys of the last block that no box holds stay as they were.
   LAB_DEVICE void load(int j, int part, int page) {
     const int stage = j % 2, half = stage ^ part, key = own_key(j);
-    const int place = page * p.mla.page_size + token(key);  // of the key, in the pool
+    const int place = page * p.mla.page_size + token(key);  // place of the key in the pool
     Stage<C>& tile = smem.k[stage];
     Mbarrier& full = smem.half_ring[half].full[stage];
     const int row_bytes = (C::Half::columns + part * C::Pe::columns) * static_cast<int>(sizeof(T));

@@ -42,9 +42,9 @@ template <class C, class P> struct RowsOut {
     if (thread_x() % 4 == 0)
 #pragma unroll
       for (int h = 0; h < 2; ++h) smem.l[group][row + 8 * h] = softmax.l[h];
-    named_sync(consumers_done, C::consumer_threads);  // both parts of l; nobody reads K any more
+    named_sync(consumers_done, C::consumer_threads);  // both parts of l are there, K is read
     const bool whole = work.live_splits <= 1;
-    float by[2];                       // one division a row
+    float by[2];                       // one division per row
 #pragma unroll
     for (int h = 0; h < 2; ++h) by[h] = whole ? inverse_of(whole_l(row + 8 * h)) : 1.f;
     const i64 first = head_index(p, work, 0);         // the others follow: all heads share K

@@ -11,9 +11,9 @@ from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.policy import DENOMINATORS, TENSOR_CORES, NumericPolicy, policies
 
 BOX_CHANNELS = 64  # 128 bytes, which the swizzle is of
-WARPGROUPS = 2  # that compute; a third brings K
+WARPGROUPS = 2  # compute; a third loads K
 CONSUMER_REGISTERS = 224  # a thread of the two, once the third has given its own up
-SWIZZLE_ALIGNMENT = 1024  # of the boxes, and so of the whole
+SWIZZLE_ALIGNMENT = 1024  # bytes, of the boxes and so of the whole
 BARRIER_BYTES = 8
 HALF_LINES = 4  # of BOX_CHANNELS: the half of V's channels that a warpgroup has of O
 FROM_ROWS = 17  # up to 16 have a tile of their own in mla_mma

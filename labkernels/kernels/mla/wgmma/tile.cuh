@@ -11,13 +11,13 @@ using namespace lab;
 struct alignas(64) Params {
   TensorMap ckv_map, kpe_map;
   MlaParams mla;
-  int box_keys;                        // of the maps' boxes; 0: there are no maps
+  int box_keys;                        // keys of the maps' boxes; 0: no maps
   int box_shift;                       // box_keys is 2^box_shift
 };
 
 template <class T_, int Dqk, int Dv, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm>
 struct KernelTraits {
-  using T = T_;                        // of Q, K, V and the rounded P
+  using T = T_;                        // type of Q, K, V and the rounded P
   static constexpr int rows = Rows, keys = Keys, stages = Stages, blocks_per_sm = BlocksPerSm;
   static constexpr int threads = 32 * Warps, group_threads = 128;
   static constexpr int consumer_threads = 2 * group_threads;

@@ -11,12 +11,12 @@ using namespace lab;
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm,
           KeyOrder Order, bool Paged>
 struct KernelTraits {
-  using T = T_;                                  // of Q, K, V and the rounded P
+  using T = T_;                                  // type of Q, K, V and the rounded P
   static constexpr int dim_qk = Dqk, dim_vo = Dvo, rows = Rows, keys = Keys, stages = Stages;
   static constexpr int warps = Warps, threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr bool split_keys = Rows == 16;
   static constexpr int warp_rows = split_keys ? 16 : Rows / Warps;
-  static constexpr int warp_keys = split_keys ? Keys / Warps : Keys;  // of a step
+  static constexpr int warp_keys = split_keys ? Keys / Warps : Keys;  // keys of a warp per step
   static constexpr int row_tiles = warp_rows / 16, key_steps = warp_keys / 16;
   // With more keys, the fragments of Q do not fit in the registers beside the scores.
   static constexpr bool q_in_registers = warp_rows * (Dqk + warp_keys) <= 4096;
@@ -45,7 +45,7 @@ template <class C> struct Smem : StagesOrStates<C, C::split_keys> {
   };
 };
 
-// Of the warp's rows, by row tiles of 16; rows 16 tile + g + 8 r are a lane's.
+// The state of the warp's rows, by row tiles of 16; a lane has rows 16 tile + g + 8 r.
 template <class C> using Softmax = OnlineSoftmax[C::row_tiles];
 template <class C> using Factors = Rescale[C::row_tiles];
 template <class C> using Output = float[C::row_tiles][C::dim_vo / 8][4];

@@ -1,5 +1,5 @@
-"""Kinds that were written before anybody saw what the verdict says of them.
+"""Kinds that were written before their verdicts were seen.
 
-Whoever looks at their cases one by one to improve the verdict moves their file beside those of the
-development set, and writes new kinds here.
+To improve the verdict by looking at single cases, first move their file to the development set, and
+write new kinds here.
 """

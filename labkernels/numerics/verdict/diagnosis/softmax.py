@@ -1,7 +1,8 @@
 """Mistakes in what a kernel carries from step to step, made in float64: o, l and the maximum.
 
-A row's keys are cut into splits, whose warps take turns of some keys; each such chain carries a
-State of its own, and all merge at the end. Which cut it was is not known: the usual ones are tried.
+A row's keys are cut into splits, whose warps take steps of some keys in turn; each such chain
+carries a State of its own, and all merge at the end. Which cut it was is not known: the usual ones
+are tried.
 Each yields (name, where(i), outputs [..., Dv]). Shapes: scores [n] in log2 units, v [n, Dv].
 """
 
@@ -15,32 +16,32 @@ from labkernels.numerics import rounding
 from labkernels.numerics.emulation.summation_order import SummationOrder
 
 SPLIT_KEYS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-_TURN_KEYS = (16, 32, 64, 128)
+_STEP_KEYS = (16, 32, 64, 128)
 _LANES = (1, 2, 4)  # that share a channel on CUDA cores
 _KEYS_MOST = 1024  # of such a lane
-_TURNS_MOST = 4096  # of a chain, followed one by one: more would take seconds
+_STEPS_MOST = 4096  # of a chain, followed one by one: more would take seconds
 _SKIPPED_MOVES = 8.0  # of a maximum, in log2 units: where kernels that skip small moves stop
 
 
 @dataclass(frozen=True, eq=False)
-class Chains:
+class KeySteps:
     """A row's keys in the order in which its chains take them.
 
-    Shapes: turns [C, T, K], -1 where there is no key; scores alike, -inf there.
+    Shapes: steps [C, T, K], -1 where there is no key; scores alike, -inf there.
     """
 
-    turns: np.ndarray
+    steps: np.ndarray
     scores: np.ndarray
     where: str
 
     def by_key(self, log2_weights) -> np.ndarray:
-        """A weight for each turn, relative to that of the row's maximum, as one for each key.
+        """A weight for each step, relative to that of the row's maximum, as one for each key.
 
         Shapes: [C, T, K] -> [n]
         """
-        live = self.turns >= 0
+        live = self.steps >= 0
         weights = np.empty(int(live.sum()))
-        weights[self.turns[live]] = np.exp2(log2_weights[live] - self.scores.max())
+        weights[self.steps[live]] = np.exp2(log2_weights[live] - self.scores.max())
         return weights
 
 
@@ -52,30 +53,30 @@ def rescales(scores, v) -> Iterator:
             yield name, lambda i, where=chains.where: where, (of_o @ v / of_l.sum())[None]
 
 
-def _cuts(scores, warps: tuple[int, ...]) -> Iterator[Chains]:
+def _cuts(scores, warps: tuple[int, ...]) -> Iterator[KeySteps]:
     """The keys in chains: of whole rows, and of splits."""
     n = len(scores)
     splits = [n, *(keys for keys in SPLIT_KEYS if keys < n)]
-    for split, keys, count in itertools.product(splits, _TURN_KEYS, warps):
+    for split, keys, count in itertools.product(splits, _STEP_KEYS, warps):
         idle = count > 1 and (count - 1) * keys >= split  # the same as with fewer warps
         if idle or (split < n and split % keys):
             continue
-        turns = SummationOrder(split, count, keys).steps(n)
-        turns = turns[(turns >= 0).any((1, 2))]
-        if turns.shape[1] <= _TURNS_MOST:
-            where = f"turns of {keys} keys, {count} warps" + f", splits of {split}" * (split < n)
-            yield Chains(turns, np.where(turns >= 0, scores[turns], -np.inf), where)
+        steps = SummationOrder(split, count, keys).steps(n)
+        steps = steps[(steps >= 0).any((1, 2))]
+        if steps.shape[1] <= _STEPS_MOST:
+            where = f"steps of {keys} keys, {count} warps" + f", splits of {split}" * (split < n)
+            yield KeySteps(steps, np.where(steps >= 0, scores[steps], -np.inf), where)
 
 
-def _weights(chains: Chains, right) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _weights(chains: KeySteps, right) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Of each mistake, the weight with which every key enters o, and l."""
     tops = np.maximum.accumulate(chains.scores.max(-1), axis=1)
     last = tops[:, -1:]
-    # P is relative to its turn's maximum, and no rescale follows
+    # P is relative to its step's maximum, and no rescale follows
     kept = chains.by_key(chains.scores + (last - tops)[..., None])
     late = np.zeros_like(tops)
-    live = (chains.turns >= 0).any(-1)[:, 2:]  # a chain may end before others
-    late[:, 2:] = live * (tops[:, :-2] - tops[:, 1:-1])  # its rescale is that of the turn before
+    live = (chains.steps >= 0).any(-1)[:, 2:]  # a chain may end before others
+    late[:, 2:] = live * (tops[:, :-2] - tops[:, 1:-1])  # its rescale is that of the step before
     stale = chains.by_key(chains.scores + (last - tops + _behind(late))[..., None])
     skipped = chains.by_key(chains.scores + _skipping(chains.scores.max(-1))[..., None])
     return {
@@ -88,27 +89,27 @@ def _weights(chains: Chains, right) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def _behind(moves):
-    """The sum of the moves of all later turns. Shapes: [C, T]."""
+    """The sum of the moves of all later steps. Shapes: [C, T]."""
     return np.flip(np.cumsum(np.flip(moves, 1), axis=1), 1) - moves
 
 
 def _skipping(tops):
     """What enters a key's exponent where P follows every maximum, and the sums large moves alone.
 
-    Shapes: tops, of each turn alone, [C, T]
+    Shapes: tops, of each step alone, [C, T]
     """
     kept = np.full(len(tops), -np.inf)
     seen, moves = np.empty_like(tops), np.zeros_like(tops)
-    for turn, top in enumerate(tops.T):
-        seen[:, turn] = np.maximum(kept, top)
-        far = ~(seen[:, turn] - kept <= _SKIPPED_MOVES)
-        moves[:, turn] = np.where(far & np.isfinite(kept), kept - seen[:, turn], 0.0)
-        kept = np.where(far, seen[:, turn], kept)
+    for step, top in enumerate(tops.T):
+        seen[:, step] = np.maximum(kept, top)
+        far = ~(seen[:, step] - kept <= _SKIPPED_MOVES)
+        moves[:, step] = np.where(far & np.isfinite(kept), kept - seen[:, step], 0.0)
+        kept = np.where(far, seen[:, step], kept)
     return kept[:, None] - seen + _behind(moves)
 
 
 def accumulators(scores, v, p_format: str) -> Iterator:
-    """An accumulator of o in 16 bits, rounded after every turn of keys, or where P is in fp32 also
+    """An accumulator of o in 16 bits, rounded after every step of keys, or where P is in fp32 also
     after every key: on CUDA cores, whose lanes share a channel, each with a sum of its own.
     """
     fine = "fp32" if p_format.endswith("x2") else p_format
@@ -121,24 +122,24 @@ def accumulators(scores, v, p_format: str) -> Iterator:
         keys = p.shape[1] * p.shape[2]
         lanes_tried = [n for n in _LANES if fine == "fp32" and keys <= n * _KEYS_MOST]
         for fmt, lanes in itertools.product(("bf16", "fp16"), [0, *lanes_tried]):
-            o = _summed_in(fmt, p, v[chains.turns], rescale, lanes)
+            o = _summed_in(fmt, p, v[chains.steps], rescale, lanes)
             where = chains.where + f", {lanes} lanes a channel" * bool(lanes)
             yield f"o accumulated in {fmt}", lambda i, where=where: where, (weight @ o)[None]
 
 
 def _summed_in(fmt: str, p, v, rescale, lanes: int):
     """The chains' sums of P v, rounded to a format key by key in each of so many lanes, or if 0
-    turn by turn. Shapes: p [C, T, K], v [C, T, K, D], rescale [C, T] -> [C, D]
+    step by step. Shapes: p [C, T, K], v [C, T, K, D], rescale [C, T] -> [C, D]
     """
     if not lanes:
         o = np.zeros((len(p), v.shape[-1]))
-        for turn in range(p.shape[1]):
-            added = np.einsum("ck,ckd->cd", p[:, turn], v[:, turn])
-            o = rounding.round_to(o * rescale[:, turn, None] + added, fmt)
+        for step in range(p.shape[1]):
+            added = np.einsum("ck,ckd->cd", p[:, step], v[:, step])
+            o = rounding.round_to(o * rescale[:, step, None] + added, fmt)
         return o
     p, v = (x.reshape(*x.shape[:2], -1, lanes, *x.shape[3:]) for x in (p, v))
     o = np.zeros((len(p), lanes, v.shape[-1]))
-    for turn, key in np.ndindex(p.shape[1:3]):
-        before = o * rescale[:, turn, None, None] if key == 0 else o
-        o = rounding.round_to(before + p[:, turn, key, :, None] * v[:, turn, key], fmt)
+    for step, key in np.ndindex(p.shape[1:3]):
+        before = o * rescale[:, step, None, None] if key == 0 else o
+        o = rounding.round_to(before + p[:, step, key, :, None] * v[:, step, key], fmt)
     return o.sum(1)

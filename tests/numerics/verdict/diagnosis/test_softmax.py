@@ -7,7 +7,7 @@ from labkernels.numerics import rounding
 from labkernels.numerics.verdict.diagnosis import softmax
 
 KEYS, CHANNELS, SPLIT, TURN, WARPS = 400, 8, 256, 16, 4
-CUT = "turns of 16 keys, 4 warps, splits of 256"
+CUT = "steps of 16 keys, 4 warps, splits of 256"
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ LAB_DEVICE constexpr int warps_down(int m, int n, int warps) {
 }
 template <int M, int N, int Warps> struct WarpPartition {
   static constexpr int down = warps_down(M, N, Warps), across = Warps / down;
-  static constexpr int rows = M / down, columns = N / across;  // of a warp
+  static constexpr int rows = M / down, columns = N / across;  // rows and columns per warp
   using Sum = float[rows / 16][columns / 8][4];
   LAB_DEVICE static int row() { return thread_x() / 32 / across * rows; }
   LAB_DEVICE static int column() { return thread_x() / 32 % across * columns; }

@@ -10,7 +10,7 @@ constexpr int bytes_of(Input input) {
 }
 
 // c + sum of a[k] b[k] over n encodings, K in ascending chunks. A `half` c is an fp16 value, and
-// so is the result. Of mma.sync on sm_89, 8-bit inputs; of wgmma on sm_90.
+// so is the result. 8-bit inputs are those of mma.sync on sm_89 and of wgmma on sm_90.
 float dot(Input input, const u32* a, const u32* b, int n, float c, bool half);
 
 // 8-bit inputs of mma.sync on sm_90: no unit takes them. They are widened to fp16, a pair of every

@@ -7,7 +7,7 @@
 
 namespace lab::host {
 
-constexpr int bytes_of_k = 32;  // that one instruction takes
+constexpr int bytes_of_k = 32;  // per instruction
 using KBytes = unsigned char[bytes_of_k];
 
 // The encodings in 32 bytes of K, one a word. Returns how many there are.

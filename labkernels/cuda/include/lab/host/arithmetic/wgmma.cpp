@@ -68,7 +68,7 @@ template <bool touch> void gather(const Tile& tile, Where where, KBytes* out) {
       }
     return;
   }
-  for (u32 k = 0; k < 16; ++k)  // of 16-bit elements
+  for (u32 k = 0; k < 16; ++k)  // 16-bit elements
     for (int i = 0; i < tile.n; i += 8) {
       const u32 at = place_of(tile.descriptor, true, static_cast<u32>(tile.first + i), k);
       const unsigned char* from = chunk_at<touch>(at, where);

@@ -29,7 +29,7 @@ using Where = std::source_location;  // one pointer
 constexpr int warp_size = 32, warps_of_group = 4;
 constexpr int max_threads = 1024;
 constexpr int max_warps = max_threads / warp_size;
-constexpr int scheduler = max_threads;  // the fiber that is no CUDA thread
+constexpr int scheduler = max_threads;  // the fiber of the worker itself, not a CUDA thread
 constexpr unsigned char poison = 0xff;   // NaN in any format
 constexpr std::size_t max_shared_bytes = 227 * 1024;
 
@@ -56,7 +56,7 @@ struct Warp {
   u32 present;   // one bit per lane that the block has
   u32 runnable;
   int n_lanes, arrived;
-  Word word;     // that the arrived lanes wait in, and where the first of them did
+  Word word;     // the word that the arrived lanes wait in
   Where where;
   u32 meet_epoch = 0;  // counts all warp-wide words; a Worker is not cleared when it is made
   Lane lane[warp_size];
@@ -78,7 +78,7 @@ struct Launch {
   const GlobalRange* ranges;
   int n_ranges;
   int host_threads;
-  int interruptible;  // by SIGINT, whose signals only a process's main thread acts upon
+  int interruptible;  // by SIGINT, which only a process's main thread handles
 };
 using Kernel = void (*)(const void* params);
 

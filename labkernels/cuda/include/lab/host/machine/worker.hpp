@@ -27,36 +27,36 @@ enum class State : unsigned char { active, at_sync_block, waits, finished };
 
 struct Thread {
   State state;
-  Word word;    // that it waits in, unless its warp says so
+  Word word;    // the word that it waits in
   Where where;
   int what;     // the number of the barrier, or of registers, that it waits for
   CopyQueue queue;
   StoreQueue stores;
-  u32 async_fences;  // that it has passed, counted
+  u32 async_fences;  // fences that it has passed
 };
 
-struct Guard;   // of a run whose faults are caught
+struct Guard;   // of a run with caught faults
 struct Shadow;  // of shared memory, in checked builds
 
 struct Worker : Multiprocessor {
   const Launch* launch = nullptr;
   Kernel kernel = nullptr;
-  i64 index = 0;                   // of the block, in the order of the launch
+  i64 index = 0;                   // number of the block in the launch
   const std::atomic<i64>* failed_block = nullptr;  // the first of the launch's that failed
   int n_threads = 0, n_warps = 0;
-  int n_arrived = 0, n_alive = 0;  // at sync_block; not finished
+  int n_arrived = 0, n_alive = 0;  // threads at sync_block; threads not finished
   u32 block_epoch = 0;             // counts sync_block and blocks: orders the memory of all threads
   Thread threads[max_threads];
   WgmmaQueue wgmma[max_warps];
   Barriers barriers;
   std::vector<BoxLoad> loads;      // oldest first
-  u64 dice = 0;                    // for the order in which they land
+  u64 dice = 0;                    // random numbers for the order in which they land
 
   std::string error;  // empty: none
 
   char* arena = nullptr;  // guard, shared memory, guard
   char* stacks = nullptr;
-  int n_stacks = 0;       // that are open for use
+  int n_stacks = 0;       // stacks open for use
   Shadow* shadow = nullptr;
   Guard* guard = nullptr;
 

@@ -164,7 +164,7 @@ void mbarrier_wait(Mbarrier& shared, int parity, Where where) {
     fail(at(Word::mbarrier_wait, where) + ": parity = " + std::to_string(parity) +
          ", allowed: 0, 1");
   const u32 phase = b.phase;
-  if (static_cast<int>(phase & 1) != parity) {  // of the phase before
+  if (static_cast<int>(phase & 1) != parity) {  // the phase before has ended
     know_after_wait(worker(), b.number);
     trace_wait(b, where);
     return;

@@ -9,8 +9,8 @@
 namespace lab::host {
 
 struct MBarrier {
-  int number;            // of those of the block
-  u32 byte;              // of shared memory
+  int number;            // number within the block
+  u32 byte;              // its byte of shared memory
   int count, pending;    // arrivals: of every phase, of this one still to come
   i64 bytes;             // announced and not there; below zero if copies came before their notice
   u32 phase;
@@ -23,7 +23,7 @@ struct MBarrier {
 struct NamedBarrier {
   int threads = 0, arrived = 0;  // threads: 0 while nobody has come
   u32 generation = 0, warps = 0; // one bit per warp that has come
-  Where where;                   // of the first that came
+  Where where;                   // where the first arrived
 };
 
 constexpr int n_named = 16;

@@ -18,7 +18,7 @@ struct Box {
 
 struct BoxLoad {
   Box box;
-  u32 byte;               // of shared memory
+  u32 byte;               // its byte of shared memory
   int barrier;            // its number
   u32 phase;              // of the barrier, when it was issued
   short thread;
@@ -36,7 +36,7 @@ struct BoxStore {
   std::vector<unsigned char> values;  // as they were when it was issued
 };
 
-// Of one thread, oldest first.
+// The operations of one thread, oldest first.
 struct StoreQueue {
   std::vector<BoxStore> stores;
   int n_committed = 0;

@@ -53,7 +53,7 @@ enum class By : unsigned char { thread, cp_async_in_flight, tma };
 struct Writer {
   u32 stamp;  // 0: nobody
   u32 phase;  // of the barrier, by the TMA
-  u32 async_fences;  // that the thread had passed
+  u32 async_fences;  // fences that the thread had passed
   u16 thread, place;
   unsigned char barrier;
   By by;
@@ -171,7 +171,8 @@ void check_writer(const Cell& cell, const Me& i, const char* verb) {
 
 // The TMA and wgmma see a thread's store once that thread has passed a fence. PTX asks for a fence
 // anywhere between the store and the reader; so the TMA also sees it once the thread that asks for
-// the copy knew of the store and then passed one. Of wgmma, all threads of a warpgroup ask.
+// the copy knew of the store and then passed one. For wgmma, every thread of the warpgroup counts
+// as the thread that asks.
 void check_fence(const Cell& cell, const Me& i, const char* verb, Word word) {
   const Writer& w = cell.writer;
   if (w.by != By::thread || i.m.threads[w.thread].async_fences != w.async_fences) return;
@@ -247,7 +248,7 @@ template <class Visit> void each_cell(Worker& m, const void* p, std::size_t byte
        " of " + std::to_string(m.shared_bytes) + " at " + code_place(code));
 }
 
-// Not shared memory. Of a tensor it would be held against no bounds.
+// Not shared memory. An access to a tensor this way would escape the check of bounds.
 void check_other(const Worker& m, const void* p, std::size_t bytes, bool write, const void* code) {
   const char* verb = write ? "writes" : "reads";
   if (in_arena(m, p)) report_bounds(m, p, bytes, verb, code);

@@ -18,6 +18,6 @@ char* stack_bottom(const Worker& m, int thread);
 unsigned char* shared_base(const Worker& m, std::size_t shared_bytes);
 
 bool in_arena(const Worker& m, const void* address);  // or in a guard beside it
-int stack_owner(const Worker& m, const void* address);  // by its guard too; -1: no one's
+int stack_owner(const Worker& m, const void* address);  // also by its guard; -1: none
 
 }  // namespace lab::host

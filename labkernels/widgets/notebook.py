@@ -1,0 +1,50 @@
+"""The widgets in JupyterLab: the JavaScript of the pages, which asks this kernel for its data."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import anywidget
+import traitlets
+
+from labkernels.widgets import book, kernels, node
+
+
+@functools.cache
+def asset(name: str) -> str:
+    """Return the data of a widget as JSON; a kernel is compiled for it, which takes seconds, once.
+
+    Raises: LookupError for a name that no widget asks for; what the compiler raises.
+    """
+    if name in book.OTHERS:
+        return json.dumps(book.OTHERS[name]())
+    offers = {offer.name: offer for offer in kernels.offers()}
+    if name not in offers:
+        raise LookupError(f"asset = {name!r}, allowed: {', '.join((*book.OTHERS, *offers))}")
+    return json.dumps(offers[name].asset())
+
+
+@functools.cache
+def _module() -> str:
+    return book.module(kernels.offers())
+
+
+class Live(anywidget.AnyWidget):
+    """A widget of the book in a notebook."""
+
+    _css = (node.PAGE / "widgets.css").read_text()
+    name = traitlets.Unicode().tag(sync=True)
+    kernel = traitlets.Unicode().tag(sync=True)
+
+    def __init__(self, name: str, kernel: str) -> None:
+        super().__init__(_esm=_module(), name=name, kernel=kernel)
+        self.on_msg(self._answer)
+
+    def _answer(self, _: object, content: dict[str, str], __: object) -> None:
+        """Send what the page asks for, or why there is none."""
+        wanted = content["asset"]
+        try:
+            self.send({"asset": wanted, "text": asset(wanted)})
+        except (RuntimeError, LookupError, OSError) as error:
+            self.send({"asset": wanted, "error": str(error)})

@@ -1,0 +1,51 @@
+"""JupyterLab shows the widgets of the pages, whose data the kernel of the notebook gives."""
+
+import importlib.util
+import json
+import subprocess
+
+import pytest
+
+from labkernels import widgets
+from labkernels.widgets import book, kernels, ledgers
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+def test_without_anywidget_a_notebook_has_the_words(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    bundle = widgets.budget("prefill_mma")._repr_mimebundle_()
+    assert set(bundle) == {"text/plain", "text/html"}
+    assert "prefill_mma" in bundle["text/plain"]
+
+
+def test_module_of_a_notebook_has_what_anywidget_calls(needs_node, tmp_path):
+    module = tmp_path / "lab.mjs"
+    module.write_text(book.module(kernels.offers()))
+    program = f"import lab from {json.dumps(module.as_uri())}; console.log(typeof lab.render)"
+    command = ["node", "--input-type=module", "-e", program]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    assert answer.stdout == "function\n", answer.stderr
+
+
+@pytest.fixture
+def notebook():
+    pytest.importorskip("anywidget")
+    from labkernels.widgets import notebook
+
+    return notebook
+
+
+def test_with_anywidget_a_notebook_has_the_widget_too(notebook):
+    bundle = widgets.budget("prefill_mma")._repr_mimebundle_()
+    assert set(bundle) == {"text/plain", "text/html", VIEW}
+
+
+def test_kernel_of_the_notebook_answers_with_the_budget(notebook, monkeypatch):
+    sent = []
+    live = notebook.Live("budget", "decode_mma")
+    monkeypatch.setattr(live, "send", sent.append)
+    live._answer(live, {"asset": "budget"}, None)
+    assert json.loads(sent[0]["text"]) == json.loads(json.dumps(ledgers.data()))
+    live._answer(live, {"asset": "other"}, None)
+    assert "asset = 'other', allowed: budget" in sent[1]["error"]
