@@ -85,6 +85,13 @@ FITTED = (
     "K in int8",
     "quadratic exp2",
     "soft cap of 2",
+    "keys 8 to 11 of every 32 left out",
+    "scores cut at 1",
+    "K scale of each head forgotten",
+    "half of the next head added",
+    "base 10000 for 40000",
+    "K tiles of 16 transposed",
+    "o and l not rescaled",
 )
 
 
@@ -142,6 +149,22 @@ def test_a_wrong_factor_is_not_excused_as_coarser_arithmetic():
     call = inputs.call("v of mean 1", inputs.SHAPES[0], "fp32", 2)
     off = wrong.run(looked_at.WRONG["half a percent too small"][0], call)
     assert runs.judged(call, off).answer == "BUG"
+
+
+def test_no_weight_need_be_exact():
+    """A maximum that is rounded up to a whole number leaves no weight of 1."""
+    call = split.call("heads of different heat", inputs.SHAPES[5], "bf16", 60_005)
+    found = runs.judged(call, held_out.right.RIGHT["maxima that are whole"](call))
+    assert found.answer == "ROUNDING", found.summary()
+
+
+def test_a_bug_of_some_keys_alone_is_named_with_those_keys():
+    call = split.call("local", inputs.SHAPES[0], "fp16", 7)
+    make, pattern = looked_at.WRONG["late keys of the next request"]
+    best = runs.judged(call, wrong.run(make, call)).matches[0]
+    assert re.search(pattern, best.name)
+    assert "of keys from 48 on alone" in best.where
+    assert best.rms <= 1.5 < best.was
 
 
 def test_a_part_that_went_wrong_is_located():

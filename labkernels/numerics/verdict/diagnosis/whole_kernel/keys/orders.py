@@ -251,4 +251,4 @@ def _periodic(way: int, period: int, residue: int) -> Callable:
     return outputs
 
 
-ALL = (of_offset, of_period, of_index, of_order)
+ALL = (of_offset, of_period, of_order, of_index)
