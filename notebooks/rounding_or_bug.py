@@ -334,7 +334,7 @@ plots.table(by_length.reset_index(), "by-length", dict.fromkeys(order, "{:.0f}")
 # Some of them are *held out*: they were written before anybody saw what the verdict says of them.
 # A right output is held out if its implementation or its family of inputs is; a wrong one if its bug is.
 # This is the fourth such set: three before were looked at case by case, the verdict was mended after them, and they count as *development* here.
-# Most of its bugs follow public reports about FlashInfer, FlashAttention, SGLang, vLLM and Triton, which were read after the fits of the diagnosis had been written.
+# Many of its bugs follow public reports about FlashInfer, FlashAttention, SGLang, vLLM and Triton, which were read after the fits of the diagnosis had been written.
 # One slip belongs to the record: bugs of development met the new families of inputs, from other seeds, before this set was recorded.
 # No new bug was judged before; of the kinds that were seen before, a third is recorded again.
 # The first table is about right outputs, and says how often the verdict calls them a bug.

@@ -1,6 +1,6 @@
 """Bugs that are held out, each with a pattern that a right name for it matches.
 
-Most are after reports in public of FlashInfer, FlashAttention, SGLang, vLLM and Triton: a head
+Many are after reports in public of FlashInfer, FlashAttention, SGLang, vLLM and Triton: a head
 width that is wired into a kernel, a split's log-sum-exp that is scaled twice, pages of another
 size, a rotation over the wrong width. `bugs_of_keys` and `bugs_of_rows` have the rest.
 """
