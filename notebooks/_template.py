@@ -70,7 +70,7 @@ predicted
 # ```{literalinclude} /labkernels/cuda/include/lab/attention/online_softmax.cuh
 # :language: cpp
 # :start-at: "// The maximum before the first key"
-# :end-before: "// Moves a row's maximum"
+# :end-before: "// Raises a row's maximum"
 # ```
 #
 # ## Measurement

@@ -6,7 +6,7 @@ import html
 import importlib.util
 from dataclasses import dataclass
 
-__all__ = ["Widget", "break_kernel", "budget", "run_kernel", "step_kernel"]
+__all__ = ["Widget", "bits_and_sums", "break_kernel", "budget", "run_kernel", "step_kernel"]
 
 
 @dataclass(frozen=True)
@@ -80,3 +80,12 @@ def budget(kernel: str = "decode_mma") -> Widget:
     return Widget(
         "budget", kernel, f"In the published book a calculator stands here, which {does}."
     )
+
+
+def bits_and_sums() -> Widget:
+    """Place the explorer of number formats, and of sums in them and in tensor cores.
+
+    >>> bits_and_sums()
+    In the published book an explorer of number formats stands here.
+    """
+    return Widget("bits", "", "In the published book an explorer of number formats stands here.")

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from labkernels.widgets import kernels, ledgers, node
+from labkernels.widgets import bits, kernels, ledgers, node
 from labkernels.widgets.kernels import KEYS, RECORDED, Offer
 from labkernels.widgets.steps import broken, stepped
 
@@ -24,6 +24,8 @@ MODULES = (
     "machine/jobs",
     "elements",
     "guess",
+    "bits/arithmetic",
+    "bits/bits",
     "budget/occupancy",
     "budget/formula",
     "budget/roofline",
@@ -40,6 +42,7 @@ MODULES = (
 )
 # The assets that are no kernels of "Run this kernel": how each is made.
 OTHERS: dict[str, Callable[[], dict[str, object]]] = {
+    "bits": bits.data,
     "budget": ledgers.data,
     broken.NAME: broken.asset,
     **{f"step.{name}": of.whole_asset for name, of in stepped.OTHERS.items()},

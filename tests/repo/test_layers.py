@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "experiments": DEVICE,
     "plots": ARRAYS | {"pandas", "matplotlib", "seaborn"},
     "bench": ARRAYS | {"pandas", "matplotlib", "tqdm"},
-    "widgets": set(),
+    "widgets": {"anywidget", "traitlets"},
     "cli": DEVICE,
 }
 

@@ -137,6 +137,16 @@ def test_page_runs_the_readers_numbers_and_refuses_wrong_ones(opened):
     check(page)
 
 
+def test_three_generations_add_in_three_ways(opened):
+    page = opened("book/the_lab_in_your_browser.html", WIDTHS[1])
+    sums = page.get_by_role("table", name="The same sum in several ways")
+    rows = {name: sums.locator("tr", has_text=name) for name in ("sm_70", "sm_80", "sm_90")}
+    found = {name: row.locator("td").all_text_contents() for name, row in rows.items()}
+    assert found["sm_70"][0] == "0"
+    assert found["sm_90"] == ["0.005859375", "0"]
+    assert found["sm_80"] not in (found["sm_70"], found["sm_90"])
+
+
 def test_chapter_asks_for_a_guess(opened):
     page = opened("notebooks/two_roads.html", WIDTHS[1], "dark")
     guess = page.locator("[data-lab-widget=guess]")

@@ -36,7 +36,7 @@ def random_blocks():
 def test_occupancy_in_a_page_is_that_of_the_budget(needs_node):
     cases = list(random_blocks())
     given = [{"gpu": ledgers.limits(g), "block": b, "blocks": n} for g, b, n in cases]
-    found = node.run(HERE / "budget_of_cases.mjs", given={"blocks": given})["blocks"]
+    found = node.run(HERE / "scripts" / "budget_of_cases.mjs", given={"blocks": given})["blocks"]
     for (gpu, block, blocks), page in zip(cases, found, strict=True):
         right = occupancy(gpu, **block)
         assert page["blocks"] == right.blocks_per_sm
@@ -101,7 +101,7 @@ def test_any_tile_has_the_ledgers_of_the_budget(needs_node):
             values = dict(zip(entry["free"], choice, strict=True))
             tiles.append({"entry": entry, "values": values})
             right.append(right_ledgers(kernel, instance, values))
-    found = node.run(HERE / "budget_of_cases.mjs", given={"tiles": tiles})["tiles"]
+    found = node.run(HERE / "scripts" / "budget_of_cases.mjs", given={"tiles": tiles})["tiles"]
     assert sum(pair is not None for pair in right) > len(right) / 2
     for case, page, python in zip(tiles, found, right, strict=True):
         assert (page is None) == (python is None), case["values"]
@@ -150,7 +150,7 @@ def test_least_time_in_a_page_is_that_of_the_budget(needs_node):
         }
         cases.append((shape, draw.choice(list(GPUS.values())), how))
     given = [{"shape": s, "gpu": ledgers.limits(gpu), "how": how} for s, gpu, how in cases]
-    found = node.run(HERE / "budget_of_cases.mjs", given={"shapes": given})["shapes"]
+    found = node.run(HERE / "scripts" / "budget_of_cases.mjs", given={"shapes": given})["shapes"]
     for (shape, gpu, how), page in zip(cases, found, strict=True):
         workload = workload_of(shape)
         assert page["work"] == {

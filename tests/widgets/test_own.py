@@ -35,7 +35,7 @@ def found(needs_node, offer, assets, tmp_path_factory):
         for role, tensor in logical.items()
     }
     given = {"keys": KEYS, "texts": texts, "wrong": list(SAID)}
-    return node.run(HERE / "own_of_texts.mjs", path, given=given)
+    return node.run(HERE / "scripts" / "own_of_texts.mjs", path, given=given)
 
 
 def test_typed_numbers_give_the_bits_of_the_same_numbers_drawn(found):

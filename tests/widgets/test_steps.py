@@ -25,7 +25,7 @@ def inputs():
 
 @pytest.fixture(scope="module")
 def trace(broken_asset):
-    return node.run(HERE / "trace_of_step.mjs", broken_asset, "0")
+    return node.run(HERE / "scripts" / "trace_of_step.mjs", broken_asset, "0")
 
 
 def as_fp16(patterns):
@@ -102,7 +102,7 @@ def test_barriers_are_told_with_their_lines(trace):
 
 
 def test_trace_of_a_broken_run_ends_where_the_checks_stopped_it(broken_asset):
-    found = node.run(HERE / "trace_of_step.mjs", broken_asset, "1")
+    found = node.run(HERE / "scripts" / "trace_of_step.mjs", broken_asset, "1")
     assert "which no thread wrote" in found["error"]
     assert found["words"][-1][0] == "end"
     assert all(word[0] != "sync_block" for word in found["words"])
@@ -115,7 +115,7 @@ def others(needs_node, needs_zig, tmp_path_factory):
     for name, stepped in OTHERS.items():
         path = folder / f"{name}.json"
         path.write_text(json.dumps(stepped.whole_asset()))
-        shown[name] = node.run(HERE / "trace_of_step.mjs", path)
+        shown[name] = node.run(HERE / "scripts" / "trace_of_step.mjs", path)
     return shown
 
 

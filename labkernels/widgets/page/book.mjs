@@ -1,4 +1,5 @@
 // What a page of the book starts: the widgets that it places, and the worker that runs kernels.
+import { mount_bits } from "./bits/bits.mjs";
 import { mount_break_kernel } from "./break_kernel.mjs";
 import { mount_budget } from "./budget/budget.mjs";
 import { element } from "./elements.mjs";
@@ -63,6 +64,7 @@ function mount(root, asset) {
   if (name === "run_kernel") mount_run_kernel(root, shelf);
   else if (name === "guess") mount_guess(root);
   else if (name === "budget") asset("budget").then((data) => mount_budget(root, data));
+  else if (name === "bits") asset("bits").then((data) => mount_bits(root, data));
   else if (name === "step_kernel") mount_step_kernel(root, shelf);
   else asset("broken").then((data) => mount_break_kernel(root, shelf, data));
 }

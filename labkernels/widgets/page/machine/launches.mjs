@@ -40,8 +40,7 @@ export function tensors_of(plan, seed, kind, own) {
       decode(dtype, drawn.q).map((x) => PEAKY * x),
     );
   const columns = plan.tensors.find((t) => t.columns !== undefined)?.columns;
-  const table =
-    columns === undefined ? null : page_table(bits, kv_lens, page_size, columns);
+  const table = columns === undefined ? null : page_table(bits, kv_lens, page_size, columns);
   if (own)
     for (const role of ROLES)
       drawn[role] = encode(

@@ -1,0 +1,89 @@
+// Rounding to a number format, and what a tensor core makes of a sum of products: the rules of
+// labkernels.numerics, whose results the tests compare, bit for bit.
+
+/**
+ * @typedef {{name: string, bits: number, exponent_bits: number, fraction_bits: number,
+ *   has_inf: boolean, emin: number, max: number}} Format
+ * @typedef {{fraction_bits: number, chunk: number, lowest_exponent_fp32: number,
+ *   out_fraction_bits: number}} Unit  of labkernels.numerics.emulation.tensor_core
+ */
+
+const view = new DataView(new ArrayBuffer(8));
+const FP32_EMIN = -126;
+
+/** The exponent of the binade of x, at least emin. @param {number} x @param {number} emin */
+function exponent_of(x, emin) {
+  view.setFloat64(0, x);
+  return Math.max(((view.getUint32(0) >>> 20) & 0x7ff) - 1023, emin);
+}
+
+/** The spacing of a format at x. @param {number} x @param {Format} format */
+export const spacing = (x, format) => 2 ** (exponent_of(x, format.emin) - format.fraction_bits);
+
+/** The nearest number of a format, ties to even. @param {number} x @param {Format} format */
+export function round_to(x, format) {
+  if (!Number.isFinite(x)) return x;
+  const unit = spacing(x, format),
+    steps = Math.abs(x) / unit,
+    floor = Math.floor(steps),
+    rest = steps - floor;
+  const up = rest > 0.5 || (rest === 0.5 && floor % 2 === 1);
+  const size = (floor + (up ? 1 : 0)) * unit,
+    beyond = size > format.max;
+  const held = !beyond ? size : format.has_inf ? Infinity : format.max;
+  return x < 0 || Object.is(x, -0) ? -held : held;
+}
+
+/**
+ * The fields of a number that the format holds, in bits.
+ * @param {number} x @param {Format} format
+ */
+export function fields(x, format) {
+  const { emin, fraction_bits, exponent_bits } = format,
+    size = Math.abs(x);
+  const bits = (/** @type {number} */ n, /** @type {number} */ width) =>
+    n.toString(2).padStart(width, "0");
+  const sign = x < 0 || Object.is(x, -0) ? "1" : "0";
+  const top = 2 ** exponent_bits - 1;
+  if (size === Infinity)
+    return { sign, exponent: bits(top, exponent_bits), fraction: bits(0, fraction_bits) };
+  const normal = size >= 2 ** emin,
+    exponent = exponent_of(size, emin);
+  const steps = size / 2 ** (exponent - fraction_bits);
+  return {
+    sign,
+    exponent: bits(normal ? exponent - emin + 1 : 0, exponent_bits),
+    fraction: bits(normal ? steps - 2 ** fraction_bits : steps, fraction_bits),
+  };
+}
+
+/** Cut toward zero to fp32's exponents. @param {number} x @param {number} fraction_bits */
+function cut(x, fraction_bits) {
+  if (!(Math.abs(x) < 2 ** 128)) return x < 0 ? -Infinity : x > 0 ? Infinity : x;
+  const step = 2 ** (exponent_of(x, FP32_EMIN) - fraction_bits);
+  return Math.trunc(x / step) * step + 0; // no negative zero
+}
+
+/**
+ * The sum of numbers times 1, added in fp32 by a tensor core: a chunk at a time, every term aligned
+ * to the largest and cut off.
+ * @param {number[]} numbers  finite ones of the format @param {Unit} unit @param {Format} format
+ */
+export function tensor_core_sum(numbers, unit, format) {
+  let sum = 0;
+  for (let k = 0; k < numbers.length; k += unit.chunk) {
+    const chunk = numbers.slice(k, k + unit.chunk).filter((x) => x !== 0);
+    const exponents = chunk.map((x) => exponent_of(x, format.emin));
+    if (sum !== 0) exponents.push(exponent_of(sum, FP32_EMIN));
+    const largest = Math.max(unit.lowest_exponent_fp32, ...exponents);
+    const step = 2 ** (largest - unit.fraction_bits);
+    const steps = chunk.reduce((all, x) => all + Math.trunc(x / step), Math.trunc(sum / step));
+    sum = cut(steps * step, unit.out_fraction_bits);
+    if (!Number.isFinite(sum)) return sum;
+  }
+  return sum;
+}
+
+/** One after the other, each sum rounded. @param {number[]} numbers @param {Format} format */
+export const sum_in_order = (numbers, format) =>
+  numbers.reduce((sum, x) => round_to(sum + x, format), 0);

@@ -1,0 +1,115 @@
+// "Bits and sums": what each format holds of a number, and what becomes of a sum.
+import { choice, element, lines, table } from "../elements.mjs";
+import { fields, round_to, spacing, sum_in_order, tensor_core_sum } from "./arithmetic.mjs";
+
+/**
+ * @typedef {import("./arithmetic.mjs").Format} Format
+ * @typedef {{formats: Record<string, Format>,
+ *   units: Record<string, Record<string, import("./arithmetic.mjs").Unit>>}} Data
+ */
+
+const FIRST_NUMBER = "0.1",
+  FIRST_SUM = "32768 0.0029296875 0.0029296875 -32768",
+  MOST = 64; // numbers of a sum
+
+const DIGITS = 9; // of fp32, which tell all its numbers apart
+
+/** @param {number} x @param {number} digits */
+function short(x, digits = DIGITS) {
+  if (!Number.isFinite(x)) return String(x);
+  const rounded = Number(x.toPrecision(digits));
+  return rounded === 0 || (Math.abs(x) >= 1e-3 && Math.abs(x) < 1e6)
+    ? String(rounded)
+    : rounded.toExponential();
+}
+
+/** Raises: Error that names what is no number. @param {string} text */
+function numbers_of(text) {
+  const words = text.split(/[\s,;]+/).filter((word) => word !== "");
+  if (words.length === 0 || words.length > MOST)
+    throw new Error(`${words.length} numbers, allowed: 1 to ${MOST}`);
+  return words.map((word) => {
+    const x = Number(word);
+    if (!Number.isFinite(x)) throw new Error(`"${word}", allowed: finite numbers`);
+    return x;
+  });
+}
+
+/** @param {HTMLElement} root @param {Data} data */
+export function mount_bits(root, data) {
+  const number = lines("A number", FIRST_NUMBER),
+    sum = lines("A sum", FIRST_SUM);
+  number.input.rows = 1;
+  const names = Object.keys(data.formats).filter((name) => data.units.sm_90[name]);
+  const format = choice(
+    "Its numbers are rounded to",
+    names.map((value) => ({ value, text: value })),
+    "fp16",
+  );
+  const shown = element("div", {}),
+    summed = element("div", {});
+  const group = (/** @type {string} */ label, /** @type {Node[]} */ ...fields) =>
+    element("div", { class: "lab-form", role: "group", "aria-label": label }, ...fields);
+  root.replaceChildren(
+    group("what each format holds", number.field),
+    shown,
+    group("what becomes of it", sum.field, format.field),
+    summed,
+  );
+  const draw = (/** @type {HTMLElement} */ place, /** @type {() => Node[]} */ make) => {
+    try {
+      place.replaceChildren(...make());
+    } catch (error) {
+      const words = error instanceof Error ? error.message : String(error);
+      place.replaceChildren(element("p", { class: "lab-error", role: "status" }, words));
+    }
+  };
+  const draw_number = () =>
+    draw(shown, () => [bits_table(numbers_of(number.input.value)[0], data)]);
+  const draw_sum = () =>
+    draw(summed, () => sums(numbers_of(sum.input.value), format.select.value, data));
+  number.input.addEventListener("input", draw_number);
+  sum.input.addEventListener("input", draw_sum);
+  format.select.addEventListener("change", draw_sum);
+  draw_number();
+  draw_sum();
+}
+
+/** @param {number} x @param {Data} data */
+function bits_table(x, { formats }) {
+  const rows = Object.values(formats).map((format) => {
+    const held = round_to(x, format),
+      { sign, exponent, fraction } = fields(held, format);
+    const bits = element("code", {}, `${sign} ${exponent} ${fraction}`);
+    const off = [held - x, spacing(held, format)].map((y) => short(y, 4));
+    return [format.name, short(held), ...off, bits];
+  });
+  const heads = ["format", "holds", "error", "spacing there", "sign, exponent, fraction"];
+  return table(`What each format holds of ${short(x)}`, heads, rows);
+}
+
+/** @param {number[]} numbers @param {string} name  of the format @param {Data} data */
+function sums(numbers, name, { formats, units }) {
+  const format = formats[name],
+    rounded = numbers.map((x) => round_to(x, format)),
+    exact = rounded.reduce((all, x) => all + x, 0);
+  const row = (/** @type {string} */ how, /** @type {number} */ x) => [
+    how,
+    short(x),
+    short(x - exact),
+  ];
+  const rows = [
+    row("float64", exact),
+    row("fp32, in order", sum_in_order(rounded, formats.fp32)),
+    row(`${name}, in order`, sum_in_order(rounded, format)),
+    ...Object.entries(units)
+      .filter(([, of]) => of[name])
+      .map(([arch, of]) => row(`tensor core, ${arch}`, tensor_core_sum(rounded, of[name], format))),
+  ];
+  const n = rounded.filter((x, i) => x !== numbers[i]).length;
+  const words = `${n} of the ${numbers.length} numbers are rounded before they are added.`;
+  return [
+    element("p", { class: "lab-note" }, words),
+    table("The same sum in several ways", ["added in", "sum", "error"], rows),
+  ];
+}
