@@ -333,9 +333,10 @@ plots.table(by_length.reset_index(), "by-length", dict.fromkeys(order, "{:.0f}")
 # `labkernels.measure.strangers` has outputs of code that shares none of the lab's: implementations that are right in other ways, and bugs of other people's kinds.
 # Some of them are *held out*: they were written before anybody saw what the verdict says of them.
 # A right output is held out if its implementation or its family of inputs is; a wrong one if its bug is.
-# This is the third such set: two before were looked at case by case, the verdict was mended after them, and they count as *development* here.
-# One slip belongs to the record: 26 failures on 15 of the new bugs, from other seeds, were seen by mistake before this set was recorded.
-# Nothing was fitted to them; one name was reworded, so that keys which a tile reads twice are called that.
+# This is the fourth such set: three before were looked at case by case, the verdict was mended after them, and they count as *development* here.
+# Many of its bugs follow public reports about FlashInfer, FlashAttention, SGLang, vLLM and Triton, which were read after the fits of the diagnosis had been written.
+# One slip belongs to the record: bugs of development met the new families of inputs, from other seeds, before this set was recorded.
+# No new bug was judged before; of the kinds that were seen before, a third is recorded again.
 # The first table is about right outputs, and says how often the verdict calls them a bug.
 
 # %% tags=["hide-input"]
@@ -351,10 +352,13 @@ false_ones.columns = ["right implementation", "dtype", "set", "runs there", "cal
 plots.table(false_ones, "strangers-alarms")
 
 # %% [markdown]
-# No right output of the held-out set is called a bug.
-# The alarms that are left are about a cubic in place of exp2, in fp32, on inputs where a single value decides the error.
-# The better answer would have been LESS EXACT, which the verdict gives for the cubic on most inputs.
-# It asks kernels that are right and compute as coarsely, on the same inputs, whether it could tell the output from theirs: kernels whose products are cut to tf32 or to two bf16 parts, whose output is normalised at every step, whose exp2 is a cubic, whose $P$ has 16 bits.
+# The verdict fails here: it calls right outputs of the held-out set a bug, most of them of one implementation.
+# That kernel rounds its running maximum up to a whole number, so that no weight is exactly 1, while the error model takes the largest weight as exact.
+# Such a kernel, and one whose warps take keys in turn, have since been added to those that the verdict asks before it says BUG; a test holds this.
+# The rows are those of before, and no new set has been recorded since.
+# The alarms in fp32 are about sums in another order, on inputs that repeat.
+# For an output that rounds more than it need, the better answer is LESS EXACT.
+# The verdict asks kernels that are right and compute as coarsely, on the same inputs, whether it could tell the output from theirs: kernels whose products are cut to tf32 or to two bf16 parts, whose output is normalised at every step, whose exp2 is a cubic, whose $P$ has 16 bits.
 #
 # The second table is about bugs.
 # An output whose bits the bug did not change is left out, because nothing could see it.
@@ -372,8 +376,9 @@ digits = dict.fromkeys(shares_of.columns[1:], "{:.1f} %")
 plots.table(shares_of.reset_index(), "strangers-wrong", digits)
 
 # %% [markdown]
-# Nearly all held-out bugs are found, and more than a third have no name, because nobody had thought of them.
-# What was looked at is named nearly always, and the gap between the two rows is what a set that was looked at is worth.
+# Nearly all held-out bugs are found, and nearly half of those have no name, because nobody had thought of them.
+# The aim, that 85 of 100 are named right and at most 2 are named wrong, is missed.
+# What was looked at is named nearly always, since the diagnosis was extended after the third set; the gap between the two rows is what a set that was looked at is worth.
 # Where the rows cannot tell two mistakes apart, as the last 48 of 96 keys and the last split of 48 keys left out, both are named, and the name counts as right if one of them is.
 # A judge that does not know a bug should give it no name.
 # A wrong name is worse; the next table has the bugs that got one, and those that got none most often.
@@ -389,7 +394,7 @@ worst_ones.columns = ["set", "bug", "outputs", "named wrong", "without a name", 
 plots.table(worst_ones, "strangers-worst")
 
 # %% [markdown]
-# Some of those without a name differ from row to row by a rule that the diagnosis does not fit, as a scale or a slope for each head; others change scores or weights by a function of their size, and some add something that is no attention at all.
+# Those without a name lie beyond what the diagnosis fits: a rotation whose places follow no line, keys in an order that no rule lists, keys chosen by the size of their scores, weights that are another function, operands of another width, memory of another call.
 #
 # ### Others
 #

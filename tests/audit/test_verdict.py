@@ -91,7 +91,7 @@ def spoil_size(out):
 @pytest.mark.parametrize(
     ("spoil", "name", "where"),
     [
-        (spoil_row, "row never written", "sample 1, head 3"),
+        (spoil_row, "row never written, or V read as 0", "sample 1, head 3"),
         (spoil_nan, "NaN or infinity", "first sample 0, head 2"),
         (spoil_heads, "another row's output", "of sample 0, head"),
         (spoil_channel, "channels mixed up", "channel 7 holds channel 6"),

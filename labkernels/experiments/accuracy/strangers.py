@@ -19,13 +19,16 @@ SHAPES = 6
 DEVICE = "CPU, NumPy and torch"
 # The families on which bugs are judged: a bug cannot show if all keys or all values are equal.
 _FAMILIES = (
-    "laplace",
-    "local",
-    "v with offsets by channel",
-    "large channels",
-    "activations",
-    "normal",
+    "heavy tails",
+    "unit norms",
+    "drifting keys",
+    "massive first tokens",
+    "a cache of int8",
+    "sparse values",
+    "rows of a picture",
+    "uneven heads",
 )
+_SEEN = 3  # every so many of the kinds that were seen: the figures to quote are of the others
 RIGHT, WRONG = "right", "wrong"
 
 
@@ -38,9 +41,12 @@ class Kind:
 
 
 def cells(options: Options) -> Iterator[Cell]:
-    """Yield the families, then the bugs; `quick` keeps a few of each."""
+    """Yield the families, then the bugs, of those seen a third; `quick` keeps a few of each."""
     step = 12 if options.quick else 1
-    for role, names in ((RIGHT, split.FAMILIES), (WRONG, split.WRONG)):
+    bugs = [
+        bug for bug in split.WRONG if split.of(bug) == split.HELD_OUT or not _number(bug) % _SEEN
+    ]
+    for role, names in ((RIGHT, split.FAMILIES), (WRONG, bugs)):
         for name in itertools.islice(names, 0, None, step):
             yield Cell(f"{role}/{name}", Kind(role, name))
 
@@ -57,7 +63,7 @@ def of_kind(kind: Kind, first_seed: int) -> Iterator[runs.Run]:
     """The runs of a cell.
 
     A family of the development set has been seen with its implementations: it meets the new ones
-    in every format, and the old ones in fp32 alone, where most alarms were.
+    in every format, and a third of them the old ones in fp32 alone, where most alarms were.
     """
     if kind.role == WRONG:
         yield from runs.of_wrong(kind.name, cases(kind.name, first_seed))
@@ -67,6 +73,8 @@ def of_kind(kind: Kind, first_seed: int) -> Iterator[runs.Run]:
         yield from runs.of_right([kind.name], split.RIGHT, DTYPES, seeds)
         return
     yield from runs.of_right([kind.name], new_right.RIGHT, DTYPES, seeds)
+    if _number(kind.name) % _SEEN:
+        return
     old = [name for name in split.RIGHT if name not in new_right.RIGHT]
     yield from runs.of_right([kind.name], old, DTYPES[-1:], seeds)
 

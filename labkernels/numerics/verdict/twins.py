@@ -8,6 +8,7 @@ inputs. Where it fires on them too, its assumption does not hold, and its limits
 all twins.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -30,12 +31,14 @@ class Twin:
     """How a twin computes.
 
     block: keys between two moves of the running maximum. backward: from the last block. lag: log2
-    units by which the maximum may fall behind. start: log2 units by which weights exceed 1.
+    units by which the maximum may fall behind. start: log2 units by which weights exceed 1. whole:
+    the maximum is rounded up to a whole number, so that no weight is known to be exact.
     fixed: one number for all rows stands for their maximum, where it is not too far from it.
     normalised: P is divided by its sum before it is rounded, as eager code does. Where the sums are
-    fp32's: kept, the output is a mean at every step, moved by log-sum-exps; logs, weights are taken
-    against the log-sum-exp; products, what their factors are: "tf32", to nearest or "cut" toward 0,
-    or "bf16x3", hi + lo without the product of both lows; values_only, those of P V alone.
+    fp32's: turns, so many warps take keys in turn and share a sum; kept, the output is a mean at
+    every step, moved by log-sum-exps; logs, weights are taken against the log-sum-exp; products,
+    what their factors are: "tf32", to nearest or "cut" toward 0, or "bf16x3", hi + lo without the
+    product of both lows; values_only, those of P V alone.
     """
 
     block: int = 64
@@ -43,11 +46,13 @@ class Twin:
     rounded_sum: bool = False
     lag: float = 0.0
     start: float = 0.0
+    whole: bool = False
     fixed: bool = False
     normalised: bool = False
     poly3: bool = False
     kept: bool = False
     logs: bool = False
+    turns: int = 1
     products: str = ""
     values_only: bool = False
 
@@ -62,6 +67,7 @@ TWINS = (
     Twin(128, poly3=True),
     Twin(1 << 30, fixed=True, rounded_sum=True),
     Twin(1),
+    Twin(1 << 30, whole=True, turns=4),
 )
 
 
@@ -172,8 +178,9 @@ def _in_fp32(weights, summed, v, twin: Twin, sink):
     xp = namespace(v)
     weights, summed, v = (xp.asarray(x, dtype=xp.float32) for x in (weights, summed, v))
     o, l = 0.0, xp.asarray(sink, dtype=xp.float32)
-    for first in range(0, v.shape[1], twin.block):
-        keys = slice(first, first + twin.block)
+    size = twin.block * twin.turns
+    for first, turn in itertools.product(range(0, v.shape[1], size), range(twin.turns)):
+        keys = slice(first + turn, first + size, twin.turns)
         o = o + _product(weights[..., keys], v[:, keys], twin.products)
         l = l + summed[..., keys].sum(-1)[..., None]
     return xp.asarray(o / xp.where(l == 0, 1.0, l), dtype=xp.float64)
@@ -224,6 +231,7 @@ def _shifts(score, twin: Twin, top):
     for first in starts[::-1] if twin.backward else starts:
         last = min(first + twin.block, n)
         highest = xp.amax(score[..., first:last], -1)[..., None] - twin.start
+        highest = xp.ceil(highest) if twin.whole else highest
         if kept is None:
             kept = highest
         with np.errstate(invalid="ignore"):

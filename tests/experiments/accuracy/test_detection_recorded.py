@@ -14,7 +14,7 @@ from labkernels.records import store
 
 PATH = store.DATA_DIR / detection.DATA_FILE
 WANTED_SHARE = 0.99
-AGAIN = ("P truncated", "sparse race")
+AGAIN = ("P truncated",)  # the smallest of all errors; each bug is judged in seconds
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_a_part_of_the_table_comes_out_again(rows):
     again = {key(row): row for row in detection.count(seen)}
     # the CPU build gives the GPU's bits: whichever machine recorded, the counts are these
     recorded = {key(row): row for row in rows}
-    assert len(again) == 5 * (len(RULES) + 1)
+    assert len(again) == 2 * (len(RULES) + 1)
     for place, row in again.items():
         for column in ("runs", "refused", "undecided"):
             assert row[column] == recorded[place][column], place

@@ -1,116 +1,127 @@
-"""Held-out bugs in what is stored: rows and channels in the wrong place, factors, old memory."""
+"""Held-out bugs in queries, rows and channels: where they come from and where they are stored."""
 
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.wrong import Work, stored
+from labkernels.measure.strangers.wrong import Work, attend, masked, places, scored, stored
 
-_HEADS = "another row|heads|of another head"
-_FACTOR = "factor|common mode|times|denominator"
-
-
-def _order(n: int, of) -> torch.Tensor:
-    return torch.tensor([of(i) for i in range(n)]).clamp(max=n - 1)
+_CHANNELS = "channels"
+_ADDED = "added|accumul"
 
 
-def _by_head(out, factors):
-    return (out.double() * factors[:, None, None]).to(out.dtype)
+def _half_width(w: Work):
+    half = w.q.shape[-1] // 2
+    s = masked(w.q[..., :half] @ w.k[..., :half].mT * w.call.scale, w.hidden)
+    out = attend(s, w.v, w.call.q.dtype)
+    out[..., out.shape[-1] // 2 :] = 0
+    return out
 
 
-def _fragments_transposed(out, side: int = 8):
-    size = side * side
-    n = out.shape[-1] // size * size
-    if not n:
-        return out.flip(-1)
-    parts = out[..., :n].unflatten(-1, (-1, side, side)).mT.flatten(-3)
-    return torch.cat([parts, out[..., n:]], -1)
+def _one_row(w: Work):
+    """One head of the last query lacks the first tile."""
+    s = w.s.clone()
+    s[:, 0, -1, :16] = -torch.inf
+    return attend(s, w.v, w.call.q.dtype)
 
 
-def _tail_from_the_tile_before(out, tile: int = 16):
+def _late_queries_of_early(w: Work):
+    q, half = w.q.clone(), w.q.shape[2] // 2
+    if half:
+        q[:, :, half : 2 * half] = w.q[:, :, :half]
+    return w.scores(q=q)
+
+
+def _halves_of_heads(w: Work):
+    half = w.q.shape[-1] // 2
+    return w.scores(q=torch.cat([w.q[..., :half], w.q.roll(-1, 1)[..., :half]], -1))
+
+
+def _channel_pairs(x):
+    return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+
+
+def _within_8(out):
+    order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])
+    return out.unflatten(-1, (-1, 8))[..., order].flatten(-2)
+
+
+def _rows_8_apart(out):
     n = out.shape[2]
-    rest = n % tile or min(tile // 2, n - 1)
-    found = out.clone()
-    if n > rest > 0:
-        found[:, :, n - rest :] = out[:, :, max(0, n - 2 * rest) : n - rest][:, :, :rest]
-    return found
+    index = torch.arange(n) ^ 8
+    return out[:, :, torch.where(index < n, index, torch.arange(n))]
 
 
-def _plus(out, other, factor: float):
-    return (out.double() + factor * other.double()).to(out.dtype)
+def _first_channels_of_the_next_head(out):
+    return torch.cat([out.roll(-1, 1)[..., :8], out[..., 8:]], -1)
 
 
-def _q_as_out(w: Work, out):
-    q = w.call.q
-    return q[..., : out.shape[-1]] if q.shape[-1] >= out.shape[-1] else out
+def _not_zeroed(w: Work):
+    """The accumulator of a head begins with that of the head before."""
+    p = torch.exp(w.s - w.s.amax(-1, keepdim=True))
+    o, l = p @ w.v, p.sum(-1, keepdim=True)
+    before = o.roll(1, 1)
+    before[:, 0] = 0
+    return ((o + before) / l).to(w.call.q.dtype)
 
 
-def _checkerboard(out):
-    found = out.clone()
-    found.view(-1, out.shape[-1])[::3, 1::7] = 0
-    return found
+def _of_the_call_before(w: Work, out):
+    """Every second query, or head, of a call whose queries were others."""
+    q = torch.randn(w.q.shape, generator=torch.Generator().manual_seed(11)).double()
+    old = attend(w.scores(q=q), w.v, w.call.q.dtype)
+    axis = 2 if out.shape[2] > 1 else 1
+    shape = [1, 1, 1, 1]
+    shape[axis] = out.shape[axis]
+    return torch.where((torch.arange(out.shape[axis]) % 2 == 1).reshape(shape), old, out)
+
+
+def _own_values(w: Work, out):
+    last = places(w)[0][:, 0]
+    return (out.double() + w.v[:, :, last]).to(out.dtype)
+
+
+def _scales_of_channels(out):
+    factors = 1 + 0.3 * torch.cos(torch.arange(out.shape[-1]) * 0.9)
+    return (out.double() * factors).to(out.dtype)
+
+
+def _lost_bits(out):
+    """A store of 8 bits, converted up again."""
+    return out.float().to(torch.float8_e4m3fn).to(out.dtype)
 
 
 ROWS: dict[str, tuple[Bug, str]] = {
-    "every head is head 0": (
-        stored(lambda w, out: out[:, :1].expand_as(out).clone()),
-        _HEADS,
-    ),
-    "heads in pairs swapped": (
-        stored(lambda w, out: out[:, _order(out.shape[1], lambda i: i ^ 1)]),
-        _HEADS,
-    ),
-    "rows of pairs of queries swapped": (
-        stored(lambda w, out: out[:, :, _order(out.shape[2], lambda i: i ^ 1)]),
-        "another row|quer",
-    ),
-    "last queries of the tile before": (
-        stored(lambda w, out: _tail_from_the_tile_before(out)),
-        "another row|quer",
-    ),
-    "fragments of 8 x 8 transposed": (
-        stored(lambda w, out: _fragments_transposed(out)),
-        "channels",
-    ),
-    "channels rolled by 24": (stored(lambda w, out: out.roll(24, -1)), "channels"),
-    "channels of odd heads reversed": (
-        stored(
-            lambda w, out: torch.where(
-                (torch.arange(out.shape[1]) % 2 == 1)[:, None, None], out.flip(-1), out
+    "width of 64 in a kernel for 128": (_half_width, _CHANNELS),
+    "one row lacks a tile": (_one_row, "left out|window|mask|causal"),
+    "late queries read early ones": (scored(_late_queries_of_early), "Q of|another row|quer"),
+    "q of the first head of a group": (
+        scored(
+            lambda w: w.scores(
+                q=w.q[:, torch.arange(w.q.shape[1]) // max(2, w.call.group) * max(2, w.call.group)]
             )
         ),
-        "channels",
+        "Q of|another row|quer",
     ),
-    "channels 16 to 23 from before": (
-        stored(lambda w, out: torch.cat([out[..., :16], out[..., 8:16], out[..., 24:]], -1)),
-        "channels",
+    "upper half of q of the next head": (scored(_halves_of_heads), "channels|Q of|quer"),
+    "pairs of channels of K swapped": (
+        scored(lambda w: w.scores(k=_channel_pairs(w.k))),
+        _CHANNELS,
     ),
-    "V scale of each head forgotten": (
-        stored(lambda w, out: _by_head(out, 1 + 0.25 * torch.arange(out.shape[1]).double())),
-        _FACTOR + "|scale",
+    "channels turned within 8": (stored(lambda w, out: _within_8(out)), _CHANNELS),
+    "rows 8 apart swapped": (stored(lambda w, out: _rows_8_apart(out)), "another row|quer"),
+    "first channels of the next head": (
+        stored(lambda w, out: _first_channels_of_the_next_head(out)),
+        "channels|another row|head",
     ),
-    "divided by 1 - dropout": (stored(lambda w, out: (out / 0.9).to(out.dtype)), _FACTOR),
-    "sign lost": (stored(lambda w, out: -out), _FACTOR + "|sign"),
-    "added to the buffer twice": (stored(lambda w, out: out + out), _FACTOR),
-    "half of the next head added": (
-        stored(lambda w, out: _plus(out, out.roll(1, 1), 0.5)),
-        "another row|added|stale|accumul",
+    "accumulator of the head before": (_not_zeroed, _ADDED),
+    "rows of the call before": (
+        stored(_of_the_call_before),
+        "uninitialised|never written|overwritten|another row|stale",
     ),
-    "query added to the output": (
-        stored(lambda w, out: _plus(out, _q_as_out(w, out), 1.0)),
-        "query|residual|added",
+    "own value added": (stored(_own_values), _ADDED),
+    "scales of channels forgotten": (
+        stored(lambda w, out: _scales_of_channels(out)),
+        "factor|scale|channel",
     ),
-    "queries where outputs were due": (
-        stored(lambda w, out: torch.where(_late(out), _q_as_out(w, out), out)),
-        "uninitialised|never written|overwritten|another row|query",
-    ),
-    "some channels of some rows 0": (
-        stored(lambda w, out: _checkerboard(out)),
-        "never written|channels|outliers|0",
-    ),
+    "output in e4m3": (stored(lambda w, out: _lost_bits(out)), "rounded|e4m3|8 bits"),
 }
 """Name: the bug, and a pattern that a right name for it matches."""
-
-
-def _late(out):
-    rows = torch.arange(out.shape[0] * out.shape[1]).reshape(out.shape[:2])
-    return (rows % 3 == 2)[..., None, None].expand_as(out)

@@ -1,4 +1,4 @@
-"""Families of inputs that are held out: tokens like their neighbours, offsets, large channels."""
+"""Families of inputs that are held out: tails, clusters, drifts, quantised caches, uneven heads."""
 
 from collections.abc import Callable
 
@@ -7,64 +7,74 @@ import numpy as np
 from labkernels.measure.strangers.inputs import changed, drawn
 
 
-def _neighbours(rng, x, share: float):
-    """Each key a mixture of the one before and something new, as consecutive tokens are."""
-    x = x.copy()
-    for j in range(1, x.shape[2]):
-        x[:, :, j] = share * x[:, :, j - 1] + (1 - share**2) ** 0.5 * x[:, :, j]
-    return x
+def _unit_norms(rng, q, k, v):
+    """As after a norm of each head's queries and keys, with a learned temperature."""
+    q, k = (x / np.sqrt((x**2).mean(-1, keepdims=True)) for x in (q, k))
+    return 1.5 * q, k, v
 
 
-def _large_channels(rng, q, k, v):
-    for x in (q, k):
-        x[..., rng.integers(x.shape[-1], size=2)] *= 5
+def _clusters(rng, q, k, v):
+    """Keys near a few centres, as of tokens that say the same."""
+    centres = rng.standard_normal((6, k.shape[-1]))
+    return q, centres[rng.integers(6, size=k.shape[:-1])] + 0.2 * k, v
+
+
+def _massive(rng, q, k, v):
+    """First tokens with one enormous channel, and small values: registers of a large model."""
+    channel = int(rng.integers(k.shape[-1]))
+    k[:, :, :4, channel] = 12
+    q[..., channel] = abs(q[..., channel]) + 1
+    v[:, :, :4] *= 0.02
     return q, k, v
 
 
-def _prompt_twice(rng, q, k, v):
-    half = k.shape[2] // 2
-    k[:, :, half : 2 * half], v[:, :, half : 2 * half] = k[:, :, :half], v[:, :, :half]
+def _drifting(rng, q, k, v):
+    """A mean that wanders along the tokens."""
+    steps = rng.standard_normal((*k.shape[:2], k.shape[2], 1)) / k.shape[2] ** 0.5
+    return q, k + np.cumsum(steps, 2) * rng.standard_normal(k.shape[-1]), v
+
+
+def _uneven_heads(rng, q, k, v):
+    """Every second head looks at everything, the others at hardly a key."""
+    return q * np.where(np.arange(q.shape[1]) % 2, 3.0, 0.1)[:, None, None], k, v
+
+
+def _low_rank(rng, q, k, v):
+    return q, k, rng.standard_normal((*v.shape[:-1], 3)) @ rng.standard_normal((3, v.shape[-1]))
+
+
+def _of_int8(x):
+    step = np.abs(x).max(-1, keepdims=True) / 127
+    return np.rint(x / step) * step
+
+
+def _padded(rng, q, k, v):
+    """The last quarter of the keys is one token, again and again."""
+    rest = k.shape[2] - k.shape[2] // 4
+    k[:, :, rest:], v[:, :, rest:] = k[:, :, rest - 1 : rest], v[:, :, rest - 1 : rest]
     return q, k, v
 
 
-def _by_head(x, factors):
-    return x * np.asarray(factors)[: x.shape[1], None, None]
-
-
-def _mixture(rng, shape):
-    return rng.standard_normal(shape) + 3 * rng.choice([-1.0, 0.0, 1.0], shape)
-
-
-def _local(rng, q, k, v):
-    place = np.linspace(0, 1, k.shape[2])
-    waves = np.stack([np.cos(9 * place), np.sin(9 * place)], -1)
-    k[..., :2], q[..., :2] = 3 * waves, 4 * waves[-q.shape[2] :]
+def _waves(rng, q, k, v):
+    """Keys that come around like the rows of a picture."""
+    place = np.arange(k.shape[2])[:, None] * 2 * np.pi / 14
+    k[..., :8] = 1.5 * np.cos(place + rng.random(8) * 6) + 0.3 * k[..., :8]
     return q, k, v
 
 
 FAMILIES: dict[str, Callable] = {
-    "laplace": drawn(lambda rng, shape: rng.laplace(size=shape)),
-    "mixture": drawn(_mixture),
-    "keys like their neighbours": changed(lambda rng, q, k, v: (q, _neighbours(rng, k, 0.9), v)),
-    "values like their neighbours": changed(lambda rng, q, k, v: (q, k, _neighbours(rng, v, 0.95))),
-    "k with offsets by channel": changed(
-        lambda rng, q, k, v: (q, k + 2 * rng.standard_normal(k.shape[-1]), v)
-    ),
-    "v with offsets by channel": changed(
-        lambda rng, q, k, v: (q, k, v + 2 * rng.standard_normal(v.shape[-1]))
-    ),
-    "large channels": changed(_large_channels),
-    "prompt twice": changed(_prompt_twice),
-    "heads of different heat": changed(
-        lambda rng, q, k, v: (_by_head(q, 0.3 * 1.6 ** np.arange(q.shape[1])), k, v)
-    ),
-    "local": changed(_local),
-    "gamma v": changed(lambda rng, q, k, v: (q, k, rng.gamma(0.5, size=v.shape))),
-    "uniform v, three decimals": changed(
-        lambda rng, q, k, v: (q, k, np.round(rng.random(v.shape), 3))
-    ),
-    "triangular": drawn(lambda rng, shape: rng.triangular(-2, 0, 2, shape)),
-    "v mostly one value": changed(
-        lambda rng, q, k, v: (q, k, np.where(rng.random(v.shape) < 0.8, 0.25, v))
+    "heavy tails": drawn(lambda rng, shape: np.clip(rng.standard_t(3, shape), -20, 20)),
+    "unit norms": changed(_unit_norms),
+    "clusters of keys": changed(_clusters),
+    "massive first tokens": changed(_massive),
+    "drifting keys": changed(_drifting),
+    "uneven heads": changed(_uneven_heads),
+    "values of low rank": changed(_low_rank),
+    "a cache of int8": changed(lambda rng, q, k, v: (q, _of_int8(k), _of_int8(v))),
+    "sparse values": changed(lambda rng, q, k, v: (q, k, v * (rng.random(v.shape) < 0.2))),
+    "padded with one token": changed(_padded),
+    "rows of a picture": changed(_waves),
+    "values of sizes by channel": changed(
+        lambda rng, q, k, v: (q, k, v * 8.0 ** rng.uniform(-2, 1, v.shape[-1]))
     ),
 }

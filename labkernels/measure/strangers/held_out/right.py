@@ -9,88 +9,88 @@ from labkernels.measure.strangers.inputs import Call
 from labkernels.measure.strangers.right import Flash, grouped, hidden_of
 
 
-def _scores(call: Call, dtype=torch.float32):
-    q, k, v = grouped(call, dtype)
-    return (q @ k.mT * call.scale).masked_fill(hidden_of(call), -math.inf), v
+def _scores(call: Call, *, root: bool = False):
+    """Scores in fp32; root: the square root of the scale is multiplied into q and into k."""
+    q, k, v = grouped(call, torch.float32)
+    part = call.scale**0.5
+    s = (q * part) @ (k * part).mT if root else q @ k.mT * call.scale
+    return s.masked_fill(hidden_of(call), -math.inf), v
 
 
-def _finite(m):
+def _top(s):
+    m = s.amax(-1, keepdim=True)
     return m.masked_fill(m == -math.inf, 0.0)
-
-
-def _weights(s):
-    return torch.exp(s - _finite(s.amax(-1, keepdim=True)))
 
 
 def _divided(o, l, call: Call):
     return (o / torch.where(l == 0, torch.ones_like(l), l)).to(call.q.dtype)
 
 
-def compensated(call: Call) -> torch.Tensor:
-    """Blocks of 16 keys, added up with Kahan's correction."""
-    s, v = _scores(call)
-    p = _weights(s)
-    o, lost = torch.zeros(*s.shape[:3], v.shape[-1]), 0.0
-    for first in range(0, s.shape[-1], 16):
-        keys = slice(first, first + 16)
-        term = p[..., keys].to(call.q.dtype).float() @ v[:, :, keys] - lost
-        total = o + term
-        lost, o = (total - o) - term, total
-    return _divided(o, p.sum(-1, keepdim=True), call)
-
-
-def halved_exponents(call: Call) -> torch.Tensor:
-    """exp(x) as exp(x / 2) squared."""
-    s, v = _scores(call)
-    p = torch.exp((s - _finite(s.amax(-1, keepdim=True))) / 2) ** 2
+def root_of_the_scale(call: Call) -> torch.Tensor:
+    """The scale's root in q and in k."""
+    s, v = _scores(call, root=True)
+    p = torch.exp(s - _top(s))
     return _divided(p.to(call.q.dtype).float() @ v, p.sum(-1, keepdim=True), call)
 
 
-def shifted_weights(call: Call) -> torch.Tensor:
-    """Weights 2^6 times as large as usual, as kernels in fp8 have them, in the input's format."""
+def whole_maxima(call: Call) -> torch.Tensor:
+    """The maximum rounded up to a whole power of two, so that rescales are exact."""
     s, v = _scores(call)
-    p = 64 * _weights(s)
-    used = p.to(call.q.dtype).float()
-    return _divided(used @ v, used.sum(-1, keepdim=True), call)
-
-
-def two_parts_of_weights(call: Call) -> torch.Tensor:
-    """P as hi + lo of the input's format."""
-    s, v = _scores(call)
-    p = _weights(s)
-    high = p.to(call.q.dtype).float()
-    low = (p - high).to(call.q.dtype).float()
-    return _divided(high @ v + low @ v, p.sum(-1, keepdim=True), call)
-
-
-def multiplied_by_a_reciprocal(call: Call) -> torch.Tensor:
-    """Keys from both ends in turn, then times 1 / l by one step of Newton's from 12 bits."""
-    s, v = _scores(call)
-    p = _weights(s)
-    n = s.shape[-1]
-    order = torch.stack([torch.arange(n), torch.arange(n - 1, -1, -1)], 1).flatten()[:n]
-    used = p[..., order].to(call.q.dtype).float()
-    l = p.sum(-1, keepdim=True)
-    guess = (1 / l).half().float() if bool((l < 6e4).all()) else 1 / l
-    guess = guess * (2 - l * guess)
-    return (used @ v[:, :, order] * (guess * (2 - l * guess))).to(call.q.dtype)
-
-
-def scaled_keys(call: Call) -> torch.Tensor:
-    """The scale multiplied into K in fp32, natural exponentials."""
-    q, k, v = grouped(call, torch.float32)
-    s = (q @ (k * call.scale).mT).masked_fill(hidden_of(call), -math.inf)
-    p = _weights(s)
+    s = s * math.log2(math.e)
+    p = torch.exp2(s - _top(s).ceil())
     return _divided(p.to(call.q.dtype).float() @ v, p.sum(-1, keepdim=True), call)
+
+
+def parts_of_exponents(call: Call) -> torch.Tensor:
+    """exp2 of the whole and of the broken part of the exponent, multiplied."""
+    s, v = _scores(call)
+    x = ((s - _top(s)) * math.log2(math.e)).clamp(min=-126.0)
+    whole = x.floor()
+    p = torch.exp2(whole) * torch.exp2(x - whole) * (s > -math.inf)
+    return _divided(p.to(call.q.dtype).float() @ v, p.sum(-1, keepdim=True), call)
+
+
+def strided_splits(call: Call, n: int = 4) -> torch.Tensor:
+    """Split i has the keys i, i + n, i + 2 n, as warps that take keys in turn."""
+    s, v = _scores(call)
+    top = _top(s)
+    o, l = 0.0, 0.0
+    for i in range(min(n, s.shape[-1])):
+        part, values = s[..., i::n], v[:, :, i::n]
+        m = _top(part)
+        p, back = torch.exp(part - m), torch.exp(m - top)
+        o = o + back * (p.to(call.q.dtype).float() @ values)
+        l = l + back * p.sum(-1, keepdim=True)
+    return _divided(o, l, call)
+
+
+def tree_of_halves(call: Call) -> torch.Tensor:
+    """Halves of the keys, halved again down to 8, joined two by two."""
+    s, v = _scores(call)
+
+    def joined(first: int, last: int):
+        if last - first <= 8:
+            part = s[..., first:last]
+            m = part.amax(-1, keepdim=True)
+            p = torch.exp(part - m.masked_fill(m == -math.inf, 0.0))
+            return m, p.sum(-1, keepdim=True), p.to(call.q.dtype).float() @ v[:, :, first:last]
+        middle = (first + last) // 2
+        (m_a, l_a, o_a), (m_b, l_b, o_b) = joined(first, middle), joined(middle, last)
+        m = torch.maximum(m_a, m_b)
+        shift = m.masked_fill(m == -math.inf, 0.0)
+        a, b = torch.exp(m_a - shift), torch.exp(m_b - shift)
+        return m, a * l_a + b * l_b, a * o_a + b * o_b
+
+    _, l, o = joined(0, s.shape[-1])
+    return _divided(o, l, call)
 
 
 RIGHT: dict[str, Callable[[Call], torch.Tensor]] = {
-    "compensated sums": compensated,
-    "exponents halved": halved_exponents,
-    "weights times 64": shifted_weights,
-    "P as hi and lo": two_parts_of_weights,
-    "times a reciprocal": multiplied_by_a_reciprocal,
-    "scale in K": scaled_keys,
-    "flash, 13 splits, lag of 3": Flash(block=24, splits=13, lag=3.0),
-    "flash, blocks of 8 shuffled, weights up to 2": Flash(8, "shuffled", start=1.0),
+    "root of the scale in q and k": root_of_the_scale,
+    "maxima that are whole": whole_maxima,
+    "exponents in two parts": parts_of_exponents,
+    "splits that take keys in turn": strided_splits,
+    "tree of halves": tree_of_halves,
+    "flash, 7 splits backward, weights up to 16": Flash(40, "backward", start=4.0, splits=7),
+    "flash, blocks of 4, lag of 2": Flash(4, lag=2.0),
 }

@@ -23,6 +23,7 @@ _FEW = 0.1  # share of the rows: fewer are one block, where a race is more likel
 _MANY = 0.25  # share of the rows; fewer have a channel wrong by chance, unless they fill a place
 _OFTEN = 0.4  # share of the rows that went wrong in which a wrong channel shows
 _MOST = 0.6  # share of other rows that a row's mistake must explain, too
+_MOST_CHANNELS = 0.75  # share of the channels that may be wrong
 _TINY = 1e-300  # in place of a division by 0
 _GAIN = 60.0  # of sum z^2: chance gives one number fitted 60 once in 10^14
 _SPARSE = 0.02  # share of elements up to which outliers are sparse
@@ -61,20 +62,10 @@ def _coarser_store(out, truth, sigma) -> list[Match]:
 
 def _channels(problem: Problem, out, truth, sigma, z) -> list[Match]:
     """Some channels wrong, in the rows that went wrong, while others are right; perhaps copies."""
-    bad = (np.abs(z) > significance.OUTLIER).any(-1)
-    few = bad.sum() < max(2, _FEW * bad.size)
-    if few or (bad.mean() < _MANY and not places.filled(problem, bad)):
+    wrong, bad, rms, others = wrong_channels(problem, z)
+    if wrong is None:
         return []
-    out, truth, sigma, z = (x[bad] for x in (out, truth, sigma, z))
-    rms = np.sqrt((z**2).mean(0))
-    often = (np.abs(z) > _CLEARLY).mean(0) >= _OFTEN
-    wrong = np.flatnonzero((rms > _CLEARLY) & often)
-    right = np.delete(rms, wrong)
-    others = float(np.sqrt((right**2).mean())) if len(right) else np.inf
-    if not (0 < len(wrong) <= z.shape[-1] // 2 and others <= _LEFT_RMS):
-        return []
-    if right.max() > _CLEARLY:
-        return []
+    out, truth, sigma = (x[bad] for x in (out, truth, sigma))
     c, was = int(wrong[0]), float(rms[wrong[0]])
     with np.errstate(invalid="ignore", divide="ignore"):
         copies = (out[..., c, None] - truth) / sigma
@@ -87,6 +78,25 @@ def _channels(problem: Problem, out, truth, sigma, z) -> list[Match]:
     zeros = " they are 0" * bool((out[..., wrong] == 0).all())
     where = f"{shown}, and no others;{zeros}".rstrip(";")
     return [Match("channels wrong", where, others, was, vague=True)]
+
+
+def wrong_channels(problem: Problem, z):
+    """Channels that are wrong where others are right, or None; the rows; rms of z by channel.
+
+    Shapes: z [total_q, Hq, Dv] -> [n] or None, [total_q, Hq], [Dv]; and rms of the right ones.
+    """
+    bad = (np.abs(z) > significance.OUTLIER).any(-1)
+    few = bad.sum() < max(2, _FEW * bad.size)
+    if few or (bad.mean() < _MANY and not places.filled(problem, bad)):
+        return None, bad, None, np.inf
+    z = z[bad]
+    rms = np.sqrt((z**2).mean(0))
+    often = (np.abs(z) > _CLEARLY).mean(0) >= _OFTEN
+    wrong = np.flatnonzero((rms > _CLEARLY) & often)
+    right = np.delete(rms, wrong)
+    others = float(np.sqrt((right**2).mean())) if len(right) else np.inf
+    some = 0 < len(wrong) <= _MOST_CHANNELS * z.shape[-1] and others <= _LEFT_RMS
+    return wrong if some and right.max() <= _CLEARLY else None, bad, rms, others
 
 
 def of_outliers(problem: Problem, error, sigma) -> list[Match]:

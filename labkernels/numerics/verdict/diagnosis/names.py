@@ -6,14 +6,9 @@ import numpy as np
 
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import significance
-from labkernels.numerics.verdict.diagnosis import (
-    foreign,
-    many_rows,
-    permutations,
-    places,
-    whole_kernel,
-)
+from labkernels.numerics.verdict.diagnosis import many_rows, places, whole_kernel
 from labkernels.numerics.verdict.diagnosis.one_row import Match, Row
+from labkernels.numerics.verdict.diagnosis.outputs import added, foreign, permutations
 from labkernels.numerics.verdict.diagnosis.whole_kernel import sheets
 from labkernels.numerics.verdict.matched_filters import Filters
 from labkernels.policy import NumericPolicy
@@ -46,9 +41,15 @@ def of_output(case: Case) -> list[Match]:
     """The mistakes that explain the errors, the best first; none that leaves more than rounding."""
     problem, sigma = case.problem, case.sigma
     shown = many_rows.of_output(problem, case.out, case.truth, sigma, case.policy.out)
-    if shown:
+    if shown and not shown[0].vague:
         return shown
     bad, score = _bad_rows(case)
+    if shown:
+        return _of_some_channels(case, bad, score) or shown
+    given = problem, case.out, case.truth, sigma, bad, case.policy.out
+    sums = added.of_sums(*given)
+    if sums:
+        return [replace(match, where=_where(match, problem, bad)) for match in sums]
     whole = _of_whole_kernel(case, bad, score)
     if whole and not whole[0].vague:
         return whole
@@ -59,11 +60,16 @@ def of_output(case: Case) -> list[Match]:
         many_rows.of_rows(rows)
         or [match for match in filters if match.name == "P truncated"]
         or whole
+        or added.of_factors(*given)
         or filters
         or many_rows.of_factor(rows)
         or many_rows.of_outliers(problem, case.error, sigma)
         or foreign.of_output(problem, case.out, case.truth, sigma, bad)
     )
+
+
+def _where(match: Match, problem: Problem, bad) -> str:
+    return "; ".join(filter(None, (match.where, places.words(problem, bad))))
 
 
 def _bad_rows(case: Case):
@@ -90,6 +96,23 @@ def _of_whole_kernel(case: Case, bad, score) -> list[Match]:
     return [
         replace(match, where="; ".join(filter(None, (match.where, place))))
         for match in whole_kernel.explain(found, case.policy.out)
+    ]
+
+
+def _of_some_channels(case: Case, bad, score) -> list[Match]:
+    """The mistakes that explain the channels that went wrong, where others are right."""
+    z = np.where(case.sigma > 0, case.error / np.where(case.sigma > 0, case.sigma, 1.0), 0.0)
+    wrong = many_rows.wrong_channels(case.problem, z)[0]
+    if wrong is None or not bad.any():
+        return []
+    score = np.where(bad, score, 0.0)
+    given = case.problem, case.out, case.truth, case.sigma, score, case.policy.p
+    place = places.words(case.problem, bad)
+    words = f"channels {wrong[0]} to {wrong[-1]} alone, {len(wrong)} of them"
+    return [
+        replace(match, where="; ".join(filter(None, (match.where, words, place))))
+        for match in whole_kernel.explain(sheets.of_rows(*given, wrong), case.policy.out)
+        if not match.vague and not match.name.startswith("row never")
     ]
 
 

@@ -83,6 +83,7 @@ def _weights(chains: KeySteps, right) -> dict[str, tuple[np.ndarray, np.ndarray]
         "o not rescaled when the maximum moves": (kept, right),
         "o rescaled by a stale maximum": (stale, right),
         "l not rescaled when the maximum moves": (right, kept),
+        "o and l not rescaled when the maximum moves": (kept, kept),
         "small moves of the maximum skipped, but not by P": (skipped, skipped),
     }
 

@@ -3,33 +3,58 @@
 A mistake is named if, once it is made in float64 too, what is left of the error is rounding.
 """
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from labkernels.numerics.verdict.diagnosis.one_row import Match
-from labkernels.numerics.verdict.diagnosis.whole_kernel import (
-    channels,
+from labkernels.numerics.verdict.diagnosis.whole_kernel import fitted, one_rule, sheets
+from labkernels.numerics.verdict.diagnosis.whole_kernel.keys import (
     ends,
-    exponentials,
-    fitted,
+    intervals,
     key_runs,
-    merges,
-    one_rule,
     orders,
-    positions,
-    precision,
-    sheets,
+    some_keys,
+    sources,
+    weights_of_keys,
 )
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
+from labkernels.numerics.verdict.diagnosis.whole_kernel.scores import (
+    by_head,
+    channels,
+    exponentials,
+    functions,
+    positions,
+    queries,
+)
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sums import chains, merges, precision
 
 LEFT = 1.5  # rms of z that is left: rounding gives 1, the error model is good to 15 %
 GAIN = 60.0  # by which sum z^2 must fall: chance gives one number fitted 60 once in 10^14
 ALIKE = 0.1  # of an rms: less says nothing about which of two mistakes it was
+SURELY = 1e3  # by which a mean of z^2 falls, so that one number fitted leaves no doubt
 VAGUE = 0.2  # of an rms, by which a mere number must be better than a known mistake
-_WITHOUT_NUMBERS = {*one_rule.ALL, *precision.ALL}
+_WITHOUT_NUMBERS = (
+    *one_rule.ALL,
+    *one_rule.LATER,
+    *queries.ALL,
+    *precision.ALL,
+    *precision.LATER,
+    *functions.WITHOUT_NUMBERS,
+)
+
+
+def of_some_keys(few: list[Sheet], misfit: fitted.Misfit) -> Iterator[Mistake]:
+    """Mistakes without numbers, and rotations, made of some keys alone."""
+    known = (mistake for family in _WITHOUT_NUMBERS for mistake in family(few))
+    turned = positions.rotations(few)
+    yield from some_keys.of_mistakes(few, misfit, itertools.chain(known, turned))
+
+
 # A round is asked where those before found nothing but numbers that could stand for much.
 _ROUNDS = (
     one_rule.ALL,
@@ -43,7 +68,24 @@ _ROUNDS = (
         orders.of_offset,
         merges.of_splits,
     ),
-    (*exponentials.ALL, *orders.ALL[1:], *channels.ALL, *positions.ALL),
+    (
+        *exponentials.ALL,
+        *orders.ALL[1:],
+        *channels.ALL,
+        *positions.ALL,
+        *weights_of_keys.ALL,
+        *chains.ALL,
+        *functions.ALL,
+        *functions.WITHOUT_NUMBERS,
+        *one_rule.LATER,
+        *queries.ALL,
+        *precision.LATER,
+        *by_head.ALL,
+        *sources.ALL,
+        *intervals.ALL,
+    ),
+    (of_some_keys,),
+    chains.LAST,
 )
 _SAME = 6.0  # of sum z^2: less does not tell two mistakes apart
 _FAR = 1e24  # z^2 of an element that a mistake makes NaN, or worse
@@ -68,7 +110,7 @@ def explain(found: list[Sheet], out_format: str) -> list[Match]:
     n = sum(sheet.out.size for sheet in found)
     before = misfit(lambda sheet: None)
     if not any(sheet.out.any() for sheet in found):
-        return [Match("row never written", "it is 0", 0.0, math.sqrt(before))]
+        return [Match("row never written, or V read as 0", "it is 0", 0.0, math.sqrt(before))]
     few = [sheets.part(sheet, slice(None, None, max(1, len(sheet.tokens) // 6))) for sheet in found]
     kept = []
 
@@ -82,12 +124,16 @@ def explain(found: list[Sheet], out_format: str) -> list[Match]:
         if after <= LEFT**2 and (before - after) * n >= GAIN:
             kept.append((math.sqrt(after), mistake))
 
+    def of_few(outputs, some=few) -> float:
+        return misfit(outputs, some)
+
     for families in _ROUNDS:
         for family in families:
             known = family in _WITHOUT_NUMBERS
-            for mistake in family(found) if known else family(few, lambda x: misfit(x, few)):
+            for mistake in family(found) if known else family(few, of_few):
                 judge(mistake)
-        if any(not mistake.vague for _, mistake in kept):
+        sure = (rms**2 * SURELY <= before for rms, _ in kept)
+        if any(not mistake.vague for _, mistake in kept) or any(sure):
             break
     return _ordered(kept, found, math.sqrt(before))
 

@@ -15,7 +15,9 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake,
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 from labkernels.units import LOG2_E
 
-Misfit = Callable[[Callable[[Sheet], np.ndarray | None]], float]
+Misfit = Callable[
+    ..., float
+]  # of a mistake's outputs, by default against the sheets it was made of
 _GOLDEN = (5**0.5 - 1) / 2
 _STEPS = 40  # of a golden section: the bracket shrinks to 4e-9 of itself, for outputs in fp32
 _NEARLY = 0.1  # of a key: a count is a whole number, as far as rounding lets it be seen
@@ -25,6 +27,7 @@ _TRUNCATED = (0.4, 1.3)
 # Round caps: where scores are large, the misfit is least in too narrow a place for a grid alone.
 _CAPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 20, 25, 30, 32, 40, 50, 60, 64, 80, 100, 128, 200)
 ROWS = 3  # of a sheet, from which the candidates come
+CLEARLY = 50.0  # by which a mean of z^2 must fall where many numbers were fitted
 NEAREST = 2  # of each such row
 
 
@@ -103,6 +106,7 @@ def of_factor(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         else f"V or the output times {factor:.5g}, beta {factor - 1:.3g}",
         lambda sheet: factor * sheet.truth,
         vague=True,
+        noise=lambda sheet: max(factor**2 - 1, 0.0) * sheet.sigma**2,
     )
 
 

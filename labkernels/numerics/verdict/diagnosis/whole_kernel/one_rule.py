@@ -228,6 +228,43 @@ def _laid_out(sheet: Sheet, back: bool, what: str):
     return sheet.attend(scores, found["v"])
 
 
+def tiles(sheets: list[Sheet]) -> Iterator[Mistake]:
+    """K or V whose tiles are read transposed: square ones, or whole ones of all channels."""
+    for size in (4, 8, 16, 32, 64):
+        for which in "kv":
+            shape = getattr(sheets[0], which).shape
+            for where, change in (
+                (f"squares of {size} x {size} transposed", _squares_turned),
+                (f"[D, {size}] read where [{size}, D] lies", _tiles_turned),
+            ):
+                if size <= shape[0] and (change is _tiles_turned or shape[1] % size == 0):
+                    yield Mistake(
+                        f"{which.upper()} in another layout",
+                        where,
+                        lambda sheet, w=which, f=change, n=size: _changed(
+                            sheet, w, f(getattr(sheet, w), n)
+                        ),
+                    )
+
+
+def _changed(sheet: Sheet, which: str, values):
+    if which == "v":
+        return sheet.attend(sheet.scores, values)
+    return sheet.attend(sheet.masked(sheet.shaped(sheet.q @ values.T)))
+
+
+def _squares_turned(x, size: int):
+    n, dim = len(x) // size * size, x.shape[1]
+    whole = x[:n].reshape(n // size, size, dim // size, size).swapaxes(1, 3)
+    return np.concatenate([whole.reshape(n, dim), x[n:]])
+
+
+def _tiles_turned(x, size: int):
+    n, dim = len(x) // size * size, x.shape[1]
+    whole = x[:n].reshape(n // size, dim, size).swapaxes(1, 2)
+    return np.concatenate([whole.reshape(n, dim), x[n:]])
+
+
 def variants(sheets: list[Sheet]) -> Iterator[Mistake]:
     """A part of the variant that was asked for, left out."""
     variant = sheets[0].problem.variant
@@ -252,3 +289,4 @@ def _lacking(sheet: Sheet, field: str):
 
 
 ALL = (variants, masks, chunks, heads, scales, sums, requests, layouts)
+LATER = (tiles,)

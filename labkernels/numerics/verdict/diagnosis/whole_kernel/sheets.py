@@ -5,7 +5,7 @@ nowhere to hide, and a mistake that no single row would show is seen.
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,7 +25,9 @@ _NUMBERS = 2**21  # rows times keys of a sheet: more would take seconds a mistak
 class Sheet:
     """Some rows of one request and one KV head.
 
-    Shapes: tokens, heads, n_keys [R]; out, truth, sigma [R, Dv]; q [R, D].
+    Shapes: tokens, heads, n_keys [R]; out, truth, sigma [R, Dv]; q [R, D]. channels: those of Dv
+    that went wrong, where others are right; all shapes have these alone. notes: of these rows;
+    shared: of the request's keys.
     """
 
     problem: Problem
@@ -37,7 +39,9 @@ class Sheet:
     truth: np.ndarray
     sigma: np.ndarray
     p_format: str
+    channels: np.ndarray | slice
     notes: dict = field(default_factory=dict, repr=False)
+    shared: dict = field(default_factory=dict, repr=False)
 
     @property
     def n_keys(self) -> np.ndarray:
@@ -90,7 +94,18 @@ class Sheet:
         """K or V of the request, or of another, in float64. Shapes: [L, D]."""
         head = self.kv_head if head is None else head
         request = self.request if request is None else request
-        return keys_of(self.problem, which, head, request)
+
+        def found():
+            whole = keys_of(self.problem, which, head, request)
+            return whole[:, self.channels] if which == "v" else whole
+
+        return self.once((which, head, request), found)
+
+    def once(self, name, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """What was made of the request's keys before, by a name; parts of a sheet share it."""
+        if name not in self.shared:
+            self.shared[name] = make()
+        return self.shared[name]
 
     @functools.cached_property
     def k(self) -> np.ndarray:
@@ -141,7 +156,17 @@ class Sheet:
         v = v[: p.shape[1]]
         if "squares" in self.notes:
             self.notes["squares"] = (p / l) ** 2 @ v**2
+        if "attended" in self.notes:
+            whole = scores.shape == self.scores.shape and v.shape == self.v.shape and sink
+            self.notes["attended"] = (scores, v) if whole else None
         return p @ v / l
+
+    def attended(self, outputs) -> "tuple[np.ndarray, np.ndarray] | None":
+        """Scores and values of a mistake that attends; None of another. Shapes: [R, L], [L, Dv]."""
+        self.notes["attended"] = None
+        given = outputs(self)
+        found = self.notes.pop("attended")
+        return None if given is None else found
 
     @functools.cached_property
     def weight_squares(self) -> np.ndarray:
@@ -189,11 +214,13 @@ def keys_of(problem: Problem, which: str, head: int, request: int) -> np.ndarray
     return found.reshape(-1, pool.shape[-1])[:length]
 
 
-def of_rows(problem: Problem, out, truth, sigma, bad, p_format: str) -> list[Sheet]:
+def of_rows(problem: Problem, out, truth, sigma, bad, p_format: str, channels=None) -> list[Sheet]:
     """Sheets of bad rows: of different KV heads and requests, as many as there are to choose from.
 
-    Shapes: bad [total_q, Hq], by how much each row went wrong, 0 where it did not.
+    Shapes: bad [total_q, Hq], by how much each row went wrong, 0 where it did not. channels: those
+    that went wrong, where others are right.
     """
+    some = slice(None) if channels is None else channels
     group = problem.group
     heads = bad.reshape(len(bad), -1, group).max(-1)
     ends = problem.q_ends
@@ -212,9 +239,8 @@ def of_rows(problem: Problem, out, truth, sigma, bad, p_format: str) -> list[She
         rows = rows[np.unique(np.linspace(0, len(rows) - 1, most).astype(int))]
         tokens, of_head = rows[:, 0] + ends[request], rows[:, 1] + head * group
         place = tokens, of_head
-        found.append(
-            Sheet(problem, request, head, *place, out[place], truth[place], sigma[place], p_format)
-        )
+        own = (x[place][:, some] for x in (out, truth, sigma))
+        found.append(Sheet(problem, request, head, *place, *own, p_format, some))
     return found
 
 

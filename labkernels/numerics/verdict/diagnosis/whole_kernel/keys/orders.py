@@ -14,7 +14,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 
 _PERIODS = 64  # keys, up to which a period of any length is tried
 _BLOCKS = (2, 4, 8, 16, 32, 64, 128, 256)
-_TENSORS = ("K", "V", "K and V")
+_TENSORS = ("V", "K", "K and V")
 
 
 def of_offset(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
@@ -149,30 +149,56 @@ def _within(n: int, size: int, place: Callable) -> np.ndarray:
     return np.where(key < n - n % size, moved, key)
 
 
-def of_ring(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """A ring buffer that is too small, or a page table that repeats: key j is read from j % n."""
+def of_index(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """A key's index that wraps, stops, loses or swaps bits, is halved or doubled."""
+    longest = max(sheet.kv_len for sheet in sheets)
+    rules: dict[str, Callable] = {}
+    for n in range(1, longest):
+        rules[f"key j is key j % {n}"] = lambda at, n=n: at % n
+        rules[f"key j is key min(j, {n})"] = lambda at, n=n: np.minimum(at, n)
+    for bit in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        rules[f"key j is key j xor {bit}"] = lambda at, n=bit: at ^ n
+        rules[f"key j is key j without bit {bit}"] = lambda at, n=bit: at & ~n
+        rules[f"key j is key j with bit {bit}"] = lambda at, n=bit: at | n
+        rules[f"key j is key j xor (j / {bit} % 8)"] = lambda at, n=bit: at ^ (at // n % 8)
+        rules[f"key j is key j - j % {bit}"] = lambda at, n=bit: at - at % n
+    for n in (2, 3, 4, 8, 16):
+        rules[f"key j is key {n} j % L"] = lambda at, n=n: n * at % len(at)
+        rules[f"key j is key j / {n}"] = lambda at, n=n: at // n
+    words = list(rules)
+    places = [(what, i) for what in _TENSORS for i in range(len(words))]
 
     def each(sheet: Sheet, row: int):
-        seen = int(sheet.n_keys[row])
-        t = np.exp2(sheet.raw[row] - sheet.raw[row].max())[:seen, None]
-        sums = np.concatenate([t * sheet.v[:seen], t], 1)
-        sums = np.concatenate([0 * sums[:1], np.cumsum(sums, 0)])
-        ring = np.arange(1, seen)
-        total = (seen // ring)[:, None] * sums[ring] + sums[seen % ring]
-        return total[:, :-1] / total[:, -1:]
+        key, end = np.arange(sheet.kv_len), sheet.kv_len - 1
+        index = np.stack([np.minimum(rule(key), end) for rule in rules.values()])
+        hidden, p = sheet.hidden[row], sheet.weights[row]
+        t = np.exp2(sheet.raw[row] - sheet.raw[row].max())
+        other = np.where(hidden, 0.0, t[index])
+        # a rule's sums over keys, as sums over the keys that it reads
+        flat = (np.arange(len(words))[:, None] * len(key) + index).ravel()
+        size = index.size
+        of_v = np.bincount(flat, np.broadcast_to(p, index.shape).ravel(), size)
+        both = np.bincount(flat, other.ravel(), size)
+        sums = [
+            (of_v.reshape(index.shape) @ sheet.v, np.full(len(words), p.sum())),
+            (other @ sheet.v, other.sum(1)),
+            (both.reshape(index.shape) @ sheet.v, other.sum(1)),
+        ]
+        return np.concatenate([o / l[:, None] for o, l in sums])
 
-    rings = {i + 1 for _, _, i in of_rows(sheets, each)}
-    yield from best(
-        misfit,
-        [
-            Mistake("keys read again", f"key j is key j % {n}", _reading("K and V", _wrapped(n)))
-            for n in sorted(rings)
-        ],
-    )
+    chosen = sorted({i for _, _, i in of_rows(sheets[:2], each, rows=2)})
+    found = []
+    for i in chosen:
+        what, at = places[i]
+        rule, of_all = rules[words[at]], what == "K and V"
+        again = "keys read again" if "%" in words[at] else "keys read from elsewhere"
+        name = again if of_all else f"{what} read from other keys"
+        found.append(Mistake(name, words[at], _reading(what, _inside(rule))))
+    yield from best(misfit, found)
 
 
-def _wrapped(ring: int) -> Callable:
-    return lambda n: np.arange(n) % ring
+def _inside(rule: Callable) -> Callable:
+    return lambda n: np.minimum(rule(np.arange(n)), n - 1)
 
 
 def of_period(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
@@ -225,4 +251,4 @@ def _periodic(way: int, period: int, residue: int) -> Callable:
     return outputs
 
 
-ALL = (of_offset, of_period, of_ring, of_order)
+ALL = (of_offset, of_period, of_order, of_index)

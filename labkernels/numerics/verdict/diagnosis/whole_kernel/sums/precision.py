@@ -119,23 +119,41 @@ def scaled_operands(sheets: list[Sheet]) -> Iterator[Mistake]:
         return np.abs(x).max(axis, keepdims=True)
 
     def outputs(sheet: Sheet, kind: str, of: str, what: str):
-        scores, v = sheet.scores, sheet.v
+        scores, q, k, v = sheet.scores, sheet.q, sheet.k, sheet.v
+        if "Q" in what:
+            q = _scaled(q, _largest_of_q(sheet, of), kind)
         if "K" in what:
-            k = _scaled(sheet.k, largest(sheet.k, "k", of), kind)
-            scores = sheet.masked(sheet.shaped(sheet.q @ k.T))
+            k = _scaled(k, largest(k, "k", of), kind)
+        if "Q" in what or "K" in what:
+            scores = sheet.masked(sheet.shaped(q @ k.T))
         if "V" in what:
             v = _scaled(v, largest(v, "v", of), kind)
         return sheet.attend(scores, v)
 
     for kind in ("int8", "e4m3", "e5m2", "int4"):
         for of in ("tensor", "head", "token", "channel"):
-            for what in ("K and V", "K", "V"):
+            for what in ("K and V", "K", "V", "Q", "Q and K", "Q, K and V"):
                 yield Mistake(
                     f"{what} in {kind}",
                     f"one scale for each {of}" if of != "tensor" else "one scale for all",
                     lambda sheet, k=kind, o=of, w=what: outputs(sheet, k, o, w),
                     precision=True,
                 )
+
+
+def _largest_of_q(sheet: Sheet, of: str):
+    """The largest |q| in log2 units: of all, of a head of a request, of a row, of a channel."""
+    problem, unit = sheet.problem, sheet.problem.scale * LOG2_E
+    if of == "token":
+        return np.abs(sheet.q).max(1, keepdims=True)
+    tokens = slice(*(int(end) for end in problem.q_ends[sheet.request : sheet.request + 2]))
+    own = problem.q if of == "tensor" else problem.q[tokens]
+    size = np.abs(to_numpy(own).astype(np.float64)) * unit
+    if of == "tensor":
+        return size.max()
+    if of == "head":
+        return size.max((0, 2))[sheet.heads][:, None]
+    return size.max(0)[sheet.heads]
 
 
 def _scaled(x, largest, kind: str):
@@ -210,4 +228,56 @@ def _accumulated(sheet: Sheet, fmt: str, block: int):
     return o / l
 
 
+def sums(sheets: list[Sheet]) -> Iterator[Mistake]:
+    """The denominator, or the products q k, added up in 16 bits."""
+    for fmt in ("bf16", "fp16"):
+        for block in (1, 8, 16, 32, 64, 128):
+            yield Mistake(
+                f"l accumulated in {fmt}",
+                f"rounded after every {block} keys",
+                lambda sheet, f=fmt, b=block: _summed(sheet, f, b),
+                precision=True,
+            )
+        for channels in (8, 16, 32):
+            yield Mistake(
+                f"scores accumulated in {fmt}",
+                f"rounded after every {channels} channels",
+                lambda sheet, f=fmt, c=channels: _by_channels(sheet, f, c),
+                precision=True,
+            )
+    for fmt in ("e4m3", "e5m2"):
+        for words, unit in (("scale q k", 1 / LOG2_E), ("log2 units", 1.0)):
+            yield Mistake(
+                f"scores rounded to {fmt}",
+                f"as {words}",
+                lambda sheet, f=fmt, u=unit: sheet.attend(
+                    sheet.masked(rounding.round_to(sheet.raw * u, f) / u)
+                ),
+                precision=True,
+            )
+
+
+def _summed(sheet: Sheet, fmt: str, block: int):
+    if sheet.has_sink:
+        return None
+    scores = sheet.scores
+    m, l = np.full((len(scores), 1), -np.inf), np.zeros((len(scores), 1))
+    for first in range(0, scores.shape[1], block):
+        s = scores[:, first : first + block]
+        top = np.maximum(m, s.max(1, keepdims=True))
+        l = rounding.round_to(l * np.exp2(m - top) + np.exp2(s - top).sum(1, keepdims=True), fmt)
+        m = top
+    return sheet.weights @ sheet.v / l
+
+
+def _by_channels(sheet: Sheet, fmt: str, channels: int):
+    unit = sheet.problem.scale * LOG2_E
+    q, total = sheet.q / unit, 0.0
+    for first in range(0, q.shape[1], channels):
+        some = slice(first, first + channels)
+        total = rounding.round_to(total + q[:, some] @ sheet.k[:, some].T, fmt)
+    return sheet.attend(sheet.masked(sheet.shaped(total * unit)))
+
+
 ALL = (scores, operands, accumulators, scaled_operands)
+LATER = (sums,)

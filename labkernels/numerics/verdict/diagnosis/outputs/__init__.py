@@ -1,0 +1,1 @@
+"""Names that outputs alone show: rows in another place, with others added, or of other memory."""

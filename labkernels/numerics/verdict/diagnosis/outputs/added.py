@@ -1,0 +1,189 @@
+"""Outputs with something added, or with a factor for each head, sample, query or channel."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from labkernels.numerics import rounding
+from labkernels.numerics.arrays import float64, to_numpy
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.verdict.diagnosis.one_row import Match
+from labkernels.numerics.verdict.diagnosis.whole_kernel import sheets
+
+_LEFT = 1.5  # rms of z that is left, as in diagnosis
+_SMALLER_BY = 3.0
+_STEPS = 16  # heads, queries or samples, up to which another row is tried
+_LISTED = 6
+_EACH = 12  # elements for each number that is fitted
+_OF_EACH = 4  # rows for each offset that is fitted
+_NONE = 0.01  # of a factor: less is none
+_ROUND = 0.004  # of a factor: it is a round one
+_ROUND_ONES = (1.0, -1.0, 0.5, -0.5, 2.0, 0.25, 1 / 3)
+
+
+def of_sums(problem: Problem, out, truth, sigma, bad, fmt: str) -> list[Match]:
+    """What was added to the outputs. Shapes: bad [total_q, Hq], bool."""
+    rows = tuple(np.argwhere(bad).T)
+    if not out[rows].any():
+        return []
+    given, right, variance, store = _of(rows, out, truth, sigma, fmt)
+    found = [
+        _sum_of(words, given, right, other, variance, noise, store)
+        for words, other, noise in _others(problem, truth, sigma, rows)
+    ]
+    return _best(found, _rms(given - right, variance))
+
+
+def of_factors(problem: Problem, out, truth, sigma, bad, fmt: str) -> list[Match]:
+    """By which factors or offsets the outputs are wrong. Shapes: bad [total_q, Hq], bool."""
+    rows = tuple(np.argwhere(bad).T)
+    if not len(rows[0]):
+        return []
+    given, right, variance, store = _of(rows, out, truth, sigma, fmt)
+    was = _rms(given - right, variance)
+    return _best(_by_factors(problem, rows, given, right, variance, store), was) or _best(
+        _by_offset(problem, rows, given, right, np.maximum(variance, store)), was
+    )
+
+
+def _of(rows, out, truth, sigma, fmt: str):
+    store = rounding.quantum(out[rows], fmt) ** 2 / 12
+    return out[rows], truth[rows], sigma[rows] ** 2, store
+
+
+def _best(found: list[Match], was: float) -> list[Match]:
+    kept = [match for match in found if match.rms <= min(_LEFT, was / _SMALLER_BY)]
+    return [replace(min(kept, key=lambda match: match.rms), was=was)] if kept else []
+
+
+def _rms(error, variance) -> float:
+    return float(np.sqrt((error**2 / np.maximum(variance, 1e-300)).mean()))
+
+
+def _by_factors(problem: Problem, rows, given, right, variance, store) -> list[Match]:
+    """The outputs times a factor for each head, sample, query or channel."""
+    token, head = rows
+    n = given.shape[1]
+    query = token - problem.q_ends[problem.request_of[token]]
+    labels = {
+        "head": np.broadcast_to(head[:, None], given.shape),
+        "sample": np.broadcast_to(problem.request_of[token][:, None], given.shape),
+        "channel": np.broadcast_to(np.arange(n), given.shape),
+        "query": np.broadcast_to(query[:, None], given.shape),
+        "row": np.broadcast_to(np.arange(len(token))[:, None], given.shape),
+    }
+    found = []
+    for what, label in labels.items():
+        size, weight = int(label.max()) + 1, (1 / np.maximum(variance, 1e-300)).ravel()
+        flat = label.ravel()
+        above = np.bincount(flat, (given * right).ravel() * weight, size)
+        below = np.bincount(flat, (right**2).ravel() * weight, size)
+        numbers = np.unique(flat)
+        alone = what in ("head", "sample", "query") and 2 * len(numbers) > len(token)
+        if alone or len(numbers) < 2 or len(numbers) * _EACH > given.size:
+            continue
+        factor = above / np.where(below > 0, below, 1.0)
+        each = factor[label]
+        left = _rms(given - each * right, np.maximum(each**2 * variance, store))
+        told = ", ".join(f"{factor[i]:.4g}" for i in numbers[:_LISTED])
+        more = ", ..." if len(numbers) > _LISTED else ""
+        name = "denominator of each row" if what == "row" else f"factor for each {what}"
+        where = f"times {told}{more}" + f" for {what}s {numbers[0]} to {numbers[-1]}"
+        found.append(Match(name, where, left, np.nan))
+    return found
+
+
+def _by_offset(problem: Problem, rows, given, right, variance) -> list[Match]:
+    """The outputs plus a number for each channel of each KV head, or of all."""
+    n, kv_head = given.shape[1], rows[1] // problem.group
+    found = []
+    for what, part in (("channel", 0 * kv_head), ("channel of each KV head", kv_head)):
+        label = (part[:, None] * n + np.arange(n)).ravel()
+        weight = (1 / np.maximum(variance, 1e-300)).ravel()
+        below = np.bincount(label, weight)
+        offset = np.bincount(label, (given - right).ravel() * weight) / np.where(below, below, 1.0)
+        if len(np.unique(label)) * _OF_EACH > given.size:
+            continue
+        left = _rms(given - right - offset[label].reshape(given.shape), variance)
+        told = ", ".join(f"{x:.4g}" for x in offset[np.unique(label)[:_LISTED]])
+        name = f"an offset of V for each {what}"
+        found.append(Match(name, f"{told}, ...", left, np.nan))
+    return found
+
+
+def _others(problem: Problem, truth, sigma, rows) -> Iterator[tuple]:
+    """Words, values and their variance of what may have been added. Shapes: [R, Dv] each."""
+    token, head = rows
+    n_heads, n = truth.shape[1], truth.shape[2]
+    for step in range(1, min(n_heads, _STEPS)):
+        at = token, (head + step) % n_heads
+        yield f"the output of head + {step}", truth[at], sigma[at] ** 2
+    begin, end = (problem.q_ends[problem.request_of[token] + i] for i in (0, 1))
+    longest = int((end - begin).max())
+    for step in (s for k in range(1, min(longest, _STEPS)) for s in (k, -k)):
+        at = begin + (token - begin + step) % (end - begin), head
+        yield f"the output of query {step:+d}", truth[at], sigma[at] ** 2
+    if longest > 1:
+        lone = begin, head
+        yield "the output of the first query", truth[lone], sigma[lone] ** 2
+    if (np.diff(problem.q_ends) == longest).all():
+        for step in range(1, min(problem.batch, _STEPS)):
+            at = (token + step * longest) % len(truth), head
+            yield f"the output of sample + {step}", truth[at], sigma[at] ** 2
+    q = to_numpy(float64(problem.q))[rows]
+    if q.shape[1] >= n:
+        yield "the query", q[:, :n], 0.0
+    yield from _of_values(problem, truth.shape, rows)
+
+
+def _of_values(problem: Problem, shape, rows) -> Iterator[tuple]:
+    """Sums of values and single values of each row's KV head."""
+    found = {name: np.zeros(shape) for name in ("mean", "first", "own")}
+    for request in range(problem.batch):
+        tokens = np.arange(*(int(x) for x in problem.q_ends[request : request + 2]))
+        length = int(problem.kv_lens[request])
+        for kv_head in range(problem.kv_heads if length and len(tokens) else 0):
+            v = sheets.keys_of(problem, "v", kv_head, request)
+            heads = slice(kv_head * problem.group, (kv_head + 1) * problem.group)
+            found["mean"][tokens, heads] = v.mean(0)
+            found["first"][tokens, heads] = v[0]
+            last = np.maximum(problem.n_keys[tokens] - 1, 0)
+            found["own"][tokens, heads] = v[last][:, None]
+    for name, words in (
+        ("mean", "the mean of V"),
+        ("first", "the value of the first key"),
+        ("own", "the value of the row's last key"),
+    ):
+        yield words, found[name][rows], 0.0
+    yield "a constant", np.ones(shape)[rows], 0.0
+
+
+def _sum_of(words: str, given, right, other, variance, noise, store) -> Match:
+    """The best a right + b other."""
+    weight = 1 / np.maximum(variance, 1e-300)
+    sides = np.array([[(x * y * weight).sum() for x in (right, other)] for y in (right, other)])
+    try:
+        a, b = np.linalg.solve(
+            sides, np.array([(x * given * weight).sum() for x in (right, other)])
+        )
+    except np.linalg.LinAlgError:
+        return Match("", "", np.inf, np.nan)
+    a, b = (
+        next((x for x in _ROUND_ONES if abs(number - x) <= _ROUND * abs(x)), float(number))
+        for number in (a, b)
+    )
+    alone = (right * given * weight).sum() / max(sides[0, 0], 1e-300)
+    left, without = (
+        _rms(given - x * right - y * other, np.maximum(x**2 * variance + y**2 * noise, store))
+        for x, y in ((a, b), (alone, 0.0))
+    )
+    if not left * _SMALLER_BY <= without:
+        return Match("", "", np.inf, np.nan)
+    if abs(a) < _NONE:  # other rows in place of these are no sum
+        name = f"{words} in place of the output"
+        return Match(
+            name, f"times {b:.4g}" * (b != 1), np.inf if "output" in words else left, np.nan
+        )
+    own = f"; the right output times {a:.4g}" * (a != 1)
+    return Match(f"{words} is added", f"times {b:.4g}{own}", left, np.nan)

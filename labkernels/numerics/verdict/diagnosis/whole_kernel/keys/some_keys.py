@@ -1,0 +1,83 @@
+"""A mistake that is made of some keys alone: up to one, from one on, or in one tile.
+
+Any mistake that gives scores and values can be made of some keys; sums over the first keys say at
+once, for every key, what a row would be if the mistake ended or began there.
+Takes sheets and a function of a prediction's misfit, as those of fitted.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit, best, run_words
+from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, part
+
+_TILES = (16, 32, 64, 128)
+_NEAREST = 6  # that are judged
+
+
+def of_mistakes(
+    sheets: list[Sheet], misfit: Misfit, mistakes: Iterable[Mistake]
+) -> Iterator[Mistake]:
+    """The mistakes made of some keys, those that one row comes nearest to."""
+    worst = sheets[0]
+    row = int((((worst.out - worst.truth) / worst.sigma) ** 2).mean(1).argmax())
+    sheet = part(worst, slice(row, row + 1))
+    tried = []
+    for mistake in mistakes:
+        given = sheet.attended(mistake.outputs)
+        if given is None:
+            continue
+        miss, first, last = _nearest(sheet, *given)
+        tried.append((miss, len(tried), mistake, first, last))
+    tried = sorted(tried, key=lambda each: each[:2])[:_NEAREST]
+    found = []
+    for _, _, mistake, first, last in tried:
+        where = "; ".join(filter(None, (mistake.where, _words(sheet, first, last))))
+        outputs = _of_some(mistake.outputs, first, last, sheet.kv_len)
+        found.append(Mistake(mistake.name, where, outputs, mistake.precision, noise=mistake.noise))
+    yield from best(misfit, found)
+
+
+def _words(sheet: Sheet, first: int, last: int) -> str:
+    if last >= sheet.kv_len:
+        return f"of keys from {first} on alone"
+    return f"of {run_words(first, last - first)} alone"
+
+
+def _nearest(sheet: Sheet, scores, v) -> tuple[float, int, int]:
+    """The run of keys, first to last, whose mistake comes nearest to the row; and by how much."""
+    n, m = sheet.kv_len, max(scores.max(), sheet.scores.max())
+    right, wrong = (
+        np.concatenate([p[0, :, None] * x, p[0, :, None]], 1)
+        for p, x in ((np.exp2(sheet.scores - m), sheet.v), (np.exp2(scores - m), v))
+    )
+    change = np.concatenate([0 * right[:1], np.cumsum(wrong - right, 0)])
+    total, key = right.sum(0), np.arange(n + 1)
+    runs = [(0 * key, key), (key, 0 * key + n)]
+    for size in _TILES:
+        starts = np.arange(0, n, size)
+        runs.append((starts, np.minimum(starts + size, n)))
+    first, last = (np.concatenate(x) for x in zip(*runs, strict=True))
+    sums = total + change[last] - change[first]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = sums[:, :-1] / sums[:, -1:]
+        miss = (((means - sheet.out) / sheet.sigma) ** 2).mean(1)
+    i = int(np.where(np.isfinite(miss), miss, np.inf).argmin())
+    return float(miss[i]), int(first[i]), int(last[i])
+
+
+def _of_some(outputs: Callable, first: int, last: int, longest: int) -> Callable:
+    def of_some(sheet: Sheet):
+        given = sheet.attended(outputs)
+        if given is None:
+            return None
+        key = np.arange(sheet.kv_len)
+        some = (key >= first) & ((key < last) | (last >= longest))
+        scores, v = given
+        return sheet.attend(
+            np.where(some, scores, sheet.scores), np.where(some[:, None], v, sheet.v)
+        )
+
+    return of_some

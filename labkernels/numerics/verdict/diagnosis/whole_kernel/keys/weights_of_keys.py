@@ -1,0 +1,170 @@
+"""The factor with which each group of keys enters a row, by a linear fit.
+
+A softmax whose weights have factors w gives sum_j w_j p_j (v_j - out) = 0, which is linear in w;
+so is an output whose values alone have factors. Factors of 0, 1 and 2 say which keys were lost or
+came twice, however they lie; what the fit gives is rounded to those and then judged like a guess.
+Takes sheets and a function of a prediction's misfit, as those of fitted.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import (
+    CLEARLY,
+    Misfit,
+    best,
+    run_words,
+)
+from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, part
+
+_SIZES = (*range(4, 65, 4), 80, 96, 128, 160, 192, 256, 320, 512, 1024)  # keys of a block
+_COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16)  # blocks, whatever their keys
+_PERIODS = (*range(2, 17), 20, 24, 32, 40, 48, 64, 80, 96, 128)
+_GROUPS_MOST = 0.4  # of the equations
+_ROWS = 12  # of a sheet
+_WHOLE = 0.25  # of a factor, up to which it is a whole number
+_USUAL = 0.3  # of the largest factor: that of a key that is neither lost nor weak
+_LISTED = 4
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Keys in groups. label: the group of each of n keys; words: some groups, of how many keys."""
+
+    label: Callable[[int], np.ndarray]
+    words: Callable[[list[int], int], str]
+
+
+def _blocks(size: int) -> _Groups:
+    def words(groups: list[int], longest: int) -> str:
+        runs: list[list[int]] = []
+        for group in groups:
+            if runs and group == runs[-1][1] + 1:
+                runs[-1][1] = group
+            else:
+                runs.append([group, group])
+        said = [run_words(a * size, min((b + 1) * size, longest) - a * size) for a, b in runs]
+        more = f" and {len(said) - _LISTED} runs more" if len(said) > _LISTED else ""
+        return ", ".join(said[:_LISTED]) + more
+
+    return _Groups(lambda n: np.arange(n) // size, words)
+
+
+def _residues(period: int) -> _Groups:
+    def words(groups: list[int], longest: int) -> str:
+        return f"every key j with j % {period} in {', '.join(map(str, groups))}"
+
+    return _Groups(lambda n: np.arange(n) % period, words)
+
+
+def of_groups(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Keys left out, counted twice or read as 0, in blocks or in places of a tile."""
+    some = [part(sheet, slice(None, _ROWS)) for sheet in sheets]
+    longest = max(sheet.kv_len for sheet in some)
+    sizes = [n for n in _SIZES if n < longest]
+    sizes += [size for n in _COUNTS if (size := -(-longest // n)) < longest and size not in sizes]
+    groupings = [_residues(n) for n in _PERIODS if n < longest] + [_blocks(n) for n in sizes]
+    before = misfit(lambda sheet: None)
+    for of in _NAMES:
+        terms = [_terms(sheet, of) for sheet in some]
+        found = []
+        for groups in groupings:
+            factors = _fitted(some, terms, groups, of)
+            if factors is not None:
+                found += _named(groups, factors, longest, of)
+        yield from best(misfit, [mistake for mistake in found if not mistake.vague])
+        for mistake in best(misfit, [mistake for mistake in found if mistake.vague]):
+            if misfit(mistake.outputs) * CLEARLY <= before:
+                yield mistake
+
+
+def _terms(sheet: Sheet, of: str):
+    """What each key adds, to each equation, for a factor of 1 more. Shapes: [L, R, Dv], [R, Dv]."""
+    p = (sheet.weights / sheet.weights.sum(1, keepdims=True)).T[..., None]
+    error = (sheet.out - sheet.truth) / sheet.sigma
+    if of == "l":  # one number a row: its denominator
+        along = (sheet.out * error).sum(1, keepdims=True), (sheet.out**2 / sheet.sigma).sum(1)
+        size = np.sqrt((sheet.out**2 / sheet.sigma**2).sum(1, keepdims=True))
+        return -p * size[None], along[0] / np.maximum(size, 1e-300) + 0 * along[1][:, None]
+    v = sheet.v[:, None] if of == "v" else sheet.v[:, None] - sheet.out
+    return p * v / sheet.sigma, error
+
+
+def _fitted(sheets: list[Sheet], terms, groups: _Groups, of: str):
+    """The factor of each group, less 1, and its standard error; None where there is no telling."""
+    n = max(int(groups.label(sheet.kv_len).max()) for sheet in sheets) + 1
+    left, right, equations = np.zeros((n, n)), np.zeros(n), 0
+    for sheet, (each, error) in zip(sheets, terms, strict=True):
+        label = groups.label(sheet.kv_len)
+        order = np.argsort(label, kind="stable")
+        starts = np.searchsorted(label[order], np.arange(int(label.max()) + 1))
+        sums = np.add.reduceat(each[order], starts).reshape(len(starts), -1)
+        left[: len(sums), : len(sums)] += sums @ sums.T
+        right[: len(sums)] += sums @ error.ravel()
+        equations += error.size
+    if n > _GROUPS_MOST * equations or not np.isfinite(left).all():
+        return None
+    spread, axes = np.linalg.eigh(left)
+    kept = spread > 1e-12 * spread[-1]
+    kept[0] &= of != "p"
+    if not kept.any():
+        return None
+    inverse = (axes[:, kept] / spread[kept]) @ axes[:, kept].T
+    errors = np.sqrt(np.maximum(np.diag(inverse), 0.0))
+    if of != "p":
+        return inverse @ right, errors
+    factors = axes[:, 0]  # those of a softmax are known but for one factor of all
+    top = factors[np.abs(factors).argmax()]
+    usual = np.median(factors[factors / top > _USUAL])
+    return factors / usual - 1, errors / abs(usual)
+
+
+_NAMES = {
+    "p": ("keys left out", "keys counted twice", "keys by a factor for each block"),
+    "v": ("V read as 0", "V counted twice", "V by a factor for each block"),
+    "l": ("keys missing in the denominator", "keys twice in the denominator", ""),
+}
+
+
+def _named(groups: _Groups, fitted, longest: int, of: str) -> Iterator[Mistake]:
+    factors, errors = fitted
+    whole = np.rint(factors)
+    sure = (np.abs(factors - whole) <= _WHOLE) & (errors < _WHOLE)
+    lost, twice, other = _NAMES[of]
+    for change, name in ((-1, lost), (1, twice)):
+        some = np.flatnonzero((whole == change) & sure)
+        if 0 < len(some) < len(factors):
+            words = groups.words(some.tolist(), longest)
+            yield Mistake(name, words, _weighed(groups, {int(g): change for g in some}, of))
+    if other and np.all(errors < _WHOLE) and np.any(np.abs(factors) > 8 * errors):
+        told = ", ".join(f"{1 + x:.4g}" for x in factors[:_LISTED])
+        where = f"{groups.words([0], longest)} and so on: times {told}, ..."
+        changes = dict(enumerate(factors.tolist()))
+        yield Mistake(other, where, _weighed(groups, changes, of), vague=True)
+
+
+def _weighed(groups: _Groups, changes: dict[int, float], of: str) -> Callable:
+    def outputs(sheet: Sheet):
+        label = groups.label(sheet.kv_len)
+        factors = np.ones(int(label.max()) + 1)
+        for group, change in changes.items():
+            if group < len(factors):
+                factors[group] += change
+        each = factors[label]
+        if of == "v":
+            return sheet.attend(sheet.scores, each[:, None] * sheet.v)
+        if of == "l":
+            l = sheet.weights.sum(1, keepdims=True)
+            return sheet.truth * l / (l + sheet.weights @ (each - 1)[:, None])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scores = sheet.scores + np.log2(each)
+        none_left = np.isinf(scores).all(1, keepdims=True)
+        return sheet.attend(np.where(none_left, sheet.scores, scores))
+
+    return outputs
+
+
+ALL = (of_groups,)

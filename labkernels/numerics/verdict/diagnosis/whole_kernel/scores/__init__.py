@@ -1,0 +1,1 @@
+"""What a score becomes: channels, positions, functions of its size, a rule for each head."""

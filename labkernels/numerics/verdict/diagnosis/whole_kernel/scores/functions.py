@@ -1,0 +1,153 @@
+"""A score that is cut, floored, dropped or turned before its exponential; at what, is fitted.
+
+Takes sheets and a function of a prediction's misfit, as those of fitted.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit, least
+from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
+from labkernels.units import LOG2_E
+
+_NEARLY = 1e-3  # of a number: it is a round one
+_STEPS = (7, 8, 15, 16, 31, 32, 63, 64, 127, 128, 240, 255, 256, 448, 511, 512, 1023, 1024)
+
+
+def _top(sheet: Sheet):
+    return sheet.scores.max(1, keepdims=True)
+
+
+def _masked(sheet: Sheet, scores):
+    return sheet.attend(np.where(sheet.hidden, -np.inf, scores))
+
+
+_CUTS: dict[str, tuple[str, Callable]] = {
+    "scores clamped": (
+        "to at most {:.4g}",
+        lambda sheet, c: _masked(sheet, np.minimum(sheet.raw, c)),
+    ),
+    "scores clamped, from below": (
+        "to at least {:.4g}",
+        lambda sheet, c: _masked(sheet, np.maximum(sheet.raw, c)),
+    ),
+    "scores clamped, both ways": (
+        "to {:.4g} and its negative",
+        lambda sheet, c: _masked(sheet, np.clip(sheet.raw, -abs(c), abs(c))),
+    ),
+    "soft cap that is not multiplied back": (
+        "tanh(s / {:.4g})",
+        lambda sheet, c: _masked(sheet, LOG2_E * np.tanh(sheet.raw / max(c, 1e-9))),
+    ),
+    "exponents clamped": (
+        "s - max to at least {:.4g}",
+        lambda sheet, c: _masked(sheet, np.maximum(sheet.raw, _top(sheet) + c)),
+    ),
+    "small weights dropped": (
+        "s - max below {:.4g}",
+        lambda sheet, c: sheet.attend(
+            np.where(sheet.scores < _top(sheet) + min(c, 0.0), -np.inf, sheet.scores)
+        ),
+    ),
+}
+
+
+def of_cuts(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Scores, or exponents, that stop at a number. Units: that number in natural units."""
+    scores = np.concatenate([s.scores[np.isfinite(s.scores)] for s in sheets])
+    depths = np.concatenate([(s.scores - _top(s))[np.isfinite(s.scores)].ravel() for s in sheets])
+    for name, (words, cut) in _CUTS.items():
+        own = depths if "s - max" in words else np.abs(scores) if "both" in name else scores
+        grid = np.unique(np.quantile(own, np.linspace(0.002, 0.998, 33)))
+        if len(grid) < 3:
+            continue
+        at = least(lambda c, f=cut: misfit(lambda sheet: f(sheet, c)), grid) / LOG2_E
+        at = _round(at)
+        yield Mistake(
+            name,
+            words.format(at),
+            lambda sheet, f=cut, c=at: f(sheet, c * LOG2_E),
+        )
+
+
+def _round(x: float) -> float:
+    for unit in (1.0, 0.5, 0.25, 0.1):
+        if abs(x - round(x / unit) * unit) <= _NEARLY * max(abs(x), 1.0):
+            return round(x / unit) * unit
+    return x
+
+
+def of_weak_mask(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Hidden keys that a finite number is added to, or put in place of, in place of -inf."""
+    if not any(sheet.hidden.any() for sheet in sheets):
+        return
+    for words, change in (
+        ("{:.4g} is added to their scores", lambda raw, c: raw + c),
+        ("their scores are {:.4g}", lambda raw, c: np.full_like(raw, c)),
+    ):
+
+        def outputs(sheet: Sheet, c: float, change=change):
+            return sheet.attend(np.where(sheet.hidden, change(sheet.raw, c), sheet.raw))
+
+        grid = np.concatenate([-np.geomspace(60, 0.25, 24), [0.0], np.geomspace(0.25, 30, 12)])
+        at = least(lambda c, f=outputs: misfit(lambda sheet: f(sheet, c)), grid) / LOG2_E
+        at = _round(at)
+        yield Mistake(
+            "hidden keys take part",
+            words.format(at),
+            lambda sheet, f=outputs, c=at: f(sheet, c * LOG2_E),
+        )
+
+
+def shapes(sheets: list[Sheet]) -> Iterator[Mistake]:
+    """Scores of the wrong sign, without sign, or squared; weights that are no exponential."""
+    for words, change in (
+        ("the wrong sign", np.negative),
+        ("no sign", np.abs),
+        ("no negative values, as after relu", lambda x: np.maximum(x, 0.0)),
+        ("their square", lambda x: x * x / LOG2_E),
+    ):
+        yield Mistake(
+            f"scores have {words}", "", lambda sheet, f=change: _masked(sheet, f(sheet.raw))
+        )
+    for words, weights in (
+        ("sigmoid", lambda s: 1 / (1 + np.exp2(-s))),
+        ("1 + s, an exp of first order", lambda s: np.maximum(1 + s / LOG2_E, 0.0)),
+        ("relu", lambda s: np.maximum(s, 0.0)),
+    ):
+        yield Mistake(
+            "weights are no exponential",
+            words,
+            lambda sheet, f=weights: _averaged(sheet, np.where(sheet.hidden, 0.0, f(sheet.raw))),
+        )
+
+
+def _averaged(sheet: Sheet, p):
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return p @ sheet.v / p.sum(1, keepdims=True)
+
+
+def steps(sheets: list[Sheet]) -> Iterator[Mistake]:
+    """P in whole steps, as an 8-bit product with one scale for all of P has it."""
+    for n in _STEPS:
+        for kind in ("unrounded", "rounded"):
+            for of, way in (("nearest", np.rint), ("below", np.floor)):
+                yield Mistake(
+                    f"P in steps of 1 / {n}",
+                    f"to the {of}, divided by the sum of {kind} P",
+                    lambda sheet, n=n, k=kind, w=way: _stepped(sheet, n, k, w),
+                    precision=True,
+                )
+
+
+def _stepped(sheet: Sheet, n: int, kind: str, way: Callable):
+    if sheet.has_sink:
+        return None
+    p = way(sheet.weights * n) / n
+    return p @ sheet.v / (p if kind == "rounded" else sheet.weights).sum(1, keepdims=True)
+
+
+ALL = (of_cuts, of_weak_mask)
+WITHOUT_NUMBERS = (shapes, steps)

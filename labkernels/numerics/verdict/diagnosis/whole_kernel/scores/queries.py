@@ -1,0 +1,125 @@
+"""Scores of other operands: the query of another row, K and V in each other's place, other bits.
+
+Each yields one_rule.Mistakes.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from labkernels.numerics import rounding
+from labkernels.numerics.arrays import to_numpy
+from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
+from labkernels.units import LOG2_E
+
+_MOST = 16
+_FAR = tuple(sign * 2**k for k in range(7) for sign in (1, -1))  # elements of an offset
+
+
+def queries(sheets: list[Sheet]) -> Iterator[Mistake]:
+    """The query of another head, query or sample."""
+    problem = sheets[0].problem
+    heads, longest = problem.q.shape[1], int(np.diff(problem.q_ends).max())
+    ways = {f"head h has that of head (h + {n}) % {heads}": (0, 0, n) for n in range(1, heads)}
+    for n in range(1, min(longest, _MOST)):
+        ways[f"query i has that of query i + {n}"] = 0, n, 0
+        ways[f"query i has that of query i - {n}"] = 0, -n, 0
+    for n in range(1, min(problem.batch, _MOST)):
+        ways[f"sample b has that of sample (b + {n}) % {problem.batch}"] = n, 0, 0
+    for where, steps in list(ways.items())[: 4 * _MOST]:
+        yield Mistake("Q of another row", where, lambda sheet, s=steps: _of_row(sheet, *s))
+
+
+def _of_row(sheet: Sheet, samples: int, queries_: int, heads: int):
+    problem, ends = sheet.problem, sheet.problem.q_ends
+    request = (sheet.request + samples) % problem.batch
+    first, count = int(ends[request]), int(ends[request + 1] - ends[request])
+    if not count:
+        return None
+    token = (sheet.tokens - int(ends[sheet.request]) + queries_) % count + first
+    q = to_numpy(problem.q).astype(np.float64)[token, (sheet.heads + heads) % problem.q.shape[1]]
+    q = q * (problem.scale * LOG2_E)
+    return sheet.attend(sheet.masked(sheet.shaped(q @ sheet.k.T)))
+
+
+def places(sheets: list[Sheet]) -> Iterator[Mistake]:
+    """K where V should be, or V where K should be."""
+    if sheets[0].k.shape[1] != sheets[0].v.shape[1]:
+        return
+    for name, k, v in (
+        ("K and V exchanged", "v", "k"),
+        ("K read for V", "k", "k"),
+        ("V read for K", "v", "v"),
+    ):
+        yield Mistake(
+            name,
+            "",
+            lambda sheet, k=k, v=v: sheet.attend(
+                sheet.masked(sheet.shaped(sheet.q @ getattr(sheet, k).T)), getattr(sheet, v)
+            ),
+        )
+
+
+def bits(sheets: list[Sheet]) -> Iterator[Mistake]:
+    """K or V whose 16 bits are taken for the other format."""
+    own = (
+        "bf16"
+        if rounding.is_representable(to_numpy(sheets[0].problem.k_pool[:1]), "bf16").all()
+        else "fp16"
+    )
+    other = "fp16" if own == "bf16" else "bf16"
+    for what in ("K and V", "K", "V"):
+        yield Mistake(
+            f"{what} read as {other}",
+            f"bits of {own} taken for {other}",
+            lambda sheet, w=what: _read(sheet, w, lambda x: _taken_for(x, own, other)),
+        )
+
+
+def _taken_for(x, own: str, other: str):
+    if not rounding.is_representable(x, own).all():
+        return None
+    return rounding.from_bits(rounding.to_bits(x, own), other).astype(np.float64)
+
+
+def offsets(sheets: list[Sheet]) -> Iterator[Mistake]:
+    """K or V read some elements before or behind where they lie, rows of one head or of all."""
+    many = sheets[0].problem.kv_heads > 1
+    for step in _FAR:
+        for lie, all_heads in (("[H, S, D]", False), ("[S, H, D]", True)):
+            if all_heads and not many:
+                continue
+            for what in ("K and V", "K", "V"):
+                yield Mistake(
+                    f"{what} read some elements off",
+                    f"{step:+d} elements, as {lie} lies",
+                    lambda sheet, s=step, a=all_heads, w=what: _shifted(sheet, s, w, a),
+                )
+
+
+def _shifted(sheet: Sheet, step: int, what: str, all_heads: bool):
+    heads = range(sheet.problem.kv_heads) if all_heads else [sheet.kv_head]
+    given = {}
+    for which in "kv":
+        if which.upper() not in what:
+            continue
+        each = np.stack([sheet.keys(which, head) for head in heads], 1)  # [S, H, D]
+        moved = np.roll(each.ravel(), -step).reshape(each.shape)
+        given[which] = moved[:, sheet.kv_head if all_heads else 0]
+    return _attended(sheet, given)
+
+
+def _read(sheet: Sheet, what: str, change):
+    given = {w: change(getattr(sheet, w)) for w in "kv" if w.upper() in what}
+    return None if any(x is None for x in given.values()) else _attended(sheet, given)
+
+
+def _attended(sheet: Sheet, given: dict):
+    scores = sheet.scores
+    if "k" in given:
+        scores = sheet.masked(sheet.shaped(sheet.q @ given["k"].T))
+    return sheet.attend(scores, given.get("v"))
+
+
+ALL = (queries, places, bits, offsets)

@@ -1,0 +1,1 @@
+"""What becomes of weights and sums: formats, accumulators, merges."""

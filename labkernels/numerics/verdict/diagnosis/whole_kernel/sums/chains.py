@@ -1,0 +1,130 @@
+"""A running sum that does not follow its maximum, and partial results whose weights are wrong.
+
+Takes sheets and a function of a prediction's misfit, as those of fitted.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import CLEARLY, Misfit, best
+from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
+
+_BLOCKS = (8, 16, 32, 64, 128, 256)
+_FREE = 0.25  # of a row's channels, so many weights may be fitted to it
+_SIZES = (512, 256, 128, 96, 80, 64, 48, 40, 32, 24, 16)
+
+
+def _kept(tops):
+    return tops[..., -1:] - tops
+
+
+def _late(tops):
+    """The factor of the step before, at every step but the first two."""
+    moves = np.diff(tops, axis=-1, prepend=tops[..., :1])
+    late = np.concatenate([np.zeros_like(moves[..., :1]), moves[..., :-1]], -1)
+    late[..., 1:2] = 0.0
+    after = np.cumsum(late[..., ::-1], -1)[..., ::-1] - late
+    return _kept(tops) - after
+
+
+def _once(tops):
+    """The last move alone is followed."""
+    step = np.arange(tops.shape[-1])
+    return np.where(step < step[-1], tops[..., -2:][..., :1] - tops, 0.0)
+
+
+_WAYS: dict[str, tuple[Callable | None, Callable | None]] = {
+    "o not rescaled when the maximum moves": (_kept, None),
+    "l not rescaled when the maximum moves": (None, _kept),
+    "o and l not rescaled when the maximum moves": (_kept, _kept),
+    "o rescaled by a stale maximum": (_late, None),
+    "l rescaled by a stale maximum": (None, _late),
+    "o and l rescaled by a stale maximum": (_late, _late),
+    "o not rescaled, but for the last move of the maximum": (_once, None),
+}
+
+
+def of_rescales(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """o, l or both without the factor of a maximum that moves, in blocks of keys."""
+    longest = max(sheet.kv_len for sheet in sheets)
+    for name, (of_o, of_l) in _WAYS.items():
+        yield from best(
+            misfit,
+            [
+                Mistake(name, f"blocks of {n} keys", _rescaled(n, of_o, of_l))
+                for n in _BLOCKS
+                if n < longest
+            ],
+        )
+
+
+def _rescaled(size: int, of_o: Callable | None, of_l: Callable | None) -> Callable:
+    def outputs(sheet: Sheet):
+        if sheet.has_sink:
+            return None
+        label = np.arange(sheet.kv_len) // size
+        starts = np.arange(0, sheet.kv_len, size)
+        tops = np.maximum.accumulate(np.maximum.reduceat(sheet.scores, starts, axis=1), 1)
+        tops = np.where(np.isinf(tops), sheet.scores[:, :1], tops)
+
+        def weights(way):
+            return sheet.weights * (np.exp2(way(tops))[:, label] if way else 1.0)
+
+        return weights(of_o) @ sheet.v / weights(of_l).sum(1, keepdims=True)
+
+    return outputs
+
+
+def of_weights(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Partial results that are right, joined with weights that are not; each row's are fitted."""
+    most = _FREE * sheets[0].v.shape[1]
+    longest = max(sheet.kv_len for sheet in sheets)
+    found = [
+        Mistake(
+            "splits merged with wrong weights",
+            f"parts of {n} keys that are right each",
+            _joined(n),
+            vague=True,
+        )
+        for n in _SIZES
+        if n < longest <= n * most
+    ]
+    before = misfit(lambda sheet: None)
+    for mistake in best(misfit, found):
+        if misfit(mistake.outputs) * CLEARLY <= before:
+            yield mistake
+    lost = [
+        Mistake("keys left out", f"of each row other tiles of {n} keys", _joined(n, whole=True))
+        for n in _SIZES
+        if n < longest <= n * most
+    ]
+    yield from best(misfit, lost)
+
+
+def _joined(size: int, *, whole: bool = False) -> Callable:
+    def outputs(sheet: Sheet):
+        starts = np.arange(0, sheet.kv_len, size)
+        out = np.empty_like(sheet.out)
+        for row, p in enumerate(sheet.weights):
+            parts = np.add.reduceat(p[:, None] * sheet.v, starts, axis=0)
+            sums = np.add.reduceat(p, starts)
+            parts = parts[sums > 0] / sums[sums > 0, None]
+            some, inverse = slice(None, None, 2), 1 / sheet.sigma[row]
+            own = (parts * inverse)[:, some].T
+            weights = np.linalg.lstsq(own, (sheet.out[row] * inverse)[some], rcond=1e-12)[0]
+            weights = weights / weights.sum()  # a merge divides by what it adds up
+            if whole:  # each part is there as it should be, or not at all
+                own_sums = sums[sums > 0]
+                times = weights / own_sums
+                there = times > times.max() / 2
+                weights = there * own_sums / (there * own_sums).sum()
+            out[row] = weights @ parts
+        return out
+
+    return outputs
+
+
+ALL = (of_rescales,)
+LAST = (of_weights,)
