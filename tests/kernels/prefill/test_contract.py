@@ -48,7 +48,11 @@ def test_every_group(kernel, group):
 
 @pytest.mark.parametrize(("kernel", "head_dim", "tile", "dtype"), list(every_tile()))
 def test_every_tile(kernel, head_dim, tile, dtype):
-    case = prefill_case((150, 3), (200, 3), kv_heads=1, head_dim=head_dim, dtype=dtype)
+    spec = CUDA_PREFILLS[kernel]
+    ragged = spec.tiles(spec.shape(head_dim=head_dim, layout="ragged"), spec.policies[0])
+    page_size = None if tile in {each.label for each in ragged} else 3  # of pages alone
+    sizes = {"head_dim": head_dim, "page_size": page_size}
+    case = prefill_case((150, 3), (200, 3), kv_heads=1, dtype=dtype, **sizes)
     result = run_checked(case, kernel, tile=tile)
     assert result.plan.tile == tile
     run_checked(case, kernel, tile=tile, keys_per_split=96)
