@@ -6,19 +6,19 @@
 namespace prefill_wgmma {
 using namespace lab;
 
-// One of the warps that copy, each every third 16 keys of all tiles of K and V. The K of a block
-// comes with the V of the block before, because their stages become free together: the latency of
-// memory passes once for both.
+// One of the warps that copy. Each copies every third group of 16 keys of all tiles of K and V. The K
+// of a block is copied together with the V of the block before, because their stages become free
+// together: the latency of memory passes once for both.
 template <class C> struct Copier {
   static constexpr int warps = 3, group_keys = 16;
-  // Of a block, 16 keys by 16; a lane finds the places of one key of each two groups.
+  // The groups that a warp copies of a block; a lane finds the place of one key of each two groups.
   static constexpr int groups = (C::keys / group_keys + warps - 1) / warps;
   static constexpr int page_words = (groups + 1) / 2;
   using T = typename C::T;
   static_assert(C::keys % group_keys == 0, "whole groups");
 
-  // Copies are announced behind those of so many blocks later: with more than two stages, consumers
-  // do not wait for the later ones to be free.
+  // A block is announced when the copies of this many later blocks have been issued. With two stages
+  // that number is 0, because consumers would wait for the later block's stage to be free.
   static constexpr int late = C::stages > 2 ? 1 : 0;
 
   // Where a block's keys are: the work tile, its first key, and this lane's pages.
@@ -87,8 +87,8 @@ template <class C> struct Copier {
   }
 
   // The warp's keys of a block; zeros after the request's last key. Eight lanes copy 64 channels of
-  // a key. A warp that issues alone takes some five cycles per instruction, so that all that does
-  // not change from copy to copy is left to the copies' constant offsets.
+  // a key. The warp's own instructions limit how fast copies are issued, so that everything that is
+  // the same for all copies of a block is in their constant offsets.
   template <class Tile>
   LAB_DEVICE void copy(Tile& to, const void* pool, i64 stride_page, i64 stride_token,
                        i64 stride_head, const Block& block) const {
