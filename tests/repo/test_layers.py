@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "cuda": DEVICE | {"filelock"},
     "kernels": DEVICE,
     "ops": DEVICE,
-    "measure": DEVICE | {"flashinfer"},
+    "measure": DEVICE | {"flash_attn", "flashinfer"},
     "testing": set(),
     "audit": ARRAYS | {"torch"},
     "chapters": DEVICE | {"flashinfer"},

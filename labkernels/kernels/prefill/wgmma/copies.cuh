@@ -6,8 +6,8 @@
 namespace prefill_wgmma {
 using namespace lab;
 
-// One of the warps that copy. Each copies every third group of 16 keys of all tiles of K and V. The K
-// of a block is copied together with the V of the block before, because their stages become free
+// One of the warps that copy. Each copies every third group of 16 keys of all tiles of K and V. The
+// K of a block is copied together with the V of the block before, because their stages become free
 // together: the latency of memory passes once for both.
 template <class C> struct Copier {
   static constexpr int warps = 3, group_keys = 16;
@@ -17,8 +17,8 @@ template <class C> struct Copier {
   using T = typename C::T;
   static_assert(C::keys % group_keys == 0, "whole groups");
 
-  // A block is announced when the copies of this many later blocks have been issued. With two stages
-  // that number is 0, because consumers would wait for the later block's stage to be free.
+  // A block is announced when the copies of this many later blocks have been issued. With two
+  // stages that number is 0, because consumers would wait for the later block's stage to be free.
   static constexpr int late = C::stages > 2 ? 1 : 0;
 
   // Where a block's keys are: the work tile, its first key, and this lane's pages.
@@ -27,10 +27,12 @@ template <class C> struct Copier {
   Smem<C>& smem;
   const Params& p;
   const int warp, lane;
+  const int first_own;
   int n = 0;                                     // blocks of keys so far
 
   LAB_DEVICE Copier(Smem<C>& shared, const Params& params, int warp_)
-      : smem(shared), p(params), warp(warp_), lane(thread_x() & 31) {}
+      : smem(shared), p(params), warp(warp_), lane(thread_x() & 31),
+        first_own((warp + lane % 8 / 4 * warps) * group_keys + lane % 4 * 4 + lane / 8) {}
 
   LAB_DEVICE void run() {
     Block of_k, of_v;
@@ -46,7 +48,8 @@ template <class C> struct Copier {
         if (blocks > 1) find(of_k, of_k.key - C::keys);  // on their way as the copies are
         announce<2 * late + 1>(smem.k_ring, n - late);
         announce<2 * late>(smem.v_ring, n - late - 1);
-        if (blocks == tile.blocks && of_k.tile > 0) consumer_release(smem.tile_ring, of_k.tile - 1);
+        if (blocks == tile.blocks && of_k.tile > 0)
+          consumer_release(smem.tile_ring, of_k.tile - 1);
       }
     }
     copy_values(of_v);
@@ -56,12 +59,10 @@ template <class C> struct Copier {
   }
 
  private:
-  // The key of a block whose place this lane finds. Lane 8r + q does for row r of the four keys that
-  // the warp copies at a time, and for the q-th of eight times: of the groups 2j and 2j + 1.
-  LAB_DEVICE int own_key(int j) const {
-    const int q = lane % 8;
-    return (warp + warps * (2 * j + q / 4)) * group_keys + q % 4 * 4 + lane / 8;
-  }
+  // The j-th key of a block whose place this lane finds. Lane 8r + q does for row r of the four
+  // keys that the warp copies at a time, and for the q-th of eight times: of the groups 2j and
+  // 2j + 1.
+  LAB_DEVICE int own_key(int j) const { return first_own + j * 2 * warps * group_keys; }
   LAB_DEVICE void find(Block& block, int key) const {
     block.key = key;
 #pragma unroll

@@ -42,6 +42,10 @@ SHAPES = {
 SHAPES_OF_COPIES = {128: ((128, 128, 12, 3, "between"),)}
 
 
+def _tile(rows: int, keys: int, warps: int, stages: int, overlap: str) -> PrefillTile:
+    return PrefillTile(rows, keys, warps, stages, 1, key_order="descending", overlap=overlap)
+
+
 class PrefillWgmma(CudaPrefillKernel, TunableKernel):
     """One warpgroup loads, two or three compute."""
 
@@ -73,22 +77,19 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
         return CONSUMER_REGISTERS[instance.tile.warps]
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
-        """Tile options that fit the registers; the last are the first with another overlap."""
-        shapes = SHAPES[shape.head_dim]
-        if shape.layout == "paged":
-            more = SHAPES_OF_COPIES.get(shape.head_dim, ())
-            shapes = (*more, *shapes) if shape.page_size % OCTET else (*shapes, *more)
-        options = (
-            PrefillTile(*numbers, 1, key_order="descending", overlap=overlap)
-            for *numbers, overlap in shapes
-        )
+        """Tile options that fit the registers; those of copied keys come first where keys are."""
         # with three consumers ptxas finds no registers for what a policy asks beyond the least, nor
         # for "none"
         plain = policy.exp2 == "mufu" and policy.denominator == "unrounded"
+        options = (_tile(*numbers) for numbers in SHAPES[shape.head_dim])
         first, *others = (t for t in options if plain or t.warps == TWO_CONSUMERS)
         overlaps = ("between", "within", *(("none",) if first.warps == TWO_CONSUMERS else ()))
         rest = (replace(first, overlap=each) for each in overlaps if each != first.overlap)
-        return (first, *others, *rest)
+        tiles = (first, *others, *rest)
+        if shape.layout != "paged":
+            return tiles
+        of_copies = (_tile(*numbers) for numbers in SHAPES_OF_COPIES.get(shape.head_dim, ()))
+        return (*of_copies, *tiles) if shape.page_size % OCTET else (*tiles, *of_copies)
 
     def space(self, head_dim: int) -> Iterator[PrefillTile]:
         """Tiles of two or three consumers, keys of whole wgmmas, every overlap."""

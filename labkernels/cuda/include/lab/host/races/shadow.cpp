@@ -94,12 +94,8 @@ void prepare_shadow(Worker& m) {
     s.reads.clear();
     s.order.now = 1;
   }
-  // A launch that failed amid a word or a wgmma of a warp has left reads that are stamped as those of
-  // the next one. The next one is now another.
-  for (int w = 0; w < m.n_warps; ++w) {
-    ++m.warps[w].meet_epoch;
-    ++s.order.wgmma_issued[w];
-  }
+  // A launch that failed amid a warp's word or wgmma has left reads with the stamp of the next one.
+  for (int w = 0; w < m.n_warps; ++w) ++m.warps[w].meet_epoch, ++s.order.wgmma_issued[w];
   begin_launch(s.order, m.n_threads, m.n_warps);
   if (s.cells.size() < n_cells) s.cells.resize(n_cells);
   if (s.reads.size() < n_reads) s.reads.resize(n_reads);
