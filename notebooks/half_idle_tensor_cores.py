@@ -303,7 +303,7 @@ by_default = counted[counted.tile == ""]  # the others are the ladder's
 
 # %% tags=["hide-input"]
 wanted = [
-    (call.head_dim, experiment.kernel_column(call), call.family)
+    (call.head_dim, experiment.kernel_column(call), call.operation)
     for head_dim in COUNTED
     for call in experiment.calls(head_dim)
 ]
