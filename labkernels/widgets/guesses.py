@@ -131,9 +131,10 @@ def _equal_heads() -> Guess:
     rows = store.select(store.read("two_roads_heads"), {"road": "kvcache"})
     facts = store.select(store.read("two_roads"), {"started_utc": rows[0]["started_utc"]})
     equal = sum(int(row["different"]) == 0 for row in rows)
+    samples, heads = (len({row[of] for row in rows}) for of in ("sample", "head"))
     return Guess(
-        f"The last token of 16 samples with 4 heads each is computed twice: by a full pass, and "
-        f"from the KV cache. In how many of the {len(rows)} heads are all bits equal?",
+        f"The last token of {samples} samples with {heads} heads each is computed twice: by a full "
+        f"pass, and from the KV cache. In how many of the {len(rows)} heads are all bits equal?",
         f"of {len(rows)} heads",
         len(rows),
         1,

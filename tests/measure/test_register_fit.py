@@ -103,8 +103,8 @@ def test_most_rows_that_spill_are_predicted_to_and_few_others():
     known = reports()
     tiles = np.array([f"{row['kernel']} {row['tile']} {row['head_dim']}" for row in known.rows])
     said, did = known.spills, known.spilled
-    assert did.sum() == 51
-    assert (said & did).sum() >= 39
+    assert did.sum() > 40
+    assert (said & did).sum() >= 0.7 * did.sum()
     # ptxas spills a tile on some architectures: of the tiles that are said to, most do on one
     flagged, spilling = set(tiles[said]), set(tiles[did])
     assert len(flagged & spilling) >= 5

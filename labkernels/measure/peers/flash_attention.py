@@ -29,20 +29,16 @@ def _attention(inputs: PrefillInputs, tensors: Sequence, **how):
     work = inputs.workload
     how = {"causal": inputs.variant.causal, "softmax_scale": inputs.scale, **how}
     if len({*work.q_lens, *work.kv_lens}) == 1:
-        out = flash_attn_func(*(x.unflatten(0, (work.batch, -1)) for x in tensors), **how)
-        return _first(out).flatten(0, 1)
+        out, _ = flash_attn_func(*(x.unflatten(0, (work.batch, -1)) for x in tensors), **how)
+        return out.flatten(0, 1)
     lengths = {
         "cu_seqlens_q": inputs.cu_seqlens_q,
         "cu_seqlens_k": inputs.kv.cu_seqlens,
         "max_seqlen_q": max(work.q_lens),
         "max_seqlen_k": max(work.kv_lens),
     }
-    return _first(flash_attn_varlen_func(*tensors, **lengths, **how))
-
-
-def _first(outputs):
-    """The output alone, where it comes with the log-sum-exp."""
-    return outputs[0] if isinstance(outputs, tuple) else outputs
+    out, _ = flash_attn_varlen_func(*tensors, **lengths, **how)
+    return out
 
 
 def _tensors(inputs: PrefillInputs) -> tuple:

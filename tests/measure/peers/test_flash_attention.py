@@ -71,6 +71,7 @@ def test_gradients_are_of_the_inputs_and_ordered_if_asked(asked, name):
     found = peer.peers()[name]
     step = found.steps["backward"](inputs)
     errors = GradientJudge(inputs)(step.outputs(), found.policy, step.forward)
+    # the stand-in rounds more often than the bound allows; a wrong mask or scale errs by more
     assert all(error.max_abs < 0.1 for error in errors.values())
     assert {"causal": True, "deterministic": name.endswith("ordered")} in asked
 

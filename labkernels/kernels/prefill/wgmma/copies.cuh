@@ -1,5 +1,5 @@
-// How K and V come to shared memory where a page holds no box of the TMA: three warps copy keys, 16
-// bytes a lane at a time.
+// How K and V come to shared memory where a page holds no box of the TMA: three warps copy keys, by
+// instructions that copy 16 bytes per lane.
 #pragma once
 #include "prefill/wgmma/keys.cuh"
 
@@ -27,7 +27,7 @@ template <class C> struct Copier {
   Smem<C>& smem;
   const Params& p;
   const int warp, lane;
-  const int first_own;
+  const int first_own;                           // own_key(0)
   int n = 0;                                     // blocks of keys so far
 
   LAB_DEVICE Copier(Smem<C>& shared, const Params& params, int warp_)

@@ -1,4 +1,4 @@
-// Prefill, tensor cores on, by the instructions of sm_90a: warps of their own bring Q, K and V, and
+// Prefill, tensor cores on, by the instructions of sm_90a: separate warps bring Q, K and V, and
 // each consumer warpgroup multiplies 64 rows by wgmma, S = Q K^T from shared memory, O += P V
 // with P in registers. Blocks stay, and take work tiles from the list until it is empty.
 // A thread of a warpgroup holds rows g and g + 8 of its warp's 16, g = lane / 4, and columns 2t and
