@@ -8,7 +8,7 @@ from labkernels.measure.strangers.held_out import inputs as new_inputs
 from labkernels.measure.strangers.held_out import right as new_right
 
 DEVELOPMENT, HELD_OUT = "development", "held out"
-FIRST_HELD_OUT_SEED = 60_000  # smaller seeds were judged while the verdict was written
+FIRST_HELD_OUT_SEED = 70_000  # smaller seeds were judged while the verdict was written
 
 FAMILIES = inputs.FAMILIES | looked_at.FAMILIES | new_inputs.FAMILIES
 RIGHT = right.RIGHT | looked_at.RIGHT | new_right.RIGHT

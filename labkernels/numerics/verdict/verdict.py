@@ -31,6 +31,7 @@ from labkernels.policy import NumericPolicy
 ROUNDING, BUG, INCONCLUSIVE = "ROUNDING", "BUG", "INCONCLUSIVE"
 LESS_EXACT = "LESS EXACT"
 _AS_LARGE = 0.3  # of a coarser policy's error: less would be an excuse for anything
+_FAINT_RMS, _FAINT_MOST = 32.0, 256.0  # of z: fp32 alone has errors so small
 _EVEN_MOST = 64.0  # times rounding's error: six bits fewer; beyond them nobody would call it exact
 
 
@@ -156,6 +157,10 @@ def decide(
     bugs = {item.name for item in found if item.status == "bug"} - {"lse2 error / bound"}
     if not bugs:
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma)
+    faint = "" if beyond else _faintly(policy, error, sigma)
+    if faint:
+        even = (_as_if(problem, policy, truth, error) if told else "") or faint
+        return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=even)
     case = names.Case(problem, policy, out, truth, error, sigma, z, filtered, bugs)
     matches = names.of_output(case)
     even = ""
@@ -200,6 +205,22 @@ def _evenly(problem: Problem, policy: NumericPolicy, error, sigma, z) -> str:
     if any(test.status == "bug" for test in tests):
         return ""
     return f"errors are {times:.2g} times as large as rounding's, everywhere alike"
+
+
+def _faintly(policy: NumericPolicy, error, sigma) -> str:
+    """Words for an error in fp32 that is a few times rounding's; "" for others.
+
+    The model does not know the order of a sum, and on inputs that repeat its roundings are not
+    independent. What a mistake changes is larger by orders of magnitude than an fp32 rounding.
+    """
+    if not twins.is_fine(policy) or policy.out != "fp32":
+        return ""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        z = np.where(error == 0, 0.0, error / sigma)
+    times = float(np.sqrt((z**2).mean()))
+    if not (times <= _FAINT_RMS and np.abs(z).max() <= _FAINT_MOST):
+        return ""
+    return f"errors are {times:.2g} times as large as rounding's, in sums of another order"
 
 
 def _as_if(problem: Problem, policy: NumericPolicy, truth, error) -> str:

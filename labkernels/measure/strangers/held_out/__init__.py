@@ -1,5 +1,4 @@
-"""Kinds that were written before their verdicts were seen.
+"""The kinds that are held out: nobody looked at what the verdict says of them before a recording.
 
-To improve the verdict by looking at single cases, first move their file to the development set, and
-write new kinds here.
+They were written before the verdict was run on any of them, and are not changed since.
 """

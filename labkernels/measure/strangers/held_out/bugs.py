@@ -1,8 +1,10 @@
 """Bugs that are held out, each with a pattern that a right name for it matches.
 
-Many are after reports in public of FlashInfer, FlashAttention, SGLang, vLLM and Triton: a head
-width that is wired into a kernel, a split's log-sum-exp that is scaled twice, pages of another
-size, a rotation over the wrong width. `bugs_of_keys` and `bugs_of_rows` have the rest.
+Some are after reports in public: a table of tokens that is read as one of pages (SGLang 23757), an
+index of pages that ends after four (Mirage 575), rows that leave no room for their scales
+(kvcached 424), a chunk whose rows see each other (tt-metal 48899), a pool that is read without its
+table (ssd 23), a scale that is dropped on a fast path (vLLM 42580). `bugs_of_keys` has those of
+keys and masks.
 """
 
 import math
@@ -11,212 +13,209 @@ import torch
 
 from labkernels.measure.strangers.bugs import Bug, rope
 from labkernels.measure.strangers.held_out.bugs_of_keys import KEYS
-from labkernels.measure.strangers.held_out.bugs_of_rows import ROWS
-from labkernels.measure.strangers.wrong import Work, attend, merged, parts, places, scored, valued
+from labkernels.measure.strangers.wrong import (
+    Work,
+    attend,
+    keys_of,
+    merged,
+    places,
+    scored,
+    stored,
+    valued,
+)
 
-_MERGE = "merge|weighted|lse|split"
+_BIAS = "bias|ALiBi|position"
 _ROPE = "RoPE|rotation"
+_SHAPE = "weights|exp|function"
 
 
-def _turned(x, angles):
-    """x [B, H, S, D], its halves turned by angles [S, D / 2]."""
-    a, b = x.chunk(2, -1)
-    cos, sin = angles.cos(), angles.sin()
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
-
-
-def _places_of(w: Work):
-    """Places of queries and of keys: [M, 1], [L, 1]."""
-    query, key = places(w)
-    return query.double(), key.double().T
-
-
-def _by_places(w: Work, change):
-    """Scores with every place x in the rotation replaced by change(x)."""
-    half = w.q.shape[-1] // 2
-    powers = 1e4 ** (-torch.arange(half, dtype=torch.float64) / half)
-    query, key = _places_of(w)
-    turned = (_turned(x, (change(p) - p) * powers) for x, p in ((w.q, query), (w.k, key)))
-    return w.scores(*turned)
-
-
-def _back(x, first: int, *, interleaved: bool):
-    """The rotation undone."""
-    place = torch.arange(x.shape[2], dtype=torch.float64)[:, None] + first
-    half = x.shape[-1] // 2
-    angle = -place * 1e4 ** (-torch.arange(half, dtype=torch.float64) / half)
-    if not interleaved:
-        return _turned(x, angle)
-    a, b = x[..., 0::2], x[..., 1::2]
-    cos, sin = angle.cos(), angle.sin()
-    return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
-
-
-def _other_convention(w: Work):
-    first = w.k.shape[2] - w.q.shape[2]
-    return w.scores(
-        *(
-            rope(_back(x, at, interleaved=True), interleaved=False, base=1e4, first=at)
-            for x, at in ((w.q, first), (w.k, 0))
-        )
-    )
-
-
-def _partial_of_the_whole_width(w: Work):
-    """A quarter of the channels turns, but with the pairs and frequencies of all of them."""
-    first, dim = w.k.shape[2] - w.q.shape[2], w.q.shape[-1]
-    n = dim // 4
-    found = []
-    for x, at in ((w.q, first), (w.k, 0)):
-        part = torch.cat([_back(x[..., :n], at, interleaved=False), x[..., n:]], -1)
-        place = torch.arange(x.shape[2], dtype=torch.float64)[:, None] + at
-        angle = place * 1e4 ** (-torch.arange(dim // 2, dtype=torch.float64) / (dim // 2))
-        found.append(_turned(part, angle * (torch.arange(dim // 2) < n // 2)))
-    return w.scores(*found)
-
-
-def _scaled_twice(w: Work):
-    return lambda m, l: torch.exp(m * w.call.scale + l.clamp(min=1e-300).log())
-
-
-def _transposed_lse(m, l):
-    """Read as [M, H] where [H, M] lies."""
-    lse = m + l.clamp(min=1e-300).log()
-    other = lse.flatten(2, 3).unflatten(2, (lse.shape[3], lse.shape[2])).transpose(2, 3)
-    return torch.exp(other - other.amax(0))
-
-
-def _first_in_base_2(m, l):
-    lse = m + l.clamp(min=1e-300).log()
-    lse[0] = lse[0] * math.log2(math.e)
-    return torch.exp(lse - lse.amax(0))
-
-
-def _second_for_first(w: Work, keys: int = 48):
-    m, l, o = parts(w, keys)
-    part = torch.where(l > 0, o / l.clamp(min=1e-300), torch.zeros_like(o))
-    if len(part) > 1:
-        part[0] = part[1]
-    weights = torch.exp(m - m.amax(0)) * l
-    return ((weights * part).sum(0) / weights.sum(0)).to(w.call.q.dtype)
-
-
-def _divided_twice(w: Work, keys: int = 64):
-    m, l, o = parts(w, keys)
-    part = torch.where(l > 0, o / l.clamp(min=1e-300), torch.zeros_like(o))
-    back = torch.exp(m - m.amax(0))
-    return ((back * part).sum(0) / (back * l).sum(0)).to(w.call.q.dtype)
-
-
-def _by_row(w: Work):
-    query, _ = places(w)
-    return w.s * (1 + 0.3 * torch.log1p(query.double() / 8))
-
-
-def _buckets(w: Work):
-    query, key = places(w)
-    distance = (query - key).clamp(min=0)
-    bucket = torch.where(distance < 8, distance, 8 + (distance / 8.0).log2().floor().long())
-    heads = torch.arange(w.s.shape[1])[:, None, None]
-    return w.s + 0.4 * torch.sin(bucket * 1.7 + heads)
-
-
-def _without_mean(w: Work):
-    return w.scores(q=w.q - w.q.mean((1, 2), keepdim=True))
-
-
-def _weights(w: Work):
-    return torch.exp(w.s - w.s.amax(-1, keepdim=True))
-
-
-def _twice_softmax(w: Work):
-    p = torch.softmax(w.s, -1)
-    return attend(p.masked_fill(w.s == -math.inf, -math.inf), w.v, w.call.q.dtype)
-
-
-def _over_queries(w: Work):
-    p = torch.exp(w.s - w.s.amax((2, 3), keepdim=True))
-    return ((p / p.sum(2, keepdim=True).clamp(min=1e-300)) @ w.v).to(w.call.q.dtype)
-
-
-def _rounded_exponents(w: Work):
-    x = (w.s - w.s.amax(-1, keepdim=True)) * math.log2(math.e)
-    p = torch.exp2(torch.round(x * 8) / 8)
+def _weighed(w: Work, function):
+    """The weights another function of the scores less their maximum."""
+    p = function(w.s - w.s.amax(-1, keepdim=True)).masked_fill(w.s == -math.inf, 0.0)
     return (p @ w.v / p.sum(-1, keepdim=True)).to(w.call.q.dtype)
 
 
-def _over_first_tile(w: Work, tile: int = 32):
-    top = w.s[..., :tile].amax(-1, keepdim=True)
-    return torch.minimum(w.s, top)
+def _distance(w: Work):
+    query, key = places(w)
+    return (query - key).double()
 
 
-def _sum_in_bf16(w: Work, block: int = 16):
-    p, l = _weights(w), torch.zeros(*w.s.shape[:3], 1).double()
-    for first in range(0, p.shape[-1], block):
-        l = (l + p[..., first : first + block].sum(-1, keepdim=True)).bfloat16().double()
-    return (p @ w.v / l).to(w.call.q.dtype)
+def _first_half_twice(w: Work):
+    n = w.q.shape[-1]
+    return w.scores(q=w.q * torch.where(torch.arange(n) < n // 2, 2.0, 1.0))
 
 
-def _by_channels(w: Work, step: int = 16):
-    total = 0.0
-    for c in range(0, w.q.shape[-1], step):
-        total = (total + w.q[..., c : c + step] @ w.k[..., c : c + step].mT).half().double()
-    return (total * w.call.scale).masked_fill(w.hidden, -math.inf)
+def _unit(x):
+    return x / x.pow(2).mean(-1, keepdim=True).clamp(min=1e-30).sqrt()
 
 
-def _e5m2(w: Work):
-    p = _weights(w)
-    used = p.float().to(torch.float8_e5m2).double()
-    return (used @ w.v / p.sum(-1, keepdim=True)).to(w.call.q.dtype)
+def _mean_of_the_group(w: Work):
+    q = w.q.unflatten(1, (-1, w.call.group)).mean(2, keepdim=True)
+    return w.scores(q=q.expand(-1, -1, w.call.group, -1, -1).flatten(1, 2))
 
 
-def _other_bits(x, dtype):
-    """Bits of one 16-bit format taken for the other; of float32, those of tf32 cut to 5 bits."""
-    if dtype == torch.float32:
-        return (x.float().view(torch.int32) & ~0x3FFFF).view(torch.float32).double()
-    other = torch.bfloat16 if dtype == torch.float16 else torch.float16
-    return x.to(dtype).view(other).double().clamp(-1e4, 1e4)
+def _first_keys_not_rotated(w: Work, n: int = 32):
+    half = w.k.shape[-1] // 2
+    angle = -torch.arange(w.k.shape[2])[:, None] * 1e4 ** (
+        -torch.arange(half, dtype=torch.float64) / half
+    )
+    a, b = w.k.chunk(2, -1)
+    back = torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1)
+    return w.scores(k=torch.where((keys_of(w) < n)[:, None], back, w.k))
+
+
+def _slow_ones_slower(w: Work):
+    """The later half of the frequencies divided by 4, as an interpolation by parts has it."""
+    half = w.q.shape[-1] // 2
+    powers = 1e4 ** (-torch.arange(half, dtype=torch.float64) / half)
+    change = torch.where(torch.arange(half) < half // 2, 0.0, -0.75 * powers)
+
+    def turned(x, first):
+        angle = (torch.arange(x.shape[2])[:, None] + first) * change
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1)
+
+    return w.scores(turned(w.q, w.k.shape[2] - w.q.shape[2]), turned(w.k, 0))
+
+
+def _of_the_next_request(m, l):
+    lse = (m + l.clamp(min=1e-300).log()).roll(1, 1)
+    return torch.exp(lse - lse.amax(0))
+
+
+def _later_heads_two_queries_off(w: Work, out):
+    out, half = out.clone(), out.shape[1] // 2
+    out[:, half:] = out[:, half:].roll(2, 2)
+    return out
+
+
+def _upper_half_four_rows_off(w: Work, out):
+    out, half = out.clone(), out.shape[-1] // 2
+    out[..., half:] = out[..., half:].roll(4, 2)
+    return out
+
+
+def _first_three_of_each_sixteen(w: Work, out):
+    lost = (torch.arange(out.shape[2]) % 16 < 3) & (torch.arange(out.shape[2]) > 2)
+    return out.masked_fill(lost[:, None], 0.0)
+
+
+def _even_keys_in_l(w: Work):
+    p = torch.exp(w.s - w.s.amax(-1, keepdim=True))
+    l = (p * (keys_of(w) % 2 == 0)).sum(-1, keepdim=True)
+    return (p @ w.v / l.clamp(min=1e-300)).to(w.call.q.dtype)
+
+
+def _l_of_the_next_head(w: Work):
+    p = torch.exp(w.s - w.s.amax(-1, keepdim=True))
+    return (p @ w.v / p.sum(-1, keepdim=True).roll(-1, 1)).to(w.call.q.dtype)
+
+
+def _hadamard(out):
+    n, x = out.shape[-1], out.double()
+    step = 1
+    while step < n:
+        x = x.unflatten(-1, (-1, 2, step))
+        x = torch.stack([x[..., 0, :] + x[..., 1, :], x[..., 0, :] - x[..., 1, :]], -2).flatten(-3)
+        step *= 2
+    return (x / n**0.5).to(out.dtype)
+
+
+def _eight_bits_by_row(out):
+    step = out.double().abs().amax(-1, keepdim=True).clamp(min=1e-30) / 127
+    return (torch.round(out.double() / step) * step).to(out.dtype)
+
+
+def _e4m3_by_page(w: Work, size: int = 16):
+    v = w.v.clone()
+    for first in range(0, v.shape[2], size):
+        page = v[:, :, first : first + size]
+        step = page.abs().amax((2, 3), keepdim=True).clamp(min=1e-30) / 448
+        v[:, :, first : first + size] = (page / step).float().to(
+            torch.float8_e4m3fn
+        ).double() * step
+    return v
 
 
 _OTHER: dict[str, tuple[Bug, str]] = {
-    "halves turned where pairs were meant": (scored(_other_convention), _ROPE),
-    "partial rotation of the whole width": (scored(_partial_of_the_whole_width), _ROPE),
-    "places start again at key 64": (
-        scored(lambda w: _by_places(w, lambda p: torch.where(p >= 64, p - 64, p))),
-        _ROPE,
+    "first half of q doubled": (scored(_first_half_twice), "channels"),
+    "norm of q applied again": (scored(lambda w: w.scores(q=_unit(w.q))), "scale|[qQ] |quer"),
+    "norm of k applied again": (scored(lambda w: w.scores(k=_unit(w.k))), "scale|K |key"),
+    "scale by the logarithm of the length": (
+        scored(lambda w: w.s * math.log(w.s.shape[-1]) / math.log(512)),
+        "scale",
     ),
-    "table of rotations ends at 40": (
-        scored(lambda w: _by_places(w, lambda p: p.clamp(max=40))),
-        _ROPE,
+    "bias of the newest": (scored(lambda w: w.s + 0.015 * keys_of(w)), _BIAS + "|each key"),
+    "bias that comes around": (
+        scored(lambda w: w.s + torch.cos(_distance(w) * 2 * math.pi / 12)),
+        _BIAS + "|each (key|distance)",
     ),
-    "places counted in rows of 14": (
-        scored(lambda w: _by_places(w, lambda p: torch.div(p, 14, rounding_mode="floor"))),
-        _ROPE,
+    "bias by squares of distances": (
+        scored(lambda w: w.s - _distance(w) ** 2 / 1500),
+        _BIAS + "|each (key|distance)",
     ),
-    "lse scaled twice at the merge": (lambda w: merged(64, _scaled_twice(w))(w), _MERGE),
-    "lse of splits transposed": (merged(32, _transposed_lse), _MERGE),
-    "lse of the prefix in base 2": (merged(64, _first_in_base_2), _MERGE + "|base"),
-    "second split in the slot of the first": (_second_for_first, _MERGE + "|twice|keys read"),
-    "splits divided by l twice": (_divided_twice, _MERGE + "|denominator|factor|common mode"),
-    "scale that grows with the place": (scored(_by_row), "scale"),
-    "bias of buckets of distances": (scored(_buckets), "bias|ALiBi|position"),
-    "mean of q not added back": (scored(_without_mean), "mean|[qQ] |quer"),
-    "softmax of a softmax": (_twice_softmax, "softmax|exponential|twice"),
-    "softmax over the queries": (_over_queries, "axis|softmax|denominator"),
-    "exponents in eighths": (_rounded_exponents, "exp|scores rounded"),
-    "maximum of the first tile alone": (scored(_over_first_tile), "clamp|maxim|cap"),
-    "cap before the scale": (
-        scored(lambda w: w.call.scale * 20 * torch.tanh(w.s / w.call.scale / 20)),
-        "cap",
+    "V rotated too": (
+        valued(lambda w: rope(w.v, interleaved=False, base=1e4)),
+        _ROPE + "|V .*(turned|rotated)",
     ),
-    "l added up in bf16": (_sum_in_bf16, "^l |denominator"),
-    "scores added up in fp16": (scored(_by_channels), "scores"),
-    "P in e5m2": (_e5m2, "P .*e5m2|P in"),
-    "K of other bits": (
-        scored(lambda w: w.scores(k=_other_bits(w.k, w.call.q.dtype))),
-        "K (read|in|of|and)",
+    "first 32 keys not rotated": (scored(_first_keys_not_rotated), _ROPE),
+    "slow rotations slower": (scored(_slow_ones_slower), _ROPE),
+    "one q for a group": (scored(_mean_of_the_group), "[qQ] |quer|mean"),
+    "gated by a sigmoid": (
+        scored(lambda w: w.s + torch.nn.functional.logsigmoid(w.s)),
+        _SHAPE,
     ),
-    "V of other bits": (valued(lambda w: _other_bits(w.v, w.call.q.dtype)), "V (read|in|of)"),
+    "softplus for exp": (
+        lambda w: _weighed(w, lambda x: torch.nn.functional.softplus(x + 2.0)),
+        _SHAPE,
+    ),
+    "squares for exp": (
+        lambda w: _weighed(w, lambda x: (1 + x / 6).clamp(min=0.0) ** 2),
+        _SHAPE + "|dropped",
+    ),
+    "base 2 below the mean": (
+        scored(lambda w: torch.where(w.s < 0, w.s * math.log(2), w.s)),
+        _SHAPE + "|scale",
+    ),
+    "lse of the next request": (merged(48, _of_the_next_request), "merge|weighted|lse|split"),
+    "pairs of queries averaged": (
+        stored(
+            lambda w, out: (
+                (out.double() + out.double().roll(1, 2)) / 2 if out.shape[2] > 1 else out
+            ).to(out.dtype)
+        ),
+        "added|sum|mean|average",
+    ),
+    "later heads two queries off": (stored(_later_heads_two_queries_off), "another row|quer"),
+    "upper channels four rows off": (
+        stored(_upper_half_four_rows_off),
+        "another row|quer|channels",
+    ),
+    "three rows of each 16 not written": (
+        stored(_first_three_of_each_sixteen),
+        "never written|uninitialised",
+    ),
+    "even keys alone in l": (_even_keys_in_l, "denominator"),
+    "l of the next head": (_l_of_the_next_head, "denominator|factor"),
+    "Hadamard product not undone": (
+        stored(lambda w, out: _hadamard(out)),
+        "channel|rotation|Hadamard",
+    ),
+    "scales of channels of K forgotten": (
+        scored(
+            lambda w: w.scores(k=w.k * (1 + 0.5 * torch.sin(torch.arange(w.k.shape[-1]) * 1.3)))
+        ),
+        "channels",
+    ),
+    "output in 8 bits by row": (
+        stored(lambda w, out: _eight_bits_by_row(out)),
+        "rounded|int8|steps|8 bits",
+    ),
+    "V in e4m3, scale by page": (valued(_e4m3_by_page), "V in|V .*e4m3"),
+    "scale of K dropped, that of V twice": (
+        lambda w: (attend(w.s * 2, w.v, w.call.q.dtype).double() / 2).to(w.call.q.dtype),
+        "scale|factor|common mode",
+    ),
 }
-WRONG: dict[str, tuple[Bug, str]] = ROWS | KEYS | _OTHER
+WRONG: dict[str, tuple[Bug, str]] = KEYS | _OTHER
 """Name: the bug, and a pattern that a right name for it matches."""

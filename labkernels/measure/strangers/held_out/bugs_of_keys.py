@@ -1,4 +1,4 @@
-"""Held-out bugs in which keys, values and heads a row reads, and with what weights."""
+"""Held-out bugs in pages, tiles and masks."""
 
 import math
 
@@ -18,175 +18,175 @@ from labkernels.measure.strangers.wrong import (
 )
 
 _LOST = "left out|read as 0|window|dropped"
-_MASK = "mask|hidden|causal"
-_TURN = (0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15)  # rows of a fragment
+_MASK = "mask|hidden|hides|causal|left out"
+_READ = "key|page"
 
 
 def _plain(w: Work, hide):
     return masked(w.q @ w.k.mT * w.call.scale, hide)
 
 
-def _of_heads(w: Work, of):
-    """Query head h reads KV head of(h, Hkv, group)."""
-    n, group = w.call.k.shape[1], w.call.group
-    index = torch.tensor([min(n - 1, of(h, n, group)) for h in range(w.q.shape[1])])
-    k, v = (x.double()[:, index] for x in (w.call.k, w.call.v))
+def _inside(w: Work, index):
+    return index.clamp(max=w.k.shape[2] - 1)
+
+
+def _pool_as_one(w: Work, size: int = 16):
+    """The pool read without its table: pages of the requests in turn."""
+    b, n = w.k.shape[0], w.k.shape[2] // size
+    page = torch.arange(b)[:, None] * n + torch.arange(n)
+    rows = (page // b % n)[..., None] * size + torch.arange(size)
+    request = (page % b)[..., None].expand(-1, -1, size)
+    k, v = (x.clone() for x in (w.k, w.v))
+    for own, other in ((k, w.k), (v, w.v)):
+        own[:, :, : n * size] = other[request.flatten(1), :, rows.flatten(1)].transpose(1, 2)
     return attend(w.scores(k=k), v, w.call.q.dtype)
 
 
-def _first_of_all_v(w: Work):
-    return w.call.v.double()[:, :1].expand(-1, w.q.shape[1], -1, -1)
+def _wide_rows(x, more: int = 4):
+    """Rows read as if each had its scales behind it."""
+    n, d = x.shape[-2:]
+    flat = torch.cat([x.flatten(-2), x.new_zeros(*x.shape[:-2], n * more)], -1)
+    index = torch.arange(n)[:, None] * (d + more) + torch.arange(d)
+    return flat[..., index.flatten()].unflatten(-1, (n, d))
 
 
-def _first_page_of_request_0(w: Work, size: int = 16):
-    first = (keys_of(w) < size)[:, None]
-    k, v = (torch.where(first, x[:1], x) for x in (w.k, w.v))
-    return attend(w.scores(k=k), v, w.call.q.dtype)
+def _of_the_stage_before(x, size: int, every: int):
+    """Of every so many tiles, the rows of the tile before."""
+    index = torch.arange(x.shape[2])
+    late = (index // size % every == every - 1) & (index >= size)
+    return read(x, torch.where(late, index - size, index))
 
 
-def _odd_pages(w: Work, size: int = 16):
+def _mean_of_four(x):
+    n = x.shape[2] // 4 * 4
+    mean = x[:, :, :n].unflatten(2, (-1, 4)).mean(3).repeat_interleave(4, 2)
+    return torch.cat([mean, x[:, :, n:]], 2)
+
+
+def _swapped_pages(w: Work, size: int = 16):
     odd = (keys_of(w) // size % 2 == 1)[:, None]
-    k, v = (x.masked_fill(odd, 0.0) for x in (w.k, w.v))
+    k, v = torch.where(odd, w.v, w.k), torch.where(odd, w.k, w.v)
     return attend(w.scores(k=k), v, w.call.q.dtype)
 
 
-def _second_half_of_the_next(w: Work, size: int = 64):
+def _k_pages_dealt(w: Work, size: int = 16):
+    n = w.k.shape[2] // size
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(5))
     index = keys_of(w)
-    late = (index % size >= size // 2) & (index + size < len(index))
-    return torch.where(late, index + size, index)
+    index[: n * size] = (order[:, None] * size + torch.arange(size)).flatten()
+    return w.scores(k=read(w.k, index))
 
 
-def _turned_within(n: int, order) -> torch.Tensor:
-    size, index = len(order), torch.arange(n)
-    moved = index // size * size + torch.tensor(order)[index % size]
-    return torch.where(index < n // size * size, moved, index)
+def _not_yet_written(w: Work):
+    """The newest token's row of the cache is that of the token before."""
+    index = keys_of(w)
+    index[-1] -= 1
+    return index
 
 
-def _pages_of_v_reversed(w: Work, size: int = 16):
-    n = w.v.shape[2] // size
-    order = torch.arange(w.v.shape[2])
-    order[: n * size] = order[: n * size].unflatten(0, (n, size)).flip(0).flatten()
-    return read(w.v, order)
+def _segments(w: Work):
+    """Sequences packed into one, each alone with itself."""
+    ends = torch.tensor([20, 45, 61, 90, 128, 150, 333])
+    query, key = (torch.bucketize(x, ends, right=True) for x in places(w))
+    return masked(w.s, query != key)
 
 
-def _factors_of_pages(w: Work, size: int = 16):
-    return torch.tensor([1.0, 0.5, 1.5, 0.8]).double()[keys_of(w) // size % 4][:, None]
-
-
-def _scales_of_tokens(w: Work):
-    step = w.k.abs().amax(-1)
-    return w.s * (step.roll(-1, 2) / step.clamp(min=1e-30))[:, :, None]
-
-
-def _tiles_far_below(w: Work, tile: int = 16, far: float = 2.0):
-    top, s = w.s.amax(-1, keepdim=True), w.s.clone()
-    for first in range(0, s.shape[-1], tile):
-        part = s[..., first : first + tile]
-        part.masked_fill_(part.amax(-1, keepdim=True) < top - far, -math.inf)
-    return s
-
-
-def _best_keys(w: Work, n: int = 24):
-    least = w.s.topk(min(n, w.s.shape[-1]), -1).values[..., -1:]
-    return masked(w.s, w.s < least)
-
-
-def _summed(w: Work, factors):
-    """The denominator with other weights than the output. Shapes: factors [L]."""
-    p = torch.exp(w.s - w.s.amax(-1, keepdim=True))
-    return (p @ w.v / (p * factors).sum(-1, keepdim=True)).to(w.call.q.dtype)
-
-
-def _zeros_up_to(w: Work, tile: int = 64):
-    m = w.s.amax(-1, keepdim=True)
-    p = torch.exp(w.s - m)
-    more = -w.s.shape[-1] % tile
-    return (p @ w.v / (p.sum(-1, keepdim=True) + more * torch.exp(-m))).to(w.call.q.dtype)
-
-
-def _packed_rows(w: Work):
-    """The mask of a row by its place among all rows of a KV head's group."""
-    _, key = places(w)
-    m, group = w.s.shape[2], w.call.group
-    head = (torch.arange(w.s.shape[1]) % group)[:, None, None]
-    row = (head * m + torch.arange(m)[:, None]) // group
-    return _plain(w, key > row + (key.shape[-1] - m)) if w.call.causal else w.s
-
-
-def _transposed_tree(w: Work, n: int = 6):
+def _blocks_of_a_mask(w: Work, size: int = 16):
     query, key = places(w)
-    last = w.s.shape[-1] - n
-    hidden = torch.where((query >= last) & (key >= last), key < query, key > query)
-    return _plain(w, hidden) if w.call.causal else w.s
+    off = (query // size + key // size) % 3 == 0
+    return masked(w.s, off & (query // size != key // size))
 
 
-def _dilated(w: Work, near: int = 16):
+def _later_half_one_tile_short(w: Work):
     query, key = places(w)
-    return masked(w.s, (query - key > near) & ((query - key) % 2 == 1))
+    late = torch.arange(w.s.shape[2])[:, None] >= w.s.shape[2] // 2
+    return masked(w.s, late & (key > query - 8) & (key > 0)) if w.call.causal else w.s
+
+
+def _left_padding(w: Work):
+    first = torch.arange(w.s.shape[0])[:, None, None, None] * 3 + 2
+    return masked(w.s, keys_of(w) < first)
+
+
+def _random_tiles(w: Work, size: int = 16):
+    """Tiles that a race loses, others in each row."""
+    n = -(-w.s.shape[-1] // size)
+    lost = torch.rand(*w.s.shape[:3], n, generator=torch.Generator().manual_seed(3)) < 0.1
+    hide = lost.repeat_interleave(size, -1)[..., : w.s.shape[-1]]
+    return masked(w.s, hide & (w.s < w.s.amax(-1, keepdim=True)))
 
 
 KEYS: dict[str, tuple[Bug, str]] = {
-    "query head h reads KV head h // Hkv": (
-        lambda w: _of_heads(w, lambda h, n, group: h // n),
-        "of another head|KV heads|GQA",
+    "four pages over and over": (keys_read(lambda w: keys_of(w) % 64), _READ),
+    "table of tokens read as pages": (
+        keys_read(lambda w: keys_of(w) // 256 * 16 + keys_of(w) % 16),
+        _READ,
     ),
-    "KV heads halved": (
-        lambda w: _of_heads(w, lambda h, n, group: h // (2 * group)),
-        "of another head|KV heads|GQA",
+    "page number without its second bit": (
+        keys_read(lambda w: (keys_of(w) // 16 & ~2) * 16 + keys_of(w) % 16),
+        _READ,
     ),
-    "V of the first head for all": (valued(_first_of_all_v), "V of another head|KV heads"),
-    "first page of request 0": (_first_page_of_request_0, "request|page|keys read"),
-    "odd pages are zeros": (_odd_pages, _LOST),
-    "half of each page of 64 from the next": (
-        keys_read(_second_half_of_the_next),
-        "key|page",
+    "pool read as one run": (_pool_as_one, "request|" + _READ),
+    "rows as long as with their scales": (
+        lambda w: attend(w.scores(k=_wide_rows(w.k)), _wide_rows(w.v), w.call.q.dtype),
+        "K and V (read|in)|element|layout|stride",
     ),
-    "pages of 16 taken for pages of 32": (
-        keys_read(lambda w: keys_of(w) // 32 * 16 + keys_of(w) % 32),
-        "key|page",
+    "V of the stage before in odd tiles": (
+        valued(lambda w: _of_the_stage_before(w.v, 16, 2)),
+        "V .*(order|offset|key|page|tile|read)",
     ),
-    "rows of V turned within 16": (
-        valued(lambda w: read(w.v, _turned_within(w.v.shape[2], _TURN))),
-        "V .*(order|offset|key|layout)",
+    "K of the stage before in each third tile": (
+        scored(lambda w: w.scores(k=_of_the_stage_before(w.k, 32, 3))),
+        "K .*(order|offset|key|page|tile|read)",
     ),
-    "pages of V reversed": (valued(_pages_of_v_reversed), "V .*(order|offset|key|page)"),
-    "scales of pages of V forgotten": (
-        valued(lambda w: w.v * _factors_of_pages(w)),
-        "V .*factor|scale",
+    "last key of each 64 is the one before": (
+        keys_read(lambda w: keys_of(w) - (keys_of(w) % 64 == 63).long()),
+        _READ,
     ),
-    "offset of V forgotten": (valued(lambda w: w.v + 0.125), "offset|added|mean"),
-    "scale of the next token's K": (scored(_scales_of_tokens), "scale|K "),
-    "tiles far below the maximum skipped": (scored(_tiles_far_below), _LOST + "|skipped"),
-    "24 best keys alone": (scored(_best_keys), _LOST),
-    "last 32 keys missing in l": (
-        lambda w: _summed(w, (keys_of(w) < len(keys_of(w)) - 32) | (keys_of(w) == 0)),
-        "denominator",
-    ),
-    "first 16 keys twice in l": (
-        lambda w: _summed(w, 1.0 + (keys_of(w) < 16)),
-        "denominator",
-    ),
-    "zeros up to the tile in l": (_zeros_up_to, "padding|sink|denominator"),
-    "every second 8 keys lost by P V": (
-        valued(lambda w: w.v * (keys_of(w) // 8 % 2 == 0)[:, None]),
+    "first token of each page lost": (
+        scored(lambda w: masked(w.s, (keys_of(w) % 16 == 0) & (keys_of(w) > 0))),
         _LOST,
     ),
-    "all see what the first query sees": (
-        scored(lambda w: masked(w.s, places(w)[1] > places(w)[0][0]) if w.call.causal else w.s),
-        _MASK + "|left out",
+    "even tiles for odd ones": (
+        keys_read(lambda w: keys_of(w) // 16 // 2 * 32 + keys_of(w) % 16),
+        _READ,
     ),
-    "all see the first 40 keys": (
+    "mean of four keys' values": (valued(lambda w: _mean_of_four(w.v)), "V .*(mean|average|key)"),
+    "K and V exchanged in odd pages": (_swapped_pages, "K and V exchanged"),
+    "pages of K dealt anew": (scored(_k_pages_dealt), "K .*(order|key|page)"),
+    "newest key not yet written": (keys_read(_not_yet_written), _READ),
+    "all of the own chunk of 16": (
         scored(
-            lambda w: (
-                _plain(w, (places(w)[1] > places(w)[0]) & (places(w)[1] >= 40))
-                if w.call.causal
-                else w.s
-            )
+            lambda w: _plain(w, places(w)[1] // 16 > places(w)[0] // 16) if w.call.causal else w.s
         ),
         _MASK,
     ),
-    "mask by packed rows": (scored(_packed_rows), _MASK + "|left out"),
-    "mask of a tree transposed": (scored(_transposed_tree), _MASK + "|left out"),
-    "every second key beyond 16": (scored(_dilated), _LOST + "|mask"),
+    "window of 24 without the own key": (
+        scored(
+            lambda w: (
+                masked(w.s, (places(w)[0] - places(w)[1] > 24) | (places(w)[0] == places(w)[1]))
+                if w.s.shape[-1] > 1 and not w.call.causal
+                else w.s
+            )
+        ),
+        _LOST + "|" + _MASK,
+    ),
+    "diagonal 8 short in the later half": (scored(_later_half_one_tile_short), _MASK),
+    "blocks of a sparse mask": (scored(_blocks_of_a_mask), _LOST + "|" + _MASK),
+    "keys after the query": (
+        scored(lambda w: _plain(w, places(w)[1] < places(w)[0]) if w.call.causal else w.s),
+        _MASK,
+    ),
+    "packed sequences kept apart": (scored(_segments), _LOST + "|" + _MASK),
+    "padding on the left": (scored(_left_padding), _LOST + "|" + _MASK),
+    "two keys of every five": (
+        scored(lambda w: masked(w.s, (places(w)[0] - places(w)[1]) % 5 > 1)),
+        _LOST + "|" + _MASK,
+    ),
+    "tiles lost at random": (scored(_random_tiles), _LOST + "|race"),
+    "largest score counted twice": (
+        scored(lambda w: w.s + math.log(2) * (w.s == w.s.amax(-1, keepdim=True))),
+        "twice|maxim",
+    ),
 }
 """Name: the bug, and a pattern that a right name for it matches."""

@@ -1,4 +1,4 @@
-"""Families of inputs that are held out: tails, clusters, drifts, quantised caches, uneven heads."""
+"""Families of inputs that are held out: what caches, prompts and untrained models have in them."""
 
 from collections.abc import Callable
 
@@ -7,74 +7,62 @@ import numpy as np
 from labkernels.measure.strangers.inputs import changed, drawn
 
 
-def _unit_norms(rng, q, k, v):
-    """As after a norm of each head's queries and keys, with a learned temperature."""
-    q, k = (x / np.sqrt((x**2).mean(-1, keepdims=True)) for x in (q, k))
-    return 1.5 * q, k, v
-
-
-def _clusters(rng, q, k, v):
-    """Keys near a few centres, as of tokens that say the same."""
-    centres = rng.standard_normal((6, k.shape[-1]))
-    return q, centres[rng.integers(6, size=k.shape[:-1])] + 0.2 * k, v
-
-
-def _massive(rng, q, k, v):
-    """First tokens with one enormous channel, and small values: registers of a large model."""
-    channel = int(rng.integers(k.shape[-1]))
-    k[:, :, :4, channel] = 12
-    q[..., channel] = abs(q[..., channel]) + 1
-    v[:, :, :4] *= 0.02
+def _turned_keys(rng, q, k, v):
+    """Keys that turn with their place, as rotated ones of one direction do."""
+    half = k.shape[-1] // 2
+    angle = np.arange(k.shape[2])[:, None] * 1e4 ** (-np.arange(half) / half)
+    size = 1 + 0.3 * rng.standard_normal(half)
+    k[..., :half] = 0.4 * k[..., :half] + size * np.cos(angle)
+    k[..., half:] = 0.4 * k[..., half:] + size * np.sin(angle)
     return q, k, v
 
 
-def _drifting(rng, q, k, v):
-    """A mean that wanders along the tokens."""
-    steps = rng.standard_normal((*k.shape[:2], k.shape[2], 1)) / k.shape[2] ** 0.5
-    return q, k + np.cumsum(steps, 2) * rng.standard_normal(k.shape[-1]), v
+def _retrieval(rng, q, k, v):
+    """Each query looks for one key, which all heads know."""
+    n = k.shape[2]
+    place = rng.integers(n, size=q.shape[2])
+    group = q.shape[1] // k.shape[1]
+    return 0.5 * q + 0.8 * np.repeat(k, group, 1)[:, :, place], k, v
 
 
-def _uneven_heads(rng, q, k, v):
-    """Every second head looks at everything, the others at hardly a key."""
-    return q * np.where(np.arange(q.shape[1]) % 2, 3.0, 0.1)[:, None, None], k, v
+def _delimiters(rng, q, k, v):
+    """Every ninth key is a delimiter with one direction, large scores and small values."""
+    some = slice(None, None, 9)
+    way = rng.standard_normal(k.shape[-1])
+    k[:, :, some] = 0.5 * k[:, :, some] + 0.5 * way
+    v[:, :, some] *= 0.1
+    return q + 0.3 * way, k, v
 
 
-def _low_rank(rng, q, k, v):
-    return q, k, rng.standard_normal((*v.shape[:-1], 3)) @ rng.standard_normal((3, v.shape[-1]))
+def _untrained(rng, q, k, v):
+    """Small uniform weights, as before the first step of training."""
+    return 0.2 * q, 0.2 * k, 0.05 * v
 
 
-def _of_int8(x):
-    step = np.abs(x).max(-1, keepdims=True) / 127
-    return np.rint(x / step) * step
+def _two_speakers(rng, q, k, v):
+    """Turns of two speakers with means of their own."""
+    of = (np.arange(k.shape[2]) // 11 % 2)[:, None]
+    a, b = rng.standard_normal((2, k.shape[-1]))
+    return q, k + np.where(of, a, b), v + 0.5 * np.where(of, 1.0, -1.0)
 
 
-def _padded(rng, q, k, v):
-    """The last quarter of the keys is one token, again and again."""
-    rest = k.shape[2] - k.shape[2] // 4
-    k[:, :, rest:], v[:, :, rest:] = k[:, :, rest - 1 : rest], v[:, :, rest - 1 : rest]
-    return q, k, v
-
-
-def _waves(rng, q, k, v):
-    """Keys that come around like the rows of a picture."""
-    place = np.arange(k.shape[2])[:, None] * 2 * np.pi / 14
-    k[..., :8] = 1.5 * np.cos(place + rng.random(8) * 6) + 0.3 * k[..., :8]
-    return q, k, v
+def _half_dead(rng, q, k, v):
+    """Half of the channels of V hardly move."""
+    dead = rng.random(v.shape[-1]) < 0.5
+    return q, k, np.where(dead, 0.01 * v + 0.3, v)
 
 
 FAMILIES: dict[str, Callable] = {
-    "heavy tails": drawn(lambda rng, shape: np.clip(rng.standard_t(3, shape), -20, 20)),
-    "unit norms": changed(_unit_norms),
-    "clusters of keys": changed(_clusters),
-    "massive first tokens": changed(_massive),
-    "drifting keys": changed(_drifting),
-    "uneven heads": changed(_uneven_heads),
-    "values of low rank": changed(_low_rank),
-    "a cache of int8": changed(lambda rng, q, k, v: (q, _of_int8(k), _of_int8(v))),
-    "sparse values": changed(lambda rng, q, k, v: (q, k, v * (rng.random(v.shape) < 0.2))),
-    "padded with one token": changed(_padded),
-    "rows of a picture": changed(_waves),
-    "values of sizes by channel": changed(
-        lambda rng, q, k, v: (q, k, v * 8.0 ** rng.uniform(-2, 1, v.shape[-1]))
+    "turned keys": changed(_turned_keys),
+    "retrieval": changed(_retrieval),
+    "delimiters": changed(_delimiters),
+    "before training": changed(_untrained),
+    "two speakers": changed(_two_speakers),
+    "half of V dead": changed(_half_dead),
+    "logistic": drawn(lambda rng, shape: 0.55 * rng.logistic(size=shape)),
+    "skewed": drawn(lambda rng, shape: rng.gamma(2.0, 0.7, shape) - 1.4),
+    "in steps of 1 / 16": drawn(lambda rng, shape: np.rint(16 * rng.standard_normal(shape)) / 16),
+    "values of one sign by head": changed(
+        lambda rng, q, k, v: (q, k, abs(v) * rng.choice([-1.0, 1.0], v.shape[1])[:, None, None])
     ),
 }

@@ -3,6 +3,9 @@
 The first set lies in the folder above, since all others build on it.
 """
 
+from labkernels.measure.strangers.looked_at.fourth import bugs as fourth_bugs
+from labkernels.measure.strangers.looked_at.fourth import inputs as fourth_inputs
+from labkernels.measure.strangers.looked_at.fourth import right as fourth_right
 from labkernels.measure.strangers.looked_at.second import bugs as second_bugs
 from labkernels.measure.strangers.looked_at.second import inputs as second_inputs
 from labkernels.measure.strangers.looked_at.second import right as second_right
@@ -10,6 +13,6 @@ from labkernels.measure.strangers.looked_at.third import bugs as third_bugs
 from labkernels.measure.strangers.looked_at.third import inputs as third_inputs
 from labkernels.measure.strangers.looked_at.third import right as third_right
 
-FAMILIES = second_inputs.FAMILIES | third_inputs.FAMILIES
-RIGHT = second_right.RIGHT | third_right.RIGHT
-WRONG = second_bugs.WRONG | third_bugs.WRONG
+FAMILIES = second_inputs.FAMILIES | third_inputs.FAMILIES | fourth_inputs.FAMILIES
+RIGHT = second_right.RIGHT | third_right.RIGHT | fourth_right.RIGHT
+WRONG = second_bugs.WRONG | third_bugs.WRONG | fourth_bugs.WRONG

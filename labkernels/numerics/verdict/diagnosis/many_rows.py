@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from labkernels import formats
 from labkernels.numerics import rounding
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import significance
@@ -26,6 +27,7 @@ _MOST = 0.6  # share of other rows that a row's mistake must explain, too
 _MOST_CHANNELS = 0.75  # share of the channels that may be wrong
 _TINY = 1e-300  # in place of a division by 0
 _GAIN = 60.0  # of sum z^2: chance gives one number fitted 60 once in 10^14
+_COARSE = 32  # elements: fewer have few bits by chance
 _SPARSE = 0.02  # share of elements up to which outliers are sparse
 
 
@@ -38,22 +40,27 @@ def of_output(problem: Problem, out, truth, sigma, out_format: str) -> list[Matc
         first = problem.row_name(*rows[0].tolist())
         where = f"{len(rows)} rows, {whole} of them whole, first {first}"
         return [Match("NaN or infinity", where, np.nan, np.inf)]
-    coarser = _coarser_store(out, truth, sigma) if out_format == "fp32" else []
+    coarser = _coarser_store(out, truth, sigma, out_format)
     if coarser:
         return coarser
     z = np.where(sigma > 0, (out - truth) / np.where(sigma > 0, sigma, 1.0), 0.0)
     return _channels(problem, out, truth, sigma, z)
 
 
-def _coarser_store(out, truth, sigma) -> list[Match]:
-    """An output in fp32 whose every element is a number of 16 bits."""
-    for fmt in ("bf16", "fp16"):
-        if not rounding.is_representable(out, fmt).all():
+def _coarser_store(out, truth, sigma, out_format: str) -> list[Match]:
+    """Rows that went wrong whose every element is a number of fewer bits than the output's."""
+    rows = (np.abs(out - truth) > significance.OUTLIER * sigma).any(-1)
+    given, right, spread = out[rows], truth[rows], sigma[rows]
+    if given.size < _COARSE:
+        return []
+    for fmt in ("bf16", "fp16", "e4m3", "e5m2"):
+        coarser = formats.coarser(fmt, out_format)
+        if not coarser or not rounding.is_representable(given, fmt).all():
             continue
-        store = rounding.quantum(truth, fmt) ** 2 / 12
+        store = rounding.quantum(right, fmt) ** 2 / 12
         was, left = (
-            float(np.sqrt(np.nanmean((out - truth) ** 2 / np.maximum(variance, _TINY))))
-            for variance in (sigma**2, sigma**2 + store)
+            float(np.sqrt(np.nanmean((given - right) ** 2 / np.maximum(variance, _TINY))))
+            for variance in (spread**2, spread**2 + store)
         )
         if left <= _LEFT_RMS:
             return [Match(f"out was rounded to {fmt}", "every element", left, was, True)]

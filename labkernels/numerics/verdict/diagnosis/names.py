@@ -6,7 +6,7 @@ import numpy as np
 
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import significance
-from labkernels.numerics.verdict.diagnosis import many_rows, places, whole_kernel
+from labkernels.numerics.verdict.diagnosis import many_rows, places, structure, whole_kernel
 from labkernels.numerics.verdict.diagnosis.one_row import Match, Row
 from labkernels.numerics.verdict.diagnosis.outputs import added, foreign, permutations
 from labkernels.numerics.verdict.diagnosis.whole_kernel import sheets
@@ -56,14 +56,21 @@ def of_output(case: Case) -> list[Match]:
     # One row's mistakes are made without a variant.
     rows = _worst_rows(case, bad, score) if problem.variant is None else []
     filters = many_rows.of_filters(problem, case.error, sigma, case.bugs, case.filtered)
+    known = many_rows.of_rows(rows) or [m for m in filters if m.name == "P truncated"]
+    if known:
+        return known
+    shared = structure.explain(
+        problem, case.out, case.truth, sigma, bad, case.policy.p, case.policy.out
+    )
+    if shared and not shared[0].vague:
+        return shared
     return (
-        many_rows.of_rows(rows)
-        or [match for match in filters if match.name == "P truncated"]
-        or whole
+        whole
         or added.of_factors(*given)
         or filters
         or many_rows.of_factor(rows)
         or many_rows.of_outliers(problem, case.error, sigma)
+        or shared
         or foreign.of_output(problem, case.out, case.truth, sigma, bad)
     )
 

@@ -13,6 +13,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 from labkernels.units import LOG2_E
 
 _NEARLY = 1e-3  # of a number: it is a round one
+_SCORE_STEPS = (1, 2, 4, 8, 16, 32, 64, 128)
 _STEPS = (7, 8, 15, 16, 31, 32, 63, 64, 127, 128, 240, 255, 256, 448, 511, 512, 1023, 1024)
 
 
@@ -149,5 +150,21 @@ def _stepped(sheet: Sheet, n: int, kind: str, way: Callable):
     return p @ sheet.v / (p if kind == "rounded" else sheet.weights).sum(1, keepdims=True)
 
 
+def score_steps(sheets: list[Sheet]) -> Iterator[Mistake]:
+    """Scores, or exponents, in whole steps, as a table of exponentials has them."""
+    for n in _SCORE_STEPS:
+        for unit, words in ((1.0, "in log2 units"), (LOG2_E, "in natural units")):
+            for of, way in (("nearest", np.rint), ("below", np.floor)):
+                for less, top in (("", lambda sheet: 0.0), (" less the maximum", _top)):
+                    yield Mistake(
+                        f"scores rounded to steps of 1 / {n}",
+                        f"to the {of}, {words}{less}",
+                        lambda sheet, u=unit / n, w=way, t=top: sheet.attend(
+                            w((sheet.scores - t(sheet)) / u) * u
+                        ),
+                        precision=True,
+                    )
+
+
 ALL = (of_cuts, of_weak_mask)
-WITHOUT_NUMBERS = (shapes, steps)
+WITHOUT_NUMBERS = (shapes, steps, score_steps)

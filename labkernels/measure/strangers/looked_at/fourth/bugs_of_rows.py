@@ -1,4 +1,4 @@
-"""Held-out bugs in queries, rows and channels: where they come from and where they are stored."""
+"""Bugs of the fourth set in queries, rows and channels: where they come from and where they are stored."""
 
 import torch
 

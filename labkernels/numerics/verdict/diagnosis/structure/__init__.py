@@ -1,0 +1,63 @@
+"""What a wrong output is made of, where no known mistake explains it: a few general fits.
+
+Each fit asks for few numbers with many equations: the weight of each key, the block of V that each
+block of keys meets, the rows that a row is a sum of. Where what is left is rounding, the numbers
+say what went wrong, and words are made of them.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.verdict.diagnosis import places
+from labkernels.numerics.verdict.diagnosis.one_row import Match
+from labkernels.numerics.verdict.diagnosis.structure import (
+    cuts,
+    mixtures,
+    operands,
+    scores,
+    transports,
+    weights,
+    zeros,
+)
+from labkernels.numerics.verdict.diagnosis.structure.gathered import gathered
+from labkernels.numerics.verdict.diagnosis.structure.linear import rms_before
+
+_FAMILIES = (
+    operands.of_queries,
+    weights.of_weights,
+    transports.of_tables,
+    zeros.of_zeros,
+    cuts.of_rows,
+    *operands.ALL[1:],
+    scores.of_functions,
+)
+
+
+@np.errstate(all="ignore")  # a fit that overflows explains nothing
+def explain(problem: Problem, out, truth, sigma, bad, p_format: str, fmt: str) -> list[Match]:
+    """What explains all rows that went wrong, the first that names more than numbers."""
+    found = []
+    place = places.words(problem, bad)
+    for item, was in _each(problem, out, truth, sigma, bad, p_format, fmt):
+        where = "; ".join(filter(None, (item.where, place)))
+        match = Match(item.name, where, item.rms, was, item.precision, item.vague)
+        if not match.vague:
+            return [match]
+        found.append(match)
+    return found
+
+
+def _each(problem, out, truth, sigma, bad, p_format, fmt) -> Iterator[tuple]:
+    if not bad.any():
+        return
+    z = ((out - truth) / np.where(sigma > 0, sigma, np.inf))[bad]
+    was = float(np.sqrt((z**2).mean()))
+    for found in mixtures.of_rows(problem, out, truth, sigma, bad, fmt):
+        yield found, was
+    blocks = gathered(problem, out, truth, sigma, bad, p_format, fmt)
+    was = rms_before(block.sheet for block in blocks)
+    for family in _FAMILIES:
+        for found in family(blocks, was):
+            yield found, was

@@ -1,0 +1,74 @@
+"""Scores that each row cuts at a number of its own: clamps and thresholds, whatever sets them."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
+from labkernels.numerics.verdict.diagnosis.structure.linear import LEFT, SMALLER_BY
+from labkernels.numerics.verdict.diagnosis.structure.weights import Found
+from labkernels.units import LOG2_E
+
+_NAMES = (
+    "small weights dropped, in each row below a number of its own",
+    "scores clamped, in each row to at most a number of its own",
+    "scores clamped, in each row to at least a number of its own",
+)
+_ROWS = 12  # of a block
+
+
+def of_rows(blocks: list[Block], was: float) -> Iterator[Found]:
+    """One number for each row, at which its scores are cut."""
+    squares, cuts, equations = [[], [], []], [[], [], []], 0
+    for block in blocks:
+        rows = np.unique(np.linspace(0, len(block.sheet.tokens) - 1, _ROWS).astype(int))
+        for row in rows.tolist():
+            equations += block.sheet.out.shape[1]
+            for way, (square, cut) in enumerate(_of_row(block, row)):
+                squares[way].append(square)
+                cuts[way].append(cut)
+    for name, square, cut in zip(_NAMES, squares, cuts, strict=True):
+        rms = float(np.sqrt(np.sum(square) / max(equations - len(square), 1)))
+        if rms <= LEFT and rms * SMALLER_BY <= was:
+            told = ", ".join(f"{x / LOG2_E:.3g}" for x in cut[:3])
+            yield Found(name, f"{told}, ...", rms)
+            return
+
+
+def _of_row(block: Block, row: int):
+    """Sum z^2 and the number, of each way. Scores fall along the sums."""
+    s = block.sheet.raw[row][block.seen[row]]
+    v = block.v[block.seen[row]]
+    order = np.argsort(-s, kind="stable")
+    s, v = s[order], v[order]
+    p = np.exp2(s - s[0])
+    out, sigma = block.sheet.out[row], block.sigma[row]
+    sums = np.concatenate([p[:, None] * v, p[:, None]], 1).cumsum(0)
+    plain = np.concatenate([v, np.ones((len(v), 1))], 1).cumsum(0)
+
+    def missed(total):
+        return (((total[:, :-1] / total[:, -1:] - out) / sigma) ** 2).sum(1)
+
+    dropped = missed(sums)
+    i = int(np.where(np.isfinite(dropped), dropped, np.inf).argmin())
+    yield float(dropped[i]), float(s[i])
+    low, high = np.append(s[1:], -np.inf), s
+    yield _clamped(plain, sums[-1] - sums, out, sigma, missed, low - s[0], high - s[0], s[0])
+    flat = np.concatenate([np.zeros((1, plain.shape[1])), plain])[:-1]
+    kept = np.concatenate([np.zeros((1, sums.shape[1])), sums])[:-1]
+    low, high = s, np.insert(s[:-1], 0, np.inf)
+    yield _clamped(plain[-1] - flat, kept, out, sigma, missed, low - s[0], high - s[0], s[0])
+
+
+def _clamped(flat, rest, out, sigma, missed, low, high, top):
+    """The best weight of clamped keys, one for all of them, for each number of such keys."""
+    a, b = ((x[:, :-1] - x[:, -1:] * out) / sigma for x in (flat, rest))
+    weight = -(a * b).sum(1) / np.maximum((a * a).sum(1), 1e-300)
+    slack = 1e-3
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cut = np.log2(weight)
+    good = (weight > 0) & (cut >= low - slack) & (cut <= high + slack)
+    miss = missed(weight[:, None] * flat + rest)
+    miss = np.where(good & np.isfinite(miss), miss, np.inf)
+    i = int(miss.argmin())
+    return float(miss[i]), float(cut[i] + top)

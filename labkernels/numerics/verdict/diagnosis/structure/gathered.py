@@ -1,0 +1,86 @@
+"""Rows that went wrong, of as many heads and requests as there are, and their right weights."""
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from labkernels.numerics import rounding
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.verdict.diagnosis.structure.linear import Terms
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
+
+_PAIRS = 24  # of a request and a KV head
+_TOKENS = 24  # of a pair
+_NUMBERS = 2**20  # rows times keys of all pairs
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Rows of a request and a KV head. Shapes: out, sigma, truth [R, Dv]; p [R, L]."""
+
+    sheet: Sheet
+    sigma: np.ndarray
+
+    @functools.cached_property
+    def p(self) -> np.ndarray:
+        """The right weights, divided by their sum; of hidden keys, what they would have."""
+        top = self.sheet.scores.max(1, keepdims=True)
+        total = np.exp2(self.sheet.scores - top).sum(1, keepdims=True)
+        total = total + np.exp2(self.sheet.sink - top)
+        with np.errstate(over="ignore"):
+            return np.exp2(self.sheet.raw - top) / total
+
+    @property
+    def seen(self) -> np.ndarray:
+        """The keys that a row sees. Shapes: [R, L]."""
+        return ~self.sheet.hidden
+
+    @property
+    def v(self) -> np.ndarray:
+        """Its values. Shapes: [L, Dv]."""
+        return self.sheet.v
+
+    @property
+    def query(self) -> np.ndarray:
+        """The place of each row's query in its request. Shapes: [R]."""
+        return self.sheet.tokens - int(self.sheet.problem.q_ends[self.sheet.request])
+
+    def terms(self, above, below) -> Terms:
+        """Equations of its rows."""
+        return Terms(above, below, self.sheet.out, self.sigma)
+
+    def of_rows(self, rows) -> "Block":
+        """Some of its rows."""
+        from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import part
+
+        return Block(part(self.sheet, rows), self.sigma[rows])
+
+
+def gathered(
+    problem: Problem, out, truth, sigma, bad, p_format: str, fmt: str, channels=None
+) -> list[Block]:
+    """The rows that went wrong, with all heads of a token. Shapes: bad [total_q, Hq], bool."""
+    some = slice(None) if channels is None else channels
+    group, ends = problem.group, problem.q_ends
+    pairs = [
+        (request, head)
+        for request in range(problem.batch)
+        for head in range(problem.kv_heads)
+        if bad[ends[request] : ends[request + 1], head * group : (head + 1) * group].any()
+    ]
+    pairs = [pairs[i] for i in np.unique(np.linspace(0, len(pairs) - 1, _PAIRS).astype(int))]
+    longest = max((int(problem.kv_lens[request]) for request, _ in pairs), default=1)
+    tokens_most = max(1, min(_TOKENS, _NUMBERS // (longest * len(pairs) * group or 1)))
+    found = []
+    for request, head in pairs:
+        part = bad[ends[request] : ends[request + 1], head * group : (head + 1) * group]
+        tokens = np.flatnonzero(part.any(1))
+        tokens = tokens[np.unique(np.linspace(0, len(tokens) - 1, tokens_most).astype(int))]
+        rows = np.argwhere(part[tokens])
+        place = tokens[rows[:, 0]] + ends[request], rows[:, 1] + head * group
+        own = [x[place][:, some] for x in (out, truth, sigma)]
+        sheet = Sheet(problem, request, head, *place, *own, p_format, some)
+        store = rounding.quantum(own[0], fmt) / 12**0.5
+        found.append(Block(sheet, np.maximum(own[2], store)))
+    return found

@@ -1,0 +1,98 @@
+"""Rows that are sums of other rows' outputs, with whatever factors: found one by one."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from labkernels.numerics import rounding
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.verdict.diagnosis.structure.linear import LEFT, SMALLER_BY
+from labkernels.numerics.verdict.diagnosis.structure.weights import Found
+
+_ROWS = 64  # of which it is asked
+_AMONG = 512  # rows that may be in a sum
+_TERMS = 3
+_OFTEN = 0.8  # share of the rows that a rule holds for
+_NONE = 0.003  # of a factor: less is none
+
+
+def of_rows(problem: Problem, out, truth, sigma, bad, fmt: str) -> Iterator[Found]:
+    """Outputs with others added, or made of others. Shapes: bad [total_q, Hq], bool."""
+    rows = np.argwhere(bad)
+    rows = rows[np.unique(np.linspace(0, len(rows) - 1, _ROWS).astype(int))]
+    if not len(rows) or truth.shape[-1] < 16:
+        return
+    found = [_of_row(problem, out, truth, sigma, tuple(row), fmt) for row in rows.tolist()]
+    wrong = [x for x in found if x is not None]
+    if len(wrong) < _OFTEN * len(rows):
+        return
+    rules = Counter(rule for rule, _, _ in wrong)
+    rule, count = rules.most_common(1)[0]
+    if count < _OFTEN * len(wrong) or not rule:
+        return
+    rms = float(np.sqrt(np.mean([r**2 for x, _, r in wrong if x == rule])))
+    factors = [f for x, f, _ in wrong if x == rule]
+    low, high = np.min(factors, 0), np.max(factors, 0)
+    told = [
+        f"{a:.3g}" if abs(b - a) <= 0.01 * abs(a) else f"{a:.3g} to {b:.3g}"
+        for a, b in zip(low, high, strict=True)
+    ]
+    others = [words for words in rule if words != "its own"]
+    if not others:
+        return
+    pairs = ", ".join(f"{words} times {x}" for words, x in zip(rule, told, strict=True))
+    if "its own" in rule:
+        yield Found(f"the output of {' and of '.join(others)} is added", pairs, rms)
+    elif len(rule) > 1:
+        yield Found(f"another row's output: a sum of {' and '.join(others)}", pairs, rms)
+    else:
+        yield Found("another row's output", f"that of {pairs}", rms)
+
+
+def _of_row(problem: Problem, out, truth, sigma, row, fmt: str):
+    """Which rows a row is a sum of, with what factors, and the rms of z that is left."""
+    given = out[row]
+    spread = np.maximum(sigma[row], rounding.quantum(given, fmt) / 12**0.5)
+    names, columns = candidates(problem, truth, row)
+    sides, right = columns / spread[:, None], given / spread
+    size = np.sqrt((sides**2).sum(0))
+    size[size == 0] = np.inf
+    chosen, left, factors = [], right, None
+    was = float(np.sqrt((((given - truth[row]) / spread) ** 2).mean()))
+    for _ in range(_TERMS):
+        gain = np.abs(sides.T @ left) / size
+        gain[chosen] = -1
+        chosen.append(int(gain.argmax()))
+        factors = np.linalg.lstsq(sides[:, chosen], right, rcond=None)[0]
+        left = right - sides[:, chosen] @ factors
+        # the errors of the other rows' own rounding come with them
+        rms = float(np.sqrt((left**2).sum() / max(len(left) - len(chosen), 1)))
+        if rms <= LEFT:
+            break
+    if rms > LEFT or rms * SMALLER_BY > was:
+        return None
+    big = [i for i in range(len(chosen)) if abs(factors[i]) > _NONE]
+    order = sorted(big, key=lambda i: names[chosen[i]])
+    return tuple(names[chosen[i]] for i in order), [float(factors[i]) for i in order], rms
+
+
+def candidates(problem: Problem, values, row):
+    """Rows near one, by name, and what values [total_q, Hq, X] they have: [X, C]."""
+    token, head = row
+    request = int(problem.request_of[token])
+    first, last = (int(x) for x in problem.q_ends[request : request + 2])
+    heads = values.shape[1]
+    places = {"its own": (token, head)}
+    for step in range(1, heads):
+        name = f"head {step:+d}" if step <= heads // 2 else f"head {step - heads:+d}"
+        places[name] = token, (head + step) % heads
+    for other in range(max(first, token - 64), min(last, token + 65)):
+        if other != token:
+            places[f"query {other - token:+d}"] = other, head
+    if (np.diff(problem.q_ends) == last - first).all():
+        for step in range(1, min(problem.batch, 64)):
+            at = (token + step * (last - first)) % len(values)
+            places[f"sample {step:+d}"] = at, head
+    names = list(places)[:_AMONG]
+    return names, np.stack([values[places[name]] for name in names], 1)

@@ -1,0 +1,82 @@
+"""Weights that are another function of the score or of the right weight: a spline, fitted."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
+from labkernels.numerics.verdict.diagnosis.structure.operands import descended
+from labkernels.numerics.verdict.diagnosis.structure.weights import Found
+from labkernels.units import LOG2_E
+
+_KNOTS = (6, 16)
+_TOLD = 5
+
+
+def _score(block: Block):
+    return block.sheet.raw / LOG2_E
+
+
+def _depth(block: Block):
+    return (block.sheet.raw - block.sheet.scores.max(1, keepdims=True)) / LOG2_E
+
+
+def _weight(block: Block):
+    return np.where(block.seen, block.p, 0.0)
+
+
+_OF: dict[str, Callable] = {
+    "the score": _score,
+    "the score less its row's maximum": _depth,
+    "the weight itself": _weight,
+}
+
+
+def of_functions(blocks: list[Block], was: float) -> Iterator[Found]:
+    """What is added to scores, as a function of one number of each key."""
+    for words, of in _OF.items():
+        seen = np.concatenate([of(block)[block.seen] for block in blocks])
+        if not np.isfinite(seen).all():
+            return
+        for n in _KNOTS:
+            knots = _knots(seen, n)
+            if knots is None:
+                break
+
+            def shapes(block: Block, knots=knots, of=of):
+                each = [basis(of(block), knots)[..., :-1], _score(block)[..., None]]
+                return np.concatenate([*each, _weight(block)[..., None]], -1)
+
+            found = descended(blocks, shapes, len(knots) - 4 - 1 + 2, was)
+            if found is None:
+                continue
+            x, rms = found
+            at = np.quantile(seen, np.linspace(0.01, 1, _TOLD))
+            bent = (basis(at, knots)[..., :-1] @ x[:-2]) / LOG2_E
+            told = ", ".join(f"{f:+.3g} at {y:.3g}" for y, f in zip(at, bent, strict=True))
+            where = f"scores times {1 + x[-2] / LOG2_E:.3g}, plus {told}"
+            yield Found(f"weights are another function of {words}", where, rms, vague=True)
+            return
+
+
+def _knots(values, n: int):
+    """Knots of a cubic spline, clamped at both ends."""
+    inner = np.unique(np.quantile(values, np.linspace(0, 1, n + 1)))
+    if len(inner) < 3:
+        return None
+    return np.concatenate([[inner[0]] * 3, inner, [inner[-1]] * 3])
+
+
+def basis(x, knots) -> np.ndarray:
+    """Cubic B-splines. Shapes: x [...] -> [..., K]."""
+    x = np.clip(x, knots[0], knots[-1] - 1e-12 * (knots[-1] - knots[0]))[..., None]
+    found = ((x >= knots[:-1]) & (x < knots[1:])).astype(float)
+    for degree in (1, 2, 3):
+        n = len(knots) - degree - 1
+        a, b = knots[:n], knots[degree + 1 :]
+        low, high = knots[degree : degree + n] - a, b - knots[1 : n + 1]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            up = np.where(low > 0, (x - a) / low, 0.0)
+            down = np.where(high > 0, (b - x) / high, 0.0)
+        found = up * found[..., :-1] + down * found[..., 1:]
+    return found

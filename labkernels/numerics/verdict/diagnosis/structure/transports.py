@@ -1,0 +1,125 @@
+"""Which block of V each block of keys meets: a table of numbers, of which one in each row is 1.
+
+Between blocks of a size, and within blocks, the same in all of them.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
+from labkernels.numerics.verdict.diagnosis.structure.linear import Terms, fitted, left, too_many
+from labkernels.numerics.verdict.diagnosis.structure.weights import Found
+
+_BETWEEN = (256, 128, 64, 48, 32, 24, 16, 12, 8, 4)
+_WITHIN = (4, 8, 16, 32)
+_LISTED = 4
+
+
+def of_tables(blocks: list[Block], was: float) -> Iterator[Found]:
+    """V, or K, of another block than its own."""
+    longest = max(block.sheet.kv_len for block in blocks)
+    equations = sum(block.sheet.out.size for block in blocks)
+    for kind in ("V", "K"):
+        for size in _WITHIN:
+            if size <= longest and not too_many(size * size, equations):
+                yield from _of(blocks, was, size, size, kind, _within)
+        for size in _BETWEEN:
+            n = -(-longest // size)
+            if n > 1 and not too_many(n * n, equations):
+                yield from _of(blocks, was, size, n, kind, _between)
+
+
+def _of(blocks, was, size: int, n: int, kind: str, tables) -> Iterator[Found]:
+    terms = [_terms(block, size, n, kind, tables) for block in blocks]
+    fit = fitted(terms, n * n, was)
+    if fit is None or not fit.explains:
+        return
+    table, known = fit.whole.reshape(n, n), fit.known.reshape(n, n)
+    own = np.eye(n)
+    table = np.where(known, table, own)
+    if np.isnan(table).any():
+        return
+    rms = left(terms, table.ravel())
+    if rms > 1.5:
+        return
+    sums = table.sum(1 if kind == "V" else 0)
+    if not (np.isin(table, (0, 1)).all() and (sums <= 1).all()):
+        return
+    source = np.where(sums == 1, (table.argmax(1) if kind == "V" else table.argmax(0)), -1)
+    yield Found(*_told(source, size, kind, tables is _within), rms)
+
+
+def _terms(block: Block, size: int, n: int, kind: str, tables) -> Terms:
+    """Sums of weights of one block of keys with values of another. Shapes: above [R, n n, Dv]."""
+    length = block.sheet.kv_len
+    more = -length % size
+    p = np.where(block.seen, block.p, 0.0) if kind == "V" else block.p
+    p = np.concatenate([p, np.zeros((len(p), more))], 1).reshape(len(p), -1, size)
+    v = np.concatenate([block.v, np.zeros((more, block.v.shape[1]))]).reshape(
+        -1, size, block.v.shape[1]
+    )
+    seen = np.concatenate([block.seen, np.zeros((len(p), more), bool)], 1).reshape(p.shape)
+    above, below = tables(p, v, seen.astype(float), kind)
+    short = n - p.shape[1] if tables is _between else 0
+    if short:
+        above = np.pad(above, ((0, 0), (0, short), (0, short), (0, 0)))
+        below = np.pad(below, ((0, 0), (0, short), (0, short)))
+    rows = len(p)
+    return block.terms(
+        above.reshape(rows, n * n, -1), below.reshape(rows, -1) if kind == "K" else None
+    )
+
+
+def _between(p, v, seen, kind: str):
+    if kind == "V":
+        return np.einsum("rba,cad->rbcd", p, v), np.zeros((len(p), p.shape[1], p.shape[1]))
+    whose = seen  # a hidden key stays hidden, whatever its score is
+    above = np.einsum("rba,rca,cad->rbcd", p, whose, v, optimize=True)
+    return above, np.einsum("rba,rca->rbc", p, whose)
+
+
+def _within(p, v, seen, kind: str):
+    if kind == "V":
+        return np.einsum("rba,bcd->racd", p, v), np.zeros((len(p), p.shape[2], p.shape[2]))
+    above = np.einsum("rba,rbc,bcd->racd", p, seen, v, optimize=True)
+    return above, np.einsum("rba,rbc->rac", p, seen)
+
+
+def _told(source, size: int, kind: str, within: bool) -> tuple[str, str]:
+    """The name and the rule of a table."""
+    n, at = len(source), np.arange(len(source))
+    moved = np.flatnonzero(source != at)
+    what = "key" if within else f"block" if size > 1 else "key"
+    of = f"within each {size} keys" if within else f"of {size} keys"
+    if (source[moved] < 0).all():
+        name = f"{kind} read as 0"
+        said = ", ".join(map(str, moved[:_LISTED].tolist()))
+        return name, f"{what}s {of}: {said}" + ", ..." * (len(moved) > _LISTED)
+    order = len(np.unique(source)) == n
+    name = f"{kind} read in another order" if order else f"{kind} read from other keys"
+    return name, f"{_rule(source, what)}, {of}"
+
+
+def _rule(source, what: str) -> str:
+    n, at = len(source), np.arange(len(source))
+    if (source == n - 1 - at).all():
+        return f"{what}s in reverse"
+    step = int(source[0])
+    if (source == (at + step) % n).all():
+        return f"{what} i reads {what} (i + {step}) % {n}"
+    for bit in (1, 2, 4, 8, 16):
+        if (source == at ^ bit).all():
+            return f"{what} i reads {what} i xor {bit}"
+    for step in range(-n + 1, n):
+        if step and (source == np.clip(at + step, 0, n - 1)).all():
+            return f"{what} i reads {what} i {step:+d}"
+    for rows in range(2, n // 2 + 1):
+        if n % rows == 0 and (source == at.reshape(rows, -1).T.ravel()).all():
+            return f"{what}s transposed as {rows} x {n // rows}"
+    moved = np.flatnonzero(source != at)
+    said = [
+        f"{what} {i} reads {'zeros' if source[i] < 0 else f'{what} {source[i]}'}"
+        for i in moved[:_LISTED]
+    ]
+    return ", ".join(said) + f" and {len(moved) - _LISTED} more" * (len(moved) > _LISTED)
