@@ -1,4 +1,4 @@
-"""Bugs of the fourth set in queries, rows and channels: where they come from and where they are stored."""
+"""Bugs of the fourth set in queries, rows and channels: whence they come, where they are stored."""
 
 import torch
 

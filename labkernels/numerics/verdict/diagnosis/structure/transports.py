@@ -90,7 +90,7 @@ def _told(source, size: int, kind: str, within: bool) -> tuple[str, str]:
     """The name and the rule of a table."""
     n, at = len(source), np.arange(len(source))
     moved = np.flatnonzero(source != at)
-    what = "key" if within else f"block" if size > 1 else "key"
+    what = "key" if within else "block" if size > 1 else "key"
     of = f"within each {size} keys" if within else f"of {size} keys"
     if (source[moved] < 0).all():
         name = f"{kind} read as 0"

@@ -10,7 +10,6 @@ import numpy as np
 from labkernels.numerics.verdict.diagnosis.structure import words
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
 from labkernels.numerics.verdict.diagnosis.structure.linear import (
-    Fit,
     Terms,
     fitted,
     left,
@@ -55,8 +54,7 @@ def _key(block: Block):
 
 
 def _rank(block: Block):
-    order = np.argsort(np.argsort(-np.where(block.seen, block.p, -1.0), 1, kind="stable"), 1)
-    return order
+    return np.argsort(np.argsort(-np.where(block.seen, block.p, -1.0), 1, kind="stable"), 1)
 
 
 def of_weights(blocks: list[Block], was: float) -> Iterator[Found]:
@@ -148,7 +146,7 @@ def _terms(block: Block, label, numbers, kind: str) -> Terms:
 
 def _named(fits, labels: Labels, kind: str) -> Iterator[Found]:
     """Words for fits that explain all rows: for whole numbers first."""
-    lost, twice, other, vague = _NAMES[kind]
+    vague = _VAGUE[kind]
     places, counts, worst, whole = [], set(), 0.0, True
     for _, fit, numbers, (terms, _, blocks, each) in fits:
         right = _right_ones(blocks, each, numbers)
@@ -184,9 +182,9 @@ def _right_ones(blocks, each, numbers) -> np.ndarray:
     return found
 
 
-_NAMES = {
-    "p": ("keys left out", "keys counted twice", "", "weights of keys by a factor for each {}"),
-    "v": ("V read as 0", "V counted twice", "", "V by a factor for each {}"),
+_VAGUE = {
+    "p": "weights of keys by a factor for each {}",
+    "v": "V by a factor for each {}",
 }
 
 
