@@ -324,8 +324,6 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) mla(LAB_GRID_CONSTANT MlaParams p) {
   sync_block();                                  // every warp is done with the last factors
   share_state<C>(smem, rows, part);
   store<C, P>(o, smem, p, block);
-  if (block.live_splits > 1 && arrives_last(smem.rescale[0], p, block))
-    merge_splits<P, C::warps, C::dim_vo>(p, block);
 }
 
 }  // namespace mla_mma

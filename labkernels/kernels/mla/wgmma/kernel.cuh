@@ -24,6 +24,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) mla(LAB_GRID_CONSTANT Params p) {
     fence_mbarrier_init();
   }
   sync_block();                                    // the barriers are there, for every thread
+  allow_next_launch();                             // of the merge, which waits for this one's end
   // Each looks up its own work, in one run of instructions: they come cold from memory.
   const int group = warp_uniform(thread_x() / C::group_threads);
   if (group == 2) {
@@ -38,8 +39,6 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) mla(LAB_GRID_CONSTANT Params p) {
     load_q<C>(smem, p.mla, work);
     Consumer<C, P> consumer(smem, p, work, group);
     consumer.run();
-    if (work.live_splits > 1 && arrives_last(smem.m[0][0], p.mla, work, ConsumerSync<C>{}))
-      merge_splits<P, C::consumer_threads / 32, C::d_v, Division::reciprocal>(p.mla, work);
   }
 }
 

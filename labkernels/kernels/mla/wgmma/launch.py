@@ -13,7 +13,6 @@ from labkernels.kernels.mla import cuda
 from labkernels.kernels.mla.call import MlaCall
 from labkernels.kernels.mla.cuda import MlaParams
 from labkernels.kernels.mla.wgmma.spec import BOX_CHANNELS, HALF_LINES
-from labkernels.kernels.packed_gqa import cuda as packed
 from labkernels.kernels.packed_gqa.call import schedule_of
 from labkernels.kernels.packed_gqa.schedule import Schedule
 from labkernels.kernels.program import Program
@@ -52,7 +51,7 @@ def _program(call: MlaCall) -> Program:
             "ckv_map": ("ckv", functools.partial(_box_map, box=(octets, HALF_LINES))),
             "kpe_map": ("kpe", functools.partial(_box_map, box=(octets,))),
         }
-    return packed.program(call, made, params, maps=maps)
+    return cuda.program(call, made, params, maps=maps)
 
 
 def _box_map(pool: torch.Tensor, *, box: tuple[int, ...]) -> TensorMap:

@@ -31,6 +31,7 @@ class MlaWgmma(CudaMlaKernel):
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS, exp2s=("mufu",))
     params = "mla_wgmma::Params"
     launch = ".launch"
+    division = "reciprocal"  # a merge has fewer instructions to fetch than with divisions
 
     def yields(self, shape: Shape) -> str | None:
         """Few rows are read as fast through a tile of 16."""

@@ -59,8 +59,5 @@ template <class C> LAB_DEVICE int producer_warps(const Params& p) {
 
 // The named barriers; each warpgroup has its own of the first two kinds.
 constexpr int p_ready = 1, group_done = 3, consumers_done = 5;
-template <class C> struct ConsumerSync {
-  LAB_DEVICE void operator()() const { named_sync(consumers_done, C::consumer_threads); }
-};
 
 }  // namespace mla_wgmma
