@@ -146,6 +146,7 @@ template <class C, class P> struct Consumer {
       begin_scores(s);
       wgmma_wait<0>();
     } else {
+      // [lab: overlap]
       consumer_wait(smem.k_ring, k);
       PingPong<C>::wait(warpgroup);
       begin_scores(s);
@@ -153,6 +154,7 @@ template <class C, class P> struct Consumer {
       PingPong<C>::pass(warpgroup);
       if (closes) close_tile(softmax);
       wgmma_wait<1>();
+      // [/lab: overlap]
     }
     finish_scores(s);
   }

@@ -66,7 +66,8 @@ template <class C, class Tile> struct Producer {
     return C::paged ? page_of(p.problem, tile().work, key + lane * p.box_keys) : -1;
   }
 
-  // A lane asks for a box: of its page, or of 64 channels.
+  // [lab: ask for boxes]
+  // A lane asks for one box: the keys of its page, or 64 channels of all keys.
   LAB_DEVICE void load(Tile& to, Mbarrier& full, int key, int page) const {
     if (lane == 0) mbarrier_arrive_expect_tx(full, sizeof(Tile));
     sync_warp();                                 // announced before any of it arrives
@@ -82,6 +83,7 @@ template <class C, class Tile> struct Producer {
                static_cast<int>(tile().work.first_kv) + key, CacheHint::evict_last);
     }
   }
+  // [/lab: ask for boxes]
 };
 
 template <class C> LAB_DEVICE void bring_keys(Smem<C>& smem, const Params& p) {
