@@ -1,4 +1,4 @@
-// How K and V come to shared memory by the TMA: a warp brings each.
+// How K and V come to shared memory by the TMA: one warp brings K, and one V.
 #pragma once
 #include "prefill/wgmma/tile.cuh"
 
@@ -32,8 +32,8 @@ template <class C, class Tile> struct Producer {
       : smem(s), p(params), map(m), steps(apart), tiles(t), ring(r), lane(thread_x() & 31), i(0),
         n(0) {}
 
-  // is_v: a box's rows after the request's last key are another's, and must be zeros, as P is 0
-  // there, and 0 times NaN is NaN.
+  // is_v: a box's rows after the request's last key are another's or nobody's. They must be zeros,
+  // because P is 0 there, and 0 times a NaN is a NaN.
   template <bool is_v> LAB_DEVICE void run() {
     int tails = 0;
     for (; receive(smem, i).blocks > 0; ++i) {
