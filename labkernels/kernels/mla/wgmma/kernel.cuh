@@ -25,7 +25,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) mla(LAB_GRID_CONSTANT Params p) {
   }
   sync_block();                                    // the barriers are there, for every thread
   allow_next_launch();                             // of the merge, which waits for this one's end
-  // Each looks up its own work, in one run of instructions: they come cold from memory.
+  // Each warpgroup looks up its work by itself, so that its first instructions, which come cold
+  // from memory, are one run.
   const int group = warp_uniform(thread_x() / C::group_threads);
   if (group == 2) {
     setmaxnreg_dec<56>();

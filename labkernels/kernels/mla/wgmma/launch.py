@@ -17,7 +17,7 @@ from labkernels.kernels.packed_gqa.call import schedule_of
 from labkernels.kernels.packed_gqa.schedule import Schedule
 from labkernels.kernels.program import Program
 
-BOX_LINES = 8  # and multiples: what the swizzle repeats after
+BOX_LINES = 8  # keys after which the swizzle repeats; boxes are multiples of it
 
 
 class Params(ctypes.Structure):
@@ -57,7 +57,8 @@ def _program(call: MlaCall) -> Program:
 def _box_map(pool: torch.Tensor, *, box: tuple[int, ...]) -> TensorMap:
     """The map of a pool: boxes of some octets of keys and of the key's lines, if it has several."""
     view = _octets(pool) if len(box) > 1 else _octets(pool).squeeze(1)
-    # A line's neighbour in memory is another line of the box: L2 is not to fetch both at once.
+    # A line's neighbour in memory is another line of the box, so that L2 should not fetch both at
+    # once.
     return tensor_map(view, (*box, BOX_LINES, BOX_CHANNELS), promote_bytes=128)
 
 

@@ -67,7 +67,7 @@ template <class C, class P> struct RowsOut {
     if (work.live_splits <= 1) store_lse2(p, first + r, m, whole_l(r));
     else store_partial(p, first_slot + r * p.splits, m, whole_l(r));
   }
-  // The warp's part of the tile's rows, of which `to` has the first, in 16 bits.
+  // Writes the warp's rows in 16 bits; `to` is where the tile's first row goes.
   LAB_DEVICE void store_rounded(Out* to, const float (&o)[128], const float (&by)[2]) const {
     const int lane = thread_x() % 32, first_row = row / 16 * 16;
     typename C::T(&rows)[16][C::half_v] = smem.out[thread_x() / 32];
@@ -85,7 +85,7 @@ template <class C, class P> struct RowsOut {
     for (int r = 0; r < least(16, work.n_rows - first_row); ++r)
       store_global(reinterpret_cast<u32x4*>(to + r * C::d_v), load_chunk(rows, r, lane));
   }
-  // The same in fp32, rows `step` numbers apart.
+  // The same in fp32; rows lie `step` numbers apart.
   LAB_DEVICE void store_wide(float* to, i64 step, const float (&o)[128],
                              const float (&by)[2]) const {
     const int lane = thread_x() % 32, first_row = row / 16 * 16;

@@ -38,12 +38,14 @@ template <class C> struct Smem {
   typename C::Q q;
   union {
     Stage<C> k[C::stages];
-    typename C::T out[8][16][C::half_v];                    // in the end, by warps: out,
-    float o[8][16][C::half_v + 2 * state_padding];          // or the partial State's o
+    // in the end, by warps: the rows of O on their way out, in 16 bits or in fp32
+    typename C::T out[8][16][C::half_v];
+    float o[8][16][C::half_v + 2 * state_padding];
   };
   float m[2][C::rows], l[2][C::rows];           // of each warpgroup
-  // Of a half of V's channels, which the warpgroup of its number has of O and alone releases. kpe
-  // comes with the half that the key block's own warpgroup does not have.
+  // By half of V's channels. The warpgroup of the same number has this half of O, and it alone
+  // releases the ring's stages. kpe comes with the half that the key block's own warpgroup does not
+  // have.
   Pipeline<C::stages> half_ring[2];
 };
 

@@ -47,7 +47,7 @@ template <class C, class P> struct Consumer {
   // [lab: consume]
   LAB_DEVICE void run() {
     OnlineSoftmax softmax;
-    Rescale rescale;          // what O becomes by the last block's maxima
+    Rescale rescale;          // the factors for O by which the last block moved the maxima
     Output<C> o = {};
     Scores<C> s;
     Fragments<C> probabilities, spare;
@@ -65,7 +65,7 @@ template <class C, class P> struct Consumer {
       fence_operand(s);
       fence_operand(softmax.l);
       if (has_ended || keys.masked > 0 || keys.count <= keys.partial_first) continue;
-      // The steady state: no row's last key, and no end of a tile. It has a loop of its own, in
+      // The steady state: no block has keys to mask, and no tile ends. It has a loop of its own, in
       // which none of this is asked.
       if constexpr (C::two_p_buffers) round_to_fragments<T>(spare, s);
       while (true) {
@@ -146,6 +146,7 @@ template <class C, class P> struct Consumer {
       begin_scores(s);
       wgmma_wait<0>();
     } else {
+      // [lab: overlap]
       consumer_wait(smem.k_ring, k);
       PingPong<C>::wait(warpgroup);
       begin_scores(s);
@@ -153,6 +154,7 @@ template <class C, class P> struct Consumer {
       PingPong<C>::pass(warpgroup);
       if (closes) close_tile(softmax);
       wgmma_wait<1>();
+      // [/lab: overlap]
     }
     finish_scores(s);
   }
@@ -182,12 +184,14 @@ template <class C, class P> struct Consumer {
       finish_tile(o);
 #pragma unroll
       for (int n = 0; n < C::dim_vo / 2; ++n) o[n] = 0.f;
-      skip_turns();           // after a barrier of all consumers, of whom some have no turn before
+      // After finish_tile, at whose barrier all consumers meet: a warpgroup that skips nothing
+      // passes its next turn on only behind that barrier.
+      skip_turns();
     }
     rescale_rows(o, rescale);
   }
-  // A block of the steady state. With two buffers of P, it is `ready` already, and the next block's
-  // is rounded as its exponentials come.
+  // A block of the steady state. With two buffers of P, this block's P is `ready` already, and the
+  // next block's is rounded as soon as its exponentials are there.
   LAB_DEVICE void steady(OnlineSoftmax& softmax, Rescale& rescale, Scores<C>& s, Output<C>& o,
                          Fragments<C>& ready, Fragments<C>& next) {
     if constexpr (C::overlap != Overlap::none) finish_output(o);
@@ -216,7 +220,7 @@ template <class C, class P> struct Consumer {
     masked_softmax(softmax, rescale, s);
     round_to_fragments<T>(probabilities, s);
   }
-  // Whether there is one more.
+  // Goes on to the next work tile, and says whether there is one.
   LAB_DEVICE bool next_tile(OnlineSoftmax& softmax) {
     ++i;
     keys = receive(smem, i).keys[warpgroup];

@@ -56,7 +56,7 @@ struct KernelTraits {
 
 // The blocks of keys that a warpgroup goes through in a work tile, from the last to the first.
 struct alignas(16) KeyBlocks {
-  int skipped;                // how many come first whose keys none of its rows sees
+  int skipped;                // how many it leaves out first, because none of its rows sees them
   int count;                  // how many follow; 0 says that no work tile is left
   int masked;                 // how many of these come first, with keys that some row does not see
   int partial_first;          // 1 if the last of these holds keys of the split before, else 0
