@@ -36,8 +36,12 @@ SHAPES = {
     64: ((192, 128, 16, 4, "between"), (128, 128, 12, 2, "between")),
     128: ((128, 128, 12, 2, "between"), (128, 176, 12, 2, "between")),
     192: ((128, 128, 12, 2, "between"),),
-    256: ((128, 80, 12, 2, "between"),),
+    256: ((128, 80, 12, 2, "within"), (128, 64, 12, 2, "within")),
 }
+# of sequences of up to FEW_ROWS rows where keys come in boxes: their last block of 80 keys is mostly
+# padding, and the shorter one ends a work tile sooner
+FEW_ROWS = 512
+SHAPES_OF_FEW_ROWS = {256: ((128, 64, 12, 2, "within"),)}
 # tiles for pages that hold no box: threads copy the keys, and a third stage hides the latency
 SHAPES_OF_COPIES = {128: ((128, 128, 12, 3, "between"),)}
 
@@ -86,10 +90,12 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
         overlaps = ("between", "within", *(("none",) if first.warps == TWO_CONSUMERS else ()))
         rest = (replace(first, overlap=each) for each in overlaps if each != first.overlap)
         tiles = (first, *others, *rest)
-        if shape.layout != "paged":
-            return tiles
-        of_copies = (_tile(*numbers) for numbers in SHAPES_OF_COPIES.get(shape.head_dim, ()))
-        return (*of_copies, *tiles) if shape.page_size % OCTET else (*tiles, *of_copies)
+        of_copies = tuple(_tile(*of) for of in SHAPES_OF_COPIES.get(shape.head_dim, ()))
+        if shape.layout == "paged" and shape.page_size % OCTET:
+            return (*of_copies, *tiles)
+        few = SHAPES_OF_FEW_ROWS.get(shape.head_dim, ()) if shape.rows <= FEW_ROWS else ()
+        tiles = tuple(dict.fromkeys((*(_tile(*of) for of in few), *tiles)))
+        return (*tiles, *of_copies) if shape.layout == "paged" else tiles
 
     def space(self, head_dim: int) -> Iterator[PrefillTile]:
         """Tiles of two or three consumers, keys of whole wgmmas, every overlap."""
