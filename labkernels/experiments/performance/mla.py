@@ -20,6 +20,7 @@ from labkernels.units import format_time
 DATA_FILE = "performance/mla.csv"
 
 SPEED = ((64, 4096, 128), (128, 8192, 16), (16, 32768, 128))  # requests, keys, heads
+SMALL = ((32, 1024, 128), (4, 16384, 16), (1, 65536, 128))  # fewer tiles than an H200 has SMs
 HEADS = (1, 2, 4, 8, 16, 32, 64, 128)
 SWEEP = (64, 4096)  # requests and keys of the sweep over heads
 PAGE_SIZES = (1, 16, 64)
@@ -45,6 +46,8 @@ def grid(*, quick: bool = False) -> Iterator[GridCell]:
     for batch, keys, heads in SPEED:
         for dtype in ("bf16", "fp16"):
             yield GridCell(MlaDecode((keys // short,) * batch, heads, dtype=dtype), "speed")
+    for batch, keys, heads in SMALL:
+        yield GridCell(MlaDecode((keys // short,) * batch, heads), "small batch")
     batch, keys = SWEEP
     for q_len in (1, 2):
         for heads in HEADS[::4] if quick else HEADS:
