@@ -25,7 +25,7 @@ class TritonVariant:
     """One instance of a kernel: types ("*fp16", "i32", "fp32") and constants by argument name.
 
     Pointers, and the integers named in `multiples_of_16`, are compiled as multiples of 16, as
-    Triton does for a call whose arguments are.
+    Triton does for a call with such arguments.
     """
 
     source: Path
@@ -92,7 +92,7 @@ def _answer(request: dict) -> dict:
     spec = importlib.util.spec_from_file_location("kernel_source", request["source"])
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    # The kernel's file, and whatever of the lab it has imported.
+    # The kernel's file, and the modules of the lab that it has imported.
     loaded = [name for name in sys.modules if name.startswith("labkernels")]
     files = {name: getattr(sys.modules[name], "__file__", None) for name in loaded}
     files["kernel_source"] = request["source"]
