@@ -28,7 +28,7 @@ MANY_TOKENS = (17, 37, 77)  # per request, as FlashInfer's test asks, on 17 requ
 TILES_OF_ROWS = 64  # an H200 takes the first of the kernel's tiles of so many rows
 TILES_WHY = f"each tile of {TILES_OF_ROWS} rows"
 PEER_DTYPE = "bf16"  # another costs two more builds of FlashInfer, minutes that no target asks for
-SLOWEST_FLOPS = 1e11  # a workload of more is not worth the time of kernels without tensor cores
+SLOWEST_FLOPS = 1e11  # a larger workload is not worth the time of kernels without tensor cores
 # Times this, the lengths of a ragged batch; their mean is 1.
 SKEWED = (3.3, 1.6, 1.0, 0.7, 0.5, 0.4, 0.3, 0.2)
 

@@ -92,7 +92,9 @@ def test_a_peer_that_takes_dense_tensors_refuses_ragged_ones():
 def test_every_operation_has_its_peers():
     names = {operation: set(peer.peers_of(operation)) for operation in ("prefill", "mla", "append")}
     sdpa = {"torch_fa2", "torch_cudnn"}
-    assert names["prefill"] == {"flashinfer_fa2", "flashinfer_fa3", "flash_attention_4", *sdpa}
+    ours = {"gluon_prefill"}  # on a GPU alone
+    fa = {"flashinfer_fa2", "flashinfer_fa3", "flash_attention_4"}
+    assert names["prefill"] == {*ours, *fa, *sdpa}
     assert names["mla"] == {"flashinfer_fa2", "flashinfer_fa3"}
     assert names["append"] == {"torch_index_copy", "flashinfer_append"}
     theirs = {"flash_attention_4", "flash_attention_4_ordered"}

@@ -1,4 +1,4 @@
-// A consumer warpgroup of mla_wgmma: S and P of every other key block, and half of O.
+// A consumer warpgroup of mla_wgmma: it computes S and P of every other key block, and half of O.
 #pragma once
 #include "mla/wgmma/rows.cuh"
 
@@ -49,7 +49,7 @@ template <class C, class P> struct Consumer {
   }
 
  private:
-  // Acts as a key block before the first one that has set no maximum.
+  // Acts like a key block before the first one, which has set no maximum.
   LAB_DEVICE void arrive_before_first() {
     if (thread_x() % 4 == 0)
 #pragma unroll
@@ -102,7 +102,7 @@ template <class C, class P> struct Consumer {
     wgmma_commit();
   }
 
-  // Clears the last block's keys from the end on: P of zero times a stale NaN would be NaN.
+  // Clears the last block's keys past the end, because a P of zero times a stale NaN would be NaN.
   LAB_DEVICE void clear_tail(int live, int j) {
     consumer_wait(smem.half_ring[0], j);
     consumer_wait(smem.half_ring[1], j);

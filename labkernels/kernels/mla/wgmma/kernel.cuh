@@ -1,9 +1,8 @@
-// Paged MLA decode on Hopper: wgmma on tiles in shared memory, V read out of K's tile.
-// A block holds 64 packed rows. Its key blocks of 64 go to two warpgroups in turns: a warpgroup
-// computes S and P of its own key blocks, and hands P on through shared memory, because each keeps
-// half of O's 512 channels, which the P and V of all key blocks go into. No product is computed
-// twice, and the softmax of one warpgroup overlaps the wgmma of the other. A third warpgroup loads
-// K.
+// Paged MLA decode on Hopper: wgmma on tiles in shared memory, V read out of K's tile. A block
+// holds 64 packed rows. Its key blocks of 64 go to two warpgroups in turns: a warpgroup computes S
+// and P of its own key blocks, and hands P on through shared memory, because each keeps half of O's
+// 512 channels and needs P of all key blocks. No product is computed twice, and the softmax of one
+// warpgroup overlaps the wgmma of the other. A third warpgroup loads K.
 #pragma once
 #include "mla/wgmma/consumer.cuh"
 #include "mla/wgmma/producer.cuh"

@@ -39,7 +39,7 @@ template <class C> struct Producer {
     for (int j = 0; j < blocks; ++j) {
       const int now = page;
       page = look_up(j + 1);           // a step early: its latency is hidden
-      // First the half that the key block's own warpgroup has of O.
+      // First comes the half of the channels that the key block's own warpgroup has of O.
 #pragma unroll 1
       for (int part = 0; part < 2; ++part) {
         producer_acquire(smem.half_ring[j % 2 ^ part], j);

@@ -1,4 +1,4 @@
-// How Q comes to shared memory, and the rows of O leave it.
+// How Q comes to shared memory, and how the rows of O leave it.
 #pragma once
 #include "mla/wgmma/tile.cuh"
 
@@ -27,8 +27,8 @@ template <class C> LAB_DEVICE void load_q(Smem<C>& smem, const MlaParams& p, con
   named_sync(consumers_done, C::consumer_threads);
 }
 
-// A consumer warpgroup's half of O on its way out. A warp has 16 rows of 256 channels, which pass
-// through its part of shared memory, to leave as whole lines.
+// Stores a consumer warpgroup's half of O. A warp has 16 rows of 256 channels, which pass through
+// its part of shared memory, to leave as whole lines.
 template <class C, class P> struct RowsOut {
   using Out = typename P::Out;
   Smem<C>& smem;

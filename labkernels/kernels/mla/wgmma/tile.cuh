@@ -1,4 +1,4 @@
-// The parameter, the tile and the shared memory of mla_wgmma, which all its warpgroups know.
+// The parameter, the tile and the shared memory of mla_wgmma, which all its warpgroups use.
 #pragma once
 #include "lab/hopper/pipeline.cuh"
 #include "lab/hopper/tile.cuh"
@@ -54,7 +54,7 @@ template <class C> LAB_DEVICE int key_blocks(const Work& work) {
   return (work.end_key - work.first_key + C::keys - 1) / C::keys;
 }
 
-// The TMA is asked by one warp; of copies, each of four brings a quarter.
+// One warp asks the TMA; of copies by threads, each of four warps brings a quarter.
 template <class C> LAB_DEVICE int producer_warps(const Params& p) {
   return p.box_keys > 0 ? 1 : C::group_threads / 32;
 }

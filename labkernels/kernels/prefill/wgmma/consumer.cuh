@@ -24,10 +24,10 @@ template <class C> struct PingPong {
   }
 };
 
-// The whole work of a consumer warpgroup. The first scores of a work tile are computed beside the
-// last products of the tile before, and exponentiated too: the end of a tile is a block of keys as
-// any other, and a store. Members say how far it has come; what the products read and write are
-// arguments, of the shapes that rows.cuh gives.
+// The whole work of a consumer warpgroup. The first scores of a work tile are computed and
+// exponentiated beside the last products of the tile before, so that the end of a tile is a block
+// of keys like any other, and a store. Members hold the progress; operands and results of products
+// are arguments, of the shapes in rows.cuh.
 template <class C, class P> struct Consumer {
   using T = typename C::T;
 
@@ -55,8 +55,8 @@ template <class C, class P> struct Consumer {
     if (keys.count == 0) return;
     begin(softmax, rescale, s, probabilities);
     for (bool multiplies = false;; multiplies = true) {
-      // ptxas moves a wait up to the start of its basic block: here, at the start of the loop, it
-      // comes after the exponentials that overlap the products, and not before them.
+      // ptxas moves a wait up to the start of its basic block. Here, at the start of the loop, the
+      // wait comes after the exponentials that overlap the products, and not before them.
       if (multiplies) fold(o, probabilities, s, rescale);
       has_ended = keys.count == 0;
       if (has_ended && !next_tile(softmax)) break;
@@ -86,8 +86,8 @@ template <class C, class P> struct Consumer {
  private:
   // ---- skipped blocks of keys
 
-  // A warpgroup lets go the K, V and turn of a block that it skips when it would have used them, so
-  // that warpgroups which skip different numbers of blocks stay abreast of each other.
+  // A warpgroup that skips a block still releases its K, V and turn at the time of their use, so
+  // that warpgroups that skip different numbers of blocks stay in step.
   LAB_DEVICE void skip_keys() {
     for (int j = 0; j < keys.skipped; ++j, ++k) {
       consumer_wait(smem.k_ring, k);
@@ -135,7 +135,7 @@ template <class C, class P> struct Consumer {
     ++v;
   }
 
-  // The next block's scores, beside the products of this one's P; a tile may end beside both.
+  // The next block's scores, beside the products of this block's P. A tile may end meanwhile.
   LAB_DEVICE void advance(Scores<C>& s, Output<C>& o, const Fragments<C>& ready,
                           OnlineSoftmax& softmax, bool closes) {
     if constexpr (C::overlap == Overlap::none) {
@@ -174,7 +174,7 @@ template <class C, class P> struct Consumer {
     update(softmax, rescale, s);
     --keys.masked;
   }
-  // O has the products that ran beside the scores; P and O follow the new maxima.
+  // Waits for the products that ran beside the scores; P and O then follow the new maxima.
   LAB_DEVICE void fold(Output<C>& o, Fragments<C>& probabilities, const Scores<C>& s,
                        const Rescale& rescale) {
     if constexpr (C::overlap != Overlap::none) finish_output(o);

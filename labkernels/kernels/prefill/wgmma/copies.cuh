@@ -61,9 +61,9 @@ template <class C> struct Copier {
   }
 
  private:
-  // The j-th key of a block whose place this lane finds. Lane 8r + q does for row r of the four
-  // keys that the warp copies at a time, and for the q-th of eight times: of the groups 2j and
-  // 2j + 1.
+  // The j-th key of a block whose place this lane finds. The warp copies four keys at a time. Lane
+  // 8r + q finds row r of these four, for the q-th of the eight times that the groups 2j and 2j + 1
+  // take.
   LAB_DEVICE int own_key(int j) const { return first_own + j * 2 * warps * group_keys; }
   LAB_DEVICE void find(Block& block, int key) const {
     block.key = key;
@@ -124,15 +124,15 @@ template <class C> struct Copier {
       }
     }
   }
-  // What lane q of this lane's eight has.
+  // The address that lane q of this lane's eight holds.
   LAB_DEVICE static const T* address(u64 own, int q) {
     const u32 low = shfl_octet(static_cast<u32>(own), q);
     const u32 high = shfl_octet(static_cast<u32>(own >> 32), q);
     return reinterpret_cast<const T*>(u64{high} << 32 | low);
   }
 
-  // Says that use `use` of a ring is filled, if there is one, once all copies but those of the
-  // `Later` youngest groups have landed.
+  // Announces that use `use` of a ring is filled, once all copies except those of the `Later`
+  // youngest groups have landed. A negative use is none.
   template <int Later, int Stages> LAB_DEVICE void announce(Pipeline<Stages>& ring, int use) const {
     if (use < 0) return;
     cp_async_wait<Later>();

@@ -61,7 +61,8 @@ template <class C, class Tile> struct Producer {
  private:
   LAB_DEVICE const ScheduledTile<C>& tile() const { return smem.tile(i); }
 
-  // The page of the lane's box of the keys from `key` on; -1 after the last: zeros arrive.
+  // The page of the lane's box of the keys from `key` on. It is -1 after the last key, for which
+  // zeros arrive.
   LAB_DEVICE int page_of_box(int key) const {
     return C::paged ? page_of(p.problem, tile().work, key + lane * p.box_keys) : -1;
   }

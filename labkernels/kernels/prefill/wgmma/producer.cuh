@@ -7,7 +7,7 @@
 namespace prefill_wgmma {
 using namespace lab;
 
-// Takes a work tile for this block; the last to find none puts the counter back.
+// Takes a work tile for this block; the last block to find none resets the counter.
 LAB_DEVICE int next_work_tile(const Params& p) {
   int taken = 0;
   if ((thread_x() & 31) == 0) {

@@ -40,7 +40,8 @@ template <class C> LAB_DEVICE void mask_past(Scores<C>& s, int keys) {
       if (j * 8 + (thread_x() & 3) * 2 + i % 2 < keys) s[4 * j + i] = minus_infinity();
 }
 
-// A lane's channels of a row: eight at a time of a 16-bit output, which its quad has put together.
+// Stores a lane's channels of a row. For a 16-bit output the quad first gathers eight channels in
+// each lane.
 template <class C, class Out>
 LAB_DEVICE void store_row(Out* out, const Output<C>& o, int r, float factor, bool real) {
   const int t = thread_x() & 3;
