@@ -43,7 +43,12 @@ class CudaMlaKernel(MlaKernel, CudaKernel, Protocol):
         words = (instance.rows, instance.head_dim_v, cuda_kernel.cpp_policy(instance))
         arguments = ", ".join((*map(str, words), f"lab::Division::{self.division}"))
         merge = Specialization(
-            MERGE_HEADER, f"lab::mla_merge<{arguments}>", PARAMS, MERGE_THREADS, 0, self.include_dirs
+            MERGE_HEADER,
+            f"lab::mla_merge<{arguments}>",
+            PARAMS,
+            MERGE_THREADS,
+            0,
+            self.include_dirs,
         )
         return self.specialization(instance), merge
 

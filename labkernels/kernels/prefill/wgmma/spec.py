@@ -38,7 +38,7 @@ SHAPES = {
     192: ((128, 128, 12, 2, "between"),),
     256: ((128, 80, 12, 2, "within"), (128, 64, 12, 2, "within")),
 }
-# of sequences of up to FEW_ROWS rows where keys come in boxes: their last block of 80 keys is mostly
+# of sequences of up to FEW_ROWS rows whose keys come in boxes: their last block of 80 is mostly
 # padding, and the shorter one ends a work tile sooner
 FEW_ROWS = 512
 SHAPES_OF_FEW_ROWS = {256: ((128, 64, 12, 2, "within"),)}

@@ -117,7 +117,7 @@ LAB_DEVICE bool arrives_last(float& is_last_split, const Params& p, const Work& 
 }
 
 // Merges a row's States of the splits, always in split order: `Channels` of its D channels from
-// `first_channel` on, by one warp. Splits are merged in batches, so that all loads of a batch are in
+// `first_channel` on, by one warp. Splits are merged in batches, so that a batch's loads are all in
 // flight at once.
 template <class P, int D, Division Divide, int Channels, class Params>
 LAB_DEVICE void merge_row(const Params& p, i64 head, int live_splits, int first_channel) {
