@@ -13,7 +13,7 @@ from labkernels.kernels.caches.paged import PagedKV  # noqa: E402
 from labkernels.kernels.decode.inputs import DecodeInputs, decode_inputs  # noqa: E402
 from labkernels.kernels.decode.workload import Decode  # noqa: E402
 from labkernels.kernels.random_inputs import Normal  # noqa: E402
-from labkernels.measure.implementation import implementations
+from labkernels.measure.implementation import implementations  # noqa: E402
 from labkernels.measure.judge.gradients import GradientJudge  # noqa: E402
 
 
