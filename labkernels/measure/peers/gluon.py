@@ -34,7 +34,7 @@ def _prefill(inputs: PrefillInputs) -> Step[Attention]:
 PEERS = (
     Peer(
         "gluon_prefill",
-        "triton",
+        "gluon",
         "The plain loop of prefill_wgmma_basic in Gluon: layouts, TMA and wgmma written out.",
         TENSOR_CORES,
         {"prefill": _prefill},

@@ -13,6 +13,7 @@ from labkernels.kernels.caches.paged import PagedKV  # noqa: E402
 from labkernels.kernels.decode.inputs import DecodeInputs, decode_inputs  # noqa: E402
 from labkernels.kernels.decode.workload import Decode  # noqa: E402
 from labkernels.kernels.random_inputs import Normal  # noqa: E402
+from labkernels.measure.implementation import implementations  # noqa: E402
 from labkernels.measure.judge.gradients import GradientJudge  # noqa: E402
 
 
@@ -99,6 +100,12 @@ def test_every_operation_has_its_peers():
     assert names["append"] == {"torch_index_copy", "flashinfer_append"}
     theirs = {"flash_attention_4", "flash_attention_4_ordered"}
     assert set(peer.peers_of("backward")) == {*theirs, *sdpa}
+
+
+def test_a_peer_is_not_taken_for_a_kernel_of_ours():
+    for operation in ("decode", "prefill", "mla", "backward", "append"):
+        for name, found in implementations(operation).items():
+            assert found.is_ours == (found.spec is not None), name
 
 
 def test_every_peer_says_whether_it_can_run():
