@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from labkernels.formats import FORMATS
 from labkernels.units import require_choice
 
-EXP2 = ("mufu", "poly3", "poly5")  # "library": the exponential that torch calls
+EXP2 = ("mufu", "poly3", "poly5")  # "library": the exponential function that torch calls
 DENOMINATORS = ("unrounded", "rounded")
 P_FORMATS = ("fp32", "fp16", "bf16", "fp16x2", "bf16x2")  # x2: hi + lo
 

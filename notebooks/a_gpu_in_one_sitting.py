@@ -26,7 +26,7 @@
 # ## You need
 #
 # Python, and enough C to read a loop over an array.
-# No GPU is needed: the kernel runs on the CPU machine of this lab, which runs CUDA threads one by one on your processor, bit for bit as a GPU would.
+# No GPU is needed: the kernel runs on the CPU machine of this lab, which runs CUDA threads one by one on your processor and gives the bits of a GPU. A kernel compiled for it is called a {term}`CPU build`.
 # Words in this style, {term}`warp`, lead to the {doc}`glossary </book/glossary>`.
 
 # %% tags=["hide-input"]
@@ -61,7 +61,7 @@ h200 = hardware.gpu("h200")
 # - **Registers.** A register is a 32-bit word that belongs to one thread. Only registers can be added and multiplied.
 # - **Shared memory.** All threads of a block see it. It is how one thread hands a number to another.
 #
-# Behind them lie the L2 cache and the DRAM, which all SMs share.
+# Behind them lie the {term}`L2` cache and the {term}`DRAM`, the GPU's main memory, which all SMs share.
 # The nearer a memory is, the faster and the smaller it is.
 
 # %% tags=["hide-input"]
@@ -199,8 +199,8 @@ predicted = {sums: sums + c for sums in (96, 128, 160, 192, 224, 256)}
 print(f"c = {c}", predicted, sep="\n")
 
 # %% [markdown]
-# The prediction: exact up to 160 sums.
-# At 192 the compiler has to squeeze, and at 224 to squeeze hard, since the sum would exceed 255.
+# The prediction is exact up to 160 sums.
+# At 192 sums {eq}`ten-lines-registers` comes close to 255, and the compiler has to save registers; at 224 it exceeds 255, and the compiler has to save many.
 # At 256 the sums alone do not fit, and some must go to memory: the compiler must {term}`spill`.
 #
 # **Blocks per SM** follow from both.
@@ -258,9 +258,9 @@ table
 # %% [markdown]
 # From 64 to 160 sums the formula is right to the register.
 # Below 64 the constant is smaller, because fewer weights are in registers at once.
-# Above 160 the compiler saves where it can, and at 256 sums it spills.
+# Above 160 sums the compiler saves registers where it can, and at 256 it spills.
 #
-# If this machine has NVRTC, it says the same about your own compiler:
+# {term}`NVRTC` is NVIDIA's compiler as a library. If this machine has it, it says the same about your own compiler:
 
 # %% tags=["nbval-ignore-output"]
 if nvrtc.available() is None:
@@ -275,7 +275,7 @@ else:
 # ## What we learned
 #
 # - A block's registers and bytes decide how many blocks an SM holds, and so how much waiting it can hide.
-# - The registers of a kernel are what is alive at once: here one for each sum, and a constant. The formula was exact until the compiler had to squeeze.
+# - The registers of a kernel are what is alive at once: here one for each sum, and a constant. The formula was exact until the compiler had to save registers.
 # - More sums per thread mean more work for each load, but fewer warps. Both hide waiting, so that the best kernel is rarely the one with the highest occupancy {cite:p}`volkov2010`.
 #
 # ## Exercises
@@ -334,5 +334,5 @@ assert found.passed
 # ## Sources
 #
 # The limits of an SM are from {cite:t}`cudaguide`; each number of the lab's tables has its source beside it ({doc}`hardware`).
-# That fewer warps with more work each can be faster is from {cite:t}`volkov2010`.
+# {cite:t}`volkov2010` showed that fewer warps with more work each can be faster.
 # The roofline, to which {doc}`attention_block_by_block` comes, is from {cite:t}`williams2009`.

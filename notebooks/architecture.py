@@ -14,7 +14,7 @@
 # %% [markdown]
 # # Architecture
 #
-# How the code is laid out, why, and where a thing that you look for must be.
+# This page says how the code is laid out, why, and where a thing that you look for must be.
 # The pictures and tables are computed from the package as it is now.
 
 # %% tags=["hide-input"]

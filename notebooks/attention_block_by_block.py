@@ -79,7 +79,7 @@ plain(q, k, v)[:3].round(4)
 # %% [markdown]
 # ### Why the maximum
 #
-# In fp32, $e^{89}$ is too large to be written down.
+# In fp32, the format of 32-bit floating-point numbers, $e^{89}$ is too large to be written down.
 # Scores of 89 do occur, and then {eq}`one-row` divides infinity by infinity.
 # A constant that is added to all scores of a row cancels, however, so that we may subtract the largest score $m$ first.
 # The largest weight is then exactly 1, and nothing can overflow:
@@ -157,8 +157,8 @@ plt.show()
 # ### Split and merge
 #
 # One query with very many keys would keep one block busy while the other SMs idle.
-# So the keys are split: each block walks through a part of them and ends with a state $(m, l, o)$ of its own.
-# Merging two states is the same idea once more, since each is rescaled to the common maximum:
+# So the keys are split: each block goes through a part of them and ends with an $(m, l, o)$ of its own.
+# To merge two of these is the same idea once more, since each is rescaled to the common maximum:
 #
 # $$
 # m = \max(m_a, m_b), \qquad l = 2^{m_a - m} l_a + 2^{m_b - m} l_b, \qquad o = 2^{m_a - m} o_a + 2^{m_b - m} o_b .
@@ -208,7 +208,7 @@ plt.show()
 # \frac{\text{FLOP}}{\text{byte}} \;=\; \frac{4 D \cdot \text{rows}}{2 D \cdot 2} \;=\; \text{rows},
 # $$ (primer-intensity)
 #
-# $g$ for a decode, and for a prefill as many as the rows of the tile that one loaded key serves.
+# This is $g$ for a decode. For a prefill it is the number of rows of the tile that one loaded key serves.
 # A GPU can do some number of operations in the time that one byte takes {cite:p}`williams2009`.
 # Below that number the kernel waits for memory, above it for arithmetic.
 #
@@ -246,7 +246,7 @@ plots.table(pd.DataFrame(found, columns=columns), "bounds", dict.fromkeys(column
 # A block of 128 threads answers for four packed rows of one KV head, one row for each of its four warps.
 # A lane of a warp plays two parts in turn.
 # While the scores are made, lane $j$ stands for key $j$ of a tile of 32; while $P V$ is added, it stands for channel $j$ of 32.
-# Four phases of the loop, in order: the dot product, the running maximum, the update {eq}`primer-update`, and the sum over values.
+# The loop has four phases, in this order: the dot product, the running maximum, the update {eq}`primer-update`, and the sum over values.
 #
 # ```{literalinclude} /labkernels/chapters/primers/attention.cuh
 # :language: cpp
@@ -321,7 +321,7 @@ motion.pipeline(events, pipeline.STAGES, origin="A trace of the CPU machine.")
 # ## Measurement
 #
 # Both run here: the CUDA kernel as its CPU build, with every check, and the Triton kernel interpreted.
-# Each is held against float64: is the error of every number within the bound that rounding must keep?
+# Both outputs are compared with float64: is the error of every number within the bound that rounding must keep?
 
 # %%
 requests = {

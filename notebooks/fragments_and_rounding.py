@@ -69,7 +69,7 @@ plt.show()
 # Two results $D$ side by side have exactly the pattern of one $A$.
 # That is why a kernel computes $S = Q K^T$, turns it into $P$ where it lies, rounds it to 16 bits, and hands it to the next product $P V$ without any exchange (assignment 13).
 #
-# `wgmma`, the instruction of Hopper, multiplies 64 rows by four warps at once.
+# {term}`wgmma`, the instruction of {term}`Hopper`, NVIDIA's architecture of the H100 and H200, multiplies 64 rows by four warps at once.
 # Each warp has 16 of the rows, and its lanes hold them in the pattern of $D$, so what you see here holds for it too.
 # Its operands come from shared memory, and only $A$ may come from registers.
 #
@@ -156,7 +156,7 @@ plots.table(
 #
 # ## Kernel
 #
-# The warp that will be asked: the tile is stored by all lanes, a row at a time, and read again by `ldmatrix`.
+# This kernel is one warp: all lanes store the tile, a row at a time, and `ldmatrix` reads it again.
 #
 # ```{literalinclude} /labkernels/chapters/primers/fragments.cuh
 # :language: cpp
@@ -200,7 +200,7 @@ chunk_0 = {name: found["reads"][0][:8] for name, found in layouts.items()}
 motion.turns_of_a_read(chunk_0, origin="Addresses from the CPU build.")
 
 # %% [markdown]
-# As predicted.
+# The counts are as predicted.
 # The numbers come out of both layouts alike, since the same function says where a chunk is stored and where it is read:
 
 # %%
@@ -209,7 +209,7 @@ bool((layouts["in order"]["numbers"] == layouts["swizzled"]["numbers"]).all())
 # %% [markdown]
 # ### Rounding
 #
-# Two products in a row, with $P$ rounded to fp16 between them, against float64:
+# The cell computes two products in a row, with $P$ rounded to fp16 between them, and compares them with float64:
 
 # %%
 rng = np.random.default_rng(1)
@@ -292,13 +292,14 @@ assert exercises.check("fragment_of_p", exercises.get("fragment_of_p").solution)
 # :label: fragments-halves
 #
 # By how much does the error of $P V$ grow if $P$ is rounded to bf16 in place of fp16? Predict it from the table of formats, then round `p` by hand.
+# Check your answer with `exercises.check("fragments-halves", times)`.
 # ```
 #
 # ```{solution-start} fragments-halves
 # :class: dropdown
 # ```
 #
-# By the quotient of the two unit roundoffs, 8, give or take the luck of 128 numbers.
+# The error grows by the quotient of the two unit roundoffs, 8, give or take the luck of 128 numbers.
 
 # %%
 errors = [
@@ -306,6 +307,7 @@ errors = [
 ]
 print(f"{errors[0] / errors[1]:.1f} times")
 assert 5 < errors[0] / errors[1] < 12
+assert exercises.check("fragments-halves", errors[0] / errors[1])
 
 # %% [markdown]
 # ```{solution-end}

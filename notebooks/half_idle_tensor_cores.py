@@ -19,7 +19,7 @@
 #
 # **The profiler says that tensor cores are active about half of the time in attention, and 90 % of it in a matrix product. Where does the other half go?**
 #
-# The question is {cite:t}`flashattention1205`.
+# The question is that of {cite:t}`flashattention1205`.
 # Its author profiled FlashAttention-2 on an RTX 3080, an RTX 4080 and an Orin, read about 50 % *Tensor Active* almost everywhere, and about 90 % for products and convolutions by cuBLAS and cuDNN.
 # The author also multiplied the percentage by the chip's peak and the kernel's time, and found the FLOPs that the formula asks for.
 # So the counter counts work, and half of the tensor cores' time is idle.
@@ -27,7 +27,7 @@
 # The thread suspects two things: that copies cannot overlap with products within a warp, and that shared memory and registers leave an SM too few warps.
 # A kernel's tile was held up as the proof: 128 query rows, 128 keys, 64 channels take 49,152 bytes of shared memory, so that an SM holds two blocks.
 # {doc}`the_ladder` climbs from CUDA cores to the fastest prefill kernel, and {doc}`the_tuner_and_the_backward_pass` searches tiles and takes the backward pass apart.
-# Seven sentences are heard about this case. At the end of this chapter you can say what is true in each of them, with a number:
+# People say seven things about this case. At the end of this chapter you can say what is true in each of them, with a number:
 #
 # 1. Tensor cores that are active half of the time do half of the arithmetic they could.
 # 2. The tile's 49,152 bytes limit an SM to two blocks.
@@ -63,6 +63,7 @@ from myst_nb import glue
 from labkernels import Bench, Decode, Prefill, budget, hardware, plots
 from labkernels.budget.published import flash_attention_2
 from labkernels.budget.tile_model import busiest_sm_steps
+from labkernels.chapters import exercises
 from labkernels.experiments.performance import counters as experiment
 from labkernels.measure import resources
 from labkernels.measure.implementation import with_tile
@@ -109,7 +110,7 @@ from labkernels.records import recorded, store
 #
 # A block goes through its keys in steps, and a step has two phases that follow each other: the products, in which tensor cores and shared memory work side by side, and the softmax, in which exponentials and all other instructions take turns.
 # A warp that is in one phase leaves the other phase's units idle, unless another warp is in that phase.
-# With $n$ warps or warpgroups on a scheduler the longer phase goes on all the time and $1/n$ of the shorter one stays in sight, as does a latency that we set once:
+# With $n$ warps or warpgroups on a {term}`scheduler` the longer phase goes on all the time, and $1/n$ of the shorter one is not hidden behind it. The same holds for a latency, one constant that we set once:
 #
 # $$
 # t_{\text{step}} \;=\; t_{\text{long}} + \frac{t_{\text{short}} + t_{\text{latency}}}{n},
@@ -122,7 +123,7 @@ from labkernels.records import recorded, store
 # ### Products against exponentials
 #
 # The table has {eq}`half-idle-ratio` for the GPUs of {doc}`hardware`.
-# {numref}`exp-roof` draws the ratio: one to one is a tie, which only Hopper and Blackwell come near.
+# {numref}`exp-roof` draws the ratio: one to one is a tie, which only {term}`Hopper` and Blackwell come near.
 
 # %%
 rows = []
@@ -290,7 +291,7 @@ plots.table(foreseen, "foreseen", dict.fromkeys(columns[4:6], "{:.0f}"))
 #
 # ### What was busy
 #
-# Nsight Compute's counters were recorded on an H200, for 4 requests of 4096 tokens, heads × head_dim = 2048, bf16, no mask, and a product of square matrices of 8192 rows by cuBLAS.
+# The counters of Nsight Compute, NVIDIA's {term}`profiler`, were recorded on an H200, for 4 requests of 4096 tokens, heads × head_dim = 2048, bf16, no mask, and a product of square matrices of 8192 rows by cuBLAS.
 # Where a call launches several kernels, its longest is shown.
 # The rows are not all of one commit: the table says of which each is; a kernel that it lacks has not been counted yet.
 
@@ -357,11 +358,11 @@ plots.table(
 #
 # The case comes with an "up to 85 %" at head_dim 256.
 # In the same clocks, FlashAttention-2 does {glue:text}`fa2_256` %, cuDNN {glue:text}`cudnn_256` % and `prefill_wgmma` {glue:text}`wgmma_256` % of what the chip could do.
-# The sentence is right for kernels on `wgmma`, and wrong for the kernel that the thread is about: `mma.sync` alone forbids it.
+# The sentence is right for kernels on `wgmma`, and wrong for the kernel that the thread is about, because `mma.sync` cannot do that much.
 #
 # ### A hypothesis about the GeForce parts of the case
 #
-# Read the other way round, the two peaks may be the 50 % of the thread.
+# Two peaks of one chip may also explain the 50 % of the thread.
 # GeForce parts do fp16 products with fp32 sums at half the rate of fp16 sums.
 # The hypothesis is that *Tensor Active* takes the faster rate for 100 %, so that a kernel reads its share of its own peak, times the ratio of the two rates.
 # Then no kernel with fp32 sums can read more than 50 %, and a product with fp16 sums can read 90 %.
@@ -414,8 +415,8 @@ plots.table(held, "occupancies", digits)
 
 # %% [markdown]
 # All of them hold {glue:text}`fewest_warps` to {glue:text}`most_warps` % of the warps that an SM could, and the busiest of all, the matrix product, is one of them: {glue:text}`gemm_occupancy` % occupancy, {glue:text}`gemm_active` % active.
-# More warps would have to be smaller ones: their $S$ and $O$ must fit the same 65,536 registers, and a warp with half the rows reads each fragment of $K$ and $V$ for half as many products.
-# {doc}`the_ladder` shows the exchange: its last rung on `mma.sync` doubles a warp's rows and keeps the number of warps.
+# If there were more warps, each would have to hold less: their $S$ and $O$ must fit the same 65,536 registers, and a warp with half the rows reads each fragment of $K$ and $V$ for half as many products.
+# {doc}`the_ladder` shows this trade: its last rung on `mma.sync` doubles a warp's rows and keeps the number of warps.
 # What hides latency here is not the number of warps but the independent work in each.
 
 # %% [markdown]
@@ -539,18 +540,18 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 #    In `prefill_wgmma` {glue:text}`waits_wgmma` % wait for memory, among them the warps whose only work is to fetch.
 # 6. **A matrix product is a ceiling with a clock of its own.**
 #    Busy as it is, it runs at {glue:text}`gemm_clock` GHz instead of {glue:text}`boost`, since the chip reaches its power limit, and gives {glue:text}`gemm_rate` TFLOP/s.
-#    Idle tensor cores are repaid in part by a higher clock.
+#    A kernel whose tensor cores idle runs at a higher clock, which makes up for a part.
 # 7. **Backward loses by shared memory and registers, not by exponentials.**
 #    FlashAttention-2's goes from {glue:text}`front_fa2` to {glue:text}`back_fa2` % active at head_dim 128, with exp2 at {glue:text}`back_mufu` % and shared memory at {glue:text}`back_smem` %; {doc}`the_tuner_and_the_backward_pass` has the figure.
 #
 # Where does the other half go?
 # It goes into phases that nothing overlaps, and into an instruction that cannot do more.
-# cuDNN, with both mended, has its tensor pipe active for {glue:text}`cudnn_active` % of the time at head_dim 128 and reaches {glue:text}`cudnn_rate` TFLOP/s; {doc}`the_ladder` says which idea gains how much of that.
+# cuDNN, which has neither fault, has its tensor pipe active for {glue:text}`cudnn_active` % of the time at head_dim 128 and reaches {glue:text}`cudnn_rate` TFLOP/s; {doc}`the_ladder` says which idea gains how much of that.
 #
 # Where did the model fail?
-# It foresaw {glue:text}`foreseen_64` and {glue:text}`mma_foreseen` % activity for `prefill_mma` at head_dim 64 and 128; the profiler found {glue:text}`mma_64` and {glue:text}`mma_active` %.
-# Of `prefill_wgmma`, which it did not know, it foresaw {glue:text}`wgmma_foreseen_64` and {glue:text}`wgmma_foreseen` %, and the profiler found {glue:text}`wgmma_64` and {glue:text}`wgmma_active` %.
-# It knows nothing of how well a compiler schedules, of the clock that power leaves, and of L2.
+# The model foresaw {glue:text}`foreseen_64` and {glue:text}`mma_foreseen` % activity for `prefill_mma` at head_dim 64 and 128; the profiler found {glue:text}`mma_64` and {glue:text}`mma_active` %.
+# For `prefill_wgmma`, on which it was not tuned, it foresaw {glue:text}`wgmma_foreseen_64` and {glue:text}`wgmma_foreseen` %, and the profiler found {glue:text}`wgmma_64` and {glue:text}`wgmma_active` %.
+# The model does not know how well a compiler schedules, to which clock the power limit leads, or how the L2 cache behaves.
 #
 # ## Exercises
 #
@@ -558,6 +559,7 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 # :label: half-idle-tie
 #
 # At which head_dim do products with fp32 sums take exactly as long as the exponentials, on an A100, an RTX 4090 and a B200?
+# Check your answer with `exercises.check("half-idle-tie", (a100, rtx4090, b200))`.
 # ```
 #
 # ```{solution-start} half-idle-tie
@@ -573,7 +575,7 @@ for key in ("a100", "rtx4090", "b200"):
     gpu = hardware.gpu(key)
     rate = gpu.tensor_flops_per_clk_per_sm * gpu.tensor_fp32_accumulate_rate
     ties[key] = rate / (4 * gpu.mufu_per_clk_per_sm)
-assert ties == {"a100": 32, "rtx4090": 8, "b200": 128}
+assert exercises.check("half-idle-tie", ties.values())
 
 # %% [markdown]
 # ```{solution-end}
@@ -584,6 +586,7 @@ assert ties == {"a100": 32, "rtx4090": 8, "b200": 128}
 #
 # The same author's Orin has 16 SMs and ran a grid of 13 × 1 × 8 blocks, two on an SM, and *Tensor Active* read 42.5 %.
 # How active could its tensor cores be at most, if every block takes the same time?
+# Check your answer with `exercises.check("half-idle-waves", percent)`.
 # ```
 #
 # ```{solution-start} half-idle-waves
@@ -595,8 +598,7 @@ assert ties == {"a100": 32, "rtx4090": 8, "b200": 128}
 # %%
 per_slot = busiest_sm_steps([1] * (13 * 8), 2 * 16)
 at_most = 13 * 8 / (2 * 16) / per_slot
-assert per_slot == 4
-assert round(100 * at_most) == 81
+assert exercises.check("half-idle-waves", 100 * at_most)
 
 # %% [markdown]
 # ```{solution-end}
@@ -606,7 +608,8 @@ assert round(100 * at_most) == 81
 # :label: half-idle-blocks-128
 #
 # At head_dim 128 FlashAttention-2 takes tiles of 128 × 64 with 4 warps, and 128 × 32 on GPUs with 100 KiB per SM.
-# Show with ledger and occupancy what the narrower tile saves there, and what it would save on an A100.
+# How many blocks does an SM of an A10 and of an A100 hold with either tile? Use ledger and occupancy, and say what the narrower tile saves.
+# Check your answer with `exercises.check("half-idle-blocks-128", (a10_64, a10_32, a100_64, a100_32))`: the blocks per SM with 64 and with 32 keys.
 # ```
 #
 # ```{solution-start} half-idle-blocks-128
@@ -623,7 +626,7 @@ for key in ("a10", "a100"):
         n_bytes = flash_attention_2(block_m=128, block_n=keys, head_dim=128).total
         fit = budget.occupancy(hardware.gpu(key), threads=128, registers=255, smem_bytes=n_bytes)
         found[key, keys] = fit.blocks_per_sm
-assert found == {("a10", 64): 1, ("a10", 32): 2, ("a100", 64): 2, ("a100", 32): 2}
+assert exercises.check("half-idle-blocks-128", found.values())
 
 # %% [markdown]
 # ```{solution-end}
@@ -632,9 +635,9 @@ assert found == {("a10", 64): 1, ("a10", 32): 2, ("a100", 64): 2, ("a100", 32): 
 # ## Sources
 #
 # The case, its GPUs, its percentages and its author's own explanation are from {cite:t}`flashattention1205`; the tile of 49,152 bytes and the sentences on occupancy and head_dim were reported with it.
-# The Orin's kernel is the author's too, from a thread beside it.
+# The Orin's kernel is from another thread of the same author.
 # The bytes of FlashAttention-2's tiles were read in its sources, kernel_traits.h and flash_fwd_launch_template.h {cite:p}`dao2024`.
-# That the exponential limits Hopper, and that warpgroups in turns and products behind the softmax help, is from {cite:t}`shah2024`.
+# {cite:t}`shah2024` say that the exponential limits Hopper, and that warpgroups in turns and products behind the softmax help.
 # GeForce's half rate is from NVIDIA's white papers ({doc}`hardware`); the two observations of its counter are from {cite:t}`llmc377` and {cite:t}`triton10851`.
 # The rates of `mma.sync` and `wgmma` on Hopper are what the profiler calls their peaks; {cite:t}`luo2024` measured the former.
-# The model of a step is ours; that the sum of what does not overlap matters, and not occupancy, is an old insight {cite:p}`volkov2010`.
+# The model of a step is ours. It is an old insight that the sum of what does not overlap matters, and not occupancy {cite:p}`volkov2010`.

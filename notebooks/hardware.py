@@ -16,7 +16,7 @@
 #
 # Every fact about a GPU that the lab uses has its one home in `labkernels/hardware/gpus.toml`, with its unit, its source and the day it was checked.
 # This page only shows that file.
-# Vendors' peaks and our own measurements are different facts and never mixed.
+# Vendors' peaks and our own measurements are different facts, and the lab never mixes them.
 
 # %% tags=["hide-input"]
 import matplotlib.pyplot as plt
@@ -45,7 +45,7 @@ def show(rows, name, columns):
 # %% [markdown]
 # ## Rates
 #
-# Peaks of the whole chip, as the vendor gives them.
+# These are the peaks of the whole chip, as the vendor gives them.
 # "Tensor" counts dense fp16 products summed in fp32, which is what attention needs; GeForce parts do these at half the rate of fp16 sums.
 # The copy rate is our own measurement, bytes read plus bytes written, where we have one.
 
@@ -129,7 +129,7 @@ show(gpus.drop_duplicates("arch"), "limits", limits)
 # %% [markdown]
 # ## Sources
 #
-# Where the facts come from, for which GPUs, and the day they were last checked.
+# The table says where the facts come from, for which GPUs, and when they were last checked.
 
 # %% tags=["hide-input"]
 fields = gpus.columns.drop(["key", "name", "arch"])
@@ -147,7 +147,7 @@ show(sources, "sources", {c: (c, 1, None) for c in sources})
 # %% [markdown]
 # ## Every fact
 #
-# The whole table, folded; a column is a GPU's key in `gpus.toml`.
+# This is the whole table, folded; a column is a GPU's key in `gpus.toml`.
 
 # %% tags=["hide-input", "hide-output"]
 table = facts.pivot(index=["fact", "unit"], columns="GPU", values="value")

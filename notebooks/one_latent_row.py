@@ -31,8 +31,8 @@
 #
 # ## You need
 #
-# {doc}`tensor_cores_on_and_off` has the formulas of a decode, and {eq}`mla-intensity` the intensity of a latent one.
-# From {doc}`/book/glossary`: {term}`MLA`, {term}`wgmma`, {term}`ledger`.
+# {doc}`tensor_cores_on_and_off` has the formulas of a decode, and {eq}`mla-intensity` is the intensity of a latent one.
+# {doc}`/book/glossary` explains {term}`MLA`, {term}`wgmma` and {term}`ledger`.
 # You need no GPU: the kernels run here as CPU builds, and times are recorded.
 
 # %% tags=["remove-cell"]
@@ -50,6 +50,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from labkernels import Bench, Decode, MlaDecode, Prefill, budget, hardware, plots, source
+from labkernels.chapters import exercises
 from labkernels.chapters.a_typo_that_looked_like_rounding import bytes_and_flops
 from labkernels.kernels.registry import discover
 from labkernels.records import recorded, store
@@ -74,7 +75,7 @@ h200 = hardware.gpu("h200")
 # %% [markdown]
 # ### The two formulas
 #
-# For `mla_wgmma` and 64 requests of 4096 keys with 128 heads: shared memory and registers in symbols, in numbers, and beside the compiler's, and the blocks that follow from both.
+# The cell shows them for `mla_wgmma` and 64 requests of 4096 keys with 128 heads: shared memory and registers in symbols, in numbers, and beside the compiler's, and the blocks that follow from both.
 
 # %%
 mla = MlaDecode((4096,) * 64, q_heads=128)
@@ -119,7 +120,7 @@ plots.table(floors, "floors", dict.fromkeys(floors.columns[1:3], "{:.1f}"))
 #
 # ## Kernel
 #
-# The scores in `mla_mma`, whose warps share the keys of a step:
+# The listing has the scores in `mla_mma`, whose warps share the keys of a step:
 
 # %% tags=["hide-input"]
 source("mla_mma", "scores")
@@ -199,18 +200,21 @@ bench.log
 #
 # ## Exercises
 #
+# In assignments 19 and 20 of {doc}`/book/assignments` you write a phase of `mla_wgmma`: the mask, and the hand-over of $P$ between warpgroups.
+#
 # ```{exercise}
 # :label: latent-tokens
 #
 # A speculative decode has several query tokens per request, which share the latent rows of their keys.
 # At how many tokens do products reach the time of memory with 16 heads, without a mask, by {eq}`latent-floor` and the vendor's peak?
+# Check your answer with `exercises.check("latent-tokens", tokens)`.
 # ```
 #
 # ```{solution-start} latent-tokens
 # :class: dropdown
 # ```
 #
-# Heads times tokens count, not heads alone: about 128 rows, which are 8 tokens of 16 heads.
+# The rows count, heads times tokens: about 128 of them, which are 8 tokens of 16 heads.
 
 
 # %%
@@ -223,7 +227,7 @@ def ratio(tokens):
 
 
 first = next(tokens for tokens in range(1, 20) if ratio(tokens) >= 1)
-assert first in (8, 9)
+assert exercises.check("latent-tokens", first)
 
 # %% [markdown]
 # ```{solution-end}
@@ -232,7 +236,8 @@ assert first in (8, 9)
 # ```{exercise}
 # :label: latent-stages
 #
-# How many bytes of shared memory would a third stage of keys need in `mla_mma`'s largest tile, and which GPU of {doc}`hardware` could hold it?
+# How many bytes of shared memory would a block of `mla_mma`'s largest tile need with a third stage of keys, and how many GPUs of {doc}`hardware` could hold it?
+# Check your answer with `exercises.check("latent-stages", (n_bytes, n_gpus))`.
 # ```
 #
 # ```{solution-start} latent-stages
@@ -247,7 +252,8 @@ instance = spec.instance(spec.shape(head_dim=576, group=128), gpu=h200)
 ledger = spec.smem(instance)
 keys = next(line for line in ledger.lines if "K stages" in line.name)
 needed = ledger.total + keys.amount // instance.tile.stages
-assert all(needed > gpu.smem_per_block_max_bytes for gpu in hardware.GPUS.values())
+fitting = sum(needed <= gpu.smem_per_block_max_bytes for gpu in hardware.GPUS.values())
+assert exercises.check("latent-stages", (needed, fitting))
 
 # %% [markdown]
 # ```{solution-end}
@@ -256,4 +262,4 @@ assert all(needed > gpu.smem_per_block_max_bytes for gpu in hardware.GPUS.values
 # ## Sources
 #
 # Latent attention and its dimensions are from {cite:t}`deepseek2024`.
-# That warpgroups of Hopper share a wide accumulator by its channels was read in FlashMLA's and FlashInfer's sources {cite:p}`ye2025`; the kernels and the recorded times are ours.
+# The sources of FlashMLA and FlashInfer show that warpgroups of Hopper share a wide accumulator by its channels {cite:p}`ye2025`; the kernels and the recorded times are ours.

@@ -14,8 +14,8 @@
 # %% [markdown]
 # # Results
 #
-# What the lab promised to reach, and what it reached.
-# A target is a line of `data/targets.toml`: what the newest measurement is held against.
+# This page shows what the lab promised to reach, and what it reached.
+# A target is a line of `data/targets.toml`, with which the newest measurement is compared.
 # A result is the newest recorded run that measured both sides in one process; `labkernels scoreboard` prints the same.
 #
 # *Ratio* is the other library's time divided by ours, or an error without a measure against it divided by the error with it.
@@ -134,7 +134,7 @@ shown("backward")
 # %% [markdown]
 # ## The rest
 #
-# Triton beside the tutorial of the same version, and the append of new keys beside a copy.
+# Triton is compared with the tutorial of the same version, and the append of new keys with a copy.
 
 # %% tags=["hide-input"]
 rest = [s for s in timed if s.target.experiment in ("triton_tutorial", "kv_append")]
@@ -144,7 +144,7 @@ plots.table(rest, "rest", DIGITS)
 # %% [markdown]
 # ## What a call costs its caller
 #
-# Microseconds that a warm call spends in Python on the host, on requests so short that the GPU would wait for it.
+# The table has the microseconds that a warm call spends in Python on the host, on requests so short that the GPU would wait for it.
 # Many calls are made in a row, and none waits for the GPU; the number is the median over such rows of calls.
 
 # %% tags=["hide-input"]
@@ -163,7 +163,7 @@ plots.table(host, "host", {"ours, us": "{:.1f}", "at most, us": "{:.0f}"})
 # %% [markdown]
 # ## Every target on error
 #
-# Errors before the store, of one kernel under two numeric policies; {doc}`where_the_error_comes_from` says what each switch does.
+# The table has errors before the store, of one kernel under two numeric policies; {doc}`where_the_error_comes_from` says what each switch does.
 # Promoted sums in bf16 with P rounded once are no target, since they leave the bias of rounding P, the larger one, as it is; their number is in that chapter.
 
 # %% tags=["hide-input"]
@@ -188,7 +188,7 @@ plots.table(errors, "errors", digits)
 # %% [markdown]
 # ## How much room the missed decode targets left
 #
-# For each decode target that is not met: the time it asks for, and the time in which this run's plain read of memory would bring the same bytes.
+# The table has, for each decode target that is not met, the time that the target asks for, and the time in which this run's plain read of memory would bring the same bytes.
 # The rest is all that a kernel may spend on its launch, on the first bytes to arrive and on its last block.
 
 # %% tags=["hide-input"]
@@ -237,7 +237,7 @@ plots.table(parts, "parts", digits)
 
 # %% [markdown]
 # At 512 keys the missed rows lose in $a$: the end of a tile and the start of the next, in which the tensor cores wait; a causal pass sees half the keys, so that $a$ weighs twice.
-# In $b$ no peer is ahead.
+# No peer is ahead in $b$.
 # Nsight Compute's samples of the warps at 512 keys say what $a$ is made of: the rows on their way out and the end of their sums; the next tile's $Q$, for which there is no second stage at head_dim 256; the wait for a turn at the tensor cores, at head_dim 64; and the first tile of every multiprocessor, when all ask memory for their keys at once, and for the kernel's own instructions.
 # {doc}`half_idle_tensor_cores` has the counters of longer requests.
 
@@ -248,7 +248,7 @@ assert (fastest.kernel == style.name("prefill_wgmma")).all(), "b is said to be o
 # %% [markdown]
 # ## What the missed backward targets wait for
 #
-# Counters of the longest kernel of each backward pass at head_dim 256, for 4 requests of 4096 tokens without a mask: the FLOPs that its tensor cores did over those of the formula, and how busy its parts were, in percent of what each can do.
+# The table has counters of the longest kernel of each backward pass at head_dim 256, for 4 requests of 4096 tokens without a mask: the FLOPs that its tensor cores did over those of the formula, and how busy its parts were, in percent of what each can do.
 # Beside them the rates of whole causal passes, in TFLOP/s of the formula:
 
 # %% tags=["hide-input"]
@@ -316,7 +316,7 @@ plots.table(shown, "reliability", {"runs": "{:,}"})
 # %% [markdown]
 # ## Reasons
 #
-# What a run said about a kernel or library that refused or failed.
+# The table says why a kernel or library refused a cell or failed in it.
 
 # %% tags=["hide-input"]
 notes = dict.fromkeys(f"{s.target.title}, {s.dtype}: {s.note}" for s in scores if s.note)

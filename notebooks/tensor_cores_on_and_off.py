@@ -70,6 +70,7 @@ from myst_nb import glue
 # %% tags=["hide-input"]
 from labkernels import Bench, Prefill, budget, hardware, ops, plots, widgets
 from labkernels.budget.published import flashinfer_decode, flashinfer_prefill
+from labkernels.chapters import exercises
 from labkernels.chapters import tensor_cores_on_and_off as chapter
 from labkernels.kernels.decode.inputs import decode_inputs
 from labkernels.kernels.decode.workload import Decode
@@ -202,7 +203,7 @@ plots.table(ledger.rename_axis("registers").reset_index(), "ledgers")
 # ### The two formulas, and the blocks that follow
 #
 # A {term}`ledger` is a formula with named terms.
-# For `decode_mma` and the workload of the case the two formulas stand below in the symbols of {doc}`/book/notation`, then with this workload's numbers, then beside what the compiler made of the kernel.
+# For `decode_mma` and the workload of the case the two formulas stand below, first in the symbols of {doc}`/book/notation`, then with this workload's numbers, then beside what the compiler made of the kernel.
 # The shared memory is exact, because the source asserts it.
 # The registers are a prediction: what must be live at once, what the compiler adds by habit, and the limit that the launch promises.
 # The last equation takes both and gives the blocks that an SM holds.
@@ -277,7 +278,7 @@ plots.table(predicted.reset_index(), "predicted", digits)
 # ```
 #
 # `decode_mma_n8` turns the tile around.
-# The instruction's shape is fixed at 16 × 8, but the queries need not be the 16 rows: with the *keys* on M and the queries on N, the same instruction gives $S^T = K Q^T$ for 8 queries.
+# The instruction's shape is fixed at 16 × 8, but the queries need not be the 16 rows: with the *keys* on M, the 16 rows, and the queries on N, the 8 columns, the same instruction gives $S^T = K Q^T$ for 8 queries.
 # An 8-row tile had been proposed for FlashInfer too, as a 16-row instruction with half of its rows left empty; turned around, it needs no empty half.
 #
 # ```{literalinclude} /labkernels/kernels/decode/mma_n8/kernel.cuh
@@ -338,7 +339,7 @@ plots.table(live, "live", digits)
 # Look at *rmse / predicted* first: wherever 16 bits come in, it is near 1, with tensor cores and without.
 # The verdict calls such an output *rounding*.
 # The quotient is a little below 1 with tensor cores, because the model exempts one weight per row from rounding, the one that is exactly 1, whereas each warp of each {term}`split <split-KV>` has such a weight.
-# Where nothing is rounded to 16 bits, the model only gives a floor, which the fp32 kernel stays below.
+# Where nothing is rounded to 16 bits, the model is only an upper estimate, and the error of the fp32 kernel stays well below it.
 #
 # Then compare the two stores.
 # In fp32, tensor cores off is {glue:text}`fp32_gain` times as exact as on.
@@ -401,7 +402,7 @@ plots.table(gaps, "gaps", dict.fromkeys(cases, "{:.2g}"))
 # The largest relative difference sits where the output happens to be almost zero.
 # An output is a weighted sum of values of both signs.
 # Its error scales with the sizes of the terms, and the sum itself can cancel to anything.
-# So the quotient measures how close to zero the luckiest of all outputs came ({numref}`relative`).
+# So the largest quotient says how close to zero the smallest of all outputs came ({numref}`relative`).
 # With more outputs the quotient grows, although no kernel has changed.
 
 # %% mystnb={"figure": {"caption": "The difference follows the size of the terms, not of the output: towards small outputs it stays where it is, and so the relative difference grows without limit. fp16; a dot is an element whose two outputs differ.", "name": "relative"}, "image": {"alt": "Two scatter plots over the size of the output, all axes logarithmic. Above, the absolute difference: on the right horizontal stripes on the staircase of one ulp, on the left a cloud at about ten to the minus five, far above the ulp. Below, the relative difference: on the right below one part in a thousand, rising to the left; a circle marks its highest point, at one of the smallest outputs.", "width": "100%"}} tags=["hide-input"]
@@ -449,7 +450,7 @@ plt.show()
 # %% [markdown]
 # The steps of `decode_fma` are those of its tile, which has 8 rows for 5 to 8 query heads; beyond that, two blocks share the work.
 #
-# Why do the warm lines rise at all, so far below the groups at which FMAs would take longer than memory?
+# Why do the lines of the kernels on CUDA cores rise at all, so far below the groups at which FMAs would take longer than memory?
 # An {term}`SM` issues at most four instructions per clock, and FMAs at their peak take every one of these slots.
 # But a kernel has more to do than FMAs: it converts 16-bit numbers, adds up over lanes, moves weights, computes addresses.
 # At a group of 8 the kernels without tensor cores take longer than the memory does, so that their time counts slots, used or lost.
@@ -570,8 +571,8 @@ plots.table(pd.DataFrame({"": lines, **columns}), "taken")
 
 # %% [markdown]
 # What is *held* follows from the algorithm: fragments, sums, addresses.
-# ptxas gives a thread more, where the most registers are alive: operands loaded before their products, addresses computed before the loop, partial results in flight in the merge of splits.
-# It spends registers up to a limit, the promise of `__launch_bounds__`, and what it adds is a habit, alike in all kernels.
+# {term}`ptxas`, the last step of NVIDIA's compiler, gives a thread more, at the place where the most registers are alive: operands loaded before their products, addresses computed before the loop, partial results in flight in the merge of splits.
+# It spends registers up to a limit, which the {term}`launch bounds` set, and what it adds is a habit, alike in all kernels.
 # The {glue:text}`fit_habits` numbers for these habits predict all kernels, tiles and architectures of the lab ({numref}`predicted-registers`).
 # On tiles that the fit had not seen, the median error is {glue:text}`fit_unseen` %, and {glue:text}`fit_near` % of the rows lie within 12 %.
 # A kernel of a new kind may have a habit of its own, which no fit can know in advance.
@@ -592,7 +593,7 @@ glue("fit_habits", f"{len(register_fit.NAMES)}", display=False)
 
 # %% [markdown]
 # The halved accumulator of `decode_mma_n8` shows in the compiled registers.
-# It buys something only where registers are what limits the blocks, and where more blocks are what the kernel waits for; with every warp a pipeline of its own, few blocks already keep enough loads in flight.
+# A smaller accumulator helps only where registers limit the blocks and the kernel needs more blocks. Here every warp is a pipeline of its own, so that few blocks already keep enough loads in flight.
 # {numref}`blocks-per-sm` does the same sum for every GPU of {doc}`hardware`.
 
 # %% mystnb={"figure": {"caption": "The same tiles fill other GPUs differently: where an SM has only 100 KiB, shared memory sets the limit. Blocks of 4 warps on an SM, from the compiled registers and the ledgers.", "name": "blocks-per-sm"}, "image": {"alt": "A grid of GPUs and three kernels. Each field holds the number of blocks on an SM and the number of warps, and its colour tells whether registers or shared memory set the limit. H100, H200 and B200 hold the most blocks, GPUs with 100 KiB the fewest.", "width": "100%"}} tags=["hide-input"]
@@ -700,7 +701,7 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 #    (rows × keys + rows × channels) / threads gives {glue:text}`by_rows`, and holds where warps divide the rows.
 #    Here they divide the keys, each keeps a whole $O$, and the accumulators take {glue:text}`by_keys`; operands, addresses and overlap make up the rest of the 182.
 # 3. **A maximum relative difference means nothing.**
-#    On the H200 our two kernels, each right to the last bit that rounding leaves, reach {glue:text}`max_relative`.
+#    On the H200 our two kernels, both as exact as rounding allows, reach {glue:text}`max_relative`.
 #    The largest absolute difference is {glue:text}`max_abs`, one ulp of a large output.
 # 4. **Turning tensor cores off buys little, because 16-bit outputs are the floor.**
 #    The model allows a factor of {glue:text}`gain_predicted` in rmse, and the case measures {glue:text}`gain_measured`.
@@ -720,9 +721,9 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 #    It takes {glue:text}`n8_time` times as long and errs the same: the padding was never what this decode waited for.
 #
 # Where did the model fail?
-# Its time is a floor, and counts FMAs where a kernel spends slots; how many, had to be measured.
-# What a thread holds is a lower bound on its registers; what the compiler adds is its habit, which had to be read off its reports.
-# Its error needed no correction, but for a kernel that rounds more often than it must.
+# Its time is a floor: it counts FMAs, whereas a kernel spends issue slots, and the slots per FMA had to be measured.
+# What a thread holds is a lower bound on its registers; what the compiler adds had to be read off its reports.
+# Its error needed no correction, except for a kernel that rounds more often than it must.
 #
 # ## Exercises
 #
@@ -730,19 +731,21 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 # :label: tensor-cores-rows
 #
 # FlashInfer's tile for longer queries has 64 rows and 128 keys, and its 4 warps divide the *rows*.
-# Which of the two register formulas holds for a block of 128 threads, and how many registers does a thread's accumulator take?
+# Which of the two register formulas holds for a block of 128 threads, and how many registers does a thread's accumulator take, scores and output together?
+# Check your answer with `exercises.check("tensor-cores-rows", registers)`.
 # ```
 #
 # ```{solution-start} tensor-cores-rows
 # :class: dropdown
 # ```
 #
-# {eq}`registers-rows`.
+# {eq}`registers-rows` holds.
 # A warp then has 16 rows, all 128 keys and all 128 channels, which {eq}`registers-keys` counts for that one warp; the two agree.
 
 # %%
 one_warp = budget.kv_split_register_formula(16, 128, 128)
 assert budget.reported_register_formula(64, 128, 128, threads=128) == one_warp == 128
+assert exercises.check("tensor-cores-rows", one_warp)
 
 # %% [markdown]
 # ```{solution-end}
@@ -753,6 +756,7 @@ assert budget.reported_register_formula(64, 128, 128, threads=128) == one_warp =
 #
 # Build the best fp16 output there can be: the float64 output, rounded once.
 # How much smaller is its rmse than that of `decode_fma` and of `decode_mma` on the eight requests?
+# Check your answer with `exercises.check("tensor-cores-floor", (of_decode_fma, of_decode_mma))`: each kernel's rmse over that of the best output.
 # ```
 #
 # ```{solution-start} tensor-cores-floor
@@ -764,7 +768,7 @@ assert budget.reported_register_formula(64, 128, 128, threads=128) == one_warp =
 # %%
 best = metrics.difference(rounding.round_to(truths["fp16"], "fp16"), truths["fp16"])
 over_floor = live_rmse["fp16", "fp16"] * 1e-6 / metrics.rms(best, by="all")
-assert 0.999 < over_floor.decode_fma < 1.001 < over_floor.decode_mma < 1.4
+assert exercises.check("tensor-cores-floor", (over_floor.decode_fma, over_floor.decode_mma))
 
 # %% [markdown]
 # ```{solution-end}
@@ -776,6 +780,7 @@ assert 0.999 < over_floor.decode_fma < 1.001 < over_floor.decode_mma < 1.4
 # On the H200 FlashInfer's CUDA-core kernel cuts each request of the case into two splits.
 # It stores the two partial outputs in the type of the output and merges them by their {term}`LSE`.
 # Predict its rmse from that, and compare with the recorded one.
+# Check your answer with `exercises.check("tensor-cores-partials", predicted / recorded)`.
 # ```
 #
 # ```{solution-start} tensor-cores-partials
@@ -798,7 +803,8 @@ variance = error_budget.decode_sigma(case, policy=CUDA_CORES) ** 2
 for o, part_lse2 in parts:
     weight = np.exp2(part_lse2 - lse2)[..., None]
     variance = variance + (weight * rounding.quantum(o, "fp16")) ** 2 / 12
-assert abs(np.sqrt(variance.mean()) / rmse.flashinfer_cuda_cores - 1) < 0.05
+predicted = np.sqrt(variance.mean())
+assert exercises.check("tensor-cores-partials", predicted / rmse.flashinfer_cuda_cores)
 
 # %% [markdown]
 # ```{solution-end}
@@ -807,9 +813,9 @@ assert abs(np.sqrt(variance.mean()) / rmse.flashinfer_cuda_cores - 1) < 0.05
 # ## Sources
 #
 # The case and its numbers, and the maintainer's answer on $P$, are from {cite:t}`flashinfer703`.
-# That it ran on an A100 is our inference from the waves.
+# We infer from the waves that it ran on an A100.
 # FlashInfer's shared memory, its tile and the type of its partial outputs were read in its sources {cite:p}`ye2025`; the register formula for divided rows was reported with the case.
-# That `auto` picks fa3 was seen in the same run that the rows come from.
-# That roundings can be treated as independent uniform errors is from {cite:t}`higham2019`.
+# We saw in the run of the recorded rows that `auto` picks fa3.
+# {cite:t}`higham2019` justify the treatment of roundings as independent uniform errors.
 # What tensor cores do to the products, which the CPU build follows bit for bit, is from {cite:t}`fasi2021` and {cite:t}`xie2025`.
 # Grouped queries are from {cite:t}`ainslie2023`, split-KV is from {cite:t}`dao2023`, and `mma.sync`, `ldmatrix` and `movmatrix` are from the PTX manual {cite:p}`ptx`.

@@ -20,14 +20,14 @@
 # **From a prefill kernel on CUDA cores to one that fills Hopper's tensor cores: which idea gains how much, and does any of them cost accuracy?**
 #
 # {doc}`half_idle_tensor_cores` asks, with {cite:t}`flashattention1205`, where the idle half of the tensor cores' time goes.
-# This chapter climbs the other way.
+# This chapter starts at the slow end and climbs.
 # Its rungs are kernels of this lab, each with one idea more than the rung below, measured in the same run.
 # At the end you can say of each idea what it buys, and which of them every kernel should have before the next one is tried.
 #
 # ## You need
 #
-# {doc}`half_idle_tensor_cores`, for the model of a step and for what a counter counts.
-# From {doc}`/book/glossary`: {term}`tensor core`, {term}`wgmma`, {term}`fragment`, {term}`stage`, {term}`ledger`.
+# {doc}`half_idle_tensor_cores` has the model of a step, and says what a counter counts.
+# {doc}`/book/glossary` explains {term}`tensor core`, {term}`wgmma`, {term}`TMA`, {term}`fragment`, {term}`stage` and {term}`ledger`.
 # You need no GPU: the kernels run here as CPU builds, and what only a profiler can say is recorded.
 
 # %% tags=["remove-cell"]
@@ -49,6 +49,7 @@ from myst_nb import glue
 from labkernels import Bench, Decode, Prefill, hardware, ops, plots
 from labkernels.bench.listing import Listing
 from labkernels.budget import least_time
+from labkernels.chapters import exercises
 from labkernels.kernels.prefill.inputs import prefill_inputs
 from labkernels.kernels.random_inputs import Normal
 from labkernels.measure import ladder
@@ -66,7 +67,7 @@ from labkernels.records import recorded, store
 # %% [markdown]
 # ### What the top rung takes
 #
-# The formulas of `prefill_wgmma`, the kernel at the top of the ladder, in symbols, in numbers, and beside the compiler's.
+# The cell shows the formulas of `prefill_wgmma`, the kernel at the top of the ladder, in symbols, in numbers, and beside the compiler's.
 
 # %%
 prefill = Prefill((2048,) * 8, (2048,) * 8, 16, 16, 128)
@@ -91,7 +92,7 @@ plt.show()
 # %% [markdown]
 # ## Prediction
 #
-# The model's rate for each rung, in TFLOP/s, for 4 requests of 4096 tokens, 16 heads of 128 channels, without a mask, on an H200.
+# The table has the model's rate for each rung, in TFLOP/s, for 4 requests of 4096 tokens, 16 heads of 128 channels, without a mask, on an H200.
 # From the rung "softmax beside products" on, the phases overlap.
 
 # %%
@@ -116,7 +117,7 @@ plots.table(shown, "expected", {"expected, TFLOP/s": "{:.0f}"})
 #
 # Nine of the ten rungs are the same file, `prefill_wgmma_basic`, compiled with one idea more each time; the tenth is `prefill_wgmma`, the kernel that a user gets.
 # `labkernels ladder prefill --show NAME` prints what a rung changes in the code of the rung below.
-# Three of these changes, from the files that ran:
+# The listings show three of these changes, from the files that ran:
 
 
 # %% tags=["hide-input"]
@@ -142,7 +143,7 @@ change("ping-pong")
 #
 # ### The rungs, in one run
 #
-# Recorded on an H200 by `labkernels record counters`: the time as the profiler took it, with empty caches, and its counters.
+# `labkernels record counters` recorded the time as the profiler took it on an H200, with empty caches, and its counters.
 # {numref}`ladder` draws the rates.
 # The table below it has what each rung adds in lines of code, its bytes of shared memory, what the compiler made of its registers, and the counters.
 
@@ -189,16 +190,16 @@ plots.table(steps, "rungs", digits | {"gain, %": "{:+.1f}", "measured / expected
 # The step to `wgmma` multiplies it by {glue:text}`wgmma_gain`; no thread holds a fragment of $K$ or $V$ any more, and shared memory falls from {glue:text}`tma_smem` to {glue:text}`wgmma_smem` % of what it can do.
 #
 # Overlap gains far less than the model says.
-# To exponentiate beside the own products gains {glue:text}`within_gain` %, and turns between warpgroups change the rate by {glue:text}`between_gain` % on top of that.
+# Exponentials beside the products of the same warpgroup gain {glue:text}`within_gain` %, and turns between warpgroups change the rate by {glue:text}`between_gain` % on top of that.
 # Blocks that stay for tile after tile change it by {glue:text}`persistent_gain` %: with this shape the SMs have nothing to wait for at the end, and the work to find the next tile shows in the ALU, which is busy for {glue:text}`persistent_alu` % of the time instead of {glue:text}`pingpong_alu`.
-# To round $P$ ahead brings {glue:text}`ahead_gain` % back.
+# Rounding $P$ ahead brings {glue:text}`ahead_gain` % back.
 # What `prefill_wgmma` adds, tiles taken as blocks become free and a steady state without tests, is worth {glue:text}`top_gain` %.
 
 # %% [markdown]
 # ### Tensor cores on and off
 #
 # Did any rung pay with accuracy?
-# The CPU builds of all rungs, which give the bits of the H200, on six requests of 33 to 512 tokens: error against float64, for each sample and head.
+# The CPU builds of all rungs give the bits of the H200. The cell runs them on six requests of 33 to 512 tokens, and takes the error against float64 for each sample and head.
 
 # %% tags=["hide-input"]
 lengths = (512, 384, 256, 128, 64, 33)
@@ -239,7 +240,7 @@ plots.table(by_rung, "rung-errors", dict.fromkeys(by_rung.columns[1:4], "{:.2f}"
 # %% [markdown]
 # ### The ladders of decode and backward
 #
-# The same ideas on the other operations, recorded in the same run: 64 requests of 4096 keys for decode, and the shape of above for the backward pass.
+# The same run recorded the same ideas on the other operations: 64 requests of 4096 keys for decode, and the shape of above for the backward pass.
 
 # %% tags=["hide-input"]
 others = [rung for name in ("decode", "backward") for rung in ladder.rungs(name)]
@@ -268,7 +269,7 @@ columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind",
 plots.table(ran[columns], "ran", {"time_ms": "{:.3g}"})
 
 # %% [markdown]
-# The decode kernels stop at `mma.sync`: what memory allows is reached there.
+# The decode kernels stop at `mma.sync`, because with it they reach what memory allows.
 
 # %% mystnb={"figure": {"caption": "The prefill kernels are an order of magnitude apart, and the CUDA decode kernels stand near the least time that memory allows. Full size.", "name": "ladder-timing"}, "image": {"alt": "A panel for each workload: a mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_timing()
@@ -331,15 +332,18 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 #
 # Where did the model fail?
 # The measured rates are {glue:text}`least_ratio` to {glue:text}`most_ratio` of the expected ones on tensor cores.
-# The model is too high wherever copies are the limit, since it has none, and where it lets products and exponentials overlap completely.
+# The model is too high wherever copies are the limit, since it has no copies, and where it lets products and exponentials overlap completely.
 #
 # ## Exercises
+#
+# In assignments 21 and 22 of {doc}`/book/assignments` you write a phase of `prefill_wgmma`: the warp that asks the TMA for keys, and the softmax beside a product.
 #
 # ```{exercise}
 # :label: ladder-stages
 #
 # The rung "2 stages" has twice the stages of the rung below.
 # Which lines of the ledger of shared memory grow, and by how much?
+# Check your answer with `exercises.check("ladder-stages", (of_k_and_v, of_q))`: the factor of each line.
 # ```
 #
 # ```{solution-start} ladder-stages
@@ -356,6 +360,7 @@ one, two = (
 assert two["K and V stages"] == 2 * one["K and V stages"]
 assert one["barriers"] < two["barriers"] < 2 * one["barriers"]
 assert one["Q"] == two["Q"]
+assert exercises.check("ladder-stages", [two[name] / one[name] for name in ("K and V stages", "Q")])
 
 # %% [markdown]
 # ```{solution-end}
@@ -364,5 +369,5 @@ assert one["Q"] == two["Q"]
 # ## Sources
 #
 # The case is {cite:t}`flashattention1205`.
-# That warpgroups in turns and products behind the softmax help on Hopper is from {cite:t}`shah2024`; the order of work of `prefill_mma`, which the live cells run beside the top rung, is that of {cite:t}`dao2024`.
+# {cite:t}`shah2024` showed that warpgroups in turns and products behind the softmax help on Hopper; the order of work of `prefill_mma`, which the live cells run beside the top rung, is that of {cite:t}`dao2024`.
 # The kernels and the counters are ours.

@@ -21,7 +21,7 @@
 #
 # Both questions follow from {cite:t}`flashattention1205`, whose author saw tensor cores half idle and asked what a better kernel would do.
 # A tile is the first thing that one can change, and hundreds of tiles can be compiled.
-# The backward pass does five products where the forward does two, and one expects more of the same.
+# The backward pass does five products where the forward does two, so that one would expect the same limits, only more work.
 #
 # When you have read this chapter you can
 #
@@ -31,8 +31,8 @@
 #
 # ## You need
 #
-# {doc}`half_idle_tensor_cores` has the model of a step, {eq}`half-idle-step`, and {doc}`the_ladder` the kernels.
-# From {doc}`/book/glossary`: {term}`ledger`, {term}`tile`, {term}`occupancy`.
+# {doc}`half_idle_tensor_cores` has the model of a step, {eq}`half-idle-step`, and {doc}`the_ladder` has the kernels.
+# {doc}`/book/glossary` explains {term}`ledger`, {term}`tile` and {term}`occupancy`.
 # You need no GPU: searches and counters are recorded, and the kernels run as CPU builds.
 
 # %% tags=["remove-cell"]
@@ -54,6 +54,7 @@ from myst_nb import glue
 
 from labkernels import Backward, Bench, Decode, Prefill, hardware, plots, source
 from labkernels.budget import ranking
+from labkernels.chapters import exercises
 from labkernels.measure.tuning import recorded as tuning_recorded
 from labkernels.measure.tuning import search as tuning_search
 from labkernels.records import recorded, store
@@ -74,12 +75,12 @@ COUNTED = {d: Prefill((4096,) * 4, (4096,) * 4, 2048 // d, 2048 // d, d) for d i
 # \left.\frac{t_{\text{products}}}{t_{\exp}}\right|_{\text{backward}} \;=\; \frac{10\, D\, E}{R} \;=\; \frac{5}{2} \left.\frac{t_{\text{products}}}{t_{\exp}}\right|_{\text{forward}} .
 # $$ (tuner-backward-ratio)
 #
-# Exponentials therefore cannot be what limits it.
+# Exponentials therefore cannot be what limits the backward pass.
 
 # %% [markdown]
 # ### What five products take
 #
-# The formulas of `backward_wgmma`.
+# The cell shows the formulas of `backward_wgmma`.
 # A block holds the gradients $dK$ and $dV$ of its keys in registers all the time, beside $S$ and $dP$ of the step.
 
 # %%
@@ -92,7 +93,7 @@ bench = Bench(backward, prefill, decode, gpu="h200")
 bench.equations("backward_wgmma")
 
 # %% [markdown]
-# {numref}`tuner-budget` shows it beside the forward pass: two accumulators instead of one.
+# {numref}`tuner-budget` shows the backward kernels beside the forward pass: they hold two accumulators instead of one.
 
 # %% mystnb={"figure": {"caption": "The backward kernels keep two accumulators where the forward keeps one, and their tiles of Q and dO fill shared memory.", "name": "tuner-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 bench.plot_budget()
@@ -124,7 +125,7 @@ for kernel in ("prefill_mma", "prefill_wgmma"):
 #
 # ## Kernel
 #
-# The gradients of the scores in `backward_mma`, from the file that ran:
+# The listing has the gradients of the scores in `backward_mma`, from the file that ran:
 
 # %% tags=["hide-input"]
 source("backward_mma", "gradients of the scores")
@@ -135,7 +136,7 @@ source("backward_mma", "gradients of the scores")
 # ### The tuner
 #
 # `labkernels tune prefill_wgmma --head-dim 128` goes through every tile that a kernel's source can be compiled for.
-# The ledger rejects what cannot fit; the compiler rejects what spills, and products that it makes wait for each other; the model puts the rest in order; and a GPU measures the first few.
+# The ledger rejects what cannot fit; the compiler rejects tiles that {term}`spill`, and tiles whose products it makes wait for each other; the model puts the rest in order; and a GPU measures the first few.
 # All but the last step need no GPU.
 # The compiler's part takes a few minutes, and was recorded:
 
@@ -201,7 +202,7 @@ plots.table(searches, "searches", digits)
 # %% [markdown]
 # ### Where backward loses
 #
-# Nsight Compute's counters of the backward kernels, recorded on an H200: 4 requests of 4096 tokens, heads × head_dim = 2048, bf16, no mask.
+# The figure has Nsight Compute's counters of the backward kernels, recorded on an H200 with 4 requests of 4096 tokens, heads × head_dim = 2048, bf16, and no mask.
 
 # %% tags=["hide-input"]
 everything = store.read("counters")
@@ -241,7 +242,7 @@ plots.table(both[columns], "backward", digits)
 # A step of it asked for $S$ and $dP$, computed $P$ and $dS$, handed $dS$ over, and then asked for $dV$, $dQ$ and $dK$.
 # The prediction was that a tensor core with nothing to do waits for the next product: a kernel that asks for the next $S$ before $dK$ is done, and for $dV$ as soon as $P$ is there, should leave no gap.
 #
-# When it was tried, that kernel was not faster; those runs are not among the recorded ones, nor is the profile by instruction that said why: the warps waited longest for two accesses to shared memory that come while products run, the loads of `lse2` before the exponentials and the fence after $dQ$ is written.
+# We tried that kernel, and it was not faster. Those runs are not recorded, nor is the profile by instruction that showed the reason: the warps waited longest for two accesses to shared memory that come while products run, the loads of `lse2` before the exponentials and the fence after $dQ$ is written.
 # Where both operands of a product lie in shared memory, 64 × 64 × 16 of it read 4 KiB and take 32 clocks of the tensor cores, in which shared memory delivers 4 KiB: nothing is left for anyone else.
 # Three changes follow, which keep every bit of the gradients of keys and values:
 #
@@ -275,7 +276,7 @@ plots.table(shown, "changed", dict.fromkeys(ratio.columns, "{:.2f}"))
 # The table has cuDNN's time over ours, before and after, each beside cuDNN of its own run: {glue:text}`gain_128` % faster at head_dim 128, {glue:text}`gain_64` % at 64 and {glue:text}`gain_256` % at 256, and {glue:text}`gain_ordered` % where the order is kept, in the medians.
 # {numref}`tuner-price` shows what an order costs now.
 
-# %% mystnb={"figure": {"caption": "The price of determinism, by head_dim and mask: the sum of dQ in one order (dashed) beside the same kernel without one.At head_dim 64 it costs little, at 128 and 256 a quarter.", "name": "tuner-price"}, "image": {"alt": "Six panels, head_dim 64, 128 and 256 without and with the causal mask: TFLOP/s over tokens per request for backward_wgmma, the same with ordered sums as dashed lines, and cuDNN.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The price of determinism, by head_dim and mask: the sum of dQ in one order (dashed) beside the same kernel without one. At head_dim 64 it costs little, at 128 and 256 a quarter.", "name": "tuner-price"}, "image": {"alt": "Six panels, head_dim 64, 128 and 256 without and with the causal mask: TFLOP/s over tokens per request for backward_wgmma, the same with ordered sums as dashed lines, and cuDNN.", "width": "100%"}} tags=["hide-input"]
 now = timed[timed.run == "now"].copy()
 now["panel"] = [f"{r.head_dim}, {'causal' if r.causal else 'full'}" for r in now.itertuples()]
 now = now.sort_values(["causal", "head_dim"]).assign(series=now.kernel.map(plots.style.name))
@@ -367,7 +368,7 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 #
 # Where did the model fail?
 # The first change that it suggested gained nothing, because {eq}`half-idle-step` has no term for the bandwidth of shared memory.
-# Its times are too short for `prefill_wgmma`, by a factor of {glue:text}`wgmma_late` in the median, and it cannot tell neighbours apart.
+# The model's times are too short for `prefill_wgmma`, by a factor of {glue:text}`wgmma_late` in the median, and the model cannot order tiles that are nearly alike.
 #
 # ## Exercises
 #
@@ -375,13 +376,14 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 # :label: tuner-breaks
 #
 # Let the tuner's ledger say which tiles of `prefill_mma` at head_dim 256 an A10 rejects that an H200 takes, and with which line they break.
+# Check your answer with `exercises.check("tuner-breaks", line)`: "registers", "shared memory" or "threads".
 # ```
 #
 # ```{solution-start} tuner-breaks
 # :class: dropdown
 # ```
 #
-# All of them break with shared memory: with the stages of $K$ and $V$, or with $Q$ already.
+# All of them break with shared memory: some with the stages of $K$ and $V$, others with $Q$ already.
 
 # %%
 whole = tuning_search.space(tuning_search.tunable("prefill_mma"), COUNTED[256])
@@ -392,7 +394,7 @@ refused = [
     if item.instance in taken
 ]
 assert refused
-assert {item.cause.rpartition(" of ")[2] for item in refused} == {"shared memory"}
+assert exercises.check("tuner-breaks", {item.cause.rpartition(" of ")[2] for item in refused})
 
 # %% [markdown]
 # ```{solution-end}

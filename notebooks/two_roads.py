@@ -18,13 +18,13 @@
 #
 # **The last token's attention, computed by a full pass and from the KV cache: equal bits for some heads, different ones for others. Why only some?**
 #
-# The question is {cite:t}`flashattention1569`.
+# The question is that of {cite:t}`flashattention1569`.
 # Its author had 16 samples of up to 8192 tokens, 4 heads of 64 channels, in bf16, and computed the last token of each in two ways: all tokens at once with `flash_attn_varlen_qkvpacked_func`, and appended to a cache with `flash_attn_with_kvcache`.
 # Most outputs were equal, and where they were not, it was for some heads only.
 #
 # A maintainer answered that floating point is not exact, and gave a control on the author's own tensor: adding 0.3 and subtracting 0.3 again changes the tensor by 0.0003 on average, and by 0.125 at most.
 # The thread ended there, without a reason why one head differs while its neighbour does not.
-# Seven sentences are heard about such cases. At the end of this chapter you can say what is true in each of them:
+# People say seven things about such cases. At the end of this chapter you can say what is true in each of them:
 #
 # 1. Floating point is not exact, so which head differs is chance.
 # 2. bf16 has 8 significant bits, and over 8192 keys their errors add up.
@@ -60,7 +60,7 @@ import torch
 from myst_nb import glue
 
 from labkernels import Bench, Decode, Prefill, ops, plots
-from labkernels.chapters import two_roads
+from labkernels.chapters import exercises, two_roads
 from labkernels.chapters.two_roads import ALIGNED, CHOSEN, KVCACHE, KVCACHE_FIXED, SPLIT, VARLEN
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.numerics import rounding
@@ -120,9 +120,9 @@ print(f"rule of thumb: {rule.sum()} of {rule.size} heads must be equal")
 print(f"equation: {(predicted == 0).sum()} heads equal, {predicted.sum()} channels differ")
 
 # %% [markdown]
-# At which position do the paths part, as a sequence grows?
+# At which position do the paths begin to differ, as a sequence grows?
 # Up to 128 keys there is one block on either path, so that nothing can differ.
-# The token at position 128, counted from 0, is the first that sees a second block of 128 and none of 256: **the paths part at 128**.
+# The token at position 128, counted from 0, is the first that sees a second block of 128 and none of 256: **the paths differ from position 128 on**.
 
 # %% [markdown]
 # ### What the two tiles take
@@ -318,7 +318,7 @@ plots.table(control, "control", dict.fromkeys(columns[1:], "{:.3g}"))
 
 # %% [markdown]
 # For small outputs the control is {glue:text}`control_over` times the difference of the paths: $x + 0.3$ is stored with the ulp of 0.3, whatever $x$ was.
-# By that control, an error which is so many times as large would still have looked normal.
+# By this control, an error that many times as large would still have looked normal.
 # Near 20 it finds nothing at all, while the paths do differ: bf16 stores $x + 0.3$ as $x + 0.25$, and taking 0.3 away gives $x - 0.05$, which is stored as $x$ again.
 # It reaches 0.125 only where adding 0.3 steps over a power of two:
 
@@ -330,7 +330,7 @@ moved.item()
 
 # %% [markdown]
 # So the control is no bound on the error of attention.
-# The comparison with float64 above is one.
+# The comparison with float64 above is such a bound.
 #
 # ### Equal bits
 #
@@ -384,7 +384,7 @@ for path, live in (("kvcache", found), (SPLIT.name, found_split)):
 # %% [markdown]
 # {numref}`peer-maps` and the table below it have the two paths of torch and those of FlashInfer.
 # torch's flash backend descends from FlashAttention, but takes one tile on both paths: every bit is equal, until a sample is long enough for the last token's keys to be split.
-# FlashInfer parts everywhere, even within one block: its decode kernel cuts the keys among its warps, and each has a running maximum of its own.
+# FlashInfer's two paths differ everywhere, even within one block: its decode kernel cuts the keys among its warps, and each has a running maximum of its own.
 
 # %% mystnb={"figure": {"caption": "torch's flash backend parts where it begins to split the keys, FlashInfer's decode from its own prefill nearly everywhere. Channels that differ, of 64; framed heads as before.", "name": "peer-maps"}, "image": {"alt": "Two grids of 16 samples and 4 heads. torch: all heads of the samples up to 1024 keys are equal, of the longer ones nearly none. FlashInfer: almost every head differs in many channels, framed ones too.", "width": "100%"}} tags=["hide-input"]
 names = {"torch flash, last": "torch flash", "flashinfer decode, fa2": "FlashInfer fa2"}
@@ -477,7 +477,7 @@ bench.log
 # ## What we learned
 #
 # 1. **Chance does not decide which head differs.**
-#    It is decided by where the row's large scores lie among the blocks: {glue:text}`rule_heads` heads had to be equal because their maximum is taken first, {glue:text}`equal_heads` are, and {eq}`roads-output` names each of them.
+#    The place of the row's large scores among the blocks decides: {glue:text}`rule_heads` heads had to be equal because their maximum is taken first, {glue:text}`equal_heads` heads are equal, and {eq}`roads-output` names each of them.
 # 2. **Nothing adds up over 8192 keys.**
 #    Sums are kept in fp32; the difference falls with length, as the outputs do.
 # 3. **0.125 was the control's number, not the difference.**
@@ -516,13 +516,14 @@ bench.log
 #
 # Let both paths take the keys in ascending order, from the first to the last, as our kernels do by default.
 # Which block must then hold the maximum, and how many heads does {eq}`roads-output` call equal?
+# Check your answer with `exercises.check("roads-forward", (last_key_of_the_block, heads))`: counting keys from 0.
 # ```
 #
 # ```{solution-start} roads-forward
 # :class: dropdown
 # ```
 #
-# The block of the first 128 keys must hold it.
+# The block of the first 128 keys must hold the maximum.
 # A descending order begins with what is left over of the last block, 64 keys on average. The ascending order begins with a whole block, so that more heads are equal, and not the same ones.
 
 # %%
@@ -537,6 +538,7 @@ for i in range(len(given.lengths)):
     assert equal[i][s.argmax(-1) < 128].all()
 assert equal.sum() > (predicted == 0).sum()
 assert (equal != (predicted == 0)).any()
+assert exercises.check("roads-forward", (127, equal.sum()))
 
 # %% [markdown]
 # ```{solution-end}
@@ -547,6 +549,7 @@ assert (equal != (predicted == 0)).any()
 #
 # Scores of random inputs are independent.
 # How many of the 64 heads do you expect to have their maximum in the block that *varlen* takes first?
+# Check your answer with `exercises.check("roads-chance", heads)`.
 # ```
 #
 # ```{solution-start} roads-chance
@@ -560,6 +563,7 @@ shares = np.array([((length - 1) % 128 + 1) / length for length in given.lengths
 expected = two_roads.HEADS * shares.sum()
 spread = np.sqrt(two_roads.HEADS * (shares * (1 - shares)).sum())
 assert abs(rule.sum() - expected) < 3 * spread
+assert exercises.check("roads-chance", expected)
 
 # %% [markdown]
 # ```{solution-end}
@@ -570,13 +574,14 @@ assert abs(rule.sum() - expected) < 3 * spread
 #
 # {eq}`roads-output` says that $m_j$ may move by a whole power of two.
 # Raise the running maxima of one sample to whole numbers, and show that the two paths then round alike.
+# Check your answer with `exercises.check("roads-power", difference)`: the largest difference of the two paths' outputs.
 # ```
 #
 # ```{solution-start} roads-power
 # :class: dropdown
 # ```
 #
-# With whole scores each weight is a power of two, which bf16 holds exactly; but it is enough that the *maxima* are whole.
+# With whole scores each weight would be a power of two, which bf16 holds exactly. Whole *maxima* are enough: the two paths then differ by powers of two, which move no rounding.
 
 # %%
 s = two_roads.scores_log2(given, 0)
@@ -585,7 +590,7 @@ for m in maxima:
     s[s == m] = np.ceil(m)
 how = {"p_format": "bf16", "order": "descending"}
 pair = [two_roads.attend(s, two_roads.values(given, 0), keys=keys, **how) for keys in (128, 256)]
-assert np.abs(pair[0] - pair[1]).max() < 1e-12
+assert exercises.check("roads-power", np.abs(pair[0] - pair[1]).max())
 
 # %% [markdown]
 # ```{solution-end}
@@ -593,7 +598,7 @@ assert np.abs(pair[0] - pair[1]).max() < 1e-12
 #
 # ## Sources
 #
-# The case, its control and its numbers are from {cite:t}`flashattention1569`; that the author's own mean was near 1e-5 was reported with it, and the thread does not show it.
-# The tiles of FlashAttention's two kernels and when the split kernel is forced were read in its sources; that `num_splits=1` aligns them since June 2026, in {cite:t}`flashattention2680`.
+# The case, its control and its numbers are from {cite:t}`flashattention1569`; the author's own mean, near 1e-5, was reported with it, and the thread does not show it.
+# The tiles of FlashAttention's two kernels, and when the split kernel is forced, were read in its sources; {cite:t}`flashattention2680` says that `num_splits=1` aligns them since June 2026.
 # FlashInfer's options were run in the recorded run {cite:p}`ye2025`.
-# The online softmax is from {cite:t}`milakov2018`, split-KV from {cite:t}`dao2023`.
+# The online softmax is from {cite:t}`milakov2018`, and split-KV is from {cite:t}`dao2023`.

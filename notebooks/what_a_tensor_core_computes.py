@@ -18,9 +18,9 @@
 #
 # **One small matrix product, the same inputs, five GPUs: a V100, an A100 and an MI250X answered 0, an MI100 answered 255.875, and an H100 answered 191.875. Which one is wrong?**
 #
-# {cite:t}`li2024` asked it, with inputs made for the purpose.
-# No manual answers: the PTX ISA leaves the order and the rounding of the sums inside a matrix instruction open {cite:p}`ptx`.
-# Yet every bitwise comparison of kernels relies on it, and so does every claim that a difference is "only rounding".
+# {cite:t}`li2024` asked this, with inputs made for the purpose.
+# No manual answers it: the manual of {term}`PTX`, NVIDIA's assembly language, leaves the order and the rounding of the sums inside a matrix instruction open {cite:p}`ptx`.
+# Yet every bitwise comparison of kernels relies on such an answer, and so does every claim that a difference is "only rounding".
 #
 # Here are seven sentences that sound right. At the end you can judge each of them, with a number:
 #
@@ -56,6 +56,7 @@ import pandas as pd
 from myst_nb import glue
 
 from labkernels import Bench, Decode, Prefill, plots
+from labkernels.chapters import exercises
 from labkernels.numerics import rounding
 from labkernels.numerics.emulation import ex2_unit, tensor_core
 from labkernels.records import recorded, store
@@ -199,7 +200,7 @@ plt.show()
 # :end-before: "private:"
 # ```
 #
-# And this is a probe, the kernel by which a GPU is asked.
+# The second listing is a probe, a kernel that asks a GPU for one product.
 # It puts a tile into shared memory, issues `wgmma` with a descriptor of each operand, waits, and stores what came out:
 #
 # ```{literalinclude} /labkernels/cuda/include/lab/probes.cuh
@@ -300,7 +301,7 @@ plt.show()
 # %% [markdown]
 # ### Long sums, by generation
 #
-# Factors uniform in $[1, 2)$, so that all products have one sign, and the models of three generations.
+# The factors are uniform in $[1, 2)$, so that all products have one sign, and the models of three generations add them.
 # For 16 bits `sm_89` has the constants of `sm_80`, and `sm_100` those of `sm_90`: their points would lie on the same lines.
 
 # %% mystnb={"figure": {"caption": "Truncation is a bias that grows with the sum, and more bits make it smaller: marks are the models, lines the prediction. fp16 factors between 1 and 2.", "name": "chain-bias"}, "image": {"alt": "Relative bias against the number of products, from 64 to 8192, both axes logarithmic, for sm_70, sm_80 and sm_90. Each rises with the number of products; sm_70 lies highest, sm_90 lowest, and the lines follow the marks.", "width": "100%"}} tags=["hide-input"]
@@ -331,7 +332,7 @@ plots.table(
 # %% [markdown]
 # ### Eight bits
 #
-# `wgmma` with 8-bit inputs keeps $F = 13$ bits, and its fp32 results have 13 fraction bits: the ten others are zero.
+# `wgmma` with inputs in one of the {term}`8-bit formats` keeps $F = 13$ bits, and its fp32 results have 13 fraction bits: the ten others are zero.
 # An accumulator of 13 bits stops growing when a step adds less than its last place.
 # That is why kernels with fp8 inputs end their chains early and add the parts in fp32 {cite:p}`shah2024`.
 #
@@ -478,7 +479,7 @@ answers
 # 7. *The exponential cannot be modelled*: **{glue:text}`computes_bytes`** bytes give all $2^{32}$ results, none of them more than {glue:text}`computes_ulp` ulp from $2^x$ at the argument that the unit sees.
 #
 # The model was held against **{glue:text}`computes_outputs`** million outputs.
-# Two of its rules came from the ones that did not fit at first: a subnormal fp16 accumulator lifts the grid to fp16's lowest exponent, and a tf32 NaN whose bits all lie below the ten that are read is an infinity.
+# Two of its rules came from the ones that did not fit at first: a {term}`subnormal` fp16 accumulator lifts the grid to fp16's lowest exponent, and a {term}`tf32` NaN whose bits all lie below the ten that are read is an infinity.
 #
 # The model may fail elsewhere, since it was tried on one H200.
 # What is said of the tensor cores of other generations rests on the literature, and whether their units of $2^x$ hold the same parabolas is not known here.
@@ -491,6 +492,7 @@ answers
 #
 # Somebody hides a generation behind `unknown`.
 # Find its number of fraction bits with products that are powers of two, and nothing else.
+# `tensor_core.unit_of(hidden, "fp16").fraction_bits` then says whether you are right.
 # ```
 
 # %%
@@ -526,6 +528,7 @@ assert found_bits == tensor_core.unit_of(hidden, "fp16").fraction_bits
 #
 # A row of ones times a column of ones in e4m3, chained by `wgmma`: at which number does the sum stop growing?
 # Predict it from $F = 13$ and the chunk of 32, then let the model try.
+# Check your answer with `exercises.check("tensor-core-eight-bits", number)`.
 # ```
 #
 # ```{solution-start} tensor-core-eight-bits
@@ -539,6 +542,7 @@ assert found_bits == tensor_core.unit_of(hidden, "fp16").fraction_bits
 stop = 2 ** (13 + 1)
 ones = np.ones((1, 2 * stop))
 assert tensor_core.matmul(ones, ones.T, arch="sm_90", fmt="e4m3")[0, 0] == stop
+assert exercises.check("tensor-core-eight-bits", stop)
 
 # %% [markdown]
 # ```{solution-end}
@@ -549,6 +553,7 @@ assert tensor_core.matmul(ones, ones.T, arch="sm_90", fmt="e4m3")[0, 0] == stop
 #
 # Forget the 64 rows of integers and find them again in `mantissas`, the unit's results.
 # Which fact makes that easy?
+# Check your answer with `exercises.check("tensor-core-parabolas", bias)`: the bias of the unit that you found.
 # ```
 #
 # ```{solution-start} tensor-core-parabolas
@@ -561,8 +566,8 @@ assert tensor_core.matmul(ones, ones.T, arch="sm_90", fmt="e4m3")[0, 0] == stop
 
 # %%
 again = ex2_unit.fit(mantissas)
-assert again.bias == unit.bias
 assert np.array_equal(again.c1, unit.c1)
+assert exercises.check("tensor-core-parabolas", again.bias)
 
 # %% [markdown]
 # ```{solution-end}
@@ -571,6 +576,6 @@ assert np.array_equal(again.c1, unit.c1)
 # ## Sources
 #
 # The question and its five answers are from {cite:t}`li2024`.
-# The step of {eq}`tensor-core-step` and the constants of generations that the lab has not tried: {cite:t}`fasi2021`, {cite:t}`xie2025` and {cite:t}`khattak2025`; that the PTX ISA leaves them open: {cite:t}`ptx`.
-# Fp8 kernels that promote their sums: {cite:t}`shah2024`.
-# The form of the interpolator: {cite:t}`oberman2005`; its coefficients were found here.
+# The step of {eq}`tensor-core-step` and the constants of generations that the lab has not tried are from {cite:t}`fasi2021`, {cite:t}`xie2025` and {cite:t}`khattak2025`; {cite:t}`ptx` leaves them open.
+# Fp8 kernels that promote their sums are from {cite:t}`shah2024`.
+# The form of the interpolator is from {cite:t}`oberman2005`; its coefficients were found here.

@@ -18,7 +18,7 @@
 #
 # **A test of attention passes in fp16 and fails in bf16. Which step of the kernel makes the difference, and what would it cost to remove it?**
 #
-# The question is {cite:t}`flashinfer882`.
+# The question is that of {cite:t}`flashinfer882`.
 # A test that had been written for fp16 was run with bf16 instead, and missed its tolerance of 0.001.
 # The answer was to raise the tolerance, and to read {cite:t}`golden2024`, who find more deviation in flash attention with bf16 than in plain attention.
 # This makes the test pass.
@@ -55,9 +55,9 @@ import numpy as np
 import pandas as pd
 from myst_nb import glue
 
-from labkernels import Bench, Prefill, ops, plots
+from labkernels import Bench, Decode, Prefill, ops, plots
+from labkernels.chapters import exercises
 from labkernels.kernels.decode.operation import OPERATION
-from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.random_inputs import ExactNormal
 from labkernels.measure import error_budget
 from labkernels.numerics import metrics, rounding
@@ -294,11 +294,11 @@ plt.show()
 # %% [markdown]
 # The bias is a surprise.
 # Promoted sums were predicted to cut it tenfold, but in bf16 they hardly change it, unless P is in two parts. So the bias that is left is not from truncation.
-# It comes from P.
+# The remaining bias comes from P.
 #
 # Rounding to nearest is unbiased as long as the spacing of the format is the same above and below.
-# At a power of two it is not: the number draws in what lies half a wide spacing above it, and only half a narrow one below.
-# For numbers spread smoothly over many binades, as softmax weights are, the sum of the rounded ones is too small by the share
+# At a power of two the spacings differ: all numbers up to half a wide spacing above it are rounded to it, but only those up to half a narrow spacing below.
+# For numbers spread smoothly over many {term}`binades <binade>`, as softmax weights are, the sum of the rounded ones is too small by the share
 #
 # $$
 # \beta_P \;=\; \frac{u^2}{8 \ln 2}
@@ -320,10 +320,10 @@ plots.table(bias.reset_index(), "biases", dict.fromkeys(bias.columns, "{:+.1e}")
 # %% [markdown]
 # *Noise* is how far the mean over all rows may stray, as the weights' roundings are random in each row.
 # With promoted sums the default's bias is that of rounding P, within this noise.
-# In fp16, whose $\beta_P$ is 64 times smaller, truncation is what there is, and promotion cuts it.
+# In fp16 $\beta_P$ is 64 times smaller, so that truncation makes the bias, and promotion cuts it.
 #
 # Did promotion fail in bf16, then?
-# We ask the sums alone: the kernel in NumPy with the sources before them, and once more with the sums too, on the request of 2048 keys with values of mean 1.
+# We look at the sums alone: the kernel runs in NumPy with the sources before the sums, and once more with the sums too, on the request of 2048 keys with values of mean 1.
 # $P$ is the same in both, bit for bit, so that its rounding drops out.
 
 
@@ -354,7 +354,7 @@ plots.table(alone, "sums-alone", digits)
 # %% [markdown]
 # Promotion did not fail.
 # The sums lose nearly all of their bias, in bf16 too.
-# It was the smaller part of the kernel's bias there, and no accumulator can give back what rounding $P$ took.
+# This was the smaller part of the kernel's bias there, and no accumulator can undo what rounding $P$ did.
 
 # %% [markdown]
 # ### Does the budget carry over to prefill?
@@ -483,6 +483,7 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 #
 # Let all values be 1, so that every output is exactly 1.
 # Predict the error of both denominators in bf16, in fp32 output, and try it.
+# Check your answer with `exercises.check("error-constant-values", word)`: the denominator, "rounded" or "unrounded", with the smaller error.
 # ```
 #
 # ```{solution-start} error-constant-values
@@ -501,6 +502,7 @@ for denominator in ("unrounded", "rounded"):
     out = as_float64(ops.decode(q, constant, policy=policy, **WAY).out)
     rmse_of[denominator] = metrics.rms(out - 1, by="all")
 assert rmse_of["rounded"] < 1e-6 < 1e-4 < rmse_of["unrounded"]
+assert exercises.check("error-constant-values", min(rmse_of, key=rmse_of.get))
 
 # %% [markdown]
 # ```{solution-end}
@@ -511,6 +513,7 @@ assert rmse_of["rounded"] < 1e-6 < 1e-4 < rmse_of["unrounded"]
 #
 # Cut the request of 2048 keys into 8 splits.
 # What happens to the bias of the tensor cores in fp16, values of mean 1?
+# Check your answer with `exercises.check("error-splits", factor)`: the bias of one split over that of 8.
 # ```
 #
 # ```{solution-start} error-splits
@@ -531,6 +534,7 @@ for split in (2048, 256):
     error = as_float64(ops.decode(q, cache, policy=policy, **way).out) - budget.o
     bias[split] = budget.biases[place][0].mean(), error[0].mean()
 assert all(5 < whole / cut < 14 for whole, cut in zip(bias[2048], bias[256], strict=True))
+assert exercises.check("error-splits", bias[2048][1] / bias[256][1])
 
 # %% [markdown]
 # ```{solution-end}
@@ -541,6 +545,7 @@ assert all(5 < whole / cut < 14 for whole, cut in zip(bias[2048], bias[256], str
 #
 # The request of 2048 keys is to have an fp32 output with an rmse below 2e-7, in bf16, whatever the mean of the values.
 # Which policies reach it, by prediction alone?
+# Check your answer with `exercises.check("error-cheapest", (p, accumulate))`: the two switches of the policy.
 # ```
 #
 # ```{solution-start} error-cheapest
@@ -560,7 +565,8 @@ for p in ("input", "input_x2"):
             square = np.mean((budget.sigma**2 + budget.bias**2)[0])
             reached[p, accumulate, mean] = np.sqrt(square) < 2e-7
 enough = {key[:2] for key in reached if reached[*key[:2], 0] and reached[*key[:2], 1]}
-assert enough == {("input_x2", "promoted")}
+(cheapest,) = enough
+assert exercises.check("error-cheapest", cheapest)
 
 # %% [markdown]
 # ```{solution-end}
@@ -569,8 +575,8 @@ assert enough == {("input_x2", "promoted")}
 # ## Sources
 #
 # The case and its answer are from {cite:t}`flashinfer882`, the study that it names is {cite:t}`golden2024`.
-# That the test's keys were 0 was read in FlashInfer's history, in `tests/test_deepseek_mla.py` of that week.
+# We read in FlashInfer's history that the test's keys were 0, in `tests/test_deepseek_mla.py` of that week.
 # Which denominator FlashAttention and FlashInfer take was read in their sources {cite:p}`dao2024,ye2025`.
-# Independent roundings and their variances: {cite:t}`higham2019`; bounds for softmax: {cite:t}`blanchard2021`.
+# Independent roundings and their variances are from {cite:t}`higham2019`, bounds for softmax from {cite:t}`blanchard2021`.
 # How tensor cores align and cut was first probed by {cite:t}`fasi2021`.
 # {eq}`rounding-bias` was derived here, after the recorded run had shown that it was needed.

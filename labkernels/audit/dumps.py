@@ -1,4 +1,4 @@
-"""Saved tensors of any source as arguments of `verdict`: names, layouts, pages, bases, formats."""
+"""Reads saved tensors of any source as arguments of `verdict`: names, layouts, pages, formats."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -46,8 +46,8 @@ def audit(
 ) -> Verdict:
     """Judge the tensors of a file or a folder: see `importers` for the formats.
 
-    names: what the file calls some of names.NAMES. If a layout or the base of lse is ambiguous, the
-    reading in which the output is right is used; the verdict's note names it.
+    names: the file's own names for some of names.NAMES. If a layout or the base of lse is
+    ambiguous, the reading in which the output is right is used; the verdict's note names it.
     Raises: ValueError naming the file and the tensor that is missing or malformed.
     """
     tensors = read(path, names=names, max_gib=max_gib)
@@ -188,7 +188,7 @@ def _pages(found: dict) -> dict:
 
 
 def _layouts(given: dict) -> tuple[str, ...]:
-    """How q, out and, without pages, k and v may lie; heads divide in the likely one."""
+    """The layouts that q, out and, without pages, k and v may have; the likely one comes first."""
     q, k = given.get("q"), given.get("k")
     if q is None or q.ndim != 4:
         return _LAYOUTS[:1]
@@ -204,7 +204,7 @@ def _layouts(given: dict) -> tuple[str, ...]:
 
 
 def _swapped(tensor, first: int = 1):
-    """A dimension and the next one exchanged."""
+    """The tensor with a dimension and the next one exchanged."""
     swap = tensor.transpose if hasattr(tensor, "detach") else tensor.swapaxes
     return swap(first, first + 1)
 

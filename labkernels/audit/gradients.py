@@ -19,9 +19,9 @@ NAMES = ("dq", "dk", "dv")
 def with_gradients(found: Verdict, tensors: dict) -> Verdict:
     """The verdict on an output, and on the gradients if there are any.
 
-    The output and the log-sum-exp in base 2 are taken either as given (as a backward pass gets
-    them) or as exact (as autograd keeps them), whichever gives the smaller error. Gradients have a
-    bound but no error model, so a small mistake may stay below it.
+    The output and the log-sum-exp in base 2 are taken as given (as a backward pass gets them) or as
+    exact (as autograd keeps them); the smaller error counts. Gradients have a bound but no error
+    model, so a small mistake may stay below it.
     Raises: ValueError for gradients without dout, of a variant, or of another shape.
     """
     names = [name for name in NAMES if tensors.get(name) is not None]

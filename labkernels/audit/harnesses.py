@@ -13,11 +13,11 @@ from labkernels.audit.names import canonical
 from labkernels.numerics.verdict.verdict import INCONCLUSIVE, ROUNDING, Verdict
 
 _ATTENTION = ("gqa_", "mla_paged", "mha_")
-_ANY = 1e30  # this tolerance accepts everything finite; the verdict decides
+_ANY = 1e30  # this tolerance accepts every finite output, since the verdict decides
 
 
 def judged(inputs: Mapping[str, object], outputs: Sequence, **how) -> Verdict:
-    """The verdict on outputs, out and perhaps lse2, of inputs by the names of any library.
+    """The verdict on outputs (out and perhaps lse2) and inputs, by the names of any library.
 
     Raises: ValueError naming the tensor that is missing or malformed.
     """
@@ -37,7 +37,7 @@ def check_model(
 ) -> tuple[bool, dict[str, str]]:
     """Run a model on inputs and judge its output: whether it is right, and why.
 
-    names: what the inputs are, in order; how: causal, scale and what else names.NAMES has.
+    names: the names of the inputs, in order; how: causal, scale and other names of names.NAMES.
     """
     given = dict(zip(names, inputs, strict=False)) | how
     outputs = model(*inputs)
@@ -56,7 +56,7 @@ def attention_evaluator() -> type:
     data = importlib.import_module("flashinfer_bench.data")
 
     class AttentionEvaluator(default.DefaultEvaluator):
-        """Attention outputs by the verdict, and shapes and types as the default evaluator."""
+        """Judges attention by the verdict; checks shapes and types like the default evaluator."""
 
         @classmethod
         def can_evaluate(cls, definition) -> bool:
@@ -87,7 +87,7 @@ def attention_evaluator() -> type:
 
 
 class _Kept:
-    """A solution that remembers its outputs; those that it was handed, where it writes in place."""
+    """A solution that remembers its outputs, also if it writes them into given tensors."""
 
     def __init__(self, runnable) -> None:
         self.runnable, self.metadata, self.outputs = runnable, runnable.metadata, []

@@ -47,7 +47,7 @@ _MOST_DIMENSIONS = 8
 
 
 def canonical(name: str) -> str | None:
-    """Our name for a tensor; None for one that is not known. A path's last part counts."""
+    """Our name for a tensor; None for an unknown one. The last part of a path counts."""
     last = name.replace("/", ".").rpartition(".")[2].lower()
     return _BY_NAME.get(last)
 
@@ -81,7 +81,7 @@ class Take:
     bytes: int = 0
 
     def name(self, theirs: str) -> str | None:
-        """Our name for a tensor that is to be read; None for one that is not."""
+        """Our name for a tensor that is to be read; None for any other."""
         mapped = {v: k for k, v in self.map.items()}
         found = mapped.get(theirs)
         if found is None:

@@ -22,7 +22,7 @@ from labkernels.policy import NumericPolicy
 from labkernels.units import require_int
 
 DELTA = 1e-6
-_SAMPLED_KEYS = 2**18  # keys times KV heads that are drawn: a second of NumPy
+_SAMPLED_KEYS = 2**18  # keys times KV heads that are drawn: a second's work for NumPy
 _FIRST_KEYS = (2, 3, 5, 9, 17, 33, 65)  # causal rows of few keys have the largest errors
 
 
@@ -110,7 +110,7 @@ def of_problem(
 
 
 def seen(problem: Problem) -> np.ndarray:
-    """The numbers of keys that rows see, each once."""
+    """The different numbers of keys that rows see."""
     return np.unique(problem.n_keys)
 
 

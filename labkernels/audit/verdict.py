@@ -74,7 +74,7 @@ def verdict(
         lse2 = to_numpy(_rows("lse2", _array("lse2", lse2), q, cu_seqlens_q, 0))
     if p_format is not None:
         require_choice("p_format", p_format, P_FORMATS)
-    # no kernel keeps P in more than fp32, and what float64 gives is judged as such
+    # no kernel keeps P in more than fp32; an output from float64 is judged as if P were fp32
     told = p_format or in_format.replace("fp64", "fp32")
     policy = NumericPolicy(told, denominator, exp2, out=out_format)
     found = decide(problem, out, policy=policy, lse2=lse2)
@@ -95,7 +95,7 @@ class Comparison:
 
     @property
     def wrong(self) -> str:
-        """Which of the two is wrong: "a", "b", "both", "neither", or "inconclusive"."""
+        """Which of the two is wrong: "a", "b", "both", "neither" or "inconclusive"."""
         bugs = [name for name, v in (("a", self.a), ("b", self.b)) if v.answer == BUG]
         if bugs:
             return "both" if len(bugs) == 2 else bugs[0]
@@ -188,9 +188,9 @@ def _variant(window_left, soft_cap, alibi, sinks, mask) -> VariantTensors | None
     found = {n: to_numpy(x) for n, x in tensors.items() if x is not None}
     if "mask" in found:
         found["mask"] = found["mask"].reshape(-1, found["mask"].shape[-1])
-    if soft_cap:  # 0 says that there is none
+    if soft_cap:  # 0 means that there is none
         found["soft_cap"] = float(soft_cap)
-    if window_left is not None and window_left >= 0:  # -1 says that there is none
+    if window_left is not None and window_left >= 0:  # -1 means that there is none
         found["window_left"] = int(window_left)
     return VariantTensors(**found) if found else None
 

@@ -101,7 +101,7 @@ def number(value: int, unit: str = "") -> Quantity:
 
 
 def quantity(value: Quantity | int) -> Quantity:
-    """A quantity as it is, or a plain number as a quantity."""
+    """The quantity itself, or a plain number made a quantity."""
     return value if isinstance(value, Quantity) else number(value)
 
 

@@ -43,12 +43,12 @@ class ComputePath:
 
     @property
     def options(self) -> dict[str, object]:
-        """What the verbs take."""
+        """The options for the verbs."""
         splits = {"splits": self.splits, "keys_per_split": self.keys_per_split}
         return {"kernel": KERNEL, "tile": self.tile, **splits}
 
     def how(self, longest: int) -> dict[str, object]:
-        """What `attend` takes, in a batch whose longest sample has that many keys."""
+        """The options for `attend`, in a batch whose longest sample has that many keys."""
         keys = self.keys_per_split
         if self.splits and self.splits > 1:
             keys = self.keys * math.ceil(longest / self.splits / self.keys)
@@ -80,7 +80,7 @@ class Samples:
         return sums(self.lengths, self.qkv.device)
 
     def one(self, i: int) -> "Samples":
-        """Sample i alone."""
+        """The tensors of sample i alone."""
         first = sum(self.lengths[:i])
         return Samples((self.lengths[i],), self.qkv[first : first + self.lengths[i]])
 

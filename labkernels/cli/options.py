@@ -1,4 +1,4 @@
-"""What commands share: exit codes, and the options that describe a workload."""
+"""What the commands share: exit codes, and the options that describe a workload."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def tried(
     cpu: bool = False,
     checks: bool = False,
 ) -> Trial:
-    """Run a kernel on random inputs and compare it with float64.
+    """Run a kernel on random inputs and compare its output with float64.
 
     Raises: ValueError naming the argument, its value and what is allowed.
     """

@@ -23,7 +23,7 @@ _MAPPED = 256  # combinations of addresses for which tensor maps are kept
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """Everything but the tensors: what launches of the same facts share.
+    """What launches of the same facts share: everything except the tensors.
 
     On a CPU, `gpu` is the GPU whose tensor-core arithmetic the CPU build follows. params: the
     parameter with its numbers set; addresses of tensors are written to a copy, to the pointers of
@@ -185,7 +185,7 @@ def _cpu_launcher(made: Launch) -> Callable[..., Run]:
 
         def run(owner: object = tensors) -> None:
             nonlocal rests
-            with alone:  # two launches at once would meet in the same workspace
+            with alone:  # two launches at once would use the same workspace
                 if not rests:  # the last launch failed before it was complete
                     space.clear()
                 rests = False

@@ -1,4 +1,4 @@
-"""The memory through which the blocks of a launch, and launches of a step, communicate."""
+"""The memory through which the blocks of a launch, and the launches of a step, communicate."""
 
 import threading
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ NO_SPACE = Space({}, {})
 class Workspace:
     """The arrays and counters that every launch of the same facts needs for itself.
 
-    Arrays hold nothing yet. Counters are int32 and 0, and a kernel leaves them so.
+    Arrays are not initialised. Counters are int32 and 0, and a kernel leaves them at 0.
     Units: arrays in bytes, counters in numbers, by name.
     """
 

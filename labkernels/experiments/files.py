@@ -49,7 +49,7 @@ class Files:
         return path
 
     def close(self, *, complete: bool, origin: Row) -> None:
-        """Write the tables that are renewed, unless a part would take the place of the whole."""
+        """Write the renewed tables, unless a part would replace the whole."""
         whole = complete and not self._options.only
         for name, rows in self._held.items():
             if not rows or (not whole and self._options.out == store.DATA_DIR):

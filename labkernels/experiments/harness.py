@@ -1,4 +1,4 @@
-"""An experiment as one object, and the one way to record it.
+"""An experiment as one object, and the function that records it.
 
 `record` does what every recording needs: it checks what is asked for, runs each cell, completes its
 rows with their provenance, writes them as they come, collects failures, and notes how long it took.
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Options:
-    """What a recording is asked for; `say` takes each line of progress.
+    """The options of a recording; `say` takes each line of progress.
 
     only: parts of cells' labels between bars; "" for all cells.
     peer_path: the file of a peer that is not a package: see measure.peers.triton_tutorial.
@@ -65,13 +65,13 @@ class Cell:
 class Experiment:
     """A grid of measurements, and the files that it fills.
 
-    tables: the columns of each file, by its name in the data folder.
-    cells(options): the grid, which needs neither a GPU nor a compiler; `options.quick` shrinks it.
-    rows(cell, recording): measures a cell; yields (file, row), less what a recording's rows share.
-    missing(): why this machine cannot do it, beyond the lack of a GPU, or None.
-    renewed: files that hold the newest recording alone; the others grow.
-    whole: whether no part of the grid may be recorded among the committed data.
-    keeps(row, origin): whether a renewed file keeps a row of the recording before.
+    tables: the columns of each file, by its name in the data folder. cells(options): the grid,
+    which needs neither a GPU nor a compiler; `options.quick` shrinks it. rows(cell, recording):
+    measures a cell; yields (file, row), less what a recording's rows share. missing(): the reason
+    why this machine cannot measure it, besides the lack of a GPU; or None. renewed: files that hold
+    the newest recording alone; the others grow. whole: whether no part of the grid may be recorded
+    among the committed data. keeps(row, origin): whether a renewed file keeps a row of the
+    recording before.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Outcome:
 
 
 class Recording:
-    """One run of an experiment, as its `rows` sees it.
+    """One run of an experiment, as its `rows` gets it.
 
     cells: those that are measured. sensors: clock and power while a cell's rows were measured.
     origin: the columns that all rows of the run share, as far as a row's table has them.
@@ -139,7 +139,7 @@ class Recording:
 
     @property
     def how(self) -> dict[str, Any]:
-        """What a benchmark is told of the recording: repeats, seed and device."""
+        """The options of a benchmark in this recording: repeats, seed and device."""
         options = self.options
         return {"repeats": options.repeats, "seed": options.seed, "device": self.device}
 
@@ -303,7 +303,7 @@ def words_of(error: Exception) -> str:
 
 
 def _free() -> None:
-    """Give back the memory of a cell, so that the next finds the whole GPU."""
+    """Free the memory of a cell, so that the next cell has the whole GPU."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():

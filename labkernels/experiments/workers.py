@@ -22,10 +22,10 @@ class Asked:
 
 
 class InTurn(Executor):
-    """An executor that works in this process, one result after the other, as they are asked for."""
+    """An executor that works in this process and computes each result when it is asked for."""
 
     def submit(self, work, /, *arguments, **named) -> Asked:
-        """Return what does the work when its result is asked for."""
+        """Return an object that does the work when its result is asked for."""
         return Asked(partial(work, *arguments, **named))
 
 

@@ -44,7 +44,7 @@ class Measured:
 
     @property
     def times(self) -> Quartiles:
-        """The times without launches, as far as there are such."""
+        """The times without launches, if there are any."""
         return self.graph or self.plain or self.eager
 
     @property
@@ -65,7 +65,7 @@ class Reason:
 
 @dataclass(frozen=True, eq=False)
 class Benchmark:
-    """What a workload gave: measurements by name, and reasons for those that have none.
+    """The results of a workload: measurements by name, and reasons for missing ones.
 
     judge: the judge of the inputs, with the float64 truth as its reference. sensors: clock and
     power while the times were taken. beside: times of what was timed in the same turns and is not
@@ -197,11 +197,11 @@ class _Entry:
 
     @property
     def timed(self) -> Callable[[], object]:
-        """What is timed: the replay of a graph, or a call."""
+        """The timed function: the replay of a graph, or a call."""
         return self.replay or self.step.run
 
     def prepare(self, reasons: list[Reason], missing: Mapping[str, str]) -> bool:
-        """Plan and compile; say in words why that cannot be."""
+        """Plan and compile; return the reason if that fails."""
         item = self.implementation
         reason = missing.get(item.library) or item.missing()
         if reason:
@@ -215,7 +215,7 @@ class _Entry:
         return True
 
     def first_run(self, reasons: list[Reason]) -> bool:
-        """Run for the first time, which may compile, and judge what that gives."""
+        """Run for the first time, which may compile, and judge the output."""
         try:
             poison(self.step)
             began_s = time.perf_counter()

@@ -150,7 +150,7 @@ def _prepared(of: Operation, **options) -> Callable[..., Step]:
 
 
 def prepared(of: Operation, inputs, **options) -> Step:
-    """A step of ours on some inputs, with the outputs that a judge takes."""
+    """A step of a lab's kernel on some inputs, with the outputs that a judge takes."""
     if of.name == "append":
         return _prepared_append(of, inputs)
     return of.step(inputs, **options)

@@ -74,7 +74,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Step:
-    """A rung with what it takes: the largest line of shared memory, and the compiler's word.
+    """A rung and its resources: the largest line of shared memory, and the compiler's numbers.
 
     registers, spill_bytes: None where nothing was recorded and there is no compiler.
     """
@@ -201,7 +201,7 @@ def _source(kernel: str, passages: tuple[str, ...]) -> tuple[str, ...]:
             within = None if tag[1] else tag[3]
         elif not tag and (within is None or within in passages):
             kept.append(line)
-    # where a passage of another rung stood, the lines around it leave a gap
+    # a passage of another rung leaves a gap between the lines around it
     return tuple(line for line, above in zip(kept, ["", *kept], strict=False) if line or above)
 
 

@@ -8,13 +8,13 @@ number for all kernels misses where it decides otherwise.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-BAND = 0.12  # relative error that is called near
+BAND = 0.12  # relative error up to which a prediction is near
 NEWEST = ("sm_100a", "sm_120")
 
 
 @dataclass(frozen=True)
 class Cause:
-    """The cause, seen in machine code, why rows of a kernel and tile are missed on some GPUs."""
+    """Why the formula misses rows of a kernel and tile on some GPUs, as machine code shows."""
 
     kernel: str
     tiles: tuple[str, ...]

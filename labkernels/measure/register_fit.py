@@ -24,12 +24,13 @@ REGISTER_COST = 1e-6  # breaks ties in favour of fewer registers
 STEPS = (32, 8, 4, 2, 1)  # steps of the search, in units of a habit's precision
 FOLDS = 5
 NAMES = tuple(HABITS)
-# Features that a loop has many of get numbers to a tenth or a quarter, others whole registers.
+# Features that occur often in a loop get numbers to a tenth or a quarter; others get whole
+# registers.
 PRECISION = np.array(
     [{"copies": 0.1, "loaded ahead": 0.1, "bf16 widened": 0.25}.get(name, 1.0) for name in NAMES]
 )
 CHOSEN = np.array([float(HABITS[name].registers) for name in NAMES])
-# Without knowledge of any row, but that the merge must be above the loop to be seen at all.
+# The start knows no row; only the merge must be above the loop, or it would not be seen.
 START = np.where(PRECISION == 1, 32.0, 0.5)
 START[NAMES.index(MERGE)] = 128
 

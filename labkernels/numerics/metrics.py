@@ -60,11 +60,11 @@ def mean(values, *, by: str) -> np.ndarray:
 
 
 def max_relative_error(out, reference) -> float:
-    """Largest |out - reference| / |reference|: a number to show, but not to judge by.
+    """Largest |out - reference| / |reference|: a number to show, not to judge by.
 
     Error: the number has no meaning near zero. An output is a signed sum whose error scales with
-    sum p |v|; where the sum happens to cancel, any fixed error is a huge ratio: more elements,
-    larger maximum.
+    sum p |v|; where the sum happens to cancel, any fixed error is a huge ratio. The maximum grows
+    with the number of elements.
     """
     error = np.abs(difference(out, reference))
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -72,8 +72,9 @@ def lowest_bit(x) -> np.ndarray:
 def mean_relative_error(fmt: str) -> float:
     """Mean error of rounding to nearest over mean number, of numbers spread over many binades.
 
-    It is -u^2 / (8 ln 2), not 0: a power of two draws in what lies half a wide spacing above it,
-    and only half a narrow one below. Error: 1 % where the logarithms are spread smoothly.
+    It is -u^2 / (8 ln 2) and not 0, because numbers up to half a wide spacing above a power of two
+    are rounded to it, but only numbers up to half a narrow spacing below. Error: 1 % where the
+    logarithms are spread smoothly.
     """
     return -(formats.named(fmt).unit_roundoff ** 2) / (8 * np.log(2.0))
 
@@ -127,8 +128,8 @@ def from_bits(bits, fmt: str) -> np.ndarray:
 def fma_rn(a, b, c) -> np.ndarray:
     """The float32 of a * b + c, rounded once to nearest even, as the fma instruction.
 
-    Error: exact. The product is exact in float64; the sum is rounded to odd there, which leaves
-    the second rounding, to float32, as good as the only one.
+    Error: exact. The product is exact in float64; the sum is rounded to odd there, so that the
+    second rounding, to float32, gives what a single rounding would.
     Source: Boldo & Melquiond 2008, "Emulation of FMA and correctly rounded sums".
     """
     a, b, c = (np.asarray(x, dtype=np.float32).astype(np.float64) for x in (a, b, c))

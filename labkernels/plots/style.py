@@ -1,4 +1,4 @@
-"""How all figures look: colours by engine and library, one marker for tensor cores on and off."""
+"""The style of all figures: colours by engine and library, markers for tensor cores on and off."""
 
 import colorsys
 import re
@@ -29,7 +29,7 @@ LIBRARIES = {
     "torch_fa2": "#009e73",
     "torch_cudnn": "#f0e442",
 }
-# Colours of an engine's variants, which figures show beside it.
+# Colours of an engine's variants, which figures show beside the engine.
 _VARIATIONS = ("#882255", "#999933", "#b07aa1", "#44aa99", "#009e73", "#8c564b")
 # Colours of lines that do not stand for a kernel.
 LINE_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
@@ -46,6 +46,7 @@ NAMES = {
     "torch_fa2 backward": "FlashAttention-2",
     "torch_cudnn backward": "cuDNN",
     "flash_attention_4": "FlashAttention-4",
+    "gluon_prefill": "Gluon",
     "flash_attention_4_ordered": "FlashAttention-4, ordered",
     "cublas": "cuBLAS",
 }

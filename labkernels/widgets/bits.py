@@ -1,4 +1,4 @@
-"""What the explorer of number formats in a page knows: the formats, and the tensor cores' units."""
+"""The data of the explorer of number formats: the formats, and the tensor cores' units."""
 
 from __future__ import annotations
 

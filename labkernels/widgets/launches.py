@@ -1,4 +1,4 @@
-"""Launches of the CPU build as a page can make them: everything but the random numbers."""
+"""Launches of the CPU build in a form that a page can run: all but the random numbers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def page_launch(case: BitCase, *, seed: int = 0) -> PageLaunch:
 
 
 def _attention(inputs, case: BitCase) -> dict[str, object]:
-    """What the launch computes, in the words of a Problem."""
+    """The attention that the launch computes, by the names of a Problem."""
     w, instance = case.workload, case.instance
     kv_lens = list(w.kv_lens)
     paged = getattr(w, "page_size", None)
@@ -164,7 +164,7 @@ def _members(kind: type) -> list[tuple[str, int, type]]:
 
 
 def _fields(value, memory: _Memory, at: int = 0, name: str = "") -> list[dict[str, object]]:
-    """Every number of a parameter, where wasm32 has it."""
+    """Every number of a parameter, with its offset on wasm32."""
     kind = type(value)
     if kind is TensorMap:
         return _map_fields(value, memory, at, name)

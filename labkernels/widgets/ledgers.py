@@ -29,14 +29,14 @@ RATES = (
     "tensor_fp16_flops",
     "mufu_per_clk_per_sm",
 )
-# Symbols that a reader may change, and the fields of a tile that they are. The kernels are those
-# whose lines are the same for every such tile, as tests/widgets/test_budget.py holds.
+# Symbols that a reader may change, and the fields of a tile that they stand for. The kernels are
+# those whose lines are the same for every such tile, as tests/widgets/test_budget.py holds.
 FREE = {"W": "warps", "T": "keys", "d": "stages"}
 FREE_KERNELS = ("decode_fma", "decode_mma", "decode_mma_n8", "prefill_fma")
 
 
 def limits(gpu: Gpu) -> dict[str, int | str]:
-    """Return what `occupancy` and `least_time` ask of a GPU."""
+    """Return the facts of a GPU that `occupancy` and `least_time` use."""
     facts = {name: getattr(gpu, name) for name in (*LIMITS, *RATES)}
     return {"name": gpu.name, "arch": gpu.arch, **facts}
 

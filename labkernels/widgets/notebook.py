@@ -42,7 +42,7 @@ class Live(anywidget.AnyWidget):
         self.on_msg(self._answer)
 
     def _answer(self, _: object, content: dict[str, str], __: object) -> None:
-        """Send what the page asks for, or why there is none."""
+        """Send what the page asks for, or the reason why it is missing."""
         wanted = content["asset"]
         try:
             self.send({"asset": wanted, "text": asset(wanted)})

@@ -7,7 +7,7 @@ import pytest
 from labkernels import experiments, hardware
 from labkernels.experiments.accuracy import detection_runs, error_calibration
 from labkernels.experiments.harness import Options, record
-from labkernels.experiments.performance import prefill
+from labkernels.experiments.performance import mla, prefill
 from labkernels.kernels.backward.workload import Backward
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.mla.workload import MlaDecode
@@ -257,7 +257,7 @@ LENGTHS = (40, 17)
 TINY = {
     "prefill": prefill.GridCell(Prefill(LENGTHS, LENGTHS, 2, 2, 64, causal=True), "a test"),
     "backward": Backward(LENGTHS, LENGTHS, 2, 2, 64, causal=True),
-    "mla": (MlaDecode(LENGTHS, 3, page_size=16), "a test"),
+    "mla": mla.GridCell(MlaDecode(LENGTHS, 3, page_size=16), "a test"),
 }
 
 

@@ -50,7 +50,8 @@ def test_python_functions_are_short():
         for node in ast.walk(ast.parse(read(path))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 n_lines = node.end_lineno - node.lineno + 1
-                jit = any(ast.unparse(d).startswith("triton.jit") for d in node.decorator_list)
+                kinds = ("triton.jit", "gluon.jit")
+                jit = any(ast.unparse(d).startswith(kinds) for d in node.decorator_list)
                 if n_lines > (TRITON_KERNEL_LINES_MAX if jit else FUNCTION_LINES_MAX):
                     long.append(f"{path}:{node.lineno} {node.name}: {n_lines} lines")
     assert not long, "\n".join(long)

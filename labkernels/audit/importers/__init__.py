@@ -1,8 +1,8 @@
 """Files of other tools as tensors by the names of `names`: an importer is a file of this folder.
 
-It has FORMAT, in words; SOURCE, where the format is documented; takes(path), whether a file or a
-folder looks like one; and read(path, take), which gives tensors and numbers by their names. `take`
-is asked for every tensor before a byte of it is read: whether it is needed, and not too large.
+An importer has FORMAT, in words; SOURCE, the documentation of the format; takes(path), which says
+whether a file or folder looks like one; and read(path, take), which gives tensors and numbers by
+their names. Before a byte of a tensor is read, `take` says whether it is needed and small enough.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from labkernels.audit.names import Take
 
 
 def importers() -> list[ModuleType]:
-    """Every importer; folders of known tools before single files."""
+    """Every importer; those of folders come before those of single files."""
     found = [
         importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)
     ]

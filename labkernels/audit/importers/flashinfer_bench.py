@@ -1,7 +1,7 @@
 """A trace of FlashInfer-Bench: a JSONL line whose workload names tensors in safetensors files.
 
 A workload has inputs alone. The output is a file beside the trace, NAME.out.safetensors, with
-`output` and perhaps `lse`, since a trace records of a solution its numbers and not its tensors.
+`output` and perhaps `lse`, since a trace records the numbers of a solution, but not its tensors.
 """
 
 import json

@@ -45,7 +45,7 @@ def read(path: Path, take: Take) -> dict:
 
 
 def header_of(path: Path) -> dict[str, dict]:
-    """The entry of every tensor. Raises: ValueError for a file that is none of safetensors'."""
+    """The entry of every tensor. Raises: ValueError if the file is not a safetensors file."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)

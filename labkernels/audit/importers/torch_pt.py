@@ -30,8 +30,8 @@ def read(path: Path, take: Take) -> dict:
 
 
 def load(path: Path, limit_bytes: float):
-    """What torch.save wrote. Raises: ValueError for what is larger, broken, or more than data."""
-    torch = importlib.import_module("torch")  # that is, only for files that torch wrote
+    """The contents of the file. Raises: ValueError if it is too large, broken, or holds code."""
+    torch = importlib.import_module("torch")  # that is, for files that torch wrote
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()

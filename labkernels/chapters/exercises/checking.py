@@ -6,16 +6,20 @@ from types import ModuleType
 import numpy as np
 
 from labkernels.chapters.exercises.exercise import Exercise, get
+from labkernels.chapters.exercises.questions import questions
 from labkernels.chapters.exercises.report import Report, fault_of, in_readers_words
 from labkernels.cuda.host.build import HostKernelError
 
 
 def check(name: str, answer: object) -> Report:
-    """Run an answer to an assignment, and report what is wrong with it, if anything is.
+    """Judge an answer to an assignment or to an exercise of a chapter; say what is wrong with it.
 
-    The answer is the source that the starter becomes, or the number that the task asks for.
-    Raises: ValueError if there is no such assignment; CompilerMissing where there is no compiler.
+    An assignment takes the source that its starter becomes, or a number. An exercise has a label
+    such as "roads-chance", and takes the numbers or words that its text names.
+    Raises: ValueError if there is no such exercise; CompilerMissing where there is no compiler.
     """
+    if name in questions():
+        return questions()[name].judge(answer)
     exercise = get(name)
     grader = importlib.import_module(f"{__package__}.graders.{exercise.grader}")
     try:

@@ -26,8 +26,8 @@ class Mistake:
 class Exercise:
     """One assignment.
 
-    Units: minutes is the time to do it. difficulty goes from 1 to 3. grader: the module of
-    `graders` that runs an answer. place: the kernel and region that the answer replaces.
+    Units: minutes is the time that the assignment takes. difficulty goes from 1 to 3. grader: the
+    module of `graders` that runs an answer. place: the kernel and region that the answer replaces.
     """
 
     name: str
@@ -67,7 +67,7 @@ def _all() -> dict[str, Exercise]:
 
 def _read(path: Path) -> Exercise:
     given = tomllib.loads(path.read_text(encoding="utf-8"))
-    if "solution" not in given:  # the kernel's own lines
+    if "solution" not in given:  # the solution is the kernel's own lines
         given["solution"] = region(*given["place"])
     mistakes = tuple(_mistake(given["solution"], **m) for m in given.pop("mistake"))
     lists = {name: tuple(given.pop(name)) for name in ("hints", "place") if name in given}

@@ -7,7 +7,8 @@ from labkernels.chapters.primers.machine import FOLDER
 
 ANSWER = "your_answer.cuh"  # the file that the reader's lines seem to come from
 _PLACE = re.compile(rf"(?:[\w./-]*/)?{re.escape(ANSWER)}:(\d+)")
-_IN_PRIMER = re.compile(r"(?:[\w./-]*/)?(\w+\.cuh):(\d+)")
+# A message keeps the last folder of a path: the primers', or the build's if `#line` has no folder.
+_IN_PRIMER = re.compile(rf"(?:{FOLDER.name}|kernels)/(\w+\.cuh):(\d+)")
 _COMPILE = re.compile(rf"{re.escape(ANSWER)}:(\d+):(\d+): error: ([^\n]*)")
 # What a machine error is called, by words of its message, and what it means.
 _FAULTS = {
@@ -18,6 +19,10 @@ _FAULTS = {
     "fence": (
         ("no fence_async_shared",),
         "A missing fence: wgmma and the TMA see stores only after the thread's fence_async_shared.",
+    ),
+    "product in flight": (
+        ("no wgmma_wait lies between", "with a wgmma in flight"),
+        "The registers of a product are used before a wgmma_wait says that it is done.",
     ),
     "in flight": (
         ("in flight",),
@@ -35,6 +40,18 @@ _FAULTS = {
     "barrier": (
         ("not all threads reach", "diverged"),
         "A divergent barrier: some threads wait where others never come.",
+    ),
+    "arrivals": (
+        ("and this is one more", "comes to barrier"),
+        "Too many arrivals at a barrier: some threads come again before its phase has ended.",
+    ),
+    "bytes": (
+        ("they were not announced",),
+        "The TMA brings bytes that the barrier does not expect.",
+    ),
+    "deadlock": (
+        ("deadlock",),
+        "A deadlock: every thread that is left waits for something that will never come.",
     ),
     "wordless": (
         ("without a word of the vocabulary",),

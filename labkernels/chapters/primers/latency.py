@@ -2,7 +2,7 @@
 
 
 def schedule(n_warps: int, *, wait: int, work: int, rounds: int) -> list[dict]:
-    """What each warp does when, if a load takes `wait` turns and what follows it `work` turns.
+    """What each warp does at which time, if a load takes `wait` turns and its work `work` turns.
 
     All warps ask for their first load at once. The unit serves the warp that has been ready for
     longest; a warp asks for its next load when its work is done.

@@ -19,7 +19,7 @@ POLICY = NumericPolicy(p="fp32", accumulate="fma", out="fp32")
 
 @dataclass(frozen=True)
 class Request:
-    """One request: how many tokens ask, of which heads, and how its keys lie in the pool.
+    """One request: its query tokens, its heads, and how its keys lie in the pool.
 
     rising: the scores grow along the keys, so that the running maximum moves in every tile.
     """
@@ -78,7 +78,7 @@ def attend(
     """Run the kernel on the CPU machine; return out [n_queries, heads, 32] and lse2.
 
     The sources of `attend` are looked for in `folders`, those of `merge_splits` in `merge_folders`.
-    Raises: HostKernelError where the kernel does what a kernel must not do.
+    Raises: HostKernelError if the kernel does something that a kernel must not do.
     """
     inputs = request.draw()
     heads = (request.n_queries, request.kv_heads * request.group)

@@ -48,8 +48,8 @@ class Widest:
 def widest(cubin: bytes) -> Widest:
     """Find the point of a file's one kernel with most live registers, and sort them by their use.
 
-    A register's use is that of the instructions which write and read it next, in the order of the
-    listing; a value that a loop carries round its end counts as other.
+    The instructions that write and next read a register, in the order of the listing, say what it
+    is used for. A value that a loop carries round its end counts as other.
     Raises: RuntimeError if there is no disassembler, or it refuses the kernel, as one of all 255
     registers.
     """

@@ -14,7 +14,7 @@ from labkernels.cuda.compiler import cache, sources
 
 INCLUDE = Path(__file__).parents[1] / "include"
 KERNELS = Path(__file__).parents[2] / "kernels"
-STANDARD = "c++20"  # what the CPU build of the same sources uses
+STANDARD = "c++20"  # the CPU build of the same sources uses the same standard
 # Part of every key: raise it when the options below or the cached form change.
 _CACHE_VERSION = "3"
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")

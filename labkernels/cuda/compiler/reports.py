@@ -14,7 +14,7 @@ RECORDED = store.path_of("compiler_reports")
 
 @dataclass(frozen=True)
 class Variant:
-    """One instance of a kernel: how data/ names it, and how the compiler does.
+    """One instance of a kernel, with its names in data/ and for the compiler.
 
     smem_bytes is the dynamic shared memory of a block; the sources know it as LAB_SMEM_BYTES.
     """

@@ -1,4 +1,4 @@
-"""What a compiler is asked for: one kernel of a source, specialised, and its block."""
+"""The input of a compiler: one kernel of a source, specialised, and its block."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Specialization:
-    """One kernel as a compiler is asked for it, and the block that it is launched with.
+    """One kernel as a compiler gets it, and the block with which it is launched.
 
     params: the C++ name of its one parameter. include_dirs: searched before the lab's own.
     """
@@ -20,5 +20,5 @@ class Specialization:
 
     @property
     def defines(self) -> dict[str, int]:
-        """The ledger's bytes, which the source holds against its own."""
+        """The ledger's bytes, which the source compares with its own."""
         return {"LAB_SMEM_BYTES": self.smem_bytes}

@@ -1,4 +1,4 @@
-"""Compiles Triton kernels to machine code without a GPU, in a separate process.
+"""Compiles Triton and Gluon kernels to machine code without a GPU, in a separate process.
 
 Triton decides when a kernel is imported whether it interprets; this process never does.
 """
@@ -25,7 +25,7 @@ class TritonVariant:
     """One instance of a kernel: types ("*fp16", "i32", "fp32") and constants by argument name.
 
     Pointers, and the integers named in `multiples_of_16`, are compiled as multiples of 16, as
-    Triton does for a call whose arguments are.
+    Triton does for a call with such arguments.
     """
 
     source: Path
@@ -92,7 +92,7 @@ def _answer(request: dict) -> dict:
     spec = importlib.util.spec_from_file_location("kernel_source", request["source"])
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    # The kernel's file, and whatever of the lab it has imported.
+    # The kernel's file, and the modules of the lab that it has imported.
     loaded = [name for name in sys.modules if name.startswith("labkernels")]
     files = {name: getattr(sys.modules[name], "__file__", None) for name in loaded}
     files["kernel_source"] = request["source"]
@@ -108,13 +108,14 @@ def _compiled(module: ModuleType, request: dict, work: Path) -> bytes:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource
 
     os.environ["TRITON_CACHE_DIR"] = str(work / "triton")
     function = getattr(module, request["function"])
     types, constants = request["types"], request["constants"]
     whole = [name for name, kind in types.items() if kind.startswith("*")]
     whole += request["multiples_of_16"]
-    source = ASTSource(
+    source = (GluonASTSource if function.is_gluon() else ASTSource)(
         function,
         {name: types.get(name, "constexpr") for name in function.arg_names},
         constants,

@@ -1,4 +1,4 @@
-"""The GPU of this machine as its driver reports it, held against the hardware table."""
+"""The GPU of this machine as its driver reports it, compared with the hardware table."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def planning_gpu(index: int = 0) -> hardware.Gpu:
     entry = matching_gpu(gpu)
     if entry is not None:
         return entry
-    # A GPU of the same architecture, else of the newest older one: its rates and granularities are
-    # used.
+    # The nearest entry is a GPU of the same architecture, else of the newest older one. Its rates
+    # and granularities are used.
     older = [known for known in hardware.GPUS.values() if _number(known.arch) <= _number(gpu.arch)]
     nearest = max(older, key=lambda known: _number(known.arch))
     numbers = {field: getattr(gpu, field) for field in _ATTRIBUTES}

@@ -140,7 +140,7 @@ class LaunchPlan:
         self._launch = driver.library().cuLaunchKernelEx
 
     def run(self, stream: int, given: ctypes.Array | None = None) -> None:
-        """Launch on a stream, which may be one that is being captured into a CUDA graph.
+        """Launch on a stream, which may be in capture for a CUDA graph.
 
         given: the `arguments` of another parameter of the same type.
         Raises: DriverError if the driver refuses.
@@ -149,7 +149,7 @@ class LaunchPlan:
         passed = (config, self.kernel.function, given or self._own, None)
         code = self._launch(*passed)
         if code in (driver.INVALID_CONTEXT, driver.INVALID_HANDLE):
-            # A thread that has not used CUDA yet, or that last used another device.
+            # The thread has not used CUDA yet, or last used another device.
             with driver.current(self.kernel.device):
                 code = self._launch(*passed)
         if code != 0:
@@ -164,7 +164,7 @@ class LaunchPlan:
 
 
 def arguments(params: ctypes.Structure | ctypes.Array) -> ctypes.Array:
-    """What the driver takes for a kernel's one parameter, which the caller keeps alive."""
+    """The driver's form of a kernel's one parameter, which the caller keeps alive."""
     return _ONE_POINTER(ctypes.addressof(params))
 
 

@@ -34,7 +34,7 @@ class TensorMap(ctypes.Structure):
 
 
 def padded(*fields: tuple[str, type]) -> tuple[tuple[str, type], ...]:
-    """The fields of a structure, and what makes it a multiple of 64 bytes long."""
+    """The fields of a structure, and padding that makes it a multiple of 64 bytes long."""
     bare = type("Bare", (ctypes.Structure,), {"_fields_": fields})
     return (*fields, ("padding", ctypes.c_char * (-ctypes.sizeof(bare) % _STRUCTURE_BYTES)))
 
@@ -49,7 +49,7 @@ def tensor_map(
     """Describe boxes of that many elements of a tensor, for the machine that it lies on.
 
     The last dimension comes first in the kernel's coordinates. Where a box reaches over the
-    tensor's end, zeros arrive. promote_bytes: what the L2 cache fetches at once, at least.
+    tensor's end, zeros arrive. promote_bytes: the least that the L2 cache fetches at once.
     Shapes: box as many numbers as the tensor has dimensions, in the same order.
     Raises: ValueError naming what the TMA cannot do.
     """
@@ -93,7 +93,7 @@ def _make(
 def rows_map(tensor: torch.Tensor, tokens: int, heads: int) -> TensorMap:
     """Describe boxes of that many tokens and heads by 64 channels.
 
-    A tensor without elements has no map, and is never asked for.
+    A tensor without elements has no map, and a kernel never asks for its boxes.
     Shapes: tensor [tokens, heads, channels].
     """
     box = (tokens, heads, CHANNELS)

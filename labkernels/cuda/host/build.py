@@ -129,7 +129,8 @@ class HostKernel:
         """Run every block of the grid (x, y, z), spread over `host_threads` (default: all cores).
 
         Raises: ValueError for what a GPU could not launch; HostKernelError for what the kernel does
-        wrong, naming block, thread and line; KeyboardInterrupt. The outputs are partly written.
+        wrong, naming block, thread and line; KeyboardInterrupt. The outputs are then partly
+        written.
         """
         entry = _load_entry(self.library, self.runtime)
         size = ctypes.sizeof(params)
@@ -232,7 +233,7 @@ def tensor_core_matmul(a_bits, b_bits, c, *, arch: str, fmt: str, out: str = "fp
     by_tile = fmt in ("fp16", "bf16") and out == "fp32" and (rows, k, columns) == (16, 16, 8)
     a, b = (np.ascontiguousarray(x, np.uint16 if by_tile else np.uint32) for x in (a_bits, b_bits))
     pointers = [x.ctypes.data_as(ctypes.c_void_p) for x in (a, b, d)]
-    if by_tile:  # the vectorised way, which decode_mma's kernels go
+    if by_tile:  # the vectorised code, which the kernels on mma.sync use
         runtime.lab_tensor_core(*pointers, n, int(fmt == "bf16"))
     else:
         shape = (ctypes.c_int * 4)(n, rows, columns, k)
@@ -241,7 +242,7 @@ def tensor_core_matmul(a_bits, b_bits, c, *, arch: str, fmt: str, out: str = "fp
 
 
 def _in_type(d: np.ndarray, dtype: type) -> np.ndarray:
-    """float32 as it is; as float16 with the NaN that the hardware writes."""
+    """float32 as it is, or float16 with the NaN that the hardware writes."""
     half = d.astype(dtype)
     if dtype is np.float16:
         half.view(np.uint16)[np.isnan(half)] = 0x7FFF

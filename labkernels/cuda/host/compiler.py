@@ -93,7 +93,7 @@ def compile_runtime(flags: Sequence[str]) -> Path:
     sources = sorted(_RUNTIME_DIR.rglob("*.cpp"))
     text = "".join(
         f'#include "lab/host/{source.relative_to(_RUNTIME_DIR)}"\n' for source in sources
-    )  # all at once: fast
+    )  # all files in one compile, which is fast
     return _compile("runtime", text, flags, INCLUDE_DIRS[:1], libraries=[])
 
 

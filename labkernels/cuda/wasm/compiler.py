@@ -43,9 +43,9 @@ _LANGUAGE = (
     "-ffp-contract=off",
     "-fno-strict-aliasing",
 )
-# As -fsanitize=thread, whose driver does not know WebAssembly.
+# These do what -fsanitize=thread does; clang's driver has no -fsanitize=thread for WebAssembly.
 _CHECKED = ("-Xclang", "-fsanitize=thread", "-mllvm", "-tsan-instrument-func-entry-exit=0")
-_CHECKED += ("-mllvm", "-tsan-instrument-atomics=0")  # the machine's alone
+_CHECKED += ("-mllvm", "-tsan-instrument-atomics=0")  # flags of the machine alone
 _UNCHECKED = """#pragma clang attribute push(__attribute__((no_sanitize("thread"))), \
 apply_to = function)
 {}#pragma clang attribute pop

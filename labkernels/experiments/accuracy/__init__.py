@@ -1,1 +1,1 @@
-"""The distance of outputs from the truth, and the verdicts on it."""
+"""Experiments on the errors of outputs, and on the verdicts about them."""

@@ -13,7 +13,7 @@ from labkernels.kernels.registry import discover
 from labkernels.records import schema
 from labkernels.records.store import Row
 
-RUNS = {"backward": 1000}  # repeats on the GPU, for sums whose order could change
+RUNS = {"backward": 1000}  # runs on the GPU: an order of sums that changes would show
 QUICK_CASES = 2  # runs of the first cell
 
 

@@ -45,7 +45,7 @@ class Size:
 WHOLE, PEAKY = Size(64, 1024, 1024), Size(256, 256, 256)
 SPLIT, PAIRS = Size(32, 1024, 256), Size(32, 1024, 1024)
 LONG = Size(8, 8192, 8192)  # the bias grows with the chain
-SMALL = Size(2, 200, 200)  # every machine can compute it again within a second
+SMALL = Size(2, 200, 200)  # every machine can compute these sizes again within a second
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def rows_of(chosen: Sequence[Cell], *, seed: int, device: str) -> list[Row]:
 
 
 def _difference_rows(source: str, one: ErrorBudget, other: ErrorBudget, error) -> list[Row]:
-    """The difference of two outputs against the difference of their budgets.
+    """The difference of two outputs, compared with the difference of their budgets.
 
     Errors before the switch are equal in both and cancel; roundings after it act on different
     numbers.
@@ -203,7 +203,7 @@ def _difference_rows(source: str, one: ErrorBudget, other: ErrorBudget, error) -
 
 
 def columns(cell: Cell, source: str) -> Row:
-    """What names a row of a cell."""
+    """The columns that identify a cell's row."""
     is_output = source == measure.TOTAL or cell.other is not None
     return {
         "kernel": cell.kernel,

@@ -15,7 +15,7 @@ from labkernels.policy import NumericPolicy
 
 # Queries and inputs at each number of keys: what zeros hide does not depend on the length.
 LENGTHS = {177: (37, INPUTS), 1009: (37, INPUTS), 8177: (4, ("random",))}
-THE_TEST = {"the test, 1e-3": 1e-3, "the test, 1e-2": 1e-2}  # the same limit for out and LSE
+THE_TEST = {"the test, 1e-3": 1e-3, "the test, 1e-2": 1e-2}  # one limit for out and LSE
 OTHERS = ("FA 2x", "PyTorch fudge", "cosine")
 RULES = (*THE_TEST, *OTHERS, VERDICT)
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from labkernels.chapters import the_test_that_could_not_fail as chapter
 from labkernels.chapters.the_test_that_could_not_fail import INPUTS, RaggedTest, draw
+from labkernels.experiments import rows as measured
 from labkernels.experiments.accuracy import ragged_runs as runs
 from labkernels.experiments.accuracy.detection import count
 from labkernels.experiments.accuracy.detection_runs import DTYPES
@@ -14,6 +16,8 @@ from labkernels.experiments.accuracy.ragged_runs import Task
 from labkernels.experiments.harness import CPU, Cell, Experiment, Options, Recording
 from labkernels.kernels.kernel import Kernel
 from labkernels.kernels.registry import discover
+from labkernels.measure.peers import flashinfer
+from labkernels.measure.peers.peer import Refused, one_line
 from labkernels.numerics import arrays, metrics, rounding
 from labkernels.numerics.truth import oracle
 from labkernels.records import schema
@@ -21,6 +25,7 @@ from labkernels.records.store import Row
 
 DATA_FILE = "accuracy/ragged_test.csv"
 DETECTION_FILE = "accuracy/ragged_test_detection.csv"
+FLASHINFER_FILE = "accuracy/ragged_test_flashinfer.csv"
 SEEDS = 2
 LENGTHS = (17, 65, 257, 1025, 4097, 8193)  # for errors against length: one key past each tile
 LIMITS = (1e-3, 1e-2)
@@ -40,6 +45,21 @@ class Draw:
         return f"errors/{self.inputs}, {mask}/{test.dtype}/{test.batch} x {test.kv_len}"
 
 
+@dataclass(frozen=True)
+class Whole:
+    """A shape of FlashInfer's test, run as it stands on the FlashInfer that is installed."""
+
+    test: RaggedTest
+    backend: str
+
+    @property
+    def label(self) -> str:
+        """The shape as text."""
+        test, mask = self.test, "causal" if self.test.causal else "full"
+        shape = f"{test.batch} x {test.kv_len}, {test.q_len} tokens, {test.heads} heads, {mask}"
+        return f"FlashInfer's own/{self.backend}/{test.dtype}/{shape}"
+
+
 def cells(options: Options) -> Iterator[Cell]:
     """Yield the draws for errors, then the tasks for rules; `quick` keeps the short ones."""
     for draw_ in quick_draws() if options.quick else draws():
@@ -50,6 +70,9 @@ def cells(options: Options) -> Iterator[Cell]:
             alike.setdefault(task.label, []).append(task)
     for label, tasks in alike.items():
         yield Cell(label, tasks)
+    for test in itertools.islice(RaggedTest.grid(), 1 if options.quick else None):
+        for backend in ("fa2", "fa3"):
+            yield Cell(Whole(test, backend).label, Whole(test, backend))
 
 
 def draws() -> Iterator[Draw]:
@@ -73,7 +96,12 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
     The bits and therefore the rules' answers are the same; the CPU build does not need the GPU.
     """
-    if isinstance(cell.of, Draw):
+    if isinstance(cell.of, Whole):
+        with recording.sampling():
+            found = list(upstream(cell.of, recording.device))
+        recording.tell(", ".join(f"{row['metric']} {row['value']:g}" for row in found[:4]))
+        yield from ((FLASHINFER_FILE, row | {"repeats": 1, "seed": chapter.SEED}) for row in found)
+    elif isinstance(cell.of, Draw):
         with recording.sampling():
             where = recording.options.seed, recording.device
             found = list(errors(cell.of.test, cell.of.inputs, *where))
@@ -121,6 +149,63 @@ def errors(test: RaggedTest, inputs: str, seed: int, where: str) -> Iterator[Row
             }
 
 
+def upstream(whole: Whole, where: str) -> list[Row]:
+    """Rows of a shape of the test on FlashInfer's output: what the test asks, and the truth.
+
+    A row without a number says in its note why FlashInfer gave no output.
+    """
+    test = whole.test
+    base = _flashinfer_columns(whole)
+    try:
+        drawn = chapter.draw_upstream(test, device=where)
+        how = {"causal": test.causal, "scale": drawn.scale, "backend": whole.backend}
+        step = flashinfer.prefill_step(drawn.q, drawn.kv, drawn.cu_seqlens_q, **how)
+    except (ImportError, Refused) as error:
+        return [measured.reason_row(base, "refused", one_line(error))]
+    shape = (test.batch, test.q_len, test.heads, test.head_dim_v)
+    out, note = step.outputs().out.view(shape), f"{base['note']}, {step.version}"
+    found = _judged(test, out, chapter.reference(drawn), chapter.means(drawn))
+    return [base | {"note": note} | row for row in found]
+
+
+def _judged(test: RaggedTest, out, reference, truth) -> Iterator[Row]:
+    """Counts of elements that the test refuses, and the keys that their queries see.
+
+    The test is torch's assert_close with the reference, both in their format.
+    """
+    nearest = truth.to(out.dtype)
+    values = {"elements": out.numel(), "not the nearest number": int((out != nearest).sum())}
+    values["reference not the nearest number"] = int((reference != nearest).sum())
+    for limit in LIMITS:
+        failing = ~out.isclose(reference, rtol=limit, atol=limit)
+        values[f"beyond {limit:g}"] = int(failing.sum())
+        queries = failing.flatten(2).any(2).any(0).cpu()
+        if limit == LIMITS[0] and test.causal and queries.any():
+            seen = chapter.keys_seen(test)[queries]
+            values |= {"fewest keys": int(seen.min()), "most keys": int(seen.max())}
+    values["max_abs"] = float((out.double() - reference.double()).abs().max())
+    for name, value in values.items():
+        yield {"metric": name, "statistic": "exact", "value": value, "unit": "1"}
+
+
+def _flashinfer_columns(whole: Whole) -> Row:
+    test = whole.test
+    mask = "causal" if test.causal else "full"
+    return {
+        "kernel": f"flashinfer_{whole.backend}",
+        "backend": "flashinfer",
+        "tensor_cores": "on",
+        "batch": test.batch,
+        "kv_len": test.kv_len,
+        "q_heads": test.heads,
+        "kv_heads": test.heads,
+        "head_dim": test.head_dim,
+        "page_size": 0,
+        "dtype": test.dtype,
+        "note": f"K = 0, {mask}, {test.q_len} tokens",
+    }
+
+
 def numbers(out: np.ndarray, truth: np.ndarray, dtype: str) -> dict[str, float]:
     """Errors of an output, and the share of elements beyond each limit of the truth, rounded."""
     table = metrics.error_table(out, truth, by="all")
@@ -160,7 +245,11 @@ def _words(spec: Kernel, test: RaggedTest, tile: str) -> Row:
 EXPERIMENT = Experiment(
     "ragged_test",
     "The ragged prefill test: errors of right kernels, and the bugs that it can see",
-    {DATA_FILE: schema.MEASUREMENTS, DETECTION_FILE: schema.DETECTION},
+    {
+        DATA_FILE: schema.MEASUREMENTS,
+        DETECTION_FILE: schema.DETECTION,
+        FLASHINFER_FILE: schema.MEASUREMENTS,
+    },
     cells,
     rows,
     renewed=(DATA_FILE, DETECTION_FILE),

@@ -52,7 +52,7 @@ def cells(options: Options) -> Iterator[Cell]:
 
 
 def _changing() -> Iterator[Case]:
-    """The kernels of a decode, the one that the shape would get first."""
+    """The kernels of a decode; the one that the choice prefers comes first."""
     work = CHANGING
     kernels = kernels_of("decode", "cuda") | kernels_of("decode", "triton")
     for kernel in sorted(kernels.values(), key=lambda kernel: kernel.name != CHOSEN):

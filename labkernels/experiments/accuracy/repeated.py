@@ -19,7 +19,7 @@ from labkernels.measure import timing
 from labkernels.measure.judge.judge import judge_of
 
 NAN_BITS = 0x7FFF7FFF  # NaN in fp32, and twice in fp16 and bf16
-WILD_PAGE = 2**31 - 1  # behind a request's pages: nobody may follow it
+WILD_PAGE = 2**31 - 1  # a page number behind a request's pages, which no kernel may follow
 JUDGED = 4  # contents that are judged
 
 
@@ -56,7 +56,7 @@ def used_bytes(device: torch.device) -> int:
 
 
 def fixed(case: Case, seed: int, device: str) -> Watched:
-    """A step on inputs that stay; the first run is judged, the others are held against it.
+    """A step on constant inputs; the first run is judged, and the others are compared with it.
 
     Raises: ValueError if the first run is wrong.
     """

@@ -1,4 +1,4 @@
-"""The verdict before strangers: false alarms, detection and names, by set, kind and input."""
+"""The verdict on code of other people's kinds: false alarms, detection and names."""
 
 import itertools
 from collections import Counter
@@ -37,7 +37,7 @@ RIGHT, WRONG = "right", "wrong"
 
 @dataclass(frozen=True)
 class Kind:
-    """Right implementations on a family of inputs, or a bug on several."""
+    """Right implementations on one family of inputs, or one bug on several families."""
 
     role: str
     name: str

@@ -48,7 +48,7 @@ def cells(options: Options) -> Iterator[Cell]:
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Compute every road on this machine's GPU, and time ours."""
+    """Compute every road on this machine's GPU, and time the lab's roads."""
     given = two_roads.samples(cell.of, seed=recording.options.seed, device=recording.device)
     found = Found()
     with recording.sampling():
@@ -64,7 +64,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 
 def our_outputs(given: Samples, found: Found) -> None:
-    """Our roads, each against the whole prefill that its tile belongs to."""
+    """The lab's roads, each compared with the whole prefill of the same tile."""
     one = given.one(0)
     whole = two_roads.VARLEN.name
     found.add(whole, "cuda", whole, lambda: two_roads.varlen(given, whole=True))
@@ -128,7 +128,7 @@ def _full_cache(given: Samples):
 
 
 def _times(given: Samples, repeats: int) -> dict[str, tuple[timing.Quartiles, object]]:
-    """Device times of a step of one token on each road of ours, and of the whole prefills."""
+    """Device times of one token's step on each of the lab's roads, and of the whole prefills."""
     steps = {
         road.name: two_roads.kvcache_step(given, road)
         for road in (
@@ -149,7 +149,7 @@ def _times(given: Samples, repeats: int) -> dict[str, tuple[timing.Quartiles, ob
 
 
 def rows_of(given: Samples, found: Found, times: Mapping[str, tuple]) -> list[Row]:
-    """Differences of each road from what it is held against, alone and among others; times."""
+    """Rows of each road: differences from its reference, alone and in the batch, and times."""
     base = {
         "batch": len(given.lengths),
         "kv_len": max(given.lengths),

@@ -1,1 +1,1 @@
-"""The arithmetic of a GPU, measured bit for bit."""
+"""Experiments on the arithmetic of a GPU, bit for bit."""

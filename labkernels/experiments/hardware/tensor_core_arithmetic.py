@@ -163,7 +163,7 @@ def models(instruction) -> Iterator[tuple[str, Callable]]:
 
 
 def failures(counts: list[Count]) -> Iterator[str]:
-    """What the counts show to be wrong: the model anywhere, or a wrong model that passed."""
+    """What the counts show: where the model is wrong, or which wrong model passed."""
     rejected: Counter = Counter()
     for name, family, label, value in counts:
         if label == MODEL and value:

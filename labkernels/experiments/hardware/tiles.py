@@ -107,7 +107,7 @@ def _subnormal(a, b, c, draw: Draw):
 
 
 def _cancellation(a, b, c, draw: Draw):
-    """The products of k and k + K / 2 cancel but for the last bits of a."""
+    """The products of k and k + K / 2 cancel except for the last bits of a."""
     half = a.shape[2] // 2
     near = 2.0**-9 if draw.fmt not in ("e4m3", "e5m2") else 2.0**-2
     a[:, :, half:] = a[:, :, :half] * (1 + near * a[:, :, half:].clamp(-1, 1))
@@ -129,7 +129,7 @@ def _one_huge_term(a, b, c, draw: Draw):
 
 
 def _sign_pairs(a, b, c, draw: Draw):
-    """Large terms that cancel exactly, in random places, and what was cut beside them."""
+    """Large terms that cancel exactly, in random places, beside small terms that are cut."""
     a, b = (draw.scaled(x, (-12, 2)) for x in (a, b))
     k = a.shape[2]
     order = torch.randperm(k, generator=draw.generator, device=a.device)

@@ -75,14 +75,14 @@ def _split(x, fmt: str):
 
 
 def _values(x, fmt: str):
-    """What the unit reads, as float32: of tf32, without the lowest 13 bits."""
+    """The inputs as the unit reads them, in float32: tf32 loses the lowest 13 bits."""
     if fmt != "tf32":
         return x.float()
     return (x.view(torch.int32) & -(1 << 13)).view(torch.float32)
 
 
 def _cut(value, n_bits):
-    """An integer without its lowest bits, toward zero."""
+    """An integer whose lowest bits are cut toward zero."""
     magnitude = value.abs() >> n_bits.clamp(max=62)
     return torch.where(value < 0, -magnitude, magnitude)
 

@@ -1,4 +1,4 @@
-"""A Triton kernel that does nothing but Q K^T."""
+"""A Triton kernel that computes Q K^T alone."""
 
 import triton
 import triton.language as tl

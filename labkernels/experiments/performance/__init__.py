@@ -1,1 +1,1 @@
-"""The time of kernels, and what it depends on."""
+"""Experiments on the time of kernels, and on what the time depends on."""

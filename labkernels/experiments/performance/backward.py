@@ -1,4 +1,4 @@
-"""Backward: gradients of attention by our kernels and their peers, timed and held to float64."""
+"""Backward: gradients of attention by our kernels and their peers, timed and judged."""
 
 from collections.abc import Iterator
 

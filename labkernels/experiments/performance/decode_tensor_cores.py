@@ -24,7 +24,7 @@ PAGE_SIZES = (1, 16, 64)
 KV_HEADS = 8
 # Each head_dim costs six more builds of FlashInfer, minutes that the targets do not ask for.
 PEER_HEAD_DIMS = (128,)
-# Whose error is recorded for each sample and head, and which outputs are held against each other.
+# Kernels whose error is recorded for each sample and head, and outputs that are compared.
 MAPPED = (
     "decode_fma",
     "decode_mma",
@@ -139,7 +139,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 
 def _ceilings(recording: Recording) -> tuple[dict, list[Row]]:
-    """The copy and the read that every percentage divides by, and rows that are still to come."""
+    """The copy and the read, by which every percentage divides, and the rows still to write."""
     with recording.sampling():
         ceilings = timing.ceilings()
     times, moved_bytes = ceilings["copy"]

@@ -1,13 +1,17 @@
 """MLA decode with tensor cores on and off: our kernels beside FlashInfer's two generations."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 from labkernels.experiments import rows as measured
 from labkernels.experiments.harness import Cell, Experiment, Options, Recording
+from labkernels.kernels.caches.latent import LATENT_DIM, ROPE_DIM
 from labkernels.kernels.mla.operation import OPERATION
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.measure.benchmark import Benchmark, Measured, benchmark
-from labkernels.measure.implementation import implementations, on_and_off
+from labkernels.measure.implementation import Implementation, implementations, on_and_off
 from labkernels.measure.peers import peer
 from labkernels.records import schema
 from labkernels.records.store import Row
@@ -16,46 +20,69 @@ from labkernels.units import format_time
 DATA_FILE = "performance/mla.csv"
 
 SPEED = ((64, 4096, 128), (128, 8192, 16), (16, 32768, 128))  # requests, keys, heads
+SMALL = ((32, 1024, 128), (4, 16384, 16), (1, 65536, 128))  # fewer tiles than an H200 has SMs
 HEADS = (1, 2, 4, 8, 16, 32, 64, 128)
 SWEEP = (64, 4096)  # requests and keys of the sweep over heads
 PAGE_SIZES = (1, 16, 64)
+MANY_TOKENS = (17, 37, 77)  # per request, as FlashInfer's test asks, on 17 requests of 1024 keys
+TILES_OF_ROWS = 64  # an H200 takes the first of the kernel's tiles of so many rows
+TILES_WHY = f"each tile of {TILES_OF_ROWS} rows"
 PEER_DTYPE = "bf16"  # another costs two more builds of FlashInfer, minutes that no target asks for
-SLOWEST_FLOPS = 1e11  # a workload of more is not worth the time of kernels without tensor cores
+SLOWEST_FLOPS = 1e11  # a larger workload is not worth the time of kernels without tensor cores
 # Times this, the lengths of a ragged batch; their mean is 1.
 SKEWED = (3.3, 1.6, 1.0, 0.7, 0.5, 0.4, 0.3, 0.2)
 
 
-def grid(*, quick: bool = False) -> Iterator[tuple[MlaDecode, str]]:
+class GridCell(NamedTuple):
+    """One workload of the grid, and why it is there."""
+
+    workload: MlaDecode
+    why: str
+
+
+def grid(*, quick: bool = False) -> Iterator[GridCell]:
     """Yield each workload and why it is there; `quick` keeps their kinds, at few keys."""
     short = 16 if quick else 1
     for batch, keys, heads in SPEED:
         for dtype in ("bf16", "fp16"):
-            yield MlaDecode((keys // short,) * batch, heads, dtype=dtype), "speed"
+            yield GridCell(MlaDecode((keys // short,) * batch, heads, dtype=dtype), "speed")
+    for batch, keys, heads in SMALL:
+        yield GridCell(MlaDecode((keys // short,) * batch, heads), "small batch")
     batch, keys = SWEEP
     for q_len in (1, 2):
         for heads in HEADS[::4] if quick else HEADS:
-            yield MlaDecode((keys // short,) * batch, heads, q_len=q_len), f"heads, {q_len} tokens"
+            yield GridCell(
+                MlaDecode((keys // short,) * batch, heads, q_len=q_len), f"heads, {q_len} tokens"
+            )
     for page_size in PAGE_SIZES:
-        yield MlaDecode((keys // short,) * batch, 16, page_size=page_size), f"page {page_size}"
+        yield GridCell(
+            MlaDecode((keys // short,) * batch, 16, page_size=page_size), f"page {page_size}"
+        )
     lengths = [int(keys * share) // short for share in SKEWED] * (batch // len(SKEWED))
-    yield MlaDecode(lengths, 128), "ragged lengths"
+    yield GridCell(MlaDecode(lengths, 128), "ragged lengths")
+    for q_len in MANY_TOKENS:
+        many = (1024 // short,) * (1 if quick else 17)
+        yield GridCell(MlaDecode(many, 128, q_len=q_len, page_size=16), f"{q_len} tokens")
+    for heads in (64, 128):
+        yield GridCell(MlaDecode((keys // short,) * batch, heads), TILES_WHY)
 
 
 def cells(options: Options) -> Iterator[Cell]:
     """Yield the workloads of the grid."""
-    for workload, why in grid(quick=options.quick):
-        yield Cell(f"{workload.label} ({why})", workload)
+    for found in grid(quick=options.quick):
+        yield Cell(f"{found.workload.label} ({found.why})", found)
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Measure our kernels and their peers on a workload."""
-    workload = cell.of
+    workload, why = cell.of
     missing = recording.once(_build_peers)
     if workload.dtype != PEER_DTYPE:
         missing = missing | {"flashinfer": f"built for {PEER_DTYPE} alone"}
+    of_all = implementations(OPERATION.name, on_and_off)
     chosen = [
         item
-        for item in implementations(OPERATION.name, on_and_off).values()
+        for item in (tiled(of_all["mla_mma"]) if why == TILES_WHY else of_all.values())
         if not (missing.get(item.library) or item.missing())
         and not (item.tensor_cores == "off" and workload.flops > SLOWEST_FLOPS)
     ]
@@ -68,9 +95,19 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         yield DATA_FILE, row
 
 
+def tiled(item: Implementation) -> Iterator[Implementation]:
+    """A kernel with each of its tiles of 64 rows, under names that tell them apart."""
+    shape = item.spec.shape(head_dim=LATENT_DIM + ROPE_DIM, rows=TILES_OF_ROWS)
+    for tile in item.spec.tiles(shape, item.policy):
+        if tile.q_rows == TILES_OF_ROWS:
+            name = f"{item.kernel} {tile.label}"
+            prepare = partial(item.prepare, tile=tile.label)
+            yield replace(item, name=name, kernel=name, prepare=prepare)
+
+
 def _build_peers(recording: Recording) -> dict[str, str]:
     del recording  # one dtype is built, whatever is chosen
-    return peer.build(OPERATION.name, [(PEER_DTYPE, MlaDecode((1,), 1).latent_dim)])
+    return peer.build(OPERATION.name, [(PEER_DTYPE, LATENT_DIM)])
 
 
 def rows_of(workload: MlaDecode, result: Benchmark) -> list[Row]:

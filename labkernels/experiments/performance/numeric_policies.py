@@ -27,9 +27,9 @@ from labkernels.units import format_time
 
 DATA_FILE = "performance/numeric_policies.csv"
 
-SHAPES = ((57, 8192), (8, 1024))  # batch and keys: case 000, and one that is soon done
+SHAPES = ((57, 8192), (8, 1024))  # batch and keys: case 000, and a small one that takes little time
 QUICK_SHAPES = ((2, 256),)
-V_MEANS = (0, 1)  # a sum of one sign is what truncation shrinks
+V_MEANS = (0, 1)  # truncation shrinks sums of one sign
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ TOKENS = 16384  # per batch, with heads x head_dim = 2048, as in FlashAttention'
 CHANNELS = 2048
 HEAD_DIMS = (64, 128, 256)
 LENGTHS = (512, 2048, 8192, 16384)
-PAGE_SIZES = (1, 16, 64)  # keys; a page of 1, as SGLang has by default, holds no box of the TMA
+PAGE_SIZES = (1, 16, 64)  # keys per page; a page of 1, SGLang's default, holds no box of the TMA
 PAGED_LENGTHS = (2048, 16384)
-# Times what makes the sum of their squares right.
+# The lengths are scaled so that the sum of their squares is right.
 SKEWED = (0.82, 0.46, 0.26, 0.15, 0.1, 0.08, 0.06, 0.05)
 CUDA_CORES_LENGTHS = (2048,)  # prefill_fma takes ten times as long
 

@@ -62,8 +62,8 @@ class BackwardKernel(Kernel, Protocol):
 class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
     """A backward kernel in CUDA C++; one kernel before it prepares rows, one after it rounds dq.
 
-    dq_by_rows: whether an ordered dq has a separate kernel, whose blocks keep rows and walk over
-    keys.
+    dq_by_rows: whether an ordered dq has a separate kernel, in which blocks keep rows and go
+    through the keys.
     """
 
     params: str = PARAMS
@@ -109,7 +109,7 @@ def cpp_instance(instance: Instance, function: str = "backward") -> str:
 
 
 def tile_line(instance: Instance, name: str, tiles: Quantity | int, rows: Quantity) -> Line:
-    """Bytes of some tiles of rows by channels, 16 bits per element."""
+    """Bytes of some tiles of rows by channels, with 16 bits per element."""
     of = sizes(instance)
     return Line(name, tiles * rows * of.dim * of.width)
 
@@ -128,7 +128,7 @@ def row_line(instance: Instance, stages: Quantity | int) -> Line:
 
 
 def ordered_dq_smem(instance: Instance) -> Ledger:
-    """Shared memory of a block of the kernel that keeps rows and walks over keys, in bytes."""
+    """Shared memory of a block of the kernel that keeps rows and goes through keys, in bytes."""
     of = sizes(instance)
     return smem_ledger(
         instance,

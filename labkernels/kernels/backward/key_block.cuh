@@ -20,7 +20,7 @@ template <int Rows, int Keys> LAB_DEVICE BackwardKeys backward_keys(const Backwa
   return {request, key, request.kv_len - key, work.head, first_row, tiles * p.group};
 }
 
-// The blocks of rows that see the tile, for one head of the group after the other.
+// The blocks of rows that see the tile, one head of the group after the other.
 template <int Rows> struct RowBlocks {
   int head, row;
   LAB_DEVICE RowBlocks(const BackwardParams& p, const BackwardKeys& b)
@@ -44,8 +44,8 @@ LAB_DEVICE int tiles_before(const BackwardParams& p, const BackwardKeys& b, int 
   return (b.request.row_limit(p, end_row - 1) - 1) / Keys - b.key / Keys;
 }
 
-// One thread's part in additions to dq_accum with a fixed order. A semaphore counts the tiles of
-// keys that have added to its rows.
+// One thread's part in additions to dq_accum that have a fixed order. A semaphore counts the tiles
+// of keys that have added to these rows.
 struct DqSemaphore {
   int* taken;
   int before;

@@ -1,5 +1,5 @@
-// The kernels before and after the backward kernel: per-row values, and dq from its fp32 sums. A
-// block takes row_padding rows of a query head: its work item says which.
+// The kernels before and after the backward kernel: values of each row, and dq from its fp32 sums.
+// A block takes row_padding rows of a query head, which its work item names.
 #pragma once
 #include "backward/problem.cuh"
 #include "lab/core/warp.cuh"

@@ -18,7 +18,7 @@ struct Params {                // page_guard.py mirrors it
 
 constexpr int threads = 128, no_slot = -1;
 
-// If blocks find several at once, one of them stays: 16 bytes are stored whole.
+// If several blocks find something at once, one finding stays, because 16 bytes are stored whole.
 LAB_DEVICE void report(const Params& p, int request, int slot, int value) {
   const u32x4 words = {{1u, static_cast<u32>(request), static_cast<u32>(slot),
                         static_cast<u32>(value)}};

@@ -76,7 +76,7 @@ def decode_inputs(workload: Decode, draw: Draw) -> DecodeInputs:
 
 
 DISTRIBUTIONS = ("normal", "peaky", "sink", "outlier", "mean-shifted")
-_PEAKY = 6  # factor on q: a few keys carry all the weight
+_PEAKY = 6  # factor on q, so that a few keys carry all the weight
 _SINK_VALUE = 0.125
 _OUTLIER_SHARE, _OUTLIER = 0.002, 32
 

@@ -4,7 +4,7 @@ import math
 
 from labkernels.kernels.checks import MAX_SPLITS
 
-MIN_KEYS_PER_SPLIT = 256  # keys: a shorter split costs more than idle SMs
+MIN_KEYS_PER_SPLIT = 256  # keys per split at least: a shorter split costs more than idle SMs
 # Two blocks per SM use an H200's whole memory rate: a decode of fewer blocks is cut into one wave
 # of that size. A decode of more blocks is cut until its last wave is nearly full, but never into
 # short splits.

@@ -1,7 +1,10 @@
-"""Runs a CUDA MLA kernel in one launch, on the GPU or as its CPU build."""
+"""Runs a CUDA MLA kernel, and the merge of its splits, on the GPU or as its CPU build."""
 
 import ctypes
+import dataclasses
 from collections.abc import Callable
+
+import torch
 
 from labkernels.cuda.launch import with_numbers
 from labkernels.kernels.call import Step
@@ -9,8 +12,9 @@ from labkernels.kernels.mla.call import MlaCall
 from labkernels.kernels.packed_gqa import cuda
 from labkernels.kernels.packed_gqa.call import schedule_of
 from labkernels.kernels.packed_gqa.schedule import Schedule
-from labkernels.kernels.program import Program
+from labkernels.kernels.program import Program, launch_of
 
+SPLIT = 3  # its column in the work list
 POINTERS = ("q_nope", "q_pe", "ckv", "kpe", "cu_seqlens_q", "page_table", "kv_len")
 STRIDES = (
     "q_nope_stride_token",
@@ -32,11 +36,31 @@ class MlaParams(ctypes.Structure):
 
 def _program(call: MlaCall) -> Program:
     made = schedule_of(call)
-    return cuda.program(call, made, params_of(call, made))
+    return program(call, made, params_of(call, made))
 
 
-def prepare(call: MlaCall, program: Callable[[MlaCall], Program] = _program) -> Step:
-    """Compile, list the blocks, allocate the splits' partial states, and fix the launch.
+def program(call: MlaCall, made: Schedule, params: ctypes.Structure, **how) -> Program:
+    """The launch of a scheduled call, and one more where keys are split: it merges the splits."""
+    blocks = cuda.program(call, made, params, **how)
+    if made.splits == 1 or not blocks.launches:
+        return blocks
+    tiles = made.work[made.work[:, SPLIT] == 0]
+    rows = min(call.choice.instance.rows, int(call.lengths.q.max()) * call.group)
+    merge = launch_of(
+        call,
+        specialization=call.choice.specializations[1],
+        params=params_of(call, made),
+        blocks=(len(tiles), rows),
+        own={"work": torch.from_numpy(tiles).to(call.device)},
+        written=frozenset(cuda.OUTPUTS),
+        early=True,
+    )
+    plan = dataclasses.replace(blocks.plan, launches=2)
+    return Program(plan, (*blocks.launches, merge), blocks.workspace)
+
+
+def prepare(call: MlaCall, make: Callable[[MlaCall], Program] = _program) -> Step:
+    """Compile, list the blocks, allocate the splits' partial states, and fix the launches.
 
     make: makes the program, for a kernel with a larger parameter.
     Raises: ValueError if keys_per_split makes more splits than partial states are made for.
@@ -45,7 +69,7 @@ def prepare(call: MlaCall, program: Callable[[MlaCall], Program] = _program) -> 
     given = (call.q, call.q_pe, kv.ckv, kv.kpe, call.cu_seqlens_q, kv.page_table, kv.kv_len)
     names = (*POINTERS, *cuda.OUTPUTS)
     tensors = dict(zip(names, (*given, call.out, call.lse2), strict=True))
-    return call.once(program).step(tensors, call.outputs)
+    return call.once(make).step(tensors, call.outputs)
 
 
 def params_of(call: MlaCall, made: Schedule) -> MlaParams:

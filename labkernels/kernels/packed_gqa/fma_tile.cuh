@@ -96,7 +96,7 @@ template <class C, class Smem> LAB_DEVICE void store_p(Smem& smem, const Scores<
 }
 
 // [lab: accumulate]
-// O += P V, four keys at a time: those whose P stand side by side.
+// O += P V, four keys at a time, whose P lie side by side.
 template <class C, class Smem> LAB_DEVICE void accumulate(Output<C>& o, const Smem& smem) {
 #pragma unroll C::unroll_output
   for (int first = 0; first < C::keys; first += 4) {

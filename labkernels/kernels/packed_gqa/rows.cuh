@@ -108,7 +108,8 @@ LAB_DEVICE WorkTile<Rows> work_tile(const Params& p, int index = block_x(),
   return b;
 }
 
-// A split that holds none of the tile's keys; the first is there in any case and writes the zeros.
+// Whether the split holds none of the tile's keys. The first split is never idle: it writes the
+// zeros.
 template <int Rows> LAB_DEVICE bool is_idle(const WorkTile<Rows>& b) {
   return b.split > 0 && b.first_key >= b.end_key;
 }
@@ -129,7 +130,7 @@ LAB_DEVICE i64 semaphore_index(const Params& p, const WorkTile<Rows>& b) {
   return (b.first_token * p.group / b.tile_rows + b.request + b.q_tile) * p.kv_heads + b.kv_head;
 }
 
-// The tile of Q, in one copy group a thread. Rows past the request's end are zero.
+// The tile of Q, in one copy group per thread. Rows past the request's end are zero.
 template <class T, int D, int Rows, int Threads>
 LAB_DEVICE void load_query(T (&tile)[Rows][D], const PrefillParams& p,
                            const WorkTile<Rows>& b) {

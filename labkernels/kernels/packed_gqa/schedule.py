@@ -20,7 +20,7 @@ KEYS_TO_START = 64
 MIN_KEYS_PER_SPLIT = 256
 MIN_KEYS_PER_ROW = 4
 MAX_CACHED_KEYS = 2**62
-SHORT = 3  # a block is short if this many times its steps are at most the longest block's
+SHORT = 3  # a block is short if this many times its steps are at most those of the longest block
 SHORT_AT_END = 2  # short blocks per slot that wait for the end
 GOOD_ENOUGH = 1.1  # the fewest splits within this factor of the shortest expected time are taken
 
@@ -109,13 +109,13 @@ def _schedule(
 def visible_keys(
     lengths: Lengths, request, row, group: int, variant: AttentionVariant
 ) -> np.ndarray:
-    """One past the last key that a packed row of a request sees; past its end, as the last row."""
+    """One past the last key that a packed row sees; a row past the end counts as the last row."""
     n, keys = lengths.q[request], lengths.kv[request]
     return variant.end(np.minimum(row // group, n - 1), n, keys)
 
 
 def _best_splits(visible: np.ndarray, kv_heads: int, tile: PrefillTile, slots: int) -> int:
-    """The fewest splits that come near the shortest time foreseen."""
+    """The fewest splits whose expected time comes near the shortest."""
     longest = int(visible.max(initial=0))
     even = visible.sum() * kv_heads / slots
     whole = _foreseen_keys(visible, kv_heads, max(1, longest), 0, slots)

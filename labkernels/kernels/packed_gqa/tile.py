@@ -9,9 +9,9 @@ class PrefillTile:
     """The shape of a block's work: query rows, keys per step, warps, stages, blocks per SM.
 
     A row is one head of one token. key_order: the direction in which a block walks over its keys.
-    overlap: what a warpgroup of a wgmma kernel does during its products: "none"; its own softmax
-    ("within"); or its softmax in turn with the other warpgroups ("between"). prefill_wgmma_basic
-    has one more word for each rung of the ladder.
+    overlap: what a warpgroup of a wgmma kernel does during its products: nothing ("none"), its own
+    softmax ("within"), or its softmax in turn with the other warpgroups ("between").
+    prefill_wgmma_basic has one more word for each rung of the ladder.
     """
 
     q_rows: int

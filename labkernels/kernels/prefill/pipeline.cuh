@@ -11,8 +11,8 @@ template <class T, int Dqk, int Dvo, int Keys, int Stages> struct BlockStages {
 };
 
 // The block's window on K and V, `Keys` keys at a time. Eight lanes copy a key, 128 bytes at once;
-// a warp copies four keys in a pass. Where paged keys lie, these eight look up when the window
-// moves, each for another pass, so that the page table's latency is hidden.
+// a warp copies four keys in a pass. When the window moves, these eight lanes look up where paged
+// keys lie, each for another pass, so that the page table's latency is hidden.
 template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct KvWindow {
   static constexpr int keys_per_pass = Threads / 8, passes = Keys / keys_per_pass;
   static constexpr int look_ups = Paged ? (passes + 7) / 8 : 1;  // a lane's
@@ -95,9 +95,9 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
 
   LAB_DEVICE static u32 in_chunks(i64 stride) { return static_cast<u32>(stride / chunk_elements); }
 
-  // Where the keys that a lane copies lie, from its first or from the pool's. Paged rows begin at
-  // multiples of 16 bytes: offsets counted in 16 bytes fit 32 bits for any pool, and take half the
-  // registers of 64-bit offsets.
+  // The offsets of the keys that a lane copies, from its first key or from the pool's first. Paged
+  // rows begin at multiples of 16 bytes: offsets counted in 16 bytes fit 32 bits for any pool, and
+  // take half the registers of 64-bit offsets.
   struct Rows {
     i64 stride;
     u32 chunk, looked_up[look_ups];

@@ -1,4 +1,4 @@
-"""The verdict on an append: rows that were moved are the same in every bit, or they are wrong."""
+"""The verdict on an append: moved rows are the same in every bit, or they are wrong."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from labkernels.policy import NumericPolicy
 
 @dataclass(frozen=True)
 class CopyErrors:
-    """Whether the pools hold what they should."""
+    """Whether the pools hold the right rows."""
 
     passed: bool
 
@@ -29,5 +29,5 @@ class CopyJudge:
         return CopyErrors(self._inputs.holds_the_rows())
 
     def elements(self, outputs, policy: NumericPolicy, forward=None) -> list:
-        """Nothing: a copied element has no error but a wrong one."""
+        """Nothing, because copies have no rounding errors."""
         return []

@@ -1,4 +1,4 @@
-"""Errors element by element, beside what rounding allows each: what error figures are made of."""
+"""Errors of elements beside the error that rounding allows each: data for figures."""
 
 from dataclasses import dataclass
 

@@ -15,7 +15,8 @@ from labkernels.numerics.truth.problem import Problem
 from labkernels.policy import NumericPolicy
 
 GRADIENTS = ("dq", "dk", "dv")
-# Query heads times queries times keys that are judged of a request, where more than one head fits.
+# Up to this many query heads times queries times keys of a request are judged, but at least one
+# head.
 JUDGED_SCORES = 2**24
 
 
@@ -150,7 +151,7 @@ def _sample(inputs: BackwardInputs, request: int, judged: int) -> _Sample:
 
 
 def _part(sample: _Sample, name: str, tensor):
-    """What a sample has of a tensor that lies as a gradient does."""
+    """The sample's part of a tensor with the layout of a gradient."""
     of_query = name == "dq"
     tokens = tensor[sample.rows if of_query else sample.keys]
     return tokens[:, list(sample.q_heads if of_query else sample.kv_heads)]

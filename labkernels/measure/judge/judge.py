@@ -31,7 +31,7 @@ class Judge(Protocol):
         """
 
     def elements(self, outputs: Any, policy: NumericPolicy, forward: Any = None) -> list[Elements]:
-        """Every judged element, its error and its bound; of copies, which have none, nothing."""
+        """Every judged element with its error and its bound; none of a copy."""
 
 
 # Operations with outputs other than attention, and attentions that are judged by some rows.

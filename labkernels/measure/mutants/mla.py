@@ -7,7 +7,7 @@ from labkernels.measure.mutants.mutant import Edit, Mutant
 
 WINDOW = "mla/pipeline.cuh"
 KERNEL = "mla_mma"
-TILE = "64x16x8x1x1"  # chosen only on GPUs with 100 KiB of shared memory per SM
+TILE = "64x16x8x1x1"  # the tile that only GPUs with 100 KiB of shared memory per SM choose
 
 DUPLICATED_INDEX = Mutant(
     "duplicated lane index",

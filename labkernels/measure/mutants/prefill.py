@@ -1,4 +1,4 @@
-"""Prefill kernels with one line changed: what a test of attention is there to find."""
+"""Prefill kernels with one changed line: bugs that a test of attention should find."""
 
 from labkernels.measure.mutants.mutant import GITHUB, KERNEL, Edit, Mutant
 

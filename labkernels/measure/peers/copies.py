@@ -29,7 +29,7 @@ def plain_copy(k_new, v_new) -> Callable[[], object]:
 
     def run() -> None:
         for target, rows in zip(targets, (k_new, v_new), strict=True):
-            # an addition of nothing: a graph would hand a copy to the copy engines
+            # adds zero, because a graph would give a copy to the copy engines
             torch.add(rows, 0, out=target)
 
     return run

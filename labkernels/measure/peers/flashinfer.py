@@ -130,9 +130,8 @@ def prefill_step(q, kv, cu_seqlens_q, *, causal: bool, scale: float, backend: st
     Raises: Refused with FlashInfer's own words.
     """
     import flashinfer
-    import torch
 
-    out = torch.full_like(q, float("nan"))
+    out = q.new_full((*q.shape[:2], kv.v.shape[-1]), float("nan"))
     heads = (q.shape[1], kv.k.shape[-2], q.shape[2])
     options = {"causal": causal, "sm_scale": scale, "q_data_type": q.dtype, **knobs}
     if isinstance(kv, PagedKV):
@@ -140,6 +139,7 @@ def prefill_step(q, kv, cu_seqlens_q, *, causal: bool, scale: float, backend: st
         tensors = (q, (kv.k, kv.v))
     else:
         name, where = "BatchPrefillWithRaggedKVCacheWrapper", (kv.cu_seqlens, *heads)
+        options["head_dim_vo"] = kv.v.shape[-1]
         tensors = (q, kv.k, kv.v)
     with refusals(Exception):
         wrapper = getattr(flashinfer, name)(workspace(q), "NHD", backend=backend)

@@ -160,7 +160,7 @@ def _count(call: Call) -> str | None:
         ready.run()
     torch.cuda.synchronize()
     torch.cuda.profiler.start()
-    # not push and pop, which belong to a thread: autograd launches from another thread
+    # push and pop belong to one thread, but autograd launches from another
     label = torch.cuda.nvtx.range_start(call.label)
     ready.run()
     torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""Families of inputs, from those of models to those of test suites."""
+"""Families of inputs, like those of models and of test suites."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -115,7 +115,7 @@ def _every(x, period: int):
 
 
 def _activations(rng, q, k, v):
-    """Queries and keys after a norm, a shared direction and a rotation by their place."""
+    """Queries and keys with a norm, a shared direction and a rotation by their place."""
     shared = rng.standard_normal(q.shape[-1])
     out = []
     for x in (q, k):

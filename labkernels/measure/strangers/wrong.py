@@ -118,7 +118,7 @@ def running(block: int, kind: str) -> Callable:
 
 
 def masked(s, hide):
-    """Scores, -inf where hide holds."""
+    """Scores; -inf where hide is True."""
     return s.masked_fill(hide, -math.inf)
 
 

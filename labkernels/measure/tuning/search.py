@@ -1,7 +1,7 @@
 """The search for a kernel's best tile: ledger, compiler and a model leave few tiles to run.
 
-Early stages need little: the ledger standard Python, the compiler no GPU, the model nothing more.
-Only `measure` runs a kernel.
+The ledger needs standard Python alone, and neither the compiler nor the model needs a GPU. Only
+`measure` runs a kernel.
 """
 
 import multiprocessing

@@ -28,11 +28,12 @@ def emulate(
     arch: str = "sm_90",
     sources: Iterable[str] = SOURCES,
 ) -> np.ndarray:
-    """Output of a decode kernel that rounds only in the given sources, else in float64.
+    """The output of a decode kernel that rounds in the given sources alone, elsewhere float64.
 
     scores: Q K^T. exp2: the scale, the argument and the function. p: P for the tensor cores.
-    denominator: the sum l. accumulation: the sum P v and its rescales; tensor cores take rounded P,
-    so that it needs p. merge: the States of warps and splits. store: the division and the output.
+    denominator: the sum l. accumulation: the sum P v and its rescales; this source needs p too,
+    because tensor cores take the rounded P. merge: the States of warps and splits. store: the
+    division and the output.
     Shapes: [total_q, Hq, Dv] float64. Raises: ValueError for an unknown source.
     """
     on = frozenset(sources)
@@ -150,7 +151,7 @@ class _Kernel:
         return m, l, o
 
     def _parts(self, p: np.ndarray) -> list[np.ndarray]:
-        """P as the second product takes it."""
+        """The parts of P, as the second product takes them."""
         rounded = "p" in self.on and self.policy.p != "fp32"
         return p_parts(p, self.policy.p) if rounded else [p]
 

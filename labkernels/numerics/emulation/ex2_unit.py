@@ -1,4 +1,4 @@
-"""ex2.approx.ftz.f32 of sm_90 from inside: a table of 64 parabolas, evaluated in fixed point.
+"""How sm_90 computes ex2.approx.ftz.f32: a table of 64 parabolas, evaluated in fixed point.
 
 x is cut to 23 fraction bits, toward zero: |x| = n + f / 2^23. For x >= 0 the result is
 2^n (1 + y(f) / 2^23). For x < 0 every bit of n and f is complemented: 2^(-n-1) (1 + y(2^23-1-f) /
@@ -51,7 +51,7 @@ class Parabolas:
 def truncated_squares() -> np.ndarray:
     """s of every l: the square in units of 2^19, without its lower columns. Shapes: int64 [2^17].
 
-    Of l = 2^i + r, r < 2^i, the bit i adds 2^2i and 2^(i+1) times the bits of r that reach 2^19.
+    For l = 2^i + r with r < 2^i, bit i adds 2^2i, and 2^(i+1) times the bits of r that reach 2^19.
     """
     squares = np.zeros(1, dtype=np.int64)
     for i in range(LOW_BITS):
@@ -67,8 +67,8 @@ def fit(mantissas) -> Parabolas:
     """Find the parabolas behind a unit's 2^23 mantissas; they reproduce every mantissa.
 
     The least-squares parabola of a segment is so near that its coefficients round to those of the
-    unit; the bias is then the only number that fits between all mantissas and their successors. c0
-    is known up to a multiple of its last place: the bias is chosen in [0, 2^13).
+    unit. Then only one bias fits between all mantissas and their successors. c0 is known up to a
+    multiple of its last place: the bias is chosen in [0, 2^13).
 
     Shapes: integers [2^23]. Raises: ValueError if the table has no such parabolas.
     """
@@ -78,7 +78,7 @@ def fit(mantissas) -> Parabolas:
     solution = np.linalg.lstsq(basis, (rows + 0.5).T, rcond=None)[0]
     c1, c2 = (np.rint(line).astype(np.int64)[:, None] for line in solution[1:])
     rest = (rows << STEP_BITS) - c1 * low - c2 * squares
-    # rest <= 2^13 c0 + bias < rest + 2^15 on a whole segment; the bias is what all have in common
+    # rest <= 2^13 c0 + bias < rest + 2^15 on a whole segment; all segments share the bias
     one = 1 << (STEP_BITS - 2)
     first, end = rest.max(axis=1), rest.min(axis=1) + (1 << STEP_BITS)
     biases = [set((np.arange(*ends) % one).tolist()) for ends in zip(first, end, strict=True)]

@@ -1,4 +1,4 @@
-"""The sums of a kernel's chains after each step, in float64: they scale every rounding."""
+"""The sums of a kernel's chains after each step, in float64; roundings scale with them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ class SoftmaxTrace:
 
     @cached_property
     def rescale(self) -> np.ndarray:
-        """2^(m_old - m_new) of each step, 1 where nothing was held before. Shapes: [C, T, R]."""
+        """2^(m_old - m_new) of each step, 1 at the first key of a chain. Shapes: [C, T, R]."""
         before = self.before(self.m, -np.inf)
         return np.exp2(np.where(before == -np.inf, 0.0, before - shift(self.m)))
 
@@ -88,14 +88,14 @@ class SoftmaxTrace:
         return self.part_o.sum(axis=(0, 1))
 
     def before(self, after: np.ndarray, start: float = 0.0) -> np.ndarray:
-        """What is held before each step, or mma, given what is held after it.
+        """The sums before each step, or mma, given the sums after it.
 
         Shapes: [C, mmas, ...].
         """
         return np.concatenate([np.full_like(after[:, :1], start), after[:, :-1]], axis=1)
 
     def held(self, added: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        """Running sums of what each step or mma adds, both in its own units.
+        """Running sums of what each step or mma adds; sums and addends are in the step's own units.
 
         Shapes: added [C, mmas, ...]; weight like it or broadcastable
         """

@@ -13,12 +13,12 @@ class SummationOrder:
     """Which keys are added to which sum, and when.
 
     A request's keys are cut into splits of `keys_per_split`. In a split the warps take steps of
-    `keys` each; every warp keeps a State of its own, and those merge in order at the end.
-    groups: how many lanes of a warp share a channel, each with an accumulator for every groups-th
-    key; 1 on tensor cores. sum_bits: l is summed apart for places in a step that differ in these
-    bits, and those sums are joined bit by bit, in this order. promoted: the tensor cores start from
-    zero for every 16 keys, and an fp32 addition joins what they give. lane_channels: the number of
-    products of a score in one chain of FMAs; the chains' sums are added pairwise.
+    `keys` each; every warp keeps a State of its own, and those merge in order at the end. groups:
+    how many lanes of a warp share a channel, each with an accumulator for every groups-th key; 1 on
+    tensor cores. sum_bits: l is summed apart for places in a step that differ in these bits, and
+    those sums are joined bit by bit, in this order. promoted: the tensor cores start from zero for
+    every 16 keys, and an fp32 addition joins the results. lane_channels: the number of products of
+    a score in one chain of FMAs; the chains' sums are added pairwise.
     Raises: ValueError naming the field, its value and what is allowed.
     """
 

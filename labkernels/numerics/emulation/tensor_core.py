@@ -106,8 +106,8 @@ def matmul(
 def widened_matmul(a, b, c=None, *, fmt: str) -> np.ndarray:
     """Product a b + c as mma.sync makes it of 8-bit inputs on sm_90, K in ascending 32s.
 
-    The inputs become fp16. A fp16 unit adds the products of two in every four, to them the others,
-    and c is added in fp32, rounded to nearest.
+    The inputs become fp16. An fp16 unit adds the products of two terms in every four, then adds the
+    products of the other two. c is added in fp32, rounded to nearest.
 
     Shapes: a [..., M, K], b [..., K, N] with K a multiple of 32, c broadcastable to [..., M, N] ->
     float32 [..., M, N]. Error: none; NaN is 0x7fffffff.
@@ -211,7 +211,7 @@ def _round_to_fp16(x: np.ndarray) -> np.ndarray:
 def _exponents(x: np.ndarray, emin: int) -> np.ndarray:
     """Exponents of the significands, at least emin; of zero, so low that it never is the largest.
 
-    Those of inf and NaN are emin: the result is theirs whatever the alignment.
+    Inf and NaN get emin, because they decide the result whatever the alignment is.
     """
     field = (x.view(np.int64) >> 52).astype(np.int16) & np.int16(0x7FF)
     field[field == 0x7FF] = 0

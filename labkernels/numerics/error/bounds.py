@@ -30,7 +30,7 @@ _WARPS = 8
 # exp2's scale, its product, its argument and the telescoping rescales, in roundings of the largest
 # |score|: 3 * 2 for a scale made of two rounded factors, 1, 2 and 2
 _ARGUMENT_ROUNDINGS = 12
-_LARGEST_EXPONENT_ERROR = 100.0  # a larger argument of expm1 would only overflow
+_LARGEST_EXPONENT_ERROR = 100.0  # expm1 of a larger argument would only overflow
 _NO_BOUND = 1e100  # not inf, since inf * 0 is NaN
 
 
@@ -161,7 +161,7 @@ def _sums(rows: Rows, chain: _Chain) -> _Sums:
 
 
 def _out_bound(sums: _Sums, chain: _Chain):
-    """What the store adds to the bound of o^: half a spacing at the largest possible o^."""
+    """The bound of the stored o^: half a spacing at the largest possible o^ is added."""
     target = formats.named(chain.policy.out)
     internal = _internal_bound(sums, chain)
     stored = abs(sums.o) + internal
@@ -174,7 +174,7 @@ def _internal_bound(sums: _Sums, chain: _Chain):
     """|o^ - o| before the store.
 
     With p_j (1 + eps_j) for p_j: o^ - o = sum p_j eps_j (v_j - o) / (1 + sum p_j eps_j), exactly.
-    On top, each term carries a factor 1 + theta from P's rounding, the chain, l and the division.
+    In addition each term has a factor 1 + theta from P's rounding, the chain, l and the division.
     """
     grown = 1 + _room(sums.weight_error)[..., None]
     weights = (sums.a_error + abs(sums.o) * sums.weight_error[..., None]) * grown
@@ -186,7 +186,7 @@ def _internal_bound(sums: _Sums, chain: _Chain):
 
 
 def _lse2_bound(rows: Rows, sums: _Sums, chain: _Chain):
-    """The bound of a sum's logarithm: relative errors, log2's own, the last addition."""
+    """The bound of lse2: relative errors of the sum, the error of log2, the last addition."""
     xp = namespace(sums.o)
     relative = (1 + _room(sums.weight_error)) * (1 + _room(chain.sum_error)) - 1
     counted = xp.clip(chain.n_keys, 1, None)

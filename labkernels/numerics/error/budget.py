@@ -25,7 +25,7 @@ from labkernels.units import LN_2, LOG2_E
 
 _NEIGHBOURS = (-2, -1, 0, 1, 2)
 _PHASE = 0.618  # so that multiples of a step do not all have the same low bits
-_EXP2_NORMAL = -126.0  # below it, the functions return 0 or lose precision
+_EXP2_NORMAL = -126.0  # below this argument, the functions return 0 or lose precision
 _COLUMNS = [("source", "U12"), *((name, "f8") for name in ("variance", "bias", "square", "share"))]
 
 
@@ -43,7 +43,7 @@ class ErrorBudget:
 
     @cached_property
     def bias(self) -> np.ndarray:
-        """Mean error of each element, of all sources."""
+        """The mean error of each element, over all sources together."""
         return self.biases.sum(axis=0)
 
     @cached_property
@@ -89,8 +89,8 @@ def error_budget(
 ) -> ErrorBudget:
     """The budget of a decode with given roundings and order of keys.
 
-    Error: the spread of z per head is within 15 % of 1, data/error_calibration.csv. A denominator
-    that is not known counts as unrounded. Raises: ValueError for tensor cores with P in fp32.
+    Error: the spread of z per head is within 15 % of 1, data/error_calibration.csv. An unknown
+    denominator counts as unrounded. Raises: ValueError for tensor cores with P in fp32.
     """
     if policy.tensor_cores and policy.p == "fp32":
         raise ValueError(f"accumulate = {policy.accumulate!r} with p = 'fp32', allowed: 'fma'")
@@ -149,9 +149,9 @@ def _tensor_core_scores(trace: SoftmaxTrace, policy: NumericPolicy, arch: str):
 
 
 def _exp2(trace: SoftmaxTrace, policy: NumericPolicy, scale: float):
-    """The scale's rounding is known, and the function's error where it is smooth; the rest random.
+    """The error of exp2: the scale's rounding and smooth errors are known, the others are random.
 
-    A rescale or merge weight hands its error on to all that was summed before.
+    The error of a rescale or of a merge weight applies to all that was summed before.
     """
     exact = scale * LOG2_E
     off = float(np.float32(exact)) / exact - 1
@@ -190,7 +190,7 @@ def _factor_error(old: np.ndarray, new: np.ndarray, exp2: str):
 def _function_error(x: np.ndarray, step: np.ndarray, exp2: str):
     """Mean and variance of the relative error of exp2 at x and its neighbours, a step apart.
 
-    What differs from one neighbour to the next is as good as random: the scores' errors choose.
+    The part that differs between neighbours counts as random, since the scores' errors choose one.
     """
     found = [_relative_error(x + n * step, exp2) for n in _NEIGHBOURS]
     return np.mean(found, axis=0), np.var(found, axis=0)
@@ -205,9 +205,10 @@ def _relative_error(x: np.ndarray, exp2: str) -> np.ndarray:
 
 
 def _p(trace: SoftmaxTrace, policy: NumericPolicy):
-    """P to 16 bits: uniform in half a spacing, but known where P is below the smallest number.
+    """The rounding of P to 16 bits: uniform in half a spacing; known where P underflows.
 
-    At a maximum P is 1 but for the rounding of that maximum in fp32, which 16 bits cannot hold.
+    At a maximum P differs from 1 only by the rounding of the maximum in fp32, which 16 bits cannot
+    hold.
     """
     none = np.zeros_like(trace.o)
     if policy.p == "fp32":

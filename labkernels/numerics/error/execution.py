@@ -1,4 +1,4 @@
-"""Facts of a kernel's execution that a bound may use, besides the places where it rounds."""
+"""Facts about a kernel's run that a bound may use, besides the places of its roundings."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,7 @@
 """Variance of the fp32 sums of a decode kernel: dot products and P v on CUDA cores, l, the merges.
 
-An addition to nearest errs by up to half an ulp of its result: by nothing where both terms are
-multiples of that ulp, and by no more than a term that is smaller.
+An addition, rounded to nearest, errs by up to half an ulp of its result. It does not err where both
+terms are multiples of that ulp, and never errs by more than the smaller term.
 """
 
 import numpy as np
@@ -87,7 +87,7 @@ def denominator(trace: SoftmaxTrace) -> np.ndarray:
 
 
 def merge(trace: SoftmaxTrace, held: np.ndarray) -> np.ndarray:
-    """Variance of joining what the warps and splits hold, in units of the output.
+    """Variance of the merges of warps and splits, in units of the output.
 
     Shapes: held [C, R, D] -> [R, D]
     """

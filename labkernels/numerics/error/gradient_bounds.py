@@ -21,7 +21,7 @@ _U32 = 2.0**-24
 _FLUSHED = 2.0**-126  # an fp32 result, or a sum in global memory, below it counts as zero
 _SHORTEST_TILE = 32  # keys whose products of dq meet in one fp32 addition
 _PADDING = 32  # rows of zeros at the ends of a head's tiles: a chain's chunk more at either end
-_LARGEST_EXPONENT_ERROR = 100.0  # expm1 of more would only overflow
+_LARGEST_EXPONENT_ERROR = 100.0  # expm1 of a larger argument would only overflow
 
 
 def gradient_bounds(
@@ -89,7 +89,7 @@ def _chain_error(n_terms, arch: str):
 
 
 def _rounded(error, size, target: str):
-    """The error after a number of that size has been rounded to a format."""
+    """The error of a number of this size once it has been rounded to a format."""
     kept = formats.named(target)
     return error + kept.unit_roundoff * (size + error) + kept.smallest_subnormal / 2
 

@@ -16,17 +16,17 @@ from labkernels.units import LN_2
 
 # spread of the relative error of one exp2 over a binade, about its mean, which cancels in o
 EXP2_SPREAD = {"mufu": 2.7e-8, "poly3": 4.6e-5, "poly5": 6.3e-8}
-# A rescale, or a merge of warps or splits, hands one exp2's error on to all keys summed before. A
-# sum over random keys strays from its share of the whole by (k / n) (1 - k / n) of all squares:
-# over the moves of a maximum, which come once in k keys, half of them in all; in a merge, all.
+# The error of the exp2 in a rescale, or in a merge of warps or splits, applies to all keys summed
+# before. A sum over k random keys of n differs from its share of the whole by (k / n) (1 - k / n)
+# of all squares. Over all moves of a maximum that is half of the squares, in a merge all of them.
 _HANDED_ON = 1 / 2 + 1 + 1
 
 # ulp(x)^2 / x^2, a mean over the binades of float32; the variance of one rounding of x to it
 _ULP2 = 0.75 / (2 * math.log(2)) * 2.0**-46
 _ROUNDING = _ULP2 / 12
-_JOINS = 4  # roundings of o and l beside their chains: rescales, merges, o / l
-_FARTHEST = 200.0  # below the maximum, in log2 units: beyond it a weight is 0 in fp32
-# P that rounds no more than its score does: the roundings of the score count beside its own
+_JOINS = 4  # roundings of o and l outside their chains: rescales, merges, o / l
+_FARTHEST = 200.0  # log2 units below the maximum, beyond which a weight is 0 in fp32
+# a P that is rounded no more coarsely than its score: the score's roundings count too
 _FINE = ("fp32", "fp16x2", "bf16x2")
 
 # rms spacing at a low part, uniform in half an ulp of the high part, over u times that half ulp:
@@ -70,7 +70,7 @@ def internal_variance(rows: Rows, policy: NumericPolicy, execution: Execution):
     divisor = rows.softmax.divisor
     kinds = [from_p.about(o * (kind == "rounded")) for kind in policy.denominators]
     largest = kinds[0] if len(kinds) == 1 else xp.maximum(*kinds)
-    alike = isinstance(exponent, float)  # for all keys, which spares their sums
+    alike = isinstance(exponent, float)  # for all keys, so that no sum over keys is needed
     of_exponent = exponent * plain.about(o) if alike else from_exponent.about(o)
     weights = (largest + of_exponent) / divisor**2
     return weights + _sums_variance(rows, plain.squares / divisor**2, policy, execution)
@@ -79,8 +79,8 @@ def internal_variance(rows: Rows, policy: NumericPolicy, execution: Execution):
 def _sums_variance(rows: Rows, squares, policy: NumericPolicy, execution: Execution):
     """Variance of the sums of P v and of P, rounded at every step as they grow.
 
-    Of n terms in random order the sum of the first k has the mean square (k / n)^2 o^2 +
-    (k / n) (1 - k / n) sum p^2 v^2; over all k that is a third of o^2 and a sixth of the other.
+    For n terms in random order, the sum of the first k has the mean square (k / n)^2 o^2 + (k / n)
+    (1 - k / n) sum p^2 v^2; over all k that is a third of o^2 and a sixth of the other.
     Shapes: squares, those of p v over l, and the result [Hkv, R, Dv].
     """
     chains, steps, of_step = execution.chains, _terms(rows), 1.0
@@ -109,12 +109,12 @@ def _terms(rows: Rows):
 def exponent_variance(block: Block, score, policy: NumericPolicy):
     """Variance of a weight's relative error before P is rounded: of exp2, and of its argument.
 
-    A score's chain of D products is rounded at every step, in units of what it holds there. The
-    keys that count are those whose score is high, so the chain is a walk whose end is given: after
-    k of D products it has the mean square (k / D)^2 s^2 + (k / D) (1 - k / D) sum q^2 k^2, over all
-    k a third of s^2 and a sixth of the sum. (Without the given end it would be half of the sum,
-    whatever the score, and 5 times too little for the key of the largest of 100 scores.)
-    The argument and the scale's rounding err by the spacing at the distance to the maximum.
+    A score's chain of D products is rounded at every step, in units of what it holds there. Only
+    keys of high score count, so that the chain is a random walk whose end is given: after k of D
+    products the mean square is (k / D)^2 s^2 + (k / D) (1 - k / D) sum q^2 k^2, over all k a third
+    of s^2 and a sixth of the sum. (Without the given end it would be half of the sum, whatever the
+    score, and 5 times too little for the key of the largest of 100 scores.) The argument and the
+    scale's rounding err by the spacing at the distance to the maximum.
     Shapes: [Hkv, R, n], or a number where the argument does not matter: P in 16 bits rounds a
     hundred times more.
     """

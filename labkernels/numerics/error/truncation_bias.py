@@ -1,4 +1,4 @@
-"""The mean loss of tensor cores: they cut toward zero, so that their errors accumulate.
+"""The mean loss of tensor cores, whose errors accumulate because they cut toward zero.
 
 For V with mean 1, 2048 keys and four chains the bias is -1.7e-6 in fp16 and -6.4e-7 in bf16, at an
 output of 1.
@@ -62,10 +62,10 @@ def accumulation(
 
 
 def cut(a, b, before, after, fmt: str, unit: tensor_core.Unit) -> tuple[np.ndarray, np.ndarray]:
-    """Mean, in the direction of its sign, and variance of what one step a b + before loses.
+    """Mean (in the direction of its sign) and variance of the loss in one step a b + before.
 
-    A term whose bits reach below what is kept loses half of the last kept bit on average, a term
-    that lies below it is lost. The sum then loses half an ulp less half of its own spacing.
+    A term with bits below the last kept bit loses half of that bit on average; a term that lies
+    wholly below is lost. The sum then loses half an ulp, less half of its own spacing.
     Shapes: a [..., R, n], b [..., n, D]; before, after [..., R, D], and so the results.
     """
     emin = formats.named(fmt).emin
@@ -97,7 +97,8 @@ def cut(a, b, before, after, fmt: str, unit: tensor_core.Unit) -> tuple[np.ndarr
 def _cut_sums(before, after, kept, lowest, odd, unit):
     """Mean loss and 12 variances of the accumulator's alignment and of the last rounding.
 
-    lowest is the lowest bit that is set in any product, odd whether an odd number of them has it.
+    lowest is the lowest bit that is set in any product; odd says whether an odd number of products
+    has it.
     """
     own = np.where(before == 0, np.inf, _power(before, _FP32.emin) * 2.0**-23)
     aligned = np.minimum(own, kept)

@@ -30,7 +30,8 @@ class Given:
 def gradients(given: Given) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Gradients dq, dk and dv in float64.
 
-    Shapes: dq [total_q, Hq, D], dk, dv [sum kv_lens, Hkv, D], one request's keys after another's.
+    Shapes: dq [total_q, Hq, D], dk, dv [sum kv_lens, Hkv, D], one request's keys behind those of
+    the one before.
     Error: float64 rounding. A query without keys and a key that no query sees give 0.
     """
     total = Totals(given.problem)
@@ -89,7 +90,7 @@ class Totals:
         self.dk, self.dv = problem.zeros(*keys), problem.zeros(*keys)
 
     def add(self, part: Part, dout, p, ds, *, abs_values: bool) -> None:
-        """Count a part; of absolute values, so that errors cannot cancel, or as it is."""
+        """Add a part as it is, or its absolute values, so that errors cannot cancel."""
         rows, block = part.rows, part.block
         xp, size = namespace(p), abs if abs_values else (lambda x: x)
         q = rows.take(float64(self.problem.q[rows.first : rows.last]))

@@ -34,7 +34,7 @@ def update(state: State, scores_log2: np.ndarray, v: np.ndarray) -> State:
     """Adds n more keys to the State.
 
     Shapes: scores_log2 [..., rows, n], -inf where a key is masked; v [..., n, D], finite there.
-    Units: scores in log2 units, that is already multiplied by scale * log2(e).
+    Units: scores in log2 units: they have been multiplied by scale * log2(e).
     """
     if scores_log2.shape[-1] == 0:
         return state
@@ -74,5 +74,5 @@ def finalize(state: State) -> tuple[np.ndarray, np.ndarray]:
 def _weight(x: np.ndarray, m: np.ndarray) -> np.ndarray:
     """2^(x - m), and 0 for x = -inf even when m is -inf too."""
     shift = np.where(m == -np.inf, 0, m).astype(m.dtype)
-    with np.errstate(invalid="ignore", under="ignore"):  # inf - inf is NaN, and must surface
+    with np.errstate(invalid="ignore", under="ignore"):  # inf - inf is NaN: it is kept
         return np.exp2(x - shift)

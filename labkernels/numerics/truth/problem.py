@@ -18,9 +18,9 @@ from labkernels.units import LOG2_E
 from labkernels.variant import AttentionVariant
 
 BLOCK_KEYS = 1024
-# Elements of a block of scores that fit a CPU's cache, and that keep a GPU busy; one token of all
-# heads may have more. At most KEPT_SCORES elements of a problem's scores are kept for the next
-# pass.
+# How many elements a block of scores has: as fit a CPU's cache, and as keep a GPU busy. One token
+# of all heads may have more. At most KEPT_SCORES elements of a problem's scores are kept for the
+# next pass.
 BLOCK_SCORES = {"cpu": 2**19, "gpu": 2**25}
 KEPT_SCORES = {"cpu": 2**26, "gpu": 2**29}
 
@@ -31,8 +31,8 @@ class Problem:
 
     Shapes: q [total_q, Hq, D]; pools [pages, page_size, Hkv, D or Dv]; page_table [B, max_pages];
     kv_lens [B]; cu_seqlens_q [B + 1], ends of the requests' queries; None: one query per request.
-    causal: query i of n, in a request of L keys, sees the keys 0 to L - n + i. variant: what else
-    is done to scores.
+    causal: query i of n, in a request of L keys, sees the keys 0 to L - n + i. variant: the other
+    changes of the scores.
     Raises: ValueError, naming the argument, where shapes disagree or a number is out of range.
     """
 
@@ -71,7 +71,7 @@ class Problem:
         return cls(rows, *layouts.of_dense(k, v, kv_lens), cu_seqlens_q=ends, **how)
 
     def in_numpy(self) -> "Problem":
-        """The same problem in NumPy's float64, from whatever device."""
+        """The same problem in NumPy's float64, from any device."""
         if namespace(self.q) is np:
             return self
         arrays = ("q", "k_pool", "v_pool")
@@ -219,7 +219,7 @@ class Rows:
         target[self.first : self.last] = tokens.reshape(target[self.first : self.last].shape)
 
     def blocks(self) -> "Iterator[Block]":
-        """Yield the keys that any of the rows sees, in order."""
+        """Yield blocks of the keys that any of the rows sees, in order."""
         keys = int(self.problem.n_keys[self.first : self.last].max(initial=0))
         size = self.problem.k_pool.shape[1]
         step = max(1, BLOCK_KEYS // size) * size
@@ -228,7 +228,7 @@ class Rows:
 
     @functools.cached_property
     def softmax(self) -> Softmax:
-        """What a first pass over the keys gives."""
+        """The results of a first pass over the keys."""
         xp = namespace(self.problem.q)
         l, largest, top = (self.problem.zeros(*self.q_log2.shape[:2]) for _ in range(3))
         m = l - math.inf
@@ -237,7 +237,7 @@ class Rows:
             highest = xp.amax(score, -1)
             top = xp.where(highest > m, xp.argmax(score, -1) + float(block.first), top)
             before, m = m, xp.maximum(m, highest)
-            with np.errstate(invalid="ignore"):  # inf - inf is NaN, and must surface
+            with np.errstate(invalid="ignore"):  # inf - inf is NaN, which the result must show
                 shift = xp.where(m == -math.inf, 0.0, m)
                 l = l * xp.exp2(before - shift) + xp.exp2(score - shift[..., None]).sum(-1)
             size = xp.abs(score if block.hidden is None else xp.where(block.hidden, 0.0, score))
@@ -264,7 +264,7 @@ class Rows:
 
     @functools.cached_property
     def sinks(self):
-        """The sink of each row, in log2 units; None without. Shapes: [Hkv, R]."""
+        """The sink of each row, in log2 units; None if there is none. Shapes: [Hkv, R]."""
         variant = self.problem.variant
         if variant is None or variant.sinks is None:
             return None
@@ -287,7 +287,7 @@ class Rows:
 
     @functools.cached_property
     def kept(self) -> dict:
-        """Scores of blocks by their first key, where they are kept."""
+        """The kept scores of blocks, by the block's first key."""
         return {}
 
     def weighted_blocks(self):
@@ -366,7 +366,7 @@ class Block:
 
 
 def weighted_sum(weights, values):
-    """The sum over keys of weights times values, in which a weight of 0 outweighs NaN and inf.
+    """The sum over keys of weights times values, where 0 times NaN or inf is 0.
 
     Shapes: weights [..., R, n], values [..., n, Dv] -> [..., R, Dv].
     """

@@ -10,11 +10,11 @@ from labkernels.units import LOG2_E
 
 @dataclass(frozen=True, eq=False)
 class VariantTensors:
-    """The variant besides the causal mask, with its tensors; None: not used.
+    """The variant besides the causal mask, with its tensors; a field that is None is not used.
 
-    window_left: a row sees the last window_left + 1 of its keys. soft_cap: scores s become
-    c tanh(s / c). alibi: slopes [Hq], times key minus query, are added. sinks [Hq]: a logit that is
-    in the denominator alone. mask [total_q, longest request]: True where a row sees a key.
+    window_left: a row sees the last window_left + 1 of its keys. soft_cap: scores s become c tanh(s
+    / c). alibi: slopes [Hq], which are multiplied by key minus query and added. sinks [Hq]: a logit
+    that is in the denominator alone. mask [total_q, longest request]: True where a row sees a key.
     Raises: ValueError naming the field, its value and what is allowed.
     """
 

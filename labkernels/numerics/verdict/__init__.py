@@ -1,1 +1,1 @@
-"""Rounding or a bug."""
+"""The verdict on an output: rounding, or a bug."""

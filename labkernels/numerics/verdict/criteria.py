@@ -1,7 +1,7 @@
-"""Rules by which projects accept an attention output, to be held beside the verdict.
+"""Rules by which projects accept an attention output, to be compared with the verdict.
 
-Each compares an output with the truth, and some with a 16-bit eager attention on the same inputs,
-whose own error is their measure of what is allowed. A NaN is refused by all of them.
+Each compares an output with the truth. Some allow as much error as a 16-bit eager attention makes
+on the same inputs. All of them refuse a NaN.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule, what it demands in words, and where it stands."""
+    """A rule: its demand in words, and the file that states it."""
 
     name: str
     demand: str
@@ -47,10 +47,10 @@ class Rule:
 
 
 def eager_attention(problem: Problem, fmt: str) -> np.ndarray:
-    """Attention whose every operation rounds its result to the format, as eager code in it does.
+    """Attention in which every operation rounds its result to the format, as eager code does.
 
-    Shapes: [total_q, Hq, Dv]. Between the roundings nothing is lost: sums of products in fp32 err
-    less than 16 bits can show. A row without keys gives 0.
+    Shapes: [total_q, Hq, Dv]. Each operation is exact before its rounding, since sums of products
+    in fp32 err less than 16 bits can show. A row without keys gives 0.
     """
     out = problem.zeros(*problem.out_shape)
     for rows in problem.row_blocks():

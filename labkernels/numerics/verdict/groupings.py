@@ -1,7 +1,8 @@
-"""Rows that a mistake would hit together: by head, sample, query tile, and where their weight lies.
+"""Rows that a mistake would hit together: by head, sample, query tile, or place of weight.
 
-A kernel's bug often sits in one place of its grid: in a head's address, in the last rows of a query
-tile, in one tile or split of the keys. A group's errors add up where one row's would not show.
+A bug often sits in one place of the grid: in a head's address, in the last rows of a query tile, in
+one tile or split of the keys. The errors of such a group add up, where one row alone would not show
+the bug.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from labkernels.numerics.truth.problem import Problem
 
 QUERY_TILES = (64, 128)
 KEY_TILE = 64
-KEY_PARTS = 8  # of a row's keys: a split is some of them
+KEY_PARTS = 8  # share of a row's keys: a split has only some of them
 LANES = 8  # channels that one lane of a fragment holds lie 8 apart
 
 

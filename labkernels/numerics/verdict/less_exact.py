@@ -1,7 +1,7 @@
-"""Honest arithmetic that rounds more than the formats need: what makes an output LESS EXACT.
+"""Honest arithmetic that rounds more than the formats need: it makes an output LESS EXACT.
 
-Each way has twins of its own: kernels that are right and compute so, on the very same inputs. An
-output is explained by a way if no test tells it from them.
+Each way has twins of its own: right kernels that compute in this way on the very same inputs. A way
+explains an output if no test tells the output from the twins.
 """
 
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ def _of_products(factors: str) -> tuple[Twin, ...]:
 
 
 def ways(policy: NumericPolicy) -> list[Way]:
-    """What may stand behind an output that a kernel with this policy cannot have."""
+    """The ways that may explain an output that a kernel of this policy cannot give."""
     found = []
     if is_fine(policy):
         found = [
@@ -56,7 +56,7 @@ def ways(policy: NumericPolicy) -> list[Way]:
 
 
 def is_small(problem: Problem, policy: NumericPolicy, error) -> bool:
-    """Whether an error is of the size that the coarsest of all ways has."""
+    """Whether an error is no larger than that of the coarsest way."""
     coarsest = replace(policy, p="bf16", exp2="poly3")
     sigma = to_numpy(error_sigma.sigma(problem, coarsest))
     return bool(np.sqrt((error**2).mean()) <= _SMALL * np.sqrt((sigma**2).mean()))

@@ -16,7 +16,7 @@ from labkernels.units import LOG2_E
 
 DIRECTIONS = ("common mode", "P truncated", "scale", "signed bias")
 _PROBES = 6
-_NEARLY_ALL = 1e-9  # a key of all the weight: without it nothing would be left
+_NEARLY_ALL = 1e-9  # a key with all the weight: without it no weight would be left
 _TINY = 1e-300  # in place of a division by 0
 _SMALLEST = 1e-60  # whose square is a number: in place of the size of values that are all 0
 _SIXTEEN = ("fp16", "bf16")
@@ -33,7 +33,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class Filters:
-    """What the passes over the keys give.
+    """The results of the passes over the keys.
 
     Shapes: along, power, variance [len(DIRECTIONS), total_q, Hq], the sums <e / s^2, D>,
     <D / s^2, D> and the variance of the first that rounding causes; sharing [total_q, Hq], how many
@@ -52,9 +52,9 @@ class Filters:
 
 
 def matched_filters(problem: Problem, policy: NumericPolicy, error, sigma) -> Filters:
-    """Filter the errors of all rows. An error that is not finite counts as 0; it shows elsewhere.
+    """Filter the errors of all rows. An error that is not finite counts as 0; other tests show it.
 
-    Of two possible denominators, what makes rounding look larger.
+    Of two possible denominators, the one that makes rounding look larger counts.
     Shapes: error and sigma [total_q, Hq, Dv]; sigma is not 0.
     """
     shape = problem.out_shape[:2]
@@ -89,10 +89,10 @@ def matched_filters(problem: Problem, policy: NumericPolicy, error, sigma) -> Fi
 
 
 def _repeats(problem: Problem, error) -> np.ndarray:
-    """Of each row, how many of its request and head err alike in every channel, itself included.
+    """For each row, how many rows of its request and head have the same errors, itself included.
 
-    They are no evidence of their own: where all keys are equal, all queries are one. A row is told
-    by a random sum over its channels, in fp32, so that the last bits of float64 do not count.
+    Equal rows are no further evidence: where all keys are equal, all queries give one row. A random
+    sum over its channels identifies a row, in fp32, so that the last bits of float64 do not count.
     """
     weights = np.random.default_rng(0).random(error.shape[-1])
     sums = (np.asarray(error, np.float32) * weights).sum(-1)
@@ -105,7 +105,7 @@ def _repeats(problem: Problem, error) -> np.ndarray:
 
 
 def _best_keys(of_keys) -> Keys:
-    """Of each request the key that explains most over all of its rows."""
+    """For each request, the key that explains most over all of its rows."""
     best = np.zeros((3, len(of_keys)))
     for b, (along, power) in enumerate(of_keys):
         if len(along):
@@ -126,14 +126,14 @@ class _Rows:
 
     @property
     def narrow(self) -> bool:
-        """Whether P and the store have 16 bits, so that fp32 holds what estimates them."""
+        """Whether P and the store have 16 bits, so that fp32 is enough to estimate them."""
         return self.policy.p in _SIXTEEN and self.policy.out in _SIXTEEN
 
     @property
     def abouts(self) -> tuple[float, ...]:
         """Whether a weight's error moves the denominator too, 1 or 0, of each possible denominator.
 
-        That of its exponent does always, and outweighs the rounding of a P in fp32.
+        The error of a weight's exponent always does, and outweighs the rounding of a P in fp32.
         """
         fine = self.policy.p == "fp32"
         kinds = {float(fine or kind == "rounded") for kind in self.policy.denominators}
@@ -168,14 +168,14 @@ def _filter(request: _Rows, scan: "_Scan"):
     for more in kinds[1:]:
         variance, coherence = xp.maximum(variance, more[0]), xp.maximum(coherence, more[1])
     along, power = (request.error[:, None] * tests).sum(-1), (directions * tests).sum(-1)
-    # What the common mode alone holds of it: six probes may miss a single direction.
+    # The part that the common mode alone has: six probes may miss a single direction.
     held = variance[:, 0] / xp.clip(power[:, 0], _TINY, None) / o.shape[-1]
     coherence = xp.clip(xp.maximum(coherence, xp.clip(held**2, None, 1.0)), None, 1.0)
     return along, power, variance, sharing, coherence
 
 
 class _Sums:
-    """Sums over keys of the variances of their weights, with their values and tests of these.
+    """Sums over keys of their weights' variances, with their values and with tests of the values.
 
     In fp32 where P and the store have 16 bits, else in float64. A block of 1024 keys errs by 2^-14
     of its terms at most, and the error model by 15 %. Where the terms cancel, v is near o: what is
@@ -225,7 +225,7 @@ def _variances(request: _Rows, x, tests, sums: _Sums, about: float):
     """
     o, xp = request.rows.o, namespace(request.error)
     from_p, parts = sums.about(about * o)
-    # What sigma holds beyond the weights and l is independent from channel to channel.
+    # The part of sigma beyond the weights and l is independent from channel to channel.
     of_l = error_sigma.denominator_variance(request.rows)
     own = xp.clip(request.sigma**2 - parts - of_l * o**2, 0.0, None)
     along_o = (x * o[:, None]).sum(-1)[..., None]
@@ -237,7 +237,7 @@ def _variances(request: _Rows, x, tests, sums: _Sums, about: float):
 
 
 def _folded(vectors, matrix):
-    """One product in place of one a vector: [Hkv, T, R, n] @ [Hkv, n, m] -> [Hkv, T, R, m]."""
+    """One product in place of one per vector: [Hkv, T, R, n] @ [Hkv, n, m] -> [Hkv, T, R, m]."""
     heads, _, _, n = vectors.shape
     return (vectors.reshape(heads, -1, n) @ matrix).reshape(*vectors.shape[:3], matrix.shape[-1])
 

@@ -1,8 +1,8 @@
-"""Tests of an output's errors, each with a limit and the rate at which rounding alone passes it.
+"""Tests of an output's errors, each with a limit and the rate at which rounding exceeds it.
 
 z = e / sigma. Every limit is a quantile of what rounding gives, divided among all tests of its kind
-(Bonferroni): a right output passes one of the BUG limits of a kind once in 1 / ALPHA_BUG runs, and
-an ODD one once in 1 / ALPHA_ODD.
+(Bonferroni): a right output exceeds one of the BUG limits of a kind once in 1 / ALPHA_BUG runs, and
+an ODD limit once in 1 / ALPHA_ODD.
 """
 
 import math
@@ -36,7 +36,7 @@ _SCALE_ROUNDING = 2.0**-19  # scale_log2 and a score's chain, which truncates, i
 
 @dataclass(frozen=True)
 class Finding:
-    """One test: its worst value, the limits it was held against, and where it was found."""
+    """One test: its worst value, the limits for this value, and the place of the value."""
 
     name: str
     value: float
@@ -59,7 +59,7 @@ def widened(test: Finding, of_twins: float) -> Finding:
     Where they pass the odd limit, which independent roundings do once in ten thousand runs, the
     roundings are not independent, and the limit's derivation does not hold.
     """
-    mean = 1.0 if test.name.startswith("spread") else 0.0  # what a perfect model would give
+    mean = 1.0 if test.name.startswith("spread") else 0.0  # the value of a perfect model
     fails = of_twins > test.odd
     limits = (
         max(limit, mean + times * (of_twins - mean))
@@ -91,7 +91,7 @@ def chain_bias(n_keys, policy: NumericPolicy) -> np.ndarray:
 
 
 def of_bound(error, bound, name: str, problem: Problem) -> Finding:
-    """Largest error over its bound: 1 is never passed, whatever the rounding errors do."""
+    """Largest error over its bound: rounding errors never exceed 1."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(error == 0, 0.0, np.abs(error) / bound)
     return _largest(name, ratio, 1.0, 1.0, _place_of(problem))
@@ -116,7 +116,7 @@ def of_spread(z, filters: Filters, live, groupings: list[Grouping]) -> list[Find
     variance = np.full(mean.shape, 2 * repeats.sum() / count**2)
     found.append(_spread("spread of z by channel", mean, variance, lambda i: f"channel {i}"))
     lanes = np.array([mean[lane::LANES].mean() for lane in range(min(LANES, len(mean)))])
-    # All that a row's channels share may lie in one lane.
+    # Everything that a row's channels share may lie in one lane.
     shared = np.minimum(1.0, LANES**2 * filters.coherence)
     variance = np.full(lanes.shape, (2 * shared * repeats).sum() / count**2)
     found.append(
@@ -144,7 +144,7 @@ def of_outliers(z, filters: Filters, problem: Problem) -> list[Finding]:
 def of_directions(
     filters: Filters, slack, problem: Problem, policy: NumericPolicy, groupings: list[Grouping]
 ) -> list[Finding]:
-    """The z of beta along each direction, per group of rows, after what is allowed.
+    """The z of beta along each direction, per group of rows, beyond what is allowed.
 
     Allowed: a part of o as large as the chain's truncation bias, which grows a little with o, a
     scale off by its rounding, and all by the largest error of exp2, whose polynomials err along the
@@ -161,7 +161,7 @@ def of_directions(
             continue
         if name == "scale":
             allowed = (_scale_rounding(problem) + bias) * power[i]
-        else:  # what is allowed is a part of o, however long this direction is
+        else:  # the allowance is a part of o, however long this direction is
             allowed = bias * np.sqrt(np.maximum(power[0] * power[i], 0.0))
         for group in groupings:
             total = np.abs(group.sums(along[i])) - group.sums(allowed)
@@ -182,9 +182,9 @@ def _scale_rounding(problem: Problem) -> float:
 
 
 def _nearest_bias(policy: NumericPolicy) -> float:
-    """Relative bias of rounding P and o to nearest: where values thin out, a cell's mass lies
-    below its middle, by its spacing squared over 12 times the density's slope; u^2 is twice that
-    of a normal density.
+    """Relative bias of rounding P and o to nearest: where the density of values falls, a cell's
+    mass lies below its middle, by its spacing squared over 12 times the density's slope; u^2 is
+    twice that of a normal density.
     """
     out, p = formats.named(policy.out), formats.named(policy.p.removesuffix("x2"))
     return out.unit_roundoff**2 + p.unit_roundoff**2
@@ -193,8 +193,8 @@ def _nearest_bias(policy: NumericPolicy) -> float:
 def of_keys(filters: Filters, slack, problem: Problem) -> list[Finding]:
     """The z of a key left out (beta 1) or counted twice (beta -1), over all keys and rows.
 
-    A key's own rounding error lies along the same direction, with a beta of u: only those near 1
-    in size count.
+    A key's own rounding error lies along the same direction, with a beta of u, so that only betas
+    near 1 in size count.
     """
     found = []
     slack_of = np.ones(problem.batch)

@@ -1,11 +1,10 @@
-"""Right kernels made up on the spot: what honest arithmetic leaves on the very same inputs.
+"""Twins: outputs of right kernels on the very same inputs, by various honest arithmetic.
 
 The tests of `significance` take the roundings of P and of the store as independent. Where scores
 lie on a lattice, rows repeat or V is nearly constant, they are not: the same rounding error comes
-again in many elements, and a sum over them is no random walk. Which inputs these are, nobody can
-list. So a test that fires is asked what it says of twins: kernels that are right, on the same
-inputs. Where it fires on them too, its assumption does not hold, and its limits are moved to beyond
-all twins.
+again in many elements, and a sum over them is no random walk. Nobody can list these inputs. So a
+test that fires is also run on twins: kernels that are right, on the same inputs. If it fires on
+them too, its assumption does not hold, and its limits move beyond all twins.
 """
 
 import itertools
@@ -76,11 +75,11 @@ def outputs(
 ) -> Iterator[np.ndarray]:
     """The outputs of twins, as stored. Shapes: [total_q, Hq, Dv] each.
 
-    A denominator or a cubic that was told is kept by all of them.
+    All of them keep a denominator or a cubic exp2 that the caller has named.
     """
     cubics = policy.exp2 == "poly3"
     for given in kernels:
-        if is_fine(policy) and given.poly3 and not cubics:  # far above what fp32 rounds
+        if is_fine(policy) and given.poly3 and not cubics:  # far above the rounding of fp32
             continue
         twin = replace(given, poly3=given.poly3 or cubics)
         out = problem.zeros(*problem.out_shape)

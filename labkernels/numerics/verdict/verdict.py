@@ -30,7 +30,7 @@ from labkernels.policy import NumericPolicy
 
 ROUNDING, BUG, INCONCLUSIVE = "ROUNDING", "BUG", "INCONCLUSIVE"
 LESS_EXACT = "LESS EXACT"
-_AS_LARGE = 0.3  # of a coarser policy's error: less would be an excuse for anything
+_AS_LARGE = 0.3  # share of a coarser policy's error: a smaller one would excuse anything
 _FAINT_RMS, _FAINT_MOST = 32.0, 256.0  # of z: fp32 alone has errors so small
 _EVEN_MOST = 64.0  # times rounding's error: six bits fewer; beyond them nobody would call it exact
 
@@ -39,9 +39,8 @@ _EVEN_MOST = 64.0  # times rounding's error: six bits fewer; beyond them nobody 
 class Verdict:
     """The answer, its evidence and, for a bug, the mistakes that explain it.
 
-    Shapes: error, bound, sigma, z [total_q, Hq, Dv]; z is error / sigma. note: how the tensors
-    were read, where that was not said; problem,
-    out: what was judged, where it was kept.
+    Shapes: error, bound, sigma, z [total_q, Hq, Dv]; z is error / sigma. note: how the tensors were
+    read, if the caller did not say; problem, out: what was judged, if it was kept.
     """
 
     answer: str
@@ -117,14 +116,14 @@ class Verdict:
         return lines
 
 
-@np.errstate(all="ignore")  # what is not finite is said, not warned of
+@np.errstate(all="ignore")  # values that are not finite are reported, without a warning
 def decide(
     problem: Problem, out, *, policy: NumericPolicy, lse2=None, told: bool = True
 ) -> Verdict:
     """Judge an output of a problem.
 
-    Shapes: out [total_q, Hq, Dv], lse2 [total_q, Hq] or None. told: the policy is what the kernel
-    claims, so that a coarser one would be worth naming.
+    Shapes: out [total_q, Hq, Dv], lse2 [total_q, Hq] or None. told: the caller named the policy, so
+    that a coarser one is worth naming.
     Raises: ValueError where shapes disagree.
     """
     out = _shaped("out", out, problem.out_shape)
@@ -179,8 +178,8 @@ def decide(
 def _ulps_off(out, truth, fmt: str) -> float:
     """The largest distance from the truth in the format's spacings there.
 
-    A second rounding, as that of float64 to float32 before, may decide a tie the other way: it
-    moves the truth by 2^-24 of itself at most, which is allowed for.
+    An earlier rounding, as from float64 to float32, may decide a tie the other way. It moves the
+    truth by at most 2^-24 of itself, which is allowed.
     """
     off = np.maximum(np.abs(out - truth) - 2.0**-24 * np.abs(truth), 0.0)
     ulps = off / rounding.quantum(truth, fmt)
@@ -188,7 +187,7 @@ def _ulps_off(out, truth, fmt: str) -> float:
 
 
 def _beside_twins(problem: Problem, policy: NumericPolicy, truth, sigma, tests, kernels):
-    """The tests with limits that no right kernel on these inputs comes near."""
+    """The tests, with limits beyond what right kernels reach on these inputs."""
     worst = dict.fromkeys((test.name for test in tests), 0.0)
     for out in twins.outputs(problem, policy, kernels):
         for test in _tests(problem, policy, out - truth, sigma)[2]:
@@ -197,7 +196,7 @@ def _beside_twins(problem: Problem, policy: NumericPolicy, truth, sigma, tests, 
 
 
 def _evenly(problem: Problem, policy: NumericPolicy, error, sigma, z) -> str:
-    """Words for an error that is rounding's but for its size, everywhere alike; "" if it is not."""
+    """Words for an error like rounding's but larger, everywhere alike; "" for any other."""
     times = float(np.sqrt((z**2).mean()))
     if not 1 < times <= _EVEN_MOST:
         return ""
@@ -224,7 +223,7 @@ def _faintly(policy: NumericPolicy, error, sigma) -> str:
 
 
 def _as_if(problem: Problem, policy: NumericPolicy, truth, error) -> str:
-    """Words for honest arithmetic that rounds more, and as much as this; "" if none does."""
+    """Words for honest arithmetic that errs as much as this output; "" if there is none."""
     if not less_exact.is_small(problem, policy, error):
         return ""
     for way in less_exact.ways(policy):
@@ -267,7 +266,7 @@ def _tests(problem: Problem, policy: NumericPolicy, error, sigma):
 def _answered(
     found, matches, policy, error, bound, sigma, *, why="", even="", sound=False
 ) -> Verdict:
-    """The verdict that findings and names amount to.
+    """The verdict that follows from findings and names.
 
     why: in place of a count of tests; even: words that make an error LESS EXACT; sound: ROUNDING,
     whatever the tests say.

@@ -1,1 +1,1 @@
-"""Errors, budgets of error and verdicts."""
+"""Figures of errors, budgets of error and verdicts."""

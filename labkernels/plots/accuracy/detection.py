@@ -42,7 +42,7 @@ def detection_matrix(wrong: pd.DataFrame, right: pd.DataFrame, *, origin: str) -
 
 
 def _number(share: float) -> str:
-    """Whole percents, but never 0 or 100 for what only comes near."""
+    """Whole percents; 0 and 100 only if they are exact."""
     if share in (0.0, 100.0) or 0.5 <= share < 99.5:
         return f"{share:.0f}"
     return "<1" if share < 1 else ">99"

@@ -50,7 +50,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, kernels: list[str], resource: str) ->
         y="kernel",
         weights="amount",
         hue="term",
-        hue_order=order[::-1],  # seaborn stacks the last one first
+        hue_order=order[::-1],  # seaborn stacks the last term first
         palette=colours | {OTHERS: OTHERS_COLOUR},
         multiple="stack",
         discrete=True,

@@ -1,1 +1,1 @@
-"""Times, resources and counters."""
+"""Figures of times, resources and counters."""

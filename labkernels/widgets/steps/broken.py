@@ -1,4 +1,4 @@
-"""decode_mma, which its reader may break: the module of the stepper, with switches."""
+"""decode_mma with bugs that the reader can switch on: the module of the stepper."""
 
 from __future__ import annotations
 

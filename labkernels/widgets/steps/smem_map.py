@@ -118,7 +118,7 @@ def _prefill_mma(instance: Instance) -> list[Tile]:
 
 
 def _q_stages(instance: Instance) -> int:
-    """How often Q fits beside K and V, as tile.cuh counts."""
+    """The stages of Q that fit beside K and V, as in tile.cuh."""
     tile, row_bytes = instance.tile, instance.head_dim * formats.named(instance.dtype).bytes
     twice = 2 * instance.rows * row_bytes + 2 * tile.stages * tile.keys * row_bytes
     return 2 if twice <= 226 * 1024 else 1

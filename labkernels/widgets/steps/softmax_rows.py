@@ -1,4 +1,4 @@
-"""Which of the numbers that a kernel tells of its softmax are of which query row.
+"""Which of a kernel's announced softmax numbers belong to which query row.
 
 A lane tells FLOATS numbers: m of two rows, l of two rows, eight of O.
 """

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from labkernels.chapters import exercises
-from labkernels.chapters.exercises.report import fault_of
+from labkernels.chapters.exercises.report import fault_of, in_readers_words
 
 RAW = re.compile(r"\basm\b|\b__\w+|\bthreadIdx\b|\bblockIdx\b")
 ALL = [exercises.get(name) for name in exercises.names()]
@@ -108,6 +108,11 @@ def test_an_error_of_triton_names_the_readers_line():
 def test_faults_have_names():
     assert fault_of("race: writes shared byte 0") == "race"
     assert fault_of("something else") == ""
+
+
+def test_a_line_of_a_kernel_is_not_taken_for_a_primers_of_the_same_name():
+    message = "threads 0 to 31: wait in mbarrier_wait at hopper/pipeline.cuh:30 for parity 0"
+    assert in_readers_words(message) == [message]
 
 
 def test_what_does_not_exist_is_said():

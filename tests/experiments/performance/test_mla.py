@@ -42,3 +42,13 @@ def test_every_target_is_a_workload_of_the_grid():
         if target.experiment == mla.EXPERIMENT.name:
             wanted = {**target.workload, "dtype": target.dtypes[0]}
             assert any(wanted.items() <= cell.items() for cell in columns), target.id
+
+
+def test_each_tile_of_64_rows_is_measured_under_a_name_of_its_own(monkeypatch):
+    """On a GPU of 100 KiB the last of them is all that fits; an H200 takes the first by itself."""
+    fake_gpu.install(monkeypatch)
+    tiled = list(mla.tiled(implementations("mla", on_and_off)["mla_mma"]))
+    result = benchmark(OPERATION, WORKLOAD, tiled, repeats=2, seed=0, graph=True, device="cpu")
+    found = {(row["kernel"], row["tile"]) for row in mla.rows_of(WORKLOAD, result)}
+    tiles = ("64x64x8x2x1", "64x32x8x2x1", "64x16x8x1x1")
+    assert found == {(f"mla_mma {tile}", tile) for tile in tiles}

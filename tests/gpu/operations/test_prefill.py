@@ -1,6 +1,7 @@
 """The contract of a prefill kernel on a real GPU, and its bits beside those of the CPU build."""
 
 import random
+from itertools import product
 
 import pytest
 
@@ -79,7 +80,8 @@ def test_every_tile(kernel, dtype, page_size):
             layout="padded",
             device="cuda",
         )
-        for tile in spec.tiles(spec.shape(head_dim=head_dim), spec.policies[0]):
+        shape = spec.shape(head_dim=head_dim, layout="paged" if page_size else "ragged")
+        for tile in spec.tiles(shape, spec.policies[0]):
             run_checked(case, kernel, tile=tile.label, keys_per_split=300)
 
 
@@ -165,14 +167,15 @@ def test_every_bit_is_the_cpu_builds(kernel):
     if gpu.arch != "sm_90":
         pytest.skip(f"ex2.approx is known of sm_90, this GPU is {gpu.arch}")
     spec, draw, outputs = CUDA_PREFILLS[kernel], random.Random(kernel), 0
-    for head_dim in spec.head_dims:
-        for turn, tile in enumerate(spec.tiles(spec.shape(head_dim=head_dim), spec.policies[0])):
+    for head_dim, layout in product(spec.head_dims, spec.layouts):
+        tiles = spec.tiles(spec.shape(head_dim=head_dim, layout=layout), spec.policies[0])
+        for turn, tile in enumerate(tiles):
             lengths = [(draw.randint(0, 90), draw.randint(0, 200)) for _ in range(5)]
             shape = {
                 "causal": draw.random() < 0.7,
                 "group": draw.choice((1, 3, 8)),
                 "head_dim": head_dim,
-                "page_size": draw.choice((None, 3, 16)) if "paged" in spec.layouts else None,
+                "page_size": draw.choice((3, 16)) if layout == "paged" else None,
                 "layout": "padded",
                 "dtype": ("fp16", "bf16")[turn % 2],
             }
@@ -185,4 +188,4 @@ def test_every_bit_is_the_cpu_builds(kernel):
             assert torch.equal(bits(found.out.cpu()), bits(expected.out)), (shape, options)
             assert torch.equal(bits(found.lse2.cpu()), bits(expected.lse2)), (shape, options)
             outputs += found.out.numel()
-    assert outputs >= 200_000 * len(spec.head_dims)
+    assert outputs >= 200_000 * len(spec.head_dims) * len(spec.layouts)

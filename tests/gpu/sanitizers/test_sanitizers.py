@@ -39,7 +39,7 @@ def sanitizer():
 # this, finds no race.
 NOT_FOLLOWED = {
     "backward_wgmma": ({"bulk_load"}, {"load_rows", "score_gradients"}),
-    "mla_wgmma": ({"store_p", "store", "arrives_last"}, {"sync_max", "whole_l", "arrives_last"}),
+    "mla_wgmma": ({"store_p", "store"}, {"sync_max", "whole_l"}),
 }
 
 needs_sanitizer = pytest.mark.skipif(

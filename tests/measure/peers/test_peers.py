@@ -13,6 +13,7 @@ from labkernels.kernels.caches.paged import PagedKV  # noqa: E402
 from labkernels.kernels.decode.inputs import DecodeInputs, decode_inputs  # noqa: E402
 from labkernels.kernels.decode.workload import Decode  # noqa: E402
 from labkernels.kernels.random_inputs import Normal  # noqa: E402
+from labkernels.measure.implementation import implementations  # noqa: E402
 from labkernels.measure.judge.gradients import GradientJudge  # noqa: E402
 
 
@@ -92,11 +93,19 @@ def test_a_peer_that_takes_dense_tensors_refuses_ragged_ones():
 def test_every_operation_has_its_peers():
     names = {operation: set(peer.peers_of(operation)) for operation in ("prefill", "mla", "append")}
     sdpa = {"torch_fa2", "torch_cudnn"}
-    assert names["prefill"] == {"flashinfer_fa2", "flashinfer_fa3", "flash_attention_4", *sdpa}
+    ours = {"gluon_prefill"}  # on a GPU alone
+    fa = {"flashinfer_fa2", "flashinfer_fa3", "flash_attention_4"}
+    assert names["prefill"] == {*ours, *fa, *sdpa}
     assert names["mla"] == {"flashinfer_fa2", "flashinfer_fa3"}
     assert names["append"] == {"torch_index_copy", "flashinfer_append"}
     theirs = {"flash_attention_4", "flash_attention_4_ordered"}
     assert set(peer.peers_of("backward")) == {*theirs, *sdpa}
+
+
+def test_a_peer_is_not_taken_for_a_kernel_of_ours():
+    for operation in ("decode", "prefill", "mla", "backward", "append"):
+        for name, found in implementations(operation).items():
+            assert found.is_ours == (found.spec is not None), name
 
 
 def test_every_peer_says_whether_it_can_run():

@@ -24,7 +24,7 @@ def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
 
 
 def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
-    """How the formula comes to it."""
+    """The steps of the formula."""
     return list(_EXPECTED[exercise.name]()[1])
 
 

@@ -31,7 +31,7 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
 
 
 def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
-    """Whether it is the phase."""
+    """Whether the answer is the changed phase."""
     name = str(results["phase"])
     return [] if name == _PHASE else [f"{name!r} was not changed." if name else "No answer."]
 

@@ -27,12 +27,12 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
     try:
         update = _function(answer)
         results = {}
-        with np.errstate(all="ignore"):  # what overflows is judged
+        with np.errstate(all="ignore"):  # an overflow is judged, not warned of
             for request in REQUESTS:
                 out, lse2 = triton_attention.attend(request, update)
                 results[f"out of {request.name}"] = out
                 results[f"lse2 of {request.name}"] = lse2
-    except Exception as error:  # whatever a reader's line may raise
+    except Exception as error:  # a reader's line may raise anything
         raise HostKernelError(_in_readers_words(error)) from error
     return results
 

@@ -6,7 +6,7 @@ from labkernels.kernels.cuda_kernel import sizes
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
 from labkernels.policy import CUDA_CORES, NumericPolicy
 
-# Eight 16-byte loads per lane on full SMs hide the latency of memory; more are not faster.
+# Eight 16-byte loads per lane on full SMs hide the latency of memory; more loads are not faster.
 TILE = AppendTile(warps=8, keys=16, stages=8, blocks_per_sm=4)
 
 
@@ -19,7 +19,7 @@ class Append(AppendKernel):
     )
     parent = None
     needs = SINCE_AMPERE
-    policies = (CUDA_CORES,)  # nothing is rounded
+    policies = (CUDA_CORES,)  # an append rounds nothing
     head_dims = (64, 128, 192, 256)
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[AppendTile, ...]:

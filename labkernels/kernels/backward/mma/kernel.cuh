@@ -1,8 +1,8 @@
 // Backward, tensor cores on: FlashAttention-2's order of work on mma.sync. A block keeps a tile of
-// keys, and dK and dV of it in registers, and goes through the query rows that see it. P and dS go
-// through shared memory: they are operands of three products, twice transposed.
-// Where dq must always add up in the same order, a second kernel keeps rows and goes through keys.
-// Fragments: lane = 4 g + t holds rows g and g + 8 of each 16, columns 2t and 2t + 1 of each 8.
+// keys, with its dK and dV in registers, and goes through the query rows that see the tile. P and
+// dS go through shared memory: they are operands of three products, twice transposed. Where dq must
+// always add up in the same order, a second kernel keeps rows and goes through keys. Fragments:
+// lane = 4 g + t holds rows g and g + 8 of each 16, columns 2t and 2t + 1 of each 8.
 #pragma once
 #include "backward/problem.cuh"
 #include "lab/core/policy.cuh"
@@ -31,7 +31,7 @@ template <class C> struct Smem {
   alignas(128) typename C::T p[C::rows][C::score_width], ds[C::rows][C::score_width];
   float lse2[C::stages][C::rows], delta[C::stages][C::rows];
 };
-// The other way round: rows stay, a stage is a tile of keys.
+// Here the rows stay, and a stage is a tile of keys.
 template <class C> struct QuerySmem {
   alignas(128) typename C::T q[C::rows][C::dim], dout[C::rows][C::dim];
   alignas(128) typename C::T k[C::stages][C::keys][C::dim], v[C::stages][C::keys][C::dim];
@@ -41,7 +41,7 @@ template <class C> struct QuerySmem {
 
 // ---- copies
 
-// What is known of each row; the workspace holds whole tiles.
+// Copies lse2 and delta of each row; the workspace holds whole tiles.
 template <int Rows>
 LAB_DEVICE void copy_row_facts(float (&lse2)[Rows], float (&delta)[Rows], const BackwardParams& p,
                                i64 first) {
@@ -246,7 +246,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT BackwardPara
 // [/lab: kernel]
 
 // [lab: ordered dq]
-// dq alone, its keys in ascending order: S and dP are computed once more.
+// The kernel of dq alone, with keys in ascending order: it computes S and dP once more.
 template <class C, class P>
 LAB_KERNEL(C::threads, C::blocks_per_sm) ordered_dq(LAB_GRID_CONSTANT BackwardParams p) {
   static_assert(sizeof(QuerySmem<C>) == LAB_SMEM_BYTES, "the ledger's bytes are the compiler's");

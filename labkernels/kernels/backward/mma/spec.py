@@ -20,7 +20,7 @@ from labkernels.policy import EXP2, TENSOR_CORES, NumericPolicy, policies
 
 
 class BackwardMma(CudaBackwardKernel):
-    """An ordered dq has a separate kernel, whose blocks keep rows."""
+    """An ordered dq has a separate kernel, in which blocks keep rows."""
 
     name = "backward_mma"
     idea = "A block keeps keys, with dK and dV in registers; P and dS go through shared memory."
@@ -54,7 +54,7 @@ class BackwardMma(CudaBackwardKernel):
         return (*atomic, *(replace(tile, dq="ordered") for tile in atomic))
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block of the kernel that walks over rows, in bytes."""
+        """Shared memory of a block of the kernel that goes through rows, in bytes."""
         of = cuda_kernel.sizes(instance)
         return cuda_kernel.smem_ledger(
             instance,

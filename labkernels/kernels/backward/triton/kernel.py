@@ -1,7 +1,7 @@
 """The gradients of attention in Triton: tensor cores on (tl.dot) or off (fp32 FMA).
 
 Names: i_ indices of the block's work, o_ offset vectors, m_ masks, p_ pointers, b_ block values.
-Both walks (over the rows for dK and dV, over the keys for dq) recompute P and dS from lse2.
+Both passes (over the rows for dK and dV, over the keys for dq) recompute P and dS from lse2.
 """
 
 import triton

@@ -27,7 +27,7 @@ class TritonBackward(BackwardKernel):
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[BackwardTile, ...]:
         """Tile options; `stages` is Triton's num_stages, blocks_per_sm what its registers leave.
 
-        A separate walk over the keys computes dq and always adds in one order. Without tensor cores
+        A separate pass over the keys computes dq and always adds in one order. Without tensor cores
         Triton keeps the fp32 operands of tl.dot in registers, and larger tiles spill.
         """
         if policy == CUDA_CORES:

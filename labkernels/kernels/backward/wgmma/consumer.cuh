@@ -1,12 +1,12 @@
-// The consumers: block of rows after block of rows, S and dP, then dV, dQ and dK.
+// The consumers: for each block of rows they compute S and dP, then dV, dQ and dK.
 #pragma once
 #include "backward/wgmma/gradients.cuh"
 
 namespace backward_wgmma {
 using namespace lab;
 
-// dV += P dO, or dK += dS Q: the warpgroup's keys and channels. P or dS comes from registers, of
-// rows_at_once rows, or as both warpgroups have handed it over.
+// dV += P dO, or dK += dS Q, for the warpgroup's keys and channels. P or dS comes from registers,
+// for rows_at_once rows, or from shared memory, where both warpgroups have put it.
 template <class C>
 LAB_DEVICE void add_products(typename C::Sum& sum, const typename C::Fragments& left,
                              const typename C::Rowed& rows, int half, bool add) {
@@ -26,13 +26,13 @@ LAB_DEVICE void dq_products(typename C::DqSum& sum, const typename C::Handed& ds
             mn_major(keys, C::split_rows_of_dq ? 0 : group * C::own_dim_of_dq));
 }
 
-// What a lane needs of the rows' lse2 or delta.
+// The lse2 or delta of the rows that a lane needs.
 template <class C> LAB_DEVICE void load_rows(typename C::RowPairs& pairs, const float* rows) {
 #pragma unroll
   for (int j = 0; j < C::own_rows / 8; ++j)
     pairs[j] = *reinterpret_cast<const f32x2*>(rows + j * 8 + (thread_x() & 3) * 2);
 }
-// P of a half of the scores, in place.
+// One half of the scores becomes P, in place.
 template <class C, class P, int Half>
 LAB_DEVICE void probabilities(typename C::Scores& s, const typename C::RowPairs& lse2,
                               float scale_log2) {
@@ -42,8 +42,8 @@ LAB_DEVICE void probabilities(typename C::Scores& s, const typename C::RowPairs&
     for (int i = 0; i < 4; ++i)
       s[4 * j + i] = exp2<P>(fma_rn(s[4 * j + i], scale_log2, i % 2 ? -lse2[j].y : -lse2[j].x));
 }
-// Where the lane's keys, `key` and the eighth after it, are not seen. first_row: the first of the
-// warpgroup's rows that sees the block's first key. Only steps at the boundary come here.
+// Masks the scores of rows that do not see the lane's keys, `key` and key + 8. first_row: the first
+// of the warpgroup's rows that sees the block's first key. Only steps at the boundary come here.
 template <class C, int Half>
 LAB_DEVICE void mask(typename C::Scores& p, int first_row, int n_keys, int key) {
 #pragma unroll
@@ -57,7 +57,7 @@ LAB_DEVICE void mask(typename C::Scores& p, int first_row, int n_keys, int key) 
         if (j * 8 + i < first) p[4 * j + 2 * r + i] = 0.f;
   }
 }
-// P of a half in 16 bits.
+// One half of P in 16 bits.
 template <class C, int Half>
 LAB_DEVICE void round_p(typename C::Fragments& left, const typename C::Scores& p) {
   typename C::HalfScores half;
@@ -89,7 +89,7 @@ LAB_DEVICE void store_p(typename C::Handed& tile, const typename C::Fragments& l
   for (int i = 0; i < C::rows_at_once / 16; ++i) stmatrix_x4(at ^ (i * 32), left[i]);
 }
 
-// Waits for a tile of rows, and clears what is beyond the request in the last one, before any
+// Waits for a tile of rows. In the last tile, rows past the request's end are cleared before any
 // consumer goes on.
 template <int Stages, class Tile>
 LAB_DEVICE void await_rows(Pipeline<Stages>& ring, Tile (&tiles)[Stages], int i, int n_rows,
@@ -109,8 +109,8 @@ template <class C> LAB_DEVICE void await_keys(Smem<C>& smem, int n_keys, int thr
   named_sync(all_consumers, consumer_threads);
 }
 
-// The work of a consumer warpgroup. Members say where it is; what the products read and write are
-// arguments. Registers that a wgmma reads stay taken until it is done.
+// The work of a consumer warpgroup. Members hold its progress; the operands and results of products
+// are arguments. Registers that a wgmma reads stay in use until the wgmma is done.
 template <class C, class P> struct Consumer {
   using T = typename C::T;
   using Scores = typename C::Scores;          // [64 keys, own_rows]: S^T and P^T
@@ -169,7 +169,8 @@ template <class C, class P> struct Consumer {
   // [/lab: consume]
 
  private:
-  // Q is there, and its lse2 in registers: before the products that fill shared memory's bandwidth.
+  // Waits for Q, and loads its lse2 into registers before products fill the bandwidth of shared
+  // memory.
   LAB_DEVICE void await_q(RowPairs& lse2, int i) {
     await_rows(smem.q_ring, smem.q, i, b.request.q_len - rows.row, place.thread);
     load_rows<C>(lse2, smem.lse2[smem.q_ring.stage(i)] + own_row);
@@ -182,8 +183,8 @@ template <class C, class P> struct Consumer {
       mask<C, Half>(s, seen_from - own_row, b.n_keys, lane_key);
   }
 
-  // Half of S becomes P, and of dP dS, which is handed over. dV += P dO runs meanwhile, and of a
-  // first half, while the second has its turn, dK += dS Q.
+  // Half of S becomes P, and half of dP becomes dS, which is handed over. dV += P dO runs
+  // meanwhile. While the second half has its turn, dK += dS Q of the first half runs too.
   template <int Half>
   LAB_DEVICE void score_gradients_of(Scores& s, Fragments (&ds_left)[C::halves], Sum& dk, Sum& dv,
                                      const LateSum& late, const RowPairs& lse2, int i) {
@@ -209,7 +210,7 @@ template <class C, class P> struct Consumer {
     round_to_fragments<T>(ds_left[Half], dp);
     store_p<C>(handed[0], ds_left[Half], Half, place);
   }
-  // dQ = dS^T K is sent away, and dK += dS Q is under way. The next Q and its lse2 are there.
+  // Sends dQ = dS^T K away and starts dK += dS Q. The next Q and its lse2 are there afterwards.
   LAB_DEVICE void multiply(Sum& dk, Sum& dv, LateSum& late, const Fragments (&ds_left)[C::halves],
                            RowPairs& lse2, int i) {
     constexpr int half = C::halves - 1;
@@ -227,7 +228,8 @@ template <class C, class P> struct Consumer {
     wgmma_wait<1>(dq);
     if (!C::stages_dq) dq_place = dq_rows<C>(p, b, rows, place.group, place.warp);
     send_dq<0>(dq, i);
-    // Half of a wide dQ waits for a step: what takes it away is busy with the other half.
+    // Half of a wide dQ waits for a step, because the warp that adds dQ is busy with the other
+    // half.
     if constexpr (C::dq_parts == 2)
 #pragma unroll
       for (int n = 0; n < 32; ++n) late[n] = dq[32 + n];

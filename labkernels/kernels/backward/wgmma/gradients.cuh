@@ -10,14 +10,14 @@ template <int N> LAB_DEVICE f32x4 octet(const float (&dq)[N], int j) {
   return {dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]};
 }
 
-// Adds them to dq_accum, straight from registers.
+// Adds these channels to dq_accum, directly from registers.
 template <int N>
 LAB_DEVICE void add_dq(float* to, const float (&dq)[N], const Place& place) {
 #pragma unroll
   for (int j = 0; j < 8; ++j) add_global(to + j * 128 + place.lane * 4, octet(dq, j).v);
 }
 
-// Passes them on to the thread that adds them: use n of the warpgroup's stage.
+// Passes these channels to the thread that adds them, as use n of the warpgroup's stage.
 template <class C, int N>
 LAB_DEVICE void pass_dq(Smem<C>& smem, const float (&dq)[N], int n, const Place& place) {
   auto& ring = smem.dq_ring[place.group];

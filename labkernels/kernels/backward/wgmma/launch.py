@@ -37,7 +37,7 @@ def prepare(call: BackwardCall) -> Step[Gradients]:
 def _program(call: BackwardCall) -> Program:
     # A block whose dq is ordered waits for those with later keys of its head: they start before it.
     made, tile = schedule_of(call, last_keys_first=call.ordered), call.choice.instance.tile
-    # how many blocks have added to each part of dq_accum: the last one sets it back
+    # how many blocks have added to each part of dq_accum; the last one resets it
     parts = call.q.shape[1] * (made.padded_rows // TURN_ROWS) * TURN_HALVES
     counters = {"dq_semaphores": parts} if call.ordered else {}
     rows = functools.partial(rows_map, tokens=tile.q_rows, heads=1)

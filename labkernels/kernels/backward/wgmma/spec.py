@@ -15,7 +15,7 @@ WARPS = 12  # one warpgroup loads, two compute
 CONSUMER_WARPS = 8
 CONSUMER_REGISTERS = 240  # a thread of the two, once the first has given its own up
 BARRIER_BYTES = 8
-ALIGNMENT = 1024  # bytes, of a box in 128-byte swizzle and so of the whole
+ALIGNMENT = 1024  # bytes; of a box with a 128-byte swizzle, and so of all shared memory
 
 
 def _splits_keys(instance: Instance) -> bool:
@@ -38,7 +38,7 @@ _DQ_STAGES = Line(
 
 
 class BackwardWgmma(CudaBackwardKernel):
-    """Blocks add their dq in fp32 to memory, ordered by turns."""
+    """Blocks add their dq in fp32 to global memory; turns order the additions."""
 
     name = "backward_wgmma"
     idea = "Two warpgroups keep dK and dV; P and dS stay in registers; the TMA loads and adds."

@@ -26,10 +26,10 @@ struct KernelTraits {
   static constexpr int own_dim = split_keys ? D : D / 2;                // of dK and dV
   static constexpr int own_dim_of_dq = split_rows_of_dq ? D : D / 2;
   static constexpr int handed = split_keys ? 1 : 2;                     // dS, and P
-  // dP is computed of so many rows at a time: registers have no room for more.
+  // dP is computed for this many rows at a time, since registers have no room for more.
   static constexpr int rows_at_once = own_rows < 64 ? own_rows : 64;
   static constexpr int halves = own_rows / rows_at_once;
-  // dQ leaves by way of shared memory, 64 channels at a time, where there is room for that.
+  // dQ passes through shared memory, 64 channels at a time, where there is room for it.
   static constexpr bool stages_dq = split_keys || Ordered;
   static constexpr int dq_parts = own_dim_of_dq / 64;
   static constexpr int dout_stages = split_keys || !stages_dq ? Stages : 1;  // what memory leaves

@@ -81,8 +81,8 @@ LAB_DEVICE void load_query(Query<C>& q, const DecodeParams& p, const DecodeWork&
 }
 
 // [lab: reduce]
-// Sums each of N values over L lanes. Every step sends half of the values away and keeps the other
-// half, so that N values cost about N shuffles and not N log2 L.
+// Sums each of N values over L lanes. Every step sends half of the values to another lane and keeps
+// the other half, so that N values cost about N shuffles and not N log2 L.
 template <int N, int L> LAB_DEVICE float reduce(float (&v)[N]) {
   int n = N;
 #pragma unroll
@@ -130,7 +130,8 @@ LAB_DEVICE void scores(Scores<C>& s, const Query<C>& q, KvTile<C>& k_tile) {
 }
 // [/lab: scores]
 
-// O has all rows, but {m, l} belong to the lane's own row: a lane of each row provides its factor.
+// A lane holds O of all rows, but {m, l} of its own row alone, so that a lane of each row provides
+// the row's factor.
 template <class C, class Own> LAB_DEVICE void rescale_rows(Output<C>& o, const Own& own) {
   if (!warp_any(own.moved())) return;            // times 1 changes no bit
   RescaleOf<ArrayRows<C::rows, 0>> rescale;

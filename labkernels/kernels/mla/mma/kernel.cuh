@@ -1,8 +1,8 @@
-// MLA decode, tensor cores on. A warp that owned 16 rows of the 512-wide O would need a register
-// file of its own: each warp holds all rows of some of the channels instead, and the warps share S
-// and P. A warp's part of S is some rows and keys; P goes through shared memory to all; its part of
-// O is some channels. V is the first 512 channels of K and is never loaded.
-// Fragments: lane = 4 g + t holds rows g and g + 8 of each 16, columns 2t and 2t + 1 of each 8.
+// MLA decode, tensor cores on. 16 rows of the 512-wide O do not fit in one warp's registers. Each
+// warp therefore holds all rows of some channels of O, and the warps share S and P: a warp computes
+// some rows and keys of S, and P goes through shared memory to all warps. V is the first 512
+// channels of K and is never loaded. Fragments: lane = 4 g + t holds rows g and g + 8 of each 16,
+// columns 2t and 2t + 1 of each 8.
 #pragma once
 #include "mla/pipeline.cuh"
 
@@ -324,8 +324,6 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) mla(LAB_GRID_CONSTANT MlaParams p) {
   sync_block();                                  // every warp is done with the last factors
   share_state<C>(smem, rows, part);
   store<C, P>(o, smem, p, block);
-  if (block.live_splits > 1 && arrives_last(smem.rescale[0], p, block))
-    merge_splits<P, C::warps, C::dim_vo>(p, block);
 }
 
 }  // namespace mla_mma

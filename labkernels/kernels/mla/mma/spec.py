@@ -1,4 +1,4 @@
-"""mla_mma: tensor cores on, the 512 channels of O dealt out to the warps."""
+"""mla_mma: tensor cores on; each warp has some of the 512 channels of O."""
 
 from labkernels.budget.compiler import Asked
 from labkernels.budget.ledger import Ledger, Line

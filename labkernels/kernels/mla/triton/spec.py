@@ -5,7 +5,7 @@ from labkernels.kernels.mla.kernel import MlaKernel
 from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.policy import CUDA_CORES, TENSOR_CORES, NumericPolicy
 
-# By rows, the least that tl.dot takes first. 64 x 64 and 128 rows spill.
+# Tiles by rows; 16 is the least that tl.dot takes. 64 x 64 and 128 rows spill.
 OPTIONS = (
     PrefillTile(16, 32, 4, 2, 2),
     PrefillTile(16, 64, 8, 2, 1),

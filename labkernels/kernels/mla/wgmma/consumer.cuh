@@ -1,4 +1,4 @@
-// A consumer warpgroup of mla_wgmma: S and P of every other key block, and half of O.
+// A consumer warpgroup of mla_wgmma: it computes S and P of every other key block, and half of O.
 #pragma once
 #include "mla/wgmma/rows.cuh"
 
@@ -12,8 +12,9 @@ template <class C, class P> struct Consumer {
   const Params& p;
   const Work& work;
   int group, row, all_see;             // all_see: keys below it are seen by every row
+  // The tiles that its products read: of its own stage, and `other` ones of the other warpgroup's.
   KMajor<typename C::Q> q_tile;
-  KMajor<typename C::Half> k_tile;     // of its own stage, and the other's
+  KMajor<typename C::Half> k_tile;
   KMajor<typename C::Pe> pe_tile, other_p_tile;
   MnMajor<typename C::Half> v_tile, other_v_tile;
   float o[128] = {};                   // [64 rows, the warpgroup's 256 channels]
@@ -48,7 +49,7 @@ template <class C, class P> struct Consumer {
   }
 
  private:
-  // Acts as a key block before the first one that has set no maximum.
+  // Acts like a key block before the first one, which has set no maximum.
   LAB_DEVICE void arrive_before_first() {
     if (thread_x() % 4 == 0)
 #pragma unroll
@@ -82,10 +83,11 @@ template <class C, class P> struct Consumer {
   template <class Operand> LAB_DEVICE static Operand shift(const Operand& tile, u64 by) {
     return {tile.descriptor + by};
   }
-  // S = Q K^T over a part of the channels: the half that the warpgroup has of O; the rest.
+  // S = Q K^T over a part of the channels: part 0 is the half that the warpgroup has of O, part 1
+  // the rest.
   template <int Part> LAB_DEVICE void scores(float (&s)[32], int j) {
     const int half = group ^ Part;
-    constexpr int q_pitch = C::Q::column_pitch / atom_columns;  // elements to the next column
+    constexpr int q_pitch = C::Q::column_pitch / atom_columns;  // elements per column of an atom
     // A zero that the compiler cannot know: otherwise it would keep a turn's descriptors for the
     // next turn, in registers that the kernel does not have.
     const u64 zero = warp_uniform(0);
@@ -100,7 +102,7 @@ template <class C, class P> struct Consumer {
     wgmma_commit();
   }
 
-  // Clears the last block's keys from the end on: P of zero times a stale NaN would be NaN.
+  // Clears the last block's keys past the end, because a P of zero times a stale NaN would be NaN.
   LAB_DEVICE void clear_tail(int live, int j) {
     consumer_wait(smem.half_ring[0], j);
     consumer_wait(smem.half_ring[1], j);
@@ -114,7 +116,7 @@ template <class C, class P> struct Consumer {
   }
 
   // [lab: mask]
-  // The keys that a row does not see. Only blocks at a boundary come here.
+  // Sets the scores of keys that a row does not see to -inf. Only blocks at a boundary come here.
   LAB_DEVICE void mask(float (&s)[32], int first_key) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -130,7 +132,7 @@ template <class C, class P> struct Consumer {
   // [/lab: mask]
 
   // Waits for P of the block before, which is the other warpgroup's, and takes over its maximum,
-  // which is this one's at least.
+  // which is at least as large as this warpgroup's.
   LAB_DEVICE void sync_max() {
     named_sync(p_ready + (group ^ 1), C::consumer_threads);
     Rescale rescale;
@@ -143,8 +145,8 @@ template <class C, class P> struct Consumer {
   // O += P V of the other warpgroup's key block.
   LAB_DEVICE void accumulate_other() { wgmma_ab(o, other_p_tile, other_v_tile); }
 
-  // O has key block j, but for the `Later` groups of wgmma committed since; its half of the stage
-  // is free.
+  // Waits until O has key block j, since which `Later` groups of wgmma were committed, and lets the
+  // warpgroup's half of the block's stage go.
   template <int Later> LAB_DEVICE void release(int j) {
     wgmma_wait<Later>(o);
     if (thread_x() % 32 == 0) mbarrier_arrive(smem.half_ring[group].empty[j % 2]);

@@ -13,12 +13,11 @@ from labkernels.kernels.mla import cuda
 from labkernels.kernels.mla.call import MlaCall
 from labkernels.kernels.mla.cuda import MlaParams
 from labkernels.kernels.mla.wgmma.spec import BOX_CHANNELS, HALF_LINES
-from labkernels.kernels.packed_gqa import cuda as packed
 from labkernels.kernels.packed_gqa.call import schedule_of
 from labkernels.kernels.packed_gqa.schedule import Schedule
 from labkernels.kernels.program import Program
 
-BOX_LINES = 8  # and multiples: what the swizzle repeats after
+BOX_LINES = 8  # keys after which the swizzle repeats; boxes are multiples of it
 
 
 class Params(ctypes.Structure):
@@ -52,13 +51,14 @@ def _program(call: MlaCall) -> Program:
             "ckv_map": ("ckv", functools.partial(_box_map, box=(octets, HALF_LINES))),
             "kpe_map": ("kpe", functools.partial(_box_map, box=(octets,))),
         }
-    return packed.program(call, made, params, maps=maps)
+    return cuda.program(call, made, params, maps=maps)
 
 
 def _box_map(pool: torch.Tensor, *, box: tuple[int, ...]) -> TensorMap:
     """The map of a pool: boxes of some octets of keys and of the key's lines, if it has several."""
     view = _octets(pool) if len(box) > 1 else _octets(pool).squeeze(1)
-    # A line's neighbour in memory is another line of the box: L2 is not to fetch both at once.
+    # A line's neighbour in memory is another line of the box, so that L2 should not fetch both at
+    # once.
     return tensor_map(view, (*box, BOX_LINES, BOX_CHANNELS), promote_bytes=128)
 
 

@@ -12,8 +12,8 @@ template <class C> struct Producer {
   const Work& work;
   const int* pages;
   int warp, lane;
-  int step, pieces;                    // a lane's keys from the next lane's; and how many lanes
-  Mbarrier* copied;                     // of the lines copied last, in flight
+  int step, pieces;                    // keys from a lane's own to the next lane's; how many lanes
+  Mbarrier* copied;                    // of the keys that were copied last and are in flight
 
   LAB_DEVICE Producer(Smem<C>& s, const Params& params, const Work& block)
       : smem(s), p(params), work(block),
@@ -39,7 +39,7 @@ template <class C> struct Producer {
     for (int j = 0; j < blocks; ++j) {
       const int now = page;
       page = look_up(j + 1);           // a step early: its latency is hidden
-      // First the half that the key block's own warpgroup has of O.
+      // First comes the half of the channels that the key block's own warpgroup has of O.
 #pragma unroll 1
       for (int part = 0; part < 2; ++part) {
         producer_acquire(smem.half_ring[j % 2 ^ part], j);
@@ -51,7 +51,8 @@ template <class C> struct Producer {
     return work.first_key + j * C::keys + warp * copied_keys;
   }
   LAB_DEVICE int own_key(int j) const { return first_key(j) + least(lane, pieces - 1) * step; }
-  // The page of a lane's key, or of one beyond the end: it does not wait for the request's length.
+  // The page of a lane's key, which may lie beyond the request's end: the look-up does not wait for
+  // the request's length.
   LAB_DEVICE int look_up(int j) const {
     const int slot = page_slot(p.mla, own_key(j));
     return slot < p.mla.max_pages ? load_constant(pages + slot) : 0;
@@ -61,7 +62,7 @@ template <class C> struct Producer {
     return key - static_cast<int>(page_slot(p.mla, key)) * p.mla.page_size;
   }
 
-  // By the TMA. Keys of the last block that no box holds stay as they were.
+  // By the TMA. In the last block, the rows of keys that no box holds stay as they were.
   LAB_DEVICE void load(int j, int part, int page) {
     const int stage = j % 2, half = stage ^ part, key = own_key(j);
     const int place = page * p.mla.page_size + token(key);  // place of the key in the pool
@@ -81,8 +82,8 @@ template <class C> struct Producer {
     }
   }
 
-  // By the threads, for pages that no box fits: eight lanes copy a line. Keys from the end on
-  // arrive as zeros.
+  // By the threads, for pages that no box fits: eight lanes copy a key, 128 bytes at a time. Keys
+  // from the end on arrive as zeros.
   LAB_DEVICE void copy(int j, int part, int page) {
     const int stage = j % 2, half = stage ^ part, c = lane % 8, key = own_key(j);
     const int own_page = key < work.end_key ? page : 0, own_token = token(key);

@@ -1,4 +1,4 @@
-// How Q comes to shared memory, and the rows of O leave it.
+// How Q comes to shared memory, and how the rows of O leave it.
 #pragma once
 #include "mla/wgmma/tile.cuh"
 
@@ -27,8 +27,8 @@ template <class C> LAB_DEVICE void load_q(Smem<C>& smem, const MlaParams& p, con
   named_sync(consumers_done, C::consumer_threads);
 }
 
-// A consumer warpgroup's half of O on its way out. A warp has 16 rows of 256 channels, which pass
-// through its part of shared memory, to leave as whole lines.
+// Stores a consumer warpgroup's half of O. A warp has 16 rows of 256 channels, which pass through
+// its part of shared memory, to leave as whole lines.
 template <class C, class P> struct RowsOut {
   using Out = typename P::Out;
   Smem<C>& smem;
@@ -67,7 +67,7 @@ template <class C, class P> struct RowsOut {
     if (work.live_splits <= 1) store_lse2(p, first + r, m, whole_l(r));
     else store_partial(p, first_slot + r * p.splits, m, whole_l(r));
   }
-  // The warp's part of the tile's rows, of which `to` has the first, in 16 bits.
+  // Writes the warp's rows in 16 bits; `to` is where the tile's first row goes.
   LAB_DEVICE void store_rounded(Out* to, const float (&o)[128], const float (&by)[2]) const {
     const int lane = thread_x() % 32, first_row = row / 16 * 16;
     typename C::T(&rows)[16][C::half_v] = smem.out[thread_x() / 32];
@@ -85,7 +85,7 @@ template <class C, class P> struct RowsOut {
     for (int r = 0; r < least(16, work.n_rows - first_row); ++r)
       store_global(reinterpret_cast<u32x4*>(to + r * C::d_v), load_chunk(rows, r, lane));
   }
-  // The same in fp32, rows `step` numbers apart.
+  // The same in fp32; rows lie `step` numbers apart.
   LAB_DEVICE void store_wide(float* to, i64 step, const float (&o)[128],
                              const float (&by)[2]) const {
     const int lane = thread_x() % 32, first_row = row / 16 * 16;

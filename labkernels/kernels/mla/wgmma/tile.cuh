@@ -1,4 +1,4 @@
-// The parameter, the tile and the shared memory of mla_wgmma, which all its warpgroups know.
+// The parameter, the tile and the shared memory of mla_wgmma, which all its warpgroups use.
 #pragma once
 #include "lab/hopper/pipeline.cuh"
 #include "lab/hopper/tile.cuh"
@@ -38,12 +38,14 @@ template <class C> struct Smem {
   typename C::Q q;
   union {
     Stage<C> k[C::stages];
-    typename C::T out[8][16][C::half_v];                    // in the end, by warps: out,
-    float o[8][16][C::half_v + 2 * state_padding];          // or the partial State's o
+    // in the end, by warps: the rows of O on their way out, in 16 bits or in fp32
+    typename C::T out[8][16][C::half_v];
+    float o[8][16][C::half_v + 2 * state_padding];
   };
   float m[2][C::rows], l[2][C::rows];           // of each warpgroup
-  // Of a half of V's channels, which the warpgroup of its number has of O and alone releases. kpe
-  // comes with the half that the key block's own warpgroup does not have.
+  // By half of V's channels. The warpgroup of the same number has this half of O, and it alone
+  // releases the ring's stages. kpe comes with the half that the key block's own warpgroup does not
+  // have.
   Pipeline<C::stages> half_ring[2];
 };
 
@@ -52,15 +54,12 @@ template <class C> LAB_DEVICE int key_blocks(const Work& work) {
   return (work.end_key - work.first_key + C::keys - 1) / C::keys;
 }
 
-// The TMA is asked by one warp; of copies, each of four brings a quarter.
+// One warp asks the TMA; of copies by threads, each of four warps brings a quarter.
 template <class C> LAB_DEVICE int producer_warps(const Params& p) {
   return p.box_keys > 0 ? 1 : C::group_threads / 32;
 }
 
 // The named barriers; each warpgroup has its own of the first two kinds.
 constexpr int p_ready = 1, group_done = 3, consumers_done = 5;
-template <class C> struct ConsumerSync {
-  LAB_DEVICE void operator()() const { named_sync(consumers_done, C::consumer_threads); }
-};
 
 }  // namespace mla_wgmma

@@ -127,8 +127,8 @@ LAB_DEVICE void mask(Scores<C>& s, const PrefillParams& p, const typename C::Wor
 }
 
 // [lab: update]
-// Moves the maxima to those of the scores, and rescales l to them; o too where registers are few,
-// else that is left to `accumulate`, which does it among the products.
+// Raises the maxima to those of the scores, and rescales l. It also rescales o where registers are
+// few; elsewhere `accumulate` does so among the products.
 template <class C, class P>
 LAB_DEVICE void update(Softmax<C>& softmax, Output<C>& o, Factors<C>& rescale, Scores<C>& s,
                        float scale_log2) {
@@ -211,7 +211,7 @@ LAB_DEVICE void store_rows(Smem<C>& smem, const Output<C>& o, Out* out, i64 head
   }
 }
 
-// A lane's channels of a row, as they lie.
+// Stores a lane's channels of a row as they lie.
 template <class C, class Out>
 LAB_DEVICE void store_row(Out* out, const float (&o)[C::dim_vo / 8][4], int r) {
 #pragma unroll

@@ -16,7 +16,7 @@ from labkernels.kernels.prefill import kernel as prefill_kernel
 from labkernels.kernels.prefill.kernel import CudaPrefillKernel
 from labkernels.policy import DENOMINATORS, TENSOR_CORES, NumericPolicy, policies
 
-FEW_ROWS = 16  # rows of one tile, whose warps then split the keys
+FEW_ROWS = 16  # rows up to which there is one tile, whose warps split the keys
 CROWDED = 32 * 128  # rows x channels per warp: with ascending keys ptxas finds no registers
 MMA_BYTES = 2  # bytes of an operand's element
 SCHEDULERS = 4  # of an SM

@@ -24,10 +24,10 @@ template <class C> struct PingPong {
   }
 };
 
-// The whole work of a consumer warpgroup. The first scores of a work tile are computed beside the
-// last products of the tile before, and exponentiated too: the end of a tile is a block of keys as
-// any other, and a store. Members say how far it has come; what the products read and write are
-// arguments, of the shapes that rows.cuh gives.
+// The whole work of a consumer warpgroup. The first scores of a work tile are computed and
+// exponentiated beside the last products of the tile before, so that the end of a tile is a block
+// of keys like any other, and a store. Members hold the progress; operands and results of products
+// are arguments, of the shapes in rows.cuh.
 template <class C, class P> struct Consumer {
   using T = typename C::T;
 
@@ -47,7 +47,7 @@ template <class C, class P> struct Consumer {
   // [lab: consume]
   LAB_DEVICE void run() {
     OnlineSoftmax softmax;
-    Rescale rescale;          // what O becomes by the last block's maxima
+    Rescale rescale;          // the factors for O by which the last block moved the maxima
     Output<C> o = {};
     Scores<C> s;
     Fragments<C> probabilities, spare;
@@ -55,8 +55,8 @@ template <class C, class P> struct Consumer {
     if (keys.count == 0) return;
     begin(softmax, rescale, s, probabilities);
     for (bool multiplies = false;; multiplies = true) {
-      // ptxas moves a wait up to the start of its basic block: here, at the start of the loop, it
-      // comes after the exponentials that overlap the products, and not before them.
+      // ptxas moves a wait up to the start of its basic block. Here, at the start of the loop, the
+      // wait comes after the exponentials that overlap the products, and not before them.
       if (multiplies) fold(o, probabilities, s, rescale);
       has_ended = keys.count == 0;
       if (has_ended && !next_tile(softmax)) break;
@@ -65,7 +65,7 @@ template <class C, class P> struct Consumer {
       fence_operand(s);
       fence_operand(softmax.l);
       if (has_ended || keys.masked > 0 || keys.count <= keys.partial_first) continue;
-      // The steady state: no row's last key, and no end of a tile. It has a loop of its own, in
+      // The steady state: no block has keys to mask, and no tile ends. It has a loop of its own, in
       // which none of this is asked.
       if constexpr (C::two_p_buffers) round_to_fragments<T>(spare, s);
       while (true) {
@@ -86,8 +86,8 @@ template <class C, class P> struct Consumer {
  private:
   // ---- skipped blocks of keys
 
-  // A warpgroup lets go the K, V and turn of a block that it skips when it would have used them, so
-  // that warpgroups which skip different numbers of blocks stay abreast of each other.
+  // A warpgroup that skips a block still releases its K, V and turn at the time of their use, so
+  // that warpgroups that skip different numbers of blocks stay in step.
   LAB_DEVICE void skip_keys() {
     for (int j = 0; j < keys.skipped; ++j, ++k) {
       consumer_wait(smem.k_ring, k);
@@ -135,7 +135,7 @@ template <class C, class P> struct Consumer {
     ++v;
   }
 
-  // The next block's scores, beside the products of this one's P; a tile may end beside both.
+  // The next block's scores, beside the products of this block's P. A tile may end meanwhile.
   LAB_DEVICE void advance(Scores<C>& s, Output<C>& o, const Fragments<C>& ready,
                           OnlineSoftmax& softmax, bool closes) {
     if constexpr (C::overlap == Overlap::none) {
@@ -146,6 +146,7 @@ template <class C, class P> struct Consumer {
       begin_scores(s);
       wgmma_wait<0>();
     } else {
+      // [lab: overlap]
       consumer_wait(smem.k_ring, k);
       PingPong<C>::wait(warpgroup);
       begin_scores(s);
@@ -153,6 +154,7 @@ template <class C, class P> struct Consumer {
       PingPong<C>::pass(warpgroup);
       if (closes) close_tile(softmax);
       wgmma_wait<1>();
+      // [/lab: overlap]
     }
     finish_scores(s);
   }
@@ -172,7 +174,7 @@ template <class C, class P> struct Consumer {
     update(softmax, rescale, s);
     --keys.masked;
   }
-  // O has the products that ran beside the scores; P and O follow the new maxima.
+  // Waits for the products that ran beside the scores; P and O then follow the new maxima.
   LAB_DEVICE void fold(Output<C>& o, Fragments<C>& probabilities, const Scores<C>& s,
                        const Rescale& rescale) {
     if constexpr (C::overlap != Overlap::none) finish_output(o);
@@ -182,12 +184,14 @@ template <class C, class P> struct Consumer {
       finish_tile(o);
 #pragma unroll
       for (int n = 0; n < C::dim_vo / 2; ++n) o[n] = 0.f;
-      skip_turns();           // after a barrier of all consumers, of whom some have no turn before
+      // After finish_tile, at whose barrier all consumers meet: a warpgroup that skips nothing
+      // passes its next turn on only behind that barrier.
+      skip_turns();
     }
     rescale_rows(o, rescale);
   }
-  // A block of the steady state. With two buffers of P, it is `ready` already, and the next block's
-  // is rounded as its exponentials come.
+  // A block of the steady state. With two buffers of P, this block's P is `ready` already, and the
+  // next block's is rounded as soon as its exponentials are there.
   LAB_DEVICE void steady(OnlineSoftmax& softmax, Rescale& rescale, Scores<C>& s, Output<C>& o,
                          Fragments<C>& ready, Fragments<C>& next) {
     if constexpr (C::overlap != Overlap::none) finish_output(o);
@@ -216,7 +220,7 @@ template <class C, class P> struct Consumer {
     masked_softmax(softmax, rescale, s);
     round_to_fragments<T>(probabilities, s);
   }
-  // Whether there is one more.
+  // Goes on to the next work tile, and says whether there is one.
   LAB_DEVICE bool next_tile(OnlineSoftmax& softmax) {
     ++i;
     keys = receive(smem, i).keys[warpgroup];

@@ -11,14 +11,16 @@ using namespace lab;
 // together: the latency of memory passes once for both.
 template <class C> struct Copier {
   static constexpr int warps = 3, group_keys = 16;
-  // The groups that a warp copies of a block; a lane finds the place of one key of each two groups.
+  // The groups that a warp copies of a block. A lane finds the place of one key in every two of
+  // them.
   static constexpr int groups = (C::keys / group_keys + warps - 1) / warps;
   static constexpr int page_words = (groups + 1) / 2;
   using T = typename C::T;
   static_assert(C::keys % group_keys == 0, "whole groups");
 
   // A block is announced when the copies of this many later blocks have been issued. With two
-  // stages that number is 0, because consumers would wait for the later block's stage to be free.
+  // stages that number is 0: the copies of the next block wait until the consumers free a stage,
+  // and meanwhile the consumers would have nothing to compute.
   static constexpr int late = C::stages > 2 ? 1 : 0;
 
   // Where a block's keys are: the work tile, its first key, and this lane's pages.
@@ -45,7 +47,7 @@ template <class C> struct Copier {
         copy_keys(of_k);
         copy_values(of_v);
         of_v = of_k;
-        if (blocks > 1) find(of_k, of_k.key - C::keys);  // on their way as the copies are
+        if (blocks > 1) find(of_k, of_k.key - C::keys);  // its loads run beside the copies
         announce<2 * late + 1>(smem.k_ring, n - late);
         announce<2 * late>(smem.v_ring, n - late - 1);
         if (blocks == tile.blocks && of_k.tile > 0)
@@ -59,9 +61,9 @@ template <class C> struct Copier {
   }
 
  private:
-  // The j-th key of a block whose place this lane finds. Lane 8r + q does for row r of the four
-  // keys that the warp copies at a time, and for the q-th of eight times: of the groups 2j and
-  // 2j + 1.
+  // The j-th key of a block whose place this lane finds. The warp copies four keys at a time. Lane
+  // 8r + q finds row r of these four, for the q-th of the eight times that the groups 2j and 2j + 1
+  // take.
   LAB_DEVICE int own_key(int j) const { return first_own + j * 2 * warps * group_keys; }
   LAB_DEVICE void find(Block& block, int key) const {
     block.key = key;
@@ -122,15 +124,15 @@ template <class C> struct Copier {
       }
     }
   }
-  // What lane q of this lane's eight has.
+  // The address that lane q of this lane's eight holds.
   LAB_DEVICE static const T* address(u64 own, int q) {
     const u32 low = shfl_octet(static_cast<u32>(own), q);
     const u32 high = shfl_octet(static_cast<u32>(own >> 32), q);
     return reinterpret_cast<const T*>(u64{high} << 32 | low);
   }
 
-  // Says that use `use` of a ring is filled, if there is one, once all copies but those of the
-  // `Later` youngest groups have landed.
+  // Announces that use `use` of a ring is filled, once all copies except those of the `Later`
+  // youngest groups have landed. A negative use is none.
   template <int Later, int Stages> LAB_DEVICE void announce(Pipeline<Stages>& ring, int use) const {
     if (use < 0) return;
     cp_async_wait<Later>();

@@ -1,4 +1,4 @@
-// How K and V come to shared memory by the TMA: a warp brings each.
+// How K and V come to shared memory by the TMA: one warp brings K, and one V.
 #pragma once
 #include "prefill/wgmma/tile.cuh"
 
@@ -32,8 +32,8 @@ template <class C, class Tile> struct Producer {
       : smem(s), p(params), map(m), steps(apart), tiles(t), ring(r), lane(thread_x() & 31), i(0),
         n(0) {}
 
-  // is_v: a box's rows after the request's last key are another's, and must be zeros, as P is 0
-  // there, and 0 times NaN is NaN.
+  // is_v: a box's rows after the request's last key are another's or nobody's. They must be zeros,
+  // because P is 0 there, and 0 times a NaN is a NaN.
   template <bool is_v> LAB_DEVICE void run() {
     int tails = 0;
     for (; receive(smem, i).blocks > 0; ++i) {
@@ -61,12 +61,14 @@ template <class C, class Tile> struct Producer {
  private:
   LAB_DEVICE const ScheduledTile<C>& tile() const { return smem.tile(i); }
 
-  // The page of the lane's box of the keys from `key` on; -1 after the last: zeros arrive.
+  // The page of the lane's box of the keys from `key` on. It is -1 after the last key, for which
+  // zeros arrive.
   LAB_DEVICE int page_of_box(int key) const {
     return C::paged ? page_of(p.problem, tile().work, key + lane * p.box_keys) : -1;
   }
 
-  // A lane asks for a box: of its page, or of 64 channels.
+  // [lab: ask for boxes]
+  // A lane asks for one box: the keys of its page, or 64 channels of all keys.
   LAB_DEVICE void load(Tile& to, Mbarrier& full, int key, int page) const {
     if (lane == 0) mbarrier_arrive_expect_tx(full, sizeof(Tile));
     sync_warp();                                 // announced before any of it arrives
@@ -82,6 +84,7 @@ template <class C, class Tile> struct Producer {
                static_cast<int>(tile().work.first_kv) + key, CacheHint::evict_last);
     }
   }
+  // [/lab: ask for boxes]
 };
 
 template <class C> LAB_DEVICE void bring_keys(Smem<C>& smem, const Params& p) {

@@ -71,24 +71,24 @@ def _program(call: PackedCall) -> Program:
 
 
 def _page_steps(pool: torch.Tensor) -> PageSteps:
-    """How far the pages and heads of a pool lie apart, in `_unit`s."""
+    """The distances of a pool's pages and heads, in `_unit`s."""
     page, _, head, _ = _strides(pool)
     return PageSteps(page // _unit(pool), head // _unit(pool))
 
 
 def _unit(pool: torch.Tensor) -> int:
-    """What the distances of pages and of heads are multiples of, in elements."""
+    """The unit, in elements, of which all distances of pages and of heads are multiples."""
     page, _, head, _ = _strides(pool)
     return math.gcd(page, head)
 
 
 def _strides(pool: torch.Tensor) -> tuple[int, ...]:
-    """In elements; of a dimension of length 1 any is right."""
+    """Strides in elements; a dimension of length 1 may have any stride."""
     return tuple(s if n > 1 else CHANNELS for n, s in zip(pool.shape, pool.stride(), strict=True))
 
 
 def _pages_map(pool: torch.Tensor, *, box_keys: int) -> TensorMap:
-    """The map of a pool, each page and KV head by itself; none where keys come in no boxes.
+    """The map of a pool, in which a box lies within a page and KV head; a blank one without boxes.
 
     In order of the kernel's coordinates: a line's channels, the lines of an octet, the key's
     further lines, octets, and pages of a head.
@@ -111,6 +111,6 @@ def _pages_map(pool: torch.Tensor, *, box_keys: int) -> TensorMap:
 
 
 def _box_keys(keys: int, page_size: int) -> int:
-    """Keys of a box: what divides a tile and a page; 0 if those are not octets."""
+    """Keys of a box: they divide a tile and a page; 0 if a page is not whole octets."""
     shared = math.gcd(keys, page_size)
     return shared if shared % OCTET == 0 else 0

@@ -1,12 +1,13 @@
-// The producers: one warp is the block's tile scheduler and asks the TMA for Q; one brings K, and
-// one V, as keys.cuh says. What one of them waits for does not hold up the others.
+// The first producer warp, which is the block's tile scheduler and asks the TMA for Q. Other warps
+// bring K and V, by the TMA (keys.cuh) or by copies of their threads (copies.cuh), so that what one
+// warp waits for does not hold up the others.
 #pragma once
 #include "prefill/wgmma/tile.cuh"
 
 namespace prefill_wgmma {
 using namespace lab;
 
-// Takes a work tile for this block; the last to find none puts the counter back.
+// Takes a work tile for this block; the last block to find none resets the counter.
 LAB_DEVICE int next_work_tile(const Params& p) {
   int taken = 0;
   if ((thread_x() & 31) == 0) {
@@ -38,7 +39,8 @@ LAB_DEVICE KeyBlocks key_blocks(const PrefillParams& p, const ScheduledTile<C>& 
   const int end = least(row_limit(p, work, row + 63), work.end_key);
   const int unseen =
       row < work.n_rows ? (tile.last_key - end + C::keys) / C::keys : tile.blocks;
-  // a block is left to begin the rows, and a stage for the V that the tile before still wants
+  // One block is left, with which the rows begin. The V of skipped blocks stays in its ring until
+  // the tile before has read its last V, which needs a stage too.
   const int skipped = least(unseen, least(tile.blocks, C::stages) - 1);
   const int count = tile.blocks - skipped;
   const int first_key = tile.last_key - (tile.blocks - 1) * C::keys;
@@ -86,9 +88,9 @@ LAB_DEVICE void load_query(Smem<C>& smem, const Params& p, const typename C::Wor
              CacheHint::evict_first);
 }
 
-// The block's work tiles, until none is left. The next one is taken when this one's last tile of K
-// but one is asked for. That is a ring of stages and a step before its use, and no earlier, because
-// no other block can begin a work tile that this block has taken.
+// The block's work tiles, until none is left. The next one is taken just before this one's last
+// tile of K but one is asked for, and no earlier, because no other block can begin a work tile that
+// this block has taken.
 template <class C, class P> LAB_DEVICE void schedule_tiles(Smem<C>& smem, const Params& p) {
   int i = 0;
   for (int index = block_x(); index < p.work_tiles; index = next_work_tile(p)) {

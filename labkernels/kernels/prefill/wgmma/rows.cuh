@@ -15,8 +15,8 @@ LAB_DEVICE int lane_row(int warpgroup) {
   return warpgroup * 64 + thread_x() / 32 % 4 * 16 + (thread_x() & 31) / 4;
 }
 
-// The keys that a row does not see yet, or that another split has. Only blocks at the boundaries
-// come here. key: the block's first.
+// Sets the scores of keys that a row does not see, or that a later split has, to -inf. Only blocks
+// at the boundaries come here. key: the block's first.
 template <class C>
 LAB_DEVICE void mask_future(Scores<C>& s, const PrefillParams& p, const typename C::Work& work,
                             int row, int key) {
@@ -31,7 +31,7 @@ LAB_DEVICE void mask_future(Scores<C>& s, const PrefillParams& p, const typename
         if (j * 8 + i >= seen) s[4 * j + 2 * r + i] = minus_infinity();
   }
 }
-// The block's first `keys` keys belong to the split before.
+// The same for the block's first `keys` keys, which belong to the split before.
 template <class C> LAB_DEVICE void mask_past(Scores<C>& s, int keys) {
 #pragma unroll
   for (int j = 0; j < C::keys / 8; ++j)
@@ -40,7 +40,8 @@ template <class C> LAB_DEVICE void mask_past(Scores<C>& s, int keys) {
       if (j * 8 + (thread_x() & 3) * 2 + i % 2 < keys) s[4 * j + i] = minus_infinity();
 }
 
-// A lane's channels of a row: eight at a time of a 16-bit output, which its quad has put together.
+// Stores a lane's channels of a row. For a 16-bit output the quad first gathers eight channels in
+// each lane.
 template <class C, class Out>
 LAB_DEVICE void store_row(Out* out, const Output<C>& o, int r, float factor, bool real) {
   const int t = thread_x() & 3;
@@ -66,8 +67,9 @@ LAB_DEVICE void store_row(Out* out, const Output<C>& o, int r, float factor, boo
 // A lane's own row of its two: g for the quad's even lanes, g + 8 for its odd ones.
 LAB_DEVICE float own(float even, float odd) { return thread_x() & 1 ? odd : even; }
 
-// Writes the lse2 of the lane's own row, or its split's partial m and l. Returns what O of that row
-// is to be multiplied by. As `reduce` and `finalize` of both rows, with one division a thread.
+// Returns the factor for O of the lane's own row. One of the two lanes that own the row writes its
+// lse2, or its split's partial m and l. This is `reduce` and `finalize` of both rows with one
+// division per thread.
 template <class C, class P>
 LAB_DEVICE float store_sums(const OnlineSoftmax& softmax, const PrefillParams& p,
                             const typename C::Work& work, int row) {

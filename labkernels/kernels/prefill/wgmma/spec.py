@@ -17,28 +17,32 @@ from labkernels.kernels.prefill.kernel import CudaPrefillKernel
 from labkernels.policy import DENOMINATORS, TENSOR_CORES, NumericPolicy, policies
 
 WARPGROUP_ROWS = 64
-CONSUMER_REGISTERS = {12: 232, 16: 160}  # of a thread, by the block's warps
-OTHER_REGISTERS = 32  # beside a thread's fragments, and one for every 16 channels of Q
+CONSUMER_REGISTERS = {12: 232, 16: 160}  # registers per thread, by the block's warps
+OTHER_REGISTERS = 32  # registers beside the fragments; one more per 16 channels of Q
 TWO_CONSUMERS = 12  # warps of a block, with the producers' four
 OCTET = 8  # keys, over which the swizzle repeats: a box of a page is whole octets
-FEWEST_ROWS = 128  # of the tile options
+FEWEST_ROWS = 128  # fewest rows of a tile option
 FROM_ROWS = 17  # up to 16 have a tile of their own in prefill_mma
-ALIGNMENT = 1024  # of the swizzle's pattern: eight lines of 128 bytes
+ALIGNMENT = 1024  # bytes; the swizzle's pattern is eight lines of 128 bytes
 
 Q_TWICE_BYTES = 226 * 1024  # with less than this beside K and V, the next tile's Q comes early
 # ScheduledTile, and its KeyBlocks of a consumer warpgroup
 TILE_STAGES, TILE_BYTES, KEY_BLOCKS_BYTES = 4, 80, 16
 
-# of the tile, by the word that its label has
+# the tile's C++ Overlap, by the word in its label
 OVERLAPS = {"none": "none", "within": "intra_warpgroup", "between": "inter_warpgroup"}
 # rows, keys, warps, stages, overlap: the preferred one first, and measured with another overlap too
 SHAPES = {
     64: ((192, 128, 16, 4, "between"), (128, 128, 12, 2, "between")),
     128: ((128, 128, 12, 2, "between"), (128, 176, 12, 2, "between")),
     192: ((128, 128, 12, 2, "between"),),
-    256: ((128, 80, 12, 2, "between"),),
+    256: ((128, 80, 12, 2, "within"), (128, 64, 12, 2, "within")),
 }
-# of pages that hold no box, whose keys are copied: a third stage hides the latency of the copies
+# of sequences of up to FEW_ROWS rows whose keys come in boxes: their last block of 80 is mostly
+# padding, and the shorter one ends a work tile sooner
+FEW_ROWS = 512
+SHAPES_OF_FEW_ROWS = {256: ((128, 64, 12, 2, "within"),)}
+# tiles for pages that hold no box: threads copy the keys, and a third stage hides the latency
 SHAPES_OF_COPIES = {128: ((128, 128, 12, 3, "between"),)}
 
 
@@ -58,7 +62,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
     launch = ".launch"
 
     def refuses(self, shape: Shape) -> str | None:
-        """Beside what it is not compiled for: what the TMA cannot bring."""
+        """What the kernel is not compiled for, and what the TMA cannot bring."""
         if shape.group > FEWEST_ROWS:
             what, allowed = f"{shape.group} query heads per KV head", f"up to {FEWEST_ROWS}"
             return f"{what}, allowed for {self.name}: {allowed}"
@@ -67,29 +71,31 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
         return super().refuses(shape)
 
     def yields(self, shape: Shape) -> str | None:
-        """Few rows are padding in its tile."""
+        """With few rows, most of a tile is padding."""
         if shape.rows < FROM_ROWS:
             return f"is for {FROM_ROWS} rows or more, not for {shape.rows}"
         return None
 
     def thread_registers(self, instance: Instance) -> int:
-        """What a consumer's thread has, once the producers have given theirs up."""
+        """Registers of a consumer's thread, once the producers have given up theirs."""
         return CONSUMER_REGISTERS[instance.tile.warps]
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
         """Tile options that fit the registers; those of copied keys come first where keys are."""
-        # with three consumers ptxas finds no registers for what a policy asks beyond the least, nor
-        # for "none"
+        # with three consumers ptxas has no registers for a policy beyond the default, nor for
+        # "none"
         plain = policy.exp2 == "mufu" and policy.denominator == "unrounded"
         options = (_tile(*numbers) for numbers in SHAPES[shape.head_dim])
         first, *others = (t for t in options if plain or t.warps == TWO_CONSUMERS)
         overlaps = ("between", "within", *(("none",) if first.warps == TWO_CONSUMERS else ()))
         rest = (replace(first, overlap=each) for each in overlaps if each != first.overlap)
         tiles = (first, *others, *rest)
-        if shape.layout != "paged":
-            return tiles
-        of_copies = (_tile(*numbers) for numbers in SHAPES_OF_COPIES.get(shape.head_dim, ()))
-        return (*of_copies, *tiles) if shape.page_size % OCTET else (*tiles, *of_copies)
+        of_copies = tuple(_tile(*of) for of in SHAPES_OF_COPIES.get(shape.head_dim, ()))
+        if shape.layout == "paged" and shape.page_size % OCTET:
+            return (*of_copies, *tiles)
+        few = SHAPES_OF_FEW_ROWS.get(shape.head_dim, ()) if shape.rows <= FEW_ROWS else ()
+        tiles = tuple(dict.fromkeys((*(_tile(*of) for of in few), *tiles)))
+        return (*tiles, *of_copies) if shape.layout == "paged" else tiles
 
     def space(self, head_dim: int) -> Iterator[PrefillTile]:
         """Tiles of two or three consumers, keys of whole wgmmas, every overlap."""
@@ -100,7 +106,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
                 yield PrefillTile(rows, keys, warps, stages, 1, "descending", overlap)
 
     def step_work(self, instance: Instance) -> StepWork:
-        """What a step of a block asks of an SM; each consumer reads Q, K and V whole, by wgmma."""
+        """The work of a block's step; each consumer reads all of Q, K and V, by wgmma."""
         tile, consumers = instance.tile, instance.rows // WARPGROUP_ROWS
         width = formats.named(instance.dtype).bytes
         kv_bytes = tile.keys * (instance.head_dim + instance.head_dim_v) * width
@@ -139,7 +145,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
         of, rows = cuda_kernel.sizes(instance), number(WARPGROUP_ROWS // 4, "rows")
         output, scores = fragment(rows, of.dim_v), fragment(rows, of.keys)
         probabilities = fragment(rows, of.keys, bits=16)
-        # where they fit, those of the next step too: tile.cuh's two_p_buffers
+        # where they fit, also the P of the next step: tile.cuh's two_p_buffers
         others = OTHER_REGISTERS + instance.head_dim // 16
         room = CONSUMER_REGISTERS[instance.tile.warps] - others
         roomy = instance.tile.overlap != "none" and (

@@ -7,7 +7,7 @@
 namespace prefill_wgmma {
 using namespace lab;
 
-// How far the boxes of a page, and of a KV head, lie from the next one's: a box's last coordinate.
+// The distances between the boxes of neighbouring pages and KV heads, in a box's last coordinate.
 struct PageSteps { int page, head; };
 
 struct alignas(64) Params {
@@ -20,8 +20,9 @@ struct alignas(64) Params {
   PageSteps k_steps, v_steps;
 };
 
-// What runs beside a warpgroup's products: nothing; its own softmax; and, as the warpgroups take
-// turns on the tensor cores (ping-pong), the softmax of another too.
+// What runs beside a warpgroup's products: nothing (none), its own softmax (intra_warpgroup), or,
+// as warpgroups take turns on the tensor cores (ping-pong), another's softmax too
+// (inter_warpgroup).
 enum class Overlap { none, intra_warpgroup, inter_warpgroup };
 
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm,
@@ -37,15 +38,15 @@ struct KernelTraits {
   // Where it fits, the next work tile's Q comes while this one's is still read.
   static constexpr int q_bytes = Rows * Dqk * 2, kv_bytes = Stages * Keys * (Dqk + Dvo) * 2;
   static constexpr int q_stages = 2 * q_bytes + kv_bytes <= 226 * 1024 ? 2 : 1;
-  // 64 Ki registers for all: what the producer gives up, the consumers get.
+  // All threads share 64 Ki registers: the consumers get those that the producers give up.
   static constexpr int producer_registers = consumer_warpgroups == 3 ? 32 : 40;
   static constexpr int consumer_registers = consumer_warpgroups == 3 ? 160 : 232;
-  // Of O, the scores and two blocks' P: where they fit, P is rounded beside the exponentials, and a
-  // work tile's rows end beside its last products.
+  // Registers of O, the scores and two blocks' P. Where they fit, P is rounded beside the
+  // exponentials, and a work tile's rows end beside its last products.
   static constexpr int fragments = Dvo / 2 + Keys / 2 + 2 * (Keys / 4), others = 32 + Dqk / 16;
   static constexpr bool two_p_buffers =
       overlap != Overlap::none && fragments + others <= consumer_registers;
-  // A TMA box of ragged K and V is 64 channels of a tile's keys; of a page, all channels.
+  // A TMA box of ragged K and V has 64 channels of a tile's keys; a box of a page has all channels.
   static constexpr NextAtom next = Paged ? NextAtom::beside : NextAtom::below;
   using Q = SwizzledTile<T, Rows, Dqk>;
   using K = SwizzledTile<T, Keys, Dqk, next>;
@@ -56,7 +57,7 @@ struct KernelTraits {
 
 // The blocks of keys that a warpgroup goes through in a work tile, from the last to the first.
 struct alignas(16) KeyBlocks {
-  int skipped;                // how many come first whose keys none of its rows sees
+  int skipped;                // how many it leaves out first, because none of its rows sees them
   int count;                  // how many follow; 0 says that no work tile is left
   int masked;                 // how many of these come first, with keys that some row does not see
   int partial_first;          // 1 if the last of these holds keys of the split before, else 0

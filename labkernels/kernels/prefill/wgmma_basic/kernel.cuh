@@ -1,8 +1,7 @@
-// Prefill by wgmma and the TMA without overlap: a warp loads, warpgroups multiply, a block a tile.
-// Ragged K and V alone. prefill/wgmma has the same parts, and what makes them fast; the rungs from
-// here to there are in rungs_above.cuh.
-// A thread of a warpgroup holds rows g and g + 8 of its warp's 16, g = lane / 4, and columns 2t and
-// 2t + 1 of each 8, t = lane % 4.
+// Prefill by wgmma and the TMA without overlap, for ragged K and V alone: a warp loads, warpgroups
+// multiply, and a block takes one tile. prefill/wgmma has the same parts, with the ideas that make
+// them fast; the rungs between the two are in rungs_above.cuh. A thread of a warpgroup holds rows g
+// and g + 8 of its warp's 16, g = lane / 4, and columns 2t and 2t + 1 of each 8, t = lane % 4.
 #pragma once
 #include "prefill/wgmma_basic/parts.cuh"
 #include "prefill/wgmma_basic/rungs_below.cuh"
@@ -43,7 +42,7 @@ LAB_DEVICE void consume_wgmma(Smem<C>& smem, const PrefillParams& p, const typen
 }
 // [/rung: wgmma]
 
-// A work tile, as the kernel's rung computes it; then the merge of its splits, if it is the last.
+// Computes a work tile as the kernel's rung does, and merges the splits if this one comes last.
 template <class C, class P>
 LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
                         Progress& at) {

@@ -50,7 +50,7 @@ template <class C> struct Smem {
   float is_last_split;
 };
 
-// What a warp has gone through so far: work tiles, blocks of keys, and blocks that end a request.
+// The progress of a warp: work tiles, blocks of keys, and blocks that end a request.
 struct Progress { u32 tiles = 0, blocks = 0, tails = 0; };
 
 // This lane's first row of the tile; the other one is 8 further.
@@ -73,7 +73,7 @@ template <class C> struct KeyBlocks {
 };
 
 // [rung: tma]
-// Asks for a tile of K or V as soon as its stage is free. full: what its bytes arrive at.
+// Asks for a tile of K or V as soon as its stage is free. full: the barrier of its bytes.
 template <class Tile, class Ring>
 LAB_DEVICE void load(Tile& tile, Ring& ring, u32 n, Mbarrier& full, const TensorMap& map, int head,
                      i64 token) {
@@ -82,8 +82,8 @@ LAB_DEVICE void load(Tile& tile, Ring& ring, u32 n, Mbarrier& full, const Tensor
   load_boxes(tile, map, full, head, token);
 }
 
-// The warp that loads. Rows of V after the request's last key are another's, and must be zeros, as
-// P is 0 there, and 0 times NaN is NaN.
+// The warp that loads. Rows of V after the request's last key belong to another request. They must
+// be zero, because P is 0 there and 0 times NaN is NaN.
 template <class C>
 LAB_DEVICE void produce(Smem<C>& smem, const Params& p, const typename C::Work& tile,
                         Progress& at) {
@@ -116,7 +116,7 @@ LAB_DEVICE void produce(Smem<C>& smem, const Params& p, const typename C::Work& 
 }
 // [/rung: tma]
 
-// The keys that a row does not see. Only blocks at the boundaries come here.
+// Masks the keys that a row does not see. Only blocks at a boundary come here.
 template <class C, int N>
 LAB_DEVICE void mask(float (&s)[N], const PrefillParams& p, const typename C::Work& tile, int row,
                      int key) {

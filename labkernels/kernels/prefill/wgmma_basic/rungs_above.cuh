@@ -134,8 +134,8 @@ LAB_DEVICE void consume_ahead(Smem<C>& smem, const PrefillParams& p, const typen
     if (keys.masked()) mask<C>(s, p, tile, row, keys.key);
     softmax.update<P, T>(s, p.scale_log2);       // O is 0: there is nothing to rescale
     round_to_fragments<T>(probabilities, s);
-    // The next block's P is rounded as soon as it is there: this block's, which the products still
-    // read, has registers of its own.
+    // The next block's P is rounded as soon as it is there. This block's P, which the products
+    // still read, has registers of its own.
     const auto advance = [&](const typename C::Fragments& ready, typename C::Fragments& next) {
       const u32 n = at.blocks++;                 // the block whose P is ready
       consumer_wait(smem.k_ring, n + 1);

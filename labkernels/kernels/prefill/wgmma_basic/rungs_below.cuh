@@ -64,8 +64,8 @@ LAB_DEVICE void read_eight(float (&x)[8], Tile& tile, int row, int column) {
     x[2 * i + 1] = pair.y;
   }
 }
-// s += A B^T: 16 rows of A from `row` on, all rows of B. Each product is a lane's own, of the
-// elements that an accumulator of mma would give it.
+// s += A B^T: 16 rows of A from `row` on, all rows of B. A lane computes the elements that an
+// accumulator of mma would give it.
 template <class A, class B, int N>
 LAB_DEVICE void fma_abt(float (&s)[N], A& a, int row, B& b) {
   const int g = (thread_x() & 31) / 4, t = thread_x() & 3;
@@ -85,7 +85,7 @@ LAB_DEVICE void fma_abt(float (&s)[N], A& a, int row, B& b) {
     }
   }
 }
-// o += P B: a lane of the same rows has a key's P, which the others of its quad are told.
+// o += P B: one lane of a quad has a key's P, and sends it to the others.
 template <class B, int N, int K>
 LAB_DEVICE void fma_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
   using T = typename B::T;

@@ -14,7 +14,7 @@ from labkernels.policy import DENOMINATORS, TENSOR_CORES, NumericPolicy, policie
 
 ROWS, WARPS, STAGES = 128, 12, 2
 WARP_ROWS = 16
-KEYS = {64: 128, 128: 128, 192: 128, 256: 80}  # of a step, by head_dim: what the registers hold
+KEYS = {64: 128, 128: 128, 192: 128, 256: 80}  # keys of a step by head_dim, as the registers allow
 CONSUMER_REGISTERS = 232  # per thread
 # The ladder's rungs beside the kernel's own, which stands between "tma" and "within"; each has one
 # idea more than the one before: stages, and the word that the tile's label has.
@@ -44,7 +44,7 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
     launch = ".launch"
 
     def refuses(self, shape: Shape) -> str | None:
-        """Beside what it is not compiled for: what the TMA cannot bring."""
+        """What the kernel is not compiled for, and what the TMA cannot bring."""
         if shape.group > ROWS:
             what = f"{shape.group} query heads per KV head"
             return f"{what}, allowed for {self.name}: up to {ROWS}"
@@ -53,12 +53,12 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
         return super().refuses(shape)
 
     def yields(self, shape: Shape) -> str | None:
-        """On every shape another kernel is faster."""
+        """Another kernel is faster on every shape."""
         del shape
         return "is there to be read: prefill_wgmma is this kernel with overlap"
 
     def thread_registers(self, instance: Instance) -> int:
-        """What a consumer's thread has, once the loading warpgroup has given its own up."""
+        """Registers of a consumer's thread, once the loading warpgroup has given up its own."""
         del instance
         return CONSUMER_REGISTERS
 

@@ -1,1 +1,1 @@
-"""Which bug it is."""
+"""Names for a bug: which mistake explains the errors of an output."""

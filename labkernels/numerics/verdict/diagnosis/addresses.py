@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-_KEYS_MOST = 2**17  # of a pool, all of whose pages are tried: more would take seconds
+_KEYS_MOST = 2**17  # pages of a pool that are all tried; more would take seconds
 _AT_ONCE = (2, 4, 8, 16)  # keys that a warp's lanes copy at once, 16 bytes each
 _STEP_KEYS = (2, 4, 8, 16, 32, 64, 128)
 _INT32 = 2**31  # elements: the first offset that a signed 32-bit integer cannot hold
 
 
 def heads(row) -> Iterator:
-    """K, V or both of another KV head."""
+    """K, V or both come from another KV head."""
     for head in range(row.problem.kv_heads):
         if head == row.kv_head:
             continue
@@ -31,7 +31,7 @@ def heads(row) -> Iterator:
 
 
 def ends(row) -> Iterator:
-    """Another number of keys than the row sees, or rows of zeros behind them."""
+    """A wrong number of keys, or rows of zeros behind the keys."""
     scores, v = row.keys(row.kv_head, row.kv_head)
     m = scores[: row.n_keys].max()
     with np.errstate(invalid="ignore", over="ignore"):
@@ -63,7 +63,7 @@ def ends(row) -> Iterator:
 
 
 def halves(row) -> Iterator:
-    """Half of a step's keys read twice, the others not: an index that lost a bit, or was halved."""
+    """Half of a step's keys are read twice, the others never, as an index lost a bit."""
     scores, v = (x[: row.n_keys] for x in row.keys(row.kv_head, row.kv_head))
     key = np.arange(len(scores))
     for step in _STEP_KEYS:
@@ -83,7 +83,7 @@ def halves(row) -> Iterator:
 
 
 def cleared(row) -> Iterator:
-    """Zeros in place of all keys from one on: memory never written, found by a wrong offset."""
+    """Zeros in place of all keys from one on: a wrong offset reads memory never written."""
     scores, v = (x[: row.n_keys] for x in row.keys(row.kv_head, row.kv_head))
     m = max(scores.max(), 0.0)  # 0, the score of a key of zeros
     t = np.exp2(scores - m)
@@ -98,7 +98,7 @@ def cleared(row) -> Iterator:
 
 
 def overflows(row) -> Iterator:
-    """Offsets of pages cut to 32 bits: what lies beyond is read as 0, left out, or wraps around."""
+    """Offsets of pages cut to 32 bits: keys beyond are read as 0, are left out, or wrap around."""
     size = row.problem.k_pool.shape[1]
     scores, v = (x[: row.n_keys] for x in row.keys(row.kv_head, row.kv_head))
     for tensor, pool in (("K", row.problem.k_pool), ("V", row.problem.v_pool)):
@@ -123,7 +123,7 @@ def overflows(row) -> Iterator:
 
 
 def lanes(row) -> Iterator:
-    """The place of a key among those that a warp copies at once, counted twice."""
+    """The place of a key among those that a warp copies at once is added twice."""
     scores, v = (x[: row.n_keys] for x in row.keys(row.kv_head, row.kv_head))
     key = np.arange(row.n_keys)
     outputs = []
@@ -139,7 +139,7 @@ def lanes(row) -> Iterator:
 
 
 def pages(row) -> Iterator:
-    """A page left out, or read in place of another."""
+    """A page is left out, or is read in place of another."""
     size, n_pages = row.problem.k_pool.shape[1], len(row.problem.k_pool)
     n_slots = -(-row.n_keys // size)
     own = row.pages[:n_slots]

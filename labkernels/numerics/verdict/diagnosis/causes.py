@@ -1,4 +1,4 @@
-"""What would cause a mistake, in one sentence each, for whoever debugs a kernel at night."""
+"""The likely cause of each mistake, in one sentence for the person who debugs the kernel."""
 
 _CAUSES = {
     "NaN or infinity": "memory that nobody wrote, 0 * inf past the last key, or inf - inf",
@@ -128,6 +128,6 @@ _CAUSES = {
 
 
 def of(name: str) -> str:
-    """The cause of a mistake by its name; "" where none is known."""
+    """The cause of a mistake by its name; "" if none is known."""
     found = [start for start in _CAUSES if name.startswith(start)]
     return _CAUSES[max(found, key=len)] if found else ""

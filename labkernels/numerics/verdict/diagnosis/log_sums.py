@@ -1,4 +1,4 @@
-"""Names for a wrong log-sum-exp, which says nothing against the output beside it."""
+"""Names for a wrong log-sum-exp. The output beside it may still be right."""
 
 import math
 
@@ -9,11 +9,11 @@ from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 from labkernels.units import LOG2_E
 
-_LEFT = 1.0  # of the bound, which what is left must not exceed
+_LEFT = 1.0  # share of the bound that the error left over must not exceed
 
 
 def names(problem: Problem, lse2, truth, bound) -> list[Match]:
-    """What a wrong log-sum-exp is instead. Shapes: lse2, truth, bound [total_q, Hq].
+    """What the log-sum-exp holds instead. Shapes: lse2, truth, bound [total_q, Hq].
 
     rms of a match: the largest error over its bound, before and after.
     """
@@ -65,7 +65,7 @@ def _maxima(problem: Problem):
 
 
 def _another_row(lse2, truth, bound, was: float) -> Match:
-    """Heads or tokens in another order."""
+    """The values are those of heads or tokens in another order."""
     best = Match("lse of another row", "", math.inf, was)
     for axis, what in ((1, "head"), (0, "token")):
         for step in range(1, min(truth.shape[axis], 64)):

@@ -1,4 +1,4 @@
-"""Names for a bug that more than one row shows: places, lanes, races, and matched filters."""
+"""Names for a bug that several rows show: by places, lanes, races and matched filters."""
 
 from dataclasses import replace
 
@@ -14,19 +14,19 @@ from labkernels.numerics.verdict.matched_filters import DIRECTIONS, Filters
 
 _RIGHT_RMS = 1.15  # of z of right elements: the error model's claim
 _FAR_OUT = 7.5  # the mean |z| of outliers; those of a normal tail beyond 5, of any width, have less
-_LEFT_RMS = 1.5  # of z once a direction is taken out: rounding alone gives 1, and 15 % more
+_LEFT_RMS = 1.5  # rms of z without one direction: rounding alone gives 1, and up to 15 % more
 # Of the truncation predicted: a key that was its warp's maximum for a while is exact, which the
 # prediction knows of the last one alone.
 _TRUNCATED = (0.4, 1.3)
-_NEAR = 0.2  # of an rms: less says nothing about which of two directions it was
+_NEAR = 0.2  # share of an rms: a smaller difference does not tell two directions apart
 _CLEARLY = 3.0  # of z, in a channel that is wrong in many rows
 _FEW = 0.1  # share of the rows: fewer are one block, where a race is more likely
 _MANY = 0.25  # share of the rows; fewer have a channel wrong by chance, unless they fill a place
 _OFTEN = 0.4  # share of the rows that went wrong in which a wrong channel shows
-_MOST = 0.6  # share of other rows that a row's mistake must explain, too
+_MOST = 0.6  # share of the other rows that a row's mistake must explain too
 _MOST_CHANNELS = 0.75  # share of the channels that may be wrong
 _TINY = 1e-300  # in place of a division by 0
-_GAIN = 60.0  # of sum z^2: chance gives one number fitted 60 once in 10^14
+_GAIN = 60.0  # fall of sum z^2: one fitted number gains 60 by chance once in 10^14
 _COARSE = 32  # elements: fewer have few bits by chance
 _SPARSE = 0.02  # share of elements up to which outliers are sparse
 
@@ -68,7 +68,7 @@ def _coarser_store(out, truth, sigma, out_format: str) -> list[Match]:
 
 
 def _channels(problem: Problem, out, truth, sigma, z) -> list[Match]:
-    """Some channels wrong, in the rows that went wrong, while others are right; perhaps copies."""
+    """Some channels are wrong in the wrong rows, while others are right; some may be copies."""
     wrong, bad, rms, others = wrong_channels(problem, z)
     if wrong is None:
         return []
@@ -107,9 +107,9 @@ def wrong_channels(problem: Problem, z):
 
 
 def of_outliers(problem: Problem, error, sigma) -> list[Match]:
-    """Few elements far out, in rows that are right otherwise: a race, or a lost write.
+    """A few elements are far out in rows that are right otherwise: a race, or a lost write.
 
-    A direction that all rows share leaves such elements too, and is asked for first.
+    A direction that all rows share also leaves such elements, so that it is tried first.
     """
     z = np.where(sigma > 0, error / np.where(sigma > 0, sigma, 1.0), 0.0)
     if not np.isfinite(z).all():
@@ -128,7 +128,7 @@ def of_outliers(problem: Problem, error, sigma) -> list[Match]:
 
 
 def of_rows(rows: list[Row]) -> list[Match]:
-    """What explains the worst row, with its place, and most of the others that went wrong."""
+    """Mistakes that explain the worst row and most of the other wrong rows, with their place."""
     if not rows:
         return []
     found = explain(rows[0])
@@ -144,7 +144,7 @@ def of_rows(rows: list[Row]) -> list[Match]:
 
 
 def of_factor(rows: list[Row]) -> list[Match]:
-    """A row that is right but for one factor, and so for its denominator."""
+    """A row that is right except for one factor, which points to its denominator."""
     if not rows:
         return []
     parts = [_factor(row) for row in rows]
@@ -188,14 +188,14 @@ def of_filters(problem: Problem, error, sigma, bugs, filters: Filters) -> list[M
         along, power = filters.along[i].sum(), max(filters.power[i].sum(), 1e-300)
         where = f"beta {beta:.3g} over all rows"
         named += _kept(name, where, z2.sum(), along**2 / power, error.size)
-    # Nearly one direction: the special name before the general one.
+    # The directions are nearly the same: the special name comes before the general one.
     return sorted(
         named, key=lambda match: match.rms - (_NEAR if match.name == "P truncated" else 0)
     )
 
 
 def _kept(name: str, where: str, total: float, taken: float, n: int) -> list[Match]:
-    """The match, if rounding is all that it leaves, and it takes more than chance could."""
+    """The match, if it leaves no more than rounding and explains more than chance could."""
     left, was = (float(np.sqrt(max(x, 0.0) / n)) for x in (total - taken, total))
     if not (left <= _LEFT_RMS and taken >= _GAIN):
         return []

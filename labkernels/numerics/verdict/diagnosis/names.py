@@ -1,4 +1,4 @@
-"""Names for what went wrong with an output: where it shows most first, and all rows before one."""
+"""Names for what went wrong with an output: whole kernels are tried before single rows."""
 
 from dataclasses import dataclass, replace
 
@@ -13,15 +13,15 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel import sheets
 from labkernels.numerics.verdict.matched_filters import Filters
 from labkernels.policy import NumericPolicy
 
-# Where so few rows are bad, none by much, and yet all of them together, all rows are looked at.
+# If so few rows are bad, each by little but all of them together clearly, all rows are used.
 _FEW = 0.2  # share of the rows
 _WEAK = 9.0  # z^2 over its limit
-_OTHERS = 4  # rows of which a name must explain most, beside the worst
+_OTHERS = 4  # rows beside the worst, of which a name must explain most
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A wrong output and what is known of it.
+    """A wrong output and what is known about it.
 
     Shapes: out, truth, error, sigma, z [total_q, Hq, Dv]; bugs, the names of the tests that fail.
     """
@@ -38,7 +38,7 @@ class Case:
 
 
 def of_output(case: Case) -> list[Match]:
-    """The mistakes that explain the errors, the best first; none that leaves more than rounding."""
+    """The mistakes that explain the errors, the best first; each leaves no more than rounding."""
     problem, sigma = case.problem, case.sigma
     shown = many_rows.of_output(problem, case.out, case.truth, sigma, case.policy.out)
     if shown and not shown[0].vague:
@@ -53,7 +53,7 @@ def of_output(case: Case) -> list[Match]:
     whole = _of_whole_kernel(case, bad, score)
     if whole and not whole[0].vague:
         return whole
-    # One row's mistakes are made without a variant.
+    # The mistakes of one row do not know variants.
     rows = _worst_rows(case, bad, score) if problem.variant is None else []
     filters = many_rows.of_filters(problem, case.error, sigma, case.bugs, case.filtered)
     known = many_rows.of_rows(rows) or [m for m in filters if m.name == "P truncated"]
@@ -89,7 +89,7 @@ def _bad_rows(case: Case):
 
 
 def _of_whole_kernel(case: Case, bad, score) -> list[Match]:
-    """The mistakes that explain all rows that went wrong, with their place."""
+    """The mistakes that explain all wrong rows, with their place."""
     problem, out = case.problem, case.out
     moved = permutations.of_output(problem, out, case.truth, case.sigma, bad)
     if moved:
@@ -126,7 +126,7 @@ def _of_some_channels(case: Case, bad, score) -> list[Match]:
 def _worst_rows(case: Case, bad, score) -> list[Row]:
     """The row that stands out most from what rounding allows it, and others, far from each other.
 
-    What explains one of many rows that went wrong explains nothing, unless it does others, too.
+    A mistake that explains one of many wrong rows counts only if it explains others too.
     """
     if not score.any():
         return []

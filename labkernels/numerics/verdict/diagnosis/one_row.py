@@ -1,7 +1,8 @@
-"""Names for a bug: outputs that a known mistake would give, held against the worst row.
+"""Names for a bug: the outputs of known mistakes, compared with the worst row.
 
-A row is one query token and head. A mistake is named if, once it is made in float64 too, what is
-left of the error is near rounding, and far below what it was.
+A row is one query token and head. Each mistake is also made in float64. The mistake is named if the
+output then differs from the float64 result by little more than rounding, and by far less than
+before.
 """
 
 import functools
@@ -21,18 +22,18 @@ from labkernels.units import LOG2_E
 EXPLAINED_RMS = 2.5  # of z left over: rounding, and first-order terms that are left out
 SMALLER_BY = 2.0
 PRECISION = ("o accumulated in", "partial outputs merged in")
-# A mistake of rounding is followed key by key; where one rounding goes the other way, as it may
-# after an exp2 of float64, a channel is lost. The nearest of them say whether it was this mistake.
+# A mistake of rounding is followed key by key. Where one rounding goes the other way, as it may
+# after an exp2 of float64, a channel no longer fits. The channels that fit best decide.
 FOLLOWED = 0.75
-_ALIKE = 0.1  # of an rms: less says nothing about which of two mistakes it was
+_ALIKE = 0.1  # share of an rms: a smaller difference does not tell two mistakes apart
 
 
 @dataclass(frozen=True)
 class Match:
     """A mistake and its place; rms is that of z once it is accounted for, was that before.
 
-    precision: it rounds more than the formats need, and is honest otherwise. vague: a number that
-    was fitted, and that a mistake with a name may stand behind.
+    precision: the mistake only rounds more than the formats need. vague: a fitted number, behind
+    which a mistake with a name may stand.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Match:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """The worst row and all that it could have been made of.
+    """The worst row, and everything from which it could have been computed.
 
     Shapes: place [token, head]; out, sigma [Dv]; outputs: the float64 outputs of all rows
     [total_q, Hq, Dv].
@@ -97,7 +98,8 @@ class Row:
     def keys(self, k_head: int, v_head: int, pages=None) -> tuple[np.ndarray, np.ndarray]:
         """Scores in log2 units [n] for K of one KV head, and V [n, Dv] of another, in float64.
 
-        Of all keys on the pages, by default those of the request: seen, hidden, and past the end.
+        n counts all keys on the pages, by default those of the request: seen, hidden, and past the
+        end.
         """
         pages = self.pages if pages is None else pages
         pools = ((self.problem.k_pool, k_head), (self.problem.v_pool, v_head))
@@ -115,7 +117,7 @@ class Row:
 def explain(row: Row) -> list[Match]:
     """The mistakes that explain the row's error, the best first; at most three.
 
-    Of two as good as each other, the one with fewer places to choose from, which is asked first.
+    Of two that are equally good, the one with fewer places to choose from comes first.
     """
     found = _explaining(row, _alternatives(row)) or _explaining(row, _roundings(row), FOLLOWED)
     best = min((match.rms for match in found), default=0.0)
@@ -123,7 +125,7 @@ def explain(row: Row) -> list[Match]:
 
 
 def _explaining(row: Row, mistakes: Iterator, share: float = 1.0) -> list[Match]:
-    """Those of the mistakes that explain the row's error, in a share of its channels."""
+    """The mistakes among these that explain the row's error, in a share of its channels."""
     was, found = _left(row, row.outputs[row.place], share), []
     for name, where, outputs in mistakes:
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
@@ -151,7 +153,7 @@ def _left(row: Row, outputs, share: float):
 
 
 def _roundings(row: Row) -> Iterator:
-    """As _alternatives, of mistakes that make roundings of their own."""
+    """Like _alternatives, for mistakes that make roundings of their own."""
     scores, v = (x[: row.n_keys] for x in row.keys(row.kv_head, row.kv_head))
     yield from softmax.accumulators(scores, v, row.policy.p)
 

@@ -11,7 +11,7 @@ _LISTED = 6
 
 
 def words(problem: Problem, bad) -> str:
-    """The smallest region that holds all bad rows, and most rows of which are bad; else a count.
+    """The smallest region that holds all bad rows and few others; a count if there is none.
 
     Shapes: bad [total_q, Hq], bool.
     """
@@ -48,7 +48,7 @@ def words(problem: Problem, bad) -> str:
 
 
 def filled(problem: Problem, bad) -> bool:
-    """Whether the bad rows are most of one region, and not of several apart."""
+    """Whether the bad rows fill most of one region."""
     said = words(problem, bad)
     return "rows there" not in said and not re.search(r"\d, \d", said)
 

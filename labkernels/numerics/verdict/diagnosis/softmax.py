@@ -1,9 +1,9 @@
-"""Mistakes in what a kernel carries from step to step, made in float64: o, l and the maximum.
+"""Mistakes in o, l and the maximum, which a kernel carries from step to step, in float64.
 
 A row's keys are cut into splits, whose warps take steps of some keys in turn; each such chain
-carries a State of its own, and all merge at the end. Which cut it was is not known: the usual ones
-are tried.
-Each yields (name, where(i), outputs [..., Dv]). Shapes: scores [n] in log2 units, v [n, Dv].
+carries a State of its own, and all merge at the end. The kernel's own cut is not known, so that the
+usual ones are tried. Each yields (name, where(i), outputs [..., Dv]). Shapes: scores [n] in log2
+units, v [n, Dv].
 """
 
 import itertools
@@ -19,7 +19,7 @@ SPLIT_KEYS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _STEP_KEYS = (16, 32, 64, 128)
 _LANES = (1, 2, 4)  # that share a channel on CUDA cores
 _KEYS_MOST = 1024  # of such a lane
-_STEPS_MOST = 4096  # of a chain, followed one by one: more would take seconds
+_STEPS_MOST = 4096  # keys of a chain that are followed one by one: more would take seconds
 _SKIPPED_MOVES = 8.0  # of a maximum, in log2 units: where kernels that skip small moves stop
 
 
@@ -35,7 +35,7 @@ class KeySteps:
     where: str
 
     def by_key(self, log2_weights) -> np.ndarray:
-        """A weight for each step, relative to that of the row's maximum, as one for each key.
+        """Weights of steps, relative to that of the row's maximum, as weights of keys.
 
         Shapes: [C, T, K] -> [n]
         """
@@ -46,7 +46,7 @@ class KeySteps:
 
 
 def rescales(scores, v) -> Iterator:
-    """A sum that does not follow the running maximum, or follows it late or too rarely."""
+    """A sum does not follow the running maximum, or follows it late or too rarely."""
     right = np.exp2(scores - scores.max())
     for chains in _cuts(scores, warps=(1, 2, 4, 8)):
         for name, (of_o, of_l) in _weights(chains, right).items():
@@ -69,7 +69,7 @@ def _cuts(scores, warps: tuple[int, ...]) -> Iterator[KeySteps]:
 
 
 def _weights(chains: KeySteps, right) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Of each mistake, the weight with which every key enters o, and l."""
+    """For each mistake, the weights with which every key enters o and l."""
     tops = np.maximum.accumulate(chains.scores.max(-1), axis=1)
     last = tops[:, -1:]
     # P is relative to its step's maximum, and no rescale follows
@@ -94,7 +94,7 @@ def _behind(moves):
 
 
 def _skipping(tops):
-    """What enters a key's exponent where P follows every maximum, and the sums large moves alone.
+    """The change of a key's exponent if P follows every maximum, but the sums only large moves.
 
     Shapes: tops, of each step alone, [C, T]
     """
@@ -109,8 +109,9 @@ def _skipping(tops):
 
 
 def accumulators(scores, v, p_format: str) -> Iterator:
-    """An accumulator of o in 16 bits, rounded after every step of keys, or where P is in fp32 also
-    after every key: on CUDA cores, whose lanes share a channel, each with a sum of its own.
+    """An accumulator of o in 16 bits, rounded after every step of keys. Where P is in fp32 it is
+    also rounded after every key: on CUDA cores several lanes share a channel, each with its own
+    sum.
     """
     fine = "fp32" if p_format.endswith("x2") else p_format
     total = np.exp2(scores - scores.max()).sum()

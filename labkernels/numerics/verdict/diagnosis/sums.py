@@ -13,7 +13,7 @@ from labkernels.units import LOG2_E
 
 
 def keys(scores, v) -> Iterator:
-    """One key left out, counted twice, or without its value; values of the key beside."""
+    """One key is left out, counted twice, or has no value; or values come from the key beside."""
     t = np.exp2(scores - scores.max())
     total, n = t.sum(), t @ v
     tv = t[:, None] * v
@@ -36,7 +36,7 @@ def keys(scores, v) -> Iterator:
 
 
 def weights(scores, v, head_dim: int) -> Iterator:
-    """A wrong scale."""
+    """The scale is wrong."""
     root = head_dim**0.5
     factors = {
         "log2(e) left out": np.log(2),
@@ -52,7 +52,7 @@ def weights(scores, v, head_dim: int) -> Iterator:
 
 
 def merges(scores, v) -> Iterator:
-    """Splits merged in the wrong base or in 16 bits, or one of them left out."""
+    """Splits are merged in the wrong base or in 16 bits, or one of them is left out."""
     for n_keys in SPLIT_KEYS:
         starts = np.arange(0, len(scores), n_keys)
         if not 2 <= len(starts) <= 512:

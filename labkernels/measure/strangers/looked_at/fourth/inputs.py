@@ -8,13 +8,13 @@ from labkernels.measure.strangers.inputs import changed, drawn
 
 
 def _unit_norms(rng, q, k, v):
-    """As after a norm of each head's queries and keys, with a learned temperature."""
+    """Each head's queries and keys have unit norm, with a learned temperature."""
     q, k = (x / np.sqrt((x**2).mean(-1, keepdims=True)) for x in (q, k))
     return 1.5 * q, k, v
 
 
 def _clusters(rng, q, k, v):
-    """Keys near a few centres, as of tokens that say the same."""
+    """Keys lie near a few centres, as if tokens said the same."""
     centres = rng.standard_normal((6, k.shape[-1]))
     return q, centres[rng.integers(6, size=k.shape[:-1])] + 0.2 * k, v
 
@@ -35,7 +35,7 @@ def _drifting(rng, q, k, v):
 
 
 def _uneven_heads(rng, q, k, v):
-    """Every second head looks at everything, the others at hardly a key."""
+    """Every second head sees all keys alike, the others hardly more than one key."""
     return q * np.where(np.arange(q.shape[1]) % 2, 3.0, 0.1)[:, None, None], k, v
 
 
@@ -56,7 +56,7 @@ def _padded(rng, q, k, v):
 
 
 def _waves(rng, q, k, v):
-    """Keys that come around like the rows of a picture."""
+    """Keys repeat like the rows of a picture."""
     place = np.arange(k.shape[2])[:, None] * 2 * np.pi / 14
     k[..., :8] = 1.5 * np.cos(place + rng.random(8) * 6) + 0.3 * k[..., :8]
     return q, k, v

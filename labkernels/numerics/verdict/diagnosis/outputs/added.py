@@ -11,14 +11,14 @@ from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 from labkernels.numerics.verdict.diagnosis.whole_kernel import sheets
 
-_LEFT = 1.5  # rms of z that is left, as in diagnosis
+_LEFT = 1.5  # rms of z that may be left, as in diagnosis
 _SMALLER_BY = 3.0
 _STEPS = 16  # heads, queries or samples, up to which another row is tried
 _LISTED = 6
 _EACH = 12  # elements for each number that is fitted
 _OF_EACH = 4  # rows for each offset that is fitted
-_NONE = 0.01  # of a factor: less is none
-_ROUND = 0.004  # of a factor: it is a round one
+_NONE = 0.01  # difference of a factor from 1: a smaller one is no factor
+_ROUND = 0.004  # relative distance from a round factor
 _ROUND_ONES = (1.0, -1.0, 0.5, -0.5, 2.0, 0.25, 1 / 3)
 
 
@@ -36,7 +36,7 @@ def of_sums(problem: Problem, out, truth, sigma, bad, fmt: str) -> list[Match]:
 
 
 def of_factors(problem: Problem, out, truth, sigma, bad, fmt: str) -> list[Match]:
-    """By which factors or offsets the outputs are wrong. Shapes: bad [total_q, Hq], bool."""
+    """The factors or offsets by which the outputs are wrong. Shapes: bad [total_q, Hq], bool."""
     rows = tuple(np.argwhere(bad).T)
     if not len(rows[0]):
         return []
@@ -160,7 +160,7 @@ def _of_values(problem: Problem, shape, rows) -> Iterator[tuple]:
 
 
 def _sum_of(words: str, given, right, other, variance, noise, store) -> Match:
-    """The best a right + b other."""
+    """The sum a right + b other that fits best."""
     weight = 1 / np.maximum(variance, 1e-300)
     sides = np.array([[(x * y * weight).sum() for x in (right, other)] for y in (right, other)])
     try:

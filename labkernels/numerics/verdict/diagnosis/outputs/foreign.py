@@ -1,4 +1,4 @@
-"""Rows that no average of values gives, while all others are right: memory of something else."""
+"""Rows that no average of values gives, while all others are right: they show other memory."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel import sheets
 
 _RIGHT_RMS = 1.15  # of z of the rows that are right
 _FOREIGN = 0.25  # share of the wrong rows that lie outside of the values, at least
-_UNLIKE = 0.5  # cosine of what is there and what should be, at most
+_UNLIKE = 0.5  # largest cosine of the wrong rows and the right ones
 _TINY = 1e-300  # in place of a division by 0
 
 

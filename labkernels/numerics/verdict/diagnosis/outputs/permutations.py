@@ -5,7 +5,7 @@ import numpy as np
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 
-_LEFT = 1.5  # rms of z that is left, as in diagnosis
+_LEFT = 1.5  # rms of z that may be left, as in diagnosis
 _SMALLER_BY = 3.0
 _ROWS = 48  # that are looked up among all rows
 _LISTED = 4  # rows that are told one by one
@@ -14,7 +14,7 @@ _OFTEN = 0.9  # share of the rows that a rule must explain: some rows may look l
 
 
 def of_output(problem: Problem, out, truth, sigma, bad) -> list[Match]:
-    """Channels or rows that hold what belongs elsewhere. Shapes: bad [total_q, Hq], bool."""
+    """Channels or rows that hold the contents of others. Shapes: bad [total_q, Hq], bool."""
     rows = np.argwhere(bad)
     if not len(rows):
         return []
@@ -30,7 +30,7 @@ def of_output(problem: Problem, out, truth, sigma, bad) -> list[Match]:
 
 
 def _misfit(out, given, sigma) -> float:
-    """rms of z, by the sigma of where the elements came from."""
+    """rms of z, with sigma of the place that the elements came from."""
     with np.errstate(invalid="ignore", divide="ignore"):
         z = np.where(out == given, 0.0, (out - given) / sigma)
     return float(np.sqrt((z**2).mean()))
@@ -41,7 +41,7 @@ def _kept(name: str, where: str, left: float, was: float) -> list[Match]:
 
 
 def _laid_out(problem: Problem, out, truth, sigma, was: float) -> list[Match]:
-    """[B, S, H, D] taken for [B, H, S, D], or the other way, within every request."""
+    """[B, S, H, D] is taken for [B, H, S, D], or the other way round, within every request."""
     heads = out.shape[1]
     if heads == 1 or not (np.diff(problem.q_ends) > 1).any():
         return []
@@ -65,7 +65,7 @@ def _laid_out(problem: Problem, out, truth, sigma, was: float) -> list[Match]:
 
 
 def _channels(out, truth, sigma, was: float) -> list[Match]:
-    """Every channel holds another. Shapes: [R, Dv] each, of the rows that went wrong."""
+    """Every channel holds another's contents. Shapes: [R, Dv] each, of the rows that went wrong."""
     n = out.shape[-1]
     inverse = 1 / np.maximum(sigma, 1e-300) ** 2
     # sum over rows of ((out_c - truth_d) / sigma_d)^2 for all pairs c, d
@@ -97,7 +97,7 @@ def _words(what: str, source, moved) -> str:
 
 
 def _rows(problem: Problem, out, truth, sigma, rows, was: float) -> list[Match]:
-    """Rows that hold the output of others, by one rule."""
+    """Rows that hold the output of other rows, by one rule."""
     chosen = rows[np.unique(np.linspace(0, len(rows) - 1, _ROWS).astype(int))]
     flat, spread = truth.reshape(-1, truth.shape[-1]), sigma.reshape(-1, sigma.shape[-1])
     if len(flat) > _AMONG or len(chosen) < 2:

@@ -1,6 +1,7 @@
-"""Names for a bug that a whole kernel has: every mistake known, tried on all rows that went wrong.
+"""Names for a bug of a whole kernel: every known mistake is tried on all wrong rows.
 
-A mistake is named if, once it is made in float64 too, what is left of the error is rounding.
+Each mistake is also made in float64. The mistake is named if the output differs from that float64
+result by rounding alone.
 """
 
 import itertools
@@ -33,11 +34,11 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.scores import (
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sums import chains, merges, precision
 
-LEFT = 1.5  # rms of z that is left: rounding gives 1, the error model is good to 15 %
+LEFT = 1.5  # rms of z that may be left: rounding gives 1, and the error model is good to 15 %
 GAIN = 60.0  # by which sum z^2 must fall: chance gives one number fitted 60 once in 10^14
-ALIKE = 0.1  # of an rms: less says nothing about which of two mistakes it was
+ALIKE = 0.1  # share of an rms: a smaller difference does not tell two mistakes apart
 SURELY = 1e3  # by which a mean of z^2 falls, so that one number fitted leaves no doubt
-VAGUE = 0.2  # of an rms, by which a mere number must be better than a known mistake
+VAGUE = 0.2  # share of an rms by which a fitted number must be better than a known mistake
 _WITHOUT_NUMBERS = (
     *one_rule.ALL,
     *one_rule.LATER,
@@ -49,13 +50,13 @@ _WITHOUT_NUMBERS = (
 
 
 def of_some_keys(few: list[Sheet], misfit: fitted.Misfit) -> Iterator[Mistake]:
-    """Mistakes without numbers, and rotations, made of some keys alone."""
+    """Mistakes without numbers, and rotations, that concern only some keys."""
     known = (mistake for family in _WITHOUT_NUMBERS for mistake in family(few))
     turned = positions.rotations(few)
     yield from some_keys.of_mistakes(few, misfit, itertools.chain(known, turned))
 
 
-# A round is asked where those before found nothing but numbers that could stand for much.
+# A round is tried if those before found nothing but vague numbers.
 _ROUNDS = (
     one_rule.ALL,
     (
@@ -87,13 +88,13 @@ _ROUNDS = (
     (of_some_keys,),
     chains.LAST,
 )
-_SAME = 6.0  # of sum z^2: less does not tell two mistakes apart
+_SAME = 6.0  # fall of sum z^2: a smaller difference does not tell two mistakes apart
 _FAR = 1e24  # z^2 of an element that a mistake makes NaN, or worse
 
 
 @np.errstate(all="ignore")  # a wrong guess may overflow; it is not kept
 def explain(found: list[Sheet], out_format: str) -> list[Match]:
-    """The mistakes that explain all sheets, the best first; of equals, the one asked first."""
+    """The mistakes that explain all sheets, the best first; of equals, the one tried first."""
     if not found:
         return []
 
@@ -139,7 +140,7 @@ def explain(found: list[Sheet], out_format: str) -> list[Match]:
 
 
 def _ordered(kept: list[tuple[float, Mistake]], found: list[Sheet], was: float) -> list[Match]:
-    """The best first; those that these rows cannot tell from it are named with it."""
+    """The best mistake, and with it those that these rows cannot tell from it."""
     if not kept:
         return []
     best = min(rms for rms, _ in kept)

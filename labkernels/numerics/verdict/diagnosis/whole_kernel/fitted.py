@@ -1,4 +1,4 @@
-"""Mistakes with a number in them, which is fitted: a factor, a cap, a window, a sink, a key range.
+"""Mistakes with a fitted number: a factor, a cap, a window, a sink, a range of keys.
 
 Each takes sheets and a function of a prediction's misfit, and yields Mistakes with the number that
 fits best.
@@ -24,10 +24,10 @@ _NEARLY = 0.1  # of a key: a count is a whole number, as far as rounding lets it
 # Of the loss predicted: a key that was its warp's maximum for a while is exact, which the
 # prediction knows of the last one alone.
 _TRUNCATED = (0.4, 1.3)
-# Round caps: where scores are large, the misfit is least in too narrow a place for a grid alone.
+# Round caps: where scores are large, the minimum of the misfit is too narrow for a grid alone.
 _CAPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 20, 25, 30, 32, 40, 50, 60, 64, 80, 100, 128, 200)
-ROWS = 3  # of a sheet, from which the candidates come
-CLEARLY = 50.0  # by which a mean of z^2 must fall where many numbers were fitted
+ROWS = 3  # rows of a sheet from which the candidates come
+CLEARLY = 50.0  # fall of a mean of z^2 that is needed where many numbers were fitted
 NEAREST = 2  # of each such row
 
 
@@ -41,7 +41,7 @@ def of_scale(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def of_cap(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """A soft cap c tanh(s / c), c in natural units."""
+    """A soft cap c tanh(s / c), with c in natural units."""
     grid = sorted({*np.geomspace(0.5, 300, 41), *_CAPS})
     for name, after in (("", False), (", applied after the mask", True)):
         cap = math.exp(least(lambda x, a=after: misfit(_capped(math.exp(x), a)), np.log(grid)))
@@ -63,9 +63,9 @@ def _capped(cap: float, after_mask: bool) -> Callable:
 
 
 def of_truncation(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """P cut toward 0: every weight loses half a spacing, but for those that are exact.
+    """P is cut toward 0: every weight that is not exact loses half a spacing on average.
 
-    What a cut to fewer bits than P has loses beyond its mean is random.
+    If fewer bits than P's are kept, the loss beyond its mean is random.
     """
     given = sheets[0].p_format
     coarser = [fmt for fmt in ("tf32", "fp16", "bf16") if formats.coarser(fmt, given)]
@@ -111,7 +111,7 @@ def of_factor(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def _padded(log2_weight: float | dict[int, float]) -> Callable:
-    """Weight in the denominator that has no value, in log2 units, for all heads or by head."""
+    """Weight in the denominator without a value, in log2 units, for all heads or for each."""
 
     def found(sheet: Sheet):
         own = log2_weight
@@ -126,7 +126,7 @@ def _padded(log2_weight: float | dict[int, float]) -> Callable:
 
 
 def of_padding(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """Keys of score 0 in the denominator that have no value."""
+    """Keys of score 0 count in the denominator and have no value."""
     count = 2.0 ** least(lambda x: misfit(_padded(x)), np.linspace(-2, 10, 49))
     if round(count) >= 1 and abs(count - round(count)) < _NEARLY * max(1.0, count / 8):
         where = f"{round(count)} keys of score 0"
@@ -134,7 +134,7 @@ def of_padding(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def of_sink(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """A sink: one logit in the denominator that has no value."""
+    """A sink: one logit counts in the denominator and has no value."""
     x = least(lambda x: misfit(_padded(x)), np.linspace(-20, 40, 61))
     where = f"of logit {x / LOG2_E:.3g}"
     yield Mistake("sink in the denominator", where, _padded(x), vague=True)
@@ -157,7 +157,7 @@ def of_sinks(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def least(misfit: Callable[[float], float], grid) -> float:
-    """Where a function is least: the best of a grid, then a golden section around it."""
+    """The place of a function's minimum: the best of a grid, then a golden section around it."""
     values = [misfit(x) for x in grid]
     i = int(np.argmin(values))
     low, high = grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)]
@@ -178,7 +178,7 @@ def least(misfit: Callable[[float], float], grid) -> float:
 def of_rows(
     sheets: list[Sheet], each: Callable, rows: int = ROWS
 ) -> Iterator[tuple[Sheet, int, int]]:
-    """Of some rows, the places of the outputs that come nearest among those that each gives."""
+    """For some rows, the places of the outputs that come nearest to each row."""
     for sheet in sheets:
         worst = np.argsort(-(((sheet.out - sheet.truth) / sheet.sigma) ** 2).mean(1))
         for row in worst[:rows].tolist():
@@ -194,7 +194,7 @@ def of_rows(
 
 
 def best(misfit: Misfit, mistakes: list[Mistake]) -> list[Mistake]:
-    """The one that fits best."""
+    """The mistake that fits best."""
     return [min(mistakes, key=lambda mistake: misfit(mistake.outputs))] if mistakes else []
 
 

@@ -1,7 +1,7 @@
 """Mistakes of a whole kernel, made in float64: one rule that all rows that went wrong share.
 
-Each yields Mistake(name, where, outputs); outputs gives, of a sheet, what the mistake would have
-made of its rows [R, Dv], or None where it does not apply. Those with fewer choices come first.
+Each yields Mistake(name, where, outputs); outputs gives, for a sheet, what the mistake would make
+of its rows [R, Dv], or None if it does not apply. Mistakes with fewer choices come first.
 """
 
 import math
@@ -19,9 +19,9 @@ _MOST = 32  # heads or requests that are tried
 
 @dataclass(frozen=True, eq=False)
 class Mistake:
-    """A mistake and what it would give. precision: it rounds more than the format
-    needs. vague: a number that was fitted and could stand for much; known mistakes come before it.
-    noise: variance [R, Dv] of what is random in it, for which z then allows.
+    """A mistake and its outputs. precision: the mistake rounds more than the format needs. vague: a
+    fitted number that could stand for many mistakes; known mistakes come before it. noise: variance
+    [R, Dv] of what is random in it, for which z then allows.
     """
 
     name: str
@@ -97,7 +97,7 @@ def _of_request(sheet: Sheet, step: int, what: str):
 
 
 def masks(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """Another mask than the one asked for."""
+    """The mask is another one than asked for."""
     causal = sheets[0].problem.causal
 
     def mask(see: Callable) -> Callable:
@@ -146,7 +146,7 @@ def masks(sheets: list[Sheet]) -> Iterator[Mistake]:
 
 
 def chunks(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """A query that sees the keys of its own chunk alone."""
+    """A query sees the keys of its own chunk alone."""
     for size in _CHUNKS:
         if size < max(sheet.kv_len for sheet in sheets):
             yield Mistake(
@@ -161,7 +161,7 @@ def chunks(sheets: list[Sheet]) -> Iterator[Mistake]:
 
 
 def scales(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """A wrong factor on the scores, where it has a closed form."""
+    """The scores have a wrong factor that a formula gives."""
     dim = sheets[0].problem.q.shape[-1]
     root = dim**0.5
     known = {
@@ -186,7 +186,7 @@ def scaled(factor: float) -> Callable:
 
 
 def sums(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """The division forgotten."""
+    """The division by l is forgotten."""
     yield Mistake(
         "denominator left out",
         "the output is not normalised",
@@ -195,7 +195,7 @@ def sums(sheets: list[Sheet]) -> Iterator[Mistake]:
 
 
 def layouts(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """K or V taken for another order of their dimensions."""
+    """K or V are read as if their dimensions had another order."""
     problem = sheets[0].problem
     if problem.kv_heads == 1:
         return
@@ -229,7 +229,7 @@ def _laid_out(sheet: Sheet, back: bool, what: str):
 
 
 def tiles(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """K or V whose tiles are read transposed: square ones, or whole ones of all channels."""
+    """Tiles of K or V are read transposed: square tiles, or tiles of all channels."""
     for size in (4, 8, 16, 32, 64):
         for which in "kv":
             shape = getattr(sheets[0], which).shape
@@ -266,7 +266,7 @@ def _tiles_turned(x, size: int):
 
 
 def variants(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """A part of the variant that was asked for, left out."""
+    """A part of the variant that was asked for is left out."""
     variant = sheets[0].problem.variant
     if variant is None:
         return

@@ -1,7 +1,7 @@
-"""Rows that went wrong, a few of each KV head and request, and what they could be made of.
+"""Rows that went wrong, a few of each KV head and request, with the data behind them.
 
-A mistake of a whole kernel is one rule for all rows. Tried on many at once, a wrong guess has
-nowhere to hide, and a mistake that no single row would show is seen.
+A mistake of a whole kernel is one rule for all rows. Tried on many rows at once, a wrong guess
+fails, and a mistake shows that no single row would show.
 """
 
 import functools
@@ -18,7 +18,7 @@ from labkernels.units import LOG2_E
 _SHEETS = 4
 _GROWN_MOST = 1e3  # of a variance
 _ROWS = 24  # of a sheet
-_NUMBERS = 2**21  # rows times keys of a sheet: more would take seconds a mistake
+_NUMBERS = 2**21  # rows times keys of a sheet: more would take seconds per mistake
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +26,8 @@ class Sheet:
     """Some rows of one request and one KV head.
 
     Shapes: tokens, heads, n_keys [R]; out, truth, sigma [R, Dv]; q [R, D]. channels: those of Dv
-    that went wrong, where others are right; all shapes have these alone. notes: of these rows;
-    shared: of the request's keys.
+    that went wrong, where others are right; all shapes have these alone. notes: kept results about
+    these rows; shared: about the request's keys.
     """
 
     problem: Problem
@@ -71,7 +71,7 @@ class Sheet:
 
     @functools.cached_property
     def sink(self):
-        """The sink of each row in log2 units, -inf without. Shapes: [R, 1]."""
+        """The sink of each row in log2 units, -inf if there is none. Shapes: [R, 1]."""
         variant = self.problem.variant
         if variant is None or variant.sinks is None:
             return np.full((len(self.heads), 1), -np.inf)
@@ -79,7 +79,7 @@ class Sheet:
 
     @property
     def has_sink(self) -> bool:
-        """Whether a denominator is more than the sum of its weights."""
+        """Whether the denominator holds a sink besides the weights."""
         return bool(np.isfinite(self.sink).any())
 
     @functools.cached_property
@@ -102,19 +102,19 @@ class Sheet:
         return self.once((which, head, request), found)
 
     def once(self, name, make: Callable[[], np.ndarray]) -> np.ndarray:
-        """What was made of the request's keys before, by a name; parts of a sheet share it."""
+        """A result about the request's keys, computed once per name; parts of a sheet share it."""
         if name not in self.shared:
             self.shared[name] = make()
         return self.shared[name]
 
     @functools.cached_property
     def k(self) -> np.ndarray:
-        """Its keys. Shapes: [L, D]."""
+        """The request's keys. Shapes: [L, D]."""
         return self.keys("k")
 
     @functools.cached_property
     def v(self) -> np.ndarray:
-        """Its values. Shapes: [L, Dv]."""
+        """The request's values. Shapes: [L, Dv]."""
         return self.keys("v")
 
     @functools.cached_property
@@ -215,7 +215,7 @@ def keys_of(problem: Problem, which: str, head: int, request: int) -> np.ndarray
 
 
 def of_rows(problem: Problem, out, truth, sigma, bad, p_format: str, channels=None) -> list[Sheet]:
-    """Sheets of bad rows: of different KV heads and requests, as many as there are to choose from.
+    """Sheets of bad rows, from as many different KV heads and requests as there are.
 
     Shapes: bad [total_q, Hq], by how much each row went wrong, 0 where it did not. channels: those
     that went wrong, where others are right.
@@ -245,7 +245,7 @@ def of_rows(problem: Problem, out, truth, sigma, bad, p_format: str, channels=No
 
 
 def _different(pairs) -> Iterator[tuple[int, int]]:
-    """The worst pair, then those that share neither request nor head with it, then others."""
+    """The worst pair first, then pairs that share neither request nor head with it, then others."""
     chosen: list[tuple[int, int]] = []
     while pairs and len(chosen) < _SHEETS:
         requests, heads = {r for r, _ in chosen}, {h for _, h in chosen}

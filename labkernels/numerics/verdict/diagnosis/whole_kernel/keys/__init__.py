@@ -1,1 +1,1 @@
-"""Which keys and values a row reads: ends, runs, orders, sources, weights of keys."""
+"""Mistakes in which keys and values a row reads: ends, runs, orders, sources, weights."""

@@ -1,4 +1,4 @@
-"""Where the keys of a row begin and end: windows, diagonals, lengths; which, is fitted.
+"""Mistakes in where a row's keys begin and end: windows, diagonals, lengths; all are fitted.
 
 Each takes sheets and a function of a prediction's misfit, as those of fitted.
 """
@@ -18,7 +18,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 
 
 def of_last_keys(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """The last keys left out: some of every row, or all from one on."""
+    """The last keys are left out: some of every row, or all from one key on."""
 
     def without_the_last(sheet: Sheet, row: int):
         n = int(sheet.n_keys[row])
@@ -49,7 +49,7 @@ def of_last_keys(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def of_diagonal(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """A causal mask that is some keys off, or that was not asked for."""
+    """The causal mask is some keys off, or was not asked for."""
     if max(len(np.unique(sheet.places)) for sheet in sheets) < 2:
         return
 
@@ -89,7 +89,7 @@ def of_diagonal(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def _ahead(sheet: Sheet) -> int:
-    """Keys before that of the first query."""
+    """The keys before that of the first query."""
     ends = sheet.problem.q_ends
     return sheet.kv_len - int(ends[sheet.request + 1] - ends[sheet.request])
 
@@ -105,7 +105,7 @@ def _up_to(last: Callable) -> Callable:
 
 
 def of_first_keys(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """The first keys left out: up to one key, or by a window before the last or the own."""
+    """The first keys are left out: up to one key, or by a window before the last key or the own."""
 
     def without_the_first(sheet: Sheet, row: int):
         tail = slice(int(sheet.n_keys[row]) - 1, None, -1)
@@ -146,7 +146,7 @@ def of_first_keys(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def of_sinks_and_window(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """A window that keeps the first keys, too."""
+    """A window also keeps the first keys."""
     for kept in (1, 4, 16, 64, 128):
 
         def without_a_middle(sheet: Sheet, row: int, kept=kept):
@@ -184,7 +184,7 @@ def _seeing(see: Callable) -> Callable:
 
 
 def _running_means(p, v):
-    """Of the first 1, 2, ... keys, but not of all of them."""
+    """The running means of the first 1, 2, ... keys, but not of all keys."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return (np.cumsum(p[:, None] * v, 0) / np.cumsum(p)[:, None])[:-1]
 

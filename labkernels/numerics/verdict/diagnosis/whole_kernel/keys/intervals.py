@@ -1,7 +1,7 @@
 """The run of keys that each row sees: its end and its start, fitted row by row.
 
-A mask that is cut to tiles, a window to pages: whatever the rule, a row shows where its keys end.
-Takes sheets and a function of a prediction's misfit, as those of fitted.
+Masks may be cut to tiles and windows to pages. Whatever the rule is, a row shows where its keys
+end. Takes sheets and a function of a prediction's misfit, as those of fitted.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,12 +12,12 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 
-_SHOWN = 3  # rows of which the run is told
+_SHOWN = 3  # rows whose run the name gives
 _TILES = (4, 8, 16, 32, 64, 128, 256)
 
 
 def of_ends(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """The last key that each row sees, hidden ones too."""
+    """The last key that each row sees, which may be a hidden one."""
     words = _told(sheets, _end, "sees keys up to")
     tile = _tile(sheets, _end)
     where = f"the keys of whole tiles of {tile}; {words}" if tile else words

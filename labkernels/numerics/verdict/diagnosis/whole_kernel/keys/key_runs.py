@@ -1,4 +1,4 @@
-"""Runs of keys that were left out, read as zeros, or read from elsewhere; which, is fitted.
+"""Runs of keys that were left out, read as zeros, or read from elsewhere; they are fitted.
 
 Each takes sheets and a function of a prediction's misfit, as those of fitted.
 """
@@ -17,11 +17,11 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import (
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 
-_RUNS = 1024  # of a row, all pairs of which are tried
+_RUNS = 1024  # runs of a row, of which all pairs are tried
 
 
 def of_range(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """A run of keys that starts at a multiple of its length: left out, or read as zeros."""
+    """A run of keys is left out, or read as zeros; it starts at a multiple of its length."""
     for size in (1, 8, 16, 32, 64, 128, 256):
         if size >= max(int(sheet.n_keys.max()) for sheet in sheets):
             break
@@ -45,7 +45,7 @@ def of_range(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def of_other_runs(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """A run of keys read in place of another: a slot of a page table, an index that wraps."""
+    """A run of keys is read in place of another: a slot of a page table, an index that wraps."""
     for size in (1, 2, 4, 8, 16, 32, 64, 128, 256):
         pairs = set()
         for sheet in sheets:
@@ -64,7 +64,7 @@ def of_other_runs(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def _elsewhere(sheet: Sheet, to: int, of: int, size: int) -> tuple[str, str]:
-    """Name and place: of a page, unless the pages lie in order, as a dense tensor's do."""
+    """The name and place of a page; of keys if the pages lie in order, as in a dense tensor."""
     table = sheet.problem.page_table
     where = f"{run_words(to * size, size)} are read from {run_words(of * size, size)}"
     paged = (np.diff(table[sheet.request]) != 1).any()
@@ -75,7 +75,7 @@ def _elsewhere(sheet: Sheet, to: int, of: int, size: int) -> tuple[str, str]:
 
 
 def _swapped(sheet: Sheet, row: int, size: int) -> set[tuple[int, int]]:
-    """The two runs of keys, one of which in place of the other comes nearest to a row."""
+    """Two runs of keys: the one in place of the other comes nearest to a row."""
     n = int(sheet.n_keys[row])
     if not 2 <= -(-n // size) <= _RUNS:
         return set()
@@ -145,7 +145,7 @@ def _valueless(sheet: Sheet, rows, p, pv, counts):
 
 
 def of_cleared(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """All keys from one on read as zeros."""
+    """All keys from one on are read as zeros."""
     for name, outputs, each in (
         ("K read as 0", _k_cleared, _k_cleared_from),
         ("V read as 0", _v_cleared, _v_cleared_from),

@@ -1,7 +1,7 @@
-"""Keys read in another order: at an offset, in reverse, around a ring, or only every n-th of them.
+"""Keys read in another order: at an offset, in reverse, around a ring, or every n-th.
 
-Each takes sheets and a function of a prediction's misfit, as those of fitted. A row says which of
-all offsets, periods or rings comes nearest; all sheets must then agree.
+Each takes sheets and a function of a prediction's misfit, as those of fitted. One row says which
+offset, period or ring fits best; all sheets must then agree.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ _TENSORS = ("V", "K", "K and V")
 
 
 def of_offset(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """Keys or values read some places off; beyond the ends they wrap, stop or are zeros."""
+    """Keys or values are read some places off; beyond the ends they wrap, stop or are zeros."""
     for what, parts in (("V", _of_values), ("K", _of_keys), ("K and V", _of_both)):
 
         def each(sheet: Sheet, row: int, parts=parts):
@@ -50,7 +50,7 @@ def _at_offset(what: str, step: int, way: int) -> Mistake:
 
 
 def _at_offsets(a, b, zero):
-    """The sums over j of a_j b_(j - s) for every s, and what they are where b wraps, stops, is 0.
+    """The sums over j of a_j b_(j - s) for every s, if b wraps, stops, or is 0 outside.
 
     Shapes: a [L, 1] or [L, Dv + 1], b alike; zero, b where there are zeros -> [3 (2 L - 1), Dv]
     """
@@ -112,7 +112,7 @@ def _reading(what: str, index_of: Callable[[int], np.ndarray]) -> Callable:
 
 
 def of_order(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """Keys in an order that has a rule: in reverse, in pairs, halves of blocks swapped."""
+    """Keys come in an order with a rule: in reverse, in pairs, halves of blocks swapped."""
     rules: dict[str, Callable] = {"in reverse": lambda n: np.arange(n)[::-1]}
     for size in _BLOCKS:
         rules[f"in reverse within blocks of {size}"] = lambda n, s=size: _within(
@@ -150,7 +150,7 @@ def _within(n: int, size: int, place: Callable) -> np.ndarray:
 
 
 def of_index(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """A key's index that wraps, stops, loses or swaps bits, is halved or doubled."""
+    """A key's index wraps, stops, loses or swaps bits, is halved or doubled."""
     longest = max(sheet.kv_len for sheet in sheets)
     rules: dict[str, Callable] = {}
     for n in range(1, longest):
@@ -174,7 +174,7 @@ def of_index(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         hidden, p = sheet.hidden[row], sheet.weights[row]
         t = np.exp2(sheet.raw[row] - sheet.raw[row].max())
         other = np.where(hidden, 0.0, t[index])
-        # a rule's sums over keys, as sums over the keys that it reads
+        # a rule's sums over keys become sums over the keys that it reads
         flat = (np.arange(len(words))[:, None] * len(key) + index).ravel()
         size = index.size
         of_v = np.bincount(flat, np.broadcast_to(p, index.shape).ravel(), size)
@@ -202,7 +202,7 @@ def _inside(rule: Callable) -> Callable:
 
 
 def of_period(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """Every n-th key left out, read as zero, or the only one read."""
+    """Every n-th key is left out, read as zero, or the only one read."""
     periods = [(n, r) for n in range(2, _PERIODS + 1) for r in range(n)]
 
     def each(sheet: Sheet, row: int):

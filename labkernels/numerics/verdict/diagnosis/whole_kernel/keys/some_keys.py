@@ -1,8 +1,8 @@
-"""A mistake that is made of some keys alone: up to one, from one on, or in one tile.
+"""A mistake that concerns some keys alone: up to one, from one on, or in one tile.
 
-Any mistake that gives scores and values can be made of some keys; sums over the first keys say at
-once, for every key, what a row would be if the mistake ended or began there.
-Takes sheets and a function of a prediction's misfit, as those of fitted.
+Any mistake that gives scores and values can concern some keys alone. Running sums give, for every
+key at once, the row that results if the mistake ends or begins there. Takes sheets and a function
+of a prediction's misfit, as those of fitted.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,13 +14,13 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, part
 
 _TILES = (16, 32, 64, 128)
-_NEAREST = 6  # that are judged
+_NEAREST = 6  # mistakes that are judged
 
 
 def of_mistakes(
     sheets: list[Sheet], misfit: Misfit, mistakes: Iterable[Mistake]
 ) -> Iterator[Mistake]:
-    """The mistakes made of some keys, those that one row comes nearest to."""
+    """Mistakes of some keys alone: those that fit one row best."""
     worst = sheets[0]
     row = int((((worst.out - worst.truth) / worst.sigma) ** 2).mean(1).argmax())
     sheet = part(worst, slice(row, row + 1))

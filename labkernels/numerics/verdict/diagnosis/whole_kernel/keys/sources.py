@@ -1,4 +1,4 @@
-"""Which KV head and request each query head reads, head by head: a map that no rule foresaw.
+"""The KV head and request that each query head reads, found head by head and without a rule.
 
 Takes sheets and a function of a prediction's misfit, as those of fitted.
 """
@@ -16,7 +16,7 @@ _LISTED = 6
 
 
 def of_any(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """K and V, K or V alone, of whatever KV head and request comes nearest for each query head."""
+    """K, V or both come from the KV head and request that fit best, for each query head."""
     for what in ("K and V", "K", "V"):
         found = {}
         for sheet in sheets:

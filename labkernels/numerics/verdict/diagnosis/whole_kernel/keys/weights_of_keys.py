@@ -1,8 +1,8 @@
 """The factor with which each group of keys enters a row, by a linear fit.
 
-A softmax whose weights have factors w gives sum_j w_j p_j (v_j - out) = 0, which is linear in w;
-so is an output whose values alone have factors. Factors of 0, 1 and 2 say which keys were lost or
-came twice, however they lie; what the fit gives is rounded to those and then judged like a guess.
+A softmax whose weights have factors w gives sum_j w_j p_j (v_j - out) = 0, which is linear in w; so
+is an output whose values alone have factors. Factors of 0, 1 and 2 say which keys were lost or came
+twice, wherever they lie. The fitted factors are rounded to these, and then judged like a guess.
 Takes sheets and a function of a prediction's misfit, as those of fitted.
 """
 
@@ -25,7 +25,7 @@ _COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16)  # blocks, whatever their keys
 _PERIODS = (*range(2, 17), 20, 24, 32, 40, 48, 64, 80, 96, 128)
 _GROUPS_MOST = 0.4  # of the equations
 _ROWS = 12  # of a sheet
-_WHOLE = 0.25  # of a factor, up to which it is a whole number
+_WHOLE = 0.25  # distance of a factor from a whole number, up to which it counts as one
 _USUAL = 0.3  # of the largest factor: that of a key that is neither lost nor weak
 _LISTED = 4
 
@@ -61,7 +61,7 @@ def _residues(period: int) -> _Groups:
 
 
 def of_groups(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """Keys left out, counted twice or read as 0, in blocks or in places of a tile."""
+    """Keys are left out, counted twice or read as 0, in blocks or in places of a tile."""
     some = [part(sheet, slice(None, _ROWS)) for sheet in sheets]
     longest = max(sheet.kv_len for sheet in some)
     sizes = [n for n in _SIZES if n < longest]
@@ -82,10 +82,10 @@ def of_groups(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def _terms(sheet: Sheet, of: str):
-    """What each key adds, to each equation, for a factor of 1 more. Shapes: [L, R, Dv], [R, Dv]."""
+    """What each key adds to each equation if its factor grows by 1. Shapes: [L, R, Dv], [R, Dv]."""
     p = (sheet.weights / sheet.weights.sum(1, keepdims=True)).T[..., None]
     error = (sheet.out - sheet.truth) / sheet.sigma
-    if of == "l":  # one number a row: its denominator
+    if of == "l":  # one number per row: its denominator
         along = (sheet.out * error).sum(1, keepdims=True), (sheet.out**2 / sheet.sigma).sum(1)
         size = np.sqrt((sheet.out**2 / sheet.sigma**2).sum(1, keepdims=True))
         return -p * size[None], along[0] / np.maximum(size, 1e-300) + 0 * along[1][:, None]
@@ -94,7 +94,7 @@ def _terms(sheet: Sheet, of: str):
 
 
 def _fitted(sheets: list[Sheet], terms, groups: _Groups, of: str):
-    """The factor of each group, less 1, and its standard error; None where there is no telling."""
+    """The factor of each group, less 1, and its standard error; None if it cannot be told."""
     n = max(int(groups.label(sheet.kv_len).max()) for sheet in sheets) + 1
     left, right, equations = np.zeros((n, n)), np.zeros(n), 0
     for sheet, (each, error) in zip(sheets, terms, strict=True):

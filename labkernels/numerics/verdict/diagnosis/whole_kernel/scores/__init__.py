@@ -1,1 +1,1 @@
-"""What a score becomes: channels, positions, functions of its size, a rule for each head."""
+"""Mistakes in the scores: channels, positions, functions of a score, a rule per head."""

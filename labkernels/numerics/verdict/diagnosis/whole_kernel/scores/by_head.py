@@ -1,4 +1,4 @@
-"""A number that differs from head to head, sample to sample or query to query: a scale, a slope.
+"""Numbers that differ by head, sample or query, such as a scale or a slope.
 
 Each group's number is fitted to its own rows alone, all groups at once.
 Takes sheets and a function of a prediction's misfit, as those of fitted.
@@ -23,7 +23,7 @@ _SLOPES = np.geomspace(1e-4, 4, 20)
 
 @dataclass(frozen=True)
 class _Way:
-    """What a number x does to scores. grid: the numbers tried first; shown: x as it is told."""
+    """How a number x changes scores. grid: the numbers tried first; shown: x in words."""
 
     name: str
     words: str

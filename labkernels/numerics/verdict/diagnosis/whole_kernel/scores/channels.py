@@ -1,4 +1,4 @@
-"""Channels of Q and K that are mixed up or left out, so that every score is another.
+"""Channels of Q and K that are mixed up or left out, so that every score is wrong.
 
 Each takes sheets and a function of a prediction's misfit, as those of fitted.
 """
@@ -13,7 +13,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 
 
 def of_order(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """Channels of K that meet other channels of Q."""
+    """Channels of K are multiplied by other channels of Q."""
     n = sheets[0].q.shape[-1]
     channel = np.arange(n)
     rules = {f"channel c meets channel (c + {s}) % {n}": (channel + s) % n for s in range(1, n)}
@@ -32,7 +32,7 @@ def of_order(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def of_some(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """Channels that no product of Q and K has, or that are counted twice or with another sign."""
+    """Channels are missing from the products of Q and K, or count twice or with another sign."""
     n = sheets[0].q.shape[-1]
     channel = np.arange(n)
     groups = {f"the last {m}": channel >= n - m for m in range(1, n)}
@@ -59,7 +59,7 @@ def _times(factors) -> Callable:
 def _of_queries(
     sheets: list[Sheet], misfit: Misfit, name: str, changes: dict[str, Callable]
 ) -> Iterator[Mistake]:
-    """The change of q that fits best, of those that a row comes nearest to."""
+    """The change of q that fits best, among those nearest to one row."""
     words = list(changes)
 
     def each(sheet: Sheet, row: int):

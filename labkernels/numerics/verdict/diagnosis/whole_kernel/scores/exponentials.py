@@ -1,4 +1,4 @@
-"""An exp2 that errs between powers of two, as a polynomial of low degree does; which, is fitted."""
+"""An exp2 that errs between powers of two, as polynomials of low degree do; it is fitted."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,7 +12,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 _BLOCKS = (1 << 30, 128, 64, 32, 16)  # keys between two moves of the running maximum
 _LARGEST = 0.1  # relative error: beyond it nobody would call it exp2
 _TERMS = 6
-_ROUNDS = 3  # of a fit whose first terms are linear
+_ROUNDS = 3  # steps of a fit whose first terms are linear
 
 
 def of_polynomial(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:

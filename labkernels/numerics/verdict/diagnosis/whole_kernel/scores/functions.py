@@ -1,4 +1,4 @@
-"""A score that is cut, floored, dropped or turned before its exponential; at what, is fitted.
+"""Scores that are cut, floored, dropped or turned before the exponential, at a fitted place.
 
 Takes sheets and a function of a prediction's misfit, as those of fitted.
 """
@@ -12,7 +12,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 from labkernels.units import LOG2_E
 
-_NEARLY = 1e-3  # of a number: it is a round one
+_NEARLY = 1e-3  # relative distance from a round number
 _SCORE_STEPS = (1, 2, 4, 8, 16, 32, 64, 128)
 _STEPS = (7, 8, 15, 16, 31, 32, 63, 64, 127, 128, 240, 255, 256, 448, 511, 512, 1023, 1024)
 
@@ -81,7 +81,7 @@ def _round(x: float) -> float:
 
 
 def of_weak_mask(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """Hidden keys that a finite number is added to, or put in place of, in place of -inf."""
+    """The mask adds a finite number to hidden keys, or sets them to it, where -inf belongs."""
     if not any(sheet.hidden.any() for sheet in sheets):
         return
     for words, change in (
@@ -103,7 +103,7 @@ def of_weak_mask(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def shapes(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """Scores of the wrong sign, without sign, or squared; weights that are no exponential."""
+    """Scores have the wrong sign, no sign, or are squared; or weights are no exponentials."""
     for words, change in (
         ("the wrong sign", np.negative),
         ("no sign", np.abs),
@@ -131,7 +131,7 @@ def _averaged(sheet: Sheet, p):
 
 
 def steps(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """P in whole steps, as an 8-bit product with one scale for all of P has it."""
+    """P comes in equal steps, as in an 8-bit product with one scale for all of P."""
     for n in _STEPS:
         for kind in ("unrounded", "rounded"):
             for of, way in (("nearest", np.rint), ("below", np.floor)):

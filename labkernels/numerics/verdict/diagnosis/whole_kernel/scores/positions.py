@@ -19,9 +19,9 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 from labkernels.units import LOG2_E
 
 _BASES = (1e4, 5e5, 1e6, 4e4, 1e5, 5e6, 1e7)
-_COMMON = 3  # of them, the most common ones
-_LARGE = 2**19  # numbers of K: of more, every rotation takes milliseconds
-_SCREENED = 2  # sheets, a row of each of which says which rotations are judged
+_COMMON = 3  # how many of them, the most common ones, are tried
+_LARGE = 2**19  # numbers of K: with more, each rotation takes milliseconds
+_SCREENED = 2  # sheets; one row of each says which rotations are judged
 _STEPS = tuple(sign * n for n in (1, 2, 3, 4, 8, 16, 32, 64, 128) for sign in (1, -1))
 _STRETCHES = (2.0, 4.0, 8.0, 16.0, 32.0)
 _SQUEEZES = (0.5, 0.25, 0.125)
@@ -80,7 +80,7 @@ class _Rotation:
 
 @dataclass(frozen=True)
 class _Turn:
-    """Rotations of q by its place times `of_q`, plus `ahead` places, and of k by `of_k` places."""
+    """q is turned by its place times `of_q`, plus `ahead` places, and k by `of_k` places."""
 
     name: str
     words: str
@@ -135,7 +135,7 @@ def _turns(sheets: list[Sheet]) -> Iterator[_Turn]:
 
 
 def _ahead(sheet: Sheet) -> Iterator[_Turn]:
-    """Queries that are turned some places too far, or not far enough."""
+    """Queries are turned some places too far, or not far enough."""
     ends = sheet.problem.q_ends
     n_q = int(ends[sheet.request + 1] - ends[sheet.request])
     far = (sheet.kv_len - n_q, n_q - sheet.kv_len, sheet.kv_len, -sheet.kv_len)
@@ -150,7 +150,7 @@ def _ahead(sheet: Sheet) -> Iterator[_Turn]:
 
 
 def _instead(bases) -> Iterator[tuple[_Rotation, _Rotation]]:
-    """One rotation in place of another: its base, its pairs, its share or its stretch differs."""
+    """One rotation takes the place of another, with another base, pairs, share or stretch."""
     for interleaved in (False, True):
         for base in bases:
             old = _Rotation(base, interleaved)

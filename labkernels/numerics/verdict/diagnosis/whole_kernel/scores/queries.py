@@ -1,4 +1,4 @@
-"""Scores of other operands: the query of another row, K and V in each other's place, other bits.
+"""Scores of wrong operands: another row's query, K and V swapped, bits read differently.
 
 Each yields one_rule.Mistakes.
 """
@@ -18,7 +18,7 @@ _FAR = tuple(sign * 2**k for k in range(7) for sign in (1, -1))  # elements of a
 
 
 def queries(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """The query of another head, query or sample."""
+    """The query comes from another head, query or sample."""
     problem = sheets[0].problem
     heads, longest = problem.q.shape[1], int(np.diff(problem.q_ends).max())
     ways = {f"head h has that of head (h + {n}) % {heads}": (0, 0, n) for n in range(1, heads)}
@@ -44,7 +44,7 @@ def _of_row(sheet: Sheet, samples: int, queries_: int, heads: int):
 
 
 def places(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """K where V should be, or V where K should be."""
+    """K stands where V should be, or V where K should be."""
     if sheets[0].k.shape[1] != sheets[0].v.shape[1]:
         return
     for name, k, v in (
@@ -62,7 +62,7 @@ def places(sheets: list[Sheet]) -> Iterator[Mistake]:
 
 
 def bits(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """K or V whose 16 bits are taken for the other format."""
+    """The 16 bits of K or V are taken for the other format."""
     own = (
         "bf16"
         if rounding.is_representable(to_numpy(sheets[0].problem.k_pool[:1]), "bf16").all()
@@ -84,7 +84,7 @@ def _taken_for(x, own: str, other: str):
 
 
 def offsets(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """K or V read some elements before or behind where they lie, rows of one head or of all."""
+    """K or V are read some elements before or behind their place, for one head or all."""
     many = sheets[0].problem.kv_heads > 1
     for step in _FAR:
         for lie, all_heads in (("[H, S, D]", False), ("[S, H, D]", True)):

@@ -1,1 +1,1 @@
-"""What becomes of weights and sums: formats, accumulators, merges."""
+"""Mistakes in weights and sums: formats, accumulators, merges."""

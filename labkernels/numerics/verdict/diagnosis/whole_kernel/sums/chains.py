@@ -1,4 +1,4 @@
-"""A running sum that does not follow its maximum, and partial results whose weights are wrong.
+"""Running sums that do not follow their maximum, and partial results with wrong weights.
 
 Takes sheets and a function of a prediction's misfit, as those of fitted.
 """
@@ -12,7 +12,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 
 _BLOCKS = (8, 16, 32, 64, 128, 256)
-_FREE = 0.25  # of a row's channels, so many weights may be fitted to it
+_FREE = 0.25  # share of a row's channels: at most so many weights are fitted to the row
 _SIZES = (512, 256, 128, 96, 80, 64, 48, 40, 32, 24, 16)
 
 
@@ -21,7 +21,7 @@ def _kept(tops):
 
 
 def _late(tops):
-    """The factor of the step before, at every step but the first two."""
+    """Every step but the first two uses the factor of the step before."""
     moves = np.diff(tops, axis=-1, prepend=tops[..., :1])
     late = np.concatenate([np.zeros_like(moves[..., :1]), moves[..., :-1]], -1)
     late[..., 1:2] = 0.0
@@ -30,7 +30,7 @@ def _late(tops):
 
 
 def _once(tops):
-    """The last move alone is followed."""
+    """The sums follow the last move of the maximum alone."""
     step = np.arange(tops.shape[-1])
     return np.where(step < step[-1], tops[..., -2:][..., :1] - tops, 0.0)
 
@@ -47,7 +47,7 @@ _WAYS: dict[str, tuple[Callable | None, Callable | None]] = {
 
 
 def of_rescales(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """o, l or both without the factor of a maximum that moves, in blocks of keys."""
+    """o, l or both miss the factor of a maximum that moves, in blocks of keys."""
     longest = max(sheet.kv_len for sheet in sheets)
     for name, (of_o, of_l) in _WAYS.items():
         yield from best(
@@ -78,7 +78,7 @@ def _rescaled(size: int, of_o: Callable | None, of_l: Callable | None) -> Callab
 
 
 def of_weights(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """Partial results that are right, joined with weights that are not; each row's are fitted."""
+    """Right partial results are joined with wrong weights, which are fitted for each row."""
     most = _FREE * sheets[0].v.shape[1]
     longest = max(sheet.kv_len for sheet in sheets)
     found = [
@@ -114,7 +114,7 @@ def _joined(size: int, *, whole: bool = False) -> Callable:
             some, inverse = slice(None, None, 2), 1 / sheet.sigma[row]
             own = (parts * inverse)[:, some].T
             weights = np.linalg.lstsq(own, (sheet.out[row] * inverse)[some], rcond=1e-12)[0]
-            weights = weights / weights.sum()  # a merge divides by what it adds up
+            weights = weights / weights.sum()  # a merge divides by the sum of its weights
             if whole:  # each part is there as it should be, or not at all
                 own_sums = sums[sums > 0]
                 times = weights / own_sums

@@ -1,4 +1,4 @@
-"""Splits that are joined with wrong weights, or in 16 bits; how many keys each has, is fitted.
+"""Splits joined with wrong weights, or in 16 bits; the keys per split are fitted.
 
 Takes sheets and a function of a prediction's misfit, as those of fitted.
 """
@@ -59,7 +59,7 @@ def _one(weights, which: int, factor: float):
 
 
 def of_splits(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """Splits joined with wrong weights, each with its size that fits best."""
+    """Splits are joined with wrong weights; for each way, the size that fits best."""
     longest = max(sheet.kv_len for sheet in sheets)
     if any(sheet.has_sink for sheet in sheets):
         return

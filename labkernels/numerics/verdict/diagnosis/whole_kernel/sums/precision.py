@@ -1,4 +1,4 @@
-"""Mistakes of a whole kernel in what it rounds: formats, accumulators.
+"""Roundings that a whole kernel should not make: formats, accumulators.
 
 Each yields one_rule.Mistakes.
 """
@@ -18,7 +18,7 @@ _FORMATS = ("e4m3", "e5m2", "bf16", "fp16", "tf32")
 
 
 def scores(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """Scores, or scaled queries, rounded to 16 bits."""
+    """Scores, or scaled queries, are rounded to 16 bits."""
     scale_log2 = sheets[0].problem.scale * LOG2_E
     scale, to = sheets[0].problem.scale, rounding.round_to
     narrow = "bf16" if _is_of(sheets[0].problem.q, "bf16") else "fp16"
@@ -60,7 +60,7 @@ def scores(sheets: list[Sheet]) -> Iterator[Mistake]:
 
 
 def operands(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """Q, K, V or P rounded to fewer bits than P was said to have."""
+    """Q, K, V or P are rounded to fewer bits than the policy says."""
     scale_log2, to = sheets[0].problem.scale * LOG2_E, rounding.round_to
     given = formats.named(sheets[0].p_format.removesuffix("x2")).unit_roundoff
     for fmt in _FORMATS:
@@ -107,7 +107,7 @@ def operands(sheets: list[Sheet]) -> Iterator[Mistake]:
 
 
 def scaled_operands(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """K or V in 8 or 4 bits with a scale: of all, of a head, of a token, of a channel."""
+    """K or V have 8 or 4 bits and a scale: for all, by head, by token or by channel."""
     overall: dict[str, float] = {}
 
     def largest(x, which: str, of: str):
@@ -142,7 +142,7 @@ def scaled_operands(sheets: list[Sheet]) -> Iterator[Mistake]:
 
 
 def _largest_of_q(sheet: Sheet, of: str):
-    """The largest |q| in log2 units: of all, of a head of a request, of a row, of a channel."""
+    """The largest |q| in log2 units: of all, by head of a request, by row or by channel."""
     problem, unit = sheet.problem, sheet.problem.scale * LOG2_E
     if of == "token":
         return np.abs(sheet.q).max(1, keepdims=True)
@@ -200,7 +200,7 @@ def _coarse_p(sheet: Sheet, fmt: str, block: int, kind: str):
 
 
 def accumulators(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """An accumulator of o in 16 bits."""
+    """The accumulator of o has 16 bits."""
     for fmt in ("bf16", "fp16"):
         for block in (16, 32, 64, 128):
             yield Mistake(
@@ -229,7 +229,7 @@ def _accumulated(sheet: Sheet, fmt: str, block: int):
 
 
 def sums(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """The denominator, or the products q k, added up in 16 bits."""
+    """The denominator, or the products q k, are added up in 16 bits."""
     for fmt in ("bf16", "fp16"):
         for block in (1, 8, 16, 32, 64, 128):
             yield Mistake(

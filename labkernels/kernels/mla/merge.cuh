@@ -1,0 +1,23 @@
+// MLA decode: the second launch of a call whose keys are split. A row's partial States have 512
+// channels in fp32 for each split. The last block of a tile to finish would read those of all rows
+// through one SM, so a block of its own merges each row instead.
+#pragma once
+#include "mla/pipeline.cuh"
+
+namespace lab {
+
+constexpr int merge_threads = 128;      // a warp merges 128 channels of the row
+
+// Block (x, y) merges row y of the x-th tile of the work list.
+template <int Rows, int D, class P, Division Divide>
+LAB_KERNEL(merge_threads, 4) mla_merge(LAB_GRID_CONSTANT MlaParams p) {
+  static_assert(D == merge_threads / 32 * 128);
+  const WorkTile<Rows> work = work_tile<Rows, true>(p);
+  const int row = block_y();
+  wait_previous_launch();               // the splits' States are there
+  if (row < work.n_rows && work.live_splits > 1)
+    merge_row<P, D, Divide, 128>(p, head_index(p, work, row), work.live_splits,
+                                 thread_x() / 32 * 128);
+}
+
+}  // namespace lab

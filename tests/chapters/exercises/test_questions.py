@@ -1,0 +1,86 @@
+"""Each exercise of a chapter checks the reader's answer, and knows what wrong answers overlook."""
+
+import re
+from pathlib import Path
+
+import jupytext
+import pytest
+
+from labkernels.chapters import exercises
+from labkernels.chapters.exercises.questions import questions
+
+NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
+EXERCISE = re.compile(r"```\{exercise\}\n:label: ([\w-]+)\n\n(.*?)\n```", re.DOTALL)
+MISTAKES = [
+    pytest.param(question, i, id=f"{question.name}-{i + 1}")
+    for question in questions().values()
+    for i in range(len(question.mistakes))
+]
+HIDDEN = "tensor-core-unknown"  # its answer is drawn anew each time, and the chapter holds it
+
+
+def in_chapters():
+    """label -> the text of the exercise, and the code of its solution, of all chapters."""
+    found = {}
+    for path in sorted(NOTEBOOKS.glob("[a-z]*.py")):
+        cells = jupytext.read(path).cells
+        for i, cell in enumerate(cells):
+            for label, text in EXERCISE.findall(cell.source):
+                after = cells[i:]
+                start = next(j for j, c in enumerate(after) if f"start}} {label}" in c.source)
+                found[label] = text, after[start + 1].source
+    return found
+
+
+def one_that_fits(answer):
+    """A number or word for each part of an answer."""
+    return tuple(sum(part) / 2 if isinstance(part, list) else part for part in answer)
+
+
+@pytest.fixture(params=questions().values(), ids=lambda question: question.name)
+def question(request):
+    return request.param
+
+
+def test_every_exercise_of_a_chapter_checks_the_answer():
+    found = in_chapters()
+    assert len(found) > 30
+    for label, (text, solution) in found.items():
+        if label == HIDDEN:
+            assert "fraction_bits" in text
+        elif "Assignment" in text:
+            assert "exercises.check(" in solution, label
+        else:
+            assert f'exercises.check("{label}", ' in text, label
+            assert f'exercises.check(\n    "{label}"' in solution or (
+                f'assert exercises.check("{label}", ' in solution
+            ), label
+    asked = {label for label, (text, _) in found.items() if "Assignment" not in text}
+    assert asked - {HIDDEN} == set(questions())
+
+
+def test_the_right_answer_passes(question):
+    assert exercises.check(question.name, one_that_fits(question.right))
+
+
+@pytest.mark.parametrize(("question", "number"), MISTAKES)
+def test_a_usual_mistake_gets_its_own_words(question, number):
+    wrong, says = question.mistakes[number]
+    report = exercises.check(question.name, one_that_fits(wrong))
+    assert not report
+    assert report.lines == (says,)
+
+
+def test_an_unusual_mistake_gets_a_hint_and_not_the_answer():
+    report = exercises.check("half-idle-tie", (32, 9, 100))
+    assert repr(report) == (
+        "Not yet.\nPart 2, 9.0, is too large.\nPart 3, 100.0, is too small.\n"
+        + questions()["half-idle-tie"].hint
+    )
+    assert repr(exercises.check("tuner-breaks", " Shared memory ")) == "Right."
+
+
+@pytest.mark.parametrize("answer", [("yes", "no", "no"), 3, (1, 2, "three"), (1, 2, None)])
+def test_an_answer_of_another_kind_is_refused(answer):
+    with pytest.raises(ValueError, match=r"answer = .*, allowed: three head_dims"):
+        exercises.check("half-idle-tie", answer)
