@@ -22,7 +22,7 @@ def of(what: str, n: int, shift: int = 0) -> Callable[[np.ndarray], str]:
             residues = np.unique(numbers % modulus)
             span = np.arange(numbers[0], numbers[-1] + 1)
             all_of = span[np.isin(span % modulus, residues)]
-            if len(residues) < modulus and len(all_of) == len(numbers):
+            if 2 * len(residues) <= min(len(numbers), modulus) and len(all_of) == len(numbers):
                 some = ", ".join(map(str, residues[:8])) + ", ..." * (len(residues) > 8)
                 ends = (
                     ""
