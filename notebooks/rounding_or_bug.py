@@ -334,11 +334,10 @@ plots.table(by_length.reset_index(), "by-length", dict.fromkeys(order, "{:.0f}")
 # `labkernels.measure.strangers` has outputs of code that shares none of the lab's: implementations that are right in other ways, and bugs of other people's kinds.
 # Some of them are *held out*: they were written before anybody saw what the verdict says of them.
 # A right output is held out if its implementation or its family of inputs is; a wrong one if its bug is.
-# This is the fifth such set: four before were looked at case by case, the verdict was mended after them, and they count as *development* here.
-# It was written after the diagnosis had got its general fits, and before the verdict was run on any of its bugs, families or implementations.
-# Several of its bugs follow public reports about SGLang, vLLM, Mirage, kvcached and tt-metal.
-# Each new bug gives two outputs, of two families and two shapes, the second with the bug in a part of the rows; some bugs change nothing in a shape and give fewer.
-# A few of the kinds that were seen before are recorded again.
+# This is the fourth such set: three before were looked at case by case, the verdict was mended after them, and they count as *development* here.
+# Many of its bugs follow public reports about FlashInfer, FlashAttention, SGLang, vLLM and Triton, which were read after the fits of the diagnosis had been written.
+# We made one slip: the bugs of the development set were run on the new families of inputs, from other seeds, before this set was recorded.
+# No new bug was judged before; of the kinds that were seen before, a third is recorded again.
 # The first table is about right outputs, and says how often the verdict calls them a bug.
 
 # %% tags=["hide-input"]
@@ -388,7 +387,7 @@ plots.table(shares_of.reset_index(), "strangers-wrong", digits)
 # %% tags=["hide-input"]
 by_bug = strangers[strangers.role == "wrong"].groupby(["set", "kind"])[counts_of].sum()
 by_bug["missed"] = by_bug.runs - by_bug.bug - by_bug.less_exact
-worst_ones = by_bug[(by_bug.named_wrong > 0) | (by_bug.not_named > 1) | (by_bug.missed > 0)]
+worst_ones = by_bug[(by_bug.named_wrong > 0) | (by_bug.not_named > 2) | (by_bug.missed > 0)]
 order_of = ["named_wrong", "not_named", "missed"]
 worst_ones = worst_ones.sort_values(order_of, ascending=False, kind="stable")
 worst_ones = worst_ones[["runs", *order_of]].reset_index()
