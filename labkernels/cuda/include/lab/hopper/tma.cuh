@@ -2,7 +2,7 @@
 // TensorMap describes, or for a run of bytes. Loads end on an Mbarrier; additions in groups, as
 // cp_async. A box lands with its innermost dimension contiguous; swizzled by 128 bytes, that is 128
 // bytes wide, and address bits 4 to 6 are XORed with bits 7 to 9: what Swizzle::b128 of wgmma.cuh
-// names. What of a box lies outside the tensor arrives as zeros.
+// names. The part of a box outside the tensor arrives as zeros.
 #pragma once
 #include "lab/hopper/mbarrier.cuh"
 
@@ -27,8 +27,8 @@ LAB_DEVICE void prefetch_tensormap(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
 }
 
-// The box at (x, y, ...), innermost coordinate first. x is a multiple of 16 bytes, also below zero:
-// at others an H200 stops with an illegal instruction. dst is aligned to 128 bytes.
+// Loads the box at (x, y, ...), innermost coordinate first. x is a multiple of 16 bytes, also below
+// zero; with any other x an H200 stops with an illegal instruction. dst is aligned to 128 bytes.
 #define LAB_LOAD(rank, at)                                                                      \
   "cp.async.bulk.tensor." rank ".shared::cluster.global.tile.mbarrier::complete_tx::bytes"      \
   ".L2::cache_hint [%0], [%1, " at "], [%2], %3;" ::"r"(shared_address(dst)), "l"(&map),        \
