@@ -6,7 +6,7 @@
 # make book BIN=$CONDA_PREFIX/bin
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help book pdf test chaos fuzz lab notebooks record lint clean lock compiler
+.PHONY: help book pdf test chaos fuzz coverage lab notebooks record lint clean lock compiler
 
 ifdef BIN
 ENVIRONMENT :=
@@ -34,6 +34,14 @@ chaos: $(ENVIRONMENT) ## Inject 2,900 faults into cache, records, build and step
 
 fuzz: compiler $(ENVIRONMENT) ## Hold random calls against float64 for an hour (or SECONDS=60)
 	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),3600)
+
+COVERED := COVERAGE_FILE=_build/coverage/lines CXX=$(CURDIR)/tests/coverage/cxx.sh \
+  GCOV_PREFIX=$(CURDIR)/_build/coverage/machine LABKERNELS_CACHE=$(CURDIR)/_build/coverage/cache
+coverage: compiler $(ENVIRONMENT) ## Say which lines no test runs, of Python and of the CPU machine
+	rm -rf _build/coverage && mkdir -p _build/coverage
+	-$(COVERED) $(BIN)/python -m coverage run --source=labkernels -m pytest -q -m "not gpu"
+	$(COVERED) $(BIN)/python -m coverage report --skip-covered --show-missing --sort=-miss
+	$(BIN)/python -m tests.coverage _build/coverage/machine
 
 lab: compiler $(ENVIRONMENT) ## Open the notebooks in JupyterLab
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/start_here.ipynb
@@ -77,6 +85,9 @@ moved:
 	@echo "The environment in .venv is that of $(MOVED); it is made again for $(CURDIR)."
 
 LOCKED_FOR := >=3.11,<3.14
+# torch alone may come from another index, its CPU build's say: make book TORCH_INDEX=address. All
+# that this build needs is in the lock, with hashes, and is looked for in no second index.
+FROM_TORCH_INDEX := $(if $(TORCH_INDEX),$(foreach v,PIP_INDEX_URL UV_DEFAULT_INDEX,$v=$(TORCH_INDEX)))
 .venv/installed: requirements.in requirements.lock pyproject.toml $(if $(MOVED),moved)
 	@set -e; fits='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'; \
 	uv=$$(command -v uv || true); \
@@ -102,7 +113,9 @@ LOCKED_FOR := >=3.11,<3.14
 	export PIP_DISABLE_PIP_VERSION_CHECK=1; \
 	install="$(BIN)/python -m pip -q -q install"; \
 	if [ -n "$$uv" ]; then install="$$uv pip install -q --python $(BIN)/python"; fi; \
-	{ $$install --require-hashes -r requirements.lock && $$install $$(grep ^torch== requirements.in) && \
+	{ $$install --require-hashes -r requirements.lock && \
+	  env $(FROM_TORCH_INDEX) $$install $(if $(TORCH_INDEX),--no-deps) \
+	    $$(grep ^torch== requirements.in) && \
 	  $$install --no-deps --no-build-isolation -e .; } >.venv/install.log 2>&1 || { \
 	  if grep -qiE 'from versions: none|connection|timed out|resolution|failed to fetch' \
 	    .venv/install.log; then \

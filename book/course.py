@@ -9,6 +9,7 @@ nbgrader_config.py        with which nbgrader collects and grades in that folder
 """
 
 import argparse
+import ast
 import importlib.util
 import os
 import sys
@@ -50,7 +51,7 @@ answer = {starter}
 answer = exercises.get("{e.name}").solution
 ### END SOLUTION"""
 CHECK = """\
-report = exercises.check("{e.name}", answer)
+report = exercises.check("{name}", answer)
 print(report)
 assert report.passed"""
 
@@ -83,9 +84,10 @@ def notebooks() -> Iterator[tuple[str, nbformat.NotebookNode]]:
 
 
 def answered(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """A chapter whose solutions are cells that nbgrader clears; the first is graded by hand."""
-    exercise, place = 0, None
+    """A chapter whose solutions nbgrader clears: the check gives a point, and a reader another."""
+    exercise, place, cells = 0, None, []
     for cell in notebook.cells:
+        cells.append(cell)
         if cell.source == SOLUTION:
             exercise, place = exercise + 1, 0
             cell.source = "#### Your answer"
@@ -95,7 +97,23 @@ def answered(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         elif place is not None:
             _grade(cell, f"exercise-{exercise}-{place}", solution=True, points=int(not place))
             place += 1
+            cells += _check_of(cell, f"exercise-{exercise}-check")
+    notebook.cells = cells
     return notebook
+
+
+def _check_of(cell: nbformat.NotebookNode, grade_id: str) -> list[nbformat.NotebookNode]:
+    """The check in a solution's last line as a cell of its own; the line then names the answer."""
+    last = ast.parse(cell.source).body[-1] if cell.cell_type == "code" else None
+    match last:
+        case ast.Assert(test=ast.Call(args=[ast.Constant(value=name), given])):
+            given = ast.get_source_segment(cell.source, given)
+            before = cell.source.splitlines()[: last.lineno - 1]
+            cell.source = "\n".join([*before, f"answer = {given}"])
+            check = new_code_cell(CHECK.format(name=name), id=grade_id)
+            _grade(check, grade_id, solution=False, points=1)
+            return [check]
+    return []
 
 
 def assignment(exercise: exercises.Exercise) -> nbformat.NotebookNode:
@@ -104,7 +122,7 @@ def assignment(exercise: exercises.Exercise) -> nbformat.NotebookNode:
     starter = f'r"""\n{starter}\n"""' if "\n" in starter else repr(starter)
     task = TASK.format(e=exercise, task=exercise.task.strip(), hints=len(exercise.hints))
     answer = new_code_cell(ANSWER.format(e=exercise, starter=starter), id="answer")
-    check = new_code_cell(CHECK.format(e=exercise), id="check")
+    check = new_code_cell(CHECK.format(name=exercise.name), id="check")
     _grade(answer, f"{exercise.name}-answer", solution=True, points=0)
     _grade(check, f"{exercise.name}-check", solution=False, points=exercise.difficulty)
     spec = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}

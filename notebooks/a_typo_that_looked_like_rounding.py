@@ -320,7 +320,7 @@ for name, kernel in (("right", KERNEL), ("typo", wrong)):
 # On a card with 100 KB no other tile than the smallest fits, and no row here has its time: an H200 takes the largest.
 # {numref}`mla-roof` shows how much of the roof each kernel reaches on our H200 as the heads grow.
 
-# %% mystnb={"figure": {"caption": "Below about a hundred head-tokens MLA decode is bound by memory, above by the tensor cores. mla_mma keeps up with mla_wgmma to 16 heads and falls behind from 32 on. 64 requests of 4096 keys, bf16, page 64; 100 % is the larger of the times at the measured copy and matrix-product rates.", "name": "mla-roof"}, "image": {"alt": "Percent of the roof over the number of heads, from 1 to 128, one line a kernel.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Below about a hundred head-tokens MLA decode is bound by memory, above by the tensor cores. mla_mma keeps up with mla_wgmma to 16 heads and falls behind from 32 on. 64 requests of 4096 keys, bf16, page 64; 100 % is the larger of the times at the measured copy and matrix-product rates.", "name": "mla-roof"}, "image": {"alt": "Percent of the roof over the number of heads, from 1 to 128, one line per kernel.", "width": "100%"}} tags=["hide-input"]
 wanted = {"metric": "time_graph", "statistic": "median", "dtype": "bf16", "page_size": 64}
 rows = [row for row in store.read("mla") if wanted.items() <= row.items()]
 rows = [row for row in rows if row["note"].startswith("64 x 4096,")]
@@ -337,7 +337,7 @@ plt.show()
 #
 # Where is the error of the right kernels? The maps show the RMSE of every request and head, over what rounding that head's output to its format leaves by itself.
 
-# %% mystnb={"figure": {"caption": "Without tensor cores the rounding of the store is all the error there is, in every head. With them the rounding of P comes on top, in some heads by two fifths, in fp16 as in bf16. Computed on this machine.", "name": "mla-maps"}, "image": {"alt": "Four heat maps of two requests and sixteen heads, one a kernel and type. Those of mla_fma are 1 everywhere, those of mla_mma lie between 1 and 1.42.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Without tensor cores the rounding of the store is all the error there is, in every head. With them the rounding of P comes on top, in some heads by two fifths, in fp16 as in bf16. Computed on this machine.", "name": "mla-maps"}, "image": {"alt": "Four heat maps of two requests and sixteen heads, one per kernel and type. Those of mla_fma are 1 everywhere, those of mla_mma lie between 1 and 1.42.", "width": "100%"}} tags=["hide-input"]
 cells = []
 for dtype in ("fp16", "bf16"):
     for name, tile in (("mla_fma", None), (KERNEL, tiles[0].label)):

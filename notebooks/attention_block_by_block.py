@@ -124,7 +124,7 @@ with np.errstate(over="ignore", invalid="ignore"):
 
 # %%
 def block_by_block(q, k, v, block=32):
-    m, l, o = -np.inf, 0.0, np.zeros(v.shape[1])
+    m, l, o = np.finfo(float).min, 0.0, np.zeros(v.shape[1])
     for first in range(0, len(k), block):
         s = k[first : first + block] @ q * (LOG2_E / math.sqrt(len(q)))
         m_new = max(m, s.max())
@@ -164,7 +164,7 @@ plt.show()
 # m = \max(m_a, m_b), \qquad l = 2^{m_a - m} l_a + 2^{m_b - m} l_b, \qquad o = 2^{m_a - m} o_a + 2^{m_b - m} o_b .
 # $$ (primer-merge)
 #
-# A split without keys has $m = -\infty$, $l = 0$ and $o = 0$, and changes nothing.
+# A split without keys has $l = 0$ and $o = 0$, and changes nothing; its $m$ is the lowest finite number, since $-\infty - (-\infty)$ would be NaN.
 
 # %% mystnb={"figure": {"caption": "Three splits of the row above, and what they merge to. Computed on this machine.", "name": "split-and-merge"}, "image": {"alt": "Three boxes with the m and l of three splits. An arrow with a factor leads from each to one box with the m and l of all keys.", "width": "95%"}} tags=["hide-input"]
 parts = [(0, 48), (48, 96), (96, 128)]

@@ -396,7 +396,7 @@ plots.table(reports, "geforce", dict.fromkeys(reports.columns[2:], "{:.1f}"))
 # In an average clock a scheduler has two to four warps, and at most one of them issues.
 # {numref}`waiting-warps` says what the others do.
 
-# %% mystnb={"figure": {"caption": "In the kernels on mma.sync hardly any warp waits for memory: they wait for the instruction before, for a busy pipe and for shared memory. In prefill_wgmma about a quarter of the warps wait for memory, among them those that do nothing but fetch. head_dim 128 and the matrix product.", "name": "waiting-warps"}, "image": {"alt": "Stacked bars, one a kernel, of the warps of a scheduler by what they do in an average clock. The part that waits for memory is small in the attention kernels on mma.sync, and larger in prefill_wgmma, cuDNN and cuBLAS.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "In the kernels on mma.sync hardly any warp waits for memory: they wait for the instruction before, for a busy pipe and for shared memory. In prefill_wgmma about a quarter of the warps wait for memory, among them those that do nothing but fetch. head_dim 128 and the matrix product.", "name": "waiting-warps"}, "image": {"alt": "Stacked bars, one per kernel, of the warps of a scheduler by what they do in an average clock. The part that waits for memory is small in the attention kernels on mma.sync, and larger in prefill_wgmma, cuDNN and cuBLAS.", "width": "100%"}} tags=["hide-input"]
 at_128 = forward[forward.head_dim.isin([0, 128])]
 plots.waiting_warps(plots.waiting(at_128), origin=origin)
 plt.show()

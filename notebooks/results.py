@@ -85,7 +85,7 @@ def shown(experiment):
 # Decode is held against FlashInfer's best backend for each shape, with tensor cores on and off.
 # "At least" is the promised ratio.
 
-# %% mystnb={"figure": {"caption": "Decode: time of the other side divided by ours, for each target. The tick is what was promised. A row without a mark is not measured.", "name": "ratios-decode"}, "image": {"alt": "One row a target. A tick marks the ratio that was promised; a circle for fp16 and a square for bf16 mark the measured ratios. The numbers are in the table below.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Decode: time of the other side divided by ours, for each target. The tick is what was promised. A row without a mark is not measured.", "name": "ratios-decode"}, "image": {"alt": "One row per target. A tick marks the ratio that was promised; a circle for fp16 and a square for bf16 mark the measured ratios. The numbers are in the table below.", "width": "100%"}} tags=["hide-input"]
 plots.ratios_and_targets(ratios("decode_tensor_cores"), origin=ORIGIN)
 plt.show()
 
@@ -98,7 +98,7 @@ shown("decode_tensor_cores")
 # Prefill is held against the best of torch's two kernels and FlashInfer's fa3; some rows compare our own paged and ragged runs.
 # "At least" is the promised ratio.
 
-# %% mystnb={"figure": {"caption": "Prefill: time of the other side divided by ours, for each target. The tick is what was promised. A row without a mark is not measured.", "name": "ratios-prefill"}, "image": {"alt": "One row a target. A tick marks the ratio that was promised; a circle for fp16 and a square for bf16 mark the measured ratios. The numbers are in the table below.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Prefill: time of the other side divided by ours, for each target. The tick is what was promised. A row without a mark is not measured.", "name": "ratios-prefill"}, "image": {"alt": "One row per target. A tick marks the ratio that was promised; a circle for fp16 and a square for bf16 mark the measured ratios. The numbers are in the table below.", "width": "100%"}} tags=["hide-input"]
 plots.ratios_and_targets(ratios("prefill"), origin=ORIGIN)
 plt.show()
 
@@ -111,7 +111,7 @@ shown("prefill")
 # MLA decode is held against FlashInfer's two generations: `mla_mma` against fa2, `mla_wgmma` against fa3.
 # "At least" is the promised ratio.
 
-# %% mystnb={"figure": {"caption": "MLA decode: time of the other side divided by ours, for each target. The tick is what was promised. A row without a mark is not measured.", "name": "ratios-mla"}, "image": {"alt": "One row a target. A tick marks the ratio that was promised; a circle for fp16 and a square for bf16 mark the measured ratios. The numbers are in the table below.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "MLA decode: time of the other side divided by ours, for each target. The tick is what was promised. A row without a mark is not measured.", "name": "ratios-mla"}, "image": {"alt": "One row per target. A tick marks the ratio that was promised; a circle for fp16 and a square for bf16 mark the measured ratios. The numbers are in the table below.", "width": "100%"}} tags=["hide-input"]
 plots.ratios_and_targets(ratios("mla"), origin=ORIGIN)
 plt.show()
 
@@ -124,7 +124,7 @@ shown("mla")
 # The backward pass, all of its launches, is held against torch's cuDNN and FA2.
 # "At least" is the promised ratio.
 
-# %% mystnb={"figure": {"caption": "Backward: time of the other side divided by ours, for each target. The tick is what was promised. A row without a mark is not measured.", "name": "ratios-backward"}, "image": {"alt": "One row a target. A tick marks the ratio that was promised; a circle for fp16 and a square for bf16 mark the measured ratios. The numbers are in the table below.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Backward: time of the other side divided by ours, for each target. The tick is what was promised. A row without a mark is not measured.", "name": "ratios-backward"}, "image": {"alt": "One row per target. A tick marks the ratio that was promised; a circle for fp16 and a square for bf16 mark the measured ratios. The numbers are in the table below.", "width": "100%"}} tags=["hide-input"]
 plots.ratios_and_targets(ratios("backward"), origin=ORIGIN)
 plt.show()
 

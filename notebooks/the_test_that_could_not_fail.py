@@ -383,7 +383,7 @@ plt.show()
 # Is there a head or a request that errs more?
 # The maps show the small test on random inputs, with tensor cores off and on, from the CPU build, in units of the expected standard deviation of each element.
 
-# %% mystnb={"figure": {"caption": "No sample and no head stands apart, in either type, with tensor cores off or on: every RMSE lies within a tenth of what the error model expects. Computed on this machine.", "name": "ragged-maps"}, "image": {"alt": "Four small heat maps of six samples and four heads, one a kernel and type, on a scale from 0.94 to 1.01. The maps of prefill_fma lie near 1, those of prefill_mma near 0.96, each an even grain.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "No sample and no head stands apart, in either type, with tensor cores off or on: every RMSE lies within a tenth of what the error model expects. Computed on this machine.", "name": "ragged-maps"}, "image": {"alt": "Four small heat maps of six samples and four heads, one per kernel and type, on a scale from 0.94 to 1.01. The maps of prefill_fma lie near 1, those of prefill_mma near 0.96, each an even grain.", "width": "100%"}} tags=["hide-input"]
 cells, spread = [], {}
 for dtype in DTYPES:
     drawn = draw(RaggedTest(True, dtype, batch=6, q_len=37, kv_len=177), "random", seed=0)

@@ -47,7 +47,8 @@ def audit(
     """Judge the tensors of a file or a folder: see `importers` for the formats.
 
     names: the file's own names for some of names.NAMES. If a layout or the base of lse is
-    ambiguous, the reading in which the output is right is used; the verdict's note names it.
+    ambiguous, the reading in which the output is right is used, else the least wrong one; the
+    verdict's note names it.
     Raises: ValueError naming the file and the tensor that is missing or malformed.
     """
     tensors = read(path, names=names, max_gib=max_gib)
@@ -80,11 +81,12 @@ def read(path: Path, *, names: dict[str, str] | None = None, max_gib: float = DE
 
 
 def judge(tensors: dict, *, p_format: str | None = None) -> Verdict:
-    """The verdict on tensors by our names: of the first reading that makes the output right.
+    """The verdict on tensors by our names: of the first reading that makes the output right, else
+    of the one in which the fewest elements, and then the fewest tests, are beyond rounding.
 
     Raises: ValueError as `verdict`, of the first reading.
     """
-    first, refused = None, None
+    wrong, refused = [], None
     for reading in readings(tensors):
         try:
             found = reading.verdict(p_format=p_format)
@@ -93,10 +95,15 @@ def judge(tensors: dict, *, p_format: str | None = None) -> Verdict:
             continue
         if found.answer != BUG:
             return found
-        first = first or found
-    if first is None:
+        wrong.append(found)
+    if not wrong:
         raise refused or ValueError("tensor k is missing, allowed: k and v, kv, or ckv and kpe")
-    return first
+    return min(wrong, key=_wrongness)
+
+
+def _wrongness(found: Verdict) -> tuple[int, int]:
+    beyond = ~(np.abs(found.error) <= found.bound)
+    return int(beyond.sum()), sum(test.status == "bug" for test in found.findings)
 
 
 def readings(tensors: dict) -> Iterator[Reading]:

@@ -120,7 +120,7 @@ _WORD_BYTES = 8
 
 
 def with_numbers(struct: type[ctypes.Structure], *numbers: object) -> ctypes.Structure:
-    """A parameter whose fields are these in their order, but for pointers, which are null."""
+    """A parameter with these fields in their order; its pointers are null."""
     names = [name for name, kind, *_ in struct._fields_ if kind is not ctypes.c_void_p]
     return struct(**dict(zip(names, numbers, strict=True)))
 

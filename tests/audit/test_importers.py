@@ -70,7 +70,19 @@ def test_a_wrong_output_stays_a_bug_in_every_reading(dense):
     wrong = dense | {"out": dense["out"].roll(1, 1)}
     found = judge(wrong)
     assert found.answer == "BUG"
-    assert found.note == ""
+    assert found.note == "lse taken as a natural logarithm"
+
+
+def test_a_wrong_row_is_found_in_the_layout_that_the_other_rows_fit(dense):
+    """16 tokens of 4 heads may be 16 heads of 4 tokens too, but then all rows are wrong."""
+    wrong = {name: dense[name].transpose(1, 2)[:, :16].contiguous() for name in ("q", "k", "v")}
+    q, k, v = (wrong[name].transpose(1, 2) for name in ("q", "k", "v"))
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    out[0, 1, 5] *= 1.05
+    found = judge(wrong | {"out": out.transpose(1, 2)})
+    assert found.note == "tensors taken as [B, S, H, D]"
+    assert "head 1" in found.summary()
+    assert "query 5" in found.summary()
 
 
 def test_a_folder_that_flashinfer_dumped(tmp_path):

@@ -61,11 +61,15 @@ def test_the_check_of_an_assignment_refuses_its_starter(notebooks):
 def test_a_chapters_solutions_are_cleared_and_nothing_else(notebooks, name):
     n_exercises = len(re.findall(r"\{exercise\}", read(f"notebooks/{name}.py")))
     cells = marked(notebooks[name], solution=True)
-    assert len(marked(notebooks[name], grade=True)) == n_exercises
+    assert len(marked(notebooks[name], grade=True, solution=True)) == n_exercises
+    asked = re.findall(r'exercises\.check\(\s*"([\w-]+-[\w-]+)"', read(f"notebooks/{name}.py"))
+    checks = [c.source for c in marked(notebooks[name], solution=False)]
+    assert [re.search(r'"(.*)"', source)[1] for source in checks] == list(dict.fromkeys(asked))
+    assert not [cell for cell in cells if re.search(r'check\(\s*"\w+-', cell.source)]
     sources = [cell.source for cell in notebooks[name].cells]
     assert sources.count("#### Your answer") == n_exercises
     assert not [cell for cell in cells if cell.source.startswith("#")]
-    assert [c for c in cells if c.cell_type == "code" and "assert" in c.source]
+    assert [c for c in cells if c.cell_type == "code" and re.search("assert|answer =", c.source)]
 
 
 def test_slides_show_first_sentences_and_no_solution():

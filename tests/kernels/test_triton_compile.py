@@ -127,7 +127,7 @@ def prefill_variant(policy, head_dim, tile, *, kv, split):
         "KEYS": tile.keys,
         "CAUSAL": True,
         "PAGED": kv == "paged",
-        "TWINS": head_dim == main,
+        "EQUAL_STRIDES": head_dim == main,
         "TENSOR_CORES": policy.tensor_cores,
         "UPCAST": False,
         "SPLIT": split,

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.repo.files import read, with_suffix
+from tests.repo.test_files import FUNCTION_LINES_MAX
 
 VOCABULARY = Path("labkernels/cuda/include/lab")
 KERNELS = Path("labkernels/kernels")
@@ -47,3 +48,46 @@ def test_kernel_includes_the_vocabulary_and_its_operation_alone(path):
 def test_triton_kernels_hold_no_inline_assembly():
     kernels = [path for path in with_suffix(".py") if path.parts[:2] == ("labkernels", "kernels")]
     assert not [str(path) for path in kernels if "inline_asm" in read(path)]
+
+
+SHELVES = ("core", "ampere", "hopper", "attention")
+WORD = re.compile(r"LAB_DEVICE\s[^;{}()]*?(\w+)\s*\(")
+
+
+def test_every_word_of_the_vocabulary_is_used_by_a_kernel_or_by_another_word():
+    vocabulary = [path for path in with_suffix(".cuh") if path.parts[:-2] == VOCABULARY.parts]
+    assert {path.parent.name for path in vocabulary} == set(SHELVES)
+    users = [path for path in with_suffix(".cuh", ".cu") if path.parts[0] == "labkernels"]
+    text = "\n".join(COMMENT.sub("", read(path)) for path in users)
+    defined = WORD.findall("\n".join(COMMENT.sub("", read(path)) for path in vocabulary))
+    assert len(defined) > 50
+    dead = {
+        word
+        for word in defined
+        if word != "operator"
+        and len(re.findall(rf"\b{word}\b", text)) <= WORD.findall(text).count(word)
+    }
+    assert not dead, f"words that nothing uses: {', '.join(sorted(dead))}"
+
+
+def functions(path):
+    """The functions of a CUDA source: name, first line, lines from its head to its last brace."""
+    lines = [re.sub(r"//.*", "", line) for line in read(path).splitlines()]
+    for i, line in enumerate(lines):
+        if not re.search(r"\bLAB_(DEVICE|KERNEL)\b", line) or line.lstrip().startswith("#"):
+            continue
+        depth, opened = 0, False
+        for j in range(i, len(lines)):
+            depth += lines[j].count("{") - lines[j].count("}")
+            opened = opened or "{" in lines[j]
+            if depth <= 0 and (opened or lines[j].rstrip().endswith(";")):
+                yield i + 1, j - i + 1
+                break
+
+
+def test_cuda_functions_are_short():
+    sources = [path for path in with_suffix(".cuh", ".cu") if path.parts[0] == "labkernels"]
+    found = {f"{path}:{line}": n for path in sources for line, n in functions(path)}
+    assert len(found) > 300
+    long = {where: n for where, n in found.items() if n > FUNCTION_LINES_MAX}
+    assert not long, f"functions longer than {FUNCTION_LINES_MAX} lines: {long}"

@@ -36,12 +36,13 @@ template <int Rows> struct RowBlocks {
   }
 };
 
-// Among the tiles of keys that add to a row, the last one starts first. Each begins at the
-// diagonal, and so adds to its rows one step after the tile before it.
+// Among the tiles of keys that add to a row, the last one starts first; this is how many are before
+// this block's. Under a causal mask each tile begins at the diagonal, and so adds to its rows one
+// step after the tile before it.
 template <int Rows, int Keys>
 LAB_DEVICE int tiles_before(const BackwardParams& p, const BackwardKeys& b, int row) {
   const int end_row = least(row + Rows, b.request.q_len);
-  return (b.request.row_limit(p, end_row - 1) - 1) / Keys - b.key / Keys;
+  return (row_limit(p, b.request, end_row - 1) - 1) / Keys - b.key / Keys;
 }
 
 // One thread's part in additions to dq_accum that have a fixed order. A semaphore counts the tiles

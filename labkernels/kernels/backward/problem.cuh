@@ -45,15 +45,14 @@ struct BackwardRequest {
   int q_len, kv_len;
   int past;  // keys before the causal row 0's own; negative where the first rows see none
 
-  // A row sees the keys below this number, which is at least 0.
-  LAB_DEVICE int row_limit(const BackwardParams& p, int row) const {
-    return p.causal ? most(0, least(past + row + 1, kv_len)) : kv_len;
-  }
   // The first row that sees a key.
   LAB_DEVICE int first_row(const BackwardParams& p, int key) const {
     return p.causal ? most(0, key - past) : 0;
   }
 };
+
+// A row is a token: `row_limit` of packed_gqa/rows.cuh says which keys it sees.
+LAB_DEVICE int row_token(const BackwardParams&, const BackwardRequest&, int row) { return row; }
 
 LAB_DEVICE BackwardRequest backward_request(const BackwardParams& p, int request) {
   BackwardRequest r;

@@ -45,7 +45,7 @@ template <class T, int D, int Keys, int Warps, int Stages> struct WarpPipeline {
       copy_k(i, key + i * stride);
     }
   }
-  // Copy groups that the calling thread committed before start().
+  // Waits for the copy groups that the calling thread committed before start().
   LAB_DEVICE void wait_earlier_copies() { cp_async_wait<2 * Stages - 3>(); }
 
   LAB_DEVICE bool more() const { return key < end_key; }

@@ -70,18 +70,24 @@ template <class Params> LAB_DEVICE int token_of(const Params& p, int packed) {
   return static_cast<int>(quotient(packed, p.group_inverse, p.group_shift));
 }
 
-// A row sees the keys below this number, which is at least 0.
+// The token of a tile's row.
 template <class Params, int Rows>
-LAB_DEVICE int row_limit(const Params& p, const WorkTile<Rows>& b, int row) {
+LAB_DEVICE int row_token(const Params& p, const WorkTile<Rows>& b, int row) {
+  return token_of(p, b.first_row + row);
+}
+
+// A row sees the keys below this number, which is at least 0.
+template <class Params, class Block>
+LAB_DEVICE int row_limit(const Params& p, const Block& b, int row) {
   if (!p.causal) return b.kv_len;
-  const int limit = b.past + token_of(p, b.first_row + row) + 1;
+  const int limit = b.past + row_token(p, b, row) + 1;
   return limit > 0 ? least(limit, b.kv_len) : 0;
 }
 
 // The part that an item of the work list names; `tile_rows` of a tile's rows are used.
 template <int Rows, bool Paged, class Params>
 LAB_DEVICE WorkTile<Rows> work_tile(const Params& p, int index = block_x(),
-                                            int tile_rows = Rows) {
+                                    int tile_rows = Rows) {
   const u32x4 item = load_constant(reinterpret_cast<const u32x4*>(p.work + index));
   WorkTile<Rows> b;
   b.request = static_cast<int>(item.v[0]);
@@ -123,8 +129,8 @@ LAB_DEVICE i64 head_index(const Params& p, const WorkTile<Rows>& b, int row) {
   return (b.first_token + token) * p.q_heads + b.kv_head * p.group + (packed - token * p.group);
 }
 
-// Tiles before a request are at most first_token * group / tile_rows, rounded down, and one per
-// request.
+// Which semaphore is a tile's: the tiles before a request are at most first_token * group /
+// tile_rows, rounded down, and one per request.
 template <class Params, int Rows>
 LAB_DEVICE i64 semaphore_index(const Params& p, const WorkTile<Rows>& b) {
   return (b.first_token * p.group / b.tile_rows + b.request + b.q_tile) * p.kv_heads + b.kv_head;

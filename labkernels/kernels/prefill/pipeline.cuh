@@ -18,7 +18,7 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
   static constexpr int look_ups = Paged ? (passes + 7) / 8 : 1;  // a lane's
   // Paged K and V of equal channels have equal strides, so one offset addresses a key and its
   // value.
-  static constexpr bool twins = Paged && Dqk == Dvo;
+  static constexpr bool equal_strides = Paged && Dqk == Dvo;
   static_assert(Keys % keys_per_pass == 0 && Dqk % 64 == 0 && Dvo % 64 == 0, "whole passes");
   static_assert(keys_per_pass % 8 == 0, "a lane has the same swizzle in every pass");
 
@@ -75,7 +75,7 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
     for (int pass = 0; pass < passes; ++pass) {
       const i64 row = k_rows.offset(pass);
       copy_row<Dqk>(k_address, k + row, pass);
-      copy_row<Dvo>(v_address, v + (twins ? row : v_rows.offset(pass)), pass);
+      copy_row<Dvo>(v_address, v + (equal_strides ? row : v_rows.offset(pass)), pass);
     }
     cp_async_commit();
   }

@@ -22,9 +22,12 @@ class State:
 
 
 def empty(rows: tuple[int, ...], head_dim: int, *, dtype=np.float64) -> State:
-    """The State of rows that have seen no key: m = -inf, l = 0, o = 0; the identity of merge."""
+    """The State of rows that have seen no key, the identity of merge: l = 0, o = 0.
+
+    m is the lowest finite number, as in the kernels: masked scores of -inf then weigh 2^-inf = 0.
+    """
     return State(
-        m=np.full(rows, -np.inf, dtype),
+        m=np.full(rows, np.finfo(dtype).min, dtype),
         l=np.zeros(rows, dtype),
         o=np.zeros((*rows, head_dim), dtype),
     )
@@ -72,7 +75,6 @@ def finalize(state: State) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _weight(x: np.ndarray, m: np.ndarray) -> np.ndarray:
-    """2^(x - m), and 0 for x = -inf even when m is -inf too."""
-    shift = np.where(m == -np.inf, 0, m).astype(m.dtype)
+    """2^(x - m)."""
     with np.errstate(invalid="ignore", under="ignore"):  # inf - inf is NaN: it is kept
-        return np.exp2(x - shift)
+        return np.exp2(x - m)

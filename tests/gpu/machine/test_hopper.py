@@ -28,18 +28,6 @@ def test_swizzled_loads(gpu, shape, box, corners):
     boxes.check_swizzled(gpu, shape, box, corners)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize(("shape", "box", "corners"), boxes.STORES)
-def test_stores(gpu, shape, box, corners, dtype):
-    boxes.check_stores(gpu, shape, box, corners, dtype)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize(("shape", "box", "corners"), boxes.STORES)
-def test_adds(gpu, shape, box, corners, dtype):
-    boxes.check_adds(gpu, shape, box, corners, dtype)
-
-
 def test_runs_of_bytes(gpu):
     boxes.check_runs(gpu)
 

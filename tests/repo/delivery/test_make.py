@@ -16,6 +16,7 @@ TASKS = [
     "test",
     "chaos",
     "fuzz",
+    "coverage",
     "lab",
     "notebooks",
     "course",
@@ -24,7 +25,7 @@ TASKS = [
     "clean",
     "lock",
 ]
-NEEDED = ["sh", "make", "awk", "sed", "grep", "mkdir", "rm", "touch", "uname"]
+NEEDED = ["sh", "make", "awk", "sed", "grep", "mkdir", "rm", "touch", "uname", "env"]
 
 
 def make(*arguments, path, **variables):
@@ -53,6 +54,7 @@ def programs(tmp_path):
 
 def add_program(folder, name, script):
     path = folder / name
+    path.unlink(missing_ok=True)  # a link leads to a program of this machine
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
 
@@ -114,6 +116,20 @@ def test_a_moved_checkout_makes_its_environment_again(programs):
     moved = make(".venv/installed", path=programs)
     assert f"is that of /elsewhere; it is made again for {checkout}" in moved.stdout
     assert "Making the environment in .venv" in moved.stdout
+
+
+@pytest.mark.parametrize("index", ["", "https://cpu.example/whl"])
+def test_torch_alone_comes_from_its_own_index(programs, index):
+    for name in ("g++", "python3.11"):
+        add_program(programs, name, "exit 0")
+    (programs.parent / "checkout/.venv/bin").mkdir(parents=True)
+    add_program(programs.parent / "checkout/.venv/bin", "python", 'echo "$PIP_INDEX_URL $@"')
+    assert make(".venv/installed", path=programs, TORCH_INDEX=index).returncode == 0
+    log = (programs.parent / "checkout/.venv/install.log").read_text().splitlines()
+    (hashed,), (torch,) = ([line for line in log if word in line] for word in ("hashes", "torch=="))
+    assert hashed.startswith(" -m pip")
+    assert torch.startswith(f"{index} -m pip")
+    assert ("--no-deps torch==" in torch) == bool(index)
 
 
 @pytest.mark.slow

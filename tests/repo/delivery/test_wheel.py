@@ -1,6 +1,7 @@
 """The wheel holds the package and its recorded data, and works where there is no checkout."""
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -112,6 +113,18 @@ def test_the_wheel_says_what_it_needs(wheel):
     assert {"gpu", "plots", "audit", "book"} <= set(told.get_all("Provides-Extra"))
     always = [need for need in told.get_all("Requires-Dist") if "extra ==" not in need]
     assert sorted(always) == ["filelock", "numpy", "torch"]
+
+
+def test_the_description_links_to_the_repository(wheel):
+    files = zipfile.ZipFile(wheel)
+    (name,) = (name for name in files.namelist() if name.endswith(".dist-info/METADATA"))
+    described = message_from_bytes(files.read(name)).get_payload(decode=True).decode()
+    targets = re.findall(r"\]\(([^)]+)\)", described)
+    assert targets
+    assert [target for target in targets if not target.startswith("https://")] == []
+    for target in targets:
+        if "/main/" in target:
+            assert (ROOT / target.partition("/main/")[2]).exists(), target
 
 
 def test_importing_the_package_costs_little_beyond_torch():

@@ -13,7 +13,7 @@ from tests.repo.files import ROOT, read
 
 FOLDER = ROOT / ".github" / "workflows"
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(FOLDER.glob("*.yml"))}
-TOOLS = {"cyclonedx_py", "hatchling", "pytest", "pip"}
+TOOLS = {"cyclonedx_py", "hatchling", "pytest", "pip", "pip_audit"}
 
 
 def runs(workflow):

@@ -81,7 +81,7 @@ LAB_DEVICE void multiply_rows(typename C::Scores::Sum& sum,
 struct Mask { int row, key; bool whole; };
 template <class C>
 LAB_DEVICE Mask mask_of(const BackwardParams& p, const BackwardRequest& r, int row, int key) {
-  return {row, key, key + C::keys <= r.row_limit(p, row)};
+  return {row, key, key + C::keys <= row_limit(p, r, row)};
 }
 
 // [lab: gradients of the scores]
@@ -101,7 +101,7 @@ LAB_DEVICE void score_gradients(typename C::Scores::Sum& s, const typename C::Sc
     for (int r = 0; r < 2; ++r) {
       const int row = C::Scores::row() + m * 16 + lane / 4 + r * 8;
       const float row_lse2 = lse2[row], row_delta = delta[row];
-      const int limit = request.row_limit(p, seen.row + row) - seen.key;
+      const int limit = row_limit(p, request, seen.row + row) - seen.key;
 #pragma unroll
       for (int n = 0; n < C::Scores::columns / 8; ++n) {
         const int column = C::Scores::column() + n * 8 + (lane & 3) * 2;
@@ -255,7 +255,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) ordered_dq(LAB_GRID_CONSTANT BackwardPa
   const BackwardWork work = backward_work(p);
   const BackwardRequest request = backward_request(p, work.request);
   const int row = work.tile * C::rows, n_rows = least(C::rows, request.q_len - row);
-  const int kv_head = work.head / p.group, end_key = request.row_limit(p, row + n_rows - 1);
+  const int kv_head = work.head / p.group, end_key = row_limit(p, request, row + n_rows - 1);
   const auto copy_keys = [&](int key, int stage) {
     const i64 token = request.first_kv + key;
     copy_rows<C::threads>(smem.k[stage], p.k, token * p.k_stride_token + kv_head * p.k_stride_head,

@@ -5,8 +5,8 @@
 namespace backward_wgmma {
 using namespace lab;
 
-// dV += P dO, or dK += dS Q, for the warpgroup's keys and channels. P or dS comes from registers,
-// for rows_at_once rows, or from shared memory, where both warpgroups have put it.
+// dV += P^T dO, or dK += dS^T Q, for the warpgroup's keys and channels. P^T or dS^T comes from
+// registers, for rows_at_once rows, or from shared memory, where both warpgroups have put it.
 template <class C>
 LAB_DEVICE void add_products(typename C::Sum& sum, const typename C::Fragments& left,
                              const typename C::Rowed& rows, int half, bool add) {
@@ -18,7 +18,7 @@ LAB_DEVICE void add_products(typename C::Sum& sum, const typename C::Handed& lef
   wgmma_ab(sum, k_major(left), mn_major(rows, place.group * C::own_dim), add);
 }
 
-// dQ = dS^T K over all keys of the block: 64 rows by the warpgroup's channels.
+// dQ = dS K over all keys of the block: 64 rows by the warpgroup's channels. ds: dS^T.
 template <class C>
 LAB_DEVICE void dq_products(typename C::DqSum& sum, const typename C::Handed& ds,
                             const typename C::Keyed& keys, int group) {
@@ -42,8 +42,8 @@ LAB_DEVICE void probabilities(typename C::Scores& s, const typename C::RowPairs&
     for (int i = 0; i < 4; ++i)
       s[4 * j + i] = exp2<P>(fma_rn(s[4 * j + i], scale_log2, i % 2 ? -lse2[j].y : -lse2[j].x));
 }
-// Masks the scores of rows that do not see the lane's keys, `key` and key + 8. first_row: the first
-// of the warpgroup's rows that sees the block's first key. Only steps at the boundary come here.
+// Zeroes P of rows that do not see the lane's keys, `key` and key + 8. first_row: the first of the
+// warpgroup's rows that sees the block's first key. Only steps at the boundary come here.
 template <class C, int Half>
 LAB_DEVICE void mask(typename C::Scores& p, int first_row, int n_keys, int key) {
 #pragma unroll
@@ -78,7 +78,7 @@ LAB_DEVICE void score_gradients(typename C::HalfScores& dp, const typename C::Sc
       dp[4 * j + i] = p[first / 2 + i] * (dp[4 * j + i] - (i % 2 ? row.y : row.x));
   }
 }
-// The warp's 16 keys of P, or of dS, into shared memory, for both warpgroups.
+// Stores the warp's 16 keys of P^T, or of dS^T, in shared memory, for both warpgroups.
 template <class C>
 LAB_DEVICE void store_p(typename C::Handed& tile, const typename C::Fragments& left, int half,
                         const Place& place) {
@@ -183,8 +183,9 @@ template <class C, class P> struct Consumer {
       mask<C, Half>(s, seen_from - own_row, b.n_keys, lane_key);
   }
 
-  // Half of S becomes P, and half of dP becomes dS, which is handed over. dV += P dO runs
-  // meanwhile. While the second half has its turn, dK += dS Q of the first half runs too.
+  // Half of S becomes P, and half of dP becomes dS, which is handed over. Where the warpgroups
+  // split the keys, dV += P^T dO runs meanwhile. While the second half has its turn, dK += dS^T Q
+  // of the first half runs too.
   template <int Half>
   LAB_DEVICE void score_gradients_of(Scores& s, Fragments (&ds_left)[C::halves], Sum& dk, Sum& dv,
                                      const LateSum& late, const RowPairs& lse2, int i) {
@@ -210,7 +211,7 @@ template <class C, class P> struct Consumer {
     round_to_fragments<T>(ds_left[Half], dp);
     store_p<C>(handed[0], ds_left[Half], Half, place);
   }
-  // Sends dQ = dS^T K away and starts dK += dS Q. The next Q and its lse2 are there afterwards.
+  // Sends dQ = dS K away and starts dK += dS^T Q. The next Q and its lse2 are there afterwards.
   LAB_DEVICE void multiply(Sum& dk, Sum& dv, LateSum& late, const Fragments (&ds_left)[C::halves],
                            RowPairs& lse2, int i) {
     constexpr int half = C::halves - 1;

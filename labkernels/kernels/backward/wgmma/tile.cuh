@@ -25,7 +25,7 @@ struct KernelTraits {
   static constexpr int own_rows = split_keys ? Rows : Rows / 2;         // of S and dP
   static constexpr int own_dim = split_keys ? D : D / 2;                // of dK and dV
   static constexpr int own_dim_of_dq = split_rows_of_dq ? D : D / 2;
-  static constexpr int handed = split_keys ? 1 : 2;                     // dS, and P
+  static constexpr int handed = split_keys ? 1 : 2;                     // dS^T, and P^T
   // dP is computed for this many rows at a time, since registers have no room for more.
   static constexpr int rows_at_once = own_rows < 64 ? own_rows : 64;
   static constexpr int halves = own_rows / rows_at_once;
@@ -57,7 +57,7 @@ template <> struct DqStages<true> { alignas(1024) float dq[2][4][16 * 64]; };
 template <class C> struct Smem : DqStages<C::stages_dq> {
   typename C::Keyed k, v;
   typename C::Rowed q[C::stages], dout[C::dout_stages];
-  typename C::Handed handed[2][C::handed];  // dS, then P; by the parity of the step
+  typename C::Handed handed[2][C::handed];  // dS^T, then P^T; by the parity of the step
   alignas(16) float lse2[C::stages][C::rows], delta[C::dout_stages][C::rows];
   Mbarrier kv_full;
   Pipeline<C::stages> q_ring;          // with the rows' lse2

@@ -1,8 +1,8 @@
-// Paged decode, tensor cores on, with an 8-row query tile. mma.sync has no M = 8, but it has N = 8:
-// the keys go on M and the queries on N, S^T = K Q^T and O^T = V^T P^T. No half of a tile is
-// padding, and O^T takes half the accumulator registers of decode_mma. The pipeline is that of
-// decode_mma. Fragments: lane = 4 g + t holds keys (or channels) g and g + 8 of queries 2t and 2t +
-// 1.
+// Paged decode, tensor cores on, with an 8-row query tile. mma.sync has no M = 8, but it has N =
+// 8: the keys go on M and the queries on N, S^T = K Q^T and O^T = V^T P^T. Up to 8 query heads
+// then pad 8 rows and not 16, and O^T takes half the accumulator registers of decode_mma; more
+// take two query tiles. The pipeline is that of decode_mma. Fragments: lane = 4 g + t holds keys
+// (or channels) g and g + 8 of queries 2t and 2t + 1.
 #pragma once
 #include "lab/attention/split_kv.cuh"
 #include "decode/pipeline.cuh"

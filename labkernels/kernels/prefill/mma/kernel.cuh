@@ -41,7 +41,7 @@ template <class C> struct StagesOrStates<C, true> {
 template <class C> struct Smem : StagesOrStates<C, C::split_keys> {
   union {
     alignas(128) typename C::T q[C::rows][C::dim_qk];
-    float is_last;
+    float is_last_split;
   };
 };
 
@@ -297,7 +297,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT PrefillParams
     finish<P, C::threads>(smem.states, p, block);
   } else {
     store<C, P>(smem, softmax, o, p, block);
-    if (block.live_splits > 1 && arrives_last(smem.is_last, p, block))
+    if (block.live_splits > 1 && arrives_last(smem.is_last_split, p, block))
       merge_splits<P, C::warps, C::dim_vo>(p, block);
   }
 }

@@ -43,7 +43,7 @@ def consume(
     D_V: tl.constexpr,
     KEYS: tl.constexpr,
     PAGED: tl.constexpr,
-    TWINS: tl.constexpr,
+    EQUAL_STRIDES: tl.constexpr,
     DESCRIBED: tl.constexpr,
     WIDE: tl.constexpr,
 ):
@@ -63,7 +63,7 @@ def consume(
                 token = key.to(tl.uint32) - slot * page_size
                 o_k = page * k_stride_page + token * k_stride_token
                 o_v = o_k
-                if not TWINS:
+                if not EQUAL_STRIDES:
                     o_v = page * v_stride_page + token * v_stride_token
                 p_key = (p_k + o_k.to(tl.int64) * CHUNK)[:, None]
                 p_value = (p_v + o_v.to(tl.int64) * CHUNK)[:, None]
@@ -138,7 +138,7 @@ def prefill(
     KEYS: tl.constexpr,
     CAUSAL: tl.constexpr,
     PAGED: tl.constexpr,
-    TWINS: tl.constexpr,
+    EQUAL_STRIDES: tl.constexpr,
     TENSOR_CORES: tl.constexpr,
     UPCAST: tl.constexpr,
     SPLIT: tl.constexpr,
@@ -196,7 +196,7 @@ def prefill(
         b_o, b_m, b_l, b_q, b_q_tail, d_k, d_k_tail, d_v, p_k, p_v, pages,
         k_stride_page, k_stride_token, v_stride_page, v_stride_token, page_size, page_shift,
         page_inverse, first, end, full, tl.minimum(limit, end), scale_log2,
-        D, D_TAIL, D_V, KEYS, PAGED, TWINS, DESCRIBED, WIDE,
+        D, D_TAIL, D_V, KEYS, PAGED, EQUAL_STRIDES, DESCRIBED, WIDE,
     )  # fmt: skip
     store(out, lse2, partial_o, partial_m, partial_l, b_o, b_m, b_l,
           token, o_token * q_heads + head, m_row, i_split, splits, q_heads, D_V, SPLIT)  # fmt: skip

@@ -36,7 +36,7 @@ def _inputs(call: PackedCall) -> Inputs:
             "D_TAIL": 0 if whole else head_dim - WIDEST,
             "D_V": call.choice.instance.head_dim_v,
             "PAGED": isinstance(kv, PagedKV),
-            "TWINS": kv.k.stride() == kv.v.stride(),
+            "EQUAL_STRIDES": kv.k.stride() == kv.v.stride(),
         },
     )
 

@@ -1,7 +1,8 @@
 // Prefill by wgmma and the TMA without overlap, for ragged K and V alone: a warp loads, warpgroups
 // multiply, and a block takes one tile. prefill/wgmma has the same parts, with the ideas that make
-// them fast; the rungs between the two are in rungs_above.cuh. A thread of a warpgroup holds rows g
-// and g + 8 of its warp's 16, g = lane / 4, and columns 2t and 2t + 1 of each 8, t = lane % 4.
+// them fast; the rungs between the two are in rungs_above.cuh, those below in rungs_below.cuh. A
+// thread of a warpgroup holds rows g and g + 8 of its warp's 16, g = lane / 4, and columns 2t and
+// 2t + 1 of each 8, t = lane % 4.
 #pragma once
 #include "prefill/wgmma_basic/parts.cuh"
 #include "prefill/wgmma_basic/rungs_below.cuh"

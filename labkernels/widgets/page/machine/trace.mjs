@@ -7,7 +7,7 @@
  *   softmax: Float32Array | null, barriers: Int32Array, awaited: number}} Event
  *   warp: -1 for the whole block. rows: the 16-byte rows of shared memory that changed; seen and
  *   bytes: what they are now. lanes: registers of a product, REGISTERS a lane. softmax: of the
- *   warp's lanes, where it changed, SOFTMAX numbers a lane. barriers: the block's mbarriers,
+ *   warp's lanes, where it changed, SOFTMAX numbers per lane. barriers: the block's mbarriers,
  *   BARRIER numbers each. awaited: the mbarrier that let the warp go on, or -1.
  * @typedef {{name: string, warps: number[], m: number, l: number[], o: number[][]}} Row
  *   which of a warp's told numbers are of a query row; parts of a sum stand side by side

@@ -1,7 +1,6 @@
-// Boxes through shared memory: as they land, and back again.
+// Boxes as they land in shared memory, and runs of bytes that are added to global memory.
 #pragma once
 #include "lab/hopper/tma.cuh"
-#include "lab/hopper/wgmma.cuh"
 
 namespace boxes {
 using namespace lab;
@@ -28,11 +27,6 @@ template <int Rank> LAB_DEVICE void load(Smem& smem, const Params& p, const int 
   if constexpr (Rank == 4) tma_load(to, p.map, smem.full, c[0], c[1], c[2], c[3]);
   if constexpr (Rank == 5) tma_load(to, p.map, smem.full, c[0], c[1], c[2], c[3], c[4]);
 }
-template <int Rank> LAB_DEVICE void store(const Params& p, const Smem& smem, const int (&c)[5]) {
-  if constexpr (Rank == 2) tma_store(p.map, smem.words, c[0], c[1]);                  // here: store
-  if constexpr (Rank == 3) tma_store(p.map, smem.words, c[0], c[1], c[2]);
-}
-
 LAB_DEVICE void corner(const Params& p, int (&c)[5]) {
   for (int i = 0; i < 5; ++i) c[i] = load_constant(p.corners + block_x() * 5 + i);
 }
@@ -56,26 +50,6 @@ template <int Rank> LAB_KERNEL(32, 1) loads(LAB_GRID_CONSTANT Params p) {
   u32* out = static_cast<u32*>(p.values) + block_x() * (p.box_bytes / 4);
   const u32* box = smem.words + p.offset;
   for (int i = thread_x(); i < p.box_bytes / 4; i += 32) store_global(out + i, box[i]);
-}
-
-enum class Way { store, add };
-
-// A block a box: from `values` through shared memory to the tensor.
-template <int Rank, Way way> LAB_KERNEL(32, 1) stores(LAB_GRID_CONSTANT Params p) {
-  auto& smem = shared_memory<Smem>();
-  const u32* in = static_cast<const u32*>(p.values) + block_x() * (p.box_bytes / 4);
-  for (int i = thread_x(); i < p.box_bytes / 4; i += 32) smem.words[i] = load_constant(in + i);
-  fence_async_shared();
-  sync_block();
-  int c[5];
-  corner(p, c);
-  if (thread_x() == 0) {
-    if constexpr (way == Way::store) store<Rank>(p, smem, c);
-    else if constexpr (Rank == 2) tma_add(p.map, smem.words, c[0], c[1]);
-    else tma_add(p.map, smem.words, c[0], c[1], c[2]);
-    bulk_commit();
-    bulk_wait_read<0>();
-  }
 }
 
 // A block a run of `box_bytes`: added to the tensor, a matrix, from element c[0] on.

@@ -17,7 +17,7 @@ struct alignas(8) Mbarrier { u64 state; };
 
 namespace lab {
 
-// By one thread; then fence_mbarrier_init by that thread, then sync_block for all.
+// Called by one thread, which then calls fence_mbarrier_init; then all threads call sync_block.
 LAB_DEVICE void mbarrier_init(Mbarrier& b, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
                :: "r"(shared_address(&b)), "r"(arrivals) : "memory");
@@ -34,8 +34,8 @@ LAB_DEVICE void mbarrier_arrive_expect_tx(Mbarrier& b, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                :: "r"(shared_address(&b)), "r"(bytes) : "memory");
 }
-// Waits until the phase of this parity has ended: of the running phase and the one before it, the
-// parities differ. parity = 1 on a new barrier does not wait.
+// Waits until the phase of this parity has ended. The running phase and the one before it have
+// different parities. parity = 1 on a new barrier does not wait.
 LAB_DEVICE void mbarrier_wait(Mbarrier& b, int parity) {
   asm volatile("{.reg .pred p;\n"
                "again:\n"
@@ -46,8 +46,8 @@ LAB_DEVICE void mbarrier_wait(Mbarrier& b, int parity) {
                :: "r"(shared_address(&b)), "r"(parity) : "memory");
 }
 
-// Named barriers 1 to 15 (sync_block has 0). `threads` counts all that come, to wait or only to
-// arrive; whole warps.
+// Named barriers 1 to 15 (sync_block has 0). `threads` counts all threads that come, to wait or
+// only to arrive; whole warps come.
 LAB_DEVICE void named_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory");
 }
@@ -55,8 +55,8 @@ LAB_DEVICE void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory");
 }
 
-// A warpgroup's registers per thread, a multiple of 8 from 24 to 240: more, once others have given
-// them up; or fewer. All its warps, once.
+// Sets a warpgroup's registers per thread, a multiple of 8 from 24 to 240: more, once other warps
+// have given them up, or fewer. All warps of the warpgroup call it, once.
 template <int N> LAB_DEVICE void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N));
 }

@@ -4,15 +4,16 @@
 
 namespace lab {
 
-// Whoever uses a ring counts its uses by a plain number n. Use n is of stage n % Stages, and the
-// barriers of that stage are then in phase n / Stages, of which a wait takes the parity.
+// Each user of a ring counts its uses by a plain number n. Use n is a use of stage n % Stages,
+// whose barriers are then in phase n / Stages. A wait takes the parity of this phase.
 template <int Stages> struct Pipeline {
   Mbarrier full[Stages], empty[Stages];
 
   LAB_DEVICE static int stage(u32 n) { return n % Stages; }
   LAB_DEVICE static int phase(u32 n) { return n / Stages & 1; }
 
-  // By one thread, before fence_mbarrier_init: how many arrivals fill a stage, and empty it.
+  // Called by one thread, before fence_mbarrier_init: how many arrivals fill a stage, and how many
+  // empty it.
   LAB_DEVICE void init(int producers, int consumers) {
     for (int i = 0; i < Stages; ++i) {
       mbarrier_init(full[i], producers);
@@ -21,20 +22,20 @@ template <int Stages> struct Pipeline {
   }
 };
 
-// The stage of use n has been read, and may be filled.
+// Waits until the stage of use n has been read, and may be filled.
 template <int Stages> LAB_DEVICE void producer_acquire(Pipeline<Stages>& ring, u32 n) {
   mbarrier_wait(ring.empty[ring.stage(n)], ring.phase(n) ^ 1);
 }
-// The stage of use n is filled, and may be read.
+// Waits until the stage of use n is filled, and may be read.
 template <int Stages> LAB_DEVICE void consumer_wait(Pipeline<Stages>& ring, u32 n) {
   mbarrier_wait(ring.full[ring.stage(n)], ring.phase(n));
 }
-// This warp has read what the barrier guards.
+// Announces that this warp has read what the barrier guards.
 LAB_DEVICE void warp_arrive(Mbarrier& b) {
   sync_warp();
   if ((thread_x() & 31) == 0) mbarrier_arrive(b);
 }
-// This warp has read the stage of use n.
+// Announces that this warp has read the stage of use n.
 template <int Stages> LAB_DEVICE void consumer_release(Pipeline<Stages>& ring, u32 n) {
   warp_arrive(ring.empty[ring.stage(n)]);
 }

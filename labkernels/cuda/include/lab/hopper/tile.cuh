@@ -10,14 +10,14 @@ namespace lab {
 // rows, after which it repeats.
 constexpr int atom_rows = 8, atom_columns = 64, atom_elements = atom_rows * atom_columns;
 
-// Which atom of a tile comes next in memory. Below: a TMA box is 64 columns of all rows. Beside: a
-// box may be all columns of some rows, such as those of a page.
+// Which atom of a tile comes next in memory. below: a TMA box has 64 columns of all rows. beside: a
+// box may have all columns of some rows, such as those of a page.
 enum class NextAtom { below, beside };
 
 template <class T_, int Rows, int Columns, NextAtom Next = NextAtom::below> struct SwizzledTile {
   using T = T_;
   static constexpr int rows = Rows, columns = Columns, elements = Rows * Columns;
-  // Elements from an atom to the one below it, and to the one beside it.
+  // Distances in elements from an atom to the one below, and to the one beside it.
   static constexpr int row_pitch =
       Next == NextAtom::below ? atom_elements : Columns / atom_columns * atom_elements;
   static constexpr int column_pitch =
@@ -41,7 +41,7 @@ template <class T_, int Rows, int Columns, NextAtom Next = NextAtom::below> stru
 
 // ---- operands of wgmma
 
-// Which elements a descriptor begins at, so many elements further on in shared memory.
+// The descriptor of the tile that begins so many elements later in shared memory.
 LAB_DEVICE u64 further(u64 descriptor, int elements) { return descriptor + (elements * 2 >> 4); }
 
 // A tile as an operand whose K runs along its rows: `step` has the columns from k on.
@@ -72,14 +72,14 @@ template <class Tile, int Rows> struct RowsOf {
   static constexpr int rows = Rows, columns = Tile::columns;
   static constexpr int row_pitch = Tile::row_pitch, column_pitch = Tile::column_pitch;
 };
-// The tile's rows from the first on, so many of them.
+// So many rows of the tile, from `first` on.
 template <int Rows, class Tile>
 LAB_DEVICE MnMajor<RowsOf<Tile, Rows>> mn_major_rows(const Tile& tile, int first) {
   return {wgmma_descriptor(tile.atom(first, 0), Tile::column_pitch * 2, Tile::row_pitch * 2,
                            Swizzle::b128)};
 }
-// The operand that begins so many elements further on: another tile's of an array of tiles, or one
-// of fewer columns.
+// The operand that begins so many elements later: another tile of an array of tiles, or one of
+// fewer columns.
 template <class Operand> LAB_DEVICE Operand further(const Operand& operand, int elements) {
   return {further(operand.descriptor, elements)};
 }
@@ -96,19 +96,19 @@ LAB_DEVICE void multiply_abt(float (&d)[N], const KMajor<A>& a, const KMajor<B>&
     wgmma<typename B::T>(d, a.step(k), b.step(k), k > 0 || accumulate);
 }
 
-// The same, under way: d is there after wgmma_wait.
+// Starts the same product: d is there after wgmma_wait.
 template <class A, class B, int N>
 LAB_DEVICE void wgmma_abt(float (&d)[N], const KMajor<A>& a, const KMajor<B>& b) {
   wgmma_fence();
   multiply_abt(d, a, b);
   wgmma_commit();
 }
-// d = A B^T is under way, of 64 rows of A from `row` on.
+// Starts d = A B^T for 64 rows of A from `row` on.
 template <class A, class B, int N>
 LAB_DEVICE void wgmma_abt(float (&d)[N], const A& a, int row, const B& b) {
   wgmma_abt(d, k_major(a, row), k_major(b));
 }
-// d += A B is under way: A in registers, a fragment [64 rows, 16] for every 16 rows of B.
+// Starts d += A B with A in registers: a fragment [64 rows, 16] for every 16 rows of B.
 template <class B, int N, int K>
 LAB_DEVICE void wgmma_ab(float (&d)[N], const u32 (&a)[K][4], const MnMajor<B>& b,
                          bool accumulate = true) {
@@ -134,7 +134,7 @@ LAB_DEVICE void wgmma_ab(float (&d)[N], const KMajor<A>& a, const MnMajor<B>& b,
     wgmma<typename B::T, Major::k, Major::mn>(d, a.step(k), b.step(k), k > 0 || accumulate);
   wgmma_commit();
 }
-// d = A^T B is under way: 64 columns of A, all rows of both.
+// Starts d = A^T B for 64 columns of A and all rows of both.
 template <class A, class B, int N>
 LAB_DEVICE void wgmma_atb(float (&d)[N], const MnMajor<A>& a, const MnMajor<B>& b) {
   static_assert(A::rows == B::rows && 2 * N <= B::columns);
@@ -144,7 +144,7 @@ LAB_DEVICE void wgmma_atb(float (&d)[N], const MnMajor<A>& a, const MnMajor<B>& 
     wgmma<typename B::T, Major::mn, Major::mn>(d, a.step(k), b.step(k), k > 0);
   wgmma_commit();
 }
-// d's products are done, but for the `Later` groups committed since: d may be read.
+// Waits for d's products, but not for the `Later` groups committed since. d may then be read.
 template <int Later = 0, int N> LAB_DEVICE void wgmma_wait(float (&d)[N]) {
   wgmma_wait<Later>();
   fence_operand(d);
@@ -160,9 +160,9 @@ LAB_DEVICE void load_boxes(Tile& tile, const TensorMap& map, Mbarrier& full, int
     tma_load(tile.atom(0, column), map, full, column, head, static_cast<int>(token));
 }
 
-// Zeroes in the rows from the n-th on, which are another request's, or nobody's: 0 times a NaN of
-// theirs is a NaN. `threads` threads do it, and this is the thread-th; then fence_async_shared, and
-// a barrier of theirs.
+// Writes zeros to the rows from the n-th on, which belong to another request or to none, because 0
+// times a NaN there would be NaN. `threads` threads call this, each with its number `thread`, and
+// then fence_async_shared and a barrier of theirs.
 template <class Tile> LAB_DEVICE void clear_rows(Tile& tile, int n, int thread, int threads) {
 #pragma unroll 1
   for (int i = n * 8 + thread; i < Tile::rows * 8; i += threads)

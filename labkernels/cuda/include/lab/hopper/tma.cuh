@@ -1,8 +1,8 @@
 // Copies by the tensor memory accelerator of sm_90: one thread asks for a box of a tensor, which a
-// TensorMap describes, or for a run of bytes. Loads end on an Mbarrier; stores in groups, as
+// TensorMap describes, or for a run of bytes. Loads end on an Mbarrier; additions in groups, as
 // cp_async. A box lands with its innermost dimension contiguous; swizzled by 128 bytes, that is 128
 // bytes wide, and address bits 4 to 6 are XORed with bits 7 to 9: what Swizzle::b128 of wgmma.cuh
-// names. What of a box lies outside the tensor arrives as zeros, and is not stored.
+// names. The part of a box outside the tensor arrives as zeros.
 #pragma once
 #include "lab/hopper/mbarrier.cuh"
 
@@ -27,8 +27,8 @@ LAB_DEVICE void prefetch_tensormap(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
 }
 
-// The box at (x, y, ...), innermost coordinate first. x is a multiple of 16 bytes, also below zero:
-// at others an H200 stops with an illegal instruction. dst is aligned to 128 bytes.
+// Loads the box at (x, y, ...), innermost coordinate first. x is a multiple of 16 bytes, also below
+// zero; with any other x an H200 stops with an illegal instruction. dst is aligned to 128 bytes.
 #define LAB_LOAD(rank, at)                                                                      \
   "cp.async.bulk.tensor." rank ".shared::cluster.global.tile.mbarrier::complete_tx::bytes"      \
   ".L2::cache_hint [%0], [%1, " at "], [%2], %3;" ::"r"(shared_address(dst)), "l"(&map),        \
@@ -52,33 +52,6 @@ LAB_DEVICE void tma_load(void* dst, const TensorMap& map, Mbarrier& b, int x, in
 }
 #undef LAB_LOAD
 
-// Shared memory -> the box, after fence_async_shared by the threads that wrote it and a barrier.
-// Its coordinates are not negative: an illegal instruction again.
-#define LAB_STORE(what, rank, at)                                                               \
-  what "." rank ".global.shared::cta." LAB_TILE "bulk_group [%0, " at "], [%1];"                \
-  ::"l"(&map), "r"(shared_address(src))
-#define LAB_TILE "tile."
-LAB_DEVICE void tma_store(const TensorMap& map, const void* src, int x, int y) {
-  asm volatile(LAB_STORE("cp.async.bulk.tensor", "2d", "{%2, %3}"), "r"(x), "r"(y) : "memory");
-}
-LAB_DEVICE void tma_store(const TensorMap& map, const void* src, int x, int y, int z) {
-  asm volatile(LAB_STORE("cp.async.bulk.tensor", "3d", "{%2, %3, %4}"), "r"(x), "r"(y), "r"(z)
-               : "memory");
-}
-#undef LAB_TILE
-// Adds the box to global memory, element by element; the elements are the map's.
-#define LAB_TILE "add.tile."
-LAB_DEVICE void tma_add(const TensorMap& map, const void* src, int x, int y) {
-  asm volatile(LAB_STORE("cp.reduce.async.bulk.tensor", "2d", "{%2, %3}"), "r"(x), "r"(y)
-               : "memory");
-}
-LAB_DEVICE void tma_add(const TensorMap& map, const void* src, int x, int y, int z) {
-  asm volatile(LAB_STORE("cp.reduce.async.bulk.tensor", "3d", "{%2, %3, %4}"), "r"(x), "r"(y),
-               "r"(z) : "memory");
-}
-#undef LAB_TILE
-#undef LAB_STORE
-
 // Runs of bytes, a multiple of 16, both ends aligned to 16.
 LAB_DEVICE void bulk_load(void* dst, const void* src, int bytes, Mbarrier& b) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -86,13 +59,15 @@ LAB_DEVICE void bulk_load(void* dst, const void* src, int bytes, Mbarrier& b) {
                :: "r"(shared_address(dst)), "l"(src), "r"(bytes), "r"(shared_address(&b))
                : "memory");
 }
+// Shared memory is added to global memory, after fence_async_shared by the threads that wrote it,
+// and a barrier.
 LAB_DEVICE void bulk_add(float* dst, const float* src, int bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
                :: "l"(dst), "r"(shared_address(src)), "r"(bytes) : "memory");
 }
 
-// This thread's stores and adds: a group, and the wait until at most N groups still read shared
-// memory, or are still on their way.
+// This thread's additions: a group, and the wait until at most N groups still read shared memory,
+// or are still on their way.
 LAB_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 template <int N> LAB_DEVICE void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(N) : "memory");

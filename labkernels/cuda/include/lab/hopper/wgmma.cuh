@@ -42,15 +42,15 @@ template <int N> LAB_DEVICE void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
 }
 
-// The compiler moves no use of d's registers over this point: without it, it may read them between
-// a wgmma and its wait.
+// The compiler moves no use of d's registers over this point. Without it the compiler may read them
+// between a wgmma and its wait.
 template <int Registers> LAB_DEVICE void fence_operand(float (&d)[Registers]) {
 #pragma unroll
   for (int i = 0; i < Registers; ++i) asm volatile("" : "+f"(d[i]) :: "memory");
 }
 
-// One overload an instruction; the first argument only chooses it. Its text names d's registers,
-// then the other operands, by number: `r` is the number of the first after d's.
+// One overload per instruction; the first argument only chooses the overload. Its text names d's
+// registers, then the other operands, by number: `r` is the number of the first after d's.
 #define LAB_8(c, i)                                                                             \
   c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3]), c(d[i + 4]), c(d[i + 5]), c(d[i + 6]), c(d[i + 7])
 #define LAB_16(c, i) LAB_8(c, i), LAB_8(c, i + 8)
@@ -160,10 +160,10 @@ LAB_WGMMA_RS(f16, u32, 16, U16, "64k16.f16.f16.f16", LAB_D16, "%16,%17,%18,%19",
 #undef LAB_F128
 
 // d += a b (d = a b without `accumulate`): a 64 x 32 bytes, b 32 bytes x N, d in fp32 (16-bit
-// elements: N of 32, 64, 80, 96, 112, 128, 160, 176, 192 or 256; others 64) or fp16 (64).
-// Thread t of the warpgroup holds rows g = t / 32 * 16 + t % 32 / 4 and g + 8: d[4 j + i] is column
-// 8 j + t % 4 * 2 + i % 2 of row g + i / 2 * 8; in fp16, d[2 j + i] is a pair of columns of row
-// g + i * 8. Other than of 16 bits, elements have Major::k alone.
+// elements: N of 32, 64, 80, 96, 112, 128, 160, 176, 192 or 256; others 64) or fp16 (64). Thread t
+// of the warpgroup holds rows g = t / 32 * 16 + t % 32 / 4 and g + 8: d[4 j + i] is column 8 j + t
+// % 4 * 2 + i % 2 of row g + i / 2 * 8; in fp16, d[2 j + i] is a pair of columns of row g + i * 8.
+// Elements that do not have 16 bits have Major::k alone.
 template <class T, Major A = Major::k, Major B = Major::k, class D, int Registers>
 LAB_DEVICE void wgmma(D (&d)[Registers], u64 a, u64 b, bool accumulate = true) {
   static_assert(sizeof(T) == 2 || (A == Major::k && B == Major::k));

@@ -76,7 +76,7 @@ def _joined(a, b=None):
 
 
 def rounded_weights_in_float64(call: Call) -> torch.Tensor:
-    """Everything in float64, but for P, which is rounded to the input's format."""
+    """Everything in float64 except P, which is rounded to the input's format."""
     s, v = _scores(call, torch.float64)
     p = torch.exp(s - _finite(s.amax(-1, keepdim=True)))
     return _divided(p.to(call.q.dtype).double() @ v, p.sum(-1, keepdim=True), call)

@@ -1,7 +1,7 @@
 // The CPU's meaning of lab/hopper/tma.cuh. A load writes NaN over its box when it is issued, and
-// the box itself as late as it may: when no thread can run on before it is there. A store reads its
-// box at once, and holds it against shared memory when it is waited for: the GPU may read it until
-// then.
+// the box itself as late as it may: when no thread can run on before it is there. An addition reads
+// its run at once, and holds it against shared memory when it is waited for: the GPU may read it
+// until then.
 #pragma once
 
 namespace lab::host {
@@ -14,8 +14,6 @@ struct Corner {
 
 LAB_EXPORT void tma_load(void* dst, const TensorMap& map, Mbarrier& b, const Corner& corner,
                          Where where);
-LAB_EXPORT void tma_store(const TensorMap& map, const void* src, const Corner& corner, Word word,
-                          Where where);
 LAB_EXPORT void bulk_load(void* dst, const void* src, int bytes, Mbarrier& b, Where where);
 LAB_EXPORT void bulk_add(float* dst, const float* src, int bytes, Where where);
 LAB_EXPORT void bulk_commit();
@@ -41,18 +39,6 @@ LAB_WORD void tma_load(void* dst, const TensorMap& map, Mbarrier& b, int x, int 
 LAB_WORD void tma_load(void* dst, const TensorMap& map, Mbarrier& b, int x, int y, int z, int w,
                        int v, CacheHint = CacheHint::evict_normal, LAB_HERE) {
   host::tma_load(dst, map, b, {{x, y, z, w, v}, 5}, here);
-}
-LAB_WORD void tma_store(const TensorMap& map, const void* src, int x, int y, LAB_HERE) {
-  host::tma_store(map, src, {{x, y}, 2}, host::Word::tma_store, here);
-}
-LAB_WORD void tma_store(const TensorMap& map, const void* src, int x, int y, int z, LAB_HERE) {
-  host::tma_store(map, src, {{x, y, z}, 3}, host::Word::tma_store, here);
-}
-LAB_WORD void tma_add(const TensorMap& map, const void* src, int x, int y, LAB_HERE) {
-  host::tma_store(map, src, {{x, y}, 2}, host::Word::tma_add, here);
-}
-LAB_WORD void tma_add(const TensorMap& map, const void* src, int x, int y, int z, LAB_HERE) {
-  host::tma_store(map, src, {{x, y, z}, 3}, host::Word::tma_add, here);
 }
 LAB_WORD void bulk_load(void* dst, const void* src, int bytes, Mbarrier& b, LAB_HERE) {
   host::bulk_load(dst, src, bytes, b, here);

@@ -39,8 +39,7 @@ enum class Word : unsigned char {
   wgmma_fence, wgmma_commit, wgmma_wait, load_constant, load_global, store_global,
   atomic_add_global, add_global, cp_async_16, mbarrier_init, mbarrier_arrive,
   mbarrier_arrive_expect_tx, mbarrier_wait, named_sync, named_arrive, setmaxnreg_inc,
-  setmaxnreg_dec, tma_load, tma_store,
-  tma_add, bulk_load, bulk_add,
+  setmaxnreg_dec, tma_load, bulk_load, bulk_add,
 };
 const char* name_of(Word word);
 

@@ -15,7 +15,6 @@ namespace {
 
 // tensor_map.py writes these.
 constexpr u64 map_mark = 0x54656e736f724d70;
-enum Element { f16_element = 6, f32_element = 7, bf16_element = 9 };
 enum MapWord {
   address_word, format_word, shape_word, stride_word = 7, box_word = 12, mark_word = 15
 };
@@ -31,7 +30,6 @@ Box read_map(const TensorMap& map, const Corner& corner, Word word, Where where)
   box.rank = static_cast<int>(format & 0xff);
   box.element_bytes = static_cast<int>(format >> 8 & 0xff);
   box.swizzled = (format >> 16 & 1) != 0;
-  box.element = static_cast<int>(format >> 24 & 0xff);
   if (box.rank != corner.rank)
     fail(host::at(word, where) + ": " + std::to_string(corner.rank) +
          " coordinates in a tensor of " + std::to_string(box.rank) + " dimensions");
@@ -46,10 +44,6 @@ Box read_map(const TensorMap& map, const Corner& corner, Word word, Where where)
   if (static_cast<i64>(box.at[0]) * box.element_bytes % chunk_bytes != 0)
     fail(host::at(word, where) + ": x = " + std::to_string(box.at[0]) + " elements of " +
          std::to_string(box.element_bytes) + " bytes, allowed: multiples of 16 bytes");
-  if (word != Word::tma_load && *std::min_element(box.at, box.at + 5) < 0)
-    fail(host::at(word, where) + ": a box begins at " +
-         std::to_string(*std::min_element(box.at, box.at + 5)) +
-         ", allowed where it is written to: from 0 on");
   return box;
 }
 
@@ -59,7 +53,6 @@ Box run_of_bytes(const void* global, int n) {
   box.address = reinterpret_cast<u64>(global);
   box.rank = 1;
   box.element_bytes = sizeof(float);
-  box.element = f32_element;
   for (int i = 0; i < 5; ++i) box.shape[i] = box.size[i] = 1;
   box.shape[0] = box.size[0] = n / box.element_bytes;
   return box;
@@ -164,41 +157,25 @@ void store(const Box& box, const void* src, std::size_t alignment, Word word, Wh
       {box, byte, queue.n_committed, false, word, where, gather(box, byte)});
 }
 
-// Blocks on other host threads may add to the same place.
-template <class Bits, class Sum>
-void add_one(unsigned char* to, const unsigned char* from, Sum sum) {
-  Bits addend;
-  std::memcpy(&addend, from, sizeof addend);
-  std::atomic_ref<Bits> target(*reinterpret_cast<Bits*>(to));
-  Bits before = target.load();
-  while (!target.compare_exchange_weak(before, sum(before, addend))) {}
-}
 u32 bits_of_sum(float x, float y) {
   const float sum = x + y;
   return sum == sum ? as_bits(sum) : canonical_nan;
 }
-void add(Element element, unsigned char* to, const unsigned char* from, std::size_t bytes) {
-  const std::size_t size = element == f32_element ? 4 : 2;
-  for (std::size_t i = 0; i < bytes; i += size) {
-    if (element == f32_element)
-      add_one<u32>(to + i, from + i,
-                   [](u32 x, u32 y) { return bits_of_sum(as_float(x), as_float(y)); });
-    else if (element == f16_element)
-      add_one<u16>(to + i, from + i, [](u16 x, u16 y) {
-        return f16_from_float(float_from_f16(x) + float_from_f16(y));
-      });
-    else
-      add_one<u16>(to + i, from + i, [](u16 x, u16 y) {
-        return bf16_from_float(float_from_bf16(x) + float_from_bf16(y));
-      });
+// Adds floats. Blocks on other host threads may add to the same place.
+void add(unsigned char* to, const unsigned char* from, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; i += sizeof(u32)) {
+    u32 addend;
+    std::memcpy(&addend, from + i, sizeof addend);
+    std::atomic_ref<u32> target(*reinterpret_cast<u32*>(to + i));
+    u32 before = target.load();
+    while (!target.compare_exchange_weak(
+        before, bits_of_sum(as_float(before), as_float(addend)))) {}
   }
 }
 
 void land(const BoxStore& store) {
   each_line(store.box, [&](std::size_t i, unsigned char* global, std::size_t bytes) {
-    const unsigned char* from = store.values.data() + i;
-    if (store.word == Word::tma_store) std::memcpy(global, from, bytes);
-    else add(static_cast<Element>(store.box.element), global, from, bytes);
+    add(global, store.values.data() + i, bytes);
   });
 }
 
@@ -231,13 +208,6 @@ void bulk_load(void* dst, const void* src, int bytes, Mbarrier& b, Where where) 
   require_sm90(Word::bulk_load, where);
   check_run(bytes, src, Word::bulk_load, where);
   load(run_of_bytes(src, bytes), dst, chunk_bytes, b, Word::bulk_load, where);
-}
-
-void tma_store(const TensorMap& map, const void* src, const Corner& corner, Word word,
-               Where where) {
-  require_sm90(word, where);
-  const Box box = read_map(map, corner, word, where);
-  store(box, src, box_alignment, word, where);
 }
 
 void bulk_add(float* dst, const float* src, int bytes, Where where) {

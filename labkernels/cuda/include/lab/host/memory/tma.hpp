@@ -9,7 +9,7 @@ namespace lab::host {
 // A TensorMap as it is read; innermost dimension first. A run of bytes is a box of one line.
 struct Box {
   u64 address;
-  int rank, element_bytes, element;  // a CUtensorMapDataType
+  int rank, element_bytes;
   bool swizzled;
   i64 shape[5], stride[5];           // elements, bytes
   int size[5];

@@ -57,6 +57,12 @@ using Fiber = void*;  // its stack pointer; what the switch saved lies there
 #define LAB_SVE_REGISTERS
 #endif
 
+#ifdef __APPLE__
+#define LAB_X18  // it belongs to the platform; elsewhere compilers keep values in it
+#else
+#define LAB_X18 , "x18"
+#endif
+
 #if defined(__x86_64__)
 // Needs -mno-red-zone: the pushes write below the stack pointer.
 [[gnu::always_inline]] inline void switch_fiber(Fiber& from, Fiber& to) {
@@ -82,8 +88,7 @@ using Fiber = void*;  // its stack pointer; what the switch saved lies there
 }
 #else
 // AAPCS64. x29 (frame) and x19 (LLVM's base pointer) may not be called lost, so they are saved
-// here; x18 belongs to the platform. Apple's red zone, 128 bytes below the stack pointer, is
-// stepped over.
+// here. Apple's red zone, 128 bytes below the stack pointer, is stepped over.
 // The branch goes through x16 to a `bti j` (hint #36), as branch protection wants it.
 [[gnu::always_inline]] inline void switch_fiber(Fiber& from, Fiber& to) {
   register Fiber* save asm("x0") = &from;
@@ -108,7 +113,7 @@ using Fiber = void*;  // its stack pointer; what the switch saved lies there
         "x16", "x17", "x20", "x21", "x22", "x23", "x24", "x25", "x26", "x27", "x28", "x30",
         "memory", "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11",
         "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24",
-        "v25", "v26", "v27", "v28", "v29", "v30", "v31" LAB_SVE_REGISTERS);
+        "v25", "v26", "v27", "v28", "v29", "v30", "v31" LAB_X18 LAB_SVE_REGISTERS);
 }
 #endif
 #endif

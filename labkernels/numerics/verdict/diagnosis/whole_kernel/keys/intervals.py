@@ -69,7 +69,7 @@ def _told(sheets: list[Sheet], of: Callable, words: str) -> str:
 
 
 def _tile(sheets: list[Sheet], of: Callable) -> int:
-    """The largest tile at whose multiples, but for the last key, all rows' runs end; 0 if none."""
+    """The largest tile at whose multiples, or at the last key, all rows' runs end; 0 if none."""
     found = [
         (of(sheet, row), sheet.kv_len, int(sheet.n_keys[row]))
         for sheet in sheets

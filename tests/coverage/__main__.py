@@ -1,0 +1,37 @@
+"""Which lines of the CPU machine no test ran: python3 -m tests.coverage FOLDER
+
+It comes after tests with CXX=tests/coverage/cxx.sh and GCOV_PREFIX=FOLDER. A line counts as run if
+it ran in any program.
+"""
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+
+def main(folder: Path) -> None:
+    """Print each file, the share of its lines that ran, and the lines that did not."""
+    ran: dict[str, dict[int, bool]] = defaultdict(dict)
+    for counts in folder.resolve().rglob("*.gcda"):
+        command = ["gcov", "--json-format", "--stdout", str(counts)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:  # a program without notes, or one that was killed while it wrote
+            print(f"not counted: {counts}", file=sys.stderr)
+            continue
+        for file in json.loads(done.stdout)["files"]:
+            _, found, name = file["file"].rpartition("lab/host/")
+            for line in file["lines"] if found else ():
+                number = line["line_number"]
+                ran[name][number] = ran[name].get(number, False) or line["count"] > 0
+    lines = {name: (sum(found.values()), len(found)) for name, found in ran.items()}
+    for name, (n_ran, n_all) in sorted(lines.items(), key=lambda item: item[1][0] / item[1][1]):
+        missed = ", ".join(str(n) for n, done in sorted(ran[name].items()) if not done)
+        print(f"{n_ran / n_all:6.1%} {n_ran:5} of {n_all:5}  {name}  {missed}")
+    n_ran, n_all = (sum(column) for column in zip(*lines.values(), strict=True))
+    print(f"{n_ran / n_all:6.1%} {n_ran:5} of {n_all:5}  the machine")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
