@@ -51,7 +51,7 @@ BUGS = {
         "weights are another function of the score",
         "plus",
     ),
-    "others added": (stored(_mixed), "the output of head -1 is added", "its own times 1"),
+    "others added": (stored(_mixed), "the output of head -1 is added", "times 0.2 to 0.9"),
     "keys read here and there": (
         keys_read(lambda w: torch.where(wrong.keys_of(w) % 11 == 5, 2, wrong.keys_of(w))),
         "keys read",
