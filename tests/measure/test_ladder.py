@@ -9,6 +9,7 @@ from labkernels.budget.occupancy import occupancy
 from labkernels.cuda.compiler import nvrtc
 from labkernels.kernels.registry import discover
 from labkernels.measure import ladder, resources
+from tests.repo import files
 
 READABLE = 80  # lines of code that a rung adds
 LONGER = {
@@ -39,6 +40,15 @@ def test_a_rung_adds_what_can_be_read_in_one_sitting(rung):
     if found.added == found.removed == 0:
         parent = ladder.parent_of(rung)
         assert rung.tile != parent.tile, "a rung without a line of its own is another tile"
+
+
+def test_the_chapter_shows_what_every_rung_changes():
+    chapter = (files.ROOT / "notebooks" / "the_ladder.py").read_text()
+    for rung in RUNGS:
+        found = ladder.difference(rung)
+        if found and 0 < found.added <= READABLE:
+            operation = "" if rung.operation == "prefill" else f', "{rung.operation}"'
+            assert f'\nchange("{rung.name}"{operation})\n' in chapter
 
 
 def test_every_passage_of_the_sources_is_on_some_rung():
