@@ -18,10 +18,7 @@ template <class C> struct Copier {
   using T = typename C::T;
   static_assert(C::keys % group_keys == 0, "whole groups");
 
-  // A block is announced when the copies of this many later blocks have been issued. With two
-  // stages that number is 0: the copies of the next block wait until the consumers free a stage,
-  // and meanwhile the consumers would have nothing to compute.
-  static constexpr int late = C::stages > 2 ? 1 : 0;
+  static constexpr int late = C::late;
 
   // Where a block's keys are: the work tile, its first key, and this lane's pages.
   struct Block { int tile, key, pages[page_words]; };

@@ -32,19 +32,20 @@ LAB_DEVICE void store_nothing(const PrefillParams& p, const typename C::Work& wo
 
 // The blocks of keys of a warpgroup, which has 64 rows of the tile.
 template <class C>
-LAB_DEVICE KeyBlocks key_blocks(const PrefillParams& p, const ScheduledTile<C>& tile,
-                                int warpgroup) {
+LAB_DEVICE KeyBlocks key_blocks(const Params& p, const ScheduledTile<C>& tile, int warpgroup) {
   const typename C::Work& work = tile.work;
   const int row = warpgroup * 64;
-  const int end = least(row_limit(p, work, row + 63), work.end_key);
+  const int end = least(row_limit(p.problem, work, row + 63), work.end_key);
   const int unseen =
       row < work.n_rows ? (tile.last_key - end + C::keys) / C::keys : tile.blocks;
   // One block is left, with which the rows begin. The V of skipped blocks stays in its ring until
-  // the tile before has read its last V, which needs a stage too.
-  const int skipped = least(unseen, least(tile.blocks, C::stages) - 1);
+  // the tile before has read its last V, which needs a stage too; and a block that is announced late
+  // comes when later V have been given stages.
+  const int stages = C::paged && p.box_keys == 0 ? C::stages - C::late : C::stages;
+  const int skipped = least(unseen, least(tile.blocks, stages) - 1);
   const int count = tile.blocks - skipped;
   const int first_key = tile.last_key - (tile.blocks - 1) * C::keys;
-  const int whole = (least(row_limit(p, work, row), work.end_key) - first_key) / C::keys;
+  const int whole = (least(row_limit(p.problem, work, row), work.end_key) - first_key) / C::keys;
   const int masked = count - least(count, whole > 0 ? whole : 0);
   return {skipped, count, masked, first_key < work.first_key};
 }
@@ -56,8 +57,7 @@ template <class C> LAB_DEVICE ScheduledTile<C> scheduled(const typename C::Work&
 
 // Gives the i-th work tile to the other warps.
 template <class C>
-LAB_DEVICE void publish(Smem<C>& smem, const PrefillParams& p, int i,
-                        const ScheduledTile<C>& tile) {
+LAB_DEVICE void publish(Smem<C>& smem, const Params& p, int i, const ScheduledTile<C>& tile) {
   producer_acquire(smem.tile_ring, i);
   if ((thread_x() & 31) != 0) return;
   const int stage = smem.tile_ring.stage(i);
@@ -98,13 +98,13 @@ template <class C, class P> LAB_DEVICE void schedule_tiles(Smem<C>& smem, const 
     if (tile.blocks == 0) {
       store_nothing<C, P>(p.problem, tile.work);
     } else {
-      publish<C>(smem, p.problem, i, tile);
+      publish<C>(smem, p, i, tile);
       load_query<C>(smem, p, tile.work, i);
       mbarrier_wait(smem.tile_wanted, i & 1);
       ++i;
     }
   }
-  publish<C>(smem, p.problem, i, ScheduledTile<C>{});
+  publish<C>(smem, p, i, ScheduledTile<C>{});
 }
 
 }  // namespace prefill_wgmma

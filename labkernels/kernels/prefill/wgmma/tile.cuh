@@ -35,6 +35,10 @@ struct KernelTraits {
   static constexpr int consumer_warps = 4 * consumer_warpgroups;
   static constexpr Overlap overlap = Overlap_;
   static constexpr bool paged = Paged;
+  // A block of keys that warps copy is announced when the copies of this many later blocks have been
+  // issued. With two stages that number is 0: the copies of the next block wait until the consumers
+  // free a stage, and meanwhile the consumers would have nothing to compute.
+  static constexpr int late = Stages > 2 ? 1 : 0;
   // Where it fits, the next work tile's Q comes while this one's is still read.
   static constexpr int q_bytes = Rows * Dqk * 2, kv_bytes = Stages * Keys * (Dqk + Dvo) * 2;
   static constexpr int q_stages = 2 * q_bytes + kv_bytes <= 226 * 1024 ? 2 : 1;
