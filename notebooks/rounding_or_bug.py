@@ -437,8 +437,10 @@ plots.table(fair, "evidence", digits)
 refused = others[
     (others.metric == "bug") & (others.value > 0) & others.told.str.startswith("P in 16")
 ]
-names = refused.note.str.extract(r"BUG: (no name known|sparse outliers, as of a race|[^;]*)")[0]
-print(names.value_counts().to_string())
+names = refused.note.str.extract(
+    r"BUG: (?P<name>no name known|sparse outliers, as of a race|[^;]*)"
+)
+print(names.name.value_counts().to_string())
 
 # %% [markdown]
 # A few elements leave their bounds where a partial output was rounded in the type of the output, and the diagnosis of that day took few elements for a race.

@@ -492,21 +492,19 @@ plots.table(slots, "slots", dict.fromkeys(numeric, "{:.3f}") | {"slots per FMA":
 # That is a fit of one number per kernel. Nsight Compute counts the slots themselves; of our kernels the lab has its counters at a group of 8, for 64 requests of 4096 keys on the same H200:
 
 # %% tags=["hide-input"]
-counted = pd.DataFrame(store.read("counters"))
-counted = counted[counted.kernel.isin(KERNELS) & (counted.q_len == 1)]
-assert counted.started_utc.nunique() == 1
-by_kernel = counted.pivot(index="kernel", columns="metric", values="value")
+counted = [r for r in store.read("counters") if r["kernel"] in KERNELS and r["q_len"] == 1]
+counted = pd.DataFrame(recorded.newest_of_each(counted, ("kernel",)))
+counted = counted.pivot(index="kernel", columns="metric", values="value")
 shape = Decode.uniform(64, 4096, q_heads=64, kv_heads=8)
-clocks = by_kernel.time * by_kernel.sm_clock * h200.sm_count
-stalls = by_kernel.filter(like="stall_")
-profile = pd.DataFrame({"slots issued, %": by_kernel.issue, "memory's peak, %": by_kernel.dram})
 fmas = shape.flops / 2 / 32  # in instructions of a warp
-profile["issued slots per FMA"] = by_kernel.issue / 100 * 4 * clocks / fmas
-profile["all slots per FMA"] = 4 * clocks / fmas
-for_memory = 100 * by_kernel.stall_long_scoreboard / stalls.sum(axis=1)
-profile["warps that wait for memory, %"] = for_memory
-whole = dict.fromkeys(profile.columns, "{:.0f}") | dict.fromkeys(profile.columns[2:4], "{:.1f}")
-plots.table(profile.reset_index(), "counted-slots", whole)
+all_slots = 4 * counted.time * counted.sm_clock * h200.sm_count
+waiting = counted.stall_long_scoreboard / counted.filter(like="stall_").sum(axis=1)
+profile = pd.DataFrame({"slots issued, %": counted.issue, "memory's peak, %": counted.dram})
+profile["issued slots per FMA"] = counted.issue / 100 * all_slots / fmas
+profile["all slots per FMA"] = all_slots / fmas
+profile["warps that wait for memory, %"] = 100 * waiting
+digits = dict.fromkeys(profile.columns, "{:.0f}") | dict.fromkeys(profile.columns[2:4], "{:.1f}")
+plots.table(profile.reset_index(), "counted-slots", digits)
 
 # %% [markdown]
 # `decode_fma` issues {glue:text}`issued_fma` instructions per FMA and takes the time of {glue:text}`spent_fma`: two thirds of the slots are used and the rest are lost to dependences, while hardly a warp waits for memory.

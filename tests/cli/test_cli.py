@@ -280,10 +280,7 @@ def test_a_ladder_is_listed_and_a_rung_shown(capsys):
         ("mla_mma", ("--head-dim", "576", "--kv-len", "40"), ("4 heads, d512+64", "passed")),
         (
             "backward_mma",
-            (
-                "--kv-len",
-                "40",
-            ),
+            ("--kv-len", "40"),
             ("bound  worst errors over their bounds: dq", "passed"),
         ),
         ("append", ("--kv-len", "40"), ("1 x 1 after 1 x 40", "bit for bit: passed")),
