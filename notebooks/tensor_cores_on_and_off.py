@@ -710,8 +710,7 @@ accumulators = ledger.loc["O accumulator"]
 # %% tags=["hide-cell"]
 numbers = {
     "issued_fma": f"{profile['issued slots per FMA'].decode_fma:.1f}",
-    "spent_fma": f"{profile['all slots per FMA'].decode_fma:.1f}",
-    "unnamed": f"{terms['without a name']}",
+    "spent_fma": f"{profile['all slots per FMA'].decode_fma:.1f}", "unnamed": f"{terms['without a name']}",
     "waves_thread": f"{reported.waves[1]:.2f}", "waves_block": f"{reported.waves[2]:.2f}",
     "by_rows": f"{by_rows:g}", "by_keys": f"{by_keys}",
     "max_relative": f"{apart.max_relative:.0f}", "max_abs": f"{apart.max_abs:.1e}",
