@@ -24,6 +24,7 @@ import pandas as pd
 
 from labkernels import plots
 from labkernels.hardware import GPUS, fact
+from labkernels.plots import style
 from labkernels.units import TB, GiB, KiB
 
 gpus = pd.DataFrame([vars(g) for g in GPUS.values()])
@@ -91,10 +92,9 @@ ridge_columns = {
 show(ridge[::-1], "ridge", ridge_columns)
 
 # %% mystnb={"figure": {"caption": "Decode with a group of 1 to 16 is memory-bound on tensor cores everywhere; on CUDA cores a large group reaches the ridge point of the GPUs with the fastest memory. From the vendors' peaks in gpus.toml.", "name": "ridge-points"}, "image": {"alt": "Left, bars of memory bandwidth for each GPU, from 0.2 to 7.7 TB/s. Right, on a logarithmic axis of FLOP per byte, two points for each GPU: CUDA cores at about 10 to 106, tensor cores at about 76 to 419. A band from 1 to 16 marks decode; it lies left of all tensor-core points and touches the CUDA-core points of A100, H200 and B200.", "width": "100%"}} tags=["hide-input"]
+plt.rcParams.update(style.HOUSE)
 names = by_name.index
-figure, (left, right) = plt.subplots(
-    1, 2, figsize=(8, 4), dpi=160, sharey=True, layout="constrained"
-)
+figure, (left, right) = plt.subplots(1, 2, figsize=(8, 4), sharey=True, layout="constrained")
 left.barh(names, by_name.dram_bytes_per_s / TB, color="#8a94a3")
 left.set(xlabel="memory bandwidth, TB/s")
 right.axvspan(1, 16, color="#e69f00", alpha=0.25, lw=0, label="decode, group 1 to 16")
@@ -122,7 +122,7 @@ limits = {
     "warps": ("warps_per_sm_max", 1, 0),
     "blocks": ("blocks_per_sm_max", 1, 0),
     "fp32 FMA per clock": ("fp32_fma_per_clk_per_sm", 1, 0),
-    "exp2 a clock": ("mufu_per_clk_per_sm", 1, 0),
+    "exp2 per clock": ("mufu_per_clk_per_sm", 1, 0),
 }
 show(gpus.drop_duplicates("arch"), "limits", limits)
 

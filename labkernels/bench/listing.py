@@ -1,6 +1,7 @@
 """Listings from the real sources of kernels, so that a notebook shows them wherever it is read."""
 
 import ast
+import html
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,15 @@ class Listing:
 
     def __str__(self) -> str:
         return self.text
+
+    def _repr_html_(self) -> str:
+        """Classes of Pygments, for which JupyterLab and the book have colours, light and dark."""
+        from pygments import highlight
+        from pygments.formatters import HtmlFormatter
+        from pygments.lexers import get_lexer_by_name
+
+        lines = highlight(self.text, get_lexer_by_name(self.language), HtmlFormatter())
+        return f"<p><strong>{html.escape(self.title)}</strong></p>\n{lines}"
 
     def _repr_markdown_(self) -> str:
         return f"**{self.title}**\n\n```{self.language}\n{self.text}```\n"

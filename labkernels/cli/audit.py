@@ -60,6 +60,9 @@ def run(options: argparse.Namespace) -> int:
     from labkernels.audit.dumps import audit
     from labkernels.audit.names import parse_map
 
+    page = options.html
+    if page is not None and page.resolve().suffix not in (".html", ".htm"):
+        raise ValueError(f"--html = {page}, allowed: a name that ends in .html, as no dump's does")
     found = audit(
         options.file,
         scale=options.scale,

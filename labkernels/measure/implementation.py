@@ -152,13 +152,14 @@ def _prepared(of: Operation, **options) -> Callable[..., Step]:
 def prepared(of: Operation, inputs, **options) -> Step:
     """A step of a lab's kernel on some inputs, with the outputs that a judge takes."""
     if of.name == "append":
-        return _prepared_append(of, inputs)
+        options.pop("policy", None)  # nothing is rounded
+        return _prepared_append(of, inputs, **options)
     return of.step(inputs, **options)
 
 
-def _prepared_append(of: Operation, inputs) -> Step:
+def _prepared_append(of: Operation, inputs, **options) -> Step:
     """An append, whose every run starts where the lengths were before it."""
-    step, pools = of.step(inputs), Pools(inputs.cache.k, inputs.cache.v)
+    step, pools = of.step(inputs, **options), Pools(inputs.cache.k, inputs.cache.v)
     before = inputs.cache.kv_len.clone()
 
     def run() -> None:

@@ -104,7 +104,8 @@ def _draw(axes: Axes, box: _Box, name: str, words: str) -> None:
     text = {"ha": "center", "va": "center", "zorder": 3}
     lift = 0.13 if words else 0.0
     axes.text(box.centre, box.row - lift, name, fontsize=8.5, weight="bold", **text)
-    axes.text(box.centre, box.row + 0.16, words, fontsize=6, color="#2d343d", **text)
+    small = 6 if len(words) < 36 or width > 0.6 else 5.2
+    axes.text(box.centre, box.row + 0.16, words, fontsize=small, color="#2d343d", **text)
 
 
 def _arrows(axes: Axes, pairs: list[tuple[_Box, _Box]]) -> None:

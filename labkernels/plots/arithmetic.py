@@ -104,6 +104,7 @@ def exponential_unit(error_ulp: np.ndarray, *, origin: str) -> Figure:
         axes.plot(x, means, color=KEPT, lw=1.2)
         axes.set(xlim=(0, len(parts)), ylabel="error, ulp")
     some.set_xticks(range(5))
-    some.set_xlabel("x, in 64ths")
+    for axes in (whole, some):
+        axes.set_xlabel("x, in 64ths")
     style.say_origin(figure, origin)
     return figure

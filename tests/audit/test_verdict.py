@@ -238,6 +238,16 @@ def test_audit_prints_writes_and_exits_by_the_verdict(dense, tmp_path, capsys):
     assert "INCONCLUSIVE" in printed
 
 
+def test_audit_never_writes_over_a_dump(tmp_path, capsys):
+    dump, link = tmp_path / "dump.npz", tmp_path / "page.html"
+    dump.write_bytes(b"tensors")
+    link.symlink_to(dump)
+    for page in (dump, link):
+        assert cli.main(["audit", str(dump), "--html", str(page)]) == 2
+        assert "allowed: a name that ends in .html" in capsys.readouterr().err
+    assert dump.read_bytes() == b"tensors"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -1,7 +1,9 @@
 """The bench on a machine without a GPU: what ran, what it says, and what it keeps."""
 
 import doctest
+import html
 import json
+import re
 
 import matplotlib as mpl
 import nbformat
@@ -169,6 +171,14 @@ def test_listings_come_from_the_real_source():
     assert "@triton.jit" in str(source("triton_decode", "decode"))
     with pytest.raises(ValueError, match="part = 'score', allowed for decode_mma: scores"):
         source("decode_mma", "score")
+
+
+def test_a_listing_is_coloured_and_says_every_character():
+    shown = source("decode_mma", "scores")
+    page = shown._repr_html_()
+    assert '<span class="k">for</span>' in page
+    said = html.unescape(re.sub(r"<[^>]+>", "", page))
+    assert said.split("\n", 1)[1].strip() == str(shown).strip()
 
 
 @pytest.mark.parametrize("name", ["bench", "small", "listing"])

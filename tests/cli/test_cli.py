@@ -99,7 +99,7 @@ def test_record_lists_experiments_and_the_cells_of_one(capsys):
         (("budget", "decode_mma", "--group", "4", "--q-heads", "32"), "allowed: one"),
         (("budget", "decode_mma", "--q-heads", "9"), "q_heads = 9, kv_heads = 8, allowed"),
         (("budget", "decode_mma", "--batch", "4"), "allowed: both or neither"),
-        (("run", "nope"), "kernel = 'nope', allowed: decode_fma"),
+        (("run", "nope"), "kernel = 'nope', allowed: append, decode_fma"),
         (("run", "decode_fma", "--tensor-cores", "on"), "tensor_cores = 'on', allowed for"),
         (("run", "decode_fma", "--repeats", "1"), "repeats = 1, allowed: 2 or more"),
         (("run", "decode_fma", "--kv-len", "-1"), "-1"),
@@ -280,16 +280,21 @@ def test_a_ladder_is_listed_and_a_rung_shown(capsys):
         ("mla_mma", ("--head-dim", "576", "--kv-len", "40"), ("4 heads, d512+64", "passed")),
         (
             "backward_mma",
-            (
-                "--kv-len",
-                "40",
-            ),
+            ("--kv-len", "40"),
             ("bound  worst errors over their bounds: dq", "passed"),
         ),
+        ("append", ("--kv-len", "40"), ("1 x 1 after 1 x 40", "bit for bit: passed")),
         ("decode_mma", ("--kv-len", "40", "--checks"), ("checks races, uninitialised reads",)),
         ("prefill_fma", ("--head-dim", "64"), ("1 x 64 on 1 x 64",)),
     ],
-    ids=["prefill", "mla", "backward", "checks", "a size that a CPU build simulates in seconds"],
+    ids=[
+        "prefill",
+        "mla",
+        "backward",
+        "append",
+        "checks",
+        "a size that a CPU build simulates in seconds",
+    ],
 )
 def test_run_takes_every_operation_and_says_that_a_cpu_build_is_a_simulation(
     capsys, kernel, options, words

@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "chapters": DEVICE | {"flashinfer"},
     "experiments": DEVICE,
     "plots": ARRAYS | {"pandas", "matplotlib", "seaborn"},
-    "bench": ARRAYS | {"pandas", "matplotlib", "tqdm"},
+    "bench": ARRAYS | {"pandas", "matplotlib", "pygments", "tqdm"},
     "widgets": {"anywidget", "traitlets"},
     "cli": DEVICE,
 }

@@ -53,9 +53,11 @@ def _maps(figure, panels: list, rows: int, columns: int) -> None:
         axes.tick_params(length=0, labelsize=7, labelrotation=0)
         axes.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True))
         title = panel_title(kernel, way)
-        if several:  # a row of panels for each kernel; its name may extend over the next panel
+        if several and tensor == first:  # a row of panels for each kernel; its name is long
+            title = f"{title}: {tensor}"
+        elif several:
             axes.set_title(tensor, fontsize=7.5, loc="right")
-            title = title if tensor == first else ""
+            title = ""
         axes.set_title(title, fontsize=7.5 if several else 8)
     for axes in every[len(panels) :]:
         axes.set_visible(False)

@@ -118,6 +118,7 @@ def sweep(axes: Axes, times: pd.DataFrame, x: str) -> None:
     axes.xaxis.set_minor_locator(ticker.NullLocator())
 
 
+@plt.rc_context(style.HOUSE)
 def rates_by_length(rates: pd.DataFrame, *, origin: str) -> Figure:
     """Draw the rate of each implementation over the length, a panel for each `panel`.
 

@@ -71,7 +71,7 @@ def spacing(steps: pd.DataFrame, *, origin: str) -> Figure:
     axes.set(xlabel="number", ylabel="distance to the next one")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
-    axes.legend(loc="upper left")
+    axes.legend(loc="lower right")
     style.say_origin(figure, origin)
     return figure
 

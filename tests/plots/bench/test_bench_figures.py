@@ -80,3 +80,24 @@ def test_errors_have_a_map_for_each_kernel_but_the_exact_one():
     figure = draw(bench.errors(cells.reset_index(), elements, origin="here"))
     titles = [axes.get_title(loc="left") for axes in figure.findobj(Axes)]
     assert sum("decode" in title for title in titles) == 2
+
+
+def test_titles_of_gradients_do_not_overlap():
+    rng = np.random.default_rng(0)
+    sample, head, _ = (x.ravel() for x in np.indices((2, 4, 20)))
+    error = 1e-5 * rng.standard_normal(sample.size)
+    columns = {"sample": sample, "head": head, "error": error, "ratio": np.abs(error) / 1e-3}
+    named = {"kernel": "backward_wgmma ordered", "tensor_cores": "on"}
+    frames = [pd.DataFrame(columns).assign(**named, tensor=name) for name in ("dq", "dk", "dv")]
+    elements = pd.concat(frames)
+    keys = ["kernel", "tensor_cores", "tensor", "sample", "head"]
+    cells = elements.assign(rmse=elements.error**2).groupby(keys, sort=False).rmse.mean() ** 0.5
+    figure = draw(bench.errors(cells.reset_index(), elements, origin="here"))
+    texts = [
+        t
+        for axes in figure.findobj(Axes)
+        for t in (axes.title, axes._left_title, axes._right_title)
+    ]
+    boxes = [t.get_window_extent() for t in texts if t.get_text() and t.get_visible()]
+    assert len(boxes) == 3
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])

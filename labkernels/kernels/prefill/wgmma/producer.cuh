@@ -39,8 +39,8 @@ LAB_DEVICE KeyBlocks key_blocks(const Params& p, const ScheduledTile<C>& tile, i
   const int unseen =
       row < work.n_rows ? (tile.last_key - end + C::keys) / C::keys : tile.blocks;
   // One block is left, with which the rows begin. The V of skipped blocks stays in its ring until
-  // the tile before has read its last V, which needs a stage too; and a block that is announced late
-  // comes when later V have been given stages.
+  // the tile before has read its last V, which needs a stage too. A block that is announced late
+  // comes when one more V has been given a stage.
   const int stages = C::paged && p.box_keys == 0 ? C::stages - C::late : C::stages;
   const int skipped = least(unseen, least(tile.blocks, stages) - 1);
   const int count = tile.blocks - skipped;

@@ -36,7 +36,7 @@ SHAPES = {
     64: ((192, 128, 16, 4, "between"), (128, 128, 12, 2, "between")),
     128: ((128, 128, 12, 2, "between"), (128, 176, 12, 2, "between")),
     192: ((128, 128, 12, 2, "between"),),
-    256: ((128, 80, 12, 2, "within"), (128, 64, 12, 2, "within")),
+    256: ((128, 80, 12, 2, "between"),),
 }
 # of sequences of up to FEW_ROWS rows whose keys come in boxes: their last block of 80 is mostly
 # padding, and the shorter one ends a work tile sooner

@@ -35,7 +35,7 @@ struct KernelTraits {
   static constexpr int consumer_warps = 4 * consumer_warpgroups;
   static constexpr Overlap overlap = Overlap_;
   static constexpr bool paged = Paged;
-  // A block of keys that warps copy is announced when the copies of this many later blocks have been
+  // A block that warps copy is announced when the copies of this many later blocks have been
   // issued. With two stages that number is 0: the copies of the next block wait until the consumers
   // free a stage, and meanwhile the consumers would have nothing to compute.
   static constexpr int late = Stages > 2 ? 1 : 0;
