@@ -58,7 +58,9 @@ def test_every_tile(kernel, head_dim, tile, dtype):
     run_checked(case, kernel, tile=tile, keys_per_split=96)
 
 
-@pytest.mark.parametrize(("head_dim", "page_size"), [(64, None), (128, 16), (256, None)])
+@pytest.mark.parametrize(
+    ("head_dim", "page_size"), [(64, None), (64, 3), (128, 16), (128, 1), (256, None)]
+)
 def test_blocks_that_stay_take_tile_after_tile(head_dim, page_size, monkeypatch):
     """Of two multiprocessors each gets ten tiles, some without keys, some of one step."""
     few = replace(hardware.gpu("h200"), sm_count=2)

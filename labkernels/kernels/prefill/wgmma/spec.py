@@ -38,10 +38,6 @@ SHAPES = {
     192: ((128, 128, 12, 2, "between"),),
     256: ((128, 80, 12, 2, "between"),),
 }
-# of sequences of up to FEW_ROWS rows whose keys come in boxes: their last block of 80 is mostly
-# padding, and the shorter one ends a work tile sooner
-FEW_ROWS = 512
-SHAPES_OF_FEW_ROWS = {256: ((128, 64, 12, 2, "within"),)}
 # tiles for pages that hold no box: threads copy the keys, and a third stage hides the latency
 SHAPES_OF_COPIES = {128: ((128, 128, 12, 3, "between"),)}
 
@@ -90,12 +86,10 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
         overlaps = ("between", "within", *(("none",) if first.warps == TWO_CONSUMERS else ()))
         rest = (replace(first, overlap=each) for each in overlaps if each != first.overlap)
         tiles = (first, *others, *rest)
-        of_copies = tuple(_tile(*of) for of in SHAPES_OF_COPIES.get(shape.head_dim, ()))
-        if shape.layout == "paged" and shape.page_size % OCTET:
-            return (*of_copies, *tiles)
-        few = SHAPES_OF_FEW_ROWS.get(shape.head_dim, ()) if shape.rows <= FEW_ROWS else ()
-        tiles = tuple(dict.fromkeys((*(_tile(*of) for of in few), *tiles)))
-        return (*tiles, *of_copies) if shape.layout == "paged" else tiles
+        if shape.layout != "paged":
+            return tiles
+        of_copies = (_tile(*numbers) for numbers in SHAPES_OF_COPIES.get(shape.head_dim, ()))
+        return (*of_copies, *tiles) if shape.page_size % OCTET else (*tiles, *of_copies)
 
     def space(self, head_dim: int) -> Iterator[PrefillTile]:
         """Tiles of two or three consumers, keys of whole wgmmas, every overlap."""
