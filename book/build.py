@@ -32,6 +32,8 @@ import lighten
 import mend
 import nbformat
 import notebook_io
+import page_cells
+import page_figures
 import plain_roles
 import search_words
 import what_ran
@@ -153,12 +155,15 @@ def stage(notebooks: dict[str, Path]) -> None:
     ignored = shutil.ignore_patterns("*.py", "__pycache__", ".*")
     shutil.copytree(ROOT / "book", STAGE / "book", ignore=ignored)
     (STAGE / "notebooks").mkdir()
+    chapters_by_name = {chapter.file: chapter for chapter in chapter_frame.chapters()}
     for name, path in notebooks.items():
-        shutil.copyfile(path, STAGE / "notebooks" / f"{name}.ipynb")
-    for chapter in chapter_frame.chapters():
-        staged = STAGE / "notebooks" / f"{chapter.file}.ipynb"
-        if staged.exists():
-            nbformat.write(chapter_frame.framed(nbformat.read(staged, 4), chapter.file), staged)
+        notebook = nbformat.read(path, 4)
+        if name in chapters_by_name:
+            notebook = chapter_frame.framed(notebook, name)
+            page_cells.with_case(notebook, chapters_by_name[name])
+            page_cells.with_widgets(notebook, chapters_by_name[name])
+        page_cells.without_stubs(notebook)
+        nbformat.write(notebook, STAGE / "notebooks" / f"{name}.ipynb")
     page = STAGE / what_ran.PAGE
     chapters = {name: path for name, path in notebooks.items() if what_ran.read(path).runs}
     page.write_text(page.read_text().replace(what_ran.PLACE, what_ran.table(chapters)))
@@ -177,9 +182,10 @@ def stage(notebooks: dict[str, Path]) -> None:
 
 
 def place_guesses() -> None:
-    """Puts the questions of labkernels.widgets.guesses where pages name them."""
+    """Puts questions of labkernels.widgets.guesses and moving pictures where pages name them."""
     for page in (STAGE / "book").glob("*.md"):
-        page.write_text(guesses.placed(page.read_text(), page.stem))
+        text = page_cells.with_motion(page.read_text(), STAGE / "notebooks")
+        page.write_text(guesses.placed(text, page.stem))
     for page in (STAGE / "notebooks").glob("*.ipynb"):
         notebook = nbformat.read(page, 4)
         for cell in notebook.cells:
@@ -216,6 +222,7 @@ def build_pages(*, force: bool) -> None:
     if missing := [name for name in listed_pages() if not (pages / name).is_file()]:
         raise SystemExit(f"The book was not built: these pages are missing: {', '.join(missing)}")
     (pages / "sitemap.xml").write_text(sitemap())
+    page_figures.add_to(pages, STAGE / "notebooks")
     mend.mend(pages)
     search_words.add_to(pages)
     try:

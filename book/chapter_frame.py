@@ -19,6 +19,8 @@ class Chapter:
     read_minutes: int
     do_minutes: int
     difficulty: int
+    case: dict[str, str | tuple[str, ...]]  # what is given, the ways from there, what is asked
+    widgets: tuple[list[str], ...]  # of labkernels.widgets, with the kernel: what a page offers
     needs: tuple[str, ...]
     objectives: tuple[str, ...]
     takeaways: tuple[str, ...]

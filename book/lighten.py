@@ -1,5 +1,7 @@
 """Makes the built pages light: what no page loads goes, and pictures, icons and copies shrink."""
 
+import base64
+import io
 import re
 from pathlib import Path
 
@@ -29,7 +31,9 @@ _MATHJAX = (
     "input/tex/extensions/*",
 )
 _COLOURS = 256  # of a figure, which then has a palette
+_EMBEDDED_COLOURS = 96  # of points or cells that an SVG holds as a picture
 _OPAQUE, _NEARLY_WHITE = 255, 250
+_EMBEDDED = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)")
 _ICON = re.compile(r'((?:\.fa-[a-z0-9-]+:before,?)+)\{content:"\\([0-9a-f]{2,4}) ?"\}')
 _GLYPH = re.compile(r'"\\([ef][0-9a-f]{3})"|([\ue000-\uf8ff])')
 _FONT = re.compile(
@@ -52,6 +56,9 @@ def lighten(pages: Path) -> str:
     icons(pages)
     for path in pages.glob("_images/*.png"):
         with_palette(path)
+    for path in pages.glob("_images/*.svg"):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(_EMBEDDED.sub(lighter_picture, text), encoding="utf-8")
     for path in pages.glob("_sources/**/*.ipynb"):
         without_outputs(path)
     for folder in sorted(pages.rglob("*"), reverse=True):
@@ -120,6 +127,21 @@ def with_palette(path: Path) -> None:
         lighter.replace(path)
     else:
         lighter.unlink()
+
+
+def lighter_picture(found: re.Match[str]) -> str:
+    """The data of a PNG that stands in an SVG, with a palette if that is smaller."""
+    before = base64.b64decode(found[1])
+    with Image.open(io.BytesIO(before)) as picture:
+        flat = picture.convert("RGBA").quantize(
+            _EMBEDDED_COLOURS, Image.Quantize.FASTOCTREE, dither=0
+        )
+    file = io.BytesIO()
+    flat.save(file, "PNG", optimize=True)
+    after = file.getvalue()
+    if len(after) >= len(before):
+        return found[0]
+    return f"data:image/png;base64,{base64.b64encode(after).decode()}"
 
 
 def without_outputs(path: Path) -> None:

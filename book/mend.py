@@ -42,6 +42,8 @@ _MENDS = [
     (r' role="list" class="citation-list"', ' class="citation-list"'),
     # an equation that is wider than the page scrolls by keyboard too
     (r'<div class="[^"]*\bmath notranslate nohighlight"(?! tabindex)', r'\g<0> tabindex="0"'),
+    # a map that is wider than a phone
+    (r'<figure (class="[^"]*" id="book-map")', r'<figure tabindex="0" \1'),
     # a script in an attribute, which presses.js does
     (r' onclick="(?:window\.)?(\w+)\(\)"', r' data-press="\1"'),
     # math is drawn without MathJax's menu

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jupytext
 import nbformat
+import page_figures
 import plain
 import zmq
 from ipykernel.kernelspec import get_kernel_dict
@@ -51,10 +52,15 @@ def execute(source: Path) -> nbformat.NotebookNode:
         ),
     )
     try:
-        return without_live_widgets(client.execute())
+        executed = without_live_widgets(client.execute())
+        page_figures.require_all(executed)
+        return executed
     except CellExecutionError as error:
         message = COLOUR.sub("", str(error))
         raise SystemExit(f"notebooks/{source.name}: a cell failed.\n\n{message}") from None
+    except ValueError as error:
+        message = COLOUR.sub("", str(error))
+        raise SystemExit(f"notebooks/{source.name}: {message}") from None
 
 
 def without_live_widgets(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
@@ -87,6 +93,7 @@ def write_pair(executed: Path, name: str) -> Path:
     """Writes an executed copy as the committed pair, the same bytes for the same cells."""
     notebook = plain.plain(nbformat.read(executed, as_version=4), name)
     notebook.metadata.language_info.pop("version", None)
+    page_figures.without_versions(notebook)
     target = NOTEBOOKS / f"{name}.ipynb"
     text = nbformat.writes(notebook)
     whole = target.with_suffix(".ipynb.part")  # a reader sees the old pair or the new one
@@ -101,6 +108,7 @@ def use_this_interpreter(scratch: Path) -> None:
     spec.write_text(json.dumps(get_kernel_dict()))
     os.environ["JUPYTER_PATH"] = str(scratch)
     os.environ["IPYTHONDIR"] = str(scratch / "ipython")
+    page_figures.begin_in(scratch / "ipython")
     os.environ["TQDM_DISABLE"] = "1"  # a progress bar is for who waits, not for who reads
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])

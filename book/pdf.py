@@ -29,9 +29,10 @@ FOOTER = (
 )
 # A heading that Chromium moves to the next page has its number and its words twice in the outline.
 TWICE = r"^((?:[\d.]+\s)?)\1(.+)\2$"
-# Solutions stand open on paper, and pictures that wait for the reader to scroll are there.
+# Solutions and tables stand open on paper, and pictures that wait for a reader are there.
 UNFOLD = """() => {
-  for (const d of document.querySelectorAll("article details:not(.hide)")) d.open = true;
+  const lids = "article details:is(:not(.hide), .above-output)"; // of solutions and of tables
+  for (const d of document.querySelectorAll(lids)) d.open = true;
   for (const b of document.querySelectorAll(".toggle-hidden")) b.classList.remove("toggle-hidden");
   for (const i of document.images) i.loading = "eager";
   return Promise.all([...document.images].map((i) => i.decode().catch(() => {})));

@@ -15,7 +15,7 @@ FOLDER = Path(__file__).with_name("_static")
 
 
 def draw(folder: Path) -> list[Path]:
-    """Write map.svg and one_look.svg, the same bytes for the same chapters."""
+    """Write the pictures, the same bytes for the same chapters."""
     chapters = chapter_frame.chapters()
     rows = [(c.file, title(c.file), c.part, words(c)) for c in chapters]
     needs = [(c.file, needed) for c in chapters for needed in c.needs]
@@ -25,6 +25,7 @@ def draw(folder: Path) -> list[Path]:
             pd.DataFrame(needs, columns=["name", "needed"]),
         ),
         "one_look.svg": book.one_look(),
+        "one_look.narrow.svg": book.one_look(narrow=True),
     }
     for name, figure in figures.items():
         with plt.rc_context(book.SVG):

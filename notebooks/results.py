@@ -37,8 +37,29 @@ measured = [s for s in scores if s.status != NOT_MEASURED]
 timed = [s for s in scores if s.target.metric in ("time", "time_graph")]
 
 # %% tags=["hide-input"]
-for status in (MET, NOT_MET, NOT_MEASURED):
-    print(f"{sum(s.status == status for s in scores):3d} of {len(scores)} targets: {status}")
+PARTS = {"decode_tensor_cores": "decode", "prefill": "prefill", "mla": "MLA decode", "backward": "backward", "triton_tutorial": "Triton's tutorial", "kv_append": "append", "host_time": "calls on the host"}  # fmt: skip
+
+
+def summary(name, chosen):
+    found = pd.Series([s.ratio for s in chosen if s.peer and s.status != NOT_MEASURED])
+    statuses = [s.status for s in chosen]
+    counts = {status: statuses.count(status) for status in (MET, NOT_MET, NOT_MEASURED)}
+    return {"part": name, "targets": len(chosen), **counts, "median ratio": found.median(), "least ratio": found.min()}  # fmt: skip
+
+
+# %% tags=["hide-input"]
+of_part = {name: [] for name in [*PARTS.values(), "errors"]}
+for s in scores:
+    on_error = s.target.metric.startswith("error")
+    of_part["errors" if on_error else PARTS[s.target.experiment]].append(s)
+lines = [summary(name, chosen) for name, chosen in of_part.items()] + [summary("all", scores)]
+RATIOS = dict.fromkeys(["median ratio", "least ratio"], "{:.2f}")
+plots.table(pd.DataFrame(lines), "summary", RATIOS)
+
+# %% [markdown]
+# Each part has its figure below, and a table of its targets that opens.
+
+# %% tags=["hide-input"]
 for run in sorted({(s.gpu, s.started_utc, s.commit) for s in measured}):
     print("measured on {}, {}, commit {}".format(*run))
 
@@ -89,7 +110,7 @@ def shown(experiment):
 plots.ratios_and_targets(ratios("decode_tensor_cores"), origin=ORIGIN)
 plt.show()
 
-# %% tags=["hide-input"]
+# %% tags=["remove-input", "hide-output"]
 shown("decode_tensor_cores")
 
 # %% [markdown]
@@ -102,7 +123,7 @@ shown("decode_tensor_cores")
 plots.ratios_and_targets(ratios("prefill"), origin=ORIGIN)
 plt.show()
 
-# %% tags=["hide-input"]
+# %% tags=["remove-input", "hide-output"]
 shown("prefill")
 
 # %% [markdown]
@@ -115,7 +136,7 @@ shown("prefill")
 plots.ratios_and_targets(ratios("mla"), origin=ORIGIN)
 plt.show()
 
-# %% tags=["hide-input"]
+# %% tags=["remove-input", "hide-output"]
 shown("mla")
 
 # %% [markdown]
@@ -128,7 +149,7 @@ shown("mla")
 plots.ratios_and_targets(ratios("backward"), origin=ORIGIN)
 plt.show()
 
-# %% tags=["hide-input"]
+# %% tags=["remove-input", "hide-output"]
 shown("backward")
 
 # %% [markdown]
@@ -254,7 +275,7 @@ assert (fastest.kernel == style.name("prefill_wgmma")).all(), "b is said to be o
 # %% tags=["hide-input"]
 counted = recorded.newest_of_each(store.read("counters"), ("kernel", "tile", "head_dim"))
 counted = plots.counter_table(pd.DataFrame(counted)).set_index(["kernel", "head_dim"])
-PARTS = {"tensor_pipe": "tensor pipe, %", "smem": "shared memory, %", "l2": "L2, %"}
+BUSY = {"tensor_pipe": "tensor pipe, %", "smem": "shared memory, %", "l2": "L2, %"}
 asked = Backward((4096,) * 4, (4096,) * 4, 8, 8, 256).flops
 rows = store.select(
     store.read("backward"),
@@ -268,7 +289,7 @@ for kernel in ("backward_wgmma", "torch_cudnn", "torch_fa2"):
     busy = counted.loc[(name, 256)]
     done = busy.tensor_flops * busy.time * busy.sm_clock * sms
     rate = {"kernel": style.name(kernel), "FLOPs, done / asked": done / asked}
-    rate |= busy[list(PARTS)].rename(PARTS)
+    rate |= busy[list(BUSY)].rename(BUSY)
     for row in sorted((r for r in rows if r["kernel"] == kernel), key=lambda r: r["kv_len"]):
         lengths, heads = (row["kv_len"],) * row["batch"], row["q_heads"]
         work = Backward(lengths, lengths, heads, heads, 256, causal=True)

@@ -6,7 +6,15 @@ import html
 import importlib.util
 from dataclasses import dataclass
 
-__all__ = ["Widget", "bits_and_sums", "break_kernel", "budget", "run_kernel", "step_kernel"]
+__all__ = [
+    "Widget",
+    "bits_and_sums",
+    "break_kernel",
+    "budget",
+    "run_kernel",
+    "step_kernel",
+    "tolerance",
+]
 
 
 @dataclass(frozen=True)
@@ -89,3 +97,13 @@ def bits_and_sums() -> Widget:
     In the published book an explorer of number formats stands here.
     """
     return Widget("bits", "", "In the published book an explorer of number formats stands here.")
+
+
+def tolerance() -> Widget:
+    """Place the explorer of tolerances: what atol, rtol and rules in use let through.
+
+    >>> tolerance()
+    In the published book an explorer of tolerances stands here.
+    """
+    words = "In the published book an explorer of tolerances stands here."
+    return Widget("tolerance", "", words)

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from labkernels.widgets import bits, kernels, ledgers, node
+from labkernels.widgets import bits, kernels, ledgers, node, tolerances
 from labkernels.widgets.kernels import KEYS, RECORDED, Offer
 from labkernels.widgets.steps import broken, stepped
 
@@ -25,6 +25,8 @@ MODULES = (
     "elements",
     "guess",
     "bits/arithmetic",
+    "bits/numbers",
+    "bits/products",
     "bits/bits",
     "budget/occupancy",
     "budget/formula",
@@ -38,16 +40,21 @@ MODULES = (
     "step/stepper",
     "step/step_kernel",
     "break_kernel",
+    "read/figure",
+    "read/sort",
+    "read/tolerance",
     "book",
 )
 # The assets that are no kernels of "Run this kernel": how each is made.
 OTHERS: dict[str, Callable[[], dict[str, object]]] = {
     "bits": bits.data,
     "budget": ledgers.data,
+    "tolerances": tolerances.data,
     broken.NAME: broken.asset,
     **{f"step.{name}": of.whole_asset for name, of in stepped.OTHERS.items()},
 }
 _IMPORT = re.compile(r'^import (\{[^}]*\}) from "\.{1,2}/(?:[\w.]+/)*(\w+)\.mjs";$', re.MULTILINE)
+_COMMENT = re.compile(r"/\*\*[\s\S]*?\*/[ \t]*|^[ \t]*//.*\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?(?:function|class|const) (\w+))", re.MULTILINE)
 
 
@@ -97,6 +104,7 @@ def _program(offers: tuple[Offer, ...]) -> str:
 def _module(name: str, text: str) -> str:
     """A module as a function that is called once and returns its exports."""
     name = name.split("/")[-1]
+    text = _COMMENT.sub("", text)  # a page carries no more than it runs
     exports = ", ".join(found[2] for found in _EXPORT.finditer(text))
     inside = _EXPORT.sub(r"\1", _IMPORT.sub(r"const \1 = \2_module;", text))
     return f"const {name}_module = (() => {{\n{inside}return {{ {exports} }};\n}})();\n"

@@ -1,5 +1,7 @@
 """What happens to pages after Sphinx: names are mended, weight goes, words are offered."""
 
+import base64
+import io
 import json
 import shutil
 import subprocess
@@ -91,6 +93,28 @@ def test_a_figure_gets_a_palette_and_keeps_its_white(pages):
         assert found.mode == "P"
         assert found.convert("RGB").getpixel((399, 0)) == (255, 255, 255)
     assert path.stat().st_size < before
+
+
+def test_a_picture_in_an_svg_gets_a_palette_and_keeps_what_is_seen_through(pages):
+    ramps = [Image.radial_gradient("L").resize((400, 300)).rotate(20 * i) for i in range(3)]
+    clear = Image.new("L", (400, 300), 255)
+    ImageDraw.Draw(clear).rectangle((0, 0, 399, 100), fill=0)
+    file = io.BytesIO()
+    Image.merge("RGBA", [*ramps, clear]).save(file, "PNG")
+    data = base64.b64encode(file.getvalue()).decode()
+    path = pages / "_images" / "a.svg"
+    path.parent.mkdir()
+    path.write_text(f'<svg><image href="data:image/png;base64,{data}"/></svg>')
+    before = path.stat().st_size
+    lighten.lighten(pages)
+    text = path.read_text()
+    found = lighten._EMBEDDED.search(text)
+    with Image.open(io.BytesIO(base64.b64decode(found[1]))) as picture:
+        assert picture.mode == "P"
+        assert picture.convert("RGBA").getpixel((200, 50))[3] == 0
+        assert picture.convert("RGBA").getpixel((200, 200))[3] == 255
+    assert text.endswith('"/></svg>')
+    assert path.stat().st_size < before / 2
 
 
 def test_a_notebook_to_download_has_no_outputs(pages):

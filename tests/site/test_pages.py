@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from labkernels.widgets import kernels
+
 playwright = pytest.importorskip("playwright.sync_api")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 
@@ -147,6 +149,96 @@ def test_three_generations_add_in_three_ways(opened):
     assert found["sm_80"] not in (found["sm_70"], found["sm_90"])
 
 
+def test_three_generations_multiply_in_three_ways(opened):
+    page = opened("book/the_lab_in_your_browser.html")
+    page.get_by_label("The element of C").fill("1")
+    products = page.get_by_role("table", name="The same product in several ways")
+    cells = products.locator("tr", has_text="sm_90").locator("td")
+    playwright.expect(cells.first).to_have_text("1.00585938")
+    page.get_by_label("A column of B").fill("1 2")
+    page.get_by_text("the column has 2 numbers, allowed: 4, as the row").wait_for()
+    check(page)
+
+
+@pytest.mark.parametrize(("width", "theme"), list(zip(WIDTHS, THEMES, strict=True)))
+def test_tolerance_lets_bugs_through_or_refuses_the_right_kernel(opened, width, theme):
+    page = opened("book/the_lab_in_your_browser.html", width, theme)
+    explorer = page.locator("[data-lab-widget=tolerance]")
+    explorer.get_by_role("button", name="Run the bugs").press("Enter")
+    explorer.get_by_text("lets 1 of 5 bugs through and passes the right kernel").wait_for()
+    for name in ("atol", "rtol"):
+        explorer.get_by_role("slider", name=name).press("Home")
+    explorer.get_by_text("lets 0 of 5 bugs through and refuses the right kernel").wait_for()
+    check(page)
+
+
+def test_recorded_rules_are_ordered_by_a_column(opened):
+    page = opened("book/the_lab_in_your_browser.html")
+    table = page.get_by_role("table", name="Outputs of wrong kernels that pass, %")
+    table.get_by_role("button", name="close 1e-2").press("Enter")
+    table.get_by_role("button", name="close 1e-2").press("Enter")
+    assert table.locator("th[aria-sort]").get_attribute("aria-sort") == "descending"
+    shares = table.locator("tbody td:nth-child(2)").all_text_contents()
+    assert shares[0] == "100"
+    assert shares[-1] == "0"
+    page.locator("[data-lab-widget=tolerance]").get_by_label("dtype").select_option("fp16")
+    playwright.expect(table.locator("th[aria-sort]")).to_have_count(0)
+
+
+@pytest.mark.parametrize(("width", "theme"), list(zip(WIDTHS, THEMES, strict=True)))
+def test_figure_says_its_values_by_keyboard_and_grows(opened, width, theme):
+    page = opened(HEAVY[0], width, theme)
+    button = page.get_by_role("button", name="Explore Figure").first
+    button.press("Enter")
+    view = page.get_by_role("dialog").get_by_role("application")
+    view.press("ArrowRight")
+    said = page.get_by_role("dialog").get_by_role("status")
+    playwright.expect(said).to_have_text(re.compile(r"\d"))
+    before = view.locator("img").bounding_box()["width"]
+    view.press("+")
+    assert view.locator("img").bounding_box()["width"] > 1.4 * before
+    check(page)
+    page.get_by_role("button", name="Close").press("Enter")
+    playwright.expect(button).to_be_focused()
+
+
+def test_figure_says_its_values_at_the_pointer(opened):
+    page = opened(HEAVY[0])
+    box = page.locator(".lab-figure").first
+    box.hover()
+    script = page.locator("script[src*='figure.']").first
+    script.wait_for(state="attached")
+    at = page.evaluate("Object.values(lab_assets)[0][0].places[0].slice(0, 2).map((x) => x / 1e4)")
+    size = box.bounding_box()
+    box.hover(position={"x": at[0] * size["width"] + 3, "y": at[1] * size["height"] + 3})
+    playwright.expect(box.locator(".lab-bubble")).to_have_text(re.compile(r"\d"))
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_words_of_a_figure_have_eleven_pixels_on_a_phone(opened, name):
+    page = opened(name, WIDTHS[1])
+    sources = page.evaluate("""[...document.querySelectorAll("img[data-figure]")].map(
+        (img) => [img.currentSrc, img.getBoundingClientRect().width])""")
+    assert sources
+    for address, width in sources:
+        svg = Path(address.removeprefix("file://")).read_text()
+        points = float(re.search(r'viewBox="0 0 ([\d.]+)', svg)[1])
+        sizes = [float(x) for x in re.findall(r"<text[^>]*font-size: ([\d.]+)px", svg)]
+        assert min(sizes, default=points) * width / points >= 11, address
+
+
+def test_table_of_a_chapter_is_ordered_by_its_reader(opened):
+    page = opened("notebooks/results.html")
+    table = page.locator("#T_summary")
+    column = table.locator("thead th").all_text_contents().index("targets") + 1
+    table.get_by_role("button", name="targets").press("Enter")
+    cells = table.locator(f"tbody td:nth-child({column})").all_text_contents()
+    numbers = [float(text) for text in cells if text != "–"]
+    assert numbers == sorted(numbers)
+    assert len(numbers) > 1
+    check(page)
+
+
 def test_chapter_asks_for_a_guess(opened):
     page = opened("notebooks/two_roads.html", WIDTHS[1], "dark")
     guess = page.locator("[data-lab-widget=guess]")
@@ -154,6 +246,32 @@ def test_chapter_asks_for_a_guess(opened):
     guess.get_by_role("button", name="See the measurement").press("Enter")
     guess.get_by_text("You guessed 31.").wait_for()
     check(page)
+
+
+def test_every_kernel_has_the_bits_of_the_gpu_in_a_browser(opened):
+    """Node holds the same before a page is written; this is another engine of JavaScript."""
+    page = opened("book/the_lab_in_your_browser.html")
+    form = page.locator("[data-lab-widget=run_kernel]")
+
+    def each(label):
+        select = form.get_by_label(label, exact=True)
+        for value in select.locator("option").evaluate_all("all => all.map((o) => o.value)"):
+            select.select_option(value)
+            yield value
+
+    dimensions = (
+        (kernel, dtype, dim)
+        for kernel in each("Kernel")
+        for dtype in each("Numbers")
+        for dim in each("head_dim")
+    )
+    ran = []
+    for variant in dimensions:
+        form.locator(".lab-results").evaluate("(results) => results.replaceChildren()")
+        form.get_by_role("button", name="Run", exact=True).click()
+        form.get_by_text("Equal in every bit to the H200.", exact=True).wait_for()
+        ran.append(variant)
+    assert len(set(ran)) == len(kernels.offers())
 
 
 def test_page_names_what_is_broken(opened):

@@ -30,9 +30,28 @@ def sums():
         yield {"arch": arch, "fmt": fmt, "terms": rounding.round_to(terms, fmt).tolist()}
 
 
+def products():
+    draw = np.random.default_rng(SEED + 1)
+    for (arch, fmt), _ in itertools.product(CASES, range(N_SUMS)):
+        row, column = draw.standard_normal((2, TERMS)) * 2.0 ** draw.integers(-9, 6, (2, TERMS))
+        row[::7] = 0
+        yield {
+            "arch": arch,
+            "fmt": fmt,
+            "row": rounding.round_to(row, fmt).tolist(),
+            "column": rounding.round_to(column, fmt).tolist(),
+            "start": float(np.float32(draw.standard_normal() * 2.0 ** draw.integers(-20, 20))),
+        }
+
+
 @pytest.fixture(scope="module")
 def given():
-    return {"data": bits.data(), "numbers": numbers(), "sums": list(sums())}
+    return {
+        "data": bits.data(),
+        "numbers": numbers(),
+        "sums": list(sums()),
+        "products": list(products()),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +79,15 @@ def test_a_page_adds_as_the_tensor_cores_do(found, given):
         how = {"arch": case["arch"], "fmt": case["fmt"]}
         right = tensor_core.matmul(terms, np.ones((TERMS, 1)), **how)
         assert page == right.item(), how
+
+
+def test_a_page_multiplies_as_the_tensor_cores_do(found, given):
+    for case, (page, in_order) in zip(given["products"], found["multiplied"], strict=True):
+        row, column = (np.array(case[name]) for name in ("row", "column"))
+        start, how = np.array([[case["start"]]]), {"arch": case["arch"], "fmt": case["fmt"]}
+        right = tensor_core.matmul(row[None], column[:, None], start, **how)
+        assert page == right.item(), how
+        total = np.float32(case["start"])
+        for x, y in zip(row.astype(np.float32), column.astype(np.float32), strict=True):
+            total += x * y
+        assert in_order == total, how

@@ -6,6 +6,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkernels.plots import style
+from labkernels.plots.page.narrow import LEAST_POINTS
+from labkernels.plots.page.narrow import WIDTH_INCHES as NARROW_INCHES
 from labkernels.plots.primers.machine import box
 
 _FILLS = {"Primers": "#fdebd0", "Foundations": "#d8f0e6", "Cases": "#d7ebf7"}
@@ -51,60 +53,60 @@ def _chapter(axes: Axes, x: float, y: float, width: float, chapter) -> None:
     axes.text(x, y + 0.18, chapter.words, ha="center", va="center", fontsize=6.5)
 
 
+_LOOK = {  # words and fill of each box; the first line is bold
+    "source": ("#ffffff", "one kernel.cuh\nCUDA, or one kernel.py in Triton"),
+    "formulas": ("#fdebd0", "formulas\nregisters, bytes, blocks,\ntime, error"),
+    "cpu": ("#d8f0e6", "CPU machine\nyour laptop: the same bits,\nraces and stray reads named"),
+    "gpu": ("#d7ebf7", "GPU\nrecorded once,\nwith its provenance"),
+    "prediction": ("#fdebd0", "prediction"),
+    "measurement": ("#d7ebf7", "measurement"),
+    "answer": ("#ffffff", "their ratio: near one, or\nwhich line of the model is wrong"),
+}
+_WIDE = {  # left, top, width and height
+    "source": (3.35, 0.0, 3.3, 0.9),
+    "formulas": (0.0, 1.7, 2.9, 1.2),
+    "cpu": (3.55, 1.7, 2.9, 1.2),
+    "gpu": (7.1, 1.7, 2.9, 1.2),
+    "prediction": (0.0, 3.7, 2.9, 0.8),
+    "measurement": (5.3, 3.7, 2.9, 0.8),
+    "answer": (2.65, 5.3, 4.7, 0.9),
+}
+_NARROW = {  # the two machines below each other
+    "source": (1.6, 0.0, 6.8, 0.9),
+    "formulas": (0.0, 1.7, 4.4, 1.2),
+    "cpu": (4.7, 1.7, 5.3, 1.2),
+    "gpu": (4.7, 3.0, 5.3, 1.2),
+    "prediction": (0.0, 5.0, 4.4, 0.8),
+    "measurement": (4.7, 5.0, 5.3, 0.8),
+    "answer": (1.0, 6.6, 8.0, 0.9),
+}
+_PAIRS = ("source formulas", "source cpu", "formulas prediction", "gpu measurement")
+_PAIRS += ("prediction answer", "measurement answer")
+_BESIDE = ("source gpu", "cpu measurement")  # where both machines stand beside each other
+
+
 @plt.rc_context(SVG)
-def one_look() -> Figure:
+def one_look(*, narrow: bool = False) -> Figure:
     """Draw the lab: a prediction and a measurement of the same kernel, and their ratio."""
-    figure, (axes,) = style.new_figure(height_inches=4.1, width_inches=6.4)
-    boxes = {
-        "source": (
-            3.35,
-            0.0,
-            3.3,
-            0.9,
-            "#ffffff",
-            "one kernel.cuh\nCUDA, or one kernel.py in Triton",
-        ),
-        "formulas": (
-            0.0,
-            1.7,
-            2.9,
-            1.2,
-            "#fdebd0",
-            "formulas\nregisters, bytes, blocks,\ntime, error",
-        ),
-        "cpu": (
-            3.55,
-            1.7,
-            2.9,
-            1.2,
-            "#d8f0e6",
-            "CPU machine\nyour laptop: the same bits,\nraces and stray reads named",
-        ),
-        "gpu": (7.1, 1.7, 2.9, 1.2, "#d7ebf7", "GPU\nrecorded once,\nwith its provenance"),
-        "prediction": (0.0, 3.7, 2.9, 0.8, "#fdebd0", "prediction"),
-        "measurement": (5.3, 3.7, 2.9, 0.8, "#d7ebf7", "measurement"),
-        "answer": (
-            2.65,
-            5.3,
-            4.7,
-            0.9,
-            "#ffffff",
-            "their ratio: near one, or\nwhich line of the model is wrong",
-        ),
-    }
-    for x, y, width, height, fill, words in boxes.values():
-        box(axes, x, y, width, height, fc=fill)
+    places, pairs = (_NARROW, _PAIRS) if narrow else (_WIDE, _PAIRS + _BESIDE)
+    bottom = sum(places["answer"][i] for i in (1, 3)) + 0.1
+    width = NARROW_INCHES if narrow else 6.4
+    figure, (axes,) = style.new_figure(
+        height_inches=0.65 * bottom if narrow else 4.1, width_inches=width
+    )
+    small = LEAST_POINTS if narrow else 7.5
+    for name, (x, y, wide, high) in places.items():
+        fill, words = _LOOK[name]
+        box(axes, x, y, wide, high, fc=fill)
         first, _, rest = words.partition("\n")
         lines = rest.count("\n") + 1 if rest else 0
-        axes.text(x + width / 2, y + height / 2 - 0.14 * lines, first, weight="bold", **_CENTRE)
-        axes.text(x + width / 2, y + height / 2 + 0.17, rest, fontsize=7.5, **_CENTRE)
-    pairs = "source formulas, source cpu, source gpu, formulas prediction, cpu measurement, "
-    pairs += "gpu measurement, prediction answer, measurement answer"
-    for pair in pairs.split(", "):
-        start, end = (boxes[name] for name in pair.split())
+        axes.text(x + wide / 2, y + high / 2 - 0.14 * lines, first, weight="bold", **_CENTRE)
+        axes.text(x + wide / 2, y + high / 2 + 0.17, rest, fontsize=small, **_CENTRE)
+    for pair in pairs:
+        start, end = (places[name] for name in pair.split())
         foot = (start[0] + start[2] / 2, start[1] + start[3])
         axes.annotate("", (end[0] + end[2] / 2, end[1]), foot, arrowprops=_ARROW)
-    axes.set(xlim=(-0.05, 10.05), ylim=(6.3, -0.1))
+    axes.set(xlim=(-0.05, 10.05), ylim=(bottom, -0.1))
     axes.axis("off")
     return figure
 

@@ -5,6 +5,9 @@ import { mount_budget } from "./budget/budget.mjs";
 import { element } from "./elements.mjs";
 import { mount_guess } from "./guess.mjs";
 import { run } from "./machine/jobs.mjs";
+import { mount_figure } from "./read/figure.mjs";
+import { mount_sort } from "./read/sort.mjs";
+import { mount_tolerance } from "./read/tolerance.mjs";
 import { mount_run_kernel } from "./run_kernel.mjs";
 import { mount_step_kernel } from "./step/step_kernel.mjs";
 
@@ -65,6 +68,8 @@ function mount(root, asset) {
   else if (name === "guess") mount_guess(root);
   else if (name === "budget") asset("budget").then((data) => mount_budget(root, data));
   else if (name === "bits") asset("bits").then((data) => mount_bits(root, data));
+  else if (name === "tolerance")
+    asset("tolerances").then((data) => mount_tolerance(root, shelf, data));
   else if (name === "step_kernel") mount_step_kernel(root, shelf);
   else asset("broken").then((data) => mount_break_kernel(root, shelf, data));
 }
@@ -74,6 +79,14 @@ function mount_all() {
     document.querySelectorAll("[data-lab-widget]")
   ))
     mount(root, asset_of_page);
+  for (const image of /** @type {NodeListOf<HTMLImageElement>} */ (
+    document.querySelectorAll("img[data-values]")
+  ))
+    mount_figure(image, () => asset_of_page(/** @type {string} */ (image.dataset.values)));
+  for (const table of /** @type {NodeListOf<HTMLTableElement>} */ (
+    document.querySelectorAll(".bd-article table")
+  ))
+    mount_sort(table);
 }
 
 /** What the script does in a page, and in the worker that the page has made of the same script. */

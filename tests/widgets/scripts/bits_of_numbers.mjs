@@ -6,8 +6,9 @@ import {
   sum_in_order,
   tensor_core_sum,
 } from "../../../labkernels/widgets/page/bits/arithmetic.mjs";
+import { products } from "../../../labkernels/widgets/page/bits/products.mjs";
 
-const { data, numbers, sums } = JSON.parse(fs.readFileSync(0, "utf8"));
+const { data, numbers, sums, products: given } = JSON.parse(fs.readFileSync(0, "utf8"));
 const said = (x) => (Number.isFinite(x) ? x : String(x));
 const rounded = Object.entries(data.formats).map(([name, format]) => [
   name,
@@ -18,4 +19,8 @@ const summed = sums.map(({ arch, fmt, terms }) => [
   said(tensor_core_sum(terms, data.units[arch][fmt], data.formats[fmt])),
   said(sum_in_order(terms, data.formats[fmt])),
 ]);
-process.stdout.write(JSON.stringify({ rounded, summed }));
+const multiplied = given.map(({ arch, fmt, ...of }) => {
+  const ways = Object.fromEntries(products(of, fmt, data));
+  return [ways[`tensor core, ${arch}`], ways["fp32, in order"]].map(said);
+});
+process.stdout.write(JSON.stringify({ rounded, summed, multiplied }));

@@ -65,25 +65,52 @@ function cut(x, fraction_bits) {
 }
 
 /**
- * The sum of numbers times 1, added in fp32 by a tensor core: a chunk at a time, every term aligned
- * to the largest and cut off.
- * @param {number[]} numbers  finite ones of the format @param {Unit} unit @param {Format} format
+ * One element of a product, added in fp32 by a tensor core: a chunk of K at a time, every product
+ * aligned to the largest and cut off.
+ * @param {number[]} row  of A, in the format @param {number[]} column  of B, in the format
+ * @param {Unit} unit @param {Format} format @param {number} start  the element of C, in fp32
  */
-export function tensor_core_sum(numbers, unit, format) {
-  let sum = 0;
-  for (let k = 0; k < numbers.length; k += unit.chunk) {
-    const chunk = numbers.slice(k, k + unit.chunk).filter((x) => x !== 0);
-    const exponents = chunk.map((x) => exponent_of(x, format.emin));
-    if (sum !== 0) exponents.push(exponent_of(sum, FP32_EMIN));
-    const largest = Math.max(unit.lowest_exponent_fp32, ...exponents);
-    const step = 2 ** (largest - unit.fraction_bits);
-    const steps = chunk.reduce((all, x) => all + Math.trunc(x / step), Math.trunc(sum / step));
-    sum = cut(steps * step, unit.out_fraction_bits);
-    if (!Number.isFinite(sum)) return sum;
+export function tensor_core_dot(row, column, unit, format, start = 0) {
+  let sum = start;
+  for (let k = 0; k < row.length; k += unit.chunk) {
+    const a = row.slice(k, k + unit.chunk),
+      products = a.map((x, i) => x * column[k + i]);
+    if (!products.every(Number.isFinite) || !Number.isFinite(sum))
+      sum = products.reduce((all, x) => all + x, sum);
+    else sum = aligned_sum(a, column.slice(k), products, sum, unit, format);
   }
   return sum;
 }
 
+/**
+ * @param {number[]} a @param {number[]} b @param {number[]} products @param {number} sum
+ * @param {Unit} unit @param {Format} format
+ */
+function aligned_sum(a, b, products, sum, unit, format) {
+  const exponents = sum === 0 ? [] : [exponent_of(sum, FP32_EMIN)];
+  products.forEach((x, i) => {
+    if (x !== 0) exponents.push(exponent_of(a[i], format.emin) + exponent_of(b[i], format.emin));
+  });
+  const largest = Math.max(unit.lowest_exponent_fp32, ...exponents);
+  const step = 2 ** (largest - unit.fraction_bits);
+  const steps = products.reduce((all, x) => all + Math.trunc(x / step), Math.trunc(sum / step));
+  return cut(steps * step, unit.out_fraction_bits);
+}
+
+/**
+ * The sum of numbers: their product with ones.
+ * @param {number[]} numbers @param {Unit} unit @param {Format} format
+ */
+export const tensor_core_sum = (numbers, unit, format) =>
+  tensor_core_dot(numbers, Array(numbers.length).fill(1), unit, format);
+
 /** One after the other, each sum rounded. @param {number[]} numbers @param {Format} format */
 export const sum_in_order = (numbers, format) =>
   numbers.reduce((sum, x) => round_to(sum + x, format), 0);
+
+/**
+ * Products added one after the other to `start`, each product and each sum rounded.
+ * @param {number[]} row @param {number[]} column @param {Format} format @param {number} start
+ */
+export const dot_in_order = (row, column, format, start) =>
+  row.reduce((sum, x, i) => round_to(sum + round_to(x * column[i], format), format), start);

@@ -1,6 +1,8 @@
 // "Bits and sums": what each format holds of a number, and what becomes of a sum.
 import { choice, element, lines, table } from "../elements.mjs";
 import { fields, round_to, spacing, sum_in_order, tensor_core_sum } from "./arithmetic.mjs";
+import { mount_products } from "./products.mjs";
+import { names_of, numbers_of, short } from "./numbers.mjs";
 
 /**
  * @typedef {import("./arithmetic.mjs").Format} Format
@@ -9,45 +11,21 @@ import { fields, round_to, spacing, sum_in_order, tensor_core_sum } from "./arit
  */
 
 const FIRST_NUMBER = "0.1",
-  FIRST_SUM = "32768 0.0029296875 0.0029296875 -32768",
-  MOST = 64; // numbers of a sum
-
-const DIGITS = 9; // of fp32, which tell all its numbers apart
-
-/** @param {number} x @param {number} digits */
-function short(x, digits = DIGITS) {
-  if (!Number.isFinite(x)) return String(x);
-  const rounded = Number(x.toPrecision(digits));
-  return rounded === 0 || (Math.abs(x) >= 1e-3 && Math.abs(x) < 1e6)
-    ? String(rounded)
-    : rounded.toExponential();
-}
-
-/** Raises: Error that names what is no number. @param {string} text */
-function numbers_of(text) {
-  const words = text.split(/[\s,;]+/).filter((word) => word !== "");
-  if (words.length === 0 || words.length > MOST)
-    throw new Error(`${words.length} numbers, allowed: 1 to ${MOST}`);
-  return words.map((word) => {
-    const x = Number(word);
-    if (!Number.isFinite(x)) throw new Error(`"${word}", allowed: finite numbers`);
-    return x;
-  });
-}
+  FIRST_SUM = "32768 0.0029296875 0.0029296875 -32768";
 
 /** @param {HTMLElement} root @param {Data} data */
 export function mount_bits(root, data) {
   const number = lines("A number", FIRST_NUMBER),
     sum = lines("A sum", FIRST_SUM);
   number.input.rows = 1;
-  const names = Object.keys(data.formats).filter((name) => data.units.sm_90[name]);
   const format = choice(
     "Its numbers are rounded to",
-    names.map((value) => ({ value, text: value })),
+    names_of(data),
     "fp16",
   );
   const shown = element("div", {}),
-    summed = element("div", {});
+    summed = element("div", {}),
+    product = element("div", {});
   const group = (/** @type {string} */ label, /** @type {Node[]} */ ...fields) =>
     element("div", { class: "lab-form", role: "group", "aria-label": label }, ...fields);
   root.replaceChildren(
@@ -55,7 +33,9 @@ export function mount_bits(root, data) {
     shown,
     group("what becomes of it", sum.field, format.field),
     summed,
+    product,
   );
+  mount_products(product, data);
   const draw = (/** @type {HTMLElement} */ place, /** @type {() => Node[]} */ make) => {
     try {
       place.replaceChildren(...make());

@@ -12,10 +12,12 @@ import { Recorder } from "./trace.mjs";
  * @typedef {{wasm: string, ex2: string, places: Record<string, string>}} Module
  * @typedef {{module: Module, plan: Case, seed: number, kind: string, off?: number,
  *   own?: import("./own.mjs").Own,
- *   traced?: boolean}} Job  off: the part that is broken; traced: block 0 is recorded
+ *   traced?: boolean, whole?: boolean}} Job  off: the part that is broken; traced: block 0 is
+ *   recorded; whole: every element of the output is returned
  * @typedef {{error: string | null, milliseconds: number, blocks: number, sum: string,
  *   heads: Group[], requests: Group[], first: number[], true_first: number[],
- *   events: import("./trace.mjs").Event[]}} Result
+ *   events: import("./trace.mjs").Event[], elements: Elements | null}} Result
+ * @typedef {{found: Float64Array, right: Float64Array}} Elements
  * @typedef {{name: number, error: number, bound: number, ratio: number, inside: boolean}} Group
  */
 
@@ -71,6 +73,7 @@ export async function run(job, progress) {
     first: [],
     true_first: [],
     events: recorder.events,
+    elements: null,
   };
   if (error !== null) return empty;
   const bytes = { out: launch.read("out"), lse2: launch.read("lse2") };
@@ -104,6 +107,7 @@ export async function run(job, progress) {
     ),
     first: Array.from(found.subarray(-SHOWN)),
     true_first: Array.from(right.out.subarray(-SHOWN)),
+    elements: job.whole ? { found, right: right.out } : null,
   };
 }
 

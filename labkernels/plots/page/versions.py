@@ -1,0 +1,69 @@
+"""The versions of a figure that a page has, from the one that a chapter draws."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+from typing import Any
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
+
+from labkernels.plots import style
+from labkernels.plots.page import narrow, values
+
+MIME = "application/vnd.labkernels.figure+json"
+PADDING_INCHES = 0.1
+RASTER_DPI = 2 * 144  # of what has too many points to be drawn as lines: twice what a page shows
+MOST_VECTORS = 150
+DECIMALS = 1  # of points: a tenth of one is not seen
+_NOTHING = re.compile(
+    r"""<!--.*?-->\s*|<metadata>.*?</metadata>\s*|(?<=<g) id="[^"]*\"""", re.DOTALL
+)
+_INDENT = re.compile(r"\n +")
+_ATTRIBUTE = re.compile(r'="[^"]*"')
+_LONG = re.compile(r"-?\b\d+\.\d{3,}\b")
+
+
+@plt.rc_context({**style.HOUSE, "svg.hashsalt": "labkernels", "svg.fonttype": "none"})
+def versions(figure: Figure) -> dict[str, Any]:
+    """Return the figure as SVG, and under MIME a narrow SVG and the values at places of both."""
+    wide, slim = _copy(figure), narrow.made_narrow(_copy(figure))
+    boxes = _drawn_box(wide), _drawn_box(slim)
+    found = values.values(wide, slim, boxes)
+    drawn = _svg(wide, boxes[0]), _svg(slim, boxes[1])
+    return {"image/svg+xml": drawn[0], MIME: {"narrow": drawn[1], "series": found}}
+
+
+def _copy(figure: Figure) -> Figure:
+    """Another figure of the same artists, which pyplot does not know."""
+    manager, figure.canvas.manager = figure.canvas.manager, None
+    try:
+        return pickle.loads(pickle.dumps(figure))
+    finally:
+        figure.canvas.manager = manager
+
+
+def _drawn_box(figure: Figure) -> Bbox:
+    """What the figure draws, with a margin. Units: inches."""
+    figure.draw_without_rendering()
+    return figure.get_tightbbox().padded(PADDING_INCHES)
+
+
+def _svg(figure: Figure, box: Bbox) -> str:
+    figure.set_layout_engine("none")  # as measured
+    for axes in figure.findobj(Axes):
+        for artist in [*axes.collections, *axes.lines]:
+            artist.set_rasterized(values.n_points(artist) > MOST_VECTORS)
+    file = io.StringIO()
+    figure.savefig(file, format="svg", dpi=RASTER_DPI, bbox_inches=box, metadata={"Date": None})
+    text = _NOTHING.sub("", file.getvalue()).replace("*{", "text{white-space:pre}*{", 1)
+    text = text.replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif")
+    return _ATTRIBUTE.sub(lambda found: _LONG.sub(_short, found[0]), _INDENT.sub("\n", text))
+
+
+def _short(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.{DECIMALS}f}".rstrip("0").rstrip(".")

@@ -1,0 +1,74 @@
+"""A figure's versions reach the built page, and no notebook that is committed."""
+
+import hashlib
+
+import nbformat
+import page_figures
+import pytest
+
+SVG, NARROW = "<svg>\n</svg>\n", "<svg>narrow</svg>"
+NAME = hashlib.sha256(SVG.strip().encode()).hexdigest()  # as MyST-NB names it
+SERIES = [{"name": "mma", "values": [["1", "2"]], "places": [[1, 2], [3, 4]]}]
+
+
+def notebook(series=SERIES, png="iVBORw0="):
+    versions = {"narrow": NARROW, "series": series}
+    data = {"image/png": png, "image/svg+xml": SVG, page_figures.MIME: versions}
+    output = nbformat.v4.new_output("display_data", data)
+    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("", outputs=[output])])
+
+
+@pytest.fixture
+def built(tmp_path):
+    def build(made):
+        for folder in ("_images", "_static/lab", "book", "notebooks", "executed"):
+            (tmp_path / folder).mkdir(parents=True)
+        nbformat.write(made, tmp_path / "executed/idea.ipynb")
+        image = f'<img alt="a" src="../_images/{NAME}.svg" style="width: 100%;" />'
+        (tmp_path / "notebooks/idea.html").write_text(f"<figure>{image}</figure>")
+        (tmp_path / "_static/look.narrow.svg").write_text(NARROW)
+        look, other = (f'<img src="../_images/{name}.svg">' for name in ("look", "map"))
+        (tmp_path / "book/a.html").write_text(look + other)
+        page_figures.add_to(tmp_path, tmp_path / "executed")
+        return tmp_path
+
+    return build
+
+
+def test_a_page_has_the_version_for_phones_and_the_values(built):
+    pages = built(notebook())
+    text = (pages / "notebooks/idea.html").read_text()
+    assert (pages / f"_images/{NAME}.narrow.svg").read_text() == NARROW
+    assert f'srcset="../_images/{NAME}.narrow.svg"' in text
+    assert f'data-values="figure.{NAME[:16]}"' in text
+    script = (pages / f"_static/lab/figure.{NAME[:16]}.js").read_text()
+    assert '"values":[["1","2"]]' in script
+
+
+def test_a_figure_without_values_has_no_script(built):
+    pages = built(notebook(series=[]))
+    assert "data-values" not in (pages / "notebooks/idea.html").read_text()
+    assert list((pages / "_static/lab").iterdir()) == []
+
+
+def test_a_committed_notebook_has_the_picture_alone():
+    made = notebook()
+    page_figures.without_versions(made)
+    assert set(made.cells[0].outputs[0].data) == {"image/png"}
+
+
+def test_a_figure_that_has_no_versions_is_refused():
+    made = notebook()
+    page_figures.require_all(made)
+    del made.cells[0].outputs[0].data[page_figures.MIME]
+    error = nbformat.v4.new_output("error", ename="E", evalue="e", traceback=["no narrow one"])
+    made.cells[0].outputs.append(error)
+    with pytest.raises(ValueError, match="no narrow one"):
+        page_figures.require_all(made)
+
+
+def test_a_drawn_picture_has_its_version_for_phones(built):
+    assert (built(notebook()) / "book/a.html").read_text() == (
+        '<picture><source media="(max-width: 576px)" srcset="../_static/look.narrow.svg">'
+        '<img src="../_images/look.svg"></picture><img src="../_images/map.svg">'
+    )

@@ -1,0 +1,110 @@
+"""A page's versions of a figure: nothing is lost, phones can read it, and its values are said."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from labkernels.plots import page, style
+from labkernels.plots.page import narrow
+
+PHONE_PIXELS, LEAST_PIXELS = 356, 11  # the width of a figure on a phone, and of its text
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def figure():
+    with plt.rc_context(style.HOUSE):
+        made, (left, right) = style.new_figure(1, 2, height_inches=2.5)
+        left.plot([1, 2, 4], [0.125, 0.441, 2.0], label="mma", marker="o")
+        left.set(xlabel="a label that is far too long for a narrow figure", title="times")
+        left.legend()
+        right.imshow(np.arange(6.0).reshape(2, 3) / 7)
+        right.bar([0, 1], [1, 2], bottom=[0.25, 0])
+        style.say_origin(made, "measured by a test")
+    yield made
+    plt.close(made)
+
+
+@pytest.fixture
+def bundle(figure):
+    return page.versions(figure)
+
+
+def texts(svg):
+    return ElementTree.fromstring(svg).iter(f"{SVG}text")
+
+
+def test_the_figure_itself_stays_as_it_was(figure):
+    before = figure.get_size_inches().tolist()
+    n_figures = len(plt.get_fignums())
+    page.versions(figure)
+    assert figure.get_size_inches().tolist() == before
+    assert figure.axes[0].get_legend() is not None
+    assert len(plt.get_fignums()) == n_figures
+
+
+def test_the_same_figure_gives_the_same_bytes(figure, bundle):
+    assert page.versions(figure) == bundle
+
+
+def test_words_of_a_narrow_figure_are_large_enough_and_all_there(bundle):
+    slim = bundle[page.MIME]["narrow"]
+    points = float(re.search(r'<svg[^>]* width="([\d.]+)pt"', slim)[1])
+    sizes = [float(x) for x in re.findall(r"font-size: ([\d.]+)px", slim)]
+    assert sizes
+    assert min(sizes) * PHONE_PIXELS / points >= LEAST_PIXELS
+    said = " ".join(text.text for text in texts(slim))
+    assert "far too long for a narrow figure" not in [text.text for text in texts(slim)]
+    for word in ("far too long", "mma", "times", "measured by a test"):
+        assert word in " ".join(said.split())
+
+
+def test_panels_of_a_narrow_figure_stand_below_each_other(figure):
+    slim = narrow.made_narrow(figure)
+    first, second = (axes.get_position() for axes in slim.axes[:2])
+    assert first.y0 > second.y1
+
+
+def test_values_are_said_as_the_axes_name_them(bundle):
+    line, cells, bars = bundle[page.MIME]["series"]
+    assert line["name"] == "mma"
+    assert line["panel"] == "times"
+    assert line["values"] == [["1", "0.125"], ["2", "0.441"], ["4", "2"]]
+    assert cells["values"][:4] == [["0", "0", "0"], ["1", "0", "0.1429"], ["2", "0", "0.2857"],
+                                   ["0", "1", "0.4286"]]  # fmt: skip
+    assert [each[2] for each in bars["values"]] == ["1", "2"]
+
+
+def test_places_are_those_of_the_drawn_marks(bundle):
+    """The markers of the line lie in the SVG where its places say, in both versions."""
+    series = bundle[page.MIME]["series"][0]
+    for svg, places in zip(
+        (bundle["image/svg+xml"], bundle[page.MIME]["narrow"]), series["places"], strict=True
+    ):
+        width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups())
+        markers = re.findall(
+            r'<use xlink:href="#\w+" x="([\d.]+)" y="([\d.]+)" style="fill: #0072', svg
+        )
+        marks = [(float(x) / width, float(y) / height) for x, y in markers]
+        wanted = np.reshape(places, (-1, 2)) / 1e4
+        for place in wanted:
+            assert min(np.abs(np.array(mark) - place).max() for mark in marks) < 2e-3
+
+
+def test_numbers_of_the_text_keep_their_digits(figure):
+    figure.axes[0].text(1, 1, " 0.12345 ms", transform=figure.axes[0].transAxes)
+    assert " 0.12345 ms" in [text.text for text in texts(page.versions(figure)["image/svg+xml"])]
+
+
+def test_a_legend_that_is_too_wide_has_fewer_columns(figure):
+    lines = list(figure.axes[0].lines) * 4
+    labels = [f"a resource of an SM {i}" for i in range(4)]
+    figure.legend(lines, labels, loc="outside upper left", ncols=4)
+    slim = narrow.made_narrow(figure)
+    slim.draw_without_rendering()
+    (legend,) = slim.legends
+    assert [text.get_text() for text in legend.get_texts()] == labels
+    assert legend.get_window_extent().width <= slim.bbox.width

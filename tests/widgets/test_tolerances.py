@@ -1,0 +1,110 @@
+"""The explorer of tolerances has Python's numbers; tables and figures of a page are read right."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from labkernels import plots
+from labkernels.records import store
+from labkernels.widgets import node, tolerances
+
+SEED, N_CASES, N_ELEMENTS = 3, 60, 50
+SELECTIONS = [("all", "all"), ("bf16", "all"), ("fp16", "8177")]
+COLUMNS = [
+    {"texts": ["10", "9", "–", "1e3", "-2"], "down": False},
+    {"texts": ["10", "9", "–", "1e3", "-2"], "down": True},
+    {"texts": ["0.4 ms", "12,000 ms", "3 ms"], "down": False},
+    {"texts": ["fma 10", "mma", "", "fma 9"], "down": False},
+]
+ORDERS = [[4, 1, 0, 3, 2], [3, 0, 1, 4, 2], [0, 2, 1], [3, 0, 1, 2]]
+SERIES = [
+    {
+        "name": "on", "panel": "", "x": "heads", "y": "ms", "values": [["1", "2"], ["8", "4", "7"]],
+        "places": [[1000, 1000, 9000, 5000], []],
+    },
+    {
+        "name": "off", "panel": "", "x": "", "y": "", "values": [["3", "4"]],
+        "places": [[5000, 5000], []],
+    },
+]  # fmt: skip
+
+
+def cases():
+    draw = np.random.default_rng(SEED)
+    for i in range(N_CASES):
+        right = draw.standard_normal(N_ELEMENTS)
+        found = right + 10.0 ** draw.uniform(-5, -1) * draw.standard_normal(N_ELEMENTS)
+        found = np.where(draw.random(N_ELEMENTS) < 0.02 * (i % 2), np.nan, found)
+        atol, rtol = 10.0 ** draw.uniform(-6, 0, 2)
+        yield {"found": found, "right": right, "atol": atol, "rtol": rtol}
+
+
+def as_json(case):
+    found = [None if np.isnan(x) else x for x in case["found"]]
+    return {**case, "found": found, "right": case["right"].tolist()}
+
+
+@pytest.fixture(scope="module")
+def found(needs_node):
+    at = {"width": 100, "height": 100}
+    figure = {
+        "series": SERIES,
+        "places": [{"left": 52, "top": 49, **at}, {"left": 50, "top": 95, **at}],
+        "keys": [
+            ({"series": 0, "value": 1}, "ArrowRight"),
+            ({"series": 0, "value": 1}, "ArrowDown"),
+            ({"series": 0, "value": -1}, "ArrowRight"),
+            ({"series": 0, "value": 0}, "x"),
+        ],
+    }
+    given = {
+        "data": tolerances.data(),
+        "selections": SELECTIONS,
+        "cases": [as_json(case) for case in cases()],
+        "columns": COLUMNS,
+        "figure": figure,
+    }
+    script = Path(__file__).parent / "scripts" / "tolerance_of_cases.mjs"
+    return node.run(script, given=given)
+
+
+@pytest.mark.parametrize("number", range(len(SELECTIONS)))
+def test_a_page_counts_as_the_figure_of_the_chapter_does(found, number):
+    dtype, keys = SELECTIONS[number]
+    rows = pd.DataFrame(store.read("detection"))
+    rows = rows[(rows.device != "CPU build") & ((rows.dtype == dtype) | (dtype == "all"))]
+    rows = rows[rows.kv_len.astype(str) == keys] if keys != "all" else rows
+    right = plots.refused_shares(rows.fillna({"mutant": ""}), "mutant")
+    for bug, counts in found["summed"][number]:
+        page = [100 * refused / runs for runs, refused in counts]
+        assert page == pytest.approx(list(right.loc[bug, list(tolerances.ORDER)]), rel=1e-12), bug
+    assert len(found["summed"][number]) == len(right)
+
+
+def test_a_page_judges_as_numpy_does(found):
+    for page, case in zip(found["outside"], cases(), strict=True):
+        close = np.isclose(case["found"], case["right"], case["rtol"], case["atol"])
+        assert page == N_ELEMENTS - close.sum()
+    assert len(set(found["outside"])) > N_CASES // 4
+
+
+def test_a_page_orders_numbers_by_size_and_words_by_letters(found):
+    assert found["orders"] == ORDERS
+
+
+def test_pointer_finds_the_nearest_value_or_none(found):
+    assert found["nearest"] == [{"series": 1, "value": 0}, None]
+
+
+def test_arrow_keys_go_along_a_series_and_to_the_next(found):
+    along, across, first, other = found["stepped"]
+    assert along == {"series": 0, "value": 1}
+    assert across == {"series": 1, "value": 0}
+    assert first == {"series": 0, "value": 0}
+    assert other is None
+
+
+def test_a_value_is_said_in_words(found):
+    assert found["words"] == "on: heads 8; ms 4; value 7"
