@@ -334,10 +334,11 @@ plots.table(by_length.reset_index(), "by-length", dict.fromkeys(order, "{:.0f}")
 # `labkernels.measure.strangers` has outputs of code that shares none of the lab's: implementations that are right in other ways, and bugs of other people's kinds.
 # Some of them are *held out*: they were written before anybody saw what the verdict says of them.
 # A right output is held out if its implementation or its family of inputs is; a wrong one if its bug is.
-# This is the fourth such set: three before were looked at case by case, the verdict was mended after them, and they count as *development* here.
-# Many of its bugs follow public reports about FlashInfer, FlashAttention, SGLang, vLLM and Triton, which were read after the fits of the diagnosis had been written.
-# We made one slip: the bugs of the development set were run on the new families of inputs, from other seeds, before this set was recorded.
-# No new bug was judged before; of the kinds that were seen before, a third is recorded again.
+# This is the fifth such set: four before were looked at case by case, the verdict was mended after them, and they count as *development* here.
+# It was written after the diagnosis had got its general fits, and before the verdict was run on any of its bugs, families or implementations.
+# Several of its bugs follow public reports about SGLang, vLLM, Mirage, kvcached and tt-metal.
+# Each new bug gives two outputs, of two families and two shapes, the second with the bug in a part of the rows; some bugs change nothing in a shape and give fewer.
+# A few of the kinds that were seen before are recorded again.
 # The first table is about right outputs, and says how often the verdict calls them a bug.
 
 # %% tags=["hide-input"]
@@ -346,18 +347,13 @@ sound_ones = strangers[strangers.role == "right"].groupby(["set", "dtype"])
 answers_of = ["runs", "bug", "less_exact", "inconclusive", "rounding"]
 plots.table(sound_ones[answers_of].sum().reset_index(), "strangers-right")
 
-# %% tags=["hide-input"]
-false_ones = strangers[(strangers.role == "right") & (strangers.bug > 0)]
-false_ones = false_ones.groupby(["kind", "dtype", "set"])[["runs", "bug"]].sum().reset_index()
-false_ones.columns = ["right implementation", "dtype", "set", "runs there", "called a bug"]
-plots.table(false_ones, "strangers-alarms")
+# %%
+alarms_of = strangers[strangers.role == "right"].bug.sum()
+print(f"{alarms_of} right outputs are called a bug")
 
 # %% [markdown]
-# The verdict fails here: it calls right outputs of the held-out set a bug, most of them of one implementation.
-# That kernel rounds its running maximum up to a whole number, so that no weight is exactly 1, while the error model takes the largest weight as exact.
-# Such a kernel, and one whose warps take keys in turn, have since been added to those that the verdict asks before it says BUG; a test holds this.
-# The rows are those of before, and no new set has been recorded since.
-# The alarms in fp32 are about sums in another order, on inputs that repeat.
+# The aim is 5,000 right outputs of at least 25 families: the recording shared two cores with other work and was ended early, so that some families that were seen before are missing.
+# The four sets before had false alarms, and each class of them has a mend that a test holds: a running maximum that is a whole number, warps that take keys in turn, and errors in fp32 that are a few times rounding's, where sums are in another order or inputs repeat.
 # For an output that rounds more than it need, the better answer is LESS EXACT.
 # The verdict asks kernels that are right and compute as coarsely, on the same inputs, whether it could tell the output from theirs: kernels whose products are cut to tf32 or to two bf16 parts, whose output is normalised at every step, whose exp2 is a cubic, whose $P$ has 16 bits.
 #
@@ -377,9 +373,10 @@ digits = dict.fromkeys(shares_of.columns[1:], "{:.1f} %")
 plots.table(shares_of.reset_index(), "strangers-wrong", digits)
 
 # %% [markdown]
-# Nearly all held-out bugs are found, and nearly half of those have no name, because nobody had thought of them.
 # The aim, that 85 of 100 are named right and at most 2 are named wrong, is missed.
-# Bugs that were looked at are named nearly always, since the diagnosis was extended after the third set. The gap between the two rows shows how little a set says once somebody has looked at it.
+# The set before, whose single bugs were looked at, was named less often than this one.
+# What made the difference is no longer list: where no known mistake explains the rows, the diagnosis fits their structure.
+# It solves for the weight of each key, for the block of V that each block of keys meets, for the rows that a row is a sum of, and puts the numbers into words.
 # Where the rows cannot tell two mistakes apart, as the last 48 of 96 keys and the last split of 48 keys left out, both are named, and the name counts as right if one of them is.
 # A judge that does not know a bug should give it no name.
 # A wrong name is worse; the next table has the bugs that got one, and those that got none most often.
@@ -387,7 +384,7 @@ plots.table(shares_of.reset_index(), "strangers-wrong", digits)
 # %% tags=["hide-input"]
 by_bug = strangers[strangers.role == "wrong"].groupby(["set", "kind"])[counts_of].sum()
 by_bug["missed"] = by_bug.runs - by_bug.bug - by_bug.less_exact
-worst_ones = by_bug[(by_bug.named_wrong > 0) | (by_bug.not_named > 2) | (by_bug.missed > 0)]
+worst_ones = by_bug[(by_bug.named_wrong > 0) | (by_bug.not_named > 1) | (by_bug.missed > 0)]
 order_of = ["named_wrong", "not_named", "missed"]
 worst_ones = worst_ones.sort_values(order_of, ascending=False, kind="stable")
 worst_ones = worst_ones[["runs", *order_of]].reset_index()
@@ -395,7 +392,7 @@ worst_ones.columns = ["set", "bug", "outputs", "named wrong", "without a name", 
 plots.table(worst_ones, "strangers-worst")
 
 # %% [markdown]
-# Those without a name lie beyond what the diagnosis fits: a rotation whose places follow no line, keys in an order that no rule lists, keys chosen by the size of their scores, weights that are another function, operands of another width, memory of another call.
+# Those without a name lie beyond what the diagnosis fits: rotations by other angles, rows of another length, values that were rounded with a scale for each page, two mistakes at once, few rows with many keys.
 #
 # ### Others
 #
