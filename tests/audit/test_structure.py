@@ -43,8 +43,8 @@ BUGS = {
     ),
     "best keys alone": (
         scored(lambda w: masked(w.s, w.s < w.s.topk(20, -1).values[..., -1:])),
-        "small weights dropped",
-        "below a number of its own",
+        "small weights dropped, in each row below a number of its own",
+        "all rows",
     ),
     "gated scores": (
         scored(lambda w: w.s - torch.nn.functional.softplus(0.7 * w.s)),
