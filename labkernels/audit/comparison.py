@@ -120,7 +120,9 @@ def compare_dumps(
 
 def compare(a: dict, b: dict, *, p_format: str | None = None) -> Pair:
     """Compare two dumps as dicts of tensors by the names of names.NAMES."""
-    verdicts = [dumps.judge(tensors, p_format=p_format) for tensors in (a, b)]
+    first = dumps.judge(a, p_format=p_format)
+    query = to_numpy(first.problem.q)
+    verdicts = [first, dumps.judge(b, p_format=p_format, query=query)]
     tokens = _matched(*(to_numpy(v.problem.q) for v in verdicts))
     outs = [v.out[some] for v, some in zip(verdicts, tokens, strict=True)]
     if outs[0].shape != outs[1].shape:

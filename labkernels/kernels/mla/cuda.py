@@ -40,15 +40,16 @@ def _program(call: MlaCall) -> Program:
 
 
 def program(call: MlaCall, made: Schedule, params: ctypes.Structure, **how) -> Program:
-    """The launch of a scheduled call, and one more where keys are split: it merges the splits."""
+    """The launch of a scheduled call, and one more that merges its splits, if the kernel does not."""
     blocks = cuda.program(call, made, params, **how)
-    if made.splits == 1 or not blocks.launches:
+    merges = call.choice.specializations[1:]
+    if made.splits == 1 or not blocks.launches or not merges:
         return blocks
     tiles = made.work[made.work[:, SPLIT] == 0]
     rows = min(call.choice.instance.rows, int(call.lengths.q.max()) * call.group)
     merge = launch_of(
         call,
-        specialization=call.choice.specializations[1],
+        specialization=merges[0],
         params=params_of(call, made),
         blocks=(len(tiles), rows),
         own={"work": torch.from_numpy(tiles).to(call.device)},

@@ -24,7 +24,7 @@ class MlaKernel(Kernel, Protocol):
 
 
 class CudaMlaKernel(MlaKernel, CudaKernel, Protocol):
-    """An MLA kernel in CUDA C++; a kernel after it merges the splits.
+    """An MLA kernel in CUDA C++; a kernel after it merges the splits, if it does not itself.
 
     division: how the merge divides O by l, a lab::Division.
     """

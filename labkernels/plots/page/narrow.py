@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
+import warnings
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -20,6 +21,12 @@ _LETTER = 0.56  # width of a letter, in its height
 
 def made_narrow(figure: Figure) -> Figure:
     """Return the same figure, changed."""
+    with warnings.catch_warnings():  # of a layout that finds no room before words are wrapped
+        warnings.filterwarnings("ignore", "constrained_layout not applied")
+        return _made_narrow(figure)
+
+
+def _made_narrow(figure: Figure) -> Figure:
     wide, high = figure.get_size_inches()
     grown = _stacked(figure) if wide > WIDTH_INCHES else 1.0
     figure.set_size_inches(WIDTH_INCHES, high * grown)

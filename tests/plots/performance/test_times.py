@@ -76,6 +76,6 @@ def test_rates_have_a_panel_each_a_line_each_and_dashes_where_asked():
     )
     figure = plots.rates_by_length(rates, origin="measured nowhere")
     first, second = figure.axes[:2]
-    assert [axes.get_title() for axes in (first, second)] == ["a", "b"]
+    assert [axes.get_title(loc="left") for axes in (first, second)] == ["a", "b"]
     assert [line.get_linestyle() for line in first.lines] == ["-", "--"]
     assert [float(line.get_ydata()[0]) for line in second.lines] == [500, 200]

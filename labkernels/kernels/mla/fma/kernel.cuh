@@ -92,6 +92,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) mla(LAB_GRID_CONSTANT MlaParams p) {
     accumulate<C>(o, smem);
   }
   store<C, P>(o, softmax, p, b);
+  if (b.live_splits > 1 && arrives_last(smem.q[0][0], p, b))
+    merge_splits<P, C::warps, C::dim_vo>(p, b);
 }
 
 }  // namespace mla_fma

@@ -3,6 +3,7 @@
 from labkernels.budget.compiler import Asked
 from labkernels.budget.ledger import Ledger
 from labkernels.budget.quantity import number
+from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.kernels import cuda_kernel
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
 from labkernels.kernels.mla import kernel
@@ -42,6 +43,10 @@ class MlaFma(CudaMlaKernel):
     def registers(self, instance: Instance) -> Ledger:
         """Operands and addresses of a thread, in registers."""
         return kernel.register_ledger(instance, *fma_ledger.register_lines(instance))
+
+    def specializations(self, instance: Instance) -> tuple[Specialization, ...]:
+        """One kernel, whose last block to arrive merges the splits."""
+        return (self.specialization(instance),)
 
     def asked(self, instance: Instance, arch: str) -> Asked:
         """What ptxas adds for the tile on CUDA cores."""
