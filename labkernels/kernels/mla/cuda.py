@@ -40,7 +40,7 @@ def _program(call: MlaCall) -> Program:
 
 
 def program(call: MlaCall, made: Schedule, params: ctypes.Structure, **how) -> Program:
-    """The launch of a scheduled call, and one more that merges its splits, if the kernel does not."""
+    """The launch of a scheduled call, and one that merges its splits, if the kernel does not."""
     blocks = cuda.program(call, made, params, **how)
     merges = call.choice.specializations[1:]
     if made.splits == 1 or not blocks.launches or not merges:

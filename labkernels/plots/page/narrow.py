@@ -15,6 +15,7 @@ from matplotlib.text import Annotation, Text
 WIDTH_INCHES = 3.4
 LEAST_POINTS = 8.0  # 11 pixels where a phone shows the figure 356 pixels wide
 _PANEL_INCHES = 1.8  # a panel that would be narrower gets a row of its own
+_LEAST_INCHES = 2.0  # of the figure's own width, whatever stands out of it
 _TRIES = 5  # to make room for what stands out of the figure
 _LETTER = 0.56  # width of a letter, in its height
 
@@ -46,9 +47,9 @@ def _made_narrow(figure: Figure) -> Figure:
         _without_overlaps(axes)
     for _ in range(_TRIES):
         beyond = figure.get_tightbbox().width - WIDTH_INCHES
-        if beyond <= 0:
+        if beyond <= 0 or figure.get_figwidth() <= _LEAST_INCHES:
             break
-        figure.set_figwidth(figure.get_figwidth() - beyond)
+        figure.set_figwidth(max(figure.get_figwidth() - beyond, _LEAST_INCHES))
         figure.draw_without_rendering()
     return figure
 
