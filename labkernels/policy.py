@@ -7,6 +7,7 @@ from labkernels.units import require_choice
 
 EXP2 = ("mufu", "poly3", "poly5")  # "library": the exponential function that torch calls
 DENOMINATORS = ("unrounded", "rounded")
+SIXTEEN_BITS = ("fp16", "bf16")
 P_FORMATS = ("fp32", "fp16", "bf16", "fp16x2", "bf16x2")  # x2: hi + lo
 
 
@@ -47,6 +48,11 @@ class NumericPolicy:
     def tensor_cores(self) -> bool:
         """Whether the products run on tensor cores."""
         return self.accumulate in ("tensor_core", "promoted")
+
+    @property
+    def narrow(self) -> bool:
+        """Whether P and the output have 16 bits: fp32 is enough to estimate their errors."""
+        return self.p in SIXTEEN_BITS and self.out in SIXTEEN_BITS
 
     @property
     def p_parts(self) -> int:

@@ -40,12 +40,18 @@ def round_to(x, fmt: str, mode: str = "rne") -> np.ndarray:
     return y.astype(dtype)
 
 
-def quantum(x, fmt: str) -> np.ndarray:
+def quantum(x, fmt: str, *, narrow: bool = False) -> np.ndarray:
     """Spacing of the format's values in the binade of x, as if exponents had no upper limit.
 
     Units: those of x; below the smallest normal number it is the smallest subnormal number.
+    narrow: x and the spacing are float32, and no spacing is below float32's smallest normal number.
     """
     target = formats.named(fmt)
+    if narrow:
+        xp = namespace(x)
+        least = max(target.emin, target.fraction_bits - 126) + 127 << 23
+        power = (x.view(xp.int32) & 0xFF << 23).clip(least)
+        return (power - (target.fraction_bits << 23)).view(xp.float32)
     shape = x.shape if hasattr(x, "device") else np.shape(x)
     x = float64(x if hasattr(x, "device") else np.asarray(x)).reshape(-1)
     xp = namespace(x)

@@ -30,7 +30,10 @@ _WARPS = 8
 # exp2's scale, its product, its argument and the telescoping rescales, in roundings of the largest
 # |score|: 3 * 2 for a scale made of two rounded factors, 1, 2 and 2
 _ARGUMENT_ROUNDINGS = 12
-_LARGEST_EXPONENT_ERROR = 100.0  # expm1 of a larger argument would only overflow
+_LARGEST_EXPONENT_ERROR = 80.0  # expm1 of a larger argument would only overflow, in fp32
+# Parts of a sum that fp32 may lose: 2^-14 in a product over 1024 keys, the same in scores' errors,
+# 2^-24 times a score's distance to the maximum in its weight
+_LOST_IN_FP32 = 2.0**-12
 _NO_BOUND = 1e100  # not inf, since inf * 0 is NaN
 
 
@@ -64,7 +67,9 @@ def both_bounds(
     out, lse2 = problem.zeros(*problem.out_shape), problem.zeros(*problem.q.shape[:2])
     for rows in problem.row_blocks():
         chain = _Chain(policy, execution, rows.n_keys)
-        sums = _sums(rows, chain)
+        sums = _sums(rows, chain, narrow=policy.narrow)
+        if policy.narrow and not namespace(sums.a_error).isfinite(sums.a_error).all():
+            sums = _sums(rows, chain, narrow=False)  # beyond the range of fp32
         rows.put(out, _out_bound(sums, chain))
         rows.put(lse2, _lse2_bound(rows, sums, chain))
     return out, lse2
@@ -133,31 +138,37 @@ class _Sums:
     v: np.ndarray  # sum |v_j|
 
 
-def _sums(rows: Rows, chain: _Chain) -> _Sums:
-    """The weighted sums over the keys of some rows."""
+def _sums(rows: Rows, chain: _Chain, *, narrow: bool) -> _Sums:
+    """The weighted sums over the keys of some rows; narrow: in fp32, enlarged by what they lose."""
     xp = namespace(rows.q_log2)
-    softmax = rows.softmax
+    softmax, dtype = rows.softmax, xp.float32 if narrow else xp.float64
     common = (chain.rescales + 1) * (EXP2_ERROR[chain.policy.exp2] + _U32)
     common = common + _ARGUMENT_ROUNDINGS * _U32 * softmax.largest / LOG2_E
     variant = rows.problem.variant
     if variant is not None and variant.soft_cap is not None:
         common = common + TANH_ERROR * softmax.largest / LOG2_E
     per_product = chain.product_error(rows.q_log2.shape[-1]) * xp.abs(rows.q_log2) / LOG2_E
+    per_product, common = (xp.asarray(x, dtype=dtype) for x in (per_product, common[..., None]))
     weight_error, a, a_error, v_sum = 0.0, 0.0, 0.0, 0.0
-    for block, _, p in rows.weighted_blocks():
-        error = per_product @ xp.swapaxes(xp.abs(block.k), 1, 2) + common[..., None]
+    for block, _, p in rows.weighted_blocks(narrow=narrow):
+        k_abs, v_abs = (
+            xp.abs(block.gathered(pool, dtype))
+            for pool in (rows.problem.k_pool, rows.problem.v_pool)
+        )
+        error = per_product @ xp.swapaxes(k_abs, 1, 2) + common
         p_eps = p * xp.expm1(xp.clip(error, None, _LARGEST_EXPONENT_ERROR))
-        v_abs = xp.abs(block.v)
         if block.hidden is None:
-            v_sum = v_sum + v_abs.sum(1)[:, None]
+            v_sum = v_sum + float64(v_abs.sum(1)[:, None])
         else:
             p_eps = xp.where(block.hidden, 0.0, p_eps)
-            v_sum = v_sum + weighted_sum(float64(~block.hidden), v_abs)
-        weight_error = weight_error + p_eps.sum(-1)
-        a = a + weighted_sum(p, v_abs)
-        a_error = a_error + weighted_sum(p_eps, v_abs)
-    l = softmax.divisor
-    return _Sums(rows.o, weight_error / l[..., 0], a / l, a_error / l, v_sum)
+            seen = xp.asarray(~block.hidden, dtype=dtype)
+            v_sum = v_sum + float64(weighted_sum(seen, v_abs))
+        weight_error = weight_error + float64(p_eps.sum(-1))
+        a = a + float64(weighted_sum(p, v_abs))
+        a_error = a_error + float64(weighted_sum(p_eps, v_abs))
+    l, more = softmax.divisor, 1 + _LOST_IN_FP32 * narrow
+    sums = (weight_error / l[..., 0], a / l, a_error / l, v_sum)
+    return _Sums(rows.o, *(more * x for x in sums))
 
 
 def _out_bound(sums: _Sums, chain: _Chain):

@@ -6,11 +6,12 @@ import numpy as np
 
 from labkernels import formats
 from labkernels.numerics import rounding
-from labkernels.numerics.arrays import namespace
+from labkernels.numerics.arrays import float64, namespace
 from labkernels.numerics.emulation import tensor_core
 from labkernels.numerics.error.bounds import TANH_ERROR
 from labkernels.numerics.error.execution import ANY_EXECUTION, Execution
-from labkernels.numerics.truth.problem import Block, Problem, Rows, weighted_sum
+from labkernels.numerics.truth.frame import Frame
+from labkernels.numerics.truth.problem import Block, Problem, Rows
 from labkernels.policy import NumericPolicy
 from labkernels.units import LN_2
 
@@ -58,22 +59,20 @@ def sigma(
 
 def internal_variance(rows: Rows, policy: NumericPolicy, execution: Execution):
     """Variance before the store. Shapes: [Hkv, R, Dv]."""
-    xp = namespace(rows.q_log2)
-    o, plain, from_p, from_exponent = rows.o, _Squares(), _Squares(), _Squares()
-    for block, score, p in rows.weighted_blocks():
-        v, v2 = block.v, block.v**2
-        plain.add(p**2, v, v2)
-        from_p.add(p_spacing(p, policy.p) ** 2 / 12, v, v2)
+    xp, frame = namespace(rows.q_log2), Frame(rows, policy.narrow)
+    sums = _Squares()
+    for block, score, p, values in frame.weighted_blocks():
         exponent = exponent_variance(block, score, policy)
-        if not isinstance(exponent, float):
-            from_exponent.add(exponent * p**2, v, v2)
-    divisor = rows.softmax.divisor
-    kinds = [from_p.about(o * (kind == "rounded")) for kind in policy.denominators]
-    largest = kinds[0] if len(kinds) == 1 else xp.maximum(*kinds)
-    alike = isinstance(exponent, float)  # for all keys, so that no sum over keys is needed
-    of_exponent = exponent * plain.about(o) if alike else from_exponent.about(o)
-    weights = (largest + of_exponent) / divisor**2
-    return weights + _sums_variance(rows, plain.squares / divisor**2, policy, execution)
+        alike = isinstance(exponent, float)  # for all keys, so that no sum of its own is needed
+        of_exponent = [] if alike else [exponent * p**2]
+        sums.add([p**2, p_spacing(p, policy.p) ** 2 / 12, *of_exponent], values)
+    o, divisor = rows.o, rows.softmax.divisor
+    kinds = [sums.about(1, frame.inside(o * (kind == "rounded"))) for kind in policy.denominators]
+    weights = kinds[0] if len(kinds) == 1 else xp.maximum(*kinds)
+    of_o = sums.about(0 if alike else 2, frame.inside(o))
+    weights = weights + (exponent * of_o if alike else of_o)
+    squares = sums.about(0, frame.inside(0.0 * o)) * frame.size**2 / divisor**2
+    return weights * frame.size**2 / divisor**2 + _sums_variance(rows, squares, policy, execution)
 
 
 def _sums_variance(rows: Rows, squares, policy: NumericPolicy, execution: Execution):
@@ -134,27 +133,32 @@ def exponent_variance(block: Block, score, policy: NumericPolicy):
 
 
 class _Squares:
-    """Sums of weights_j (v_j - x)^2 for any x, without forming the differences."""
+    """Sums of weights_j (v_j - x)^2 for any x and several weights, without the differences."""
 
     def __init__(self):
-        self.weights, self.values, self.squares = 0.0, 0.0, 0.0
+        self.weights, self.values = 0.0, 0.0
 
-    def add(self, weights, v, v2) -> None:
-        """Count a block of keys. Shapes: weights [Hkv, R, n]; v, and its squares, [Hkv, n, Dv]."""
-        self.weights = self.weights + weights.sum(-1)[..., None]
-        self.values = self.values + weighted_sum(weights, v)
-        self.squares = self.squares + weighted_sum(weights, v2)
+    def add(self, weights: list, values) -> None:
+        """Count a block of keys. Shapes: weights [Hkv, R, n] each; values [Hkv, n, 2 Dv]."""
+        xp = namespace(values)
+        stacked = xp.stack([xp.asarray(w, dtype=values.dtype) for w in weights], 1)
+        self.weights = self.weights + float64(stacked.sum(-1)[..., None])
+        heads, kinds, rows, n = stacked.shape
+        sums = stacked.reshape(heads, -1, n) @ values
+        self.values = self.values + float64(sums.reshape(heads, kinds, rows, -1))
 
-    def about(self, x):
-        """The sum about x. Shapes: [Hkv, R, Dv]."""
-        total = self.squares - 2 * x * self.values + x**2 * self.weights
+    def about(self, kind: int, x):
+        """The sum of one of the weights about x. Shapes: [Hkv, R, Dv]."""
+        weights, values = self.weights[:, kind], self.values[:, kind]
+        n = values.shape[-1] // 2
+        total = values[..., n:] - 2 * x * values[..., :n] + x**2 * weights
         return namespace(total).clip(total, 0.0, None)
 
 
 def p_spacing(p, p_format: str):
     """Spacing of P's format at p; 0 where p is exact, at the row's maximum (1) and at 0."""
     part = formats.named(p_format.removesuffix("x2"))
-    spacing = rounding.quantum(p, part.name)
+    spacing = rounding.quantum(p, part.name, narrow=p.dtype == namespace(p).float32)
     if p_format.endswith("x2"):
         low = _LOW_PART * part.unit_roundoff * spacing / 2
         spacing = namespace(p).clip(low, part.smallest_subnormal, None)

@@ -221,10 +221,14 @@ class Rows:
     def blocks(self) -> "Iterator[Block]":
         """Yield blocks of the keys that any of the rows sees, in order."""
         keys = int(self.problem.n_keys[self.first : self.last].max(initial=0))
+        for begin in range(0, keys, self.step):
+            yield Block(self, begin, min(begin + self.step, keys))
+
+    @property
+    def step(self) -> int:
+        """Keys of a block: whole pages."""
         size = self.problem.k_pool.shape[1]
-        step = max(1, BLOCK_KEYS // size) * size
-        for begin in range(0, keys, step):
-            yield Block(self, begin, min(begin + step, keys))
+        return max(1, BLOCK_KEYS // size) * size
 
     @functools.cached_property
     def softmax(self) -> Softmax:
@@ -290,13 +294,21 @@ class Rows:
         """The kept scores of blocks, by the block's first key."""
         return {}
 
-    def weighted_blocks(self):
-        """Yield (block, scores in log2 units, weights 2^(s - m)) of each block of keys."""
+    def weighted_blocks(self, *, narrow: bool = False):
+        """Yield (block, scores in log2 units, weights 2^(s - m)) of each block of keys.
+
+        narrow: the weights in fp32.
+        """
         m = self.softmax.m[..., None]
         for block in self.blocks():
-            score = block.score_log2
+            score, xp = block.score_log2, namespace(m)
             with np.errstate(invalid="ignore"):
-                yield block, score, namespace(score).exp2(score - m)
+                below = score - m
+                yield (
+                    block,
+                    score,
+                    xp.exp2(xp.asarray(below, dtype=xp.float32) if narrow else below),
+                )
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,12 +322,12 @@ class Block:
     @functools.cached_property
     def k(self):
         """Keys in float64. Shapes: [Hkv, n, D]."""
-        return self._gathered(self.rows.problem.k_pool)
+        return self.gathered(self.rows.problem.k_pool)
 
     @functools.cached_property
     def v(self):
         """Values in float64. Shapes: [Hkv, n, Dv]."""
-        return self._gathered(self.rows.problem.v_pool)
+        return self.gathered(self.rows.problem.v_pool)
 
     @functools.cached_property
     def hidden(self):
@@ -353,7 +365,8 @@ class Block:
             self.rows.kept[self.first] = score
         return score
 
-    def _gathered(self, pool):
+    def gathered(self, pool, dtype=None):
+        """Its keys' rows of a pool, in float64 or in another dtype. Shapes: [Hkv, n, D]."""
         size = pool.shape[1]
         pages = self.rows.problem.page_table[self.rows.request]
         pages = pages[self.first // size : -(-self.last // size)]
@@ -362,7 +375,8 @@ class Block:
         else:
             taken = pool[moved(pages, pool)]
         keys = taken.reshape(-1, *pool.shape[2:])[: self.last - self.first]
-        return namespace(pool).swapaxes(float64(keys), 0, 1)
+        xp = namespace(pool)
+        return xp.swapaxes(xp.asarray(keys, dtype=dtype or xp.float64), 0, 1)
 
 
 def weighted_sum(weights, values):

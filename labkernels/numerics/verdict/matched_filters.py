@@ -4,22 +4,25 @@ Symbols: e = out - o, s its expected sigma, D a direction, one vector per row (s
 beta = <e / s^2, D> / <D / s^2, D>: 1 where the mistake was made, about 0 where it was not.
 """
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
 
 from labkernels.numerics.arrays import float64, moved, namespace, to_numpy
 from labkernels.numerics.error import sigma as error_sigma
+from labkernels.numerics.truth.frame import Frame
 from labkernels.numerics.truth.problem import Problem, Rows
 from labkernels.policy import NumericPolicy
 from labkernels.units import LOG2_E
 
 DIRECTIONS = ("common mode", "P truncated", "scale", "signed bias")
-_PROBES = 6
-_NEARLY_ALL = 1e-9  # a key with all the weight: without it no weight would be left
+_PROBES, _MANY_ROWS = 6, 2**14  # so many rows need half of the probes: they average
 _TINY = 1e-300  # in place of a division by 0
-_SMALLEST = 1e-60  # whose square is a number: in place of the size of values that are all 0
-_SIXTEEN = ("fp16", "bf16")
+_NO_UNDERFLOW = 2.0**40  # times a variance of P, so that fp32 holds its square
+# A part of a sum that is rounding alone, and the weight that is left beside a key with all of it;
+# a number that is added before a division. In fp32 and in float64.
+_SMALLEST_NARROW, _SMALLEST_WIDE = (2e-6, 1e-30), (1e-9, 1e-300)
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,7 @@ def matched_filters(problem: Problem, policy: NumericPolicy, error, sigma) -> Fi
     of_keys = [problem.zeros(2, n) for n in problem.kv_lens.tolist()]
     for rows in problem.row_blocks():
         part = slice(rows.first, rows.last)
-        request = _Rows(
-            rows,
-            rows.take(moved(np.nan_to_num(error[part], posinf=0.0, neginf=0.0), problem.q)),
-            rows.take(moved(sigma[part], problem.q)),
-            policy,
-        )
+        request = _Rows.of(rows, error[part], sigma[part], policy)
         scan = _Scan(request, of_keys[rows.request])
         *found, sharing_found, coherence_found = _filter(request, scan)
         for target, values in zip(sums, found, strict=True):
@@ -117,17 +115,35 @@ def _best_keys(of_keys) -> Keys:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows and their errors. Shapes: error, sigma [Hkv, R, Dv]."""
+    """Rows and their errors, in units of the frame's size. Shapes: error, sigma [Hkv, R, Dv]."""
 
-    rows: Rows
+    frame: Frame
     error: np.ndarray
     sigma: np.ndarray
     policy: NumericPolicy
 
+    @classmethod
+    def of(cls, rows: Rows, error, sigma, policy: NumericPolicy) -> "_Rows":
+        """The rows of some errors and sigmas [tokens, Hq, Dv]."""
+        frame = Frame(rows, policy.narrow)
+        error = np.nan_to_num(error, posinf=0.0, neginf=0.0)
+        inside = (rows.take(moved(x, rows.problem.q)) / frame.size for x in (error, sigma))
+        return cls(frame, *inside, policy)
+
     @property
-    def narrow(self) -> bool:
-        """Whether P and the store have 16 bits, so that fp32 is enough to estimate them."""
-        return self.policy.p in _SIXTEEN and self.policy.out in _SIXTEEN
+    def rows(self) -> Rows:
+        """The rows."""
+        return self.frame.rows
+
+    @functools.cached_property
+    def o(self):
+        """The output, in units of the frame's size. Shapes: [Hkv, R, Dv]."""
+        return self.rows.o / self.frame.size
+
+    @functools.cached_property
+    def centred(self):
+        """The output less the mean of the values. Shapes: [Hkv, R, Dv]."""
+        return self.frame.inside(self.rows.o)
 
     @property
     def abouts(self) -> tuple[float, ...]:
@@ -140,35 +156,35 @@ class _Rows:
         return tuple(sorted(kinds))
 
     def weighted_blocks(self):
-        """Yield block, score (log2), p, spacing of P, variance of p of each block of keys."""
-        divisor = self.rows.softmax.divisor
-        for block, score, p in self.rows.weighted_blocks():
+        """Yield block, score (log2), p, spacing of P, variance of p, values of each block."""
+        divisor = self.frame.narrowed(self.rows.softmax.divisor)
+        for block, score, p, values in self.frame.weighted_blocks():
             spacing = error_sigma.p_spacing(p, self.policy.p) / divisor
             p = p / divisor
             exponent = error_sigma.exponent_variance(block, score, self.policy)
-            yield block, score, p, spacing, spacing**2 / 12 + exponent * p**2
+            variance = spacing**2 / 12 + self.frame.narrowed(exponent * p**2)
+            yield block, score, p, spacing, variance, values
 
 
 def _filter(request: _Rows, scan: "_Scan"):
-    o, xp = request.rows.o, namespace(request.error)
-    directions, sharing, size = _directions(request)
-    inverse = (1 / request.sigma**2)[:, None]
-    tests = directions * inverse
-    signs = np.random.default_rng(7).choice([-1.0, 1.0], (len(o), _PROBES, *o.shape[1:]))
-    x = xp.concatenate([tests, moved(signs, o) / request.sigma[:, None]], 1)
-    scanned = xp.concatenate([request.error[:, None] * inverse, tests[:, :1]], 1)
-    sums = _Sums(x, size, request.narrow)
-    for block, _, p, _, variance in request.weighted_blocks():
-        values = xp.swapaxes(block.v, 1, 2)
-        shown = _folded(scanned, values)
-        scan.see(block.first, p, shown[:, 0], shown[:, 1], values**2)
-        sums.add(variance, block.v)
-    kinds = [_variances(request, x, tests, sums, about) for about in request.abouts]
+    o, xp = request.o, namespace(request.error)
+    directions, sharing = _directions(request)
+    tests = directions * scan.inverse[:, None]
+    shape = request.rows.problem.out_shape[:2]
+    probes = _PROBES if np.prod(shape) < _MANY_ROWS else _PROBES // 2
+    signs = np.random.default_rng(7).choice([-1.0, 1.0], (len(o), probes, *o.shape[1:]))
+    probes = moved(signs, o) / request.sigma[:, None]
+    sums = _Sums(request, xp.concatenate([tests, probes], 1))
+    for block, _, p, _, variance, values in request.weighted_blocks():
+        v, squares = values[..., : o.shape[-1]], values[..., o.shape[-1] :]
+        scan.see(block.first, p, v, squares)
+        sums.add(variance, v, squares)
+    kinds = [_variances(request, probes, tests, sums, about) for about in request.abouts]
     variance, coherence = kinds[0]
     for more in kinds[1:]:
         variance, coherence = xp.maximum(variance, more[0]), xp.maximum(coherence, more[1])
     along, power = (request.error[:, None] * tests).sum(-1), (directions * tests).sum(-1)
-    # The part that the common mode alone has: six probes may miss a single direction.
+    # The part that the common mode alone has: a few probes may miss a single direction.
     held = variance[:, 0] / xp.clip(power[:, 0], _TINY, None) / o.shape[-1]
     coherence = xp.clip(xp.maximum(coherence, xp.clip(held**2, None, 1.0)), None, 1.0)
     return along, power, variance, sharing, coherence
@@ -178,62 +194,66 @@ class _Sums:
     """Sums over keys of their weights' variances, with their values and with tests of the values.
 
     In fp32 where P and the store have 16 bits, else in float64. A block of 1024 keys errs by 2^-14
-    of its terms at most, and the error model by 15 %. Where the terms cancel, v is near o: what is
-    lost is then 2^-14 of P's rounding times o, far less than the rounding of the stored o.
-    size: the largest |v| of each channel, so that nothing overflows. Shapes: x [Hkv, T, R, Dv],
-    size [Hkv, 1, Dv].
+    of its terms at most, and the error model by 15 %. The vectors x are those of DIRECTIONS, then
+    probes. Shapes: x [Hkv, T, R, Dv].
     """
 
-    def __init__(self, x, size, narrow: bool):
-        self.xp, self.size = namespace(x), size
-        self.dtype = self.xp.float32 if narrow else self.xp.float64
-        x = x * size[:, None]
+    def __init__(self, request: _Rows, x):
+        self.xp = namespace(x)
         self.norm = self.xp.clip(self.xp.amax(abs(x), -1)[..., None], _TINY, None)
         self.x = x / self.norm
-        self.narrow_x = self._narrowed(self.x)
-        self.shared, self.plain, self.squares = 0.0, 0.0, 0.0
+        self.narrow_x = request.frame.narrowed(self.x)
+        self.shared, self.of_1, self.of_v, self.of_squares, self.squares = [0.0] * 5
 
-    def add(self, variance, v) -> None:
-        """Count a block of keys. Shapes: variance [Hkv, R, n], v [Hkv, n, Dv]."""
-        xp, variance = self.xp, self._narrowed(variance)
-        v = self._narrowed(v / self.size)
-        v_and_1 = xp.concatenate([v, xp.ones_like(v[..., :1])], -1)
+    def add(self, variance, v, squares) -> None:
+        """Count a block of keys. Shapes: variance [Hkv, R, n]; v, and its squares, [Hkv, n, Dv]."""
+        xp, n = self.xp, len(DIRECTIONS)
         shown = _folded(self.narrow_x, xp.swapaxes(v, 1, 2))
-        shown *= variance[:, None]
-        self.shared = self.shared + float64(_folded(shown, v_and_1))
-        self.plain = self.plain + float64(variance @ v_and_1)
-        self.squares = self.squares + float64(variance @ v**2)
+        probes = shown[:, n:] * variance[:, None]
+        self.squares = self.squares + float64((shown[:, :n] ** 2 * variance[:, None]).sum(-1))
+        self.shared = self.shared + float64(
+            xp.concatenate([_folded(probes, v), probes.sum(-1)[..., None]], -1)
+        )
+        self.of_1 = self.of_1 + float64(variance.sum(-1)[..., None])
+        self.of_v = self.of_v + float64(variance @ v)
+        self.of_squares = self.of_squares + float64(variance @ squares)
 
-    def about(self, x):
-        """The sums of <x, v - x> (v - x), of each test, and of (v - x)^2; x [Hkv, R, Dv]."""
-        x = x / self.size
-        of_v, of_1 = self.plain[..., :-1], self.plain[..., -1:]
-        along = (self.x * x[:, None]).sum(-1)[..., None]
-        left = self.shared[..., -1:] - along * of_1[:, None]
-        shared = self.shared[..., :-1] - along * of_v[:, None] - left * x[:, None]
-        squares = self.squares - 2 * x * of_v + of_1 * x**2
-        return shared * self.norm * self.size[:, None], squares * self.size**2
+    def of_tests(self, about):
+        """The sum of <x, v - about>^2 of each of DIRECTIONS. Shapes: about [Hkv, R, Dv]."""
+        x, norm = (part[:, : len(DIRECTIONS)] for part in (self.x, self.norm[..., 0]))
+        along, mixed = ((x * y[:, None]).sum(-1) for y in (about, self.of_v))
+        total = self.squares - 2 * along * mixed + along**2 * self.of_1[:, None, :, 0]
+        return self.xp.clip(total, 0.0, None) * norm**2
 
-    def _narrowed(self, array):
-        return self.xp.asarray(array, dtype=self.dtype)
+    def of_probes(self, about):
+        """The sum of <x, v - about> (v - about) of each probe. Shapes: [Hkv, T, R, Dv]."""
+        x, norm = (part[:, len(DIRECTIONS) :] for part in (self.x, self.norm))
+        along = (x * about[:, None]).sum(-1)[..., None]
+        left = self.shared[..., -1:] - along * self.of_1[:, None]
+        shared = self.shared[..., :-1] - along * self.of_v[:, None] - left * about[:, None]
+        return shared * norm
+
+    def of_values(self, about):
+        """The sum of (v - about)^2. Shapes: [Hkv, R, Dv]."""
+        total = self.of_squares - 2 * about * self.of_v + self.of_1 * about**2
+        return self.xp.clip(total, 0.0, None)
 
 
-def _variances(request: _Rows, x, tests, sums: _Sums, about: float):
+def _variances(request: _Rows, probes, tests, sums: _Sums, about: float):
     """Variance that rounding gives each test, and a row's coherence; about: of the denominator.
 
     The weights' errors are about o where they move the denominator too, and about 0 where not.
     """
-    o, xp = request.rows.o, namespace(request.error)
-    from_p, parts = sums.about(about * o)
+    o, centre = request.o, request.frame.inside(about * request.rows.o)
     # The part of sigma beyond the weights and l is independent from channel to channel.
     of_l = error_sigma.denominator_variance(request.rows)
-    own = xp.clip(request.sigma**2 - parts - of_l * o**2, 0.0, None)
-    along_o = (x * o[:, None]).sum(-1)[..., None]
-    spread = from_p + own[:, None] * x + of_l * along_o * o[:, None]
-    n = len(DIRECTIONS)
-    variance = (spread[:, :n] * tests).sum(-1)
-    probed = (spread[:, n:] / request.sigma[:, None]) ** 2
-    return variance, probed.sum(-1).sum(1) / _PROBES / o.shape[-1] ** 2
+    own = request.sigma**2 - sums.of_values(centre) - of_l * o**2
+    own = namespace(o).clip(own, 0.0, None)[:, None]
+    of_tests, of_probes = ((x * o[:, None]).sum(-1)[..., None] for x in (tests, probes))
+    variance = sums.of_tests(centre) + (own * tests**2).sum(-1) + (of_l * of_tests**2)[..., 0]
+    spread = sums.of_probes(centre) + own * probes + of_l * of_probes * o[:, None]
+    probed = (spread / request.sigma[:, None]) ** 2
+    return variance, probed.sum(-1).sum(1) / probes.shape[1] / o.shape[-1] ** 2
 
 
 def _folded(vectors, matrix):
@@ -243,26 +263,25 @@ def _folded(vectors, matrix):
 
 
 def _directions(request: _Rows):
-    """The vectors of DIRECTIONS, how many keys share P's rounding, the largest |v| by channel."""
-    o, xp = request.rows.o, namespace(request.error)
-    largest = request.rows.problem.zeros(len(o), o.shape[-1])
-    mean_score, weighted, truncated, w1, w2 = 0.0, 0.0, 0.0, 0.0, 0.0
-    for block, score, p, spacing, variance in request.weighted_blocks():
-        scored = p * xp.where(p == 0, 0.0, score / LOG2_E)
-        mean_score = mean_score + scored.sum(-1)[..., None]
-        weighted = weighted + scored @ block.v
-        truncated = truncated - (spacing / 2) @ block.v
-        w1, w2 = w1 + variance.sum(-1), w2 + (variance**2).sum(-1)
-        largest = xp.maximum(largest, xp.amax(abs(block.v), 1))
+    """The vectors of DIRECTIONS, and how many keys share P's rounding."""
+    o, frame, xp = request.o, request.frame, namespace(request.error)
+    sums, counts, w1, w2 = 0.0, 0.0, 0.0, 0.0
+    for _, score, p, spacing, variance, values in request.weighted_blocks():
+        score = frame.narrowed(score / LOG2_E)
+        both = xp.stack([p * xp.where(p == 0, 0.0, score), spacing / 2], 1)
+        counts = counts + float64(both.sum(-1)[..., None])
+        sums = sums + float64(_folded(both, values[..., : o.shape[-1]]))
+        large = variance * _NO_UNDERFLOW
+        w1, w2 = w1 + float64(large.sum(-1)), w2 + float64((large**2).sum(-1))
     sharing = xp.where(w2 > 0, w1**2 / xp.where(w2 > 0, w2, 1.0), 1.0)
-    bias = xp.sign(o) * request.sigma**2
+    bias = xp.sign(o) * request.sigma**2 * frame.size
     # A common mode that is allowed must not show as a scale: sigma, which jumps where |o| passes a
     # power of 2, would let it.
-    scale, along_o = weighted - mean_score * o, o / request.sigma**2
+    scale, along_o = sums[:, 0] - counts[:, 0] * request.centred, o / request.sigma**2
     power = xp.clip((o * along_o).sum(-1), _TINY, None)
     scale = scale - ((scale * along_o).sum(-1) / power)[..., None] * o
-    size = xp.clip(largest, _SMALLEST, None)[:, None]
-    return xp.stack([o, truncated, scale, bias], 1), sharing, size
+    truncated = -sums[:, 1] - counts[:, 1] * (frame.mean / frame.size)
+    return xp.stack([o, truncated, scale, bias], 1), sharing
 
 
 class _Scan:
@@ -273,31 +292,40 @@ class _Scan:
     """
 
     def __init__(self, request: _Rows, of_keys):
-        o, self.of_keys, self.inverse = request.rows.o, of_keys, 1 / request.sigma**2
-        xp = namespace(o)
-        self.eo = (self.inverse * request.error * o).sum(-1)[..., None]
-        self.oo = xp.clip((self.inverse * o**2).sum(-1)[..., None], _TINY, None)
+        o, c, self.of_keys, self.inverse = request.o, request.centred, of_keys, 1 / request.sigma**2
+        xp, frame = namespace(o), request.frame
+        vectors = [self.inverse * x for x in (request.error, o, c)]
+        self.vectors = frame.narrowed(xp.stack(vectors, 1))
+        self.narrow_inverse = frame.narrowed(self.inverse)
+        eo, oo = ((x * o).sum(-1)[..., None] for x in vectors[:2])
+        self.smallest = _SMALLEST_NARROW if frame.narrow else _SMALLEST_WIDE
+        oo = xp.clip(oo, self.smallest[1], None)
+        self.ec, self.oc, self.cc = (frame.narrowed((x * c).sum(-1)[..., None]) for x in vectors)
+        self.share, self.per_oo = frame.narrowed(eo / oo), frame.narrowed(1 / oo)
         self.row = [request.rows.problem.zeros(*o.shape[:2]) for _ in range(3)]
         heads, rows = (xp.arange(n, device=o.device) for n in o.shape[:2])
         self.places = heads[:, None], rows[None]
 
-    def see(self, first: int, p, ve, vo, squares) -> None:
-        """Scan a block of keys, by <e / s^2, v> and <o / s^2, v>.
-
-        Shapes: p, ve, vo [Hkv, R, n]; squares, those of v, [Hkv, Dv, n].
-        """
+    def see(self, first: int, p, v, squares) -> None:
+        """Scan a block of keys. Shapes: p [Hkv, R, n]; v, and its squares, [Hkv, n, Dv]."""
         xp = namespace(p)
-        do = self.oo - vo
-        power = self.oo - 2 * vo + self.inverse @ squares - do**2 / self.oo
-        along = self.eo - ve - do * self.eo / self.oo
+        shown = _folded(self.vectors, xp.swapaxes(v, 1, 2))
+        do = self.oc - shown[:, 1]
+        sizes = self.cc + self.narrow_inverse @ xp.swapaxes(squares, 1, 2)
+        power = sizes - 2 * shown[:, 2] - do**2 * self.per_oo
+        part, tiny = self.smallest
+        power = xp.maximum(power, part * sizes) + tiny  # a difference of o and v that is rounding
+        along = self.ec - shown[:, 0] - do * self.share
         left = 1 - p
-        factor = xp.where(left > _NEARLY_ALL, p / xp.where(left > _NEARLY_ALL, left, 1.0), 0.0)
-        along, power = factor * along, xp.clip(factor**2 * power, _TINY, None)
-        z = along / xp.sqrt(power)
+        factor = xp.where(left > part, p / xp.where(left > part, left, 1.0), 0.0)
+        z = xp.where(factor > 0, along / xp.sqrt(power), 0.0)
         best = (*self.places, xp.argmax(abs(z), -1))
+        beta = along[best] / xp.clip(power[best] * factor[best], tiny, None)
         better = abs(z[best]) > abs(self.row[1])
-        values = best[-1] + float(first), z[best], along[best] / power[best]
-        self.row = [xp.where(better, new, old) for new, old in zip(values, self.row, strict=True)]
+        values = best[-1] + float(first), z[best], xp.where(factor[best] > 0, beta, 0.0)
+        self.row = [
+            xp.where(better, float64(new), old) for new, old in zip(values, self.row, strict=True)
+        ]
         keys = slice(first, first + p.shape[-1])
-        self.of_keys[0, keys] += along.sum((0, 1))
-        self.of_keys[1, keys] += power.sum((0, 1))
+        self.of_keys[0, keys] += float64((factor * along).sum((0, 1)))
+        self.of_keys[1, keys] += float64((factor**2 * power).sum((0, 1)))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from labkernels.numerics.error import bounds
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.problem import Problem
@@ -57,13 +58,28 @@ def test_a_key_left_out_is_found_with_beta_1(problem):
 
 @pytest.mark.parametrize("denominator", [None, "rounded"])
 @pytest.mark.parametrize(("mean", "times"), [(0, 1), (1000, 1), (0, 1e30), (0, 0)])
-def test_variances_in_fp32_are_those_of_float64(problem, denominator, mean, times, monkeypatch):
+def test_estimates_in_fp32_are_those_of_float64(problem, denominator, mean, times, monkeypatch):
     problem = replace(problem, v_pool=problem.v_pool * times + mean)
     policy = replace(POLICY, denominator=denominator, out="bf16")
-    sigma = error_sigma.sigma(problem, policy)
-    narrow = matched_filters.matched_filters(problem, policy, sigma, sigma)
-    monkeypatch.setattr(matched_filters, "_SIXTEEN", ())
-    wide = matched_filters.matched_filters(problem, policy, sigma, sigma)
+    random = np.random.default_rng(5).standard_normal(problem.out_shape)
+
+    def estimates():
+        sigma = error_sigma.sigma(problem, policy)
+        bound = bounds.out_bound(problem, policy)
+        return sigma, bound, matched_filters.matched_filters(problem, policy, sigma * random, sigma)
+
+    sigma, bound, narrow = estimates()
+    monkeypatch.setattr(NumericPolicy, "narrow", False)
+    wide_sigma, wide_bound, wide = estimates()
     assert (narrow.variance != wide.variance).any() or times == 0
-    np.testing.assert_allclose(narrow.variance, wide.variance, rtol=1e-5)
-    np.testing.assert_allclose(narrow.coherence, wide.coherence, rtol=1e-5)
+    np.testing.assert_allclose(sigma, wide_sigma, rtol=1e-5)
+    np.testing.assert_allclose(narrow.variance, wide.variance, rtol=1e-4)
+    np.testing.assert_allclose(narrow.coherence, wide.coherence, rtol=1e-4)
+    np.testing.assert_allclose(narrow.sharing, wide.sharing, rtol=1e-5)
+    np.testing.assert_allclose(narrow.power, wide.power, rtol=1e-4)
+    noise = 1e-4 * np.sqrt(wide.power)  # a sum of random errors may be small by itself
+    assert (np.abs(narrow.along - wide.along) <= noise).all()
+    np.testing.assert_allclose(narrow.row.z, wide.row.z, rtol=1e-2)
+    np.testing.assert_allclose(narrow.row.beta, wide.row.beta, rtol=1e-2)
+    assert (bound >= wide_bound).all()
+    np.testing.assert_allclose(bound, wide_bound, rtol=1e-3)

@@ -1,4 +1,4 @@
-"""Families of inputs that are held out: what caches, prompts and untrained models have in them."""
+"""Families of inputs that are held out: sensors, documents, caches and tests of other projects."""
 
 from collections.abc import Callable
 
@@ -7,62 +7,58 @@ import numpy as np
 from labkernels.measure.strangers.inputs import changed, drawn
 
 
-def _turned_keys(rng, q, k, v):
-    """Keys that turn with their place, as rotated ones of one direction do."""
-    half = k.shape[-1] // 2
-    angle = np.arange(k.shape[2])[:, None] * 1e4 ** (-np.arange(half) / half)
-    size = 1 + 0.3 * rng.standard_normal(half)
-    k[..., :half] = 0.4 * k[..., :half] + size * np.cos(angle)
-    k[..., half:] = 0.4 * k[..., half:] + size * np.sin(angle)
+def _walk(rng, q, k, v):
+    """Values that walk at random from key to key, as states of a recurrence do."""
+    return q, k, 0.2 * np.cumsum(v, 2)
+
+
+def _documents(rng, q, k, v):
+    """Keys of a few documents, each with a direction; queries that belong to the last."""
+    n = k.shape[2]
+    ways = rng.standard_normal((5, k.shape[-1]))
+    of = np.sort(rng.integers(5, size=n))
+    return 0.6 * q + 0.5 * ways[-1], 0.7 * k + 0.5 * ways[of], v
+
+
+def _quantised_queries(rng, q, k, v):
+    """Queries of 3 bits, keys of 5, values of 8."""
+    return np.rint(2 * q) / 2, np.rint(8 * k) / 8, np.rint(32 * v) / 32
+
+
+def _one_loud_head(rng, q, k, v):
+    """One KV head with keys ten times as large, and values as much smaller."""
+    head = int(rng.integers(k.shape[1]))
+    k[:, head] *= 4.0
+    v[:, head] *= 0.1
     return q, k, v
 
 
-def _retrieval(rng, q, k, v):
-    """Each query looks for one key, which all heads know."""
-    n = k.shape[2]
-    place = rng.integers(n, size=q.shape[2])
-    group = q.shape[1] // k.shape[1]
-    return 0.5 * q + 0.8 * np.repeat(k, group, 1)[:, :, place], k, v
+def _pauses(rng, q, k, v):
+    """Runs of keys that are nearly silent between others."""
+    silent = (np.arange(k.shape[2]) // 13 % 3 == 1)[:, None]
+    return q, np.where(silent, 0.05 * k, k), np.where(silent, 0.05 * v, v)
 
 
-def _delimiters(rng, q, k, v):
-    """Every ninth key is a delimiter with one direction, large scores and small values."""
-    some = slice(None, None, 9)
-    way = rng.standard_normal(k.shape[-1])
-    k[:, :, some] = 0.5 * k[:, :, some] + 0.5 * way
-    v[:, :, some] *= 0.1
-    return q + 0.3 * way, k, v
+def _near_twins(rng, q, k, v):
+    """Each second key is nearly that before it."""
+    n = k.shape[2] // 2 * 2
+    k[:, :, 1:n:2] = k[:, :, 0:n:2] + 0.02 * k[:, :, 1:n:2]
+    return q, k, v
 
 
-def _untrained(rng, q, k, v):
-    """Small uniform weights, as before the first step of training."""
-    return 0.2 * q, 0.2 * k, 0.05 * v
-
-
-def _two_speakers(rng, q, k, v):
-    """Turns of two speakers with means of their own."""
-    of = (np.arange(k.shape[2]) // 11 % 2)[:, None]
-    a, b = rng.standard_normal((2, k.shape[-1]))
-    return q, k + np.where(of, a, b), v + 0.5 * np.where(of, 1.0, -1.0)
-
-
-def _half_dead(rng, q, k, v):
-    """Half of the channels of V hardly move."""
-    dead = rng.random(v.shape[-1]) < 0.5
-    return q, k, np.where(dead, 0.01 * v + 0.3, v)
+def _torch_rand(rng, shape):
+    return rng.random(shape) - 0.5
 
 
 FAMILIES: dict[str, Callable] = {
-    "turned keys": changed(_turned_keys),
-    "retrieval": changed(_retrieval),
-    "delimiters": changed(_delimiters),
-    "before training": changed(_untrained),
-    "two speakers": changed(_two_speakers),
-    "half of V dead": changed(_half_dead),
-    "logistic": drawn(lambda rng, shape: 0.55 * rng.logistic(size=shape)),
-    "skewed": drawn(lambda rng, shape: rng.gamma(2.0, 0.7, shape) - 1.4),
-    "in steps of 1 / 16": drawn(lambda rng, shape: np.rint(16 * rng.standard_normal(shape)) / 16),
-    "values of one sign by head": changed(
-        lambda rng, q, k, v: (q, k, abs(v) * rng.choice([-1.0, 1.0], v.shape[1])[:, None, None])
-    ),
+    "values that walk": changed(_walk),
+    "documents": changed(_documents),
+    "few bits in q and k": changed(_quantised_queries),
+    "one loud head": changed(_one_loud_head),
+    "pauses": changed(_pauses),
+    "near twins": changed(_near_twins),
+    "uniform about 0": drawn(_torch_rand),
+    "cosine": drawn(lambda rng, shape: np.sqrt(2) * np.cos(2 * np.pi * rng.random(shape))),
+    "mostly 0": drawn(lambda rng, shape: rng.standard_normal(shape) * (rng.random(shape) < 0.3)),
+    "Weibull": drawn(lambda rng, shape: rng.weibull(1.5, shape) - 0.9),
 }

@@ -24,62 +24,59 @@ def _divided(o, l, call: Call):
     return (o / torch.where(l == 0, torch.ones_like(l), l)).to(call.q.dtype)
 
 
-def mean_for_a_maximum(call: Call) -> torch.Tensor:
-    """The mean of the row's scores in place of their maximum, where it is near enough."""
+def einsums(call: Call) -> torch.Tensor:
+    """torch.einsum with groups of heads as an axis of their own, P in the input's format."""
+    b, h, m, d = call.q.shape
+    q = call.q.float().reshape(b, call.k.shape[1], call.group, m, d)
+    s = torch.einsum("bkgmd,bknd->bkgmn", q, call.k.float()) * call.scale
+    s = s.masked_fill(hidden_of(call), -math.inf)
+    p = torch.exp(s - _top(s))
+    used = p.to(call.q.dtype).float()
+    o = torch.einsum("bkgmn,bknd->bkgmd", used, call.v.float())
+    return _divided(o, p.sum(-1, keepdim=True), call).reshape(b, h, m, -1)
+
+
+def numpy_in_float64_but_scores(call: Call) -> torch.Tensor:
+    """Scores in float32, the rest in NumPy's float64."""
     s, v = _scores(call)
-    seen = s > -math.inf
-    mean = torch.where(seen, s, torch.zeros_like(s)).sum(-1, keepdim=True) / seen.sum(
-        -1, keepdim=True
-    ).clamp(min=1)
-    m = torch.maximum(mean, _top(s) - 8.0)
+    s = s.double().numpy()
+    p = np.exp(s - np.maximum(s.max(-1, keepdims=True), -1e30))
+    return torch.from_numpy(p @ v.double().numpy() / p.sum(-1, keepdims=True)).to(call.q.dtype)
+
+
+def maxima_of_columns(call: Call) -> torch.Tensor:
+    """The maximum over all queries of a head stands for each row's, where it is near enough."""
+    s, v = _scores(call)
+    m = torch.minimum(s.amax((-1, -2), keepdim=True), _top(s) + 10.0)
     p = torch.exp(s - m)
     return _divided(p @ v, p.sum(-1, keepdim=True), call)
 
 
-def products_in_rows_of_numpy(call: Call) -> torch.Tensor:
-    """NumPy, a row at a time, in float32, pairwise sums."""
-    s, v = (x.numpy() for x in _scores(call))
-    p = np.exp(s - np.maximum(s.max(-1, keepdims=True), -1e30))
-    o = np.stack([(p[..., j : j + 1, :] @ v)[..., 0, :] for j in range(p.shape[-2])], -2)
-    return torch.from_numpy(o / p.sum(-1, keepdims=True)).to(call.q.dtype)
-
-
-def keys_sorted(call: Call) -> torch.Tensor:
-    """The smallest weights first."""
+def odd_keys_after_even_ones(call: Call) -> torch.Tensor:
+    """Even keys, then odd ones, each half with sums of its own."""
     s, v = _scores(call)
-    p, order = torch.exp(s - _top(s)).sort(-1)
-    if v.shape[2] * p.shape[2] > 20_000:  # each row gathers its own values
-        return _divided(torch.exp(s - _top(s)) @ v, p.sum(-1, keepdim=True), call)
-    values = torch.take_along_dim(v[:, :, None], order[..., None], 3)
-    return _divided((p[..., None] * values).sum(3), p.sum(-1, keepdim=True), call)
+    m = _top(s)
+    o = l = 0.0
+    for start in (0, 1):
+        p = torch.exp(s[..., start::2] - m)
+        o, l = o + p @ v[:, :, start::2], l + p.sum(-1, keepdim=True)
+    return _divided(o, l, call)
 
 
-def heads_as_rows(call: Call) -> torch.Tensor:
-    """The heads of a group as rows of one product, P in the input's format."""
-    q, k, v = call.q.float(), call.k.float(), call.v.float()
-    b, h, m, d = q.shape
-    rows = q.reshape(b, k.shape[1], call.group * m, d)
-    s = (rows @ k.mT * call.scale).reshape(b, h, m, -1)
-    s = s.masked_fill(hidden_of(call), -math.inf)
+def linear_layers(call: Call) -> torch.Tensor:
+    """A product for each query, as torch's linear layers have it."""
+    s, v = _scores(call)
     p = torch.exp(s - _top(s))
-    used = p.to(call.q.dtype).float().reshape(b, k.shape[1], call.group * m, -1)
-    return _divided((used @ v).reshape(b, h, m, -1), p.sum(-1, keepdim=True), call)
-
-
-def logsumexp_first(call: Call) -> torch.Tensor:
-    """Two passes: the log-sum-exp, then weights that need no division."""
-    s, v = _scores(call)
-    lse = torch.logsumexp(s, -1, keepdim=True)
-    p = torch.exp(s - lse.masked_fill(lse == -math.inf, 0.0))
-    return (p @ v).to(call.q.dtype)
+    rows = [torch.matmul(p[:, :, i : i + 1], v) for i in range(p.shape[2])]
+    return _divided(torch.cat(rows, 2), p.sum(-1, keepdim=True), call)
 
 
 RIGHT: dict[str, Callable[[Call], torch.Tensor]] = {
-    "mean for a maximum": mean_for_a_maximum,
-    "rows of NumPy": products_in_rows_of_numpy,
-    "keys sorted": keys_sorted,
-    "heads as rows of one product": heads_as_rows,
-    "log-sum-exp first": logsumexp_first,
-    "flash, blocks of 12, 5 splits": Flash(12, splits=5),
-    "flash, shuffled, lag of 4, exp": Flash(24, "shuffled", lag=4.0, natural=True),
+    "einsums with groups": einsums,
+    "float64 but for the scores": numpy_in_float64_but_scores,
+    "maxima of columns": maxima_of_columns,
+    "odd keys after even ones": odd_keys_after_even_ones,
+    "a product for each query": linear_layers,
+    "flash, blocks of 48, weights up to 2^3": Flash(48, start=3.0, reciprocal=True),
+    "flash, 3 splits of blocks of 8, backward": Flash(8, "backward", splits=3, rounded_sum=True),
 }

@@ -3,6 +3,9 @@
 The first set lies in the folder above, since all others build on it.
 """
 
+from labkernels.measure.strangers.looked_at.fifth import bugs as fifth_bugs
+from labkernels.measure.strangers.looked_at.fifth import inputs as fifth_inputs
+from labkernels.measure.strangers.looked_at.fifth import right as fifth_right
 from labkernels.measure.strangers.looked_at.fourth import bugs as fourth_bugs
 from labkernels.measure.strangers.looked_at.fourth import inputs as fourth_inputs
 from labkernels.measure.strangers.looked_at.fourth import right as fourth_right
@@ -13,6 +16,8 @@ from labkernels.measure.strangers.looked_at.third import bugs as third_bugs
 from labkernels.measure.strangers.looked_at.third import inputs as third_inputs
 from labkernels.measure.strangers.looked_at.third import right as third_right
 
-FAMILIES = second_inputs.FAMILIES | third_inputs.FAMILIES | fourth_inputs.FAMILIES
-RIGHT = second_right.RIGHT | third_right.RIGHT | fourth_right.RIGHT
-WRONG = second_bugs.WRONG | third_bugs.WRONG | fourth_bugs.WRONG
+FAMILIES = (
+    second_inputs.FAMILIES | third_inputs.FAMILIES | fourth_inputs.FAMILIES | fifth_inputs.FAMILIES
+)
+RIGHT = second_right.RIGHT | third_right.RIGHT | fourth_right.RIGHT | fifth_right.RIGHT
+WRONG = second_bugs.WRONG | third_bugs.WRONG | fourth_bugs.WRONG | fifth_bugs.WRONG

@@ -6,6 +6,7 @@ import numpy as np
 
 from labkernels import formats
 from labkernels.numerics import rounding
+from labkernels.numerics.arrays import float64, to_numpy
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import significance
 from labkernels.numerics.verdict.diagnosis import places
@@ -27,6 +28,7 @@ _MOST = 0.6  # share of the other rows that a row's mistake must explain too
 _MOST_CHANNELS = 0.75  # share of the channels that may be wrong
 _TINY = 1e-300  # in place of a division by 0
 _GAIN = 60.0  # fall of sum z^2: one fitted number gains 60 by chance once in 10^14
+_COARSE_STEPS = 4.0  # of a store's spacing: elements are multiples of smaller ones by chance
 _COARSE = 32  # elements: fewer have few bits by chance
 _SPARSE = 0.02  # share of elements up to which outliers are sparse
 
@@ -64,12 +66,34 @@ def _coarser_store(out, truth, sigma, out_format: str) -> list[Match]:
         )
         if left <= _LEFT_RMS:
             return [Match(f"out was rounded to {fmt}", "every element", left, was, True)]
+    return _stepped(given, right, spread, out_format)
+
+
+def _stepped(out, truth, sigma, out_format: str) -> list[Match]:
+    """Rows whose every element is a whole number of steps, the largest of them a format's."""
+    size = np.abs(out)
+    for whose, largest in (("row", size.max(-1, keepdims=True)), ("tensor", size.max())):
+        for bits in (8, 4):
+            step = np.maximum(largest / (2.0 ** (bits - 1) - 1), _TINY)
+            store = rounding.quantum(out, out_format)
+            off = np.abs(out - np.rint(out / step) * step)
+            coarse = np.median(step / store) >= _COARSE_STEPS
+            if not coarse or (off > store * (1 + size / largest)).any():
+                continue
+            was, left = (
+                float(np.sqrt(np.mean((out - truth) ** 2 / (sigma**2 + more))))
+                for more in (_TINY, step**2 / 12)
+            )
+            if left <= _LEFT_RMS:
+                where = f"{2**bits - 1} steps for each {whose}"
+                name = f"out was rounded to steps, as int{bits}"
+                return [Match(name, where, left, was, True)]
     return []
 
 
 def _channels(problem: Problem, out, truth, sigma, z) -> list[Match]:
     """Some channels are wrong in the wrong rows, while others are right; some may be copies."""
-    wrong, bad, rms, others = wrong_channels(problem, z)
+    wrong, bad, rms, others = wrong_channels(problem, sigma, z)
     if wrong is None:
         return []
     out, truth, sigma = (x[bad] for x in (out, truth, sigma))
@@ -87,10 +111,10 @@ def _channels(problem: Problem, out, truth, sigma, z) -> list[Match]:
     return [Match("channels wrong", where, others, was, vague=True)]
 
 
-def wrong_channels(problem: Problem, z):
+def wrong_channels(problem: Problem, sigma, z):
     """Channels that are wrong where others are right, or None; the rows; rms of z by channel.
 
-    Shapes: z [total_q, Hq, Dv] -> [n] or None, [total_q, Hq], [Dv]; and rms of the right ones.
+    Shapes: sigma, z [total_q, Hq, Dv] -> [n] or None, [total_q, Hq], [Dv]; and rms of the right ones.
     """
     bad = (np.abs(z) > significance.OUTLIER).any(-1)
     few = bad.sum() < max(2, _FEW * bad.size)
@@ -103,7 +127,22 @@ def wrong_channels(problem: Problem, z):
     right = np.delete(rms, wrong)
     others = float(np.sqrt((right**2).mean())) if len(right) else np.inf
     some = 0 < len(wrong) <= _MOST_CHANNELS * z.shape[-1] and others <= _LEFT_RMS
-    return wrong if some and right.max() <= _CLEARLY else None, bad, rms, others
+    some = some and right.max() <= _CLEARLY and _would_show(problem, sigma, bad, rms, wrong)
+    return wrong if some else None, bad, rms, others
+
+
+def _would_show(problem: Problem, sigma, bad, rms, wrong) -> bool:
+    """Whether errors like those of the wrong channels would show in the right ones.
+
+    Where weights are wrong, a channel errs as far as its values differ, which may be by little.
+    """
+    spread = float64(problem.v_pool).std((0, 1, 2)) if problem.v_pool.size else 0.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        reach = to_numpy(spread) / np.median(sigma[bad], 0)
+        share = np.nan_to_num(rms / np.where(reach > 0, reach, np.inf))
+    right = np.setdiff1d(np.arange(len(rms)), wrong)
+    expected = np.median(share[wrong]) * reach[right]
+    return bool((expected > _CLEARLY).mean() >= _OFTEN)
 
 
 def of_outliers(problem: Problem, error, sigma) -> list[Match]:

@@ -109,7 +109,7 @@ def _of_whole_kernel(case: Case, bad, score) -> list[Match]:
 def _of_some_channels(case: Case, bad, score) -> list[Match]:
     """The mistakes that explain the channels that went wrong, where others are right."""
     z = np.where(case.sigma > 0, case.error / np.where(case.sigma > 0, case.sigma, 1.0), 0.0)
-    wrong = many_rows.wrong_channels(case.problem, z)[0]
+    wrong = many_rows.wrong_channels(case.problem, case.sigma, z)[0]
     if wrong is None or not bad.any():
         return []
     score = np.where(bad, score, 0.0)

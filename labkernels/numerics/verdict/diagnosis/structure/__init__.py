@@ -16,10 +16,11 @@ from labkernels.numerics.verdict.diagnosis.structure import (
     cuts,
     mixtures,
     operands,
+    scales,
     scores,
+    switched,
     transports,
     weights,
-    zeros,
 )
 from labkernels.numerics.verdict.diagnosis.structure.gathered import gathered
 from labkernels.numerics.verdict.diagnosis.structure.linear import rms_before
@@ -28,7 +29,8 @@ _FAMILIES = (
     operands.of_queries,
     weights.of_weights,
     transports.of_tables,
-    zeros.of_zeros,
+    switched.of_blocks,
+    *scales.ALL,
     cuts.of_rows,
     *operands.ALL[1:],
     scores.of_functions,
@@ -50,6 +52,8 @@ def explain(problem: Problem, out, truth, sigma, bad, p_format: str, fmt: str) -
 
 
 def _each(problem, out, truth, sigma, bad, p_format, fmt) -> Iterator[tuple]:
+    written = bad & (out != 0).any(-1)  # a row of which no key is left is 0, whatever the mistake
+    bad = written if written.any() else bad
     if not bad.any():
         return
     z = ((out - truth) / np.where(sigma > 0, sigma, np.inf))[bad]

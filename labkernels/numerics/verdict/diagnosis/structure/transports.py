@@ -14,6 +14,7 @@ from labkernels.numerics.verdict.diagnosis.structure.weights import Found
 _BETWEEN = (256, 128, 64, 48, 32, 24, 16, 12, 8, 4)
 _WITHIN = (4, 8, 16, 32)
 _LISTED = 4
+_NEARLY = 0.05  # of a number, by which it may differ from that of a mean
 
 
 def of_tables(blocks: list[Block], was: float) -> Iterator[Found]:
@@ -33,10 +34,16 @@ def of_tables(blocks: list[Block], was: float) -> Iterator[Found]:
 def _of(blocks, was, size: int, n: int, kind: str, tables) -> Iterator[Found]:
     terms = [_terms(block, size, n, kind, tables) for block in blocks]
     fit = fitted(terms, n * n, was)
+    if kind == "V" and tables is _within and (fit is None or not fit.explains):
+        terms = [_terms(block, size, n, kind, tables, whole=True) for block in blocks]
+        fit = fitted(terms, n * n, was)
     if fit is None or not fit.explains:
         return
     table, known = fit.whole.reshape(n, n), fit.known.reshape(n, n)
     own = np.eye(n)
+    if known.all() and kind == "V" and np.abs(fit.x - 1 / n).max() <= _NEARLY / n:
+        yield Found("V is a mean of several keys'", f"of each {size} keys", fit.rms)
+        return
     table = np.where(known, table, own)
     if np.isnan(table).any():
         return
@@ -50,8 +57,13 @@ def _of(blocks, was, size: int, n: int, kind: str, tables) -> Iterator[Found]:
     yield Found(*_told(source, size, kind, tables is _within), rms)
 
 
-def _terms(block: Block, size: int, n: int, kind: str, tables) -> Terms:
-    """Sums of weights of one block of keys with values of another. Shapes: above [R, n n, Dv]."""
+def _terms(block: Block, size: int, n: int, kind: str, tables, *, whole: bool = False) -> Terms:
+    """Sums of weights of one block of keys with values of another. Shapes: above [R, n n, Dv].
+
+    whole: the keys of a last, partial block have their own values.
+    """
+    if whole:
+        return _of_whole_blocks(block, size, n, tables)
     length = block.sheet.kv_len
     more = -length % size
     p = np.where(block.seen, block.p, 0.0) if kind == "V" else block.p
@@ -69,6 +81,16 @@ def _terms(block: Block, size: int, n: int, kind: str, tables) -> Terms:
     return block.terms(
         above.reshape(rows, n * n, -1), below.reshape(rows, -1) if kind == "K" else None
     )
+
+
+def _of_whole_blocks(block: Block, size: int, n: int, tables) -> Terms:
+    """The equations of V within whole blocks alone; what the others give is taken off the rows."""
+    last = block.sheet.kv_len // size * size
+    p = np.where(block.seen, block.p, 0.0)
+    rest = p[:, last:] @ block.v[last:]
+    p, v = p[:, :last].reshape(len(p), -1, size), block.v[:last].reshape(-1, size, rest.shape[1])
+    above, _ = tables(p, v, None, "V")
+    return Terms(above.reshape(len(p), n * n, -1), None, block.sheet.out - rest, block.sigma)
 
 
 def _between(p, v, seen, kind: str):

@@ -16,7 +16,9 @@ from labkernels.numerics.verdict.diagnosis.structure.linear import (
     too_many,
 )
 
-_BINS = (8, 12, 16)  # knots of a function of the score
+_PERIODS = (8, 16, 32, 64, 128, 12, 24, 48, 96)
+_SIZES = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # keys of a block
+_NONE = 0.01  # of the usual factor: a key that was not read
 _TILES = (8, 16, 32, 64)
 
 
@@ -65,6 +67,12 @@ def of_weights(blocks: list[Block], was: float) -> Iterator[Found]:
     for apart, whose in _APART:
         told = words.of("key", longest)
         yield from _of(blocks, was, Labels(f"key of each {whose}", _key, told, apart=apart))
+    for size in _SIZES:
+        if size < longest:
+            yield from _of(blocks, was, _in_blocks(size, longest))
+    for period in _PERIODS:
+        if period < longest:
+            yield from _of(blocks, was, _by_residue(period, longest))
     if many:
         base = longest
 
@@ -87,6 +95,28 @@ _APART = (
     (lambda block: int(block.sheet.request), "sample"),
     (lambda block: int(block.sheet.kv_head), "KV head"),
 )
+
+
+def _in_blocks(size: int, longest: int) -> Labels:
+    """Blocks of keys, each cut where the last, partial one ends."""
+    keys, tail = np.arange(longest), longest % size
+    group = 2 * (keys // size) + (keys % size >= tail)
+    told = words.of("key", longest)
+    return Labels(
+        f"block of {size} keys",
+        lambda block: np.broadcast_to(group[: block.sheet.kv_len], block.p.shape),
+        lambda groups: told(keys[np.isin(group, groups)]),
+    )
+
+
+def _by_residue(period: int, longest: int) -> Labels:
+    keys = np.arange(longest)
+    told = words.of("key", longest)
+    return Labels(
+        f"key % {period}",
+        lambda block: np.broadcast_to(np.arange(block.sheet.kv_len) % period, block.p.shape),
+        lambda groups: told(keys[np.isin(keys % period, groups)]),
+    )
 
 
 def _in_tile(size: int) -> Labels:
@@ -168,6 +198,8 @@ def _named(fits, labels: Labels, kind: str) -> Iterator[Found]:
     some = some[np.unique(np.linspace(0, len(some) - 1, 6).astype(int))]
     told = ", ".join(f"{labels.told(numbers[i : i + 1])} times {fit.x[i]:.3g}" for i in some)
     name = vague.format(labels.what)
+    if kind == "p" and "key" in labels.what and (np.abs(fit.x[fit.known]) < _NONE).any():
+        name = f"some keys read again, others not at all: {name}"
     if kind == "p" and labels.what.startswith("distance"):
         name = f"bias by position: {name}"
     yield Found(name, told, max(fit.rms for _, fit, _, _ in fits), vague=True)

@@ -46,6 +46,7 @@ _WITHOUT_NUMBERS = (
     *precision.ALL,
     *precision.LATER,
     *functions.WITHOUT_NUMBERS,
+    positions.of_values,
 )
 
 
@@ -78,6 +79,7 @@ _ROUNDS = (
         *chains.ALL,
         *functions.ALL,
         *functions.WITHOUT_NUMBERS,
+        positions.of_values,
         *one_rule.LATER,
         *queries.ALL,
         *precision.LATER,

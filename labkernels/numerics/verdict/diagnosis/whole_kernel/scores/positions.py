@@ -168,6 +168,28 @@ def rotations(sheets: list[Sheet]) -> Iterator[Mistake]:
         yield from (Mistake(turn.name, turn.words, turn.outputs) for turn in _turns(sheets))
 
 
+def of_values(sheets: list[Sheet]) -> Iterator[Mistake]:
+    """V turned by the places of its keys, or the output by that of its query."""
+    if sheets[0].v.shape[-1] % 2 or not isinstance(sheets[0].channels, slice):
+        return
+    for base in _BASES:
+        for interleaved in (False, True):
+            for sign in (1, -1):
+                one = _Rotation(base, interleaved, sign=sign)
+                yield Mistake(
+                    "RoPE of V",
+                    one.words,
+                    lambda sheet, r=one: sheet.attend(
+                        sheet.scores, r.of(sheet.v, np.arange(sheet.kv_len))
+                    ),
+                )
+                yield Mistake(
+                    "RoPE of the output",
+                    one.words,
+                    lambda sheet, r=one: r.of(sheet.attend(sheet.scores), sheet.places[:, 0]),
+                )
+
+
 def of_rotation(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """q and k rotated once more, or back, alone, in part, some places off, or by another base."""
     if sheets[0].problem.variant is not None or sheets[0].q.shape[-1] % 2:

@@ -110,6 +110,25 @@ def _shifted(sheet: Sheet, step: int, what: str, all_heads: bool):
     return _attended(sheet, given)
 
 
+def lengths(sheets: list[Sheet]) -> Iterator[Mistake]:
+    """Rows of K or V taken for longer or shorter ones; what lies behind the last is zeros."""
+    for more in (1, 2, 4, 8, 16, 32, -1, -2, -4, -8):
+        for what in ("K and V", "K", "V"):
+            yield Mistake(
+                f"{what} read by another stride",
+                f"rows of {more:+d} elements",
+                lambda sheet, m=more, w=what: _read(sheet, w, lambda x: _by_stride(x, m)),
+            )
+
+
+def _by_stride(x, more: int):
+    n, d = x.shape
+    if d + more < 1:
+        return None
+    flat = np.concatenate([x.ravel(), np.zeros(n * max(more, 0))])
+    return flat[np.arange(n)[:, None] * (d + more) + np.arange(d)]
+
+
 def _read(sheet: Sheet, what: str, change):
     given = {w: change(getattr(sheet, w)) for w in "kv" if w.upper() in what}
     return None if any(x is None for x in given.values()) else _attended(sheet, given)
@@ -122,4 +141,4 @@ def _attended(sheet: Sheet, given: dict):
     return sheet.attend(scores, given.get("v"))
 
 
-ALL = (queries, places, bits, offsets)
+ALL = (queries, places, bits, offsets, lengths)

@@ -14,6 +14,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 from labkernels.units import LOG2_E
 
+_PAGES = {"page of 16 keys": 16, "page of 32 keys": 32, "page of 64 keys": 64}
 _FORMATS = ("e4m3", "e5m2", "bf16", "fp16", "tf32")
 
 
@@ -115,6 +116,8 @@ def scaled_operands(sheets: list[Sheet]) -> Iterator[Mistake]:
             if which not in overall:
                 overall[which] = sheets[0].largest(which)
             return overall[which]
+        if of in _PAGES:
+            return _of_pages(np.abs(x).max(1, keepdims=True), _PAGES[of])
         axis = {"head": None, "token": 1, "channel": 0}[of]
         return np.abs(x).max(axis, keepdims=True)
 
@@ -131,14 +134,22 @@ def scaled_operands(sheets: list[Sheet]) -> Iterator[Mistake]:
         return sheet.attend(scores, v)
 
     for kind in ("int8", "e4m3", "e5m2", "int4"):
-        for of in ("tensor", "head", "token", "channel"):
-            for what in ("K and V", "K", "V", "Q", "Q and K", "Q, K and V"):
+        for of in ("tensor", "head", "token", "channel", *_PAGES):
+            for what in ("K and V", "K", "V", "Q", "Q and K", "Q, K and V")[
+                : 3 if of in _PAGES else 6
+            ]:
                 yield Mistake(
                     f"{what} in {kind}",
                     f"one scale for each {of}" if of != "tensor" else "one scale for all",
                     lambda sheet, k=kind, o=of, w=what: outputs(sheet, k, o, w),
                     precision=True,
                 )
+
+
+def _of_pages(largest, size: int):
+    """The largest of each page, for each of its keys. Shapes: [L, 1]."""
+    starts = np.arange(0, len(largest), size)
+    return np.maximum.reduceat(largest, starts).repeat(size, 0)[: len(largest)]
 
 
 def _largest_of_q(sheet: Sheet, of: str):

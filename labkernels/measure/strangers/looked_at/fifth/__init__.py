@@ -1,0 +1,1 @@
+"""The fifth set that was held out."""

@@ -1,0 +1,102 @@
+"""The values of a request as estimates of errors need them: about their mean, with their squares.
+
+Where P and the output have 16 bits, fp32 is enough for such an estimate, at half of float64's cost.
+Values less their mean, over their largest distance from it, then lose nothing by cancellation, and
+their squares neither overflow nor vanish.
+"""
+
+import functools
+from dataclasses import dataclass
+
+from labkernels.kept import Kept
+from labkernels.numerics.arrays import float64, namespace
+from labkernels.numerics.truth.problem import Block, Rows
+
+_SMALLEST = 1e-30  # which fp32 has, as its inverse: in place of a distance that is 0
+_CONSTANT = 2.0**-20  # part of the mean below which values do not differ
+_KEPT_VALUES = 2**24  # elements of values that are kept for the next rows of their request
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """Values v of the keys of some rows, as (v - mean) / size; in fp32 if narrow, else as they are.
+
+    Shapes: mean and size [Hkv, 1, Dv].
+    """
+
+    rows: Rows
+    narrow: bool
+
+    @functools.cached_property
+    def _kept(self) -> Kept:
+        problem = self.rows.problem
+        if "frames" not in problem.__dict__:
+            elements = 2 * problem.v_pool.shape[-1] * problem.kv_heads * self.rows.step
+            object.__setattr__(problem, "frames", Kept(max(2, _KEPT_VALUES // elements)))
+        return problem.__dict__["frames"]
+
+    @functools.cached_property
+    def moments(self) -> tuple:
+        """The mean and the size."""
+        key = self.rows.request, self.narrow
+        if key not in self._kept:
+            self._kept[key] = _moments(self.rows) if self.narrow else (0.0, 1.0)
+        return self._kept[key]
+
+    @property
+    def mean(self):
+        """What is taken off the values."""
+        return self.moments[0]
+
+    @property
+    def size(self):
+        """What they are divided by."""
+        return self.moments[1]
+
+    def inside(self, o):
+        """Outputs as the values are. Shapes: [Hkv, R, Dv], float64."""
+        return (o - self.mean) / self.size
+
+    def narrowed(self, array):
+        """An array in fp32, if narrow."""
+        xp = namespace(array)
+        return xp.asarray(array, dtype=xp.float32) if self.narrow else array
+
+    def weighted_blocks(self):
+        """Yield block, score (log2), weight 2^(s - m) and values of each block of keys."""
+        for block, score, p in self.rows.weighted_blocks(narrow=self.narrow):
+            yield block, score, p, self._values(block)
+
+    def _values(self, block: Block):
+        """Values, their squares beside them. Shapes: [Hkv, n, 2 Dv]."""
+        key = block.rows.request, self.narrow, block.first
+        if key not in self._kept:
+            last = int(self.rows.problem.kv_lens[block.rows.request])
+            v = _finite(self.rows, block.first, min(block.first + self.rows.step, last))
+            if self.narrow:
+                mean, times = (self.narrowed(x) for x in (self.mean, 1 / self.size))
+                v = (v - mean) * times if v.dtype == mean.dtype else self.narrowed(self.inside(v))
+            self._kept[key] = namespace(v).concatenate([v, v**2], -1)
+        return self._kept[key][:, : block.last - block.first]
+
+
+def _moments(rows: Rows) -> tuple:
+    """About the mean of a request's values, and the largest distance from it, of each channel."""
+    xp, n = namespace(rows.problem.q), int(rows.problem.kv_lens[rows.request])
+    total, extremes = 0.0, []
+    for first in range(0, n, rows.step):
+        v = _finite(rows, first, min(first + rows.step, n))
+        total = total + float64((v / n).sum(1)[:, None])
+        extremes += [xp.amin(v, 1), xp.amax(v, 1)]
+    # a number that fp32 has, so that float64 and fp32 take the same off the values
+    mean = float64(xp.asarray(total, dtype=xp.float32))
+    size = xp.amax(abs(float64(xp.stack(extremes, 2)) - xp.swapaxes(mean, 1, 2)), -1)[:, None]
+    return mean, xp.clip(xp.maximum(size, abs(mean) * _CONSTANT), _SMALLEST, None)
+
+
+def _finite(rows: Rows, first: int, last: int):
+    """Values, 0 for those that are no number; those of 16 bits in fp32. Shapes: [Hkv, n, Dv]."""
+    pool = rows.problem.v_pool
+    xp = namespace(pool)
+    v = Block(rows, first, last).gathered(pool, xp.float32 if pool.itemsize == 2 else xp.float64)
+    return v if xp.isfinite(v.sum()) else xp.where(xp.isfinite(v), v, 0.0)
