@@ -306,6 +306,17 @@ def test_hostile_files_are_one_line_and_no_memory(tmp_path, capsys):
     assert len(files) == 12
 
 
+def test_a_header_of_a_gibibyte_before_few_bytes_costs_no_memory(tmp_path, capsys):
+    head = str({"descr": "<f4", "fortran_order": False, "shape": (2**28,)}).encode() + b"\n"
+    with zipfile.ZipFile(tmp_path / "claims.npz", "w") as archive:
+        archive.writestr("q.npy", b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head)
+    tracemalloc.start()
+    assert cli.main(["audit", str(tmp_path / "claims.npz")]) == 2
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+    tracemalloc.stop()
+    assert "expand to" in capsys.readouterr().err
+
+
 def test_every_importer_says_its_format_and_source():
     for module in importers.importers():
         assert module.FORMAT

@@ -21,6 +21,21 @@ def _mixed(w, out):
     return (out.double() + own * out.double().roll(1, 1)).to(out.dtype)
 
 
+def _some_pages(w, there, here):
+    return torch.where((wrong.keys_of(w) // 8 % 3 == 1)[:, None], there, here)
+
+
+def _in_bytes(out):
+    step = out.double().abs().amax(-1, keepdim=True) / 127
+    return (torch.round(out.double() / step) * step).to(out.dtype)
+
+
+def _longer(x, more: int = 2):
+    n, d = x.shape[-2:]
+    flat = torch.cat([x.flatten(-2), x.new_zeros(*x.shape[:-2], n * more)], -1)
+    return flat[..., torch.arange(n)[:, None] * (d + more) + torch.arange(d)]
+
+
 BUGS = {
     "some keys lost": (
         scored(lambda w: masked(w.s, torch.isin(wrong.keys_of(w), torch.tensor([3, 17, 40])))),
@@ -52,6 +67,48 @@ BUGS = {
         "plus",
     ),
     "others added": (stored(_mixed), "the output of head -1 is added", "times 0.2 to 0.9"),
+    "V of the next head in some pages": (
+        valued(lambda w: _some_pages(w, w.v.roll(-1, 1), w.v)),
+        "V of another head",
+        "keys 8 to 15",
+    ),
+    "K for V in some pages": (
+        lambda w: wrong.attend(
+            w.scores(k=_some_pages(w, w.v, w.k)), _some_pages(w, w.k, w.v), w.call.q.dtype
+        ),
+        "K and V exchanged",
+        "keys 8 to 15",
+    ),
+    "two factors": (
+        lambda w: (wrong.attend(w.s * 1.7, w.v, w.call.q.dtype).double() * 0.6).bfloat16(),
+        "wrong scale, and the output by a factor",
+        "scores times 1.7, the output times 0.6",
+    ),
+    "a scale of each row": (
+        scored(lambda w: w.s * torch.linspace(0.5, 1.5, 24).reshape(3, 8, 1, 1)),
+        "wrong scale, another for each row",
+        "all rows",
+    ),
+    "scores of two slopes": (
+        scored(lambda w: torch.where(w.s < 0, 0.4 * w.s, w.s)),
+        "weights are another function of the score: two scales",
+        "below 0, times 1 above",
+    ),
+    "means of pairs": (
+        valued(lambda w: w.v.unflatten(2, (-1, 4)).mean(3).repeat_interleave(4, 2)),
+        "V is a mean of several keys'",
+        "of each 4 keys",
+    ),
+    "output in bytes": (
+        stored(lambda w, out: _in_bytes(out)),
+        "out was rounded to steps, as int8",
+        "255 steps for each row",
+    ),
+    "rows too long": (
+        lambda w: wrong.attend(w.scores(k=_longer(w.k)), _longer(w.v), w.call.q.dtype),
+        "K and V read by another stride",
+        "rows of +2 elements",
+    ),
     "keys read here and there": (
         keys_read(lambda w: torch.where(wrong.keys_of(w) % 11 == 5, 2, wrong.keys_of(w))),
         "keys read",

@@ -98,7 +98,7 @@ def test_every_layout_gives_the_same_verdict(tmp_path):
         assert found.answer == "ROUNDING", found.summary()
         # the sums of torch and NumPy differ in their last bits
         np.testing.assert_allclose(found.error, expected.error, rtol=0, atol=1e-14)
-        np.testing.assert_allclose(found.bound, expected.bound, rtol=1e-9)
+        np.testing.assert_allclose(found.bound, expected.bound, rtol=1e-5)
         np.testing.assert_allclose(found.sigma, expected.sigma, rtol=1e-6)
     wrong = labkernels.compare(out, out.roll(1, 0), *packed, cu_seqlens=[0, 48, 96], **ends)
     assert (wrong.wrong, wrong.first) == ("b", (0, 0, 0))

@@ -14,6 +14,8 @@ FORMAT = ".npz of NumPy"
 SOURCE = "https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html"
 _MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 10_000
+_EXPANDS_MOST, _UNASKED_BYTES = 200, 2**28  # a bomb's content expands a thousandfold
+_PIECE_BYTES = 2**20
 
 
 def takes(path: Path) -> bool:
@@ -58,8 +60,17 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, theirs: str, take
         if dtype.hasobject:
             raise ValueError("Object arrays are not read, since they may run code")
         size = take.claim(theirs, shape, dtype.itemsize)
-        content = file.read(size + 1)
-    if len(content) != size:
-        raise ValueError(f"it has {len(content)} bytes, allowed: {size}, as its header says")
+        most = max(_UNASKED_BYTES, _EXPANDS_MOST * member.compress_size)
+        if size > most:
+            raise ValueError(
+                f"{member.compress_size} bytes expand to {size}, allowed: {_EXPANDS_MOST} times as "
+                f"many, or {_UNASKED_BYTES}"
+            )
+        content = np.empty(size + 1, np.uint8)  # its memory is used as far as bytes arrive
+        found = 0
+        while part := file.readinto(content[found : found + _PIECE_BYTES]):
+            found += part
+    if found != size:
+        raise ValueError(f"it has {found} bytes or more, allowed: {size}, as its header says")
     order = "F" if header.get("fortran_order") else "C"
-    return np.frombuffer(content, dtype).reshape(shape, order=order)
+    return content[:size].view(dtype).reshape(shape, order=order)

@@ -61,14 +61,18 @@ def lse2_bound(
 
 
 def both_bounds(
-    problem: Problem, policy: NumericPolicy, execution: Execution = ANY_EXECUTION
+    problem: Problem,
+    policy: NumericPolicy,
+    execution: Execution = ANY_EXECUTION,
+    *,
+    narrow: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The out_bound and the lse2_bound of one pass over the keys."""
+    """The out_bound and the lse2_bound of one pass over the keys; narrow: in fp32, 2^-12 larger."""
     out, lse2 = problem.zeros(*problem.out_shape), problem.zeros(*problem.q.shape[:2])
     for rows in problem.row_blocks():
         chain = _Chain(policy, execution, rows.n_keys)
-        sums = _sums(rows, chain, narrow=policy.narrow)
-        if policy.narrow and not namespace(sums.a_error).isfinite(sums.a_error).all():
+        sums = _sums(rows, chain, narrow=narrow)
+        if narrow and not namespace(sums.a_error).isfinite(sums.a_error).all():
             sums = _sums(rows, chain, narrow=False)  # beyond the range of fp32
         rows.put(out, _out_bound(sums, chain))
         rows.put(lse2, _lse2_bound(rows, sums, chain))

@@ -76,6 +76,8 @@ class Frame:
             if self.narrow:
                 mean, times = (self.narrowed(x) for x in (self.mean, 1 / self.size))
                 v = (v - mean) * times if v.dtype == mean.dtype else self.narrowed(self.inside(v))
+            else:
+                v = float64(v)
             self._kept[key] = namespace(v).concatenate([v, v**2], -1)
         return self._kept[key][:, : block.last - block.first]
 

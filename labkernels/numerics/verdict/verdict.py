@@ -129,7 +129,8 @@ def decide(
     out = _shaped("out", out, problem.out_shape)
     truth, truth_lse2 = (to_numpy(x) for x in oracle.attention(problem))
     error = metrics.difference(out, truth)
-    bound, lse2_bound = (to_numpy(x) for x in bounds.both_bounds(problem, policy))
+    both = bounds.both_bounds(problem, policy, narrow=policy.narrow)
+    bound, lse2_bound = (to_numpy(x) for x in both)
     if not np.isfinite(bound).all():
         why = "an input is not finite, so nothing says what the output should be"
         sigma = np.full(bound.shape, np.nan)

@@ -96,8 +96,9 @@ def test_every_row_is_judged_as_if_it_were_alone(causal, monkeypatch):
         ),
         strict=True,
     )
-    for together, apart in pairs:
-        np.testing.assert_allclose(together, apart, rtol=1e-9, atol=1e-15)
+    for i, (together, apart) in enumerate(pairs):  # truth in float64, estimates in fp32
+        rtol = 1e-9 if i < 2 else 1e-5
+        np.testing.assert_allclose(together, apart, rtol=rtol, atol=1e-15)
 
 
 def test_dense_tensors_are_the_same_problem():

@@ -65,7 +65,7 @@ def test_estimates_in_fp32_are_those_of_float64(problem, denominator, mean, time
 
     def estimates():
         sigma = error_sigma.sigma(problem, policy)
-        bound = bounds.out_bound(problem, policy)
+        bound, _ = bounds.both_bounds(problem, policy, narrow=policy.narrow)
         return sigma, bound, matched_filters.matched_filters(problem, policy, sigma * random, sigma)
 
     sigma, bound, narrow = estimates()

@@ -114,7 +114,7 @@ def _channels(problem: Problem, out, truth, sigma, z) -> list[Match]:
 def wrong_channels(problem: Problem, sigma, z):
     """Channels that are wrong where others are right, or None; the rows; rms of z by channel.
 
-    Shapes: sigma, z [total_q, Hq, Dv] -> [n] or None, [total_q, Hq], [Dv]; and rms of the right ones.
+    Shapes: sigma, z [total_q, Hq, Dv] -> [n] or None, [total_q, Hq], [Dv]; rms of right ones.
     """
     bad = (np.abs(z) > significance.OUTLIER).any(-1)
     few = bad.sum() < max(2, _FEW * bad.size)

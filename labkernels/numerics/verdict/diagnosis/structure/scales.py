@@ -13,6 +13,7 @@ from labkernels.units import LOG2_E
 
 _ROWS = 12  # of a block
 _GRID = np.concatenate([-np.geomspace(20, 0.02, 60), np.geomspace(0.02, 20, 60)])
+_ONE = np.ones(1)
 _ROUNDS = 9  # of a search that takes a tenth of the step before
 _ALIKE = 0.02  # of a number, by which others like it differ
 
@@ -34,6 +35,11 @@ def of_scales(blocks: list[Block], was: float) -> Iterator[Found]:
         rms = float(np.sqrt(total / max(equations - numbers, 1)))
         return rms if rms <= LEFT and rms * SMALLER_BY <= was else np.inf
 
+    plain, _ = _missed(
+        [(block, row, _scores(block, row, "")) for block, row in rows], _ONE, one=False
+    )
+    if np.isfinite(explains(float(plain[0]), 1)):
+        return  # a factor on the output alone, which others name
     for name, lengths in _LENGTHS.items():
         scores = [(block, row, _scores(block, row, lengths)) for block, row in rows]
         x, total, factor = _least(scores)
