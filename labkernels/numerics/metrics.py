@@ -17,6 +17,11 @@ def error_table(out, reference, *, by: str) -> np.ndarray:
     Shapes: by="all" -> [], "head" -> [H], "sample" -> [B], "sample_and_head" -> [B, H], of a record
     with the fields COLUMNS: rmse; max_abs; mean_signed, along the sign of the reference; rel_l2,
     |error| / |reference|; different, the share of elements that are not equal.
+
+    >>> reference = np.ones((1, 2, 4))  # one request, two heads
+    >>> out = reference + np.array([[[0.0], [0.5]]])
+    >>> error_table(out, reference, by="head")["rmse"]
+    array([0. , 0.5])
     """
     out, reference = _pair(out, reference)
     error = difference(out, reference)

@@ -40,6 +40,13 @@ def attention(
     derivatives and vmap are refused; a batch is expressed by the cumulative lengths.
     Units: scale multiplies q k (default 1 / sqrt(head_dim)); lse2 is in base 2.
     Raises: ValueError naming the argument, its value and what is allowed.
+
+    >>> ends = torch.tensor([0, 3, 8]).int()  # requests of 3 and 5 tokens
+    >>> q, k, v = torch.randn(3, 8, 2, 64).half().requires_grad_()
+    >>> out, lse2 = attention(q, k, v, ends, ends, causal=True)
+    >>> (dv,) = torch.autograd.grad(out.sum(), v)
+    >>> dv[:, 0, 0].sum().round()  # the weights of each of 8 tokens sum to 1
+    tensor(8., dtype=torch.float16)
     """
     given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
     for name, tensor in given.items():

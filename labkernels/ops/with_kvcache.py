@@ -31,6 +31,13 @@ def with_kvcache(
     cu_seqlens_q [batch + 1] int32. Options as in `prefill`; kv_lens are the numbers of keys before
     the append.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
+
+    >>> pages, ends = torch.zeros(2, 1, 16, 1, 64).half(), torch.tensor([0, 2]).int()
+    >>> cache = PagedKV(*pages, page_table=torch.zeros(1, 1).int(), kv_len=torch.tensor([3]).int())
+    >>> q, k_new, v_new = torch.ones(3, 2, 1, 64).half()
+    >>> step = with_kvcache(q, cache, k_new, v_new, ends)
+    >>> cache.kv_len.item(), step.out.shape
+    (5, torch.Size([2, 1, 64]))
     """
     if torch.compiler.is_compiling():
         given = (q, *cache.tensors.values(), k_new, v_new, cu_seqlens_q)

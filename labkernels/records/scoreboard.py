@@ -79,7 +79,12 @@ def load_targets(path: Path = store.DATA_DIR / "targets.toml") -> list[Target]:
 def scoreboard(
     targets: Iterable[Target] | None = None, data_dir: Path | None = None
 ) -> list[Score]:
-    """Return one score for each target and dtype; a ratio is always taken within one run."""
+    """Return one score for each target and dtype; a ratio is always taken within one run.
+
+    >>> scores = [score for score in scoreboard() if score.status == MET]
+    >>> all(score.ratio >= score.target.minimum_ratio for score in scores)
+    True
+    """
     data_dir = store.DATA_DIR if data_dir is None else Path(data_dir)
     targets = load_targets(data_dir / "targets.toml") if targets is None else list(targets)
     rows_of: dict[str, list[Row]] = {}
