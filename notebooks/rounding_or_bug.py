@@ -294,7 +294,7 @@ print(tolerance(4, 1009, q_heads=16, kv_heads=4, head_dim=128, dtype="bf16").sum
 
 # %% [markdown]
 # `labkernels tolerance` also says which of the bugs of strangers such a test lets through.
-# `labkernels compare` holds two outputs of the same tokens against each other, for example of training and of rollout. It answers that their bits are equal, or that they differ by rounding alone and where first, or that one of them has a bug.
+# `labkernels compare` holds two outputs of the same tokens against each other, for example of a training run and of the server that wrote its samples. The command answers that their bits are equal, or that they differ by rounding alone and where first, or that one of them has a bug.
 #
 # ### All bugs before all judges
 #
@@ -375,8 +375,8 @@ plots.table(shares_of.reset_index(), "strangers-wrong", digits)
 # %% [markdown]
 # The aim, that 85 of 100 are named right and at most 2 are named wrong, is missed.
 # The set before, whose single bugs were looked at, was named less often than this one.
-# What made the difference is no longer list: where no known mistake explains the rows, the diagnosis fits their structure.
-# It solves for the weight of each key, for the block of V that each block of keys meets, for the rows that a row is a sum of, and puts the numbers into words.
+# The difference was not made by a longer list of known mistakes. Where none of them explains the rows, the diagnosis now fits the structure of the rows:
+# it solves for the weight of each key, for the block of V that each block of keys meets, and for the rows that a row is a sum of, and puts the numbers into words.
 # Where the rows cannot tell two mistakes apart, as the last 48 of 96 keys and the last split of 48 keys left out, both are named, and the name counts as right if one of them is.
 # A judge that does not know a bug should give it no name.
 # A wrong name is worse; the next table has the bugs that got one, and those that got none most often.
@@ -440,7 +440,7 @@ names = refused.note.str.extract(
 print(names.name.value_counts().to_string())
 
 # %% [markdown]
-# A few elements leave their bounds where a partial output was rounded in the type of the output, and the diagnosis of that day took few elements for a race.
+# A few elements leave their bounds where a partial output was rounded in the type of the output, and the diagnosis of that day took few elements for a {term}`race`.
 # Today's tries partial outputs that are merged in 16 bits; these outputs have not been judged again since.
 # The extra rounding is a choice and not a mistake. The verdict says that rounding *as described* did not do this, and the evidence says how small the effect was.
 

@@ -68,7 +68,7 @@ COUNTED = {d: Prefill((4096,) * 4, (4096,) * 4, 2048 // d, 2048 // d, d) for d i
 # A tile must fit, and the ledgers say whether it does.
 # {eq}`half-idle-step` gives an expected time for each tile that fits.
 #
-# The backward pass recomputes $P$ and then needs $dV = P^T dO$, $dP = dO\, V^T$, $dS = P \circ (dP - \delta)$, $dQ = dS\, K$ and $dK = dS^T Q$: five products for one exponential, where the forward has two.
+# The backward pass recomputes $P$ and then needs $dV = P^T dO$, $dP = dO\, V^T$, $dS = P \circ (dP - \delta)$ with {term}`delta` of each row, $dQ = dS\, K$ and $dK = dS^T Q$: with $S = Q K^T$ these are five products for one exponential, where the forward has two.
 # With {eq}`half-idle-ratio`,
 #
 # $$
@@ -242,7 +242,7 @@ plots.table(both[columns], "backward", digits)
 # A step of it asked for $S$ and $dP$, computed $P$ and $dS$, handed $dS$ over, and then asked for $dV$, $dQ$ and $dK$.
 # The prediction was that a tensor core with nothing to do waits for the next product: a kernel that asks for the next $S$ before $dK$ is done, and for $dV$ as soon as $P$ is there, should leave no gap.
 #
-# We tried that kernel, and it was not faster. Those runs are not recorded, nor is the profile by instruction that showed the reason: the warps waited longest for two accesses to shared memory that come while products run, the loads of `lse2` before the exponentials and the fence after $dQ$ is written.
+# We tried that kernel, and it was not faster. Those runs are not recorded, nor is the profile by instruction that showed the reason: the warps waited longest for two accesses to shared memory that come while products run, the loads of `lse2` before the exponentials, and the fence after $dQ$ is written, an instruction that makes the threads' stores visible to the TMA.
 # Where both operands of a product lie in shared memory, 64 × 64 × 16 of it read 4 KiB and take 32 clocks of the tensor cores, in which shared memory delivers 4 KiB: nothing is left for anyone else.
 # Three changes follow, which keep every bit of the gradients of keys and values:
 #

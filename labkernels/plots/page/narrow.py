@@ -15,7 +15,7 @@ from matplotlib.text import Annotation, Text
 WIDTH_INCHES = 3.4
 LEAST_POINTS = 8.0  # 11 pixels where a phone shows the figure 356 pixels wide
 _PANEL_INCHES = 1.8  # a panel that would be narrower gets a row of its own
-_LEAST_INCHES = 2.0  # of the figure's own width, whatever stands out of it
+_LEAST_INCHES = 1.2  # of a panel, whatever stands out of the figure
 _TRIES = 5  # to make room for what stands out of the figure
 _LETTER = 0.56  # width of a letter, in its height
 
@@ -37,21 +37,31 @@ def _made_narrow(figure: Figure) -> Figure:
         for axis in (axes.xaxis, axes.yaxis):
             if (axis.get_tick_params().get("labelsize") or LEAST_POINTS) != LEAST_POINTS:
                 axis.set_tick_params(labelsize=LEAST_POINTS)
-    figure.draw_without_rendering()
-    for legend in figure.findobj(Legend):
-        _folded(legend, figure)
+    _fold_legends(figure)
     for text in figure.findobj(Text):
         _wrapped(text, figure)
     figure.draw_without_rendering()
     for axes in figure.findobj(Axes):
         _without_overlaps(axes)
+    least = min(_LEAST_INCHES, _narrowest(figure))
     for _ in range(_TRIES):
-        beyond = figure.get_tightbbox().width - WIDTH_INCHES
-        if beyond <= 0 or figure.get_figwidth() <= _LEAST_INCHES:
+        width, beyond = figure.get_figwidth(), figure.get_tightbbox().width - WIDTH_INCHES
+        if beyond <= 0 or beyond >= width:
             break
-        figure.set_figwidth(max(figure.get_figwidth() - beyond, _LEAST_INCHES))
+        figure.set_figwidth(width - beyond)
         figure.draw_without_rendering()
+        if _narrowest(figure) < least:  # what stands out does not shrink with the panels
+            figure.set_figwidth(width)
+            figure.draw_without_rendering()
+            break
     return figure
+
+
+def _narrowest(figure: Figure) -> float:
+    """The width of the narrowest panel. Units: inches."""
+    panels = [each for each in figure.axes if each.get_subplotspec() is not None]
+    widths = [each.get_position().width * figure.get_figwidth() for each in panels]
+    return min(widths, default=WIDTH_INCHES)
 
 
 def _stacked(figure: Figure) -> float:
@@ -72,15 +82,33 @@ def _stacked(figure: Figure) -> float:
     return 0.85 * len(order) / rows
 
 
+def _fold_legends(figure: Figure) -> None:
+    """Fold the legends where they stand while no panel makes room for those of panels.
+
+    Each new layout would take from a panel what its legend is wider than the panel.
+    """
+    of_panels = [legend for axes in figure.axes for legend in axes.findobj(Legend)]
+    for legend in of_panels:
+        legend.set_in_layout(False)
+    figure.draw_without_rendering()
+    for legend in figure.findobj(Legend):
+        _folded(legend, figure)
+    for legend in of_panels:
+        legend.set_in_layout(True)
+
+
 def _folded(legend: Legend, figure: Figure) -> None:
     """Give a legend fewer columns until the figure is wide enough for it."""
     labels = [text.get_text() for text in legend.get_texts()]
     for columns in range(legend._ncols - 1, 0, -1):
-        if legend.get_window_extent().width <= figure.bbox.width:
+        box = legend.get_window_extent()
+        if box.x0 >= 0 and box.x1 <= figure.bbox.width:
             return
         legend.set_ncols(columns)
+        legend.markerscale, outside = 1.0, legend._outside_loc  # the markers are scaled already
         legend._init_legend_box(legend.legend_handles, labels)  # set_ncols alone lays nothing out
         legend.set_loc(legend._loc)
+        legend._outside_loc = outside
         for text in legend.get_texts():
             text.set_fontsize(max(text.get_fontsize(), LEAST_POINTS))
 

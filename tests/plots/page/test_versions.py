@@ -108,3 +108,28 @@ def test_a_legend_that_is_too_wide_has_fewer_columns(figure):
     (legend,) = slim.legends
     assert [text.get_text() for text in legend.get_texts()] == labels
     assert legend.get_window_extent().width <= slim.bbox.width
+
+
+@pytest.mark.filterwarnings("error:constrained_layout")
+def test_a_panel_keeps_its_width_below_a_wide_legend():
+    with plt.rc_context(style.HOUSE):
+        made, (axes,) = style.new_figure(height_inches=2.5)
+        for number in range(4):
+            axes.plot([1, 2], [1, number], marker="o", label=f"of head {number}")
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, markerscale=3)
+        marker = axes.get_legend().legend_handles[0].get_markersize()
+        page.versions(made)
+        slim = narrow.made_narrow(made)
+    assert narrow._narrowest(slim) > 2
+    assert slim.axes[0].get_legend().legend_handles[0].get_markersize() == marker
+    plt.close(made)
+
+
+def test_a_legend_outside_of_the_panels_stays_outside(figure):
+    lines = list(figure.axes[0].lines) * 4
+    labels = [f"a resource of an SM {i}" for i in range(4)]
+    figure.legend(lines, labels, loc="outside upper left", ncols=4)
+    slim = narrow.made_narrow(figure)
+    slim.draw_without_rendering()
+    panels = [axes.get_window_extent() for axes in slim.axes]
+    assert slim.legends[0].get_window_extent().y0 > max(box.y1 for box in panels)
