@@ -36,6 +36,7 @@ struct KernelTraits {
   static_assert(Warps == 12 && BlocksPerSm == 1, "a warpgroup that loads, two that compute");
   static_assert((Keys == 64 || Keys == 128) && (Rows == 64 || Rows == 128));
   static_assert(split_keys || !split_rows_of_dq);
+  static_assert(dq_parts == 1 || dq_parts == 2, "two threads add the parts in turn");
   using Scores = float[own_rows / 2];
   using HalfScores = float[rows_at_once / 2];
   using Fragments = u32[rows_at_once / 16][4];
@@ -62,7 +63,7 @@ template <class C> struct Smem : DqStages<C::stages_dq> {
   Mbarrier kv_full;
   Pipeline<C::stages> q_ring;          // with the rows' lse2
   Pipeline<C::dout_stages> dout_ring;  // with the rows' delta
-  Pipeline<1> dq_ring[2];              // stages of dQ, by warpgroup
+  Pipeline<2> dq_ring;                 // uses of the one stage of dQ, by two threads in turn
 };
 
 // A consumer thread's place.
