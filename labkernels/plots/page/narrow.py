@@ -83,9 +83,10 @@ def _stacked(figure: Figure) -> float:
 
 
 def _fold_legends(figure: Figure) -> None:
-    """Fold the legends where they stand while no panel makes room for those of panels.
+    """Fold the legends that leave the figure, while the layout ignores those of panels.
 
-    Each new layout would take from a panel what its legend is wider than the panel.
+    A layout takes the room for a panel's legend from the panel: one that is wider than its panel
+    would make the panel narrower at each new layout.
     """
     of_panels = [legend for axes in figure.axes for legend in axes.findobj(Legend)]
     for legend in of_panels:
