@@ -12,6 +12,7 @@ from labkernels.measure import ladder, resources
 from tests.repo import files
 
 READABLE = 80  # lines of code that a rung adds
+BASIC_LINES = 200
 LONGER = {
     "prefill_wgmma": "it has what a production kernel needs beside the ideas: pages, a scheduler",
     "backward_wgmma": "wgmma turns S around, and with it every operand, store and barrier",
@@ -52,12 +53,19 @@ def test_the_chapter_shows_what_every_rung_changes():
 
 
 def test_every_passage_of_the_sources_is_on_some_rung():
-    text = "".join(path.read_text() for path in BASIC.folder.glob("*.cuh"))
+    folders = [BASIC.folder, BASIC.folder.parent / "rungs"]
+    text = "".join(path.read_text() for folder in folders for path in folder.glob("*.cuh"))
     opened, closed = (re.findall(rf"// \[{end}rung: (.*)\]", text) for end in ("", "/"))
     assert opened == closed
     used = {name for rung in RUNGS for name in rung.passages}
-    assert used == set(opened)
+    assert used | {"names"} == set(opened), "what names the rungs is on none"
     assert len(opened) == len(set(opened))
+
+
+def test_the_basic_kernel_is_short():
+    """All of its CUDA sources, comments and empty lines among them."""
+    files_of = sorted(BASIC.folder.glob("*.cuh"))
+    assert sum(len(path.read_text().splitlines()) for path in files_of) <= BASIC_LINES
 
 
 def test_an_operation_without_a_ladder_is_refused():

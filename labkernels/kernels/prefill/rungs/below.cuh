@@ -1,7 +1,7 @@
 // The rungs below wgmma: products by FMAs of CUDA cores, then by mma.sync, whose operands a warp
 // first reads into its registers; and a warp that copies rows, where the TMA brings whole tiles.
 #pragma once
-#include "prefill/wgmma_basic/parts.cuh"
+#include "prefill/rungs/traits.cuh"
 
 namespace prefill_wgmma_basic {
 using namespace lab;
@@ -26,8 +26,9 @@ LAB_DEVICE void copy_tile(Tile& tile, const void* tensor, int n, Mbarrier& full,
 }
 // The warp that loads.
 template <class C>
-LAB_DEVICE void produce_copies(Smem<C>& smem, const Params& p, const typename C::Work& tile,
-                               Progress& at) {
+  requires (C::rung < Rung::tma)
+LAB_DEVICE void produce(Smem<C>& smem, const Params& p, const typename C::Work& tile,
+                        Progress& at) {
   const PrefillParams& q = p.problem;
   producer_acquire(smem.q_ring, at.tiles);
   copy_tile(smem.q, q.q, tile.n_rows, smem.q_ring.full[0], [&](int row) {
@@ -122,8 +123,9 @@ LAB_DEVICE void fma_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
 
 // A consumer warpgroup: 64 rows of the tile against all keys that they see, block by block.
 template <class C, class P>
-LAB_DEVICE void consume_fma(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
-                            Progress& at) {
+  requires (C::rung == Rung::fma)
+LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
+                        Progress& at) {
   using T = typename C::T;
   const int warpgroup = warp_uniform(thread_x() / 128) - 1, row = lane_row(warpgroup);
   OnlineSoftmax softmax;                         // {m, l} of rows `row` and `row` + 8
@@ -145,7 +147,7 @@ LAB_DEVICE void consume_fma(Smem<C>& smem, const PrefillParams& p, const typenam
     consumer_release(smem.v_ring, n);
   }
   consumer_release(smem.q_ring, at.tiles++);
-  store_rows<C, P>(o, softmax, p, tile, row);
+  finish_rows<C, P>(o, softmax, p, tile, row, smem.is_last_split);
 }
 // [/rung: fma]
 
@@ -190,8 +192,9 @@ LAB_DEVICE void mma_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
 
 // A consumer warpgroup: 64 rows of the tile against all keys that they see, block by block.
 template <class C, class P>
-LAB_DEVICE void consume_mma(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
-                            Progress& at) {
+  requires (C::rung == Rung::mma || C::rung == Rung::tma)
+LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
+                        Progress& at) {
   using T = typename C::T;
   const int warpgroup = warp_uniform(thread_x() / 128) - 1, row = lane_row(warpgroup);
   OnlineSoftmax softmax;                         // {m, l} of rows `row` and `row` + 8
@@ -213,7 +216,7 @@ LAB_DEVICE void consume_mma(Smem<C>& smem, const PrefillParams& p, const typenam
     consumer_release(smem.v_ring, n);
   }
   consumer_release(smem.q_ring, at.tiles++);
-  store_rows<C, P>(o, softmax, p, tile, row);
+  finish_rows<C, P>(o, softmax, p, tile, row, smem.is_last_split);
 }
 // [/rung: mma]
 
