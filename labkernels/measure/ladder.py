@@ -135,8 +135,19 @@ _LADDERS = {
     "backward": (
         Rung("mma.sync", "backward_mma", "64x64x4x2x2",
              "five products of fragments in registers, K and V in shared memory", None),
-        Rung("wgmma", "backward_wgmma", "64x128x12x2x1",
-             "operands from shared memory, dQ added up while dK is computed", "mma.sync"),
+        Rung("wgmma", "backward_wgmma", "64x128x8x2x1-copies",
+             "operands come from shared memory; two warpgroups share 128 keys", "mma.sync",
+             ("copies", "rows by keys", "all threads")),
+        Rung("TMA", "backward_wgmma", "64x128x12x2x1-tma",
+             "one thread asks for whole tiles of Q and dO", "wgmma",
+             ("tma", "rows by keys", "a warp that loads", "consume", "two roles")),
+        Rung("P in registers", "backward_wgmma", "64x128x12x2x1-registers",
+             "S is computed transposed: P and dS are left operands where they lie", "TMA",
+             ("registers", "keys by rows", "a warp that loads", "consume from registers",
+              "two roles")),
+        Rung("backward_wgmma", "backward_wgmma", "64x128x12x2x1",
+             "all of these, dQ added by warps of its own, dV beside dS, other head_dims",
+             "P in registers"),
     ),
 }  # fmt: skip
 

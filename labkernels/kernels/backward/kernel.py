@@ -25,7 +25,7 @@ class BackwardTile:
     """The shape of a block's work: query rows per step, keys, warps, stages, blocks per SM.
 
     dq: how dq is summed over the keys; "atomic": fp32 additions in the order in which blocks
-    arrive, "ordered": always in the same order.
+    arrive, "ordered": always in the same order. rung: of the ladder below backward_wgmma, if any.
     """
 
     q_rows: int
@@ -34,6 +34,7 @@ class BackwardTile:
     stages: int
     blocks_per_sm: int
     dq: str = "atomic"
+    rung: str = ""
     legend: ClassVar[str] = "query rows x keys x warps x stages x blocks per SM"
 
     @property
@@ -43,8 +44,9 @@ class BackwardTile:
 
     @property
     def label(self) -> str:
-        """As in data/ and on the command line: "64x128x8x2x1", with "-ordered" behind it."""
-        return "x".join(map(str, self.numbers)) + ("" if self.dq == "atomic" else f"-{self.dq}")
+        """As in data/ and on the command line: "64x128x8x2x1", "-ordered" or a rung behind it."""
+        words = "" if self.dq == "atomic" else f"-{self.dq}"
+        return "x".join(map(str, self.numbers)) + words + (f"-{self.rung}" if self.rung else "")
 
     @property
     def threads(self) -> int:
