@@ -182,7 +182,7 @@ change("P ahead")
 
 # %% [markdown]
 # The top rung, `prefill_wgmma`, adds what a production kernel needs beside these ideas: pages, a tile scheduler, blocks of keys that a warpgroup skips, and rows that leave as whole lines.
-# These are {glue:text}`top_lines` lines, too many for one sitting, so its files are read one by one.
+# These are {glue:text}`top_lines` lines, too many for one sitting: it is no rung but the top, and its files are read one by one.
 
 # %% [markdown]
 # ## Measurement
@@ -301,14 +301,24 @@ digits = dict.fromkeys(("tensor pipe, %", "memory, %", "issue, %"), "{:.0f}")
 plots.table(frame[list(kept)].rename(columns=kept), "others", digits | {"time, ms": "{:.3f}"})
 
 # %% [markdown]
-# The next two listings show what the rungs of decode change.
-# The one step of the backward pass has {glue:text}`backward_lines` lines, because `wgmma` turns $S$ around, and with it every operand, store and barrier.
+# The next listings show what the rungs of decode and of the backward pass change.
+# Between `backward_mma` and `backward_wgmma`, the kernel that a user gets, stand three rungs of one tile: `wgmma` on tiles that all threads copy, the TMA, and $S$ computed transposed, so that $P$ and $dS$ stay in registers.
+# `backward_wgmma` itself adds {glue:text}`backward_lines` lines to the last of them: other head_dims, an ordered $dQ$, and warps that add $dQ$.
 
 # %% tags=["hide-cell"]
 change("mma.sync", "decode")
 
 # %% tags=["hide-cell"]
 change("8 query columns", "decode")
+
+# %% tags=["hide-cell"]
+change("wgmma", "backward")
+
+# %% tags=["hide-cell"]
+change("TMA", "backward")
+
+# %% tags=["hide-cell"]
+change("P in registers", "backward")
 
 # %% [markdown]
 # With tensor cores a decode keeps memory busy, and more arithmetic has nothing to gain; without them its FMAs take longer than the bytes do at this size of group.

@@ -1,7 +1,7 @@
-// The rungs of the ladder between backward/mma and backward/wgmma, each with one idea more: wgmma on
-// tiles that all threads copy; the TMA, which one thread asks for tiles; P and dS in registers. The
-// two warpgroups have 64 keys each of S, dP, dK and dV, and half the channels of dQ. The kernel has
-// one tile: head_dim 128, 64 rows, 128 keys.
+// The rungs of the ladder between backward/mma and backward/wgmma, each with one idea more: wgmma
+// on tiles that all threads copy; the TMA, which one thread asks for tiles; P and dS in registers.
+// The two warpgroups have 64 keys each of S, dP, dK and dV, and half the channels of dQ. The kernel
+// has one tile: head_dim 128, 64 rows, 128 keys.
 #pragma once
 #include "backward/gradients.cuh"
 #include "lab/attention/online_softmax.cuh"
@@ -123,7 +123,8 @@ LAB_DEVICE void transposed_gradients(typename C::Scores::Sum& s, typename C::Sco
 }
 
 // Stores the warp's 16 keys of dS^T for dQ = dS K, where all keys of the block meet.
-template <class Tile, int N> LAB_DEVICE void store_keys(Tile& tile, int key, const u32 (&ds)[N][4]) {
+template <class Tile, int N>
+LAB_DEVICE void store_keys(Tile& tile, int key, const u32 (&ds)[N][4]) {
   const int lane = thread_x() & 31;
   const u32 at = shared_address(tile.chunk_at(key + lane % 16, 0, lane / 16));
 #pragma unroll
@@ -169,10 +170,11 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT Params param
     }
     fence_async_shared();
     sync_block();                      // P and dS are there, of all warps
-    wgmma_atb(flat(dv), mn_major(smem.p, C::KeyRows::first_row()), mn_major(smem.dout[stage]), true);
+    const int own = C::KeyRows::first_row();
+    wgmma_atb(flat(dv), mn_major(smem.p, own), mn_major(smem.dout[stage]), true);
     typename C::QueryRows::Sum dq;
     wgmma_ab(flat(dq), k_major(smem.ds), mn_major(smem.k, C::QueryRows::column()), false);
-    wgmma_atb(flat(dk), mn_major(smem.ds, C::KeyRows::first_row()), mn_major(smem.q[stage]), true);
+    wgmma_atb(flat(dk), mn_major(smem.ds, own), mn_major(smem.q[stage]), true);
     wgmma_wait<2>(flat(dv));
     wgmma_wait<1>(flat(dq));
     add_dq<C>(dq, p, rows.head * p.padded_rows + request.first_padded + row);
@@ -251,10 +253,11 @@ LAB_DEVICE void consume(Smem<C>& smem, const BackwardParams& p, const BackwardWo
     }
     fence_async_shared();
     named_sync(1, consumer_threads);   // P and dS are there, of all warps
-    wgmma_atb(flat(dv), mn_major(smem.p, C::KeyRows::first_row()), mn_major(smem.dout[stage]), true);
+    const int own = C::KeyRows::first_row();
+    wgmma_atb(flat(dv), mn_major(smem.p, own), mn_major(smem.dout[stage]), true);
     typename C::QueryRows::Sum dq;
     wgmma_ab(flat(dq), k_major(smem.ds), mn_major(smem.k, C::QueryRows::column()), false);
-    wgmma_atb(flat(dk), mn_major(smem.ds, C::KeyRows::first_row()), mn_major(smem.q[stage]), true);
+    wgmma_atb(flat(dk), mn_major(smem.ds, own), mn_major(smem.q[stage]), true);
     wgmma_wait<2>(flat(dv));
     wgmma_wait<1>(flat(dq));
     add_dq<C>(dq, p, rows.head * p.padded_rows + request.first_padded + row);
