@@ -99,7 +99,8 @@ def _basic(stages: int, word: str = "") -> str:
 _LADDERS = {
     "prefill": (
         Rung("CUDA cores", "prefill_wgmma_basic", _basic(1, "fma"),
-             "fp32 FMAs; a warp copies, two warpgroups compute", None, ("copies", "fma", "one tile"), False),
+             "fp32 FMAs; a warp copies, two warpgroups compute", None,
+             ("copies", "fma", "one tile"), False),
         Rung("mma.sync", "prefill_wgmma_basic", _basic(1, "mma"),
              "one instruction for 4096 FLOP, of fragments in registers", "CUDA cores",
              ("copies", "mma", "one tile")),
@@ -108,9 +109,11 @@ _LADDERS = {
         Rung("TMA", "prefill_wgmma_basic", _basic(2, "tma"),
              "one thread asks for a whole tile of K or V", "2 stages", ("tma", "mma", "one tile")),
         Rung("wgmma", "prefill_wgmma_basic", _basic(2),
-             "K and V go from shared memory to the tensor cores", "TMA", ("tma", "wgmma", "one tile")),
+             "K and V go from shared memory to the tensor cores", "TMA",
+             ("tma", "wgmma", "one tile")),
         Rung("softmax beside products", "prefill_wgmma_basic", _basic(2, "within"),
-             "a warpgroup exponentiates while its own products run", "wgmma", ("tma", "within", "one tile")),
+             "a warpgroup exponentiates while its own products run", "wgmma",
+             ("tma", "within", "one tile")),
         Rung("ping-pong", "prefill_wgmma_basic", _basic(2, "between"),
              "warpgroups take turns: one multiplies while the other exponentiates",
              "softmax beside products", ("tma", "turns", "between", "one tile")),

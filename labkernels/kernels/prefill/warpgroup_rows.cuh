@@ -1,6 +1,6 @@
-// A warpgroup's 64 rows of a work tile: the blocks of keys that they see, the mask, and how the rows
-// leave. A thread holds rows g and g + 8 of its warp's 16, g = lane / 4, and columns 2t and 2t + 1
-// of each 8, t = lane % 4.
+// A warpgroup's 64 rows of a work tile: the blocks of keys that they see, the mask, and how the
+// rows leave. A thread holds rows g and g + 8 of its warp's 16, g = lane / 4, and columns 2t and
+// 2t + 1 of each 8, t = lane % 4.
 #pragma once
 #include "lab/attention/online_softmax.cuh"
 #include "lab/hopper/mbarrier.cuh"

@@ -1,5 +1,5 @@
-// The rungs of the ladder beside prefill/wgmma_basic: each replaces a function of that kernel, which
-// is compiled as the rung whose idea the traits name. The rungs below it are in below.cuh, those
+// The rungs of the ladder beside prefill/wgmma_basic: each replaces functions of that kernel, which
+// is compiled as the rung that the traits name. The rungs below the kernel are in below.cuh, those
 // above it in above.cuh.
 #pragma once
 #include "prefill/wgmma_basic/kernel.cuh"
