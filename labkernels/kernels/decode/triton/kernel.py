@@ -86,8 +86,9 @@ def decode(
         b_p, b_m, b_l, rescale = update(b_s, b_m, b_l, scale_log2)
         b_o = rescale_rows(b_o, rescale)
         b_o = tl.dot(b_p.to(b_v.dtype), b_v, acc=b_o, input_precision="ieee")
+    row, has_keys = i_batch * q_heads + head, first < end
     store(out, lse2, partial_o, partial_m, partial_l, b_o, b_m, b_l,
-          i_batch * q_heads + head, m_row, o_dim, i_split, splits, first < end, D, SPLIT)  # fmt: skip
+          row, m_row, o_dim, i_split, splits, has_keys, D, SPLIT)  # fmt: skip
 
 
 @triton.jit
