@@ -1,7 +1,7 @@
 """The verb `with_kvcache`: append new keys and values, then attend to all keys of each request."""
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 
@@ -9,7 +9,7 @@ from labkernels.kernels.append.api import append_step, lengths_after
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.call import Attention, Step, in_graph
 from labkernels.kernels.checks import read_lengths, refuse_kind, require_cu_seqlens
-from labkernels.kernels.packed_gqa.call import PackedOptions
+from labkernels.kernels.packed_gqa.call import SplitOptions
 from labkernels.kernels.prefill.api import prefill_step
 
 
@@ -23,7 +23,7 @@ def with_kvcache(
     causal: bool = True,
     q_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
-    **options: Unpack[PackedOptions],
+    **options: Unpack[SplitOptions],
 ) -> Step[Attention]:
     """Append the keys and values of new tokens to a cache, and attend from those tokens.
 
@@ -46,11 +46,13 @@ def with_kvcache(
     if not isinstance(cache, PagedKV):
         refuse_kind("cache", cache, "PagedKV")
     require_cu_seqlens("cu_seqlens_q", cu_seqlens_q, cache.k.device)
-    chosen = {name: options[name] for name in ("target", "checks") if name in options}
+    chosen: dict[str, Any] = {
+        name: options[name] for name in ("target", "checks") if name in options
+    }
     append = append_step(cache, k_new, v_new, cu_seqlens_q, **chosen)
     if q_lens is not None:
         read_lengths("cu_seqlens_q", cu_seqlens_q, len(k_new), q_lens)
-    after = lengths_after(cache, cu_seqlens_q, len(k_new), q_lens, kv_lens)
+    after: Any = lengths_after(cache, cu_seqlens_q, len(k_new), q_lens, kv_lens)
     step = prefill_step(
         q, cache, cu_seqlens_q, causal=causal, q_lens=q_lens, kv_lens=after, **options
     )

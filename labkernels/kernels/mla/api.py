@@ -19,7 +19,7 @@ from labkernels.kernels.checks import (
 )
 from labkernels.kernels.memory import require_apart
 from labkernels.kernels.mla.call import MlaCall
-from labkernels.kernels.packed_gqa.call import Asked, PackedOptions, packed_call
+from labkernels.kernels.packed_gqa.call import Asked, PackedOptions, SplitOptions, packed_call
 from labkernels.kernels.packed_gqa.schedule import Lengths
 
 NAMES = ("q_nope", "q_pe", "cu_seqlens_q")
@@ -73,7 +73,7 @@ def mla_decode_step(
     lse2: torch.Tensor | None = None,
     q_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
-    **options: Unpack[PackedOptions],
+    **options: Unpack[SplitOptions],
 ) -> Step[Attention]:
     """Prepare an MLA decode that can run many times; page numbers are not read.
 

@@ -12,7 +12,13 @@ from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.call import Attention, Step, in_graph, keep, kept
 from labkernels.kernels.kernel import MANY_ROWS
 from labkernels.kernels.memory import require_apart
-from labkernels.kernels.packed_gqa.call import Asked, PackedCall, PackedOptions, packed_call
+from labkernels.kernels.packed_gqa.call import (
+    Asked,
+    PackedCall,
+    PackedOptions,
+    SplitOptions,
+    packed_call,
+)
 from labkernels.kernels.packed_gqa.schedule import Lengths
 
 NAMES = ("q", "cu_seqlens_q")
@@ -84,7 +90,7 @@ def prefill_step(
     lse2: torch.Tensor | None = None,
     q_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
-    **options: Unpack[PackedOptions],
+    **options: Unpack[SplitOptions],
 ) -> Step[Attention]:
     """Prepare a prefill that can run many times; like `prefill`, but page numbers are not read.
 

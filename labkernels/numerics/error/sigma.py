@@ -6,7 +6,7 @@ import numpy as np
 
 from labkernels import formats
 from labkernels.numerics import rounding
-from labkernels.numerics.arrays import namespace
+from labkernels.numerics.arrays import ZERO, Array, namespace
 from labkernels.numerics.emulation import tensor_core
 from labkernels.numerics.error.bounds import TANH_ERROR
 from labkernels.numerics.error.execution import ANY_EXECUTION, Execution
@@ -56,7 +56,7 @@ def sigma(
     return found
 
 
-def internal_variance(rows: Rows, policy: NumericPolicy, execution: Execution):
+def internal_variance(rows: Rows, policy: NumericPolicy, execution: Execution) -> Array:
     """Variance before the store. Shapes: [Hkv, R, Dv]."""
     xp = namespace(rows.q_log2)
     o, plain, from_p, from_exponent = rows.o, _Squares(), _Squares(), _Squares()
@@ -76,7 +76,9 @@ def internal_variance(rows: Rows, policy: NumericPolicy, execution: Execution):
     return weights + _sums_variance(rows, plain.squares / divisor**2, policy, execution)
 
 
-def _sums_variance(rows: Rows, squares, policy: NumericPolicy, execution: Execution):
+def _sums_variance(
+    rows: Rows, squares: Array, policy: NumericPolicy, execution: Execution
+) -> Array:
     """Variance of the sums of P v and of P, rounded at every step as they grow.
 
     For n terms in random order, the sum of the first k has the mean square (k / n)^2 o^2 + (k / n)
@@ -93,7 +95,7 @@ def _sums_variance(rows: Rows, squares, policy: NumericPolicy, execution: Execut
     return own + denominator_variance(rows, execution) * rows.o**2
 
 
-def denominator_variance(rows: Rows, execution: Execution = ANY_EXECUTION):
+def denominator_variance(rows: Rows, execution: Execution = ANY_EXECUTION) -> Array:
     """Variance of the relative error that l's sum and the joins give to all channels of a row.
 
     Shapes: [R, 1].
@@ -101,12 +103,12 @@ def denominator_variance(rows: Rows, execution: Execution = ANY_EXECUTION):
     return _ROUNDING * (_terms(rows) / (3 * execution.chains**2) + _JOINS)
 
 
-def _terms(rows: Rows):
+def _terms(rows: Rows) -> Array:
     """Keys of each row, at least one. Shapes: [R, 1]."""
     return namespace(rows.o).clip(rows.n_keys, 1, None)[:, None]
 
 
-def exponent_variance(block: Block, score, policy: NumericPolicy):
+def exponent_variance(block: Block, score: Array, policy: NumericPolicy) -> Array:
     """Variance of a weight's relative error before P is rounded: of exp2, and of its argument.
 
     A score's chain of D products is rounded at every step, in units of what it holds there. Only
@@ -118,7 +120,7 @@ def exponent_variance(block: Block, score, policy: NumericPolicy):
     Shapes: [Hkv, R, n], or a number where the argument does not matter: P in 16 bits rounds a
     hundred times more.
     """
-    spread = EXP2_SPREAD[policy.exp2] ** 2 * (1 + _HANDED_ON)
+    spread = ZERO + EXP2_SPREAD[policy.exp2] ** 2 * (1 + _HANDED_ON)
     variant = block.rows.problem.variant
     if variant is not None and variant.soft_cap is not None:
         seen = namespace(score).where(namespace(score).isinf(score), 0.0, score)
@@ -136,22 +138,22 @@ def exponent_variance(block: Block, score, policy: NumericPolicy):
 class _Squares:
     """Sums of weights_j (v_j - x)^2 for any x, without forming the differences."""
 
-    def __init__(self):
-        self.weights, self.values, self.squares = 0.0, 0.0, 0.0
+    def __init__(self) -> None:
+        self.weights, self.values, self.squares = ZERO, ZERO, ZERO
 
-    def add(self, weights, v, v2) -> None:
+    def add(self, weights: Array, v: Array, v2: Array) -> None:
         """Count a block of keys. Shapes: weights [Hkv, R, n]; v, and its squares, [Hkv, n, Dv]."""
         self.weights = self.weights + weights.sum(-1)[..., None]
         self.values = self.values + weighted_sum(weights, v)
         self.squares = self.squares + weighted_sum(weights, v2)
 
-    def about(self, x):
+    def about(self, x: Array) -> Array:
         """The sum about x. Shapes: [Hkv, R, Dv]."""
         total = self.squares - 2 * x * self.values + x**2 * self.weights
         return namespace(total).clip(total, 0.0, None)
 
 
-def p_spacing(p, p_format: str):
+def p_spacing(p: Array, p_format: str) -> Array:
     """Spacing of P's format at p; 0 where p is exact, at the row's maximum (1) and at 0."""
     part = formats.named(p_format.removesuffix("x2"))
     spacing = rounding.quantum(p, part.name)

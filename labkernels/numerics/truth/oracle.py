@@ -2,12 +2,15 @@
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.truth import online_softmax
 from labkernels.numerics.truth.problem import Problem
 from labkernels.units import LOG2_E
 
 
-def attention_float64(q, k, v, *, scale: float) -> tuple[np.ndarray, np.ndarray]:
+def attention_float64(
+    q: Array, k: Array, v: Array, *, scale: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Output and base-2 log-sum-exp of softmax(scale q k^T) v.
 
     Shapes: q [..., M, D], k [..., N, D], v [..., N, Dv] -> o [..., M, Dv], lse2 [..., M].

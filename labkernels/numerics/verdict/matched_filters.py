@@ -4,13 +4,14 @@ Symbols: e = out - o, s its expected sigma, D a direction, one vector per row (s
 beta = <e / s^2, D> / <D / s^2, D>: 1 where the mistake was made, about 0 where it was not.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from labkernels.numerics.arrays import float64, moved, namespace, to_numpy
+from labkernels.numerics.arrays import ZERO, Array, float64, moved, namespace, to_numpy
 from labkernels.numerics.error import sigma as error_sigma
-from labkernels.numerics.truth.problem import Problem, Rows
+from labkernels.numerics.truth.problem import Block, Problem, Rows
 from labkernels.policy import NumericPolicy
 from labkernels.units import LOG2_E
 
@@ -51,7 +52,7 @@ class Filters:
     sample: Keys
 
 
-def matched_filters(problem: Problem, policy: NumericPolicy, error, sigma) -> Filters:
+def matched_filters(problem: Problem, policy: NumericPolicy, error: Array, sigma: Array) -> Filters:
     """Filter the errors of all rows. An error that is not finite counts as 0; other tests show it.
 
     Of two possible denominators, the one that makes rounding look larger counts.
@@ -77,18 +78,21 @@ def matched_filters(problem: Problem, policy: NumericPolicy, error, sigma) -> Fi
         rows.put(coherence, coherence_found)
         for target, values in zip(row, scan.row, strict=True):
             rows.put(target, values)
-    key, *rest = (to_numpy(x) for x in row)
+    key, z, beta = (to_numpy(x) for x in row)
+    along, power, variance = (np.moveaxis(to_numpy(x), -1, 0) for x in sums)
     return Filters(
-        *(np.moveaxis(to_numpy(x), -1, 0) for x in sums),
+        along,
+        power,
+        variance,
         np.maximum(to_numpy(sharing), 1.0),
         np.maximum(to_numpy(coherence), 1.0 / problem.out_shape[-1]),
         _repeats(problem, error),
-        Keys(key.astype(np.int64), *rest),
+        Keys(key.astype(np.int64), z, beta),
         _best_keys([to_numpy(x) for x in of_keys]),
     )
 
 
-def _repeats(problem: Problem, error) -> np.ndarray:
+def _repeats(problem: Problem, error: Array) -> np.ndarray:
     """For each row, how many rows of its request and head have the same errors, itself included.
 
     Equal rows are no further evidence: where all keys are equal, all queries give one row. A random
@@ -104,7 +108,7 @@ def _repeats(problem: Problem, error) -> np.ndarray:
     return counts
 
 
-def _best_keys(of_keys) -> Keys:
+def _best_keys(of_keys: list[Array]) -> Keys:
     """For each request, the key that explains most over all of its rows."""
     best = np.zeros((3, len(of_keys)))
     for b, (along, power) in enumerate(of_keys):
@@ -139,7 +143,7 @@ class _Rows:
         kinds = {float(fine or kind == "rounded") for kind in self.policy.denominators}
         return tuple(sorted(kinds))
 
-    def weighted_blocks(self):
+    def weighted_blocks(self) -> Iterator[tuple[Block, Array, Array, Array, Array]]:
         """Yield block, score (log2), p, spacing of P, variance of p of each block of keys."""
         divisor = self.rows.softmax.divisor
         for block, score, p in self.rows.weighted_blocks():
@@ -149,7 +153,7 @@ class _Rows:
             yield block, score, p, spacing, spacing**2 / 12 + exponent * p**2
 
 
-def _filter(request: _Rows, scan: "_Scan"):
+def _filter(request: _Rows, scan: "_Scan") -> tuple[Array, Array, Array, Array, Array]:
     o, xp = request.rows.o, namespace(request.error)
     directions, sharing, size = _directions(request)
     inverse = (1 / request.sigma**2)[:, None]
@@ -184,16 +188,16 @@ class _Sums:
     size [Hkv, 1, Dv].
     """
 
-    def __init__(self, x, size, narrow: bool):
+    def __init__(self, x: Array, size: Array, narrow: bool) -> None:
         self.xp, self.size = namespace(x), size
         self.dtype = self.xp.float32 if narrow else self.xp.float64
         x = x * size[:, None]
         self.norm = self.xp.clip(self.xp.amax(abs(x), -1)[..., None], _TINY, None)
         self.x = x / self.norm
         self.narrow_x = self._narrowed(self.x)
-        self.shared, self.plain, self.squares = 0.0, 0.0, 0.0
+        self.shared, self.plain, self.squares = ZERO, ZERO, ZERO
 
-    def add(self, variance, v) -> None:
+    def add(self, variance: Array, v: Array) -> None:
         """Count a block of keys. Shapes: variance [Hkv, R, n], v [Hkv, n, Dv]."""
         xp, variance = self.xp, self._narrowed(variance)
         v = self._narrowed(v / self.size)
@@ -204,7 +208,7 @@ class _Sums:
         self.plain = self.plain + float64(variance @ v_and_1)
         self.squares = self.squares + float64(variance @ v**2)
 
-    def about(self, x):
+    def about(self, x: Array) -> tuple[Array, Array]:
         """The sums of <x, v - x> (v - x), of each test, and of (v - x)^2; x [Hkv, R, Dv]."""
         x = x / self.size
         of_v, of_1 = self.plain[..., :-1], self.plain[..., -1:]
@@ -214,11 +218,13 @@ class _Sums:
         squares = self.squares - 2 * x * of_v + of_1 * x**2
         return shared * self.norm * self.size[:, None], squares * self.size**2
 
-    def _narrowed(self, array):
+    def _narrowed(self, array: Array) -> Array:
         return self.xp.asarray(array, dtype=self.dtype)
 
 
-def _variances(request: _Rows, x, tests, sums: _Sums, about: float):
+def _variances(
+    request: _Rows, x: Array, tests: Array, sums: _Sums, about: float
+) -> tuple[Array, Array]:
     """Variance that rounding gives each test, and a row's coherence; about: of the denominator.
 
     The weights' errors are about o where they move the denominator too, and about 0 where not.
@@ -236,13 +242,13 @@ def _variances(request: _Rows, x, tests, sums: _Sums, about: float):
     return variance, probed.sum(-1).sum(1) / _PROBES / o.shape[-1] ** 2
 
 
-def _folded(vectors, matrix):
+def _folded(vectors: Array, matrix: Array) -> Array:
     """One product in place of one per vector: [Hkv, T, R, n] @ [Hkv, n, m] -> [Hkv, T, R, m]."""
     heads, _, _, n = vectors.shape
     return (vectors.reshape(heads, -1, n) @ matrix).reshape(*vectors.shape[:3], matrix.shape[-1])
 
 
-def _directions(request: _Rows):
+def _directions(request: _Rows) -> tuple[Array, Array, Array]:
     """The vectors of DIRECTIONS, how many keys share P's rounding, the largest |v| by channel."""
     o, xp = request.rows.o, namespace(request.error)
     largest = request.rows.problem.zeros(len(o), o.shape[-1])
@@ -272,7 +278,7 @@ class _Scan:
     to which those of these rows are added. Shapes: [2, L].
     """
 
-    def __init__(self, request: _Rows, of_keys):
+    def __init__(self, request: _Rows, of_keys: Array) -> None:
         o, self.of_keys, self.inverse = request.rows.o, of_keys, 1 / request.sigma**2
         xp = namespace(o)
         self.eo = (self.inverse * request.error * o).sum(-1)[..., None]
@@ -281,7 +287,7 @@ class _Scan:
         heads, rows = (xp.arange(n, device=o.device) for n in o.shape[:2])
         self.places = heads[:, None], rows[None]
 
-    def see(self, first: int, p, ve, vo, squares) -> None:
+    def see(self, first: int, p: Array, ve: Array, vo: Array, squares: Array) -> None:
         """Scan a block of keys, by <e / s^2, v> and <o / s^2, v>.
 
         Shapes: p, ve, vo [Hkv, R, n]; squares, those of v, [Hkv, Dv, n].

@@ -6,6 +6,7 @@ import numpy as np
 
 from labkernels import formats
 from labkernels.numerics import rounding
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import significance
 from labkernels.numerics.verdict.diagnosis import places
@@ -31,7 +32,9 @@ _COARSE = 32  # elements: fewer have few bits by chance
 _SPARSE = 0.02  # share of elements up to which outliers are sparse
 
 
-def of_output(problem: Problem, out, truth, sigma, out_format: str) -> list[Match]:
+def of_output(
+    problem: Problem, out: Array, truth: Array, sigma: Array, out_format: str
+) -> list[Match]:
     """NaN, infinity, a coarser store, wrong channels."""
     bad = ~np.isfinite(out)
     if bad.any():
@@ -47,7 +50,7 @@ def of_output(problem: Problem, out, truth, sigma, out_format: str) -> list[Matc
     return _channels(problem, out, truth, sigma, z)
 
 
-def _coarser_store(out, truth, sigma, out_format: str) -> list[Match]:
+def _coarser_store(out: Array, truth: Array, sigma: Array, out_format: str) -> list[Match]:
     """Rows that went wrong whose every element is a number of fewer bits than the output's."""
     rows = (np.abs(out - truth) > significance.OUTLIER * sigma).any(-1)
     given, right, spread = out[rows], truth[rows], sigma[rows]
@@ -67,10 +70,10 @@ def _coarser_store(out, truth, sigma, out_format: str) -> list[Match]:
     return []
 
 
-def _channels(problem: Problem, out, truth, sigma, z) -> list[Match]:
+def _channels(problem: Problem, out: Array, truth: Array, sigma: Array, z: Array) -> list[Match]:
     """Some channels are wrong in the wrong rows, while others are right; some may be copies."""
     wrong, bad, rms, others = wrong_channels(problem, z)
-    if wrong is None:
+    if wrong is None or rms is None:
         return []
     out, truth, sigma = (x[bad] for x in (out, truth, sigma))
     c, was = int(wrong[0]), float(rms[wrong[0]])
@@ -87,7 +90,7 @@ def _channels(problem: Problem, out, truth, sigma, z) -> list[Match]:
     return [Match("channels wrong", where, others, was, vague=True)]
 
 
-def wrong_channels(problem: Problem, z):
+def wrong_channels(problem: Problem, z: Array) -> tuple[Array | None, Array, Array | None, float]:
     """Channels that are wrong where others are right, or None; the rows; rms of z by channel.
 
     Shapes: z [total_q, Hq, Dv] -> [n] or None, [total_q, Hq], [Dv]; and rms of the right ones.
@@ -106,7 +109,7 @@ def wrong_channels(problem: Problem, z):
     return wrong if some and right.max() <= _CLEARLY else None, bad, rms, others
 
 
-def of_outliers(problem: Problem, error, sigma) -> list[Match]:
+def of_outliers(problem: Problem, error: Array, sigma: Array) -> list[Match]:
     """A few elements are far out in rows that are right otherwise: a race, or a lost write.
 
     A direction that all rows share also leaves such elements, so that it is tried first.
@@ -165,7 +168,9 @@ def _factor(row: Row) -> list[Match]:
     return _kept("denominator of a row", where, total, total - taken, error.size)
 
 
-def of_filters(problem: Problem, error, sigma, bugs, filters: Filters) -> list[Match]:
+def of_filters(
+    problem: Problem, error: Array, sigma: Array, bugs: set[str], filters: Filters
+) -> list[Match]:
     """Mistakes that rows share and that one row may be too weak to show, by their filters."""
     z2 = np.where((sigma > 0) & np.isfinite(error), error / np.where(sigma > 0, sigma, 1.0), 0.0)
     z2 = (z2**2).sum(-1)

@@ -3,10 +3,12 @@
 Between blocks of a size, and within blocks, the same in all of them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
 from labkernels.numerics.verdict.diagnosis.structure.linear import Terms, fitted, left, too_many
 from labkernels.numerics.verdict.diagnosis.structure.weights import Found
@@ -30,7 +32,9 @@ def of_tables(blocks: list[Block], was: float) -> Iterator[Found]:
                 yield from _of(blocks, was, size, n, kind, _between)
 
 
-def _of(blocks, was, size: int, n: int, kind: str, tables) -> Iterator[Found]:
+def _of(
+    blocks: list[Block], was: float, size: int, n: int, kind: str, tables: Callable[..., Any]
+) -> Iterator[Found]:
     terms = [_terms(block, size, n, kind, tables) for block in blocks]
     fit = fitted(terms, n * n, was)
     if fit is None or not fit.explains:
@@ -50,7 +54,7 @@ def _of(blocks, was, size: int, n: int, kind: str, tables) -> Iterator[Found]:
     yield Found(*_told(source, size, kind, tables is _within), rms)
 
 
-def _terms(block: Block, size: int, n: int, kind: str, tables) -> Terms:
+def _terms(block: Block, size: int, n: int, kind: str, tables: Callable[..., Any]) -> Terms:
     """Sums of weights of one block of keys with values of another. Shapes: above [R, n n, Dv]."""
     length = block.sheet.kv_len
     more = -length % size
@@ -71,7 +75,7 @@ def _terms(block: Block, size: int, n: int, kind: str, tables) -> Terms:
     )
 
 
-def _between(p, v, seen, kind: str):
+def _between(p: Array, v: Array, seen: Array, kind: str) -> tuple[Array, Array]:
     if kind == "V":
         return np.einsum("rba,cad->rbcd", p, v), np.zeros((len(p), p.shape[1], p.shape[1]))
     whose = seen  # a hidden key stays hidden, whatever its score is
@@ -79,14 +83,14 @@ def _between(p, v, seen, kind: str):
     return above, np.einsum("rba,rca->rbc", p, whose)
 
 
-def _within(p, v, seen, kind: str):
+def _within(p: Array, v: Array, seen: Array, kind: str) -> tuple[Array, Array]:
     if kind == "V":
         return np.einsum("rba,bcd->racd", p, v), np.zeros((len(p), p.shape[2], p.shape[2]))
     above = np.einsum("rba,rbc,bcd->racd", p, seen, v, optimize=True)
     return above, np.einsum("rba,rbc->rac", p, seen)
 
 
-def _told(source, size: int, kind: str, within: bool) -> tuple[str, str]:
+def _told(source: Array, size: int, kind: str, within: bool) -> tuple[str, str]:
     """The name and the rule of a table."""
     n, at = len(source), np.arange(len(source))
     moved = np.flatnonzero(source != at)
@@ -101,7 +105,7 @@ def _told(source, size: int, kind: str, within: bool) -> tuple[str, str]:
     return name, f"{_rule(source, what)}, {of}"
 
 
-def _rule(source, what: str) -> str:
+def _rule(source: Array, what: str) -> str:
     n, at = len(source), np.arange(len(source))
     if (source == n - 1 - at).all():
         return f"{what}s in reverse"

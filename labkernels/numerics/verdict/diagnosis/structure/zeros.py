@@ -1,6 +1,7 @@
 """Keys that were read as zeros: both tensors, or one of them; in blocks, or key by key."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -51,4 +52,4 @@ def _terms(block: Block, size: int, n: int, valued: bool) -> Terms:
     )
 
 
-ALL: tuple[Callable, ...] = (of_zeros,)
+ALL: tuple[Callable[..., Any], ...] = (of_zeros,)
