@@ -214,7 +214,7 @@ print(f"c = {c}", predicted, sep="\n")
 #
 # each quotient rounded down.
 # (Registers are handed out in units, so `labkernels.budget.occupancy` rounds a little more than this.)
-# For an H200, the data-centre GPU of NVIDIA's Hopper generation on which this lab measures, and 64 sums:
+# For an H200, the data-centre GPU of NVIDIA's {term}`Hopper` generation on which this lab measures, and 64 sums:
 
 # %%
 sums, stages = 64, 2

@@ -190,7 +190,7 @@ plt.show()
 # A kernel cuts the query rows into *tiles*, each of which one block computes.
 # The block loads its tile of $Q$ once, and then takes the keys a block at a time: in each step it loads a block of $K$ and the same block of $V$, computes $S = Q K^T$, updates the rows' $(m, l, o)$ by {eq}`primer-update`, and adds $P V$ to $o$.
 #
-# When a model reads a text, a token may see only the tokens up to itself: attention is *causal*.
+# When a model reads a text, a token may see only the tokens up to itself: attention has a {term}`causal mask`.
 # Among $L$ keys the query of token $i$, of $n$, sees keys 0 to $L - n + i$.
 # Scores of later keys are masked, that is, set to $-\infty$, so that their weights are 0.
 # A tile skips the blocks of which none of its rows sees a key, and needs the mask only where the limit runs through a block.

@@ -185,6 +185,7 @@ plots.table(reported, "reported", {"bytes": "{:,}", "waves": "{:.2f}"})
 #
 # The second table has the accumulators of FlashInfer's tile by {eq}`registers-rows` and {eq}`registers-keys`, and the {term}`ledgers <ledger>` of our own three kernels, in registers per thread.
 # A ledger is a lower bound: the compiler adds addresses and values that overlap in time.
+# In the code below a kernel's *spec* declares its tiles and ledgers, and an *instance* is one tile for one shape, as it is compiled.
 
 # %%
 by_rows = budget.reported_register_formula(16, 128, 128, 128)
@@ -225,6 +226,7 @@ plots.table(pd.DataFrame(terms.items(), columns=["term", "registers"]), "hundred
 #
 # The prefill beside the decode is not part of the case.
 # The question whether tensor cores pay has another answer there, and the same kernels give it.
+# Every chapter puts its workloads on a `Bench`, which shows the formulas of a kernel, runs all kernels of an operation, and draws budgets, times and errors.
 
 # %%
 decode = Decode.uniform(57, 8192, q_heads=32, kv_heads=8, dtype="fp16")
