@@ -44,6 +44,8 @@ _MENDS = [
     (r'<div class="[^"]*\bmath notranslate nohighlight"(?! tabindex)', r'\g<0> tabindex="0"'),
     # a map that is wider than a phone
     (r'<figure (class="[^"]*" id="book-map")', r'<figure tabindex="0" \1'),
+    # a chapter is edited in its script, from which the notebook is written
+    (r'(href="[^"]*/edit/[^"]*/notebooks/\w+)\.ipynb"', r'\1.py"'),
     # a script in an attribute, which presses.js does
     (r' onclick="(?:window\.)?(\w+)\(\)"', r' data-press="\1"'),
     # math is drawn without MathJax's menu

@@ -321,7 +321,7 @@ plt.show()
 # %% [markdown]
 # The same trace in motion: a stage fills while its copy is on its way, drawn as if the bytes arrived evenly, and drains while its tile is summed.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input", "nbval-ignore-output"]
 motion.pipeline(events, pipeline.STAGES, origin="A trace of the CPU machine.")
 
 # %% [markdown]

@@ -50,6 +50,11 @@ def mended(pages, text, name="index.html"):
         ('<button onclick="window.print()">', '<button data-press="print">'),
         ('<div role="list" class="citation-list">', '<div class="citation-list">'),
         ('<script src="../searchindex.js"></script>', ""),
+        ('<a href="h/edit/main/notebooks/a_b.ipynb">', '<a href="h/edit/main/notebooks/a_b.py">'),
+        (
+            '<a href="../_sources/notebooks/a_b.ipynb">',
+            '<a href="../_sources/notebooks/a_b.ipynb">',
+        ),
     ],
 )
 def test_a_page_is_mended(pages, before, after):
