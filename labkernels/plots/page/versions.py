@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import pickle
 import re
 from typing import Any
@@ -41,7 +42,7 @@ def versions(figure: Figure) -> dict[str, Any]:
     boxes = _drawn_box(wide), _drawn_box(slim)
     found = values.values(wide, slim, boxes)
     drawn = _svg(wide, boxes[0]), _svg(slim, boxes[1])
-    pixels = round(narrow.LEAST_PIXELS * 72 * boxes[0].width / points) if dense else None
+    pixels = math.ceil(narrow.LEAST_PIXELS * 72 * boxes[0].width / points) if dense else None
     more = {"narrow": drawn[1], "series": found, "pixels": pixels}
     return {"image/svg+xml": drawn[0], MIME: more}
 
