@@ -145,7 +145,7 @@ plots.table(shown, "expected", {"expected, TFLOP/s": "{:.0f}"})
 # %% [markdown]
 # ## Kernels
 #
-# Nine of the ten rungs are the same file, `prefill_wgmma_basic`, compiled with one idea more each time; the tenth is `prefill_wgmma`, the kernel that a user gets.
+# Nine of the ten rungs are the kernel `prefill_wgmma_basic`, with the folder `prefill/rungs` beside it, compiled with one idea more each time; the tenth is `prefill_wgmma`, the kernel that a user gets.
 # `labkernels ladder prefill --show NAME` prints what a rung changes in the code of the rung below.
 # The listings show these changes, from the files that ran. The rung "2 stages" changes no line but a number of the tile.
 # The first two listings are folded, since these rungs replace whole loops:
@@ -182,7 +182,7 @@ change("P ahead")
 
 # %% [markdown]
 # The top rung, `prefill_wgmma`, adds what a production kernel needs beside these ideas: pages, a tile scheduler, blocks of keys that a warpgroup skips, and rows that leave as whole lines.
-# These are {glue:text}`top_lines` lines, too many for one sitting: it is no rung but the top, and its files are read one by one.
+# These are {glue:text}`top_lines` lines, too many for one sitting, so its files are read one by one.
 
 # %% [markdown]
 # ## Measurement
