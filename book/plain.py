@@ -70,9 +70,9 @@ def _cells(
 
 
 def _without_motion(output: nbformat.NotebookNode) -> None:
-    """Leave the words of a moving picture: of a notebook that nobody trusts yet, readers see no SVG.
+    """Leave the words of a moving picture, which the cell draws when it runs.
 
-    Its HTML is then its texts in a row. The cell draws the picture when it runs.
+    JupyterLab shows no SVG of a notebook that it does not trust yet, but all of its texts in a row.
     """
     data = output.get("data", {})
     if "lab-motion" in data.get("text/html", ""):
