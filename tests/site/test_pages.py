@@ -86,6 +86,20 @@ def test_page_is_accessible_and_silent(opened, name, width, theme):
     check(opened(name, width, theme))
 
 
+@pytest.mark.parametrize("name", ["search.html", "notebooks/fragments_and_rounding.html"])
+def test_focus_is_seen_wherever_the_tab_key_leads(opened, name):
+    page = opened(name)
+    page.keyboard.press("Tab")
+    stops, hidden = 0, set()
+    while page.evaluate("document.activeElement !== document.body"):
+        stops += 1
+        if page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "none":
+            hidden.add(page.evaluate("document.activeElement.outerHTML.slice(0, 120)"))
+        page.keyboard.press("Tab")
+    assert stops > 20
+    assert not hidden
+
+
 def test_an_equation_that_is_too_wide_begins_where_its_reader_can_scroll(opened):
     page = opened("notebooks/tensor_cores_on_and_off.html", WIDTHS[1])
     page.locator("mjx-container[display] mjx-math").first.wait_for()
