@@ -272,6 +272,7 @@ timed["run"] = timed.groupby(place).started_utc.rank(method="dense").map(
 )  # fmt: skip
 wide = timed.pivot_table(index=["run", *place], columns="kernel", values="value")
 ratio = wide.rdiv(wide.torch_cudnn, axis=0)[ours].unstack("run")
+ratio = ratio.reindex(columns=["before", "one adds", "now"], level="run")
 
 # %% tags=["hide-input"]
 gains = ratio.xs("now", axis=1, level="run") / ratio.xs("before", axis=1, level="run")
@@ -286,7 +287,7 @@ plots.table(shown, "changed", dict.fromkeys(ratio.columns, "{:.2f}"))
 # The second thread alone brings {glue:text}`turns_64`, {glue:text}`turns_128` and {glue:text}`turns_256` % at head_dim 64, 128 and 256 where the order is kept.
 # {numref}`tuner-price` shows what an order costs now, here and in FlashAttention-4.
 
-# %% mystnb={"figure": {"caption": "The price of determinism, by head_dim and mask: the sum of dQ in one order (dashed) beside the same kernel without one. At head_dim 64 and 128 it costs less than a tenth, at 256 a fifth; FlashAttention-4 is ahead at head_dim 64, and pays as much for its order.", "name": "tuner-price"}, "image": {"alt": "Six panels, head_dim 64, 128 and 256 without and with the causal mask: TFLOP/s over tokens per request for backward_wgmma, FlashAttention-4 and cuDNN; the first two with ordered sums as dashed lines.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The price of determinism, by head_dim and mask: the sum of dQ in one order (dashed) beside the same kernel without one. At head_dim 64 and 128 it costs less than a tenth, at 256 a fifth; FlashAttention-4 pays as much at 128 and 256, and next to nothing at 64, where it is ahead.", "name": "tuner-price"}, "image": {"alt": "Six panels, head_dim 64, 128 and 256 without and with the causal mask: TFLOP/s over tokens per request for backward_wgmma, FlashAttention-4 and cuDNN; the first two with ordered sums as dashed lines.", "width": "100%"}} tags=["hide-input"]
 now = timed[timed.run == "now"].copy()
 now["panel"] = [f"{r.head_dim}, {'causal' if r.causal else 'full'}" for r in now.itertuples()]
 now = now.sort_values(["causal", "head_dim"]).assign(series=now.kernel.map(plots.style.name))
