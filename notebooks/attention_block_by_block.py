@@ -195,7 +195,7 @@ plt.show()
 # Scores of later keys are masked, that is, set to $-\infty$, so that their weights are 0.
 # A tile skips the blocks of which none of its rows sees a key, and needs the mask only where the limit runs through a block.
 
-# %% mystnb={"figure": {"caption": "The steps of one tile under a causal mask: three query tiles of 64 tokens, the last of 320, against five blocks of 64 keys. Computed on this machine.", "name": "tile-walk"}, "image": {"alt": "Five boxes of K and five of V in two rows. Below them a grid of three query tiles by five blocks of keys. In each row the blocks on the left are seen whole, the next one is masked and the rest are skipped. The middle row has steps 1 to 4, and an arrow leads from it to a box with its output and its m, l and o.", "width": "95%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The numbered steps of one tile under a causal mask: three query tiles of 64 tokens, the last of 320, against five blocks of 64 keys. Computed on this machine.", "name": "tile-walk"}, "image": {"alt": "Five boxes of K and five of V in two rows. Below them a grid of three query tiles by five blocks of keys. In each row the blocks on the left are seen whole, the next one is masked and the rest are skipped. The middle row has steps 1 to 4, and an arrow leads from it to a box with its output and its m, l and o.", "width": "95%"}} tags=["hide-input"]
 blocks = pd.DataFrame(walk.blocks(CAUSAL, 192, 320, rows=64, keys=64))
 drawn.tile_walk(blocks, 1, origin=ORIGIN)
 plt.show()

@@ -143,7 +143,7 @@ def tile_walk(blocks: pd.DataFrame, walker: int, *, origin: str) -> Figure:
         if part.tile == walker and part.seen != "none":
             step += 1
             place = {"ha": "center", "va": "center", "weight": "bold", "color": "#10161d"}
-            axes.text(part.block + 0.5, y + 0.5, f"step {step}", fontsize=8.5, **place)
+            axes.text(part.block + 0.5, y + 0.5, str(step), fontsize=9.5, **place)
     for tile in range(n_tiles):
         axes.text(-0.12, tile + 2.1, f"Q {tile}", ha="right", va="center", fontsize=8.5)
     end = n_blocks + 0.35
