@@ -72,7 +72,7 @@ def add_to(pages: Path, notebooks: Path) -> None:
     for path in sorted(notebooks.glob("*.ipynb")):
         for name, figure, cell in _figures(path):
             stills[cell.get("figure", {}).get("name")] = _still(path.stem, name, cell)
-            if not figure["pixels"]:
+            if not figure.get("pixels"):
                 (pages / "_images" / f"{name}.narrow.svg").write_text(figure["narrow"])
             figures[name] = figure
             if figure["series"]:
@@ -110,7 +110,7 @@ def _picture(image: re.Match[str], figures: dict[str, dict]) -> str:
         return image[0]
     values = f'data-values="{_asset(name)}" ' if figures[name]["series"] else ""
     shown = image[0].replace("<img ", f'<img data-figure="" {values}', 1)
-    if pixels := figures[name]["pixels"]:
+    if pixels := figures[name].get("pixels"):
         return f'<picture class="lab-dense" style="--lab-least: {pixels}px">{shown}</picture>'
     source = f'<source media="{PHONE}" srcset="../_images/{name}.narrow.svg">'
     return f"<picture>{source}{shown}</picture>"
