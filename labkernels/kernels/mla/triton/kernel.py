@@ -62,17 +62,6 @@ def consume(
 
 
 @triton.jit
-def load_query(q, row, head, m_row, stride_token, stride_head,
-               D: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
-    """The rows of q_nope or of q_pe, [ROWS, D]."""
-    p_q = (q + row * stride_token + head * stride_head)[:, None]
-    b_q = tl.load(p_q + tl.arange(0, D)[None, :], mask=m_row[:, None], other=0.0)
-    if WIDE:
-        b_q = b_q.to(tl.float32)
-    return b_q
-
-
-@triton.jit
 def mla(
     q_nope,  # [total, heads, D]
     q_pe,  # [total, heads, D_PE]
@@ -105,11 +94,14 @@ def mla(
     full = tl.minimum(least, end) - KEYS + 1  # a step that begins below it needs no mask
     # off: fp32 operands with "ieee" keep tensor cores unused. The interpreter's bf16 is wrong.
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
-    row, head_64 = token.to(tl.int64) + o_token, head.to(tl.int64)
-    b_q = load_query(
-        q_nope, row, head_64, m_row, q_nope_stride_token, q_nope_stride_head, D, WIDE
-    )  # fmt: skip
-    b_q_pe = load_query(q_pe, row, head_64, m_row, q_pe_stride_token, q_pe_stride_head, D_PE, WIDE)
+    row = token.to(tl.int64) + o_token
+    head_64 = head.to(tl.int64)
+    p_nope = (q_nope + row * q_nope_stride_token + head_64 * q_nope_stride_head)[:, None]
+    p_pe = (q_pe + row * q_pe_stride_token + head_64 * q_pe_stride_head)[:, None]
+    b_q = tl.load(p_nope + tl.arange(0, D)[None, :], mask=m_row[:, None], other=0.0)
+    b_q_pe = tl.load(p_pe + tl.arange(0, D_PE)[None, :], mask=m_row[:, None], other=0.0)
+    if WIDE:
+        b_q, b_q_pe = b_q.to(tl.float32), b_q_pe.to(tl.float32)
     b_m, b_l, b_o = no_keys(ROWS, D)
     b_o, b_m, b_l = consume(
         b_o, b_m, b_l, b_q, b_q_pe, ckv, kpe,
