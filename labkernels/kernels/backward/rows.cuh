@@ -6,7 +6,7 @@
 
 namespace lab {
 
-constexpr int row_threads = 256;
+constexpr int row_threads = LAB_THREADS;
 
 // Sum of eight products, in ascending order.
 template <class T> LAB_DEVICE float dot8(const u32x4& a, const u32x4& b) {

@@ -10,8 +10,8 @@
 
 namespace lab::fma_tile {
 
-constexpr int columns = 16;                      // lanes that share a row
-constexpr int padding = 4;                       // floats: 8 lanes read 8 rows in 32 banks
+constexpr int columns = LAB_FMA_COLUMNS;         // lanes that share a row
+constexpr int padding = LAB_FMA_PADDING;         // floats: 8 lanes read 8 rows in 32 banks
 
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int BlocksPerSm>
 struct Shape {

@@ -339,7 +339,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT Params param
     setmaxnreg_dec<24>();
     if (thread_x() == consumer_threads) produce(smem, params, work, request, rows);
   } else {
-    setmaxnreg_inc<240>();
+    setmaxnreg_inc<LAB_CONSUMER_REGISTERS>();
     consume<C, P>(smem, p, work, request, rows);
   }
 }

@@ -47,7 +47,8 @@ LAB_DEVICE void add_use_of_dq(Smem<C>& smem, const Params& p, const BackwardKeys
   const int part = n % C::dq_parts;
   DqSemaphore semaphore;
   if constexpr (C::ordered)
-    semaphore.wait(p.dq_semaphores + rows.padded_row(p.problem, b) / 64 * 2 + part,
+    semaphore.wait(p.dq_semaphores +
+                       rows.padded_row(p.problem, b) / LAB_TURN_ROWS * LAB_TURN_PARTS + part,
                    tiles_before<C::rows, C::keys>(p.problem, b, rows.row));
   consumer_wait(ring, n);
   fence_async_shared();                // what the warps wrote, before the copies read

@@ -33,7 +33,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT Params p) {
   allow_next_launch();
   sync_block();
   if (const int warp = warp_uniform(thread_x() / 32); warp >= 4) {
-    setmaxnreg_inc<240>();
+    setmaxnreg_inc<LAB_CONSUMER_REGISTERS>();
     Consumer<C, P> consumer(smem, p, b);
     consumer.run();
   } else {

@@ -1,6 +1,7 @@
 """backward_wgmma: wgmma on tiles that the TMA brings, with dQ sent away as fp32 additions."""
 
 from dataclasses import replace
+from types import MappingProxyType
 
 from labkernels.budget.ledger import Ledger, Line
 from labkernels.budget.quantity import number
@@ -24,6 +25,7 @@ RUNGS = (
     BackwardTile(64, 128, WARPS, 2, 1, rung=IN_REGISTERS),
 )
 RUNGS_HEAD_DIM, RUNGS_HEADER = 128, "backward/rungs/kernel.cuh"
+TURN_ROWS, TURN_PARTS = 64, 2  # rows and parts of dQ that are added in turn
 ALIGNMENT = 1024  # bytes; of a box with a 128-byte swizzle, and so of all shared memory
 
 
@@ -70,6 +72,11 @@ class BackwardWgmma(CudaBackwardKernel):
     parent = "backward_mma"
     params = "backward_wgmma::Params"
     launch = ".launch"
+    numbers = MappingProxyType(
+        kernel.NUMBERS
+        | {"CONSUMER_REGISTERS": CONSUMER_REGISTERS}
+        | {"TURN_ROWS": TURN_ROWS, "TURN_PARTS": TURN_PARTS}
+    )
     needs = HOPPER
     policies = tuple(
         p

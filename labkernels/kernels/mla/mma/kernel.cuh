@@ -9,7 +9,7 @@
 namespace mla_mma {
 using namespace lab;
 
-constexpr int padding = 8;                       // pads P's rows: ldmatrix meets eight bank groups
+constexpr int padding = LAB_P_PADDING;           // pads P's rows: ldmatrix meets eight bank groups
 
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm>
 struct KernelTraits {

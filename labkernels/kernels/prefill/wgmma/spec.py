@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from types import MappingProxyType
 
 from labkernels import formats
 from labkernels.budget.ledger import Ledger, Line
@@ -28,6 +29,11 @@ ALIGNMENT = 1024  # bytes; the swizzle's pattern is eight lines of 128 bytes
 Q_TWICE_BYTES = 226 * 1024  # with less than this beside K and V, the next tile's Q comes early
 # ScheduledTile, and its KeyBlocks of a consumer warpgroup
 TILE_STAGES, TILE_BYTES, KEY_BLOCKS_BYTES = 4, 80, 16
+NUMBERS = {
+    "OTHER_REGISTERS": OTHER_REGISTERS,
+    "Q_TWICE_BYTES": Q_TWICE_BYTES,
+    "TILE_STAGES": TILE_STAGES,
+}
 
 # the tile's C++ Overlap, by the word in its label
 OVERLAPS = {"none": "none", "within": "intra_warpgroup", "between": "inter_warpgroup"}
@@ -55,6 +61,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
     name = "prefill_wgmma"
     idea = "Warps ask the TMA for tiles; warpgroups multiply, each while another exponentiates."
     parent = "prefill_wgmma_basic"
+    numbers = MappingProxyType(NUMBERS)
     needs = HOPPER
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS)
     params = "prefill_wgmma::Params"

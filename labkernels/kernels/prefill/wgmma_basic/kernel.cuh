@@ -155,7 +155,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT Params p) {
     setmaxnreg_dec<40>();
     if (warp == 0) each_tile<C>(p, load);
   } else {
-    setmaxnreg_inc<232>();
+    setmaxnreg_inc<LAB_CONSUMER_REGISTERS>();
     each_tile<C>(p, compute);
   }
 }
