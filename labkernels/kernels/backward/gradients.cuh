@@ -63,7 +63,7 @@ LAB_DEVICE void score_gradients(typename C::Scores::Sum& s, const typename C::Sc
 #pragma unroll
       for (int n = 0; n < C::Scores::columns / 8; ++n) {
         const int column = C::Scores::column() + n * 8 + (lane & 3) * 2;
-        float probability[2], gradient[2];
+        float probability[2], gradient[2];       // [2 keys]
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float e = exp2<P>(fma_rn(s[m][n][2 * r + i], p.scale_log2, -row_lse2));

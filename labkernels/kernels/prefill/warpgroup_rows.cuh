@@ -68,7 +68,7 @@ LAB_DEVICE void store_rows(const float (&o)[N], OnlineSoftmax& softmax, const Pr
   }
 }
 
-// The named barriers of the consumers: a warpgroup's turn, and one of all.
+// Named barrier 1 + w is the turn of consumer warpgroup w; all consumers meet at the next one.
 template <class C> constexpr int consumers_done = 1 + C::consumer_warpgroups;
 template <class C> struct ConsumerSync {
   LAB_DEVICE void operator()() const {

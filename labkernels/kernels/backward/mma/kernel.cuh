@@ -17,9 +17,9 @@ struct KernelTraits {
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int score_width = Keys < 64 ? 64 : Keys;  // of P's rows: whole 128 bytes
   static constexpr bool ordered = Ordered;
-  using Scores = WarpPartition<Rows, Keys, Warps>;       // S, dP
-  using KeyRows = WarpPartition<Keys, D, Warps>;         // dK, dV
-  using QueryRows = WarpPartition<Rows, D, Warps>;       // dQ
+  using Scores = WarpPartition<Rows, Keys, Warps>;       // S, dP: [rows, keys]
+  using KeyRows = WarpPartition<Keys, D, Warps>;         // dK, dV: [keys, dim]
+  using QueryRows = WarpPartition<Rows, D, Warps>;       // dQ: [rows, dim]
   using ScoreTile = T[Rows][score_width];                // P or dS, all warps'
   static_assert(Stages == 1 || Stages == 2, "copies run at most a step ahead");
 };

@@ -31,10 +31,11 @@ struct KernelTraits {
   static constexpr bool transposed = Rung_ == Rung::registers;
   using Rowed = SwizzledTile<T, Rows, D>;                // Q, dO
   using Keyed = SwizzledTile<T, Keys, D>;                // K, V
+  // S and dP: [rows, keys], or [keys, rows].
   using Scores = WarpgroupPartition<transposed ? Keys : Rows, transposed ? Rows : Keys, 2>;
   using ScoreTile = SwizzledTile<T, transposed ? Keys : Rows, transposed ? Rows : Keys>;
-  using KeyRows = WarpgroupPartition<Keys, D, 2>;        // dK, dV
-  using QueryRows = WarpgroupPartition<Rows, D, 2>;      // dQ
+  using KeyRows = WarpgroupPartition<Keys, D, 2>;        // dK, dV: [keys, dim]
+  using QueryRows = WarpgroupPartition<Rows, D, 2>;      // dQ: [rows, dim]
   static_assert(D == 128 && Rows == 64 && Keys == 128 && Stages == 2);
 };
 

@@ -86,7 +86,7 @@ LAB_DEVICE void store_sum(const typename C::Sum& sum, float scale, typename C::K
   const int first = C::split_keys ? 0 : place.group * C::own_dim;  // channel
 #pragma unroll
   for (int j = 0; j < C::own_dim / 16; ++j) {
-    u32 rounded[4];
+    u32 rounded[4];                              // [16 keys, 16 channels]
 #pragma unroll
     for (int r = 0; r < 4; ++r)
       rounded[r] = pack2<T>(sum[8 * j + 2 * r] * scale, sum[8 * j + 2 * r + 1] * scale);

@@ -37,12 +37,12 @@ struct KernelTraits {
   static_assert((Keys == 64 || Keys == 128) && (Rows == 64 || Rows == 128));
   static_assert(split_keys || !split_rows_of_dq);
   static_assert(dq_parts == 1 || dq_parts == 2, "two threads add the parts in turn");
-  using Scores = float[own_rows / 2];
-  using HalfScores = float[rows_at_once / 2];
-  using Fragments = u32[rows_at_once / 16][4];
+  using Scores = float[own_rows / 2];           // S^T: [64 keys, own_rows]
+  using HalfScores = float[rows_at_once / 2];   // dP^T: [64 keys, rows_at_once]
+  using Fragments = u32[rows_at_once / 16][4];  // P^T: [64 keys, rows_at_once]
   using RowPairs = f32x2[own_rows / 8];         // what a lane needs of the rows' lse2 or delta
-  using Sum = float[own_dim / 2];
-  using DqSum = float[own_dim_of_dq / 2];
+  using Sum = float[own_dim / 2];               // dK, dV: [64 keys, own_dim]
+  using DqSum = float[own_dim_of_dq / 2];       // dQ: [64 rows, own_dim_of_dq]
   using Keyed = SwizzledTile<T_, Keys, D>;      // K, V
   using Rowed = SwizzledTile<T_, Rows, D>;      // Q, dO
   using Handed = SwizzledTile<T_, Keys, Rows>;  // dS^T, P^T

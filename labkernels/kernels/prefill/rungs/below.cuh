@@ -72,7 +72,7 @@ LAB_DEVICE void fma_abt(float (&s)[N], A& a, int row, B& b) {
   const int g = (thread_x() & 31) / 4, t = thread_x() & 3;
 #pragma unroll 1
   for (int d = 0; d < B::columns; d += 8) {      // channels
-    float left[2][8], right[8];
+    float left[2][8], right[8];                  // [2 rows, 8 channels]; [8 channels]
     read_eight(left[0], a, row + g, d);
     read_eight(left[1], a, row + g + 8, d);
 #pragma unroll
@@ -163,7 +163,7 @@ LAB_DEVICE void mma_abt(float (&s)[N], A& a, int row, B& b) {
 #pragma unroll
   for (int d = 0; d < B::columns; d += 16) {     // channels
     const int column = d / atom_columns * atom_columns, c = d % atom_columns / chunk_elements;
-    u32 left[4], right[4];
+    u32 left[4], right[4];                       // [16 rows, or keys, 16 channels]
     ldmatrix_x4(left, a.chunk_at(row + (lane & 15), column, c + (lane >> 4)));
 #pragma unroll
     for (int key = 0; key < B::rows; key += 16) {
@@ -183,7 +183,7 @@ LAB_DEVICE void mma_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
 #pragma unroll
     for (int d = 0; d < B::columns; d += 16) {
       const int column = d / atom_columns * atom_columns, c = d % atom_columns / chunk_elements;
-      u32 right[4];
+      u32 right[4];                              // [16 keys, 16 channels]
       ldmatrix_x4_trans(right, b.chunk_at(16 * k + (lane & 15), column, c + (lane >> 4)));
       mma_m16n8k16<typename B::T>(octet(o, d / 8), p[k], right[0], right[1]);
       mma_m16n8k16<typename B::T>(octet(o, d / 8 + 1), p[k], right[2], right[3]);

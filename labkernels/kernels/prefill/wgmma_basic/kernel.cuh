@@ -143,7 +143,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT Params p) {
     mbarrier_init(smem.tail_full, 1);
     fence_mbarrier_init();
   }
-  clear_rows(smem.q, p.tile_rows, thread_x(), C::threads);  // which are never loaded
+  // Rows that no whole token fills are never loaded: they are cleared once.
+  clear_rows(smem.q, p.tile_rows, thread_x(), C::threads);
   fence_async_shared();
   sync_block();                                  // the barriers are there, for every warp
   using Work = typename C::Work;
