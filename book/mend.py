@@ -15,6 +15,9 @@ _MENDS = [
     (r'<script type="text/x-thebe-config">.*?</script>\s*', ""),
     (r"<script>kernelName = [^<]*</script>\s*", ""),
     (r'<link[^>]*href="[^"]*sphinx-thebe\.css[^>]*>\s*', ""),
+    # cards, grids and tabs, of which a page has none
+    (r'<link[^>]*href="[^"]*sphinx-design\.min\.css[^>]*>\s*(?!.*class="[^"]*\bsd-)', ""),
+    (r'<script[^>]*\bsrc="[^"]*design-tabs\.js[^>]*></script>\s*(?!.*class="[^"]*\bsd-)', ""),
     # icons come from the style's font; the script would draw the same ones again
     (r'<script[^>]*\bsrc="[^"]*fontawesome\.js[^>]*></script>\s*', ""),
     # loads each script a second time from a disk
