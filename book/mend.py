@@ -15,6 +15,9 @@ _MENDS = [
     (r'<script type="text/x-thebe-config">.*?</script>\s*', ""),
     (r"<script>kernelName = [^<]*</script>\s*", ""),
     (r'<link[^>]*href="[^"]*sphinx-thebe\.css[^>]*>\s*', ""),
+    # cards, grids and tabs, of which a page has none
+    (r'<link[^>]*href="[^"]*sphinx-design\.min\.css[^>]*>\s*(?!.*class="[^"]*\bsd-)', ""),
+    (r'<script[^>]*\bsrc="[^"]*design-tabs\.js[^>]*></script>\s*(?!.*class="[^"]*\bsd-)', ""),
     # icons come from the style's font; the script would draw the same ones again
     (r'<script[^>]*\bsrc="[^"]*fontawesome\.js[^>]*></script>\s*', ""),
     # loads each script a second time from a disk
@@ -44,6 +47,8 @@ _MENDS = [
     (r'<div class="[^"]*\bmath notranslate nohighlight"(?! tabindex)', r'\g<0> tabindex="0"'),
     # a map that is wider than a phone
     (r'<figure (class="[^"]*" id="book-map")', r'<figure tabindex="0" \1'),
+    # a chapter is edited in its script, from which the notebook is written
+    (r'(href="[^"]*/edit/[^"]*/notebooks/\w+)\.ipynb"', r'\1.py"'),
     # a script in an attribute, which presses.js does
     (r' onclick="(?:window\.)?(\w+)\(\)"', r' data-press="\1"'),
     # math is drawn without MathJax's menu

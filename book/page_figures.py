@@ -1,6 +1,7 @@
 """Gives the pages a figure's version for phones, and the values that its reader can ask for."""
 
 import hashlib
+import html
 import json
 import re
 from collections.abc import Iterator
@@ -10,6 +11,15 @@ import nbformat
 
 MIME = "application/vnd.labkernels.figure+json"
 PHONE = "(max-width: 576px)"
+# What stands in the place of a widget without JavaScript: figures of chapters, by their names.
+STILLS = {
+    "bits": "spacing",
+    "break_kernel": "detection",
+    "budget": "onoff-budget",
+    "run_kernel": "onoff-errors-decode",
+    "step_kernel": "pipeline-trace",
+    "tolerance": "detection",
+}
 _STARTUP = """\
 from IPython import get_ipython
 
@@ -25,6 +35,7 @@ bundles.for_type_by_name("matplotlib.figure", "Figure", versions)
 del get_ipython, bundles, versions
 """
 _DRAWN = re.compile(r'<img\b[^>]*\bsrc="(?:\.\./)*_images/(\w+)\.svg"[^>]*>')
+_WIDGET = re.compile(r'<div class="lab-widget" data-lab-widget="(\w+)"[^>]*>')
 _IMAGE = re.compile(r'<img\b[^>]*\bsrc="(?:\.\./)*_images/([0-9a-f]{64})\.svg"[^>]*>')
 
 
@@ -57,22 +68,31 @@ def without_versions(notebook: nbformat.NotebookNode) -> None:
 
 def add_to(pages: Path, notebooks: Path) -> None:
     """Writes the versions beside the pictures of built pages, and makes the pages name them."""
-    series = {}
+    figures, stills = {}, {}
     for path in sorted(notebooks.glob("*.ipynb")):
-        for name, figure in _figures(path):
-            (pages / "_images" / f"{name}.narrow.svg").write_text(figure["narrow"])
-            series[name] = bool(figure["series"])
+        for name, figure, cell in _figures(path):
+            stills[cell.get("figure", {}).get("name")] = _still(path.stem, name, cell)
+            if not figure.get("pixels"):
+                (pages / "_images" / f"{name}.narrow.svg").write_text(figure["narrow"])
+            figures[name] = figure
             if figure["series"]:
                 text = json.dumps(figure["series"], separators=(",", ":"), ensure_ascii=False)
                 script = f"(globalThis.lab_assets ??= {{}})[{_asset(name)!r}] = {text};\n"
                 (pages / "_static" / "lab" / f"{_asset(name)}.js").write_text(script)
-    for page in pages.glob("notebooks/*.html"):
-        text = page.read_text(encoding="utf-8")
-        page.write_text(_IMAGE.sub(lambda image: _picture(image, series), text), encoding="utf-8")
     drawn = {path.name.partition(".")[0] for path in pages.glob("_static/*.narrow.svg")}
-    for page in pages.glob("book/*.html"):
-        text = page.read_text(encoding="utf-8")
-        page.write_text(_DRAWN.sub(lambda image: _static(image, drawn), text), encoding="utf-8")
+    for page in (*pages.glob("notebooks/*.html"), *pages.glob("book/*.html")):
+        text = _IMAGE.sub(lambda image: _picture(image, figures), page.read_text(encoding="utf-8"))
+        text = _DRAWN.sub(lambda image: _static(image, drawn), text)
+        text = _WIDGET.sub(lambda place: place[0] + stills.get(STILLS.get(place[1]), ""), text)
+        page.write_text(text, encoding="utf-8")
+
+
+def _still(chapter: str, name: str, cell: dict) -> str:
+    """A figure of a chapter as it stands on another page, where no JavaScript runs."""
+    words = html.escape(cell.get("image", {}).get("alt", ""))
+    where = f'<a href="../notebooks/{chapter}.html">This figure stands in a chapter.</a>'
+    image = f'<img src="../_images/{name}.svg" alt="{words}">'
+    return f"<noscript><figure>{image}<figcaption>{where}</figcaption></figure></noscript>"
 
 
 def _static(image: re.Match[str], drawn: set[str]) -> str:
@@ -83,23 +103,30 @@ def _static(image: re.Match[str], drawn: set[str]) -> str:
     return f"<picture>{source}{image[0]}</picture>"
 
 
-def _picture(image: re.Match[str], series: dict[str, bool]) -> str:
+def _picture(image: re.Match[str], figures: dict[str, dict]) -> str:
+    """A figure with its version for phones, or with the width in which its words are read."""
     name = image[1]
-    if name not in series:
+    if name not in figures:
         return image[0]
-    values = f'data-values="{_asset(name)}" ' if series[name] else ""
+    values = f'data-values="{_asset(name)}" ' if figures[name]["series"] else ""
     shown = image[0].replace("<img ", f'<img data-figure="" {values}', 1)
+    if pixels := figures[name].get("pixels"):
+        return f'<picture class="lab-dense" style="--lab-least: {pixels}px">{shown}</picture>'
     source = f'<source media="{PHONE}" srcset="../_images/{name}.narrow.svg">'
     return f"<picture>{source}{shown}</picture>"
 
 
-def _figures(path: Path) -> Iterator[tuple[str, dict]]:
-    """The figures of a notebook, by the names that MyST-NB gives their files."""
+def _figures(path: Path) -> Iterator[tuple[str, dict, dict]]:
+    """The figures of a notebook: the name that MyST-NB gives the file, versions, cell's words."""
     for cell in nbformat.read(path, 4).cells:
         for data in _data(cell.get("outputs", [])):
             if MIME in data:
                 text = "\n".join(data["image/svg+xml"].splitlines())
-                yield hashlib.sha256(text.encode()).hexdigest(), data[MIME]
+                yield (
+                    hashlib.sha256(text.encode()).hexdigest(),
+                    data[MIME],
+                    cell.metadata.get("mystnb", {}),
+                )
 
 
 def _asset(name: str) -> str:

@@ -61,10 +61,22 @@ def _cells(
         cell.metadata["cellView"] = "form"  # Colab folds a cell of this kind that has a title
         title = f"Code of figure {words.figures[figure['name']]}\n" if figure else "Code\n"
         cell.source = f"# @title {title}{cell.source}".replace("title Code\n# ", "title ", 1)
+    for output in cell.outputs:
+        _without_motion(output)
     yield cell
     if figure:
         caption = f"**Figure {words.figures[figure['name']]}.** {words.plain(figure['caption'])}"
         yield nbformat.v4.new_markdown_cell(caption)
+
+
+def _without_motion(output: nbformat.NotebookNode) -> None:
+    """Leave the words of a moving picture, which the cell draws when it runs.
+
+    JupyterLab shows no SVG of a notebook that it does not trust yet, but all of its texts in a row.
+    """
+    data = output.get("data", {})
+    if "lab-motion" in data.get("text/html", ""):
+        del data["text/html"]
 
 
 def _directive(found: re.Match, words: plain_roles.Words) -> str:

@@ -21,6 +21,13 @@ def assert_attention_close(
     fails unless allow_less_exact: an accumulator in fp16 is correct arithmetic, but less exact than
     the format allows.
     Raises: AssertionError whose message is the verdict; ValueError for shapes it cannot judge.
+
+    >>> import numpy as np
+    >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 1, 64)).astype(np.float16)
+    >>> assert_attention_close(v, q, k, v)  # of one key, attention gives its V
+    >>> assert_attention_close(-v, q, k, v)
+    Traceback (most recent call last):
+    AssertionError: BUG...
     """
     found = verdict(out, q, k, v, **how)
     sound = found.answer == ROUNDING

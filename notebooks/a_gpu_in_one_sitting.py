@@ -188,6 +188,7 @@ except HostKernelError as error:
 # $$ (ten-lines-registers)
 #
 # The constant $c$ is the compiler's business, so we take it from one compilation, of 64 sums, and predict the others.
+# (`sm_90a` is the compiler's name for the H200's architecture.)
 # A thread can have 255 registers at most.
 # So {eq}`ten-lines-registers` also says when it will break.
 
@@ -213,7 +214,7 @@ print(f"c = {c}", predicted, sep="\n")
 #
 # each quotient rounded down.
 # (Registers are handed out in units, so `labkernels.budget.occupancy` rounds a little more than this.)
-# For an H200 and 64 sums:
+# For an H200, the data-centre GPU of NVIDIA's {term}`Hopper` generation on which this lab measures, and 64 sums:
 
 # %%
 sums, stages = 64, 2
@@ -335,4 +336,4 @@ assert found.passed
 #
 # The limits of an SM are from {cite:t}`cudaguide`; each number of the lab's tables has its source beside it ({doc}`hardware`).
 # {cite:t}`volkov2010` showed that fewer warps with more work each can be faster.
-# The roofline, to which {doc}`attention_block_by_block` comes, is from {cite:t}`williams2009`.
+# The {term}`roofline`, to which {doc}`attention_block_by_block` comes, is from {cite:t}`williams2009`.

@@ -416,7 +416,7 @@ bench.log
 # # 27906fdbf is the first bad commit
 # ```
 #
-# The thread discussed other things: the format, which does not matter (the table above), the tolerance, which would have had to be near 1 before all elements passed, and another backend.
+# The discussion was about other things: the format, which does not matter (the table above), the tolerance, which would have had to be near 1 before all elements passed, and another backend.
 # "Fall back to fa2" could not help, because fa2 *was* the backend with the typo.
 # The actual fix deleted the second `lane_idx / 8`, added the tests to a machine with an A10, whose 100 KB run that branch, and left the tolerance at 1e-3.
 #

@@ -39,7 +39,7 @@ import pandas as pd
 # %% tags=["hide-input"]
 from labkernels import budget, hardware, plots
 from labkernels.chapters import exercises
-from labkernels.chapters.primers import pipeline, small_attention, triton_attention
+from labkernels.chapters.primers import pipeline, small_attention, triton_attention, walk
 from labkernels.chapters.primers.small_attention import Request
 from labkernels.kernels.decode.workload import Decode
 from labkernels.kernels.prefill.workload import Prefill
@@ -47,6 +47,7 @@ from labkernels.numerics.error import bounds
 from labkernels.numerics.truth import online_softmax, oracle
 from labkernels.plots.primers import attention as drawn
 from labkernels.plots.primers import motion
+from labkernels.variant import CAUSAL
 
 LOG2_E = math.log2(math.e)
 ORIGIN = "computed on this machine"
@@ -184,6 +185,22 @@ plt.show()
 # A block that has loaded a key can use it for all of them.
 # So kernels *pack* the heads: the rows of a tile are the query heads of a group, and with several query tokens row $r$ is token $\lfloor r / g \rfloor$ and head $r \bmod g$ of the group.
 #
+# ### A tile walks through K and V
+#
+# A kernel cuts the query rows into *tiles*, each of which one block computes.
+# The block loads its tile of $Q$ once, and then takes the keys a block at a time: in each step it loads a block of $K$ and the same block of $V$, computes $S = Q K^T$, updates the rows' $(m, l, o)$ by {eq}`primer-update`, and adds $P V$ to $o$.
+#
+# When a model reads a text, a token may see only the tokens up to itself: attention has a {term}`causal mask`.
+# Among $L$ keys the query of token $i$, of $n$, sees keys 0 to $L - n + i$.
+# Scores of later keys are masked, that is, set to $-\infty$, so that their weights are 0.
+# A tile skips the blocks of which none of its rows sees a key, and needs the mask only where the limit runs through a block.
+
+# %% mystnb={"figure": {"caption": "The numbered steps of one tile under a causal mask: three query tiles of 64 tokens, the last of 320, against five blocks of 64 keys. Computed on this machine.", "name": "tile-walk"}, "image": {"alt": "Five boxes of K and five of V in two rows. Below them a grid of three query tiles by five blocks of keys. In each row the blocks on the left are seen whole, the next one is masked and the rest are skipped. The middle row has steps 1 to 4, and an arrow leads from it to a box with its output and its m, l and o.", "width": "95%"}} tags=["hide-input"]
+blocks = pd.DataFrame(walk.blocks(CAUSAL, 192, 320, rows=64, keys=64))
+drawn.tile_walk(blocks, 1, origin=ORIGIN)
+plt.show()
+
+# %% [markdown]
 # ### The paged cache
 #
 # When a model writes text, each new token brings one query and adds one key and one value to those of its request.
@@ -209,7 +226,8 @@ plt.show()
 # $$ (primer-intensity)
 #
 # This is $g$ for a decode. For a prefill it is the number of rows of the tile that one loaded key serves.
-# A GPU can do some number of operations in the time that one byte takes {cite:p}`williams2009`.
+# A GPU multiplies with two kinds of units: a {term}`CUDA core` multiplies and adds one number of each lane, and a {term}`tensor core` multiplies small matrices.
+# With either kind it can do some number of operations in the time that one byte takes {cite:p}`williams2009`.
 # Below that number the kernel waits for memory, above it for arithmetic.
 #
 # ## Prediction
@@ -303,7 +321,7 @@ plt.show()
 # %% [markdown]
 # The same trace in motion: a stage fills while its copy is on its way, drawn as if the bytes arrived evenly, and drains while its tile is summed.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input", "nbval-ignore-output"]
 motion.pipeline(events, pipeline.STAGES, origin="A trace of the CPU machine.")
 
 # %% [markdown]
@@ -433,5 +451,5 @@ assert exercises.check("triton_update", exercises.get("triton_update").solution)
 #
 # ## Sources
 #
-# The online softmax is from {cite:t}`milakov2018`; attention by tiles, with nothing of the size of all scores, from {cite:t}`dao2022`.
-# Paged caches are from {cite:t}`kwon2023`, shared key heads from {cite:t}`ainslie2023`, the roofline from {cite:t}`williams2009`.
+# The online softmax is from {cite:t}`milakov2018`; attention by tiles, with nothing of the size of all scores, is from {cite:t}`dao2022`.
+# Paged caches are from {cite:t}`kwon2023`, shared key heads from {cite:t}`ainslie2023`, the {term}`roofline` from {cite:t}`williams2009`.

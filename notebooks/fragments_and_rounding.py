@@ -195,7 +195,7 @@ plt.show()
 # %% [markdown]
 # The read of chunk 0 in motion: rows whose chunks lie in the same four banks wait for their turn.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input", "nbval-ignore-output"]
 chunk_0 = {name: found["reads"][0][:8] for name, found in layouts.items()}
 motion.turns_of_a_read(chunk_0, origin="Addresses from the CPU build.")
 

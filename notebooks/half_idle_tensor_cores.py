@@ -24,7 +24,7 @@
 # The author also multiplied the percentage by the chip's peak and the kernel's time, and found the FLOPs that the formula asks for.
 # So the counter counts work, and half of the tensor cores' time is idle.
 #
-# The thread suspects two things: that copies cannot overlap with products within a warp, and that shared memory and registers leave an SM too few warps.
+# The report suspects two causes: that copies cannot overlap with products within a warp, and that shared memory and registers leave an SM too few warps.
 # A kernel's tile was held up as the proof: 128 query rows, 128 keys, 64 channels take 49,152 bytes of shared memory, so that an SM holds two blocks.
 # {doc}`the_ladder` climbs from CUDA cores to the fastest prefill kernel, and {doc}`the_tuner_and_the_backward_pass` searches tiles and takes the backward pass apart.
 # People say seven things about this case. At the end of this chapter you can say what is true in each of them, with a number:
@@ -277,7 +277,7 @@ plots.table(foreseen, "foreseen", dict.fromkeys(columns[4:6], "{:.0f}"))
 # ```
 #
 # `prefill_wgmma` leaves $K$ and $V$ in shared memory, from where {term}`wgmma` takes them, and starts two products before it waits for either: the next step's $S$, and this step's $P V$.
-# While they run, its warpgroup exponentiates, or lets another one have the tensor cores:
+# While they run, its {term}`warpgroup` exponentiates, or lets another one have the tensor cores:
 #
 # ```{literalinclude} /labkernels/kernels/prefill/wgmma/consumer.cuh
 # :language: cpp
@@ -358,11 +358,11 @@ plots.table(
 #
 # The case comes with an "up to 85 %" at head_dim 256.
 # In the same clocks, FlashAttention-2 does {glue:text}`fa2_256` %, cuDNN {glue:text}`cudnn_256` % and `prefill_wgmma` {glue:text}`wgmma_256` % of what the chip could do.
-# The sentence is right for kernels on `wgmma`, and wrong for the kernel that the thread is about, because `mma.sync` cannot do that much.
+# The sentence is right for kernels on `wgmma`, and wrong for the kernel that the report is about, because `mma.sync` cannot do that much.
 #
 # ### A hypothesis about the GeForce parts of the case
 #
-# Two peaks of one chip may also explain the 50 % of the thread.
+# Two peaks of one chip may also explain the 50 % of the report.
 # GeForce parts do fp16 products with fp32 sums at half the rate of fp16 sums.
 # The hypothesis is that *Tensor Active* takes the faster rate for 100 %, so that a kernel reads its share of its own peak, times the ratio of the two rates.
 # Then no kernel with fp32 sums can read more than 50 %, and a product with fp16 sums can read 90 %.
@@ -387,7 +387,7 @@ plots.table(reports, "geforce", dict.fromkeys(reports.columns[2:], "{:.1f}"))
 # The same model says that the RTX 4060 should be {glue:text}`geforce_gain` times as fast with fp16 sums, where the report has 1.72; the clocks of its two runs are not told.
 # The author's own check fits too: activity times peak times time gives the right FLOPs only if the peak is the one that belongs to the counter.
 #
-# The thread does not say in which type its products were summed, and we have measured no GeForce part, so that this remains a hypothesis.
+# The report does not say in which type its products were summed, and we have measured no GeForce part, so that this remains a hypothesis.
 # One reading refutes it: a kernel with fp32 sums that is more than 50 % active on a GeForce part of these generations, or a product with fp16 sums that stays at 50 %.
 # It does not explain the Orin, whose {term}`waves <wave>` are the second exercise.
 #
@@ -527,7 +527,7 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 #    `prefill_mma` is active for {glue:text}`mma_active` % of the time at head_dim 128 and does {glue:text}`mma_of_peak` % of the FLOPs that the chip could, because its instruction can do {glue:text}`mma_share` % at most.
 #    A counter needs its peak beside it.
 # 2. **49,152 bytes allow two blocks only where an SM has 100 KiB**, and even there registers allow the same two.
-#    The thread's three GPUs are not alike in this, and everything newer than them with more shared memory is limited by registers.
+#    The report's three GPUs are not alike in this, and everything newer than them with more shared memory is limited by registers.
 # 3. **Low occupancy is what large accumulators cost, and they are worth it.**
 #    The matrix product of the comparison has {glue:text}`gemm_occupancy` %, and is active for {glue:text}`gemm_active` % of the time.
 # 4. **Exponentials take as long as products at head_dim 64 on Hopper and at 128 on Blackwell.**
@@ -635,7 +635,7 @@ assert exercises.check("half-idle-blocks-128", found.values())
 # ## Sources
 #
 # The case, its GPUs, its percentages and its author's own explanation are from {cite:t}`flashattention1205`; the tile of 49,152 bytes and the sentences on occupancy and head_dim were reported with it.
-# The Orin's kernel is from another thread of the same author.
+# The Orin's kernel is from another report of the same author.
 # The bytes of FlashAttention-2's tiles were read in its sources, kernel_traits.h and flash_fwd_launch_template.h {cite:p}`dao2024`.
 # {cite:t}`shah2024` say that the exponential limits Hopper, and that warpgroups in turns and products behind the softmax help.
 # GeForce's half rate is from NVIDIA's white papers ({doc}`hardware`); the two observations of its counter are from {cite:t}`llmc377` and {cite:t}`triton10851`.

@@ -25,10 +25,11 @@
 # | | tensor cores on | tensor cores off |
 # |---|---|---|
 # | time | 1.276 ms | 1.595 ms |
-# | registers, from the profiler | 182 | 66 |
+# | registers, from the {term}`profiler` | 182 | 66 |
 # | dynamic shared memory | 69.63 KB | 9.22 KB |
 # | waves per SM | 2.11 | 0.60 |
 #
+# (A {term}`wave` is as many blocks as all SMs hold at once.)
 # The inputs were the same, and the outputs were not: their largest relative difference was 1.579, and the mean one 0.0022.
 # A maintainer answered that the kernel without tensor cores computes in fp32, while tensor cores take the weights $P$ in 16 bits.
 #
@@ -157,13 +158,13 @@ plots.table(floors, "floors", dict.fromkeys(columns[1:], "{:.3f}"))
 
 # %% [markdown]
 # For the case, group 4, reading takes four times as long as the FMAs.
-# So the prediction is: **both ways at the copy ceiling and no gain from tensor cores**, until the group comes near 16.
+# So the prediction is: **both ways at the {term}`copy ceiling` and no gain from tensor cores**, until the group comes near 16.
 # The author of the case measured a gain of a quarter, and we shall see why.
 #
 # ### What should it need?
 #
 # The first table is about FlashInfer's two kernels: their shared memory by the formulas in its source, and how many blocks an A100 can hold with the registers that the profiler gave.
-# An A100 is our guess of the GPU in the thread, and the last column tests it: blocks, 57 requests times 8 KV heads, over what 108 SMs hold at once.
+# The report does not name its GPU. An A100 is our guess, and the last column tests it: blocks, 57 requests times 8 KV heads, over what 108 SMs hold at once.
 
 # %%
 a100 = hardware.gpu("a100")
@@ -179,11 +180,12 @@ reported = pd.DataFrame(rows, columns=["FlashInfer", "bytes", "blocks per SM", "
 plots.table(reported, "reported", {"bytes": "{:,}", "waves": "{:.2f}"})
 
 # %% [markdown]
-# Bytes and waves are those of the thread, to the last digit.
+# Bytes and waves are those of the report, to the last digit.
 # They come out only if the registers are *per thread*, which is how profilers count them; the last row shows what else the 66 would have given.
 #
 # The second table has the accumulators of FlashInfer's tile by {eq}`registers-rows` and {eq}`registers-keys`, and the {term}`ledgers <ledger>` of our own three kernels, in registers per thread.
 # A ledger is a lower bound: the compiler adds addresses and values that overlap in time.
+# In the code below a kernel's *spec* declares its tiles and ledgers, and an *instance* is one tile for one shape, as it is compiled.
 
 # %%
 by_rows = budget.reported_register_formula(16, 128, 128, 128)
@@ -200,7 +202,7 @@ ledger.loc["total"] = [led.total for led in ledgers.values()]
 plots.table(ledger.rename_axis("registers").reset_index(), "ledgers")
 
 # %% [markdown]
-# The thread's 182 are 102 more than FlashInfer's accumulators, and the thread leaves those without a name.
+# The report's 182 registers are 102 more than FlashInfer's accumulators, and the report does not say what those 102 hold.
 # Our formula of registers, which *What it takes* below tests on every kernel of the lab, names them for `decode_mma` with the same tile: 16 rows, 4 warps of 32 keys.
 # One term differs: FlashInfer reads a fragment of $Q$ anew for each product, and `decode_mma` keeps all of $Q$.
 
@@ -224,6 +226,7 @@ plots.table(pd.DataFrame(terms.items(), columns=["term", "registers"]), "hundred
 #
 # The prefill beside the decode is not part of the case.
 # The question whether tensor cores pay has another answer there, and the same kernels give it.
+# Every chapter puts its workloads on a `Bench`, which shows the formulas of a kernel, runs all kernels of an operation, and draws budgets, times and errors.
 
 # %%
 decode = Decode.uniform(57, 8192, q_heads=32, kv_heads=8, dtype="fp16")
@@ -350,7 +353,7 @@ digits = {"rmse, 1e-6": "{:.3g}", "bias, 1e-6": "{:+.1g}", "rmse / predicted": "
 plots.table(live, "live", digits)
 
 # %% [markdown]
-# Look at *rmse / predicted* first: wherever 16 bits come in, it is near 1, with tensor cores and without.
+# Look at *rmse / predicted* first, the {term}`root mean square error <RMSE>` over the $\sigma$ of {eq}`decode-variance`: wherever 16 bits come in, it is near 1, with tensor cores and without.
 # The verdict calls such an output *rounding*.
 # The quotient is a little below 1 with tensor cores, because the model exempts one weight per row from rounding, the one that is exactly 1, whereas each warp of each {term}`split <split-KV>` has such a weight.
 # Where nothing is rounded to 16 bits, the model is only an upper estimate, and the error of the fp32 kernel stays well below it.
@@ -358,7 +361,7 @@ plots.table(live, "live", digits)
 # Then compare the two stores.
 # In fp32, tensor cores off is {glue:text}`fp32_gain` times as exact as on.
 # In fp16, it is {glue:text}`fp16_gain` times as exact: both outputs are rounded to the same coarse grid, and that rounding is most of either error.
-# The bias is so far below the rmse that it does not matter.
+# The {term}`bias` is so far below the rmse that it does not matter.
 #
 # {numref}`live-map` shows the fp16 errors where they happen.
 
@@ -396,7 +399,7 @@ plt.show()
 # %% [markdown]
 # ### The difference of the two outputs
 #
-# The table has the numbers of the thread again, on against off, and beside them the place where the relative difference is largest.
+# The table has the numbers of the report again, on against off, and beside them the place where the relative difference is largest.
 
 # %% tags=["hide-input"]
 columns = {}
@@ -452,7 +455,7 @@ plt.show()
 #
 # The prediction said: no gain at a group of 4.
 # The prediction holds for our kernels, on and off.
-# It fails for FlashInfer's two kernels, which are the two of the thread.
+# It fails for FlashInfer's two kernels, which are the two of the report.
 # {numref}`group-sweep` lets the group grow.
 
 # %% mystnb={"figure": {"caption": "Tensor cores gain nothing at a group of 1, and more with every query head that shares a KV head; the size of a page hardly matters. fp16, 57 requests of 8192 keys, page 16 on the left, group 4 on the right; missing marks were refused. Quartiles are drawn, mostly hidden by the marks.", "name": "group-sweep"}, "image": {"alt": "Two panels on one logarithmic time axis. Left, time against the group from 1 to 16: fa2, decode_mma and decode_mma_n8 are flat lines near the copy ceiling; FlashInfer on CUDA cores leaves it at a group of 3 or 4 and rises steeply, decode_fma leaves it later and rises less; FlashInfer auto rises in proportion to the group. Right, time against pages of 1, 16 and 64 keys: flat lines.", "width": "100%"}} tags=["hide-input"]
@@ -512,7 +515,7 @@ plots.table(profile.reset_index(), "counted-slots", digits)
 # On tensor cores the same work issues fewer than a third of these instructions, and the warps wait for a memory that is busy.
 # FlashInfer's kernels have not been profiled; of them the fit is all that there is.
 #
-# ### The thread's quarter, on the thread's GPU
+# ### The report's quarter, on the report's GPU
 #
 # Does the same criterion give the gain of the case, 1.25, on the GPU that the case ran on?
 # The profiler's waves fit 108 SMs and no other part: it was an A100, of 40 or 80 GB.
@@ -533,7 +536,7 @@ for name, percent in shares.items():
 
 # %% [markdown]
 # The criterion says: no gain with 40 GB, and at most a tenth with 80 GB.
-# The thread saw a quarter, so the criterion does not explain the thread.
+# The report has a gain of a quarter, so the criterion does not explain it.
 #
 # The last two lines say where it fails.
 # It supposes that the kernel with tensor cores runs at the memory's pace.
@@ -741,7 +744,7 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 
 # %% [markdown]
 # 1. **182 registers are those of a thread, not of a block.**
-#    Profilers count per thread, and only so the thread's own figures agree: 66 registers per thread give {glue:text}`waves_thread` waves, as reported; 66 per block would give {glue:text}`waves_block`.
+#    Profilers count per thread, and only so the report's own figures agree: 66 registers per thread give {glue:text}`waves_thread` waves, as reported; 66 per block would give {glue:text}`waves_block`.
 # 2. **The register formula is right for another kernel.**
 #    (rows × keys + rows × channels) / threads gives {glue:text}`by_rows`, and holds where warps divide the rows.
 #    Here they divide the keys, each keeps a whole $O$, and the accumulators take {glue:text}`by_keys`; of the other 102, operands, addresses and fragments loaded ahead explain all but {glue:text}`unnamed`.

@@ -49,11 +49,12 @@ from myst_nb import glue
 from labkernels import Bench, Decode, Prefill, hardware, ops, plots
 from labkernels.bench.listing import Listing
 from labkernels.budget import least_time
-from labkernels.chapters import exercises
+from labkernels.chapters import exercises, the_ladder
 from labkernels.kernels.prefill.inputs import prefill_inputs
 from labkernels.kernels.random_inputs import Normal
 from labkernels.measure import ladder
 from labkernels.numerics import arrays
+from labkernels.plots.primers import hopper
 from labkernels.records import recorded, store
 
 # %% [markdown]
@@ -63,6 +64,35 @@ from labkernels.records import recorded, store
 # If nothing overlaps, a pass takes the time of its products and the time of its exponentials; if everything overlaps, it takes the longer of the two.
 # The products run at the rate of the rung's instruction: FMAs on CUDA cores, `mma.sync` at the share of the peak that the profiler gives it, or `wgmma` at the peak.
 # The model knows neither copies nor memory, so a rung that waits for them falls short of it.
+
+# %% [markdown]
+# ### Who does what
+#
+# In the kernels of the chapters before, the warps that multiply also copy the keys.
+# The kernels for Hopper give copying and multiplying to different warps ({term}`warp specialisation`).
+#
+# - One warp is the *producer*. A thread of it asks the {term}`TMA` for a tile of $K$ or $V$, and the tile comes to shared memory by itself.
+# - Two {term}`warpgroups <warpgroup>` are the *consumers*. Each has 64 query rows of the block's 128, multiplies by `wgmma`, and keeps its own softmax.
+# - Between them lie a few {term}`stages <stage>` for $K$ and as many for $V$. Each stage has two {term}`mbarriers <mbarrier>`. Through one the consumers wait until the stage is full; through the other the producer waits until both warpgroups have read it, and it is empty.
+#
+# The figure is drawn from a trace: the kernel of the rung "wgmma", which the next sections measure, ran on the CPU machine with 128 query rows and four blocks of keys, from the last to the first, and noted the end of each wait and each release.
+
+# %% mystnb={"figure": {"caption": "The producer fills a stage as soon as both warpgroups have read it. Pale: the stage is asked for or full; dark: it is read. Numbers are blocks of keys. The rung wgmma, a trace of the CPU machine.", "name": "ladder-roles"}, "image": {"alt": "Eight rows of bars in the order of a trace. Above, two stages of K and two of V, each in turn pale and dark for blocks 0 and 2, or 1 and 3. Below, two warpgroups, each with a row for S and a row for P V; in each the bars of S and P V take turns and never overlap.", "width": "100%"}} tags=["hide-input"]
+events = pd.DataFrame(the_ladder.trace("wgmma", blocks=4))
+hopper.producers_and_consumers(events[events.of != "Q"], 2, origin="a trace of the CPU machine")
+plt.show()
+
+# %% [markdown]
+# A warpgroup of this rung asks for $S$, waits, computes its softmax, asks for $P V$ and waits again.
+# On the rung "ping-pong" the scores of the next block are asked for before $P V$ of this one, so that a softmax runs beside products, and the two warpgroups take turns.
+
+# %% mystnb={"figure": {"caption": "With turns, the products for S of the next block and those of P V overlap in each warpgroup. The rung ping-pong, a trace of the CPU machine.", "name": "ladder-turns"}, "image": {"alt": "The same eight rows. From block 1 on the bar of S of each warpgroup begins before the bar of P V of the block before, and both end at nearly the same place.", "width": "100%"}} tags=["hide-input"]
+events = pd.DataFrame(the_ladder.trace("ping-pong", blocks=4))
+hopper.producers_and_consumers(events[events.of != "Q"], 2, origin="a trace of the CPU machine")
+plt.show()
+
+# %% [markdown]
+# A trace has an order and no times; the times are measured below.
 
 # %% [markdown]
 # ### What the top rung takes
@@ -115,7 +145,7 @@ plots.table(shown, "expected", {"expected, TFLOP/s": "{:.0f}"})
 # %% [markdown]
 # ## Kernels
 #
-# Nine of the ten rungs are the same file, `prefill_wgmma_basic`, compiled with one idea more each time; the tenth is `prefill_wgmma`, the kernel that a user gets.
+# Nine of the ten rungs are the kernel `prefill_wgmma_basic`, with the folder `prefill/rungs` beside it, compiled with one idea more each time; the tenth is `prefill_wgmma`, the kernel that a user gets.
 # `labkernels ladder prefill --show NAME` prints what a rung changes in the code of the rung below.
 # The listings show these changes, from the files that ran. The rung "2 stages" changes no line but a number of the tile.
 # The first two listings are folded, since these rungs replace whole loops:
@@ -271,14 +301,24 @@ digits = dict.fromkeys(("tensor pipe, %", "memory, %", "issue, %"), "{:.0f}")
 plots.table(frame[list(kept)].rename(columns=kept), "others", digits | {"time, ms": "{:.3f}"})
 
 # %% [markdown]
-# The next two listings show what the rungs of decode change.
-# The one step of the backward pass has {glue:text}`backward_lines` lines, because `wgmma` turns $S$ around, and with it every operand, store and barrier.
+# The next listings show what the rungs of decode and of the backward pass change.
+# Between `backward_mma` and `backward_wgmma`, the kernel that a user gets, stand three rungs of one tile: `wgmma` on tiles that all threads copy, the TMA, and $S$ computed transposed, so that $P$ and $dS$ stay in registers.
+# `backward_wgmma` itself adds {glue:text}`backward_lines` lines to the last of them: other head_dims, an ordered $dQ$, and warps that add $dQ$.
 
 # %% tags=["hide-cell"]
 change("mma.sync", "decode")
 
 # %% tags=["hide-cell"]
 change("8 query columns", "decode")
+
+# %% tags=["hide-cell"]
+change("wgmma", "backward")
+
+# %% tags=["hide-cell"]
+change("TMA", "backward")
+
+# %% tags=["hide-cell"]
+change("P in registers", "backward")
 
 # %% [markdown]
 # With tensor cores a decode keeps memory busy, and more arithmetic has nothing to gain; without them its FMAs take longer than the bytes do at this size of group.

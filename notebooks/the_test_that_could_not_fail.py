@@ -19,7 +19,7 @@
 # **A test passes in fp16 and fails in bf16. Is bf16 at fault, or the tolerance, or the kernel?**
 #
 # The question is that of {cite:t}`flashinfer882`.
-# Its author changed one word of a test of ragged prefill, `half` to `bfloat16`, and it failed at a tolerance of 1e-3.
+# Its author changed one word of a test of {term}`ragged` prefill, `half` to `bfloat16`, and it failed at a tolerance of 1e-3.
 # A maintainer advised to raise the tolerance to 1e-2, and the test passed.
 # The numbers of the failure are in a picture that cannot be read any more, but the test and the library can be run again as they were that day.
 # What can be settled besides is whether the test could tell anything at all.
@@ -99,7 +99,7 @@ DTYPES = ("fp16", "bf16")
 #
 # Every format has the number 1.
 # So $P$ is not rounded, no maximum moves, and no exponential has an error: of all steps of attention, only a sum in fp32 and the store of the output are tested.
-# The thread says that bf16 piles up errors over the keys. *In this test* that cannot happen.
+# The report says that bf16 piles up errors over the keys. *In this test* that cannot happen.
 #
 # The values of $q$ do not matter at all.
 # A kernel may read the keys of another request or of another head, or scale the scores twice: {eq}`uniform` stays true.
@@ -443,7 +443,7 @@ plots.table(ran[columns], "ran", {"time_ms": "{:.3g}"})
 
 # %% [markdown]
 # All of them are right by their bounds.
-# The next cell asks what the two tolerances of the thread make of them: the share of elements, in percent, that lie further from the rounded truth than each allows.
+# The next cell asks what the two tolerances of the report make of them: the share of elements, in percent, that lie further from the rounded truth than each allows.
 
 # %% mystnb={"figure": {"caption": "What the two operations of this section take on an H200, full size, bf16.", "name": "ragged-timing"}, "image": {"alt": "A panel for each workload: a mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_timing()
@@ -516,7 +516,7 @@ plots.table(home, "home", dict.fromkeys(home.columns[1:], "{:.1e}"))
 # - **Errors do not grow with length.** A tolerance follows from the formats and the values, {eq}`take-home`, and can be had for each element.
 # - Run a mutant before you argue about a tolerance: a test that accepts a wrong kernel tests nothing.
 #
-# The thread was therefore wrong about the mechanism, and about its conclusion that a default of 1e-2 is fine.
+# The discussion was therefore wrong about the mechanism, and about its conclusion that a default of 1e-2 is fine.
 # The maintainer was right that the failure, whatever it was, did not indicate a bug.
 #
 # ## Exercises

@@ -19,11 +19,11 @@
 # **The last token's attention, computed by a full pass and from the KV cache: equal bits for some heads, different ones for others. Why only some?**
 #
 # The question is that of {cite:t}`flashattention1569`.
-# Its author had 16 samples of up to 8192 tokens, 4 heads of 64 channels, in bf16, and computed the last token of each in two ways: all tokens at once with `flash_attn_varlen_qkvpacked_func`, and appended to a cache with `flash_attn_with_kvcache`.
+# Its author had 16 samples of up to 8192 tokens, 4 heads of 64 channels, in bf16, and computed the last token of each in two ways: all tokens at once with `flash_attn_varlen_qkvpacked_func`, and appended to a {term}`KV cache` with `flash_attn_with_kvcache`.
 # Most outputs were equal, and where they were not, it was for some heads only.
 #
 # A maintainer answered that floating point is not exact, and gave a control on the author's own tensor: adding 0.3 and subtracting 0.3 again changes the tensor by 0.0003 on average, and by 0.125 at most.
-# The thread ended there, without a reason why one head differs while its neighbour does not.
+# The discussion ended there, without a reason why one head differs while its neighbour does not.
 # People say seven things about such cases. At the end of this chapter you can say what is true in each of them:
 #
 # 1. Floating point is not exact, so which head differs is chance.
@@ -598,7 +598,7 @@ assert exercises.check("roads-power", np.abs(pair[0] - pair[1]).max())
 #
 # ## Sources
 #
-# The case, its control and its numbers are from {cite:t}`flashattention1569`; the author's own mean, near 1e-5, was reported with it, and the thread does not show it.
+# The case, its control and its numbers are from {cite:t}`flashattention1569`; the author's own mean, near 1e-5, was reported with it, and the public discussion does not show it.
 # The tiles of FlashAttention's two kernels, and when the split kernel is forced, were read in its sources; {cite:t}`flashattention2680` says that `num_splits=1` aligns them since June 2026.
 # FlashInfer's options were run in the recorded run {cite:p}`ye2025`.
 # The online softmax is from {cite:t}`milakov2018`, and split-KV is from {cite:t}`dao2023`.

@@ -490,18 +490,18 @@ answers
 # ```{exercise}
 # :label: tensor-core-unknown
 #
-# Somebody hides a generation behind `unknown`.
-# Find its number of fraction bits with products that are powers of two, and nothing else.
-# `tensor_core.unit_of(hidden, "fp16").fraction_bits` then says whether you are right.
+# Three generations hide in three boxes, in some order.
+# Find the number of fraction bits of each with products that are powers of two, and nothing else: `unknown(box, a, b, c)` is a product by box 0, 1 or 2.
+# Check your answer with `exercises.check("tensor-core-unknown", (of_box_0, of_box_1, of_box_2))`.
 # ```
 
-# %%
-hidden = np.random.default_rng().choice(["sm_70", "sm_80", "sm_90"])
+# %% tags=["hide-input"]
+BOXES = ("sm_80", "sm_90", "sm_70")
 
 
-def unknown(a, b, c):
-    """A product on one of three generations."""
-    return tensor_core.matmul(a, b, c, arch=hidden, fmt="fp16")
+def unknown(box, a, b, c):
+    """A product on the generation of a box."""
+    return tensor_core.matmul(a, b, c, arch=BOXES[box], fmt="fp16")
 
 
 # %% [markdown]
@@ -509,15 +509,18 @@ def unknown(a, b, c):
 # :class: dropdown
 # ```
 #
-# Put $2^{24}$ in $c$, whose grid is $2^{24 - F}$, and add four products of $2^{1-j}$: they survive as long as each is at least one step of it.
+# Put $2^{24}$ in $c$, whose grid is $2^{24 - F}$, and add four products of $2^{-j}$: they survive as long as each is at least one step of it.
+
 
 # %%
-survives = [
-    unknown(np.ones((1, 4)), np.full((4, 1), 2.0**-j), np.float32([[2.0**24]]))[0, 0] > 2.0**24
-    for j in range(-2, 4)
-]
-found_bits = 24 + max(j for j, seen in zip(range(-2, 4), survives, strict=True) if seen)
-assert found_bits == tensor_core.unit_of(hidden, "fp16").fraction_bits
+def survives(box, j):
+    """Whether four products of 2^-j change a sum of 2^24."""
+    left, right, c = np.ones((1, 4)), np.full((4, 1), 2.0**-j), np.float32([[2.0**24]])
+    return unknown(box, left, right, c)[0, 0] > 2.0**24
+
+
+bits = [24 + max(j for j in range(-2, 4) if survives(box, j)) for box in range(3)]
+assert exercises.check("tensor-core-unknown", bits)
 
 # %% [markdown]
 # ```{solution-end}

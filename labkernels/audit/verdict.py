@@ -60,6 +60,10 @@ def verdict(
     the probabilities in the second product, by default q's; denominator None: either kind. Torch
     tensors are worked on where q lies: on a GPU a prefill takes seconds, not minutes.
     Raises: ValueError naming the argument, its value and what is allowed.
+
+    >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 1, 64)).astype(np.float16)
+    >>> verdict(v, q, k, v).answer, verdict(v * 1.01, q, k, v).answer  # one key gives its V
+    ('ROUNDING', 'BUG')
     """
     q = _query(q)
     out_format, in_format = _format("out", out), _format("q", q)
@@ -112,7 +116,15 @@ class Comparison:
 
 
 def compare(out_a, out_b, q, k=None, v=None, **how) -> Comparison:
-    """Judge two outputs of one input, each against float64; arguments as for `verdict`."""
+    """Judge two outputs of one input, each against float64; arguments as for `verdict`.
+
+    >>> rng = np.random.default_rng(0)
+    >>> q, k, v = (rng.standard_normal((1, 2, n, 64)).astype(np.float16) for n in (4, 1, 1))
+    >>> right = np.repeat(v, 4, axis=2)  # of one key, attention gives its V
+    >>> found = compare(right, -right, q, k, v)
+    >>> found.wrong, found.different
+    ('b', 1.0)
+    """
     q = _query(q)
     a, b = (verdict(out, q, k, v, **how) for out in (out_a, out_b))
     ends = how.get("cu_seqlens_q")

@@ -29,6 +29,11 @@ def occupancy(gpu: Gpu, *, threads: int, registers: int, smem_bytes: int) -> Occ
     smem_bytes is static and dynamic together. A block that can never launch gives 0 blocks.
     Raises: ValueError if threads or registers is beyond what a block or a thread may have.
     Source: cuda_occupancy.h of CUDA 13.1, with the largest shared-memory carveout.
+
+    >>> from labkernels.hardware import gpu
+    >>> held = occupancy(gpu("h200"), threads=128, registers=168, smem_bytes=64 * 1024)
+    >>> held.blocks_per_sm, held.limit
+    (3, 'registers')
     """
     require_int("threads", threads, minimum=1, maximum=gpu.threads_per_block_max)
     require_int("registers", registers, minimum=1, maximum=gpu.registers_per_thread_max)
@@ -59,6 +64,11 @@ def blocks_equation(gpu: Gpu, *, threads: int, registers: int, smem_bytes: int) 
 
     A quarter of an SM's registers belongs to each of its four schedulers, with whole warps.
     Raises: ValueError as `occupancy` does, or if no block fits an SM.
+
+    >>> from labkernels.hardware import gpu
+    >>> made = blocks_equation(gpu("h200"), threads=128, registers=168, smem_bytes=64 * 1024)
+    >>> made.value
+    3
     """
     held = occupancy(gpu, threads=threads, registers=registers, smem_bytes=smem_bytes)
     require_int("occupancy.blocks_per_sm", held.blocks_per_sm, minimum=1)
@@ -80,7 +90,12 @@ def blocks_equation(gpu: Gpu, *, threads: int, registers: int, smem_bytes: int) 
 
 
 def registers_allowed(gpu: Gpu, *, threads: int, blocks_per_sm: int) -> int:
-    """Registers per thread that ptxas allows if `blocks_per_sm` blocks must share an SM."""
+    """Registers per thread that ptxas allows if `blocks_per_sm` blocks must share an SM.
+
+    >>> from labkernels.hardware import gpu
+    >>> registers_allowed(gpu("h200"), threads=256, blocks_per_sm=2)
+    128
+    """
     per_thread = gpu.registers_per_sm // (blocks_per_sm * threads)
     return min(gpu.registers_per_thread_max, per_thread // 8 * 8)
 
@@ -89,6 +104,11 @@ def waves(blocks: int, occupancy: Occupancy, gpu: Gpu) -> float:
     """How many waves a grid of `blocks` blocks takes; the fraction is the last wave.
 
     Raises: ValueError if blocks is not an integer >= 0, or no block fits an SM.
+
+    >>> from labkernels.hardware import gpu
+    >>> h200 = gpu("h200")
+    >>> waves(396, occupancy(h200, threads=128, registers=168, smem_bytes=64 * 1024), h200)
+    1.0
     """
     require_int("blocks", blocks)
     require_int("occupancy.blocks_per_sm", occupancy.blocks_per_sm, minimum=1)

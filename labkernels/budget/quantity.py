@@ -85,6 +85,9 @@ def symbol(latex: str, value: int, meaning: str, unit: str = "") -> Quantity:
     """A quantity with a symbol; unit is the word behind its number, by default its meaning.
 
     Raises: ValueError if value is not an integer >= 0.
+
+    >>> (symbol("D", 128, "channels") * 2).words
+    '128 channels x 2'
     """
     require_int(latex, value)
     words = f"{value} {unit or meaning}"
@@ -95,6 +98,9 @@ def number(value: int, unit: str = "") -> Quantity:
     """A quantity without a symbol, such as `number(4, "B")`.
 
     Raises: ValueError if value is not an integer >= 0.
+
+    >>> (number(4, "B") * 16).words
+    '4 B x 16'
     """
     require_int("value", value)
     return Quantity(value, str(value), str(value), f"{value} {unit}".rstrip())

@@ -11,6 +11,9 @@ def fragment_registers(rows: int, cols: int, *, bits: int = 32, threads: int = W
 
     An m16n8 fp32 accumulator takes 4, a 16 x 16 operand of 16-bit numbers 4, a 16 x 8 one 2.
     Raises: ValueError if a size is not an integer >= 1, or the fragment does not divide evenly.
+
+    >>> fragment_registers(64, 128, threads=128)  # fp32 sums of a warpgroup
+    64
     """
     for name, value in (("rows", rows), ("cols", cols), ("threads", threads)):
         require_int(name, value, minimum=1)
@@ -52,6 +55,9 @@ def reported_register_formula(cta_q: int, cta_kv: int, head_dim: int, threads: i
     every warp then keeps a whole O, which `kv_split_register_formula` counts.
     Raises: ValueError if a size is not an integer >= 1.
     Source: reported in flashinfer issue 703.
+
+    >>> reported_register_formula(64, 64, 128, 128)
+    96.0
     """
     for name, value in (("cta_q", cta_q), ("cta_kv", cta_kv), ("head_dim", head_dim)):
         require_int(name, value, minimum=1)
@@ -64,5 +70,8 @@ def kv_split_register_formula(rows: int, head_dim: int, keys_per_warp: int) -> i
 
     Raises: ValueError if a size is not an integer >= 1, or a fragment does not divide evenly.
     Source: derived here; equals 8 NUM_MMA_D + 8 NUM_MMA_KV of FlashInfer's fa2 kernel traits.
+
+    >>> kv_split_register_formula(16, 128, 32)  # O takes 64, S takes 16
+    80
     """
     return fragment_registers(rows, head_dim) + fragment_registers(rows, keys_per_warp)

@@ -51,6 +51,12 @@ def least_time(
     tiles, so the group is rounded up to a multiple of mma_rows. None: many tokens fill the tiles.
     bytes_per_s: a bandwidth in place of the vendor's peak, such as the rate of a measured copy.
     Raises: ValueError if mma_rows is not None or one of MMA_ROWS, or bytes_per_s is not positive.
+
+    >>> from labkernels import Decode, gpu
+    >>> decode = Decode.uniform(64, 8192, q_heads=32, kv_heads=8)
+    >>> floor = least_time(decode, gpu("h200"), tensor_cores=True, mma_rows=16)
+    >>> floor.bound, f"{floor.time_s * 1e6:.0f} us"
+    ('memory', '448 us')
     """
     if mma_rows is not None and mma_rows not in MMA_ROWS:
         allowed = ", ".join(map(str, MMA_ROWS))
@@ -77,6 +83,11 @@ def issue_time(workload: Workload, gpu: Gpu, *, slots_per_fma: float, blocks: in
     slots_per_fma: issue slots, used or lost, per FMA. blocks: of the grid, of equal
     work, all on the GPU at once; the busiest SM then sets the time. 0: work is spread evenly.
     Raises: ValueError if slots_per_fma is not positive, or blocks is not an integer >= 0.
+
+    >>> from labkernels import Decode, gpu
+    >>> decode = Decode.uniform(64, 8192, q_heads=32, kv_heads=8)
+    >>> f"{issue_time(decode, gpu('h200'), slots_per_fma=1.5) * 1e6:.0f} us"
+    '193 us'
     """
     if not require_finite("slots_per_fma", slots_per_fma) > 0:
         raise ValueError(f"slots_per_fma = {slots_per_fma!r}, allowed: a number > 0")

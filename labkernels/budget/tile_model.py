@@ -67,6 +67,12 @@ def tile_time(
     after the other. With n streams per scheduler the longer phase runs all the time, and 1/n of the
     shorter phase and of the latency is not hidden. steps: of each block, in launch order.
     Raises: ValueError if blocks_per_sm is not an integer >= 1 or there is no block.
+
+    >>> from labkernels.hardware import gpu
+    >>> work = StepWork(4 * 128 * 128 * 128, "wgmma", 128 * 128, 2**17, 10 * 128 * 128, streams=2)
+    >>> time = tile_time(work, [64] * 132, gpu("h200"), blocks_per_sm=1)
+    >>> time.bound, time.busiest_sm_steps, time.step > time.mma
+    ('issue', 64, True)
     """
     require_int("blocks_per_sm", blocks_per_sm, minimum=1)
     clocks = step_clocks(work, gpu)

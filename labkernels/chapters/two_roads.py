@@ -91,7 +91,7 @@ class Samples:
 
 
 def samples(lengths: tuple[int, ...] = LENGTHS, *, seed: int = 0, device: str = "cpu") -> Samples:
-    """Nearly normal samples; one's bits depend on its length and the seed alone."""
+    """Nearly normal samples; the bits of a sample depend on its length and the seed alone."""
     import torch
 
     def draw(length: int):

@@ -29,6 +29,7 @@ examples:
   labkernels ladder prefill                             kernels rung by rung, one idea each
   labkernels scoreboard                                 targets beside what was measured
   labkernels cache                                      compiled kernels: show and clear
+  labkernels data fetch v0.1.0 --to rows                the recorded rows of a release
 
 exit codes: 0 done; 1 something was found wrong (a kernel off its bound, a target not met with
 --strict, a machine that runs no kernel); 2 the request itself was wrong, said in one line.

@@ -25,7 +25,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the rungs, or one's difference from the rung below.
+    """Print the rungs, or the difference of one rung from the rung below.
 
     Raises: ValueError naming the rungs, if there is none of the name.
     """

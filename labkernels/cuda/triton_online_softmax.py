@@ -13,6 +13,14 @@ LOWEST_SCORE = tl.constexpr(-3.4028234663852886e38)
 
 
 @triton.jit
+def no_keys(ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+    """m, l and O of rows before their first key; all fp32."""
+    b_m = tl.full([ROWS], LOWEST_SCORE, tl.float32)
+    b_l = tl.zeros([ROWS], tl.float32)
+    return b_m, b_l, tl.zeros([ROWS, CHANNELS], tl.float32)
+
+
+@triton.jit
 def update(b_s, b_m, b_l, scale_log2):
     """P of scores [rows, keys], the rows' new m and l, and the factor for O."""
     b_m_new = tl.maximum(b_m, tl.max(b_s, axis=1) * scale_log2)

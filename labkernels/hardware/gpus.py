@@ -105,6 +105,9 @@ def gpu(key: str, name: str = "gpu") -> Gpu:
     """The GPU with a key such as "h200"; name: the argument that gave the key, for the error.
 
     Raises: ValueError listing the keys if there is none.
+
+    >>> gpu("h200").sm_count, gpu("h200").smem_per_sm_bytes
+    (132, 233472)
     """
     require_choice(name, key, _ALL)
     return _ALL[key]
@@ -114,6 +117,10 @@ def fact(key: str, field: str) -> Fact:
     """The value of a GPU's field with its unit, source and date.
 
     Raises: ValueError listing what is known if the GPU or the field is not.
+
+    >>> found = fact("h200", "dram_bytes_per_s")
+    >>> found.value, found.unit, found.date
+    (4800000000000.0, 'bytes/s', '2026-11-21')
     """
     known = _FACTS[gpu(key).key]
     if field not in known:

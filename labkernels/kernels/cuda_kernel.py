@@ -7,10 +7,10 @@ from labkernels.budget.compiler import operands
 from labkernels.budget.ledger import Ledger, Line
 from labkernels.budget.quantity import Quantity, ceil_div, number, symbol
 from labkernels.budget.registers import fragment, lanes_of
+from labkernels.cuda.compiler.specialization import STATE_PADDING
 from labkernels.kernels.kernel import Instance
 
 OVERLAY = "stages or States"
-STATE_PADDING = 4  # lab::state_padding
 
 
 FP32 = number(4, "B")

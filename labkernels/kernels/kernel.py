@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Protocol, Self, runtime_checkable
 
 from labkernels.budget.compiler import Asked, Prediction, predict
@@ -279,11 +279,13 @@ class Kernel(Protocol):
 class CudaKernel(Kernel, Protocol):
     """A kernel in CUDA C++, with ledgers of an instance's shared memory and registers.
 
-    params: the C++ name of its one parameter.
+    params: the C++ name of its one parameter. numbers: constants that the source takes from here,
+    where each is LAB_ and its name.
     """
 
     language: str = "cuda"
     params: str
+    numbers: Mapping[str, int] = MappingProxyType({})
 
     def smem(self, instance: Instance) -> Ledger:
         """Shared memory of a block, in bytes."""
@@ -336,6 +338,8 @@ class CudaKernel(Kernel, Protocol):
 
     def specialization(self, instance: Instance) -> Specialization:
         """What is compiled from kernel.cuh for an instance."""
+        registers = self.thread_registers(instance)
+        traded = {} if registers is None else {"CONSUMER_REGISTERS": registers}
         return Specialization(
             header=self.header,
             instance=self.template(instance),
@@ -343,6 +347,7 @@ class CudaKernel(Kernel, Protocol):
             threads=instance.tile.threads,
             smem_bytes=self.smem(instance).total,
             include_dirs=self.include_dirs,
+            numbers=tuple((traded | dict(self.numbers)).items()),
         )
 
     def blocks_per_sm(self, instance: Instance, gpu: Gpu) -> int:

@@ -9,7 +9,12 @@ from labkernels.kernels.kernel import Kernel
 
 @cache
 def discover() -> dict[str, Kernel]:
-    """The KERNEL of every kernel folder by name: CUDA cores first, then parents before children."""
+    """The KERNEL of every kernel folder by name: CUDA cores first, then parents before children.
+
+    >>> kernels = discover()
+    >>> kernels["decode_mma"].parent, kernels["decode_mma"].language
+    ('decode_fma', 'cuda')
+    """
     package = importlib.import_module("labkernels.kernels")
     kernels = {}
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):

@@ -17,7 +17,10 @@ from labkernels.measure.implementation import with_tile
 HEAD_DIM, DECODE_GROUP = 128, 8
 _INCLUDE = re.compile(r'\s*#include "(?!lab/)([^"]+)"')
 _TAG = re.compile(r"\s*// \[(/?)(rung|lab): (.*)\]")
-_FRAME = re.compile(r"#pragma once|#include|using namespace|namespace|}  // namespace")
+# What frames a file, and what chooses the functions of a rung.
+_FRAME = re.compile(
+    r"#pragma once|#include|using namespace|namespace|}  // namespace|  requires \(C::rung "
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,9 @@ class Rung:
     @property
     def source(self) -> list[str]:
         """Its lines: kernel.cuh and what that includes, but the vocabulary and other rungs."""
-        return list(_source(self.kernel, self.passages))
+        spec = self.spec
+        header = spec.specialization(self.instance).header
+        return list(_source(spec.folder.parent.parent, header, self.passages))
 
 
 @dataclass(frozen=True)
@@ -91,31 +96,33 @@ def _basic(stages: int, word: str = "") -> str:
     return f"128x128x12x{stages}x1-backward" + (f"-{word}" if word else "")
 
 
-_COPIES, _TMA = ("copies", "one tile"), ("tma", "one tile")
 _LADDERS = {
     "prefill": (
         Rung("CUDA cores", "prefill_wgmma_basic", _basic(1, "fma"),
-             "fp32 FMAs; a warp copies, two warpgroups compute", None, ("fma", *_COPIES), False),
+             "fp32 FMAs; a warp copies, two warpgroups compute", None,
+             ("copies", "fma", "one tile"), False),
         Rung("mma.sync", "prefill_wgmma_basic", _basic(1, "mma"),
              "one instruction for 4096 FLOP, of fragments in registers", "CUDA cores",
-             ("mma", *_COPIES)),
+             ("copies", "mma", "one tile")),
         Rung("2 stages", "prefill_wgmma_basic", _basic(2, "mma"),
-             "K and V are copied a block ahead", "mma.sync", ("mma", *_COPIES)),
+             "K and V are copied a block ahead", "mma.sync", ("copies", "mma", "one tile")),
         Rung("TMA", "prefill_wgmma_basic", _basic(2, "tma"),
-             "one thread asks for a whole tile of K or V", "2 stages", ("mma", *_TMA)),
+             "one thread asks for a whole tile of K or V", "2 stages", ("tma", "mma", "one tile")),
         Rung("wgmma", "prefill_wgmma_basic", _basic(2),
-             "K and V go from shared memory to the tensor cores", "TMA", ("wgmma", *_TMA)),
+             "K and V go from shared memory to the tensor cores", "TMA",
+             ("tma", "wgmma", "one tile")),
         Rung("softmax beside products", "prefill_wgmma_basic", _basic(2, "within"),
-             "a warpgroup exponentiates while its own products run", "wgmma", ("within", *_TMA)),
+             "a warpgroup exponentiates while its own products run", "wgmma",
+             ("tma", "within", "one tile")),
         Rung("ping-pong", "prefill_wgmma_basic", _basic(2, "between"),
              "warpgroups take turns: one multiplies while the other exponentiates",
-             "softmax beside products", ("turns", "between", *_TMA)),
+             "softmax beside products", ("tma", "turns", "between", "one tile")),
         Rung("persistent tiles", "prefill_wgmma_basic", _basic(2, "persistent"),
              "blocks stay: the next tile is loaded while this one ends", "ping-pong",
-             ("turns", "between", "tma", "many tiles")),
+             ("tma", "turns", "between", "many tiles")),
         Rung("P ahead", "prefill_wgmma_basic", _basic(2, "ahead"),
              "P of the next block is rounded while this block's is multiplied",
-             "persistent tiles", ("turns", "ahead", "tma", "many tiles")),
+             "persistent tiles", ("tma", "turns", "ahead", "many tiles")),
         Rung("prefill_wgmma", "prefill_wgmma", _basic(2, "between"),
              "all of these, and pages, tiles taken as blocks become free, skipped blocks of keys",
              "P ahead"),
@@ -131,8 +138,19 @@ _LADDERS = {
     "backward": (
         Rung("mma.sync", "backward_mma", "64x64x4x2x2",
              "five products of fragments in registers, K and V in shared memory", None),
-        Rung("wgmma", "backward_wgmma", "64x128x12x2x1",
-             "operands from shared memory, dQ added up while dK is computed", "mma.sync"),
+        Rung("wgmma", "backward_wgmma", "64x128x8x2x1-copies",
+             "operands come from shared memory; two warpgroups share 128 keys", "mma.sync",
+             ("copies", "rows by keys", "all threads")),
+        Rung("TMA", "backward_wgmma", "64x128x12x2x1-tma",
+             "one thread asks for whole tiles of Q and dO", "wgmma",
+             ("tma", "rows by keys", "a warp that loads", "consume", "two roles")),
+        Rung("P in registers", "backward_wgmma", "64x128x12x2x1-registers",
+             "S is computed transposed: P and dS are left operands where they lie", "TMA",
+             ("registers", "keys by rows", "a warp that loads", "consume from registers",
+              "two roles")),
+        Rung("backward_wgmma", "backward_wgmma", "64x128x12x2x1",
+             "all of these, dQ added by warps of its own, dV beside dS, other head_dims",
+             "P in registers"),
     ),
 }  # fmt: skip
 
@@ -192,16 +210,19 @@ def steps(operation: str, gpu: Gpu) -> Iterator[Step]:
 
 
 @cache
-def _source(kernel: str, passages: tuple[str, ...]) -> tuple[str, ...]:
-    spec = discover()[kernel]
-    root, kept, within = spec.folder.parent.parent, [], None
-    for line in _with_includes(root, spec.header, set()):
+def _source(root: Path, header: str, passages: tuple[str, ...]) -> tuple[str, ...]:
+    """The lines; a rung's passages stand together, where the first passage of any rung stood."""
+    shared, tagged, within, place = [], {}, None, None
+    for line in _with_includes(root, header, set()):
         tag = _TAG.match(line)
         if tag and tag[2] == "rung":
+            place = len(shared) if place is None else place
             within = None if tag[1] else tag[3]
-        elif not tag and (within is None or within in passages):
-            kept.append(line)
-    # a passage of another rung leaves a gap between the lines around it
+        elif not tag:
+            (shared if within is None else tagged.setdefault(within, [])).append(line)
+    own = [line for name in passages for line in (*tagged[name], "")]
+    kept = [*shared[:place], *own, *shared[place:]] if own else shared
+    # where another rung's passages are left out, empty lines meet
     return tuple(line for line, above in zip(kept, ["", *kept], strict=False) if line or above)
 
 

@@ -176,7 +176,7 @@ def on_device(instance: Instance) -> tuple[Loaded, Occupancy]:
 
 def variant(instance: Instance) -> reports.Variant:
     """Return how data/compiler_reports.csv names an instance; its group is the rows of the tile."""
-    spec = find(instance.kernel)
+    made = find(instance.kernel).specialization(instance)
     return reports.Variant(
         kernel=instance.kernel,
         tile=instance.tile.label,
@@ -184,9 +184,10 @@ def variant(instance: Instance) -> reports.Variant:
         group=instance.rows,
         dtype=instance.dtype,
         kv=instance.layout,
-        header=spec.header,
-        instance=spec.template(instance),
-        smem_bytes=spec.smem(instance).total,
+        header=made.header,
+        instance=made.instance,
+        smem_bytes=made.smem_bytes,
+        defines=made.defines,
     )
 
 

@@ -5,21 +5,27 @@ spell the same way, so that the same source runs on a GPU's tensors, where NumPy
 """
 
 import sys
+from types import ModuleType
+from typing import Any, TypeAlias
 
 import numpy as np
 
+# An array of NumPy, or a tensor of torch that is asked only for what both have.
+Array: TypeAlias = np.ndarray
+ZERO: Any = 0.0  # a sum of arrays, before the first of them
 
-def as_float64(tensor) -> np.ndarray:
+
+def as_float64(tensor: Any) -> np.ndarray:
     """Return a tensor of any device and float format as a float64 array."""
     return tensor.double().cpu().numpy()
 
 
-def namespace(array):
+def namespace(array: Array) -> ModuleType:
     """The module with functions for this array: numpy, or torch."""
     return sys.modules[type(array).__module__.partition(".")[0]]
 
 
-def to_numpy(array) -> np.ndarray:
+def to_numpy(array: Array) -> np.ndarray:
     """The array in NumPy, from any device; floats of 16 bits as float32."""
     if isinstance(array, np.ndarray):
         return array
@@ -27,11 +33,11 @@ def to_numpy(array) -> np.ndarray:
     return wide.detach().cpu().numpy()
 
 
-def moved(array: np.ndarray, like):
+def moved(array: np.ndarray, like: Array) -> Array:
     """A NumPy array in the namespace and on the device of another."""
     return namespace(like).asarray(np.array(array), device=like.device)
 
 
-def float64(array):
+def float64(array: Array) -> Array:
     """The values as float64, on their device."""
     return namespace(array).asarray(array, dtype=namespace(array).float64)

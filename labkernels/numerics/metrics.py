@@ -5,18 +5,24 @@ Arrays are [batch, heads, ...]: outputs [B, H, D] or log-sum-exps [B, H].
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.units import require_choice
 
 GROUPS = ("all", "head", "sample", "sample_and_head")
 COLUMNS = ("rmse", "max_abs", "mean_signed", "rel_l2", "different")
 
 
-def error_table(out, reference, *, by: str) -> np.ndarray:
+def error_table(out: Array, reference: Array, *, by: str) -> np.ndarray:
     """Error of out against the reference, one row per group.
 
     Shapes: by="all" -> [], "head" -> [H], "sample" -> [B], "sample_and_head" -> [B, H], of a record
     with the fields COLUMNS: rmse; max_abs; mean_signed, along the sign of the reference; rel_l2,
     |error| / |reference|; different, the share of elements that are not equal.
+
+    >>> reference = np.ones((1, 2, 4))  # one request, two heads
+    >>> out = reference + np.array([[[0.0], [0.5]]])
+    >>> error_table(out, reference, by="head")["rmse"]
+    array([0. , 0.5])
     """
     out, reference = _pair(out, reference)
     error = difference(out, reference)
@@ -40,26 +46,26 @@ def error_table(out, reference, *, by: str) -> np.ndarray:
     return table
 
 
-def difference(a, b) -> np.ndarray:
+def difference(a: Array, b: Array) -> np.ndarray:
     """The float64 a - b, with 0 where both are the same infinity; NaN stays NaN."""
     a, b = _pair(a, b)
     with np.errstate(invalid="ignore"):
         return np.where(a == b, 0.0, a - b)
 
 
-def rms(error, *, by: str) -> np.ndarray:
+def rms(error: Array, *, by: str) -> np.ndarray:
     """Root mean square of errors, or of predicted standard deviations, per group of GROUPS."""
     error = np.asarray(error, dtype=np.float64)
     return np.sqrt(_mean(error**2, _axes(by, error.ndim)))
 
 
-def mean(values, *, by: str) -> np.ndarray:
+def mean(values: Array, *, by: str) -> np.ndarray:
     """Mean per group of GROUPS; 0 over no element."""
     values = np.asarray(values, dtype=np.float64)
     return _mean(values, _axes(by, values.ndim))
 
 
-def max_relative_error(out, reference) -> float:
+def max_relative_error(out: Array, reference: Array) -> float:
     """Largest |out - reference| / |reference|: a number to show, not to judge by.
 
     Error: the number has no meaning near zero. An output is a signed sum whose error scales with
@@ -72,7 +78,7 @@ def max_relative_error(out, reference) -> float:
     return float(ratio.max(initial=0.0))
 
 
-def _pair(out, reference) -> tuple[np.ndarray, np.ndarray]:
+def _pair(out: Array, reference: Array) -> tuple[np.ndarray, np.ndarray]:
     out, reference = (np.asarray(x, dtype=np.float64) for x in (out, reference))
     if out.shape != reference.shape:
         raise ValueError(f"out.shape = {out.shape}, allowed: that of reference, {reference.shape}")
@@ -90,4 +96,4 @@ def _axes(by: str, ndim: int) -> tuple[int, ...]:
 def _mean(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     """Mean over the axes; 0 over no element."""
     count = int(np.prod([x.shape[axis] for axis in axes]))
-    return np.sum(x, axis=axes, dtype=np.float64) / max(1, count)
+    return np.asarray(np.sum(x, axis=axes, dtype=np.float64) / max(1, count))

@@ -3,18 +3,18 @@
 import numpy as np
 
 from labkernels import formats
-from labkernels.numerics.arrays import float64, namespace
+from labkernels.numerics.arrays import Array, float64, namespace
 from labkernels.units import require_choice
 
 MODES = ("rne", "rz")
 # inf and NaN, also signalling NaN, are values here: results are documented and give no warning
-_QUIET = {"over": "ignore", "invalid": "ignore"}
+_quiet = np.errstate(over="ignore", invalid="ignore")
 _BITS_FORMATS = ("fp16", "bf16")
 _EXPONENT = 0x7FF << 52  # the bits of a float64's exponent
 
 
-@np.errstate(**_QUIET)
-def round_to(x, fmt: str, mode: str = "rne") -> np.ndarray:
+@_quiet
+def round_to(x: Array, fmt: str, mode: str = "rne") -> np.ndarray:
     """Nearest (rne) or next-toward-zero (rz) values of the format, in float32 or float64 as given.
 
     Error: exact, subnormals included. Overflow gives inf (rne) or the largest value (rz); a format
@@ -40,7 +40,7 @@ def round_to(x, fmt: str, mode: str = "rne") -> np.ndarray:
     return y.astype(dtype)
 
 
-def quantum(x, fmt: str, *, narrow: bool = False) -> np.ndarray:
+def quantum(x: Array, fmt: str, *, narrow: bool = False) -> np.ndarray:
     """Spacing of the format's values in the binade of x, as if exponents had no upper limit.
 
     Units: those of x; below the smallest normal number it is the smallest subnormal number.
@@ -62,7 +62,7 @@ def quantum(x, fmt: str, *, narrow: bool = False) -> np.ndarray:
     return (power - (target.fraction_bits << 52)).view(xp.float64).reshape(shape)
 
 
-def lowest_bit(x) -> np.ndarray:
+def lowest_bit(x: Array) -> np.ndarray:
     """The value of the lowest set bit of each normal number; inf for 0.
 
     Units: those of x, which is a multiple of it and of no larger power of two.
@@ -85,14 +85,14 @@ def mean_relative_error(fmt: str) -> float:
     return -(formats.named(fmt).unit_roundoff ** 2) / (8 * np.log(2.0))
 
 
-def is_representable(x, fmt: str) -> np.ndarray:
+def is_representable(x: Array, fmt: str) -> np.ndarray:
     """True where x is a value of the format; NaN and inf count as values."""
     x = np.asarray(x)
     return (round_to(x, fmt) == x) | np.isnan(x)
 
 
-@np.errstate(**_QUIET)
-def to_bits(x, fmt: str) -> np.ndarray:
+@_quiet
+def to_bits(x: Array, fmt: str) -> np.ndarray:
     """The uint16 encoding of x rounded to nearest even; NaN becomes 0x7fff, as cvt.rn does.
 
     Raises: ValueError unless fmt is fp16 or bf16.
@@ -106,8 +106,8 @@ def to_bits(x, fmt: str) -> np.ndarray:
     return np.where(np.isnan(y), np.uint16(0x7FFF), bits).reshape(np.shape(x))
 
 
-@np.errstate(**_QUIET)
-def from_bits(bits, fmt: str) -> np.ndarray:
+@_quiet
+def from_bits(bits: Array, fmt: str) -> np.ndarray:
     """The float32 values that encodings stand for, exact; of tf32, with the bits it does not use.
 
     Raises: ValueError unless fmt is fp16, bf16, tf32, e4m3 or e5m2, and bits is an array of
@@ -130,8 +130,8 @@ def from_bits(bits, fmt: str) -> np.ndarray:
     return halves.view(np.float16).astype(np.float32)
 
 
-@np.errstate(**_QUIET)
-def fma_rn(a, b, c) -> np.ndarray:
+@_quiet
+def fma_rn(a: Array, b: Array | float, c: Array) -> np.ndarray:
     """The float32 of a * b + c, rounded once to nearest even, as the fma instruction.
 
     Error: exact. The product is exact in float64; the sum is rounded to odd there, so that the

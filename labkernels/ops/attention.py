@@ -1,7 +1,7 @@
 """The verb `attention`, which models train through: autograd and torch.func differentiate it."""
 
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch.autograd import Function
@@ -40,6 +40,13 @@ def attention(
     derivatives and vmap are refused; a batch is expressed by the cumulative lengths.
     Units: scale multiplies q k (default 1 / sqrt(head_dim)); lse2 is in base 2.
     Raises: ValueError naming the argument, its value and what is allowed.
+
+    >>> ends = torch.tensor([0, 3, 8]).int()  # requests of 3 and 5 tokens
+    >>> q, k, v = torch.randn(3, 8, 2, 64).half().requires_grad_()
+    >>> out, lse2 = attention(q, k, v, ends, ends, causal=True)
+    >>> (dv,) = torch.autograd.grad(out.sum(), v)
+    >>> dv[:, 0, 0].sum().round()  # the weights of each of 8 tokens sum to 1
+    tensor(8., dtype=torch.float16)
     """
     given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
     for name, tensor in given.items():
@@ -60,14 +67,17 @@ def attention(
     asked = (cu_seqlens_q, cu_seqlens_k, deterministic, how)
     # torch.func needs a Function, whose arguments torch inspects: that takes longer than a launch
     transformed = torch._C._are_functorch_transforms_active()
-    return (_Transformed if transformed else _Attention).apply(q, k, v, asked)
+    function: Any = _Transformed if transformed else _Attention
+    return function.apply(q, k, v, asked)
 
 
 class _Attention(Function):
     """The work of the operators, without torch's dispatcher, which costs more than the launch."""
 
     @staticmethod
-    def forward(ctx, q, k, v, asked):
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
         ends_q, ends_k, *ctx.how = asked  # packed into one argument, since torch inspects each
         q, k, v = with_rows(q, k, v)
         done = run_prefill(q, RaggedKV(k, v, ends_k), ends_q, **ctx.how[1]).outputs()
@@ -76,28 +86,38 @@ class _Attention(Function):
         return tuple(done)
 
     @staticmethod
-    def backward(ctx, dout, dlse2):
+    def backward(ctx: Any, dout: torch.Tensor, dlse2: torch.Tensor) -> tuple[Any, ...]:
         del dlse2  # lse2 is not differentiable
         twice = torch.is_grad_enabled()  # a caller may differentiate the gradients
-        gradients = _Gradients.apply if twice else _backward
+        gradients: Any = _Gradients.apply if twice else _backward
         return *gradients(dout, *ctx.saved_tensors, ctx.how), None
 
 
-def _backward(dout, q, k, v, out, lse2, ends_q, ends_k, how):
+def _backward(
+    dout: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse2: torch.Tensor,
+    ends_q: torch.Tensor,
+    ends_k: torch.Tensor,
+    how: tuple[bool, dict[str, Any]],
+) -> tuple[Any, ...]:
     deterministic, options = how
     (dout,) = with_rows(dout)
     given = (dout, q, k, v, out, lse2, ends_q, ends_k)
     return tuple(run_backward(*given, deterministic=deterministic, **options).outputs())
 
 
-def _no_batches(info, in_dims, *given) -> NoReturn:
+def _no_batches(info: object, in_dims: object, *given: object) -> NoReturn:
     raise ValueError(
         "attention in torch.func.vmap, allowed: the batch as requests in cu_seqlens_q and"
         " cu_seqlens_k"
     )
 
 
-def _no_tangents(ctx, *given) -> NoReturn:
+def _no_tangents(ctx: object, *given: object) -> NoReturn:
     raise ValueError("attention in forward mode, allowed: torch.func.grad, torch.func.vjp")
 
 
@@ -108,15 +128,18 @@ class _Gradients(Function):
     jvp = staticmethod(_no_tangents)
 
     @staticmethod
-    def forward(dout, q, k, v, *rest):
-        return _backward(dout, *with_rows(q, k, v), *rest)
+    def forward(
+        dout: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any
+    ) -> tuple[Any, ...]:
+        q, k, v = with_rows(q, k, v)
+        return _backward(dout, q, k, v, *rest)
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         pass
 
     @staticmethod
-    def backward(ctx, *given):
+    def backward(ctx: Any, *given: torch.Tensor) -> NoReturn:
         raise ValueError("a second derivative of attention, allowed: the first")
 
 
@@ -127,21 +150,24 @@ class _Transformed(Function):
     jvp = staticmethod(_no_tangents)
 
     @staticmethod
-    def forward(q, k, v, asked):
+    def forward(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asked: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
         ends_q, ends_k, _, how = asked
         q, k, v = with_rows(q, k, v)
         return tuple(run_prefill(q, RaggedKV(k, v, ends_k), ends_q, **how).outputs())
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         q, k, v, (ends_q, ends_k, *ctx.how) = inputs
         ctx.save_for_backward(q, k, v, *output, ends_q, ends_k)
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
-    def backward(ctx, dout, dlse2):
+    def backward(ctx: Any, dout: torch.Tensor, dlse2: torch.Tensor) -> tuple[Any, ...]:
         del dlse2
-        return *_Gradients.apply(dout, *ctx.saved_tensors, ctx.how), None
+        gradients: Any = _Gradients.apply
+        return *gradients(dout, *ctx.saved_tensors, ctx.how), None
 
 
 def with_rows(*tensors: torch.Tensor) -> list[torch.Tensor]:

@@ -5,6 +5,7 @@ An operator takes the tensors of its verb's caches one by one; for fake tensors 
 
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -37,19 +38,19 @@ def _operator(
     name: str,
     tensors: str,
     options: str,
-    run: Callable,
-    fake: Callable,
+    run: Callable[..., Any],
+    fake: Callable[..., Any],
     *,
     returns: str = "(Tensor, Tensor)",
     writes: Sequence[str] = (),
-) -> torch.library.CustomOpDef:
+) -> Any:
     """Define an operator: run takes its tensors, and its options by their names.
 
     No option may be named `kernel`: inductor calls operators with an argument of that name.
     """
     n_tensors, names = tensors.count("Tensor"), re.findall(r"(\w+?)(?:_name)?=", options)
 
-    def call(*given):
+    def call(*given: Any) -> Any:
         return run(*given[:n_tensors], **dict(zip(names, given[n_tensors:], strict=False)))
 
     schema = f"({tensors}, {options}) -> {returns}"
@@ -58,7 +59,7 @@ def _operator(
     return made
 
 
-def _attended(q, *_):
+def _attended(q: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=torch.float32)
 
 
@@ -67,47 +68,100 @@ def _outputs(step: Step[Attention], q: torch.Tensor) -> Attention:
     done = step.outputs()
     if done.out.dtype != q.dtype:
         allowed = f"one that writes {q.dtype}, as q, in a graph of torch.compile"
-        name = step.plan.kernel
+        name = step.plan and step.plan.kernel
         raise ValueError(f"kernel = {name!r} writes {done.out.dtype}, allowed: {allowed}")
     return done
 
 
-def _decode(q, *cache, **options):
+def _decode(q: torch.Tensor, *cache: torch.Tensor, **options: Any) -> tuple[Any, ...]:
     return tuple(_outputs(decode(q, PagedKV(*cache), **options), q))
 
 
-def _mla_decode(q_nope, q_pe, ckv, kpe, page_table, kv_len, cu_seqlens_q=None, **options):
+def _mla_decode(
+    q_nope: torch.Tensor,
+    q_pe: torch.Tensor,
+    ckv: torch.Tensor,
+    kpe: torch.Tensor,
+    page_table: torch.Tensor,
+    kv_len: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None = None,
+    **options: Any,
+) -> tuple[Any, ...]:
     cache = LatentKV(ckv, kpe, page_table, kv_len)
     return tuple(_outputs(mla_decode(q_nope, q_pe, cache, cu_seqlens_q, **options), q_nope))
 
 
-def _prefill_paged(q, k, v, page_table, kv_len, cu_seqlens_q, **options):
+def _prefill_paged(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    page_table: torch.Tensor,
+    kv_len: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    **options: Any,
+) -> tuple[Any, ...]:
     cache = PagedKV(k, v, page_table, kv_len)
     return tuple(_outputs(prefill(q, cache, cu_seqlens_q, **options), q))
 
 
-def _prefill(q, k, v, cu_seqlens_q, cu_seqlens_k, deterministic=False, **options):
+def _prefill(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    deterministic: bool = False,
+    **options: Any,
+) -> tuple[Any, ...]:
     del deterministic  # only of the backward pass
     q, k, v = with_rows(q, k, v)
     step = prefill(q, RaggedKV(k, v, cu_seqlens_k), cu_seqlens_q, **options)
     return tuple(_outputs(step, q))
 
 
-def _backward(dout, q, k, v, out, lse2, cu_seqlens_q, cu_seqlens_k, **options):
-    tensors = (*with_rows(dout, q, k, v, out), lse2.contiguous())
-    return tuple(backward(*tensors, cu_seqlens_q, cu_seqlens_k, **options).outputs())
+def _backward(
+    dout: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse2: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    **options: Any,
+) -> tuple[Any, ...]:
+    dout, q, k, v, out = with_rows(dout, q, k, v, out)
+    ends = cu_seqlens_q, cu_seqlens_k
+    return tuple(backward(dout, q, k, v, out, lse2.contiguous(), *ends, **options).outputs())
 
 
-def _append(k, v, page_table, kv_len, *new, **options):
+def _append(
+    k: torch.Tensor,
+    v: torch.Tensor,
+    page_table: torch.Tensor,
+    kv_len: torch.Tensor,
+    *new: torch.Tensor,
+    **options: Any,
+) -> None:
     append(PagedKV(k, v, page_table, kv_len), *new, **options)
 
 
-def _with_kvcache(q, k, v, page_table, kv_len, *new, **options):
+def _with_kvcache(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    page_table: torch.Tensor,
+    kv_len: torch.Tensor,
+    *new: torch.Tensor,
+    **options: Any,
+) -> tuple[Any, ...]:
     step = with_kvcache(q, PagedKV(k, v, page_table, kv_len), *new, **options)
     return tuple(_outputs(step, q))
 
 
-def _prefilled(q, k, v, *_):
+def _prefilled(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     out, lse2 = _attended(q)
     return out.new_empty((*q.shape[:2], v.shape[-1])), lse2
 
@@ -167,7 +221,7 @@ _differentiable = _operator(
 )
 
 
-def _keep(ctx, inputs, output) -> None:
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     q, k, v, ends_q, ends_k, *options = inputs
     ctx.how = options[:5]  # those of TRAINED and LENGTHS, which `backward` has too
     ctx.n_options = len(options)
@@ -175,7 +229,7 @@ def _keep(ctx, inputs, output) -> None:
     ctx.mark_non_differentiable(output[1])
 
 
-def _differentiate(ctx, dout, dlse2):
+def _differentiate(ctx: Any, dout: torch.Tensor, dlse2: torch.Tensor) -> tuple[Any, ...]:
     del dlse2  # lse2 is not differentiable
     found = torch.ops.labkernels.backward(dout, *ctx.saved_tensors, *ctx.how)
     return *found, None, None, *[None] * ctx.n_options

@@ -1,7 +1,7 @@
 """The verb `with_kvcache`: append new keys and values, then attend to all keys of each request."""
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 
@@ -9,7 +9,7 @@ from labkernels.kernels.append.api import append_step, lengths_after
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.call import Attention, Step, in_graph
 from labkernels.kernels.checks import read_lengths, refuse_kind, require_cu_seqlens
-from labkernels.kernels.packed_gqa.call import PackedOptions
+from labkernels.kernels.packed_gqa.call import SplitOptions
 from labkernels.kernels.prefill.api import prefill_step
 
 
@@ -23,7 +23,7 @@ def with_kvcache(
     causal: bool = True,
     q_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
-    **options: Unpack[PackedOptions],
+    **options: Unpack[SplitOptions],
 ) -> Step[Attention]:
     """Append the keys and values of new tokens to a cache, and attend from those tokens.
 
@@ -31,6 +31,13 @@ def with_kvcache(
     cu_seqlens_q [batch + 1] int32. Options as in `prefill`; kv_lens are the numbers of keys before
     the append.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
+
+    >>> pages, ends = torch.zeros(2, 1, 16, 1, 64).half(), torch.tensor([0, 2]).int()
+    >>> cache = PagedKV(*pages, page_table=torch.zeros(1, 1).int(), kv_len=torch.tensor([3]).int())
+    >>> q, k_new, v_new = torch.ones(3, 2, 1, 64).half()
+    >>> step = with_kvcache(q, cache, k_new, v_new, ends)
+    >>> cache.kv_len.item(), step.out.shape
+    (5, torch.Size([2, 1, 64]))
     """
     if torch.compiler.is_compiling():
         given = (q, *cache.tensors.values(), k_new, v_new, cu_seqlens_q)
@@ -39,11 +46,13 @@ def with_kvcache(
     if not isinstance(cache, PagedKV):
         refuse_kind("cache", cache, "PagedKV")
     require_cu_seqlens("cu_seqlens_q", cu_seqlens_q, cache.k.device)
-    chosen = {name: options[name] for name in ("target", "checks") if name in options}
+    chosen: dict[str, Any] = {
+        name: options[name] for name in ("target", "checks") if name in options
+    }
     append = append_step(cache, k_new, v_new, cu_seqlens_q, **chosen)
     if q_lens is not None:
         read_lengths("cu_seqlens_q", cu_seqlens_q, len(k_new), q_lens)
-    after = lengths_after(cache, cu_seqlens_q, len(k_new), q_lens, kv_lens)
+    after: Any = lengths_after(cache, cu_seqlens_q, len(k_new), q_lens, kv_lens)
     step = prefill_step(
         q, cache, cu_seqlens_q, causal=causal, q_lens=q_lens, kv_lens=after, **options
     )

@@ -2,10 +2,10 @@
 
 import tomllib
 from collections.abc import Iterable
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
 
-from labkernels.records import store
+from labkernels.records import profiles, store
 from labkernels.records.store import Row
 
 MET, NOT_MET, NOT_MEASURED = "met", "NOT MET", "not measured"
@@ -39,7 +39,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Score:
-    """One target and dtype with what was measured for it; ours and theirs are in `unit`."""
+    """One target and dtype with what was measured for it; ours and theirs are in `unit`.
+
+    profiles: of a target that is missed, the counters of our kernel and of the peer, by name.
+    """
 
     target: Target
     dtype: str
@@ -54,6 +57,7 @@ class Score:
     commit: str = ""
     started_utc: str = ""
     note: str = ""
+    profiles: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 def load_targets(path: Path = store.DATA_DIR / "targets.toml") -> list[Target]:
@@ -75,15 +79,22 @@ def load_targets(path: Path = store.DATA_DIR / "targets.toml") -> list[Target]:
 def scoreboard(
     targets: Iterable[Target] | None = None, data_dir: Path | None = None
 ) -> list[Score]:
-    """Return one score for each target and dtype; a ratio is always taken within one run."""
+    """Return one score for each target and dtype; a ratio is always taken within one run.
+
+    >>> scores = [score for score in scoreboard() if score.status == MET]
+    >>> all(score.ratio >= score.target.minimum_ratio for score in scores)
+    True
+    """
     data_dir = store.DATA_DIR if data_dir is None else Path(data_dir)
     targets = load_targets(data_dir / "targets.toml") if targets is None else list(targets)
     rows_of: dict[str, list[Row]] = {}
     for name in {target.experiment for target in targets}:
         path = store.path_of(name, data_dir)
         rows_of[name] = store.read(path) if path.exists() else []
+    path = store.path_of(profiles.FILE, data_dir)
+    counters = store.read(path) if path.exists() else []
     return [
-        score(target, dtype, rows_of[target.experiment])
+        _with_profiles(score(target, dtype, rows_of[target.experiment]), counters)
         for target in targets
         for dtype in target.dtypes
     ]
@@ -135,6 +146,7 @@ def table(scores: Iterable[Score]) -> str:
     ]
     text.insert(1, "  ".join("-" * width for width in widths))
     text += [f"  {item.target.id} {item.dtype}: {item.note}" for item in scores if item.note]
+    text += [line for item in scores for line in _profile_lines(item)]
     count = {
         status: sum(item.status == status for item in scores)
         for status in (MET, NOT_MET, NOT_MEASURED)
@@ -155,6 +167,18 @@ def _target(entry: dict) -> Target:
         raise ValueError(f"target {name}: workload has {keys}; allowed: {[*_WORKLOAD]}, {more}")
     lists = {key: tuple(entry[key]) for key in ("kernels", "peers", "dtypes")}
     return Target(**{**entry, **lists})
+
+
+def _with_profiles(item: Score, counters: list[Row]) -> Score:
+    if item.status != NOT_MET:
+        return item
+    workload = {**item.target.workload, "dtype": item.dtype}
+    found = {
+        name: values
+        for name in (item.kernel, item.peer)
+        if (values := profiles.counted(counters, workload, name))
+    }
+    return replace(item, profiles=found)
 
 
 def _best(rows: list[Row], kernels: tuple[str, ...], policy: str, target: Target) -> Row | None:
@@ -188,6 +212,12 @@ def _line(item: Score) -> tuple[str, ...]:
         _asked(item),
         item.status,
     )
+
+
+def _profile_lines(item: Score) -> list[str]:
+    """What the kernels of a missed target spend their time on, a line each."""
+    names = [f"{name}: {profiles.sentence(values)}" for name, values in item.profiles.items()]
+    return [f"  {item.target.id} {item.dtype}, profile of {line}" for line in names]
 
 
 def _asked(item: Score) -> str:

@@ -73,7 +73,7 @@ def write(folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "lab.js").write_text(bundle(offers))
     shutil.copyfile(node.PAGE / "widgets.css", folder / "widgets.css")
-    texts = {**assets, **{name: json.dumps(make()) for name, make in OTHERS.items()}}
+    texts = {**assets, **{name: _packed(make()) for name, make in OTHERS.items()}}
     for name, text in texts.items():
         (folder / f"{name}.js").write_text(
             f"(globalThis.lab_assets ??= {{}})[{name!r}] = {text};\n"
@@ -89,6 +89,10 @@ def bundle(offers: tuple[Offer, ...]) -> str:
 def module(offers: tuple[Offer, ...]) -> str:
     """Return the same as an ES module with the `render` that anywidget calls."""
     return f"const lab = ({_program(offers)})();\nexport default {{ render: lab.render }};\n"
+
+
+def _packed(data: dict[str, object]) -> str:
+    return json.dumps(data, separators=(",", ":"))
 
 
 def _program(offers: tuple[Offer, ...]) -> str:

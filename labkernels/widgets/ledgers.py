@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from labkernels.budget.ledger import Ledger, Line
 from labkernels.hardware import GPUS, Gpu
 from labkernels.kernels.kernel import CudaKernel, Instance
@@ -41,7 +44,7 @@ def limits(gpu: Gpu) -> dict[str, int | str]:
     return {"name": gpu.name, "arch": gpu.arch, **facts}
 
 
-def entry(kernel: CudaKernel, instance: Instance) -> dict[str, object]:
+def entry(kernel: CudaKernel, instance: Instance) -> dict[str, Any]:
     """Return the ledgers of one compiled variant, and what a block of it takes."""
     smem, thread = kernel.smem(instance), kernel.registers(instance)
     names = {
@@ -65,8 +68,11 @@ def entry(kernel: CudaKernel, instance: Instance) -> dict[str, object]:
 
 
 def data() -> dict[str, object]:
-    """Return all that budget.mjs shows, as JSON."""
-    entries, legends = [], {}
+    """Return all that budget.mjs shows, as JSON. A ledger's rows are places in `rows`.
+
+    Tiles have many rows in common, and a page loads each once.
+    """
+    entries, legends, rows = [], {}, dict[str, int]()
     for kernel in discover().values():
         if kernel.language != "cuda":
             continue
@@ -76,8 +82,17 @@ def data() -> dict[str, object]:
                 if (head_dim, instance.tile.label) not in seen:
                     seen.add((head_dim, instance.tile.label))
                     legends[kernel.name] = instance.tile.legend
-                    entries.append(entry(kernel, instance))
-    return {"gpus": [limits(gpu) for gpu in GPUS.values()], "entries": entries, "legends": legends}
+                    entries.append(_with_places(entry(kernel, instance), rows))
+    gpus = [limits(gpu) for gpu in GPUS.values()]
+    texts = [json.loads(row) for row in rows]
+    return {"gpus": gpus, "entries": entries, "legends": legends, "rows": texts}
+
+
+def _with_places(entry: dict[str, Any], rows: dict[str, int]) -> dict[str, object]:
+    for name in ("smem", "thread"):
+        texts = map(json.dumps, entry[name]["rows"])
+        entry[name]["rows"] = [rows.setdefault(text, len(rows)) for text in texts]
+    return entry
 
 
 def _ledger(ledger: Ledger) -> dict[str, object]:

@@ -1,6 +1,5 @@
 """The bench on a machine without a GPU: what ran, what it says, and what it keeps."""
 
-import doctest
 import html
 import json
 import re
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 
 from labkernels import Backward, Bench, Decode, MlaDecode, Prefill
-from labkernels.bench import bench as module
 from labkernels.bench import log_of, small, source, times  # noqa: F401, a query reads it
 from labkernels.bench.log import MIME, Log
 from labkernels.measure.implementation import Implementation
@@ -179,16 +177,3 @@ def test_a_listing_is_coloured_and_says_every_character():
     assert '<span class="k">for</span>' in page
     said = html.unescape(re.sub(r"<[^>]+>", "", page))
     assert said.split("\n", 1)[1].strip() == str(shown).strip()
-
-
-@pytest.mark.parametrize("name", ["bench", "small", "listing"])
-def test_examples_hold(name):
-    found = doctest.testmod({"bench": module, "small": small}.get(name, _listing()))
-    assert found.attempted
-    assert not found.failed
-
-
-def _listing():
-    from labkernels.bench import listing
-
-    return listing

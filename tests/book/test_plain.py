@@ -144,3 +144,11 @@ def test_glued_numbers_stand_in_the_text():
     output = nbformat.v4.new_output("display_data", data, metadata={"scrapbook": {"name": "ratio"}})
     notebook.cells[1].outputs = [output]
     assert plain.plain(notebook, "an_idea").cells[0].source == "It is 1.25."
+
+
+def test_a_moving_picture_is_left_in_words():
+    notebook = jupytext.reads("# %%\n1", "py:percent")
+    data = {"text/html": '<div class="lab-motion"><svg></svg></div>', "text/plain": "It moves."}
+    notebook.cells[0].outputs = [nbformat.v4.new_output("execute_result", data)]
+    (found,) = plain.plain(notebook, "an_idea").cells[0].outputs
+    assert found.data == {"text/plain": "It moves."}

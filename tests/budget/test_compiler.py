@@ -1,5 +1,3 @@
-import doctest
-
 import pytest
 
 from labkernels.budget import Ledger, Line, compiler, number, symbol
@@ -62,7 +60,3 @@ def test_warps_that_trade_registers_are_compiled_for_the_limit():
 def test_operands_in_flight_are_few():
     assert compiler.operands(number(144)).value == compiler.AHEAD_MAX
     assert compiler.operands(number(16)).value == 16
-
-
-def test_examples_run():
-    assert doctest.testmod(compiler).failed == 0

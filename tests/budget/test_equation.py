@@ -1,9 +1,6 @@
-import doctest
-
 import pytest
 
 from labkernels import hardware
-from labkernels.budget import equation, ledger, quantity, registers
 from labkernels.budget.occupancy import blocks_equation, occupancy
 from labkernels.budget.published import flash_attention_2, flashinfer_decode, flashinfer_prefill
 from labkernels.measure import resources
@@ -77,10 +74,3 @@ def test_a_long_sum_is_broken_before_a_term():
     made = spec.smem(next(iter(resources.all_instances(["prefill_wgmma"])))).equation()
     rows = [row for row in made.latex.splitlines() if r"\quad +" in row]
     assert rows
-
-
-@pytest.mark.parametrize("module", [quantity, ledger, equation, registers])
-def test_examples_run(module):
-    found = doctest.testmod(module)
-    assert found.attempted > 0
-    assert found.failed == 0

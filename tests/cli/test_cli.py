@@ -24,6 +24,7 @@ COMMANDS = (
     "budget",
     "cache",
     "compare",
+    "data",
     "doctor",
     "ladder",
     "record",

@@ -127,11 +127,13 @@ def of_bits(operation):
     return lambda cases: [(operation, case.workload, case.asked) for case in cases]
 
 
-def of_counters(calls):
+def of_counters(cell):
     """What the profiled child prepares of ours; cuBLAS and torch's kernels are none."""
+    _, calls = cell
     for call in calls:
-        if call.name in discover():
-            tiled = child.with_tile(call.name, call.tile, call.head_dim) if call.tile else call.name
+        name = call.name.removesuffix(" ordered")
+        if name in discover():
+            tiled = child.with_tile(name, call.tile, call.head_dim) if call.tile else name
             yield call.operation, call.workload, {"kernel": tiled}
 
 

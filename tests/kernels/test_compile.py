@@ -112,12 +112,13 @@ def test_what_the_costliest_policy_spills_is_what_its_spec_says(arch, head_dim, 
 def test_a_wrong_ledger_does_not_compile(kernel, off_by, monkeypatch):
     spec = CUDA[kernel]
     instance = spec.instance(spec.shape(dtype="bf16", head_dim=near(spec, 64), group=4))
-    wrong = spec.smem(instance).total + off_by
+    made = spec.specialization(instance)
+    wrong = {"LAB_SMEM_BYTES": made.smem_bytes + off_by}
     with pytest.raises(nvrtc.CompileError, match="the ledger's bytes are the compiler's"):
         nvrtc.compile_kernel(
-            spec.header,
-            instance=spec.template(instance),
-            defines={"LAB_SMEM_BYTES": wrong},
+            made.header,
+            instance=made.instance,
+            defines=made.defines | wrong,
             arch="sm_90a",
         )
 
@@ -142,7 +143,8 @@ def test_where_p_is_rounded_a_step_ahead_is_in_the_ledger_as_in_the_tile(head_di
         cpp_tile = spec.template(instance).removeprefix("prefill_wgmma::prefill<")
         cpp_tile = cpp_tile[: cpp_tile.index(">") + 1]
         check = f"p_buffers<{cpp_tile}, {'true' if both else 'false'}>"
-        nvrtc.compile_kernel(header, instance=check, defines={}, arch="sm_90a")
+        defines = spec.specialization(instance).defines
+        nvrtc.compile_kernel(header, instance=check, defines=defines, arch="sm_90a")
 
 
 @pytest.mark.parametrize("kernel", CUDA)

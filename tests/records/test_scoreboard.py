@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
-from labkernels.records import scoreboard, store
+from labkernels.records import schema, scoreboard, store
 
 WORKLOAD = {
     "batch": 57,
@@ -48,6 +50,30 @@ def test_the_best_of_ours_meets_the_best_of_theirs(row, target):
     assert (score.kernel, score.peer, score.status) == ("decode_mma_n8", "fa2", "met")
     assert score.ratio == pytest.approx(1.1)
     assert score.commit == "abc1234def"
+
+
+def test_a_missed_target_stands_beside_its_profile(row, target, tmp_path):
+    """The counters of the longest kernel, at the target's own workload and no other."""
+    counts = {"time": 1e-4, "tensor_pipe": 40.0, "l2": 71.5, "stall_gmma": 3.0, "stall_wait": 1.0}
+    base = {**row, "experiment": "counters", "q_len": 1, "causal": False, "statistic": "exact"}
+    counted = [
+        {**base, "kernel": "fa2", "note": "main", "metric": name, "value": value}
+        for name, value in counts.items()
+    ]
+    counted.append({**base, "kernel": "fa2", "note": "merge", "metric": "time", "value": 1e-6})
+    counted.append({**counted[1], "batch": 1, "value": 99.0})
+    timed_rows = [timed(row, "decode_mma", 5e-4), timed(row, "fa2", 4e-4)]
+    (tmp_path / "performance").mkdir()
+    store.append(tmp_path / "performance/decode_tensor_cores.csv", timed_rows)
+    table = schema.PREFILL_MEASUREMENTS
+    store.append(tmp_path / "performance/missed_targets.csv", counted, table)
+    (score,) = scoreboard.scoreboard([target], tmp_path)
+    assert score.profiles == {"fa2": counts}
+    assert "profile of fa2: L2 72 %, tensor pipe 40 %; waits for gmma 75 %, wait 25 %" in (
+        scoreboard.table([score])
+    )
+    (met,) = scoreboard.scoreboard([replace(target, minimum_ratio=0.5)], tmp_path)
+    assert met.profiles == {}
 
 
 def test_a_ratio_is_never_taken_across_runs(row, target):

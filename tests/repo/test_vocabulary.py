@@ -34,7 +34,9 @@ def test_kernel_includes_the_vocabulary_and_its_operation_alone(path):
     allowed = ["lab/"]
     if KERNELS in path.parents:
         operation, *kernel = path.relative_to(KERNELS).parent.parts
-        allowed += ["packed_gqa/", "/".join((operation, *kernel)) + "/"]
+        own = "/".join((operation, *kernel)) + "/"
+        is_kernel = (path.parent / "spec.py").exists()  # else rungs, which replace parts of kernels
+        allowed += ["packed_gqa/", own if is_kernel else f"{operation}/"]
         shared = {file.name for file in (KERNELS / operation).glob("*.cuh")}
         allowed += [f"{operation}/{name}" for name in sorted(shared)]
     foreign = [
@@ -68,6 +70,26 @@ def test_every_word_of_the_vocabulary_is_used_by_a_kernel_or_by_another_word():
         and len(re.findall(rf"\b{word}\b", text)) <= WORD.findall(text).count(word)
     }
     assert not dead, f"words that nothing uses: {', '.join(sorted(dead))}"
+
+
+# Registers: an alias of an array of them, or an array of a function.
+ALIAS = re.compile(r"(?:template <[^>]*> )?\s*using \w+ = (?:float|u32|f32x2)\[")
+ARRAY = re.compile(r"\s{4,}(?:float|u32|u32x4|f32x4|i64) \w+\[.*;")
+SHAPE = re.compile(r"//.*\[")
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in kernel_sources() if KERNELS in path.parents], ids=str
+)
+def test_registers_carry_their_shape(path):
+    lines = read(path).splitlines()
+    bare = [
+        f"{n}: {line.strip()}"
+        for n, (above, line) in enumerate(zip(["", *lines], lines, strict=False), 1)
+        if ALIAS.match(line) or (ARRAY.match(line) and "smem" not in line)
+        if not SHAPE.search(line) and not SHAPE.search(above)
+    ]
+    assert not bare, f"without a shape, as in // [rows, keys]: {bare}"
 
 
 def functions(path):

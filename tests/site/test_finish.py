@@ -14,6 +14,10 @@ import search_words
 from PIL import Image, ImageDraw
 
 DID_YOU_MEAN = mend.Path(mend.__file__).parent / "_static" / "did_you_mean.js"
+DESIGN = (
+    '<link href="../_static/sphinx-design.min.css?v=1" />'
+    '<script data-sd-tabs="a" src="../_static/design-tabs.js?v=1"></script>'
+)
 THEBE = '<script>const THEBE_JS_URL = "x"; const thebe_selector = ".thebe"</script>\n'
 
 
@@ -50,6 +54,13 @@ def mended(pages, text, name="index.html"):
         ('<button onclick="window.print()">', '<button data-press="print">'),
         ('<div role="list" class="citation-list">', '<div class="citation-list">'),
         ('<script src="../searchindex.js"></script>', ""),
+        (f"{DESIGN}<p>a</p>", "<p>a</p>"),
+        (f'{DESIGN}<p class="a sd-card">', f'{DESIGN}<p class="a sd-card">'),
+        ('<a href="h/edit/main/notebooks/a_b.ipynb">', '<a href="h/edit/main/notebooks/a_b.py">'),
+        (
+            '<a href="../_sources/notebooks/a_b.ipynb">',
+            '<a href="../_sources/notebooks/a_b.ipynb">',
+        ),
     ],
 )
 def test_a_page_is_mended(pages, before, after):

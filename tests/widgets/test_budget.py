@@ -67,10 +67,12 @@ def check_one_more(gpu, block, name, most, right):
 def test_calculator_has_the_ledgers():
     kernel = discover()["decode_mma"]
     instance = next(iter(kernel.instances(kernel.shape(dtype="fp16", head_dim=128))))
-    entries = [e for e in ledgers.data()["entries"] if e["kernel"] == "decode_mma"]
+    data = ledgers.data()
+    entries = [e for e in data["entries"] if e["kernel"] == "decode_mma"]
     (found,) = [e for e in entries if (e["head_dim"], e["tile"]) == (128, instance.tile.label)]
     assert found["smem"]["total"] == kernel.smem(instance).total
-    amounts = {row["name"]: row["amount"] for row in found["thread"]["rows"]}
+    rows = [data["rows"][place] for place in found["thread"]["rows"]]
+    amounts = {row["name"]: row["amount"] for row in rows}
     assert amounts == {line.name: line.amount for line in kernel.registers(instance).lines}
 
 

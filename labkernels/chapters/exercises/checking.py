@@ -1,4 +1,7 @@
-"""Grades an answer: first faults that the machine finds, then the result, then remarks."""
+"""Grades an answer: first faults that the machine finds, then the result, then remarks.
+
+A grader whose kernel a GPU can run, too, names the results that must be the same there, `ON_GPU`.
+"""
 
 import importlib
 from types import ModuleType
@@ -8,6 +11,7 @@ import numpy as np
 from labkernels.chapters.exercises.exercise import Exercise, get
 from labkernels.chapters.exercises.questions import questions
 from labkernels.chapters.exercises.report import Report, fault_of, in_readers_words
+from labkernels.chapters.primers import machine
 from labkernels.cuda.host.build import HostKernelError
 
 
@@ -28,7 +32,8 @@ def check(name: str, answer: object) -> Report:
         return Report(False, tuple(_of_fault(exercise, str(error))))
     wrong = grader.judge(exercise, results)
     if not wrong:
-        return Report(True, tuple(grader.remarks(exercise, results)))
+        remarks = [*grader.remarks(exercise, results), *_on_gpu(exercise, grader, answer, results)]
+        return Report(True, tuple(remarks))
     said = _known_mistake(exercise, grader, results)
     return Report(False, (said, wrong[0]) if said else tuple(wrong))
 
@@ -38,6 +43,21 @@ def _of_fault(exercise: Exercise, message: str) -> list[str]:
     fault = fault_of(message)
     advice = [m.says.strip() for m in exercise.mistakes if m.fault and m.fault == fault]
     return [*in_readers_words(message), *advice[:1]]
+
+
+def _on_gpu(exercise: Exercise, grader: ModuleType, answer: object, results: dict) -> list[str]:
+    """Whether a right answer gives the same bits on this machine's GPU, if it has one."""
+    names = getattr(grader, "ON_GPU", ())
+    if not names or not machine.has_gpu():
+        return []
+    with machine.on_gpu():
+        there = grader.run(exercise, answer)
+    pairs = [(results[name], there[name]) for name in results if name.startswith(names)]
+    differing = sum(int((one != other).sum()) for one, other in pairs)
+    if not differing:
+        return ["On this machine's GPU all bits are the same."]
+    count = sum(one.size for one, _ in pairs)
+    return [f"On this machine's GPU {differing} of {count} numbers have other bits."]
 
 
 def _known_mistake(exercise: Exercise, grader: ModuleType, results: dict) -> str:

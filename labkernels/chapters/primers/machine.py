@@ -1,8 +1,13 @@
-"""Compiles a small CUDA kernel for the CPU, with every check, and runs it on NumPy arrays."""
+"""Compiles a small CUDA kernel for the CPU, with every check, and runs it on NumPy arrays.
 
+`on_gpu` runs it on this machine's GPU instead.
+"""
+
+import contextlib
 import ctypes
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +16,24 @@ from labkernels.cuda.host import build as host
 
 FOLDER = Path(__file__).parent
 _SCALARS = {int: ctypes.c_int, float: ctypes.c_float}
+_ON_GPU: ContextVar[bool] = ContextVar("_ON_GPU", default=False)
+
+
+def has_gpu() -> bool:
+    """Whether this machine has a GPU on which the small kernels run."""
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
+
+
+@contextlib.contextmanager
+def on_gpu() -> Iterator[None]:
+    """Let `run` use the GPU in this context, which checks nothing."""
+    before = _ON_GPU.set(True)
+    try:
+        yield
+    finally:
+        _ON_GPU.reset(before)
 
 
 def run(
@@ -31,31 +54,60 @@ def run(
     Raises: HostKernelError naming block, thread and line of a race, a read of unwritten memory, an
     access out of bounds or a barrier that some threads miss; ValueError for arrays with gaps.
     """
-    fields, values = [], []
-    for name, value in arguments.items():
-        if isinstance(value, np.ndarray):
-            if not value.flags.c_contiguous:
-                raise ValueError(f"{name} has gaps, allowed: a contiguous array")
-            fields.append((name, ctypes.c_void_p))
-            values.append(value.ctypes.data)
-        else:
-            fields.append((name, _SCALARS[type(value)]))
-            values.append(value)
-    params = type("Params", (ctypes.Structure,), {"_fields_": fields})(*values)
+    arrays = {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
+    for name, value in arrays.items():
+        if not value.flags.c_contiguous:
+            raise ValueError(f"{name} has gaps, allowed: a contiguous array")
+    how = {"grid": (*grid, 1, 1)[:3], "threads": threads, "smem_bytes": smem_bytes}
     written = set(writes)
+    if _ON_GPU.get():
+        _run_on_gpu(header, kernel, arguments, how, written, folders)
+        return
+    addresses = {name: value.ctypes.data for name, value in arrays.items()}
     ranges = [
         host.GlobalRange(name, value.ctypes.data, value.nbytes, name in written)
-        for name, value in arguments.items()
-        if isinstance(value, np.ndarray)
+        for name, value in arrays.items()
     ]
     _built(header, kernel, folders).launch(
-        grid=(*grid, 1, 1)[:3],
-        threads=threads,
-        smem_bytes=smem_bytes,
-        params=params,
-        ranges=ranges,
-        host_threads=1,
+        **how, params=_params(arguments, addresses), ranges=ranges, host_threads=1
     )
+
+
+def _params(
+    arguments: Mapping[str, np.ndarray | int | float], addresses: Mapping[str, int]
+) -> ctypes.Structure:
+    """The kernel's parameter, with the address of each array."""
+    fields = [
+        (name, ctypes.c_void_p if name in addresses else _SCALARS[type(value)])
+        for name, value in arguments.items()
+    ]
+    values = [addresses.get(name, value) for name, value in arguments.items()]
+    return type("Params", (ctypes.Structure,), {"_fields_": fields})(*values)
+
+
+def _run_on_gpu(header, kernel, arguments, how, written, folders) -> None:
+    """Copy the arrays to the GPU, run the kernel there, and copy back what it wrote."""
+    import torch
+
+    from labkernels.cuda.compiler import nvrtc
+    from labkernels.cuda.gpu.device import planning_gpu
+    from labkernels.cuda.gpu.kernel import load
+
+    index = torch.cuda.current_device()
+    raw = {
+        n: v.reshape(-1).view(np.uint8) for n, v in arguments.items() if isinstance(v, np.ndarray)
+    }
+    there = {name: torch.from_numpy(array).to(f"cuda:{index}") for name, array in raw.items()}
+    params = _params(arguments, {name: tensor.data_ptr() for name, tensor in there.items()})
+    arch = planning_gpu(index).compile_arch
+    made = nvrtc.compile_kernel(
+        header, instance=kernel, defines={}, arch=arch, include_dirs=folders
+    )
+    stream = torch.cuda.current_stream(index)
+    load(made, device=index).launch(**how, params=params, stream=stream.cuda_stream)
+    stream.synchronize()
+    for name in written:
+        raw[name][:] = there[name].cpu().numpy()
 
 
 def aligned(values: np.ndarray) -> np.ndarray:

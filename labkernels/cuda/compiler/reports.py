@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ RECORDED = store.path_of("compiler_reports")
 class Variant:
     """One instance of a kernel, with its names in data/ and for the compiler.
 
-    smem_bytes is the dynamic shared memory of a block; the sources know it as LAB_SMEM_BYTES.
+    smem_bytes is the dynamic shared memory of a block. defines: its macros.
     """
 
     kernel: str
@@ -28,6 +28,7 @@ class Variant:
     header: str | Path
     instance: str
     smem_bytes: int
+    defines: Mapping[str, int]
 
 
 def compile_rows(
@@ -60,8 +61,9 @@ def _identity(variant: Variant, arch: str) -> store.Row:
 
 
 def _row(variant: Variant, arch: str) -> store.Row:
-    defines = {"LAB_SMEM_BYTES": variant.smem_bytes}
-    compiled = compile_kernel(variant.header, instance=variant.instance, defines=defines, arch=arch)
+    compiled = compile_kernel(
+        variant.header, instance=variant.instance, defines=variant.defines, arch=arch
+    )
     report = compiled.report
     return {
         **_identity(variant, arch),

@@ -3,12 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+STATE_PADDING = 4  # floats behind a row of a warp's O, in lab/attention/split_kv.cuh
+
 
 @dataclass(frozen=True)
 class Specialization:
     """One kernel as a compiler gets it, and the block with which it is launched.
 
     params: the C++ name of its one parameter. include_dirs: searched before the lab's own.
+    numbers: further constants of the source, which knows each as LAB_ and its name.
     """
 
     header: str
@@ -17,8 +20,11 @@ class Specialization:
     threads: int
     smem_bytes: int
     include_dirs: tuple[Path, ...] = ()
+    numbers: tuple[tuple[str, int], ...] = ()
 
     @property
     def defines(self) -> dict[str, int]:
-        """The ledger's bytes, which the source compares with its own."""
-        return {"LAB_SMEM_BYTES": self.smem_bytes}
+        """The ledger's bytes, which the source compares with its own, and its constants."""
+        block = {"SMEM_BYTES": self.smem_bytes, "THREADS": self.threads}
+        numbers = block | {"STATE_PADDING": STATE_PADDING} | dict(self.numbers)
+        return {f"LAB_{name}": number for name, number in numbers.items()}

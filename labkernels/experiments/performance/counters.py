@@ -1,6 +1,9 @@
-"""Profiles how busy the parts of an SM are: kernels, peers and a matrix product."""
+"""Profiles how busy the parts of an SM are: kernels, peers and a matrix product.
 
-from collections.abc import Iterator
+A target that is missed is profiled too, at its own workload: our kernel and the peer that is ahead.
+"""
+
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -8,21 +11,27 @@ from labkernels.experiments import rows as measured
 from labkernels.experiments.harness import Cell, Experiment, Options, Recording
 from labkernels.kernels.registry import discover
 from labkernels.measure import ladder
+from labkernels.measure.implementation import implementations
 from labkernels.measure.peers.peer import peers_of
 from labkernels.measure.profiling import counters
 from labkernels.measure.profiling.child import (
     BACKWARD,
     DECODE,
     GEMM,
+    MLA,
     PAGE_SIZE,
     PREFILL,
     Call,
 )
 from labkernels.measure.profiling.counters import Counted, Profile
 from labkernels.records import schema
+from labkernels.records.scoreboard import NOT_MET, Score, scoreboard
 from labkernels.records.store import Row
 
 DATA_FILE = "performance/counters.csv"
+MISSED_FILE = "performance/missed_targets.csv"
+# the operation of an experiment whose targets can be profiled
+TIMED = {"prefill": PREFILL, "backward": BACKWARD, "mla": MLA, "decode_tensor_cores": DECODE}
 HEAD_DIMS = (64, 128, 256)
 CHANNELS, BATCH, LENGTH = 2048, 4, 4096
 GEMM_ROWS = 8192
@@ -65,36 +74,68 @@ def rungs(operation: str, *, quick: bool = False) -> list[Call]:
     ]
 
 
+def missed() -> dict[str, list[Call]]:
+    """Return, for each operation, our kernel and the best peer of every target that is missed."""
+    found: dict[str, list[Call]] = {}
+    for score in scoreboard():
+        operation = TIMED.get(score.target.experiment)
+        if operation and score.status == NOT_MET:
+            listed = found.setdefault(f"missed targets of {operation}", [])
+            listed += (call for call in _calls_of(score, operation) if call not in listed)
+    return found
+
+
+def _calls_of(score: Score, operation: str) -> Iterator[Call]:
+    of = score.target.workload
+    for name in (score.kernel, score.peer):
+        yield Call(
+            name,
+            operation,
+            batch=of["batch"],
+            length=of["kv_len"],
+            heads=of["q_heads"],
+            head_dim=of["head_dim"],
+            causal=bool(of.get("causal", False)),
+            dtype=score.dtype,
+            group=of["q_heads"] // of["kv_heads"],
+            page_size=of["page_size"],
+        )
+
+
 def cells(options: Options) -> Iterator[Cell]:
-    """Yield each child process's calls."""
-    for name, listed in groups(quick=options.quick).items():
-        yield Cell(f"{name}: {', '.join(_short(call) for call in listed)}", listed)
+    """Yield each child process's calls, and the file that their counters go to."""
+    listed = [(DATA_FILE, group) for group in groups(quick=options.quick).items()]
+    listed += [] if options.quick else [(MISSED_FILE, group) for group in missed().items()]
+    for file, (name, calls_of_it) in listed:
+        yield Cell(f"{name}: {', '.join(map(_short, calls_of_it))}", (file, calls_of_it))
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Count what the kernels of a child's calls do; `quick` reads a few of the counters."""
     metrics = counters.METRICS[:QUICK_METRICS] if recording.options.quick else counters.METRICS
+    file, listed = cell.of
     with recording.sampling():
-        found = counters.profile(cell.of, metrics=metrics)
+        found = counters.profile(listed, metrics=metrics)
     for label, reason in found.failed.items():
         recording.fail(f"{label}: {reason}")
     recording.tell(f"{len(found.counted)} kernels counted, {len(found.refused)} refused")
-    for row in rows_of(cell.of, found):
-        yield DATA_FILE, row | {"repeats": 1}
+    base = _base if file == DATA_FILE else _base_of_missed
+    for row in rows_of(listed, found, base):
+        yield file, row | {"repeats": 1}
 
 
-def rows_of(listed: list[Call], found: Profile) -> list[Row]:
+def rows_of(listed: list[Call], found: Profile, base: Callable[[Call], Row]) -> list[Row]:
     """Return a row for each counter of each kernel; note is the kernel's name on the GPU."""
-    rows = [row for item in found.counted for row in _counted_rows(item)]
+    rows = [row for item in found.counted for row in _counted_rows(item, base)]
     for metric, words in (("refused", found.refused), ("failed", found.failed)):
         for call in listed:
             if call.label in words:
-                rows.append(measured.reason_row(_base(call), metric, words[call.label]))
+                rows.append(measured.reason_row(base(call), metric, words[call.label]))
     return rows
 
 
-def _counted_rows(item: Counted) -> list[Row]:
-    base = _base(item.call) | {"note": item.function}
+def _counted_rows(item: Counted, base_of: Callable[[Call], Row]) -> list[Row]:
+    base = base_of(item.call) | {"note": item.function}
     return [
         measured.row(base, name, "exact", value, UNITS[name]) for name, value in item.values.items()
     ]
@@ -104,6 +145,13 @@ def kernel_column(call: Call) -> str:
     """Return what the rows of a call name as their kernel: a peer's backward is another one."""
     peer = call.operation == BACKWARD and call.name not in discover()
     return f"{call.name} backward" if peer else call.name
+
+
+def _base_of_missed(call: Call) -> Row:
+    """The columns of a call that a target compares, as in the rows that were timed."""
+    columns = {"tile": "", "q_len": 1, "causal": False, "page_size": 0}
+    implementation = implementations(call.operation)[call.name]
+    return columns | measured.implementation_row(call.workload, implementation)
 
 
 def _base(call: Call) -> Row:
@@ -149,7 +197,7 @@ def _kernels(operation: str, head_dim: int) -> list[str]:
 EXPERIMENT = Experiment(
     "counters",
     "Hardware counters of prefill, backward and a matrix product, by Nsight Compute",
-    {DATA_FILE: schema.PREFILL_MEASUREMENTS},
+    {DATA_FILE: schema.PREFILL_MEASUREMENTS, MISSED_FILE: schema.PREFILL_MEASUREMENTS},
     cells,
     rows,
     missing=lambda: counters.available(),

@@ -46,6 +46,13 @@ def append(
     range.
     Raises: ValueError naming the argument, its value and what is allowed, also if two requests
     would share a slot of a page that is written; then nothing is written.
+
+    >>> pages = torch.zeros(2, 2, 16, 1, 64).half()
+    >>> cache = PagedKV(*pages, torch.tensor([[0], [1]]).int(), torch.tensor([5, 0]).int())
+    >>> new, ends = torch.ones(3, 1, 64).half(), torch.tensor([0, 1, 3]).int()
+    >>> _ = append(cache, new, new, ends)
+    >>> cache.kv_len.tolist(), cache.k[0, 5, 0, 0].item()
+    ([6, 2], 1.0)
     """
     if torch.compiler.is_compiling():
         tensors = (*cache.tensors.values(), k_new, v_new, cu_seqlens_new)
@@ -73,6 +80,14 @@ def append_step(
     The plan depends only on shapes. The caller must keep room in the pages. A key beyond the
     page table is not written.
     Raises: ValueError naming the argument, its value and what is allowed.
+
+    >>> pages, ends = torch.zeros(2, 1, 16, 1, 64).half(), torch.tensor([0, 2]).int()
+    >>> cache = PagedKV(*pages, torch.zeros(1, 1).int(), torch.zeros(1).int())
+    >>> step = append_step(cache, torch.ones(2, 1, 64).half(), torch.ones(2, 1, 64).half(), ends)
+    >>> step.run()
+    >>> step.run()
+    >>> cache.kv_len.item()
+    4
     """
     if not isinstance(cache, PagedKV):
         arguments.refuse_kind("cache", cache, "PagedKV")

@@ -64,6 +64,14 @@ def backward(
     options: the fields of BackwardOptions.
     Units: scale multiplies q k (default 1 / sqrt(head_dim)); lse2 is in base 2.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
+
+    >>> from labkernels import attention
+    >>> ends = torch.tensor([0, 8]).int()
+    >>> q, k, v, dout = torch.randn(4, 8, 2, 64).half()
+    >>> out, lse2 = attention(q, k, v, ends, ends)
+    >>> dq, dk, dv = backward(dout, q, k, v, out, lse2, ends, ends).outputs()
+    >>> dv.sum(0).allclose(dout.sum(0), atol=0.02)  # each row of weights sums to 1
+    True
     """
     given = (dout, q, k, v, out, lse2, cu_seqlens_q, cu_seqlens_k)
     if torch.compiler.is_compiling():
@@ -100,13 +108,22 @@ def backward_step(
     """Prepare a backward pass that can run many times; the lengths are fixed here.
 
     Raises: ValueError naming the argument, its value and what is allowed.
+
+    >>> from labkernels import attention
+    >>> ends = torch.tensor([0, 8]).int()
+    >>> q, k, v, dout = torch.randn(4, 8, 2, 64).half()
+    >>> step = backward_step(dout, q, k, v, *attention(q, k, v, ends, ends), ends, ends)
+    >>> step.run()
+    >>> step.dq.shape
+    torch.Size([8, 2, 64])
     """
     if not isinstance(cu_seqlens_k, torch.Tensor):
         arguments.require_tensor("cu_seqlens_k", cu_seqlens_k)
     kv, given = RaggedKV(k, v, cu_seqlens_k), {"dout": dout, "q": q, "out": out}
     every = given | {"k": k, "v": v, "lse2": lse2}
     arguments.require_no_gradient("backward", **every)
-    require_apart({"dq": dq, "dk": dk, "dv": dv}, every)
+    outputs = {"dq": dq, "dk": dk, "dv": dv}
+    require_apart(outputs, every)
     names = (*given, "lse2", "cu_seqlens_q")
     of_q = arguments.facts(*given.values(), lse2, cu_seqlens_q, names=names)
     found = ("backward", target, *of_q, kv.facts)
@@ -120,17 +137,8 @@ def backward_step(
     asked = (target, causal, deterministic, kernel, tile, policy, scale, checks)
     facts = (tensors, lengths.q.tobytes(), lengths.kv.tobytes())
     call = kept(facts, asked) or keep(facts, asked, _checked(dout, q, kv, lengths, *asked))
-    call = call.on(
-        dout=dout,
-        q=q,
-        kv=kv,
-        out=out,
-        lse2=lse2,
-        cu_seqlens_q=cu_seqlens_q,
-        dq=arguments.output("dq", dq, call.dq),
-        dk=arguments.output("dk", dk, call.dk),
-        dv=arguments.output("dv", dv, call.dv),
-    )
+    made = {name: arguments.output(name, to, getattr(call, name)) for name, to in outputs.items()}
+    call = call.on(**given, kv=kv, lse2=lse2, cu_seqlens_q=cu_seqlens_q, **made)
     return call.choice.kernel.prepare(call)
 
 

@@ -1,6 +1,8 @@
 """The interface of a backward kernel, its tile, and what the CUDA kernels share."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar, Protocol
 
 from labkernels.budget.ledger import Ledger, Line
@@ -17,7 +19,9 @@ ADDRESSES = Line(
     "3 pointers and 2 strides of 64 bits, first key, head and tile ahead, 2 loop counters",
 )
 PARAMS = "lab::BackwardParams"
-ROW_HEADER, ROW_THREADS = "backward/rows.cuh", 256  # lab::row_threads
+ROW_HEADER, ROW_THREADS = "backward/rows.cuh", 256
+ROW_PADDING = 128  # rows; each request begins at a multiple of them in the workspace
+NUMBERS = {"ROW_PADDING": ROW_PADDING}
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class BackwardTile:
     """The shape of a block's work: query rows per step, keys, warps, stages, blocks per SM.
 
     dq: how dq is summed over the keys; "atomic": fp32 additions in the order in which blocks
-    arrive, "ordered": always in the same order.
+    arrive, "ordered": always in the same order. rung: of the ladder below backward_wgmma, if any.
     """
 
     q_rows: int
@@ -34,6 +38,7 @@ class BackwardTile:
     stages: int
     blocks_per_sm: int
     dq: str = "atomic"
+    rung: str = ""
     legend: ClassVar[str] = "query rows x keys x warps x stages x blocks per SM"
 
     @property
@@ -43,8 +48,9 @@ class BackwardTile:
 
     @property
     def label(self) -> str:
-        """As in data/ and on the command line: "64x128x8x2x1", with "-ordered" behind it."""
-        return "x".join(map(str, self.numbers)) + ("" if self.dq == "atomic" else f"-{self.dq}")
+        """As in data/ and on the command line: "64x128x8x2x1", "-ordered" or a rung behind it."""
+        words = "" if self.dq == "atomic" else f"-{self.dq}"
+        return "x".join(map(str, self.numbers)) + words + (f"-{self.rung}" if self.rung else "")
 
     @property
     def threads(self) -> int:
@@ -68,6 +74,7 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
 
     params: str = PARAMS
     launch: str = "..cuda"
+    numbers: Mapping[str, int] = MappingProxyType(NUMBERS)
     dq_by_rows: bool = False
 
     def template(self, instance: Instance) -> str:
@@ -86,6 +93,7 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
                 threads=instance.tile.threads,
                 smem_bytes=ordered_dq_smem(instance).total,
                 include_dirs=self.include_dirs,
+                numbers=tuple(NUMBERS.items()),
             )
         else:
             after = self._row_kernel(instance, "backward_convert")
@@ -94,7 +102,8 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
     def _row_kernel(self, instance: Instance, function: str, *more: str) -> Specialization:
         arguments = ", ".join((cpp_type(instance.dtype), str(instance.head_dim), *more))
         name = f"lab::{function}<{arguments}>"
-        return Specialization(ROW_HEADER, name, PARAMS, ROW_THREADS, 0, self.include_dirs)
+        numbers = tuple(NUMBERS.items())
+        return Specialization(ROW_HEADER, name, PARAMS, ROW_THREADS, 0, self.include_dirs, numbers)
 
 
 def register_ledger(instance: Instance, *lines: Line) -> Ledger:

@@ -7,7 +7,7 @@
 
 namespace lab {
 
-constexpr int row_padding = 128;
+constexpr int row_padding = LAB_ROW_PADDING;
 
 // One per block, in launch order, from the host's plan. tile: the number of a tile of the request's
 // keys, or rows.

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from labkernels.kernels.backward.kernel import BackwardTile
+from labkernels.kernels.backward.kernel import ROW_PADDING, BackwardTile
 from labkernels.kernels.packed_gqa.schedule import Lengths
 from labkernels.variant import AttentionVariant
 
-ROW_PADDING = 128  # lab::row_padding
 # Bytes per row and channel that the blocks of a head share: q, dout, and dq_accum in fp32.
 SHARED_BYTES = 2 + 2 + 4
 # A block with at most this fraction of the steps of the longest block starts last, whatever its

@@ -16,7 +16,7 @@ struct Params {                // page_guard.py mirrors it
   int page_table_stride, max_pages, page_size, pages;
 };
 
-constexpr int threads = 128, no_slot = -1;
+constexpr int threads = LAB_THREADS, no_slot = LAB_NO_SLOT;
 
 // If several blocks find something at once, one finding stays, because 16 bytes are stored whole.
 LAB_DEVICE void report(const Params& p, int request, int slot, int value) {

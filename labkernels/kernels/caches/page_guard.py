@@ -16,7 +16,12 @@ from labkernels.kernels.call import Call, Step
 THREADS = 128
 NO_SLOT = -1
 KERNEL = Specialization(
-    "caches/page_guard.cuh", "page_guard::guard", "page_guard::Params", THREADS, smem_bytes=0
+    "caches/page_guard.cuh",
+    "page_guard::guard",
+    "page_guard::Params",
+    THREADS,
+    smem_bytes=0,
+    numbers=(("NO_SLOT", NO_SLOT),),
 )
 
 

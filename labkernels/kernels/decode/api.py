@@ -48,6 +48,13 @@ def decode(q: torch.Tensor, cache: PagedKV, **options: Unpack[DecodeOptions]) ->
     change (see `PagedKV.require_contents`), and not at all with kv_lens.
     Error: within numerics.error.bounds.out_bound for the policy.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
+
+    >>> k, v = torch.randn(2, 3, 16, 2, 64).half()  # 3 pages of 16 keys, 2 heads
+    >>> table = torch.tensor([[2, 0], [1, 0]], dtype=torch.int32)
+    >>> cache = PagedKV(k, v, table, torch.tensor([20, 7], dtype=torch.int32))
+    >>> step = decode(torch.randn(2, 8, 64).half(), cache)
+    >>> step.out.shape, step.plan.kernel
+    (torch.Size([2, 8, 64]), 'decode_mma_n8')
     """
     if torch.compiler.is_compiling():
         return in_graph("decode", Attention, q, *cache.tensors.values(), **options)
@@ -78,6 +85,14 @@ def decode_step(
     when lengths and page numbers change. The caller must keep them in range
     (`PagedKV.check_contents`).
     Raises: ValueError naming the argument, its value and what is allowed.
+
+    >>> pages, table = torch.randn(2, 1, 16, 2, 64).half(), torch.zeros(1, 1, dtype=torch.int32)
+    >>> cache = PagedKV(*pages, table, kv_len=torch.tensor([5], dtype=torch.int32))
+    >>> step = decode_step(torch.randn(1, 8, 64).half(), cache)
+    >>> _ = cache.kv_len.fill_(6)  # one more key; the plan stays
+    >>> step.run()
+    >>> step.out.shape
+    torch.Size([1, 8, 64])
     """
     del kv_lens  # checks of the contents, which `decode` reads
     if not isinstance(cache, PagedKV):

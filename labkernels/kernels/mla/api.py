@@ -19,7 +19,7 @@ from labkernels.kernels.checks import (
 )
 from labkernels.kernels.memory import require_apart
 from labkernels.kernels.mla.call import MlaCall
-from labkernels.kernels.packed_gqa.call import Asked, PackedOptions, packed_call
+from labkernels.kernels.packed_gqa.call import Asked, PackedOptions, SplitOptions, packed_call
 from labkernels.kernels.packed_gqa.schedule import Lengths
 
 NAMES = ("q_nope", "q_pe", "cu_seqlens_q")
@@ -46,6 +46,12 @@ def mla_decode(
     Units: scale multiplies q k (default 1 / sqrt(192), of the heads before absorption); lse2 is in
     base 2.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
+
+    >>> lens, table = torch.tensor([20, 7]).int(), torch.tensor([[2, 0], [1, 0]]).int()
+    >>> ckv, kpe = torch.randn(3, 16, 576).half().split([512, 64], dim=-1)
+    >>> q_nope, q_pe = torch.randn(2, 16, 576).half().split([512, 64], dim=-1)
+    >>> mla_decode(q_nope, q_pe, LatentKV(ckv, kpe, table, lens)).out.shape
+    torch.Size([2, 16, 512])
     """
     if torch.compiler.is_compiling():
         tensors = (q_nope, q_pe, *cache.tensors.values(), cu_seqlens_q)
@@ -67,13 +73,20 @@ def mla_decode_step(
     lse2: torch.Tensor | None = None,
     q_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
-    **options: Unpack[PackedOptions],
+    **options: Unpack[SplitOptions],
 ) -> Step[Attention]:
     """Prepare an MLA decode that can run many times; page numbers are not read.
 
     The lengths are fixed here and must not change. Page numbers may change between runs; the caller
     must keep them in range (`LatentKV.check_contents`).
     Raises: ValueError naming the argument, its value and what is allowed.
+
+    >>> one = torch.zeros(1, 1).int()
+    >>> ckv, kpe = torch.ones(1, 16, 576).half().split([512, 64], dim=-1)
+    >>> step = mla_decode_step(ckv, kpe, LatentKV(ckv, kpe, one, one[0] + 9))
+    >>> step.run()
+    >>> step.out.unique()  # V is 1 at every key
+    tensor([1.], dtype=torch.float16)
     """
     if not isinstance(q_nope, torch.Tensor):
         arguments.require_tensor("q_nope", q_nope)

@@ -9,7 +9,7 @@ from labkernels.kernels import cuda_kernel
 from labkernels.kernels.kernel import CudaKernel, Instance, Kernel
 
 PARAMS = "lab::MlaParams"
-MERGE_HEADER, MERGE_THREADS = "mla/merge.cuh", 128  # lab::merge_threads
+MERGE_HEADER, MERGE_THREADS = "mla/merge.cuh", 128
 # Registers that every CUDA MLA kernel needs to find its keys.
 ADDRESSES = Line(
     "addresses", number(2) * 2 + 4, "2 pointers of 64 bits, the step's key, stage, page, row"

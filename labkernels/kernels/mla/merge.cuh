@@ -6,7 +6,7 @@
 
 namespace lab {
 
-constexpr int merge_threads = 128;      // a warp merges 128 channels of the row
+constexpr int merge_threads = LAB_THREADS;  // a warp merges 128 channels of the row
 
 // Block (x, y) merges row y of the x-th tile of the work list.
 template <int Rows, int D, class P, Division Divide>

@@ -24,18 +24,26 @@ from labkernels.policy import NumericPolicy
 from labkernels.variant import CAUSAL, FULL, AttentionVariant
 
 
-class PackedOptions(AttentionOptions, total=False):
-    """The options of attention with many query rows.
+class SplitOptions(AttentionOptions, total=False):
+    """The options of attention whose keys are split.
 
     splits or keys_per_split, not both: how a request's keys are split; by default chosen from the
-    lengths. q_lens, kv_lens: the lengths of the requests, if the caller's host knows them. Given
+    lengths.
+    """
+
+    splits: int | None
+    keys_per_split: int | None
+
+
+class PackedOptions(SplitOptions, total=False):
+    """The options of attention with many query rows.
+
+    q_lens, kv_lens: the lengths of the requests, if the caller's host knows them. Given
     lengths are not read from a GPU, and the caller answers for them; with kv_lens, also for the
     page numbers of a cache.
     """
 
     causal: bool
-    splits: int | None
-    keys_per_split: int | None
     q_lens: object
     kv_lens: object
 

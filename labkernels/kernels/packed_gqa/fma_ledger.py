@@ -5,8 +5,9 @@ from labkernels.budget.quantity import Quantity
 from labkernels.kernels.cuda_kernel import FP32, sizes
 from labkernels.kernels.kernel import Instance
 
-PADDING = 4  # fma_tile::padding, floats behind a row of Q and of K
-COLUMNS = 16  # fma_tile::columns, lanes that share a row
+PADDING = 4  # floats behind a row of Q and of K
+COLUMNS = 16  # lanes that share a row
+NUMBERS = {"FMA_PADDING": PADDING, "FMA_COLUMNS": COLUMNS}
 
 
 def smem_line(name: str, rows: Quantity, columns: Quantity, note: str = "") -> Line:

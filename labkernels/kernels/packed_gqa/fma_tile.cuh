@@ -10,8 +10,8 @@
 
 namespace lab::fma_tile {
 
-constexpr int columns = 16;                      // lanes that share a row
-constexpr int padding = 4;                       // floats: 8 lanes read 8 rows in 32 banks
+constexpr int columns = LAB_FMA_COLUMNS;         // lanes that share a row
+constexpr int padding = LAB_FMA_PADDING;         // floats: 8 lanes read 8 rows in 32 banks
 
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int BlocksPerSm>
 struct Shape {
@@ -27,8 +27,8 @@ struct Shape {
 // {m, l} and O of this lane's rows; lanes of other columns share the rows.
 template <class C>
 using Softmax = OnlineSoftmaxOf<ArrayRows<C::lane_rows, 2 * (columns - 1)>>;
-template <class C> using Output = float[C::lane_rows][C::quads][4];
-template <class C> using Scores = float[C::lane_rows][C::lane_keys];
+template <class C> using Output = float[C::lane_rows][C::quads][4];  // [lane_rows, channels]
+template <class C> using Scores = float[C::lane_rows][C::lane_keys];  // [lane_rows, lane_keys]
 
 LAB_DEVICE int column() { return (thread_x() & 31) / 2; }
 template <class C> LAB_DEVICE int tile_row(int i) {
@@ -54,7 +54,7 @@ template <class C, class Smem> LAB_DEVICE void scores(Scores<C>& s, const Smem& 
     for (int j = 0; j < C::lane_keys; ++j) s[i][j] = 0.f;
 #pragma unroll C::unroll_scores
   for (int d = 0; d < C::dim_qk; d += 4) {
-    f32x4 q[C::lane_rows];
+    f32x4 q[C::lane_rows];                       // [lane_rows, 4 channels]
 #pragma unroll
     for (int i = 0; i < C::lane_rows; ++i) q[i] = read4(smem.q[tile_row<C>(i)] + d);
 #pragma unroll
@@ -100,7 +100,7 @@ template <class C, class Smem> LAB_DEVICE void store_p(Smem& smem, const Scores<
 template <class C, class Smem> LAB_DEVICE void accumulate(Output<C>& o, const Smem& smem) {
 #pragma unroll C::unroll_output
   for (int first = 0; first < C::keys; first += 4) {
-    f32x4 p[C::lane_rows];
+    f32x4 p[C::lane_rows];                       // [lane_rows, 4 keys]
 #pragma unroll
     for (int i = 0; i < C::lane_rows; ++i) p[i] = read4(smem.p[tile_row<C>(i)] + first);
 #pragma unroll

@@ -12,7 +12,13 @@ from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.call import Attention, Step, in_graph, keep, kept
 from labkernels.kernels.kernel import MANY_ROWS
 from labkernels.kernels.memory import require_apart
-from labkernels.kernels.packed_gqa.call import Asked, PackedCall, PackedOptions, packed_call
+from labkernels.kernels.packed_gqa.call import (
+    Asked,
+    PackedCall,
+    PackedOptions,
+    SplitOptions,
+    packed_call,
+)
 from labkernels.kernels.packed_gqa.schedule import Lengths
 
 NAMES = ("q", "cu_seqlens_q")
@@ -36,6 +42,12 @@ def prefill(
     as q_lens and kv_lens are not read.
     Units: scale multiplies q k (default 1 / sqrt(head_dim)); lse2 is in base 2.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
+
+    >>> ends = torch.tensor([0, 3, 8], dtype=torch.int32)  # requests of 3 and 5 tokens
+    >>> q, k, v = (torch.randn(8, heads, 64).half() for heads in (4, 2, 2))
+    >>> step = prefill(q, RaggedKV(k, v, ends), ends, causal=True)
+    >>> torch.equal(step.out[0, 0], v[0, 0])  # the first token sees itself alone
+    True
     """
     if torch.compiler.is_compiling():
         if kv.layout == "paged":
@@ -56,6 +68,10 @@ def varlen_qkvpacked(
 
     Shapes: qkv [total, 3, heads, head_dim], cu_seqlens [batch + 1] int32. Options as `prefill`.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
+
+    >>> qkv = torch.randn(8, 3, 2, 64).half()
+    >>> varlen_qkvpacked(qkv, torch.tensor([0, 3, 8], dtype=torch.int32)).out.shape
+    torch.Size([8, 2, 64])
     """
     arguments.require_tensor("qkv", qkv)
     if qkv.dim() != 4 or qkv.shape[1] != 3:
@@ -74,13 +90,20 @@ def prefill_step(
     lse2: torch.Tensor | None = None,
     q_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
-    **options: Unpack[PackedOptions],
+    **options: Unpack[SplitOptions],
 ) -> Step[Attention]:
     """Prepare a prefill that can run many times; like `prefill`, but page numbers are not read.
 
     The lengths are fixed here and must not change. Page numbers may change between runs; the caller
     must keep them in range (`PagedKV.check_contents`).
     Raises: ValueError naming the argument, its value and what is allowed.
+
+    >>> ends = torch.tensor([0, 8], dtype=torch.int32)
+    >>> q, k, v = torch.randn(3, 8, 2, 64).half()
+    >>> step = prefill_step(q, RaggedKV(k, v, ends), ends)
+    >>> step.run()
+    >>> step.out.shape
+    torch.Size([8, 2, 64])
     """
     if not isinstance(kv, (RaggedKV, PagedKV)):
         arguments.refuse_kind("kv", kv, "RaggedKV, PagedKV")

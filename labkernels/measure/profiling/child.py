@@ -12,16 +12,17 @@ from functools import cache
 
 from labkernels.kernels.backward.workload import Backward
 from labkernels.kernels.decode.workload import Decode
+from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.kernels.operation import operations
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.random_inputs import Normal
 from labkernels.kernels.registry import discover
-from labkernels.measure.implementation import prepared, with_tile
+from labkernels.measure.implementation import implementations, prepared, with_tile
 from labkernels.measure.judge.judge import judge_of
-from labkernels.measure.peers.peer import peers_of
 
-PREFILL, BACKWARD, DECODE, GEMM = "prefill", "backward", "decode", "gemm"
-COUNTED = (PREFILL, BACKWARD, DECODE, GEMM)
+PREFILL, BACKWARD, DECODE, MLA, GEMM = "prefill", "backward", "decode", "mla", "gemm"
+COUNTED = (PREFILL, BACKWARD, DECODE, MLA, GEMM)
+Workload = Decode | Prefill | Backward | MlaDecode
 PAGE_SIZE = 16  # keys per page of a decode
 WARMUP = 2
 GEMM_CHECKED = 64  # rows
@@ -29,9 +30,10 @@ GEMM_CHECKED = 64  # rows
 
 @dataclass(frozen=True)
 class Call:
-    """One call to count: of a kernel or peer, on batch requests of length tokens.
+    """One call to count: of an implementation, on batch requests of length tokens.
 
     heads: of queries, `group` for each KV head. A decode has one new token per request.
+    page_size: keys per page; 0 for the default of a decode, and for no pages of others.
     operation "gemm": cuBLAS on three square matrices of `length` rows; the rest is without use.
     Raises: ValueError if operation is not one of these.
     """
@@ -46,6 +48,7 @@ class Call:
     dtype: str = "bf16"
     tile: str = ""
     group: int = 1
+    page_size: int = 0
 
     def __post_init__(self) -> None:
         if self.operation not in COUNTED:
@@ -57,17 +60,22 @@ class Call:
         mask = "causal" if self.causal else "full"
         heads = f"{self.heads}by{self.group}" if self.group > 1 else self.heads
         parts = (self.operation, self.name, self.batch, self.length, heads, self.head_dim)
+        parts = (*parts, f"page{self.page_size}") if self.page_size else parts
         return "/".join(map(str, (*parts, mask, self.dtype, self.tile or "default")))
 
     @property
-    def workload(self) -> Decode | Prefill | Backward:
+    def workload(self) -> Workload:
         """The shapes, of a forward or of what is differentiated."""
         lengths, heads = (self.length,) * self.batch, (self.heads, self.heads // self.group)
         if self.operation == DECODE:
-            return Decode(lengths, *heads, self.head_dim, PAGE_SIZE, self.dtype)
-        of = Backward if self.operation == BACKWARD else Prefill
-        mask = {"causal": self.causal, "dtype": self.dtype}
-        return of(lengths, lengths, *heads, self.head_dim, **mask)
+            return Decode(lengths, *heads, self.head_dim, self.page_size or PAGE_SIZE, self.dtype)
+        if self.operation == MLA:
+            return MlaDecode(lengths, self.heads, page_size=self.page_size, dtype=self.dtype)
+        how = {"causal": self.causal, "dtype": self.dtype}
+        if self.operation == BACKWARD:
+            return Backward(lengths, lengths, *heads, self.head_dim, **how)
+        pages = self.page_size or None
+        return Prefill(lengths, lengths, *heads, self.head_dim, page_size=pages, **how)
 
 
 def to_json(calls: list[Call]) -> str:
@@ -111,9 +119,9 @@ def _gemm(call: Call, seed: int, device: str) -> JudgedStep:
 
 def _attention(call: Call, seed: int, device: str) -> JudgedStep:
     operation, (inputs, judge) = operations()[call.operation], _judged(call, seed, device)
-    peers = peers_of(call.operation)
-    if call.name in peers:
-        policy, step = peers[call.name].policy, peers[call.name].steps[call.operation](inputs)
+    known = implementations(call.operation)
+    if call.name in known and not call.tile:
+        policy, step = known[call.name].policy, known[call.name].prepare(inputs)
     else:
         policy = discover()[call.name].policies[0]
         kernel = with_tile(call.name, call.tile, call.head_dim) if call.tile else call.name
@@ -132,7 +140,7 @@ def _judged(call: Call, seed: int, device: str):
 
 
 @cache
-def _of_workload(name: str, workload: Decode | Prefill | Backward, seed: int, device: str):
+def _of_workload(name: str, workload: Workload, seed: int, device: str):
     inputs = operations()[name].inputs(workload, Normal(seed, device))
     return inputs, judge_of(name, inputs)
 

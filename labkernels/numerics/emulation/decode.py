@@ -3,12 +3,14 @@
 With all sources on, its output has every bit of the CUDA kernel's output.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from labkernels.numerics import rounding
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.emulation import exp2, softmax_trace, tensor_core
 from labkernels.numerics.emulation.softmax_trace import SoftmaxTrace, shift
 from labkernels.numerics.emulation.summation_order import MMA_KEYS, SummationOrder
@@ -63,10 +65,11 @@ def errors_alone(
         "merge": ("exp2", "p", "accumulation"),
     }
     how = (problem, policy, order)
-    outs = {(): emulate(*how, arch=arch, sources=())}
+    exact: tuple[str, ...] = ()
+    outs = {exact: emulate(*how, arch=arch, sources=exact)}
     errors = []
     for source in SOURCES:
-        base = needed.get(source, ())
+        base = needed.get(source, exact)
         outs[(*base, source)] = emulate(*how, arch=arch, sources=(*base, source))
         errors.append(outs[(*base, source)] - outs[base])
     return np.stack(errors)
@@ -80,7 +83,7 @@ class _State:
     l: np.ndarray
     o: np.ndarray
 
-    def map(self, change) -> "_State":
+    def map(self, change: Callable[..., Any]) -> "_State":
         return _State(*(change(x) for x in (self.m, self.l, self.o)))
 
 
@@ -90,7 +93,7 @@ class _Kernel:
     policy: NumericPolicy
     arch: str
     scale_log2: float
-    on: frozenset
+    on: frozenset[str]
 
     def run(self) -> np.ndarray:
         order = self.trace.order
@@ -104,7 +107,7 @@ class _Kernel:
     def _fp32(self, x: np.ndarray, source: str) -> np.ndarray:
         return x.astype(np.float32).astype(np.float64) if source in self.on else x
 
-    def _fma(self, a, b, c, source: str) -> np.ndarray:
+    def _fma(self, a: Array, b: Array | float, c: Array, source: str) -> np.ndarray:
         if len(self.on) == len(SOURCES):
             return rounding.fma_rn(a, b, c).astype(np.float64)
         return self._fp32(a * b + c, source)
@@ -141,7 +144,7 @@ class _Kernel:
         for step in range(n_steps):
             m, rescale, p = self._exponentials(m, scores[:, step])
             if self.policy.denominator == "rounded":
-                p = sum(self._parts(p))
+                p = np.sum(self._parts(p), axis=0)
             parts = self._parts(p)
             l = self._fp32(l * rescale[..., None], "denominator")
             for places in lanes.T:
@@ -161,7 +164,7 @@ class _Kernel:
         function = exp2.EXP2[self.policy.exp2]
         return function(x.astype(np.float32)).astype(np.float64)
 
-    def _exponentials(self, m, scores):
+    def _exponentials(self, m: Array, scores: Array) -> tuple[Array, Array, Array]:
         """The new maximum, the rescale factor and P of one step."""
         exact = "exp2" not in self.on
         scale = self.scale_log2 if exact else float(np.float32(self.scale_log2))
@@ -169,12 +172,12 @@ class _Kernel:
         x = self._fma(scores, scale, -shift(new)[..., None], "exp2")
         return new, self._exp2(self._fp32(m - shift(new), "exp2")), self._exp2(x)
 
-    def _accumulate(self, o, parts, v) -> np.ndarray:
+    def _accumulate(self, o: Array, parts: list[Array], v: Array) -> np.ndarray:
         """Add a step's P v to the groups' accumulators."""
         groups = o.shape[1]
         if "accumulation" not in self.on:
             some = [slice(g, None, groups) for g in range(groups)]
-            return o + np.stack([sum(parts)[..., s] @ v[:, s] for s in some], axis=1)
+            return o + np.stack([np.sum(parts, axis=0)[..., s] @ v[:, s] for s in some], axis=1)
         if self.policy.tensor_cores:
             return self._accumulate_mma(o[:, 0], parts, v)[:, None]
         for i in range(0, v.shape[1], groups):
@@ -182,19 +185,19 @@ class _Kernel:
             o = self._fma(p[..., None], v[:, i : i + groups, None], o, "accumulation")
         return o
 
-    def _accumulate_mma(self, o, parts, v) -> np.ndarray:
-        way = {"arch": self.arch, "fmt": self.policy.p.removesuffix("x2")}
+    def _accumulate_mma(self, o: Array, parts: list[Array], v: Array) -> np.ndarray:
+        fmt = self.policy.p.removesuffix("x2")
         promoted = self.trace.order.promoted
         for i in range(0, v.shape[1], MMA_KEYS):
             keys = slice(i, i + MMA_KEYS)
             total = np.zeros_like(o) if promoted else o
             for part in parts:
-                total = tensor_core.matmul(part[..., keys], v[:, keys], total, **way)
-                total = total.astype(np.float64)
+                some = part[..., keys], v[:, keys]
+                total = tensor_core.matmul(*some, total, arch=self.arch, fmt=fmt).astype(np.float64)
             o = self._fp32(o + total, "accumulation") if promoted else total
         return o
 
-    def _join_lanes(self, m, l, o) -> _State:
+    def _join_lanes(self, m: Array, l: Array, o: Array) -> _State:
         """Add up the lanes' sums of each warp."""
         while l.shape[-1] > 1:
             l = self._fp32(l[..., 0::2] + l[..., 1::2], "denominator")
@@ -220,8 +223,8 @@ class _Kernel:
 
     def _merge_splits(self, splits: _State) -> _State:
         batch = merge_batch(splits.o.shape[-1])
-        state = None
-        for first in range(0, len(splits.m), batch):
+        state = self._merge(splits.map(lambda x: x[:batch]))
+        for first in range(batch, len(splits.m), batch):
             some = slice(first, first + batch)
             state = self._merge(splits.map(lambda x, some=some: x[some]), state)
         return state

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from labkernels import places
+from labkernels.numerics.arrays import Array
 
 FRACTION_BITS, SEGMENT_BITS = 23, 6
 LOW_BITS = FRACTION_BITS - SEGMENT_BITS
@@ -39,7 +40,7 @@ class Parabolas:
     c2: np.ndarray
     bias: int
 
-    def mantissa(self, fraction) -> np.ndarray:
+    def mantissa(self, fraction: Array) -> np.ndarray:
         """y of each fraction f in 0 .. 2^23-1: 2^(f / 2^23) is 1 + y / 2^23. Shapes: int64."""
         fraction = np.asarray(fraction)
         segment, low = fraction >> LOW_BITS, fraction & ((1 << LOW_BITS) - 1)
@@ -63,7 +64,7 @@ def truncated_squares() -> np.ndarray:
     return squares
 
 
-def fit(mantissas) -> Parabolas:
+def fit(mantissas: Array) -> Parabolas:
     """Find the parabolas behind a unit's 2^23 mantissas; they reproduce every mantissa.
 
     The least-squares parabola of a segment is so near that its coefficients round to those of the
@@ -90,7 +91,7 @@ def fit(mantissas) -> Parabolas:
     return Parabolas(c0, c1[:, 0], c2[:, 0], bias)
 
 
-def write(parabolas: Parabolas, path=DATA_FILE) -> None:
+def write(parabolas: Parabolas, path: Path = DATA_FILE) -> None:
     """Writes the coefficients, one segment per line."""
     rows = zip(*(getattr(parabolas, name).tolist() for name in ("c0", "c1", "c2")), strict=True)
     lines = ",\n".join(f"    {json.dumps(row)}" for row in rows)
@@ -99,7 +100,7 @@ def write(parabolas: Parabolas, path=DATA_FILE) -> None:
 
 
 @functools.cache
-def load(path=DATA_FILE) -> Parabolas:
+def load(path: Path = DATA_FILE) -> Parabolas:
     """The coefficients that were measured on an H200; do not write to them.
 
     Raises: ValueError unless the file has 64 rows of three; FileNotFoundError without a file.
@@ -109,4 +110,5 @@ def load(path=DATA_FILE) -> Parabolas:
     if rows.shape != (SEGMENTS, 3):
         raise ValueError(f"path = {path} has rows {rows.shape}, allowed: ({SEGMENTS}, 3)")
     rows.flags.writeable = False
-    return Parabolas(*rows.T, bias=int(content["bias"]))
+    c0, c1, c2 = rows.T
+    return Parabolas(c0, c1, c2, int(content["bias"]))

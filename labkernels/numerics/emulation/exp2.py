@@ -5,6 +5,7 @@ The polynomials are the twins of cuda/include/lab/core/exp2.cuh, operation for o
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.emulation import ex2_unit
 from labkernels.numerics.rounding import fma_rn
 
@@ -22,7 +23,7 @@ _SHIFTER = np.float32(12582912.0)
 _SQRT_HALF_BITS = np.uint32(0x3F3504F3)
 
 
-def exp2_mufu(x) -> np.ndarray:
+def exp2_mufu(x: Array) -> np.ndarray:
     """2^x with the bits of ex2.approx.ftz.f32 on sm_90.
 
     Error: every bit is the hardware's; against 2^x, -2 to +1 ulp. Below 2^-126 it is +0.
@@ -40,7 +41,7 @@ def exp2_mufu(x) -> np.ndarray:
     return np.where(np.isnan(x), 0x7FFFFFFF, bits).astype(np.uint32).view(np.float32)
 
 
-def exp2_poly3(x) -> np.ndarray:
+def exp2_poly3(x: Array) -> np.ndarray:
     """2^x from three FMAs, float32 for x up to 127; below -126 it is 0.
 
     Error: relative, at most 1.02e-4; exact at integers.
@@ -48,7 +49,7 @@ def exp2_poly3(x) -> np.ndarray:
     return _exp2_poly(x, _POLY3)
 
 
-def exp2_poly5(x) -> np.ndarray:
+def exp2_poly5(x: Array) -> np.ndarray:
     """2^x from five FMAs, float32 for x up to 127; below -126 it is 0.
 
     Error: relative, at most 1.7e-7; exact at integers.
@@ -56,7 +57,7 @@ def exp2_poly5(x) -> np.ndarray:
     return _exp2_poly(x, _POLY5)
 
 
-def log2_poly(x) -> np.ndarray:
+def log2_poly(x: Array) -> np.ndarray:
     """log2 of normal positive float32 numbers.
 
     Error: at most 2 ulp of max(1, |log2 x|).
@@ -71,7 +72,7 @@ def log2_poly(x) -> np.ndarray:
     return fma_rn(p, r, exponent.astype(np.float32))
 
 
-def _exp2_poly(x, coefficients) -> np.ndarray:
+def _exp2_poly(x: Array, coefficients: tuple[float, ...]) -> np.ndarray:
     x = np.asarray(x, dtype=np.float32)
     clamped = np.fmax(x, np.float32(-126))
     with np.errstate(invalid="ignore"):
@@ -82,10 +83,10 @@ def _exp2_poly(x, coefficients) -> np.ndarray:
     return np.where(x < np.float32(-126), np.float32(0), y)
 
 
-def _horner(coefficients, x: np.ndarray) -> np.ndarray:
-    p = np.float32(coefficients[0])
+def _horner(coefficients: tuple[float, ...], x: np.ndarray) -> np.ndarray:
+    p = np.full_like(x, coefficients[0])
     for coefficient in coefficients[1:]:
-        p = fma_rn(p, x, np.float32(coefficient))
+        p = fma_rn(p, x, np.full_like(x, coefficient))
     return p
 
 

@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.emulation.summation_order import MMA_KEYS, SummationOrder
 from labkernels.numerics.truth.problem import Problem, Rows
 
@@ -108,12 +109,12 @@ class SoftmaxTrace:
         rows = np.moveaxis(weights, 2, 0).reshape(weights.shape[2], -1)
         return rows @ values.reshape(-1, values.shape[-1])
 
-    def sum_about(self, weights: np.ndarray, about) -> np.ndarray:
+    def sum_about(self, weights: np.ndarray, about: Array) -> np.ndarray:
         """The sum over keys of weights times (v - about). Shapes: about, result [R, Dv]."""
         total = weights.sum(axis=(0, 1, 3))[:, None]
         return self.sum_keys(weights, self.v) - about * total
 
-    def squares_about(self, weights: np.ndarray, about) -> np.ndarray:
+    def squares_about(self, weights: np.ndarray, about: Array) -> np.ndarray:
         """The sum over keys of weights times (v - about)^2. Shapes: about, result [R, Dv]."""
         total = weights.sum(axis=(0, 1, 3))[:, None]
         cross = self.sum_keys(weights, self.v)

@@ -30,7 +30,7 @@ class SummationOrder:
     promoted: bool = False
     lane_channels: int = 8
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("keys_per_split", "warps", "keys", "groups", "lane_channels"):
             value = getattr(self, name)
             if value < 1:

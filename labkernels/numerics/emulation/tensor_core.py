@@ -7,11 +7,13 @@ added as integers; the sum is cut to fp32 (or rounded to fp16). Longer K chains 
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from labkernels import formats
 from labkernels.numerics import rounding
+from labkernels.numerics.arrays import Array
 from labkernels.units import require_choice
 
 
@@ -71,7 +73,14 @@ def unit_of(arch: str, fmt: str) -> Unit:
 
 
 def matmul(
-    a, b, c=None, *, arch: str, fmt: str, out: str = "fp32", unit: Unit | None = None
+    a: Array | list[list[float]],
+    b: Array | list[list[float]],
+    c: Array | list[list[float]] | None = None,
+    *,
+    arch: str,
+    fmt: str,
+    out: str = "fp32",
+    unit: Unit | None = None,
 ) -> np.ndarray:
     """Product a b + c as the architecture's tensor cores compute it, K in ascending chunks.
 
@@ -95,15 +104,15 @@ def matmul(
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     shape = (*batch, a.shape[-2], b.shape[-1])
     start = np.zeros(shape) if c is None else np.broadcast_to(_operand("c", c, out), shape)
-    flat = [
+    flat_a, flat_b, flat_c = (
         np.broadcast_to(x, batch + x.shape[-2:]).reshape(math.prod(batch), *x.shape[-2:])
         for x in (a, b, start)
-    ]
-    result = _by_blocks(*flat, unit, formats.named(fmt).emin, out)
+    )
+    result = _by_blocks(flat_a, flat_b, flat_c, unit, formats.named(fmt).emin, out)
     return _encode(result.reshape(shape), out)
 
 
-def widened_matmul(a, b, c=None, *, fmt: str) -> np.ndarray:
+def widened_matmul(a: Array, b: Array, c: Array | None = None, *, fmt: str) -> np.ndarray:
     """Product a b + c as mma.sync makes it of 8-bit inputs on sm_90, K in ascending 32s.
 
     The inputs become fp16. An fp16 unit adds the products of two terms in every four, then adds the
@@ -118,9 +127,9 @@ def widened_matmul(a, b, c=None, *, fmt: str) -> np.ndarray:
     if a.shape[-1] % len(WIDENED_FIRST) != 0:
         raise ValueError(f"a has K = {a.shape[-1]}, allowed: multiples of {len(WIDENED_FIRST)}")
     first = np.array(WIDENED_FIRST)
-    total = np.float32(0) if c is None else _operand("c", c, "fp32").astype(np.float32)
+    total = _operand("c", np.zeros(()) if c is None else c, "fp32").astype(np.float32)
     for k in range(0, a.shape[-1], len(first)):
-        some = None
+        some: Any = None
         for part in (np.flatnonzero(first), np.flatnonzero(~first)):
             part = part + k
             halves = a[..., part], b[..., part, :]
@@ -130,7 +139,7 @@ def widened_matmul(a, b, c=None, *, fmt: str) -> np.ndarray:
     return _encode(total.astype(np.float64), "fp32")
 
 
-def _by_blocks(a, b, acc, unit: Unit, emin: int, out: str) -> np.ndarray:
+def _by_blocks(a: Array, b: Array, acc: Array, unit: Unit, emin: int, out: str) -> np.ndarray:
     """Runs the chain over blocks of batches and rows that fit the cache. Shapes: [batch, ., .]."""
     result = np.array(acc, dtype=np.float64)
     n_batch, n_rows, n_cols = result.shape
@@ -147,7 +156,9 @@ def _by_blocks(a, b, acc, unit: Unit, emin: int, out: str) -> np.ndarray:
     return result
 
 
-def _chain(values, exponents, acc, unit: Unit, out: str) -> np.ndarray:
+def _chain(
+    values: tuple[Array, Array], exponents: tuple[Array, Array], acc: Array, unit: Unit, out: str
+) -> np.ndarray:
     """Folds K into the accumulators chunk by chunk."""
     (a, b), (exp_a, exp_b) = values, exponents
     for k in range(0, a.shape[-1], unit.chunk):
@@ -158,7 +169,9 @@ def _chain(values, exponents, acc, unit: Unit, out: str) -> np.ndarray:
     return acc
 
 
-def _block_fma(values, exponents, acc, unit: Unit, out: str) -> np.ndarray:
+def _block_fma(
+    values: tuple[Array, Array], exponents: tuple[Array, Array], acc: Array, unit: Unit, out: str
+) -> np.ndarray:
     """One step: every term aligned to the largest exponent, cut, and added; then one rounding.
 
     An infinite or NaN operand goes through the float64 operations, which treat it as they should.
@@ -220,7 +233,7 @@ def _exponents(x: np.ndarray, emin: int) -> np.ndarray:
     return exponent
 
 
-def _operand(name: str, x, fmt: str) -> np.ndarray:
+def _operand(name: str, x: Array | list[list[float]], fmt: str) -> np.ndarray:
     x = np.asarray(x)
     stored = "fp32" if fmt == "tf32" else fmt
     if not rounding.is_representable(x, stored).all():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from labkernels import formats
-from labkernels.numerics.arrays import float64, namespace
+from labkernels.numerics.arrays import ZERO, Array, float64, namespace
 from labkernels.numerics.emulation import tensor_core
 from labkernels.numerics.error.execution import ANY_EXECUTION, Execution
 from labkernels.numerics.truth.problem import Problem, Rows, weighted_sum
@@ -99,16 +99,16 @@ class _Chain:
         return 2.0**-25 if self.policy.p.startswith("fp16") else 2.0**-125
 
     @property
-    def rescales(self):
+    def rescales(self) -> Array:
         """Factors exp2(m_old - m_new) on one key: moves of the maximum, warp and split merges."""
         return -(-self.n_keys // _SMALLEST_STEP) + 2
 
     @property
-    def joins(self):
+    def joins(self) -> Array:
         """Roundings of an accumulator outside its chain: rescales, merges, the division."""
         return self.rescales + _WARPS + self.execution.splits + 4
 
-    def product_error(self, n_terms):
+    def product_error(self, n_terms: Array) -> Array:
         """Relative error of a sum of n products, to sum |a_k b_k|, on this kernel's units."""
         if not self.policy.tensor_cores:
             return (n_terms + 1) * _U32
@@ -117,13 +117,13 @@ class _Chain:
         return -(-n_terms // unit.chunk) * step
 
     @property
-    def value_error(self):
+    def value_error(self) -> Array:
         """Relative error of sum P v after P: its chain of products and the joins."""
         chain = self.policy.p_parts * self.product_error(self.n_keys)
         return chain + self.joins * _U32
 
     @property
-    def sum_error(self):
+    def sum_error(self) -> Array:
         """Relative error of the denominator, given the computed P."""
         error = (self.n_keys + self.joins) * _U32
         if self.policy.denominators[-1] == "rounded":
@@ -153,7 +153,7 @@ def _sums(rows: Rows, chain: _Chain, *, narrow: bool) -> _Sums:
         common = common + TANH_ERROR * softmax.largest / LOG2_E
     per_product = chain.product_error(rows.q_log2.shape[-1]) * xp.abs(rows.q_log2) / LOG2_E
     per_product, common = (xp.asarray(x, dtype=dtype) for x in (per_product, common[..., None]))
-    weight_error, a, a_error, v_sum = 0.0, 0.0, 0.0, 0.0
+    weight_error, a, a_error, v_sum = ZERO, ZERO, ZERO, ZERO
     for block, _, p in rows.weighted_blocks(narrow=narrow):
         k_abs, v_abs = (
             xp.abs(block.gathered(pool, dtype))
@@ -175,7 +175,7 @@ def _sums(rows: Rows, chain: _Chain, *, narrow: bool) -> _Sums:
     return _Sums(rows.o, *(more * x for x in sums))
 
 
-def _out_bound(sums: _Sums, chain: _Chain):
+def _out_bound(sums: _Sums, chain: _Chain) -> Array:
     """The bound of the stored o^: half a spacing at the largest possible o^ is added."""
     target = formats.named(chain.policy.out)
     internal = _internal_bound(sums, chain)
@@ -185,7 +185,7 @@ def _out_bound(sums: _Sums, chain: _Chain):
     return (internal + rounding) * seen
 
 
-def _internal_bound(sums: _Sums, chain: _Chain):
+def _internal_bound(sums: _Sums, chain: _Chain) -> Array:
     """|o^ - o| before the store.
 
     With p_j (1 + eps_j) for p_j: o^ - o = sum p_j eps_j (v_j - o) / (1 + sum p_j eps_j), exactly.
@@ -200,7 +200,7 @@ def _internal_bound(sums: _Sums, chain: _Chain):
     return weights + theta * (sums.a + sums.a_error) * grown + underflow * grown + 2.0**-45 * sums.a
 
 
-def _lse2_bound(rows: Rows, sums: _Sums, chain: _Chain):
+def _lse2_bound(rows: Rows, sums: _Sums, chain: _Chain) -> Array:
     """The bound of lse2: relative errors of the sum, the error of log2, the last addition."""
     xp = namespace(sums.o)
     relative = (1 + _room(sums.weight_error)) * (1 + _room(chain.sum_error)) - 1
@@ -211,7 +211,7 @@ def _lse2_bound(rows: Rows, sums: _Sums, chain: _Chain):
     return (LOG2_E * relative + log2_error + last) * (chain.n_keys > 0)
 
 
-def _room(error):
+def _room(error: Array) -> Array:
     """Growth of 1 / (1 - error) over 1; no bound, yet a finite number, once error reaches 1."""
     xp = namespace(error)
     return xp.where(error >= 1, _NO_BOUND, error / xp.where(error >= 1, 1.0, 1 - error))

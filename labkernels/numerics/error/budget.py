@@ -5,12 +5,15 @@ bf16 decode, that rounding P and rounding the output have half of the variance e
 budget.z(out), the error about its bias in units of its sigma, has standard deviation 1.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from labkernels.numerics import metrics, rounding
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.emulation import exp2 as emulation_exp2
 from labkernels.numerics.emulation import softmax_trace, tensor_core
 from labkernels.numerics.emulation.decode import SOURCES
@@ -57,7 +60,7 @@ class ErrorBudget:
         variances[SOURCES.index("store")] = _store(self.o, out_format)
         return replace(self, variances=variances)
 
-    def z(self, out) -> np.ndarray:
+    def z(self, out: Array) -> np.ndarray:
         """Error of an output in standard deviations, its bias subtracted; 0 where none is due."""
         error = metrics.difference(out, self.o) - self.bias
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -104,7 +107,9 @@ def error_budget(
     return ErrorBudget(o, biases, variances)
 
 
-def _terms(trace: SoftmaxTrace, policy: NumericPolicy, arch: str, scale: float):
+def _terms(
+    trace: SoftmaxTrace, policy: NumericPolicy, arch: str, scale: float
+) -> tuple[tuple[Array, Array], ...]:
     """Mean and variance that each of SOURCES adds to some rows. Shapes: [R, Dv]."""
     none = np.zeros_like(trace.o)
     if policy.tensor_cores:
@@ -124,7 +129,9 @@ def _terms(trace: SoftmaxTrace, policy: NumericPolicy, arch: str, scale: float):
     )
 
 
-def _scores(trace: SoftmaxTrace, policy: NumericPolicy, arch: str, scale: float):
+def _scores(
+    trace: SoftmaxTrace, policy: NumericPolicy, arch: str, scale: float
+) -> tuple[Array, Array]:
     """An error of a score is an error of log p; the part that all keys share cancels."""
     if policy.tensor_cores:
         mean, variance = _tensor_core_scores(trace, policy, arch)
@@ -136,7 +143,9 @@ def _scores(trace: SoftmaxTrace, policy: NumericPolicy, arch: str, scale: float)
     return bias, trace.squares_about(p**2 * trace.laid_out(scale**2 * variance), trace.o)
 
 
-def _tensor_core_scores(trace: SoftmaxTrace, policy: NumericPolicy, arch: str):
+def _tensor_core_scores(
+    trace: SoftmaxTrace, policy: NumericPolicy, arch: str
+) -> tuple[Array, Array]:
     """Mean and variance of the error of q k, channels in steps of one mma. Shapes: [R, n]."""
     fmt = policy.p.removesuffix("x2")
     unit = tensor_core.unit_of(arch, fmt)
@@ -148,7 +157,7 @@ def _tensor_core_scores(trace: SoftmaxTrace, policy: NumericPolicy, arch: str):
     return -lost.sum(axis=0), variance.sum(axis=0)
 
 
-def _exp2(trace: SoftmaxTrace, policy: NumericPolicy, scale: float):
+def _exp2(trace: SoftmaxTrace, policy: NumericPolicy, scale: float) -> tuple[Array, Array]:
     """The error of exp2: the scale's rounding and smooth errors are known, the others are random.
 
     The error of a rescale or of a merge weight applies to all that was summed before.
@@ -180,14 +189,14 @@ def _exp2(trace: SoftmaxTrace, policy: NumericPolicy, scale: float):
     return bias, variance
 
 
-def _factor_error(old: np.ndarray, new: np.ndarray, exp2: str):
+def _factor_error(old: np.ndarray, new: np.ndarray, exp2: str) -> Iterator[Any]:
     """Mean and variance of the relative error of 2^(old - new), maxima [..., R]: [..., R, 1]."""
     x = np.where(old == -np.inf, 0.0, old - shift(new))
     ulp = np.where(x == 0, 0.0, rounding.quantum(np.minimum(shift(old), shift(new)), "fp32"))
     return (part[..., None] for part in _function_error(x, ulp, exp2))
 
 
-def _function_error(x: np.ndarray, step: np.ndarray, exp2: str):
+def _function_error(x: np.ndarray, step: np.ndarray, exp2: str) -> tuple[Array, Array]:
     """Mean and variance of the relative error of exp2 at x and its neighbours, a step apart.
 
     The part that differs between neighbours counts as random, since the scores' errors choose one.
@@ -204,7 +213,7 @@ def _relative_error(x: np.ndarray, exp2: str) -> np.ndarray:
     return np.where(normal, found / np.exp2(np.where(normal, wide, 0.0)) - 1, 0.0)
 
 
-def _p(trace: SoftmaxTrace, policy: NumericPolicy):
+def _p(trace: SoftmaxTrace, policy: NumericPolicy) -> tuple[Array, Array]:
     """The rounding of P to 16 bits: uniform in half a spacing; known where P underflows.
 
     At a maximum P differs from 1 only by the rounding of the maximum in fp32, which 16 bits cannot

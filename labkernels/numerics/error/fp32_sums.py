@@ -7,11 +7,14 @@ terms are multiples of that ulp, and never errs by more than the smaller term.
 import numpy as np
 
 from labkernels.numerics import rounding
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.emulation.decode import merge_batch
 from labkernels.numerics.emulation.softmax_trace import SoftmaxTrace, shift
 
 
-def one_rounding(total: np.ndarray, *, grain=0.0, added=np.inf) -> np.ndarray:
+def one_rounding(
+    total: Array, *, grain: Array | float = 0.0, added: Array | float = np.inf
+) -> Array:
     """Variance of rounding a sum to fp32, a random multiple of `grain` to which `added` came last.
 
     Source: errors uniform over the multiples of grain in half an ulp, ulp^2 / 12 for a fine one.
@@ -118,7 +121,7 @@ def _to_output(trace: SoftmaxTrace, m: np.ndarray) -> np.ndarray:
     return (np.exp2(m - trace.largest) / l)[..., None] ** 2
 
 
-def _join(parts, weights, start=None) -> tuple[np.ndarray, np.ndarray]:
+def _join(parts: Array, weights: Array, start: None = None) -> tuple[np.ndarray, np.ndarray]:
     """Sum of weights times parts, one FMA after the other from start, and its variance."""
     total = np.zeros(parts.shape[1:]) if start is None else start
     grain, variance = spacing(total), np.zeros(total.shape)

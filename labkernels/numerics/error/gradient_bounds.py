@@ -8,7 +8,7 @@ delta = sum of out dO, dS = P (dP - delta); u roundoffs.
 import numpy as np
 
 from labkernels import formats
-from labkernels.numerics.arrays import namespace
+from labkernels.numerics.arrays import Array, namespace
 from labkernels.numerics.emulation import tensor_core
 from labkernels.numerics.error.bounds import EXP2_ERROR
 from labkernels.numerics.error.execution import ANY_EXECUTION, Execution
@@ -46,13 +46,14 @@ def gradient_bounds(
     of_rows = _chain_error(rows_seen, execution.arch)
     chains, exact = (of_keys, of_rows, of_rows), gradients(given)
     sums = zip(spread.scaled(), size.scaled(), chains, exact, strict=True)
-    return tuple(_stored(e + chain * s, x, policy) for e, s, chain, x in sums)
+    dq, dk, dv = (_stored(e + chain * s, x, policy) for e, s, chain, x in sums)
+    return dq, dk, dv
 
 
 class _Errors:
     """How far the rounded P and dS of a kernel can be from the exact ones."""
 
-    def __init__(self, part: Part, policy: NumericPolicy, arch: str):
+    def __init__(self, part: Part, policy: NumericPolicy, arch: str) -> None:
         xp, head_dim = namespace(part.score), part.rows.q_log2.shape[-1]
         k, v = (xp.swapaxes(abs(x), 1, 2) for x in (part.block.k, part.block.v))
         product = _chain_error(head_dim, arch)
@@ -69,7 +70,7 @@ class _Errors:
         self.ds = part.visible(_rounded(ds_error + _FLUSHED, abs(part.ds), policy.p))
 
 
-def _chain_lengths(problem: Problem):
+def _chain_lengths(problem: Problem) -> tuple[Array, Array]:
     """Terms of a chain: keys of each query's dq, rows of each key's dk and dv; to broadcast."""
     xp = namespace(problem.q)
     q_lens = np.diff(problem.q_ends)
@@ -81,20 +82,20 @@ def _chain_lengths(problem: Problem):
     return tuple(xp.asarray(x, device=problem.q.device)[:, None, None] for x in found)
 
 
-def _chain_error(n_terms, arch: str):
+def _chain_error(n_terms: Array, arch: str) -> Array:
     """Relative error of a sum of n products on tensor cores, to the sum of their sizes."""
     unit = tensor_core.unit_of(arch, "bf16")  # fp16 has the same
     step = 2.0**-23 + (unit.chunk + 1) * 2.0**-unit.fraction_bits
     return (n_terms / unit.chunk + 1) * step
 
 
-def _rounded(error, size, target: str):
+def _rounded(error: Array, size: Array, target: str) -> Array:
     """The error of a number of this size once it has been rounded to a format."""
     kept = formats.named(target)
     return error + kept.unit_roundoff * (size + error) + kept.smallest_subnormal / 2
 
 
-def _stored(error, exact, policy: NumericPolicy):
+def _stored(error: Array, exact: Array, policy: NumericPolicy) -> Array:
     """The error of a gradient: the factor of the scale in fp32, and the store."""
     error = error + 3 * _U32 * (abs(exact) + error) + 2.0**-40 * abs(exact)
     return _rounded(error, abs(exact), policy.out)

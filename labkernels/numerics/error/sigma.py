@@ -6,7 +6,7 @@ import numpy as np
 
 from labkernels import formats
 from labkernels.numerics import rounding
-from labkernels.numerics.arrays import float64, namespace
+from labkernels.numerics.arrays import ZERO, Array, float64, namespace
 from labkernels.numerics.emulation import tensor_core
 from labkernels.numerics.error.bounds import TANH_ERROR
 from labkernels.numerics.error.execution import ANY_EXECUTION, Execution
@@ -57,7 +57,7 @@ def sigma(
     return found
 
 
-def internal_variance(rows: Rows, policy: NumericPolicy, execution: Execution):
+def internal_variance(rows: Rows, policy: NumericPolicy, execution: Execution) -> Array:
     """Variance before the store. Shapes: [Hkv, R, Dv]."""
     xp, frame = namespace(rows.q_log2), Frame(rows, policy.narrow)
     sums = _Squares()
@@ -75,7 +75,9 @@ def internal_variance(rows: Rows, policy: NumericPolicy, execution: Execution):
     return weights * frame.size**2 / divisor**2 + _sums_variance(rows, squares, policy, execution)
 
 
-def _sums_variance(rows: Rows, squares, policy: NumericPolicy, execution: Execution):
+def _sums_variance(
+    rows: Rows, squares: Array, policy: NumericPolicy, execution: Execution
+) -> Array:
     """Variance of the sums of P v and of P, rounded at every step as they grow.
 
     For n terms in random order, the sum of the first k has the mean square (k / n)^2 o^2 + (k / n)
@@ -92,7 +94,7 @@ def _sums_variance(rows: Rows, squares, policy: NumericPolicy, execution: Execut
     return own + denominator_variance(rows, execution) * rows.o**2
 
 
-def denominator_variance(rows: Rows, execution: Execution = ANY_EXECUTION):
+def denominator_variance(rows: Rows, execution: Execution = ANY_EXECUTION) -> Array:
     """Variance of the relative error that l's sum and the joins give to all channels of a row.
 
     Shapes: [R, 1].
@@ -100,12 +102,12 @@ def denominator_variance(rows: Rows, execution: Execution = ANY_EXECUTION):
     return _ROUNDING * (_terms(rows) / (3 * execution.chains**2) + _JOINS)
 
 
-def _terms(rows: Rows):
+def _terms(rows: Rows) -> Array:
     """Keys of each row, at least one. Shapes: [R, 1]."""
     return namespace(rows.o).clip(rows.n_keys, 1, None)[:, None]
 
 
-def exponent_variance(block: Block, score, policy: NumericPolicy):
+def exponent_variance(block: Block, score: Array, policy: NumericPolicy) -> Array:
     """Variance of a weight's relative error before P is rounded: of exp2, and of its argument.
 
     A score's chain of D products is rounded at every step, in units of what it holds there. Only
@@ -117,7 +119,7 @@ def exponent_variance(block: Block, score, policy: NumericPolicy):
     Shapes: [Hkv, R, n], or a number where the argument does not matter: P in 16 bits rounds a
     hundred times more.
     """
-    spread = EXP2_SPREAD[policy.exp2] ** 2 * (1 + _HANDED_ON)
+    spread = ZERO + EXP2_SPREAD[policy.exp2] ** 2 * (1 + _HANDED_ON)
     variant = block.rows.problem.variant
     if variant is not None and variant.soft_cap is not None:
         seen = namespace(score).where(namespace(score).isinf(score), 0.0, score)
@@ -135,10 +137,10 @@ def exponent_variance(block: Block, score, policy: NumericPolicy):
 class _Squares:
     """Sums of weights_j (v_j - x)^2 for any x and several weights, without the differences."""
 
-    def __init__(self):
-        self.weights, self.values = 0.0, 0.0
+    def __init__(self) -> None:
+        self.weights, self.values = ZERO, ZERO
 
-    def add(self, weights: list, values) -> None:
+    def add(self, weights: list[Array], values: Array) -> None:
         """Count a block of keys. Shapes: weights [Hkv, R, n] each; values [Hkv, n, 2 Dv]."""
         xp = namespace(values)
         stacked = xp.stack([xp.asarray(w, dtype=values.dtype) for w in weights], 1)
@@ -147,7 +149,7 @@ class _Squares:
         sums = stacked.reshape(heads, -1, n) @ values
         self.values = self.values + float64(sums.reshape(heads, kinds, rows, -1))
 
-    def about(self, kind: int, x):
+    def about(self, kind: int, x: Array) -> Array:
         """The sum of one of the weights about x. Shapes: [Hkv, R, Dv]."""
         weights, values = self.weights[:, kind], self.values[:, kind]
         n = values.shape[-1] // 2
@@ -155,7 +157,7 @@ class _Squares:
         return namespace(total).clip(total, 0.0, None)
 
 
-def p_spacing(p, p_format: str):
+def p_spacing(p: Array, p_format: str) -> Array:
     """Spacing of P's format at p; 0 where p is exact, at the row's maximum (1) and at 0."""
     part = formats.named(p_format.removesuffix("x2"))
     spacing = rounding.quantum(p, part.name, narrow=p.dtype == namespace(p).float32)

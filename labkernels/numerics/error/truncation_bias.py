@@ -8,8 +8,10 @@ import numpy as np
 
 from labkernels import formats
 from labkernels.numerics import rounding
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.emulation import softmax_trace, tensor_core
 from labkernels.numerics.emulation.summation_order import SummationOrder
+from labkernels.numerics.emulation.tensor_core import Unit
 from labkernels.numerics.rounding import p_parts
 from labkernels.numerics.truth.problem import Problem
 from labkernels.policy import NumericPolicy
@@ -61,7 +63,9 @@ def accumulation(
     return (mean * weight).sum(axis=(0, 1)), (variance * weight**2).sum(axis=(0, 1))
 
 
-def cut(a, b, before, after, fmt: str, unit: tensor_core.Unit) -> tuple[np.ndarray, np.ndarray]:
+def cut(
+    a: Array, b: Array, before: Array, after: Array, fmt: str, unit: tensor_core.Unit
+) -> tuple[np.ndarray, np.ndarray]:
     """Mean (in the direction of its sign) and variance of the loss in one step a b + before.
 
     A term with bits below the last kept bit loses half of that bit on average; a term that lies
@@ -72,7 +76,7 @@ def cut(a, b, before, after, fmt: str, unit: tensor_core.Unit) -> tuple[np.ndarr
     exponents = [_power(x, emin) for x in (a, b)]
     grains, signs, sizes = ([f(x) for x in (a, b)] for f in (rounding.lowest_bit, np.sign, np.abs))
 
-    def outer(pair, j: int):
+    def outer(pair: list[Array], j: int) -> Array:
         return pair[0][..., j, None] * pair[1][..., None, j, :]
 
     largest = np.maximum(_power(before, _FP32.emin), 2.0**unit.lowest_exponent_fp32)
@@ -94,7 +98,9 @@ def cut(a, b, before, after, fmt: str, unit: tensor_core.Unit) -> tuple[np.ndarr
     return lost + more[0], (spread + more[1]) / 12
 
 
-def _cut_sums(before, after, kept, lowest, odd, unit):
+def _cut_sums(
+    before: Array, after: Array, kept: Array, lowest: Array, odd: Array, unit: Unit
+) -> tuple[Array, Array]:
     """Mean loss and 12 variances of the accumulator's alignment and of the last rounding.
 
     lowest is the lowest bit that is set in any product; odd says whether an odd number of products

@@ -6,10 +6,12 @@ their squares neither overflow nor vanish.
 """
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from labkernels.kept import Kept
-from labkernels.numerics.arrays import float64, namespace
+from labkernels.numerics.arrays import ZERO, Array, float64, namespace
 from labkernels.numerics.truth.problem import Block, Rows
 
 _SMALLEST = 1e-30  # which fp32 has, as its inverse: in place of a distance that is 0
@@ -36,7 +38,7 @@ class Frame:
         return problem.__dict__["frames"]
 
     @functools.cached_property
-    def moments(self) -> tuple:
+    def moments(self) -> tuple[Any, ...]:
         """The mean and the size."""
         key = self.rows.request, self.narrow
         if key not in self._kept:
@@ -44,30 +46,30 @@ class Frame:
         return self._kept[key]
 
     @property
-    def mean(self):
+    def mean(self) -> Array:
         """What is taken off the values."""
         return self.moments[0]
 
     @property
-    def size(self):
+    def size(self) -> Array:
         """What they are divided by."""
         return self.moments[1]
 
-    def inside(self, o):
+    def inside(self, o: Array) -> Array:
         """Outputs as the values are. Shapes: [Hkv, R, Dv], float64."""
         return (o - self.mean) / self.size
 
-    def narrowed(self, array):
+    def narrowed(self, array: Array) -> Array:
         """An array in fp32, if narrow."""
         xp = namespace(array)
         return xp.asarray(array, dtype=xp.float32) if self.narrow else array
 
-    def weighted_blocks(self):
+    def weighted_blocks(self) -> Iterator[tuple[Any, ...]]:
         """Yield block, score (log2), weight 2^(s - m) and values of each block of keys."""
         for block, score, p in self.rows.weighted_blocks(narrow=self.narrow):
             yield block, score, p, self._values(block)
 
-    def _values(self, block: Block):
+    def _values(self, block: Block) -> Array:
         """Values, their squares beside them. Shapes: [Hkv, n, 2 Dv]."""
         key = block.rows.request, self.narrow, block.first
         if key not in self._kept:
@@ -82,10 +84,10 @@ class Frame:
         return self._kept[key][:, : block.last - block.first]
 
 
-def _moments(rows: Rows) -> tuple:
+def _moments(rows: Rows) -> tuple[Any, ...]:
     """About the mean of a request's values, and the largest distance from it, of each channel."""
     xp, n = namespace(rows.problem.q), int(rows.problem.kv_lens[rows.request])
-    total, extremes = 0.0, []
+    total, extremes = ZERO, []
     for first in range(0, n, rows.step):
         v = _finite(rows, first, min(first + rows.step, n))
         total = total + float64((v / n).sum(1)[:, None])
@@ -96,7 +98,7 @@ def _moments(rows: Rows) -> tuple:
     return mean, xp.clip(xp.maximum(size, abs(mean) * _CONSTANT), _SMALLEST, None)
 
 
-def _finite(rows: Rows, first: int, last: int):
+def _finite(rows: Rows, first: int, last: int) -> Array:
     """Values, 0 for those that are no number; those of 16 bits in fp32. Shapes: [Hkv, n, Dv]."""
     pool = rows.problem.v_pool
     xp = namespace(pool)

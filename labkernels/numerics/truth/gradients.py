@@ -1,10 +1,11 @@
 """The gradients of attention in float64."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from labkernels.numerics.arrays import float64, namespace
+from labkernels.numerics.arrays import Array, float64, namespace
 from labkernels.numerics.truth.problem import Block, Problem, Rows, weighted_sum
 
 
@@ -17,7 +18,7 @@ class Given:
     out: np.ndarray
     lse2: np.ndarray
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("dout", "out"):
             found, allowed = tuple(getattr(self, name).shape), tuple(self.problem.out_shape)
             if found != allowed:
@@ -55,13 +56,13 @@ class Part:
     slope: np.ndarray  # dP - delta
     ds: np.ndarray
 
-    def visible(self, values):
+    def visible(self, values: Array) -> Array:
         """The values, 0 where a row does not see a key."""
         hidden = self.block.hidden
         return values if hidden is None else namespace(values).where(hidden, 0.0, values)
 
 
-def parts(given: Given, rows: Rows):
+def parts(given: Given, rows: Rows) -> Iterator[Part]:
     """Yield P and dS of the rows, a block of keys at a time."""
     xp = namespace(rows.q_log2)
     dout, out, lse2 = (
@@ -83,13 +84,13 @@ def parts(given: Given, rows: Rows):
 class Totals:
     """Sums over rows and keys: of dS K, dS^T Q and P^T dO."""
 
-    def __init__(self, problem: Problem):
+    def __init__(self, problem: Problem) -> None:
         keys = (int(problem.kv_lens.sum()), *problem.k_pool.shape[2:])
         self.problem, self.starts = problem, np.cumsum(problem.kv_lens) - problem.kv_lens
         self.dq = problem.zeros(*problem.q.shape)
         self.dk, self.dv = problem.zeros(*keys), problem.zeros(*keys)
 
-    def add(self, part: Part, dout, p, ds, *, abs_values: bool) -> None:
+    def add(self, part: Part, dout: Array, p: Array, ds: Array, *, abs_values: bool) -> None:
         """Add a part as it is, or its absolute values, so that errors cannot cancel."""
         rows, block = part.rows, part.block
         xp, size = namespace(p), abs if abs_values else (lambda x: x)
@@ -103,12 +104,12 @@ class Totals:
             found = weighted_sum(xp.swapaxes(weights, 1, 2), size(values))
             total[keys] += xp.swapaxes(found, 0, 1)
 
-    def scaled(self):
+    def scaled(self) -> tuple[Array, Array, Array]:
         """Return dq and dk times the softmax scale, and dv."""
         return self.dq * self.problem.scale, self.dk * self.problem.scale, self.dv
 
 
-def _put(rows: Rows, target, values) -> None:
+def _put(rows: Rows, target: Array, values: Array) -> None:
     """Write rows [Hkv, R, D] to tokens [tokens, Hq, D]."""
     problem = rows.problem
     grouped = values.reshape(problem.kv_heads, -1, problem.group, values.shape[-1])

@@ -1,15 +1,16 @@
 """Keys and values of any layout as a paged pool: pools, page table and lengths."""
 
 import math
+from typing import Any
 
 import numpy as np
 
-from labkernels.numerics.arrays import namespace, to_numpy
+from labkernels.numerics.arrays import Array, namespace, to_numpy
 
 _LARGEST_PAGE = 256
 
 
-def of_packed(k, v, cu_seqlens_k) -> tuple:
+def of_packed(k: Array, v: Array, cu_seqlens_k: Array | list[int]) -> tuple[Any, ...]:
     """Pools, page table and lengths of k, v [total_k, Hkv, D] and the ends of their requests.
 
     A page is as long as the ends allow; every page lies where its keys lay, and nothing is copied.
@@ -24,7 +25,7 @@ def of_packed(k, v, cu_seqlens_k) -> tuple:
     return *(x.reshape(len(x) // size, size, *x.shape[1:]) for x in (k, v)), table, lengths
 
 
-def of_dense(k, v, kv_lens=None) -> tuple:
+def of_dense(k: Array, v: Array, kv_lens: Array | list[int] | None = None) -> tuple[Any, ...]:
     """Pools, page table and lengths of k, v [B, Hkv, L, D], cut to kv_lens [B] if given."""
     _check_pair(k, v, 4, "[B, Hkv, L, D]")
     batch, _, length, _ = k.shape
@@ -34,18 +35,18 @@ def of_dense(k, v, kv_lens=None) -> tuple:
     return *paged, table, np.full(batch, length) if kv_lens is None else kv_lens
 
 
-def tokens(x):
+def tokens(x: Array) -> Array:
     """[B, H, M, ...] as one row per token, [B M, H, ...]."""
     swapped = namespace(x).swapaxes(x, 1, 2)
     return swapped.reshape(-1, x.shape[1], *x.shape[3:])
 
 
-def integers(name: str, values) -> np.ndarray:
+def integers(name: str, values: Any) -> np.ndarray:
     """The values as int64. Raises ValueError, naming them, unless they are integers."""
-    values = to_numpy(values) if hasattr(values, "detach") else np.asarray(values)
-    if values.size and values.dtype.kind not in "iu":
-        raise ValueError(f"{name}.dtype = {values.dtype}, allowed: integers")
-    return values.astype(np.int64)
+    found = to_numpy(values) if hasattr(values, "detach") else np.asarray(values)
+    if found.size and found.dtype.kind not in "iu":
+        raise ValueError(f"{name}.dtype = {found.dtype}, allowed: integers")
+    return found.astype(np.int64)
 
 
 def check_ends(name: str, ends: np.ndarray, total: int, *, exact: bool) -> None:
@@ -55,7 +56,7 @@ def check_ends(name: str, ends: np.ndarray, total: int, *, exact: bool) -> None:
         raise ValueError(f"{name} = {ends.tolist()}, allowed: rising from 0 to {total}")
 
 
-def _check_pair(k, v, ndim: int, allowed: str) -> None:
+def _check_pair(k: Array, v: Array, ndim: int, allowed: str) -> None:
     if k.ndim != ndim:
         raise ValueError(f"k.shape = {tuple(k.shape)}, allowed: {allowed}")
     if tuple(v.shape[:-1]) != tuple(k.shape[:-1]):

@@ -4,6 +4,7 @@ Rows of scores are folded in block by block. States are values: every function r
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,9 @@ class State:
     o: np.ndarray
 
 
-def empty(rows: tuple[int, ...], head_dim: int, *, dtype=np.float64) -> State:
+def empty(
+    rows: tuple[int, ...], head_dim: int, *, dtype: type[np.floating[Any]] = np.float64
+) -> State:
     """The State of rows that have seen no key, the identity of merge: l = 0, o = 0.
 
     m is the lowest finite number, as in the kernels: masked scores of -inf then weigh 2^-inf = 0.

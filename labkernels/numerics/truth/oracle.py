@@ -2,16 +2,24 @@
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.truth import online_softmax
 from labkernels.numerics.truth.problem import Problem
 from labkernels.units import LOG2_E
 
 
-def attention_float64(q, k, v, *, scale: float) -> tuple[np.ndarray, np.ndarray]:
+def attention_float64(
+    q: Array, k: Array, v: Array, *, scale: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Output and base-2 log-sum-exp of softmax(scale q k^T) v.
 
     Shapes: q [..., M, D], k [..., N, D], v [..., N, Dv] -> o [..., M, Dv], lse2 [..., M].
     Error: float64 rounding, about 1e-15 relative to sum p |v|. No key: o = 0, lse2 = -inf.
+
+    >>> q, k, v = np.zeros((1, 4)), np.zeros((2, 4)), np.array([[1.0], [3.0]])
+    >>> out, lse2 = attention_float64(q, k, v, scale=0.5)
+    >>> out, lse2  # two keys of equal weight
+    (array([[2.]]), array([1.]))
     """
     q, k, v = (np.asarray(x, dtype=np.float64) for x in (q, k, v))
     if q.ndim < 2 or k.ndim < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:

@@ -8,10 +8,11 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from labkernels.numerics.arrays import float64, moved, namespace, to_numpy
+from labkernels.numerics.arrays import ZERO, Array, float64, moved, namespace, to_numpy
 from labkernels.numerics.truth import checks, layouts
 from labkernels.numerics.truth.variant import VariantTensors
 from labkernels.units import LOG2_E
@@ -46,7 +47,7 @@ class Problem:
     causal: bool = False
     variant: VariantTensors | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("page_table", "kv_lens", "cu_seqlens_q"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, layouts.integers(name, getattr(self, name)))
@@ -54,29 +55,34 @@ class Problem:
         checks.check_numbers(self)
         if self.variant is not None:
             longest = int(self.kv_lens.max(initial=0))
-            self.variant.check(*self.q.shape[:2], longest)
+            total, heads = self.q.shape[:2]
+            self.variant.check(total, heads, longest)
 
     @classmethod
-    def packed(cls, q, k, v, cu_seqlens_k, **how) -> "Problem":
+    def packed(
+        cls, q: Array, k: Array, v: Array, cu_seqlens_k: Array | list[int], **how: Any
+    ) -> "Problem":
         """The problem of k, v [total_k, Hkv, D], whose requests end where cu_seqlens_k says."""
         return cls(q, *layouts.of_packed(k, v, cu_seqlens_k), **how)
 
     @classmethod
-    def dense(cls, q, k, v, *, kv_lens=None, **how) -> "Problem":
+    def dense(
+        cls, q: Array, k: Array, v: Array, *, kv_lens: list[int] | None = None, **how: Any
+    ) -> "Problem":
         """The problem of q [B, Hq, M, D] and k, v [B, Hkv, L, D], cut to kv_lens [B] if given."""
         if q.ndim != 4:
             raise ValueError(f"q.shape = {tuple(q.shape)}, allowed: [B, Hq, M, D]")
         ends = np.arange(len(q) + 1) * q.shape[2]
         rows = layouts.tokens(q)
-        return cls(rows, *layouts.of_dense(k, v, kv_lens), cu_seqlens_q=ends, **how)
+        pools = layouts.of_dense(k, v, kv_lens)
+        return cls(rows, *pools, **{"cu_seqlens_q": ends, **how})
 
     def in_numpy(self) -> "Problem":
         """The same problem in NumPy's float64, from any device."""
         if namespace(self.q) is np:
             return self
-        arrays = ("q", "k_pool", "v_pool")
-        wide = {name: to_numpy(getattr(self, name)).astype(np.float64) for name in arrays}
-        return replace(self, **wide)
+        q, k, v = (to_numpy(x).astype(np.float64) for x in (self.q, self.k_pool, self.v_pool))
+        return replace(self, q=q, k_pool=k, v_pool=v)
 
     @property
     def batch(self) -> int:
@@ -125,7 +131,7 @@ class Problem:
         query = f", query {token - first}" if last - first > 1 else ""
         return f"sample {sample}{query}, head {head}"
 
-    def zeros(self, *shape: int):
+    def zeros(self, *shape: int) -> Array:
         """Zeros in float64, where q lies."""
         return namespace(self.q).zeros(shape, dtype=namespace(self.q).float64, device=self.q.device)
 
@@ -170,12 +176,12 @@ class Softmax:
     top: np.ndarray
 
     @property
-    def divisor(self):
+    def divisor(self) -> Array:
         """The l of each row, 1 where there is no key. Shapes: [Hkv, R, 1]."""
         return namespace(self.l).where(self.l == 0, 1.0, self.l)[..., None]
 
     @property
-    def lse2(self):
+    def lse2(self) -> Array:
         """Base-2 log-sum-exp, -inf where there is no key."""
         xp = namespace(self.l)
         return xp.where(self.l == 0, -math.inf, self.m + xp.log2(self.divisor[..., 0]))
@@ -194,24 +200,24 @@ class Rows:
     last: int
 
     @functools.cached_property
-    def q_log2(self):
+    def q_log2(self) -> Array:
         """Queries that give scores in log2 units. Shapes: [Hkv, R, D], float64."""
         q = float64(self.problem.q[self.first : self.last])
         return self.take(q) * (self.problem.scale * LOG2_E)
 
     @functools.cached_property
-    def n_keys(self):
+    def n_keys(self) -> Array:
         """How many keys each row sees. Shapes: [R], float64."""
         counts = np.repeat(self.problem.n_keys[self.first : self.last], self.problem.group)
         return moved(counts.astype(np.float64), self.problem.q)
 
-    def take(self, tokens):
+    def take(self, tokens: Array) -> Array:
         """Values [tokens, Hq, ...] as rows [Hkv, R, ...]."""
         p = self.problem
         grouped = tokens.reshape(len(tokens), p.kv_heads, p.group, *tokens.shape[2:])
         return namespace(tokens).swapaxes(grouped, 0, 1).reshape(p.kv_heads, -1, *tokens.shape[2:])
 
-    def put(self, target, rows) -> None:
+    def put(self, target: Array, rows: Array) -> None:
         """Write rows [Hkv, R, ...] into their place in target [total_q, Hq, ...]."""
         p = self.problem
         grouped = rows.reshape(p.kv_heads, -1, p.group, *rows.shape[2:])
@@ -260,14 +266,14 @@ class Rows:
         return np.arange(self.problem.kv_heads)[:, None] * group + of_row
 
     @functools.cached_property
-    def places(self):
+    def places(self) -> Array:
         """The place of each row's query among the keys. Shapes: [R, 1], float64."""
         p, tokens = self.problem, np.arange(self.first, self.last)
         place = tokens + int(p.kv_lens[self.request]) - int(p.q_ends[self.request + 1])
         return moved(np.repeat(place, p.group).astype(np.float64)[:, None], p.q)
 
     @functools.cached_property
-    def sinks(self):
+    def sinks(self) -> Array | None:
         """The sink of each row, in log2 units; None if there is none. Shapes: [Hkv, R]."""
         variant = self.problem.variant
         if variant is None or variant.sinks is None:
@@ -275,26 +281,26 @@ class Rows:
         return moved(np.asarray(variant.sinks, np.float64)[self.heads] * LOG2_E, self.problem.q)
 
     @functools.cached_property
-    def sink_weight(self):
+    def sink_weight(self) -> Array | float:
         """Weight of the sink in the denominator, against m; 0 without. Shapes: [Hkv, R, 1]."""
         if self.sinks is None:
             return 0.0
         return namespace(self.sinks).exp2(self.sinks - self.softmax.m)[..., None]
 
     @functools.cached_property
-    def o(self):
+    def o(self) -> Array:
         """The output. Shapes: [Hkv, R, Dv]."""
-        total = 0.0
+        total = ZERO
         for block, _, weights in self.weighted_blocks():
             total = total + weighted_sum(weights, block.v)
         return total / self.softmax.divisor
 
     @functools.cached_property
-    def kept(self) -> dict:
+    def kept(self) -> dict[int, Array]:
         """The kept scores of blocks, by the block's first key."""
         return {}
 
-    def weighted_blocks(self, *, narrow: bool = False):
+    def weighted_blocks(self, *, narrow: bool = False) -> Iterator[tuple[Any, ...]]:
         """Yield (block, scores in log2 units, weights 2^(s - m)) of each block of keys.
 
         narrow: the weights in fp32.
@@ -320,17 +326,17 @@ class Block:
     last: int
 
     @functools.cached_property
-    def k(self):
+    def k(self) -> Array:
         """Keys in float64. Shapes: [Hkv, n, D]."""
         return self.gathered(self.rows.problem.k_pool)
 
     @functools.cached_property
-    def v(self):
+    def v(self) -> Array:
         """Values in float64. Shapes: [Hkv, n, Dv]."""
         return self.gathered(self.rows.problem.v_pool)
 
     @functools.cached_property
-    def hidden(self):
+    def hidden(self) -> Array | None:
         """True where a row does not see a key; None if all rows see all keys. Shapes: [R, n]."""
         rows, problem, xp = self.rows, self.rows.problem, namespace(self.rows.problem.q)
         found = None
@@ -343,7 +349,7 @@ class Block:
         behind = keys >= rows.n_keys[:, None]
         return behind if found is None else found | behind
 
-    def shaped(self, score):
+    def shaped(self, score: Array) -> Array:
         """Products q k in log2 units as the variant changes them. Shapes: [Hkv, R, n]."""
         variant, rows = self.rows.problem.variant, self.rows
         if variant is None:
@@ -352,7 +358,7 @@ class Block:
         return variant.shaped(score, rows.heads, rows.places, keys)
 
     @property
-    def score_log2(self):
+    def score_log2(self) -> Array:
         """Scores in log2 units, -inf where a row does not see a key. Shapes: [Hkv, R, n]."""
         if self.first in self.rows.kept:
             return self.rows.kept[self.first]
@@ -365,7 +371,7 @@ class Block:
             self.rows.kept[self.first] = score
         return score
 
-    def gathered(self, pool, dtype=None):
+    def gathered(self, pool: Array, dtype: Any = None) -> Array:
         """Its keys' rows of a pool, in float64 or in another dtype. Shapes: [Hkv, n, D]."""
         size = pool.shape[1]
         pages = self.rows.problem.page_table[self.rows.request]
@@ -379,7 +385,7 @@ class Block:
         return xp.swapaxes(xp.asarray(keys, dtype=dtype or xp.float64), 0, 1)
 
 
-def weighted_sum(weights, values):
+def weighted_sum(weights: Array, values: Array) -> Array:
     """The sum over keys of weights times values, where 0 times NaN or inf is 0.
 
     Shapes: weights [..., R, n], values [..., n, Dv] -> [..., R, Dv].

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkernels.numerics.arrays import float64, moved, namespace
+from labkernels.numerics.arrays import Array, float64, moved, namespace
 from labkernels.units import LOG2_E
 
 
@@ -36,7 +36,7 @@ class VariantTensors:
             if found is not None and tuple(found.shape) != allowed:
                 raise ValueError(f"{name}.shape = {tuple(found.shape)}, allowed: {allowed}")
 
-    def shaped(self, score, heads, places, keys):
+    def shaped(self, score: Array, heads: Array, places: Array, keys: Array) -> Array:
         """Scores in log2 units after the cap and the slopes.
 
         Shapes: score [..., R, n]; heads [..., R] and places [R, 1], of each row; keys [n].
@@ -50,7 +50,9 @@ class VariantTensors:
             score = score + LOG2_E * slopes[..., None] * (keys - places)
         return score
 
-    def hides(self, tokens: slice, group: int, ends, keys: slice, like):
+    def hides(
+        self, tokens: slice | Array, group: int, ends: Array, keys: slice, like: Array
+    ) -> Array | None:
         """True where the window or the mask hides a key; None where neither hides any.
 
         Shapes: ends, one past the last key of each row, [R] -> [R, n].

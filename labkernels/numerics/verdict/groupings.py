@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkernels.numerics.arrays import to_numpy
+from labkernels.numerics.arrays import Array, to_numpy
 from labkernels.numerics.truth.problem import Problem
 
 QUERY_TILES = (64, 128)
@@ -27,7 +27,7 @@ class Grouping:
     labels: np.ndarray
     words: Callable[[int], str]
 
-    def sums(self, values) -> np.ndarray:
+    def sums(self, values: Array) -> np.ndarray:
         """The sum over each group of values [total_q, Hq]. Shapes: [n]."""
         n = int(self.labels.max(initial=0)) + 1
         return np.bincount(self.labels.ravel(), np.ravel(values), minlength=n)
@@ -76,7 +76,7 @@ def _query_tiles(problem: Problem) -> list[Grouping]:
         first = np.concatenate([[0], np.cumsum(per_sample)])
         tile = first[problem.request_of] + query // size
 
-        def words(i: int, size=size, first=first) -> str:
+        def words(i: int, size: int = size, first: Array = first) -> str:
             sample = int(np.searchsorted(first, i, side="right")) - 1
             begin = (i - int(first[sample])) * size
             return f"sample {sample}, queries {begin} to {begin + size - 1}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from labkernels import formats
-from labkernels.numerics.arrays import to_numpy
+from labkernels.numerics.arrays import Array, to_numpy
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.twins import TWINS, Twin, is_fine
@@ -55,7 +55,7 @@ def ways(policy: NumericPolicy) -> list[Way]:
     return found
 
 
-def is_small(problem: Problem, policy: NumericPolicy, error) -> bool:
+def is_small(problem: Problem, policy: NumericPolicy, error: Array) -> bool:
     """Whether an error is no larger than that of the coarsest way."""
     coarsest = replace(policy, p="bf16", exp2="poly3")
     sigma = to_numpy(error_sigma.sigma(problem, coarsest))

@@ -5,11 +5,13 @@ beta = <e / s^2, D> / <D / s^2, D>: 1 where the mistake was made, about 0 where 
 """
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from labkernels.numerics.arrays import float64, moved, namespace, to_numpy
+from labkernels.numerics.arrays import ZERO, Array, float64, moved, namespace, to_numpy
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.truth.frame import Frame
 from labkernels.numerics.truth.problem import Problem, Rows
@@ -54,7 +56,7 @@ class Filters:
     sample: Keys
 
 
-def matched_filters(problem: Problem, policy: NumericPolicy, error, sigma) -> Filters:
+def matched_filters(problem: Problem, policy: NumericPolicy, error: Array, sigma: Array) -> Filters:
     """Filter the errors of all rows. An error that is not finite counts as 0; other tests show it.
 
     Of two possible denominators, the one that makes rounding look larger counts.
@@ -75,18 +77,21 @@ def matched_filters(problem: Problem, policy: NumericPolicy, error, sigma) -> Fi
         rows.put(coherence, coherence_found)
         for target, values in zip(row, scan.row, strict=True):
             rows.put(target, values)
-    key, *rest = (to_numpy(x) for x in row)
+    key, z, beta = (to_numpy(x) for x in row)
+    along, power, variance = (np.moveaxis(to_numpy(x), -1, 0) for x in sums)
     return Filters(
-        *(np.moveaxis(to_numpy(x), -1, 0) for x in sums),
+        along,
+        power,
+        variance,
         np.maximum(to_numpy(sharing), 1.0),
         np.maximum(to_numpy(coherence), 1.0 / problem.out_shape[-1]),
         _repeats(problem, error),
-        Keys(key.astype(np.int64), *rest),
+        Keys(key.astype(np.int64), z, beta),
         _best_keys([to_numpy(x) for x in of_keys]),
     )
 
 
-def _repeats(problem: Problem, error) -> np.ndarray:
+def _repeats(problem: Problem, error: Array) -> np.ndarray:
     """For each row, how many rows of its request and head have the same errors, itself included.
 
     Equal rows are no further evidence: where all keys are equal, all queries give one row. A random
@@ -102,7 +107,7 @@ def _repeats(problem: Problem, error) -> np.ndarray:
     return counts
 
 
-def _best_keys(of_keys) -> Keys:
+def _best_keys(of_keys: list[Array]) -> Keys:
     """For each request, the key that explains most over all of its rows."""
     best = np.zeros((3, len(of_keys)))
     for b, (along, power) in enumerate(of_keys):
@@ -123,12 +128,12 @@ class _Rows:
     policy: NumericPolicy
 
     @classmethod
-    def of(cls, rows: Rows, error, sigma, policy: NumericPolicy) -> "_Rows":
+    def of(cls, rows: Rows, error: Array, sigma: Array, policy: NumericPolicy) -> "_Rows":
         """The rows of some errors and sigmas [tokens, Hq, Dv]."""
         frame = Frame(rows, policy.narrow)
         error = np.nan_to_num(error, posinf=0.0, neginf=0.0)
-        inside = (rows.take(moved(x, rows.problem.q)) / frame.size for x in (error, sigma))
-        return cls(frame, *inside, policy)
+        e, s = (rows.take(moved(x, rows.problem.q)) / frame.size for x in (error, sigma))
+        return cls(frame, e, s, policy)
 
     @property
     def rows(self) -> Rows:
@@ -136,12 +141,12 @@ class _Rows:
         return self.frame.rows
 
     @functools.cached_property
-    def o(self):
+    def o(self) -> Array:
         """The output, in units of the frame's size. Shapes: [Hkv, R, Dv]."""
         return self.rows.o / self.frame.size
 
     @functools.cached_property
-    def centred(self):
+    def centred(self) -> Array:
         """The output less the mean of the values. Shapes: [Hkv, R, Dv]."""
         return self.frame.inside(self.rows.o)
 
@@ -155,7 +160,7 @@ class _Rows:
         kinds = {float(fine or kind == "rounded") for kind in self.policy.denominators}
         return tuple(sorted(kinds))
 
-    def weighted_blocks(self):
+    def weighted_blocks(self) -> Iterator[tuple[Any, ...]]:
         """Yield block, score (log2), p, spacing of P, variance of p, values of each block."""
         divisor = self.frame.narrowed(self.rows.softmax.divisor)
         for block, score, p, values in self.frame.weighted_blocks():
@@ -166,7 +171,7 @@ class _Rows:
             yield block, score, p, spacing, variance, values
 
 
-def _filter(request: _Rows, scan: "_Scan"):
+def _filter(request: _Rows, scan: "_Scan") -> tuple[Any, ...]:
     o, xp = request.o, namespace(request.error)
     directions, sharing = _directions(request)
     tests = directions * scan.inverse[:, None]
@@ -198,14 +203,14 @@ class _Sums:
     probes. Shapes: x [Hkv, T, R, Dv].
     """
 
-    def __init__(self, request: _Rows, x):
+    def __init__(self, request: _Rows, x: Array) -> None:
         self.xp = namespace(x)
         self.norm = self.xp.clip(self.xp.amax(abs(x), -1)[..., None], _TINY, None)
         self.x = x / self.norm
         self.narrow_x = request.frame.narrowed(self.x)
-        self.shared, self.of_1, self.of_v, self.of_squares, self.squares = [0.0] * 5
+        self.shared, self.of_1, self.of_v, self.of_squares, self.squares = [ZERO] * 5
 
-    def add(self, variance, v, squares) -> None:
+    def add(self, variance: Array, v: Array, squares: Array) -> None:
         """Count a block of keys. Shapes: variance [Hkv, R, n]; v, and its squares, [Hkv, n, Dv]."""
         xp, n = self.xp, len(DIRECTIONS)
         shown = _folded(self.narrow_x, xp.swapaxes(v, 1, 2))
@@ -218,14 +223,14 @@ class _Sums:
         self.of_v = self.of_v + float64(variance @ v)
         self.of_squares = self.of_squares + float64(variance @ squares)
 
-    def of_tests(self, about):
+    def of_tests(self, about: Array) -> Array:
         """The sum of <x, v - about>^2 of each of DIRECTIONS. Shapes: about [Hkv, R, Dv]."""
         x, norm = (part[:, : len(DIRECTIONS)] for part in (self.x, self.norm[..., 0]))
         along, mixed = ((x * y[:, None]).sum(-1) for y in (about, self.of_v))
         total = self.squares - 2 * along * mixed + along**2 * self.of_1[:, None, :, 0]
         return self.xp.clip(total, 0.0, None) * norm**2
 
-    def of_probes(self, about):
+    def of_probes(self, about: Array) -> Array:
         """The sum of <x, v - about> (v - about) of each probe. Shapes: [Hkv, T, R, Dv]."""
         x, norm = (part[:, len(DIRECTIONS) :] for part in (self.x, self.norm))
         along = (x * about[:, None]).sum(-1)[..., None]
@@ -233,13 +238,15 @@ class _Sums:
         shared = self.shared[..., :-1] - along * self.of_v[:, None] - left * about[:, None]
         return shared * norm
 
-    def of_values(self, about):
+    def of_values(self, about: Array) -> Array:
         """The sum of (v - about)^2. Shapes: [Hkv, R, Dv]."""
         total = self.of_squares - 2 * about * self.of_v + self.of_1 * about**2
         return self.xp.clip(total, 0.0, None)
 
 
-def _variances(request: _Rows, probes, tests, sums: _Sums, about: float):
+def _variances(
+    request: _Rows, probes: Array, tests: Array, sums: _Sums, about: float
+) -> tuple[Any, ...]:
     """Variance that rounding gives each test, and a row's coherence; about: of the denominator.
 
     The weights' errors are about o where they move the denominator too, and about 0 where not.
@@ -256,16 +263,16 @@ def _variances(request: _Rows, probes, tests, sums: _Sums, about: float):
     return variance, probed.sum(-1).sum(1) / probes.shape[1] / o.shape[-1] ** 2
 
 
-def _folded(vectors, matrix):
+def _folded(vectors: Array, matrix: Array) -> Array:
     """One product in place of one per vector: [Hkv, T, R, n] @ [Hkv, n, m] -> [Hkv, T, R, m]."""
     heads, _, _, n = vectors.shape
     return (vectors.reshape(heads, -1, n) @ matrix).reshape(*vectors.shape[:3], matrix.shape[-1])
 
 
-def _directions(request: _Rows):
+def _directions(request: _Rows) -> tuple[Any, ...]:
     """The vectors of DIRECTIONS, and how many keys share P's rounding."""
     o, frame, xp = request.o, request.frame, namespace(request.error)
-    sums, counts, w1, w2 = 0.0, 0.0, 0.0, 0.0
+    sums, counts, w1, w2 = ZERO, ZERO, ZERO, ZERO
     for _, score, p, spacing, variance, values in request.weighted_blocks():
         score = frame.narrowed(score / LOG2_E)
         both = xp.stack([p * xp.where(p == 0, 0.0, score), spacing / 2], 1)
@@ -291,7 +298,7 @@ class _Scan:
     to which those of these rows are added. Shapes: [2, L].
     """
 
-    def __init__(self, request: _Rows, of_keys):
+    def __init__(self, request: _Rows, of_keys: Array) -> None:
         o, c, self.of_keys, self.inverse = request.o, request.centred, of_keys, 1 / request.sigma**2
         xp, frame = namespace(o), request.frame
         vectors = [self.inverse * x for x in (request.error, o, c)]
@@ -306,7 +313,7 @@ class _Scan:
         heads, rows = (xp.arange(n, device=o.device) for n in o.shape[:2])
         self.places = heads[:, None], rows[None]
 
-    def see(self, first: int, p, v, squares) -> None:
+    def see(self, first: int, p: Array, v: Array, squares: Array) -> None:
         """Scan a block of keys. Shapes: p [Hkv, R, n]; v, and its squares, [Hkv, n, Dv]."""
         xp = namespace(p)
         shown = _folded(self.vectors, xp.swapaxes(v, 1, 2))

@@ -13,6 +13,7 @@ from statistics import NormalDist
 import numpy as np
 
 from labkernels import formats
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.error import bounds
 from labkernels.numerics.error.bounds import TANH_ERROR
 from labkernels.numerics.truth.problem import Problem
@@ -61,11 +62,11 @@ def widened(test: Finding, of_twins: float) -> Finding:
     """
     mean = 1.0 if test.name.startswith("spread") else 0.0  # the value of a perfect model
     fails = of_twins > test.odd
-    limits = (
+    odd, bug = (
         max(limit, mean + times * (of_twins - mean))
         for limit, times in ((test.odd, _ODD_TWINS), (test.bug, _BUG_TWINS[fails]))
     )
-    return replace(test, **dict(zip(("odd", "bug"), limits, strict=True)), widened=fails)
+    return replace(test, odd=odd, bug=bug, widened=fails)
 
 
 def variance_slack(filters: Filters) -> np.ndarray:
@@ -73,13 +74,13 @@ def variance_slack(filters: Filters) -> np.ndarray:
     return slack(filters.sharing)
 
 
-def slack(sharing) -> np.ndarray:
+def slack(sharing: Array) -> np.ndarray:
     """The same, by how many keys share the rounding of P. Shapes: as sharing."""
     few = 1 + _KEY_DEVIATIONS / np.sqrt(np.maximum(sharing, 1.0))
     return _MODEL_VARIANCE * np.minimum(few, _KEY_MOST)
 
 
-def chain_bias(n_keys, policy: NumericPolicy) -> np.ndarray:
+def chain_bias(n_keys: Array, policy: NumericPolicy) -> np.ndarray:
     """Relative bias of o that truncating accumulators may cause, at one chain of 16-key steps,
     and four roundings that all channels share: of l, of the merge, of the division.
 
@@ -90,14 +91,14 @@ def chain_bias(n_keys, policy: NumericPolicy) -> np.ndarray:
     return (steps * 2.0**-23 + 2.0**-21) * (policy.p != "fp32")
 
 
-def of_bound(error, bound, name: str, problem: Problem) -> Finding:
+def of_bound(error: Array, bound: Array, name: str, problem: Problem) -> Finding:
     """Largest error over its bound: rounding errors never exceed 1."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(error == 0, 0.0, np.abs(error) / bound)
     return _largest(name, ratio, 1.0, 1.0, _place_of(problem))
 
 
-def of_spread(z, filters: Filters, live, groupings: list[Grouping]) -> list[Finding]:
+def of_spread(z: Array, filters: Filters, live: Array, groupings: list[Grouping]) -> list[Finding]:
     """Mean z^2 per group of rows, per channel and per lane, as a ratio to its quantile.
 
     The mean of z^2 over correlated errors is a chi-square over nu = 2 / variance degrees of
@@ -125,24 +126,28 @@ def of_spread(z, filters: Filters, live, groupings: list[Grouping]) -> list[Find
     return found
 
 
-def of_outliers(z, filters: Filters, problem: Problem) -> list[Finding]:
+def of_outliers(z: Array, filters: Filters, problem: Problem) -> list[Finding]:
     """The largest |z|, and how many rows hold one beyond 5, against a Poisson count.
 
     Of normal errors 5.7e-7 lie beyond 5; rows, since the errors of a row come together.
     """
     n = max(z.size, 1)
-    limits = (math.sqrt(2 * math.log(2 * n / alpha)) for alpha in (ALPHA_ODD, ALPHA_BUG))
-    largest = _largest("largest |z|", np.abs(z), *limits, _place_of(problem))
+    odd, bug = (math.sqrt(2 * math.log(2 * n / alpha)) for alpha in (ALPHA_ODD, ALPHA_BUG))
+    largest = _largest("largest |z|", np.abs(z), odd, bug, _place_of(problem))
     hit = (np.abs(z) > OUTLIER).any(-1)
     rows_hit = float((hit / filters.repeats).sum())
     expected = n * 2 * NormalDist().cdf(-OUTLIER)
-    limits = (_poisson_limit(expected, alpha) for alpha in (ALPHA_ODD, ALPHA_BUG))
+    odd, bug = (_poisson_limit(expected, alpha) for alpha in (ALPHA_ODD, ALPHA_BUG))
     rows = [problem.row_name(*place) for place in np.argwhere(hit)[:3].tolist()]
-    return [largest, Finding("rows with |z| > 5", rows_hit, *limits, "; ".join(rows))]
+    return [largest, Finding("rows with |z| > 5", rows_hit, odd, bug, "; ".join(rows))]
 
 
 def of_directions(
-    filters: Filters, slack, problem: Problem, policy: NumericPolicy, groupings: list[Grouping]
+    filters: Filters,
+    slack: Array,
+    problem: Problem,
+    policy: NumericPolicy,
+    groupings: list[Grouping],
 ) -> list[Finding]:
     """The z of beta along each direction, per group of rows, beyond what is allowed.
 
@@ -167,10 +172,10 @@ def of_directions(
             total = np.abs(group.sums(along[i])) - group.sums(allowed)
             noise = np.sqrt(np.maximum(group.sums(variance[i]), 1e-300))
             z = np.maximum(total, 0.0) / noise
-            limits = (_normal_limit(alpha, z.size) for alpha in (ALPHA_ODD, ALPHA_BUG))
+            odd, bug = (_normal_limit(alpha, z.size) for alpha in (ALPHA_ODD, ALPHA_BUG))
             words = group.words
             found.append(
-                _largest(f"{name} by {group.by}", z, *limits, lambda at, w=words: w(at[0]))
+                _largest(f"{name} by {group.by}", z, odd, bug, lambda at, w=words: w(at[0]))
             )
     return found
 
@@ -190,7 +195,7 @@ def _nearest_bias(policy: NumericPolicy) -> float:
     return out.unit_roundoff**2 + p.unit_roundoff**2
 
 
-def of_keys(filters: Filters, slack, problem: Problem) -> list[Finding]:
+def of_keys(filters: Filters, slack: Array, problem: Problem) -> list[Finding]:
     """The z of a key left out (beta 1) or counted twice (beta -1), over all keys and rows.
 
     A key's own rounding error lies along the same direction, with a beta of u, so that only betas
@@ -206,8 +211,8 @@ def of_keys(filters: Filters, slack, problem: Problem) -> list[Finding]:
     ):
         near = (np.abs(keys.beta) >= KEY_BETA[0]) & (np.abs(keys.beta) <= KEY_BETA[1])
         z = np.where(near, np.abs(keys.z), 0.0) / np.sqrt(allowed)
-        limits = (_normal_limit(alpha, float(n)) for alpha in (ALPHA_ODD, ALPHA_BUG))
-        found.append(_largest(f"one key, by {by}", z, *limits, words))
+        odd, bug = (_normal_limit(alpha, float(n)) for alpha in (ALPHA_ODD, ALPHA_BUG))
+        found.append(_largest(f"one key, by {by}", z, odd, bug, words))
     return found
 
 
@@ -224,7 +229,7 @@ def row_limits(filters: Filters) -> np.ndarray:
     return _chi_square_limit(2 * filters.coherence, _normal_limit(ALPHA_BUG, n))
 
 
-def _spread(name: str, mean, variance, words: Callable[[int], str]) -> Finding:
+def _spread(name: str, mean: Array, variance: Array, words: Callable[[int], str]) -> Finding:
     """The standard deviation of z whose limit is nearest, with that limit."""
     odd, bug = (
         _chi_square_limit(variance, _normal_limit(alpha, mean.size))
@@ -234,7 +239,7 @@ def _spread(name: str, mean, variance, words: Callable[[int], str]) -> Finding:
     return Finding(name, math.sqrt(mean[i]), math.sqrt(odd[i]), math.sqrt(bug[i]), words(i))
 
 
-def _chi_square_limit(variance, q: float) -> np.ndarray:
+def _chi_square_limit(variance: Array, q: float) -> np.ndarray:
     """Quantile of a chi-square over its degrees of freedom, by its variance 2 / nu."""
     part = np.maximum(variance, 1e-300) / 9
     return (1 - part + q * np.sqrt(part)) ** 3
@@ -256,7 +261,7 @@ def _poisson_limit(mean: float, alpha: float) -> float:
 
 
 def _largest(
-    name: str, values, odd: float, bug: float, words: Callable[[list[int]], str]
+    name: str, values: Array, odd: float, bug: float, words: Callable[..., str]
 ) -> Finding:
     values = np.asarray(values, np.float64)
     if values.size == 0:

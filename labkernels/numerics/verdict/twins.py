@@ -11,11 +11,12 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from labkernels.numerics import rounding
-from labkernels.numerics.arrays import namespace, to_numpy
+from labkernels.numerics.arrays import ZERO, Array, namespace, to_numpy
 from labkernels.numerics.truth.problem import Block, Problem, Rows
 from labkernels.policy import NumericPolicy
 from labkernels.units import LOG2_E
@@ -93,7 +94,7 @@ def is_fine(policy: NumericPolicy) -> bool:
     return policy.p not in _SIXTEEN
 
 
-def _of_rows(rows: Rows, twin: Twin, policy: NumericPolicy):
+def _of_rows(rows: Rows, twin: Twin, policy: NumericPolicy) -> Array:
     """Outputs before the store. Shapes: [Hkv, R, Dv]."""
     xp = namespace(rows.q_log2)
     blocks = list(rows.blocks())
@@ -112,7 +113,7 @@ def _of_rows(rows: Rows, twin: Twin, policy: NumericPolicy):
         p = cubic(p)
     if twin.normalised:
         l = (p * back).sum(-1)[..., None] + rows.sink_weight
-        p, back = p * back / xp.where(l == 0, 1.0, l), 1.0
+        p, back = p * back / xp.where(l == 0, 1.0, l), xp.ones_like(back)
     used = p if policy.p_parts == 2 else rounded(p, policy.p)
     kind = policy.denominator or ("rounded" if twin.rounded_sum else "unrounded")
     summed = used if kind == "rounded" and not twin.normalised else p
@@ -123,11 +124,11 @@ def _of_rows(rows: Rows, twin: Twin, policy: NumericPolicy):
     return (used * back) @ v / xp.where(l == 0, 1.0, l)
 
 
-def _scores(block: Block):
+def _scores(block: Block) -> Array:
     return block.score_log2
 
 
-def _fp32_scores(block: Block, twin: Twin):
+def _fp32_scores(block: Block, twin: Twin) -> Array:
     """Scores as sums in fp32 give them, one product after the other or as the machine likes.
 
     They are scaled before the products by twins that go backward, after them by others.
@@ -139,7 +140,7 @@ def _fp32_scores(block: Block, twin: Twin):
     q, k = (xp.asarray(x, dtype=xp.float32) for x in (block.rows.q_log2 / scale, block.k))
     with np.errstate(invalid="ignore", over="ignore"):
         if twin.block == 1:
-            score = 0.0
+            score = ZERO
             for d in range(q.shape[-1]):
                 score = score + q[..., d, None] * k[:, None, :, d]
         else:
@@ -148,7 +149,7 @@ def _fp32_scores(block: Block, twin: Twin):
     return score if block.hidden is None else xp.where(block.hidden, -math.inf, score)
 
 
-def _product(a, b, products: str):
+def _product(a: Array, b: Array, products: str) -> Array:
     """A product of matrices in fp32 whose factors are parts of the given ones."""
     if not products:
         return a @ b
@@ -159,7 +160,7 @@ def _product(a, b, products: str):
     return a @ b
 
 
-def _narrow(x, products: str):
+def _narrow(x: Array, products: str) -> Array:
     xp = namespace(x)
     if products == "tf32 cut":
         steps = rounding.quantum(x, "tf32")
@@ -167,16 +168,16 @@ def _narrow(x, products: str):
     return xp.asarray(rounded(x, products), dtype=xp.float32)
 
 
-def _halves(x):
+def _halves(x: Array) -> tuple[Array, Array]:
     high = _narrow(x, "bf16")
     return high, _narrow(x - high, "bf16")
 
 
-def _in_fp32(weights, summed, v, twin: Twin, sink):
+def _in_fp32(weights: Array, summed: Array, v: Array, twin: Twin, sink: Any) -> Array:
     """Weighted mean of v whose sums over blocks of keys are kept in fp32. Shapes: [Hkv, R, Dv]."""
     xp = namespace(v)
     weights, summed, v = (xp.asarray(x, dtype=xp.float32) for x in (weights, summed, v))
-    o, l = 0.0, xp.asarray(sink, dtype=xp.float32)
+    o, l = ZERO, xp.asarray(sink, dtype=xp.float32)
     size = twin.block * twin.turns
     for first, turn in itertools.product(range(0, v.shape[1], size), range(twin.turns)):
         keys = slice(first + turn, first + size, twin.turns)
@@ -185,7 +186,7 @@ def _in_fp32(weights, summed, v, twin: Twin, sink):
     return xp.asarray(o / xp.where(l == 0, 1.0, l), dtype=xp.float64)
 
 
-def _by_logs(score, v, twin: Twin):
+def _by_logs(score: Array, v: Array, twin: Twin) -> Array:
     """Means of v by log-sum-exps in fp32, whose own rounding grows with the scores.
 
     Shapes: [Hkv, R, Dv].
@@ -209,7 +210,7 @@ def _by_logs(score, v, twin: Twin):
     return xp.asarray(o, dtype=xp.float64)
 
 
-def _lse2(score):
+def _lse2(score: Array) -> Array:
     """Base-2 log-sum-exp over the last axis. Shapes: [..., 1]."""
     xp = namespace(score)
     m = xp.amax(score, -1)[..., None]
@@ -218,7 +219,7 @@ def _lse2(score):
         return shift + xp.log2(xp.exp2(score - shift).sum(-1)[..., None])
 
 
-def _shifts(score, twin: Twin, top):
+def _shifts(score: Array, twin: Twin, top: Array) -> Array:
     """The maximum that each key's weight is taken against. Shapes: as score."""
     xp = namespace(score)
     n = score.shape[-1]
@@ -241,7 +242,7 @@ def _shifts(score, twin: Twin, top):
     return xp.concatenate(found[::-1] if twin.backward else found, -1)
 
 
-def cubic(x):
+def cubic(x: Array) -> Array:
     """2^y by a cubic of y's fractional part, given x = 2^y."""
     xp = namespace(x)
     power = rounding.quantum(x, "fp64")
@@ -251,7 +252,7 @@ def cubic(x):
     return xp.where(x == 0, 0.0, whole * value)
 
 
-def rounded(x, fmt: str):
+def rounded(x: Array, fmt: str) -> Array:
     """The nearest values of a format, in the namespace of x; no overflow."""
     xp = namespace(x)
     steps = rounding.quantum(x, fmt)

@@ -7,12 +7,13 @@ It is LESS EXACT if something was rounded that the formats need not: scores in 1
 accumulator in fp16, an error that is alike everywhere and larger than rounding's.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from labkernels.numerics import metrics, rounding
-from labkernels.numerics.arrays import to_numpy
+from labkernels.numerics.arrays import Array, to_numpy
 from labkernels.numerics.error import bounds
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.truth import oracle
@@ -26,6 +27,9 @@ from labkernels.numerics.verdict import (
 )
 from labkernels.numerics.verdict.diagnosis import causes, log_sums, names
 from labkernels.numerics.verdict.diagnosis.one_row import Match
+from labkernels.numerics.verdict.matched_filters import Filters
+from labkernels.numerics.verdict.significance import Finding
+from labkernels.numerics.verdict.twins import Twin
 from labkernels.policy import NumericPolicy
 
 ROUNDING, BUG, INCONCLUSIVE = "ROUNDING", "BUG", "INCONCLUSIVE"
@@ -118,7 +122,12 @@ class Verdict:
 
 @np.errstate(all="ignore")  # values that are not finite are reported, without a warning
 def decide(
-    problem: Problem, out, *, policy: NumericPolicy, lse2=None, told: bool = True
+    problem: Problem,
+    out: Array,
+    *,
+    policy: NumericPolicy,
+    lse2: Array | None = None,
+    told: bool = True,
 ) -> Verdict:
     """Judge an output of a problem.
 
@@ -129,8 +138,7 @@ def decide(
     out = _shaped("out", out, problem.out_shape)
     truth, truth_lse2 = (to_numpy(x) for x in oracle.attention(problem))
     error = metrics.difference(out, truth)
-    both = bounds.both_bounds(problem, policy, narrow=policy.narrow)
-    bound, lse2_bound = (to_numpy(x) for x in both)
+    bound, lse2_bound = map(to_numpy, bounds.both_bounds(problem, policy, narrow=policy.narrow))
     if not np.isfinite(bound).all():
         why = "an input is not finite, so nothing says what the output should be"
         sigma = np.full(bound.shape, np.nan)
@@ -172,11 +180,10 @@ def decide(
     if told and (not matches or matches[0].vague):
         even = even or _as_if(problem, policy, truth, error)
         matches = [] if even else matches
-    matches = [*matches, *of_lse2]
-    return _answered(tuple(found), matches, policy, error, bound, sigma, even=even)
+    return _answered(tuple(found), [*matches, *of_lse2], policy, error, bound, sigma, even=even)
 
 
-def _ulps_off(out, truth, fmt: str) -> float:
+def _ulps_off(out: Array, truth: Array, fmt: str) -> float:
     """The largest distance from the truth in the format's spacings there.
 
     An earlier rounding, as from float64 to float32, may decide a tie the other way. It moves the
@@ -187,7 +194,14 @@ def _ulps_off(out, truth, fmt: str) -> float:
     return float(np.max(np.where(np.isnan(ulps), np.inf, ulps), initial=0.0))
 
 
-def _beside_twins(problem: Problem, policy: NumericPolicy, truth, sigma, tests, kernels):
+def _beside_twins(
+    problem: Problem,
+    policy: NumericPolicy,
+    truth: Array,
+    sigma: Array,
+    tests: list[Finding],
+    kernels: tuple[Twin, ...],
+) -> tuple[list[Finding], dict[str, float]]:
     """The tests, with limits beyond what right kernels reach on these inputs."""
     worst = dict.fromkeys((test.name for test in tests), 0.0)
     for out in twins.outputs(problem, policy, kernels):
@@ -196,7 +210,7 @@ def _beside_twins(problem: Problem, policy: NumericPolicy, truth, sigma, tests, 
     return [significance.widened(test, worst[test.name]) for test in tests], worst
 
 
-def _evenly(problem: Problem, policy: NumericPolicy, error, sigma, z) -> str:
+def _evenly(problem: Problem, policy: NumericPolicy, error: Array, sigma: Array, z: Array) -> str:
     """Words for an error like rounding's but larger, everywhere alike; "" for any other."""
     times = float(np.sqrt((z**2).mean()))
     if not 1 < times <= _EVEN_MOST:
@@ -207,7 +221,7 @@ def _evenly(problem: Problem, policy: NumericPolicy, error, sigma, z) -> str:
     return f"errors are {times:.2g} times as large as rounding's, everywhere alike"
 
 
-def _faintly(policy: NumericPolicy, error, sigma) -> str:
+def _faintly(policy: NumericPolicy, error: Array, sigma: Array) -> str:
     """Words for an error in fp32 that is a few times rounding's; "" for others.
 
     The model does not know the order of a sum, and on inputs that repeat its roundings are not
@@ -223,7 +237,7 @@ def _faintly(policy: NumericPolicy, error, sigma) -> str:
     return f"errors are {times:.2g} times as large as rounding's, in sums of another order"
 
 
-def _as_if(problem: Problem, policy: NumericPolicy, truth, error) -> str:
+def _as_if(problem: Problem, policy: NumericPolicy, truth: Array, error: Array) -> str:
     """Words for honest arithmetic that errs as much as this output; "" if there is none."""
     if not less_exact.is_small(problem, policy, error):
         return ""
@@ -241,13 +255,15 @@ def _as_if(problem: Problem, policy: NumericPolicy, truth, error) -> str:
     return ""
 
 
-def _sigma(problem: Problem, policy: NumericPolicy, truth) -> np.ndarray:
+def _sigma(problem: Problem, policy: NumericPolicy, truth: Array) -> np.ndarray:
     """The error model's sigma, with the chain's bias as a part of it."""
     bias = significance.chain_bias(problem.n_keys, policy)[:, None, None] * truth
     return np.hypot(to_numpy(error_sigma.sigma(problem, policy)), bias)
 
 
-def _tests(problem: Problem, policy: NumericPolicy, error, sigma):
+def _tests(
+    problem: Problem, policy: NumericPolicy, error: Array, sigma: Array
+) -> tuple[Filters, Array, list[Finding]]:
     """The filters, z over its slack, and the findings that need them."""
     some = np.where(sigma > 0, sigma, 1.0)
     filtered = matched_filters.matched_filters(problem, policy, error, some)
@@ -265,7 +281,16 @@ def _tests(problem: Problem, policy: NumericPolicy, error, sigma):
 
 
 def _answered(
-    found, matches, policy, error, bound, sigma, *, why="", even="", sound=False
+    found: tuple[Finding, ...],
+    matches: Sequence[Match],
+    policy: NumericPolicy,
+    error: Array,
+    bound: Array,
+    sigma: Array,
+    *,
+    why: str = "",
+    even: str = "",
+    sound: bool = False,
 ) -> Verdict:
     """The verdict that follows from findings and names.
 
@@ -292,7 +317,7 @@ def _answered(
     return Verdict(ROUNDING, why or f"{len(found)} tests, none beyond what rounding does", *given)
 
 
-def _shaped(name: str, values, shape: tuple[int, ...]) -> np.ndarray:
+def _shaped(name: str, values: Array, shape: tuple[int, ...]) -> np.ndarray:
     values = np.asarray(values, np.float64)
     if values.shape != shape:
         raise ValueError(f"{name}.shape = {values.shape}, allowed: {shape}")

@@ -61,7 +61,7 @@ def position_sweep(rows: pd.DataFrame, *, boundaries: Iterable[int], origin: str
 
 @plt.rc_context(style.HOUSE)
 def gap_by_length(rows: pd.DataFrame, *, origin: str) -> Figure:
-    """Draw how far two compute paths differ, and each one's error, over the sample's length.
+    """Draw how far two compute paths differ, and the error of each, over the sample's length.
 
     Shapes: rows has line, kv_len and value; values of 0 are not drawn
     """

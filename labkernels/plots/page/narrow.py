@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import re
 import textwrap
 import warnings
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
@@ -13,11 +15,20 @@ from matplotlib.legend import Legend
 from matplotlib.text import Annotation, Text
 
 WIDTH_INCHES = 3.4
+LEAST_PIXELS = 11  # of a text that is read on a phone
+DENSE_POINTS = 6.5  # a text below stands in a cell that has no room for a larger one
 LEAST_POINTS = 8.0  # 11 pixels where a phone shows the figure 356 pixels wide
 _PANEL_INCHES = 1.8  # a panel that would be narrower gets a row of its own
-_LEAST_INCHES = 2.0  # of the figure's own width, whatever stands out of it
+_LEAST_INCHES = 3.0  # of the figure's own width, whatever stands out of it
 _TRIES = 5  # to make room for what stands out of the figure
-_LETTER = 0.56  # width of a letter, in its height
+_PAUSE = re.compile(" {2,}")
+_FEWEST_LETTERS = 12  # of a line that is broken
+
+
+def least_points(figure: Figure) -> float:
+    """Return the size of the smallest text of a figure."""
+    texts = (text for text in figure.findobj(Text) if text.get_text().strip())
+    return min((text.get_fontsize() for text in texts if text.get_visible()), default=LEAST_POINTS)
 
 
 def made_narrow(figure: Figure) -> Figure:
@@ -37,21 +48,33 @@ def _made_narrow(figure: Figure) -> Figure:
         for axis in (axes.xaxis, axes.yaxis):
             if (axis.get_tick_params().get("labelsize") or LEAST_POINTS) != LEAST_POINTS:
                 axis.set_tick_params(labelsize=LEAST_POINTS)
-    figure.draw_without_rendering()
-    for legend in figure.findobj(Legend):
-        _folded(legend, figure)
-    for text in figure.findobj(Text):
-        _wrapped(text, figure)
-    figure.draw_without_rendering()
+    _fold_legends(figure)
+    _within(figure)
+    for note in figure.findobj(Annotation):
+        if note.get_window_extent().width > figure.bbox.width / 2:
+            note.set_text(_PAUSE.sub("\n", note.get_text()))
+    _lifted([axes._left_title for axes in figure.findobj(Axes)], figure)
     for axes in figure.findobj(Axes):
         _without_overlaps(axes)
     for _ in range(_TRIES):
+        _within(figure)
         beyond = figure.get_tightbbox().width - WIDTH_INCHES
-        if beyond <= 0 or figure.get_figwidth() <= _LEAST_INCHES:
+        if beyond <= 0:
             break
         figure.set_figwidth(max(figure.get_figwidth() - beyond, _LEAST_INCHES))
-        figure.draw_without_rendering()
     return figure
+
+
+def _within(figure: Figure) -> None:
+    """Lay the figure out so that no legend, title or line of text leaves it."""
+    figure.draw_without_rendering()
+    for legend in figure.findobj(Legend):
+        _folded(legend, figure)
+    for axes in figure.findobj(Axes):
+        _shifted(axes._left_title, axes, figure)
+    for text in figure.findobj(Text):
+        _wrapped(text, figure)
+    figure.draw_without_rendering()
 
 
 def _stacked(figure: Figure) -> float:
@@ -72,30 +95,68 @@ def _stacked(figure: Figure) -> float:
     return 0.85 * len(order) / rows
 
 
+def _fold_legends(figure: Figure) -> None:
+    """Fold the legends that leave the figure, while the layout ignores those of panels.
+
+    A layout takes the room for a panel's legend from the panel: one that is wider than its panel
+    would make the panel narrower at each new layout.
+    """
+    of_panels = [legend for axes in figure.axes for legend in axes.findobj(Legend)]
+    for legend in of_panels:
+        legend.set_in_layout(False)
+    figure.draw_without_rendering()
+    for legend in figure.findobj(Legend):
+        _folded(legend, figure)
+    for legend in of_panels:
+        legend.set_in_layout(True)
+
+
 def _folded(legend: Legend, figure: Figure) -> None:
-    """Give a legend fewer columns until the figure is wide enough for it."""
+    """Give a legend fewer columns until it lies within the figure."""
     labels = [text.get_text() for text in legend.get_texts()]
-    for columns in range(legend._ncols - 1, 0, -1):
-        if legend.get_window_extent().width <= figure.bbox.width:
-            return
-        legend.set_ncols(columns)
+    while legend._ncols > 1 and _beyond(legend, figure) > 0:
+        legend.set_ncols(legend._ncols - 1)
+        legend.markerscale = 1.0  # the markers are scaled already
         legend._init_legend_box(legend.legend_handles, labels)  # set_ncols alone lays nothing out
-        legend.set_loc(legend._loc)
+        legend._loc = legend._loc  # set_loc would forget that a legend stands outside the panels
         for text in legend.get_texts():
             text.set_fontsize(max(text.get_fontsize(), LEAST_POINTS))
 
 
+def _beyond(artist: Artist, figure: Figure) -> float:
+    """How far an artist stands out of a figure, on both sides. Units: pixels."""
+    box = artist.get_window_extent()
+    return max(0, box.x1 - figure.bbox.width) + max(0, -box.x0)
+
+
+def _shifted(title: Text, axes: Axes, figure: Figure) -> None:
+    """Let a title that leaves the figure begin further left, above the labels of the axis."""
+    if title.get_text() and axes.bbox.width > 0:
+        shift = min(_beyond(title, figure), max(0, title.get_window_extent().x0))
+        title.set_x(title.get_position()[0] - shift / axes.bbox.width)
+
+
+def _lifted(titles: list[Text], figure: Figure) -> None:
+    """Put a title above those at its right which it would cover."""
+    every = [text for axes in figure.findobj(Axes) for text in (axes.title, axes._right_title)]
+    boxes = [text.get_window_extent() for text in (*titles, *every) if text.get_text()]
+    for title in titles:
+        box = title.get_window_extent()
+        beside = (other for other in boxes if other.x0 > box.x0 and other.overlaps(box))
+        if title.get_text() and any(beside):
+            title.set_text(f"{title.get_text()}\n")
+
+
 def _wrapped(text: Text, figure: Figure) -> None:
-    """Break a line that leaves the figure; formulas and what is rotated stay."""
+    """Break a line that leaves the figure; formulas, notes and what is rotated stay."""
     words = text.get_text()
     if not words.strip() or "$" in words or text.get_rotation() or isinstance(text, Annotation):
         return
-    box = text.get_window_extent()
-    beyond = max(0, box.x1 - figure.bbox.width) + max(0, -box.x0)
+    width, beyond = text.get_window_extent().width, _beyond(text, figure)
     if beyond > 0:
-        letters = int((box.width - beyond) / figure.dpi * 72 / (_LETTER * text.get_fontsize()))
-        lines = [textwrap.fill(line, max(12, letters)) for line in words.splitlines()]
-        text.set_text("\n".join(lines))
+        lines = words.splitlines()
+        letters = max(_FEWEST_LETTERS, int(max(map(len, lines)) * (1 - beyond / width)))
+        text.set_text("\n".join(textwrap.fill(line, letters) for line in lines))
 
 
 def _without_overlaps(axes: Axes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import pickle
 import re
 from typing import Any
@@ -30,12 +31,20 @@ _LONG = re.compile(r"-?\b\d+\.\d{3,}\b")
 
 @plt.rc_context({**style.HOUSE, "svg.hashsalt": "labkernels", "svg.fonttype": "none"})
 def versions(figure: Figure) -> dict[str, Any]:
-    """Return the figure as SVG, and under MIME a narrow SVG and the values at places of both."""
-    wide, slim = _copy(figure), narrow.made_narrow(_copy(figure))
+    """Return the figure as SVG, and under MIME a narrow SVG and the values at places of both.
+
+    A figure with words in small cells keeps its width; `pixels` is the least in which they are
+    read.
+    """
+    wide, points = _copy(figure), narrow.least_points(figure)
+    dense = points < narrow.DENSE_POINTS
+    slim = _copy(figure) if dense else narrow.made_narrow(_copy(figure))
     boxes = _drawn_box(wide), _drawn_box(slim)
     found = values.values(wide, slim, boxes)
     drawn = _svg(wide, boxes[0]), _svg(slim, boxes[1])
-    return {"image/svg+xml": drawn[0], MIME: {"narrow": drawn[1], "series": found}}
+    pixels = math.ceil(narrow.LEAST_PIXELS * 72 * boxes[0].width / points) if dense else None
+    more = {"narrow": drawn[1], "series": found, "pixels": pixels}
+    return {"image/svg+xml": drawn[0], MIME: more}
 
 
 def _copy(figure: Figure) -> Figure:

@@ -152,7 +152,7 @@ def ladder(rungs: pd.DataFrame, *, ceilings: dict[str, float], origin: str) -> F
         axes.barh(y, row.tflops, height=0.62, color=style.colour(row.kernel), alpha=0.85)
         inside = row.tflops > 0.5 * max(ceilings.values())
         axes.annotate(
-            f"{row.tflops:.0f} TFLOP/s  {row.words}",
+            f"{row.tflops:.0f} TFLOP/s\n{row.words}",
             (row.tflops, y),
             xytext=(-3 if inside else 3, 0),
             textcoords="offset points",

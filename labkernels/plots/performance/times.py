@@ -148,6 +148,7 @@ def rates_by_length(rates: pd.DataFrame, *, origin: str) -> Figure:
         axes.set_ylabel("TFLOP/s")
     every[0].set_ylim(bottom=0)
     handles, labels = every[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+    rows = -(-len(labels) // 4)  # a longer row would be wider than the panels
+    figure.legend(handles, labels, loc="outside upper center", ncols=-(-len(labels) // rows))
     style.say_origin(figure, origin)
     return figure

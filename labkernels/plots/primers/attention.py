@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from labkernels.plots import style
 from labkernels.plots.primers.machine import box
@@ -116,5 +117,44 @@ def timeline(events: list[tuple[str, int]], *, origin: str) -> Figure:
     axes.set(xlabel="order in the program", ylim=(1.45, -0.45))
     axes.set_xticks([])
     axes.grid(visible=False)
+    style.say_origin(figure, origin)
+    return figure
+
+
+@plt.rc_context(style.HOUSE)
+def tile_walk(blocks: pd.DataFrame, walker: int, *, origin: str) -> Figure:
+    """Draw S as tiles of rows and blocks of keys, and the steps of one tile through K and V.
+
+    Shapes: blocks has tile, block, and seen ("all", "some" or "none"), a row per pair; walker is
+    the tile whose steps are numbered.
+    """
+    n_tiles, n_blocks = blocks.tile.max() + 1, blocks.block.max() + 1
+    figure, (axes,) = style.new_figure(height_inches=1.3 + 0.42 * n_tiles)
+    shades = {"all": "#9fc8e4", "some": "#f2c9a8", "none": "#eceff3"}
+    for row, name in enumerate(("K", "V")):
+        for block in range(n_blocks):
+            box(axes, block + 0.05, 0.72 * row + 0.05, 0.9, 0.56, fc="#d7ebf7")
+            label = {"ha": "center", "va": "center", "fontsize": 8.5, "color": "#10161d"}
+            axes.text(block + 0.5, 0.72 * row + 0.33, f"{name} {block}", **label)
+    step = 0
+    for part in blocks.itertuples():
+        y = 1.6 + part.tile
+        box(axes, part.block + 0.04, y + 0.06, 0.92, 0.88, fc=shades[part.seen])
+        if part.tile == walker and part.seen != "none":
+            step += 1
+            place = {"ha": "center", "va": "center", "weight": "bold", "color": "#10161d"}
+            axes.text(part.block + 0.5, y + 0.5, str(step), fontsize=9.5, **place)
+    for tile in range(n_tiles):
+        axes.text(-0.12, tile + 2.1, f"Q {tile}", ha="right", va="center", fontsize=8.5)
+    end = n_blocks + 0.35
+    axes.annotate("", (end, walker + 2.1), (n_blocks + 0.02, walker + 2.1), arrowprops=_ARROW)
+    box(axes, end, walker + 1.66, 1.25, 0.88, fc="#d7ebf7")
+    place = {"ha": "center", "va": "center", "fontsize": 8.5, "color": "#10161d"}
+    axes.text(end + 0.62, walker + 2.1, f"O {walker}\n(m, l, o)", **place)
+    names = {"all": "every row sees every key", "some": "masked", "none": "skipped"}
+    keys = [Patch(fc=shades[seen], ec="#9aa3af", label=name) for seen, name in names.items()]
+    axes.legend(handles=keys, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, frameon=False)
+    axes.set(xlim=(-0.6, end + 1.35), ylim=(n_tiles + 1.65, -0.1))
+    axes.axis("off")
     style.say_origin(figure, origin)
     return figure

@@ -78,20 +78,30 @@ export function lines(label, value) {
  * Whether a cell is words or a formula, not a number.
  * @param {string | Node} cell
  */
-const is_text = (cell) => typeof cell === "string" && !/^-?[\d.,]+(e[+-]\d+)?( %)?$/.test(cell);
+const is_text = (cell) =>
+  typeof cell === "string" && !/^(–|[<>]?-?[\d.,]+(e[+-]\d+)?( %)?)$/.test(cell);
+
+/** @param {boolean} left  whether the words of a cell begin at its left */
+const side = (left) => (left ? { class: "lab-text" } : {});
 
 /**
  * A table with a caption; its first column names the rows.
  * @param {string} caption @param {string[]} heads @param {(string | Node)[][]} rows
  */
 export function table(caption, heads, rows) {
-  const head = element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)));
+  const head = element(
+    "tr",
+    {},
+    ...heads.map((text, i) =>
+      element("th", { scope: "col", ...side(rows.every((row) => is_text(row[i]))) }, text),
+    ),
+  );
   const body = rows.map(([name, ...cells]) =>
     element(
       "tr",
       {},
       element("th", { scope: "row" }, name),
-      ...cells.map((cell) => element("td", is_text(cell) ? { class: "lab-text" } : {}, cell)),
+      ...cells.map((cell) => element("td", side(is_text(cell)), cell)),
     ),
   );
   const made = element(

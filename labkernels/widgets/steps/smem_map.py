@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from labkernels import formats
+from labkernels.cuda.compiler.specialization import STATE_PADDING
 from labkernels.kernels.kernel import Instance
+from labkernels.kernels.prefill.wgmma.spec import Q_TWICE_BYTES, TILE_STAGES
 
 CHUNK_BYTES = 16  # what one cp.async and one ldmatrix row move
-STATE_PADDING = 4  # numbers, as split_kv.cuh pads a row of o
 MMA_ROWS = 16
 SYNCS_BEFORE_MERGE = {"decode_mma": 2, "decode_mma_n8": 2, "decode_fma": 1}
-BARRIER_BYTES, TILE_STAGES = 8, 4  # of prefill_wgmma
+BARRIER_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def _q_stages(instance: Instance) -> int:
     """The stages of Q that fit beside K and V, as in tile.cuh."""
     tile, row_bytes = instance.tile, instance.head_dim * formats.named(instance.dtype).bytes
     twice = 2 * instance.rows * row_bytes + 2 * tile.stages * tile.keys * row_bytes
-    return 2 if twice <= 226 * 1024 else 1
+    return 2 if twice <= Q_TWICE_BYTES else 1
 
 
 def _prefill_wgmma(instance: Instance) -> list[Tile]:

@@ -11,11 +11,13 @@ NAME = hashlib.sha256(SVG.strip().encode()).hexdigest()  # as MyST-NB names it
 SERIES = [{"name": "mma", "values": [["1", "2"]], "places": [[1, 2], [3, 4]]}]
 
 
-def notebook(series=SERIES, png="iVBORw0="):
-    versions = {"narrow": NARROW, "series": series}
+def notebook(series=SERIES, png="iVBORw0=", pixels=None):
+    versions = {"narrow": NARROW, "series": series, "pixels": pixels}
     data = {"image/png": png, "image/svg+xml": SVG, page_figures.MIME: versions}
     output = nbformat.v4.new_output("display_data", data)
-    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("", outputs=[output])])
+    words = {"figure": {"name": page_figures.STILLS["bits"]}, "image": {"alt": 'a "b"'}}
+    cell = nbformat.v4.new_code_cell("", outputs=[output], metadata={"mystnb": words})
+    return nbformat.v4.new_notebook(cells=[cell])
 
 
 @pytest.fixture
@@ -28,7 +30,11 @@ def built(tmp_path):
         (tmp_path / "notebooks/idea.html").write_text(f"<figure>{image}</figure>")
         (tmp_path / "_static/look.narrow.svg").write_text(NARROW)
         look, other = (f'<img src="../_images/{name}.svg">' for name in ("look", "map"))
-        (tmp_path / "book/a.html").write_text(look + other)
+        widgets = "".join(
+            f'<div class="lab-widget" data-lab-widget="{name}" data-kernel=""><p>b</p></div>'
+            for name in ("bits", "guess")
+        )
+        (tmp_path / "book/a.html").write_text(look + other + widgets)
         page_figures.add_to(tmp_path, tmp_path / "executed")
         return tmp_path
 
@@ -43,6 +49,23 @@ def test_a_page_has_the_version_for_phones_and_the_values(built):
     assert f'data-values="figure.{NAME[:16]}"' in text
     script = (pages / f"_static/lab/figure.{NAME[:16]}.js").read_text()
     assert '"values":[["1","2"]]' in script
+
+
+def test_a_dense_figure_keeps_its_width(built):
+    pages = built(notebook(pixels=900))
+    assert (
+        '<picture class="lab-dense" style="--lab-least: 900px"><img '
+        in (pages / "notebooks/idea.html").read_text()
+    )
+    assert not (pages / f"_images/{NAME}.narrow.svg").exists()
+
+
+def test_a_widget_is_a_figure_where_no_script_runs(built):
+    text = (built(notebook()) / "book/a.html").read_text()
+    image = f'<img src="../_images/{NAME}.svg" alt="a &quot;b&quot;">'
+    assert f'data-kernel=""><noscript><figure>{image}<figcaption>' in text
+    assert text.count("<noscript>") == 1
+    assert text.count("</noscript><p>b</p></div>") == 1
 
 
 def test_a_figure_without_values_has_no_script(built):
@@ -68,7 +91,11 @@ def test_a_figure_that_has_no_versions_is_refused():
 
 
 def test_a_drawn_picture_has_its_version_for_phones(built):
-    assert (built(notebook()) / "book/a.html").read_text() == (
-        '<picture><source media="(max-width: 576px)" srcset="../_static/look.narrow.svg">'
-        '<img src="../_images/look.svg"></picture><img src="../_images/map.svg">'
+    assert (
+        (built(notebook()) / "book/a.html")
+        .read_text()
+        .startswith(
+            '<picture><source media="(max-width: 576px)" srcset="../_static/look.narrow.svg">'
+            '<img src="../_images/look.svg"></picture><img src="../_images/map.svg">'
+        )
     )

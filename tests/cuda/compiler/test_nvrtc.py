@@ -241,6 +241,7 @@ def test_reports_are_recorded_and_read_without_a_compiler(add_header, tmp_path, 
         header=add_header,
         instance="add::add_through_smem<64>",
         smem_bytes=SMEM_BYTES,
+        defines={"LAB_SMEM_BYTES": SMEM_BYTES},
     )
     path, started = tmp_path / "compiler_reports.csv", "2026-01-01T00:00:00Z"
     assert reports.recorded(variant, arch="sm_90a", path=path) is None

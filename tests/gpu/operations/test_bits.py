@@ -58,8 +58,8 @@ def build_all(instances, arch):
 
     def make(instance):
         spec = CUDA[instance.kernel]
-        defines = {"LAB_SMEM_BYTES": spec.smem(instance).total}
-        build(spec.header, instance=spec.template(instance), defines=defines)
+        made = spec.specialization(instance)
+        build(made.header, instance=made.instance, defines=made.defines)
 
     first, *others = instances
     make(first)  # and the runtime, once

@@ -7,7 +7,7 @@ from labkernels.measure.mutants.mutant import KERNEL, Edit, mutated
 from tests.kernels.backward.cases import CUDA_BACKWARDS, backward_case, run_checked
 
 KEYS, ROWS = "backward/problem.cuh", "backward/rows.cuh"
-LIMIT = "packed_gqa/rows.cuh"
+LIMIT, SHARED = "packed_gqa/rows.cuh", "backward/gradients.cuh"
 RACE = "race: .* shared byte .* no barrier lies between|which no thread wrote"
 # what is deleted, and whether the kernel of the ordered dq has it
 BARRIERS = {
@@ -24,11 +24,11 @@ WRONG = {
     "a row sees the key behind its own": Edit(LIMIT, r"(?<=row_token\(p, b, row\)) \+ 1;", " + 2;"),
     "aligned to the first key": Edit(KEYS, r"r\.past = [^;]*;", "r.past = 0;"),
     "a tile of rows too late": Edit(KEYS, r"key - past\)", "key - past + 64)"),
-    "never masked": Edit(KERNEL, r"!seen\.whole && ", "false && "),
+    "never masked": Edit(SHARED, r"!seen\.whole && ", "false && "),
     "no delta": Edit(ROWS, r"p\.row_delta \+ place, delta\)", "p.row_delta + place, 0.f)"),
     "another head's V": Edit(KERNEL, r"work\.head (?=\* p\.v_stride_head, p\.v)", "0 "),
     "one head of the group": Edit(
-        KERNEL, r"kv_head \* p\.group \+ p\.group - 1", "kv_head * p.group"
+        SHARED, r"kv_head \* p\.group \+ p\.group - 1", "kv_head * p.group"
     ),
     "dk not scaled": Edit(KERNEL, r"p\.dk, dk, p\.scale", "p.dk, dk, 1.f"),
     "dq not scaled": Edit(ROWS, r"x\.v\[2 \* r\] \* p\.scale", "x.v[2 * r]"),

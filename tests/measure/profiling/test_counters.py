@@ -11,7 +11,7 @@ from labkernels.measure import ladder
 from labkernels.measure.implementation import with_tile
 from labkernels.measure.profiling import child, counters
 from labkernels.measure.profiling.child import Call
-from labkernels.records import schema
+from labkernels.records import schema, scoreboard
 
 CALL = Call("prefill_mma", length=256)
 METRICS = [m for m in counters.METRICS if m.name in ("time", "tensor_pipe", "bank_conflicts")]
@@ -44,7 +44,7 @@ def test_calls_travel_as_json():
     calls = [CALL, Call("cublas", child.GEMM, batch=0, heads=0, head_dim=0)]
     assert [Call(**fields) for fields in json.loads(child.to_json(calls))] == calls
     assert len({call.label for call in calls} | {replace(CALL, causal=True).label}) == 3
-    allowed = "prefill, backward, decode, gemm"
+    allowed = "prefill, backward, decode, mla, gemm"
     with pytest.raises(ValueError, match=f"operation = 'append', allowed: {allowed}"):
         Call("x", "append")
 
@@ -113,7 +113,7 @@ def test_rows_of_the_experiment_fit_their_table():
     item = counters.Counted(listed[0], "void f<1>()", {"time": 1e-3, "tensor_pipe": 50.0})
     refused = {listed[1].label: "no such kernel"}
     failed = {listed[2].label: "worst error 3"}
-    rows = experiment.rows_of(listed, counters.Profile((item,), refused, failed))
+    rows = experiment.rows_of(listed, counters.Profile((item,), refused, failed), experiment._base)
     known = {field.name for field in schema.PREFILL_MEASUREMENTS.fields}
     assert all(set(row) <= known for row in rows)
     assert [(row["metric"], row["unit"]) for row in rows] == [
@@ -125,6 +125,22 @@ def test_rows_of_the_experiment_fit_their_table():
     assert rows[0]["note"] == "void f<1>()"
     names = {experiment._base(call)["kernel"] for call in listed}
     assert {"torch_fa2", "torch_fa2 backward"} <= names
+
+
+def test_a_missed_target_is_profiled_at_its_own_workload():
+    """Our kernel and the peer, with the columns by which the scoreboard finds their counters."""
+    missed = [s for s in scoreboard.scoreboard() if s.status == scoreboard.NOT_MET]
+    missed = [s for s in missed if s.target.experiment in experiment.TIMED]
+    calls = [call for listed in experiment.missed().values() for call in listed]
+    wanted = {(name, *s.target.workload.items()) for s in missed for name in (s.kernel, s.peer)}
+    rows = [experiment._base_of_missed(call) for call in calls]
+    found = {
+        (row["kernel"], *((key, row[key]) for key in s.target.workload))
+        for row in rows
+        for s in missed
+    }
+    assert wanted
+    assert wanted <= found
 
 
 def test_the_ladders_are_counted_rung_by_rung():

@@ -108,3 +108,67 @@ def test_a_legend_that_is_too_wide_has_fewer_columns(figure):
     (legend,) = slim.legends
     assert [text.get_text() for text in legend.get_texts()] == labels
     assert legend.get_window_extent().width <= slim.bbox.width
+
+
+@pytest.mark.filterwarnings("error:constrained_layout")
+def test_a_panel_keeps_its_width_below_a_wide_legend():
+    with plt.rc_context(style.HOUSE):
+        made, (axes,) = style.new_figure(height_inches=2.5)
+        for number in range(4):
+            axes.plot([1, 2], [1, number], marker="o", label=f"of head {number}")
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, markerscale=3)
+        marker = axes.get_legend().legend_handles[0].get_markersize()
+        page.versions(made)
+        slim = narrow.made_narrow(made)
+    assert slim.axes[0].get_position().width * slim.get_figwidth() > 2
+    assert slim.axes[0].get_legend().legend_handles[0].get_markersize() == marker
+    plt.close(made)
+
+
+def test_a_legend_outside_of_the_panels_stays_outside(figure):
+    lines = list(figure.axes[0].lines) * 4
+    labels = [f"a resource of an SM {i}" for i in range(4)]
+    figure.legend(lines, labels, loc="outside upper left", ncols=4)
+    slim = narrow.made_narrow(figure)
+    slim.draw_without_rendering()
+    panels = [axes.get_window_extent() for axes in slim.axes]
+    assert slim.legends[0].get_window_extent().y0 > max(box.y1 for box in panels)
+
+
+def test_a_narrow_figure_leaves_its_axes_room(figure):
+    """Neither a legend, nor a title, nor a line below may take it from them."""
+    left = figure.axes[0]
+    left.set_title("8 x 2048 on 8 x 2048, 16/16, d128, causal, bf16", loc="left", fontsize=8)
+    left.set_yticks([0, 1], ["backward_wgmma ordered", "FlashAttention-2 (torch)"])
+    labels = [f"a resource of an SM {i}" for i in range(3)]
+    figure.legend(list(left.lines) * 3, labels, loc="outside upper left", ncols=3)
+    style.say_origin(figure, "measured on NVIDIA H200, 2026-11-21, commit c5066a654c")
+    slim = narrow.made_narrow(figure)
+    slim.draw_without_rendering()
+    legend = slim.legends[0].get_window_extent()
+    for axes in slim.axes:
+        assert axes.bbox.width > 0.8 * slim.dpi  # inches
+        assert not legend.overlaps(axes.bbox)
+    assert slim.get_tightbbox().width <= narrow.WIDTH_INCHES + 0.1
+
+
+def test_a_note_that_takes_half_of_a_narrow_figure_has_two_lines(figure):
+    note = figure.axes[0].annotate("621 TFLOP/s  tensor pipe 66 % of its peak", (1, 1))
+    narrow.made_narrow(figure)
+    assert note.get_text() == "621 TFLOP/s\ntensor pipe 66 % of its peak"
+
+
+def test_a_title_goes_above_the_title_that_it_would_cover(figure):
+    figure.axes[0].set_title("backward_wgmma ordered, on: dq", loc="left")
+    figure.axes[0].set_title("dv", loc="right")
+    narrow.made_narrow(figure)
+    assert figure.axes[0].get_title("left").endswith("\n")
+    assert figure.axes[0].get_title("right") == "dv"
+
+
+def test_a_figure_with_words_in_small_cells_keeps_its_width(figure):
+    figure.axes[1].text(0, 0, "31·3", fontsize=5)
+    bundle = page.versions(figure)
+    wide = float(re.search(r'<svg[^>]* width="([\d.]+)pt"', bundle["image/svg+xml"])[1])
+    assert bundle[page.MIME]["narrow"] == bundle["image/svg+xml"]
+    assert bundle[page.MIME]["pixels"] == pytest.approx(wide * LEAST_PIXELS / 5, abs=2)

@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from labkernels.plots.primers import attention, book, fragments, machine
+from labkernels.plots.primers import attention, book, fragments, hopper, machine
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +65,33 @@ def test_a_timeline_has_each_event():
     events = [("fetch", 0), ("fetch", 1), ("use", 0), ("use", 1)]
     figure = attention.timeline(events, origin="here")
     assert [bar.get_width() for bar in figure.axes[0].patches] == [2, 2, 1, 1]
+
+
+def test_a_walk_numbers_the_blocks_that_its_tile_sees():
+    pairs = [(0, 0, "some"), (0, 1, "none"), (1, 0, "all"), (1, 1, "some")]
+    blocks = pd.DataFrame(pairs, columns=["tile", "block", "seen"])
+    for walker, steps in ((0, ["1"]), (1, ["1", "2"])):
+        figure = attention.tile_walk(blocks, walker, origin="here")
+        assert [text for text in words(figure) if text.isdigit()] == steps
+
+
+def test_a_stage_is_pale_until_it_is_read():
+    events = [(-1, "ask", 0), (-1, "ask", 1), (0, "begin", 0), (1, "begin", 0), (0, "end", 0)]
+    events += [(1, "end", 0), (0, "begin", 1), (0, "end", 1)]
+    frame = pd.DataFrame(events, columns=["warpgroup", "what", "block"]).assign(of="K")
+    figure = hopper.producers_and_consumers(frame, 2, origin="here")
+    bars = [
+        (bar.get_x(), round(bar.get_y() + 0.36), bar.get_alpha()) for bar in figure.axes[0].patches
+    ]
+    assert bars == [
+        (0, 0, 0.35),
+        (2, 0, 1),
+        (2, 4, 1),
+        (3, 6, 1),
+        (1, 1, 0.35),
+        (6, 1, 1),
+        (6, 4, 1),
+    ]
 
 
 def test_owners_are_written_into_their_places():

@@ -12,6 +12,7 @@ from labkernels.numerics.error import bounds
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.verdict.verdict import decide
 
+ON_GPU = ("out", "lse2")
 REQUESTS = (
     Request("three full tiles"),
     Request("75 keys, so that the last tile is ragged", kv_len=75),

@@ -7,6 +7,8 @@ from labkernels.chapters.exercises.overlay import folder_with
 from labkernels.chapters.primers import fragments
 from labkernels.formats import named
 
+ON_GPU = ("out", "numbers")
+
 
 def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
     """Run the kernel that has the region."""

@@ -74,8 +74,8 @@ LAB_DEVICE void move(const Params& p, const Side& side, int first_key, i64 place
   const int lane = thread_x() & 31, head_chunks = static_cast<int>(side.head_chunks);
   const int chunks = p.kv_heads * head_chunks, n = p.keys_per_warp * chunks;
   for (int begin = 0; begin < n; begin += 32 * C::stages) {
-    u32x4 moved[C::stages];
-    i64 to[C::stages];
+    u32x4 moved[C::stages];                      // [stages, 8 channels]
+    i64 to[C::stages];                           // [stages]
 #pragma unroll
     for (int i = 0; i < C::stages; ++i) {
       const int at = begin + i * 32 + lane, key = at / chunks, in_key = at - key * chunks;

@@ -4,8 +4,7 @@
 // always add up in the same order, a second kernel keeps rows and goes through keys. Fragments:
 // lane = 4 g + t holds rows g and g + 8 of each 16, columns 2t and 2t + 1 of each 8.
 #pragma once
-#include "backward/problem.cuh"
-#include "lab/core/policy.cuh"
+#include "backward/gradients.cuh"
 #include "lab/ampere/warp_mma.cuh"
 
 namespace backward_mma {
@@ -18,9 +17,10 @@ struct KernelTraits {
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int score_width = Keys < 64 ? 64 : Keys;  // of P's rows: whole 128 bytes
   static constexpr bool ordered = Ordered;
-  using Scores = WarpPartition<Rows, Keys, Warps>;       // S, dP
-  using KeyRows = WarpPartition<Keys, D, Warps>;         // dK, dV
-  using QueryRows = WarpPartition<Rows, D, Warps>;       // dQ
+  using Scores = WarpPartition<Rows, Keys, Warps>;       // S, dP: [rows, keys]
+  using KeyRows = WarpPartition<Keys, D, Warps>;         // dK, dV: [keys, dim]
+  using QueryRows = WarpPartition<Rows, D, Warps>;       // dQ: [rows, dim]
+  using ScoreTile = T[Rows][score_width];                // P or dS, all warps'
   static_assert(Stages == 1 || Stages == 2, "copies run at most a step ahead");
 };
 
@@ -28,44 +28,16 @@ struct KernelTraits {
 template <class C> struct Smem {
   alignas(128) typename C::T k[C::keys][C::dim], v[C::keys][C::dim];
   alignas(128) typename C::T q[C::stages][C::rows][C::dim], dout[C::stages][C::rows][C::dim];
-  alignas(128) typename C::T p[C::rows][C::score_width], ds[C::rows][C::score_width];
+  alignas(128) typename C::ScoreTile p, ds;
   float lse2[C::stages][C::rows], delta[C::stages][C::rows];
 };
 // Here the rows stay, and a stage is a tile of keys.
 template <class C> struct QuerySmem {
   alignas(128) typename C::T q[C::rows][C::dim], dout[C::rows][C::dim];
   alignas(128) typename C::T k[C::stages][C::keys][C::dim], v[C::stages][C::keys][C::dim];
-  alignas(128) typename C::T ds[C::rows][C::score_width];
+  alignas(128) typename C::ScoreTile ds;
   float lse2[C::rows], delta[C::rows];
 };
-
-// ---- copies
-
-// Copies lse2 and delta of each row; the workspace holds whole tiles.
-template <int Rows>
-LAB_DEVICE void copy_row_facts(float (&lse2)[Rows], float (&delta)[Rows], const BackwardParams& p,
-                               i64 first) {
-  const int i = thread_x() * 4;
-  if (i < Rows) {
-    cp_async_16(&lse2[i], p.row_lse2 + first + i, true);
-    cp_async_16(&delta[i], p.row_delta + first + i, true);
-  }
-}
-
-template <class C, class S>
-LAB_DEVICE void copy_queries(S& smem, const BackwardParams& p, const BackwardRequest& r, int head,
-                             int row, int stage) {
-  const i64 token = r.first_token + row;
-  copy_rows<C::threads>(smem.q[stage], p.q, token * p.q_stride_token + head * p.q_stride_head,
-                        p.q_stride_token, r.q_len - row);
-  copy_rows<C::threads>(smem.dout[stage], p.dout,
-                        token * p.dout_stride_token + head * p.dout_stride_head,
-                        p.dout_stride_token, r.q_len - row);
-  copy_row_facts(smem.lse2[stage], smem.delta[stage], p,
-                 head * p.padded_rows + r.first_padded + row);
-}
-
-// ---- P and dS
 
 // The warp's part of S = Q K^T, or of dP = dO V^T.
 template <class C>
@@ -77,114 +49,6 @@ LAB_DEVICE void multiply_rows(typename C::Scores::Sum& sum,
                                   right<false>(keys, C::Scores::column()));
 }
 
-// Which keys the rows of a tile see: `row` and `key` are its first ones in the request.
-struct Mask { int row, key; bool whole; };
-template <class C>
-LAB_DEVICE Mask mask_of(const BackwardParams& p, const BackwardRequest& r, int row, int key) {
-  return {row, key, key + C::keys <= row_limit(p, r, row)};
-}
-
-// [lab: gradients of the scores]
-// P = exp2(S - lse2), dS = P (dP - delta); what a row does not see is 0. Rounded P and dS go to
-// shared memory for the products of other warps. A row past the end has lse2 = inf: its P is 0.
-template <class C, class P, bool StoreP>
-LAB_DEVICE void score_gradients(typename C::Scores::Sum& s, const typename C::Scores::Sum& dp,
-                                typename C::T (*p_tile)[C::score_width],
-                                typename C::T (*ds_tile)[C::score_width], const float* lse2,
-                                const float* delta, const BackwardParams& p,
-                                const BackwardRequest& request, const Mask& seen) {
-  using T = typename C::T;
-  const int lane = thread_x() & 31;
-#pragma unroll
-  for (int m = 0; m < C::Scores::rows / 16; ++m)
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = C::Scores::row() + m * 16 + lane / 4 + r * 8;
-      const float row_lse2 = lse2[row], row_delta = delta[row];
-      const int limit = row_limit(p, request, seen.row + row) - seen.key;
-#pragma unroll
-      for (int n = 0; n < C::Scores::columns / 8; ++n) {
-        const int column = C::Scores::column() + n * 8 + (lane & 3) * 2;
-        float probability[2], gradient[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          float e = exp2<P>(fma_rn(s[m][n][2 * r + i], p.scale_log2, -row_lse2));
-          if (!seen.whole && column + i >= limit) e = 0.f;
-          probability[i] = e;
-          gradient[i] = e * (dp[m][n][2 * r + i] - row_delta);
-        }
-        const int c = column / chunk_elements, within = (lane & 3) * 2;
-        if constexpr (StoreP)
-          *reinterpret_cast<u32*>(chunk<C::score_width>(p_tile, row, c) + within) =
-              pack2<T>(probability[0], probability[1]);
-        *reinterpret_cast<u32*>(chunk<C::score_width>(ds_tile, row, c) + within) =
-            pack2<T>(gradient[0], gradient[1]);
-      }
-    }
-}
-// [/lab: gradients of the scores]
-
-// ---- stores
-
-// dq_accum += sum, for the warp's rows and channels of a tile that begins at `first` there.
-template <class C>
-LAB_DEVICE void add_dq(const typename C::QueryRows::Sum& sum, const BackwardParams& p, i64 first) {
-  const int lane = thread_x() & 31;
-  float* place = p.dq_accum + first * C::dim +
-                 dq_index<C::dim>(C::QueryRows::row(), C::QueryRows::column()) + lane * 4;
-#pragma unroll
-  for (int m = 0; m < C::QueryRows::rows / 16; ++m)
-#pragma unroll
-    for (int n = 0; n < C::QueryRows::columns / 8; ++n)
-      add_global(place + (m * (C::dim / 8) + n) * 128, sum[m][n]);
-}
-
-// factor * sum to rows of a tensor [total, heads, D], from its row `first` on; `n` are left.
-template <class C, class Part>
-LAB_DEVICE void store_sum(void* tensor, const typename Part::Sum& sum, float factor, i64 first,
-                          int heads, int head, int n) {
-  using T = typename C::T;
-  const int lane = thread_x() & 31;
-#pragma unroll
-  for (int m = 0; m < Part::rows / 16; ++m)
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = Part::row() + m * 16 + lane / 4 + r * 8;
-      if (row >= n) continue;
-      T* place = static_cast<T*>(tensor) + ((first + row) * heads + head) * C::dim +
-                 Part::column() + (lane & 3) * 2;
-#pragma unroll
-      for (int c = 0; c < Part::columns / 8; ++c)
-        store2(place + c * 8, sum[m][c][2 * r] * factor, sum[m][c][2 * r + 1] * factor);
-    }
-}
-
-// ---- the kernels
-
-// The blocks of rows that see a block's keys, head by head of the group.
-template <class C> struct RowBlocks {
-  int first, end, last_head;  // of tiles; of heads
-  int tile, head;
-  LAB_DEVICE RowBlocks(const BackwardParams& p, const BackwardRequest& r, int kv_head, int key)
-      : first(least(r.first_row(p, key), r.q_len) / C::rows),
-        end((r.q_len + C::rows - 1) / C::rows),
-        last_head(kv_head * p.group + p.group - 1), tile(first), head(kv_head * p.group) {}
-  LAB_DEVICE bool more() const { return head <= last_head && first < end; }
-  LAB_DEVICE void next() {
-    if (++tile == end) { tile = first; ++head; }
-  }
-  LAB_DEVICE void copy(Smem<C>& smem, const BackwardParams& p, const BackwardRequest& r,
-                       int stage) const {
-    if (more()) copy_queries<C>(smem, p, r, head, tile * C::rows, stage);
-    cp_async_commit();
-  }
-  LAB_DEVICE RowBlocks ahead() const {
-    RowBlocks w = *this;
-    w.next();
-    return w;
-  }
-};
-
 // [lab: kernel]
 template <class C, class P>
 LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT BackwardParams p) {
@@ -195,7 +59,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT BackwardPara
   const BackwardRequest request = backward_request(p, work.request);
   const int key = work.tile * C::keys, n_keys = request.kv_len - key;
 
-  RowBlocks<C> rows(p, request, work.head, key);
+  RowTiles<C> rows(p, request, work.head, key);
   copy_rows<C::threads>(smem.k, p.k, (request.first_kv + key) * p.k_stride_token +
                         work.head * p.k_stride_head, p.k_stride_token, n_keys);
   copy_rows<C::threads>(smem.v, p.v, (request.first_kv + key) * p.v_stride_token +

@@ -41,6 +41,14 @@ def score_gradients(b_dp, b_p, b_delta):
 
 
 @triton.jit
+def load_facts(lse2, row_delta, row, head, q_heads, m_row):
+    """lse2 and delta of rows of one head."""
+    o_row = row * q_heads + head
+    b_lse2 = tl.load(lse2 + o_row, mask=m_row, other=0.0)
+    return b_lse2, tl.load(row_delta + o_row, mask=m_row, other=0.0)
+
+
+@triton.jit
 def delta(
     out,  # [total, q_heads, D]
     dout,
@@ -77,25 +85,12 @@ def keys(
     work,  # [blocks, 4]: request, key tile, KV head
     dk,  # as k, contiguous
     dv,
-    q_stride_token,
-    q_stride_head,
-    k_stride_token,
-    k_stride_head,
-    v_stride_token,
-    v_stride_head,
-    dout_stride_token,
-    dout_stride_head,
-    q_heads,
-    group: tl.constexpr,
-    scale,
-    scale_log2,
-    D: tl.constexpr,
-    ROWS: tl.constexpr,
-    KEYS: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    TENSOR_CORES: tl.constexpr,
-    UPCAST: tl.constexpr,
-):
+    q_stride_token, q_stride_head, k_stride_token, k_stride_head,
+    v_stride_token, v_stride_head, dout_stride_token, dout_stride_head,
+    q_heads, group: tl.constexpr, scale, scale_log2,
+    D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    CAUSAL: tl.constexpr, TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
     """One program: dK and dV of KEYS keys of one KV head, over all rows that see them."""
     i_tile, i_kv, first_row, first_key, n_rows, n_keys = place(work, cu_seqlens_q, cu_seqlens_k)
     # off: fp32 operands keep tensor cores unused. The interpreter's bf16 is wrong.
@@ -121,8 +116,7 @@ def keys(
             row = first_row + o_row
             b_q = load(q, row, head, q_stride_token, q_stride_head, m_row, D).to(kind)
             b_dout = load(dout, row, head, dout_stride_token, dout_stride_head, m_row, D).to(kind)
-            b_lse2 = tl.load(lse2 + row * q_heads + head, mask=m_row, other=0.0)
-            b_delta = tl.load(row_delta + row * q_heads + head, mask=m_row, other=0.0)
+            b_lse2, b_delta = load_facts(lse2, row_delta, row, head, q_heads, m_row)
             m_seen = m_key[:, None] & m_row[None, :]
             if CAUSAL:
                 m_seen = m_seen & (o_key[:, None] <= past + o_row[None, :])
@@ -150,25 +144,12 @@ def rows(
     cu_seqlens_k,
     work,  # [blocks, 4]: request, row tile, query head
     dq,  # as q, contiguous
-    q_stride_token,
-    q_stride_head,
-    k_stride_token,
-    k_stride_head,
-    v_stride_token,
-    v_stride_head,
-    dout_stride_token,
-    dout_stride_head,
-    q_heads,
-    group: tl.constexpr,
-    scale,
-    scale_log2,
-    D: tl.constexpr,
-    ROWS: tl.constexpr,
-    KEYS: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    TENSOR_CORES: tl.constexpr,
-    UPCAST: tl.constexpr,
-):
+    q_stride_token, q_stride_head, k_stride_token, k_stride_head,
+    v_stride_token, v_stride_head, dout_stride_token, dout_stride_head,
+    q_heads, group: tl.constexpr, scale, scale_log2,
+    D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    CAUSAL: tl.constexpr, TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
     """One program: dq of ROWS rows of one query head, over all keys that they see."""
     i_tile, i_head, first_row, first_key, n_rows, n_keys = place(work, cu_seqlens_q, cu_seqlens_k)
     # off: fp32 operands keep tensor cores unused. The interpreter's bf16 is wrong.
@@ -181,8 +162,7 @@ def rows(
     i_kv = head // group
     b_q = load(q, row, head, q_stride_token, q_stride_head, m_row, D).to(kind)
     b_dout = load(dout, row, head, dout_stride_token, dout_stride_head, m_row, D).to(kind)
-    b_lse2 = tl.load(lse2 + row * q_heads + head, mask=m_row, other=0.0)
-    b_delta = tl.load(row_delta + row * q_heads + head, mask=m_row, other=0.0)
+    b_lse2, b_delta = load_facts(lse2, row_delta, row, head, q_heads, m_row)
     b_dq = tl.zeros([ROWS, D], tl.float32)
     past = n_keys - n_rows
     end = n_keys

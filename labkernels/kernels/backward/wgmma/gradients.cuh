@@ -17,16 +17,16 @@ LAB_DEVICE void add_dq(float* to, const float (&dq)[N], const Place& place) {
   for (int j = 0; j < 8; ++j) add_global(to + j * 128 + place.lane * 4, octet(dq, j).v);
 }
 
-// Passes these channels to the thread that adds them, as use n of the warpgroup's stage.
+// Passes these channels to the thread that adds them, as use n of the stage.
 template <class C, int N>
 LAB_DEVICE void pass_dq(Smem<C>& smem, const float (&dq)[N], int n, const Place& place) {
-  auto& ring = smem.dq_ring[place.group];
+  auto& ring = smem.dq_ring;
   float(&stage)[16 * 64] = smem.dq[place.group][place.warp];
-  producer_acquire(ring, n);           // the stage has been read
+  if (n > 0) mbarrier_wait(ring.empty[ring.stage(n - 1)], ring.phase(n - 1));  // it has been read
 #pragma unroll
   for (int j = 0; j < 8; ++j)
     *reinterpret_cast<f32x4*>(&stage[j * 128 + place.lane * 4]) = octet(dq, j);
-  warp_arrive(ring.full[0]);
+  warp_arrive(ring.full[ring.stage(n)]);
 }
 
 // The first of the 16 rows in dq_accum that a warp adds to, at the first of its channels.
@@ -38,34 +38,41 @@ LAB_DEVICE float* dq_rows(const Params& p, const BackwardKeys& b, const RowBlock
                                                    : row * C::dim + group * 16 * C::own_dim_of_dq);
 }
 
-// The thread that adds what a warpgroup passes on. Blocks whose order matters wait for each other
-// here, while their consumers go on.
+// Adds use n of the stage, 64 channels of each warpgroup. Blocks whose order matters wait for each
+// other here, while their consumers go on.
 template <class C>
-LAB_DEVICE void add_passed_dq(Smem<C>& smem, const Params& p, const BackwardKeys& b, int group) {
-  auto& ring = smem.dq_ring[group];
-  RowBlocks<C::rows> rows(p.problem, b);
+LAB_DEVICE void add_use_of_dq(Smem<C>& smem, const Params& p, const BackwardKeys& b,
+                              const RowBlocks<C::rows>& rows, int n) {
+  auto& ring = smem.dq_ring;
+  const int part = n % C::dq_parts;
   DqSemaphore semaphore;
+  if constexpr (C::ordered)
+    semaphore.wait(p.dq_semaphores +
+                       rows.padded_row(p.problem, b) / LAB_TURN_ROWS * LAB_TURN_PARTS + part,
+                   tiles_before<C::rows, C::keys>(p.problem, b, rows.row));
+  consumer_wait(ring, n);
+  fence_async_shared();                // what the warps wrote, before the copies read
+#pragma unroll
+  for (int i = 0; i < consumer_warps; ++i)
+    bulk_add(dq_rows<C>(p, b, rows, i / 4, i % 4) + part * 16 * 64, smem.dq[i / 4][i % 4],
+             static_cast<int>(sizeof(smem.dq[i / 4][i % 4])));
+  bulk_commit();
+  bulk_wait_read<0>();
+  mbarrier_arrive(ring.empty[ring.stage(n)]);
+  if constexpr (C::ordered) semaphore.release(b);
+}
+
+// One of the two threads that add what the warpgroups pass on, in turn: while the additions of one
+// are on their way to global memory, which the next block may have to wait for, the other goes on.
+template <class C>
+LAB_DEVICE void add_passed_dq(Smem<C>& smem, const Params& p, const BackwardKeys& b, int which) {
+  RowBlocks<C::rows> rows(p.problem, b);
   wait_previous_launch();              // dq_accum holds zeros
 #pragma unroll 1
   for (int i = 0; i < b.steps; ++i, rows.next(b)) {
-    if constexpr (C::ordered) {
-      const i64 row = rows.padded_row(p.problem, b) + (C::split_rows_of_dq ? group * 64 : 0);
-      semaphore.wait(p.dq_semaphores + row / 64 * 2 + group,
-                     tiles_before<C::rows, C::keys>(p.problem, b, rows.row));
-    }
-#pragma unroll
-    for (int part = 0; part < C::dq_parts; ++part) {
-      consumer_wait(ring, C::dq_parts * i + part);
-      fence_async_shared();            // what the warps wrote, before the copies read
-#pragma unroll
-      for (int warp = 0; warp < 4; ++warp)
-        bulk_add(dq_rows<C>(p, b, rows, group, warp) + part * 16 * 64, smem.dq[group][warp],
-                 static_cast<int>(sizeof(smem.dq[group][warp])));
-      bulk_commit();
-      bulk_wait_read<0>();
-      mbarrier_arrive(ring.empty[0]);
-    }
-    if constexpr (C::ordered) semaphore.release(b);
+    const int first = C::dq_parts * i;
+    const int n = C::dq_parts == 2 ? first + which : first;
+    if (n % 2 == which) add_use_of_dq(smem, p, b, rows, n);
   }
   bulk_wait<0>();                      // before the block's shared memory is another's
 }
@@ -79,7 +86,7 @@ LAB_DEVICE void store_sum(const typename C::Sum& sum, float scale, typename C::K
   const int first = C::split_keys ? 0 : place.group * C::own_dim;  // channel
 #pragma unroll
   for (int j = 0; j < C::own_dim / 16; ++j) {
-    u32 rounded[4];
+    u32 rounded[4];                              // [16 keys, 16 channels]
 #pragma unroll
     for (int r = 0; r < 4; ++r)
       rounded[r] = pack2<T>(sum[8 * j + 2 * r] * scale, sum[8 * j + 2 * r + 1] * scale);

@@ -2,8 +2,8 @@
 // producer warp loads K, V and tiles of Q and dO by the TMA; two warpgroups compute by wgmma. S
 // and dP are computed transposed, keys by rows: P^T and dS^T then lie in registers as the left
 // operands of dV += P^T dO and dK += dS^T Q. dS^T goes through shared memory for dQ = dS K, where
-// all of the block's keys meet, and dQ is added in fp32 to global memory, by a separate warp for
-// each warpgroup where shared memory has room for dQ. dV += P^T dO starts as soon as P^T is there,
+// all of the block's keys meet, and dQ is added in fp32 to global memory, by two further warps in
+// turn where shared memory has room for dQ. dV += P^T dO starts as soon as P^T is there,
 // so that the tensor core has work while the threads compute dS. Products of two tiles in shared
 // memory fill its bandwidth, and other accesses then wait: lse2 is read ahead, while dK += dS^T Q,
 // which reads one tile, is computed. A tile of 64 keys is too few for two warpgroups: they share
@@ -19,7 +19,7 @@ template <class C> LAB_DEVICE void init_barriers(Smem<C>& smem) {
   mbarrier_init(smem.kv_full, 1);
   smem.q_ring.init(1, consumer_warps);
   smem.dout_ring.init(1, consumer_warps);
-  for (auto& ring : smem.dq_ring) ring.init(consumer_warps / 2, 1);
+  smem.dq_ring.init(consumer_warps, 1);
   fence_mbarrier_init();
 }
 
@@ -33,7 +33,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT Params p) {
   allow_next_launch();
   sync_block();
   if (const int warp = warp_uniform(thread_x() / 32); warp >= 4) {
-    setmaxnreg_inc<240>();
+    setmaxnreg_inc<LAB_CONSUMER_REGISTERS>();
     Consumer<C, P> consumer(smem, p, b);
     consumer.run();
   } else {

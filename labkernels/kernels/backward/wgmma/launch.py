@@ -7,10 +7,9 @@ from labkernels.cuda.gpu.tensor_map import TensorMap, padded, rows_map
 from labkernels.kernels.backward import cuda
 from labkernels.kernels.backward.call import BackwardCall, schedule_of
 from labkernels.kernels.backward.cuda import ROWS, BackwardParams, Stage
+from labkernels.kernels.backward.wgmma.spec import TURN_PARTS, TURN_ROWS
 from labkernels.kernels.call import Gradients, Step
 from labkernels.kernels.program import Program
-
-TURN_ROWS, TURN_HALVES = 64, 2  # what a warpgroup adds to: 64 rows, half the channels
 
 
 class Params(ctypes.Structure):
@@ -38,7 +37,7 @@ def _program(call: BackwardCall) -> Program:
     # A block whose dq is ordered waits for those with later keys of its head: they start before it.
     made, tile = schedule_of(call, last_keys_first=call.ordered), call.choice.instance.tile
     # how many blocks have added to each part of dq_accum; the last one resets it
-    parts = call.q.shape[1] * (made.padded_rows // TURN_ROWS) * TURN_HALVES
+    parts = call.q.shape[1] * (made.padded_rows // TURN_ROWS) * TURN_PARTS
     counters = {"dq_semaphores": parts} if call.ordered else {}
     rows = functools.partial(rows_map, tokens=tile.q_rows, heads=1)
     keys = functools.partial(rows_map, tokens=tile.keys, heads=1)

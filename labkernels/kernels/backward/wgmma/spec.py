@@ -1,13 +1,16 @@
 """backward_wgmma: wgmma on tiles that the TMA brings, with dQ sent away as fp32 additions."""
 
 from dataclasses import replace
+from types import MappingProxyType
 
 from labkernels.budget.ledger import Ledger, Line
 from labkernels.budget.quantity import number
 from labkernels.budget.registers import fragment
+from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.kernels import cuda_kernel
 from labkernels.kernels.backward import kernel
 from labkernels.kernels.backward.kernel import BackwardTile, CudaBackwardKernel, tile_line
+from labkernels.kernels.cuda_kernel import cpp_function
 from labkernels.kernels.kernel import HOPPER, Instance, Shape
 from labkernels.policy import EXP2, TENSOR_CORES, NumericPolicy, policies
 
@@ -15,6 +18,14 @@ WARPS = 12  # one warpgroup loads, two compute
 CONSUMER_WARPS = 8
 CONSUMER_REGISTERS = 240  # a thread of the two, once the first has given its own up
 BARRIER_BYTES = 8
+COPIES, TMA, IN_REGISTERS = "copies", "tma", "registers"  # rungs, from backward_mma up
+RUNGS = (
+    BackwardTile(64, 128, CONSUMER_WARPS, 2, 1, rung=COPIES),
+    BackwardTile(64, 128, WARPS, 2, 1, rung=TMA),
+    BackwardTile(64, 128, WARPS, 2, 1, rung=IN_REGISTERS),
+)
+RUNGS_HEAD_DIM, RUNGS_HEADER = 128, "backward/rungs/kernel.cuh"
+TURN_ROWS, TURN_PARTS = 64, 2  # rows and parts of dQ that are added in turn
 ALIGNMENT = 1024  # bytes; of a box with a 128-byte swizzle, and so of all shared memory
 
 
@@ -26,6 +37,22 @@ def _splits_keys(instance: Instance) -> bool:
 def _stages_dq(instance: Instance) -> bool:
     """Whether dQ leaves by way of shared memory, where another warp adds it."""
     return _splits_keys(instance) or instance.tile.dq == "ordered"
+
+
+def _rung_smem(instance: Instance) -> Ledger:
+    """Shared memory of a block of a rung, in bytes."""
+    of, rung = cuda_kernel.sizes(instance), instance.tile.rung
+    handed = 1 if rung == IN_REGISTERS else 2
+    barriers = number(0) if rung == COPIES else 1 + 2 * of.stages
+    lines = (
+        tile_line(instance, "K and V", 2, of.keys),
+        tile_line(instance, "Q and dO stages", 2 * of.stages, of.rows),
+        Line("dS" if handed == 1 else "P and dS", handed * of.rows * of.keys * of.width),
+        Line("lse2 and delta", 2 * of.stages * of.rows * cuda_kernel.FP32),
+        *([] if rung == COPIES else [Line("barriers", barriers * number(BARRIER_BYTES, "B"))]),
+    )
+    padding = cuda_kernel.padding_line(lines, ALIGNMENT)
+    return cuda_kernel.smem_ledger(instance, *lines, *([padding] if padding.amount else []))
 
 
 _DQ_STAGES = Line(
@@ -45,6 +72,11 @@ class BackwardWgmma(CudaBackwardKernel):
     parent = "backward_mma"
     params = "backward_wgmma::Params"
     launch = ".launch"
+    numbers = MappingProxyType(
+        kernel.NUMBERS
+        | {"CONSUMER_REGISTERS": CONSUMER_REGISTERS}
+        | {"TURN_ROWS": TURN_ROWS, "TURN_PARTS": TURN_PARTS}
+    )
     needs = HOPPER
     policies = tuple(
         p
@@ -62,8 +94,29 @@ class BackwardWgmma(CudaBackwardKernel):
         }[shape.head_dim]
         return (atomic, replace(atomic, dq="ordered"))
 
+    def named_tiles(self, head_dim: int) -> tuple[BackwardTile, ...]:
+        """The rungs of the ladder below this kernel, which have one head_dim."""
+        return RUNGS if head_dim == RUNGS_HEAD_DIM else ()
+
+    def specialization(self, instance: Instance) -> Specialization:
+        """What is compiled; a rung has a source of its own."""
+        made, rung = super().specialization(instance), instance.tile.rung
+        if not rung:
+            return made
+        return replace(made, header=RUNGS_HEADER, params="backward_rungs::Params")
+
+    def template(self, instance: Instance) -> str:
+        """The C++ name of the instance; that of a rung ends in the rung."""
+        tile = instance.tile
+        if not tile.rung:
+            return super().template(instance)
+        words = (instance.head_dim, *tile.numbers, f"backward_rungs::Rung::{tile.rung}")
+        return cpp_function(instance, "backward", *words).replace(self.name, "backward_rungs")
+
     def smem(self, instance: Instance) -> Ledger:
         """Shared memory of a block, in bytes."""
+        if instance.tile.rung:
+            return _rung_smem(instance)
         of, handed = cuda_kernel.sizes(instance), 1 if _splits_keys(instance) else 2
         dout_stages = number(1) if _stages_dq(instance) and handed == 2 else of.stages
         both = of.stages + dout_stages
@@ -94,10 +147,9 @@ class BackwardWgmma(CudaBackwardKernel):
             Line("S and dP", 2 * scores),
         )
 
-    def thread_registers(self, instance: Instance) -> int:
+    def thread_registers(self, instance: Instance) -> int | None:
         """What a thread that computes has, once the first warpgroup has given its own up."""
-        del instance
-        return CONSUMER_REGISTERS
+        return None if instance.tile.rung == COPIES else CONSUMER_REGISTERS
 
 
 KERNEL = BackwardWgmma()

@@ -36,12 +36,13 @@ struct KernelTraits {
   static_assert(Warps == 12 && BlocksPerSm == 1, "a warpgroup that loads, two that compute");
   static_assert((Keys == 64 || Keys == 128) && (Rows == 64 || Rows == 128));
   static_assert(split_keys || !split_rows_of_dq);
-  using Scores = float[own_rows / 2];
-  using HalfScores = float[rows_at_once / 2];
-  using Fragments = u32[rows_at_once / 16][4];
+  static_assert(dq_parts == 1 || dq_parts == 2, "two threads add the parts in turn");
+  using Scores = float[own_rows / 2];           // S^T: [64 keys, own_rows]
+  using HalfScores = float[rows_at_once / 2];   // dP^T: [64 keys, rows_at_once]
+  using Fragments = u32[rows_at_once / 16][4];  // P^T: [64 keys, rows_at_once]
   using RowPairs = f32x2[own_rows / 8];         // what a lane needs of the rows' lse2 or delta
-  using Sum = float[own_dim / 2];
-  using DqSum = float[own_dim_of_dq / 2];
+  using Sum = float[own_dim / 2];               // dK, dV: [64 keys, own_dim]
+  using DqSum = float[own_dim_of_dq / 2];       // dQ: [64 rows, own_dim_of_dq]
   using Keyed = SwizzledTile<T_, Keys, D>;      // K, V
   using Rowed = SwizzledTile<T_, Rows, D>;      // Q, dO
   using Handed = SwizzledTile<T_, Keys, Rows>;  // dS^T, P^T
@@ -62,7 +63,7 @@ template <class C> struct Smem : DqStages<C::stages_dq> {
   Mbarrier kv_full;
   Pipeline<C::stages> q_ring;          // with the rows' lse2
   Pipeline<C::dout_stages> dout_ring;  // with the rows' delta
-  Pipeline<1> dq_ring[2];              // stages of dQ, by warpgroup
+  Pipeline<2> dq_ring;                 // uses of the one stage of dQ, by two threads in turn
 };
 
 // A consumer thread's place.

@@ -44,10 +44,10 @@ template <class C> using KvTile = typename C::T[C::keys][C::head_dim];  // K or 
 
 // {m, l} of this lane's row; O of all rows, this lane's channels and keys.
 template <class C> using Softmax = OnlineSoftmaxOf<ArrayRows<1, C::same_row_bits>>;
-template <class C> using Output = float[C::rows][chunk_elements];
+template <class C> using Output = float[C::rows][chunk_elements];  // [rows, 8 channels]
 template <class C> using Scores = float[C::reductions];  // scores of this lane's row
-template <class C> using Weights = float[C::keys][C::rows];  // P of a step, in shared memory
-template <class C> using Query = float[C::rows][chunk_elements];
+template <class C> using Weights = float[C::keys][C::rows];  // P, in shared memory: [keys, rows]
+template <class C> using Query = float[C::rows][chunk_elements];  // [rows, 8 channels]
 
 // Which finished score a lane holds after a reduction.
 template <class C> LAB_DEVICE int value_index() { return (thread_x() % C::lanes) / C::copies; }
@@ -111,11 +111,11 @@ LAB_DEVICE void scores(Scores<C>& s, const Query<C>& q, KvTile<C>& k_tile) {
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int r = 0; r < C::reductions; ++r) {
-    float dot[C::values];
+    float dot[C::values];                        // [rounds_per_reduction, rows]
 #pragma unroll
     for (int i = 0; i < C::rounds_per_reduction; ++i) {
       const int key = (r * C::rounds_per_reduction + i) * C::keys_at_once + lane / C::lanes;
-      float k[chunk_elements];
+      float k[chunk_elements];                   // [8 channels] of the lane's key
       unpack<typename C::T>(k, load_chunk(k_tile, key, lane % C::lanes));
 #pragma unroll
       for (int row = 0; row < C::rows; ++row) {
@@ -157,7 +157,7 @@ LAB_DEVICE void accumulate(Output<C>& o, const Weights<C>& p, KvTile<C>& v_tile)
 #pragma unroll
   for (int i = 0; i < C::rounds; ++i) {
     const int key = i * C::keys_at_once + lane / C::lanes;
-    float v[chunk_elements];
+    float v[chunk_elements];                     // [8 channels] of a key
     unpack<typename C::T>(v, load_chunk(v_tile, key, lane % C::lanes));
 #pragma unroll
     for (int row = 0; row < C::rows; ++row)

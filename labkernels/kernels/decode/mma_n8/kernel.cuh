@@ -37,7 +37,7 @@ template <class C> using KvTile = typename C::T[C::keys][C::head_dim];  // K or 
 using Softmax = OnlineSoftmaxOf<AccumulatorColumns>;
 template <class C> using Output = float[C::query_tiles][C::dim_steps][4];  // O^T: [D, rows]
 template <class C> using Scores = float[C::query_tiles][C::key_steps][4];  // S^T: [keys, rows]
-template <class C>
+template <class C>  // Q^T: [head_dim, rows], or 32 channels of it
 using QueryFragments = u32[C::query_tiles][C::q_in_registers ? C::dim_steps : 2][2];
 
 // Q^T as B fragments of steps d and d + 1: one ldmatrix brings 32 channels of 8 queries.
@@ -45,7 +45,7 @@ template <class C> LAB_DEVICE void load_q_fragments(QueryFragments<C>& q, Smem<C
   const int lane = thread_x() & 31, held = C::q_in_registers ? d : 0;
 #pragma unroll
   for (int n = 0; n < C::query_tiles; ++n) {
-    u32 r[4];
+    u32 r[4];                                    // [32 channels, 8 queries]
     ldmatrix_x4(r, chunk<C::head_dim>(smem.q, n * 8 + (lane & 7), d * 2 + (lane >> 3)));
     q[n][held][0] = r[0]; q[n][held][1] = r[1];
     q[n][held + 1][0] = r[2]; q[n][held + 1][1] = r[3];
@@ -70,7 +70,7 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem,
     if (!C::q_in_registers && held == 0) load_q_fragments<C>(q, smem, d);
 #pragma unroll
     for (int b = 0; b < C::key_steps; ++b) {
-      u32 k[4];
+      u32 k[4];                                  // [16 keys, 16 channels]
       ldmatrix_x4(k, chunk<C::head_dim>(k_tile, b * 16 + (lane & 15), d * 2 + (lane >> 4)));
 #pragma unroll
       for (int n = 0; n < C::query_tiles; ++n)
@@ -89,7 +89,7 @@ LAB_DEVICE void accumulate(Output<C>& output, const Scores<C>& s, KvTile<C>& v_t
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int b = 0; b < C::key_steps; ++b) {
-    u32 p[C::query_tiles][P::p_parts][2];
+    u32 p[C::query_tiles][P::p_parts][2];        // P^T: [16 keys, rows]
 #pragma unroll
     for (int n = 0; n < C::query_tiles; ++n)
 #pragma unroll
@@ -101,13 +101,13 @@ LAB_DEVICE void accumulate(Output<C>& output, const Scores<C>& s, KvTile<C>& v_t
         }
 #pragma unroll
     for (int d = 0; d < C::dim_steps; ++d) {     // (channels 0-7, 8-15) x (keys 0-7, 8-15)
-      u32 v[4];
+      u32 v[4];                                  // V^T: [16 channels, 16 keys]
       const int row = b * 16 + (lane & 7) + (lane >> 4) * 8;
       ldmatrix_x4_trans(v, chunk<C::head_dim>(v_tile, row, d * 2 + ((lane >> 3) & 1)));
 #pragma unroll
       for (int n = 0; n < C::query_tiles; ++n) {
         float (&o)[4] = output[n][d];
-        float fresh[4] = {};
+        float fresh[4] = {};                     // [16 channels, 8 queries]
 #pragma unroll
         for (int part = 0; part < P::p_parts; ++part)
           mma_m16n8k16<T>(P::promoted ? fresh : o, v, p[n][part][0], p[n][part][1]);

@@ -10,42 +10,45 @@ from labkernels.cuda.triton_online_softmax import (
     LOWEST_SCORE,
     finalize,
     merge,
+    no_keys,
     rescale_rows,
     update,
 )
 
 
 @triton.jit
+def store(out, lse2, partial_o, partial_m, partial_l, b_o, b_m, b_l, row, m_row, o_dim, i_split,
+          splits, has_keys, D: tl.constexpr, SPLIT: tl.constexpr):  # fmt: skip
+    """Writes the State of a split, or the output of whole rows."""
+    if SPLIT:
+        if has_keys:  # the merge does not read splits past the end
+            slot = row * splits + i_split
+            tl.store(partial_m + slot, b_m, mask=m_row)
+            tl.store(partial_l + slot, b_l, mask=m_row)
+            tl.store(partial_o + slot[:, None] * D + o_dim[None, :], b_o, mask=m_row[:, None])
+    else:
+        inverse_l, b_lse2 = finalize(b_m, b_l)
+        p_out = out + row[:, None] * D + o_dim[None, :]
+        tl.store(p_out, rescale_rows(b_o, inverse_l).to(out.dtype.element_ty), mask=m_row[:, None])
+        tl.store(lse2 + row, b_lse2, mask=m_row)
+
+
+@triton.jit
 def decode(
     q,  # [batch, q_heads, D]
-    k_pool,  # [pages, page_size, kv_heads, D]
-    v_pool,  # same strides as k_pool
+    k_pool, v_pool,  # [pages, page_size, kv_heads, D], with the same strides
     page_table,  # [batch, max_pages]
     kv_len,  # [batch]
     out,  # [batch, q_heads, D]
     lse2,  # [batch, q_heads], base 2
     partial_o,  # [batch, q_heads, splits, D], not yet divided by l
-    partial_m,  # [batch, q_heads, splits], log2 units
-    partial_l,  # [batch, q_heads, splits]
-    q_stride_batch,
-    q_stride_head,
-    kv_stride_page,
-    kv_stride_token,
-    kv_stride_head,
-    page_table_stride,
-    page_size,
-    q_heads,
-    group,
-    keys_per_split,
-    splits,
-    scale_log2,
-    D: tl.constexpr,
-    ROWS: tl.constexpr,
-    KEYS: tl.constexpr,
-    TENSOR_CORES: tl.constexpr,
-    UPCAST: tl.constexpr,
-    SPLIT: tl.constexpr,
-):
+    partial_m, partial_l,  # [batch, q_heads, splits]; m in log2 units
+    q_stride_batch, q_stride_head,
+    kv_stride_page, kv_stride_token, kv_stride_head, page_table_stride, page_size,
+    q_heads, group, keys_per_split, splits, scale_log2,
+    D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
     """One program: the query heads of one KV head over one split of one request's keys."""
     i_kv, i_split, i_batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     o_row, o_dim, o_key = tl.arange(0, ROWS), tl.arange(0, D), tl.arange(0, KEYS)
@@ -63,11 +66,7 @@ def decode(
     length = tl.load(kv_len + i_batch)
     first = i_split * keys_per_split
     end = tl.minimum(first + keys_per_split, length)
-    # [ROWS] fp32, m in log2 units
-    b_m = tl.full([ROWS], LOWEST_SCORE, tl.float32)
-    b_l = tl.zeros([ROWS], tl.float32)
-    # [ROWS, D] fp32
-    b_o = tl.zeros([ROWS, D], tl.float32)
+    b_m, b_l, b_o = no_keys(ROWS, D)
     for start in range(first, end, KEYS):
         key = start + o_key
         m_key = key < end
@@ -87,19 +86,9 @@ def decode(
         b_p, b_m, b_l, rescale = update(b_s, b_m, b_l, scale_log2)
         b_o = rescale_rows(b_o, rescale)
         b_o = tl.dot(b_p.to(b_v.dtype), b_v, acc=b_o, input_precision="ieee")
-
-    row = i_batch * q_heads + head
-    if SPLIT:
-        if first < end:  # the merge does not read splits past the end
-            slot = row * splits + i_split
-            tl.store(partial_m + slot, b_m, mask=m_row)
-            tl.store(partial_l + slot, b_l, mask=m_row)
-            tl.store(partial_o + slot[:, None] * D + o_dim[None, :], b_o, mask=m_row[:, None])
-    else:
-        inverse_l, b_lse2 = finalize(b_m, b_l)
-        p_out = out + row[:, None] * D + o_dim[None, :]
-        tl.store(p_out, rescale_rows(b_o, inverse_l).to(out.dtype.element_ty), mask=m_row[:, None])
-        tl.store(lse2 + row, b_lse2, mask=m_row)
+    row, has_keys = i_batch * q_heads + head, first < end
+    store(out, lse2, partial_o, partial_m, partial_l, b_o, b_m, b_l,
+          row, m_row, o_dim, i_split, splits, has_keys, D, SPLIT)  # fmt: skip
 
 
 @triton.jit

@@ -1,5 +1,7 @@
 """mla_fma: tensor cores off, fp32 FMAs on CUDA cores."""
 
+from types import MappingProxyType
+
 from labkernels.budget.compiler import Asked
 from labkernels.budget.ledger import Ledger
 from labkernels.budget.quantity import number
@@ -19,6 +21,7 @@ class MlaFma(CudaMlaKernel):
     name = "mla_fma"
     idea = "fp32 FMAs on CUDA cores, a block of S and of O a lane; P never rounded."
     parent = "reference_mla"
+    numbers = MappingProxyType(fma_ledger.NUMBERS)
     needs = SINCE_AMPERE
     policies = policies(CUDA_CORES, denominators=("unrounded",))
 

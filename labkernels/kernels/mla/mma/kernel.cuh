@@ -9,7 +9,7 @@
 namespace mla_mma {
 using namespace lab;
 
-constexpr int padding = 8;                       // pads P's rows: ldmatrix meets eight bank groups
+constexpr int padding = LAB_P_PADDING;           // pads P's rows: ldmatrix meets eight bank groups
 
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm>
 struct KernelTraits {
@@ -40,9 +40,9 @@ template <class C> struct Smem {
   float rescale[C::rows], m[C::rows];
 };
 
-template <class C> using Weights = float[C::warp_keys / 8][4];
+template <class C> using Weights = float[C::warp_keys / 8][4];  // [16 rows, warp_keys]
 template <class C> using Scores = Weights<C>[C::owners];  // that each warp of a pair goes on with
-template <class C> using Output = float[C::row_tiles][C::octets][4];
+template <class C> using Output = float[C::row_tiles][C::octets][4];  // [rows, dim_vo / warps]
 
 // The warp's part of a step: the rows and keys of S that it computes, the half of the channels (if
 // not all), and the rows and keys that it continues with.
@@ -86,13 +86,13 @@ template <class C> LAB_DEVICE void scores(Scores<C>& s, u32 q_address, u32 k_add
       for (int i = 0; i < 4; ++i) s[owner][j][i] = 0.f;
 #pragma unroll
   for (int d = 0; d < C::dim_qk / 8; d += 2 * C::owners) {
-    u32 q[C::score_tiles][4];
+    u32 q[C::score_tiles][4];                    // [score_tiles of 16 rows, 16 channels]
 #pragma unroll
     for (int m = 0; m < C::score_tiles; ++m)
       ldmatrix_x4(q[m], other_chunk(q_address, d) + m * 16 * row_bytes);
 #pragma unroll
     for (int j = 0; j < C::score_keys / 8; j += 2) {
-      u32 k[4];
+      u32 k[4];                                  // [16 keys, 16 channels]
       ldmatrix_x4(k, other_chunk(k_address, d) + j * 8 * row_bytes);
 #pragma unroll
       for (int m = 0; m < C::score_tiles; ++m)
@@ -210,12 +210,12 @@ LAB_DEVICE void accumulate(Output<C>& o, const Smem<C>& smem, u32 p_address, u32
     for (int m = 0; m < C::row_tiles; ++m) multiply_rows(o[m], rescale[m]);
 #pragma unroll
   for (int b = 0; b < C::keys / 16; ++b) {
-    u32 p[C::row_tiles][4];
+    u32 p[C::row_tiles][4];                      // [rows, 16 keys]
 #pragma unroll
     for (int m = 0; m < C::row_tiles; ++m) ldmatrix_x4(p[m], p_address + m * 16 * p_bytes + b * 32);
 #pragma unroll
     for (int n = 0; n < C::octets / 2; ++n) {
-      u32 v[4];
+      u32 v[4];                                  // [16 keys, 16 channels]
       ldmatrix_x4_trans(v, other_chunk(v_address, n * 2) + b * 16 * v_bytes);
 #pragma unroll
       for (int m = 0; m < C::row_tiles; ++m) {

@@ -1,5 +1,7 @@
 """mla_mma: tensor cores on; each warp has some of the 512 channels of O."""
 
+from types import MappingProxyType
+
 from labkernels.budget.compiler import Asked
 from labkernels.budget.ledger import Ledger, Line
 from labkernels.budget.quantity import number
@@ -12,7 +14,7 @@ from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.policy import DENOMINATORS, TENSOR_CORES, NumericPolicy, policies
 
 PRODUCTS = "S or P V"
-PADDING = 8  # mla_mma::padding, elements behind a row of P
+PADDING = 8  # elements behind a row of P
 FEW = (PrefillTile(16, 64, 4, 2, 1), PrefillTile(16, 32, 4, 2, 2))
 SOME = (PrefillTile(32, 64, 8, 2, 1), PrefillTile(32, 32, 4, 2, 2))
 # K/V tiles and stages as libraries choose them by shared memory: 228, 164 and 100 KiB per SM.
@@ -29,6 +31,7 @@ class MlaMma(CudaMlaKernel):
     name = "mla_mma"
     idea = "The warps share S and P, and each holds all rows of O in some of the 512 channels."
     parent = "mla_fma"
+    numbers = MappingProxyType({"P_PADDING": PADDING})
     needs = SINCE_AMPERE
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS)
 

@@ -6,7 +6,7 @@ A latent row is loaded once and serves as key and value. Names as in packed_gqa/
 import triton
 import triton.language as tl
 
-from labkernels.cuda.triton_online_softmax import LOWEST_SCORE, rescale_rows, update
+from labkernels.cuda.triton_online_softmax import no_keys, rescale_rows, update
 from labkernels.kernels.packed_gqa.triton_rows import block_rows, store
 
 
@@ -35,7 +35,7 @@ def consume(
     KEYS: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Folds keys first to end - 1 into the State; row i sees keys below limit[i]."""
+    """Adds keys first to end - 1 to the State; row i sees keys below limit[i]."""
     o_key = tl.arange(0, KEYS)
     for start in tl.range(first, end, KEYS):
         key = start + o_key
@@ -74,43 +74,24 @@ def mla(
     out,  # [total, heads, D]
     lse2,  # [total, heads], base 2
     partial_o,  # [total, heads, splits, D], not yet divided by l
-    partial_m,  # [total, heads, splits], log2 units
-    partial_l,  # [total, heads, splits]
-    q_nope_stride_token,
-    q_nope_stride_head,
-    q_pe_stride_token,
-    q_pe_stride_head,
-    ckv_stride_page,
-    ckv_stride_token,
-    kpe_stride_page,
-    kpe_stride_token,
-    page_table_stride,
-    page_size,
-    q_heads,
-    group: tl.constexpr,
-    keys_per_split,
-    splits,
-    scale_log2,
-    D: tl.constexpr,
-    D_PE: tl.constexpr,
-    ROWS: tl.constexpr,
-    KEYS: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    TENSOR_CORES: tl.constexpr,
-    UPCAST: tl.constexpr,
-    SPLIT: tl.constexpr,
-):
+    partial_m, partial_l,  # [total, heads, splits]; m in log2 units
+    q_nope_stride_token, q_nope_stride_head, q_pe_stride_token, q_pe_stride_head,
+    ckv_stride_page, ckv_stride_token, kpe_stride_page, kpe_stride_token,
+    page_table_stride, page_size,
+    q_heads, group: tl.constexpr, keys_per_split, splits, scale_log2,
+    D: tl.constexpr, D_PE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    CAUSAL: tl.constexpr, TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
     """One program: ROWS rows of one request, over one split of its keys."""
-    # fmt: off
     (
         i_request, _, i_split, token, o_token, head, m_row,
         _, _, limit, least, most,
-    ) = block_rows(work, cu_seqlens_q, cu_seqlens_q, kv_len, group, ROWS, CAUSAL, True)
-    # fmt: on
+    ) = block_rows(
+        work, cu_seqlens_q, cu_seqlens_q, kv_len, group, ROWS, CAUSAL, True
+    )  # fmt: skip
     first = i_split * keys_per_split
     end = tl.minimum(first + keys_per_split, most)
     full = tl.minimum(least, end) - KEYS + 1  # a step that begins below it needs no mask
-
     # off: fp32 operands with "ieee" keep tensor cores unused. The interpreter's bf16 is wrong.
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
     row = token.to(tl.int64) + o_token
@@ -121,11 +102,7 @@ def mla(
     b_q_pe = tl.load(p_pe + tl.arange(0, D_PE)[None, :], mask=m_row[:, None], other=0.0)
     if WIDE:
         b_q, b_q_pe = b_q.to(tl.float32), b_q_pe.to(tl.float32)
-
-    # m in log2 units, [ROWS]; o [ROWS, D]; all fp32
-    b_m = tl.full([ROWS], LOWEST_SCORE, tl.float32)
-    b_l = tl.zeros([ROWS], tl.float32)
-    b_o = tl.zeros([ROWS, D], tl.float32)
+    b_m, b_l, b_o = no_keys(ROWS, D)
     b_o, b_m, b_l = consume(
         b_o, b_m, b_l, b_q, b_q_pe, ckv, kpe,
         page_table + i_request.to(tl.int64) * page_table_stride,

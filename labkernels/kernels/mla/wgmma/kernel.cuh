@@ -33,7 +33,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) mla(LAB_GRID_CONSTANT Params p) {
     Producer<C> producer(smem, p, work);
     producer.run();
   } else {
-    setmaxnreg_inc<224>();
+    setmaxnreg_inc<LAB_CONSUMER_REGISTERS>();
     const Work work = work_tile<C::rows, true>(p.mla);
     if (is_idle(work)) return;
     load_q<C>(smem, p.mla, work);

@@ -44,7 +44,7 @@ template <class C, class P> struct RowsOut {
       for (int h = 0; h < 2; ++h) smem.l[group][row + 8 * h] = softmax.l[h];
     named_sync(consumers_done, C::consumer_threads);  // both parts of l are there, K is read
     const bool whole = work.live_splits <= 1;
-    float by[2];                       // one division per row
+    float by[2];                       // [2 rows], with one division each
 #pragma unroll
     for (int h = 0; h < 2; ++h) by[h] = whole ? inverse_of(whole_l(row + 8 * h)) : 1.f;
     const i64 first = head_index(p, work, 0);         // the others follow: all heads share K
@@ -73,7 +73,7 @@ template <class C, class P> struct RowsOut {
     typename C::T(&rows)[16][C::half_v] = smem.out[thread_x() / 32];
 #pragma unroll
     for (int k = 0; k < C::half_v / 16; ++k) {
-      u32 pairs[4];
+      u32 pairs[4];                              // [16 rows, 16 channels]
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         pairs[i] = pack2<Out>(o[k * 8 + i * 2] * by[i % 2], o[k * 8 + i * 2 + 1] * by[i % 2]);

@@ -40,7 +40,7 @@ template <class C> struct Smem {
     Stage<C> k[C::stages];
     // in the end, by warps: the rows of O on their way out, in 16 bits or in fp32
     typename C::T out[8][16][C::half_v];
-    float o[8][16][C::half_v + 2 * state_padding];
+    float o[8][16][C::half_v + 2 * state_padding];  // [8 warps, 16 rows, half_v]
   };
   float m[2][C::rows], l[2][C::rows];           // of each warpgroup
   // By half of V's channels. The warpgroup of the same number has this half of O, and it alone

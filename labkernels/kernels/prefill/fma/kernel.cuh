@@ -62,7 +62,7 @@ template <class C, int D> struct Parcel {
   using T = typename C::T;
   static constexpr int chunks = D / chunk_elements, all = C::keys * chunks;
   static constexpr int passes = (all + C::threads - 1) / C::threads;
-  u32x4 part[passes];
+  u32x4 part[passes];                            // [passes, 8 channels]
 
   // Keys that no row sees are zeros: a masked P of zero times a stale NaN would still be NaN.
   LAB_DEVICE void load(const KvRows<T>& from, int first_key, int end_key) {

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from labkernels.budget.compiler import Asked
 from labkernels.budget.ledger import Ledger, Line
@@ -21,6 +22,7 @@ class PrefillFma(CudaPrefillKernel):
     name = "prefill_fma"
     idea = "fp32 FMAs on CUDA cores, a block of S and of O a lane; P never rounded."
     parent = "reference_prefill"
+    numbers = MappingProxyType(fma_ledger.NUMBERS)
     needs = SINCE_AMPERE
     policies = policies(CUDA_CORES, denominators=("unrounded",))
 

@@ -48,9 +48,10 @@ template <class C> struct Smem : StagesOrStates<C, C::split_keys> {
 // The state of the warp's rows, by row tiles of 16; a lane has rows 16 tile + g + 8 r.
 template <class C> using Softmax = OnlineSoftmax[C::row_tiles];
 template <class C> using Factors = Rescale[C::row_tiles];
-template <class C> using Output = float[C::row_tiles][C::dim_vo / 8][4];
-template <class C> using Scores = float[C::row_tiles][C::warp_keys / 8][4];
-template <class C>
+template <class C> using Output = float[C::row_tiles][C::dim_vo / 8][4];  // [warp_rows, dim_vo]
+template <class C>  // [warp_rows, warp_keys]
+using Scores = float[C::row_tiles][C::warp_keys / 8][4];
+template <class C>  // [warp_rows, dim_qk], or 16 channels of it
 using QueryFragments = u32[C::q_in_registers ? C::dim_qk / 16 : 1][C::row_tiles][4];
 
 // The warp's first row of the tile, and its first key of a step.
@@ -96,7 +97,7 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& fragments, u32 q_address
     if constexpr (!C::q_in_registers) load_q<C>(q, q_address, d);
 #pragma unroll
     for (int b = 0; b < C::key_steps; ++b) {
-      u32 k[4];
+      u32 k[4];                                  // [16 keys, 16 channels]
       ldmatrix_x4(k, fragment<C::dim_qk>(k_address, b, d));
 #pragma unroll
       for (int m = 0; m < C::row_tiles; ++m) {
@@ -165,11 +166,11 @@ LAB_DEVICE void accumulate(Output<C>& output, Softmax<C>& softmax, const Factors
                            const Scores<C>& s, float scale_log2, u32 v_address) {
 #pragma unroll
   for (int b = 0; b < C::key_steps; ++b) {
-    u32 p[C::row_tiles][4];
+    u32 p[C::row_tiles][4];                      // [warp_rows, 16 keys]
     exponentiate<C, P>(p, softmax, s, scale_log2, b);
 #pragma unroll
     for (int n = 0; n < C::dim_vo / 16; ++n) {
-      u32 v[4];
+      u32 v[4];                                  // [16 keys, 16 channels]
       ldmatrix_x4_trans(v, fragment<C::dim_vo>(v_address, b, n));
 #pragma unroll
       for (int m = 0; m < C::row_tiles; ++m)

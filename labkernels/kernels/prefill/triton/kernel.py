@@ -7,7 +7,7 @@ block values. A row is one head of one token; the heads that share a KV head lie
 import triton
 import triton.language as tl
 
-from labkernels.cuda.triton_online_softmax import LOWEST_SCORE, rescale_rows, update
+from labkernels.cuda.triton_online_softmax import no_keys, rescale_rows, update
 from labkernels.kernels.packed_gqa.triton_rows import block_rows, store
 
 CHUNK = tl.constexpr(8)  # elements: as paged_kv.CHUNK
@@ -15,39 +15,13 @@ CHUNK = tl.constexpr(8)  # elements: as paged_kv.CHUNK
 
 @triton.jit
 def consume(
-    b_o,
-    b_m,
-    b_l,
-    b_q,
-    b_q_tail,
-    d_k,
-    d_k_tail,
-    d_v,
-    p_k,
-    p_v,
-    pages,
-    k_stride_page,
-    k_stride_token,
-    v_stride_page,
-    v_stride_token,
-    page_size,
-    page_shift,
-    page_inverse,
-    first,
-    end,
-    full,
-    limit,
-    scale_log2,
-    D: tl.constexpr,
-    D_TAIL: tl.constexpr,
-    D_V: tl.constexpr,
-    KEYS: tl.constexpr,
-    PAGED: tl.constexpr,
-    EQUAL_STRIDES: tl.constexpr,
-    DESCRIBED: tl.constexpr,
-    WIDE: tl.constexpr,
-):
-    """Folds keys first to end - 1 into the State; row i sees keys below limit[i]."""
+    b_o, b_m, b_l, b_q, b_q_tail, d_k, d_k_tail, d_v, p_k, p_v, pages,
+    k_stride_page, k_stride_token, v_stride_page, v_stride_token,
+    page_size, page_shift, page_inverse, first, end, full, limit, scale_log2,
+    D: tl.constexpr, D_TAIL: tl.constexpr, D_V: tl.constexpr, KEYS: tl.constexpr,
+    PAGED: tl.constexpr, EQUAL_STRIDES: tl.constexpr, DESCRIBED: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Adds keys first to end - 1 to the State; row i sees keys below limit[i]."""
     o_key = tl.arange(0, KEYS)
     for start in tl.range(first, end, KEYS):
         key = start + o_key
@@ -100,63 +74,9 @@ def consume(
 
 
 @triton.jit
-def prefill(
-    q,  # [total, q_heads, D + D_TAIL]
-    k,  # ragged [total, kv_heads, D + D_TAIL], paged [pages, page_size, kv_heads, D + D_TAIL]
-    v,  # as k, with D_V channels
-    cu_seqlens_q,
-    cu_seqlens_k,
-    page_table,  # [batch, max_pages]
-    kv_len,
-    work,
-    out,  # [total, q_heads, D_V]
-    lse2,  # [total, q_heads], base 2
-    partial_o,  # [total, q_heads, splits, D_V], not yet divided by l
-    partial_m,  # [total, q_heads, splits], log2 units
-    partial_l,  # [total, q_heads, splits]
-    q_stride_token,
-    q_stride_head,
-    k_stride_page,  # of pages and their tokens in chunks, all other strides in elements
-    k_stride_token,
-    k_stride_head,
-    v_stride_page,
-    v_stride_token,
-    v_stride_head,
-    page_table_stride,
-    page_size,
-    page_shift,
-    page_inverse,
-    q_heads,
-    group: tl.constexpr,
-    keys_per_split,
-    splits,
-    scale_log2,
-    D: tl.constexpr,
-    D_TAIL: tl.constexpr,
-    D_V: tl.constexpr,
-    ROWS: tl.constexpr,
-    KEYS: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    PAGED: tl.constexpr,
-    EQUAL_STRIDES: tl.constexpr,
-    TENSOR_CORES: tl.constexpr,
-    UPCAST: tl.constexpr,
-    SPLIT: tl.constexpr,
-):
-    """One program: ROWS rows of one KV head of one request, over one split of its keys."""
-    # fmt: off
-    (
-        i_request, i_kv, i_split, token, o_token, head, m_row,
-        first_key, n_keys, limit, least, most,
-    ) = block_rows(work, cu_seqlens_q, cu_seqlens_k, kv_len, group, ROWS, CAUSAL, PAGED)
-    # fmt: on
-    first = i_split * keys_per_split
-    end = tl.minimum(first + keys_per_split, most)
-    full = tl.minimum(least, end) - KEYS + 1  # a step that begins below it needs no mask
-
-    # off: fp32 operands with "ieee" keep tensor cores unused. The interpreter's bf16 is wrong.
-    WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
-    row = token.to(tl.int64) + o_token
+def load_query(q, row, head, m_row, q_stride_token, q_stride_head,
+               D: tl.constexpr, D_TAIL: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
+    """The rows of Q: D channels, and the D_TAIL channels after them."""
     p_q = (q + row * q_stride_token + head.to(tl.int64) * q_stride_head)[:, None]
     b_q = tl.load(p_q + tl.arange(0, D)[None, :], mask=m_row[:, None], other=0.0)
     b_q_tail = b_q
@@ -165,6 +85,53 @@ def prefill(
         b_q_tail = tl.load(p_q + tl.arange(0, D_TAIL)[None, :], mask=m_row[:, None], other=0.0)
     if WIDE:
         b_q, b_q_tail = b_q.to(tl.float32), b_q_tail.to(tl.float32)
+    return b_q, b_q_tail
+
+
+@triton.jit
+def describe(p_keys, n_keys, stride_token,
+             CHANNELS: tl.constexpr, BLOCK: tl.constexpr, KEYS: tl.constexpr):  # fmt: skip
+    """A descriptor of a request's K or V, by which BLOCK channels of KEYS keys are loaded."""
+    return tl.make_tensor_descriptor(
+        p_keys, shape=[n_keys, CHANNELS], strides=[stride_token, 1], block_shape=[KEYS, BLOCK]
+    )
+
+
+@triton.jit
+def prefill(
+    q,  # [total, q_heads, D + D_TAIL]
+    k,  # ragged [total, kv_heads, D + D_TAIL], paged [pages, page_size, kv_heads, D + D_TAIL]
+    v,  # as k, with D_V channels
+    cu_seqlens_q, cu_seqlens_k,
+    page_table,  # [batch, max_pages]
+    kv_len, work,
+    out,  # [total, q_heads, D_V]
+    lse2,  # [total, q_heads], base 2
+    partial_o,  # [total, q_heads, splits, D_V], not yet divided by l
+    partial_m, partial_l,  # [total, q_heads, splits]; m in log2 units
+    q_stride_token, q_stride_head,
+    # of pages and their tokens in chunks, all other strides in elements
+    k_stride_page, k_stride_token, k_stride_head, v_stride_page, v_stride_token, v_stride_head,
+    page_table_stride, page_size, page_shift, page_inverse,
+    q_heads, group: tl.constexpr, keys_per_split, splits, scale_log2,
+    D: tl.constexpr, D_TAIL: tl.constexpr, D_V: tl.constexpr, ROWS: tl.constexpr,
+    KEYS: tl.constexpr, CAUSAL: tl.constexpr, PAGED: tl.constexpr, EQUAL_STRIDES: tl.constexpr,
+    TENSOR_CORES: tl.constexpr, UPCAST: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    """One program: ROWS rows of one KV head of one request, over one split of its keys."""
+    (
+        i_request, i_kv, i_split, token, o_token, head, m_row,
+        first_key, n_keys, limit, least, most,
+    ) = block_rows(
+        work, cu_seqlens_q, cu_seqlens_k, kv_len, group, ROWS, CAUSAL, PAGED
+    )  # fmt: skip
+    first = i_split * keys_per_split
+    end = tl.minimum(first + keys_per_split, most)
+    full = tl.minimum(least, end) - KEYS + 1  # a step that begins below it needs no mask
+    # off: fp32 operands with "ieee" keep tensor cores unused. The interpreter's bf16 is wrong.
+    WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
+    row = token.to(tl.int64) + o_token
+    b_q, b_q_tail = load_query(q, row, head, m_row, q_stride_token, q_stride_head, D, D_TAIL, WIDE)
     p_k = k + i_kv.to(tl.int64) * k_stride_head
     p_v = v + i_kv.to(tl.int64) * v_stride_head
     pages = page_table + i_request.to(tl.int64) * page_table_stride
@@ -175,23 +142,11 @@ def prefill(
     # off: fp32 operands go to registers, where a descriptor's detour through shared memory spills
     DESCRIBED: tl.constexpr = TENSOR_CORES and not PAGED
     if DESCRIBED:
-        d_k = tl.make_tensor_descriptor(
-            p_k, shape=[n_keys, D + D_TAIL], strides=[k_stride_token, 1], block_shape=[KEYS, D]
-        )
+        d_k = describe(p_k, n_keys, k_stride_token, D + D_TAIL, D, KEYS)
         if D_TAIL:
-            d_k_tail = tl.make_tensor_descriptor(
-                p_k,
-                shape=[n_keys, D + D_TAIL],
-                strides=[k_stride_token, 1],
-                block_shape=[KEYS, D_TAIL],
-            )
-        d_v = tl.make_tensor_descriptor(
-            p_v, shape=[n_keys, D_V], strides=[v_stride_token, 1], block_shape=[KEYS, D_V]
-        )
-
-    # m in log2 units, [ROWS]; o [ROWS, D_V]; all fp32
-    b_m = tl.full([ROWS], LOWEST_SCORE, tl.float32)
-    b_l, b_o = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, D_V], tl.float32)
+            d_k_tail = describe(p_k, n_keys, k_stride_token, D + D_TAIL, D_TAIL, KEYS)
+        d_v = describe(p_v, n_keys, v_stride_token, D_V, D_V, KEYS)
+    b_m, b_l, b_o = no_keys(ROWS, D_V)
     b_o, b_m, b_l = consume(
         b_o, b_m, b_l, b_q, b_q_tail, d_k, d_k_tail, d_v, p_k, p_v, pages,
         k_stride_page, k_stride_token, v_stride_page, v_stride_token, page_size, page_shift,

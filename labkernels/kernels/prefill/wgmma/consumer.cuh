@@ -6,14 +6,8 @@
 namespace prefill_wgmma {
 using namespace lab;
 
-// The named barriers: one for each warpgroup's turn, and one for all consumers.
-template <class C> constexpr int consumers_done = 1 + C::consumer_warpgroups;
-template <class C> struct ConsumerSync {
-  LAB_DEVICE void operator()() const {
-    named_sync(consumers_done<C>, 128 * C::consumer_warpgroups);
-  }
-};
-// The warpgroups take turns to give the tensor cores work.
+// The warpgroups take turns to give the tensor cores work, at the named barriers of
+// warpgroup_rows.cuh.
 template <class C> struct PingPong {
   LAB_DEVICE static void wait(int warpgroup) {
     if constexpr (C::overlap == Overlap::inter_warpgroup) named_sync(1 + warpgroup, 256);

@@ -26,7 +26,7 @@ LAB_DEVICE void store_nothing(const PrefillParams& p, const typename C::Work& wo
     const i64 head = head_index(p, work, row);
     for (int i = lane; i < C::dim_vo / 2; i += 32)
       store2(static_cast<typename P::Out*>(p.out) + head * C::dim_vo + 2 * i, 0.f, 0.f);
-    if (lane == 0) store_lse2(p, head, 0.f, 0.f);
+    if (lane == 0) store_lse2(p, head, lowest_score(), 0.f);
   }
 }
 

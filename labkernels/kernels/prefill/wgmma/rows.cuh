@@ -1,6 +1,7 @@
 // A consumer warpgroup's rows: which keys they see, and how they leave.
 #pragma once
 #include "lab/core/warp.cuh"
+#include "prefill/warpgroup_rows.cuh"
 #include "prefill/wgmma/tile.cuh"
 
 namespace prefill_wgmma {
@@ -9,11 +10,6 @@ using namespace lab;
 template <class C> using Output = float[C::dim_vo / 2];      // [64 rows of a warpgroup, dim_vo]
 template <class C> using Scores = float[C::keys / 2];        // [64 rows, keys of a block]
 template <class C> using Fragments = u32[C::keys / 16][4];   // P in 16 bits: [64 rows, keys]
-
-// This lane's first row of the tile; the other one is 8 further.
-LAB_DEVICE int lane_row(int warpgroup) {
-  return warpgroup * 64 + thread_x() / 32 % 4 * 16 + (thread_x() & 31) / 4;
-}
 
 // Sets the scores of keys that a row does not see, or that a later split has, to -inf. Only blocks
 // at the boundaries come here. key: the block's first.

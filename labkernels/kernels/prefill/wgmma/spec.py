@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from types import MappingProxyType
 
 from labkernels import formats
 from labkernels.budget.ledger import Ledger, Line
@@ -28,16 +29,24 @@ ALIGNMENT = 1024  # bytes; the swizzle's pattern is eight lines of 128 bytes
 Q_TWICE_BYTES = 226 * 1024  # with less than this beside K and V, the next tile's Q comes early
 # ScheduledTile, and its KeyBlocks of a consumer warpgroup
 TILE_STAGES, TILE_BYTES, KEY_BLOCKS_BYTES = 4, 80, 16
+NUMBERS = {
+    "OTHER_REGISTERS": OTHER_REGISTERS,
+    "Q_TWICE_BYTES": Q_TWICE_BYTES,
+    "TILE_STAGES": TILE_STAGES,
+}
 
 # the tile's C++ Overlap, by the word in its label
 OVERLAPS = {"none": "none", "within": "intra_warpgroup", "between": "inter_warpgroup"}
 # rows, keys, warps, stages, overlap: the preferred one first, and measured with another overlap too
 SHAPES = {
     64: ((192, 128, 16, 4, "between"), (128, 128, 12, 2, "between")),
-    128: ((128, 128, 12, 2, "between"), (128, 176, 12, 2, "between")),
+    128: ((128, 128, 12, 2, "within"), (128, 176, 12, 2, "between")),
     192: ((128, 128, 12, 2, "between"),),
-    256: ((128, 80, 12, 2, "between"),),
+    256: ((128, 80, 12, 2, "within"),),
 }
+# tiles for short requests: 512 keys are eight blocks of 64, but six and a half of 80
+SHAPES_OF_SHORT = {256: ((128, 64, 12, 2, "within"),)}
+SHORT_ROWS = 512
 # tiles for pages that hold no box: threads copy the keys, and a third stage hides the latency
 SHAPES_OF_COPIES = {128: ((128, 128, 12, 3, "between"),)}
 
@@ -52,6 +61,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
     name = "prefill_wgmma"
     idea = "Warps ask the TMA for tiles; warpgroups multiply, each while another exponentiates."
     parent = "prefill_wgmma_basic"
+    numbers = MappingProxyType(NUMBERS)
     needs = HOPPER
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS)
     params = "prefill_wgmma::Params"
@@ -77,7 +87,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
         return CONSUMER_REGISTERS[instance.tile.warps]
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
-        """Tile options that fit the registers; those of copied keys come first where keys are."""
+        """Tile options that fit the registers, the preferred one for the rows and pages first."""
         # with three consumers ptxas has no registers for a policy beyond the default, nor for
         # "none"
         plain = policy.exp2 == "mufu" and policy.denominator == "unrounded"
@@ -85,11 +95,17 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
         first, *others = (t for t in options if plain or t.warps == TWO_CONSUMERS)
         overlaps = ("between", "within", *(("none",) if first.warps == TWO_CONSUMERS else ()))
         rest = (replace(first, overlap=each) for each in overlaps if each != first.overlap)
+        of_short, of_copies = (
+            tuple(_tile(*numbers) for numbers in shapes.get(shape.head_dim, ()))
+            for shapes in (SHAPES_OF_SHORT, SHAPES_OF_COPIES)
+        )
         tiles = (first, *others, *rest)
+        copied = shape.layout == "paged" and shape.page_size % OCTET
+        short = shape.rows <= SHORT_ROWS and not copied
+        tiles = (*of_short, *tiles) if short else (*tiles, *of_short)
         if shape.layout != "paged":
             return tiles
-        of_copies = (_tile(*numbers) for numbers in SHAPES_OF_COPIES.get(shape.head_dim, ()))
-        return (*of_copies, *tiles) if shape.page_size % OCTET else (*tiles, *of_copies)
+        return (*of_copies, *tiles) if copied else (*tiles, *of_copies)
 
     def space(self, head_dim: int) -> Iterator[PrefillTile]:
         """Tiles of two or three consumers, keys of whole wgmmas, every overlap."""

@@ -41,13 +41,14 @@ struct KernelTraits {
   static constexpr int late = Stages > 2 ? 1 : 0;
   // Where it fits, the next work tile's Q comes while this one's is still read.
   static constexpr int q_bytes = Rows * Dqk * 2, kv_bytes = Stages * Keys * (Dqk + Dvo) * 2;
-  static constexpr int q_stages = 2 * q_bytes + kv_bytes <= 226 * 1024 ? 2 : 1;
+  static constexpr int q_stages = 2 * q_bytes + kv_bytes <= LAB_Q_TWICE_BYTES ? 2 : 1;
   // All threads share 64 Ki registers: the consumers get those that the producers give up.
   static constexpr int producer_registers = consumer_warpgroups == 3 ? 32 : 40;
-  static constexpr int consumer_registers = consumer_warpgroups == 3 ? 160 : 232;
+  static constexpr int consumer_registers = LAB_CONSUMER_REGISTERS;
   // Registers of O, the scores and two blocks' P. Where they fit, P is rounded beside the
   // exponentials, and a work tile's rows end beside its last products.
-  static constexpr int fragments = Dvo / 2 + Keys / 2 + 2 * (Keys / 4), others = 32 + Dqk / 16;
+  static constexpr int fragments = Dvo / 2 + Keys / 2 + 2 * (Keys / 4);
+  static constexpr int others = LAB_OTHER_REGISTERS + Dqk / 16;
   static constexpr bool two_p_buffers =
       overlap != Overlap::none && fragments + others <= consumer_registers;
   // A TMA box of ragged K and V has 64 channels of a tile's keys; a box of a page has all channels.
@@ -76,7 +77,7 @@ template <class C> struct ScheduledTile {
   KeyBlocks keys[C::consumer_warpgroups];
 };
 
-constexpr int tile_stages = 4;                   // a stage is free when the tile's rows are stored
+constexpr int tile_stages = LAB_TILE_STAGES;     // a stage is free when the tile's rows are stored
 
 template <class C> struct alignas(1024) Smem {
   typename C::Q q[C::q_stages];

@@ -1,21 +1,102 @@
 // Prefill by wgmma and the TMA without overlap, for ragged K and V alone: a warp loads, warpgroups
 // multiply, and a block takes one tile. prefill/wgmma has the same parts, with the ideas that make
-// them fast; the rungs between the two are in rungs_above.cuh, those below in rungs_below.cuh. A
-// thread of a warpgroup holds rows g and g + 8 of its warp's 16, g = lane / 4, and columns 2t and
-// 2t + 1 of each 8, t = lane % 4.
+// them fast; prefill/rungs has the rungs of the ladder below this kernel and above it.
 #pragma once
-#include "prefill/wgmma_basic/parts.cuh"
-#include "prefill/wgmma_basic/rungs_below.cuh"
-#include "prefill/wgmma_basic/rungs_above.cuh"
+#include "lab/hopper/pipeline.cuh"
+#include "lab/hopper/tile.cuh"
+#include "prefill/warpgroup_rows.cuh"
 
 namespace prefill_wgmma_basic {
 using namespace lab;
 
+struct alignas(64) Params {   // kernels/prefill/wgmma_basic/launch.py mirrors it
+  TensorMap q, k, v;
+  PrefillParams problem;
+  int work_tiles, blocks;     // of the work list; of the launch
+  int tile_rows;              // those of a tile's rows that whole tokens fill
+};
+
+template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm,
+          KeyOrder Order, bool Paged>
+struct KernelTraits {
+  using T = T_;                                  // of Q, K, V and the rounded P
+  static constexpr int dim_qk = Dqk, dim_vo = Dvo, rows = Rows, keys = Keys, stages = Stages;
+  static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
+  static constexpr int consumer_warpgroups = Warps / 4 - 1;  // one more loads
+  using Work = WorkTile<Rows>;
+  using Q = SwizzledTile<T, Rows, Dqk>;
+  using K = SwizzledTile<T, Keys, Dqk>;
+  using V = SwizzledTile<T, Keys, Dvo>;
+  // A thread's parts of what a warpgroup has in registers.
+  using Output = float[Dvo / 2];                 // O: [64 rows, dim_vo]
+  using Scores = float[Keys / 2];                // S, then P: [64 rows, keys of a block]
+  using Fragments = u32[Keys / 16][4];           // P in 16 bits: [64 rows, keys of a block]
+  static_assert(Rows == 64 * consumer_warpgroups, "a warpgroup takes 64 rows");
+  static_assert(Order == KeyOrder::descending && !Paged, "ragged K and V, the last keys first");
+};
+
+template <class C> struct Smem {
+  typename C::Q q;
+  typename C::K k[C::stages];
+  typename C::V v[C::stages];
+  Pipeline<1> q_ring;
+  Pipeline<C::stages> k_ring, v_ring;
+  Mbarrier tail_full;
+  float is_last_split;
+};
+
+// The progress of a warp: work tiles, blocks of keys, and blocks that end a request.
+struct Progress { u32 tiles = 0, blocks = 0, tails = 0; };
+
+// [rung: tma]
+// Asks for a tile of K or V as soon as its stage is free. full: the barrier of its bytes.
+template <class Tile, class Ring>
+LAB_DEVICE void load(Tile& tile, Ring& ring, u32 n, Mbarrier& full, const TensorMap& map, int head,
+                     i64 token) {
+  producer_acquire(ring, n);
+  mbarrier_arrive_expect_tx(full, sizeof(Tile));
+  load_boxes(tile, map, full, head, token);
+}
+
+// The warp that loads. Rows of V after the request's last key belong to another request. They must
+// be zero, because P is 0 there and 0 times NaN is NaN.
+template <class C>
+LAB_DEVICE void produce(Smem<C>& smem, const Params& p, const typename C::Work& tile,
+                        Progress& at) {
+  const int lane = thread_x() & 31, group = p.problem.group;
+  producer_acquire(smem.q_ring, at.tiles);
+  if (lane == 0) {
+    mbarrier_arrive_expect_tx(smem.q_ring.full[0], p.tile_rows * C::dim_qk * 2);
+    load_boxes(smem.q, p.q, smem.q_ring.full[0], tile.kv_head * group,
+               tile.first_token + tile.first_row / group);
+  }
+  ++at.tiles;
+  for (KeyBlocks<C> keys(p.problem, tile); keys.more(); keys.next(), ++at.blocks) {
+    const u32 n = at.blocks;
+    const int stage = n % C::stages;
+    const i64 token = tile.first_kv + keys.key;
+    const bool is_tail = keys.key + C::keys > tile.kv_len;
+    Mbarrier& v_full = smem.v_ring.full[stage];
+    if (lane == 0) {
+      load(smem.k[stage], smem.k_ring, n, smem.k_ring.full[stage], p.k, tile.kv_head, token);
+      load(smem.v[stage], smem.v_ring, n, is_tail ? smem.tail_full : v_full, p.v, tile.kv_head,
+           token);
+    }
+    sync_warp();
+    if (!is_tail) continue;
+    mbarrier_wait(smem.tail_full, at.tails++ & 1);
+    clear_rows(smem.v[stage], tile.kv_len - keys.key, lane, 32);
+    fence_async_shared();
+    warp_arrive(v_full);
+  }
+}
+// [/rung: tma]
+
 // [rung: wgmma]
 // A consumer warpgroup: 64 rows of the tile against all keys that they see, block by block.
 template <class C, class P>
-LAB_DEVICE void consume_wgmma(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
-                              Progress& at) {
+LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
+                        Progress& at) {
   using T = typename C::T;
   const int warpgroup = warp_uniform(thread_x() / 128) - 1, row = lane_row(warpgroup);
   OnlineSoftmax softmax;                         // {m, l} of rows `row` and `row` + 8
@@ -39,44 +120,17 @@ LAB_DEVICE void consume_wgmma(Smem<C>& smem, const PrefillParams& p, const typen
     consumer_release(smem.v_ring, n);
   }
   consumer_release(smem.q_ring, at.tiles++);
-  store_rows<C, P>(o, softmax, p, tile, row);
+  finish_rows<C, P>(o, softmax, p, tile, row, smem.is_last_split);
 }
 // [/rung: wgmma]
 
-// Computes a work tile as the kernel's rung does, and merges the splits if this one comes last.
-template <class C, class P>
-LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
-                        Progress& at) {
-  if constexpr (C::rung == Rung::fma) consume_fma<C, P>(smem, p, tile, at);
-  else if constexpr (C::rung <= Rung::tma) consume_mma<C, P>(smem, p, tile, at);
-  else if constexpr (C::rung == Rung::wgmma) consume_wgmma<C, P>(smem, p, tile, at);
-  else if constexpr (C::rung == Rung::within) consume_within<C, P>(smem, p, tile, at);
-  else if constexpr (C::rung == Rung::ahead) consume_ahead<C, P>(smem, p, tile, at);
-  else consume_between<C, P>(smem, p, tile, at);
-  if (tile.live_splits > 1 && arrives_last(smem.is_last_split, p, tile, ConsumerSync<C>{}, 128))
-    merge_splits<P, 4 * C::consumer_warpgroups, C::dim_vo>(p, tile, thread_x() / 32 - 4);
-}
-
 // [rung: one tile]
 // A block takes the one work tile that has its number.
-template <class C, class Work> LAB_DEVICE void one_tile(const Params& p, Work work) {
+template <class C, class Work> LAB_DEVICE void each_tile(const Params& p, Work work) {
   const auto tile = work_tile<C::rows, false>(p.problem, block_x(), p.tile_rows);
   if (!is_idle(tile)) work(tile);
 }
 // [/rung: one tile]
-// [rung: many tiles]
-// A block stays, and takes every p.blocks-th work tile. The next one is loaded while this one ends.
-template <class C, class Work> LAB_DEVICE void many_tiles(const Params& p, Work work) {
-  for (int i = block_x(); i < p.work_tiles; i += p.blocks) {
-    const auto tile = work_tile<C::rows, false>(p.problem, i, p.tile_rows);
-    if (!is_idle(tile)) work(tile);
-  }
-}
-// [/rung: many tiles]
-template <class C, class Work> LAB_DEVICE void each_tile(const Params& p, Work work) {
-  if constexpr (C::rung >= Rung::persistent) many_tiles<C>(p, work);
-  else one_tile<C>(p, work);
-}
 
 template <class C, class P>
 LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT Params p) {
@@ -89,22 +143,20 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT Params p) {
     mbarrier_init(smem.tail_full, 1);
     fence_mbarrier_init();
   }
-  clear_rows(smem.q, p.tile_rows, thread_x(), C::threads);  // which are never loaded
+  // Rows that no whole token fills are never loaded: they are cleared once.
+  clear_rows(smem.q, p.tile_rows, thread_x(), C::threads);
   fence_async_shared();
   sync_block();                                  // the barriers are there, for every warp
   using Work = typename C::Work;
   Progress at;
-  const auto load = [&](const Work& tile) {
-    if constexpr (C::rung < Rung::tma) produce_copies<C>(smem, p, tile, at);
-    else produce<C>(smem, p, tile, at);
-  };
+  const auto load = [&](const Work& tile) { produce<C>(smem, p, tile, at); };
   const auto compute = [&](const Work& tile) { consume<C, P>(smem, p.problem, tile, at); };
   const int warp = warp_uniform(thread_x() / 32);
   if (warp < 4) {
     setmaxnreg_dec<40>();
     if (warp == 0) each_tile<C>(p, load);
   } else {
-    setmaxnreg_inc<232>();
+    setmaxnreg_inc<LAB_CONSUMER_REGISTERS>();
     each_tile<C>(p, compute);
   }
 }

@@ -5,6 +5,7 @@ from dataclasses import replace
 from labkernels.budget.ledger import Ledger, Line
 from labkernels.budget.quantity import number
 from labkernels.budget.registers import fragment
+from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.kernels import cuda_kernel
 from labkernels.kernels.kernel import HOPPER, Instance, Shape
 from labkernels.kernels.packed_gqa.tile import PrefillTile
@@ -28,6 +29,7 @@ RUNGS = (
     (2, "persistent"),
     (2, "ahead"),
 )
+RUNGS_HEADER = "prefill/rungs/kernel.cuh"
 ALIGNMENT = 1024  # of the swizzle's pattern: eight lines of 128 bytes
 
 
@@ -98,10 +100,18 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
             Line("m and l", rows / 4, "of 2 of a warp's rows"),
         )
 
+    def specialization(self, instance: Instance) -> Specialization:
+        """What is compiled: another rung of the ladder replaces functions of kernel.cuh."""
+        made = super().specialization(instance)
+        return replace(made, header=RUNGS_HEADER) if instance.tile.overlap else made
+
     def template(self, instance: Instance) -> str:
-        """The C++ name of the instance, whose tile has a Rung for the order of keys."""
-        rung = f"{instance.kernel}::Rung::{instance.tile.overlap or 'wgmma'}"
-        return prefill_kernel.cpp_instance(instance, rung)
+        """The C++ name of the instance; that of another rung has the rung for the order of keys."""
+        if not instance.tile.overlap:
+            return prefill_kernel.cpp_instance(instance)
+        rung = f"{instance.kernel}::Rung::{instance.tile.overlap}"
+        of_rung = prefill_kernel.cpp_instance(instance, rung)
+        return of_rung.replace("::KernelTraits<", "::RungTraits<")
 
 
 KERNEL = PrefillWgmmaBasic()

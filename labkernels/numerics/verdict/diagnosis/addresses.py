@@ -4,9 +4,14 @@ Each yields (name, where(i), outputs [..., Dv]) for a hypotheses.Row.
 """
 
 import math
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from labkernels.numerics.verdict.diagnosis import Mistakes
+
+if TYPE_CHECKING:
+    from labkernels.numerics.verdict.diagnosis.one_row import Row
 
 _KEYS_MOST = 2**17  # pages of a pool that are all tried; more would take seconds
 _AT_ONCE = (2, 4, 8, 16)  # keys that a warp's lanes copy at once, 16 bytes each
@@ -14,7 +19,7 @@ _STEP_KEYS = (2, 4, 8, 16, 32, 64, 128)
 _INT32 = 2**31  # elements: the first offset that a signed 32-bit integer cannot hold
 
 
-def heads(row) -> Iterator:
+def heads(row: "Row") -> Mistakes:
     """K, V or both come from another KV head."""
     for head in range(row.problem.kv_heads):
         if head == row.kv_head:
@@ -30,7 +35,7 @@ def heads(row) -> Iterator:
             yield f"{what} of another head", lambda i, where=where: where, (t @ v / t.sum())[None]
 
 
-def ends(row) -> Iterator:
+def ends(row: "Row") -> Mistakes:
     """A wrong number of keys, or rows of zeros behind the keys."""
     scores, v = row.keys(row.kv_head, row.kv_head)
     m = scores[: row.n_keys].max()
@@ -41,7 +46,7 @@ def ends(row) -> Iterator:
     n, length, own = row.n_keys, row.kv_len, row.query + 1
     outputs[max(0, n - 2) : n] = np.nan  # the right number, and that of a key left out
 
-    def name(i):
+    def name(i: int) -> str:
         if i >= length:
             return "keys past the end"
         if row.problem.causal and i + 1 == own != n:
@@ -50,7 +55,7 @@ def ends(row) -> Iterator:
             return "causal mask left out"
         return "keys that the mask hides" if i + 1 > n else "keys at the end left out"
 
-    def where(i):
+    def where(i: int) -> str:
         if i >= length:
             return f"{i + 1 - length} of them"
         return f"{i + 1} keys in place of {n}"
@@ -62,7 +67,7 @@ def ends(row) -> Iterator:
     yield "padding in the denominator", lambda i: f"{i + 1} keys of score 0", zeros
 
 
-def halves(row) -> Iterator:
+def halves(row: "Row") -> Mistakes:
     """Half of a step's keys are read twice, the others never, as an index lost a bit."""
     scores, v = (x[: row.n_keys] for x in row.keys(row.kv_head, row.kv_head))
     key = np.arange(len(scores))
@@ -82,7 +87,7 @@ def halves(row) -> Iterator:
                 yield "keys read twice", lambda i, w=where: w, (t @ values / t.sum())[None]
 
 
-def cleared(row) -> Iterator:
+def cleared(row: "Row") -> Mistakes:
     """Zeros in place of all keys from one on: a wrong offset reads memory never written."""
     scores, v = (x[: row.n_keys] for x in row.keys(row.kv_head, row.kv_head))
     m = max(scores.max(), 0.0)  # 0, the score of a key of zeros
@@ -97,7 +102,7 @@ def cleared(row) -> Iterator:
         yield "keys read as 0", lambda i, what=what: f"{what} from key {i} on", outputs
 
 
-def overflows(row) -> Iterator:
+def overflows(row: "Row") -> Mistakes:
     """Offsets of pages cut to 32 bits: keys beyond are read as 0, are left out, or wrap around."""
     size = row.problem.k_pool.shape[1]
     scores, v = (x[: row.n_keys] for x in row.keys(row.kv_head, row.kv_head))
@@ -114,7 +119,8 @@ def overflows(row) -> Iterator:
         wrapped = (offsets % (2 * _INT32)) // math.prod(pool.shape[1:])
         if (offsets < 2 * _INT32).all() or (wrapped < len(pool)).all():
             near = np.where(offsets < _INT32, row.pages, wrapped % len(pool))
-            ways.append(tuple(x[: row.n_keys] for x in row.keys(row.kv_head, row.kv_head, near)))
+            scores, v = row.keys(row.kv_head, row.kv_head, near)
+            ways.append((scores[: row.n_keys], v[: row.n_keys]))
         outputs = []
         for s, values in ways:
             t = np.exp2(s - s.max())
@@ -122,7 +128,7 @@ def overflows(row) -> Iterator:
         yield "a 32-bit offset overflows", lambda i, where=where: where, np.stack(outputs)
 
 
-def lanes(row) -> Iterator:
+def lanes(row: "Row") -> Mistakes:
     """The place of a key among those that a warp copies at once is added twice."""
     scores, v = (x[: row.n_keys] for x in row.keys(row.kv_head, row.kv_head))
     key = np.arange(row.n_keys)
@@ -138,7 +144,7 @@ def lanes(row) -> Iterator:
     yield "key index added twice", lambda i: where(_AT_ONCE[i]), np.stack(outputs)
 
 
-def pages(row) -> Iterator:
+def pages(row: "Row") -> Mistakes:
     """A page is left out, or is read in place of another."""
     size, n_pages = row.problem.k_pool.shape[1], len(row.problem.k_pool)
     n_slots = -(-row.n_keys // size)

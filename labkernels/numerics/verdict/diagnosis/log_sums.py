@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from labkernels.numerics.arrays import to_numpy
+from labkernels.numerics.arrays import Array, to_numpy
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 from labkernels.units import LOG2_E
@@ -12,7 +12,7 @@ from labkernels.units import LOG2_E
 _LEFT = 1.0  # share of the bound that the error left over must not exceed
 
 
-def names(problem: Problem, lse2, truth, bound) -> list[Match]:
+def names(problem: Problem, lse2: Array, truth: Array, bound: Array) -> list[Match]:
     """What the log-sum-exp holds instead. Shapes: lse2, truth, bound [total_q, Hq].
 
     rms of a match: the largest error over its bound, before and after.
@@ -50,13 +50,13 @@ def names(problem: Problem, lse2, truth, bound) -> list[Match]:
     return kept[:1] or [Match("lse is wrong", _where(problem, lse2, truth, bound), math.nan, was)]
 
 
-def _largest(given, right, allowed) -> float:
+def _largest(given: Array, right: Array, allowed: Array) -> float:
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.where(given == right, 0.0, np.abs(given - right) / allowed)
     return float(np.where(np.isnan(ratio), np.inf, ratio).max(initial=0.0))
 
 
-def _maxima(problem: Problem):
+def _maxima(problem: Problem) -> Array:
     """The largest score of each row. Shapes: [total_q, Hq]. Units: log2 units."""
     found = problem.zeros(*problem.out_shape[:2])
     for rows in problem.row_blocks():
@@ -64,7 +64,7 @@ def _maxima(problem: Problem):
     return found
 
 
-def _another_row(lse2, truth, bound, was: float) -> Match:
+def _another_row(lse2: Array, truth: Array, bound: Array, was: float) -> Match:
     """The values are those of heads or tokens in another order."""
     best = Match("lse of another row", "", math.inf, was)
     for axis, what in ((1, "head"), (0, "token")):
@@ -78,7 +78,7 @@ def _another_row(lse2, truth, bound, was: float) -> Match:
     return best
 
 
-def _where(problem: Problem, lse2, truth, bound) -> str:
+def _where(problem: Problem, lse2: Array, truth: Array, bound: Array) -> str:
     with np.errstate(invalid="ignore"):
         wrong = ~((np.abs(lse2 - truth) <= bound) | (lse2 == truth))
     first = problem.row_name(*np.argwhere(wrong)[0].tolist()) if wrong.any() else ""

@@ -1,12 +1,13 @@
 """Names for a bug that several rows show: by places, lanes, races and matched filters."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from labkernels import formats
 from labkernels.numerics import rounding
-from labkernels.numerics.arrays import float64, to_numpy
+from labkernels.numerics.arrays import Array, float64, to_numpy
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import significance
 from labkernels.numerics.verdict.diagnosis import places
@@ -33,7 +34,9 @@ _COARSE = 32  # elements: fewer have few bits by chance
 _SPARSE = 0.02  # share of elements up to which outliers are sparse
 
 
-def of_output(problem: Problem, out, truth, sigma, out_format: str) -> list[Match]:
+def of_output(
+    problem: Problem, out: Array, truth: Array, sigma: Array, out_format: str
+) -> list[Match]:
     """NaN, infinity, a coarser store, wrong channels."""
     bad = ~np.isfinite(out)
     if bad.any():
@@ -49,7 +52,7 @@ def of_output(problem: Problem, out, truth, sigma, out_format: str) -> list[Matc
     return _channels(problem, out, truth, sigma, z)
 
 
-def _coarser_store(out, truth, sigma, out_format: str) -> list[Match]:
+def _coarser_store(out: Array, truth: Array, sigma: Array, out_format: str) -> list[Match]:
     """Rows that went wrong whose every element is a number of fewer bits than the output's."""
     rows = (np.abs(out - truth) > significance.OUTLIER * sigma).any(-1)
     given, right, spread = out[rows], truth[rows], sigma[rows]
@@ -69,7 +72,7 @@ def _coarser_store(out, truth, sigma, out_format: str) -> list[Match]:
     return _stepped(given, right, spread, out_format)
 
 
-def _stepped(out, truth, sigma, out_format: str) -> list[Match]:
+def _stepped(out: Array, truth: Array, sigma: Array, out_format: str) -> list[Match]:
     """Rows whose every element is a whole number of steps, the largest of them a format's."""
     size = np.abs(out)
     for whose, largest in (("row", size.max(-1, keepdims=True)), ("tensor", size.max())):
@@ -91,7 +94,7 @@ def _stepped(out, truth, sigma, out_format: str) -> list[Match]:
     return []
 
 
-def _channels(problem: Problem, out, truth, sigma, z) -> list[Match]:
+def _channels(problem: Problem, out: Array, truth: Array, sigma: Array, z: Array) -> list[Match]:
     """Some channels are wrong in the wrong rows, while others are right; some may be copies."""
     wrong, bad, rms, others = wrong_channels(problem, sigma, z)
     if wrong is None:
@@ -111,7 +114,7 @@ def _channels(problem: Problem, out, truth, sigma, z) -> list[Match]:
     return [Match("channels wrong", where, others, was, vague=True)]
 
 
-def wrong_channels(problem: Problem, sigma, z):
+def wrong_channels(problem: Problem, sigma: Array, z: Array) -> tuple[Any, ...]:
     """Channels that are wrong where others are right, or None; the rows; rms of z by channel.
 
     Shapes: sigma, z [total_q, Hq, Dv] -> [n] or None, [total_q, Hq], [Dv]; rms of right ones.
@@ -131,12 +134,12 @@ def wrong_channels(problem: Problem, sigma, z):
     return wrong if some else None, bad, rms, others
 
 
-def _would_show(problem: Problem, sigma, bad, rms, wrong) -> bool:
+def _would_show(problem: Problem, sigma: Array, bad: Array, rms: Array, wrong: Array) -> bool:
     """Whether errors like those of the wrong channels would show in the right ones.
 
     Where weights are wrong, a channel errs as far as its values differ, which may be by little.
     """
-    spread = float64(problem.v_pool).std((0, 1, 2)) if problem.v_pool.size else 0.0
+    spread = float64(problem.v_pool).std((0, 1, 2)) if problem.v_pool.size else np.zeros(1)
     with np.errstate(divide="ignore", invalid="ignore"):
         reach = to_numpy(spread) / np.median(sigma[bad], 0)
         share = np.nan_to_num(rms / np.where(reach > 0, reach, np.inf))
@@ -145,7 +148,7 @@ def _would_show(problem: Problem, sigma, bad, rms, wrong) -> bool:
     return bool((expected > _CLEARLY).mean() >= _OFTEN)
 
 
-def of_outliers(problem: Problem, error, sigma) -> list[Match]:
+def of_outliers(problem: Problem, error: Array, sigma: Array) -> list[Match]:
     """A few elements are far out in rows that are right otherwise: a race, or a lost write.
 
     A direction that all rows share also leaves such elements, so that it is tried first.
@@ -204,7 +207,9 @@ def _factor(row: Row) -> list[Match]:
     return _kept("denominator of a row", where, total, total - taken, error.size)
 
 
-def of_filters(problem: Problem, error, sigma, bugs, filters: Filters) -> list[Match]:
+def of_filters(
+    problem: Problem, error: Array, sigma: Array, bugs: set[str], filters: Filters
+) -> list[Match]:
     """Mistakes that rows share and that one row may be too weak to show, by their filters."""
     z2 = np.where((sigma > 0) & np.isfinite(error), error / np.where(sigma > 0, sigma, 1.0), 0.0)
     z2 = (z2**2).sum(-1)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import significance
 from labkernels.numerics.verdict.diagnosis import many_rows, places, structure, whole_kernel
@@ -75,11 +76,11 @@ def of_output(case: Case) -> list[Match]:
     )
 
 
-def _where(match: Match, problem: Problem, bad) -> str:
+def _where(match: Match, problem: Problem, bad: Array) -> str:
     return "; ".join(filter(None, (match.where, places.words(problem, bad))))
 
 
-def _bad_rows(case: Case):
+def _bad_rows(case: Case) -> tuple[Array, Array]:
     """Which rows went wrong, and z^2 of each over its limit. Shapes: [total_q, Hq]."""
     finite = np.isfinite(case.out).all(-1) & (case.problem.n_keys[:, None] > 0)
     with np.errstate(invalid="ignore"):
@@ -88,7 +89,7 @@ def _bad_rows(case: Case):
     return score > 1, score
 
 
-def _of_whole_kernel(case: Case, bad, score) -> list[Match]:
+def _of_whole_kernel(case: Case, bad: Array, score: Array) -> list[Match]:
     """The mistakes that explain all wrong rows, with their place."""
     problem, out = case.problem, case.out
     moved = permutations.of_output(problem, out, case.truth, case.sigma, bad)
@@ -106,7 +107,7 @@ def _of_whole_kernel(case: Case, bad, score) -> list[Match]:
     ]
 
 
-def _of_some_channels(case: Case, bad, score) -> list[Match]:
+def _of_some_channels(case: Case, bad: Array, score: Array) -> list[Match]:
     """The mistakes that explain the channels that went wrong, where others are right."""
     z = np.where(case.sigma > 0, case.error / np.where(case.sigma > 0, case.sigma, 1.0), 0.0)
     wrong = many_rows.wrong_channels(case.problem, case.sigma, z)[0]
@@ -123,7 +124,7 @@ def _of_some_channels(case: Case, bad, score) -> list[Match]:
     ]
 
 
-def _worst_rows(case: Case, bad, score) -> list[Row]:
+def _worst_rows(case: Case, bad: Array, score: Array) -> list[Row]:
     """The row that stands out most from what rounding allows it, and others, far from each other.
 
     A mistake that explains one of many wrong rows counts only if it explains others too.

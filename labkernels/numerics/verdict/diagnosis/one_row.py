@@ -7,15 +7,14 @@ before.
 
 import functools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from labkernels.numerics import rounding
-from labkernels.numerics.arrays import moved, to_numpy
+from labkernels.numerics.arrays import Array, moved, to_numpy
 from labkernels.numerics.truth.problem import Problem
-from labkernels.numerics.verdict.diagnosis import addresses, softmax, sums
+from labkernels.numerics.verdict.diagnosis import Mistakes, addresses, softmax, sums
 from labkernels.policy import NumericPolicy
 from labkernels.units import LOG2_E
 
@@ -95,7 +94,9 @@ class Row:
         count = -(-self.kv_len // self.problem.k_pool.shape[1])
         return self.problem.page_table[self.request, :count]
 
-    def keys(self, k_head: int, v_head: int, pages=None) -> tuple[np.ndarray, np.ndarray]:
+    def keys(
+        self, k_head: int, v_head: int, pages: Array | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Scores in log2 units [n] for K of one KV head, and V [n, Dv] of another, in float64.
 
         n counts all keys on the pages, by default those of the request: seen, hidden, and past the
@@ -124,7 +125,7 @@ def explain(row: Row) -> list[Match]:
     return sorted(found, key=lambda match: max(match.rms, best + _ALIKE))[:3]
 
 
-def _explaining(row: Row, mistakes: Iterator, share: float = 1.0) -> list[Match]:
+def _explaining(row: Row, mistakes: Mistakes, share: float = 1.0) -> list[Match]:
     """The mistakes among these that explain the row's error, in a share of its channels."""
     was, found = _left(row, row.outputs[row.place], share), []
     for name, where, outputs in mistakes:
@@ -137,28 +138,27 @@ def _explaining(row: Row, mistakes: Iterator, share: float = 1.0) -> list[Match]
         if left[i] <= EXPLAINED_RMS * share and left[i] * SMALLER_BY <= was:
             called = name(i) if callable(name) else name
             precise = called.startswith(PRECISION)
-            found.append(Match(called, where(i), float(left[i]), was, precise))
+            found.append(Match(called, where(i), float(left[i]), float(was), precise))
     return found
 
 
-def _left(row: Row, outputs, share: float):
+def _left(row: Row, outputs: Array, share: float) -> Array:
     """The rms of z against other outputs, in the share of the channels that come nearest.
 
     Shapes: [..., Dv] -> [...].
     """
     store = rounding.quantum(outputs, row.policy.out) ** 2 / 12
     squares = np.sort((row.out - outputs) ** 2 / np.maximum(row.sigma**2, store))
-    left = np.sqrt(squares[..., : math.ceil(share * squares.shape[-1])].mean(-1))
-    return left if left.ndim else float(left)
+    return np.sqrt(squares[..., : math.ceil(share * squares.shape[-1])].mean(-1))
 
 
-def _roundings(row: Row) -> Iterator:
+def _roundings(row: Row) -> Mistakes:
     """Like _alternatives, for mistakes that make roundings of their own."""
     scores, v = (x[: row.n_keys] for x in row.keys(row.kv_head, row.kv_head))
     yield from softmax.accumulators(scores, v, row.policy.p)
 
 
-def _alternatives(row: Row) -> Iterator:
+def _alternatives(row: Row) -> Mistakes:
     """Yield (name, where(i), outputs [..., Dv]) of every mistake known; a name may depend on i."""
     heads = row.outputs.shape[1]
     others = row.outputs.reshape(-1, row.outputs.shape[-1]).copy()

@@ -4,13 +4,14 @@ import re
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.truth.problem import Problem
 
 _MOST = 0.9  # share of a region's rows that are bad: some mistakes spare a row
 _LISTED = 6
 
 
-def words(problem: Problem, bad) -> str:
+def words(problem: Problem, bad: Array) -> str:
     """The smallest region that holds all bad rows and few others; a count if there is none.
 
     Shapes: bad [total_q, Hq], bool.
@@ -22,7 +23,7 @@ def words(problem: Problem, bad) -> str:
         return problem.row_name(*np.argwhere(bad)[0].tolist())
     if bad.sum() >= _MOST * live.sum():
         return "all rows"
-    heads, requests = _members(bad.any(0)), _members(_by_request(problem, bad.any(1)))
+    heads, requests = _members(np.any(bad, 0)), _members(_by_request(problem, np.any(bad, 1)))
     query = np.arange(len(bad)) - problem.q_ends[problem.request_of]
     rows = np.flatnonzero(bad.any(1))
     first, last = int(query[rows].min()), int(query[rows].max())
@@ -47,31 +48,31 @@ def words(problem: Problem, bad) -> str:
     return "only " + ", ".join(said)
 
 
-def filled(problem: Problem, bad) -> bool:
+def filled(problem: Problem, bad: Array) -> bool:
     """Whether the bad rows fill most of one region."""
     said = words(problem, bad)
     return "rows there" not in said and not re.search(r"\d, \d", said)
 
 
-def _by_request(problem: Problem, tokens):
+def _by_request(problem: Problem, tokens: Array) -> Array:
     found = np.zeros(problem.batch, bool)
     found[problem.request_of[tokens]] = True
     return found
 
 
-def _members(flags):
+def _members(flags: Array) -> Array:
     return np.flatnonzero(flags)
 
 
-def _heads(problem: Problem, heads) -> str:
+def _heads(problem: Problem, heads: Array) -> str:
     kv = np.unique(heads // problem.group)
     if problem.group > 1 and len(heads) == len(kv) * problem.group:
         return _listed("KV head", kv)
     return _listed("head", heads)
 
 
-def _listed(what: str, numbers) -> str:
-    numbers = [int(n) for n in numbers]
+def _listed(what: str, found: Array) -> str:
+    numbers = [int(n) for n in found]
     if len(numbers) == 1:
         return f"{what} {numbers[0]}"
     if numbers == list(range(numbers[0], numbers[-1] + 1)):

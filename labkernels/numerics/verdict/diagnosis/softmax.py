@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from labkernels.numerics import rounding
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.emulation.summation_order import SummationOrder
+from labkernels.numerics.verdict.diagnosis import Mistakes
 
 SPLIT_KEYS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _STEP_KEYS = (16, 32, 64, 128)
@@ -34,7 +36,7 @@ class KeySteps:
     scores: np.ndarray
     where: str
 
-    def by_key(self, log2_weights) -> np.ndarray:
+    def by_key(self, log2_weights: Array) -> np.ndarray:
         """Weights of steps, relative to that of the row's maximum, as weights of keys.
 
         Shapes: [C, T, K] -> [n]
@@ -45,7 +47,7 @@ class KeySteps:
         return weights
 
 
-def rescales(scores, v) -> Iterator:
+def rescales(scores: Array, v: Array) -> Mistakes:
     """A sum does not follow the running maximum, or follows it late or too rarely."""
     right = np.exp2(scores - scores.max())
     for chains in _cuts(scores, warps=(1, 2, 4, 8)):
@@ -53,7 +55,7 @@ def rescales(scores, v) -> Iterator:
             yield name, lambda i, where=chains.where: where, (of_o @ v / of_l.sum())[None]
 
 
-def _cuts(scores, warps: tuple[int, ...]) -> Iterator[KeySteps]:
+def _cuts(scores: Array, warps: tuple[int, ...]) -> Iterator[KeySteps]:
     """The keys in chains: of whole rows, and of splits."""
     n = len(scores)
     splits = [n, *(keys for keys in SPLIT_KEYS if keys < n)]
@@ -68,14 +70,14 @@ def _cuts(scores, warps: tuple[int, ...]) -> Iterator[KeySteps]:
             yield KeySteps(steps, np.where(steps >= 0, scores[steps], -np.inf), where)
 
 
-def _weights(chains: KeySteps, right) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _weights(chains: KeySteps, right: Array) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """For each mistake, the weights with which every key enters o and l."""
     tops = np.maximum.accumulate(chains.scores.max(-1), axis=1)
     last = tops[:, -1:]
     # P is relative to its step's maximum, and no rescale follows
     kept = chains.by_key(chains.scores + (last - tops)[..., None])
     late = np.zeros_like(tops)
-    live = (chains.steps >= 0).any(-1)[:, 2:]  # a chain may end before others
+    live = np.any(chains.steps >= 0, axis=-1)[:, 2:]  # a chain may end before others
     late[:, 2:] = live * (tops[:, :-2] - tops[:, 1:-1])  # its rescale is that of the step before
     stale = chains.by_key(chains.scores + (last - tops + _behind(late))[..., None])
     skipped = chains.by_key(chains.scores + _skipping(chains.scores.max(-1))[..., None])
@@ -88,12 +90,12 @@ def _weights(chains: KeySteps, right) -> dict[str, tuple[np.ndarray, np.ndarray]
     }
 
 
-def _behind(moves):
+def _behind(moves: Array) -> Array:
     """The sum of the moves of all later steps. Shapes: [C, T]."""
     return np.flip(np.cumsum(np.flip(moves, 1), axis=1), 1) - moves
 
 
-def _skipping(tops):
+def _skipping(tops: Array) -> Array:
     """The change of a key's exponent if P follows every maximum, but the sums only large moves.
 
     Shapes: tops, of each step alone, [C, T]
@@ -108,7 +110,7 @@ def _skipping(tops):
     return kept[:, None] - seen + _behind(moves)
 
 
-def accumulators(scores, v, p_format: str) -> Iterator:
+def accumulators(scores: Array, v: Array, p_format: str) -> Mistakes:
     """An accumulator of o in 16 bits, rounded after every step of keys. Where P is in fp32 it is
     also rounded after every key: on CUDA cores several lanes share a channel, each with its own
     sum.
@@ -128,7 +130,7 @@ def accumulators(scores, v, p_format: str) -> Iterator:
             yield f"o accumulated in {fmt}", lambda i, where=where: where, (weight @ o)[None]
 
 
-def _summed_in(fmt: str, p, v, rescale, lanes: int):
+def _summed_in(fmt: str, p: Array, v: Array, rescale: Array, lanes: int) -> Array:
     """The chains' sums of P v, rounded to a format key by key in each of so many lanes, or if 0
     step by step. Shapes: p [C, T, K], v [C, T, K, D], rescale [C, T] -> [C, D]
     """

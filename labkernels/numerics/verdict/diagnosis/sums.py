@@ -3,22 +3,22 @@
 Each yields (name, where(i), outputs [..., Dv]). Shapes: scores [n] in log2 units, v [n, Dv].
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from labkernels.numerics import rounding
+from labkernels.numerics.arrays import Array
+from labkernels.numerics.verdict.diagnosis import Mistakes
 from labkernels.numerics.verdict.diagnosis.softmax import SPLIT_KEYS
 from labkernels.units import LOG2_E
 
 
-def keys(scores, v) -> Iterator:
+def keys(scores: Array, v: Array) -> Mistakes:
     """One key is left out, counted twice, or has no value; or values come from the key beside."""
     t = np.exp2(scores - scores.max())
     total, n = t.sum(), t @ v
     tv = t[:, None] * v
 
-    def where(i):
+    def where(i: int) -> str:
         return f"key {i} of {len(t)}"
 
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -35,7 +35,7 @@ def keys(scores, v) -> Iterator:
         yield f"V of the key {word}", lambda i: "", (t @ shifted / total)[None]
 
 
-def weights(scores, v, head_dim: int) -> Iterator:
+def weights(scores: Array, v: Array, head_dim: int) -> Mistakes:
     """The scale is wrong."""
     root = head_dim**0.5
     factors = {
@@ -51,7 +51,7 @@ def weights(scores, v, head_dim: int) -> Iterator:
         yield f"wrong scale: {name}", lambda i: "", (t @ v / t.sum())[None]
 
 
-def merges(scores, v) -> Iterator:
+def merges(scores: Array, v: Array) -> Mistakes:
     """Splits are merged in the wrong base or in 16 bits, or one of them is left out."""
     for n_keys in SPLIT_KEYS:
         starts = np.arange(0, len(scores), n_keys)
@@ -64,10 +64,10 @@ def merges(scores, v) -> Iterator:
         yield from _merged(m, total, o, n_keys)
 
 
-def _merged(m, total, o, n_keys: int) -> Iterator:
+def _merged(m: Array, total: Array, o: Array, n_keys: int) -> Mistakes:
     lse2, w = m + np.log2(total), np.exp2(m - m.max())
 
-    def words(i):
+    def words(i: Array) -> str:
         return f"splits of {n_keys} keys"
 
     for kind, weight in (("exp for exp2", 1.0), ("exp2 of natural logs", np.log(2) ** 2)):

@@ -8,16 +8,19 @@ import { least_time, work_of } from "./roofline.mjs";
 /**
  * @typedef {import("./occupancy.mjs").Gpu & import("./roofline.mjs").Rates} Facts
  * @typedef {{rows: import("./formula.mjs").Row[], total: number}} Ledger
+ * @typedef {{rows: number[], total: number}} Places  of the rows of a ledger
  * @typedef {{kernel: string, head_dim: number, tile: string, threads: number, promised: number,
  *   operation: string, rows: number, tensor_cores: boolean, values: Record<string, number>, free:
- *   Record<string, string>, smem: Ledger, thread: Ledger}} Entry
+ *   Record<string, string>, smem: Places, thread: Places}} Entry
  *   values: of the symbols of its formulas; free: those that a reader may change, in words
- * @typedef {{gpus: Facts[], entries: Entry[], legends: Record<string, string>}} Data
+ * @typedef {{gpus: Facts[], entries: Entry[], legends: Record<string, string>,
+ *   rows: import("./formula.mjs").Row[]}} Data
  */
 
 const MOST_OF_A_SYMBOL = 1024,
   MOST_ROWS = 64; // of a tile that one group fills
 const SHAPED = ["decode", "prefill"]; // operations whose least time is shown
+const WORDS = /** @type {Record<string, string>} */ ({ math: "products", exp: "exponentials" });
 const count = new Intl.NumberFormat("en");
 
 /** @param {HTMLElement} root @param {Data} data */
@@ -75,14 +78,15 @@ export function mount_budget(root, data) {
   const block = () => {
     const found = entry(),
       values = { ...found.values };
+    const rows_of = (/** @type {Places} */ places) => places.rows.map((place) => data.rows[place]);
     for (const [symbol, input] of Object.entries(symbols)) values[symbol] = Number(input.value);
     const warps = values.W / found.values.W || 1;
     return {
       entry: found,
       values,
       threads: "W" in symbols ? found.threads * warps : found.threads,
-      smem: ledger_of(found.smem.rows, values),
-      thread: ledger_of(found.thread.rows, values),
+      smem: ledger_of(rows_of(found.smem), values),
+      thread: ledger_of(rows_of(found.thread), values),
     };
   };
   const said = (/** @type {() => void} */ act) => {
@@ -156,14 +160,15 @@ function shape_form() {
     const few = entry.operation === "decode" ? Math.min(entry.rows, MOST_ROWS) : null;
     const how = { tensor_cores: entry.tensor_cores, mma_rows: few };
     const least = least_time(work, gpu, how);
+    const named = (/** @type {string} */ name) => WORDS[name] ?? name;
     const peak = entry.tensor_cores ? gpu.tensor_fp16_flops : gpu.fp32_flops;
     const short = (/** @type {number} */ x, digits = 3) => x.toPrecision(digits);
     said.textContent =
-      `The ${gpu.name} needs at least ${short(least.time * 1e6, 4)} microseconds, which ` +
-      `${least.bound} sets. The shape has ${short(work.flops / work.bytes)} FLOP per byte; the ` +
-      `GPU can do ${short(peak / gpu.dram_bytes_per_s)} while it moves one.`;
+      `The ${gpu.name} needs at least ${short(least.time * 1e6, 4)} microseconds: the limit is ` +
+      `${named(least.bound)}. The shape has ${short(work.flops / work.bytes)} FLOP per byte; ` +
+      `the GPU can do ${short(peak / gpu.dram_bytes_per_s)} while it moves one.`;
     const rows = Object.entries(least.times).map(([name, time]) => [
-      name === least.bound ? `${name} (the limit)` : name,
+      name === least.bound ? `${named(name)} (the limit)` : named(name),
       (time * 1e6).toPrecision(4),
     ]);
     times.replaceChildren(table("Each alone at its peak", ["resource", "microseconds"], rows));

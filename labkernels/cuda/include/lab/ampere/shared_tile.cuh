@@ -12,6 +12,12 @@ template <int D, class T> LAB_DEVICE T* chunk(T (*tile)[D], int row, int c) {
   return tile[row] + ((c ^ (row & 7)) * chunk_elements);
 }
 
+// The place of the chunk that holds a column of a row.
+template <class T, int Rows, int D>
+LAB_DEVICE T* chunk_of(T (&tile)[Rows][D], int row, int column) {
+  return chunk<D>(tile, row, column / chunk_elements);
+}
+
 // The same place as an address in shared memory. The tile begins at a multiple of 128 bytes, so a
 // lane reaches other chunks of its row, and of the rows 8, 16, ... below it, by constant steps.
 template <int D, class T> LAB_DEVICE u32 chunk_address(const T (*tile)[D], int row, int c) {

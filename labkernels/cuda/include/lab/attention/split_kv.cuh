@@ -10,7 +10,7 @@ namespace lab {
 // The States of a block's warps, side by side in shared memory. A row of o is padded by 16 bytes,
 // because the lanes of a store hold several rows of few channels, which would otherwise all fall in
 // the same banks.
-constexpr int state_padding = 4;
+constexpr int state_padding = LAB_STATE_PADDING;
 template <int Warps, int Rows, int D> struct WarpStates {
   alignas(16) float o[Warps][Rows][D + state_padding];
   float m[Warps][Rows], l[Warps][Rows];

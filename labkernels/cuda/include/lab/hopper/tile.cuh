@@ -39,6 +39,12 @@ template <class T_, int Rows, int Columns, NextAtom Next = NextAtom::below> stru
   }
 };
 
+// The place of the chunk that holds a column of a row.
+template <class T, int Rows, int Columns, NextAtom Next>
+LAB_DEVICE T* chunk_of(SwizzledTile<T, Rows, Columns, Next>& tile, int row, int column) {
+  return tile.chunk_at(row, column, column % atom_columns / chunk_elements);
+}
+
 // ---- operands of wgmma
 
 // The descriptor of the tile that begins so many elements later in shared memory.
@@ -134,16 +140,32 @@ LAB_DEVICE void wgmma_ab(float (&d)[N], const KMajor<A>& a, const MnMajor<B>& b,
     wgmma<typename B::T, Major::k, Major::mn>(d, a.step(k), b.step(k), k > 0 || accumulate);
   wgmma_commit();
 }
-// Starts d = A^T B for 64 columns of A and all rows of both.
+// Starts d = A^T B, or d += A^T B, for 64 columns of A and all rows of both.
 template <class A, class B, int N>
-LAB_DEVICE void wgmma_atb(float (&d)[N], const MnMajor<A>& a, const MnMajor<B>& b) {
+LAB_DEVICE void wgmma_atb(float (&d)[N], const MnMajor<A>& a, const MnMajor<B>& b,
+                          bool accumulate = false) {
   static_assert(A::rows == B::rows && 2 * N <= B::columns);
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < B::rows; k += 16)
-    wgmma<typename B::T, Major::mn, Major::mn>(d, a.step(k), b.step(k), k > 0);
+    wgmma<typename B::T, Major::mn, Major::mn>(d, a.step(k), b.step(k), k > 0 || accumulate);
   wgmma_commit();
 }
+
+// How warpgroups share a product of M x N: each takes 64 rows, or, where they are as many as all
+// rows, some of the columns. A warp has 16 of the rows.
+template <int M, int N, int Warpgroups> struct WarpgroupPartition {
+  static constexpr int down = M / 64, across = Warpgroups / down;
+  static constexpr int rows = 16, columns = N / across;
+  static_assert(down * across == Warpgroups && N % across == 0);
+  using Sum = float[1][columns / 8][4];
+  LAB_DEVICE static int first_row() { return warpgroup() / across * 64; }  // of the warpgroup
+  LAB_DEVICE static int row() { return first_row() + thread_x() / 32 % 4 * 16; }  // of the warp
+  LAB_DEVICE static int column() { return warpgroup() % across * columns; }
+
+ private:
+  LAB_DEVICE static int warpgroup() { return thread_x() / 128; }
+};
 // Waits for d's products, but not for the `Later` groups committed since. d may then be read.
 template <int Later = 0, int N> LAB_DEVICE void wgmma_wait(float (&d)[N]) {
   wgmma_wait<Later>();
@@ -151,6 +173,20 @@ template <int Later = 0, int N> LAB_DEVICE void wgmma_wait(float (&d)[N]) {
 }
 
 // ---- copies
+
+// Rows of a tensor into a tile by cp.async: eight lanes copy 128 bytes of a row. Rows past n arrive
+// as zeros.
+template <int Threads, class T, int Rows, int Columns, NextAtom Next>
+LAB_DEVICE void copy_rows(SwizzledTile<T, Rows, Columns, Next>& tile, const void* tensor, i64 first,
+                          i64 stride, int n) {
+  const int c = thread_x() % 8;
+  const T* source = static_cast<const T*>(tensor) + first + c * chunk_elements;
+#pragma unroll
+  for (int row = thread_x() / 8; row < Rows; row += Threads / 8)
+#pragma unroll
+    for (int column = 0; column < Columns; column += atom_columns)
+      cp_async_16(tile.chunk_at(row, column, c), source + row * stride + column, row < n);
+}
 
 // Asks for the rows of a head from a token on, a box for each 64 columns.
 template <class Tile>

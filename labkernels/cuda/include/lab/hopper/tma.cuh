@@ -66,8 +66,8 @@ LAB_DEVICE void bulk_add(float* dst, const float* src, int bytes) {
                :: "l"(dst), "r"(shared_address(src)), "r"(bytes) : "memory");
 }
 
-// This thread's additions: a group, and the wait until at most N groups still read shared memory,
-// or are still on their way.
+// bulk_commit makes a group of this thread's additions. bulk_wait_read waits until at most N groups
+// still read shared memory, bulk_wait until at most N are still on their way.
 LAB_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 template <int N> LAB_DEVICE void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(N) : "memory");

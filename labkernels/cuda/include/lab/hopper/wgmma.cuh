@@ -1,7 +1,7 @@
 // wgmma, the tensor core's instruction for a warpgroup (128 threads) of sm_90a: d += a b with tiles
 // in shared memory, which 64-bit descriptors name, while the threads go on.
-// The order of the words: tiles written, fence_async_shared by the threads that wrote them, a
-// barrier; wgmma_fence, wgmma once or often, wgmma_commit; wgmma_wait before d is touched.
+// The words come in this order: threads write the tiles, call fence_async_shared and meet at a
+// barrier; then wgmma_fence, wgmma once or often, and wgmma_commit; d is touched after wgmma_wait.
 #pragma once
 #include "lab/core/formats.cuh"
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from labkernels.numerics import rounding
-from labkernels.numerics.arrays import float64, to_numpy
+from labkernels.numerics.arrays import Array, float64, to_numpy
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 from labkernels.numerics.verdict.diagnosis.whole_kernel import sheets
@@ -22,9 +23,11 @@ _ROUND = 0.004  # relative distance from a round factor
 _ROUND_ONES = (1.0, -1.0, 0.5, -0.5, 2.0, 0.25, 1 / 3)
 
 
-def of_sums(problem: Problem, out, truth, sigma, bad, fmt: str) -> list[Match]:
+def of_sums(
+    problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array, fmt: str
+) -> list[Match]:
     """What was added to the outputs. Shapes: bad [total_q, Hq], bool."""
-    rows = tuple(np.argwhere(bad).T)
+    rows = np.nonzero(bad)
     if not out[rows].any():
         return []
     given, right, variance, store = _of(rows, out, truth, sigma, fmt)
@@ -35,9 +38,11 @@ def of_sums(problem: Problem, out, truth, sigma, bad, fmt: str) -> list[Match]:
     return _best(found, _rms(given - right, variance))
 
 
-def of_factors(problem: Problem, out, truth, sigma, bad, fmt: str) -> list[Match]:
+def of_factors(
+    problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array, fmt: str
+) -> list[Match]:
     """The factors or offsets by which the outputs are wrong. Shapes: bad [total_q, Hq], bool."""
-    rows = tuple(np.argwhere(bad).T)
+    rows = np.nonzero(bad)
     if not len(rows[0]):
         return []
     given, right, variance, store = _of(rows, out, truth, sigma, fmt)
@@ -47,7 +52,9 @@ def of_factors(problem: Problem, out, truth, sigma, bad, fmt: str) -> list[Match
     )
 
 
-def _of(rows, out, truth, sigma, fmt: str):
+def _of(
+    rows: tuple[Array, ...], out: Array, truth: Array, sigma: Array, fmt: str
+) -> tuple[Array, Array, Array, Array]:
     store = rounding.quantum(out[rows], fmt) ** 2 / 12
     return out[rows], truth[rows], sigma[rows] ** 2, store
 
@@ -57,11 +64,18 @@ def _best(found: list[Match], was: float) -> list[Match]:
     return [replace(min(kept, key=lambda match: match.rms), was=was)] if kept else []
 
 
-def _rms(error, variance) -> float:
+def _rms(error: Array, variance: Array) -> float:
     return float(np.sqrt((error**2 / np.maximum(variance, 1e-300)).mean()))
 
 
-def _by_factors(problem: Problem, rows, given, right, variance, store) -> list[Match]:
+def _by_factors(
+    problem: Problem,
+    rows: tuple[Array, ...],
+    given: Array,
+    right: Array,
+    variance: Array,
+    store: Array,
+) -> list[Match]:
     """The outputs times a factor for each head, sample, query or channel."""
     token, head = rows
     n = given.shape[1]
@@ -94,7 +108,9 @@ def _by_factors(problem: Problem, rows, given, right, variance, store) -> list[M
     return found
 
 
-def _by_offset(problem: Problem, rows, given, right, variance) -> list[Match]:
+def _by_offset(
+    problem: Problem, rows: tuple[Array, ...], given: Array, right: Array, variance: Array
+) -> list[Match]:
     """The outputs plus a number for each channel of each KV head, or of all."""
     n, kv_head = given.shape[1], rows[1] // problem.group
     found = []
@@ -112,7 +128,9 @@ def _by_offset(problem: Problem, rows, given, right, variance) -> list[Match]:
     return found
 
 
-def _others(problem: Problem, truth, sigma, rows) -> Iterator[tuple]:
+def _others(
+    problem: Problem, truth: Array, sigma: Array, rows: tuple[Array, ...]
+) -> Iterator[tuple[Any, ...]]:
     """Words, values and their variance of what may have been added. Shapes: [R, Dv] each."""
     token, head = rows
     n_heads, n = truth.shape[1], truth.shape[2]
@@ -137,7 +155,9 @@ def _others(problem: Problem, truth, sigma, rows) -> Iterator[tuple]:
     yield from _of_values(problem, truth.shape, rows)
 
 
-def _of_values(problem: Problem, shape, rows) -> Iterator[tuple]:
+def _of_values(
+    problem: Problem, shape: tuple[int, ...], rows: tuple[Array, ...]
+) -> Iterator[tuple[Any, ...]]:
     """Sums of values and single values of each row's KV head."""
     found = {name: np.zeros(shape) for name in ("mean", "first", "own")}
     for request in range(problem.batch):
@@ -159,7 +179,15 @@ def _of_values(problem: Problem, shape, rows) -> Iterator[tuple]:
     yield "a constant", np.ones(shape)[rows], 0.0
 
 
-def _sum_of(words: str, given, right, other, variance, noise, store) -> Match:
+def _sum_of(
+    words: str,
+    given: Array,
+    right: Array,
+    other: Array,
+    variance: Array,
+    noise: Array,
+    store: Array,
+) -> Match:
     """The sum a right + b other that fits best."""
     weight = 1 / np.maximum(variance, 1e-300)
     sides = np.array([[(x * y * weight).sum() for x in (right, other)] for y in (right, other)])

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import significance
 from labkernels.numerics.verdict.diagnosis import places
@@ -14,7 +15,7 @@ _UNLIKE = 0.5  # largest cosine of the wrong rows and the right ones
 _TINY = 1e-300  # in place of a division by 0
 
 
-def of_output(problem: Problem, out, truth, sigma, bad) -> list[Match]:
+def of_output(problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array) -> list[Match]:
     """Rows uninitialised or overwritten. Shapes: bad [total_q, Hq], bool.
 
     rms of a match: that of the other rows, after; of these rows, before.
@@ -33,7 +34,7 @@ def of_output(problem: Problem, out, truth, sigma, bad) -> list[Match]:
     return [Match("rows uninitialised or overwritten", where, left, was)]
 
 
-def _outside(problem: Problem, out, sigma):
+def _outside(problem: Problem, out: Array, sigma: Array) -> Array:
     """Rows of which an element lies beyond all values of V that they see. Shapes: [total_q, Hq]."""
     slack, found = significance.OUTLIER * sigma, np.zeros(out.shape[:2], bool)
     for request in range(problem.batch):

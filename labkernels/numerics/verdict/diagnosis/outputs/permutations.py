@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 
@@ -13,7 +14,7 @@ _AMONG = 2**15  # rows among which they are looked up
 _OFTEN = 0.9  # share of the rows that a rule must explain: some rows may look like others
 
 
-def of_output(problem: Problem, out, truth, sigma, bad) -> list[Match]:
+def of_output(problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array) -> list[Match]:
     """Channels or rows that hold the contents of others. Shapes: bad [total_q, Hq], bool."""
     rows = np.argwhere(bad)
     if not len(rows):
@@ -29,7 +30,7 @@ def of_output(problem: Problem, out, truth, sigma, bad) -> list[Match]:
     )
 
 
-def _misfit(out, given, sigma) -> float:
+def _misfit(out: Array, given: Array, sigma: Array) -> float:
     """rms of z, with sigma of the place that the elements came from."""
     with np.errstate(invalid="ignore", divide="ignore"):
         z = np.where(out == given, 0.0, (out - given) / sigma)
@@ -40,7 +41,7 @@ def _kept(name: str, where: str, left: float, was: float) -> list[Match]:
     return [Match(name, where, left, was)] if left <= _LEFT and left * _SMALLER_BY <= was else []
 
 
-def _laid_out(problem: Problem, out, truth, sigma, was: float) -> list[Match]:
+def _laid_out(problem: Problem, out: Array, truth: Array, sigma: Array, was: float) -> list[Match]:
     """[B, S, H, D] is taken for [B, H, S, D], or the other way round, within every request."""
     heads = out.shape[1]
     if heads == 1 or not (np.diff(problem.q_ends) > 1).any():
@@ -64,7 +65,7 @@ def _laid_out(problem: Problem, out, truth, sigma, was: float) -> list[Match]:
     return []
 
 
-def _channels(out, truth, sigma, was: float) -> list[Match]:
+def _channels(out: Array, truth: Array, sigma: Array, was: float) -> list[Match]:
     """Every channel holds another's contents. Shapes: [R, Dv] each, of the rows that went wrong."""
     n = out.shape[-1]
     inverse = 1 / np.maximum(sigma, 1e-300) ** 2
@@ -78,7 +79,7 @@ def _channels(out, truth, sigma, was: float) -> list[Match]:
     return _kept("channels mixed up", _words("channel", source, moved), left, was)
 
 
-def _words(what: str, source, moved) -> str:
+def _words(what: str, source: Array, moved: Array) -> str:
     n = len(source)
     index = np.arange(n)
     step = int((source[0] - 0) % n)
@@ -96,7 +97,9 @@ def _words(what: str, source, moved) -> str:
     return f"{what} {first} holds {what} {int(source[first])}; {len(moved)} of {n} moved"
 
 
-def _rows(problem: Problem, out, truth, sigma, rows, was: float) -> list[Match]:
+def _rows(
+    problem: Problem, out: Array, truth: Array, sigma: Array, rows: Array, was: float
+) -> list[Match]:
     """Rows that hold the output of other rows, by one rule."""
     chosen = rows[np.unique(np.linspace(0, len(rows) - 1, _ROWS).astype(int))]
     flat, spread = truth.reshape(-1, truth.shape[-1]), sigma.reshape(-1, sigma.shape[-1])

@@ -6,9 +6,11 @@ say what went wrong, and words are made of them.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.diagnosis import places
 from labkernels.numerics.verdict.diagnosis.one_row import Match
@@ -38,7 +40,9 @@ _FAMILIES = (
 
 
 @np.errstate(all="ignore")  # a fit that overflows explains nothing
-def explain(problem: Problem, out, truth, sigma, bad, p_format: str, fmt: str) -> list[Match]:
+def explain(
+    problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array, p_format: str, fmt: str
+) -> list[Match]:
     """What explains all rows that went wrong, the first that names more than numbers."""
     found = []
     place = places.words(problem, bad)
@@ -51,7 +55,9 @@ def explain(problem: Problem, out, truth, sigma, bad, p_format: str, fmt: str) -
     return found
 
 
-def _each(problem, out, truth, sigma, bad, p_format, fmt) -> Iterator[tuple]:
+def _each(
+    problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array, p_format: str, fmt: str
+) -> Iterator[tuple[Any, ...]]:
     written = bad & (out != 0).any(-1)  # a row of which no key is left is 0, whatever the mistake
     bad = written if written.any() else bad
     if not bad.any():

@@ -1,9 +1,11 @@
 """Scores that each row cuts at a number of its own: clamps and thresholds, whatever sets them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
 from labkernels.numerics.verdict.diagnosis.structure.linear import LEFT, SMALLER_BY
 from labkernels.numerics.verdict.diagnosis.structure.weights import Found
@@ -19,7 +21,9 @@ _ROWS = 12  # of a block
 
 def of_rows(blocks: list[Block], was: float) -> Iterator[Found]:
     """One number for each row, at which its scores are cut."""
-    squares, cuts, equations = [[], [], []], [[], [], []], 0
+    equations = 0
+    squares: list[list[float]] = [[], [], []]
+    cuts: list[list[float]] = [[], [], []]
     for block in blocks:
         rows = np.unique(np.linspace(0, len(block.sheet.tokens) - 1, _ROWS).astype(int))
         for row in rows.tolist():
@@ -27,15 +31,15 @@ def of_rows(blocks: list[Block], was: float) -> Iterator[Found]:
             for way, (square, cut) in enumerate(_of_row(block, row)):
                 squares[way].append(square)
                 cuts[way].append(cut)
-    for name, square, cut in zip(_NAMES, squares, cuts, strict=True):
-        rms = float(np.sqrt(np.sum(square) / max(equations - len(square), 1)))
+    for name, errors, numbers in zip(_NAMES, squares, cuts, strict=True):
+        rms = float(np.sqrt(np.sum(errors) / max(equations - len(errors), 1)))
         if rms <= LEFT and rms * SMALLER_BY <= was:
-            told = ", ".join(f"{x / LOG2_E:.3g}" for x in cut[:3])
+            told = ", ".join(f"{x / LOG2_E:.3g}" for x in numbers[:3])
             yield Found(name, f"{told}, ...", rms)
             return
 
 
-def _of_row(block: Block, row: int):
+def _of_row(block: Block, row: int) -> Iterator[tuple[float, float]]:
     """Sum z^2 and the number, of each way. Scores fall along the sums."""
     s = block.sheet.raw[row][block.seen[row]]
     v = block.v[block.seen[row]]
@@ -46,7 +50,7 @@ def _of_row(block: Block, row: int):
     sums = np.concatenate([p[:, None] * v, p[:, None]], 1).cumsum(0)
     plain = np.concatenate([v, np.ones((len(v), 1))], 1).cumsum(0)
 
-    def missed(total):
+    def missed(total: Array) -> Array:
         return (((total[:, :-1] / total[:, -1:] - out) / sigma) ** 2).sum(1)
 
     dropped = missed(sums)
@@ -60,7 +64,16 @@ def _of_row(block: Block, row: int):
     yield _clamped(plain[-1] - flat, kept, out, sigma, missed, low - s[0], high - s[0], s[0])
 
 
-def _clamped(flat, rest, out, sigma, missed, low, high, top):
+def _clamped(
+    flat: Array,
+    rest: Array,
+    out: Array,
+    sigma: Array,
+    missed: Callable[..., Any],
+    low: Array,
+    high: Array,
+    top: float,
+) -> tuple[float, float]:
     """The best weight of clamped keys, one for all of them, for each number of such keys."""
     a, b = ((x[:, :-1] - x[:, -1:] * out) / sigma for x in (flat, rest))
     weight = -(a * b).sum(1) / np.maximum((a * a).sum(1), 1e-300)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from labkernels.numerics import rounding
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.diagnosis.structure.linear import Terms
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
@@ -46,11 +47,11 @@ class Block:
         """The place of each row's query in its request. Shapes: [R]."""
         return self.sheet.tokens - int(self.sheet.problem.q_ends[self.sheet.request])
 
-    def terms(self, above, below) -> Terms:
+    def terms(self, above: Array, below: Array | None) -> Terms:
         """Equations of its rows."""
         return Terms(above, below, self.sheet.out, self.sigma)
 
-    def of_rows(self, rows) -> "Block":
+    def of_rows(self, rows: Array) -> "Block":
         """Some of its rows."""
         from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import part
 
@@ -58,7 +59,14 @@ class Block:
 
 
 def gathered(
-    problem: Problem, out, truth, sigma, bad, p_format: str, fmt: str, channels=None
+    problem: Problem,
+    out: Array,
+    truth: Array,
+    sigma: Array,
+    bad: Array,
+    p_format: str,
+    fmt: str,
+    channels: None = None,
 ) -> list[Block]:
     """The rows that went wrong, with all heads of a token. Shapes: bad [total_q, Hq], bool."""
     some = slice(None) if channels is None else channels
@@ -79,8 +87,9 @@ def gathered(
         tokens = tokens[np.unique(np.linspace(0, len(tokens) - 1, tokens_most).astype(int))]
         rows = np.argwhere(part[tokens])
         place = tokens[rows[:, 0]] + ends[request], rows[:, 1] + head * group
-        own = [x[place][:, some] for x in (out, truth, sigma)]
-        sheet = Sheet(problem, request, head, *place, *own, p_format, some)
-        store = rounding.quantum(own[0], fmt) / 12**0.5
-        found.append(Block(sheet, np.maximum(own[2], store)))
+        given, right, spread = (x[place][:, some] for x in (out, truth, sigma))
+        where = problem, request, head, *place
+        sheet = Sheet(*where, given, right, spread, p_format, some)
+        store = rounding.quantum(given, fmt) / 12**0.5
+        found.append(Block(sheet, np.maximum(spread, store)))
     return found

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+from labkernels.numerics.arrays import ZERO, Array
 
 LEFT = 1.5  # rms of z that is left, as in whole_kernel
 SMALLER_BY = 3.0
@@ -27,12 +30,12 @@ class Terms:
     out: np.ndarray
     sigma: np.ndarray
 
-    def outputs(self, x) -> np.ndarray:
+    def outputs(self, x: Array) -> np.ndarray:
         """The rows by numbers x. Shapes: [R, Dv]."""
         above = np.einsum("rgd,g->rd", self.above, x)
         return above if self.below is None else above / (self.below @ x)[:, None]
 
-    def changes(self, x, outputs) -> np.ndarray:
+    def changes(self, x: Array, outputs: Array) -> np.ndarray:
         """By how many sigma each number moves each element. Shapes: [R, Dv, G]."""
         above = self.above
         if self.below is not None:
@@ -83,15 +86,15 @@ def fitted(terms: list[Terms], n: int, was: float) -> Fit | None:
         return None
     ratio = terms[0].below is not None
     starts = [_first(terms), np.ones(n)] if ratio else [np.zeros(n)]
-    found = [_solved(terms, x, ratio=ratio) for x in starts if x is not None]
-    found = [each for each in found if each is not None]
+    tried = [_solved(terms, x, ratio=ratio) for x in starts if x is not None]
+    found = [each for each in tried if each is not None]
     if not found:
         return None
     _, x, errors, rank = min(found, key=lambda each: each[0])
     return _judged(terms, x, errors, rank, was, ratio=ratio)
 
 
-def _solved(terms: list[Terms], x, *, ratio: bool):
+def _solved(terms: list[Terms], x: Array, *, ratio: bool) -> tuple[float, Array, Array, int] | None:
     """The rms, the numbers, their errors and how many directions were fitted, from a start."""
     best, damping = None, 0.0
     for _ in range(_ROUNDS if ratio else 1):
@@ -124,7 +127,7 @@ def _solved(terms: list[Terms], x, *, ratio: bool):
     return best
 
 
-def _sides(terms: list[Terms], x):
+def _sides(terms: list[Terms], x: Array) -> tuple[Array, Array]:
     """The normal equations of a step from x."""
     square, side = np.zeros((len(x), len(x))), np.zeros(len(x))
     for part in terms:
@@ -135,7 +138,9 @@ def _sides(terms: list[Terms], x):
     return square, side
 
 
-def _judged(terms, x, errors, rank: int, was: float, *, ratio: bool) -> Fit:
+def _judged(
+    terms: list[Terms], x: Array, errors: Array, rank: int, was: float, *, ratio: bool
+) -> Fit:
     if ratio:
         usual = _usual(x, errors)
         x, errors = x / usual, errors / abs(usual)
@@ -143,25 +148,22 @@ def _judged(terms, x, errors, rank: int, was: float, *, ratio: bool) -> Fit:
     return Fit(x, errors, rms if np.isfinite(rms) else np.inf, was)
 
 
-def left(terms: list[Terms], x, rank: int = 0) -> float:
+def left(terms: list[Terms], x: Array, rank: int = 0) -> float:
     """The rms of z that numbers x leave, of which `rank` were fitted."""
     equations = sum(part.out.size for part in terms)
     total = sum(float((((p.out - p.outputs(x)) / p.sigma) ** 2).sum()) for p in terms)
     return float(np.sqrt(total / max(equations - rank, 1)))
 
 
-def _first(terms: list[Terms]):
+def _first(terms: list[Terms]) -> Array | None:
     """The numbers of a ratio up to a factor: those that nearly solve (above - out below) x = 0."""
-    sides = sum(
-        a.T @ a
-        for p in terms
-        for a in [
-            ((p.above - p.below[..., None] * p.out[:, None]) / p.sigma[:, None])
-            .swapaxes(1, 2)
-            .reshape(p.out.size, -1)
-        ]
-    )
-    size = sum((p.below**2).sum(0) for p in terms) ** 0.5
+    sides, squares = ZERO, ZERO
+    for p in terms:
+        below = np.asarray(p.below)
+        a = (p.above - below[..., None] * p.out[:, None]) / p.sigma[:, None]
+        a = a.swapaxes(1, 2).reshape(p.out.size, -1)
+        sides, squares = sides + a.T @ a, squares + (below**2).sum(0)
+    size = squares**0.5
     size[size == 0] = 1.0
     if not np.isfinite(sides).all():
         return None
@@ -170,7 +172,7 @@ def _first(terms: list[Terms]):
     return x / _usual(x, np.zeros(len(x)))
 
 
-def _usual(x, errors) -> float:
+def _usual(x: Array, errors: Array) -> float:
     """The number that most others equal, or the median of the large ones."""
     good = np.isfinite(errors) & (x != 0)
     if not good.any():
@@ -183,7 +185,7 @@ def _usual(x, errors) -> float:
     return float(large[at.argmax()]) if at.max() > 1 else float(np.median(large))
 
 
-def rms_before(sheets: Iterable) -> float:
+def rms_before(sheets: Iterable[Any]) -> float:
     """The rms of z of the rows as they are."""
     pairs = [(((s.out - s.truth) / s.sigma) ** 2) for s in sheets]
     return float(np.sqrt(sum(float(z.sum()) for z in pairs) / max(sum(z.size for z in pairs), 1)))

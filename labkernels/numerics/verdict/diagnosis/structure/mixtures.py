@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from labkernels.numerics import rounding
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.diagnosis.structure.linear import LEFT, SMALLER_BY
 from labkernels.numerics.verdict.diagnosis.structure.weights import Found
@@ -17,7 +18,9 @@ _OFTEN = 0.8  # share of the rows that a rule holds for
 _NONE = 0.003  # of a factor: less is none
 
 
-def of_rows(problem: Problem, out, truth, sigma, bad, fmt: str) -> Iterator[Found]:
+def of_rows(
+    problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array, fmt: str
+) -> Iterator[Found]:
     """Outputs with others added, or made of others. Shapes: bad [total_q, Hq], bool."""
     rows = np.argwhere(bad)
     rows = rows[np.unique(np.linspace(0, len(rows) - 1, _ROWS).astype(int))]
@@ -50,7 +53,9 @@ def of_rows(problem: Problem, out, truth, sigma, bad, fmt: str) -> Iterator[Foun
         yield Found("another row's output", f"that of {pairs}", rms)
 
 
-def _of_row(problem: Problem, out, truth, sigma, row, fmt: str):
+def _of_row(
+    problem: Problem, out: Array, truth: Array, sigma: Array, row: tuple[int, int], fmt: str
+) -> tuple[tuple[str, ...], list[float], float] | None:
     """Which rows a row is a sum of, with what factors, and the rms of z that is left."""
     given = out[row]
     spread = np.maximum(sigma[row], rounding.quantum(given, fmt) / 12**0.5)
@@ -58,7 +63,8 @@ def _of_row(problem: Problem, out, truth, sigma, row, fmt: str):
     sides, right = columns / spread[:, None], given / spread
     size = np.sqrt((sides**2).sum(0))
     size[size == 0] = np.inf
-    chosen, left, factors = [], right, None
+    chosen: list[int] = []
+    left, factors = right, right[:0]
     was = float(np.sqrt((((given - truth[row]) / spread) ** 2).mean()))
     for _ in range(_TERMS):
         gain = np.abs(sides.T @ left) / size
@@ -77,7 +83,7 @@ def _of_row(problem: Problem, out, truth, sigma, row, fmt: str):
     return tuple(names[chosen[i]] for i in order), [float(factors[i]) for i in order], rms
 
 
-def candidates(problem: Problem, values, row):
+def candidates(problem: Problem, values: Array, row: tuple[int, int]) -> tuple[list[str], Array]:
     """Rows near one, by name, and what values [total_q, Hq, X] they have: [X, C]."""
     token, head = row
     request = int(problem.request_of[token])

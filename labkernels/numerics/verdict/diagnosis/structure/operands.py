@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
-from labkernels.numerics.arrays import to_numpy
+from labkernels.numerics.arrays import Array, to_numpy
 from labkernels.numerics.verdict.diagnosis.structure import mixtures, words
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
 from labkernels.numerics.verdict.diagnosis.structure.linear import LEFT, SMALLER_BY, too_many
@@ -21,7 +22,8 @@ _ROWS = 6  # of a block
 
 def of_queries(blocks: list[Block], was: float) -> Iterator[Found]:
     """The query that each row has, among all of its request, of its token and of other samples."""
-    rules, squares, rows, told = Counter(), [], 0, []
+    rules: Counter[Any] = Counter()
+    squares, rows, told = [], 0, []
     for block in blocks:
         sheet, problem = block.sheet, block.sheet.problem
         if problem.variant is not None:
@@ -52,7 +54,7 @@ def of_queries(blocks: list[Block], was: float) -> Iterator[Found]:
 def of_channels(blocks: list[Block], was: float) -> Iterator[Found]:
     """A factor for each channel of the products q k."""
 
-    def shapes(block: Block):
+    def shapes(block: Block) -> Array:
         return block.sheet.q[:, None] * block.sheet.k[None]
 
     n = blocks[0].sheet.k.shape[1]
@@ -86,20 +88,23 @@ def of_offsets(blocks: list[Block], was: float) -> Iterator[Found]:
             parts.setdefault(label(block), []).append(block)
         if what and len(parts) == 1:
             continue
-        each = [descended(some, _of_keys, n, was) for some in parts.values()]
-        if all(found is not None for found in each):
+        tried = [descended(some, _of_keys, n, was) for some in parts.values()]
+        each = [found for found in tried if found is not None]
+        if len(each) == len(tried):
             rms = max(found[1] for found in each)
             first = ", ".join(f"{x / LOG2_E:.3g}" for x in each[0][0][:4])
             yield Found(f"an offset of Q for each channel{what}", f"{first}, ...", rms)
             return
 
 
-def _of_keys(block: Block):
+def _of_keys(block: Block) -> Array:
     k = block.sheet.k * block.sheet.problem.scale
     return np.broadcast_to(k, (len(block.sheet.q), *k.shape))
 
 
-def descended(blocks: list[Block], shapes: Callable, n: int, was: float):
+def descended(
+    blocks: list[Block], shapes: Callable[..., Any], n: int, was: float
+) -> tuple[Array, float] | None:
     """The numbers x for which scores + shapes x explain the rows; and the rms. None if none do."""
     equations = sum(block.sheet.out.size for block in blocks)
     products = equations * n * max(block.sheet.kv_len for block in blocks)
@@ -128,7 +133,7 @@ def descended(blocks: list[Block], shapes: Callable, n: int, was: float):
     return (x, rms) if rms <= LEFT and rms * SMALLER_BY <= was else None
 
 
-def _sides(blocks: list[Block], each, x):
+def _sides(blocks: list[Block], each: list[Array], x: Array) -> tuple[float, Array, Array]:
     """Sum z^2 of the rows by numbers x, and the normal equations of the next step."""
     total, square, side = 0.0, np.zeros((len(x), len(x))), np.zeros(len(x))
     for block, shape in zip(blocks, each, strict=True):

@@ -1,10 +1,11 @@
 """Scores times a number: of all, of each row, by lengths of Q and K; with one on the output."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
-from labkernels.numerics.arrays import to_numpy
+from labkernels.numerics.arrays import Array, to_numpy
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
 from labkernels.numerics.verdict.diagnosis.structure.linear import LEFT, SMALLER_BY
 from labkernels.numerics.verdict.diagnosis.structure.operands import descended
@@ -53,9 +54,9 @@ def of_scales(blocks: list[Block], was: float) -> Iterator[Found]:
     each = [_least([(block, row, _scores(block, row, ""))], one=True) for block, row in rows]
     rms = explains(sum(total for _, total, _ in each), len(each))
     if np.isfinite(rms):
-        x = np.array([x for x, _, _ in each])
-        words = f"times {', '.join(f'{y:.4g}' for y in x[:4])}, ..."
-        yield Found(f"wrong scale, another for each {_whose(rows, x)}", words, rms)
+        own = np.array([x for x, _, _ in each])
+        words = f"times {', '.join(f'{y:.4g}' for y in own[:4])}, ..."
+        yield Found(f"wrong scale, another for each {_whose(rows, own)}", words, rms)
 
 
 _LENGTHS = {
@@ -66,7 +67,7 @@ _LENGTHS = {
 }
 
 
-def _scores(block: Block, row: int, lengths: str):
+def _scores(block: Block, row: int, lengths: str) -> Array:
     """Scores of a row in log2 units, over the lengths of its query and of the keys."""
     sheet = block.sheet
     s = sheet.raw[row]
@@ -77,7 +78,7 @@ def _scores(block: Block, row: int, lengths: str):
     return s / max(np.abs(s[block.seen[row]]).max(), 1e-300) * 8 if lengths == "q" else s
 
 
-def _least(rows, *, one: bool = False) -> tuple[float, float, float]:
+def _least(rows: list[Any], *, one: bool = False) -> tuple[float, float, float]:
     """The factor on the scores that leaves least, what it leaves, and the factor on the output.
 
     one: the output keeps its size.
@@ -94,7 +95,7 @@ def _least(rows, *, one: bool = False) -> tuple[float, float, float]:
     return best
 
 
-def _missed(rows, grid, *, one: bool):
+def _missed(rows: list[Any], grid: Array, *, one: bool) -> tuple[Any, ...]:
     """Sum z^2 for each factor of a grid, and the factor on the output that goes with it."""
     plain, mixed, square = (np.zeros(len(grid)) for _ in range(3))
     for block, row, s in rows:
@@ -110,15 +111,12 @@ def _missed(rows, grid, *, one: bool):
     return np.where(np.isfinite(total), np.maximum(total, 0.0), np.inf), 1 + more
 
 
-def _whose(rows, x) -> str:
+def _whose(rows: list[Any], x: Array) -> str:
     """What shares a factor: a head, a token, or nothing but the row."""
-    for words, key in (
-        ("head", lambda block, row: int(block.sheet.heads[row])),
-        ("token", lambda block, row: int(block.sheet.tokens[row])),
-    ):
+    for words, of in (("head", "heads"), ("token", "tokens")):
         groups: dict[int, list[float]] = {}
         for (block, row), y in zip(rows, x, strict=True):
-            groups.setdefault(key(block, row), []).append(float(y))
+            groups.setdefault(int(getattr(block.sheet, of)[row]), []).append(float(y))
         several = [g for g in groups.values() if len(g) > 1]
         if several and all(np.ptp(g) <= _ALIKE * abs(np.mean(g)) for g in several):
             return words
@@ -128,7 +126,7 @@ def _whose(rows, x) -> str:
 def of_slopes(blocks: list[Block], was: float) -> Iterator[Found]:
     """One factor on scores below 0, and another on those above."""
 
-    def shapes(block: Block):
+    def shapes(block: Block) -> Array:
         s = block.sheet.raw
         return np.stack([np.where(s < 0, s, 0.0), np.where(s >= 0, s, 0.0)], -1)
 
@@ -145,7 +143,7 @@ def of_own_queries(blocks: list[Block], was: float) -> Iterator[Found]:
     if not 1 < group <= 8:
         return
 
-    def shapes(block: Block):
+    def shapes(block: Block) -> Array:
         sheet, problem = block.sheet, block.sheet.problem
         q = to_numpy(problem.q).astype(np.float64)[sheet.tokens] * (problem.scale * LOG2_E)
         own = q[:, sheet.kv_head * group : (sheet.kv_head + 1) * group]  # [R, G, D]
@@ -165,4 +163,4 @@ def of_own_queries(blocks: list[Block], was: float) -> Iterator[Found]:
     yield Found(f"Q is {what} of its group's queries", f"of the first head: {told}", rms)
 
 
-ALL: tuple[Callable, ...] = (of_scales, of_slopes, of_own_queries)
+ALL: tuple[Callable[..., Any], ...] = (of_scales, of_slopes, of_own_queries)

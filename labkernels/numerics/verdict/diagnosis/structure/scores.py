@@ -1,9 +1,11 @@
 """Weights that are another function of the score or of the right weight: a spline, fitted."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
 from labkernels.numerics.verdict.diagnosis.structure.operands import descended
 from labkernels.numerics.verdict.diagnosis.structure.weights import Found
@@ -13,19 +15,19 @@ _KNOTS = (6, 16)
 _TOLD = 5
 
 
-def _score(block: Block):
+def _score(block: Block) -> Array:
     return block.sheet.raw / LOG2_E
 
 
-def _depth(block: Block):
+def _depth(block: Block) -> Array:
     return (block.sheet.raw - block.sheet.scores.max(1, keepdims=True)) / LOG2_E
 
 
-def _weight(block: Block):
+def _weight(block: Block) -> Array:
     return np.where(block.seen, block.p, 0.0)
 
 
-_OF: dict[str, Callable] = {
+_OF: dict[str, Callable[..., Any]] = {
     "the score": _score,
     "the score less its row's maximum": _depth,
     "the weight itself": _weight,
@@ -43,7 +45,7 @@ def of_functions(blocks: list[Block], was: float) -> Iterator[Found]:
             if knots is None:
                 break
 
-            def shapes(block: Block, knots=knots, of=of):
+            def shapes(block: Block, knots: Array = knots, of: Callable[..., Any] = of) -> Array:
                 each = [basis(of(block), knots)[..., :-1], _score(block)[..., None]]
                 return np.concatenate([*each, _weight(block)[..., None]], -1)
 
@@ -59,7 +61,7 @@ def of_functions(blocks: list[Block], was: float) -> Iterator[Found]:
             return
 
 
-def _knots(values, n: int):
+def _knots(values: Array, n: int) -> Array | None:
     """Knots of a cubic spline, clamped at both ends."""
     inner = np.unique(np.quantile(values, np.linspace(0, 1, n + 1)))
     if len(inner) < 3:
@@ -67,7 +69,7 @@ def _knots(values, n: int):
     return np.concatenate([[inner[0]] * 3, inner, [inner[-1]] * 3])
 
 
-def basis(x, knots) -> np.ndarray:
+def basis(x: Array, knots: Array) -> np.ndarray:
     """Cubic B-splines. Shapes: x [...] -> [..., K]."""
     x = np.clip(x, knots[0], knots[-1] - 1e-12 * (knots[-1] - knots[0]))[..., None]
     found = ((x >= knots[:-1]) & (x < knots[1:])).astype(float)

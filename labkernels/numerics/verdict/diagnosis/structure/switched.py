@@ -5,13 +5,16 @@ Each block is either right or as one other reading has it. Which it is follows f
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.structure import words
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
 from labkernels.numerics.verdict.diagnosis.structure.linear import (
     LEFT,
+    Fit,
     Terms,
     fitted,
     left,
@@ -32,7 +35,7 @@ class _Reading:
     """
 
     name: str
-    of: Callable[[Block], tuple]
+    of: Callable[[Block], tuple[Any, ...]]
     sizes: tuple[int, ...] = _SIZES
 
 
@@ -56,7 +59,9 @@ def of_blocks(blocks: list[Block], was: float) -> Iterator[Found]:
                 return
 
 
-def _named(blocks, fit, size: int, n: int, reading: _Reading, longest: int) -> Found | None:
+def _named(
+    blocks: list[Block], fit: Fit, size: int, n: int, reading: _Reading, longest: int
+) -> Found | None:
     other = np.flatnonzero(fit.known[:n] & (fit.whole[:n] == 0))
     x = np.concatenate([np.ones(n), np.zeros(n)])
     x[other], x[n + other] = 0.0, 1.0
@@ -84,7 +89,7 @@ def _terms(block: Block, size: int, n: int, reading: _Reading) -> Terms:
     return block.terms(above, below)
 
 
-def _sums(p, v, size: int, n: int) -> tuple:
+def _sums(p: Array, v: Array, size: int, n: int) -> tuple[Any, ...]:
     more = n * size - p.shape[1]
     p = np.pad(p, ((0, 0), (0, more))).reshape(len(p), n, size)
     v = np.pad(v, ((0, more), (0, 0))).reshape(n, size, -1)
@@ -95,7 +100,7 @@ def _readings(blocks: list[Block]) -> Iterator[_Reading]:
     """Zeros, the block before or after, other heads and requests, K and V exchanged."""
     problem, sheet = blocks[0].sheet.problem, blocks[0].sheet
 
-    def zero(x):
+    def zero(x: Array) -> Array:
         return np.zeros_like(x)
 
     yield from _of_both("{} read as 0", lambda b: (zero(b.sheet.k), zero(b.v)), _SIZES_OF_ZEROS)
@@ -114,19 +119,21 @@ def _readings(blocks: list[Block]) -> Iterator[_Reading]:
         yield from _of_both("{} of another request", lambda b, s=step: _source(b, 0, s))
 
 
-def _of_both(name: str, of: Callable, sizes: tuple[int, ...] = _SIZES) -> Iterator[_Reading]:
+def _of_both(
+    name: str, of: Callable[..., Any], sizes: tuple[int, ...] = _SIZES
+) -> Iterator[_Reading]:
     yield _Reading(name.format("K and V"), of, sizes)
     yield _Reading(name.format("K"), lambda b: (of(b)[0], None), sizes)
     yield _Reading(name.format("V"), lambda b: (None, of(b)[1]), sizes)
 
 
-def _moved(x, step: int):
+def _moved(x: Array, step: int) -> Array:
     """Rows of x, each `step` rows off; beyond its ends, its own."""
     at = np.arange(len(x))
     return x[np.where((at + step >= 0) & (at + step < len(x)), at + step, at)]
 
 
-def _source(block: Block, head: int, request: int) -> tuple:
+def _source(block: Block, head: int, request: int) -> tuple[Any, ...]:
     sheet = block.sheet
     head = (sheet.kv_head + head) % sheet.problem.kv_heads
     request = (sheet.request + request) % sheet.problem.batch
@@ -137,4 +144,4 @@ def _source(block: Block, head: int, request: int) -> tuple:
     return tuple(found)
 
 
-ALL: tuple[Callable, ...] = (of_blocks,)
+ALL: tuple[Callable[..., Any], ...] = (of_blocks,)

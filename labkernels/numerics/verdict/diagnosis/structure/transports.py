@@ -3,10 +3,12 @@
 Between blocks of a size, and within blocks, the same in all of them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
 from labkernels.numerics.verdict.diagnosis.structure.linear import Terms, fitted, left, too_many
 from labkernels.numerics.verdict.diagnosis.structure.weights import Found
@@ -31,7 +33,9 @@ def of_tables(blocks: list[Block], was: float) -> Iterator[Found]:
                 yield from _of(blocks, was, size, n, kind, _between)
 
 
-def _of(blocks, was, size: int, n: int, kind: str, tables) -> Iterator[Found]:
+def _of(
+    blocks: list[Block], was: float, size: int, n: int, kind: str, tables: Callable[..., Any]
+) -> Iterator[Found]:
     terms = [_terms(block, size, n, kind, tables) for block in blocks]
     fit = fitted(terms, n * n, was)
     if kind == "V" and tables is _within and (fit is None or not fit.explains):
@@ -57,7 +61,9 @@ def _of(blocks, was, size: int, n: int, kind: str, tables) -> Iterator[Found]:
     yield Found(*_told(source, size, kind, tables is _within), rms)
 
 
-def _terms(block: Block, size: int, n: int, kind: str, tables, *, whole: bool = False) -> Terms:
+def _terms(
+    block: Block, size: int, n: int, kind: str, tables: Callable[..., Any], *, whole: bool = False
+) -> Terms:
     """Sums of weights of one block of keys with values of another. Shapes: above [R, n n, Dv].
 
     whole: the keys of a last, partial block have their own values.
@@ -83,7 +89,7 @@ def _terms(block: Block, size: int, n: int, kind: str, tables, *, whole: bool = 
     )
 
 
-def _of_whole_blocks(block: Block, size: int, n: int, tables) -> Terms:
+def _of_whole_blocks(block: Block, size: int, n: int, tables: Callable[..., Any]) -> Terms:
     """The equations of V within whole blocks alone; what the others give is taken off the rows."""
     last = block.sheet.kv_len // size * size
     p = np.where(block.seen, block.p, 0.0)
@@ -93,7 +99,7 @@ def _of_whole_blocks(block: Block, size: int, n: int, tables) -> Terms:
     return Terms(above.reshape(len(p), n * n, -1), None, block.sheet.out - rest, block.sigma)
 
 
-def _between(p, v, seen, kind: str):
+def _between(p: Array, v: Array, seen: Array, kind: str) -> tuple[Any, ...]:
     if kind == "V":
         return np.einsum("rba,cad->rbcd", p, v), np.zeros((len(p), p.shape[1], p.shape[1]))
     whose = seen  # a hidden key stays hidden, whatever its score is
@@ -101,14 +107,14 @@ def _between(p, v, seen, kind: str):
     return above, np.einsum("rba,rca->rbc", p, whose)
 
 
-def _within(p, v, seen, kind: str):
+def _within(p: Array, v: Array, seen: Array, kind: str) -> tuple[Array, Array]:
     if kind == "V":
         return np.einsum("rba,bcd->racd", p, v), np.zeros((len(p), p.shape[2], p.shape[2]))
     above = np.einsum("rba,rbc,bcd->racd", p, seen, v, optimize=True)
     return above, np.einsum("rba,rbc->rac", p, seen)
 
 
-def _told(source, size: int, kind: str, within: bool) -> tuple[str, str]:
+def _told(source: Array, size: int, kind: str, within: bool) -> tuple[str, str]:
     """The name and the rule of a table."""
     n, at = len(source), np.arange(len(source))
     moved = np.flatnonzero(source != at)
@@ -123,7 +129,7 @@ def _told(source, size: int, kind: str, within: bool) -> tuple[str, str]:
     return name, f"{_rule(source, what)}, {of}"
 
 
-def _rule(source, what: str) -> str:
+def _rule(source: Array, what: str) -> str:
     n, at = len(source), np.arange(len(source))
     if (source == n - 1 - at).all():
         return f"{what}s in reverse"

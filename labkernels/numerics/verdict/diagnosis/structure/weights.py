@@ -4,12 +4,15 @@ by queries, by distance. Which numbers are 0, 1 or 2 says which keys were lost o
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.structure import words
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
 from labkernels.numerics.verdict.diagnosis.structure.linear import (
+    Fit,
     Terms,
     fitted,
     left,
@@ -47,15 +50,15 @@ class Labels:
     apart: Callable[[Block], object] = lambda block: 0
 
 
-def _distance(block: Block):
+def _distance(block: Block) -> Array:
     return block.sheet.places - np.arange(block.sheet.kv_len)[None]
 
 
-def _key(block: Block):
+def _key(block: Block) -> Array:
     return np.broadcast_to(np.arange(block.sheet.kv_len), block.p.shape)
 
 
-def _rank(block: Block):
+def _rank(block: Block) -> Array:
     return np.argsort(np.argsort(-np.where(block.seen, block.p, -1.0), 1, kind="stable"), 1)
 
 
@@ -76,7 +79,7 @@ def of_weights(blocks: list[Block], was: float) -> Iterator[Found]:
     if many:
         base = longest
 
-        def distance(block: Block):
+        def distance(block: Block) -> Array:
             return _distance(block) + base
 
         told = words.of("distance", 2 * longest, shift=-base)
@@ -120,11 +123,11 @@ def _by_residue(period: int, longest: int) -> Labels:
 
 
 def _in_tile(size: int) -> Labels:
-    def of(block: Block):
+    def of(block: Block) -> Array:
         key = np.arange(block.sheet.kv_len)[None] % size
         return block.sheet.places % size * size + key
 
-    def told(groups):
+    def told(groups: Array) -> str:
         pairs = [f"(query {g // size}, key {g % size})" for g in groups.tolist()[:4]]
         return f"of tiles of {size} x {size}: {', '.join(pairs)}" + ", ..." * (len(groups) > 4)
 
@@ -139,15 +142,15 @@ def _of(blocks: list[Block], was: float, labels: Labels) -> Iterator[Found]:
         if len(parts) == 1 and labels.what != "key" and " each " in labels.what:
             return
         fits = [(some, *_fit(some, was, labels, kind)) for some in parts.values()]
-        if any(fit is None for _, fit, _, _ in fits):
-            continue
-        if not all(fit.explains for _, fit, _, _ in fits):
+        if not all(fit is not None and fit.explains for _, fit, _, _ in fits):
             continue
         yield from _named(fits, labels, kind)
         return
 
 
-def _fit(blocks: list[Block], was: float, labels: Labels, kind: str):
+def _fit(
+    blocks: list[Block], was: float, labels: Labels, kind: str
+) -> tuple[Fit | None, Array, tuple[list[Terms], Array, list[Block], list[Array]] | None]:
     each = [np.where(block.seen | labels.hidden, labels.of(block), -1) for block in blocks]
     numbers = np.unique(np.concatenate([x.ravel() for x in each]))
     numbers = numbers[numbers >= 0]
@@ -159,7 +162,7 @@ def _fit(blocks: list[Block], was: float, labels: Labels, kind: str):
     return fitted(terms, len(numbers), was), numbers, (terms, right, blocks, each)
 
 
-def _terms(block: Block, label, numbers, kind: str) -> Terms:
+def _terms(block: Block, label: Array, numbers: Array, kind: str) -> Terms:
     index = np.searchsorted(numbers, label)
     n, (rows, keys) = len(numbers), label.shape
     p = np.where(label >= 0, block.p, 0.0)
@@ -174,7 +177,7 @@ def _terms(block: Block, label, numbers, kind: str) -> Terms:
     return block.terms(above, below if kind == "p" else None)
 
 
-def _named(fits, labels: Labels, kind: str) -> Iterator[Found]:
+def _named(fits: list[tuple[Any, ...]], labels: Labels, kind: str) -> Iterator[Found]:
     """Words for fits that explain all rows: for whole numbers first."""
     vague = _VAGUE[kind]
     places, counts, worst, whole = [], set(), 0.0, True
@@ -205,7 +208,7 @@ def _named(fits, labels: Labels, kind: str) -> Iterator[Found]:
     yield Found(name, told, max(fit.rms for _, fit, _, _ in fits), vague=True)
 
 
-def _right_ones(blocks, each, numbers) -> np.ndarray:
+def _right_ones(blocks: list[Block], each: list[Array], numbers: Array) -> np.ndarray:
     """1 for groups of keys that are seen, 0 for those that are hidden."""
     found = np.zeros(len(numbers))
     for block, label in zip(blocks, each, strict=True):

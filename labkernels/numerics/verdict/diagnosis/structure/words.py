@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
+
 _LISTED = 4
 _MODULI = (2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128)
 
@@ -11,7 +13,7 @@ _MODULI = (2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128)
 def of(what: str, n: int, shift: int = 0) -> Callable[[np.ndarray], str]:
     """A function that tells a set of numbers of 0 to n - 1, each plus a shift."""
 
-    def told(numbers) -> str:
+    def told(numbers: Array) -> str:
         numbers = np.sort(np.asarray(numbers)) + shift
         if len(numbers) == 0:
             return ""
@@ -39,7 +41,7 @@ def of(what: str, n: int, shift: int = 0) -> Callable[[np.ndarray], str]:
     return told
 
 
-def _run(run, n: int) -> str:
+def _run(run: Array, n: int) -> str:
     if len(run) == 1:
         return str(run[0])
     if run[-1] == n - 1:

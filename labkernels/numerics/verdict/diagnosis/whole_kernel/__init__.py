@@ -6,11 +6,13 @@ result by rounding alone.
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from labkernels.numerics.arrays import ZERO
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 from labkernels.numerics.verdict.diagnosis.whole_kernel import fitted, one_rule, sheets
 from labkernels.numerics.verdict.diagnosis.whole_kernel.keys import (
@@ -58,7 +60,7 @@ def of_some_keys(few: list[Sheet], misfit: fitted.Misfit) -> Iterator[Mistake]:
 
 
 # A round is tried if those before found nothing but vague numbers.
-_ROUNDS = (
+_ROUNDS: tuple[tuple[Callable[..., Iterator[Mistake]], ...], ...] = (
     one_rule.ALL,
     (
         *precision.ALL,
@@ -100,12 +102,16 @@ def explain(found: list[Sheet], out_format: str) -> list[Match]:
     if not found:
         return []
 
-    def misfit(outputs, some=found, noise=None) -> float:
+    def misfit(
+        outputs: Callable[..., Any],
+        some: list[Sheet] = found,
+        noise: Callable[..., Any] | None = None,
+    ) -> float:
         total, n = 0.0, 0
         for sheet in some:
             given = outputs(sheet)
             given = sheet.truth if given is None else given
-            squares = sheet.squares(given, out_format, noise(sheet) if noise else 0.0)
+            squares = sheet.squares(given, out_format, noise(sheet) if noise else ZERO)
             total += float(np.where(squares < _FAR, squares, _FAR).sum())
             n += squares.size
         return total / n
@@ -127,7 +133,7 @@ def explain(found: list[Sheet], out_format: str) -> list[Match]:
         if after <= LEFT**2 and (before - after) * n >= GAIN:
             kept.append((math.sqrt(after), mistake))
 
-    def of_few(outputs, some=few) -> float:
+    def of_few(outputs: Callable[..., Any], some: list[Sheet] = few) -> float:
         return misfit(outputs, some)
 
     for families in _ROUNDS:

@@ -6,10 +6,12 @@ fits best.
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from labkernels import formats
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake, scaled
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
@@ -53,8 +55,8 @@ def of_cap(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
             return
 
 
-def _capped(cap: float, after_mask: bool) -> Callable:
-    def outputs(sheet: Sheet):
+def _capped(cap: float, after_mask: bool) -> Callable[..., Any]:
+    def outputs(sheet: Sheet) -> Array:
         c = cap * LOG2_E
         scores = c * np.tanh(sheet.raw / c)
         return sheet.attend(np.where(sheet.hidden, -c if after_mask else -np.inf, scores))
@@ -71,11 +73,11 @@ def of_truncation(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     coarser = [fmt for fmt in ("tf32", "fp16", "bf16") if formats.coarser(fmt, given)]
     for fmt in (given, *coarser) if given in ("fp16", "bf16") else coarser:
 
-        def lost(sheet: Sheet, fmt=fmt):
+        def lost(sheet: Sheet, fmt: str = fmt) -> Array:
             spacing = error_sigma.p_spacing(sheet.weights, fmt)
             return spacing / 2 @ sheet.v / sheet.weights.sum(1, keepdims=True)
 
-        def noise(sheet: Sheet, fmt=fmt):
+        def noise(sheet: Sheet, fmt: str = fmt) -> Array:
             spacing = error_sigma.p_spacing(sheet.weights, fmt) / sheet.weights.sum(1)[:, None]
             return spacing**2 / 12 @ sheet.v**2
 
@@ -110,13 +112,14 @@ def of_factor(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     )
 
 
-def _padded(log2_weight: float | dict[int, float]) -> Callable:
+def _padded(log2_weight: float | dict[int, float]) -> Callable[..., Any]:
     """Weight in the denominator without a value, in log2 units, for all heads or for each."""
 
-    def found(sheet: Sheet):
-        own = log2_weight
-        if isinstance(own, dict):
-            own = np.array([own.get(int(head), -np.inf) for head in sheet.heads])[:, None]
+    def found(sheet: Sheet) -> Array:
+        own: Any = log2_weight
+        if isinstance(log2_weight, dict):
+            each = [log2_weight.get(int(head), -np.inf) for head in sheet.heads]
+            own = np.array(each)[:, None]
         m = sheet.scores.max(1, keepdims=True)
         l = sheet.weights.sum(1, keepdims=True)
         with np.errstate(over="ignore"):
@@ -146,7 +149,7 @@ def of_sinks(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     logits: dict[int, float] = {}
     for head in heads if len(heads) > 1 else ():
 
-        def at(x, head=head):
+        def at(x: float, head: int = head) -> float:
             return misfit(_padded(logits | {head: x}))
 
         logits[head] = least(at, np.linspace(-20, 40, 31))
@@ -156,7 +159,7 @@ def of_sinks(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         yield Mistake("sink in the denominator", where, _padded(logits), vague=True)
 
 
-def least(misfit: Callable[[float], float], grid) -> float:
+def least(misfit: Callable[..., float], grid: Array) -> float:
     """The place of a function's minimum: the best of a grid, then a golden section around it."""
     values = [misfit(x) for x in grid]
     i = int(np.argmin(values))
@@ -176,7 +179,7 @@ def least(misfit: Callable[[float], float], grid) -> float:
 
 
 def of_rows(
-    sheets: list[Sheet], each: Callable, rows: int = ROWS
+    sheets: list[Sheet], each: Callable[..., Any], rows: int = ROWS
 ) -> Iterator[tuple[Sheet, int, int]]:
     """For some rows, the places of the outputs that come nearest to each row."""
     for sheet in sheets:

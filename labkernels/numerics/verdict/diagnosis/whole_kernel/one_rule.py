@@ -7,9 +7,12 @@ of its rows [R, Dv], or None if it does not apply. Mistakes with fewer choices c
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
+from labkernels.numerics.truth.variant import VariantTensors
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 from labkernels.units import LOG2_E
 
@@ -26,10 +29,10 @@ class Mistake:
 
     name: str
     where: str
-    outputs: Callable[[Sheet], np.ndarray | None]
+    outputs: Callable[..., Array | None]
     precision: bool = False
     vague: bool = False
-    noise: Callable[[Sheet], np.ndarray] | None = None
+    noise: Callable[..., Array] | None = None
 
 
 def heads(sheets: list[Sheet]) -> Iterator[Mistake]:
@@ -38,7 +41,7 @@ def heads(sheets: list[Sheet]) -> Iterator[Mistake]:
     n, group = problem.kv_heads, problem.group
     if n > 1 and group > 1:
         yield Mistake("GQA heads interleaved", f"query head h reads KV head h % {n}", _interleaved)
-    rules = {}
+    rules: dict[str, Callable[..., Array]] = {}
     for step in range(1, min(n, _MOST)):
         rules[f"KV head h reads KV head (h + {step}) % {n}"] = lambda h, s=step: (h + s) % n
     for one in range(min(n, _MOST)):
@@ -70,7 +73,7 @@ def requests(sheets: list[Sheet]) -> Iterator[Mistake]:
             )
 
 
-def _interleaved(sheet: Sheet):
+def _interleaved(sheet: Sheet) -> Array:
     out = np.empty_like(sheet.out)
     for head in np.unique(sheet.heads % sheet.problem.kv_heads):
         rows = sheet.heads % sheet.problem.kv_heads == head
@@ -79,14 +82,14 @@ def _interleaved(sheet: Sheet):
     return out
 
 
-def _of_head(sheet: Sheet, head: int, of_k: bool, of_v: bool):
+def _of_head(sheet: Sheet, head: int, of_k: bool, of_v: bool) -> Array | None:
     if head == sheet.kv_head:
         return None
     scores = sheet.masked(sheet.q @ sheet.keys("k", head).T) if of_k else sheet.scores
     return sheet.attend(scores, sheet.keys("v", head) if of_v else sheet.v)
 
 
-def _of_request(sheet: Sheet, step: int, what: str):
+def _of_request(sheet: Sheet, step: int, what: str) -> Array | None:
     other = (sheet.request + step) % sheet.problem.batch
     length = int(sheet.problem.kv_lens[other])
     if length < sheet.kv_len:
@@ -100,15 +103,15 @@ def masks(sheets: list[Sheet]) -> Iterator[Mistake]:
     """The mask is another one than asked for."""
     causal = sheets[0].problem.causal
 
-    def mask(see: Callable) -> Callable:
-        def outputs(sheet: Sheet):
+    def mask(see: Callable[..., Any]) -> Callable[..., Any]:
+        def outputs(sheet: Sheet) -> Array:
             key = np.arange(sheet.kv_len)[None]
             scores = np.where(see(sheet, key), sheet.raw, -np.inf)
             return sheet.attend(scores)
 
         return outputs
 
-    def first(sheet: Sheet):
+    def first(sheet: Sheet) -> Array:
         return (sheet.tokens - sheet.problem.q_ends[sheet.request])[:, None]
 
     if causal:
@@ -180,7 +183,7 @@ def scales(sheets: list[Sheet]) -> Iterator[Mistake]:
         yield Mistake(f"wrong scale: {words}", f"scores times {factor:.4g}", scaled(factor))
 
 
-def scaled(factor: float) -> Callable:
+def scaled(factor: float) -> Callable[..., Any]:
     """Scores times a factor."""
     return lambda sheet: sheet.attend(factor * sheet.scores)
 
@@ -212,7 +215,7 @@ def layouts(sheets: list[Sheet]) -> Iterator[Mistake]:
             )
 
 
-def _laid_out(sheet: Sheet, back: bool, what: str):
+def _laid_out(sheet: Sheet, back: bool, what: str) -> Array:
     n, length = sheet.problem.kv_heads, sheet.kv_len
     found = {}
     for which in "kv":
@@ -247,19 +250,19 @@ def tiles(sheets: list[Sheet]) -> Iterator[Mistake]:
                     )
 
 
-def _changed(sheet: Sheet, which: str, values):
+def _changed(sheet: Sheet, which: str, values: Array) -> Array:
     if which == "v":
         return sheet.attend(sheet.scores, values)
     return sheet.attend(sheet.masked(sheet.shaped(sheet.q @ values.T)))
 
 
-def _squares_turned(x, size: int):
+def _squares_turned(x: Array, size: int) -> Array:
     n, dim = len(x) // size * size, x.shape[1]
     whole = x[:n].reshape(n // size, size, dim // size, size).swapaxes(1, 3)
     return np.concatenate([whole.reshape(n, dim), x[n:]])
 
 
-def _tiles_turned(x, size: int):
+def _tiles_turned(x: Array, size: int) -> Array:
     n, dim = len(x) // size * size, x.shape[1]
     whole = x[:n].reshape(n // size, dim, size).swapaxes(1, 2)
     return np.concatenate([whole.reshape(n, dim), x[n:]])
@@ -277,13 +280,14 @@ def variants(sheets: list[Sheet]) -> Iterator[Mistake]:
         ("custom mask left out", "mask"),
     ):
         if getattr(variant, field) is not None:
-            yield Mistake(name, "", lambda sheet, field=field: _lacking(sheet, field))
+            left: VariantTensors = replace(variant, **{field: None})
+            yield Mistake(name, "", lambda sheet, left=left: _lacking(sheet, left))
     if variant.sinks is not None:
         yield Mistake("sink left out", "", lambda sheet: sheet.attend(sheet.scores, sink=False))
 
 
-def _lacking(sheet: Sheet, field: str):
-    problem = replace(sheet.problem, variant=replace(sheet.problem.variant, **{field: None}))
+def _lacking(sheet: Sheet, variant: VariantTensors) -> Array:
+    problem = replace(sheet.problem, variant=variant)
     other = replace(sheet, problem=problem)
     return other.attend(other.scores)
 

@@ -7,11 +7,12 @@ fails, and a mistake shows that no single row would show.
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from labkernels.numerics import rounding
-from labkernels.numerics.arrays import moved, to_numpy
+from labkernels.numerics.arrays import Array, moved, to_numpy
 from labkernels.numerics.truth.problem import Problem
 from labkernels.units import LOG2_E
 
@@ -40,8 +41,8 @@ class Sheet:
     sigma: np.ndarray
     p_format: str
     channels: np.ndarray | slice
-    notes: dict = field(default_factory=dict, repr=False)
-    shared: dict = field(default_factory=dict, repr=False)
+    notes: dict[Any, Any] = field(default_factory=dict, repr=False)
+    shared: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property
     def n_keys(self) -> np.ndarray:
@@ -70,7 +71,7 @@ class Sheet:
         return behind if hides is None else behind | hides
 
     @functools.cached_property
-    def sink(self):
+    def sink(self) -> Array:
         """The sink of each row in log2 units, -inf if there is none. Shapes: [R, 1]."""
         variant = self.problem.variant
         if variant is None or variant.sinks is None:
@@ -95,13 +96,13 @@ class Sheet:
         head = self.kv_head if head is None else head
         request = self.request if request is None else request
 
-        def found():
+        def found() -> Array:
             whole = keys_of(self.problem, which, head, request)
             return whole[:, self.channels] if which == "v" else whole
 
         return self.once((which, head, request), found)
 
-    def once(self, name, make: Callable[[], np.ndarray]) -> np.ndarray:
+    def once(self, name: tuple[object, ...], make: Callable[..., Array]) -> Array:
         """A result about the request's keys, computed once per name; parts of a sheet share it."""
         if name not in self.shared:
             self.shared[name] = make()
@@ -122,7 +123,7 @@ class Sheet:
         """Scores of all keys, hidden ones too. Shapes: [R, L]."""
         return self.shaped(self.q @ self.k.T)
 
-    def shaped(self, scores) -> np.ndarray:
+    def shaped(self, scores: Array) -> np.ndarray:
         """Products q k as the variant changes them. Shapes: [R, L]."""
         variant = self.problem.variant
         if variant is None:
@@ -139,11 +140,11 @@ class Sheet:
         """2^(s - m). Shapes: [R, L]."""
         return np.exp2(self.scores - self.scores.max(1, keepdims=True))
 
-    def masked(self, scores) -> np.ndarray:
+    def masked(self, scores: Array) -> np.ndarray:
         """The scores with those of hidden keys at -inf."""
         return np.where(self.hidden, -np.inf, scores)
 
-    def attend(self, scores, v=None, *, sink: bool = True) -> np.ndarray:
+    def attend(self, scores: Array, v: Array | None = None, *, sink: bool = True) -> np.ndarray:
         """softmax(scores) v; NaN for a row of which no key is left. Shapes: [R, L] -> [R, Dv].
 
         sink: whether the problem's sink, where it has one, is in the denominator.
@@ -161,7 +162,7 @@ class Sheet:
             self.notes["attended"] = (scores, v) if whole else None
         return p @ v / l
 
-    def attended(self, outputs) -> "tuple[np.ndarray, np.ndarray] | None":
+    def attended(self, outputs: Callable[..., Any]) -> "tuple[np.ndarray, np.ndarray] | None":
         """Scores and values of a mistake that attends; None of another. Shapes: [R, L], [L, Dv]."""
         self.notes["attended"] = None
         given = outputs(self)
@@ -174,7 +175,7 @@ class Sheet:
         p = self.weights / self.weights.sum(1, keepdims=True)
         return p**2 @ self.v**2
 
-    def grown(self, outputs) -> np.ndarray:
+    def grown(self, outputs: Callable[..., Any]) -> np.ndarray:
         """Variance beyond sigma^2 where a mistake leaves more weight to fewer or larger values.
 
         Shapes: [R, Dv]; outputs, a mistake's, that attends.
@@ -196,7 +197,7 @@ class Sheet:
         )
         return max(float(np.abs(part).max(initial=0.0)) for part in parts)
 
-    def squares(self, outputs, fmt: str, noise=0.0) -> np.ndarray:
+    def squares(self, outputs: Array, fmt: str, noise: Array | float = 0.0) -> np.ndarray:
         """z^2 of the rows against other outputs, and noise beside them. Shapes: [R, Dv]."""
         store = rounding.quantum(outputs, fmt) ** 2 / 12
         variance = np.maximum(self.sigma**2, store) + noise
@@ -214,7 +215,15 @@ def keys_of(problem: Problem, which: str, head: int, request: int) -> np.ndarray
     return found.reshape(-1, pool.shape[-1])[:length]
 
 
-def of_rows(problem: Problem, out, truth, sigma, bad, p_format: str, channels=None) -> list[Sheet]:
+def of_rows(
+    problem: Problem,
+    out: Array,
+    truth: Array,
+    sigma: Array,
+    bad: Array,
+    p_format: str,
+    channels: Array | None = None,
+) -> list[Sheet]:
     """Sheets of bad rows, from as many different KV heads and requests as there are.
 
     Shapes: bad [total_q, Hq], by how much each row went wrong, 0 where it did not. channels: those
@@ -238,13 +247,13 @@ def of_rows(problem: Problem, out, truth, sigma, bad, p_format: str, channels=No
         most = max(2, min(_ROWS, _NUMBERS // max(1, int(problem.kv_lens[request]))))
         rows = rows[np.unique(np.linspace(0, len(rows) - 1, most).astype(int))]
         tokens, of_head = rows[:, 0] + ends[request], rows[:, 1] + head * group
-        place = tokens, of_head
-        own = (x[place][:, some] for x in (out, truth, sigma))
-        found.append(Sheet(problem, request, head, *place, *own, p_format, some))
+        mine, right, spread = (x[tokens, of_head][:, some] for x in (out, truth, sigma))
+        where = problem, request, head, tokens, of_head
+        found.append(Sheet(*where, mine, right, spread, p_format, some))
     return found
 
 
-def _different(pairs) -> Iterator[tuple[int, int]]:
+def _different(pairs: list[tuple[float, int, int]]) -> Iterator[tuple[int, int]]:
     """The worst pair first, then pairs that share neither request nor head with it, then others."""
     chosen: list[tuple[int, int]] = []
     while pairs and len(chosen) < _SHEETS:
@@ -255,7 +264,7 @@ def _different(pairs) -> Iterator[tuple[int, int]]:
     return iter(chosen)
 
 
-def part(sheet: Sheet, rows) -> Sheet:
+def part(sheet: Sheet, rows: slice | Array) -> Sheet:
     """The sheet with some of its rows."""
     arrays = ("tokens", "heads", "out", "truth", "sigma")
     return replace(sheet, notes={}, **{name: getattr(sheet, name)[rows] for name in arrays})

@@ -4,9 +4,11 @@ Each takes sheets and a function of a prediction's misfit, as those of fitted.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import (
     Misfit,
     best,
@@ -20,7 +22,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 def of_last_keys(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """The last keys are left out: some of every row, or all from one key on."""
 
-    def without_the_last(sheet: Sheet, row: int):
+    def without_the_last(sheet: Sheet, row: int) -> Array:
         n = int(sheet.n_keys[row])
         return _running_means(sheet.weights[row, :n], sheet.v[:n])
 
@@ -53,7 +55,7 @@ def of_diagonal(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     if max(len(np.unique(sheet.places)) for sheet in sheets) < 2:
         return
 
-    def ending_at(sheet: Sheet, row: int):
+    def ending_at(sheet: Sheet, row: int) -> Array:
         p = np.exp2(sheet.raw[row] - sheet.raw[row].max())
         return _running_means(p, sheet.v)
 
@@ -94,10 +96,10 @@ def _ahead(sheet: Sheet) -> int:
     return sheet.kv_len - int(ends[sheet.request + 1] - ends[sheet.request])
 
 
-def _up_to(last: Callable) -> Callable:
+def _up_to(last: Callable[..., Any]) -> Callable[..., Any]:
     """Attention to the keys up to last(sheet) [R, 1], hidden ones too; at least to the first."""
 
-    def outputs(sheet: Sheet):
+    def outputs(sheet: Sheet) -> Array:
         key = np.arange(sheet.kv_len)
         return sheet.attend(np.where(key <= np.maximum(last(sheet), 0), sheet.raw, -np.inf))
 
@@ -107,7 +109,7 @@ def _up_to(last: Callable) -> Callable:
 def of_first_keys(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """The first keys are left out: up to one key, or by a window before the last key or the own."""
 
-    def without_the_first(sheet: Sheet, row: int):
+    def without_the_first(sheet: Sheet, row: int) -> Array:
         tail = slice(int(sheet.n_keys[row]) - 1, None, -1)
         return _running_means(sheet.weights[row][tail], sheet.v[tail])
 
@@ -149,7 +151,7 @@ def of_sinks_and_window(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake
     """A window also keeps the first keys."""
     for kept in (1, 4, 16, 64, 128):
 
-        def without_a_middle(sheet: Sheet, row: int, kept=kept):
+        def without_a_middle(sheet: Sheet, row: int, kept: int = kept) -> Array:
             tail = slice(int(sheet.n_keys[row]) - 1, kept - 1, -1)
             p, v = sheet.weights[row], sheet.v
             sums = np.cumsum(p[tail, None] * v[tail], 0) + p[:kept] @ v[:kept]
@@ -174,16 +176,16 @@ def of_sinks_and_window(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake
         )
 
 
-def _seeing(see: Callable) -> Callable:
+def _seeing(see: Callable[..., Any]) -> Callable[..., Any]:
     """Attention to the keys for which see(sheet, key) holds, among those that a row sees."""
 
-    def outputs(sheet: Sheet):
+    def outputs(sheet: Sheet) -> Array:
         return sheet.attend(np.where(see(sheet, np.arange(sheet.kv_len)), sheet.scores, -np.inf))
 
     return outputs
 
 
-def _running_means(p, v):
+def _running_means(p: Array, v: Array) -> Array:
     """The running means of the first 1, 2, ... keys, but not of all keys."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return (np.cumsum(p[:, None] * v, 0) / np.cumsum(p)[:, None])[:-1]

@@ -5,9 +5,11 @@ end. Takes sheets and a function of a prediction's misfit, as those of fitted.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
@@ -32,7 +34,7 @@ def of_starts(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     yield Mistake("window that was not asked for", where, _seeing(_start, np.greater_equal))
 
 
-def _nearest(sheet: Sheet, row: int, sums, totals) -> int:
+def _nearest(sheet: Sheet, row: int, sums: Array, totals: Array) -> int:
     """The running mean that comes nearest to a row, by its even channels."""
     with np.errstate(invalid="ignore", divide="ignore"):
         means = sums[:, ::2] / totals[:, None]
@@ -51,8 +53,8 @@ def _start(sheet: Sheet, row: int) -> int:
     return n - 1 - _nearest(sheet, row, np.cumsum(p[:, None] * v, 0), np.cumsum(p))
 
 
-def _seeing(of: Callable[[Sheet, int], int], holds: Callable) -> Callable:
-    def outputs(sheet: Sheet):
+def _seeing(of: Callable[[Sheet, int], int], holds: Callable[..., Any]) -> Callable[..., Any]:
+    def outputs(sheet: Sheet) -> Array:
         ends = np.array([of(sheet, row) for row in range(len(sheet.tokens))])[:, None]
         scores = sheet.raw if holds is np.less else sheet.scores
         return sheet.attend(np.where(holds(np.arange(sheet.kv_len), ends), scores, -np.inf))
@@ -60,7 +62,7 @@ def _seeing(of: Callable[[Sheet, int], int], holds: Callable) -> Callable:
     return outputs
 
 
-def _told(sheets: list[Sheet], of: Callable, words: str) -> str:
+def _told(sheets: list[Sheet], of: Callable[..., Any], words: str) -> str:
     sheet = sheets[0]
     rows = np.unique(np.linspace(0, len(sheet.tokens) - 1, _SHOWN).astype(int))
     first = sheet.problem.q_ends[sheet.request]
@@ -68,7 +70,7 @@ def _told(sheets: list[Sheet], of: Callable, words: str) -> str:
     return ", ".join(said)
 
 
-def _tile(sheets: list[Sheet], of: Callable) -> int:
+def _tile(sheets: list[Sheet], of: Callable[..., Any]) -> int:
     """The largest tile at whose multiples, or at the last key, all rows' runs end; 0 if none."""
     found = [
         (of(sheet, row), sheet.kv_len, int(sheet.n_keys[row]))

@@ -4,9 +4,11 @@ Each takes sheets and a function of a prediction's misfit, as those of fitted.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import (
     ROWS,
     Misfit,
@@ -31,7 +33,9 @@ def of_range(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
             ("V read as 0", _valueless),
         ):
 
-            def each(sheet: Sheet, row: int, size=size, way=way):
+            def each(
+                sheet: Sheet, row: int, size: int = size, way: Callable[..., Any] = way
+            ) -> Array:
                 return way(sheet, [row], *_blocks(sheet, row, size))
 
             starts = {i * size for _, _, i in of_rows(sheets, each)}
@@ -93,8 +97,8 @@ def _swapped(sheet: Sheet, row: int, size: int) -> set[tuple[int, int]]:
     return {(int(to), int(of))}
 
 
-def _replaced(to: int, of: int, size: int) -> Callable:
-    def outputs(sheet: Sheet):
+def _replaced(to: int, of: int, size: int) -> Callable[..., Any]:
+    def outputs(sheet: Sheet) -> Array | None:
         index = np.arange(sheet.kv_len)
         n = min(size, len(index) - to, len(index) - of)
         if n <= 0:
@@ -109,7 +113,7 @@ def _number(name: str, size: int) -> str:
     return name.replace("keys", "key") if size == 1 else name
 
 
-def _blocks(sheet: Sheet, row: int, size: int):
+def _blocks(sheet: Sheet, row: int, size: int) -> tuple[Array, Array, Array]:
     """Weights, weighted values and numbers of keys of all blocks: [n, 1], [n, Dv], [n, 1]."""
     n = int(sheet.n_keys[row])
     p, starts = sheet.weights[row, :n, None], np.arange(0, n, size)
@@ -117,8 +121,8 @@ def _blocks(sheet: Sheet, row: int, size: int):
     return np.add.reduceat(p, starts), np.add.reduceat(p * sheet.v[:n], starts), counts
 
 
-def _whole(way: Callable, first: int, size: int) -> Callable:
-    def outputs(sheet: Sheet):
+def _whole(way: Callable[..., Any], first: int, size: int) -> Callable[..., Any]:
+    def outputs(sheet: Sheet) -> Array:
         keys = slice(first, first + size)
         p = sheet.weights[:, keys]
         counts = (~sheet.hidden[:, keys]).sum(1, keepdims=True)
@@ -127,20 +131,20 @@ def _whole(way: Callable, first: int, size: int) -> Callable:
     return outputs
 
 
-def _left_out(sheet: Sheet, rows, p, pv, counts):
+def _left_out(sheet: Sheet, rows: list[int] | slice, p: Array, pv: Array, counts: Array) -> Array:
     l = sheet.weights[rows].sum(1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
         left = np.where(l - p > 1e-12 * l, l - p, np.nan)
         return (sheet.truth[rows] * l - pv) / left
 
 
-def _zeroed(sheet: Sheet, rows, p, pv, counts):
+def _zeroed(sheet: Sheet, rows: list[int] | slice, p: Array, pv: Array, counts: Array) -> Array:
     l, m = sheet.weights[rows].sum(1, keepdims=True), sheet.scores[rows].max(1, keepdims=True)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         return (sheet.truth[rows] * l - pv) / (l - p + counts * np.exp2(-m))
 
 
-def _valueless(sheet: Sheet, rows, p, pv, counts):
+def _valueless(sheet: Sheet, rows: list[int] | slice, p: Array, pv: Array, counts: Array) -> Array:
     return sheet.truth[rows] - pv / sheet.weights[rows].sum(1, keepdims=True)
 
 
@@ -157,7 +161,7 @@ def of_cleared(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         )
 
 
-def _before(sheet: Sheet, row: int):
+def _before(sheet: Sheet, row: int) -> tuple[Array, Array, Array, float]:
     """Sums of weights, of weighted values, and the weight of a zero key, before each key."""
     n = int(sheet.n_keys[row])
     p, v = sheet.weights[row, :n, None], sheet.v[:n]
@@ -167,7 +171,7 @@ def _before(sheet: Sheet, row: int):
     return np.cumsum(p, 0) - p, np.cumsum(p * v, 0) - p * v, zero * late, zero
 
 
-def _k_cleared_from(sheet: Sheet, row: int):
+def _k_cleared_from(sheet: Sheet, row: int) -> Array:
     l, o, zeros, zero = _before(sheet, row)
     v = sheet.v[: int(sheet.n_keys[row])]
     after = np.cumsum(v[::-1], 0)[::-1]
@@ -175,32 +179,32 @@ def _k_cleared_from(sheet: Sheet, row: int):
         return (o + zero * after) / (l + zeros)
 
 
-def _v_cleared_from(sheet: Sheet, row: int):
+def _v_cleared_from(sheet: Sheet, row: int) -> Array:
     return _before(sheet, row)[1] / sheet.weights[row].sum()
 
 
-def _both_cleared_from(sheet: Sheet, row: int):
+def _both_cleared_from(sheet: Sheet, row: int) -> Array:
     l, o, zeros, _ = _before(sheet, row)
     with np.errstate(invalid="ignore", over="ignore"):
         return o / (l + zeros)
 
 
-def _k_cleared(first: int) -> Callable:
-    def outputs(sheet: Sheet):
+def _k_cleared(first: int) -> Callable[..., Any]:
+    def outputs(sheet: Sheet) -> Array:
         late = np.arange(sheet.kv_len) >= first
         return sheet.attend(sheet.masked(np.where(late, 0.0, sheet.raw)))
 
     return outputs
 
 
-def _v_cleared(first: int) -> Callable:
+def _v_cleared(first: int) -> Callable[..., Any]:
     return lambda sheet: sheet.attend(
         sheet.scores, sheet.v * (np.arange(sheet.kv_len) < first)[:, None]
     )
 
 
-def _both_cleared(first: int) -> Callable:
-    def outputs(sheet: Sheet):
+def _both_cleared(first: int) -> Callable[..., Any]:
+    def outputs(sheet: Sheet) -> Array:
         late = np.arange(sheet.kv_len) >= first
         scores = sheet.masked(np.where(late, 0.0, sheet.raw))
         return sheet.attend(scores, np.where(late[:, None], 0.0, sheet.v))

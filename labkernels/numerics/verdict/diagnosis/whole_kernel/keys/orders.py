@@ -5,9 +5,11 @@ offset, period or ring fits best; all sheets must then agree.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit, best, of_rows
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
@@ -21,7 +23,7 @@ def of_offset(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """Keys or values are read some places off; beyond the ends they wrap, stop or are zeros."""
     for what, parts in (("V", _of_values), ("K", _of_keys), ("K and V", _of_both)):
 
-        def each(sheet: Sheet, row: int, parts=parts):
+        def each(sheet: Sheet, row: int, parts: Callable[..., Any] = parts) -> Array:
             return _at_offsets(*parts(sheet, row))
 
         found = set()
@@ -49,7 +51,7 @@ def _at_offset(what: str, step: int, way: int) -> Mistake:
     return Mistake(name, f"key j reads key j {-step:+d}{beyond}", _reading(what, index))
 
 
-def _at_offsets(a, b, zero):
+def _at_offsets(a: Array, b: Array, zero: Array) -> Array:
     """The sums over j of a_j b_(j - s) for every s, if b wraps, stops, or is 0 outside.
 
     Shapes: a [L, 1] or [L, Dv + 1], b alike; zero, b where there are zeros -> [3 (2 L - 1), Dv]
@@ -70,23 +72,23 @@ def _at_offsets(a, b, zero):
     return found[:, :-1] / found[:, -1:]
 
 
-def _with_ones(values):
+def _with_ones(values: Array) -> Array:
     return np.concatenate([values, np.ones((len(values), 1))], 1)
 
 
-def _of_values(sheet: Sheet, row: int):
+def _of_values(sheet: Sheet, row: int) -> tuple[Array, Array, Array]:
     zero = np.zeros(sheet.v.shape[1] + 1)
     zero[-1] = 1.0
     return sheet.weights[row][:, None], _with_ones(sheet.v), zero
 
 
-def _of_keys(sheet: Sheet, row: int):
+def _of_keys(sheet: Sheet, row: int) -> tuple[Array, Array, float]:
     m = sheet.raw[row].max()
     seen = ~sheet.hidden[row][:, None]
     return seen * _with_ones(sheet.v), np.exp2(sheet.raw[row] - m)[:, None], np.exp2(-m)
 
 
-def _of_both(sheet: Sheet, row: int):
+def _of_both(sheet: Sheet, row: int) -> tuple[Array, Array, Array]:
     m = sheet.raw[row].max()
     t = np.exp2(sheet.raw[row] - m)[:, None]
     zero = np.zeros(sheet.v.shape[1] + 1)
@@ -94,10 +96,10 @@ def _of_both(sheet: Sheet, row: int):
     return (~sheet.hidden[row][:, None]).astype(float), t * _with_ones(sheet.v), zero
 
 
-def _reading(what: str, index_of: Callable[[int], np.ndarray]) -> Callable:
+def _reading(what: str, index_of: Callable[[int], np.ndarray]) -> Callable[..., Any]:
     """Attention to keys by another index; outside of the keys there are zeros."""
 
-    def outputs(sheet: Sheet):
+    def outputs(sheet: Sheet) -> Array:
         index = index_of(sheet.kv_len)
         inside = (index >= 0) & (index < sheet.kv_len)
         index = np.where(inside, index, 0)
@@ -113,7 +115,7 @@ def _reading(what: str, index_of: Callable[[int], np.ndarray]) -> Callable:
 
 def of_order(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """Keys come in an order with a rule: in reverse, in pairs, halves of blocks swapped."""
-    rules: dict[str, Callable] = {"in reverse": lambda n: np.arange(n)[::-1]}
+    rules: dict[str, Callable[..., Any]] = {"in reverse": lambda n: np.arange(n)[::-1]}
     for size in _BLOCKS:
         rules[f"in reverse within blocks of {size}"] = lambda n, s=size: _within(
             n, s, lambda at, s=s: s - 1 - at
@@ -142,7 +144,7 @@ def of_order(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
             yield Mistake(name, f"{what}: {where}", _reading(what, index))
 
 
-def _within(n: int, size: int, place: Callable) -> np.ndarray:
+def _within(n: int, size: int, place: Callable[..., Any]) -> np.ndarray:
     """An index whose whole blocks are reordered; a last block that is not full is left."""
     key = np.arange(n)
     moved = key - key % size + place(key % size)
@@ -152,7 +154,7 @@ def _within(n: int, size: int, place: Callable) -> np.ndarray:
 def of_index(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """A key's index wraps, stops, loses or swaps bits, is halved or doubled."""
     longest = max(sheet.kv_len for sheet in sheets)
-    rules: dict[str, Callable] = {}
+    rules: dict[str, Callable[..., Any]] = {}
     for n in range(1, longest):
         rules[f"key j is key j % {n}"] = lambda at, n=n: at % n
         rules[f"key j is key min(j, {n})"] = lambda at, n=n: np.minimum(at, n)
@@ -168,7 +170,7 @@ def of_index(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     words = list(rules)
     places = [(what, i) for what in _TENSORS for i in range(len(words))]
 
-    def each(sheet: Sheet, row: int):
+    def each(sheet: Sheet, row: int) -> Array:
         key, end = np.arange(sheet.kv_len), sheet.kv_len - 1
         index = np.stack([np.minimum(rule(key), end) for rule in rules.values()])
         hidden, p = sheet.hidden[row], sheet.weights[row]
@@ -197,7 +199,7 @@ def of_index(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     yield from best(misfit, found)
 
 
-def _inside(rule: Callable) -> Callable:
+def _inside(rule: Callable[..., Any]) -> Callable[..., Any]:
     return lambda n: np.minimum(rule(np.arange(n)), n - 1)
 
 
@@ -205,7 +207,7 @@ def of_period(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """Every n-th key is left out, read as zero, or the only one read."""
     periods = [(n, r) for n in range(2, _PERIODS + 1) for r in range(n)]
 
-    def each(sheet: Sheet, row: int):
+    def each(sheet: Sheet, row: int) -> Array:
         p, v = sheet.weights[row], sheet.v
         terms = np.concatenate([p[:, None] * v, p[:, None]], 1)
         total, found = terms.sum(0), []
@@ -238,8 +240,8 @@ def of_period(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     )
 
 
-def _periodic(way: int, period: int, residue: int) -> Callable:
-    def outputs(sheet: Sheet):
+def _periodic(way: int, period: int, residue: int) -> Callable[..., Any]:
+    def outputs(sheet: Sheet) -> Array:
         chosen = np.arange(sheet.kv_len) % period == residue
         if way == 2:
             return sheet.attend(sheet.scores, np.where(chosen[:, None], 0.0, sheet.v))

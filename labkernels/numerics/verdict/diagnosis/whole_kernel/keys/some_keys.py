@@ -6,9 +6,11 @@ of a prediction's misfit, as those of fitted.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit, best, run_words
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, part
@@ -24,7 +26,7 @@ def of_mistakes(
     worst = sheets[0]
     row = int((((worst.out - worst.truth) / worst.sigma) ** 2).mean(1).argmax())
     sheet = part(worst, slice(row, row + 1))
-    tried = []
+    tried: list[tuple[float, int, Mistake, int, int]] = []
     for mistake in mistakes:
         given = sheet.attended(mistake.outputs)
         if given is None:
@@ -46,7 +48,7 @@ def _words(sheet: Sheet, first: int, last: int) -> str:
     return f"of {run_words(first, last - first)} alone"
 
 
-def _nearest(sheet: Sheet, scores, v) -> tuple[float, int, int]:
+def _nearest(sheet: Sheet, scores: Array, v: Array) -> tuple[float, int, int]:
     """The run of keys, first to last, whose mistake comes nearest to the row; and by how much."""
     n, m = sheet.kv_len, max(scores.max(), sheet.scores.max())
     right, wrong = (
@@ -68,8 +70,10 @@ def _nearest(sheet: Sheet, scores, v) -> tuple[float, int, int]:
     return float(miss[i]), int(first[i]), int(last[i])
 
 
-def _of_some(outputs: Callable, first: int, last: int, longest: int) -> Callable:
-    def of_some(sheet: Sheet):
+def _of_some(
+    outputs: Callable[..., Any], first: int, last: int, longest: int
+) -> Callable[..., Any]:
+    def of_some(sheet: Sheet) -> Array | None:
         given = sheet.attended(outputs)
         if given is None:
             return None

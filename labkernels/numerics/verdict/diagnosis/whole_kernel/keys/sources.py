@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
@@ -58,7 +59,7 @@ def _nearest(sheet: Sheet, head: int, what: str) -> tuple[int, int] | None:
     return None if of == (sheet.request, sheet.kv_head) else of
 
 
-def _of_source(sheet: Sheet, pair: tuple[int, int], what: str):
+def _of_source(sheet: Sheet, pair: tuple[int, int], what: str) -> Array:
     request, head = pair
     place = "source", pair, what
     if place not in sheet.notes:
@@ -68,7 +69,9 @@ def _of_source(sheet: Sheet, pair: tuple[int, int], what: str):
     return sheet.notes[place]
 
 
-def _reading(sheet: Sheet, moved: dict, what: str):
+def _reading(
+    sheet: Sheet, moved: dict[tuple[int, int], tuple[int, int]], what: str
+) -> Array | None:
     out = sheet.truth.copy()
     for head in np.unique(sheet.heads):
         of = moved.get((sheet.request, int(head)))

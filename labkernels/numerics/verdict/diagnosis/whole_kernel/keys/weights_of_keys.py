@@ -8,9 +8,11 @@ Takes sheets and a function of a prediction's misfit, as those of fitted.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import (
     CLEARLY,
     Misfit,
@@ -70,7 +72,7 @@ def of_groups(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     before = misfit(lambda sheet: None)
     for of in _NAMES:
         terms = [_terms(sheet, of) for sheet in some]
-        found = []
+        found: list[Mistake] = []
         for groups in groupings:
             factors = _fitted(some, terms, groups, of)
             if factors is not None:
@@ -81,7 +83,7 @@ def of_groups(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
                 yield mistake
 
 
-def _terms(sheet: Sheet, of: str):
+def _terms(sheet: Sheet, of: str) -> tuple[Array, Array]:
     """What each key adds to each equation if its factor grows by 1. Shapes: [L, R, Dv], [R, Dv]."""
     p = (sheet.weights / sheet.weights.sum(1, keepdims=True)).T[..., None]
     error = (sheet.out - sheet.truth) / sheet.sigma
@@ -93,7 +95,9 @@ def _terms(sheet: Sheet, of: str):
     return p * v / sheet.sigma, error
 
 
-def _fitted(sheets: list[Sheet], terms, groups: _Groups, of: str):
+def _fitted(
+    sheets: list[Sheet], terms: list[tuple[Array, Array]], groups: _Groups, of: str
+) -> tuple[Array, Array] | None:
     """The factor of each group, less 1, and its standard error; None if it cannot be told."""
     n = max(int(groups.label(sheet.kv_len).max()) for sheet in sheets) + 1
     left, right, equations = np.zeros((n, n)), np.zeros(n), 0
@@ -129,7 +133,9 @@ _NAMES = {
 }
 
 
-def _named(groups: _Groups, fitted, longest: int, of: str) -> Iterator[Mistake]:
+def _named(
+    groups: _Groups, fitted: tuple[Array, Array], longest: int, of: str
+) -> Iterator[Mistake]:
     factors, errors = fitted
     whole = np.rint(factors)
     sure = (np.abs(factors - whole) <= _WHOLE) & (errors < _WHOLE)
@@ -146,8 +152,8 @@ def _named(groups: _Groups, fitted, longest: int, of: str) -> Iterator[Mistake]:
         yield Mistake(other, where, _weighed(groups, changes, of), vague=True)
 
 
-def _weighed(groups: _Groups, changes: dict[int, float], of: str) -> Callable:
-    def outputs(sheet: Sheet):
+def _weighed(groups: _Groups, changes: dict[int, float], of: str) -> Callable[..., Any]:
+    def outputs(sheet: Sheet) -> Array:
         label = groups.label(sheet.kv_len)
         factors = np.ones(int(label.max()) + 1)
         for group, change in changes.items():

@@ -7,9 +7,11 @@ Takes sheets and a function of a prediction's misfit, as those of fitted.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import CLEARLY, Misfit
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
@@ -27,12 +29,12 @@ class _Way:
 
     name: str
     words: str
-    change: Callable
+    change: Callable[..., Any]
     grid: np.ndarray
     shown: Callable[[float], float] = float
 
 
-def _distance(sheet: Sheet):
+def _distance(sheet: Sheet) -> Array:
     return np.arange(sheet.kv_len)[None] - sheet.places
 
 
@@ -59,15 +61,15 @@ _WAYS = (
 )
 
 
-def _of_head(sheet: Sheet):
+def _of_head(sheet: Sheet) -> Array:
     return sheet.heads
 
 
-def _of_sample(sheet: Sheet):
+def _of_sample(sheet: Sheet) -> Array:
     return np.full(len(sheet.heads), sheet.request)
 
 
-def _of_query(sheet: Sheet):
+def _of_query(sheet: Sheet) -> Array:
     return sheet.tokens - int(sheet.problem.q_ends[sheet.request])
 
 
@@ -92,8 +94,10 @@ def of_each(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
                 yield Mistake(way.name.format(what), where, outputs, vague=True)
 
 
-def _changed(way: _Way, label: Callable, groups, numbers) -> Callable:
-    def outputs(sheet: Sheet):
+def _changed(
+    way: _Way, label: Callable[..., Any], groups: Array, numbers: Array
+) -> Callable[..., Any]:
+    def outputs(sheet: Sheet) -> Array:
         own = label(sheet)
         if not np.isin(own, groups).all():
             own = groups[np.abs(own[:, None] - groups).argmin(1)]
@@ -103,10 +107,10 @@ def _changed(way: _Way, label: Callable, groups, numbers) -> Callable:
     return outputs
 
 
-def _least(sheets: list[Sheet], way: _Way, label: Callable, groups) -> np.ndarray:
+def _least(sheets: list[Sheet], way: _Way, label: Callable[..., Any], groups: Array) -> np.ndarray:
     """The number of each group with which its rows fit best: a grid, then a golden section."""
 
-    def squares(numbers) -> np.ndarray:
+    def squares(numbers: Array) -> np.ndarray:
         total = np.zeros(len(groups))
         for sheet in sheets:
             own = np.searchsorted(groups, label(sheet))

@@ -4,9 +4,11 @@ Each takes sheets and a function of a prediction's misfit, as those of fitted.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit, best, of_rows
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
@@ -52,17 +54,17 @@ def of_some(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         yield from _of_queries(sheets, misfit, name, changes)
 
 
-def _times(factors) -> Callable:
+def _times(factors: Array) -> Callable[..., Any]:
     return lambda q: q * factors
 
 
 def _of_queries(
-    sheets: list[Sheet], misfit: Misfit, name: str, changes: dict[str, Callable]
+    sheets: list[Sheet], misfit: Misfit, name: str, changes: dict[str, Callable[..., Any]]
 ) -> Iterator[Mistake]:
     """The change of q that fits best, among those nearest to one row."""
     words = list(changes)
 
-    def each(sheet: Sheet, row: int):
+    def each(sheet: Sheet, row: int) -> Array:
         q = np.stack([change(sheet.q[row]) for change in changes.values()])
         scores = sheet.shaped(q @ sheet.k.T) if sheet.problem.variant is None else None
         if scores is None:

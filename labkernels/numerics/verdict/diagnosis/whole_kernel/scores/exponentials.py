@@ -1,10 +1,12 @@
 """An exp2 that errs between powers of two, as polynomials of low degree do; it is fitted."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.polynomial import legendre
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
@@ -39,7 +41,7 @@ def of_polynomial(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         )
 
 
-def _basis(fraction):
+def _basis(fraction: Array) -> Array:
     """Errors that are 0 at both ends: x (1 - x) times Legendre polynomials. Shapes: [T, ...]."""
     arc = fraction * (1 - fraction)
     return arc * np.moveaxis(legendre.legvander(2 * fraction - 1, _TERMS - 1), -1, 0)
@@ -62,15 +64,15 @@ def _shapes(sheet: Sheet, block: int) -> np.ndarray:
     return _basis(x - np.floor(x))
 
 
-def _erring(block: int, found) -> Callable:
-    def outputs(sheet: Sheet):
+def _erring(block: int, found: Array) -> Callable[..., Any]:
+    def outputs(sheet: Sheet) -> Array:
         p = sheet.weights * (1 + np.tensordot(found, _shapes(sheet, block), 1))
         return p @ sheet.v / p.sum(1, keepdims=True)
 
     return outputs
 
 
-def _equations(sheet: Sheet, shapes, found):
+def _equations(sheet: Sheet, shapes: Array, found: Array) -> tuple[Array, Array]:
     """The normal equations of what is left of the error, to first order."""
     p = sheet.weights * (1 + np.tensordot(found, shapes, 1))
     l = p.sum(1, keepdims=True)

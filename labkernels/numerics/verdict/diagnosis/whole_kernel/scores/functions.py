@@ -4,9 +4,11 @@ Takes sheets and a function of a prediction's misfit, as those of fitted.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit, least
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
@@ -17,15 +19,15 @@ _SCORE_STEPS = (1, 2, 4, 8, 16, 32, 64, 128)
 _STEPS = (7, 8, 15, 16, 31, 32, 63, 64, 127, 128, 240, 255, 256, 448, 511, 512, 1023, 1024)
 
 
-def _top(sheet: Sheet):
+def _top(sheet: Sheet) -> Array:
     return sheet.scores.max(1, keepdims=True)
 
 
-def _masked(sheet: Sheet, scores):
+def _masked(sheet: Sheet, scores: Array) -> Array:
     return sheet.attend(np.where(sheet.hidden, -np.inf, scores))
 
 
-_CUTS: dict[str, tuple[str, Callable]] = {
+_CUTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "scores clamped": (
         "to at most {:.4g}",
         lambda sheet, c: _masked(sheet, np.minimum(sheet.raw, c)),
@@ -89,7 +91,7 @@ def of_weak_mask(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         ("their scores are {:.4g}", lambda raw, c: np.full_like(raw, c)),
     ):
 
-        def outputs(sheet: Sheet, c: float, change=change):
+        def outputs(sheet: Sheet, c: float, change: Callable[..., Any] = change) -> Array:
             return sheet.attend(np.where(sheet.hidden, change(sheet.raw, c), sheet.raw))
 
         grid = np.concatenate([-np.geomspace(60, 0.25, 24), [0.0], np.geomspace(0.25, 30, 12)])
@@ -125,7 +127,7 @@ def shapes(sheets: list[Sheet]) -> Iterator[Mistake]:
         )
 
 
-def _averaged(sheet: Sheet, p):
+def _averaged(sheet: Sheet, p: Array) -> Array:
     with np.errstate(invalid="ignore", divide="ignore"):
         return p @ sheet.v / p.sum(1, keepdims=True)
 
@@ -143,7 +145,7 @@ def steps(sheets: list[Sheet]) -> Iterator[Mistake]:
                 )
 
 
-def _stepped(sheet: Sheet, n: int, kind: str, way: Callable):
+def _stepped(sheet: Sheet, n: int, kind: str, way: Callable[..., Any]) -> Array | None:
     if sheet.has_sink:
         return None
     p = way(sheet.weights * n) / n

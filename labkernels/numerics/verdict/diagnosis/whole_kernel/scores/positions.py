@@ -5,9 +5,11 @@ Each takes sheets and a function of a prediction's misfit, as those of fitted.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import (
     Misfit,
     best,
@@ -32,8 +34,8 @@ def of_alibi(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """A slope along the keys, by head: 2^(-8 (h + 1) / n) times a factor that is fitted."""
     n = sheets[0].problem.q.shape[1]
 
-    def sloped(factor: float, first: int) -> Callable:
-        def outputs(sheet: Sheet):
+    def sloped(factor: float, first: int) -> Callable[..., Any]:
+        def outputs(sheet: Sheet) -> Array:
             slopes = factor * 2.0 ** (-8 * (sheet.heads + first) / n)[:, None]
             distance = np.arange(sheet.kv_len)[None] - sheet.places
             return sheet.attend(sheet.scores + LOG2_E * slopes * distance)
@@ -60,7 +62,7 @@ class _Rotation:
     sign: int = 1
     stretch: float = 1.0
 
-    def of(self, x, places):
+    def of(self, x: Array, places: Array) -> Array:
         """x [n, D] turned by its places [n]."""
         n = int(x.shape[-1] * self.share) // 2 * 2
         if n < 2:
@@ -89,7 +91,7 @@ class _Turn:
     of_k: int = 1
     ahead: int = 0
 
-    def q(self, sheet: Sheet, rows) -> np.ndarray:
+    def q(self, sheet: Sheet, rows: list[int] | slice) -> np.ndarray:
         """The turned queries of some rows."""
         return self._turned(sheet.q[rows], self.of_q * sheet.places[rows, 0] + self.ahead)
 
@@ -101,12 +103,12 @@ class _Turn:
             found = sheet.once(self.steps[: n + 1], lambda x=before, s=step: s.of(x, keys))
         return found
 
-    def _turned(self, x, places):
+    def _turned(self, x: Array, places: Array) -> Array:
         for step in self.steps:
             x = step.of(x, places)
         return x
 
-    def outputs(self, sheet: Sheet):
+    def outputs(self, sheet: Sheet) -> Array | None:
         """Its outputs."""
         if sheet.problem.variant is not None or sheet.q.shape[-1] % 2:
             return None
@@ -149,7 +151,7 @@ def _ahead(sheet: Sheet) -> Iterator[_Turn]:
                         yield _Turn("RoPE some places off", words, (one,), 0, 0, step)
 
 
-def _instead(bases) -> Iterator[tuple[_Rotation, _Rotation]]:
+def _instead(bases: tuple[float, ...]) -> Iterator[tuple[_Rotation, _Rotation]]:
     """One rotation takes the place of another, with another base, pairs, share or stretch."""
     for interleaved in (False, True):
         for base in bases:
@@ -196,7 +198,7 @@ def of_rotation(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         return
     turns = list(_turns(sheets))
 
-    def each(sheet: Sheet, row: int):
+    def each(sheet: Sheet, row: int) -> Array:
         found = []
         for turn in turns:
             scores = turn.q(sheet, [row]) @ turn.k(sheet).T
@@ -212,7 +214,7 @@ def of_rotation(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     )
 
 
-def rotated(x, places, angles, interleaved: bool):
+def rotated(x: Array, places: Array, angles: Array, interleaved: bool) -> Array:
     """x [n, D] turned by its places [n], each pair of channels by its angle [D / 2]."""
     half = x.shape[-1] // 2
     angle = np.asarray(places)[:, None] * angles

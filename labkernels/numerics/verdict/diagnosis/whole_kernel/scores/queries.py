@@ -3,12 +3,13 @@
 Each yields one_rule.Mistakes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from labkernels.numerics import rounding
-from labkernels.numerics.arrays import to_numpy
+from labkernels.numerics.arrays import Array, to_numpy
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 from labkernels.units import LOG2_E
@@ -31,7 +32,7 @@ def queries(sheets: list[Sheet]) -> Iterator[Mistake]:
         yield Mistake("Q of another row", where, lambda sheet, s=steps: _of_row(sheet, *s))
 
 
-def _of_row(sheet: Sheet, samples: int, queries_: int, heads: int):
+def _of_row(sheet: Sheet, samples: int, queries_: int, heads: int) -> Array | None:
     problem, ends = sheet.problem, sheet.problem.q_ends
     request = (sheet.request + samples) % problem.batch
     first, count = int(ends[request]), int(ends[request + 1] - ends[request])
@@ -77,7 +78,7 @@ def bits(sheets: list[Sheet]) -> Iterator[Mistake]:
         )
 
 
-def _taken_for(x, own: str, other: str):
+def _taken_for(x: Array, own: str, other: str) -> Array | None:
     if not rounding.is_representable(x, own).all():
         return None
     return rounding.from_bits(rounding.to_bits(x, own), other).astype(np.float64)
@@ -98,7 +99,7 @@ def offsets(sheets: list[Sheet]) -> Iterator[Mistake]:
                 )
 
 
-def _shifted(sheet: Sheet, step: int, what: str, all_heads: bool):
+def _shifted(sheet: Sheet, step: int, what: str, all_heads: bool) -> Array:
     heads = range(sheet.problem.kv_heads) if all_heads else [sheet.kv_head]
     given = {}
     for which in "kv":
@@ -121,7 +122,7 @@ def lengths(sheets: list[Sheet]) -> Iterator[Mistake]:
             )
 
 
-def _by_stride(x, more: int):
+def _by_stride(x: Array, more: int) -> Any:
     n, d = x.shape
     if d + more < 1:
         return None
@@ -129,12 +130,12 @@ def _by_stride(x, more: int):
     return flat[np.arange(n)[:, None] * (d + more) + np.arange(d)]
 
 
-def _read(sheet: Sheet, what: str, change):
+def _read(sheet: Sheet, what: str, change: Callable[..., Any]) -> Any:
     given = {w: change(getattr(sheet, w)) for w in "kv" if w.upper() in what}
     return None if any(x is None for x in given.values()) else _attended(sheet, given)
 
 
-def _attended(sheet: Sheet, given: dict):
+def _attended(sheet: Sheet, given: dict[str, Any]) -> Array:
     scores = sheet.scores
     if "k" in given:
         scores = sheet.masked(sheet.shaped(sheet.q @ given["k"].T))

@@ -4,9 +4,11 @@ Takes sheets and a function of a prediction's misfit, as those of fitted.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import CLEARLY, Misfit, best
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
@@ -16,11 +18,11 @@ _FREE = 0.25  # share of a row's channels: at most so many weights are fitted to
 _SIZES = (512, 256, 128, 96, 80, 64, 48, 40, 32, 24, 16)
 
 
-def _kept(tops):
+def _kept(tops: Array) -> Array:
     return tops[..., -1:] - tops
 
 
-def _late(tops):
+def _late(tops: Array) -> Array:
     """Every step but the first two uses the factor of the step before."""
     moves = np.diff(tops, axis=-1, prepend=tops[..., :1])
     late = np.concatenate([np.zeros_like(moves[..., :1]), moves[..., :-1]], -1)
@@ -29,13 +31,13 @@ def _late(tops):
     return _kept(tops) - after
 
 
-def _once(tops):
+def _once(tops: Array) -> Array:
     """The sums follow the last move of the maximum alone."""
     step = np.arange(tops.shape[-1])
     return np.where(step < step[-1], tops[..., -2:][..., :1] - tops, 0.0)
 
 
-_WAYS: dict[str, tuple[Callable | None, Callable | None]] = {
+_WAYS: dict[str, tuple[Callable[..., Any] | None, Callable[..., Any] | None]] = {
     "o not rescaled when the maximum moves": (_kept, None),
     "l not rescaled when the maximum moves": (None, _kept),
     "o and l not rescaled when the maximum moves": (_kept, _kept),
@@ -60,8 +62,10 @@ def of_rescales(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         )
 
 
-def _rescaled(size: int, of_o: Callable | None, of_l: Callable | None) -> Callable:
-    def outputs(sheet: Sheet):
+def _rescaled(
+    size: int, of_o: Callable[..., Any] | None, of_l: Callable[..., Any] | None
+) -> Callable[..., Any]:
+    def outputs(sheet: Sheet) -> Array | None:
         if sheet.has_sink:
             return None
         label = np.arange(sheet.kv_len) // size
@@ -69,7 +73,7 @@ def _rescaled(size: int, of_o: Callable | None, of_l: Callable | None) -> Callab
         tops = np.maximum.accumulate(np.maximum.reduceat(sheet.scores, starts, axis=1), 1)
         tops = np.where(np.isinf(tops), sheet.scores[:, :1], tops)
 
-        def weights(way):
+        def weights(way: Callable[..., Any] | None) -> Array:
             return sheet.weights * (np.exp2(way(tops))[:, label] if way else 1.0)
 
         return weights(of_o) @ sheet.v / weights(of_l).sum(1, keepdims=True)
@@ -103,8 +107,8 @@ def of_weights(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     yield from best(misfit, lost)
 
 
-def _joined(size: int, *, whole: bool = False) -> Callable:
-    def outputs(sheet: Sheet):
+def _joined(size: int, *, whole: bool = False) -> Callable[..., Any]:
+    def outputs(sheet: Sheet) -> Array:
         starts = np.arange(0, sheet.kv_len, size)
         out = np.empty_like(sheet.out)
         for row, p in enumerate(sheet.weights):

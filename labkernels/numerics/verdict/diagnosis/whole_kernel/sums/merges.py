@@ -4,10 +4,12 @@ Takes sheets and a function of a prediction's misfit, as those of fitted.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from labkernels.numerics import rounding
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit, best
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
@@ -17,19 +19,19 @@ _SIZES = (*range(8, 257, 8), *range(320, 1025, 64), 1536, 2048, 3072, 4096, 8192
 _COUNTS = (2, 3, 4, 5, 6, 7, 8, 16)  # of splits, whatever their keys
 
 
-def _right(m, l):
+def _right(m: Array, l: Array) -> Array:
     return np.exp2(m - m.max(0)) * l
 
 
-def _powers(x):
+def _powers(x: Array) -> Array:
     return np.exp2(x - x.max(0))
 
 
-def _log2(l):
+def _log2(l: Array) -> Array:
     return np.log2(l)
 
 
-_WAYS: dict[str, Callable] = {
+_WAYS: dict[str, Callable[..., Any]] = {
     "splits merged unweighted": lambda m, l: np.where(l > 0, 1.0, 0.0),
     "splits merged unweighted, empty ones too": lambda m, l: np.ones_like(m),
     "splits weighted by l alone": lambda m, l: l,
@@ -52,7 +54,7 @@ _WAYS: dict[str, Callable] = {
 }
 
 
-def _one(weights, which: int, factor: float):
+def _one(weights: Array, which: int, factor: float) -> Array:
     weights = weights.copy()
     weights[which] *= factor
     return weights
@@ -63,16 +65,19 @@ def of_splits(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     longest = max(sheet.kv_len for sheet in sheets)
     if any(sheet.has_sink for sheet in sheets):
         return
-    cuts = [(f"splits of {n} keys", n, None) for n in _SIZES if n < longest]
-    cuts += [(f"{n} splits", None, n) for n in _COUNTS if n < longest]
-    states: dict[tuple, tuple] = {}
+    cuts = [(f"splits of {n} keys", n, 0) for n in _SIZES if n < longest]
+    cuts += [(f"{n} splits", 0, n) for n in _COUNTS if n < longest]
+    states: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
-    def merged(weigh: Callable, cut, fmt: str | None = None) -> Callable:
-        def outputs(sheet: Sheet):
+    def merged(
+        weigh: Callable[..., Any], cut: tuple[str, int, int], fmt: str | None = None
+    ) -> Callable[..., Any]:
+        def outputs(sheet: Sheet) -> Array | None:
             place = id(sheet), cut
             if place not in states:
                 states[place] = sheet, _states(sheet, *cut[1:])
-            return _merged(*states[place][1], weigh, fmt)
+            m, l, mean = states[place][1]
+            return _merged(m, l, mean, weigh, fmt)
 
         return outputs
 
@@ -84,23 +89,26 @@ def of_splits(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         yield from best(misfit, found)
 
 
-def _states(sheet: Sheet, keys: int | None, parts: int | None):
-    """m, l and mean of each split. Shapes: [S, R, 1], [S, R, 1], [S, R, Dv]."""
+def _states(sheet: Sheet, keys: int, parts: int) -> tuple[Array, Array, Array]:
+    """m, l and mean of splits of so many keys, or of so many parts.
+
+    Shapes: [S, R, 1], [S, R, 1], [S, R, Dv].
+    """
     n = sheet.kv_len
     size = keys or -(-n // parts)
-    m, l, o = [], [], []
+    states = []
     for first in range(0, n, size):
         s = sheet.scores[:, first : first + size]
         top = s.max(1, keepdims=True)
         p = np.exp2(s - np.where(np.isinf(top), 0.0, top))
-        m.append(top)
-        l.append(p.sum(1, keepdims=True))
-        o.append(p @ sheet.v[first : first + size])
-    m, l, o = (np.stack(x) for x in (m, l, o))
+        states.append((top, p.sum(1, keepdims=True), p @ sheet.v[first : first + size]))
+    m, l, o = (np.stack(x) for x in zip(*states, strict=True))
     return m, l, np.where(l > 0, o / np.where(l > 0, l, 1.0), 0.0)
 
 
-def _merged(m, l, mean, weigh: Callable, fmt: str | None):
+def _merged(
+    m: Array, l: Array, mean: Array, weigh: Callable[..., Any], fmt: str | None
+) -> Array | None:
     if len(m) == 1:
         return None
     if fmt:  # a row of one split is not merged, and the store's own rounding is no evidence

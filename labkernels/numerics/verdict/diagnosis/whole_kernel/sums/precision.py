@@ -4,12 +4,13 @@ Each yields one_rule.Mistakes.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from labkernels import formats
 from labkernels.numerics import rounding
-from labkernels.numerics.arrays import to_numpy
+from labkernels.numerics.arrays import ZERO, Array, to_numpy
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 from labkernels.units import LOG2_E
@@ -68,7 +69,7 @@ def operands(sheets: list[Sheet]) -> Iterator[Mistake]:
         if formats.named(fmt).unit_roundoff <= given:
             continue
 
-        def cut(x, fmt=fmt):
+        def cut(x: Array, fmt: str = fmt) -> Array:
             return to(x, fmt)
 
         yield Mistake(
@@ -111,7 +112,7 @@ def scaled_operands(sheets: list[Sheet]) -> Iterator[Mistake]:
     """K or V have 8 or 4 bits and a scale: for all, by head, by token or by channel."""
     overall: dict[str, float] = {}
 
-    def largest(x, which: str, of: str):
+    def largest(x: Array, which: str, of: str) -> Any:
         if of == "tensor":
             if which not in overall:
                 overall[which] = sheets[0].largest(which)
@@ -121,7 +122,7 @@ def scaled_operands(sheets: list[Sheet]) -> Iterator[Mistake]:
         axis = {"head": None, "token": 1, "channel": 0}[of]
         return np.abs(x).max(axis, keepdims=True)
 
-    def outputs(sheet: Sheet, kind: str, of: str, what: str):
+    def outputs(sheet: Sheet, kind: str, of: str, what: str) -> Array:
         scores, q, k, v = sheet.scores, sheet.q, sheet.k, sheet.v
         if "Q" in what:
             q = _scaled(q, _largest_of_q(sheet, of), kind)
@@ -146,13 +147,13 @@ def scaled_operands(sheets: list[Sheet]) -> Iterator[Mistake]:
                 )
 
 
-def _of_pages(largest, size: int):
+def _of_pages(largest: Array, size: int) -> Array:
     """The largest of each page, for each of its keys. Shapes: [L, 1]."""
     starts = np.arange(0, len(largest), size)
     return np.maximum.reduceat(largest, starts).repeat(size, 0)[: len(largest)]
 
 
-def _largest_of_q(sheet: Sheet, of: str):
+def _largest_of_q(sheet: Sheet, of: str) -> Array:
     """The largest |q| in log2 units: of all, by head of a request, by row or by channel."""
     problem, unit = sheet.problem, sheet.problem.scale * LOG2_E
     if of == "token":
@@ -167,7 +168,7 @@ def _largest_of_q(sheet: Sheet, of: str):
     return size.max(0)[sheet.heads]
 
 
-def _scaled(x, largest, kind: str):
+def _scaled(x: Array, largest: Array, kind: str) -> Array:
     """x as multiples of a step, of which the largest is the format's."""
     whole = kind.startswith("int")
     most = 2.0 ** (int(kind[3:]) - 1) - 1 if whole else formats.named(kind).max
@@ -175,11 +176,11 @@ def _scaled(x, largest, kind: str):
     return step * (np.rint(x / step) if whole else rounding.round_to(x / step, kind))
 
 
-def _is_of(tensor, fmt: str) -> bool:
+def _is_of(tensor: Array, fmt: str) -> bool:
     return bool(rounding.is_representable(to_numpy(tensor[:1]), fmt).all())
 
 
-def _eager(sheet: Sheet, fmt: str, scale: float, scale_log2: float):
+def _eager(sheet: Sheet, fmt: str, scale: float, scale_log2: float) -> Array | None:
     if sheet.has_sink:
         return None
     raw = rounding.round_to(sheet.raw / scale_log2, fmt)
@@ -188,7 +189,7 @@ def _eager(sheet: Sheet, fmt: str, scale: float, scale_log2: float):
     return rounding.round_to(p / p.sum(1, keepdims=True), fmt) @ sheet.v
 
 
-def _coarse_p(sheet: Sheet, fmt: str, block: int, kind: str):
+def _coarse_p(sheet: Sheet, fmt: str, block: int, kind: str) -> Array | None:
     if sheet.has_sink:
         return None
     m, scores = sheet.scores.max(1, keepdims=True), sheet.scores
@@ -222,7 +223,7 @@ def accumulators(sheets: list[Sheet]) -> Iterator[Mistake]:
             )
 
 
-def _accumulated(sheet: Sheet, fmt: str, block: int):
+def _accumulated(sheet: Sheet, fmt: str, block: int) -> Array | None:
     if sheet.has_sink:
         return None
     scores, p_format = sheet.scores, sheet.p_format
@@ -268,7 +269,7 @@ def sums(sheets: list[Sheet]) -> Iterator[Mistake]:
             )
 
 
-def _summed(sheet: Sheet, fmt: str, block: int):
+def _summed(sheet: Sheet, fmt: str, block: int) -> Array | None:
     if sheet.has_sink:
         return None
     scores = sheet.scores
@@ -281,9 +282,9 @@ def _summed(sheet: Sheet, fmt: str, block: int):
     return sheet.weights @ sheet.v / l
 
 
-def _by_channels(sheet: Sheet, fmt: str, channels: int):
+def _by_channels(sheet: Sheet, fmt: str, channels: int) -> Array:
     unit = sheet.problem.scale * LOG2_E
-    q, total = sheet.q / unit, 0.0
+    q, total = sheet.q / unit, ZERO
     for first in range(0, q.shape[1], channels):
         some = slice(first, first + channels)
         total = rounding.round_to(total + q[:, some] @ sheet.k[:, some].T, fmt)

@@ -1,6 +1,6 @@
 // The rungs above wgmma: each adds one idea to the one before it, and changes no bit.
 #pragma once
-#include "prefill/wgmma_basic/parts.cuh"
+#include "prefill/rungs/traits.cuh"
 
 namespace prefill_wgmma_basic {
 using namespace lab;
@@ -8,8 +8,9 @@ using namespace lab;
 // [rung: within]
 // The scores of the next block, and their softmax, come beside the products of this block's P.
 template <class C, class P>
-LAB_DEVICE void consume_within(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
-                               Progress& at) {
+  requires (C::rung == Rung::within)
+LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
+                        Progress& at) {
   using T = typename C::T;
   const int warpgroup = warp_uniform(thread_x() / 128) - 1, row = lane_row(warpgroup);
   OnlineSoftmax softmax;                         // {m, l} of rows `row` and `row` + 8
@@ -47,7 +48,7 @@ LAB_DEVICE void consume_within(Smem<C>& smem, const PrefillParams& p, const type
     consumer_release(smem.v_ring, at.blocks++);
   }
   consumer_release(smem.q_ring, at.tiles++);
-  store_rows<C, P>(o, softmax, p, tile, row);
+  finish_rows<C, P>(o, softmax, p, tile, row, smem.is_last_split);
 }
 // [/rung: within]
 
@@ -65,8 +66,9 @@ template <class C> struct PingPong {
 // [rung: between]
 // The scores of the next block, and their softmax, come beside the products of this block's P.
 template <class C, class P>
-LAB_DEVICE void consume_between(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
-                               Progress& at) {
+  requires (C::rung == Rung::between || C::rung == Rung::persistent)
+LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
+                        Progress& at) {
   using T = typename C::T;
   const int warpgroup = warp_uniform(thread_x() / 128) - 1, row = lane_row(warpgroup);
   OnlineSoftmax softmax;                         // {m, l} of rows `row` and `row` + 8
@@ -108,15 +110,28 @@ LAB_DEVICE void consume_between(Smem<C>& smem, const PrefillParams& p, const typ
     consumer_release(smem.v_ring, at.blocks++);
   }
   consumer_release(smem.q_ring, at.tiles++);
-  store_rows<C, P>(o, softmax, p, tile, row);
+  finish_rows<C, P>(o, softmax, p, tile, row, smem.is_last_split);
 }
 // [/rung: between]
+
+// [rung: many tiles]
+// A block stays, and takes every p.blocks-th work tile. The next one is loaded while this one ends.
+template <class C, class Work>
+  requires (C::rung >= Rung::persistent)
+LAB_DEVICE void each_tile(const Params& p, Work work) {
+  for (int i = block_x(); i < p.work_tiles; i += p.blocks) {
+    const auto tile = work_tile<C::rows, false>(p.problem, i, p.tile_rows);
+    if (!is_idle(tile)) work(tile);
+  }
+}
+// [/rung: many tiles]
 
 // [rung: ahead]
 // The scores of the next block, and their softmax, come beside the products of this block's P.
 template <class C, class P>
-LAB_DEVICE void consume_ahead(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
-                              Progress& at) {
+  requires (C::rung == Rung::ahead)
+LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
+                        Progress& at) {
   using T = typename C::T;
   const int warpgroup = warp_uniform(thread_x() / 128) - 1, row = lane_row(warpgroup);
   OnlineSoftmax softmax;                         // {m, l} of rows `row` and `row` + 8
@@ -168,7 +183,7 @@ LAB_DEVICE void consume_ahead(Smem<C>& smem, const PrefillParams& p, const typen
     consumer_release(smem.v_ring, at.blocks++);
   }
   consumer_release(smem.q_ring, at.tiles++);
-  store_rows<C, P>(o, softmax, p, tile, row);
+  finish_rows<C, P>(o, softmax, p, tile, row, smem.is_last_split);
 }
 // [/rung: ahead]
 

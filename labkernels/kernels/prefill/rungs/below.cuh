@@ -1,7 +1,7 @@
 // The rungs below wgmma: products by FMAs of CUDA cores, then by mma.sync, whose operands a warp
 // first reads into its registers; and a warp that copies rows, where the TMA brings whole tiles.
 #pragma once
-#include "prefill/wgmma_basic/parts.cuh"
+#include "prefill/rungs/traits.cuh"
 
 namespace prefill_wgmma_basic {
 using namespace lab;
@@ -26,8 +26,9 @@ LAB_DEVICE void copy_tile(Tile& tile, const void* tensor, int n, Mbarrier& full,
 }
 // The warp that loads.
 template <class C>
-LAB_DEVICE void produce_copies(Smem<C>& smem, const Params& p, const typename C::Work& tile,
-                               Progress& at) {
+  requires (C::rung < Rung::tma)
+LAB_DEVICE void produce(Smem<C>& smem, const Params& p, const typename C::Work& tile,
+                        Progress& at) {
   const PrefillParams& q = p.problem;
   producer_acquire(smem.q_ring, at.tiles);
   copy_tile(smem.q, q.q, tile.n_rows, smem.q_ring.full[0], [&](int row) {
@@ -71,7 +72,7 @@ LAB_DEVICE void fma_abt(float (&s)[N], A& a, int row, B& b) {
   const int g = (thread_x() & 31) / 4, t = thread_x() & 3;
 #pragma unroll 1
   for (int d = 0; d < B::columns; d += 8) {      // channels
-    float left[2][8], right[8];
+    float left[2][8], right[8];                  // [2 rows, 8 channels]; [8 channels]
     read_eight(left[0], a, row + g, d);
     read_eight(left[1], a, row + g + 8, d);
 #pragma unroll
@@ -122,8 +123,9 @@ LAB_DEVICE void fma_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
 
 // A consumer warpgroup: 64 rows of the tile against all keys that they see, block by block.
 template <class C, class P>
-LAB_DEVICE void consume_fma(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
-                            Progress& at) {
+  requires (C::rung == Rung::fma)
+LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
+                        Progress& at) {
   using T = typename C::T;
   const int warpgroup = warp_uniform(thread_x() / 128) - 1, row = lane_row(warpgroup);
   OnlineSoftmax softmax;                         // {m, l} of rows `row` and `row` + 8
@@ -145,7 +147,7 @@ LAB_DEVICE void consume_fma(Smem<C>& smem, const PrefillParams& p, const typenam
     consumer_release(smem.v_ring, n);
   }
   consumer_release(smem.q_ring, at.tiles++);
-  store_rows<C, P>(o, softmax, p, tile, row);
+  finish_rows<C, P>(o, softmax, p, tile, row, smem.is_last_split);
 }
 // [/rung: fma]
 
@@ -161,7 +163,7 @@ LAB_DEVICE void mma_abt(float (&s)[N], A& a, int row, B& b) {
 #pragma unroll
   for (int d = 0; d < B::columns; d += 16) {     // channels
     const int column = d / atom_columns * atom_columns, c = d % atom_columns / chunk_elements;
-    u32 left[4], right[4];
+    u32 left[4], right[4];                       // [16 rows, or keys, 16 channels]
     ldmatrix_x4(left, a.chunk_at(row + (lane & 15), column, c + (lane >> 4)));
 #pragma unroll
     for (int key = 0; key < B::rows; key += 16) {
@@ -181,7 +183,7 @@ LAB_DEVICE void mma_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
 #pragma unroll
     for (int d = 0; d < B::columns; d += 16) {
       const int column = d / atom_columns * atom_columns, c = d % atom_columns / chunk_elements;
-      u32 right[4];
+      u32 right[4];                              // [16 keys, 16 channels]
       ldmatrix_x4_trans(right, b.chunk_at(16 * k + (lane & 15), column, c + (lane >> 4)));
       mma_m16n8k16<typename B::T>(octet(o, d / 8), p[k], right[0], right[1]);
       mma_m16n8k16<typename B::T>(octet(o, d / 8 + 1), p[k], right[2], right[3]);
@@ -190,8 +192,9 @@ LAB_DEVICE void mma_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
 
 // A consumer warpgroup: 64 rows of the tile against all keys that they see, block by block.
 template <class C, class P>
-LAB_DEVICE void consume_mma(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
-                            Progress& at) {
+  requires (C::rung == Rung::mma || C::rung == Rung::tma)
+LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
+                        Progress& at) {
   using T = typename C::T;
   const int warpgroup = warp_uniform(thread_x() / 128) - 1, row = lane_row(warpgroup);
   OnlineSoftmax softmax;                         // {m, l} of rows `row` and `row` + 8
@@ -213,7 +216,7 @@ LAB_DEVICE void consume_mma(Smem<C>& smem, const PrefillParams& p, const typenam
     consumer_release(smem.v_ring, n);
   }
   consumer_release(smem.q_ring, at.tiles++);
-  store_rows<C, P>(o, softmax, p, tile, row);
+  finish_rows<C, P>(o, softmax, p, tile, row, smem.is_last_split);
 }
 // [/rung: mma]
 

@@ -1,0 +1,82 @@
+"""A trace of the ladder's kernel: when a block's loading warp and its warpgroups use each stage."""
+
+import ctypes
+
+from labkernels import ops
+from labkernels.cuda import launch
+from labkernels.cuda.host import build as host
+from labkernels.kernels.kernel import Kernel
+from labkernels.kernels.prefill.inputs import prefill_inputs
+from labkernels.kernels.prefill.workload import Prefill
+from labkernels.kernels.random_inputs import ExactNormal
+from labkernels.measure import ladder
+from labkernels.measure.mutants.mutant import Edit, mutated
+
+ROWS, N_NOTES = 128, 1024
+RINGS = ("Q", "K", "V")  # in the order of their addresses
+_NOTES = f"""struct Note {{ long long what, ring, n, thread; }};
+extern "C" {{
+[[gnu::visibility("default"), gnu::used]] inline Note lab_notes[{N_NOTES}];
+[[gnu::visibility("default"), gnu::used]] inline int lab_n_notes;
+}}
+LAB_DEVICE void note(char what, const void* ring, u32 n) {{
+  if (thread_x() % 128 == 0 && lab_n_notes < {N_NOTES})
+    lab_notes[lab_n_notes++] = {{what, reinterpret_cast<long long>(ring), n, thread_x()}};
+}}
+"""
+# Each use of a ring is noted once its wait is over, and each release as it is announced.
+_NOTED = Edit(
+    "lab/hopper/pipeline.cuh",
+    r"(// Waits until the stage of use n has been read.*?;)(\n}.*?consumer_wait.*?;)"
+    r"(\n}.*?consumer_release[^{]*{\n)",
+    _NOTES + r"\1 note('a', &ring, n);\2 note('w', &ring, n);\3  note('r', &ring, n);" + "\n",
+)
+_WORDS = {"a": "ask", "w": "begin", "r": "end"}
+
+
+class _Note(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_longlong) for name in ("what", "ring", "n", "thread")]
+
+
+def trace(rung: str, blocks: int) -> list[dict[str, int | str]]:
+    """Run a rung's kernel on one tile of rows and some blocks of keys; return what happened.
+
+    An event, in the order in which the CPU machine ran them, has warpgroup, -1 for the warp that
+    loads; what, "ask" for a tile, "begin" or "end" its use; of, "Q", "K" or "V"; block.
+    """
+    spec = next(one for one in ladder.rungs("prefill") if one.name == rung).spec
+    kernel, work = mutated(spec, _NOTED), _workload(spec, blocks)
+    case = prefill_inputs(work, ExactNormal(0))
+    how = {"kernel": kernel, "scale": case.scale, "splits": 1}
+    with launch.collected() as listed:
+        ops.prefill(case.q, case.kv, case.cu_seqlens_q, **how)
+    built = ctypes.CDLL(str(_built(listed[0].launch).library))
+    n_notes = ctypes.c_int.in_dll(built, "lab_n_notes")
+    n_notes.value = 0
+    ops.prefill(case.q, case.kv, case.cu_seqlens_q, **how)
+    notes = (_Note * N_NOTES).in_dll(built, "lab_notes")[: n_notes.value]
+    rings = dict(zip(sorted({note.ring for note in notes}), RINGS, strict=True))
+    names = ("warpgroup", "what", "of", "block")
+    events = (
+        (note.thread // 128 - 1, _WORDS[chr(note.what)], rings[note.ring], note.n) for note in notes
+    )
+    return [dict(zip(names, event, strict=True)) for event in events]
+
+
+def _workload(spec: Kernel, blocks: int) -> Prefill:
+    keys = blocks * spec.tiles(spec.shape(head_dim=ladder.HEAD_DIM), spec.policies[0])[0].keys
+    return Prefill((ROWS,), (keys,), 1, 1, ladder.HEAD_DIM)
+
+
+def _built(made: launch.Launch) -> host.HostKernel:
+    """The CPU build that a launch runs, from the cache if it has run."""
+    one = made.specialization
+    return host.build(
+        one.header,
+        instance=one.instance,
+        params=one.params,
+        defines=one.defines,
+        arch=made.gpu.arch,
+        checks=made.checks,
+        include_dirs=one.include_dirs,
+    )

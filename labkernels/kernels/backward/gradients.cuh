@@ -1,0 +1,145 @@
+// What the kernels on mma.sync and the rungs above them share: copies of a tile of rows, P and dS,
+// and how the gradients leave. Fragments: lane = 4 g + t holds rows g and g + 8 of each 16, columns
+// 2t and 2t + 1 of each 8; C::Scores, C::KeyRows and C::QueryRows say which of them a warp has.
+#pragma once
+#include "backward/problem.cuh"
+#include "lab/ampere/warp_mma.cuh"
+#include "lab/core/policy.cuh"
+
+namespace lab {
+
+// ---- copies
+
+// Copies lse2 and delta of each row; the workspace holds whole tiles.
+template <int Rows>
+LAB_DEVICE void copy_row_facts(float (&lse2)[Rows], float (&delta)[Rows], const BackwardParams& p,
+                               i64 first) {
+  const int i = thread_x() * 4;
+  if (i < Rows) {
+    cp_async_16(&lse2[i], p.row_lse2 + first + i, true);
+    cp_async_16(&delta[i], p.row_delta + first + i, true);
+  }
+}
+
+template <class C, class S>
+LAB_DEVICE void copy_queries(S& smem, const BackwardParams& p, const BackwardRequest& r, int head,
+                             int row, int stage) {
+  const i64 token = r.first_token + row;
+  copy_rows<C::threads>(smem.q[stage], p.q, token * p.q_stride_token + head * p.q_stride_head,
+                        p.q_stride_token, r.q_len - row);
+  copy_rows<C::threads>(smem.dout[stage], p.dout,
+                        token * p.dout_stride_token + head * p.dout_stride_head,
+                        p.dout_stride_token, r.q_len - row);
+  copy_row_facts(smem.lse2[stage], smem.delta[stage], p,
+                 head * p.padded_rows + r.first_padded + row);
+}
+
+// ---- P and dS
+
+// Which keys the rows of a tile see: `row` and `key` are its first ones in the request.
+struct Mask { int row, key; bool whole; };
+template <class C>
+LAB_DEVICE Mask mask_of(const BackwardParams& p, const BackwardRequest& r, int row, int key) {
+  return {row, key, key + C::keys <= row_limit(p, r, row)};
+}
+
+// [lab: gradients of the scores]
+// P = exp2(S - lse2), dS = P (dP - delta); what a row does not see is 0. Rounded P and dS go to
+// shared memory for the products of other warps. A row past the end has lse2 = inf: its P is 0.
+template <class C, class P, bool StoreP>
+LAB_DEVICE void score_gradients(typename C::Scores::Sum& s, const typename C::Scores::Sum& dp,
+                                typename C::ScoreTile& p_tile, typename C::ScoreTile& ds_tile,
+                                const float* lse2, const float* delta, const BackwardParams& p,
+                                const BackwardRequest& request, const Mask& seen) {
+  using T = typename C::T;
+  const int lane = thread_x() & 31;
+#pragma unroll
+  for (int m = 0; m < C::Scores::rows / 16; ++m)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = C::Scores::row() + m * 16 + lane / 4 + r * 8;
+      const float row_lse2 = lse2[row], row_delta = delta[row];
+      const int limit = row_limit(p, request, seen.row + row) - seen.key;
+#pragma unroll
+      for (int n = 0; n < C::Scores::columns / 8; ++n) {
+        const int column = C::Scores::column() + n * 8 + (lane & 3) * 2;
+        float probability[2], gradient[2];       // [2 keys]
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float e = exp2<P>(fma_rn(s[m][n][2 * r + i], p.scale_log2, -row_lse2));
+          if (!seen.whole && column + i >= limit) e = 0.f;
+          probability[i] = e;
+          gradient[i] = e * (dp[m][n][2 * r + i] - row_delta);
+        }
+        const int within = (lane & 3) * 2;
+        if constexpr (StoreP)
+          *reinterpret_cast<u32*>(chunk_of(p_tile, row, column) + within) =
+              pack2<T>(probability[0], probability[1]);
+        *reinterpret_cast<u32*>(chunk_of(ds_tile, row, column) + within) =
+            pack2<T>(gradient[0], gradient[1]);
+      }
+    }
+}
+// [/lab: gradients of the scores]
+
+// ---- stores
+
+// dq_accum += sum, for the warp's rows and channels of a tile that begins at `first` there.
+template <class C>
+LAB_DEVICE void add_dq(const typename C::QueryRows::Sum& sum, const BackwardParams& p, i64 first) {
+  const int lane = thread_x() & 31;
+  float* place = p.dq_accum + first * C::dim +
+                 dq_index<C::dim>(C::QueryRows::row(), C::QueryRows::column()) + lane * 4;
+#pragma unroll
+  for (int m = 0; m < C::QueryRows::rows / 16; ++m)
+#pragma unroll
+    for (int n = 0; n < C::QueryRows::columns / 8; ++n)
+      add_global(place + (m * (C::dim / 8) + n) * 128, sum[m][n]);
+}
+
+// factor * sum to rows of a tensor [total, heads, D], from its row `first` on; `n` are left.
+template <class C, class Part>
+LAB_DEVICE void store_sum(void* tensor, const typename Part::Sum& sum, float factor, i64 first,
+                          int heads, int head, int n) {
+  using T = typename C::T;
+  const int lane = thread_x() & 31;
+#pragma unroll
+  for (int m = 0; m < Part::rows / 16; ++m)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = Part::row() + m * 16 + lane / 4 + r * 8;
+      if (row >= n) continue;
+      T* place = static_cast<T*>(tensor) + ((first + row) * heads + head) * C::dim +
+                 Part::column() + (lane & 3) * 2;
+#pragma unroll
+      for (int c = 0; c < Part::columns / 8; ++c)
+        store2(place + c * 8, sum[m][c][2 * r] * factor, sum[m][c][2 * r + 1] * factor);
+    }
+}
+
+// The blocks of rows that see a block's keys, head by head of the group.
+template <class C> struct RowTiles {
+  int first, end, last_head;  // of tiles; of heads
+  int tile, head;
+  LAB_DEVICE RowTiles(const BackwardParams& p, const BackwardRequest& r, int kv_head, int key)
+      : first(least(r.first_row(p, key), r.q_len) / C::rows),
+        end((r.q_len + C::rows - 1) / C::rows),
+        last_head(kv_head * p.group + p.group - 1), tile(first), head(kv_head * p.group) {}
+  LAB_DEVICE bool more() const { return head <= last_head && first < end; }
+  LAB_DEVICE void next() {
+    if (++tile == end) { tile = first; ++head; }
+  }
+  template <class S>
+  LAB_DEVICE void copy(S& smem, const BackwardParams& p, const BackwardRequest& r,
+                       int stage) const {
+    if (more()) copy_queries<C>(smem, p, r, head, tile * C::rows, stage);
+    cp_async_commit();
+  }
+  LAB_DEVICE RowTiles ahead() const {
+    RowTiles w = *this;
+    w.next();
+    return w;
+  }
+};
+
+}  // namespace lab

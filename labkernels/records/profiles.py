@@ -1,0 +1,53 @@
+"""What a kernel that misses its target spends its time on, from the rows of its counters."""
+
+from collections.abc import Iterable, Mapping
+
+from labkernels.records import recorded, store
+from labkernels.records.store import Row
+
+FILE = "missed_targets"
+# counters in percent of what a part of the GPU can do, in the words of a sentence
+PARTS = {
+    "tensor_pipe": "tensor pipe",
+    "issue": "issue slots",
+    "smem": "shared memory",
+    "l2": "L2",
+    "dram": "DRAM",
+    "mufu": "exp2 unit",
+}
+_STALL = "stall_"
+_WORKING = ("stall_selected", "stall_not_selected")  # the warp could go on
+_LARGEST_STALLS = 2
+
+
+def counted(rows: Iterable[Row], workload: Mapping[str, object], kernel: str) -> dict[str, float]:
+    """Return the newest counters, by name, of the longest GPU kernel of an implementation.
+
+    workload: the columns that say what was computed. There are none where nothing was counted.
+    """
+    rows = store.select(rows, {**workload, "kernel": kernel})
+    functions: dict[str, dict[str, float]] = {}
+    for row in recorded.newest_of_each(rows, ("kernel",)):
+        if row["metric"] not in ("refused", "failed"):
+            functions.setdefault(str(row["note"]), {})[str(row["metric"])] = float(row["value"])
+    return max(functions.values(), key=lambda values: values["time"], default={})
+
+
+def stalls(values: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return what warps wait for and its share of their time in percent, the largest first."""
+    every = {name: value for name, value in values.items() if name.startswith(_STALL)}
+    total = sum(every.values())
+    shares = [
+        (name.removeprefix(_STALL).replace("_", " "), 100 * value / total)
+        for name, value in every.items()
+        if name not in _WORKING and value > 0
+    ]
+    return sorted(shares, key=lambda item: -item[1])
+
+
+def sentence(values: Mapping[str, float]) -> str:
+    """Say how busy the parts of the GPU are, and what the warps wait for."""
+    busy = sorted((name for name in PARTS if name in values), key=lambda name: -values[name])
+    words = [f"{PARTS[name]} {values[name]:.0f} %" for name in busy]
+    waits = [f"{reason} {share:.0f} %" for reason, share in stalls(values)[:_LARGEST_STALLS]]
+    return f"{', '.join(words)}; waits for {', '.join(waits)}" if waits else ", ".join(words)

@@ -1,0 +1,77 @@
+"""A right answer runs on a GPU too, if there is one; a stand-in takes the GPU's place here."""
+
+import numpy as np
+import pytest
+
+from labkernels.chapters import exercises
+from labkernels.chapters.primers import machine
+from labkernels.cuda.compiler import nvrtc
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """The launches that a stand-in has run: on the CPU machine, with `flip` with another bit."""
+
+    class StandIn(list):
+        flip = False
+
+    ran = StandIn()
+
+    def run(header, kernel, arguments, how, written, folders):
+        ran.append(kernel)
+        with monkeypatch.context() as patch:
+            patch.setattr(machine, "_ON_GPU", machine.ContextVar("_OFF", default=False))
+            numbers = {"threads": how["threads"], "smem_bytes": how["smem_bytes"]}
+            machine.run(
+                header,
+                kernel,
+                arguments,
+                grid=how["grid"],
+                **numbers,
+                writes=written,
+                folders=folders,
+            )
+        for name in written if ran.flip else ():
+            arguments[name].reshape(-1).view(np.uint32)[0] ^= 1
+
+    monkeypatch.setattr(machine, "has_gpu", lambda: True)
+    monkeypatch.setattr(machine, "_run_on_gpu", run)
+    return ran
+
+
+@pytest.mark.parametrize("name", ["maximum", "swizzle", "two_stages"])
+def test_a_right_answer_has_the_same_bits_on_a_gpu(gpu, name):
+    report = exercises.check(name, exercises.get(name).solution)
+    assert report.passed
+    assert report.lines[-1] == "On this machine's GPU all bits are the same."
+    assert gpu
+
+
+def test_other_bits_of_a_gpu_are_counted(gpu):
+    gpu.flip = True
+    report = exercises.check("maximum", exercises.get("maximum").solution)
+    assert report.passed
+    assert "numbers have other bits" in report.lines[-1]
+
+
+def test_a_wrong_answer_and_a_number_stay_away_from_the_gpu(gpu):
+    assert not exercises.check("maximum", exercises.get("maximum").starter)
+    assert exercises.check("occupancy_choice", 3)
+    assert not gpu
+
+
+@pytest.mark.skipif(nvrtc.available() is not None, reason="needs NVRTC")
+@pytest.mark.parametrize(
+    ("header", "kernel"),
+    [
+        ("attention.cuh", "small_attention::attend"),
+        ("attention.cuh", "small_attention::merge_splits"),
+        ("fragments.cuh", "fragments::two_products"),
+        ("fragments.cuh", "fragments::swizzled"),
+        ("pipeline.cuh", "small_pipeline::sum_up"),
+    ],
+)
+def test_the_kernels_compile_for_a_gpu(header, kernel):
+    nvrtc.compile_kernel(
+        header, instance=kernel, defines={}, arch="sm_80", include_dirs=(machine.FOLDER,)
+    )
