@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import dataclass, replace
+from typing import Any
 
 from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.hardware import Gpu
@@ -35,7 +36,7 @@ class Choice:
     instance: Instance
     specializations: tuple[Specialization, ...]
     slots: int
-    facts: dict[str, object]
+    facts: dict[str, Any]
 
 
 @functools.cache

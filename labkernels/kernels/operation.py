@@ -6,7 +6,7 @@ import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 from labkernels.kernels.kernel import Instance
 from labkernels.kernels.workload import Workload
@@ -40,10 +40,10 @@ class BitCase:
 
     instance: Instance
     workload: Workload
-    options: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def asked(self) -> dict[str, object]:
+    def asked(self) -> dict[str, Any]:
         """The full options of the step: kernel, tile, policy, and the options of the case."""
         instance = self.instance
         named = {"kernel": instance.kernel, "tile": instance.tile.label, "policy": instance.policy}

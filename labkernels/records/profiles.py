@@ -1,6 +1,7 @@
 """What a kernel that misses its target spends its time on, from the rows of its counters."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from labkernels.records import recorded, store
 from labkernels.records.store import Row
@@ -20,7 +21,7 @@ _WORKING = ("stall_selected", "stall_not_selected")  # the warp could go on
 _LARGEST_STALLS = 2
 
 
-def counted(rows: Iterable[Row], workload: Mapping[str, object], kernel: str) -> dict[str, float]:
+def counted(rows: Iterable[Row], workload: Mapping[str, Any], kernel: str) -> dict[str, float]:
     """Return the newest counters, by name, of the longest GPU kernel of an implementation.
 
     workload: the columns that say what was computed. There are none where nothing was counted.

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from labkernels.cuda.compiler.cache import MUTANTS, atomic_write, cache_dir, content_key
 from labkernels.cuda.host.build import ex2_coefficients
@@ -70,11 +71,11 @@ class Stepped:
         """Query heads per KV head."""
         return self.workload.q_heads // self.workload.kv_heads
 
-    def whole_asset(self) -> dict[str, object]:
+    def whole_asset(self) -> dict[str, Any]:
         """Return the asset of the kernel as it is."""
         return self.asset(self.case())
 
-    def asset(self, case: BitCase) -> dict[str, object]:
+    def asset(self, case: BitCase) -> dict[str, Any]:
         """Return the checked module, its launch, its shared memory, its rows and its sources."""
         launch = page_launch(case)
         module = compiler.build(launch.specialization, checks=True, trace=True)
