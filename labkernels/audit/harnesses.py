@@ -52,7 +52,7 @@ def attention_evaluator() -> type:
     Source: flashinfer_bench/bench/evaluators/{default,lowbit,registry}.py of FlashInfer-Bench.
     Raises: ModuleNotFoundError where FlashInfer-Bench is not installed.
     """
-    default = importlib.import_module("flashinfer_bench.bench.evaluators.default")
+    default: Any = importlib.import_module("flashinfer_bench.bench.evaluators.default")
     utils = importlib.import_module("flashinfer_bench.bench.utils")
     data = importlib.import_module("flashinfer_bench.data")
 

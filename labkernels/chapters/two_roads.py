@@ -72,7 +72,7 @@ class Samples:
     """Tensors of some samples, one after the other. Shapes: qkv [total, 3, HEADS, HEAD_DIM]."""
 
     lengths: tuple[int, ...]
-    qkv: object
+    qkv: Any
 
     @property
     def ends(self):

@@ -133,7 +133,7 @@ def preferred(operation: str) -> list[Kernel]:
 
 
 @functools.cache
-def missing(kernel: Kernel, gpu: Gpu) -> str | None:
+def missing(kernel: Any, gpu: Gpu) -> str | None:
     """What a GPU lacks for a kernel, as a phrase; None if the GPU can run it."""
     if not kernel.needs.include(gpu.arch):
         return f"needs {kernel.needs}"

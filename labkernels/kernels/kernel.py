@@ -130,7 +130,7 @@ class Kernel(Protocol):
     launch: str = ".launch"
     overlay: Path | None = None
 
-    def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[Tile, ...]:
+    def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[Any, ...]:
         """The tile options, the preferred one first; one fits every GPU with the instructions."""
 
     def named_tiles(self, head_dim: int) -> tuple[Tile, ...]:
@@ -372,7 +372,7 @@ class TorchKernel(Kernel, Protocol):
     policies: tuple[NumericPolicy, ...] = (FLOAT64, EAGER)
     whole: Tile
 
-    def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[Tile, ...]:
+    def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[Any, ...]:
         """The tile that stands for torch's choice."""
         del shape, policy
         return (self.whole,)

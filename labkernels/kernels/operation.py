@@ -24,7 +24,7 @@ class Inputs(Protocol):
     scale: float
 
     @property
-    def arguments(self) -> tuple:
+    def arguments(self) -> tuple[Any, ...]:
         """The arguments of the verb, in its order."""
 
     def problem(self, rows: Sequence[int] | None = None):
@@ -39,7 +39,7 @@ class BitCase:
     """One run with recorded bits: a compiled variant on a workload, and the verb's options."""
 
     instance: Instance
-    workload: Workload
+    workload: Any  # that of the operation
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -59,9 +59,9 @@ class Operation:
     """
 
     name: str
-    workload: type[Workload]
-    inputs: Callable[..., Inputs]
-    step: Callable[..., object]
+    workload: type[Any]
+    inputs: Callable[..., Any]
+    step: Callable[..., Any]
     bit_cases: Callable[..., Iterable[BitCase]]
 
 

@@ -151,7 +151,7 @@ def _layout(kind: type) -> tuple[int, int]:
     return -(-end // alignment) * alignment, alignment
 
 
-def _members(kind: type) -> list[tuple[str, int, type]]:
+def _members(kind: Any) -> list[tuple[str, int, type]]:
     """Name, offset and type of a structure's members; padding is the compiler's."""
     members, at = [], 0
     for name, inner, *_ in kind._fields_:

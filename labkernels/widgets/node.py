@@ -21,7 +21,7 @@ def is_available() -> bool:
     return shutil.which("node") is not None
 
 
-def run(script: Path, *arguments: str | Path, given: object = None) -> object:
+def run(script: Path, *arguments: str | Path, given: Any = None) -> Any:
     """Return what a script prints as JSON; `given` is its input, as JSON.
 
     Raises: RuntimeError with the script's words.
