@@ -7,6 +7,13 @@ from labkernels.records import recorded, store
 from labkernels.records.store import Row
 
 FILE = "missed_targets"
+# the operation of an experiment whose targets can be profiled
+OPERATIONS = {
+    "prefill": "prefill",
+    "backward": "backward",
+    "mla": "mla",
+    "decode_tensor_cores": "decode",
+}
 # counters in percent of what a part of the GPU can do, in the words of a sentence
 PARTS = {
     "tensor_pipe": "tensor pipe",
@@ -32,6 +39,11 @@ def counted(rows: Iterable[Row], workload: Mapping[str, Any], kernel: str) -> di
         if row["metric"] not in ("refused", "failed"):
             functions.setdefault(str(row["note"]), {})[str(row["metric"])] = float(row["value"])
     return max(functions.values(), key=lambda values: values["time"], default={})
+
+
+def peer_column(peer: str, operation: str) -> str:
+    """Return what a peer's rows name as their kernel: one library has several operations."""
+    return f"{peer} {operation}"
 
 
 def stalls(values: Mapping[str, float]) -> list[tuple[str, float]]:
