@@ -60,6 +60,7 @@ lint: $(ENVIRONMENT) ## Style, spelling, types, and which floor may import which
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file .mypy-basic.ini
 	$(BIN)/codespell
 	$(BIN)/deptry .
 

@@ -7,6 +7,7 @@ and its inputs to a check: `correct, metadata = check_model(model_new, inputs)`.
 
 import importlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from labkernels.audit.dumps import judge
 from labkernels.audit.names import canonical
@@ -16,7 +17,7 @@ _ATTENTION = ("gqa_", "mla_paged", "mha_")
 _ANY = 1e30  # this tolerance accepts every finite output, since the verdict decides
 
 
-def judged(inputs: Mapping[str, object], outputs: Sequence, **how) -> Verdict:
+def judged(inputs: Mapping[str, Any], outputs: Sequence, **how) -> Verdict:
     """The verdict on outputs (out and perhaps lse2) and inputs, by the names of any library.
 
     Raises: ValueError naming the tensor that is missing or malformed.
@@ -51,7 +52,7 @@ def attention_evaluator() -> type:
     Source: flashinfer_bench/bench/evaluators/{default,lowbit,registry}.py of FlashInfer-Bench.
     Raises: ModuleNotFoundError where FlashInfer-Bench is not installed.
     """
-    default = importlib.import_module("flashinfer_bench.bench.evaluators.default")
+    default: Any = importlib.import_module("flashinfer_bench.bench.evaluators.default")
     utils = importlib.import_module("flashinfer_bench.bench.utils")
     data = importlib.import_module("flashinfer_bench.data")
 

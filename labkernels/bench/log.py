@@ -4,6 +4,7 @@ import html
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 MIME = "application/vnd.labkernels.bench+json"
 FIGURES = ("budget", "timing", "occupancy", "errors")
@@ -66,7 +67,7 @@ class Log:
             "figures": ", ".join(dict.fromkeys(k for o, k in self.figures if o == operation)),
         }
 
-    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, object]:
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, Any]:
         """The table for readers, and the log for programs that read the notebook's outputs."""
         del include, exclude  # a front end picks the representation that it can show
         told = {"runs": self.runs, "figures": self.figures, "formulas": self.formulas}

@@ -1,5 +1,7 @@
 """Times of a workload: live times, recorded times with their provenance, and the least time."""
 
+from typing import Any
+
 from labkernels.budget import roofline
 from labkernels.budget.roofline import Floor
 from labkernels.experiments.rows import workload_columns
@@ -20,9 +22,12 @@ LIVE, RECORD = "live", "recorded"
 
 def live_rows(found: Benchmark) -> list[dict]:
     """One row per implementation: its time, or the reason why it has none."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for item in found.measured.values():
-        row = {"kernel": item.implementation.kernel, "language": item.implementation.library}
+        row: dict[str, Any] = {
+            "kernel": item.implementation.kernel,
+            "language": item.implementation.library,
+        }
         row |= {
             "tensor_cores": item.implementation.tensor_cores,
             "workload": found.inputs.workload.label,
@@ -36,8 +41,8 @@ def live_rows(found: Benchmark) -> list[dict]:
             row["kind"] = LIVE
         rows.append(row | {"note": item.note or _note(item, found.inputs.workload)})
     for reason in found.reasons:
-        item = reason.implementation
-        row = {"kernel": item.kernel, "language": item.library, "tensor_cores": item.tensor_cores}
+        left = reason.implementation
+        row = {"kernel": left.kernel, "language": left.library, "tensor_cores": left.tensor_cores}
         row |= {
             "workload": found.inputs.workload.label,
             "kind": reason.metric,

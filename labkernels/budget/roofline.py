@@ -17,10 +17,14 @@ class Workload(Protocol):
     tokens.
     """
 
-    bytes: int
-    flops: int
-    exps: int
-    group: int
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def flops(self) -> int: ...
+    @property
+    def exps(self) -> int: ...
+    @property
+    def group(self) -> int: ...
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ rates.
 """
 
 from dataclasses import replace
+from typing import Any
 
 from labkernels import budget, hardware
 from labkernels.kernels.decode.workload import Decode
@@ -17,7 +18,7 @@ A100_40_GB_BYTES_PER_S = 1.555e12  # NVIDIA A100 data sheet, SXM4 40 GB
 CASE = Decode.uniform(57, 8192, q_heads=32, kv_heads=8, head_dim=128, dtype="fp16")
 
 
-def on_the_threads_gpu(slots_per_fma: float) -> list[dict[str, object]]:
+def on_the_threads_gpu(slots_per_fma: float) -> list[dict[str, Any]]:
     """A row for each A100: times of memory and issue slots, the gain expected, the thread's gain.
 
     The criterion: with tensor cores the memory's time remains, without them the larger of memory

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from labkernels.kernels.random_inputs import ExactNormal
 from labkernels.numerics.truth.problem import Problem
@@ -53,9 +54,9 @@ class Drawn:
     """
 
     test: RaggedTest
-    q: object
-    kv: object
-    cu_seqlens_q: object
+    q: Any
+    kv: Any
+    cu_seqlens_q: Any
     scale: float
 
     @property

@@ -6,7 +6,7 @@ The inputs have the same bits on every machine, and so have our kernels' outputs
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -42,12 +42,12 @@ class ComputePath:
         raise ValueError(f"{self.q_rows} rows and {self.keys} keys, allowed: tiles of {KERNEL}")
 
     @property
-    def options(self) -> dict[str, object]:
+    def options(self) -> dict[str, Any]:
         """The options for the verbs."""
         splits = {"splits": self.splits, "keys_per_split": self.keys_per_split}
         return {"kernel": KERNEL, "tile": self.tile, **splits}
 
-    def how(self, longest: int) -> dict[str, object]:
+    def how(self, longest: int) -> dict[str, Any]:
         """The options for `attend`, in a batch whose longest sample has that many keys."""
         keys = self.keys_per_split
         if self.splits and self.splits > 1:
@@ -72,7 +72,7 @@ class Samples:
     """Tensors of some samples, one after the other. Shapes: qkv [total, 3, HEADS, HEAD_DIM]."""
 
     lengths: tuple[int, ...]
-    qkv: object
+    qkv: Any
 
     @property
     def ends(self):

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from labkernels.chapters.two_roads import HEAD_DIM, Samples
 from labkernels.kernels.caches.ragged import RaggedKV
@@ -53,7 +54,7 @@ def flashinfer_whole(given: Samples):
     return step.outputs().out[given.last_tokens]
 
 
-def flashinfer_step(given: Samples, cache, *, tensor_cores: bool, **knobs) -> Callable[[], object]:
+def flashinfer_step(given: Samples, cache, *, tensor_cores: bool, **knobs) -> Callable[[], Any]:
     """FlashInfer's paged decode of the last tokens over a cache that holds them.
 
     `knobs` go to its plan: fixed_split_size, disable_split_kv.

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 
@@ -18,6 +19,7 @@ from labkernels.kept import Kept
 
 Describe = Callable[[torch.Tensor], TensorMap]
 Run = Callable[[], None]
+Params = TypeVar("Params", bound=ctypes.Structure)
 _MAPPED = 256  # combinations of addresses for which tensor maps are kept
 
 
@@ -119,7 +121,7 @@ def collected() -> Iterator[list[Collected]]:
 _WORD_BYTES = 8
 
 
-def with_numbers(struct: type[ctypes.Structure], *numbers: object) -> ctypes.Structure:
+def with_numbers(struct: type[Params], *numbers: Any) -> Params:
     """A parameter with these fields in their order; its pointers are null."""
     names = [name for name, kind, *_ in struct._fields_ if kind is not ctypes.c_void_p]
     return struct(**dict(zip(names, numbers, strict=True)))
@@ -157,10 +159,10 @@ def _gpu_launcher(made: Launch) -> Callable[..., Run]:
     # as in torch's generated code, since making a Stream object takes 3 us
     current_stream = torch._C._cuda_getCurrentRawStream
 
-    def prepare(words: ctypes.Array, *memory: object) -> Run:
+    def prepare(words: ctypes.Array, *memory: Any) -> Run:
         given = arguments(words)
 
-        def run(owner: object = (words, memory)) -> None:
+        def run(owner: Any = (words, memory)) -> None:
             launch(current_stream(index), given)
 
         return run
@@ -183,7 +185,7 @@ def _cpu_launcher(made: Launch) -> Callable[..., Run]:
 
         alone, rests = threading.Lock(), True
 
-        def run(owner: object = tensors) -> None:
+        def run(owner: Any = tensors) -> None:
             nonlocal rests
             with alone:  # two launches at once would use the same workspace
                 if not rests:  # the last launch failed before it was complete

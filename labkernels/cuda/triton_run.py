@@ -4,6 +4,7 @@ import importlib
 import os
 import sys
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -35,7 +36,7 @@ def roundable(out: torch.Tensor) -> torch.Tensor:
     return out.to(torch.float32) if narrow else out
 
 
-def constants(instance, *, on_gpu: bool) -> dict[str, object]:
+def constants(instance, *, on_gpu: bool) -> dict[str, Any]:
     """Arguments that all launches of a compiled variant share: keys, engine, resources."""
     tile = instance.tile
     found = {

@@ -7,7 +7,7 @@ alike, is found; the others are parts of an experiment.
 import importlib
 import pkgutil
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labkernels.experiments.harness import Experiment
@@ -34,7 +34,8 @@ def _experiments() -> "Iterator[Experiment]":
     for item in pkgutil.walk_packages(__path__, f"{__name__}."):
         # a part is not imported: one is a Triton kernel, and Triton decides at its import whether
         # it interprets
-        source = item.module_finder.find_spec(item.name).loader.get_source(item.name)
+        finder: Any = item.module_finder
+        source = finder.find_spec(item.name).loader.get_source(item.name)
         if "\nEXPERIMENT" not in source:
             continue
         module = importlib.import_module(item.name)

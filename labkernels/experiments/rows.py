@@ -1,6 +1,7 @@
 """Measurements as rows of the tidy tables, without the columns that a whole recording shares."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +66,7 @@ def base_row(
 
 
 def implementation_row(
-    workload: Workload, item: Implementation, *, kernel: str = "", plan: object = None
+    workload: Workload, item: Implementation, *, kernel: str = "", plan: Any = None
 ) -> Row:
     """Return the columns of an implementation, under its own name or another, and its plan's."""
     return base_row(
@@ -78,7 +79,7 @@ def implementation_row(
     )
 
 
-def no_workload(kernel: str, backend: str, **columns: object) -> Row:
+def no_workload(kernel: str, backend: str, **columns: Any) -> Row:
     """Return the columns of a row that is of no attention: of an instruction, or of a copy."""
     shape = ("batch", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size")
     return {"kernel": kernel, "backend": backend, **dict.fromkeys(shape, 0), **columns}
@@ -124,7 +125,7 @@ def graph_rows(base: Row, graph: Quartiles) -> list[Row]:
     return quartile_rows({**base, "repeats": graph.repeats}, "time_graph", graph)
 
 
-def plan_rows(base: Row, plan: object) -> list[Row]:
+def plan_rows(base: Row, plan: Any) -> list[Row]:
     """Return how a workload was cut into blocks."""
     return _fact_rows(base, plan, PLAN_FACTS)
 
@@ -206,7 +207,7 @@ def reason_rows(workload: Workload, result: Benchmark, *, by_name: bool = False)
     return rows
 
 
-def _fact_rows(base: Row, facts: object, units: Mapping[str, str]) -> list[Row]:
+def _fact_rows(base: Row, facts: Any, units: Mapping[str, str]) -> list[Row]:
     return [row(base, name, "exact", getattr(facts, name), unit) for name, unit in units.items()]
 
 

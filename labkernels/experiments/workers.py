@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
+from typing import Any
 
 _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")  # a worker's share of the cores
 
@@ -24,7 +25,7 @@ class Asked:
 class InTurn(Executor):
     """An executor that works in this process and computes each result when it is asked for."""
 
-    def submit(self, work, /, *arguments, **named) -> Asked:
+    def submit(self, work, /, *arguments, **named) -> Any:
         """Return an object that does the work when its result is asked for."""
         return Asked(partial(work, *arguments, **named))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypedDict, TypeVar
 
 import torch
 
@@ -114,7 +114,11 @@ class Call:
     gpu: Gpu
     device: torch.device
     checks: bool
-    _made: dict[Callable, object] = field(default_factory=dict, repr=False)
+    _made: dict[Callable, Any] = field(default_factory=dict, repr=False)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...  # the tensors of each operation's call
 
     def on(self, **tensors: object) -> Self:
         """The same call on these tensors, made ten times as fast as by dataclasses.replace."""

@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import dataclass, replace
+from typing import Any
 
 from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.hardware import Gpu
@@ -35,7 +36,7 @@ class Choice:
     instance: Instance
     specializations: tuple[Specialization, ...]
     slots: int
-    facts: dict[str, object]
+    facts: dict[str, Any]
 
 
 @functools.cache
@@ -132,7 +133,7 @@ def preferred(operation: str) -> list[Kernel]:
 
 
 @functools.cache
-def missing(kernel: Kernel, gpu: Gpu) -> str | None:
+def missing(kernel: Any, gpu: Gpu) -> str | None:
     """What a GPU lacks for a kernel, as a phrase; None if the GPU can run it."""
     if not kernel.needs.include(gpu.arch):
         return f"needs {kernel.needs}"

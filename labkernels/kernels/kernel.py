@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 from labkernels.budget.compiler import Asked, Prediction, predict
 from labkernels.budget.ledger import Ledger
@@ -28,7 +28,9 @@ _KERNELS = Path(__file__).parent
 class Tile(Protocol):
     """The shape of a block's work, defined by each operation; its label is its name in data/."""
 
-    blocks_per_sm: int
+    @property
+    def blocks_per_sm(self) -> int:
+        """Blocks that an SM should hold at once."""
 
     @property
     def label(self) -> str:
@@ -102,7 +104,7 @@ class Instance:
     head_dim_v: int
     rows: int
     layout: str
-    tile: Tile
+    tile: Any  # a Tile, with the fields of its operation
     policy: NumericPolicy
     overlay: Path | None = None
 
@@ -128,7 +130,7 @@ class Kernel(Protocol):
     launch: str = ".launch"
     overlay: Path | None = None
 
-    def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[Tile, ...]:
+    def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[Any, ...]:
         """The tile options, the preferred one first; one fits every GPU with the instructions."""
 
     def named_tiles(self, head_dim: int) -> tuple[Tile, ...]:
@@ -153,7 +155,7 @@ class Kernel(Protocol):
         del shape
         return None
 
-    def summation_order(self, instance: Instance) -> Mapping[str, object] | None:
+    def summation_order(self, instance: Instance) -> Mapping[str, Any] | None:
         """The order of the kernel's sums, as arguments of SummationOrder; None if not known."""
         del instance
         return None
@@ -255,7 +257,7 @@ class Kernel(Protocol):
             f"tile = {tile or 'the default'}, allowed for {self.name}{where}: {allowed}"
         )
 
-    def rows_of(self, shape: Shape, tile: Tile) -> int:
+    def rows_of(self, shape: Shape, tile: Any) -> int:
         """Query rows of a block."""
         del shape
         return tile.q_rows
@@ -370,7 +372,7 @@ class TorchKernel(Kernel, Protocol):
     policies: tuple[NumericPolicy, ...] = (FLOAT64, EAGER)
     whole: Tile
 
-    def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[Tile, ...]:
+    def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[Any, ...]:
         """The tile that stands for torch's choice."""
         del shape, policy
         return (self.whole,)

@@ -19,7 +19,7 @@ def require_apart(
     """
     given = {name: tensor for name, tensor in written.items() if isinstance(tensor, torch.Tensor)}
     for name, tensor in given.items():
-        for other, place in (others | given).items():
+        for other, place in {**others, **given}.items():
             if other == name or not overlap(tensor, place):
                 continue
             if name == "out" and other in QUERIES and _same_place(tensor, place):

@@ -6,7 +6,7 @@ import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 from labkernels.kernels.kernel import Instance
 from labkernels.kernels.workload import Workload
@@ -24,7 +24,7 @@ class Inputs(Protocol):
     scale: float
 
     @property
-    def arguments(self) -> tuple:
+    def arguments(self) -> tuple[Any, ...]:
         """The arguments of the verb, in its order."""
 
     def problem(self, rows: Sequence[int] | None = None):
@@ -39,11 +39,11 @@ class BitCase:
     """One run with recorded bits: a compiled variant on a workload, and the verb's options."""
 
     instance: Instance
-    workload: Workload
-    options: Mapping[str, object] = field(default_factory=dict)
+    workload: Any  # that of the operation
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def asked(self) -> dict[str, object]:
+    def asked(self) -> dict[str, Any]:
         """The full options of the step: kernel, tile, policy, and the options of the case."""
         instance = self.instance
         named = {"kernel": instance.kernel, "tile": instance.tile.label, "policy": instance.policy}
@@ -59,9 +59,9 @@ class Operation:
     """
 
     name: str
-    workload: type[Workload]
-    inputs: Callable[..., Inputs]
-    step: Callable[..., object]
+    workload: type[Any]
+    inputs: Callable[..., Any]
+    step: Callable[..., Any]
     bit_cases: Callable[..., Iterable[BitCase]]
 
 

@@ -17,7 +17,9 @@ LSE_BYTES = 4
 class Workload(Protocol):
     """The shapes of a call, and the work of a perfect kernel."""
 
-    dtype: str
+    @property
+    def dtype(self) -> str:
+        """The format of Q, K and V."""
 
     @property
     def bytes(self) -> int:

@@ -13,7 +13,7 @@ from labkernels.kernels.operation import Operation
 from labkernels.kernels.random_inputs import Normal
 from labkernels.measure import telemetry, timing
 from labkernels.measure.implementation import Implementation
-from labkernels.measure.judge.judge import Errors, Judge, judge_of
+from labkernels.measure.judge.judge import Judge, judge_of
 from labkernels.measure.peers.peer import Refused, one_line
 from labkernels.measure.timing import Quartiles
 from labkernels.numerics import arrays
@@ -35,7 +35,7 @@ class Measured:
     implementation: Implementation
     inputs: Any
     step: Step
-    errors: Errors
+    errors: Any  # those of the operation's judge
     graph: Quartiles | None = None
     plain: Quartiles | None = None
     eager: Quartiles | None = None
@@ -192,7 +192,7 @@ class _Entry:
     step: Step | None = None
     replay: Callable[[], object] | None = None
     note: str = field(default="")
-    found: Errors | None = None
+    found: Any = None
     first_s: float = 0.0
 
     @property
@@ -234,7 +234,7 @@ class _Entry:
         except RuntimeError as error:
             self.note = f"not captured: {one_line(error)}"
 
-    def errors(self, run: Callable[[], object] | None, reasons: list[Reason]) -> Errors | None:
+    def errors(self, run: Callable[[], object] | None, reasons: list[Reason]) -> Any:
         """Errors of what a run gives over NaN, or of what is there; None if they are too large."""
         if run is not None:
             poison(self.step)

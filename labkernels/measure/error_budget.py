@@ -6,6 +6,7 @@ plots.error_budget.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +46,7 @@ class MeasuredBudget:
     error: np.ndarray
     alone: np.ndarray
 
-    def rows(self, *, by: str) -> list[dict[str, object]]:
+    def rows(self, *, by: str) -> list[dict[str, Any]]:
         """One row per group ("head" or "sample") and source, after those of the kernel, "total"."""
         budget = self.budget
         rows = total_rows(budget, self.error, by=by)
@@ -55,14 +56,14 @@ class MeasuredBudget:
         return rows
 
 
-def total_rows(budget: ErrorBudget, error: np.ndarray, *, by: str) -> list[dict[str, object]]:
+def total_rows(budget: ErrorBudget, error: np.ndarray, *, by: str) -> list[dict[str, Any]]:
     """Compare a kernel's error with its budget, one row per group: "total"."""
     return comparison(TOTAL, error, budget.bias, budget.sigma**2, budget, by=by)
 
 
 def comparison(
     source: str, error, bias, variance, budget: ErrorBudget, *, by: str
-) -> list[dict[str, object]]:
+) -> list[dict[str, Any]]:
     """Compare an error with its predicted bias and variance, one row per head or sample.
 
     Shapes: error, bias, variance [B, Hq, D]. Units: shares are of each element's predicted

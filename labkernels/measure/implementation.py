@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from labkernels.kernels.call import Step
 from labkernels.kernels.kernel import Instance, Kernel, TunableKernel
@@ -131,7 +132,7 @@ def _implementation(
     )
 
 
-def _orders(of: Operation, spec: Kernel) -> list[tuple[str, dict[str, object]]]:
+def _orders(of: Operation, spec: Kernel) -> list[tuple[str, dict[str, Any]]]:
     """The ways in which a backward kernel can sum dq: a word and options for each."""
     if of.name != "backward":
         return [("", {})]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from labkernels.budget.ledger import Line
 from labkernels.hardware import Gpu
@@ -60,7 +61,7 @@ class Rung:
     @property
     def source(self) -> list[str]:
         """Its lines: kernel.cuh and what that includes, but the vocabulary and other rungs."""
-        spec = self.spec
+        spec: Any = self.spec
         header = spec.specialization(self.instance).header
         return list(_source(spec.folder.parent.parent, header, self.passages))
 

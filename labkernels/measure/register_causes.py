@@ -7,6 +7,7 @@ number for all kernels misses where it decides otherwise.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 BAND = 0.12  # relative error up to which a prediction is near
 NEWEST = ("sm_100a", "sm_120")
@@ -21,7 +22,7 @@ class Cause:
     archs: tuple[str, ...]
     words: str
 
-    def explains(self, row: Mapping[str, object]) -> bool:
+    def explains(self, row: Mapping[str, Any]) -> bool:
         """Whether a row of the reports is one of them."""
         return (
             row["kernel"] == self.kernel and row["tile"] in self.tiles and row["arch"] in self.archs
@@ -78,6 +79,6 @@ CAUSES = (
 )
 
 
-def cause(row: Mapping[str, object]) -> str | None:
+def cause(row: Mapping[str, Any]) -> str | None:
     """The cause as text, or None if none is known."""
     return next((each.words for each in CAUSES if each.explains(row)), None)

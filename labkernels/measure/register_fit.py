@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -115,7 +116,7 @@ def fit(known: Reports, chosen: np.ndarray) -> np.ndarray:
     return habits
 
 
-def scatter_rows(known: Reports) -> list[dict[str, object]]:
+def scatter_rows(known: Reports) -> list[dict[str, Any]]:
     """A row for each report, for a figure: kernel, tile, arch, engine, predicted, compiled."""
     return [
         {
@@ -168,5 +169,5 @@ def _loss(known: Reports, habits: np.ndarray, chosen: np.ndarray) -> float:
     return float(errors.mean() + TAIL_WEIGHT * tail + REGISTER_COST * habits.sum())
 
 
-def _key(row: dict[str, object]) -> tuple[object, ...]:
+def _key(row: dict[str, Any]) -> tuple[object, ...]:
     return tuple(row[n] for n in ("kernel", "tile", "head_dim", "group", "dtype", "kv"))

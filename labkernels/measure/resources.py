@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from labkernels.budget.compiler import Prediction
 from labkernels.budget.equation import Equation
@@ -11,7 +12,7 @@ from labkernels.budget.occupancy import Occupancy, blocks_equation, occupancy
 from labkernels.cuda.compiler import nvrtc, reports
 from labkernels.hardware import Gpu
 from labkernels.kernels import registry as specs
-from labkernels.kernels.kernel import Instance, Kernel
+from labkernels.kernels.kernel import Instance
 from labkernels.records.store import Row
 
 
@@ -77,12 +78,12 @@ class Loaded:
     blocks_per_sm: int
 
 
-def cuda_kernels() -> dict[str, Kernel]:
+def cuda_kernels() -> dict[str, Any]:
     """Return the kernels that have ledgers: those written in CUDA."""
     return {name: spec for name, spec in specs.discover().items() if spec.language == "cuda"}
 
 
-def find(kernel: str) -> Kernel:
+def find(kernel: str) -> Any:
     """Return a CUDA kernel by name.
 
     Raises: ValueError naming the kernels that have ledgers.

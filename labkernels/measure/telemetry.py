@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
+from typing import Any
 
 _QUERY = ("clocks.sm", "power.draw", "driver_version")
 
@@ -24,7 +25,7 @@ class Reading:
         return {"sm_clock_mhz": self.sm_clock_mhz, "power_w": self.power_w}
 
 
-def facts() -> dict[str, object]:
+def facts() -> dict[str, Any]:
     """Return the provenance facts of the current CUDA device and its software, sensors apart."""
     import torch
 

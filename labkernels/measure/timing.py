@@ -7,6 +7,7 @@ An eager time starts on an idle stream: what a step costs when Python launches i
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 SCRUB_OVER_L2 = 4
 
@@ -72,12 +73,12 @@ def interleave(
 
 
 def time_interleaved(
-    actions: Mapping[str, Action],
+    actions: Mapping[Any, Action],
     *,
     repeats: int = 50,
     warmup: int = 3,
     eager: bool = False,
-) -> dict[str, Quartiles]:
+) -> dict[Any, Quartiles]:
     """Return the quartiles of each action on the current CUDA device.
 
     Pass `capture(action).replay` for device time, or plain calls with `eager=True`.

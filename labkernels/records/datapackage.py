@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from labkernels.records import files, schema, store
 from labkernels.records.files import DESCRIPTION as FILE_NAME
@@ -12,7 +13,7 @@ _MEDIA_TYPES = {".csv": "text/csv", ".toml": "application/toml", ".json": "appli
 
 def describe(
     data_dir: Path = store.DATA_DIR, changed: Iterable[Path] | None = None
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Return the Frictionless descriptor of the files that a folder holds.
 
     changed: the files that may differ from the written descriptor, which is kept for all others;
@@ -74,10 +75,10 @@ def _is_data(path: Path, data_dir: Path) -> bool:
     return path.is_file() and not hidden and not is_about_data and path.suffix != ".part"
 
 
-def _resource(path: Path, data_dir: Path) -> dict[str, object]:
+def _resource(path: Path, data_dir: Path) -> dict[str, Any]:
     relative = path.relative_to(data_dir)
     content = path.read_bytes()
-    resource: dict[str, object] = {
+    resource: dict[str, Any] = {
         "type": "table" if path.suffix == ".csv" else "file",
         "name": relative.as_posix().lower().replace("/", "-").replace(".", "-"),
         "path": relative.as_posix(),
@@ -92,7 +93,7 @@ def _resource(path: Path, data_dir: Path) -> dict[str, object]:
     return resource
 
 
-def _tabular(content: bytes) -> dict[str, object]:
+def _tabular(content: bytes) -> dict[str, Any]:
     header = content.split(b"\n", 1)[0].decode("utf-8").strip()
     table = schema.table_of(tuple(header.split(",")))
     fields = [field.described for field in table.fields]

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 STRING, INTEGER, BOOLEAN = "string", "integer", "boolean"
 UTC = "UTC"  # the unit of a time, to the second
@@ -23,10 +23,10 @@ class Field:
     unit: str
     empty: bool
     values: tuple[str, ...]
-    described: Mapping[str, object]
+    described: Mapping[str, Any]
 
     @classmethod
-    def of(cls, described: Mapping[str, object]) -> Self:
+    def of(cls, described: Mapping[str, Any]) -> Self:
         """The column that a field of a Table Schema describes."""
         allowed = described.get("constraints", {})
         return cls(

@@ -1,11 +1,19 @@
 """What a kernel that misses its target spends its time on, from the rows of its counters."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from labkernels.records import recorded, store
 from labkernels.records.store import Row
 
 FILE = "missed_targets"
+# the operation of an experiment whose targets can be profiled
+OPERATIONS = {
+    "prefill": "prefill",
+    "backward": "backward",
+    "mla": "mla",
+    "decode_tensor_cores": "decode",
+}
 # counters in percent of what a part of the GPU can do, in the words of a sentence
 PARTS = {
     "tensor_pipe": "tensor pipe",
@@ -20,7 +28,7 @@ _WORKING = ("stall_selected", "stall_not_selected")  # the warp could go on
 _LARGEST_STALLS = 2
 
 
-def counted(rows: Iterable[Row], workload: Mapping[str, object], kernel: str) -> dict[str, float]:
+def counted(rows: Iterable[Row], workload: Mapping[str, Any], kernel: str) -> dict[str, float]:
     """Return the newest counters, by name, of the longest GPU kernel of an implementation.
 
     workload: the columns that say what was computed. There are none where nothing was counted.
@@ -31,6 +39,11 @@ def counted(rows: Iterable[Row], workload: Mapping[str, object], kernel: str) ->
         if row["metric"] not in ("refused", "failed"):
             functions.setdefault(str(row["note"]), {})[str(row["metric"])] = float(row["value"])
     return max(functions.values(), key=lambda values: values["time"], default={})
+
+
+def peer_column(peer: str, operation: str) -> str:
+    """Return what a peer's rows name as their kernel: one library has several operations."""
+    return f"{peer} {operation}"
 
 
 def stalls(values: Mapping[str, float]) -> list[tuple[str, float]]:

@@ -1,14 +1,13 @@
 """The recorded run that a page shows, and the caption with its provenance."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from labkernels.records import store
 from labkernels.records.store import Row
 
 
-def newest_with(
-    rows: Iterable[Row], kernels: Iterable[str], where: Mapping[str, object]
-) -> list[Row]:
+def newest_with(rows: Iterable[Row], kernels: Iterable[str], where: Mapping[str, Any]) -> list[Row]:
     """Return all rows of the newest run that timed each of these kernels on one workload.
 
     A later run of a part of the grid therefore does not hide a whole one.

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from labkernels.records.fields import Field, Table, parse
 
@@ -42,7 +43,7 @@ def table_of(columns: tuple[str, ...]) -> Table:
     raise ValueError(f"columns {list(columns)} belong to no table; tables: {', '.join(TABLES)}")
 
 
-def validate(row: Mapping[str, object], table: Table = MEASUREMENTS) -> dict[str, object]:
+def validate(row: Mapping[str, Any], table: Table = MEASUREMENTS) -> dict[str, Any]:
     """Return the row with every cell of the column's type, in column order.
 
     Raises: ValueError naming the column, its value and what is allowed.

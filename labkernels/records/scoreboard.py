@@ -173,11 +173,12 @@ def _with_profiles(item: Score, counters: list[Row]) -> Score:
     if item.status != NOT_MET:
         return item
     workload = {**item.target.workload, "dtype": item.dtype}
-    found = {
-        name: values
-        for name in (item.kernel, item.peer)
-        if (values := profiles.counted(counters, workload, name))
-    }
+    operation = profiles.OPERATIONS.get(item.target.experiment, "")
+    found = {}
+    for name in (item.kernel, item.peer):
+        for column in (name, profiles.peer_column(name, operation)):
+            if values := profiles.counted(counters, workload, column):
+                found[name] = values
     return replace(item, profiles=found)
 
 

@@ -7,12 +7,13 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from labkernels.records import files, schema
 from labkernels.records.files import DATA_DIR
 from labkernels.records.schema import MEASUREMENTS, Table
 
-Row = dict[str, object]
+Row = dict[str, Any]
 
 
 def path_of(name: str, folder: Path = DATA_DIR, kind: str = "") -> Path:
@@ -28,7 +29,7 @@ def path_of(name: str, folder: Path = DATA_DIR, kind: str = "") -> Path:
     return Path(folder) / kind / file_name
 
 
-def append(path: Path, rows: Iterable[Mapping[str, object]], table: Table = MEASUREMENTS) -> int:
+def append(path: Path, rows: Iterable[Mapping[str, Any]], table: Table = MEASUREMENTS) -> int:
     """Add rows to a CSV file, making it if needed, and return how many were added.
 
     Either all of the rows are added or none, also if a crash or another writer intervenes.
@@ -47,7 +48,7 @@ def append(path: Path, rows: Iterable[Mapping[str, object]], table: Table = MEAS
     return len(checked)
 
 
-def replace(path: Path, rows: Iterable[Mapping[str, object]], table: Table = MEASUREMENTS) -> int:
+def replace(path: Path, rows: Iterable[Mapping[str, Any]], table: Table = MEASUREMENTS) -> int:
     """Write a CSV file that holds exactly these rows, and return how many.
 
     Raises: ValueError if a row is invalid; then the old file stays.
@@ -59,7 +60,7 @@ def replace(path: Path, rows: Iterable[Mapping[str, object]], table: Table = MEA
 
 def update(
     path: Path,
-    change: Callable[[list[Row]], Iterable[Mapping[str, object]]],
+    change: Callable[[list[Row]], Iterable[Mapping[str, Any]]],
     table: Table = MEASUREMENTS,
 ) -> None:
     """Replace the rows of a CSV file by change(rows), with no other write in between.
@@ -112,7 +113,7 @@ def newest(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if starts and row["started_utc"] == starts[0]]
 
 
-def select(rows: Iterable[Row], where: Mapping[str, object]) -> list[Row]:
+def select(rows: Iterable[Row], where: Mapping[str, Any]) -> list[Row]:
     """Return the rows whose cells equal every entry of `where`."""
     return [row for row in rows if all(row[name] == value for name, value in where.items())]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import importlib.util
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = [
     "Widget",
@@ -34,8 +35,8 @@ class Widget:
             f'data-kernel="{html.escape(self.kernel)}"><p>{html.escape(self.words)}</p></div>'
         )
 
-    def _repr_mimebundle_(self, **_: object) -> dict[str, object]:
-        bundle: dict[str, object] = {"text/plain": self.words, "text/html": self._repr_html_()}
+    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
+        bundle: dict[str, Any] = {"text/plain": self.words, "text/html": self._repr_html_()}
         if importlib.util.find_spec("anywidget") is None:
             return bundle
         from labkernels.widgets.notebook import Live

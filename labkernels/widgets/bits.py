@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 from labkernels import formats
 from labkernels.numerics.emulation import tensor_core
@@ -10,7 +11,7 @@ from labkernels.numerics.emulation import tensor_core
 SHOWN = ("fp32", "tf32", "bf16", "fp16", "e4m3", "e5m2")
 
 
-def data() -> dict[str, object]:
+def data() -> dict[str, Any]:
     """Return all that bits.mjs shows, as JSON."""
     shown = {
         name: {

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from labkernels.widgets import bits, kernels, ledgers, node, tolerances
 from labkernels.widgets.kernels import KEYS, RECORDED, Offer
@@ -46,7 +47,7 @@ MODULES = (
     "book",
 )
 # The assets that are no kernels of "Run this kernel": how each is made.
-OTHERS: dict[str, Callable[[], dict[str, object]]] = {
+OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
     "bits": bits.data,
     "budget": ledgers.data,
     "tolerances": tolerances.data,
@@ -114,7 +115,7 @@ def _module(name: str, text: str) -> str:
     return f"const {name}_module = (() => {{\n{inside}return {{ {exports} }};\n}})();\n"
 
 
-def _row(offer: Offer) -> dict[str, object]:
+def _row(offer: Offer) -> dict[str, Any]:
     """What the form knows of a kernel before it is loaded."""
     instance, w = offer.recorded.instance, offer.recorded.workload
     return {

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 from labkernels.cuda.host.build import ex2_coefficients
 from labkernels.cuda.wasm import compiler
@@ -75,7 +76,7 @@ class Offer:
                 workload = replace(w, q_lens=(keys,), kv_lens=(keys,), causal=True)
             yield str(keys), replace(self.recorded, workload=workload)
 
-    def asset(self) -> dict[str, object]:
+    def asset(self) -> dict[str, Any]:
         """Return all that a page needs to run it; the compile takes seconds, once."""
         launches = {name: page_launch(case) for name, case in self.cases()}
         specializations = {launch.specialization for launch in launches.values()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import ctypes
 from dataclasses import dataclass
+from typing import Any
 
 from labkernels import formats
 from labkernels.cuda.compiler.specialization import Specialization
@@ -40,7 +41,7 @@ class PageLaunch:
     """
 
     specialization: Specialization
-    plan: dict[str, object]
+    plan: dict[str, Any]
 
 
 def page_launch(case: BitCase, *, seed: int = 0) -> PageLaunch:
@@ -70,7 +71,7 @@ def page_launch(case: BitCase, *, seed: int = 0) -> PageLaunch:
     return PageLaunch(made, plan)
 
 
-def _attention(inputs, case: BitCase) -> dict[str, object]:
+def _attention(inputs, case: BitCase) -> dict[str, Any]:
     """The attention that the launch computes, by the names of a Problem."""
     w, instance = case.workload, case.instance
     kv_lens = list(w.kv_lens)
@@ -102,11 +103,11 @@ class _Memory:
         for name, address in made.space.addresses.items():
             self._places[name] = (address, made.space.sizes_bytes[name])
 
-    def entries(self) -> list[dict[str, object]]:
+    def entries(self) -> list[dict[str, Any]]:
         """Every tensor, as launches.mjs makes it again."""
         return [self._entry(name, n_bytes) for name, (_, n_bytes) in self._places.items()]
 
-    def pointee(self, address: int | None) -> dict[str, object]:
+    def pointee(self, address: int | None) -> dict[str, Any]:
         """The tensor and its byte that an address names; nothing for a null pointer."""
         if not address:
             return {}
@@ -115,7 +116,7 @@ class _Memory:
                 return {"tensor": name, "byte": address - begin}
         raise ValueError(f"address {address:#x} lies in no tensor of the launch")
 
-    def _entry(self, name: str, n_bytes: int) -> dict[str, object]:
+    def _entry(self, name: str, n_bytes: int) -> dict[str, Any]:
         entry = {"name": name, "bytes": n_bytes, "written": name in self._written}
         role = _NAMES.get(name, name)
         if role in DRAWN:
@@ -150,7 +151,7 @@ def _layout(kind: type) -> tuple[int, int]:
     return -(-end // alignment) * alignment, alignment
 
 
-def _members(kind: type) -> list[tuple[str, int, type]]:
+def _members(kind: Any) -> list[tuple[str, int, type]]:
     """Name, offset and type of a structure's members; padding is the compiler's."""
     members, at = [], 0
     for name, inner, *_ in kind._fields_:
@@ -163,7 +164,7 @@ def _members(kind: type) -> list[tuple[str, int, type]]:
     return members
 
 
-def _fields(value, memory: _Memory, at: int = 0, name: str = "") -> list[dict[str, object]]:
+def _fields(value, memory: _Memory, at: int = 0, name: str = "") -> list[dict[str, Any]]:
     """Every number of a parameter, with its offset on wasm32."""
     kind = type(value)
     if kind is TensorMap:
@@ -183,7 +184,7 @@ def _fields(value, memory: _Memory, at: int = 0, name: str = "") -> list[dict[st
     return rows
 
 
-def _map_fields(value: TensorMap, memory: _Memory, at: int, name: str) -> list[dict[str, object]]:
+def _map_fields(value: TensorMap, memory: _Memory, at: int, name: str) -> list[dict[str, Any]]:
     """A tensor map in the CPU's words, the first of which is an address."""
     if not any(value.words):
         return []
@@ -195,7 +196,7 @@ def _map_fields(value: TensorMap, memory: _Memory, at: int, name: str) -> list[d
     return [*rows, address | memory.pointee(value.words[0])]
 
 
-def rounding(instance: Instance) -> dict[str, object]:
+def rounding(instance: Instance) -> dict[str, Any]:
     """Return the constants of out_bound for an instance: what attention.mjs calls Rounding."""
     policy = instance.policy.of(instance.dtype)
     part, out = formats.named(policy.p.removesuffix("x2")), formats.named(policy.out)

@@ -67,7 +67,7 @@ def entry(kernel: CudaKernel, instance: Instance) -> dict[str, Any]:
     }
 
 
-def data() -> dict[str, object]:
+def data() -> dict[str, Any]:
     """Return all that budget.mjs shows, as JSON. A ledger's rows are places in `rows`.
 
     Tiles have many rows in common, and a page loads each once.
@@ -88,18 +88,18 @@ def data() -> dict[str, object]:
     return {"gpus": gpus, "entries": entries, "legends": legends, "rows": texts}
 
 
-def _with_places(entry: dict[str, Any], rows: dict[str, int]) -> dict[str, object]:
+def _with_places(entry: dict[str, Any], rows: dict[str, int]) -> dict[str, Any]:
     for name in ("smem", "thread"):
         texts = map(json.dumps, entry[name]["rows"])
         entry[name]["rows"] = [rows.setdefault(text, len(rows)) for text in texts]
     return entry
 
 
-def _ledger(ledger: Ledger) -> dict[str, object]:
+def _ledger(ledger: Ledger) -> dict[str, Any]:
     return {"rows": [_row(line) for line in ledger.lines], "total": ledger.total}
 
 
-def _row(line: Line) -> dict[str, object]:
+def _row(line: Line) -> dict[str, Any]:
     return {
         "name": line.name,
         "formula": line.formula,

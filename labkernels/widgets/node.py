@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from labkernels.cuda.compiler import cache
 
@@ -20,7 +21,7 @@ def is_available() -> bool:
     return shutil.which("node") is not None
 
 
-def run(script: Path, *arguments: str | Path, given: object = None) -> object:
+def run(script: Path, *arguments: str | Path, given: Any = None) -> Any:
     """Return what a script prints as JSON; `given` is its input, as JSON.
 
     Raises: RuntimeError with the script's words.
@@ -33,7 +34,7 @@ def run(script: Path, *arguments: str | Path, given: object = None) -> object:
     return json.loads(answer.stdout)
 
 
-def run_recorded(assets: Mapping[str, str]) -> dict[str, dict[str, object]]:
+def run_recorded(assets: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return the result of each asset's recorded case, by name; what was run once is kept."""
     scripts = [path.read_bytes() for path in (CHECK, *sorted(PAGE.rglob("*.mjs")))]
     results = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from typing import Any
 
 from labkernels.numerics.verdict.criteria import RULES
 from labkernels.records import store
@@ -12,7 +13,7 @@ ORDER = ("close 1e-2", "close 1e-3", "FA 2x", "FA3 2x", "PyTorch fudge", "cosine
 _WHOLE_VERDICT = "every error beside the error that rounding causes in that element"
 
 
-def data() -> dict[str, object]:
+def data() -> dict[str, Any]:
     """Return the counts of data/accuracy/detection.csv that were made on a GPU, as JSON.
 
     A row has dtype, keys, bug ("" if the kernel is right) and for each rule, in the order of

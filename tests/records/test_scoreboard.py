@@ -57,10 +57,12 @@ def test_a_missed_target_stands_beside_its_profile(row, target, tmp_path):
     counts = {"time": 1e-4, "tensor_pipe": 40.0, "l2": 71.5, "stall_gmma": 3.0, "stall_wait": 1.0}
     base = {**row, "experiment": "counters", "q_len": 1, "causal": False, "statistic": "exact"}
     counted = [
-        {**base, "kernel": "fa2", "note": "main", "metric": name, "value": value}
+        {**base, "kernel": "fa2 decode", "note": "main", "metric": name, "value": value}
         for name, value in counts.items()
     ]
-    counted.append({**base, "kernel": "fa2", "note": "merge", "metric": "time", "value": 1e-6})
+    counted.append(
+        {**base, "kernel": "fa2 decode", "note": "merge", "metric": "time", "value": 1e-6}
+    )
     counted.append({**counted[1], "batch": 1, "value": 99.0})
     timed_rows = [timed(row, "decode_mma", 5e-4), timed(row, "fa2", 4e-4)]
     (tmp_path / "performance").mkdir()

@@ -1,6 +1,7 @@
 """Runs the small attention kernel in Triton, interpreted, on NumPy arrays."""
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ def attend(request: Request, update=None) -> tuple[np.ndarray, np.ndarray]:
 
     Raises: RuntimeError if Triton is missing, or was imported without its interpreter.
     """
-    kernel = triton_run.load(KERNEL, interpret=True)
+    kernel: Any = triton_run.load(KERNEL, interpret=True)
     inputs = {name: torch.from_numpy(array) for name, array in request.draw().items()}
     heads = (request.n_queries, request.kv_heads * request.group)
     out, lse2 = torch.full((*heads, DIM), math.nan), torch.full(heads, math.nan)

@@ -16,7 +16,7 @@ def blocks(
     query, key = np.arange(q_len)[:, None], np.arange(kv_len)[None]
     ends = variant.begin(query, q_len, kv_len), variant.end(query, q_len, kv_len)
     seen = (ends[0] <= key) & (key < ends[1])
-    found = []
+    found: list[dict[str, int | str]] = []
     for tile in range(-(-q_len // rows)):
         for block in range(-(-kv_len // keys)):
             part = seen[tile * rows : (tile + 1) * rows, block * keys : (block + 1) * keys]

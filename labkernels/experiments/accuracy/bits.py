@@ -4,6 +4,7 @@ import hashlib
 import itertools
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from labkernels.experiments import rows as measured
 from labkernels.experiments.harness import Cell, Experiment, Options, Recording
@@ -95,7 +96,7 @@ def row(operation: Operation, case: BitCase, text: str, outputs: int) -> Row:
     return total | {"note": f"sha256 {text}", "repeats": 1}
 
 
-def _outputs(step) -> dict[str, object]:
+def _outputs(step) -> dict[str, Any]:
     """What a step writes, by name."""
     names = ("out", "lse2") if hasattr(step, "out") else ("dq", "dk", "dv")
     return {name: getattr(step, name) for name in names}

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from labkernels.experiments import harness
 from labkernels.experiments.harness import Experiment, Options, Recording
@@ -157,7 +158,7 @@ class Bench:
             found = measure.total_rows(budget, error, by="head")
         return [columns(cell, row["source"]) | row for row in found]
 
-    def _how(self, policy: NumericPolicy) -> dict[str, object]:
+    def _how(self, policy: NumericPolicy) -> dict[str, Any]:
         return self.way | {"kernel": kernel_of(policy, self.mma), "policy": policy}
 
     def _setting(self, policy: NumericPolicy) -> Setting:

@@ -35,7 +35,7 @@ class Case:
     what: str
     kernel: Kernel
     workload: Any
-    asked: dict[str, object]
+    asked: dict[str, Any]
     instance: Instance | None = None
 
     @property

@@ -5,6 +5,7 @@ One CUDA graph poisons the outputs, runs the step, compares and counts.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -27,7 +28,7 @@ JUDGED = 4  # contents that are judged
 class Watched:
     """A step and what is compared after each run of it; `different` counts on the device."""
 
-    once: Callable[[], None]
+    once: Callable[[], Any]
     different: torch.Tensor
 
     def count(self, runs: int, in_a_graph: int) -> tuple[int, int]:
@@ -158,7 +159,7 @@ def _contents(work, slots: int, pages: int, contents: int, seed: int) -> torch.T
     return torch.stack(listed)
 
 
-def require_right(case: Case, inputs: object, step: Step) -> None:
+def require_right(case: Case, inputs: Any, step: Step) -> None:
     """Raise ValueError unless what the step has written passes the operation's judge."""
     judge = judge_of(case.operation.name, inputs)
     errors = judge(step.outputs(), case.asked.get("policy") or case.kernel.policies[0])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ QUICK = (300, 257, 129, 100)
 class Found:
     """Outputs of every road by name, what each is compared with, and why others are missing."""
 
-    outs: dict[str, object] = field(default_factory=dict)
+    outs: dict[str, Any] = field(default_factory=dict)
     against: dict[str, str] = field(default_factory=dict)
     backend: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)

@@ -18,20 +18,17 @@ from labkernels.measure.profiling.child import (
     BACKWARD,
     DECODE,
     GEMM,
-    MLA,
     PAGE_SIZE,
     PREFILL,
     Call,
 )
 from labkernels.measure.profiling.counters import Counted, Profile
-from labkernels.records import schema
+from labkernels.records import profiles, schema
 from labkernels.records.scoreboard import NOT_MET, Score, scoreboard
 from labkernels.records.store import Row
 
 DATA_FILE = "performance/counters.csv"
 MISSED_FILE = "performance/missed_targets.csv"
-# the operation of an experiment whose targets can be profiled
-TIMED = {"prefill": PREFILL, "backward": BACKWARD, "mla": MLA, "decode_tensor_cores": DECODE}
 HEAD_DIMS = (64, 128, 256)
 CHANNELS, BATCH, LENGTH = 2048, 4, 4096
 GEMM_ROWS = 8192
@@ -78,7 +75,7 @@ def missed() -> dict[str, list[Call]]:
     """Return, for each operation, our kernel and the best peer of every target that is missed."""
     found: dict[str, list[Call]] = {}
     for score in scoreboard():
-        operation = TIMED.get(score.target.experiment)
+        operation = profiles.OPERATIONS.get(score.target.experiment)
         if operation and score.status == NOT_MET:
             listed = found.setdefault(f"missed targets of {operation}", [])
             listed += (call for call in _calls_of(score, operation) if call not in listed)
@@ -151,7 +148,10 @@ def _base_of_missed(call: Call) -> Row:
     """The columns of a call that a target compares, as in the rows that were timed."""
     columns = {"tile": "", "q_len": 1, "causal": False, "page_size": 0}
     implementation = implementations(call.operation)[call.name]
-    return columns | measured.implementation_row(call.workload, implementation)
+    kernel = (
+        call.name if implementation.is_ours else profiles.peer_column(call.name, call.operation)
+    )
+    return columns | measured.implementation_row(call.workload, implementation, kernel=kernel)
 
 
 def _base(call: Call) -> Row:

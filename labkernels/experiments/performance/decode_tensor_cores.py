@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from labkernels.experiments import rows as measured
 from labkernels.experiments.harness import Cell, Experiment, Options, Recording
@@ -208,7 +209,8 @@ def _pair_name(left: Measured, right: Measured) -> str:
 
 
 def _map_rows(result: Benchmark) -> list[Row]:
-    columns, truth = {"dtype": result.inputs.workload.dtype}, result.judge.reference.o
+    judge: Any = result.judge
+    columns, truth = {"dtype": result.inputs.workload.dtype}, judge.reference.o
     rows = []
     for name in MAPPED:
         if name in result.measured:

@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +46,7 @@ class Stage:
     specialization: Specialization
     work: np.ndarray
     written: tuple[str, ...]
-    how: Mapping[str, object] = field(default_factory=dict)
+    how: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _program(call: BackwardCall) -> Program:

@@ -63,7 +63,7 @@ class Paged(Cache):
 
     def require_reach(self) -> None:
         """Raise ValueError unless 32 bits can count the 16-byte chunks of each pool."""
-        for name, pool in (("k", self.k), ("v", self.v)):
+        for name, pool in zip("kv", self.pools, strict=True):
             ends = zip(pool.shape, pool.stride(), strict=True)
             elements = 1 + sum((length - 1) * stride for length, stride in ends)
             if elements > REACH:

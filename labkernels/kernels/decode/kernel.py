@@ -1,7 +1,7 @@
 """The interface of a decode kernel, its tile, and what the CUDA kernels share."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from labkernels.budget.compiler import Asked
 from labkernels.budget.ledger import Ledger, Line
@@ -62,7 +62,7 @@ class TensorCoreDecode(CudaDecodeKernel, Protocol):
         features = step_features(instance, keys=sizes(instance).keys, warps=1)
         return Asked(features, merges_splits=True)
 
-    def summation_order(self, instance: Instance) -> Mapping[str, object] | None:
+    def summation_order(self, instance: Instance) -> Mapping[str, Any] | None:
         """Warps take steps in turn; lanes whose keys differ in `sum_bits` have separate sums."""
         promoted = instance.policy.accumulate == "promoted"
         turns = {"warps": instance.tile.warps, "keys": instance.tile.keys}

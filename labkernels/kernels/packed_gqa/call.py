@@ -1,14 +1,11 @@
 """A prefill or an MLA decode that has been checked, and its schedule and plan."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from labkernels.kernels import checks as arguments
-from labkernels.kernels.caches.latent import LatentKV
-from labkernels.kernels.caches.paged import PagedKV
-from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.call import (
     Attention,
     AttentionOptions,
@@ -82,7 +79,7 @@ class PackedCall(Call):
     out: torch.Tensor
     lse2: torch.Tensor
     q: torch.Tensor | None = None
-    kv: RaggedKV | PagedKV | LatentKV | None = None
+    kv: Any = None  # RaggedKV, PagedKV or LatentKV
     cu_seqlens_q: torch.Tensor | None = None
 
     def outputs(self) -> Attention:

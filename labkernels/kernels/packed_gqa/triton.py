@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -24,7 +25,7 @@ class Inputs:
     tensors: tuple[torch.Tensor, ...]
     numbers: tuple[int, ...]
     lengths: tuple[torch.Tensor, ...]
-    constants: Mapping[str, object]
+    constants: Mapping[str, Any]
 
 
 def prepare(call: PackedCall, inputs: Inputs) -> Step[Attention]:

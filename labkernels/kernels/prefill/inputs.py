@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -32,7 +33,7 @@ class PrefillInputs:
 
     workload: Prefill
     q: torch.Tensor
-    kv: RaggedKV | PagedKV
+    kv: Any  # RaggedKV or PagedKV
     cu_seqlens_q: torch.Tensor
     scale: float
 

@@ -24,7 +24,7 @@ class Errors(Protocol):
 class Judge(Protocol):
     """Judges outputs of one operation on given inputs; what they share is computed once."""
 
-    def __call__(self, outputs: Any, policy: NumericPolicy, forward: Any = None) -> Errors:
+    def __call__(self, outputs: Any, policy: NumericPolicy, forward: Any = None) -> Any:
         """Judge outputs by the policy that they were computed under.
 
         forward: the output and lse2 to which gradients belong.

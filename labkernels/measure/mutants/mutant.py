@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from labkernels.cuda.compiler.cache import MUTANTS, atomic_write, cache_dir, content_key
 from labkernels.cuda.host.compiler import INCLUDE_DIRS
@@ -47,7 +48,7 @@ class Mutant:
         return mutated(discover()[kernel], self.edits[kernel])
 
 
-def mutated(spec: Kernel, edit: Edit) -> Kernel:
+def mutated(spec: Any, edit: Edit) -> Kernel:
     """A kernel whose source has one edit; the changed file lies in the cache of compiled kernels.
 
     Raises: ValueError unless the pattern has exactly one match.

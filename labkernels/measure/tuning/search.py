@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 from labkernels.budget import TileTime, occupancy, registers_allowed, tile_time
 from labkernels.budget.ledger import Ledger
@@ -85,7 +86,7 @@ def tunable(kernel: str) -> Kernel:
     return known[kernel]
 
 
-def space(spec: Kernel, workload: Prefill) -> list[Instance]:
+def space(spec: Any, workload: Prefill) -> list[Instance]:
     """Return every variant that the kernel's source can be compiled for, whether or not it fits.
 
     Raises: ValueError if the kernel does not support the workload.
@@ -142,7 +143,7 @@ def expected_time(candidate: Candidate, workload: Prefill, gpu: Gpu) -> TileTime
     last_row = (q_tile + 1) * instance.tile.q_rows - 1
     keys = schedule.visible_keys(lengths, request, last_row, workload.group, variant)
     steps = -(-keys // instance.tile.keys)
-    work = discover()[instance.kernel].step_work(instance)
+    work = _spec(instance).step_work(instance)
     return tile_time(work, steps.tolist(), gpu, blocks_per_sm=candidate.blocks_per_sm)
 
 
@@ -176,8 +177,12 @@ def _step(operation: Operation, instance: Instance, inputs) -> Step:
     return prepared(operation, inputs, **how)
 
 
+def _spec(instance: Instance) -> Any:
+    return discover()[instance.kernel]
+
+
 def _over_budget(instance: Instance, gpu: Gpu) -> Rejected | None:
-    spec, tile = discover()[instance.kernel], instance.tile
+    spec, tile = _spec(instance), instance.tile
     try:
         smem, registers = spec.smem(instance), spec.registers(instance)
     except ValueError as error:
@@ -229,7 +234,7 @@ def _smem_allowed(gpu: Gpu, tile: PrefillTile) -> int:
 
 
 def _thread_registers(instance: Instance, gpu: Gpu) -> int:
-    traded = discover()[instance.kernel].thread_registers(instance)
+    traded = _spec(instance).thread_registers(instance)
     return _registers(gpu, instance.tile) if traded is None else traded
 
 
@@ -250,7 +255,7 @@ def _compiled(job: tuple[Instance, Gpu]) -> Candidate | Rejected:
     serialised = [line for line in report.warnings if "serialized" in line]
     if serialised:
         return Rejected(instance, COMPILER, "wgmma one after the other", serialised[0])
-    smem_bytes = discover()[instance.kernel].smem(instance).total + report.static_smem_bytes
+    smem_bytes = _spec(instance).smem(instance).total + report.static_smem_bytes
     held = occupancy(
         gpu,
         threads=instance.tile.threads,

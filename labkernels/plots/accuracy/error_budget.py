@@ -3,6 +3,8 @@
 Rows are those of measure.error_budget.MeasuredBudget.rows or of data/error_calibration.csv.
 """
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -95,7 +97,7 @@ def error_waterfall(rows: pd.DataFrame, *, origin: str) -> Figure:
     return figure
 
 
-def _look(source: str, kind: str) -> dict[str, object]:
+def _look(source: str, kind: str) -> dict[str, Any]:
     """Predicted is plain, measured is hatched and paler."""
     if kind == "predicted":
         return {"facecolor": _COLOURS[source], "edgecolor": _COLOURS[source], "linewidth": 0.6}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -35,7 +36,7 @@ def n_points(artist: Artist) -> int:
     return sum(len(path.vertices) for path in artist.get_paths())
 
 
-def values(figure: Figure, narrow: Figure, boxes: tuple[Bbox, Bbox]) -> list[dict[str, object]]:
+def values(figure: Figure, narrow: Figure, boxes: tuple[Bbox, Bbox]) -> list[dict[str, Any]]:
     """Return the series of two versions of a figure: names, values in words, and their places.
 
     A place is two integers for each value, in 1/10,000 of the version's box from its top left. The

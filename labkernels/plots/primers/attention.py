@@ -1,5 +1,7 @@
 """Attention in pictures: the walk of the online softmax, a page table, split and merge."""
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -142,14 +144,14 @@ def tile_walk(blocks: pd.DataFrame, walker: int, *, origin: str) -> Figure:
         box(axes, part.block + 0.04, y + 0.06, 0.92, 0.88, fc=shades[part.seen])
         if part.tile == walker and part.seen != "none":
             step += 1
-            place = {"ha": "center", "va": "center", "weight": "bold", "color": "#10161d"}
-            axes.text(part.block + 0.5, y + 0.5, str(step), fontsize=9.5, **place)
+            bold = {"ha": "center", "va": "center", "weight": "bold", "color": "#10161d"}
+            axes.text(part.block + 0.5, y + 0.5, str(step), fontsize=9.5, **bold)
     for tile in range(n_tiles):
         axes.text(-0.12, tile + 2.1, f"Q {tile}", ha="right", va="center", fontsize=8.5)
     end = n_blocks + 0.35
     axes.annotate("", (end, walker + 2.1), (n_blocks + 0.02, walker + 2.1), arrowprops=_ARROW)
     box(axes, end, walker + 1.66, 1.25, 0.88, fc="#d7ebf7")
-    place = {"ha": "center", "va": "center", "fontsize": 8.5, "color": "#10161d"}
+    place: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5, "color": "#10161d"}
     axes.text(end + 0.62, walker + 2.1, f"O {walker}\n(m, l, o)", **place)
     names = {"all": "every row sees every key", "some": "masked", "none": "skipped"}
     keys = [Patch(fc=shades[seen], ec="#9aa3af", label=name) for seen, name in names.items()]

@@ -1,5 +1,7 @@
 """Matrices in registers and in banks, and the spacing of number formats."""
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -85,5 +87,5 @@ def _grid(axes: Axes, quads: np.ndarray) -> None:
     axes.tick_params(length=0)
 
 
-def _small(colour: str, size: float) -> dict[str, object]:
+def _small(colour: str, size: float) -> dict[str, Any]:
     return {"ha": "center", "va": "center", "fontsize": size, "color": colour}

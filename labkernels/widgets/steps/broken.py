@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from labkernels.kernels.operation import BitCase
 from labkernels.measure.mutants import decode as registry
@@ -102,7 +103,7 @@ def case() -> BitCase:
     return DECODE_MMA.case(edits, also=_SWITCH)
 
 
-def asset() -> dict[str, object]:
+def asset() -> dict[str, Any]:
     """Return what a stepper needs of the kernel, and its parts."""
     parts = [{"words": part.words, "source": part.source} for part in PARTS]
     return {**DECODE_MMA.asset(case()), "parts": parts}

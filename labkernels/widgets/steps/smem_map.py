@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from labkernels import formats
 from labkernels.cuda.compiler.specialization import STATE_PADDING
@@ -37,7 +38,7 @@ class Tile:
         return self.byte + self.rows * self.chunks * CHUNK_BYTES
 
 
-def maps(instance: Instance) -> list[dict[str, object]]:
+def maps(instance: Instance) -> list[dict[str, Any]]:
     """Return the buffers, and after how many barriers of the block they are these."""
     phases = {0: _LOOPS[instance.kernel](instance)}
     if instance.kernel in SYNCS_BEFORE_MERGE:

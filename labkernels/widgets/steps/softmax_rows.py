@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 FLOATS = 12
 _L, _O = 2, 4  # where l and O begin
@@ -27,7 +28,7 @@ class Row:
     l: tuple[int, ...]
     o: tuple[tuple[int, ...], ...]
 
-    def entry(self) -> dict[str, object]:
+    def entry(self) -> dict[str, Any]:
         """The row as JSON."""
         return asdict(self)
 

@@ -6,18 +6,17 @@ import base64
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from labkernels.cuda.compiler.cache import MUTANTS, atomic_write, cache_dir, content_key
 from labkernels.cuda.host.build import ex2_coefficients
 from labkernels.cuda.host.compiler import INCLUDE_DIRS
 from labkernels.cuda.wasm import compiler
 from labkernels.kernels.decode.workload import Decode
-from labkernels.kernels.kernel import CudaKernel, Tile
+from labkernels.kernels.kernel import CudaKernel
 from labkernels.kernels.operation import BitCase
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.registry import discover
-from labkernels.kernels.workload import Workload
 from labkernels.measure.mutants.mutant import Edit
 from labkernels.widgets.launches import page_launch, rounding
 from labkernels.widgets.steps import smem_map
@@ -47,11 +46,11 @@ class Stepped:
     """
 
     kernel: str
-    workload: Workload
+    workload: Any
     read: tuple[str, ...]
     told: Edit
     rows: Callable[[], Sequence[Row]]
-    tile: Callable[[Tile], bool] = lambda tile: True
+    tile: Callable[[Any], bool] = lambda tile: True
 
     def case(self, edits: Sequence[Edit] = (), also: str = "") -> BitCase:
         """Return the launch, of the kernel with some edits; `also` stands before its namespace.
@@ -70,11 +69,11 @@ class Stepped:
         """Query heads per KV head."""
         return self.workload.q_heads // self.workload.kv_heads
 
-    def whole_asset(self) -> dict[str, object]:
+    def whole_asset(self) -> dict[str, Any]:
         """Return the asset of the kernel as it is."""
         return self.asset(self.case())
 
-    def asset(self, case: BitCase) -> dict[str, object]:
+    def asset(self, case: BitCase) -> dict[str, Any]:
         """Return the checked module, its launch, its shared memory, its rows and its sources."""
         launch = page_launch(case)
         module = compiler.build(launch.specialization, checks=True, trace=True)
@@ -106,7 +105,8 @@ class Stepped:
         for name, text in texts.items():
             if not (folder / name).exists() or (folder / name).read_text() != text:
                 atomic_write(folder / name, text.encode())
-        return discover()[self.kernel].with_overlay(folder)
+        made: Any = discover()[self.kernel].with_overlay(folder)
+        return made
 
 
 def _of(kernel: str, *others: str) -> tuple[str, ...]:
@@ -197,5 +197,4 @@ OTHERS = {of.kernel: of for of in _OTHERS}
 
 def original(name: str) -> str:
     """The text of a file of the include path."""
-    path: Path = next(path for root in INCLUDE_DIRS if (path := root / name).exists())
-    return path.read_text()
+    return next(root / name for root in INCLUDE_DIRS if (root / name).exists()).read_text()

@@ -40,7 +40,7 @@ CONSUMER, GRADIENTS = "backward/wgmma/consumer.cuh", "backward/wgmma/gradients.c
 EARLY = f"{RACE}|in flight|fence_async_shared|NaN or infinity in dq"
 # what is deleted of the warps that pass dQ, dS and products on
 HANDED_ON = {
-    "a stage of dQ has been read": Edit(GRADIENTS, r"producer_acquire\(ring, n\);", ""),
+    "a stage of dQ has been read": Edit(GRADIENTS, r"if \(n > 0\) mbarrier_wait[^;]*;", ""),
     "a stage of dQ is filled": Edit(GRADIENTS, r"consumer_wait\(ring, [^;]*;", ""),
     "dQ is seen by the copies": Edit(
         GRADIENTS, r"fence_async_shared\(\);(?=\s*// what the warps)", ""

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from labkernels.experiments.performance import counters as experiment
+from labkernels.kernels.registry import discover
 from labkernels.measure import ladder
 from labkernels.measure.implementation import with_tile
 from labkernels.measure.profiling import child, counters
 from labkernels.measure.profiling.child import Call
-from labkernels.records import schema, scoreboard
+from labkernels.records import profiles, schema, scoreboard
 
 CALL = Call("prefill_mma", length=256)
 METRICS = [m for m in counters.METRICS if m.name in ("time", "tensor_pipe", "bank_conflicts")]
@@ -130,9 +131,14 @@ def test_rows_of_the_experiment_fit_their_table():
 def test_a_missed_target_is_profiled_at_its_own_workload():
     """Our kernel and the peer, with the columns by which the scoreboard finds their counters."""
     missed = [s for s in scoreboard.scoreboard() if s.status == scoreboard.NOT_MET]
-    missed = [s for s in missed if s.target.experiment in experiment.TIMED]
+    missed = [s for s in missed if s.target.experiment in profiles.OPERATIONS]
     calls = [call for listed in experiment.missed().values() for call in listed]
-    wanted = {(name, *s.target.workload.items()) for s in missed for name in (s.kernel, s.peer)}
+    ours = {*discover(), *(f"{name} ordered" for name in discover())}
+    wanted = set()
+    for s in missed:
+        operation = profiles.OPERATIONS[s.target.experiment]
+        peer = s.peer if s.peer in ours else profiles.peer_column(s.peer, operation)
+        wanted |= {(name, *s.target.workload.items()) for name in (s.kernel, peer)}
     rows = [experiment._base_of_missed(call) for call in calls]
     found = {
         (row["kernel"], *((key, row[key]) for key in s.target.workload))

@@ -5,6 +5,7 @@ import importlib.util
 import re
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -53,8 +54,8 @@ def _function(answer: str) -> Callable:
     path = cache_dir() / MUTANTS / content_key(answer) / FILE
     atomic_write(path, answer.lstrip("\n").encode())
     spec = importlib.util.spec_from_file_location("your_answer", path)
-    module = importlib.util.module_from_spec(spec)
-    kernel = triton_run.load(triton_attention.KERNEL, interpret=True)
+    module: Any = importlib.util.module_from_spec(spec)
+    kernel: Any = triton_run.load(triton_attention.KERNEL, interpret=True)
     module.triton, module.tl = kernel.triton, kernel.tl
     spec.loader.exec_module(module)
     return module.update

@@ -1,6 +1,7 @@
 """decode_fma: tensor cores off, fp32 FMAs on CUDA cores."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from labkernels.budget.compiler import Asked, generation
 from labkernels.budget.ledger import Ledger, Line
@@ -82,7 +83,7 @@ class DecodeFma(CudaDecodeKernel):
             features["bf16 widened"] = cuda_kernel.sizes(instance).rows
         return Asked(features, merges_splits=True)
 
-    def summation_order(self, instance: Instance) -> Mapping[str, object] | None:
+    def summation_order(self, instance: Instance) -> Mapping[str, Any] | None:
         """Lanes that share a key take 8 channels each; the other lanes hold other keys."""
         lanes = instance.head_dim // CHUNK
         groups = WARP_THREADS // lanes

@@ -1,5 +1,7 @@
 """Launches the Triton decode; on a CPU it runs under Triton's interpreter."""
 
+from typing import Any
+
 import torch
 
 from labkernels.cuda import triton_run
@@ -57,7 +59,7 @@ def _arguments(
     )
 
 
-def _constants(call: DecodeCall, plan: Plan) -> dict[str, object]:
+def _constants(call: DecodeCall, plan: Plan) -> dict[str, Any]:
     instance = call.choice.instance
     own = {"D": instance.head_dim, "ROWS": instance.rows, "SPLIT": plan.splits > 1}
     return own | triton_run.constants(instance, on_gpu=call.on_gpu)

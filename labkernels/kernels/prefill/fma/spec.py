@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from labkernels.budget.compiler import Asked
 from labkernels.budget.ledger import Ledger, Line
@@ -66,7 +67,7 @@ class PrefillFma(CudaPrefillKernel):
         del instance  # the same for every instance
         return Asked({"fp32 operands": number(1)})
 
-    def summation_order(self, instance: Instance) -> Mapping[str, object] | None:
+    def summation_order(self, instance: Instance) -> Mapping[str, Any] | None:
         """The order of the sums: a block's warps share the keys, and 16 lanes share a row.
 
         The model has the right steps but not the order within a step: errors have the right size,

@@ -5,7 +5,7 @@
 
 namespace lab {
 
-// How warps share a product of M x N: in the way that reads the least of its operands.
+// How warps share a product of M x N: they divide it in the way that reads the least of A and B.
 LAB_DEVICE constexpr int warps_down(int m, int n, int warps) {
   int best = 0;
   for (int down = 1; down <= warps; down *= 2) {
@@ -26,8 +26,8 @@ template <int M, int N, int Warps> struct WarpPartition {
 template <int Width> LAB_DEVICE u32 fragment(u32 address, int tile, int step) {
   return other_chunk(address, step * 2) + tile * 16 * Width * static_cast<int>(sizeof(u16));
 }
-// One operand of a product: where a lane's rows of its fragments begin. Transposed: K runs down the
-// rows of the tile, else along a row.
+// One operand of a product: where a lane's rows of its fragments begin. If it is transposed, K runs
+// down the rows of the tile, otherwise along a row.
 template <int Width, bool Transposed> struct Operand {
   u32 address;
   LAB_DEVICE void load(u32 (&f)[4], int outer, int k) const {
@@ -87,7 +87,8 @@ LAB_DEVICE void multiply(float (&sum)[M][N][4], const Left& a, const Right& b) {
 }
 // [/lab: product]
 
-// Rows of a tensor into a tile: eight lanes copy 128 bytes of a row. Rows past n arrive as zeros.
+// Copies rows of a tensor into a tile: eight lanes copy 128 bytes of a row. Rows past n arrive as
+// zeros.
 template <int Threads, class T, int Rows, int D>
 LAB_DEVICE void copy_rows(T (&tile)[Rows][D], const void* tensor, i64 first, i64 stride, int n) {
   constexpr int rows_per_pass = Threads / 8;

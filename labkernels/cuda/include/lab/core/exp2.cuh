@@ -21,7 +21,8 @@ LAB_DEVICE float scale_exponent(float p, u32 n) {
   return bits_to_float(float_to_bits(p) + (n << 23));
 }
 
-// Zero below 2^-126, as ex2.approx.ftz; NaN stays NaN, which the integer addition alone would lose.
+// Gives zero below 2^-126, as ex2.approx.ftz does. NaN stays NaN, which the integer addition alone
+// would lose.
 LAB_DEVICE float finish_exp2(float x, float p, u32 n) {
   return x < -126.f ? 0.f : (x == x ? scale_exponent(p, n) : x);
 }

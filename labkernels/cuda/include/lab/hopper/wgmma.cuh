@@ -1,16 +1,17 @@
 // wgmma, the tensor core's instruction for a warpgroup (128 threads) of sm_90a: d += a b with tiles
 // in shared memory, which 64-bit descriptors name, while the threads go on.
 // The words come in this order: threads write the tiles, call fence_async_shared and meet at a
-// barrier; then wgmma_fence, wgmma once or often, and wgmma_commit; d is touched after wgmma_wait.
+// barrier; then wgmma_fence, wgmma once or several times, and wgmma_commit; d is touched after
+// wgmma_wait.
 #pragma once
 #include "lab/core/formats.cuh"
 
 namespace lab {
 
-// How a tile lies in shared memory. Its elements along `Major` are contiguous, 16 bytes of them a
-// chunk. Eight chunks, one below the other in the other direction, are a core matrix: 128 bytes in
-// a row without swizzle; with Swizzle::b128 they stand 128 bytes apart, among seven others, and
-// address bits 4 to 6 are XORed with bits 7 to 9.
+// How a tile lies in shared memory. Its elements along `Major` are contiguous, and 16 bytes of
+// them are a chunk. Eight chunks, one below the other in the other direction, are a core matrix:
+// 128 bytes in a row without swizzle; with Swizzle::b128 they stand 128 bytes apart, among seven
+// others, and address bits 4 to 6 are XORed with bits 7 to 9.
 enum class Major { k, mn };
 enum class Swizzle { none, b128 };
 

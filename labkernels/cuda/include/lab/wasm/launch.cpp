@@ -27,7 +27,7 @@ char* frames = nullptr;
 int starting = 0;
 
 Worker* the_worker = nullptr;
-const std::atomic<i64> no_block = std::numeric_limits<i64>::max();  // has failed before
+const std::atomic<i64> no_block = std::numeric_limits<i64>::max();  // no earlier block has failed
 
 }  // namespace
 

@@ -11,7 +11,7 @@ namespace {
 using u64 = std::uint64_t;
 constexpr std::size_t page_bytes = 64 * 1024, header_bytes = 16, n_classes = 32;
 
-// Blocks of 2^n bytes; a freed block is the next one of its class.
+// Blocks of 2^n bytes. A freed block is the next one that is handed out of its class.
 struct Block {
   Block* next;
 };
@@ -55,11 +55,11 @@ void* calloc(std::size_t n, std::size_t bytes) {
   void* p = malloc(n * bytes);
   return __builtin_memset(p, 0, n * bytes);
 }
-// Never freed.
+// This memory is never freed.
 void* aligned_alloc(std::size_t alignment, std::size_t bytes) { return more(bytes, alignment); }
 
 void* memcpy(void* dst, const void* src, std::size_t n) {
-  return __builtin_memcpy(dst, src, n);  // an instruction
+  return __builtin_memcpy(dst, src, n);  // becomes one instruction
 }
 int memcmp(const void* a, const void* b, std::size_t n) {
   const auto* x = static_cast<const unsigned char*>(a);

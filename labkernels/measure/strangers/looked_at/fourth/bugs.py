@@ -6,6 +6,7 @@ size, a rotation over the wrong width. `bugs_of_keys` and `bugs_of_rows` have th
 """
 
 import math
+from typing import Any
 
 import torch
 
@@ -158,7 +159,7 @@ def _sum_in_bf16(w: Work, block: int = 16):
 
 
 def _by_channels(w: Work, step: int = 16):
-    total = 0.0
+    total: Any = 0.0
     for c in range(0, w.q.shape[-1], step):
         total = (total + w.q[..., c : c + step] @ w.k[..., c : c + step].mT).half().double()
     return (total * w.call.scale).masked_fill(w.hidden, -math.inf)

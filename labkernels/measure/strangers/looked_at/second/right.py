@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -94,7 +95,7 @@ def channels_in_halves(call: Call) -> torch.Tensor:
     """Scores as the sum of two products over half of the channels, then the output by halves."""
     q, k, v = grouped(call, torch.float32)
     half = q.shape[-1] // 2
-    s = sum(q[..., x] @ k[..., x].mT for x in (slice(half), slice(half, None))) * call.scale
+    s: Any = sum(q[..., x] @ k[..., x].mT for x in (slice(half), slice(half, None))) * call.scale
     s = s.masked_fill(hidden_of(call), -math.inf)
     p = torch.exp2((s - _finite(s.amax(-1, keepdim=True))) * math.log2(math.e))
     used = p.to(call.q.dtype).float()

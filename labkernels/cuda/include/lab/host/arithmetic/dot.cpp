@@ -70,7 +70,7 @@ double round_to_half(double x) {
   return std::abs(rounded) >= 65536. ? std::copysign(INFINITY, x) : rounded + 0.;
 }
 
-// The sum of one chunk and c; specials apart.
+// The sum of one chunk and c, none of which is infinite or NaN.
 class Sum {
  public:
   void add(const Number& x, const Number& y) {

@@ -10,14 +10,14 @@ namespace {
 
 constexpr int segments = 64, low_bits = 17, dropped_bits = 19;
 
-// Filled in by host.py: keep the layout.
+// host/build.py writes these numbers, in this layout.
 struct Parabolas {
   i64 bias;
   i64 c[segments][3];
 };
 const Parabolas* parabolas = nullptr;
 
-// The squares in units of 2^19, of the partial products that reach it.
+// The squares, in units of 2^19. Partial products below 2^19 are left out.
 std::array<u16, 1 << low_bits> truncated_squares() {
   std::array<u16, 1 << low_bits> squares{};
   for (int i = 0; i < low_bits; ++i) {

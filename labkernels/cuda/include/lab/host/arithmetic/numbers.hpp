@@ -39,7 +39,7 @@ inline float float_from_f16(u16 h) {
   return as_float(as_bits(magnitude) | infinite | static_cast<u32>(h & 0x8000) << 16);
 }
 
-// The larger of two; of a number and NaN the number; +0 above -0.
+// The larger of two values. Of a number and a NaN it is the number; +0 is larger than -0.
 inline float larger(float a, float b) {
   if (a > b) return a;
   if (b > a) return b;
@@ -47,7 +47,7 @@ inline float larger(float a, float b) {
   return a == a ? a : b == b ? b : as_float(canonical_nan);
 }
 
-// A plain name: host.py looks for it in a kernel's library, to know whether it needs the tables.
+// 2^x with the bits of the hardware's ex2.approx.ftz.f32.
 extern "C" LAB_EXPORT float lab_ex2_approx(float x);
 
 }  // namespace lab::host

@@ -21,7 +21,7 @@ struct Tile {
   int first, n;
 };
 
-u32 field(u64 descriptor, int shift) {  // bytes, of which the descriptor holds 14 bits without 4
+u32 field(u64 descriptor, int shift) {  // in bytes; a descriptor omits 4 bits
   return static_cast<u32>(descriptor >> shift & 0x3fff) << 4;
 }
 
@@ -120,7 +120,7 @@ std::size_t held_bytes(const Accumulator& x) {
   return static_cast<std::size_t>(x.columns) * (x.half ? 1 : 2);
 }
 
-// The accumulator that the lanes call d: in flight already, or taken over from them now.
+// The accumulator that the lanes call d. It is in flight already, or it is taken over from them.
 Accumulator& accumulator(WgmmaQueue& queue, const Warp& warp, const WgmmaRequest& r) {
   for (Accumulator& x : queue.accumulators)
     if (x.d[0] == warp.lane[0].out) return x;

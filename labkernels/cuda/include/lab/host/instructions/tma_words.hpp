@@ -1,7 +1,7 @@
 // The CPU's meaning of lab/hopper/tma.cuh. A load writes NaN over its box when it is issued, and
-// the box itself as late as it may: when no thread can run on before it is there. An addition reads
-// its run at once, and holds it against shared memory when it is waited for: the GPU may read it
-// until then.
+// the box itself as late as possible: when no thread can run on before the box is there. An
+// addition reads its run at once, and compares it with shared memory when it is waited for: the GPU
+// may read it until then.
 #pragma once
 
 namespace lab::host {

@@ -35,7 +35,7 @@ template <class D> constexpr bool is_half = std::is_same_v<D, u32>;
 
 namespace lab {
 
-// Here is but one way to shared memory: the checked build alone knows what the fence is for.
+// The CPU has one way to shared memory, so that the fence matters to the checked build alone.
 LAB_WORD void fence_async_shared() { host::fence_async_shared(); }
 LAB_WORD void wgmma_fence(LAB_HERE) {
   host::meet_whole_warp(host::Word::wgmma_fence, here, host::act_wgmma_fence);

@@ -54,7 +54,7 @@ class Pool {
   std::vector<std::unique_ptr<Worker>> free_;
 };
 
-// Never destroyed: a library's end may come before its last launch returns.
+// The pool is never destroyed: the library may be unloaded before its last launch returns.
 Pool& pool() {
   static Pool* the_pool = new Pool;
   return *the_pool;
@@ -66,7 +66,7 @@ struct Work {
   i64 n_blocks;
   std::atomic<i64> next{0};
   std::mutex mutex;
-  std::atomic<i64> failed_block;  // the first of those that failed; n_blocks if none
+  std::atomic<i64> failed_block;  // the first block that failed; n_blocks if none has
   std::string error;
 };
 
@@ -127,7 +127,7 @@ extern "C" LAB_EXPORT int lab_launch(const Launch* launch, Kernel kernel, char* 
     try {
       for (std::size_t i = 1; i < n; ++i)
         others.emplace_back(run_blocks, std::ref(work), std::ref(*used[i]));
-    } catch (const std::system_error&) {  // no more threads: the present ones go on
+    } catch (const std::system_error&) {  // the threads that run take all blocks
     }
     run_blocks(work, *used[0]);
     for (std::thread& other : others) other.join();

@@ -7,7 +7,7 @@
 
 #include "lab/host/system/fiber.hpp"
 
-// One load finds the host thread's state. Mach-O has no such model.
+// With this model one load finds the host thread's state. Mach-O does not have the model.
 #ifdef __ELF__
 #define LAB_TLS [[gnu::tls_model("initial-exec")]]
 #else
@@ -61,14 +61,14 @@ struct Warp {
   Lane lane[warp_size];
 };
 
-// A tensor of the launch. Filled in by host.py: keep the layout.
+// A tensor of the launch. host/build.py fills it in, in this layout.
 struct GlobalRange {
   const char* name;
   u64 address, n_bytes;
   int writable;
 };
 
-// Filled in by host.py: keep the layout.
+// host/build.py fills it in, in this layout.
 struct Launch {
   int grid[3];
   int threads;
@@ -81,7 +81,7 @@ struct Launch {
 };
 using Kernel = void (*)(const void* params);
 
-// What the words need of it; worker.hpp has the rest.
+// The part of a multiprocessor's state that the words need; worker.hpp has the rest.
 struct Multiprocessor {
   int thread = scheduler;  // the running fiber
   int block[3] = {};

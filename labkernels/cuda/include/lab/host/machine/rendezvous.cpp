@@ -10,9 +10,9 @@ namespace {
 
 // What a thread is doing once no fiber of the block can run.
 struct Standing {
-  Word word;  // none: it has returned
+  Word word;  // the word that it waits in; none if it has returned
   Where where;
-  std::string what;  // it waits for
+  std::string what;  // what it waits for
   bool operator==(const Standing& o) const {
     return word == o.word && what == o.what && (word == Word::none || same_place(where, o.where));
   }
@@ -33,7 +33,7 @@ std::string in_words(const Standing& s, bool several) {
          place(s.where) + s.what;
 }
 
-// One line a run of threads that do the same.
+// One line per run of threads that do the same.
 std::string list_threads(const Worker& m) {
   std::string lines;
   for (int first = 0; first < m.n_threads;) {

@@ -7,7 +7,7 @@
 namespace lab::host {
 
 std::string place(Where where);       // "decode/mma/kernel.cuh:31"
-std::string code_place(const void* instruction);  // as host.py can look it up: "<<library+0x12ab>>"
+std::string code_place(const void* instruction);  // for build.py to look up: "<<library+0x12ab>>"
 std::string hexadecimal(const void* address);  // "0x7f00"
 std::string this_block();             // "block (0, 1, 2)"
 std::string this_thread();            // "block (0, 1, 2), thread 5"
@@ -16,7 +16,7 @@ std::string this_thread();            // "block (0, 1, 2), thread 5"
 // returns: objects on its stack are not destroyed, so an error may leak a string.
 [[noreturn]] void fail(std::string&& what);
 [[noreturn]] void fail_block(std::string&& message);  // the whole message
-[[noreturn]] void leave_block();                      // whose error is told
+[[noreturn]] void leave_block();                      // its error is reported already
 
 // Ends the block once an earlier block has failed: its results are not used, and what it waits for
 // may never come. Called where a kernel waits or synchronizes.

@@ -22,7 +22,7 @@ struct CopyQueue {
   std::size_t n_landed = 0, n_groups_landed = 0;
 };
 
-// at_sync_block: all threads wait together. waits: for what a word of hopper/mbarrier.cuh names.
+// at_sync_block: all threads wait together. waits: a word of hopper/mbarrier.cuh says for what.
 enum class State : unsigned char { active, at_sync_block, waits, finished };
 
 struct Thread {
@@ -44,13 +44,13 @@ struct Worker : Multiprocessor {
   i64 index = 0;                   // number of the block in the launch
   const std::atomic<i64>* failed_block = nullptr;  // the first of the launch's that failed
   int n_threads = 0, n_warps = 0;
-  int n_arrived = 0, n_alive = 0;  // threads at sync_block; threads not finished
+  int n_arrived = 0, n_alive = 0;  // threads at sync_block; threads that have not finished
   u32 block_epoch = 0;             // counts sync_block and blocks: orders the memory of all threads
   Thread threads[max_threads];
   WgmmaQueue wgmma[max_warps];
   Barriers barriers;
   std::vector<BoxLoad> loads;      // oldest first
-  u64 dice = 0;                    // random numbers for the order in which they land
+  u64 dice = 0;                    // random numbers for the order in which the loads land
 
   std::string error;  // empty: none
 

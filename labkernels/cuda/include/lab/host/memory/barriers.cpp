@@ -11,7 +11,7 @@
 namespace lab::host {
 namespace {
 
-constexpr u64 mark = 0x426172726965;  // above a barrier's number, in its 8 bytes
+constexpr u64 mark = 0x426172726965;  // stands above the barrier's number in its 8 bytes
 constexpr int mark_shift = 16;
 constexpr int max_arrivals = (1 << 20) - 1;
 
@@ -71,10 +71,10 @@ void require_sm90(Word word, Where where) {
 #endif
 }
 
-void Barriers::clear(int n_warps, int registers_a_thread) {
+void Barriers::clear(int n_warps, int registers_per_thread) {
   shared.clear();
   for (NamedBarrier& b : named) b = {};
-  std::fill(registers, registers + n_warps, registers_a_thread);
+  std::fill(registers, registers + n_warps, registers_per_thread);
   free_registers = 0;
   changed = 0;
 }

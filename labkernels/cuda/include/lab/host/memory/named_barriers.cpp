@@ -75,7 +75,7 @@ void named_arrive(int id, int threads, Where where) {
 
 void named_sync(int id, int threads, Where where) {
   come(Word::named_sync, id, threads, where);
-  // The warp's lanes get here one after the other: the last warp may come meanwhile.
+  // The warp's lanes get here one after the other, and the last warp may come between two of them.
   if (my_lane().value == worker().barriers.named[id].generation) sleep(Word::named_sync, where, id);
   know_after_named_wait(worker(), id);
 }

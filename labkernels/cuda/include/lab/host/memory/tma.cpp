@@ -111,13 +111,13 @@ std::vector<unsigned char> gather(const Box& box, u32 byte) {
   return values;
 }
 
-// It is read.
+// Tells the checker that the TMA reads the box.
 void touch_box(const Box& box, u32 byte, Word word, Where where) {
   each_chunk(box, byte,
              [&](std::size_t, const unsigned char* at) { touch_sent(at, word, where); });
 }
 
-// The box's byte in shared memory, if it may lie there.
+// The byte of shared memory at which the box begins. Fails if the box may not lie there.
 u32 shared_byte(const Box& box, const void* p, std::size_t alignment, Word word, Where where) {
   check_shared(p, box_bytes(box), 1, word, where);
   const auto byte = static_cast<u32>(static_cast<const unsigned char*>(p) - sm->shared);
@@ -126,7 +126,7 @@ u32 shared_byte(const Box& box, const void* p, std::size_t alignment, Word word,
          " is not a multiple of " + std::to_string(alignment));
   return byte;
 }
-constexpr std::size_t box_alignment = 128;  // swizzled or not: the pattern is of the address's bits
+constexpr std::size_t box_alignment = 128;  // also without swizzle
 
 void check_lines(const Box& box, Access access, Word word, Where where) {
   each_line(box, [&](std::size_t, const unsigned char* global, std::size_t bytes) {
@@ -232,8 +232,8 @@ void bulk_wait(int n_in_flight, bool only_read) {
 
 namespace {
 
-// They land in any order on the GPU. Here in the order of their issue, and by the dice of the block
-// if a build checks.
+// On the GPU loads land in any order. Here they land in the order of their issue, and in a checked
+// build in an order that the block's random numbers choose.
 std::ptrdiff_t next_to_land(Worker& m) {
 #ifdef LAB_CHECKS
   m.dice = m.dice * 6364136223846793005u + 1442695040888963407u;

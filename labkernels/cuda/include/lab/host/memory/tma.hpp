@@ -30,7 +30,7 @@ struct BoxStore {
   Box box;
   u32 byte;
   int group;
-  bool read;              // it has been waited for so far that shared memory may be written again
+  bool read;              // a wait has ended after which shared memory may be written again
   Word word;
   Where where;
   std::vector<unsigned char> values;  // as they were when it was issued

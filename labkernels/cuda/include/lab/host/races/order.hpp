@@ -23,7 +23,7 @@ struct Order {
   u32 block_began = 0;
   int n_threads = 0, n_warps = 0, n_barriers = 0, n_actors = 0;
   Limits known;      // [thread][actor]
-  Limits everyone;   // knows so much of each actor, since the last sync_block
+  Limits everyone;   // [actor]: what every thread knows since the last sync_block
   Limits fenced;     // [thread][thread]: what the first knew of the second at its last fence
   Limits gathered[max_checked_barriers + 16], ended[max_checked_barriers + 16];
   u32 wgmma_issued[max_warps] = {}, wgmma_done[max_warps] = {};

@@ -23,7 +23,7 @@ struct Place {
 };
 static_assert(sizeof(Where) == sizeof(const void*));
 
-// Places by number, so that a cell holds but 16 bits of each.
+// Places by number, so that a cell holds only 16 bits for each.
 struct Places {
   std::vector<Place> all;
   std::unordered_map<const void*, u16> numbers;
@@ -219,7 +219,7 @@ void check_readers(const Cell& cell, const Me& i) {
   }
 }
 
-// Before it becomes what `writer` wrote.
+// Checks a write to the cell, and then notes its writer.
 void write_cell(Cell& cell, const Me& i, Writer writer) {
   if (written(i, cell.writer)) {
     check_writer(cell, i, "writes");
@@ -250,7 +250,8 @@ template <class Visit> void each_cell(Worker& m, const void* p, std::size_t byte
        " of " + std::to_string(m.shared_bytes) + " at " + code_place(code));
 }
 
-// Not shared memory. An access to a tensor this way would escape the check of bounds.
+// Checks an access outside shared memory. A plain access to a tensor would escape the check of
+// bounds, and is an error.
 void check_other(const Worker& m, const void* p, std::size_t bytes, bool write, const void* code) {
   const char* verb = write ? "writes" : "reads";
   if (in_arena(m, p)) report_bounds(m, p, bytes, verb, code);

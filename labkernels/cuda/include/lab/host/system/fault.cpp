@@ -19,7 +19,7 @@ struct Fault {
 };
 
 struct Guard {
-  sigjmp_buf escape;  // where a fault in a kernel goes on
+  sigjmp_buf escape;  // where execution goes on after a fault in a kernel
   Fault fault;
 };
 
@@ -54,12 +54,12 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     guard.fault = {signal, info->si_addr, instruction_of(context)};
     siglongjmp(guard.escape, 1);
   }
-  // Not ours: the access is repeated under the handler that was there before.
+  // The fault is not a kernel's: the access is repeated under the handler that was there before.
   for (int i = 0; i < n_signals; ++i)
     if (signals[i] == signal) sigaction(signal, &before[i], nullptr);
 }
 
-// Made where memory can be allocated again.
+// The message, which is made after the signal handler, where memory may be allocated.
 std::string describe(const Fault& fault, const Worker& m) {
   const auto* address = static_cast<const char*>(fault.address);
   const std::string where = " at " + code_place(fault.instruction);
