@@ -45,6 +45,7 @@ def read(path: Path, take: Take) -> dict:
 
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, theirs: str, take: Take):
     with archive.open(member) as file:
+        assert isinstance(file, zipfile.ZipExtFile)  # the stubs promise less
         if file.read(6) != _MAGIC:
             raise ValueError("it is not an npy file")
         version = file.read(2)
