@@ -18,6 +18,14 @@ ROOT = Path(__file__).resolve().parents[3]
 WITHIN_S = 1.0  # of SIGINT
 
 
+@pytest.fixture(autouse=True)
+def _sigint_is_heard():
+    """As in a terminal: a session that a shell started in the background ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def arrays():
     return aligned(np.zeros(64), np.float32), aligned(np.zeros(64), np.float32)
 
