@@ -46,6 +46,8 @@ coverage: compiler $(ENVIRONMENT) ## Say which lines no test runs, of Python and
 lab: compiler $(ENVIRONMENT) ## Open the notebooks in JupyterLab
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/start_here.ipynb
 
+# On a GPU machine labkernels is this folder, not a package of the machine's own Python.
+notebooks: export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 notebooks: compiler $(ENVIRONMENT) ## Run the chapters, write notebooks/*.ipynb (TO=folder: an edition)
 	@$(BIN)/python book/build.py $(if $(TO),--to $(TO),--pairs)
 
@@ -95,7 +97,10 @@ FROM_TORCH_INDEX := $(if $(TORCH_INDEX),$(foreach v,PIP_INDEX_URL UV_DEFAULT_IND
 	if [ -n "$(MOVED)" ] || ! .venv/bin/python -c "$$fits; import pip" 2>/dev/null; then \
 	  echo "Making the environment in .venv from requirements.lock: some minutes, 2.5 GB."; \
 	  if [ -n "$$uv" ]; then \
-	    $$uv venv -q --seed --clear --python '$(or $(PYTHON),$(LOCKED_FOR))' .venv; \
+	    $$uv venv -q --seed --clear --python '$(or $(PYTHON),$(LOCKED_FOR))' .venv || { \
+	      echo "uv made no environment, for the reason above (behind a proxy with its own" \
+	        "certificates: export UV_SYSTEM_CERTS=1). Without uv in PATH, make uses pip." >&2; \
+	      exit 1; }; \
 	  else \
 	    for python in $(PYTHON) python3.11 python3.12 python3.13 python3 python none; do \
 	      $$python -c "$$fits" 2>/dev/null && break; \

@@ -83,9 +83,8 @@ def one_build() -> Iterator[None]:
 def build(args: argparse.Namespace) -> None:
     started_s = time.monotonic()
     if args.to:
-        for name, executed in execute_notebooks(force=args.force).items():
-            args.to.mkdir(parents=True, exist_ok=True)
-            print(f"wrote {shutil.copyfile(executed, args.to / f'{name}.ipynb')}")
+        args.to.mkdir(parents=True, exist_ok=True)
+        execute_notebooks(force=args.force, copies=args.to)
         return
     if args.pairs:
         for name, executed in execute_notebooks(force=args.force).items():
@@ -117,15 +116,23 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def execute_notebooks(*, force: bool) -> dict[str, Path]:
-    """name -> executed copy, for every notebook; runs those whose inputs changed."""
+def execute_notebooks(*, force: bool, copies: Path | None = None) -> dict[str, Path]:
+    """name -> executed copy, for every notebook; runs those whose inputs changed.
+
+    copies: a folder that gets each copy as soon as it is there, since a machine that is lent for
+    some minutes may end this run.
+    """
     inputs = notebook_io.input_digest()
     EXECUTED.mkdir(parents=True, exist_ok=True)
     notebook_io.use_this_interpreter(BUILD / "jupyter")
-    # On a GPU machine the times of chapters are recorded: one must not disturb another.
-    with ThreadPoolExecutor(1 if shutil.which("nvidia-smi") else CHAPTERS_AT_ONCE) as pool:
+    # On a GPU machine the times of chapters are recorded: one must not disturb another. Here a
+    # chapter has a core: a second thread of OpenBLAS would wait for each small product by spinning.
+    gpu = shutil.which("nvidia-smi") is not None
+    if not gpu:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with ThreadPoolExecutor(1 if gpu else CHAPTERS_AT_ONCE) as pool:
         runs = {
-            source.stem: pool.submit(execute_notebook, source, inputs, force=force)
+            source.stem: pool.submit(execute_notebook, source, inputs, force=force, copies=copies)
             for source in notebook_io.sources()
         }
         try:
@@ -135,7 +142,7 @@ def execute_notebooks(*, force: bool) -> dict[str, Path]:
             raise
 
 
-def execute_notebook(source: Path, inputs: str, *, force: bool) -> Path:
+def execute_notebook(source: Path, inputs: str, *, force: bool, copies: Path | None = None) -> Path:
     """The executed copy of a notebook, which is run if its inputs changed."""
     target, key_file = EXECUTED / f"{source.stem}.ipynb", EXECUTED / f"{source.stem}.key"
     key = hashlib.sha256(inputs.encode() + source.read_bytes()).hexdigest()
@@ -146,6 +153,8 @@ def execute_notebook(source: Path, inputs: str, *, force: bool) -> Path:
         nbformat.write(notebook, target)
         key_file.write_text(f"{key} {tree_digest(target)}")
         print(f"executed {source.stem}: {time.monotonic() - started_s:.0f} s", flush=True)
+    if copies is not None:
+        print(f"wrote {shutil.copyfile(target, copies / target.name)}", flush=True)
     return target
 
 

@@ -1,4 +1,4 @@
-"""Byte sizes, log2(e) and ln(2), quantities as text, and checks of values and names."""
+"""Sizes in bytes and in copies, log2(e) and ln(2), quantities as text, and checks of values."""
 
 import math
 import operator
@@ -15,6 +15,9 @@ KB = 1000
 MB = 1000 * KB
 GB = 1000 * MB
 TB = 1000 * GB
+
+COPY_BYTES = 16  # bytes per copy of a kernel: rows of K, V and Q start at multiples of it
+CHUNK = COPY_BYTES // 2  # elements of 16 bits in one copy
 
 
 def require_choice(name: str, value: str, allowed: Iterable[str]) -> None:

@@ -52,6 +52,7 @@ h200 = hardware.gpu("h200")
 # A kernel is a function that many threads run at once.
 # You launch it with a grid of blocks; a {term}`block` is a group of threads, here often 128.
 # The hardware groups the threads of a block by 32, and such a {term}`warp` is what really executes: its 32 threads take the same instruction together.
+# A thread's place in its warp, from 0 to 31, is its {term}`lane`.
 #
 # The GPU consists of {term}`SM`s, streaming multiprocessors.
 # A block runs on one SM from its first instruction to its last.
@@ -139,8 +140,11 @@ plots.table(pd.DataFrame(in_flight), "in-flight", {"KiB on their way, per SM": "
 # :end-before: "// [/lab: kernel]"
 # ```
 #
-# Some words of the lab need an explanation.
-# `LAB_KERNEL(threads, 1)` marks a kernel whose blocks have that many threads.
+# Some words are C++ and not C.
+# `template <int Sums, int Stages>` makes a kernel for each pair of numbers, which the compiler knows; `auto&` gives the struct another name, without a copy.
+#
+# Other words are the lab's own.
+# `LAB_KERNEL(threads, 1)` marks a kernel whose blocks have that many threads, at least one of which fits on an SM.
 # `shared_memory<...>()` gives the block's shared memory as a struct.
 # `load_constant` and `store_global` read and write DRAM.
 # `fma_rn(a, b, c)` is $a b + c$, rounded once.
@@ -286,6 +290,7 @@ else:
 #
 # Assignment 14, *A register ledger*: how many registers do the matrices of a decode kernel take?
 # `exercises.get("register_ledger")` has the task, and `exercises.check("register_ledger", ...)` judges your number.
+# What the matrices are for comes in {doc}`attention_block_by_block`; here their sizes count, and that a number takes 16 bits in fp16 and bf16, and 32 in fp32.
 # ```
 
 # %%

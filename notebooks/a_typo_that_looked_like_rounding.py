@@ -216,8 +216,8 @@ for tolerance in (1e-3, 1e-2, 2e-2, 0.1, 1.0):
 #
 # ```{literalinclude} /labkernels/kernels/mla/pipeline.cuh
 # :language: cpp
-# :start-at: "  // The key of the window that this lane copies."
-# :end-before: "// A block's pipeline over its keys"
+# :start-at: "  // Returns the key of the window that this lane copies in a pass."
+# :end-before: "// A block has a pipeline over its keys"
 # ```
 #
 # The second listing has the defect, kept as an edit of that line in the branch for 16 keys alone:

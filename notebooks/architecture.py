@@ -162,5 +162,7 @@ plots.table(costs, "ceilings")
 # | a peer | a file `measure/peers/<library>.py` with `PEERS` | the benchmarks of every operation that it has a step for |
 # | a GPU | a block in `hardware/gpus.toml` | budgets, the choice of kernels, `labkernels doctor` |
 # | a command | a file `cli/<name>.py` with `HELP` and `run` | `labkernels --help` |
+# | an importer | a file `audit/importers/<tool>.py` with `takes` and `read` | `labkernels audit`, for the files that it takes |
 # | a chapter | `notebooks/<idea>.py`, a line in `book/_toc.yml`; what is too long for a cell in `chapters/<idea>.py` | `make book` |
+# | an assignment | a file `chapters/exercises/assignments/<name>.toml`, and a line in `book/assignments.md` | `exercises.check`, `make course` |
 # :::

@@ -290,6 +290,7 @@ plots.table(pd.DataFrame(found, columns=columns), "bounds", dict.fromkeys(column
 # :end-before: "// [/lab: update]"
 # ```
 #
+# `ex2_approx(x)` is the hardware's $2^x$, and `State&` gives the function the caller's own state, as a pointer would.
 # These are the lines of `block_by_block`, for one key of each lane.
 # A lane sums its own keys in `l`, and the 32 sums are added once, after the last tile.
 #
@@ -312,14 +313,14 @@ plots.table(pd.DataFrame(found, columns=columns), "bounds", dict.fromkeys(column
 # :end-before: "// [/lab: pipeline]"
 # ```
 
-# %% mystnb={"figure": {"caption": "What thread 0 did, in the order of its program: each copy is on its way while the tile before it is summed. A trace of the CPU machine.", "name": "pipeline-trace"}, "image": {"alt": "Two rows of bars. Below, the sums of tiles 0 to 4, one after the other; above, the copies, each of which begins one sum earlier and ends when its own sum begins.", "width": "95%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "What thread 0 did, in the order of its program: each copy is on its way while the tile before it is summed. A trace of the CPU machine.", "name": "pipeline-trace"}, "image": {"alt": "Three rows of bars. Below, the sums of tiles 0 to 4, one after the other; above, the copies to stage 0 and to stage 1 in turns, each of which begins one sum earlier and ends when its own sum begins.", "width": "95%"}} tags=["hide-input"]
 sums, events = pipeline.run(5)
 assert (sums == pipeline.tiles(5).reshape(-1, pipeline.THREADS).sum(axis=0)).all()
-drawn.timeline(events, origin="a trace of the CPU machine")
+drawn.timeline(events, pipeline.STAGES, origin="a trace of the CPU machine")
 plt.show()
 
 # %% [markdown]
-# The same trace in motion: a stage fills while its copy is on its way, drawn as if the bytes arrived evenly, and drains while its tile is summed.
+# The same trace in motion (in JupyterLab, run the cell to see it): a stage fills while its copy is on its way, drawn as if the bytes arrived evenly, and drains while its tile is summed.
 
 # %% tags=["hide-input", "nbval-ignore-output"]
 motion.pipeline(events, pipeline.STAGES, origin="A trace of the CPU machine.")
@@ -379,6 +380,7 @@ bool(abs(out - truth).max() < 1e-6 and abs(lse2 - truth_lse2).max() < 1e-5)
 # Each of these replaces one phase of the CUDA kernel by your lines.
 # `exercises.get(...)` shows the task and a starter, `.hint(1)` a first hint, and `check` compiles your lines, runs them with all checks, and says in terms of your own lines what is wrong.
 # In a notebook, a cell that begins with `%%cuda rescale` is an answer, after `%load_ext labkernels.chapters.exercises`.
+# After a right answer, `check` puts your kernel beside the reference kernel, which has the book's own lines: whether both give the same bits; the {term}`ledger`, which is the registers and bytes of {doc}`a_gpu_in_one_sitting`, beside the compiler's number; and how often lanes waited for each other in shared memory, a {term}`bank conflict`, which {doc}`fragments_and_rounding` explains.
 #
 # ```{exercise}
 # :label: block-rescale
@@ -397,7 +399,7 @@ print(starter, exercises.check("rescale", starter), sep="\n")
 #
 # Both $l$ and $o$ shrink by $2^{m_{old} - m_{new}}$.
 
-# %%
+# %% tags=["nbval-ignore-output"]
 found = exercises.check("rescale", exercises.get("rescale").solution)
 print(found)
 assert found.passed

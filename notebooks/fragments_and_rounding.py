@@ -164,7 +164,8 @@ plots.table(
 # :end-before: "// ---- mma"
 # ```
 #
-# It also writes down the address that each lane uses, and the banks are counted from these.
+# `u16* to` points at a number of 16 bits, and `u32x4` is 16 bytes, which are loaded and stored at once; `reinterpret_cast<T*>(p)` is C's `(T*)p`, and `chunk_elements` is 8.
+# `touched` takes the address that each lane uses, and the banks are counted from these.
 #
 # ## Measurement
 #
@@ -193,7 +194,7 @@ drawn.banks(places, {row["layout"]: row["turns of an ldmatrix"] for row in turns
 plt.show()
 
 # %% [markdown]
-# The read of chunk 0 in motion: rows whose chunks lie in the same four banks wait for their turn.
+# The read of chunk 0 in motion (in JupyterLab, run the cell to see it): rows whose chunks lie in the same four banks wait for their turn.
 
 # %% tags=["hide-input", "nbval-ignore-output"]
 chunk_0 = {name: found["reads"][0][:8] for name, found in layouts.items()}
@@ -246,7 +247,7 @@ print(
 # ```{exercise}
 # :label: fragments-swizzle
 #
-# Assignment 11, *A swizzle without bank conflicts*. Write another one than the exclusive or.
+# Assignment 11, *A swizzle without bank conflicts*. The exclusive or is one; find another. The check takes every layout in which no two lanes of a store or a read meet.
 # ```
 
 # %%
@@ -259,7 +260,7 @@ print(exercises.check("swizzle", exercises.get("swizzle").starter))
 #
 # Any Latin square will do, such as the chunk shifted by the row.
 
-# %%
+# %% tags=["nbval-ignore-output"]
 found = exercises.check(
     "swizzle", "LAB_DEVICE int place_of(int row, int c) { return (c + row) % 8; }"
 )

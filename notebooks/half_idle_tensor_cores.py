@@ -281,7 +281,7 @@ plots.table(foreseen, "foreseen", dict.fromkeys(columns[4:6], "{:.0f}"))
 #
 # ```{literalinclude} /labkernels/kernels/prefill/wgmma/consumer.cuh
 # :language: cpp
-# :start-at: "  // The next block's scores, beside"
+# :start-at: "  // Computes the next block's scores beside"
 # :end-before: "  // ---- softmax"
 # ```
 #

@@ -36,7 +36,7 @@
 #
 # ## What this machine can do
 #
-# The chapters run their kernels here: on a GPU of `sm_80` or newer at full size, elsewhere as CPU builds and under Triton's interpreter, at a small size.
+# The chapters run their kernels here: on an NVIDIA GPU of `sm_80` (the A100 of 2020) or newer at full size, elsewhere as CPU builds and under Triton's interpreter, at a small size.
 # This cell says what is there, and tries both compilers.
 
 # %% tags=["nbval-ignore-output"]

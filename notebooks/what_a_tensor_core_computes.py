@@ -483,6 +483,7 @@ answers
 #
 # The model may fail elsewhere, since it was tried on one H200.
 # What is said of the tensor cores of other generations rests on the literature, and whether their units of $2^x$ hold the same parabolas is not known here.
+# No model is here of `sm_75` and `sm_120`, of 8-bit inputs on `sm_100` or with fp16 sums, and of products of e4m3 with e5m2.
 # `rcp.approx` and `lg2.approx` have no model, since no kernel of the lab uses them.
 #
 # ## Exercises

@@ -306,7 +306,7 @@ def _interpret_triton() -> None:
     If Triton is missing, or was imported as a compiler already, the rows of its kernels say so.
     """
     with contextlib.suppress(RuntimeError):
-        triton_run.load("triton", interpret=True)
+        triton_run.interpreted("triton")
 
 
 def _bar(name: str, items: list) -> Iterable:

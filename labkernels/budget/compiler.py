@@ -18,6 +18,8 @@ from labkernels.budget.quantity import Quantity, floor_div, largest, least, numb
 AHEAD_MAX = 64  # operand registers in flight: 16 loads of ldmatrix.x4, in all listings we read
 KEPT = {8: "kept, sm_8x", 9: "kept, sm_90", 10: "kept, sm_100 and newer"}
 MERGE = "merge of splits"
+# What a prediction says of spills.
+FITS, EDGE, SPILLS = "fits", "at the edge", "spills"
 
 
 @dataclass(frozen=True)
@@ -91,12 +93,16 @@ class Prediction:
         return replace(self.ledger.equation(), left=r"N_\text{need}")
 
     @property
-    def spills(self) -> bool:
-        """Whether the least need fills the limit.
+    def answer(self) -> str:
+        """FITS, EDGE or SPILLS, by where the limit lies between what is needed and its least.
 
-        ptxas then spills a few registers, on some architectures and not on others.
+        FITS: all that is held and added fits. EDGE: ptxas must give up some of what it adds, which
+        it mostly can without a spill. SPILLS: the least fills the limit, and a few registers go to
+        memory, on some architectures and not on others.
         """
-        return self.least >= self.thread_limit
+        if max(self.ledger.total, self.merge) <= self.thread_limit:
+            return FITS
+        return EDGE if self.least < self.thread_limit else SPILLS
 
     @property
     def quantity(self) -> Quantity:

@@ -1,4 +1,7 @@
-"""FlashInfer's ragged prefill test: its shapes, and the inputs on which it can or cannot fail."""
+"""FlashInfer's ragged prefill test: its shapes, and the inputs on which it can or cannot fail.
+
+Source: github.com/flashinfer-ai/flashinfer, tests/attention/test_deepseek_mla.py.
+"""
 
 import itertools
 import math
@@ -13,8 +16,6 @@ from labkernels.numerics.truth.problem import Problem
 # As it stood in February 2025 (its K all zeros), since then (V too), and as it might be.
 INPUTS = ("K = 0", "K = V = 0", "random")
 SEED = 42  # of the test
-_GITHUB = "https://github.com/flashinfer-ai/flashinfer/"
-SOURCE = f"{_GITHUB}blob/main/tests/attention/test_deepseek_mla.py"
 
 
 @dataclass(frozen=True)

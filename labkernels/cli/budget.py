@@ -6,9 +6,9 @@ import argparse
 from typing import TYPE_CHECKING
 
 from labkernels import hardware
+from labkernels.budget import compiler, roofline
 from labkernels.budget import registers as formulas
-from labkernels.budget import roofline
-from labkernels.cli.options import DONE, add_shape, add_tokens, workload_of
+from labkernels.cli.options import DONE, add_shape, add_tokens, head_dim_of, workload_of
 from labkernels.hardware import Gpu
 from labkernels.units import format_bytes, format_time, require_int
 
@@ -29,11 +29,16 @@ examples:
   labkernels budget decode_fma --group 8 --arch sm_80   compile for another architecture
   labkernels budget decode_mma --batch 57 --kv-len 8192 with grid, waves and expected time
   labkernels budget prefill_wgmma --batch 4 --kv-len 4096 --kv-heads 16 --group 1 --causal
-  labkernels budget mla_wgmma --head-dim 576 --batch 64 --kv-len 4096 --q-heads 128 --kv-heads 1
+  labkernels budget mla_wgmma --batch 64 --kv-len 4096 --q-heads 128 --kv-heads 1
   labkernels budget decode_mma --tile 4x32x2x1          another tile; a wrong one lists them all
 """
 DEFAULT_GROUP = 4
 DEFAULT_GPU = "h200"
+_SPILLS = {
+    compiler.FITS: "",
+    compiler.EDGE: " (at the edge: ptxas would take {need})",
+    compiler.SPILLS: " (a few may spill: ptxas would take {need})",
+}
 
 
 def add_options(sub: argparse.ArgumentParser) -> None:
@@ -86,7 +91,7 @@ def _resources(options: argparse.Namespace, group: int) -> Resources:
     spec = resources.find(options.kernel)
     if lacks := missing(spec, gpu):
         raise ValueError(f"{spec.name} {lacks}, this is {gpu.name} ({gpu.arch})")
-    shape = spec.shape(dtype=options.dtype, head_dim=options.head_dim, group=group)
+    shape = spec.shape(dtype=options.dtype, head_dim=head_dim_of(spec, options), group=group)
     # a requested tile is shown even if it does not fit
     tile = options.tile or None
     instance = spec.instance(shape, tile=tile, gpu=None if tile else gpu)
@@ -172,9 +177,9 @@ def _verdict(known: Resources) -> str:
 
 def _predicted(made: Prediction) -> str:
     """The prediction, and facts that its ledger cannot show: a limit, a spill."""
-    spills = ", a few of them spilled" if made.spills else ""
     limit = ", the limit" if made.registers == made.limit else ""
-    return f"{made.registers} predicted{limit}{spills}"
+    need = max(made.ledger.total, made.merge)
+    return f"{made.registers} predicted{limit}{_SPILLS[made.answer].format(need=need)}"
 
 
 def _traded(instance: Instance) -> str:

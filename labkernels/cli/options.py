@@ -10,17 +10,26 @@ if TYPE_CHECKING:
     from labkernels.kernels.kernel import Kernel
     from labkernels.kernels.workload import Workload
 
+DEFAULT_HEAD_DIM = 128
 DONE, FAILED, USAGE, LESS_EXACT, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def add_shape(sub: argparse.ArgumentParser) -> None:
     """Add a kernel and the shape of its heads."""
     sub.add_argument("kernel", help="a kernel folder's name, such as decode_mma")
-    sub.add_argument("--head-dim", type=int, default=128, help="elements per head (default 128)")
+    of_head = "elements per head (default 128, or what the kernel offers)"
+    sub.add_argument("--head-dim", type=int, default=None, help=of_head)
     sub.add_argument("--dtype", default="bf16", help="fp16 or bf16 (default bf16)")
     sub.add_argument("--tile", default="", help="tile option; default: the preferred one")
     sub.add_argument("--kv-heads", type=int, default=8, help="key/value heads (default 8)")
     sub.add_argument("--page-size", type=int, default=16, help="keys per page (default 16)")
+
+
+def head_dim_of(spec: Kernel, options: argparse.Namespace) -> int:
+    """Return the head dimension that was asked for, else one that the kernel has."""
+    if options.head_dim is not None:
+        return options.head_dim
+    return DEFAULT_HEAD_DIM if DEFAULT_HEAD_DIM in spec.head_dims else spec.head_dims[0]
 
 
 def workload_of(spec: Kernel, options: argparse.Namespace, *, q_heads: int) -> Workload:
@@ -34,6 +43,7 @@ def workload_of(spec: Kernel, options: argparse.Namespace, *, q_heads: int) -> W
     kind = operations()[spec.operation].workload
     known = {field.name for field in fields(kind)}
     q_len = options.q_len or (options.kv_len if "q_lens" in known else 1)
+    head_dim = head_dim_of(spec, options)
     asked = {
         "kv_lens": (options.kv_len,) * options.batch,
         "q_lens": (q_len,) * options.batch,
@@ -41,8 +51,8 @@ def workload_of(spec: Kernel, options: argparse.Namespace, *, q_heads: int) -> W
         "q_len": q_len,
         "q_heads": q_heads,
         "kv_heads": options.kv_heads,
-        "head_dim": options.head_dim,
-        "head_dim_v": head_dim_v(options.head_dim),
+        "head_dim": head_dim,
+        "head_dim_v": head_dim_v(head_dim),
         "page_size": options.page_size if "paged" in spec.layouts else None,
         "dtype": options.dtype,
         "causal": options.causal,

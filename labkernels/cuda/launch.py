@@ -210,13 +210,7 @@ def gpu_kernel(made: Specialization, arch: str, device: int):
     from labkernels.cuda.compiler import nvrtc
     from labkernels.cuda.gpu.kernel import load
 
-    compiled = nvrtc.compile_kernel(
-        made.header,
-        instance=made.instance,
-        defines=made.defines,
-        arch=arch,
-        include_dirs=made.include_dirs,
-    )
+    compiled = nvrtc.compiled(made, arch)
     return load(compiled, device=device)
 
 

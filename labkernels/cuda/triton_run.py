@@ -9,21 +9,39 @@ from typing import Any
 import torch
 
 
-def load(kernel: str, *, interpret: bool) -> ModuleType:
-    """Import a kernel module. Triton decides when it is imported whether it interprets.
+def load(kernel: str, *, on_gpu: bool) -> ModuleType:
+    """Import the module of a kernel whose tensors are on a GPU, or on a CPU.
 
-    Raises: RuntimeError if Triton is missing, or was imported without its interpreter on a CPU.
+    Where the machine has a GPU, Triton stays a compiler, since one process cannot have both: a step
+    on CPU tensors can then be planned, but not run.
+    Raises: RuntimeError if Triton is missing, or was imported as a compiler on a machine without a
+    GPU.
     """
-    if interpret and "triton" not in sys.modules:
+    if on_gpu or torch.cuda.is_available():
+        return _module(kernel)
+    return interpreted(kernel)
+
+
+def interpreted(kernel: str) -> ModuleType:
+    """Import a kernel module under Triton's interpreter, for which Triton decides when imported.
+
+    Raises: RuntimeError if Triton is missing, or was imported as a compiler.
+    """
+    if "triton" not in sys.modules:
         os.environ["TRITON_INTERPRET"] = "1"
-    try:
-        import triton
-    except ImportError as error:
-        raise RuntimeError(f"{kernel} needs triton, which is not installed") from error
-    if interpret and not triton.knobs.runtime.interpret:
+    module = _module(kernel)
+    if not sys.modules["triton"].knobs.runtime.interpret:
         raise RuntimeError(
             f"{kernel} on a CPU needs Triton's interpreter: start Python with TRITON_INTERPRET=1"
         )
+    return module
+
+
+def _module(kernel: str) -> ModuleType:
+    try:
+        importlib.import_module("triton")
+    except ImportError as error:
+        raise RuntimeError(f"{kernel} needs triton, which is not installed") from error
     return importlib.import_module(kernel)
 
 

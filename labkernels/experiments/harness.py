@@ -226,6 +226,9 @@ class Recording:
             self.fail(f"{cell.label}: {words_of(error)}")
             self.tell("failed")
         number = self.cells.index(cell) + 1
+        if more := len(self.cells) - number:  # as if the other cells took as long
+            left_s = (time.monotonic() - self._began_s) / number * more
+            self.tell(f"{durations.words(left_s)} left")
         self.progress(f"{number}/{len(self.cells)} {cell.label}: {', '.join(self.told)}")
         _free()
 

@@ -13,11 +13,9 @@ from labkernels import hardware
 from labkernels.cuda.workspace import blank
 from labkernels.kept import Kept
 from labkernels.policy import NumericPolicy
-from labkernels.units import require_int
+from labkernels.units import CHUNK, COPY_BYTES, require_int
 
 MAX_KEYS = 2**30  # keys per request: kernels count keys, and a step beyond the last, in 32 bits
-COPY_BYTES = 16  # bytes per copy of a kernel: rows of K, V and Q start at multiples of it
-CHUNK = 8  # elements of one copy
 MAX_SPLITS = 65_535  # splits per request: splits lie along a dimension of the grid
 REACH = 2**32 * CHUNK  # elements of a pool, 64 GiB: as many chunks as 32 bits can count
 

@@ -1,6 +1,7 @@
 """Measures one workload: prepare, check, capture, time in turns, then check the timed output."""
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -228,11 +229,14 @@ class _Entry:
 
     def capture(self) -> None:
         """Capture a CUDA graph of the step, or note why none can hold it."""
-        try:
-            # a graph does not own the memory of its launches; the step does
-            self.replay = timing.capture(self.step.run).replay
-        except RuntimeError as error:
-            self.note = f"not captured: {one_line(error)}"
+        with warnings.catch_warnings():
+            # of a capture that fails torch also says that the graph is empty; the note says why
+            warnings.filterwarnings("ignore", "The CUDA Graph is empty")
+            try:
+                # a graph does not own the memory of its launches; the step does
+                self.replay = timing.capture(self.step.run).replay
+            except RuntimeError as error:
+                self.note = f"not captured: {one_line(error)}"
 
     def errors(self, run: Callable[[], object] | None, reasons: list[Reason]) -> Any:
         """Errors of what a run gives over NaN, or of what is there; None if they are too large."""

@@ -1,13 +1,16 @@
-"""Rows that the formula of registers misses by more than the band, each with its cause.
+"""Rows that the formula of registers misses by more than the band, or whose spill it does not name.
 
 The machine code was read by `cuda.compiler.live_ranges`, where the most registers are alive. Before
 a kernel runs out of registers ptxas decides alone how much it loads ahead, and a formula with one
-number for all kernels misses where it decides otherwise.
+number for all kernels misses where it decides otherwise. A spill is read in the places of STL and
+LDL, which store a word in local memory and load it.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from labkernels.budget.compiler import EDGE, SPILLS
 
 BAND = 0.12  # relative error up to which a prediction is near
 NEWEST = ("sm_100a", "sm_120")
@@ -79,6 +82,75 @@ CAUSES = (
 )
 
 
+@dataclass(frozen=True)
+class SpillCause:
+    """Why rows of a kernel and tile spill or not, against what was answered for them."""
+
+    answer: str
+    kernel: str
+    tiles: tuple[str, ...]
+    head_dims: tuple[int, ...]
+    words: str
+
+    def explains(self, row: Mapping[str, Any], answer: str) -> bool:
+        """Whether the answer for a row of the reports is one of them."""
+        return (
+            (answer, row["kernel"]) == (self.answer, self.kernel)
+            and row["tile"] in self.tiles
+            and row["head_dim"] in self.head_dims
+        )
+
+
+_MOVED = (
+    "The same values are alive on all architectures. Where one spills, it stores a few words before"
+    " the loop and reads each once per step; the others found an order that needs none."
+)
+SPILL_CAUSES = (
+    SpillCause(
+        EDGE,
+        "prefill_mma",
+        ("128x32x4x2x2-backward",),
+        (192,),
+        "One or two words are stored before the loop, and read once per step or after it.",
+    ),
+    SpillCause(
+        EDGE,
+        "prefill_mma",
+        ("128x64x4x2x2-backward", "64x128x4x1x2"),
+        (64, 128),
+        "A pair of words is stored before the loop and read after it; no step reads it.",
+    ),
+    SpillCause(
+        EDGE,
+        "backward_mma",
+        ("64x64x8x2x1",),
+        (256,),
+        "What is made before the loop is stored there, and read once per step.",
+    ),
+    SpillCause(
+        SPILLS,
+        "backward_mma",
+        ("128x128x8x2x1", "128x128x8x2x1-ordered"),
+        (64,),
+        "The least is one number for all backward tiles. It is that of head_dim 128; with 64"
+        " channels ptxas keeps fewer.",
+    ),
+    SpillCause(
+        SPILLS,
+        "backward_mma",
+        ("64x128x8x2x1", "64x128x8x2x1-ordered", "64x64x4x2x2", "64x64x4x2x2-ordered"),
+        (128,),
+        _MOVED,
+    ),
+    SpillCause(SPILLS, "prefill_mma", ("128x64x4x2x2-backward",), (128,), _MOVED),
+)
+
+
 def cause(row: Mapping[str, Any]) -> str | None:
     """The cause as text, or None if none is known."""
     return next((each.words for each in CAUSES if each.explains(row)), None)
+
+
+def spill_cause(row: Mapping[str, Any], answer: str) -> str | None:
+    """The cause of an answer about spills that does not hold, or None if none is known."""
+    return next((each.words for each in SPILL_CAUSES if each.explains(row, answer)), None)

@@ -15,15 +15,16 @@ from zlib import crc32
 import numpy as np
 
 from labkernels import hardware
-from labkernels.budget.compiler import HABITS, MERGE
+from labkernels.budget.compiler import EDGE, FITS, HABITS, MERGE, SPILLS
 from labkernels.measure import resources
-from labkernels.measure.register_causes import BAND, cause
+from labkernels.measure.register_causes import BAND, cause, spill_cause
 from labkernels.records import store
 
 TAIL, TAIL_WEIGHT = 0.09, 2.0  # relative error from which a row costs more, and how much more
 REGISTER_COST = 1e-6  # breaks ties in favour of fewer registers
 STEPS = (32, 8, 4, 2, 1)  # steps of the search, in units of a habit's precision
 FOLDS = 5
+SPILL_ANSWERS = (FITS, EDGE, SPILLS)
 NAMES = tuple(HABITS)
 # Features that occur often in a loop get numbers to a tenth or a quarter; others get whole
 # registers.
@@ -40,7 +41,8 @@ START[NAMES.index(MERGE)] = 128
 class Reports:
     """The compiler's reports beside what a prediction of them is made from.
 
-    Shapes: all [rows] but features [rows, habits]; the habits are in the order of NAMES.
+    Shapes: all [rows] but features [rows, habits]; the habits are in the order of NAMES. answers:
+    what the prediction says of spills, one of SPILL_ANSWERS.
     """
 
     rows: tuple[store.Row, ...]
@@ -49,7 +51,7 @@ class Reports:
     held: np.ndarray
     limit: np.ndarray
     trades: np.ndarray
-    spills: np.ndarray
+    answers: np.ndarray
     features: np.ndarray
 
     def predicted(self, habits: np.ndarray = CHOSEN) -> np.ndarray:
@@ -69,7 +71,7 @@ def reports() -> Reports:
     """Every recorded report of a tile that its kernel still has."""
     instances = {_key(vars(resources.variant(i))): i for i in resources.all_instances()}
     gpus = {arch: hardware.by_arch(arch)[0] for arch in hardware.ARCHS}
-    rows, columns = [], []
+    rows, columns, answers = [], [], []
     for row in store.read("compiler_reports"):
         instance = instances.get(_key(row))
         if instance is None:
@@ -80,10 +82,11 @@ def reports() -> Reports:
         features[MERGE] = int(asked.merges_splits)
         rows.append(row)
         held = spec.registers(instance).total
-        known = (row["registers"], row["spill_bytes"], held, made.limit, made.trades, made.spills)
+        known = (row["registers"], row["spill_bytes"], held, made.limit, made.trades)
+        answers.append(made.answer)
         columns.append((*known, *(features.get(name, 0) for name in NAMES)))
     table = np.array(columns, dtype=np.float64)
-    registers, spilled, held, limit, trades, spills = table[:, :6].T
+    registers, spilled, held, limit, trades = table[:, :5].T
     return Reports(
         tuple(rows),
         registers,
@@ -91,8 +94,8 @@ def reports() -> Reports:
         held,
         limit,
         trades.astype(bool),
-        spills.astype(bool),
-        table[:, 6:],
+        np.array(answers),
+        table[:, 5:],
     )
 
 
@@ -124,11 +127,56 @@ def scatter_rows(known: Reports) -> list[dict[str, Any]]:
             "engine": _engine(row["kernel"]),
             "predicted": int(predicted),
             "compiled": row["registers"],
-            "spill_predicted": bool(spills),
+            "spill_answer": str(answer),
             "cause": cause(row) if abs(predicted / row["registers"] - 1) > BAND else None,
         }
-        for row, predicted, spills in zip(known.rows, known.predicted(), known.spills, strict=True)
+        for row, predicted, answer in zip(known.rows, known.predicted(), known.answers, strict=True)
     ]
+
+
+def spill_rows(known: Reports) -> list[dict[str, Any]]:
+    """A row for each answer about spills: how often it was given, and what then happened.
+
+    rows and tiles count reports and kernels' tiles; "that spill" are those of them whose report, or
+    whose report for any architecture, has a spill. most_bytes: of a thread, stored and loaded.
+    """
+    tiles = np.array([f"{row['kernel']} {row['tile']} {row['head_dim']}" for row in known.rows])
+    found = []
+    for answer in SPILL_ANSWERS:
+        said = known.answers == answer
+        bytes_of = [row["spill_bytes"] for row, x in zip(known.rows, said, strict=True) if x]
+        counts = {"rows": int(said.sum()), "rows that spill": int((said & known.spilled).sum())}
+        spilling = set(tiles[said & known.spilled])
+        counts |= {"tiles": len(set(tiles[said])), "tiles that spill": len(spilling)}
+        found.append({"answer": answer, **counts, "most bytes": max(bytes_of, default=0)})
+    return found
+
+
+def spill_misses(known: Reports) -> list[dict[str, Any]]:
+    """The tiles of which an answer about spills does not hold, with what happened and the cause.
+
+    An answer does not hold if a row spills that was not said to, or does not that was. spills: the
+    architectures whose reports have one; of: all architectures of the tile with that answer.
+    """
+    names = ("kernel", "tile", "head_dim", "kv")
+    found: dict[tuple[Any, ...], list[store.Row]] = {}
+    for row, answer in zip(known.rows, known.answers, strict=True):
+        found.setdefault((str(answer), *(row[name] for name in names)), []).append(row)
+    misses = []
+    for (answer, *values), rows in found.items():
+        spilling = [row for row in rows if row["spill_bytes"]]
+        if len(spilling) != (len(rows) if answer == SPILLS else 0):
+            misses.append(
+                {
+                    **dict(zip(names, values, strict=True)),
+                    "answer": answer,
+                    "spills": ", ".join(sorted({row["arch"] for row in spilling})) or "none",
+                    "of": len({row["arch"] for row in rows}),
+                    "bytes": max(row["spill_bytes"] for row in rows),
+                    "cause": spill_cause(rows[0], answer),
+                }
+            )
+    return misses
 
 
 def _engine(kernel: str) -> str:

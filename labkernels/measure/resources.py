@@ -132,13 +132,7 @@ def compile_report(instance: Instance, *, arch: str) -> Compiled | None:
 def compile_instance(instance: Instance, *, arch: str) -> nvrtc.CompiledKernel:
     """Compile an instance for an architecture, or take it from the cache."""
     made = find(instance.kernel).specialization(instance)
-    return nvrtc.compile_kernel(
-        made.header,
-        instance=made.instance,
-        defines=made.defines,
-        arch=arch,
-        include_dirs=made.include_dirs,
-    )
+    return nvrtc.compiled(made, arch)
 
 
 def loaded(instance: Instance, *, arch: str) -> Loaded:

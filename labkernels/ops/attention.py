@@ -9,8 +9,9 @@ from torch.autograd import Function
 from labkernels.kernels.backward.api import backward as run_backward
 from labkernels.kernels.caches.ragged import RaggedKV
 from labkernels.kernels.call import check_options
-from labkernels.kernels.checks import COPY_BYTES, require_tensor
+from labkernels.kernels.checks import require_tensor
 from labkernels.kernels.prefill.api import prefill as run_prefill
+from labkernels.units import COPY_BYTES
 
 
 def attention(

@@ -60,5 +60,11 @@ def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
 def _download(source: str) -> bytes:
     if not source.startswith(("https://", "file://")):
         raise ValueError(f"from = {source}, allowed: a file, or an address that begins https://")
-    with urlopen(source, timeout=60) as answer:
-        return answer.read()
+    try:
+        with urlopen(source, timeout=60) as answer:
+            return answer.read()
+    except OSError as error:
+        raise OSError(
+            f"no archive came from {source}: {error}; allowed: a release's tag, or --from with the"
+            " address or the file of an archive"
+        ) from error

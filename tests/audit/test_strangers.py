@@ -239,7 +239,7 @@ def test_a_bug_that_changes_no_bit_is_no_run():
     cases = [("v zero", "bf16", 20_000, "all"), ("normal", "bf16", 20_000, "all")]
     (run,) = runs.of_wrong("temperature 0.95", cases)
     assert (run.family, run.set, run.named) == ("normal", split.DEVELOPMENT, runs.RIGHT_NAME)
-    assert run.detected
+    assert run.answer in ("BUG", "LESS EXACT")
 
 
 @pytest.mark.parametrize("kind", held_out.right.RIGHT)

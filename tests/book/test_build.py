@@ -196,6 +196,23 @@ def test_an_executed_copy_that_was_damaged_is_executed_again(book, monkeypatch, 
     build.nbformat.read(copies[0], as_version=4)
 
 
+def test_an_edition_keeps_what_was_executed_before_its_end(book, monkeypatch, tmp_path):
+    (tmp_path / "notebooks" / "never.py").write_text("# %%\n")
+    edition, execute = tmp_path / "edition", build.notebook_io.execute
+
+    def until_never(source):
+        if source.stem == "never":
+            raise OSError("the machine was taken back")
+        return execute(source)
+
+    monkeypatch.setattr(build.notebook_io, "execute", until_never)
+    monkeypatch.setattr(build.shutil, "which", lambda program: program)  # as on a GPU machine
+    monkeypatch.setattr(sys, "argv", ["build.py", "--to", str(edition)])
+    with pytest.raises(SystemExit, match="taken back"):
+        build.main()
+    assert [path.name for path in edition.iterdir()] == ["idea.ipynb"]
+
+
 def test_a_full_disk_is_one_line(book, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device", "page.html")

@@ -49,8 +49,22 @@ def test_notebook_was_run_from_top_to_bottom(source):
     code = [c for c in jupytext.read(source.with_suffix(".ipynb")).cells if c.cell_type == "code"]
     counts = [cell.execution_count for cell in code if cell.source.strip()]
     assert counts == list(range(1, len(counts) + 1))
-    outputs = [output for cell in code for output in cell.outputs]
-    assert not [o for o in outputs if o.output_type == "error" or o.get("name") == "stderr"]
+
+
+def complaints(notebook):
+    """What cells wrote to stderr, such as warnings, and their errors."""
+    outputs = [o for cell in notebook.cells if cell.cell_type == "code" for o in cell.outputs]
+    return [o for o in outputs if o.output_type == "error" or o.get("name") == "stderr"]
+
+
+def test_no_cell_warned_or_failed(source):
+    assert complaints(nbformat.read(source.with_suffix(".ipynb"), as_version=4)) == []
+
+
+def test_a_warning_would_be_found():
+    warning = nbformat.v4.new_output("stream", name="stderr", text="UserWarning: slow")
+    cell = nbformat.v4.new_code_cell("plot()", outputs=[warning])
+    assert complaints(nbformat.v4.new_notebook(cells=[cell])) == [warning]
 
 
 def test_notebook_keeps_no_times_and_unique_ids(source):

@@ -1,7 +1,7 @@
 import pytest
 
 from labkernels.budget import Ledger, Line, compiler, number, symbol
-from labkernels.budget.compiler import HABITS, KEPT, MERGE, Asked, predict
+from labkernels.budget.compiler import EDGE, FITS, HABITS, KEPT, MERGE, SPILLS, Asked, predict
 from tests.budget.test_quantity import evaluated
 
 HELD = Ledger("a kernel", "registers", (Line("O", symbol("R", 16, "rows") * 128 / 32),))
@@ -38,9 +38,9 @@ def test_a_limit_cuts_what_is_added_and_not_what_is_held():
     free = made()
     capped = made(limit=free.registers - 8)
     assert capped.registers == free.registers - 8
-    assert not capped.spills
-    assert made(limit=64 + 16).spills
-    assert not made(limit=64 + 23).spills
+    assert [free.answer, capped.answer] == [FITS, EDGE]
+    assert made(limit=64 + 16).answer == SPILLS
+    assert made(limit=64 + 23).answer == EDGE
 
 
 def test_the_merge_of_splits_is_a_floor():
@@ -48,13 +48,14 @@ def test_the_merge_of_splits_is_a_floor():
     assert made(merges).registers == HABITS[MERGE].registers > made(Asked({})).registers
     assert "110" in made(merges).equation().numbers
     assert made(merges, limit=96).registers == 96
+    assert [made(merges, limit=limit).answer for limit in (96, 110)] == [EDGE, FITS]
 
 
 def test_warps_that_trade_registers_are_compiled_for_the_limit():
     found = made(limit=168, thread_limit=232)
     assert found.registers == 168
-    assert not found.spills
-    assert made(limit=168, thread_limit=80).spills
+    assert found.answer == FITS
+    assert made(limit=168, thread_limit=80).answer == SPILLS
 
 
 def test_operands_in_flight_are_few():

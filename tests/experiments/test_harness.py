@@ -1,6 +1,7 @@
 """The one way to record: what is kept, what is refused, what a failure leaves."""
 
 from dataclasses import replace
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -213,6 +214,20 @@ def test_progress_lines_carry_the_elapsed_time(on_gpu, options):
     harness.Recording(TOY, replace(options, say=said.append), []).progress("half way")
     assert said[0].startswith("[")
     assert said[0].endswith(" s] half way")
+
+
+def test_each_cell_but_the_last_tells_how_long_the_others_will_take(on_gpu, options, monkeypatch):
+    said, minutes = [], count()  # a minute goes by between two looks at the clock
+    ticking = SimpleNamespace(monotonic=lambda: 60.0 * next(minutes))
+    monkeypatch.setattr(harness, "time", ticking)
+    record(TOY, replace(options, say=said.append))
+    told = [line.partition(", ")[2].partition(": ")[2] for line in said if "/4 cell" in line]
+    assert told == [  # looks 2, 4 and 6 of the clock: 120, 240 and 360 s for 1, 2 and 3 cells
+        "measured 0, about 6 min left",
+        "measured 1, about 4 min left",
+        "measured 2, about 2 min left",
+        "measured 3",
+    ]
 
 
 def test_an_error_is_told_with_its_place():

@@ -81,10 +81,17 @@ def test_a_group_that_leaves_rows_of_a_decode_empty(kernel, group):
     run_checked(case, kernel, keys_per_split=64, checks=True)
 
 
+def prefills_by_layout():
+    for name, spec in CUDA_PREFILLS.items():
+        for layout, page_size in (("ragged", None), ("paged", 16)):
+            if layout in spec.layouts:
+                yield pytest.param(name, page_size, id=f"{name}-{layout}")
+
+
 @pytest.mark.parametrize("group", ODD_GROUPS)
-@pytest.mark.parametrize("kernel", CUDA_PREFILLS)
-def test_a_group_that_leaves_rows_of_a_prefill_empty(kernel, group):
-    case = prefill_case((1, 70, 20), (5, 90, 150), group=group, kv_heads=1)
+@pytest.mark.parametrize(("kernel", "page_size"), list(prefills_by_layout()))
+def test_a_group_that_leaves_rows_of_a_prefill_empty(kernel, page_size, group):
+    case = prefill_case((1, 70, 20), (5, 90, 150), group=group, kv_heads=1, page_size=page_size)
     run_checked(case, kernel, keys_per_split=64, checks=True)
 
 
@@ -95,8 +102,9 @@ def test_heads_that_leave_rows_of_an_mla_decode_empty(kernel, heads):
     run_checked(case, kernel, keys_per_split=64, checks=True)
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("group", ODD_GROUPS)
 @pytest.mark.parametrize("kernel", CUDA_BACKWARDS)
-def test_an_odd_group_in_a_backward_pass(kernel, group):
+def test_an_odd_group_in_a_backward_pass(kernel, group, deterministic):
     case = backward_case((1, 70), (5, 90), group=group, kv_heads=1)
-    run_backward(case, kernel, deterministic=True, checks=True)
+    run_backward(case, kernel, deterministic=deterministic, checks=True)

@@ -1,3 +1,5 @@
+import pickle
+
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
@@ -22,8 +24,11 @@ def close_figures():
 
 
 def draw(figure):
-    """Lay a figure out as saving would, so that a bad label or format shows."""
+    """Lay a figure out as saving would, so that a bad label or format shows; a page copies it."""
     figure.canvas.draw()
+    manager, figure.canvas.manager = figure.canvas.manager, None
+    pickle.dumps(figure)
+    figure.canvas.manager = manager
     return figure
 
 

@@ -51,6 +51,15 @@ def test_what_is_no_archive_is_refused(tmp_path):
         archive.fetch(str(tmp_path / "missing"), tmp_path / "rows")
 
 
+def test_an_archive_that_does_not_come_is_told_with_what_is_allowed(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(archive, "address", lambda release: f"file://{tmp_path}/{release}.tar.gz")
+    assert cli.main(["data", "fetch", "v9", "--to", str(tmp_path / "rows")]) != 0
+    told = capsys.readouterr().err
+    assert f"no archive came from file://{tmp_path}/v9.tar.gz" in told
+    assert "--from with the address or the file" in told
+    assert not (tmp_path / "rows").exists()
+
+
 def test_the_address_is_that_of_the_release(packed):
     name = "labkernels-data-v0.1.0.tar.gz"
     assert archive.address("v0.1.0").endswith(f"/releases/download/v0.1.0/{name}")

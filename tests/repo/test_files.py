@@ -17,7 +17,6 @@ CHAPTERS = Path("notebooks")  # prose, a sentence a line
 LINES_MAX = 400
 COLUMNS_MAX = 100
 FUNCTION_LINES_MAX = 60
-GLUON_KERNEL_LINES_MAX = 75  # the layouts of one kernel, which its phases share
 FILE_BYTES_MAX = 5 * 512 * 1024
 
 # A word that promises work instead of doing it. Spelled in halves, so that this file has none.
@@ -50,8 +49,7 @@ def test_python_functions_are_short():
         for node in ast.walk(ast.parse(read(path))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 n_lines = node.end_lineno - node.lineno + 1
-                gluon = any(ast.unparse(d) == "gluon.jit" for d in node.decorator_list)
-                if n_lines > (GLUON_KERNEL_LINES_MAX if gluon else FUNCTION_LINES_MAX):
+                if n_lines > FUNCTION_LINES_MAX:
                     long.append(f"{path}:{node.lineno} {node.name}: {n_lines} lines")
     assert not long, "\n".join(long)
 

@@ -92,6 +92,43 @@ def test_registers_carry_their_shape(path):
     assert not bare, f"without a shape, as in // [rows, keys]: {bare}"
 
 
+# An array of registers that a function takes by reference; the comment above gives its shape.
+PARAMETER = re.compile(r"\b(?:float|u32|f32x2|f32x4|u32x4) ?\(&(\w+)\)\[")
+
+
+def arrays_without_a_shape(text):
+    lines = text.splitlines()
+    for i, line in enumerate(lines):
+        names = [match[1] for match in PARAMETER.finditer(line)]
+        if not names or line.rstrip().endswith(";"):
+            continue  # a name for a part of an array, which has its shape where it is defined
+        top = i
+        while top > 0 and re.match(r"\s*(template|requires|LAB_DEVICE)\b", lines[top]) is None:
+            top -= 1
+        while top > 0 and re.match(r"\s*(template|requires|LAB_DEVICE)\b", lines[top - 1]):
+            top -= 1
+        above = top
+        while above > 0 and re.match(r"\s*//", lines[above - 1]):
+            above -= 1
+        if "[" not in re.sub(r"\[/?(?:lab|rung): [^]]*\]", "", "".join(lines[above:top])):
+            yield f"{i + 1}: {', '.join(names)}"
+
+
+def test_an_array_without_a_shape_is_found():
+    bare = "// Adds s.\ntemplate <int N>\nLAB_DEVICE void add(float (&s)[N], int i) {\n"
+    assert list(arrays_without_a_shape(bare)) == ["3: s"]
+    assert not list(arrays_without_a_shape(bare.replace("Adds s.", "Adds s: [16 rows, keys].")))
+    assert list(arrays_without_a_shape(bare.replace("// Adds s.", "// [lab: add]"))) == ["3: s"]
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in kernel_sources() if KERNELS in path.parents], ids=str
+)
+def test_phase_parameters_carry_their_shape(path):
+    bare = list(arrays_without_a_shape(read(path)))
+    assert not bare, f"without a shape, as in // s: [16 rows, keys]: {bare}"
+
+
 def functions(path):
     """The functions of a CUDA source: name, first line, lines from its head to its last brace."""
     lines = [re.sub(r"//.*", "", line) for line in read(path).splitlines()]

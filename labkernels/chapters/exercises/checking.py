@@ -1,6 +1,7 @@
 """Grades an answer: first faults that the machine finds, then the result, then remarks.
 
-A grader whose kernel a GPU can run, too, names the results that must be the same there, `ON_GPU`.
+A right answer is compared with the reference kernel (`beside_reference`), and with itself on a GPU:
+a grader whose kernel a GPU can run, too, has `ON_GPU`, the architecture that it needs, "" for any.
 """
 
 import importlib
@@ -8,6 +9,7 @@ from types import ModuleType
 
 import numpy as np
 
+from labkernels.chapters.exercises.beside_reference import compared
 from labkernels.chapters.exercises.exercise import Exercise, get
 from labkernels.chapters.exercises.questions import questions
 from labkernels.chapters.exercises.report import Report, fault_of, in_readers_words
@@ -32,7 +34,9 @@ def check(name: str, answer: object) -> Report:
         return Report(False, tuple(_of_fault(exercise, str(error))))
     wrong = grader.judge(exercise, results)
     if not wrong:
-        remarks = [*grader.remarks(exercise, results), *_on_gpu(exercise, grader, answer, results)]
+        remarks = grader.remarks(exercise, results)
+        remarks += compared(exercise, grader, answer, results)
+        remarks += _on_gpu(exercise, grader, answer, results)
         return Report(True, tuple(remarks))
     said = _known_mistake(exercise, grader, results)
     return Report(False, (said, wrong[0]) if said else tuple(wrong))
@@ -47,11 +51,12 @@ def _of_fault(exercise: Exercise, message: str) -> list[str]:
 
 def _on_gpu(exercise: Exercise, grader: ModuleType, answer: object, results: dict) -> list[str]:
     """Whether a right answer gives the same bits on this machine's GPU, if it has one."""
-    names = getattr(grader, "ON_GPU", ())
-    if not names or not machine.has_gpu():
+    arch = getattr(grader, "ON_GPU", None)
+    if arch is None or not machine.has_gpu(arch):
         return []
     with machine.on_gpu():
         there = grader.run(exercise, answer)
+    names = tuple(grader.OUTPUTS)
     pairs = [(results[name], there[name]) for name in results if name.startswith(names)]
     differing = sum(int((one != other).sum()) for one, other in pairs)
     if not differing:

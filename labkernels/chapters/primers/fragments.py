@@ -4,11 +4,31 @@ from pathlib import Path
 
 import numpy as np
 
+from labkernels.budget import Ledger, Line, array_bytes, fragment
 from labkernels.chapters.primers import machine
 
 HEADER = "fragments.cuh"
 BANKS, BANK_BYTES, PHASE_LANES = 32, 4, 8  # lanes that an access of 16 bytes serves at once
-TILE_BYTES = 16 * 64 * 2
+
+
+def _kernel(name: str, registers: tuple[Line, ...], *tile: int) -> machine.SmallKernel:
+    """A kernel of one warp. tile: rows and columns of 16-bit numbers in shared memory, if any."""
+    stored = (Line("the tile", array_bytes(*tile, dtype="fp16")),) if tile else ()
+    return machine.SmallKernel(
+        HEADER,
+        f"fragments::{name}",
+        32,
+        Ledger("Registers per thread", "registers", registers),
+        Ledger("Shared memory of a block", "bytes", stored),
+    )
+
+
+_A, _B = Line("A", fragment(16, 16, bits=16)), Line("B", fragment(16, 8, bits=16))
+SWIZZLED = _kernel("swizzled", (Line("a chunk, or a fragment", 4),), 16, 64)
+PRODUCT = _kernel("product", (_A, _B, Line("D", fragment(16, 8))), 16, 16)
+TWO_PRODUCTS = _kernel(
+    "two_products", (_A, _B, Line("S", fragment(16, 16)), Line("O", fragment(16, 8)))
+)
 
 
 def swizzled(folders: tuple[Path, ...] = (machine.FOLDER,)) -> dict[str, np.ndarray]:
@@ -17,7 +37,7 @@ def swizzled(folders: tuple[Path, ...] = (machine.FOLDER,)) -> dict[str, np.ndar
     Shapes: numbers [16, 64]; stores and reads [4, 32], byte addresses of four instructions.
     """
     a = np.arange(16 * 64, dtype=np.uint16).reshape(16, 64)
-    results = _run("swizzled", a, np.zeros(1, np.uint16), (128 * 4, 8 * 32), TILE_BYTES, folders)
+    results = _run(SWIZZLED, a, np.zeros(1, np.uint16), (128 * 4, 8 * 32), folders)
     pairs = results["held"].view(np.uint16).reshape(4, 8, 4, 2, 2, 2)  # step, g, t, c, half, pair
     numbers = pairs.transpose(4, 1, 0, 3, 2, 5)  # the registers: (c, half) = (0, 0), (0, 1), ...
     touched = results["touched"].reshape(2, 4, 32).astype(np.int64)
@@ -29,7 +49,7 @@ def product(
 ) -> dict[str, np.ndarray]:
     """Multiply by one mma of a warp. Shapes: a [16, 16], b [16, 8] -> out [16, 8], held [32, 8]."""
     halves = [np.ascontiguousarray(x, np.float16).view(np.uint16) for x in (a, b.T)]
-    results = _run("product", *halves, (128, 1), a.size * 2, folders)
+    results = _run(PRODUCT, *halves, (128, 1), folders)
     held = results["held"].view(np.float16).reshape(32, 8)
     return {"out": results["out"].reshape(16, 8), "held": held}
 
@@ -40,7 +60,7 @@ def two_products(
     """Return (q k^T) v with P in fp16 between. Shapes: q, k [16, 16]; v [16, 8] -> out [16, 8]."""
     halves = [np.ascontiguousarray(x, np.float16).view(np.uint16) for x in (q, k, v.T)]
     both = np.concatenate([halves[1].ravel(), halves[2].ravel()])
-    results = _run("two_products", halves[0], both, (128, 1), 0, folders)
+    results = _run(TWO_PRODUCTS, halves[0], both, (128, 1), folders)
     return {"out": results["out"].reshape(16, 8)}
 
 
@@ -81,19 +101,15 @@ def _busiest(words: np.ndarray) -> int:
     return int(np.bincount(np.unique(words) % BANKS, minlength=BANKS).max())
 
 
-def _run(kernel, a, b, sizes, smem_bytes, folders) -> dict[str, np.ndarray]:
+def _run(kernel: machine.SmallKernel, a, b, sizes, folders) -> dict[str, np.ndarray]:
     results = {
         "out": np.full(128, np.nan, np.float32),
         "held": np.zeros(sizes[0], np.uint32),
         "touched": np.zeros(sizes[1], np.uint32),
     }
-    machine.run(
-        HEADER,
-        f"fragments::{kernel}",
+    kernel.run(
         {"a": machine.aligned(a), "b": machine.aligned(b), **results},
         grid=(1,),
-        threads=32,
-        smem_bytes=smem_bytes,
         writes=results,
         folders=folders,
     )

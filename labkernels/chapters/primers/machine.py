@@ -8,10 +8,13 @@ import ctypes
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from labkernels.budget import Ledger
+from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.cuda.host import build as host
 
 FOLDER = Path(__file__).parent
@@ -19,16 +22,59 @@ _SCALARS = {int: ctypes.c_int, float: ctypes.c_float}
 _ON_GPU: ContextVar[bool] = ContextVar("_ON_GPU", default=False)
 
 
-def has_gpu() -> bool:
-    """Whether this machine has a GPU on which the small kernels run."""
+@dataclass(frozen=True)
+class SmallKernel:
+    """A kernel of a primer: its source, its block, and what a thread and a block of it hold."""
+
+    header: str
+    instance: str
+    threads: int
+    registers: Ledger
+    smem: Ledger
+
+    @property
+    def name(self) -> str:
+        """The name without its namespace."""
+        return self.instance.rpartition("::")[2]
+
+    def made(self, folders: tuple[Path, ...]) -> Specialization:
+        """The kernel as a compiler gets it, with the sources of these folders."""
+        params = f"{self.instance.partition('::')[0]}::Params"
+        block = (self.threads, self.smem.total)
+        return Specialization(self.header, self.instance, params, *block, include_dirs=folders)
+
+    def run(
+        self,
+        arguments: Mapping[str, np.ndarray | int | float],
+        *,
+        grid: tuple[int, ...],
+        writes: Iterable[str],
+        folders: tuple[Path, ...] = (FOLDER,),
+    ) -> None:
+        """Run it on the CPU machine; see `run` of this module."""
+        block = {"threads": self.threads, "smem_bytes": self.smem.total}
+        how = {"grid": grid, "writes": writes, "folders": folders}
+        run(self.header, self.instance, arguments, **block, **how)
+
+
+def has_gpu(arch: str = "") -> bool:
+    """Whether this machine has a GPU for the small kernels, or one of this architecture."""
     import torch
 
-    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
+    if not torch.cuda.is_available():
+        return False
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}" == arch if arch else major >= 8
+
+
+def uses_gpu() -> bool:
+    """Whether this is a context of `on_gpu`."""
+    return _ON_GPU.get()
 
 
 @contextlib.contextmanager
 def on_gpu() -> Iterator[None]:
-    """Let `run` use the GPU in this context, which checks nothing."""
+    """Let answers run on the GPU in this context, which checks nothing."""
     before = _ON_GPU.set(True)
     try:
         yield
@@ -60,7 +106,7 @@ def run(
             raise ValueError(f"{name} has gaps, allowed: a contiguous array")
     how = {"grid": (*grid, 1, 1)[:3], "threads": threads, "smem_bytes": smem_bytes}
     written = set(writes)
-    if _ON_GPU.get():
+    if uses_gpu():
         _run_on_gpu(header, kernel, arguments, how, written, folders)
         return
     addresses = {name: value.ctypes.data for name, value in arrays.items()}

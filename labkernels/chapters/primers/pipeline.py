@@ -4,10 +4,22 @@ from pathlib import Path
 
 import numpy as np
 
+from labkernels.budget import Ledger, Line, array_bytes
 from labkernels.chapters.primers import machine
 
 HEADER = "pipeline.cuh"
 TILE, THREADS, STAGES = 256, 64, 2
+SUM_UP = machine.SmallKernel(
+    HEADER,
+    "small_pipeline::sum_up",
+    THREADS,
+    Ledger("Registers per thread", "registers", (Line("the sum", 1),)),
+    Ledger(
+        "Shared memory of a block",
+        "bytes",
+        (Line("the stages", array_bytes(STAGES, TILE, dtype="fp32")),),
+    ),
+)
 
 
 def run(
@@ -19,13 +31,9 @@ def run(
     """
     x, sums = tiles(n_tiles), np.full(THREADS, np.nan, np.float32)
     trace = np.full(2 * n_tiles + 2, np.iinfo(np.int32).max, np.int32)
-    machine.run(
-        HEADER,
-        "small_pipeline::sum_up",
+    SUM_UP.run(
         {"x": x, "sums": sums, "trace": trace, "n_tiles": n_tiles},
         grid=(1,),
-        threads=THREADS,
-        smem_bytes=4 * STAGES * TILE,
         writes=("sums", "trace"),
         folders=folders,
     )

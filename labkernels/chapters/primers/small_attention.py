@@ -7,13 +7,45 @@ from typing import ClassVar
 
 import numpy as np
 
+from labkernels.budget import Ledger, Line, array_bytes, number
 from labkernels.chapters.primers import machine
 from labkernels.numerics.truth.problem import Problem
 from labkernels.policy import NumericPolicy
 
 HEADER = "attention.cuh"
 DIM, KEYS, ROWS = 32, 32, 4
-SMEM_BYTES = 4 * (ROWS * DIM + KEYS * (DIM + 1) + KEYS * DIM + ROWS * KEYS)
+_STATE = number(3, "numbers of a state")
+ATTEND = machine.SmallKernel(
+    HEADER,
+    "small_attention::attend",
+    32 * ROWS,
+    Ledger(
+        "Registers per thread",
+        "registers",
+        (Line("m, l and o", _STATE), Line("the score and its weight", 2)),
+    ),
+    Ledger(
+        "Shared memory of a block",
+        "bytes",
+        (
+            Line("q", array_bytes(ROWS, DIM, dtype="fp32")),
+            Line("K, padded against bank conflicts", array_bytes(KEYS, DIM + 1, dtype="fp32")),
+            Line("V", array_bytes(KEYS, DIM, dtype="fp32")),
+            Line("P", array_bytes(ROWS, KEYS, dtype="fp32")),
+        ),
+    ),
+)
+MERGE = machine.SmallKernel(
+    HEADER,
+    "small_attention::merge_splits",
+    32,
+    Ledger(
+        "Registers per thread",
+        "registers",
+        (Line("the states of two splits", number(2, "states") * _STATE),),
+    ),
+    Ledger("Shared memory of a block", "bytes", ()),
+)
 POLICY = NumericPolicy(p="fp32", accumulate="fma", out="fp32")
 
 
@@ -104,22 +136,15 @@ def attend(
     }
     arguments = inputs | outputs | numbers
     blocks = -(-request.n_queries * request.group // ROWS)
-    machine.run(
-        HEADER,
-        "small_attention::attend",
+    ATTEND.run(
         arguments,
         grid=(blocks, request.kv_heads, request.splits),
-        threads=32 * ROWS,
-        smem_bytes=SMEM_BYTES,
         writes=("partial_o", "partial_m", "partial_l"),
         folders=folders,
     )
-    machine.run(
-        HEADER,
-        "small_attention::merge_splits",
+    MERGE.run(
         arguments,
         grid=(heads[0] * heads[1],),
-        threads=32,
         writes=("out", "lse2"),
         folders=merge_folders,
     )

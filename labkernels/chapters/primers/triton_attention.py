@@ -1,6 +1,7 @@
 """Runs the small attention kernel in Triton, interpreted, on NumPy arrays."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,21 @@ import torch
 
 from labkernels.chapters.primers.small_attention import DIM, KEYS, Request
 from labkernels.cuda import triton_run
+from labkernels.cuda.compiler.triton import TritonVariant
 from labkernels.units import LOG2_E
 
 KERNEL = "labkernels.chapters.primers.attention_triton"
 ROWS = 16
+POINTERS = ("q", "k_pool", "v_pool", "page_table", "out", "lse2")
+NUMBERS = ("n_queries", "group", "kv_heads", "kv_len", "page_size", "causal")
+
+
+def variant(source: Path, *, arch: str) -> TritonVariant:
+    """The kernel of a source for Triton's compiler, with its default warps and stages."""
+    types = dict.fromkeys(POINTERS, "*fp32") | dict.fromkeys(NUMBERS, "i32")
+    types |= {"page_table": "*i32", "scale_log2": "fp32"}
+    constants = {"D": DIM, "ROWS": ROWS, "KEYS": KEYS}
+    return TritonVariant(source, "attend", types, constants, arch, warps=4, stages=3)
 
 
 def attend(request: Request, update=None) -> tuple[np.ndarray, np.ndarray]:
@@ -19,7 +31,7 @@ def attend(request: Request, update=None) -> tuple[np.ndarray, np.ndarray]:
 
     Raises: RuntimeError if Triton is missing, or was imported without its interpreter.
     """
-    kernel: Any = triton_run.load(KERNEL, interpret=True)
+    kernel: Any = triton_run.interpreted(KERNEL)
     inputs = {name: torch.from_numpy(array) for name, array in request.draw().items()}
     heads = (request.n_queries, request.kv_heads * request.group)
     out, lse2 = torch.full((*heads, DIM), math.nan), torch.full(heads, math.nan)

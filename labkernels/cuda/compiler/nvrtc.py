@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkernels.cuda.compiler import cache, sources
+from labkernels.cuda.compiler.specialization import Specialization
 
 INCLUDE = Path(__file__).parents[1] / "include"
 KERNELS = Path(__file__).parents[2] / "kernels"
@@ -80,6 +81,17 @@ def nvrtc_version() -> str:
         if installed.startswith(f"{major}.{minor}."):
             return installed
     return f"{major}.{minor}"
+
+
+def compiled(made: Specialization, arch: str) -> CompiledKernel:
+    """Compile a specialization for an architecture; see `compile_kernel`."""
+    return compile_kernel(
+        made.header,
+        instance=made.instance,
+        defines=made.defines,
+        arch=arch,
+        include_dirs=made.include_dirs,
+    )
 
 
 def compile_kernel(

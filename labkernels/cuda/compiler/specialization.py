@@ -3,7 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+ATOM_ROWS, ATOM_COLUMNS = 8, 64  # of 16 bits: the swizzle repeats after 8 rows of 128 bytes
 STATE_PADDING = 4  # floats behind a row of a warp's O, in lab/attention/split_kv.cuh
+VOCABULARY = {
+    "ATOM_ROWS": ATOM_ROWS,
+    "ATOM_COLUMNS": ATOM_COLUMNS,
+    "STATE_PADDING": STATE_PADDING,
+}  # constants of lab/ that every source gets
 
 
 @dataclass(frozen=True)
@@ -26,5 +32,5 @@ class Specialization:
     def defines(self) -> dict[str, int]:
         """The ledger's bytes, which the source compares with its own, and its constants."""
         block = {"SMEM_BYTES": self.smem_bytes, "THREADS": self.threads}
-        numbers = block | {"STATE_PADDING": STATE_PADDING} | dict(self.numbers)
+        numbers = block | VOCABULARY | dict(self.numbers)
         return {f"LAB_{name}": number for name, number in numbers.items()}

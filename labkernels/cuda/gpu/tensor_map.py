@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
+from labkernels.cuda.compiler.specialization import ATOM_COLUMNS
 from labkernels.cuda.gpu import driver
 from labkernels.kept import Kept
 
@@ -23,7 +24,6 @@ _MAX_BOX = 256
 _ALIGNMENT = 16
 _STRUCTURE_BYTES = 64
 _MADE = Kept(4096)  # maps: each is a function of addresses and sizes alone
-CHANNELS = 64  # channels of 16 bits: 128 bytes, as the swizzle spans
 _HOST_MARK = 0x54656E736F724D70  # marks a map for host/memory/tma.cpp
 
 
@@ -96,13 +96,15 @@ def rows_map(tensor: torch.Tensor, tokens: int, heads: int) -> TensorMap:
     A tensor without elements has no map, and a kernel never asks for its boxes.
     Shapes: tensor [tokens, heads, channels].
     """
-    box = (tokens, heads, CHANNELS)
+    box = (tokens, heads, ATOM_COLUMNS)
     if tensor.numel() == 0:
         return TensorMap()
     if 1 not in tensor.shape:
         return tensor_map(tensor, box)
     # a dimension of length 1 may have any stride, but the TMA does not accept all of them
-    strides = [s if n > 1 else CHANNELS for n, s in zip(tensor.shape, tensor.stride(), strict=True)]
+    strides = [
+        s if n > 1 else ATOM_COLUMNS for n, s in zip(tensor.shape, tensor.stride(), strict=True)
+    ]
     return tensor_map(tensor.as_strided(tensor.shape, [*strides[:-1], 1]), box)
 
 

@@ -2,6 +2,7 @@
 
 `include/lab/host/` is the runtime, compiled once for each (tensor core, checks, fibers); a kernel
 is compiled once for each instance. Both are cached by the content of all that they are made from.
+Where the turns of shared memory are counted (`banks`), a kernel with checks has a twin that counts.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from labkernels.cuda.compiler.cache import cache_dir
+from labkernels.cuda.host import banks
 from labkernels.cuda.host.compiler import (
     INCLUDE_DIRS,
     CompileError,
@@ -110,11 +112,15 @@ class _LaunchStruct(ctypes.Structure):
 
 @dataclass(frozen=True)
 class HostKernel:
-    """A kernel instance compiled for this machine's CPU."""
+    """A kernel instance compiled for this machine's CPU.
+
+    counting: builds the same kernel for the machine that counts; None without checks.
+    """
 
     instance: str
     library: Path
     runtime: Path
+    counting: Callable[[], HostKernel] | None = None
 
     def launch(
         self,
@@ -132,6 +138,9 @@ class HostKernel:
         wrong, naming block, thread and line; KeyboardInterrupt. The outputs are then partly
         written.
         """
+        if self.counting is not None and (turns := banks.listed()) is not None:
+            turns += _counted(self.counting(), grid, threads, smem_bytes, params, ranges)
+            return
         entry = _load_entry(self.library, self.runtime)
         size = ctypes.sizeof(params)
         _check("grid", tuple(grid), len(grid) == 3 and min(grid) >= 1, "three numbers from 1")
@@ -166,6 +175,17 @@ class HostKernel:
             raise HostKernelError(f"{self.instance}: {text}")
 
 
+def _counted(kernel: HostKernel, grid, threads, smem_bytes, params, ranges) -> list[banks.Turns]:
+    """Run a kernel on the machine that counts, and return its count."""
+    turns = _load_runtime(kernel.runtime).lab_turns
+    turns.restype = ctypes.c_char_p
+    with banks.ALONE:
+        kernel.launch(
+            grid=grid, threads=threads, smem_bytes=smem_bytes, params=params, ranges=ranges
+        )
+        return banks.read(_name_lines(turns().decode()))
+
+
 def build(
     header: str,
     *,
@@ -194,10 +214,19 @@ def build(
         own_flags += ["-fsanitize=thread"]
     entry = _ENTRY.format(header=header, instance=instance, params=params)
     folders = (*include_dirs, *INCLUDE_DIRS)
+    built = functools.partial(_built, instance, entry, tuple(flags), tuple(own_flags), folders)
+    counting = functools.cache(functools.partial(built, counts=True)) if checks else None
+    return replace(built(counts=False), counting=counting)
+
+
+def _built(instance: str, entry: str, flags, own_flags, folders, *, counts: bool) -> HostKernel:
+    """The kernel and its runtime, compiled or from the cache."""
+    if counts and not compiler().is_clang:  # a copy of 16 bytes stays one access
+        own_flags = (*own_flags, "-fno-tree-sra")
     for tries_left in (2, 1, 0):
         runtime = library = None
         try:
-            runtime = _runtime(tuple(flags), cache_dir())
+            runtime = _runtime(flags, cache_dir(), counts)
             library = compile_entry(entry, [*flags, *own_flags], folders, runtime)
             _load_entry(library, runtime)
             return HostKernel(instance, library, runtime)
@@ -255,9 +284,9 @@ def _check(name: str, value: object, is_allowed: bool, allowed: str) -> None:
 
 
 @functools.cache
-def _runtime(flags: tuple[str, ...], _folder: Path) -> Path:
+def _runtime(flags: tuple[str, ...], _folder: Path, counts: bool = False) -> Path:
     """A process keeps using the first runtime that it loaded, per cache folder."""
-    return compile_runtime(flags)
+    return compile_runtime(flags, counts=counts)
 
 
 def _load_runtime(library: Path) -> ctypes.CDLL:

@@ -17,7 +17,7 @@ from pathlib import Path
 from labkernels.cuda.compiler import cache, sources
 
 INCLUDE_DIRS = (Path(__file__).parents[1] / "include", Path(__file__).parents[2] / "kernels")
-_RUNTIME_DIR = INCLUDE_DIRS[0] / "lab" / "host"
+_LAB = INCLUDE_DIRS[0] / "lab"
 # Part of every key: raise it when _compile changes what it does with flags and sources.
 _CACHE_VERSION = "2"
 
@@ -88,11 +88,15 @@ def common_flags(*, tensor_core: int, checks: bool, portable_fibers: bool) -> li
     return flags
 
 
-def compile_runtime(flags: Sequence[str]) -> Path:
-    """Return the shared library of the runtime, compiled if the cache has none."""
-    sources = sorted(_RUNTIME_DIR.rglob("*.cpp"))
+def compile_runtime(flags: Sequence[str], *, counts: bool = False) -> Path:
+    """Return the shared library of the runtime, compiled if the cache has none.
+
+    counts: shared memory's turns are counted, and its accesses are not checked.
+    """
+    in_place = {path.name: path for path in (_LAB / "banks").glob("*.cpp")} if counts else {}
+    files = [in_place.get(path.name, path) for path in sorted((_LAB / "host").rglob("*.cpp"))]
     text = "".join(
-        f'#include "lab/host/{source.relative_to(_RUNTIME_DIR)}"\n' for source in sources
+        f'#include "{path.relative_to(INCLUDE_DIRS[0])}"\n' for path in files
     )  # all files in one compile, which is fast
     return _compile("runtime", text, flags, INCLUDE_DIRS[:1], libraries=[])
 

@@ -110,13 +110,7 @@ def compile_ahead(case: Case, arch: str) -> None:
     from labkernels.cuda.compiler import nvrtc
 
     for made in case.kernel.specializations(case.instance) if case.instance else ():
-        nvrtc.compile_kernel(
-            made.header,
-            instance=made.instance,
-            defines=made.defines,
-            arch=arch,
-            include_dirs=made.include_dirs,
-        )
+        nvrtc.compiled(made, arch)
 
 
 EXPERIMENT = Experiment(

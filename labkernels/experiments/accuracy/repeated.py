@@ -5,11 +5,10 @@ One CUDA graph poisons the outputs, runs the step, compares and counts.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from labkernels.experiments.accuracy.reliability import Case
 from labkernels.kernels.append.inputs import AppendInputs
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.call import Step
@@ -18,6 +17,9 @@ from labkernels.kernels.decode.inputs import DecodeInputs
 from labkernels.kernels.random_inputs import DTYPES, ExactNormal
 from labkernels.measure import timing
 from labkernels.measure.judge.judge import judge_of
+
+if TYPE_CHECKING:
+    from labkernels.experiments.accuracy.reliability import Case
 
 NAN_BITS = 0x7FFF7FFF  # NaN in fp32, and twice in fp16 and bf16
 WILD_PAGE = 2**31 - 1  # a page number behind a request's pages, which no kernel may follow
@@ -56,7 +58,7 @@ def used_bytes(device: torch.device) -> int:
     return total - free
 
 
-def fixed(case: Case, seed: int, device: str) -> Watched:
+def fixed(case: "Case", seed: int, device: str) -> Watched:
     """A step on constant inputs; the first run is judged, and the others are compared with it.
 
     Raises: ValueError if the first run is wrong.
@@ -91,7 +93,7 @@ def fixed(case: Case, seed: int, device: str) -> Watched:
     return Watched(once, different)
 
 
-def changing(case: Case, contents: int, seed: int, device: str) -> Watched:
+def changing(case: "Case", contents: int, seed: int, device: str) -> Watched:
     """A decode step with lengths and pages that change before each run, on the device.
 
     Its bits must equal those of a fresh step; the first few outputs are judged.
@@ -159,7 +161,7 @@ def _contents(work, slots: int, pages: int, contents: int, seed: int) -> torch.T
     return torch.stack(listed)
 
 
-def require_right(case: Case, inputs: Any, step: Step) -> None:
+def require_right(case: "Case", inputs: Any, step: Step) -> None:
     """Raise ValueError unless what the step has written passes the operation's judge."""
     judge = judge_of(case.operation.name, inputs)
     errors = judge(step.outputs(), case.asked.get("policy") or case.kernel.policies[0])

@@ -24,7 +24,8 @@ SMALL = ((32, 1024, 128), (4, 16384, 16), (1, 65536, 128))  # fewer tiles than a
 HEADS = (1, 2, 4, 8, 16, 32, 64, 128)
 SWEEP = (64, 4096)  # requests and keys of the sweep over heads
 PAGE_SIZES = (1, 16, 64)
-MANY_TOKENS = (17, 37, 77)  # per request, as FlashInfer's test asks, on 17 requests of 1024 keys
+MANY_TOKENS = (17, 37, 77)  # per request, as FlashInfer's test asks with more than one
+MANY_BATCH, MANY_KEYS = 17, 1024  # of the test's 1, 17 or 37 requests, and its most keys
 TILES_OF_ROWS = 64  # an H200 takes the first of the kernel's tiles of so many rows
 TILES_WHY = f"each tile of {TILES_OF_ROWS} rows"
 PEER_DTYPE = "bf16"  # another costs two more builds of FlashInfer, minutes that no target asks for
@@ -61,7 +62,7 @@ def grid(*, quick: bool = False) -> Iterator[GridCell]:
     lengths = [int(keys * share) // short for share in SKEWED] * (batch // len(SKEWED))
     yield GridCell(MlaDecode(lengths, 128), "ragged lengths")
     for q_len in MANY_TOKENS:
-        many = (1024 // short,) * (1 if quick else 17)
+        many = (MANY_KEYS // short,) * (1 if quick else MANY_BATCH)
         yield GridCell(MlaDecode(many, 128, q_len=q_len, page_size=16), f"{q_len} tokens")
     for heads in (64, 128):
         yield GridCell(MlaDecode((keys // short,) * batch, heads), TILES_WHY)

@@ -11,8 +11,8 @@ from labkernels.kernels.append.call import AppendCall
 from labkernels.kernels.call import Step, nothing, plan_of
 from labkernels.kernels.checks import changed
 from labkernels.kernels.program import Program, launch_of
+from labkernels.units import COPY_BYTES
 
-CHUNK_BYTES = 16
 SIDES = 2  # K and V lie along grid y
 
 
@@ -107,4 +107,4 @@ def _params(call: AppendCall, *, keys: int, blocks: int) -> Params:
 def _describe(side: ctypes.Structure, rows: torch.Tensor, pool: torch.Tensor) -> None:
     side.row, side.row_head = rows.stride()[:2]
     side.page, side.token, side.head = pool.stride()[:3]
-    side.head_chunks = pool.shape[3] * pool.element_size() // CHUNK_BYTES
+    side.head_chunks = pool.shape[3] * pool.element_size() // COPY_BYTES

@@ -1,6 +1,7 @@
-// What the kernels on mma.sync and the rungs above them share: copies of a tile of rows, P and dS,
-// and how the gradients leave. Fragments: lane = 4 g + t holds rows g and g + 8 of each 16, columns
-// 2t and 2t + 1 of each 8; C::Scores, C::KeyRows and C::QueryRows say which of them a warp has.
+// The kernels on mma.sync and the rungs above them share copies of a tile of rows, P and dS, and
+// how the gradients leave. Of a fragment, lane 4 g + t holds rows g and g + 8 of each 16, and
+// columns 2t and 2t + 1 of each 8; C::Scores, C::KeyRows and C::QueryRows say which of them a warp
+// has.
 #pragma once
 #include "backward/problem.cuh"
 #include "lab/ampere/warp_mma.cuh"
@@ -10,7 +11,7 @@ namespace lab {
 
 // ---- copies
 
-// Copies lse2 and delta of each row; the workspace holds whole tiles.
+// Copies lse2 and delta of each row, [rows]; the workspace holds whole tiles.
 template <int Rows>
 LAB_DEVICE void copy_row_facts(float (&lse2)[Rows], float (&delta)[Rows], const BackwardParams& p,
                                i64 first) {
@@ -36,7 +37,8 @@ LAB_DEVICE void copy_queries(S& smem, const BackwardParams& p, const BackwardReq
 
 // ---- P and dS
 
-// Which keys the rows of a tile see: `row` and `key` are its first ones in the request.
+// A mask says which keys the rows of a tile see: `row` and `key` are its first ones in the request,
+// and `whole` says that all rows see all keys.
 struct Mask { int row, key; bool whole; };
 template <class C>
 LAB_DEVICE Mask mask_of(const BackwardParams& p, const BackwardRequest& r, int row, int key) {
@@ -97,7 +99,8 @@ LAB_DEVICE void add_dq(const typename C::QueryRows::Sum& sum, const BackwardPara
       add_global(place + (m * (C::dim / 8) + n) * 128, sum[m][n]);
 }
 
-// factor * sum to rows of a tensor [total, heads, D], from its row `first` on; `n` are left.
+// Stores factor * sum in rows of a tensor [total, heads, D], from its row `first` on; `n` rows are
+// left.
 template <class C, class Part>
 LAB_DEVICE void store_sum(void* tensor, const typename Part::Sum& sum, float factor, i64 first,
                           int heads, int head, int n) {
@@ -117,7 +120,7 @@ LAB_DEVICE void store_sum(void* tensor, const typename Part::Sum& sum, float fac
     }
 }
 
-// The blocks of rows that see a block's keys, head by head of the group.
+// This goes through the blocks of rows that see a block's keys, head by head of the group.
 template <class C> struct RowTiles {
   int first, end, last_head;  // of tiles; of heads
   int tile, head;

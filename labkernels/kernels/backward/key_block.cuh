@@ -1,11 +1,12 @@
-// Backward with one block per tile of keys: the query rows of the block, and when it adds to dq.
+// In this backward pass a block has a tile of keys. This file has the query rows that the block
+// goes through, and says when it adds to dq.
 #pragma once
 #include "backward/problem.cuh"
 #include "lab/hopper/tma.cuh"
 
 namespace lab {
 
-// A block's tile of keys, and which rows see it.
+// This is a block's tile of keys, with the rows that see it.
 struct BackwardKeys {
   BackwardRequest request;
   int key, n_keys, kv_head, first_row, steps;  // steps: over all heads of the group
@@ -20,7 +21,7 @@ template <int Rows, int Keys> LAB_DEVICE BackwardKeys backward_keys(const Backwa
   return {request, key, request.kv_len - key, work.head, first_row, tiles * p.group};
 }
 
-// The blocks of rows that see the tile, one head of the group after the other.
+// This goes through the blocks of rows that see the tile, one head of the group after the other.
 template <int Rows> struct RowBlocks {
   int head, row;
   LAB_DEVICE RowBlocks(const BackwardParams& p, const BackwardKeys& b)
@@ -36,17 +37,18 @@ template <int Rows> struct RowBlocks {
   }
 };
 
-// Among the tiles of keys that add to a row, the last one starts first; this is how many are before
-// this block's. Under a causal mask each tile begins at the diagonal, and so adds to its rows one
-// step after the tile before it.
+// Returns how many tiles of keys add to a block of rows before this block's tile: the last tile
+// that the rows see adds first. Under a causal mask a block begins with the rows at the diagonal,
+// so that it comes to the same rows Keys / Rows steps after the block of the next tile, which adds
+// before it.
 template <int Rows, int Keys>
 LAB_DEVICE int tiles_before(const BackwardParams& p, const BackwardKeys& b, int row) {
   const int end_row = least(row + Rows, b.request.q_len);
   return (row_limit(p, b.request, end_row - 1) - 1) / Keys - b.key / Keys;
 }
 
-// One thread's part in additions to dq_accum that have a fixed order. A semaphore counts the tiles
-// of keys that have added to these rows.
+// A thread has this part in additions to dq_accum that have a fixed order. A semaphore counts the
+// tiles of keys that have added to these rows.
 struct DqSemaphore {
   int* taken;
   int before;

@@ -1,6 +1,6 @@
-// Backward: the keys and rows that a block answers for, and where the rows' workspace lies.
-// Each request's rows begin at a multiple of `row_padding` in the workspace, so that a block can
-// read and add whole tiles of rows without checking where the request ends.
+// This file has the keys and rows for which a block of the backward pass answers, and the place of
+// the rows' workspace. Each request's rows begin at a multiple of `row_padding` in the workspace,
+// so that a block can read and add whole tiles of rows without checking where the request ends.
 #pragma once
 #include "lab/ampere/shared_tile.cuh"
 #include "packed_gqa/rows.cuh"
@@ -9,11 +9,12 @@ namespace lab {
 
 constexpr int row_padding = LAB_ROW_PADDING;
 
-// One per block, in launch order, from the host's plan. tile: the number of a tile of the request's
-// keys, or rows.
+// Each block has one, in launch order, from the host's plan. `tile` is the number of a tile of the
+// request's keys, or of its rows.
 struct alignas(16) BackwardWork { int request, tile, head, unused; };
 
-// Strides count elements; the last dimension is contiguous. kernels/backward/cuda.py mirrors it.
+// Strides count elements; the last dimension is contiguous. kernels/backward/cuda.py mirrors this
+// struct.
 struct BackwardParams {
   const void *q, *dout, *out;  // [total_q, q_heads, D]
   const void *k, *v;           // [total_k, kv_heads, D]
@@ -33,19 +34,19 @@ struct BackwardParams {
   i64 padded_rows;
   int q_heads, kv_heads, group;
   int causal;                  // query i of n with L keys sees keys 0 to L - n + i
-  float scale, scale_log2;     // of the softmax; the same times log2 e
+  float scale, scale_log2;     // scale of the softmax; the same times log2 e
 };
 
 LAB_DEVICE int most(int a, int b) { return a > b ? a : b; }
 LAB_DEVICE float infinity() { return bits_to_float(0x7f800000u); }
 
-// Where a request begins in q and out, in k and v, and in the workspace of rows.
+// A request begins at these places in q and out, in k and v, and in the workspace of rows.
 struct BackwardRequest {
   i64 first_token, first_kv, first_padded;
   int q_len, kv_len;
   int past;  // keys before the causal row 0's own; negative where the first rows see none
 
-  // The first row that sees a key.
+  // Returns the first row that sees a key.
   LAB_DEVICE int first_row(const BackwardParams& p, int key) const {
     return p.causal ? most(0, key - past) : 0;
   }
@@ -70,9 +71,10 @@ LAB_DEVICE BackwardWork backward_work(const BackwardParams& p) {
   return {static_cast<int>(item.v[0]), static_cast<int>(item.v[1]), static_cast<int>(item.v[2]), 0};
 }
 
-// Where dq_accum holds a row's channel: the order of a tensor core's accumulators, 16 rows by 8
-// channels at a time, so that a lane's four floats lie side by side and a warp's are contiguous.
-// Lane 4 g + t of fragment (row / 16, channel / 8) has rows g and g + 8, channels 2 t and 2 t + 1.
+// Returns where dq_accum holds a row's channel. The order is that of a tensor core's accumulators,
+// 16 rows by 8 channels at a time, so that a lane's four floats lie side by side and a warp's are
+// contiguous. Lane 4 g + t of fragment (row / 16, channel / 8) has rows g and g + 8, channels 2 t
+// and 2 t + 1.
 template <int D> LAB_DEVICE i64 dq_index(i64 row, int channel) {
   const i64 fragment = row / 16 * (D / 8) + channel / 8;
   const int lane = static_cast<int>(row % 8) * 4 + channel % 8 / 2;

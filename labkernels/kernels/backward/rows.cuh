@@ -1,5 +1,6 @@
-// The kernels before and after the backward kernel: values of each row, and dq from its fp32 sums.
-// A block takes row_padding rows of a query head, which its work item names.
+// One kernel runs before the backward kernel and computes values of each row; another runs after it
+// and makes dq from its fp32 sums. A block takes row_padding rows of a query head, which its work
+// item names.
 #pragma once
 #include "backward/problem.cuh"
 #include "lab/core/warp.cuh"
@@ -8,7 +9,7 @@ namespace lab {
 
 constexpr int row_threads = LAB_THREADS;
 
-// Sum of eight products, in ascending order.
+// Returns the sum of eight products, in ascending order.
 template <class T> LAB_DEVICE float dot8(const u32x4& a, const u32x4& b) {
   float sum = 0.f;
 #pragma unroll
@@ -25,7 +26,7 @@ template <class T> LAB_DEVICE u32x4 load8(const void* tensor, i64 element) {
 }
 
 // [lab: prepare rows]
-// row_lse2, row_delta, and a dq_accum of zeros where ClearDq. D / 8 lanes share a row.
+// Computes row_lse2 and row_delta, and clears dq_accum where ClearDq. D / 8 lanes share a row.
 template <class T, int D, bool ClearDq>
 LAB_KERNEL(row_threads, 4) backward_prepare(LAB_GRID_CONSTANT BackwardParams p) {
   constexpr int lanes = D / 8, rows_per_pass = row_threads / lanes;
@@ -49,7 +50,7 @@ LAB_KERNEL(row_threads, 4) backward_prepare(LAB_GRID_CONSTANT BackwardParams p) 
     for (int mask = lanes / 2; mask > 0; mask /= 2) delta = delta + shfl_xor(delta, mask);
     if (chunk == 0) {
       const i64 place = work.head * p.padded_rows + request.first_padded + row;
-      // a row without keys: exp2(0 - lse2) would be inf, but exp2(s - inf) is 0
+      // A row without keys has lse2 = -inf: exp2(0 - lse2) would be inf, but exp2(s - inf) is 0.
       store_global(p.row_lse2 + place, lse2 == minus_infinity() ? infinity() : lse2);
       store_global(p.row_delta + place, delta);
     }

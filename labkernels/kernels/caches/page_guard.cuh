@@ -7,7 +7,7 @@
 namespace page_guard {
 using namespace lab;
 
-struct Params {                // page_guard.py mirrors it
+struct Params {                // page_guard.py mirrors this struct
   const int* page_table;       // [batch, max_pages]
   const int* kv_len;           // [batch]
   const int* cu_seqlens_new;   // [batch + 1], of rows that are appended; or null

@@ -1,5 +1,5 @@
-// A warp's private pipeline over its share of the keys: shared-memory stages that only this warp
-// fills and reads, so that no warp waits for another until the States merge.
+// A warp has a private pipeline over its share of the keys: only this warp fills and reads the
+// stages in shared memory, so that no warp waits for another until the States merge.
 #pragma once
 #include "decode/problem.cuh"
 
@@ -63,7 +63,7 @@ template <class T, int D, int Keys, int Warps, int Stages> struct WarpPipeline {
   }
   LAB_DEVICE void wait_v() {
     cp_async_wait<2 * Stages - 3>();
-    sync_warp();                       // V too
+    sync_warp();                       // V of this step is there, for every lane
   }
   LAB_DEVICE void advance() {
     sync_warp();                       // every lane is done with K and V, which may be overwritten
@@ -77,7 +77,7 @@ template <class T, int D, int Keys, int Warps, int Stages> struct WarpPipeline {
   }
 };
 
-// The block's query rows, in one copy group per thread. Rows past the group are zero.
+// Copies the block's query rows, in one copy group per thread. Rows past the group are zero.
 template <class T, int D, int Rows, int Threads>
 LAB_DEVICE void load_query(T (&tile)[Rows][D], const DecodeParams& p, const DecodeWork& w) {
   constexpr int chunks = D / chunk_elements;

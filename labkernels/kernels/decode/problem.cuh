@@ -1,14 +1,16 @@
-// Paged K and V: where a key lies, and how one warp brings its keys to shared memory.
+// K and V lie in pages. This file says where a key lies, and how one warp brings its keys to shared
+// memory.
 #pragma once
 #include "lab/ampere/shared_tile.cuh"
 
 namespace lab {
 
-// Strides count elements; the last dimension is contiguous. kernels/decode/cuda.py mirrors it.
+// Strides count elements; the last dimension is contiguous. kernels/decode/cuda.py mirrors this
+// struct.
 struct DecodeParams {
   const void* q;              // [batch, q_heads, D]
   const void* k_pool;         // [pages, page_size, kv_heads, D]
-  const void* v_pool;         // same strides as k_pool
+  const void* v_pool;         // [pages, page_size, kv_heads, D], with the strides of k_pool
   const int* page_table;      // [batch, max_pages]: a row lists the pages of one request, in order
   const int* kv_len;          // [batch]
   void* out;                  // [batch, q_heads, D]
@@ -26,8 +28,8 @@ struct DecodeParams {
   float scale_log2;           // softmax scale times log2 e
 };
 
-// The part of the problem that one block computes: some query heads of one KV head, over one split
-// of the keys of one request.
+// A block computes this part of the problem: some query heads of one KV head, over one split of the
+// keys of one request.
 struct DecodeWork {
   int batch, split, kv_head;
   int first_q_head, n_q_heads;
@@ -60,8 +62,9 @@ LAB_DEVICE i64 semaphore_index(const DecodeParams& p, const DecodeWork& work) {
   return static_cast<i64>(work.batch) * p.kv_heads * p.head_slices + block_x();
 }
 
-// One warp's window on the paged pools, `Keys` keys at a time. Lane i looks up where key i of the
-// *next* window lies while the present one is computed, so that the page table's latency is hidden.
+// A warp has this window on the paged pools, `Keys` keys at a time. Lane i looks up where key i of
+// the *next* window lies while the present one is computed, so that the page table's latency is
+// hidden.
 template <class T, int D, int Keys> struct PagedWindow {
   static constexpr int chunks = D / chunk_elements;         // chunks of one row
   static constexpr int rows_per_pass = 32 / (chunks < 32 ? chunks : 32);
@@ -71,7 +74,7 @@ template <class T, int D, int Keys> struct PagedWindow {
   const int* pages;
   i64 stride_page, stride_token;
   int max_pages, page_size, end_key;
-  i64 offset, previous;       // offsets of this lane's key: window looked up last, window before
+  i64 offset, previous;       // of this lane's key: window looked up last, and the one before
 
   LAB_DEVICE PagedWindow(const DecodeParams& p, const DecodeWork& w)
       : k(static_cast<const T*>(p.k_pool) + w.kv_head * p.kv_stride_head),
@@ -81,9 +84,9 @@ template <class T, int D, int Keys> struct PagedWindow {
         max_pages(p.max_pages), page_size(p.page_size), end_key(w.end_key), offset(0),
         previous(0) {}
 
-  // The look-up is bounded by the table and not by the request's length, so that the first look-up
-  // does not wait for the length to arrive. Entries past the length may hold anything and are not
-  // followed.
+  // Looks up where the lane's key lies. The look-up is bounded by the table and not by the
+  // request's length, so that the first look-up does not wait for the length to arrive. Entries
+  // past the length may hold anything and are not followed.
   LAB_DEVICE void look_up(int first_key) {
     previous = offset;
     const int key = first_key + (thread_x() & 31) % Keys;

@@ -1,4 +1,4 @@
-// MLA decode: the second launch of a call whose keys are split. A row's partial States have 512
+// This is the second launch of an MLA decode whose keys are split. A row's partial States have 512
 // channels in fp32 for each split. The last block of a tile to finish would read those of all rows
 // through one SM, so a block of its own merges each row instead.
 #pragma once

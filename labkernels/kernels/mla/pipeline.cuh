@@ -1,13 +1,14 @@
-// MLA decode: all query heads of a request share one latent row per key, in two parts: ckv, which
-// is also V, and kpe, which carries the key's position. Rows are packed as in a prefill of one KV
-// head (packed_gqa/rows.cuh): row r is token r / heads, head r % heads, so that a tile serves
-// several tokens.
+// In an MLA decode all query heads of a request share one latent row per key. The row has two
+// parts: ckv, which is also V, and kpe, which carries the key's position. Rows are packed as in a
+// prefill of one KV head (packed_gqa/rows.cuh): row r is token r / heads and head r % heads, so
+// that a tile serves several tokens.
 #pragma once
 #include "packed_gqa/rows.cuh"
 
 namespace lab {
 
-// Strides count elements; the last dimension is contiguous. kernels/mla/cuda.py mirrors it.
+// Strides count elements; the last dimension is contiguous. kernels/mla/cuda.py mirrors this
+// struct.
 struct MlaParams {
   const void *q_nope, *q_pe;  // [total_q, q_heads, 512], [total_q, q_heads, 64]
   const void *ckv, *kpe;      // [pages, page_size, 512], [pages, page_size, 64]
@@ -34,8 +35,8 @@ struct MlaParams {
   float scale_log2;           // softmax scale times log2 e
 };
 
-// The tile of Q, its two parts side by side, in one copy group per thread. Rows past the request's
-// end are zero.
+// Copies the tile of Q, with its two parts side by side, in one copy group per thread. Rows past
+// the request's end are zero.
 template <class T, int D, int Dpe, int Rows, int Threads>
 LAB_DEVICE void load_latent_query(T (&tile)[Rows][D + Dpe], const MlaParams& p,
                                   const WorkTile<Rows>& b) {
@@ -56,9 +57,9 @@ LAB_DEVICE void load_latent_query(T (&tile)[Rows][D + Dpe], const MlaParams& p,
   cp_async_commit();
 }
 
-// The block's window on the latent rows, `Keys` keys at a time, with ckv and kpe of a key side by
-// side. Eight lanes copy a key, 128 bytes at once. Where the keys lie is looked up when the window
-// moves, so that the page table's latency is hidden.
+// The block has this window on the latent rows, `Keys` keys at a time, with ckv and kpe of a key
+// side by side. Eight lanes copy a key, 128 bytes at once. Where the keys lie is looked up when the
+// window moves, so that the page table's latency is hidden.
 template <class T, int D, int Dpe, int Keys, int Threads> struct LatentWindow {
   static constexpr int keys_per_pass = least(Threads / 8, Keys), passes = Keys / keys_per_pass;
   static_assert(Keys % keys_per_pass == 0 && D % 64 == 0 && Dpe == 64, "whole passes");
@@ -84,7 +85,7 @@ template <class T, int D, int Dpe, int Keys, int Threads> struct LatentWindow {
     key = key + Keys;
     look_up();
   }
-  // The address of the tile's chunk (thread / 8, thread % 8).
+  // Copies the window. `address` is that of the tile's chunk (thread / 8, thread % 8).
   LAB_DEVICE void copy(u32 address) const {
     constexpr int row_bytes = (D + Dpe) * static_cast<int>(sizeof(T));
     if (thread_x() >= keys_per_pass * 8) return;  // 16 keys are fewer than 256 threads can copy
@@ -102,7 +103,7 @@ template <class T, int D, int Dpe, int Keys, int Threads> struct LatentWindow {
   }
 
  private:
-  // The key of the window that this lane copies.
+  // Returns the key of the window that this lane copies in a pass.
   LAB_DEVICE static int row(int pass) {
     const int lane = thread_x() & 31, warp = thread_x() / 32;
     return pass * keys_per_pass + lane / 8 + warp * 4;
@@ -113,12 +114,12 @@ template <class T, int D, int Dpe, int Keys, int Threads> struct LatentWindow {
       const int at = key + row(pass), slot = at / p.page_size;
       token[pass] = at - slot * p.page_size;
       page[pass] = 0;
-      if (at < end_key) page[pass] = load_constant(pages + slot);  // read a step later
+      if (at < end_key) page[pass] = load_constant(pages + slot);  // the page is used a step later
     }
   }
 };
 
-// A block's pipeline over its keys, in stages that its warps share: the next stages are copied
+// A block has a pipeline over its keys, in stages that its warps share: the next stages are copied
 // during this one.
 template <class T, int D, int Dpe, int Keys, int Threads, int Stages> struct LatentPipeline {
   static constexpr u32 stage_bytes = sizeof(T) * Keys * (D + Dpe);

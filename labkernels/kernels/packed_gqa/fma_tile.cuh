@@ -1,10 +1,11 @@
-// An attention tile on CUDA cores: fp32 FMAs, P never rounded. A warp owns whole rows of the tile;
-// a lane computes a block of scores and then a block of the output, so that each value it loads
-// from shared memory serves many FMAs. Even lanes have other rows than odd lanes; the 16 lanes of a
-// kind share a row's keys and channels, so that the lanes served by one 16-byte load need few
-// different values. A kernel's KernelTraits is a Shape with the two unroll factors that its
-// registers allow. Its Smem has q and k, whose rows are padded, p, where entry lane_keys * column +
-// j of a row is key 16 j + column of the step, and value(key), the row of V.
+// This is an attention tile on CUDA cores, which compute in fp32 FMAs and never round P. A warp
+// owns whole rows of the tile; a lane computes a block of scores and then a block of the output, so
+// that each value that it loads from shared memory serves many FMAs. Even lanes have other rows
+// than odd lanes; the 16 lanes of a kind share a row's keys and channels, so that the lanes served
+// by one 16-byte load need few different values. A kernel's KernelTraits is a Shape with the two
+// unroll factors that its registers allow. Its Smem has q and k, whose rows are padded; p, where
+// entry lane_keys * column + j of a row is key 16 j + column of the step; and value(key), which is
+// the row of V.
 #pragma once
 #include "packed_gqa/rows.cuh"
 
@@ -19,12 +20,12 @@ struct Shape {
   static constexpr int dim_qk = Dqk, dim_vo = Dvo, rows = Rows, keys = Keys, warps = Warps;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int lane_rows = Rows / Warps / 2, lane_keys = Keys / columns;
-  static constexpr int quads = Dvo / columns / 4;  // of a lane's output channels
+  static constexpr int quads = Dvo / columns / 4;  // four output channels of a lane each
   using Work = WorkTile<Rows>;
   static_assert(Rows % (2 * Warps) == 0 && 4 % lane_keys == 0 && Dvo % 64 == 0, "whole lanes");
 };
 
-// {m, l} and O of this lane's rows; lanes of other columns share the rows.
+// A lane has {m, l} and O of its rows; lanes of other columns share the rows.
 template <class C>
 using Softmax = OnlineSoftmaxOf<ArrayRows<C::lane_rows, 2 * (columns - 1)>>;
 template <class C> using Output = float[C::lane_rows][C::quads][4];  // [lane_rows, channels]
@@ -96,7 +97,7 @@ template <class C, class Smem> LAB_DEVICE void store_p(Smem& smem, const Scores<
 }
 
 // [lab: accumulate]
-// O += P V, four keys at a time, whose P lie side by side.
+// O += P V, for four keys at a time, whose P lie side by side.
 template <class C, class Smem> LAB_DEVICE void accumulate(Output<C>& o, const Smem& smem) {
 #pragma unroll C::unroll_output
   for (int first = 0; first < C::keys; first += 4) {

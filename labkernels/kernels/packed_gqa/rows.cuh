@@ -1,16 +1,17 @@
-// Prefill: the rows and keys that a block computes. A request's rows are packed: row r is token r /
-// group, query head r % group of the KV head's group, so that a tile of one KV head serves all its
-// query heads.
+// This file has the rows and keys that a block of a prefill computes. A request's rows are packed:
+// row r is token r / group and query head r % group of the KV head's group, so that a tile of one
+// KV head serves all its query heads.
 #pragma once
 #include "lab/ampere/shared_tile.cuh"
 #include "lab/attention/split_kv.cuh"
 
 namespace lab {
 
-// One per block, in launch order, from the host's plan.
+// Each block has one, in launch order, from the host's plan.
 struct alignas(16) PrefillWork { int request, q_tile, kv_head, split; };
 
-// Strides count elements; the last dimension is contiguous. kernels/prefill/cuda.py mirrors it.
+// Strides count elements; the last dimension is contiguous. kernels/prefill/cuda.py mirrors this
+// struct.
 struct PrefillParams {
   const void *q;              // [total_q, q_heads, Dqk]
   const void *k, *v;          // [total_k, kv_heads, D], or [pages, page_size, kv_heads, D]
@@ -41,8 +42,8 @@ struct PrefillParams {
 
 enum class KeyOrder { ascending, descending };  // how a block walks over its keys
 
-// The part of the problem that one block computes: `Rows` packed rows of one request and KV head,
-// over one split of the keys. The functions below also serve MlaParams (mla/pipeline.cuh).
+// A block computes this part of the problem: `Rows` packed rows of one request and KV head, over
+// one split of the keys. The functions below also serve MlaParams (mla/pipeline.cuh).
 template <int Rows> struct WorkTile {
   int request, q_tile, kv_head, split;
   int tile_rows;              // used rows of the tile's Rows
@@ -55,22 +56,23 @@ template <int Rows> struct WorkTile {
 
 LAB_DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
 
-// n / divisor for n below 2^31, without a division: `division` of kernels/checks.py makes both.
+// Returns n / divisor for n below 2^31, without a division: `division` of kernels/checks.py makes
+// `inverse` and `shift`.
 LAB_DEVICE u32 quotient(u32 n, u32 inverse, int shift) {
   return static_cast<u32>(u64{2 * n} * inverse >> 32) >> shift;
 }
 
-// The page of its request in which a key lies.
+// Returns the slot of a key's page in the request's row of the page table.
 template <class Params> LAB_DEVICE u32 page_slot(const Params& p, u32 key) {
   return quotient(key, p.page_inverse, p.page_shift);
 }
 
-// The token of a packed row.
+// Returns the token of a packed row.
 template <class Params> LAB_DEVICE int token_of(const Params& p, int packed) {
   return static_cast<int>(quotient(packed, p.group_inverse, p.group_shift));
 }
 
-// The token of a tile's row.
+// Returns the token of a tile's row.
 template <class Params, int Rows>
 LAB_DEVICE int row_token(const Params& p, const WorkTile<Rows>& b, int row) {
   return token_of(p, b.first_row + row);
@@ -84,7 +86,7 @@ LAB_DEVICE int row_limit(const Params& p, const Block& b, int row) {
   return limit > 0 ? least(limit, b.kv_len) : 0;
 }
 
-// The part that an item of the work list names; `tile_rows` of a tile's rows are used.
+// Returns the part that an item of the work list names; `tile_rows` of a tile's rows are used.
 template <int Rows, bool Paged, class Params>
 LAB_DEVICE WorkTile<Rows> work_tile(const Params& p, int index = block_x(),
                                     int tile_rows = Rows) {
@@ -114,29 +116,29 @@ LAB_DEVICE WorkTile<Rows> work_tile(const Params& p, int index = block_x(),
   return b;
 }
 
-// Whether the split holds none of the tile's keys. The first split is never idle: it writes the
-// zeros.
+// Returns whether the split holds none of the tile's keys. The first split is never idle, because
+// it writes the zeros of rows without keys.
 template <int Rows> LAB_DEVICE bool is_idle(const WorkTile<Rows>& b) {
   return b.split > 0 && b.first_key >= b.end_key;
 }
 
 template <int Rows> LAB_DEVICE int row_count(const WorkTile<Rows>& b) { return b.n_rows; }
 
-// A row's place in [total_q, q_heads].
+// Returns a row's place in [total_q, q_heads].
 template <class Params, int Rows>
 LAB_DEVICE i64 head_index(const Params& p, const WorkTile<Rows>& b, int row) {
   const int packed = b.first_row + row, token = token_of(p, packed);
   return (b.first_token + token) * p.q_heads + b.kv_head * p.group + (packed - token * p.group);
 }
 
-// Which semaphore is a tile's: the tiles before a request are at most first_token * group /
-// tile_rows, rounded down, and one per request.
+// Returns the number of a tile's semaphore: the tiles before a request are at most first_token *
+// group / tile_rows, rounded down, and one more per request.
 template <class Params, int Rows>
 LAB_DEVICE i64 semaphore_index(const Params& p, const WorkTile<Rows>& b) {
   return (b.first_token * p.group / b.tile_rows + b.request + b.q_tile) * p.kv_heads + b.kv_head;
 }
 
-// The tile of Q, in one copy group per thread. Rows past the request's end are zero.
+// Copies the tile of Q, in one copy group per thread. Rows past the request's end are zero.
 template <class T, int D, int Rows, int Threads>
 LAB_DEVICE void load_query(T (&tile)[Rows][D], const PrefillParams& p,
                            const WorkTile<Rows>& b) {
@@ -152,7 +154,7 @@ LAB_DEVICE void load_query(T (&tile)[Rows][D], const PrefillParams& p,
   cp_async_commit();
 }
 
-// Two neighbouring channels of a row's output.
+// Stores two neighbouring channels of a row's output.
 LAB_DEVICE void store2(float* p, float x, float y) {
   const u32x2 pair = {{float_to_bits(x), float_to_bits(y)}};
   store_global(reinterpret_cast<u32x2*>(p), pair);

@@ -31,10 +31,10 @@ class Inputs:
 def prepare(call: PackedCall, inputs: Inputs) -> Step[Attention]:
     """List the blocks, allocate the splits' partial states and fix the launches.
 
-    Raises: RuntimeError if Triton is missing, or was imported without its interpreter on a CPU.
+    Raises: RuntimeError as triton_run.load does.
     """
     source = f"{call.choice.kernel.package}.kernel"
-    kernel = triton_run.load(source, interpret=not call.on_gpu)
+    kernel = triton_run.load(source, on_gpu=call.on_gpu)
     made = schedule_of(call)
     launches = 0 if len(made.work) == 0 else 1 if made.splits == 1 else 2
     plan = plan_packed(call, made, launches=launches)

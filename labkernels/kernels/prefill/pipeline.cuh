@@ -1,5 +1,5 @@
-// A block's pipeline over its keys: the warps share the stages of K and V in shared memory, which
-// all threads fill.
+// A block has a pipeline over its keys: its warps share the stages of K and V in shared memory,
+// which all threads fill.
 #pragma once
 #include "packed_gqa/rows.cuh"
 
@@ -10,9 +10,9 @@ template <class T, int Dqk, int Dvo, int Keys, int Stages> struct BlockStages {
   alignas(128) T v[Stages][Keys][Dvo];
 };
 
-// The block's window on K and V, `Keys` keys at a time. Eight lanes copy a key, 128 bytes at once;
-// a warp copies four keys in a pass. When the window moves, these eight lanes look up where paged
-// keys lie, each for another pass, so that the page table's latency is hidden.
+// The block has this window on K and V, `Keys` keys at a time. Eight lanes copy a key, 128 bytes at
+// once; a warp copies four keys in a pass. When the window moves, these eight lanes look up where
+// paged keys lie, each for another pass, so that the page table's latency is hidden.
 template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct KvWindow {
   static constexpr int keys_per_pass = Threads / 8, passes = Keys / keys_per_pass;
   static constexpr int look_ups = Paged ? (passes + 7) / 8 : 1;  // a lane's
@@ -25,7 +25,7 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
   const PrefillParams& p;
   const T *k, *v;             // ragged: this lane's first 16 bytes; paged: the pools
   int request, key, end_key;  // key: the window's first; keys from the end on arrive as zeros
-  u32 k_chunk, v_chunk;       // paged: this lane's first of a token, of all heads
+  u32 k_chunk, v_chunk;       // paged: this lane's first chunk of a token
   u32 page[look_ups], token[look_ups];  // offsets of the keys that this lane has looked up
 
   template <class Block>
@@ -55,7 +55,8 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
     }
   }
 
-  // The address of the tile's chunk (thread / 8, thread % 8).
+  // These copy the window's K, its V, or both. An address is that of a tile's chunk (thread / 8,
+  // thread % 8).
   LAB_DEVICE void copy_k(u32 address) const {
     const Rows rows(*this, k_chunk, p.k_stride_page, p.k_stride_token);
 #pragma unroll
@@ -95,9 +96,9 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
 
   LAB_DEVICE static u32 in_chunks(i64 stride) { return static_cast<u32>(stride / chunk_elements); }
 
-  // The offsets of the keys that a lane copies, from its first key or from the pool's first. Paged
-  // rows begin at multiples of 16 bytes: offsets counted in 16 bytes fit 32 bits for any pool, and
-  // take half the registers of 64-bit offsets.
+  // These are the offsets of the keys that a lane copies, from its first key or from the pool's
+  // first. Paged rows begin at multiples of 16 bytes: offsets counted in 16 bytes fit 32 bits for
+  // any pool, and take half the registers of 64-bit offsets.
   struct Rows {
     i64 stride;
     u32 chunk, looked_up[look_ups];
@@ -155,7 +156,7 @@ struct BlockPipeline {
     return (Order == KeyOrder::ascending || at >= first_key) && at < window.end_key;
   }
   LAB_DEVICE bool more() const { return holds_keys(window.key - (Stages - 1) * step); }
-  // The stage of this step, valid after wait_k.
+  // Returns the first key of this step, once wait_k has returned.
   LAB_DEVICE int key() const { return window.key - Stages * step; }
 
   LAB_DEVICE void start() {
@@ -166,7 +167,8 @@ struct BlockPipeline {
       window.move(step);
     }
   }
-  // K of this step is there (and V, with two stages), and no warp reads the stages before it.
+  // Once this returns, K of this step is there (and V, with two stages), and no warp reads the
+  // stage before it.
   LAB_DEVICE void wait_k() {
     cp_async_wait<0>();
     sync_block();

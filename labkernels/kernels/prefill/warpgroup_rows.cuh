@@ -1,6 +1,6 @@
-// A warpgroup's 64 rows of a work tile: the blocks of keys that they see, the mask, and how the
-// rows leave. A thread holds rows g and g + 8 of its warp's 16, g = lane / 4, and columns 2t and
-// 2t + 1 of each 8, t = lane % 4.
+// A warpgroup has 64 rows of a work tile. This file has the blocks of keys that they see, the mask,
+// and how the rows leave. A thread holds rows g and g + 8 of its warp's 16, and columns 2t and 2t +
+// 1 of each 8, where g = lane / 4 and t = lane % 4.
 #pragma once
 #include "lab/attention/online_softmax.cuh"
 #include "lab/hopper/mbarrier.cuh"
@@ -8,13 +8,13 @@
 
 namespace lab {
 
-// This lane's first row of the tile; the other one is 8 further.
+// Returns this lane's first row of the tile; the other one is 8 further.
 LAB_DEVICE int lane_row(int warpgroup) {
   return warpgroup * 64 + thread_x() / 32 % 4 * 16 + (thread_x() & 31) / 4;
 }
 
-// The blocks of keys of a work tile, from the last to the first, which begin at multiples of their
-// keys: the first of a split may hold keys of the split before.
+// This goes through the blocks of keys of a work tile, from the last to the first. A block begins
+// at a multiple of C::keys, so that the first block of a split may hold keys of the split before.
 template <class C> struct KeyBlocks {
   int key, first, seen_by_all;
   LAB_DEVICE KeyBlocks(const PrefillParams& p, const typename C::Work& tile)
@@ -27,7 +27,8 @@ template <class C> struct KeyBlocks {
   LAB_DEVICE bool masked() const { return key + C::keys > seen_by_all || key < first; }
 };
 
-// Masks the keys that a row does not see. Only blocks at a boundary come here.
+// Sets the scores of the keys that a row does not see to -inf. Only blocks at a boundary come here.
+// s: [64 rows of the warpgroup, keys of a block].
 template <class C, int N>
 LAB_DEVICE void mask(float (&s)[N], const PrefillParams& p, const typename C::Work& tile, int row,
                      int key) {
@@ -76,7 +77,8 @@ template <class C> struct ConsumerSync {
   }
 };
 
-// Ends a work tile: the rows leave, and the last block of a request's splits merges them.
+// Ends a work tile: the rows leave, and the last block of a request's splits merges them. o: [64
+// rows of the warpgroup, dim_vo].
 template <class C, class P, int N>
 LAB_DEVICE void finish_rows(const float (&o)[N], OnlineSoftmax& softmax, const PrefillParams& p,
                             const typename C::Work& tile, int row, float& is_last_split) {

@@ -9,6 +9,7 @@ from labkernels.numerics import arrays
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import criteria, verdict
+from labkernels.numerics.verdict.verdict import Verdict
 from labkernels.policy import NumericPolicy
 
 VERDICT = "verdict"
@@ -58,12 +59,18 @@ class Criteria:
         lse2 = None if lse2 is None else arrays.as_float64(lse2)
         return verdict.decide(self.problem, arrays.as_float64(out), policy=told, lse2=lse2)
 
-    def answers(self, out, policy: NumericPolicy, lse2=None) -> dict[str, str]:
-        """REFUSED, ACCEPTED or UNDECIDED by each rule, which sees out alone, and by VERDICT."""
+    def answers(
+        self, out, policy: NumericPolicy, lse2=None, *, judged: Verdict | None = None
+    ) -> dict[str, str]:
+        """REFUSED, ACCEPTED or UNDECIDED by each rule, which sees out alone, and by VERDICT.
+
+        judged: the verdict on this output, where it is known; it may take seconds.
+        """
         sample = self.sample(out, policy)
         with np.errstate(invalid="ignore"):
             words = {
                 name: ACCEPTED if rule.accepts(sample) else REFUSED
                 for name, rule in criteria.RULES.items()
             }
-        return words | {VERDICT: _WORDS[self.verdict(out, policy, lse2).answer]}
+        judged = judged or self.verdict(out, policy, lse2)
+        return words | {VERDICT: _WORDS[judged.answer]}

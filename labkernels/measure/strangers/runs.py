@@ -26,11 +26,6 @@ class Run:
     part: str = "all"
     named: str = ""
 
-    @property
-    def detected(self) -> bool:
-        """Whether it was called wrong, or less exact than the format allows."""
-        return self.answer in ("BUG", "LESS EXACT")
-
 
 def judged(call: inputs.Call, out, **how):
     """The verdict on an output of a call, told nothing but the tensors and the mask."""

@@ -3,6 +3,11 @@
 One step is d = c + sum of a_k b_k over a chunk of K. Every product is exact. All terms, c too, are
 aligned to the largest exponent among them, cut off toward zero after `fraction_bits` bits, and
 added as integers; the sum is cut to fp32 (or rounded to fp16). Longer K chains d into c.
+
+No model is here, and `unit_of` refuses, of: any unit of sm_75 and of sm_120; 8-bit inputs on
+sm_100, by tcgen05 and by mma.sync; 8-bit inputs with an fp16 accumulator; products of e4m3 with
+e5m2; formats of 4 and 6 bits, and block scales. The lab has run its probes on sm_90 alone, so that
+constants of the others are those of the literature named below.
 """
 
 import math
@@ -22,7 +27,8 @@ class Unit:
     """The constants of one generation of tensor cores, for one input width.
 
     Units: fraction_bits, out_fraction_bits and exponents count bits; chunk counts products added in
-    one step.
+    one step. lowest_exponent_fp32 and lowest_exponent_fp16, by the accumulator's format, are the
+    floors of the alignment: terms that are all smaller are aligned to 2^floor.
     Source: MMA-Sim, arXiv 2511.10909; Khattak & Mikaitis, arXiv 2512.07004; sm_90 probed here.
     """
 
@@ -33,7 +39,8 @@ class Unit:
     out_fraction_bits: int = 23  # bits of the fp32 output: 8-bit inputs fill only 13
 
 
-# No floor under sm_70's alignment has been reported; fp32's own exponents end at -126.
+# The floors of sm_70 are assumed, at the lowest exponent of fp32: the lab has none measured, and a
+# result shows them only if all of its terms lie below 2^-126.
 _VOLTA = Unit(23, 4, -126, -126)
 _AMPERE = Unit(24, 8, -132, -20)
 _HOPPER = Unit(25, 16, -133, -21)

@@ -10,28 +10,12 @@ from labkernels import formats
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.emulation import softmax_trace, tensor_core
-from labkernels.numerics.emulation.summation_order import SummationOrder
 from labkernels.numerics.emulation.tensor_core import Unit
 from labkernels.numerics.rounding import p_parts
-from labkernels.numerics.truth.problem import Problem
 from labkernels.policy import NumericPolicy
 
 _EXPONENT = np.int64(0x7FF << 52)
 _FP32 = formats.named("fp32")
-
-
-def truncation_bias(
-    problem: Problem, policy: NumericPolicy, order: SummationOrder, *, arch: str = "sm_90"
-) -> np.ndarray:
-    """Mean error that the tensor cores' chains of P V leave in each element of the output.
-
-    Shapes: [total_q, Hq, Dv] float64. Error: 5 % of what is measured, where that is more than the
-    noise of the mean. Source: every term of a step loses on average half of what it can lose.
-    """
-    bias = np.zeros(problem.out_shape)
-    for place, trace in softmax_trace.blocks(problem, order):
-        place.put(bias, accumulation(trace, policy, arch)[0])
-    return bias
 
 
 def accumulation(
@@ -39,7 +23,8 @@ def accumulation(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean and variance of the error of sum P v on tensor cores, rescales included.
 
-    Units: those of the output. Shapes: [R, Dv] each.
+    Units: those of the output. Shapes: [R, Dv] each. Error: 5 % of the mean that is measured, where
+    that is more than its noise. Source: every term of a step loses on average half of what it can.
     """
     fmt = policy.p.removesuffix("x2")
     unit = tensor_core.unit_of(arch, fmt)

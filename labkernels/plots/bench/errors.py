@@ -1,5 +1,8 @@
 """Errors of one operation: a map of requests and heads for each kernel, and their distributions."""
 
+import functools
+import math
+
 import matplotlib.pyplot as plt
 import matplotlib.ticker as ticker
 import pandas as pd
@@ -12,6 +15,9 @@ from labkernels.plots import style
 from labkernels.plots.accuracy.errors import panel_title
 
 MOST_DRAWN = 20_000  # elements of a kernel
+MOST_NUMBERS = 8  # along a side of a map
+ROW_INCHES, MOST_INCHES = 0.13, 2.6  # of a request in a map; of the map
+_WIDE = 30.0  # a range of maps whose ticks are powers of ten
 _LEAST = 1e-12  # below it an output counts as exact, such as the reference
 
 
@@ -30,9 +36,10 @@ def errors(cells: pd.DataFrame, elements: pd.DataFrame, *, origin: str) -> Figur
     columns = tensors if tensors > 1 else 1 + (len(panels) > 1)
     map_rows = -(-len(panels) // columns)
     samples = cells["sample"].nunique()
-    heights = [0.42 + 0.13 * samples] * map_rows
-    figure = plt.figure(figsize=(style.WIDTH_INCHES, sum(heights) + 4.0), layout="constrained")
-    maps, below = figure.subfigures(2, 1, height_ratios=(sum(heights), 3.9))
+    heights = [0.42 + min(ROW_INCHES * samples, MOST_INCHES)] * map_rows
+    high = sum(heights) + 1.0  # with the colour bar
+    figure = plt.figure(figsize=(style.WIDTH_INCHES, high + 4.0), layout="constrained")
+    maps, below = figure.subfigures(2, 1, height_ratios=(high, 3.9))
     _maps(maps, panels, map_rows, columns)
     by_head, by_sample = below.subplots(2, 1)
     _boxes(by_head, elements)
@@ -46,12 +53,18 @@ def _maps(figure, panels: list, rows: int, columns: int) -> None:
     rmse = pd.concat([frame.rmse for _, frame in panels])
     scale = LogNorm(rmse[rmse > 0].min(), rmse.max())
     first, several = panels[0][0][2], columns > 2
-    for axes, ((kernel, way, tensor), frame) in zip(every, panels, strict=False):
+    for i, (axes, ((kernel, way, tensor), frame)) in enumerate(zip(every, panels, strict=False)):
         grid = frame.pivot(index="sample", columns="head", values="rmse")
-        sns.heatmap(grid, ax=axes, norm=scale, cmap=style.ERROR_MAP, cbar=False)
+        # the numbers stand where no panel is below, or at the left, that has them too
+        numbers = {
+            "xticklabels": _every(grid.shape[1]) if i + columns >= len(panels) else False,
+            "yticklabels": _every(len(grid)) if i % columns == 0 else False,
+        }
+        sns.heatmap(grid, ax=axes, norm=scale, cmap=style.ERROR_MAP, cbar=False, **numbers)
         axes.set(xlabel="", ylabel="")
+        if numbers["xticklabels"]:
+            axes.set_xlabel("query head", fontsize=8.5)
         axes.tick_params(length=0, labelsize=7, labelrotation=0)
-        axes.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True))
         title = panel_title(kernel, way)
         if several and tensor == first:  # a row of panels for each kernel; its name is long
             title = f"{title}: {tensor}"
@@ -61,20 +74,47 @@ def _maps(figure, panels: list, rows: int, columns: int) -> None:
         axes.set_title(title, fontsize=7.5 if several else 8)
     for axes in every[len(panels) :]:
         axes.set_visible(False)
-    figure.supxlabel("query head", fontsize=8.5)
     figure.supylabel("request", fontsize=8.5)
     picture = plt.cm.ScalarMappable(norm=scale, cmap=style.ERROR_MAP)
-    bar = figure.colorbar(picture, ax=every, aspect=26, pad=0.02)
-    bar.set_label("rmse against float64")
+    # below the maps, because a phone has no room beside them
+    bar = figure.colorbar(picture, ax=every, location="bottom", aspect=40, pad=0.02)
+    bar.ax.xaxis.set_minor_formatter(ticker.NullFormatter())
+    if scale.vmax < _WIDE * scale.vmin:
+        power = _power(scale.vmax)
+        ticks = ticker.MaxNLocator(4).tick_values(scale.vmin, scale.vmax)
+        bar.set_ticks([tick for tick in ticks if scale.vmin <= tick <= scale.vmax])
+        # a function of the module, since a page copies the figure by pickling it
+        bar.ax.xaxis.set_major_formatter(functools.partial(_in_units_of, 10.0**power))
+        bar.set_label(f"rmse against float64, 1e{power}")
+    else:
+        bar.set_label("rmse against float64")
     bar.outline.set_visible(False)
+
+
+def _every(count: int) -> int:
+    """Which numbers of an axis are written: every one, or every second, fourth and so on."""
+    step = 1
+    while count > MOST_NUMBERS * step:
+        step *= 2
+    return step
+
+
+def _in_units_of(unit: float, value: float, _: int) -> str:
+    return f"{value / unit:g}"
+
+
+def _power(value: float) -> int:
+    """The power of ten in which a positive number is written."""
+    return math.floor(math.log10(value))
 
 
 def _boxes(axes: Axes, elements: pd.DataFrame) -> None:
     """|error| of each head, tensor cores on beside off."""
     shown = _some(elements)
+    power = _power(max(shown.error.abs().max(), _LEAST))
     ways = {"on": style.ENGINES["mma"], "off": style.ENGINES["fma"]}
     sns.boxenplot(
-        shown.assign(size=shown.error.abs()),
+        shown.assign(size=shown.error.abs() / 10.0**power),
         x="head",
         y="size",
         hue="tensor_cores",
@@ -86,10 +126,9 @@ def _boxes(axes: Axes, elements: pd.DataFrame) -> None:
         width=0.75,
         ax=axes,
     )
-    axes.set(xlabel="head (widest box: half of its elements)", ylabel="|error|")
-    axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+    axes.set(xlabel="head (widest box: half of its elements)", ylabel=f"|error|, 1e{power}")
     axes.grid(axis="x", visible=False)
-    if len(set(shown["head"])) > 16:
+    if len(set(shown["head"])) > MOST_NUMBERS:
         axes.xaxis.set_major_locator(ticker.MaxNLocator(9, integer=True))
     axes.legend(title="", loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=2)
     for text in axes.get_legend().get_texts():
@@ -121,6 +160,8 @@ def _curves(axes: Axes, elements: pd.DataFrame) -> None:
     axes.set_xscale("log")
     axes.set_xlim(left=max(1e-3, float(shown.percent.quantile(0.005))))
     axes.set(xlabel="|error| / bound, % (dashed: tensor cores off)", ylabel="share of elements")
+    axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+    sns.move_legend(axes, "upper left")
 
 
 def _some(elements: pd.DataFrame) -> pd.DataFrame:

@@ -17,7 +17,7 @@ RESOURCES = {
 }
 COLOURS = dict(zip(RESOURCES.values(), ("#0072b2", "#e69f00", "#8b95a1", "#cc79a7"), strict=True))
 MARKS = dict(zip(RESOURCES.values(), ("s", "o", "^", "X"), strict=True))
-_WORDS = 200  # where a row's words end, in blocks
+_WORDS = 900  # where a row's words end, in blocks; a phone, too, shows them beside the last mark
 
 
 @plt.rc_context(style.HOUSE)
@@ -56,7 +56,7 @@ def occupancy(rows: pd.DataFrame, *, origin: str) -> Figure:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set(xlabel="", ylabel="", xlim=(0.75, _WORDS), ylim=(len(kernels) - 0.5, -0.5))
-        axes.xaxis.set_major_locator(ticker.FixedLocator([1, 2, 4, 8, 16, 32]))
+        axes.xaxis.set_major_locator(ticker.FixedLocator([1, 2, 4, 8, 32]))
         axes.set_title(hardware.gpu(gpu).name, fontsize=9)
         axes.grid(axis="y", visible=False)
     panels[-1].set_xlabel("blocks on an SM that each resource leaves")

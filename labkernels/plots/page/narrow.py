@@ -50,31 +50,28 @@ def _made_narrow(figure: Figure) -> Figure:
                 axis.set_tick_params(labelsize=LEAST_POINTS)
     _fold_legends(figure)
     _within(figure)
-    for note in figure.findobj(Annotation):
-        if note.get_window_extent().width > figure.bbox.width / 2:
-            note.set_text(_PAUSE.sub("\n", note.get_text()))
-    _lifted([axes._left_title for axes in figure.findobj(Axes)], figure)
-    for axes in figure.findobj(Axes):
-        _without_overlaps(axes)
-    for _ in range(_TRIES):
+    changes = [_shortened(note, figure) for note in figure.findobj(Annotation)]
+    changes += [_lifted([axes._left_title for axes in figure.findobj(Axes)], figure)]
+    changes += [_without_overlaps(axes) for axes in figure.findobj(Axes)]
+    if any(changes):
         _within(figure)
+    for _ in range(_TRIES):
         beyond = figure.get_tightbbox().width - WIDTH_INCHES
         if beyond <= 0:
             break
         figure.set_figwidth(max(figure.get_figwidth() - beyond, _LEAST_INCHES))
+        _within(figure)
     return figure
 
 
 def _within(figure: Figure) -> None:
     """Lay the figure out so that no legend, title or line of text leaves it."""
     figure.draw_without_rendering()
-    for legend in figure.findobj(Legend):
-        _folded(legend, figure)
-    for axes in figure.findobj(Axes):
-        _shifted(axes._left_title, axes, figure)
-    for text in figure.findobj(Text):
-        _wrapped(text, figure)
-    figure.draw_without_rendering()
+    changes = [_folded(legend, figure) for legend in figure.findobj(Legend)]
+    changes += [_shifted(axes._left_title, axes, figure) for axes in figure.findobj(Axes)]
+    changes += [_wrapped(text, figure) for text in figure.findobj(Text)]
+    if any(changes):  # laying out takes most of the time
+        figure.draw_without_rendering()
 
 
 def _stacked(figure: Figure) -> float:
@@ -101,19 +98,22 @@ def _fold_legends(figure: Figure) -> None:
     A layout takes the room for a panel's legend from the panel: one that is wider than its panel
     would make the panel narrower at each new layout.
     """
+    every = figure.findobj(Legend)
+    if all(legend._ncols == 1 for legend in every):
+        return
     of_panels = [legend for axes in figure.axes for legend in axes.findobj(Legend)]
     for legend in of_panels:
         legend.set_in_layout(False)
     figure.draw_without_rendering()
-    for legend in figure.findobj(Legend):
+    for legend in every:
         _folded(legend, figure)
     for legend in of_panels:
         legend.set_in_layout(True)
 
 
-def _folded(legend: Legend, figure: Figure) -> None:
-    """Give a legend fewer columns until it lies within the figure."""
-    labels = [text.get_text() for text in legend.get_texts()]
+def _folded(legend: Legend, figure: Figure) -> bool:
+    """Give a legend fewer columns until it lies within the figure; say whether it changed."""
+    labels, columns = [text.get_text() for text in legend.get_texts()], legend._ncols
     while legend._ncols > 1 and _beyond(legend, figure) > 0:
         legend.set_ncols(legend._ncols - 1)
         legend.markerscale = 1.0  # the markers are scaled already
@@ -121,6 +121,7 @@ def _folded(legend: Legend, figure: Figure) -> None:
         legend._loc = legend._loc  # set_loc would forget that a legend stands outside the panels
         for text in legend.get_texts():
             text.set_fontsize(max(text.get_fontsize(), LEAST_POINTS))
+    return legend._ncols != columns
 
 
 def _beyond(artist: Artist, figure: Figure) -> float:
@@ -129,15 +130,26 @@ def _beyond(artist: Artist, figure: Figure) -> float:
     return max(0, box.x1 - figure.bbox.width) + max(0, -box.x0)
 
 
-def _shifted(title: Text, axes: Axes, figure: Figure) -> None:
+def _shifted(title: Text, axes: Axes, figure: Figure) -> bool:
     """Let a title that leaves the figure begin further left, above the labels of the axis."""
-    if title.get_text() and axes.bbox.width > 0:
-        shift = min(_beyond(title, figure), max(0, title.get_window_extent().x0))
-        title.set_x(title.get_position()[0] - shift / axes.bbox.width)
+    if not title.get_text() or axes.bbox.width <= 0:
+        return False
+    shift = min(_beyond(title, figure), max(0, title.get_window_extent().x0))
+    title.set_x(title.get_position()[0] - shift / axes.bbox.width)
+    return shift > 0
 
 
-def _lifted(titles: list[Text], figure: Figure) -> None:
-    """Put a title above those at its right which it would cover."""
+def _shortened(note: Annotation, figure: Figure) -> bool:
+    """Break a note that takes half of the figure where its words pause."""
+    before = note.get_text()
+    if note.get_window_extent().width > figure.bbox.width / 2:
+        note.set_text(_PAUSE.sub("\n", before))
+    return note.get_text() != before
+
+
+def _lifted(titles: list[Text], figure: Figure) -> bool:
+    """Put a title above those at its right which it would cover; say whether one was."""
+    covers = False
     every = [text for axes in figure.findobj(Axes) for text in (axes.title, axes._right_title)]
     boxes = [text.get_window_extent() for text in (*titles, *every) if text.get_text()]
     for title in titles:
@@ -145,23 +157,28 @@ def _lifted(titles: list[Text], figure: Figure) -> None:
         beside = (other for other in boxes if other.x0 > box.x0 and other.overlaps(box))
         if title.get_text() and any(beside):
             title.set_text(f"{title.get_text()}\n")
+            covers = True
+    return covers
 
 
-def _wrapped(text: Text, figure: Figure) -> None:
+def _wrapped(text: Text, figure: Figure) -> bool:
     """Break a line that leaves the figure; formulas, notes and what is rotated stay."""
     words = text.get_text()
     if not words.strip() or "$" in words or text.get_rotation() or isinstance(text, Annotation):
-        return
+        return False
     width, beyond = text.get_window_extent().width, _beyond(text, figure)
     if beyond > 0:
         lines = words.splitlines()
         letters = max(_FEWEST_LETTERS, int(max(map(len, lines)) * (1 - beyond / width)))
         text.set_text("\n".join(textwrap.fill(line, letters) for line in lines))
+    return text.get_text() != words
 
 
-def _without_overlaps(axes: Axes) -> None:
+def _without_overlaps(axes: Axes) -> bool:
     """Turn the labels of the lower axis where two of them meet."""
     labels = [text for text in axes.get_xticklabels() if text.get_visible() and text.get_text()]
     boxes = sorted((text.get_window_extent() for text in labels), key=lambda box: box.x0)
-    if any(left.x1 > right.x0 for left, right in itertools.pairwise(boxes)):
+    meet = any(left.x1 > right.x0 for left, right in itertools.pairwise(boxes))
+    if meet:
         axes.tick_params(axis="x", labelrotation=90)
+    return meet

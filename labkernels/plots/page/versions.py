@@ -38,12 +38,13 @@ def versions(figure: Figure) -> dict[str, Any]:
     """
     wide, points = _copy(figure), narrow.least_points(figure)
     dense = points < narrow.DENSE_POINTS
-    slim = _copy(figure) if dense else narrow.made_narrow(_copy(figure))
+    wide.draw_without_rendering()
+    slim = wide if dense else narrow.made_narrow(_copy(figure))
     boxes = _drawn_box(wide), _drawn_box(slim)
     found = values.values(wide, slim, boxes)
-    drawn = _svg(wide, boxes[0]), _svg(slim, boxes[1])
+    drawn = [_svg(each, box) for each, box in dict(zip((wide, slim), boxes, strict=True)).items()]
     pixels = math.ceil(narrow.LEAST_PIXELS * 72 * boxes[0].width / points) if dense else None
-    more = {"narrow": drawn[1], "series": found, "pixels": pixels}
+    more = {"narrow": drawn[-1], "series": found, "pixels": pixels}
     return {"image/svg+xml": drawn[0], MIME: more}
 
 
@@ -57,13 +58,12 @@ def _copy(figure: Figure) -> Figure:
 
 
 def _drawn_box(figure: Figure) -> Bbox:
-    """What the figure draws, with a margin. Units: inches."""
-    figure.draw_without_rendering()
+    """What a figure that is laid out draws, with a margin. Units: inches."""
     return figure.get_tightbbox().padded(PADDING_INCHES)
 
 
 def _svg(figure: Figure, box: Bbox) -> str:
-    figure.set_layout_engine("none")  # as measured
+    figure.set_layout_engine(None)  # as measured; "none" would leave an engine, and draw twice
     for axes in figure.findobj(Axes):
         for artist in [*axes.collections, *axes.lines]:
             artist.set_rasterized(values.n_points(artist) > MOST_VECTORS)

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from labkernels.plots import style
 
-_STALLS = {  # in the order of drawing, coldest first
+STALLS = {  # in the order of drawing, coldest first
     "issuing": "#0072b2",
     "ready, not its turn": "#56b4e9",
     "a busy pipe": "#009e73",
@@ -18,7 +18,6 @@ _STALLS = {  # in the order of drawing, coldest first
     "other warps": "#cc79a7",
     "asleep, and the rest": "#c9ced6",
 }
-STALLS = tuple(_STALLS)
 PARTS = {
     "tensor\npipe": "tensor_pipe",
     "exp2": "mufu",
@@ -121,7 +120,7 @@ def waiting_warps(rows: pd.DataFrame, *, origin: str) -> Figure:
     for y, kernel in enumerate(kernels):
         left = 0.0
         found = rows[rows.kernel == kernel].set_index("reason").warps
-        for reason, colour in _STALLS.items():
+        for reason, colour in STALLS.items():
             width = float(found.get(reason, 0.0))
             axes.barh(y, width, left=left, height=0.75, color=colour, label=reason)
             left += width

@@ -22,13 +22,13 @@ def blocks_per_sm(rows: pd.DataFrame, *, origin: str) -> Figure:
     Shapes: rows has gpu, kernel, blocks, warps and limit (a key of LIMIT_COLOURS)
     """
     gpus, kernels = list(rows.gpu.unique()), list(rows.kernel.unique())
-    figure, (axes,) = style.new_figure(height_inches=1.1 + 0.34 * len(gpus))
+    figure, (axes,) = style.new_figure(height_inches=1.1 + 0.42 * len(gpus))
     for row in rows.itertuples():
         x, y = kernels.index(row.kernel), gpus.index(row.gpu)
         colour = LIMIT_COLOURS[row.limit]
         axes.barh(y, 0.96, left=x - 0.48, height=0.9, color=colour)
-        axes.text(x - 0.2, y, f"{row.blocks}", ha="center", va="center", weight="bold")
-        axes.text(x + 0.36, y, f"{row.warps} warps", ha="right", va="center", fontsize=8)
+        axes.text(x, y - 0.18, f"{row.blocks}", ha="center", va="center", weight="bold")
+        axes.text(x, y + 0.22, f"{row.warps} warps", ha="center", va="center", fontsize=8)
     axes.set_xticks(range(len(kernels)), [style.name(kernel) for kernel in kernels])
     axes.set_yticks(range(len(gpus)), gpus)
     axes.set(xlim=(-0.5, len(kernels) - 0.5), ylim=(len(gpus) - 0.5, -0.5))

@@ -98,25 +98,27 @@ def split_and_merge(states: pd.DataFrame, whole: tuple[float, float], *, origin:
 
 
 @plt.rc_context(style.HOUSE)
-def timeline(events: list[tuple[str, int]], *, origin: str) -> Figure:
+def timeline(events: list[tuple[str, int]], stages: int, *, origin: str) -> Figure:
     """Draw a pipeline's trace: when the copy of each tile is on its way, and when it is summed.
 
     Shapes: events has ("fetch", tile) and ("use", tile) in the order of the program; a copy is
-    taken to be on its way until its tile is used.
+    taken to be on its way until its tile is used, and stands in the row of its stage.
     """
-    figure, (axes,) = style.new_figure(height_inches=1.9)
+    figure, (axes,) = style.new_figure(height_inches=0.9 + 0.5 * stages)
     at = {event: turn for turn, event in enumerate(events)}
     for (what, tile), turn in at.items():
         colour = _PAGES[tile % len(_PAGES)]
         if what == "fetch":
             until = at[("use", tile)]
-            axes.barh(0, until - turn, left=turn, height=0.35, color=colour, alpha=0.55)
-            axes.text(turn + 0.1, -0.03 + 0.36 * (tile % 2) - 0.18, f"copy {tile}", fontsize=8)
+            axes.barh(tile % stages, until - turn, left=turn, height=0.5, color=colour, alpha=0.55)
+            middle, row, words = (turn + until) / 2, tile % stages, f"copy {tile}"
         else:
-            axes.barh(1, 1, left=turn, height=0.5, color=colour)
-            axes.text(turn + 0.5, 1, f"sum {tile}", ha="center", va="center", fontsize=8)
-    axes.set_yticks([0, 1], ["copies on\ntheir way", "arithmetic"])
-    axes.set(xlabel="order in the program", ylim=(1.45, -0.45))
+            axes.barh(stages, 1, left=turn, height=0.5, color=colour)
+            middle, row, words = turn + 0.5, stages, f"sum {tile}"
+        axes.text(middle, row, words, ha="center", va="center", fontsize=8)
+    names = [f"copies to\nstage {stage}" for stage in range(stages)]
+    axes.set_yticks(range(stages + 1), [*names, "arithmetic"])
+    axes.set(xlabel="order in the program", ylim=(stages + 0.45, -0.45))
     axes.set_xticks([])
     axes.grid(visible=False)
     style.say_origin(figure, origin)

@@ -10,9 +10,8 @@ from labkernels import formats
 from labkernels.cuda.compiler.specialization import STATE_PADDING
 from labkernels.kernels.kernel import Instance
 from labkernels.kernels.prefill.wgmma.spec import Q_TWICE_BYTES, TILE_STAGES
+from labkernels.units import COPY_BYTES
 
-CHUNK_BYTES = 16  # what one cp.async and one ldmatrix row move
-MMA_ROWS = 16
 SYNCS_BEFORE_MERGE = {"decode_mma": 2, "decode_mma_n8": 2, "decode_fma": 1}
 BARRIER_BYTES = 8
 
@@ -35,7 +34,7 @@ class Tile:
     @property
     def end(self) -> int:
         """The first byte after it."""
-        return self.byte + self.rows * self.chunks * CHUNK_BYTES
+        return self.byte + self.rows * self.chunks * COPY_BYTES
 
 
 def maps(instance: Instance) -> list[dict[str, Any]]:
@@ -67,7 +66,7 @@ def barriers(instance: Instance) -> list[str]:
 
 def _whole(instance: Instance, name: str, rows: int, byte: int, line: int) -> Tile:
     """A tile of whole rows of head_dim elements, swizzled."""
-    chunks = instance.head_dim * formats.named(instance.dtype).bytes // CHUNK_BYTES
+    chunks = instance.head_dim * formats.named(instance.dtype).bytes // COPY_BYTES
     return Tile(name, byte, rows, chunks, line, instance.dtype, swizzled=True)
 
 
@@ -91,7 +90,7 @@ def _decode(instance: Instance) -> list[Tile]:
         tiles += _row_of(instance, keys, tiles[-1].end if tiles else 0, warp + 1)
     if fma:
         for warp in range(tile.warps):
-            chunks = instance.rows * 4 // CHUNK_BYTES
+            chunks = instance.rows * 4 // COPY_BYTES
             end, name = tiles[-1].end, f"P of warp {warp}"
             tiles.append(Tile(name, end, tile.keys, chunks, tile.warps + 1, "fp32"))
     return tiles
@@ -101,12 +100,12 @@ def _merge(instance: Instance) -> list[Tile]:
     """The warps' States, behind Q."""
     fma, rows, warps = instance.kernel == "decode_fma", instance.rows, instance.tile.warps
     tiles = [] if fma else [_whole(instance, "Q", rows, 0, 0)]
-    chunks = (instance.head_dim + STATE_PADDING) * 4 // CHUNK_BYTES
+    chunks = (instance.head_dim + STATE_PADDING) * 4 // COPY_BYTES
     for warp in range(warps):
         end = tiles[-1].end if tiles else 0
         tiles.append(Tile(f"o of warp {warp}", end, rows, chunks, 1 + warp // 2, "fp32"))
     for name in "ml":
-        chunks = rows * 4 // CHUNK_BYTES
+        chunks = rows * 4 // COPY_BYTES
         tiles.append(Tile(f"{name} of the warps", tiles[-1].end, warps, chunks, 3, "fp32"))
     return tiles
 
@@ -133,7 +132,7 @@ def _prefill_wgmma(instance: Instance) -> list[Tile]:
     keys = {f"{name}{i}": tile.keys for name in "KV" for i in range(tile.stages)}
     stages = list(_row_of(instance, q | keys, 0, 0))
     n_barriers = len(barriers(instance))
-    rows = n_barriers * BARRIER_BYTES // CHUNK_BYTES
+    rows = n_barriers * BARRIER_BYTES // COPY_BYTES
     return [*stages, Tile("memory of mbarriers", stages[-1].end, 1, rows, 1, "u64")]
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from labkernels.chapters import exercises
+from labkernels.chapters.exercises.graders import hopper
 from labkernels.chapters.primers import machine
 from labkernels.cuda.compiler import nvrtc
 
@@ -34,7 +35,7 @@ def gpu(monkeypatch):
         for name in written if ran.flip else ():
             arguments[name].reshape(-1).view(np.uint32)[0] ^= 1
 
-    monkeypatch.setattr(machine, "has_gpu", lambda: True)
+    monkeypatch.setattr(machine, "has_gpu", lambda arch="": True)
     monkeypatch.setattr(machine, "_run_on_gpu", run)
     return ran
 
@@ -58,6 +59,27 @@ def test_a_wrong_answer_and_a_number_stay_away_from_the_gpu(gpu):
     assert not exercises.check("maximum", exercises.get("maximum").starter)
     assert exercises.check("occupancy_choice", 3)
     assert not gpu
+
+
+def test_a_hopper_kernel_runs_on_the_gpu_on_the_same_inputs(gpu, monkeypatch):
+    """A CPU stands in for the GPU; without a target, its build is that of an H200."""
+    drawn, draw = [], hopper.Request.inputs
+    monkeypatch.setattr(
+        hopper.Request,
+        "inputs",
+        lambda request, device="cpu": drawn.append(device) or draw(request, "cpu"),
+    )
+    report = exercises.check("wgmma_mask", exercises.get("wgmma_mask").solution)
+    assert report.passed
+    assert report.lines[-1] == "On this machine's GPU all bits are the same."
+    assert drawn.count("cuda") == len(hopper.REQUESTS["mla"])
+
+
+def test_a_hopper_kernel_asks_for_its_architecture(monkeypatch):
+    asked = []
+    monkeypatch.setattr(machine, "has_gpu", lambda arch="": asked.append(arch))
+    assert exercises.check("wgmma_mask", exercises.get("wgmma_mask").solution)
+    assert asked == ["sm_90"]
 
 
 @pytest.mark.skipif(nvrtc.available() is not None, reason="needs NVRTC")

@@ -47,6 +47,18 @@ def test_folder_follows_the_environment(tmp_path, monkeypatch):
     assert cache_dir() == tmp_path / ".cache" / "labkernels"
 
 
+def test_an_account_without_a_home_is_told_in_one_line(monkeypatch):
+    def without_home(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("LABKERNELS_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "expanduser", without_home)
+    with pytest.raises(CacheError, match=f"^{ONE_LINE}$") as told:
+        cache_dir()
+    assert "Could not determine home directory." in str(told.value)
+
+
 def test_key_depends_on_every_part_and_cut():
     keys = {content_key(*parts) for parts in [("a", "b"), ("ab",), ("ab", ""), ("b", "a"), ()]}
     assert len(keys) == 5

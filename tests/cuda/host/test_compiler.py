@@ -137,6 +137,27 @@ def test_a_compiler_may_be_several_words(place, runtime, tmp_path, monkeypatch):
     assert answer(library(place, runtime)) == "42"
 
 
+def test_a_linker_that_writes_nothing_is_named(place, runtime, tmp_path, monkeypatch):
+    silent = tmp_path / "silent"
+    silent.write_text('#!/bin/sh\ncase "$*" in *-shared*) exit 0;; esac\nexec g++ "$@"\n')
+    silent.chmod(0o755)
+    monkeypatch.setenv("CXX", str(silent))
+    with pytest.raises(compiler.CompileError, match="silent writes no file, but says no error"):
+        library(place, runtime)
+
+
+def test_a_compiler_that_is_gone_after_it_was_found_is_named(place, runtime, tmp_path, monkeypatch):
+    there = tmp_path / "leaves"
+    there.write_text('#!/bin/sh\nexec g++ "$@"\n')
+    there.chmod(0o755)
+    monkeypatch.setenv("CXX", str(there))
+    found = compiler.compiler()
+    there.unlink()
+    monkeypatch.setattr(compiler, "compiler", lambda: found)
+    with pytest.raises(compiler.CompileError, match=r"leaves does not start: No such file"):
+        library(place, runtime)
+
+
 def test_an_include_that_was_not_hashed_does_not_compile(place, runtime):
     (place / "sibling").mkdir()
     (place / "sibling" / "a.cuh").write_text('#include "b.cuh"\n')

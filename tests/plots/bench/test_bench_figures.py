@@ -101,3 +101,36 @@ def test_titles_of_gradients_do_not_overlap():
     boxes = [t.get_window_extent() for t in texts if t.get_text() and t.get_visible()]
     assert len(boxes) == 3
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+
+
+def test_maps_of_errors_number_heads_and_requests_where_they_end():
+    """Below the maps that have none below them, and at the left."""
+    kernels = [("decode_fma", "off"), ("decode_mma", "on"), ("decode_mma_n8", "on")]
+    rng, parts = np.random.default_rng(0), []
+    for kernel, way in kernels:
+        part = pd.DataFrame([(s, h) for s in range(2) for h in range(16)] * 3)
+        part.columns = ["sample", "head"]
+        part = part.assign(kernel=kernel, tensor_cores=way, tensor="out")
+        size = np.abs(rng.normal(size=len(part))) + 0.1
+        parts.append(part.assign(error=1e-4 * size, ratio=0.1 * size, rmse=1e-4 * size))
+    elements = pd.concat(parts)
+    keys = ["kernel", "tensor_cores", "tensor", "sample", "head"]
+    cells = elements.groupby(keys, sort=False).rmse.mean().reset_index()
+    figure = draw(bench.errors(cells, elements, origin="here"))
+    maps = [axes for axes in figure.findobj(Axes) if axes.get_title("left")][:3]
+    numbers = [[text.get_text() for text in axes.get_xticklabels()] for axes in maps]
+    even = [str(head) for head in range(0, 16, 2)]
+    assert numbers == [[], even, even]
+    assert [[text.get_text() for text in axes.get_yticklabels()] for axes in maps] == [
+        ["0", "1"],
+        [],
+        ["0", "1"],
+    ]
+
+
+def test_maps_of_many_requests_are_no_longer_than_a_screen():
+    cells = pd.DataFrame([(s, h) for s in range(57) for h in range(4)], columns=["sample", "head"])
+    cells = cells.assign(kernel="decode_mma", tensor_cores="on", tensor="out")
+    cells = cells.assign(rmse=1e-4 + 1e-6 * cells["head"])
+    figure = draw(bench.errors(cells, cells.assign(error=1e-4, ratio=0.1), origin="here"))
+    assert figure.get_figheight() < 9

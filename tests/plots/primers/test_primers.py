@@ -63,8 +63,9 @@ def test_a_merge_says_its_factors():
 
 def test_a_timeline_has_each_event():
     events = [("fetch", 0), ("fetch", 1), ("use", 0), ("use", 1)]
-    figure = attention.timeline(events, origin="here")
-    assert [bar.get_width() for bar in figure.axes[0].patches] == [2, 2, 1, 1]
+    figure = attention.timeline(events, 2, origin="here")
+    bars = [(bar.get_y() + bar.get_height() / 2, bar.get_width()) for bar in figure.axes[0].patches]
+    assert bars == [(0, 2), (1, 2), (2, 1), (2, 1)]  # copies of two tiles do not overlap
 
 
 def test_a_walk_numbers_the_blocks_that_its_tile_sees():

@@ -77,6 +77,16 @@ def test_readme_explains_the_task(task):
     assert f"make {task}" in read("README.md")
 
 
+@pytest.mark.parametrize("before", ["", "/carried"])
+def test_chapters_find_labkernels_where_it_is_not_installed(programs, before):
+    add_program(programs, "g++", "exit 0")
+    add_program(programs, "python", 'echo "$PYTHONPATH"')
+    variables = {"PYTHONPATH": before} if before else {}
+    done = make("notebooks", "TO=edition", f"BIN={programs}", path=programs, **variables)
+    checkout = str(programs.parent / "checkout")
+    assert done.stdout.strip().split(":") == [checkout, *filter(None, [before])]
+
+
 def test_missing_compiler_is_named(programs):
     (line,) = message(make("book", path=programs))
     assert "C++20" in line
@@ -97,6 +107,15 @@ def test_python_without_venv_is_named(programs):
     (line,) = message(make("book", path=programs))
     assert "virtual environment" in line
     assert "apt install python3.11-venv" in line
+
+
+def test_a_uv_that_makes_nothing_is_named_with_its_remedy(programs):
+    add_program(programs, "g++", "exit 0")
+    add_program(programs, "uv", 'echo "error: invalid peer certificate" >&2; exit 2')
+    words, remedy = message(make("book", path=programs))
+    assert words == "error: invalid peer certificate"
+    assert "UV_SYSTEM_CERTS" in remedy
+    assert "pip" in remedy
 
 
 def test_a_moved_checkout_makes_its_environment_again(programs):

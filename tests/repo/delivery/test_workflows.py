@@ -77,10 +77,18 @@ def test_every_command_and_module_exists():
 
 
 def test_a_hook_of_pre_commit_names_what_is_there():
-    (hooks,) = (repo["hooks"] for repo in yaml.safe_load(read(".pre-commit-config.yaml"))["repos"])
+    repos = yaml.safe_load(read(".pre-commit-config.yaml"))["repos"]
+    (hooks,) = (repo["hooks"] for repo in repos if repo["repo"] == "local")
     named = [word for hook in hooks for word in hook["entry"].split() if word.startswith("tests/")]
     assert named
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_actionlint_knows_the_labels_of_our_own_runners():
+    known = yaml.safe_load(read(".github/actionlint.yaml"))["self-hosted-runner"]["labels"]
+    asked = [job["runs-on"] for flow in WORKFLOWS.values() for job in flow["jobs"].values()]
+    own = [set(labels) - {"self-hosted", "linux"} for labels in asked if isinstance(labels, list)]
+    assert own == [set(known)]
 
 
 def test_each_folder_of_tests_is_in_one_shard():

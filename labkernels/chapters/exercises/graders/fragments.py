@@ -2,12 +2,18 @@
 
 import numpy as np
 
+from labkernels.chapters.exercises.compiled import Takes, small
 from labkernels.chapters.exercises.exercise import Exercise
 from labkernels.chapters.exercises.overlay import folder_with
 from labkernels.chapters.primers import fragments
 from labkernels.formats import named
 
-ON_GPU = ("out", "numbers")
+OUTPUTS, ON_GPU = {"out": "fp32", "numbers": "fp32"}, ""
+_KERNELS = {
+    "swizzle": fragments.SWIZZLED,
+    "ldmatrix_addresses": fragments.PRODUCT,
+    "fragment_of_p": fragments.TWO_PRODUCTS,
+}
 
 
 def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
@@ -44,6 +50,11 @@ def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
     exact, bound = _expected(exercise)
     share = (abs(results["out"] - exact) / bound).max()
     return [f"All {exact.size} elements are within their bound; the largest error is {share:.0%}."]
+
+
+def takes(exercise: Exercise, answer: str) -> list[Takes]:
+    """What the kernel that has the region takes."""
+    return small([_KERNELS[exercise.name]], (folder_with(*exercise.place, answer),))
 
 
 def _judge_swizzle(results: dict[str, np.ndarray]) -> list[str]:

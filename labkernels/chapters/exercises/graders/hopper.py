@@ -1,12 +1,19 @@
 """Answers that are a phase of a real Hopper kernel, against float64 and its error bound."""
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from labkernels import hardware
+from labkernels.chapters.exercises.compiled import Takes, by_nvrtc
 from labkernels.chapters.exercises.exercise import Exercise
 from labkernels.chapters.exercises.graders.attention import bounds_used, verdict_on
 from labkernels.chapters.exercises.overlay import folder_with
+from labkernels.chapters.primers import machine
+from labkernels.cuda import launch
+from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.cuda.host.build import HostKernelError
 from labkernels.kernels.mla.inputs import MlaInputs, mla_inputs
 from labkernels.kernels.mla.workload import MlaDecode
@@ -17,7 +24,8 @@ from labkernels.kernels.registry import discover
 from labkernels.numerics.truth.problem import Problem
 from labkernels.policy import NumericPolicy
 
-GPU = "h200"
+GPU, ON_GPU = "h200", "sm_90"
+OUTPUTS = {"out": "bf16", "lse2": "fp32"}
 
 
 @dataclass(frozen=True)
@@ -28,14 +36,25 @@ class Request:
     kernel: str
     workload: MlaDecode | Prefill
 
-    def inputs(self) -> MlaInputs | PrefillInputs:
-        """Random inputs; pages lie in random order."""
+    def inputs(self, device: str = "cpu") -> MlaInputs | PrefillInputs:
+        """Random inputs, the same on every device; pages lie in random order."""
         inputs = mla_inputs if isinstance(self.workload, MlaDecode) else prefill_inputs
-        return inputs(self.workload, ExactNormal(7, "cpu"))
+        return inputs(self.workload, ExactNormal(7, device))
 
     def problem(self) -> Problem:
         """The same inputs as a float64 problem."""
         return self.inputs().problem()
+
+    @property
+    def layout(self) -> str:
+        """How the keys lie."""
+        return "paged" if self.workload.page_size else "ragged"
+
+    @property
+    def head_dim(self) -> int:
+        """The channels of a key."""
+        w = self.workload
+        return w.head_dim if isinstance(w, Prefill) else w.latent_dim + w.rope_dim
 
     @property
     def policy(self) -> NumericPolicy:
@@ -98,18 +117,45 @@ def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
     return [*bounds_used(_requests(exercise), results), "No race, no stray access."]
 
 
+def takes(exercise: Exercise, answer: str) -> list[Takes]:
+    """What each variant of the kernel takes that the requests ask for."""
+    folder, found = folder_with(*exercise.place, answer), {}
+    for request in _requests(exercise):
+        with launch.collected() as launches:
+            _attend(request, folder)
+        made = launches[0].launch.specialization
+        if made not in found:
+            found[made] = by_nvrtc(_title(request), made, _predicted(request, folder, made))
+    return list(found.values())
+
+
+def _title(request: Request) -> str:
+    return f"{request.kernel}, {request.layout}"
+
+
+def _predicted(request: Request, folder: Path, made: Specialization) -> int:
+    """The registers that the ledger of the variant predicts."""
+    kernel: Any = discover()[request.kernel].with_overlay(folder)
+    sizes = {"dtype": "bf16", "head_dim": request.head_dim, "layout": request.layout}
+    variants = kernel.instances(kernel.shape(**sizes))
+    variant = next(each for each in variants if kernel.specialization(each) == made)
+    return kernel.predicted_registers(variant, hardware.gpu(GPU)).registers
+
+
 def _requests(exercise: Exercise) -> tuple[Request, ...]:
     """Those of the operation in whose folder the answer's place is."""
     return REQUESTS[exercise.place[0].partition("/")[0]]
 
 
-def _attend(request: Request, folder) -> tuple[np.ndarray, np.ndarray]:
+def _attend(request: Request, folder: Path) -> tuple[np.ndarray, np.ndarray]:
     from labkernels import ops
 
-    case, causal = request.inputs(), {}
+    on_gpu, causal = machine.uses_gpu(), {}
+    case = request.inputs("cuda" if on_gpu else "cpu")
     verb = ops.mla_decode
     if isinstance(request.workload, Prefill):
         verb, causal = ops.prefill, {"causal": request.workload.causal}
     kernel = discover()[request.kernel].with_overlay(folder)
-    step = verb(*case.arguments, scale=case.scale, kernel=kernel, target=GPU, checks=True, **causal)
-    return step.out.double().numpy(), step.lse2.double().numpy()
+    how = {"kernel": kernel} if on_gpu else {"kernel": kernel, "target": GPU, "checks": True}
+    step = verb(*case.arguments, scale=case.scale, **how, **causal)
+    return step.out.double().cpu().numpy(), step.lse2.double().cpu().numpy()

@@ -5,6 +5,11 @@ import numpy as np
 from labkernels import budget, hardware
 from labkernels.chapters.exercises.exercise import Exercise
 
+NO_KERNEL = (
+    "Your answer is a number, and no kernel runs: there are no bits, registers or bank conflicts "
+    "to compare with a reference."
+)
+
 
 def run(exercise: Exercise, answer: str | int) -> dict[str, np.ndarray]:
     """The number. Raises: ValueError if the answer is not a number."""
@@ -44,7 +49,7 @@ def _occupancy_choice() -> tuple[int, tuple[str, ...]]:
     while True:
         smem = 16 * 1024 + (stages + 1) * 2 * budget.array_bytes(64, 128, dtype="bf16")
         fit = budget.occupancy(gpu, threads=128, registers=168, smem_bytes=smem)
-        lines.append(f"{stages + 1} stages: {fit.blocks_per_sm} blocks, limited by {fit.limit}.")
+        lines.append(f"Stages {stages + 1}: blocks {fit.blocks_per_sm}, limited by {fit.limit}.")
         if fit.blocks_per_sm < 2:
             return stages, tuple(lines)
         stages += 1

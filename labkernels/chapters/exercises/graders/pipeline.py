@@ -2,12 +2,13 @@
 
 import numpy as np
 
+from labkernels.chapters.exercises.compiled import Takes, small
 from labkernels.chapters.exercises.exercise import Exercise
 from labkernels.chapters.exercises.overlay import folder_with
 from labkernels.chapters.primers import pipeline
 
 LENGTHS = (1, 2, 5)  # tiles
-ON_GPU = ("sums",)
+OUTPUTS, ON_GPU = {"sums": "fp32"}, ""
 
 
 def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
@@ -44,3 +45,8 @@ def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
         f"The sums of {', '.join(map(str, LENGTHS))} tiles are exact, and nothing races.",
         f"Each copy is on its way while the tile before it is summed: {', '.join(words)}.",
     ]
+
+
+def takes(exercise: Exercise, answer: str) -> list[Takes]:
+    """What the kernel takes."""
+    return small([pipeline.SUM_UP], (folder_with(*exercise.place, answer),))

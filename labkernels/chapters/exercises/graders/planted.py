@@ -9,6 +9,10 @@ from labkernels.chapters.primers.small_attention import HEADER, Request, attend
 PHASES = ("packing", "page", "mask", "maximum", "update", "merge")
 _PHASE = "mask"
 _LINES = "LAB_DEVICE float masked(float s, int key, int end) { return key < end ? s : 0.f; }"
+NO_KERNEL = (
+    "Your answer is a name, and changes no kernel: there are no bits, registers or bank conflicts "
+    "to compare with a reference."
+)
 _REQUEST = Request("planted", kv_len=75, n_queries=1, group=4, page_size=75, seed=5)
 
 

@@ -1,4 +1,4 @@
-// Probes: kernels that run one instruction on an array of inputs, to measure its arithmetic.
+// Probes are kernels that run one instruction on an array of inputs, to measure its arithmetic.
 #pragma once
 #include "lab/hopper/wgmma.cuh"
 
@@ -16,7 +16,7 @@ LAB_KERNEL(probe_threads, 1) probe_ex2(LAB_GRID_CONSTANT Ex2Params p) {
   store_global(p.y + i, ex2_approx(load_constant(p.x + i)));
 }
 
-// Tiles d = c + a b of the tensor cores; c and d are float, or f16 in pairs of columns.
+// The tensor cores compute tiles d = c + a b; c and d are float, or f16 in pairs of columns.
 struct MmaParams {
   const u32* a;               // [tile][row][bytes of K / 4]
   const u32* b;               // [tile][column][bytes of K / 4]
@@ -24,7 +24,7 @@ struct MmaParams {
   void* d;
 };
 
-// The registers that a lane holds of a 16 x 8 part of d, whose row and column its first one has.
+// A lane holds these registers of a 16 x 8 part of d; `row` and `column` are those of the first.
 template <class Out> struct Accumulator {
   using Register = float;
   static constexpr int registers = 4;
@@ -51,7 +51,7 @@ LAB_DEVICE void each_register(typename Accumulator<Out>::Register (&d)[N], i64 f
     move(d[i], Accumulator<Out>::index(row, i / n * 8 + thread_x() % 4 * 2, columns, i % n));
 }
 
-// mma.sync: one tile of 16 x 8 per warp, a multiple of probe_tiles of them.
+// For mma.sync a warp has one tile of 16 x 8; the number of tiles is a multiple of probe_tiles.
 constexpr int probe_tiles = probe_threads / 32;
 
 template <class T, class Out>
@@ -73,11 +73,11 @@ LAB_KERNEL(probe_threads, 1) probe_mma(LAB_GRID_CONSTANT MmaParams p) {
   });
 }
 
-// wgmma: one tile of 64 x `Columns` per block, K in `Steps` instructions. For MN the memory is
-// [tile][element of K][row or column].
+// For wgmma a block has one tile of 64 x `Columns`, and K takes `Steps` instructions. For Major::mn
+// the memory is [tile][element of K][row or column].
 constexpr int wgmma_probe_threads = 128;
 
-// The 16 bytes that N rows of `Steps` x 32 bytes take; a swizzle takes them by 64 rows.
+// So many chunks of 16 bytes hold N rows of `Steps` x 32 bytes; a swizzle takes 64 rows at a time.
 template <int N, int Steps> constexpr int wgmma_chunks = (N + 63) / 64 * 64 * 2 * Steps;
 
 template <int Columns, int Steps> struct WgmmaSmem {
@@ -100,7 +100,7 @@ LAB_DEVICE void stage(u32x4 (&tile)[wgmma_chunks<N, Steps>], const u32* from) {
   }
 }
 
-// The descriptor of the 32 bytes of K that step `step` takes.
+// Returns the descriptor of the 32 bytes of K that step `step` takes.
 template <Major M, Swizzle S, int N, int Steps>
 LAB_DEVICE u64 descriptor(const u32x4 (&tile)[wgmma_chunks<N, Steps>], int step) {
   constexpr int core = 128, chunks = M == Major::k ? 2 * Steps : N / 8;

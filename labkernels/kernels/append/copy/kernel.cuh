@@ -6,7 +6,7 @@
 namespace append {
 using namespace lab;
 
-// K or V. Strides count elements of 16 bits; the last dimension is contiguous.
+// A side is K or V. Strides count elements of 16 bits; the last dimension is contiguous.
 struct Side {
   const void* rows;           // [total_new, kv_heads, D]
   void* pool;                 // [pages, page_size, kv_heads, D]
@@ -15,7 +15,7 @@ struct Side {
   i64 head_chunks;            // D in chunks of 16 bytes
 };
 
-struct Params {               // cuda.py mirrors it
+struct Params {               // cuda.py mirrors this struct
   Side sides[2];
   const int* page_table;      // [batch, max_pages]
   const int* cu_seqlens;      // [batch + 1]: request i appends rows cu_seqlens[i] to [i + 1] - 1
@@ -40,8 +40,8 @@ LAB_DEVICE u32x4* chunk_at(void* rows, i64 element) {
   return reinterpret_cast<u32x4*>(static_cast<u16*>(rows) + element);
 }
 
-// The request that appends row `key`: the last request that begins at or before it, since a request
-// without new keys begins where the next request begins.
+// Returns the request that appends row `key`: the last request that begins at or before that row,
+// since a request without new keys begins where the next request begins.
 LAB_DEVICE int request_of(const Params& p, int key) {
   int first = 0, end = p.batch;
   while (end - first > 1) {
@@ -52,8 +52,8 @@ LAB_DEVICE int request_of(const Params& p, int key) {
   return first;
 }
 
-// The place of row `key`, in elements from the pool's start; nowhere past the last row or the
-// table.
+// Returns the place of row `key`, in elements from the pool's start, or `nowhere` past the last row
+// or past the page table.
 LAB_DEVICE i64 place(const Params& p, const Side& side, int key) {
   if (key >= load_constant(p.cu_seqlens + p.batch)) return nowhere;
   const int request = request_of(p, key);
@@ -67,8 +67,8 @@ LAB_DEVICE i64 place(const Params& p, const Side& side, int key) {
 }
 
 // [lab: move]
-// Moves the rows of one warp; `place` is the place of the lane's key. All loads of a step are in
-// flight before its first store waits for one.
+// Moves the rows of one warp; `place` is that of the lane's key. All loads of a step are in flight
+// before its first store waits for one.
 template <class C>
 LAB_DEVICE void move(const Params& p, const Side& side, int first_key, i64 place) {
   const int lane = thread_x() & 31, head_chunks = static_cast<int>(side.head_chunks);

@@ -1,8 +1,9 @@
-// Backward, tensor cores on: FlashAttention-2's order of work on mma.sync. A block keeps a tile of
-// keys, with its dK and dV in registers, and goes through the query rows that see the tile. P and
-// dS go through shared memory: they are operands of three products, twice transposed. Where dq must
-// always add up in the same order, a second kernel keeps rows and goes through keys. Fragments:
-// lane = 4 g + t holds rows g and g + 8 of each 16, columns 2t and 2t + 1 of each 8.
+// This is the backward pass with the tensor cores on, in FlashAttention-2's order of work on
+// mma.sync. A block keeps a tile of keys, with its dK and dV in registers, and goes through the
+// query rows that see the tile. P and dS go through shared memory: they are operands of three
+// products, twice transposed. Where dq must always add up in the same order, a second kernel keeps
+// rows and goes through keys. Of a fragment, lane 4 g + t holds rows g and g + 8 of each 16, and
+// columns 2t and 2t + 1 of each 8.
 #pragma once
 #include "backward/gradients.cuh"
 #include "lab/ampere/warp_mma.cuh"
@@ -39,7 +40,7 @@ template <class C> struct QuerySmem {
   float lse2[C::rows], delta[C::rows];
 };
 
-// The warp's part of S = Q K^T, or of dP = dO V^T.
+// Computes the warp's part of S = Q K^T, or of dP = dO V^T.
 template <class C>
 LAB_DEVICE void multiply_rows(typename C::Scores::Sum& sum,
                               const typename C::T (&rows)[C::rows][C::dim],
@@ -102,7 +103,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT BackwardPara
       stage = stage ^ 1;
     }
   }
-  cp_async_wait<0>();                  // K and V, if no row sees them
+  cp_async_wait<0>();                  // K and V have arrived, if no row sees them
   const i64 first = request.first_kv + key;
   store_sum<C, typename C::KeyRows>(p.dk, dk, p.scale, first, p.kv_heads, work.head, n_keys);
   store_sum<C, typename C::KeyRows>(p.dv, dv, 1.f, first, p.kv_heads, work.head, n_keys);
@@ -110,7 +111,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT BackwardPara
 // [/lab: kernel]
 
 // [lab: ordered dq]
-// The kernel of dq alone, with keys in ascending order: it computes S and dP once more.
+// This is the kernel of dq alone, with keys in ascending order: it computes S and dP once more.
 template <class C, class P>
 LAB_KERNEL(C::threads, C::blocks_per_sm) ordered_dq(LAB_GRID_CONSTANT BackwardParams p) {
   static_assert(sizeof(QuerySmem<C>) == LAB_SMEM_BYTES, "the ledger's bytes are the compiler's");
@@ -165,7 +166,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) ordered_dq(LAB_GRID_CONSTANT BackwardPa
       stage = stage ^ 1;
     }
   }
-  cp_async_wait<0>();                  // Q, if there was no step
+  cp_async_wait<0>();                  // Q has arrived, if there was no step
   store_sum<C, typename C::QueryRows>(p.dq, dq, p.scale, token, p.q_heads, work.head, n_rows);
 }
 // [/lab: ordered dq]

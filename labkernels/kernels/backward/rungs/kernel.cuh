@@ -1,5 +1,5 @@
-// The rungs of the ladder between backward/mma and backward/wgmma, each with one idea more: wgmma
-// on tiles that all threads copy; the TMA, which one thread asks for tiles; P and dS in registers.
+// The rungs of the ladder between backward/mma and backward/wgmma have one idea more each: wgmma on
+// tiles that all threads copy; the TMA, which one thread asks for tiles; and P and dS in registers.
 // The two warpgroups have 64 keys each of S, dP, dK and dV, and half the channels of dQ. The kernel
 // has one tile: head_dim 128, 64 rows, 128 keys.
 #pragma once
@@ -16,7 +16,7 @@ enum class Rung { copies, tma, registers };
 template <class C> struct Smem;
 // [/rung: names]
 
-struct alignas(64) Params {   // as backward_wgmma::Params
+struct alignas(64) Params {   // the same as backward_wgmma::Params
   TensorMap q, dout, k, v;
   BackwardParams problem;
   int* dq_semaphores;         // of the ordered dq, which no rung has
@@ -80,7 +80,7 @@ struct Smem<C> {
 // [/rung: registers]
 
 // [rung: rows by keys]
-// The warpgroup's part of S = Q K^T, or of dP = dO V^T.
+// Computes the warpgroup's part of S = Q K^T, or of dP = dO V^T.
 template <class C>
 LAB_DEVICE void multiply_rows(typename C::Scores::Sum& sum, const typename C::Rowed& rows,
                               const typename C::Keyed& keys) {
@@ -90,7 +90,7 @@ LAB_DEVICE void multiply_rows(typename C::Scores::Sum& sum, const typename C::Ro
 // [/rung: rows by keys]
 
 // [rung: keys by rows]
-// The warpgroup's part of S^T = K Q^T, or of dP^T = V dO^T.
+// Computes the warpgroup's part of S^T = K Q^T, or of dP^T = V dO^T.
 template <class C>
 LAB_DEVICE void multiply_keys(typename C::Scores::Sum& sum, const typename C::Keyed& keys,
                               const typename C::Rowed& rows) {
@@ -123,7 +123,8 @@ LAB_DEVICE void transposed_gradients(typename C::Scores::Sum& s, typename C::Sco
     }
 }
 
-// Stores the warp's 16 keys of dS^T for dQ = dS K, where all keys of the block meet.
+// Stores the warp's 16 keys of dS^T for dQ = dS K, where all keys of the block meet. ds: [16 keys,
+// rows].
 template <class Tile, int N>
 LAB_DEVICE void store_keys(Tile& tile, int key, const u32 (&ds)[N][4]) {
   const int lane = thread_x() & 31;
@@ -181,7 +182,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT Params param
     add_dq<C>(dq, p, rows.head * p.padded_rows + request.first_padded + row);
     wgmma_wait(flat(dk));
   }
-  cp_async_wait<0>();                  // K and V, if no row sees them
+  cp_async_wait<0>();                  // K and V have arrived, if no row sees them
   const i64 first = request.first_kv + key;
   store_sum<C, typename C::KeyRows>(p.dk, dk, p.scale, first, p.kv_heads, work.head, n_keys);
   store_sum<C, typename C::KeyRows>(p.dv, dv, 1.f, first, p.kv_heads, work.head, n_keys);
@@ -189,9 +190,9 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT Params param
 // [/rung: all threads]
 
 // [rung: a warp that loads]
-constexpr int consumer_threads = 256;
+constexpr int consumer_threads = 32 * LAB_CONSUMER_WARPS;
 
-// The thread that asks for K and V, and for tiles of Q and dO as their stages become free.
+// One thread asks for K and V, and for tiles of Q and dO as their stages become free.
 template <class C>
 LAB_DEVICE void produce(Smem<C>& smem, const Params& params, const BackwardWork& work,
                         const BackwardRequest& request, RowTiles<C> rows) {

@@ -16,9 +16,9 @@ DELTA_ROWS = 32  # tokens per program
 def prepare(call: BackwardCall) -> Step[Gradients]:
     """List the blocks, allocate delta and fix the launches.
 
-    Raises: RuntimeError if Triton is missing, or was imported without its interpreter on a CPU.
+    Raises: RuntimeError as triton_run.load does.
     """
-    kernel = triton_run.load(f"{__package__}.kernel", interpret=not call.on_gpu)
+    kernel = triton_run.load(f"{__package__}.kernel", on_gpu=call.on_gpu)
     made = schedule_of(call)
     run = _Run(kernel, call, made)
     plan = plan_backward(call, blocks=len(made.keys), launches=run.launches)

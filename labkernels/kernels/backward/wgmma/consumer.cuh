@@ -1,4 +1,4 @@
-// The consumers: for each block of rows they compute S and dP, then dV, dQ and dK.
+// For each block of rows the consumers compute S and dP, and then dV, dQ and dK.
 #pragma once
 #include "backward/wgmma/gradients.cuh"
 
@@ -18,7 +18,7 @@ LAB_DEVICE void add_products(typename C::Sum& sum, const typename C::Handed& lef
   wgmma_ab(sum, k_major(left), mn_major(rows, place.group * C::own_dim), add);
 }
 
-// dQ = dS K over all keys of the block: 64 rows by the warpgroup's channels. ds: dS^T.
+// dQ = dS K over all keys of the block, for 64 rows and the warpgroup's channels; `ds` is dS^T.
 template <class C>
 LAB_DEVICE void dq_products(typename C::DqSum& sum, const typename C::Handed& ds,
                             const typename C::Keyed& keys, int group) {
@@ -26,7 +26,7 @@ LAB_DEVICE void dq_products(typename C::DqSum& sum, const typename C::Handed& ds
             mn_major(keys, C::split_rows_of_dq ? 0 : group * C::own_dim_of_dq));
 }
 
-// The lse2 or delta of the rows that a lane needs.
+// Loads the lse2 or delta of the rows that a lane needs.
 template <class C> LAB_DEVICE void load_rows(typename C::RowPairs& pairs, const float* rows) {
 #pragma unroll
   for (int j = 0; j < C::own_rows / 8; ++j)
@@ -42,8 +42,8 @@ LAB_DEVICE void probabilities(typename C::Scores& s, const typename C::RowPairs&
     for (int i = 0; i < 4; ++i)
       s[4 * j + i] = exp2<P>(fma_rn(s[4 * j + i], scale_log2, i % 2 ? -lse2[j].y : -lse2[j].x));
 }
-// Zeroes P of rows that do not see the lane's keys, `key` and key + 8. first_row: the first of the
-// warpgroup's rows that sees the block's first key. Only steps at the boundary come here.
+// Zeroes P of rows that do not see the lane's keys, `key` and key + 8. `first_row` is the first of
+// the warpgroup's rows that sees the block's first key. Only steps at the boundary come here.
 template <class C, int Half>
 LAB_DEVICE void mask(typename C::Scores& p, int first_row, int n_keys, int key) {
 #pragma unroll
@@ -57,7 +57,7 @@ LAB_DEVICE void mask(typename C::Scores& p, int first_row, int n_keys, int key) 
         if (j * 8 + i < first) p[4 * j + 2 * r + i] = 0.f;
   }
 }
-// One half of P in 16 bits.
+// Rounds one half of P to 16 bits.
 template <class C, int Half>
 LAB_DEVICE void round_p(typename C::Fragments& left, const typename C::Scores& p) {
   typename C::HalfScores half;
@@ -109,8 +109,8 @@ template <class C> LAB_DEVICE void await_keys(Smem<C>& smem, int n_keys, int thr
   named_sync(all_consumers, consumer_threads);
 }
 
-// The work of a consumer warpgroup. Members hold its progress; the operands and results of products
-// are arguments. Registers that a wgmma reads stay in use until the wgmma is done.
+// This is the work of a consumer warpgroup. Members hold its progress; the operands and results of
+// products are arguments. Registers that a wgmma reads stay in use until the wgmma is done.
 template <class C, class P> struct Consumer {
   using T = typename C::T;
   using Scores = typename C::Scores;          // [64 keys, own_rows]: S^T and P^T
@@ -229,15 +229,15 @@ template <class C, class P> struct Consumer {
     wgmma_wait<1>(dq);
     if (!C::stages_dq) dq_place = dq_rows<C>(p, b, rows, place.group, place.warp);
     send_dq<0>(dq, i);
-    // Half of a wide dQ waits for a step, because the warp that adds dQ is busy with the other
-    // half.
+    // Half of a wide dQ waits for a step: where dQ passes through shared memory there is one stage,
+    // out of which the other half is still being added.
     if constexpr (C::dq_parts == 2)
 #pragma unroll
       for (int n = 0; n < 32; ++n) late[n] = dq[32 + n];
     rows.next(b);
     if (i + 1 < b.steps) await_q(lse2, i + 1);
   }
-  // Part: which 64 of the channels; they are the first in `sum`.
+  // Part says which 64 of the channels these are; they are the first in `sum`. sum: [64 rows, 2 N].
   template <int Part, int N> LAB_DEVICE void send_dq(const float (&sum)[N], int i) {
     if constexpr (C::stages_dq) pass_dq(smem, sum, C::dq_parts * i + Part, place);
     else add_dq(dq_place + Part * 16 * 64, sum, place);

@@ -1,35 +1,39 @@
-// The gradients on their way to global memory.
+// The gradients go to global memory from here.
 #pragma once
 #include "backward/wgmma/tile.cuh"
 
 namespace backward_wgmma {
 using namespace lab;
 
-// The first 64 channels of a dQ, of the warp's 16 rows: the j-th eight, in dq_index's order.
+// Returns the j-th eight of the first 64 channels of a dQ, for the warp's 16 rows, in dq_index's
+// order. dq: [64 rows, 2 N channels].
 template <int N> LAB_DEVICE f32x4 octet(const float (&dq)[N], int j) {
   return {dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]};
 }
 
-// Adds these channels to dq_accum, directly from registers.
+// Adds these 64 channels to dq_accum, directly from registers. dq: [64 rows, 2 N channels].
 template <int N>
 LAB_DEVICE void add_dq(float* to, const float (&dq)[N], const Place& place) {
 #pragma unroll
   for (int j = 0; j < 8; ++j) add_global(to + j * 128 + place.lane * 4, octet(dq, j).v);
 }
 
-// Passes these channels to the thread that adds them, as use n of the stage.
+// Passes these 64 channels to the thread that adds them, as use n of the stage. dq: [64 rows, 2 N
+// channels].
 template <class C, int N>
 LAB_DEVICE void pass_dq(Smem<C>& smem, const float (&dq)[N], int n, const Place& place) {
   auto& ring = smem.dq_ring;
   float(&stage)[16 * 64] = smem.dq[place.group][place.warp];
-  if (n > 0) mbarrier_wait(ring.empty[ring.stage(n - 1)], ring.phase(n - 1));  // it has been read
+  // The use before this one has been read.
+  if (n > 0) mbarrier_wait(ring.empty[ring.stage(n - 1)], ring.phase(n - 1));
 #pragma unroll
   for (int j = 0; j < 8; ++j)
     *reinterpret_cast<f32x4*>(&stage[j * 128 + place.lane * 4]) = octet(dq, j);
   warp_arrive(ring.full[ring.stage(n)]);
 }
 
-// The first of the 16 rows in dq_accum that a warp adds to, at the first of its channels.
+// Returns the place in dq_accum of the first of the 16 rows to which a warp adds, at the first of
+// its channels.
 template <class C>
 LAB_DEVICE float* dq_rows(const Params& p, const BackwardKeys& b, const RowBlocks<C::rows>& rows,
                           int group, int warp) {
@@ -62,8 +66,9 @@ LAB_DEVICE void add_use_of_dq(Smem<C>& smem, const Params& p, const BackwardKeys
   if constexpr (C::ordered) semaphore.release(b);
 }
 
-// One of the two threads that add what the warpgroups pass on, in turn: while the additions of one
-// are on their way to global memory, which the next block may have to wait for, the other goes on.
+// Two threads add in turn what the warpgroups pass on, and this is one of them: while the additions
+// of one are on their way to global memory, for which the next block may have to wait, the other
+// goes on.
 template <class C>
 LAB_DEVICE void add_passed_dq(Smem<C>& smem, const Params& p, const BackwardKeys& b, int which) {
   RowBlocks<C::rows> rows(p.problem, b);

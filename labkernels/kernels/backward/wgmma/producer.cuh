@@ -1,4 +1,4 @@
-// The thread that loads K, V and tiles of Q and dO.
+// One thread loads K, V and tiles of Q and dO.
 #pragma once
 #include "backward/wgmma/tile.cuh"
 

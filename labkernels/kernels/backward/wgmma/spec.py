@@ -74,7 +74,7 @@ class BackwardWgmma(CudaBackwardKernel):
     launch = ".launch"
     numbers = MappingProxyType(
         kernel.NUMBERS
-        | {"CONSUMER_REGISTERS": CONSUMER_REGISTERS}
+        | {"CONSUMER_REGISTERS": CONSUMER_REGISTERS, "CONSUMER_WARPS": CONSUMER_WARPS}
         | {"TURN_ROWS": TURN_ROWS, "TURN_PARTS": TURN_PARTS}
     )
     needs = HOPPER

@@ -1,4 +1,4 @@
-// What the warps of backward_wgmma share: parameters, traits, shared memory, places.
+// The warps of backward_wgmma share these parameters, traits, shared memory and places.
 #pragma once
 #include "backward/key_block.cuh"
 #include "lab/attention/online_softmax.cuh"
@@ -11,7 +11,7 @@ using namespace lab;
 struct alignas(64) Params {
   TensorMap q, dout, k, v;  // boxes of tile rows by one head by 64 channels
   BackwardParams problem;
-  int* dq_semaphores;       // [q_heads, padded_rows / 64, 2]: tiles that dq_accum has, if ordered
+  int* dq_semaphores;       // [q_heads, padded_rows / LAB_TURN_ROWS, LAB_TURN_PARTS], if ordered
 };
 
 template <class T_, int D, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm, bool Ordered>
@@ -20,7 +20,7 @@ struct KernelTraits {
   static constexpr int dim = D, rows = Rows, keys = Keys, stages = Stages;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr bool ordered = Ordered;
-  // How the two warpgroups share the block's work.
+  // The two warpgroups share the block's work in this way.
   static constexpr bool split_keys = Keys == 128, split_rows_of_dq = Rows == 128;
   static constexpr int own_rows = split_keys ? Rows : Rows / 2;         // of S and dP
   static constexpr int own_dim = split_keys ? D : D / 2;                // of dK and dV
@@ -48,10 +48,10 @@ struct KernelTraits {
   using Handed = SwizzledTile<T_, Keys, Rows>;  // dS^T, P^T
 };
 
-constexpr int consumer_threads = 256, consumer_warps = 8;
+constexpr int consumer_warps = LAB_CONSUMER_WARPS, consumer_threads = 32 * consumer_warps;
 constexpr int all_consumers = 1;  // a named barrier
 
-// What the consumers pass on of dQ, by warpgroup and warp.
+// The consumers pass dQ on through here, by warpgroup and warp.
 template <bool Staged> struct DqStages {};
 template <> struct DqStages<true> { alignas(1024) float dq[2][4][16 * 64]; };
 
@@ -66,9 +66,9 @@ template <class C> struct Smem : DqStages<C::stages_dq> {
   Pipeline<2> dq_ring;                 // uses of the one stage of dQ, by two threads in turn
 };
 
-// A consumer thread's place.
+// A consumer thread knows its place.
 struct Place {
-  int thread, lane, warp, group;  // thread: of all consumers; warp: of the warpgroup
+  int thread, lane, warp, group;  // thread: among all consumers; warp: of the warpgroup
   LAB_DEVICE Place()
       : thread(thread_x() - 128), lane(thread & 31), warp(thread / 32 & 3),
         group(warp_uniform(thread / 128)) {}

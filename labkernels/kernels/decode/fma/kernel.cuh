@@ -1,7 +1,7 @@
-// Paged decode, tensor cores off: fp32 FMAs on CUDA cores, P never rounded. D / 8 lanes share a
-// key, 8 channels each, and one reduction finishes the dot products of several keys and query
-// heads, after which every lane holds a different finished score. P goes through shared memory,
-// where all lanes read it as a broadcast.
+// Paged decode with the tensor cores off: CUDA cores compute in fp32 FMAs, and P is never rounded.
+// D / 8 lanes share a key and have 8 channels each. One reduction finishes the dot products of
+// several keys and query heads, after which a lane holds one finished score. P goes through shared
+// memory, where all lanes read it as a broadcast.
 #pragma once
 #include "lab/attention/split_kv.cuh"
 #include "decode/pipeline.cuh"
@@ -42,14 +42,14 @@ template <class C> struct Smem {
 
 template <class C> using KvTile = typename C::T[C::keys][C::head_dim];  // K or V of a step
 
-// {m, l} of this lane's row; O of all rows, this lane's channels and keys.
+// A lane has {m, l} of its own row, and O of all rows for its channels, over its keys.
 template <class C> using Softmax = OnlineSoftmaxOf<ArrayRows<1, C::same_row_bits>>;
 template <class C> using Output = float[C::rows][chunk_elements];  // [rows, 8 channels]
-template <class C> using Scores = float[C::reductions];  // scores of this lane's row
+template <class C> using Scores = float[C::reductions];  // [reductions], scores of this lane's row
 template <class C> using Weights = float[C::keys][C::rows];  // P, in shared memory: [keys, rows]
 template <class C> using Query = float[C::rows][chunk_elements];  // [rows, 8 channels]
 
-// Which finished score a lane holds after a reduction.
+// These say which finished score a lane holds after a reduction.
 template <class C> LAB_DEVICE int value_index() { return (thread_x() % C::lanes) / C::copies; }
 template <class C> LAB_DEVICE int own_row() { return value_index<C>() % C::rows; }
 template <class C> LAB_DEVICE int own_key(int reduction) {
@@ -57,6 +57,7 @@ template <class C> LAB_DEVICE int own_key(int reduction) {
   return round * C::keys_at_once + (thread_x() & 31) / C::lanes;
 }
 
+// Widens 16 bytes to fp32. x: [8 channels].
 template <class T> LAB_DEVICE void unpack(float (&x)[chunk_elements], const u32x4& pairs) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -81,8 +82,9 @@ LAB_DEVICE void load_query(Query<C>& q, const DecodeParams& p, const DecodeWork&
 }
 
 // [lab: reduce]
-// Sums each of N values over L lanes. Every step sends half of the values to another lane and keeps
-// the other half, so that N values cost about N shuffles and not N log2 L.
+// Sums each of N values over L lanes. v: [N values of this lane]. A step sends half of the values
+// to another lane and keeps the other half, so that N values cost about N shuffles and not N log2
+// L.
 template <int N, int L> LAB_DEVICE float reduce(float (&v)[N]) {
   int n = N;
 #pragma unroll
@@ -133,14 +135,14 @@ LAB_DEVICE void scores(Scores<C>& s, const Query<C>& q, KvTile<C>& k_tile) {
 // A lane holds O of all rows, but {m, l} of its own row alone, so that a lane of each row provides
 // the row's factor.
 template <class C, class Own> LAB_DEVICE void rescale_rows(Output<C>& o, const Own& own) {
-  if (!warp_any(own.moved())) return;            // times 1 changes no bit
+  if (!warp_any(own.moved())) return;            // a factor of 1 changes no bit
   RescaleOf<ArrayRows<C::rows, 0>> rescale;
 #pragma unroll
   for (int row = 0; row < C::rows; ++row) rescale.by[row] = shfl(own.by[0], row * C::copies);
   multiply_rows(o, rescale);
 }
 
-// P goes to shared memory, written once if several lanes hold the same value.
+// P goes to shared memory; if several lanes hold the same value, one of them writes it.
 template <class C> LAB_DEVICE void store_p(Weights<C>& p, const Scores<C>& s) {
   const bool is_first_copy = value_index<C>() * C::copies == thread_x() % C::lanes;
 #pragma unroll
@@ -150,7 +152,7 @@ template <class C> LAB_DEVICE void store_p(Weights<C>& p, const Scores<C>& s) {
 }
 
 // [lab: accumulate]
-// O += P V for the lane's channels, over the keys that it shares with no lane of these channels.
+// O += P V for the lane's channels. The lanes that have the same channels take different keys.
 template <class C>
 LAB_DEVICE void accumulate(Output<C>& o, const Weights<C>& p, KvTile<C>& v_tile) {
   const int lane = thread_x() & 31;

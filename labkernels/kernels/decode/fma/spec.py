@@ -12,9 +12,9 @@ from labkernels.kernels.decode import kernel
 from labkernels.kernels.decode.kernel import CudaDecodeKernel, DecodeTile
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
 from labkernels.policy import CUDA_CORES, NumericPolicy, policies
+from labkernels.units import CHUNK
 
 MAX_ROWS = 8  # q and o take 8 registers per row each; more rows do not fit beside the reduction
-CHUNK = 8  # channels per lane: one 16-byte copy
 
 
 class DecodeFma(CudaDecodeKernel):

@@ -1,7 +1,7 @@
-// Paged decode, tensor cores on: the query heads of one KV head are the rows of a 16-row mma tile.
-// A warp takes `Keys` keys per step through its private shared-memory stages, so that no warp waits
-// for another in the loop; the warps' States merge once, at the end. Fragments: lane = 4 g + t
-// holds rows g and g + 8, columns 2t and 2t + 1 of each 8-wide tile.
+// Paged decode with the tensor cores on: the query heads of one KV head are the rows of a 16-row
+// mma tile. A warp takes `Keys` keys per step through its private shared-memory stages, so that no
+// warp waits for another in the loop; the warps' States merge once, at the end. Of a fragment, lane
+// 4 g + t holds rows g and g + 8, and columns 2t and 2t + 1 of each 8.
 #pragma once
 #include "lab/attention/split_kv.cuh"
 #include "decode/pipeline.cuh"
@@ -17,7 +17,7 @@ struct KernelTraits {
   static constexpr int dim_steps = HeadDim / 16;  // 16 channels: the depth of one mma
   static constexpr int key_steps = Keys / 16;
   // At 256 channels Q's fragments and the accumulator do not fit in the registers together.
-  static constexpr bool q_in_registers = HeadDim <= 128;
+  static constexpr bool q_in_registers = HeadDim <= LAB_HELD_DIM;
   using Pipeline = WarpPipeline<T, HeadDim, Keys, Warps, Stages>;
   static_assert(HeadDim % 64 == 0 && Keys % 16 == 0, "ldmatrix moves 16 keys by 16 channels");
 };
@@ -37,6 +37,7 @@ template <class C> using Scores = float[C::keys / 8][4];       // [16 rows, keys
 template <class C>  // [16 rows, head_dim], or 16 channels of it
 using QueryFragments = u32[C::q_in_registers ? C::dim_steps : 1][4];
 
+// Loads 16 channels of Q, the `step`-th. a: [16 rows, 16 channels].
 template <class C> LAB_DEVICE void load_q_fragment(u32 (&a)[4], Smem<C>& smem, int step) {
   const int lane = thread_x() & 31;
   ldmatrix_x4(a, chunk<C::head_dim>(smem.q, lane & 15, step * 2 + (lane >> 4)));

@@ -1,5 +1,7 @@
 """decode_mma: tensor cores on, the query group packed in a 16-row tile."""
 
+from types import MappingProxyType
+
 from labkernels.budget.ledger import Ledger, Line
 from labkernels.budget.registers import fragment
 from labkernels.kernels import cuda_kernel
@@ -9,6 +11,7 @@ from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
 from labkernels.policy import NumericPolicy, tensor_core_policies
 
 ROWS = 16
+HELD_DIM = 128  # a warp keeps Q in registers up to this head_dim
 
 
 class DecodeMma(TensorCoreDecode):
@@ -17,6 +20,7 @@ class DecodeMma(TensorCoreDecode):
     name = "decode_mma"
     idea = "The query group fills a 16-row tensor-core tile; the warps split the keys."
     parent = "decode_fma"
+    numbers = MappingProxyType({"HELD_DIM": HELD_DIM})
     needs = SINCE_AMPERE
     policies = tensor_core_policies()
     sum_bits = (1, 2)  # lanes that differ in t hold different keys
@@ -46,7 +50,7 @@ class DecodeMma(TensorCoreDecode):
     def registers(self, instance: Instance) -> Ledger:
         """Fragments and addresses of a thread, in registers."""
         of = cuda_kernel.sizes(instance)
-        held = of.dim if instance.head_dim <= 128 else 16
+        held = of.dim if instance.head_dim <= HELD_DIM else 16
         return kernel.register_ledger(
             instance,
             Line("Q fragments", fragment(of.rows, held, bits=16)),

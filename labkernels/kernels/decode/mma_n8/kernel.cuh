@@ -1,8 +1,8 @@
-// Paged decode, tensor cores on, with an 8-row query tile. mma.sync has no M = 8, but it has N =
-// 8: the keys go on M and the queries on N, S^T = K Q^T and O^T = V^T P^T. Up to 8 query heads
-// then pad 8 rows and not 16, and O^T takes half the accumulator registers of decode_mma; more
-// take two query tiles. The pipeline is that of decode_mma. Fragments: lane = 4 g + t holds keys
-// (or channels) g and g + 8 of queries 2t and 2t + 1.
+// Paged decode with the tensor cores on and a query tile of 8 rows. mma.sync has no M = 8, but it
+// has N = 8: the keys go on M and the queries on N, as S^T = K Q^T and O^T = V^T P^T. Up to 8 query
+// heads are then padded to 8 rows and not to 16, and O^T takes half the accumulator registers of
+// decode_mma; more query heads take two query tiles. The pipeline is that of decode_mma. Of a
+// fragment, lane 4 g + t holds keys (or channels) g and g + 8 of queries 2t and 2t + 1.
 #pragma once
 #include "lab/attention/split_kv.cuh"
 #include "decode/pipeline.cuh"
@@ -18,7 +18,7 @@ struct KernelTraits {
   static constexpr int rows = 8 * QueryTiles, threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int dim_steps = HeadDim / 16, key_steps = Keys / 16;
   // Q of 16 queries by 256 channels and the accumulator do not fit in the registers together.
-  static constexpr bool q_in_registers = QueryTiles * HeadDim <= 256;
+  static constexpr bool q_in_registers = rows * HeadDim <= LAB_HELD_SIZE;
   using Pipeline = WarpPipeline<T, HeadDim, Keys, Warps, Stages>;
   static_assert(HeadDim % 64 == 0 && Keys % 16 == 0, "ldmatrix moves 16 keys by 16 channels");
 };
@@ -33,14 +33,14 @@ template <class C> struct Smem {
 
 template <class C> using KvTile = typename C::T[C::keys][C::head_dim];  // K or V of a step
 
-// {m, l} of queries 8 n + 2t and 8 n + 2t + 1, for query tile n.
+// For query tile n, a lane has {m, l} of queries 8 n + 2t and 8 n + 2t + 1.
 using Softmax = OnlineSoftmaxOf<AccumulatorColumns>;
 template <class C> using Output = float[C::query_tiles][C::dim_steps][4];  // O^T: [D, rows]
 template <class C> using Scores = float[C::query_tiles][C::key_steps][4];  // S^T: [keys, rows]
 template <class C>  // Q^T: [head_dim, rows], or 32 channels of it
 using QueryFragments = u32[C::query_tiles][C::q_in_registers ? C::dim_steps : 2][2];
 
-// Q^T as B fragments of steps d and d + 1: one ldmatrix brings 32 channels of 8 queries.
+// Loads Q^T as B fragments of steps d and d + 1: one ldmatrix brings 32 channels of 8 queries.
 template <class C> LAB_DEVICE void load_q_fragments(QueryFragments<C>& q, Smem<C>& smem, int d) {
   const int lane = thread_x() & 31, held = C::q_in_registers ? d : 0;
 #pragma unroll

@@ -1,5 +1,7 @@
 """decode_mma_n8: tensor cores on, keys on M and queries on N = 8, so that no row is padding."""
 
+from types import MappingProxyType
+
 from labkernels.budget.ledger import Ledger, Line
 from labkernels.budget.registers import fragment
 from labkernels.kernels import cuda_kernel
@@ -9,6 +11,7 @@ from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
 from labkernels.policy import NumericPolicy, tensor_core_policies
 
 N = 8  # query rows of an mma: its columns
+HELD_SIZE = 2048  # a warp keeps Q in registers up to this many rows x channels
 
 
 class DecodeMmaN8(TensorCoreDecode):
@@ -17,6 +20,7 @@ class DecodeMmaN8(TensorCoreDecode):
     name = "decode_mma_n8"
     idea = "Keys on M, queries on N = 8: no half of the tensor-core tile is padding."
     parent = "decode_mma"
+    numbers = MappingProxyType({"HELD_SIZE": HELD_SIZE})
     needs = SINCE_AMPERE
     policies = tensor_core_policies()
     sum_bits = (0, 1, 2)  # lanes that differ in g hold different keys
@@ -47,7 +51,7 @@ class DecodeMmaN8(TensorCoreDecode):
     def registers(self, instance: Instance) -> Ledger:
         """Fragments and addresses of a thread, in registers."""
         of = cuda_kernel.sizes(instance)
-        held = of.dim if instance.rows * instance.head_dim <= 8 * 256 else 32
+        held = of.dim if instance.rows * instance.head_dim <= HELD_SIZE else 32
         return kernel.register_ledger(
             instance,
             Line("Q fragments", fragment(of.rows, held, bits=16)),

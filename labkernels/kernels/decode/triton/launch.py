@@ -13,9 +13,9 @@ from labkernels.units import LOG2_E
 def prepare(call: DecodeCall) -> Step[Attention]:
     """Allocate the splits' partial states and fix the launches.
 
-    Raises: RuntimeError if Triton is missing, or was imported without its interpreter on a CPU.
+    Raises: RuntimeError as triton_run.load does.
     """
-    kernel = triton_run.load(f"{__package__}.kernel", interpret=not call.on_gpu)
+    kernel = triton_run.load(f"{__package__}.kernel", on_gpu=call.on_gpu)
     plan = plan_decode(call, step=call.choice.instance.tile.keys, launches_to_merge=1)
     states = partial_states(call, plan.splits)
     out = triton_run.roundable(call.out)

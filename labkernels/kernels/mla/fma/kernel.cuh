@@ -1,5 +1,6 @@
-// MLA decode, tensor cores off: fp32 FMAs on CUDA cores, P never rounded. Q and the latent rows are
-// widened once, on their way to shared memory, where the first 512 channels of a key are its value.
+// MLA decode with the tensor cores off: CUDA cores compute in fp32 FMAs, and P is never rounded. Q
+// and the latent rows are widened once, on their way to shared memory, where the first 512 channels
+// of a key are its value.
 #pragma once
 #include "packed_gqa/fma_tile.cuh"
 #include "mla/pipeline.cuh"
@@ -21,7 +22,7 @@ template <class C> struct Smem {
   LAB_DEVICE const float* value(int key) const { return k[key]; }
 };
 
-// 16 bytes of a row that lies in two parts, from its channel c on.
+// Loads 16 bytes of a row that lies in two parts, from its channel c on.
 template <class C>
 LAB_DEVICE u32x4 load_part(const void* latent, i64 latent_row, const void* pe, i64 pe_row, int c) {
   using T = typename C::T;
@@ -45,8 +46,8 @@ LAB_DEVICE void load_query(Smem<C>& smem, const MlaParams& p, const typename C::
   }
 }
 
-// A step's latent rows. Keys that no row sees are zeros: a masked P of zero times a stale NaN would
-// still be NaN. O leaves no registers for the next rows, so other blocks hide the latency.
+// Loads a step's latent rows. Keys that no row sees are zeros: a masked P of zero times a stale NaN
+// would still be NaN. O leaves no registers for the next rows, so other blocks hide the latency.
 template <class C>
 LAB_DEVICE void load_keys(Smem<C>& smem, const MlaParams& p, const typename C::Work& b,
                           int first_key) {

@@ -1,15 +1,15 @@
-// MLA decode, tensor cores on. 16 rows of the 512-wide O do not fit in one warp's registers. Each
-// warp therefore holds all rows of some channels of O, and the warps share S and P: a warp computes
-// some rows and keys of S, and P goes through shared memory to all warps. V is the first 512
-// channels of K and is never loaded. Fragments: lane = 4 g + t holds rows g and g + 8 of each 16,
-// columns 2t and 2t + 1 of each 8.
+// This is MLA decode with the tensor cores on. 16 rows of O, which has 512 channels, do not fit in
+// one warp's registers. Each warp therefore holds all rows of some channels of O, and the warps
+// share S and P: a warp computes some rows and keys of S, and P goes through shared memory to all
+// warps. V is the first 512 channels of K and is never loaded by itself. Of a fragment, lane 4 g +
+// t holds rows g and g + 8 of each 16, and columns 2t and 2t + 1 of each 8.
 #pragma once
 #include "mla/pipeline.cuh"
 
 namespace mla_mma {
 using namespace lab;
 
-constexpr int padding = LAB_P_PADDING;           // pads P's rows: ldmatrix meets eight bank groups
+constexpr int padding = LAB_P_PADDING;           // of P's rows: ldmatrix meets eight bank groups
 
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm>
 struct KernelTraits {
@@ -36,16 +36,16 @@ template <class C> struct Smem {
   alignas(128) typename C::T q[C::rows][C::dim_qk];
   alignas(128) typename C::T k[C::stages][C::keys][C::dim_qk];
   alignas(16) typename C::T p[C::rows][C::keys + padding];
-  float part[C::shares][C::rows];                // of a maximum in the loop, of l after it
+  float part[C::shares][C::rows];                // of the maxima in the loop, and of l after it
   float rescale[C::rows], m[C::rows];
 };
 
 template <class C> using Weights = float[C::warp_keys / 8][4];  // [16 rows, warp_keys]
-template <class C> using Scores = Weights<C>[C::owners];  // that each warp of a pair goes on with
+template <class C> using Scores = Weights<C>[C::owners];  // [owners, 16 rows, warp_keys]
 template <class C> using Output = float[C::row_tiles][C::octets][4];  // [rows, dim_vo / warps]
 
-// The warp's part of a step: the rows and keys of S that it computes, the half of the channels (if
-// not all), and the rows and keys that it continues with.
+// A warp's part of a step is the rows and keys of S that it computes, over all channels or one half
+// of them, and the rows and keys with which it continues.
 template <class C> struct Part {
   int score_row, score_key, half, row, share;
   LAB_DEVICE Part() {
@@ -60,13 +60,14 @@ template <class C> struct Part {
   LAB_DEVICE int key() const { return share * C::warp_keys; }
 };
 
-// Where a lane's rows of the fragments begin: in Q and P, and in the first stage of K and V.
+// These are the addresses at which a lane's rows of the fragments begin, in Q and P and in the
+// first stage of K and V.
 struct Addresses { u32 q, k, p, v; };
 template <class C> LAB_DEVICE Addresses addresses(const Smem<C>& smem, const Part<C>& part) {
   const int lane = thread_x() & 31, warp = thread_x() / 32;
   const int k_row = part.score_key + (lane & 7) + (lane >> 4) * 8;  // (keys 0-7, 8-15) x (channels)
   const int q_row = part.score_row + (lane & 15);
-  // the halves are every other 16 channels, so that the step between them is a constant
+  // The halves are every other 16 channels, so that the step between them is a constant.
   const int half = part.half * 2;
   return {other_chunk(chunk_address<C::dim_qk>(smem.q, q_row, lane >> 4), half),
           other_chunk(chunk_address<C::dim_qk>(smem.k[0], k_row, (lane >> 3) & 1), half),
@@ -104,9 +105,9 @@ template <class C> LAB_DEVICE void scores(Scores<C>& s, u32 q_address, u32 k_add
   }
 }
 
-// The scores that the warp continues with: its own part of the sums plus the other warp's part.
-// Half of the exchange goes through P's place, half through the place of kpe, which every warp has
-// read by then.
+// Computes the scores with which the warp continues: its own part of the sums plus the other warp's
+// part. Half of the exchange goes through P's place, and half through the place of kpe, which every
+// warp has read by then.
 template <class C>
 LAB_DEVICE void add_halves(Weights<C>& own, const Scores<C>& s, Smem<C>& smem, int stage,
                            const Part<C>& part) {
@@ -140,7 +141,8 @@ LAB_DEVICE void add_halves(Weights<C>& own, const Scores<C>& s, Smem<C>& smem, i
 }
 // [/lab: scores]
 
-// The keys that a row does not see. Only steps at the boundary come here.
+// Sets the scores of the keys that a row does not see to -inf. Only steps at the boundary come
+// here.
 template <class C>
 LAB_DEVICE void mask(Weights<C>& s, const MlaParams& p, const typename C::Work& b,
                      const Part<C>& part, int key) {
@@ -205,7 +207,7 @@ LAB_DEVICE void accumulate(Output<C>& o, const Smem<C>& smem, u32 p_address, u32
     for (int r = 0; r < 2; ++r) rescale[m].by[r] = smem.rescale[m * 16 + lane / 4 + 8 * r];
     moved = moved || rescale[m].moved();
   }
-  if (warp_any(moved))                           // times 1 changes no bit: skip it
+  if (warp_any(moved))                           // a factor of 1 changes no bit, and is skipped
 #pragma unroll
     for (int m = 0; m < C::row_tiles; ++m) multiply_rows(o[m], rescale[m]);
 #pragma unroll
@@ -227,7 +229,7 @@ LAB_DEVICE void accumulate(Output<C>& o, const Smem<C>& smem, u32 p_address, u32
 }
 // [/lab: accumulate]
 
-// m and the warps' parts of l, for all warps.
+// Stores m and the warps' parts of l in shared memory, for all warps.
 template <class C>
 LAB_DEVICE void share_state(Smem<C>& smem, OnlineSoftmax& rows, const Part<C>& part) {
   const int lane = thread_x() & 31;
@@ -249,7 +251,7 @@ template <class C> LAB_DEVICE float whole_l(const Smem<C>& smem, int row) {
   return l;
 }
 
-// The warp's channels of a row, as they lie.
+// Stores the warp's channels of a row as they lie. o: [16 rows, the warp's channels].
 template <class C, class Out>
 LAB_DEVICE void store_row(Out* out, const float (&o)[C::octets][4], int r, float factor) {
 #pragma unroll
@@ -320,7 +322,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) mla(LAB_GRID_CONSTANT MlaParams p) {
     accumulate<C>(o, smem, at.p, at.v + stage);
   }
 
-  cp_async_wait<0>();                            // Q, if there was no step
+  cp_async_wait<0>();                            // Q has arrived, if there was no step
   sync_block();                                  // every warp is done with the last factors
   share_state<C>(smem, rows, part);
   store<C, P>(o, smem, p, block);

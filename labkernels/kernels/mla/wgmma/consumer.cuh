@@ -11,14 +11,15 @@ template <class C, class P> struct Consumer {
   Smem<C>& smem;
   const Params& p;
   const Work& work;
-  int group, row, all_see;             // all_see: keys below it are seen by every row
-  // The tiles that its products read: of its own stage, and `other` ones of the other warpgroup's.
+  int group, row, all_see;             // every row sees the keys below all_see
+  // Its products read these tiles of its own stage, and the `other` ones of the other warpgroup's
+  // stage.
   KMajor<typename C::Q> q_tile;
   KMajor<typename C::Half> k_tile;
   KMajor<typename C::Pe> pe_tile, other_p_tile;
   MnMajor<typename C::Half> v_tile, other_v_tile;
   float o[128] = {};                   // [64 rows, the warpgroup's 256 channels]
-  OnlineSoftmax softmax;               // l: of this thread's columns, of its own key blocks
+  OnlineSoftmax softmax;               // its l is of this thread's columns and key blocks
 
   LAB_DEVICE Consumer(Smem<C>& s, const Params& params, const Work& block, int group_)
       : smem(s), p(params), work(block), group(group_),
@@ -57,8 +58,8 @@ template <class C, class P> struct Consumer {
     named_arrive(p_ready + 1, C::consumer_threads);
   }
 
-  // A key block of this warpgroup. The other warpgroup's P V of the block before comes between the
-  // parts of S: it frees a stage, and the second part of this block arrives last.
+  // Computes a key block of this warpgroup. The other warpgroup's P V of the block before comes
+  // between the parts of S: it frees a stage, and the second part of this block arrives last.
   template <bool First> LAB_DEVICE void turn(int j) {
     const int first_key = work.first_key + j * C::keys;
     const int live = work.end_key - first_key;
@@ -83,13 +84,13 @@ template <class C, class P> struct Consumer {
   template <class Operand> LAB_DEVICE static Operand shift(const Operand& tile, u64 by) {
     return {tile.descriptor + by};
   }
-  // S = Q K^T over a part of the channels: part 0 is the half that the warpgroup has of O, part 1
-  // the rest.
+  // S = Q K^T over a part of the channels: part 0 is the half that the warpgroup has of O, and part
+  // 1 is the rest. s: [64 rows, keys of the block].
   template <int Part> LAB_DEVICE void scores(float (&s)[32], int j) {
     const int half = group ^ Part;
     constexpr int q_pitch = C::Q::column_pitch / atom_columns;  // elements per column of an atom
-    // A zero that the compiler cannot know: otherwise it would keep a turn's descriptors for the
-    // next turn, in registers that the kernel does not have.
+    // The compiler cannot know this zero. Otherwise it would keep a turn's descriptors for the next
+    // turn, in registers that the kernel does not have.
     const u64 zero = warp_uniform(0);
     consumer_wait(smem.half_ring[half], j);
     wgmma_fence();
@@ -117,6 +118,7 @@ template <class C, class P> struct Consumer {
 
   // [lab: mask]
   // Sets the scores of keys that a row does not see to -inf. Only blocks at a boundary come here.
+  // s: [64 rows, keys of the block].
   LAB_DEVICE void mask(float (&s)[32], int first_key) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -145,8 +147,8 @@ template <class C, class P> struct Consumer {
   // O += P V of the other warpgroup's key block.
   LAB_DEVICE void accumulate_other() { wgmma_ab(o, other_p_tile, other_v_tile); }
 
-  // Waits until O has key block j, since which `Later` groups of wgmma were committed, and lets the
-  // warpgroup's half of the block's stage go.
+  // Waits until O has key block j, after which `Later` groups of wgmma were committed, and releases
+  // the warpgroup's half of the block's stage.
   template <int Later> LAB_DEVICE void release(int j) {
     wgmma_wait<Later>(o);
     if (thread_x() % 32 == 0) mbarrier_arrive(smem.half_ring[group].empty[j % 2]);

@@ -1,8 +1,8 @@
-// Paged MLA decode on Hopper: wgmma on tiles in shared memory, V read out of K's tile. A block
-// holds 64 packed rows. Its key blocks of 64 go to two warpgroups in turns: a warpgroup computes S
-// and P of its own key blocks, and hands P on through shared memory, because each keeps half of O's
-// 512 channels and needs P of all key blocks. No product is computed twice, and the softmax of one
-// warpgroup overlaps the wgmma of the other. A third warpgroup loads K.
+// Paged MLA decode on Hopper: wgmma multiplies tiles in shared memory, and reads V out of K's tile.
+// A block holds 64 packed rows. Its key blocks of 64 go to two warpgroups in turns: a warpgroup
+// computes S and P of its own key blocks, and hands P on through shared memory, because each keeps
+// half of O's 512 channels and needs P of all key blocks. No product is computed twice, and the
+// softmax of one warpgroup overlaps the wgmma of the other. A third warpgroup loads K.
 #pragma once
 #include "mla/wgmma/consumer.cuh"
 #include "mla/wgmma/producer.cuh"
@@ -23,7 +23,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) mla(LAB_GRID_CONSTANT Params p) {
     fence_mbarrier_init();
   }
   sync_block();                                    // the barriers are there, for every thread
-  allow_next_launch();                             // of the merge, which waits for this one's end
+  allow_next_launch();                             // the merge, which waits for this launch
   // Each warpgroup looks up its work by itself, so that its first instructions, which come cold
   // from memory, are one run.
   const int group = warp_uniform(thread_x() / C::group_threads);

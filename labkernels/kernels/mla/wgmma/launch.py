@@ -6,18 +6,17 @@ import math
 
 import torch
 
+from labkernels.cuda.compiler.specialization import ATOM_COLUMNS, ATOM_ROWS
 from labkernels.cuda.gpu.tensor_map import TensorMap, padded, tensor_map
 from labkernels.kernels.caches.latent import LatentKV
 from labkernels.kernels.call import Attention, Step
 from labkernels.kernels.mla import cuda
 from labkernels.kernels.mla.call import MlaCall
 from labkernels.kernels.mla.cuda import MlaParams
-from labkernels.kernels.mla.wgmma.spec import BOX_CHANNELS, HALF_LINES
+from labkernels.kernels.mla.wgmma.spec import HALF_LINES
 from labkernels.kernels.packed_gqa.call import schedule_of
 from labkernels.kernels.packed_gqa.schedule import Schedule
 from labkernels.kernels.program import Program
-
-BOX_LINES = 8  # keys after which the swizzle repeats; boxes are multiples of it
 
 
 class Params(ctypes.Structure):
@@ -46,7 +45,7 @@ def _program(call: MlaCall) -> Program:
     params, maps = Params(mla=cuda.params_of(call, made), box_keys=keys), {}
     if keys:
         params.box_shift = keys.bit_length() - 1
-        octets = keys // BOX_LINES
+        octets = keys // ATOM_ROWS
         maps = {
             "ckv_map": ("ckv", functools.partial(_box_map, box=(octets, HALF_LINES))),
             "kpe_map": ("kpe", functools.partial(_box_map, box=(octets,))),
@@ -59,7 +58,7 @@ def _box_map(pool: torch.Tensor, *, box: tuple[int, ...]) -> TensorMap:
     view = _octets(pool) if len(box) > 1 else _octets(pool).squeeze(1)
     # A line's neighbour in memory is another line of the box, so that L2 should not fetch both at
     # once.
-    return tensor_map(view, (*box, BOX_LINES, BOX_CHANNELS), promote_bytes=128)
+    return tensor_map(view, (*box, ATOM_ROWS, ATOM_COLUMNS), promote_bytes=128)
 
 
 def _octets(pool: torch.Tensor) -> torch.Tensor:
@@ -67,8 +66,8 @@ def _octets(pool: torch.Tensor) -> torch.Tensor:
     _, page_size, channels = pool.shape
     stride = pool.stride(1)
     return pool.as_strided(
-        (pool.shape[0] * page_size // BOX_LINES, channels // BOX_CHANNELS, BOX_LINES, BOX_CHANNELS),
-        (BOX_LINES * stride, BOX_CHANNELS, stride, 1),
+        (pool.shape[0] * page_size // ATOM_ROWS, channels // ATOM_COLUMNS, ATOM_ROWS, ATOM_COLUMNS),
+        (ATOM_ROWS * stride, ATOM_COLUMNS, stride, 1),
     )
 
 
@@ -79,7 +78,7 @@ def box_keys(kv: LatentKV, made: Schedule, keys: int) -> int:
     """
     split = made.keys_per_split if made.splits > 1 else 0  # 0: one, which begins at key 0
     box = math.gcd(keys, kv.page_size, split)
-    return box if box % BOX_LINES == 0 and _dense(kv.ckv) and _dense(kv.kpe) else 0
+    return box if box % ATOM_ROWS == 0 and _dense(kv.ckv) and _dense(kv.kpe) else 0
 
 
 def _dense(pool: torch.Tensor) -> bool:

@@ -1,4 +1,4 @@
-// The warpgroup of mla_wgmma that loads K.
+// This is the warpgroup of mla_wgmma that loads K.
 #pragma once
 #include "mla/wgmma/tile.cuh"
 
@@ -12,8 +12,9 @@ template <class C> struct Producer {
   const Work& work;
   const int* pages;
   int warp, lane;
-  int step, pieces;                    // keys from a lane's own to the next lane's; how many lanes
-  Mbarrier* copied;                    // of the keys that were copied last and are in flight
+  // A lane's key comes `step` keys before the next lane's; `pieces` lanes have a key.
+  int step, pieces;
+  Mbarrier* copied;                    // full barrier of the keys that were copied last
 
   LAB_DEVICE Producer(Smem<C>& s, const Params& params, const Work& block)
       : smem(s), p(params), work(block),
@@ -38,7 +39,7 @@ template <class C> struct Producer {
     int page = look_up(0);
     for (int j = 0; j < blocks; ++j) {
       const int now = page;
-      page = look_up(j + 1);           // a step early: its latency is hidden
+      page = look_up(j + 1);           // a step early, so that its latency is hidden
       // First comes the half of the channels that the key block's own warpgroup has of O.
 #pragma unroll 1
       for (int part = 0; part < 2; ++part) {
@@ -51,8 +52,8 @@ template <class C> struct Producer {
     return work.first_key + j * C::keys + warp * copied_keys;
   }
   LAB_DEVICE int own_key(int j) const { return first_key(j) + least(lane, pieces - 1) * step; }
-  // The page of a lane's key, which may lie beyond the request's end: the look-up does not wait for
-  // the request's length.
+  // Returns the page of a lane's key, which may lie beyond the request's end: the look-up does not
+  // wait for the request's length.
   LAB_DEVICE int look_up(int j) const {
     const int slot = page_slot(p.mla, own_key(j));
     return slot < p.mla.max_pages ? load_constant(pages + slot) : 0;
@@ -62,7 +63,8 @@ template <class C> struct Producer {
     return key - static_cast<int>(page_slot(p.mla, key)) * p.mla.page_size;
   }
 
-  // By the TMA. In the last block, the rows of keys that no box holds stay as they were.
+  // The TMA brings a part of a key block. In the last block, the rows of keys that no box holds
+  // stay as they were.
   LAB_DEVICE void load(int j, int part, int page) {
     const int stage = j % 2, half = stage ^ part, key = own_key(j);
     const int place = page * p.mla.page_size + token(key);  // place of the key in the pool
@@ -82,8 +84,8 @@ template <class C> struct Producer {
     }
   }
 
-  // By the threads, for pages that no box fits: eight lanes copy a key, 128 bytes at a time. Keys
-  // from the end on arrive as zeros.
+  // The threads bring a part of a key block, for pages that no box fits: eight lanes copy a key,
+  // 128 bytes at a time. Keys from the end on arrive as zeros.
   LAB_DEVICE void copy(int j, int part, int page) {
     const int stage = j % 2, half = stage ^ part, c = lane % 8, key = own_key(j);
     const int own_page = key < work.end_key ? page : 0, own_token = token(key);

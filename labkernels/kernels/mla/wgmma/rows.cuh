@@ -1,10 +1,10 @@
-// How Q comes to shared memory, and how the rows of O leave it.
+// Q comes to shared memory here, and the rows of O leave it.
 #pragma once
 #include "mla/wgmma/tile.cuh"
 
 namespace mla_wgmma {
 
-// Rows of Q past the request's end are zero.
+// Copies Q to shared memory. Rows past the request's end are zero.
 template <class C> LAB_DEVICE void load_q(Smem<C>& smem, const MlaParams& p, const Work& work) {
   using T = typename C::T;
   const int c = thread_x() % 8;                    // eight threads copy a row
@@ -34,7 +34,7 @@ template <class C, class P> struct RowsOut {
   Smem<C>& smem;
   const MlaParams& p;
   const Work& work;
-  const int group, row;                // row: the lane's first; the other one is 8 further
+  const int group, row;                // row: the lane's first one; the other one is 8 further
 
   // Writes out and lse2, or the split's partial State. o: [64 rows, the warpgroup's 256 channels].
   LAB_DEVICE void store(const float (&o)[128], OnlineSoftmax& softmax) const {
@@ -47,7 +47,7 @@ template <class C, class P> struct RowsOut {
     float by[2];                       // [2 rows], with one division each
 #pragma unroll
     for (int h = 0; h < 2; ++h) by[h] = whole ? inverse_of(whole_l(row + 8 * h)) : 1.f;
-    const i64 first = head_index(p, work, 0);         // the others follow: all heads share K
+    const i64 first = head_index(p, work, 0);         // the others follow, since all heads share K
     const i64 slots = p.splits, first_slot = first * slots + work.split;
     Out* out = static_cast<Out*>(p.out) + first * C::d_v;
     if (!whole) store_wide(p.partial_o + first_slot * C::d_v, slots * C::d_v, o, by);
@@ -67,7 +67,8 @@ template <class C, class P> struct RowsOut {
     if (work.live_splits <= 1) store_lse2(p, first + r, m, whole_l(r));
     else store_partial(p, first_slot + r * p.splits, m, whole_l(r));
   }
-  // Writes the warp's rows in 16 bits; `to` is where the tile's first row goes.
+  // Writes the warp's rows in 16 bits; `to` is where the tile's first row goes. o: [64 rows, 256
+  // channels]; by: [2 rows].
   LAB_DEVICE void store_rounded(Out* to, const float (&o)[128], const float (&by)[2]) const {
     const int lane = thread_x() % 32, first_row = row / 16 * 16;
     typename C::T(&rows)[16][C::half_v] = smem.out[thread_x() / 32];
@@ -85,7 +86,7 @@ template <class C, class P> struct RowsOut {
     for (int r = 0; r < least(16, work.n_rows - first_row); ++r)
       store_global(reinterpret_cast<u32x4*>(to + r * C::d_v), load_chunk(rows, r, lane));
   }
-  // The same in fp32; rows lie `step` numbers apart.
+  // Does the same in fp32; rows lie `step` numbers apart. o: [64 rows, 256 channels]; by: [2 rows].
   LAB_DEVICE void store_wide(float* to, i64 step, const float (&o)[128],
                              const float (&by)[2]) const {
     const int lane = thread_x() % 32, first_row = row / 16 * 16;

@@ -10,12 +10,11 @@ from labkernels.kernels.mla.kernel import CudaMlaKernel
 from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.policy import DENOMINATORS, TENSOR_CORES, NumericPolicy, policies
 
-BOX_CHANNELS = 64  # 128 bytes, as the swizzle spans
 WARPGROUPS = 2  # compute; a third loads K
 CONSUMER_REGISTERS = 224  # registers per computing thread, once the third warpgroup gave its own up
 SWIZZLE_ALIGNMENT = 1024  # bytes; of the boxes, and so of all shared memory
 BARRIER_BYTES = 8
-HALF_LINES = 4  # boxes of BOX_CHANNELS in a warpgroup's half of V's channels
+HALF_LINES = 4  # boxes of ATOM_COLUMNS in a warpgroup's half of V's channels
 FROM_ROWS = 17  # up to 16 have a tile of their own in mla_mma
 TILE = PrefillTile(64, 64, 12, 2, 1)
 

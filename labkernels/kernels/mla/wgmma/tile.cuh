@@ -7,11 +7,11 @@
 namespace mla_wgmma {
 using namespace lab;
 
-// kernels/mla/wgmma/launch.py mirrors it.
+// kernels/mla/wgmma/launch.py mirrors this struct.
 struct alignas(64) Params {
   TensorMap ckv_map, kpe_map;
   MlaParams mla;
-  int box_keys;                        // keys of the maps' boxes; 0: no maps
+  int box_keys;                        // keys of the maps' boxes, or 0 without maps
   int box_shift;                       // box_keys is 2^box_shift
 };
 
@@ -24,7 +24,7 @@ struct KernelTraits {
   static constexpr int d_v = Dv, half_v = Dv / 2;  // channels of O; those that a warpgroup has
   using Q = SwizzledTile<T, Rows, Dqk>;
   using Half = SwizzledTile<T, Keys, Dv / 2, NextAtom::beside>;
-  using Pe = SwizzledTile<T, Keys, Dqk - Dv>;      // of a key block; and P, [64 rows, keys]
+  using Pe = SwizzledTile<T, Keys, Dqk - Dv>;      // kpe, and then P: [64 rows, keys]
   static_assert(Rows == 64 && Keys == 64, "a warpgroup's wgmma has 64 rows; P takes kpe's place");
   static_assert(Stages == 2, "a warpgroup's key blocks are all in its own stage");
   static_assert(Warps == 12 && Dv == 512 && Dqk == Dv + 64, "of O a thread has 128 numbers");
@@ -32,20 +32,20 @@ struct KernelTraits {
 
 template <class C> struct Stage {
   typename C::Half half[2];            // of V's channels
-  typename C::Pe pe;                   // and then P
+  typename C::Pe pe;                   // kpe, and then P
 };
 template <class C> struct Smem {
   typename C::Q q;
   union {
     Stage<C> k[C::stages];
-    // in the end, by warps: the rows of O on their way out, in 16 bits or in fp32
+    // In the end the rows of O pass through here on their way out, in 16 bits or in fp32.
     typename C::T out[8][16][C::half_v];
     float o[8][16][C::half_v + 2 * state_padding];  // [8 warps, 16 rows, half_v]
   };
   float m[2][C::rows], l[2][C::rows];           // of each warpgroup
-  // By half of V's channels. The warpgroup of the same number has this half of O, and it alone
-  // releases the ring's stages. kpe comes with the half that the key block's own warpgroup does not
-  // have.
+  // Each half of V's channels has a ring. The warpgroup of the same number has this half of O, and
+  // it alone releases the ring's stages. kpe comes with the half that the key block's own warpgroup
+  // does not have.
   Pipeline<C::stages> half_ring[2];
 };
 
@@ -54,12 +54,12 @@ template <class C> LAB_DEVICE int key_blocks(const Work& work) {
   return (work.end_key - work.first_key + C::keys - 1) / C::keys;
 }
 
-// One warp asks the TMA; of copies by threads, each of four warps brings a quarter.
+// One warp asks the TMA. Where threads copy, each of four warps brings a quarter.
 template <class C> LAB_DEVICE int producer_warps(const Params& p) {
   return p.box_keys > 0 ? 1 : C::group_threads / 32;
 }
 
-// The named barriers; each warpgroup has its own of the first two kinds.
+// These are the named barriers; each warpgroup has its own of the first two kinds.
 constexpr int p_ready = 1, group_done = 3, consumers_done = 5;
 
 }  // namespace mla_wgmma

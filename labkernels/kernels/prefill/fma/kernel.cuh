@@ -1,5 +1,5 @@
-// Prefill, tensor cores off: fp32 FMAs on CUDA cores, P never rounded. Q, K and V are widened once,
-// on their way to shared memory.
+// Prefill with the tensor cores off: CUDA cores compute in fp32 FMAs, and P is never rounded. Q, K
+// and V are widened once, on their way to shared memory.
 #pragma once
 #include "packed_gqa/fma_tile.cuh"
 
@@ -42,7 +42,7 @@ LAB_DEVICE void load_query(Smem<C>& smem, const PrefillParams& p, const typename
   }
 }
 
-// Where the rows of K or V of one request and KV head lie.
+// This says where the rows of K or V of one request and KV head lie.
 template <class T> struct KvRows {
   const T* first;
   const int* pages;
@@ -57,7 +57,7 @@ template <class T> struct KvRows {
   }
 };
 
-// A thread's part of a step's K or V, between global and shared memory.
+// A thread holds this part of a step's K or V between global and shared memory.
 template <class C, int D> struct Parcel {
   using T = typename C::T;
   static constexpr int chunks = D / chunk_elements, all = C::keys * chunks;
@@ -75,6 +75,7 @@ template <class C, int D> struct Parcel {
             from.template row<C::paged>(key) + i % chunks * chunk_elements));
     }
   }
+  // Widens the part on its way to shared memory. tile: [keys, D].
   template <int Pitch> LAB_DEVICE void store(float (&tile)[C::keys][Pitch]) const {
 #pragma unroll
     for (int pass = 0; pass < passes; ++pass) {

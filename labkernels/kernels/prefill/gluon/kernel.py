@@ -15,8 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
 )
 
-# The maximum before the first key, as in lab/attention/online_softmax.cuh.
-LOWEST_SCORE = gl.constexpr(-3.4028234663852886e38)
+from labkernels.cuda.triton_online_softmax import LOWEST_SCORE
 
 
 @gluon.jit
@@ -80,7 +79,7 @@ def finalize(m, l):
 @gluon.jit
 def consume(q_tile, d_k, d_v, ring, limit, least, most, scale_log2,
             S: gl.constexpr, O: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
-    """The State of the tile's rows over keys 0 to most - 1; row i sees keys below limit[i]."""
+    """O, m and l of the tile's rows over keys 0 to most - 1; row i sees keys below limit[i]."""
     b_k, b_v, k_full, v_full = ring
     ROWS: gl.constexpr = q_tile.shape[0]
     KEYS: gl.constexpr = b_k.shape[1]
@@ -111,47 +110,21 @@ def consume(q_tile, d_k, d_v, ring, limit, least, most, scale_log2,
 
 
 @gluon.jit
-def prefill(
-    q,  # [total, q_heads, D]
-    k,  # [total, kv_heads, D]
-    v,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    work,  # [blocks, 4]: request, query tile, KV head, split
-    out,  # [total, q_heads, D], contiguous
-    lse2,  # [total, q_heads], base 2
-    q_stride_token,
-    q_stride_head,
-    k_stride_token,
-    k_stride_head,
-    v_stride_token,
-    v_stride_head,
-    q_heads,
-    group: gl.constexpr,
-    scale_log2,
-    D: gl.constexpr,
-    ROWS: gl.constexpr,
-    KEYS: gl.constexpr,
-    STAGES: gl.constexpr,
-    CAUSAL: gl.constexpr,
-    num_warps: gl.constexpr,
-):
-    """One program: ROWS rows of one KV head of one request, against all keys that they see."""
-    dtype: gl.constexpr = q.dtype.element_ty
-    # Accumulators of wgmma, and rows on their way: a thread has 8 channels, 16 bytes, of a row.
-    S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [num_warps, 1], [16, KEYS, 16])
-    O: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [num_warps, 1], [16, D, 16])
-    LINES: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [num_warps, 1], [1, 0])
-    Q_TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, D], dtype)
-
-    p_work = work + 4 * gl.program_id(0)
-    i_request, i_tile, i_kv = gl.load(p_work), gl.load(p_work + 1), gl.load(p_work + 2)
+def lengths_of(i_request, cu_seqlens_q, cu_seqlens_k):
+    """The request's first token and first key, and how many of each it has."""
     first_token, first_key = gl.load(cu_seqlens_q + i_request), gl.load(cu_seqlens_k + i_request)
     q_len = gl.load(cu_seqlens_q + i_request + 1) - first_token
     n_keys = gl.load(cu_seqlens_k + i_request + 1) - first_key
-    token, head = rows_of(i_tile, i_kv, group, ROWS, gl.SliceLayout(1, S))
+    return first_token, first_key, q_len, n_keys
+
+
+@gluon.jit
+def limits_of(token, i_tile, q_len, n_keys,
+              group: gl.constexpr, CAUSAL: gl.constexpr):  # fmt: skip
+    """How many keys each row sees, and the least and the most that any row of the tile sees."""
+    ROWS: gl.constexpr = token.shape[0]
     past = n_keys - q_len  # keys before the causal token 0's own
-    limit = gl.full([ROWS], 0, gl.int32, gl.SliceLayout(1, S)) + n_keys
+    limit = gl.full([ROWS], 0, gl.int32, token.type.layout) + n_keys
     least = n_keys
     most = n_keys
     if CAUSAL:
@@ -159,6 +132,48 @@ def prefill(
         last_token = gl.minimum(q_len - 1, (i_tile * ROWS + ROWS - 1) // group)
         least = gl.minimum(n_keys, gl.maximum(0, past + i_tile * ROWS // group + 1))
         most = gl.minimum(n_keys, gl.maximum(0, past + last_token + 1))
+    return limit, least, most
+
+
+@gluon.jit
+def load_query(q, row, o_head, o_dim, m_row, q_stride_token, q_stride_head):
+    """The tile of Q, in shared memory; rows past the request's last one are zero."""
+    dtype: gl.constexpr = q.dtype.element_ty
+    ROWS: gl.constexpr = row.shape[0]
+    D: gl.constexpr = o_dim.shape[1]
+    TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, D], dtype)
+    o_q = (row * q_stride_token + o_head.to(gl.int64) * q_stride_head)[:, None]
+    b_q = gl.load(q + (o_q + o_dim), mask=m_row, other=0.0)
+    q_tile = gl.allocate_shared_memory(dtype, [ROWS, D], TILE, b_q)
+    fence_async_shared()  # wgmma reads what the threads have written
+    return q_tile
+
+
+@gluon.jit
+def prefill(
+    q,  # [total, q_heads, D]
+    k, v,  # [total, kv_heads, D]
+    cu_seqlens_q, cu_seqlens_k,
+    work,  # [blocks, 4]: request, query tile, KV head, split
+    out,  # [total, q_heads, D], contiguous
+    lse2,  # [total, q_heads], base 2
+    q_stride_token, q_stride_head, k_stride_token, k_stride_head, v_stride_token, v_stride_head,
+    q_heads, group: gl.constexpr, scale_log2,
+    D: gl.constexpr, ROWS: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr,
+    CAUSAL: gl.constexpr, num_warps: gl.constexpr,
+):  # fmt: skip
+    """One program: ROWS rows of one KV head of one request, against all keys that they see."""
+    dtype: gl.constexpr = q.dtype.element_ty
+    # Accumulators of wgmma, and rows on their way: a thread has 8 channels, 16 bytes, of a row.
+    S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [num_warps, 1], [16, KEYS, 16])
+    O: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [num_warps, 1], [16, D, 16])
+    LINES: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [num_warps, 1], [1, 0])
+
+    p_work = work + 4 * gl.program_id(0)
+    i_request, i_tile, i_kv = gl.load(p_work), gl.load(p_work + 1), gl.load(p_work + 2)
+    first_token, first_key, q_len, n_keys = lengths_of(i_request, cu_seqlens_q, cu_seqlens_k)
+    token, head = rows_of(i_tile, i_kv, group, ROWS, gl.SliceLayout(1, S))
+    limit, least, most = limits_of(token, i_tile, q_len, n_keys, group, CAUSAL)
 
     ring = rings(dtype, STAGES, KEYS, D)
     b_k, b_v, k_full, v_full = ring
@@ -172,10 +187,7 @@ def prefill(
     o_token, o_head = rows_of(i_tile, i_kv, group, ROWS, gl.SliceLayout(1, LINES))
     o_dim, m_row = gl.arange(0, D, gl.SliceLayout(0, LINES))[None, :], (o_token < q_len)[:, None]
     row = (first_token + o_token).to(gl.int64)
-    o_q = (row * q_stride_token + o_head.to(gl.int64) * q_stride_head)[:, None]
-    b_q = gl.load(q + (o_q + o_dim), mask=m_row, other=0.0)
-    q_tile = gl.allocate_shared_memory(dtype, [ROWS, D], Q_TILE, b_q)
-    fence_async_shared()  # wgmma reads what the threads have written
+    q_tile = load_query(q, row, o_head, o_dim, m_row, q_stride_token, q_stride_head)
     b_o, b_m, b_l = consume(q_tile, d_k, d_v, ring, limit, least, most, scale_log2, S, O, STAGES)
 
     inverse_l, b_lse2 = finalize(b_m, b_l)

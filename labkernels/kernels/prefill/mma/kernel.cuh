@@ -1,7 +1,8 @@
-// Prefill, tensor cores on: FlashAttention-2's order of work on mma.sync. The warps share stages of
-// K and V, and each owns rows of the tile, so that no warp needs scores of another warp. In a tile
-// of 16 rows each warp takes some keys of a step instead, and the warps' States merge at the end.
-// Fragments: lane = 4 g + t holds rows g and g + 8 of each 16, columns 2t and 2t + 1 of each 8.
+// This is prefill with the tensor cores on, in FlashAttention-2's order of work on mma.sync. The
+// warps share stages of K and V, and each owns rows of the tile, so that no warp needs scores of
+// another warp. In a tile of 16 rows each warp takes some keys of a step instead, and the warps'
+// States merge at the end. Of a fragment, lane 4 g + t holds rows g and g + 8 of each 16, and
+// columns 2t and 2t + 1 of each 8.
 #pragma once
 #include "prefill/pipeline.cuh"
 
@@ -19,7 +20,7 @@ struct KernelTraits {
   static constexpr int warp_keys = split_keys ? Keys / Warps : Keys;  // keys of a warp per step
   static constexpr int row_tiles = warp_rows / 16, key_steps = warp_keys / 16;
   // With more keys, the fragments of Q do not fit in the registers beside the scores.
-  static constexpr bool q_in_registers = warp_rows * (Dqk + warp_keys) <= 4096;
+  static constexpr bool q_in_registers = warp_rows * (Dqk + warp_keys) <= LAB_HELD_SIZE;
   // An O of 32 rows by 128 channels leaves so few registers that work on O cannot overlap other
   // work.
   static constexpr bool rescale_apart = warp_rows * Dvo >= 4096 && warp_rows * warp_keys >= 2048;
@@ -45,7 +46,7 @@ template <class C> struct Smem : StagesOrStates<C, C::split_keys> {
   };
 };
 
-// The state of the warp's rows, by row tiles of 16; a lane has rows 16 tile + g + 8 r.
+// A lane has {m, l} of rows 16 tile + g + 8 r of the warp's, for each row tile of 16.
 template <class C> using Softmax = OnlineSoftmax[C::row_tiles];
 template <class C> using Factors = Rescale[C::row_tiles];
 template <class C> using Output = float[C::row_tiles][C::dim_vo / 8][4];  // [warp_rows, dim_vo]
@@ -54,7 +55,7 @@ using Scores = float[C::row_tiles][C::warp_keys / 8][4];
 template <class C>  // [warp_rows, dim_qk], or 16 channels of it
 using QueryFragments = u32[C::q_in_registers ? C::dim_qk / 16 : 1][C::row_tiles][4];
 
-// The warp's first row of the tile, and its first key of a step.
+// These are the warp's first row of the tile, and its first key of a step.
 template <class C> LAB_DEVICE int warp_row() {
   return C::split_keys ? 0 : thread_x() / 32 * C::warp_rows;
 }
@@ -62,7 +63,8 @@ template <class C> LAB_DEVICE int warp_key() {
   return C::split_keys ? thread_x() / 32 * C::warp_keys : 0;
 }
 
-// Where a lane's rows of the fragments begin: in Q, and in the first stages of K and V.
+// These are the addresses at which a lane's rows of the fragments begin, in Q and in the first
+// stages of K and V.
 struct Addresses { u32 q, k, v; };
 template <class C> LAB_DEVICE Addresses addresses(const Smem<C>& smem) {
   const int lane = thread_x() & 31, key = warp_key<C>();
@@ -72,10 +74,12 @@ template <class C> LAB_DEVICE Addresses addresses(const Smem<C>& smem) {
           chunk_address<C::dim_vo>(smem.stages.v[0], key + (lane & 15), lane >> 4)};
 }
 
-// The fragments of 16 rows or keys, the `tile`-th, by 16 channels, the `step`-th.
+// Returns the address of a fragment: of the `tile`-th 16 rows or keys and the `step`-th 16
+// channels.
 template <int D> LAB_DEVICE u32 fragment(u32 address, int tile, int step) {
   return other_chunk(address, step * 2) + tile * 16 * D * sizeof(u16);
 }
+// Loads the d-th 16 channels of Q. q: [warp_rows, 16 channels].
 template <class C> LAB_DEVICE void load_q(u32 (&q)[C::row_tiles][4], u32 address, int d) {
 #pragma unroll
   for (int m = 0; m < C::row_tiles; ++m) ldmatrix_x4(q[m], fragment<C::dim_qk>(address, m, d));
@@ -109,7 +113,8 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& fragments, u32 q_address
 }
 // [/lab: scores]
 
-// The keys that a row does not see. Only steps at the boundary come here.
+// Sets the scores of the keys that a row does not see to -inf. Only steps at the boundary come
+// here.
 template <class C>
 LAB_DEVICE void mask(Scores<C>& s, const PrefillParams& p, const typename C::Work& b, int key) {
   const int lane = thread_x() & 31, column = key + warp_key<C>() + (lane & 3) * 2;
@@ -143,7 +148,8 @@ LAB_DEVICE void update(Softmax<C>& softmax, Output<C>& o, Factors<C>& rescale, S
 }
 // [/lab: update]
 
-// P of 16 keys, rounded: its accumulator registers are already the A fragment of the mma.
+// Computes P of 16 keys, rounded: its accumulator registers are already the A fragment of the mma.
+// p: [warp_rows, 16 keys].
 template <class C, class P>
 LAB_DEVICE void exponentiate(u32 (&p)[C::row_tiles][4], Softmax<C>& softmax, const Scores<C>& s,
                              float scale_log2, int b) {
@@ -185,8 +191,8 @@ LAB_DEVICE void accumulate(Output<C>& output, Softmax<C>& softmax, const Factors
 }
 // [/lab: accumulate]
 
-// The warp's rows of a 16-bit output, through Q's place in shared memory: a lane holds two channels
-// of a row, and stores eight. Lane i knows where row i goes.
+// Stores the warp's rows of a 16-bit output through Q's place in shared memory: a lane holds two
+// channels of a row, and stores eight. heads: lane i knows where row i goes.
 template <class C, class Out>
 LAB_DEVICE void store_rows(Smem<C>& smem, const Output<C>& o, Out* out, i64 heads, int n_rows) {
   constexpr int chunks = C::dim_vo / chunk_elements;
@@ -212,7 +218,7 @@ LAB_DEVICE void store_rows(Smem<C>& smem, const Output<C>& o, Out* out, i64 head
   }
 }
 
-// Stores a lane's channels of a row as they lie.
+// Stores a lane's channels of a row as they lie. o: [16 rows, dim_vo] of a row tile.
 template <class C, class Out>
 LAB_DEVICE void store_row(Out* out, const float (&o)[C::dim_vo / 8][4], int r) {
 #pragma unroll
@@ -291,7 +297,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT PrefillParams
                      at.v + pipeline.stage * pipeline.v_stage_bytes);
   }
 
-  cp_async_wait<0>();                            // Q, if there was no step
+  cp_async_wait<0>();                            // Q has arrived, if there was no step
   if constexpr (C::split_keys) {
     sync_block();                                // every warp is done with the stages
     store_state(smem.states, softmax[0], o[0]);

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from types import MappingProxyType
 
 from labkernels.budget.compiler import Asked
 from labkernels.budget.ledger import Ledger, Line
@@ -42,6 +43,7 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
     name = "prefill_mma"
     idea = "A warp takes whole rows through shared stages of K and V; P never leaves its registers."
     parent = "prefill_fma"
+    numbers = MappingProxyType({"HELD_SIZE": HELD_SIZE})
     needs = SINCE_AMPERE
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS)
 

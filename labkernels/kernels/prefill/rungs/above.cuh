@@ -137,7 +137,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
   OnlineSoftmax softmax;                         // {m, l} of rows `row` and `row` + 8
   typename C::Output o = {};
   typename C::Scores s;                          // S = Q K^T
-  typename C::Fragments probabilities, spare;    // of blocks by turns
+  typename C::Fragments probabilities, spare;    // blocks take them in turn
   consumer_wait(smem.q_ring, at.tiles);
   KeyBlocks<C> keys(p, tile);
   if (keys.more()) {                             // the first block has no products beside it
@@ -175,7 +175,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
       if (!keys.more()) break;
       advance(spare, probabilities);
     }
-    round_to_fragments<T>(probabilities, s);     // of the last block, whichever registers have it
+    round_to_fragments<T>(probabilities, s);     // P of the last block, which `spare` may have
     if (warpgroup == 0) PingPong<C>::wait(warpgroup);  // the last turn passed on is taken
     consumer_wait(smem.v_ring, at.blocks);       // the last block's O += P V
     wgmma_ab(o, probabilities, smem.v[at.blocks % C::stages]);

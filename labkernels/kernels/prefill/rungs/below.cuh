@@ -1,5 +1,5 @@
-// The rungs below wgmma: products by FMAs of CUDA cores, then by mma.sync, whose operands a warp
-// first reads into its registers; and a warp that copies rows, where the TMA brings whole tiles.
+// The rungs below wgmma multiply by FMAs of CUDA cores, and then by mma.sync, whose operands a warp
+// first reads into its registers. In them a warp copies rows, where the TMA brings whole tiles.
 #pragma once
 #include "prefill/rungs/traits.cuh"
 
@@ -8,7 +8,7 @@ using namespace lab;
 
 // [rung: copies]
 // Copies rows of a tensor into a tile, 16 bytes per lane; those from the n-th on arrive as zeros.
-// offset(row): where in the tensor a row begins.
+// offset(row) is the element of the tensor at which a row begins.
 template <class Tile, class Offset>
 LAB_DEVICE void copy_tile(Tile& tile, const void* tensor, int n, Mbarrier& full, Offset offset) {
   using T = typename Tile::T;
@@ -53,7 +53,7 @@ LAB_DEVICE void produce(Smem<C>& smem, const Params& p, const typename C::Work& 
 // [/rung: copies]
 
 // [rung: fma]
-// Eight elements of a row of a tile, as floats.
+// Reads eight elements of a row of a tile, as floats. x: [8 columns].
 template <class Tile>
 LAB_DEVICE void read_eight(float (&x)[8], Tile& tile, int row, int column) {
   const u32x4 pairs = *reinterpret_cast<const u32x4*>(
@@ -65,8 +65,8 @@ LAB_DEVICE void read_eight(float (&x)[8], Tile& tile, int row, int column) {
     x[2 * i + 1] = pair.y;
   }
 }
-// s += A B^T: 16 rows of A from `row` on, all rows of B. A lane computes the elements that an
-// accumulator of mma would give it.
+// s += A B^T for 16 rows of A from `row` on and all rows of B. s: [16 rows, 2 N keys]. A lane
+// computes the elements that an accumulator of mma would give it.
 template <class A, class B, int N>
 LAB_DEVICE void fma_abt(float (&s)[N], A& a, int row, B& b) {
   const int g = (thread_x() & 31) / 4, t = thread_x() & 3;
@@ -86,7 +86,8 @@ LAB_DEVICE void fma_abt(float (&s)[N], A& a, int row, B& b) {
     }
   }
 }
-// o += P B: one lane of a quad has a key's P, and sends it to the others.
+// o += P B: one lane of a quad has a key's P, and sends it to the others. o: [16 rows, 2 N
+// channels]; p: [16 rows, 16 K keys].
 template <class B, int N, int K>
 LAB_DEVICE void fma_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
   using T = typename B::T;
@@ -152,11 +153,11 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
 // [/rung: fma]
 
 // [rung: mma]
-// Columns 8 j to 8 j + 7 of an accumulator.
+// Returns columns 8 j to 8 j + 7 of an accumulator: [16 rows, 8 columns].
 template <int N> LAB_DEVICE float (&octet(float (&x)[N], int j))[4] {
   return reinterpret_cast<float(&)[N / 4][4]>(x)[j];
 }
-// s += A B^T: 16 rows of A from `row` on, all rows of B.
+// s += A B^T for 16 rows of A from `row` on and all rows of B. s: [16 rows, 2 N keys].
 template <class A, class B, int N>
 LAB_DEVICE void mma_abt(float (&s)[N], A& a, int row, B& b) {
   const int lane = thread_x() & 31;
@@ -174,7 +175,8 @@ LAB_DEVICE void mma_abt(float (&s)[N], A& a, int row, B& b) {
     }
   }
 }
-// o += P B: P's fragments of 16 rows, one for every 16 rows of B.
+// o += P B, with a fragment of P's 16 rows for every 16 rows of B. o: [16 rows, 2 N channels]; p:
+// [16 rows, 16 K keys].
 template <class B, int N, int K>
 LAB_DEVICE void mma_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
   const int lane = thread_x() & 31;

@@ -1,4 +1,4 @@
-// All rungs of prefill/wgmma_basic.
+// This file has all rungs of prefill/wgmma_basic.
 #pragma once
 #include "prefill/rungs/above.cuh"
 #include "prefill/rungs/below.cuh"

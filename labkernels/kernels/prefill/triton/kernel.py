@@ -7,10 +7,11 @@ block values. A row is one head of one token; the heads that share a KV head lie
 import triton
 import triton.language as tl
 
+from labkernels import units
 from labkernels.cuda.triton_online_softmax import no_keys, rescale_rows, update
 from labkernels.kernels.packed_gqa.triton_rows import block_rows, store
 
-CHUNK = tl.constexpr(8)  # elements: as paged_kv.CHUNK
+CHUNK = tl.constexpr(units.CHUNK)
 
 
 @triton.jit

@@ -4,10 +4,11 @@ import torch
 
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.call import Attention, Step
-from labkernels.kernels.checks import CHUNK, division
+from labkernels.kernels.checks import division
 from labkernels.kernels.packed_gqa import triton
 from labkernels.kernels.packed_gqa.call import PackedCall
 from labkernels.kernels.packed_gqa.triton import Inputs
+from labkernels.units import CHUNK
 
 WIDEST = 128  # the most channels of one tl.dot: 192 channels become 128 and 64
 

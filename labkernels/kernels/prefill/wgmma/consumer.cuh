@@ -1,5 +1,5 @@
-// The consumers: warpgroups that multiply, exponentiate and multiply again, work tile after tile.
-// prefill/wgmma_basic has the same parts without overlap.
+// The consumers are warpgroups that multiply, exponentiate and multiply again, work tile after work
+// tile. prefill/wgmma_basic has the same parts without overlap.
 #pragma once
 #include "prefill/wgmma/rows.cuh"
 
@@ -18,7 +18,7 @@ template <class C> struct PingPong {
   }
 };
 
-// The whole work of a consumer warpgroup. The first scores of a work tile are computed and
+// This is the whole work of a consumer warpgroup. The first scores of a work tile are computed and
 // exponentiated beside the last products of the tile before, so that the end of a tile is a block
 // of keys like any other, and a store. Members hold the progress; operands and results of products
 // are arguments, of the shapes in rows.cuh.
@@ -104,7 +104,7 @@ template <class C, class P> struct Consumer {
 
   // ---- products
 
-  // S = Q K^T is under way.
+  // Starts S = Q K^T.
   LAB_DEVICE void begin_scores(Scores<C>& s) {
     const auto q = further(k_major(smem.q[0], warpgroup * 64),
                            smem.q_ring.stage(i) * C::Q::elements);
@@ -114,11 +114,11 @@ template <class C, class P> struct Consumer {
     fence_operand(s);
     consumer_release(smem.k_ring, k);
     ++k;
-    // no branch, which would end the block of instructions that the compiler orders
+    // There is no branch here, which would end the block of instructions that the compiler orders.
     if ((keys.count == 1) & ((thread_x() & 31) == 0))
       mbarrier_arrive(smem.q_ring.empty[smem.q_ring.stage(i)]);
   }
-  // O += P V is under way.
+  // Starts O += P V.
   LAB_DEVICE void begin_output(Output<C>& o, const Fragments<C>& ready) {
     consumer_wait(smem.v_ring, v);
     wgmma_ab(o, ready, further(mn_major(smem.v[0]), smem.v_ring.stage(v) * C::V::elements));
@@ -129,7 +129,8 @@ template <class C, class P> struct Consumer {
     ++v;
   }
 
-  // The next block's scores, beside the products of this block's P. A tile may end meanwhile.
+  // Computes the next block's scores beside the products of this block's P. A tile may end
+  // meanwhile.
   LAB_DEVICE void advance(Scores<C>& s, Output<C>& o, const Fragments<C>& ready,
                           OnlineSoftmax& softmax, bool closes) {
     if constexpr (C::overlap == Overlap::none) {
@@ -184,8 +185,8 @@ template <class C, class P> struct Consumer {
     }
     rescale_rows(o, rescale);
   }
-  // A block of the steady state. With two buffers of P, this block's P is `ready` already, and the
-  // next block's is rounded as soon as its exponentials are there.
+  // Computes a block of the steady state. With two buffers of P, this block's P is `ready` already,
+  // and the next block's is rounded as soon as its exponentials are there.
   LAB_DEVICE void steady(OnlineSoftmax& softmax, Rescale& rescale, Scores<C>& s, Output<C>& o,
                          Fragments<C>& ready, Fragments<C>& next) {
     if constexpr (C::overlap != Overlap::none) finish_output(o);
@@ -224,12 +225,12 @@ template <class C, class P> struct Consumer {
     consumer_wait(smem.q_ring, i);
     return true;
   }
-  // The end of the rows of the tile before i, and the start of tile i's.
+  // Ends the softmax of the rows of the tile before i, and begins that of tile i's.
   LAB_DEVICE void close_tile(OnlineSoftmax& softmax) {
     factor = store_sums<C, P>(softmax, p, smem.tile(i - 1).work, row);
     softmax = {};
   }
-  // O of the tile before i is complete.
+  // Stores O of the tile before i, which is complete.
   LAB_DEVICE void finish_tile(const Output<C>& o) {
     const typename C::Work& work = smem.tile(i - 1).work;
     store_rows<C, P>(o, factor, p, work, row);

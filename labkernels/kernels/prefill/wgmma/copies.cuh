@@ -1,17 +1,17 @@
-// How K and V come to shared memory where a page holds no box of the TMA: three warps copy keys, by
-// instructions that copy 16 bytes per lane.
+// Where a page holds no box of the TMA, three warps copy K and V to shared memory, by instructions
+// that copy 16 bytes per lane.
 #pragma once
 #include "prefill/wgmma/keys.cuh"
 
 namespace prefill_wgmma {
 using namespace lab;
 
-// One of the warps that copy. Each copies every third group of 16 keys of all tiles of K and V. The
-// K of a block is copied together with the V of the block before, because their stages become free
+// Each of the warps that copy takes every third group of 16 keys of all tiles of K and V. The K of
+// a block is copied together with the V of the block before, because their stages become free
 // together: the latency of memory passes once for both.
 template <class C> struct Copier {
   static constexpr int warps = 3, group_keys = 16;
-  // The groups that a warp copies of a block. A lane finds the place of one key in every two of
+  // A warp copies so many groups of a block. A lane finds the place of one key in every two of
   // them.
   static constexpr int groups = (C::keys / group_keys + warps - 1) / warps;
   static constexpr int page_words = (groups + 1) / 2;
@@ -20,7 +20,7 @@ template <class C> struct Copier {
 
   static constexpr int late = C::late;
 
-  // Where a block's keys are: the work tile, its first key, and this lane's pages.
+  // A block's keys are known by the work tile, the first key, and this lane's pages.
   struct Block { int tile, key, pages[page_words]; };
 
   Smem<C>& smem;
@@ -58,9 +58,9 @@ template <class C> struct Copier {
   }
 
  private:
-  // The j-th key of a block whose place this lane finds. The warp copies four keys at a time. Lane
-  // 8r + q finds row r of these four, for the q-th of the eight times that the groups 2j and 2j + 1
-  // take.
+  // Returns the j-th key of a block whose place this lane finds. The warp copies four keys at a
+  // time. Lane 8r + q finds row r of these four, for the q-th of the eight times that the groups 2j
+  // and 2j + 1 take.
   LAB_DEVICE int own_key(int j) const { return first_own + j * 2 * warps * group_keys; }
   LAB_DEVICE void find(Block& block, int key) const {
     block.key = key;
@@ -86,9 +86,9 @@ template <class C> struct Copier {
     cp_async_commit();
   }
 
-  // The warp's keys of a block; zeros after the request's last key. Eight lanes copy 64 channels of
-  // a key. The warp's own instructions limit how fast copies are issued, so that everything that is
-  // the same for all copies of a block is in their constant offsets.
+  // Copies the warp's keys of a block, and zeros after the request's last key. Eight lanes copy 64
+  // channels of a key. The warp's own instructions limit how fast copies are issued, so that
+  // everything that is the same for all copies of a block is in their constant offsets.
   template <class Tile>
   LAB_DEVICE void copy(Tile& to, const void* pool, i64 stride_page, i64 stride_token,
                        i64 stride_head, const Block& block) const {
@@ -103,7 +103,8 @@ template <class C> struct Copier {
     }
     const int c = lane % 8, first = warp * group_keys + lane / 8;
     const int keys = work.kv_len - block.key - first;
-    // where this lane's chunks of an atom's first four rows go, and of its last four
+    // This lane's chunks of an atom's first four rows go to `upper`, and those of its last four to
+    // `lower`.
     const u32 upper = shared_address(to.chunk_at(first, 0, c));
     const u32 lower = shared_address(to.chunk_at(first + 4, 0, c));
 #pragma unroll
@@ -121,7 +122,7 @@ template <class C> struct Copier {
       }
     }
   }
-  // The address that lane q of this lane's eight holds.
+  // Returns the address that lane q of this lane's eight holds.
   LAB_DEVICE static const T* address(u64 own, int q) {
     const u32 low = shfl_octet(static_cast<u32>(own), q);
     const u32 high = shfl_octet(static_cast<u32>(own >> 32), q);
@@ -129,7 +130,7 @@ template <class C> struct Copier {
   }
 
   // Announces that use `use` of a ring is filled, once all copies except those of the `Later`
-  // youngest groups have landed. A negative use is none.
+  // youngest groups have landed. There is no use with a negative number.
   template <int Later, int Stages> LAB_DEVICE void announce(Pipeline<Stages>& ring, int use) const {
     if (use < 0) return;
     cp_async_wait<Later>();

@@ -1,11 +1,11 @@
-// How K and V come to shared memory by the TMA: one warp brings K, and one V.
+// K and V come to shared memory by the TMA: one warp brings K, and one brings V.
 #pragma once
 #include "prefill/wgmma/tile.cuh"
 
 namespace prefill_wgmma {
 using namespace lab;
 
-// The page in which a key of the request lies; -1 after the last key.
+// Returns the page in which a key of the request lies, and -1 after the last key.
 template <class Work> LAB_DEVICE int page_of(const PrefillParams& p, const Work& work, int key) {
   if (key >= work.kv_len) return -1;
   const int* pages = p.page_table + static_cast<i64>(work.request) * p.page_table_stride;
@@ -15,7 +15,7 @@ LAB_DEVICE int row_in_page(const PrefillParams& p, int key) {
   return key - static_cast<int>(page_slot(p, key)) * p.page_size;
 }
 
-// The warp that brings all tiles of K, or of V, as stages become free.
+// A warp brings all tiles of K, or of V, as stages become free.
 template <class C, class Tile> struct Producer {
   using Ring = Pipeline<C::stages>;
 
@@ -32,7 +32,7 @@ template <class C, class Tile> struct Producer {
       : smem(s), p(params), map(m), steps(apart), tiles(t), ring(r), lane(thread_x() & 31), i(0),
         n(0) {}
 
-  // is_v: a box's rows after the request's last key are another's or nobody's. They must be zeros,
+  // A box's rows after the request's last key are another's or nobody's. Those of V must be zeros,
   // because P is 0 there, and 0 times a NaN is a NaN.
   template <bool is_v> LAB_DEVICE void run() {
     int tails = 0;
@@ -61,8 +61,8 @@ template <class C, class Tile> struct Producer {
  private:
   LAB_DEVICE const ScheduledTile<C>& tile() const { return smem.tile(i); }
 
-  // The page of the lane's box of the keys from `key` on. It is -1 after the last key, for which
-  // zeros arrive.
+  // Returns the page of the lane's box of the keys from `key` on. It is -1 after the last key, for
+  // which zeros arrive.
   LAB_DEVICE int page_of_box(int key) const {
     return C::paged ? page_of(p.problem, tile().work, key + lane * p.box_keys) : -1;
   }

@@ -6,13 +6,13 @@ import math
 
 import torch
 
-from labkernels.cuda.gpu.tensor_map import CHANNELS, TensorMap, padded, rows_map, tensor_map
+from labkernels.cuda.compiler.specialization import ATOM_COLUMNS, ATOM_ROWS
+from labkernels.cuda.gpu.tensor_map import TensorMap, padded, rows_map, tensor_map
 from labkernels.kernels.call import Attention, Step
 from labkernels.kernels.packed_gqa import cuda as packed
 from labkernels.kernels.packed_gqa.call import PackedCall, schedule_of
 from labkernels.kernels.prefill import cuda
 from labkernels.kernels.prefill.cuda import PrefillParams
-from labkernels.kernels.prefill.wgmma.spec import OCTET
 from labkernels.kernels.program import Program
 
 L2_SHARE = 0.5  # the rest is for Q, the output, and keys that are on their way
@@ -84,7 +84,9 @@ def _unit(pool: torch.Tensor) -> int:
 
 def _strides(pool: torch.Tensor) -> tuple[int, ...]:
     """Strides in elements; a dimension of length 1 may have any stride."""
-    return tuple(s if n > 1 else CHANNELS for n, s in zip(pool.shape, pool.stride(), strict=True))
+    return tuple(
+        s if n > 1 else ATOM_COLUMNS for n, s in zip(pool.shape, pool.stride(), strict=True)
+    )
 
 
 def _pages_map(pool: torch.Tensor, *, box_keys: int) -> TensorMap:
@@ -100,17 +102,18 @@ def _pages_map(pool: torch.Tensor, *, box_keys: int) -> TensorMap:
         _strides(pool)[1],
         _unit(pool),
         _page_steps(pool),
-        channels // CHANNELS,
+        channels // ATOM_COLUMNS,
     )
     apart = (pages - 1) * steps.page + (heads - 1) * steps.head + 1
-    lines = channels // CHANNELS
+    lines = channels // ATOM_COLUMNS
     view = pool.as_strided(
-        (apart, page_size // OCTET, lines, OCTET, CHANNELS), (unit, OCTET * row, CHANNELS, row, 1)
+        (apart, page_size // ATOM_ROWS, lines, ATOM_ROWS, ATOM_COLUMNS),
+        (unit, ATOM_ROWS * row, ATOM_COLUMNS, row, 1),
     )
-    return tensor_map(view, (1, box_keys // OCTET, lines, OCTET, CHANNELS))
+    return tensor_map(view, (1, box_keys // ATOM_ROWS, lines, ATOM_ROWS, ATOM_COLUMNS))
 
 
 def _box_keys(keys: int, page_size: int) -> int:
     """Keys of a box: they divide a tile and a page; 0 if a page is not whole octets."""
     shared = math.gcd(keys, page_size)
-    return shared if shared % OCTET == 0 else 0
+    return shared if shared % ATOM_ROWS == 0 else 0

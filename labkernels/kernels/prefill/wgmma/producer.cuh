@@ -1,6 +1,6 @@
-// The first producer warp, which is the block's tile scheduler and asks the TMA for Q. Other warps
-// bring K and V, by the TMA (keys.cuh) or by copies of their threads (copies.cuh), so that what one
-// warp waits for does not hold up the others.
+// The first producer warp is the block's tile scheduler, and asks the TMA for Q. Other warps bring
+// K and V, by the TMA (keys.cuh) or by copies of their threads (copies.cuh), so that what one warp
+// waits for does not hold up the others.
 #pragma once
 #include "prefill/wgmma/tile.cuh"
 
@@ -17,7 +17,7 @@ LAB_DEVICE int next_work_tile(const Params& p) {
   return shfl(taken, 0) + p.blocks;
 }
 
-// The rows of a work tile without keys: zeros, and an lse2 of -inf.
+// Stores the rows of a work tile without keys: zeros, and an lse2 of -inf.
 template <class C, class P>
 LAB_DEVICE void store_nothing(const PrefillParams& p, const typename C::Work& work) {
   if (is_idle(work)) return;
@@ -30,7 +30,7 @@ LAB_DEVICE void store_nothing(const PrefillParams& p, const typename C::Work& wo
   }
 }
 
-// The blocks of keys of a warpgroup, which has 64 rows of the tile.
+// Returns the blocks of keys of a warpgroup, which has 64 rows of the tile.
 template <class C>
 LAB_DEVICE KeyBlocks key_blocks(const Params& p, const ScheduledTile<C>& tile, int warpgroup) {
   const typename C::Work& work = tile.work;
@@ -38,9 +38,9 @@ LAB_DEVICE KeyBlocks key_blocks(const Params& p, const ScheduledTile<C>& tile, i
   const int end = least(row_limit(p.problem, work, row + 63), work.end_key);
   const int unseen =
       row < work.n_rows ? (tile.last_key - end + C::keys) / C::keys : tile.blocks;
-  // One block is left, with which the rows begin. The V of skipped blocks stays in its ring until
-  // the tile before has read its last V, which needs a stage too. A block that is announced late
-  // comes when one more V has been given a stage.
+  // At least one block is left, with which the rows begin. The V of skipped blocks stays in its
+  // ring until the tile before has read its last V, which needs a stage too. A block that is
+  // announced late comes when one more V has been given a stage.
   const int stages = C::paged && p.box_keys == 0 ? C::stages - C::late : C::stages;
   const int skipped = least(unseen, least(tile.blocks, stages) - 1);
   const int count = tile.blocks - skipped;
@@ -88,9 +88,9 @@ LAB_DEVICE void load_query(Smem<C>& smem, const Params& p, const typename C::Wor
              CacheHint::evict_first);
 }
 
-// The block's work tiles, until none is left. The next one is taken just before this one's last
-// tile of K but one is asked for, and no earlier, because no other block can begin a work tile that
-// this block has taken.
+// Goes through the block's work tiles until none is left. The next one is taken just before this
+// one's last tile of K but one is asked for, and no earlier, because no other block can begin a
+// work tile that this block has taken.
 template <class C, class P> LAB_DEVICE void schedule_tiles(Smem<C>& smem, const Params& p) {
   int i = 0;
   for (int index = block_x(); index < p.work_tiles; index = next_work_tile(p)) {

@@ -1,4 +1,4 @@
-// A consumer warpgroup's rows: which keys they see, and how they leave.
+// This file says which keys a consumer warpgroup's rows see, and how the rows leave.
 #pragma once
 #include "lab/core/warp.cuh"
 #include "prefill/warpgroup_rows.cuh"
@@ -12,7 +12,7 @@ template <class C> using Scores = float[C::keys / 2];        // [64 rows, keys o
 template <class C> using Fragments = u32[C::keys / 16][4];   // P in 16 bits: [64 rows, keys]
 
 // Sets the scores of keys that a row does not see, or that a later split has, to -inf. Only blocks
-// at the boundaries come here. key: the block's first.
+// at the boundaries come here; `key` is the block's first key.
 template <class C>
 LAB_DEVICE void mask_future(Scores<C>& s, const PrefillParams& p, const typename C::Work& work,
                             int row, int key) {
@@ -27,7 +27,7 @@ LAB_DEVICE void mask_future(Scores<C>& s, const PrefillParams& p, const typename
         if (j * 8 + i >= seen) s[4 * j + 2 * r + i] = minus_infinity();
   }
 }
-// The same for the block's first `keys` keys, which belong to the split before.
+// Does the same for the block's first `keys` keys, which belong to the split before.
 template <class C> LAB_DEVICE void mask_past(Scores<C>& s, int keys) {
 #pragma unroll
   for (int j = 0; j < C::keys / 8; ++j)
@@ -60,7 +60,7 @@ LAB_DEVICE void store_row(Out* out, const Output<C>& o, int r, float factor, boo
   }
 }
 
-// A lane's own row of its two: g for the quad's even lanes, g + 8 for its odd ones.
+// Of its two rows a lane owns one: g if the lane is even, and g + 8 if it is odd.
 LAB_DEVICE float own(float even, float odd) { return thread_x() & 1 ? odd : even; }
 
 // Returns the factor for O of the lane's own row. One of the two lanes that own the row writes its
@@ -82,7 +82,8 @@ LAB_DEVICE float store_sums(const OnlineSoftmax& softmax, const PrefillParams& p
   return whole ? inverse_of(l) : 1.f;
 }
 
-// Writes the thread's rows of O, or of the split's partial o. factor: of the lane's own row.
+// Writes the thread's rows of O, or of the split's partial o. `factor` is that of the lane's own
+// row.
 template <class C, class P>
 LAB_DEVICE void store_rows(const Output<C>& o, float factor, const PrefillParams& p,
                            const typename C::Work& work, int row) {

@@ -10,6 +10,7 @@ from labkernels.budget.ledger import Ledger, Line
 from labkernels.budget.quantity import number, symbol
 from labkernels.budget.registers import fragment
 from labkernels.budget.tile_model import StepWork
+from labkernels.cuda.compiler.specialization import ATOM_ROWS
 from labkernels.kernels import cuda_kernel
 from labkernels.kernels.kernel import HOPPER, Instance, Shape, TunableKernel
 from labkernels.kernels.packed_gqa.tile import PrefillTile
@@ -21,7 +22,6 @@ WARPGROUP_ROWS = 64
 CONSUMER_REGISTERS = {12: 232, 16: 160}  # registers per thread, by the block's warps
 OTHER_REGISTERS = 32  # registers beside the fragments; one more per 16 channels of Q
 TWO_CONSUMERS = 12  # warps of a block, with the producers' four
-OCTET = 8  # keys, over which the swizzle repeats: a box of a page is whole octets
 FEWEST_ROWS = 128  # fewest rows of a tile option
 FROM_ROWS = 17  # up to 16 have a tile of their own in prefill_mma
 ALIGNMENT = 1024  # bytes; the swizzle's pattern is eight lines of 128 bytes
@@ -100,7 +100,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
             for shapes in (SHAPES_OF_SHORT, SHAPES_OF_COPIES)
         )
         tiles = (first, *others, *rest)
-        copied = shape.layout == "paged" and shape.page_size % OCTET
+        copied = shape.layout == "paged" and shape.page_size % ATOM_ROWS
         short = shape.rows <= SHORT_ROWS and not copied
         tiles = (*of_short, *tiles) if short else (*tiles, *of_short)
         if shape.layout != "paged":

@@ -1,4 +1,5 @@
-// What prefill_wgmma's producers and consumers share: parameters, traits, memory, work tiles.
+// The producers and consumers of prefill_wgmma share these parameters, traits, memory and work
+// tiles.
 #pragma once
 #include "lab/hopper/pipeline.cuh"
 #include "lab/hopper/tile.cuh"
@@ -7,7 +8,8 @@
 namespace prefill_wgmma {
 using namespace lab;
 
-// The distances between the boxes of neighbouring pages and KV heads, in a box's last coordinate.
+// These are the distances between the boxes of neighbouring pages and KV heads, in a box's last
+// coordinate.
 struct PageSteps { int page, head; };
 
 struct alignas(64) Params {
@@ -20,9 +22,8 @@ struct alignas(64) Params {
   PageSteps k_steps, v_steps;
 };
 
-// What runs beside a warpgroup's products: nothing (none), its own softmax (intra_warpgroup), or,
-// as warpgroups take turns on the tensor cores (ping-pong), another's softmax too
-// (inter_warpgroup).
+// Beside a warpgroup's products run nothing (none), its own softmax (intra_warpgroup), or, as
+// warpgroups take turns on the tensor cores (ping-pong), another's softmax too (inter_warpgroup).
 enum class Overlap { none, intra_warpgroup, inter_warpgroup };
 
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm,
@@ -45,7 +46,7 @@ struct KernelTraits {
   // All threads share 64 Ki registers: the consumers get those that the producers give up.
   static constexpr int producer_registers = consumer_warpgroups == 3 ? 32 : 40;
   static constexpr int consumer_registers = LAB_CONSUMER_REGISTERS;
-  // Registers of O, the scores and two blocks' P. Where they fit, P is rounded beside the
+  // These registers hold O, the scores and two blocks' P. Where they fit, P is rounded beside the
   // exponentials, and a work tile's rows end beside its last products.
   static constexpr int fragments = Dvo / 2 + Keys / 2 + 2 * (Keys / 4);
   static constexpr int others = LAB_OTHER_REGISTERS + Dqk / 16;
@@ -60,7 +61,7 @@ struct KernelTraits {
   static_assert(Rows == 64 * consumer_warpgroups, "a warpgroup takes 64 rows");
 };
 
-// The blocks of keys that a warpgroup goes through in a work tile, from the last to the first.
+// A warpgroup goes through these blocks of keys in a work tile, from the last to the first.
 struct alignas(16) KeyBlocks {
   int skipped;                // how many it leaves out first, because none of its rows sees them
   int count;                  // how many follow; 0 says that no work tile is left
@@ -68,9 +69,9 @@ struct alignas(16) KeyBlocks {
   int partial_first;          // 1 if the last of these holds keys of the split before, else 0
 };
 
-// A tile of rows, as its warpgroups get it from the tile scheduler. Blocks of keys begin at
-// multiples of their keys, and so do the boxes of a page: the first of a split may hold keys of the
-// split before.
+// Warpgroups get a tile of rows from the tile scheduler in this form. A block of keys begins at a
+// multiple of C::keys, and the box of a page begins at a multiple of its keys, so that the first
+// block of a split may hold keys of the split before.
 template <class C> struct ScheduledTile {
   typename C::Work work;
   int last_key, blocks;       // the first key of the last block; how many blocks
@@ -93,7 +94,7 @@ template <class C> struct alignas(1024) Smem {
   LAB_DEVICE const ScheduledTile<C>& tile(int i) const { return tiles[i % u32{tile_stages}]; }
 };
 
-// The i-th work tile, once it is there.
+// Returns the i-th work tile, once it is there.
 template <class C> LAB_DEVICE const ScheduledTile<C>& receive(Smem<C>& smem, int i) {
   consumer_wait(smem.tile_ring, i);
   return smem.tile(i);

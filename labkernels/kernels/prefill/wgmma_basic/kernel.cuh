@@ -9,7 +9,7 @@
 namespace prefill_wgmma_basic {
 using namespace lab;
 
-struct alignas(64) Params {   // kernels/prefill/wgmma_basic/launch.py mirrors it
+struct alignas(64) Params {   // kernels/prefill/wgmma_basic/launch.py mirrors this
   TensorMap q, k, v;
   PrefillParams problem;
   int work_tiles, blocks;     // of the work list; of the launch
@@ -27,7 +27,7 @@ struct KernelTraits {
   using Q = SwizzledTile<T, Rows, Dqk>;
   using K = SwizzledTile<T, Keys, Dqk>;
   using V = SwizzledTile<T, Keys, Dvo>;
-  // A thread's parts of what a warpgroup has in registers.
+  // These are a thread's parts of what a warpgroup has in registers.
   using Output = float[Dvo / 2];                 // O: [64 rows, dim_vo]
   using Scores = float[Keys / 2];                // S, then P: [64 rows, keys of a block]
   using Fragments = u32[Keys / 16][4];           // P in 16 bits: [64 rows, keys of a block]
@@ -45,7 +45,7 @@ template <class C> struct Smem {
   float is_last_split;
 };
 
-// The progress of a warp: work tiles, blocks of keys, and blocks that end a request.
+// A warp counts the work tiles, the blocks of keys, and the blocks that end a request.
 struct Progress { u32 tiles = 0, blocks = 0, tails = 0; };
 
 // [rung: tma]

@@ -1,30 +1,31 @@
-// Shared-memory layout of a tile: rows of D 16-bit elements, in 16-byte chunks.
+// A tile in shared memory has rows of D elements of 16 bits, which lie in chunks of 16 bytes.
 #pragma once
 #include "lab/core/ptx.cuh"
 
 namespace lab {
 
-constexpr int chunk_elements = 8;  // of 16 bits, moved by one cp.async or one ldmatrix row
+constexpr int chunk_elements = 8;  // of 16 bits: one cp.async, or a row of an ldmatrix, moves them
 
-// The place of chunk c of a row. The low three bits of c are XORed with the row, so that the eight
-// rows that ldmatrix reads at once fall in eight different bank groups.
+// Returns the place of chunk c of a row. The low three bits of c are XORed with the row, so that
+// the eight rows that ldmatrix reads at once fall in eight different bank groups.
 template <int D, class T> LAB_DEVICE T* chunk(T (*tile)[D], int row, int c) {
   return tile[row] + ((c ^ (row & 7)) * chunk_elements);
 }
 
-// The place of the chunk that holds a column of a row.
+// Returns the place of the chunk that holds a column of a row.
 template <class T, int Rows, int D>
 LAB_DEVICE T* chunk_of(T (&tile)[Rows][D], int row, int column) {
   return chunk<D>(tile, row, column / chunk_elements);
 }
 
-// The same place as an address in shared memory. The tile begins at a multiple of 128 bytes, so a
-// lane reaches other chunks of its row, and of the rows 8, 16, ... below it, by constant steps.
+// Returns the same place as an address in shared memory. The tile begins at a multiple of 128
+// bytes, so a lane reaches other chunks of its row, and of the rows 8, 16, ... below it, by
+// constant steps.
 template <int D, class T> LAB_DEVICE u32 chunk_address(const T (*tile)[D], int row, int c) {
   const int element = row * D + (c & ~7) * chunk_elements + ((c ^ row) & 7) * chunk_elements;
   return shared_address(tile) + element * static_cast<int>(sizeof(T));
 }
-// From chunk c0 of a row to chunk c0 ^ c in its first 128 bytes, or as far into the c / 8th.
+// Goes from chunk c0 of a row to chunk c0 ^ (c % 8), and from there c / 8 times 128 bytes further.
 LAB_DEVICE u32 other_chunk(u32 address, int c) {
   return (address ^ (c & 7) * 16) + (c >> 3) * 128;
 }

@@ -5,7 +5,7 @@
 
 namespace lab {
 
-// How warps share a product of M x N: they divide it in the way that reads the least of A and B.
+// The warps that share a product of M x N divide it in the way that reads the least of A and B.
 LAB_DEVICE constexpr int warps_down(int m, int n, int warps) {
   int best = 0;
   for (int down = 1; down <= warps; down *= 2) {
@@ -26,8 +26,8 @@ template <int M, int N, int Warps> struct WarpPartition {
 template <int Width> LAB_DEVICE u32 fragment(u32 address, int tile, int step) {
   return other_chunk(address, step * 2) + tile * 16 * Width * static_cast<int>(sizeof(u16));
 }
-// One operand of a product: where a lane's rows of its fragments begin. If it is transposed, K runs
-// down the rows of the tile, otherwise along a row.
+// An operand of a product is the address at which a lane's rows of its fragments begin. If it is
+// transposed, K runs down the rows of the tile, otherwise along a row.
 template <int Width, bool Transposed> struct Operand {
   u32 address;
   LAB_DEVICE void load(u32 (&f)[4], int outer, int k) const {
@@ -35,7 +35,7 @@ template <int Width, bool Transposed> struct Operand {
     else ldmatrix_x4(f, fragment<Width>(address, outer, k));
   }
 };
-// The left operand, from row `first` of the warp on.
+// Returns the left operand, from the warp's row `first` on.
 template <bool Transposed, int Width, class T>
 LAB_DEVICE Operand<Width, Transposed> left(const T (*tile)[Width], int first) {
   const int lane = thread_x() & 31;
@@ -45,7 +45,7 @@ LAB_DEVICE Operand<Width, Transposed> left(const T (*tile)[Width], int first) {
   else
     return {chunk_address<Width>(tile, first + (lane & 15), lane >> 4)};
 }
-// The right operand, from column `first` of the warp on.
+// Returns the right operand, from the warp's column `first` on.
 template <bool Transposed, int Width, class T>
 LAB_DEVICE Operand<Width, Transposed> right(const T (*tile)[Width], int first) {
   const int lane = thread_x() & 31;
@@ -65,7 +65,7 @@ template <int M, int N> LAB_DEVICE void clear(float (&sum)[M][N][4]) {
 }
 
 // [lab: product]
-// sum += A B over K terms.
+// sum += A B over K terms. sum: [16 M rows, 8 N columns] of the warp.
 template <class T, int K, int M, int N, class Left, class Right>
 LAB_DEVICE void multiply(float (&sum)[M][N][4], const Left& a, const Right& b) {
 #pragma unroll
@@ -87,8 +87,8 @@ LAB_DEVICE void multiply(float (&sum)[M][N][4], const Left& a, const Right& b) {
 }
 // [/lab: product]
 
-// Copies rows of a tensor into a tile: eight lanes copy 128 bytes of a row. Rows past n arrive as
-// zeros.
+// Copies rows of a tensor into a tile: eight lanes copy 128 bytes of a row. Rows from the n-th on
+// arrive as zeros.
 template <int Threads, class T, int Rows, int D>
 LAB_DEVICE void copy_rows(T (&tile)[Rows][D], const void* tensor, i64 first, i64 stride, int n) {
   constexpr int rows_per_pass = Threads / 8;

@@ -1,6 +1,6 @@
-// The online softmax {m, l, o} of a row of scores: m the maximum in log2 units, l the sum of
-// exp2(s - m), o the sum of exp2(s - m) v, not yet divided by l. Before the first key: m =
-// lowest_score(), l = 0, o = 0. `update` adds scores, `merge` adds a part that was computed
+// The online softmax {m, l, o} of a row of scores: m is the maximum in log2 units, l is the sum of
+// exp2(s - m), and o is the sum of exp2(s - m) v, not yet divided by l. Before the first key, m is
+// lowest_score(), l is 0 and o is 0. `update` adds scores, `merge` adds a part that was computed
 // separately, `finalize` gives the factor for o and the log-sum-exp.
 // numerics/truth/online_softmax.py has the same names.
 #pragma once
@@ -8,7 +8,7 @@
 
 namespace lab {
 
-// The maximum before the first key: the lowest finite number. No finite score lies below it, and
+// The maximum before the first key is the lowest finite number. No finite score lies below it, and
 // masked scores of -inf give exp2(-inf - lowest) = 0, whereas exp2(-inf + inf) would be NaN.
 LAB_DEVICE float lowest_score() { return bits_to_float(0xff7fffffu); }
 
@@ -21,16 +21,16 @@ template <class P> LAB_DEVICE float raise_maximum(float& m, float& l, float top)
   return rescale;
 }
 
-// P of a score, which is added to l. T: the format of P in the second product.
+// Returns P of a score, as the caller adds it to l. T is the format of P in the second product.
 template <class P, class T> LAB_DEVICE float probability(float s, float scale_log2, float m) {
   const float p = exp2<P>(fma_rn(s, scale_log2, -m));
   if constexpr (P::denominator == Denominator::rounded) return rounded<P, T>(p);
   else return p;
 }
 
-// 1 / l, and 0 for a row without keys.
+// Returns 1 / l, and 0 for a row without keys.
 LAB_DEVICE float inverse_of(float l) { return l == 0.f ? 0.f : div_rn(1.f, l); }
-// The log-sum-exp of a row in base 2, and -inf for a row without keys.
+// Returns the log-sum-exp of a row in base 2, and -inf for a row without keys.
 LAB_DEVICE float lse2_of(float m, float l) {
   return l == 0.f ? minus_infinity() : m + log2_poly(l);
 }
@@ -50,12 +50,13 @@ LAB_DEVICE void merge(float& l, f32x4 (&o)[N], float weight, float part_l,
 // ---- how the lanes of a warp hold rows of scores and of O
 
 // A lane holds a part of each of `rows` rows, and shares the rows with the lanes whose numbers
-// differ from its own only in the bits `sharers`. Register k of n of the lane's row r is at(r, k,
-// n). The sharers' sums of l are added in pairs, from the lowest of these bits or from the highest.
+// differ from its own only in the bits `sharers`. The lane has n registers of each row; register k
+// of row r is at(r, k, n), and register i belongs to row row_of(i, n). The sharers' sums of l are
+// added in pairs, from the lowest of these bits or from the highest.
 enum class From { lowest_bit, highest_bit };
 
-// Accumulators of mma and wgmma with query rows as rows: a lane holds rows g and g + 8 of a warp's
-// 16, columns 2t and 2t + 1 of each 8; g = lane / 4, t = lane % 4.
+// The accumulators of mma and wgmma have query rows as rows: a lane holds rows g and g + 8 of a
+// warp's 16 and columns 2t and 2t + 1 of each 8, where g = lane / 4 and t = lane % 4.
 struct AccumulatorRows {
   static constexpr int rows = 2, sharers = 3;
   static constexpr From from = From::lowest_bit;
@@ -64,8 +65,8 @@ struct AccumulatorRows {
   LAB_DEVICE static int row(int r) { return (thread_x() & 31) / 4 + 8 * r; }
   LAB_DEVICE static int column(int k) { return k / 2 * 8 + (thread_x() & 3) * 2 + k % 2; }
 };
-// The same with query rows as columns: a lane holds columns 2t and 2t + 1 of 8, and sums run over
-// g.
+// Here query rows are the columns of an accumulator: a lane holds columns 2t and 2t + 1 of 8, and
+// the sums of a row run over g.
 struct AccumulatorColumns {
   static constexpr int rows = 2, sharers = 28;
   static constexpr From from = From::lowest_bit;
@@ -74,7 +75,7 @@ struct AccumulatorColumns {
   LAB_DEVICE static int row(int r) { return (thread_x() & 3) * 2 + r; }
   LAB_DEVICE static int column(int k) { return k * 8 + (thread_x() & 31) / 4; }
 };
-// Arrays [Rows][n] of kernels on CUDA cores.
+// Kernels on CUDA cores hold their rows in arrays [Rows][n].
 template <int Rows, int Sharers> struct ArrayRows {
   static constexpr int rows = Rows, sharers = Sharers;
   static constexpr From from = From::highest_bit;
@@ -82,7 +83,7 @@ template <int Rows, int Sharers> struct ArrayRows {
   LAB_DEVICE static constexpr int row_of(int i, int n) { return i / n; }
 };
 
-// Registers of an array of any shape, one after the other.
+// These words take the registers of an array of any shape one after the other.
 template <class Array> constexpr int registers_of = static_cast<int>(sizeof(Array) / sizeof(float));
 template <class Array> LAB_DEVICE auto& flat(Array& x) {
   return reinterpret_cast<float(&)[registers_of<Array>]>(x);
@@ -100,7 +101,7 @@ template <class Rows, class Combine> LAB_DEVICE float over_sharers(float x, Comb
 
 // ---- the softmax of a lane's rows
 
-// The factors for the lane's rows of O.
+// The factors rescale the lane's rows of O.
 template <class Rows> struct RescaleOf {
   float by[Rows::rows];
   LAB_DEVICE bool moved() const {
@@ -111,17 +112,17 @@ template <class Rows> struct RescaleOf {
   }
 };
 
-// {m, l} of a lane's rows. O is an array of the kernel, which `rescale_rows` rescales.
+// This is {m, l} of a lane's rows. O is an array of the kernel, which `rescale_rows` rescales.
 template <class Rows> struct OnlineSoftmaxOf {
   float m[Rows::rows];
-  float l[Rows::rows] = {};            // only of this lane's columns until `reduce`
+  float l[Rows::rows] = {};            // [rows], of this lane's columns alone until `reduce`
 
   LAB_DEVICE OnlineSoftmaxOf() {
 #pragma unroll
     for (int r = 0; r < Rows::rows; ++r) m[r] = lowest_score();
   }
 
-  // The greatest score of the lane's row r, over all its sharers.
+  // Returns the greatest score of the lane's row r, over all its sharers.
   template <class Scores> LAB_DEVICE static float top(Scores& scores, int r) {
     constexpr int n = registers_of<Scores> / Rows::rows;
     auto& s = flat(scores);
@@ -137,15 +138,15 @@ template <class Rows> struct OnlineSoftmaxOf {
   template <class P> LAB_DEVICE float raise(int r, float top_log2) {
     return raise_maximum<P>(m[r], l[r], top_log2);
   }
-  // P of a score of row r, which is added to l.
+  // Returns P of a score of row r, and adds it to l.
   template <class P, class T> LAB_DEVICE float add(int r, float s, float scale_log2) {
     const float p = probability<P, T>(s, scale_log2, m[r]);
     l[r] = l[r] + p;
     return p;
   }
 
-  // Adds the scores, which become P. One row after the other: ptxas orders this better than three
-  // passes over all rows. T: the format that the second product takes.
+  // Adds the scores, which become P. It takes one row after the other, because ptxas orders this
+  // better than three passes over all rows. T is the format that the second product takes.
   template <class P, class T, class Scores>
   LAB_DEVICE RescaleOf<Rows> update(Scores& scores, float scale_log2) {
     constexpr int n = registers_of<Scores> / Rows::rows;
@@ -195,13 +196,14 @@ LAB_DEVICE void multiply_rows(Output& output, const RescaleOf<Rows>& rescale) {
 #pragma unroll
   for (int i = 0; i < n * Rows::rows; ++i) o[i] = o[i] * rescale.by[Rows::row_of(i, n)];
 }
-// The same, skipped if no maximum has moved in the whole warp: a factor of 1 changes no bit.
+// Does the same, unless no maximum of the whole warp has moved: a factor of 1 changes no bit.
 template <class Rows, class Output>
 LAB_DEVICE void rescale_rows(Output& output, const RescaleOf<Rows>& rescale) {
   if (warp_any(rescale.moved())) multiply_rows(output, rescale);
 }
 
-// P in 16 bits: the accumulator's registers are already the A fragments of the next product.
+// Rounds P to 16 bits: the accumulator's registers already lie as the A fragments of the next
+// product. s: [rows of the warp, 2 N]; p: the same, 16 columns per fragment.
 template <class T, int N>
 LAB_DEVICE void round_to_fragments(u32 (&p)[N / 8][4], const float (&s)[N]) {
 #pragma unroll

@@ -7,9 +7,9 @@
 
 namespace lab {
 
-// The States of a block's warps, side by side in shared memory. A row of o is padded by 16 bytes,
-// because the lanes of a store hold several rows of few channels, which would otherwise all fall in
-// the same banks.
+// The States of a block's warps lie side by side in shared memory. A row of o is padded by 16
+// bytes, because the lanes of a store hold several rows of few channels, which would otherwise all
+// fall in the same banks.
 constexpr int state_padding = LAB_STATE_PADDING;
 template <int Warps, int Rows, int D> struct WarpStates {
   alignas(16) float o[Warps][Rows][D + state_padding];
@@ -42,11 +42,11 @@ template <class T> LAB_DEVICE void store4(T* p, const f32x4& x) {
   store_global(reinterpret_cast<u32x2*>(p), pairs);
 }
 
-// How a row is divided by l: a division per number, or a product with 1 / l. The product rounds
-// twice, but a division takes about forty instructions, and a merge has to fetch them from memory.
+// A row is divided by l, or multiplied by 1 / l. The product rounds twice, but a division takes
+// many instructions, and a merge has to fetch them from memory.
 enum class Division { exact, reciprocal };
 
-// Four channels of a query head's output.
+// Divides four channels of a query head's output by l and stores them.
 template <class Out, int D, class Params>
 LAB_DEVICE void store_out(const Params& p, i64 head, int dim, float l, f32x4 o) {
 #pragma unroll
@@ -57,7 +57,7 @@ template <class Params>
 LAB_DEVICE void store_lse2(const Params& p, i64 head, float m, float l) {
   store_global(p.lse2 + head, lse2_of(m, l));
 }
-// {m, l} of a row's split, stored at head * splits + split.
+// Stores {m, l} of a row's split; slot = head * splits + split.
 template <class Params>
 LAB_DEVICE void store_partial(const Params& p, i64 slot, float m, float l) {
   store_global(p.partial_m + slot, m);
@@ -92,14 +92,15 @@ LAB_DEVICE void merge_warps(const WarpStates<Warps, Rows, D>& states, const Para
   }
 }
 
-// A barrier of all threads that write the State; kernels with specialised warps pass another.
+// This barrier waits for all threads of the block. Kernels with specialised warps pass one that
+// waits for those that write the State.
 struct BlockSync {
   LAB_DEVICE void operator()() const { sync_block(); }
 };
 
-// Whether this block is the last of the request's live splits to arrive here, when all partial
-// States are written. `is_last_split` is a free word of shared memory; `leader` is one of the
-// threads that call this.
+// Returns whether this block is the last of the request's live splits to arrive here, when all
+// partial States are written. `is_last_split` is a free word of shared memory; `leader` is one of
+// the threads that call this.
 template <class Params, class Work, class Sync = BlockSync>
 LAB_DEVICE bool arrives_last(float& is_last_split, const Params& p, const Work& work,
                              Sync sync = {}, int leader = 0) {
@@ -116,9 +117,9 @@ LAB_DEVICE bool arrives_last(float& is_last_split, const Params& p, const Work& 
   return is_last_split == 1.f;
 }
 
-// Merges a row's States of the splits, always in split order: `Channels` of its D channels from
-// `first_channel` on, by one warp. Splits are merged in batches, so that a batch's loads are all in
-// flight at once.
+// Merges a row's States of the splits, always in split order. One warp merges `Channels` of the D
+// channels, from `first_channel` on. Splits are merged in batches, so that a batch's loads are all
+// in flight at once.
 template <class P, int D, Division Divide, int Channels, class Params>
 LAB_DEVICE void merge_row(const Params& p, i64 head, int live_splits, int first_channel) {
   constexpr int passes = (Channels + 127) / 128, batch = D <= 128 ? 16 : 8;  // 4 channels per lane
@@ -168,16 +169,16 @@ LAB_DEVICE void merge_row(const Params& p, i64 head, int live_splits, int first_
   if (lane == 0 && first_channel == 0) store_lse2(p, head, m, l);
 }
 
-// Merges the splits' States, one query head per warp. `warp` is the number of this warp among the
-// `Warps` that call this.
+// Merges the splits' States; a warp merges one query head at a time. `warp` is the number of this
+// warp among the `Warps` that call this.
 template <class P, int Warps, int D, Division Divide = Division::exact, class Params, class Work>
 LAB_DEVICE void merge_splits(const Params& p, const Work& work, int warp = thread_x() / 32) {
   for (int row = warp; row < row_count(work); row += Warps)
     merge_row<P, D, Divide, D>(p, head_index(p, work, row), work.live_splits, 0);
 }
 
-// The end of a kernel whose warps split the keys: the warps' States become the block's, and the
-// last block of a request's splits merges those.
+// Ends a kernel whose warps split the keys: the warps' States become the block's, and the last
+// block of a request's splits merges those of all splits.
 template <class P, int Threads, int Warps, int Rows, int D, class Params, class Work>
 LAB_DEVICE void finish(WarpStates<Warps, Rows, D>& states, const Params& p, const Work& work) {
   sync_block();                        // every warp's State is there, for every thread

@@ -1,5 +1,5 @@
-// Exponential and logarithm in base 2. The functions that consist of FMAs have the same bits on any
-// IEEE machine; numerics/emulation/exp2.py has the same in NumPy.
+// This file has the exponential and the logarithm in base 2. The functions that consist of FMAs
+// have the same bits on any IEEE machine; numerics/emulation/exp2.py has the same in NumPy.
 #pragma once
 #include "lab/core/ptx.cuh"
 
@@ -27,7 +27,7 @@ LAB_DEVICE float finish_exp2(float x, float p, u32 n) {
   return x < -126.f ? 0.f : (x == x ? scale_exponent(p, n) : x);
 }
 
-// Relative error at most 1.02e-4 = 2^-13.3; exact at integers.
+// Its relative error is at most 1.02e-4 = 2^-13.3, and it is exact at integers.
 LAB_DEVICE float exp2_poly3(float x) {
   const Split s = split_integer(maximum(x, -126.f));
   float p = 5.500892922e-02f;
@@ -37,7 +37,7 @@ LAB_DEVICE float exp2_poly3(float x) {
   return finish_exp2(x, p, s.n);
 }
 
-// Relative error at most 1.7e-7 (under 3 ulp); exact at integers.
+// Its relative error is at most 1.7e-7 (under 3 ulp), and it is exact at integers.
 LAB_DEVICE float exp2_poly5(float x) {
   const Split s = split_integer(maximum(x, -126.f));
   float p = 1.326472731e-03f;
@@ -49,7 +49,7 @@ LAB_DEVICE float exp2_poly5(float x) {
   return finish_exp2(x, p, s.n);
 }
 
-// log2 of a normal positive number, within 2 ulp of max(1, |log2 x|): x = 2^e f with f in
+// Returns log2 of a normal positive number, within 2 ulp of max(1, |log2 x|): x = 2^e f with f in
 // [sqrt(1/2), sqrt 2), log2 f = 2/ln 2 * atanh((f - 1) / (f + 1)).
 LAB_DEVICE float log2_poly(float x) {
   const u32 offset = float_to_bits(x) - 0x3f3504f3u;  // bits of sqrt(1/2)

@@ -1,4 +1,4 @@
-// The tensor core's input formats beside f16 and bf16, and mma.sync on any of them.
+// The tensor core takes these input formats beside f16 and bf16, and mma.sync works on all of them.
 #pragma once
 #include "lab/core/ptx.cuh"
 #if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
@@ -11,9 +11,10 @@ struct tf32 { float value; };  // the tensor core reads 10 of its 23 fraction bi
 struct e4m3 { unsigned char bits; };
 struct e5m2 { unsigned char bits; };
 
-// d += a b on 32 bytes of K: a 16 x 32 bytes, b 32 bytes x 8, d 16 x 8. Lane 4 g + t holds bytes
-// 4 t to 4 t + 3 of rows g and g + 8 of a, then bytes 16 + 4 t on of both; the same bytes of
-// column g of b; and columns 2 t and 2 t + 1 of rows g and g + 8 of d, in fp16 as pairs.
+// d += a b on 32 bytes of K: a is 16 x 32 bytes, b is 32 bytes x 8, and d is 16 x 8. Lane 4 g + t
+// holds bytes 4 t to 4 t + 3 of rows g and g + 8 of a, then the four bytes from 16 + 4 t on of
+// both; the same bytes of column g of b; and columns 2 t and 2 t + 1 of rows g and g + 8 of d, in
+// fp16 as pairs.
 template <class T> LAB_DEVICE void mma_m16n8(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   mma_m16n8k16<T>(d, a, b0, b1);
 }

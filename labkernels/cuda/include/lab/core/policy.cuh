@@ -1,4 +1,5 @@
-// NumericPolicy: where a kernel rounds, chosen at compile time.
+// A Policy says where a kernel rounds, chosen at compile time; labkernels/policy.py has it as
+// NumericPolicy.
 #pragma once
 #include "lab/core/exp2.cuh"
 
@@ -7,8 +8,8 @@ namespace lab {
 enum class Exp2 { mufu, poly3, poly5 };
 enum class Denominator { unrounded, rounded };  // l sums P before or after its rounding to 16 bits
 enum class Probability { input, input_x2, fp32 };  // P of the second product: T, or hi + lo of T
-// What sums the products: one long chain of tensor-core steps, short chains joined in fp32, or
-// FMAs.
+// The products are summed in one long chain of tensor-core steps, in short chains that are joined
+// in fp32, or by FMAs.
 enum class Accumulate { tensor_core, promoted, fma };
 
 template <class Out_, Exp2 Exp2_, Denominator Denominator_,
@@ -38,7 +39,7 @@ template <class T> LAB_DEVICE u32 pack_part(int part, float x, float y) {
 
 template <class T> LAB_DEVICE float rounded(float x) { return unpack2<T>(pack2<T>(x, 0.f)).x; }
 
-// P as the second product uses it: the sum of its parts, exact in fp32.
+// Returns P as the second product uses it: the sum of its parts, which is exact in fp32.
 template <class P, class T> LAB_DEVICE float rounded(float p) {
   const float high = rounded<T>(p);
   if constexpr (P::p_parts == 1) return high;

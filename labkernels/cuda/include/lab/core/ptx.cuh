@@ -1,5 +1,6 @@
-// The vocabulary: every word that a kernel may use, one wrapper per instruction. This file defines
-// each word for the GPU; host/instructions/ptx.hpp defines it for the CPU, bit for bit.
+// The first words of the vocabulary, which is all that a kernel may use; each wraps one
+// instruction. This file defines them for the GPU, and host/instructions/ptx.hpp defines them for
+// the CPU, bit for bit.
 #pragma once
 #if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
 #include "lab/host/instructions/ptx.hpp"
@@ -37,7 +38,7 @@ LAB_DEVICE float shfl(float v, int lane) { return __shfl_sync(~0u, v, lane); }
 LAB_DEVICE float shfl_xor(float v, int mask) { return __shfl_xor_sync(~0u, v, mask); }
 LAB_DEVICE int shfl(int v, int lane) { return __shfl_sync(~0u, v, lane); }
 LAB_DEVICE i64 shfl(i64 v, int lane) { return __shfl_sync(~0u, v, lane); }
-// A value from another lane of this lane's group of eight.
+// Returns a value from another lane of this lane's group of eight.
 LAB_DEVICE u32 shfl_octet(u32 v, int lane) { return __shfl_sync(~0u, v, lane, 8); }
 LAB_DEVICE bool warp_any(bool condition) { return __any_sync(~0u, condition); }
 
@@ -98,8 +99,8 @@ LAB_DEVICE void fence_global() { __threadfence(); }
 LAB_DEVICE u32 shared_address(const void* p) {
   return static_cast<u32>(__cvta_generic_to_shared(p));
 }
-// 16 bytes global -> shared. With valid == false the destination is zero-filled and the source is
-// not read.
+// Copies 16 bytes from global to shared memory. With valid == false the destination is zero-filled
+// and the source is not read.
 LAB_DEVICE void cp_async_16(u32 shared_dst, const void* src, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :: "r"(shared_dst), "l"(src), "r"(valid ? 16 : 0) : "memory");
@@ -162,7 +163,7 @@ template <> LAB_DEVICE bf16 from_float<bf16>(float x) {
 template <> LAB_DEVICE float from_float<float>(float x) { return x; }
 
 // ---- tensor cores: warp-wide, fragments as the PTX ISA lays them out
-// Four 8x8 matrices of 16-bit elements; lane i points at row i%8 of matrix i/8.
+// Loads four 8x8 matrices of 16-bit elements; lane i points at row i % 8 of matrix i / 8.
 LAB_DEVICE void ldmatrix_x4(u32 (&r)[4], u32 shared_row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_row) : "memory");
@@ -177,12 +178,12 @@ LAB_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], u32 shared_row) {
 LAB_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], const void* row) {
   ldmatrix_x4_trans(r, shared_address(row));
 }
-// The inverse, from registers to shared memory; sm_90.
+// Does the inverse, from registers to shared memory, on sm_90.
 LAB_DEVICE void stmatrix_x4(u32 shared_row, const u32 (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
                :: "r"(shared_row), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
 }
-// One 8x8 matrix of 16-bit elements, transposed across the warp's registers.
+// Transposes an 8x8 matrix of 16-bit elements across the warp's registers.
 LAB_DEVICE u32 movmatrix_trans(u32 a) {
   u32 d;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(d) : "r"(a));

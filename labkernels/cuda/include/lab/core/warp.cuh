@@ -1,4 +1,4 @@
-// Exchanges among a warp's lanes that take more than one instruction.
+// A warp's lanes exchange values here in more than one instruction.
 #pragma once
 #include "lab/core/ptx.cuh"
 

@@ -1,13 +1,13 @@
-// Barriers of sm_90 for blocks whose warps do different work: mbarriers, which also count the bytes
-// that asynchronous copies bring; named barriers, of some of a block's warps; and the registers
-// that a warpgroup gives to another.
+// Blocks whose warps do different work have these barriers on sm_90: mbarriers, which also count
+// the bytes that asynchronous copies bring, and named barriers, at which some of a block's warps
+// meet. A warpgroup can also give registers to another.
 #pragma once
 #include "lab/core/ptx.cuh"
 
 namespace lab {
 
-// An mbarrier in shared memory. Its phases are numbered from 0; one ends when `arrivals` threads
-// have arrived in it and all the bytes that they announced are there.
+// An mbarrier lies in shared memory. Its phases are numbered from 0; a phase ends when `arrivals`
+// threads have arrived in it and all the bytes that they announced are there.
 struct alignas(8) Mbarrier { u64 state; };
 
 }  // namespace lab
@@ -46,8 +46,8 @@ LAB_DEVICE void mbarrier_wait(Mbarrier& b, int parity) {
                :: "r"(shared_address(&b)), "r"(parity) : "memory");
 }
 
-// Named barriers 1 to 15 (sync_block has 0). `threads` counts all threads that come, to wait or
-// only to arrive; whole warps come.
+// Kernels have the named barriers 1 to 15 (sync_block has 0). `threads` counts all threads that
+// come, to wait or only to arrive; they come in whole warps.
 LAB_DEVICE void named_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory");
 }
@@ -64,7 +64,7 @@ template <int N> LAB_DEVICE void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N));
 }
 
-// A value that is the same in all lanes of the warp, told to the compiler.
+// Tells the compiler that a value is the same in all lanes of the warp.
 LAB_DEVICE int warp_uniform(int v) { return __shfl_sync(~0u, v, 0); }
 
 }  // namespace lab

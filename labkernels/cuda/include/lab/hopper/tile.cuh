@@ -6,18 +6,20 @@
 
 namespace lab {
 
-// An atom is 8 rows of 64 elements of 16 bits: 128 bytes per row, which the swizzle spans, and 8
-// rows, after which it repeats.
-constexpr int atom_rows = 8, atom_columns = 64, atom_elements = atom_rows * atom_columns;
+// An atom is 8 rows of 64 elements of 16 bits: the swizzle spans the 128 bytes of a row, and
+// repeats after 8 rows.
+constexpr int atom_rows = LAB_ATOM_ROWS, atom_columns = LAB_ATOM_COLUMNS;
+constexpr int atom_elements = atom_rows * atom_columns;
 
-// Which atom of a tile comes next in memory. below: a TMA box has 64 columns of all rows. beside: a
-// box may have all columns of some rows, such as those of a page.
+// After an atom of a tile, the one below it or the one beside it comes next in memory. It is the
+// one below where a TMA box has 64 columns of all rows, and the one beside where a box has all
+// columns of some rows, such as those of a page.
 enum class NextAtom { below, beside };
 
 template <class T_, int Rows, int Columns, NextAtom Next = NextAtom::below> struct SwizzledTile {
   using T = T_;
   static constexpr int rows = Rows, columns = Columns, elements = Rows * Columns;
-  // Distances in elements from an atom to the one below, and to the one beside it.
+  // These are the distances in elements from an atom to the one below it, and to the one beside it.
   static constexpr int row_pitch =
       Next == NextAtom::below ? atom_elements : Columns / atom_columns * atom_elements;
   static constexpr int column_pitch =
@@ -25,21 +27,21 @@ template <class T_, int Rows, int Columns, NextAtom Next = NextAtom::below> stru
   static_assert(Rows % atom_rows == 0 && Columns % atom_columns == 0, "whole atoms");
   alignas(1024) T data[Rows * Columns];
 
-  // The atom that holds a row and a column.
+  // Returns the atom that holds a row and a column.
   LAB_DEVICE T* atom(int row, int column) {
     return data + row / atom_rows * row_pitch + column / atom_columns * column_pitch;
   }
   LAB_DEVICE const T* atom(int row, int column) const {
     return data + row / atom_rows * row_pitch + column / atom_columns * column_pitch;
   }
-  // Eight elements of a row: chunk c of the eight in its 128 bytes of an atom.
+  // Returns the place of eight elements of a row: chunk c of the eight in its 128 bytes of an atom.
   LAB_DEVICE T* chunk_at(int row, int column, int c) {
     return chunk<atom_columns>(reinterpret_cast<T(*)[atom_columns]>(atom(row, column)),
                                row % atom_rows, c);
   }
 };
 
-// The place of the chunk that holds a column of a row.
+// Returns the place of the chunk that holds a column of a row.
 template <class T, int Rows, int Columns, NextAtom Next>
 LAB_DEVICE T* chunk_of(SwizzledTile<T, Rows, Columns, Next>& tile, int row, int column) {
   return tile.chunk_at(row, column, column % atom_columns / chunk_elements);
@@ -47,10 +49,10 @@ LAB_DEVICE T* chunk_of(SwizzledTile<T, Rows, Columns, Next>& tile, int row, int 
 
 // ---- operands of wgmma
 
-// The descriptor of the tile that begins so many elements later in shared memory.
+// Returns the descriptor of the tile that begins so many elements later in shared memory.
 LAB_DEVICE u64 further(u64 descriptor, int elements) { return descriptor + (elements * 2 >> 4); }
 
-// A tile as an operand whose K runs along its rows: `step` has the columns from k on.
+// A tile is an operand whose K runs along its rows: `step` describes the columns from k on.
 template <class Tile_> struct KMajor {
   using Tile = Tile_;
   u64 descriptor;
@@ -58,7 +60,7 @@ template <class Tile_> struct KMajor {
     return further(descriptor, k / atom_columns * Tile::column_pitch + k % atom_columns);
   }
 };
-// A tile as an operand whose K runs down its rows: `step` has the rows from k on.
+// A tile is an operand whose K runs down its rows: `step` describes the rows from k on.
 template <class Tile_> struct MnMajor {
   using Tile = Tile_;
   u64 descriptor;
@@ -72,27 +74,28 @@ template <class Tile> LAB_DEVICE MnMajor<Tile> mn_major(const Tile& tile, int co
   return {wgmma_descriptor(tile.atom(0, column), Tile::column_pitch * 2, Tile::row_pitch * 2,
                            Swizzle::b128)};
 }
-// Some rows of a tile, as the type of an operand.
+// This stands for some rows of a tile in the type of an operand.
 template <class Tile, int Rows> struct RowsOf {
   using T = typename Tile::T;
   static constexpr int rows = Rows, columns = Tile::columns;
   static constexpr int row_pitch = Tile::row_pitch, column_pitch = Tile::column_pitch;
 };
-// So many rows of the tile, from `first` on.
+// Returns so many rows of the tile, from `first` on, as an operand.
 template <int Rows, class Tile>
 LAB_DEVICE MnMajor<RowsOf<Tile, Rows>> mn_major_rows(const Tile& tile, int first) {
   return {wgmma_descriptor(tile.atom(first, 0), Tile::column_pitch * 2, Tile::row_pitch * 2,
                            Swizzle::b128)};
 }
-// The operand that begins so many elements later: another tile of an array of tiles, or one of
-// fewer columns.
+// Returns the operand that begins so many elements later: another tile of an array of tiles, or
+// later columns of the same tile.
 template <class Operand> LAB_DEVICE Operand further(const Operand& operand, int elements) {
   return {further(operand.descriptor, elements)};
 }
 
 // ---- products
 
-// d = A B^T, or d += A B^T, without fence and commit: 64 rows of A, all rows and columns of B.
+// d = A B^T, or d += A B^T, without fence and commit, for 64 rows of A and all columns of B. d: [64
+// rows, 2 N rows of B].
 template <class A, class B, int N>
 LAB_DEVICE void multiply_abt(float (&d)[N], const KMajor<A>& a, const KMajor<B>& b,
                              bool accumulate = false) {
@@ -102,7 +105,7 @@ LAB_DEVICE void multiply_abt(float (&d)[N], const KMajor<A>& a, const KMajor<B>&
     wgmma<typename B::T>(d, a.step(k), b.step(k), k > 0 || accumulate);
 }
 
-// Starts the same product: d is there after wgmma_wait.
+// Starts the same product; d is there after wgmma_wait.
 template <class A, class B, int N>
 LAB_DEVICE void wgmma_abt(float (&d)[N], const KMajor<A>& a, const KMajor<B>& b) {
   wgmma_fence();
@@ -114,7 +117,8 @@ template <class A, class B, int N>
 LAB_DEVICE void wgmma_abt(float (&d)[N], const A& a, int row, const B& b) {
   wgmma_abt(d, k_major(a, row), k_major(b));
 }
-// Starts d += A B with A in registers: a fragment [64 rows, 16] for every 16 rows of B.
+// Starts d += A B with A in registers, which hold a fragment [64 rows, 16] for every 16 rows of B.
+// d: [64 rows, 2 N columns of B].
 template <class B, int N, int K>
 LAB_DEVICE void wgmma_ab(float (&d)[N], const u32 (&a)[K][4], const MnMajor<B>& b,
                          bool accumulate = true) {
@@ -129,7 +133,7 @@ template <class B, int N, int K>
 LAB_DEVICE void wgmma_ab(float (&d)[N], const u32 (&a)[K][4], const B& b) {
   wgmma_ab(d, a, mn_major(b));
 }
-// The same with A in shared memory.
+// Starts the same product with A in shared memory.
 template <class A, class B, int N>
 LAB_DEVICE void wgmma_ab(float (&d)[N], const KMajor<A>& a, const MnMajor<B>& b,
                          bool accumulate = true) {
@@ -140,7 +144,8 @@ LAB_DEVICE void wgmma_ab(float (&d)[N], const KMajor<A>& a, const MnMajor<B>& b,
     wgmma<typename B::T, Major::k, Major::mn>(d, a.step(k), b.step(k), k > 0 || accumulate);
   wgmma_commit();
 }
-// Starts d = A^T B, or d += A^T B, for 64 columns of A and all rows of both.
+// Starts d = A^T B, or d += A^T B, for 64 columns of A and all rows of both. d: [64 columns of A, 2
+// N columns of B].
 template <class A, class B, int N>
 LAB_DEVICE void wgmma_atb(float (&d)[N], const MnMajor<A>& a, const MnMajor<B>& b,
                           bool accumulate = false) {
@@ -152,8 +157,8 @@ LAB_DEVICE void wgmma_atb(float (&d)[N], const MnMajor<A>& a, const MnMajor<B>& 
   wgmma_commit();
 }
 
-// How warpgroups share a product of M x N: each takes 64 rows, or, where they are as many as all
-// rows, some of the columns. A warp has 16 of the rows.
+// The warpgroups that share a product of M x N take 64 rows each; if they are more than M / 64,
+// those with the same rows share the columns. A warp has 16 of the rows.
 template <int M, int N, int Warpgroups> struct WarpgroupPartition {
   static constexpr int down = M / 64, across = Warpgroups / down;
   static constexpr int rows = 16, columns = N / across;
@@ -174,8 +179,8 @@ template <int Later = 0, int N> LAB_DEVICE void wgmma_wait(float (&d)[N]) {
 
 // ---- copies
 
-// Rows of a tensor into a tile by cp.async: eight lanes copy 128 bytes of a row. Rows past n arrive
-// as zeros.
+// Copies rows of a tensor into a tile by cp.async: eight lanes copy 128 bytes of a row. Rows from
+// the n-th on arrive as zeros.
 template <int Threads, class T, int Rows, int Columns, NextAtom Next>
 LAB_DEVICE void copy_rows(SwizzledTile<T, Rows, Columns, Next>& tile, const void* tensor, i64 first,
                           i64 stride, int n) {
@@ -188,7 +193,7 @@ LAB_DEVICE void copy_rows(SwizzledTile<T, Rows, Columns, Next>& tile, const void
       cp_async_16(tile.chunk_at(row, column, c), source + row * stride + column, row < n);
 }
 
-// Asks for the rows of a head from a token on, a box for each 64 columns.
+// Asks for the rows of a head from a token on, in a box for each 64 columns.
 template <class Tile>
 LAB_DEVICE void load_boxes(Tile& tile, const TensorMap& map, Mbarrier& full, int head, i64 token) {
 #pragma unroll

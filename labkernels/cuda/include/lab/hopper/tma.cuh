@@ -1,18 +1,19 @@
 // Copies by the tensor memory accelerator of sm_90: one thread asks for a box of a tensor, which a
-// TensorMap describes, or for a run of bytes. Loads end on an Mbarrier; additions in groups, as
-// cp_async. A box lands with its innermost dimension contiguous; swizzled by 128 bytes, that is 128
-// bytes wide, and address bits 4 to 6 are XORed with bits 7 to 9: what Swizzle::b128 of wgmma.cuh
-// names. The part of a box outside the tensor arrives as zeros.
+// TensorMap describes, or for a run of bytes. Loads end on an Mbarrier, and additions end in
+// groups, as copies of cp_async do. A box lands with its innermost dimension contiguous. In a
+// swizzle of 128 bytes that dimension is 128 bytes wide, and address bits 4 to 6 are XORed with
+// bits 7 to 9; Swizzle::b128 of wgmma.cuh names the same layout. The part of a box outside the
+// tensor arrives as zeros.
 #pragma once
 #include "lab/hopper/mbarrier.cuh"
 
 namespace lab {
 
-// Made by cuda/gpu/tensor_map.py; a kernel has it in its parameters.
+// cuda/gpu/tensor_map.py makes it, and a kernel has it in its parameters.
 struct alignas(64) TensorMap { u64 words[16]; };
 
-// How long the L2 cache should keep what is loaded.
-// Source: the encodings that createpolicy.fractional gives for the whole of an access, sm_90.
+// A hint says how long the L2 cache should keep what is loaded. The values are the encodings that
+// createpolicy.fractional gives for the whole of an access on sm_90.
 enum class CacheHint : u64 { evict_normal = 0x1000000000000000, evict_first = 0x12f0000000000000,
                         evict_last = 0x14f0000000000000 };
 
@@ -52,7 +53,7 @@ LAB_DEVICE void tma_load(void* dst, const TensorMap& map, Mbarrier& b, int x, in
 }
 #undef LAB_LOAD
 
-// Runs of bytes, a multiple of 16, both ends aligned to 16.
+// Loads a run of bytes, a multiple of 16; source and destination are aligned to 16.
 LAB_DEVICE void bulk_load(void* dst, const void* src, int bytes, Mbarrier& b) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
                "[%0], [%1], %2, [%3];"

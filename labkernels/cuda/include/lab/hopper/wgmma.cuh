@@ -8,24 +8,25 @@
 
 namespace lab {
 
-// How a tile lies in shared memory. Its elements along `Major` are contiguous, and 16 bytes of
-// them are a chunk. Eight chunks, one below the other in the other direction, are a core matrix:
-// 128 bytes in a row without swizzle; with Swizzle::b128 they stand 128 bytes apart, among seven
-// others, and address bits 4 to 6 are XORed with bits 7 to 9.
+// These say how a tile lies in shared memory. Its elements along `Major` are contiguous, and 16
+// bytes of them are a chunk. Eight chunks, one below the other in the other direction, are a core
+// matrix: 128 bytes in a row without swizzle; with Swizzle::b128 they stand 128 bytes apart, among
+// seven others, and address bits 4 to 6 are XORed with bits 7 to 9.
 enum class Major { k, mn };
 enum class Swizzle { none, b128 };
 
-// Byte distances between core matrices.
-// Major::k: `leading` from one 16 bytes of K to the next (b128: not read), `stride` from 8 rows to
-// the next. Major::mn: `stride` from 8 elements to the next and `leading` from 8 of K to the next;
-// b128: `leading` from 64 elements to the next and `stride` from 8 of K to the next.
+// Returns the descriptor of a tile, given the distances between its core matrices. For Major::k,
+// `leading_bytes` goes from 16 bytes of K to the next (b128 does not read it), and `stride_bytes`
+// from 8 rows to the next. For Major::mn, `stride_bytes` goes from 8 elements to the next, and
+// `leading_bytes` from 8 of K to the next; with b128, `leading_bytes` goes from 64 elements to the
+// next, and `stride_bytes` from 8 of K to the next.
 LAB_DEVICE u64 wgmma_descriptor(const void* tile, int leading_bytes, int stride_bytes,
                                 Swizzle swizzle) {
   return static_cast<u64>(shared_address(tile) >> 4) | static_cast<u64>(leading_bytes >> 4) << 16 |
          static_cast<u64>(stride_bytes >> 4) << 32 | static_cast<u64>(swizzle) << 62;
 }
 
-// An instruction takes 32 bytes of K.
+// One wgmma takes 32 bytes of K.
 template <class T> constexpr int wgmma_k = 32 / static_cast<int>(sizeof(T));
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
@@ -50,8 +51,9 @@ template <int Registers> LAB_DEVICE void fence_operand(float (&d)[Registers]) {
   for (int i = 0; i < Registers; ++i) asm volatile("" : "+f"(d[i]) :: "memory");
 }
 
-// One overload per instruction; the first argument only chooses the overload. Its text names d's
-// registers, then the other operands, by number: `r` is the number of the first after d's.
+// There is one overload per instruction; the first argument only chooses the overload. Its text
+// names d's registers, then the other operands, by number: `r` is the number of the first after
+// d's.
 #define LAB_8(c, i)                                                                             \
   c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3]), c(d[i + 4]), c(d[i + 5]), c(d[i + 6]), c(d[i + 7])
 #define LAB_16(c, i) LAB_8(c, i), LAB_8(c, i + 8)
@@ -160,17 +162,17 @@ LAB_WGMMA_RS(f16, u32, 16, U16, "64k16.f16.f16.f16", LAB_D16, "%16,%17,%18,%19",
 #undef LAB_F96
 #undef LAB_F128
 
-// d += a b (d = a b without `accumulate`): a 64 x 32 bytes, b 32 bytes x N, d in fp32 (16-bit
-// elements: N of 32, 64, 80, 96, 112, 128, 160, 176, 192 or 256; others 64) or fp16 (64). Thread t
-// of the warpgroup holds rows g = t / 32 * 16 + t % 32 / 4 and g + 8: d[4 j + i] is column 8 j + t
-// % 4 * 2 + i % 2 of row g + i / 2 * 8; in fp16, d[2 j + i] is a pair of columns of row g + i * 8.
-// Elements that do not have 16 bits have Major::k alone.
+// d += a b (d = a b without `accumulate`): a is 64 x 32 bytes, b is 32 bytes x N, and d is in fp32
+// or fp16. N is 64; where d is in fp32 and the elements have 16 bits, it may also be 32, 80, 96,
+// 112, 128, 160, 176, 192 or 256. Thread t of the warpgroup holds rows g = t / 32 * 16 + t % 32 / 4
+// and g + 8: d[4 j + i] is column 8 j + t % 4 * 2 + i % 2 of row g + i / 2 * 8; in fp16, d[2 j + i]
+// is a pair of columns of row g + i * 8. Elements that do not have 16 bits have Major::k alone.
 template <class T, Major A = Major::k, Major B = Major::k, class D, int Registers>
 LAB_DEVICE void wgmma(D (&d)[Registers], u64 a, u64 b, bool accumulate = true) {
   static_assert(sizeof(T) == 2 || (A == Major::k && B == Major::k));
   wgmma_overload<A, B>(T{}, d, a, b, accumulate);
 }
-// a in registers: a warp holds its 16 rows as in mma_m16n8.
+// Does the same with a in registers, where a warp holds its 16 rows as in mma_m16n8.
 template <class T, Major B = Major::k, class D, int Registers>
 LAB_DEVICE void wgmma(D (&d)[Registers], const u32 (&a)[4], u64 b, bool accumulate = true) {
   static_assert(sizeof(T) == 2 || B == Major::k);

@@ -26,10 +26,6 @@ def _plain(w: Work, hide):
     return masked(w.q @ w.k.mT * w.call.scale, hide)
 
 
-def _inside(w: Work, index):
-    return index.clamp(max=w.k.shape[2] - 1)
-
-
 def _pool_as_one(w: Work, size: int = 16):
     """The pool read without its table: pages of the requests in turn."""
     b, n = w.k.shape[0], w.k.shape[2] // size

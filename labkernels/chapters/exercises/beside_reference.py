@@ -1,0 +1,112 @@
+"""A right answer beside the reference kernel: its bits, its ledger line and its bank conflicts.
+
+A grader whose answers run in a kernel says which of its results are compared and in which format
+(`OUTPUTS`), and what the kernels take (`takes`). If shared memory has no addresses to count, its
+`NO_BANKS` says why; if no kernel runs at all, `NO_KERNEL` does.
+"""
+
+import functools
+from types import ModuleType
+
+import numpy as np
+
+from labkernels.chapters.exercises.compiled import Takes
+from labkernels.chapters.exercises.exercise import Exercise
+from labkernels.chapters.exercises.report import in_readers_words
+from labkernels.cuda.host import banks
+from labkernels.numerics.rounding import quantum
+from labkernels.units import format_bytes
+
+
+def compared(
+    exercise: Exercise, grader: ModuleType, answer: object, results: dict[str, np.ndarray]
+) -> list[str]:
+    """Bits, ledger line and bank conflicts, or the sentence that says why there are none."""
+    if hasattr(grader, "NO_KERNEL"):
+        return [grader.NO_KERNEL]
+    reference, takes, turns = _reference(exercise, grader)
+    lines = [bits(grader.OUTPUTS, results, reference)]
+    pairs = zip(grader.takes(exercise, answer), takes, strict=True)
+    lines += [ledger_line(mine, other) for mine, other in pairs]
+    if turns is None:
+        return [*lines, f"Bank conflicts: {grader.NO_BANKS}"]
+    return [*lines, *conflicts(_counted(exercise, grader, answer), turns)]
+
+
+@functools.cache
+def _reference(exercise: Exercise, grader: ModuleType) -> tuple:
+    """The results, the resources and the turns of the solution."""
+    turns = None if hasattr(grader, "NO_BANKS") else _counted(exercise, grader, exercise.solution)
+    results = grader.run(exercise, exercise.solution)
+    return results, grader.takes(exercise, exercise.solution), turns
+
+
+def _counted(exercise: Exercise, grader: ModuleType, answer: object) -> list[banks.Turns]:
+    """Run the requests once more, on the machine that counts."""
+    with banks.counted() as turns:
+        grader.run(exercise, answer)
+    return list(banks.by_place(turns).values())
+
+
+def bits(formats: dict[str, str], mine: dict, reference: dict) -> str:
+    """How many numbers differ from the reference's, and by how many spacings of their format."""
+    count, differing, ulps = 0, 0, 0.0
+    for name, fmt in formats.items():
+        for key in (key for key in mine if key.startswith(name)):
+            a, b = (np.asarray(x[key], np.float64) for x in (mine, reference))
+            other = ~((a == b) | (np.isnan(a) & np.isnan(b)))
+            count, differing = count + a.size, differing + int(other.sum())
+            if other.any():
+                ulps = max(ulps, float((abs(a - b)[other] / quantum(b[other], fmt)).max()))
+    if not differing:
+        return f"Bits: all {count:,} numbers are those of the reference kernel."
+    return (
+        f"Bits: {differing:,} of {count:,} numbers are not those of the reference kernel; the "
+        f"largest distance is {ulps:.3g} ulp. Sums in another order, or a rounding elsewhere, "
+        "change the last bits."
+    )
+
+
+def ledger_line(mine: Takes, reference: Takes) -> str:
+    """Registers by the ledger and by the compiler, and shared memory, beside the reference's."""
+    parts = ["no lines, since Triton lays out its tiles itself"]
+    if mine.ledger is not None:
+        parts = [f"{_several(mine.ledger, 'register')} per thread by its lines"]
+    if mine.registers is None:
+        parts.append(mine.compiler)
+    else:
+        spills = f", which spills {mine.spill_bytes} bytes" if mine.spill_bytes else ""
+        adds = ", which adds addresses and loads under way" if _adds(mine) else ""
+        parts.append(f"{mine.registers} by the compiler ({mine.compiler}){adds}{spills}")
+        parts.append(f"{reference.registers} for the reference")
+    if mine.smem_bytes is not None:
+        parts.append(f"{format_bytes(mine.smem_bytes)} of shared memory per block")
+    return f"Ledger of {mine.kernel}: {'; '.join(parts)}."
+
+
+def conflicts(mine: list[banks.Turns], reference: list[banks.Turns]) -> list[str]:
+    """The turns that bank conflicts cost, and where most of them are."""
+    both = [_sum(mine), _sum(reference)]
+    beside = "as for the reference" if both[0] == both[1] else f"for the reference {both[1]}"
+    lines = [f"Bank conflicts on the CPU machine: {both[0]}, {beside}."]
+    if mine and mine[0].extra > max((each.extra for each in reference), default=0):
+        (place,) = in_readers_words(mine[0].place)
+        lines.append(
+            f"Most of them: {place} takes {mine[0].taken:,} turns and could take {mine[0].least:,}."
+        )
+    return lines
+
+
+def _sum(turns: list[banks.Turns]) -> str:
+    extra, taken = sum(each.extra for each in turns), sum(each.taken for each in turns)
+    if not taken:
+        return "none, since no lane touches shared memory"
+    return f"{f'{extra:,}' if extra else 'none'} of {taken:,} turns of shared memory"
+
+
+def _adds(takes: Takes) -> bool:
+    return None not in (takes.ledger, takes.registers) and takes.registers > takes.ledger
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -1,0 +1,210 @@
+// The turns of shared memory. In a build that counts, this file takes the place of the checker
+// (host/races/shadow.cpp): it hears of the same accesses, and checks none.
+// A warp's access is what its lanes do at one place of the code for the same time: the n-th of each
+// lane belong together. The 32 banks serve it in phases of 8 lanes with 16 bytes each, 16 lanes
+// with 8, or all 32; a phase takes a turn for each different word of its busiest bank. Accesses by
+// wgmma and the TMA have no lanes and are left out.
+#include "lab/host/races/shadow.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "lab/host/machine/report.hpp"
+
+namespace lab::host {
+
+constexpr u32 n_banks = 32, bank_bytes = 4, widest = 16;
+
+struct OfWarp {
+  u32 lanes = 0, bytes = 0;     // one bit per lane; what each lane touches
+  u32 first[warp_size] = {};    // byte of shared memory
+};
+
+// The accesses at one place of the code, in the block that runs.
+struct Site {
+  std::string place;
+  std::vector<OfWarp> of_warp[max_warps];
+  u32 times[max_threads] = {};
+};
+
+struct Turns {
+  u64 taken = 0, least = 0;
+};
+
+struct Shadow {
+  Order order;
+  std::unordered_map<u64, Site> sites;  // by code, or by source location
+};
+
+struct Count {
+  std::mutex mutex;
+  std::vector<Shadow*> shadows;         // of all workers
+  std::map<std::string, Turns> turns;   // by place
+  std::string told;
+} the_count;
+
+namespace {
+
+// The turns of the phase that begins at a lane.
+u64 turns_of_phase(const OfWarp& access, u32 first_lane, u32 n_lanes) {
+  std::vector<u32> words;
+  for (u32 lane = first_lane; lane < first_lane + n_lanes; ++lane) {
+    if ((access.lanes >> lane & 1) == 0) continue;
+    const u32 from = access.first[lane], last = from + access.bytes - 1;
+    for (u32 word = from / bank_bytes; word <= last / bank_bytes; ++word) words.push_back(word);
+  }
+  std::sort(words.begin(), words.end());
+  words.erase(std::unique(words.begin(), words.end()), words.end());
+  u64 in_bank[n_banks] = {};
+  for (const u32 word : words) ++in_bank[word % n_banks];
+  return *std::max_element(std::begin(in_bank), std::end(in_bank));
+}
+
+Turns turns_of(const OfWarp& access) {
+  Turns turns;
+  const u32 n_lanes = std::min(n_banks * bank_bytes / access.bytes, u32{warp_size});
+  for (u32 lane = 0; lane < warp_size; lane += n_lanes) {
+    const u64 taken = turns_of_phase(access, lane, n_lanes);
+    turns.taken += taken;
+    turns.least += taken != 0;
+  }
+  return turns;
+}
+
+// Adds the block that has run to the count, under its mutex.
+void add_to_count(Shadow& s) {
+  for (auto& [key, site] : s.sites) {
+    Turns& sum = the_count.turns[site.place];
+    for (std::vector<OfWarp>& accesses : site.of_warp) {
+      for (const OfWarp& access : accesses) {
+        const Turns turns = turns_of(access);
+        sum.taken += turns.taken;
+        sum.least += turns.least;
+      }
+      accesses.clear();
+    }
+    std::fill(std::begin(site.times), std::end(site.times), 0);
+  }
+}
+
+template <class Name>
+void note(const void* p, std::size_t bytes, u64 key, Name name) {
+  Worker& m = worker();
+  const auto offset = static_cast<std::size_t>(static_cast<const unsigned char*>(p) - m.shared);
+  if (offset >= m.shared_bytes || m.shared_bytes - offset < bytes) return;
+  Site& site = m.shadow->sites[key];
+  if (site.place.empty()) site.place = name();
+  auto& accesses = site.of_warp[m.thread / warp_size];
+  const int lane = m.thread % warp_size;
+  for (std::size_t done = 0; done < bytes; done += widest) {  // a copy of a large object is many
+    const u32 n = site.times[m.thread]++;
+    if (n >= accesses.size()) accesses.resize(n + 1);
+    OfWarp& access = accesses[n];
+    access.lanes |= 1u << lane;
+    access.bytes = static_cast<u32>(std::min<std::size_t>(bytes - done, widest));
+    access.first[lane] = static_cast<u32>(offset + done);
+  }
+}
+
+void note_plain(const void* p, std::size_t bytes, bool write, const void* return_address) {
+  if (sm == nullptr || sm->thread == scheduler || bytes == 0) return;
+  const void* code = static_cast<const char*>(return_address) - 1;  // inside the call, for its line
+  // A copy reads and writes at one place.
+  const u64 key = reinterpret_cast<u64>(code) << 1 | u64{write};
+  note(p, bytes, key, [code] { return code_place(code); });
+}
+
+void note_row(const void* row, Where where) {
+  note(row, widest, std::bit_cast<u64>(where) << 1, [where] { return place(where); });
+}
+
+}  // namespace
+
+Order& order_of(Worker& m) { return m.shadow->order; }
+
+void prepare_shadow(Worker& m) {
+  if (m.shadow == nullptr) {
+    m.shadow = new Shadow;
+    const std::lock_guard lock(the_count.mutex);
+    the_count.shadows.push_back(m.shadow);
+  }
+  begin_launch(m.shadow->order, m.n_threads, m.n_warps);
+}
+
+void begin_shadow(Worker& m) {
+  const std::lock_guard lock(the_count.mutex);
+  add_to_count(*m.shadow);
+  begin_block(m);
+}
+
+void free_shadow(Worker& m) {
+  const std::lock_guard lock(the_count.mutex);
+  std::erase(the_count.shadows, m.shadow);
+  delete m.shadow;
+}
+
+void touch_row(const void* row, Where where) { note_row(row, where); }
+void touch_stored(const void* row, Where where) { note_row(row, where); }
+void touch_issued(const void* dst, Where where) { note_row(dst, where); }
+void touch_landed(const void*) {}
+void touch_wgmma(const void*, Where) {}
+void touch_sent(const void*, Word, Where) {}
+void touch_brought(const void*, BoxCopy, Word, Where) {}
+void wgmma_issued(Worker&) {}
+void wgmma_done(Worker&, std::size_t) {}
+
+// A line for each place: the turns taken, the least possible, and the place. Then all are zero.
+extern "C" LAB_EXPORT const char* lab_turns() {
+  const std::lock_guard lock(the_count.mutex);
+  for (Shadow* s : the_count.shadows) {
+    add_to_count(*s);
+    s->sites.clear();
+  }
+  the_count.told.clear();
+  for (const auto& [place, turns] : the_count.turns)
+    the_count.told +=
+        std::to_string(turns.taken) + " " + std::to_string(turns.least) + " " + place + "\n";
+  the_count.turns.clear();
+  return the_count.told.c_str();
+}
+
+}  // namespace lab::host
+
+// ---- what the compiler calls
+
+#define LAB_CALLER __builtin_return_address(0)
+#define LAB_PLAIN(name, bytes)                                                                    \
+  LAB_EXPORT void __tsan_##name##read##bytes(void* p) { note_plain(p, bytes, false, LAB_CALLER); } \
+  LAB_EXPORT void __tsan_##name##write##bytes(void* p) { note_plain(p, bytes, true, LAB_CALLER); }
+
+extern "C" {
+using lab::host::note_plain;
+LAB_PLAIN(, 1) LAB_PLAIN(, 2) LAB_PLAIN(, 4) LAB_PLAIN(, 8) LAB_PLAIN(, 16)
+LAB_PLAIN(unaligned_, 2) LAB_PLAIN(unaligned_, 4)
+LAB_PLAIN(unaligned_, 8) LAB_PLAIN(unaligned_, 16)
+LAB_EXPORT void __tsan_read_range(void* p, unsigned long n) { note_plain(p, n, false, LAB_CALLER); }
+LAB_EXPORT void __tsan_write_range(void* p, unsigned long n) { note_plain(p, n, true, LAB_CALLER); }
+LAB_EXPORT void* __tsan_memcpy(void* dst, const void* src, unsigned long n) {
+  note_plain(src, n, false, LAB_CALLER);
+  note_plain(dst, n, true, LAB_CALLER);
+  return std::memcpy(dst, src, n);
+}
+LAB_EXPORT void* __tsan_memmove(void* dst, const void* src, unsigned long n) {
+  note_plain(src, n, false, LAB_CALLER);
+  note_plain(dst, n, true, LAB_CALLER);
+  return std::memmove(dst, src, n);
+}
+LAB_EXPORT void* __tsan_memset(void* dst, int value, unsigned long n) {
+  note_plain(dst, n, true, LAB_CALLER);
+  return std::memset(dst, value, n);
+}
+LAB_EXPORT void __tsan_func_entry(void*) {}
+LAB_EXPORT void __tsan_func_exit(void) {}
+LAB_EXPORT void __tsan_init(void) {}
+}

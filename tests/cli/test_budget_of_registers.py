@@ -1,0 +1,26 @@
+"""What budget says of registers: the kernel's own head_dim, and how near a spill is."""
+
+import pytest
+
+from tests.cli.test_cli import call
+
+
+def test_budget_takes_the_head_dim_that_a_kernel_offers(capsys):
+    code, out, _ = call(capsys, "budget", "mla_mma", "--kv-heads", "1", "--group", "16")
+    assert code == 0
+    assert "head_dim 576" in out
+    code, _, error = call(capsys, "budget", "mla_mma", "--head-dim", "128")
+    assert code == 2
+    assert "head_dim = 128, allowed for mla_mma: 576" in error
+
+
+@pytest.mark.parametrize(
+    ("kernel", "words"),
+    [
+        ("mla_wgmma", "168 predicted, the limit, 224 once"),
+        ("decode_mma", "168 predicted, the limit (at the edge: ptxas would take 177)"),
+        ("backward_mma", "255 predicted, the limit (a few may spill: ptxas would take 323)"),
+    ],
+)
+def test_budget_says_how_near_a_spill_is(capsys, kernel, words):
+    assert words in call(capsys, "budget", kernel)[1]

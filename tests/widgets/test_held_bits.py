@@ -1,0 +1,40 @@
+"""The build of the book holds the bits of each kernel in a page against those of the GPU."""
+
+import pytest
+
+from labkernels.widgets import book, kernels, node
+
+
+@pytest.fixture
+def results(monkeypatch):
+    """What node is said to have computed, which a test may change."""
+    computed = {o.name: {"error": None, "sum": o.checksum} for o in kernels.offers()}
+    monkeypatch.setattr(node, "is_available", lambda: True)
+    monkeypatch.setattr(node, "run_recorded", lambda assets: computed)
+    return computed
+
+
+def test_recorded_bits_are_told(results):
+    told = book._check(kernels.offers(), {})
+    assert told == f"kernels in pages: {len(results)}, each with the recorded bits"
+
+
+def test_other_bits_stop_the_build(results):
+    name = next(iter(results))
+    results[name]["sum"] = "0" * 64
+    with pytest.raises(
+        book.BitsDiffer, match=rf"^{name} in a page: SHA-256 0{{64}}, recorded \w+$"
+    ):
+        book._check(kernels.offers(), {})
+
+
+def test_a_kernel_that_fails_stops_the_build_with_its_words(results):
+    name = next(iter(results))
+    results[name].update(error="read beyond the page", sum=None)
+    with pytest.raises(book.BitsDiffer, match=rf"^{name} in a page: read beyond the page$"):
+        book._check(kernels.offers(), {})
+
+
+def test_without_node_the_build_says_that_nothing_ran(monkeypatch):
+    monkeypatch.setattr(node, "is_available", lambda: False)
+    assert book._check((), {}) == "kernels in pages: not run, since node is not installed"
