@@ -339,7 +339,7 @@ motion.pipeline(events, pipeline.STAGES, origin="A trace of the CPU machine.")
 #
 # ## Measurement
 #
-# Both run here: the CUDA kernel as its CPU build, with every check, and the Triton kernel interpreted.
+# Both run here: the CUDA kernel as its CPU build, with every check, and the Triton kernel on the GPU, or interpreted where there is none.
 # Both outputs are compared with float64: is the error of every number within the bound that rounding must keep?
 
 # %%

@@ -1,4 +1,4 @@
-"""Runs the small attention kernel in Triton, interpreted, on NumPy arrays."""
+"""Runs the small attention kernel in Triton on NumPy arrays: on the GPU, or interpreted."""
 
 import math
 from pathlib import Path
@@ -26,32 +26,37 @@ def variant(source: Path, *, arch: str) -> TritonVariant:
     return TritonVariant(source, "attend", types, constants, arch, warps=4, stages=3)
 
 
-def attend(request: Request, update=None) -> tuple[np.ndarray, np.ndarray]:
-    """Return out [n_queries, heads, 32] and lse2; `update` takes the place of the kernel's own.
+def attend(request: Request, kernel: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return out [n_queries, heads, 32] and lse2; `kernel` is a module in place of the book's own.
 
-    Raises: RuntimeError if Triton is missing, or was imported without its interpreter.
+    The kernel runs on the GPU if the machine has one, and is interpreted otherwise.
+    Raises: RuntimeError if Triton is missing, or was imported as a compiler without a GPU.
     """
-    kernel: Any = triton_run.interpreted(KERNEL)
-    inputs = {name: torch.from_numpy(array) for name, array in request.draw().items()}
+    kernel = kernel or load()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    inputs = {name: torch.from_numpy(array).to(device) for name, array in request.draw().items()}
     heads = (request.n_queries, request.kv_heads * request.group)
-    out, lse2 = torch.full((*heads, DIM), math.nan), torch.full(heads, math.nan)
-    own, kernel.update = kernel.update, update or kernel.update
-    try:
-        kernel.attend[(-(-request.n_queries * request.group // ROWS), request.kv_heads)](
-            *inputs.values(),
-            out,
-            lse2,
-            request.n_queries,
-            request.group,
-            request.kv_heads,
-            request.kv_len,
-            request.page_size,
-            int(request.causal),
-            LOG2_E / math.sqrt(DIM),
-            D=DIM,
-            ROWS=ROWS,
-            KEYS=KEYS,
-        )
-    finally:
-        kernel.update = own
-    return out.numpy(), lse2.numpy()
+    out = torch.full((*heads, DIM), math.nan, device=device)
+    lse2 = torch.full(heads, math.nan, device=device)
+    blocks = -(-request.n_queries * request.group // ROWS)
+    kernel.attend[blocks, request.kv_heads](
+        *inputs.values(),
+        out,
+        lse2,
+        request.n_queries,
+        request.group,
+        request.kv_heads,
+        request.kv_len,
+        request.page_size,
+        int(request.causal),
+        LOG2_E / math.sqrt(DIM),
+        D=DIM,
+        ROWS=ROWS,
+        KEYS=KEYS,
+    )
+    return out.cpu().numpy(), lse2.cpu().numpy()
+
+
+def load() -> Any:
+    """Import the kernel: Triton compiles it where there is a GPU, and interprets it elsewhere."""
+    return triton_run.load(KERNEL, on_gpu=torch.cuda.is_available())

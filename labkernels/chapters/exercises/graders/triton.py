@@ -1,12 +1,12 @@
-"""Answers in Triton: the loop's body of the small attention kernel, interpreted."""
+"""Answers in Triton: the loop's body of the small attention kernel, on the GPU or interpreted."""
 
 import functools
 import importlib.metadata
 import importlib.util
 import re
 import traceback
-from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from labkernels.chapters.exercises.compiled import Takes
 from labkernels.chapters.exercises.exercise import Exercise
 from labkernels.chapters.exercises.graders import attention
 from labkernels.chapters.primers import triton_attention
-from labkernels.cuda import triton_run
 from labkernels.cuda.compiler import triton
 from labkernels.cuda.compiler.cache import MUTANTS, atomic_write, cache_dir, content_key
 from labkernels.cuda.host.build import HostKernelError
@@ -33,20 +32,20 @@ REQUESTS = tuple(request for request in attention.REQUESTS if request.splits == 
 
 
 def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
-    """Interpret all requests; the results are named by request.
+    """Run all requests; the results are named by request.
 
     Raises: HostKernelError, with the reader's own line where that raised an error.
     """
     try:
-        update = _function(answer)
+        kernel = _module(answer)
         results = {}
         with np.errstate(all="ignore"):  # an overflow is judged, not warned of
             for request in REQUESTS:
-                out, lse2 = triton_attention.attend(request, update)
+                out, lse2 = triton_attention.attend(request, kernel)
                 results[f"out of {request.name}"] = out
                 results[f"lse2 of {request.name}"] = lse2
     except Exception as error:  # a reader's line may raise anything
-        raise HostKernelError(_in_readers_words(error)) from error
+        raise HostKernelError(_in_readers_words(error, answer)) from error
     return results
 
 
@@ -64,39 +63,52 @@ def takes(exercise: Exercise, answer: str) -> list[Takes]:
     """What Triton makes of the whole kernel with the answer as its `update`."""
     if (reason := triton.available()) is not None:
         return [Takes("attend", None, None, 0, None, f"no compiler is here: {reason}")]
-    module = importlib.util.find_spec(triton_attention.KERNEL)
-    own = Path(str(module and module.origin)).read_text(encoding="utf-8")
-    text = _REGION.sub(lambda _: answer.strip("\n") + "\n\n\n", own)
-    path = cache_dir() / MUTANTS / content_key(text) / FILE
-    atomic_write(path, text.encode())
+    path = _source(answer)
     (made,) = triton.compile_triton([triton_attention.variant(path, arch=GPU.arch)])
     said = f"Triton {importlib.metadata.version('triton')} for {GPU.arch}"
     return [Takes("attend", None, made.registers, made.stack_bytes, made.smem_bytes, said)]
 
 
+def _source(answer: str) -> Path:
+    """Write the whole kernel with the answer as its `update`, since Triton reads source files."""
+    text = _REGION.sub(lambda _: answer.strip("\n") + "\n\n\n", _own_text())
+    path = cache_dir() / MUTANTS / content_key(text) / FILE
+    atomic_write(path, text.encode())
+    return path
+
+
+def _own_text() -> str:
+    module = importlib.util.find_spec(triton_attention.KERNEL)
+    return Path(str(module and module.origin)).read_text(encoding="utf-8")
+
+
 @functools.cache
-def _function(answer: str) -> Callable:
-    """The reader's `update`, from a file of its own, since Triton reads a function's source."""
-    path = cache_dir() / MUTANTS / content_key(answer) / FILE
-    atomic_write(path, answer.lstrip("\n").encode())
-    spec = importlib.util.spec_from_file_location("your_answer", path)
-    module: Any = importlib.util.module_from_spec(spec)
-    kernel: Any = triton_run.interpreted(triton_attention.KERNEL)
-    module.triton, module.tl = kernel.triton, kernel.tl
+def _module(answer: str) -> ModuleType:
+    triton_attention.load()  # which decides whether Triton compiles or interprets
+    spec: Any = importlib.util.spec_from_file_location("your_answer", _source(answer))
+    module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.update
+    return module
 
 
-def _in_readers_words(error: Exception) -> str:
+def _in_readers_words(error: Exception, answer: str) -> str:
     """The innermost reason, and the reader's line where one is known."""
+    above = _own_text()[: _start()].count("\n")
     lines = []
     cause: BaseException | None = error
     while cause is not None:
         frames = traceback.extract_tb(cause.__traceback__)
         lines += [frame.lineno for frame in frames if frame.filename.endswith(FILE)]
-        if isinstance(cause, SyntaxError) and cause.lineno:
+        if isinstance(cause, SyntaxError):
             lines.append(cause.lineno)
         error, cause = cause, cause.__cause__
-    where = f"Line {lines[-1]}: " if lines else ""
+    of_reader = range(1, answer.strip("\n").count("\n") + 2)
+    known = [line - above for line in lines if line is not None and line - above in of_reader]
+    where = f"Line {known[-1]}: " if known else ""
     said = re.sub(r"\(your_answer\.py, line \d+\)", "", str(error)).strip()
     return f"{where}{type(error).__name__}: {said}"
+
+
+def _start() -> int:
+    region = _REGION.search(_own_text())
+    return region.start() if region else 0
