@@ -619,7 +619,7 @@ plots.table(pd.DataFrame({"": lines, **columns}), "taken")
 #
 # A {term}`spill` is foreseen by where the limit lies; the table below the figure counts how well.
 # What the compiler adds has a least, which every kernel kept under the tightest limit.
-# If the need fits into the limit, the answer is *fits*; if only the least fits, it is *at the edge*; if not even the least fits, it is *spills*.
+# If the need fits into the limit with two registers to spare, the answer is *fits*; if only the least fits, it is *at the edge*; if not even the least fits, it is *spills*.
 
 # %% mystnb={"figure": {"caption": "A ledger and a few habits of the compiler predict the registers of every kernel, tile and architecture, most of them within 12 %. Compiled by NVRTC for six architectures; on the limits 128, 168 and 255 many marks lie on each other, and only kernels of 254 or 255 registers spill.", "name": "predicted-registers"}, "image": {"alt": "A scatter of compiled over predicted registers per thread, from 64 to 255, along the diagonal of a grey band of 12 percent. Circles for CUDA cores, squares for mma.sync, diamonds for wgmma. A few marks lie outside the band, most of them above it; rings mark spills at 254 and 255.", "width": "100%"}} tags=["hide-input"]
 reports = register_fit.reports()

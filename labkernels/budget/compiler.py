@@ -20,6 +20,7 @@ KEPT = {8: "kept, sm_8x", 9: "kept, sm_90", 10: "kept, sm_100 and newer"}
 MERGE = "merge of splits"
 # What a prediction says of spills.
 FITS, EDGE, SPILLS = "fits", "at the edge", "spills"
+SPARE = 2  # registers between a need that fits and the limit: a need of 254 was seen to spill a pair
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,11 @@ class Prediction:
     def answer(self) -> str:
         """FITS, EDGE or SPILLS, by where the limit lies between what is needed and its least.
 
-        FITS: all that is held and added fits. EDGE: ptxas must give up some of what it adds, which
-        it mostly can without a spill. SPILLS: the least fills the limit, and a few registers go to
-        memory, on some architectures and not on others.
+        FITS: all that is held and added fits, with SPARE registers more. EDGE: ptxas must give up
+        some of what it adds, which it mostly can without a spill. SPILLS: the least fills the
+        limit, and a few registers go to memory, on some architectures and not on others.
         """
-        if max(self.ledger.total, self.merge) <= self.thread_limit:
+        if self.ledger.total + SPARE <= self.thread_limit and self.merge <= self.thread_limit:
             return FITS
         return EDGE if self.least < self.thread_limit else SPILLS
 

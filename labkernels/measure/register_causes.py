@@ -73,12 +73,6 @@ CAUSES = (
         "Fewer fragments wait for their product: 40 or 16 registers, where sm_100a has 60 for the"
         " first tile.",
     ),
-    Cause(
-        "mla_mma",
-        ("64x16x8x1x1",),
-        ("sm_90a",),
-        "32 registers of fragments wait for their product, where steps of 64 keys have 60.",
-    ),
 )
 
 
@@ -116,9 +110,14 @@ SPILL_CAUSES = (
     SpillCause(
         EDGE,
         "prefill_mma",
-        ("128x64x4x2x2-backward", "64x128x4x1x2"),
+        (
+            "128x64x4x2x2-backward",
+            "64x128x4x1x2",
+            "64x128x4x1x2-backward",
+            "128x128x8x1x1-backward",
+        ),
         (64, 128),
-        "A pair of words is stored before the loop and read after it; no step reads it.",
+        "Two to four words are stored before the loop and read after it; no step reads them.",
     ),
     SpillCause(
         EDGE,

@@ -72,17 +72,11 @@ template <class Params> LAB_DEVICE int token_of(const Params& p, int packed) {
   return static_cast<int>(quotient(packed, p.group_inverse, p.group_shift));
 }
 
-// Returns the token of a tile's row.
-template <class Params, int Rows>
-LAB_DEVICE int row_token(const Params& p, const WorkTile<Rows>& b, int row) {
-  return token_of(p, b.first_row + row);
-}
-
 // A row sees the keys below this number, which is at least 0.
-template <class Params, class Block>
-LAB_DEVICE int row_limit(const Params& p, const Block& b, int row) {
+template <class Params, int Rows>
+LAB_DEVICE int row_limit(const Params& p, const WorkTile<Rows>& b, int row) {
   if (!p.causal) return b.kv_len;
-  const int limit = b.past + row_token(p, b, row) + 1;
+  const int limit = b.past + token_of(p, b.first_row + row) + 1;
   return limit > 0 ? least(limit, b.kv_len) : 0;
 }
 

@@ -112,7 +112,7 @@ MUTANTS: dict[str, Mutant] = {
             "mask one key late",
             "A causal row sees the key behind its own.",
             f"{GITHUB}flashinfer-ai/flashinfer/pull/1290",
-            _in_both(ROWS, r"(?<=row_token\(p, b, row\)) \+ 1;", " + 2;"),
+            _in_both(ROWS, r"(?<=first_row \+ row\)) \+ 1;", " + 2;"),
             needs=CAUSAL,
         ),
     )

@@ -7,7 +7,7 @@ from labkernels.measure.mutants.mutant import KERNEL, Edit, mutated
 from tests.kernels.backward.cases import CUDA_BACKWARDS, backward_case, run_checked
 
 KEYS, ROWS = "backward/problem.cuh", "backward/rows.cuh"
-LIMIT, SHARED = "packed_gqa/rows.cuh", "backward/gradients.cuh"
+PROBLEM, SHARED = "backward/problem.cuh", "backward/gradients.cuh"
 RACE = "race: .* shared byte .* no barrier lies between|which no thread wrote"
 # what is deleted, and whether the kernel of the ordered dq has it
 BARRIERS = {
@@ -20,8 +20,8 @@ BARRIERS = {
 }
 FOUND = "(dq|dk|dv) is .* off where|NaN or infinity in d|out of bounds"
 WRONG = {
-    "a row does not see its own key": Edit(LIMIT, r"(?<=row_token\(p, b, row\)) \+ 1;", ";"),
-    "a row sees the key behind its own": Edit(LIMIT, r"(?<=row_token\(p, b, row\)) \+ 1;", " + 2;"),
+    "a row does not see its own key": Edit(PROBLEM, r"(?<=r\.past \+ row) \+ 1(?=,)", ""),
+    "a row sees the key behind its own": Edit(PROBLEM, r"(?<=r\.past \+ row) \+ 1(?=,)", " + 2"),
     "aligned to the first key": Edit(KEYS, r"r\.past = [^;]*;", "r.past = 0;"),
     "a tile of rows too late": Edit(KEYS, r"key - past\)", "key - past + 64)"),
     "never masked": Edit(SHARED, r"!seen\.whole && ", "false && "),

@@ -18,8 +18,8 @@ BARRIERS = {
 }
 FOUND = "(out|lse2) is .* off where|NaN or infinity in out|without keys is not|out of bounds"
 WRONG = {
-    "a row does not see its own key": Edit(ROWS, r"(?<=row_token\(p, b, row\)) \+ 1;", ";"),
-    "a row sees the key behind its own": Edit(ROWS, r"(?<=row_token\(p, b, row\)) \+ 1;", " + 2;"),
+    "a row does not see its own key": Edit(ROWS, r"(?<=first_row \+ row\)) \+ 1;", ";"),
+    "a row sees the key behind its own": Edit(ROWS, r"(?<=first_row \+ row\)) \+ 1;", " + 2;"),
     "aligned to the first key": Edit(ROWS, r"b\.past = [^;]*;", "b.past = 0;"),
     "masked at the end alone": Edit(KERNEL, r"least\(seen_by_all, b\.end_key\)", "b.end_key"),
     "never masked": Edit(KERNEL, r"mask<C>\(s, p, b, key\);", ";"),
