@@ -20,7 +20,7 @@ KEPT = {8: "kept, sm_8x", 9: "kept, sm_90", 10: "kept, sm_100 and newer"}
 MERGE = "merge of splits"
 # What a prediction says of spills.
 FITS, EDGE, SPILLS = "fits", "at the edge", "spills"
-SPARE = 2  # registers between a need that fits and the limit: a need of 254 was seen to spill a pair
+SPARE = 2  # registers between the limit and a need that fits; with one, a pair was spilled
 
 
 @dataclass(frozen=True)
