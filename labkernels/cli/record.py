@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -33,8 +34,15 @@ examples:
 --all gives each experiment a process of its own, so that one that fails leaves the others; what
 failed is said again at the end.
 
-exit codes: 0 all was recorded; 1 something failed, as said at the end; 2 the request was wrong.
+Ctrl-C, or the SIGTERM of a scheduler at the end of a job's time, keeps what was measured.
+
+exit codes: 0 all was recorded; 1 something failed, as said at the end; 2 the request was wrong;
+130 it was interrupted.
 """
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a recording as Ctrl-C does."""
 
 
 def add_options(sub: argparse.ArgumentParser) -> None:
@@ -71,9 +79,16 @@ def run(options: argparse.Namespace) -> int:
     if bool(options.experiment) == options.all:
         known = ", ".join(experiments.discover())
         raise ValueError(f"experiment is missing; allowed: {known}, or --all")
+    signal.signal(signal.SIGTERM, _terminate)
     if options.all:
         return _record_all(asked)
     return _record_one(experiments.find(options.experiment), asked)
+
+
+def _terminate(number: int, frame: object) -> None:
+    """Raise Terminated once: a second SIGTERM would interrupt the writing of the rows."""
+    signal.signal(number, signal.SIG_IGN)
+    raise Terminated
 
 
 def _asked(options: argparse.Namespace) -> Options:
@@ -158,9 +173,15 @@ def _in_a_process(name: str, asked: Options) -> list[str]:
     command += ["--peer-path", str(asked.peer_path)] if asked.peer_path else []
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
         lines = []
-        for line in child.stderr:
-            print(line, end="", file=sys.stderr, flush=True)
-            lines.append(line.strip())
+        try:
+            for line in child.stderr:
+                print(line, end="", file=sys.stderr, flush=True)
+                lines.append(line.strip())
+        except KeyboardInterrupt as how:  # a terminal sends Ctrl-C to the child, too
+            if isinstance(how, Terminated):
+                child.terminate()
+            child.wait()  # until it has written what it measured
+            raise
     said = [line.removeprefix("failed: ") for line in lines if line.startswith("failed: ")]
     if child.returncode and not said:
         last = lines[-1].removeprefix("labkernels: ") if lines else "no words"

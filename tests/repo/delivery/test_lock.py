@@ -138,6 +138,13 @@ def test_extras_name_only_what_the_lock_pins(direct):
     assert names | {"hatchling"} == set(direct)
 
 
+def test_the_readme_names_every_extra():
+    extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
+    (line,) = (line for line in read("README.md").splitlines() if "its extras are" in line)
+    told = line.partition("its extras are")[2].partition("There is")[0]
+    assert sorted(re.findall(r"`(\w+)`", told)) == sorted(extras)
+
+
 def test_one_version_number():
     version = tomllib.loads(read("pyproject.toml"))["project"]["version"]
     assert yaml.safe_load(read("CITATION.cff"))["version"] == version
