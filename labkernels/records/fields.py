@@ -1,5 +1,6 @@
 """A column, a table, and the values that a cell may hold."""
 
+import functools
 import math
 import re
 from collections.abc import Mapping
@@ -47,10 +48,15 @@ class Table:
     title: str
     fields: tuple[Field, ...]
 
-    @property
+    @functools.cached_property
     def columns(self) -> tuple[str, ...]:
         """The column names in file order."""
         return tuple(field.name for field in self.fields)
+
+    @functools.cached_property
+    def names(self) -> frozenset[str]:
+        """The column names, of which a row is asked quickly."""
+        return frozenset(self.columns)
 
 
 def parse(field: Field, value: object) -> object:

@@ -48,7 +48,7 @@ def validate(row: Mapping[str, Any], table: Table = MEASUREMENTS) -> dict[str, A
 
     Raises: ValueError naming the column, its value and what is allowed.
     """
-    extra = [name for name in row if name not in table.columns]
+    extra = [name for name in row if name not in table.names]
     if extra:
         raise ValueError(
             f"column {extra[0]!r} is not in table {table.name}; columns: {', '.join(table.columns)}"
