@@ -18,6 +18,7 @@ KERNELS = Path(__file__).parents[2] / "kernels"
 STANDARD = "c++20"  # the CPU build of the same sources uses the same standard
 # Part of every key: raise it when the options below or the cached form change.
 _CACHE_VERSION = "3"
+FIRST_WITH_A_CACHE = (12, 9)
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers(?:, used (\d+) barriers)?(.*)")
 _WARNING = re.compile("warning|Potential Performance Loss", re.IGNORECASE)  # an "info" to ptxas
@@ -176,8 +177,7 @@ def _compile(
         "--generate-line-info",
         "--ptxas-options=-v",
         "--ptxas-options=--warn-on-spills",
-        # NVRTC's own cache gives machine code back without the report of ptxas.
-        "--no-cache",
+        *_without_its_cache(),
     ]
     names, texts = [name.encode() for name in files], list(files.values())
     source = f'#include "{header}"\n'.encode()
@@ -197,6 +197,13 @@ def _compile(
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     return CompiledKernel(instance, symbol, arch, cubin, parse_log(text, symbol=symbol), text)
+
+
+def _without_its_cache() -> list[str]:
+    """NVRTC's own cache gives machine code back without the report of ptxas; 12.8 has no cache."""
+    from cuda.bindings import nvrtc
+
+    return ["--no-cache"] if nvrtc.nvrtcVersion()[1:] >= FIRST_WITH_A_CACHE else []
 
 
 def _first_error(log: str) -> str:

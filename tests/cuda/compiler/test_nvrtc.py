@@ -210,6 +210,23 @@ def test_version_is_the_wheels(add_header):
     assert nvrtc.nvrtc_version() == importlib.metadata.version("nvidia-cuda-nvrtc")
 
 
+@pytest.mark.parametrize("version", [(12, 8), (12, 9), (13, 0)])
+def test_only_an_nvrtc_that_has_a_cache_is_told_to_use_none(
+    add_header, private_cache, monkeypatch, version
+):
+    from cuda.bindings import nvrtc as bindings
+
+    def compile_program(program, number, options):
+        given.extend(options)
+        return before(program, number, options)
+
+    given, before = [], bindings.nvrtcCompileProgram
+    monkeypatch.setattr(bindings, "nvrtcCompileProgram", compile_program)
+    monkeypatch.setattr(bindings, "nvrtcVersion", lambda: (0, *version))
+    compile_add(add_header)
+    assert (b"--no-cache" in given) == (version >= (12, 9))  # 12.8 refuses what it does not know
+
+
 def test_missing_package_is_named(add_header, private_cache, monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     assert "cuda.bindings cannot be imported" in nvrtc.available()
