@@ -5,7 +5,8 @@ from typing import Protocol
 
 import numpy as np
 
-from labkernels.numerics import arrays
+from labkernels.numerics import arrays, metrics
+from labkernels.numerics.error import bounds
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import criteria, verdict
@@ -44,6 +45,7 @@ class Criteria:
         self.problem = inputs.problem().in_numpy()
         self.truth, self.truth_lse2 = oracle.attention(self.problem)
         self.eager = criteria.eager_attention(self.problem, self._dtype)
+        self._bounds: dict[NumericPolicy, np.ndarray] = {}
 
     def sample(self, out, policy: NumericPolicy) -> criteria.Sample:
         """An output as the rules take it."""
@@ -55,9 +57,12 @@ class Criteria:
 
         Shapes: out [total_q, Hq, Dv]; lse2 [total_q, Hq] or None, which is then not judged.
         """
-        told = replace(policy.of(self._dtype), denominator=None, accumulate="tensor_core")
         lse2 = None if lse2 is None else arrays.as_float64(lse2)
-        return verdict.decide(self.problem, arrays.as_float64(out), policy=told, lse2=lse2)
+        out = arrays.as_float64(out)
+        return verdict.decide(self.problem, out, policy=self._told(policy), lse2=lse2)
+
+    def _told(self, policy: NumericPolicy) -> NumericPolicy:
+        return replace(policy.of(self._dtype), denominator=None, accumulate="tensor_core")
 
     def answers(
         self, out, policy: NumericPolicy, lse2=None, *, judged: Verdict | None = None
@@ -72,5 +77,20 @@ class Criteria:
                 name: ACCEPTED if rule.accepts(sample) else REFUSED
                 for name, rule in criteria.RULES.items()
             }
+        if judged is None and self._beyond(out, policy):
+            return words | {VERDICT: REFUSED}
         judged = judged or self.verdict(out, policy, lse2)
         return words | {VERDICT: _WORDS[judged.answer]}
+
+    def _beyond(self, out, policy: NumericPolicy) -> bool:
+        """Whether an error exceeds the bound, so that the verdict refuses whatever its name is.
+
+        The search for the name takes most of a verdict's time.
+        """
+        if policy not in self._bounds:
+            told = self._told(policy)
+            bound, _ = bounds.both_bounds(self.problem, told, narrow=told.narrow)
+            self._bounds[policy] = arrays.to_numpy(bound)
+        bound = self._bounds[policy]
+        error = np.abs(metrics.difference(arrays.as_float64(out), self.truth))
+        return bool(np.isfinite(bound).all() and np.any(~(error <= bound)))
