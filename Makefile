@@ -61,8 +61,8 @@ lint: $(ENVIRONMENT) ## Style, spelling, types, and which floor may import which
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/mypy
-	$(BIN)/mypy --config-file .mypy-basic.ini
+	$(BIN)/mypy --config-file .mypy-basic.ini & basic=$$!; \
+	  $(BIN)/mypy; strict=$$?; wait $$basic && exit $$strict
 	$(BIN)/codespell
 	$(BIN)/deptry .
 

@@ -163,6 +163,16 @@ def test_missing_network_is_named(programs):
     assert "again" in line
 
 
+@pytest.mark.parametrize(("strict", "basic"), [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_either_check_of_types_fails_lint(tmp_path, strict, basic):
+    """They run side by side."""
+    for name in ("ruff", "lint-imports", "codespell", "deptry"):
+        add_program(tmp_path, name, "exit 0")
+    add_program(tmp_path, "mypy", f'case "$*" in *basic*) exit {basic};; esac; exit {strict}')
+    done = subprocess.run(["make", "-s", "lint", f"BIN={tmp_path}"], cwd=ROOT, capture_output=True)
+    assert (done.returncode != 0) == bool(strict or basic)
+
+
 def test_ci_runs_the_two_commands():
     lines = read(".ci/run").splitlines()
     assert [line for line in lines if line.startswith("make ")] == ["make test", "make book"]
