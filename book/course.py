@@ -50,8 +50,11 @@ answer = {starter}
 ### BEGIN SOLUTION
 answer = exercises.get("{e.name}").solution
 ### END SOLUTION"""
+# A student may have written over the whole answer cell, or emptied it.
 CHECK = """\
-report = exercises.check("{name}", answer)
+from labkernels.chapters import exercises
+
+report = exercises.check("{name}", globals().get("answer"))
 print(report)
 assert report.passed"""
 
@@ -103,13 +106,17 @@ def answered(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 
 def _check_of(cell: nbformat.NotebookNode, grade_id: str) -> list[nbformat.NotebookNode]:
-    """The check in a solution's last line as a cell of its own; the line then names the answer."""
+    """The check in a solution's last line as a cell of its own; the line then names the answer.
+
+    The student's cell begins with an empty answer, so that no earlier exercise's answer is graded.
+    """
     last = ast.parse(cell.source).body[-1] if cell.cell_type == "code" else None
     match last:
         case ast.Assert(test=ast.Call(args=[ast.Constant(value=name), given])):
             given = ast.get_source_segment(cell.source, given)
             before = cell.source.splitlines()[: last.lineno - 1]
-            cell.source = "\n".join([*before, f"answer = {given}"])
+            solution = ["### BEGIN SOLUTION", *before, f"answer = {given}", "### END SOLUTION"]
+            cell.source = "\n".join(["answer = None", *solution])
             check = new_code_cell(CHECK.format(name=name), id=grade_id)
             _grade(check, grade_id, solution=False, points=1)
             return [check]

@@ -49,12 +49,39 @@ def test_an_assignment_is_its_starter_its_solution_and_its_check(notebooks, name
     assert check.metadata["nbgrader"]["locked"]
 
 
+RIGHT = f"answer = {exercises.get('register_ledger').solution!r}"
+
+
 def test_the_check_of_an_assignment_refuses_its_starter(notebooks):
     answer, check = notebooks["register_ledger"].cells[1:]
     exec(f"{answer.source}\n{check.source}", {})
     starter = answer.source.replace("answer = exercises", "exercises")
     with pytest.raises(AssertionError):
         exec(f"{starter}\n{check.source}", {})
+
+
+def test_a_check_grades_an_answer_that_takes_the_place_of_the_whole_cell(notebooks):
+    check = notebooks["register_ledger"].cells[2]
+    exec(f"{RIGHT}\n{check.source}", {})
+    for wrong in ("answer = 1", ""):
+        with pytest.raises(AssertionError):
+            exec(f"{wrong}\n{check.source}", {})
+
+
+@pytest.mark.parametrize("name", ["register_ledger", "rescale", "roads-chance"])
+def test_an_emptied_cell_is_told_that_there_is_no_answer(name, capsys):
+    with pytest.raises(AssertionError):
+        exec(course.CHECK.format(name=name), {})
+    assert "There is no answer yet" in capsys.readouterr().out
+
+
+def test_a_chapters_cleared_cell_does_not_keep_the_answer_of_the_exercise_before(notebooks):
+    for name in CHAPTERS:
+        cells = notebooks[name].cells
+        for answer, check in zip(cells, cells[1:], strict=False):
+            if check.source.endswith("assert report.passed"):
+                assert answer.source.startswith("answer = None\n### BEGIN SOLUTION\n")
+                assert answer.source.endswith("\n### END SOLUTION")
 
 
 @pytest.mark.parametrize("name", CHAPTERS)
@@ -64,7 +91,7 @@ def test_a_chapters_solutions_are_cleared_and_nothing_else(notebooks, name):
     assert len(marked(notebooks[name], grade=True, solution=True)) == n_exercises
     asked = re.findall(r'exercises\.check\(\s*"([\w-]+-[\w-]+)"', read(f"notebooks/{name}.py"))
     checks = [c.source for c in marked(notebooks[name], solution=False)]
-    assert [re.search(r'"(.*)"', source)[1] for source in checks] == list(dict.fromkeys(asked))
+    assert [re.search(r'"([^"]*)"', source)[1] for source in checks] == list(dict.fromkeys(asked))
     assert not [cell for cell in cells if re.search(r'check\(\s*"\w+-', cell.source)]
     sources = [cell.source for cell in notebooks[name].cells]
     assert sources.count("#### Your answer") == n_exercises

@@ -6,7 +6,7 @@
     exercises.get("rescale").hint(1)    # hints go from a nudge to nearly the answer
 
 In a notebook, `%load_ext labkernels.chapters.exercises` brings the cells `%%cuda rescale` and
-`%%triton online_softmax`, whose text is the answer.
+`%%triton triton_update`, whose text is the answer.
 """
 
 from labkernels.chapters.exercises.checking import check

@@ -16,6 +16,8 @@ from labkernels.chapters.exercises.report import Report, fault_of, in_readers_wo
 from labkernels.chapters.primers import machine
 from labkernels.cuda.host.build import HostKernelError
 
+NO_ANSWER = "There is no answer yet. Give your answer the name `answer`, in the cell above the check."
+
 
 def check(name: str, answer: object) -> Report:
     """Judge an answer to an assignment or to an exercise of a chapter; say what is wrong with it.
@@ -24,6 +26,8 @@ def check(name: str, answer: object) -> Report:
     such as "roads-chance", and takes the numbers or words that its text names.
     Raises: ValueError if there is no such exercise; CompilerMissing where there is no compiler.
     """
+    if answer is None:
+        return Report(False, (NO_ANSWER,))
     if name in questions():
         return questions()[name].judge(answer)
     exercise = get(name)

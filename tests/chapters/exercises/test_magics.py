@@ -1,5 +1,7 @@
 """A cell %%cuda NAME or %%triton NAME is the answer to that assignment."""
 
+import re
+
 from labkernels.chapters import exercises
 
 
@@ -22,3 +24,9 @@ def test_the_extension_brings_both_cells():
     assert repr(answer).startswith("Right.\nAll 7 requests")
     wrong = shell.magics["cell", "cuda"]("causal_mask", exercises.get("causal_mask").starter)
     assert repr(wrong).startswith("Not yet.\nThis is still the starter")
+
+
+def test_the_package_names_assignments_that_exist():
+    named = re.findall(r"%%(?:cuda|triton) (\w+)", exercises.__doc__)
+    assert len(named) == 2
+    assert set(named) <= set(exercises.names())
