@@ -20,7 +20,8 @@ TEMPLATE = Path(__file__).with_name("slides.html.j2")
 MATHJAX = "tex-svg-full.js"
 BLOCK = re.compile(r"```(?s:.*?)^```$|\$\$(?s:.*?)^\$\$$|(?:.+\n?)+", re.M)
 SENTENCE = re.compile(r".+?[.?!](?:\*\*)?(?=\s|$)|.+", re.S)
-SHOWN = ("```", "$$", "|", ">", "- ", "1. ", "**Figure")
+SHOWN = ("```", "$$", "|", ">", "- ", "**Figure")
+ITEM = re.compile(r"\d+\. ")  # of a list with numbers, which begins with any of them
 FULL, CODE = 6, 5  # what a slide holds, and what a cell of code takes of it, in sentences
 UNSHOWN = (SOLUTION, "## You need")
 
@@ -85,7 +86,7 @@ def _parts(notebook: nbformat.NotebookNode) -> Iterator[tuple[nbformat.NotebookN
                 continue
             if block.startswith("#"):
                 yield new_markdown_cell(block), 0
-            elif block.startswith(SHOWN):
+            elif block.startswith(SHOWN) or ITEM.match(block):
                 weights = {"```": CODE, "**F": 0.5}
                 yield new_markdown_cell(block), weights.get(block[:3], 2)
             elif block.startswith("[labkernels/"):  # where a listing is from

@@ -113,6 +113,11 @@ def test_slides_show_first_sentences_and_no_solution():
     ]
 
 
+def test_an_item_of_a_list_is_shown_whole_wherever_its_number_begins():
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("7. **A.** B.\n   C.")])
+    assert [cell.source for cell in slides.deck(notebook).cells] == ["7. **A.** B.\n   C."]
+
+
 def test_slides_load_nothing_from_the_network():
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A\n\n$x$.")])
     page = slides.html(slides.deck(notebook))
