@@ -1,5 +1,6 @@
 """The course: what nbgrader clears and grades, what slides show, a syllabus without a gap."""
 
+import itertools
 import re
 
 import chapter_frame
@@ -78,7 +79,7 @@ def test_an_emptied_cell_is_told_that_there_is_no_answer(name, capsys):
 def test_a_chapters_cleared_cell_does_not_keep_the_answer_of_the_exercise_before(notebooks):
     for name in CHAPTERS:
         cells = notebooks[name].cells
-        for answer, check in zip(cells, cells[1:], strict=False):
+        for answer, check in itertools.pairwise(cells):
             if check.source.endswith("assert report.passed"):
                 assert answer.source.startswith("answer = None\n### BEGIN SOLUTION\n")
                 assert answer.source.endswith("\n### END SOLUTION")
@@ -114,7 +115,8 @@ def test_slides_show_first_sentences_and_no_solution():
 
 
 def test_an_item_of_a_list_is_shown_whole_wherever_its_number_begins():
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("7. **A.** B.\n   C.")])
+    item = nbformat.v4.new_markdown_cell("7. **A.** B.\n   C.")
+    notebook = nbformat.v4.new_notebook(cells=[item])
     assert [cell.source for cell in slides.deck(notebook).cells] == ["7. **A.** B.\n   C."]
 
 

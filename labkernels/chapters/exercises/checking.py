@@ -16,7 +16,7 @@ from labkernels.chapters.exercises.report import Report, fault_of, in_readers_wo
 from labkernels.chapters.primers import machine
 from labkernels.cuda.host.build import HostKernelError
 
-NO_ANSWER = "There is no answer yet. Give your answer the name `answer`, in the cell above the check."
+NO_ANSWER = "There is no answer yet. Give yours the name `answer`, in the cell above the check."
 
 
 def check(name: str, answer: object) -> Report:

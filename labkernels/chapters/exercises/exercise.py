@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkernels.chapters.exercises.overlay import region
+from labkernels.chapters.exercises.report import wrapped
 
 _FOLDER = Path(__file__).with_name("assignments")
 
@@ -56,7 +57,8 @@ class Exercise:
     def __repr__(self) -> str:
         about = f"{self.title} (assignment {self.number}, {self.minutes} minutes, "
         about += f"difficulty {self.difficulty} of 3)"
-        return f"{about}\n\n{self.task.strip()}\n\nStarter:\n\n{self.starter.rstrip()}"
+        task = "\n".join(map(wrapped, self.task.strip().splitlines()))
+        return f"{about}\n\n{task}\n\nStarter:\n\n{self.starter.rstrip()}"
 
 
 @functools.cache

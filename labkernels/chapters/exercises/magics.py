@@ -11,5 +11,8 @@ def load_ipython_extension(shell) -> None:
 
 
 def _answered(line: str, cell: str) -> Report:
-    """Check the cell as the answer to the assignment that the line names."""
-    return check(line.strip(), cell)
+    """Check the cell as the answer to the assignment that the line names.
+
+    The magic's own line counts as line 1, as in the line numbers that JupyterLab shows.
+    """
+    return check(line.strip(), f"\n{cell}")

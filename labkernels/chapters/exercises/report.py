@@ -1,6 +1,7 @@
 """The report of `check`, and how the CPU machine's messages refer to the reader's lines."""
 
 import re
+import textwrap
 from dataclasses import dataclass
 
 from labkernels.chapters.primers.machine import FOLDER
@@ -71,7 +72,17 @@ class Report:
         return self.passed
 
     def __repr__(self) -> str:
-        return "\n".join(("Right." if self.passed else "Not yet.", *self.lines))
+        return "\n".join(("Right." if self.passed else "Not yet.", *map(wrapped, self.lines)))
+
+
+def wrapped(line: str) -> str:
+    """A line of prose in lines of at most 90 columns; a line of a table as it is.
+
+    JupyterLab breaks a line that is too long in the middle of a word.
+    """
+    if "  " in line:
+        return line
+    return textwrap.fill(line, 90, break_long_words=False, break_on_hyphens=False)
 
 
 def fault_of(message: str) -> str:
@@ -86,7 +97,8 @@ def in_readers_words(message: str) -> list[str]:
     """A machine error as sentences about the reader's own lines."""
     errors = _COMPILE.findall(message)
     if errors:
-        return [f"Line {line}, column {column}: {text}" for line, column, text in errors[:3]]
+        said = (f"Line {line}, column {column}: {text}" for line, column, text in errors)
+        return list(dict.fromkeys(said))[:3]
     what = message.partition(": ")[2] if "::" in message.partition(": ")[0] else message
     lines = [_IN_PRIMER.sub(_quoted, _PLACE.sub(r"line \1 of your answer", what.strip()))]
     if name := fault_of(message):

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from labkernels.chapters import exercises
-from labkernels.chapters.exercises.report import fault_of, in_readers_words
+from labkernels.chapters.exercises.report import Report, fault_of, in_readers_words
 
 RAW = re.compile(r"\basm\b|\b__\w+|\bthreadIdx\b|\bblockIdx\b")
 ALL = [exercises.get(name) for name in exercises.names()]
@@ -32,7 +32,7 @@ def test_an_assignment_is_complete(exercise):
     assert len(exercise.hints) >= 3
     assert len(exercise.mistakes) >= 3
     assert not RAW.search(exercise.solution + exercise.starter)
-    assert exercise.task.strip() in repr(exercise)
+    assert exercise.task.split() == repr(exercise).split("\n\n", 1)[1].split("Starter:")[0].split()
     if "\n" in exercise.solution:
         assert exercise.solution.strip() not in repr(exercise)
     words = [exercise.unfinished, *(mistake.says for mistake in exercise.mistakes)]
@@ -96,6 +96,20 @@ def test_a_compile_error_names_the_readers_line():
     source = "LAB_DEVICE float in_log2_units(float s, float scale) {\n  return s * scale\n}"
     report = exercises.check("log2_units", source)
     assert re.search(r"Line 2, column \d+: expected ';'", said(report))
+
+
+def test_a_compile_error_is_said_once():
+    missing = exercises.get("rescale").solution.replace(";", "", 1)  # g++ says it of two names
+    lines = exercises.check("rescale", missing).lines
+    assert len(lines) > 1
+    assert len(set(lines)) == len(lines)
+
+
+def test_a_long_line_is_broken_between_words():
+    report = Report(False, ("word " * 40, "a table  " * 20, "x" * 120))
+    lines = repr(report).splitlines()
+    assert lines[1:4] == ["word " * 17 + "word", "word " * 17 + "word", "word word word word"]
+    assert lines[4:] == [*report.lines[1:]]
 
 
 def test_an_error_of_triton_names_the_readers_line():

@@ -30,3 +30,14 @@ def test_the_package_names_assignments_that_exist():
     named = re.findall(r"%%(?:cuda|triton) (\w+)", exercises.__doc__)
     assert len(named) == 2
     assert set(named) <= set(exercises.names())
+
+
+def test_lines_are_counted_as_the_cell_shows_them():
+    shell = Shell()
+    exercises.load_ipython_extension(shell)
+    cell = "LAB_DEVICE float in_log2_units(float s, float scale) {\n  return s * scale\n}\n"
+    report = shell.magics["cell", "cuda"]("log2_units", cell)
+    assert re.match(r"Line 3, column \d+: expected ';'", report.lines[0])
+    cell = exercises.get("triton_update").solution.strip().replace("tl.max(b_s", "tl.largest(b_s")
+    report = shell.magics["cell", "triton"]("triton_update", cell)
+    assert "Line 4" in "\n".join(report.lines)

@@ -71,7 +71,7 @@ def takes(exercise: Exercise, answer: str) -> list[Takes]:
 
 def _source(answer: str) -> Path:
     """Write the whole kernel with the answer as its `update`, since Triton reads source files."""
-    text = _REGION.sub(lambda _: answer.strip("\n") + "\n\n\n", _own_text())
+    text = _REGION.sub(lambda _: answer.rstrip("\n") + "\n\n\n", _own_text())
     path = cache_dir() / MUTANTS / content_key(text) / FILE
     atomic_write(path, text.encode())
     return path
@@ -102,7 +102,7 @@ def _in_readers_words(error: Exception, answer: str) -> str:
         if isinstance(cause, SyntaxError):
             lines.append(cause.lineno)
         error, cause = cause, cause.__cause__
-    of_reader = range(1, answer.strip("\n").count("\n") + 2)
+    of_reader = range(1, answer.rstrip("\n").count("\n") + 2)
     known = [line - above for line in lines if line is not None and line - above in of_reader]
     where = f"Line {known[-1]}: " if known else ""
     said = re.sub(r"\(your_answer\.py, line \d+\)", "", str(error)).strip()
