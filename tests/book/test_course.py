@@ -1,4 +1,4 @@
-"""The course: what nbgrader clears and grades, what slides show, a syllabus without a gap."""
+"""The course: what nbgrader clears and grades, a syllabus without a gap."""
 
 import itertools
 import re
@@ -7,7 +7,6 @@ import chapter_frame
 import course
 import nbformat
 import pytest
-import slides
 
 from labkernels.chapters import exercises
 from tests.repo.files import read
@@ -98,34 +97,6 @@ def test_a_chapters_solutions_are_cleared_and_nothing_else(notebooks, name):
     assert sources.count("#### Your answer") == n_exercises
     assert not [cell for cell in cells if cell.source.startswith("#")]
     assert [c for c in cells if c.cell_type == "code" and re.search("assert|answer =", c.source)]
-
-
-def test_slides_show_first_sentences_and_no_solution():
-    text = "# A\n\nOne. Two.\n\n## You need\n\nMuch.\n\n## B\n\n$$\nx\n\n=y\n$$"
-    text += "\n\n#### Solution\n\nSecret."
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)])
-    found = [(c.metadata["slideshow"]["slide_type"], c.source) for c in slides.deck(notebook).cells]
-    assert found == [
-        ("slide", "# A"),
-        ("-", "- One."),
-        ("notes", "One. Two."),
-        ("slide", "## B"),
-        ("-", "$$\nx\n\n=y\n$$"),
-    ]
-
-
-def test_an_item_of_a_list_is_shown_whole_wherever_its_number_begins():
-    item = nbformat.v4.new_markdown_cell("7. **A.** B.\n   C.")
-    notebook = nbformat.v4.new_notebook(cells=[item])
-    assert [cell.source for cell in slides.deck(notebook).cells] == ["7. **A.** B.\n   C."]
-
-
-def test_slides_load_nothing_from_the_network():
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A\n\n$x$.")])
-    page = slides.html(slides.deck(notebook))
-    loaded = re.findall(r"""(?:src|<link[^>]*href)=["']([^"']+)""", page)
-    assert {"reveal/dist/reveal.js", "reveal/dist/reveal.css", slides.MATHJAX} <= set(loaded)
-    assert not [address for address in loaded if "//" in address]
 
 
 def test_the_syllabus_gives_out_everything_once_in_the_weeks_of_the_term():
