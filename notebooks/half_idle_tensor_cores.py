@@ -20,7 +20,7 @@
 # **The profiler says that tensor cores are active about half of the time in attention, and 90 % of it in a matrix product. Where does the other half go?**
 #
 # The question is that of {cite:t}`flashattention1205`.
-# Its author profiled FlashAttention-2 on an RTX 3080, an RTX 4080 and an Orin, read about 50 % *Tensor Active* almost everywhere, and about 90 % for products and convolutions by cuBLAS and cuDNN.
+# Its author profiled FlashAttention-2 on an RTX 3080, an RTX 4080 and an Orin, read about 50 % *Tensor Active* almost everywhere, and about 90 % for products and convolutions by cuBLAS and cuDNN, NVIDIA's libraries.
 # The author also multiplied the percentage by the chip's peak and the kernel's time, and found the FLOPs that the formula asks for.
 # So the counter counts work, and half of the tensor cores' time is idle.
 #
@@ -93,7 +93,7 @@ from labkernels.records import recorded, store
 #
 # A chip has more than one $R$.
 # On Hopper, `wgmma` does 4096 FLOPs per clock, and the profiler says of `mma.sync` that it can do two thirds of that.
-# On GeForce parts, sums in fp32 run at half the rate of sums in fp16, and attention must sum in fp32.
+# On GeForce parts, NVIDIA's GPUs for games, sums in fp32 run at half the rate of sums in fp16, and attention must sum in fp32.
 #
 # ### Who fits on an SM
 #
@@ -151,7 +151,7 @@ plt.show()
 # %% [markdown]
 # So the special-function unit can explain 50 % at head_dim 64 on an H100, if nothing overlaps.
 # It cannot explain 50 % on an RTX 3080: there the products take eight times as long, and a kernel without any overlap would still be {glue:text}`serial_geforce` % active.
-# A later section comes back to what might.
+# A later section has a hypothesis that might explain it.
 #
 # ### The tile of the case
 #
@@ -321,7 +321,7 @@ states = pd.DataFrame(rows, columns=["of", "head_dim", "commit", "kernels"])
 states = states.groupby(["of", "head_dim", "commit"], sort=False).kernels.agg(", ".join)
 plots.table(states.reset_index(), "recorded")
 
-# %% mystnb={"figure": {"caption": "Tensor cores idle in every attention kernel, least in prefill_wgmma at head_dim 256, and no other part is busy all the time either. Percent of what each part can do; exp2 is the special-function unit, ALU takes maxima and conversions, issue is the share of clocks in which a scheduler issues.", "name": "busy-parts"}, "image": {"alt": "Grids of kernels and parts of an SM with percentages, one for the matrix product and one for each head_dim of attention. The matrix product is dark at the tensor pipe and at shared memory alone. Attention is half dark at the tensor pipe, darkest for kernels on wgmma at large head_dims; prefill_fma is dark at FMA and issue instead.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Tensor cores idle in every attention kernel, least in prefill_wgmma at head_dim 256, and no other part is busy all the time either. Numbers are percent of what each part can do; exp2 is the special-function unit, ALU takes maxima and conversions, issue is the share of clocks in which a scheduler issues.", "name": "busy-parts"}, "image": {"alt": "Grids of kernels and parts of an SM with percentages, one for the matrix product and one for each head_dim of attention. The matrix product is dark at the tensor pipe and at shared memory alone. Attention is half dark at the tensor pipe, darkest for kernels on wgmma at large head_dims; prefill_fma is dark at FMA and issue instead.", "width": "100%"}} tags=["hide-input"]
 busy = plots.busy(forward)
 titles = {0: "matrix product, 8192 cubed"} | {d: f"forward, head_dim {d}" for d in COUNTED}
 busy["panel"] = busy.head_dim.map(titles)
@@ -332,7 +332,7 @@ plt.show()
 # ### What a counter counts
 #
 # The same run counted the FLOPs that tensor cores did, in each clock of each SM.
-# This number times clocks and SMs must give the formula's FLOPs. That is the author's check, and here it is exact, but for tiles whose rows or keys do not divide a request's, because products with padding count as well.
+# This number times clocks and SMs must give the formula's FLOPs. That is the author's check, and here it is exact, except for tiles whose rows or keys do not divide a request's, because products with padding count as well.
 # *Active* is another quantity: the share of clocks in which the pipe holds an instruction, whatever that instruction can do.
 
 # %% tags=["hide-input"]
@@ -396,7 +396,7 @@ plots.table(reports, "geforce", dict.fromkeys(reports.columns[2:], "{:.1f}"))
 # In an average clock a scheduler has two to four warps, and at most one of them issues.
 # {numref}`waiting-warps` says what the others do.
 
-# %% mystnb={"figure": {"caption": "In the kernels on mma.sync hardly any warp waits for memory: they wait for the instruction before, for a busy pipe and for shared memory. In prefill_wgmma about a quarter of the warps wait for memory, among them those that do nothing but fetch. head_dim 128 and the matrix product.", "name": "waiting-warps"}, "image": {"alt": "Stacked bars, one per kernel, of the warps of a scheduler by what they do in an average clock. The part that waits for memory is small in the attention kernels on mma.sync, and larger in prefill_wgmma, cuDNN and cuBLAS.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "In the kernels on mma.sync hardly any warp waits for memory: they wait for the instruction before, for a busy pipe and for shared memory. In prefill_wgmma about a quarter of the warps wait for memory, among them those that do nothing but fetch. The bars are of head_dim 128 and of the matrix product.", "name": "waiting-warps"}, "image": {"alt": "Stacked bars, one per kernel, of the warps of a scheduler by what they do in an average clock. The part that waits for memory is small in the attention kernels on mma.sync, and larger in prefill_wgmma, cuDNN and cuBLAS.", "width": "100%"}} tags=["hide-input"]
 at_128 = forward[forward.head_dim.isin([0, 128])]
 plots.waiting_warps(plots.waiting(at_128), origin=origin)
 plt.show()
@@ -435,15 +435,15 @@ plots.table(ran[columns], "ran", {"time_ms": "{:.3g}"})
 # A decode does one product for each byte that it reads, so that the tensor cores must wait for memory.
 # A prefill has enough work, and its tensor cores wait between the phases.
 
-# %% mystnb={"figure": {"caption": "Distance from the least time: a decode reaches what memory allows, a prefill stays above what the products need. Full size.", "name": "halfidle-timing"}, "image": {"alt": "A panel for each workload: a mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "Distance from the least time: a decode reaches what memory allows, a prefill stays above what the products need. The workloads have their full size.", "name": "halfidle-timing"}, "image": {"alt": "A panel for each workload: a mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_timing()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "Whether tensor cores idle or not, the error is the same in every request and head. Prefill, bf16; Triton's interpreter does not round P.", "name": "halfidle-errors-prefill"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "Whether tensor cores idle or not, the error is the same in every request and head. This is a prefill in bf16; Triton's interpreter does not round P.", "name": "halfidle-errors-prefill"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_errors("prefill")
 plt.show()
 
-# %% mystnb={"figure": {"caption": "The same for decode. bf16.", "name": "halfidle-errors-decode"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "The errors of a decode do not depend on it either. The dtype is bf16.", "name": "halfidle-errors-decode"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_errors("decode")
 plt.show()
 
@@ -456,7 +456,7 @@ bench.log
 # %% [markdown]
 # ## What we learned
 #
-# The numbers in bold are computed from the tables above, in the cells folded here.
+# The numbers below are computed from the tables above, in the cells folded here.
 
 # %% tags=["hide-cell"]
 gemm = forward[forward.kernel == "cublas"].iloc[0]
@@ -567,7 +567,7 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 # ```
 #
 # {eq}`half-idle-ratio` is 1 at $D = R / (4 E)$.
-# On the A100 that is a head of 32 channels and on GeForce parts one of 8, fewer than most models have; on a B200 it is the most common one, which is why kernels for it compute some of the exponentials by polynomials.
+# On the A100 that is a head of 32 channels and on GeForce parts one of 8, fewer than most models have; on a B200 it is 128, the most common head_dim, which is why kernels for it compute some of the exponentials by polynomials.
 
 # %%
 ties = {}
@@ -616,7 +616,7 @@ assert exercises.check("half-idle-waves", 100 * at_most)
 # :class: dropdown
 # ```
 #
-# On an A10 it saves a block: two of 48 KiB fit, and only one of 64.
+# On an A10 the narrower tile makes room for a second block: two blocks of 48 KiB fit, and only one of 64 KiB.
 # On an A100 registers allow two of either.
 
 # %%

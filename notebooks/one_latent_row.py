@@ -60,7 +60,8 @@ h200 = hardware.gpu("h200")
 # %% [markdown]
 # ## Model
 #
-# With $H$ heads, each key costs $2 H (576 + 512)$ FLOPs and 1152 bytes.
+# A key is all 576 channels of its row, and its value is the first 512 of them.
+# With $H$ heads, each key costs $2 H (576 + 512)$ FLOPs, and 1152 bytes in a 16-bit format.
 # Bytes do not depend on $H$ and products do, so that the time of a step is at least
 #
 # $$
@@ -132,7 +133,7 @@ source("mla_mma", "scores")
 #
 # Recorded on an H200 by `labkernels record mla`: the time of each kernel over the larger of both floors, at the rates that a copy and a matrix product reach ({numref}`latent-roof`).
 
-# %% mystnb={"figure": {"caption": "mla_wgmma stays near the roof at every number of heads, as FlashInfer's fa3 does; mla_mma follows to 16 heads and then falls behind. 64 requests of 4096 keys, bf16.", "name": "latent-roof"}, "image": {"alt": "Percent of the roof over the number of heads, from 1 to 128, one line for each kernel. Two lines stay high; the lines of the kernels on mma.sync fall from 32 heads on, and those without tensor cores lie at the bottom.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "mla_wgmma stays near the roof at every number of heads, as FlashInfer's fa3 does; mla_mma follows to 16 heads and then falls behind. The batch has 64 requests of 4096 keys in bf16.", "name": "latent-roof"}, "image": {"alt": "Percent of the roof over the number of heads, from 1 to 128, one line for each kernel. Two lines stay high; the lines of the kernels on mma.sync fall from 32 heads on, and those without tensor cores lie at the bottom.", "width": "100%"}} tags=["hide-input"]
 wanted = {"metric": "time_graph", "statistic": "median", "dtype": "bf16", "page_size": 64}
 rows = [row for row in store.read("mla") if wanted.items() <= row.items()]
 rows = [row for row in rows if row["note"].startswith("64 x 4096,") and row["q_len"] == 1]
@@ -153,6 +154,8 @@ plots.table(
 )
 
 # %% [markdown]
+# The table has the times of both kernels on tensor cores, and how many times as long `mla_mma` takes.
+#
 # ### Latent decode, decode and prefill, live
 #
 # This cell runs all kernels of the three operations, in CUDA and in Triton, with tensor cores on and off.
@@ -166,19 +169,19 @@ plots.table(ran[columns], "ran", {"time_ms": "{:.3g}"})
 # %% [markdown]
 # A latent decode stands between the two others: like a decode it reads each key once, and like a prefill it multiplies it with many rows.
 
-# %% mystnb={"figure": {"caption": "Latent decode with 128 heads: memory and products set nearly the same least time. Below it a plain decode, set by memory, and a prefill, set by products. Full size.", "name": "latent-timing"}, "image": {"alt": "A panel for each workload: a mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "Latent decode with 128 heads: memory and products set nearly the same least time. Memory sets the least time of the plain decode below it, and products that of the prefill. The workloads have their full size.", "name": "latent-timing"}, "image": {"alt": "A panel for each workload: a mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_timing()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "No head and no request of the latent decode stands apart. bf16.", "name": "latent-errors-mla"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "No head and no request of the latent decode stands apart. The dtype is bf16.", "name": "latent-errors-mla"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_errors("mla")
 plt.show()
 
-# %% mystnb={"figure": {"caption": "Plain decode, bf16.", "name": "latent-errors-decode"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "These are the errors of the plain decode, in bf16.", "name": "latent-errors-decode"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_errors("decode")
 plt.show()
 
-# %% mystnb={"figure": {"caption": "Prefill, bf16; Triton's interpreter does not round P.", "name": "latent-errors-prefill"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "This is a prefill in bf16; Triton's interpreter does not round P.", "name": "latent-errors-prefill"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_errors("prefill")
 plt.show()
 
@@ -215,7 +218,7 @@ bench.log
 # :class: dropdown
 # ```
 #
-# The rows count, heads times tokens: about 128 of them, which are 8 tokens of 16 heads.
+# What counts is the number of rows, heads times tokens. Products reach memory at about 128 rows, which are 8 tokens of 16 heads.
 
 
 # %%

@@ -77,7 +77,7 @@ from labkernels.records import recorded, store
 #
 # The figure is drawn from a trace: the kernel of the rung "wgmma", which the next sections measure, ran on the CPU machine with 128 query rows and four blocks of keys, from the last to the first, and noted the end of each wait and each release.
 
-# %% mystnb={"figure": {"caption": "The producer fills a stage as soon as both warpgroups have read it. Pale: the stage is asked for or full; dark: it is read. Numbers are blocks of keys. The rung wgmma, a trace of the CPU machine.", "name": "ladder-roles"}, "image": {"alt": "Eight rows of bars in the order of a trace. Above, two stages of K and two of V, each in turn pale and dark for blocks 0 and 2, or 1 and 3. Below, two warpgroups, each with a row for S and a row for P V; in each the bars of S and P V take turns and never overlap.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The producer fills a stage as soon as both warpgroups have read it. Pale: the stage is asked for or full; dark: it is read. Numbers are blocks of keys. This is a trace of the rung wgmma on the CPU machine.", "name": "ladder-roles"}, "image": {"alt": "Eight rows of bars in the order of a trace. Above, two stages of K and two of V, each in turn pale and dark for blocks 0 and 2, or 1 and 3. Below, two warpgroups, each with a row for S and a row for P V; in each the bars of S and P V take turns and never overlap.", "width": "100%"}} tags=["hide-input"]
 events = pd.DataFrame(the_ladder.trace("wgmma", blocks=4))
 hopper.producers_and_consumers(events[events.of != "Q"], 2, origin="a trace of the CPU machine")
 plt.show()
@@ -86,7 +86,7 @@ plt.show()
 # A warpgroup of this rung asks for $S$, waits, computes its softmax, asks for $P V$ and waits again.
 # On the rung "ping-pong" the scores of the next block are asked for before $P V$ of this one, so that a softmax runs beside products, and the two warpgroups take turns.
 
-# %% mystnb={"figure": {"caption": "With turns, the products for S of the next block and those of P V overlap in each warpgroup. The rung ping-pong, a trace of the CPU machine.", "name": "ladder-turns"}, "image": {"alt": "The same eight rows. From block 1 on the bar of S of each warpgroup begins before the bar of P V of the block before, and both end at nearly the same place.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "With turns, the products for S of the next block and those of P V overlap in each warpgroup. This is a trace of the rung ping-pong on the CPU machine.", "name": "ladder-turns"}, "image": {"alt": "The same eight rows. From block 1 on the bar of S of each warpgroup begins before the bar of P V of the block before, and both end at nearly the same place.", "width": "100%"}} tags=["hide-input"]
 events = pd.DataFrame(the_ladder.trace("ping-pong", blocks=4))
 hopper.producers_and_consumers(events[events.of != "Q"], 2, origin="a trace of the CPU machine")
 plt.show()
@@ -147,6 +147,8 @@ plots.table(shown, "expected", {"expected, TFLOP/s": "{:.0f}"})
 #
 # Nine of the ten rungs are the kernel `prefill_wgmma_basic`, with the folder `prefill/rungs` beside it, compiled with one idea more each time; the tenth is `prefill_wgmma`, the kernel that a user gets.
 # `labkernels ladder prefill --show NAME` prints what a rung changes in the code of the rung below.
+# A block of the rung "persistent tiles" stays on its SM, computes tile after tile, and loads the next tile while this one ends; on the rungs below, each tile has a block of its own.
+# The rung "P ahead" rounds the weights $P$ of the next block to 16 bits while the product of this block runs.
 # The listings show these changes, from the files that ran. The rung "2 stages" changes no line but a number of the tile.
 # The first two listings are folded, since these rungs replace whole loops:
 
@@ -211,7 +213,7 @@ climbed["words"] = [
     for row in climbed.itertuples()
 ]
 
-# %% mystnb={"figure": {"caption": "Three ideas do most of the climb: the tensor cores, the TMA that feeds them, and wgmma. Time as the profiler took it, with empty caches; the dashed lines are the vendor's peak and what cuBLAS reached under the same profiler.", "name": "ladder"}, "image": {"alt": "Horizontal bars of TFLOP/s, one for each rung: a short one for CUDA cores at the top, two alike for mma.sync, a longer one with TMA, five of nearly the same length for wgmma, and the longest for prefill_wgmma. Beside each bar stands the share of time in which the tensor pipe was active. Two dashed lines mark cuBLAS and the peak.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Three ideas do most of the climb: the tensor cores, the TMA that feeds them, and wgmma. The profiler took the times, with empty caches; the dashed lines are the vendor's peak and what cuBLAS reached under the same profiler.", "name": "ladder"}, "image": {"alt": "Horizontal bars of TFLOP/s, one for each rung: a short one for CUDA cores at the top, two alike for mma.sync, a longer one with TMA, five of nearly the same length for wgmma, and the longest for prefill_wgmma. Beside each bar stands the share of time in which the tensor pipe was active. Two dashed lines mark cuBLAS and the peak.", "width": "100%"}} tags=["hide-input"]
 ceilings = {"cuBLAS": gemm_rate, "peak": h200.tensor_fp16_flops / 1e12}
 shown = climbed.rename(columns={"name": "rung"})[["rung", "kernel", "tflops", "words"]]
 tiles = {("cublas", ""), *((rung.kernel, rung.tile) for rung in rungs.values())}
@@ -261,7 +263,7 @@ for rung in rungs.values():
     out = ops.prefill(*given, **options).out
     errors[rung.name] = arrays.as_float64(out) - truths
 
-# %% mystnb={"figure": {"caption": "Speed costs no accuracy: the rungs have the same error for each sample and head. bf16, from 512 tokens (sample 0) to 33 (sample 5).", "name": "ladder-errors"}, "image": {"alt": "Heat maps of 6 samples and 8 heads, one for each of four rungs. Rows grow lighter from long to short requests; no head stands out; the maps look alike.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Speed costs no accuracy: the rungs have the same error for each sample and head. The samples, in bf16, have from 512 tokens (sample 0) to 33 (sample 5).", "name": "ladder-errors"}, "image": {"alt": "Heat maps of 6 samples and 8 heads, one for each of four rungs. Rows grow lighter from long to short requests; no head stands out; the maps look alike.", "width": "100%"}} tags=["hide-input"]
 sample = np.repeat(np.arange(len(lengths)), lengths)
 frames = []
 for rung in (rungs[name] for name in ("CUDA cores", "mma.sync", "wgmma", "prefill_wgmma")):
@@ -288,7 +290,7 @@ plots.table(by_rung, "rung-errors", dict.fromkeys(by_rung.columns[1:4], "{:.2f}"
 # %% [markdown]
 # ### The ladders of decode and backward
 #
-# The same run recorded the same ideas on the other operations: 64 requests of 4096 keys for decode, and the shape of above for the backward pass.
+# The same run recorded the same ideas on the other operations: 64 requests of 4096 keys for decode, and the shape of the prefill above for the backward pass.
 
 # %% tags=["hide-input"]
 others = [rung for name in ("decode", "backward") for rung in ladder.rungs(name)]
@@ -321,7 +323,7 @@ change("TMA", "backward")
 change("P in registers", "backward")
 
 # %% [markdown]
-# With tensor cores a decode keeps memory busy, and more arithmetic has nothing to gain; without them its FMAs take longer than the bytes do at this size of group.
+# With tensor cores a decode keeps memory busy, and faster arithmetic has nothing to gain; without them its FMAs take longer than the bytes do at this size of group.
 # The backward pass has five products where the forward pass has two, and `wgmma` is worth most there.
 
 # %% [markdown]
@@ -339,15 +341,15 @@ plots.table(ran[columns], "ran", {"time_ms": "{:.3g}"})
 # %% [markdown]
 # The decode kernels stop at `mma.sync`, because with it they reach what memory allows.
 
-# %% mystnb={"figure": {"caption": "The prefill kernels are an order of magnitude apart, and the CUDA decode kernels stand near the least time that memory allows. Full size.", "name": "ladder-timing"}, "image": {"alt": "A panel for each workload: a mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "The prefill kernels are an order of magnitude apart, and the CUDA decode kernels stand near the least time that memory allows. The workloads have their full size.", "name": "ladder-timing"}, "image": {"alt": "A panel for each workload: a mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_timing()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "The error does not change from rung to rung on tensor cores. Prefill, bf16; Triton's interpreter does not round P.", "name": "ladder-errors-prefill"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "The error does not change from rung to rung on tensor cores. This is a prefill in bf16; Triton's interpreter does not round P.", "name": "ladder-errors-prefill"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_errors("prefill")
 plt.show()
 
-# %% mystnb={"figure": {"caption": "Decode, bf16: the same step from off to on, and no other.", "name": "ladder-errors-decode"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "In a decode in bf16 the error, too, changes only from tensor cores off to on.", "name": "ladder-errors-decode"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_errors("decode")
 plt.show()
 
@@ -360,7 +362,7 @@ bench.log
 # %% [markdown]
 # ## What we learned
 #
-# The numbers in bold are computed from the tables above, in the cells folded here.
+# The numbers below are computed from the tables above, in the cells folded here.
 
 # %% tags=["hide-cell"]
 rung = climbed.set_index("name")

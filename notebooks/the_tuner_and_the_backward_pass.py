@@ -69,6 +69,8 @@ COUNTED = {d: Prefill((4096,) * 4, (4096,) * 4, 2048 // d, 2048 // d, d) for d i
 # {eq}`half-idle-step` gives an expected time for each tile that fits.
 #
 # The backward pass recomputes $P$ and then needs $dV = P^T dO$, $dP = dO\, V^T$, $dS = P \circ (dP - \delta)$ with {term}`delta` of each row, $dQ = dS\, K$ and $dK = dS^T Q$: with $S = Q K^T$ these are five products for one exponential, where the forward has two.
+# Here $dX$ is the gradient of the loss with respect to $X$, and $\circ$ multiplies element by element; the constant factors of the scale are left out.
+# A block takes some keys through all query rows, so that every block adds to the same $dQ$.
 # With {eq}`half-idle-ratio`,
 #
 # $$
@@ -213,7 +215,7 @@ by_default = counted[counted.tile == ""].sort_values(["head_dim", "kernel"])
 is_backward = by_default.kernel.str.contains("backward")
 forward, backward = by_default[~is_backward], by_default[is_backward]
 
-# %% mystnb={"figure": {"caption": "The backward pass has fewer exponentials per product than the forward and no busier tensor cores: what is busy is shared memory. Percent, as in the figure of the forward.", "name": "busy-backward"}, "image": {"alt": "A grid for each head_dim of backward kernels and parts of an SM with percentages. exp2 is low everywhere; shared memory is the busiest part beside the tensor pipe.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The backward pass has fewer exponentials per product than the forward and no busier tensor cores: shared memory is busy. Numbers are percent of what each part can do.", "name": "busy-backward"}, "image": {"alt": "A grid for each head_dim of backward kernels and parts of an SM with percentages. exp2 is low everywhere; shared memory is the busiest part beside the tensor pipe.", "width": "100%"}} tags=["hide-input"]
 busy = plots.busy(backward)
 busy["panel"] = "backward, head_dim " + busy.head_dim.astype(str)
 plots.busy_parts(busy, origin=origin)
@@ -315,19 +317,19 @@ plots.table(ran[columns], "ran", {"time_ms": "{:.3g}"})
 # %% [markdown]
 # The ordered sum of $dQ$ gives the same bits in every run, and costs time: compare the two marks of each kernel in {numref}`tuner-timing`.
 
-# %% mystnb={"figure": {"caption": "A backward pass takes about three times as long as its forward pass, for two and a half times the products. Full size.", "name": "tuner-timing"}, "image": {"alt": "A panel for each workload: a mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "A backward pass takes about three times as long as its forward pass, for two and a half times the products. The workloads have their full size.", "name": "tuner-timing"}, "image": {"alt": "A panel for each workload: a mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_timing()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "Gradients of query, key and value: no head and no request stands apart. bf16.", "name": "tuner-errors-backward"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "Gradients of query, key and value: no head and no request stands apart. The dtype is bf16.", "name": "tuner-errors-backward"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_errors("backward")
 plt.show()
 
-# %% mystnb={"figure": {"caption": "The forward pass that the gradients belong to. bf16; Triton's interpreter does not round P.", "name": "tuner-errors-prefill"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "The errors are those of the forward pass to which the gradients belong. The dtype is bf16; Triton's interpreter does not round P.", "name": "tuner-errors-prefill"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_errors("prefill")
 plt.show()
 
-# %% mystnb={"figure": {"caption": "A decode, whose error has the same two sources. bf16.", "name": "tuner-errors-decode"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "The error of a decode has the same two sources. The dtype is bf16.", "name": "tuner-errors-decode"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_errors("decode")
 plt.show()
 
@@ -340,7 +342,7 @@ bench.log
 # %% [markdown]
 # ## What we learned
 #
-# The numbers in bold are computed from the tables above, in the cell folded here.
+# The numbers below are computed from the tables above, in the cells folded here.
 
 # %% tags=["hide-cell"]
 fore, back = (frame.set_index(["kernel", "head_dim"]) for frame in (forward, backward))
@@ -387,7 +389,6 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 # 1. **Arithmetic rejects most tiles**, and names the line that broke each.
 # 2. **A model's order is worth a few runs.** Its rank correlation with the measured order is {glue:text}`worst_rank` at worst, and {glue:text}`most_runs` runs reach 98 % of the best of {glue:text}`most_tiles` tiles, in every one of the {glue:text}`searched` searches.
 # 3. **Backward loses by shared memory and registers, not by exponentials.** In FlashAttention-2 the special-function unit goes from {glue:text}`front_mufu` to {glue:text}`back_mufu` % at head_dim 128, as {eq}`tuner-backward-ratio` says it must, and shared memory is at {glue:text}`back_smem` %.
-#
 # 4. **What shared memory delivers is a budget too.** A product of two tiles takes all of it, and a load beside it waits for the product. To put loads beside products that read one tile was worth more than to keep the tensor core's queue full.
 # 5. **One order for $dQ$ costs up to {glue:text}`price` % at head_dim 256, and less than a tenth below it**: the blocks wait for each other in two threads that compute nothing, and that take the steps in turn.
 #

@@ -120,6 +120,8 @@ print(f"rule of thumb: {rule.sum()} of {rule.size} heads must be equal")
 print(f"equation: {(predicted == 0).sum()} heads equal, {predicted.sum()} channels differ")
 
 # %% [markdown]
+# The rule of thumb names few heads, and the equation names more: it says that all other heads differ, and in how many channels.
+#
 # At which position do the paths begin to differ, as a sequence grows?
 # Up to 128 keys there is one block on either path, so that nothing can differ.
 # The token at position 128, counted from 0, is the first that sees a second block of 128 and none of 256: **the paths differ from position 128 on**.
@@ -143,7 +145,7 @@ bench.equations("prefill_mma")
 # The decode kernels read the cache that the second path fills, and the prefill kernels compute the first path.
 # They share no tile: a decode block has the heads of a group as its rows, a prefill block 64 tokens or more.
 
-# %% mystnb={"figure": {"caption": "The two roads need different tiles: a prefill kernel spends its registers on scores and accumulators of many rows, a decode kernel keeps few rows. Heads of 64 channels.", "name": "roads-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The two roads need different tiles: a prefill kernel spends its registers on scores and accumulators of many rows, a decode kernel keeps few rows. The heads have 64 channels.", "name": "roads-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 bench.plot_budget()
 plt.show()
 
@@ -178,6 +180,7 @@ plt.show()
 # ### Which heads
 #
 # A row's bits do not depend on the rows beside it, so that the full pass may be run for the last tile of queries alone; for the shortest samples we run all of it, to check this.
+# The cell prints what ran the path *kvcache*: the machine, the tile, which begins with its rows and keys, and the number of splits.
 
 # %%
 full = two_roads.varlen(given)
@@ -214,6 +217,7 @@ plots.table(table, "confusion")
 # ### From which position
 #
 # {numref}`position-sweep` compares all positions of one sequence of 640 tokens on both paths.
+# The cell prints the first position at which they differ, and how many channels differ before position 128.
 
 # %%
 one = two_roads.samples((640,))
@@ -256,7 +260,7 @@ print(f"right for {same.sum()} of {same.size} heads")
 # Is one of the paths better?
 # {numref}`gap-by-length` holds each path against float64, and both against each other, by length.
 
-# %% mystnb={"figure": {"caption": "The difference of the two paths falls with length, because the outputs do. Neither path is nearer to the truth, and in the same measure their difference is smaller than either error. The sample of 100 keys has no difference to draw.", "name": "gap-by-length"}, "image": {"alt": "Four falling lines over 100 to 8192 keys, both axes logarithmic. The rmse of the two paths against float64 coincide and fall from about 7e-4 to 7e-5. The rms of their difference runs below them. Their largest difference falls in steps from 1e-3 to 2.5e-4.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The difference of the two paths falls with length, because the outputs do. Neither path is nearer to the truth, and the rms of their difference is smaller than the rmse of either. The sample of 100 keys has no difference to draw.", "name": "gap-by-length"}, "image": {"alt": "Four falling lines over 100 to 8192 keys, both axes logarithmic. The rmse of the two paths against float64 coincide and fall from about 7e-4 to 7e-5. The rms of their difference runs below them. Their largest difference falls in steps from 1e-3 to 2.5e-4.", "width": "100%"}} tags=["hide-input"]
 truth, outs = two_roads.truth(given), {"varlen": full, "kvcache": cached.out}
 outs = {name: as_float64(out) for name, out in outs.items()}
 apart_by = outs["kvcache"] - outs["varlen"]
@@ -320,7 +324,7 @@ plots.table(control, "control", dict.fromkeys(columns[1:], "{:.3g}"))
 # For small outputs the control is {glue:text}`control_over` times the difference of the paths: $x + 0.3$ is stored with the ulp of 0.3, whatever $x$ was.
 # By this control, an error that many times as large would still have looked normal.
 # Near 20 it finds nothing at all, while the paths do differ: bf16 stores $x + 0.3$ as $x + 0.25$, and taking 0.3 away gives $x - 0.05$, which is stored as $x$ again.
-# It reaches 0.125 only where adding 0.3 steps over a power of two:
+# The control reaches 0.125 only where adding 0.3 steps over a power of two:
 
 # %%
 below_32 = torch.tensor(31.875, dtype=torch.bfloat16)
@@ -452,13 +456,13 @@ plots.table(ran[columns], "ran", {"time_ms": "{:.3g}"})
 
 # %% [markdown]
 # Every output passed its bound.
-# The times below are recorded ones where this machine has no GPU.
+# The times below are recorded ones if this machine has no GPU.
 
 # %% mystnb={"figure": {"caption": "A decode step and a causal prefill with heads of 64 channels. The decode is at the time that memory needs; the prefill is above its least time, because exponentials take as long as the products at 64 channels.", "name": "roads-timing"}, "image": {"alt": "A panel for each workload: a mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_timing()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "The road through the cache: the error of each request and head against float64. bf16, heads of 64 channels.", "name": "roads-errors-decode"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "The road through the cache: the error of each request and head against float64. The dtype is bf16, and heads have 64 channels.", "name": "roads-errors-decode"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_errors("decode")
 plt.show()
 
@@ -490,8 +494,7 @@ bench.log
 #    Equal tiles, an equal order of the keys and one split make every bit equal, and a step takes {glue:text}`aligned_price` times as long.
 #    With equal tiles and splits of a fixed size a step takes {glue:text}`fixed_price` times as long, and the full pass {glue:text}`fixed_whole` times.
 # 6. **The same request among others is another computation, if the plan looks at the batch.**
-#    Fix the size of the splits, or their number to one.
-#
+#    Its bits stay the same if the size of the splits is fixed, or their number is one.
 # 7. **The softmax amplified nothing here.**
 #    Both paths have the same inputs, bit for bit, and their scores differ by fp32 roundings at most.
 #    What differs is the grid on which bf16 stores each weight: {eq}`roads-output` takes exact scores and predicts which heads differ.
@@ -516,7 +519,7 @@ bench.log
 #
 # Let both paths take the keys in ascending order, from the first to the last, as our kernels do by default.
 # Which block must then hold the maximum, and how many heads does {eq}`roads-output` call equal?
-# Check your answer with `exercises.check("roads-forward", (last_key_of_the_block, heads))`: counting keys from 0.
+# Check your answer with `exercises.check("roads-forward", (last_key_of_the_block, heads))`. Keys are counted from 0.
 # ```
 #
 # ```{solution-start} roads-forward
