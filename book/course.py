@@ -13,6 +13,7 @@ import ast
 import importlib.util
 import os
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,7 +126,7 @@ def _check_of(cell: nbformat.NotebookNode, grade_id: str) -> list[nbformat.Noteb
 
 def assignment(exercise: exercises.Exercise) -> nbformat.NotebookNode:
     """An assignment that nbgrader grades by itself: the task, the answer, and its check."""
-    starter = exercise.starter.strip()
+    starter = textwrap.dedent(exercise.starter).strip()
     starter = f'r"""\n{starter}\n"""' if "\n" in starter else repr(starter)
     task = TASK.format(e=exercise, task=exercise.task.strip(), hints=len(exercise.hints))
     answer = new_code_cell(ANSWER.format(e=exercise, starter=starter), id="answer")

@@ -58,10 +58,13 @@ def deck(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """The cells of a chapter as slides; its solutions and what only prepares stay out."""
     cells, filled = [], 0
     for cell, weight in _parts(notebook):
-        kind = "notes" if not weight else "-"
-        if cell.source.startswith(("# ", "## ")):
+        # a comment at the top of a code cell is no heading
+        heading = cell.cell_type == "markdown" and cell.source.startswith("#")
+        caption = cell.source.startswith("**Figure")
+        kind = "-" if weight or heading else "notes"
+        if heading and cell.source.startswith(("# ", "## ")):
             kind, filled = "slide", 0
-        elif filled and (cell.source.startswith("### ") or filled + weight > FULL):
+        elif filled and not caption and (heading or filled + weight > FULL):
             kind, filled = "subslide", 0
         filled += weight
         cell.metadata["slideshow"] = {"slide_type": kind}
@@ -71,17 +74,18 @@ def deck(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 def _parts(notebook: nbformat.NotebookNode) -> Iterator[tuple[nbformat.NotebookNode, int]]:
     """Cells of one block each, and how much of a slide a block takes."""
-    shown = True
+    shown, whole = True, False
     for cell in notebook.cells:
         if FOLDED_OUTPUT & set(cell.metadata.get("tags", ())):
             continue
         if cell.cell_type == "code":
             if shown and (cell.outputs or not FOLDED_CODE & set(cell.metadata.get("tags", ()))):
-                yield cell, CODE
+                yield cell, FULL if _is_figure(cell) else CODE
             continue
         for block in map(str.strip, BLOCK.findall(cell.source)):
             if block.startswith("#"):
                 shown = not block.startswith(UNSHOWN)
+                whole = block.startswith("### Exercise")  # its question often comes last
             if not shown:
                 continue
             if block.startswith("#"):
@@ -92,6 +96,11 @@ def _parts(notebook: nbformat.NotebookNode) -> Iterator[tuple[nbformat.NotebookN
             elif block.startswith("[labkernels/"):  # where a listing is from
                 yield new_markdown_cell(block), 0
             else:
-                first = block if block.startswith("**") else SENTENCE.match(block)[0]
+                first = block if whole or block.startswith("**") else SENTENCE.match(block)[0]
+                first = first.replace("\n", " ")
                 yield new_markdown_cell(f"- {first}"), 1
                 yield new_markdown_cell(block), 0
+
+
+def _is_figure(cell: nbformat.NotebookNode) -> bool:
+    return any(mime.startswith("image/") for out in cell.outputs for mime in out.get("data", ()))
