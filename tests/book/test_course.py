@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from textwrap import dedent
 
 import chapter_frame
 import course
@@ -44,12 +45,18 @@ def test_an_assignment_is_its_starter_its_solution_and_its_check(notebooks, name
     ):
         namespace = {}
         exec(source, namespace)
-        assert namespace["answer"].strip() == expected.strip()
+        assert dedent(namespace["answer"]).strip() == dedent(expected).strip()
     assert check.metadata["nbgrader"]["points"] == exercises.get(name).difficulty
     assert check.metadata["nbgrader"]["locked"]
 
 
 RIGHT = f"answer = {exercises.get('register_ledger').solution!r}"
+
+
+def test_a_starter_begins_at_the_margin(notebooks):
+    source = notebooks["hand_over_p"].cells[1].source
+    assert "\nLAB_DEVICE void store_p" in source
+    assert "\n  named_sync(group_done" in source
 
 
 def test_the_check_of_an_assignment_refuses_its_starter(notebooks):
