@@ -175,7 +175,7 @@ def test_a_bug_of_some_keys_alone_is_named_with_those_keys():
     make, pattern = looked_at.WRONG["late keys of the next request"]
     best = runs.judged(call, wrong.run(make, call)).matches[0]
     assert re.search(pattern, best.name)
-    assert "of keys from 48 on alone" in best.where
+    assert "keys from 48 on" in best.where
     assert best.rms <= 1.5 < best.was
 
 
@@ -264,7 +264,7 @@ def test_names_of_what_all_rows_show_come_with_both_numbers():
     lost = right.RIGHT["flash, P in fp32"](call).clone()
     lost[..., -8:] = 0
     for match in (found.matches[0], runs.judged(call, lost).matches[0]):
-        assert match.name in ("out was rounded to bf16", "channels wrong")
+        assert match.name.startswith(("out was rounded to bf16", "channels wrong: never written"))
         assert match.rms <= 1.5 < match.was
         assert "before" in str(match)
         assert "after" in str(match)

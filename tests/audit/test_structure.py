@@ -6,7 +6,8 @@ import torch
 
 from labkernels.measure.strangers import inputs, runs, wrong
 from labkernels.measure.strangers.wrong import keys_read, masked, scored, stored, valued
-from labkernels.numerics.verdict.diagnosis.structure import linear, words
+from labkernels.numerics.verdict.diagnosis import words
+from labkernels.numerics.verdict.diagnosis.structure import linear
 
 DECODE = inputs.SHAPES[5]  # 64 keys
 TURNED = torch.tensor([3, 0, 7, 2, 5, 1, 6, 4])

@@ -176,13 +176,18 @@ def of_rows(rows: list[Row]) -> list[Match]:
     found = explain(rows[0])
     if not found:
         return []
-    others = [{match.name for match in explain(row)} for row in rows[1:]]
+    others = [{_rule(match) for match in explain(row)} for row in rows[1:]]
     place = rows[0].problem.row_name(*rows[0].place)
     return [
         replace(match, where=f"{match.where}; {place}".strip("; "))
         for match in found
-        if sum(match.name in names for names in others) >= _MOST * len(others)
+        if sum(_rule(match) in names for names in others) >= _MOST * len(others)
     ]
+
+
+def _rule(match: Match) -> str:
+    """The name, and the number of what is as often there in every row: of padding."""
+    return match.name + (f" {match.where}" if match.name.startswith("padding") else "")
 
 
 def of_factor(rows: list[Row]) -> list[Match]:

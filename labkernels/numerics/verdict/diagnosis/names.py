@@ -9,7 +9,7 @@ from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import significance
 from labkernels.numerics.verdict.diagnosis import many_rows, places, structure, whole_kernel
 from labkernels.numerics.verdict.diagnosis.one_row import Match, Row
-from labkernels.numerics.verdict.diagnosis.outputs import added, foreign, permutations
+from labkernels.numerics.verdict.diagnosis.outputs import added, foreign, permutations, stored
 from labkernels.numerics.verdict.diagnosis.whole_kernel import sheets
 from labkernels.numerics.verdict.matched_filters import Filters
 from labkernels.policy import NumericPolicy
@@ -17,6 +17,7 @@ from labkernels.policy import NumericPolicy
 # If so few rows are bad, each by little but all of them together clearly, all rows are used.
 _FEW = 0.2  # share of the rows
 _WEAK = 9.0  # z^2 over its limit
+_ALIKE = 0.05  # of an rms of z
 _OTHERS = 4  # rows beside the worst, of which a name must explain most
 
 
@@ -46,12 +47,18 @@ def of_output(case: Case) -> list[Match]:
         return shown
     bad, score = _bad_rows(case)
     if shown:
-        return _of_some_channels(case, bad, score) or shown
+        return _stored(case) or _of_some_channels(case, bad, score) or shown
     given = problem, case.out, case.truth, sigma, bad, case.policy.out
     sums = added.of_sums(*given)
-    if sums:
-        return [replace(match, where=_where(match, problem, bad)) for match in sums]
+    sums = [replace(match, where=_where(match, problem, bad)) for match in sums]
+    if sums and sums[0].name.startswith("the output of"):
+        return sums
+    changed = stored.of_output(*given)
+    if changed:
+        return [replace(match, where=_where(match, problem, bad)) for match in changed]
     whole = _of_whole_kernel(case, bad, score)
+    if sums:  # to first order, a scale that is a little off adds the mean of V
+        return _better(sums, [match for match in whole if not match.vague])
     if whole and not whole[0].vague:
         return whole
     # The mistakes of one row do not know variants.
@@ -74,6 +81,18 @@ def of_output(case: Case) -> list[Match]:
         or shared
         or foreign.of_output(problem, case.out, case.truth, sigma, bad)
     )
+
+
+def _better(a: list[Match], b: list[Match]) -> list[Match]:
+    """Those that leave less; both names where rounding does not tell them apart."""
+    if not b or a[0].rms < b[0].rms - _ALIKE:
+        return a
+    if b[0].rms < a[0].rms - _ALIKE:
+        return b
+    both = replace(
+        a[0], name=f"{a[0].name}, or {b[0].name}", where=f"{a[0].where}; or {b[0].where}"
+    )
+    return [both]
 
 
 def _where(match: Match, problem: Problem, bad: Array) -> str:
@@ -121,6 +140,27 @@ def _of_some_channels(case: Case, bad: Array, score: Array) -> list[Match]:
         replace(match, where="; ".join(filter(None, (match.where, words, place))))
         for match in whole_kernel.explain(sheets.of_rows(*given, wrong), case.policy.out)
         if not match.vague and not match.name.startswith("row never")
+    ]
+
+
+def _stored(case: Case) -> list[Match]:
+    """What became of the channels that went wrong, where others are right."""
+    z = np.where(case.sigma > 0, case.error / np.where(case.sigma > 0, case.sigma, 1.0), 0.0)
+    wrong, rows = many_rows.wrong_channels(case.problem, case.sigma, z)[:2]
+    if wrong is None:
+        return []
+    given = case.problem, case.out, case.truth, case.sigma, rows, case.policy.out
+    said = ", ".join(map(str, wrong[:8])) + ", ..." * (len(wrong) > 8)
+    words = f"channels {said}, {len(wrong)} of them; {places.words(case.problem, rows)}"
+    return [
+        replace(
+            match,
+            name=match.name
+            if match.name.startswith("channels")
+            else f"channels wrong: {match.name}",
+            where="; ".join(filter(None, (match.where, words))),
+        )
+        for match in stored.of_output(*given, wrong)
     ]
 
 

@@ -121,7 +121,10 @@ def _by_offset(
         offset = np.bincount(label, (given - right).ravel() * weight) / np.where(below, below, 1.0)
         if len(np.unique(label)) * _OF_EACH > given.size:
             continue
-        left = _rms(given - right - offset[label].reshape(given.shape), variance)
+        added = offset[label].reshape(given.shape)
+        # P's rounding meets the offset, too, as it meets the values
+        size = np.maximum((right**2).mean(), 1e-300)
+        left = _rms(given - right - added, variance * (1 + added**2 / size))
         told = ", ".join(f"{x:.4g}" for x in offset[np.unique(label)[:_LISTED]])
         name = f"an offset of V for each {what}"
         found.append(Match(name, f"{told}, ...", left, np.nan))

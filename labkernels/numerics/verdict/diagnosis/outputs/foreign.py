@@ -31,7 +31,7 @@ def of_output(problem: Problem, out: Array, truth: Array, sigma: Array, bad: Arr
     if left > _RIGHT_RMS or outside < _FOREIGN or alike > _UNLIKE:
         return []
     where = f"{places.words(problem, bad)}; {outside:.0%} of them lie beyond all values they see"
-    return [Match("rows uninitialised or overwritten", where, left, was)]
+    return [Match("rows uninitialised or overwritten, or with a constant added", where, left, was)]
 
 
 def _outside(problem: Problem, out: Array, sigma: Array) -> Array:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from labkernels.numerics.arrays import Array, to_numpy
-from labkernels.numerics.verdict.diagnosis.structure import mixtures, words
+from labkernels.numerics.verdict.diagnosis import words
+from labkernels.numerics.verdict.diagnosis.structure import mixtures
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
 from labkernels.numerics.verdict.diagnosis.structure.linear import LEFT, SMALLER_BY, too_many
 from labkernels.numerics.verdict.diagnosis.structure.weights import Found

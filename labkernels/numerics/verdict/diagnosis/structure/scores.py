@@ -11,7 +11,7 @@ from labkernels.numerics.verdict.diagnosis.structure.operands import descended
 from labkernels.numerics.verdict.diagnosis.structure.weights import Found
 from labkernels.units import LOG2_E
 
-_KNOTS = (6, 16)
+_KNOTS = (6, 16, 48)
 _TOLD = 5
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from labkernels.numerics.arrays import Array
-from labkernels.numerics.verdict.diagnosis.structure import words
+from labkernels.numerics.verdict.diagnosis import words
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
 from labkernels.numerics.verdict.diagnosis.structure.linear import (
     LEFT,

@@ -14,7 +14,7 @@ import numpy as np
 
 from labkernels.numerics.arrays import ZERO
 from labkernels.numerics.verdict.diagnosis.one_row import Match
-from labkernels.numerics.verdict.diagnosis.whole_kernel import fitted, one_rule, sheets
+from labkernels.numerics.verdict.diagnosis.whole_kernel import fitted, grammar, one_rule, sheets
 from labkernels.numerics.verdict.diagnosis.whole_kernel.keys import (
     ends,
     intervals,
@@ -34,7 +34,12 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.scores import (
     queries,
 )
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
-from labkernels.numerics.verdict.diagnosis.whole_kernel.sums import chains, merges, precision
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sums import (
+    chains,
+    merges,
+    precision,
+    states,
+)
 
 LEFT = 1.5  # rms of z that may be left: rounding gives 1, and the error model is good to 15 %
 GAIN = 60.0  # by which sum z^2 must fall: chance gives one number fitted 60 once in 10^14
@@ -72,6 +77,7 @@ _ROUNDS: tuple[tuple[Callable[..., Iterator[Mistake]], ...], ...] = (
         orders.of_offset,
         merges.of_splits,
     ),
+    (grammar.of_readings, *states.ALL),
     (
         *exponentials.ALL,
         *orders.ALL[1:],
@@ -93,6 +99,10 @@ _ROUNDS: tuple[tuple[Callable[..., Iterator[Mistake]], ...], ...] = (
     chains.LAST,
 )
 _SAME = 6.0  # fall of sum z^2: a smaller difference does not tell two mistakes apart
+_REST = 0.08  # share of what z^2 has beyond 1: weak errors have many explanations of a part
+_BETTER = 30.0  # fall of sum z^2 that tells two mistakes apart, in units of the better one's
+_FLOOR = 0.05  # rms of z: less is no better, since fp32 is rounded by far less than sigma says
+_SHARE = 0.1
 _FAR = 1e24  # z^2 of an element that a mistake makes NaN, or worse
 
 
@@ -130,6 +140,8 @@ def explain(found: list[Sheet], out_format: str) -> list[Match]:
         after = misfit(mistake.outputs, found, mistake.noise)
         if LEFT**2 < after <= 1e-3 * before and mistake.noise is None:
             after = misfit(mistake.outputs, found, lambda sheet: sheet.grown(mistake.outputs))
+        if after - 1 > _REST * (before - 1):
+            return
         if after <= LEFT**2 and (before - after) * n >= GAIN:
             kept.append((math.sqrt(after), mistake))
 
@@ -151,10 +163,18 @@ def _ordered(kept: list[tuple[float, Mistake]], found: list[Sheet], was: float) 
     """The best mistake, and with it those that these rows cannot tell from it."""
     if not kept:
         return []
-    best = min(rms for rms, _ in kept)
-    order = sorted(kept, key=lambda pair: max(pair[0], best + ALIKE) + VAGUE * pair[1].vague)
-    rms, first = order[0]
     n = sum(sheet.out.size for sheet in found)
+    best = min(rms + VAGUE * mistake.vague for rms, mistake in kept)
+
+    def rank(pair: tuple[float, Mistake]) -> tuple[float, float]:
+        rms, mistake = pair
+        off = rms + VAGUE * mistake.vague
+        worse = (off**2 - best**2) * n / max(best, _FLOOR) ** 2
+        near = worse <= _BETTER or off <= best + ALIKE * _SHARE
+        return (best if near else off), mistake.cost
+
+    order = sorted(kept, key=rank)
+    rms, first = order[0]
     alike = [
         m for other, m in order[1:] if m.name != first.name and abs(other**2 - rms**2) * n <= _SAME
     ]

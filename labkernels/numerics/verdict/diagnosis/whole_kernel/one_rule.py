@@ -24,7 +24,7 @@ _MOST = 32  # heads or requests that are tried
 class Mistake:
     """A mistake and its outputs. precision: the mistake rounds more than the format needs. vague: a
     fitted number that could stand for many mistakes; known mistakes come before it. noise: variance
-    [R, Dv] of what is random in it, for which z then allows.
+    [R, Dv] of what is random in it, for which z then allows. cost: of choices; fewer come first.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Mistake:
     precision: bool = False
     vague: bool = False
     noise: Callable[..., Array] | None = None
+    cost: float = 0.0
 
 
 def heads(sheets: list[Sheet]) -> Iterator[Mistake]:

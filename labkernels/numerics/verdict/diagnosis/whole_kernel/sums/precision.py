@@ -125,7 +125,9 @@ def scaled_operands(sheets: list[Sheet]) -> Iterator[Mistake]:
     def outputs(sheet: Sheet, kind: str, of: str, what: str) -> Array:
         scores, q, k, v = sheet.scores, sheet.q, sheet.k, sheet.v
         if "Q" in what:
-            q = _scaled(q, _largest_of_q(sheet, of), kind)
+            unit = sheet.problem.scale * LOG2_E
+            plain = (q / unit).astype(np.float32).astype(np.float64)  # ties are those of Q's bits
+            q = unit * _scaled(plain, _largest_of_q(sheet, of) / unit, kind)
         if "K" in what:
             k = _scaled(k, largest(k, "k", of), kind)
         if "Q" in what or "K" in what:
@@ -173,7 +175,9 @@ def _scaled(x: Array, largest: Array, kind: str) -> Array:
     whole = kind.startswith("int")
     most = 2.0 ** (int(kind[3:]) - 1) - 1 if whole else formats.named(kind).max
     step = np.where(largest > 0, largest, 1.0) / most
-    return step * (np.rint(x / step) if whole else rounding.round_to(x / step, kind))
+    with np.errstate(over="ignore"):
+        parts = (x / step).astype(np.float32).astype(np.float64)  # kernels divide in fp32
+    return step * (np.rint(parts) if whole else rounding.round_to(parts, kind))
 
 
 def _is_of(tensor: Array, fmt: str) -> bool:
@@ -214,7 +218,7 @@ def _coarse_p(sheet: Sheet, fmt: str, block: int, kind: str) -> Array | None:
 def accumulators(sheets: list[Sheet]) -> Iterator[Mistake]:
     """The accumulator of o has 16 bits."""
     for fmt in ("bf16", "fp16"):
-        for block in (16, 32, 64, 128):
+        for block in (4, 8, 16, 32, 64, 128):
             yield Mistake(
                 f"o accumulated in {fmt}",
                 f"rounded after every {block} keys",

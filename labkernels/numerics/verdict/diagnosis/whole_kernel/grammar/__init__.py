@@ -1,0 +1,241 @@
+"""A grammar of mistakes: a stage, what happens to it, and for which keys.
+
+Every reading of `readings`, `queries` and `parameters` is tried at all keys, at every run of keys
+and at regular sets of keys. Those that leave no more than rounding are mistakes; the simplest of
+them comes first.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from labkernels.numerics.arrays import Array
+from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar import (
+    parameters,
+    queries,
+    readings,
+    rows,
+    scopes,
+)
+from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar.parameters import Family
+from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar.scopes import (
+    ALL_KEYS,
+    Nearest,
+    Scope,
+    Screen,
+)
+from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar.terms import Reading, joined
+from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, part
+
+_LEFT = 4.0  # mean z^2 up to which a reading is judged on all rows
+_SHARE = 1e-9  # of the mean z^2 before, that the products of large sums lose
+_EQUATIONS = 128  # of the screen, in two rows at least
+_ROWS_MOST = 6
+_JUDGED = 16  # mistakes that are judged on all rows
+_STEPS = 48  # of a golden section
+_GOLDEN = (5**0.5 - 1) / 2
+_BLOCKS = (16, 8, 32, 64, 4)
+_WHOLE = 0.02  # of a factor, by which it may differ from a round one
+
+_NAMED = {
+    "keys left out": {1.0: "keys left out", -1.0: "keys counted twice"},
+    "V read as 0": {1.0: "V read as 0", -1.0: "V counted twice", 2.0: "V with the wrong sign"},
+    readings.PADDED: {},
+    "keys missing in the denominator": {
+        1.0: "keys missing in the denominator",
+        -1.0: "keys twice in the denominator",
+    },
+}
+_BY_FACTOR = {
+    "keys left out": "weights of keys by a factor",
+    "V read as 0": "V by a factor",
+    "keys missing in the denominator": "denominator with keys by a factor",
+}
+
+
+def of_readings(sheets: list[Sheet], misfit: Callable[..., float]) -> Iterator[Mistake]:
+    """The readings that explain a few rows, the simplest first."""
+    screen = Screen(_rows(sheets))
+    limit = max(_LEFT, _SHARE * _before(screen))
+    first = sheets[0]
+    main = itertools.chain(
+        readings.of_weights(first), readings.of_scores(first), readings.of_operands(first)
+    )
+    stages: tuple[Callable[[], list[tuple[Reading, Nearest]]], ...] = (
+        lambda: _screened(screen, main, limit),
+        lambda: _in_blocks(screen, first, limit),
+        lambda: _with_numbers(screen, sheets, limit),
+        lambda: _screened(
+            screen,
+            itertools.chain(
+                readings.of_padding(first),
+                readings.of_formats(first),
+                readings.of_channels(first),
+                queries.of_queries(first),
+            ),
+            limit,
+            everywhere=True,
+        ),
+    )
+    for stage in stages:
+        found = sorted(stage(), key=lambda pair: pair[0].cost + pair[1].scope.cost)
+        good = False
+        for mistake in [_mistake(*pair) for pair in found[:_JUDGED]]:
+            good |= misfit(mistake.outputs) <= _LEFT
+            yield mistake
+        if good:
+            return
+    yield from rows.of_runs(sheets, limit)
+
+
+def _rows(sheets: list[Sheet]) -> list[Sheet]:
+    """The worst row of each sheet, then the next ones, each as a sheet."""
+    count = min(_ROWS_MOST, max(2, -(-_EQUATIONS // sheets[0].out.shape[1])))
+    found = []
+    for sheet in sheets:
+        z = (((sheet.out - sheet.truth) / sheet.sigma) ** 2).mean(1)
+        order = np.argsort(-z)[:count].tolist()
+        found += [(rank, -float(z[i]), sheet, i) for rank, i in enumerate(order)]
+    found.sort(key=lambda each: each[:2])
+    return [part(sheet, slice(i, i + 1)) for _, _, sheet, i in found[:count]]
+
+
+def _before(screen: Screen) -> float:
+    total = sum(float((((s.out - s.truth) / s.sigma) ** 2).sum()) for s in screen.rows)
+    return total / screen.equations
+
+
+def _screened(
+    screen: Screen, tried: Iterator[Reading], limit: float, *, everywhere: bool = False
+) -> list[tuple[Reading, Nearest]]:
+    """Readings with the cheapest scope that explains the screen's rows."""
+    found = []
+    for reading in tried:
+        near = screen.nearest(reading.of, reading.scalable, everywhere=everywhere)
+        fitting = [one for one in near if one.miss <= limit]
+        if fitting:
+            found.append((reading, fitting[0]))
+            closest = min(fitting, key=lambda one: one.miss)
+            if closest is not fitting[0]:
+                found.append((reading, closest))
+    return found
+
+
+def _in_blocks(screen: Screen, sheet: Sheet, limit: float) -> list[tuple[Reading, Nearest]]:
+    """Readings at any set of blocks of keys."""
+    found = []
+    tried = itertools.chain(readings.of_weights(sheet), readings.of_operands(sheet))
+    for reading in (one for one in tried if one.cost <= 1.0):
+        for size in _BLOCKS:
+            scope = scopes.of_blocks(screen, reading.of, size, limit)
+            if scope is not None:
+                found.append((replace(reading, scalable=False), Nearest(scope, 0.0)))
+                break
+    return found
+
+
+def _with_numbers(
+    screen: Screen, sheets: list[Sheet], limit: float
+) -> list[tuple[Reading, Nearest]]:
+    """Readings with a number, at the scope that fits best."""
+    found = []
+    for family in parameters.FAMILIES:
+        fitted = _fitted(screen, family, family.grid(sheets), limit)
+        if fitted is not None:
+            found.append(fitted)
+    return found
+
+
+def _fitted(
+    screen: Screen, family: Family, grid: Array, limit: float
+) -> tuple[Reading, Nearest] | None:
+    """A family with the number and the scope that explain the rows; None where none do."""
+
+    def nearest(x: float) -> list[Nearest]:
+        return screen.nearest(lambda s: family.of(s, x))
+
+    tried = [(x, near) for x in grid.tolist() for near in nearest(x)]
+    if not tried:
+        return None
+    by_scope = {
+        cost: min((pair for pair in tried if pair[1].scope.cost == cost), key=lambda p: p[1].miss)
+        for cost in {near.scope.cost for _, near in tried}
+    }
+    for _, (x, near) in sorted(by_scope.items()):
+        for _ in range(3):
+            x, miss = _least(screen, family, near.scope, x, grid)
+            if miss <= limit:
+                x = _tidy(screen, family, near.scope, x, miss)
+                reading = Reading(
+                    family.name, family.where.format(x), lambda s, y=x: family.of(s, y), family.cost
+                )
+                return reading, Nearest(near.scope, miss)
+            better = [n for n in nearest(x) if n.scope.cost == near.scope.cost]
+            again = min(better, key=lambda n: n.miss, default=near)
+            if again.scope.words == near.scope.words:
+                break
+            near = again
+    return None
+
+
+def _tidy(screen: Screen, family: Family, scope: Scope, x: float, miss: float) -> float:
+    near = parameters.rounded(x)
+    return near if screen.missed(lambda s: family.of(s, near), scope) <= 1.1 * miss + 0.1 else x
+
+
+def _least(
+    screen: Screen, family: Family, scope: Scope, x: float, grid: Array
+) -> tuple[float, float]:
+    """The number near x that leaves least in a scope, by a golden section."""
+
+    def miss(y: float) -> float:
+        return screen.missed(lambda s: family.of(s, y), scope)
+
+    i = int(np.abs(grid - x).argmin())
+    order = np.sort(grid)
+    i = int(np.searchsorted(order, x))
+    low, high = order[max(i - 1, 0)], order[min(i + 1, len(order) - 1)]
+    a, b = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+    at_a, at_b = miss(a), miss(b)
+    for _ in range(_STEPS):
+        if at_a < at_b:
+            high, b, at_b = b, a, at_a
+            a = high - _GOLDEN * (high - low)
+            at_a = miss(a)
+        else:
+            low, a, at_a = a, b, at_b
+            b = low + _GOLDEN * (high - low)
+            at_b = miss(b)
+    y = float((low + high) / 2)
+    return y, miss(y)
+
+
+def _mistake(reading: Reading, near: Nearest) -> Mistake:
+    name, where, factor = reading.name, reading.where, 1.0
+    cost = reading.cost + near.scope.cost
+    if reading.scalable:
+        factor = near.factor
+        whole = [x for x in _NAMED[name] if abs(factor - x) <= _WHOLE]
+        if whole:
+            factor, name = whole[0], _NAMED[name][whole[0]]
+        else:
+            padded = name == readings.PADDED
+            where = f"{factor:.4g} of them; {where}" if padded else f"times {1 - factor:.4g}"
+            name = _BY_FACTOR.get(name, name)
+            cost += 1.0
+    where = "; ".join(filter(None, (where, near.scope.words)))
+
+    def outputs(sheet: Sheet) -> Array | None:
+        terms = reading.of(sheet)
+        if terms is None:
+            return None
+        some = np.broadcast_to(near.scope.of(sheet.kv_len), sheet.weights.shape)
+        return joined(sheet, terms, some, factor)
+
+    return Mistake(name, where, outputs, reading.precision, cost=cost)
+
+
+__all__ = ["ALL_KEYS", "of_readings"]

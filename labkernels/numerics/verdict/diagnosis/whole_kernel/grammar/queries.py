@@ -1,0 +1,67 @@
+"""Wrong readings of Q: zeros, other rows, in all channels or some."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from labkernels.numerics.arrays import Array, to_numpy
+from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar.tensors import parts_of_channels
+from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar.terms import Reading, Terms, by_keys
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
+from labkernels.units import LOG2_E
+
+_STEPS = 4
+
+
+def of_queries(sheet: Sheet) -> Iterator[Reading]:
+    """Queries of other rows, or other numbers, for all channels; then for some of them."""
+    changes = dict(_changes(sheet))
+    for (name, where), change in changes.items():
+        yield Reading(name, where, _of(change), 1.0)
+    for said, some in parts_of_channels(sheet.q.shape[1]):
+        for (name, where), change in changes.items():
+            told = "; ".join(filter(None, (said, where)))
+            # what is zero or negated in Q might as well be so in K, which has its own readings
+            if "read as 0" not in name and "sign" not in name:
+                yield Reading(f"{name}, in some channels", told, _of(change, some), 2.0)
+
+
+def _changes(sheet: Sheet) -> Iterator[tuple[tuple[str, str], Callable[..., Any]]]:
+    problem = sheet.problem
+    heads, batch = problem.q.shape[1], problem.batch
+    longest = int(np.diff(problem.q_ends).max())
+    yield ("Q read as 0", ""), lambda s: np.zeros_like(s.q)
+    yield ("Q without its sign", "its absolute value"), lambda s: np.abs(s.q)
+    yield ("Q with the wrong sign", ""), lambda s: -s.q
+    for step in range(1, min(heads, 2 * _STEPS)):
+        where = f"head h has that of head (h + {step}) % {heads}"
+        yield ("Q of another row", where), lambda s, d=step: _row(s, head=d)
+    for step in range(1, min(longest, _STEPS)):
+        for way in (step, -step):
+            where = f"query i has that of query i {way:+d}"
+            yield ("Q of another row", where), lambda s, d=way: _row(s, query=d)
+    for step in range(1, min(batch, _STEPS)):
+        where = f"sample b has that of sample (b + {step}) % {batch}"
+        yield ("Q of another row", where), lambda s, d=step: _row(s, sample=d)
+
+
+def _row(sheet: Sheet, head: int = 0, query: int = 0, sample: int = 0) -> Array | None:
+    problem, ends = sheet.problem, sheet.problem.q_ends
+    request = (sheet.request + sample) % problem.batch
+    first, count = int(ends[request]), int(ends[request + 1] - ends[request])
+    if not count:
+        return None
+    token = (sheet.tokens - int(ends[sheet.request]) + query) % count + first
+    q = to_numpy(problem.q).astype(np.float64)[token, (sheet.heads + head) % problem.q.shape[1]]
+    return q * (problem.scale * LOG2_E)
+
+
+def _of(change: Callable[..., Any], some: Array | None = None) -> Callable[..., Any]:
+    def of(sheet: Sheet) -> Terms | None:
+        q = change(sheet)
+        if q is None:
+            return None
+        return by_keys(sheet, sheet.k, q=q if some is None else np.where(some, q, sheet.q))
+
+    return of

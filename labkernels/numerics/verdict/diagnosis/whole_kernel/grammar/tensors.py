@@ -1,0 +1,245 @@
+"""What may happen to K or V on the way to a product: sources, orders, values, channels.
+
+Each yields (words of the name, where, change, cost); change(sheet, which) gives the tensor [L, D]
+as it was read, None where it cannot be. The words have a place for the tensor's name.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from labkernels import formats
+from labkernels.numerics import rounding
+from labkernels.numerics.arrays import Array
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
+
+Change: TypeAlias = tuple[str, str, Callable[..., Any], float]
+
+_OTHERS = 8  # heads or requests that are tried
+_TILES = (4, 8, 16, 32, 64, 128)
+_OFFSETS = (*range(1, 17), 20, 24, 32, 40, 48, 64, 96, 128, 256)
+_ORDER, _OTHER_KEYS = "{} read in another order", "{} read from other keys"
+
+
+def sources(sheet: Sheet) -> Iterator[Change]:
+    """Zeros, other heads, other requests, the other tensor."""
+    yield "{} read as 0", "", lambda s, w: np.zeros_like(s.keys(w)), 0.5
+    problem = sheet.problem
+    n, batch = problem.kv_heads, problem.batch
+    for step in range(1, min(n, _OTHERS)):
+        where = f"KV head h reads KV head (h + {step}) % {n}"
+        yield (
+            "{} of another head",
+            where,
+            lambda s, w, d=step: s.keys(w, (s.kv_head + d) % n),
+            1.0,
+        )
+    for head in range(min(n, _OTHERS) if n > 2 else 0):
+        yield "{} of another head", f"KV head {head}", lambda s, w, h=head: s.keys(w, h), 1.5
+    for step in range(1, min(batch, _OTHERS)):
+        where = f"request b reads request (b + {step}) % {batch}"
+        yield "{} of another request", where, lambda s, w, d=step: _of_request(s, w, d), 1.0
+    if sheet.k.shape == sheet.v.shape and isinstance(sheet.channels, slice):
+        yield "{} exchanged for the other of K and V", "", _other, 1.0
+
+
+def _of_request(sheet: Sheet, which: str, step: int) -> Array:
+    request = (sheet.request + step) % sheet.problem.batch
+    own, other = sheet.keys(which), sheet.keys(which, request=request)[: sheet.kv_len]
+    return np.concatenate([other, own[len(other) :]])
+
+
+def _other(sheet: Sheet, which: str) -> Array:
+    return sheet.v if which == "k" else sheet.k
+
+
+def orders(sheet: Sheet) -> Iterator[Change]:
+    """Keys read by another index."""
+    for step in (sign * d for d in _OFFSETS for sign in (1, -1) if d < sheet.kv_len):
+        tile = abs(step) >= 8
+        name = "{} read at an offset" + (", as of the tile before or behind" if tile else "")
+        cost = 1.0 if abs(step) in (1, *_TILES) else 1.5
+        yield (
+            name,
+            f"key j reads key j {step:+d}",
+            _at(lambda n, d=step: _inside(np.arange(n) + d)),
+            cost,
+        )
+    for size in _TILES:
+        if size > sheet.kv_len:
+            continue
+        rules: dict[str, Callable[..., Any]] = {
+            "in reverse": lambda at, n: n - 1 - at,
+            "halves swapped": lambda at, n: (at + n // 2) % n,
+            "pairs swapped": lambda at, n: at ^ 1,
+            "even ones, then odd ones": lambda at, n: np.where(at < n // 2, 2 * at, 2 * at - n + 1),
+            "halves interleaved": lambda at, n: np.where(at % 2 == 0, at // 2, at // 2 + n // 2),
+        }
+        for rows in (4, 8, 16):
+            if rows < size // 2:
+                rules[f"transposed as {rows} x {size // rows}"] = lambda at, n, r=rows: (
+                    at % r * (n // r) + at // r
+                )
+        for words, rule in rules.items():
+            yield _ORDER, f"{words} within each {size}", _at(_within(size, rule)), 1.5
+        again = {
+            "the first of the tile": lambda at, n: 0 * at,
+            "the last of the tile": lambda at, n: 0 * at + n - 1,
+            "the first half twice": lambda at, n: at % (n // 2),
+            "the second half twice": lambda at, n: at % (n // 2) + n // 2,
+            "each second key twice": lambda at, n: at // 2 * 2,
+        }
+        for words, rule in again.items():
+            yield _OTHER_KEYS, f"{words} of {size}", _at(_within(size, rule)), 1.5
+        yield (
+            _OTHER_KEYS,
+            f"key j reads key j % {size}",
+            _at(lambda n, s=size: np.arange(n) % s),
+            1.5,
+        )
+    yield _ORDER, "in reverse", _at(lambda n: np.arange(n)[::-1]), 1.0
+    for words, index in (
+        ("the first key", lambda n: np.zeros(n, int)),
+        ("the last key", lambda n: np.full(n, n - 1)),
+        ("key j reads key j / 2", lambda n: np.arange(n) // 2),
+        ("key j reads key 2 j % L", lambda n: 2 * np.arange(n) % n),
+    ):
+        yield _OTHER_KEYS, words, _at(index), 1.5
+
+
+def _at(index: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda sheet, which: sheet.keys(which)[index(sheet.kv_len)]
+
+
+def _inside(index: Array) -> Array:
+    at = np.arange(len(index))
+    return np.where((index >= 0) & (index < len(index)), index, at)
+
+
+def _within(size: int, rule: Callable[..., Any]) -> Callable[..., Any]:
+    def index(n: int) -> Array:
+        key = np.arange(n)
+        return np.where(key < n // size * size, key // size * size + rule(key % size, size), key)
+
+    return index
+
+
+def values(sheet: Sheet) -> Iterator[Change]:
+    """Other numbers at the right place: signs, means, lengths, formats."""
+
+    def of(f: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda s, w: f(s.keys(w))
+
+    yield "{} with the wrong sign", "", of(np.negative), 1.0
+    yield "{} without its sign", "its absolute value", of(np.abs), 1.0
+    yield "{} without its negative values", "as after relu", of(lambda x: np.maximum(x, 0)), 1.0
+    yield (
+        "{} less its mean",
+        "that over the keys, of each channel",
+        of(lambda x: x - x.mean(0)),
+        1.5,
+    )
+    yield (
+        "{} less its mean",
+        "that over the channels, of each key",
+        of(lambda x: x - x.mean(1, keepdims=True)),
+        1.5,
+    )
+    yield "{} is the mean of all keys'", "", of(lambda x: 0 * x + x.mean(0)), 1.5
+    yield (
+        "{} divided by its length",
+        "of each key",
+        of(lambda x: x / np.maximum(np.sqrt((x**2).sum(1, keepdims=True)), 1e-30)),
+        1.5,
+    )
+    yield (
+        "{} divided by its root mean square",
+        "of each key",
+        of(lambda x: x / np.maximum(np.sqrt((x**2).mean(1, keepdims=True)), 1e-30)),
+        1.5,
+    )
+    for size in (2, *_TILES):
+        yield (
+            "{} is a mean of several keys'",
+            f"of each {size} keys",
+            of(lambda x, n=size: _pooled(x, n)),
+            1.5,
+        )
+    narrow = formats.named(sheet.p_format.removesuffix("x2")).unit_roundoff
+    for fmt in ("bf16", "fp16", "e4m3", "e5m2"):
+        if formats.named(fmt).unit_roundoff > narrow:
+            yield "{} in " + fmt, "", of(lambda x, f=fmt: rounding.round_to(x, f)), 1.5
+
+
+def _pooled(x: Array, size: int) -> Array:
+    n = len(x) // size * size
+    mean = x[:n].reshape(-1, size, x.shape[1]).mean(1)
+    return np.concatenate([mean.repeat(size, 0), x[n:]])
+
+
+def channels(sheet: Sheet, width: int) -> Iterator[Change]:
+    """Channels in another order."""
+    at = np.arange(width)
+    rules = {"in reverse": at[::-1], "halves swapped": np.roll(at, width // 2)}
+    for step in (1, 2, 4, 8, 16, 32):
+        if step < width // 2:
+            rules[f"channel c is channel c + {step}"] = (at + step) % width
+            rules[f"channel c is channel c - {step}"] = (at - step) % width
+        if width % (2 * step) == 0:
+            rules[f"channel c is channel c xor {step}"] = at ^ step
+            rules[f"channel c is channel c without bit {step}"] = at & ~step
+    for parts in (2, 4, 8, 16, 32):
+        if width % parts == 0 and parts < width:
+            rules[f"{parts} parts interleaved"] = at.reshape(parts, -1).T.ravel()
+    for words, index in rules.items():
+        yield (
+            "channels of {} mixed up",
+            words,
+            lambda s, w, i=index: s.keys(w)[:, i] if s.keys(w).shape[1] == len(i) else None,
+            1.5,
+        )
+
+
+def parts_of_channels(width: int) -> Iterator[tuple[str, Array]]:
+    """Some channels of all, in words: halves, quarters, fragments, every second, single ones."""
+    at = np.arange(width)
+    for size in (width // 2, width // 4, 16, 8, 4):
+        if 1 < size < width and width % size == 0:
+            for first in range(0, width, size):
+                yield f"channels {first} to {first + size - 1}", at // size == first // size
+    for residue in (0, 1):
+        yield ("every second channel", "the odd channels")[residue], at % 2 == residue
+    for one in range(width):
+        yield f"channel {one}", at == one
+
+
+def in_some_channels(sheet: Sheet, which: str) -> Iterator[Change]:
+    """Some channels alone are zero, negated, or those of another head, key or channel."""
+    width = sheet.keys(which).shape[1]
+    ways: list[tuple[str, str, Callable[..., Any]]] = [
+        ("left out", "0", lambda s, w: np.zeros_like(s.keys(w))),
+        ("with the wrong sign", "", lambda s, w: -s.keys(w)),
+        ("without their sign", "", lambda s, w: np.abs(s.keys(w))),
+        ("read from the key before", "", _at(lambda n: np.clip(np.arange(n) - 1, 0, n - 1))),
+        ("read from the next key", "", _at(lambda n: np.clip(np.arange(n) + 1, 0, n - 1))),
+        ("counted twice", "", lambda s, w: 2 * s.keys(w)),
+    ]
+    if sheet.problem.kv_heads > 1:
+        ways.append(
+            (
+                "of another head",
+                "",
+                lambda s, w: s.keys(w, (s.kv_head + 1) % s.problem.kv_heads),
+            )
+        )
+    if sheet.problem.batch > 1:
+        ways.append(("of another request", "", lambda s, w: _of_request(s, w, 1)))
+    for said, some in parts_of_channels(width):
+        for name, where, change in ways:
+            yield (
+                "channels of {} " + name,
+                "; ".join(filter(None, (said, where))),
+                lambda s, w, f=change, c=some: np.where(c, f(s, w), s.keys(w)),
+                2.0,
+            )

@@ -1,0 +1,140 @@
+"""Running states that are rescaled wrongly at some steps, and splits with powers of their sums.
+
+A rescale that is missed at a step leaves all keys before the step too heavy by the move of the
+maximum; one that is made twice, too light. Takes sheets and a function of a prediction's misfit.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from labkernels.numerics.arrays import Array
+from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit, best
+from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
+from labkernels.units import LOG2_E
+
+_SIZES = (8, 16, 32, 48, 64, 128, 256)
+_SINGLE = 12  # steps that are tried one by one
+_POWERS = {
+    "not rescaled": 0.0,
+    "rescaled twice": 2.0,
+    "rescaled by exp2 of natural logarithms": 1 / LOG2_E,
+    "rescaled by exp of base-2 logarithms": LOG2_E,
+    "rescaled by the inverse factor": -1.0,
+}
+_OF = {"o": (True, False), "l": (False, True), "o and l": (True, True)}
+
+
+def _steps(count: int) -> dict[str, Callable[..., Any]]:
+    """Which of the steps 0, 1, ... go wrong."""
+    found: dict[str, Callable[..., Any]] = {
+        "all steps": lambda t: t >= 0,
+        "the odd steps": lambda t: t % 2 == 1,
+        "the even steps": lambda t: t % 2 == 0,
+        "the last step": lambda t: t == t.max(),
+        "all but the last step": lambda t: t < t.max(),
+    }
+    for one in range(1, min(count, _SINGLE)):
+        found[f"step {one} alone"] = lambda t, one=one: t == one
+        found[f"steps from {one} on"] = lambda t, one=one: t >= one
+    return found
+
+
+def of_steps(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """o, l or both are rescaled by a wrong power of the factor, at some steps."""
+    if any(sheet.has_sink for sheet in sheets):
+        return
+    longest = max(sheet.kv_len for sheet in sheets)
+    found: list[tuple[float, Mistake]] = []
+    for size in _SIZES:
+        if size >= longest:
+            break
+        ways = itertools.product(_POWERS.items(), _steps(-(-longest // size)).items(), _OF.items())
+        for (words, power), (which, some), (what, of) in ways:
+            outputs = _rescaled(size, power, some, of)
+            cost = 0.5 * (which != "all steps") + 0.5 * ("alone" in which or "from" in which)
+            where = f"at {which}, tiles of {size} keys"
+            name = f"{what} {words} when the maximum moves"
+            found.append((misfit(outputs), Mistake(name, where, outputs, cost=cost)))
+    found.sort(key=lambda pair: pair[0])
+    yield from (mistake for _, mistake in found[:6])
+
+
+def _rescaled(
+    size: int, power: float, some: Callable[..., Any], of: tuple[bool, bool]
+) -> Callable[..., Any]:
+    def outputs(sheet: Sheet) -> Array | None:
+        moves, label = _noted(sheet, "moves", _moves, size)
+        step = np.arange(moves.shape[1])
+        kept = np.where(some(step), moves, 0.0)
+        later = np.cumsum(kept[:, ::-1], 1)[:, ::-1] - kept  # of the steps after each
+        weights = sheet.weights * np.exp2((1 - power) * later)[:, label]
+        o = weights if of[0] else sheet.weights
+        l = weights if of[1] else sheet.weights
+        return o @ sheet.v / l.sum(1, keepdims=True)
+
+    return outputs
+
+
+def _noted(sheet: Sheet, name: str, make: Callable[..., Any], size: int) -> Any:
+    """A result about a sheet's own rows, computed once."""
+    if (name, size) not in sheet.notes:
+        sheet.notes[name, size] = make(sheet, size)
+    return sheet.notes[name, size]
+
+
+def _moves(sheet: Sheet, size: int) -> Any:
+    """By how much the maximum moves at each step, and the step of each key."""
+    starts = np.arange(0, sheet.kv_len, size)
+    tops = np.maximum.accumulate(np.maximum.reduceat(sheet.scores, starts, axis=1), 1)
+    moves = np.diff(tops, axis=1, prepend=tops[:, :1])
+    return np.where(np.isfinite(moves), moves, 0.0), np.arange(sheet.kv_len) // size
+
+
+_EXPONENTS = (-1.0, 0.0, 0.5, 1 / LOG2_E, 1.0, LOG2_E, 2.0)
+
+
+def of_powers(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Splits are weighted by wrong powers of 2^m and l."""
+    if any(sheet.has_sink for sheet in sheets):
+        return
+    longest = max(sheet.kv_len for sheet in sheets)
+    sizes = [n for n in (*_SIZES, 24, 40, 80, 96, 160, 192, 512) if n < longest]
+    sizes += [-(-longest // n) for n in (2, 3, 4, 5, 6, 8)]
+    found = []
+    for size, a, b in itertools.product(dict.fromkeys(sizes), _EXPONENTS, _EXPONENTS):
+        if a != 1 or b != 1:
+            where = f"by 2^({a:.4g} m) l^{b:.4g}, splits of {size} keys"
+            found.append(
+                Mistake("splits merged with wrong weights", where, _powered(size, a, b), cost=1.0)
+            )
+    yield from best(misfit, found)
+
+
+def _powered(size: int, of_m: float, of_l: float) -> Callable[..., Any]:
+    def outputs(sheet: Sheet) -> Array:
+        m, l, mean = _noted(sheet, "splits", _splits, size)
+        exponent = np.where(l > 0, of_m * m + of_l * np.log2(np.where(l > 0, l, 1.0)), -np.inf)
+        weights = np.exp2(exponent - exponent.max(0))
+        return (weights * mean).sum(0) / weights.sum(0)
+
+    return outputs
+
+
+def _splits(sheet: Sheet, size: int) -> Any:
+    """m, l and the mean of each split. Shapes: [S, R, 1], [S, R, 1], [S, R, Dv]."""
+    states = []
+    for first in range(0, sheet.kv_len, size):
+        s = sheet.scores[:, first : first + size]
+        top = s.max(1, keepdims=True)
+        top = np.where(np.isinf(top), 0.0, top)
+        p = np.exp2(s - top)
+        states.append((top, p.sum(1, keepdims=True), p @ sheet.v[first : first + size]))
+    m, l, o = (np.stack(x) for x in zip(*states, strict=True))
+    return m, l, o / np.where(l > 0, l, 1.0)
+
+
+ALL = (of_steps, of_powers)

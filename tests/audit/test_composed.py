@@ -1,0 +1,64 @@
+"""Random mistakes, drawn from seeds: most of them are named, hardly one is named wrongly."""
+
+import re
+from collections import Counter
+
+import pytest
+import torch
+
+from labkernels.measure.strangers import composed, inputs, runs, split, wrong
+
+# Shapes with few keys alone, so that a seed costs a second.
+SHAPES = (inputs.SHAPES[2], inputs.SHAPES[4], inputs.SHAPES[5])
+SEEDS = range(500, 505)
+
+
+def _judged(seed: int):
+    mistake = composed.mistake(seed)
+    family = ("normal", "cosine", "Weibull")[seed % 3]
+    call = split.call(family, SHAPES[seed // 3 % 3], ("fp16", "bf16")[seed % 2], seed)
+    out = wrong.run(mistake.bug, call)
+    if out.equal(wrong.run(runs._right, call)):
+        return mistake, None
+    return mistake, runs.judged(call, out)
+
+
+def test_a_seed_gives_the_same_mistake():
+    assert composed.mistake(7).words == composed.mistake(7).words
+    assert len({composed.mistake(seed).words for seed in range(40)}) >= 38
+
+
+def test_random_mistakes_are_named_and_hardly_one_wrongly():
+    counts = Counter()
+    said = []
+    for seed in SEEDS:
+        mistake, found = _judged(seed)
+        if found is None or found.answer not in ("BUG", "LESS EXACT"):
+            continue
+        name = found.matches[0].name if found.matches else ""
+        right = bool(re.search(mistake.pattern, name))
+        counts["right" if right else "none" if not name else "wrong"] += 1
+        said.append((seed, mistake.words, name))
+    assert counts["right"] >= 0.7 * counts.total(), said
+    assert counts["wrong"] <= 1, said
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "where"),
+    [
+        (lambda k: k.clamp(-1, 1), "K clipped", "at 1 and"),
+        (lambda k: k - k.mean(2, keepdim=True) * (_late(k)), "K less its mean", "from 40 on"),
+        (lambda k: k * (1 - 2 * _late(k)), "wrong sign", "from 40 on"),
+    ],
+)
+def test_what_becomes_of_a_tensor_is_found_with_its_keys(change, name, where):
+    call = split.call("normal", SHAPES[2], "fp16", 3)
+    found = runs.judged(call, wrong.run(wrong.scored(lambda w: w.scores(k=change(w.k))), call))
+    assert name in found.matches[0].name, found.summary()
+    assert where in found.matches[0].where
+    assert found.matches[0].rms <= 1.5 < found.matches[0].was
+
+
+def _late(k):
+    """1 for the keys from 40 on, 0 for those before."""
+    return (torch.arange(k.shape[2]) >= 40)[:, None].double()
