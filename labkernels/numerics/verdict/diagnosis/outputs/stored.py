@@ -15,6 +15,8 @@ _LEFT = 1.5  # rms of z that may be left, as in diagnosis
 _SMALLER_BY = 3.0
 _ROWS = 48
 _STEPS = (*(2.0**-k for k in range(13)), 0.1, 0.05, 0.01, 0.005, 0.001)
+_DISTINCT = 4  # values
+_CLIPPED = 0.8  # share of the elements that a clip may change: a constant is no clip
 _OFTEN = 0.6  # share of the elements that a step must change: others are multiples by chance
 
 
@@ -38,7 +40,9 @@ def of_output(
     store = rounding.quantum(given, fmt) / 12**0.5
     spread = np.maximum(spread, store)
     was = _rms(given, right, spread)
-    tried = _functions(given, right, spread)
+    # a constant is a multiple of many steps, and within many limits
+    constant = len(np.unique(given)) < _DISTINCT
+    tried = iter(()) if constant else _functions(given, right, spread)
     if channels is not None:
         moved = _of_rows(problem, truth, rows, some, given, spread)
         return [_named(*found, was) for found in (*moved, *tried) if _good(found[2], was)][:1]
@@ -84,7 +88,9 @@ def _functions(given: Array, right: Array, spread: Array) -> Iterator[tuple[str,
         ("out clipped", f"at {high:.4g} from above", (-np.inf, high)),
         ("out clipped", f"at {low:.4g} from below", (low, np.inf)),
     ):
-        yield name, where, _rms(given, np.clip(right, *limits), spread)
+        clipped = np.clip(right, *limits)
+        if (clipped != right).mean() <= _CLIPPED:
+            yield name, where, _rms(given, clipped, spread)
     for step in _STEPS:
         off = np.abs(given - np.rint(given / step) * step)
         if (off > spread).any() or step < 4 * np.median(spread):

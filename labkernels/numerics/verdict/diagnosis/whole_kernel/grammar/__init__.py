@@ -115,7 +115,9 @@ def _screened(
     found = []
     for reading in tried:
         near = screen.nearest(reading.of, reading.scalable, everywhere=everywhere)
-        fitting = [one for one in near if one.miss <= limit]
+        # one factor of all keys is a factor of the output, which others name
+        alone = reading.scalable and reading.name != readings.PADDED
+        fitting = [x for x in near if x.miss <= limit and not (alone and x.scope is ALL_KEYS)]
         if fitting:
             found.append((reading, fitting[0]))
             closest = min(fitting, key=lambda one: one.miss)
