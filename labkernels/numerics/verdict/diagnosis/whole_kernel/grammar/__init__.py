@@ -44,15 +44,15 @@ _NAMED = {
     "keys left out": {1.0: "keys left out", -1.0: "keys counted twice"},
     "V read as 0": {1.0: "V read as 0", -1.0: "V counted twice", 2.0: "V with the wrong sign"},
     readings.PADDED: {},
-    "keys missing in the denominator": {
-        1.0: "keys missing in the denominator",
+    readings.IN_DENOMINATOR: {
+        1.0: readings.IN_DENOMINATOR,
         -1.0: "keys twice in the denominator",
     },
 }
 _BY_FACTOR = {
     "keys left out": "weights of keys by a factor",
     "V read as 0": "V by a factor",
-    "keys missing in the denominator": "denominator with keys by a factor",
+    readings.IN_DENOMINATOR: "denominator with keys by a factor",
 }
 
 
@@ -115,10 +115,11 @@ def _screened(
     found = []
     for reading in tried:
         near = screen.nearest(reading.of, reading.scalable, everywhere=everywhere)
-        # one factor of all keys is a factor of the output, which others name
-        alone = reading.scalable and reading.name != readings.PADDED
-        fitting = [x for x in near if x.miss <= limit and not (alone and x.scope is ALL_KEYS)]
-        if fitting:
+        fitting = [one for one in near if one.miss <= limit]
+        # One factor of all keys is a factor of the output, which others name. Where it explains the
+        # rows, a factor of fewer keys imitates it.
+        one_factor = reading.scalable and reading.name != readings.PADDED
+        if fitting and not (one_factor and any(x.scope is ALL_KEYS for x in fitting)):
             found.append((reading, fitting[0]))
             closest = min(fitting, key=lambda one: one.miss)
             if closest is not fitting[0]:

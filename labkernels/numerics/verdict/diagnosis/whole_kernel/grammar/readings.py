@@ -21,6 +21,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar.terms import (
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 from labkernels.units import LOG2_E
 
+IN_DENOMINATOR = "keys missing in the denominator"
 PADDED = "padding: keys of score 0 with the value of another key"
 _FACTORS = (0.125, 0.25, 0.5, math.log(2), 2**-0.5, 2**0.5, LOG2_E, 2.0, 4.0, 8.0, -1.0)
 
@@ -71,7 +72,7 @@ def of_weights(sheet: Sheet) -> Iterator[Reading]:
     yield Reading("keys left out", "", lambda s: Terms(zero(s), zero(s), s.v), 0.5, scalable=True)
     yield Reading("V read as 0", "", lambda s: Terms(zero(s), s.weights, s.v), 0.5, scalable=True)
     yield Reading(
-        "keys missing in the denominator",
+        IN_DENOMINATOR,
         "",
         lambda s: Terms(s.weights, zero(s), s.v),
         0.5,

@@ -54,7 +54,9 @@ def _tried(sheet: Sheet) -> Iterator[Reading]:
         if "mask" in reading.name or "hidden" in reading.name:
             yield reading
     for reading in readings.of_weights(sheet):
-        yield Reading(reading.name, "", reading.of, reading.cost)
+        # some run of keys makes any factor of a row
+        if reading.name != readings.IN_DENOMINATOR:
+            yield Reading(reading.name, "", reading.of, reading.cost)
     for reading in readings.of_operands(sheet):
         if reading.cost <= 1.0:
             yield reading
