@@ -256,3 +256,12 @@ def test_a_causal_flag_of_several_numbers_is_refused(tmp_path):
     np.savez(tmp_path / "saved.npz", causal=np.array([0, 1]), **tensors)
     with pytest.raises(ValueError, match=r"causal.shape = \(2,\), allowed: one number"):
         audit(tmp_path / "saved.npz")
+
+
+def test_a_wrong_output_beside_a_request_without_tokens_is_named():
+    problem = problem_of(q_lens=(40, 0, 30), kv_lens=(60, 20, 30))
+    out = right(problem)
+    out[:, 1] = 2 * out[:, 1]
+    found = decide(problem, out, policy=POLICY)
+    assert found.answer == "BUG"
+    assert found.matches, found.summary()

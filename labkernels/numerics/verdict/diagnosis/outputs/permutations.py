@@ -57,7 +57,7 @@ def _laid_out(problem: Problem, out: Array, truth: Array, sigma: Array, was: flo
                 if back:  # memory is [H, S, D], read as [S, H, D]
                     target[first:last] = part.swapaxes(0, 1).reshape(part.shape)
                 else:  # memory is [S, H, D], read as [H, S, D]
-                    swapped = part.reshape(heads, last - first, -1)
+                    swapped = part.reshape(heads, last - first, part.shape[-1])
                     target[first:last] = swapped.swapaxes(0, 1)
         found = _kept("out in another layout", where, _misfit(out, given, spread), was)
         if found:

@@ -108,9 +108,9 @@ def of_powers(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     for size, a, b in itertools.product(dict.fromkeys(sizes), _EXPONENTS, _EXPONENTS):
         if a != 1 or b != 1:
             where = f"by 2^({a:.4g} m) l^{b:.4g}, splits of {size} keys"
-            found.append(
-                Mistake("splits merged with wrong weights", where, _powered(size, a, b), cost=1.0)
-            )
+            bases = b == 1 and a in (LOG2_E, 1 / LOG2_E)
+            name = "mixed log base" if bases else "splits merged with wrong weights"
+            found.append(Mistake(name, where, _powered(size, a, b), cost=1.0))
     yield from best(misfit, found)
 
 
