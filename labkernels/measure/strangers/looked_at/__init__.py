@@ -12,6 +12,8 @@ from labkernels.measure.strangers.looked_at.fourth import right as fourth_right
 from labkernels.measure.strangers.looked_at.second import bugs as second_bugs
 from labkernels.measure.strangers.looked_at.second import inputs as second_inputs
 from labkernels.measure.strangers.looked_at.second import right as second_right
+from labkernels.measure.strangers.looked_at.seventh import bugs as seventh_bugs
+from labkernels.measure.strangers.looked_at.sixth import bugs as sixth_bugs
 from labkernels.measure.strangers.looked_at.third import bugs as third_bugs
 from labkernels.measure.strangers.looked_at.third import inputs as third_inputs
 from labkernels.measure.strangers.looked_at.third import right as third_right
@@ -20,4 +22,11 @@ FAMILIES = (
     second_inputs.FAMILIES | third_inputs.FAMILIES | fourth_inputs.FAMILIES | fifth_inputs.FAMILIES
 )
 RIGHT = second_right.RIGHT | third_right.RIGHT | fourth_right.RIGHT | fifth_right.RIGHT
-WRONG = second_bugs.WRONG | third_bugs.WRONG | fourth_bugs.WRONG | fifth_bugs.WRONG
+WRONG = (
+    second_bugs.WRONG
+    | third_bugs.WRONG
+    | fourth_bugs.WRONG
+    | fifth_bugs.WRONG
+    | sixth_bugs.WRONG
+    | seventh_bugs.WRONG
+)

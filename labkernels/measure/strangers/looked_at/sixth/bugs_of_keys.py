@@ -1,4 +1,4 @@
-"""Held-out bugs in pages, tiles and masks."""
+"""Bugs of the sixth set in pages, tiles and masks."""
 
 import torch
 

@@ -1,0 +1,1 @@
+"""The sixth set of bugs that was held out."""
