@@ -334,8 +334,8 @@ plots.table(by_length.reset_index(), "by-length", dict.fromkeys(order, "{:.0f}")
 # `labkernels.measure.strangers` has outputs of code that shares none of the lab's: implementations that are right in other ways, and bugs of other people's kinds.
 # Some of them are *held out*: they were written before anybody saw what the verdict says of them.
 # A right output is held out if its implementation or its family of inputs is; a wrong one if its bug is.
-# This is the sixth such set: five before were looked at case by case, the verdict was mended after them, and they count as *development* here.
-# It was written after the diagnosis had got its present fits, and before the verdict was run on any of its bugs, families or implementations.
+# The rows are of the sixth such set: five before were looked at case by case, the verdict was mended after them, and they count as *development* here.
+# It was written after the diagnosis had got the fits of that day, and before the verdict was run on any of its bugs, families or implementations. The diagnosis has changed since, the sixth set was looked at, and a seventh waits in `held_out` for the next recording.
 # Each new bug gives two outputs, of two families and two shapes, the second with the bug in a part of the rows; some bugs change nothing in a shape and give fewer.
 # A few of the kinds that were seen before are recorded again.
 # The first table is about right outputs, and says how often the verdict calls them a bug.

@@ -6,6 +6,7 @@ Each has a pattern that a right name for it matches.
 import math
 
 import torch
+
 from labkernels.measure.strangers.bugs import Bug
 from labkernels.measure.strangers.wrong import (
     Work,
@@ -29,7 +30,7 @@ _WINDOW = r"window|left out|local|chunk|band"
 _MASK = r"mask|hidden|hides|causal|hidden keys|visible"
 _SINK = r"\bsink|in the denominator|padding|null key|extra key"
 _BIAS = r"ALiBi|alibi|slope|bias|distance"
-_ROPE = r"RoPE|rope|rotat|rotary|position"
+_ROPE = r"RoPE|rope|rotation|rotated|rotary|position"
 _HEADS = r"\bheads?\b|another row|GQA|group"
 _ROWS = r"\brows?\b|quer(y|ies)|warp"
 _CHANNELS = r"channel|element|column|layout|transpos"
@@ -346,7 +347,7 @@ WRONG: dict[str, tuple[Bug, str]] = {
         lambda w: _online(w, 16, acc_of=_in_bf16),
         r"accumul|\bo\b.*(bf16|rounded)|partial",
     ),
-    "exp2 by one line": (_linear_exp2, r"\bexp|approximat|polynomial|\bweights?\b|\bP\b|function"),
+    "exp2 by one line": (_linear_exp2, r"\bexp|approximation|polynomial|\bweights?\b|\bP\b|function"),
     "plain mean of the partials": (
         merged(48, lambda m, l: torch.ones_like(m)),
         r"unweighted|equal weights|mean|average|" + _MERGE,

@@ -376,7 +376,7 @@ WRONG = {
     ),
     "exp2 by straight lines": (
         _straight_lines,
-        "exp|function|polynomial|interpolat|approximat|weights",
+        "exp|function|polynomial|interpolat|approximation|weights",
     ),
     "channels 16 to 23 missing in q k": (
         scored(_without_channels),
