@@ -347,7 +347,10 @@ WRONG: dict[str, tuple[Bug, str]] = {
         lambda w: _online(w, 16, acc_of=_in_bf16),
         r"accumul|\bo\b.*(bf16|rounded)|partial",
     ),
-    "exp2 by one line": (_linear_exp2, r"\bexp|approximation|polynomial|\bweights?\b|\bP\b|function"),
+    "exp2 by one line": (
+        _linear_exp2,
+        r"\bexp|approximation|polynomial|\bweights?\b|\bP\b|function",
+    ),
     "plain mean of the partials": (
         merged(48, lambda m, l: torch.ones_like(m)),
         r"unweighted|equal weights|mean|average|" + _MERGE,
