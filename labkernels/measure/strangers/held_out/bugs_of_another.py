@@ -1,7 +1,4 @@
-"""Bugs of strangers, the half that is not opened before the recording.
-
-Each has a pattern that a right name for it matches.
-"""
+"""Bugs that are held out, by the second writer, each with a pattern of a right name."""
 
 import math
 
@@ -35,6 +32,7 @@ _HEADS = r"\bheads?\b|another row|GQA|group"
 _ROWS = r"\brows?\b|quer(y|ies)|warp"
 _CHANNELS = r"channel|element|column|layout|transpos"
 _MERGE = r"merge|weighted|weights of|split|partial|combine|lse|log base"
+_EXP = r"\bexp|approximation|polynomial|\bweights?\b|\bP\b|function"
 _TWICE = r"twice|double|counted|repeated|duplicate"
 _STALE = r"\bstale|never written|uninitiali|\bold\b|previous|earlier step"
 
@@ -347,10 +345,7 @@ WRONG: dict[str, tuple[Bug, str]] = {
         lambda w: _online(w, 16, acc_of=_in_bf16),
         r"accumul|\bo\b.*(bf16|rounded)|partial",
     ),
-    "exp2 by one line": (
-        _linear_exp2,
-        r"\bexp|approximation|polynomial|\bweights?\b|\bP\b|function",
-    ),
+    "exp2 by one line": (_linear_exp2, _EXP),
     "plain mean of the partials": (
         merged(48, lambda m, l: torch.ones_like(m)),
         r"unweighted|equal weights|mean|average|" + _MERGE,
@@ -375,10 +370,7 @@ WRONG: dict[str, tuple[Bug, str]] = {
         valued(_tail_of_other_request),
         r"request|\bV\b.*(key|stale|read|page|tile)|" + _STALE,
     ),
-    "last channels of the head before": (
-        stored(_stale_columns),
-        _CHANNELS + "|" + _HEADS + "|" + _STALE,
-    ),
+    "last channels of the head before": (stored(_stale_columns), f"{_CHANNELS}|{_HEADS}|{_STALE}"),
     "V a stage behind": (
         valued(lambda w: read(w.v, _stage_behind(w))),
         r"\bV\b.*(offset|key|tile|block|page|stage|stale|read|order)|offset|stage",
