@@ -1,4 +1,4 @@
-"""The floating-point formats of the lab: bytes, range, precision and spacing."""
+"""The floating-point formats of the lab, with their bytes, range, precision and spacing."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 class Format:
     """A binary floating-point format: a sign, an exponent and a fraction, with subnormals.
 
-    Units: bits is the storage, which for tf32 (19 used of 32) exceeds the fields' sum.
+    Units: bits counts the storage. tf32 is stored in 32 bits, of which its fields take 19.
     Source: IEEE 754-2019; OCP 8-bit Floating Point Specification (e4m3, e5m2); PTX ISA (tf32).
     """
 
@@ -31,13 +31,13 @@ class Format:
     @property
     def emax(self) -> int:
         """Exponent of the largest finite number, which lies in [2 ** emax, 2 ** (emax + 1))."""
-        # a format without infinities uses the topmost exponent for numbers too
+        # A format without infinities uses the topmost exponent for numbers, too.
         return (1 << (self.exponent_bits - 1)) - (1 if self.has_inf else 0)
 
     @property
     def max(self) -> float:
         """Largest finite number."""
-        # without infinities only the all-ones code is NaN, so the largest fraction is one step less
+        # Without infinities, only the all-ones code is NaN, and the code below it is the largest.
         steps_below_two = 1 if self.has_inf else 2
         return (2.0 - steps_below_two * 2.0**-self.fraction_bits) * 2.0**self.emax
 
@@ -54,7 +54,8 @@ class Format:
     def ulp(self, x: float) -> float:
         """Spacing of the format at x: the gap between neighbours in the binade that holds |x|.
 
-        Units: that of x; below the normal range it is smallest_subnormal, beyond max that at max.
+        Units: that of x. Below the normal range the spacing is smallest_subnormal; beyond max it is
+        the spacing at max.
         Raises: ValueError if x is NaN or infinite.
         """
         if not math.isfinite(x):
@@ -78,7 +79,7 @@ FORMATS = {
 
 
 def named(name: str) -> Format:
-    """The format of that name.
+    """Return the format of that name.
 
     Raises: ValueError listing the names if there is none.
     """
@@ -88,5 +89,5 @@ def named(name: str) -> Format:
 
 
 def coarser(fmt: str, than: str) -> bool:
-    """Whether a format rounds more than another; hi + lo counts by its high part."""
+    """Whether fmt rounds more than `than`, of which an "x2" (hi + lo) counts as its high part."""
     return named(fmt).unit_roundoff > named(than.removesuffix("x2")).unit_roundoff

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
-# A wheel holds the checkout's data/ as labkernels/data/: see tool.hatch in pyproject.toml.
+# In a wheel, the checkout's data/ lies in labkernels/data/: see tool.hatch in pyproject.toml.
 _INSIDE = _PACKAGE / "data"
 
 # The root of the checkout that this package belongs to; None if it was installed from a wheel.

@@ -1,4 +1,4 @@
-"""Reads saved tensors of any source as arguments of `verdict`: names, layouts, pages, formats."""
+"""Turns tensors that a tool saved into arguments of `verdict`, whatever their names and layouts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,12 +18,16 @@ from labkernels.units import LOG2_E
 _NUMBERS = ("scale", "causal", "window_left", "soft_cap", "k_scale", "v_scale")
 _BITS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "uint8": "e4m3"}
 _LAYOUTS = ("bhsd", "bshd")
-_DIVISIONS = {"cu_seqlens", "cu_seqlens_q", "kv_indptr", "page_table", "kv_len"}  # into requests
+# Each of these tensors says where a request begins or ends.
+_DIVISIONS = {"cu_seqlens", "cu_seqlens_q", "kv_indptr", "page_table", "kv_len"}
 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """One way to read a dump: the arguments of `verdict`, and a description of the way."""
+    """One way to read a dump, as arguments of `verdict`.
+
+    words: what was assumed about the dump, for the note of the verdict.
+    """
 
     out: object
     q: object
@@ -44,12 +48,13 @@ def audit(
     names: dict[str, str] | None = None,
     max_gib: float = DEFAULT_GIB,
 ) -> Verdict:
-    """Judge the tensors of a file or a folder: see `importers` for the formats.
+    """Judge the tensors of a file or a folder in one of the formats of `importers`.
 
     names: the file's own names for some of names.NAMES. If a layout or the base of lse is
-    ambiguous, the reading in which the output is right is used, else the least wrong one; the
-    verdict's note names it.
-    Raises: ValueError naming the file and the tensor that is missing or malformed.
+    ambiguous, the first reading that is not a bug is used, or else the least wrong reading (see
+    `judge`); the note of the verdict says which reading was used.
+    Raises: ValueError naming the file and the tensor that is missing or malformed;
+    FileNotFoundError.
     """
     tensors = read(path, names=names, max_gib=max_gib)
     if scale is not None:
@@ -62,9 +67,10 @@ def audit(
 
 
 def read(path: Path, *, names: dict[str, str] | None = None, max_gib: float = DEFAULT_GIB) -> dict:
-    """The tensors and numbers of a file or folder, by the names of names.NAMES.
+    """Read the tensors and numbers of a file or folder, under the names of names.NAMES.
 
-    Raises: ValueError in one line for a file that cannot be read.
+    Raises: ValueError in one line for a file that cannot be read or lacks q or out;
+    FileNotFoundError.
     """
     path, take = Path(path), Take(dict(names or {}), max_gib * GIB)
     tensors = importers.read(path, take)
@@ -75,7 +81,7 @@ def read(path: Path, *, names: dict[str, str] | None = None, max_gib: float = DE
         unread = ", ".join(sorted(set(take.unread))[:12])
         there = ", ".join(tensors) or "none of a known name"
         if unread:
-            there += f"; not known: {unread}; --map {missing[0]}=NAME says which it is"
+            there += f"; not known: {unread}; --map {missing[0]}=NAME names the tensor"
         raise ValueError(f"{path}: tensor {missing[0]} is missing; there are {there}")
     return tensors
 
@@ -83,12 +89,13 @@ def read(path: Path, *, names: dict[str, str] | None = None, max_gib: float = DE
 def judge(
     tensors: dict, *, p_format: str | None = None, query: np.ndarray | None = None
 ) -> Verdict:
-    """The verdict on tensors by our names: of the first reading that makes the output right, else
-    of the one in which the fewest elements, and then the fewest tests, are beyond rounding.
+    """Judge tensors under our names by the first reading that is not a bug.
 
-    query: q as another dump was read; of wrong readings, those with this q come first.
+    If every reading is a bug, the reading counts in which the fewest elements exceed their bounds;
+    among equals, the reading in which the fewest tests fail.
+    query: q as another dump was read. Of wrong readings, those with this q are preferred.
 
-    Raises: ValueError as `verdict`, of the first reading.
+    Raises: the ValueError of `verdict` for the first reading, if `verdict` refuses every reading.
     """
     wrong, refused = [], None
     for reading in readings(tensors):
@@ -112,7 +119,7 @@ def _wrongness(found: Verdict) -> tuple[int, int]:
 
 
 def readings(tensors: dict) -> Iterator[Reading]:
-    """Every way to read tensors by our names, the likely one first.
+    """Yield every way to read tensors under our names, the likeliest first.
 
     Raises: ValueError naming a tensor, its shape and what is allowed.
     """
@@ -126,7 +133,10 @@ def readings(tensors: dict) -> Iterator[Reading]:
 
 
 def _plain(tensors: dict) -> dict:
-    """Numbers as numbers, K and V as two pools of values, in [pages, page_size, Hkv, D]."""
+    """Return the tensors with numbers as floats, and with K and V apart and in values.
+
+    The pages of K and V then lie as [pages, page_size, Hkv, D].
+    """
     found = {name: value for name, value in tensors.items() if value is not None}
     for name in _NUMBERS:
         if name in found:
@@ -152,7 +162,10 @@ def _plain(tensors: dict) -> dict:
 
 
 def _one_request(found: dict) -> dict:
-    """A call of one request: k and v [L, Hkv, D], q and out [M, Hq, D], or [Hq, D] of one token."""
+    """Return what makes a batch of a call of one request.
+
+    Shapes: k, v [L, Hkv, D]; q, out [M, Hq, D], or [Hq, D] for one token.
+    """
     q, length = found.get("q"), found["k"].shape[0]
     ends = {"cu_seqlens": np.array([0, length])}
     if getattr(q, "ndim", 0) == 3:
@@ -182,7 +195,7 @@ def _number(name: str, value) -> float:
 
 
 def _pages(found: dict) -> dict:
-    """Page table and lengths of FlashInfer's three arrays."""
+    """Return the page table and the lengths that FlashInfer's three arrays describe."""
     ends, indices = (to_numpy(found[name]).astype(np.int64) for name in ("kv_indptr", "kv_indices"))
     counts = np.diff(ends)
     if ends.ndim != 1 or (counts < 0).any() or ends[0] != 0 or ends[-1] > len(indices):
@@ -200,7 +213,7 @@ def _pages(found: dict) -> dict:
 
 
 def _layouts(given: dict) -> tuple[str, ...]:
-    """The layouts that q, out and, without pages, k and v may have; the likely one comes first."""
+    """Return the layouts that q, out and, without pages, k and v may have, the likeliest first."""
     q, k = given.get("q"), given.get("k")
     if q is None or q.ndim != 4:
         return _LAYOUTS[:1]
@@ -216,7 +229,7 @@ def _layouts(given: dict) -> tuple[str, ...]:
 
 
 def _swapped(tensor, first: int = 1):
-    """The tensor with a dimension and the next one exchanged."""
+    """Return the tensor with the dimensions `first` and `first` + 1 exchanged."""
     swap = tensor.transpose if hasattr(tensor, "detach") else tensor.swapaxes
     return swap(first, first + 1)
 
@@ -239,7 +252,7 @@ def _reading(given: dict, layout: str, base: str) -> Reading:
     if "q_nope" in found:
         q, how["cache"] = _latent(found)
         if "scale" not in found:
-            raise ValueError("scale is missing, allowed with q_nope: a number, by --scale too")
+            raise ValueError("scale is missing, allowed with q_nope: a number, also from --scale")
     elif paged:
         if "kv_len" not in found:
             raise ValueError("kv_len is missing, allowed with page_table: the lengths [B]")
@@ -257,7 +270,7 @@ def _reading(given: dict, layout: str, base: str) -> Reading:
 
 
 def _latent(found: dict):
-    """Query and cache of MLA in absorbed form."""
+    """Return the query and the cache of an MLA call in absorbed form."""
     missing = [n for n in ("q_pe", "ckv", "kpe", "page_table", "kv_len") if n not in found]
     if missing:
         raise ValueError(f"{missing[0]} is missing, allowed with q_nope: q_pe, ckv, kpe and pages")
@@ -274,11 +287,11 @@ def _wide(tensor):
 
 
 def _lse(lse, q, base: str):
-    """The log-sum-exp in base 2, shaped as q without D."""
+    """Return the log-sum-exp in base 2, in the shape of q without D."""
     query = q[0] if isinstance(q, tuple) else q
     values, shape = to_numpy(lse).astype(np.float64), tuple(query.shape[:-1])
     if values.shape != shape:
-        if values.shape[::-1] == shape and values.ndim == 2:  # flash-attn's [H, total_q]
+        if values.shape[::-1] == shape and values.ndim == 2:  # flash-attn has [H, total_q]
             values = values.T
         elif values.ndim == 3 and np.swapaxes(values, 1, 2).shape == shape:
             values = np.swapaxes(values, 1, 2)

@@ -1,4 +1,4 @@
-"""The gradients of a dump: each element of dq, dk and dv against its bound."""
+"""Judges the gradients of a dump: holds each element of dq, dk and dv against its bound."""
 
 from dataclasses import replace
 
@@ -17,12 +17,14 @@ NAMES = ("dq", "dk", "dv")
 
 
 def with_gradients(found: Verdict, tensors: dict) -> Verdict:
-    """The verdict on an output, and on the gradients if there are any.
+    """Extend the verdict on an output to the gradients of its dump, if there are any.
 
-    The output and the log-sum-exp in base 2 are taken as given (as a backward pass gets them) or as
-    exact (as autograd keeps them); the smaller error counts. Gradients have a bound but no error
-    model, so a small mistake may stay below it.
-    Raises: ValueError for gradients without dout, of a variant, or of another shape.
+    The exact gradients are computed twice: from the dump's output and log-sum-exp in base 2, which
+    a fused backward pass is given, and from exact values of both. For each element, the smaller
+    quotient of error and bound counts. Gradients have a bound but no error model, so a small
+    mistake may stay below the bound.
+    Raises: ValueError for gradients without dout, of a variant, of another dtype or of another
+    shape.
     """
     names = [name for name in NAMES if tensors.get(name) is not None]
     if not names:
@@ -77,7 +79,7 @@ def _format(tensor) -> str:
 
 
 def _rows(name: str, tensor, found: Verdict, shape: tuple[int, ...]):
-    """A tensor as one row per token; [B, S, H, D] if q was read so, else [B, H, S, D]."""
+    """Return a tensor with one row per token. Its layout is that in which q was read."""
     array = rounding.from_bits(tensor, "bf16") if _is_bits(tensor) else to_numpy(tensor)
     if array.ndim == len(shape) + 1:
         if "[B, S, H, D]" not in found.note:

@@ -1,7 +1,8 @@
-"""The tolerance that a test of attention may use: absolute and relative, derived from rounding.
+"""Derives from rounding the absolute and relative tolerance that a test of attention may use.
 
-A right output differs from float64 by the store's rounding, half a spacing of the output, and by
-what was rounded before it, whose standard deviation the error model gives for each element.
+A right output differs from float64 by the rounding of the store, which is at most half a spacing of
+the output, and by the rounding before the store. The error model gives the standard deviation of
+the latter for each element.
 """
 
 import math
@@ -22,18 +23,19 @@ from labkernels.policy import NumericPolicy
 from labkernels.units import require_int
 
 DELTA = 1e-6
-_SAMPLED_KEYS = 2**18  # keys times KV heads that are drawn: a second's work for NumPy
-_FIRST_KEYS = (2, 3, 5, 9, 17, 33, 65)  # causal rows of few keys have the largest errors
+_SAMPLED_KEYS = 2**18  # keys of all drawn requests together: NumPy works on them for seconds
+_FIRST_KEYS = (2, 3, 5, 9, 17, 33, 65)  # a causal row that sees few keys has the largest errors
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """An atol and rtol that a right output keeps, and the numbers they follow from.
+    """An atol and rtol that a right output keeps, and the numbers from which they follow.
 
-    |out - reference| <= atol + rtol |reference| holds for all elements at once, except with the
-    probability delta, for a reference in float32 or float64. sigma: the largest standard deviation
-    of what is rounded before the store; deviations: how many of these atol is; bound: the factor
-    of A = sum p_j |v_j| that no right output passes at all.
+    For a reference in float32 or float64, |out - reference| <= atol + rtol |reference| holds for
+    all elements at once, except with probability delta. sigma: the largest standard deviation of
+    the rounding before the store; deviations: how many sigma atol allows; bound: no right output at
+    all differs by more than u |reference| + bound A, with u half a spacing of the output's format
+    and A = sum p_j |v_j|.
     """
 
     atol: float
@@ -51,7 +53,7 @@ class Tolerance:
         return self.rtol + formats.named(self.policy.out).unit_roundoff
 
     def accepts(self, out, reference) -> bool:
-        """Whether an output keeps the tolerance; NaN does not."""
+        """Whether an output keeps the tolerance; an output with a NaN does not."""
         off = np.abs(np.asarray(out, np.float64) - reference)
         return bool((off <= self.atol + self.rtol * np.abs(reference)).all())
 
@@ -84,11 +86,11 @@ def of_problem(
     elements: int | None = None,
     rows: int | None = None,
 ) -> Tolerance:
-    """The tolerance of given inputs.
+    """Derive the tolerance of given inputs.
 
-    elements, rows: how many the whole test has, where the problem is a sample of it; rows, of each
-    number of keys. atol is then raised to the expected largest sigma of that many rows, if the
-    logarithms of sigma are normal.
+    elements, rows: if the problem is a sample of a test, the elements of the whole test, and its
+    rows for each number of keys. With rows, sigma is raised to the largest value to be expected of
+    that many rows, under the assumption that the logarithms of sigma are normal.
     Raises: ValueError naming the argument, its value and what is allowed.
     """
     if not 0 < delta < 1:
@@ -110,12 +112,12 @@ def of_problem(
 
 
 def seen(problem: Problem) -> np.ndarray:
-    """The different numbers of keys that rows see."""
+    """Return the different numbers of keys that rows see."""
     return np.unique(problem.n_keys)
 
 
 def _farthest(sigmas, rows: int) -> float:
-    """The expected largest value over `rows` rows, from the values of a sample."""
+    """Return the largest value to be expected of `rows` rows, from the values of a sample."""
     logs = np.log(sigmas[sigmas > 0])
     if rows <= logs.size or logs.size < 2:
         return 0.0
@@ -123,9 +125,10 @@ def _farthest(sigmas, rows: int) -> float:
 
 
 def _inside(problem: Problem, policy: NumericPolicy):
-    """The largest sigma before the store of each row, with its uncertainty, and the bound over A.
+    """Return each row's largest sigma before the store, and the largest bound as a factor of A.
 
-    Shapes: [total_q, Hq].
+    The sigma is raised by its own uncertainty; it is 0 for a row of one key, whose P is exact.
+    Shapes: [total_q, Hq], and a number.
     """
     found, factor = np.zeros(problem.out_shape[:2]), 0.0
     bound = to_numpy(bounds.out_bound(problem, policy))
@@ -165,9 +168,9 @@ def tolerance(
     mean: float = 0.0,
     seed: int = 0,
 ) -> Tolerance:
-    """The tolerance of a test whose q, k and v are standard normal, v with a mean.
+    """Derive the tolerance of a test whose q, k and v are standard normal, v plus a mean.
 
-    A part of the requests and KV heads is drawn; the rest has the same distribution.
+    Only some requests and KV heads are drawn, since the others have the same distribution.
     Raises: ValueError naming the argument, its value and what is allowed.
     """
     for name, value in (
@@ -194,7 +197,7 @@ def tolerance(
 def sample(
     batch, keys, queries, group, kv_heads, head_dim, dtype, causal=False, mean=0.0, seed=0
 ) -> Problem:
-    """A part of a test's inputs: some requests, one KV head and some queries of each.
+    """Draw a part of a test's inputs: some requests, one KV head and some queries of each.
 
     In a causal prefill these are the queries that see few keys, and the last query.
     """

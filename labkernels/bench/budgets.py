@@ -1,4 +1,4 @@
-"""Predicted and compiled resources of kernels that serve a workload: tables, and equations."""
+"""Tables and equations of the resources of kernels for a workload, predicted and compiled."""
 
 from dataclasses import dataclass
 
@@ -19,9 +19,10 @@ REGISTERS, SMEM = "registers per thread", "shared memory per block, bytes"
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """How an implementation would serve a workload on a GPU; reason: why it cannot.
+    """How an implementation would serve a workload on a GPU.
 
-    known: only for CUDA kernels, since Triton's compiler decides what a Triton kernel takes.
+    reason: why there is no plan, or why there is a plan but no ledger. known: the resources of a
+    CUDA kernel; None for any other, since Triton's compiler decides what a Triton kernel takes.
     """
 
     item: Implementation
@@ -44,7 +45,7 @@ def planned(operation: Operation, workload, item: Implementation, gpu: Gpu) -> P
 
 
 def instance_of(item: Implementation, workload, plan: Plan) -> Instance:
-    """The compiled variant that a plan of the workload names."""
+    """Return the compiled variant that a plan of the workload names."""
     latent = hasattr(workload, "latent_dim")
     tokens = getattr(workload, "q_lens", (getattr(workload, "q_len", 1),))
     heads = workload.q_heads if latent else workload.group
@@ -59,7 +60,10 @@ def instance_of(item: Implementation, workload, plan: Plan) -> Instance:
 
 
 def budget_rows(found: Planned) -> list[dict]:
-    """A row for each counted term of both ledgers, and one for the compiler's number."""
+    """Return a row for each term of both ledgers, and rows for what was compiled and granted.
+
+    counts: whether a term is a part of the predicted total.
+    """
     if found.known is None:
         return []
     known, rows = found.known, []
@@ -81,7 +85,7 @@ def budget_rows(found: Planned) -> list[dict]:
 
 
 def counted_lines(ledger: Ledger) -> list[Line]:
-    """The lines that make up the total: a union contributes the lines of its largest phase."""
+    """Return the lines that make up the total: of a union, the lines of its largest phase."""
     unions: dict[str, dict[str, list[Line]]] = {}
     for line in ledger.lines:
         union = line.shares or f"line {line.name}"
@@ -94,7 +98,7 @@ def counted_lines(ledger: Ledger) -> list[Line]:
 
 
 def occupancy_row(found: Planned) -> dict:
-    """Blocks per SM that each resource allows (the smallest number counts), warps and waves."""
+    """Return the blocks per SM that each resource allows, their minimum, warps and waves."""
     gpu = {"gpu": found.gpu.key, "blocks of the grid": found.plan and found.plan.blocks}
     if found.known is None:
         return gpu | {"note": found.reason}
@@ -131,7 +135,7 @@ class Equations:
 
 
 def equations(found: Planned) -> Equations:
-    """Formulas of shared memory, registers and blocks per SM: in symbols, in numbers, as compiled.
+    """Write shared memory, registers and blocks per SM in symbols, in numbers and as compiled.
 
     Raises: ValueError if the kernel has no ledgers, or cannot serve the workload.
     """

@@ -15,8 +15,9 @@ FORMULAS = ("shared memory", "registers", "blocks per SM")
 class Log:
     """Runs, figures and formulas, in the order in which they were made.
 
-    runs: a dict for each kernel that ran and whose output was judged: operation, kernel, language,
-    tensor_cores ("on" or "off"), machine, workload. figures, formulas: operation and kind of each.
+    runs: a dict for each kernel that ran and whose output was judged, with the keys operation,
+    kernel, language, tensor_cores ("on" or "off"), machine and workload. figures, formulas: the
+    operation and the kind of each.
     """
 
     runs: list[dict[str, str]] = field(default_factory=list)
@@ -38,7 +39,7 @@ class Log:
         return any(columns.items() <= run.items() for run in self.runs)
 
     def missing(self, operations: Iterable[str] = ("decode", "prefill")) -> list[str]:
-        """What a chapter lacks: runs (by operation, language, tensor cores), figures, formulas."""
+        """Name the missing runs (operation, language, tensor cores), figures and formulas."""
         lacks = [
             f"{operation}, {language}, tensor cores {way}"
             for operation in operations
@@ -52,7 +53,7 @@ class Log:
         return lacks + [f"the formula of {kind}" for kind in FORMULAS if kind not in derived]
 
     def rows(self) -> list[dict[str, str]]:
-        """One row per operation: what ran, on which machine, and what was drawn."""
+        """Return a row per operation: what ran, on which machine, and what was drawn."""
         return [self._row(operation) for operation in self.operations]
 
     def _row(self, operation: str) -> dict[str, str]:
@@ -76,7 +77,7 @@ class Log:
 
 
 def log_of(notebook: Mapping) -> Log:
-    """The log that an executed notebook (nbformat 4) keeps in its outputs."""
+    """Return the sum of the logs in the outputs of an executed notebook (nbformat 4)."""
     found = Log()
     for cell in notebook.get("cells", ()):
         for output in cell.get("outputs", ()):

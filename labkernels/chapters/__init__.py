@@ -1,1 +1,1 @@
-"""Functions that only one chapter runs: one file per chapter, with its notebook's name."""
+"""Functions that one chapter runs, in a file of its name; the primers' kernels; the exercises."""

@@ -1,4 +1,4 @@
-"""A trace of the ladder's kernel: when a block's loading warp and its warpgroups use each stage."""
+"""Traces a kernel of the ladder: when the loading warp and the warpgroups use each stage."""
 
 import ctypes
 
@@ -24,7 +24,7 @@ LAB_DEVICE void note(char what, const void* ring, u32 n) {{
     lab_notes[lab_n_notes++] = {{what, reinterpret_cast<long long>(ring), n, thread_x()}};
 }}
 """
-# Each use of a ring is noted once its wait is over, and each release as it is announced.
+# A use of a ring is noted once its wait is over, and a release just before it is announced.
 _NOTED = Edit(
     "lab/hopper/pipeline.cuh",
     r"(// Waits until the stage of use n has been read.*?;)(\n}.*?consumer_wait.*?;)"
@@ -41,10 +41,11 @@ class _Note(ctypes.Structure):
 def trace(rung: str, blocks: int) -> list[dict[str, int | str]]:
     """Run a rung's kernel on one tile of rows and some blocks of keys; return what happened.
 
-    An event, in the order in which the CPU machine ran them, has warpgroup, -1 for the warp that
-    loads; what, "ask" for a tile, "begin" or "end" its use; of, "Q", "K" or "V"; block.
+    The events come in the order in which the CPU machine ran them. An event has four entries:
+    warpgroup, which is -1 for the warp that loads; what, which is "ask" for a tile, or "begin" or
+    "end" for its use; of, which is "Q", "K" or "V"; and block, the number of the tile.
     """
-    spec = next(one for one in ladder.rungs("prefill") if one.name == rung).spec
+    spec = next(found for found in ladder.rungs("prefill") if found.name == rung).spec
     kernel, work = mutated(spec, _NOTED), _workload(spec, blocks)
     case = prefill_inputs(work, ExactNormal(0))
     how = {"kernel": kernel, "scale": case.scale, "splits": 1}
@@ -69,7 +70,7 @@ def _workload(spec: Kernel, blocks: int) -> Prefill:
 
 
 def _built(made: launch.Launch) -> host.HostKernel:
-    """The CPU build that a launch runs, from the cache if it has run."""
+    """Return the CPU build that a launch runs; after the launch, the cache has it."""
     one = made.specialization
     return host.build(
         one.header,

@@ -1,4 +1,4 @@
-"""The interface of an operation: code for all operations is written once, against it."""
+"""The interface of an operation, against which code for all operations is written once."""
 
 import importlib
 import importlib.util
@@ -14,10 +14,7 @@ from labkernels.variant import AttentionVariant
 
 
 class Inputs(Protocol):
-    """The tensors of a workload on one device, the same for every implementation.
-
-    arguments: what the verb takes, in its order.
-    """
+    """The tensors of a workload on one device, the same for every implementation."""
 
     workload: Workload
     variant: AttentionVariant
@@ -28,9 +25,10 @@ class Inputs(Protocol):
         """The arguments of the verb, in its order."""
 
     def problem(self, rows: Sequence[int] | None = None):
-        """The same attention as a numerics problem on this device: whole, or some query tokens.
+        """Return the same attention as a numerics problem on this device.
 
-        Each of some tokens becomes a request with one query token and the keys that it sees.
+        rows: if given, only these query tokens. Each of them becomes a request with one query token
+        and the keys that the token sees.
         """
 
 
@@ -39,12 +37,12 @@ class BitCase:
     """One run with recorded bits: a compiled variant on a workload, and the verb's options."""
 
     instance: Instance
-    workload: Any  # that of the operation
+    workload: Any  # of the operation's class of workloads
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def asked(self) -> dict[str, Any]:
-        """The full options of the step: kernel, tile, policy, and the options of the case."""
+        """All options of the step: kernel, tile, policy, and the options of the case."""
         instance = self.instance
         named = {"kernel": instance.kernel, "tile": instance.tile.label, "policy": instance.policy}
         return named | dict(self.options)
@@ -54,8 +52,9 @@ class BitCase:
 class Operation:
     """Decode, prefill, MLA decode, backward or append.
 
-    inputs: a workload's tensors from a Draw of `random_inputs`. step(inputs, **options): the
-    prepared step on them. bit_cases(kernel): runs of a CUDA kernel that have checksums in data/.
+    inputs(workload, draw): the workload's tensors, from a Draw of `random_inputs`. step(inputs,
+    **options): the prepared step on these tensors. bit_cases(kernel): the runs of a CUDA kernel
+    whose checksums are recorded in data/.
     """
 
     name: str

@@ -1,6 +1,7 @@
-"""Tables of error per head and per sample. Nothing is dropped: a NaN makes its figures NaN.
+"""Tables of error per head and per sample.
 
-Arrays are [batch, heads, ...]: outputs [B, H, D] or log-sum-exps [B, H].
+No element is dropped: a NaN makes every figure of its group NaN, except `different`, which counts
+the NaN as a difference. Arrays are [batch, heads, ...]: outputs [B, H, D] or log-sum-exps [B, H].
 """
 
 import numpy as np
@@ -13,11 +14,12 @@ COLUMNS = ("rmse", "max_abs", "mean_signed", "rel_l2", "different")
 
 
 def error_table(out: Array, reference: Array, *, by: str) -> np.ndarray:
-    """Error of out against the reference, one row per group.
+    """Return the error of out against the reference, one record per group.
 
-    Shapes: by="all" -> [], "head" -> [H], "sample" -> [B], "sample_and_head" -> [B, H], of a record
-    with the fields COLUMNS: rmse; max_abs; mean_signed, along the sign of the reference; rel_l2,
-    |error| / |reference|; different, the share of elements that are not equal.
+    A record has the fields COLUMNS: rmse; max_abs; mean_signed, the mean of the error times the
+    reference's sign; rel_l2, the quotient of the L2 norms of error and reference; different, the
+    share of elements that are not equal.
+    Shapes: by="all" -> [], "head" -> [H], "sample" -> [B], "sample_and_head" -> [B, H].
 
     >>> reference = np.ones((1, 2, 4))  # one request, two heads
     >>> out = reference + np.array([[[0.0], [0.5]]])
@@ -47,26 +49,26 @@ def error_table(out: Array, reference: Array, *, by: str) -> np.ndarray:
 
 
 def difference(a: Array, b: Array) -> np.ndarray:
-    """The float64 a - b, with 0 where both are the same infinity; NaN stays NaN."""
+    """Return a - b in float64, with 0 where both are the same infinity; NaN stays NaN."""
     a, b = _pair(a, b)
     with np.errstate(invalid="ignore"):
         return np.where(a == b, 0.0, a - b)
 
 
 def rms(error: Array, *, by: str) -> np.ndarray:
-    """Root mean square of errors, or of predicted standard deviations, per group of GROUPS."""
+    """Return the root mean square per group of GROUPS; 0 for a group without elements."""
     error = np.asarray(error, dtype=np.float64)
     return np.sqrt(_mean(error**2, _axes(by, error.ndim)))
 
 
 def mean(values: Array, *, by: str) -> np.ndarray:
-    """Mean per group of GROUPS; 0 over no element."""
+    """Return the mean per group of GROUPS; 0 for a group without elements."""
     values = np.asarray(values, dtype=np.float64)
     return _mean(values, _axes(by, values.ndim))
 
 
 def max_relative_error(out: Array, reference: Array) -> float:
-    """Largest |out - reference| / |reference|: a number to show, not to judge by.
+    """Return the largest |out - reference| / |reference|, which is to be shown, not judged by.
 
     Error: the number has no meaning near zero. An output is a signed sum whose error scales with
     sum p |v|; where the sum happens to cancel, any fixed error is a huge ratio. The maximum grows
@@ -94,6 +96,6 @@ def _axes(by: str, ndim: int) -> tuple[int, ...]:
 
 
 def _mean(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """Mean over the axes; 0 over no element."""
+    """Return the mean over the axes; 0 if they hold no element."""
     count = int(np.prod([x.shape[axis] for axis in axes]))
     return np.asarray(np.sum(x, axis=axes, dtype=np.float64) / max(1, count))

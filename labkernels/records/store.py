@@ -1,6 +1,6 @@
-"""CSV files of `data/`: where they lie, append rows, read them back, pick the newest run.
+"""Finds, appends to, replaces and reads the CSV files of `data/`, and picks the newest run.
 
-`data/` has a folder for each kind of what is observed, as labkernels.experiments has one.
+`data/` has the folders performance, accuracy and hardware, as labkernels.experiments has.
 """
 
 import csv
@@ -19,8 +19,8 @@ Row = dict[str, Any]
 def path_of(name: str, folder: Path = DATA_DIR, kind: str = "") -> Path:
     """Return where a table lies below a folder; a name with an ending names another file.
 
-    The place is as in `data/`; a new table goes to its kind, a folder of labkernels.experiments:
-    performance, accuracy or hardware.
+    The place is the same as in `data/`. A table that is not there yet goes to the folder of its
+    kind: performance, accuracy or hardware.
     """
     file_name = name if "." in name else f"{name}.csv"
     for home in (Path(folder), DATA_DIR):
@@ -32,7 +32,7 @@ def path_of(name: str, folder: Path = DATA_DIR, kind: str = "") -> Path:
 def append(path: Path, rows: Iterable[Mapping[str, Any]], table: Table = MEASUREMENTS) -> int:
     """Add rows to a CSV file, making it if needed, and return how many were added.
 
-    Either all of the rows are added or none, also if a crash or another writer intervenes.
+    Either all of the rows are added or none, even if a crash or another writer intervenes.
 
     Raises: ValueError if a row is invalid, or the file has other columns or ends in half a line;
     then nothing is written.
@@ -116,7 +116,7 @@ def newest(rows: Iterable[Row]) -> list[Row]:
 def select(rows: Iterable[Row], where: Mapping[str, Any]) -> list[Row]:
     """Return the rows whose cells equal every entry of `where`."""
     kept = list(rows)
-    for name, value in where.items():  # a column at a time: the first leaves few rows
+    for name, value in where.items():  # column by column, since the first column leaves few rows
         kept = [row for row in kept if row[name] == value]
     return kept
 

@@ -20,7 +20,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Widget:
-    """A place in a page that its JavaScript fills; `words` stand there without JavaScript.
+    """A place in a page that the page's JavaScript fills; without JavaScript, `words` stand there.
 
     In JupyterLab, where anywidget is installed, the same JavaScript runs below the cell.
     """
@@ -92,7 +92,7 @@ def budget(kernel: str = "decode_mma") -> Widget:
 
 
 def bits_and_sums() -> Widget:
-    """Place the explorer of number formats, and of sums in them and in tensor cores.
+    """Place the explorer of number formats, and of sums in these formats and in tensor cores.
 
     >>> bits_and_sums()
     In the published book an explorer of number formats stands here.
@@ -101,7 +101,7 @@ def bits_and_sums() -> Widget:
 
 
 def tolerance() -> Widget:
-    """Place the explorer of tolerances: what atol, rtol and rules in use let through.
+    """Place the explorer of tolerances: which wrong outputs atol, rtol and the rules in use accept.
 
     >>> tolerance()
     In the published book an explorer of tolerances stands here.

@@ -1,4 +1,4 @@
-"""A request for the small attention kernel, its float64 answer, and the kernel's."""
+"""Requests for the small attention kernel, their answers in float64, and the kernel's answers."""
 
 import math
 from dataclasses import dataclass
@@ -53,7 +53,8 @@ POLICY = NumericPolicy(p="fp32", accumulate="fma", out="fp32")
 class Request:
     """One request: its query tokens, its heads, and how its keys lie in the pool.
 
-    rising: the scores grow along the keys, so that the running maximum moves in every tile.
+    rising: the scores grow along the keys, so that later tiles move the running maximum of many
+    rows.
     """
 
     policy: ClassVar[NumericPolicy] = POLICY
@@ -69,7 +70,7 @@ class Request:
     seed: int = 1
 
     def draw(self) -> dict[str, np.ndarray]:
-        """The inputs: q, the pools with pages in random order and NaN in every unused token.
+        """Draw q, and pools with pages in random order and NaN in every unused token.
 
         Shapes: q [n_queries, heads, 32]; pools [pages, page_size, kv_heads, 32].
         """
@@ -88,7 +89,7 @@ class Request:
         return {"q": q.astype(np.float32), "k_pool": k_pool, "v_pool": v_pool, "page_table": table}
 
     def problem(self) -> Problem:
-        """The same inputs as a float64 problem."""
+        """Return the same inputs as a float64 problem."""
         inputs = self.draw()
         return Problem(
             inputs["q"],
@@ -109,7 +110,7 @@ def attend(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Run the kernel on the CPU machine; return out [n_queries, heads, 32] and lse2.
 
-    The sources of `attend` are looked for in `folders`, those of `merge_splits` in `merge_folders`.
+    The source of `attend` is looked for in `folders`, that of `merge_splits` in `merge_folders`.
     Raises: HostKernelError if the kernel does something that a kernel must not do.
     """
     inputs = request.draw()

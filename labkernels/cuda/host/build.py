@@ -1,8 +1,9 @@
-"""The CPU build: a kernel.cuh compiled by a C++20 compiler, one fiber per CUDA thread, bit for bit.
+"""Builds kernels for the CPU: they give the same bits there, with one fiber per CUDA thread.
 
-`include/lab/host/` is the runtime, compiled once for each (tensor core, checks, fibers); a kernel
-is compiled once for each instance. Both are cached by the content of all that they are made from.
-Where the turns of shared memory are counted (`banks`), a kernel with checks has a twin that counts.
+A C++20 compiler compiles the runtime, `include/lab/host/`, once for each choice of tensor core,
+checks, fibers and counting, and a kernel once for each instance. Both are cached by the content of
+all that they are made from. A kernel with checks can be built a second time, for a machine that
+counts the turns of shared memory (see `banks`).
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ __all__ = [
 ]
 
 INPUTS = ("fp16", "bf16", "tf32", "e4m3", "e5m2")  # lab::host::Input
-# The tensor core of an architecture, as LAB_ARCH: Ampere's, Ada's or Hopper's.
+# The tensor core of an architecture, as LAB_ARCH: Ampere's, Ada's or Hopper's. Blackwell's GPUs get
+# Hopper's.
 TENSOR_CORES = {"sm_80": 80, "sm_86": 80, "sm_87": 80, "sm_89": 89}
 TENSOR_CORES |= {"sm_90": 90, "sm_100": 90, "sm_120": 90}
 MAX_THREADS = 1024
@@ -55,7 +57,7 @@ MAX_SMEM_BYTES = 227 * 1024
 _MESSAGE_BYTES = 1 << 16
 _INTERRUPTED = 2  # what lab_launch returns after SIGINT
 _PARAMS_ALIGNMENT = 64
-_RUNTIMES: dict[str, ctypes.CDLL] = {}  # by file name, which tells the content
+_RUNTIMES: dict[str, ctypes.CDLL] = {}  # by file name, which has a hash of the content
 _CODE_PLACE = re.compile(r"<<(.+?)\+(0x[0-9a-f]+)>>")
 
 # Every thread gets its own copy of the parameters, as on the GPU.
@@ -135,8 +137,8 @@ class HostKernel:
         """Run every block of the grid (x, y, z), spread over `host_threads` (default: all cores).
 
         Raises: ValueError for what a GPU could not launch; HostKernelError for what the kernel does
-        wrong, naming block, thread and line; KeyboardInterrupt. The outputs are then partly
-        written.
+        wrong, naming block, thread and line; KeyboardInterrupt. After the last two, the outputs are
+        partly written.
         """
         if self.counting is not None and (turns := banks.listed()) is not None:
             turns += _counted(self.counting(), grid, threads, smem_bytes, params, ranges)
@@ -148,7 +150,7 @@ class HostKernel:
         fits = 0 <= smem_bytes <= MAX_SMEM_BYTES
         _check("smem_bytes", smem_bytes, fits, f"0 to {MAX_SMEM_BYTES}")
         _check("params", f"{size} bytes", size == entry.params_bytes, f"{entry.params_bytes} bytes")
-        # A structure with a tensor map is aligned to more than ctypes gives it.
+        # A tensor map needs a larger alignment than ctypes gives a structure.
         room = ctypes.create_string_buffer(size + _PARAMS_ALIGNMENT)
         copy = -(-ctypes.addressof(room) // _PARAMS_ALIGNMENT) * _PARAMS_ALIGNMENT
         ctypes.memmove(copy, ctypes.byref(params), size)
@@ -199,9 +201,9 @@ def build(
 ) -> HostKernel:
     """Compile the kernel that the C++ expression `instance` names, from an include path `header`.
 
-    `params` is its parameter struct. A file in `include_dirs` takes the place of the lab's of the
-    same name. With `checks`, races in shared memory, reads of its unwritten bytes and every access
-    out of bounds are errors too.
+    `params` is its parameter struct. A file in `include_dirs` takes the place of the lab's file of
+    the same name. With `checks`, races in shared memory, reads of its unwritten bytes and every
+    access out of bounds are errors, too.
 
     Raises: CompilerMissing; HostKernelError with the compiler's words.
     """
@@ -221,7 +223,7 @@ def build(
 
 def _built(instance: str, entry: str, flags, own_flags, folders, *, counts: bool) -> HostKernel:
     """The kernel and its runtime, compiled or from the cache."""
-    if counts and not compiler().is_clang:  # a copy of 16 bytes stays one access
+    if counts and not compiler().is_clang:  # the flag keeps a copy of 16 bytes one access
         own_flags = (*own_flags, "-fno-tree-sra")
     for tries_left in (2, 1, 0):
         runtime = library = None
@@ -243,7 +245,7 @@ def _built(instance: str, entry: str, flags, own_flags, folders, *, counts: bool
 def tensor_core_matmul(a_bits, b_bits, c, *, arch: str, fmt: str, out: str = "fp32") -> np.ndarray:
     """Return c + a b by the tensor core of the CPU build, for tests of its arithmetic.
 
-    8-bit inputs are those of mma.sync on sm_89 and of wgmma on sm_90.
+    With 8-bit inputs, sm_89 computes as mma.sync does, and sm_90 as wgmma does.
 
     Shapes: unsigned encodings [n, M, K] and [n, K, N], c [n, M, N] float32, or float16 for
     out="fp16" -> as c. Raises: ValueError for an unknown name or shapes that do not fit.
@@ -262,7 +264,7 @@ def tensor_core_matmul(a_bits, b_bits, c, *, arch: str, fmt: str, out: str = "fp
     by_tile = fmt in ("fp16", "bf16") and out == "fp32" and (rows, k, columns) == (16, 16, 8)
     a, b = (np.ascontiguousarray(x, np.uint16 if by_tile else np.uint32) for x in (a_bits, b_bits))
     pointers = [x.ctypes.data_as(ctypes.c_void_p) for x in (a, b, d)]
-    if by_tile:  # the vectorised code, which the kernels on mma.sync use
+    if by_tile:  # kernels that use mma.sync run this vectorised code
         runtime.lab_tensor_core(*pointers, n, int(fmt == "bf16"))
     else:
         shape = (ctypes.c_int * 4)(n, rows, columns, k)
@@ -271,7 +273,7 @@ def tensor_core_matmul(a_bits, b_bits, c, *, arch: str, fmt: str, out: str = "fp
 
 
 def _in_type(d: np.ndarray, dtype: type) -> np.ndarray:
-    """float32 as it is, or float16 with the NaN that the hardware writes."""
+    """Return float32 as it is, or float16 with the NaN that the hardware writes."""
     half = d.astype(dtype)
     if dtype is np.float16:
         half.view(np.uint16)[np.isnan(half)] = 0x7FFF
@@ -285,12 +287,12 @@ def _check(name: str, value: object, is_allowed: bool, allowed: str) -> None:
 
 @functools.cache
 def _runtime(flags: tuple[str, ...], _folder: Path, counts: bool = False) -> Path:
-    """A process keeps using the first runtime that it loaded, per cache folder."""
+    """Return the path of the runtime, which stays the same in a process for a cache folder."""
     return compile_runtime(flags, counts=counts)
 
 
 def _load_runtime(library: Path) -> ctypes.CDLL:
-    """A runtime is loaded once, wherever its cache lies: a kernel finds it by its name alone."""
+    """Load a runtime once, wherever its cache lies, because a kernel finds it by its name alone."""
     if library.name not in _RUNTIMES:
         _RUNTIMES[library.name] = _loaded_runtime(library)
     return _RUNTIMES[library.name]
@@ -329,20 +331,25 @@ def _load_entry(library: Path, runtime: Path) -> _Entry:
 
 
 def _give_ex2(runtime: ctypes.CDLL) -> None:
-    """Without the file of coefficients nothing is set; a kernel that needs it reports an error."""
+    """Set the coefficients of 2^x, if there is their file; without it, a kernel that needs them
+    reports an error.
+    """
     with contextlib.suppress(FileNotFoundError):
         runtime.lab_set_ex2(ex2_coefficients().ctypes.data)
 
 
 @functools.cache
 def ex2_coefficients() -> np.ndarray:
-    """The bias, then c0, c1 and c2 of each segment: host/ex2.cpp reads them as long as it lives."""
+    """Return the bias, then c0, c1 and c2 of each segment.
+
+    The array must stay alive, which the cache ensures: arithmetic/ex2.cpp keeps a pointer to it.
+    """
     unit = ex2_unit.load()
     return np.concatenate([[unit.bias], np.stack([unit.c0, unit.c1, unit.c2], axis=1).ravel()])
 
 
 def _name_lines(message: str) -> str:
-    """Replace each <<library+offset>> by the source line, as far as addr2line knows it."""
+    """Replace each <<library+offset>> by the source line, if addr2line knows the line."""
     return _CODE_PLACE.sub(lambda found: _line_of(found[1], found[2]), message)
 
 

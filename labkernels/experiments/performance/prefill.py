@@ -19,20 +19,20 @@ TOKENS = 16384  # per batch, with heads x head_dim = 2048, as in FlashAttention'
 CHANNELS = 2048
 HEAD_DIMS = (64, 128, 256)
 LENGTHS = (512, 2048, 8192, 16384)
-PAGE_SIZES = (1, 16, 64)  # keys per page; a page of 1, SGLang's default, holds no box of the TMA
+PAGE_SIZES = (1, 16, 64)  # keys; a page of 1, SGLang's default, is too small for a TMA box
 PAGED_LENGTHS = (2048, 16384)
-# The lengths are scaled so that the sum of their squares is right.
+# Lengths in proportion; `_skewed` scales them to the FLOPs of eight equal lengths.
 SKEWED = (0.82, 0.46, 0.26, 0.15, 0.1, 0.08, 0.06, 0.05)
-CUDA_CORES_LENGTHS = (2048,)  # prefill_fma takes ten times as long
+CUDA_CORES_LENGTHS = (2048,)  # prefill_fma takes about ten times as long as prefill_mma
 
 
 @dataclass(frozen=True)
 class GridCell:
     """One workload of the grid, and why it is there.
 
-    baseline: the same FLOPs laid out plainly, to be timed in turn with it: ragged where the
-    workload is paged, of one length where it is skewed; baseline_word: what an implementation's
-    name gets on it.
+    baseline: a plainer workload of about the same FLOPs, which is timed in turn with this workload:
+    ragged if this workload is paged, of one length if its lengths are skewed. baseline_word: the
+    word that the name of an implementation gets when it runs the baseline.
     """
 
     workload: Prefill
@@ -42,7 +42,7 @@ class GridCell:
 
 
 def grid(*, quick: bool = False) -> list[GridCell]:
-    """Return the cells in the order of measurement; `quick` keeps their kinds, at 1024 tokens."""
+    """Return the cells in the order of measurement; `quick` keeps their kinds, with 1024 tokens."""
     tokens, channels = (1024, 256) if quick else (TOKENS, CHANNELS)
     lengths = (512,) if quick else LENGTHS
     cells = [
@@ -78,7 +78,7 @@ def _uniform(
 
 
 def _skewed(length: int, channels: int, head_dim: int, causal: bool) -> GridCell:
-    """Eight requests of very different lengths, and eight of one length with as many FLOPs."""
+    """Pair eight requests of very different lengths with eight of one length, of similar FLOPs."""
     wanted = len(SKEWED) * length**2
     scale = (wanted / sum(part**2 for part in SKEWED)) ** 0.5
     lengths = tuple(round(part * scale / 16) * 16 for part in SKEWED)
@@ -99,7 +99,7 @@ def _deepseek(tokens: int, length: int) -> Prefill:
 
 
 def cells(options: Options) -> Iterator[Cell]:
-    """Yield the workloads of the grid, each with what it is held against."""
+    """Yield the workloads of the grid, each with its baseline."""
     for found in grid(quick=options.quick):
         yield Cell(f"{found.workload.label} ({found.why})", found)
 
@@ -127,7 +127,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 
 def _build_peers(recording: Recording) -> dict[str, str]:
-    """Compile what libraries compile for themselves; return the reasons of those that cannot."""
+    """Let libraries compile their kernels; return, by library, why one of them cannot."""
     work = {cell.of.workload for cell in recording.cells}
     missing = peer.build(OPERATION.name, {(w.dtype, w.head_dim) for w in work})
     for reason in missing.values():
@@ -136,7 +136,7 @@ def _build_peers(recording: Recording) -> dict[str, str]:
 
 
 def rows_of(cell: GridCell, result: Benchmark) -> list[Row]:
-    """A cell's rows: times, rate, errors and plan; or why an implementation has none."""
+    """Return a cell's rows: times, rate, errors and plan, or why an implementation has no times."""
     rows = []
     for item in result.measured.values():
         rows += _measured_rows(cell, item)

@@ -1,4 +1,4 @@
-"""K and V of many requests, one after the other, and the checks of cumulative lengths."""
+"""The ragged cache: K and V of many requests, one request after another in one tensor."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from labkernels.kernels.checks import read_lengths, require_cu_seqlens, require_
 
 @dataclass(frozen=True, eq=False)
 class RaggedKV(Cache):
-    """K and V of many requests, each request's keys behind those of the one before.
+    """K and V of many requests, each request's keys behind those of the request before.
 
     Shapes: k [total, kv_heads, head_dim], v [total, kv_heads, head_dim_v], fp16 or bf16, last
     dimension contiguous; cu_seqlens [batch + 1] int32, from 0 to total.
@@ -26,7 +26,7 @@ class RaggedKV(Cache):
     layout: ClassVar[str] = "ragged"
 
     def check_tensors(self) -> None:
-        """Raise ValueError unless shapes, strides, types and devices serve kernels."""
+        """Raise ValueError unless kernels can use the shapes, strides, types and devices."""
         require_formats(self.k, self.v, "[total, kv_heads, head_dim]")
         require_cu_seqlens("cu_seqlens", self.cu_seqlens, self.k.device)
 
@@ -51,12 +51,14 @@ class RaggedKV(Cache):
         return self.v.shape[2]
 
     def of_request(self, request: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """One request's keys and values: [length, kv_heads, head_dim]."""
+        """Return one request's keys and values: [length, kv_heads, head_dim or head_dim_v]."""
         first, end = self.cu_seqlens[request : request + 2].tolist()
         return self.k[first:end], self.v[first:end]
 
     def read_lengths(self, known: Sequence[int] | None = None) -> np.ndarray:
-        """The keys of each request, int64: as given, or read from cu_seqlens after the GPU's work.
+        """Return the keys of each request, int64, as known, or else read from cu_seqlens.
+
+        A read waits until the GPU has done its work.
 
         Raises: ValueError naming the first offending entry.
         """

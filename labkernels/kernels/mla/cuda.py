@@ -64,7 +64,7 @@ def prepare(call: MlaCall, make: Callable[[MlaCall], Program] = _program) -> Ste
     """Compile, list the blocks, allocate the splits' partial states, and fix the launches.
 
     make: makes the program, for a kernel with a larger parameter.
-    Raises: ValueError if keys_per_split makes more splits than partial states are made for.
+    Raises: ValueError if keys_per_split makes more splits than a grid can have (MAX_SPLITS).
     """
     kv = call.kv
     given = (call.q, call.q_pe, kv.ckv, kv.kpe, call.cu_seqlens_q, kv.page_table, kv.kv_len)

@@ -1,4 +1,4 @@
-"""The interface of an MLA kernel, and what the CUDA kernels share."""
+"""The interface of an MLA kernel, and what the CUDA kernels of MLA share."""
 
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from labkernels.kernels.kernel import CudaKernel, Instance, Kernel
 
 PARAMS = "lab::MlaParams"
 MERGE_HEADER, MERGE_THREADS = "mla/merge.cuh", 128
-# Registers that every CUDA MLA kernel needs to find its keys.
+# Every CUDA kernel of MLA needs these registers to find its keys.
 ADDRESSES = Line(
     "addresses", number(2) * 2 + 4, "2 pointers of 64 bits, the step's key, stage, page, row"
 )
@@ -24,9 +24,9 @@ class MlaKernel(Kernel, Protocol):
 
 
 class CudaMlaKernel(MlaKernel, CudaKernel, Protocol):
-    """An MLA kernel in CUDA C++; a kernel after it merges the splits, if it does not itself.
+    """An MLA kernel in CUDA C++. A second kernel merges the splits, except in mla_fma.
 
-    division: how the merge divides O by l, a lab::Division.
+    division: the lab::Division by which the merge divides O by l.
     """
 
     params: str = PARAMS
@@ -39,7 +39,7 @@ class CudaMlaKernel(MlaKernel, CudaKernel, Protocol):
         return cuda_kernel.cpp_function(instance, "mla", *dims, *instance.tile.numbers)
 
     def specializations(self, instance: Instance) -> tuple[Specialization, ...]:
-        """The kernels to compile: for the splits, and to merge them."""
+        """Return the kernels to compile: for the splits, and for their merge."""
         words = (instance.rows, instance.head_dim_v, cuda_kernel.cpp_policy(instance))
         arguments = ", ".join((*map(str, words), f"lab::Division::{self.division}"))
         merge = Specialization(
@@ -54,5 +54,5 @@ class CudaMlaKernel(MlaKernel, CudaKernel, Protocol):
 
 
 def register_ledger(instance: Instance, *lines: Line) -> Ledger:
-    """The register ledger of a thread, with the lines that all MLA kernels have."""
+    """Return the register ledger of a thread, with the line that all MLA kernels have."""
     return cuda_kernel.register_ledger(instance, *lines, ADDRESSES)

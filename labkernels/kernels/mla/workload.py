@@ -1,4 +1,4 @@
-"""The workload of an MLA decode: shapes checked once, FLOPs and bytes."""
+"""The workload of an MLA decode: its shapes, which are checked once, its FLOPs and its bytes."""
 
 from dataclasses import dataclass
 
@@ -43,7 +43,7 @@ class MlaDecode:
 
     @property
     def group(self) -> int:
-        """Query rows that share a latent row: the heads of all tokens."""
+        """Query rows of a request, which share its latent rows: the heads of all tokens."""
         return self.q_heads * self.q_len
 
     @property
@@ -60,12 +60,12 @@ class MlaDecode:
 
     @property
     def flops(self) -> int:
-        """FLOPs of the two products: 2 (latent + rope) for q K^T and 2 latent for P V."""
+        """FLOPs of q K^T and P V: 2 (latent + rope) and 2 latent per exponential."""
         return 2 * self.exps * (2 * self.latent_dim + self.rope_dim)
 
     @property
     def exps(self) -> int:
-        """Exponentials of the softmax: one for each head of a token and key that it sees."""
+        """Exponentials of the softmax: one per head, query token and key that the token sees."""
         m, variant = self.q_len, AttentionVariant(self.causal)
         seen: int = sum(variant.seen(query, m, n) for n in self.kv_lens for query in range(m))
         return seen * self.q_heads

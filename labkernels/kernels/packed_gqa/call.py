@@ -143,7 +143,7 @@ def schedule_of(
 ) -> Schedule:
     """The blocks of a call; for a GPU, the list lies in its memory.
 
-    Raises: ValueError if keys_per_split makes more splits than partial states are made for.
+    Raises: ValueError if keys_per_split makes more splits than a grid can have (MAX_SPLITS).
     """
     return schedule(
         call.lengths,

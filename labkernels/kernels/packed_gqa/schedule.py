@@ -80,7 +80,7 @@ def _schedule(
 
     slots: blocks that the GPU holds at once. tile_rows: the used rows of a tile, by default all.
     cached_keys: the keys of a KV head that the L2 cache may hold, by default any number.
-    Raises: ValueError if keys_per_split makes more splits than partial states are made for.
+    Raises: ValueError if keys_per_split makes more splits than a grid can have (MAX_SPLITS).
     """
     lengths = Lengths(*(np.frombuffer(x, dtype=np.int64) for x in (q_lens, kv_lens)))
     rows = lengths.q * group

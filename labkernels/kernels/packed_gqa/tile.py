@@ -9,9 +9,9 @@ class PrefillTile:
     """The shape of a block's work: query rows, keys per step, warps, stages, blocks per SM.
 
     A row is one head of one token. key_order: the direction in which a block walks over its keys.
-    overlap: what a warpgroup of a wgmma kernel does during its products: nothing ("none"), its own
-    softmax ("within"), or its softmax in turn with the other warpgroups ("between").
-    prefill_wgmma_basic has one more word for each rung of the ladder.
+    overlap: what runs during the products of a warpgroup of a wgmma kernel: nothing ("none"), its
+    own softmax ("within"), or that of another warpgroup, too ("between"). For prefill_wgmma_basic,
+    overlap is the name of a rung of the ladder; for other kernels it is empty.
     """
 
     q_rows: int
@@ -30,7 +30,7 @@ class PrefillTile:
 
     @property
     def label(self) -> str:
-        """As in data/ and on the command line: "128x64x8x2x1", "-backward", "-within" behind it."""
+        """The name in data/ and on the command line, such as "128x64x8x2x1-backward-within"."""
         order = "-backward" if self.key_order == "descending" else ""
         overlap = f"-{self.overlap}" if self.overlap else ""
         return "x".join(map(str, self.numbers)) + order + overlap

@@ -1,4 +1,4 @@
-"""Answers about who holds which element: a swizzle, addresses for ldmatrix, the fragment of P."""
+"""Grades answers about who holds which element: a swizzle, ldmatrix addresses, P's fragment."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ _KERNELS = {
 
 
 def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
-    """Run the kernel that has the region."""
+    """Run the kernel that has the exercise's region, with the answer in its place."""
     folders = (folder_with(*exercise.place, answer),)
     a, b, c = _matrices()
     if exercise.name == "swizzle":
@@ -28,7 +28,7 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
 
 
 def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
-    """Where the numbers are wrong, or how many turns the busiest bank needs."""
+    """Say where the numbers are wrong, or how many turns the busiest bank needs."""
     if exercise.name == "swizzle":
         return _judge_swizzle(results)
     exact, bound = _expected(exercise)
@@ -44,7 +44,7 @@ def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
 
 
 def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
-    """What the machine counted."""
+    """Say how many turns the banks take, or how much of its bound the largest error takes."""
     if exercise.name == "swizzle":
         return ["Each of the four stores and of the four reads takes one turn per eight lanes."]
     exact, bound = _expected(exercise)
@@ -53,14 +53,14 @@ def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
 
 
 def takes(exercise: Exercise, answer: str) -> list[Takes]:
-    """What the kernel that has the region takes."""
+    """Return the registers and the shared memory of the kernel that has the region."""
     return small([_KERNELS[exercise.name]], (folder_with(*exercise.place, answer),))
 
 
 def _judge_swizzle(results: dict[str, np.ndarray]) -> list[str]:
     wrong = np.argwhere(results["numbers"] != np.arange(16 * 64).reshape(16, 64))
     if len(wrong):
-        return [f"{len(wrong)} numbers come back wrong, first row {wrong[0][0]}."]
+        return [f"{len(wrong)} numbers come back wrong, the first in row {wrong[0][0]}."]
     lines = []
     for name in ("stores", "reads"):
         turns = int(fragments.ways(results[name]).max())
@@ -70,7 +70,7 @@ def _judge_swizzle(results: dict[str, np.ndarray]) -> list[str]:
 
 
 def _matrices() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Random numbers of fp16. Shapes: [16, 16], [16, 8], [16, 16]."""
+    """Draw three matrices of fp16 values. Shapes: [16, 16], [16, 8], [16, 16]."""
     rng = np.random.default_rng(3)
     sizes = ((16, 16), (16, 8), (16, 16))
     a, b, c = (rng.standard_normal(s).astype(np.float16).astype(np.float64) for s in sizes)
@@ -78,9 +78,12 @@ def _matrices() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _expected(exercise: Exercise) -> tuple[np.ndarray, np.ndarray]:
-    """The product in float64, and its error bound: 16 fp32 additions, and P rounded to fp16."""
+    """Return the product in float64 and its error bound, which follows from every rounding.
+
+    An element is a sum of 16 products in fp32. Of two products, the first is rounded to fp16.
+    """
     a, b, c = _matrices()
-    u32 = 2 * named("fp32").unit_roundoff  # a tensor core truncates
+    u32 = 2 * named("fp32").unit_roundoff  # a tensor core truncates, which errs by up to a spacing
     if exercise.name == "ldmatrix_addresses":
         return a @ b, 17 * u32 * (abs(a) @ abs(b))
     s, sizes = a @ c.T, abs(a) @ abs(c).T

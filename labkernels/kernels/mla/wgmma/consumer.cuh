@@ -12,8 +12,8 @@ template <class C, class P> struct Consumer {
   const Params& p;
   const Work& work;
   int group, row, all_see;             // every row sees the keys below all_see
-  // Its products read these tiles of its own stage, and the `other` ones of the other warpgroup's
-  // stage.
+  // The warpgroup's products read Q, these tiles of its own stage, and the `other` tiles, which are
+  // in the other warpgroup's stage.
   KMajor<typename C::Q> q_tile;
   KMajor<typename C::Half> k_tile;
   KMajor<typename C::Pe> pe_tile, other_p_tile;
@@ -50,7 +50,7 @@ template <class C, class P> struct Consumer {
   }
 
  private:
-  // Acts like a key block before the first one, which has set no maximum.
+  // Warpgroup 1 acts as if it had finished a key block before the first, whose scores are lowest.
   LAB_DEVICE void arrive_before_first() {
     if (thread_x() % 4 == 0)
 #pragma unroll
@@ -58,8 +58,8 @@ template <class C, class P> struct Consumer {
     named_arrive(p_ready + 1, C::consumer_threads);
   }
 
-  // Computes a key block of this warpgroup. The other warpgroup's P V of the block before comes
-  // between the parts of S: it frees a stage, and the second part of this block arrives last.
+  // Computes a key block of this warpgroup. Between the two parts of S comes P V of the other
+  // warpgroup's block: this product frees a stage, and the second part of K arrives last.
   template <bool First> LAB_DEVICE void turn(int j) {
     const int first_key = work.first_key + j * C::keys;
     const int live = work.end_key - first_key;
@@ -133,8 +133,8 @@ template <class C, class P> struct Consumer {
   }
   // [/lab: mask]
 
-  // Waits for P of the block before, which is the other warpgroup's, and takes over its maximum,
-  // which is at least as large as this warpgroup's.
+  // Waits for P of the block before, which the other warpgroup computes, and takes over the other
+  // warpgroup's maximum, which is at least as large as this warpgroup's.
   LAB_DEVICE void sync_max() {
     named_sync(p_ready + (group ^ 1), C::consumer_threads);
     Rescale rescale;

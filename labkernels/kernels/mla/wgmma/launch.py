@@ -34,7 +34,7 @@ class Params(ctypes.Structure):
 def prepare(call: MlaCall) -> Step[Attention]:
     """Compile, make the tensor maps, and fix the launch of an MLA decode.
 
-    Raises: ValueError if keys_per_split makes more splits than partial states are made for.
+    Raises: ValueError if keys_per_split makes more splits than a grid can have (MAX_SPLITS).
     """
     return cuda.prepare(call, _program)
 

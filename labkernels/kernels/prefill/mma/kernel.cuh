@@ -19,10 +19,10 @@ struct KernelTraits {
   static constexpr int warp_rows = split_keys ? 16 : Rows / Warps;
   static constexpr int warp_keys = split_keys ? Keys / Warps : Keys;  // keys of a warp per step
   static constexpr int row_tiles = warp_rows / 16, key_steps = warp_keys / 16;
-  // With more keys, the fragments of Q do not fit in the registers beside the scores.
+  // Of a larger warp tile, the fragments of Q do not fit in the registers beside the scores.
   static constexpr bool q_in_registers = warp_rows * (Dqk + warp_keys) <= LAB_HELD_SIZE;
-  // An O of 32 rows by 128 channels leaves so few registers that work on O cannot overlap other
-  // work.
+  // An O of 32 rows by 128 channels and scores of 32 rows by 64 keys leave too few registers to
+  // rescale O among the products.
   static constexpr bool rescale_apart = warp_rows * Dvo >= 4096 && warp_rows * warp_keys >= 2048;
   static constexpr bool paged = Paged;
   using Work = WorkTile<Rows>;
@@ -46,7 +46,7 @@ template <class C> struct Smem : StagesOrStates<C, C::split_keys> {
   };
 };
 
-// A lane has {m, l} of rows 16 tile + g + 8 r of the warp's, for each row tile of 16.
+// A lane has {m, l} of the warp's rows 16 m + g + 8 r, for each tile m of 16 rows and r = 0 and 1.
 template <class C> using Softmax = OnlineSoftmax[C::row_tiles];
 template <class C> using Factors = Rescale[C::row_tiles];
 template <class C> using Output = float[C::row_tiles][C::dim_vo / 8][4];  // [warp_rows, dim_vo]
@@ -55,7 +55,7 @@ using Scores = float[C::row_tiles][C::warp_keys / 8][4];
 template <class C>  // [warp_rows, dim_qk], or 16 channels of it
 using QueryFragments = u32[C::q_in_registers ? C::dim_qk / 16 : 1][C::row_tiles][4];
 
-// These are the warp's first row of the tile, and its first key of a step.
+// These return the warp's first row in the tile, and its first key in a step.
 template <class C> LAB_DEVICE int warp_row() {
   return C::split_keys ? 0 : thread_x() / 32 * C::warp_rows;
 }
@@ -63,8 +63,7 @@ template <class C> LAB_DEVICE int warp_key() {
   return C::split_keys ? thread_x() / 32 * C::warp_keys : 0;
 }
 
-// These are the addresses at which a lane's rows of the fragments begin, in Q and in the first
-// stages of K and V.
+// A lane's rows of the fragments begin at these addresses, in Q and in the first stages of K and V.
 struct Addresses { u32 q, k, v; };
 template <class C> LAB_DEVICE Addresses addresses(const Smem<C>& smem) {
   const int lane = thread_x() & 31, key = warp_key<C>();
@@ -74,7 +73,7 @@ template <class C> LAB_DEVICE Addresses addresses(const Smem<C>& smem) {
           chunk_address<C::dim_vo>(smem.stages.v[0], key + (lane & 15), lane >> 4)};
 }
 
-// Returns the address of a fragment: of the `tile`-th 16 rows or keys and the `step`-th 16
+// Returns the address of the fragment of the `tile`-th 16 rows or keys and the `step`-th 16
 // channels.
 template <int D> LAB_DEVICE u32 fragment(u32 address, int tile, int step) {
   return other_chunk(address, step * 2) + tile * 16 * D * sizeof(u16);
@@ -192,7 +191,7 @@ LAB_DEVICE void accumulate(Output<C>& output, Softmax<C>& softmax, const Factors
 // [/lab: accumulate]
 
 // Stores the warp's rows of a 16-bit output through Q's place in shared memory: a lane holds two
-// channels of a row, and stores eight. heads: lane i knows where row i goes.
+// channels of a row, and stores eight. heads: that of row i is in lane i.
 template <class C, class Out>
 LAB_DEVICE void store_rows(Smem<C>& smem, const Output<C>& o, Out* out, i64 heads, int n_rows) {
   constexpr int chunks = C::dim_vo / chunk_elements;
@@ -208,7 +207,7 @@ LAB_DEVICE void store_rows(Smem<C>& smem, const Output<C>& o, Out* out, i64 head
         auto* pair = chunk<C::dim_qk>(smem.q, row, n) + (lane & 3) * 2;
         *reinterpret_cast<u32*>(pair) = pack2<Out>(o[m][n][2 * r], o[m][n][2 * r + 1]);
       }
-  sync_warp();                                   // all channels are there
+  sync_warp();                                   // all channels are in shared memory
 #pragma unroll
   for (int i = 0; i < C::warp_rows * chunks; i += 32) {
     const int row = (i + lane) / chunks, c = (i + lane) % chunks;
@@ -218,7 +217,7 @@ LAB_DEVICE void store_rows(Smem<C>& smem, const Output<C>& o, Out* out, i64 head
   }
 }
 
-// Stores a lane's channels of a row as they lie. o: [16 rows, dim_vo] of a row tile.
+// Stores a lane's channels of a row from its registers. o: [16 rows, dim_vo] of a row tile.
 template <class C, class Out>
 LAB_DEVICE void store_row(Out* out, const float (&o)[C::dim_vo / 8][4], int r) {
 #pragma unroll

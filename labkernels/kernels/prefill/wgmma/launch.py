@@ -19,13 +19,13 @@ L2_SHARE = 0.5  # the rest is for Q, the output, and keys that are on their way
 
 
 class PageSteps(ctypes.Structure):
-    """prefill_wgmma::PageSteps."""
+    """Mirrors prefill_wgmma::PageSteps."""
 
     _fields_ = (("page", ctypes.c_int), ("head", ctypes.c_int))
 
 
 class Params(ctypes.Structure):
-    """prefill_wgmma::Params."""
+    """Mirrors prefill_wgmma::Params."""
 
     _fields_ = padded(
         ("q", TensorMap),
@@ -45,7 +45,7 @@ class Params(ctypes.Structure):
 def prepare(call: PackedCall) -> Step[Attention]:
     """Compile, list the work tiles, describe the tensors to the TMA, and fix the launch.
 
-    Raises: ValueError if keys_per_split makes more splits than partial states are made for.
+    Raises: ValueError if keys_per_split makes more splits than a grid can have (MAX_SPLITS).
     """
     return cuda.prepare(call, _program)
 
@@ -53,7 +53,7 @@ def prepare(call: PackedCall) -> Step[Attention]:
 def _program(call: PackedCall) -> Program:
     k, v, group, keys = call.kv.k, call.kv.v, call.group, call.choice.instance.tile.keys
     tile_rows = call.choice.instance.rows // group * group  # a box of Q is whole tokens
-    # keys of one KV head whose K and V fit the part of the L2 cache that they may fill
+    # Of one KV head, so many keys have a K and V that fit their share of the L2 cache.
     key_bytes = (k.shape[-1] + v.shape[-1]) * k.element_size()
     cached_keys = int(L2_SHARE * call.gpu.l2_bytes) // key_bytes
     made = schedule_of(call, tile_rows=tile_rows, cached_keys=cached_keys)
@@ -71,29 +71,29 @@ def _program(call: PackedCall) -> Program:
 
 
 def _page_steps(pool: torch.Tensor) -> PageSteps:
-    """The distances of a pool's pages and heads, in `_unit`s."""
+    """Return the distances of a pool's pages and of its heads, in multiples of `_unit`."""
     page, _, head, _ = _strides(pool)
     return PageSteps(page // _unit(pool), head // _unit(pool))
 
 
 def _unit(pool: torch.Tensor) -> int:
-    """The unit, in elements, of which all distances of pages and of heads are multiples."""
+    """Return the elements of which the distances of pages and of heads are whole multiples."""
     page, _, head, _ = _strides(pool)
     return math.gcd(page, head)
 
 
 def _strides(pool: torch.Tensor) -> tuple[int, ...]:
-    """Strides in elements; a dimension of length 1 may have any stride."""
+    """Return strides in elements; a dimension of length 1, whose stride means nothing, gets 64."""
     return tuple(
         s if n > 1 else ATOM_COLUMNS for n, s in zip(pool.shape, pool.stride(), strict=True)
     )
 
 
 def _pages_map(pool: torch.Tensor, *, box_keys: int) -> TensorMap:
-    """The map of a pool, in which a box lies within a page and KV head; a blank one without boxes.
+    """Return the map of a pool, whose box lies within a page and KV head; blank without boxes.
 
-    In order of the kernel's coordinates: a line's channels, the lines of an octet, the key's
-    further lines, octets, and pages of a head.
+    The kernel's coordinates are, in this order: the channel in a group of 64, the key in an octet,
+    the group of channels, the octet in a page, and the place of the page and head in `_unit`s.
     """
     if pool.numel() == 0 or box_keys == 0:
         return TensorMap()
@@ -114,6 +114,6 @@ def _pages_map(pool: torch.Tensor, *, box_keys: int) -> TensorMap:
 
 
 def _box_keys(keys: int, page_size: int) -> int:
-    """Keys of a box: they divide a tile and a page; 0 if a page is not whole octets."""
+    """Return the keys of a box, which divide a tile and a page; 0 if a page has no whole octets."""
     shared = math.gcd(keys, page_size)
     return shared if shared % ATOM_ROWS == 0 else 0

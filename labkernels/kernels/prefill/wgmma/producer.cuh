@@ -7,7 +7,8 @@
 namespace prefill_wgmma {
 using namespace lab;
 
-// Takes a work tile for this block; the last block to find none resets the counter.
+// Takes the next work tile for this block. The last take of a launch, which finds no tile left,
+// resets the counter.
 LAB_DEVICE int next_work_tile(const Params& p) {
   int taken = 0;
   if ((thread_x() & 31) == 0) {
@@ -17,7 +18,7 @@ LAB_DEVICE int next_work_tile(const Params& p) {
   return shfl(taken, 0) + p.blocks;
 }
 
-// Stores the rows of a work tile without keys: zeros, and an lse2 of -inf.
+// Stores zeros, and an lse2 of -inf, for the rows of a work tile without keys.
 template <class C, class P>
 LAB_DEVICE void store_nothing(const PrefillParams& p, const typename C::Work& work) {
   if (is_idle(work)) return;
@@ -30,7 +31,7 @@ LAB_DEVICE void store_nothing(const PrefillParams& p, const typename C::Work& wo
   }
 }
 
-// Returns the blocks of keys of a warpgroup, which has 64 rows of the tile.
+// Returns the blocks of keys that a warpgroup goes through for its 64 rows of the tile.
 template <class C>
 LAB_DEVICE KeyBlocks key_blocks(const Params& p, const ScheduledTile<C>& tile, int warpgroup) {
   const typename C::Work& work = tile.work;
@@ -38,9 +39,9 @@ LAB_DEVICE KeyBlocks key_blocks(const Params& p, const ScheduledTile<C>& tile, i
   const int end = least(row_limit(p.problem, work, row + 63), work.end_key);
   const int unseen =
       row < work.n_rows ? (tile.last_key - end + C::keys) / C::keys : tile.blocks;
-  // At least one block is left, with which the rows begin. The V of skipped blocks stays in its
-  // ring until the tile before has read its last V, which needs a stage too. A block that is
-  // announced late comes when one more V has been given a stage.
+  // At least one block is left, with which the rows begin. The ring of V holds the last V of the
+  // tile before and the V of all skipped blocks at once, because the warpgroup releases them after
+  // it has begun this tile. A block that warps copy also needs stages for the V of `late` blocks.
   const int stages = C::paged && p.box_keys == 0 ? C::stages - C::late : C::stages;
   const int skipped = least(unseen, least(tile.blocks, stages) - 1);
   const int count = tile.blocks - skipped;
@@ -80,7 +81,7 @@ LAB_DEVICE void load_query(Smem<C>& smem, const Params& p, const typename C::Wor
   if (lane == 0)
     mbarrier_arrive_expect_tx(
         full, p.tile_rows * C::dim_qk * static_cast<int>(sizeof(typename C::T)));
-  sync_warp();                                   // announced before any of it arrives
+  sync_warp();                                   // the bytes are announced before they arrive
   if (lane < C::dim_qk / atom_columns)
     tma_load(smem.q[stage].atom(0, lane * atom_columns), p.q, full, lane * atom_columns,
              work.kv_head * p.problem.group,
@@ -88,9 +89,9 @@ LAB_DEVICE void load_query(Smem<C>& smem, const Params& p, const typename C::Wor
              CacheHint::evict_first);
 }
 
-// Goes through the block's work tiles until none is left. The next one is taken just before this
-// one's last tile of K but one is asked for, and no earlier, because no other block can begin a
-// work tile that this block has taken.
+// Goes through the block's work tiles until none is left. The next work tile is taken just before
+// the present tile's last block of K but one is asked for. It is not taken earlier, because no
+// other block can begin a work tile that this block has taken.
 template <class C, class P> LAB_DEVICE void schedule_tiles(Smem<C>& smem, const Params& p) {
   int i = 0;
   for (int index = block_x(); index < p.work_tiles; index = next_work_tile(p)) {

@@ -31,7 +31,7 @@ class Params(ctypes.Structure):
 def prepare(call: PackedCall) -> Step[Attention]:
     """Compile, list the blocks, describe the tensors to the TMA, and fix the launch.
 
-    Raises: ValueError if keys_per_split makes more splits than partial states are made for.
+    Raises: ValueError if keys_per_split makes more splits than a grid can have (MAX_SPLITS).
     """
     return cuda.prepare(call, _program)
 

@@ -1,4 +1,4 @@
-"""Scores times a number: of all, of each row, by lengths of Q and K; with one on the output."""
+"""Finds a wrong scale: a factor on the scores of all rows or of each, or the lengths of Q and K."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,15 +12,15 @@ from labkernels.numerics.verdict.diagnosis.structure.operands import descended
 from labkernels.numerics.verdict.diagnosis.structure.weights import Found
 from labkernels.units import LOG2_E
 
-_ROWS = 12  # of a block
+_ROWS = 12  # of a block are tried
 _GRID = np.concatenate([-np.geomspace(20, 0.02, 60), np.geomspace(0.02, 20, 60)])
 _ONE = np.ones(1)
-_ROUNDS = 9  # of a search that takes a tenth of the step before
-_ALIKE = 0.02  # of a number, by which others like it differ
+_ROUNDS = 9  # of a search, each with a tenth of the step of the round before
+_ALIKE = 0.02  # numbers count as equal if they differ by less than this share
 
 
 def of_scales(blocks: list[Block], was: float) -> Iterator[Found]:
-    """A factor on the scores of each row, or on all, with one on the output; lengths of Q, K."""
+    """Look for a factor on all scores (with lengths, and one on the output), or on each row's."""
     if blocks[0].sheet.problem.variant is not None or blocks[0].sheet.has_sink:
         return
     rows = [
@@ -40,7 +40,7 @@ def of_scales(blocks: list[Block], was: float) -> Iterator[Found]:
         [(block, row, _scores(block, row, "")) for block, row in rows], _ONE, one=False
     )
     if np.isfinite(explains(float(plain[0]), 1)):
-        return  # a factor on the output alone, which others name
+        return  # a factor on the output alone explains it, which other modules name
     for name, lengths in _LENGTHS.items():
         scores = [(block, row, _scores(block, row, lengths)) for block, row in rows]
         x, total, factor = _least(scores)
@@ -68,7 +68,10 @@ _LENGTHS = {
 
 
 def _scores(block: Block, row: int, lengths: str) -> Array:
-    """Scores of a row in log2 units, over the lengths of its query and of the keys."""
+    """Return the scores of a row in log2 units, divided by the lengths that `lengths` names.
+
+    Scores divided by the length of the query alone are set to a largest value of 8.
+    """
     sheet = block.sheet
     s = sheet.raw[row]
     if "q" in lengths:
@@ -79,9 +82,9 @@ def _scores(block: Block, row: int, lengths: str) -> Array:
 
 
 def _least(rows: list[Any], *, one: bool = False) -> tuple[float, float, float]:
-    """The factor on the scores that leaves least, what it leaves, and the factor on the output.
+    """Return the best factor on the scores, the sum of z^2 that it leaves, and that on the output.
 
-    one: the output keeps its size.
+    one: the factor on the output is 1.
     """
     grid = _GRID
     for _ in range(_ROUNDS):
@@ -96,7 +99,7 @@ def _least(rows: list[Any], *, one: bool = False) -> tuple[float, float, float]:
 
 
 def _missed(rows: list[Any], grid: Array, *, one: bool) -> tuple[Any, ...]:
-    """Sum z^2 for each factor of a grid, and the factor on the output that goes with it."""
+    """Return the sum of z^2 for each factor of a grid, and its best factor on the output."""
     plain, mixed, square = (np.zeros(len(grid)) for _ in range(3))
     for block, row, s in rows:
         seen = block.seen[row]
@@ -112,7 +115,7 @@ def _missed(rows: list[Any], grid: Array, *, one: bool) -> tuple[Any, ...]:
 
 
 def _whose(rows: list[Any], x: Array) -> str:
-    """What shares a factor: a head, a token, or nothing but the row."""
+    """Return what shares a factor: "head", "token", or "row" if neither does."""
     for words, of in (("head", "heads"), ("token", "tokens")):
         groups: dict[int, list[float]] = {}
         for (block, row), y in zip(rows, x, strict=True):
@@ -124,7 +127,7 @@ def _whose(rows: list[Any], x: Array) -> str:
 
 
 def of_slopes(blocks: list[Block], was: float) -> Iterator[Found]:
-    """One factor on scores below 0, and another on those above."""
+    """Look for one factor on the scores below 0, and another on those above."""
 
     def shapes(block: Block) -> Array:
         s = block.sheet.raw
@@ -138,7 +141,7 @@ def of_slopes(blocks: list[Block], was: float) -> Iterator[Found]:
 
 
 def of_own_queries(blocks: list[Block], was: float) -> Iterator[Found]:
-    """Each head's query is a sum of those of its group, by numbers that all tokens share."""
+    """Look for a query that is a sum of its group's queries, by numbers that all tokens share."""
     group = blocks[0].sheet.problem.group
     if not 1 < group <= 8:
         return

@@ -1,4 +1,4 @@
-"""Weights that are another function of the score or of the right weight: a spline, fitted."""
+"""Finds weights that are another function of the score or of the right weight, by a spline."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,8 +11,8 @@ from labkernels.numerics.verdict.diagnosis.structure.operands import descended
 from labkernels.numerics.verdict.diagnosis.structure.weights import Found
 from labkernels.units import LOG2_E
 
-_KNOTS = (6, 16, 48)
-_TOLD = 5
+_KNOTS = (6, 16, 48)  # pieces of the spline, tried in this order
+_TOLD = 5  # values of the function that are told
 
 
 def _score(block: Block) -> Array:
@@ -35,7 +35,7 @@ _OF: dict[str, Callable[..., Any]] = {
 
 
 def of_functions(blocks: list[Block], was: float) -> Iterator[Found]:
-    """What is added to scores, as a function of one number of each key."""
+    """Look for what was added to the scores, as a function of one number of each key."""
     for words, of in _OF.items():
         seen = np.concatenate([of(block)[block.seen] for block in blocks])
         if not np.isfinite(seen).all():
@@ -62,7 +62,7 @@ def of_functions(blocks: list[Block], was: float) -> Iterator[Found]:
 
 
 def _knots(values: Array, n: int) -> Array | None:
-    """Knots of a cubic spline, clamped at both ends."""
+    """Return the knots of a cubic spline, clamped at both ends; None if the values are too few."""
     inner = np.unique(np.quantile(values, np.linspace(0, 1, n + 1)))
     if len(inner) < 3:
         return None
@@ -70,7 +70,7 @@ def _knots(values: Array, n: int) -> Array | None:
 
 
 def basis(x: Array, knots: Array) -> np.ndarray:
-    """Cubic B-splines. Shapes: x [...] -> [..., K]."""
+    """Return the cubic B-splines at x. Shapes: x [...] -> [..., number of knots - 4]."""
     x = np.clip(x, knots[0], knots[-1] - 1e-12 * (knots[-1] - knots[0]))[..., None]
     found = ((x >= knots[:-1]) & (x < knots[1:])).astype(float)
     for degree in (1, 2, 3):
