@@ -16,7 +16,7 @@ from labkernels.measure.strangers import (
     split,
     wrong,
 )
-from labkernels.numerics.verdict.diagnosis import causes
+from labkernels.numerics.verdict.diagnosis import causes, names
 
 # Families on which a right output was once called a bug.
 LATTICES = ("small integers", "plus or minus 1", "k zero", "v subnormal", "ramp v", "equal heads")
@@ -143,6 +143,20 @@ def test_honest_arithmetic_that_rounds_more_is_less_exact_and_said(family, run, 
     found = runs.judged(call, run(call))
     assert found.answer == "LESS EXACT", found.summary()
     assert words in found.why, found.why
+
+
+def test_no_reading_of_the_kernel_is_tried_where_coarser_arithmetic_explains_all(monkeypatch):
+    def tried(*_):
+        raise AssertionError("hundreds of readings are tried for an output that needs none")
+
+    call = inputs.call("normal", inputs.SHAPES[1], "fp32", 3)
+    coarse = right.RIGHT["flash, cubic exp2"](call)
+    twice = wrong.run(bugs.WRONG["scale twice"][0], call)
+    monkeypatch.setattr(names, "_of_whole_kernel", tried)
+    monkeypatch.setattr(names.structure, "explain", tried)
+    assert runs.judged(call, coarse).answer == "LESS EXACT"
+    with pytest.raises(AssertionError, match="hundreds of readings"):
+        runs.judged(call, twice)
 
 
 def test_a_wrong_factor_is_not_excused_as_coarser_arithmetic():

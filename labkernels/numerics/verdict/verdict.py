@@ -169,7 +169,8 @@ def decide(
     if faint:
         even = (_as_if(problem, policy, truth, error) if told else "") or faint
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=even)
-    case = names.Case(problem, policy, out, truth, error, sigma, z, filtered, bugs)
+    honest = _as_if(problem, policy, truth, error) if told else ""
+    case = names.Case(problem, policy, out, truth, error, sigma, z, filtered, bugs, bool(honest))
     matches = names.of_output(case)
     even = ""
     if not matches and not beyond:
@@ -178,7 +179,7 @@ def decide(
             return _answered(tuple(found), (), policy, error, bound, sigma, why=why, sound=True)
         even = _evenly(problem, policy, error, sigma, z)
     if told and (not matches or matches[0].vague):
-        even = even or _as_if(problem, policy, truth, error)
+        even = even or honest
         matches = [] if even else matches
     return _answered(tuple(found), [*matches, *of_lse2], policy, error, bound, sigma, even=even)
 
