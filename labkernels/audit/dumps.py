@@ -95,8 +95,15 @@ def judge(
     among equals, the reading in which the fewest tests fail.
     query: q as another dump was read. Of wrong readings, those with this q are preferred.
 
+    Where both lse and lse2 are there, lse2 is judged in base 2, and then lse in either base.
+
     Raises: the ValueError of `verdict` for the first reading, if `verdict` refuses every reading.
     """
+    if tensors.get("lse") is not None and tensors.get("lse2") is not None:
+        of_lse2 = judge(tensors | {"lse": None}, p_format=p_format, query=query)
+        if of_lse2.answer == BUG:
+            return of_lse2
+        return judge(tensors | {"lse2": None}, p_format=p_format, query=query)
     wrong, refused = [], None
     for reading in readings(tensors):
         try:
@@ -128,7 +135,7 @@ def readings(tensors: dict) -> Iterator[Reading]:
             raise ValueError(f"tensor {name} is unknown, allowed: {', '.join(NAMES)}")
     given = _plain(tensors)
     for layout in _layouts(given):
-        for base in ("2", "e") if "lse" in given else ("2",):
+        for base in ("2", "e") if "lse" in given and "lse2" not in given else ("2",):
             yield _reading(given, layout, base)
 
 
@@ -152,7 +159,7 @@ def _plain(tensors: dict) -> dict:
             found[name] = _dequantised(name, found[name], found.pop(f"{name}_scale", None))
         found.pop(f"{name}_scale", None)
     if str(found.pop("kv_layout", "NHD")).upper() == "HND":
-        for name in ("k", "v"):
+        for name in {"k", "v"} & found.keys():  # MLA's latent cache has no heads to move
             found[name] = _swapped(found[name], found[name].ndim - 3)
     if "kv_indptr" in found and "kv_indices" in found:
         found |= _pages(found)
@@ -218,7 +225,7 @@ def _layouts(given: dict) -> tuple[str, ...]:
     if q is None or q.ndim != 4:
         return _LAYOUTS[:1]
     if "page_table" in given or k is None or k.ndim != 4:
-        heads = k.shape[2] if k is not None else 1
+        heads = k.shape[-2] if k is not None and k.ndim > 2 else 1  # of a pool or of packed keys
         fits = {"bhsd": q.shape[1] % max(1, heads) == 0, "bshd": q.shape[2] % max(1, heads) == 0}
     else:
         fits = {

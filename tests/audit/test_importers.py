@@ -238,6 +238,45 @@ def test_fp8_keys_with_scales_and_mla(tmp_path):
     assert audit(path).answer == "ROUNDING"
 
 
+def test_of_two_log_sums_each_is_judged_in_its_own_base(dense):
+    """A base-e array under the name lse2 is wrong, whatever the array lse beside it holds."""
+    natural, binary = dense["lse"], dense["lse"] * LOG2_E
+    for lse in (natural, binary):
+        assert judge(dense | {"lse": lse, "lse2": binary}).answer == "ROUNDING"
+        assert judge(dense | {"lse": lse, "lse2": natural}).answer == "BUG"
+        assert judge(dense | {"lse": lse + 1, "lse2": binary}).answer == "BUG"
+
+
+def test_the_layout_of_a_cache_without_heads_is_of_no_consequence():
+    """HND and NHD differ in where the heads lie, and the latent cache of MLA has none."""
+    one = inputs.call("normal", inputs.Shape(2, 4, 1, 1, 48, 40, v_dim=32), "bf16", 5)
+    latent = inputs.Call(one.q, one.k, one.k[..., :32], False, one.scale)
+    pools, pages = paged(inputs.Call(one.q, one.k, one.k, False, one.scale))
+    ckv, kpe, q = pools[0][:, :, 0, :32], pools[0][:, :, 0, 32:], one.q[:, :, 0]
+    given = {"q_nope": q[..., :32], "q_pe": q[..., 32:], "ckv": ckv, "kpe": kpe} | pages
+    given |= {"out": FLASH(latent)[:, :, 0], "scale": one.scale, "kv_layout": "HND"}
+    assert judge(given).answer == "ROUNDING"
+    with pytest.raises(ValueError, match="k is missing"):
+        judge({"q": one.q, "out": given["out"], "kv_layout": "HND"})
+
+
+@pytest.mark.parametrize("n_tokens", [1, 5])
+def test_queries_as_bshd_beside_packed_keys(n_tokens):
+    """The KV heads of packed keys are the last dimension but one, whatever D is."""
+    lengths = (30, 7)
+    call = inputs.call("normal", inputs.Shape(2, 4, 2, n_tokens, 30, 48), "bf16", 3)
+    parts = [
+        inputs.Call(call.q[b : b + 1], call.k[b : b + 1, :, :n], call.v[b : b + 1, :, :n], False, 1)
+        for b, n in enumerate(lengths)
+    ]
+    q, out = (x.transpose(1, 2) for x in (call.q, torch.cat([FLASH(part) for part in parts])))
+    k, v = (torch.cat([getattr(part, x)[0].transpose(0, 1) for part in parts]) for x in "kv")
+    given = {"q": q, "k": k, "v": v, "out": out, "scale": 1, "cu_seqlens": np.array([0, 30, 37])}
+    found = judge(given)
+    assert found.answer == "ROUNDING", found.summary()
+    assert "tensors taken as [B, S, H, D]" in found.note
+
+
 def test_gradients_beside_an_output(dense, call):
     q, k, v = (x.double().requires_grad_() for x in (call.q, call.k, call.v))
     wide = inputs.Call(q, k, v, True, call.scale)

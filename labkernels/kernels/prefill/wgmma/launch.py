@@ -98,12 +98,7 @@ def _pages_map(pool: torch.Tensor, *, box_keys: int) -> TensorMap:
     if pool.numel() == 0 or box_keys == 0:
         return TensorMap()
     pages, page_size, heads, channels = pool.shape
-    row, unit, steps, lines = (
-        _strides(pool)[1],
-        _unit(pool),
-        _page_steps(pool),
-        channels // ATOM_COLUMNS,
-    )
+    row, unit, steps = _strides(pool)[1], _unit(pool), _page_steps(pool)
     apart = (pages - 1) * steps.page + (heads - 1) * steps.head + 1
     lines = channels // ATOM_COLUMNS
     view = pool.as_strided(
