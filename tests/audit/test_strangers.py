@@ -152,7 +152,7 @@ def test_no_reading_of_the_kernel_is_tried_where_coarser_arithmetic_explains_all
     call = inputs.call("normal", inputs.SHAPES[1], "fp32", 3)
     coarse = right.RIGHT["flash, cubic exp2"](call)
     twice = wrong.run(bugs.WRONG["scale twice"][0], call)
-    monkeypatch.setattr(names, "_of_whole_kernel", tried)
+    monkeypatch.setattr(names.whole_kernel, "_ROUNDS", ((tried,),))
     monkeypatch.setattr(names.structure, "explain", tried)
     assert runs.judged(call, coarse).answer == "LESS EXACT"
     with pytest.raises(AssertionError, match="hundreds of readings"):

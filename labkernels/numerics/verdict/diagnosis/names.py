@@ -58,8 +58,7 @@ def of_output(case: Case) -> list[Match]:
     changed = stored.of_output(*given)
     if changed:
         return [replace(match, where=_where(match, problem, bad)) for match in changed]
-    # Rounding already explains the errors, so hundreds of readings of the kernel are not tried.
-    whole = [] if case.less_exact else _of_whole_kernel(case, bad, score)
+    whole = _of_whole_kernel(case, bad, score)
     if sums:  # to first order, a scale that is a little off adds the mean of V
         return _better(sums, [match for match in whole if not match.vague])
     if whole and not whole[0].vague:
@@ -70,8 +69,8 @@ def of_output(case: Case) -> list[Match]:
     known = many_rows.of_rows(rows) or [m for m in filters if m.name == "P truncated"]
     if known:
         return known
-    if case.less_exact:
-        return filters
+    if case.less_exact:  # rounding explains the errors, so that only its kind is left to name
+        return whole or filters
     shared = structure.explain(
         problem, case.out, case.truth, sigma, bad, case.policy.p, case.policy.out
     )
@@ -127,7 +126,7 @@ def _of_whole_kernel(case: Case, bad: Array, score: Array) -> list[Match]:
     place = places.words(problem, bad)
     return [
         replace(match, where="; ".join(filter(None, (match.where, place))))
-        for match in whole_kernel.explain(found, case.policy.out)
+        for match in whole_kernel.explain(found, case.policy.out, of_arithmetic=case.less_exact)
     ]
 
 

@@ -64,8 +64,9 @@ def of_some_keys(few: list[Sheet], misfit: fitted.Misfit) -> Iterator[Mistake]:
     yield from some_keys.of_mistakes(few, misfit, itertools.chain(known, turned))
 
 
+Rounds = tuple[tuple[Callable[..., Iterator[Mistake]], ...], ...]
 # A round is tried if those before found nothing but vague numbers.
-_ROUNDS: tuple[tuple[Callable[..., Iterator[Mistake]], ...], ...] = (
+_ROUNDS: Rounds = (
     one_rule.ALL,
     (
         *precision.ALL,
@@ -98,6 +99,17 @@ _ROUNDS: tuple[tuple[Callable[..., Iterator[Mistake]], ...], ...] = (
     (of_some_keys,),
     chains.LAST,
 )
+# What can still be told of errors that coarser arithmetic explains: which arithmetic it is.
+_OF_ARITHMETIC: Rounds = (
+    (
+        *precision.ALL,
+        *exponentials.ALL,
+        merges.of_splits,
+        *chains.ALL,
+        *precision.LATER,
+        chains.of_weights,
+    ),
+)
 _SAME = 6.0  # fall of sum z^2: a smaller difference does not tell two mistakes apart
 _REST = 0.08  # share of what z^2 has beyond 1: weak errors have many explanations of a part
 _BETTER = 30.0  # fall of sum z^2 that tells two mistakes apart, in units of the better one's
@@ -107,8 +119,11 @@ _FAR = 1e24  # z^2 of an element that a mistake makes NaN, or worse
 
 
 @np.errstate(all="ignore")  # a wrong guess may overflow; it is not kept
-def explain(found: list[Sheet], out_format: str) -> list[Match]:
-    """The mistakes that explain all sheets, the best first; of equals, the one tried first."""
+def explain(found: list[Sheet], out_format: str, *, of_arithmetic: bool = False) -> list[Match]:
+    """The mistakes that explain all sheets, the best first; of equals, the one tried first.
+
+    of_arithmetic: try those of the arithmetic alone, a few instead of thousands.
+    """
     if not found:
         return []
 
@@ -148,7 +163,7 @@ def explain(found: list[Sheet], out_format: str) -> list[Match]:
     def of_few(outputs: Callable[..., Any], some: list[Sheet] = few) -> float:
         return misfit(outputs, some)
 
-    for families in _ROUNDS:
+    for families in _OF_ARITHMETIC if of_arithmetic else _ROUNDS:
         for family in families:
             known = family in _WITHOUT_NUMBERS
             for mistake in family(found) if known else family(few, of_few):
