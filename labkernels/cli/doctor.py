@@ -11,8 +11,8 @@ from labkernels.cli.options import DONE, FAILED
 from labkernels.cuda.compiler import cache, nvrtc, sass
 from labkernels.cuda.gpu import device as cuda_device
 from labkernels.cuda.host import compiler as host_compiler
+from labkernels.experiments import durations
 from labkernels.measure import telemetry
-from labkernels.records import store
 
 HELP = "what this machine can run"
 DESCRIPTION = """\
@@ -188,13 +188,12 @@ def _table() -> list[Check]:
 
 
 def _recorded() -> Check:
-    path = store.path_of("decode_tensor_cores")
     try:
-        rows = store.newest(store.read(path)) if path.exists() else []
+        rows = durations.read()
     except ValueError as error:
         return Check("recorded runs", False, str(error))
     if not rows:
-        return Check("recorded runs", False, f"no rows in {path.name}")
-    row = rows[0]
-    where = f"{row['gpu']}, {row['started_utc']}, commit {row['commit']}"
-    return Check("recorded runs", True, f"newest: {where}")
+        return Check("recorded runs", False, f"no rows in {durations.DATA_FILE}")
+    row = max(rows, key=lambda row: row["started_utc"])
+    where = f"{row['device']}, {row['started_utc']}, commit {row['commit']}"
+    return Check("recorded runs", True, f"newest: {row['experiment']} on {where}")

@@ -11,6 +11,7 @@ from labkernels.cuda.compiler import nvrtc
 from labkernels.cuda.gpu import device as cuda_device
 from labkernels.cuda.host import build
 from labkernels.cuda.host import compiler as host_compiler
+from labkernels.experiments import durations
 
 
 def named(checks, name):
@@ -173,3 +174,10 @@ def test_nvrtc_is_tried(bare, monkeypatch):
     check = named(doctor.checks(), "NVRTC")
     assert not check.there
     assert check.detail == f"NVRTC 13.0: {hardware.ARCHS[0]}: {hardware.ARCHS[0]} is unknown"
+
+
+def test_the_newest_recording_is_that_of_any_experiment(bare):
+    newest = max(row["started_utc"] for row in durations.read())
+    recorded = named(doctor.checks(), "recorded runs")
+    assert recorded.there
+    assert newest in recorded.detail
