@@ -29,7 +29,7 @@ test: compiler lint ## Everything that needs no GPU: lint, tests, the notebooks 
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --nbval --nbval-current-env \
 	  --nbval-sanitize-with tests/nbval_sanitize.cfg notebooks
 
-chaos: $(ENVIRONMENT) ## Inject 2,900 faults into cache, records, build and steps, and record it
+chaos: $(ENVIRONMENT) ## Inject 2,940 faults into cache, records, build and steps, and record it
 	$(BIN)/python -m pytest -q -n 2 -m long tests/chaos --record data
 
 fuzz: compiler $(ENVIRONMENT) ## Hold random calls against float64 for an hour (or SECONDS=60)

@@ -68,11 +68,12 @@ class Tolerance:
                 f"rounded to {out}",
                 f"  A right output of {self.elements:,} elements passes either, except with a "
                 f"probability of {self.delta:g}.",
-                "  Each element: |out - o| <= u |o| + z sigma,   sigma^2 = sum_j ulp(P_j)^2 v_j^2 "
-                "/ (12 l^2) + the sums'",
+                "  Each element: |out - o| <= u |o| + z sigma",
+                "    sigma^2 = sum_j ulp(P_j)^2 v_j^2 / (12 l^2) + the variance of the sums' own "
+                "rounding",
                 f"    u = {u:.3g}, half a spacing of {out}; P in {p}; sigma <= {self.sigma:.3g} "
                 f"here; z = {self.deviations:.3g}",
-                f"  No right output at all: |out - o| <= u |o| + {self.bound:.3g} A,   "
+                f"  Every right output: |out - o| <= u |o| + {self.bound:.3g} A,   "
                 "A = sum_j p_j |v_j|",
             )
         )

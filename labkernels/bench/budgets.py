@@ -39,7 +39,8 @@ def planned(operation: Operation, workload, item: Implementation, gpu: Gpu) -> P
     except (ValueError, RuntimeError) as error:
         return Planned(item, gpu, reason=str(error))
     if item.library != "cuda":
-        return Planned(item, gpu, plan, reason=f"the ledger is for CUDA; {item.library} allocates")
+        why = f"{item.library} allocates registers itself; only CUDA kernels have a ledger"
+        return Planned(item, gpu, plan, reason=why)
     known = resources.resources(instance_of(item, workload, plan), gpu=gpu)
     return Planned(item, gpu, plan, known)
 
@@ -79,8 +80,9 @@ def budget_rows(found: Planned) -> list[dict]:
             told = {"term": "compiled", "formula": made.source, "value": value}
             rows.append({"resource": resource, "kind": "compiled", **told, "counts": False})
     if granted := resources.find(known.instance.kernel).thread_registers(known.instance):
-        told = {"term": "granted", "formula": "once warps have traded theirs", "value": granted}
-        rows.append({"resource": REGISTERS, "kind": "granted", **told, "counts": False})
+        told = {"term": "granted", "formula": "after setmaxnreg has moved registers"}
+        told |= {"kind": "granted", "value": granted, "counts": False}
+        rows.append({"resource": REGISTERS, **told})
     return rows
 
 

@@ -187,7 +187,8 @@ def _traded(instance: Instance) -> str:
     from labkernels.measure import resources
 
     traded = resources.find(instance.kernel).thread_registers(instance)
-    return f"{traded} once warps have traded theirs, at launch " if traded else ""
+    moved = "after setmaxnreg has moved registers between warps"
+    return f"{traded} {moved}, at launch " if traded else ""
 
 
 def _formulas(instance: Instance) -> str:

@@ -202,7 +202,7 @@ def test_budget_compiles_for_another_architecture_or_says_so(capsys):
 def test_budget_says_what_a_thread_has_once_warps_have_traded_registers(capsys):
     code, out, _ = call(capsys, "budget", "prefill_wgmma", "--head-dim", "128")
     assert code == 0
-    assert "232 once warps have traded theirs, at launch 168 by ptxas" in out
+    assert "232 after setmaxnreg has moved registers between warps, at launch 168 by ptxas" in out
 
 
 def test_budget_without_a_compiler_says_where_its_numbers_come_from(capsys, monkeypatch):

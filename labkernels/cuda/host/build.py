@@ -357,7 +357,7 @@ def _line_of(library: str, offset: str) -> str:
     unknown = f"{Path(library).name}+{offset}"
     tool = shutil.which("addr2line")
     if tool is None:
-        return f"{unknown} (addr2line, of the binutils, would know the line)"
+        return f"{unknown} (install addr2line of GNU binutils to see the source line)"
     answer = subprocess.run(
         [tool, "-i", "-e", library, offset], capture_output=True, text=True, check=False
     )

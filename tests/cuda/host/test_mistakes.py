@@ -237,7 +237,7 @@ def test_a_tensor_is_touched_through_words_only():
 
 def test_a_missing_addr2line_leaves_the_place_in_the_library(monkeypatch):
     monkeypatch.setattr(host_build.shutil, "which", lambda name: None)
-    assert "(addr2line, of the binutils, would know the line)" in complain("recursion", 0)
+    assert "(install addr2line of GNU binutils to see the source line)" in complain("recursion", 0)
 
 
 def test_ex2_without_its_coefficients_says_so():

@@ -85,7 +85,7 @@ template <class C> LAB_DEVICE void load_q(u32 (&q)[C::row_tiles][4], u32 address
 }
 
 // [lab: scores]
-// S = Q K^T for the warp's keys of a step.
+// Computes S = Q K^T for the keys that the warp takes in a step.
 template <class C>
 LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& fragments, u32 q_address, u32 k_address) {
 #pragma unroll
@@ -132,8 +132,8 @@ LAB_DEVICE void mask(Scores<C>& s, const PrefillParams& p, const typename C::Wor
 }
 
 // [lab: update]
-// Raises the maxima to those of the scores, and rescales l. It also rescales o where registers are
-// few; elsewhere `accumulate` does so among the products.
+// Raises each row's maximum to that of its scores, and rescales l. Where registers are few, it also
+// rescales o; otherwise `accumulate` rescales o between its products.
 template <class C, class P>
 LAB_DEVICE void update(Softmax<C>& softmax, Output<C>& o, Factors<C>& rescale, Scores<C>& s,
                        float scale_log2) {
@@ -165,7 +165,7 @@ LAB_DEVICE void exponentiate(u32 (&p)[C::row_tiles][4], Softmax<C>& softmax, con
 }
 
 // [lab: accumulate]
-// O += P V, 16 keys at a time: the exponentials of the next 16 overlap the products of these.
+// Adds P V to O, 16 keys at a time. The exponentials of the next 16 keys overlap these products.
 template <class C, class P>
 LAB_DEVICE void accumulate(Output<C>& output, Softmax<C>& softmax, const Factors<C>& rescale,
                            const Scores<C>& s, float scale_log2, u32 v_address) {

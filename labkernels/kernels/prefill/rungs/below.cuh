@@ -1,5 +1,5 @@
-// The rungs below wgmma multiply by FMAs of CUDA cores, and then by mma.sync, whose operands a warp
-// first reads into its registers. In them a warp copies rows, where the TMA brings whole tiles.
+// The rungs below wgmma multiply by FMAs on CUDA cores or by mma.sync, for which a warp first reads
+// the operands into registers. Their producer warp copies rows, where the TMA copies whole tiles.
 #pragma once
 #include "prefill/rungs/traits.cuh"
 
@@ -7,8 +7,8 @@ namespace prefill_wgmma_basic {
 using namespace lab;
 
 // [rung: copies]
-// Copies rows of a tensor into a tile, 16 bytes per lane; those from the n-th on arrive as zeros.
-// offset(row) is the element of the tensor at which a row begins.
+// Copies rows of a tensor into a tile, 16 bytes per lane. Rows from the n-th on are filled with
+// zeros. offset(row) is the element of the tensor at which a row begins.
 template <class Tile, class Offset>
 LAB_DEVICE void copy_tile(Tile& tile, const void* tensor, int n, Mbarrier& full, Offset offset) {
   using T = typename Tile::T;
@@ -24,7 +24,7 @@ LAB_DEVICE void copy_tile(Tile& tile, const void* tensor, int n, Mbarrier& full,
   cp_async_wait<0>();
   warp_arrive(full);
 }
-// The warp that loads.
+// The producer warp copies Q once per tile, and then K and V block by block.
 template <class C>
   requires (C::rung < Rung::tma)
 LAB_DEVICE void produce(Smem<C>& smem, const Params& p, const typename C::Work& tile,
@@ -65,8 +65,8 @@ LAB_DEVICE void read_eight(float (&x)[8], Tile& tile, int row, int column) {
     x[2 * i + 1] = pair.y;
   }
 }
-// s += A B^T for 16 rows of A from `row` on and all rows of B. s: [16 rows, 2 N keys]. A lane
-// computes the elements that an accumulator of mma would give it.
+// Adds A B^T to s, for 16 rows of A from `row` on and all rows of B. s: [16 rows, 2 N keys]. Each
+// lane computes those elements that it would hold in an accumulator of mma.
 template <class A, class B, int N>
 LAB_DEVICE void fma_abt(float (&s)[N], A& a, int row, B& b) {
   const int g = (thread_x() & 31) / 4, t = thread_x() & 3;
@@ -76,7 +76,7 @@ LAB_DEVICE void fma_abt(float (&s)[N], A& a, int row, B& b) {
     read_eight(left[0], a, row + g, d);
     read_eight(left[1], a, row + g + 8, d);
 #pragma unroll
-    for (int k = 0; k < N / 2; ++k) {            // of the lane's keys, two in each eight
+    for (int k = 0; k < N / 2; ++k) {            // a lane has two of each eight keys
       read_eight(right, b, k / 2 * 8 + 2 * t + k % 2, d);
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
@@ -86,8 +86,8 @@ LAB_DEVICE void fma_abt(float (&s)[N], A& a, int row, B& b) {
     }
   }
 }
-// o += P B: one lane of a quad has a key's P, and sends it to the others. o: [16 rows, 2 N
-// channels]; p: [16 rows, 16 K keys].
+// Adds P B to o. One lane of a quad holds the P of a key and sends it to the three others.
+// o: [16 rows, 2 N channels]; p: [16 rows, 16 K keys].
 template <class B, int N, int K>
 LAB_DEVICE void fma_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
   using T = typename B::T;
@@ -95,16 +95,16 @@ LAB_DEVICE void fma_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
 #pragma unroll
   for (int k = 0; k < K; ++k)
 #pragma unroll
-    for (int half = 0; half < 2; ++half)         // keys 0-7, 8-15
+    for (int half = 0; half < 2; ++half)         // keys 0 to 7, then 8 to 15
 #pragma unroll 1
-      for (int pair = 0; pair < 4; ++pair) {     // of keys, whose P the lane quad + pair has
-        f32x2 weights[2];                        // of rows g and g + 8
+      for (int pair = 0; pair < 4; ++pair) {     // lane quad + pair holds P of two keys
+        f32x2 weights[2];                        // P of rows g and g + 8
 #pragma unroll
         for (int r = 0; r < 2; ++r)
           weights[r] = unpack2<T>(
               float_to_bits(shfl(bits_to_float(p[k][2 * half + r]), quad + pair)));
 #pragma unroll
-        for (int i = 0; i < N; i += 4) {         // channels 2 i + 2 t and the next one
+        for (int i = 0; i < N; i += 4) {         // channels 2 i + 2 t and 2 i + 2 t + 1
           const int key = 16 * k + 8 * half + 2 * pair, channel = 2 * i + 2 * t;
 #pragma unroll
           for (int j = 0; j < 2; ++j) {
@@ -122,7 +122,7 @@ LAB_DEVICE void fma_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
       }
 }
 
-// A consumer warpgroup: 64 rows of the tile against all keys that they see, block by block.
+// A consumer warpgroup attends 64 rows of the tile to all keys that they see, block by block.
 template <class C, class P>
   requires (C::rung == Rung::fma)
 LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
@@ -133,7 +133,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
   typename C::Output o = {};
   consumer_wait(smem.q_ring, at.tiles);
   for (KeyBlocks<C> keys(p, tile); keys.more(); keys.next(), ++at.blocks) {
-    const u32 n = at.blocks;                     // of both rings, which are equally deep here
+    const u32 n = at.blocks;                     // both rings are equally deep here
     typename C::Scores s = {};                   // S = Q K^T
     consumer_wait(smem.k_ring, n);
     fma_abt(s, smem.q, row / 16 * 16, smem.k[n % C::stages]);
@@ -153,11 +153,11 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
 // [/rung: fma]
 
 // [rung: mma]
-// Returns columns 8 j to 8 j + 7 of an accumulator: [16 rows, 8 columns].
+// Returns columns 8 j to 8 j + 7 of an accumulator, as [16 rows, 8 columns].
 template <int N> LAB_DEVICE float (&octet(float (&x)[N], int j))[4] {
   return reinterpret_cast<float(&)[N / 4][4]>(x)[j];
 }
-// s += A B^T for 16 rows of A from `row` on and all rows of B. s: [16 rows, 2 N keys].
+// Adds A B^T to s, for 16 rows of A from `row` on and all rows of B. s: [16 rows, 2 N keys].
 template <class A, class B, int N>
 LAB_DEVICE void mma_abt(float (&s)[N], A& a, int row, B& b) {
   const int lane = thread_x() & 31;
@@ -175,8 +175,8 @@ LAB_DEVICE void mma_abt(float (&s)[N], A& a, int row, B& b) {
     }
   }
 }
-// o += P B, with a fragment of P's 16 rows for every 16 rows of B. o: [16 rows, 2 N channels]; p:
-// [16 rows, 16 K keys].
+// Adds P B to o. A fragment holds P of 16 rows and 16 keys. o: [16 rows, 2 N channels];
+// p: [16 rows, 16 K keys].
 template <class B, int N, int K>
 LAB_DEVICE void mma_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
   const int lane = thread_x() & 31;
@@ -192,7 +192,7 @@ LAB_DEVICE void mma_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
     }
 }
 
-// A consumer warpgroup: 64 rows of the tile against all keys that they see, block by block.
+// A consumer warpgroup attends 64 rows of the tile to all keys that they see, block by block.
 template <class C, class P>
   requires (C::rung == Rung::mma || C::rung == Rung::tma)
 LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
@@ -203,7 +203,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
   typename C::Output o = {};
   consumer_wait(smem.q_ring, at.tiles);
   for (KeyBlocks<C> keys(p, tile); keys.more(); keys.next(), ++at.blocks) {
-    const u32 n = at.blocks;                     // of both rings, which are equally deep here
+    const u32 n = at.blocks;                     // both rings are equally deep here
     typename C::Scores s = {};                   // S = Q K^T
     consumer_wait(smem.k_ring, n);
     mma_abt(s, smem.q, row / 16 * 16, smem.k[n % C::stages]);
