@@ -43,7 +43,7 @@ class Filters:
     Shapes: along, power, variance [len(DIRECTIONS), total_q, Hq], the sums <e / s^2, D>,
     <D / s^2, D> and the variance of the first that rounding causes; sharing [total_q, Hq], how many
     keys share the rounding of P; coherence [total_q, Hq], variance of a row's mean z^2 over 2;
-    row [total_q, Hq], sample [B].
+    alike [total_q, Hq], how many channels at most are rounded alike; row [total_q, Hq], sample [B].
     """
 
     along: np.ndarray
@@ -52,6 +52,7 @@ class Filters:
     sharing: np.ndarray
     coherence: np.ndarray
     repeats: np.ndarray
+    alike: np.ndarray
     row: Keys
     sample: Keys
 
@@ -64,17 +65,18 @@ def matched_filters(problem: Problem, policy: NumericPolicy, error: Array, sigma
     """
     shape = problem.out_shape[:2]
     sums = [problem.zeros(*shape, len(DIRECTIONS)) for _ in range(3)]
-    sharing, coherence, *row = (problem.zeros(*shape) for _ in range(5))
+    sharing, coherence, alike, *row = (problem.zeros(*shape) for _ in range(6))
     of_keys = [problem.zeros(2, n) for n in problem.kv_lens.tolist()]
     for rows in problem.row_blocks():
         part = slice(rows.first, rows.last)
         request = _Rows.of(rows, error[part], sigma[part], policy)
         scan = _Scan(request, of_keys[rows.request])
-        *found, sharing_found, coherence_found = _filter(request, scan)
+        *found, sharing_found, coherence_found, alike_found = _filter(request, scan)
         for target, values in zip(sums, found, strict=True):
             rows.put(target, namespace(values).moveaxis(values, 1, -1))
         rows.put(sharing, sharing_found)
         rows.put(coherence, coherence_found)
+        rows.put(alike, alike_found)
         for target, values in zip(row, scan.row, strict=True):
             rows.put(target, values)
     key, z, beta = (to_numpy(x) for x in row)
@@ -86,6 +88,7 @@ def matched_filters(problem: Problem, policy: NumericPolicy, error: Array, sigma
         np.maximum(to_numpy(sharing), 1.0),
         np.maximum(to_numpy(coherence), 1.0 / problem.out_shape[-1]),
         _repeats(problem, error),
+        to_numpy(alike),
         Keys(key.astype(np.int64), z, beta),
         _best_keys([to_numpy(x) for x in of_keys]),
     )
@@ -180,11 +183,15 @@ def _filter(request: _Rows, scan: "_Scan") -> tuple[Any, ...]:
     signs = np.random.default_rng(7).choice([-1.0, 1.0], (len(o), probes, *o.shape[1:]))
     probes = moved(signs, o) / request.sigma[:, None]
     sums = _Sums(request, xp.concatenate([tests, probes], 1))
+    marks, rng = ZERO, np.random.default_rng(3)
     for block, _, p, _, variance, values in request.weighted_blocks():
         v, squares = values[..., : o.shape[-1]], values[..., o.shape[-1] :]
         scan.see(block.first, p, v, squares)
         sums.add(variance, v, squares)
-    kinds = [_variances(request, probes, tests, sums, about) for about in request.abouts]
+        marks = marks + (v * moved(rng.random((v.shape[1], 1)), v)).sum(1)
+    equal = _equal_channels(to_numpy(marks))
+    same = None if equal is None else moved(equal, o)
+    kinds = [_variances(request, probes, tests, sums, about, same) for about in request.abouts]
     variance, coherence = kinds[0]
     for more in kinds[1:]:
         variance, coherence = xp.maximum(variance, more[0]), xp.maximum(coherence, more[1])
@@ -192,7 +199,11 @@ def _filter(request: _Rows, scan: "_Scan") -> tuple[Any, ...]:
     # The part that the common mode alone has: a few probes may miss a single direction.
     held = variance[:, 0] / xp.clip(power[:, 0], _TINY, None) / o.shape[-1]
     coherence = xp.clip(xp.maximum(coherence, xp.clip(held**2, None, 1.0)), None, 1.0)
-    return along, power, variance, sharing, coherence
+    alike = xp.ones_like(sharing)
+    if same is not None:  # so much of the errors' covariance is known without probes
+        coherence = xp.maximum(coherence, abs(same).sum((-1, -2)) / o.shape[-1] ** 2)
+        alike = alike * xp.amax(abs(same).sum(-1), -1)
+    return along, power, variance, sharing, coherence, alike
 
 
 class _Sums:
@@ -244,21 +255,42 @@ class _Sums:
         return self.xp.clip(total, 0.0, None)
 
 
+def _equal_channels(marks: Array) -> np.ndarray | None:
+    """Which channels of V are equal but for a sign and a power of 2; None if no two are.
+
+    They are rounded alike, so that they are no further evidence. marks: sums of V by random
+    weights, which tell channels apart. Shapes: [Hkv, Dv] -> [Hkv, 1, Dv, Dv], -1, 0 or 1.
+    """
+    size = np.abs(np.frexp(marks)[0])
+    same = (size[:, :, None] == size[:, None]) & (size[:, None] > 0)
+    same |= np.eye(marks.shape[1], dtype=bool)
+    if same.sum() == marks.size:
+        return None
+    sign = np.where(marks < 0, -1.0, 1.0)
+    return (same * sign[:, :, None] * sign[:, None])[:, None]
+
+
 def _variances(
-    request: _Rows, probes: Array, tests: Array, sums: _Sums, about: float
+    request: _Rows, probes: Array, tests: Array, sums: _Sums, about: float, same: Array | None
 ) -> tuple[Any, ...]:
     """Variance that rounding gives each test, and a row's coherence; about: of the denominator.
 
     The weights' errors are about o where they move the denominator too, and about 0 where not.
+    same: the channels that are rounded alike, as _equal_channels has them.
     """
     o, centre = request.o, request.frame.inside(about * request.rows.o)
-    # The part of sigma beyond the weights and l is independent from channel to channel.
+    # The part of sigma beyond the weights and l is independent among channels that are not equal.
     of_l = error_sigma.denominator_variance(request.rows)
     own = request.sigma**2 - sums.of_values(centre) - of_l * o**2
     own = namespace(o).clip(own, 0.0, None)[:, None]
     of_tests, of_probes = ((x * o[:, None]).sum(-1)[..., None] for x in (tests, probes))
-    variance = sums.of_tests(centre) + (own * tests**2).sum(-1) + (of_l * of_tests**2)[..., 0]
-    spread = sums.of_probes(centre) + own * probes + of_l * of_probes * o[:, None]
+    along_tests, along_probes = own * tests, own * probes
+    if same is not None:
+        root = own**0.5
+        along_tests, along_probes = (root * ((root * x) @ same) for x in (tests, probes))
+    variance = sums.of_tests(centre) + (along_tests * tests).sum(-1)
+    variance = variance + (of_l * of_tests**2)[..., 0]
+    spread = sums.of_probes(centre) + along_probes + of_l * of_probes * o[:, None]
     probed = (spread / request.sigma[:, None]) ** 2
     return variance, probed.sum(-1).sum(1) / probes.shape[1] / o.shape[-1] ** 2
 

@@ -199,9 +199,10 @@ def of_keys(filters: Filters, slack: Array, problem: Problem) -> list[Finding]:
     """The z of a key left out (beta 1) or counted twice (beta -1), over all keys and rows.
 
     A key's own rounding error lies along the same direction, with a beta of u, so that only betas
-    near 1 in size count.
+    near 1 in size count. Channels that are rounded alike add up, not at random.
     """
     found = []
+    slack = slack * filters.alike
     slack_of = np.ones(problem.batch)
     np.maximum.at(slack_of, problem.request_of, (slack * filters.repeats).max(axis=1))
     tests = int(problem.n_keys.sum()) * slack.shape[1]
