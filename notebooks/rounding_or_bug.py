@@ -572,7 +572,7 @@ assert exercises.check("rounding-or-bug-flip", "fails" if flipped > allowed else
 # ```
 #
 # A factor of half a percent does it, such as a slightly wrong denominator would give.
-# The verdict finds the common mode; here on eight requests of 305 keys.
+# The verdict names a factor of V or the output; here on eight requests of 305 keys.
 
 # %%
 short = decode.exposing_case(right_mutant, 305, "bf16", seed=0, device="cpu")

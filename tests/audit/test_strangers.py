@@ -2,10 +2,12 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 
 from labkernels import testing
+from labkernels.experiments.accuracy import strangers
 from labkernels.measure.strangers import (
     bugs,
     held_out,
@@ -28,6 +30,23 @@ def test_right_outputs_on_lattices_are_rounding(family):
     found = list(runs.of_right([family], KINDS, ("fp16", "bf16"), (2,)))
     assert {run.answer for run in found} <= {"ROUNDING", "INCONCLUSIVE"}, [r.why for r in found]
     assert [run.answer for run in found].count("ROUNDING") >= len(found) - 1
+
+
+def _headings(rng, shape):
+    """Values of two distinct channels, each stored 64 times, as sines and cosines of a place."""
+    q, k, v = inputs.FAMILIES["normal"](rng, shape)
+    half = np.ones(v.shape[-1] // 2)
+    return q, k, np.concatenate([v[..., :1] * half, -2 * v[..., 1:2] * half], -1)
+
+
+@pytest.mark.parametrize(("seed", "dtype"), [(38, "bf16"), (26, "fp16")])
+def test_channels_that_are_rounded_alike_are_no_further_evidence(seed, dtype):
+    call = inputs.drawn_call(_headings, [seed], inputs.Shape(2, 8, 4, 1, 300, 128), dtype)
+    kernel = right.Flash(16, "shuffled", lag=4.0, natural=True)
+    found = runs.judged(call, kernel(call))
+    assert found.answer == "ROUNDING", found.summary()
+    lost = wrong.run(bugs.WRONG["keys 16 to 31 skipped"][0], call)
+    assert runs.judged(call, lost).answer == "BUG"
 
 
 def test_an_output_rounded_once_is_rounding_and_says_so():
@@ -151,12 +170,20 @@ def test_no_reading_of_the_kernel_is_tried_where_coarser_arithmetic_explains_all
 
     call = inputs.call("normal", inputs.SHAPES[1], "fp32", 3)
     coarse = right.RIGHT["flash, cubic exp2"](call)
-    twice = wrong.run(bugs.WRONG["scale twice"][0], call)
-    monkeypatch.setattr(names.whole_kernel, "_ROUNDS", ((tried,),))
+    noisy = wrong.run(looked_at.WRONG["noise of one percent"][0], call)
+    monkeypatch.setattr(names.whole_kernel.grammar, "Screen", tried)
     monkeypatch.setattr(names.structure, "explain", tried)
     assert runs.judged(call, coarse).answer == "LESS EXACT"
     with pytest.raises(AssertionError, match="hundreds of readings"):
-        runs.judged(call, twice)
+        runs.judged(call, noisy)
+
+
+def test_a_cap_as_small_as_rounding_in_tf32_is_still_named():
+    """Readings are not tried where coarser arithmetic errs as much; a few numbers are."""
+    (case,) = strangers.cases("soft cap of 50", 3000)
+    call = split.call(case[0], runs.shape_of(case[2]), case[1], case[2])
+    found = runs.judged(call, wrong.run(split.WRONG["soft cap of 50"][0], call, case[3]))
+    assert (found.answer, found.matches[0].name) == ("BUG", "soft cap that was not asked for")
 
 
 def test_a_wrong_factor_is_not_excused_as_coarser_arithmetic():

@@ -97,7 +97,7 @@ def spoil_size(out):
         (spoil_channel, "channels mixed up", "channel 7 holds channel 6"),
         (spoil_sparse, "sparse outliers, as of a race", "5 of 1024"),
         (spoil_denominator, "denominator of a row", "times 1.25; sample 1, head 5"),
-        (spoil_size, "common mode", "beta 0.0"),
+        (spoil_size, "V or the output by a factor", "beta 0.0"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

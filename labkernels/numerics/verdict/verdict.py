@@ -165,11 +165,10 @@ def decide(
     bugs = {item.name for item in found if item.status == "bug"} - {"lse2 error / bound"}
     if not bugs:
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma)
+    honest = _as_if(problem, policy, truth, error) if told else ""
     faint = "" if beyond else _faintly(policy, error, sigma)
     if faint:
-        even = (_as_if(problem, policy, truth, error) if told else "") or faint
-        return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=even)
-    honest = _as_if(problem, policy, truth, error) if told else ""
+        return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=honest or faint)
     case = names.Case(problem, policy, out, truth, error, sigma, z, filtered, bugs, bool(honest))
     matches = names.of_output(case)
     even = ""

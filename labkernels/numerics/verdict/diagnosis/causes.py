@@ -45,7 +45,7 @@ _CAUSES = {
     "hidden keys take part": "masked scores are 0 in place of -inf",
     "wrong scale": "the factor on q k: sqrt(D), log2(e), or one of them twice",
     "denominator": "the sum l of the row: its division, its padding, its merge",
-    "common mode": "a scale of V or of the output, as of fp8, was forgotten or applied twice",
+    "V or the output by a factor": "a scale, of fp8 or dropout: forgotten, twice, or another's",
     "soft cap": "the kernel was configured with a soft cap that the caller does not know of",
     "soft cap left out": "the call did not hand the soft cap on, or the kernel ignores it",
     "ALiBi left out": "the call did not hand the slopes on, or the kernel ignores them",

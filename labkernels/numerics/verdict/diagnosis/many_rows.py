@@ -239,6 +239,7 @@ def of_filters(
             continue
         along, power = filters.along[i].sum(), max(filters.power[i].sum(), 1e-300)
         where = f"beta {beta:.3g} over all rows"
+        name = "V or the output by a factor" if name == "common mode" else name
         named += _kept(name, where, z2.sum(), along**2 / power, error.size)
     # The directions are nearly the same: the special name comes before the general one.
     return sorted(

@@ -141,7 +141,11 @@ def _of_some_channels(case: Case, bad: Array, score: Array) -> list[Match]:
     place = places.words(case.problem, bad)
     words = f"channels {wrong[0]} to {wrong[-1]} alone, {len(wrong)} of them"
     return [
-        replace(match, where="; ".join(filter(None, (match.where, words, place))))
+        replace(
+            match,
+            name=match.name + ", in some channels" * ("channel" not in match.name),
+            where="; ".join(filter(None, (match.where, words, place))),
+        )
         for match in whole_kernel.explain(sheets.of_rows(*given, wrong), case.policy.out)
         if not match.vague and not match.name.startswith("row never")
     ]

@@ -8,13 +8,11 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from labkernels.numerics.arrays import ZERO
 from labkernels.numerics.verdict.diagnosis.one_row import Match
-from labkernels.numerics.verdict.diagnosis.whole_kernel import fitted, grammar, one_rule, sheets
+from labkernels.numerics.verdict.diagnosis.whole_kernel import fitted, grammar, one_rule
 from labkernels.numerics.verdict.diagnosis.whole_kernel.keys import (
     ends,
     intervals,
@@ -33,6 +31,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.scores import (
     positions,
     queries,
 )
+from labkernels.numerics.verdict.diagnosis.whole_kernel.search import LEFT, Family, Search
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sums import (
     chains,
@@ -41,8 +40,6 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sums import (
     states,
 )
 
-LEFT = 1.5  # rms of z that may be left: rounding gives 1, and the error model is good to 15 %
-GAIN = 60.0  # by which sum z^2 must fall: chance gives one number fitted 60 once in 10^14
 ALIKE = 0.1  # share of an rms: a smaller difference does not tell two mistakes apart
 SURELY = 1e3  # by which a mean of z^2 falls, so that one number fitted leaves no doubt
 VAGUE = 0.2  # share of an rms by which a fitted number must be better than a known mistake
@@ -64,7 +61,7 @@ def of_some_keys(few: list[Sheet], misfit: fitted.Misfit) -> Iterator[Mistake]:
     yield from some_keys.of_mistakes(few, misfit, itertools.chain(known, turned))
 
 
-Rounds = tuple[tuple[Callable[..., Iterator[Mistake]], ...], ...]
+Rounds = tuple[tuple[Family, ...], ...]
 # A round is tried if those before found nothing but vague numbers.
 _ROUNDS: Rounds = (
     one_rule.ALL,
@@ -99,79 +96,49 @@ _ROUNDS: Rounds = (
     (of_some_keys,),
     chains.LAST,
 )
-# What can still be told of errors that coarser arithmetic explains: which arithmetic it is.
+# A mistake by its name, and families of later rounds that may be nearly the same on some inputs: a
+# cap that is not multiplied back is a scale where scores are small, and weights against the wrong
+# maximum are those of a merge without it. They are tried too, so that both names are printed.
+_RIVALS: dict[str, tuple[Family, ...]] = {
+    "wrong scale": (functions.of_cuts,),
+    "soft cap that was not asked for": (functions.of_cuts,),
+    "splits merged unweighted": states.ALL,
+    "splits weighted by l alone": states.ALL,
+    "splits weighted by their maximum alone": states.ALL,
+}
+# What can still be told of errors as small as rounding's: a number, or which arithmetic it is.
 _OF_ARITHMETIC: Rounds = (
-    (
-        *precision.ALL,
-        *exponentials.ALL,
-        merges.of_splits,
-        *chains.ALL,
-        *precision.LATER,
-        chains.of_weights,
-    ),
+    *_ROUNDS[:2],
+    (*exponentials.ALL, *chains.ALL, *precision.LATER, chains.of_weights),
 )
 _SAME = 6.0  # fall of sum z^2: a smaller difference does not tell two mistakes apart
-_REST = 0.08  # share of what z^2 has beyond 1: weak errors have many explanations of a part
 _BETTER = 30.0  # fall of sum z^2 that tells two mistakes apart, in units of the better one's
 _FLOOR = 0.05  # rms of z: less is no better, since fp32 is rounded by far less than sigma says
 _SHARE = 0.1
-_FAR = 1e24  # z^2 of an element that a mistake makes NaN, or worse
 
 
 @np.errstate(all="ignore")  # a wrong guess may overflow; it is not kept
 def explain(found: list[Sheet], out_format: str, *, of_arithmetic: bool = False) -> list[Match]:
     """The mistakes that explain all sheets, the best first; of equals, the one tried first.
 
-    of_arithmetic: try those of the arithmetic alone, a few instead of thousands.
+    of_arithmetic: coarser arithmetic errs as much, so that hundreds of readings are not tried.
     """
     if not found:
         return []
 
-    def misfit(
-        outputs: Callable[..., Any],
-        some: list[Sheet] = found,
-        noise: Callable[..., Any] | None = None,
-    ) -> float:
-        total, n = 0.0, 0
-        for sheet in some:
-            given = outputs(sheet)
-            given = sheet.truth if given is None else given
-            squares = sheet.squares(given, out_format, noise(sheet) if noise else ZERO)
-            total += float(np.where(squares < _FAR, squares, _FAR).sum())
-            n += squares.size
-        return total / n
-
-    n = sum(sheet.out.size for sheet in found)
-    before = misfit(lambda sheet: None)
+    search = Search(found, out_format)
     if not any(sheet.out.any() for sheet in found):
-        return [Match("row never written, or V read as 0", "it is 0", 0.0, math.sqrt(before))]
-    few = [sheets.part(sheet, slice(None, None, max(1, len(sheet.tokens) // 6))) for sheet in found]
-    kept = []
-
-    def judge(mistake: Mistake) -> None:
-        coarse = misfit(mistake.outputs, few, mistake.noise)
-        if coarse > 4 * LEFT**2 and coarse > 0.25 * before:
-            return
-        after = misfit(mistake.outputs, found, mistake.noise)
-        if LEFT**2 < after <= 1e-3 * before and mistake.noise is None:
-            after = misfit(mistake.outputs, found, lambda sheet: sheet.grown(mistake.outputs))
-        if after - 1 > _REST * (before - 1):
-            return
-        if after <= LEFT**2 and (before - after) * n >= GAIN:
-            kept.append((math.sqrt(after), mistake))
-
-    def of_few(outputs: Callable[..., Any], some: list[Sheet] = few) -> float:
-        return misfit(outputs, some)
-
-    for families in _OF_ARITHMETIC if of_arithmetic else _ROUNDS:
-        for family in families:
-            known = family in _WITHOUT_NUMBERS
-            for mistake in family(found) if known else family(few, of_few):
-                judge(mistake)
-        sure = (rms**2 * SURELY <= before for rms, _ in kept)
-        if any(not mistake.vague for _, mistake in kept) or any(sure):
+        was = math.sqrt(search.before)
+        return [Match("row never written, or V read as 0", "it is 0", 0.0, was)]
+    small = of_arithmetic or search.before <= LEFT**2
+    for families in _OF_ARITHMETIC if small else _ROUNDS:
+        search.try_all(families, _WITHOUT_NUMBERS)
+        sure = (rms**2 * SURELY <= search.before for rms, _ in search.kept)
+        if any(not mistake.vague for _, mistake in search.kept) or any(sure):
             break
-    return _ordered(kept, found, math.sqrt(before))
+    rivals = [family for _, mistake in search.kept for family in _RIVALS.get(mistake.name, ())]
+    search.try_all(rivals, _WITHOUT_NUMBERS)
+    return _ordered(search.kept, found, math.sqrt(search.before))
 
 
 def _ordered(kept: list[tuple[float, Mistake]], found: list[Sheet], was: float) -> list[Match]:
@@ -190,9 +157,13 @@ def _ordered(kept: list[tuple[float, Mistake]], found: list[Sheet], was: float) 
 
     order = sorted(kept, key=rank)
     rms, first = order[0]
-    alike = [
-        m for other, m in order[1:] if m.name != first.name and abs(other**2 - rms**2) * n <= _SAME
-    ]
+    # A simple mistake comes before one that explains a little more; both are named then.
+    alike = []
+    for other, mistake in order[1:]:
+        worse = (other**2 - rms**2) * n
+        least = -_SAME if mistake.vague else -math.inf
+        if mistake.name != first.name and least <= worse <= _SAME:
+            alike.append(mistake)
     names = list(dict.fromkeys(m.name for m in (first, *alike)))[:3]
     matches = [Match(m.name, m.where, rms, was, m.precision, m.vague) for rms, m in order[:3]]
     if len(names) > 1:

@@ -35,8 +35,8 @@ NEAREST = 2  # of each such row
 
 def of_scale(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """A factor on all scores."""
-    best = least(lambda x: misfit(scaled(math.exp(x))), np.log(np.geomspace(0.05, 20, 41)))
-    near = least(lambda x: misfit(scaled(math.exp(x))), np.linspace(-0.02, 0.02, 9))
+    best = least(misfit, lambda x: scaled(math.exp(x)), np.log(np.geomspace(0.05, 20, 41)))
+    near = least(misfit, lambda x: scaled(math.exp(x)), np.linspace(-0.02, 0.02, 9))
     for x in sorted({best, near}):
         factor = math.exp(x)
         yield Mistake("wrong scale", f"scores times {factor:.5g}", scaled(factor), vague=True)
@@ -46,7 +46,7 @@ def of_cap(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """A soft cap c tanh(s / c), with c in natural units."""
     grid = sorted({*np.geomspace(0.5, 300, 41), *_CAPS})
     for name, after in (("", False), (", applied after the mask", True)):
-        cap = math.exp(least(lambda x, a=after: misfit(_capped(math.exp(x), a)), np.log(grid)))
+        cap = math.exp(least(misfit, lambda x, a=after: _capped(math.exp(x), a), np.log(grid)))
         if abs(cap - round(cap)) < 0.02 * cap and round(cap) > 0:  # caps are round numbers
             cap = float(round(cap))
         where = f"of {cap:.3g}{name}"
@@ -102,10 +102,8 @@ def of_factor(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     factor = above / below
     one = len(sheets) == 1 and len(sheets[0].tokens) == 1
     yield Mistake(
-        "denominator of a row" if one else "common mode",
-        f"times {factor:.4g}"
-        if one
-        else f"V or the output times {factor:.5g}, beta {factor - 1:.3g}",
+        "denominator of a row" if one else "V or the output by a factor",
+        f"times {factor:.4g}" if one else f"times {factor:.5g}, beta {factor - 1:.3g}",
         lambda sheet: factor * sheet.truth,
         vague=True,
         noise=lambda sheet: max(factor**2 - 1, 0.0) * sheet.sigma**2,
@@ -130,7 +128,7 @@ def _padded(log2_weight: float | dict[int, float]) -> Callable[..., Any]:
 
 def of_padding(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """Keys of score 0 count in the denominator and have no value."""
-    count = 2.0 ** least(lambda x: misfit(_padded(x)), np.linspace(-2, 10, 49))
+    count = 2.0 ** least(misfit, _padded, np.linspace(-2, 10, 49))
     if round(count) >= 1 and abs(count - round(count)) < _NEARLY * max(1.0, count / 8):
         where = f"{round(count)} keys of score 0"
         yield Mistake("padding in the denominator", where, _padded(math.log2(round(count))))
@@ -138,7 +136,7 @@ def of_padding(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 def of_sink(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """A sink: one logit counts in the denominator and has no value."""
-    x = least(lambda x: misfit(_padded(x)), np.linspace(-20, 40, 61))
+    x = least(misfit, _padded, np.linspace(-20, 40, 61))
     where = f"of logit {x / LOG2_E:.3g}"
     yield Mistake("sink in the denominator", where, _padded(x), vague=True)
 
@@ -149,32 +147,39 @@ def of_sinks(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     logits: dict[int, float] = {}
     for head in heads if len(heads) > 1 else ():
 
-        def at(x: float, head: int = head) -> float:
-            return misfit(_padded(logits | {head: x}))
+        def at(x: float, head: int = head) -> Callable[..., Any]:
+            return _padded(logits | {head: x})
 
-        logits[head] = least(at, np.linspace(-20, 40, 31))
+        logits[head] = least(misfit, at, np.linspace(-20, 40, 31))
     if logits:
         shown = ", ".join(f"{x / LOG2_E:.3g}" for x in logits.values())
         where = f"of logits {shown} for heads {', '.join(map(str, logits))}"
         yield Mistake("sink in the denominator", where, _padded(logits), vague=True)
 
 
-def least(misfit: Callable[..., float], grid: Array) -> float:
-    """The place of a function's minimum: the best of a grid, then a golden section around it."""
-    values = [misfit(x) for x in grid]
-    i = int(np.argmin(values))
+def least(misfit: Misfit, outputs: Callable[..., Any], grid: Array) -> float:
+    """The number whose outputs fit best: that of a grid, then a golden section around it.
+
+    A misfit is worked out as far as it shows which of two numbers fits better.
+    """
+    i, lowest = 0, math.inf
+    for j, x in enumerate(grid):
+        value = misfit(outputs(x), limit=lowest)
+        if value < lowest:
+            i, lowest = j, value
     low, high = grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)]
     a, b = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-    at_a, at_b = misfit(a), misfit(b)
+    at_a = misfit(outputs(a))
+    at_b = misfit(outputs(b), limit=at_a)
     for _ in range(_STEPS):
         if at_a < at_b:
             high, b, at_b = b, a, at_a
             a = high - _GOLDEN * (high - low)
-            at_a = misfit(a)
+            at_a = misfit(outputs(a), limit=at_b)
         else:
             low, a, at_a = a, b, at_b
             b = low + _GOLDEN * (high - low)
-            at_b = misfit(b)
+            at_b = misfit(outputs(b), limit=at_a)
     return float((low + high) / 2)
 
 
@@ -198,7 +203,12 @@ def of_rows(
 
 def best(misfit: Misfit, mistakes: list[Mistake]) -> list[Mistake]:
     """The mistake that fits best."""
-    return [min(mistakes, key=lambda mistake: misfit(mistake.outputs))] if mistakes else []
+    found, lowest = mistakes[:1], math.inf
+    for mistake in mistakes:
+        value = misfit(mistake.outputs, limit=lowest)
+        if value < lowest:
+            found, lowest = [mistake], value
+    return found
 
 
 def run_words(first: int, size: int) -> str:

@@ -36,6 +36,7 @@ _EQUATIONS = 128  # of the screen, in two rows at least
 _ROWS_MOST = 6
 _JUDGED = 16  # mistakes that are judged on all rows
 _STEPS = 48  # of a golden section
+_SURE, _HOPELESS = 16, 0.01  # steps after which a number that is right leaves less of the errors
 _GOLDEN = (5**0.5 - 1) / 2
 _BLOCKS = (16, 8, 32, 64, 4)
 _WHOLE = 0.02  # of a factor, by which it may differ from a round one
@@ -84,7 +85,7 @@ def of_readings(sheets: list[Sheet], misfit: Callable[..., float]) -> Iterator[M
         found = sorted(stage(), key=lambda pair: pair[0].cost + pair[1].scope.cost)
         good = False
         for mistake in [_mistake(*pair) for pair in found[:_JUDGED]]:
-            good |= misfit(mistake.outputs) <= _LEFT
+            good |= misfit(mistake.outputs, limit=_LEFT) <= _LEFT
             yield mistake
         if good:
             return
@@ -114,7 +115,7 @@ def _screened(
     """Readings with the cheapest scope that explains the screen's rows."""
     found = []
     for reading in tried:
-        near = screen.nearest(reading.of, reading.scalable, everywhere=everywhere)
+        near = screen.nearest(reading.of, reading.scalable, everywhere=everywhere, limit=limit)
         fitting = [one for one in near if one.miss <= limit]
         # One factor of all keys is a factor of the output, which others name. Where it explains the
         # rows, a factor of fewer keys imitates it.
@@ -160,7 +161,11 @@ def _fitted(
     def nearest(x: float) -> list[Nearest]:
         return screen.nearest(lambda s: family.of(s, x))
 
-    tried = [(x, near) for x in grid.tolist() for near in nearest(x)]
+    tried = [
+        (x, near)
+        for x in grid.tolist()
+        for near in screen.nearest(lambda s, y=x: family.of(s, y), coarse=True)
+    ]
     if not tried:
         return None
     by_scope = {
@@ -203,7 +208,10 @@ def _least(
     low, high = order[max(i - 1, 0)], order[min(i + 1, len(order) - 1)]
     a, b = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
     at_a, at_b = miss(a), miss(b)
-    for _ in range(_STEPS):
+    given_up = max(_LEFT, _HOPELESS * _before(screen))
+    for step in range(_STEPS):
+        if step == _SURE and min(at_a, at_b) > given_up:
+            break
         if at_a < at_b:
             high, b, at_b = b, a, at_a
             a = high - _GOLDEN * (high - low)

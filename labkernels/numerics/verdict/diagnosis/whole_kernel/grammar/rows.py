@@ -31,7 +31,7 @@ def of_runs(sheets: list[Sheet], limit: float) -> Iterator[Mistake]:
     for reading in _tried(sheets[0]):
         found = []
         for sheet in some:
-            near = _run_of(sheet, reading)
+            near = _run_of(sheet, reading, limit)
             if near is None or near.miss > limit:
                 break
             found.append((sheet, near))
@@ -78,8 +78,8 @@ def _row(sheet: Sheet) -> str:
     return sheet.problem.row_name(int(sheet.tokens[0]), int(sheet.heads[0]))
 
 
-def _run_of(sheet: Sheet, reading: Reading) -> Nearest | None:
-    near = Screen([sheet]).nearest(reading.of)
+def _run_of(sheet: Sheet, reading: Reading, limit: float = np.inf) -> Nearest | None:
+    near = Screen([sheet]).nearest(reading.of, limit=limit)
     return min(near, key=lambda one: (one.miss > _LEFT, one.scope.cost, one.miss), default=None)
 
 

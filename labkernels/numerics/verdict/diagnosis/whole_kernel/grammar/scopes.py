@@ -26,6 +26,7 @@ _PERIODS = (2, 3, 4, 8, 16, 32)
 _TILES = (4, 8, 16, 32, 64, 128, 256)
 _NEAREST = 3  # coarse runs that are refined
 _TILE_ENDS = 8  # keys of which a run's ends are multiples, in a tile
+_DIRECTIONS = 16  # of the channels, along which a row is held against a reading first
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +122,9 @@ class Screen:
         self.rows = rows
         self.keys = max(sheet.kv_len for sheet in rows)
         self.equations = sum(sheet.out.size for sheet in rows)
+        channels = rows[0].out.shape[1]
+        ways = np.random.default_rng(1).standard_normal((channels, min(channels, _DIRECTIONS)))
+        self.ways = np.linalg.qr(ways)[0]  # [Dv, 16], orthonormal
 
     def changes(self, sheet: Sheet, other: Terms) -> tuple[Array, Array, Array, float]:
         """By key: change of the equations [L, Dv], of the denominator [L]; right side; l."""
@@ -150,14 +154,22 @@ class Screen:
         scalable: bool = False,
         *,
         everywhere: bool = False,
+        limit: float = np.inf,
+        coarse: bool = False,
     ) -> list[Nearest]:
-        """The best scope of each kind, or all keys alone; [] where it does not apply."""
-        parts = []
+        """The best scope of each kind, or all keys alone; [] where it does not apply.
+
+        limit: [] too where no scope leaves as little; most readings fail in a part of one row.
+        coarse: by some directions of the channels alone.
+        """
+        parts: list[Any] = []
         for sheet in self.rows:
             terms = of(sheet)
             if terms is None:
                 return []
-            part = self.changes(sheet, terms)
+            if not (parts or scalable) and self._least(sheet, terms, everywhere) > limit:
+                return []
+            part = self._along(sheet, terms) if coarse else self.changes(sheet, terms)
             if not all(np.isfinite(x).all() for x in part):
                 return []
             parts.append(part)
@@ -165,6 +177,32 @@ class Screen:
         if not everywhere:
             found += [*self._regular(parts, scalable), *self._runs(parts, scalable)]
         return sorted(found, key=lambda near: near.scope.cost)
+
+    def _least(self, sheet: Sheet, other: Terms, everywhere: bool) -> float:
+        """The least that a row adds to the mean z^2 along some directions, in any scope."""
+        if everywhere:
+            own, ways = right(sheet), self.ways / sheet.sigma[0][:, None]
+            below = other.below[0].sum() - own.below[0].sum()
+            l = float(own.below.sum() + sink_of(sheet)[0, 0])
+            change = other.above[0] @ other.v - own.above[0] @ own.v - sheet.out[0] * below
+            side = (sheet.out - sheet.truth)[0] @ ways * l
+            return self._all([((change @ ways)[None], below[None], side, l)], False).miss
+        part = [self._along(sheet, other)]
+        found = [self._all(part, False), *self._regular(part, False), *self._runs(part, False)]
+        return min(near.miss for near in found)
+
+    def _along(self, sheet: Sheet, other: Terms) -> tuple[Array, Array, Array, float]:
+        """The changes along some directions of the channels."""
+        own, ways = right(sheet), self.ways / sheet.sigma[0][:, None]
+        if "along" not in sheet.notes:
+            values = own.v @ ways
+            sheet.notes["along"] = values, own.above[0][:, None] * values, sheet.out @ ways
+        values, sums, out = sheet.notes["along"]
+        values = values if other.v is own.v else other.v @ ways
+        below = (other.below - own.below)[0]
+        l = float(own.below.sum() + sink_of(sheet)[0, 0])
+        each = other.above[0][:, None] * values - sums - below[:, None] * out
+        return each, below, (sheet.out - sheet.truth)[0] @ ways * l, l
 
     def _all(self, parts: list[Any], scalable: bool) -> Nearest:
         sums = [(e.sum(0), b.sum(), side, l) for e, b, side, l in parts]

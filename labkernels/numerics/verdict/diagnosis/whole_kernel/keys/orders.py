@@ -29,7 +29,8 @@ def of_offset(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         found = set()
         for sheet, _, i in of_rows(sheets, each):
             way, place = divmod(i, 2 * sheet.kv_len - 1)
-            found.add((place - sheet.kv_len + 1, way))
+            step, n = place - sheet.kv_len + 1, sheet.kv_len
+            found.add((step - n * round(step / n) if way == 0 else step, way))  # n is a whole turn
         yield from best(
             misfit,
             [_at_offset(what, step, way) for step, way in sorted(found) if step],

@@ -90,7 +90,7 @@ def of_each(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
             more = ", ..." * (len(groups) > _LISTED)
             where = f"{way.words} {told}{more} for {what} {of}{more}"
             outputs = _changed(way, label, groups, numbers)
-            if misfit(outputs) * CLEARLY <= before:
+            if misfit(outputs, limit=before / CLEARLY) * CLEARLY <= before:
                 yield Mistake(way.name.format(what), where, outputs, vague=True)
 
 

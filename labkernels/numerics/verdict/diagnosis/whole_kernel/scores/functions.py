@@ -64,9 +64,11 @@ def of_cuts(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     for name, (words, cut) in _CUTS.items():
         own = depths if "s - max" in words else np.abs(scores) if "both" in name else scores
         grid = np.unique(np.quantile(own, np.linspace(0.002, 0.998, 33)))
+        if "tanh" in words:  # whose number may be far beyond all scores, where it is a scale
+            grid = np.geomspace(0.5, 300, 41) * LOG2_E
         if len(grid) < 3:
             continue
-        at = least(lambda c, f=cut: misfit(lambda sheet: f(sheet, c)), grid) / LOG2_E
+        at = least(misfit, lambda c, f=cut: lambda sheet: f(sheet, c), grid) / LOG2_E
         at = _round(at)
         yield Mistake(
             name,
@@ -95,7 +97,7 @@ def of_weak_mask(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
             return sheet.attend(np.where(sheet.hidden, change(sheet.raw, c), sheet.raw))
 
         grid = np.concatenate([-np.geomspace(60, 0.25, 24), [0.0], np.geomspace(0.25, 30, 12)])
-        at = least(lambda c, f=outputs: misfit(lambda sheet: f(sheet, c)), grid) / LOG2_E
+        at = least(misfit, lambda c, f=outputs: lambda sheet: f(sheet, c), grid) / LOG2_E
         at = _round(at)
         yield Mistake(
             "hidden keys take part",

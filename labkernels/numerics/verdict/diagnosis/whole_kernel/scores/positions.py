@@ -43,7 +43,7 @@ def of_alibi(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         return outputs
 
     for first, words in ((1, "h + 1"), (0, "h")):
-        factor = least(lambda x, f=first: misfit(sloped(x, f)), np.linspace(-2.5, 2.5, 41))
+        factor = least(misfit, lambda x, f=first: sloped(x, f), np.linspace(-2.5, 2.5, 41))
         for round_one in (1.0, 0.5, 2.0, -1.0, LOG2_E, 1 / LOG2_E):
             if abs(factor - round_one) < _NEARLY * abs(round_one):
                 factor = round_one

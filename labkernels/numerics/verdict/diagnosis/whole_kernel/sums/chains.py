@@ -97,7 +97,7 @@ def of_weights(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     ]
     before = misfit(lambda sheet: None)
     for mistake in best(misfit, found):
-        if misfit(mistake.outputs) * CLEARLY <= before:
+        if misfit(mistake.outputs, limit=before / CLEARLY) * CLEARLY <= before:
             yield mistake
     lost = [
         Mistake("keys left out", f"of each row other tiles of {n} keys", _joined(n, whole=True))

@@ -5,6 +5,7 @@ maximum; one that is made twice, too light. Takes sheets and a function of a pre
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from labkernels.units import LOG2_E
 
 _SIZES = (8, 16, 32, 48, 64, 128, 256)
 _SINGLE = 12  # steps that are tried one by one
+_NEAREST = 6  # mistakes that are judged
 _POWERS = {
     "not rescaled": 0.0,
     "rescaled twice": 2.0,
@@ -49,6 +51,7 @@ def of_steps(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         return
     longest = max(sheet.kv_len for sheet in sheets)
     found: list[tuple[float, Mistake]] = []
+    limit = math.inf
     for size in _SIZES:
         if size >= longest:
             break
@@ -58,9 +61,12 @@ def of_steps(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
             cost = 0.5 * (which != "all steps") + 0.5 * ("alone" in which or "from" in which)
             where = f"at {which}, tiles of {size} keys"
             name = f"{what} {words} when the maximum moves"
-            found.append((misfit(outputs), Mistake(name, where, outputs, cost=cost)))
-    found.sort(key=lambda pair: pair[0])
-    yield from (mistake for _, mistake in found[:6])
+            value = misfit(outputs, limit=limit)
+            if value <= limit:
+                found.append((value, Mistake(name, where, outputs, cost=cost)))
+                found = sorted(found, key=lambda pair: pair[0])[:_NEAREST]
+                limit = found[-1][0] if len(found) == _NEAREST else math.inf
+    yield from (mistake for _, mistake in found)
 
 
 def _rescaled(
