@@ -178,6 +178,44 @@ def test_no_reading_of_the_kernel_is_tried_where_coarser_arithmetic_explains_all
         runs.judged(call, noisy)
 
 
+def _capped(cap):
+    """Scores that stop at a cap, which the kernel does not multiply back."""
+
+    def change(w):
+        return (torch.tanh(w.q @ w.k.mT * w.call.scale / cap)).masked_fill(w.hidden, -torch.inf)
+
+    return wrong.scored(change)
+
+
+@pytest.mark.parametrize(
+    ("family", "seed", "names_of"),
+    [
+        ("Weibull", 7, {"soft cap that is not multiplied back"}),
+        ("uniform about 0", 5, {"soft cap that is not multiplied back", "wrong scale"}),
+    ],
+)
+def test_a_scale_is_not_named_alone_where_a_cap_explains_as_much(family, seed, names_of):
+    """A cap of 10 is a scale of 0.1 where scores are small, and 0.102 is 1 / sqrt(96)."""
+    call = split.call(family, inputs.Shape(2, 4, 2, 24, 112, 96, causal=True), "fp16", seed)
+    found = runs.judged(call, wrong.run(_capped(10), call, "one request"))
+    assert set(found.matches[0].name.split(", or ")) == names_of, found.summary()
+
+
+def test_a_name_says_that_it_is_of_some_channels_and_an_offset_is_a_short_one():
+    """112 keys in a ring: 111 keys on is one key back."""
+
+    def late(w):
+        odd = torch.arange(w.v.shape[-1]) % 2 == 1
+        return torch.where(odd, w.v.roll(1, 2), w.v)
+
+    call = split.call(
+        "values that walk", inputs.Shape(2, 4, 2, 24, 112, 96, causal=True), "fp16", 7
+    )
+    (first, *_) = runs.judged(call, wrong.run(wrong.valued(late), call)).matches
+    assert first.name == "V of the key before, in some channels"
+    assert "key j reads key j -1; channels 1 to 95 alone, 48 of them" in first.where
+
+
 def test_a_cap_as_small_as_rounding_in_tf32_is_still_named():
     """Readings are not tried where coarser arithmetic errs as much; a few numbers are."""
     (case,) = strangers.cases("soft cap of 50", 3000)

@@ -41,6 +41,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sums import (
 )
 
 ALIKE = 0.1  # share of an rms: a smaller difference does not tell two mistakes apart
+_RIGHT_RMS = 1.15  # of z of right elements: the error model's claim
 SURELY = 1e3  # by which a mean of z^2 falls, so that one number fitted leaves no doubt
 VAGUE = 0.2  # share of an rms by which a fitted number must be better than a known mistake
 _WITHOUT_NUMBERS = (
@@ -62,7 +63,7 @@ def of_some_keys(few: list[Sheet], misfit: fitted.Misfit) -> Iterator[Mistake]:
 
 
 Rounds = tuple[tuple[Family, ...], ...]
-# A round is tried if those before found nothing but vague numbers.
+# A round is tried if those before found nothing but vague numbers, or nothing that explains all.
 _ROUNDS: Rounds = (
     one_rule.ALL,
     (
@@ -96,15 +97,15 @@ _ROUNDS: Rounds = (
     (of_some_keys,),
     chains.LAST,
 )
-# A mistake by its name, and families of later rounds that may be nearly the same on some inputs: a
+# How the name of a mistake begins, and families that may be nearly the same on some inputs: a
 # cap that is not multiplied back is a scale where scores are small, and weights against the wrong
 # maximum are those of a merge without it. They are tried too, so that both names are printed.
 _RIVALS: dict[str, tuple[Family, ...]] = {
-    "wrong scale": (functions.of_cuts,),
+    "wrong scale": (fitted.of_scale, functions.of_cuts),
     "soft cap that was not asked for": (functions.of_cuts,),
-    "splits merged unweighted": states.ALL,
-    "splits weighted by l alone": states.ALL,
-    "splits weighted by their maximum alone": states.ALL,
+    "splits merged unweighted": (states.of_steps,),
+    "splits weighted by l alone": (states.of_steps,),
+    "splits weighted by their maximum alone": (states.of_steps,),
 }
 # What can still be told of errors as small as rounding's: a number, or which arithmetic it is.
 _OF_ARITHMETIC: Rounds = (
@@ -134,9 +135,15 @@ def explain(found: list[Sheet], out_format: str, *, of_arithmetic: bool = False)
     for families in _OF_ARITHMETIC if small else _ROUNDS:
         search.try_all(families, _WITHOUT_NUMBERS)
         sure = (rms**2 * SURELY <= search.before for rms, _ in search.kept)
-        if any(not mistake.vague for _, mistake in search.kept) or any(sure):
+        settled = (rms <= _RIGHT_RMS and not mistake.vague for rms, mistake in search.kept)
+        if any(settled) or any(sure):
             break
-    rivals = [family for _, mistake in search.kept for family in _RIVALS.get(mistake.name, ())]
+    rivals = [
+        family
+        for _, mistake in search.kept
+        for start, families in _RIVALS.items()
+        for family in families * mistake.name.startswith(start)
+    ]
     search.try_all(rivals, _WITHOUT_NUMBERS)
     return _ordered(search.kept, found, math.sqrt(search.before))
 
@@ -162,7 +169,7 @@ def _ordered(kept: list[tuple[float, Mistake]], found: list[Sheet], was: float) 
     for other, mistake in order[1:]:
         worse = (other**2 - rms**2) * n
         least = -_SAME if mistake.vague else -math.inf
-        if mistake.name != first.name and least <= worse <= _SAME:
+        if not first.name.startswith(mistake.name) and least <= worse <= _SAME:
             alike.append(mistake)
     names = list(dict.fromkeys(m.name for m in (first, *alike)))[:3]
     matches = [Match(m.name, m.where, rms, was, m.precision, m.vague) for rms, m in order[:3]]
