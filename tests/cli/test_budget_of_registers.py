@@ -17,7 +17,7 @@ def test_budget_takes_the_head_dim_that_a_kernel_offers(capsys):
 @pytest.mark.parametrize(
     ("kernel", "words"),
     [
-        ("mla_wgmma", "168 predicted, the limit, 224 once"),
+        ("mla_wgmma", "168 predicted, the limit, 224 after setmaxnreg"),
         ("decode_mma", "168 predicted, the limit (at the edge: ptxas would take 177)"),
         ("backward_mma", "255 predicted, the limit (a few may spill: ptxas would take 323)"),
     ],
