@@ -302,7 +302,7 @@ plt.show()
 # ### Long sums, by generation
 #
 # The factors are uniform in $[1, 2)$, so that all products have one sign, and the models of three generations add them.
-# For 16 bits `sm_89` has the constants of `sm_80`, and `sm_100` those of `sm_90`: their points would lie on the same lines.
+# For 16 bits `sm_89` has the constants of `sm_80`, and `sm_100` and `sm_120` have those of `sm_90`: their points would lie on the same lines.
 
 # %% mystnb={"figure": {"caption": "Truncation is a bias that grows with the sum, and more bits make it smaller: marks are the models, lines the prediction. fp16 factors between 1 and 2.", "name": "chain-bias"}, "image": {"alt": "Relative bias against the number of products, from 64 to 8192, both axes logarithmic, for sm_70, sm_80 and sm_90. Each rises with the number of products; sm_70 lies highest, sm_90 lowest, and the lines follow the marks.", "width": "100%"}} tags=["hide-input"]
 rng = np.random.default_rng(1)
@@ -467,7 +467,7 @@ answers
 # ## What we learned
 #
 # No GPU is wrong by a standard, for there is none.
-# The V100, the A100 and the H100 differ as {eq}`tensor-core-step` says, by the fraction bits that they keep; of these three rules the lab has tried that of `sm_90`, on an H200, and takes the two others from the literature.
+# The V100, the A100 and the H100 differ as {eq}`tensor-core-step` says, by the fraction bits that they keep; of these three rules the lab has tried that of `sm_90`, on an H200; the two others are from the literature, and agree with the public records named below.
 # AMD's two GPUs are not modelled in this lab, so that it cannot say why the MI100 answered 255.875 and the MI250X 0.
 #
 # 1. *Multiplies in 16 bits and adds in fp32, like FMAs*: no. The products are exact and the sum has one cut. A loop of FMAs differs in **{glue:text}`computes_fma_loop`** of the outputs of normal numbers, the exact sum rounded once in **{glue:text}`computes_once`**.
@@ -483,7 +483,10 @@ answers
 #
 # The model may fail elsewhere, since it was tried on one H200.
 # What is said of the tensor cores of other generations rests on the literature, and whether their units of $2^x$ hold the same parabolas is not known here.
-# No model is here of `sm_75` and `sm_120`, of 8-bit inputs on `sm_100` or with fp16 sums, and of products of e4m3 with e5m2.
+# {cite:t}`khattak2025` have published what eight GPUs answered, from a V100 to a B200: a test holds the models of `sm_70`, `sm_80`, `sm_89`, `sm_90` and of `mma.sync` on `sm_100` against these records, and no output differs.
+# They also show that a B200 widens the 8-bit inputs of `mma.sync` as an H200 does, and that fp16 sums of 8 bits follow the same rules.
+# The models of `sm_75`, of `sm_120` and of 8 bits by `tcgen05` are those of {cite:t}`xie2025` alone.
+# No model is here of 4-bit and 6-bit inputs, nor of e4m3 times e5m2 by `mma.sync` on `sm_90` and `sm_100`.
 # `rcp.approx` and `lg2.approx` have no model, since no kernel of the lab uses them.
 #
 # ## Exercises

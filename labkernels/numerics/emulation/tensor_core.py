@@ -4,10 +4,12 @@ One step is d = c + sum of a_k b_k over a chunk of K. Every product is exact. Al
 aligned to the largest exponent among them, cut off toward zero after `fraction_bits` bits, and
 added as integers; the sum is cut to fp32 (or rounded to fp16). Longer K chains d into c.
 
-No model is here, and `unit_of` refuses, of: any unit of sm_75 and of sm_120; 8-bit inputs on
-sm_100, by tcgen05 and by mma.sync; 8-bit inputs with an fp16 accumulator; products of e4m3 with
-e5m2; formats of 4 and 6 bits, and block scales. The lab has run its probes on sm_90 alone, so that
-constants of the others are those of the literature named below.
+The lab has run its probes on sm_90 alone; constants of the others are those of the literature named
+below. The models of sm_70, sm_80, sm_89, sm_90 and of mma.sync on sm_100 give all outputs of eight
+GPUs that others have published (tests/numerics/emulation/test_public_records.py). The lab knows no
+record of sm_75 and sm_120, of 8 bits by tcgen05, of their fp16 sums by wgmma, and of e4m3 times
+e5m2. No model is here of e4m3 times e5m2 by mma.sync on sm_90 and sm_100, of formats of 4 and 6
+bits, and of block scales.
 """
 
 import math
@@ -29,7 +31,8 @@ class Unit:
     Units: fraction_bits, out_fraction_bits and exponents count bits; chunk counts products added in
     one step. lowest_exponent_fp32 and lowest_exponent_fp16, by the accumulator's format, are the
     floors of the alignment: terms that are all smaller are aligned to 2^floor.
-    Source: MMA-Sim, arXiv 2511.10909; Khattak & Mikaitis, arXiv 2512.07004; sm_90 probed here.
+    Source: MMA-Sim, arXiv 2511.10909; Khattak & Mikaitis, arXiv 2512.07004, whose records of an
+    A100, A2, Ada, L40S, B200, H100, H200 and V100 are public; sm_90 probed here.
     """
 
     fraction_bits: int
@@ -39,27 +42,33 @@ class Unit:
     out_fraction_bits: int = 23  # bits of the fp32 output: 8-bit inputs fill only 13
 
 
-# The floors of sm_70 are assumed, at the lowest exponent of fp32: the lab has none measured, and a
-# result shows them only if all of its terms lie below 2^-126.
+# The floors of sm_70 and sm_75 are assumed, at the lowest exponent of fp32; those of sm_120 are
+# assumed to be sm_100's. A result shows a floor only if all of its terms lie below 2^-126.
 _VOLTA = Unit(23, 4, -126, -126)
+_TURING = Unit(24, 8, -126, -126)  # of m16n8k8
 _AMPERE = Unit(24, 8, -132, -20)
 _HOPPER = Unit(25, 16, -133, -21)
 _ADA_FP8 = replace(_AMPERE, fraction_bits=13, chunk=16, out_fraction_bits=13)
 _HOPPER_FP8 = replace(_HOPPER, fraction_bits=13, chunk=32, out_fraction_bits=13)  # of wgmma
+_BLACKWELL_FP8 = replace(_HOPPER, chunk=32)  # of tcgen05 on sm_100, of mma.sync on sm_120
 
+EIGHT_BITS = ("e4m3", "e5m2")
 INPUTS = ("fp16", "bf16", "tf32", "e4m3", "e5m2")
 OUTPUTS = ("fp32", "fp16")
+_DTYPES: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16}
 _AMPERE_UNITS = {"fp16": _AMPERE, "bf16": _AMPERE, "tf32": replace(_AMPERE, chunk=4)}
 _HOPPER_UNITS = {"fp16": _HOPPER, "bf16": _HOPPER, "tf32": replace(_HOPPER, chunk=8)}
 UNITS = {
     "sm_70": {"fp16": _VOLTA},
+    "sm_75": {"fp16": _TURING},
     "sm_80": _AMPERE_UNITS,
     "sm_89": _AMPERE_UNITS | {"e4m3": _ADA_FP8, "e5m2": _ADA_FP8},
     "sm_90": _HOPPER_UNITS | {"e4m3": _HOPPER_FP8, "e5m2": _HOPPER_FP8},
-    "sm_100": _HOPPER_UNITS,
+    "sm_100": _HOPPER_UNITS | dict.fromkeys(EIGHT_BITS, _BLACKWELL_FP8),
+    "sm_120": _HOPPER_UNITS | dict.fromkeys(EIGHT_BITS, _BLACKWELL_FP8),
 }
 
-# mma.sync of sm_90 has no unit for 8-bit inputs: it adds two of every four products first.
+# mma.sync of sm_90 and sm_100 has no unit for 8 bits: it adds two of every four products first.
 WIDENED_FIRST = tuple(k % 4 < 2 for k in range(32))
 
 _NO_TERM = -8192  # exponent of a zero: the sum of two of them still fits int16
@@ -86,15 +95,18 @@ def matmul(
     *,
     arch: str,
     fmt: str,
+    b_fmt: str | None = None,
     out: str = "fp32",
     unit: Unit | None = None,
 ) -> np.ndarray:
     """Product a b + c as the architecture's tensor cores compute it, K in ascending chunks.
 
-    `unit` takes the place of the architecture's own, to see what would be different.
+    b_fmt: the format of b, where the formats are e4m3 and e5m2. `unit` takes the place of the
+    architecture's own, to see what would be different.
 
-    For tf32, a and b are fp32 and lose what lies below 10 fraction bits, as in the unit. sm_89's
-    8-bit formats are those of mma.sync, sm_90's those of wgmma (see widened_matmul).
+    For tf32, a and b are fp32 and lose what lies below 10 fraction bits, as in the unit. 8-bit
+    formats of sm_89 and sm_120 are those of mma.sync, those of sm_90 are of wgmma, and those of
+    sm_100 of tcgen05 (for mma.sync of these two see widened_matmul).
 
     Shapes: a [..., M, K], b [..., K, N], c broadcastable to [..., M, N] -> [..., M, N] float32
     (float16 for out="fp16"). Error: none, every bit is the hardware's; NaN is 0x7fffffff (0x7fff).
@@ -102,10 +114,12 @@ def matmul(
     format cannot hold.
     """
     unit = unit_of(arch, fmt) if unit is None else unit
+    b_fmt = fmt if b_fmt is None else b_fmt
+    require_choice("b_fmt", b_fmt, EIGHT_BITS if fmt in EIGHT_BITS else (fmt,))
     require_choice("out", out, OUTPUTS)
-    if out == "fp16" and fmt != "fp16":
+    if out == "fp16" and fmt not in ("fp16", *EIGHT_BITS):
         raise ValueError(f"out = {out!r} with fmt = {fmt!r}, allowed: 'fp32'")
-    a, b = _operand("a", a, fmt), _operand("b", b, fmt)
+    a, b = _operand("a", a, fmt), _operand("b", b, b_fmt)
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
         raise ValueError(f"a {a.shape}, b {b.shape}, allowed: [..., M, K] and [..., K, N]")
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -115,44 +129,51 @@ def matmul(
         np.broadcast_to(x, batch + x.shape[-2:]).reshape(math.prod(batch), *x.shape[-2:])
         for x in (a, b, start)
     )
-    result = _by_blocks(flat_a, flat_b, flat_c, unit, formats.named(fmt).emin, out)
+    emins = formats.named(fmt).emin, formats.named(b_fmt).emin
+    result = _by_blocks(flat_a, flat_b, flat_c, unit, emins, out)
     return _encode(result.reshape(shape), out)
 
 
-def widened_matmul(a: Array, b: Array, c: Array | None = None, *, fmt: str) -> np.ndarray:
-    """Product a b + c as mma.sync makes it of 8-bit inputs on sm_90, K in ascending 32s.
+def widened_matmul(
+    a: Array, b: Array, c: Array | None = None, *, fmt: str, out: str = "fp32"
+) -> np.ndarray:
+    """Product a b + c as mma.sync makes it of 8-bit inputs on sm_90 and sm_100, K in ascending 32s.
 
     The inputs become fp16. An fp16 unit adds the products of two terms in every four, then adds the
-    products of the other two. c is added in fp32, rounded to nearest.
+    products of the other two; its sums are of the format `out`. c is added in `out`, rounded to
+    nearest.
 
     Shapes: a [..., M, K], b [..., K, N] with K a multiple of 32, c broadcastable to [..., M, N] ->
-    float32 [..., M, N]. Error: none; NaN is 0x7fffffff.
-    Raises: ValueError for another fmt or K, or inputs that the format cannot hold.
+    float32 [..., M, N] (float16 for out="fp16"). Error: none; NaN is 0x7fffffff (0x7fff).
+    Raises: ValueError for another fmt, out or K, or inputs that the format cannot hold.
     """
-    require_choice("fmt", fmt, ("e4m3", "e5m2"))
+    require_choice("fmt", fmt, EIGHT_BITS)
+    require_choice("out", out, OUTPUTS)
     a, b = _operand("a", a, fmt), _operand("b", b, fmt)
     if a.shape[-1] % len(WIDENED_FIRST) != 0:
         raise ValueError(f"a has K = {a.shape[-1]}, allowed: multiples of {len(WIDENED_FIRST)}")
     first = np.array(WIDENED_FIRST)
-    total = _operand("c", np.zeros(()) if c is None else c, "fp32").astype(np.float32)
+    total = _operand("c", np.zeros(()) if c is None else c, out).astype(_DTYPES[out])
     for k in range(0, a.shape[-1], len(first)):
         some: Any = None
         for part in (np.flatnonzero(first), np.flatnonzero(~first)):
             part = part + k
             halves = a[..., part], b[..., part, :]
-            some = matmul(*halves, some, arch="sm_90", fmt="fp16")
+            some = matmul(*halves, some, arch="sm_90", fmt="fp16", out=out)
         with np.errstate(invalid="ignore", over="ignore"):
             total = total + some
-    return _encode(total.astype(np.float64), "fp32")
+    return _encode(total.astype(np.float64), out)
 
 
-def _by_blocks(a: Array, b: Array, acc: Array, unit: Unit, emin: int, out: str) -> np.ndarray:
+def _by_blocks(
+    a: Array, b: Array, acc: Array, unit: Unit, emins: tuple[int, int], out: str
+) -> np.ndarray:
     """Runs the chain over blocks of batches and rows that fit the cache. Shapes: [batch, ., .]."""
     result = np.array(acc, dtype=np.float64)
     n_batch, n_rows, n_cols = result.shape
     rows = max(1, min(n_rows, _BLOCK_ELEMENTS // max(1, n_cols)))
     batches = max(1, _BLOCK_ELEMENTS // max(1, rows * n_cols))
-    exp_a, exp_b = _exponents(a, emin), _exponents(b, emin)
+    exp_a, exp_b = _exponents(a, emins[0]), _exponents(b, emins[1])
     for first in range(0, n_batch, batches):
         some = slice(first, first + batches)
         for row in range(0, n_rows, rows):
@@ -256,9 +277,7 @@ def _operand(name: str, x: Array | list[list[float]], fmt: str) -> np.ndarray:
 
 def _encode(x: np.ndarray, out: str) -> np.ndarray:
     """The result in its own type, with the NaN that the hardware writes."""
-    dtype, word, nan = (
-        (np.float32, np.uint32, 0x7FFFFFFF) if out == "fp32" else (np.float16, np.uint16, 0x7FFF)
-    )
-    y = x.astype(dtype)
+    word, nan = (np.uint32, 0x7FFFFFFF) if out == "fp32" else (np.uint16, 0x7FFF)
+    y = x.astype(_DTYPES[out])
     y.view(word)[np.isnan(y)] = nan
     return y

@@ -8,16 +8,17 @@ from labkernels.numerics import rounding
 from labkernels.numerics.emulation import tensor_core
 
 # fraction bits kept, chunk, lowest exponent of the alignment, fraction bits of the output
-CONSTANTS = {("sm_70", "fp16"): (23, 4, -126, 23)}
+CONSTANTS = {("sm_70", "fp16"): (23, 4, -126, 23), ("sm_75", "fp16"): (24, 8, -126, 23)}
 for arch in ("sm_80", "sm_89"):
     CONSTANTS |= {(arch, fmt): (24, 8, -132, 23) for fmt in ("fp16", "bf16")}
     CONSTANTS[arch, "tf32"] = (24, 4, -132, 23)
-for arch in ("sm_90", "sm_100"):
+for arch in ("sm_90", "sm_100", "sm_120"):
     CONSTANTS |= {(arch, fmt): (25, 16, -133, 23) for fmt in ("fp16", "bf16")}
     CONSTANTS[arch, "tf32"] = (25, 8, -133, 23)
 for fmt in ("e4m3", "e5m2"):
     CONSTANTS["sm_89", fmt] = (13, 16, -132, 13)
     CONSTANTS["sm_90", fmt] = (13, 32, -133, 13)
+    CONSTANTS |= {(arch, fmt): (25, 32, -133, 23) for arch in ("sm_100", "sm_120")}
 EMIN = {"fp16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14}
 EXPONENTS = {"fp16": (-24, 15), "e4m3": (-9, 8), "e5m2": (-16, 15)}
 
@@ -26,12 +27,13 @@ def split(x: float, emin: int) -> int:
     return max(math.frexp(x)[1] - 1, emin)
 
 
-def dot(a, b, c: float, arch: str, fmt: str) -> float:
+def dot(a, b, c: float, arch: str, fmt: str, b_fmt: str | None = None) -> float:
     """The algorithm in rational arithmetic, one output, finite values."""
+    b_fmt = b_fmt or fmt
     fraction_bits, chunk, lowest, out_fraction_bits = CONSTANTS[arch, fmt]
     for k in range(0, len(a), chunk):
         terms = [
-            (Fraction(x) * Fraction(y), split(x, EMIN[fmt]) + split(y, EMIN[fmt]))
+            (Fraction(x) * Fraction(y), split(x, EMIN[fmt]) + split(y, EMIN[b_fmt]))
             for x, y in zip(a[k : k + chunk], b[k : k + chunk], strict=True)
             if x and y
         ]
@@ -76,6 +78,40 @@ def test_agrees_with_rational_arithmetic(arch, fmt, kind):
     for i, m, n in np.ndindex(got.shape):
         expected = dot(list(a[i, m]), list(b[i, :, n]), float(c[i, m, n]), arch, fmt)
         assert got[i, m, n] == expected, (i, m, n)
+
+
+@pytest.mark.parametrize("arch", ["sm_89", "sm_90", "sm_100", "sm_120"])
+def test_the_formats_of_8_bits_may_differ(arch):
+    rng = np.random.default_rng(6)
+    a, b = inputs("extreme", "e4m3", (3, 40), rng), inputs("extreme", "e5m2", (40, 3), rng)
+    got = tensor_core.matmul(a, b, arch=arch, fmt="e4m3", b_fmt="e5m2")
+    swapped = tensor_core.matmul(b.T, a.T, arch=arch, fmt="e5m2", b_fmt="e4m3")
+    for m, n in np.ndindex(got.shape):
+        assert got[m, n] == dot(list(a[m]), list(b[:, n]), 0.0, arch, "e4m3", "e5m2")
+    assert np.array_equal(got, swapped.T)
+    with pytest.raises(ValueError, match="b_fmt = 'fp16', allowed: e4m3, e5m2"):
+        tensor_core.matmul(a, b, arch=arch, fmt="e4m3", b_fmt="fp16")
+    with pytest.raises(ValueError, match="b_fmt = 'bf16', allowed: fp16"):
+        tensor_core.matmul([[1.0]], [[1.0]], arch=arch, fmt="fp16", b_fmt="bf16")
+
+
+@pytest.mark.parametrize("arch", ["sm_89", "sm_120"])
+def test_sums_of_8_bits_in_fp16_are_rounded_once_per_chunk(arch):
+    rng = np.random.default_rng(7)
+    a, b = inputs("normal", "e4m3", (3, 64), rng), inputs("normal", "e4m3", (64, 3), rng)
+    chunk = tensor_core.unit_of(arch, "e4m3").chunk
+    expected = np.zeros((3, 3), np.float16)
+    for k in range(0, 64, chunk):
+        ks = slice(k, k + chunk)
+        expected = tensor_core.matmul(a[:, ks], b[ks], expected, arch=arch, fmt="e4m3", out="fp16")
+    got = tensor_core.matmul(a, b, arch=arch, fmt="e4m3", out="fp16")
+    assert got.dtype == np.float16
+    assert np.array_equal(got, expected)
+    # each chunk errs by half an ulp of fp16, and by the bits that the alignment cuts off
+    ulp = 2.0 ** (np.frexp(np.abs(got).max())[1] - 11)
+    assert np.abs(got - a @ b).max() <= 64 / chunk * ulp
+    with pytest.raises(ValueError, match="out = 'fp16' with fmt = 'bf16', allowed: 'fp32'"):
+        tensor_core.matmul([[1.0]], [[1.0]], arch=arch, fmt="bf16", out="fp16")
 
 
 def test_every_pair_without_a_model_is_refused():
@@ -138,7 +174,8 @@ def test_what_tells_the_generations_apart():
         arch: tensor_core.matmul(a, b, arch=arch, fmt="fp16")[0, 0] for arch in tensor_core.UNITS
     }
     early, late = 2.0**24 + 2, 2.0**24
-    ampere, hopper = {"sm_80": early, "sm_89": early}, {"sm_90": late, "sm_100": late}
+    ampere = dict.fromkeys(("sm_75", "sm_80", "sm_89"), early)
+    hopper = dict.fromkeys(("sm_90", "sm_100", "sm_120"), late)
     # sm_70 keeps a bit less, and its sum of eight quarters is in c by then as well
     assert results == {"sm_70": early} | ampere | hopper
 
@@ -277,6 +314,13 @@ def test_eight_bits_of_mma_sync_on_sm_90_go_through_fp16():
         tensor_core.widened_matmul(a, b, fmt="e4m3"),
         tensor_core.widened_matmul(a, b, np.zeros((4, 4)), fmt="e4m3"),
     )
+    half = tensor_core.widened_matmul(a[:, :32], b[:32], fmt="e4m3", out="fp16")
+    first = [i for i in range(32) if i % 4 < 2]
+    run = {"arch": "sm_90", "fmt": "fp16", "out": "fp16"}
+    parts = tensor_core.matmul(a[:, first], b[first], **run)
+    second = [i for i in range(32) if i % 4 >= 2]
+    assert half.dtype == np.float16
+    assert np.array_equal(half, tensor_core.matmul(a[:, second], b[second], parts, **run))
     with pytest.raises(ValueError, match="fmt = 'fp16', allowed: e4m3, e5m2"):
         tensor_core.widened_matmul(a, b, fmt="fp16")
     with pytest.raises(ValueError, match="a has K = 16, allowed: multiples of 32"):
@@ -310,9 +354,10 @@ def test_empty_shapes(m, k, n):
 def test_bad_arguments_are_refused_by_name():
     one = np.ones((1, 1))
     with pytest.raises(
-        ValueError, match="arch = 'sm_75', allowed: sm_70, sm_80, sm_89, sm_90, sm_100"
+        ValueError,
+        match="arch = 'sm_61', allowed: sm_70, sm_75, sm_80, sm_89, sm_90, sm_100, sm_120",
     ):
-        tensor_core.matmul(one, one, arch="sm_75", fmt="fp16")
+        tensor_core.matmul(one, one, arch="sm_61", fmt="fp16")
     with pytest.raises(ValueError, match="fmt = 'fp32', allowed: fp16, bf16, tf32, e4m3, e5m2"):
         tensor_core.matmul(one, one, arch="sm_90", fmt="fp32")
     with pytest.raises(ValueError, match="out = 'fp16' with fmt = 'bf16'"):
