@@ -88,7 +88,7 @@ def matched_filters(problem: Problem, policy: NumericPolicy, error: Array, sigma
         np.maximum(to_numpy(sharing), 1.0),
         np.maximum(to_numpy(coherence), 1.0 / problem.out_shape[-1]),
         _repeats(problem, error),
-        to_numpy(alike),
+        np.maximum(to_numpy(alike), 1.0),
         Keys(key.astype(np.int64), z, beta),
         _best_keys([to_numpy(x) for x in of_keys]),
     )
