@@ -201,6 +201,15 @@ def test_a_scale_is_not_named_alone_where_a_cap_explains_as_much(family, seed, n
     assert set(found.matches[0].name.split(", or ")) == names_of, found.summary()
 
 
+def test_a_small_scale_is_named_beside_the_mean_that_it_adds():
+    """To first order, a scale moves an output from the mean of V: two numbers imitate one."""
+    call = split.call("uniform about 0", inputs.Shape(1, 8, 4, 1, 520, 80), "bf16", 81_001)
+    of_64_channels = wrong.scored(lambda w: w.s * (0.125 / call.scale))
+    (first, *_) = runs.judged(call, wrong.run(of_64_channels, call)).matches
+    assert "the mean of V is added" in first.name
+    assert "wrong scale: 1 / sqrt(64) for 1 / sqrt(80)" in first.name
+
+
 def test_a_name_says_that_it_is_of_some_channels_and_an_offset_is_a_short_one():
     """112 keys in a ring: 111 keys on is one key back."""
 

@@ -18,6 +18,7 @@ from labkernels.policy import NumericPolicy
 _FEW = 0.2  # share of the rows
 _WEAK = 9.0  # z^2 over its limit
 _ALIKE = 0.05  # of an rms of z
+_RIGHT_RMS = 1.15  # of z of right elements: the error model's claim
 _OTHERS = 4  # rows beside the worst, of which a name must explain most
 
 
@@ -60,7 +61,8 @@ def of_output(case: Case) -> list[Match]:
         return [replace(match, where=_where(match, problem, bad)) for match in changed]
     whole = _of_whole_kernel(case, bad, score)
     if sums:  # to first order, a scale that is a little off adds the mean of V
-        return _better(sums, [match for match in whole if not match.vague])
+        scale = "wrong scale"
+        return _better(sums, [m for m in whole if not m.vague or m.name.startswith(scale)])
     if whole and not whole[0].vague:
         return whole
     # The mistakes of one row do not know variants.
@@ -88,11 +90,12 @@ def of_output(case: Case) -> list[Match]:
 
 
 def _better(a: list[Match], b: list[Match]) -> list[Match]:
-    """Those that leave less; both names where rounding does not tell them apart."""
-    if not b or a[0].rms < b[0].rms - _ALIKE:
+    """Those that leave less; both names where each leaves no more than right elements have."""
+    if not b:
         return a
-    if b[0].rms < a[0].rms - _ALIKE:
-        return b
+    sound = max(a[0].rms, b[0].rms) <= _RIGHT_RMS
+    if not sound and abs(a[0].rms - b[0].rms) > _ALIKE:
+        return min(a, b, key=lambda matches: matches[0].rms)
     both = replace(
         a[0], name=f"{a[0].name}, or {b[0].name}", where=f"{a[0].where}; or {b[0].where}"
     )

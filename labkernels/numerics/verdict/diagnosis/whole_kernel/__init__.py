@@ -164,12 +164,13 @@ def _ordered(kept: list[tuple[float, Mistake]], found: list[Sheet], was: float) 
 
     order = sorted(kept, key=rank)
     rms, first = order[0]
-    # A simple mistake comes before one that explains a little more; both are named then.
+    # A simple mistake comes before one that explains more; both are named then, but several
+    # numbers that are fitted explain a little more of anything.
     alike = []
     for other, mistake in order[1:]:
         worse = (other**2 - rms**2) * n
-        least = -_SAME if mistake.vague else -math.inf
-        if not first.name.startswith(mistake.name) and least <= worse <= _SAME:
+        chance = mistake.vague and -_BETTER * rms**2 <= worse < -_SAME
+        if worse <= _SAME and not chance and not first.name.startswith(mistake.name):
             alike.append(mistake)
     names = list(dict.fromkeys(m.name for m in (first, *alike)))[:3]
     matches = [Match(m.name, m.where, rms, was, m.precision, m.vague) for rms, m in order[:3]]
