@@ -18,7 +18,7 @@ def _judged(seed: int):
     family = ("normal", "cosine", "Weibull")[seed % 3]
     call = split.call(family, SHAPES[seed // 3 % 3], ("fp16", "bf16")[seed % 2], seed)
     out = wrong.run(mistake.bug, call)
-    if out.equal(wrong.run(runs._right, call)):
+    if out.equal(wrong.run(wrong.right_output, call)):
         return mistake, None
     return mistake, runs.judged(call, out)
 

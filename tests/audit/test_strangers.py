@@ -319,7 +319,7 @@ def test_both_sets_are_large_and_share_no_kind():
     for old, new, least in sets:
         assert len(new) >= least
         assert not old.keys() & new.keys()
-    assert split.of("normal", "a product for each query") == split.HELD_OUT
+    assert split.of("normal", "sums in pairs") == split.HELD_OUT
     assert split.of("normal", "keys sorted") == split.DEVELOPMENT
 
 
@@ -328,6 +328,22 @@ def test_a_bug_that_changes_no_bit_is_no_run():
     (run,) = runs.of_wrong("temperature 0.95", cases)
     assert (run.family, run.set, run.named) == ("normal", split.DEVELOPMENT, runs.RIGHT_NAME)
     assert run.answer in ("BUG", "LESS EXACT")
+
+
+def test_a_list_of_more_than_three_names_is_no_right_name():
+    listed = "wrong scale, or a soft cap, or K in e4m3"
+    assert runs.named(listed, "soft cap") == runs.RIGHT_NAME
+    assert runs.named(listed + ", or V by a factor", "soft cap") == runs.NO_NAME
+    assert runs.named(listed + ", or V by a factor", "RoPE") == runs.WRONG_NAME
+    assert runs.named("wrong scale, or a soft cap", "scale.*cap") == runs.WRONG_NAME
+
+
+@pytest.mark.parametrize("bug", held_out.bugs.ASKED)
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_call_that_asks_for_more_has_a_right_output(bug, number):
+    call = inputs.call("normal", held_out.inputs.SHAPES[number], "bf16", 7)
+    call = split.asking(call, bug)
+    assert runs.judged(call, wrong.right_output(wrong.Work.of(call))).answer == "ROUNDING"
 
 
 @pytest.mark.parametrize("kind", held_out.right.RIGHT)

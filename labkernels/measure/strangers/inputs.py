@@ -23,6 +23,16 @@ class Shape:
     v_dim: int | None = None
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a call asks for beside a causal mask; a row sees its last window_left + 1 keys."""
+
+    window_left: int | None = None
+    soft_cap: float | None = None
+    alibi: bool = False
+    sinks: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class Call:
     """One attention call. Shapes: q [B, Hq, M, D], k and v [B, Hkv, L, D]; a torch dtype."""
@@ -32,6 +42,19 @@ class Call:
     v: torch.Tensor
     causal: bool
     scale: float
+    asked: Asked = Asked()
+
+    @property
+    def slopes(self) -> torch.Tensor | None:
+        """The slopes of ALiBi [Hq], where they are asked for."""
+        heads = self.q.shape[1]
+        every = torch.arange(1, heads + 1, dtype=torch.float32)
+        return torch.exp2(-8 * every / heads) if self.asked.alibi else None
+
+    @property
+    def sinks(self) -> torch.Tensor | None:
+        """Logits in the denominator alone [Hq], where they are asked for."""
+        return torch.linspace(-0.5, 2.5, self.q.shape[1]) if self.asked.sinks else None
 
     @property
     def group(self) -> int:

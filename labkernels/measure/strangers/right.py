@@ -20,9 +20,10 @@ def grouped(call: Call, dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
 def hidden_of(call: Call) -> torch.Tensor:
     """True where a query does not see a key: [M, L]."""
     m, n = call.q.shape[2], call.k.shape[2]
-    if not call.causal:
-        return torch.zeros(m, n, dtype=torch.bool)
-    return torch.arange(n)[None] > torch.arange(m)[:, None] + (n - m)
+    key, place = torch.arange(n)[None], torch.arange(m)[:, None] + (n - m)
+    hidden = key > place if call.causal else torch.zeros(m, n, dtype=torch.bool)
+    left = call.asked.window_left
+    return hidden if left is None else hidden | (key < place - left)
 
 
 def exact(call: Call) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,13 +7,18 @@ from dataclasses import dataclass
 
 from labkernels.audit.verdict import verdict
 from labkernels.measure.strangers import inputs, split, wrong
+from labkernels.measure.strangers.held_out import inputs as new_inputs
 
 RIGHT_NAME, WRONG_NAME, NO_NAME = "right", "wrong", "none"
+ALTERNATIVE, MOST_LISTED = ", or ", 3
 
 
 @dataclass(frozen=True)
 class Run:
-    """One judged output. kind: the implementation or the bug; named: of a bug that was found."""
+    """One judged output. kind: the implementation or the bug; named: of a bug that was found.
+
+    listed: how many names the first line of the diagnosis lists.
+    """
 
     family: str
     kind: str
@@ -25,16 +30,42 @@ class Run:
     seconds: float
     part: str = "all"
     named: str = ""
+    listed: int = 0
 
 
 def judged(call: inputs.Call, out, **how):
-    """The verdict on an output of a call, told nothing but the tensors and the mask."""
-    return verdict(out, call.q, call.k, call.v, causal=call.causal, scale=call.scale, **how)
+    """The verdict on an output of a call, told nothing but the tensors and what was asked for."""
+    asked = {
+        "causal": call.causal,
+        "scale": call.scale,
+        "window_left": call.asked.window_left,
+        "soft_cap": call.asked.soft_cap,
+        "alibi": call.slopes,
+        "sinks": call.sinks,
+    }
+    return verdict(out, call.q, call.k, call.v, **asked, **how)
 
 
 def shape_of(seed: int) -> inputs.Shape:
-    """A shape for each seed, in turn."""
-    return inputs.SHAPES[seed % len(inputs.SHAPES)]
+    """A shape for each seed, in turn; those of held-out seeds are held out, too."""
+    shapes = new_inputs.SHAPES if seed >= split.FIRST_HELD_OUT_SEED else inputs.SHAPES
+    return shapes[seed % len(shapes)]
+
+
+def named(name: str, pattern: str) -> str:
+    """Whether a name is right: one of at most three that it lists matches the pattern.
+
+    A longer list with the right one sends a reader nowhere, and counts as no name.
+
+    >>> named("wrong scale, or V by a factor", "scale"), named("wrong scale", "mask")
+    ('right', 'wrong')
+    >>> named("a, or b, or c, or d", "d")
+    'none'
+    """
+    listed = name.split(ALTERNATIVE)
+    if not any(re.search(pattern, each) for each in listed):
+        return WRONG_NAME
+    return RIGHT_NAME if len(listed) <= MOST_LISTED else NO_NAME
 
 
 def of_right(families, kinds, dtypes, seeds) -> Iterator[Run]:
@@ -57,21 +88,20 @@ def of_wrong(bug: str, cases: Iterable[tuple[str, str, int, str]]) -> Iterator[R
     make, pattern = split.WRONG[bug]
     for family, dtype, seed, part in cases:
         call = split.call(family, shape_of(seed), dtype, seed)
+        call = split.asking(call, bug)
         out = wrong.run(make, call, part)
-        if out.equal(wrong.run(_right, call)):
+        if out.equal(wrong.run(wrong.right_output, call)):
             continue
         found, spent = _timed(call, out)
-        named = ""
+        said, listed = "", 0
         if found.answer in ("BUG", "LESS EXACT"):
-            named = NO_NAME
+            said = NO_NAME
             if found.matches:
-                named = RIGHT_NAME if re.search(pattern, found.matches[0].name) else WRONG_NAME
+                said = named(found.matches[0].name, pattern)
+                listed = len(found.matches[0].name.split(ALTERNATIVE))
         of = split.of(bug)  # new inputs alone do not make a bug that was looked at a new one
-        yield Run(family, bug, dtype, seed, of, found.answer, found.why, spent, part, named)
-
-
-def _right(work: wrong.Work):
-    return wrong.attend(work.s, work.v, work.call.q.dtype)
+        run = Run(family, bug, dtype, seed, of, found.answer, found.why, spent, part, said, listed)
+        yield run
 
 
 def _timed(call: inputs.Call, out):

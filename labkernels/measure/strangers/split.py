@@ -1,6 +1,7 @@
 """All kinds, and which were looked at while the verdict was written, and which were held out."""
 
 import zlib
+from dataclasses import replace
 
 from labkernels.measure.strangers import bugs, inputs, looked_at, right
 from labkernels.measure.strangers.held_out import bugs as new_bugs
@@ -8,17 +9,24 @@ from labkernels.measure.strangers.held_out import inputs as new_inputs
 from labkernels.measure.strangers.held_out import right as new_right
 
 DEVELOPMENT, HELD_OUT = "development", "held out"
-FIRST_HELD_OUT_SEED = 70_000  # smaller seeds were judged while the verdict was written
+FIRST_HELD_OUT_SEED = 90_000  # smaller seeds were judged while the verdict was written
 
 FAMILIES = inputs.FAMILIES | looked_at.FAMILIES | new_inputs.FAMILIES
 RIGHT = right.RIGHT | looked_at.RIGHT | new_right.RIGHT
 WRONG = bugs.WRONG | looked_at.WRONG | new_bugs.WRONG
+ASKED = new_bugs.ASKED
 _NEW = {*new_inputs.FAMILIES, *new_right.RIGHT, *new_bugs.WRONG}
 
 
 def of(*kinds: str) -> str:
     """The set of a run by its kinds: held out if one of them is."""
     return HELD_OUT if _NEW.intersection(kinds) else DEVELOPMENT
+
+
+def asking(call: inputs.Call, bug: str) -> inputs.Call:
+    """The call with what a bug needs to be asked for; a window is one of a causal mask."""
+    asked = ASKED.get(bug, inputs.Asked())
+    return replace(call, asked=asked, causal=call.causal or asked.window_left is not None)
 
 
 def call(family: str, shape: inputs.Shape, dtype: str, seed: int) -> inputs.Call:

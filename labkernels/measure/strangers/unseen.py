@@ -28,6 +28,8 @@ def bugs(
     good = wrong.run(lambda w: wrong.attend(w.s, w.v, call.q.dtype), call)
     passed, tried = [], 0
     for name, (bug, _) in split.WRONG.items():
+        if name in split.ASKED:  # the test asks for no window, cap, sinks or slopes
+            continue
         out = wrong.run(bug, call)
         if out.equal(good):
             continue

@@ -42,19 +42,33 @@ class Work:
 
 
 def _scores(call, q, k, hidden):
-    return (q @ k.mT * call.scale).masked_fill(hidden, -math.inf)
+    s = q @ k.mT * call.scale
+    if cap := call.asked.soft_cap:
+        s = cap * torch.tanh(s / cap)
+    if call.slopes is not None:
+        s = s - call.slopes.double()[:, None, None] * distances(s)
+    return s.masked_fill(hidden, -math.inf)
 
 
-def attend(s, v, dtype, weights=None) -> torch.Tensor:
+def distances(s):
+    """How many keys each key [M, L] lies before the last key that its query would see."""
+    m, n = s.shape[-2:]
+    return (torch.arange(m)[:, None] + (n - m) - torch.arange(n)).double()
+
+
+def attend(s, v, dtype, weights=None, sinks=None) -> torch.Tensor:
     """softmax(s) v with P rounded against the row's maximum and the output rounded.
 
-    weights: factors on the weights in both sums. Shapes: s [B, Hq, M, L], v [B, Hq, L, Dv].
+    weights: factors on the weights in both sums; sinks: logits [Hq] in the denominator alone.
+    Shapes: s [B, Hq, M, L], v [B, Hq, L, Dv].
     """
     m = s.amax(-1, keepdim=True)
     p = torch.exp(s - m.masked_fill(m == -math.inf, 0.0))
     if weights is not None:
         p = p * weights
     l = p.sum(-1, keepdim=True)
+    if sinks is not None:
+        l = l + torch.exp(sinks.double()[:, None, None] - m)
     rounded = p.to(dtype).double() if dtype != torch.float32 else p
     return (rounded @ v / torch.where(l == 0, torch.ones_like(l), l)).to(dtype)
 
@@ -170,10 +184,15 @@ def keys_of(w: Work):
     return torch.arange(w.k.shape[2])
 
 
+def right_output(w: Work) -> torch.Tensor:
+    """What a kernel without the bug gives."""
+    return attend(w.s, w.v, w.call.q.dtype, sinks=w.call.sinks)
+
+
 def run(bug: "Callable[[Work], torch.Tensor]", call: Call, part: str = "all") -> torch.Tensor:
     """The output of a kernel with a bug in a part of its rows, right elsewhere."""
     work = Work.of(call)
-    bad, good = bug(work), attend(work.s, work.v, call.q.dtype)
+    bad, good = bug(work), right_output(work)
     where = torch.zeros(good.shape[:3], dtype=torch.bool)
     if part == "one KV head":
         where[:, (call.k.shape[1] - 1) * call.group :] = True

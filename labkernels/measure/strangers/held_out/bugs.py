@@ -1,7 +1,15 @@
-"""Bugs that are held out, by two writers who had seen neither the verdict nor each other's list."""
+"""The bugs that are held out: wrong reads, wrong sums, wrong masks."""
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out import bugs_of_another, bugs_of_one
+from labkernels.measure.strangers.held_out import bugs_of_masks, bugs_of_reads, bugs_of_sums
+from labkernels.measure.strangers.inputs import Asked
 
-WRONG: dict[str, tuple[Bug, str]] = bugs_of_one.WRONG | bugs_of_another.WRONG
+WRONG: dict[str, tuple[Bug, str]] = (
+    bugs_of_reads.WRONG | bugs_of_sums.WRONG | bugs_of_masks.WRONG | bugs_of_masks.wrong_asked()
+)
 """Name: the bug, and a pattern that a right name for it matches."""
+
+ASKED: dict[str, Asked] = {
+    name: asked for name, (asked, _, _) in bugs_of_masks.OF_WHAT_WAS_ASKED.items()
+}
+"""Name of a bug: what its call asks for beside a causal mask."""

@@ -1,64 +1,73 @@
-"""Families of inputs that are held out: sensors, documents, caches and tests of other projects."""
+"""Families of inputs and shapes that are held out: layers, caches and tests of other projects."""
 
 from collections.abc import Callable
 
 import numpy as np
 
-from labkernels.measure.strangers.inputs import changed, drawn
+from labkernels.measure.strangers.inputs import Shape, changed, drawn
+
+SHAPES = (
+    Shape(2, 6, 3, 1, 333, 80),
+    Shape(1, 12, 2, 1, 513, 128),
+    Shape(3, 5, 1, 7, 150, 48),
+    Shape(2, 4, 4, 40, 104, 64, causal=True),
+    Shape(1, 6, 6, 70, 70, 96, causal=True),
+    Shape(4, 2, 2, 20, 190, 32),
+)
 
 
-def _walk(rng, q, k, v):
-    """Values that walk at random from key to key, as states of a recurrence do."""
-    return q, k, 0.2 * np.cumsum(v, 2)
+def _gated(rng, q, k, v):
+    """Values behind a gate, most of them near 0."""
+    return q, k, v / (1 + np.exp(-3 * rng.standard_normal(v.shape)))
 
 
-def _documents(rng, q, k, v):
-    """Keys of a few documents, each with a direction; queries that belong to the last."""
-    n = k.shape[2]
-    ways = rng.standard_normal((5, k.shape[-1]))
-    of = np.sort(rng.integers(5, size=n))
-    return 0.6 * q + 0.5 * ways[-1], 0.7 * k + 0.5 * ways[of], v
+def _low_rank(rng, q, k, v):
+    """Keys and queries that live in eight directions, with a little else."""
+    ways = rng.standard_normal((8, k.shape[-1]))
+    made = [0.35 * rng.standard_normal((*x.shape[:-1], 8)) @ ways + 0.2 * x for x in (q, k)]
+    return *made, v
 
 
-def _quantised_queries(rng, q, k, v):
-    """Queries of 3 bits, keys of 5, values of 8."""
-    return np.rint(2 * q) / 2, np.rint(8 * k) / 8, np.rint(32 * v) / 32
+def _recent(rng, q, k, v):
+    """Scores that rise towards the newest keys."""
+    way = rng.standard_normal(k.shape[-1])
+    way /= np.sqrt((way**2).mean())
+    rise = np.linspace(-1, 1, k.shape[2])[:, None]
+    return q + 0.3 * way, k + 0.5 * rise * way, v
 
 
-def _one_loud_head(rng, q, k, v):
-    """One KV head with keys ten times as large, and values as much smaller."""
-    head = int(rng.integers(k.shape[1]))
-    k[:, head] *= 4.0
-    v[:, head] *= 0.1
-    return q, k, v
+def _unit_norm(rng, q, k, v):
+    """Queries and keys with a norm of their own, as layers with QK norm have them."""
+    return *(1.3 * x / np.sqrt((x**2).mean(-1, keepdims=True)) for x in (q, k)), v
 
 
-def _pauses(rng, q, k, v):
-    """Runs of keys that are nearly silent between others."""
-    silent = (np.arange(k.shape[2]) // 13 % 3 == 1)[:, None]
-    return q, np.where(silent, 0.05 * k, k), np.where(silent, 0.05 * v, v)
+def _channels_of_sizes(rng, q, k, v):
+    sizes = [np.exp(0.6 * rng.standard_normal(x.shape[-1])) for x in (k, v)]
+    return q, k * sizes[0], v * sizes[1]
 
 
-def _near_twins(rng, q, k, v):
-    """Each second key is nearly that before it."""
-    n = k.shape[2] // 2 * 2
-    k[:, :, 1:n:2] = k[:, :, 0:n:2] + 0.02 * k[:, :, 1:n:2]
-    return q, k, v
+def _common_key(rng, q, k, v):
+    """Keys and values about a mean of each channel."""
+    return q, k + 1.5 * rng.standard_normal(k.shape[-1]), v + rng.standard_normal(v.shape[-1])
 
 
-def _torch_rand(rng, shape):
-    return rng.random(shape) - 0.5
+def _smooth(rng, q, k, v):
+    """Keys and values that change slowly from key to key, as frames of a video do."""
+    near = [sum(np.roll(x, i, 2) for i in range(4)) / 2 for x in (k, v)]
+    return q, *near
 
 
 FAMILIES: dict[str, Callable] = {
-    "values that walk": changed(_walk),
-    "documents": changed(_documents),
-    "few bits in q and k": changed(_quantised_queries),
-    "one loud head": changed(_one_loud_head),
-    "pauses": changed(_pauses),
-    "near twins": changed(_near_twins),
-    "uniform about 0": drawn(_torch_rand),
-    "cosine": drawn(lambda rng, shape: np.sqrt(2) * np.cos(2 * np.pi * rng.random(shape))),
-    "mostly 0": drawn(lambda rng, shape: rng.standard_normal(shape) * (rng.random(shape) < 0.3)),
-    "Weibull": drawn(lambda rng, shape: rng.weibull(1.5, shape) - 0.9),
+    "gated values": changed(_gated),
+    "eight directions": changed(_low_rank),
+    "recent keys": changed(_recent),
+    "unit norm": changed(_unit_norm),
+    "channels of sizes": changed(_channels_of_sizes),
+    "common key": changed(_common_key),
+    "smooth": changed(_smooth),
+    "Student's t": drawn(lambda rng, shape: 0.8 * rng.standard_t(5, shape)),
+    "signed squares": changed(lambda rng, *xs: tuple(0.7 * x * abs(x) for x in xs)),
+    "two humps": drawn(
+        lambda rng, shape: rng.choice([-1.0, 1.0], shape) + 0.4 * rng.standard_normal(shape)
+    ),
 }

@@ -13,15 +13,28 @@ from labkernels.measure.strangers.looked_at.second import bugs as second_bugs
 from labkernels.measure.strangers.looked_at.second import inputs as second_inputs
 from labkernels.measure.strangers.looked_at.second import right as second_right
 from labkernels.measure.strangers.looked_at.seventh import bugs as seventh_bugs
+from labkernels.measure.strangers.looked_at.seventh import bugs_of_another, bugs_of_one
 from labkernels.measure.strangers.looked_at.sixth import bugs as sixth_bugs
+from labkernels.measure.strangers.looked_at.sixth import inputs as sixth_inputs
+from labkernels.measure.strangers.looked_at.sixth import right as sixth_right
 from labkernels.measure.strangers.looked_at.third import bugs as third_bugs
 from labkernels.measure.strangers.looked_at.third import inputs as third_inputs
 from labkernels.measure.strangers.looked_at.third import right as third_right
 
 FAMILIES = (
-    second_inputs.FAMILIES | third_inputs.FAMILIES | fourth_inputs.FAMILIES | fifth_inputs.FAMILIES
+    second_inputs.FAMILIES
+    | third_inputs.FAMILIES
+    | fourth_inputs.FAMILIES
+    | fifth_inputs.FAMILIES
+    | sixth_inputs.FAMILIES
 )
-RIGHT = second_right.RIGHT | third_right.RIGHT | fourth_right.RIGHT | fifth_right.RIGHT
+RIGHT = (
+    second_right.RIGHT
+    | third_right.RIGHT
+    | fourth_right.RIGHT
+    | fifth_right.RIGHT
+    | sixth_right.RIGHT
+)
 WRONG = (
     second_bugs.WRONG
     | third_bugs.WRONG
@@ -29,4 +42,6 @@ WRONG = (
     | fifth_bugs.WRONG
     | sixth_bugs.WRONG
     | seventh_bugs.WRONG
+    | bugs_of_one.WRONG
+    | bugs_of_another.WRONG
 )

@@ -1,1 +1,1 @@
-"""The half of the seventh set that was looked at; the other half is held out."""
+"""The seventh set by three lists: one was looked at first, two were held out at a recording."""

@@ -1,4 +1,4 @@
-"""Bugs that are held out, by the second writer, each with a pattern of a right name."""
+"""Bugs of the seventh set that were held out at its recording, by the second writer."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Bugs that are held out, by the first writer.
+"""Bugs of the seventh set that were held out at its recording, by the first writer.
 
 Name: the bug, and a pattern (re.search, case sensitive) that a truthful name for it matches.
 """
