@@ -11,6 +11,8 @@ from labkernels.kernels.kernel import Kernel
 def discover() -> dict[str, Kernel]:
     """The KERNEL of every kernel folder by name: CUDA cores first, then parents before children.
 
+    Raises: ValueError for a folder whose kernel has the name of another one.
+
     >>> kernels = discover()
     >>> kernels["decode_mma"].parent, kernels["decode_mma"].language
     ('decode_fma', 'cuda')
@@ -20,6 +22,11 @@ def discover() -> dict[str, Kernel]:
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         if found.name.endswith(".spec"):
             kernel = importlib.import_module(found.name).KERNEL
+            if kernel.name in kernels:
+                folders = f"{kernels[kernel.name].folder} and {kernel.folder}"
+                raise ValueError(
+                    f"name = {kernel.name!r} of two kernels, {folders}, allowed: a name of its own"
+                )
             kernels[kernel.name] = kernel
     return dict(sorted(kernels.items(), key=lambda item: (_depth(kernels, item[0]), item[0])))
 

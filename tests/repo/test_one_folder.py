@@ -108,6 +108,13 @@ def toy_kernel(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+def test_a_copy_that_kept_its_name_is_refused(toy_kernel, tmp_path):
+    spec = tmp_path / "decode" / "toy" / "spec.py"
+    spec.write_text(KERNEL.replace('"decode_toy"', '"decode_fma"'))
+    with pytest.raises(ValueError, match=r"'decode_fma' of two kernels, .*fma and .*toy, allowed"):
+        discover()
+
+
 def test_a_kernel_is_one_folder(toy_kernel, capsys):
     kernel = discover()[toy_kernel]
     assert toy_kernel in kernels_of("decode", "cuda")
