@@ -67,7 +67,7 @@ def test_the_solution_passes(exercise):
 def test_a_solution_passes_after_mistakes_that_end_a_launch_amid_an_instruction():
     """A missing fence ends it amid a wgmma, a race amid a word of a warp."""
     exercise = exercises.get("hand_over_p")
-    for mistake in exercise.mistakes:
+    for mistake in [mistake for mistake in exercise.mistakes if mistake.fault]:
         assert not exercises.check(exercise.name, mistake.source).passed
         report = exercises.check(exercise.name, exercise.solution)
         assert report.passed, said(report)
