@@ -3,7 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from labkernels.experiments.accuracy import detection_runs as runs
 from labkernels.experiments.accuracy.detection_runs import Judged, Task
@@ -19,11 +19,17 @@ SEEDS = 8
 
 
 def cells(options: Options) -> Iterator[Cell]:
-    """Yield tasks that fill the same rows, of all seeds; `quick` keeps one seed and length."""
+    """Yield tasks that fill the same rows, of all seeds.
+
+    `quick` keeps one seed, length and dtype, and one kernel of each mutant, whose compilation would
+    take minutes on a CPU.
+    """
     alike: dict[str, list[Task]] = {}
     for task in runs.tasks(1 if options.quick else SEEDS):
-        if task.kv_len == min(LENGTHS) or not options.quick:
+        if not options.quick:
             alike.setdefault(task.label, []).append(task)
+        elif (task.kv_len, task.dtype) == (min(LENGTHS), "bf16"):
+            alike.setdefault(task.label, []).append(replace(task, every_kernel=False))
     for label, tasks in alike.items():
         yield Cell(label, tasks)
 
@@ -81,16 +87,15 @@ def _summary(rows: list[Row]) -> str:
 
 def _compile_all(recording: Recording) -> None:
     """Fill the cache with the mutants' machine code, so that workers do not compile it twice."""
-    dtypes = {task.dtype for cell in recording.cells for task in cell.of}
-    list(
-        recording.pool.map(_compile, *zip(*itertools.product(MUTANTS, sorted(dtypes)), strict=True))
-    )
+    kinds = {(task.dtype, task.every_kernel) for cell in recording.cells for task in cell.of}
+    wanted = [(name, *kind) for name in MUTANTS for kind in sorted(kinds)]
+    list(recording.pool.map(_compile, *zip(*wanted, strict=True)))
 
 
-def _compile(name: str, dtype: str) -> None:
+def _compile(name: str, dtype: str, every_kernel: bool) -> None:
     mutant = MUTANTS[name]
     case = decode.exposing_case(mutant, min(LENGTHS), dtype, seed=0, device="cuda")
-    for kernel in mutant.edits:
+    for kernel in runs.kernels(mutant, every=every_kernel):
         decode.decode(mutant, kernel, case)
 
 

@@ -10,6 +10,7 @@ from labkernels.kernels.registry import discover
 from labkernels.measure.judge.criteria import Criteria
 from labkernels.measure.mutants import decode
 from labkernels.measure.mutants.decode import LENGTHS, MUTANTS
+from labkernels.measure.mutants.mutant import Mutant
 
 DTYPES = ("fp16", "bf16")
 GROUPS = (4, 1, 7, 16)  # query groups of right kernels, by seed
@@ -36,6 +37,7 @@ class Task:
     dtype: str
     kv_len: int
     seed: int
+    every_kernel: bool = True  # else each mutant is run in one of its kernels, by turns
 
     @property
     def label(self) -> str:
@@ -67,6 +69,12 @@ def tasks(seeds: int) -> list[Task]:
     ]
 
 
+def kernels(mutant: Mutant, *, every: bool) -> list[str]:
+    """The kernels in which a mutant is run: all that have its line, or one by turns."""
+    having = list(mutant.edits)
+    return having if every else [having[list(MUTANTS).index(mutant.name) % len(having)]]
+
+
 def run(task: Task, device: str) -> list[tuple[Judged, dict[str, str]]]:
     """Run a task's kernels on a device, "cpu" or "cuda"; every rule's answer to each."""
     found = _mutant_runs(task, device) if task.is_of_mutants else _right_runs(task, device)
@@ -78,7 +86,7 @@ def _mutant_runs(task: Task, device: str) -> Iterator[tuple[Judged, dict[str, st
     case = decode.exposing_case(chosen[0], task.kv_len, task.dtype, seed=task.seed, device=device)
     judge = Criteria(case)
     for mutant in chosen:
-        for kernel in mutant.edits:
+        for kernel in kernels(mutant, every=task.every_kernel):
             out = decode.decode(mutant, kernel, case)
             judged = Judged(kernel, mutant.name, "normal", task.dtype, task.kv_len)
             yield judged, judge.answers(out, discover()[kernel].policies[0])

@@ -6,7 +6,7 @@ from labkernels import ops
 from labkernels.experiments.accuracy import detection
 from labkernels.experiments.accuracy import detection_runs as runs
 from labkernels.experiments.accuracy.detection_runs import Judged, Task
-from labkernels.experiments.harness import CPU
+from labkernels.experiments.harness import CPU, Options
 from labkernels.kernels.decode.inputs import DISTRIBUTIONS, distributed_inputs
 from labkernels.kernels.random_inputs import ExactNormal
 from labkernels.measure.judge.criteria import ACCEPTED, REFUSED, UNDECIDED, VERDICT, Criteria
@@ -79,3 +79,14 @@ def test_a_denominator_that_is_not_told_makes_no_false_alarm():
     policy = NumericPolicy(denominator="rounded", out="fp32")
     out = ops.decode(case.q, case.cache, kernel="decode_mma", policy=policy).out
     assert Criteria(case).verdict(out, policy).answer != "BUG"
+
+
+def test_a_quick_recording_compiles_each_mutant_once():
+    tasks = [task for cell in detection.cells(Options(quick=True)) for task in cell.of]
+    assert {(task.dtype, task.kv_len, task.seed) for task in tasks} == {("bf16", 305, 0)}
+    wrong = [task for task in tasks if task.is_of_mutants]
+    assert {task.needs for task in wrong} == {mutant.needs for mutant in MUTANTS.values()}
+    chosen = [k for m in MUTANTS.values() for k in runs.kernels(m, every=wrong[0].every_kernel)]
+    assert len(chosen) == len(MUTANTS)
+    assert set(chosen) == {kernel for mutant in MUTANTS.values() for kernel in mutant.edits}
+    assert all(task.every_kernel for cell in detection.cells(Options()) for task in cell.of)
