@@ -24,10 +24,9 @@ book: compiler $(ENVIRONMENT) ## Run the chapters here and build the book (FROM=
 pdf: book ## Print the built pages into one PDF, with a Chromium that is installed
 	@$(BIN)/python book/pdf.py
 
-test: compiler lint ## Everything that needs no GPU: lint, tests, the notebooks replayed
-	$(BIN)/python -m pytest -n 2 -m "not gpu"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --nbval --nbval-current-env \
-	  --nbval-sanitize-with tests/nbval_sanitize.cfg notebooks
+test: compiler lint ## Everything that needs no GPU: lint, tests, the chapters replayed in nbval
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu"
+	@$(BIN)/python book/build.py --nbval
 
 chaos: $(ENVIRONMENT) ## Inject 2,940 faults into cache, records, build and steps, and record it
 	$(BIN)/python -m pytest -q -n 2 -m long tests/chaos --record data

@@ -1,6 +1,6 @@
 """Builds the book: executes the notebooks on this machine, then writes the pages to _site/.
 
-python book/build.py [--force] [--pairs] [--to FOLDER] [--from FOLDER]
+python book/build.py [--force] [--nbval] [--pairs] [--to FOLDER] [--from FOLDER]
 
 _build/executed/NAME.ipynb    fresh copies; one is executed again when its source, labkernels, data/
                               or an installed package changed
@@ -16,6 +16,7 @@ what that run wrote.
 import argparse
 import contextlib
 import hashlib
+import importlib
 import os
 import re
 import shutil
@@ -91,6 +92,10 @@ def build(args: argparse.Namespace) -> None:
             pair = notebook_io.write_pair(executed, name)
             print(f"wrote {pair.relative_to(ROOT)}")
         return
+    if args.nbval:
+        execute_notebooks(force=args.force)
+        replay()
+        return
     if args.edition:
         notebooks = notebook_io.edition(args.edition)
     else:
@@ -104,6 +109,9 @@ def build(args: argparse.Namespace) -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Executes the notebooks and builds the book.")
     parser.add_argument("--force", action="store_true", help="do everything, changed or not")
+    parser.add_argument(
+        "--nbval", action="store_true", help="replay notebooks/*.ipynb in nbval, and no pages"
+    )
     parser.add_argument(
         "--pairs", action="store_true", help="write notebooks/*.ipynb from the .py, and no pages"
     )
@@ -125,6 +133,8 @@ def execute_notebooks(*, force: bool, copies: Path | None = None) -> dict[str, P
     inputs = notebook_io.input_digest()
     EXECUTED.mkdir(parents=True, exist_ok=True)
     notebook_io.use_this_interpreter(BUILD / "jupyter")
+    # On a new machine matplotlib lists the fonts first and says so: here, and in no chapter.
+    importlib.import_module("matplotlib.font_manager")
     # On a GPU machine the times of chapters are recorded: one must not disturb another. Here a
     # chapter has a core: a second thread of OpenBLAS would wait for each small product by spinning.
     gpu = shutil.which("nvidia-smi") is not None
@@ -156,6 +166,20 @@ def execute_notebook(source: Path, inputs: str, *, force: bool, copies: Path | N
     if copies is not None:
         print(f"wrote {shutil.copyfile(target, copies / target.name)}", flush=True)
     return target
+
+
+def replay() -> None:
+    """Lets nbval compare each cell of the committed notebooks with the same cell as it ran here.
+
+    Raises: SystemExit if an output differs; pytest has printed which.
+    """
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.replayed"]
+    command += ["--executed", str(EXECUTED)]
+    command += ["--nbval-sanitize-with", str(ROOT / "tests" / "nbval_sanitize.cfg")]
+    command += map(str, (source.with_suffix(".ipynb") for source in notebook_io.sources()))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "book"), str(ROOT)])}
+    if subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode != 0:
+        raise SystemExit("A chapter gives other outputs than its committed notebook.")
 
 
 def stage(notebooks: dict[str, Path]) -> None:

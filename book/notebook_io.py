@@ -20,7 +20,7 @@ from traitlets.config import Config
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
-INPUT_SUFFIXES = {".py", ".cuh", ".hpp", ".cpp", ".toml"}
+RUNNERS = ("notebook_io.py", "page_figures.py")  # the scripts here that shape a run
 CELL_TIMEOUT_S = 600
 WIDGET = "application/vnd.jupyter.widget-view+json"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # what IPython puts around the words of a traceback
@@ -89,13 +89,18 @@ def _cells(path: Path) -> list[tuple[str, str]] | None:
     return [(cell.cell_type, cell.source) for cell in jupytext.read(path).cells]
 
 
-def write_pair(executed: Path, name: str) -> Path:
-    """Writes an executed copy as the committed pair, the same bytes for the same cells."""
+def pair(executed: Path, name: str) -> nbformat.NotebookNode:
+    """An executed copy as it is committed beside its script."""
     notebook = plain.plain(nbformat.read(executed, as_version=4), name)
     notebook.metadata.language_info.pop("version", None)
     page_figures.without_versions(notebook)
+    return notebook
+
+
+def write_pair(executed: Path, name: str) -> Path:
+    """Writes an executed copy as the committed pair, the same bytes for the same cells."""
     target = NOTEBOOKS / f"{name}.ipynb"
-    text = nbformat.writes(notebook)
+    text = nbformat.writes(pair(executed, name))
     whole = target.with_suffix(".ipynb.part")  # a reader sees the old pair or the new one
     whole.write_text(ADDRESS.sub(" at 0x000000000000", text) + "\n", encoding="utf-8")
     return whole.replace(target)
@@ -118,9 +123,10 @@ def use_this_interpreter(scratch: Path) -> None:
 def input_digest() -> str:
     """A hash of all that a notebook's outputs may depend on, besides its own source."""
     digest = hashlib.sha256()
-    files = [p for p in (ROOT / "labkernels").rglob("*") if p.suffix in INPUT_SUFFIXES]
-    files += [p for p in (ROOT / "data").rglob("*") if p.is_file() and p.name != ".lock"]
-    for path in sorted(files):
+    files = [p for p in (ROOT / "labkernels").rglob("*") if "__pycache__" not in p.parts]
+    files += [p for p in (ROOT / "data").rglob("*") if p.name != ".lock"]
+    files += [ROOT / "book" / name for name in RUNNERS]
+    for path in sorted(p for p in files if p.is_file()):
         digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
     packages = sorted(f"{d.name}=={d.version}" for d in metadata.distributions())
     digest.update("\n".join([sys.version, *packages]).encode())

@@ -1,8 +1,11 @@
 """What build.py promises: this interpreter's kernel, the cell's error, no page from the network."""
 
 import os
+import subprocess
 import sys
 import threading
+from contextlib import nullcontext
+from pathlib import Path
 
 import build
 import notebook_io
@@ -58,6 +61,8 @@ def test_a_failing_cell_stops_the_build_with_its_error(run):
     [
         ("labkernels/kernels/decode/mma/kernel.cuh", True),
         ("labkernels/hardware/gpus.toml", True),
+        ("labkernels/records/tables/decode.json", True),
+        ("book/page_figures.py", True),
         ("data/performance/decode_tensor_cores.csv", True),
         ("labkernels/__pycache__/units.pyc", False),
         ("README.md", False),
@@ -211,6 +216,23 @@ def test_an_edition_keeps_what_was_executed_before_its_end(book, monkeypatch, tm
     with pytest.raises(SystemExit, match="taken back"):
         build.main()
     assert [path.name for path in edition.iterdir()] == ["idea.ipynb"]
+
+
+@pytest.mark.parametrize("code", [0, 1, 5], ids=["alike", "differs", "no_cells"])
+def test_chapters_are_replayed_in_nbval_from_the_run_of_the_book(book, monkeypatch, code):
+    given = []
+
+    def pytest_run(command, **_):
+        given.extend(command)
+        return subprocess.CompletedProcess(command, code)
+
+    monkeypatch.setattr(build.subprocess, "run", pytest_run)
+    monkeypatch.setattr(sys, "argv", ["build.py", "--nbval"])
+    with pytest.raises(SystemExit, match="other outputs") if code else nullcontext():
+        build.main()
+    assert given[-1] == str(build.ROOT / "notebooks" / "idea.ipynb")
+    assert (Path(given[given.index("--executed") + 1]) / "idea.ipynb").is_file()
+    assert not build.SITE.exists()
 
 
 def test_a_full_disk_is_one_line(book, monkeypatch):
