@@ -36,9 +36,9 @@ fuzz: compiler $(ENVIRONMENT) ## Hold random calls against float64 for an hour (
 
 COVERED := COVERAGE_FILE=_build/coverage/lines CXX=$(CURDIR)/tests/coverage/cxx.sh \
   GCOV_PREFIX=$(CURDIR)/_build/coverage/machine LABKERNELS_CACHE=$(CURDIR)/_build/coverage/cache
-coverage: compiler $(ENVIRONMENT) ## Say which lines no test runs, of Python and of the CPU machine
+coverage: compiler $(ENVIRONMENT) ## Say which lines no test runs (of some: TESTS="tests/cuda/host")
 	rm -rf _build/coverage && mkdir -p _build/coverage
-	-$(COVERED) $(BIN)/python -m coverage run --source=labkernels -m pytest -q -m "not gpu"
+	-$(COVERED) $(BIN)/python -m coverage run --source=labkernels -m pytest -q -m "not gpu" $(TESTS)
 	$(COVERED) $(BIN)/python -m coverage report --skip-covered --show-missing --sort=-miss
 	$(BIN)/python -m tests.coverage _build/coverage/machine
 

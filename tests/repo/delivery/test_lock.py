@@ -10,6 +10,7 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import labkernels
 from tests.repo.files import ROOT, read
 
 # conda-forge's name for a PyPI package, where the two differ.
@@ -148,4 +149,8 @@ def test_the_readme_names_every_extra():
 def test_one_version_number():
     version = tomllib.loads(read("pyproject.toml"))["project"]["version"]
     assert yaml.safe_load(read("CITATION.cff"))["version"] == version
-    assert f"## {version}" in read("CHANGELOG.md")
+    assert labkernels.__version__ == version
+    head = re.compile(
+        rf"^## {re.escape(version)} \((unreleased|\d{{4}}-\d\d-\d\d)\)$", re.MULTILINE
+    )
+    assert head.search(read("CHANGELOG.md"))

@@ -126,11 +126,19 @@ def test_each_version_of_the_book_has_a_folder_that_stays(tmp_path):
 
 def test_only_the_tag_of_the_version_is_released(tmp_path):
     (step,) = (script for script in runs("release") if "notes.md" in script and "awk" in script)
-    for name in ("pyproject.toml", "CHANGELOG.md"):
-        (tmp_path / name).write_text(read(name))
     version = re.search(r'^version = "(.+)"$', read("pyproject.toml"), re.MULTILINE)[1]
-    assert shell(step, cwd=tmp_path, GITHUB_REF_NAME="v9.9.9").returncode != 0
-    assert shell(step, cwd=tmp_path, GITHUB_REF_NAME=f"v{version}").returncode == 0
+    (tmp_path / "pyproject.toml").write_text(read("pyproject.toml"))
+    changes, head = read("CHANGELOG.md"), rf"^## {re.escape(version)} \(.*\)$"
+
+    def released(tag, part):
+        text = re.sub(head, part, changes, flags=re.MULTILINE)
+        (tmp_path / "CHANGELOG.md").write_text(text)
+        return shell(step, cwd=tmp_path, GITHUB_REF_NAME=tag).returncode == 0
+
+    assert not released("v9.9.9", f"## {version} (2026-01-31)")
+    assert not released(f"v{version}", f"## {version} (unreleased)")
+    assert not released(f"v{version}", f"## {version}1 (2026-01-31)")
+    assert released(f"v{version}", f"## {version} (2026-01-31)")
     assert "Two commands" in (tmp_path / "notes.md").read_text()
 
 
