@@ -71,7 +71,7 @@ BUILDS = {"toy": lambda operation, shapes: f"no compiler for {operation} of {sha
 
 
 KERNEL = '''
-"""decode_toy: decode_fma under another name."""
+"""decode_of_this_test: decode_fma under another name."""
 
 from labkernels.kernels.decode.fma.spec import DecodeFma
 
@@ -79,7 +79,7 @@ from labkernels.kernels.decode.fma.spec import DecodeFma
 class Toy(DecodeFma):
     """As its parent."""
 
-    name = "decode_toy"
+    name = "decode_of_this_test"
     idea = "A toy: its parent under another name."
     parent = "decode_fma"
 
@@ -91,44 +91,46 @@ KERNEL = Toy()
 @pytest.fixture
 def toy_kernel(tmp_path, monkeypatch):
     """A folder with a kernel beside those of decode: a specification and a source."""
-    folder = tmp_path / "decode" / "toy"
+    folder = tmp_path / "decode" / "of_this_test"
     folder.mkdir(parents=True)
     (folder / "__init__.py").touch()
     (folder / "spec.py").write_text(KERNEL)
     source = discover()["decode_fma"].folder / "kernel.cuh"
-    text = source.read_text().replace("decode_fma", "decode_toy")
+    text = source.read_text().replace("decode_fma", "decode_of_this_test")
     (folder / "kernel.cuh").write_text(text)
     monkeypatch.setattr(decode_room, "__path__", [*decode_room.__path__, str(folder.parent)])
     for function in (discover, choose, missing):
         function.cache_clear()
-    yield "decode_toy"
+    yield "decode_of_this_test"
     for function in (discover, choose, missing):
         function.cache_clear()
-    for name in [name for name in sys.modules if ".decode.toy" in name]:
+    for name in [name for name in sys.modules if ".decode.of_this_test" in name]:
         del sys.modules[name]
 
 
 def test_a_copy_that_kept_its_name_is_refused(toy_kernel, tmp_path):
-    spec = tmp_path / "decode" / "toy" / "spec.py"
-    spec.write_text(KERNEL.replace('"decode_toy"', '"decode_fma"'))
-    with pytest.raises(ValueError, match=r"'decode_fma' of two kernels, .*fma and .*toy, allowed"):
+    spec = tmp_path / "decode" / "of_this_test" / "spec.py"
+    spec.write_text(KERNEL.replace('"decode_of_this_test"', '"decode_fma"'))
+    with pytest.raises(
+        ValueError, match=r"'decode_fma' of two kernels, .*fma and .*of_this_test, allowed"
+    ):
         discover()
 
 
 def test_a_kernel_is_one_folder(toy_kernel, capsys):
     kernel = discover()[toy_kernel]
     assert toy_kernel in kernels_of("decode", "cuda")
-    assert (kernel.header, kernel.operation) == ("decode/toy/kernel.cuh", "decode")
+    assert (kernel.header, kernel.operation) == ("decode/of_this_test/kernel.cuh", "decode")
     case = decode_case((0, 1, 17, 90), dtype="bf16")
     plan = run_checked(case, kernel, keys_per_split=64).plan
-    assert (plan.kernel, plan.why[:21]) == (toy_kernel, "decode_toy: named by ")
+    assert (plan.kernel, plan.why[:30]) == (toy_kernel, "decode_of_this_test: named by ")
     assert toy_kernel in ops.decode(case.q, case.cache).plan.why
     found = implementations("decode")[toy_kernel]
     assert (found.library, found.tensor_cores) == ("cuda", "off")
     assert {case.instance.kernel for case in OPERATION.bit_cases(kernel)} == {toy_kernel}
     assert cli.main(["budget", toy_kernel, "--head-dim", "64"]) == 0
     report = capsys.readouterr().out
-    assert report.startswith("decode_toy for NVIDIA H200")
+    assert report.startswith("decode_of_this_test for NVIDIA H200")
     assert "A toy: its parent under another name." in report
 
 
