@@ -31,6 +31,9 @@ _TINY = 1e-300  # in place of a division by 0
 _GAIN = 60.0  # fall of sum z^2: one fitted number gains 60 by chance once in 10^14
 _COARSE_STEPS = 4.0  # of a store's spacing: elements are multiples of smaller ones by chance
 _COARSE = 32  # elements: fewer have few bits by chance
+_CUT = (0.25, 0.75)  # mean distance to the truth, in spacings, of a row that was cut toward 0
+_CUT_ELEMENTS = 256  # of such rows: fewer show it by chance
+_NEARLY = 0.02  # of an rms
 _SPARSE = 0.02  # share of elements up to which outliers are sparse
 
 
@@ -48,6 +51,9 @@ def of_output(
     coarser = _coarser_store(out, truth, sigma, out_format)
     if coarser:
         return coarser
+    cut = _cut_store(problem, out, truth, sigma, out_format)
+    if cut:
+        return cut
     z = np.where(sigma > 0, (out - truth) / np.where(sigma > 0, sigma, 1.0), 0.0)
     return _channels(problem, out, truth, sigma, z)
 
@@ -70,6 +76,38 @@ def _coarser_store(out: Array, truth: Array, sigma: Array, out_format: str) -> l
         if left <= _LEFT_RMS:
             return [Match(f"out was rounded to {fmt}", "every element", left, was, True)]
     return _stepped(given, right, spread, out_format)
+
+
+def _cut_store(
+    problem: Problem, out: Array, truth: Array, sigma: Array, out_format: str
+) -> list[Match]:
+    """Rows whose elements lie half a spacing nearer to 0 than the truth, and do so evenly.
+
+    A factor of the output comes near to that; both are named where it leaves as little.
+    """
+    ulp = rounding.quantum(truth, out_format)
+    short = np.where(truth == 0, 0.0, (truth - out) * np.sign(truth) / ulp)
+    mean = short.mean(-1)
+    rows = (mean > _CUT[0]) & (mean < _CUT[1]) & (sigma > 0).all(-1)
+    z = np.where(sigma > 0, (out - truth) / np.where(sigma > 0, sigma, 1.0), 0.0)
+    if rows.sum() * out.shape[-1] < _CUT_ELEMENTS or _rms(z[~rows]) > _RIGHT_RMS:
+        return []
+    own, given = z[rows], truth[rows] / sigma[rows]
+    beta = float((own * given).sum() / max(float((given**2).sum()), _TINY))
+    left = _rms(own + (ulp * np.sign(truth) / 2)[rows] / sigma[rows])
+    was, by_factor = _rms(own), _rms(own - beta * given)
+    gains = (was**2 - left**2) * own.size >= _GAIN
+    if left > _RIGHT_RMS or not gains or by_factor < left - _NEARLY:
+        return []
+    name, where = "out was cut toward 0, not rounded to nearest", places.words(problem, rows)
+    if by_factor > left + _NEARLY:
+        return [Match(name, where, left, was, True)]
+    either = f"{name}, or V or the output by a factor"
+    return [Match(either, f"{where}; or times {1 + beta:.5g}", left, was)]
+
+
+def _rms(x: Array) -> float:
+    return float(np.sqrt((x**2).mean())) if x.size else 0.0
 
 
 def _stepped(out: Array, truth: Array, sigma: Array, out_format: str) -> list[Match]:

@@ -30,6 +30,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.scores import (
     functions,
     positions,
     queries,
+    variants,
 )
 from labkernels.numerics.verdict.diagnosis.whole_kernel.search import LEFT, Family, Search
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
@@ -68,6 +69,7 @@ _ROUNDS: Rounds = (
     one_rule.ALL,
     (
         *precision.ALL,
+        variants.of_variant,
         *fitted.ALL,
         key_runs.of_range,
         *ends.ALL,
@@ -78,6 +80,7 @@ _ROUNDS: Rounds = (
     ),
     (grammar.of_readings, *states.ALL),
     (
+        merges.of_lanes,
         *exponentials.ALL,
         *orders.ALL[1:],
         *channels.ALL,

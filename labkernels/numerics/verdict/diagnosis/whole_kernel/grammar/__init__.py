@@ -31,7 +31,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, part
 
 _LEFT = 4.0  # mean z^2 up to which a reading is judged on all rows
-_SHARE = 1e-9  # of the mean z^2 before, that the products of large sums lose
+_SHARE = 1e-7  # of the mean z^2 before, that the products of large sums lose
 _EQUATIONS = 128  # of the screen, in two rows at least
 _ROWS_MOST = 6
 _JUDGED = 16  # mistakes that are judged on all rows

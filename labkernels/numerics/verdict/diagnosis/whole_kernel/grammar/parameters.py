@@ -59,6 +59,7 @@ def _bent(s: Array, c: float) -> Array:
     return s / (1 + np.abs(s) / c)
 
 
+_ADDED = [sign * x for x in (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6) for sign in (1, -1)]
 _CAPS = _fixed(0.3, 0.5, 0.7, 1, 1.4, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 64, 100)
 FAMILIES: tuple[Family, ...] = (
     Family(
@@ -115,6 +116,18 @@ FAMILIES: tuple[Family, ...] = (
         "s / (1 + |s| / {:.4g}), a function in place of a soft cap",
         lambda s, c: by_scores(s, _bent(s.raw, c * LOG2_E)),
         _CAPS,
+    ),
+    Family(
+        "K with a constant added",
+        "{:.4g} in every channel",
+        lambda s, x: by_keys(s, s.k + x),
+        _fixed(*_ADDED),
+    ),
+    Family(
+        "V with a constant added",
+        "{:.4g} in every channel",
+        lambda s, x: by_values(s, s.v + x),
+        _fixed(*_ADDED),
     ),
     Family(
         "wrong scale",

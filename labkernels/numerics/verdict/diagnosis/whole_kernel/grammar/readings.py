@@ -155,6 +155,8 @@ def of_channels(sheet: Sheet) -> Iterator[Reading]:
     for which, make in (("k", _of_k), ("v", _of_v)):
         for name, where, change, cost in tensors.channels(sheet, sheet.keys(which).shape[1]):
             yield Reading(name.format(which.upper()), where, make(change), cost)
+        for name, where, change, cost in tensors.swizzled(sheet, which):
+            yield Reading(name.format(which.upper()), where, make(change), cost)
     for name, where, change, cost in tensors.in_some_channels(sheet, "k"):
         said = name.format("Q or K" if _of_either(name) else "K")
         yield Reading(said, where, _of_k(change), cost)

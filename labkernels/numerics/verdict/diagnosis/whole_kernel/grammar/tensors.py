@@ -12,7 +12,7 @@ import numpy as np
 from labkernels import formats
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import Array
-from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, keys_of
 
 Change: TypeAlias = tuple[str, str, Callable[..., Any], float]
 
@@ -98,6 +98,13 @@ def orders(sheet: Sheet) -> Iterator[Change]:
             _at(lambda n, s=size: np.arange(n) % s),
             1.5,
         )
+        if sheet.kv_len % size:
+            yield (
+                _ORDER,
+                f"tiles of {size // 2} swapped in pairs, as far as both keys are there",
+                _at(lambda n, s=size // 2: _inside(np.arange(n) ^ s)),
+                1.5,
+            )
     yield _ORDER, "in reverse", _at(lambda n: np.arange(n)[::-1]), 1.0
     for words, index in (
         ("the first key", lambda n: np.zeros(n, int)),
@@ -199,6 +206,35 @@ def channels(sheet: Sheet, width: int) -> Iterator[Change]:
             lambda s, w, i=index: s.keys(w)[:, i] if s.keys(w).shape[1] == len(i) else None,
             1.5,
         )
+
+
+def swizzled(sheet: Sheet, which: str) -> Iterator[Change]:
+    """The chunks of a key's channels where a swizzle of shared memory puts or leaves them."""
+    width = (sheet.problem.k_pool if which == "k" else sheet.problem.v_pool).shape[-1]
+    for chunk in (4, 8, 16):
+        for period, repeats in ((2, 1), (4, 1), (8, 1), (16, 1), (4, 2), (2, 4)):
+            if width < chunk * period:
+                continue
+            yield (
+                "{} read with another swizzle of its channels",
+                f"chunk c of {chunk} channels is c xor (key / {repeats}) % {period}",
+                lambda s, w, c=chunk, n=period, r=repeats: _swizzled(s, w, c, n, r),
+                2.0,
+            )
+
+
+def _swizzled(sheet: Sheet, which: str, chunk: int, period: int, repeats: int) -> Array:
+    whole = keys_of(sheet.problem, which, sheet.kv_head, sheet.request)
+    x = _exchanged(whole, chunk, period, repeats)
+    return x[:, sheet.channels] if which == "v" else x
+
+
+def _exchanged(x: Array, chunk: int, period: int, repeats: int) -> Array:
+    """Chunks of channels exchanged by the number of the key, in whole lines of `period` chunks."""
+    key, at = np.arange(len(x))[:, None] // repeats % period, np.arange(x.shape[1])[None]
+    to = (at // chunk ^ key) * chunk + at % chunk
+    whole = x.shape[1] // (chunk * period) * chunk * period
+    return np.take_along_axis(x, np.where(at < whole, to, at), 1)
 
 
 def parts_of_channels(width: int) -> Iterator[tuple[str, Array]]:

@@ -54,6 +54,13 @@ _WAYS: dict[str, Callable[..., Any]] = {
 }
 
 
+_OF_LANES: dict[str, Callable[..., Any]] = {
+    "lanes merged unweighted": _WAYS["splits merged unweighted"],
+    "lanes merged by l alone, without their maxima": _WAYS["splits weighted by l alone"],
+    "lanes merged by their maxima alone": _WAYS["splits weighted by their maximum alone"],
+}
+
+
 def _one(weights: Array, which: int, factor: float) -> Array:
     weights = weights.copy()
     weights[which] *= factor
@@ -87,6 +94,39 @@ def of_splits(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         name = f"partial outputs merged in {fmt}"
         found = [Mistake(name, cut[0], merged(_right, cut, fmt), precision=True) for cut in cuts]
         yield from best(misfit, found)
+
+
+def of_lanes(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Lanes or warps that take keys in turn are joined with wrong weights."""
+    if any(sheet.has_sink for sheet in sheets):
+        return
+    longest = max(sheet.kv_len for sheet in sheets)
+    for run in (1, 2, 4, 8, 16, 32):
+        for lanes in (2, 4, 8):
+            if run * lanes > longest:
+                continue
+            for name, weigh in _OF_LANES.items():
+
+                def outputs(
+                    sheet: Sheet, w: Callable[..., Any] = weigh, r: int = run, n: int = lanes
+                ) -> Array | None:
+                    return _merged(*_states_of_lanes(sheet, r, n), w, None)
+
+                where = f"{lanes} lanes that take {run} keys in turn"
+                yield Mistake(name, where, outputs)
+
+
+def _states_of_lanes(sheet: Sheet, run: int, lanes: int) -> tuple[Array, Array, Array]:
+    """As _states, of the keys of each lane."""
+    lane = np.arange(sheet.kv_len) // run % lanes
+    states = []
+    for one in range(lanes):
+        s = sheet.scores[:, lane == one]
+        top = s.max(1, keepdims=True)
+        p = np.exp2(s - np.where(np.isinf(top), 0.0, top))
+        states.append((top, p.sum(1, keepdims=True), p @ sheet.v[lane == one]))
+    m, l, o = (np.stack(x) for x in zip(*states, strict=True))
+    return m, l, np.where(l > 0, o / np.where(l > 0, l, 1.0), 0.0)
 
 
 def _states(sheet: Sheet, keys: int, parts: int) -> tuple[Array, Array, Array]:

@@ -16,6 +16,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 from labkernels.units import LOG2_E
 
 _PAGES = {"page of 16 keys": 16, "page of 32 keys": 32, "page of 64 keys": 64}
+_STEPS = (*(2.0**-k for k in range(9)), 0.2, 0.1, 0.05, 0.02, 0.01)
 _FORMATS = ("e4m3", "e5m2", "bf16", "fp16", "tf32")
 
 
@@ -295,5 +296,29 @@ def _by_channels(sheet: Sheet, fmt: str, channels: int) -> Array:
     return sheet.attend(sheet.masked(sheet.shaped(total * unit)))
 
 
+def steps(sheets: list[Sheet]) -> Iterator[Mistake]:
+    """Q, K or V in multiples of a fixed step, as integers with a fixed scale have them."""
+    unit = sheets[0].problem.scale * LOG2_E
+
+    def outputs(sheet: Sheet, what: str, step: float) -> Array:
+        def cut(x: Array) -> Array:
+            return step * np.rint(x / step)
+
+        q = unit * cut(sheet.q / unit) if "Q" in what else sheet.q
+        k = cut(sheet.k) if "K" in what else sheet.k
+        v = cut(sheet.v) if "V" in what else sheet.v
+        changed = "Q" in what or "K" in what
+        return sheet.attend(sheet.masked(sheet.shaped(q @ k.T)) if changed else sheet.scores, v)
+
+    for what in ("Q", "K", "V", "Q and K", "K and V"):
+        for step in _STEPS:
+            yield Mistake(
+                f"{what} in fixed steps",
+                f"of {step:g}",
+                lambda sheet, w=what, x=step: outputs(sheet, w, x),
+                precision=True,
+            )
+
+
 ALL = (scores, operands, accumulators, scaled_operands)
-LATER = (sums,)
+LATER = (sums, steps)

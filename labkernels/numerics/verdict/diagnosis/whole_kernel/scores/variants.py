@@ -1,0 +1,100 @@
+"""A variant that was asked for and that the kernel has otherwise: its cap, its sinks, its slopes.
+
+Takes sheets and a function of a prediction's misfit, as those of fitted.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from labkernels.numerics.arrays import Array
+from labkernels.numerics.truth.variant import VariantTensors
+from labkernels.numerics.verdict.diagnosis.whole_kernel import fitted
+from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit
+from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
+from labkernels.units import LOG2_E
+
+_FACTORS = {
+    "in base 2 where e is meant": math.log(2),
+    "in base e where 2 is meant": LOG2_E,
+    "with the wrong sign": -1.0,
+    "halved": 0.5,
+    "twice": 2.0,
+}
+_NEAR = 0.01  # part of a factor within which it is one of these
+_SPLITS = (2, 3, 4, 5, 6, 7, 8, 16)  # each with a sink of its own
+
+
+def of_variant(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Another cap, other sinks or other slopes than those that were asked for."""
+    variant = sheets[0].problem.variant
+    if variant is None:
+        return
+    if variant.soft_cap is not None:
+        yield from _caps(variant, misfit)
+    for field, what in (("sinks", "sinks"), ("alibi", "ALiBi slopes")):
+        given = getattr(variant, field)
+        if given is not None:
+            numbers = np.asarray(given, np.float64)
+            group = sheets[0].problem.group
+            yield from _tensors(variant, field, what, numbers, group, misfit)
+
+
+def _caps(variant: VariantTensors, misfit: Misfit) -> Iterator[Mistake]:
+    asked = float(variant.soft_cap or 1.0)
+
+    def capped(x: float) -> Callable[..., Any]:
+        return _as_if(replace(variant, soft_cap=math.exp(x)))
+
+    grid = math.log(asked) + np.linspace(-4, 4, 41)
+    cap = math.exp(fitted.least(misfit, capped, grid))
+    yield Mistake("soft cap of another number", f"{cap:.4g} for {asked:g}", capped(math.log(cap)))
+
+    def not_back(sheet: Sheet) -> Array:
+        return sheet.attend(sheet.masked(sheet.raw / asked))
+
+    if variant.alibi is None:
+        yield Mistake("soft cap that is not multiplied back", f"of {asked:g}", not_back)
+
+
+def _tensors(
+    variant: VariantTensors, field: str, what: str, given: Array, group: int, misfit: Misfit
+) -> Iterator[Mistake]:
+    def having(numbers: Array) -> Callable[..., Any]:
+        return _as_if(replace(variant, **{field: numbers}))
+
+    heads = np.arange(len(given))
+    for step in (1, -1, 2, -2):
+        where = f"head h has that of head (h {step:+d}) % {len(given)}"
+        yield Mistake(f"{what} of another head", where, having(given[(heads + step) % len(given)]))
+    yield Mistake(f"{what} of another head", "in reverse", having(given[::-1].copy()))
+    by_group = having(given[heads // group])
+    yield Mistake(f"{what} of another head", "that of its KV head's number", by_group)
+    for words, factor in _FACTORS.items():
+        yield Mistake(f"{what} {words}", "", having(factor * given))
+    if field == "sinks":
+        for splits in _SPLITS:
+            where = f"once in each of {splits}"
+            yield Mistake("sinks once per split", where, having(given + math.log(splits)))
+
+    def times(x: float) -> Callable[..., Any]:
+        return having(math.exp(x) * given)
+
+    factor = math.exp(fitted.least(misfit, times, np.linspace(-3.5, 3.5, 57)))
+    if all(abs(factor - known) > _NEAR * factor for known in _FACTORS.values()):
+        where = f"times {factor:.4g}"
+        yield Mistake(f"{what} by a factor", where, times(math.log(factor)), vague=True)
+
+
+def _as_if(variant: VariantTensors) -> Callable[..., Any]:
+    """The rows of a kernel that was asked for another variant."""
+
+    def outputs(sheet: Sheet) -> Array:
+        other = replace(sheet, problem=replace(sheet.problem, variant=variant))
+        return other.attend(other.scores)
+
+    return outputs
