@@ -103,7 +103,7 @@ def _of_rows(rows: Rows, twin: Twin, policy: NumericPolicy) -> Array:
     score = xp.concatenate([of_block(block) for block in blocks], -1)
     v = xp.concatenate([block.v for block in blocks], 1)
     if twin.kept or twin.logs:
-        return _by_logs(score, v, twin)
+        return _by_logs(score, v, twin, rows.sinks)
     top = rows.softmax.m[..., None]
     shift = _shifts(score, twin, top)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -111,13 +111,14 @@ def _of_rows(rows: Rows, twin: Twin, policy: NumericPolicy) -> Array:
     back = xp.exp2(shift - top)
     if twin.poly3:
         p = cubic(p)
+    sink = rows.sink_weight
     if twin.normalised:
-        l = (p * back).sum(-1)[..., None] + rows.sink_weight
-        p, back = p * back / xp.where(l == 0, 1.0, l), xp.ones_like(back)
+        l = (p * back).sum(-1)[..., None] + sink
+        l = xp.where(l == 0, 1.0, l)
+        p, back, sink = p * back / l, xp.ones_like(back), sink / l
     used = p if policy.p_parts == 2 else rounded(p, policy.p)
     kind = policy.denominator or ("rounded" if twin.rounded_sum else "unrounded")
     summed = used if kind == "rounded" and not twin.normalised else p
-    sink = 0.0 if twin.normalised else rows.sink_weight
     if fine:
         return _in_fp32(used * back, summed * back, v, twin, sink)
     l = (summed * back).sum(-1)[..., None] + sink
@@ -186,15 +187,17 @@ def _in_fp32(weights: Array, summed: Array, v: Array, twin: Twin, sink: Any) -> 
     return xp.asarray(o / xp.where(l == 0, 1.0, l), dtype=xp.float64)
 
 
-def _by_logs(score: Array, v: Array, twin: Twin) -> Array:
+def _by_logs(score: Array, v: Array, twin: Twin, sinks: Array | None) -> Array:
     """Means of v by log-sum-exps in fp32, whose own rounding grows with the scores.
 
-    Shapes: [Hkv, R, Dv].
+    Shapes: sinks [Hkv, R] in log2 units, or None -> [Hkv, R, Dv].
     """
     xp = namespace(v)
     score, v = (xp.asarray(x, dtype=xp.float32) for x in (score, v))
+    sink = None if sinks is None else xp.asarray(sinks[..., None], dtype=xp.float32)
     if twin.logs:
-        return xp.asarray(xp.exp2(score - _lse2(score)) @ v, dtype=xp.float64)
+        whole = score if sink is None else xp.concatenate([score, sink], -1)
+        return xp.asarray(xp.exp2(score - _lse2(whole)) @ v, dtype=xp.float64)
     lse, o = None, 0.0
     for first in range(0, v.shape[1], twin.block):
         keys = slice(first, first + twin.block)
@@ -207,6 +210,8 @@ def _by_logs(score: Array, v: Array, twin: Twin) -> Array:
         new = _lse2(xp.concatenate([lse, part], -1))
         o = xp.exp2(lse - new) * o + xp.exp2(part - new) * (p @ v[:, keys])
         lse = new
+    if sink is not None:
+        o = xp.exp2(lse - _lse2(xp.concatenate([lse, sink], -1))) * o
     return xp.asarray(o, dtype=xp.float64)
 
 

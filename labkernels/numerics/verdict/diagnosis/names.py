@@ -68,7 +68,7 @@ def of_output(case: Case) -> list[Match]:
     # The mistakes of one row do not know variants.
     rows = _worst_rows(case, bad, score) if problem.variant is None else []
     filters = many_rows.of_filters(problem, case.error, sigma, case.bugs, case.filtered)
-    known = many_rows.of_rows(rows) or [m for m in filters if m.name == "P truncated"]
+    known = _of_rows(rows, whole) or [m for m in filters if m.name == "P truncated"]
     if known:
         return known
     if case.less_exact:  # rounding explains the errors, so that only its kind is left to name
@@ -87,6 +87,12 @@ def of_output(case: Case) -> list[Match]:
         or shared
         or foreign.of_output(problem, case.out, case.truth, sigma, bad)
     )
+
+
+def _of_rows(rows: list[Row], whole: list[Match]) -> list[Match]:
+    """The mistakes of single rows, unless one number for all rows leaves less."""
+    found = many_rows.of_rows(rows)
+    return [] if found and whole and whole[0].rms < found[0].rms else found
 
 
 def _better(a: list[Match], b: list[Match]) -> list[Match]:
