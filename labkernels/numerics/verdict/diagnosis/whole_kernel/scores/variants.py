@@ -65,7 +65,8 @@ def _tensors(
     variant: VariantTensors, field: str, what: str, given: Array, group: int, misfit: Misfit
 ) -> Iterator[Mistake]:
     def having(numbers: Array) -> Callable[..., Any]:
-        return _as_if(replace(variant, **{field: numbers}))
+        changed: dict[str, Any] = {field: numbers}
+        return _as_if(replace(variant, **changed))
 
     heads = np.arange(len(given))
     for step in (1, -1, 2, -2):
