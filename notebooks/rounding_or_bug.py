@@ -384,7 +384,7 @@ plots.table(shares_of.reset_index(), "strangers-wrong", digits)
 
 # %%
 of_wrong = strangers[strangers.role == "wrong"].groupby("set")
-for label, some in of_wrong[[*counts_of, "names_listed"]].sum(min_count=1).iterrows():
+for label, some in of_wrong[counts_of].sum().iterrows():
     named = 100 * some[["named_right", "named_wrong"]] / (some.bug + some.less_exact)
     aims = ("met" if named.named_right >= 85 else "missed",
             "met" if named.named_wrong <= 2 else "missed")  # fmt: skip
