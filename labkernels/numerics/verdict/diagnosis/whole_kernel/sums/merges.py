@@ -122,7 +122,7 @@ def _states_of_lanes(sheet: Sheet, run: int, lanes: int) -> tuple[Array, Array, 
     states = []
     for one in range(lanes):
         s = sheet.scores[:, lane == one]
-        top = s.max(1, keepdims=True)
+        top = s.max(1, keepdims=True, initial=-np.inf)  # a short request has lanes without keys
         p = np.exp2(s - np.where(np.isinf(top), 0.0, top))
         states.append((top, p.sum(1, keepdims=True), p @ sheet.v[lane == one]))
     m, l, o = (np.stack(x) for x in zip(*states, strict=True))
