@@ -16,8 +16,7 @@ LAB_KERNEL(merge_threads, 4) mla_merge(LAB_GRID_CONSTANT MlaParams p) {
   const int row = block_y();
   wait_previous_launch();               // the splits' States are there
   if (row < work.n_rows && work.live_splits > 1)
-    merge_row<P, D, Divide, 128>(p, head_index(p, work, row), work.live_splits,
-                                 thread_x() / 32 * 128);
+    merge_splits<P, Rows, D, Divide, 128>(p, work, row, thread_x() / 32 * 128);
 }
 
 }  // namespace lab

@@ -117,64 +117,62 @@ LAB_DEVICE bool arrives_last(float& is_last_split, const Params& p, const Work& 
   return is_last_split == 1.f;
 }
 
-// Merges a row's States of the splits, always in split order. One warp merges `Channels` of the D
-// channels, from `first_channel` on. Splits are merged in batches, so that a batch's loads are all
-// in flight at once.
-template <class P, int D, Division Divide, int Channels, class Params>
-LAB_DEVICE void merge_row(const Params& p, i64 head, int live_splits, int first_channel) {
+// Merges the splits' States, always in split order. Of the `Warps` warps that call this, warp
+// number `warp` merges the query heads warp, warp + Warps, and so on. Where several warps share a
+// head, each merges `Channels` of its D channels, from `first_channel` on, and of that head alone.
+// Splits are merged in batches, so that a batch's loads are all in flight at once.
+template <class P, int Warps, int D, Division Divide = Division::exact, int Channels = D,
+          class Params, class Work>
+LAB_DEVICE void merge_splits(const Params& p, const Work& work, int warp = thread_x() / 32,
+                             int first_channel = 0) {
   constexpr int passes = (Channels + 127) / 128, batch = D <= 128 ? 16 : 8;  // 4 channels per lane
   const int lane = thread_x() & 31;
-  const i64 slot = head * p.splits;
-  float m = lowest_score(), l = 0.f;
-  f32x4 o[passes] = {};
-  for (int first = 0; first < live_splits; first += batch) {
-    float part_m = lowest_score(), part_l = 0.f;     // of split first + lane
-    if (lane < batch && first + lane < live_splits) {
-      part_m = load_global(p.partial_m + slot + first + lane);
-      part_l = load_global(p.partial_l + slot + first + lane);
-    }
-    f32x4 part[batch][passes] = {};                  // past the last split: a State of no keys
-#pragma unroll
-    for (int i = 0; i < batch; ++i)
-#pragma unroll
-      for (int pass = 0; pass < passes; ++pass) {
-        const int dim = first_channel + pass * 128 + lane * 4;
-        if (first + i < live_splits && dim < D)
-          part[i][pass] = load_global(
-              reinterpret_cast<const f32x4*>(p.partial_o + (slot + first + i) * D + dim));
+  for (int row = warp; row < row_count(work); row += Warps) {
+    const i64 head = head_index(p, work, row), slot = head * p.splits;
+    float m = lowest_score(), l = 0.f;
+    f32x4 o[passes] = {};
+    for (int first = 0; first < work.live_splits; first += batch) {
+      float part_m = lowest_score(), part_l = 0.f;     // of split first + lane
+      if (lane < batch && first + lane < work.live_splits) {
+        part_m = load_global(p.partial_m + slot + first + lane);
+        part_l = load_global(p.partial_l + slot + first + lane);
       }
-    float top = part_m;
+      f32x4 part[batch][passes] = {};                  // past the last split: a State of no keys
 #pragma unroll
-    for (int mask = 16; mask > 0; mask /= 2) top = maximum(top, shfl_xor(top, mask));
-    const float rescale = raise_maximum<P>(m, l, top), weight = exp2<P>(part_m - m);
+      for (int i = 0; i < batch; ++i)
 #pragma unroll
-    for (int pass = 0; pass < passes; ++pass)
+        for (int pass = 0; pass < passes; ++pass) {
+          const int dim = first_channel + pass * 128 + lane * 4;
+          if (first + i < work.live_splits && dim < D)
+            part[i][pass] = load_global(
+                reinterpret_cast<const f32x4*>(p.partial_o + (slot + first + i) * D + dim));
+        }
+      float top = part_m;
 #pragma unroll
-      for (int c = 0; c < 4; ++c) o[pass].v[c] = o[pass].v[c] * rescale;
+      for (int mask = 16; mask > 0; mask /= 2) top = maximum(top, shfl_xor(top, mask));
+      const float rescale = raise_maximum<P>(m, l, top), weight = exp2<P>(part_m - m);
 #pragma unroll
-    for (int i = 0; i < batch; ++i) merge(l, o, shfl(weight, i), shfl(part_l, i), part[i]);
-  }
-  const float inverse = inverse_of(l);
+      for (int pass = 0; pass < passes; ++pass)
 #pragma unroll
-  for (int pass = 0; pass < passes; ++pass) {
-    const int dim = first_channel + pass * 128 + lane * 4;
-    if constexpr (Divide == Division::exact) {
-      if (dim < D) store_out<typename P::Out, D>(p, head, dim, l, o[pass]);
-    } else {
+        for (int c = 0; c < 4; ++c) o[pass].v[c] = o[pass].v[c] * rescale;
 #pragma unroll
-      for (int c = 0; c < 4; ++c) o[pass].v[c] = o[pass].v[c] * inverse;
-      if (dim < D) store4(static_cast<typename P::Out*>(p.out) + head * D + dim, o[pass]);
+      for (int i = 0; i < batch; ++i) merge(l, o, shfl(weight, i), shfl(part_l, i), part[i]);
     }
+    const float inverse = inverse_of(l);
+#pragma unroll
+    for (int pass = 0; pass < passes; ++pass) {
+      const int dim = first_channel + pass * 128 + lane * 4;
+      if constexpr (Divide == Division::exact) {
+        if (dim < D) store_out<typename P::Out, D>(p, head, dim, l, o[pass]);
+      } else {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) o[pass].v[c] = o[pass].v[c] * inverse;
+        if (dim < D) store4(static_cast<typename P::Out*>(p.out) + head * D + dim, o[pass]);
+      }
+    }
+    if (lane == 0 && first_channel == 0) store_lse2(p, head, m, l);
+    if constexpr (Channels < D) break;  // so that no registers are held for a next head
   }
-  if (lane == 0 && first_channel == 0) store_lse2(p, head, m, l);
-}
-
-// Merges the splits' States; a warp merges one query head at a time. `warp` is the number of this
-// warp among the `Warps` that call this.
-template <class P, int Warps, int D, Division Divide = Division::exact, class Params, class Work>
-LAB_DEVICE void merge_splits(const Params& p, const Work& work, int warp = thread_x() / 32) {
-  for (int row = warp; row < row_count(work); row += Warps)
-    merge_row<P, D, Divide, D>(p, head_index(p, work, row), work.live_splits, 0);
 }
 
 // Ends a kernel whose warps split the keys: the warps' States become the block's, and the last
