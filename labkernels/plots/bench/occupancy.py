@@ -17,7 +17,7 @@ RESOURCES = {
 }
 COLOURS = dict(zip(RESOURCES.values(), ("#0072b2", "#e69f00", "#8b95a1", "#cc79a7"), strict=True))
 MARKS = dict(zip(RESOURCES.values(), ("s", "o", "^", "X"), strict=True))
-_WORDS = 900  # where a row's words end, in blocks; a phone, too, shows them beside the last mark
+_WORDS = 2500  # where a row's words end, in blocks; a phone, too, shows them beside the last mark
 
 
 @plt.rc_context(style.HOUSE)
