@@ -11,10 +11,10 @@ Integers: TypeAlias = Any
 class AttentionVariant:
     """The attention that a call asks for, apart from its tensors.
 
-    causal: query i of n, in a request of L keys, sees keys 0 to L - n + i. window_left: a query
-    sees only the last window_left + 1 of these keys. soft_cap: scores become soft_cap * tanh(score
-    / soft_cap). sinks, alibi: whether each head has a sink score, or a slope by which scores fall
-    with distance.
+    causal: query i of n, in a request of L keys, sees keys 0 to L - n + i. window_left: with or
+    without a causal mask, it sees none before L - n + i - window_left, as in FlashAttention and
+    FlashInfer. soft_cap: scores become soft_cap * tanh(score / soft_cap). sinks, alibi: whether
+    each head has a sink score, or a slope by which scores fall with distance.
     """
 
     causal: bool = False
@@ -27,8 +27,7 @@ class AttentionVariant:
         """The first key that a query of a request sees; takes integers or arrays."""
         if self.window_left is None:
             return 0 * (query + kv_len)
-        last = kv_len - q_len + query if self.causal else kv_len - 1
-        return _clip(last - self.window_left, kv_len)
+        return _clip(kv_len - q_len + query - self.window_left, kv_len)
 
     def end(self, query: Integers, q_len: Integers, kv_len: Integers) -> Integers:
         """One past the last key that a query of a request sees; takes integers or arrays."""

@@ -20,8 +20,9 @@ def test_a_query_sees_the_keys_that_a_mask_of_all_pairs_leaves(causal, window_le
     variant = AttentionVariant(causal, window_left)
     for q_len, kv_len in ((3, 7), (5, 2), (4, 0), (1, 1)):
         for query in range(q_len):
-            last = kv_len - q_len + query if causal else kv_len - 1
-            first = -1 if window_left is None else last - window_left
+            place = kv_len - q_len + query
+            last = place if causal else kv_len - 1
+            first = -1 if window_left is None else place - window_left
             keys = [key for key in range(kv_len) if first <= key <= last]
             ends = (variant.begin(query, q_len, kv_len), variant.end(query, q_len, kv_len))
             assert list(range(*ends)) == keys

@@ -3,6 +3,7 @@
 import json
 import tracemalloc
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -204,6 +205,20 @@ def test_a_variant_is_right_where_it_was_asked_for_and_named_where_it_was_left_o
     assert found.answer == "BUG"
     assert found.matches[0].name.split(", or ")[0].endswith("left out"), found.summary()
     assert found.matches[0].rms < 1.5 < found.matches[0].was
+
+
+@pytest.mark.parametrize(("first", "answer"), [("own", "ROUNDING"), ("last", "BUG")])
+def test_a_window_without_a_causal_mask_begins_before_a_querys_own_place(first, answer, call):
+    """As in FlashAttention and FlashInfer, not before the last key."""
+    call = replace(call, causal=False)
+    s, places = _shaped(call, VariantTensors(window_left=9)), torch.arange(24)
+    if first == "last":
+        s = _shaped(call, VariantTensors()).masked_fill(places < 23 - 9, -torch.inf)
+    out = (
+        torch.softmax(s, -1).bfloat16().double() @ right.grouped(call, torch.float64)[2]
+    ).bfloat16()
+    tensors = {"q": call.q, "k": call.k, "v": call.v, "causal": 0, "window_left": 9, "out": out}
+    assert judge(tensors).answer == answer
 
 
 def _shaped(call, variant):

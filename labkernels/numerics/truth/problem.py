@@ -342,7 +342,7 @@ class Block:
         found = None
         if problem.variant is not None:
             tokens, keys = slice(rows.first, rows.last), slice(self.first, self.last)
-            found = problem.variant.hides(tokens, problem.group, rows.n_keys, keys, problem.q)
+            found = problem.variant.hides(tokens, problem.group, rows.places, keys, problem.q)
         if self.last <= problem.n_keys[rows.first : rows.last].min():
             return found
         keys = xp.arange(self.first, self.last, device=problem.q.device)

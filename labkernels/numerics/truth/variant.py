@@ -12,9 +12,11 @@ from labkernels.units import LOG2_E
 class VariantTensors:
     """The variant besides the causal mask, with its tensors; a field that is None is not used.
 
-    window_left: a row sees the last window_left + 1 of its keys. soft_cap: scores s become c tanh(s
-    / c). alibi: slopes [Hq], which are multiplied by key minus query and added. sinks [Hq]: a logit
-    that is in the denominator alone. mask [total_q, longest request]: True where a row sees a key.
+    window_left: a row sees no key more than window_left before its own place, with a causal mask or
+    without; query i of n, in a request of L keys, has place L - n + i. soft_cap: scores s become c
+    tanh(s / c). alibi: slopes [Hq], which are multiplied by key minus query and added. sinks [Hq]:
+    a logit that is in the denominator alone. mask [total_q, longest request]: True where a row sees
+    a key.
     Raises: ValueError naming the field, its value and what is allowed.
     """
 
@@ -51,16 +53,16 @@ class VariantTensors:
         return score
 
     def hides(
-        self, tokens: slice | Array, group: int, ends: Array, keys: slice, like: Array
+        self, tokens: slice | Array, group: int, places: Array, keys: slice, like: Array
     ) -> Array | None:
         """True where the window or the mask hides a key; None where neither hides any.
 
-        Shapes: ends, one past the last key of each row, [R] -> [R, n].
+        Shapes: places, of each row, [R, 1] -> [R, n].
         """
         xp, found = namespace(like), None
         if self.window_left is not None:
             number = xp.arange(keys.start, keys.stop, device=like.device)
-            found = number < ends[:, None] - 1 - self.window_left
+            found = number < places - self.window_left
         if self.mask is not None:
             seen = np.repeat(np.asarray(self.mask)[tokens, keys].astype(bool), group, 0)
             unseen = moved(~seen, like)

@@ -67,7 +67,7 @@ class Sheet:
         if variant is None:
             return behind
         keys = slice(0, self.kv_len)
-        hides = variant.hides(self.tokens, 1, self.n_keys, keys, self.out)
+        hides = variant.hides(self.tokens, 1, self.places, keys, self.out)
         return behind if hides is None else behind | hides
 
     @functools.cached_property
