@@ -57,7 +57,9 @@ GROSS = (
     "scale applied twice",
     "NaN without keys",
 )
-SPLIT_LEFT_OUT = Edit(SPLITS, r"first \+ lane < live_splits", "first + lane < live_splits - 1")
+SPLIT_LEFT_OUT = Edit(
+    SPLITS, r"first \+ lane < work.live_splits", "first + lane < work.live_splits - 1"
+)
 
 
 @pytest.mark.parametrize(("file", "before", "deleted", "words"), BARRIERS.values(), ids=BARRIERS)

@@ -29,7 +29,7 @@ WRONG = {
     ),
     "o not rescaled": Edit(SOFTMAX, r"if \(warp_any\(", "if (false && warp_any("),
     "a split left out": Edit(
-        SPLITS, r"first \+ lane < live_splits", "first + lane < live_splits - 1"
+        SPLITS, r"first \+ lane < work.live_splits", "first + lane < work.live_splits - 1"
     ),
 }
 
