@@ -336,7 +336,7 @@ plots.table(by_length.reset_index(), "by-length", dict.fromkeys(order, "{:.0f}")
 # A right output is held out if its implementation or its family of inputs is; a wrong one if its bug is.
 # The newest of these sets is the eighth, with bugs, families of inputs, implementations and shapes of its own; some of its calls ask for a window, a soft cap, sinks or ALiBi.
 # After its recording each set is looked at case by case and the verdict is mended. So a row that says *held out* is of the newest set, a row that says *held out once* was recorded so with a set before and an older verdict, and *development* is what was known when it was recorded.
-# The eighth set was judged once, by the verdict as it was when the set was written; its writer knew the rules of this chapter and some words of the diagnosis, and not which bugs it tells apart.
+# The eighth set was judged once, by the verdict as it was when the set was written; its writer knew the rules of this chapter and the earlier sets, and saw the list of causes before fixing the words of a right name; the same person mended the verdict afterwards.
 # Each new bug gives two outputs, of two families and two shapes, the second with the bug in a part of the rows; some bugs change nothing in a shape and give fewer.
 # A few of the kinds that were seen before are recorded again.
 # The first table is about right outputs, and says how often the verdict calls them a bug.
