@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from labkernels.measure.strangers import composed, inputs, runs, split, wrong
+from labkernels.measure.strangers.wrong import attend
 
 # Shapes with few keys alone, so that a seed costs a second.
 SHAPES = (inputs.SHAPES[2], inputs.SHAPES[4], inputs.SHAPES[5])
@@ -62,3 +63,18 @@ def test_what_becomes_of_a_tensor_is_found_with_its_keys(change, name, where):
 def _late(k):
     """1 for the keys from 40 on, 0 for those before."""
     return (torch.arange(k.shape[2]) >= 40)[:, None].double()
+
+
+@pytest.mark.parametrize(
+    ("bug", "names"),
+    [
+        (lambda w: attend(w.scores(q=w.q.roll(1, 1)), w.v, w.call.q.dtype), ("output", "Q of")),
+        (lambda w: attend(w.s, -w.v, w.call.q.dtype), ("out with", "V with")),
+    ],
+)
+def test_what_the_output_cannot_tell_apart_is_named_together(bug, names):
+    shape = inputs.Shape(2, 4, 1, 4, 80, 64)  # all heads share one KV head
+    call = inputs.call("normal", shape, "fp16", 5)
+    said = runs.judged(call, wrong.run(bug, call)).matches[0].name.split(", or ")
+    assert len(said) == 2
+    assert all(any(name in each for each in said) for name in names)

@@ -12,6 +12,7 @@ _ROWS = 48  # that are looked up among all rows
 _LISTED = 4  # rows that are told one by one
 _AMONG = 2**15  # rows among which they are looked up
 _OFTEN = 0.9  # share of the rows that a rule must explain: some rows may look like others
+_OF_ANOTHER = "another row's output"
 
 
 def of_output(problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array) -> list[Match]:
@@ -117,6 +118,12 @@ def _rows(
     good = left <= _LEFT
     if good.mean() < _OFTEN:
         return []
+    name = _OF_ANOTHER
+    kv_head, other_kv_head = chosen[:, 1] // problem.group, head // problem.group
+    sees, other_sees = problem.n_keys[chosen[:, 0]], problem.n_keys[token]
+    same = (own[0] == other[0]) & (kv_head == other_kv_head) & (sees == other_sees)
+    if same[good].all():  # rows of the same keys differ in nothing but Q
+        name += ", or Q of another row"
     steps = {
         "sample": (other[0] - own[0])[good] % problem.batch,
         "head": (head - chosen[:, 1])[good] % heads,
@@ -125,16 +132,16 @@ def _rows(
     if (queries == queries[0]).all():
         steps["query"] = (other[1] - own[1])[good] % queries[0]
     words = []
-    for name, step in steps.items():
+    for what, step in steps.items():
         values, counts = np.unique(step, return_counts=True)
         if counts.max() < _OFTEN * counts.sum():
-            reverse = (head + chosen[:, 1])[good] if name == "head" else None
+            reverse = (head + chosen[:, 1])[good] if what == "head" else None
             if reverse is not None and (reverse == reverse[0]).mean() >= _OFTEN:
                 words.append("heads in reverse")
                 continue
             return [
                 Match(
-                    "another row's output",
+                    name,
                     f"first {problem.row_name(*chosen[0].tolist())} holds that of "
                     f"{problem.row_name(int(token[0]), int(head[0]))}",
                     float(np.sqrt((left**2).mean())),
@@ -142,11 +149,11 @@ def _rows(
                 )
             ]
         if int(values[counts.argmax()]):
-            words.append(f"{name} + {int(values[counts.argmax()])}")
+            words.append(f"{what} + {int(values[counts.argmax()])}")
     where = "each row holds that of " + ", ".join(words)
     if len(rows) <= _LISTED:
         where = "; ".join(
             f"{problem.row_name(*row)} holds that of {problem.row_name(int(t), int(h))}"
             for row, t, h in zip(chosen.tolist(), token, head, strict=True)
         )
-    return [Match("another row's output", where, float(np.sqrt((left[good] ** 2).mean())), was)]
+    return [Match(name, where, float(np.sqrt((left[good] ** 2).mean())), was)]

@@ -66,7 +66,7 @@ def _named(name: str, where: str, left: float, was: float) -> Match:
 
 def _functions(given: Array, right: Array, spread: Array) -> Iterator[tuple[str, str, float]]:
     plain: dict[str, tuple[str, Callable[[Array], Any]]] = {
-        "out with the wrong sign": ("", np.negative),
+        "out with the wrong sign, or V with the wrong sign": ("", np.negative),
         "out without its sign": ("its absolute value", np.abs),
         "out without its negative values": ("as after relu", lambda x: np.maximum(x, 0)),
         "out without its positive values": ("", lambda x: np.minimum(x, 0)),
