@@ -102,7 +102,7 @@ def build(args: argparse.Namespace) -> None:
         notebooks = execute_notebooks(force=args.force)
     stage(notebooks)
     print(widgets.write(STAGE / "book" / "_static" / "lab"), flush=True)
-    build_pages(force=args.force)
+    build_pages(notebooks, force=args.force)
     print(f"book: {time.monotonic() - started_s:.0f} s. Open {(SITE / 'index.html').as_uri()}")
 
 
@@ -227,7 +227,7 @@ def place_guesses() -> None:
         nbformat.write(notebook, page)
 
 
-def build_pages(*, force: bool) -> None:
+def build_pages(notebooks: dict[str, Path], *, force: bool) -> None:
     """Runs Jupyter Book on the staged tree, unless _site already shows exactly that."""
     key_file = BUILD / "site.key"
     key = site_digest()
@@ -258,12 +258,19 @@ def build_pages(*, force: bool) -> None:
     page_figures.add_to(pages, STAGE / "notebooks")
     mend.mend(pages)
     search_words.add_to(pages)
+    place_downloads(pages, notebooks)
     try:
         print(lighten.lighten(pages), flush=True)
     except ValueError as error:
         raise SystemExit(f"The book was not built: {error}") from None
     put_in_place(pages)
     key_file.write_text(f"{key} {tree_digest(SITE)}")
+
+
+def place_downloads(pages: Path, notebooks: dict[str, Path]) -> None:
+    """Makes the notebook that a page offers the one in plain Markdown, which JupyterLab shows."""
+    for page in (pages / "_sources" / "notebooks").glob("*.ipynb"):
+        nbformat.write(notebook_io.pair(notebooks[page.stem], page.stem), page)
 
 
 def listed_pages() -> list[str]:

@@ -13,15 +13,16 @@ import ast
 import importlib.util
 import os
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+import answers
 import chapter_frame
 import nbformat
 import slides
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from notebook_io import NOTEBOOKS, ROOT
+from plain import ANSWER as YOURS
 from plain import SOLUTION
 from traitlets.config import PyFileConfigLoader
 
@@ -91,6 +92,8 @@ def answered(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """A chapter whose solutions nbgrader clears: the check gives a point, and a reader another."""
     exercise, place, cells = 0, None, []
     for cell in notebook.cells:
+        if YOURS in cell.metadata.get("tags", ()):
+            continue  # nbgrader has the solution's own place
         cells.append(cell)
         if cell.source == SOLUTION:
             exercise, place = exercise + 1, 0
@@ -126,9 +129,8 @@ def _check_of(cell: nbformat.NotebookNode, grade_id: str) -> list[nbformat.Noteb
 
 def assignment(exercise: exercises.Exercise) -> nbformat.NotebookNode:
     """An assignment that nbgrader grades by itself: the task, the answer, and its check."""
-    starter = textwrap.dedent(exercise.starter).strip()
-    starter = f'r"""\n{starter}\n"""' if "\n" in starter else repr(starter)
     task = TASK.format(e=exercise, task=exercise.task.strip(), hints=len(exercise.hints))
+    starter = answers.literal(exercise.starter)
     answer = new_code_cell(ANSWER.format(e=exercise, starter=starter), id="answer")
     check = new_code_cell(CHECK.format(name=exercise.name), id="check")
     _grade(answer, f"{exercise.name}-answer", solution=True, points=0)

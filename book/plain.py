@@ -6,10 +6,12 @@ in full, numbers where the script names a result, captions, folded code and fold
 
 import copy
 import hashlib
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import answers
 import chapter_frame
 import nbformat
 import plain_roles
@@ -23,6 +25,8 @@ OPTION = re.compile(r"^:([\w-]+): (.*)\n", re.M)
 FOLDED_CODE = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 FOLDED_OUTPUT = {"hide-output", "hide-cell", "remove-output", "remove-cell"}
 SOLUTION = "#### Solution"
+ANSWER = "your-answer"  # the tag of a cell that a reader fills in, and that nobody has run
+ASKED = re.compile(r'exercises\.check\(\s*"([\w-]+)"')
 CUT = "\0"  # where a Markdown cell is cut in two
 
 
@@ -35,7 +39,7 @@ def plain(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
     if name in (chapter.file for chapter in chapter_frame.chapters()):
         notebook = chapter_frame.framed(notebook, name)
     words = plain_roles.Words(name, notebook)
-    cells = [new for cell in notebook.cells for new in _cells(cell, words)]
+    cells = list(_with_answers([new for cell in notebook.cells for new in _cells(cell, words)]))
     for i, cell in enumerate(cells):
         cell.id = hashlib.sha256(f"{i}\0{cell.source}".encode()).hexdigest()[:8]
     notebook.metadata.pop("jupytext", None)  # JupyterLab would read the cells from the script
@@ -62,21 +66,41 @@ def _cells(
         title = f"Code of figure {words.figures[figure['name']]}\n" if figure else "Code\n"
         cell.source = f"# @title {title}{cell.source}".replace("title Code\n# ", "title ", 1)
     for output in cell.outputs:
-        _without_motion(output)
+        _without_programs(output)
     yield cell
     if figure:
         caption = f"**Figure {words.figures[figure['name']]}.** {words.plain(figure['caption'])}"
         yield nbformat.v4.new_markdown_cell(caption)
 
 
-def _without_motion(output: nbformat.NotebookNode) -> None:
-    """Leave the words of a moving picture, which the cell draws when it runs.
+def _with_answers(cells: list[nbformat.NotebookNode]) -> Iterator[nbformat.NotebookNode]:
+    """The cells, and before each solution one for the reader's own answer, with its check."""
+    for i, cell in enumerate(cells):
+        if cell.source == SOLUTION:
+            code = "\n".join(
+                each.source for each in itertools.takewhile(_in_solution, cells[i + 1 :])
+            )
+            for name in dict.fromkeys(ASKED.findall(code)):
+                tags = {"tags": [ANSWER]}
+                yield nbformat.v4.new_code_cell(answers.cell(name), metadata=tags)
+        yield cell
+
+
+def _in_solution(cell: nbformat.NotebookNode) -> bool:
+    return cell.cell_type == "code" or not cell.source.startswith("#")
+
+
+def _without_programs(output: nbformat.NotebookNode) -> None:
+    """Leave the words of what moves or asks for input; the cell shows it when it runs.
 
     JupyterLab shows no SVG of a notebook that it does not trust yet, but all of its texts in a row.
     """
     data = output.get("data", {})
     if "lab-motion" in data.get("text/html", ""):
         del data["text/html"]
+    if "lab-widget" in data.get("text/html", ""):
+        del data["text/html"]
+        data["text/plain"] += " In JupyterLab, run this cell to see it here."
 
 
 def _directive(found: re.Match, words: plain_roles.Words) -> str:

@@ -15,6 +15,7 @@ ROLE = re.compile(r"\{(?P<name>[a-z:]+)\}`(?P<text>[^`]+)`")
 TITLED = re.compile(r"(.*\S)\s*<(.*)>", re.S)
 EQUATION = re.compile(r"^(\s*)\$\$ \((.+)\)$", re.M)
 EXERCISE = re.compile(r"\{exercise\}.*\n:label: (\S+)")
+CITATION = re.compile(r"\s*\{cite:[pt]\}`[^`]+`")
 ENTRY = re.compile(r"^(\S.*)\n  (\S.*)", re.M)
 GLUED = "application/papermill.record/text/plain"
 
@@ -108,9 +109,18 @@ def _work(key: str, *, inside: bool) -> str:
 
 
 def _meaning(term: str) -> str:
-    """The first sentence of the glossary on a term."""
-    first = re.split(r"(?<=[^.].)\.(?=\s|$)", _glossary()[term])[0]
-    return ROLE.sub(lambda found: found["text"].split(" <")[0], first).replace('"', "'") + "."
+    """The first sentence of the glossary on a term, as a tooltip can show it: in bare words."""
+    first = re.split(r"(?<=[^.].)\.(?=\s|$)", CITATION.sub("", _glossary()[term]))[0]
+    first = ROLE.sub(_bare, first)
+    return re.sub(r"[$`]", "", first).replace('"', "'") + "."
+
+
+def _bare(found: re.Match) -> str:
+    """The words of a role of the glossary."""
+    if found["name"] != "doc":
+        return found["text"].split(" <")[0]
+    page = (ROOT / "book" / f"{found['text']}.md").read_text(encoding="utf-8")
+    return re.search(r"^# (.+)$", page, re.M)[1]
 
 
 @cache

@@ -14,7 +14,7 @@ import nbformat
 from nbconvert import SlidesExporter
 from nbformat.v4 import new_markdown_cell
 from notebook_io import NOTEBOOKS
-from plain import FOLDED_CODE, FOLDED_OUTPUT, SOLUTION
+from plain import ANSWER, FOLDED_CODE, FOLDED_OUTPUT, SOLUTION
 
 TEMPLATE = Path(__file__).with_name("slides.html.j2")
 MATHJAX = "tex-svg-full.js"
@@ -76,7 +76,7 @@ def _parts(notebook: nbformat.NotebookNode) -> Iterator[tuple[nbformat.NotebookN
     """Cells of one block each, and how much of a slide a block takes."""
     shown, whole = True, False
     for cell in notebook.cells:
-        if FOLDED_OUTPUT & set(cell.metadata.get("tags", ())):
+        if (FOLDED_OUTPUT | {ANSWER}) & set(cell.metadata.get("tags", ())):
             continue
         if cell.cell_type == "code":
             if shown and (cell.outputs or not FOLDED_CODE & set(cell.metadata.get("tags", ()))):

@@ -115,6 +115,7 @@ plt.show()
 #
 # The same law holds for bytes.
 # If data take $\tau$ seconds to come and $\beta$ bytes per second are wanted, then $\beta \tau$ bytes have to be on their way at any time.
+# For the bandwidth of the H200's DRAM, each SM's share of them is:
 
 # %%
 in_flight = [
@@ -163,7 +164,7 @@ bool(np.allclose(y, exact, atol=1e-4))
 # %% [markdown]
 # Why are there two stages, two tiles of $W$ in turns?
 # With one stage a fast thread would overwrite a tile that a slow one still reads.
-# The CPU machine notices it, and names the threads and the lines:
+# The CPU machine notices it, and names the threads and the lines, here the multiplication and the copy of the next tile:
 
 # %%
 try:
@@ -204,8 +205,8 @@ predicted = {sums: sums + c for sums in (96, 128, 160, 192, 224, 256)}
 print(f"c = {c}", predicted, sep="\n")
 
 # %% [markdown]
-# The prediction is exact up to 160 sums.
-# At 192 sums {eq}`ten-lines-registers` comes close to 255, and the compiler has to save registers; at 224 it exceeds 255, and the compiler has to save many.
+# Up to 160 sums the prediction should be exact.
+# At 192 sums it comes close to 255, so that the compiler may begin to save registers; at 224 it exceeds 255, and the compiler has to save many.
 # At 256 the sums alone do not fit, and some must go to memory: the compiler must {term}`spill`.
 #
 # **Blocks per SM** follow from both.
@@ -315,7 +316,8 @@ assert found.passed
 # ```{exercise}
 # :label: gpu-occupancy
 #
-# Assignment 15, *Choose the stages for two blocks per SM*.
+# Assignment 15, *Choose the stages for two blocks per SM*: how many tiles can be in flight before a second block no longer fits?
+# `exercises.check("occupancy_choice", ...)` judges your number.
 # ```
 
 # %%

@@ -379,7 +379,8 @@ bool(abs(out - truth).max() < 1e-6 and abs(lse2 - truth_lse2).max() < 1e-5)
 #
 # Each of these replaces one phase of the CUDA kernel by your lines.
 # `exercises.get(...)` shows the task and a starter, `.hint(1)` a first hint, and `check` compiles your lines, runs them with all checks, and says in terms of your own lines what is wrong.
-# In a notebook, a cell that begins with `%%cuda rescale` is an answer, after `%load_ext labkernels.chapters.exercises`.
+# The notebook of this chapter has a cell for each answer, above the solution: edit its starter, and run the cell.
+# A cell that begins with `%%cuda rescale` is an answer too, after `%load_ext labkernels.chapters.exercises`.
 # After a right answer, `check` puts your kernel beside the reference kernel, which has the book's own lines: whether both give the same bits; the {term}`ledger`, which is the registers and bytes of {doc}`a_gpu_in_one_sitting`, beside the compiler's number; and how often lanes waited for each other in shared memory, a {term}`bank conflict`, which {doc}`fragments_and_rounding` explains.
 #
 # ```{exercise}
@@ -389,8 +390,8 @@ bool(abs(out - truth).max() < 1e-6 and abs(lse2 - truth_lse2).max() < 1e-5)
 # ```
 
 # %%
-starter = exercises.get("rescale").starter
-print(starter, exercises.check("rescale", starter), sep="\n")
+rescale = exercises.get("rescale")
+print(rescale, exercises.check("rescale", rescale.starter), sep="\n\n")
 
 # %% [markdown]
 # ```{solution-start} block-rescale
@@ -415,7 +416,8 @@ assert found.passed
 # ```
 
 # %%
-print(exercises.check("missing_barrier", exercises.get("missing_barrier").starter))
+barrier = exercises.get("missing_barrier")
+print(barrier, exercises.check("missing_barrier", barrier.starter), sep="\n\n")
 
 # %% [markdown]
 # ```{solution-start} block-barrier
@@ -438,7 +440,11 @@ assert found.passed
 # Assignment 16, *The online softmax in Triton*.
 # Then assignments 1 and 3 to 8, a phase each; {doc}`/book/assignments` lists them all.
 # ```
-#
+
+# %%
+exercises.get("triton_update")
+
+# %% [markdown]
 # ```{solution-start} block-triton
 # :class: dropdown
 # ```

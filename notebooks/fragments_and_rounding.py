@@ -100,6 +100,7 @@ plt.show()
 # A floating-point number has a sign, an exponent and a fraction.
 # The exponent decides how large it can be, the fraction how near its neighbours are.
 # The distance to the next number is called {term}`ulp`, and rounding errs by half an ulp at most.
+# Of its 16 bits fp16 gives 5 to the exponent and 10 to the fraction, bf16 8 and 7; the names of the 8-bit formats, e4m3 and e5m2, count these bits.
 
 # %% mystnb={"figure": {"caption": "The distance between neighbours doubles with each power of two: bf16 has the range of fp32 and eight times the distance of fp16. Computed on this machine.", "name": "spacing"}, "image": {"alt": "Four parallel staircases on logarithmic axes: e4m3 on top, then bf16, fp16 and far below fp32. Each ends flat on the left, where numbers are subnormal, at different places.", "width": "90%"}} tags=["hide-input"]
 x = 2.0 ** np.arange(-20, 9)
@@ -251,7 +252,8 @@ print(
 # ```
 
 # %%
-print(exercises.check("swizzle", exercises.get("swizzle").starter))
+swizzle = exercises.get("swizzle")
+print(swizzle, exercises.check("swizzle", swizzle.starter), sep="\n\n")
 
 # %% [markdown]
 # ```{solution-start} fragments-swizzle
@@ -274,9 +276,13 @@ assert found.passed
 # ```{exercise}
 # :label: fragments-of-p
 #
-# Assignment 13, *P stays in registers*; before it, assignment 12, *Addresses for ldmatrix*.
+# Assignment 13, *P stays in registers*; before it, assignment 12, *Addresses for ldmatrix*, which is `exercises.get("ldmatrix_addresses")`.
 # ```
-#
+
+# %%
+exercises.get("fragment_of_p")
+
+# %% [markdown]
 # ```{solution-start} fragments-of-p
 # :class: dropdown
 # ```

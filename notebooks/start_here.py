@@ -42,7 +42,7 @@
 # %% tags=["nbval-ignore-output"]
 from labkernels import cli
 
-cli.main(["doctor"])
+_ = cli.main(["doctor"])
 
 # %% [markdown]
 # ## Try one

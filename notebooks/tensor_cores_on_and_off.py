@@ -708,7 +708,7 @@ bench.log
 # %% [markdown]
 # ## What we learned
 #
-# The numbers in bold are computed from the tables above, in the cells folded here.
+# The numbers below are computed from the tables above, in the cells folded here.
 
 # %% tags=["hide-cell"]
 live_rmse = live.pivot(index=["dtype", "stored in"], columns="kernel", values="rmse, 1e-6").T

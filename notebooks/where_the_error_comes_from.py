@@ -394,7 +394,7 @@ bench.log
 # %% [markdown]
 # ## What we learned
 #
-# The numbers in bold are computed from the tables above, in the cell folded here.
+# The numbers below are computed from the tables above, in the cells folded here.
 
 # %% tags=["hide-cell"]
 point = of_case.set_index(grid)

@@ -18,6 +18,10 @@ class JupyterBook:
         self.runs += 1
         pages = build.Path(command[command.index("--path-output") + 1]) / "_build" / "html"
         text = (build.STAGE / "book" / "intro.md").read_text()
+        staged = build.STAGE / "notebooks" / "idea.ipynb"
+        download = pages / "_sources" / "notebooks" / "idea.ipynb"
+        download.parent.mkdir(parents=True, exist_ok=True)
+        download.write_text(staged.read_text())
         for name in PAGES:
             if name not in self.missing:
                 (pages / name).parent.mkdir(parents=True, exist_ok=True)
@@ -57,4 +61,5 @@ def empty_book(folder, monkeypatch):
 def executed(source):
     """Return the notebook of a chapter."""
     cell = build.nbformat.v4.new_markdown_cell(source.read_text(), id="cell")
-    return build.nbformat.v4.new_notebook(cells=[cell])
+    metadata = {"language_info": {"name": "python"}}
+    return build.nbformat.v4.new_notebook(cells=[cell], metadata=metadata)

@@ -242,3 +242,12 @@ def test_a_full_disk_is_one_line(book, monkeypatch):
     monkeypatch.setattr(build.shutil, "copytree", full)
     with pytest.raises(SystemExit, match=r"\AThe book was not built: [^\n]*No space left[^\n]*\Z"):
         build.main()
+
+
+def test_a_page_offers_its_notebook_in_plain_markdown(monkeypatch, tmp_path):
+    book = stand_in.empty_book(tmp_path, monkeypatch)
+    (tmp_path / "notebooks" / "idea.py").write_text("# %%\n# {doc}`two_roads`")
+    book.main()
+    text = (tmp_path / "_site" / "_sources" / "notebooks" / "idea.ipynb").read_text()
+    assert "(two_roads.ipynb)" in text
+    assert "{doc}" not in text

@@ -45,7 +45,7 @@ def test_an_assignment_is_its_starter_its_solution_and_its_check(notebooks, name
     ):
         namespace = {}
         exec(source, namespace)
-        assert dedent(namespace["answer"]).strip() == dedent(expected).strip()
+        assert dedent(str(namespace["answer"])).strip() == dedent(expected).strip()
     assert check.metadata["nbgrader"]["points"] == exercises.get(name).difficulty
     assert check.metadata["nbgrader"]["locked"]
 
@@ -102,6 +102,7 @@ def test_a_chapters_solutions_are_cleared_and_nothing_else(notebooks, name):
     assert not [cell for cell in cells if re.search(r'check\(\s*"\w+-', cell.source)]
     sources = [cell.source for cell in notebooks[name].cells]
     assert sources.count("#### Your answer") == n_exercises
+    assert sum("answer = None" in source for source in sources) == len(checks)
     assert not [cell for cell in cells if cell.source.startswith("#")]
     assert [c for c in cells if c.cell_type == "code" and re.search("assert|answer =", c.source)]
 

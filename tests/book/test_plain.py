@@ -1,9 +1,14 @@
 """A chapter without MyST says the same: links, numbers, listings, captions, and what is folded."""
 
+import re
+
 import jupytext
 import nbformat
 import plain
 import pytest
+
+from labkernels import widgets
+from labkernels.chapters import exercises
 
 MARKDOWN = """\
 # %% [markdown]
@@ -112,6 +117,59 @@ assert 1 + 1 == 2
     assert [cell.metadata for cell in found][1] == {"jp-MarkdownHeadingCollapsed": True}
 
 
+EXERCISE = """\
+# %% [markdown]
+# ```{{solution-start}} an-exercise
+# :class: dropdown
+# ```
+
+# %%
+found = exercises.check(
+    "{name}", 1
+)
+
+# %% [markdown]
+# ```{{solution-end}}
+# ```
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "said"),
+    [
+        ("roads-chance", None, "There is no answer yet"),
+        ("register_ledger", 0, "This is still the starter"),
+        ("occupancy_choice", 0, "Not yet"),
+    ],
+)
+def test_a_reader_has_a_cell_to_answer_in_before_the_solution(name, answer, said):
+    script = EXERCISE.format(name=name)
+    yours, solution = plain.plain(jupytext.reads(script, "py:percent"), "an_idea").cells[:2]
+    assert (solution.source, yours.metadata.tags) == ("#### Solution", [plain.ANSWER])
+    *lines, check = yours.source.splitlines()
+    given = {"exercises": exercises}
+    exec("\n".join(lines), given)
+    assert given["answer"] == answer
+    assert said in repr(eval(check, given))
+
+
+def test_an_answer_in_cuda_begins_with_the_starter():
+    script = EXERCISE.format(name="rescale")
+    yours = plain.plain(jupytext.reads(script, "py:percent"), "an_idea").cells[0]
+    *lines, check = yours.source.splitlines()
+    given = {}
+    exec("\n".join(lines), given)
+    assert given["answer"].strip() == exercises.get("rescale").starter.strip()
+    assert check == 'exercises.check("rescale", answer)'
+
+
+@pytest.mark.parametrize("term", ["GQA", "online softmax", "verdict", "launch bounds"])
+def test_the_tooltip_of_a_term_has_bare_words(term):
+    found = re.search(r'"(.*)"\)', text(f"{{term}}`{term}`").splitlines()[-1])
+    assert not re.search(r"[$`{}]|\w+\d{4}|how_to", found[1])
+    assert found[1].endswith(".")
+
+
 def test_a_comment_that_begins_folded_code_is_its_title():
     script = '# %% tags=["hide-input"]\n# Draws.\n1\n\n# %%\n# Counts.\n'
     first, second = plain.plain(jupytext.reads(script, "py:percent"), "an_idea").cells
@@ -152,3 +210,12 @@ def test_a_moving_picture_is_left_in_words():
     notebook.cells[0].outputs = [nbformat.v4.new_output("execute_result", data)]
     (found,) = plain.plain(notebook, "an_idea").cells[0].outputs
     assert found.data == {"text/plain": "It moves."}
+
+
+def test_a_form_is_left_in_words_that_say_where_it_is():
+    notebook = jupytext.reads("# %%\nwidgets.run_kernel()", "py:percent")
+    output = nbformat.v4.new_output("execute_result", widgets.budget()._repr_mimebundle_())
+    notebook.cells[0].outputs = [output]
+    (found,) = plain.plain(notebook, "an_idea").cells[0].outputs
+    assert "text/html" not in found.data
+    assert found.data["text/plain"].endswith("takes. In JupyterLab, run this cell to see it here.")
