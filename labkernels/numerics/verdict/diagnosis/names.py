@@ -1,5 +1,7 @@
 """Names for what went wrong with an output: whole kernels are tried before single rows."""
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -59,16 +61,17 @@ def of_output(case: Case) -> list[Match]:
     changed = stored.of_output(*given)
     if changed:
         return [replace(match, where=_where(match, problem, bad)) for match in changed]
-    whole = _of_whole_kernel(case, bad, score)
+    # The mistakes of one row do not know variants.
+    rows = _worst_rows(case, bad, score) if problem.variant is None else []
+    of_rows = functools.cache(lambda: many_rows.of_rows(rows))
+    whole = _of_whole_kernel(case, bad, score, of_rows)
     if sums:  # to first order, a scale that is a little off adds the mean of V
         scale = "wrong scale"
         return _better(sums, [m for m in whole if not m.vague or m.name.startswith(scale)])
     if whole and not whole[0].vague:
         return whole
-    # The mistakes of one row do not know variants.
-    rows = _worst_rows(case, bad, score) if problem.variant is None else []
     filters = many_rows.of_filters(problem, case.error, sigma, case.bugs, case.filtered)
-    known = _of_rows(rows, whole) or [m for m in filters if m.name == "P truncated"]
+    known = _unless_better(of_rows(), whole) or [m for m in filters if m.name == "P truncated"]
     if known:
         return known
     if case.less_exact:  # rounding explains the errors, so that only its kind is left to name
@@ -89,10 +92,10 @@ def of_output(case: Case) -> list[Match]:
     )
 
 
-def _of_rows(rows: list[Row], whole: list[Match]) -> list[Match]:
+def _unless_better(of_rows: list[Match], whole: list[Match]) -> list[Match]:
     """The mistakes of single rows, unless one number for all rows leaves less."""
-    found = many_rows.of_rows(rows)
-    return [] if found and whole and whole[0].rms < found[0].rms else found
+    better = of_rows and whole and whole[0].rms < of_rows[0].rms
+    return [] if better else of_rows
 
 
 def _better(a: list[Match], b: list[Match]) -> list[Match]:
@@ -121,7 +124,9 @@ def _bad_rows(case: Case) -> tuple[Array, Array]:
     return score > 1, score
 
 
-def _of_whole_kernel(case: Case, bad: Array, score: Array) -> list[Match]:
+def _of_whole_kernel(
+    case: Case, bad: Array, score: Array, of_rows: Callable[[], list[Match]]
+) -> list[Match]:
     """The mistakes that explain all wrong rows, with their place."""
     problem, out = case.problem, case.out
     moved = permutations.of_output(problem, out, case.truth, case.sigma, bad)
@@ -135,7 +140,9 @@ def _of_whole_kernel(case: Case, bad: Array, score: Array) -> list[Match]:
     place = places.words(problem, bad)
     return [
         replace(match, where="; ".join(filter(None, (match.where, place))))
-        for match in whole_kernel.explain(found, case.policy.out, of_arithmetic=case.less_exact)
+        for match in whole_kernel.explain(
+            found, case.policy.out, of_arithmetic=case.less_exact, of_rows=of_rows
+        )
     ]
 
 

@@ -6,7 +6,7 @@ result by rounding alone.
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -64,6 +64,7 @@ def of_some_keys(few: list[Sheet], misfit: fitted.Misfit) -> Iterator[Mistake]:
 
 
 Rounds = tuple[tuple[Family, ...], ...]
+_QUICK = 2  # rounds of less than a second; the later ones take up to half a minute
 # A round is tried if those before found nothing but vague numbers, or nothing that explains all.
 _ROUNDS: Rounds = (
     one_rule.ALL,
@@ -122,10 +123,18 @@ _SHARE = 0.1
 
 
 @np.errstate(all="ignore")  # a wrong guess may overflow; it is not kept
-def explain(found: list[Sheet], out_format: str, *, of_arithmetic: bool = False) -> list[Match]:
+def explain(
+    found: list[Sheet],
+    out_format: str,
+    *,
+    of_arithmetic: bool = False,
+    of_rows: Callable[[], list[Match]] = list,
+) -> list[Match]:
     """The mistakes that explain all sheets, the best first; of equals, the one tried first.
 
     of_arithmetic: coarser arithmetic errs as much, so that hundreds of readings are not tried.
+    of_rows: the mistakes of single rows; what is sure of those ends the search after its quick
+    rounds.
     """
     if not found:
         return []
@@ -135,7 +144,9 @@ def explain(found: list[Sheet], out_format: str, *, of_arithmetic: bool = False)
         was = math.sqrt(search.before)
         return [Match("row never written, or V read as 0", "it is 0", 0.0, was)]
     small = of_arithmetic or search.before <= LEFT**2
-    for families in _OF_ARITHMETIC if small else _ROUNDS:
+    for done, families in enumerate(_OF_ARITHMETIC if small else _ROUNDS):
+        if done == _QUICK and not search.kept and any(map(_is_sure, of_rows())):
+            break
         search.try_all(families, _WITHOUT_NUMBERS)
         sure = (rms**2 * SURELY <= search.before for rms, _ in search.kept)
         settled = (rms <= _RIGHT_RMS and not mistake.vague for rms, mistake in search.kept)
@@ -149,6 +160,10 @@ def explain(found: list[Sheet], out_format: str, *, of_arithmetic: bool = False)
     ]
     search.try_all(rivals, _WITHOUT_NUMBERS)
     return _ordered(search.kept, found, math.sqrt(search.before))
+
+
+def _is_sure(match: Match) -> bool:
+    return match.rms <= _RIGHT_RMS and match.rms**2 * SURELY <= match.was**2
 
 
 def _ordered(kept: list[tuple[float, Mistake]], found: list[Sheet], was: float) -> list[Match]:
