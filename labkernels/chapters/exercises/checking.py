@@ -5,6 +5,7 @@ a grader whose kernel a GPU can run, too, has `ON_GPU`, the architecture that it
 """
 
 import importlib
+from textwrap import dedent
 from types import ModuleType
 
 import numpy as np
@@ -16,7 +17,9 @@ from labkernels.chapters.exercises.report import Report, fault_of, in_readers_wo
 from labkernels.chapters.primers import machine
 from labkernels.cuda.host.build import HostKernelError
 
+STILL, ALIKE = "This is still the starter", "Your answer does what the starter does"
 NO_ANSWER = "There is no answer yet. Give yours the name `answer`, in the cell above the check."
+EMPTY = "There is no answer yet: it is empty. Begin with the starter."
 
 
 def check(name: str, answer: object) -> Report:
@@ -24,7 +27,8 @@ def check(name: str, answer: object) -> Report:
 
     An assignment takes the source that its starter becomes, or a number. An exercise has a label
     such as "roads-chance", and takes the numbers or words that its text names.
-    Raises: ValueError if there is no such exercise; CompilerMissing where there is no compiler.
+    Raises: ValueError if there is no such exercise, or for an answer of another kind than it takes;
+    CompilerMissing where there is no compiler.
     """
     if answer is None:
         return Report(False, (NO_ANSWER,))
@@ -32,6 +36,10 @@ def check(name: str, answer: object) -> Report:
         return questions()[name].judge(answer)
     exercise = get(name)
     grader = importlib.import_module(f"{__package__}.graders.{exercise.grader}")
+    if exercise.starter and not str(answer).strip():
+        return Report(False, (EMPTY,))
+    if exercise.place[0] and not isinstance(answer, str):
+        raise ValueError(f"answer = {answer!r}, allowed: the lines of the kernel, as text")
     try:
         results = grader.run(exercise, answer)
     except HostKernelError as error:
@@ -43,14 +51,16 @@ def check(name: str, answer: object) -> Report:
         remarks += _on_gpu(exercise, grader, answer, results)
         return Report(True, tuple(remarks))
     said = _known_mistake(exercise, grader, results)
+    if said and not _same(exercise.starter, answer):
+        said = said.replace(STILL, ALIKE)
     return Report(False, (said, wrong[0]) if said else tuple(wrong))
 
 
 def _of_fault(exercise: Exercise, message: str) -> list[str]:
     """The machine's message, and the assignment's advice if it knows this kind of fault."""
     fault = fault_of(message)
-    advice = [m.says.strip() for m in exercise.mistakes if m.fault and m.fault == fault]
-    return [*in_readers_words(message), *advice[:1]]
+    alike = [m for m in exercise.mistakes if m.fault and m.fault == fault and m.where in message]
+    return [*in_readers_words(message), *(m.says.strip() for m in alike[:1])]
 
 
 def _on_gpu(exercise: Exercise, grader: ModuleType, answer: object, results: dict) -> list[str]:
@@ -80,6 +90,11 @@ def _known_mistake(exercise: Exercise, grader: ModuleType, results: dict) -> str
         except HostKernelError:
             continue
     return ""
+
+
+def _same(starter: str, answer: object) -> bool:
+    """Whether an answer is the starter, wherever its lines begin."""
+    return dedent(starter).strip() == dedent(str(answer)).strip()
 
 
 def alike(one: dict, other: dict) -> bool:

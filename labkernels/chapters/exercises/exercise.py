@@ -15,12 +15,14 @@ _FOLDER = Path(__file__).with_name("assignments")
 class Mistake:
     """A usual wrong answer, and the message for its author.
 
-    fault: what the CPU machine finds, such as "race"; "" if only the result is wrong.
+    fault: what the CPU machine finds, such as "race"; "" if only the result is wrong. where: words
+    of the machine's message that tell this mistake from others with the same fault.
     """
 
     source: str
     says: str
     fault: str = ""
+    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,14 +79,14 @@ def _read(path: Path) -> Exercise:
 
 
 def _mistake(
-    solution: str, says: str, source: str = "", replace: tuple = (), fault: str = ""
+    solution: str, says: str, source: str = "", replace: tuple = (), **finds: str
 ) -> Mistake:
     """A mistake as its source, or as the solution in which some words are replaced."""
     for old, new in replace:
         if solution.count(old) != 1:
             raise ValueError(f"replace = {old!r}, found {solution.count(old)} times, allowed: 1")
         source = (source or solution).replace(old, new)
-    return Mistake(source, says, fault)
+    return Mistake(source, says, **finds)
 
 
 def names() -> tuple[str, ...]:

@@ -8,6 +8,12 @@ from labkernels.chapters.primers.machine import FOLDER
 from labkernels.cuda.compiler.cache import MUTANTS, atomic_write, cache_dir, content_key
 from labkernels.cuda.host.compiler import INCLUDE_DIRS
 
+# A function that ends without its return goes on with whatever code lies behind it.
+_STRICT = (
+    '#pragma GCC diagnostic push\n#pragma GCC diagnostic error "-Wreturn-type"\n',
+    "#pragma GCC diagnostic pop\n",
+)
+
 
 def region(header: str, name: str) -> str:
     """The text of a region as the source has it.
@@ -17,15 +23,15 @@ def region(header: str, name: str) -> str:
     return _parts(header, name)[1]
 
 
-def folder_with(header: str, name: str, source: str) -> Path:
-    """A folder for include paths, in which the header has the reader's region.
+def folder_with(header: str, name: str, source: str, before_it: str = "") -> Path:
+    """A folder for include paths, in which the header has the reader's region after `before_it`.
 
     The compiler counts the reader's lines from 1, and the others as they stand in the header.
     Raises: ValueError unless the source has exactly one region of that name.
     """
     before, old, after = _parts(header, name)
     resumes = before.count("\n") + old.count("\n") + 1
-    text = f'{before}#line 1 "{ANSWER}"\n{source.rstrip()}\n'
+    text = f'{before}{before_it}{_STRICT[0]}#line 1 "{ANSWER}"\n{source.rstrip()}\n{_STRICT[1]}'
     text += f'#line {resumes} "{header}"\n{after}'
     folder = cache_dir() / MUTANTS / content_key(header, text)
     changed = folder / header

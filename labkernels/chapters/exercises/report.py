@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from labkernels.chapters.primers.machine import FOLDER
 
 ANSWER = "your_answer.cuh"  # the file that the reader's lines seem to come from
+NAMES = "Has your answer all the names of the starter, and does every bracket in it close?"
 _PLACE = re.compile(rf"(?:[\w./-]*/)?{re.escape(ANSWER)}:(\d+)")
 # A message keeps the last folder of a path: the primers', or the build's if `#line` has no folder.
-_IN_PRIMER = re.compile(rf"(?:{FOLDER.name}|kernels)/(\w+\.cuh):(\d+)")
+# The machine's own words name a primer without its folder.
+_IN_PRIMER = re.compile(rf"(?<![\w/])(?:(?:{FOLDER.name}|kernels|labkernels)/)?(\w+\.cuh):(\d+)")
 _COMPILE = re.compile(rf"{re.escape(ANSWER)}:(\d+):(\d+): error: ([^\n]*)")
+_COMPILE_BESIDE = re.compile(r"((?:[\w-]+/)*\w+\.cuh:\d+):\d+: error: ([^\n]*)")
 # What a machine error is called, by words of its message, and what it means.
 _FAULTS = {
     "race": (
@@ -99,8 +102,15 @@ def in_readers_words(message: str) -> list[str]:
     if errors:
         said = (f"Line {line}, column {column}: {text}" for line, column, text in errors)
         return list(dict.fromkeys(said))[:3]
+    if beside := _COMPILE_BESIDE.search(message):
+        place = _IN_PRIMER.sub(_quoted, beside[1])
+        return [
+            f"The kernel does not compile with your answer in it: {beside[2]}, at {place}.",
+            NAMES,
+        ]
     what = message.partition(": ")[2] if "::" in message.partition(": ")[0] else message
-    lines = [_IN_PRIMER.sub(_quoted, _PLACE.sub(r"line \1 of your answer", what.strip()))]
+    what = _IN_PRIMER.sub(_quoted, _PLACE.sub(r"line \1 of your answer", what.strip()))
+    lines = what.splitlines()
     if name := fault_of(message):
         lines = [_FAULTS[name][1], *lines] if name in _FAULTS else lines
     return lines

@@ -129,6 +129,67 @@ def test_a_line_of_a_kernel_is_not_taken_for_a_primers_of_the_same_name():
     assert in_readers_words(message) == [message]
 
 
+def test_a_primers_line_is_quoted_however_the_message_names_its_folder():
+    for folder in ("", "primers/", "kernels/", "labkernels/"):
+        (line,) = in_readers_words(f"reads it at {folder}attention.cuh:64, which is late")
+        assert (
+            line
+            == "reads it at line 64 of attention.cuh, `smem.k[key][channel] = k;`, which is late"
+        )
+
+
+def test_the_request_of_a_fault_is_a_line_of_its_own():
+    source = exercises.get("page_lookup").mistakes[0].source
+    lines = exercises.check("page_lookup", source).lines
+    assert "This was the request with three full tiles." in lines
+
+
+def test_a_fault_without_a_mistake_that_fits_gets_no_advice():
+    """Two fragments are stored in the same rows: a race, but nobody came too early."""
+    exercise = exercises.get("hand_over_p")
+    report = exercises.check("hand_over_p", exercise.solution.replace("lane % 16", "lane % 8"))
+    assert "A race" in said(report)
+    assert not [m for m in exercise.mistakes if m.says in said(report)]
+
+
+def test_an_answer_that_acts_like_the_starter_is_not_called_the_starter():
+    exercise = exercises.get("rescale")
+    source = exercise.mistakes[0].source.replace("state.l * rescale", "state.l")
+    report = exercises.check("rescale", source)
+    assert report.lines[0].startswith("Your answer does what the starter does: l and o keep")
+    again = exercises.check("rescale", f"\n{exercise.starter.strip()}  ")
+    assert again.lines[0] == exercise.unfinished
+
+
+@pytest.mark.parametrize("name", ["maximum", "triton_update", "hand_over_p", "register_ledger"])
+def test_an_empty_answer_is_none(name):
+    assert said(exercises.check(name, " \n")).startswith("There is no answer yet")
+
+
+def test_a_function_without_its_return_does_not_compile():
+    source = exercises.get("maximum").solution.replace("return maximum(m, s);", "")
+    assert "no return statement" in said(exercises.check("maximum", source)) or (
+        "return a value" in said(exercises.check("maximum", source))  # clang's words
+    )
+
+
+def test_an_answer_that_lacks_a_name_is_told_where_the_kernel_needs_it():
+    source = exercises.get("maximum").solution.replace("raised", "highest")
+    what, hint = exercises.check("maximum", source).lines
+    assert what.startswith("The kernel does not compile with your answer in it: ")
+    assert what.endswith("at line 111 of attention.cuh, `const float m = raised(state.m, s);`.")
+    assert "names of the starter" in hint
+
+
+def test_an_answer_of_another_kind_is_refused_or_read():
+    with pytest.raises(ValueError, match="answer = 3, allowed: the lines of the kernel, as text"):
+        exercises.check("maximum", 3)
+    with pytest.raises(ValueError, match=r"answer = 116\.5, allowed: a whole number"):
+        exercises.check("register_ledger", 116.5)
+    assert exercises.check("register_ledger", "116.0")
+    assert exercises.check("planted_bug", " Mask ")
+
+
 def test_what_does_not_exist_is_said():
     with pytest.raises(ValueError, match="name = 'rescales', allowed: maximum, rescale"):
         exercises.get("rescales")

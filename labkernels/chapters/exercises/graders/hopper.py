@@ -14,6 +14,7 @@ from labkernels.chapters.exercises.overlay import folder_with
 from labkernels.chapters.primers import machine
 from labkernels.cuda import launch
 from labkernels.cuda.compiler.specialization import Specialization
+from labkernels.cuda.host import banks
 from labkernels.cuda.host.build import HostKernelError
 from labkernels.kernels.mla.inputs import MlaInputs, mla_inputs
 from labkernels.kernels.mla.workload import MlaDecode
@@ -26,6 +27,8 @@ from labkernels.policy import NumericPolicy
 
 GPU, ON_GPU = "h200", "sm_90"
 OUTPUTS = {"out": "bf16", "lse2": "fp32"}
+# The CPU machine adds a product to O when it ends, which undoes what was written to O before.
+_TOUCHES_O = "      o[0] = o[0] + 1.f;"
 
 
 @dataclass(frozen=True)
@@ -104,12 +107,21 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
                 raise
             raise HostKernelError(f"{error}\nThis was the request with {request.name}.") from error
         results[f"out of {request.name}"], results[f"lse2 of {request.name}"] = out, lse2
+    sees = banks.listed() is None and not machine.uses_gpu()
+    if exercise.place[1] == "overlap" and sees:
+        first = _requests(exercise)[0]
+        out, _ = _attend(first, folder_with(*exercise.place, f"{answer.rstrip()}\n{_TOUCHES_O}"))
+        results["overlaps"] = np.array(np.array_equal(out, results[f"out of {first.name}"]))
     return results
 
 
 def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
     """The verdict on the first request that is wrong, and how many others are."""
-    return verdict_on(_requests(exercise), results)
+    if wrong := verdict_on(_requests(exercise), results):
+        return wrong
+    if not results.get("overlaps", True):
+        return ["O += P V has ended before your lines do, so that it runs beside no softmax."]
+    return []
 
 
 def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:

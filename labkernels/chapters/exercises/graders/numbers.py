@@ -14,9 +14,12 @@ NO_KERNEL = (
 def run(exercise: Exercise, answer: str | int) -> dict[str, np.ndarray]:
     """The number. Raises: ValueError if the answer is not a number."""
     try:
-        return {"number": np.array(int(answer))}
-    except ValueError:
-        raise ValueError(f"answer = {answer!r}, allowed: a whole number") from None
+        number = float(answer)
+    except (TypeError, ValueError):
+        number = np.nan
+    if not np.isfinite(number) or number != int(number):
+        raise ValueError(f"answer = {answer!r}, allowed: a whole number")
+    return {"number": np.array(int(number))}
 
 
 def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:

@@ -5,14 +5,28 @@ import numpy as np
 from labkernels.chapters.exercises.compiled import Takes, small
 from labkernels.chapters.exercises.exercise import Exercise
 from labkernels.chapters.exercises.overlay import folder_with
-from labkernels.chapters.primers import pipeline
+from labkernels.chapters.exercises.report import fault_of
+from labkernels.chapters.primers import machine, pipeline
+from labkernels.cuda.host import banks
+from labkernels.cuda.host.build import HostKernelError
 
 LENGTHS = (1, 2, 5)  # tiles
 OUTPUTS, ON_GPU = {"sums": "fp32"}, ""
+# Reads its own part of the next tile: an error of the machine, if the copy of it is on its way.
+_LOOKS_AHEAD = """
+LAB_DEVICE float looks_ahead(Smem& smem, const Params& p, Trace& trace, float sum, int j) {
+  if (j + 1 < p.n_tiles) sum = sum + 0.f * smem.stage[(j + 1) % stages][thread_x() * 4];
+  return consume(smem, p, trace, sum, j);
+}
+#define consume looks_ahead
+"""
 
 
 def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
-    """Run arrays of several lengths; a trace is 1 + j for a fetch of tile j, -1 - j for its use."""
+    """Run arrays of several lengths; a trace is 1 + j for a fetch of tile j, -1 - j for its use.
+
+    `overlaps` says whether the copy of tile 1 is still on its way when tile 0 is summed.
+    """
     folder = folder_with(*exercise.place, answer)
     results = {}
     for n_tiles in LENGTHS:
@@ -20,7 +34,18 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
         results[f"sums of {n_tiles}"] = sums
         signs = [1 + j if what == "fetch" else -1 - j for what, j in events]
         results[f"trace of {n_tiles}"] = np.array(signs)
+    if banks.listed() is None and not machine.uses_gpu():  # neither of which checks anything
+        results["overlaps"] = np.array(_overlaps(exercise, answer))
     return results
+
+
+def _overlaps(exercise: Exercise, answer: str) -> bool:
+    """Whether a look at tile 1 while tile 0 is summed meets a copy that is on its way."""
+    try:
+        pipeline.run(2, (folder_with(*exercise.place, answer, _LOOKS_AHEAD),))
+    except HostKernelError as error:
+        return fault_of(str(error)) == "in flight"
+    return False
 
 
 def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
@@ -34,6 +59,8 @@ def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
         for j in range(n_tiles - 1):
             if trace.index(2 + j) > trace.index(-1 - j):
                 return [f"Tile {j + 1} of {n_tiles} is fetched only after tile {j} was summed."]
+    if not results["overlaps"]:
+        return ["When tile 0 is summed, the copy of tile 1 has been waited for already."]
     return []
 
 

@@ -29,9 +29,10 @@ def planted_bug() -> tuple[np.ndarray, ...]:
 
 def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
     """The name. Raises: ValueError for a phase that the kernel does not have."""
-    if answer and answer not in PHASES:
+    name = str(answer).strip().lower()
+    if name and name not in PHASES:
         raise ValueError(f"answer = {answer!r}, allowed: {', '.join(PHASES)}")
-    return {"phase": np.array(answer)}
+    return {"phase": np.array(name)}
 
 
 def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
