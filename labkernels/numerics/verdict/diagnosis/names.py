@@ -76,6 +76,8 @@ def of_output(case: Case) -> list[Match]:
         return known
     if case.less_exact:  # rounding explains the errors, so that only its kind is left to name
         return whole or filters
+    if whole and whole[0].rms <= _RIGHT_RMS:  # more numbers cannot explain better
+        return whole
     shared = structure.explain(
         problem, case.out, case.truth, sigma, bad, case.policy.p, case.policy.out
     )
