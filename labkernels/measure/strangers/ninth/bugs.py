@@ -1,0 +1,15 @@
+"""The bugs of the ninth held-out set, each with a pattern that a right name for it matches."""
+
+from collections.abc import Callable
+
+import torch
+
+from labkernels.measure.strangers.inputs import Asked
+from labkernels.measure.strangers.ninth import online, reads, scores, stores
+from labkernels.measure.strangers.wrong import Work
+
+Bug = Callable[[Work], torch.Tensor]
+WRONG: dict[str, tuple[Bug, str]] = reads.WRONG | scores.WRONG | online.WRONG | stores.WRONG
+"""Name: the bug, and a pattern that a right name for it matches."""
+ASKED: dict[str, Asked] = scores.ASKED
+"""What a bug needs to be asked for."""
