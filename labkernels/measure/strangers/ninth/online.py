@@ -6,14 +6,17 @@ from dataclasses import dataclass
 
 import torch
 
+from labkernels.measure.strangers.ninth.reads import LEFT_OUT
 from labkernels.measure.strangers.wrong import Work, attend, keys_of, masked, parts, scored
 
 RESCALE = r"(?i)rescal|\balpha\b|correction|running max|row max|stale max|\bmaximum"
 DENOMINATOR = r"(?i)denominator|normalis|normaliz|\bsum\b|\bsums\b|\bl\b (is|not|of)"
 DENOMINATOR += r"|\brows?\b.*\b(factor|times)\b|\b(factor|times)\b.*\brows?\b"
-MERGE = r"(?i)\bmerg|\bsplits?\b|partial|\blse\b|weighted|combin"
-LEFT_OUT = r"(?i)left out|skipp|missing|dropped|not read"
-TWICE = r"(?i)twice|double|duplicat|counted|overlap|two times|read again"
+MERGE = (
+    r"(?i)\bmerged?\b|\bmerges\b|\blse\b|log-sum-exp|\b(un)?weighted|combined?\b"
+    r"|\bsplits?\b.*\b(weigh|weights?|outputs?|sums?|maxim)"
+)
+TWICE = r"(?i)twice|double|duplicated?|counted|overlap|two times|read again"
 
 
 @dataclass(frozen=True)
@@ -224,7 +227,7 @@ def _added_twice(w: Work):
 
 
 def _merged_with_first(w: Work):
-    m, l, o = parts(w, 32)
+    m, l, o = parts(w, 16)
     weights, part = torch.exp(m - m.amax(0)) * l, _divided(l, o)
     out = part[0]
     for weight, new in zip(weights[1:], part[1:], strict=True):
@@ -275,7 +278,7 @@ WRONG = {
     # One warp of two reads the maximum too early, in one tile.
     "the second tile has a stale maximum in half of the channels": (
         swept(16, _one_late),
-        RESCALE + r"|\bstale|\brace|channels",
+        RESCALE + r"|\bstale|\brace|half of the channels",
     ),
     # The sum is assigned and not added.
     "the denominator is the sum of the last tile": (swept(32, _last_sum), DENOMINATOR),
@@ -327,7 +330,7 @@ WRONG = {
     # A sparse kernel skips tiles that look small, with a threshold in the wrong units.
     "tiles with small weights are skipped": (
         swept(8, _without_small),
-        LEFT_OUT + r"|sparse|threshold|small weights|\btile|\bpage",
+        LEFT_OUT + r"|(block|tile).?sparse|threshold|small weights",
     ),
     # The number of tiles of a split is rounded down.
     "the keys that do not fill 4 splits of whole eights are left out": (
@@ -342,7 +345,7 @@ WRONG = {
                 torch.where(t.sum > 0, new, old) for new, old in ((t.sum, t.l), (t.pv, t.o))
             ),
         ),
-        MERGE + r"|left out|first keys|\bwindow|overwrit",
+        MERGE + r"|\bsplits?\b|first keys|\bwindow|overwrit",
     ),
     # The log-sum-exp is read with the index of the next head.
     "splits are merged with the weights of the next head": (
@@ -357,7 +360,7 @@ WRONG = {
     # The log-sum-exps are stored like the partial outputs, in 16 bits.
     "the log-sum-exps of the splits are rounded to bf16": (
         _rounded_logs,
-        MERGE,
+        MERGE + r"|partial",
     ),
     # The log-sum-exp is in base 2 and the merge takes exp of it.
     "the merge takes exp of base 2 log-sum-exps": (
@@ -372,22 +375,25 @@ WRONG = {
     # The merge is launched before the last split has stored its output.
     "the output of the last split is still zero": (
         combined(32, lambda weights, part: (weights, _at(part, -1, 0.0))),
-        MERGE + r"|zero|\b(as|is) 0\b|(not|never) (yet )?written",
+        MERGE + r"|\bsplits?\b|(not|never) (yet )?written",
     ),
     # Two blocks add the second split to the output.
-    "the second split is added to the output twice": (_added_twice, MERGE + "|" + TWICE[4:]),
+    "the second split is added to the output twice": (
+        _added_twice,
+        MERGE + r"|\bsplits?\b|partial|" + TWICE[4:],
+    ),
     # The row's offset of the second split is one too large.
     "the second split's outputs belong to the row before": (
         combined(
             16,
             lambda weights, part: (weights, _at(part, 1, part[min(1, len(part) - 1)].roll(1, 2))),
         ),
-        MERGE + r"|another row|\brows?\b",
+        MERGE + r"|\bsplits?\b|partial|another row|other rows?",
     ),
     # An empty split stores a log-sum-exp of 0 in place of minus infinity.
     "an empty split counts with a log-sum-exp of 0": (
         lambda w: attend(w.s, w.v, w.call.q.dtype, sinks=torch.zeros(w.s.shape[1])),
-        MERGE + r"|\bempty|denominator|\bsink|\bpad",
+        MERGE + r"|\bsplits?\b|\bempty|denominator|\bsink|\bpad",
     ),
     # A ring of devices merges split after split and leaves the log-sum-exp as it was.
     "the merge compares each split with the first one alone": (_merged_with_first, MERGE),

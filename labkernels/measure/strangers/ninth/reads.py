@@ -22,7 +22,11 @@ OTHER_KEYS = (
     r"(?i)\bpage|\bslot|block table|stride|wrong keys|other keys|another key|offset"
     r"|keys read|\b(keys?|K|V)\b.*\b(places?|earlier|later|before|shift\w*|twice|repeat\w*)\b"
 )
-LEFT_OUT = r"(?i)left out|skipp|missing|dropped|not read|never read|ignored|too short"
+LEFT_OUT = (
+    r"(?i)\b(keys?|pages?|slots?|tiles?|blocks?|splits?|tokens?|context)\b"
+    r".*(left out|skipped|missing|dropped|not read|never read|lost)"
+    r"|(leaves out|skips|misses|drops|without) .*\b(keys?|pages?|tiles?|blocks?|splits?|tokens?)\b"
+)
 CHANNELS = r"(?i)channel|swizzl|head dim|layout"
 
 
@@ -162,7 +166,7 @@ WRONG = {
     # The offset in the page is left out of the address.
     "all slots of a page read its first slot": (
         keys_read(lambda w: keys_of(w) // 16 * 16),
-        OTHER_KEYS + r"|same key|one key|duplicat|first (key|slot) of",
+        OTHER_KEYS + r"|same key|duplicated?\b|first (key|slot) of",
     ),
     # Half of a page is fetched: the page has 32 slots and the loop copies 16.
     "the second half of each page of 32 is left out": (
@@ -210,7 +214,7 @@ WRONG = {
     # The write of the new token to the cache comes after the attention kernel.
     "the newest key and value are still zero in the cache": (
         of_both(lambda w, x: _zero(x, _last(w, 1))),
-        r"(?i)(last|newest) (key|token|slot)|zeros?\b|\b(as|is|are) 0\b|(not|never) (yet )?writ",
+        r"(?i)(last|newest) (key|token|slot)|\b(keys?|K|V)\b.*(zero|\b(as|is|are) 0\b|never)",
     ),
     # A prefill with a cached prefix calls the kernel without the cache.
     "the cached context is left out, the new tokens alone are read": (
@@ -240,7 +244,7 @@ WRONG = {
     # A token's offset overflows its type and starts again at zero.
     "keys from 64 on are the first keys again": (
         keys_read(lambda w: keys_of(w) % 64),
-        OTHER_KEYS + "|wrap|overflow|again|modulo",
+        OTHER_KEYS + "|wrap|overflow|keys? again|modulo",
     ),
     # The ring of buffers is one stage behind for K.
     "the tile of K is that of the stage before": (
@@ -294,8 +298,8 @@ WRONG = {
     # The descriptor of V was made from the pointer of K.
     "V is read from the buffer of K": (
         valued(lambda w: _fit(w.k, w.v.shape[3])),
-        r"(?i)K (is )?(read )?(in place|instead) of V|K as V|V\b.* (from|as|with|for) (the )?K\b"
-        r"|V is K\b|swap|exchang",
+        r"(?i)K (is )?(read )?(in place|instead) of V|K as V"
+        r"|(?-i:\bV\b.*\b(from|as|with|for|of|is)\b.*\bK\b)|K and V .*(swap|exchang)",
     ),
     # The cache has K pages first and the kernel wants K and V page by page.
     "a cache of K pages, then V pages is read as K and V page by page": (
@@ -320,7 +324,7 @@ WRONG = {
     # The loop over the channels ends 8 short, as for a head dimension without a whole step.
     "the last 8 channels are left out of the scores": (
         of_k(lambda w, x: x * (torch.arange(x.shape[3]) < x.shape[3] - 8)),
-        r"(?i)channel|head dim|dot product|depth",
+        r"(?i)channels?\b.*(left out|missing|dropped|not |short|zero|0)|head dim|dot product",
     ),
     # Shared memory is swizzled by the row on the way in and not on the way out.
     "K has its chunks of 8 channels swapped in odd keys": (
@@ -340,7 +344,7 @@ WRONG = {
     # A packed tile of rows by query and head is unpacked by head and query when q is loaded.
     "the queries of a packed tile are loaded in another order": (
         of_q(packed),
-        r"(?i)quer|\brows?\b|\bpacked|\bGQA\b|\bheads?\b",
+        r"(?i)quer|another row|other rows?|\bpacked|\bGQA\b|\bheads?\b",
     ),
     # The query tile's address lacks the step of the later tiles.
     "later tiles of queries load the tile before": (

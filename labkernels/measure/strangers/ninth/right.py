@@ -69,7 +69,7 @@ def two_passes(call: Call) -> torch.Tensor:
     )
     top = m.amax(0)
     lse = top + torch.log2((torch.exp2(m - _finite(top)) * l).sum(0))
-    o = 0.0
+    o = torch.zeros_like(_values(call)[:, :, :1])
     for keys in reversed(_blocks(call, 56)):
         p = torch.exp2(_scores(call, keys, LOG2_E) - _finite(lse))
         o = o + _rounded(p, call) @ _values(call, keys)

@@ -10,12 +10,16 @@ from labkernels.measure.strangers.wrong import Work, attend, distances, masked, 
 
 CAUSAL = r"(?i)\bmask|\bcausal|\bhidden|future|diagonal"
 WINDOW = r"(?i)\bwindow"
-LEFT_OUT = r"|left out|skipp|missing|dropped"
+LEFT_OUT = (
+    r"|\b(keys?|pages?|slots?|tiles?|blocks?|splits?|tokens?|context)\b"
+    r".*(left out|skipped|missing|dropped|not read|never read|lost)"
+    r"|(leaves out|skips|misses|drops|without) .*\b(keys?|pages?|tiles?|blocks?|splits?|tokens?)\b"
+)
 SCALE = r"(?i)\bscale|temperature|scores? .*(factor|times)"
 CAP = r"(?i)\bcap\b|soft ?cap|tanh"
 ALIBI = r"(?i)alibi|slope|\bbias|distance|position"
 SINK = r"(?i)\bsinks?\b"
-ROTATION = r"(?i)\brope\b|rotat"
+ROTATION = r"(?i)\brope\b|rotated|rotation"
 LEFT, ASKED_CAP = 24, 4.0
 """Window and cap of the calls that ask for one."""
 
@@ -198,7 +202,7 @@ WRONG = {
     # Chunks of attention as in a long-context model, in a layer that should have none.
     "a row sees the keys of its own chunk of 32 alone": (
         scored(lambda w: masked(w.s, places(w)[1] // 32 < places(w)[0] // 32)),
-        WINDOW + LEFT_OUT + r"|\bchunk|local|\bmask|\bblock",
+        WINDOW + LEFT_OUT + r"|\bchunk|local|\bmask",
     ),
     # The head dimension is padded for the tensor cores and the scale is that of the padded one.
     "the scale is that of the padded head dimension": (

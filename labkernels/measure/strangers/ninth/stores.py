@@ -16,18 +16,25 @@ from labkernels.measure.strangers.wrong import (
     valued,
 )
 
-ROW = r"(?i)\brows?\b|\bquer"
+ROW = (
+    r"(?i)\bquer|(another|other|wrong|next|previous|same) rows?\b"
+    r"|\brows?\b.*(swap|exchang|permut|order|moved|shift|before|after|mixed|place)"
+)
 HEAD_OR_ROW = ROW + r"|\bheads?\b|\bGQA\b"
 CHANNELS = r"(?i)channel|head dim"
-WRITTEN = r"(?i)(not|never) (yet )?(written|stored)|zeros?\b|\b(is|are|as|to) 0\b"
-STALE = r"(?i)\bstale|\brace|too early|not yet|sparse|outlier|garbage|some elements"
+WRITTEN = (
+    r"(?i)(not|never) (yet )?(written|stored)|zero(ed)? (rows?|output|channels?|elements?)"
+    r"|\b(rows?|output|channels?|elements?)\b.*(zeros?\b|\b0\b)"
+)
+STALE = r"(?i)\bstale|\brace|too early|not yet"
+SCATTERED = STALE + r"|sparse|outlier|garbage|scattered|\belements"
 DENOMINATOR = r"(?i)denominator|normalis|normaliz|\bsum\b|\bl\b (is|of|not)"
 DENOMINATOR += r"|\brows?\b.*\b(factor|times)\b|\b(factor|times)\b.*\brows?\b"
 OF_OUTPUT = r"(?i)^(?!.*\b(wrong|softmax) scale).*(factor|times\b|descale|scales? of|common mode)"
-FACTOR = r"(?i)factor|times\b|descale|\bscales? of|\bscale\b|common mode"
+OF_K = r"(?i)\bscale|temperature|\b(K|scores?)\b.*(factor|times|twice|double|half|large)"
 COARSE = r".*(round|trunc|\bbits?\b|int[48]|e[45]m[23]|fp8|bf16|quantis|quantiz|grid|coarse)"
 NOT_THE_OUTPUT = r"(?i)^(?!.*\b(P|K|V|q|scores?|weights)\b)"
-P_ROUNDED = r"(?i)(\bP\b|\bweights\b|probabilit)" + COARSE
+P_ROUNDED = r"(?i)(\bP\b|\bweights\b|probability)" + COARSE
 V_ROUNDED = r"(?i)\bV\b" + COARSE
 K_ROUNDED = r"(?i)\b(K|scores?)\b" + COARSE
 
@@ -197,22 +204,22 @@ WRONG = {
     # The epilogue unpacks query heads and queries in the other order.
     "the rows of a packed tile are stored in another order": (
         stored(packed),
-        HEAD_OR_ROW + r"|layout|\bpacked",
+        HEAD_OR_ROW + r"|output.*layout|\bpacked",
     ),
     # The order of the accumulator's registers is taken for that of memory.
     "channels of each 8 are stored in the order 0 4 1 5 2 6 3 7": (
         stored(lambda w, out: _permuted(out, [0, 4, 1, 5, 2, 6, 3, 7])),
-        CHANNELS + r"|permut|layout",
+        CHANNELS + r"|permut|output.*layout",
     ),
     # Two halves of a 32-bit register are written in the other order.
     "neighbouring channels are exchanged": (
         stored(lambda w, out: _permuted(out, [1, 0, 3, 2, 5, 4, 7, 6])),
-        CHANNELS + r"|permut|layout",
+        CHANNELS + r"|permut|output.*layout",
     ),
     # stmatrix with .trans.
     "the output is transposed in squares of 8": (
         stored(lambda w, out: _squares_transposed(out)),
-        r"(?i)transpos|layout|channel|\brows?\b",
+        ROW + r"|transpos|output.*layout|channel",
     ),
     # The two rows of a thread's accumulator are exchanged.
     "rows 0 to 7 and 8 to 15 of a tile are exchanged": (
@@ -241,17 +248,18 @@ WRONG = {
     # The buffer was not cleared, and the kernel adds to what a warm-up run left.
     "the output is added to that of a run before": (
         stored(lambda w, out: out + out),
-        OF_OUTPUT + r"|twice|doubl|added|accumulat",
+        OF_OUTPUT + r"|twice|doubled?\b|added|accumulate[sd]? (in|on)to",
     ),
     # Atomic adds into a buffer that holds the request before.
     "the output is added to a quarter of that of the next head": (
         stored(lambda w, out: out + 0.25 * out.roll(-1, 1)),
-        r"(?i)\bheads?\b|\brows?\b|added|accumulat|mixed|not cleared",
+        r"(?i)\bheads?\b|another row|other rows?|added|accumulate[sd]? (in|on)to|not cleared",
     ),
     # The epilogue converts to the one 16-bit format, and the tensor has the other.
     "the bits of the other 16-bit format are stored": (
         stored(lambda w, out: _other_format(out)),
-        r"(?i)\bbits\b|format|dtype|reinterpret|bf16|fp16|float16|bfloat16",
+        r"(?i)\bbits (of|are|read)|bit pattern|(an)?other format|dtype|reinterpret"
+        r"|(bf16|fp16).* (as|for|taken|read)\b",
     ),
     # The sum of the row is read from shared memory with the index of the row after.
     "a row is divided by the sum of the next row": (
@@ -266,7 +274,7 @@ WRONG = {
     # The reciprocal by the bits of the float is the start of an iteration that was left out.
     "the reciprocal of the sum has no Newton step": (
         summed(lambda w, p, l: 1 / _rough_reciprocal(l)),
-        DENOMINATOR + r"|reciprocal|common mode|factor|times\b",
+        DENOMINATOR + r"|reciprocal|" + OF_OUTPUT[4:],
     ),
     # A sum of thousands of weights in 16 bits.
     "the sum is accumulated in bf16": (
@@ -276,7 +284,7 @@ WRONG = {
     # cp.async.wait_group with one group too many.
     "part of a tile of V is that of the tile before": (
         valued(_stale_v),
-        STALE + r"|\bV\b.*(earlier|before|page|other key|offset)|\btile",
+        STALE + r"|\bV\b.*(earlier|before|page|other key|offset)|\btile|channels of V",
     ),
     # A barrier is missing between the store of P and its load.
     "columns of P are those of the tile before in every other row": (
@@ -286,17 +294,17 @@ WRONG = {
     # The first product starts before the last copy of q is there.
     "q lacks 8 channels for the first 32 keys": (
         scored(_stale_q),
-        STALE + r"|channel|\bq\b|quer|first (tile|keys|block|page|split)",
+        STALE + r"|channels? (of q|left out|missing)|\bq\b|quer|first (tile|keys|block|page|split)",
     ),
     # The staging buffer of the output is used again before all of the output is out.
     "every 89th element is that of another row": (
         stored(lambda w, out: _scattered(out, 89, out.roll(1, 1))),
-        STALE + r"|\belements|another row|scattered",
+        SCATTERED + "|another row",
     ),
     # The same with a buffer that was never written.
     "every 61st element is zero": (
         stored(lambda w, out: _scattered(out, 61, 0 * out)),
-        STALE + r"|\belements|scattered|" + WRITTEN[4:],
+        SCATTERED + "|" + WRITTEN[4:],
     ),
     # Shared memory past the last key is not cleared: 0 times NaN.
     "the last row of each head is NaN": (
@@ -330,12 +338,12 @@ WRONG = {
     # The cache is e4m3fnuz, whose exponent has another bias, and is read as e4m3fn.
     "K is read in a format with another bias: twice as large": (
         scored(lambda w: w.scores(k=2 * w.k)),
-        FACTOR,
+        OF_K,
     ),
     # The scale of K is an array by KV heads, read one head further.
     "K has the scale of the next head": (
         scored(lambda w: w.scores(k=w.k * _of_next_head(w, _head_sizes(w.k)) / _head_sizes(w.k))),
-        FACTOR,
+        OF_K,
     ),
     # The same array for V.
     "V has the scale of the next head": (
@@ -347,7 +355,8 @@ WRONG = {
         valued(
             lambda w: w.v * _of_tile_before(_tile_sizes(w.v)) / _tile_sizes(w.v).clamp(min=1e-30)
         ),
-        OF_OUTPUT + r"|(?-i:\bV\b).*scale|\bV\b.*(tile|page|block)|weights of (the )?keys|\btile",
+        OF_OUTPUT + r"|(?-i:\bV\b).*scale|weights? of (the )?keys"
+        r"|\b(tiles?|blocks?|pages?)\b.*(factor|times|scale)",
     ),
     # The zero point of an 8-bit cache is not subtracted.
     "V keeps the zero point of its head": (
