@@ -15,7 +15,7 @@ from labkernels.records.store import Row
 
 DATA_FILE = "accuracy/strangers.csv"
 DTYPES = ("fp16", "bf16", "fp32")
-SHAPES = 6  # of each set
+SHAPES = len(new_inputs.SHAPES)
 DEVICE = "CPU, NumPy and torch"
 # The families on which seen bugs are judged: a bug cannot show if all keys or values are equal.
 _FAMILIES = (

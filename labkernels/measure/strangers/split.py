@@ -14,7 +14,7 @@ FIRST_HELD_OUT_SEED = 90_000  # smaller seeds were judged while the verdict was 
 FAMILIES = inputs.FAMILIES | looked_at.FAMILIES | new_inputs.FAMILIES
 RIGHT = right.RIGHT | looked_at.RIGHT | new_right.RIGHT
 WRONG = bugs.WRONG | looked_at.WRONG | new_bugs.WRONG
-ASKED = new_bugs.ASKED
+ASKED = looked_at.ASKED | new_bugs.ASKED
 _NEW = {*new_inputs.FAMILIES, *new_right.RIGHT, *new_bugs.WRONG}
 
 

@@ -1,4 +1,4 @@
-"""The kinds that are held out: nobody looked at what the verdict says of them before a recording.
+"""The ninth set, which is held out: nobody saw what the verdict says of it before a recording.
 
-They were written before the verdict was run on any of them, and are not changed since.
+It was written by somebody who had not seen the verdict, and is not changed since it was judged.
 """

@@ -1,15 +1,10 @@
-"""The bugs that are held out: wrong reads, wrong sums, wrong masks."""
+"""The bugs of the ninth held-out set, each with a pattern that a right name for it matches."""
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out import bugs_of_masks, bugs_of_reads, bugs_of_sums
+from labkernels.measure.strangers.held_out import online, reads, scores, stores
 from labkernels.measure.strangers.inputs import Asked
 
-WRONG: dict[str, tuple[Bug, str]] = (
-    bugs_of_reads.WRONG | bugs_of_sums.WRONG | bugs_of_masks.WRONG | bugs_of_masks.wrong_asked()
-)
+WRONG: dict[str, tuple[Bug, str]] = reads.WRONG | scores.WRONG | online.WRONG | stores.WRONG
 """Name: the bug, and a pattern that a right name for it matches."""
-
-ASKED: dict[str, Asked] = {
-    name: asked for name, (asked, _, _) in bugs_of_masks.OF_WHAT_WAS_ASKED.items()
-}
-"""Name of a bug: what its call asks for beside a causal mask."""
+ASKED: dict[str, Asked] = scores.ASKED
+"""What a bug needs to be asked for."""

@@ -3,6 +3,10 @@
 The first set lies in the folder above, since all others build on it.
 """
 
+from labkernels.measure.strangers.inputs import Asked
+from labkernels.measure.strangers.looked_at.eighth import bugs as eighth_bugs
+from labkernels.measure.strangers.looked_at.eighth import inputs as eighth_inputs
+from labkernels.measure.strangers.looked_at.eighth import right as eighth_right
 from labkernels.measure.strangers.looked_at.fifth import bugs as fifth_bugs
 from labkernels.measure.strangers.looked_at.fifth import inputs as fifth_inputs
 from labkernels.measure.strangers.looked_at.fifth import right as fifth_right
@@ -27,6 +31,7 @@ FAMILIES = (
     | fourth_inputs.FAMILIES
     | fifth_inputs.FAMILIES
     | sixth_inputs.FAMILIES
+    | eighth_inputs.FAMILIES
 )
 RIGHT = (
     second_right.RIGHT
@@ -34,6 +39,7 @@ RIGHT = (
     | fourth_right.RIGHT
     | fifth_right.RIGHT
     | sixth_right.RIGHT
+    | eighth_right.RIGHT
 )
 WRONG = (
     second_bugs.WRONG
@@ -44,4 +50,6 @@ WRONG = (
     | seventh_bugs.WRONG
     | bugs_of_one.WRONG
     | bugs_of_another.WRONG
+    | eighth_bugs.WRONG
 )
+ASKED: dict[str, Asked] = eighth_bugs.ASKED

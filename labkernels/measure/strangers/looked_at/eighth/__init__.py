@@ -1,0 +1,1 @@
+"""The eighth set: masks, reads and sums, by somebody who knew the verdict."""

@@ -1,1 +1,0 @@
-"""The ninth held-out set: bugs, inputs and right implementations by somebody outside the lab."""
