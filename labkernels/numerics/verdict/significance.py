@@ -23,10 +23,11 @@ from labkernels.policy import NumericPolicy
 
 ALPHA_BUG, ALPHA_ODD = 1e-7, 1e-4
 OUTLIER = 5.0
+RIGHT_RMS = 1.15  # of z of right elements: the error model's claim
 KEY_BETA = (0.7, 1.3)
-# error_model claims 15 %; where few keys share P's rounding, the binade they land in depends on the
-# running maximum: sd 0.46 of one key's variance, at most 1 / 0.54 of its mean.
-_MODEL_VARIANCE, _KEY_DEVIATIONS, _KEY_MOST = 1.15**2, 3 * 0.46, 1.85
+# Where few keys share P's rounding, the binade they land in depends on the running maximum: sd 0.46
+# of one key's variance, at most 1 / 0.54 of its mean.
+_KEY_DEVIATIONS, _KEY_MOST = 3 * 0.46, 1.85
 # Limits over the largest value of the twins. Of correlated roundings few decide, and a value is one
 # draw from a bell curve, as each twin's is: nine more draws, and the last is 1.5 times the largest
 # of the others once in 50 times, 2.5 times once in 10^3, 3 times once in 10^4. The last holds where
@@ -77,7 +78,7 @@ def variance_slack(filters: Filters) -> np.ndarray:
 def slack(sharing: Array) -> np.ndarray:
     """The same, by how many keys share the rounding of P. Shapes: as sharing."""
     few = 1 + _KEY_DEVIATIONS / np.sqrt(np.maximum(sharing, 1.0))
-    return _MODEL_VARIANCE * np.minimum(few, _KEY_MOST)
+    return RIGHT_RMS**2 * np.minimum(few, _KEY_MOST)
 
 
 def chain_bias(n_keys: Array, policy: NumericPolicy) -> np.ndarray:

@@ -14,7 +14,6 @@ from labkernels.numerics.verdict.diagnosis import places
 from labkernels.numerics.verdict.diagnosis.one_row import Match, Row, explain
 from labkernels.numerics.verdict.matched_filters import DIRECTIONS, Filters
 
-_RIGHT_RMS = 1.15  # of z of right elements: the error model's claim
 _FAR_OUT = 7.5  # the mean |z| of outliers; those of a normal tail beyond 5, of any width, have less
 _LEFT_RMS = 1.5  # rms of z without one direction: rounding alone gives 1, and up to 15 % more
 # Of the truncation predicted: a key that was its warp's maximum for a while is exact, which the
@@ -90,14 +89,14 @@ def _cut_store(
     mean = short.mean(-1)
     rows = (mean > _CUT[0]) & (mean < _CUT[1]) & (sigma > 0).all(-1)
     z = np.where(sigma > 0, (out - truth) / np.where(sigma > 0, sigma, 1.0), 0.0)
-    if rows.sum() * out.shape[-1] < _CUT_ELEMENTS or _rms(z[~rows]) > _RIGHT_RMS:
+    if rows.sum() * out.shape[-1] < _CUT_ELEMENTS or _rms(z[~rows]) > significance.RIGHT_RMS:
         return []
     own, given = z[rows], truth[rows] / sigma[rows]
     beta = float((own * given).sum() / max(float((given**2).sum()), _TINY))
     left = _rms(own + (ulp * np.sign(truth) / 2)[rows] / sigma[rows])
     was, by_factor = _rms(own), _rms(own - beta * given)
     gains = (was**2 - left**2) * own.size >= _GAIN
-    if left > _RIGHT_RMS or not gains or by_factor < left - _NEARLY:
+    if left > significance.RIGHT_RMS or not gains or by_factor < left - _NEARLY:
         return []
     name, where = "out was cut toward 0, not rounded to nearest", places.words(problem, rows)
     if by_factor > left + _NEARLY:
@@ -198,7 +197,7 @@ def of_outliers(problem: Problem, error: Array, sigma: Array) -> list[Match]:
     left = float(np.sqrt((z[~far] ** 2).mean())) if (~far).any() else np.inf
     spread_out = far.any(-1).sum() > 1 and far.sum(-1).max() <= z.shape[-1] // 4
     sparse = far.any() and far.mean() <= _SPARSE and np.abs(z[far]).mean() >= _FAR_OUT
-    if sparse and spread_out and left <= _RIGHT_RMS:
+    if sparse and spread_out and left <= significance.RIGHT_RMS:
         token, head, channel = np.argwhere(far)[0].tolist()
         first = f"{problem.row_name(token, head)}, channel {channel}"
         where = f"{int(far.sum())} of {far.size} elements, first {first}"

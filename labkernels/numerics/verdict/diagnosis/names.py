@@ -20,7 +20,6 @@ from labkernels.policy import NumericPolicy
 _FEW = 0.2  # share of the rows
 _WEAK = 9.0  # z^2 over its limit
 _ALIKE = 0.05  # of an rms of z
-_RIGHT_RMS = 1.15  # of z of right elements: the error model's claim
 _OTHERS = 4  # rows beside the worst, of which a name must explain most
 
 
@@ -76,7 +75,7 @@ def of_output(case: Case) -> list[Match]:
         return known
     if case.less_exact:  # rounding explains the errors, so that only its kind is left to name
         return whole or filters
-    if whole and whole[0].rms <= _RIGHT_RMS:  # more numbers cannot explain better
+    if whole and whole[0].rms <= significance.RIGHT_RMS:  # more numbers cannot explain better
         return whole
     shared = structure.explain(
         problem, case.out, case.truth, sigma, bad, case.policy.p, case.policy.out
@@ -104,7 +103,7 @@ def _better(a: list[Match], b: list[Match]) -> list[Match]:
     """Those that leave less; both names where each leaves no more than right elements have."""
     if not b:
         return a
-    sound = max(a[0].rms, b[0].rms) <= _RIGHT_RMS
+    sound = max(a[0].rms, b[0].rms) <= significance.RIGHT_RMS
     if not sound and abs(a[0].rms - b[0].rms) > _ALIKE:
         return min(a, b, key=lambda matches: matches[0].rms)
     both = replace(

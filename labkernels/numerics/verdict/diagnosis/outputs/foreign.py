@@ -9,7 +9,6 @@ from labkernels.numerics.verdict.diagnosis import places
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 from labkernels.numerics.verdict.diagnosis.whole_kernel import sheets
 
-_RIGHT_RMS = 1.15  # of z of the rows that are right
 _FOREIGN = 0.25  # share of the wrong rows that lie outside of the values, at least
 _UNLIKE = 0.5  # largest cosine of the wrong rows and the right ones
 _TINY = 1e-300  # in place of a division by 0
@@ -28,7 +27,7 @@ def of_output(problem: Problem, out: Array, truth: Array, sigma: Array, bad: Arr
     products, sizes = (out * truth).sum(-1)[bad], np.sqrt((out**2).sum(-1) * (truth**2).sum(-1))
     alike = float(np.abs(products).sum() / max(sizes[bad].sum(), _TINY))
     outside = float(_outside(problem, out, sigma)[bad].mean())
-    if left > _RIGHT_RMS or outside < _FOREIGN or alike > _UNLIKE:
+    if left > significance.RIGHT_RMS or outside < _FOREIGN or alike > _UNLIKE:
         return []
     where = f"{places.words(problem, bad)}; {outside:.0%} of them lie beyond all values they see"
     return [Match("rows uninitialised or overwritten, or with a constant added", where, left, was)]

@@ -40,9 +40,9 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sums import (
     precision,
     states,
 )
+from labkernels.numerics.verdict.significance import RIGHT_RMS
 
 ALIKE = 0.1  # share of an rms: a smaller difference does not tell two mistakes apart
-_RIGHT_RMS = 1.15  # of z of right elements: the error model's claim
 SURELY = 1e3  # by which a mean of z^2 falls, so that one number fitted leaves no doubt
 VAGUE = 0.2  # share of an rms by which a fitted number must be better than a known mistake
 _WITHOUT_NUMBERS = (
@@ -149,7 +149,7 @@ def explain(
             break
         search.try_all(families, _WITHOUT_NUMBERS)
         sure = (rms**2 * SURELY <= search.before for rms, _ in search.kept)
-        settled = (rms <= _RIGHT_RMS and not mistake.vague for rms, mistake in search.kept)
+        settled = (rms <= RIGHT_RMS and not mistake.vague for rms, mistake in search.kept)
         if any(settled) or any(sure):
             break
     rivals = [
@@ -163,7 +163,7 @@ def explain(
 
 
 def _is_sure(match: Match) -> bool:
-    return match.rms <= _RIGHT_RMS and match.rms**2 * SURELY <= match.was**2
+    return match.rms <= RIGHT_RMS and match.rms**2 * SURELY <= match.was**2
 
 
 def _ordered(kept: list[tuple[float, Mistake]], found: list[Sheet], was: float) -> list[Match]:
