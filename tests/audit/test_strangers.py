@@ -372,3 +372,12 @@ def test_names_of_what_all_rows_show_come_with_both_numbers():
         assert match.rms <= 1.5 < match.was
         assert "before" in str(match)
         assert "after" in str(match)
+
+
+def test_merges_by_differences_are_less_exact():
+    """A ring's outputs cancel where one part's is a thousand times as large as the result."""
+    seed = split.FIRST_HELD_OUT_SEED
+    call = split.call("low rank", runs.shape_of(seed), "fp32", seed)
+    found = runs.judged(call, held_out.right.RIGHT["a ring of three"](call))
+    assert found.answer == "LESS EXACT", found.summary()
+    assert "by their difference" in found.why

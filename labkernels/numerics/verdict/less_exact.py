@@ -27,6 +27,9 @@ class Way:
 
 _SMALL = 16.0  # times the error of P in bf16
 _LOGS = (Twin(1 << 30, logs=True), Twin(128, kept=True), Twin(16, kept=True))
+_RING = tuple(
+    Twin(n, kept=True, differences=True, backward=b) for n in (12, 64) for b in (False, True)
+)
 _STEPS = (Twin(16, kept=True), Twin(4, kept=True), Twin(1, kept=True))
 
 
@@ -45,6 +48,7 @@ def ways(policy: NumericPolicy) -> list[Way]:
             Way("weights or merges by log-sum-exps in fp32", policy, _LOGS),
             Way("an output normalised at every step, by log-sum-exps in fp32", policy, _STEPS),
         ]
+        found.append(Way("partial outputs merged by their difference, as a ring's", policy, _RING))
         found.append(Way("products of two bf16 parts", policy, _of_products("bf16x3")))
         found.append(Way("products in tf32", policy, _of_products("tf32")))
         found.append(Way("products cut to tf32", policy, _of_products("tf32 cut")))

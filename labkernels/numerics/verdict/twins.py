@@ -36,8 +36,10 @@ class Twin:
     fixed: one number for all rows stands for their maximum, where it is not too far from it.
     normalised: P is divided by its sum before it is rounded, as eager code does. Where the sums are
     fp32's: turns, so many warps take keys in turn and share a sum; kept, the output is a mean at
-    every step, moved by log-sum-exps; logs, weights are taken against the log-sum-exp; products,
-    what their factors are: "tf32", to nearest or "cut" toward 0, or "bf16x3", hi + lo without the
+    every step, moved by log-sum-exps; differences, and by a share of its difference from the new
+    part, which cancels where the two differ in size; logs, weights are taken against the
+    log-sum-exp; products, what their factors are: "tf32", to nearest or "cut" toward 0, or
+    "bf16x3", hi + lo without the
     product of both lows; values_only, those of P V alone.
     """
 
@@ -51,6 +53,7 @@ class Twin:
     normalised: bool = False
     poly3: bool = False
     kept: bool = False
+    differences: bool = False
     logs: bool = False
     turns: int = 1
     products: str = ""
@@ -199,7 +202,8 @@ def _by_logs(score: Array, v: Array, twin: Twin, sinks: Array | None) -> Array:
         whole = score if sink is None else xp.concatenate([score, sink], -1)
         return xp.asarray(xp.exp2(score - _lse2(whole)) @ v, dtype=xp.float64)
     lse, o = None, 0.0
-    for first in range(0, v.shape[1], twin.block):
+    firsts = range(0, v.shape[1], twin.block)
+    for first in reversed(firsts) if twin.backward else firsts:
         keys = slice(first, first + twin.block)
         part = _lse2(score[..., keys])
         with np.errstate(invalid="ignore"):
@@ -208,7 +212,9 @@ def _by_logs(score: Array, v: Array, twin: Twin, sinks: Array | None) -> Array:
             lse, o = part, p @ v[:, keys]
             continue
         new = _lse2(xp.concatenate([lse, part], -1))
-        o = xp.exp2(lse - new) * o + xp.exp2(part - new) * (p @ v[:, keys])
+        seen = xp.where(xp.isinf(new), 0.0, new)
+        given, share = p @ v[:, keys], xp.exp2(part - seen)
+        o = o + share * (given - o) if twin.differences else xp.exp2(lse - seen) * o + share * given
         lse = new
     if sink is not None:
         o = xp.exp2(lse - _lse2(xp.concatenate([lse, sink], -1))) * o
