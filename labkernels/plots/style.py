@@ -25,9 +25,9 @@ LIBRARIES = {
     "flashinfer_fa2": "#56b4e9",
     "flashinfer_fa3": "#7b3294",
     "flashinfer_auto": "#2b2b2b",
-    "torch_sdpa": "#b3bcc7",
+    "torch_sdpa": "#7d8894",
     "torch_fa2": "#009e73",
-    "torch_cudnn": "#f0e442",
+    "torch_cudnn": "#a08c00",
 }
 # Colours of an engine's variants, which figures show beside the engine.
 _VARIATIONS = ("#882255", "#999933", "#b07aa1", "#44aa99", "#009e73", "#8c564b")

@@ -29,7 +29,7 @@ SOURCE_NAMES = {
 }
 _COLOURS = {  # Okabe and Ito's
     "scores": "#e69f00",
-    "exp2": "#f0e442",
+    "exp2": "#a08c00",
     "p": "#0072b2",
     "denominator": "#cc79a7",
     "accumulation": "#009e73",

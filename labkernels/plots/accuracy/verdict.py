@@ -51,7 +51,7 @@ def verdict_figure(verdict, *, origin: str) -> Figure:
     below.plot(edges, normal, color=style.CEILING, label="normal errors of that sigma")
     below.set(yscale="log", xlabel="z = error / sigma", ylabel="elements")
     below.set_ylim(0.5, max(2.0, 3 * values.size))
-    below.legend(loc="upper right")
+    below.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0))  # above the marks of the axis
     style.say_origin(figure, origin)
     return figure
 

@@ -100,7 +100,7 @@ def _legend(times: pd.DataFrame) -> list[Line2D]:
         for way, ls in _FLOOR_LINES.items()
     ]
     if LIVE in set(times.kind if len(times) else ()):
-        look = {"marker": "s", "ls": "", "color": "#b3bcc7"}
+        look = {"marker": "s", "ls": "", "color": "#7d8894"}
         told += [Line2D([], [], **look, mec=dark, mew=1.2, ms=8, label="live")]
         told += [Line2D([], [], **look, label="recorded")]
     return told

@@ -11,12 +11,12 @@ STALLS = {  # in the order of drawing, coldest first
     "issuing": "#0072b2",
     "ready, not its turn": "#56b4e9",
     "a busy pipe": "#009e73",
-    "wgmma": "#b8e0c8",
-    "the instruction before": "#f0e442",
+    "wgmma": "#7fbf9b",
+    "the instruction before": "#a08c00",
     "shared memory, exp2": "#e69f00",
     "memory": "#d55e00",
     "other warps": "#cc79a7",
-    "asleep, and the rest": "#c9ced6",
+    "asleep, and the rest": "#8b95a1",
 }
 PARTS = {
     "tensor\npipe": "tensor_pipe",
