@@ -46,12 +46,12 @@ def verdict_figure(verdict, *, origin: str) -> Figure:
     edges = np.linspace(-_SHOWN_SIGMAS, _SHOWN_SIGMAS, 81)
     values = np.clip(z[np.isfinite(z)], -_SHOWN_SIGMAS, _SHOWN_SIGMAS)
     colour = style.ENGINES["mma"]
-    below.hist(values, edges, color=colour, alpha=0.6, label="found, the last bins with all beyond")
+    below.hist(values, edges, color=colour, alpha=0.6, label="found")
     normal = np.exp(-(edges**2) / 2) / np.sqrt(2 * np.pi) * max(values.size, 1) * np.diff(edges)[0]
-    below.plot(edges, normal, color=style.CEILING, label="normal errors of that sigma")
-    below.set(yscale="log", xlabel="z = error / sigma", ylabel="elements")
+    below.plot(edges, normal, color=style.CEILING, label="normal")
+    below.set(yscale="log", xlabel="z = error / sigma, the last bins with all beyond", ylabel="elements")
     below.set_ylim(0.5, max(2.0, 3 * values.size))
-    below.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0))  # above the marks of the axis
+    below.legend(loc="upper right")
     style.say_origin(figure, origin)
     return figure
 
