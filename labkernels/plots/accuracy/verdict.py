@@ -49,7 +49,9 @@ def verdict_figure(verdict, *, origin: str) -> Figure:
     below.hist(values, edges, color=colour, alpha=0.6, label="found")
     normal = np.exp(-(edges**2) / 2) / np.sqrt(2 * np.pi) * max(values.size, 1) * np.diff(edges)[0]
     below.plot(edges, normal, color=style.CEILING, label="normal")
-    below.set(yscale="log", xlabel="z = error / sigma, the last bins with all beyond", ylabel="elements")
+    below.set(
+        yscale="log", xlabel="z = error / sigma, the last bins with all beyond", ylabel="elements"
+    )
     below.set_ylim(0.5, max(2.0, 3 * values.size))
     below.legend(loc="upper right")
     style.say_origin(figure, origin)

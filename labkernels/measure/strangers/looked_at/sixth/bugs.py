@@ -103,7 +103,7 @@ def _last_split_has_the_first_o(w: Work, keys: int = 48):
 
 
 def _in_blocks_of_channels(x, size: int, most: float, step_of):
-    grouped = x.unflatten(-1, (-1, size))
+    grouped = x.unflatten(-1, (-1, math.gcd(size, x.shape[-1])))
     step = grouped.abs().amax(-1, keepdim=True).clamp(min=1e-30) / most
     return (step_of(grouped / step) * step).flatten(-2)
 

@@ -9,6 +9,7 @@ import numpy as np
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import Array, float64, to_numpy
 from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.verdict import significance
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 from labkernels.numerics.verdict.diagnosis.whole_kernel import sheets
 
@@ -47,7 +48,7 @@ def of_factors(
         return []
     given, right, variance, store = _of(rows, out, truth, sigma, fmt)
     was = _rms(given - right, variance)
-    return _best(_by_factors(problem, rows, given, right, variance, store), was) or _best(
+    return _simplest(_by_factors(problem, rows, given, right, variance, store), was) or _simplest(
         _by_offset(problem, rows, given, right, np.maximum(variance, store)), was
     )
 
@@ -62,6 +63,11 @@ def _of(
 def _best(found: list[Match], was: float) -> list[Match]:
     kept = [match for match in found if match.rms <= min(_LEFT, was / _SMALLER_BY)]
     return [replace(min(kept, key=lambda match: match.rms), was=was)] if kept else []
+
+
+def _simplest(found: list[Match], was: float) -> list[Match]:
+    """The first that leaves no more than right elements have, where it has the fewest numbers."""
+    return _best([m for m in found if m.rms <= significance.RIGHT_RMS][:1] or found, was)
 
 
 def _rms(error: Array, variance: Array) -> float:

@@ -64,7 +64,7 @@ def of_some_keys(few: list[Sheet], misfit: fitted.Misfit) -> Iterator[Mistake]:
 
 
 Rounds = tuple[tuple[Family, ...], ...]
-_QUICK = 2  # rounds of less than a second; the later ones take up to half a minute
+_QUICK = 3  # rounds of a few seconds; the later ones take up to half a minute
 # A round is tried if those before found nothing but vague numbers, or nothing that explains all.
 _ROUNDS: Rounds = (
     one_rule.ALL,

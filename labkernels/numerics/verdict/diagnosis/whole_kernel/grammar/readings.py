@@ -105,8 +105,11 @@ def of_scores(sheet: Sheet) -> Iterator[Reading]:
                 precision=True,
             )
     if sheet.hidden.any():
+        variant = sheet.problem.variant
+        has_window = variant is not None and variant.window_left is not None
+        asked = "window or mask" if has_window else "mask"
         yield Reading(
-            "another mask: keys that the mask hides", "", lambda s: by_masked(s, s.raw), 0.5
+            f"another {asked}: keys that the mask hides", "", lambda s: by_masked(s, s.raw), 0.5
         )
         yield Reading(
             "hidden keys take part with score 0",

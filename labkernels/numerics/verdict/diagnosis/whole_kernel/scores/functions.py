@@ -17,6 +17,7 @@ from labkernels.units import LOG2_E
 _NEARLY = 1e-3  # relative distance from a round number
 _SCORE_STEPS = (1, 2, 4, 8, 16, 32, 64, 128)
 _STEPS = (7, 8, 15, 16, 31, 32, 63, 64, 127, 128, 240, 255, 256, 448, 511, 512, 1023, 1024)
+_EIGHT_BITS = (127, 128, 255, 256)
 
 
 def _top(sheet: Sheet) -> Array:
@@ -140,7 +141,7 @@ def steps(sheets: list[Sheet]) -> Iterator[Mistake]:
         for kind in ("unrounded", "rounded"):
             for of, way in (("nearest", np.rint), ("below", np.floor)):
                 yield Mistake(
-                    f"P in steps of 1 / {n}",
+                    f"P in steps of 1 / {n}" + ", as in 8 bits" * (n in _EIGHT_BITS),
                     f"to the {of}, divided by the sum of {kind} P",
                     lambda sheet, n=n, k=kind, w=way: _stepped(sheet, n, k, w),
                     precision=True,

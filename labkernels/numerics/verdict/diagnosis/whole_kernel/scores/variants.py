@@ -81,6 +81,7 @@ def _tensors(
         for splits in _SPLITS:
             where = f"once in each of {splits}"
             yield Mistake("sinks once per split", where, having(given + math.log(splits)))
+        yield Mistake("sinks not rescaled by the maximum", "", _not_rescaled)
 
     def times(x: float) -> Callable[..., Any]:
         return having(math.exp(x) * given)
@@ -89,6 +90,13 @@ def _tensors(
     if all(abs(factor - known) > _NEAR * factor for known in _FACTORS.values()):
         where = f"times {factor:.4g}"
         yield Mistake(f"{what} by a factor", where, times(math.log(factor)), vague=True)
+
+
+def _not_rescaled(sheet: Sheet) -> Array:
+    """The sinks count as 2^sink beside weights of 2^(s - m)."""
+    m, l = sheet.scores.max(1, keepdims=True), sheet.weights.sum(1, keepdims=True)
+    right = l + np.exp2(sheet.sink - np.where(np.isfinite(m), m, 0.0))
+    return sheet.truth * right / (l + np.exp2(sheet.sink))
 
 
 def _as_if(variant: VariantTensors) -> Callable[..., Any]:

@@ -87,7 +87,7 @@ def of_weights(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     longest = max(sheet.kv_len for sheet in sheets)
     found = [
         Mistake(
-            "splits merged with wrong weights",
+            "splits merged with wrong weights, or tiles rescaled wrongly",
             f"parts of {n} keys that are right each",
             _joined(n),
             vague=True,
