@@ -43,14 +43,15 @@ Assignment {e.number}: {e.minutes} minutes, difficulty {e.difficulty} of 3.
 {task}
 
 `exercises.get("{e.name}").hint(1)` gives the first of {hints} hints.
-The cell at the end checks the answer, as often as you like.
+The cell at the end checks the answer, as often as you like.{lines}
 """
+LINES = " It counts the lines of your answer from `answer =` on, which is in line 1."
 ANSWER = """\
 from labkernels.chapters import exercises
 
 answer = {starter}
 ### BEGIN SOLUTION
-answer = exercises.get("{e.name}").solution
+answer = {solution}
 ### END SOLUTION"""
 # A student may have written over the whole answer cell, or emptied it.
 CHECK = """\
@@ -120,7 +121,7 @@ def _check_of(cell: nbformat.NotebookNode, grade_id: str) -> list[nbformat.Noteb
             given = ast.get_source_segment(cell.source, given)
             before = cell.source.splitlines()[: last.lineno - 1]
             solution = ["### BEGIN SOLUTION", *before, f"answer = {given}", "### END SOLUTION"]
-            cell.source = "\n".join(["answer = None", *solution])
+            cell.source = "\n".join([answers.cell(name).splitlines()[0], *solution])
             check = new_code_cell(CHECK.format(name=name), id=grade_id)
             _grade(check, grade_id, solution=False, points=1)
             return [check]
@@ -129,9 +130,11 @@ def _check_of(cell: nbformat.NotebookNode, grade_id: str) -> list[nbformat.Noteb
 
 def assignment(exercise: exercises.Exercise) -> nbformat.NotebookNode:
     """An assignment that nbgrader grades by itself: the task, the answer, and its check."""
-    task = TASK.format(e=exercise, task=exercise.task.strip(), hints=len(exercise.hints))
-    starter = answers.literal(exercise.starter)
-    answer = new_code_cell(ANSWER.format(e=exercise, starter=starter), id="answer")
+    paragraphs = exercise.task.strip().replace("\n", "\n\n")
+    starter, solution = map(answers.literal, (exercise.starter, exercise.solution))
+    lines = LINES if "\n" in starter else ""
+    task = TASK.format(e=exercise, task=paragraphs, hints=len(exercise.hints), lines=lines)
+    answer = new_code_cell(ANSWER.format(starter=starter, solution=solution), id="answer")
     check = new_code_cell(CHECK.format(name=exercise.name), id="check")
     _grade(answer, f"{exercise.name}-answer", solution=True, points=0)
     _grade(check, f"{exercise.name}-check", solution=False, points=exercise.difficulty)

@@ -59,10 +59,20 @@ def test_a_starter_begins_at_the_margin(notebooks):
     assert "\n  named_sync(group_done" in source
 
 
+def test_a_teacher_reads_the_solution_and_a_student_where_lines_are_counted(notebooks):
+    task, answer, _ = notebooks["hand_over_p"].cells
+    assert (
+        "named_arrive(p_ready + group, C::consumer_threads);" in answer.source.split("SOLUTION")[1]
+    )
+    assert "\n\n`named_sync(group_done + group" in task.source  # a paragraph of its own
+    assert "lines of your answer from `answer =` on" in task.source
+    assert "lines of your answer" not in notebooks["register_ledger"].cells[0].source
+
+
 def test_the_check_of_an_assignment_refuses_its_starter(notebooks):
     answer, check = notebooks["register_ledger"].cells[1:]
     exec(f"{answer.source}\n{check.source}", {})
-    starter = answer.source.replace("answer = exercises", "exercises")
+    starter = re.sub(r"### BEGIN SOLUTION.*### END SOLUTION", "", answer.source, flags=re.DOTALL)
     with pytest.raises(AssertionError):
         exec(f"{starter}\n{check.source}", {})
 
@@ -87,7 +97,7 @@ def test_a_chapters_cleared_cell_does_not_keep_the_answer_of_the_exercise_before
         cells = notebooks[name].cells
         for answer, check in itertools.pairwise(cells):
             if check.source.endswith("assert report.passed"):
-                assert answer.source.startswith("answer = None\n### BEGIN SOLUTION\n")
+                assert re.match(r"answer = None  # .+\n### BEGIN SOLUTION\n", answer.source)
                 assert answer.source.endswith("\n### END SOLUTION")
 
 

@@ -47,6 +47,7 @@ void begin_launch(Order& order, int n_threads, int n_warps) {
   order.known.resize(n * static_cast<std::size_t>(n_threads));
   order.everyone.resize(n);
   order.fenced.resize(static_cast<std::size_t>(n_threads) * static_cast<std::size_t>(n_threads));
+  order.fences.resize(static_cast<std::size_t>(n_threads));
 }
 
 void begin_block(Worker& m) {
@@ -54,6 +55,7 @@ void begin_block(Worker& m) {
   std::fill(order.known.begin(), order.known.end(), 0);
   std::fill(order.everyone.begin(), order.everyone.end(), 0);
   std::fill(order.fenced.begin(), order.fenced.end(), 0);
+  for (Limits& stamps : order.fences) stamps.clear();
   for (Limits& limits : order.gathered) limits.clear();
   for (Limits& limits : order.ended) limits.clear();
   std::copy_n(order.wgmma_issued, max_warps, order.wgmma_done);
@@ -118,6 +120,7 @@ void know_after_named_wait(Worker& m, int id) { know_after_wait(m, max_checked_b
 
 void know_at_fence(Worker& m) {
   Order& order = order_of(m);
+  order.fences[static_cast<std::size_t>(m.thread)].push_back(order.now);
   const u32* known = order.of(m.thread);
   u32* at = order.fenced.data() + static_cast<std::ptrdiff_t>(m.thread) * order.n_threads;
   for (int t = 0; t < order.n_threads; ++t)

@@ -25,6 +25,7 @@ struct Order {
   Limits known;      // [thread][actor]
   Limits everyone;   // [actor]: what every thread knows since the last sync_block
   Limits fenced;     // [thread][thread]: what the first knew of the second at its last fence
+  std::vector<Limits> fences;  // [thread][fence]: the stamps of its fences
   Limits gathered[max_checked_barriers + 16], ended[max_checked_barriers + 16];
   u32 wgmma_issued[max_warps] = {}, wgmma_done[max_warps] = {};
 
