@@ -57,6 +57,10 @@ _FAULTS = {
         ("deadlock",),
         "A deadlock: every thread that is left waits for something that will never come.",
     ),
+    "endless": (
+        ("does not end",),
+        "A loop without an end: what it waits for never comes, or its condition never changes.",
+    ),
     "wordless": (
         ("without a word of the vocabulary",),
         "Global memory is read and written only by load_constant, load_global and store_global.",

@@ -173,5 +173,6 @@ def _built(header: str, kernel: str, folders: tuple[Path, ...]) -> host.HostKern
         instance=kernel,
         params=f"{namespace}::Params",
         checks=True,
+        bounded=True,
         include_dirs=folders,
     )

@@ -197,13 +197,15 @@ def build(
     arch: str = "sm_90",
     checks: bool = False,
     portable_fibers: bool = False,
+    bounded: bool = False,
     include_dirs: Sequence[Path] = (),
 ) -> HostKernel:
     """Compile the kernel that the C++ expression `instance` names, from an include path `header`.
 
     `params` is its parameter struct. A file in `include_dirs` takes the place of the lab's file of
     the same name. With `checks`, races in shared memory, reads of its unwritten bytes and every
-    access out of bounds are errors, too.
+    access out of bounds are errors, too. If it is `bounded`, a loop without an end is one as well,
+    and SIGINT ends it before.
 
     Raises: CompilerMissing; HostKernelError with the compiler's words.
     """
@@ -214,6 +216,8 @@ def build(
     own_flags = [f"-D{name}={value}" for name, value in (defines or {}).items()]
     if checks:
         own_flags += ["-fsanitize=thread"]
+    if bounded:
+        own_flags += ["-fsanitize-coverage=trace-pc"]
     entry = _ENTRY.format(header=header, instance=instance, params=params)
     folders = (*include_dirs, *INCLUDE_DIRS)
     built = functools.partial(_built, instance, entry, tuple(flags), tuple(own_flags), folders)
@@ -361,8 +365,7 @@ def _line_of(library: str, offset: str) -> str:
     answer = subprocess.run(
         [tool, "-i", "-e", library, offset], capture_output=True, text=True, check=False
     )
-    for line in answer.stdout.splitlines():  # the innermost inlined function first
-        place = line.split(" (")[0]
-        if "?" not in place and "/lab/host/" not in place:
-            return "/".join(place.split("/")[-2:])
-    return unknown
+    places = [line.split(" (")[0] for line in answer.stdout.splitlines()]  # the innermost first
+    known = [place for place in places if "?" not in place and "/c++/" not in place]
+    of_kernel = [place for place in known if "/lab/host/" not in place]
+    return "/".join((of_kernel or known or [unknown])[0].split("/")[-2:])

@@ -173,6 +173,13 @@ def test_a_function_without_its_return_does_not_compile():
     )
 
 
+def test_a_loop_without_an_end_ends():
+    source = exercises.get("maximum").solution.replace("mask /= 2", "mask *= 1")
+    report = exercises.check("maximum", source)
+    assert "A loop without an end" in said(report)
+    assert "line 3 of your answer" in said(report)
+
+
 def test_an_answer_that_lacks_a_name_is_told_where_the_kernel_needs_it():
     source = exercises.get("maximum").solution.replace("raised", "highest")
     what, hint = exercises.check("maximum", source).lines

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cuda.host.small_kernels import aligned, build, message, run
+from tests.cuda.host.small_kernels import aligned, build, message, place, run
 
 ROOT = Path(__file__).resolve().parents[3]
 WITHIN_S = 1.0  # of SIGINT
@@ -34,6 +34,16 @@ def test_a_frame_past_the_guard_page_is_reported():
     for which in (0, 1 << 14):
         text = message(build("mistakes::leap"), *arrays(), which, threads=64)
         assert "overflows the stack of 65536 bytes that a thread has" in text
+
+
+@pytest.mark.parametrize(("which", "marker"), [(0, "exchanges for ever"), (1, "calls nothing")])
+@pytest.mark.parametrize("checks", [True, False])
+def test_a_loop_without_an_end_is_reported(which, marker, checks):
+    kernel = build("mistakes::endless", bounded=True, checks=checks)
+    text = message(kernel, *arrays(), which, threads=32)
+    assert "does not end: its block has taken 268435456 steps" in text
+    assert place("mistakes.cuh", marker) in text
+    run(kernel, *arrays(), 2, threads=32)  # a loop that ends is none
 
 
 def test_a_block_that_waits_for_one_that_failed_is_left():
@@ -62,6 +72,17 @@ def test_sigint_ends_a_launch_within_a_second(host_threads):
         assert time.monotonic() - sent[0] < WITHIN_S
         timer.join()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_sigint_ends_a_loop_that_calls_nothing():
+    kernel = build("mistakes::endless", bounded=True)
+    sent = []
+    timer = threading.Timer(0.1, lambda: sent.append(time.monotonic()) or signal.raise_signal(2))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        run(kernel, *arrays(), 1, threads=32)
+    assert time.monotonic() - sent[0] < WITHIN_S
+    timer.join()
 
 
 def test_a_launch_of_another_thread_is_not_ended_by_sigint():

@@ -157,4 +157,13 @@ LAB_KERNEL(32, 1) waiting(LAB_GRID_CONSTANT Params p) {
   store_global(p.out + (1 << 20), 0.f);
 }
 
+// Loops without an end: one exchanges registers, the other calls nothing.
+LAB_KERNEL(32, 1) endless(LAB_GRID_CONSTANT Params p) {
+  volatile int i = 0;
+  float v = 0.f;
+  while (p.which == 0 && i < 1) v = v + shfl(v, 0);  // here: exchanges for ever
+  while (p.which == 1 && i < 1) {}                   // here: calls nothing
+  store_global(p.out + thread_x(), v);
+}
+
 }  // namespace mistakes

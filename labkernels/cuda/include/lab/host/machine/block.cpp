@@ -68,6 +68,7 @@ void Worker::begin_block(i64 new_index) {
   block[1] = static_cast<int>(index / gx % gy);
   block[2] = static_cast<int>(index / gx / gy);
   dice = static_cast<u64>(index);
+  steps = 0;
   const auto* end = shared_base(*this, 0);
   std::memset(shared, 0xff, static_cast<std::size_t>(end - shared));
   error.clear();

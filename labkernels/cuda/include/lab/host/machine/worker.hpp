@@ -51,6 +51,7 @@ struct Worker : Multiprocessor {
   Barriers barriers;
   std::vector<BoxLoad> loads;      // oldest first
   u64 dice = 0;                    // random numbers for the order in which the loads land
+  u64 steps = 0;                   // of the block's threads together, if the kernel counts them
 
   std::string error;  // empty: none
 

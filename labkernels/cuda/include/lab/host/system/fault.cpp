@@ -28,6 +28,7 @@ namespace {
 constexpr int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 constexpr int n_signals = 4;
 constexpr std::size_t signal_stack_bytes = 64 * 1024;
+constexpr u64 max_steps = 1u << 28, steps_between_looks = 1u << 16;
 
 std::mutex mutex;
 int n_users = 0;
@@ -164,3 +165,20 @@ SignalStack::SignalStack() : memory_(new char[signal_stack_bytes]) {
 SignalStack::~SignalStack() { sigaltstack(&before_, nullptr); }
 
 }  // namespace lab::host
+
+// A kernel that is built with bounded steps calls this in each of its basic blocks: a loop without
+// an end becomes an error, and SIGINT ends it before that.
+extern "C" LAB_EXPORT void __sanitizer_cov_trace_pc() {
+  using namespace lab::host;
+  if (sm == nullptr || sm->thread == scheduler) return;
+  Worker& m = worker();
+  if (++m.steps % steps_between_looks != 0) return;
+  leave_if_pointless();
+  if (m.steps < max_steps) return;
+  const auto* next = static_cast<const char*>(__builtin_return_address(0));
+  const Warp& warp = my_warp();
+  fail("does not end: its block has taken " + std::to_string(m.steps) + " steps, the last one at " +
+       code_place(next - 1) +
+       (warp.word == Word::none ? "" : std::string(", after ") + name_of(warp.word) + " at " +
+                                           place(warp.where)));
+}
