@@ -150,8 +150,8 @@ def _grade(cell: nbformat.NotebookNode, grade_id: str, *, solution: bool, points
     cell.metadata["nbgrader"] = marks | ({"points": points} if points else {})
 
 
-def release(folder: Path) -> None:
-    """Lets nbgrader write the students' notebooks, and enter their points into its gradebook."""
+def release(folder: Path):
+    """Lets nbgrader write the student notebooks and enter their points; returns its API."""
     from nbgrader.apps import NbGraderAPI
 
     programs = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
@@ -163,6 +163,7 @@ def release(folder: Path) -> None:
         result = api.generate_assignment(source.name)
         if not result["success"]:
             raise SystemExit(f"nbgrader refuses {source.name}:\n{result.get('log')}")
+    return api
 
 
 if __name__ == "__main__":

@@ -36,6 +36,21 @@ struct Order {
   bool knows(const u32* limits, int actor, u32 stamp) const {
     return stamp < limits[actor] || stamp < everyone[static_cast<std::size_t>(actor)];
   }
+  bool passed_fence(int thread, u32 n) const {
+    return n < fences[static_cast<std::size_t>(thread)].size();
+  }
+  // Whether a thread has passed its fence number n, and the reader knows of it.
+  bool knows_fence(int reader, int thread, u32 n) const {
+    if (!passed_fence(thread, n)) return false;
+    const u32* limits = known.data() + static_cast<std::ptrdiff_t>(reader) * n_actors;
+    return reader == thread || knows(limits, thread, fences[static_cast<std::size_t>(thread)][n]);
+  }
+  const char* missing_fence(int thread, u32 n) const {
+    return passed_fence(thread, n)
+               ? "no fence_async_shared of that thread lies between, since it comes after the "
+                 "barrier that lets the reader go on"
+               : "no fence_async_shared of that thread lies between";
+  }
 };
 
 void begin_launch(Order& order, int n_threads, int n_warps);

@@ -153,12 +153,10 @@ std::string byte_of(const Worker& m, const Cell& cell) {
   fail("reads" + byte_of(i.m, cell) + in_words(i.here) + ", which no thread wrote");
 }
 [[noreturn]] [[gnu::noinline, gnu::cold]] void report_unfenced(const char* verb, const Cell& cell,
-                                                               const Me& i, Word word,
-                                                               bool fenced_late) {
+                                                               const Me& i, Word word) {
   fail(std::string(name_of(word)) + " at " + in_words(i.here) + " " + verb + byte_of(i.m, cell) +
        in_words(i, cell.writer.place) + ", where thread " + std::to_string(cell.writer.thread) +
-       " wrote it: no fence_async_shared of that thread lies between" +
-       (fenced_late ? ", since it comes after the barrier that lets the reader go on" : ""));
+       " wrote it: " + i.order.missing_fence(cell.writer.thread, cell.writer.async_fences));
 }
 
 bool written(const Me& i, const Writer& w) { return w.stamp >= i.order.block_began; }
@@ -179,12 +177,9 @@ void check_writer(const Cell& cell, const Me& i, const char* verb) {
 // wgmma, every thread of the warpgroup counts as the thread that asks.
 void check_fence(const Cell& cell, const Me& i, const char* verb, Word word) {
   const Writer& w = cell.writer;
-  if (w.by != By::thread) return;
-  const Limits& fences = i.order.fences[w.thread];
-  const bool passed = fences.size() > w.async_fences;
-  if (passed && (w.thread == i.thread || i.knows(w.thread, fences[w.async_fences]))) return;
+  if (w.by != By::thread || i.order.knows_fence(i.thread, w.thread, w.async_fences)) return;
   const u32* fenced = i.order.fenced.data() + std::ptrdiff_t{i.thread} * i.order.n_threads;
-  if (word == Word::wgmma || w.stamp >= fenced[w.thread]) report_unfenced(verb, cell, i, word, passed);
+  if (word == Word::wgmma || w.stamp >= fenced[w.thread]) report_unfenced(verb, cell, i, word);
 }
 
 Read* reads_of(const Me& i, const Cell& cell, int warp) {
