@@ -1,4 +1,4 @@
-"""Slides of a chapter: headings, first sentences, equations, listings, tables and figures.
+"""Slides of a chapter: headings, first sentences of paragraphs, equations, listings, tables and figures.
 
 The text in full is in the speaker's notes, which the key S shows.
 """
@@ -21,9 +21,11 @@ MATHJAX = "tex-svg-full.js"
 BLOCK = re.compile(r"```(?s:.*?)^```$|\$\$(?s:.*?)^\$\$$|(?:.+\n?)+", re.M)
 SENTENCE = re.compile(r".+?[.?!](?:\*\*)?(?=\s|$)|.+", re.S)
 SHOWN = ("```", "$$", "|", ">", "- ", "**Figure")
+COMMENT = re.compile(r"<!--.*?-->", re.S)
 ITEM = re.compile(r"\d+\. ")  # of a list with numbers, which begins with any of them
-FULL, CODE = 6, 5  # what a slide holds, and what a cell of code takes of it, in sentences
-UNSHOWN = (SOLUTION, "## You need")
+FULL, CODE = 6, 5  # what a slide holds, and what a cell of code or a figure takes, in sentences
+LEAST = 60  # characters: a shorter sentence announces what the next one says
+UNSHOWN = (SOLUTION, "## You need", "### Run it here")
 
 
 def write(folder: Path) -> None:
@@ -57,14 +59,19 @@ def html(notebook: nbformat.NotebookNode) -> str:
 def deck(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """The cells of a chapter as slides; its solutions and what only prepares stay out."""
     cells, filled = [], 0
-    for cell, weight in _parts(notebook):
+    parts = list(_parts(notebook))
+    for i, (cell, weight) in enumerate(parts):
         # a comment at the top of a code cell is no heading
         heading = cell.cell_type == "markdown" and cell.source.startswith("#")
         caption = cell.source.startswith("**Figure")
         kind = "-" if weight or heading else "notes"
         if heading and cell.source.startswith(("# ", "## ")):
             kind, filled = "slide", 0
-        elif filled and not caption and (heading or filled + weight > FULL):
+        elif (
+            filled
+            and not caption
+            and (heading or (weight and filled + weight > FULL and not _stands_last(parts[i:])))
+        ):
             kind, filled = "subslide", 0
         filled += weight
         cell.metadata["slideshow"] = {"slide_type": kind}
@@ -80,9 +87,9 @@ def _parts(notebook: nbformat.NotebookNode) -> Iterator[tuple[nbformat.NotebookN
             continue
         if cell.cell_type == "code":
             if shown and (cell.outputs or not FOLDED_CODE & set(cell.metadata.get("tags", ()))):
-                yield cell, FULL if _is_figure(cell) else CODE
+                yield cell, CODE
             continue
-        for block in map(str.strip, BLOCK.findall(cell.source)):
+        for block in map(str.strip, BLOCK.findall(COMMENT.sub("", cell.source))):
             if block.startswith("#"):
                 shown = not block.startswith(UNSHOWN)
                 whole = block.startswith("### Exercise")  # its question often comes last
@@ -96,11 +103,24 @@ def _parts(notebook: nbformat.NotebookNode) -> Iterator[tuple[nbformat.NotebookN
             elif block.startswith("[labkernels/"):  # where a listing is from
                 yield new_markdown_cell(block), 0
             else:
-                first = block if whole or block.startswith("**") else SENTENCE.match(block)[0]
+                first = block if whole or block.startswith("**") else _thought(block)
                 first = first.replace("\n", " ")
                 yield new_markdown_cell(f"- {first}"), 1
                 yield new_markdown_cell(block), 0
 
 
-def _is_figure(cell: nbformat.NotebookNode) -> bool:
-    return any(mime.startswith("image/") for out in cell.outputs for mime in out.get("data", ()))
+def _thought(paragraph: str) -> str:
+    """The first sentences of a paragraph: one, unless it asks or only announces something."""
+    taken = ""
+    for sentence in SENTENCE.findall(paragraph):
+        taken += sentence
+        if len(taken) >= LEAST and not taken.rstrip("*").endswith("?"):
+            break
+    return taken
+
+
+def _stands_last(parts: list[tuple[nbformat.NotebookNode, int]]) -> bool:
+    """Whether the first part is a sentence with nothing between it and the next heading."""
+    (_, weight), *rest = parts
+    following = next(((c, w) for c, w in rest if w or c.source.startswith("#")), None)
+    return weight == 1 and (following is None or not following[1])
