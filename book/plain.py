@@ -24,6 +24,7 @@ FENCE = re.compile(
 OPTION = re.compile(r"^:([\w-]+): (.*)\n", re.M)
 FOLDED_CODE = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 FOLDED_OUTPUT = {"hide-output", "hide-cell", "remove-output", "remove-cell"}
+OPENED = {"hide-cell", "hide-output"}  # what a page has under a lid stands in a box that scrolls
 SOLUTION = "#### Solution"
 ANSWER = "your-answer"  # the tag of a cell that a reader fills in, and that nobody has run
 ASKED = re.compile(r'exercises\.check\(\s*"([\w-]+)"')
@@ -58,6 +59,10 @@ def _cells(
     tags = set(cell.metadata.get("tags", ()))
     fold = {"source_hidden": FOLDED_CODE, "outputs_hidden": FOLDED_OUTPUT}
     hidden = {key: True for key, names in fold.items() if tags & names}
+    if tags & OPENED and cell.outputs and not any("scrapbook" in o.metadata for o in _shown(cell)):
+        # JupyterLab shows no way to open the output of a cell whose code is folded, too.
+        hidden.pop("outputs_hidden")
+        cell.metadata["scrolled"] = True
     if hidden:
         cell.metadata["jupyter"] = hidden
     figure = cell.metadata.get("mystnb", {}).get("figure")
@@ -88,6 +93,11 @@ def _with_answers(cells: list[nbformat.NotebookNode]) -> Iterator[nbformat.Noteb
 
 def _in_solution(cell: nbformat.NotebookNode) -> bool:
     return cell.cell_type == "code" or not cell.source.startswith("#")
+
+
+def _shown(cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """The outputs that are data, and not words that were printed."""
+    return [output for output in cell.outputs if "data" in output]
 
 
 def _without_programs(output: nbformat.NotebookNode) -> None:

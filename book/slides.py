@@ -1,4 +1,4 @@
-"""Slides of a chapter: headings, first sentences of paragraphs, equations, listings, tables and figures.
+"""Slides of a chapter: headings, first sentences, equations, listings, tables and figures.
 
 The text in full is in the speaker's notes, which the key S shows.
 """

@@ -26,7 +26,7 @@
 # No test had run that line.
 # The kernel chooses its tile by the shared memory of the GPU, the typo was in the branch for 100 KB, and the tests ran on GPUs that have more.
 #
-# When you have read this chapter you can
+# Step by step, you will
 #
 # 1. tell wrong data from rounding by three numbers, before you look for a cause;
 # 2. work out which branch of a kernel a given GPU runs, and why a 512-wide accumulator leaves so little choice;

@@ -23,7 +23,7 @@
 # The cache is small, so that a decode step reads little.
 # {doc}`a_typo_that_looked_like_rounding` met such a kernel by its bug; this chapter asks what the kernel needs and how fast it can be.
 #
-# When you have read it you can
+# Step by step, you will
 #
 # 1. predict at how many heads a latent decode stops waiting for memory;
 # 2. derive why its tile leaves one block on an SM, whatever the GPU;

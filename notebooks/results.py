@@ -57,7 +57,7 @@ RATIOS = dict.fromkeys(["median ratio", "least ratio"], "{:.2f}")
 plots.table(pd.DataFrame(lines), "summary", RATIOS)
 
 # %% [markdown]
-# Each part has its figure below, and a table of its targets that opens.
+# Each part has its figure below, and under the figure a table of its targets, which opens in a page and scrolls in JupyterLab.
 
 # %% tags=["hide-input"]
 for run in sorted({(s.gpu, s.started_utc, s.commit) for s in measured}):

@@ -27,7 +27,7 @@
 # The test set $K$ to zero in both dtypes.
 # Three days later $V$ was set to zero as well, and both were still zero at the date of our source {cite:p}`ye2025`.
 #
-# When you have read this chapter you can
+# Step by step, you will
 #
 # 1. say for which outputs 1e-3 must fail in bf16, without running anything;
 # 2. name the bugs that a test with $K = 0$ cannot see, and those that one with $K = V = 0$ cannot see;

@@ -23,7 +23,7 @@
 # A tile is the first thing that one can change, and hundreds of tiles can be compiled.
 # The backward pass does five products where the forward does two, so that one would expect the same limits, only more work.
 #
-# When you have read this chapter you can
+# Step by step, you will
 #
 # 1. reject most tiles by arithmetic, before anything runs;
 # 2. say how far a model's order of tiles can be trusted;

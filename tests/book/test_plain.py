@@ -212,6 +212,26 @@ def test_a_moving_picture_is_left_in_words():
     assert found.data == {"text/plain": "It moves."}
 
 
+@pytest.mark.parametrize(
+    ("tag", "box"), [("hide-cell", True), ("hide-output", True), ("hide-input", False)]
+)
+def test_an_output_below_a_lid_stands_in_a_box_that_scrolls(tag, box):
+    notebook = jupytext.reads(f'# %% tags=["{tag}"]\n1', "py:percent")
+    notebook.cells[0].outputs = [nbformat.v4.new_output("execute_result", {"text/plain": "1"})]
+    found = plain.plain(notebook, "an_idea").cells[0].metadata
+    assert found.get("scrolled", False) == box
+    assert "outputs_hidden" not in found.get("jupyter", {})
+
+
+def test_numbers_that_stand_in_the_text_stay_below_their_lid():
+    notebook = jupytext.reads('# %% tags=["hide-cell"]\n1', "py:percent")
+    glued = {"scrapbook": {"name": "ratio"}}
+    outputs = [nbformat.v4.new_output("display_data", {"text/plain": "1"}, metadata=glued)]
+    notebook.cells[0].outputs = outputs
+    found = plain.plain(notebook, "an_idea").cells[0].metadata
+    assert found["jupyter"] == {"source_hidden": True, "outputs_hidden": True}
+
+
 def test_a_form_is_left_in_words_that_say_where_it_is():
     notebook = jupytext.reads("# %%\nwidgets.run_kernel()", "py:percent")
     output = nbformat.v4.new_output("execute_result", widgets.budget()._repr_mimebundle_())

@@ -6,12 +6,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
+from matplotlib.colors import ListedColormap, to_rgb
 from matplotlib.figure import Figure
 
 from labkernels.plots import style
 
 _QUADS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7b3294", "#8b95a1")
+_INKS = ("#ffffff", "#10161d")
 _FORMATS = {"fp32": "#8b95a1", "fp16": "#0072b2", "bf16": "#d55e00", "e4m3": "#009e73"}
 
 
@@ -30,7 +31,8 @@ def owners(matrices: dict[str, np.ndarray], *, origin: str) -> Figure:
         _grid(axes, matrix[..., 0] // 4)
         for (row, column), lane in np.ndenumerate(matrix[..., 0]):
             place = matrix[row, column, 1]
-            axes.text(column, row, f"{lane}·{place}", **_small("white", 5.2))
+            ink = _ink_on(_QUADS[lane // 4])
+            axes.text(column, row, f"{lane}·{place}", **_small(ink, 5.2))
         axes.set_title(name, fontsize=9)
         axes.set(xlabel="column", ylabel="row")
     style.say_origin(figure, origin)
@@ -47,9 +49,11 @@ def banks(places: dict[str, np.ndarray], ways: dict[str, int], *, origin: str) -
     figure, panels = style.new_figure(1, len(places), height_inches=3.0, width_inches=6.4)
     for axes, (name, place) in zip(panels, places.items(), strict=True):
         chunk_at = np.argsort(place, axis=1)
-        axes.imshow(chunk_at, cmap="Blues", vmin=-3, vmax=9, aspect="equal")
+        shown = axes.imshow(chunk_at, cmap="Blues", vmin=-3, vmax=9, aspect="equal")
         for (row, column), chunk in np.ndenumerate(chunk_at):
-            heavy = {"weight": "bold", "color": "#d55e00"} if chunk == 0 else {"color": "#10161d"}
+            heavy = {"color": _ink_on(shown.to_rgba(chunk))}
+            if chunk == 0:
+                heavy = {"weight": "bold", "color": "#b04a00"}
             axes.text(column, row, f"{chunk}", ha="center", va="center", fontsize=8, **heavy)
         turns = ways[name]
         axes.set_title(f"{name}: {turns} turn{'s' * (turns > 1)} per read", fontsize=9)
@@ -89,3 +93,25 @@ def _grid(axes: Axes, quads: np.ndarray) -> None:
 
 def _small(colour: str, size: float) -> dict[str, Any]:
     return {"ha": "center", "va": "center", "fontsize": size, "color": colour}
+
+
+def _ink_on(colour: Any) -> str:
+    """Return the ink that is easier to read on a colour, by the contrast of WCAG."""
+    return max(_INKS, key=lambda ink: contrast(ink, colour))
+
+
+def contrast(one: Any, other: Any) -> float:
+    """Return the contrast of two colours, from 1 for the same to 21 for black on white.
+
+    Source: Web Content Accessibility Guidelines 2.2, contrast ratio and relative luminance.
+
+    >>> contrast("black", "white")
+    21.0
+    """
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: Any) -> float:
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))

@@ -102,6 +102,25 @@ def test_owners_are_written_into_their_places():
     assert words(figure) == ["0·0", "0·0", "31·3", "0·0"]
 
 
+@pytest.mark.parametrize("lane", range(0, 32, 4))
+def test_numbers_can_be_read_on_every_colour(lane):
+    # 4.5 is what WCAG asks of text of this size
+    matrix = np.full((1, 1, 2), (lane, 0))
+    (axes,) = fragments.owners({"D": matrix}, origin="here").axes
+    (image,), (text,) = axes.images, axes.texts
+    ground = image.to_rgba(image.get_array())[0, 0]
+    assert fragments.contrast(text.get_color(), ground) >= 4.5
+
+
+def test_chunks_can_be_read_on_every_bank():
+    places = {"in order": np.tile(np.arange(8), (2, 1))}
+    axes = fragments.banks(places, {"in order": 2}, origin="here").axes[0]
+    for text, ground in zip(axes.texts, axes.images[0].to_rgba(range(8)), strict=False):
+        assert fragments.contrast(text.get_color(), ground) >= (
+            3 if text.get_text() == "0" else 4.5
+        )
+
+
 def test_banks_mark_what_one_read_wants():
     places = {"in order": np.tile(np.arange(8), (2, 1))}
     figure = fragments.banks(places, {"in order": 2}, origin="here")
