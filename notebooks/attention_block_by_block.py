@@ -248,7 +248,8 @@ calls = {
 floors = {name: budget.least_time(call, h200, tensor_cores=True) for name, call in calls.items()}
 found = [(name, f.memory_s * 1e3, f.math_s * 1e3, f.bound) for name, f in floors.items()]
 columns = ["call", "memory, ms", "arithmetic, ms", "waits for"]
-plots.table(pd.DataFrame(found, columns=columns), "bounds", dict.fromkeys(columns[1:3], "{:.3f}"))
+floors = pd.DataFrame(found, columns=columns).replace("math", "arithmetic")
+plots.table(floors, "bounds", dict.fromkeys(columns[1:3], "{:.3f}"))
 
 # %% [markdown]
 # Decode and prefill therefore need different optimisations.
