@@ -49,6 +49,11 @@ _MENDS = [
     (r'<figure (class="[^"]*" id="book-map")', r'<figure tabindex="0" \1'),
     # a chapter is edited in its script, from which the notebook is written
     (r'(href="[^"]*/edit/[^"]*/notebooks/\w+)\.ipynb"', r'\1.py"'),
+    # a line that only marks where another listing begins or ends
+    (
+        r'\n(?:<span class="w"> *</span>)?<span class="c1">(?://|#) \[/?lab: [^<]*</span>(?=\n)',
+        "",
+    ),
     # a script in an attribute, which presses.js does
     (r' onclick="(?:window\.)?(\w+)\(\)"', r' data-press="\1"'),
     # math is drawn without MathJax's menu

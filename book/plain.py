@@ -28,6 +28,7 @@ OPENED = {"hide-cell", "hide-output"}  # what a page has under a lid stands in a
 SOLUTION = "#### Solution"
 ANSWER = "your-answer"  # the tag of a cell that a reader fills in, and that nobody has run
 ASKED = re.compile(r'exercises\.check\(\s*"([\w-]+)"')
+MARK = re.compile(r"\s*(?://|#) \[/?lab: [^\]]*\]\s*")  # where another listing begins or ends
 CUT = "\0"  # where a Markdown cell is cut in two
 
 
@@ -140,7 +141,7 @@ def _listing(path: str, options: dict[str, str]) -> str:
     lines = (ROOT / path[1:]).read_text(encoding="utf-8").splitlines()
     first = _line(lines, 0, options, "start")
     last = _line(lines, first, options, "end", otherwise=len(lines))
-    code = "\n".join(lines[first:last]).strip("\n")
+    code = "\n".join(line for line in lines[first:last] if not MARK.fullmatch(line)).strip("\n")
     language = options["language"].replace("cpp", "c++")  # the name that JupyterLab knows
     return f"```{language}\n{code}\n```\n\n[{path[1:]}](..{path})"
 

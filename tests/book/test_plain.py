@@ -81,6 +81,19 @@ def test_a_listing_has_the_lines_of_its_source():
     assert listing.endswith(f"```\n\n[{path[1:]}](..{path})")
 
 
+def test_a_listing_does_not_show_where_another_begins():
+    script = """# %% [markdown]
+# ```{literalinclude} /labkernels/kernels/prefill/wgmma/consumer.cuh
+# :language: cpp
+# :start-at: "  // Computes the next block's scores beside"
+# :end-before: "  // ---- softmax"
+# ```"""
+    listing = plain.plain(jupytext.reads(script, "py"), "an_idea").cells[0].source
+    assert "PingPong<C>::wait(warpgroup);" in listing
+    assert "[lab:" not in listing
+    assert "[/lab:" not in listing
+
+
 def test_a_solution_is_folded_below_its_heading():
     script = """\
 # %% [markdown]

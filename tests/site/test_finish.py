@@ -54,6 +54,11 @@ def mended(pages, text, name="index.html"):
         ('<button onclick="window.print()">', '<button data-press="print">'),
         ('<div role="list" class="citation-list">', '<div class="citation-list">'),
         ('<script src="../searchindex.js"></script>', ""),
+        (
+            '{\n<span class="w">  </span><span class="c1">// [/lab: overlap]</span>\n}',
+            "{\n}",
+        ),
+        ('{\n<span class="c1">// [3 keys]</span>\n}', '{\n<span class="c1">// [3 keys]</span>\n}'),
         (f"{DESIGN}<p>a</p>", "<p>a</p>"),
         (f'{DESIGN}<p class="a sd-card">', f'{DESIGN}<p class="a sd-card">'),
         ('<a href="h/edit/main/notebooks/a_b.ipynb">', '<a href="h/edit/main/notebooks/a_b.py">'),
