@@ -17,6 +17,7 @@ EQUATION = re.compile(r"^(\s*)\$\$ \((.+)\)$", re.M)
 EXERCISE = re.compile(r"\{exercise\}.*\n:label: (\S+)")
 CITATION = re.compile(r"\s*\{cite:[pt]\}`[^`]+`")
 ENTRY = re.compile(r"^(\S.*)\n  (\S.*)", re.M)
+FIRST_WORD = re.compile(r"^equation \(", re.M)  # each sentence begins a line
 GLUED = "application/papermill.record/text/plain"
 
 
@@ -40,6 +41,7 @@ class Words:
     def plain(self, text: str) -> str:
         """A text with its roles as links and numbers, and its equations numbered."""
         text = ROLE.sub(lambda found: self._role(found["name"], found["text"]), text)
+        text = FIRST_WORD.sub("Equation (", text)
         return EQUATION.sub(self._numbered, text)
 
     def _numbered(self, found: re.Match) -> str:

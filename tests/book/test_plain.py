@@ -57,6 +57,10 @@ def test_equations_and_figures_have_numbers():
     assert "(tensor_cores_on_and_off.ipynb) and Figure 1." in found
 
 
+def test_a_sentence_does_not_begin_with_a_small_letter():
+    assert "\nEquation (" in text("One.\n# {eq}`decode-least-time` says it.")
+
+
 def test_a_figure_is_followed_by_its_caption():
     figure = 'mystnb={"figure": {"name": "a-figure", "caption": "A claim."}}'
     drawn, caption = cells(code=f'\n# %% tags=["hide-input"] {figure}\n1')[1:]
