@@ -93,7 +93,7 @@ def spoil_size(out):
     [
         (spoil_row, "row never written, or V read as 0", "sample 1, head 3"),
         (spoil_nan, "NaN or infinity", "first sample 0, head 2"),
-        (spoil_heads, "another row's output", "of sample 0, head"),
+        (spoil_heads, "another row's output, or Q of another row", "of sample 0, head"),
         (spoil_channel, "channels mixed up", "channel 7 holds channel 6"),
         (spoil_sparse, "sparse outliers, as of a race", "5 of 1024"),
         (spoil_denominator, "denominator of a row", "times 1.25; sample 1, head 5"),
