@@ -512,7 +512,7 @@ bench.log
 # %% [markdown]
 # ## What we learned
 #
-# The numbers in bold are computed from the tables above, in the cells folded here.
+# The numbers below are computed from the tables above, in the cells folded here.
 
 # %% tags=["hide-cell"]
 found = 100 * wrong.groupby("rule").refused.sum() / wrong.groupby("rule").runs.sum()
