@@ -140,7 +140,7 @@ bench.equations("mla_mma")
 # The accumulator alone is half of a thread's registers, and the stages of 576-channel rows fill shared memory ({numref}`mla-budget`).
 # One block is all that any GPU holds, whichever tile it takes ({numref}`mla-occupancy`).
 
-# %% mystnb={"figure": {"caption": "The kernels of latent attention use nearly all registers of a thread and nearly all shared memory of a block; decode and prefill leave some of either.", "name": "mla-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The kernels of latent attention use nearly all registers of a thread and nearly all shared memory of a block; decode fills neither, and prefill leaves more of the shared memory.", "name": "mla-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 bench.plot_budget()
 plt.show()
 
@@ -172,7 +172,7 @@ plots.table(pd.DataFrame(rows).rename(columns=named), "branches", {"bytes per bl
 # ### The typo, in NumPy
 #
 # Four warps copy sixteen keys, and eight lanes copy each key; the key of a lane is `lane / 8 + warp * 4`.
-# The typo adds `lane / 8` twice, and the sixteen slots of the tile hold the keys
+# The typo adds `lane / 8` twice, and the sixteen slots of the tile then hold these keys:
 
 # %%
 a_typo_that_looked_like_rounding.duplicated_index(16)
@@ -250,9 +250,9 @@ plots.table(pd.DataFrame(found), "report", a_typo_that_looked_like_rounding.SIGN
 
 # %% [markdown]
 # The defect does not change one bit in the two larger tiles, on any GPU that takes them.
-# In the smallest tile it produces the numbers of the report, and it does so in fp16 as well, so the format does not matter.
+# In the smallest tile it produces numbers like those of the report, and it does so in fp16 as well, so the format does not matter.
 #
-# FlashInfer's test asks with one token per request, and also with 17, 37 and 77, each of which sees one key more than the one before it:
+# FlashInfer's test has one query token per request, and also 17, 37 and 77; each token sees one key more than the token before it:
 
 # %%
 found = []
@@ -278,7 +278,7 @@ told = labkernels.verdict(done.out, case.q, cache=case.cache, scale=case.scale, 
 print(told.summary())
 
 # %% [markdown]
-# The verdict knows neither the reference's kernel nor the tile.
+# The verdict knows neither which kernel ran nor with which tile.
 # From the output and the inputs alone it says that keys were read in each other's place, and which.
 #
 # ### Which test would have failed on every machine
@@ -395,7 +395,7 @@ plt.show()
 bench.plot_errors("decode")
 plt.show()
 
-# %% mystnb={"figure": {"caption": "So has prefill. bf16.", "name": "mla-errors-prefill"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "Prefill has the same grain, too. bf16.", "name": "mla-errors-prefill"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_errors("prefill")
 plt.show()
 
@@ -422,7 +422,7 @@ bench.log
 #
 # ## What we learned
 #
-# - **Three numbers tell gross errors from rounding before any theory.** A cosine near 0.5 and a relative L2 near 1 mean wrong data. A relative L2 near 0.002 in bf16, or 0.0002 in fp16, means rounding, or a bug that is small or rare; for those {doc}`rounding_or_bug` has the verdict.
+# - **Three numbers tell gross errors from rounding before any theory.** A cosine far below 1 and a relative L2 near 1 mean wrong data. A relative L2 near 0.002 in bf16, or 0.0002 in fp16, means rounding, or a bug that is small or rare; for those {doc}`rounding_or_bug` has the verdict.
 # - **Each tile of a kernel is a kernel to test.** The shared memory of a GPU decides which tile runs; a tile that the test farm does not run is not tested, and sooner or later wrong.
 # - **A tile must be an argument**, so that any machine can run any branch. With the CPU build a laptop runs the tile of an RTX 4090.
 # - **Ask questions with integer answers.** One-hot values count keys; a shuffled cache must change nothing.

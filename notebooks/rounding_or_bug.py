@@ -107,6 +107,7 @@ demands = [(rule.name, rule.demand, Path(rule.source).name) for rule in RULES.va
 plots.table(pd.DataFrame(demands, columns=["rule", "demands", "from"]), "rules")
 
 # %% [markdown]
+# Written out, the cosine rule demands $1 - 2\,\mathrm{out} \cdot \mathrm{ref} \,/\, (|\mathrm{out}|^2 + |\mathrm{ref}|^2) < 5 \cdot 10^{-6}$.
 # Five of the six look at the *largest* error, and none asks how large the error of this element should be.
 #
 # ## Prediction
@@ -472,7 +473,7 @@ print(names.name.value_counts().to_string())
 
 # %% [markdown]
 # A few elements leave their bounds where a partial output was rounded in the type of the output, and the diagnosis of that day took few elements for a {term}`race`.
-# Today's tries partial outputs that are merged in 16 bits; these outputs have not been judged again since.
+# Today's diagnosis also tries partial outputs that are merged in 16 bits; these outputs have not been judged again since.
 # The extra rounding is a choice and not a mistake. The verdict says that rounding *as described* did not do this, and the evidence says how small the effect was.
 
 # %% [markdown]
@@ -499,7 +500,7 @@ plt.show()
 bench.plot_errors("decode")
 plt.show()
 
-# %% mystnb={"figure": {"caption": "The same in a prefill. bf16; the curves below show that no element comes near 100 % of its bound.", "name": "verdict-errors-prefill"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "The same in a prefill. bf16; the curves below show that every element stays below 100 % of its bound.", "name": "verdict-errors-prefill"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_errors("prefill")
 plt.show()
 
@@ -545,15 +546,15 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 # 1. **The failure in the question meant nothing, and so did the pass.**
 #    At 1e-3, {glue:text}`close3_alarms` % of the outputs of right bf16 kernels fail, by a single flip of the last bit.
 #    At 1e-2 none fails, and {glue:text}`close2_found` % of the broken ones are found: {glue:text}`close2_short` % at the shortest length, {glue:text}`close2_long` % at the longest.
-# 2. **A tolerance relative to eager code is as blunt as eager code is wrong.**
+# 2. **A tolerance relative to eager code is as wide as the error of eager code.**
 #    Twice the error of 16-bit eager attention sounds strict, but eager code rounds its scores too, and one element sets the allowance for all.
 #    FlashAttention's rule finds {glue:text}`fa_found` % and PyTorch's {glue:text}`torch_found` %; of the three quietest bugs FlashAttention's finds {glue:text}`fa_hardest` %.
-# 3. **An average sees what is everywhere, and not what is somewhere or fine.**
+# 3. **An average sees an error that all elements share, and misses one that is local or small.**
 #    The cosine finds {glue:text}`cosine_found` %, but of one bug only {glue:text}`cosine_least` %: its threshold is one number for fp16 and bf16, eight times apart in precision.
 # 4. **Divided by what rounding does, error becomes evidence.**
 #    The verdict found {glue:text}`verdict_found` % of {glue:text}`wrong_runs` wrong outputs and called {glue:text}`verdict_alarms` of {glue:text}`right_runs` right ones wrong, and on the CPU build {glue:text}`cpu_alarms` of {glue:text}`cpu_runs` right ones.
 #    The lab's tests compute a part of these counts again with every change, on the CPU build, whose outputs have the same bits.
-#    It needs the inputs, a float64 reference, and to be told how $P$ is rounded; told wrongly, it says BUG, and is right.
+#    It needs the inputs, a float64 reference, and to be told how $P$ is rounded. If it is told wrongly it says BUG, and rightly so: the kernel does not round as described.
 #
 # Where does the verdict fail?
 # Its power grows with the number of elements: with one request of few heads, a truncated $P$ in fp16 is only odd, not impossible.

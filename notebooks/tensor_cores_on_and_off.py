@@ -216,6 +216,8 @@ terms |= {"the formula": foreseen, "the profiler": 182, "without a name": 182 - 
 plots.table(pd.DataFrame(terms.items(), columns=["term", "registers"]), "hundred-and-two")
 
 # %% [markdown]
+# *Kept* stands for pointers, swizzled addresses and counters that the compiler holds through the loop, *copies* for the addresses of the 16-byte copies of a step, and *loaded ahead* for fragments that wait for their product.
+#
 # ### The two formulas, and the blocks that follow
 #
 # A {term}`ledger` is a formula with named terms.
@@ -239,6 +241,7 @@ bench.equations("decode_mma")
 # %% [markdown]
 # A prefill kernel keeps 64 to 128 query rows in a block where the decode keeps the few heads of a group.
 # Its accumulators and scores therefore take most of the 255 registers that a thread can have ({numref}`onoff-budget`), and fewer blocks fit on an SM ({numref}`onoff-occupancy`).
+# In two of the prefill kernels some warps only copy, and give registers to the warps that multiply ({term}`warp specialisation`); the circle *after a trade* is what a thread of the latter then has.
 
 # %% mystnb={"figure": {"caption": "Accumulators and operands are most of what a kernel with tensor cores needs; addresses and values that overlap in time come on top, and a mark left of the end of its bar shows a kernel that the launch bounds hold back. Shared memory is predicted to the byte.", "name": "onoff-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 bench.plot_budget()
@@ -251,7 +254,7 @@ plt.show()
 # %% [markdown]
 # ### How wrong should it be?
 #
-# {eq}`decode-variance` needs the inputs and nothing else.
+# Equation {eq}`decode-variance` needs the inputs and nothing else.
 # We take random normal inputs, as the recorded run does, and one request of the case's 8192 keys.
 # *On / off* is all that turning tensor cores off can gain.
 
@@ -618,8 +621,8 @@ plots.table(pd.DataFrame({"": lines, **columns}), "taken")
 # A kernel of a new kind may have a habit of its own, which no fit can know in advance.
 #
 # A {term}`spill` is foreseen by where the limit lies; the table below the figure counts how well.
-# What the compiler adds has a least, which every kernel kept under the tightest limit.
-# If the need fits into the limit with two registers to spare, the answer is *fits*; if only the least fits, it is *at the edge*; if not even the least fits, it is *spills*.
+# Of what the compiler adds, every kernel kept some part even under the tightest limit; what is held and this part together are the *least* that a kernel needs.
+# If the whole need fits into the limit with two registers to spare, the answer is *fits*; if only the least fits, it is *at the edge*; if not even the least fits, it is *spills*.
 
 # %% mystnb={"figure": {"caption": "A ledger and a few habits of the compiler predict the registers of every kernel, tile and architecture, most of them within 12 %. Compiled by NVRTC for six architectures; on the limits 128, 168 and 255 many marks lie on each other, and only kernels of 254 or 255 registers spill.", "name": "predicted-registers"}, "image": {"alt": "A scatter of compiled over predicted registers per thread, from 64 to 255, along the diagonal of a grey band of 12 percent. Circles for CUDA cores, squares for mma.sync, diamonds for wgmma. A few marks lie outside the band, most of them above it; rings mark spills at 254 and 255.", "width": "100%"}} tags=["hide-input"]
 reports = register_fit.reports()
@@ -644,8 +647,8 @@ plots.table(pd.DataFrame(register_fit.spill_rows(reports)), "spill-answers", {"r
 
 # %% [markdown]
 # A tile whose least stands on its limit may spill on one architecture and not on the next, with the same numbers alive.
-# There the order decides in which ptxas lays out instructions, and no count knows that order.
-# These are all answers that did not hold, each with its cause; the places of the spilled words were read in the machine code:
+# There the order in which ptxas lays out the instructions decides, and no count knows that order.
+# The table has all answers that did not hold, each with its cause; the places of the spilled words were read in the machine code:
 
 # %% tags=["hide-input"]
 misses = pd.DataFrame(register_fit.spill_misses(reports))
@@ -801,7 +804,7 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 # :class: dropdown
 # ```
 #
-# {eq}`registers-rows` holds.
+# Equation {eq}`registers-rows` holds.
 # A warp then has 16 rows, all 128 keys and all 128 channels, which {eq}`registers-keys` counts for that one warp; the two agree.
 
 # %%

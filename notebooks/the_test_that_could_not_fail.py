@@ -32,7 +32,7 @@
 # 1. say for which outputs 1e-3 must fail in bf16, without running anything;
 # 2. name the bugs that a test with $K = 0$ cannot see, and those that one with $K = V = 0$ cannot see;
 # 3. say what 1e-2 lets through;
-# 4. write a tolerance that follows from the format and the inputs, and stays the same at every length.
+# 4. write a tolerance that follows from the format and the inputs at every length.
 #
 # ## You need
 #
@@ -109,7 +109,7 @@ DTYPES = ("fp16", "bf16")
 #
 # Two right kernels that add in different orders can round to neighbouring numbers, one ulp apart.
 # In $[2^e, 2^{e+1})$ a format of $p$ significant bits has $\mathrm{ulp} = 2^{e+1-p}$, with $p = 11$ in fp16 and 8 in bf16.
-# {eq}`close` accepts such a flip only while $\mathrm{ulp}(o) \le \tau + \tau |o|$.
+# Equation {eq}`close` accepts such a flip only while $\mathrm{ulp}(o) \le \tau + \tau |o|$.
 #
 # ## Prediction
 #
@@ -213,12 +213,12 @@ plt.show()
 # ## Kernel
 #
 # The listing shows where the bugs sit: the work of a prefill block.
-# The lengths come from `cu_seqlens`, the limit of a row from the mask; three of the ten bugs are one character here.
+# The lengths come from `cu_seqlens`, the limit of a row from the mask; two of the ten bugs, *dropped key* and *mask one key late*, change one number here.
 #
 # ```{literalinclude} /labkernels/kernels/packed_gqa/rows.cuh
 # :language: cpp
 # :start-at: "// A row sees the keys below this number"
-# :end-before: "template <int Rows, bool Paged"
+# :end-before: "// Returns whether the split holds none"
 # ```
 #
 # The second listing is a bug as the lab keeps it, a {term}`mutant`: the edit of one line of the real source, compiled like any other kernel.
@@ -373,7 +373,7 @@ for row in upstream[upstream.failing].to_dict("records"):
 # %% [markdown]
 # **The failure is reproduced, and it is the one that was predicted**: of all shapes one fails, in bf16 alone, with 544 keys, 377 tokens, the causal mask and 128 heads, by one element and one ulp.
 # Both backends fail at a query that sees the same number of keys, although they sum in different orders.
-# What they have in common is the reference: it rounds the weight $1/n$ to fp32 and sums with it, and in that shape it misses the nearest bf16 number more than seven times as often as either backend.
+# What they have in common is the reference: it rounds the weight $1/n$ to fp32 and sums with it, and in that shape it misses the nearest bf16 number more than seven times as often as either backend (the table has the sums over all shapes).
 # So the test of that day failed, most likely, by the rounding of its own reference.
 #
 # ### Is it the ragged layout?
@@ -443,7 +443,7 @@ plots.table(ran[columns], "ran", {"time_ms": "{:.3g}"})
 
 # %% [markdown]
 # All of them are right by their bounds.
-# The next cell asks what the two tolerances of the report make of them: the share of elements, in percent, that lie further from the rounded truth than each allows.
+# After three figures, a table says what the two tolerances of the report make of them: the share of elements, in percent, that lie further from the rounded truth than each allows.
 
 # %% mystnb={"figure": {"caption": "What the two operations of this section take on an H200, full size, bf16.", "name": "ragged-timing"}, "image": {"alt": "A panel for each workload: a mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_timing()
@@ -453,7 +453,7 @@ plt.show()
 bench.plot_errors("decode")
 plt.show()
 
-# %% mystnb={"figure": {"caption": "Prefill: the first tokens of a request see few keys, their outputs are large, and so are their errors. bf16.", "name": "ragged-errors-prefill"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "Prefill: the requests are shorter than those of the decode, their outputs are larger, and so are their errors. bf16.", "name": "ragged-errors-prefill"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_errors("prefill")
 plt.show()
 
@@ -484,7 +484,7 @@ bench.log
 # |\hat o - o| \;\le\; u_{\text{out}}\,|o| \;+\; 7\,\sigma_P , \qquad \sigma_P \approx \frac{u_P}{\sqrt 3}\cdot\frac{\mathrm{rms}(v)}{\sqrt{n_{\mathrm{eff}}}} ,
 # $$ (take-home)
 #
-# with $u$ the {term}`unit roundoff` of each format, $n_{\mathrm{eff}} = 1/\sum p_j^2$ the number of keys that count, and 7 so that a million elements hold one false alarm in a million tests.
+# with $u$ the {term}`unit roundoff` of each format, $n_{\mathrm{eff}} = 1/\sum p_j^2$ the number of keys that count, and a factor of 7, at which a test of a million elements raises only a few false alarms in a million runs.
 # Without tensor cores $P$ stays in fp32, and what is left of its error is that of the exponential unit: there $u_P$ is $2^{-22}$.
 # In numbers, for values of standard deviation 1:
 
@@ -501,7 +501,7 @@ plots.table(home, "home", dict.fromkeys(home.columns[1:], "{:.1e}"))
 # %% [markdown]
 # `rtol` never changes, and `atol` falls with the keys that count.
 # At a few keys in bf16 it is close to the 1e-2 of the advice; at a thousand it is thirty times smaller, and there a lost key is seen again.
-# {eq}`take-home` is simple enough to remember; `labkernels.testing.assert_attention_close` does the same for each element of the actual inputs, and says what went wrong.
+# Equation {eq}`take-home` is simple enough to remember; `labkernels.testing.assert_attention_close` does the same for each element of the actual inputs, and says what went wrong.
 
 # %% [markdown]
 # ## What we learned

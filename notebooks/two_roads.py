@@ -149,7 +149,7 @@ bench.equations("prefill_mma")
 bench.plot_budget()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "At 64 channels registers or shared memory leave one to five blocks on an SM. How many fit decides how a plan splits the keys, and the split decides the bits.", "name": "roads-occupancy"}, "image": {"alt": "A panel for each GPU with a row for each kernel. Marks on a logarithmic axis give the blocks that registers, shared memory, warps and the block limit leave on an SM; a bar ends at the least of them.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "At 64 channels registers and shared memory leave room for one to four blocks on an SM. How many fit decides how a plan splits the keys, and the split decides the bits.", "name": "roads-occupancy"}, "image": {"alt": "A panel for each GPU with a row for each kernel. Marks on a logarithmic axis give the blocks that registers, shared memory, warps and the block limit leave on an SM; a bar ends at the least of them.", "width": "100%"}} tags=["hide-input"]
 bench.plot_occupancy("h200", "a100")
 plt.show()
 
@@ -243,7 +243,7 @@ plt.show()
 # A split starts from nothing and has a running maximum of its own.
 # Its weights are rounded against that maximum, and only the merge sees those of the other splits.
 # So with more than one split, the keys outside the split that holds the maximum are rounded differently, whatever the tile.
-# The table holds the same equation, told where the splits lie, against the kernel with four of them:
+# The cell holds the same equation, told where the splits lie, against the kernel with four of them:
 
 # %%
 split = two_roads.kvcache(given, SPLIT)
@@ -458,7 +458,7 @@ plots.table(ran[columns], "ran", {"time_ms": "{:.3g}"})
 # Every output passed its bound.
 # The times below are recorded ones if this machine has no GPU.
 
-# %% mystnb={"figure": {"caption": "A decode step and a causal prefill with heads of 64 channels. The decode is at the time that memory needs; the prefill is above its least time, because exponentials take as long as the products at 64 channels.", "name": "roads-timing"}, "image": {"alt": "A panel for each workload: a mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "A decode step and a causal prefill with heads of 64 channels. With tensor cores, our CUDA kernels decode nearly in the time that memory needs; the prefill is above its least time, because exponentials take as long as the products at 64 channels.", "name": "roads-timing"}, "image": {"alt": "A panel for each workload: a mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_timing()
 plt.show()
 
@@ -466,12 +466,13 @@ plt.show()
 bench.plot_errors("decode")
 plt.show()
 
-# %% mystnb={"figure": {"caption": "The road of the full pass: errors of the same kind and, request by request, of the same size in each head. Which heads of the two roads agree in every bit does not show in their errors.", "name": "roads-errors-prefill"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "The road of the full pass: the errors are larger, because its tokens see fewer keys and so have larger outputs, and they are alike in all heads. Which heads of the two roads agree in every bit does not show in their errors.", "name": "roads-errors-prefill"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_errors("prefill")
 plt.show()
 
 # %% [markdown]
-# Neither road is nearer to the truth in any of these kernels: the two roads differ in which weights are rounded up and which down.
+# On either road every kernel errs as rounding does.
+# For the same rows neither road is nearer to the truth ({numref}`gap-by-length`): the two roads differ in which weights are rounded up and which down.
 # This is what ran here:
 
 # %% tags=["nbval-ignore-output"]
@@ -575,7 +576,7 @@ assert exercises.check("roads-chance", expected)
 # ```{exercise}
 # :label: roads-power
 #
-# {eq}`roads-output` says that $m_j$ may move by a whole power of two.
+# Equation {eq}`roads-output` says that $m_j$ may move by a whole power of two.
 # Raise the running maxima of one sample to whole numbers, and show that the two paths then round alike.
 # Check your answer with `exercises.check("roads-power", difference)`: the largest difference of the two paths' outputs.
 # ```

@@ -120,7 +120,7 @@ from labkernels.records import recorded, store
 # b \;\approx\; - n \cdot \tfrac{1}{2} \, c \; 2^{-23} \, |o|,
 # $$ (truncation-bias)
 #
-# where $c$ is about 1 for fp16 and half of that for bf16, whose products have fewer bits to lose; `numerics.truncation_bias` computes it step by step.
+# where $c$ is about 1 for fp16 and half of that for bf16, whose products have fewer bits to lose; `numerics.error.truncation_bias` computes it step by step.
 # This is a bias. It grows with the number of steps in a chain, and averaging does not remove it.
 #
 # ## Prediction
@@ -222,6 +222,7 @@ plt.show()
 # We run the kernel, subtract the predicted bias from each element's error, and divide by the predicted $\sigma$.
 # If the budget is right, the result has the standard deviation 1, in every head and in every sample.
 # All elements of a row share the errors of its weights, and a head has four rows here; so we expect to stray from 1 by some 10 percent.
+# In fp32 with values of mean 1 all channels of a row err nearly alike, and we expect to stray about twice as far.
 
 # %%
 errors, spread = {}, []
@@ -287,13 +288,13 @@ rows = store.newest(store.read("numeric_policies"))
 costs = plots.policy_costs(pd.DataFrame(rows), baseline="decode_mma")
 of_case = costs[costs.kv_len == 8192]
 
-# %% mystnb={"figure": {"caption": "P in two parts takes away the error of P, and promoted sums the bias that then remains; on tensor cores neither costs more than a hundredth of the time. bf16, 57 requests of 8192 keys; open markers: V of mean 0, full ones: of mean 1.", "name": "policy-costs"}, "image": {"alt": "Three panels below each other, with a row for each numeric policy. Above: times between 1.00 and 1.03 of the default's. Middle: rmse on a logarithmic axis; five policies, the default among them, stand at some 3e-5; the two with P in two parts and the one on CUDA cores lie two to four decades lower. Right: the size of the bias; it falls below 1e-7 where P is in two parts and sums are promoted, and on CUDA cores.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "P in two parts takes away the error of P, and promoted sums the bias that then remains; on tensor cores neither costs more than a hundredth of the time. bf16, 57 requests of 8192 keys; open markers: V of mean 0, full ones: of mean 1.", "name": "policy-costs"}, "image": {"alt": "Three panels below each other, with a row for each numeric policy. Above: times between 1.00 and 1.03 of the default's. Middle: rmse on a logarithmic axis; five policies, the default among them, stand at some 3e-5; the two with P in two parts and the one on CUDA cores lie two to four decades lower. Below: the size of the bias; it falls below 1e-7 where P is in two parts and sums are promoted, and on CUDA cores.", "width": "100%"}} tags=["hide-input"]
 plots.policies(of_case[of_case.dtype == "bf16"], origin=recorded.origin(rows))
 plt.show()
 
 # %% [markdown]
 # The bias is a surprise.
-# Promoted sums were predicted to cut it tenfold, but in bf16 they hardly change it, unless P is in two parts. So the bias that is left is not from truncation.
+# Before the run we had expected promoted sums to cut it tenfold, but in bf16 they hardly change it, unless P is in two parts. So the bias that is left is not from truncation.
 # The remaining bias comes from P.
 #
 # Rounding to nearest is unbiased as long as the spacing of the format is the same above and below.
@@ -370,7 +371,7 @@ columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind",
 plots.table(ran[columns], "ran", {"time_ms": "{:.3g}"})
 
 # %% [markdown]
-# With tensor cores off, $P$ stays in fp32 and one of the two large sources is gone: compare the two colours in the middle of each figure.
+# With tensor cores off, $P$ stays in fp32 and one of the two large sources is gone: compare the two colours in the middle of {numref}`sources-errors-decode` and {numref}`sources-errors-prefill`.
 
 # %% mystnb={"figure": {"caption": "The cost of the default policy on an H200. Decode has time for more digits because it waits for memory; a prefill on tensor cores has none to give away.", "name": "sources-timing"}, "image": {"alt": "A panel for each workload: a mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_timing()
@@ -579,4 +580,4 @@ assert exercises.check("error-cheapest", cheapest)
 # Which denominator FlashAttention and FlashInfer take was read in their sources {cite:p}`dao2024,ye2025`.
 # Independent roundings and their variances are from {cite:t}`higham2019`, bounds for softmax from {cite:t}`blanchard2021`.
 # How tensor cores align and cut was first probed by {cite:t}`fasi2021`.
-# {eq}`rounding-bias` was derived here, after the recorded run had shown that it was needed.
+# Equation {eq}`rounding-bias` was derived here, after the recorded run had shown that it was needed.
