@@ -18,10 +18,9 @@ from labkernels.measure.implementation import with_tile
 HEAD_DIM, DECODE_GROUP = 128, 8
 _INCLUDE = re.compile(r'\s*#include "(?!lab/)([^"]+)"')
 _TAG = re.compile(r"\s*// \[(/?)(rung|lab): (.*)\]")
+_GUARD = "#pragma once"
 # What frames a file, and what chooses the functions of a rung.
-_FRAME = re.compile(
-    r"#pragma once|#include|using namespace|namespace|}  // namespace|  requires \(C::rung "
-)
+_FRAME = re.compile(r"#include|using namespace|namespace|}  // namespace|  requires \(C::rung ")
 
 
 @dataclass(frozen=True)
@@ -236,7 +235,8 @@ def _with_includes(root: Path, file: str, seen: set[str]) -> Iterator[str]:
     for line in lines:
         if include := _INCLUDE.match(line):
             yield from _with_includes(root, include[1], seen)
-    yield from (line for line in lines if not _FRAME.match(line))
+    # what stands above the guard is about the file, and not about a rung
+    yield from (line for line in lines[lines.index(_GUARD) + 1 :] if not _FRAME.match(line))
 
 
 def _code(rung: Rung) -> list[str]:

@@ -58,6 +58,13 @@ def test_the_chapter_shows_what_every_rung_changes():
             assert f'\nchange("{rung.name}"{operation})\n' in chapter
 
 
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: f"{rung.operation}-{rung.name}")
+def test_no_comment_about_a_file_is_part_of_a_rung(rung):
+    heads = {path.read_text().splitlines()[0] for path in BASIC.folder.parents[1].rglob("*.cuh")}
+    assert "// This file has all rungs of prefill/wgmma_basic." in heads
+    assert not heads & set(rung.source)
+
+
 @pytest.mark.parametrize("operation", ["prefill", "backward"])
 def test_every_passage_of_the_sources_is_on_some_rung(operation):
     folder = BASIC.folder.parents[1] / operation
