@@ -39,13 +39,13 @@ ORIGIN = "computed on this machine, from the imports"
 # 1. An **operation** is a folder: `kernels/decode`, `prefill`, `mla`, `backward`, `append`. It holds its shapes, its random inputs, its verb, its schedule and its launch.
 # 2. A **kernel** is a folder in the folder of its operation, named after what computes: `fma`, `mma`, `wgmma`, `triton`, `reference`.
 # 3. An operation and a kernel have one front door each, `OPERATION` and `KERNEL`. What works on all of them (judge, benchmark, checksums, profiler, contract tests, command line) is written once, against these objects, and finds them by looking into the folders.
-# 4. Which attention is meant (`AttentionVariant`) and where a kernel may round (`NumericPolicy`) is said once, on the ground floor, and read by kernels, schedules, oracle, error model and verdict alike.
+# 4. Which attention is meant (`AttentionVariant`) and where a kernel may round (`NumericPolicy`) are said once, on the ground floor, and are read by kernels, schedules, oracle, error model and verdict alike.
 # 5. `numerics` is a stair of four steps, and each uses only those below it: truth, emulation, error, verdict.
 # 6. What is observed is of three kinds, with the same three words in `experiments`, `data` and `plots`: performance, accuracy, hardware.
 #
 # ## Floors
 #
-# A floor imports only floors below it.
+# A floor is a folder or a file directly in `labkernels/`, and imports only floors below it.
 # The order is written down once, in `pyproject.toml`, where a test reads it; {numref}`floors` reads the same lines, and draws the imports that it finds.
 
 
@@ -64,7 +64,7 @@ def rooms_in(floor):
     return " · ".join(sorted(folder.rpartition(".")[2] for folder in folders))
 
 
-# %% mystnb={"figure": {"caption": "Imports point down. An arrow that others imply is left out; below a floor's name stand its folders.", "name": "floors"}, "image": {"alt": "Boxes in fifteen rows, the command line on top, units at the bottom, each a floor of the package, joined by arrows that all point down.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "Imports point down. An arrow that others imply is left out, and one that passes behind a floor does not end there; below a floor's name stand its folders.", "name": "floors"}, "image": {"alt": "Boxes in rows, each a floor of the package, joined by arrows that all point down. The command line is at the top; units and places are at the bottom.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 floors = pd.DataFrame(
     {"room": floor, "layer": layer, "words": rooms_in(floor)}
     for layer, beside in enumerate(layers)

@@ -97,7 +97,7 @@ from labkernels.records import recorded, store
 #
 # ### Who fits on an SM
 #
-# A block stays until it is done, and takes its bytes and registers with it:
+# A block holds its bytes and registers until it is done, so that an SM has room for
 #
 # $$
 # \text{blocks} \;=\; \min\!\left( \left\lfloor \frac{\text{bytes of an SM}}{\text{bytes} + 1024} \right\rfloor,\; \left\lfloor \frac{65536}{\text{registers} \cdot \text{threads}} \right\rfloor,\; \dots \right).
@@ -141,7 +141,7 @@ shown = shown.rename(columns={"gpu": "GPU", "rate": "FLOP per clock, fp32 sums"}
 ratios = dict.fromkeys(shown.columns[2:], "{:g} : 1")
 plots.table(shown, "roof", {"FLOP per clock, fp32 sums": "{:,.0f}"} | ratios)
 
-# %% mystnb={"figure": {"caption": "Exponentials take less time than products nearly everywhere. They tie at head_dim 64 on Hopper and at 128 on B200, and take twice as long at 64 on B200. On the GeForce parts of the case they need an eighth of the products' time or less. From gpus.toml; GPUs of one ratio share a line.", "name": "exp-roof"}, "image": {"alt": "Lines of the ratio of clocks for products and for exponentials over head_dim 64, 128 and 256, both axes logarithmic. GeForce parts rise from 8 to 32, A10 and L40S from 4 to 16, A100 from 2 to 8, H100 and H200 from 1 to 4, B200 from one half to 2. A horizontal line marks one to one.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Exponentials take less time than products nearly everywhere. They tie at head_dim 64 on Hopper and at 128 on B200, and take twice as long at 64 on B200. On the GeForce parts of the case they need an eighth of the products' time or less. The rates are those of gpus.toml; GPUs of one ratio share a line.", "name": "exp-roof"}, "image": {"alt": "Lines of the ratio of clocks for products and for exponentials over head_dim 64, 128 and 256, both axes logarithmic. GeForce parts rise from 8 to 32, A10 and L40S from 4 to 16, A100 from 2 to 8, H100 and H200 from 1 to 4, B200 from one half to 2. A horizontal line marks one to one.", "width": "100%"}} tags=["hide-input"]
 kinds = roof.groupby(["rate", "head_dim"], sort=False).agg(
     gpu=("gpu", lambda names: ", ".join(dict.fromkeys(names))), ratio=("ratio", "first")
 )
@@ -200,7 +200,8 @@ plots.table(compiled, "compiled-case", {"bytes": "{:,}"})
 # ### The same formulas for all kernels
 #
 # The cell shows the two formulas of `prefill_mma` at 128 channels, and the blocks per SM that follow from both, in symbols, in numbers, and beside the compiler's.
-# A decode stands beside the prefill: its kernels are built of the same parts, and they have no products to fill the tensor cores with.
+# A decode stands beside the prefill: its kernels are built of the same parts, and they have too few products to fill the tensor cores.
+# In these formulas $R$ stands for the rows of a tile, as in {doc}`/book/notation`.
 
 # %%
 prefill = Prefill((2048,) * 8, (2048,) * 8, 16, 16, 128)
@@ -211,9 +212,10 @@ bench = Bench(prefill, decode, gpu="h200")
 bench.equations("prefill_mma")
 
 # %% [markdown]
-# The registers of a prefill kernel end at the 255 that a thread can have, whatever it does.
+# Without `wgmma` the registers of a prefill kernel end at or just below the 255 that a thread can have.
+# A kernel on `wgmma` is compiled for fewer, and its warps that load then hand some of theirs to the warps that multiply; a circle in {numref}`halfidle-budget` marks what these then have.
 
-# %% mystnb={"figure": {"caption": "Scores and accumulators are most of the registers of every prefill kernel, and a kernel on wgmma holds no fragment of K or V.", "name": "halfidle-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Scores and accumulators are most of the registers of every prefill kernel on tensor cores, and a kernel on wgmma holds no fragment of K or V.", "name": "halfidle-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 bench.plot_budget()
 plt.show()
 
@@ -226,6 +228,7 @@ plt.show()
 #
 # The table evaluates {eq}`half-idle-step` for our kernel of FlashAttention-2's kind, `prefill_mma`, and for that of Hopper's, `prefill_wgmma`, each with the tile that it prefers.
 # *Active* is the share of a step in which the tensor cores work; *of the peak* counts their FLOPs against `wgmma`'s, which `mma.sync` cannot reach.
+# *Busiest* names what sets the time of a step: the tensor cores (mma), the exponentials (exp) or shared memory (smem).
 
 # %%
 h200 = hardware.gpu("h200")
@@ -321,7 +324,7 @@ states = pd.DataFrame(rows, columns=["of", "head_dim", "commit", "kernels"])
 states = states.groupby(["of", "head_dim", "commit"], sort=False).kernels.agg(", ".join)
 plots.table(states.reset_index(), "recorded")
 
-# %% mystnb={"figure": {"caption": "Tensor cores idle in every attention kernel, least in prefill_wgmma at head_dim 256, and no other part is busy all the time either. Numbers are percent of what each part can do; exp2 is the special-function unit, ALU takes maxima and conversions, issue is the share of clocks in which a scheduler issues.", "name": "busy-parts"}, "image": {"alt": "Grids of kernels and parts of an SM with percentages, one for the matrix product and one for each head_dim of attention. The matrix product is dark at the tensor pipe and at shared memory alone. Attention is half dark at the tensor pipe, darkest for kernels on wgmma at large head_dims; prefill_fma is dark at FMA and issue instead.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Tensor cores idle in every attention kernel, least in prefill_wgmma at head_dim 256, and no other part is busy all the time either. Numbers are percent of what each part can do; exp2 is the special-function unit, ALU takes maxima and conversions, issue is the share of clocks in which a scheduler issues, warps is the occupancy.", "name": "busy-parts"}, "image": {"alt": "Grids of kernels and parts of an SM with percentages, one for the matrix product and one for each head_dim of attention. The matrix product is dark at the tensor pipe and at shared memory alone. Attention is half dark at the tensor pipe, darkest for kernels on wgmma at large head_dims; prefill_fma is dark at FMA and issue instead.", "width": "100%"}} tags=["hide-input"]
 busy = plots.busy(forward)
 titles = {0: "matrix product, 8192 cubed"} | {d: f"forward, head_dim {d}" for d in COUNTED}
 busy["panel"] = busy.head_dim.map(titles)
@@ -416,14 +419,13 @@ plots.table(held, "occupancies", digits)
 # %% [markdown]
 # All of them hold {glue:text}`fewest_warps` to {glue:text}`most_warps` % of the warps that an SM could, and the busiest of all, the matrix product, is one of them: {glue:text}`gemm_occupancy` % occupancy, {glue:text}`gemm_active` % active.
 # If there were more warps, each would have to hold less: their $S$ and $O$ must fit the same 65,536 registers, and a warp with half the rows reads each fragment of $K$ and $V$ for half as many products.
-# {doc}`the_ladder` shows this trade: its last rung on `mma.sync` doubles a warp's rows and keeps the number of warps.
 # What hides latency here is not the number of warps but the independent work in each.
 
 # %% [markdown]
 # ### Prefill and decode, live
 #
 # The counters above are recorded.
-# Every kernel of prefill and of decode can run here; in the first the tensor cores idle half of the time, in the second nearly all of it.
+# Every kernel of prefill and of decode can run here; in the first the tensor cores idle up to half of the time, in the second nearly all of it.
 
 # %% tags=["nbval-ignore-output"]
 print(*(workload.label for workload in bench.here), sep="\n")
@@ -432,18 +434,18 @@ columns = ["operation", "kernel", "language", "tensor_cores", "time_ms", "kind",
 plots.table(ran[columns], "ran", {"time_ms": "{:.3g}"})
 
 # %% [markdown]
-# A decode does one product for each byte that it reads, so that the tensor cores must wait for memory.
+# A decode does a few FLOPs for each byte that it reads, so that the tensor cores must wait for memory.
 # A prefill has enough work, and its tensor cores wait between the phases.
 
 # %% mystnb={"figure": {"caption": "Distance from the least time: a decode reaches what memory allows, a prefill stays above what the products need. The workloads have their full size.", "name": "halfidle-timing"}, "image": {"alt": "A panel for each workload: a mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_timing()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "Whether tensor cores idle or not, the error is the same in every request and head. This is a prefill in bf16; Triton's interpreter does not round P.", "name": "halfidle-errors-prefill"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "No request and no head stands apart. The kernels that round P, those on tensor cores, have the larger errors. This is a prefill in bf16; Triton's interpreter does not round P.", "name": "halfidle-errors-prefill"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_errors("prefill")
 plt.show()
 
-# %% mystnb={"figure": {"caption": "The errors of a decode do not depend on it either. The dtype is bf16.", "name": "halfidle-errors-decode"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "In a decode, too, the kernels that round P have the larger errors. The dtype is bf16; Triton's interpreter does not round P.", "name": "halfidle-errors-decode"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_errors("decode")
 plt.show()
 

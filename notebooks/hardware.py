@@ -91,7 +91,7 @@ ridge_columns = {
 }
 show(ridge[::-1], "ridge", ridge_columns)
 
-# %% mystnb={"figure": {"caption": "Decode with a group of 1 to 16 is memory-bound on tensor cores everywhere; on CUDA cores a large group reaches the ridge point of the GPUs with the fastest memory. From the vendors' peaks in gpus.toml.", "name": "ridge-points"}, "image": {"alt": "Left, bars of memory bandwidth for each GPU, from 0.2 to 7.7 TB/s. Right, on a logarithmic axis of FLOP per byte, two points for each GPU: CUDA cores at about 10 to 106, tensor cores at about 76 to 419. A band from 1 to 16 marks decode; it lies left of all tensor-core points and touches the CUDA-core points of A100, H200 and B200.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "Decode with a group of 1 to 16 is memory-bound on tensor cores everywhere; on CUDA cores a large group reaches the ridge point of the GPUs with the fastest memory. The peaks are the vendors', in gpus.toml.", "name": "ridge-points"}, "image": {"alt": "Left, bars of memory bandwidth for each GPU, from 0.2 to 7.7 TB/s. Right, on a logarithmic axis of FLOP per byte, two points for each GPU: CUDA cores at about 10 to 106, tensor cores at about 76 to 419. A band from 1 to 16 marks decode; it lies left of all tensor-core points and touches the CUDA-core points of A100, H200 and B200.", "width": "100%"}} tags=["hide-input"]
 plt.rcParams.update(style.HOUSE)
 names = by_name.index
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 4), sharey=True, layout="constrained")
@@ -147,7 +147,7 @@ show(sources, "sources", {c: (c, 1, None) for c in sources})
 # %% [markdown]
 # ## Every fact
 #
-# This is the whole table, folded; a column is a GPU's key in `gpus.toml`.
+# This is the whole table, which opens in a page and scrolls in JupyterLab; a column is a GPU's key in `gpus.toml`.
 
 # %% tags=["hide-input", "hide-output"]
 table = facts.pivot(index=["fact", "unit"], columns="GPU", values="value")

@@ -62,7 +62,7 @@ h200 = hardware.gpu("h200")
 #
 # A key is all 576 channels of its row, and its value is the first 512 of them.
 # With $H$ heads, each key costs $2 H (576 + 512)$ FLOPs, and 1152 bytes in a 16-bit format.
-# Bytes do not depend on $H$ and products do, so that the time of a step is at least
+# The bytes of the cache do not depend on $H$ and products do, so that the time of a step is at least
 #
 # $$
 # t \;\ge\; \max\!\left( \frac{\text{bytes}}{\beta},\; \frac{\text{FLOPs}}{R_{\text{GPU}}} \right),
@@ -89,9 +89,9 @@ bench.equations("mla_wgmma")
 
 # %% [markdown]
 # The formula of shared memory ends just below what a block may have, and one more stage would not fit.
-# The warps that load hand their registers to the warpgroups that multiply, which {numref}`latent-budget` marks with a circle.
+# The warps that load hand their registers to the warpgroups that multiply, and a circle in {numref}`latent-budget` marks what these then have.
 
-# %% mystnb={"figure": {"caption": "A latent decode takes as many registers as a prefill and more shared memory than any other kernel of the lab.", "name": "latent-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "A latent decode takes as many registers as a prefill and more shared memory than the kernels of decode and prefill. A circle marks the registers after the warps that load have handed theirs on.", "name": "latent-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 bench.plot_budget()
 plt.show()
 
@@ -102,7 +102,7 @@ plt.show()
 # %% [markdown]
 # ## Prediction
 #
-# {eq}`latent-floor` for 64 requests of 4096 keys on an H200, with the vendor's peaks for the products and the measured copy rate:
+# The table evaluates {eq}`latent-floor` for 64 requests of 4096 keys on an H200, with the vendor's peaks for the products and the measured copy rate:
 
 # %%
 HEADS = (1, 8, 16, 32, 64, 128)
@@ -116,7 +116,7 @@ floors = pd.DataFrame(rows, columns=["heads", "memory, µs", "products, µs", "s
 plots.table(floors, "floors", dict.fromkeys(floors.columns[1:3], "{:.1f}"))
 
 # %% [markdown]
-# The memory's time does not change, and the products reach it at about 128 heads.
+# The memory's time hardly changes, and the products reach it at about 128 heads.
 # `mla_mma` cannot follow: the instruction `mma.sync` reaches two thirds of the peak at best ({doc}`half_idle_tensor_cores`), so that it must fall behind before 128 heads.
 #
 # ## Kernel
@@ -131,7 +131,8 @@ source("mla_mma", "scores")
 #
 # ### Over the number of heads
 #
-# Recorded on an H200 by `labkernels record mla`: the time of each kernel over the larger of both floors, at the rates that a copy and a matrix product reach ({numref}`latent-roof`).
+# `labkernels record mla` recorded the time of each kernel on an H200.
+# {numref}`latent-roof` has the larger of both floors, at the rates that a copy and a matrix product reach, in percent of this time.
 
 # %% mystnb={"figure": {"caption": "mla_wgmma stays near the roof at every number of heads, as FlashInfer's fa3 does; mla_mma follows to 16 heads and then falls behind. The batch has 64 requests of 4096 keys in bf16.", "name": "latent-roof"}, "image": {"alt": "Percent of the roof over the number of heads, from 1 to 128, one line for each kernel. Two lines stay high; the lines of the kernels on mma.sync fall from 32 heads on, and those without tensor cores lie at the bottom.", "width": "100%"}} tags=["hide-input"]
 wanted = {"metric": "time_graph", "statistic": "median", "dtype": "bf16", "page_size": 64}
@@ -144,7 +145,7 @@ worked = pd.DataFrame([row | bytes_and_flops(row) for row in sweep]).drop_duplic
 plots.roof_by_heads(worked, h200, origin=recorded.origins(sweep))
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 times = worked.pivot_table(index="q_heads", columns="kernel", values="value") * 1e6
 gain = times.loc[list(HEADS), ["mla_mma", "mla_wgmma"]]
 gain["mma.sync / wgmma"] = gain.mla_mma / gain.mla_wgmma
@@ -169,7 +170,7 @@ plots.table(ran[columns], "ran", {"time_ms": "{:.3g}"})
 # %% [markdown]
 # A latent decode stands between the two others: like a decode it reads each key once, and like a prefill it multiplies it with many rows.
 
-# %% mystnb={"figure": {"caption": "Latent decode with 128 heads: memory and products set nearly the same least time. Memory sets the least time of the plain decode below it, and products that of the prefill. The workloads have their full size.", "name": "latent-timing"}, "image": {"alt": "A panel for each workload: a mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "Latent decode with 128 heads: memory and products set nearly the same least time. Memory sets the least time of the plain decode below it, and products that of the prefill. Numbers after a kernel's name are those of a tile that was asked for. The workloads have their full size.", "name": "latent-timing"}, "image": {"alt": "A panel for each workload: a mark for each kernel and library on a logarithmic axis of milliseconds, squares with tensor cores and circles without. Vertical lines mark the least time with tensor cores and without.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_timing()
 plt.show()
 
@@ -197,7 +198,7 @@ bench.log
 #
 # - **The cache is small and the arithmetic is not.** One latent row serves all heads, so that products catch up with memory at about 128 heads on an H200.
 # - **The accumulator decides the tile.** 512 channels of 64 rows are half of an SM's registers, and one block is all that fits.
-# - **`wgmma` gains nothing at 16 heads and twice the speed at 128.** Below the crossover both kernels wait for memory; above it the instruction's peak counts.
+# - **`wgmma` gains nothing at 16 heads and nearly twice the speed at 128.** Below the crossover both kernels wait for memory; above it the instruction's peak counts.
 #
 # Where did the model fail?
 # At a few heads both kernels take an eighth more than the copy's rate allows: a step of one request's keys is short, and its beginning and end are not hidden.

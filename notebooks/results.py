@@ -116,7 +116,8 @@ shown("decode_tensor_cores")
 # %% [markdown]
 # ## Prefill
 #
-# Prefill is held against the best of torch's two kernels and FlashInfer's fa3; some rows compare our own paged and ragged runs.
+# `prefill_mma` is held against FlashAttention-2, and `prefill_wgmma` against the fastest of torch's two kernels, FlashInfer's fa3 and FlashAttention-4; with pages it is held against fa3.
+# Some rows compare runs of our own: pages with none, and uneven lengths with even ones.
 # "At least" is the promised ratio.
 
 # %% mystnb={"figure": {"caption": "Prefill: time of the other side divided by ours, for each target. The tick is what was promised. A row without a mark is not measured.", "name": "ratios-prefill"}, "image": {"alt": "One row per target. A tick marks the ratio that was promised; a circle for fp16 and a square for bf16 mark the measured ratios. The numbers are in the table below.", "width": "100%"}} tags=["hide-input"]
@@ -129,7 +130,7 @@ shown("prefill")
 # %% [markdown]
 # ## MLA decode
 #
-# MLA decode is held against FlashInfer's two generations: `mla_mma` against fa2, `mla_wgmma` against fa3.
+# MLA decode is held against FlashInfer's two generations: `mla_mma` against fa2, `mla_wgmma` against fa3, and in some rows the faster of ours against the faster of theirs.
 # "At least" is the promised ratio.
 
 # %% mystnb={"figure": {"caption": "MLA decode: time of the other side divided by ours, for each target. The tick is what was promised. A row without a mark is not measured.", "name": "ratios-mla"}, "image": {"alt": "One row per target. A tick marks the ratio that was promised; a circle for fp16 and a square for bf16 mark the measured ratios. The numbers are in the table below.", "width": "100%"}} tags=["hide-input"]
@@ -142,7 +143,9 @@ shown("mla")
 # %% [markdown]
 # ## Backward
 #
-# The backward pass, all of its launches, is held against torch's cuDNN and FA2.
+# The backward pass counts with all of its launches.
+# `backward_wgmma` is held against the fastest of torch's cuDNN and FlashAttention-2 and, at head_dim 64 and 128, FlashAttention-4; `backward_mma` is held against FlashAttention-2.
+# Where $dQ$ is always added up in the same order, a row compares with our own kernel without that order, or with FlashAttention-4 in an order.
 # "At least" is the promised ratio.
 
 # %% mystnb={"figure": {"caption": "Backward: time of the other side divided by ours, for each target. The tick is what was promised. A row without a mark is not measured.", "name": "ratios-backward"}, "image": {"alt": "One row per target. A tick marks the ratio that was promised; a circle for fp16 and a square for bf16 mark the measured ratios. The numbers are in the table below.", "width": "100%"}} tags=["hide-input"]
@@ -229,8 +232,8 @@ plots.table(pd.DataFrame(room, columns=names), "room")
 # %% [markdown]
 # ## What the missed prefill targets lost
 #
-# All lengths have as many tokens, and so as many tiles of 128 rows.
-# A full pass then takes each multiprocessor its share of the tiles, times $a + b\,L/128$ for $L$ keys: $a$ is what a tile costs whatever its length, $b$ a step of 128 keys.
+# All lengths have the same number of tokens, and so of tiles of 128 rows.
+# For each tile of its share, a multiprocessor then takes the time $a + b\,L/128$ in a pass without a mask, with $L$ keys: $a$ is what a tile costs whatever its length, and $b$ what a step of 128 keys costs.
 # From the recorded times, $a$ follows from 512 and 2048 keys, $b$ from 2048 and 16384:
 
 # %% tags=["hide-input"]
@@ -274,6 +277,7 @@ assert b.max(axis=None) == 1, "no other peer is said to be ahead"
 # ## What each missed target spends its time on
 #
 # Nsight Compute counted our kernel and the best peer at the very workload of each target that is missed: how busy the parts of the GPU are, in percent of what each can do, and what the warps wait for most, with its share of their time.
+# The words are the profiler's: a *long scoreboard* waits for global memory or L2, a *short scoreboard* for shared memory or the special-function unit, a *barrier* for other warps, and *wait* is the fixed latency of the instruction before.
 # A peer without a row could not be counted in that run. `labkernels scoreboard` prints the same.
 
 # %% tags=["hide-input"]
@@ -301,7 +305,7 @@ assert not without, f"missed, and never profiled: {without}"
 # ## What the missed backward targets wait for
 #
 # The table has counters of the longest kernel of each backward pass at head_dim 256, for 4 requests of 4096 tokens without a mask: the FLOPs that its tensor cores did over those of the formula, and how busy its parts were, in percent of what each can do.
-# Beside them the rates of whole causal passes, in TFLOP/s of the formula:
+# Beside them stand the rates of whole causal passes, in TFLOP/s of the formula:
 
 # %% tags=["hide-input"]
 counted = recorded.newest_of_each(store.read("counters"), ("kernel", "tile", "head_dim"))
@@ -341,7 +345,7 @@ plots.table(rates, "rates", digits)
 # %% [markdown]
 # ## Injected faults
 #
-# `make chaos` kills, cuts, flips, fills, denies and races, and then asks for a right result or a refusal in one line.
+# `make chaos` kills processes, cuts, flips and fills files, denies calls of the system and lets processes race, and then asks for a right result or a refusal in one line.
 # *Wrong* counts everything else: a wrong result without a word, a traceback, or damage that stays.
 
 # %% tags=["hide-input"]
@@ -368,7 +372,7 @@ plots.table(shown, "reliability", {"runs": "{:,}"})
 # %% [markdown]
 # ## Reasons
 #
-# The table says why a kernel or library refused a cell or failed in it.
+# The list says why a kernel or library refused a target's workload or failed in it; it may be empty.
 
 # %% tags=["hide-input"]
 notes = dict.fromkeys(f"{s.target.title}, {s.dtype}: {s.note}" for s in scores if s.note)

@@ -68,7 +68,7 @@ from labkernels.records import recorded, store
 # %% [markdown]
 # ### Who does what
 #
-# In the kernels of the chapters before, the warps that multiply also copy the keys.
+# In most kernels of the chapters before, the warps that multiply also copy the keys.
 # The kernels for Hopper give copying and multiplying to different warps ({term}`warp specialisation`).
 #
 # - One warp is the *producer*. A thread of it asks the {term}`TMA` for a tile of $K$ or $V$, and the tile comes to shared memory by itself.
@@ -150,7 +150,8 @@ plots.table(shown, "expected", {"expected, TFLOP/s": "{:.0f}"})
 # A block of the rung "persistent tiles" stays on its SM, computes tile after tile, and loads the next tile while this one ends; on the rungs below, each tile has a block of its own.
 # The rung "P ahead" rounds the weights $P$ of the next block to 16 bits while the product of this block runs.
 # The listings show these changes, from the files that ran. The rung "2 stages" changes no line but a number of the tile.
-# The first two listings are folded, since these rungs replace whole loops:
+# A line after + is new in a rung, and a line after - is gone from the rung below.
+# The first two listings open in a page and scroll in JupyterLab, since these rungs replace whole loops:
 
 
 # %% tags=["hide-input"]
@@ -184,7 +185,7 @@ change("P ahead")
 
 # %% [markdown]
 # The top rung, `prefill_wgmma`, adds what a production kernel needs beside these ideas: pages, a tile scheduler, blocks of keys that a warpgroup skips, and rows that leave as whole lines.
-# These are {glue:text}`top_lines` lines, too many for one sitting, so its files are read one by one.
+# These are {glue:text}`top_lines` lines, too many for one sitting. It is better to read its files one by one.
 
 # %% [markdown]
 # ## Measurement
@@ -324,7 +325,7 @@ change("P in registers", "backward")
 
 # %% [markdown]
 # With tensor cores a decode keeps memory busy, and faster arithmetic has nothing to gain; without them its FMAs take longer than the bytes do at this size of group.
-# The backward pass has five products where the forward pass has two, and `wgmma` is worth most there.
+# The backward pass has five products where the forward pass has two, and each rung from `wgmma` on makes it faster.
 
 # %% [markdown]
 # ### Prefill and decode, live

@@ -234,7 +234,7 @@ digits |= {"registers per block": "{:,.0f}", "bank conflicts per clock": "{:.2f}
 plots.table(both[columns], "backward", digits)
 
 # %% [markdown]
-# Its five products, however, have ten operands, $P$ and $dS$ must be transposed between two products, and $dQ$ is summed over blocks.
+# The five products of the backward pass, however, have ten operands, $P$ and $dS$ must be transposed between two products, and $dQ$ is summed over blocks.
 # All of that goes through shared memory, which is as busy as the tensor pipe or busier in {glue:text}`smem_busier` of the {glue:text}`backward_kernels` rows of the figure, and through registers, which hold $dK$ and $dV$ of a tile all the time.
 
 # %% [markdown]
@@ -245,7 +245,7 @@ plots.table(both[columns], "backward", digits)
 # The prediction was that a tensor core with nothing to do waits for the next product: a kernel that asks for the next $S$ before $dK$ is done, and for $dV$ as soon as $P$ is there, should leave no gap.
 #
 # We tried that kernel, and it was not faster. Those runs are not recorded, nor is the profile by instruction that showed the reason: the warps waited longest for two accesses to shared memory that come while products run, the loads of `lse2` before the exponentials, and the fence after $dQ$ is written, an instruction that makes the threads' stores visible to the TMA.
-# Where both operands of a product lie in shared memory, 64 × 64 × 16 of it read 4 KiB and take 32 clocks of the tensor cores, in which shared memory delivers 4 KiB: nothing is left for anyone else.
+# Where both operands of a product lie in shared memory, 64 × 64 × 16 of it read 4 KiB and take 32 clocks of the tensor cores, in which shared memory delivers 4 KiB: nothing is left for other accesses.
 # Three changes follow, which keep every bit of the gradients of keys and values:
 #
 # - $dV$ is asked for as soon as $P$ is there, because its left operand is in registers, and $dS$ is written to shared memory meanwhile;
@@ -290,7 +290,7 @@ plots.table(shown, "changed", dict.fromkeys(ratio.columns, "{:.2f}"))
 # The second thread alone brings {glue:text}`turns_64`, {glue:text}`turns_128` and {glue:text}`turns_256` % at head_dim 64, 128 and 256 where the order is kept.
 # {numref}`tuner-price` shows what an order costs now, here and in FlashAttention-4.
 
-# %% mystnb={"figure": {"caption": "The price of determinism, by head_dim and mask: the sum of dQ in one order (dashed) beside the same kernel without one. At head_dim 64 and 128 it costs less than a tenth, at 256 a fifth; FlashAttention-4 pays as much at 128 and 256, and next to nothing at 64, where it is ahead.", "name": "tuner-price"}, "image": {"alt": "Six panels, head_dim 64, 128 and 256 without and with the causal mask: TFLOP/s over tokens per request for backward_wgmma, FlashAttention-4 and cuDNN; the first two with ordered sums as dashed lines.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The price of determinism, by head_dim and mask: the sum of dQ in one order (dashed) beside the same kernel without one. At head_dim 64 and 128 it costs less than a tenth, at 256 a fifth; FlashAttention-4 pays more at 128 and 256, and next to nothing at 64, where it is ahead.", "name": "tuner-price"}, "image": {"alt": "Six panels, head_dim 64, 128 and 256 without and with the causal mask: TFLOP/s over tokens per request for backward_wgmma, FlashAttention-4 and cuDNN; the first two with ordered sums as dashed lines.", "width": "100%"}} tags=["hide-input"]
 now = timed[timed.run == "now"].copy()
 now["panel"] = [f"{r.head_dim}, {'causal' if r.causal else 'full'}" for r in now.itertuples()]
 now = now.sort_values(["causal", "head_dim"]).assign(series=now.kernel.map(plots.style.name))
@@ -329,7 +329,7 @@ plt.show()
 bench.plot_errors("prefill")
 plt.show()
 
-# %% mystnb={"figure": {"caption": "The error of a decode has the same two sources. The dtype is bf16.", "name": "tuner-errors-decode"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "In a decode the kernels that round P have the larger errors, as in the forward pass. The dtype is bf16; Triton's interpreter does not round P.", "name": "tuner-errors-decode"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_errors("decode")
 plt.show()
 

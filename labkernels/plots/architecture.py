@@ -14,6 +14,8 @@ from labkernels.plots import style
 _HEIGHT = 0.6  # height of a box, in rows
 _GAP = 0.02  # between two boxes, and between the arrows' lanes, in units of the full width
 _MARGIN = 0.2  # width on either side, for the lanes
+_LETTER = 0.0109  # width of a letter of 5.2 points, in the same units
+_FEWEST = 30  # letters for which a box has room, so that its name fits
 _FILL, _ARROW = "#eaf2f8", "#0072b2"
 Pair = tuple[str, str]
 
@@ -72,21 +74,28 @@ def not_implied(pairs: set[Pair]) -> set[Pair]:
 def _arranged(rooms: pd.DataFrame, pairs: list[Pair]) -> dict[str, _Box]:
     """A box for each room, ordered within each layer so that most arrows can pass outside."""
     layers = [list(beside.room) for _, beside in rooms.groupby("layer")]
+    letters = {room.room: max(len(room.words), _FEWEST) for room in rooms.itertuples()}
     orders = itertools.product(*(itertools.permutations(layer) for layer in layers))
     arrangements = [
-        {name: box for row, names in enumerate(order) for name, box in _beside(row, names).items()}
+        {
+            name: box
+            for row, names in enumerate(order)
+            for name, box in _beside(row, names, letters).items()
+        }
         for order in orders
     ]
     return min(arrangements, key=lambda boxes: sum(not _way(boxes[a], boxes[b]) for a, b in pairs))
 
 
-def _beside(row: int, names: tuple[str, ...]) -> dict[str, _Box]:
-    width, boxes = 1 / len(names), {}
-    for i, name in enumerate(names):
-        sides = {"left"} if i == 0 else set()
-        sides |= {"right"} if i == len(names) - 1 else set()
-        left, right = i * width + _GAP / 2, (i + 1) * width - _GAP / 2
-        boxes[name] = _Box(left, right, row, frozenset(sides))
+def _beside(row: int, names: tuple[str, ...], letters: dict[str, int]) -> dict[str, _Box]:
+    """Boxes of one layer, each as wide as the words in it ask for."""
+    edge, boxes = 0.0, {}
+    for name in names:
+        sides = {"left"} if name == names[0] else set()
+        sides |= {"right"} if name == names[-1] else set()
+        width = letters[name] / sum(letters[other] for other in names)
+        boxes[name] = _Box(edge + _GAP / 2, edge + width - _GAP / 2, row, frozenset(sides))
+        edge += width
     return boxes
 
 
@@ -104,7 +113,7 @@ def _draw(axes: Axes, box: _Box, name: str, words: str) -> None:
     text = {"ha": "center", "va": "center", "zorder": 3}
     lift = 0.13 if words else 0.0
     axes.text(box.centre, box.row - lift, name, fontsize=8.5, weight="bold", **text)
-    small = 6 if len(words) < 36 or width > 0.6 else 5.2
+    small = min(6.0, 5.2 * 0.95 * width / (_LETTER * max(len(words), 1)))
     axes.text(box.centre, box.row + 0.16, words, fontsize=small, color="#2d343d", **text)
 
 
@@ -114,8 +123,8 @@ def _arrows(axes: Axes, pairs: list[tuple[_Box, _Box]]) -> None:
         way = _way(start, end)
         if way not in passing:
             x = min(max(start.centre, end.left + _GAP), end.right - _GAP)
-            x = min(max(x, start.left + _GAP), start.right - _GAP)
-            points = [(x, start.row + _HEIGHT / 2), (x, end.row - _HEIGHT / 2)]
+            out = min(max(x, start.left + _GAP), start.right - _GAP)
+            points = [(out, start.row + _HEIGHT / 2), (x, end.row - _HEIGHT / 2)]
         else:
             out = _GAP * (1 + _free_lane(passing[way], range(start.row, end.row + 1)))
             lane = 1 + out if way == "right" else -out
@@ -124,7 +133,7 @@ def _arrows(axes: Axes, pairs: list[tuple[_Box, _Box]]) -> None:
             points += [(lane, end.row - shift), (getattr(end, way), end.row - shift)]
         axes.plot(*zip(*points[:-1], strict=True), color=_ARROW, lw=0.9, zorder=1)
         look = {"arrowstyle": "-|>", "color": _ARROW, "lw": 0.9, "shrinkA": 0, "shrinkB": 0}
-        axes.annotate("", points[-1], points[-2], arrowprops=look | {"mutation_scale": 7})
+        axes.annotate("", points[-1], points[-2], arrowprops=look | {"mutation_scale": 7}, zorder=1)
 
 
 def _free_lane(lanes: list[list[range]], rows: range) -> int:

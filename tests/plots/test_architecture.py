@@ -48,3 +48,24 @@ def test_an_arrow_past_a_layer_goes_around_it():
 def test_an_import_that_points_up_is_refused(pair):
     with pytest.raises(ValueError, match=f"{pair[0]} imports {pair[1]}; allowed: imports of"):
         plots.rooms_by_layer(rooms(), imports(pair), origin=ORIGIN)
+
+
+def test_the_words_of_a_room_stay_in_its_box():
+    long = rooms().replace("in right", "accuracy · bench · page · performance · primers")
+    figure = draw(plots.rooms_by_layer(long, imports(("left", "ground")), origin=ORIGIN))
+    (axes,) = figure.axes
+    boxes = [patch.get_window_extent() for patch in axes.patches]
+    for text in axes.texts:
+        if not isinstance(text, Annotation):
+            words = text.get_window_extent()
+            assert any(box.x0 < words.x0 and words.x1 < box.x1 for box in boxes), text.get_text()
+
+
+def test_an_arrow_ends_in_its_own_room_and_stays_behind_the_others():
+    found = imports(("left", "cellar"), ("right", "floor"))
+    (axes,) = draw(plots.rooms_by_layer(rooms(), found, origin=ORIGIN)).axes
+    ends = [text for text in axes.texts if isinstance(text, Annotation)]
+    sides = {tuple(at > 0.5 for at in (end.xyann[0], end.xy[0])) for end in ends}
+    assert sides == {(False, True), (True, False)}, "each crosses to the other side"
+    boxes = {patch.get_zorder() for patch in axes.patches}
+    assert max(end.get_zorder() for end in ends) < min(boxes)
