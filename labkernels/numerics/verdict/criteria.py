@@ -147,7 +147,7 @@ RULES: dict[str, Rule] = {
         ),
         Rule(
             "cosine",
-            "1 - 2 <out, ref> / (|out|^2 + |ref|^2) < 5e-6",
+            "1 - 2 sum(out ref) / (|out|^2 + |ref|^2) < 5e-6",
             f"{_GITHUB}deepseek-ai/FlashMLA/blob/main/tests/kernelkit/compare.py",
             _cosine,
         ),
