@@ -381,3 +381,16 @@ def test_merges_by_differences_are_less_exact():
     found = runs.judged(call, held_out.right.RIGHT["a ring of three"](call))
     assert found.answer == "LESS EXACT", found.summary()
     assert "by their difference" in found.why
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        "the tile of K is that of the stage before",
+        "the window starts at a whole tile",
+        "the sink is not rescaled by the maximum",
+    ],
+)
+def test_what_the_ninth_set_taught_is_named(bug):
+    cases = strangers.cases(bug, split.FIRST_HELD_OUT_SEED)
+    assert [run.named for run in runs.of_wrong(bug, cases)] == [runs.RIGHT_NAME] * 2

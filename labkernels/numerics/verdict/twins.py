@@ -39,8 +39,7 @@ class Twin:
     every step, moved by log-sum-exps; differences, and by a share of its difference from the new
     part, which cancels where the two differ in size; logs, weights are taken against the
     log-sum-exp; products, what their factors are: "tf32", to nearest or "cut" toward 0, or
-    "bf16x3", hi + lo without the
-    product of both lows; values_only, those of P V alone.
+    "bf16x3", hi + lo without the product of both lows; values_only, those of P V alone.
     """
 
     block: int = 64

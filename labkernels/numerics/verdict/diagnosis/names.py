@@ -75,8 +75,9 @@ def of_output(case: Case) -> list[Match]:
         return known
     if case.less_exact:  # rounding explains the errors, so that only its kind is left to name
         return whole or filters
+    # Numbers for each head are fitted to some rows, which the structure of all may contradict.
     one_number = whole and "another for each" not in whole[0].name
-    if one_number and whole[0].rms <= significance.RIGHT_RMS:  # more cannot explain better
+    if one_number and whole[0].rms <= significance.RIGHT_RMS:  # more numbers explain no better
         return whole
     shared = structure.explain(
         problem, case.out, case.truth, sigma, bad, case.policy.p, case.policy.out
