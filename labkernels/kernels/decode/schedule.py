@@ -6,8 +6,8 @@ from labkernels.kernels.checks import MAX_SPLITS
 
 MIN_KEYS_PER_SPLIT = 256  # keys per split at least: a shorter split costs more than idle SMs
 # Two blocks per SM use an H200's whole memory rate: a decode of fewer blocks is cut into one wave
-# of that size. A decode of more blocks is cut until its last wave is nearly full, but never into
-# short splits.
+# of that size. A decode of more blocks that the GPU still holds at once is not cut. One of more is
+# cut until its last wave is nearly full, but never into short splits.
 FULL_BLOCKS_PER_SM = 2
 FULL_WAVE = 0.97
 MIN_KEYS_TO_FILL_WAVES = 1024
@@ -23,6 +23,8 @@ def keys_per_split(*, units: int, max_kv_len: int, slots: int, sm_count: int, st
     if units <= one_wave:
         splits = one_wave // units
         least = min(MIN_KEYS_PER_SPLIT, max_kv_len)
+    elif units <= slots:
+        splits = least = 1
     else:
         most = max(1, max_kv_len // MIN_KEYS_TO_FILL_WAVES)
         splits = _fewest_full_waves(units, slots, most)

@@ -42,9 +42,10 @@ class DecodeMmaN8(TensorCoreDecode):
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[DecodeTile, ...]:
         """Tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
         del policy  # the same for every policy
+        one_row_of_8 = self.rows(shape.group) == N
         return {
             64: (DecodeTile(4, 16, 3, 4), DecodeTile(4, 16, 2, 4)),
-            128: (DecodeTile(4, 16, 2, 3), DecodeTile(4, 16, 3, 2)),
+            128: (DecodeTile(4, 16, 2, 4 if one_row_of_8 else 3), DecodeTile(4, 16, 3, 2)),
             256: (DecodeTile(4, 16, 2, 2), DecodeTile(2, 16, 3, 2)),
         }[shape.head_dim]
 
