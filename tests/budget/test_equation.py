@@ -37,7 +37,7 @@ def test_shared_memory_depends_on_the_depth_of_the_pipeline():
         spec = resources.find(name)
         instance = next(iter(resources.all_instances([name])))
         symbols = {named.symbol for named in spec.smem(instance).equation().names}
-        # append has no shared memory; those on CUDA cores but decode_fma have one stage, and no d
+        # append has no shared memory; of the CUDA-core kernels, only decode_fma has stages
         assert ("d" in symbols) == (name not in ("append", "prefill_fma", "mla_fma")), name
 
 

@@ -1,4 +1,4 @@
-"""The detection experiment counts what it sees, and the recorded table is met again on a CPU."""
+"""The detection experiment runs every bug on every kernel, and counts the answers of all rules."""
 
 import pytest
 

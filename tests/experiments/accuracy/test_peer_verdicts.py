@@ -1,4 +1,4 @@
-"""The verdict on others, as far as it runs without a GPU."""
+"""The verdict on peers' kernels, as far as it runs without a GPU."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""How a decode is cut: the laws that hold for every shape."""
+"""Laws that hold for every shape when a decode is cut into splits."""
 
 import math
 
