@@ -1,4 +1,4 @@
-"""A backward pass is cut so that each tile of each head is there once, and long ones start first."""
+"""The cut of a backward pass has every tile of every head once, and long tiles start first."""
 
 import heapq
 import itertools

@@ -1,4 +1,4 @@
-"""Decode verbs check their arguments and make plans. test_contract.py checks what kernels compute."""
+"""Decode verbs check arguments and make plans. test_contract.py tests what kernels compute."""
 
 import math
 import re

@@ -74,7 +74,7 @@ def test_lengths_around_a_step(kernel, kv_len, keys_per_split):
 
 @every_kernel
 def test_splits_without_keys(kernel):
-    """The longest request sets the number of splits, so that most splits of the others are empty."""
+    """The longest request sets the number of splits, and most splits of the others are empty."""
     case = decode_case((1000, 0, 1, 64, 65), seed=5)
     result = run_checked(case, kernel, keys_per_split=64)
     assert result.plan.splits >= 16
