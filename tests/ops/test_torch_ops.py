@@ -1,4 +1,4 @@
-"""The verbs as torch operators: what opcheck asks, gradients, and a model that learns."""
+"""As torch operators, the verbs pass opcheck, have gradients, and let a model learn."""
 
 import math
 
@@ -105,7 +105,7 @@ class Copier(torch.nn.Module):
 
 
 class EagerCopier(Copier):
-    """The same in float64, its attention and its gradients torch's own."""
+    """The same model in float64, with torch's own attention and gradients."""
 
     def attend(self, q, k, v, cu_seqlens):
         return eager(q, k, v, cu_seqlens, cu_seqlens, True)
@@ -115,7 +115,7 @@ LENGTHS, N_SYMBOLS = (9, 1, 17, 5), 4
 
 
 def loss_of(model):
-    """The loss where each symbol's answer is the first of its request."""
+    """Return the loss of a model that must answer each symbol with the first of its request."""
     symbols, ends = torch.randint(N_SYMBOLS, (sum(LENGTHS),)), sums(LENGTHS)
     first = symbols[ends[:-1].long()].repeat_interleave(torch.tensor(LENGTHS))
     return torch.nn.functional.cross_entropy(model(symbols, ends), first)

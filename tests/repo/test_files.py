@@ -13,7 +13,7 @@ import pytest
 from tests.repo.files import ROOT, project_files, read, text_files, with_suffix
 
 CODE = (".py", ".cuh", ".hpp", ".cpp", ".js", ".mjs")
-CHAPTERS = Path("notebooks")  # prose, a sentence a line
+CHAPTERS = Path("notebooks")  # prose, one sentence per line
 LINES_MAX = 400
 COLUMNS_MAX = 100
 FUNCTION_LINES_MAX = 60

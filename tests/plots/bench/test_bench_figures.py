@@ -1,4 +1,4 @@
-"""The bench's figures from tables alone: what is drawn, and in which unit."""
+"""The bench draws its figures from tables alone, in the right units."""
 
 import numpy as np
 import pandas as pd
@@ -104,7 +104,7 @@ def test_titles_of_gradients_do_not_overlap():
 
 
 def test_maps_of_errors_number_heads_and_requests_where_they_end():
-    """Below the maps that have none below them, and at the left."""
+    """Heads are numbered below the lowest map of a column, requests at the leftmost map of a row."""
     kernels = [("decode_fma", "off"), ("decode_mma", "on"), ("decode_mma_n8", "on")]
     rng, parts = np.random.default_rng(0), []
     for kernel, way in kernels:
