@@ -209,7 +209,7 @@ def test_a_variant_is_right_where_it_was_asked_for_and_named_where_it_was_left_o
 
 @pytest.mark.parametrize(("first", "answer"), [("own", "ROUNDING"), ("last", "BUG")])
 def test_a_window_without_a_causal_mask_begins_before_a_querys_own_place(first, answer, call):
-    """FlashAttention and FlashInfer place the window so, and not before the last key."""
+    """FlashAttention and FlashInfer begin the window there, and not before the last key."""
     call = replace(call, causal=False)
     s, places = _shaped(call, VariantTensors(window_left=9)), torch.arange(24)
     if first == "last":

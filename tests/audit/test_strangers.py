@@ -33,7 +33,7 @@ def test_right_outputs_on_lattices_are_rounding(family):
 
 
 def _headings(rng, shape):
-    """Draw values of two distinct channels, each repeated over half of the head dimension."""
+    """Draw inputs whose V has two distinct channels, each repeated over half of head_dim."""
     q, k, v = inputs.FAMILIES["normal"](rng, shape)
     half = np.ones(v.shape[-1] // 2)
     return q, k, np.concatenate([v[..., :1] * half, -2 * v[..., 1:2] * half], -1)
@@ -202,7 +202,7 @@ def test_a_scale_is_not_named_alone_where_a_cap_explains_as_much(family, seed, n
 
 
 def test_a_small_scale_is_named_beside_the_mean_that_it_adds():
-    """To first order, a scale moves an output from the mean of V, so two numbers imitate it."""
+    """To first order, a scale moves an output from the mean of V; two numbers imitate a scale."""
     call = split.call("uniform about 0", inputs.Shape(1, 8, 4, 1, 520, 80), "bf16", 81_001)
     of_64_channels = wrong.scored(lambda w: w.s * (0.125 / call.scale))
     (first, *_) = runs.judged(call, wrong.run(of_64_channels, call)).matches

@@ -220,8 +220,8 @@ def test_every_run_of_every_cell_is_planned(name):
         assert plan.blocks > 0, (workload.label, asked)
 
 
-# Experiments that need nothing that a CPU lacks. The first small cell runs, of those that contain
-# the text: it takes seconds.
+# Experiments that need nothing that a CPU lacks. Of the quick cells whose label contains the text,
+# the first one runs, which takes seconds.
 ON_A_CPU = {
     "backward_bits": "",
     "decode_bits": "",

@@ -69,7 +69,7 @@ def check_report(instance, report):
     assert report.static_smem_bytes == 0, "shared memory that no ledger has"
     assert full or report.warnings == ()
     least, held = spec.registers(instance).total, report.registers
-    # the registers to which the warps that compute raise their number
+    # the warps that compute may raise their registers to another number
     held = spec.thread_registers(instance) or held
     assert least <= held, f"the ledger has {least}, ptxas needs only {held}"
 

@@ -55,7 +55,7 @@ def test_autograd_goes_through_the_kernels(causal):
     wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
     (eager(*wide, *ends, causal) * weights.double()).sum().backward()
     for mine, exact in zip((q, k, v), wide, strict=True):
-        # P, dS, out and the gradient each round to 2^-9 of themselves
+        # P, dS, out and the gradient each err by 2^-9, relatively
         spread = 8 * 2.0**-9 * exact.grad.abs().max()
         assert ((mine.grad.double() - exact.grad).abs() <= spread).all()
         assert mine.grad.dtype == torch.bfloat16
@@ -129,7 +129,7 @@ def test_a_model_gets_the_gradients_that_torch_gives_it():
         torch.manual_seed(1)
         loss_of(each).backward()
     for (name, mine), right in zip(model.named_parameters(), exact.parameters(), strict=True):
-        # Q, K, V, P, dS, out and the gradients of out, Q, K and V each round to 2^-9 of themselves
+        # Q, K, V, P, dS, out and the gradients of out, Q, K and V each err by 2^-9, relatively
         error = (mine.grad.double() - right.grad).norm()
         assert 0 < error <= 10 * 2.0**-9 * right.grad.norm(), name
 

@@ -1,4 +1,4 @@
-"""Entries of the cache of compiled kernels are sealed, made once, private, and few enough."""
+"""Entries of the cache of compiled kernels are sealed, made once, private, and bounded in size."""
 
 import os
 import stat

@@ -47,7 +47,7 @@ def test_a_loop_without_an_end_is_reported(which, marker, checks):
 
 
 def test_a_block_that_waits_for_one_that_failed_is_left():
-    """Block 1 is handed out second and waits for what block 0 would have done."""
+    """Block 1 starts second, and waits for what block 0 would have written."""
     kernel = build("mistakes::waiting")
     inputs, outputs = arrays()
     text = message(kernel, inputs, outputs, 2, grid=(2, 1, 1), host_threads=2)
@@ -58,7 +58,7 @@ def test_a_block_that_waits_for_one_that_failed_is_left():
 @pytest.mark.parametrize("host_threads", [1, 2])
 def test_sigint_ends_a_launch_within_a_second(host_threads):
     kernel, tensors = build("mistakes::waiting"), arrays()
-    for _ in range(2):  # SIGINT also ends the launch after an ended one
+    for _ in range(2):  # SIGINT ends the next launch, too
         sent = []
 
         def send(sent=sent):

@@ -1,4 +1,4 @@
-"""The CPU build meets the bits that the GPU recorded, of every operation."""
+"""The CPU build gives the bits that the GPU recorded, for every operation."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The detection experiment runs every bug on every kernel, and counts the answers of all rules."""
+"""The detection experiment runs every bug at every dtype and length, and counts all answers."""
 
 import pytest
 

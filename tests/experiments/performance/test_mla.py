@@ -1,4 +1,4 @@
-"""The MLA experiment on the CPU build: what is measured is checked, and its rows fit."""
+"""On the CPU build, the MLA experiment checks what it measures, and its rows fit."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Caches to append to: what they hold before, the new rows, and what they must hold after."""
+"""Caches to append to, with the new rows, and with what the caches must hold afterwards."""
 
 import math
 from dataclasses import dataclass

@@ -104,7 +104,7 @@ def test_titles_of_gradients_do_not_overlap():
 
 
 def test_maps_of_errors_number_heads_and_requests_where_they_end():
-    """Heads are numbered below the lowest map of a column, requests at the leftmost map of a row."""
+    """Numbers stand below the lowest map of each column, and left of the first map of each row."""
     kernels = [("decode_fma", "off"), ("decode_mma", "on"), ("decode_mma_n8", "on")]
     rng, parts = np.random.default_rng(0), []
     for kernel, way in kernels:

@@ -159,7 +159,7 @@ LAB_KERNEL(32, 1) copies(LAB_GRID_CONSTANT Params p) {
       bulk_commit();
       bulk_wait_read<0>();
       smem.tile[3] = 2.f;
-      if (load_global(p.out) == 0.f) store_global(p.out + 64, 5.f);       // not there yet
+      if (load_global(p.out) == 0.f) store_global(p.out + 64, 5.f);       // not added yet
       bulk_wait<0>();
       if (load_global(p.out) == 1.f) store_global(p.out + 65, 5.f);
       break;
