@@ -21,7 +21,7 @@ if settings is not None:
 
 # Marks of tests that run only if -m names them, and what to do for that.
 ASKED_FOR = {
-    "long": "takes minutes: make chaos",
+    "long": "takes minutes: -m long, or make chaos for tests/chaos",
     "site": "needs the built book: make book, then -m site",
 }
 GPU_TESTS = Path(__file__).parent / "gpu"

@@ -21,7 +21,7 @@ from labkernels.records import datapackage, schema, store
 from tests.book import stand_in
 from tests.chaos.faults import At, damage, denial, ended, in_child, killed_child, plant
 
-SHORT, LONG = 15, 60  # injections of a test
+SHORT, LONG = 15, 60  # injections per test; the records take four times as many
 LONG_SEEDS = [pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 9)]
 
 

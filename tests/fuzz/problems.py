@@ -30,7 +30,7 @@ AGREES = 1e-12  # of the largest number, between two float64 results: 4,500 spac
 
 
 class Chooser(Protocol):
-    """Makes the choices. wide: any policy, head_dim and checks, which take long to compile."""
+    """Makes the choices. wide: with any policy and head_dim, and checks, which compile for long."""
 
     wide: bool
     device: str

@@ -1,4 +1,4 @@
-"""Properties of the measuring itself that only a GPU can show."""
+"""Tests of the measuring itself that need a GPU."""
 
 import pytest
 

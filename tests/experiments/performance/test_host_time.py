@@ -1,4 +1,4 @@
-"""The experiment on the host's time of a call, as far as it runs without a GPU."""
+"""Tests of the experiment on the host's time per call, without a GPU."""
 
 import contextlib
 import types

@@ -1,4 +1,4 @@
-"""The append experiment, as far as it runs without a GPU."""
+"""Tests of the append experiment, without a GPU."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The tuning experiment, as far as it runs without a GPU: its grid and its rows."""
+"""Tests of the tuning experiment's grid and rows, without a GPU."""
 
 from labkernels import hardware
 from labkernels.budget import ranking

@@ -1,4 +1,4 @@
-"""Laws that hold for every shape when a decode is cut into splits."""
+"""The cut of a decode into splits obeys the same laws for every shape."""
 
 import math
 

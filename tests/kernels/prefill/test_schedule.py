@@ -1,4 +1,4 @@
-"""Laws that hold for every batch when a prefill is cut into blocks."""
+"""The cut of a prefill into blocks obeys the same laws for every batch."""
 
 import numpy as np
 import pytest
