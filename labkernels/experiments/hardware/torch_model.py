@@ -104,7 +104,7 @@ def _to_float16(exact):
 
 
 def _with_specials(result, a, b, c):
-    """Return the result, with infinities and NaN from float64 sums; finite terms do not overflow."""
+    """Return the result with infinities and NaN of float64 sums, where finite terms stay finite."""
     if all(bool(x.isfinite().all()) for x in (a, b, c)):
         return result
     exact = c.double()
