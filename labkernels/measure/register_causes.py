@@ -51,8 +51,8 @@ CAUSES = (
         "decode_fma",
         ("4x16x2x3", "2x16x3x2"),
         ("sm_86", "sm_89", *NEWEST),
-        "Another number of fp32 copies of K and V waits for its FMAs, up to the limit of 168 where"
-        " there is one: of 4x16x2x3 for 2 rows, 116 registers on sm_120 and 93 on sm_90a.",
+        "ptxas holds another number of fp32 copies of K and V before their FMAs, up to the limit of"
+        " 168 where there is one: 4x16x2x3 for 2 rows has 116 on sm_120 and 93 on sm_90a.",
     ),
     Cause(
         "decode_fma",

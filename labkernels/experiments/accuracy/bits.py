@@ -124,8 +124,8 @@ def _experiment(operation: Operation, case: BitCase) -> Experiment:
     name = data_file(operation.name)
     return Experiment(
         f"{operation.name}_bits",
-        f"SHA-256 of the outputs of every CUDA kernel of {operation.name}, to be met bit for bit "
-        "by its CPU build",
+        f"SHA-256 of the outputs of every CUDA kernel of {operation.name}, which CPU builds must "
+        "reproduce",
         {name: schema.PREFILL_MEASUREMENTS if masked else schema.MEASUREMENTS},
         partial(cells, operation),
         partial(rows, operation),

@@ -244,7 +244,7 @@ def _rows(chosen: list[Cell], seed: int, device: str) -> list[Row]:
 
 EXPERIMENT = Experiment(
     "error_calibration",
-    "The error model on trial: every source, head and family of inputs, against the kernels",
+    "The error model compared with the kernels, by source, head and family of inputs",
     {DATA_FILE: schema.ERROR_CALIBRATION},
     cells,
     rows,

@@ -133,7 +133,7 @@ def _row(role: str, key: tuple[str, ...], some: list[runs.Run]) -> Row:
 
 EXPERIMENT = Experiment(
     "strangers",
-    "The verdict before strangers: right and wrong outputs of other code, on a held-out set",
+    "The verdict on right and wrong outputs of other code, with a held-out set",
     {DATA_FILE: schema.STRANGERS},
     cells,
     rows,

@@ -220,7 +220,7 @@ def head_rows(given: Samples, found: Found) -> list[Row]:
 
 EXPERIMENT = Experiment(
     "two_roads",
-    "One attention by two roads: which bits differ, alone and among others, and what it costs",
+    "Tokens by whole prefill and from a cache: which bits differ, alone and in a batch, and times",
     {DATA_FILE: schema.MEASUREMENTS, HEADS_FILE: schema.ROADS},
     cells,
     rows,

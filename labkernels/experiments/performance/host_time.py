@@ -178,7 +178,7 @@ def _sdpa(workload: Prefill, seed: int, device: str) -> Action:
 
 EXPERIMENT = Experiment(
     "host_time",
-    "What a warm call costs its caller on the host, beside torch's SDPA",
+    "Host time of a warm call, compared with torch's SDPA",
     {DATA_FILE: schema.PREFILL_MEASUREMENTS},
     cells,
     rows,

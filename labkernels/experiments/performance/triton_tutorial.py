@@ -85,7 +85,7 @@ def _compile(recording: Recording) -> str | None:
         refused = [
             words for words in recording.pool.map(triton_tutorial.compile_part, jobs) if words
         ]
-        recording.progress(f"compiled; {len(refused)} parts said no")
+        recording.progress(f"compiled; {len(refused)} parts failed")
     return missing
 
 

@@ -38,7 +38,7 @@ def dense_batch(work: Prefill) -> int:
     if len(set(work.q_lens)) != 1 or work.q_lens != work.kv_lens:
         raise Refused("lengths differ, and SDPA takes one dense tensor")
     if work.group != 1:
-        raise Refused("SDPA's kernels are timed with one query head a KV head")
+        raise Refused("SDPA's kernels are timed with one query head per KV head")
     return work.batch
 
 

@@ -86,16 +86,16 @@ METRICS = (
         "wavefronts",
         "accesses to shared memory that had to be repeated",
     ),
-    _percent("l2", f"lts__throughput.{_ELAPSED}", "busiest part of L2"),
-    _percent("dram", f"gpu__dram_throughput.{_ELAPSED}", "memory"),
-    _percent("occupancy", f"sm__warps_active.{_ACTIVE}", "warps there are, of those an SM holds"),
-    Metric("registers", "launch__registers_per_thread", "registers", "of a thread"),
-    Metric("smem_bytes", "launch__shared_mem_per_block", "bytes", "of a block, and 1 KiB"),
-    Metric("threads", "launch__block_size", "threads", "of a block"),
-    Metric("blocks", "launch__grid_size", "blocks", "of the grid"),
-    Metric("waves", "launch__waves_per_multiprocessor", "waves", "of blocks over the GPU"),
+    _percent("l2", f"lts__throughput.{_ELAPSED}", "busiest part of L2 is active"),
+    _percent("dram", f"gpu__dram_throughput.{_ELAPSED}", "busiest part of memory is active"),
+    _percent("occupancy", f"sm__warps_active.{_ACTIVE}", "active warps, of those an SM can hold"),
+    Metric("registers", "launch__registers_per_thread", "registers", "per thread"),
+    Metric("smem_bytes", "launch__shared_mem_per_block", "bytes", "per block, with 1 KiB reserved"),
+    Metric("threads", "launch__block_size", "threads", "per block"),
+    Metric("blocks", "launch__grid_size", "blocks", "in the grid"),
+    Metric("waves", "launch__waves_per_multiprocessor", "waves", "blocks / those the GPU holds"),
     Metric("blocks_by_registers", "launch__occupancy_limit_registers", "blocks", "registers allow"),
-    Metric("blocks_by_smem", "launch__occupancy_limit_shared_mem", "blocks", "bytes allow"),
+    Metric("blocks_by_smem", "launch__occupancy_limit_shared_mem", "blocks", "shared memory allows"),
     _stall("selected", "issuing"),
     _stall("not_selected", "ready, but another warp's turn"),
     _stall("math_pipe_throttle", "waiting for a busy pipe"),
@@ -236,7 +236,7 @@ def _failure(text: str) -> str:
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "==ERROR==" in line or "Error" in line]
-    return f"ncu failed: {(errors or lines or ['it said nothing'])[-1]}"
+    return f"ncu failed: {(errors or lines or ['it printed nothing'])[-1]}"
 
 
 def _tool() -> str | None:
