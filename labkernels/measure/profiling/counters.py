@@ -95,7 +95,7 @@ METRICS = (
     Metric("blocks", "launch__grid_size", "blocks", "in the grid"),
     Metric("waves", "launch__waves_per_multiprocessor", "waves", "blocks / those the GPU holds"),
     Metric("blocks_by_registers", "launch__occupancy_limit_registers", "blocks", "registers allow"),
-    Metric("blocks_by_smem", "launch__occupancy_limit_shared_mem", "blocks", "shared memory allows"),
+    Metric("blocks_by_smem", "launch__occupancy_limit_shared_mem", "blocks", "smem allows"),
     _stall("selected", "issuing"),
     _stall("not_selected", "ready, but another warp's turn"),
     _stall("math_pipe_throttle", "waiting for a busy pipe"),
