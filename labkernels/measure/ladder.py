@@ -19,7 +19,7 @@ HEAD_DIM, DECODE_GROUP = 128, 8
 _INCLUDE = re.compile(r'\s*#include "(?!lab/)([^"]+)"')
 _TAG = re.compile(r"\s*// \[(/?)(rung|lab): (.*)\]")
 _GUARD = "#pragma once"
-# Lines that a file needs beside its code, and the constraints that choose the functions of a rung.
+# Lines that a file needs besides its code, and the constraints that choose the functions of a rung.
 _FRAME = re.compile(r"#include|using namespace|namespace|}  // namespace|  requires \(C::rung ")
 
 

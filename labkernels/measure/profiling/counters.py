@@ -1,6 +1,6 @@
 """Hardware counters of GPU kernels by Nsight Compute: how busy each part of an SM was.
 
-The profiler runs a child process that makes each call once under the profiler. A kernel is replayed
+The profiler runs a child process, and counts one run of each of its calls. A kernel is replayed
 until all counters are read. Clocks are left unchanged, and caches are emptied before each replay.
 """
 
@@ -30,8 +30,8 @@ _ELAPSED = "avg.pct_of_peak_sustained_elapsed"
 class Metric:
     """One counter: its name in the lab, its name in Nsight Compute, its unit, and its meaning.
 
-    Percentages are of the part's peak: over the clocks in which the SM had work where the second
-    name says "active", and over all clocks of the kernel where it says "elapsed" or "throughput".
+    Percentages are of the part's peak: over the clocks in which the SM had work if the name in
+    Nsight Compute ends in "active", and over all clocks of the kernel if it ends in "elapsed".
     """
 
     name: str
