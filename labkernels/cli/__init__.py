@@ -1,7 +1,7 @@
-"""The command `labkernels`: a file below this folder is a command.
+"""The command `labkernels`: each module of this folder that has HELP is a command.
 
-It has HELP, one line; DESCRIPTION, with examples; add_options(parser); and run(options), which
-returns the exit code. A command imports torch only when it runs, not for its help.
+A command has HELP, one line; DESCRIPTION, with examples; add_options(parser); and run(options),
+which returns the exit code. It imports torch only when it runs, not for its help.
 """
 
 import argparse
