@@ -42,7 +42,7 @@ function worker() {
     URL.revokeObjectURL(address);
     return made;
   } catch {
-    return null; // a browser, or a policy, that allows none
+    return null; // the browser or a policy allows no worker
   }
 }
 
@@ -89,7 +89,7 @@ function mount_all() {
     mount_sort(table);
 }
 
-/** What the script does in a page, and in the worker that the page has made of the same script. */
+/** Starts the script in a page, or in the worker that the page has made of the same script. */
 export function begin() {
   if (typeof document === "undefined") serve();
   else if (document.readyState === "loading")

@@ -1,4 +1,4 @@
-// The fields for the reader's own numbers, which stand in the form while they are chosen.
+// The fields for the reader's own numbers, which the form shows while these inputs are chosen.
 import { element, lines } from "./elements.mjs";
 import { decode, encode } from "./machine/formats.mjs";
 import { OWN } from "./machine/launches.mjs";
@@ -34,7 +34,7 @@ export function own_form(kind, seed) {
   refresh();
 
   /**
-   * The numbers, if they are chosen. Raises: Error that says what is wrong with them.
+   * The reader's numbers, if these are chosen. Raises: Error that says what is wrong with them.
    * @param {import("./machine/launches.mjs").Attention} a
    */
   const read = (a) => {

@@ -144,7 +144,8 @@ export function mount_run_kernel(root, shelf) {
 }
 
 /**
- * In a worker; where the page may not have one, block by block, between which the page lives on.
+ * Runs a job in a worker. Without a worker, the job runs in the page block by block, and the page
+ * reacts between two blocks.
  * @param {import("./machine/jobs.mjs").Job} job @param {Shelf} shelf
  * @param {(done: number, blocks: number) => void} progress
  * @returns {Promise<import("./machine/jobs.mjs").Result>}
