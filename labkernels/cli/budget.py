@@ -183,7 +183,7 @@ def _predicted(made: Prediction) -> str:
 
 
 def _traded(instance: Instance) -> str:
-    """Return the registers per computing thread, if fetching warps hand theirs over."""
+    """Return the registers per computing thread after a trade between warps; "" without one."""
     from labkernels.measure import resources
 
     traded = resources.find(instance.kernel).thread_registers(instance)
