@@ -1,8 +1,8 @@
 # The tasks of this repository. `make` alone lists them.
 #
 # The programs come from .venv, which make fills from requirements.lock, by uv if it is installed
-# and else by pip, with Python 3.11 to 3.13 (to choose: make book PYTHON=/path/to/python3.12). For an
-# environment of your own, made for example from environment.yml, say where its programs are:
+# and else by pip, with Python 3.11 to 3.13 (to choose: make book PYTHON=/path/to/python3.12).
+# For an environment of your own, made for example from environment.yml, say where its programs are:
 # make book BIN=$CONDA_PREFIX/bin
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -88,8 +88,8 @@ moved:
 
 LOCKED_FOR := >=3.11,<3.14
 # torch alone may come from another index, such as that of its CPU build: make book
-# TORCH_INDEX=address. All packages that this build needs are in the lock, with hashes, and no second
-# index is asked for them.
+# TORCH_INDEX=address. All packages that this build needs are in the lock, with hashes, so that no
+# second index is asked for them.
 FROM_TORCH_INDEX := $(if $(TORCH_INDEX),$(foreach v,PIP_INDEX_URL UV_DEFAULT_INDEX,$v=$(TORCH_INDEX)))
 .venv/installed: requirements.in requirements.lock pyproject.toml $(if $(MOVED),moved)
 	@set -e; fits='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'; \

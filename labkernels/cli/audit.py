@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
     page = options.html
     if page is not None and page.resolve().suffix not in (".html", ".htm"):
-        raise ValueError(f"--html = {page}, allowed: a name that ends in .html, as no dump's does")
+        raise ValueError(f"--html = {page}, allowed: a name that ends in .html, unlike a dump")
     found = audit(
         options.file,
         scale=options.scale,

@@ -196,7 +196,7 @@ function show(results, status, { entry, values, smem, thread }, gpu, block) {
     more.push(["smem_bytes", for_one_more(gpu, block, "smem_bytes"), "bytes of shared memory"]);
   const sentences = more.map(([, amount, unit]) =>
     amount === null
-      ? "One more block does not fit, whatever it needs of this."
+      ? "One more block does not fit, however little of this it needs."
       : `One more block needs at most ${count.format(/** @type {number} */ (amount))} ${unit}.`,
   );
   const changed = Object.keys(entry.free).some((symbol) => values[symbol] !== entry.values[symbol]);

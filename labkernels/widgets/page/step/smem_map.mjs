@@ -111,7 +111,7 @@ export function draw_map(tiles, seen, changed, chosen, choose) {
 /** What the colours mean. @param {number} warps  that write @param {string} wrote */
 export function legend(warps, wrote) {
   const kinds = [
-    ["lab-unwritten", "nobody wrote it"],
+    ["lab-unwritten", "no thread wrote it"],
     ["lab-in-flight", "a copy is in flight"],
     ...Array.from({ length: warps }, (_, w) => [`lab-warp-${w}`, `warp ${w} ${wrote} it`]),
     ["lab-changed", "changed since the stop before"],

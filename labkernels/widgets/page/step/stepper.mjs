@@ -32,7 +32,7 @@ const MEANING = /** @type {Record<string, string>} */ ({
   movmatrix_trans: "the lanes' registers have changed places: an 8 x 8 matrix is transposed",
   "mma_m16n8k16<f16>": "the tensor core has multiplied 16 x 16 by 16 x 8",
   tma_load: "the TMA was asked for a box, which is in flight",
-  mbarrier_wait: "the warp goes on, since a phase has ended of the mbarrier",
+  mbarrier_wait: "the warp goes on, since a phase has ended: that of the mbarrier",
   named_sync: "the warp has come to a named barrier",
   named_arrive: "the warp has told a named barrier that it came, and goes on",
   setmaxnreg_inc: "the warp takes the registers that others gave up",
