@@ -17,8 +17,8 @@ export function own_form(kind, seed) {
   const said = element("p", { class: "lab-note" });
   const hint =
     "Type or paste numbers, separated by spaces, commas or new lines: one number for a whole " +
-    "tensor, a row of head_dim numbers for each of its rows, or all of them, query after query or " +
-    "key after key, and head after head in each.";
+    "tensor, a row of head_dim numbers for each of its rows, or all numbers, query after query " +
+    "or key after key, and head after head in each.";
   const root = element(
     "div",
     { class: "lab-wide", role: "group", "aria-label": "your numbers" },
