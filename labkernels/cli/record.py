@@ -116,7 +116,7 @@ def _cells(experiment: Experiment, asked: Options) -> list[str]:
 
 
 def _experiments(asked: Options) -> list[str]:
-    """Return a line per experiment with picked cells: how many, how long they take, its title."""
+    """Return a line per experiment with picked cells, their time and its title, and the total."""
     from labkernels import experiments
     from labkernels.experiments import durations
 

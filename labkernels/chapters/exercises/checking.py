@@ -64,7 +64,7 @@ def _of_fault(exercise: Exercise, message: str) -> list[str]:
 
 
 def _on_gpu(exercise: Exercise, grader: ModuleType, answer: object, results: dict) -> list[str]:
-    """Return whether a right answer gives the same bits on this machine's GPU, if it has one."""
+    """Say whether a right answer gives the same bits on this machine's GPU, if it has one."""
     arch = getattr(grader, "ON_GPU", None)
     if arch is None or not machine.has_gpu(arch):
         return []

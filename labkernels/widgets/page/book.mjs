@@ -19,7 +19,7 @@ const here = script && "src" in script ? script.src.replace(/[^/]*$/, "") : "";
 /** @type {Record<string, Promise<any>>} */
 const loading = {};
 
-/** A file that a page opened from a disk may load too. @type {Assets} */
+/** Loads a file by a script, as a page that is opened from a disk may do. @type {Assets} */
 function asset_of_page(name) {
   loading[name] ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
