@@ -63,7 +63,7 @@ def _drawn_box(figure: Figure) -> Bbox:
 
 
 def _svg(figure: Figure, box: Bbox) -> str:
-    figure.set_layout_engine(None)  # keeps the measured layout; "none" has an engine, draws twice
+    figure.set_layout_engine(None)  # the name "none" would leave an engine, which draws twice
     for axes in figure.findobj(Axes):
         for artist in [*axes.collections, *axes.lines]:
             artist.set_rasterized(values.n_points(artist) > MOST_VECTORS)
