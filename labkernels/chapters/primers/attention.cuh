@@ -1,5 +1,5 @@
-// Attention as the primer tells it, in fp32: a block answers for four rows of one KV head, a warp
-// for one row. A lane is a key of the tile while the scores are made, and a channel while P V is.
+// Attention as the primer tells it, in fp32. A block computes four rows of one KV head, and a warp
+// one row. A lane has a key of the tile while scores are computed, and a channel during P V.
 // Each marked region is a phase, which an assignment lets its reader write.
 #pragma once
 #include "lab/attention/online_softmax.cuh"
@@ -176,7 +176,7 @@ LAB_KERNEL(threads, 1) attend(LAB_GRID_CONSTANT Params p) {
 // [/lab: kernel]
 // [/lab: all]
 
-// A warp for each row: the states of its splits become one, which is divided by l.
+// A warp per row merges the states of the row's splits, and divides o by l.
 LAB_KERNEL(32, 1) merge_splits(LAB_GRID_CONSTANT Params p) {
   const i64 head = block_x();
   const int lane = thread_x();

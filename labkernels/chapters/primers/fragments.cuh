@@ -1,4 +1,4 @@
-// Who holds which element: a warp's matrices in registers and in shared memory.
+// Which lane holds which element of a warp's matrices, in registers and in shared memory.
 #pragma once
 #include "lab/ampere/shared_tile.cuh"
 

@@ -1,4 +1,4 @@
-// Two stages: while a tile is summed, the next one is on its way.
+// Two stages: while a tile is summed, the copy of the next tile is on its way.
 #pragma once
 #include "lab/core/ptx.cuh"
 
@@ -22,7 +22,7 @@ LAB_DEVICE void fetch(Smem& smem, const Params& p, Trace& trace, int j) {
   cp_async_commit();
   if (thread_x() == 0) store_global(p.trace + trace.n++, j);
 }
-// Adds what the thread takes of a tile: words that other threads have copied.
+// Adds the thread's share of a tile: words that other threads have copied.
 LAB_DEVICE float consume(Smem& smem, const Params& p, Trace& trace, float sum, int j) {
   for (int i = 0; i < tile / threads; ++i)
     sum = sum + smem.stage[j % stages][i * threads + thread_x()];
