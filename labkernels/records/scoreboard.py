@@ -216,7 +216,7 @@ def _line(item: Score) -> tuple[str, ...]:
 
 
 def _profile_lines(item: Score) -> list[str]:
-    """What the kernels of a missed target spend their time on, a line each."""
+    """Return one line per kernel of a missed target: what the kernel spends its time on."""
     names = [f"{name}: {profiles.sentence(values)}" for name, values in item.profiles.items()]
     return [f"  {item.target.id} {item.dtype}, profile of {line}" for line in names]
 

@@ -12,9 +12,9 @@ SPLITS_ALLOWED = 256  # more than any plan uses, so that a bound holds for all o
 class Execution:
     """The units on which a kernel sums, and the number of parts; the defaults hold for every call.
 
-    More splits than a kernel has only make a bound larger than needed. The same holds for one long
-    chain, if a kernel's tensor cores start from zero every 16 keys. chains: the least number of
-    sums of P v per row that are joined at the end.
+    A bound holds for fewer splits, too, and for tensor cores that start from zero every 16 keys in
+    place of one long chain; then it is larger than needed. chains: the least number of sums of P v
+    per row that are joined at the end.
     Raises: ValueError naming the field, its value and what is allowed.
     """
 

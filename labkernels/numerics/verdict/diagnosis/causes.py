@@ -171,6 +171,6 @@ _CAUSES = {
 
 
 def of(name: str) -> str:
-    """The cause of a mistake by its name; "" if none is known."""
+    """Return the cause of a mistake by its name; "" if none is known."""
     found = [start for start in _CAUSES if name.startswith(start)]
     return _CAUSES[max(found, key=len)] if found else ""
