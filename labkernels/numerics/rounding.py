@@ -109,7 +109,7 @@ def to_bits(x: Array, fmt: str) -> np.ndarray:
 
 @_quiet
 def from_bits(bits: Array, fmt: str) -> np.ndarray:
-    """Return the exact float32 values of encodings; tf32 keeps the bits that it does not use.
+    """Return the exact float32 values of encodings; the unused bits of tf32 are kept.
 
     Raises: ValueError unless fmt is fp16, bf16, tf32, e4m3 or e5m2, and bits is an array of
     unsigned integers of the format's size.

@@ -50,7 +50,7 @@ def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
     for member in archive:
         place = (folder / member.name).resolve()
         if not place.is_relative_to(folder.resolve()) or not (member.isfile() or member.isdir()):
-            raise tarfile.TarError(f"{member.name} is no plain file in it")
+            raise tarfile.TarError(f"{member.name} is not a plain file inside it")
         content = archive.extractfile(member)
         if content is not None:
             place.parent.mkdir(parents=True, exist_ok=True)

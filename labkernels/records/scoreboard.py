@@ -163,7 +163,7 @@ def _target(entry: dict) -> Target:
     if missing or unknown:
         raise ValueError(f"target {name}: missing {missing}, unknown {unknown}; keys: {[*fields]}")
     if set(entry["workload"]) not in ({*_WORKLOAD}, {*_PREFILL}):
-        keys, more = [*entry["workload"]], "and of a prefill q_len and causal"
+        keys, more = [*entry["workload"]], "and for a prefill q_len and causal"
         raise ValueError(f"target {name}: workload has {keys}; allowed: {[*_WORKLOAD]}, {more}")
     lists = {key: tuple(entry[key]) for key in ("kernels", "peers", "dtypes")}
     return Target(**{**entry, **lists})

@@ -1,6 +1,6 @@
 """exp2 and log2 as the kernels compute them: by the hardware's unit or by FMA polynomials.
 
-The polynomials are the twins of cuda/include/lab/core/exp2.cuh, operation for operation.
+The polynomials are those of labkernels/cuda/include/lab/core/exp2.cuh, operation for operation.
 """
 
 import numpy as np

@@ -4,9 +4,9 @@ One step is d = c + sum of a_k b_k over a chunk of K. Every product is exact. Al
 aligned to the largest exponent among them, cut off toward zero after `fraction_bits` bits, and
 added as integers; the sum is cut to fp32 (or rounded to fp16). Longer K chains d into c.
 
-The lab has run its probes on sm_90 alone; constants of the others are those of the literature named
-below. The models of sm_70, sm_80, sm_89, sm_90 and of mma.sync on sm_100 give all outputs of eight
-GPUs that others have published (tests/numerics/emulation/test_public_records.py). The lab knows no
+The lab has run its probes on sm_90 alone; the constants of other architectures come from the
+literature named below. The models of sm_70, sm_80, sm_89, sm_90 and of mma.sync on sm_100 give all
+outputs that others have published of eight GPUs (test_public_records.py). The lab knows no
 record of sm_75 and sm_120, of 8-bit inputs by tcgen05, of fp16 sums of 8-bit inputs by wgmma, and
 of e4m3 times e5m2. This module has no model of e4m3 times e5m2 by mma.sync on sm_90 and sm_100, of
 4- and 6-bit formats, and of block scales.

@@ -61,7 +61,7 @@ class ErrorBudget:
         return replace(self, variances=variances)
 
     def z(self, out: Array) -> np.ndarray:
-        """Return the error of an output less its bias, in standard deviations; 0 where it is 0."""
+        """Return an output's error about its bias, in standard deviations; 0 / 0 counts as 0."""
         error = metrics.difference(out, self.o) - self.bias
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(error == 0, 0.0, error / self.sigma)

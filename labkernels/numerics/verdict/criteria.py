@@ -21,8 +21,8 @@ _GITHUB = "https://github.com/"
 class Sample:
     """An output to accept or refuse.
 
-    Shapes: out, truth, eager alike; truth in float64, eager that of `eager_attention`. out_format:
-    where a rule takes a reference of the output's own format, the truth is rounded to it.
+    Shapes: out, truth and eager alike. truth is in float64; eager comes from `eager_attention`.
+    out_format: the truth is rounded to it where a rule takes a reference in the output's format.
     """
 
     out: np.ndarray

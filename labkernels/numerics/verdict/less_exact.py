@@ -18,7 +18,7 @@ from labkernels.policy import NumericPolicy
 
 @dataclass(frozen=True)
 class Way:
-    """Arithmetic in words, the policy whose error model comes nearest, and kernels with it."""
+    """Arithmetic in words, the policy with the nearest error model, and kernels that compute so."""
 
     words: str
     policy: NumericPolicy

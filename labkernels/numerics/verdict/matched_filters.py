@@ -44,7 +44,7 @@ class Filters:
     <D / s^2, D> and the variance of the first that rounding causes; all others but `sample`
     [total_q, Hq]. sharing: how many keys share the rounding of P. coherence: the variance of a
     row's mean z^2 over 2. repeats: how many rows have the same errors. alike: how many channels at
-    most are rounded alike. row, sample [B]: the key of each that its absence explains most.
+    most are rounded alike. row, sample [B]: for each, the key whose absence explains most.
     """
 
     along: np.ndarray

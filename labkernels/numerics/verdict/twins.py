@@ -37,12 +37,13 @@ class Twin:
     their maximum, kept within 6 log2 units of it. normalised: P is divided by its sum before it is
     rounded, as in eager code. poly3: exp2 is a cubic polynomial.
 
-    The others matter where P has more than 16 bits and sums are in fp32. turns: a sum takes every
-    turns-th key, as warps that take keys in turn do. kept: the output is a mean after every
-    block, and log-sum-exps weight the old mean and the new block. differences: such a mean moves by
-    a share of its difference from the new block. logs: weights are relative to the log-sum-exp.
-    products: what the factors of products are: "tf32", "tf32 cut" (toward 0), or "bf16x3", hi + lo
-    without the product of both lows. values_only: the factors of P V alone.
+    The others matter where P has more than 16 bits and sums are in fp32. turns: the keys of this
+    many blocks are added in as many parts, each of every turns-th key, as warps take keys in turn.
+    kept: the output is a mean after every block, and log-sum-exps weight the old mean and the new
+    block. differences: such a mean moves by a share of its difference from the new block. logs:
+    weights are relative to the log-sum-exp. products: the format of the factors of products:
+    "tf32", "tf32 cut" (toward 0), or "bf16x3", hi + lo without the product of both lows.
+    values_only: `products` concerns the factors of P V alone.
     """
 
     block: int = 64

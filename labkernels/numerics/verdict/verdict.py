@@ -1,10 +1,11 @@
 """Rounding, or a bug? One output against float64, with the evidence.
 
 An output is ROUNDING if it is the float64 answer rounded once, or if it passes every test of
-`significance`. It is BUG if it fails a test at the rate 1e-7 that right kernels on the same inputs
-pass, and INCONCLUSIVE if it fails one only at the rate 1e-4, or if inputs are not finite, so that
-no answer is known. It is LESS EXACT if more was rounded than the formats need, as scores in 16 bits
-or an accumulator in fp16, or if an error like rounding's is larger, and alike everywhere.
+`significance`. It is BUG if it exceeds a limit that right outputs exceed once in 10^7 runs, and
+right kernels on the same inputs do not. It is INCONCLUSIVE if it exceeds only limits that right
+outputs exceed once in 10^4 runs, or if inputs are not finite, so that no answer is known. It is
+LESS EXACT if more was rounded than the formats need, as scores in 16 bits or an accumulator in
+fp16, or if an error is like rounding's but larger, and alike everywhere.
 """
 
 from collections.abc import Sequence
@@ -218,7 +219,7 @@ def _evenly(problem: Problem, policy: NumericPolicy, error: Array, sigma: Array,
     tests = _tests(problem, policy, error / times, sigma)[2]
     if any(test.status == "bug" for test in tests):
         return ""
-    return f"errors are {times:.2g} times as large as rounding's, everywhere alike"
+    return f"errors are {times:.2g} times as large as rounding's, alike everywhere"
 
 
 def _faintly(policy: NumericPolicy, error: Array, sigma: Array) -> str:

@@ -42,9 +42,9 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sums import (
 )
 from labkernels.numerics.verdict.significance import RIGHT_RMS
 
-ALIKE = 0.1  # share of an rms: a smaller difference does not tell two mistakes apart
-SURELY = 1e3  # by which a mean of z^2 falls, so that one number fitted leaves no doubt
-VAGUE = 0.2  # by so much must the rms with a fitted number be less than with a known mistake
+ALIKE = 0.1  # times _SHARE: difference of the rms that does not tell two mistakes apart
+SURELY = 1e3  # factor by which mean z^2 must fall so that a fitted number leaves no doubt
+VAGUE = 0.2  # least difference of the rms by which a fitted number wins over a known mistake
 _WITHOUT_NUMBERS = (
     *one_rule.ALL,
     *one_rule.LATER,

@@ -28,7 +28,7 @@ _TRUNCATED = (0.4, 1.3)
 # Round caps: where scores are large, the minimum of the misfit is too narrow for a grid alone.
 _CAPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 20, 25, 30, 32, 40, 50, 60, 64, 80, 100, 128, 200)
 ROWS = 3  # rows of a sheet that give candidates
-CLEARLY = 50.0  # fall of a mean of z^2 that is needed where many numbers were fitted
+CLEARLY = 50.0  # factor by which mean z^2 must fall where many numbers were fitted
 NEAREST = 2  # candidates per row
 
 

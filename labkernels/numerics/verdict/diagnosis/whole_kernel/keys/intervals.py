@@ -1,6 +1,6 @@
 """The run of keys that each row sees: its end and its start, fitted row by row.
 
-Masks may be cut to tiles and windows to pages. Whatever the rule is, a row shows where its keys
+Masks may be cut to tiles and windows to pages. By any such rule, a row shows where its keys
 end. Functions take sheets and a misfit, as those of `fitted` do.
 """
 

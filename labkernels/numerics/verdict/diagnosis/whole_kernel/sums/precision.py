@@ -127,7 +127,7 @@ def scaled_operands(sheets: list[Sheet]) -> Iterator[Mistake]:
         scores, q, k, v = sheet.scores, sheet.q, sheet.k, sheet.v
         if "Q" in what:
             unit = sheet.problem.scale * LOG2_E
-            plain = (q / unit).astype(np.float32).astype(np.float64)  # Q itself, with its ties
+            plain = (q / unit).astype(np.float32).astype(np.float64)  # exactly Q, to keep its ties
             q = unit * _scaled(plain, _largest_of_q(sheet, of) / unit, kind)
         if "K" in what:
             k = _scaled(k, largest(k, "k", of), kind)
