@@ -24,7 +24,7 @@ PARTS = {
     "mufu": "exp2 unit",
 }
 _STALL = "stall_"
-_WORKING = ("stall_selected", "stall_not_selected")  # the warp could go on
+_WORKING = ("stall_selected", "stall_not_selected")  # the warp can issue, so it waits for nothing
 _LARGEST_STALLS = 2
 
 

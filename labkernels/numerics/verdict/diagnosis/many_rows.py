@@ -19,8 +19,8 @@ _LEFT_RMS = 1.5  # rms of z without one direction: rounding alone gives 1, and u
 # Share of the predicted truncation. The weight of a key that was its warp's maximum for a while is
 # exact, but the prediction knows only the last maximum.
 _TRUNCATED = (0.4, 1.3)
-_NEAR = 0.2  # share of an rms: a smaller difference does not tell two directions apart
-_CLEARLY = 3.0  # of z, in a channel that is wrong in many rows
+_NEAR = 0.2  # a smaller difference of two rms of z does not tell two directions apart
+_CLEARLY = 3.0  # least rms of z of a channel that is wrong in many rows
 _FEW = 0.1  # share of the rows: fewer are the rows of one block, and a race is more likely
 _MANY = 0.25  # share of the rows: fewer may share wrong channels by chance, unless in one region
 _OFTEN = 0.4  # share of the rows that went wrong in which a wrong channel shows
@@ -28,7 +28,7 @@ _MOST = 0.6  # share of the other rows that a row's mistake must explain too
 _MOST_CHANNELS = 0.75  # share of the channels that may be wrong
 _TINY = 1e-300  # in place of a division by 0
 _GAIN = 60.0  # fall of sum z^2: one fitted number gains 60 by chance once in 10^14
-_COARSE_STEPS = 4.0  # of a store's spacing: elements are multiples of smaller ones by chance
+_COARSE_STEPS = 4.0  # least step in spacings of the store: smaller steps may fit by chance
 _COARSE = 32  # elements: fewer may have few bits by chance
 _CUT = (0.25, 0.75)  # mean distance to the truth, in spacings, of a row that was cut toward 0
 _CUT_ELEMENTS = 256  # elements of such rows: fewer may lie so by chance

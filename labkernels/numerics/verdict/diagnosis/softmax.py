@@ -60,7 +60,7 @@ def _cuts(scores: Array, warps: tuple[int, ...]) -> Iterator[KeySteps]:
     n = len(scores)
     splits = [n, *(keys for keys in SPLIT_KEYS if keys < n)]
     for split, keys, count in itertools.product(splits, _STEP_KEYS, warps):
-        idle = count > 1 and (count - 1) * keys >= split  # the same as with fewer warps
+        idle = count > 1 and (count - 1) * keys >= split  # fewer warps give the same chains
         if idle or (split < n and split % keys):
             continue
         steps = SummationOrder(split, count, keys).steps(n)

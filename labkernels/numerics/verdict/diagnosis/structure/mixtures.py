@@ -72,7 +72,7 @@ def _of_row(
         chosen.append(int(gain.argmax()))
         factors = np.linalg.lstsq(sides[:, chosen], right, rcond=None)[0]
         left = right - sides[:, chosen] @ factors
-        # the errors of the other rows' own rounding come with them
+        # what is left includes the rounding errors of the other rows
         rms = float(np.sqrt((left**2).sum() / max(len(left) - len(chosen), 1)))
         if rms <= LEFT:
             break

@@ -14,7 +14,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 
 _BLOCKS = (8, 16, 32, 64, 128, 256)
-_FREE = 0.25  # at most this share of a row's number of channels is the number of fitted weights
+_FREE = 0.25  # most fitted weights of a row per channel
 _SIZES = (512, 256, 128, 96, 80, 64, 48, 40, 32, 24, 16)
 
 
