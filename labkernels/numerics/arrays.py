@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-# An array of NumPy, or a tensor of torch that is asked only for what both have.
+# A NumPy array, or a torch tensor of which only those operations are used that NumPy has too.
 Array: TypeAlias = np.ndarray
-ZERO: Any = 0.0  # a sum of arrays, before the first of them
+ZERO: Any = 0.0  # the start of a sum of arrays
 
 
 def as_float64(tensor: Any) -> np.ndarray:
@@ -21,12 +21,12 @@ def as_float64(tensor: Any) -> np.ndarray:
 
 
 def namespace(array: Array) -> ModuleType:
-    """The module with functions for this array: numpy, or torch."""
+    """Return the module with functions for this array: numpy or torch."""
     return sys.modules[type(array).__module__.partition(".")[0]]
 
 
 def to_numpy(array: Array) -> np.ndarray:
-    """The array in NumPy, from any device; floats of 16 bits as float32."""
+    """Return the array in NumPy, from any device; floats of 8 or 16 bits become float32."""
     if isinstance(array, np.ndarray):
         return array
     wide = array.float() if array.dtype.is_floating_point and array.element_size() < 4 else array
@@ -34,10 +34,10 @@ def to_numpy(array: Array) -> np.ndarray:
 
 
 def moved(array: np.ndarray, like: Array) -> Array:
-    """A NumPy array in the namespace and on the device of another."""
+    """Return a NumPy array in the namespace and on the device of another array."""
     return namespace(like).asarray(np.array(array), device=like.device)
 
 
 def float64(array: Array) -> Array:
-    """The values as float64, on their device."""
+    """Return the values as float64, on their device."""
     return namespace(array).asarray(array, dtype=namespace(array).float64)

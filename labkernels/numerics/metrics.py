@@ -68,9 +68,9 @@ def mean(values: Array, *, by: str) -> np.ndarray:
 
 
 def max_relative_error(out: Array, reference: Array) -> float:
-    """Return the largest |out - reference| / |reference|, which is to be shown, not judged by.
+    """Return the largest |out - reference| / |reference|: a number to show, not a criterion.
 
-    Error: the number has no meaning near zero. An output is a signed sum whose error scales with
+    Error: the ratio has no meaning near zero. An output is a signed sum whose error scales with
     sum p |v|; where the sum happens to cancel, any fixed error is a huge ratio. The maximum grows
     with the number of elements.
     """

@@ -7,7 +7,7 @@ from labkernels.numerics.arrays import Array, float64, namespace
 from labkernels.units import require_choice
 
 MODES = ("rne", "rz")
-# inf and NaN, also signalling NaN, are values here: results are documented and give no warning
+# inf and NaN, also signalling NaN, are valid inputs with documented results: no warning is due
 _quiet = np.errstate(over="ignore", invalid="ignore")
 _BITS_FORMATS = ("fp16", "bf16")
 _EXPONENT = 0x7FF << 52  # the bits of a float64's exponent
@@ -15,10 +15,11 @@ _EXPONENT = 0x7FF << 52  # the bits of a float64's exponent
 
 @_quiet
 def round_to(x: Array, fmt: str, mode: str = "rne") -> np.ndarray:
-    """Nearest (rne) or next-toward-zero (rz) values of the format, in float32 or float64 as given.
+    """Return nearest (rne) or next-toward-zero (rz) values of the format, in float32 or float64.
 
+    Shapes: as x; float32 where x is float16 or float32, else float64.
     Error: exact, subnormals included. Overflow gives inf (rne) or the largest value (rz); a format
-    without inf saturates, as cvt.satfinite. NaN stays NaN.
+    without inf saturates, as cvt.satfinite does. NaN stays NaN.
     Raises: ValueError for an unknown format or mode.
     """
     target = formats.named(fmt)
@@ -41,9 +42,9 @@ def round_to(x: Array, fmt: str, mode: str = "rne") -> np.ndarray:
 
 
 def quantum(x: Array, fmt: str, *, narrow: bool = False) -> np.ndarray:
-    """Spacing of the format's values in the binade of x, as if exponents had no upper limit.
+    """Return the spacing of the format's values in x's binade, as if exponents had no upper limit.
 
-    Units: those of x; below the smallest normal number it is the smallest subnormal number.
+    Units: those of x. Below the smallest normal number the spacing is the smallest subnormal one.
     narrow: x and the spacing are float32, and no spacing is below float32's smallest normal number.
     """
     target = formats.named(fmt)
@@ -63,9 +64,9 @@ def quantum(x: Array, fmt: str, *, narrow: bool = False) -> np.ndarray:
 
 
 def lowest_bit(x: Array) -> np.ndarray:
-    """The value of the lowest set bit of each normal number; inf for 0.
+    """Return the value of the lowest set bit of each normal number; inf for 0.
 
-    Units: those of x, which is a multiple of it and of no larger power of two.
+    Units: those of x. A number is a multiple of its lowest bit and of no larger power of two.
     """
     x = np.ascontiguousarray(x, dtype=np.float64)
     bits = x.view(np.int64)
@@ -76,7 +77,7 @@ def lowest_bit(x: Array) -> np.ndarray:
 
 
 def mean_relative_error(fmt: str) -> float:
-    """Mean error of rounding to nearest over mean number, of numbers spread over many binades.
+    """Return mean error over mean number of rounding to nearest, for numbers over many binades.
 
     It is -u^2 / (8 ln 2) and not 0, because numbers up to half a wide spacing above a power of two
     are rounded to it, but only numbers up to half a narrow spacing below. Error: 1 % where the
@@ -86,14 +87,14 @@ def mean_relative_error(fmt: str) -> float:
 
 
 def is_representable(x: Array, fmt: str) -> np.ndarray:
-    """True where x is a value of the format; NaN and inf count as values."""
+    """Return True where x is a value of the format; NaN and inf count as values."""
     x = np.asarray(x)
     return (round_to(x, fmt) == x) | np.isnan(x)
 
 
 @_quiet
 def to_bits(x: Array, fmt: str) -> np.ndarray:
-    """The uint16 encoding of x rounded to nearest even; NaN becomes 0x7fff, as cvt.rn does.
+    """Return the uint16 encoding of x rounded to nearest even; NaN becomes 0x7fff, as by cvt.rn.
 
     Raises: ValueError unless fmt is fp16 or bf16.
     """
@@ -108,10 +109,10 @@ def to_bits(x: Array, fmt: str) -> np.ndarray:
 
 @_quiet
 def from_bits(bits: Array, fmt: str) -> np.ndarray:
-    """The float32 values that encodings stand for, exact; of tf32, with the bits it does not use.
+    """Return the exact float32 values of encodings; the unused bits of tf32 are kept.
 
     Raises: ValueError unless fmt is fp16, bf16, tf32, e4m3 or e5m2, and bits is an array of
-    unsigned integers of its size.
+    unsigned integers of the format's size.
     """
     require_choice("fmt", fmt, (*_BITS_FORMATS, "tf32", "e4m3", "e5m2"))
     bits = np.asarray(bits)
@@ -132,7 +133,7 @@ def from_bits(bits: Array, fmt: str) -> np.ndarray:
 
 @_quiet
 def fma_rn(a: Array, b: Array | float, c: Array) -> np.ndarray:
-    """The float32 of a * b + c, rounded once to nearest even, as the fma instruction.
+    """Return the float32 of a * b + c, rounded once to nearest even, as the fma instruction does.
 
     Error: exact. The product is exact in float64; the sum is rounded to odd there, so that the
     second rounding, to float32, gives what a single rounding would.
@@ -152,7 +153,7 @@ def fma_rn(a: Array, b: Array | float, c: Array) -> np.ndarray:
 
 
 def p_parts(p: np.ndarray, p_format: str) -> list[np.ndarray]:
-    """P as the tensor cores get it: rounded, or as hi + lo."""
+    """Return P as the tensor cores get it: rounded, or as hi + lo."""
     fmt = p_format.removesuffix("x2")
     high = round_to(p, fmt)
     return [high, round_to(p - high, fmt)] if p_format.endswith("x2") else [high]

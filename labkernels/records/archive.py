@@ -11,7 +11,7 @@ from labkernels.records import files
 
 
 def address(release: str) -> str:
-    """Where the archive of a release such as "v0.1.0" lies."""
+    """Return the address of the archive of a release such as "v0.1.0"."""
     urls = metadata.metadata("labkernels").get_all("Project-URL") or []
     repository = dict(url.split(", ", 1) for url in urls)["Repository"]
     return f"{repository}/releases/download/{release}/labkernels-data-{release}.tar.gz"
@@ -21,7 +21,7 @@ def fetch(source: str, folder: Path) -> int:
     """Unpack the archive of an address or a file into a new folder; return how many files it has.
 
     Raises: ValueError if the folder exists, or the archive is damaged or not as described; then
-    nothing is written. OSError if there is no archive.
+    the folder is not made. OSError if there is no archive.
     """
     if folder.exists():
         raise ValueError(f"to = {folder} exists, allowed: a new folder")
@@ -46,11 +46,11 @@ def fetch(source: str, folder: Path) -> int:
 
 
 def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
-    """Write the plain files of an archive below a folder; Python 3.11.3 has no filter for that."""
+    """Write the plain files of an archive into a folder; tarfile of Python 3.11.3 has no filter."""
     for member in archive:
         place = (folder / member.name).resolve()
         if not place.is_relative_to(folder.resolve()) or not (member.isfile() or member.isdir()):
-            raise tarfile.TarError(f"{member.name} is no plain file in it")
+            raise tarfile.TarError(f"{member.name} is not a plain file inside it")
         content = archive.extractfile(member)
         if content is not None:
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -16,8 +16,8 @@ def describe(
 ) -> dict[str, Any]:
     """Return the Frictionless descriptor of the files that a folder holds.
 
-    changed: the files that may differ from the written descriptor, which is kept for all others;
-    by default all of them.
+    changed: the files that may differ from the written descriptor, by default all. The written
+    description of every other file is kept.
 
     Raises: ValueError for a CSV file that is cut or whose columns records.schema does not know.
     """

@@ -28,7 +28,7 @@ class Field:
 
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> Self:
-        """The column that a field of a Table Schema describes."""
+        """Return the column that a field of a Table Schema describes."""
         allowed = described.get("constraints", {})
         return cls(
             name=described["name"],
@@ -55,7 +55,7 @@ class Table:
 
     @functools.cached_property
     def names(self) -> frozenset[str]:
-        """The column names, of which a row is asked quickly."""
+        """The column names as a set, for quick look-ups."""
         return frozenset(self.columns)
 
 

@@ -76,7 +76,7 @@ def read_description(folder: Path) -> dict[str, dict]:
         resources = {found["path"]: found for found in json.loads(text)["resources"]}
         if all(isinstance(found["hash"], str) for found in resources.values()):
             return resources
-        raise ValueError("a hash is no text")
+        raise ValueError("a hash is not text")
     except (ValueError, KeyError, TypeError) as error:
         mend = "`labkernels record --describe` writes it again"
         raise ValueError(f"{DESCRIPTION} is damaged ({error}): {mend}") from None

@@ -7,14 +7,14 @@ from labkernels.records import recorded, store
 from labkernels.records.store import Row
 
 FILE = "missed_targets"
-# the operation of an experiment whose targets can be profiled
+# experiments whose targets can be profiled, each with its operation
 OPERATIONS = {
     "prefill": "prefill",
     "backward": "backward",
     "mla": "mla",
     "decode_tensor_cores": "decode",
 }
-# counters in percent of what a part of the GPU can do, in the words of a sentence
+# counters in percent of a part's peak, each with the part's name in a sentence
 PARTS = {
     "tensor_pipe": "tensor pipe",
     "issue": "issue slots",
@@ -24,14 +24,14 @@ PARTS = {
     "mufu": "exp2 unit",
 }
 _STALL = "stall_"
-_WORKING = ("stall_selected", "stall_not_selected")  # the warp could go on
+_WORKING = ("stall_selected", "stall_not_selected")  # the warp can issue, so it waits for nothing
 _LARGEST_STALLS = 2
 
 
 def counted(rows: Iterable[Row], workload: Mapping[str, Any], kernel: str) -> dict[str, float]:
     """Return the newest counters, by name, of the longest GPU kernel of an implementation.
 
-    workload: the columns that say what was computed. There are none where nothing was counted.
+    workload: the columns that say what was computed. The result is empty where nothing was counted.
     """
     rows = store.select(rows, {**workload, "kernel": kernel})
     functions: dict[str, dict[str, float]] = {}
@@ -42,7 +42,7 @@ def counted(rows: Iterable[Row], workload: Mapping[str, Any], kernel: str) -> di
 
 
 def peer_column(peer: str, operation: str) -> str:
-    """Return what a peer's rows name as their kernel: one library has several operations."""
+    """Return the `kernel` cell of a peer's rows; one library has several operations."""
     return f"{peer} {operation}"
 
 

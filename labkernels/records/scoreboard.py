@@ -163,7 +163,7 @@ def _target(entry: dict) -> Target:
     if missing or unknown:
         raise ValueError(f"target {name}: missing {missing}, unknown {unknown}; keys: {[*fields]}")
     if set(entry["workload"]) not in ({*_WORKLOAD}, {*_PREFILL}):
-        keys, more = [*entry["workload"]], "and of a prefill q_len and causal"
+        keys, more = [*entry["workload"]], "and for a prefill q_len and causal"
         raise ValueError(f"target {name}: workload has {keys}; allowed: {[*_WORKLOAD]}, {more}")
     lists = {key: tuple(entry[key]) for key in ("kernels", "peers", "dtypes")}
     return Target(**{**entry, **lists})
@@ -216,7 +216,7 @@ def _line(item: Score) -> tuple[str, ...]:
 
 
 def _profile_lines(item: Score) -> list[str]:
-    """What the kernels of a missed target spend their time on, a line each."""
+    """Return one line per kernel of a missed target: what the kernel spends its time on."""
     names = [f"{name}: {profiles.sentence(values)}" for name, values in item.profiles.items()]
     return [f"  {item.target.id} {item.dtype}, profile of {line}" for line in names]
 

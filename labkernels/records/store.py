@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 
 def path_of(name: str, folder: Path = DATA_DIR, kind: str = "") -> Path:
-    """Return where a table lies below a folder; a name with an ending names another file.
+    """Return where a table lies below a folder; a name without an ending gets `.csv`.
 
     The place is the same as in `data/`. A table that is not there yet goes to the folder of its
     kind: performance, accuracy or hardware.

@@ -30,12 +30,12 @@ def emulate(
     arch: str = "sm_90",
     sources: Iterable[str] = SOURCES,
 ) -> np.ndarray:
-    """The output of a decode kernel that rounds in the given sources alone, elsewhere float64.
+    """Return the output of a decode kernel that rounds in the given sources and nowhere else.
 
     scores: Q K^T. exp2: the scale, the argument and the function. p: P for the tensor cores.
-    denominator: the sum l. accumulation: the sum P v and its rescales; this source needs p too,
-    because tensor cores take the rounded P. merge: the States of warps and splits. store: the
-    division and the output.
+    denominator: the sum l, also in merges. accumulation: the sum P v and its rescales; this source
+    needs p too, because tensor cores take the rounded P. merge: o in the merges of warps and
+    splits. store: the division and the output.
     Shapes: [total_q, Hq, Dv] float64. Raises: ValueError for an unknown source.
     """
     on = frozenset(sources)
@@ -52,7 +52,7 @@ def emulate(
 def errors_alone(
     problem: Problem, policy: NumericPolicy, order: SummationOrder, *, arch: str = "sm_90"
 ) -> np.ndarray:
-    """Error that each source makes when it is the only one, in the order of SOURCES.
+    """Return the error that each source makes when it is the only one, in the order of SOURCES.
 
     Some sources need others: P at a maximum depends on the rounding of that maximum, tensor cores
     take rounded P, and a merge takes fp32 sums. The error of such a source is what it adds to the
@@ -113,7 +113,7 @@ class _Kernel:
         return self._fp32(a * b + c, source)
 
     def _scores(self) -> np.ndarray:
-        """q k, not scaled. Shapes: [R, n]."""
+        """Return q k, not scaled. Shapes: [R, n]."""
         q, k_t = self.trace.q, self.trace.k.T
         if "scores" not in self.on:
             return q @ k_t
@@ -132,7 +132,7 @@ class _Kernel:
         return dot[..., 0]
 
     def _steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Every chain's m [C, R], the lanes' l [C, R, lanes] and the groups' o [C, G, R, Dv]."""
+        """Return m [C, R] of each chain, l [C, R, lanes] per lane, o [C, G, R, Dv] per group."""
         trace = self.trace
         seen = trace.score_log2 > -np.inf
         scores = np.where(seen, trace.laid_out(self._scores()), -np.inf)
@@ -154,7 +154,7 @@ class _Kernel:
         return m, l, o
 
     def _parts(self, p: np.ndarray) -> list[np.ndarray]:
-        """The parts of P, as the second product takes them."""
+        """Return the parts of P, as the second product takes them."""
         rounded = "p" in self.on and self.policy.p != "fp32"
         return p_parts(p, self.policy.p) if rounded else [p]
 
@@ -165,7 +165,7 @@ class _Kernel:
         return function(x.astype(np.float32)).astype(np.float64)
 
     def _exponentials(self, m: Array, scores: Array) -> tuple[Array, Array, Array]:
-        """The new maximum, the rescale factor and P of one step."""
+        """Return the new maximum, the rescale factor and P of one step."""
         exact = "exp2" not in self.on
         scale = self.scale_log2 if exact else float(np.float32(self.scale_log2))
         new = np.maximum(m, self._fp32(scores.max(axis=-1) * scale, "exp2"))
@@ -231,5 +231,5 @@ class _Kernel:
 
 
 def merge_batch(head_dim: int) -> int:
-    """How many States of splits the kernels merge at a time."""
+    """Return how many States of splits the kernels merge at a time."""
     return 16 if head_dim <= 128 else 8

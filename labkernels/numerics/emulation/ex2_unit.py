@@ -24,7 +24,7 @@ FRACTION_BITS, SEGMENT_BITS = 23, 6
 LOW_BITS = FRACTION_BITS - SEGMENT_BITS
 ENTRIES, SEGMENTS = 1 << FRACTION_BITS, 1 << SEGMENT_BITS
 DROPPED_BITS = 19  # bits dropped from the square
-STEP_BITS = 15  # y's last place, in units of the sum's
+STEP_BITS = 15  # bits of the sum below y's last place
 DATA_FILE = places.DATA / "hardware" / "ex2_sm90.json"
 
 
@@ -41,7 +41,7 @@ class Parabolas:
     bias: int
 
     def mantissa(self, fraction: Array) -> np.ndarray:
-        """y of each fraction f in 0 .. 2^23-1: 2^(f / 2^23) is 1 + y / 2^23. Shapes: int64."""
+        """Return y of each f in 0 .. 2^23-1, where 2^(f / 2^23) is 1 + y / 2^23. Shapes: int64."""
         fraction = np.asarray(fraction)
         segment, low = fraction >> LOW_BITS, fraction & ((1 << LOW_BITS) - 1)
         total = (self.c0[segment] << (STEP_BITS - 2)) + self.c1[segment] * low
@@ -50,7 +50,7 @@ class Parabolas:
 
 @functools.cache
 def truncated_squares() -> np.ndarray:
-    """s of every l: the square in units of 2^19, without its lower columns. Shapes: int64 [2^17].
+    """Return s of every l: the square in units of 2^19, cut. Shapes: int64 [2^17].
 
     For l = 2^i + r with r < 2^i, bit i adds 2^2i, and 2^(i+1) times the bits of r that reach 2^19.
     """
@@ -92,7 +92,7 @@ def fit(mantissas: Array) -> Parabolas:
 
 
 def write(parabolas: Parabolas, path: Path = DATA_FILE) -> None:
-    """Writes the coefficients, one segment per line."""
+    """Write the coefficients, one segment per line."""
     rows = zip(*(getattr(parabolas, name).tolist() for name in ("c0", "c1", "c2")), strict=True)
     lines = ",\n".join(f"    {json.dumps(row)}" for row in rows)
     text = f'{{\n  "bias": {parabolas.bias},\n  "c0, c1, c2": [\n{lines}\n  ]\n}}\n'
@@ -101,7 +101,7 @@ def write(parabolas: Parabolas, path: Path = DATA_FILE) -> None:
 
 @functools.cache
 def load(path: Path = DATA_FILE) -> Parabolas:
-    """The coefficients that were measured on an H200; do not write to them.
+    """Return the coefficients that were measured on an H200; do not write to them.
 
     Raises: ValueError unless the file has 64 rows of three; FileNotFoundError without a file.
     """

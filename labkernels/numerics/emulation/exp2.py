@@ -1,6 +1,6 @@
-"""exp2 and log2 as the kernels compute them: the hardware's unit, and the FMA polynomials.
+"""exp2 and log2 as the kernels compute them: by the hardware's unit or by FMA polynomials.
 
-The polynomials are the twins of cuda/include/lab/core/exp2.cuh, operation for operation.
+The polynomials are those of labkernels/cuda/include/lab/core/exp2.cuh, operation for operation.
 """
 
 import numpy as np
@@ -24,9 +24,9 @@ _SQRT_HALF_BITS = np.uint32(0x3F3504F3)
 
 
 def exp2_mufu(x: Array) -> np.ndarray:
-    """2^x with the bits of ex2.approx.ftz.f32 on sm_90.
+    """Return 2^x with the bits of ex2.approx.ftz.f32 on sm_90.
 
-    Error: every bit is the hardware's; against 2^x, -2 to +1 ulp. Below 2^-126 it is +0.
+    Error: every bit is the hardware's; against 2^x, -2 to +1 ulp. A result below 2^-126 is +0.
     Source: measured on an H200 over all 2^32 inputs; other architectures may differ.
     """
     x = np.asarray(x, dtype=np.float32)
@@ -42,7 +42,7 @@ def exp2_mufu(x: Array) -> np.ndarray:
 
 
 def exp2_poly3(x: Array) -> np.ndarray:
-    """2^x from three FMAs, float32 for x up to 127; below -126 it is 0.
+    """Return 2^x from three FMAs, float32 for x up to 127; 0 for x below -126.
 
     Error: relative, at most 1.02e-4; exact at integers.
     """
@@ -50,7 +50,7 @@ def exp2_poly3(x: Array) -> np.ndarray:
 
 
 def exp2_poly5(x: Array) -> np.ndarray:
-    """2^x from five FMAs, float32 for x up to 127; below -126 it is 0.
+    """Return 2^x from five FMAs, float32 for x up to 127; 0 for x below -126.
 
     Error: relative, at most 1.7e-7; exact at integers.
     """
@@ -58,7 +58,7 @@ def exp2_poly5(x: Array) -> np.ndarray:
 
 
 def log2_poly(x: Array) -> np.ndarray:
-    """log2 of normal positive float32 numbers.
+    """Return log2 of normal positive float32 numbers.
 
     Error: at most 2 ulp of max(1, |log2 x|).
     """

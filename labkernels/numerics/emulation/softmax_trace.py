@@ -1,4 +1,4 @@
-"""The sums of a kernel's chains after each step, in float64; roundings scale with them."""
+"""The sums of a kernel's chains after each step, in float64; roundings scale with these sums."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -89,40 +89,40 @@ class SoftmaxTrace:
         return self.part_o.sum(axis=(0, 1))
 
     def before(self, after: np.ndarray, start: float = 0.0) -> np.ndarray:
-        """The sums before each step, or mma, given the sums after it.
+        """Return the sums before each step, or mma, given the sums after it.
 
         Shapes: [C, mmas, ...].
         """
         return np.concatenate([np.full_like(after[:, :1], start), after[:, :-1]], axis=1)
 
     def held(self, added: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        """Running sums of what each step or mma adds; sums and addends are in the step's own units.
+        """Return running sums of what each step or mma adds, all in the step's own units.
 
         Shapes: added [C, mmas, ...]; weight like it or broadcastable
         """
         total = np.cumsum(added * weight, axis=1)
-        # a weight of 0: everything before it is negligible beside the row's largest
+        # where a weight is 0, all keys so far are negligible beside the row's largest score
         return np.where(weight > 0, total / np.where(weight > 0, weight, 1.0), added)
 
     def sum_keys(self, weights: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """The sum over keys of weights [C, T, R, K] times values [C, T, K, Dv]: [R, Dv]."""
+        """Return the sum over keys of weights [C, T, R, K] times values [C, T, K, Dv]: [R, Dv]."""
         rows = np.moveaxis(weights, 2, 0).reshape(weights.shape[2], -1)
         return rows @ values.reshape(-1, values.shape[-1])
 
     def sum_about(self, weights: np.ndarray, about: Array) -> np.ndarray:
-        """The sum over keys of weights times (v - about). Shapes: about, result [R, Dv]."""
+        """Return the sum over keys of weights times (v - about). Shapes: about, result [R, Dv]."""
         total = weights.sum(axis=(0, 1, 3))[:, None]
         return self.sum_keys(weights, self.v) - about * total
 
     def squares_about(self, weights: np.ndarray, about: Array) -> np.ndarray:
-        """The sum over keys of weights times (v - about)^2. Shapes: about, result [R, Dv]."""
+        """Return the sum over keys of weights times (v - about)^2. Shapes: as sum_about."""
         total = weights.sum(axis=(0, 1, 3))[:, None]
         cross = self.sum_keys(weights, self.v)
         squares = self.sum_keys(weights, self.v**2) - 2 * about * cross + about**2 * total
         return np.maximum(squares, 0.0)
 
     def laid_out(self, per_key: np.ndarray, hole: float = 0.0) -> np.ndarray:
-        """Values [R, n] of the keys as [C, T, R, K], with `hole` in places without a key."""
+        """Return values [R, n] of the keys as [C, T, R, K]; places without a key hold `hole`."""
         chains, steps, rows, keys = self.score_log2.shape
         laid = np.full((rows, chains * steps * keys), hole)
         laid[:, self.index] = per_key
@@ -130,7 +130,7 @@ class SoftmaxTrace:
 
 
 def shift(m: np.ndarray) -> np.ndarray:
-    """The shift of the scores: their maximum, or 0 before the first key."""
+    """Return the shift of the scores: their maximum, or 0 before the first key."""
     return np.where(m == -np.inf, 0.0, m)
 
 

@@ -13,10 +13,10 @@ class SummationOrder:
     """Which keys are added to which sum, and when.
 
     A request's keys are cut into splits of `keys_per_split`. In a split the warps take steps of
-    `keys` each; every warp keeps a State of its own, and those merge in order at the end. groups:
-    how many lanes of a warp share a channel, each with an accumulator for every groups-th key; 1 on
-    tensor cores. sum_bits: l is summed apart for places in a step that differ in these bits, and
-    those sums are joined bit by bit, in this order. promoted: the tensor cores start from zero for
+    `keys` each; every warp keeps a State of its own, and the States merge in order at the end.
+    groups: how many lanes of a warp share a channel, each with an accumulator for every groups-th
+    key; 1 on tensor cores. sum_bits: places in a step that differ in these bits have separate sums
+    of l, which are joined bit by bit, in this order. promoted: the tensor cores start from zero for
     every 16 keys, and an fp32 addition joins the results. lane_channels: the number of products of
     a score in one chain of FMAs; the chains' sums are added pairwise.
     Raises: ValueError naming the field, its value and what is allowed.
@@ -46,11 +46,11 @@ class SummationOrder:
             raise ValueError(f"sum_bits = {self.sum_bits}, allowed: different ones of 0 to {bits}")
 
     def splits(self, kv_len: int) -> int:
-        """The number of splits of a request with some keys; a request without keys has one."""
+        """Return the number of splits of a request; a request without keys has one."""
         return max(1, math.ceil(kv_len / self.keys_per_split))
 
     def steps(self, kv_len: int) -> np.ndarray:
-        """The keys of every step of every warp, -1 in a place without a key.
+        """Return the keys of every step of every warp, -1 in a place without a key.
 
         Shapes: [splits * warps, steps, keys]
         """

@@ -4,12 +4,12 @@ One step is d = c + sum of a_k b_k over a chunk of K. Every product is exact. Al
 aligned to the largest exponent among them, cut off toward zero after `fraction_bits` bits, and
 added as integers; the sum is cut to fp32 (or rounded to fp16). Longer K chains d into c.
 
-The lab has run its probes on sm_90 alone; constants of the others are those of the literature named
-below. The models of sm_70, sm_80, sm_89, sm_90 and of mma.sync on sm_100 give all outputs of eight
-GPUs that others have published (tests/numerics/emulation/test_public_records.py). The lab knows no
-record of sm_75 and sm_120, of 8 bits by tcgen05, of their fp16 sums by wgmma, and of e4m3 times
-e5m2. No model is here of e4m3 times e5m2 by mma.sync on sm_90 and sm_100, of formats of 4 and 6
-bits, and of block scales.
+The lab has run its probes on sm_90 alone; the constants of other architectures come from the
+literature named below. The models of sm_70, sm_80, sm_89, sm_90 and of mma.sync on sm_100 give all
+outputs that others have published of eight GPUs (test_public_records.py). The lab knows no
+record of sm_75 and sm_120, of 8-bit inputs by tcgen05, of fp16 sums of 8-bit inputs by wgmma, and
+of e4m3 times e5m2. This module has no model of e4m3 times e5m2 by mma.sync on sm_90 and sm_100, of
+4- and 6-bit formats, and of block scales.
 """
 
 import math
@@ -76,7 +76,7 @@ _BLOCK_ELEMENTS = 1 << 14  # outputs per block of work: their float64 planes sta
 
 
 def unit_of(arch: str, fmt: str) -> Unit:
-    """The unit of an architecture that multiplies inputs of this format.
+    """Return the unit of an architecture that multiplies inputs of this format.
 
     Raises: ValueError for an unknown name, or where no model of the unit is known.
     """
@@ -99,14 +99,14 @@ def matmul(
     out: str = "fp32",
     unit: Unit | None = None,
 ) -> np.ndarray:
-    """Product a b + c as the architecture's tensor cores compute it, K in ascending chunks.
+    """Return a b + c as the architecture's tensor cores compute it, K in ascending chunks.
 
-    b_fmt: the format of b, where the formats are e4m3 and e5m2. `unit` takes the place of the
-    architecture's own, to see what would be different.
+    b_fmt: the format of b, where one is e4m3 and the other e5m2. `unit` takes the place of the
+    architecture's own, to show what would be different.
 
-    For tf32, a and b are fp32 and lose what lies below 10 fraction bits, as in the unit. 8-bit
-    formats of sm_89 and sm_120 are those of mma.sync, those of sm_90 are of wgmma, and those of
-    sm_100 of tcgen05 (for mma.sync of these two see widened_matmul).
+    For tf32, a and b are fp32 and lose the bits below 10 fraction bits, as in the unit. 8-bit
+    products are those of mma.sync on sm_89 and sm_120, of wgmma on sm_90, and of tcgen05 on sm_100
+    (for mma.sync on sm_90 and sm_100 see widened_matmul).
 
     Shapes: a [..., M, K], b [..., K, N], c broadcastable to [..., M, N] -> [..., M, N] float32
     (float16 for out="fp16"). Error: none, every bit is the hardware's; NaN is 0x7fffffff (0x7fff).
@@ -137,11 +137,11 @@ def matmul(
 def widened_matmul(
     a: Array, b: Array, c: Array | None = None, *, fmt: str, out: str = "fp32"
 ) -> np.ndarray:
-    """Product a b + c as mma.sync makes it of 8-bit inputs on sm_90 and sm_100, K in ascending 32s.
+    """Return a b + c as mma.sync computes it of 8-bit inputs on sm_90 and sm_100.
 
-    The inputs become fp16. An fp16 unit adds the products of two terms in every four, then adds the
-    products of the other two; its sums are of the format `out`. c is added in `out`, rounded to
-    nearest.
+    The inputs become fp16. For every 32 of K, in ascending order, an fp16 unit adds the products of
+    two terms in every four, then the products of the other two; its sums have the format `out`. The
+    result is added to c in `out`, rounded to nearest.
 
     Shapes: a [..., M, K], b [..., K, N] with K a multiple of 32, c broadcastable to [..., M, N] ->
     float32 [..., M, N] (float16 for out="fp16"). Error: none; NaN is 0x7fffffff (0x7fff).
@@ -168,7 +168,7 @@ def widened_matmul(
 def _by_blocks(
     a: Array, b: Array, acc: Array, unit: Unit, emins: tuple[int, int], out: str
 ) -> np.ndarray:
-    """Runs the chain over blocks of batches and rows that fit the cache. Shapes: [batch, ., .]."""
+    """Run the chain over blocks of batches and rows that fit the cache. Shapes: [batch, ., .]."""
     result = np.array(acc, dtype=np.float64)
     n_batch, n_rows, n_cols = result.shape
     rows = max(1, min(n_rows, _BLOCK_ELEMENTS // max(1, n_cols)))
@@ -187,7 +187,7 @@ def _by_blocks(
 def _chain(
     values: tuple[Array, Array], exponents: tuple[Array, Array], acc: Array, unit: Unit, out: str
 ) -> np.ndarray:
-    """Folds K into the accumulators chunk by chunk."""
+    """Fold K into the accumulators chunk by chunk."""
     (a, b), (exp_a, exp_b) = values, exponents
     for k in range(0, a.shape[-1], unit.chunk):
         ks = slice(k, k + unit.chunk)
@@ -200,7 +200,7 @@ def _chain(
 def _block_fma(
     values: tuple[Array, Array], exponents: tuple[Array, Array], acc: Array, unit: Unit, out: str
 ) -> np.ndarray:
-    """One step: every term aligned to the largest exponent, cut, and added; then one rounding.
+    """Return one step: align every term to the largest exponent, cut and add them, round once.
 
     An infinite or NaN operand goes through the float64 operations, which treat it as they should.
     """
@@ -228,9 +228,9 @@ def _block_fma(
 
 
 def _cut(x: np.ndarray, fraction_bits: int) -> np.ndarray:
-    """float64 cut toward zero to fp32's exponents and a number of fraction bits, kept as float64.
+    """Return float64 cut toward zero to fp32's exponents and a number of fraction bits.
 
-    2^128 and beyond is inf.
+    Numbers from 2^128 on become inf.
     """
     cut = (x.view(np.int64) & -(np.int64(1) << (52 - fraction_bits))).view(np.float64)
     magnitude = np.abs(x)
@@ -238,7 +238,7 @@ def _cut(x: np.ndarray, fraction_bits: int) -> np.ndarray:
     if special.any():
         steps_per_one = 2.0 ** (126 + fraction_bits)
         with np.errstate(invalid="ignore"):
-            tiny = np.trunc(x * steps_per_one) / steps_per_one + 0.0  # cut to nothing: +0
+            tiny = np.trunc(x * steps_per_one) / steps_per_one + 0.0  # -0 becomes +0
         cut = np.where(magnitude < 2.0**-126, tiny, cut)
         cut = np.where(magnitude >= 2.0**128, np.copysign(np.inf, x), cut)
         cut = np.where(np.isnan(x), np.nan, cut)
@@ -246,11 +246,11 @@ def _cut(x: np.ndarray, fraction_bits: int) -> np.ndarray:
 
 
 def _round_to_fp16(x: np.ndarray) -> np.ndarray:
-    return x.astype(np.float16).astype(np.float64) + 0.0  # rounded to nothing: +0
+    return x.astype(np.float16).astype(np.float64) + 0.0  # -0 becomes +0
 
 
 def _exponents(x: np.ndarray, emin: int) -> np.ndarray:
-    """Exponents of the significands, at least emin; of zero, so low that it never is the largest.
+    """Return exponents, at least emin; that of zero is so low that it never is the largest.
 
     Inf and NaN get emin, because they decide the result whatever the alignment is.
     """
@@ -276,7 +276,7 @@ def _operand(name: str, x: Array | list[list[float]], fmt: str) -> np.ndarray:
 
 
 def _encode(x: np.ndarray, out: str) -> np.ndarray:
-    """The result in its own type, with the NaN that the hardware writes."""
+    """Return the result in its own type, with the NaN that the hardware writes."""
     word, nan = (np.uint32, 0x7FFFFFFF) if out == "fp32" else (np.uint16, 0x7FFF)
     y = x.astype(_DTYPES[out])
     y.view(word)[np.isnan(y)] = nan

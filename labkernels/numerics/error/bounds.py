@@ -2,8 +2,8 @@
 
 Symbols: p_j softmax probabilities, o = sum p_j v_j, A = sum p_j |v_j|, u unit roundoffs. Kernels
 covered: online softmax over steps of at least 16 keys, any order of keys and dims, any partition
-into warps and splits, fp32 accumulators, fp16 or bf16 inputs. Every quantity belongs to one row:
-under a causal mask the chains of a row have as many terms as keys that it sees.
+into at most 8 warps and Execution.splits splits, fp32 accumulators, fp16 or bf16 inputs. Every
+quantity belongs to one row: under a causal mask its chains have one term per key that it sees.
 """
 
 from dataclasses import dataclass
@@ -18,21 +18,21 @@ from labkernels.numerics.truth.problem import Problem, Rows, weighted_sum
 from labkernels.policy import NumericPolicy
 from labkernels.units import LOG2_E
 
-# relative error of one exp2, its last rounding included; mufu: 2 ulp from the correctly rounded
+# relative error of one exp2, its last rounding included; mufu: 2 ulp from the rounded 2^x
 EXP2_ERROR = {"mufu": 2.0**-22 + 2.0**-24, "poly3": 1.03e-4, "poly5": 3.0e-7}
 
-# relative error of tanh.approx.f32, by which kernels cap scores; PTX ISA
+# relative error of tanh.approx.f32, with which kernels cap scores, by the PTX ISA
 TANH_ERROR = 2.0**-10.987
 
 _U32 = 2.0**-24
-_SMALLEST_STEP = 16  # keys between two moves of the running maximum
+_SMALLEST_STEP = 16  # least keys between two moves of the running maximum
 _WARPS = 8
-# exp2's scale, its product, its argument and the telescoping rescales, in roundings of the largest
-# |score|: 3 * 2 for a scale made of two rounded factors, 1, 2 and 2
+# Roundings of the largest |score|: 6 by exp2's scale, made of two rounded factors, 1 by its
+# product, 2 by its argument and 2 by the telescoping rescales; one more is allowed.
 _ARGUMENT_ROUNDINGS = 12
 _LARGEST_EXPONENT_ERROR = 80.0  # expm1 of a larger argument would only overflow, in fp32
-# Parts of a sum that fp32 may lose: 2^-14 in a product over 1024 keys, the same in scores' errors,
-# 2^-24 times a score's distance to the maximum in its weight
+# The part of a sum that fp32 may lose: 2^-14 in a product over 1024 keys, as much in the errors of
+# scores, and in a weight 2^-24 times the score's distance to the maximum.
 _LOST_IN_FP32 = 2.0**-12
 _NO_BOUND = 1e100  # not inf, since inf * 0 is NaN
 
@@ -40,11 +40,11 @@ _NO_BOUND = 1e100  # not inf, since inf * 0 is NaN
 def out_bound(
     problem: Problem, policy: NumericPolicy, execution: Execution = ANY_EXECUTION
 ) -> np.ndarray:
-    """Largest |out - o| that rounding alone can cause; NaN where the inputs are not finite.
+    """Return the largest |out - o| that rounding can cause; NaN where inputs are not finite.
 
     Shapes: [total_q, Hq, Dv] float64. A row without keys gives 0.
-    Error: never exceeded by a right kernel; 8 to 50 times the largest error seen with P in 16 bits,
-    1000 times with fp32 throughout, whose chains are taken at their worst.
+    Error: a right kernel never exceeds the bound, which is 8 to 50 times the largest error seen
+    with P in 16 bits, and 1000 times with fp32 throughout, where chains count at their worst.
     Source: first-order terms of block-FMA and softmax analyses, made rigorous here.
     """
     return both_bounds(problem, policy, execution)[0]
@@ -53,7 +53,7 @@ def out_bound(
 def lse2_bound(
     problem: Problem, policy: NumericPolicy, execution: Execution = ANY_EXECUTION
 ) -> np.ndarray:
-    """Largest |lse2 error| that rounding alone can cause, in log2 units.
+    """Return the largest |lse2 error| that rounding alone can cause, in log2 units.
 
     Shapes: [total_q, Hq] float64. A row without keys gives 0.
     """
@@ -67,7 +67,7 @@ def both_bounds(
     *,
     narrow: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The out_bound and the lse2_bound of one pass over the keys; narrow: in fp32, 2^-12 larger."""
+    """Return out_bound and lse2_bound by one pass over the keys; narrow: in fp32, 2^-12 larger."""
     out, lse2 = problem.zeros(*problem.out_shape), problem.zeros(*problem.q.shape[:2])
     for rows in problem.row_blocks():
         chain = _Chain(policy, execution, rows.n_keys)
@@ -100,16 +100,16 @@ class _Chain:
 
     @property
     def rescales(self) -> Array:
-        """Factors exp2(m_old - m_new) on one key: moves of the maximum, warp and split merges."""
+        """Number of factors exp2(m_old - m_new) on a key: moves of the maximum, and two merges."""
         return -(-self.n_keys // _SMALLEST_STEP) + 2
 
     @property
     def joins(self) -> Array:
-        """Roundings of an accumulator outside its chain: rescales, merges, the division."""
+        """Number of roundings of an accumulator outside its chain: rescales, merges, division."""
         return self.rescales + _WARPS + self.execution.splits + 4
 
     def product_error(self, n_terms: Array) -> Array:
-        """Relative error of a sum of n products, to sum |a_k b_k|, on this kernel's units."""
+        """Return the error of a sum of n products relative to sum |a_k b_k|, on these units."""
         if not self.policy.tensor_cores:
             return (n_terms + 1) * _U32
         unit = tensor_core.unit_of(self.execution.arch, "bf16")  # fp16 has the same
@@ -118,7 +118,7 @@ class _Chain:
 
     @property
     def value_error(self) -> Array:
-        """Relative error of sum P v after P: its chain of products and the joins."""
+        """Relative error of sum P v, given the computed P: its chain of products and the joins."""
         chain = self.policy.p_parts * self.product_error(self.n_keys)
         return chain + self.joins * _U32
 
@@ -143,7 +143,7 @@ class _Sums:
 
 
 def _sums(rows: Rows, chain: _Chain, *, narrow: bool) -> _Sums:
-    """The weighted sums over the keys of some rows; narrow: in fp32, enlarged by what they lose."""
+    """Return weighted sums over the keys of some rows; narrow: in fp32, enlarged by the loss."""
     xp = namespace(rows.q_log2)
     softmax, dtype = rows.softmax, xp.float32 if narrow else xp.float64
     common = (chain.rescales + 1) * (EXP2_ERROR[chain.policy.exp2] + _U32)
@@ -176,7 +176,7 @@ def _sums(rows: Rows, chain: _Chain, *, narrow: bool) -> _Sums:
 
 
 def _out_bound(sums: _Sums, chain: _Chain) -> Array:
-    """The bound of the stored o^: half a spacing at the largest possible o^ is added."""
+    """Return the bound of the stored o^: adds half a spacing at the largest possible o^."""
     target = formats.named(chain.policy.out)
     internal = _internal_bound(sums, chain)
     stored = abs(sums.o) + internal
@@ -186,7 +186,7 @@ def _out_bound(sums: _Sums, chain: _Chain) -> Array:
 
 
 def _internal_bound(sums: _Sums, chain: _Chain) -> Array:
-    """|o^ - o| before the store.
+    """Return the bound of |o^ - o| before the store.
 
     With p_j (1 + eps_j) for p_j: o^ - o = sum p_j eps_j (v_j - o) / (1 + sum p_j eps_j), exactly.
     In addition each term has a factor 1 + theta from P's rounding, the chain, l and the division.
@@ -201,7 +201,7 @@ def _internal_bound(sums: _Sums, chain: _Chain) -> Array:
 
 
 def _lse2_bound(rows: Rows, sums: _Sums, chain: _Chain) -> Array:
-    """The bound of lse2: relative errors of the sum, the error of log2, the last addition."""
+    """Return the bound of lse2: errors of the sum, of log2 and of the last addition."""
     xp = namespace(sums.o)
     relative = (1 + _room(sums.weight_error)) * (1 + _room(chain.sum_error)) - 1
     counted = xp.clip(chain.n_keys, 1, None)
@@ -212,6 +212,6 @@ def _lse2_bound(rows: Rows, sums: _Sums, chain: _Chain) -> Array:
 
 
 def _room(error: Array) -> Array:
-    """Growth of 1 / (1 - error) over 1; no bound, yet a finite number, once error reaches 1."""
+    """Return 1 / (1 - error) - 1; where error reaches 1, a huge finite number, as for no bound."""
     xp = namespace(error)
     return xp.where(error >= 1, _NO_BOUND, error / xp.where(error >= 1, 1.0, 1 - error))

@@ -1,8 +1,8 @@
 """Where the error of a decode comes from: the variance and the bias of every source of rounding.
 
-Example: budget = error_budget(problem, policy, order). budget.table(by="all") then says, of a
-bf16 decode, that rounding P and rounding the output have half of the variance each, and
-budget.z(out), the error about its bias in units of its sigma, has standard deviation 1.
+Example: budget = error_budget(problem, policy, order). For a bf16 decode budget.table(by="all")
+then shows that rounding P and rounding the output have half of the variance each. budget.z(out),
+the error about its bias in units of its sigma, has standard deviation 1.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from labkernels.policy import NumericPolicy
 from labkernels.units import LN_2, LOG2_E
 
 _NEIGHBOURS = (-2, -1, 0, 1, 2)
-_PHASE = 0.618  # so that multiples of a step do not all have the same low bits
+_PHASE = 0.618  # a factor by which multiples of a step do not all have the same low bits
 _EXP2_NORMAL = -126.0  # below this argument, the functions return 0 or lose precision
 _COLUMNS = [("source", "U12"), *((name, "f8") for name in ("variance", "bias", "square", "share"))]
 
@@ -55,19 +55,19 @@ class ErrorBudget:
         return np.sqrt(self.variances.sum(axis=0))
 
     def stored(self, out_format: str) -> "ErrorBudget":
-        """The budget of the same kernel with another format of its output."""
+        """Return the budget of the same kernel with another output format."""
         variances = self.variances.copy()
         variances[SOURCES.index("store")] = _store(self.o, out_format)
         return replace(self, variances=variances)
 
     def z(self, out: Array) -> np.ndarray:
-        """Error of an output in standard deviations, its bias subtracted; 0 where none is due."""
+        """Return an output's error about its bias, in standard deviations; 0 / 0 counts as 0."""
         error = metrics.difference(out, self.o) - self.bias
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(error == 0, 0.0, error / self.sigma)
 
     def table(self, *, by: str) -> np.ndarray:
-        """One row per source, for groups as in metrics.GROUPS.
+        """Return one row per source, for groups as in metrics.GROUPS.
 
         Shapes: by="all" -> [S], "head" -> [Hq, S], "sample" -> [total_q, S], of a record: source;
         variance; bias, mean along the sign of o; square, mean of variance + bias^2; share of it.
@@ -90,10 +90,10 @@ def error_budget(
     order: SummationOrder,
     execution: Execution = ANY_EXECUTION,
 ) -> ErrorBudget:
-    """The budget of a decode with given roundings and order of keys.
+    """Return the budget of a decode with given roundings and order of keys.
 
-    Error: the spread of z per head is within 15 % of 1, data/error_calibration.csv. An unknown
-    denominator counts as unrounded. Raises: ValueError for tensor cores with P in fp32.
+    Error: the spread of z per head is within 15 % of 1, data/accuracy/error_calibration.csv. An
+    unknown denominator counts as unrounded. Raises: ValueError for tensor cores with P in fp32.
     """
     if policy.tensor_cores and policy.p == "fp32":
         raise ValueError(f"accumulate = {policy.accumulate!r} with p = 'fp32', allowed: 'fma'")
@@ -110,7 +110,7 @@ def error_budget(
 def _terms(
     trace: SoftmaxTrace, policy: NumericPolicy, arch: str, scale: float
 ) -> tuple[tuple[Array, Array], ...]:
-    """Mean and variance that each of SOURCES adds to some rows. Shapes: [R, Dv]."""
+    """Return the mean and variance that each of SOURCES adds to some rows. Shapes: [R, Dv]."""
     none = np.zeros_like(trace.o)
     if policy.tensor_cores:
         accumulated = truncation_bias.accumulation(trace, policy, arch)
@@ -132,7 +132,10 @@ def _terms(
 def _scores(
     trace: SoftmaxTrace, policy: NumericPolicy, arch: str, scale: float
 ) -> tuple[Array, Array]:
-    """An error of a score is an error of log p; the part that all keys share cancels."""
+    """Return mean and variance from the scores, whose errors are errors of log p.
+
+    The part of an error that all keys share cancels.
+    """
     if policy.tensor_cores:
         mean, variance = _tensor_core_scores(trace, policy, arch)
     else:
@@ -146,7 +149,7 @@ def _scores(
 def _tensor_core_scores(
     trace: SoftmaxTrace, policy: NumericPolicy, arch: str
 ) -> tuple[Array, Array]:
-    """Mean and variance of the error of q k, channels in steps of one mma. Shapes: [R, n]."""
+    """Return mean and variance of the error of q k by chunks of channels. Shapes: [R, n]."""
     fmt = policy.p.removesuffix("x2")
     unit = tensor_core.unit_of(arch, fmt)
     q, k = (x.reshape(len(x), -1, unit.chunk) for x in (trace.q, trace.k))
@@ -158,9 +161,9 @@ def _tensor_core_scores(
 
 
 def _exp2(trace: SoftmaxTrace, policy: NumericPolicy, scale: float) -> tuple[Array, Array]:
-    """The error of exp2: the scale's rounding and smooth errors are known, the others are random.
+    """Return mean and variance from exp2: the scale's rounding and smooth errors count as known.
 
-    The error of a rescale or of a merge weight applies to all that was summed before.
+    The other errors are random. That of a rescale or of a merge weight applies to all sums so far.
     """
     exact = scale * LOG2_E
     off = float(np.float32(exact)) / exact - 1
@@ -190,16 +193,16 @@ def _exp2(trace: SoftmaxTrace, policy: NumericPolicy, scale: float) -> tuple[Arr
 
 
 def _factor_error(old: np.ndarray, new: np.ndarray, exp2: str) -> Iterator[Any]:
-    """Mean and variance of the relative error of 2^(old - new), maxima [..., R]: [..., R, 1]."""
+    """Return mean and variance of the relative error of 2^(old - new). Shapes: [..., R, 1]."""
     x = np.where(old == -np.inf, 0.0, old - shift(new))
     ulp = np.where(x == 0, 0.0, rounding.quantum(np.minimum(shift(old), shift(new)), "fp32"))
     return (part[..., None] for part in _function_error(x, ulp, exp2))
 
 
 def _function_error(x: np.ndarray, step: np.ndarray, exp2: str) -> tuple[Array, Array]:
-    """Mean and variance of the relative error of exp2 at x and its neighbours, a step apart.
+    """Return mean and variance of the relative error of exp2 at x and neighbours a step apart.
 
-    The part that differs between neighbours counts as random, since the scores' errors choose one.
+    The differences between neighbours count as random, since the scores' errors choose the place.
     """
     found = [_relative_error(x + n * step, exp2) for n in _NEIGHBOURS]
     return np.mean(found, axis=0), np.var(found, axis=0)
@@ -214,7 +217,7 @@ def _relative_error(x: np.ndarray, exp2: str) -> np.ndarray:
 
 
 def _p(trace: SoftmaxTrace, policy: NumericPolicy) -> tuple[Array, Array]:
-    """The rounding of P to 16 bits: uniform in half a spacing; known where P underflows.
+    """Return mean and variance from rounding P: uniform in half a spacing, known if P underflows.
 
     At a maximum P differs from 1 only by the rounding of the maximum in fp32, which 16 bits cannot
     hold.
@@ -237,7 +240,7 @@ def _p(trace: SoftmaxTrace, policy: NumericPolicy) -> tuple[Array, Array]:
 
 
 def _store(o: np.ndarray, out_format: str) -> np.ndarray:
-    """Variance of the division, and of the output's own rounding."""
+    """Return the variance of the division and of the output's own rounding."""
     variance = fp32_sums.one_rounding(o)
     if out_format == "fp32":
         return variance

@@ -15,9 +15,10 @@ from labkernels.numerics.emulation.softmax_trace import SoftmaxTrace, shift
 def one_rounding(
     total: Array, *, grain: Array | float = 0.0, added: Array | float = np.inf
 ) -> Array:
-    """Variance of rounding a sum to fp32, a random multiple of `grain` to which `added` came last.
+    """Return the variance of rounding a sum to fp32.
 
-    Source: errors uniform over the multiples of grain in half an ulp, ulp^2 / 12 for a fine one.
+    The sum is a random multiple of `grain`, and `added` is its last term.
+    Source: errors uniform over the multiples of grain in half an ulp, ulp^2 / 12 for a fine grain.
     """
     ulp = spacing(total)
     variance = np.minimum((ulp**2 + 2 * np.minimum(grain, ulp) ** 2) / 12, added**2)
@@ -25,12 +26,12 @@ def one_rounding(
 
 
 def spacing(x: np.ndarray) -> np.ndarray:
-    """The ulp of fp32 at x, of which x is a multiple; inf for 0, a multiple of anything."""
+    """Return the ulp of fp32 at x, of which x is a multiple; inf for 0."""
     return np.where(x == 0, np.inf, rounding.quantum(x, "fp32"))
 
 
 def dot_products(q: np.ndarray, k: np.ndarray, lane_channels: int) -> np.ndarray:
-    """Variance of q k if a lane adds some channels and lanes are added pairwise: [R, n]."""
+    """Return the variance of q k if a lane adds some channels, and lanes join in pairs: [R, n]."""
     total = np.zeros((len(q), len(k), q.shape[1] // lane_channels))
     grain, variance = np.full(total.shape, np.inf), np.zeros(total.shape)
     lowest = [rounding.lowest_bit(x) for x in (q, k)]
@@ -52,7 +53,7 @@ def dot_products(q: np.ndarray, k: np.ndarray, lane_channels: int) -> np.ndarray
 
 
 def accumulation(trace: SoftmaxTrace) -> np.ndarray:
-    """Variance of sum P v in FMAs, rescales included, in units of the output. Shapes: [R, Dv]."""
+    """Return the variance of sum P v in FMAs, rescales included; o's units. Shapes: [R, Dv]."""
     groups = trace.order.groups
     weight = trace.weight[..., None]
     variance, ends = 0.0, []
@@ -72,7 +73,7 @@ def accumulation(trace: SoftmaxTrace) -> np.ndarray:
 
 
 def denominator(trace: SoftmaxTrace) -> np.ndarray:
-    """Variance of l over l^2. Shapes: [R]."""
+    """Return the variance of l over l^2. Shapes: [R]."""
     weight = trace.weight[..., None]
     p = trace.p[..., trace.order.lanes]
     held = trace.held(p.sum(axis=-1), weight)
@@ -90,7 +91,7 @@ def denominator(trace: SoftmaxTrace) -> np.ndarray:
 
 
 def merge(trace: SoftmaxTrace, held: np.ndarray) -> np.ndarray:
-    """Variance of the merges of warps and splits, in units of the output.
+    """Return the variance of the merges of warps and splits, in units of the output.
 
     Shapes: held [C, R, D] -> [R, D]
     """
@@ -116,13 +117,13 @@ def merge(trace: SoftmaxTrace, held: np.ndarray) -> np.ndarray:
 
 
 def _to_output(trace: SoftmaxTrace, m: np.ndarray) -> np.ndarray:
-    """Square of the factor from sums under the maximum m [..., R] to the output: [..., R, 1]."""
+    """Return the squared factor from sums under maximum m [..., R] to the output: [..., R, 1]."""
     l = np.exp2(trace.score_log2 - trace.largest[:, None]).sum(axis=(0, 1, 3))
     return (np.exp2(m - trace.largest) / l)[..., None] ** 2
 
 
 def _join(parts: Array, weights: Array, start: None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Sum of weights times parts, one FMA after the other from start, and its variance."""
+    """Return the sum of weights times parts, one FMA after the other, and its variance."""
     total = np.zeros(parts.shape[1:]) if start is None else start
     grain, variance = spacing(total), np.zeros(total.shape)
     for part, weight in zip(parts, weights[..., None], strict=True):
@@ -135,7 +136,7 @@ def _join(parts: Array, weights: Array, start: None = None) -> tuple[np.ndarray,
 
 
 def _join_pairs(x: np.ndarray, *, fold: bool) -> np.ndarray:
-    """Variance of adding up the first axis pairwise: the two halves (fold), or neighbours."""
+    """Return the variance of adding the first axis in pairs: its halves (fold), or neighbours."""
     variance = np.zeros(x.shape[1:])
     while len(x) > 1:
         half = len(x) // 2

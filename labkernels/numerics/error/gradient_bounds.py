@@ -2,7 +2,7 @@
 
 All inputs of a backward pass count as exact, including the output and the log-sum-exp that a
 forward pass has rounded, and the gradient of the output. Symbols: P = 2^(s - lse2), dP = dO V^T,
-delta = sum of out dO, dS = P (dP - delta); u roundoffs.
+delta = sum of out dO, dS = P (dP - delta).
 """
 
 import numpy as np
@@ -18,16 +18,16 @@ from labkernels.policy import NumericPolicy
 from labkernels.units import LN_2
 
 _U32 = 2.0**-24
-_FLUSHED = 2.0**-126  # an fp32 result, or a sum in global memory, below it counts as zero
+_FLUSHED = 2.0**-126  # fp32 results and sums in global memory below this may become zero
 _SHORTEST_TILE = 32  # keys whose products of dq meet in one fp32 addition
-_PADDING = 32  # rows of zeros at the ends of a head's tiles: a chain's chunk more at either end
+_PADDING = 32  # zero terms that a head's tiles add to a chain: one chunk of 16 at either end
 _LARGEST_EXPONENT_ERROR = 100.0  # expm1 of a larger argument would only overflow
 
 
 def gradient_bounds(
     given: Given, policy: NumericPolicy, execution: Execution = ANY_EXECUTION
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Largest errors of dq, dk and dv that rounding alone can cause.
+    """Return the largest errors of dq, dk and dv that rounding alone can cause.
 
     Kernels covered: P and dS rounded to policy.p once, every product on tensor cores in one
     chain or in tiles of at least 32 keys whose sums meet in fp32 in any order, fp32 elsewhere.
@@ -71,7 +71,7 @@ class _Errors:
 
 
 def _chain_lengths(problem: Problem) -> tuple[Array, Array]:
-    """Terms of a chain: keys of each query's dq, rows of each key's dk and dv; to broadcast."""
+    """Return the terms of a chain: keys of each query's dq, rows of each key's dk and dv."""
     xp = namespace(problem.q)
     q_lens = np.diff(problem.q_ends)
     rows = problem.group * (q_lens + _PADDING)
@@ -83,19 +83,19 @@ def _chain_lengths(problem: Problem) -> tuple[Array, Array]:
 
 
 def _chain_error(n_terms: Array, arch: str) -> Array:
-    """Relative error of a sum of n products on tensor cores, to the sum of their sizes."""
+    """Return the error of a sum of n products on tensor cores relative to the sum of |products|."""
     unit = tensor_core.unit_of(arch, "bf16")  # fp16 has the same
     step = 2.0**-23 + (unit.chunk + 1) * 2.0**-unit.fraction_bits
     return (n_terms / unit.chunk + 1) * step
 
 
 def _rounded(error: Array, size: Array, target: str) -> Array:
-    """The error of a number of this size once it has been rounded to a format."""
+    """Return the error of a number of this size once the number is rounded to a format."""
     kept = formats.named(target)
     return error + kept.unit_roundoff * (size + error) + kept.smallest_subnormal / 2
 
 
 def _stored(error: Array, exact: Array, policy: NumericPolicy) -> Array:
-    """The error of a gradient: the factor of the scale in fp32, and the store."""
+    """Return the error of a stored gradient: adds those of the scale in fp32 and of the store."""
     error = error + 3 * _U32 * (abs(exact) + error) + 2.0**-40 * abs(exact)
     return _rounded(error, abs(exact), policy.out)

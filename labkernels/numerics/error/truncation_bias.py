@@ -1,4 +1,4 @@
-"""The mean loss of tensor cores, whose errors accumulate because they cut toward zero.
+"""The mean loss of tensor cores: since they cut toward zero, their errors accumulate.
 
 For V with mean 1, 2048 keys and four chains the bias is -1.7e-6 in fp16 and -6.4e-7 in bf16, at an
 output of 1.
@@ -21,10 +21,10 @@ _FP32 = formats.named("fp32")
 def accumulation(
     trace: softmax_trace.SoftmaxTrace, policy: NumericPolicy, arch: str = "sm_90"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of the error of sum P v on tensor cores, rescales included.
+    """Return mean and variance of the error of sum P v on tensor cores, rescales included.
 
-    Units: those of the output. Shapes: [R, Dv] each. Error: 5 % of the mean that is measured, where
-    that is more than its noise. Source: every term of a step loses on average half of what it can.
+    Units: those of the output. Shapes: [R, Dv] each. Error: 5 % of the measured mean, where that is
+    more than its noise. Source: a term loses on average half of the most that it can lose.
     """
     fmt = policy.p.removesuffix("x2")
     unit = tensor_core.unit_of(arch, fmt)
@@ -51,7 +51,7 @@ def accumulation(
 def cut(
     a: Array, b: Array, before: Array, after: Array, fmt: str, unit: tensor_core.Unit
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean (in the direction of its sign) and variance of the loss in one step a b + before.
+    """Return mean (in the direction of its sign) and variance of the loss in a step a b + before.
 
     A term with bits below the last kept bit loses half of that bit on average; a term that lies
     wholly below is lost. The sum then loses half an ulp, less half of its own spacing.
@@ -86,7 +86,7 @@ def cut(
 def _cut_sums(
     before: Array, after: Array, kept: Array, lowest: Array, odd: Array, unit: Unit
 ) -> tuple[Array, Array]:
-    """Mean loss and 12 variances of the accumulator's alignment and of the last rounding.
+    """Return mean loss and 12 times the variance of the accumulator's cut and the last rounding.
 
     lowest is the lowest bit that is set in any product; odd says whether an odd number of products
     has it.
@@ -94,7 +94,8 @@ def _cut_sums(
     own = np.where(before == 0, np.inf, _power(before, _FP32.emin) * 2.0**-23)
     aligned = np.minimum(own, kept)
     ulp = _power(after, _FP32.emin) * 2.0**-unit.out_fraction_bits
-    # the sum is a random multiple of this; an odd number of lowest bits is half an ulp on average
+    # the sum is a random multiple of `spacing`; with an odd number of lowest bits it loses half an
+    # ulp on average
     spacing = np.where(odd, 0.0, 2 * lowest)
     spacing = np.where(lowest >= ulp, ulp, spacing)
     spacing = np.where(own <= lowest, own, spacing)
@@ -105,9 +106,9 @@ def _cut_sums(
 
 
 def _mmas(x: np.ndarray, chunk: int, *, axis: int) -> np.ndarray:
-    """The keys of every step cut into those of an instruction: [C, T, ...] to [C, mmas, ...].
+    """Return the keys of every step cut into those of an mma: [C, T, ...] to [C, mmas, ...].
 
-    axis is that of the keys, which keeps its place.
+    The axis of the keys keeps its place.
     """
     x = np.moveaxis(x, axis, 2)
     x = x.reshape(x.shape[0], -1, chunk, *x.shape[3:])
@@ -119,6 +120,6 @@ def _one_rounding(x: np.ndarray) -> np.ndarray:
 
 
 def _power(x: np.ndarray, emin: int) -> np.ndarray:
-    """Two to the exponent of each significand; 0 for 0."""
+    """Return 2 to the exponent of each number; 0 for 0."""
     power = (np.ascontiguousarray(x).view(np.int64) & _EXPONENT).view(np.float64)
     return np.where(x == 0, 0.0, np.maximum(power, 2.0**emin))

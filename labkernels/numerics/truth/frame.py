@@ -1,8 +1,8 @@
-"""The values of a request as estimates of errors need them: about their mean, with their squares.
+"""The values of a request, with the mean subtracted, and their squares, for estimates of errors.
 
 Where P and the output have 16 bits, fp32 is enough for such an estimate, at half of float64's cost.
-Values less their mean, over their largest distance from it, then lose nothing by cancellation, and
-their squares neither overflow nor vanish.
+The mean is subtracted so that nothing is lost by cancellation. The differences are divided by the
+largest of them, so that their squares neither overflow nor vanish.
 """
 
 import functools
@@ -14,16 +14,16 @@ from labkernels.kept import Kept
 from labkernels.numerics.arrays import ZERO, Array, float64, namespace
 from labkernels.numerics.truth.problem import Block, Rows
 
-_SMALLEST = 1e-30  # which fp32 has, as its inverse: in place of a distance that is 0
-_CONSTANT = 2.0**-20  # part of the mean below which values do not differ
+_SMALLEST = 1e-30  # the least size, in place of 0: fp32 holds the number and its inverse
+_CONSTANT = 2.0**-20  # the least size, as a part of the mean
 _KEPT_VALUES = 2**24  # elements of values that are kept for the next rows of their request
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """Values v of the keys of some rows, as (v - mean) / size; in fp32 if narrow, else as they are.
+    """Values v of the keys of some rows: in fp32 as (v - mean) / size if narrow, else in float64.
 
-    Shapes: mean and size [Hkv, 1, Dv].
+    Shapes: mean and size [Hkv, 1, Dv] if narrow; else they are the numbers 0 and 1.
     """
 
     rows: Rows
@@ -47,20 +47,20 @@ class Frame:
 
     @property
     def mean(self) -> Array:
-        """What is taken off the values."""
+        """The number that is subtracted from the values."""
         return self.moments[0]
 
     @property
     def size(self) -> Array:
-        """What they are divided by."""
+        """The number by which the differences are divided."""
         return self.moments[1]
 
     def inside(self, o: Array) -> Array:
-        """Outputs as the values are. Shapes: [Hkv, R, Dv], float64."""
+        """Return (o - mean) / size. Shapes: [Hkv, R, Dv], float64."""
         return (o - self.mean) / self.size
 
     def narrowed(self, array: Array) -> Array:
-        """An array in fp32, if narrow."""
+        """Return an array in fp32 if narrow, else unchanged."""
         xp = namespace(array)
         return xp.asarray(array, dtype=xp.float32) if self.narrow else array
 
@@ -70,7 +70,7 @@ class Frame:
             yield block, score, p, self._values(block)
 
     def _values(self, block: Block) -> Array:
-        """Values, their squares beside them. Shapes: [Hkv, n, 2 Dv]."""
+        """Return values, and their squares beside them. Shapes: [Hkv, n, 2 Dv]."""
         key = block.rows.request, self.narrow, block.first
         if key not in self._kept:
             last = int(self.rows.problem.kv_lens[block.rows.request])
@@ -85,21 +85,24 @@ class Frame:
 
 
 def _moments(rows: Rows) -> tuple[Any, ...]:
-    """About the mean of a request's values, and the largest distance from it, of each channel."""
+    """Return, per channel, the mean of a request's values and the largest distance from the mean.
+
+    Error: the mean is rounded to fp32. The distance has the lower limits _CONSTANT and _SMALLEST.
+    """
     xp, n = namespace(rows.problem.q), int(rows.problem.kv_lens[rows.request])
     total, extremes = ZERO, []
     for first in range(0, n, rows.step):
         v = _finite(rows, first, min(first + rows.step, n))
         total = total + float64((v / n).sum(1)[:, None])
         extremes += [xp.amin(v, 1), xp.amax(v, 1)]
-    # a number that fp32 has, so that float64 and fp32 take the same off the values
+    # rounded to fp32, so that float64 and fp32 subtract the same number from the values
     mean = float64(xp.asarray(total, dtype=xp.float32))
     size = xp.amax(abs(float64(xp.stack(extremes, 2)) - xp.swapaxes(mean, 1, 2)), -1)[:, None]
     return mean, xp.clip(xp.maximum(size, abs(mean) * _CONSTANT), _SMALLEST, None)
 
 
 def _finite(rows: Rows, first: int, last: int) -> Array:
-    """Values, 0 for those that are no number; those of 16 bits in fp32. Shapes: [Hkv, n, Dv]."""
+    """Return values, 0 in place of inf and NaN; 16-bit values in fp32. Shapes: [Hkv, n, Dv]."""
     pool = rows.problem.v_pool
     xp = namespace(pool)
     v = Block(rows, first, last).gathered(pool, xp.float32 if pool.itemsize == 2 else xp.float64)

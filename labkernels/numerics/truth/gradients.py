@@ -29,10 +29,9 @@ class Given:
 
 
 def gradients(given: Given) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gradients dq, dk and dv in float64.
+    """Return the gradients dq, dk and dv in float64.
 
-    Shapes: dq [total_q, Hq, D], dk, dv [sum kv_lens, Hkv, D], one request's keys behind those of
-    the one before.
+    Shapes: dq [total_q, Hq, D], dk, dv [sum kv_lens, Hkv, D]; requests follow each other in order.
     Error: float64 rounding. A query without keys and a key that no query sees give 0.
     """
     total = Totals(given.problem)
@@ -57,7 +56,7 @@ class Part:
     ds: np.ndarray
 
     def visible(self, values: Array) -> Array:
-        """The values, 0 where a row does not see a key."""
+        """Return the values, 0 where a row does not see a key."""
         hidden = self.block.hidden
         return values if hidden is None else namespace(values).where(hidden, 0.0, values)
 
@@ -82,7 +81,7 @@ def parts(given: Given, rows: Rows) -> Iterator[Part]:
 
 
 class Totals:
-    """Sums over rows and keys: of dS K, dS^T Q and P^T dO."""
+    """The sums dS K over keys, and dS^T Q and P^T dO over rows."""
 
     def __init__(self, problem: Problem) -> None:
         keys = (int(problem.kv_lens.sum()), *problem.k_pool.shape[2:])
@@ -91,7 +90,7 @@ class Totals:
         self.dk, self.dv = problem.zeros(*keys), problem.zeros(*keys)
 
     def add(self, part: Part, dout: Array, p: Array, ds: Array, *, abs_values: bool) -> None:
-        """Add a part as it is, or its absolute values, so that errors cannot cancel."""
+        """Add a part; abs_values takes |K|, |Q| and |dO|, so that errors cannot cancel."""
         rows, block = part.rows, part.block
         xp, size = namespace(p), abs if abs_values else (lambda x: x)
         q = rows.take(float64(self.problem.q[rows.first : rows.last]))

@@ -11,9 +11,9 @@ _LARGEST_PAGE = 256
 
 
 def of_packed(k: Array, v: Array, cu_seqlens_k: Array | list[int]) -> tuple[Any, ...]:
-    """Pools, page table and lengths of k, v [total_k, Hkv, D] and the ends of their requests.
+    """Return pools, page table and lengths for k, v [total_k, Hkv, D] and the ends of requests.
 
-    A page is as long as the ends allow; every page lies where its keys lay, and nothing is copied.
+    A page is as long as the ends allow, at most 256 keys. The pools share memory with k and v.
     """
     _check_pair(k, v, 3, "[total_k, Hkv, D] with cu_seqlens_k")
     ends = integers("cu_seqlens_k", cu_seqlens_k)
@@ -26,7 +26,7 @@ def of_packed(k: Array, v: Array, cu_seqlens_k: Array | list[int]) -> tuple[Any,
 
 
 def of_dense(k: Array, v: Array, kv_lens: Array | list[int] | None = None) -> tuple[Any, ...]:
-    """Pools, page table and lengths of k, v [B, Hkv, L, D], cut to kv_lens [B] if given."""
+    """Return pools, page table and lengths for k, v [B, Hkv, L, D], cut to kv_lens [B] if given."""
     _check_pair(k, v, 4, "[B, Hkv, L, D]")
     batch, _, length, _ = k.shape
     size = math.gcd(_LARGEST_PAGE, length)
@@ -36,13 +36,13 @@ def of_dense(k: Array, v: Array, kv_lens: Array | list[int] | None = None) -> tu
 
 
 def tokens(x: Array) -> Array:
-    """[B, H, M, ...] as one row per token, [B M, H, ...]."""
+    """Return [B, H, M, ...] as one row per token, [B M, H, ...]."""
     swapped = namespace(x).swapaxes(x, 1, 2)
     return swapped.reshape(-1, x.shape[1], *x.shape[3:])
 
 
 def integers(name: str, values: Any) -> np.ndarray:
-    """The values as int64. Raises ValueError, naming them, unless they are integers."""
+    """Return the values as int64. Raises: ValueError, naming them, unless they are integers."""
     found = to_numpy(values) if hasattr(values, "detach") else np.asarray(values)
     if found.size and found.dtype.kind not in "iu":
         raise ValueError(f"{name}.dtype = {found.dtype}, allowed: integers")
@@ -50,7 +50,7 @@ def integers(name: str, values: Any) -> np.ndarray:
 
 
 def check_ends(name: str, ends: np.ndarray, total: int, *, exact: bool) -> None:
-    """Raises ValueError unless the ends rise from 0 to the total, or to no more than it."""
+    """Raise ValueError unless the ends rise from 0 to the total or, if not exact, to at most it."""
     rising = ends.ndim == 1 and ends.size and ends[0] == 0 and (np.diff(ends) >= 0).all()
     if not (rising and (ends[-1] == total if exact else ends[-1] <= total)):
         raise ValueError(f"{name} = {ends.tolist()}, allowed: rising from 0 to {total}")

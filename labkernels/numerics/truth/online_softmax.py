@@ -25,7 +25,7 @@ class State:
 def empty(
     rows: tuple[int, ...], head_dim: int, *, dtype: type[np.floating[Any]] = np.float64
 ) -> State:
-    """The State of rows that have seen no key, the identity of merge: l = 0, o = 0.
+    """Return the State of rows that have seen no key, the identity of merge: l = 0, o = 0.
 
     m is the lowest finite number, as in the kernels: masked scores of -inf then weigh 2^-inf = 0.
     """
@@ -37,10 +37,10 @@ def empty(
 
 
 def update(state: State, scores_log2: np.ndarray, v: np.ndarray) -> State:
-    """Adds n more keys to the State.
+    """Add n more keys to the State.
 
     Shapes: scores_log2 [..., rows, n], -inf where a key is masked; v [..., n, D], finite there.
-    Units: scores in log2 units: they have been multiplied by scale * log2(e).
+    Units: scores are in log2 units, that is multiplied by scale * log2(e).
     """
     if scores_log2.shape[-1] == 0:
         return state
@@ -55,7 +55,7 @@ def update(state: State, scores_log2: np.ndarray, v: np.ndarray) -> State:
 
 
 def merge(first: State, second: State) -> State:
-    """Merges the States of two disjoint sets of keys of the same rows."""
+    """Merge the States of two disjoint sets of keys of the same rows."""
     m = np.maximum(first.m, second.m)
     w1, w2 = _weight(first.m, m), _weight(second.m, m)
     return State(
@@ -66,7 +66,7 @@ def merge(first: State, second: State) -> State:
 
 
 def finalize(state: State) -> tuple[np.ndarray, np.ndarray]:
-    """Output o / l and lse2 = m + log2(l); a row without keys gives o = 0 and lse2 = -inf.
+    """Return o / l and lse2 = m + log2(l); a row without keys gives o = 0 and lse2 = -inf.
 
     Shapes: o [..., rows, D]; lse2 [..., rows].
     """
@@ -78,6 +78,6 @@ def finalize(state: State) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _weight(x: np.ndarray, m: np.ndarray) -> np.ndarray:
-    """2^(x - m)."""
-    with np.errstate(invalid="ignore", under="ignore"):  # inf - inf is NaN: it is kept
+    """Return 2^(x - m)."""
+    with np.errstate(invalid="ignore", under="ignore"):  # inf - inf is NaN, which the result keeps
         return np.exp2(x - m)

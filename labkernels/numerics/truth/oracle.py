@@ -11,7 +11,7 @@ from labkernels.units import LOG2_E
 def attention_float64(
     q: Array, k: Array, v: Array, *, scale: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Output and base-2 log-sum-exp of softmax(scale q k^T) v.
+    """Return the output and the base-2 log-sum-exp of softmax(scale q k^T) v.
 
     Shapes: q [..., M, D], k [..., N, D], v [..., N, Dv] -> o [..., M, Dv], lse2 [..., M].
     Error: float64 rounding, about 1e-15 relative to sum p |v|. No key: o = 0, lse2 = -inf.
@@ -33,7 +33,7 @@ def attention_float64(
 
 
 def attention(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-    """Output and base-2 log-sum-exp of any problem, block by block.
+    """Return the output and the base-2 log-sum-exp of any problem, computed block by block.
 
     Shapes: o [total_q, Hq, Dv], lse2 [total_q, Hq]. Slots that no request owns are never read.
     Error: as attention_float64.

@@ -19,9 +19,9 @@ from labkernels.units import LOG2_E
 from labkernels.variant import AttentionVariant
 
 BLOCK_KEYS = 1024
-# How many elements a block of scores has: as fit a CPU's cache, and as keep a GPU busy. One token
-# of all heads may have more. At most KEPT_SCORES elements of a problem's scores are kept for the
-# next pass.
+# Scores per block: few enough for a CPU's cache, and enough to keep a GPU busy. The scores of one
+# token in all heads may be more. A problem with at most KEPT_SCORES scores keeps them for the next
+# pass.
 BLOCK_SCORES = {"cpu": 2**19, "gpu": 2**25}
 KEPT_SCORES = {"cpu": 2**26, "gpu": 2**29}
 
@@ -62,14 +62,14 @@ class Problem:
     def packed(
         cls, q: Array, k: Array, v: Array, cu_seqlens_k: Array | list[int], **how: Any
     ) -> "Problem":
-        """The problem of k, v [total_k, Hkv, D], whose requests end where cu_seqlens_k says."""
+        """Return the problem of k, v [total_k, Hkv, D] whose requests end at cu_seqlens_k."""
         return cls(q, *layouts.of_packed(k, v, cu_seqlens_k), **how)
 
     @classmethod
     def dense(
         cls, q: Array, k: Array, v: Array, *, kv_lens: list[int] | None = None, **how: Any
     ) -> "Problem":
-        """The problem of q [B, Hq, M, D] and k, v [B, Hkv, L, D], cut to kv_lens [B] if given."""
+        """Return the problem of q [B, Hq, M, D] and k, v [B, Hkv, L, D], cut to kv_lens [B]."""
         if q.ndim != 4:
             raise ValueError(f"q.shape = {tuple(q.shape)}, allowed: [B, Hq, M, D]")
         ends = np.arange(len(q) + 1) * q.shape[2]
@@ -78,7 +78,7 @@ class Problem:
         return cls(rows, *pools, **{"cu_seqlens_q": ends, **how})
 
     def in_numpy(self) -> "Problem":
-        """The same problem in NumPy's float64, from any device."""
+        """Return the problem in NumPy, from any device; from torch, in float64."""
         if namespace(self.q) is np:
             return self
         q, k, v = (to_numpy(x).astype(np.float64) for x in (self.q, self.k_pool, self.v_pool))
@@ -125,14 +125,14 @@ class Problem:
         return AttentionVariant(self.causal).seen(query, q_lens, self.kv_lens[request])
 
     def row_name(self, token: int, head: int) -> str:
-        """A row in words: its sample, its query where a sample has several, its head."""
+        """Return a row in words: its sample, its query where a sample has several, its head."""
         sample = int(self.request_of[token])
         first, last = (int(end) for end in self.q_ends[sample : sample + 2])
         query = f", query {token - first}" if last - first > 1 else ""
         return f"sample {sample}{query}, head {head}"
 
     def zeros(self, *shape: int) -> Array:
-        """Zeros in float64, where q lies."""
+        """Return zeros in float64, where q lies."""
         return namespace(self.q).zeros(shape, dtype=namespace(self.q).float64, device=self.q.device)
 
     @property
@@ -141,7 +141,7 @@ class Problem:
         return "cpu" if str(self.q.device) == "cpu" else "gpu"
 
     def row_blocks(self) -> "tuple[Rows, ...]":
-        """The rows that see a key, some tokens of one request in each block; always the same."""
+        """Return blocks of tokens of one request in which a row sees a key; always the same."""
         return self._row_blocks
 
     @functools.cached_property
@@ -167,7 +167,7 @@ class Problem:
 class Softmax:
     """For each row: the largest score m, the sum l of 2^(s - m), the largest |s|, and the key of m.
 
-    A row without keys has m = 0 and l = 0. Shapes: [Hkv, R]. Units: m and |s| in log2 units.
+    A row without keys and sink has m = 0 and l = 0. Shapes: [Hkv, R]. Units: m, |s| in log2 units.
     """
 
     m: np.ndarray
@@ -177,12 +177,12 @@ class Softmax:
 
     @property
     def divisor(self) -> Array:
-        """The l of each row, 1 where there is no key. Shapes: [Hkv, R, 1]."""
+        """The l of each row, 1 where l is 0. Shapes: [Hkv, R, 1]."""
         return namespace(self.l).where(self.l == 0, 1.0, self.l)[..., None]
 
     @property
     def lse2(self) -> Array:
-        """Base-2 log-sum-exp, -inf where there is no key."""
+        """Base-2 log-sum-exp, -inf where l is 0."""
         xp = namespace(self.l)
         return xp.where(self.l == 0, -math.inf, self.m + xp.log2(self.divisor[..., 0]))
 
@@ -212,7 +212,7 @@ class Rows:
         return moved(counts.astype(np.float64), self.problem.q)
 
     def take(self, tokens: Array) -> Array:
-        """Values [tokens, Hq, ...] as rows [Hkv, R, ...]."""
+        """Return values [tokens, Hq, ...] as rows [Hkv, R, ...]."""
         p = self.problem
         grouped = tokens.reshape(len(tokens), p.kv_heads, p.group, *tokens.shape[2:])
         return namespace(tokens).swapaxes(grouped, 0, 1).reshape(p.kv_heads, -1, *tokens.shape[2:])
@@ -232,7 +232,7 @@ class Rows:
 
     @property
     def step(self) -> int:
-        """Keys of a block: whole pages."""
+        """Keys per block, in whole pages."""
         size = self.problem.k_pool.shape[1]
         return max(1, BLOCK_KEYS // size) * size
 
@@ -282,7 +282,7 @@ class Rows:
 
     @functools.cached_property
     def sink_weight(self) -> Array | float:
-        """Weight of the sink in the denominator, against m; 0 without. Shapes: [Hkv, R, 1]."""
+        """2^(sink - m), the sink's part of l; 0 without a sink. Shapes: [Hkv, R, 1]."""
         if self.sinks is None:
             return 0.0
         return namespace(self.sinks).exp2(self.sinks - self.softmax.m)[..., None]
@@ -350,7 +350,7 @@ class Block:
         return behind if found is None else found | behind
 
     def shaped(self, score: Array) -> Array:
-        """Products q k in log2 units as the variant changes them. Shapes: [Hkv, R, n]."""
+        """Return products q k in log2 units as the variant changes them. Shapes: [Hkv, R, n]."""
         variant, rows = self.rows.problem.variant, self.rows
         if variant is None:
             return score
@@ -372,11 +372,11 @@ class Block:
         return score
 
     def gathered(self, pool: Array, dtype: Any = None) -> Array:
-        """Its keys' rows of a pool, in float64 or in another dtype. Shapes: [Hkv, n, D]."""
+        """Return the block's keys in a pool, in float64 or another dtype. Shapes: [Hkv, n, D]."""
         size = pool.shape[1]
         pages = self.rows.problem.page_table[self.rows.request]
         pages = pages[self.first // size : -(-self.last // size)]
-        if (np.diff(pages) == 1).all():  # one piece of memory needs no copy
+        if (np.diff(pages) == 1).all():  # adjacent pages need no copy
             taken = pool[int(pages[0]) : int(pages[-1]) + 1]
         else:
             taken = pool[moved(pages, pool)]
@@ -386,7 +386,7 @@ class Block:
 
 
 def weighted_sum(weights: Array, values: Array) -> Array:
-    """The sum over keys of weights times values, where 0 times NaN or inf is 0.
+    """Return the sum over keys of weights times values, where 0 times NaN or inf is 0.
 
     Shapes: weights [..., R, n], values [..., n, Dv] -> [..., R, Dv].
     """

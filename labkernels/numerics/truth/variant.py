@@ -14,9 +14,9 @@ class VariantTensors:
 
     window_left: a row sees no key more than window_left before its own place, with a causal mask or
     without; query i of n, in a request of L keys, has place L - n + i. soft_cap: scores s become c
-    tanh(s / c). alibi: slopes [Hq], which are multiplied by key minus query and added. sinks [Hq]:
-    a logit that is in the denominator alone. mask [total_q, longest request]: True where a row sees
-    a key.
+    tanh(s / c). alibi: slopes [Hq]; a score gets slope times (key - place of the query) added.
+    sinks [Hq]: one logit per head that counts in the denominator alone. mask [total_q, longest
+    request]: True where a row sees a key.
     Raises: ValueError naming the field, its value and what is allowed.
     """
 
@@ -39,7 +39,7 @@ class VariantTensors:
                 raise ValueError(f"{name}.shape = {tuple(found.shape)}, allowed: {allowed}")
 
     def shaped(self, score: Array, heads: Array, places: Array, keys: Array) -> Array:
-        """Scores in log2 units after the cap and the slopes.
+        """Return scores in log2 units after the cap and the slopes.
 
         Shapes: score [..., R, n]; heads [..., R] and places [R, 1], of each row; keys [n].
         """
@@ -55,7 +55,7 @@ class VariantTensors:
     def hides(
         self, tokens: slice | Array, group: int, places: Array, keys: slice, like: Array
     ) -> Array | None:
-        """True where the window or the mask hides a key; None where neither hides any.
+        """Return True where the window or the mask hides a key; None where there is neither.
 
         Shapes: places, of each row, [R, 1] -> [R, n].
         """

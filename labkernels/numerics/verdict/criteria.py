@@ -1,7 +1,7 @@
-"""Rules by which projects accept an attention output, to be compared with the verdict.
+"""Rules by which projects accept an attention output, for comparison with the verdict.
 
-Each compares an output with the truth. Some allow as much error as a 16-bit eager attention makes
-on the same inputs. All of them refuse a NaN.
+Each rule compares an output with the truth. Some rules allow a multiple of the error that a 16-bit
+eager attention makes on the same inputs. All of them refuse a NaN.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,8 @@ _GITHUB = "https://github.com/"
 class Sample:
     """An output to accept or refuse.
 
-    Shapes: out, truth, eager alike; truth in float64, eager that of `eager_attention`. out_format:
-    where a rule takes a reference of the output's own format, the truth is rounded to it.
+    Shapes: out, truth and eager alike. truth is in float64; eager comes from `eager_attention`.
+    out_format: the truth is rounded to it where a rule takes a reference in the output's format.
     """
 
     out: np.ndarray
@@ -47,10 +47,10 @@ class Rule:
 
 
 def eager_attention(problem: Problem, fmt: str) -> np.ndarray:
-    """Attention in which every operation rounds its result to the format, as eager code does.
+    """Return attention in which every operation rounds its result to the format.
 
-    Shapes: [total_q, Hq, Dv]. Each operation is exact before its rounding, since sums of products
-    in fp32 err less than 16 bits can show. A row without keys gives 0.
+    Shapes: [total_q, Hq, Dv]. Each operation is exact before its rounding, since 16 bits do not
+    show the errors of fp32 sums. A row without keys gives 0.
     """
     out = problem.zeros(*problem.out_shape)
     for rows in problem.row_blocks():
@@ -73,7 +73,7 @@ def _eager_scores(q: np.ndarray, block: Block, fmt: str) -> np.ndarray:
 
 
 def _farthest(a: np.ndarray, b: np.ndarray) -> float:
-    """Largest |a - b|; NaN if there is one."""
+    """Return the largest |a - b|; NaN if there is one."""
     return float(np.max(np.abs(a - b), initial=0.0))
 
 

@@ -1,8 +1,8 @@
 """Rows that a mistake would hit together: by head, sample, query tile, or place of weight.
 
 A bug often sits in one place of the grid: in a head's address, in the last rows of a query tile, in
-one tile or split of the keys. The errors of such a group add up, where one row alone would not show
-the bug.
+one tile or split of the keys. The errors of such a group add up and show a bug that one row alone
+would not show.
 """
 
 from collections.abc import Callable
@@ -15,26 +15,26 @@ from labkernels.numerics.truth.problem import Problem
 
 QUERY_TILES = (64, 128)
 KEY_TILE = 64
-KEY_PARTS = 8  # share of a row's keys: a split has only some of them
-LANES = 8  # channels that one lane of a fragment holds lie 8 apart
+KEY_PARTS = 8  # equal parts of a row's keys, since a split has only some of the keys
+LANES = 8  # distance of the channels that one lane of a fragment holds
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """One way to group all rows. Shapes: labels [total_q, Hq], 0 to n - 1; words: of a label."""
+    """One way to group all rows, with words for each label. Shapes: labels [total_q, Hq]."""
 
     by: str
     labels: np.ndarray
     words: Callable[[int], str]
 
     def sums(self, values: Array) -> np.ndarray:
-        """The sum over each group of values [total_q, Hq]. Shapes: [n]."""
+        """Return the sum over each of n groups of values [total_q, Hq]. Shapes: [n]."""
         n = int(self.labels.max(initial=0)) + 1
         return np.bincount(self.labels.ravel(), np.ravel(values), minlength=n)
 
 
 def simple(problem: Problem) -> list[Grouping]:
-    """All rows, each head, each sample."""
+    """Return the groupings by all rows, by head and by sample."""
     shape = problem.out_shape[:2]
     heads = np.broadcast_to(np.arange(shape[1]), shape)
     samples = np.broadcast_to(problem.request_of[:, None], shape)
@@ -46,7 +46,10 @@ def simple(problem: Problem) -> list[Grouping]:
 
 
 def tiles(problem: Problem) -> list[Grouping]:
-    """Tiles of queries, and places in a tile, where a sample has several; keys by their place."""
+    """Return groupings by the place of the key of the largest weight, and of the query in a tile.
+
+    There are groupings by query only where a sample has several queries.
+    """
     found = _query_tiles(problem) if np.any(np.diff(problem.q_ends) > 1) else []
     top = problem.zeros(*problem.out_shape[:2])
     for rows in problem.row_blocks():

@@ -1,6 +1,6 @@
 """Honest arithmetic that rounds more than the formats need: it makes an output LESS EXACT.
 
-Each way has twins of its own: right kernels that compute in this way on the very same inputs. A way
+Each way has twins of its own: right kernels that compute in this way on the same inputs. A way
 explains an output if no test tells the output from the twins.
 """
 
@@ -18,14 +18,14 @@ from labkernels.policy import NumericPolicy
 
 @dataclass(frozen=True)
 class Way:
-    """Arithmetic in words, the policy whose error model comes nearest, and kernels with it."""
+    """Arithmetic in words, the policy with the nearest error model, and kernels that compute so."""
 
     words: str
     policy: NumericPolicy
     kernels: tuple[Twin, ...] = TWINS
 
 
-_SMALL = 16.0  # times the error of P in bf16
+_SMALL = 16.0  # times the error of P in bf16 with a cubic exp2
 _LOGS = (Twin(1 << 30, logs=True), Twin(128, kept=True), Twin(16, kept=True))
 _RING = tuple(
     Twin(n, kept=True, differences=True, backward=b) for n in (12, 64) for b in (False, True)
@@ -41,7 +41,7 @@ def _of_products(factors: str) -> tuple[Twin, ...]:
 
 
 def ways(policy: NumericPolicy) -> list[Way]:
-    """The ways that may explain an output that a kernel of this policy cannot give."""
+    """Return the ways that may explain an output that a kernel of this policy cannot give."""
     found = []
     if is_fine(policy):
         found = [
@@ -60,7 +60,7 @@ def ways(policy: NumericPolicy) -> list[Way]:
 
 
 def is_small(problem: Problem, policy: NumericPolicy, error: Array) -> bool:
-    """Whether an error is no larger than that of the coarsest way."""
+    """Return whether an error is at most _SMALL times the rms error of the coarsest way."""
     coarsest = replace(policy, p="bf16", exp2="poly3")
     sigma = to_numpy(error_sigma.sigma(problem, coarsest))
     return bool(np.sqrt((error**2).mean()) <= _SMALL * np.sqrt((sigma**2).mean()))

@@ -1,6 +1,6 @@
 """Matched filters: how much of an error lies along the direction that a mistake would give it.
 
-Symbols: e = out - o, s its expected sigma, D a direction, one vector per row (sample and head).
+Symbols: e = out - o, s its expected sigma, D a direction, one vector per row (query and head).
 beta = <e / s^2, D> / <D / s^2, D>: 1 where the mistake was made, about 0 where it was not.
 """
 
@@ -19,11 +19,11 @@ from labkernels.policy import NumericPolicy
 from labkernels.units import LOG2_E
 
 DIRECTIONS = ("common mode", "P truncated", "scale", "signed bias")
-_PROBES, _MANY_ROWS = 6, 2**14  # so many rows need half of the probes: they average
+_PROBES, _MANY_ROWS = 6, 2**14  # from so many rows on, half of the probes are enough
 _TINY = 1e-300  # in place of a division by 0
-_NO_UNDERFLOW = 2.0**40  # times a variance of P, so that fp32 holds its square
-# A part of a sum that is rounding alone, and the weight that is left beside a key with all of it;
-# a number that is added before a division. In fp32 and in float64.
+_NO_UNDERFLOW = 2.0**40  # a factor on variances of P, so that fp32 holds their squares
+# The part of a sum below which a difference is rounding alone, also the least weight that must be
+# left beside a key; and a number that is added before a division. In fp32 and in float64.
 _SMALLEST_NARROW, _SMALLEST_WIDE = (2e-6, 1e-30), (1e-9, 1e-300)
 
 
@@ -41,9 +41,10 @@ class Filters:
     """The results of the passes over the keys.
 
     Shapes: along, power, variance [len(DIRECTIONS), total_q, Hq], the sums <e / s^2, D>,
-    <D / s^2, D> and the variance of the first that rounding causes; sharing [total_q, Hq], how many
-    keys share the rounding of P; coherence [total_q, Hq], variance of a row's mean z^2 over 2;
-    alike [total_q, Hq], how many channels at most are rounded alike; row [total_q, Hq], sample [B].
+    <D / s^2, D> and the variance of the first that rounding causes; all others but `sample`
+    [total_q, Hq]. sharing: how many keys share the rounding of P. coherence: the variance of a
+    row's mean z^2 over 2. repeats: how many rows have the same errors. alike: how many channels at
+    most are rounded alike. row, sample [B]: for each, the key whose absence explains most.
     """
 
     along: np.ndarray
@@ -95,10 +96,11 @@ def matched_filters(problem: Problem, policy: NumericPolicy, error: Array, sigma
 
 
 def _repeats(problem: Problem, error: Array) -> np.ndarray:
-    """For each row, how many rows of its request and head have the same errors, itself included.
+    """Return, per row, how many rows of its request and head have its errors, itself included.
 
     Equal rows are no further evidence: where all keys are equal, all queries give one row. A random
-    sum over its channels identifies a row, in fp32, so that the last bits of float64 do not count.
+    sum over the channels identifies a row. Errors are cut to fp32, so that float64's last bits do
+    not count.
     """
     weights = np.random.default_rng(0).random(error.shape[-1])
     sums = (np.asarray(error, np.float32) * weights).sum(-1)
@@ -111,7 +113,7 @@ def _repeats(problem: Problem, error: Array) -> np.ndarray:
 
 
 def _best_keys(of_keys: list[Array]) -> Keys:
-    """For each request, the key that explains most over all of its rows."""
+    """Return, for each request, the key whose absence explains most over all of its rows."""
     best = np.zeros((3, len(of_keys)))
     for b, (along, power) in enumerate(of_keys):
         if len(along):
@@ -132,7 +134,7 @@ class _Rows:
 
     @classmethod
     def of(cls, rows: Rows, error: Array, sigma: Array, policy: NumericPolicy) -> "_Rows":
-        """The rows of some errors and sigmas [tokens, Hq, Dv]."""
+        """Return the rows with their errors and sigmas, given [tokens, Hq, Dv]."""
         frame = Frame(rows, policy.narrow)
         error = np.nan_to_num(error, posinf=0.0, neginf=0.0)
         e, s = (rows.take(moved(x, rows.problem.q)) / frame.size for x in (error, sigma))
@@ -155,9 +157,9 @@ class _Rows:
 
     @property
     def abouts(self) -> tuple[float, ...]:
-        """Whether a weight's error moves the denominator too, 1 or 0, of each possible denominator.
+        """For each possible denominator, 1 if a weight's error moves the denominator too, else 0.
 
-        The error of a weight's exponent always does, and outweighs the rounding of a P in fp32.
+        The error of a weight's exponent always moves it, and outweighs the rounding of P in fp32.
         """
         fine = self.policy.p == "fp32"
         kinds = {float(fine or kind == "rounded") for kind in self.policy.denominators}
@@ -196,11 +198,11 @@ def _filter(request: _Rows, scan: "_Scan") -> tuple[Any, ...]:
     for more in kinds[1:]:
         variance, coherence = xp.maximum(variance, more[0]), xp.maximum(coherence, more[1])
     along, power = (request.error[:, None] * tests).sum(-1), (directions * tests).sum(-1)
-    # The part that the common mode alone has: a few probes may miss a single direction.
+    # The common mode is counted by itself, since a few probes may miss a single direction.
     held = variance[:, 0] / xp.clip(power[:, 0], _TINY, None) / o.shape[-1]
     coherence = xp.clip(xp.maximum(coherence, xp.clip(held**2, None, 1.0)), None, 1.0)
     alike = xp.ones_like(sharing)
-    if same is not None:  # so much of the errors' covariance is known without probes
+    if same is not None:  # the covariance of equal channels is known without probes
         coherence = xp.maximum(coherence, abs(same).sum((-1, -2)) / o.shape[-1] ** 2)
         alike = alike * xp.amax(abs(same).sum(-1), -1)
     return along, power, variance, sharing, coherence, alike
@@ -209,9 +211,9 @@ def _filter(request: _Rows, scan: "_Scan") -> tuple[Any, ...]:
 class _Sums:
     """Sums over keys of their weights' variances, with their values and with tests of the values.
 
-    In fp32 where P and the store have 16 bits, else in float64. A block of 1024 keys errs by 2^-14
-    of its terms at most, and the error model by 15 %. The vectors x are those of DIRECTIONS, then
-    probes. Shapes: x [Hkv, T, R, Dv].
+    The sums are in fp32 where P and the store have 16 bits, else in float64. In fp32 a block of
+    1024 keys errs by at most 2^-14 of its terms, while the error model errs by 15 %. The vectors x
+    are the tests of DIRECTIONS, then probes. Shapes: x [Hkv, T, R, Dv].
     """
 
     def __init__(self, request: _Rows, x: Array) -> None:
@@ -235,14 +237,14 @@ class _Sums:
         self.of_squares = self.of_squares + float64(variance @ squares)
 
     def of_tests(self, about: Array) -> Array:
-        """The sum of <x, v - about>^2 of each of DIRECTIONS. Shapes: about [Hkv, R, Dv]."""
+        """Return the sum of <x, v - about>^2 of each of DIRECTIONS. Shapes: about [Hkv, R, Dv]."""
         x, norm = (part[:, : len(DIRECTIONS)] for part in (self.x, self.norm[..., 0]))
         along, mixed = ((x * y[:, None]).sum(-1) for y in (about, self.of_v))
         total = self.squares - 2 * along * mixed + along**2 * self.of_1[:, None, :, 0]
         return self.xp.clip(total, 0.0, None) * norm**2
 
     def of_probes(self, about: Array) -> Array:
-        """The sum of <x, v - about> (v - about) of each probe. Shapes: [Hkv, T, R, Dv]."""
+        """Return the sum of <x, v - about> (v - about) per probe. Shapes: [Hkv, T, R, Dv]."""
         x, norm = (part[:, len(DIRECTIONS) :] for part in (self.x, self.norm))
         along = (x * about[:, None]).sum(-1)[..., None]
         left = self.shared[..., -1:] - along * self.of_1[:, None]
@@ -250,15 +252,15 @@ class _Sums:
         return shared * norm
 
     def of_values(self, about: Array) -> Array:
-        """The sum of (v - about)^2. Shapes: [Hkv, R, Dv]."""
+        """Return the sum of (v - about)^2. Shapes: [Hkv, R, Dv]."""
         total = self.of_squares - 2 * about * self.of_v + self.of_1 * about**2
         return self.xp.clip(total, 0.0, None)
 
 
 def _equal_channels(marks: Array) -> np.ndarray | None:
-    """Which channels of V are equal but for a sign and a power of 2; None if no two are.
+    """Return which channels of V are equal but for a sign and a power of 2; None if no two are.
 
-    They are rounded alike, so that they are no further evidence. marks: sums of V by random
+    Such channels are rounded alike and are no further evidence. marks: sums of V with random
     weights, which tell channels apart. Shapes: [Hkv, Dv] -> [Hkv, 1, Dv, Dv], -1, 0 or 1.
     """
     size = np.abs(np.frexp(marks)[0])
@@ -273,10 +275,10 @@ def _equal_channels(marks: Array) -> np.ndarray | None:
 def _variances(
     request: _Rows, probes: Array, tests: Array, sums: _Sums, about: float, same: Array | None
 ) -> tuple[Any, ...]:
-    """Variance that rounding gives each test, and a row's coherence; about: of the denominator.
+    """Return the variance that rounding gives each test, and a row's coherence.
 
-    The weights' errors are about o where they move the denominator too, and about 0 where not.
-    same: the channels that are rounded alike, as _equal_channels has them.
+    about: 1 where the weights' errors move the denominator too, so that they act on v - o; 0 where
+    they act on v. same: the channels that are rounded alike, as _equal_channels returns them.
     """
     o, centre = request.o, request.frame.inside(about * request.rows.o)
     # The part of sigma beyond the weights and l is independent among channels that are not equal.
@@ -296,13 +298,13 @@ def _variances(
 
 
 def _folded(vectors: Array, matrix: Array) -> Array:
-    """One product in place of one per vector: [Hkv, T, R, n] @ [Hkv, n, m] -> [Hkv, T, R, m]."""
+    """Return [Hkv, T, R, n] @ [Hkv, n, m] -> [Hkv, T, R, m] as one product for all T vectors."""
     heads, _, _, n = vectors.shape
     return (vectors.reshape(heads, -1, n) @ matrix).reshape(*vectors.shape[:3], matrix.shape[-1])
 
 
 def _directions(request: _Rows) -> tuple[Any, ...]:
-    """The vectors of DIRECTIONS, and how many keys share P's rounding."""
+    """Return the vectors of DIRECTIONS, and how many keys share P's rounding."""
     o, frame, xp = request.o, request.frame, namespace(request.error)
     sums, counts, w1, w2 = ZERO, ZERO, ZERO, ZERO
     for _, score, p, spacing, variance, values in request.weighted_blocks():
@@ -314,8 +316,8 @@ def _directions(request: _Rows) -> tuple[Any, ...]:
         w1, w2 = w1 + float64(large.sum(-1)), w2 + float64((large**2).sum(-1))
     sharing = xp.where(w2 > 0, w1**2 / xp.where(w2 > 0, w2, 1.0), 1.0)
     bias = xp.sign(o) * request.sigma**2 * frame.size
-    # A common mode that is allowed must not show as a scale: sigma, which jumps where |o| passes a
-    # power of 2, would let it.
+    # A common mode that is allowed must not show as a scale. It would without this projection,
+    # because sigma jumps where |o| passes a power of 2.
     scale, along_o = sums[:, 0] - counts[:, 0] * request.centred, o / request.sigma**2
     power = xp.clip((o * along_o).sum(-1), _TINY, None)
     scale = scale - ((scale * along_o).sum(-1) / power)[..., None] * o
@@ -324,10 +326,10 @@ def _directions(request: _Rows) -> tuple[Any, ...]:
 
 
 class _Scan:
-    """Every key as the one left out: D = p / (1 - p) (o - v), apart from the row's common mode.
+    """Tries every key as left out: D = p / (1 - p) (o - v), less the row's common mode.
 
-    of_keys: the sums <e / s^2, D> and <D / s^2, D> of each key of the request over all its rows,
-    to which those of these rows are added. Shapes: [2, L].
+    of_keys: the sums <e / s^2, D> and <D / s^2, D> of each key of the request over all its rows;
+    a scan adds these rows to them. Shapes: [2, L].
     """
 
     def __init__(self, request: _Rows, of_keys: Array) -> None:
@@ -353,7 +355,7 @@ class _Scan:
         sizes = self.cc + self.narrow_inverse @ xp.swapaxes(squares, 1, 2)
         power = sizes - 2 * shown[:, 2] - do**2 * self.per_oo
         part, tiny = self.smallest
-        power = xp.maximum(power, part * sizes) + tiny  # a difference of o and v that is rounding
+        power = xp.maximum(power, part * sizes) + tiny  # a smaller difference is rounding alone
         along = self.ec - shown[:, 0] - do * self.share
         left = 1 - p
         factor = xp.where(left > part, p / xp.where(left > part, left, 1.0), 0.0)

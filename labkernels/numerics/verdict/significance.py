@@ -23,17 +23,17 @@ from labkernels.policy import NumericPolicy
 
 ALPHA_BUG, ALPHA_ODD = 1e-7, 1e-4
 OUTLIER = 5.0
-RIGHT_RMS = 1.15  # of z of right elements: the error model's claim
+RIGHT_RMS = 1.15  # largest rms of z of right elements, as the error model claims 15 %
 KEY_BETA = (0.7, 1.3)
-# Where few keys share P's rounding, the binade they land in depends on the running maximum: sd 0.46
-# of one key's variance, at most 1 / 0.54 of its mean.
+# Where few keys share P's rounding, their binades depend on the running maximum: the variance of
+# one key has a standard deviation of 0.46 of its mean and is at most 1 / 0.54 of its mean.
 _KEY_DEVIATIONS, _KEY_MOST = 3 * 0.46, 1.85
-# Limits over the largest value of the twins. Of correlated roundings few decide, and a value is one
-# draw from a bell curve, as each twin's is: nine more draws, and the last is 1.5 times the largest
-# of the others once in 50 times, 2.5 times once in 10^3, 3 times once in 10^4. The last holds where
-# the twins show that roundings are correlated; where they do not, 2.5 times is near the limit.
+# Limits over the largest value of the twins. If roundings are correlated, few of them decide: a
+# value is the size of one normal draw, as each twin's is. It is 1.5 times the largest of ten other
+# draws once in 50 times, 2.5 times once in 900, 3 times once in 3000. The factor 3 counts where the
+# twins fail the test, so that roundings are correlated; elsewhere 2.5 does.
 _ODD_TWINS, _BUG_TWINS = 1.5, {False: 2.5, True: 3.0}
-_SCALE_ROUNDING = 2.0**-19  # scale_log2 and a score's chain, which truncates, in parts of a score
+_SCALE_ROUNDING = 2.0**-19  # part of a score: rounding of scale_log2, truncation in its chain
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class Finding:
 
 
 def widened(test: Finding, of_twins: float) -> Finding:
-    """The test with limits beyond the largest value that right kernels reach on the same inputs.
+    """Return the test with limits beyond the largest value of right kernels on the same inputs.
 
-    Where they pass the odd limit, which independent roundings do once in ten thousand runs, the
+    Where these exceed the odd limit, which independent roundings do once in ten thousand runs, the
     roundings are not independent, and the limit's derivation does not hold.
     """
     mean = 1.0 if test.name.startswith("spread") else 0.0  # the value of a perfect model
@@ -71,39 +71,42 @@ def widened(test: Finding, of_twins: float) -> Finding:
 
 
 def variance_slack(filters: Filters) -> np.ndarray:
-    """By how much a right row's variance may exceed the model's. Shapes: [total_q, Hq]."""
+    """Return the factor by which a right row's variance may exceed the model's.
+
+    Shapes: [total_q, Hq].
+    """
     return slack(filters.sharing)
 
 
 def slack(sharing: Array) -> np.ndarray:
-    """The same, by how many keys share the rounding of P. Shapes: as sharing."""
+    """Return variance_slack by how many keys share the rounding of P. Shapes: as sharing."""
     few = 1 + _KEY_DEVIATIONS / np.sqrt(np.maximum(sharing, 1.0))
     return RIGHT_RMS**2 * np.minimum(few, _KEY_MOST)
 
 
 def chain_bias(n_keys: Array, policy: NumericPolicy) -> np.ndarray:
-    """Relative bias of o that truncating accumulators may cause, at one chain of 16-key steps,
-    and four roundings that all channels share: of l, of the merge, of the division.
+    """Return the relative bias of o that truncating accumulators may cause, in one chain of 16-key
+    steps, and four roundings that all channels share: of l, of the merge, of the division.
 
-    P in fp32 is for CUDA cores, which round to nearest: no bias, and error_model has the rest.
-    Source: 0.24 to 0.58 of 2^-23 a step measured for same-sign V; 1 is allowed. Shapes: as n_keys.
+    P in fp32 is for CUDA cores, which round to nearest and have no bias; sigma has their errors.
+    Source: 0.24 to 0.58 of 2^-23 per step measured for same-sign V; allowed 1. Shapes: as n_keys.
     """
     steps = np.ceil(np.asarray(n_keys, np.float64) / 16)
     return (steps * 2.0**-23 + 2.0**-21) * (policy.p != "fp32")
 
 
 def of_bound(error: Array, bound: Array, name: str, problem: Problem) -> Finding:
-    """Largest error over its bound: rounding errors never exceed 1."""
+    """Return the largest error over its bound: rounding errors never exceed 1."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(error == 0, 0.0, np.abs(error) / bound)
     return _largest(name, ratio, 1.0, 1.0, _place_of(problem))
 
 
 def of_spread(z: Array, filters: Filters, live: Array, groupings: list[Grouping]) -> list[Finding]:
-    """Mean z^2 per group of rows, per channel and per lane, as a ratio to its quantile.
+    """Return the rms of z per group of rows, per channel and per lane, against its quantile.
 
-    The mean of z^2 over correlated errors is a chi-square over nu = 2 / variance degrees of
-    freedom, whose quantile is Wilson and Hilferty's. Shapes: z [total_q, Hq, Dv] over its slack.
+    The mean of z^2 over correlated errors counts as a chi-square over its nu = 2 / variance degrees
+    of freedom. Source: quantiles by Wilson and Hilferty. Shapes: z [total_q, Hq, Dv] over slack.
     """
     found = []
     row = np.where(live, (z**2).mean(-1), 0.0)
@@ -128,9 +131,9 @@ def of_spread(z: Array, filters: Filters, live: Array, groupings: list[Grouping]
 
 
 def of_outliers(z: Array, filters: Filters, problem: Problem) -> list[Finding]:
-    """The largest |z|, and how many rows hold one beyond 5, against a Poisson count.
+    """Return the largest |z|, and how many rows hold one beyond 5, against a Poisson count.
 
-    Of normal errors 5.7e-7 lie beyond 5; rows, since the errors of a row come together.
+    Of normal errors 5.7e-7 lie beyond 5. Rows are counted, since the errors of a row come together.
     """
     n = max(z.size, 1)
     odd, bug = (math.sqrt(2 * math.log(2 * n / alpha)) for alpha in (ALPHA_ODD, ALPHA_BUG))
@@ -150,12 +153,11 @@ def of_directions(
     policy: NumericPolicy,
     groupings: list[Grouping],
 ) -> list[Finding]:
-    """The z of beta along each direction, per group of rows, beyond what is allowed.
+    """Return the z of beta along each direction, per group of rows, beyond what is allowed.
 
-    Allowed: a part of o as large as the chain's truncation bias, which grows a little with o, a
-    scale off by its rounding, and all by the largest error of exp2, whose polynomials err along the
-    score, and by the bias of rounding to nearest. With P in fp32 its truncation is no larger than
-    the chain's, and not tested.
+    Allowed is a part of o: the chain's truncation bias, the largest error of exp2, whose
+    polynomials err along the score, and the bias of rounding to nearest. For the scale its rounding
+    is allowed too. A truncated P in fp32 is not tested: its bias is no larger than the chain's.
     """
     along, power = filters.along, filters.power
     variance = filters.variance * slack * filters.repeats
@@ -167,7 +169,7 @@ def of_directions(
             continue
         if name == "scale":
             allowed = (_scale_rounding(problem) + bias) * power[i]
-        else:  # the allowance is a part of o, however long this direction is
+        else:  # the allowance is a part of o, whatever the length of this direction
             allowed = bias * np.sqrt(np.maximum(power[0] * power[i], 0.0))
         for group in groupings:
             total = np.abs(group.sums(along[i])) - group.sums(allowed)
@@ -182,25 +184,26 @@ def of_directions(
 
 
 def _scale_rounding(problem: Problem) -> float:
-    """The part of a score by which all may be off: tanh.approx, too, where scores are capped."""
+    """Return the part by which all scores may be off, with tanh.approx where they are capped."""
     capped = problem.variant is not None and problem.variant.soft_cap is not None
     return _SCALE_ROUNDING + (TANH_ERROR if capped else 0.0)
 
 
 def _nearest_bias(policy: NumericPolicy) -> float:
-    """Relative bias of rounding P and o to nearest: where the density of values falls, a cell's
-    mass lies below its middle, by its spacing squared over 12 times the density's slope; u^2 is
-    twice that of a normal density.
+    """Return the relative bias of rounding P and o to nearest.
+
+    Where the density of values falls, the mean in a rounding cell lies below the cell's middle, by
+    spacing^2 / 12 times the density's relative slope. u^2 is twice that of a normal density.
     """
     out, p = formats.named(policy.out), formats.named(policy.p.removesuffix("x2"))
     return out.unit_roundoff**2 + p.unit_roundoff**2
 
 
 def of_keys(filters: Filters, slack: Array, problem: Problem) -> list[Finding]:
-    """The z of a key left out (beta 1) or counted twice (beta -1), over all keys and rows.
+    """Return the z of a key left out (beta 1) or counted twice (beta -1), over all keys and rows.
 
     A key's own rounding error lies along the same direction, with a beta of u, so that only betas
-    near 1 in size count. Channels that are rounded alike add up, not at random.
+    near 1 in size count. Channels that are rounded alike have equal errors, which add up.
     """
     found = []
     slack = slack * filters.alike
@@ -219,20 +222,20 @@ def of_keys(filters: Filters, slack: Array, problem: Problem) -> list[Finding]:
 
 
 def beta(filters: Filters, name: str) -> tuple[float, float]:
-    """Beta of a direction over all rows, and its z."""
+    """Return beta of a direction over all rows, and its z."""
     i = DIRECTIONS.index(name)
     along, power = filters.along[i].sum(), max(filters.power[i].sum(), 1e-300)
     return float(along / power), float(along / math.sqrt(max(filters.variance[i].sum(), 1e-300)))
 
 
 def row_limits(filters: Filters) -> np.ndarray:
-    """The mean z^2 that a row alone may have at ALPHA_BUG. Shapes: [total_q, Hq]."""
+    """Return the mean z^2 that a row alone may have at ALPHA_BUG. Shapes: [total_q, Hq]."""
     n = max(filters.coherence.size, 1)
     return _chi_square_limit(2 * filters.coherence, _normal_limit(ALPHA_BUG, n))
 
 
 def _spread(name: str, mean: Array, variance: Array, words: Callable[[int], str]) -> Finding:
-    """The standard deviation of z whose limit is nearest, with that limit."""
+    """Return the rms of z that is largest against its limit, with that limit."""
     odd, bug = (
         _chi_square_limit(variance, _normal_limit(alpha, mean.size))
         for alpha in (ALPHA_ODD, ALPHA_BUG)
@@ -242,7 +245,7 @@ def _spread(name: str, mean: Array, variance: Array, words: Callable[[int], str]
 
 
 def _chi_square_limit(variance: Array, q: float) -> np.ndarray:
-    """Quantile of a chi-square over its degrees of freedom, by its variance 2 / nu."""
+    """Return a quantile of a chi-square over its degrees of freedom nu, by its variance 2 / nu."""
     part = np.maximum(variance, 1e-300) / 9
     return (1 - part + q * np.sqrt(part)) ** 3
 
@@ -252,7 +255,7 @@ def _normal_limit(alpha: float, tests: float) -> float:
 
 
 def _poisson_limit(mean: float, alpha: float) -> float:
-    """The largest count that a Poisson variable exceeds with a probability of alpha or more."""
+    """Return the least count that a Poisson variable exceeds with probability alpha or less."""
     count, term = 0, math.exp(-min(mean, 700.0))
     below = term
     while 1 - below > alpha:
@@ -274,7 +277,7 @@ def _largest(
 
 
 def _place_of(problem: Problem) -> Callable[[list[int]], str]:
-    """Words for a place [token, head] or [token, head, channel]."""
+    """Return a function that puts [token, head] or [token, head, channel] into words."""
 
     def words(place: list[int]) -> str:
         channel = f", channel {place[2]}" if len(place) > 2 else ""

@@ -1,10 +1,10 @@
-"""Twins: outputs of right kernels on the very same inputs, by various honest arithmetic.
+"""Twins: outputs of right kernels on the same inputs, by various honest arithmetic.
 
 The tests of `significance` take the roundings of P and of the store as independent. Where scores
-lie on a lattice, rows repeat or V is nearly constant, they are not: the same rounding error comes
-again in many elements, and a sum over them is no random walk. Nobody can list these inputs. So a
-test that fires is also run on twins: kernels that are right, on the same inputs. If it fires on
-them too, its assumption does not hold, and its limits move beyond all twins.
+lie on a lattice, rows repeat or V is nearly constant, they are not: the same rounding error recurs
+in many elements, and a sum over them is no random walk. Such inputs cannot be listed. So where a
+test fires, all tests are also run on twins. If a test fires on twins too, its assumption does not
+hold, and its limits move beyond all twins.
 """
 
 import itertools
@@ -30,16 +30,20 @@ _SIXTEEN = ("fp16", "bf16")
 class Twin:
     """How a twin computes.
 
-    block: keys between two moves of the running maximum. backward: from the last block. lag: log2
-    units by which the maximum may fall behind. start: log2 units by which weights exceed 1. whole:
-    the maximum is rounded up to a whole number, so that no weight is known to be exact.
-    fixed: one number for all rows stands for their maximum, where it is not too far from it.
-    normalised: P is divided by its sum before it is rounded, as eager code does. Where the sums are
-    fp32's: turns, so many warps take keys in turn and share a sum; kept, the output is a mean at
-    every step, moved by log-sum-exps; differences, and by a share of its difference from the new
-    part, which cancels where the two differ in size; logs, weights are taken against the
-    log-sum-exp; products, what their factors are: "tf32", to nearest or "cut" toward 0, or
-    "bf16x3", hi + lo without the product of both lows; values_only, those of P V alone.
+    block: keys between two moves of the running maximum. backward: blocks are taken from the last
+    one on. rounded_sum: the denominator sums the rounded P. lag: log2 units that the maximum may
+    fall behind. start: log2 units by which weights exceed 1. whole: the maximum is rounded up to a
+    whole number, so that no weight is known to be exact. fixed: one number for all rows stands for
+    their maximum, kept within 6 log2 units of it. normalised: P is divided by its sum before it is
+    rounded, as in eager code. poly3: exp2 is a cubic polynomial.
+
+    The others matter where P has more than 16 bits and sums are in fp32. turns: the keys of this
+    many blocks are added in as many parts, each of every turns-th key, as warps take keys in turn.
+    kept: the output is a mean after every block, and log-sum-exps weight the old mean and the new
+    block. differences: such a mean moves by a share of its difference from the new block. logs:
+    weights are relative to the log-sum-exp. products: the format of the factors of products:
+    "tf32", "tf32 cut" (toward 0), or "bf16x3", hi + lo without the product of both lows.
+    values_only: `products` concerns the factors of P V alone.
     """
 
     block: int = 64
@@ -76,13 +80,13 @@ TWINS = (
 def outputs(
     problem: Problem, policy: NumericPolicy, kernels: tuple[Twin, ...] = TWINS
 ) -> Iterator[np.ndarray]:
-    """The outputs of twins, as stored. Shapes: [total_q, Hq, Dv] each.
+    """Yield the outputs of twins, as stored. Shapes: [total_q, Hq, Dv] each.
 
-    All of them keep a denominator or a cubic exp2 that the caller has named.
+    All twins keep a denominator or a cubic exp2 that the policy names.
     """
     cubics = policy.exp2 == "poly3"
     for given in kernels:
-        if is_fine(policy) and given.poly3 and not cubics:  # far above the rounding of fp32
+        if is_fine(policy) and given.poly3 and not cubics:  # the cubic errs far more than fp32
             continue
         twin = replace(given, poly3=given.poly3 or cubics)
         out = problem.zeros(*problem.out_shape)
@@ -92,12 +96,12 @@ def outputs(
 
 
 def is_fine(policy: NumericPolicy) -> bool:
-    """Whether P keeps more than 16 bits, so that the fp32 sums' order shows in the output."""
+    """Return whether P keeps more than 16 bits, so that the order of fp32 sums shows in o."""
     return policy.p not in _SIXTEEN
 
 
 def _of_rows(rows: Rows, twin: Twin, policy: NumericPolicy) -> Array:
-    """Outputs before the store. Shapes: [Hkv, R, Dv]."""
+    """Return outputs before the store. Shapes: [Hkv, R, Dv]."""
     xp = namespace(rows.q_log2)
     blocks = list(rows.blocks())
     fine = is_fine(policy)
@@ -132,9 +136,9 @@ def _scores(block: Block) -> Array:
 
 
 def _fp32_scores(block: Block, twin: Twin) -> Array:
-    """Scores as sums in fp32 give them, one product after the other or as the machine likes.
+    """Return scores from fp32 sums: products one after the other if block is 1, else a matmul.
 
-    They are scaled before the products by twins that go backward, after them by others.
+    A backward twin scales Q before the products, any other scales the sums.
     Shapes: [Hkv, R, n]. Units: log2 units.
     """
     xp = namespace(block.k)
@@ -153,7 +157,7 @@ def _fp32_scores(block: Block, twin: Twin) -> Array:
 
 
 def _product(a: Array, b: Array, products: str) -> Array:
-    """A product of matrices in fp32 whose factors are parts of the given ones."""
+    """Return a product of matrices in fp32, with the factors rounded as `products` says."""
     if not products:
         return a @ b
     if products == "bf16x3":
@@ -177,7 +181,7 @@ def _halves(x: Array) -> tuple[Array, Array]:
 
 
 def _in_fp32(weights: Array, summed: Array, v: Array, twin: Twin, sink: Any) -> Array:
-    """Weighted mean of v whose sums over blocks of keys are kept in fp32. Shapes: [Hkv, R, Dv]."""
+    """Return the weighted mean of v by fp32 sums over blocks of keys. Shapes: [Hkv, R, Dv]."""
     xp = namespace(v)
     weights, summed, v = (xp.asarray(x, dtype=xp.float32) for x in (weights, summed, v))
     o, l = ZERO, xp.asarray(sink, dtype=xp.float32)
@@ -190,7 +194,7 @@ def _in_fp32(weights: Array, summed: Array, v: Array, twin: Twin, sink: Any) -> 
 
 
 def _by_logs(score: Array, v: Array, twin: Twin, sinks: Array | None) -> Array:
-    """Means of v by log-sum-exps in fp32, whose own rounding grows with the scores.
+    """Return means of v by log-sum-exps in fp32, whose own rounding grows with the scores.
 
     Shapes: sinks [Hkv, R] in log2 units, or None -> [Hkv, R, Dv].
     """
@@ -221,7 +225,7 @@ def _by_logs(score: Array, v: Array, twin: Twin, sinks: Array | None) -> Array:
 
 
 def _lse2(score: Array) -> Array:
-    """Base-2 log-sum-exp over the last axis. Shapes: [..., 1]."""
+    """Return the base-2 log-sum-exp over the last axis. Shapes: [..., 1]."""
     xp = namespace(score)
     m = xp.amax(score, -1)[..., None]
     shift = xp.where(xp.isinf(m), 0.0, m)
@@ -230,7 +234,7 @@ def _lse2(score: Array) -> Array:
 
 
 def _shifts(score: Array, twin: Twin, top: Array) -> Array:
-    """The maximum that each key's weight is taken against. Shapes: as score."""
+    """Return the maximum to which each key's weight is relative. Shapes: as score."""
     xp = namespace(score)
     n = score.shape[-1]
     if twin.fixed:
@@ -253,7 +257,7 @@ def _shifts(score: Array, twin: Twin, top: Array) -> Array:
 
 
 def cubic(x: Array) -> Array:
-    """2^y by a cubic of y's fractional part, given x = 2^y."""
+    """Return 2^y by a cubic of y's fractional part, given x = 2^y."""
     xp = namespace(x)
     power = rounding.quantum(x, "fp64")
     whole = power * 2.0**52
@@ -263,7 +267,7 @@ def cubic(x: Array) -> Array:
 
 
 def rounded(x: Array, fmt: str) -> Array:
-    """The nearest values of a format, in the namespace of x; no overflow."""
+    """Return the nearest values of a format, in the namespace of x; nothing overflows to inf."""
     xp = namespace(x)
     steps = rounding.quantum(x, fmt)
     with np.errstate(invalid="ignore", over="ignore"):

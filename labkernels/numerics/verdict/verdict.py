@@ -1,10 +1,11 @@
 """Rounding, or a bug? One output against float64, with the evidence.
 
-An output is ROUNDING if it is the float64 answer rounded once, or if every test of `significance`
-is passed; BUG if one fails at a rate of 1e-7 and right kernels on the same inputs pass it; and
-INCONCLUSIVE between (1e-4) or where there is nothing to judge by: inputs that are not finite.
-It is LESS EXACT if something was rounded that the formats need not: scores in 16 bits, an
-accumulator in fp16, an error that is alike everywhere and larger than rounding's.
+An output is ROUNDING if it is the float64 answer rounded once, or if it passes every test of
+`significance`. It is BUG if it exceeds a limit that right outputs exceed once in 10^7 runs, and
+right kernels on the same inputs do not. It is INCONCLUSIVE if it exceeds only limits that right
+outputs exceed once in 10^4 runs, or if inputs are not finite, so that no answer is known. It is
+LESS EXACT if more was rounded than the formats need, as scores in 16 bits or an accumulator in
+fp16, or if an error is like rounding's but larger, and alike everywhere.
 """
 
 from collections.abc import Sequence
@@ -34,9 +35,9 @@ from labkernels.policy import NumericPolicy
 
 ROUNDING, BUG, INCONCLUSIVE = "ROUNDING", "BUG", "INCONCLUSIVE"
 LESS_EXACT = "LESS EXACT"
-_AS_LARGE = 0.3  # share of a coarser policy's error: a smaller one would excuse anything
-_FAINT_RMS, _FAINT_MOST = 32.0, 256.0  # of z: fp32 alone has errors so small
-_EVEN_MOST = 64.0  # times rounding's error: six bits fewer; beyond them nobody would call it exact
+_AS_LARGE = 0.3  # least share of a coarser policy's error: else a coarse one would excuse any error
+_FAINT_RMS, _FAINT_MOST = 32.0, 256.0  # limits of z for an fp32 error that may be rounding's
+_EVEN_MOST = 64.0  # times rounding's error, that is six bits less: the limit of LESS EXACT
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +45,7 @@ class Verdict:
     """The answer, its evidence and, for a bug, the mistakes that explain it.
 
     Shapes: error, bound, sigma, z [total_q, Hq, Dv]; z is error / sigma. note: how the tensors were
-    read, if the caller did not say; problem, out: what was judged, if it was kept.
+    read, if the caller did not say. problem, out: what was judged, if the caller keeps them.
     """
 
     answer: str
@@ -66,7 +67,7 @@ class Verdict:
             return np.where(self.error == 0, 0.0, self.error / self.sigma)
 
     def summary(self, *, verbose: bool = True) -> str:
-        """Text: the verdict in a sentence, where, the likely cause, and the evidence in short.
+        """Return the verdict in a sentence, the place, the likely cause and the main evidence.
 
         verbose: every test with its limits, too.
         """
@@ -81,7 +82,7 @@ class Verdict:
         return "\n".join(lines + self._every_test() * verbose)
 
     def _evidence(self) -> list[str]:
-        """The largest error over its bound, the test that is furthest beyond, what did not hold."""
+        """Return lines for the largest error over its bound, the worst test, and widened limits."""
         wrong = [test for test in self.findings if test.status == "bug"]
         lines = []
         if self.findings and wrong:
@@ -184,7 +185,7 @@ def decide(
 
 
 def _ulps_off(out: Array, truth: Array, fmt: str) -> float:
-    """The largest distance from the truth in the format's spacings there.
+    """Return the largest distance from the truth, in spacings of the format at the truth.
 
     An earlier rounding, as from float64 to float32, may decide a tie the other way. It moves the
     truth by at most 2^-24 of itself, which is allowed.
@@ -202,7 +203,7 @@ def _beside_twins(
     tests: list[Finding],
     kernels: tuple[Twin, ...],
 ) -> tuple[list[Finding], dict[str, float]]:
-    """The tests, with limits beyond what right kernels reach on these inputs."""
+    """Return the tests with limits beyond what right kernels reach, and the latter per test."""
     worst = dict.fromkeys((test.name for test in tests), 0.0)
     for out in twins.outputs(problem, policy, kernels):
         for test in _tests(problem, policy, out - truth, sigma)[2]:
@@ -211,21 +212,21 @@ def _beside_twins(
 
 
 def _evenly(problem: Problem, policy: NumericPolicy, error: Array, sigma: Array, z: Array) -> str:
-    """Words for an error like rounding's but larger, everywhere alike; "" for any other."""
+    """Return words for an error like rounding's but larger, alike everywhere; else ""."""
     times = float(np.sqrt((z**2).mean()))
     if not 1 < times <= _EVEN_MOST:
         return ""
     tests = _tests(problem, policy, error / times, sigma)[2]
     if any(test.status == "bug" for test in tests):
         return ""
-    return f"errors are {times:.2g} times as large as rounding's, everywhere alike"
+    return f"errors are {times:.2g} times as large as rounding's, alike everywhere"
 
 
 def _faintly(policy: NumericPolicy, error: Array, sigma: Array) -> str:
-    """Words for an error in fp32 that is a few times rounding's; "" for others.
+    """Return words for an error in fp32 of up to 32 times rounding's; else "".
 
-    The model does not know the order of a sum, and on inputs that repeat its roundings are not
-    independent. What a mistake changes is larger by orders of magnitude than an fp32 rounding.
+    The model does not know the order of a sum, and where inputs repeat, the sum's roundings are not
+    independent. A mistake changes an output by orders of magnitude more than an fp32 rounding.
     """
     if not twins.is_fine(policy) or policy.out != "fp32":
         return ""
@@ -238,7 +239,7 @@ def _faintly(policy: NumericPolicy, error: Array, sigma: Array) -> str:
 
 
 def _as_if(problem: Problem, policy: NumericPolicy, truth: Array, error: Array) -> str:
-    """Words for honest arithmetic that errs as much as this output; "" if there is none."""
+    """Return words for honest arithmetic that errs as much as this output; "" if there is none."""
     if not less_exact.is_small(problem, policy, error):
         return ""
     for way in less_exact.ways(policy):
@@ -256,7 +257,7 @@ def _as_if(problem: Problem, policy: NumericPolicy, truth: Array, error: Array) 
 
 
 def _sigma(problem: Problem, policy: NumericPolicy, truth: Array) -> np.ndarray:
-    """The error model's sigma, with the chain's bias as a part of it."""
+    """Return the error model's sigma, with the chain's bias as a part of it."""
     bias = significance.chain_bias(problem.n_keys, policy)[:, None, None] * truth
     return np.hypot(to_numpy(error_sigma.sigma(problem, policy)), bias)
 
@@ -264,7 +265,7 @@ def _sigma(problem: Problem, policy: NumericPolicy, truth: Array) -> np.ndarray:
 def _tests(
     problem: Problem, policy: NumericPolicy, error: Array, sigma: Array
 ) -> tuple[Filters, Array, list[Finding]]:
-    """The filters, z over its slack, and the findings that need them."""
+    """Return the filters, z over its slack, and the findings that need them."""
     some = np.where(sigma > 0, sigma, 1.0)
     filtered = matched_filters.matched_filters(problem, policy, error, some)
     slack = significance.variance_slack(filtered)
@@ -292,10 +293,10 @@ def _answered(
     even: str = "",
     sound: bool = False,
 ) -> Verdict:
-    """The verdict that follows from findings and names.
+    """Return the verdict that follows from findings and names.
 
-    why: in place of a count of tests; even: words that make an error LESS EXACT; sound: ROUNDING,
-    whatever the tests say.
+    why: words in place of a count of tests. even: words that make an error LESS EXACT. sound:
+    ROUNDING, whatever the tests say.
     """
     given = found, tuple(matches), policy, error, bound, sigma
     bugs = [item for item in found if item.status == "bug"] * (not sound)

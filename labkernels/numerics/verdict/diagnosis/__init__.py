@@ -5,6 +5,6 @@ from typing import TypeAlias
 
 from labkernels.numerics.arrays import Array
 
-# Mistakes that one row may show: what they are, the words for the one of a number, and the row's
-# outputs with each. Shapes: [mistakes, Dv].
+# Mistakes that one row may show: their name, a function that puts the place of mistake i into
+# words, and the row's outputs with each mistake. Shapes: [mistakes, Dv].
 Mistakes: TypeAlias = Iterator[tuple[str | Callable[..., str], Callable[..., str], Array]]

@@ -1,6 +1,6 @@
 """Mistakes in what a row reads, made in float64: heads, ends, masks, pages, 32-bit offsets.
 
-Each yields (name, where(i), outputs [..., Dv]) for a hypotheses.Row.
+Each function yields (name, where(i), outputs [..., Dv]) for a one_row.Row.
 """
 
 import math
@@ -13,7 +13,7 @@ from labkernels.numerics.verdict.diagnosis import Mistakes
 if TYPE_CHECKING:
     from labkernels.numerics.verdict.diagnosis.one_row import Row
 
-_KEYS_MOST = 2**17  # pages of a pool that are all tried; more would take seconds
+_KEYS_MOST = 2**17  # keys of a pool whose pages are all tried; more would take seconds
 _AT_ONCE = (2, 4, 8, 16)  # keys that a warp's lanes copy at once, 16 bytes each
 _STEP_KEYS = (2, 4, 8, 16, 32, 64, 128)
 _INT32 = 2**31  # elements: the first offset that a signed 32-bit integer cannot hold
@@ -36,7 +36,7 @@ def heads(row: "Row") -> Mistakes:
 
 
 def ends(row: "Row") -> Mistakes:
-    """A wrong number of keys, or rows of zeros behind the keys."""
+    """The row sees a wrong number of keys, or rows of zeros behind the keys."""
     scores, v = row.keys(row.kv_head, row.kv_head)
     m = scores[: row.n_keys].max()
     with np.errstate(invalid="ignore", over="ignore"):
@@ -44,7 +44,7 @@ def ends(row: "Row") -> Mistakes:
         totals = np.cumsum(t)
         outputs = np.cumsum(t[:, None] * v, axis=0) / totals[:, None]
     n, length, own = row.n_keys, row.kv_len, row.query + 1
-    outputs[max(0, n - 2) : n] = np.nan  # the right number, and that of a key left out
+    outputs[max(0, n - 2) : n] = np.nan  # the right number; one key left out is tried elsewhere
 
     def name(i: int) -> str:
         if i >= length:
@@ -68,7 +68,7 @@ def ends(row: "Row") -> Mistakes:
 
 
 def halves(row: "Row") -> Mistakes:
-    """Half of a step's keys are read twice, the others never, as an index lost a bit."""
+    """Half of a step's keys are read twice, the others never, because an index lost a bit."""
     scores, v = (x[: row.n_keys] for x in row.keys(row.kv_head, row.kv_head))
     key = np.arange(len(scores))
     for step in _STEP_KEYS:
@@ -88,7 +88,7 @@ def halves(row: "Row") -> Mistakes:
 
 
 def cleared(row: "Row") -> Mistakes:
-    """Zeros in place of all keys from one on: a wrong offset reads memory never written."""
+    """From some key on, all keys are 0: a wrong offset reads memory that nothing has written."""
     scores, v = (x[: row.n_keys] for x in row.keys(row.kv_head, row.kv_head))
     m = max(scores.max(), 0.0)  # 0, the score of a key of zeros
     t = np.exp2(scores - m)
@@ -103,7 +103,7 @@ def cleared(row: "Row") -> Mistakes:
 
 
 def overflows(row: "Row") -> Mistakes:
-    """Offsets of pages cut to 32 bits: keys beyond are read as 0, are left out, or wrap around."""
+    """Page offsets are cut to 32 bits: keys beyond are read as 0, left out, or wrap around."""
     size = row.problem.k_pool.shape[1]
     scores, v = (x[: row.n_keys] for x in row.keys(row.kv_head, row.kv_head))
     for tensor, pool in (("K", row.problem.k_pool), ("V", row.problem.v_pool)):
@@ -166,7 +166,7 @@ def pages(row: "Row") -> Mistakes:
             slots = np.flatnonzero(filled == n)
             w = np.exp2(scores[:, :n] - m)
             o, l = np.einsum("pk,pkd->pd", w, v[:, :n]), w.sum(-1)[:, None]
-            # out (l_left + l) = o_left + o, of the page that was read: the pair that comes nearest
+            # the page that was read gives out (l_left + l) = o_left + o: take the nearest pair
             asked, given = row.out * l_left[slots] - o_left[slots], o - row.out * l
             squares = (asked**2).sum(-1)[:, None] + (given**2).sum(-1) - 2 * asked @ given.T
             miss = squares / (l_left[slots] + l.T) ** 2

@@ -23,7 +23,7 @@ _CAUSES = {
     "K and V clipped": "a clamp before a cast to fewer bits that clips values which occur",
     "V clipped": "a clamp of V, as before a cast to fewer bits, that clips values which occur",
     "K clipped": "a clamp of K, as before a cast to fewer bits, that clips values which occur",
-    "NaN or infinity": "memory that nobody wrote, 0 * inf past the last key, or inf - inf",
+    "NaN or infinity": "memory that nothing wrote, 0 * inf past the last key, or inf - inf",
     "rows uninitialised": "memory that no block wrote, that another kernel wrote later, or a bias",
     "row never written": "a block that returned early, or a grid that is too small",
     "another row's output": "strides of the output, or the order of heads and tokens in the grid",
@@ -171,6 +171,6 @@ _CAUSES = {
 
 
 def of(name: str) -> str:
-    """The cause of a mistake by its name; "" if none is known."""
+    """Return the cause of a mistake by its name; "" if none is known."""
     found = [start for start in _CAUSES if name.startswith(start)]
     return _CAUSES[max(found, key=len)] if found else ""

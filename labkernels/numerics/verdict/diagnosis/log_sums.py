@@ -13,7 +13,7 @@ _LEFT = 1.0  # share of the bound that the error left over must not exceed
 
 
 def names(problem: Problem, lse2: Array, truth: Array, bound: Array) -> list[Match]:
-    """What the log-sum-exp holds instead. Shapes: lse2, truth, bound [total_q, Hq].
+    """Return what the log-sum-exp holds instead. Shapes: lse2, truth, bound [total_q, Hq].
 
     rms of a match: the largest error over its bound, before and after.
     """
@@ -57,7 +57,7 @@ def _largest(given: Array, right: Array, allowed: Array) -> float:
 
 
 def _maxima(problem: Problem) -> Array:
-    """The largest score of each row. Shapes: [total_q, Hq]. Units: log2 units."""
+    """Return the largest score of each row. Shapes: [total_q, Hq]. Units: log2 units."""
     found = problem.zeros(*problem.out_shape[:2])
     for rows in problem.row_blocks():
         rows.put(found, rows.softmax.m)
@@ -65,7 +65,7 @@ def _maxima(problem: Problem) -> Array:
 
 
 def _another_row(lse2: Array, truth: Array, bound: Array, was: float) -> Match:
-    """The values are those of heads or tokens in another order."""
+    """Return the best match with values of other heads or tokens."""
     best = Match("lse of another row", "", math.inf, was)
     for axis, what in ((1, "head"), (0, "token")):
         for step in range(1, min(truth.shape[axis], 64)):

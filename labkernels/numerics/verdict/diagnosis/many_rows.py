@@ -14,32 +14,32 @@ from labkernels.numerics.verdict.diagnosis import places
 from labkernels.numerics.verdict.diagnosis.one_row import Match, Row, explain
 from labkernels.numerics.verdict.matched_filters import DIRECTIONS, Filters
 
-_FAR_OUT = 7.5  # the mean |z| of outliers; those of a normal tail beyond 5, of any width, have less
+_FAR_OUT = 7.5  # least mean |z| of outliers; the tail of a normal distribution beyond 5 has less
 _LEFT_RMS = 1.5  # rms of z without one direction: rounding alone gives 1, and up to 15 % more
-# Of the truncation predicted: a key that was its warp's maximum for a while is exact, which the
-# prediction knows of the last one alone.
+# Share of the predicted truncation. The weight of a key that was its warp's maximum for a while is
+# exact, but the prediction knows only the last maximum.
 _TRUNCATED = (0.4, 1.3)
-_NEAR = 0.2  # share of an rms: a smaller difference does not tell two directions apart
-_CLEARLY = 3.0  # of z, in a channel that is wrong in many rows
-_FEW = 0.1  # share of the rows: fewer are one block, where a race is more likely
-_MANY = 0.25  # share of the rows; fewer have a channel wrong by chance, unless they fill a place
+_NEAR = 0.2  # a smaller difference of two rms of z does not tell two directions apart
+_CLEARLY = 3.0  # least rms of z of a channel that is wrong in many rows
+_FEW = 0.1  # share of the rows: fewer are the rows of one block, and a race is more likely
+_MANY = 0.25  # share of the rows: fewer may share wrong channels by chance, unless in one region
 _OFTEN = 0.4  # share of the rows that went wrong in which a wrong channel shows
 _MOST = 0.6  # share of the other rows that a row's mistake must explain too
 _MOST_CHANNELS = 0.75  # share of the channels that may be wrong
 _TINY = 1e-300  # in place of a division by 0
 _GAIN = 60.0  # fall of sum z^2: one fitted number gains 60 by chance once in 10^14
-_COARSE_STEPS = 4.0  # of a store's spacing: elements are multiples of smaller ones by chance
-_COARSE = 32  # elements: fewer have few bits by chance
+_COARSE_STEPS = 4.0  # least step in spacings of the store: smaller steps may fit by chance
+_COARSE = 32  # elements: fewer may have few bits by chance
 _CUT = (0.25, 0.75)  # mean distance to the truth, in spacings, of a row that was cut toward 0
-_CUT_ELEMENTS = 256  # of such rows: fewer show it by chance
-_NEARLY = 0.02  # of an rms
+_CUT_ELEMENTS = 256  # elements of such rows: fewer may lie so by chance
+_NEARLY = 0.02  # difference of two rms of z that is negligible
 _SPARSE = 0.02  # share of elements up to which outliers are sparse
 
 
 def of_output(
     problem: Problem, out: Array, truth: Array, sigma: Array, out_format: str
 ) -> list[Match]:
-    """NaN, infinity, a coarser store, wrong channels."""
+    """Return names for NaN, infinity, a coarser store or wrong channels."""
     bad = ~np.isfinite(out)
     if bad.any():
         rows = np.argwhere(bad.any(-1))
@@ -58,7 +58,7 @@ def of_output(
 
 
 def _coarser_store(out: Array, truth: Array, sigma: Array, out_format: str) -> list[Match]:
-    """Rows that went wrong whose every element is a number of fewer bits than the output's."""
+    """Return a name if every element of the wrong rows has fewer bits than the output's format."""
     rows = (np.abs(out - truth) > significance.OUTLIER * sigma).any(-1)
     given, right, spread = out[rows], truth[rows], sigma[rows]
     if given.size < _COARSE:
@@ -80,9 +80,9 @@ def _coarser_store(out: Array, truth: Array, sigma: Array, out_format: str) -> l
 def _cut_store(
     problem: Problem, out: Array, truth: Array, sigma: Array, out_format: str
 ) -> list[Match]:
-    """Rows whose elements lie half a spacing nearer to 0 than the truth, and do so evenly.
+    """Return a name if elements of some rows lie on average half a spacing nearer to 0 than truth.
 
-    A factor of the output comes near to that; both are named where it leaves as little.
+    A factor on the output has nearly the same effect; both are named where both leave as little.
     """
     ulp = rounding.quantum(truth, out_format)
     short = np.where(truth == 0, 0.0, (truth - out) * np.sign(truth) / ulp)
@@ -110,7 +110,7 @@ def _rms(x: Array) -> float:
 
 
 def _stepped(out: Array, truth: Array, sigma: Array, out_format: str) -> list[Match]:
-    """Rows whose every element is a whole number of steps, the largest of them a format's."""
+    """Return a name if elements are whole numbers of steps, as integers of 8 or 4 bits are."""
     size = np.abs(out)
     for whose, largest in (("row", size.max(-1, keepdims=True)), ("tensor", size.max())):
         for bits in (8, 4):
@@ -132,7 +132,7 @@ def _stepped(out: Array, truth: Array, sigma: Array, out_format: str) -> list[Ma
 
 
 def _channels(problem: Problem, out: Array, truth: Array, sigma: Array, z: Array) -> list[Match]:
-    """Some channels are wrong in the wrong rows, while others are right; some may be copies."""
+    """Return a name if some channels of the wrong rows are wrong and others are right."""
     wrong, bad, rms, others = wrong_channels(problem, sigma, z)
     if wrong is None:
         return []
@@ -152,9 +152,9 @@ def _channels(problem: Problem, out: Array, truth: Array, sigma: Array, z: Array
 
 
 def wrong_channels(problem: Problem, sigma: Array, z: Array) -> tuple[Any, ...]:
-    """Channels that are wrong where others are right, or None; the rows; rms of z by channel.
+    """Return the wrong channels or None, the wrong rows, rms of z by channel, and of right ones.
 
-    Shapes: sigma, z [total_q, Hq, Dv] -> [n] or None, [total_q, Hq], [Dv]; rms of right ones.
+    Shapes: sigma, z [total_q, Hq, Dv] -> [n] or None, [total_q, Hq], [Dv], a number.
     """
     bad = (np.abs(z) > significance.OUTLIER).any(-1)
     few = bad.sum() < max(2, _FEW * bad.size)
@@ -172,9 +172,9 @@ def wrong_channels(problem: Problem, sigma: Array, z: Array) -> tuple[Any, ...]:
 
 
 def _would_show(problem: Problem, sigma: Array, bad: Array, rms: Array, wrong: Array) -> bool:
-    """Whether errors like those of the wrong channels would show in the right ones.
+    """Return whether errors like those of the wrong channels would show in the right ones.
 
-    Where weights are wrong, a channel errs as far as its values differ, which may be by little.
+    Where weights are wrong, the error of a channel is in proportion to the spread of its values.
     """
     spread = float64(problem.v_pool).std((0, 1, 2)) if problem.v_pool.size else np.zeros(1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -186,9 +186,9 @@ def _would_show(problem: Problem, sigma: Array, bad: Array, rms: Array, wrong: A
 
 
 def of_outliers(problem: Problem, error: Array, sigma: Array) -> list[Match]:
-    """A few elements are far out in rows that are right otherwise: a race, or a lost write.
+    """Return a name if few elements are far out in right rows, as by a race or a lost write.
 
-    A direction that all rows share also leaves such elements, so that it is tried first.
+    An error along a direction that all rows share also leaves such elements; it is tried first.
     """
     z = np.where(sigma > 0, error / np.where(sigma > 0, sigma, 1.0), 0.0)
     if not np.isfinite(z).all():
@@ -207,7 +207,7 @@ def of_outliers(problem: Problem, error: Array, sigma: Array) -> list[Match]:
 
 
 def of_rows(rows: list[Row]) -> list[Match]:
-    """Mistakes that explain the worst row and most of the other wrong rows, with their place."""
+    """Return mistakes that explain the worst row and most other wrong rows, with their place."""
     if not rows:
         return []
     found = explain(rows[0])
@@ -223,7 +223,7 @@ def of_rows(rows: list[Row]) -> list[Match]:
 
 
 def _is_among(match: Match, same_request: bool, others: list[Match]) -> bool:
-    """Whether another row has the mistake; rows of one request have as much padding."""
+    """Return whether another row has the mistake; rows of one request have equal padding."""
     alike = [other for other in others if other.name == match.name]
     if same_request and match.name.startswith("padding"):
         return any(other.where == match.where for other in alike)
@@ -231,7 +231,7 @@ def _is_among(match: Match, same_request: bool, others: list[Match]) -> bool:
 
 
 def of_factor(rows: list[Row]) -> list[Match]:
-    """A row that is right except for one factor, which points to its denominator."""
+    """Return a name for rows that are right but for a factor, which points to the denominator."""
     if not rows:
         return []
     parts = [_factor(row) for row in rows]
@@ -255,7 +255,7 @@ def _factor(row: Row) -> list[Match]:
 def of_filters(
     problem: Problem, error: Array, sigma: Array, bugs: set[str], filters: Filters
 ) -> list[Match]:
-    """Mistakes that rows share and that one row may be too weak to show, by their filters."""
+    """Return mistakes that rows share and that one row may not show, by their matched filters."""
     z2 = np.where((sigma > 0) & np.isfinite(error), error / np.where(sigma > 0, sigma, 1.0), 0.0)
     z2 = (z2**2).sum(-1)
     named = []
@@ -278,14 +278,14 @@ def of_filters(
         where = f"beta {beta:.3g} over all rows"
         name = "V or the output by a factor" if name == "common mode" else name
         named += _kept(name, where, z2.sum(), along**2 / power, error.size)
-    # The directions are nearly the same: the special name comes before the general one.
+    # The directions are nearly the same; the special name comes before the general one.
     return sorted(
         named, key=lambda match: match.rms - (_NEAR if match.name == "P truncated" else 0)
     )
 
 
 def _kept(name: str, where: str, total: float, taken: float, n: int) -> list[Match]:
-    """The match, if it leaves no more than rounding and explains more than chance could."""
+    """Return the match, if it leaves no more than rounding and explains more than chance could."""
     left, was = (float(np.sqrt(max(x, 0.0) / n)) for x in (total - taken, total))
     if not (left <= _LEFT_RMS and taken >= _GAIN):
         return []

@@ -16,11 +16,11 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel import sheets
 from labkernels.numerics.verdict.matched_filters import Filters
 from labkernels.policy import NumericPolicy
 
-# If so few rows are bad, each by little but all of them together clearly, all rows are used.
+# All rows are used if at most this part is bad, each weakly, but all of them together clearly.
 _FEW = 0.2  # share of the rows
 _WEAK = 9.0  # z^2 over its limit
-_ALIKE = 0.05  # of an rms of z
-_OTHERS = 4  # rows beside the worst, of which a name must explain most
+_ALIKE = 0.05  # difference of two rms of z that does not tell two mistakes apart
+_OTHERS = 4  # rows beside the worst; a name must explain most of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class Case:
 
 
 def of_output(case: Case) -> list[Match]:
-    """The mistakes that explain the errors, the best first; each leaves no more than rounding."""
+    """Return the mistakes that explain the errors, the best first; each leaves only rounding."""
     problem, sigma = case.problem, case.sigma
     shown = many_rows.of_output(problem, case.out, case.truth, sigma, case.policy.out)
     if shown and not shown[0].vague:
@@ -60,7 +60,7 @@ def of_output(case: Case) -> list[Match]:
     changed = stored.of_output(*given)
     if changed:
         return [replace(match, where=_where(match, problem, bad)) for match in changed]
-    # The mistakes of one row do not know variants.
+    # The mistakes that are tried on single rows know no variants.
     rows = _worst_rows(case, bad, score) if problem.variant is None else []
     of_rows = functools.cache(lambda: many_rows.of_rows(rows))
     whole = _of_whole_kernel(case, bad, score, of_rows)
@@ -75,7 +75,7 @@ def of_output(case: Case) -> list[Match]:
         return known
     if case.less_exact:  # rounding explains the errors, so that only its kind is left to name
         return whole or filters
-    # Numbers for each head are fitted to some rows, which the structure of all may contradict.
+    # Numbers for each head are fitted to some rows; a fit of all rows may contradict them.
     one_number = whole and "another for each" not in whole[0].name
     if one_number and whole[0].rms <= significance.RIGHT_RMS:  # more numbers explain no better
         return whole
@@ -96,13 +96,13 @@ def of_output(case: Case) -> list[Match]:
 
 
 def _unless_better(of_rows: list[Match], whole: list[Match]) -> list[Match]:
-    """The mistakes of single rows, unless one number for all rows leaves less."""
+    """Return the mistakes of single rows, unless a mistake of the whole kernel leaves less."""
     better = of_rows and whole and whole[0].rms < of_rows[0].rms
     return [] if better else of_rows
 
 
 def _better(a: list[Match], b: list[Match]) -> list[Match]:
-    """Those that leave less; both names where each leaves no more than right elements have."""
+    """Return the mistakes that leave less; both names if both leave about as much, or little."""
     if not b:
         return a
     sound = max(a[0].rms, b[0].rms) <= significance.RIGHT_RMS
@@ -119,7 +119,7 @@ def _where(match: Match, problem: Problem, bad: Array) -> str:
 
 
 def _bad_rows(case: Case) -> tuple[Array, Array]:
-    """Which rows went wrong, and z^2 of each over its limit. Shapes: [total_q, Hq]."""
+    """Return which rows went wrong, and mean z^2 of each over its limit. Shapes: [total_q, Hq]."""
     finite = np.isfinite(case.out).all(-1) & (case.problem.n_keys[:, None] > 0)
     with np.errstate(invalid="ignore"):
         score = (case.z**2).mean(-1) / significance.row_limits(case.filtered)
@@ -130,7 +130,7 @@ def _bad_rows(case: Case) -> tuple[Array, Array]:
 def _of_whole_kernel(
     case: Case, bad: Array, score: Array, of_rows: Callable[[], list[Match]]
 ) -> list[Match]:
-    """The mistakes that explain all wrong rows, with their place."""
+    """Return the mistakes that explain all wrong rows, with their place."""
     problem, out = case.problem, case.out
     moved = permutations.of_output(problem, out, case.truth, case.sigma, bad)
     if moved:
@@ -150,7 +150,7 @@ def _of_whole_kernel(
 
 
 def _of_some_channels(case: Case, bad: Array, score: Array) -> list[Match]:
-    """The mistakes that explain the channels that went wrong, where others are right."""
+    """Return the mistakes that explain the channels that went wrong, where others are right."""
     z = np.where(case.sigma > 0, case.error / np.where(case.sigma > 0, case.sigma, 1.0), 0.0)
     wrong = many_rows.wrong_channels(case.problem, case.sigma, z)[0]
     if wrong is None or not bad.any():
@@ -171,7 +171,7 @@ def _of_some_channels(case: Case, bad: Array, score: Array) -> list[Match]:
 
 
 def _stored(case: Case) -> list[Match]:
-    """What became of the channels that went wrong, where others are right."""
+    """Return what the wrong channels hold, where others are right."""
     z = np.where(case.sigma > 0, case.error / np.where(case.sigma > 0, case.sigma, 1.0), 0.0)
     wrong, rows = many_rows.wrong_channels(case.problem, case.sigma, z)[:2]
     if wrong is None:
@@ -192,7 +192,7 @@ def _stored(case: Case) -> list[Match]:
 
 
 def _worst_rows(case: Case, bad: Array, score: Array) -> list[Row]:
-    """The row that stands out most from what rounding allows it, and others, far from each other.
+    """Return the row with the largest score, and other wrong rows, far from each other.
 
     A mistake that explains one of many wrong rows counts only if it explains others too.
     """

@@ -1,8 +1,8 @@
-"""Names for a bug: the outputs of known mistakes, compared with the worst row.
+"""Names for a bug: the outputs of known mistakes, compared with a wrong row.
 
-A row is one query token and head. Each mistake is also made in float64. The mistake is named if the
-output then differs from the float64 result by little more than rounding, and by far less than
-before.
+A row is one query token and head. Each mistake is made in float64. The mistake is named if the
+output differs from this float64 result by little more than rounding, and by far less than from the
+right one.
 """
 
 import functools
@@ -18,21 +18,21 @@ from labkernels.numerics.verdict.diagnosis import Mistakes, addresses, softmax, 
 from labkernels.policy import NumericPolicy
 from labkernels.units import LOG2_E
 
-EXPLAINED_RMS = 2.5  # of z left over: rounding, and first-order terms that are left out
+EXPLAINED_RMS = 2.5  # largest rms of z that may be left: of rounding and neglected terms
 SMALLER_BY = 2.0
 PRECISION = ("o accumulated in", "partial outputs merged in")
 # A mistake of rounding is followed key by key. Where one rounding goes the other way, as it may
-# after an exp2 of float64, a channel no longer fits. The channels that fit best decide.
+# after an exp2 in float64, a channel no longer fits. This share of channels, the best, decides.
 FOLLOWED = 0.75
-_ALIKE = 0.1  # share of an rms: a smaller difference does not tell two mistakes apart
+_ALIKE = 0.1  # a smaller difference of two rms does not tell two mistakes apart
 
 
 @dataclass(frozen=True)
 class Match:
-    """A mistake and its place; rms is that of z once it is accounted for, was that before.
+    """A mistake and its place; `rms` of z is left with the mistake, `was` the rms without it.
 
-    precision: the mistake only rounds more than the formats need. vague: a fitted number, behind
-    which a mistake with a name may stand.
+    precision: the mistake only rounds more than the formats need. vague: a fitted number, whose
+    cause may be a mistake with a name.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Match:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """The worst row, and everything from which it could have been computed.
+    """A wrong row, and everything from which it could have been computed.
 
     Shapes: place [token, head]; out, sigma [Dv]; outputs: the float64 outputs of all rows
     [total_q, Hq, Dv].
@@ -85,19 +85,19 @@ class Row:
 
     @property
     def kv_head(self) -> int:
-        """The KV head that the row's head shares."""
+        """The KV head of the row's head."""
         return self.place[1] // self.problem.group
 
     @functools.cached_property
     def pages(self) -> np.ndarray:
-        """The pages that its request owns, in order."""
+        """The pages of the row's request, in order."""
         count = -(-self.kv_len // self.problem.k_pool.shape[1])
         return self.problem.page_table[self.request, :count]
 
     def keys(
         self, k_head: int, v_head: int, pages: Array | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Scores in log2 units [n] for K of one KV head, and V [n, Dv] of another, in float64.
+        """Return scores in log2 units [n] for K of one KV head, and V [n, Dv] of another.
 
         n counts all keys on the pages, by default those of the request: seen, hidden, and past the
         end.
@@ -116,9 +116,9 @@ class Row:
 
 
 def explain(row: Row) -> list[Match]:
-    """The mistakes that explain the row's error, the best first; at most three.
+    """Return the mistakes that explain the row's error, the best first; at most three.
 
-    Of two that are equally good, the one with fewer places to choose from comes first.
+    Of two that are equally good, the one that is tried first comes first.
     """
     found = _explaining(row, _alternatives(row)) or _explaining(row, _roundings(row), FOLLOWED)
     best = min((match.rms for match in found), default=0.0)
@@ -126,7 +126,7 @@ def explain(row: Row) -> list[Match]:
 
 
 def _explaining(row: Row, mistakes: Mistakes, share: float = 1.0) -> list[Match]:
-    """The mistakes among these that explain the row's error, in a share of its channels."""
+    """Return those mistakes that explain the row's error, in a share of its channels."""
     was, found = _left(row, row.outputs[row.place], share), []
     for name, where, outputs in mistakes:
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
@@ -143,7 +143,7 @@ def _explaining(row: Row, mistakes: Mistakes, share: float = 1.0) -> list[Match]
 
 
 def _left(row: Row, outputs: Array, share: float) -> Array:
-    """The rms of z against other outputs, in the share of the channels that come nearest.
+    """Return the rms of z against other outputs, in the share of the channels that fit best.
 
     Shapes: [..., Dv] -> [...].
     """
@@ -153,7 +153,7 @@ def _left(row: Row, outputs: Array, share: float) -> Array:
 
 
 def _roundings(row: Row) -> Mistakes:
-    """Like _alternatives, for mistakes that make roundings of their own."""
+    """Yield mistakes as _alternatives does, those that make roundings of their own."""
     scores, v = (x[: row.n_keys] for x in row.keys(row.kv_head, row.kv_head))
     yield from softmax.accumulators(scores, v, row.policy.p)
 

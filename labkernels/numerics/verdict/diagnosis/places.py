@@ -7,12 +7,12 @@ import numpy as np
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.truth.problem import Problem
 
-_MOST = 0.9  # share of a region's rows that are bad: some mistakes spare a row
+_MOST = 0.9  # share of a region's rows that are bad: some mistakes leave a row right
 _LISTED = 6
 
 
 def words(problem: Problem, bad: Array) -> str:
-    """The smallest region that holds all bad rows and few others; a count if there is none.
+    """Return the smallest region that holds all bad rows and few others; a count if there is none.
 
     Shapes: bad [total_q, Hq], bool.
     """
@@ -49,7 +49,7 @@ def words(problem: Problem, bad: Array) -> str:
 
 
 def filled(problem: Problem, bad: Array) -> bool:
-    """Whether the bad rows fill most of one region."""
+    """Return whether the bad rows fill most of one region."""
     said = words(problem, bad)
     return "rows there" not in said and not re.search(r"\d, \d", said)
 

@@ -1,9 +1,9 @@
 """Mistakes in o, l and the maximum, which a kernel carries from step to step, in float64.
 
-A row's keys are cut into splits, whose warps take steps of some keys in turn; each such chain
-carries a State of its own, and all merge at the end. The kernel's own cut is not known, so that the
-usual ones are tried. Each yields (name, where(i), outputs [..., Dv]). Shapes: scores [n] in log2
-units, v [n, Dv].
+A row's keys are cut into splits, whose warps take steps of some keys in turn. Each such chain
+carries a State of its own, and all States merge at the end. The kernel's own cut is not known, so
+that the usual cuts are tried. Each function yields (name, where(i), outputs [..., Dv]). Shapes:
+scores [n] in log2 units, v [n, Dv].
 """
 
 import itertools
@@ -19,10 +19,10 @@ from labkernels.numerics.verdict.diagnosis import Mistakes
 
 SPLIT_KEYS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _STEP_KEYS = (16, 32, 64, 128)
-_LANES = (1, 2, 4)  # that share a channel on CUDA cores
-_KEYS_MOST = 1024  # of such a lane
-_STEPS_MOST = 4096  # keys of a chain that are followed one by one: more would take seconds
-_SKIPPED_MOVES = 8.0  # of a maximum, in log2 units: where kernels that skip small moves stop
+_LANES = (1, 2, 4)  # lanes that share a channel on CUDA cores
+_KEYS_MOST = 1024  # keys per lane that are followed one by one
+_STEPS_MOST = 4096  # steps per chain: more would take seconds
+_SKIPPED_MOVES = 8.0  # log2 units: largest move of a maximum that some kernels skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class KeySteps:
     where: str
 
     def by_key(self, log2_weights: Array) -> np.ndarray:
-        """Weights of steps, relative to that of the row's maximum, as weights of keys.
+        """Return weights relative to the row's maximum by key, given their log2 by step.
 
         Shapes: [C, T, K] -> [n]
         """
@@ -56,11 +56,11 @@ def rescales(scores: Array, v: Array) -> Mistakes:
 
 
 def _cuts(scores: Array, warps: tuple[int, ...]) -> Iterator[KeySteps]:
-    """The keys in chains: of whole rows, and of splits."""
+    """Yield the keys in chains: of whole rows, and of splits."""
     n = len(scores)
     splits = [n, *(keys for keys in SPLIT_KEYS if keys < n)]
     for split, keys, count in itertools.product(splits, _STEP_KEYS, warps):
-        idle = count > 1 and (count - 1) * keys >= split  # the same as with fewer warps
+        idle = count > 1 and (count - 1) * keys >= split  # fewer warps give the same chains
         if idle or (split < n and split % keys):
             continue
         steps = SummationOrder(split, count, keys).steps(n)
@@ -71,14 +71,14 @@ def _cuts(scores: Array, warps: tuple[int, ...]) -> Iterator[KeySteps]:
 
 
 def _weights(chains: KeySteps, right: Array) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """For each mistake, the weights with which every key enters o and l."""
+    """Return, for each mistake, the weights with which every key enters o and l."""
     tops = np.maximum.accumulate(chains.scores.max(-1), axis=1)
     last = tops[:, -1:]
     # P is relative to its step's maximum, and no rescale follows
     kept = chains.by_key(chains.scores + (last - tops)[..., None])
     late = np.zeros_like(tops)
     live = np.any(chains.steps >= 0, axis=-1)[:, 2:]  # a chain may end before others
-    late[:, 2:] = live * (tops[:, :-2] - tops[:, 1:-1])  # its rescale is that of the step before
+    late[:, 2:] = live * (tops[:, :-2] - tops[:, 1:-1])  # the rescale of the step before
     stale = chains.by_key(chains.scores + (last - tops + _behind(late))[..., None])
     skipped = chains.by_key(chains.scores + _skipping(chains.scores.max(-1))[..., None])
     return {
@@ -91,14 +91,14 @@ def _weights(chains: KeySteps, right: Array) -> dict[str, tuple[np.ndarray, np.n
 
 
 def _behind(moves: Array) -> Array:
-    """The sum of the moves of all later steps. Shapes: [C, T]."""
+    """Return the sum of the moves of all later steps. Shapes: [C, T]."""
     return np.flip(np.cumsum(np.flip(moves, 1), axis=1), 1) - moves
 
 
 def _skipping(tops: Array) -> Array:
-    """The change of a key's exponent if P follows every maximum, but the sums only large moves.
+    """Return the change of a key's exponent if P follows every maximum, o and l only large moves.
 
-    Shapes: tops, of each step alone, [C, T]
+    Shapes: tops, the largest score of each step alone, [C, T]
     """
     kept = np.full(len(tops), -np.inf)
     seen, moves = np.empty_like(tops), np.zeros_like(tops)
@@ -111,9 +111,10 @@ def _skipping(tops: Array) -> Array:
 
 
 def accumulators(scores: Array, v: Array, p_format: str) -> Mistakes:
-    """An accumulator of o in 16 bits, rounded after every step of keys. Where P is in fp32 it is
-    also rounded after every key: on CUDA cores several lanes share a channel, each with its own
-    sum.
+    """o has an accumulator in 16 bits, which is rounded after every step of keys.
+
+    With P in fp32, rounding after every key is tried too: on CUDA cores several lanes share a
+    channel, each with its own sum.
     """
     fine = "fp32" if p_format.endswith("x2") else p_format
     total = np.exp2(scores - scores.max()).sum()
@@ -131,8 +132,9 @@ def accumulators(scores: Array, v: Array, p_format: str) -> Mistakes:
 
 
 def _summed_in(fmt: str, p: Array, v: Array, rescale: Array, lanes: int) -> Array:
-    """The chains' sums of P v, rounded to a format key by key in each of so many lanes, or if 0
-    step by step. Shapes: p [C, T, K], v [C, T, K, D], rescale [C, T] -> [C, D]
+    """Return the chains' sums of P v, rounded key by key in `lanes` lanes, or step by step if 0.
+
+    Shapes: p [C, T, K], v [C, T, K, D], rescale [C, T] -> [C, D]
     """
     if not lanes:
         o = np.zeros((len(p), v.shape[-1]))

@@ -1,6 +1,7 @@
 """Mistakes in a row's sums, made in float64: keys, weights, merges.
 
-Each yields (name, where(i), outputs [..., Dv]). Shapes: scores [n] in log2 units, v [n, Dv].
+Each function yields (name, where(i), outputs [..., Dv]). Shapes: scores [n] in log2 units, v
+[n, Dv].
 """
 
 import numpy as np
@@ -13,7 +14,7 @@ from labkernels.units import LOG2_E
 
 
 def keys(scores: Array, v: Array) -> Mistakes:
-    """One key is left out, counted twice, or has no value; or values come from the key beside."""
+    """A key is left out, counted twice, or its value is 0; or values are those of the next key."""
     t = np.exp2(scores - scores.max())
     total, n = t.sum(), t @ v
     tv = t[:, None] * v

@@ -11,7 +11,7 @@ _MODULI = (2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128)
 
 
 def of(what: str, n: int, shift: int = 0) -> Callable[[np.ndarray], str]:
-    """A function that tells a set of numbers of 0 to n - 1, each plus a shift."""
+    """Return a function that puts a set of numbers of 0 to n - 1, each plus a shift, into words."""
 
     def told(numbers: Array) -> str:
         numbers = np.sort(np.asarray(numbers)) + shift

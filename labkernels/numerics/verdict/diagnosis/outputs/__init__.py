@@ -1,1 +1,1 @@
-"""Names that outputs alone show: rows in another place, with others added, or of other memory."""
+"""Names that outputs alone show: rows elsewhere, with something added, or from other memory."""

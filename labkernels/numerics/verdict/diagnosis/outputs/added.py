@@ -13,12 +13,12 @@ from labkernels.numerics.verdict import significance
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 from labkernels.numerics.verdict.diagnosis.whole_kernel import sheets
 
-_LEFT = 1.5  # rms of z that may be left, as in diagnosis
+_LEFT = 1.5  # rms of z that may be left, as in whole_kernel
 _SMALLER_BY = 3.0
-_STEPS = 16  # heads, queries or samples, up to which another row is tried
+_STEPS = 16  # other rows are tried at fewer heads, queries or samples from the row
 _LISTED = 6
-_EACH = 12  # elements for each number that is fitted
-_OF_EACH = 4  # rows for each offset that is fitted
+_EACH = 12  # least elements per number that is fitted
+_OF_EACH = 4  # least elements per offset that is fitted
 _NONE = 0.01  # difference of a factor from 1: a smaller one is no factor
 _ROUND = 0.004  # relative distance from a round factor
 _ROUND_ONES = (1.0, -1.0, 0.5, -0.5, 2.0, 0.25, 1 / 3)
@@ -27,7 +27,7 @@ _ROUND_ONES = (1.0, -1.0, 0.5, -0.5, 2.0, 0.25, 1 / 3)
 def of_sums(
     problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array, fmt: str
 ) -> list[Match]:
-    """What was added to the outputs. Shapes: bad [total_q, Hq], bool."""
+    """Return what was added to the outputs. Shapes: bad [total_q, Hq], bool."""
     rows = np.nonzero(bad)
     if not out[rows].any():
         return []
@@ -42,7 +42,7 @@ def of_sums(
 def of_factors(
     problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array, fmt: str
 ) -> list[Match]:
-    """The factors or offsets by which the outputs are wrong. Shapes: bad [total_q, Hq], bool."""
+    """Return factors or offsets that made outputs wrong. Shapes: bad [total_q, Hq], bool."""
     rows = np.nonzero(bad)
     if not len(rows[0]):
         return []
@@ -66,7 +66,7 @@ def _best(found: list[Match], was: float) -> list[Match]:
 
 
 def _simplest(found: list[Match], was: float) -> list[Match]:
-    """The first that leaves no more than right elements have, where it has the fewest numbers."""
+    """Return the first match that leaves no more than right elements have, else the best one."""
     return _best([m for m in found if m.rms <= significance.RIGHT_RMS][:1] or found, was)
 
 
@@ -82,7 +82,7 @@ def _by_factors(
     variance: Array,
     store: Array,
 ) -> list[Match]:
-    """The outputs times a factor for each head, sample, query or channel."""
+    """Return matches for a factor on the outputs of each head, sample, query, channel or row."""
     token, head = rows
     n = given.shape[1]
     query = token - problem.q_ends[problem.request_of[token]]
@@ -117,7 +117,7 @@ def _by_factors(
 def _by_offset(
     problem: Problem, rows: tuple[Array, ...], given: Array, right: Array, variance: Array
 ) -> list[Match]:
-    """The outputs plus a number for each channel of each KV head, or of all."""
+    """Return matches for a number added to each channel, of each KV head or of all."""
     n, kv_head = given.shape[1], rows[1] // problem.group
     found = []
     for what, part in (("channel", 0 * kv_head), ("channel of each KV head", kv_head)):
@@ -128,7 +128,7 @@ def _by_offset(
         if len(np.unique(label)) * _OF_EACH > given.size:
             continue
         added = offset[label].reshape(given.shape)
-        # P's rounding meets the offset, too, as it meets the values
+        # P's rounding acts on the offset, too, as it acts on the values
         size = np.maximum((right**2).mean(), 1e-300)
         left = _rms(given - right - added, variance * (1 + added**2 / size))
         told = ", ".join(f"{x:.4g}" for x in offset[np.unique(label)[:_LISTED]])
@@ -140,7 +140,7 @@ def _by_offset(
 def _others(
     problem: Problem, truth: Array, sigma: Array, rows: tuple[Array, ...]
 ) -> Iterator[tuple[Any, ...]]:
-    """Words, values and their variance of what may have been added. Shapes: [R, Dv] each."""
+    """Yield words, values and variance of what may have been added. Shapes: [R, Dv] each."""
     token, head = rows
     n_heads, n = truth.shape[1], truth.shape[2]
     for step in range(1, min(n_heads, _STEPS)):
@@ -167,7 +167,7 @@ def _others(
 def _of_values(
     problem: Problem, shape: tuple[int, ...], rows: tuple[Array, ...]
 ) -> Iterator[tuple[Any, ...]]:
-    """Sums of values and single values of each row's KV head."""
+    """Yield the mean of values, single values of each row's KV head, and a constant."""
     found = {name: np.zeros(shape) for name in ("mean", "first", "own")}
     for request in range(problem.batch):
         tokens = np.arange(*(int(x) for x in problem.q_ends[request : request + 2]))
@@ -197,7 +197,7 @@ def _sum_of(
     noise: Array,
     store: Array,
 ) -> Match:
-    """The sum a right + b other that fits best."""
+    """Return the sum a right + b other that fits best."""
     weight = 1 / np.maximum(variance, 1e-300)
     sides = np.array([[(x * y * weight).sum() for x in (right, other)] for y in (right, other)])
     try:
@@ -217,7 +217,7 @@ def _sum_of(
     )
     if not left * _SMALLER_BY <= without:
         return Match("", "", np.inf, np.nan)
-    if abs(a) < _NONE:  # other rows in place of these are no sum
+    if abs(a) < _NONE:  # another row in place of the output is no sum
         name = f"{words} in place of the output"
         return Match(
             name, f"times {b:.4g}" * (b != 1), np.inf if "output" in words else left, np.nan

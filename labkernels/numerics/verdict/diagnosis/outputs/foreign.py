@@ -1,4 +1,4 @@
-"""Rows that no average of values gives, while all others are right: they show other memory."""
+"""Rows that are no average of values, while all others are right: they come from other memory."""
 
 import numpy as np
 
@@ -9,15 +9,15 @@ from labkernels.numerics.verdict.diagnosis import places
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 from labkernels.numerics.verdict.diagnosis.whole_kernel import sheets
 
-_FOREIGN = 0.25  # share of the wrong rows that lie outside of the values, at least
+_FOREIGN = 0.25  # least share of the wrong rows that lie outside of the values
 _UNLIKE = 0.5  # largest cosine of the wrong rows and the right ones
 _TINY = 1e-300  # in place of a division by 0
 
 
 def of_output(problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array) -> list[Match]:
-    """Rows uninitialised or overwritten. Shapes: bad [total_q, Hq], bool.
+    """Return a name for uninitialised or overwritten rows. Shapes: bad [total_q, Hq], bool.
 
-    rms of a match: that of the other rows, after; of these rows, before.
+    rms of a match is that of the other rows; was is that of these rows.
     """
     right = ~bad & (problem.n_keys[:, None] > 0)
     if not bad.any() or not right.any():
@@ -34,7 +34,7 @@ def of_output(problem: Problem, out: Array, truth: Array, sigma: Array, bad: Arr
 
 
 def _outside(problem: Problem, out: Array, sigma: Array) -> Array:
-    """Rows of which an element lies beyond all values of V that they see. Shapes: [total_q, Hq]."""
+    """Return which rows have an element beyond all values that they see. Shapes: [total_q, Hq]."""
     slack, found = significance.OUTLIER * sigma, np.zeros(out.shape[:2], bool)
     for request in range(problem.batch):
         tokens = slice(*(int(end) for end in problem.q_ends[request : request + 2]))

@@ -6,17 +6,17 @@ from labkernels.numerics.arrays import Array
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 
-_LEFT = 1.5  # rms of z that may be left, as in diagnosis
+_LEFT = 1.5  # rms of z that may be left, as in whole_kernel
 _SMALLER_BY = 3.0
-_ROWS = 48  # that are looked up among all rows
-_LISTED = 4  # rows that are told one by one
-_AMONG = 2**15  # rows among which they are looked up
+_ROWS = 48  # rows that are looked up among all rows
+_LISTED = 4  # rows that are named one by one
+_AMONG = 2**15  # most rows among which rows are looked up
 _OFTEN = 0.9  # share of the rows that a rule must explain: some rows may look like others
 _OF_ANOTHER = "another row's output"
 
 
 def of_output(problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array) -> list[Match]:
-    """Channels or rows that hold the contents of others. Shapes: bad [total_q, Hq], bool."""
+    """Return names if channels or rows hold those of others. Shapes: bad [total_q, Hq], bool."""
     rows = np.argwhere(bad)
     if not len(rows):
         return []
@@ -32,7 +32,7 @@ def of_output(problem: Problem, out: Array, truth: Array, sigma: Array, bad: Arr
 
 
 def _misfit(out: Array, given: Array, sigma: Array) -> float:
-    """rms of z, with sigma of the place that the elements came from."""
+    """Return the rms of z, with sigma of the place from which the elements came."""
     with np.errstate(invalid="ignore", divide="ignore"):
         z = np.where(out == given, 0.0, (out - given) / sigma)
     return float(np.sqrt((z**2).mean()))
@@ -43,7 +43,7 @@ def _kept(name: str, where: str, left: float, was: float) -> list[Match]:
 
 
 def _laid_out(problem: Problem, out: Array, truth: Array, sigma: Array, was: float) -> list[Match]:
-    """[B, S, H, D] is taken for [B, H, S, D], or the other way round, within every request."""
+    """Return a name if [B, S, H, D] is taken for [B, H, S, D], or the other way round."""
     heads = out.shape[1]
     if heads == 1 or not (np.diff(problem.q_ends) > 1).any():
         return []
@@ -67,7 +67,7 @@ def _laid_out(problem: Problem, out: Array, truth: Array, sigma: Array, was: flo
 
 
 def _channels(out: Array, truth: Array, sigma: Array, was: float) -> list[Match]:
-    """Every channel holds another's contents. Shapes: [R, Dv] each, of the rows that went wrong."""
+    """Return a name if channels hold those of others. Shapes: [R, Dv] each, of the wrong rows."""
     n = out.shape[-1]
     inverse = 1 / np.maximum(sigma, 1e-300) ** 2
     # sum over rows of ((out_c - truth_d) / sigma_d)^2 for all pairs c, d
@@ -101,7 +101,7 @@ def _words(what: str, source: Array, moved: Array) -> str:
 def _rows(
     problem: Problem, out: Array, truth: Array, sigma: Array, rows: Array, was: float
 ) -> list[Match]:
-    """Rows that hold the output of other rows, by one rule."""
+    """Return a name if rows hold the output of other rows."""
     chosen = rows[np.unique(np.linspace(0, len(rows) - 1, _ROWS).astype(int))]
     flat, spread = truth.reshape(-1, truth.shape[-1]), sigma.reshape(-1, sigma.shape[-1])
     if len(flat) > _AMONG or len(chosen) < 2:

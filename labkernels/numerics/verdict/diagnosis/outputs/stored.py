@@ -1,4 +1,4 @@
-"""Outputs that are a function of the right ones, or those of other rows, in some channels."""
+"""Outputs that are a function of the right ones, or are those of other rows in some channels."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,11 +11,11 @@ from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 from labkernels.numerics.verdict.diagnosis.structure import mixtures
 
-_LEFT = 1.5  # rms of z that may be left, as in diagnosis
+_LEFT = 1.5  # rms of z that may be left, as in whole_kernel
 _SMALLER_BY = 3.0
 _ROWS = 48
 _STEPS = (*(2.0**-k for k in range(13)), 0.1, 0.05, 0.01, 0.005, 0.001)
-_DISTINCT = 4  # values
+_DISTINCT = 4  # least different values
 _CLIPPED = 0.8  # share of the elements that a clip may change: a constant is no clip
 _OFTEN = 0.6  # share of the elements that a step must change: others are multiples by chance
 
@@ -29,7 +29,10 @@ def of_output(
     fmt: str,
     channels: Array | None = None,
 ) -> list[Match]:
-    """What became of right outputs. Shapes: bad [total_q, Hq], bool; channels, those judged."""
+    """Return what made wrong outputs of right ones, in all channels or in `channels`.
+
+    Shapes: bad [total_q, Hq], bool; channels [n].
+    """
     some = np.arange(out.shape[-1]) if channels is None else channels
     rows = np.argwhere(bad)
     rows = rows[np.unique(np.linspace(0, len(rows) - 1, _ROWS).astype(int))] if len(rows) else rows
@@ -113,7 +116,7 @@ def _functions(given: Array, right: Array, spread: Array) -> Iterator[tuple[str,
 def _of_rows(
     problem: Problem, truth: Array, rows: Array, some: Array, given: Array, spread: Array
 ) -> Iterator[tuple[str, str, float]]:
-    """These channels of another row, by one rule."""
+    """Yield what some channels hold: those of another row, a factor, or other channels."""
     each = [mixtures.candidates(problem, truth, (int(a), int(b))) for a, b in rows]
     if not given.any():
         yield "never written, or V read as 0", "they are 0", 0.0

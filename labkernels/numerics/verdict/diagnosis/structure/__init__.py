@@ -1,8 +1,8 @@
 """What a wrong output is made of, where no known mistake explains it: a few general fits.
 
-Each fit asks for few numbers with many equations: the weight of each key, the block of V that each
-block of keys meets, the rows that a row is a sum of. Where what is left is rounding, the numbers
-say what went wrong, and words are made of them.
+Each fit finds few numbers by many equations: the weight of each key, the block of V that each block
+of keys meets, the rows that a row is a sum of. Where a fit leaves only rounding, its numbers show
+what went wrong, and the fit puts them into words.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ _FAMILIES = (
 def explain(
     problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array, p_format: str, fmt: str
 ) -> list[Match]:
-    """What explains all rows that went wrong, the first that names more than numbers."""
+    """Return the first fit that explains all wrong rows by a name, else all fits by numbers."""
     found = []
     place = places.words(problem, bad)
     for item, was in _each(problem, out, truth, sigma, bad, p_format, fmt):
@@ -58,7 +58,7 @@ def explain(
 def _each(
     problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array, p_format: str, fmt: str
 ) -> Iterator[tuple[Any, ...]]:
-    written = bad & (out != 0).any(-1)  # a row of which no key is left is 0, whatever the mistake
+    written = bad & (out != 0).any(-1)  # a row that lost all of its keys is 0, whatever the mistake
     bad = written if written.any() else bad
     if not bad.any():
         return

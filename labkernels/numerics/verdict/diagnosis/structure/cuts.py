@@ -1,4 +1,4 @@
-"""Scores that each row cuts at a number of its own: clamps and thresholds, whatever sets them."""
+"""Scores that are cut at another number in each row, by a clamp or a threshold."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,11 +16,11 @@ _NAMES = (
     "scores clamped, in each row to at most a number of its own",
     "scores clamped, in each row to at least a number of its own",
 )
-_ROWS = 12  # of a block
+_ROWS = 12  # most rows of a block
 
 
 def of_rows(blocks: list[Block], was: float) -> Iterator[Found]:
-    """One number for each row, at which its scores are cut."""
+    """Fit one number for each row, at which its scores are cut."""
     equations = 0
     squares: list[list[float]] = [[], [], []]
     cuts: list[list[float]] = [[], [], []]
@@ -40,7 +40,7 @@ def of_rows(blocks: list[Block], was: float) -> Iterator[Found]:
 
 
 def _of_row(block: Block, row: int) -> Iterator[tuple[float, float]]:
-    """Sum z^2 and the number, of each way. Scores fall along the sums."""
+    """Yield sum z^2 and the number for each of _NAMES; keys are summed by falling score."""
     s = block.sheet.raw[row][block.seen[row]]
     v = block.v[block.seen[row]]
     order = np.argsort(-s, kind="stable")
@@ -74,7 +74,7 @@ def _clamped(
     high: Array,
     top: float,
 ) -> tuple[float, float]:
-    """The best weight of clamped keys, one for all of them, for each number of such keys."""
+    """Return the least sum z^2 and its cut: any number of keys is clamped to one fitted weight."""
     a, b = ((x[:, :-1] - x[:, -1:] * out) / sigma for x in (flat, rest))
     weight = -(a * b).sum(1) / np.maximum((a * a).sum(1), 1e-300)
     slack = 1e-3

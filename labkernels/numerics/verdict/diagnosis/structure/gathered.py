@@ -11,9 +11,9 @@ from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.diagnosis.structure.linear import Terms
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 
-_PAIRS = 24  # of a request and a KV head
-_TOKENS = 24  # of a pair
-_NUMBERS = 2**20  # rows times keys of all pairs
+_PAIRS = 24  # most pairs of a request and a KV head
+_TOKENS = 24  # most tokens per pair
+_NUMBERS = 2**20  # most rows times keys over all pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +25,7 @@ class Block:
 
     @functools.cached_property
     def p(self) -> np.ndarray:
-        """The right weights, divided by their sum; of hidden keys, what they would have."""
+        """The right weights, divided by their sum; those of hidden keys as if they were seen."""
         top = self.sheet.scores.max(1, keepdims=True)
         total = np.exp2(self.sheet.scores - top).sum(1, keepdims=True)
         total = total + np.exp2(self.sheet.sink - top)
@@ -39,7 +39,7 @@ class Block:
 
     @property
     def v(self) -> np.ndarray:
-        """Its values. Shapes: [L, Dv]."""
+        """The values of the block. Shapes: [L, Dv]."""
         return self.sheet.v
 
     @property
@@ -48,11 +48,11 @@ class Block:
         return self.sheet.tokens - int(self.sheet.problem.q_ends[self.sheet.request])
 
     def terms(self, above: Array, below: Array | None) -> Terms:
-        """Equations of its rows."""
+        """Return the equations of the block's rows."""
         return Terms(above, below, self.sheet.out, self.sigma)
 
     def of_rows(self, rows: Array) -> "Block":
-        """Some of its rows."""
+        """Return a block of some of the rows."""
         from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import part
 
         return Block(part(self.sheet, rows), self.sigma[rows])
@@ -68,7 +68,7 @@ def gathered(
     fmt: str,
     channels: None = None,
 ) -> list[Block]:
-    """The rows that went wrong, with all heads of a token. Shapes: bad [total_q, Hq], bool."""
+    """Return wrong rows, with all wrong heads of a token. Shapes: bad [total_q, Hq], bool."""
     some = slice(None) if channels is None else channels
     group, ends = problem.group, problem.q_ends
     pairs = [

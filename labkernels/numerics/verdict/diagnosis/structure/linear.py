@@ -1,4 +1,4 @@
-"""Numbers that turn right terms into a wrong output: fitted, with what is left and what is sure."""
+"""Fits numbers that turn right terms into a wrong output, with their errors and the rms left."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from labkernels.numerics.arrays import ZERO, Array
 
 LEFT = 1.5  # rms of z that is left, as in whole_kernel
 SMALLER_BY = 3.0
-_SHARE = 0.5  # of the equations: more numbers explain anything
-_RANK = 1e-13  # of the largest square: smaller ones are no direction
+_SHARE = 0.5  # most numbers per equation: more numbers explain anything
+_RANK = 1e-13  # least eigenvalue of a direction, as a part of the largest
 _ROUNDS = 8
 _HALVINGS = 6
-_WHOLE = 0.2  # of a number, up to which it is a whole one
+_WHOLE = 0.2  # largest distance from a whole number, and largest error of a known number
 _MOST = 2**30  # products of a system of equations: more take seconds
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What some rows would be by numbers x: (above x) / (below x), or above x alone.
+    """Rows as functions of numbers x: (above x) / (below x), or above x alone.
 
     Shapes: above [R, G, Dv], below [R, G] or None, out, sigma [R, Dv].
     """
@@ -31,12 +31,12 @@ class Terms:
     sigma: np.ndarray
 
     def outputs(self, x: Array) -> np.ndarray:
-        """The rows by numbers x. Shapes: [R, Dv]."""
+        """Return the rows for numbers x. Shapes: [R, Dv]."""
         above = np.einsum("rgd,g->rd", self.above, x)
         return above if self.below is None else above / (self.below @ x)[:, None]
 
     def changes(self, x: Array, outputs: Array) -> np.ndarray:
-        """By how many sigma each number moves each element. Shapes: [R, Dv, G]."""
+        """Return by how many sigma each number moves each element. Shapes: [R, Dv, G]."""
         above = self.above
         if self.below is not None:
             total = (self.below @ x)[:, None, None]
@@ -46,7 +46,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Fit:
-    """Numbers x, their standard errors, the rms of z that they leave, and that of before."""
+    """Numbers x, their standard errors, the rms of z that they leave, and the rms before."""
 
     x: np.ndarray
     errors: np.ndarray
@@ -55,12 +55,12 @@ class Fit:
 
     @property
     def explains(self) -> bool:
-        """Whether rounding is all that is left."""
+        """Whether only rounding is left."""
         return self.rms <= LEFT and self.rms * SMALLER_BY <= self.was
 
     @property
     def whole(self) -> np.ndarray:
-        """The numbers as whole ones; NaN where they are not, or not surely. Shapes: [G]."""
+        """The numbers as whole numbers; NaN where they surely or possibly are none. Shapes: [G]."""
         near = np.rint(self.x)
         sure = (np.abs(self.x - near) <= np.minimum(_WHOLE, 0.02 + 5 * self.errors)) & (
             self.errors < _WHOLE
@@ -69,18 +69,18 @@ class Fit:
 
     @property
     def known(self) -> np.ndarray:
-        """Whether the equations say anything of a number. Shapes: [G], bool."""
+        """Whether the equations determine a number. Shapes: [G], bool."""
         return self.errors < _WHOLE
 
 
 def too_many(n: int, equations: int) -> bool:
-    """Whether so many numbers would explain so many equations by chance, or take too long."""
+    """Return whether n numbers would explain the equations by chance, or take too long."""
     return n > _SHARE * equations or n * n * equations > _MOST
 
 
 @np.errstate(all="ignore")
 def fitted(terms: list[Terms], n: int, was: float) -> Fit | None:
-    """The n numbers that all terms share; None where there is no telling."""
+    """Return the n numbers that all terms share; None if they cannot be fitted."""
     equations = sum(part.out.size for part in terms)
     if not terms or too_many(n, equations):
         return None
@@ -95,7 +95,7 @@ def fitted(terms: list[Terms], n: int, was: float) -> Fit | None:
 
 
 def _solved(terms: list[Terms], x: Array, *, ratio: bool) -> tuple[float, Array, Array, int] | None:
-    """The rms, the numbers, their errors and how many directions were fitted, from a start."""
+    """Return the rms, numbers, their errors and the count of fitted directions, from a start."""
     best, damping = None, 0.0
     for _ in range(_ROUNDS if ratio else 1):
         square, side = _sides(terms, x)
@@ -107,7 +107,7 @@ def _solved(terms: list[Terms], x: Array, *, ratio: bool) -> tuple[float, Array,
         kept = power > _RANK * max(power[-1], 1e-300)
         axes, power = axes[:, kept], power[kept]
         errors = np.sqrt((axes**2 / power).sum(1)) / size
-        errors[(axes**2).sum(1) < 0.5] = np.inf  # no equation holds it
+        errors[(axes**2).sum(1) < 0.5] = np.inf  # no equation determines the number
         before = left(terms, x) if ratio else np.inf
         if best is None or before < best[0]:
             best = before, x, errors, len(power)
@@ -128,7 +128,7 @@ def _solved(terms: list[Terms], x: Array, *, ratio: bool) -> tuple[float, Array,
 
 
 def _sides(terms: list[Terms], x: Array) -> tuple[Array, Array]:
-    """The normal equations of a step from x."""
+    """Return the normal equations of a step from x."""
     square, side = np.zeros((len(x), len(x))), np.zeros(len(x))
     for part in terms:
         guess = part.outputs(x)
@@ -149,14 +149,14 @@ def _judged(
 
 
 def left(terms: list[Terms], x: Array, rank: int = 0) -> float:
-    """The rms of z that numbers x leave, of which `rank` were fitted."""
+    """Return the rms of z that numbers x leave, of which `rank` were fitted."""
     equations = sum(part.out.size for part in terms)
     total = sum(float((((p.out - p.outputs(x)) / p.sigma) ** 2).sum()) for p in terms)
     return float(np.sqrt(total / max(equations - rank, 1)))
 
 
 def _first(terms: list[Terms]) -> Array | None:
-    """The numbers of a ratio up to a factor: those that nearly solve (above - out below) x = 0."""
+    """Return the numbers of a ratio: those that come nearest to (above - out below) x = 0."""
     sides, squares = ZERO, ZERO
     for p in terms:
         below = np.asarray(p.below)
@@ -173,7 +173,7 @@ def _first(terms: list[Terms]) -> Array | None:
 
 
 def _usual(x: Array, errors: Array) -> float:
-    """The number that most others equal, or the median of the large ones."""
+    """Return the number that most others equal, or the median of the large numbers."""
     good = np.isfinite(errors) & (x != 0)
     if not good.any():
         return 1.0
@@ -186,6 +186,6 @@ def _usual(x: Array, errors: Array) -> float:
 
 
 def rms_before(sheets: Iterable[Any]) -> float:
-    """The rms of z of the rows as they are."""
+    """Return the rms of z of the rows as they are."""
     pairs = [(((s.out - s.truth) / s.sigma) ** 2) for s in sheets]
     return float(np.sqrt(sum(float(z.sum()) for z in pairs) / max(sum(z.size for z in pairs), 1)))

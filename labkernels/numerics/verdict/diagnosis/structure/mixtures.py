@@ -1,4 +1,4 @@
-"""Rows that are sums of other rows' outputs, with whatever factors: found one by one."""
+"""Rows that are sums of other rows' outputs with any factors; the terms are found one by one."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -11,17 +11,17 @@ from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.diagnosis.structure.linear import LEFT, SMALLER_BY
 from labkernels.numerics.verdict.diagnosis.structure.weights import Found
 
-_ROWS = 64  # of which it is asked
+_ROWS = 64  # rows that are examined
 _AMONG = 512  # rows that may be in a sum
 _TERMS = 3
-_OFTEN = 0.8  # share of the rows that a rule holds for
-_NONE = 0.003  # of a factor: less is none
+_OFTEN = 0.8  # least share of the rows for which a rule holds
+_NONE = 0.003  # a factor below this counts as 0
 
 
 def of_rows(
     problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array, fmt: str
 ) -> Iterator[Found]:
-    """Outputs with others added, or made of others. Shapes: bad [total_q, Hq], bool."""
+    """Yield a name if outputs are sums of other rows' outputs. Shapes: bad [total_q, Hq], bool."""
     rows = np.argwhere(bad)
     rows = rows[np.unique(np.linspace(0, len(rows) - 1, _ROWS).astype(int))]
     if not len(rows) or truth.shape[-1] < 16:
@@ -56,7 +56,7 @@ def of_rows(
 def _of_row(
     problem: Problem, out: Array, truth: Array, sigma: Array, row: tuple[int, int], fmt: str
 ) -> tuple[tuple[str, ...], list[float], float] | None:
-    """Which rows a row is a sum of, with what factors, and the rms of z that is left."""
+    """Return the rows of which a row is a sum, their factors, and the rms of z that is left."""
     given = out[row]
     spread = np.maximum(sigma[row], rounding.quantum(given, fmt) / 12**0.5)
     names, columns = candidates(problem, truth, row)
@@ -72,7 +72,7 @@ def _of_row(
         chosen.append(int(gain.argmax()))
         factors = np.linalg.lstsq(sides[:, chosen], right, rcond=None)[0]
         left = right - sides[:, chosen] @ factors
-        # the errors of the other rows' own rounding come with them
+        # what is left includes the rounding errors of the other rows
         rms = float(np.sqrt((left**2).sum() / max(len(left) - len(chosen), 1)))
         if rms <= LEFT:
             break
@@ -84,7 +84,7 @@ def _of_row(
 
 
 def candidates(problem: Problem, values: Array, row: tuple[int, int]) -> tuple[list[str], Array]:
-    """Rows near one, by name, and what values [total_q, Hq, X] they have: [X, C]."""
+    """Return the names of C rows near a row, and their values of [total_q, Hq, X]: [X, C]."""
     token, head = row
     request = int(problem.request_of[token])
     first, last = (int(x) for x in problem.q_ends[request : request + 2])

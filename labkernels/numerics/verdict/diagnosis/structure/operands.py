@@ -14,15 +14,15 @@ from labkernels.numerics.verdict.diagnosis.structure.linear import LEFT, SMALLER
 from labkernels.numerics.verdict.diagnosis.structure.weights import Found
 from labkernels.units import LOG2_E
 
-_STEPS = 20  # of a descent
-_MOST = 2**27  # products of a step of it
-_NEARLY = 0.02  # of a factor: it is a whole one
-_OFTEN = 0.9  # share of the rows in which a query is found
-_ROWS = 6  # of a block
+_STEPS = 20  # most steps of a descent
+_MOST = 2**27  # most products per step of a descent
+_NEARLY = 0.02  # largest distance of a factor from a whole number
+_OFTEN = 0.9  # least share of the rows for which a query is found
+_ROWS = 6  # most rows of a block
 
 
 def of_queries(blocks: list[Block], was: float) -> Iterator[Found]:
-    """The query that each row has, among all of its request, of its token and of other samples."""
+    """Find each row's query among those of near tokens, of other heads and of other samples."""
     rules: Counter[Any] = Counter()
     squares, rows, told = [], 0, []
     for block in blocks:
@@ -53,7 +53,7 @@ def of_queries(blocks: list[Block], was: float) -> Iterator[Found]:
 
 
 def of_channels(blocks: list[Block], was: float) -> Iterator[Found]:
-    """A factor for each channel of the products q k."""
+    """Fit a factor for each channel of the products q k."""
 
     def shapes(block: Block) -> Array:
         return block.sheet.q[:, None] * block.sheet.k[None]
@@ -77,7 +77,7 @@ def of_channels(blocks: list[Block], was: float) -> Iterator[Found]:
 
 
 def of_offsets(blocks: list[Block], was: float) -> Iterator[Found]:
-    """A vector that is added to every query: of all rows, of a sample, of a head."""
+    """Fit a vector that is added to every query: of all rows, of a sample, of a KV head."""
     n = blocks[0].sheet.k.shape[1]
     for what, label in (
         ("", lambda block: 0),
@@ -106,7 +106,7 @@ def _of_keys(block: Block) -> Array:
 def descended(
     blocks: list[Block], shapes: Callable[..., Any], n: int, was: float
 ) -> tuple[Array, float] | None:
-    """The numbers x for which scores + shapes x explain the rows; and the rms. None if none do."""
+    """Return numbers x for which scores + shapes x explain the rows, and the rms; else None."""
     equations = sum(block.sheet.out.size for block in blocks)
     products = equations * n * max(block.sheet.kv_len for block in blocks)
     if too_many(n, equations) or products > _MOST or blocks[0].sheet.problem.variant is not None:
@@ -135,7 +135,7 @@ def descended(
 
 
 def _sides(blocks: list[Block], each: list[Array], x: Array) -> tuple[float, Array, Array]:
-    """Sum z^2 of the rows by numbers x, and the normal equations of the next step."""
+    """Return sum z^2 of the rows for numbers x, and the normal equations of the next step."""
     total, square, side = 0.0, np.zeros((len(x), len(x))), np.zeros(len(x))
     for block, shape in zip(blocks, each, strict=True):
         sheet = block.sheet

@@ -12,7 +12,7 @@ from labkernels.numerics.verdict.diagnosis.structure.operands import descended
 from labkernels.numerics.verdict.diagnosis.structure.weights import Found
 from labkernels.units import LOG2_E
 
-_ROWS = 12  # of a block are tried
+_ROWS = 12  # most rows of a block
 _GRID = np.concatenate([-np.geomspace(20, 0.02, 60), np.geomspace(0.02, 20, 60)])
 _ONE = np.ones(1)
 _ROUNDS = 9  # of a search, each with a tenth of the step of the round before

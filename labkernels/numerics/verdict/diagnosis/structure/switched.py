@@ -1,6 +1,6 @@
-"""Some blocks of keys were read otherwise than they should: as zeros, from elsewhere, K for V.
+"""Some blocks of keys were read wrongly: as zeros, from elsewhere, K for V.
 
-Each block is either right or as one other reading has it. Which it is follows from a fit.
+A fit tells which blocks were read rightly, and which in one other way.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,9 +29,9 @@ _SOURCES = 3  # other heads, and other requests, that are tried
 
 @dataclass(frozen=True)
 class _Reading:
-    """Other keys, other values or both: of(block) gives K and V, None for its own.
+    """Other keys, other values or both: of(block) gives K and V, None for the block's own.
 
-    size: keys of a block, where the reading has one; sizes: those that are tried.
+    sizes: the numbers of keys per block that are tried.
     """
 
     name: str
@@ -40,7 +40,7 @@ class _Reading:
 
 
 def of_blocks(blocks: list[Block], was: float) -> Iterator[Found]:
-    """Blocks of keys of which some were read in another way, alike in all rows."""
+    """Yield a name if some blocks of keys were read in another way, alike in all rows."""
     longest = max(block.sheet.kv_len for block in blocks)
     equations = sum(block.sheet.out.size for block in blocks)
     if blocks[0].sheet.problem.variant is not None:
@@ -73,7 +73,7 @@ def _named(
 
 
 def _terms(block: Block, size: int, n: int, reading: _Reading) -> Terms:
-    """Sums over blocks that are right, then that are read otherwise. Shapes: above [R, 2 n, Dv]."""
+    """Return sums over right blocks, then over wrongly read ones. Shapes: above [R, 2 n, Dv]."""
     k, v = reading.of(block)
     right = np.where(block.seen, block.p, 0.0)
     wrong = right
@@ -97,7 +97,7 @@ def _sums(p: Array, v: Array, size: int, n: int) -> tuple[Any, ...]:
 
 
 def _readings(blocks: list[Block]) -> Iterator[_Reading]:
-    """Zeros, the block before or after, other heads and requests, K and V exchanged."""
+    """Yield zeros, the block before or after, K and V exchanged, other heads and requests."""
     problem, sheet = blocks[0].sheet.problem, blocks[0].sheet
 
     def zero(x: Array) -> Array:
@@ -128,7 +128,7 @@ def _of_both(
 
 
 def _moved(x: Array, step: int) -> Array:
-    """Rows of x, each `step` rows off; beyond its ends, its own."""
+    """Return rows of x from `step` rows further on; rows without such a row stay."""
     at = np.arange(len(x))
     return x[np.where((at + step >= 0) & (at + step < len(x)), at + step, at)]
 

@@ -1,6 +1,6 @@
-"""Which block of V each block of keys meets: a table of numbers, of which one in each row is 1.
+"""Which block of V each block of keys meets: a table of numbers with at most one 1 in each row.
 
-Between blocks of a size, and within blocks, the same in all of them.
+A table is fitted between blocks of a size, or between keys within blocks, the same in all blocks.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,11 +16,11 @@ from labkernels.numerics.verdict.diagnosis.structure.weights import Found
 _BETWEEN = (256, 128, 64, 48, 32, 24, 16, 12, 8, 4)
 _WITHIN = (4, 8, 16, 32)
 _LISTED = 4
-_NEARLY = 0.05  # of a number, by which it may differ from that of a mean
+_NEARLY = 0.05  # largest relative distance of the numbers from those of a mean
 
 
 def of_tables(blocks: list[Block], was: float) -> Iterator[Found]:
-    """V, or K, of another block than its own."""
+    """Yield a name if keys meet V, or K, of other blocks or keys than their own."""
     longest = max(block.sheet.kv_len for block in blocks)
     equations = sum(block.sheet.out.size for block in blocks)
     for kind in ("V", "K"):
@@ -64,7 +64,7 @@ def _of(
 def _terms(
     block: Block, size: int, n: int, kind: str, tables: Callable[..., Any], *, whole: bool = False
 ) -> Terms:
-    """Sums of weights of one block of keys with values of another. Shapes: above [R, n n, Dv].
+    """Return sums of one block's weights with another's values. Shapes: above [R, n n, Dv].
 
     whole: the keys of a last, partial block have their own values.
     """
@@ -90,7 +90,7 @@ def _terms(
 
 
 def _of_whole_blocks(block: Block, size: int, n: int, tables: Callable[..., Any]) -> Terms:
-    """The equations of V within whole blocks alone; what the others give is taken off the rows."""
+    """Return equations of V within whole blocks; the part of other keys is subtracted from rows."""
     last = block.sheet.kv_len // size * size
     p = np.where(block.seen, block.p, 0.0)
     rest = p[:, last:] @ block.v[last:]
@@ -115,7 +115,7 @@ def _within(p: Array, v: Array, seen: Array, kind: str) -> tuple[Array, Array]:
 
 
 def _told(source: Array, size: int, kind: str, within: bool) -> tuple[str, str]:
-    """The name and the rule of a table."""
+    """Return the name and the rule of a table."""
     n, at = len(source), np.arange(len(source))
     moved = np.flatnonzero(source != at)
     what = "key" if within else "block" if size > 1 else "key"

@@ -1,5 +1,6 @@
-"""The weight of each key against what it should be, whatever rule it follows: shared by heads,
-by queries, by distance. Which numbers are 0, 1 or 2 says which keys were lost or came twice.
+"""Factors on the right weights of keys, or of groups of keys by place, block, distance or rank.
+
+A factor 0 shows keys that were lost, a factor 2 shows keys that came twice.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,13 +22,13 @@ from labkernels.numerics.verdict.diagnosis.structure.linear import (
 
 _PERIODS = (8, 16, 32, 64, 128, 12, 24, 48, 96)
 _SIZES = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # keys of a block
-_NONE = 0.01  # of the usual factor: a key that was not read
+_NONE = 0.01  # part of the usual factor: below it a key was not read
 _TILES = (8, 16, 32, 64)
 
 
 @dataclass(frozen=True)
 class Found:
-    """A name, a place, and the rms of z that it leaves; vague, where numbers remain numbers."""
+    """A name, a place, and the rms of z that is left; vague: a fitted number has no other name."""
 
     name: str
     where: str
@@ -38,9 +39,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Labels:
-    """Keys of rows in n groups. of: of a block, the group of each row's keys [R, L], -1 for none.
+    """Keys of rows in groups. of: the group of each row's keys in a block [R, L], -1 for none.
 
-    apart: which blocks share their numbers; told: some groups in words.
+    told: puts some groups into words. hidden: hidden keys count too. apart: only blocks for which
+    this function gives the same share their numbers.
     """
 
     what: str
@@ -63,7 +65,7 @@ def _rank(block: Block) -> Array:
 
 
 def of_weights(blocks: list[Block], was: float) -> Iterator[Found]:
-    """Keys by their place, their distance, their rank."""
+    """Fit factors on keys by their place, their distance and their rank."""
     longest = max(block.sheet.kv_len for block in blocks)
     many = any(len(np.unique(block.query)) > 1 for block in blocks)
     yield from _of(blocks, was, Labels("key", _key, words.of("key", longest)))
@@ -101,7 +103,7 @@ _APART = (
 
 
 def _in_blocks(size: int, longest: int) -> Labels:
-    """Blocks of keys, each cut where the last, partial one ends."""
+    """Return blocks of keys, each cut in two where the last, partial block ends."""
     keys, tail = np.arange(longest), longest % size
     group = 2 * (keys // size) + (keys % size >= tail)
     told = words.of("key", longest)
@@ -178,7 +180,7 @@ def _terms(block: Block, label: Array, numbers: Array, kind: str) -> Terms:
 
 
 def _named(fits: list[tuple[Any, ...]], labels: Labels, kind: str) -> Iterator[Found]:
-    """Words for fits that explain all rows: for whole numbers first."""
+    """Yield words for fits that explain all rows: for whole numbers, or else for factors."""
     vague = _VAGUE[kind]
     places, counts, worst, whole = [], set(), 0.0, True
     for _, fit, numbers, (terms, _, blocks, each) in fits:
@@ -209,7 +211,7 @@ def _named(fits: list[tuple[Any, ...]], labels: Labels, kind: str) -> Iterator[F
 
 
 def _right_ones(blocks: list[Block], each: list[Array], numbers: Array) -> np.ndarray:
-    """1 for groups of keys that are seen, 0 for those that are hidden."""
+    """Return 1 for groups of keys that a row sees, 0 for those that are hidden."""
     found = np.zeros(len(numbers))
     for block, label in zip(blocks, each, strict=True):
         seen = np.unique(label[block.seen & (label >= 0)])

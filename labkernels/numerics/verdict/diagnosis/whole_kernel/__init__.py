@@ -1,7 +1,7 @@
 """Names for a bug of a whole kernel: every known mistake is tried on all wrong rows.
 
-Each mistake is also made in float64. The mistake is named if the output differs from that float64
-result by rounding alone.
+Each mistake is made in float64. The mistake is named if the output differs from this float64 result
+by rounding alone.
 """
 
 import itertools
@@ -42,9 +42,9 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sums import (
 )
 from labkernels.numerics.verdict.significance import RIGHT_RMS
 
-ALIKE = 0.1  # share of an rms: a smaller difference does not tell two mistakes apart
-SURELY = 1e3  # by which a mean of z^2 falls, so that one number fitted leaves no doubt
-VAGUE = 0.2  # share of an rms by which a fitted number must be better than a known mistake
+ALIKE = 0.1  # times _SHARE: difference of the rms that does not tell two mistakes apart
+SURELY = 1e3  # factor by which mean z^2 must fall so that a fitted number leaves no doubt
+VAGUE = 0.2  # least difference of the rms by which a fitted number wins over a known mistake
 _WITHOUT_NUMBERS = (
     *one_rule.ALL,
     *one_rule.LATER,
@@ -57,7 +57,7 @@ _WITHOUT_NUMBERS = (
 
 
 def of_some_keys(few: list[Sheet], misfit: fitted.Misfit) -> Iterator[Mistake]:
-    """Mistakes without numbers, and rotations, that concern only some keys."""
+    """Yield mistakes without numbers, and rotations, that concern only some keys."""
     known = (mistake for family in _WITHOUT_NUMBERS for mistake in family(few))
     turned = positions.rotations(few)
     yield from some_keys.of_mistakes(few, misfit, itertools.chain(known, turned))
@@ -65,7 +65,7 @@ def of_some_keys(few: list[Sheet], misfit: fitted.Misfit) -> Iterator[Mistake]:
 
 Rounds = tuple[tuple[Family, ...], ...]
 _QUICK = 3  # rounds of a few seconds; the later ones take up to half a minute
-# A round is tried if those before found nothing but vague numbers, or nothing that explains all.
+# A round is tried if the rounds before found only vague numbers, or left more than rounding.
 _ROUNDS: Rounds = (
     one_rule.ALL,
     (
@@ -101,9 +101,9 @@ _ROUNDS: Rounds = (
     (of_some_keys,),
     chains.LAST,
 )
-# How the name of a mistake begins, and families that may be nearly the same on some inputs: a
-# cap that is not multiplied back is a scale where scores are small, and weights against the wrong
-# maximum are those of a merge without it. They are tried too, so that both names are printed.
+# How the name of a mistake begins, and families that may be nearly the same on some inputs. A cap
+# that is not multiplied back is a scale where scores are small. Weights relative to the wrong
+# maximum are those of a merge without it. These families are tried too, to print both names.
 _RIVALS: dict[str, tuple[Family, ...]] = {
     "wrong scale": (fitted.of_scale, functions.of_cuts),
     "soft cap that was not asked for": (functions.of_cuts,),
@@ -111,14 +111,14 @@ _RIVALS: dict[str, tuple[Family, ...]] = {
     "splits weighted by l alone": (states.of_steps,),
     "splits weighted by their maximum alone": (states.of_steps,),
 }
-# What can still be told of errors as small as rounding's: a number, or which arithmetic it is.
+# What errors as small as rounding's can still show: a number, or the kind of arithmetic.
 _OF_ARITHMETIC: Rounds = (
     *_ROUNDS[:2],
     (*exponentials.ALL, *chains.ALL, *precision.LATER, chains.of_weights),
 )
 _SAME = 6.0  # fall of sum z^2: a smaller difference does not tell two mistakes apart
 _BETTER = 30.0  # fall of sum z^2 that tells two mistakes apart, in units of the better one's
-_FLOOR = 0.05  # rms of z: less is no better, since fp32 is rounded by far less than sigma says
+_FLOOR = 0.05  # rms of z: less is no better, since fp32's errors may be far below their sigma
 _SHARE = 0.1
 
 
@@ -130,11 +130,10 @@ def explain(
     of_arithmetic: bool = False,
     of_rows: Callable[[], list[Match]] = list,
 ) -> list[Match]:
-    """The mistakes that explain all sheets, the best first; of equals, the one tried first.
+    """Return the mistakes that explain all sheets, the best first.
 
     of_arithmetic: coarser arithmetic errs as much, so that hundreds of readings are not tried.
-    of_rows: the mistakes of single rows; what is sure of those ends the search after its quick
-    rounds.
+    of_rows: returns the mistakes of single rows; a sure one ends the search after the quick rounds.
     """
     if not found:
         return []
@@ -167,7 +166,7 @@ def _is_sure(match: Match) -> bool:
 
 
 def _ordered(kept: list[tuple[float, Mistake]], found: list[Sheet], was: float) -> list[Match]:
-    """The best mistake, and with it those that these rows cannot tell from it."""
+    """Return the best mistake, with those that these rows cannot tell from it."""
     if not kept:
         return []
     n = sum(sheet.out.size for sheet in found)
@@ -182,8 +181,8 @@ def _ordered(kept: list[tuple[float, Mistake]], found: list[Sheet], was: float) 
 
     order = sorted(kept, key=rank)
     rms, first = order[0]
-    # A simple mistake comes before one that explains more; both are named then, but several
-    # numbers that are fitted explain a little more of anything.
+    # A cheap mistake may come before one that explains a little more. Both are named then, unless
+    # the latter is vague: fitted numbers explain a little more of any error.
     alike = []
     for other, mistake in order[1:]:
         worse = (other**2 - rms**2) * n

@@ -1,7 +1,7 @@
 """Mistakes with a fitted number: a factor, a cap, a window, a sink, a range of keys.
 
-Each takes sheets and a function of a prediction's misfit, and yields Mistakes with the number that
-fits best.
+Each function takes sheets and a function that returns the misfit of outputs, and yields Mistakes
+with the number that fits best.
 """
 
 import math
@@ -17,24 +17,23 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake,
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 from labkernels.units import LOG2_E
 
-Misfit = Callable[
-    ..., float
-]  # of a mistake's outputs, by default against the sheets it was made of
+# returns the mean z^2 that outputs leave, by default on a few rows of each sheet
+Misfit = Callable[..., float]
 _GOLDEN = (5**0.5 - 1) / 2
 _STEPS = 40  # of a golden section: the bracket shrinks to 4e-9 of itself, for outputs in fp32
-_NEARLY = 0.1  # of a key: a count is a whole number, as far as rounding lets it be seen
-# Of the loss predicted: a key that was its warp's maximum for a while is exact, which the
-# prediction knows of the last one alone.
+_NEARLY = 0.1  # distance of a fitted count of keys from a whole number that rounding may cause
+# Share of the predicted loss. The weight of a key that was its warp's maximum for a while is exact,
+# but the prediction knows only the last maximum.
 _TRUNCATED = (0.4, 1.3)
 # Round caps: where scores are large, the minimum of the misfit is too narrow for a grid alone.
 _CAPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 20, 25, 30, 32, 40, 50, 60, 64, 80, 100, 128, 200)
-ROWS = 3  # rows of a sheet from which the candidates come
-CLEARLY = 50.0  # fall of a mean of z^2 that is needed where many numbers were fitted
-NEAREST = 2  # of each such row
+ROWS = 3  # rows of a sheet that give candidates
+CLEARLY = 50.0  # factor by which mean z^2 must fall where many numbers were fitted
+NEAREST = 2  # candidates per row
 
 
 def of_scale(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """A factor on all scores."""
+    """All scores have a factor."""
     best = least(misfit, lambda x: scaled(math.exp(x)), np.log(np.geomspace(0.05, 20, 41)))
     near = least(misfit, lambda x: scaled(math.exp(x)), np.linspace(-0.02, 0.02, 9))
     for x in sorted({best, near}):
@@ -43,7 +42,7 @@ def of_scale(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def of_cap(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """A soft cap c tanh(s / c), with c in natural units."""
+    """Scores have a soft cap c tanh(s / c), with c in natural units."""
     grid = sorted({*np.geomspace(0.5, 300, 41), *_CAPS})
     for name, after in (("", False), (", applied after the mask", True)):
         cap = math.exp(least(misfit, lambda x, a=after: _capped(math.exp(x), a), np.log(grid)))
@@ -67,7 +66,7 @@ def _capped(cap: float, after_mask: bool) -> Callable[..., Any]:
 def of_truncation(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """P is cut toward 0: every weight that is not exact loses half a spacing on average.
 
-    If fewer bits than P's are kept, the loss beyond its mean is random.
+    If P keeps fewer bits than its format has, the deviation from the mean loss is random.
     """
     given = sheets[0].p_format
     coarser = [fmt for fmt in ("tf32", "fp16", "bf16") if formats.coarser(fmt, given)]
@@ -94,7 +93,7 @@ def of_truncation(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def of_factor(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """One factor on V, or on the output."""
+    """V or the output has one factor."""
     above = sum(float((s.out * s.truth / s.sigma**2).sum()) for s in sheets)
     below = sum(float((s.truth**2 / s.sigma**2).sum()) for s in sheets)
     if not below > 0 or not math.isfinite(above):
@@ -111,7 +110,7 @@ def of_factor(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def _padded(log2_weight: float | dict[int, float]) -> Callable[..., Any]:
-    """Weight in the denominator without a value, in log2 units, for all heads or for each."""
+    """Return outputs with more weight in the denominator, in log2 units, for all heads or each."""
 
     def found(sheet: Sheet) -> Array:
         own: Any = log2_weight
@@ -135,14 +134,14 @@ def of_padding(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def of_sink(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """A sink: one logit counts in the denominator and has no value."""
+    """One logit, a sink, counts in the denominator and has no value."""
     x = least(misfit, _padded, np.linspace(-20, 40, 61))
     where = f"of logit {x / LOG2_E:.3g}"
     yield Mistake("sink in the denominator", where, _padded(x), vague=True)
 
 
 def of_sinks(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """A sink of each head."""
+    """Every head has a sink of its own."""
     heads = sorted({int(head) for sheet in sheets for head in sheet.heads})
     logits: dict[int, float] = {}
     for head in heads if len(heads) > 1 else ():
@@ -158,9 +157,9 @@ def of_sinks(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def least(misfit: Misfit, outputs: Callable[..., Any], grid: Array) -> float:
-    """The number whose outputs fit best: that of a grid, then a golden section around it.
+    """Return the number whose outputs fit best, by a grid and a golden section around its best.
 
-    A misfit is worked out as far as it shows which of two numbers fits better.
+    A misfit is computed until it shows which of two numbers fits better.
     """
     i, lowest = 0, math.inf
     for j, x in enumerate(grid):
@@ -186,7 +185,7 @@ def least(misfit: Misfit, outputs: Callable[..., Any], grid: Array) -> float:
 def of_rows(
     sheets: list[Sheet], each: Callable[..., Any], rows: int = ROWS
 ) -> Iterator[tuple[Sheet, int, int]]:
-    """For some rows, the places of the outputs that come nearest to each row."""
+    """Yield, for the worst rows, the indices of the outputs that come nearest to the row."""
     for sheet in sheets:
         worst = np.argsort(-(((sheet.out - sheet.truth) / sheet.sigma) ** 2).mean(1))
         for row in worst[:rows].tolist():
@@ -202,7 +201,7 @@ def of_rows(
 
 
 def best(misfit: Misfit, mistakes: list[Mistake]) -> list[Mistake]:
-    """The mistake that fits best."""
+    """Return the mistake that fits best."""
     found, lowest = mistakes[:1], math.inf
     for mistake in mistakes:
         value = misfit(mistake.outputs, limit=lowest)
@@ -212,7 +211,7 @@ def best(misfit: Misfit, mistakes: list[Mistake]) -> list[Mistake]:
 
 
 def run_words(first: int, size: int) -> str:
-    """A run of keys in words."""
+    """Return a run of keys in words."""
     return f"keys {first} to {first + size - 1}" if size > 1 else f"key {first}"
 
 

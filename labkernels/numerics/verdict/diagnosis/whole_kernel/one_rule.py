@@ -1,7 +1,8 @@
 """Mistakes of a whole kernel, made in float64: one rule that all rows that went wrong share.
 
-Each yields Mistake(name, where, outputs); outputs gives, for a sheet, what the mistake would make
-of its rows [R, Dv], or None if it does not apply. Mistakes with fewer choices come first.
+Each function yields Mistake(name, where, outputs); outputs(sheet) returns what the mistake would
+make of the sheet's rows [R, Dv], or None if it does not apply. Mistakes with fewer choices come
+first.
 """
 
 import math
@@ -22,9 +23,12 @@ _MOST = 32  # heads or requests that are tried
 
 @dataclass(frozen=True, eq=False)
 class Mistake:
-    """A mistake and its outputs. precision: the mistake rounds more than the format needs. vague: a
-    fitted number that could stand for many mistakes; known mistakes come before it. noise: variance
-    [R, Dv] of what is random in it, for which z then allows. cost: of choices; fewer come first.
+    """A mistake and its outputs.
+
+    precision: the mistake rounds more than the format needs. vague: a fitted number that many
+    mistakes could cause; known mistakes come before it. noise: variance [R, Dv] of the mistake's
+    random part, which is added to sigma^2. cost: grows with the number of choices; cheap mistakes
+    come first.
     """
 
     name: str
@@ -37,7 +41,7 @@ class Mistake:
 
 
 def heads(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """Keys or values of another KV head, or of another request."""
+    """Keys or values are those of another KV head."""
     problem = sheets[0].problem
     n, group = problem.kv_heads, problem.group
     if n > 1 and group > 1:
@@ -62,7 +66,7 @@ def heads(sheets: list[Sheet]) -> Iterator[Mistake]:
 
 
 def requests(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """Keys and values of another request."""
+    """Keys or values are those of another request."""
     n = sheets[0].problem.batch
     for step in range(1, min(n, _MOST)):
         for what in ("kv", "k", "v"):
@@ -185,7 +189,7 @@ def scales(sheets: list[Sheet]) -> Iterator[Mistake]:
 
 
 def scaled(factor: float) -> Callable[..., Any]:
-    """Scores times a factor."""
+    """Return outputs with scores times a factor."""
     return lambda sheet: sheet.attend(factor * sheet.scores)
 
 

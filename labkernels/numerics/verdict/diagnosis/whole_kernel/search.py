@@ -11,10 +11,10 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, part
 
 LEFT = 1.5  # rms of z that may be left: rounding gives 1, and the error model is good to 15 %
-GAIN = 60.0  # by which sum z^2 must fall: chance gives one number fitted 60 once in 10^14
-_REST = 0.08  # share of what z^2 has beyond 1: weak errors have many explanations of a part
+GAIN = 60.0  # least fall of sum z^2: one fitted number gains 60 by chance once in 10^14
+_REST = 0.08  # largest share of mean z^2 - 1 that may be left: many mistakes explain a part
 _FAR = 1e24  # z^2 of an element that a mistake makes NaN, or worse
-_FEW = 6  # rows of a sheet with which a mistake is tried first
+_FEW = 6  # about so many rows of a sheet are tried first
 
 Family = Callable[..., Iterator[Mistake]]
 
@@ -27,7 +27,7 @@ class Search:
     """
 
     def __init__(self, found: list[Sheet], out_format: str):
-        """found: sheets of rows that went wrong; out_format: that of their outputs."""
+        """found: sheets of rows that went wrong; out_format: the format of their outputs."""
         self.found, self.out_format = found, out_format
         self.few = [
             part(sheet, slice(None, None, max(1, len(sheet.tokens) // _FEW))) for sheet in found
@@ -37,7 +37,7 @@ class Search:
         self.tried: set[Family] = set()
 
     def try_all(self, families: Iterable[Family], without_numbers: tuple[Family, ...]) -> None:
-        """Keep what explains the rows, of families that were not tried yet."""
+        """Keep the mistakes that explain the rows, of families that were not tried yet."""
         for family in families:
             if family in self.tried:
                 continue
@@ -53,7 +53,7 @@ class Search:
         noise: Callable[..., Any] | None = None,
         limit: float = math.inf,
     ) -> float:
-        """Mean z^2 that outputs leave; infinity as soon as it is known to exceed the limit."""
+        """Return the mean z^2 that outputs leave; infinity if it exceeds the limit."""
         total, n = 0.0, sum(sheet.out.size for sheet in some)
         for sheet in some:
             given = outputs(sheet)
@@ -70,7 +70,7 @@ class Search:
         some: list[Sheet] | None = None,
         limit: float = math.inf,
     ) -> float:
-        """The same for a few rows of each sheet, by which numbers are fitted."""
+        """Return the misfit of a few rows of each sheet, to which numbers are fitted."""
         return self.misfit(outputs, self.few if some is None else some, None, limit)
 
     def judge(self, mistake: Mistake) -> None:

@@ -1,7 +1,7 @@
 """Rows that went wrong, a few of each KV head and request, with the data behind them.
 
-A mistake of a whole kernel is one rule for all rows. Tried on many rows at once, a wrong guess
-fails, and a mistake shows that no single row would show.
+A mistake of a whole kernel is one rule for all rows. On many rows at once a wrong guess fails, and
+a right guess explains errors that are too weak in a single row.
 """
 
 import functools
@@ -17,8 +17,8 @@ from labkernels.numerics.truth.problem import Problem
 from labkernels.units import LOG2_E
 
 _SHEETS = 4
-_GROWN_MOST = 1e3  # of a variance
-_ROWS = 24  # of a sheet
+_GROWN_MOST = 1e3  # largest growth of a variance
+_ROWS = 24  # most rows of a sheet
 _NUMBERS = 2**21  # rows times keys of a sheet: more would take seconds per mistake
 
 
@@ -92,7 +92,7 @@ class Sheet:
         return (query + self.kv_len - of)[:, None]
 
     def keys(self, which: str, head: int | None = None, request: int | None = None) -> np.ndarray:
-        """K or V of the request, or of another, in float64. Shapes: [L, D]."""
+        """Return K or V of the request, or of another, in float64. Shapes: [L, D]."""
         head = self.kv_head if head is None else head
         request = self.request if request is None else request
 
@@ -103,7 +103,7 @@ class Sheet:
         return self.once((which, head, request), found)
 
     def once(self, name: tuple[object, ...], make: Callable[..., Array]) -> Array:
-        """A result about the request's keys, computed once per name; parts of a sheet share it."""
+        """Return a result about the request's keys; parts of a sheet compute it once per name."""
         if name not in self.shared:
             self.shared[name] = make()
         return self.shared[name]
@@ -124,7 +124,7 @@ class Sheet:
         return self.shaped(self.q @ self.k.T)
 
     def shaped(self, scores: Array) -> np.ndarray:
-        """Products q k as the variant changes them. Shapes: [R, L]."""
+        """Return products q k as the variant changes them. Shapes: [R, L]."""
         variant = self.problem.variant
         if variant is None:
             return scores
@@ -141,11 +141,11 @@ class Sheet:
         return np.exp2(self.scores - self.scores.max(1, keepdims=True))
 
     def masked(self, scores: Array) -> np.ndarray:
-        """The scores with those of hidden keys at -inf."""
+        """Return the scores with those of hidden keys at -inf."""
         return np.where(self.hidden, -np.inf, scores)
 
     def attend(self, scores: Array, v: Array | None = None, *, sink: bool = True) -> np.ndarray:
-        """softmax(scores) v; NaN for a row of which no key is left. Shapes: [R, L] -> [R, Dv].
+        """Return softmax(scores) v; NaN for a row without keys. Shapes: [R, L] -> [R, Dv].
 
         sink: whether the problem's sink, where it has one, is in the denominator.
         """
@@ -163,7 +163,7 @@ class Sheet:
         return p @ v / l
 
     def attended(self, outputs: Callable[..., Any]) -> "tuple[np.ndarray, np.ndarray] | None":
-        """Scores and values of a mistake that attends; None of another. Shapes: [R, L], [L, Dv]."""
+        """Return scores [R, L] and values [L, Dv] of a mistake that calls attend, else None."""
         self.notes["attended"] = None
         given = outputs(self)
         found = self.notes.pop("attended")
@@ -176,9 +176,9 @@ class Sheet:
         return p**2 @ self.v**2
 
     def grown(self, outputs: Callable[..., Any]) -> np.ndarray:
-        """Variance beyond sigma^2 where a mistake leaves more weight to fewer or larger values.
+        """Return the variance beyond sigma^2 if a mistake gives more weight to fewer or larger v.
 
-        Shapes: [R, Dv]; outputs, a mistake's, that attends.
+        Shapes: [R, Dv]; outputs: of a mistake, which calls attend.
         """
         self.notes["squares"] = None
         outputs(self)
@@ -189,7 +189,7 @@ class Sheet:
         return self.sigma**2 * np.clip(times - 1, 0.0, _GROWN_MOST)
 
     def largest(self, which: str) -> float:
-        """The largest absolute value of K or V, of all heads and requests."""
+        """Return the largest absolute value of K or V, of all heads and requests."""
         parts = (
             self.keys(which, head, request)
             for request in range(self.problem.batch)
@@ -198,7 +198,7 @@ class Sheet:
         return max(float(np.abs(part).max(initial=0.0)) for part in parts)
 
     def squares(self, outputs: Array, fmt: str, noise: Array | float = 0.0) -> np.ndarray:
-        """z^2 of the rows against other outputs, and noise beside them. Shapes: [R, Dv]."""
+        """Return z^2 of the rows against other outputs, with more variance. Shapes: [R, Dv]."""
         store = rounding.quantum(outputs, fmt) ** 2 / 12
         variance = np.maximum(self.sigma**2, store) + noise
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -207,7 +207,7 @@ class Sheet:
 
 
 def keys_of(problem: Problem, which: str, head: int, request: int) -> np.ndarray:
-    """K or V of a head of a request, in float64. Shapes: [L, D]."""
+    """Return K or V of a head of a request, in float64. Shapes: [L, D]."""
     pool = problem.k_pool if which == "k" else problem.v_pool
     length, size = int(problem.kv_lens[request]), pool.shape[1]
     pages = problem.page_table[request][: -(-length // size)]
@@ -224,7 +224,7 @@ def of_rows(
     p_format: str,
     channels: Array | None = None,
 ) -> list[Sheet]:
-    """Sheets of bad rows, from as many different KV heads and requests as there are.
+    """Return at most four sheets of bad rows, from KV heads and requests as different as can be.
 
     Shapes: bad [total_q, Hq], by how much each row went wrong, 0 where it did not. channels: those
     that went wrong, where others are right.
@@ -254,7 +254,7 @@ def of_rows(
 
 
 def _different(pairs: list[tuple[float, int, int]]) -> Iterator[tuple[int, int]]:
-    """The worst pair first, then pairs that share neither request nor head with it, then others."""
+    """Yield the worst pair, then pairs of other requests and heads than before, then the rest."""
     chosen: list[tuple[int, int]] = []
     while pairs and len(chosen) < _SHEETS:
         requests, heads = {r for r, _ in chosen}, {h for _, h in chosen}
@@ -265,6 +265,6 @@ def _different(pairs: list[tuple[float, int, int]]) -> Iterator[tuple[int, int]]
 
 
 def part(sheet: Sheet, rows: slice | Array) -> Sheet:
-    """The sheet with some of its rows."""
+    """Return the sheet with some of its rows."""
     arrays = ("tokens", "heads", "out", "truth", "sigma")
     return replace(sheet, notes={}, **{name: getattr(sheet, name)[rows] for name in arrays})

@@ -1,8 +1,8 @@
 """A grammar of mistakes: a stage, what happens to it, and for which keys.
 
-Every reading of `readings`, `queries` and `parameters` is tried at all keys, at every run of keys
-and at regular sets of keys. Those that leave no more than rounding are mistakes; the simplest of
-them comes first.
+Readings of scores, weights, K and V and those with a number are tried at all keys, at every run of
+keys and at regular sets of keys; the others are tried at all keys alone. Readings that leave no
+more than rounding are mistakes, the simplest first.
 """
 
 import itertools
@@ -31,15 +31,15 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, part
 
 _LEFT = 4.0  # mean z^2 up to which a reading is judged on all rows
-_SHARE = 1e-7  # of the mean z^2 before, that the products of large sums lose
-_EQUATIONS = 128  # of the screen, in two rows at least
+_SHARE = 1e-7  # part of the mean z^2 before that products of large sums lose by rounding
+_EQUATIONS = 128  # equations of the screen, which has two rows at least
 _ROWS_MOST = 6
 _JUDGED = 16  # mistakes that are judged on all rows
 _STEPS = 48  # of a golden section
-_SURE, _HOPELESS = 16, 0.01  # steps after which a number that is right leaves less of the errors
+_SURE, _HOPELESS = 16, 0.01  # after so many steps a right number leaves less than this part of z^2
 _GOLDEN = (5**0.5 - 1) / 2
 _BLOCKS = (16, 8, 32, 64, 4)
-_WHOLE = 0.02  # of a factor, by which it may differ from a round one
+_WHOLE = 0.02  # largest distance of a factor from a named one
 
 _NAMED = {
     "keys left out": {1.0: "keys left out", -1.0: "keys counted twice"},
@@ -58,7 +58,7 @@ _BY_FACTOR = {
 
 
 def of_readings(sheets: list[Sheet], misfit: Callable[..., float]) -> Iterator[Mistake]:
-    """The readings that explain a few rows, the simplest first."""
+    """Yield the readings that explain a few rows, the simplest first."""
     screen = Screen(_rows(sheets))
     limit = max(_LEFT, _SHARE * _before(screen))
     first = sheets[0]
@@ -93,7 +93,7 @@ def of_readings(sheets: list[Sheet], misfit: Callable[..., float]) -> Iterator[M
 
 
 def _rows(sheets: list[Sheet]) -> list[Sheet]:
-    """The worst row of each sheet, then the next ones, each as a sheet."""
+    """Return the worst row of each sheet, then the next ones, each as a sheet."""
     count = min(_ROWS_MOST, max(2, -(-_EQUATIONS // sheets[0].out.shape[1])))
     found = []
     for sheet in sheets:
@@ -112,13 +112,13 @@ def _before(screen: Screen) -> float:
 def _screened(
     screen: Screen, tried: Iterator[Reading], limit: float, *, everywhere: bool = False
 ) -> list[tuple[Reading, Nearest]]:
-    """Readings with the cheapest scope that explains the screen's rows."""
+    """Return readings with the cheapest scope that explains the screen's rows."""
     found = []
     for reading in tried:
         near = screen.nearest(reading.of, reading.scalable, everywhere=everywhere, limit=limit)
         fitting = [one for one in near if one.miss <= limit]
-        # One factor of all keys is a factor of the output, which others name. Where it explains the
-        # rows, a factor of fewer keys imitates it.
+        # One factor on all keys is a factor on the output, which other modules name. Where it
+        # explains the rows, a factor on fewer keys only imitates it.
         one_factor = reading.scalable and reading.name != readings.PADDED
         if fitting and not (one_factor and any(x.scope is ALL_KEYS for x in fitting)):
             found.append((reading, fitting[0]))
@@ -129,7 +129,7 @@ def _screened(
 
 
 def _in_blocks(screen: Screen, sheet: Sheet, limit: float) -> list[tuple[Reading, Nearest]]:
-    """Readings at any set of blocks of keys."""
+    """Return readings at sets of blocks of keys."""
     found = []
     tried = itertools.chain(readings.of_weights(sheet), readings.of_operands(sheet))
     for reading in (one for one in tried if one.cost <= 1.0):
@@ -144,7 +144,7 @@ def _in_blocks(screen: Screen, sheet: Sheet, limit: float) -> list[tuple[Reading
 def _with_numbers(
     screen: Screen, sheets: list[Sheet], limit: float
 ) -> list[tuple[Reading, Nearest]]:
-    """Readings with a number, at the scope that fits best."""
+    """Return readings with a number, at the scope that fits best."""
     found = []
     for family in parameters.FAMILIES:
         fitted = _fitted(screen, family, family.grid(sheets), limit)
@@ -156,7 +156,7 @@ def _with_numbers(
 def _fitted(
     screen: Screen, family: Family, grid: Array, limit: float
 ) -> tuple[Reading, Nearest] | None:
-    """A family with the number and the scope that explain the rows; None where none do."""
+    """Return a family with the number and the scope that explain the rows; None if none do."""
 
     def nearest(x: float) -> list[Nearest]:
         return screen.nearest(lambda s: family.of(s, x))
@@ -197,7 +197,7 @@ def _tidy(screen: Screen, family: Family, scope: Scope, x: float, miss: float) -
 def _least(
     screen: Screen, family: Family, scope: Scope, x: float, grid: Array
 ) -> tuple[float, float]:
-    """The number near x that leaves least in a scope, by a golden section."""
+    """Return the number near x that leaves least in a scope, and the mean z^2 that it leaves."""
 
     def miss(y: float) -> float:
         return screen.missed(lambda s: family.of(s, y), scope)

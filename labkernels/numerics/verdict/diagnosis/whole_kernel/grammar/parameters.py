@@ -147,7 +147,7 @@ FAMILIES: tuple[Family, ...] = (
 
 
 def rounded(x: float) -> float:
-    """The round number that is nearest, where it is near."""
+    """Return a round number that is near x, else x."""
     for unit in (1.0, 0.5, 0.25, 0.1, 0.05):
         near = round(x / unit) * unit
         if near and abs(x - near) <= _NEARLY * abs(near):

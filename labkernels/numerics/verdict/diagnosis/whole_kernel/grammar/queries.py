@@ -15,14 +15,14 @@ _STEPS = 4
 
 
 def of_queries(sheet: Sheet) -> Iterator[Reading]:
-    """Queries of other rows, or other numbers, for all channels; then for some of them."""
+    """Yield queries of other rows or other numbers, in all channels and then in some."""
     changes = dict(_changes(sheet))
     for (name, where), change in changes.items():
         yield Reading(name, where, _of(change), 1.0)
     for said, some in parts_of_channels(sheet.q.shape[1]):
         for (name, where), change in changes.items():
             told = "; ".join(filter(None, (said, where)))
-            # what is zero or negated in Q might as well be so in K, which has its own readings
+            # channels that are 0 or negated in K have the same effect and readings of their own
             if "read as 0" not in name and "sign" not in name:
                 yield Reading(f"{name}, in some channels", told, _of(change, some), 2.0)
 

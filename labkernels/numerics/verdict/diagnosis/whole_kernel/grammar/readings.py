@@ -27,7 +27,7 @@ _FACTORS = (0.125, 0.25, 0.5, math.log(2), 2**-0.5, 2**0.5, LOG2_E, 2.0, 4.0, 8.
 
 
 def of_operands(sheet: Sheet) -> Iterator[Reading]:
-    """K, V or both, from other places or with other values."""
+    """Yield K, V or both, from other places or with other values."""
     changes = itertools.chain(tensors.sources(sheet), tensors.orders(sheet), tensors.values(sheet))
     for name, where, change, cost in changes:
         precision = name.startswith("{} in ") and "order" not in name
@@ -64,7 +64,7 @@ def _of_both(change: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def of_weights(sheet: Sheet) -> Iterator[Reading]:
-    """Weights of keys times a number: in both sums, in that of the output, in the denominator."""
+    """Yield weights of keys times a number: in both sums, in the output or in the denominator."""
 
     def zero(s: Sheet) -> Array:
         return np.zeros_like(s.weights)
@@ -81,7 +81,7 @@ def of_weights(sheet: Sheet) -> Iterator[Reading]:
 
 
 def of_scores(sheet: Sheet) -> Iterator[Reading]:
-    """Scores with another factor, another format, without their sign or mask."""
+    """Yield scores with another factor, another format, without their sign or mask."""
     for factor in _FACTORS:
         yield Reading(
             "wrong scale" if factor > 0 else "scores have the wrong sign",
@@ -120,7 +120,7 @@ def of_scores(sheet: Sheet) -> Iterator[Reading]:
 
 
 def of_padding(sheet: Sheet) -> Iterator[Reading]:
-    """Keys of score 0, behind the last one, that have the value of a key that is there."""
+    """Yield keys of score 0 behind the last key, with the value of the last or the first key."""
     for words, place in (("the last key", -1), ("the first key", 0)):
 
         def of(s: Sheet, first: bool = place == 0) -> Terms:
@@ -133,7 +133,7 @@ def of_padding(sheet: Sheet) -> Iterator[Reading]:
 
 
 def of_formats(sheet: Sheet) -> Iterator[Reading]:
-    """K or V in few bits, with a scale that is too large."""
+    """Yield K or V in few bits, with a scale that is too large."""
     for fmt, largest in (("e4m3", 448.0), ("e5m2", 57344.0), ("int8", 127.0), ("int4", 7.0)):
         for times in (2.0**k for k in range(1, 15)):
             for which, make in (("k", _of_k), ("v", _of_v)):
@@ -154,7 +154,7 @@ def of_formats(sheet: Sheet) -> Iterator[Reading]:
 
 
 def of_channels(sheet: Sheet) -> Iterator[Reading]:
-    """Channels of K or V in another order, or some of K's alone."""
+    """Yield channels of K or V in another order, and readings of some of K's channels."""
     for which, make in (("k", _of_k), ("v", _of_v)):
         for name, where, change, cost in tensors.channels(sheet, sheet.keys(which).shape[1]):
             yield Reading(name.format(which.upper()), where, make(change), cost)

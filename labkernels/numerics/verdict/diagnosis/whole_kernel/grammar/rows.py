@@ -20,7 +20,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, par
 _LEFT = 4.0  # mean z^2 up to which a row counts as explained
 _MOST = 4  # rows in which a reading is tried before it is given up
 _SHOWN = 3
-_CHANNELS = 16  # fewer equations tell no run of keys
+_CHANNELS = 16  # least equations that determine a run of keys
 
 
 def of_runs(sheets: list[Sheet], limit: float) -> Iterator[Mistake]:
@@ -54,7 +54,7 @@ def _tried(sheet: Sheet) -> Iterator[Reading]:
         if "mask" in reading.name or "hidden" in reading.name:
             yield reading
     for reading in readings.of_weights(sheet):
-        # some run of keys makes any factor of a row
+        # for any factor on a row some run of keys would fit
         if reading.name != readings.IN_DENOMINATOR:
             yield Reading(reading.name, "", reading.of, reading.cost)
     for reading in readings.of_operands(sheet):
@@ -63,7 +63,7 @@ def _tried(sheet: Sheet) -> Iterator[Reading]:
 
 
 def _spread(sheets: list[Sheet]) -> list[Sheet]:
-    """Rows that went wrong, of several sheets."""
+    """Return some wrong rows of several sheets."""
     found = []
     for sheet in sheets:
         n = len(sheet.tokens)

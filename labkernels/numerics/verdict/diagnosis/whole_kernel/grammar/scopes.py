@@ -1,7 +1,8 @@
-"""Which keys a wrong reading concerns: all, a run, every n-th, tiles; found for all runs at once.
+"""Which keys a wrong reading concerns: all keys, a run, every n-th key, tiles.
 
-A row is right where (sum of above) - out (sum of below) = 0, and a run of keys adds the difference
-of two running sums. The squares of all runs follow from the products of all running sums.
+A row is explained where (sum of above) - out (sum of below) = 0, and a run of keys adds the
+difference of two running sums. The squares of all runs therefore follow from the products of all
+running sums.
 """
 
 import functools
@@ -21,17 +22,17 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar.terms import (
 )
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 
-_ENDS = 128  # of runs: with more keys, ends are multiples of a step, and refined later
+_ENDS = 128  # ends of runs: with more keys, ends are multiples of a step, and refined later
 _PERIODS = (2, 3, 4, 8, 16, 32)
 _TILES = (4, 8, 16, 32, 64, 128, 256)
 _NEAREST = 3  # coarse runs that are refined
-_TILE_ENDS = 8  # keys of which a run's ends are multiples, in a tile
-_DIRECTIONS = 16  # of the channels, along which a row is held against a reading first
+_TILE_ENDS = 8  # the ends of a run of whole tiles are multiples of this
+_DIRECTIONS = 16  # directions of the channels along which a row is compared with a reading first
 
 
 @dataclass(frozen=True, eq=False)
 class Scope:
-    """Keys, the words for them, and their cost. of: of n keys, which are in it [n]."""
+    """A set of keys, the words for it, and its cost. of: returns which of n keys are in it [n]."""
 
     words: str
     of: Callable[..., Any]
@@ -51,7 +52,7 @@ ALL_KEYS = Scope("", lambda n: np.ones(n, bool), 0.0)
 
 
 def run(first: int, last: int, n: int) -> Scope:
-    """Keys `first` to `last` - 1 of n."""
+    """Return the scope of keys `first` to `last` - 1 of n."""
 
     def of(m: int) -> Array:
         key = np.arange(m)
@@ -69,7 +70,7 @@ def run(first: int, last: int, n: int) -> Scope:
 
 @functools.cache
 def regular(n: int) -> tuple[tuple[Scope, ...], np.ndarray]:
-    """Scopes with a period, and which keys they have. Shapes: [S, n]."""
+    """Return scopes with a period, and which keys they have. Shapes: [S, n]."""
     found = []
     for period in _PERIODS:
         if 2 * period > n:
@@ -115,10 +116,10 @@ def regular(n: int) -> tuple[tuple[Scope, ...], np.ndarray]:
 
 
 class Screen:
-    """A few rows, and how far other readings of their keys leave them from what they are."""
+    """A few rows, and the mean z^2 that other readings of their keys leave."""
 
     def __init__(self, rows: list[Sheet]):
-        """rows: sheets of one row each, of the same number of keys or not."""
+        """rows: sheets of one row each; their numbers of keys may differ."""
         self.rows = rows
         self.keys = max(sheet.kv_len for sheet in rows)
         self.equations = sum(sheet.out.size for sheet in rows)
@@ -127,7 +128,7 @@ class Screen:
         self.ways = np.linalg.qr(ways)[0]  # [Dv, 16], orthonormal
 
     def changes(self, sheet: Sheet, other: Terms) -> tuple[Array, Array, Array, float]:
-        """By key: change of the equations [L, Dv], of the denominator [L]; right side; l."""
+        """Return, by key, the change of equations [L, Dv] and denominator [L]; right side; l."""
         own = right(sheet)
         below = (other.below - own.below)[0]
         above = other.above[0][:, None] * other.v - own.above[0][:, None] * own.v
@@ -137,7 +138,7 @@ class Screen:
         return each, below, side, l
 
     def missed(self, of: Callable[..., Any], scope: Scope) -> float:
-        """Mean z^2 that a reading leaves at some keys."""
+        """Return the mean z^2 that a reading of some keys leaves."""
         total = 0.0
         for sheet in self.rows:
             terms = of(sheet)
@@ -157,10 +158,10 @@ class Screen:
         limit: float = np.inf,
         coarse: bool = False,
     ) -> list[Nearest]:
-        """The best scope of each kind, or all keys alone; [] where it does not apply.
+        """Return the best scopes of each kind, or all keys alone; [] if the reading does not apply.
 
-        limit: [] too where no scope leaves as little; most readings fail in a part of one row.
-        coarse: by some directions of the channels alone.
+        limit: [] too if the first row alone leaves more in every scope, as most readings do.
+        coarse: use some directions of the channels alone.
         """
         parts: list[Any] = []
         for sheet in self.rows:
@@ -179,7 +180,7 @@ class Screen:
         return sorted(found, key=lambda near: near.scope.cost)
 
     def _least(self, sheet: Sheet, other: Terms, everywhere: bool) -> float:
-        """The least that a row adds to the mean z^2 along some directions, in any scope."""
+        """Return the least that a row adds to the mean z^2 along some directions, in any scope."""
         if everywhere:
             own, ways = right(sheet), self.ways / sheet.sigma[0][:, None]
             below = other.below[0].sum() - own.below[0].sum()
@@ -192,7 +193,7 @@ class Screen:
         return min(near.miss for near in found)
 
     def _along(self, sheet: Sheet, other: Terms) -> tuple[Array, Array, Array, float]:
-        """The changes along some directions of the channels."""
+        """Return the changes along some directions of the channels."""
         own, ways = right(sheet), self.ways / sheet.sigma[0][:, None]
         if "along" not in sheet.notes:
             values = own.v @ ways
@@ -212,14 +213,14 @@ class Screen:
         return Nearest(ALL_KEYS, float(miss[0]), float(factor[0]))
 
     def _missed(self, sums: list[Any], scalable: bool) -> tuple[Array, Array]:
-        """Mean z^2 for sums over scopes, and the factor. Shapes: sums [S, Dv], [S]; -> [S], [S]."""
+        """Return mean z^2 for sums [S, Dv], [S] over scopes, and factors. Shapes: [S], [S]."""
         n = len(sums[0][0])
         factor = np.ones(n)
         if scalable:
             along = sum((e @ side) / l**2 for e, _, side, l in sums)
             square = sum((e**2).sum(1) / l**2 for e, _, _, l in sums)
             factor = along / np.maximum(square, 1e-300)
-            # the denominator changes with the factor, so that the equations are weighed again
+            # the denominator changes with the factor, so that the equations are weighted again
             for _ in range(2):
                 dens = [np.maximum(np.abs(l + factor * b), 1e-12 * l) for _, b, _, l in sums]
                 along = sum(
@@ -249,7 +250,7 @@ class Screen:
         return [Nearest(scopes[i], float(miss[i]), float(factor[i])) for i in some]
 
     def _runs(self, parts: list[Any], scalable: bool) -> list[Nearest]:
-        """The best run from the first key, to the last, and between any two ends."""
+        """Return the best run from the first key, to the last key, and between any two ends."""
         n = self.keys
         step = 1
         while n / step > _ENDS:
@@ -289,7 +290,7 @@ class Screen:
         return found
 
     def _of_pairs(self, runs: list[Any], ends: Array, scalable: bool) -> Array:
-        """Mean z^2 for runs between all pairs of ends. Shapes: [E, E], of first and last."""
+        """Return mean z^2 for runs between all pairs of ends. Shapes: [E, E], of first and last."""
         total = np.zeros((len(ends), len(ends)))
         products = []
         for e, d, side, l in runs:
@@ -316,13 +317,13 @@ class Screen:
 
 
 def _running(x: Array, n: int) -> Array:
-    """Sums of the first 0, 1, ..., n rows, of which there may be fewer. Shapes: [n + 1, X]."""
+    """Return sums of the first 0, 1, ..., n rows; x may have fewer rows. Shapes: [n + 1, X]."""
     found = np.concatenate([np.zeros((1, x.shape[1])), np.cumsum(x, 0)])
     return np.concatenate([found, np.broadcast_to(found[-1], (n + 1 - len(found), x.shape[1]))])
 
 
 def of_blocks(screen: Screen, of: Callable[..., Any], size: int, limit: float) -> Scope | None:
-    """Any set of blocks of keys, by a fit whose numbers are 0 or 1; None where they are not."""
+    """Return the set of blocks of keys that a fit finds; None if it does not explain the rows."""
     n = -(-screen.keys // size)
     if 2 * n > screen.equations or n < 3:
         return None

@@ -1,7 +1,7 @@
 """What may happen to K or V on the way to a product: sources, orders, values, channels.
 
-Each yields (words of the name, where, change, cost); change(sheet, which) gives the tensor [L, D]
-as it was read, None where it cannot be. The words have a place for the tensor's name.
+Each function yields (name, where, change, cost). change(sheet, which) returns the tensor [L, D] as
+it was read, or None if that is not possible. The name has a {} for that of the tensor.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ _ORDER, _OTHER_KEYS = "{} read in another order", "{} read from other keys"
 
 
 def sources(sheet: Sheet) -> Iterator[Change]:
-    """Zeros, other heads, other requests, the other tensor."""
+    """Yield zeros, other heads, other requests and the other tensor."""
     yield "{} read as 0", "", lambda s, w: np.zeros_like(s.keys(w)), 0.5
     problem = sheet.problem
     n, batch = problem.kv_heads, problem.batch
@@ -55,7 +55,7 @@ def _other(sheet: Sheet, which: str) -> Array:
 
 
 def orders(sheet: Sheet) -> Iterator[Change]:
-    """Keys read by another index."""
+    """Yield keys that are read by another index."""
     for step in (sign * d for d in _OFFSETS for sign in (1, -1) if d < sheet.kv_len):
         tile = abs(step) >= 8
         name = "{} read at an offset" + (", as of the tile before or behind" if tile else "")
@@ -133,7 +133,7 @@ def _within(size: int, rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def values(sheet: Sheet) -> Iterator[Change]:
-    """Other numbers at the right place: signs, means, lengths, formats."""
+    """Yield other numbers at the right place: signs, means, lengths, formats."""
 
     def of(f: Callable[..., Any]) -> Callable[..., Any]:
         return lambda s, w: f(s.keys(w))
@@ -186,7 +186,7 @@ def _pooled(x: Array, size: int) -> Array:
 
 
 def channels(sheet: Sheet, width: int) -> Iterator[Change]:
-    """Channels in another order."""
+    """Yield channels in another order."""
     at = np.arange(width)
     rules = {"in reverse": at[::-1], "halves swapped": np.roll(at, width // 2)}
     for step in (1, 2, 4, 8, 16, 32):
@@ -209,7 +209,7 @@ def channels(sheet: Sheet, width: int) -> Iterator[Change]:
 
 
 def swizzled(sheet: Sheet, which: str) -> Iterator[Change]:
-    """The chunks of a key's channels where a swizzle of shared memory puts or leaves them."""
+    """Yield keys whose chunks of channels lie as by a swizzle too many or too few."""
     width = (sheet.problem.k_pool if which == "k" else sheet.problem.v_pool).shape[-1]
     for chunk in (4, 8, 16):
         for period, repeats in ((2, 1), (4, 1), (8, 1), (16, 1), (4, 2), (2, 4)):
@@ -230,7 +230,7 @@ def _swizzled(sheet: Sheet, which: str, chunk: int, period: int, repeats: int) -
 
 
 def _exchanged(x: Array, chunk: int, period: int, repeats: int) -> Array:
-    """Chunks of channels exchanged by the number of the key, in whole lines of `period` chunks."""
+    """Return x with chunks of channels exchanged by key number, in lines of `period` chunks."""
     key, at = np.arange(len(x))[:, None] // repeats % period, np.arange(x.shape[1])[None]
     to = (at // chunk ^ key) * chunk + at % chunk
     whole = x.shape[1] // (chunk * period) * chunk * period
@@ -238,7 +238,7 @@ def _exchanged(x: Array, chunk: int, period: int, repeats: int) -> Array:
 
 
 def parts_of_channels(width: int) -> Iterator[tuple[str, Array]]:
-    """Some channels of all, in words: halves, quarters, fragments, every second, single ones."""
+    """Yield words for some channels, and which they are: halves, fragments, single channels."""
     at = np.arange(width)
     for size in (width // 2, width // 4, 16, 8, 4):
         if 1 < size < width and width % size == 0:
@@ -251,7 +251,7 @@ def parts_of_channels(width: int) -> Iterator[tuple[str, Array]]:
 
 
 def in_some_channels(sheet: Sheet, which: str) -> Iterator[Change]:
-    """Some channels alone are zero, negated, or those of another head, key or channel."""
+    """Yield K or V of which some channels are 0, negated, doubled, or of another head or key."""
     width = sheet.keys(which).shape[1]
     ways: list[tuple[str, str, Callable[..., Any]]] = [
         ("left out", "0", lambda s, w: np.zeros_like(s.keys(w))),

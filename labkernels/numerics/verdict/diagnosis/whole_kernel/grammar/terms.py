@@ -9,7 +9,7 @@ import numpy as np
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 
-_MOST = 900.0  # of an exponent in log2 units: more would overflow
+_MOST = 900.0  # largest exponent in log2 units: more would overflow
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,10 +30,11 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """One way to read keys wrongly, whatever keys it concerns.
+    """One way to read keys wrongly, for any set of keys.
 
-    of: the terms of a sheet, None where the reading does not apply. cost: how many choices it has,
-    so that the simplest of several comes first. scalable: by any factor, 0 for none.
+    of: returns the terms of a sheet, None if the reading does not apply. cost: grows with the
+    number of choices, so that the simplest of several readings comes first. scalable: a fitted
+    share of the right reading is replaced.
     """
 
     name: str
@@ -45,39 +46,39 @@ class Reading:
 
 
 def right(sheet: Sheet) -> Terms:
-    """The terms of a right kernel."""
+    """Return the terms of a right kernel."""
     return Terms(sheet.weights, sheet.weights, sheet.v)
 
 
 def by_scores(sheet: Sheet, scores: Array, v: Array | None = None) -> Terms:
-    """Terms of other scores [R, L] in log2 units; hidden keys stay hidden."""
+    """Return terms of other scores [R, L] in log2 units; hidden keys stay hidden."""
     return by_masked(sheet, sheet.masked(scores), v)
 
 
 def by_masked(sheet: Sheet, scores: Array, v: Array | None = None) -> Terms:
-    """Terms of other scores, -inf where a key is not seen."""
+    """Return terms of other scores, -inf where a row does not see a key."""
     p = np.exp2(np.minimum(scores - sheet.scores.max(1, keepdims=True), _MOST))
     return Terms(p, p, sheet.v if v is None else v)
 
 
 def by_keys(sheet: Sheet, k: Array, v: Array | None = None, q: Array | None = None) -> Terms:
-    """Terms of other keys [L, D], values or queries [R, D]."""
+    """Return terms of other keys [L, D], values or queries [R, D]."""
     q = sheet.q if q is None else q
     return by_scores(sheet, sheet.shaped(q @ k.T), v)
 
 
 def by_values(sheet: Sheet, v: Array) -> Terms:
-    """Terms of other values [L, Dv]."""
+    """Return terms of other values [L, Dv]."""
     return Terms(sheet.weights, sheet.weights, v)
 
 
 def sink_of(sheet: Sheet) -> Any:
-    """The sink's part of the denominator. Shapes: [R, 1]."""
+    """Return the sink's part of the denominator. Shapes: [R, 1]."""
     return np.exp2(sheet.sink - sheet.scores.max(1, keepdims=True))
 
 
 def joined(sheet: Sheet, other: Terms, some: Array, factor: float = 1.0) -> np.ndarray:
-    """The rows if some keys are read otherwise, or by a share of it. Shapes: some [R, L], bool."""
+    """Return the rows if other terms replace a share of some keys. Shapes: some [R, L], bool."""
     own = right(sheet)
     share = np.where(some, factor, 0.0)
     above = own.above * (1 - share) @ own.v + other.above * share @ other.v

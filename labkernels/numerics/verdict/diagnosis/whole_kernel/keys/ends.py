@@ -1,6 +1,6 @@
 """Mistakes in where a row's keys begin and end: windows, diagonals, lengths; all are fitted.
 
-Each takes sheets and a function of a prediction's misfit, as those of fitted.
+Functions take sheets and a misfit, as those of `fitted` do.
 """
 
 from collections.abc import Callable, Iterator
@@ -91,13 +91,13 @@ def of_diagonal(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def _ahead(sheet: Sheet) -> int:
-    """The keys before that of the first query."""
+    """Return the number of keys before the first query's own."""
     ends = sheet.problem.q_ends
     return sheet.kv_len - int(ends[sheet.request + 1] - ends[sheet.request])
 
 
 def _up_to(last: Callable[..., Any]) -> Callable[..., Any]:
-    """Attention to the keys up to last(sheet) [R, 1], hidden ones too; at least to the first."""
+    """Return attention to keys up to last(sheet) [R, 1], hidden ones too; at least to the first."""
 
     def outputs(sheet: Sheet) -> Array:
         key = np.arange(sheet.kv_len)
@@ -107,7 +107,7 @@ def _up_to(last: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def of_first_keys(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """The first keys are left out: up to one key, or by a window before the last key or the own."""
+    """The first keys are left out: up to some key, or by a window before the last or own key."""
 
     def without_the_first(sheet: Sheet, row: int) -> Array:
         tail = slice(int(sheet.n_keys[row]) - 1, None, -1)
@@ -148,7 +148,7 @@ def of_first_keys(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def of_sinks_and_window(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """A window also keeps the first keys."""
+    """A row sees a window of its last keys, and the first keys."""
     for kept in (1, 4, 16, 64, 128):
 
         def without_a_middle(sheet: Sheet, row: int, kept: int = kept) -> Array:
@@ -177,7 +177,7 @@ def of_sinks_and_window(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake
 
 
 def _seeing(see: Callable[..., Any]) -> Callable[..., Any]:
-    """Attention to the keys for which see(sheet, key) holds, among those that a row sees."""
+    """Return attention to the keys for which see(sheet, key) holds, among those that a row sees."""
 
     def outputs(sheet: Sheet) -> Array:
         return sheet.attend(np.where(see(sheet, np.arange(sheet.kv_len)), sheet.scores, -np.inf))
@@ -186,7 +186,7 @@ def _seeing(see: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _running_means(p: Array, v: Array) -> Array:
-    """The running means of the first 1, 2, ... keys, but not of all keys."""
+    """Return the running means of the first 1, 2, ... keys, but not of all keys."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return (np.cumsum(p[:, None] * v, 0) / np.cumsum(p)[:, None])[:-1]
 

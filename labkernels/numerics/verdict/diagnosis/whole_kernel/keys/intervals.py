@@ -1,7 +1,7 @@
 """The run of keys that each row sees: its end and its start, fitted row by row.
 
-Masks may be cut to tiles and windows to pages. Whatever the rule is, a row shows where its keys
-end. Takes sheets and a function of a prediction's misfit, as those of fitted.
+Masks may be cut to tiles and windows to pages. By any such rule, a row shows where its keys
+end. Functions take sheets and a misfit, as those of `fitted` do.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ _TILES = (4, 8, 16, 32, 64, 128, 256)
 
 
 def of_ends(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """The last key that each row sees, which may be a hidden one."""
+    """Each row sees keys up to a last one, which the mask may hide; it is fitted."""
     words = _told(sheets, _end, "sees keys up to")
     tile = _tile(sheets, _end)
     where = f"the keys of whole tiles of {tile}; {words}" if tile else words
@@ -27,7 +27,7 @@ def of_ends(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def of_starts(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """The first key that each row sees."""
+    """Each row sees keys from a first one on, which is fitted."""
     words = _told(sheets, _start, "sees keys from")
     tile = _tile(sheets, _start)
     where = f"cut to multiples of {tile}; {words}" if tile else words
@@ -35,7 +35,7 @@ def of_starts(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def _nearest(sheet: Sheet, row: int, sums: Array, totals: Array) -> int:
-    """The running mean that comes nearest to a row, by its even channels."""
+    """Return the index of the running mean nearest to a row, by the even channels."""
     with np.errstate(invalid="ignore", divide="ignore"):
         means = sums[:, ::2] / totals[:, None]
         miss = (((means - sheet.out[row, ::2]) / sheet.sigma[row, ::2]) ** 2).sum(1)
@@ -71,7 +71,7 @@ def _told(sheets: list[Sheet], of: Callable[..., Any], words: str) -> str:
 
 
 def _tile(sheets: list[Sheet], of: Callable[..., Any]) -> int:
-    """The largest tile at whose multiples, or at the last key, all rows' runs end; 0 if none."""
+    """Return the largest tile at whose multiples, or at right places, all runs end; 0 if none."""
     found = [
         (of(sheet, row), sheet.kv_len, int(sheet.n_keys[row]))
         for sheet in sheets

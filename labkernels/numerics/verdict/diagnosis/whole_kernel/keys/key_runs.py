@@ -1,6 +1,6 @@
 """Runs of keys that were left out, read as zeros, or read from elsewhere; they are fitted.
 
-Each takes sheets and a function of a prediction's misfit, as those of fitted.
+Functions take sheets and a misfit, as those of `fitted` do.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import (
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 
-_RUNS = 1024  # runs of a row, of which all pairs are tried
+_RUNS = 1024  # most runs of a row, of which all pairs are tried
 
 
 def of_range(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
@@ -68,7 +68,7 @@ def of_other_runs(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def _elsewhere(sheet: Sheet, to: int, of: int, size: int) -> tuple[str, str]:
-    """The name and place of a page; of keys if the pages lie in order, as in a dense tensor."""
+    """Return the name and place of a page, or of keys if pages lie in order, as if dense."""
     table = sheet.problem.page_table
     where = f"{run_words(to * size, size)} are read from {run_words(of * size, size)}"
     paged = (np.diff(table[sheet.request]) != 1).any()
@@ -79,13 +79,13 @@ def _elsewhere(sheet: Sheet, to: int, of: int, size: int) -> tuple[str, str]:
 
 
 def _swapped(sheet: Sheet, row: int, size: int) -> set[tuple[int, int]]:
-    """Two runs of keys: the one in place of the other comes nearest to a row."""
+    """Return the two runs of keys that come nearest to a row if one is read for the other."""
     n = int(sheet.n_keys[row])
     if not 2 <= -(-n // size) <= _RUNS:
         return set()
     p, pv, _ = _blocks(sheet, row, size)
     left, given = p.sum() - p, pv.sum(0) - pv
-    # out (l_left + l) = o_left + o of the run that was read: the pair that comes nearest
+    # the run that was read gives out (l_left + l) = o_left + o: take the nearest pair
     out, weight = sheet.out[row], 1 / sheet.sigma[row]
     asked, offered = (out * left - given) * weight, (pv - out * p) * weight
     squares = (asked**2).sum(1)[:, None] + (offered**2).sum(1) - 2 * asked @ offered.T
@@ -114,7 +114,7 @@ def _number(name: str, size: int) -> str:
 
 
 def _blocks(sheet: Sheet, row: int, size: int) -> tuple[Array, Array, Array]:
-    """Weights, weighted values and numbers of keys of all blocks: [n, 1], [n, Dv], [n, 1]."""
+    """Return weights, weighted values and key counts of all blocks: [n, 1], [n, Dv], [n, 1]."""
     n = int(sheet.n_keys[row])
     p, starts = sheet.weights[row, :n, None], np.arange(0, n, size)
     counts = np.diff([*starts, n])[:, None]
@@ -149,7 +149,7 @@ def _valueless(sheet: Sheet, rows: list[int] | slice, p: Array, pv: Array, count
 
 
 def of_cleared(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """All keys from one on are read as zeros."""
+    """From some key on, all keys are read as zeros."""
     for name, outputs, each in (
         ("K read as 0", _k_cleared, _k_cleared_from),
         ("V read as 0", _v_cleared, _v_cleared_from),
@@ -162,7 +162,10 @@ def of_cleared(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def _before(sheet: Sheet, row: int) -> tuple[Array, Array, Array, float]:
-    """Sums of weights, of weighted values, and the weight of a zero key, before each key."""
+    """Return sums of weights and weighted values before each key, and two weights of zero keys.
+
+    They are the weight of zero keys in place of all keys from each key on, and that of one.
+    """
     n = int(sheet.n_keys[row])
     p, v = sheet.weights[row, :n, None], sheet.v[:n]
     with np.errstate(over="ignore"):

@@ -1,7 +1,7 @@
 """Keys read in another order: at an offset, in reverse, around a ring, or every n-th.
 
-Each takes sheets and a function of a prediction's misfit, as those of fitted. One row says which
-offset, period or ring fits best; all sheets must then agree.
+Functions take sheets and a misfit, as those of `fitted` do. Some rows select the offsets, periods
+or rings that come nearest; the one that fits all sheets best is then judged.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit, be
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 
-_PERIODS = 64  # keys, up to which a period of any length is tried
+_PERIODS = 64  # largest period in keys that is tried
 _BLOCKS = (2, 4, 8, 16, 32, 64, 128, 256)
 _TENSORS = ("V", "K", "K and V")
 
@@ -53,14 +53,14 @@ def _at_offset(what: str, step: int, way: int) -> Mistake:
 
 
 def _at_offsets(a: Array, b: Array, zero: Array) -> Array:
-    """The sums over j of a_j b_(j - s) for every s, if b wraps, stops, or is 0 outside.
+    """Return the sums over j of a_j b_(j - s) for every s, if b wraps, stops, or is 0 outside.
 
     Shapes: a [L, 1] or [L, Dv + 1], b alike; zero, b where there are zeros -> [3 (2 L - 1), Dv]
     """
     n = len(a)
     spectrum = np.fft.rfft(a, 2 * n, axis=0) * np.fft.rfft(b, 2 * n, axis=0).conj()
     inside = np.roll(np.fft.irfft(spectrum, 2 * n, axis=0), n - 1, axis=0)[: 2 * n - 1]
-    before = np.concatenate([np.zeros((1, a.shape[1])), np.cumsum(a, 0)])  # of the first s
+    before = np.concatenate([np.zeros((1, a.shape[1])), np.cumsum(a, 0)])  # sums of the first s
     none = np.zeros((n - 1, a.shape[1]))
     under = np.concatenate([none, before[:n]])  # weight of keys that read below 0
     over = np.concatenate([(before[-1] - before)[1:n], none, none[:1]])  # beyond the last
@@ -98,7 +98,7 @@ def _of_both(sheet: Sheet, row: int) -> tuple[Array, Array, Array]:
 
 
 def _reading(what: str, index_of: Callable[[int], np.ndarray]) -> Callable[..., Any]:
-    """Attention to keys by another index; outside of the keys there are zeros."""
+    """Return attention to keys by another index; outside of the keys there are zeros."""
 
     def outputs(sheet: Sheet) -> Array:
         index = index_of(sheet.kv_len)
@@ -146,7 +146,7 @@ def of_order(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def _within(n: int, size: int, place: Callable[..., Any]) -> np.ndarray:
-    """An index whose whole blocks are reordered; a last block that is not full is left."""
+    """Return an index whose whole blocks are reordered; a last, partial block stays as it is."""
     key = np.arange(n)
     moved = key - key % size + place(key % size)
     return np.where(key < n - n % size, moved, key)
@@ -205,7 +205,7 @@ def _inside(rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def of_period(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """Every n-th key is left out, read as zero, or the only one read."""
+    """Every n-th key is left out, has its value read as 0, or is the only one read."""
     periods = [(n, r) for n in range(2, _PERIODS + 1) for r in range(n)]
 
     def each(sheet: Sheet, row: int) -> Array:

@@ -1,8 +1,8 @@
 """A mistake that concerns some keys alone: up to one, from one on, or in one tile.
 
 Any mistake that gives scores and values can concern some keys alone. Running sums give, for every
-key at once, the row that results if the mistake ends or begins there. Takes sheets and a function
-of a prediction's misfit, as those of fitted.
+key at once, the row that results if the mistake ends or begins there. Functions take sheets and a
+misfit, as those of `fitted` do.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +22,7 @@ _NEAREST = 6  # mistakes that are judged
 def of_mistakes(
     sheets: list[Sheet], misfit: Misfit, mistakes: Iterable[Mistake]
 ) -> Iterator[Mistake]:
-    """Mistakes of some keys alone: those that fit one row best."""
+    """Yield the mistake of some keys alone that fits best, among those nearest to one row."""
     worst = sheets[0]
     row = int((((worst.out - worst.truth) / worst.sigma) ** 2).mean(1).argmax())
     sheet = part(worst, slice(row, row + 1))
@@ -49,7 +49,7 @@ def _words(sheet: Sheet, first: int, last: int) -> str:
 
 
 def _nearest(sheet: Sheet, scores: Array, v: Array) -> tuple[float, int, int]:
-    """The run of keys, first to last, whose mistake comes nearest to the row; and by how much."""
+    """Return mean z^2, first and last of the run of keys whose mistake comes nearest to the row."""
     n, m = sheet.kv_len, max(scores.max(), sheet.scores.max())
     right, wrong = (
         np.concatenate([p[0, :, None] * x, p[0, :, None]], 1)

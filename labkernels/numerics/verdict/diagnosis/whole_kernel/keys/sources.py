@@ -1,6 +1,6 @@
 """The KV head and request that each query head reads, found head by head and without a rule.
 
-Takes sheets and a function of a prediction's misfit, as those of fitted.
+Functions take sheets and a misfit, as those of `fitted` do.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def of_any(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def _nearest(sheet: Sheet, head: int, what: str) -> tuple[int, int] | None:
-    """The request and KV head that come nearest to the rows of a head, if not its own."""
+    """Return the request and KV head that come nearest to the rows of a head, if not its own."""
     problem, rows = sheet.problem, sheet.heads == head
     pairs = [
         (request, kv_head)

@@ -3,7 +3,7 @@
 A softmax whose weights have factors w gives sum_j w_j p_j (v_j - out) = 0, which is linear in w; so
 is an output whose values alone have factors. Factors of 0, 1 and 2 say which keys were lost or came
 twice, wherever they lie. The fitted factors are rounded to these, and then judged like a guess.
-Takes sheets and a function of a prediction's misfit, as those of fitted.
+Functions take sheets and a misfit, as those of `fitted` do.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,18 +23,18 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, part
 
 _SIZES = (*range(4, 65, 4), 80, 96, 128, 160, 192, 256, 320, 512, 1024)  # keys of a block
-_COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16)  # blocks, whatever their keys
+_COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16)  # numbers of blocks of any size
 _PERIODS = (*range(2, 17), 20, 24, 32, 40, 48, 64, 80, 96, 128)
-_GROUPS_MOST = 0.4  # of the equations
-_ROWS = 12  # of a sheet
+_GROUPS_MOST = 0.4  # most groups per equation
+_ROWS = 12  # most rows of a sheet
 _WHOLE = 0.25  # distance of a factor from a whole number, up to which it counts as one
-_USUAL = 0.3  # of the largest factor: that of a key that is neither lost nor weak
+_USUAL = 0.3  # part of the largest factor: keys above it are neither lost nor weak
 _LISTED = 4
 
 
 @dataclass(frozen=True)
 class _Groups:
-    """Keys in groups. label: the group of each of n keys; words: some groups, of how many keys."""
+    """Keys in groups. label(n): the group of each of n keys; words(groups, n): some in words."""
 
     label: Callable[[int], np.ndarray]
     words: Callable[[list[int], int], str]
@@ -84,10 +84,13 @@ def of_groups(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def _terms(sheet: Sheet, of: str) -> tuple[Array, Array]:
-    """What each key adds to each equation if its factor grows by 1. Shapes: [L, R, Dv], [R, Dv]."""
+    """Return what each key adds to the equations per unit of its factor, and their right sides.
+
+    Shapes: [L, R, Dv], [R, Dv].
+    """
     p = (sheet.weights / sheet.weights.sum(1, keepdims=True)).T[..., None]
     error = (sheet.out - sheet.truth) / sheet.sigma
-    if of == "l":  # one number per row: its denominator
+    if of == "l":  # a row has one equation, for its denominator
         along = (sheet.out * error).sum(1, keepdims=True), (sheet.out**2 / sheet.sigma).sum(1)
         size = np.sqrt((sheet.out**2 / sheet.sigma**2).sum(1, keepdims=True))
         return -p * size[None], along[0] / np.maximum(size, 1e-300) + 0 * along[1][:, None]
@@ -98,7 +101,7 @@ def _terms(sheet: Sheet, of: str) -> tuple[Array, Array]:
 def _fitted(
     sheets: list[Sheet], terms: list[tuple[Array, Array]], groups: _Groups, of: str
 ) -> tuple[Array, Array] | None:
-    """The factor of each group, less 1, and its standard error; None if it cannot be told."""
+    """Return each group's factor less 1, and its standard error; None if they cannot be fitted."""
     n = max(int(groups.label(sheet.kv_len).max()) for sheet in sheets) + 1
     left, right, equations = np.zeros((n, n)), np.zeros(n), 0
     for sheet, (each, error) in zip(sheets, terms, strict=True):
@@ -120,7 +123,7 @@ def _fitted(
     errors = np.sqrt(np.maximum(np.diag(inverse), 0.0))
     if of != "p":
         return inverse @ right, errors
-    factors = axes[:, 0]  # those of a softmax are known but for one factor of all
+    factors = axes[:, 0]  # a softmax determines the factors only up to a common factor
     top = factors[np.abs(factors).argmax()]
     usual = np.median(factors[factors / top > _USUAL])
     return factors / usual - 1, errors / abs(usual)

@@ -1,7 +1,7 @@
 """Numbers that differ by head, sample or query, such as a scale or a slope.
 
 Each group's number is fitted to its own rows alone, all groups at once.
-Takes sheets and a function of a prediction's misfit, as those of fitted.
+Functions take sheets and a misfit, as those of `fitted` do.
 """
 
 import math
@@ -77,7 +77,7 @@ _LABELS = {"sample": _of_sample, "head": _of_head, "query": _of_query}
 
 
 def of_each(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """One number for each head, sample or query."""
+    """Scores have another number for each head, sample or query."""
     before = misfit(lambda sheet: None)
     for what, label in _LABELS.items():
         groups = np.unique(np.concatenate([label(sheet) for sheet in sheets]))
@@ -108,7 +108,7 @@ def _changed(
 
 
 def _least(sheets: list[Sheet], way: _Way, label: Callable[..., Any], groups: Array) -> np.ndarray:
-    """The number of each group with which its rows fit best: a grid, then a golden section."""
+    """Return the number with which each group fits best, by a grid and a golden section."""
 
     def squares(numbers: Array) -> np.ndarray:
         total = np.zeros(len(groups))

@@ -1,6 +1,6 @@
 """Channels of Q and K that are mixed up or left out, so that every score is wrong.
 
-Each takes sheets and a function of a prediction's misfit, as those of fitted.
+Functions take sheets and a misfit, as those of `fitted` do.
 """
 
 from collections.abc import Callable, Iterator
@@ -61,7 +61,7 @@ def _times(factors: Array) -> Callable[..., Any]:
 def _of_queries(
     sheets: list[Sheet], misfit: Misfit, name: str, changes: dict[str, Callable[..., Any]]
 ) -> Iterator[Mistake]:
-    """The change of q that fits best, among those nearest to one row."""
+    """Yield the change of q that fits best, among those that come nearest to some rows."""
     words = list(changes)
 
     def each(sheet: Sheet, row: int) -> Array:

@@ -1,4 +1,4 @@
-"""An exp2 that errs between powers of two, as polynomials of low degree do; it is fitted."""
+"""An exp2 with errors between powers of two, as of polynomials of low degree; errors are fitted."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,13 +12,13 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 
 _BLOCKS = (1 << 30, 128, 64, 32, 16)  # keys between two moves of the running maximum
-_LARGEST = 0.1  # relative error: beyond it nobody would call it exp2
+_LARGEST = 0.1  # largest relative error of a function that counts as exp2
 _TERMS = 6
-_ROUNDS = 3  # steps of a fit whose first terms are linear
+_ROUNDS = 3  # steps of the fit, each of first order
 
 
 def of_polynomial(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """Weights 2^x (1 + e), where e depends on the fraction of x alone."""
+    """Weights are 2^x (1 + e), where e depends on the fraction of x alone."""
     for block in _BLOCKS:
         if block < 1 << 30 and block >= max(sheet.kv_len for sheet in sheets):
             continue
@@ -42,13 +42,16 @@ def of_polynomial(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def _basis(fraction: Array) -> Array:
-    """Errors that are 0 at both ends: x (1 - x) times Legendre polynomials. Shapes: [T, ...]."""
+    """Return x (1 - x) times Legendre polynomials, errors that are 0 at both ends.
+
+    Shapes: [T, ...].
+    """
     arc = fraction * (1 - fraction)
     return arc * np.moveaxis(legendre.legvander(2 * fraction - 1, _TERMS - 1), -1, 0)
 
 
 def _shapes(sheet: Sheet, block: int) -> np.ndarray:
-    """The basis at each weight's exponent. Shapes: [T, R, L]."""
+    """Return the basis at each weight's exponent. Shapes: [T, R, L]."""
     scores = sheet.scores
     tops = np.maximum.accumulate(
         np.concatenate(
@@ -73,7 +76,7 @@ def _erring(block: int, found: Array) -> Callable[..., Any]:
 
 
 def _equations(sheet: Sheet, shapes: Array, found: Array) -> tuple[Array, Array]:
-    """The normal equations of what is left of the error, to first order."""
+    """Return the normal equations of what is left of the error, to first order."""
     p = sheet.weights * (1 + np.tensordot(found, shapes, 1))
     l = p.sum(1, keepdims=True)
     o = p @ sheet.v / l

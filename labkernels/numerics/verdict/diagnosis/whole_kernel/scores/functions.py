@@ -1,6 +1,6 @@
-"""Scores that are cut, floored, dropped or turned before the exponential, at a fitted place.
+"""Scores that are clamped, capped, dropped or rounded before the exponential, or other weights.
 
-Takes sheets and a function of a prediction's misfit, as those of fitted.
+Functions take sheets and a misfit, as those of `fitted` do.
 """
 
 from collections.abc import Callable, Iterator
@@ -59,13 +59,13 @@ _CUTS: dict[str, tuple[str, Callable[..., Any]]] = {
 
 
 def of_cuts(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """Scores, or exponents, that stop at a number. Units: that number in natural units."""
+    """Scores or exponents stop at a number, which is fitted. Units: the number in natural units."""
     scores = np.concatenate([s.scores[np.isfinite(s.scores)] for s in sheets])
     depths = np.concatenate([(s.scores - _top(s))[np.isfinite(s.scores)].ravel() for s in sheets])
     for name, (words, cut) in _CUTS.items():
         own = depths if "s - max" in words else np.abs(scores) if "both" in name else scores
         grid = np.unique(np.quantile(own, np.linspace(0.002, 0.998, 33)))
-        if "tanh" in words:  # whose number may be far beyond all scores, where it is a scale
+        if "tanh" in words:  # the number may be far above all scores, where it acts as a scale
             grid = np.geomspace(0.5, 300, 41) * LOG2_E
         if len(grid) < 3:
             continue
@@ -136,7 +136,7 @@ def _averaged(sheet: Sheet, p: Array) -> Array:
 
 
 def steps(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """P comes in equal steps, as in an 8-bit product with one scale for all of P."""
+    """P is rounded to equal steps, as for an 8-bit product with one scale for all of P."""
     for n in _STEPS:
         for kind in ("unrounded", "rounded"):
             for of, way in (("nearest", np.rint), ("below", np.floor)):
@@ -156,7 +156,7 @@ def _stepped(sheet: Sheet, n: int, kind: str, way: Callable[..., Any]) -> Array 
 
 
 def score_steps(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """Scores, or exponents, in whole steps, as a table of exponentials has them."""
+    """Scores or exponents are rounded to equal steps, as for a table of exponentials."""
     for n in _SCORE_STEPS:
         for unit, words in ((1.0, "in log2 units"), (LOG2_E, "in natural units")):
             for of, way in (("nearest", np.rint), ("below", np.floor)):

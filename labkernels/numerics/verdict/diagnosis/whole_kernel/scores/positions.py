@@ -1,6 +1,6 @@
-"""Positions that are applied where they should not be, or are some places off: ALiBi and RoPE.
+"""Position encodings that are applied wrongly or some places off: ALiBi and RoPE.
 
-Each takes sheets and a function of a prediction's misfit, as those of fitted.
+Functions take sheets and a misfit, as those of `fitted` do.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,17 +21,17 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 from labkernels.units import LOG2_E
 
 _BASES = (1e4, 5e5, 1e6, 4e4, 1e5, 5e6, 1e7)
-_COMMON = 3  # how many of them, the most common ones, are tried
+_COMMON = 3  # so many bases, the most common ones, are tried where there are many choices
 _LARGE = 2**19  # numbers of K: with more, each rotation takes milliseconds
-_SCREENED = 2  # sheets; one row of each says which rotations are judged
+_SCREENED = 2  # sheets of which one row each selects the rotations that are judged
 _STEPS = tuple(sign * n for n in (1, 2, 3, 4, 8, 16, 32, 64, 128) for sign in (1, -1))
 _STRETCHES = (2.0, 4.0, 8.0, 16.0, 32.0)
 _SQUEEZES = (0.5, 0.25, 0.125)
-_NEARLY = 0.01  # of a factor: it is a round one
+_NEARLY = 0.01  # largest relative distance of a factor from a round one
 
 
 def of_alibi(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """A slope along the keys, by head: 2^(-8 (h + 1) / n) times a factor that is fitted."""
+    """Scores have a slope along the keys: 2^(-8 (h + 1) / n) for head h, times a fitted factor."""
     n = sheets[0].problem.q.shape[1]
 
     def sloped(factor: float, first: int) -> Callable[..., Any]:
@@ -63,7 +63,7 @@ class _Rotation:
     stretch: float = 1.0
 
     def of(self, x: Array, places: Array) -> Array:
-        """x [n, D] turned by its places [n]."""
+        """Return x [n, D] turned by its places [n]."""
         n = int(x.shape[-1] * self.share) // 2 * 2
         if n < 2:
             return x
@@ -92,11 +92,11 @@ class _Turn:
     ahead: int = 0
 
     def q(self, sheet: Sheet, rows: list[int] | slice) -> np.ndarray:
-        """The turned queries of some rows."""
+        """Return the turned queries of some rows."""
         return self._turned(sheet.q[rows], self.of_q * sheet.places[rows, 0] + self.ahead)
 
     def k(self, sheet: Sheet) -> np.ndarray:
-        """The turned keys."""
+        """Return the turned keys."""
         found, keys = sheet.k, np.arange(sheet.kv_len)
         for n in range(len(self.steps) if self.of_k else 0):
             step, before = self.steps[n], found
@@ -109,7 +109,7 @@ class _Turn:
         return x
 
     def outputs(self, sheet: Sheet) -> Array | None:
-        """Its outputs."""
+        """Return the outputs with the turned queries and keys."""
         if sheet.problem.variant is not None or sheet.q.shape[-1] % 2:
             return None
         return sheet.attend(sheet.masked(self.q(sheet, slice(None)) @ self.k(sheet).T))
@@ -137,7 +137,7 @@ def _turns(sheets: list[Sheet]) -> Iterator[_Turn]:
 
 
 def _ahead(sheet: Sheet) -> Iterator[_Turn]:
-    """Queries are turned some places too far, or not far enough."""
+    """Yield turns of queries by some places too many or too few."""
     ends = sheet.problem.q_ends
     n_q = int(ends[sheet.request + 1] - ends[sheet.request])
     far = (sheet.kv_len - n_q, n_q - sheet.kv_len, sheet.kv_len, -sheet.kv_len)
@@ -152,7 +152,7 @@ def _ahead(sheet: Sheet) -> Iterator[_Turn]:
 
 
 def _instead(bases: tuple[float, ...]) -> Iterator[tuple[_Rotation, _Rotation]]:
-    """One rotation takes the place of another, with another base, pairs, share or stretch."""
+    """Yield pairs of rotations that differ in base, pairs of channels, share or stretch."""
     for interleaved in (False, True):
         for base in bases:
             old = _Rotation(base, interleaved)
@@ -165,13 +165,13 @@ def _instead(bases: tuple[float, ...]) -> Iterator[tuple[_Rotation, _Rotation]]:
 
 
 def rotations(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """Every rotation, as a mistake."""
+    """Yield every rotation as a mistake."""
     if sheets[0].problem.variant is None and sheets[0].q.shape[-1] % 2 == 0:
         yield from (Mistake(turn.name, turn.words, turn.outputs) for turn in _turns(sheets))
 
 
 def of_values(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """V turned by the places of its keys, or the output by that of its query."""
+    """V is turned by the places of its keys, or the output by the place of its query."""
     if sheets[0].v.shape[-1] % 2 or not isinstance(sheets[0].channels, slice):
         return
     for base in _BASES:
@@ -193,7 +193,7 @@ def of_values(sheets: list[Sheet]) -> Iterator[Mistake]:
 
 
 def of_rotation(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """q and k rotated once more, or back, alone, in part, some places off, or by another base."""
+    """q and k are rotated once more, back, alone, in part, some places off, or by another base."""
     if sheets[0].problem.variant is not None or sheets[0].q.shape[-1] % 2:
         return
     turns = list(_turns(sheets))
@@ -215,7 +215,7 @@ def of_rotation(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def rotated(x: Array, places: Array, angles: Array, interleaved: bool) -> Array:
-    """x [n, D] turned by its places [n], each pair of channels by its angle [D / 2]."""
+    """Return x [n, D] turned by its places [n], each pair of channels by its angle [D / 2]."""
     half = x.shape[-1] // 2
     angle = np.asarray(places)[:, None] * angles
     cos, sin = np.cos(angle), np.sin(angle)

@@ -1,6 +1,6 @@
 """Scores of wrong operands: another row's query, K and V swapped, bits read differently.
 
-Each yields one_rule.Mistakes.
+Each function yields one_rule.Mistakes.
 """
 
 from collections.abc import Callable, Iterator
@@ -112,7 +112,7 @@ def _shifted(sheet: Sheet, step: int, what: str, all_heads: bool) -> Array:
 
 
 def lengths(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """Rows of K or V taken for longer or shorter ones; what lies behind the last is zeros."""
+    """Rows of K or V are read with a wrong length; zeros lie behind the last element."""
     for more in (1, 2, 4, 8, 16, 32, -1, -2, -4, -8):
         for what in ("K and V", "K", "V"):
             yield Mistake(

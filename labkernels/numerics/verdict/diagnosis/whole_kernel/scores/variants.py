@@ -1,6 +1,6 @@
-"""A variant that was asked for and that the kernel has otherwise: its cap, its sinks, its slopes.
+"""A variant that the kernel computes otherwise than asked: its cap, its sinks or its slopes.
 
-Takes sheets and a function of a prediction's misfit, as those of fitted.
+Functions take sheets and a misfit, as those of `fitted` do.
 """
 
 import math
@@ -25,12 +25,12 @@ _FACTORS = {
     "halved": 0.5,
     "twice": 2.0,
 }
-_NEAR = 0.01  # part of a factor within which it is one of these
-_SPLITS = (2, 3, 4, 5, 6, 7, 8, 16)  # each with a sink of its own
+_NEAR = 0.01  # largest relative distance of a factor from one of these
+_SPLITS = (2, 3, 4, 5, 6, 7, 8, 16)  # numbers of splits, each with the sink
 
 
 def of_variant(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """Another cap, other sinks or other slopes than those that were asked for."""
+    """The kernel has another cap, other sinks or other slopes than those that were asked for."""
     variant = sheets[0].problem.variant
     if variant is None:
         return
@@ -93,14 +93,14 @@ def _tensors(
 
 
 def _not_rescaled(sheet: Sheet) -> Array:
-    """The sinks count as 2^sink beside weights of 2^(s - m)."""
+    """Return the outputs if sinks count as 2^sink beside weights of 2^(s - m)."""
     m, l = sheet.scores.max(1, keepdims=True), sheet.weights.sum(1, keepdims=True)
     right = l + np.exp2(sheet.sink - np.where(np.isfinite(m), m, 0.0))
     return sheet.truth * right / (l + np.exp2(sheet.sink))
 
 
 def _as_if(variant: VariantTensors) -> Callable[..., Any]:
-    """The rows of a kernel that was asked for another variant."""
+    """Return the outputs of a kernel with another variant."""
 
     def outputs(sheet: Sheet) -> Array:
         other = replace(sheet, problem=replace(sheet.problem, variant=variant))

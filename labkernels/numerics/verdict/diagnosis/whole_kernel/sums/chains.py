@@ -1,6 +1,6 @@
 """Running sums that do not follow their maximum, and partial results with wrong weights.
 
-Takes sheets and a function of a prediction's misfit, as those of fitted.
+Functions take sheets and a misfit, as those of `fitted` do.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 
 _BLOCKS = (8, 16, 32, 64, 128, 256)
-_FREE = 0.25  # share of a row's channels: at most so many weights are fitted to the row
+_FREE = 0.25  # most fitted weights of a row per channel
 _SIZES = (512, 256, 128, 96, 80, 64, 48, 40, 32, 24, 16)
 
 
@@ -23,7 +23,7 @@ def _kept(tops: Array) -> Array:
 
 
 def _late(tops: Array) -> Array:
-    """Every step but the first two uses the factor of the step before."""
+    """Return log2 factors if every step but the first two rescales as the step before should."""
     moves = np.diff(tops, axis=-1, prepend=tops[..., :1])
     late = np.concatenate([np.zeros_like(moves[..., :1]), moves[..., :-1]], -1)
     late[..., 1:2] = 0.0
@@ -32,7 +32,7 @@ def _late(tops: Array) -> Array:
 
 
 def _once(tops: Array) -> Array:
-    """The sums follow the last move of the maximum alone."""
+    """Return log2 factors if the sums follow the last move of the maximum alone."""
     step = np.arange(tops.shape[-1])
     return np.where(step < step[-1], tops[..., -2:][..., :1] - tops, 0.0)
 
@@ -119,7 +119,7 @@ def _joined(size: int, *, whole: bool = False) -> Callable[..., Any]:
             own = (parts * inverse)[:, some].T
             weights = np.linalg.lstsq(own, (sheet.out[row] * inverse)[some], rcond=1e-12)[0]
             weights = weights / weights.sum()  # a merge divides by the sum of its weights
-            if whole:  # each part is there as it should be, or not at all
+            if whole:  # each part has its right weight or none
                 own_sums = sums[sums > 0]
                 times = weights / own_sums
                 there = times > times.max() / 2

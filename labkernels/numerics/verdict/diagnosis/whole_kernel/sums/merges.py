@@ -1,6 +1,6 @@
 """Splits joined with wrong weights, or in 16 bits; the keys per split are fitted.
 
-Takes sheets and a function of a prediction's misfit, as those of fitted.
+Functions take sheets and a misfit, as those of `fitted` do.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 from labkernels.units import LOG2_E
 
 _SIZES = (*range(8, 257, 8), *range(320, 1025, 64), 1536, 2048, 3072, 4096, 8192)
-_COUNTS = (2, 3, 4, 5, 6, 7, 8, 16)  # of splits, whatever their keys
+_COUNTS = (2, 3, 4, 5, 6, 7, 8, 16)  # numbers of splits of any size
 
 
 def _right(m: Array, l: Array) -> Array:
@@ -117,7 +117,7 @@ def of_lanes(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 
 def _states_of_lanes(sheet: Sheet, run: int, lanes: int) -> tuple[Array, Array, Array]:
-    """As _states, of the keys of each lane."""
+    """Return m, l and mean as _states does, of the keys of each lane."""
     lane = np.arange(sheet.kv_len) // run % lanes
     states = []
     for one in range(lanes):
@@ -130,7 +130,7 @@ def _states_of_lanes(sheet: Sheet, run: int, lanes: int) -> tuple[Array, Array, 
 
 
 def _states(sheet: Sheet, keys: int, parts: int) -> tuple[Array, Array, Array]:
-    """m, l and mean of splits of so many keys, or of so many parts.
+    """Return m, l and mean of splits of `keys` keys each, or of `parts` splits if keys is 0.
 
     Shapes: [S, R, 1], [S, R, 1], [S, R, Dv].
     """
@@ -151,7 +151,7 @@ def _merged(
 ) -> Array | None:
     if len(m) == 1:
         return None
-    if fmt:  # a row of one split is not merged, and the store's own rounding is no evidence
+    if fmt:  # a row of one split is not merged; its rounding may be the store's own
         alone = (l > 0).sum(0) == 1
         mean = np.where(alone, mean, rounding.round_to(mean, fmt))
     weights = np.nan_to_num(weigh(m, l), posinf=0.0, neginf=0.0)

@@ -1,6 +1,6 @@
 """Roundings that a whole kernel should not make: formats, accumulators.
 
-Each yields one_rule.Mistakes.
+Each function yields one_rule.Mistakes.
 """
 
 from collections.abc import Iterator
@@ -110,7 +110,7 @@ def operands(sheets: list[Sheet]) -> Iterator[Mistake]:
 
 
 def scaled_operands(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """K or V have 8 or 4 bits and a scale: for all, by head, by token or by channel."""
+    """Q, K or V have 8 or 4 bits and scales: one for all, or per head, token, channel or page."""
     overall: dict[str, float] = {}
 
     def largest(x: Array, which: str, of: str) -> Any:
@@ -127,7 +127,7 @@ def scaled_operands(sheets: list[Sheet]) -> Iterator[Mistake]:
         scores, q, k, v = sheet.scores, sheet.q, sheet.k, sheet.v
         if "Q" in what:
             unit = sheet.problem.scale * LOG2_E
-            plain = (q / unit).astype(np.float32).astype(np.float64)  # ties are those of Q's bits
+            plain = (q / unit).astype(np.float32).astype(np.float64)  # exactly Q, to keep its ties
             q = unit * _scaled(plain, _largest_of_q(sheet, of) / unit, kind)
         if "K" in what:
             k = _scaled(k, largest(k, "k", of), kind)
@@ -151,13 +151,13 @@ def scaled_operands(sheets: list[Sheet]) -> Iterator[Mistake]:
 
 
 def _of_pages(largest: Array, size: int) -> Array:
-    """The largest of each page, for each of its keys. Shapes: [L, 1]."""
+    """Return the largest of each page, for each of its keys. Shapes: [L, 1]."""
     starts = np.arange(0, len(largest), size)
     return np.maximum.reduceat(largest, starts).repeat(size, 0)[: len(largest)]
 
 
 def _largest_of_q(sheet: Sheet, of: str) -> Array:
-    """The largest |q| in log2 units: of all, by head of a request, by row or by channel."""
+    """Return the largest |q| in log2 units: of all, by head of a request, by row or by channel."""
     problem, unit = sheet.problem, sheet.problem.scale * LOG2_E
     if of == "token":
         return np.abs(sheet.q).max(1, keepdims=True)
@@ -172,7 +172,7 @@ def _largest_of_q(sheet: Sheet, of: str) -> Array:
 
 
 def _scaled(x: Array, largest: Array, kind: str) -> Array:
-    """x as multiples of a step, of which the largest is the format's."""
+    """Return x as multiples of a step, by which `largest` is the format's largest number."""
     whole = kind.startswith("int")
     most = 2.0 ** (int(kind[3:]) - 1) - 1 if whole else formats.named(kind).max
     step = np.where(largest > 0, largest, 1.0) / most
@@ -246,7 +246,7 @@ def _accumulated(sheet: Sheet, fmt: str, block: int) -> Array | None:
 
 
 def sums(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """The denominator, or the products q k, are added up in 16 bits."""
+    """The denominator or the products q k are added up in 16 bits, or scores have 8 bits."""
     for fmt in ("bf16", "fp16"):
         for block in (1, 8, 16, 32, 64, 128):
             yield Mistake(
@@ -297,7 +297,7 @@ def _by_channels(sheet: Sheet, fmt: str, channels: int) -> Array:
 
 
 def steps(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """Q, K or V in multiples of a fixed step, as integers with a fixed scale have them."""
+    """Q, K or V are rounded to multiples of a fixed step, as integers with a fixed scale are."""
     unit = sheets[0].problem.scale * LOG2_E
 
     def outputs(sheet: Sheet, what: str, step: float) -> Array:

@@ -1,7 +1,8 @@
 """Running states that are rescaled wrongly at some steps, and splits with powers of their sums.
 
 A rescale that is missed at a step leaves all keys before the step too heavy by the move of the
-maximum; one that is made twice, too light. Takes sheets and a function of a prediction's misfit.
+maximum; a rescale that is made twice leaves them too light. Functions take sheets and a misfit, as
+those of `fitted` do.
 """
 
 import itertools
@@ -31,7 +32,7 @@ _OF = {"o": (True, False), "l": (False, True), "o and l": (True, True)}
 
 
 def _steps(count: int) -> dict[str, Callable[..., Any]]:
-    """Which of the steps 0, 1, ... go wrong."""
+    """Return functions that say which of the steps 0, 1, ... go wrong, by their words."""
     found: dict[str, Callable[..., Any]] = {
         "all steps": lambda t: t >= 0,
         "the odd steps": lambda t: t % 2 == 1,
@@ -86,14 +87,14 @@ def _rescaled(
 
 
 def _noted(sheet: Sheet, name: str, make: Callable[..., Any], size: int) -> Any:
-    """A result about a sheet's own rows, computed once."""
+    """Return a result about a sheet's own rows, computed once."""
     if (name, size) not in sheet.notes:
         sheet.notes[name, size] = make(sheet, size)
     return sheet.notes[name, size]
 
 
 def _moves(sheet: Sheet, size: int) -> Any:
-    """By how much the maximum moves at each step, and the step of each key."""
+    """Return by how much the maximum moves at each step, and the step of each key."""
     starts = np.arange(0, sheet.kv_len, size)
     tops = np.maximum.accumulate(np.maximum.reduceat(sheet.scores, starts, axis=1), 1)
     moves = np.diff(tops, axis=1, prepend=tops[:, :1])
@@ -131,7 +132,7 @@ def _powered(size: int, of_m: float, of_l: float) -> Callable[..., Any]:
 
 
 def _splits(sheet: Sheet, size: int) -> Any:
-    """m, l and the mean of each split. Shapes: [S, R, 1], [S, R, 1], [S, R, Dv]."""
+    """Return m, l and the mean of each split. Shapes: [S, R, 1], [S, R, 1], [S, R, Dv]."""
     states = []
     for first in range(0, sheet.kv_len, size):
         s = sheet.scores[:, first : first + size]
