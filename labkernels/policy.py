@@ -95,7 +95,7 @@ EAGER = NumericPolicy(exp2="library")  # torch's own: each operation rounds its 
 def policies(
     base: NumericPolicy, *, denominators: tuple[str, ...], exp2s: tuple[str, ...] = EXP2
 ) -> tuple[NumericPolicy, ...]:
-    """Every policy that differs from `base` in output format, exp2 or denominator."""
+    """Return every policy that differs from `base` in output format, exp2 or denominator."""
     return tuple(
         NumericPolicy(base.p, denominator, exp2, base.accumulate, out)
         for out in ("input", "fp32")

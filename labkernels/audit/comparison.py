@@ -131,7 +131,7 @@ def compare(a: dict, b: dict, *, p_format: str | None = None) -> Pair:
 
 
 def _matched(q_a, q_b) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens of both whose queries are the same, each once, in the order of a."""
+    """Return the tokens of both whose queries are the same, each once, in the order of a."""
     if q_a.shape == q_b.shape and np.array_equal(q_a, q_b):
         return np.arange(len(q_a)), np.arange(len(q_b))
     places: dict[bytes, list[int]] = {}

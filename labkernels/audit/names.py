@@ -47,13 +47,13 @@ _MOST_DIMENSIONS = 8
 
 
 def canonical(name: str) -> str | None:
-    """Our name for a tensor; None for an unknown one. The last part of a path counts."""
+    """Return our name for a tensor; None for an unknown one. The last part of a path counts."""
     last = name.replace("/", ".").rpartition(".")[2].lower()
     return _BY_NAME.get(last)
 
 
 def parse_map(pairs: list[str] | None) -> dict[str, str]:
-    """The map of names that "ours=theirs" of a command line gives.
+    """Return the map of names that "ours=theirs" of a command line gives.
 
     Raises: ValueError for another form.
     """
@@ -81,7 +81,7 @@ class Take:
     bytes: int = 0
 
     def name(self, theirs: str) -> str | None:
-        """Our name for a tensor that is to be read; None for any other."""
+        """Return our name for a tensor that is to be read; None for any other."""
         mapped = {v: k for k, v in self.map.items()}
         found = mapped.get(theirs)
         if found is None:
@@ -93,7 +93,7 @@ class Take:
         return found
 
     def claim(self, theirs: str, shape, item_bytes: float) -> int:
-        """The bytes of a tensor, once its size is known and before any is read.
+        """Return the bytes of a tensor, once its size is known and before any is read.
 
         Raises: ValueError if its shape is none, or all together are larger than the limit.
         """

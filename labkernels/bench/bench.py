@@ -122,7 +122,7 @@ class Bench:
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
     def floors(self) -> pd.DataFrame:
-        """The least time of each whole workload, tensor cores on and off, and what sets it.
+        """Return the least time of each whole workload, tensor cores on and off, and what sets it.
 
         Units: milliseconds, at the measured copy rate where there is one, else the vendor's peaks.
         """
@@ -146,7 +146,7 @@ class Bench:
         )
 
     def equations(self, kernel: str, *, gpu: str | None = None) -> Equations:
-        """The formulas of a CUDA kernel: shared memory, registers, and the blocks from both.
+        """Return the formulas of a CUDA kernel: shared memory, registers, and the blocks from both.
 
         Each in symbols, with the workload's numbers put in, then what the compiler says.
         Raises: ValueError naming the kernels that have formulas.
@@ -172,7 +172,7 @@ class Bench:
         )
 
     def errors(self) -> pd.DataFrame:
-        """Errors against float64 by kernel, tensor, sample (request) and head.
+        """Return the errors against float64 by kernel, tensor, sample (request) and head.
 
         rmse; bias along the truth's sign; max_abs; bound_ratio, the worst error over its bound.
         """
@@ -216,7 +216,7 @@ class Bench:
         self.log.figures += [(of.name, kind) for of in self._operations]
 
     def _planned(self, gpu: str | None) -> Iterator[tuple[dict[str, str], Planned]]:
-        """How each implementation would serve its whole workload on a GPU."""
+        """Return how each implementation would serve its whole workload on a GPU."""
         if not self._on_gpu:
             _interpret_triton()
         target = self.gpu if gpu is None else hardware.gpu(gpu)
@@ -310,7 +310,7 @@ def _interpret_triton() -> None:
 
 
 def _bar(name: str, items: list) -> Iterable:
-    """The items, with a progress bar for slow loops if tqdm is installed."""
+    """Return the items, with a progress bar for slow loops if tqdm is installed."""
     try:
         from tqdm.auto import tqdm
     except ImportError:

@@ -15,12 +15,12 @@ MOST_TOKENS = 64  # query tokens; a longer request is judged at the SAMPLED plac
 
 
 def judge_every_request(operation: Operation, inputs) -> Judge:
-    """A judge of rows from every request: all tokens of a short one, some of a long one."""
+    """Return a judge of rows from every request: all tokens of a short one, some of a long one."""
     return judge_of(operation.name, inputs, list(_rows(inputs.workload)))
 
 
 def _rows(workload) -> Iterator[list[int]]:
-    """The rows of one request, which are judged together."""
+    """Return the rows of one request, which are judged together."""
     first = 0
     for tokens in tokens_of(workload):
         if 0 < tokens <= MOST_TOKENS:
@@ -32,7 +32,7 @@ def _rows(workload) -> Iterator[list[int]]:
 
 
 def tokens_of(workload) -> tuple[int, ...]:
-    """Rows of the output that belong to each request."""
+    """Return the rows of the output that belong to each request."""
     if hasattr(workload, "q_lens"):
         return workload.q_lens
     return (getattr(workload, "q_len", 1),) * workload.batch

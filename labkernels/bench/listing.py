@@ -14,7 +14,7 @@ _MARKED = re.compile(
 
 
 def source(kernel: str, part: str) -> "Listing":
-    """A marked part of a kernel's CUDA source, or a function of its Triton source.
+    """Return a marked part of a kernel's CUDA source, or a function of its Triton source.
 
     Raises: ValueError listing the kernels or parts that exist.
 
@@ -60,7 +60,7 @@ class Listing:
 
 
 def _files(folder: Path) -> list[Path]:
-    """A kernel's own sources, and the sources that the kernels of its operation share."""
+    """Return a kernel's own sources, and the sources that the kernels of its operation share."""
     shared = [folder.parent, folder.parents[1] / "packed_gqa"]
     return [
         path
@@ -71,7 +71,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _parts(path: Path) -> Iterator[tuple[str, str]]:
-    """Names and texts of a file's parts: marked regions in C++, functions in Python."""
+    """Return the names and texts of a file's parts: marked regions in C++, functions in Python."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".cuh":
         yield from ((found["name"], found["text"]) for found in _MARKED.finditer(text))

@@ -35,7 +35,7 @@ class Log:
         return tuple(dict.fromkeys(run["operation"] for run in self.runs))
 
     def ran(self, **columns: str) -> bool:
-        """Whether a kernel with these entries ran, such as language="triton"."""
+        """Return whether a kernel with these entries ran, such as language="triton"."""
         return any(columns.items() <= run.items() for run in self.runs)
 
     def missing(self, operations: Iterable[str] = ("decode", "prefill")) -> list[str]:

@@ -61,7 +61,7 @@ class Asked:
     merges_splits: bool = False
 
     def all_features(self, arch: str) -> dict[str, Quantity]:
-        """The features, with the habits of the compiler for an architecture added."""
+        """Return the features, with the habits of the compiler for an architecture added."""
         return {KEPT[generation(arch)]: number(1), **self.features}
 
 
@@ -115,12 +115,12 @@ class Prediction:
         return least(limit, largest(need, number(self.merge)) if self.merge else need)
 
     def equation(self) -> Equation:
-        """The registers as an equation; `need` has the terms of what is needed."""
+        """Return the registers as an equation; `need` has the terms of what is needed."""
         return Equation(r"N_\text{reg}", "", (self.quantity,))
 
 
 def generation(arch: str) -> int:
-    """The compiler's generation for an architecture: 8, 9, or 10 for every newer one."""
+    """Return the compiler's generation for an architecture: 8, 9, or 10 for every newer one."""
     return min(10, max(8, int(arch.removeprefix("sm_").removesuffix("a")) // 10))
 
 
@@ -130,7 +130,7 @@ def operands(registers: Quantity) -> Quantity:
 
 
 def added_lines(asked: Asked, arch: str) -> tuple[Line, ...]:
-    """A line for each habit, in registers.
+    """Return a line for each habit, in registers.
 
     >>> [line.formula for line in added_lines(Asked({"copies": number(8, "copies")}), "sm_80")]
     ['18', 'floor(2 x 8 copies / 5)']
@@ -144,7 +144,7 @@ def added_lines(asked: Asked, arch: str) -> tuple[Line, ...]:
 def predict(
     held: Ledger, asked: Asked, *, arch: str, limit: int, thread_limit: int | None = None
 ) -> Prediction:
-    """The registers of a kernel on an architecture, from its ledger.
+    """Return the registers of a kernel on an architecture, from its ledger.
 
     thread_limit: the registers of a thread that computes, after warps have traded registers; None
     if they do not trade.

@@ -40,7 +40,7 @@ def runs_to_reach(share: float, expected: Sequence[float], measured: Sequence[fl
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Ranks minus their mean; equal values share the mean of their ranks."""
+    """Return the ranks minus their mean; equal values share the mean of their ranks."""
     ordered = sorted(values)
     first: dict[float, list[int]] = {}
     for place, value in enumerate(ordered):

@@ -29,7 +29,7 @@ def fragment_registers(rows: int, cols: int, *, bits: int = 32, threads: int = W
 def fragment(
     rows: Quantity | int, columns: Quantity | int, *, bits: int = 32, warps: Quantity | int = 1
 ) -> Quantity:
-    """`fragment_registers` with its formula, for a fragment that `warps` warps hold.
+    """Return `fragment_registers` with its formula, for a fragment that `warps` warps hold.
 
     >>> fragment(16, 128).words, fragment(16, 128, bits=16).value
     ('16 x 128 / 32 lanes', 32)
@@ -43,7 +43,7 @@ def fragment(
 
 
 def lanes_of(warps: Quantity | int) -> Quantity:
-    """The threads of `warps` warps; one warp has no factor."""
+    """Return the threads of `warps` warps; one warp has no factor."""
     warps = quantity(warps)
     return number(WARP_THREADS, "lanes") if warps.value == 1 else warps * WARP_THREADS
 

@@ -49,7 +49,7 @@ def least_time(
     mma_rows: int | None = None,
     bytes_per_s: float | None = None,
 ) -> Floor:
-    """The least time of one call, on tensor cores or on CUDA cores.
+    """Return the least time of one call, on tensor cores or on CUDA cores.
 
     mma_rows: rows of a tile that only the group fills, as in decode. Tensor cores compute whole
     tiles, so the group is rounded up to a multiple of mma_rows. None: many tokens fill the tiles.

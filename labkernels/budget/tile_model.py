@@ -93,7 +93,7 @@ def tile_time(
 
 
 def step_clocks(work: StepWork, gpu: Gpu) -> dict[str, float]:
-    """Clocks that each resource of an SM needs for a step of one block, taken alone."""
+    """Return the clocks that each resource of an SM needs for a step of one block, taken alone."""
     tensor_rate = gpu.tensor_flops_per_clk_per_sm * gpu.tensor_fp32_accumulate_rate
     if work.instruction == "mma.sync":
         tensor_rate *= gpu.measured_mma_sync_share or 1.0
@@ -106,7 +106,7 @@ def step_clocks(work: StepWork, gpu: Gpu) -> dict[str, float]:
 
 
 def busiest_sm_steps(steps: Iterable[int], sm_count: int) -> int:
-    """Steps of the busiest SM, if each block goes to the SM with the fewest steps so far.
+    """Return steps of the busiest SM, if each block goes to the SM with the fewest steps so far.
 
     Raises: ValueError if there is no block.
     """

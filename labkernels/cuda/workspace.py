@@ -60,7 +60,7 @@ class Workspace:
         self._like = blank((size_bytes,), torch.uint8, device)
 
     def take(self) -> Space:
-        """Memory for one more step."""
+        """Return memory for one more step."""
         arrays = counters = None
         addresses, first = {}, 0
         if self._arrays:
@@ -76,7 +76,7 @@ class Workspace:
 
 
 def stream_of(device: torch.device) -> int | None:
-    """The current stream: later work on it sees earlier writes.
+    """Return the current stream: later work on it sees earlier writes.
 
     None while the stream is captured into a CUDA graph, since only replays then write.
     """
@@ -97,7 +97,7 @@ def _side_by_side(sizes: Mapping[str, int], unit: int) -> tuple[dict[str, int], 
 
 
 def blank(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A tensor without memory, from which torch.empty_like makes contiguous tensors.
+    """Return a tensor without memory, from which torch.empty_like makes contiguous tensors.
 
     This halves the time to make a tensor, because torch reads no sizes.
     """
@@ -113,7 +113,7 @@ class _Chunk:
         self.counters, self.taken = torch.zeros(n, dtype=torch.int32, device=device), 0
 
     def take(self, n: int) -> tuple[torch.Tensor, int]:
-        """The next counters: their tensor, and the index of the first."""
+        """Return the next counters: their tensor, and the index of the first."""
         first, self.taken = self.taken, self.taken + n
         return self.counters, first
 

@@ -114,7 +114,7 @@ def gpu(key: str, name: str = "gpu") -> Gpu:
 
 
 def fact(key: str, field: str) -> Fact:
-    """The value of a GPU's field with its unit, source and date.
+    """Return the value of a GPU's field with its unit, source and date.
 
     Raises: ValueError listing what is known if the GPU or the field is not.
 
@@ -129,7 +129,7 @@ def fact(key: str, field: str) -> Fact:
 
 
 def by_arch(arch: str) -> list[Gpu]:
-    """The GPUs of an architecture, given as "sm_90" or as it is compiled for, "sm_90a".
+    """Return the GPUs of an architecture, given as "sm_90" or as it is compiled for, "sm_90a".
 
     Raises: ValueError listing the architectures if no GPU has it.
     """

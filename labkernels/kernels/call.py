@@ -127,7 +127,7 @@ class Call:
         return call
 
     def once(self, make: Callable[[Self], Made]) -> Made:
-        """The result of a function of the call's facts, computed once."""
+        """Return the result of a function of the call's facts, computed once."""
         made = self._made.get(make)
         if made is None:
             made = self._made[make] = make(self)
@@ -225,7 +225,7 @@ _NOT_IN_GRAPHS = ("policy", "out", "lse2", "dq", "dk", "dv")
 def in_graph(
     operator: str, kind: Callable[..., Outputs], *tensors: torch.Tensor | None, **options: object
 ) -> Step[Outputs]:
-    """The step of a verb in a graph of torch.compile: its operator runs when the graph runs.
+    """Return the step of a verb in a graph of torch.compile: its operator runs when the graph runs.
 
     ops.torch_ops defines the operators. The step has no plan and cannot run again.
     """
@@ -247,7 +247,7 @@ def plan_of(
     splits: int = 1,
     launches: int = 1,
 ) -> Plan:
-    """The plan of a call that has been scheduled."""
+    """Return the plan of a call that has been scheduled."""
     choice, gpu, on_gpu = call.choice, call.gpu, call.device.type == "cuda"
     compiled = choice.specializations[:1]
     machine = _ELSEWHERE.get(choice.kernel.language) or f"CPU build, {gpu.arch} arithmetic"

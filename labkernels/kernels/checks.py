@@ -162,7 +162,7 @@ def _read_lengths(cu_seqlens: torch.Tensor, *, name: str, total: int) -> np.ndar
 def known_lengths(
     name: str, known: Sequence[int], batch: int, most: int, total: int | None = None
 ) -> np.ndarray:
-    """The lengths that the caller's host knows, int64 [batch]: nothing is read from a GPU.
+    """Return the lengths that the caller's host knows, int64 [batch]: nothing is read from a GPU.
 
     Raises: ValueError if their number, a value or their total is wrong.
     """
@@ -191,7 +191,7 @@ def _known_lengths(
 
 
 def facts(*tensors: torch.Tensor, names: tuple[str, ...] = ("q",)) -> tuple:
-    """The facts of tensors that a call's choices depend on: neither contents nor addresses.
+    """Return the facts of tensors that a call's choices depend on: neither contents nor addresses.
 
     Raises: ValueError naming an argument that is not a tensor.
     """
@@ -263,7 +263,7 @@ DEFAULT_TARGET = "h200"  # the GPU whose plan and arithmetic a machine without a
 
 
 def target_gpu(device: torch.device, target: str | None) -> hardware.Gpu:
-    """The GPU to plan for: the GPU of the tensors, or on a CPU the target that it imitates.
+    """Return the GPU to plan for: the GPU of the tensors, or on a CPU the target that it imitates.
 
     Tensors of torch's meta device have no memory: a step on them needs a named target, has a plan
     and computes nothing.
@@ -279,7 +279,7 @@ def target_gpu(device: torch.device, target: str | None) -> hardware.Gpu:
 
 
 def scale_of(scale: float | None, head_dim: int | None = None) -> float:
-    """The softmax scale, by default 1 / sqrt(head_dim)."""
+    """Return the softmax scale, by default 1 / sqrt(head_dim)."""
     value = 1 / math.sqrt(head_dim) if scale is None else scale
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not (is_number and 0 < value < math.inf):

@@ -42,12 +42,12 @@ class Tile(Protocol):
 
 
 def head_dim_v(head_dim: int) -> int:
-    """Channels of V and of the output, given the channels of Q and K."""
+    """Return the channels of V and of the output, given the channels of Q and K."""
     return _HEAD_DIM_V.get(head_dim, head_dim)
 
 
 def up_to_power_of_two(rows: int) -> int:
-    """The least power of two that is at least the number; 1 for 0."""
+    """Return the least power of two that is at least the number; 1 for 0."""
     return 1 << max(0, rows - 1).bit_length()
 
 
@@ -59,7 +59,7 @@ class Architectures:
     alone: bool = False
 
     def include(self, arch: str) -> bool:
-        """Whether a GPU of an architecture ("sm_90", "sm_90a") has the instructions."""
+        """Return whether a GPU of an architecture ("sm_90", "sm_90a") has the instructions."""
         number = int(arch.removeprefix("sm_").removesuffix("a"))
         return number == self.first if self.alone else number >= self.first
 
@@ -151,7 +151,7 @@ class Kernel(Protocol):
         return None
 
     def yields(self, shape: Shape) -> str | None:
-        """Why another kernel is faster on a shape, or None."""
+        """Return why another kernel is faster on a shape, or None."""
         del shape
         return None
 
@@ -161,7 +161,7 @@ class Kernel(Protocol):
         return None
 
     def prepare(self, call):
-        """The step that runs a checked call."""
+        """Return the step that runs a checked call."""
         return self._launcher.prepare(call)
 
     @cached_property
@@ -179,15 +179,15 @@ class Kernel(Protocol):
         return Path(sys.modules[type(self).__module__].__file__).parent
 
     def with_tile(self, tile: Tile) -> Self:
-        """The same kernel with this tile as its only option."""
+        """Return the same kernel with this tile as its only option."""
         return self.changed(tiles=lambda shape, policy: (tile,))
 
     def with_overlay(self, overlay: Path) -> Self:
-        """The same kernel, with some sources replaced by the files of a folder."""
+        """Return the same kernel, with some sources replaced by the files of a folder."""
         return self.changed(overlay=overlay)
 
     def changed(self, **answers) -> Self:
-        """The same kernel with other facts or answers."""
+        """Return the same kernel with other facts or answers."""
         changed = copy.copy(self)
         vars(changed).update(answers)
         return changed
@@ -201,12 +201,12 @@ class Kernel(Protocol):
         rows: int = MANY_ROWS,
         layout: str | None = None,
     ) -> Shape:
-        """A shape for the ledgers: many rows, and paged if the kernel takes pages."""
+        """Return a shape for the ledgers: many rows, and paged if the kernel takes pages."""
         layout = layout or ("paged" if "paged" in self.layouts else self.layouts[0])
         return Shape(dtype, head_dim, head_dim_v(head_dim), group, up_to_power_of_two(rows), layout)
 
     def instances(self, shape: Shape, policy: NumericPolicy | None = None) -> list[Instance]:
-        """The compiled variants for a shape, one per tile option, the preferred one first.
+        """Return the compiled variants for a shape, one per tile option, the preferred one first.
 
         Raises: ValueError naming what the kernel does not support and what is allowed.
         """
@@ -239,7 +239,7 @@ class Kernel(Protocol):
         tile: str | None = None,
         gpu: Gpu | None = None,
     ) -> Instance:
-        """The variant of a named tile, or the preferred variant among those that fit a GPU.
+        """Return the variant of a named tile, or the preferred variant among those that fit a GPU.
 
         Raises: ValueError naming what the kernel does not support and what is allowed.
         """
@@ -258,22 +258,22 @@ class Kernel(Protocol):
         )
 
     def rows_of(self, shape: Shape, tile: Any) -> int:
-        """Query rows of a block."""
+        """Return the query rows of a block."""
         del shape
         return tile.q_rows
 
     def fits(self, instance: Instance, gpu: Gpu) -> bool:
-        """Whether a block's shared memory fits a GPU; True if the size is not known."""
+        """Return whether a block's shared memory fits a GPU; True if the size is not known."""
         del instance, gpu
         return True
 
     def specializations(self, instance: Instance) -> tuple[Specialization, ...]:
-        """What is compiled for an instance, first the kernel that a plan describes."""
+        """Return what is compiled for an instance, first the kernel that a plan describes."""
         del instance
         return ()
 
     def blocks_per_sm(self, instance: Instance, gpu: Gpu) -> int:
-        """Blocks that an SM holds at once."""
+        """Return the blocks that an SM holds at once."""
         del gpu
         return instance.tile.blocks_per_sm
 
@@ -290,7 +290,7 @@ class CudaKernel(Kernel, Protocol):
     numbers: Mapping[str, int] = MappingProxyType({})
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block, in bytes."""
+        """Return the shared memory of a block, in bytes."""
 
     def registers(self, instance: Instance) -> Ledger:
         """Registers that the algorithm needs per thread; predicted_registers adds ptxas's own."""
@@ -317,7 +317,7 @@ class CudaKernel(Kernel, Protocol):
         return None
 
     def template(self, instance: Instance) -> str:
-        """The C++ name of the instance."""
+        """Return the C++ name of the instance."""
 
     @property
     def header(self) -> str:
@@ -331,15 +331,15 @@ class CudaKernel(Kernel, Protocol):
         return tuple(x for x in (self.overlay, root) if x is not None and x != _KERNELS)
 
     def fits(self, instance: Instance, gpu: Gpu) -> bool:
-        """Whether a block's shared memory fits a GPU."""
+        """Return whether a block's shared memory fits a GPU."""
         return self.smem(instance).total <= gpu.smem_per_block_max_bytes
 
     def specializations(self, instance: Instance) -> tuple[Specialization, ...]:
-        """The specialization of the kernel itself, which most operations compile alone."""
+        """Return the specialization of the kernel itself, which most operations compile alone."""
         return (self.specialization(instance),)
 
     def specialization(self, instance: Instance) -> Specialization:
-        """What is compiled from kernel.cuh for an instance."""
+        """Return what is compiled from kernel.cuh for an instance."""
         registers = self.thread_registers(instance)
         traded = {} if registers is None else {"CONSUMER_REGISTERS": registers}
         return Specialization(
@@ -373,7 +373,7 @@ class TorchKernel(Kernel, Protocol):
     whole: Tile
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[Any, ...]:
-        """The tile that stands for torch's choice."""
+        """Return the tile that stands for torch's choice."""
         del shape, policy
         return (self.whole,)
 
@@ -383,7 +383,7 @@ class TunableKernel(CudaKernel, Protocol):
     """A kernel with tiles that the tuner can search."""
 
     def space(self, head_dim: int) -> Iterable[Tile]:
-        """Every tile that the source can be compiled for, whether or not it fits."""
+        """Return every tile that the source can be compiled for, whether or not it fits."""
 
     def step_work(self, instance: Instance) -> StepWork:
-        """The work that a step of a block puts on an SM."""
+        """Return the work that a step of a block puts on an SM."""

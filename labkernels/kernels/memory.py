@@ -28,7 +28,7 @@ def require_apart(
 
 
 def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the memory of two tensors, gaps included, has bytes in common."""
+    """Return whether the memory of two tensors, gaps included, has bytes in common."""
     if a.is_meta or not (a.numel() and b.numel()):
         return False
     first, other = a.data_ptr(), b.data_ptr()

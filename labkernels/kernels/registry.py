@@ -37,7 +37,7 @@ def _depth(kernels: dict[str, Kernel], name: str) -> int:
 
 
 def kernels_of(operation: str, language: str | None = None) -> dict[str, Kernel]:
-    """The kernels of an operation by name, in all languages or in one."""
+    """Return the kernels of an operation by name, in all languages or in one."""
     return {
         name: kernel
         for name, kernel in discover().items()

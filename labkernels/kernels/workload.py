@@ -73,7 +73,7 @@ class Tokens:
         return self._doubled_pairs() * self.q_heads // 2
 
     def _rows(self) -> tuple[int, int]:
-        """Rows of q and out, and rows of K and V, over all requests and heads."""
+        """Return the rows of q and out, and rows of K and V, over all requests and heads."""
         return sum(self.q_lens) * self.q_heads, sum(self.kv_lens) * self.kv_heads
 
     def _doubled_pairs(self) -> int:
@@ -117,7 +117,7 @@ def check_dtype(dtype: str) -> None:
 
 
 def lengths_label(lengths: tuple[int, ...]) -> str:
-    """Lengths in a few words: "57 x 8192", "ragged 64 x <=13516"."""
+    """Return lengths in a few words: "57 x 8192", "ragged 64 x <=13516"."""
     if len(set(lengths)) == 1:
         return f"{len(lengths)} x {lengths[0]}"
     return f"ragged {len(lengths)} x <={max(lengths)}"

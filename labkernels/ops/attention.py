@@ -172,7 +172,7 @@ class _Transformed(Function):
 
 
 def with_rows(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors, with a copy of each whose rows a kernel cannot load, as in some views."""
+    """Return the tensors, with a copy of each whose rows a kernel cannot load, as in some views."""
     # not contiguous(), which returns a tensor without elements unchanged, whatever its strides
     return [x if _has_rows(x) else x.clone(memory_format=torch.contiguous_format) for x in tensors]
 

@@ -64,7 +64,7 @@ def _attended(q: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor, torch.Te
 
 
 def _outputs(step: Step[Attention], q: torch.Tensor) -> Attention:
-    """What a step wrote, after a check that its dtype is the one that the graph was told."""
+    """Return what a step wrote, after a check that its dtype is the one that the graph was told."""
     done = step.outputs()
     if done.out.dtype != q.dtype:
         allowed = f"one that writes {q.dtype}, as q, in a graph of torch.compile"

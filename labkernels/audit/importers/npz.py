@@ -19,7 +19,7 @@ _PIECE_BYTES = 2**20
 
 
 def takes(path: Path) -> bool:
-    """Whether the name ends in .npz."""
+    """Return whether the name ends in .npz."""
     return path.is_file() and path.suffix == ".npz"
 
 

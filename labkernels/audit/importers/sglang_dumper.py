@@ -17,12 +17,12 @@ _GROUP = ("step", "layer_id", "rank")
 
 
 def takes(path: Path) -> bool:
-    """Whether it is a folder of files whose names are tags."""
+    """Return whether it is a folder of files whose names are tags."""
     return path.is_dir() and next(path.glob("*name=*.pt"), None) is not None
 
 
 def tags_of(path: Path) -> dict[str, str]:
-    """The tags of a file's name."""
+    """Return the tags of a file's name."""
     parts = (part.partition("=") for part in path.stem.split(_BETWEEN))
     return {key: value for key, equals, value in parts if equals}
 

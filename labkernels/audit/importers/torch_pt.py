@@ -11,12 +11,12 @@ SOURCE = "https://docs.pytorch.org/docs/stable/generated/torch.load.html"
 
 
 def takes(path: Path) -> bool:
-    """Whether the name ends as torch's files do."""
+    """Return whether the name ends as torch's files do."""
     return path.is_file() and path.suffix in (".pt", ".pth", ".bin")
 
 
 def read(path: Path, take: Take) -> dict:
-    """Tensors by our names. In nested dicts the last part of a name counts."""
+    """Return tensors by our names. In nested dicts the last part of a name counts."""
     found = {}
     for theirs, value in _flat(load(path, take.limit_bytes)).items():
         name = take.name(theirs)

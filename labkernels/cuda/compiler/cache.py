@@ -168,7 +168,7 @@ def clear() -> None:
 
 
 def _intact(path: Path, *, touch: bool = True) -> Entry | None:
-    """The entry, if it matches its seal and no other user can have written it."""
+    """Return the entry, if it matches its seal and no other user can have written it."""
     try:
         # Neither a link nor a pipe, which another user may have made.
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -244,7 +244,7 @@ def _remove(path: Path) -> None:
 
 
 def _lock_id(name: str) -> str:
-    """One of 256 lock files of a cache, which are never removed."""
+    """Return one of 256 lock files of a cache, which are never removed."""
     return content_key(name)[:2]
 
 
@@ -253,7 +253,7 @@ def _lock(lock_id: str, timeout: float = -1) -> FileLock:
 
 
 def _private(folder: Path) -> Path:
-    """The folder, made if it is missing; other users must not be able to write into it."""
+    """Return the folder, made if it is missing; other users must not be able to write into it."""
     with _one_line():
         folder.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
         about = folder.stat()

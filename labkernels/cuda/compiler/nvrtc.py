@@ -207,7 +207,7 @@ def _without_its_cache() -> list[str]:
 
 
 def _first_error(log: str) -> str:
-    """The line of a compiler's log that states the error, or its last line."""
+    """Return the line of a compiler's log that states the error, or its last line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\b(error|fatal)\b", line)]
     return next(iter(errors or lines[-1:]), "no log")
@@ -255,7 +255,7 @@ def parse_log(log: str, *, symbol: str) -> ResourceReport:
 
 
 def _packed(compiled: CompiledKernel) -> bytes:
-    """One line of JSON, then the machine code."""
+    """Return one line of JSON, then the machine code."""
     record = dataclasses.asdict(compiled)
     del record["cubin"]
     return json.dumps(record).encode() + b"\n" + compiled.cubin

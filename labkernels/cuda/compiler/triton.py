@@ -86,7 +86,7 @@ def _read(answer: dict) -> TritonCompiled:
 
 
 def _answer(request: dict) -> dict:
-    """The cache's entry for a request, compiled if there is none."""
+    """Return the cache's entry for a request, compiled if there is none."""
     import triton
 
     spec = importlib.util.spec_from_file_location("kernel_source", request["source"])

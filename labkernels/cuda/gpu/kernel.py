@@ -164,7 +164,7 @@ class LaunchPlan:
 
 
 def arguments(params: ctypes.Structure | ctypes.Array) -> ctypes.Array:
-    """The driver's form of a kernel's one parameter, which the caller keeps alive."""
+    """Return the driver's form of a kernel's one parameter, which the caller keeps alive."""
     return _ONE_POINTER(ctypes.addressof(params))
 
 

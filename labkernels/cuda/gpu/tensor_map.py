@@ -34,7 +34,7 @@ class TensorMap(ctypes.Structure):
 
 
 def padded(*fields: tuple[str, type]) -> tuple[tuple[str, type], ...]:
-    """The fields of a structure, and padding that makes it a multiple of 64 bytes long."""
+    """Return the fields of a structure, and padding that makes it a multiple of 64 bytes long."""
     bare = type("Bare", (ctypes.Structure,), {"_fields_": fields})
     return (*fields, ("padding", ctypes.c_char * (-ctypes.sizeof(bare) % _STRUCTURE_BYTES)))
 

@@ -51,18 +51,18 @@ def counted() -> Iterator[list[Turns]]:
 
 
 def listed() -> list[Turns] | None:
-    """The list of this context, or None if nothing is counted."""
+    """Return the list of this context, or None if nothing is counted."""
     return _COUNTED.get()
 
 
 def read(text: str) -> list[Turns]:
-    """The turns as the machine tells them: taken, least and place in a line."""
+    """Return the turns as the machine tells them: taken, least and place in a line."""
     rows = (line.split(" ", 2) for line in text.splitlines())
     return [Turns(place, int(taken), int(least)) for taken, least, place in rows]
 
 
 def by_place(turns: Iterable[Turns]) -> dict[str, Turns]:
-    """The sum for each place, those with most extra turns first."""
+    """Return the sum for each place, those with most extra turns first."""
     sums: dict[str, Turns] = {}
     for each in turns:
         one = sums.get(each.place, Turns(each.place, 0, 0))

@@ -226,7 +226,7 @@ def build(
 
 
 def _built(instance: str, entry: str, flags, own_flags, folders, *, counts: bool) -> HostKernel:
-    """The kernel and its runtime, compiled or from the cache."""
+    """Return the kernel and its runtime, compiled or from the cache."""
     if counts and not compiler().is_clang:  # the flag keeps a copy of 16 bytes one access
         own_flags = (*own_flags, "-fno-tree-sra")
     for tries_left in (2, 1, 0):

@@ -113,7 +113,7 @@ def _checked(
     target: str | None,
     checks: bool,
 ) -> AppendCall:
-    """The checked call of these arguments without its tensors: only their facts count."""
+    """Return the checked call of these arguments without its tensors: only their facts count."""
     check_options(kernel=kernel, tile=tile, checks=checks)
     gpu = arguments.target_gpu(k_new.device, target)
     sizes = (cache.head_dim, head_dim_v(cache.head_dim))  # V may have any width
@@ -211,6 +211,6 @@ def _check_places(call: AppendCall) -> None:
 
 
 def _extents(call: AppendCall) -> list[int]:
-    """The byte ranges of the new rows and the pools; none on torch's meta device."""
+    """Return the byte ranges of the new rows and the pools; none on torch's meta device."""
     tensors = (call.k_new, call.v_new, *call.cache.pools)
     return [0 if x.is_meta else span_bytes(x) for x in tensors]

@@ -7,7 +7,7 @@ from labkernels.kernels.operation import Operation
 
 
 def step(inputs: AppendInputs, **options):
-    """A step that appends at each run, from the lengths that the cache then has."""
+    """Return a step that appends at each run, from the lengths that the cache then has."""
     return append_step(*inputs.arguments, **options)
 
 

@@ -100,7 +100,7 @@ def program(
 def workspace(
     call: BackwardCall, made: BackwardSchedule, *, adds: bool, **counters: int
 ) -> Workspace:
-    """The arrays through which the launches communicate, by their names in BackwardParams.
+    """Return the arrays through which the launches communicate, by their names in BackwardParams.
 
     adds: whether dq is summed in one of them.
     """
@@ -113,7 +113,7 @@ def workspace(
 
 
 def params_of(call: BackwardCall, padded_rows: int) -> BackwardParams:
-    """The kernels' common parameter without its pointers."""
+    """Return the kernels' common parameter without its pointers."""
     strided = (call.q, call.dout, call.out, call.kv.k, call.kv.v)
     return with_numbers(
         BackwardParams,

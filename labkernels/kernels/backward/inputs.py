@@ -53,7 +53,7 @@ class BackwardInputs:
 
 
 def backward_inputs(workload: Backward, draw: Draw) -> BackwardInputs:
-    """Random q, K, V and dout, with what our forward pass gives.
+    """Draw random q, K, V and dout, with what our forward pass gives.
 
     Raises: ValueError if the workload's dtype is not fp16 or bf16.
     """

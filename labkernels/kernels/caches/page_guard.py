@@ -53,7 +53,7 @@ class Contents:
     cu_seqlens_new: torch.Tensor | None = None
 
     def refusal(self, request: int, slot: int, value: int) -> ValueError:
-        """The error for a page, or for a length if the slot is NO_SLOT."""
+        """Return the error for a page, or for a length if the slot is NO_SLOT."""
         if slot != NO_SLOT:
             return wrong_page(request, slot, value, len(self.cache.pool))
         if self.planned is None:

@@ -56,7 +56,7 @@ class Paged(Cache):
         return self.page_table.shape[1] * self.page_size
 
     def places(self, request: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where the keys of one request lie, in order: page and slot of each key."""
+        """Return where the keys of one request lie, in order: page and slot of each key."""
         key = torch.arange(int(self.kv_len[request]), device=self.pool.device)
         page = self.page_table[request, key // self.page_size].long()
         return page, key % self.page_size
@@ -133,14 +133,14 @@ def _read_kv_len(kv_len: torch.Tensor, *, longest: int) -> np.ndarray:
 
 
 def wrong_length(request: int, length: int, longest: int) -> ValueError:
-    """The error for a request's length."""
+    """Return the error for a request's length."""
     return ValueError(
         f"kv_len[{request}] = {length}, allowed: 0 to {longest}, page_table.shape[1] * page_size"
     )
 
 
 def wrong_page(request: int, slot: int, page: int, n_pages: int) -> ValueError:
-    """The error for a page in a slot of a request."""
+    """Return the error for a page in a slot of a request."""
     return ValueError(
         f"page_table[{request}, {slot}] = {page}, allowed: 0 to {n_pages - 1}, the pages of the"
         " pool"

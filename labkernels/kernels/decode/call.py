@@ -27,7 +27,7 @@ class DecodeCall(Call):
     cache: PagedKV | None = None
 
     def outputs(self) -> Attention:
-        """The tensors that a run writes."""
+        """Return the tensors that a run writes."""
         return Attention(self.out, self.lse2)
 
 

@@ -23,7 +23,7 @@ from labkernels.variant import AttentionVariant
 
 
 def problem_of(q: torch.Tensor, cache: PagedKV, *, scale: float) -> Problem:
-    """A decode as a numerics problem on the tensors' device."""
+    """Return a decode as a numerics problem on the tensors' device."""
     return Problem(*arrays(q, cache.k, cache.v), cache.page_table, cache.kv_len, scale=scale)
 
 
@@ -60,7 +60,7 @@ class DecodeInputs:
 
 
 def decode_inputs(workload: Decode, draw: Draw) -> DecodeInputs:
-    """Random q, K and V, in pages that are scattered over the pool.
+    """Draw random q, K and V, in pages that are scattered over the pool.
 
     Raises: ValueError if the workload's dtype is not fp16 or bf16.
     """
@@ -82,7 +82,7 @@ _OUTLIER_SHARE, _OUTLIER = 0.002, 32
 
 
 def distributed_inputs(distribution: str, workload: Decode, draw: Draw) -> DecodeInputs:
-    """Random inputs, changed to follow one distribution.
+    """Draw random inputs, changed to follow one distribution.
 
     peaky: large queries. sink: the first key is near all queries of its group, its value small.
     outlier: few values are large. mean-shifted: values have the mean 1.

@@ -18,7 +18,7 @@ SPLITS = (1024, 128)  # keys per split: one split, and several with empty ones
 
 
 def step(inputs: DecodeInputs, **options) -> Step:
-    """The step on the inputs."""
+    """Return the step on the inputs."""
     return decode_step(*inputs.arguments, scale=inputs.scale, **options)
 
 

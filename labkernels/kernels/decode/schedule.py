@@ -14,7 +14,7 @@ MIN_KEYS_TO_FILL_WAVES = 1024
 
 
 def keys_per_split(*, units: int, max_kv_len: int, slots: int, sm_count: int, step: int) -> int:
-    """Keys per split, so that the blocks of a decode keep all SMs busy to the end.
+    """Return the keys per split, so that the blocks of a decode keep all SMs busy to the end.
 
     units: blocks of an unsplit decode. slots: blocks that the GPU holds at once. step: keys that a
     block takes at a time; a split is whole steps.

@@ -124,7 +124,7 @@ def mla_decode_step(
 
 
 def _checked(q_nope: torch.Tensor, cache: LatentKV, lengths: Lengths, asked: Asked) -> MlaCall:
-    """The checked call of these arguments without its tensors: only their facts count."""
+    """Return the checked call of these arguments without its tensors: only their facts count."""
     if lengths.q.max() > MAX_TOKENS:
         raise ValueError(
             f"cu_seqlens_q: a request of {lengths.q.max()} tokens, allowed: 0 to {MAX_TOKENS}"

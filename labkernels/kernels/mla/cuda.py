@@ -74,7 +74,7 @@ def prepare(call: MlaCall, make: Callable[[MlaCall], Program] = _program) -> Ste
 
 
 def params_of(call: MlaCall, made: Schedule) -> MlaParams:
-    """The kernels' common parameter without its pointers."""
+    """Return the kernels' common parameter without its pointers."""
     kv = call.kv
     strides = [stride for x in (call.q, call.q_pe, kv.ckv, kv.kpe) for stride in x.stride()[:2]]
     numbers = cuda.numbers_of(call, made, cuda.pages_of(kv.page_table, kv.ckv.shape[1]))

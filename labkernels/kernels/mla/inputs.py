@@ -73,7 +73,7 @@ class MlaInputs:
 
 
 def mla_inputs(workload: MlaDecode, draw: Draw) -> MlaInputs:
-    """Random queries and latent rows, in pages that are scattered over the pool.
+    """Draw random queries and latent rows, in pages that are scattered over the pool.
 
     Raises: ValueError if the workload's dtype is not fp16 or bf16.
     """

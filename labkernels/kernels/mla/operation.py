@@ -16,7 +16,7 @@ SPLITS = (1024, 128)  # keys per split: one split, and several
 
 
 def step(inputs: MlaInputs, **options) -> Step:
-    """The step on the inputs, prepared with the lengths of the workload."""
+    """Return the step on the inputs, prepared with the lengths of the workload."""
     w = inputs.workload
     lengths = {"q_lens": (w.q_len,) * w.batch, "kv_lens": w.kv_lens}
     how = {"causal": inputs.variant.causal, "scale": inputs.scale, **lengths}

@@ -50,7 +50,7 @@ class Schedule:
     _copies: dict[torch.device, torch.Tensor] = field(default_factory=dict)
 
     def on(self, device: torch.device) -> torch.Tensor:
-        """The blocks on the kernel's device, to which they are copied once."""
+        """Return the blocks on the kernel's device, to which they are copied once."""
         if device not in self._copies:
             self._copies[device] = torch.from_numpy(self.work).to(device)
         return self._copies[device]
@@ -115,7 +115,7 @@ def visible_keys(
 
 
 def _best_splits(visible: np.ndarray, kv_heads: int, tile: PrefillTile, slots: int) -> int:
-    """The fewest splits whose expected time comes near the shortest."""
+    """Return the fewest splits whose expected time comes near the shortest."""
     longest = int(visible.max(initial=0))
     even = visible.sum() * kv_heads / slots
     whole = _foreseen_keys(visible, kv_heads, max(1, longest), 0, slots)
@@ -133,7 +133,7 @@ def _best_splits(visible: np.ndarray, kv_heads: int, tile: PrefillTile, slots: i
 
 
 def _foreseen_keys(visible: np.ndarray, kv_heads: int, keys: int, cost: int, slots: int) -> float:
-    """A lower limit on the keys of the busiest slot, where each split costs some more keys.
+    """Return a lower limit on the keys of the busiest slot, where each split costs some more keys.
 
     Some slot gets k + 1 of the k * slots + 1 longest blocks, and all slots share all blocks.
     """
@@ -152,7 +152,7 @@ def _blocks(
     step_keys: int,
     kv_heads: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Every block as [request, q_tile, kv_head, split], and the steps that it takes."""
+    """Return every block as [request, q_tile, kv_head, split], and the steps that it takes."""
     live = np.maximum(1, -(-visible // keys_per_split)) * kv_heads
     unit = np.repeat(np.arange(len(request)), live)
     number = np.arange(len(unit)) - np.repeat(np.cumsum(live) - live, live)
@@ -163,7 +163,7 @@ def _blocks(
 
 
 def _launch_order(work: np.ndarray, steps: np.ndarray, slots: int, cached_steps: int) -> np.ndarray:
-    """The blocks of most steps first, so that short ones fill the gaps at the end.
+    """Return the blocks of most steps first, so that short ones fill the gaps at the end.
 
     Equal blocks that read the same K and V start side by side, to share the L2 cache. If K and V of
     all KV heads do not fit the cache, the heads are started in sections, one after the other.

@@ -61,7 +61,7 @@ def _tensors_of(call: PackedCall) -> dict[str, torch.Tensor]:
 
 
 def params_of(call: PackedCall, made: Schedule) -> PrefillParams:
-    """The kernels' common parameter without its pointers."""
+    """Return the kernels' common parameter without its pointers."""
     q, k, v = call.q, call.kv.k, call.kv.v
     if call.kv.layout == "paged":
         strides = (*k.stride()[:3], *v.stride()[:3])

@@ -31,17 +31,17 @@ class CudaPrefillKernel(PrefillKernel, CudaKernel, Protocol):
     launch: str = "..cuda"
 
     def template(self, instance: Instance) -> str:
-        """The C++ name of the instance."""
+        """Return the C++ name of the instance."""
         return cpp_instance(instance)
 
 
 def register_ledger(instance: Instance, *lines: Line) -> Ledger:
-    """The register ledger of a thread, with the lines that all prefill kernels have."""
+    """Return the register ledger of a thread, with the lines that all prefill kernels have."""
     return cuda_kernel.register_ledger(instance, *lines, ADDRESSES)
 
 
 def step_flops(instance: Instance) -> int:
-    """FLOPs of both products of a step, padding counted."""
+    """Return the FLOPs of both products of a step, padding counted."""
     return 2 * instance.rows * instance.tile.keys * (instance.head_dim + instance.head_dim_v)
 
 

@@ -30,17 +30,17 @@ ALIGNMENT = 1024  # bytes; of a box with a 128-byte swizzle, and so of all share
 
 
 def _splits_keys(instance: Instance) -> bool:
-    """Whether each warpgroup has keys of its own; 64 of them are a wgmma's rows."""
+    """Return whether each warpgroup has keys of its own; 64 of them are a wgmma's rows."""
     return instance.tile.keys == 2 * 64
 
 
 def _stages_dq(instance: Instance) -> bool:
-    """Whether dQ leaves by way of shared memory, where another warp adds it."""
+    """Return whether dQ leaves by way of shared memory, where another warp adds it."""
     return _splits_keys(instance) or instance.tile.dq == "ordered"
 
 
 def _rung_smem(instance: Instance) -> Ledger:
-    """Shared memory of a block of a rung, in bytes."""
+    """Return the shared memory of a block of a rung, in bytes."""
     of, rung = cuda_kernel.sizes(instance), instance.tile.rung
     handed = 1 if rung == IN_REGISTERS else 2
     barriers = number(0) if rung == COPIES else 1 + 2 * of.stages
@@ -95,18 +95,18 @@ class BackwardWgmma(CudaBackwardKernel):
         return (atomic, replace(atomic, dq="ordered"))
 
     def named_tiles(self, head_dim: int) -> tuple[BackwardTile, ...]:
-        """The rungs of the ladder below this kernel, which have one head_dim."""
+        """Return the rungs of the ladder below this kernel, which have one head_dim."""
         return RUNGS if head_dim == RUNGS_HEAD_DIM else ()
 
     def specialization(self, instance: Instance) -> Specialization:
-        """What is compiled; a rung has a source of its own."""
+        """Return what is compiled; a rung has a source of its own."""
         made, rung = super().specialization(instance), instance.tile.rung
         if not rung:
             return made
         return replace(made, header=RUNGS_HEADER, params="backward_rungs::Params")
 
     def template(self, instance: Instance) -> str:
-        """The C++ name of the instance; that of a rung ends in the rung."""
+        """Return the C++ name of the instance; that of a rung ends in the rung."""
         tile = instance.tile
         if not tile.rung:
             return super().template(instance)
@@ -114,7 +114,7 @@ class BackwardWgmma(CudaBackwardKernel):
         return cpp_function(instance, "backward", *words).replace(self.name, "backward_rungs")
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block, in bytes."""
+        """Return the shared memory of a block, in bytes."""
         if instance.tile.rung:
             return _rung_smem(instance)
         of, handed = cuda_kernel.sizes(instance), 1 if _splits_keys(instance) else 2
@@ -137,7 +137,7 @@ class BackwardWgmma(CudaBackwardKernel):
         return cuda_kernel.smem_ledger(instance, *lines, padding)
 
     def registers(self, instance: Instance) -> Ledger:
-        """Fragments and addresses of a thread that computes, where S and dP are alive."""
+        """Return fragments and addresses of a thread that computes, where S and dP are alive."""
         of, warps = cuda_kernel.sizes(instance), number(CONSUMER_WARPS, "warps")
         sums = fragment(of.keys, of.dim, warps=warps)
         scores = fragment(of.keys, of.rows, warps=warps)
@@ -148,7 +148,7 @@ class BackwardWgmma(CudaBackwardKernel):
         )
 
     def thread_registers(self, instance: Instance) -> int | None:
-        """What a thread that computes has, once the first warpgroup has given its own up."""
+        """Return what a thread that computes has, once the first warpgroup has given its own up."""
         return None if instance.tile.rung == COPIES else CONSUMER_REGISTERS
 
 

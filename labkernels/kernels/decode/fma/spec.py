@@ -27,15 +27,15 @@ class DecodeFma(CudaDecodeKernel):
     policies = policies(CUDA_CORES, denominators=("unrounded",))
 
     def template(self, instance: Instance) -> str:
-        """The C++ name of the instance."""
+        """Return the C++ name of the instance."""
         return kernel.cpp_instance(instance, instance.rows)
 
     def rows(self, group: int) -> int:
-        """Query rows of a block: the power of two that holds the group, at most 8."""
+        """Return the query rows of a block: the power of two that holds the group, at most 8."""
         return min(MAX_ROWS, 1 << (group - 1).bit_length())
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[DecodeTile, ...]:
-        """Tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
+        """Return tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
         del policy  # the same for every policy
         wide = self.rows(shape.group) == MAX_ROWS
         return {
@@ -47,7 +47,7 @@ class DecodeFma(CudaDecodeKernel):
         }[shape.head_dim]
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block, in bytes."""
+        """Return the shared memory of a block, in bytes."""
         of = cuda_kernel.sizes(instance)
         p = Line(
             "P",
@@ -61,7 +61,7 @@ class DecodeFma(CudaDecodeKernel):
         )
 
     def registers(self, instance: Instance) -> Ledger:
-        """Operands and addresses of a thread, in registers."""
+        """Return the operands and addresses of a thread, in registers."""
         of = cuda_kernel.sizes(instance)
         lanes = of.dim / CHUNK
         scores = of.rows * (of.keys * lanes / WARP_THREADS)
@@ -92,7 +92,7 @@ class DecodeFma(CudaDecodeKernel):
 
 
 def _sum_bits(instance: Instance, lanes: int, groups: int) -> tuple[int, ...]:
-    """Bits of a key's number that differ between lanes, in the order of the shuffles."""
+    """Return bits of a key's number that differ between lanes, in the order of the shuffles."""
     rows, rounds = instance.rows, instance.tile.keys // groups
     same_key = lanes // min(rounds * rows, lanes) * rows  # lanes that hold scores of one key
     bits = []

@@ -32,15 +32,15 @@ class DecodeMmaN8(TensorCoreDecode):
         return f"is for up to {N} query heads per KV head, not for {shape.group}"
 
     def template(self, instance: Instance) -> str:
-        """The C++ name of the instance."""
+        """Return the C++ name of the instance."""
         return kernel.cpp_instance(instance, instance.rows // N)
 
     def rows(self, group: int) -> int:
-        """Query rows of a block: one tile of 8, or two."""
+        """Return the query rows of a block: one tile of 8, or two."""
         return N if group <= N else 2 * N
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[DecodeTile, ...]:
-        """Tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
+        """Return tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
         del policy  # the same for every policy
         one_row_of_8 = self.rows(shape.group) == N
         return {
@@ -50,7 +50,7 @@ class DecodeMmaN8(TensorCoreDecode):
         }[shape.head_dim]
 
     def registers(self, instance: Instance) -> Ledger:
-        """Fragments and addresses of a thread, in registers."""
+        """Return the fragments and addresses of a thread, in registers."""
         of = cuda_kernel.sizes(instance)
         held = of.dim if instance.rows * instance.head_dim <= HELD_SIZE else 32
         return kernel.register_ledger(

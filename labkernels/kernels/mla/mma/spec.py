@@ -45,7 +45,7 @@ class MlaMma(CudaMlaKernel):
         return (*BY_SHARED_MEMORY, *SOME, *FEW)
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block, in bytes."""
+        """Return the shared memory of a block, in bytes."""
         of = cuda_kernel.sizes(instance)
         shares = of.warps / (of.rows / 16)
         lines = (
@@ -66,7 +66,7 @@ class MlaMma(CudaMlaKernel):
         return cuda_kernel.smem_ledger(instance, *lines)
 
     def registers(self, instance: Instance) -> Ledger:
-        """Fragments and addresses of a thread, in registers."""
+        """Return the fragments and addresses of a thread, in registers."""
         of = cuda_kernel.sizes(instance)
         row_tiles = of.rows / 16
         keys = of.keys * row_tiles / of.warps  # a warp computes their weights, for 16 rows
@@ -98,7 +98,7 @@ class MlaMma(CudaMlaKernel):
         )
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """What ptxas adds for a warp that reads stages shared by the block."""
+        """Return what ptxas adds for a warp that reads stages shared by the block."""
         del arch  # the same for every arch
         warps = cuda_kernel.sizes(instance).warps
         features = cuda_kernel.step_features(instance, keys=16, warps=warps)

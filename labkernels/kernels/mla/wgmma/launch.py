@@ -82,6 +82,6 @@ def box_keys(kv: LatentKV, made: Schedule, keys: int) -> int:
 
 
 def _dense(pool: torch.Tensor) -> bool:
-    """Whether all neighbouring keys have the same distance, also across pages."""
+    """Return whether all neighbouring keys have the same distance, also across pages."""
     page, token, _ = pool.stride()
     return pool.numel() > 0 and token > 0 and page == pool.shape[1] * token

@@ -39,7 +39,7 @@ class MlaWgmma(CudaMlaKernel):
         return None
 
     def thread_registers(self, instance: Instance) -> int:
-        """What a thread that computes has, once the third warpgroup has given its own up."""
+        """Return what a thread that computes has, once the third warpgroup has given its own up."""
         del instance
         return CONSUMER_REGISTERS
 
@@ -49,7 +49,7 @@ class MlaWgmma(CudaMlaKernel):
         return (TILE,)
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block, in bytes."""
+        """Return the shared memory of a block, in bytes."""
         of = cuda_kernel.sizes(instance)
         lines = (
             cuda_kernel.query_line(instance),
@@ -72,7 +72,7 @@ class MlaWgmma(CudaMlaKernel):
         return cuda_kernel.smem_ledger(instance, *lines, padding)
 
     def registers(self, instance: Instance) -> Ledger:
-        """Fragments and addresses of a thread that computes, in registers."""
+        """Return the fragments and addresses of a thread that computes, in registers."""
         of, rows = cuda_kernel.sizes(instance), number(16, "rows")  # of a warp
         return kernel.register_ledger(
             instance,

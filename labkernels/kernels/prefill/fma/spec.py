@@ -28,7 +28,7 @@ class PrefillFma(CudaPrefillKernel):
     policies = policies(CUDA_CORES, denominators=("unrounded",))
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
-        """Tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
+        """Return tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
         del policy  # the same for every policy
         wide = {
             64: (PrefillTile(128, 64, 8, 1, 1), PrefillTile(64, 64, 4, 1, 2)),
@@ -42,7 +42,7 @@ class PrefillFma(CudaPrefillKernel):
         return (few, *wide) if shape.rows <= few.q_rows else (*wide, few)
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block, in bytes."""
+        """Return the shared memory of a block, in bytes."""
         of, line = cuda_kernel.sizes(instance), fma_ledger.smem_line
         channels = of.dim + fma_ledger.PADDING
         padded = "padded against bank conflicts"
@@ -55,14 +55,14 @@ class PrefillFma(CudaPrefillKernel):
         )
 
     def registers(self, instance: Instance) -> Ledger:
-        """Operands and addresses of a thread, in registers."""
+        """Return the operands and addresses of a thread, in registers."""
         of, lines = cuda_kernel.sizes(instance), fma_ledger.register_lines(instance)
         parcels = ceil_div(of.keys * of.dim_v / 8, 32 * of.warps)
         to_come = Line("V to come", 4 * parcels, "parts of 16 B, copied during Q K^T")
         return kernel.register_ledger(instance, *lines, to_come)
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """What ptxas adds for the tile on CUDA cores."""
+        """Return what ptxas adds for the tile on CUDA cores."""
         del arch  # the same for every arch
         del instance  # the same for every instance
         return Asked({"fp32 operands": number(1)})

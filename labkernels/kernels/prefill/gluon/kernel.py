@@ -20,7 +20,7 @@ from labkernels.cuda.triton_online_softmax import LOWEST_SCORE
 
 @gluon.jit
 def describe(tensor, first_key, n_keys, i_kv, stride_token, stride_head, b_kv):
-    """A descriptor of one request's K or V of a KV head, in boxes of the stages of b_kv."""
+    """Return a descriptor of one request's K or V of a KV head, in boxes of the stages of b_kv."""
     p_first = tensor + first_key.to(gl.int64) * stride_token + i_kv.to(gl.int64) * stride_head
     KEYS: gl.constexpr = b_kv.shape[1]
     D: gl.constexpr = b_kv.shape[2]
@@ -38,7 +38,7 @@ def ask(d, b_kv, full, stage, key):
 
 @gluon.jit
 def rings(dtype: gl.constexpr, STAGES: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr):
-    """Stages of K and of V, and for each stage a barrier that says when it is full."""
+    """Return the stages of K and of V, and for each stage a barrier that says when it is full."""
     TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, D], dtype)
     b_k = gl.allocate_shared_memory(dtype, [STAGES, KEYS, D], TILE)
     b_v = gl.allocate_shared_memory(dtype, [STAGES, KEYS, D], TILE)
@@ -53,7 +53,7 @@ def rings(dtype: gl.constexpr, STAGES: gl.constexpr, KEYS: gl.constexpr, D: gl.c
 
 @gluon.jit
 def rows_of(i_tile, i_kv, group: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.constexpr):
-    """The token and the query head of each row: the heads of a KV head lie side by side."""
+    """Return the token and the query head of each row: the heads of a KV head lie side by side."""
     o_row = i_tile * ROWS + gl.arange(0, ROWS, LAYOUT)
     token = o_row // group
     return token, i_kv * group + o_row - token * group
@@ -61,7 +61,7 @@ def rows_of(i_tile, i_kv, group: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.co
 
 @gluon.jit
 def update(b_s, b_m, b_l, scale_log2):
-    """P of scores [rows, keys], the rows' new m and l, and the factor for O."""
+    """Return P of scores [rows, keys], the rows' new m and l, and the factor for O."""
     b_m_new = gl.maximum(b_m, gl.max(b_s, axis=1) * scale_log2)
     rescale = gl.exp2(b_m - b_m_new)
     b_p = gl.exp2(b_s * scale_log2 - b_m_new[:, None])
@@ -70,7 +70,7 @@ def update(b_s, b_m, b_l, scale_log2):
 
 @gluon.jit
 def finalize(m, l):
-    """1 / l and the log-sum-exp in base 2; 0 and -inf for a row without keys."""
+    """Return 1 / l and the log-sum-exp in base 2; 0 and -inf for a row without keys."""
     empty = l == 0.0
     sums = gl.where(empty, 1.0, l)
     return gl.where(empty, 0.0, 1.0 / sums), gl.where(empty, float("-inf"), m + gl.log2(sums))
@@ -111,7 +111,7 @@ def consume(q_tile, d_k, d_v, ring, limit, least, most, scale_log2,
 
 @gluon.jit
 def lengths_of(i_request, cu_seqlens_q, cu_seqlens_k):
-    """The request's first token and first key, and how many of each it has."""
+    """Return the request's first token and first key, and how many of each it has."""
     first_token, first_key = gl.load(cu_seqlens_q + i_request), gl.load(cu_seqlens_k + i_request)
     q_len = gl.load(cu_seqlens_q + i_request + 1) - first_token
     n_keys = gl.load(cu_seqlens_k + i_request + 1) - first_key
@@ -137,7 +137,7 @@ def limits_of(token, i_tile, q_len, n_keys,
 
 @gluon.jit
 def load_query(q, row, o_head, o_dim, m_row, q_stride_token, q_stride_head):
-    """The tile of Q, in shared memory; rows past the request's last one are zero."""
+    """Return the tile of Q, in shared memory; rows past the request's last one are zero."""
     dtype: gl.constexpr = q.dtype.element_ty
     ROWS: gl.constexpr = row.shape[0]
     D: gl.constexpr = o_dim.shape[1]

@@ -48,7 +48,7 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS)
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
-        """Tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
+        """Return tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
         del policy  # the same for every policy
         few, *wide = {
             64: (
@@ -109,7 +109,7 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
         )
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block, in bytes."""
+        """Return the shared memory of a block, in bytes."""
         of = cuda_kernel.sizes(instance)
         lines = [
             Line(
@@ -124,7 +124,7 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
         return cuda_kernel.smem_ledger(instance, cuda_kernel.query_line(instance), *lines)
 
     def registers(self, instance: Instance) -> Ledger:
-        """Fragments and addresses of a thread, in registers."""
+        """Return the fragments and addresses of a thread, in registers."""
         of = cuda_kernel.sizes(instance)
         few = instance.rows == FEW_ROWS
         rows, keys = (of.rows, of.keys / of.warps) if few else (of.rows / of.warps, of.keys)
@@ -140,7 +140,7 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
         )
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """What ptxas adds for a warp that reads stages shared by the block."""
+        """Return what ptxas adds for a warp that reads stages shared by the block."""
         del arch  # the same for every arch
         of = cuda_kernel.sizes(instance)
         keys = of.keys / of.warps if instance.rows == FEW_ROWS else of.keys

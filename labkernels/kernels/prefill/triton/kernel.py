@@ -77,7 +77,7 @@ def consume(
 @triton.jit
 def load_query(q, row, head, m_row, q_stride_token, q_stride_head,
                D: tl.constexpr, D_TAIL: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
-    """The rows of Q: D channels, and the D_TAIL channels after them."""
+    """Return the rows of Q: D channels, and the D_TAIL channels after them."""
     p_q = (q + row * q_stride_token + head.to(tl.int64) * q_stride_head)[:, None]
     b_q = tl.load(p_q + tl.arange(0, D)[None, :], mask=m_row[:, None], other=0.0)
     b_q_tail = b_q

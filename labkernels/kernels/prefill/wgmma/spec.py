@@ -68,7 +68,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
     launch = ".launch"
 
     def refuses(self, shape: Shape) -> str | None:
-        """What the kernel is not compiled for, and what the TMA cannot bring."""
+        """Return what the kernel is not compiled for, and what the TMA cannot bring."""
         if shape.group > FEWEST_ROWS:
             what, allowed = f"{shape.group} query heads per KV head", f"up to {FEWEST_ROWS}"
             return f"{what}, allowed for {self.name}: {allowed}"
@@ -83,7 +83,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
         return None
 
     def thread_registers(self, instance: Instance) -> int:
-        """Registers of a consumer's thread, once the producers have given up theirs."""
+        """Return the registers of a consumer's thread, once the producers have given up theirs."""
         return CONSUMER_REGISTERS[instance.tile.warps]
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
@@ -108,7 +108,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
         return (*of_copies, *tiles) if copied else (*tiles, *of_copies)
 
     def space(self, head_dim: int) -> Iterator[PrefillTile]:
-        """Tiles of two or three consumers, keys of whole wgmmas, every overlap."""
+        """Return tiles of two or three consumers, keys of whole wgmmas, every overlap."""
         del head_dim  # all alike
         for consumers, keys in product((2, 3), (64, 80, 96, 128, 160, 176, 192)):
             for stages, overlap in product((2, 4), ("between", "within", "none")):
@@ -116,7 +116,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
                 yield PrefillTile(rows, keys, warps, stages, 1, "descending", overlap)
 
     def step_work(self, instance: Instance) -> StepWork:
-        """The work of a block's step; each consumer reads all of Q, K and V, by wgmma."""
+        """Return the work of a block's step; each consumer reads all of Q, K and V, by wgmma."""
         tile, consumers = instance.tile, instance.rows // WARPGROUP_ROWS
         width = formats.named(instance.dtype).bytes
         kv_bytes = tile.keys * (instance.head_dim + instance.head_dim_v) * width
@@ -132,7 +132,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
         )
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block, in bytes."""
+        """Return the shared memory of a block, in bytes."""
         of = cuda_kernel.sizes(instance)
         query = cuda_kernel.query_line(instance).exact
         keys = of.stages * of.keys * (of.dim + of.dim_v) * of.width
@@ -151,7 +151,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
         return cuda_kernel.smem_ledger(instance, *lines, padding)
 
     def registers(self, instance: Instance) -> Ledger:
-        """Fragments and addresses of a consumer's thread, in registers."""
+        """Return the fragments and addresses of a consumer's thread, in registers."""
         of, rows = cuda_kernel.sizes(instance), number(WARPGROUP_ROWS // 4, "rows")
         output, scores = fragment(rows, of.dim_v), fragment(rows, of.keys)
         probabilities = fragment(rows, of.keys, bits=16)
@@ -171,7 +171,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
         )
 
     def template(self, instance: Instance) -> str:
-        """The C++ name of the instance, whose tile has an Overlap for the order of keys."""
+        """Return the C++ name of the instance, whose tile has an Overlap for the order of keys."""
         overlap = f"{instance.kernel}::Overlap::{OVERLAPS[instance.tile.overlap]}"
         return prefill_kernel.cpp_instance(instance, overlap)
 

@@ -46,7 +46,7 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
     launch = ".launch"
 
     def refuses(self, shape: Shape) -> str | None:
-        """What the kernel is not compiled for, and what the TMA cannot bring."""
+        """Return what the kernel is not compiled for, and what the TMA cannot bring."""
         if shape.group > ROWS:
             what = f"{shape.group} query heads per KV head"
             return f"{what}, allowed for {self.name}: up to {ROWS}"
@@ -65,19 +65,19 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
         return CONSUMER_REGISTERS
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
-        """The one tile of a head_dim."""
+        """Return the one tile of a head_dim."""
         del policy  # the same for every policy
         keys = KEYS[shape.head_dim]
         return (PrefillTile(ROWS, keys, WARPS, STAGES, 1, key_order="descending"),)
 
     def named_tiles(self, head_dim: int) -> tuple[PrefillTile, ...]:
-        """The other rungs of the ladder."""
+        """Return the other rungs of the ladder."""
         keys = KEYS[head_dim]
         plain = PrefillTile(ROWS, keys, WARPS, STAGES, 1, key_order="descending")
         return tuple(replace(plain, stages=n, overlap=rung) for n, rung in RUNGS)
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block, in bytes."""
+        """Return the shared memory of a block, in bytes."""
         of = cuda_kernel.sizes(instance)
         lines = (
             cuda_kernel.query_line(instance),
@@ -89,7 +89,7 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
         return cuda_kernel.smem_ledger(instance, *lines, padding)
 
     def registers(self, instance: Instance) -> Ledger:
-        """Fragments and addresses of a consumer's thread, in registers."""
+        """Return the fragments and addresses of a consumer's thread, in registers."""
         of, rows = cuda_kernel.sizes(instance), number(WARP_ROWS, "rows")
         blocks = 2 if instance.tile.overlap == "ahead" else 1
         return prefill_kernel.register_ledger(
@@ -101,7 +101,7 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
         )
 
     def specialization(self, instance: Instance) -> Specialization:
-        """What is compiled: another rung of the ladder replaces functions of kernel.cuh."""
+        """Return what is compiled: another rung of the ladder replaces functions of kernel.cuh."""
         made = super().specialization(instance)
         return replace(made, header=RUNGS_HEADER) if instance.tile.overlap else made
 
