@@ -16,12 +16,12 @@ MB = 1000 * KB
 GB = 1000 * MB
 TB = 1000 * GB
 
-COPY_BYTES = 16  # bytes per copy of a kernel: rows of K, V and Q start at multiples of it
+COPY_BYTES = 16  # bytes per copy of a kernel: rows of K, V and Q start at multiples of this
 CHUNK = COPY_BYTES // 2  # elements of 16 bits in one copy
 
 
 def require_choice(name: str, value: str, allowed: Iterable[str]) -> None:
-    """Raises ValueError naming the argument, its value and what is allowed, unless it is that."""
+    """Raise ValueError naming the argument, its value and what is allowed, if it is not allowed."""
     allowed = tuple(allowed)
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name} = {value!r}, allowed: {', '.join(allowed)}")

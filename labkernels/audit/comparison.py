@@ -52,7 +52,7 @@ class Pair:
         return ROUNDING if self.differs.any() else EQUAL
 
     def summary(self) -> str:
-        """Text: the answer, how many elements differ and by how much, where, and both verdicts."""
+        """Return text: the answer, how many elements differ, how much, where, and both verdicts."""
         lines = [f"{self.answer}: {self._sentence()}"]
         if self.differs.any():
             lines.append(f"  where: {self._where()}")

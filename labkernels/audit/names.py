@@ -86,16 +86,16 @@ class Take:
         found = mapped.get(theirs)
         if found is None:
             found = canonical(theirs)
-            if found in self.map:  # another tensor was named for it
+            if found in self.map:  # the map names another tensor for it
                 found = None
         if found is None:
             self.unread.append(theirs)
         return found
 
     def claim(self, theirs: str, shape, item_bytes: float) -> int:
-        """Return the bytes of a tensor, once its size is known and before any is read.
+        """Return the bytes of a tensor, and add them to the sum, before a byte is read.
 
-        Raises: ValueError if its shape is none, or all together are larger than the limit.
+        Raises: ValueError if its shape is none, or the tensors together are larger than the limit.
         """
         sizes = [int(n) for n in shape]
         if len(sizes) > _MOST_DIMENSIONS or any(n < 0 for n in sizes):

@@ -39,7 +39,7 @@ def tokens_of(workload) -> tuple[int, ...]:
 
 
 def error_rows(found: Measured, elements: list[Elements], workload) -> pd.DataFrame:
-    """One row per tensor, request and head: rmse, bias along the truth, worst error, its ratio."""
+    """Return a row per tensor, request and head: rmse, bias along the truth, worst error, ratio."""
     cells = element_rows(elements, workload)
     cells = cells.assign(
         square=cells.error**2,
@@ -57,7 +57,7 @@ def error_rows(found: Measured, elements: list[Elements], workload) -> pd.DataFr
 
 
 def element_rows(elements: list[Elements], workload) -> pd.DataFrame:
-    """One row per judged element: tensor, sample, head, truth, error and its ratio to the bound."""
+    """Return a row per judged element: tensor, sample, head, truth, error, ratio to the bound."""
     ends = {
         "q": np.cumsum(tokens_of(workload)),
         "k": np.cumsum(workload.kv_lens),

@@ -47,7 +47,7 @@ class Listing:
         return self.text
 
     def _repr_html_(self) -> str:
-        """Classes of Pygments, for which JupyterLab and the book have colours, light and dark."""
+        """Return HTML with the classes of Pygments, which JupyterLab and the book colour."""
         from pygments import highlight
         from pygments.formatters import HtmlFormatter
         from pygments.lexers import get_lexer_by_name

@@ -69,7 +69,7 @@ class Log:
         }
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, Any]:
-        """The table for readers, and the log for programs that read the notebook's outputs."""
+        """Return the table for readers, and the log for programs that read outputs of notebooks."""
         del include, exclude  # a front end picks the representation that it can show
         told = {"runs": self.runs, "figures": self.figures, "formulas": self.formulas}
         rows = self.rows()

@@ -39,7 +39,7 @@ def _spread(count: int, most: int) -> list[int]:
 
 
 def _scaled(lengths: list[int], most: int) -> tuple[int, ...]:
-    """The lengths scaled so that the longest is at most `most`; a length above 0 stays above 0."""
+    """Return lengths scaled so that the longest is at most `most`; those above 0 stay above 0."""
     longest = max(lengths)
     if longest <= most:
         return tuple(lengths)

@@ -61,7 +61,7 @@ def _note(item: Measured, workload) -> str:
 
 
 def recorded_rows(operation: str, workload) -> list[dict]:
-    """The newest recorded times of exactly this workload, ours and the peers'; may be empty."""
+    """Return the newest recorded times of exactly this workload, ours and the peers', if any."""
     rows = store.read(RECORDED[operation])
     rows = [row for row in rows if row["metric"] in METRICS and row["note"] in ("", workload.label)]
     columns = {k: v for k, v in workload_columns(workload).items() if not rows or k in rows[0]}

@@ -125,7 +125,7 @@ def generation(arch: str) -> int:
 
 
 def operands(registers: Quantity) -> Quantity:
-    """Registers of a tile's operands that a warp can have in flight at once within a step."""
+    """Return registers of a tile's operands that a warp can have in flight within a step."""
     return least(registers, AHEAD_MAX)
 
 

@@ -66,7 +66,7 @@ class Equation:
             _rows(term.numbers for term in self.terms),
             value,
         ]
-        lines = [f"&= {step}" for step in dict.fromkeys(steps)]  # none twice, if no symbol
+        lines = [f"&= {step}" for step in dict.fromkeys(steps)]  # equal steps once
         lines += [rf"&\phantom{{=}}\; {said} \text{{ {source}}}" for said, source in self.beside]
         lines[0] = f"{self.left} {lines[0]}"
         return "\\begin{aligned}\n" + " \\\\\n ".join(lines) + "\n\\end{aligned}"
@@ -91,7 +91,7 @@ def _rows(terms: Iterable[str]) -> str:
 
 
 def _width(latex: str) -> int:
-    """About how many characters are visible: an operator is one, a fraction counts both parts."""
+    """Return about how many characters are visible; a fraction counts with both parts."""
     seen = re.sub(r"\\(left|right|frac|text)|\\[,;]|[{}_\s]", "", latex)
     return len(re.sub(r"\\[a-zA-Z]+", "x", seen))
 

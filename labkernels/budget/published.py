@@ -10,7 +10,7 @@ VECTOR_BYTES = 16
 
 
 def flashinfer_decode(*, head_dim: int, group: int, stages: int = 2, dtype: str = "fp16") -> Ledger:
-    """Bytes per block of FlashInfer's CUDA-core paged decode kernel, for groups of two or more.
+    """Return bytes per block of FlashInfer's CUDA-core paged decode, for groups of two or more.
 
     Raises: ValueError if a size is not an integer in range.
     Source: FlashInfer v0.2.0, include/flashinfer/attention/decode.cuh.

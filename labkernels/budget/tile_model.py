@@ -9,8 +9,8 @@ from labkernels.hardware import Gpu
 from labkernels.units import require_finite, require_int
 
 # Clocks of a step that no other work of the warp hides: barriers, first fragments, first products,
-# shuffles. The number was fitted once to the times of prefill_mma's tiles on an H200; the other
-# kernels test it.
+# shuffles. The number was fitted once to the times of prefill_mma's tiles on an H200; times of the
+# other kernels test it.
 LATENCY_CLOCKS = 300
 SMEM_BYTES_PER_CLK = 128  # bytes per clock of an SM: 32 banks of 4 bytes
 INSTRUCTIONS = ("mma.sync", "wgmma")

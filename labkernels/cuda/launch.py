@@ -47,7 +47,7 @@ class Launch:
     _mapped: Kept = field(default_factory=lambda: Kept(_MAPPED))
 
     def on(self, tensors: Mapping[str, torch.Tensor], space: Space = NO_SPACE) -> Run:
-        """Return a function that launches the kernel on these tensors, which it keeps, and memory.
+        """Return a function that launches the kernel on these tensors, and keeps them.
 
         On torch's meta device, whose tensors have no memory, nothing is compiled or computed.
         """
@@ -146,7 +146,7 @@ def _launcher_of_nothing(made: Launch) -> Callable[..., Run]:
 
 
 def _nothing() -> None:
-    """The launch for tensors without memory: it does nothing."""
+    """Do nothing, as the launch for tensors without memory."""
 
 
 def _gpu_launcher(made: Launch) -> Callable[..., Run]:

@@ -76,7 +76,7 @@ def _inputs() -> np.ndarray:
 
 
 def _why_wrong(x: np.ndarray, y: np.ndarray) -> str | None:
-    """ex2.approx is off by at most two units in the last place."""
+    """Return what is wrong if 2^x is off by more than two units in the last place, or None."""
     exact = np.exp2(x.astype(np.float64))
     worst = float(np.max(np.abs(y / exact - 1)))
     if worst <= 2.0**-22:  # NaN is not

@@ -8,8 +8,8 @@ import torch
 
 from labkernels.kept import Kept
 
-ARRAY_BYTES = 256  # arrays begin at multiples of it
-SECTOR_BYTES = 32  # and multiples, where the counters of a name begin: L2 adds to those of a sector
+ARRAY_BYTES = 256  # arrays begin at multiples of this
+SECTOR_BYTES = 32  # a name's counters begin at multiples of this, the unit in which L2 adds
 COUNTER_BYTES = 4
 _CHUNK = 1 << 16  # counters that are cleared together
 _LOCK = threading.Lock()
@@ -88,7 +88,7 @@ def stream_of(device: torch.device) -> int | None:
 
 
 def _side_by_side(sizes: Mapping[str, int], unit: int) -> tuple[dict[str, int], int]:
-    """The begin of each array and the end of all in bytes: multiples of a unit, with gaps."""
+    """Return where each array begins and all end, in bytes: multiples of a unit, with gaps."""
     begins, end = {}, 0
     for name, size in sizes.items():
         begins[name] = end
@@ -122,11 +122,11 @@ _CHUNKS = Kept(64)  # by device and stream; a forgotten one lives as long as a l
 
 
 def counters_at_rest(n: int, device: torch.device) -> tuple[torch.Tensor, int]:
-    """Fresh counters, all 0, given to no other launch: their tensor, and the index of the first.
+    """Return fresh counters, all 0, as their tensor and the index of the first.
 
     Clearing takes longer than a launch, so that many are cleared at once, on the current stream.
-    Each counter is given out once: a launch that failed, or runs on another stream, can spoil only
-    its own counters. What is captured into a CUDA graph gets counters of the graph's own memory,
+    Each counter is given to one launch only: a launch that failed, or runs on another stream, can
+    spoil only its own counters. What is captured into a CUDA graph gets counters of the graph's own memory,
     which each replay clears.
     """
     stream = stream_of(device)

@@ -96,13 +96,13 @@ ARCH_MIN = 80  # minimum for the lab's kernels: asynchronous copies and bf16 ten
 _ALL, _FACTS = _load(Path(__file__).with_name("gpus.toml"))
 # The parts that the kernels run on; `gpu` and `fact` also know older parts.
 GPUS = {key: known for key, known in _ALL.items() if known.arch_number >= ARCH_MIN}
-# The architectures that every kernel is compiled and reported for. sm_87 is sm_86 with more shared
+# The architectures that kernels are compiled and reported for. sm_87 is sm_86 with more shared
 # memory, and ptxas gives a kernel the same registers.
 ARCHS = tuple(dict.fromkeys(g.compile_arch for g in GPUS.values() if g.arch != "sm_87"))
 
 
 def gpu(key: str, name: str = "gpu") -> Gpu:
-    """The GPU with a key such as "h200"; name: the argument that gave the key, for the error.
+    """Return the GPU with a key such as "h200"; name: the argument with the key, for the error.
 
     Raises: ValueError listing the keys if there is none.
 

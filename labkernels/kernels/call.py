@@ -121,7 +121,7 @@ class Call:
         def __getattr__(self, name: str) -> Any: ...  # the tensors of each operation's call
 
     def on(self, **tensors: object) -> Self:
-        """The same call on these tensors, made ten times as fast as by dataclasses.replace."""
+        """Return the same call on these tensors, ten times as fast as dataclasses.replace."""
         call = object.__new__(type(self))
         call.__dict__.update(self.__dict__, **tensors)
         return call
@@ -140,7 +140,7 @@ class Call:
 
 
 def kept(facts: tuple, asked: tuple) -> Call | None:
-    """The kept call, without its tensors, that was checked for these facts and options, if any.
+    """Return the call that was kept for these facts and options, without its tensors, or None.
 
     Types of options are compared, since 1 and 1.0 equal True; a call that cannot be hashed is not
     kept.
@@ -183,9 +183,9 @@ class Step(Generic[Outputs]):
     run() enqueues the call on the current stream (on a CPU, finishes it), without checks and
     allocations, and can be captured in a CUDA graph. The verb that made the step documents which
     contents may change between runs. outputs() returns what the last run wrote; each output is also
-    an attribute, as in step.out. A verb returns the step that it has run. For peers: plan is None,
-    and version names their library; for gradients, the forward pass to which they belong, if it is
-    not the one of the inputs. clear() resets the workspace after contents that were out of range.
+    an attribute, as in step.out. A verb returns the step that it has run. A peer's step has no
+    plan, and version names its library. forward: the forward pass of gradients, if it is not that
+    of the inputs. clear() resets the workspace after contents that were out of range.
     """
 
     run: Callable[[], None]
@@ -199,9 +199,9 @@ class Step(Generic[Outputs]):
     def check(self) -> None:
         """Raise ValueError if a run met a length or a page number out of range.
 
-        Only a step that was made with checks can find this. On a GPU each run enqueues a small
-        launch before its own that reads lengths and pages there; check() reads what these launches
-        found until now from memory of the host, without waiting for the GPU.
+        Only a step that was made with checks can find this. On a GPU each run first enqueues a
+        small launch that reads lengths and pages there. check() reads the findings so far from the
+        host's memory, without waiting for the GPU.
         """
         if self.check_contents is None:
             raise ValueError("checks = False, or no pages, allowed: checks = True, and a cache")
@@ -265,9 +265,9 @@ def plan_of(
 
 
 def partial_states(call: Call, splits: int) -> list[torch.Tensor]:
-    """Partial states that the splits of a Triton kernel hand to its merge: o, m, l, uninitialised.
+    """Allocate the partial states of the splits of a Triton kernel: o, m and l, uninitialised.
 
-    An unsplit launch does not touch them and gets any pointer.
+    An unsplit launch does not use them, and gets any pointer.
     Shapes: of call.out [rows, q_heads, channels]; o is [rows, q_heads, splits, channels].
     """
     if splits == 1:
@@ -277,4 +277,4 @@ def partial_states(call: Call, splits: int) -> list[torch.Tensor]:
 
 
 def nothing() -> None:
-    """The launch of a call without query tokens: it does nothing."""
+    """Do nothing, as the launch of a call without query tokens."""

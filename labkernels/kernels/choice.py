@@ -127,7 +127,7 @@ def _instance(kernel: Kernel, shape: Shape, gpu: Gpu, ask: Ask) -> Instance:
 
 
 def preferred(operation: str) -> list[Kernel]:
-    """The CUDA kernels of an operation: newest instructions first, then children before parents."""
+    """Return an operation's CUDA kernels: newest instructions first, children before parents."""
     listed = reversed(kernels_of(operation, "cuda").values())
     return sorted(listed, key=lambda kernel: kernel.needs.first, reverse=True)
 

@@ -20,7 +20,7 @@ from labkernels.policy import EAGER, FLOAT64, NumericPolicy
 from labkernels.variant import FULL, AttentionVariant
 
 MANY_ROWS = 2**20  # rows of a long prefill, for which the widest tile is preferred
-# DeepSeek: 64 channels of Q and K carry positions; the others of MLA's latent rows are also V
+# In DeepSeek 64 channels of Q and K carry positions; the others of a latent row are also V.
 _HEAD_DIM_V = {192: 128, 576: 512}
 _KERNELS = Path(__file__).parent
 
@@ -131,15 +131,15 @@ class Kernel(Protocol):
     overlay: Path | None = None
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[Any, ...]:
-        """The tile options, the preferred one first; one fits every GPU with the instructions."""
+        """Return the tiles, the preferred one first; one fits every GPU with the instructions."""
 
     def named_tiles(self, head_dim: int) -> tuple[Tile, ...]:
-        """Further tiles, to be read and measured: they are used only if the caller names one."""
+        """Return further tiles, for reading and measuring: only a caller who names one uses it."""
         del head_dim
         return ()
 
     def refuses(self, shape: Shape) -> str | None:
-        """Why the kernel cannot serve a shape: the value, and what is allowed; None if it can."""
+        """Return None for a shape that the kernel can serve, else the value and what is allowed."""
         for field in ("dtype", "head_dim", "layout"):
             value, allowed = getattr(shape, field), getattr(self, f"{field}s")
             if value not in allowed:
@@ -156,7 +156,7 @@ class Kernel(Protocol):
         return None
 
     def summation_order(self, instance: Instance) -> Mapping[str, Any] | None:
-        """The order of the kernel's sums, as arguments of SummationOrder; None if not known."""
+        """Return the order of the kernel's sums, as arguments of SummationOrder, if it is known."""
         del instance
         return None
 
@@ -293,15 +293,15 @@ class CudaKernel(Kernel, Protocol):
         """Return the shared memory of a block, in bytes."""
 
     def registers(self, instance: Instance) -> Ledger:
-        """Registers that the algorithm needs per thread; predicted_registers adds ptxas's own."""
+        """Return the registers per thread that the algorithm needs, without those of ptxas."""
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """The features of the main loop and of the end that the compiler's habits depend on."""
+        """Return the features of main loop and end that the compiler's habits depend on."""
         del instance, arch
         return Asked()
 
     def predicted_registers(self, instance: Instance, gpu: Gpu) -> Prediction:
-        """Registers that ptxas should give a thread, by the ledger and the habits of ptxas."""
+        """Return the registers that ptxas should give a thread, by ledger and habits."""
         tile = instance.tile
         return predict(
             self.registers(instance),
@@ -312,7 +312,7 @@ class CudaKernel(Kernel, Protocol):
         )
 
     def thread_registers(self, instance: Instance) -> int | None:
-        """Registers per computing thread after warps traded them; None if warps do not trade."""
+        """Return a computing thread's registers after setmaxnreg; None if no warp trades any."""
         del instance
         return None
 
@@ -353,7 +353,7 @@ class CudaKernel(Kernel, Protocol):
         )
 
     def blocks_per_sm(self, instance: Instance, gpu: Gpu) -> int:
-        """Blocks per SM that shared memory, threads and the tile's promise on registers allow."""
+        """Return the blocks per SM that shared memory, threads and the tile's registers allow."""
         tile, smem_bytes = instance.tile, self.smem(instance).total
         registers = registers_allowed(gpu, threads=tile.threads, blocks_per_sm=tile.blocks_per_sm)
         held = occupancy(gpu, threads=tile.threads, registers=registers, smem_bytes=smem_bytes)
@@ -361,7 +361,7 @@ class CudaKernel(Kernel, Protocol):
 
 
 class TorchKernel(Kernel, Protocol):
-    """Attention in torch, one request at a time: float64 is the truth, 16 bits the baseline.
+    """Attention in torch, one request at a time: float64 is the reference, 16 bits the baseline.
 
     whole: the only tile, since torch chooses its own. Requested splits are ignored.
     """

@@ -118,7 +118,7 @@ class NoNumbers:
         return torch.arange(n, dtype=torch.int32)
 
     def next(self) -> Self:
-        """The same."""
+        """Return the same source, which has no numbers."""
         return self
 
 
@@ -137,22 +137,22 @@ def scattered(kv_lens: Sequence[int], page_size: int, draw: Draw) -> torch.Tenso
 
 
 def int32(numbers: Sequence[int], draw: Draw) -> torch.Tensor:
-    """Numbers as a tensor, on the source's device."""
+    """Return numbers as a tensor on the source's device."""
     return torch.tensor(numbers, dtype=torch.int32, device=draw.device)
 
 
 def sums(lengths: Sequence[int], draw: Draw) -> torch.Tensor:
-    """Where each request of these lengths begins, and the end of the last one: int32 [n + 1]."""
+    """Return where each request of these lengths begins, and the last one's end: int32 [n + 1]."""
     return int32([0, *itertools.accumulate(lengths)], draw)
 
 
 def arrays(*tensors: torch.Tensor) -> list:
-    """Tensors for numerics: on a GPU as they are, on a CPU as NumPy arrays, which are faster."""
+    """Return tensors for numerics: a GPU's as they are, a CPU's as NumPy arrays, for speed."""
     return [x if x.is_cuda else as_float64(x) for x in tensors]
 
 
 def problem_of_rows(problem: Problem, rows: Sequence[int] | None) -> Problem:
-    """The whole problem, or one of some query tokens: each a request with the keys that it sees."""
+    """Return the whole problem, or one request per token of `rows`, with the keys that it sees."""
     if rows is None:
         return problem
     chosen = np.asarray(rows)

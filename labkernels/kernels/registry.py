@@ -9,7 +9,7 @@ from labkernels.kernels.kernel import Kernel
 
 @cache
 def discover() -> dict[str, Kernel]:
-    """The KERNEL of every kernel folder by name: CUDA cores first, then parents before children.
+    """Return every kernel folder's KERNEL by name: CUDA cores first, parents before children.
 
     Raises: ValueError for a folder whose kernel has the name of another one.
 

@@ -80,7 +80,8 @@ class Tokens:
         lengths = zip(self.q_lens, self.kv_lens, strict=True)
         if not self.causal:
             return sum(2 * m * n for m, n in lengths)
-        # a query sees (max(0, n - m) + n) / 2 keys on average; twice that is a whole number
+        # By the convention of `Prefill.flops` a query has (max(0, n - m) + n) / 2 keys. For n >= m
+        # that is half a key less than the mean. Twice the number is whole.
         return sum(m * (max(0, n - m) + n) for m, n in lengths)
 
     def _label(self, dims: str) -> str:

@@ -27,7 +27,7 @@ def attention(
     q_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention that torch can differentiate: `prefill` forward, `backward` for the gradients.
+    """Compute attention that torch can differentiate, by `prefill` and `backward`.
 
     deterministic: of the backward pass; the forward pass is always deterministic. q_lens, kv_lens:
     the lengths of the requests, if the caller's host knows them; then no length is read from a GPU.

@@ -45,7 +45,7 @@ def read(path: Path, take: Take) -> dict:
 
 
 def header_of(path: Path) -> dict[str, dict]:
-    """The entry of every tensor. Raises: ValueError if the file is not a safetensors file."""
+    """Return the entry of every tensor. Raises: ValueError for another kind of file."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)

@@ -30,8 +30,8 @@ def read(path: Path, take: Take) -> dict:
 
 
 def load(path: Path, limit_bytes: float):
-    """The contents of the file. Raises: ValueError if it is too large, broken, or holds code."""
-    torch = importlib.import_module("torch")  # that is, for files that torch wrote
+    """Return the file's contents. Raises: ValueError if it is too large, broken, or holds code."""
+    torch = importlib.import_module("torch")  # only here, since other files need no torch
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()

@@ -206,7 +206,7 @@ def _made(path: Path, make: Callable[[Path], bytes]) -> Entry:
 
 
 def _seal(name: str, content: bytes) -> bytes:
-    """The name is a part of the checksum, so that no entry can stand in for another."""
+    """Return the seal; it covers the name, so that no entry can stand in for another."""
     digest = hashlib.sha256(name.encode() + b"\0")
     digest.update(content)
     return _SEAL + digest.hexdigest().encode() + b"\n"

@@ -16,7 +16,7 @@ def included(text: str, folders: Sequence[Path]) -> dict[str, bytes]:
     """
     found: dict[str, bytes] = {}
     names = _INCLUDE.findall(text.encode())
-    for name in map(bytes.decode, names):  # grows as it goes
+    for name in map(bytes.decode, names):  # to which the loop appends
         path = next((path for folder in folders if (path := folder / name).is_file()), None)
         if path is not None and name not in found:
             found[name] = path.read_bytes()

@@ -156,7 +156,7 @@ class LaunchPlan:
             driver.check(code, f"launching {self.kernel.instance}")
 
     def _configured(self, stream: int) -> object:
-        """The launch on a stream, kept and never changed, as another thread may be using it."""
+        """Return the launch on a stream, never changed later, as other threads may be using it."""
         config = driver.LaunchConfig.from_buffer_copy(self._config)
         config.stream = stream
         self._on_stream[stream] = found = ctypes.byref(config)

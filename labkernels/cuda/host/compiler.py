@@ -186,7 +186,7 @@ def _run(command: Sequence[str], work: Path) -> None:
 
 
 def _link_flags(library: str) -> list[str]:
-    """A library finds the runtime beside itself, by its name."""
+    """Return flags by which a library finds the runtime beside itself, by its name."""
     if sys.platform == "darwin":
         return ["-dynamiclib", f"-Wl,-install_name,@rpath/{library}", "-Wl,-rpath,@loader_path"]
     return ["-shared", f"-Wl,-soname,{library}", "-Wl,-rpath,$ORIGIN"]

@@ -129,7 +129,7 @@ def lengths_after(
     new_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
 ) -> np.ndarray:
-    """The keys of each request after an append, int64 [batch], checked against the cache's pages.
+    """Return the keys of each request after an append, int64 [batch], checked against the pages.
 
     Lengths that are not given are read, which waits for a GPU.
     Raises: ValueError naming the first offending entry.

@@ -18,6 +18,6 @@ class AppendKernel(CudaKernel, Protocol):
     launch: str = "..cuda"
 
     def rows_of(self, shape: Shape, tile: Tile) -> int:
-        """Always 1: rows are moved independently of each other."""
+        """Return 1, since rows are moved independently of each other."""
         del shape, tile
         return 1

@@ -40,7 +40,7 @@ class BackwardParams(ctypes.Structure):
 class Stage:
     """One launch of a backward pass: a kernel, its blocks, and the tensors that it writes.
 
-    how: further fields of Launch, such as a parameter that differs from that of the other stages.
+    how: further fields of Launch, such as a parameter that the other stages do not have.
     """
 
     specialization: Specialization
@@ -52,7 +52,7 @@ class Stage:
 def _program(call: BackwardCall) -> Program:
     made = schedule_of(call)
     main, before, after = call.choice.specializations
-    adds = not call.ordered  # otherwise dq has a separate launch
+    adds = not call.ordered  # an ordered dq is computed by the third launch alone
     stages = (
         Stage(before, made.padded, ROWS),
         Stage(main, made.keys, ("dk", "dv", "dq_accum")),
@@ -88,7 +88,7 @@ def program(
                 blocks=(len(stage.work),),
                 own={"work": made.on(call.device, stage.work)},
                 written=frozenset(stage.written),
-                # the first launch waits for all that came before, each other for the one before it
+                # the first launch waits for all earlier work, every other for the launch before
                 early=bool(launches),
                 **{"params": common, **stage.how},
             )

@@ -20,7 +20,7 @@ ADDRESSES = Line(
 )
 PARAMS = "lab::BackwardParams"
 ROW_HEADER, ROW_THREADS = "backward/rows.cuh", 256
-ROW_PADDING = 128  # rows; each request begins at a multiple of them in the workspace
+ROW_PADDING = 128  # each request begins at a multiple of this many rows in the workspace
 NUMBERS = {"ROW_PADDING": ROW_PADDING}
 
 
@@ -124,7 +124,7 @@ def tile_line(instance: Instance, name: str, tiles: Quantity | int, rows: Quanti
 
 
 def score_line(instance: Instance, name: str, tiles: int) -> Line:
-    """Bytes of P and dS, or one of them, which pass through shared memory between two products."""
+    """Return bytes of P and dS, or one of them, which pass through shared memory."""
     of = sizes(instance)
     # rows are padded to a multiple of 128 bytes
     keys = of.keys if instance.tile.keys >= 64 else number(64, "keys")
@@ -137,7 +137,7 @@ def row_line(instance: Instance, stages: Quantity | int) -> Line:
 
 
 def ordered_dq_smem(instance: Instance) -> Ledger:
-    """Shared memory of a block of the kernel that keeps rows and goes through keys, in bytes."""
+    """Return the shared memory, in bytes, of a block that keeps rows and goes through keys."""
     of = sizes(instance)
     return smem_ledger(
         instance,

@@ -19,7 +19,7 @@ def step(inputs: BackwardInputs, **options):
 
 
 def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
-    """Return every ordered tile in bf16, the preferred ones in fp16; every other one is causal."""
+    """Yield every ordered tile in bf16, the preferred ones in fp16; every second case is causal."""
     for number, instance in enumerate(_instances(kernel)):
         workload = Backward(
             Q_LENS,

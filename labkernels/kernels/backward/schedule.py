@@ -112,10 +112,10 @@ def _blocks(
     section_bytes: int,
     last_first: bool = False,
 ) -> np.ndarray:
-    """Every tile of every head, one section of heads after the other; in each, most steps first.
+    """Return the tiles of all heads, one section of heads after another, most steps first.
 
-    The short tiles form a separate section, the last. last_first: the last tiles come first
-    instead.
+    The short tiles form a separate, last section. last_first: the last tiles of each section come
+    first instead.
     """
     tiles = np.array([len(each) for each in steps])
     unit = np.repeat(np.arange(len(steps) * heads), np.repeat(tiles, heads))  # a request's head

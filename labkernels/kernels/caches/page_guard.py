@@ -146,7 +146,7 @@ def guarded(
     planned: np.ndarray | None = None,
     cu_seqlens_new: torch.Tensor | None = None,
 ) -> Step:
-    """The step; for a call with checks and pages, a step that checks the contents at each run."""
+    """Return the step, which checks the contents at each run if the call has checks and pages."""
     if not call.checks or cache.layout != "paged" or call.device.type == "meta":
         return step
     contents = Contents(cache, planned, cu_seqlens_new)

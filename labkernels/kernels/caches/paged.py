@@ -70,7 +70,7 @@ class Paged(Cache):
                 raise ValueError(f"{name} extends over {elements} elements, allowed: {REACH}")
 
     def read_lengths(self, known: Sequence[int] | None = None) -> np.ndarray:
-        """The keys of each request, int64: as given, or read from kv_len, which waits for a GPU.
+        """Return the keys of each request, int64: as known, or read, which waits for a GPU.
 
         Raises: ValueError naming the first offending entry.
         """
@@ -80,7 +80,7 @@ class Paged(Cache):
         return once_per_content(_read_kv_len, self.kv_len, longest=longest)
 
     def require_contents(self, known: Sequence[int] | None = None) -> None:
-        """Check lengths and page numbers against the pool; on a GPU, only if torch saw one change.
+        """Check lengths and page numbers against the pool; on a GPU, only after torch saw a change.
 
         Nothing is read from a GPU if the lengths are given, or unchanged since the last check (see
         `checks.once_per_content`); `check_contents` always reads.
@@ -180,7 +180,7 @@ class PagedKV(Paged):
 
     @property
     def pools(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """K's and V's."""
+        """The pools of K and V."""
         return self.k, self.v
 
     @property
@@ -199,7 +199,7 @@ class PagedKV(Paged):
         return self.v.shape[3]
 
     def of_request(self, request: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copies of one request's keys and values, in order: [kv_len, kv_heads, head_dim]."""
+        """Return copies of a request's keys and values, in order: [kv_len, kv_heads, head_dim]."""
         places = self.places(request)
         return self.k[places], self.v[places]
 

@@ -94,7 +94,7 @@ def decode_step(
     >>> step.out.shape
     torch.Size([1, 8, 64])
     """
-    del kv_lens  # checks of the contents, which `decode` reads
+    del kv_lens  # only `decode` needs it, which checks the contents
     if not isinstance(cache, PagedKV):
         arguments.refuse_kind("cache", cache, "PagedKV")
     asked = (kernel, tile, keys_per_split, policy, scale, target, checks)

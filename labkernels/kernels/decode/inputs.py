@@ -55,7 +55,7 @@ class DecodeInputs:
         return self.q, self.cache
 
     def problem(self, rows: Sequence[int] | None = None) -> Problem:
-        """The same attention as a numerics problem on this device: whole, or some requests."""
+        """Return the attention of all or some requests as a numerics problem on this device."""
         return problem_of_rows(problem_of(self.q, self.cache, scale=self.scale), rows)
 
 
@@ -76,7 +76,7 @@ def decode_inputs(workload: Decode, draw: Draw) -> DecodeInputs:
 
 
 DISTRIBUTIONS = ("normal", "peaky", "sink", "outlier", "mean-shifted")
-_PEAKY = 6  # factor on q, so that a few keys carry all the weight
+_PEAKY = 6  # factor on q, so that a few keys have nearly all of the weight
 _SINK_VALUE = 0.125
 _OUTLIER_SHARE, _OUTLIER = 0.002, 32
 
@@ -84,8 +84,8 @@ _OUTLIER_SHARE, _OUTLIER = 0.002, 32
 def distributed_inputs(distribution: str, workload: Decode, draw: Draw) -> DecodeInputs:
     """Draw random inputs, changed to follow one distribution.
 
-    peaky: large queries. sink: the first key is near all queries of its group, its value small.
-    outlier: few values are large. mean-shifted: values have the mean 1.
+    peaky: queries are large. sink: a request's first key is twice the mean query of the group, and
+    its value is small. outlier: few values are large. mean-shifted: values have the mean 1.
     Raises: ValueError listing the distributions.
     """
     if distribution not in DISTRIBUTIONS:

@@ -52,7 +52,7 @@ class MlaInputs:
         return torch.cat([self.q_nope, self.q_pe], dim=-1)
 
     def problem(self, rows: Sequence[int] | None = None) -> Problem:
-        """The same attention as a numerics problem on this device: whole, or some query tokens.
+        """Return the attention of all or some query tokens as a numerics problem on this device.
 
         Only the requests of these rows are copied, because a latent cache is large.
         """

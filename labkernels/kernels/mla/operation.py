@@ -24,7 +24,7 @@ def step(inputs: MlaInputs, **options) -> Step:
 
 
 def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
-    """Every tile in bf16 and fp16; heads, pages, mask and splits change from case to case."""
+    """Yield every tile in bf16 and fp16, with other heads, pages, mask and splits each time."""
     sizes = {"head_dim": HEAD_DIM, "rows": Q_LEN * max(HEADS)}
     for dtype in ("bf16", "fp16"):
         for number, instance in enumerate(kernel.instances(kernel.shape(dtype=dtype, **sizes))):

@@ -62,7 +62,7 @@ def program(
     maps: Mapping[str, tuple[str, Describe]] | None = None,
     **counters: int,
 ) -> Program:
-    """The launch of a scheduled call: one block per entry of its work list, or `blocks` blocks."""
+    """Make a scheduled call's launch, of one block per entry of its work list, or of `blocks`."""
     plan = plan_packed(call, made)
     if plan.blocks == 0:
         return Program(plan)

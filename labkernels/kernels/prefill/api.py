@@ -31,7 +31,7 @@ def prefill(
     cu_seqlens_q: torch.Tensor,
     **options: Unpack[PackedOptions],
 ) -> Step[Attention]:
-    """Attention of many query tokens per request over its keys, one request behind the other.
+    """Compute the attention of many query tokens per request over the request's keys.
 
     Shapes: q [total, q_heads, head_dim], q_heads a multiple of the KV heads; cu_seqlens_q
     [batch + 1] int32, from 0 to total; out [total, q_heads, head_dim_v], lse2 [total, q_heads]

@@ -46,7 +46,7 @@ def step_flops(instance: Instance) -> int:
 
 
 def softmax_ops(instance: Instance) -> int:
-    """Lanes' instructions in a step's softmax; an exponential counts once, for its issue slot.
+    """Return the lanes' instructions in a step's softmax; an exponential counts once.
 
     Per score: maximum, scale minus maximum in an FMA, exponential, sum, and half a conversion. Per
     element of O: the rescaling.
@@ -56,7 +56,7 @@ def softmax_ops(instance: Instance) -> int:
 
 
 def cpp_instance(instance: Instance, choice: str = "") -> str:
-    """`kernel::prefill<KernelTraits<T, Dqk, Dvo, q_rows, keys, ..., choice, Paged>, Policy>`.
+    """Return `kernel::prefill<KernelTraits<T, Dqk, Dvo, ..., choice, Paged>, Policy>`.
 
     choice: the template argument for the order of the block's work, by default the tile's
     lab::KeyOrder.

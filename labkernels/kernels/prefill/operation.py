@@ -24,7 +24,7 @@ def step(inputs: PrefillInputs, **options) -> Step:
 
 
 def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
-    """Return every tile in bf16, the preferred ones also in fp16; ragged and paged in turn.
+    """Yield every tile in bf16, the preferred ones also in fp16; ragged and paged in turn.
 
     The mask and the splits also change from case to case.
     """

@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def place(work, cu_seqlens_q, cu_seqlens_k):
-    """A block's request, tile and head; where its rows and keys begin, and how many there are."""
+    """Return a block's tile and head, where its rows and keys begin, and how many it has."""
     p_work = work + 4 * tl.program_id(0)
     i_request, i_tile, i_head = tl.load(p_work), tl.load(p_work + 1), tl.load(p_work + 2)
     first_row = tl.load(cu_seqlens_q + i_request)
@@ -29,7 +29,7 @@ def load(p, row, i_head, stride_token, stride_head, m_row, D: tl.constexpr):
 
 @triton.jit
 def probabilities(b_s, b_lse2, m_seen, scale_log2):
-    """P from scores and lse2; 0 for keys that a row does not see, since lse2 may be -inf there."""
+    """Return P from scores and lse2; 0 for unseen keys, since lse2 may be -inf there."""
     shift = tl.where(b_lse2 == float("-inf"), 0.0, b_lse2)
     return tl.where(m_seen, tl.exp2(b_s * scale_log2 - shift), 0.0)
 

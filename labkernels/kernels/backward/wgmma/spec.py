@@ -1,4 +1,4 @@
-"""backward_wgmma: wgmma on tiles that the TMA brings, with dQ sent away as fp32 additions."""
+"""backward_wgmma: wgmma on tiles that the TMA brings, with dQ added in fp32 to global memory."""
 
 from dataclasses import replace
 from types import MappingProxyType
@@ -16,26 +16,26 @@ from labkernels.policy import EXP2, TENSOR_CORES, NumericPolicy, policies
 
 WARPS = 12  # one warpgroup loads, two compute
 CONSUMER_WARPS = 8
-CONSUMER_REGISTERS = 240  # a thread of the two, once the first has given its own up
+CONSUMER_REGISTERS = 240  # per thread of the two, after the first gave up some of its own
 BARRIER_BYTES = 8
-COPIES, TMA, IN_REGISTERS = "copies", "tma", "registers"  # rungs, from backward_mma up
+COPIES, TMA, IN_REGISTERS = "copies", "tma", "registers"  # rungs of the ladder above backward_mma
 RUNGS = (
     BackwardTile(64, 128, CONSUMER_WARPS, 2, 1, rung=COPIES),
     BackwardTile(64, 128, WARPS, 2, 1, rung=TMA),
     BackwardTile(64, 128, WARPS, 2, 1, rung=IN_REGISTERS),
 )
 RUNGS_HEAD_DIM, RUNGS_HEADER = 128, "backward/rungs/kernel.cuh"
-TURN_ROWS, TURN_PARTS = 64, 2  # rows and parts of dQ that are added in turn
-ALIGNMENT = 1024  # bytes; of a box with a 128-byte swizzle, and so of all shared memory
+TURN_ROWS, TURN_PARTS = 64, 2  # blocks add these rows, in these parts, of an ordered dQ in turn
+ALIGNMENT = 1024  # bytes; a box with a 128-byte swizzle needs it, and so all shared memory
 
 
 def _splits_keys(instance: Instance) -> bool:
-    """Return whether each warpgroup has keys of its own; 64 of them are a wgmma's rows."""
+    """Return whether each warpgroup has separate keys, 64 of which are the rows of a wgmma."""
     return instance.tile.keys == 2 * 64
 
 
 def _stages_dq(instance: Instance) -> bool:
-    """Return whether dQ leaves by way of shared memory, where another warp adds it."""
+    """Return whether dQ passes through shared memory, from which another warp adds it."""
     return _splits_keys(instance) or instance.tile.dq == "ordered"
 
 
@@ -65,7 +65,7 @@ _DQ_STAGES = Line(
 
 
 class BackwardWgmma(CudaBackwardKernel):
-    """Blocks add their dq in fp32 to global memory; turns order the additions."""
+    """Blocks add their dq in fp32 to global memory; for an ordered dq they take turns."""
 
     name = "backward_wgmma"
     idea = "Two warpgroups keep dK and dV; P and dS stay in registers; the TMA loads and adds."
@@ -85,7 +85,7 @@ class BackwardWgmma(CudaBackwardKernel):
     )
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[BackwardTile, ...]:
-        """The tile of a head_dim: as many keys as dK and dV have registers for, rows as S has."""
+        """Return a head_dim's tile: registers limit its keys (by dK and dV) and its rows (by S)."""
         del policy  # the same for every policy
         atomic = {
             64: BackwardTile(128, 128, WARPS, 2, 1),
@@ -99,14 +99,14 @@ class BackwardWgmma(CudaBackwardKernel):
         return RUNGS if head_dim == RUNGS_HEAD_DIM else ()
 
     def specialization(self, instance: Instance) -> Specialization:
-        """Return what is compiled; a rung has a source of its own."""
+        """Return what is compiled; rungs have a separate source."""
         made, rung = super().specialization(instance), instance.tile.rung
         if not rung:
             return made
         return replace(made, header=RUNGS_HEADER, params="backward_rungs::Params")
 
     def template(self, instance: Instance) -> str:
-        """Return the C++ name of the instance; that of a rung ends in the rung."""
+        """Return the C++ name of the instance; a rung's name has the rung as its last argument."""
         tile = instance.tile
         if not tile.rung:
             return super().template(instance)
@@ -148,7 +148,7 @@ class BackwardWgmma(CudaBackwardKernel):
         )
 
     def thread_registers(self, instance: Instance) -> int | None:
-        """Return what a thread that computes has, once the first warpgroup has given its own up."""
+        """Return a computing thread's registers, after the first warpgroup gave up some."""
         return None if instance.tile.rung == COPIES else CONSUMER_REGISTERS
 
 

@@ -77,14 +77,14 @@ class DecodeFma(CudaDecodeKernel):
         )
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """What ptxas adds; before sm_100 it widens bf16 by separate instructions."""
+        """Return what ptxas adds; before sm_100 it widens bf16 by separate instructions."""
         features = {"shuffles": number(1)}
         if instance.dtype == "bf16" and generation(arch) < 10:
             features["bf16 widened"] = cuda_kernel.sizes(instance).rows
         return Asked(features, merges_splits=True)
 
     def summation_order(self, instance: Instance) -> Mapping[str, Any] | None:
-        """Lanes that share a key take 8 channels each; the other lanes hold other keys."""
+        """Return the order of sums in which lanes that share a key take 8 channels each."""
         lanes = instance.head_dim // CHUNK
         groups = WARP_THREADS // lanes
         turns = {"warps": instance.tile.warps, "keys": instance.tile.keys}

@@ -26,7 +26,7 @@ class DecodeMmaN8(TensorCoreDecode):
     sum_bits = (0, 1, 2)  # lanes that differ in g hold different keys
 
     def yields(self, shape: Shape) -> str | None:
-        """Above 8 query heads per KV head, a tile of 16 rows reads K and V once for all of them."""
+        """Return a reason above 8 query heads per KV head, for which a tile has 16 rows."""
         if shape.group <= N:
             return None
         return f"is for up to {N} query heads per KV head, not for {shape.group}"

@@ -36,7 +36,7 @@ class TritonDecode(DecodeKernel):
         return (DecodeTile(4, keys, 3, 1), DecodeTile(4, keys // 2, 3, 1), DecodeTile(4, 16, 2, 1))
 
     def blocks_per_sm(self, instance: Instance, gpu: Gpu) -> int:
-        """Blocks per SM that the tile's registers and stages allow; used only for the schedule."""
+        """Return the blocks per SM that registers and stages allow, for the schedule."""
         del instance, gpu
         return PROGRAMS_PER_SM
 

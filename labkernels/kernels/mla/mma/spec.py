@@ -36,7 +36,7 @@ class MlaMma(CudaMlaKernel):
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS)
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
-        """Tile options; for each number of rows one takes at most 99 KiB of shared memory."""
+        """Return the tiles; for each number of rows one takes at most 99 KiB of shared memory."""
         del policy  # the same for every policy
         if shape.rows <= FEW[0].q_rows:
             return (*FEW, *SOME, *BY_SHARED_MEMORY)

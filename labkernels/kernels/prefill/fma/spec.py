@@ -36,7 +36,7 @@ class PrefillFma(CudaPrefillKernel):
             192: (PrefillTile(128, 64, 8, 1, 1), PrefillTile(64, 32, 4, 1, 2)),
             256: (PrefillTile(64, 64, 8, 1, 1), PrefillTile(32, 16, 4, 1, 2)),
         }[shape.head_dim]
-        if shape.head_dim == 64:  # one is enough to measure the effect of the walk's direction
+        if shape.head_dim == 64:  # one descending tile, to measure the effect of the order
             wide += (replace(wide[1], key_order="descending"),)
         few = PrefillTile(16, 32, 4, 1, 2)
         return (few, *wide) if shape.rows <= few.q_rows else (*wide, few)
@@ -68,7 +68,7 @@ class PrefillFma(CudaPrefillKernel):
         return Asked({"fp32 operands": number(1)})
 
     def summation_order(self, instance: Instance) -> Mapping[str, Any] | None:
-        """The order of the sums: a block's warps share the keys, and 16 lanes share a row.
+        """Return the order of the sums: warps share the keys, and 16 lanes share a row.
 
         The model has the right steps but not the order within a step: errors have the right size,
         but bits differ.

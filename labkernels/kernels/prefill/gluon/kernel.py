@@ -1,4 +1,4 @@
-"""Prefill in Gluon: Triton's language with the layouts, the TMA, mbarriers and wgmma in the open.
+"""Prefill in Gluon: Triton's language with explicit layouts, TMA, mbarriers and wgmma.
 
 It takes ragged K and V, and works in the order of prefill_wgmma_basic's plain rung, but all of its
 warps ask for tiles and multiply. Names as in triton_prefill: i_ indices of the block's work, o_
@@ -79,7 +79,7 @@ def finalize(m, l):
 @gluon.jit
 def consume(q_tile, d_k, d_v, ring, limit, least, most, scale_log2,
             S: gl.constexpr, O: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
-    """O, m and l of the tile's rows over keys 0 to most - 1; row i sees keys below limit[i]."""
+    """Return O, m and l of the rows over keys below most; row i sees keys below limit[i]."""
     b_k, b_v, k_full, v_full = ring
     ROWS: gl.constexpr = q_tile.shape[0]
     KEYS: gl.constexpr = b_k.shape[1]
@@ -95,14 +95,14 @@ def consume(q_tile, d_k, d_v, ring, limit, least, most, scale_log2,
         mbarrier.wait(k_full.index(stage), phase)
         b_s = gl.full([ROWS, KEYS], 0.0, gl.float32, S)
         b_s = warpgroup_mma(q_tile, b_k.index(stage).permute((1, 0)), b_s, use_acc=False)
-        if start + KEYS > least:  # below it every row sees every key
+        if start + KEYS > least:  # otherwise every row sees all keys of the step
             key = start + gl.arange(0, KEYS, gl.SliceLayout(0, S))
             b_s = gl.where(key[None, :] < limit[:, None], b_s, float("-inf"))
         b_p, b_m, b_l, rescale = update(b_s, b_m, b_l, scale_log2)
         b_o = b_o * gl.convert_layout(rescale, gl.SliceLayout(1, O))[:, None]
         mbarrier.wait(v_full.index(stage), phase)
         b_o = warpgroup_mma(gl.convert_layout(b_p.to(b_v.dtype), P), b_v.index(stage), b_o)
-        ahead = start + STAGES * KEYS  # Gluon puts a barrier of the block before what it asks for
+        ahead = start + STAGES * KEYS  # Gluon puts a barrier of the block before each copy
         if ahead < most:
             ask(d_k, b_k, k_full, stage, ahead)
             ask(d_v, b_v, v_full, stage, ahead)
@@ -121,7 +121,7 @@ def lengths_of(i_request, cu_seqlens_q, cu_seqlens_k):
 @gluon.jit
 def limits_of(token, i_tile, q_len, n_keys,
               group: gl.constexpr, CAUSAL: gl.constexpr):  # fmt: skip
-    """How many keys each row sees, and the least and the most that any row of the tile sees."""
+    """Return how many keys each row sees, and the least and most that a row of the tile sees."""
     ROWS: gl.constexpr = token.shape[0]
     past = n_keys - q_len  # keys before the causal token 0's own
     limit = gl.full([ROWS], 0, gl.int32, token.type.layout) + n_keys
@@ -164,7 +164,7 @@ def prefill(
 ):  # fmt: skip
     """One program: ROWS rows of one KV head of one request, against all keys that they see."""
     dtype: gl.constexpr = q.dtype.element_ty
-    # Accumulators of wgmma, and rows on their way: a thread has 8 channels, 16 bytes, of a row.
+    # Layouts of wgmma's accumulators, and of rows in copies: a thread has 8 channels, 16 bytes.
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [num_warps, 1], [16, KEYS, 16])
     O: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [num_warps, 1], [16, D, 16])
     LINES: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [num_warps, 1], [1, 0])

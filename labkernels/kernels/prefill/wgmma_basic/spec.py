@@ -55,12 +55,12 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
         return super().refuses(shape)
 
     def yields(self, shape: Shape) -> str | None:
-        """Another kernel is faster on every shape."""
+        """Return the reason: another kernel is faster on every shape."""
         del shape
         return "is there to be read: prefill_wgmma is this kernel with overlap"
 
     def thread_registers(self, instance: Instance) -> int:
-        """Registers of a consumer's thread, once the loading warpgroup has given up its own."""
+        """Registers of a consumer's thread, after the loading warpgroup gave up some."""
         del instance
         return CONSUMER_REGISTERS
 
@@ -106,7 +106,7 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
         return replace(made, header=RUNGS_HEADER) if instance.tile.overlap else made
 
     def template(self, instance: Instance) -> str:
-        """The C++ name of the instance; that of another rung has the rung for the order of keys."""
+        """Return the C++ name of the instance; other rungs have the rung as the key order."""
         if not instance.tile.overlap:
             return prefill_kernel.cpp_instance(instance)
         rung = f"{instance.kernel}::Rung::{instance.tile.overlap}"
