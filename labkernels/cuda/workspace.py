@@ -126,8 +126,8 @@ def counters_at_rest(n: int, device: torch.device) -> tuple[torch.Tensor, int]:
 
     Clearing takes longer than a launch, so that many are cleared at once, on the current stream.
     Each counter is given to one launch only: a launch that failed, or runs on another stream, can
-    spoil only its own counters. What is captured into a CUDA graph gets counters of the graph's own memory,
-    which each replay clears.
+    spoil only its own counters. What is captured into a CUDA graph gets counters of the graph's own
+    memory, which each replay clears.
     """
     stream = stream_of(device)
     if stream is None or n > _CHUNK // 16:

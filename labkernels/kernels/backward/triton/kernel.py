@@ -93,7 +93,7 @@ def keys(
 ):  # fmt: skip
     """One program: dK and dV of KEYS keys of one KV head, over all rows that see them."""
     i_tile, i_kv, first_row, first_key, n_rows, n_keys = place(work, cu_seqlens_q, cu_seqlens_k)
-    # off: fp32 operands keep tensor cores unused. The interpreter's bf16 is wrong.
+    # Without tensor cores, operands are fp32. UPCAST: the interpreter's bf16 arithmetic is wrong.
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
     kind = tl.float32 if WIDE else k.dtype.element_ty
     o_key = i_tile * KEYS + tl.arange(0, KEYS)
@@ -152,7 +152,7 @@ def rows(
 ):  # fmt: skip
     """One program: dq of ROWS rows of one query head, over all keys that they see."""
     i_tile, i_head, first_row, first_key, n_rows, n_keys = place(work, cu_seqlens_q, cu_seqlens_k)
-    # off: fp32 operands keep tensor cores unused. The interpreter's bf16 is wrong.
+    # Without tensor cores, operands are fp32. UPCAST: the interpreter's bf16 arithmetic is wrong.
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
     kind = tl.float32 if WIDE else k.dtype.element_ty
     o_row = i_tile * ROWS + tl.arange(0, ROWS)
