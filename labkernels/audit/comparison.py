@@ -74,9 +74,8 @@ class Pair:
         with np.errstate(all="ignore"):
             off = (np.abs(self.out_a - self.out_b) / expected)[self.differs]
         return (
-            f"{start}{self.differs.mean():.2%} of the elements of {n} tokens differ, by "
-            f"{float(off.max()):.3g} of the standard deviations that rounding gives the difference "
-            "at most"
+            f"{start}{self.differs.mean():.2%} of the elements of {n} tokens differ, by at most "
+            f"{float(off.max()):.3g} standard deviations of a difference by rounding"
         )
 
     def _where(self) -> str:

@@ -118,7 +118,7 @@ class _Chunk:
         return self.counters, first
 
 
-_CHUNKS = Kept(64)  # by device and stream; a forgotten one lives as long as a launch uses it
+_CHUNKS = Kept(64)  # by device and stream; a dropped chunk lives as long as a step uses it
 
 
 def counters_at_rest(n: int, device: torch.device) -> tuple[torch.Tensor, int]:

@@ -79,7 +79,7 @@ def _load(path: Path) -> tuple[dict[str, Gpu], dict[str, dict[str, Fact]]]:
     for key, entry in table["gpu"].items():
         product = {field: value for field, value in entry.items() if field not in _IDENTITY}
         rows = table["every_arch"] | table["arch"][entry["arch"]] | product
-        # one clock serves both unless the vendor quotes its tensor peak at another
+        # the tensor clock is the boost clock unless the vendor quotes its tensor peak at another
         rows.setdefault("tensor_clock_hz", rows["boost_clock_hz"])
         facts[key] = {
             field: Fact(row["value"], row["unit"], sources[row["source"]], row["date"].isoformat())

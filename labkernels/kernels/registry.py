@@ -9,7 +9,7 @@ from labkernels.kernels.kernel import Kernel
 
 @cache
 def discover() -> dict[str, Kernel]:
-    """Return every kernel folder's KERNEL by name: CUDA cores first, parents before children.
+    """Return the KERNEL of every kernel folder by name, parents before children.
 
     Raises: ValueError for a folder whose kernel has the name of another one.
 

@@ -66,7 +66,7 @@ def attention(
         ends = (cu_seqlens_q, cu_seqlens_k)
         return torch.ops.labkernels.prefill(q, k, v, *ends, deterministic=deterministic, **how)
     asked = (cu_seqlens_q, cu_seqlens_k, deterministic, how)
-    # torch.func needs a Function, whose arguments torch inspects: that takes longer than a launch
+    # torch.func needs a Function with a setup_context, which takes longer to call than a launch
     transformed = torch._C._are_functorch_transforms_active()
     function: Any = _Transformed if transformed else _Attention
     return function.apply(q, k, v, asked)

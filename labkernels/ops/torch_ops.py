@@ -223,7 +223,7 @@ _differentiable = _operator(
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     q, k, v, ends_q, ends_k, *options = inputs
-    ctx.how = options[:5]  # those of TRAINED and LENGTHS, which `backward` has too
+    ctx.how = options[:5]  # the options of TRAINED and LENGTHS, which `backward` has too
     ctx.n_options = len(options)
     ctx.save_for_backward(q, k, v, *output, ends_q, ends_k)
     ctx.mark_non_differentiable(output[1])

@@ -98,7 +98,7 @@ class LoadedKernel:
         if not all(1 <= n <= limit for n, limit in zip(grid, limits, strict=True)):
             raise ValueError(f"grid = {grid}, allowed: 1 to {limits} blocks")
         if not 1 <= threads <= known.threads_max:
-            raise ValueError(f"threads = {threads}, allowed: 1 to {known.threads_max} a block")
+            raise ValueError(f"threads = {threads}, allowed: 1 to {known.threads_max} per block")
         if not 0 <= smem_bytes <= known.dynamic_smem_max_bytes:
             allowed = f"0 to {known.dynamic_smem_max_bytes} bytes on this device"
             raise ValueError(f"smem_bytes = {smem_bytes}, allowed: {allowed}")

@@ -63,7 +63,7 @@ class TensorCoreDecode(CudaDecodeKernel, Protocol):
         return Asked(features, merges_splits=True)
 
     def summation_order(self, instance: Instance) -> Mapping[str, Any] | None:
-        """Return that warps take steps in turn, and which bits of a key have separate sums."""
+        """Return how warps share steps, and which bits of a key choose the lane that sums it."""
         promoted = instance.policy.accumulate == "promoted"
         turns = {"warps": instance.tile.warps, "keys": instance.tile.keys}
         return turns | {"sum_bits": self.sum_bits, "promoted": promoted}

@@ -26,7 +26,7 @@ class DecodeMmaN8(TensorCoreDecode):
     sum_bits = (0, 1, 2)  # lanes that differ in g hold different keys
 
     def yields(self, shape: Shape) -> str | None:
-        """Return a reason above 8 query heads per KV head, for which a tile has 16 rows."""
+        """Return a reason above 8 query heads per KV head, for which 16-row tiles are better."""
         if shape.group <= N:
             return None
         return f"is for up to {N} query heads per KV head, not for {shape.group}"

@@ -27,7 +27,7 @@ FROM_ROWS = 17  # up to 16 rows have a separate tile in prefill_mma
 ALIGNMENT = 1024  # bytes; the swizzle's pattern is eight lines of 128 bytes
 
 Q_TWICE_BYTES = 226 * 1024  # if two tiles of Q, K and V fit it, the next tile's Q loads early
-# ScheduledTile, and its KeyBlocks of a consumer warpgroup
+# stages and bytes of ScheduledTile, and bytes of its KeyBlocks per consumer warpgroup
 TILE_STAGES, TILE_BYTES, KEY_BLOCKS_BYTES = 4, 80, 16
 NUMBERS = {
     "OTHER_REGISTERS": OTHER_REGISTERS,
@@ -35,7 +35,7 @@ NUMBERS = {
     "TILE_STAGES": TILE_STAGES,
 }
 
-# the tile's C++ Overlap, by the word in its label
+# the C++ Overlap of a tile, by the word in its label
 OVERLAPS = {"none": "none", "within": "intra_warpgroup", "between": "inter_warpgroup"}
 # rows, keys, warps, stages, overlap; the first is preferred, and also offered with other overlaps
 SHAPES = {

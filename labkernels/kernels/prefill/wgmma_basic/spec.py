@@ -17,8 +17,8 @@ ROWS, WARPS, STAGES = 128, 12, 2
 WARP_ROWS = 16
 KEYS = {64: 128, 128: 128, 192: 128, 256: 80}  # keys of a step by head_dim, as the registers allow
 CONSUMER_REGISTERS = 232  # per thread
-# The ladder's rungs beside the kernel's own, which stands between "tma" and "within"; each has one
-# idea more than the one before: stages, and the word that the tile's label has.
+# The ladder's other rungs: stages, and the word in the tile's label. Each rung adds one idea to the
+# rung before. The kernel itself stands between "tma" and "within".
 RUNGS = (
     (1, "fma"),
     (1, "mma"),
