@@ -12,8 +12,8 @@ class AttentionVariant:
     """The attention that a call asks for, apart from its tensors.
 
     causal: query i of n, in a request of L keys, sees keys 0 to L - n + i. window_left: with or
-    without a causal mask, it sees none before L - n + i - window_left, as in FlashAttention and
-    FlashInfer. soft_cap: scores become soft_cap * tanh(score / soft_cap). sinks, alibi: whether
+    without a causal mask, a query sees no key before L - n + i - window_left, as in FlashAttention
+    and FlashInfer. soft_cap: scores become soft_cap * tanh(score / soft_cap). sinks, alibi: whether
     each head has a sink score, or a slope by which scores fall with distance.
     """
 

@@ -95,7 +95,7 @@ class Take:
     def claim(self, theirs: str, shape, item_bytes: float) -> int:
         """Return the bytes of a tensor, and add them to the sum, before a byte is read.
 
-        Raises: ValueError if its shape is none, or the tensors together are larger than the limit.
+        Raises: ValueError for a shape of no tensor, or if all tensors together exceed the limit.
         """
         sizes = [int(n) for n in shape]
         if len(sizes) > _MOST_DIMENSIONS or any(n < 0 for n in sizes):

@@ -54,8 +54,8 @@ def verdict(
     causal: the last query of a request sees all of its keys, and each earlier query one key less
     than the next. For MLA: q is the pair (q_nope, q_pe), and cache a LatentKV, which gives the
     default scale. Variants: window_left, no key more than window_left before a row's own place, as
-    in FlashAttention and FlashInfer; soft_cap; alibi, slopes [Hq]; sinks [Hq], logits in the
-    denominator alone; mask [total_q, longest request] or [B, M, L], True where a row sees a key.
+    in FlashAttention and FlashInfer; soft_cap; alibi, slopes [Hq]; sinks [Hq], logits only in the
+    denominator; mask [total_q, longest request] or [B, M, L], True where a row sees a key.
     Units: torch or NumPy tensors; a NumPy uint16 holds the bits of bf16. p_format: the format of
     the probabilities in the second product, by default q's; denominator None: either kind. Torch
     tensors are worked on where q lies: on a GPU a prefill takes seconds, not minutes.

@@ -1,4 +1,4 @@
-"""Listings from the real sources of kernels, so that a notebook shows them wherever it is read."""
+"""Listings from the real sources of kernels, for notebooks."""
 
 import ast
 import html

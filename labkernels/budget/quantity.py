@@ -82,7 +82,7 @@ class Quantity:
 
 
 def symbol(latex: str, value: int, meaning: str, unit: str = "") -> Quantity:
-    """Return a quantity with a symbol; unit is the word behind its number, by default its meaning.
+    """Return a quantity with a symbol; unit is the word after its number, by default its meaning.
 
     Raises: ValueError if value is not an integer >= 0.
 

@@ -124,7 +124,7 @@ _CHUNKS = Kept(64)  # by device and stream; a dropped chunk lives as long as a s
 def counters_at_rest(n: int, device: torch.device) -> tuple[torch.Tensor, int]:
     """Return fresh counters, all 0, as their tensor and the index of the first.
 
-    Clearing takes longer than a launch, so that many are cleared at once, on the current stream.
+    Clearing takes longer than a launch, so many are cleared at once, on the current stream.
     Each counter is given to one launch only: a launch that failed, or runs on another stream, can
     spoil only its own counters. What is captured into a CUDA graph gets counters of the graph's own
     memory, which each replay clears.

@@ -231,7 +231,7 @@ def once_per_content(read: Callable, *tensors: torch.Tensor, **how):
     """Return read(*tensors, **how), kept for a GPU's tensors until torch sees a change.
 
     Reading waits for the GPU, so the result is kept together with the tensors, whose memory can
-    then not be reused by others. A change counts if torch makes it or is told of it (`changed`). A
+    then not be reused by others. A change counts if torch makes it, or if `changed` tells torch. A
     write by a CUDA graph or by another library's kernel is not seen. A tensor of
     torch.inference_mode is read each time.
     """

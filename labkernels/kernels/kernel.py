@@ -53,7 +53,7 @@ def up_to_power_of_two(rows: int) -> int:
 
 @dataclass(frozen=True)
 class Architectures:
-    """The GPUs that have a kernel's instructions: sm_`first` and newer, or sm_`first` alone."""
+    """The GPUs that have a kernel's instructions: sm_`first` and newer, or only sm_`first`."""
 
     first: int
     alone: bool = False
@@ -335,7 +335,7 @@ class CudaKernel(Kernel, Protocol):
         return self.smem(instance).total <= gpu.smem_per_block_max_bytes
 
     def specializations(self, instance: Instance) -> tuple[Specialization, ...]:
-        """Return the specialization of the kernel itself, which most operations compile alone."""
+        """Return the kernel's own specialization, the only one that most operations compile."""
         return (self.specialization(instance),)
 
     def specialization(self, instance: Instance) -> Specialization:

@@ -1,6 +1,6 @@
 """A trace of FlashInfer-Bench: a JSONL line whose workload names tensors in safetensors files.
 
-A workload has inputs alone. The output is a file beside the trace, NAME.out.safetensors, with
+A workload has only inputs. The output is a file beside the trace, NAME.out.safetensors, with
 `output` and perhaps `lse`, since a trace records the numbers of a solution, but not its tensors.
 """
 

@@ -1,7 +1,7 @@
 """A folder that FlashInfer dumps at FLASHINFER_LOGLEVEL=10: inputs, outputs and metadata of a call.
 
 Positional arguments are arg_0, arg_1, ..., and the signature in the metadata gives their names; a
-method's arguments begin behind self. A wrapper gets its pages by plan, whose dump is another folder
+method's arguments begin after self. A wrapper gets its pages by plan, whose dump is another folder
 of the same session and self_id; its arguments are read too.
 """
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ATOM_ROWS, ATOM_COLUMNS = 8, 64  # of 16 bits: the swizzle repeats after 8 rows of 128 bytes
-STATE_PADDING = 4  # floats behind a row of a warp's O, in lab/attention/split_kv.cuh
+STATE_PADDING = 4  # floats after a row of a warp's O, in lab/attention/split_kv.cuh
 VOCABULARY = {
     "ATOM_ROWS": ATOM_ROWS,
     "ATOM_COLUMNS": ATOM_COLUMNS,

@@ -109,7 +109,7 @@ def _number(arch: str) -> int:
 def compare(entry: hardware.Gpu, gpu: LiveGpu) -> list[tuple[str, object, object]]:
     """List the fields where the table and the driver differ: (field, table's, driver's).
 
-    A GPU keeps some memory for itself, so that dram_bytes differs only beyond a tenth.
+    A GPU reserves some memory, so dram_bytes counts as different only beyond a tenth.
     """
     fields = ("arch", *_ATTRIBUTES)
     pairs = [(field, getattr(entry, field), getattr(gpu, field)) for field in fields]

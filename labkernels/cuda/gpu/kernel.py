@@ -110,7 +110,7 @@ class LaunchPlan:
     The driver copies the parameter during `run`, so a caller may change its fields between runs.
     Several threads may run a plan at once. With `early`, blocks start while the previous kernel of
     the stream ends, and the kernel itself must wait (`wait_previous_launch`) before it reads what
-    that one wrote.
+    the previous kernel wrote.
     """
 
     __slots__ = ("_attribute", "_config", "_launch", "_on_stream", "_own", "kernel", "params")

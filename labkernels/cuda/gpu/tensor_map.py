@@ -23,7 +23,7 @@ _MAX_RANK = 5
 _MAX_BOX = 256
 _ALIGNMENT = 16
 _STRUCTURE_BYTES = 64
-_MADE = Kept(4096)  # maps: each is a function of addresses and sizes alone
+_MADE = Kept(4096)  # maps: each is a function only of addresses and sizes
 _HOST_MARK = 0x54656E736F724D70  # marks a map for host/memory/tma.cpp
 
 

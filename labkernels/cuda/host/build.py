@@ -296,7 +296,7 @@ def _runtime(flags: tuple[str, ...], _folder: Path, counts: bool = False) -> Pat
 
 
 def _load_runtime(library: Path) -> ctypes.CDLL:
-    """Load a runtime once, wherever its cache lies, because a kernel finds it by its name alone."""
+    """Load a runtime once, wherever its cache lies, because a kernel finds it only by its name."""
     if library.name not in _RUNTIMES:
         _RUNTIMES[library.name] = _loaded_runtime(library)
     return _RUNTIMES[library.name]

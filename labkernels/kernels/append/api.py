@@ -1,4 +1,4 @@
-"""The verb `append`: write new keys and values behind the last key of each request in a cache."""
+"""The verb `append`: write new keys and values after the last key of each request in a cache."""
 
 from collections.abc import Sequence
 
@@ -37,7 +37,7 @@ def append(
     target: str | None = None,
     checks: bool = False,
 ) -> Step[None]:
-    """Write new keys and values behind the last ones of each request, and advance cache.kv_len.
+    """Write new keys and values after the last ones of each request, and advance cache.kv_len.
 
     Shapes: k_new [total_new, kv_heads, head_dim], v_new the same with the channels of cache.v;
     cu_seqlens_new [batch + 1] int32: request i appends rows cu_seqlens_new[i] to [i + 1] - 1.

@@ -11,7 +11,7 @@ class AppendTile(WarpTile):
 
 
 class AppendKernel(CudaKernel, Protocol):
-    """A kernel that writes new keys and values behind the last keys of each request."""
+    """A kernel that writes new keys and values after the last keys of each request."""
 
     operation: str = "append"
     params: str = "append::Params"

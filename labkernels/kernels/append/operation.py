@@ -1,4 +1,4 @@
-"""The operation append: new keys and values behind the last key of each request in a cache."""
+"""The operation append: new keys and values after the last key of each request in a cache."""
 
 from labkernels.kernels.append.api import append_step
 from labkernels.kernels.append.inputs import AppendInputs, append_inputs

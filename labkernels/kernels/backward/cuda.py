@@ -26,7 +26,7 @@ FACTORS = ("scale", "scale_log2")
 
 
 class BackwardParams(ctypes.Structure):
-    """Pointers, strides in elements, counts, and the softmax scale, alone and times log2 e."""
+    """Pointers, strides in elements, counts, and the softmax scale, plain and times log2 e."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (*POINTERS, "work", *OUTPUTS, *ROWS)),
@@ -52,7 +52,7 @@ class Stage:
 def _program(call: BackwardCall) -> Program:
     made = schedule_of(call)
     main, before, after = call.choice.specializations
-    adds = not call.ordered  # an ordered dq is computed by the third launch alone
+    adds = not call.ordered  # an ordered dq is computed by the third launch
     stages = (
         Stage(before, made.padded, ROWS),
         Stage(main, made.keys, ("dk", "dv", "dq_accum")),

@@ -48,7 +48,7 @@ class BackwardTile:
 
     @property
     def label(self) -> str:
-        """As in data/ and on the command line: "64x128x8x2x1", "-ordered" or a rung behind it."""
+        """As in data/ and on the command line: "64x128x8x2x1", then "-ordered" or a rung."""
         words = "" if self.dq == "atomic" else f"-{self.dq}"
         return "x".join(map(str, self.numbers)) + words + (f"-{self.rung}" if self.rung else "")
 

@@ -129,7 +129,7 @@ class GpuGuard:
         """Report what was found until now, without waiting for the GPU.
 
         Raises: ValueError naming request, slot and page, or request and length; the counters that
-        the step keeps at zero are then cleared behind the runs under way, so that the step can be
+        the step keeps at zero are then cleared after the runs under way, so that the step can be
         used again.
         """
         if self._found[0]:

@@ -47,7 +47,7 @@ def pages_of(page_table: torch.Tensor, page_size: int) -> tuple[int, ...]:
 
 
 def numbers_of(call: PackedCall, made: Schedule, pages: tuple[int, ...]) -> tuple[float, ...]:
-    """Return the fields of the parameter behind its strides."""
+    """Return the fields of the parameter after its strides."""
     heads = (call.q.shape[1], call.kv_heads, call.group, *division(call.group))
     cut = (made.keys_per_split, made.splits, int(call.variant.causal))
     return (*pages, *heads, *cut, call.scale * LOG2_E)

@@ -5,7 +5,7 @@ from labkernels.budget.quantity import Quantity
 from labkernels.kernels.cuda_kernel import FP32, sizes
 from labkernels.kernels.kernel import Instance
 
-PADDING = 4  # floats behind a row of Q and of K
+PADDING = 4  # floats after a row of Q and of K
 COLUMNS = 16  # lanes that share a row
 NUMBERS = {"FMA_PADDING": PADDING, "FMA_COLUMNS": COLUMNS}
 

@@ -1,4 +1,4 @@
-"""decode_mma_n8: tensor cores on, keys on M and queries on N = 8, so that no row is padding."""
+"""decode_mma_n8: tensor cores on, keys on M and queries on N = 8, which leaves less padding."""
 
 from types import MappingProxyType
 

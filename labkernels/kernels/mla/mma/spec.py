@@ -14,7 +14,7 @@ from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.policy import DENOMINATORS, TENSOR_CORES, NumericPolicy, policies
 
 PRODUCTS = "S or P V"
-PADDING = 8  # elements behind a row of P
+PADDING = 8  # elements after a row of P
 FEW = (PrefillTile(16, 64, 4, 2, 1), PrefillTile(16, 32, 4, 2, 2))
 SOME = (PrefillTile(32, 64, 8, 2, 1), PrefillTile(32, 32, 4, 2, 2))
 # K/V tiles and stages as libraries choose them by shared memory: 228, 164 and 100 KiB per SM.

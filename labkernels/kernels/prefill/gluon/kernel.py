@@ -3,7 +3,7 @@
 It takes ragged K and V, and works in the order of prefill_wgmma_basic's plain rung, but all of its
 warps ask for tiles and multiply. Names as in triton_prefill: i_ indices of the block's work, o_
 offset vectors, m_ masks, p_ pointers, d_ descriptors, b_ block values; layouts are capitals. Gluon
-has no interpreter, so that this kernel runs on a GPU alone.
+has no interpreter, so this kernel runs only on a GPU.
 """
 
 from triton.experimental import gluon
