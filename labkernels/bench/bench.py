@@ -216,7 +216,7 @@ class Bench:
         self.log.figures += [(of.name, kind) for of in self._operations]
 
     def _planned(self, gpu: str | None) -> Iterator[tuple[dict[str, str], Planned]]:
-        """Return how each implementation would serve its whole workload on a GPU."""
+        """Yield how each implementation would serve its whole workload on a GPU."""
         if not self._on_gpu:
             _interpret_triton()
         target = self.gpu if gpu is None else hardware.gpu(gpu)

@@ -20,7 +20,7 @@ def judge_every_request(operation: Operation, inputs) -> Judge:
 
 
 def _rows(workload) -> Iterator[list[int]]:
-    """Return the rows of one request, which are judged together."""
+    """Yield rows of one request that are judged together."""
     first = 0
     for tokens in tokens_of(workload):
         if 0 < tokens <= MOST_TOKENS:

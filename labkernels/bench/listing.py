@@ -71,7 +71,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _parts(path: Path) -> Iterator[tuple[str, str]]:
-    """Return the names and texts of a file's parts: marked regions in C++, functions in Python."""
+    """Yield the names and texts of a file's parts: marked regions in C++, functions in Python."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".cuh":
         yield from ((found["name"], found["text"]) for found in _MARKED.finditer(text))

@@ -19,7 +19,7 @@ _LONGEST_METADATA = 64 * 2**20
 
 
 def takes(path: Path) -> bool:
-    """Return whether it is the folder of a call, or of a session."""
+    """Return whether the path is the folder of a call, or of a session."""
     return path.is_dir() and (_is_call(path) or any(map(_is_call, path.iterdir())))
 
 

@@ -17,7 +17,7 @@ _GROUP = ("step", "layer_id", "rank")
 
 
 def takes(path: Path) -> bool:
-    """Return whether it is a folder of files whose names are tags."""
+    """Return whether the path is a folder of files whose names are tags."""
     return path.is_dir() and next(path.glob("*name=*.pt"), None) is not None
 
 

@@ -57,7 +57,7 @@ class TensorCoreDecode(CudaDecodeKernel, Protocol):
         return smem_ledger(instance, *lines)
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """Return what ptxas adds for a warp that loads its own keys."""
+        """Return the features of a warp that loads its own keys."""
         del arch  # the same for every arch
         features = step_features(instance, keys=sizes(instance).keys, warps=1)
         return Asked(features, merges_splits=True)

@@ -74,7 +74,7 @@ def store(
     D_V: tl.constexpr,
     SPLIT: tl.constexpr,
 ):
-    """Writes the State of a split, or the output of a whole row."""
+    """Write the State of a split, or the output of a whole row."""
     o_dim = tl.arange(0, D_V)[None, :]
     first = token.to(tl.int64) * q_heads
     if SPLIT:

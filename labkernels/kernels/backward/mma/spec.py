@@ -77,7 +77,7 @@ class BackwardMma(CudaBackwardKernel):
         )
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """Return what ptxas adds for a warp that reads stages shared by the block."""
+        """Return the features of a warp that reads stages shared by the block."""
         del arch  # the same for every arch
         of = cuda_kernel.sizes(instance)
         features = cuda_kernel.step_features(instance, keys=of.keys, warps=of.warps)

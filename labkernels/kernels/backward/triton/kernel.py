@@ -22,7 +22,7 @@ def place(work, cu_seqlens_q, cu_seqlens_k):
 
 @triton.jit
 def load(p, row, i_head, stride_token, stride_head, m_row, D: tl.constexpr):
-    """Return the rows of one head, zeros outside the mask."""
+    """Load rows of one head, and zeros outside the mask."""
     p_rows = (p + row * stride_token + i_head * stride_head)[:, None] + tl.arange(0, D)[None, :]
     return tl.load(p_rows, mask=m_row[:, None], other=0.0)
 
@@ -42,7 +42,7 @@ def score_gradients(b_dp, b_p, b_delta):
 
 @triton.jit
 def load_facts(lse2, row_delta, row, head, q_heads, m_row):
-    """Return the lse2 and delta of rows of one head."""
+    """Load lse2 and delta of rows of one head."""
     o_row = row * q_heads + head
     b_lse2 = tl.load(lse2 + o_row, mask=m_row, other=0.0)
     return b_lse2, tl.load(row_delta + o_row, mask=m_row, other=0.0)

@@ -77,7 +77,7 @@ class DecodeFma(CudaDecodeKernel):
         )
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """Return what ptxas adds; before sm_100 it widens bf16 by separate instructions."""
+        """Return the features; before sm_100, ptxas widens bf16 by separate instructions."""
         features = {"shuffles": number(1)}
         if instance.dtype == "bf16" and generation(arch) < 10:
             features["bf16 widened"] = cuda_kernel.sizes(instance).rows

@@ -19,7 +19,7 @@ from labkernels.cuda.triton_online_softmax import (
 @triton.jit
 def store(out, lse2, partial_o, partial_m, partial_l, b_o, b_m, b_l, row, m_row, o_dim, i_split,
           splits, has_keys, D: tl.constexpr, SPLIT: tl.constexpr):  # fmt: skip
-    """Writes the State of a split, or the output of whole rows."""
+    """Write the State of a split, or the output of whole rows."""
     if SPLIT:
         if has_keys:  # the merge does not read splits past the end
             slot = row * splits + i_split

@@ -52,7 +52,7 @@ class MlaFma(CudaMlaKernel):
         return (self.specialization(instance),)
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """Return what ptxas adds for the tile on CUDA cores."""
+        """Return the features of the tile on CUDA cores."""
         del arch  # the same for every arch
         del instance  # the same for every instance
         return Asked({"fp32 operands": number(1)})

@@ -98,7 +98,7 @@ class MlaMma(CudaMlaKernel):
         )
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """Return what ptxas adds for a warp that reads stages shared by the block."""
+        """Return the features of a warp that reads stages shared by the block."""
         del arch  # the same for every arch
         warps = cuda_kernel.sizes(instance).warps
         features = cuda_kernel.step_features(instance, keys=16, warps=warps)

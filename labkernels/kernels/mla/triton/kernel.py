@@ -35,7 +35,7 @@ def consume(
     KEYS: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Adds keys first to end - 1 to the State; row i sees keys below limit[i]."""
+    """Add keys first to end - 1 to the State; row i sees keys below limit[i]."""
     o_key = tl.arange(0, KEYS)
     for start in tl.range(first, end, KEYS):
         key = start + o_key

@@ -20,7 +20,7 @@ from labkernels.cuda.triton_online_softmax import LOWEST_SCORE
 
 @gluon.jit
 def describe(tensor, first_key, n_keys, i_kv, stride_token, stride_head, b_kv):
-    """Return a descriptor of one request's K or V of a KV head, in boxes of the stages of b_kv."""
+    """Make a descriptor of one request's K or V of a KV head, in boxes of the stages of b_kv."""
     p_first = tensor + first_key.to(gl.int64) * stride_token + i_kv.to(gl.int64) * stride_head
     KEYS: gl.constexpr = b_kv.shape[1]
     D: gl.constexpr = b_kv.shape[2]
@@ -31,14 +31,14 @@ def describe(tensor, first_key, n_keys, i_kv, stride_token, stride_head, b_kv):
 
 @gluon.jit
 def ask(d, b_kv, full, stage, key):
-    """Asks the TMA for a tile of K or V; keys past the request's last one arrive as zeros."""
+    """Ask the TMA for a tile of K or V; keys past the request's last one arrive as zeros."""
     mbarrier.expect(full.index(stage), d.block_type.nbytes)
     tma.async_copy_global_to_shared(d, [key, 0], full.index(stage), b_kv.index(stage))
 
 
 @gluon.jit
 def rings(dtype: gl.constexpr, STAGES: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr):
-    """Return the stages of K and of V, and for each stage a barrier that says when it is full."""
+    """Make the stages of K and V, and for each stage a barrier that says when it is full."""
     TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, D], dtype)
     b_k = gl.allocate_shared_memory(dtype, [STAGES, KEYS, D], TILE)
     b_v = gl.allocate_shared_memory(dtype, [STAGES, KEYS, D], TILE)
@@ -137,7 +137,7 @@ def limits_of(token, i_tile, q_len, n_keys,
 
 @gluon.jit
 def load_query(q, row, o_head, o_dim, m_row, q_stride_token, q_stride_head):
-    """Return the tile of Q, in shared memory; rows past the request's last one are zero."""
+    """Load the tile of Q into shared memory; rows past the request's last one are zero."""
     dtype: gl.constexpr = q.dtype.element_ty
     ROWS: gl.constexpr = row.shape[0]
     D: gl.constexpr = o_dim.shape[1]

@@ -140,7 +140,7 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
         )
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """Return what ptxas adds for a warp that reads stages shared by the block."""
+        """Return the features of a warp that reads stages shared by the block."""
         del arch  # the same for every arch
         of = cuda_kernel.sizes(instance)
         keys = of.keys / of.warps if instance.rows == FEW_ROWS else of.keys

@@ -22,7 +22,7 @@ def consume(
     D: tl.constexpr, D_TAIL: tl.constexpr, D_V: tl.constexpr, KEYS: tl.constexpr,
     PAGED: tl.constexpr, EQUAL_STRIDES: tl.constexpr, DESCRIBED: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Adds keys first to end - 1 to the State; row i sees keys below limit[i]."""
+    """Add keys first to end - 1 to the State; row i sees keys below limit[i]."""
     o_key = tl.arange(0, KEYS)
     for start in tl.range(first, end, KEYS):
         key = start + o_key
@@ -77,7 +77,7 @@ def consume(
 @triton.jit
 def load_query(q, row, head, m_row, q_stride_token, q_stride_head,
                D: tl.constexpr, D_TAIL: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
-    """Return the rows of Q: D channels, and the D_TAIL channels after them."""
+    """Load the rows of Q: D channels, and the D_TAIL channels after them."""
     p_q = (q + row * q_stride_token + head.to(tl.int64) * q_stride_head)[:, None]
     b_q = tl.load(p_q + tl.arange(0, D)[None, :], mask=m_row[:, None], other=0.0)
     b_q_tail = b_q

@@ -68,7 +68,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
     launch = ".launch"
 
     def refuses(self, shape: Shape) -> str | None:
-        """Return what the kernel is not compiled for, and what the TMA cannot bring."""
+        """Return a reason for a shape that the kernel or the TMA does not take, or None."""
         if shape.group > FEWEST_ROWS:
             what, allowed = f"{shape.group} query heads per KV head", f"up to {FEWEST_ROWS}"
             return f"{what}, allowed for {self.name}: {allowed}"

@@ -46,7 +46,7 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
     launch = ".launch"
 
     def refuses(self, shape: Shape) -> str | None:
-        """Return what the kernel is not compiled for, and what the TMA cannot bring."""
+        """Return a reason for a shape that the kernel or the TMA does not take, or None."""
         if shape.group > ROWS:
             what = f"{shape.group} query heads per KV head"
             return f"{what}, allowed for {self.name}: up to {ROWS}"
