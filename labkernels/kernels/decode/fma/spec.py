@@ -21,7 +21,7 @@ class DecodeFma(CudaDecodeKernel):
     """Every lane multiplies 8 channels of a key; shuffles add the products."""
 
     name = "decode_fma"
-    idea = "fp32 FMAs on CUDA cores; P never rounded."
+    idea = "fp32 FMAs on CUDA cores; P is never rounded."
     parent = "reference"
     needs = SINCE_AMPERE
     policies = policies(CUDA_CORES, denominators=("unrounded",))

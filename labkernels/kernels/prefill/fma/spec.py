@@ -21,7 +21,7 @@ class PrefillFma(CudaPrefillKernel):
     """A kernel in which 16 lanes share a row: each has some keys, then some channels."""
 
     name = "prefill_fma"
-    idea = "fp32 FMAs on CUDA cores, a block of S and of O a lane; P never rounded."
+    idea = "fp32 FMAs on CUDA cores, a block of S and of O per lane; P is never rounded."
     parent = "reference_prefill"
     numbers = MappingProxyType(fma_ledger.NUMBERS)
     needs = SINCE_AMPERE
