@@ -180,12 +180,13 @@ def check_options(**asked: object) -> None:
 class Step(Generic[Outputs]):
     """A planned call that can run many times on the same tensors.
 
-    run() enqueues the call on the current stream (on a CPU, finishes it), without checks and
-    allocations, and can be captured in a CUDA graph. The verb that made the step documents which
-    contents may change between runs. outputs() returns what the last run wrote; each output is also
-    an attribute, as in step.out. A verb returns the step that it has run. A peer's step has no
-    plan, and version names its library. forward: the forward pass of gradients, if it is not that
-    of the inputs. clear() resets the workspace after contents that were out of range.
+    run() enqueues the call on the current stream (on a CPU, finishes it) without allocations, and
+    without checks unless it was made with them. It can be captured in a CUDA graph. The verb that
+    made the step documents which contents may change between runs. outputs() returns what the last
+    run wrote; each output is also an attribute, as in step.out. A verb returns the step that it has
+    run. A peer's step has no plan, and version names its library. forward: the forward pass of
+    gradients, if it is not that of the inputs. clear() resets the workspace after contents that
+    were out of range.
     """
 
     run: Callable[[], None]
