@@ -1,8 +1,8 @@
 """The verdict in place of a tolerance, for the test harnesses of other projects.
 
 FlashInfer-Bench: register attention_evaluator() before a run, as its own evaluators are,
-`registry._EVALUATORS.append(attention_evaluator())`. KernelBench and its like, which hand a model
-and its inputs to a check: `correct, metadata = check_model(model_new, inputs)`.
+`registry._EVALUATORS.append(attention_evaluator())`. KernelBench and similar harnesses, which
+pass a model and its inputs to a check: `correct, metadata = check_model(model_new, inputs)`.
 """
 
 import importlib

@@ -4,7 +4,7 @@ The lines of a ledger are what the algorithm keeps. The machine code keeps more 
 the most registers are live, in the main loop or in the merge of splits: addresses, and operands
 that are loaded ahead of their products while registers are free. Each habit below is one number for
 all kernels, tiles and architectures that have it; `measure.register_fit` finds the numbers in data/
-and says how far they miss on tiles and kernels that it has not seen.
+and measures their errors on tiles and kernels that were not fitted.
 """
 
 from collections.abc import Mapping
@@ -95,7 +95,7 @@ class Prediction:
 
     @property
     def answer(self) -> str:
-        """FITS, EDGE or SPILLS, by where the limit lies between what is needed and its least.
+        """FITS, EDGE or SPILLS: how the limit compares with the need and with the least need.
 
         FITS: all that is held and added fits, with SPARE registers more. EDGE: ptxas must give up
         some of what it adds, which it mostly can without a spill. SPILLS: the least fills the

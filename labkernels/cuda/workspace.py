@@ -43,7 +43,7 @@ NO_SPACE = Space({}, {})
 
 
 class Workspace:
-    """The arrays and counters that every launch of the same facts needs for itself.
+    """The arrays and counters that each launch of the same facts needs separately.
 
     Arrays are not initialised. Counters are int32 and 0, and a kernel leaves them at 0.
     Units: arrays in bytes, counters in numbers, by name.

@@ -281,8 +281,8 @@ class Kernel(Protocol):
 class CudaKernel(Kernel, Protocol):
     """A kernel in CUDA C++, with ledgers of an instance's shared memory and registers.
 
-    params: the C++ name of its one parameter. numbers: constants that the source takes from here,
-    where each is LAB_ and its name.
+    params: the C++ name of its one parameter. numbers: constants, each of which is
+    a macro of the source: LAB_ and the name.
     """
 
     language: str = "cuda"

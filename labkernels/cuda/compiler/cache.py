@@ -2,7 +2,7 @@
 
 An entry ends in a seal, the checksum of its name and content. An entry that does not match its
 seal, or that another user may have written, is made again. Entries are made under a lock, in a work
-folder, and appear whole; past LABKERNELS_CACHE_MB mebibytes the least recently used ones go.
+folder, and appear whole; past LABKERNELS_CACHE_MB mebibytes the least recently used are removed.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class Specialization:
     """One kernel as a compiler gets it, and the block with which it is launched.
 
     params: the C++ name of its one parameter. include_dirs: searched before the lab's own.
-    numbers: further constants of the source, which knows each as LAB_ and its name.
+    numbers: further constants, each of which is a macro of the source: LAB_ and the name.
     """
 
     header: str

@@ -1,6 +1,6 @@
 """Compiles Triton and Gluon kernels to machine code without a GPU, in a separate process.
 
-Triton decides when a kernel is imported whether it interprets; this process never does.
+Triton decides at the import of a kernel whether to interpret it; that process never interprets.
 """
 
 from __future__ import annotations

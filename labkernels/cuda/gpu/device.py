@@ -28,7 +28,7 @@ _ATTRIBUTES = {
 
 @dataclass(frozen=True)
 class LiveGpu:
-    """One GPU of this machine; the fields that hardware.Gpu has too bear its names and units."""
+    """One GPU of this machine; fields of hardware.Gpu have the same names and units here."""
 
     index: int
     name: str

@@ -1,6 +1,6 @@
 """Compiled kernels on the GPU: loaded once, prepared once per launch, then cheap to run.
 
-A kernel of the lab takes one structure by value; the caller's torch tensors stay the caller's.
+A kernel of the lab takes one structure by value; the caller owns the torch tensors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tensor maps: descriptions of tensors from which the TMA, or the CPU machine, finds a box.
 
-lab::TensorMap of tma.cuh. A structure that has one keeps it at a multiple of 64 bytes and is itself
-a multiple of 64 bytes long (`padded`).
+They are lab::TensorMap of tma.cuh. A structure with a map keeps the map at a multiple of 64 bytes,
+and is itself a multiple of 64 bytes long (`padded`).
 """
 
 from __future__ import annotations

@@ -98,8 +98,8 @@ def build(
 ) -> Module:
     """Compile a kernel with the tensor core of an architecture, or take it from the cache.
 
-    A file in `folders` takes the place of the lab's of the same name. trace: each word in which
-    threads meet is told to the page; it needs checks.
+    A file in `folders` takes the place of the lab's of the same name. trace: the page is told of
+    each word in which threads meet; this needs checks.
 
     Raises: ZigMissing; WasmError with the compiler's words.
     """
@@ -150,7 +150,7 @@ class _Build:
         )
 
     def machine(self) -> cache.Entry:
-        """Return the object file of the machine without what waits; kernels share it."""
+        """Return the object file of the machine without _WAITING; kernels share the file."""
         in_place = {path.name: path for path in (_LAB / "wasm").glob("*.cpp")}
         files = [in_place.pop(p.name, p) for p in sorted((_LAB / "host").rglob("*.cpp"))]
         names = [str(path.relative_to(_LAB)) for path in (*files, *in_place.values())]

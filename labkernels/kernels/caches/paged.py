@@ -21,7 +21,7 @@ from labkernels.kernels.checks import (
 
 
 class Paged(Cache):
-    """Requests in pages anywhere in pools: the base of every paged cache; `pool` is one of these.
+    """Requests in pages anywhere in pools: the base of all paged caches; `pool` is one of the pools.
 
     Shapes: page_table [batch, max_pages] int32; kv_len [batch] int32.
     """

@@ -1,4 +1,4 @@
-"""Runs prefill_wgmma: tensor maps for Q, K and V, and blocks that stay for the whole work list."""
+"""Runs prefill_wgmma: tensor maps for Q, K and V, and persistent blocks for the work list."""
 
 import ctypes
 import functools

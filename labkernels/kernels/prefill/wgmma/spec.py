@@ -1,4 +1,4 @@
-"""prefill_wgmma: tensor cores on, by Hopper's wgmma, TMA and warpgroups of different work."""
+"""prefill_wgmma: tensor cores on, by Hopper's wgmma, TMA and warpgroups with different roles."""
 
 from collections.abc import Iterator
 from dataclasses import replace
