@@ -21,7 +21,7 @@ from labkernels.kernels.checks import (
 
 
 class Paged(Cache):
-    """Requests in pages anywhere in pools: the base of all paged caches; `pool` is one of the pools.
+    """Requests in pages anywhere in two pools: the base of all paged caches.
 
     Shapes: page_table [batch, max_pages] int32; kv_len [batch] int32.
     """
