@@ -26,7 +26,7 @@ FEWEST_ROWS = 128  # fewest rows of a tile option
 FROM_ROWS = 17  # up to 16 rows have a separate tile in prefill_mma
 ALIGNMENT = 1024  # bytes; the swizzle's pattern is eight lines of 128 bytes
 
-Q_TWICE_BYTES = 226 * 1024  # if two tiles of Q, K and V fit it, the next tile's Q loads early
+Q_TWICE_BYTES = 226 * 1024  # if K, V and two tiles of Q fit it, the next tile's Q loads early
 # stages and bytes of ScheduledTile, and bytes of its KeyBlocks per consumer warpgroup
 TILE_STAGES, TILE_BYTES, KEY_BLOCKS_BYTES = 4, 80, 16
 NUMBERS = {
