@@ -52,7 +52,7 @@ class Format:
         return math.ldexp(1.0, -self.fraction_bits - 1)
 
     def ulp(self, x: float) -> float:
-        """Spacing of the format at x: the gap between neighbours in the binade that holds |x|.
+        """Return the format's spacing at x: the gap between neighbours in the binade of |x|.
 
         Units: that of x. Below the normal range the spacing is smallest_subnormal; beyond max it is
         the spacing at max.
@@ -89,5 +89,5 @@ def named(name: str) -> Format:
 
 
 def coarser(fmt: str, than: str) -> bool:
-    """Whether fmt rounds more than `than`, of which an "x2" (hi + lo) counts as its high part."""
+    """Return whether fmt rounds more than `than`; an "x2" (hi + lo) counts as its high part."""
     return named(fmt).unit_roundoff > named(than.removesuffix("x2")).unit_roundoff

@@ -95,7 +95,7 @@ EAGER = NumericPolicy(exp2="library")  # torch's own: each operation rounds its 
 def policies(
     base: NumericPolicy, *, denominators: tuple[str, ...], exp2s: tuple[str, ...] = EXP2
 ) -> tuple[NumericPolicy, ...]:
-    """Every policy that differs from `base` in output format, exp2 or denominator."""
+    """Return every policy with p and accumulate of `base` and any out, exp2 and denominator."""
     return tuple(
         NumericPolicy(base.p, denominator, exp2, base.accumulate, out)
         for out in ("input", "fp32")
@@ -105,7 +105,7 @@ def policies(
 
 
 def tensor_core_policies() -> tuple[NumericPolicy, ...]:
-    """Every way to round on tensor cores; costly P and sums only with the hardware's exp2."""
+    """Return every way to round on tensor cores; costly P and sums only with the SFU's exp2."""
     costly = (("input_x2", "tensor_core"), ("input", "promoted"), ("input_x2", "promoted"))
     usual = policies(TENSOR_CORES, denominators=DENOMINATORS)
     return usual + tuple(

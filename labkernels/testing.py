@@ -17,9 +17,9 @@ def assert_attention_close(
     """Fail with the verdict's summary if an output differs from float64 by more than rounding.
 
     Arguments as for `labkernels.verdict`. INCONCLUSIVE passes unless allow_inconclusive is False or
-    the inputs were not finite: about one right output in some thousand is odd by chance. LESS EXACT
-    fails unless allow_less_exact: an accumulator in fp16 is correct arithmetic, but less exact than
-    the format allows.
+    the inputs were not finite: each test finds about one right output in 10,000 odd by chance. LESS
+    EXACT fails unless allow_less_exact: an accumulator in fp16 is correct arithmetic, but less
+    exact than the format allows.
     Raises: AssertionError whose message is the verdict; ValueError for shapes it cannot judge.
 
     >>> import numpy as np

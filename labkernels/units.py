@@ -16,19 +16,19 @@ MB = 1000 * KB
 GB = 1000 * MB
 TB = 1000 * GB
 
-COPY_BYTES = 16  # bytes per copy of a kernel: rows of K, V and Q start at multiples of it
+COPY_BYTES = 16  # bytes per copy of a kernel: rows of K, V and Q start at multiples of this
 CHUNK = COPY_BYTES // 2  # elements of 16 bits in one copy
 
 
 def require_choice(name: str, value: str, allowed: Iterable[str]) -> None:
-    """Raises ValueError naming the argument, its value and what is allowed, unless it is that."""
+    """Raise ValueError naming the argument, its value and what is allowed, if it is not allowed."""
     allowed = tuple(allowed)
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name} = {value!r}, allowed: {', '.join(allowed)}")
 
 
 def require_int(name: str, value: object, *, minimum: int = 0, maximum: int | None = None) -> int:
-    """The whole number that `value` is, once it is known to lie in the allowed range.
+    """Return the whole number that `value` is, once it is known to lie in the allowed range.
 
     Raises: ValueError if it is not an integer (a bool is not) or is out of range.
     """
@@ -44,7 +44,7 @@ def require_int(name: str, value: object, *, minimum: int = 0, maximum: int | No
 
 
 def require_finite(name: str, value: float) -> float:
-    """The value, once it is known to be a finite number that is not negative.
+    """Return the value, once it is known to be a finite number that is not negative.
 
     Raises: ValueError for NaN, infinities, negative numbers and what is not a number.
     """
@@ -55,7 +55,7 @@ def require_finite(name: str, value: float) -> float:
 
 
 def format_bytes(n_bytes: int) -> str:
-    """A byte count as text, exact and in the binary unit that fits: "69,632 B (68.0 KiB)".
+    """Return a byte count as text, exact and in the binary unit that fits: "69,632 B (68.0 KiB)".
 
     Raises: ValueError if n_bytes is not an integer >= 0.
     """
@@ -67,7 +67,7 @@ def format_bytes(n_bytes: int) -> str:
 
 
 def format_rate(bytes_per_s: float) -> str:
-    """A transfer rate as text in decimal units, three significant digits: "4.36 TB/s".
+    """Return a transfer rate as text in decimal units, three significant digits: "4.36 TB/s".
 
     Raises: ValueError if bytes_per_s is not a finite number >= 0.
     """
@@ -80,7 +80,7 @@ def format_rate(bytes_per_s: float) -> str:
 
 
 def format_time(t_s: float) -> str:
-    """A duration as text, in s, ms or us with three decimals: "0.439 ms".
+    """Return a duration as text, in s, ms or us with three decimals: "0.439 ms".
 
     Raises: ValueError if t_s is not a finite number >= 0.
     """

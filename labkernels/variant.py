@@ -12,8 +12,8 @@ class AttentionVariant:
     """The attention that a call asks for, apart from its tensors.
 
     causal: query i of n, in a request of L keys, sees keys 0 to L - n + i. window_left: with or
-    without a causal mask, it sees none before L - n + i - window_left, as in FlashAttention and
-    FlashInfer. soft_cap: scores become soft_cap * tanh(score / soft_cap). sinks, alibi: whether
+    without a causal mask, a query sees no key before L - n + i - window_left, as in FlashAttention
+    and FlashInfer. soft_cap: scores become soft_cap * tanh(score / soft_cap). sinks, alibi: whether
     each head has a sink score, or a slope by which scores fall with distance.
     """
 
@@ -24,19 +24,19 @@ class AttentionVariant:
     alibi: bool = False
 
     def begin(self, query: Integers, q_len: Integers, kv_len: Integers) -> Integers:
-        """The first key that a query of a request sees; takes integers or arrays."""
+        """Return the first key that a query of a request sees; takes integers or arrays."""
         if self.window_left is None:
             return 0 * (query + kv_len)
         return _clip(kv_len - q_len + query - self.window_left, kv_len)
 
     def end(self, query: Integers, q_len: Integers, kv_len: Integers) -> Integers:
-        """One past the last key that a query of a request sees; takes integers or arrays."""
+        """Return one past the last key that a query of a request sees; takes integers or arrays."""
         if not self.causal:
             return kv_len + 0 * query
         return _clip(kv_len - q_len + query + 1, kv_len)
 
     def seen(self, query: Integers, q_len: Integers, kv_len: Integers) -> Integers:
-        """How many keys a query of a request sees; takes integers or arrays."""
+        """Return how many keys a query of a request sees; takes integers or arrays."""
         return self.end(query, q_len, kv_len) - self.begin(query, q_len, kv_len)
 
     def require_kernels(self) -> None:
@@ -52,7 +52,7 @@ FULL, CAUSAL = AttentionVariant(), AttentionVariant(causal=True)
 
 
 def _clip(key: Integers, kv_len: Integers) -> Integers:
-    """A number of keys, clamped to the keys that exist."""
+    """Return a number of keys, clamped to the keys that exist."""
     if hasattr(key, "clip"):
         return key.clip(0, kv_len)
     return max(0, min(key, kv_len))

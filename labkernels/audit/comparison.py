@@ -52,7 +52,7 @@ class Pair:
         return ROUNDING if self.differs.any() else EQUAL
 
     def summary(self) -> str:
-        """Text: the answer, how many elements differ and by how much, where, and both verdicts."""
+        """Return text: the answer, how many elements differ, how much, where, and both verdicts."""
         lines = [f"{self.answer}: {self._sentence()}"]
         if self.differs.any():
             lines.append(f"  where: {self._where()}")
@@ -74,9 +74,8 @@ class Pair:
         with np.errstate(all="ignore"):
             off = (np.abs(self.out_a - self.out_b) / expected)[self.differs]
         return (
-            f"{start}{self.differs.mean():.2%} of the elements of {n} tokens differ, by "
-            f"{float(off.max()):.3g} of the standard deviations that rounding gives the difference "
-            "at most"
+            f"{start}{self.differs.mean():.2%} of the elements of {n} tokens differ, by at most "
+            f"{float(off.max()):.3g} standard deviations of a difference by rounding"
         )
 
     def _where(self) -> str:
@@ -131,7 +130,7 @@ def compare(a: dict, b: dict, *, p_format: str | None = None) -> Pair:
 
 
 def _matched(q_a, q_b) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens of both whose queries are the same, each once, in the order of a."""
+    """Return the tokens of both whose queries are the same, each once, in the order of a."""
     if q_a.shape == q_b.shape and np.array_equal(q_a, q_b):
         return np.arange(len(q_a)), np.arange(len(q_b))
     places: dict[bytes, list[int]] = {}

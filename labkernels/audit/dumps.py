@@ -35,7 +35,7 @@ class Reading:
     words: tuple[str, ...]
 
     def verdict(self, **how) -> Verdict:
-        """The verdict on the dump, read this way."""
+        """Return the verdict on the dump, read this way."""
         found = verdict(self.out, self.q, **(self.arguments | how))
         return replace(found, note="; ".join(self.words))
 

@@ -1,4 +1,4 @@
-"""Judges the gradients of a dump: holds each element of dq, dk and dv against its bound."""
+"""Judges the gradients of a dump: compares each error of dq, dk and dv with its bound."""
 
 from dataclasses import replace
 

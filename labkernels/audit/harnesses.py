@@ -1,8 +1,8 @@
 """The verdict in place of a tolerance, for the test harnesses of other projects.
 
 FlashInfer-Bench: register attention_evaluator() before a run, as its own evaluators are,
-`registry._EVALUATORS.append(attention_evaluator())`. KernelBench and its like, which hand a model
-and its inputs to a check: `correct, metadata = check_model(model_new, inputs)`.
+`registry._EVALUATORS.append(attention_evaluator())`. KernelBench and similar harnesses, which
+pass a model and its inputs to a check: `correct, metadata = check_model(model_new, inputs)`.
 """
 
 import importlib
@@ -18,7 +18,7 @@ _ANY = 1e30  # this tolerance accepts every finite output, since the verdict dec
 
 
 def judged(inputs: Mapping[str, Any], outputs: Sequence, **how) -> Verdict:
-    """The verdict on outputs (out and perhaps lse2) and inputs, by the names of any library.
+    """Return the verdict on outputs (out and perhaps lse2) and inputs, by the names of any library.
 
     Raises: ValueError naming the tensor that is missing or malformed.
     """
@@ -29,7 +29,7 @@ def judged(inputs: Mapping[str, Any], outputs: Sequence, **how) -> Verdict:
 
 
 def passes(found: Verdict) -> bool:
-    """Whether a harness should accept: an odd result on finite inputs is not a failure."""
+    """Return whether a harness should accept: an odd result on finite inputs is not a failure."""
     return found.answer == ROUNDING or (found.answer == INCONCLUSIVE and bool(found.findings))
 
 
@@ -47,7 +47,7 @@ def check_model(
 
 
 def attention_evaluator() -> type:
-    """An evaluator of FlashInfer-Bench for attention, which refuses by the verdict.
+    """Return an evaluator of FlashInfer-Bench for attention, which refuses by the verdict.
 
     Source: flashinfer_bench/bench/evaluators/{default,lowbit,registry}.py of FlashInfer-Bench.
     Raises: ModuleNotFoundError where FlashInfer-Bench is not installed.

@@ -47,13 +47,13 @@ _MOST_DIMENSIONS = 8
 
 
 def canonical(name: str) -> str | None:
-    """Our name for a tensor; None for an unknown one. The last part of a path counts."""
+    """Return our name for a tensor; None for an unknown one. The last part of a path counts."""
     last = name.replace("/", ".").rpartition(".")[2].lower()
     return _BY_NAME.get(last)
 
 
 def parse_map(pairs: list[str] | None) -> dict[str, str]:
-    """The map of names that "ours=theirs" of a command line gives.
+    """Return the map of names that "ours=theirs" of a command line gives.
 
     Raises: ValueError for another form.
     """
@@ -81,21 +81,21 @@ class Take:
     bytes: int = 0
 
     def name(self, theirs: str) -> str | None:
-        """Our name for a tensor that is to be read; None for any other."""
+        """Return our name for a tensor that is to be read; None for any other."""
         mapped = {v: k for k, v in self.map.items()}
         found = mapped.get(theirs)
         if found is None:
             found = canonical(theirs)
-            if found in self.map:  # another tensor was named for it
+            if found in self.map:  # the map names another tensor for it
                 found = None
         if found is None:
             self.unread.append(theirs)
         return found
 
     def claim(self, theirs: str, shape, item_bytes: float) -> int:
-        """The bytes of a tensor, once its size is known and before any is read.
+        """Return the bytes of a tensor, and add them to the sum, before a byte is read.
 
-        Raises: ValueError if its shape is none, or all together are larger than the limit.
+        Raises: ValueError for a shape of no tensor, or if all tensors together exceed the limit.
         """
         sizes = [int(n) for n in shape]
         if len(sizes) > _MOST_DIMENSIONS or any(n < 0 for n in sizes):

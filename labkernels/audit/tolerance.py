@@ -53,12 +53,12 @@ class Tolerance:
         return self.rtol + formats.named(self.policy.out).unit_roundoff
 
     def accepts(self, out, reference) -> bool:
-        """Whether an output keeps the tolerance; an output with a NaN does not."""
+        """Return whether an output keeps the tolerance; an output with a NaN does not."""
         off = np.abs(np.asarray(out, np.float64) - reference)
         return bool((off <= self.atol + self.rtol * np.abs(reference)).all())
 
     def summary(self) -> str:
-        """Text: the formulas with their numbers, and the pair for a test."""
+        """Return text: the formulas with their numbers, and the pair for a test."""
         out, p = self.policy.out, self.policy.p
         u = formats.named(out).unit_roundoff
         return "\n".join(

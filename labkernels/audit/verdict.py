@@ -54,8 +54,8 @@ def verdict(
     causal: the last query of a request sees all of its keys, and each earlier query one key less
     than the next. For MLA: q is the pair (q_nope, q_pe), and cache a LatentKV, which gives the
     default scale. Variants: window_left, no key more than window_left before a row's own place, as
-    in FlashAttention and FlashInfer; soft_cap; alibi, slopes [Hq]; sinks [Hq], logits in the
-    denominator alone; mask [total_q, longest request] or [B, M, L], True where a row sees a key.
+    in FlashAttention and FlashInfer; soft_cap; alibi, slopes [Hq]; sinks [Hq], logits only in the
+    denominator; mask [total_q, longest request] or [B, M, L], True where a row sees a key.
     Units: torch or NumPy tensors; a NumPy uint16 holds the bits of bf16. p_format: the format of
     the probabilities in the second product, by default q's; denominator None: either kind. Torch
     tensors are worked on where q lies: on a GPU a prefill takes seconds, not minutes.
@@ -107,7 +107,7 @@ class Comparison:
         return "neither" if sound else "inconclusive"
 
     def summary(self) -> str:
-        """Text: which is wrong, where they differ first, and both verdicts."""
+        """Return text: which is wrong, where they differ first, and both verdicts."""
         where = "nowhere" if self.first is None else f"first at {list(self.first)}"
         return (
             f"wrong: {self.wrong}. They differ in {self.different:.2%} of the elements, {where}.\n"
@@ -144,7 +144,7 @@ def _format(name: str, tensor) -> str:
 
 
 def _query(q):
-    """The query as one tensor: of a pair, both parts side by side."""
+    """Return the query as one tensor: of a pair, both parts side by side."""
     if not isinstance(q, tuple):
         return q
     _format("q", q[0])
@@ -154,7 +154,7 @@ def _query(q):
 
 
 def _array(name: str, tensor, like=None):
-    """The values in torch or NumPy, as given or where `like` is; bits of bf16 as float32."""
+    """Return the values in torch or NumPy, as given or where `like` is; bits of bf16 as float32."""
     _format(name, tensor)
     array = tensor.detach() if hasattr(tensor, "detach") else np.asarray(tensor)
     if isinstance(array, np.ndarray) and array.dtype == np.uint16:
@@ -165,7 +165,7 @@ def _array(name: str, tensor, like=None):
 
 
 def _rows(name: str, array, q, cu_seqlens_q, n_after: int):
-    """One row per query token: [total_q, Hq] and n_after dimensions more."""
+    """Return one row per query token: [total_q, Hq] and n_after dimensions more."""
     if cu_seqlens_q is None and array.ndim == 3 + n_after and q.ndim == 4:
         return tokens(array)
     if array.ndim != 2 + n_after or (q.ndim == 4 and q.shape[2] != 1):
@@ -177,7 +177,7 @@ def _rows(name: str, array, q, cu_seqlens_q, n_after: int):
 
 
 def _problem(q, k, v, kv_len, cu_seqlens, cu_seqlens_q, causal, cache, scale, variant) -> Problem:
-    """The problem of q and of keys of any of the three kinds."""
+    """Return the problem of q and of keys of any of the three kinds."""
     if q.ndim < 3 or q.shape[-1] < 1:
         raise ValueError(
             f"q.shape = {tuple(q.shape)}, allowed: [B, Hq, D] and more, D of 1 or more"
@@ -208,7 +208,7 @@ def _variant(window_left, soft_cap, alibi, sinks, mask) -> VariantTensors | None
 
 
 def _keys(q, k, v, kv_len, cu_seqlens, cache) -> tuple:
-    """Pools, page table and lengths, where q lies."""
+    """Return the pools, page table and lengths, where q lies."""
     if cache is not None:
         if not (k is None and v is None and kv_len is None and cu_seqlens is None):
             raise ValueError("cache is given, allowed: without k, v, kv_len and cu_seqlens")

@@ -107,7 +107,7 @@ class Bench:
         )
 
     def times(self) -> pd.DataFrame:
-        """Times measured here, and recorded times of the whole workloads with their GPU and date.
+        """Return times measured here, and recorded times of the whole workloads with their origin.
 
         Units: milliseconds; quartiles if a time was measured more than once. kind: "live",
         "recorded", or "simulation, not performance" for a CPU build or an interpreter. A kernel
@@ -122,7 +122,7 @@ class Bench:
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
     def floors(self) -> pd.DataFrame:
-        """The least time of each whole workload, tensor cores on and off, and what sets it.
+        """Return the least time of each whole workload, tensor cores on and off, and what sets it.
 
         Units: milliseconds, at the measured copy rate where there is one, else the vendor's peaks.
         """
@@ -137,7 +137,7 @@ class Bench:
         return pd.DataFrame(rows)
 
     def budgets(self, *, gpu: str | None = None) -> pd.DataFrame:
-        """Each term of every kernel's registers and shared memory, then the compiler's numbers.
+        """Return each term of every kernel's registers and shared memory, and compiled numbers.
 
         counts: whether the term is part of the total; terms that share space do not all count.
         """
@@ -146,9 +146,9 @@ class Bench:
         )
 
     def equations(self, kernel: str, *, gpu: str | None = None) -> Equations:
-        """The formulas of a CUDA kernel: shared memory, registers, and the blocks from both.
+        """Return the formulas of a CUDA kernel: shared memory, registers, and the blocks from both.
 
-        Each in symbols, with the workload's numbers put in, then what the compiler says.
+        Each formula has symbols, then the workload's numbers, then what the compiler says.
         Raises: ValueError naming the kernels that have formulas.
         """
         for named, found in self._planned(gpu):
@@ -161,7 +161,7 @@ class Bench:
         raise ValueError(f"kernel = {kernel!r}, allowed: {', '.join(known)}")
 
     def occupancy(self, *gpus: str) -> pd.DataFrame:
-        """Blocks per SM by each resource, the limiting one, warps and waves, for GPUs of the table.
+        """Return blocks per SM by each resource, the limiting resource, warps and waves.
 
         A kernel that a GPU cannot run, or that has no ledger, says why in `note`.
         """
@@ -172,14 +172,14 @@ class Bench:
         )
 
     def errors(self) -> pd.DataFrame:
-        """Errors against float64 by kernel, tensor, sample (request) and head.
+        """Return the errors against float64 by kernel, tensor, sample (request) and head.
 
         rmse; bias along the truth's sign; max_abs; bound_ratio, the worst error over its bound.
         """
         return self._judged(errors.error_rows)
 
     def elements(self) -> pd.DataFrame:
-        """Errors of single elements: sample, head, truth, error, and its ratio to the bound."""
+        """Return single elements' errors: sample, head, truth, error, error over bound."""
         return self._judged(lambda found, parts, workload: errors.element_rows(parts, workload))
 
     def plot_budget(self) -> Figure:
@@ -216,7 +216,7 @@ class Bench:
         self.log.figures += [(of.name, kind) for of in self._operations]
 
     def _planned(self, gpu: str | None) -> Iterator[tuple[dict[str, str], Planned]]:
-        """How each implementation would serve its whole workload on a GPU."""
+        """Yield how each implementation would serve its whole workload on a GPU."""
         if not self._on_gpu:
             _interpret_triton()
         target = self.gpu if gpu is None else hardware.gpu(gpu)
@@ -281,7 +281,7 @@ def _gpu(key: str | None, on_gpu: bool) -> Gpu:
 
 
 def _chosen(names: Sequence[str], kernels: Iterable[str] | None) -> dict[str, list[Implementation]]:
-    """The lab's kernels and the reference of each operation, or the kernels that are named."""
+    """Return the lab's kernels and the reference of each operation, or the named kernels."""
     every = {
         name: [
             *references(name).values(),
@@ -310,7 +310,7 @@ def _interpret_triton() -> None:
 
 
 def _bar(name: str, items: list) -> Iterable:
-    """The items, with a progress bar for slow loops if tqdm is installed."""
+    """Return the items, with a progress bar for slow loops if tqdm is installed."""
     try:
         from tqdm.auto import tqdm
     except ImportError:

@@ -15,12 +15,12 @@ MOST_TOKENS = 64  # query tokens; a longer request is judged at the SAMPLED plac
 
 
 def judge_every_request(operation: Operation, inputs) -> Judge:
-    """A judge of rows from every request: all tokens of a short one, some of a long one."""
+    """Return a judge of rows from every request: all tokens of a short one, some of a long one."""
     return judge_of(operation.name, inputs, list(_rows(inputs.workload)))
 
 
 def _rows(workload) -> Iterator[list[int]]:
-    """The rows of one request, which are judged together."""
+    """Yield rows of one request that are judged together."""
     first = 0
     for tokens in tokens_of(workload):
         if 0 < tokens <= MOST_TOKENS:
@@ -32,14 +32,14 @@ def _rows(workload) -> Iterator[list[int]]:
 
 
 def tokens_of(workload) -> tuple[int, ...]:
-    """Rows of the output that belong to each request."""
+    """Return the rows of the output that belong to each request."""
     if hasattr(workload, "q_lens"):
         return workload.q_lens
     return (getattr(workload, "q_len", 1),) * workload.batch
 
 
 def error_rows(found: Measured, elements: list[Elements], workload) -> pd.DataFrame:
-    """One row per tensor, request and head: rmse, bias along the truth, worst error, its ratio."""
+    """Return a row per tensor, request and head: rmse, bias along the truth, worst error, ratio."""
     cells = element_rows(elements, workload)
     cells = cells.assign(
         square=cells.error**2,
@@ -57,7 +57,7 @@ def error_rows(found: Measured, elements: list[Elements], workload) -> pd.DataFr
 
 
 def element_rows(elements: list[Elements], workload) -> pd.DataFrame:
-    """One row per judged element: tensor, sample, head, truth, error and its ratio to the bound."""
+    """Return a row per judged element: tensor, sample, head, truth, error, ratio to the bound."""
     ends = {
         "q": np.cumsum(tokens_of(workload)),
         "k": np.cumsum(workload.kv_lens),

@@ -1,4 +1,4 @@
-"""Listings from the real sources of kernels, so that a notebook shows them wherever it is read."""
+"""Listings from the real sources of kernels, for notebooks."""
 
 import ast
 import html
@@ -14,7 +14,7 @@ _MARKED = re.compile(
 
 
 def source(kernel: str, part: str) -> "Listing":
-    """A marked part of a kernel's CUDA source, or a function of its Triton source.
+    """Return a marked part of a kernel's CUDA source, or a function of its Triton source.
 
     Raises: ValueError listing the kernels or parts that exist.
 
@@ -47,7 +47,7 @@ class Listing:
         return self.text
 
     def _repr_html_(self) -> str:
-        """Classes of Pygments, for which JupyterLab and the book have colours, light and dark."""
+        """Return HTML with the classes of Pygments, which JupyterLab and the book colour."""
         from pygments import highlight
         from pygments.formatters import HtmlFormatter
         from pygments.lexers import get_lexer_by_name
@@ -60,7 +60,7 @@ class Listing:
 
 
 def _files(folder: Path) -> list[Path]:
-    """A kernel's own sources, and the sources that the kernels of its operation share."""
+    """Return a kernel's own sources, and the sources that the kernels of its operation share."""
     shared = [folder.parent, folder.parents[1] / "packed_gqa"]
     return [
         path
@@ -71,7 +71,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _parts(path: Path) -> Iterator[tuple[str, str]]:
-    """Names and texts of a file's parts: marked regions in C++, functions in Python."""
+    """Yield the names and texts of a file's parts: marked regions in C++, functions in Python."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".cuh":
         yield from ((found["name"], found["text"]) for found in _MARKED.finditer(text))

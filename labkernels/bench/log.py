@@ -35,7 +35,7 @@ class Log:
         return tuple(dict.fromkeys(run["operation"] for run in self.runs))
 
     def ran(self, **columns: str) -> bool:
-        """Whether a kernel with these entries ran, such as language="triton"."""
+        """Return whether a kernel with these entries ran, such as language="triton"."""
         return any(columns.items() <= run.items() for run in self.runs)
 
     def missing(self, operations: Iterable[str] = ("decode", "prefill")) -> list[str]:
@@ -69,7 +69,7 @@ class Log:
         }
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, Any]:
-        """The table for readers, and the log for programs that read the notebook's outputs."""
+        """Return the table for readers, and the log for programs that read outputs of notebooks."""
         del include, exclude  # a front end picks the representation that it can show
         told = {"runs": self.runs, "figures": self.figures, "formulas": self.formulas}
         rows = self.rows()

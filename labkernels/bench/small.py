@@ -8,7 +8,7 @@ LATENT_HEADS = 16  # heads of an MLA workload, which all share one latent row
 
 
 def small(workload):
-    """The workload with fewer requests, heads and tokens; small dimensions are kept.
+    """Return the workload with fewer requests, heads and tokens; small dimensions are kept.
 
     Lengths keep their proportions; head_dim, group, page size, mask and type stay as they are.
 
@@ -32,14 +32,14 @@ def small(workload):
 
 
 def _spread(count: int, most: int) -> list[int]:
-    """At most `most` of the numbers below count, from the first to the last."""
+    """Return at most `most` of the numbers below count, from the first to the last."""
     if count <= most:
         return list(range(count))
     return [round(i * (count - 1) / (most - 1)) for i in range(most)]
 
 
 def _scaled(lengths: list[int], most: int) -> tuple[int, ...]:
-    """The lengths scaled so that the longest is at most `most`; a length above 0 stays above 0."""
+    """Return lengths scaled so that the longest is at most `most`; those above 0 stay above 0."""
     longest = max(lengths)
     if longest <= most:
         return tuple(lengths)

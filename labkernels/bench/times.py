@@ -21,7 +21,7 @@ LIVE, RECORD = "live", "recorded"
 
 
 def live_rows(found: Benchmark) -> list[dict]:
-    """One row per implementation: its time, or the reason why it has none."""
+    """Return one row per implementation: its time, or the reason why it has none."""
     rows: list[dict[str, Any]] = []
     for item in found.measured.values():
         row: dict[str, Any] = {
@@ -53,7 +53,7 @@ def live_rows(found: Benchmark) -> list[dict]:
 
 
 def _note(item: Measured, workload) -> str:
-    """How a simulation's arithmetic differs from a GPU's, as text."""
+    """Return how a simulation's arithmetic differs from a GPU's, as text."""
     interpreted = item.simulated_s is not None and item.implementation.library == "triton"
     if interpreted and workload.dtype == "bf16" and item.implementation.policy.tensor_cores:
         return "the interpreter multiplies bf16 in fp32, so that P is not rounded"
@@ -61,7 +61,7 @@ def _note(item: Measured, workload) -> str:
 
 
 def recorded_rows(operation: str, workload) -> list[dict]:
-    """The newest recorded times of exactly this workload, ours and the peers'; may be empty."""
+    """Return the newest recorded times of exactly this workload, ours and the peers', if any."""
     rows = store.read(RECORDED[operation])
     rows = [row for row in rows if row["metric"] in METRICS and row["note"] in ("", workload.label)]
     columns = {k: v for k, v in workload_columns(workload).items() if not rows or k in rows[0]}
@@ -88,7 +88,7 @@ def recorded_rows(operation: str, workload) -> list[dict]:
 
 
 def floor(workload, gpu: Gpu, *, tensor_cores: bool) -> Floor:
-    """The least time of a workload, at the measured copy rate where it is known."""
+    """Return the least time of a workload, at the measured copy rate where it is known."""
     many = hasattr(workload, "q_lens")
     rows = 16 if tensor_cores and not many else None
     rate = gpu.measured_copy_bytes_per_s

@@ -4,7 +4,7 @@ The lines of a ledger are what the algorithm keeps. The machine code keeps more 
 the most registers are live, in the main loop or in the merge of splits: addresses, and operands
 that are loaded ahead of their products while registers are free. Each habit below is one number for
 all kernels, tiles and architectures that have it; `measure.register_fit` finds the numbers in data/
-and says how far they miss on tiles and kernels that it has not seen.
+and measures their errors on tiles and kernels that were not fitted.
 """
 
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ class Asked:
     merges_splits: bool = False
 
     def all_features(self, arch: str) -> dict[str, Quantity]:
-        """The features, with the habits of the compiler for an architecture added."""
+        """Return the features, with the habits of the compiler for an architecture added."""
         return {KEPT[generation(arch)]: number(1), **self.features}
 
 
@@ -95,7 +95,7 @@ class Prediction:
 
     @property
     def answer(self) -> str:
-        """FITS, EDGE or SPILLS, by where the limit lies between what is needed and its least.
+        """FITS, EDGE or SPILLS: how the limit compares with the need and with the least need.
 
         FITS: all that is held and added fits, with SPARE registers more. EDGE: ptxas must give up
         some of what it adds, which it mostly can without a spill. SPILLS: the least fills the
@@ -115,22 +115,22 @@ class Prediction:
         return least(limit, largest(need, number(self.merge)) if self.merge else need)
 
     def equation(self) -> Equation:
-        """The registers as an equation; `need` has the terms of what is needed."""
+        """Return the registers as an equation; `need` has the terms of what is needed."""
         return Equation(r"N_\text{reg}", "", (self.quantity,))
 
 
 def generation(arch: str) -> int:
-    """The compiler's generation for an architecture: 8, 9, or 10 for every newer one."""
+    """Return the compiler's generation for an architecture: 8, 9, or 10 for every newer one."""
     return min(10, max(8, int(arch.removeprefix("sm_").removesuffix("a")) // 10))
 
 
 def operands(registers: Quantity) -> Quantity:
-    """Registers of a tile's operands that a warp can have in flight at once within a step."""
+    """Return registers of a tile's operands that a warp can have in flight within a step."""
     return least(registers, AHEAD_MAX)
 
 
 def added_lines(asked: Asked, arch: str) -> tuple[Line, ...]:
-    """A line for each habit, in registers.
+    """Return a line for each habit, in registers.
 
     >>> [line.formula for line in added_lines(Asked({"copies": number(8, "copies")}), "sm_80")]
     ['18', 'floor(2 x 8 copies / 5)']
@@ -144,7 +144,7 @@ def added_lines(asked: Asked, arch: str) -> tuple[Line, ...]:
 def predict(
     held: Ledger, asked: Asked, *, arch: str, limit: int, thread_limit: int | None = None
 ) -> Prediction:
-    """The registers of a kernel on an architecture, from its ledger.
+    """Return the registers of a kernel on an architecture, from its ledger.
 
     thread_limit: the registers of a thread that computes, after warps have traded registers; None
     if they do not trade.

@@ -43,7 +43,7 @@ class Equation:
         return total(self.terms).names
 
     def with_beside(self, value: int, source: str) -> Self:
-        """The same equation, with the value by another source in a separate row."""
+        """Return the same equation, with the value by another source in a separate row."""
         said = (f"{_grouped(value)}{self.unit}", source)
         return replace(self, beside=(*self.beside, said))
 
@@ -66,13 +66,13 @@ class Equation:
             _rows(term.numbers for term in self.terms),
             value,
         ]
-        lines = [f"&= {step}" for step in dict.fromkeys(steps)]  # none twice, if no symbol
+        lines = [f"&= {step}" for step in dict.fromkeys(steps)]  # equal steps once
         lines += [rf"&\phantom{{=}}\; {said} \text{{ {source}}}" for said, source in self.beside]
         lines[0] = f"{self.left} {lines[0]}"
         return "\\begin{aligned}\n" + " \\\\\n ".join(lines) + "\n\\end{aligned}"
 
     def legend(self) -> list[dict[str, str | int]]:
-        """The symbols as tidy rows: symbol (LaTeX), value, meaning."""
+        """Return the symbols as tidy rows: symbol (LaTeX), value, meaning."""
         return [
             {"symbol": each.symbol, "value": each.value, "meaning": each.meaning}
             for each in self.names
@@ -80,7 +80,7 @@ class Equation:
 
 
 def _rows(terms: Iterable[str]) -> str:
-    """The terms as a sum, broken between terms into rows of WIDTH characters or less."""
+    """Return the terms as a sum, broken between terms into rows of WIDTH characters or less."""
     rows: list[str] = []
     for term in terms:
         if rows and _width(rows[-1]) + _width(term) <= WIDTH:
@@ -91,7 +91,7 @@ def _rows(terms: Iterable[str]) -> str:
 
 
 def _width(latex: str) -> int:
-    """About how many characters are visible: an operator is one, a fraction counts both parts."""
+    """Return about how many characters are visible; a fraction counts with both parts."""
     seen = re.sub(r"\\(left|right|frac|text)|\\[,;]|[{}_\s]", "", latex)
     return len(re.sub(r"\\[a-zA-Z]+", "x", seen))
 

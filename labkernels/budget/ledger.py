@@ -91,7 +91,7 @@ class Ledger:
         )
 
     def equation(self) -> Equation:
-        r"""The total as an equation, in the symbols of book/notation.md.
+        r"""Return the total as an equation, in the symbols of book/notation.md.
 
         >>> from labkernels.budget.quantity import symbol
         >>> rows, width = symbol("R", 16, "rows"), symbol("b", 2, "bytes of an element", "B")
@@ -102,7 +102,7 @@ class Ledger:
         return Equation(*SIDES[self.unit], self.terms)
 
     def rows(self) -> list[dict[str, str | int]]:
-        """The lines as tidy rows: line, symbols (LaTeX), formula (text), amount, note."""
+        """Return the lines as tidy rows: line, symbols (LaTeX), formula (text), amount, note."""
         return [
             {
                 "line": line.name,
@@ -115,14 +115,14 @@ class Ledger:
         ]
 
     def line_over(self, limit: int) -> Line | None:
-        """The first line at which the running total exceeds a limit; None if none does."""
+        """Return the first line at which the running total exceeds a limit; None if none does."""
         for count, line in enumerate(self.lines, 1):
             if Ledger(self.title, self.unit, self.lines[:count]).total > limit:
                 return line
         return None
 
     def table(self) -> str:
-        """The ledger as plain text: a row per line, then the total."""
+        """Return the ledger as plain text: a row per line, then the total."""
         head = ("line", self.unit, "formula", "note")
         rows = [head, *(self._row(line) for line in self.lines)]
         rows.append(("total", self._text(self.total), "", ""))

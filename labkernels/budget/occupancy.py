@@ -24,7 +24,7 @@ class Occupancy:
 
 
 def occupancy(gpu: Gpu, *, threads: int, registers: int, smem_bytes: int) -> Occupancy:
-    """Blocks that an SM holds, for a block's threads, registers per thread and bytes.
+    """Return the blocks that an SM holds, for a block's threads, registers per thread and bytes.
 
     smem_bytes is static and dynamic together. A block that can never launch gives 0 blocks.
     Raises: ValueError if threads or registers is beyond what a block or a thread may have.
@@ -60,7 +60,7 @@ def occupancy(gpu: Gpu, *, threads: int, registers: int, smem_bytes: int) -> Occ
 
 
 def blocks_equation(gpu: Gpu, *, threads: int, registers: int, smem_bytes: int) -> Equation:
-    """`occupancy(...).blocks_per_sm` as an equation, for blocks that can launch.
+    """Return `occupancy(...).blocks_per_sm` as an equation, for blocks that can launch.
 
     A quarter of an SM's registers belongs to each of its four schedulers, with whole warps.
     Raises: ValueError as `occupancy` does, or if no block fits an SM.
@@ -90,7 +90,7 @@ def blocks_equation(gpu: Gpu, *, threads: int, registers: int, smem_bytes: int) 
 
 
 def registers_allowed(gpu: Gpu, *, threads: int, blocks_per_sm: int) -> int:
-    """Registers per thread that ptxas allows if `blocks_per_sm` blocks must share an SM.
+    """Return the registers per thread that ptxas allows if `blocks_per_sm` blocks must share an SM.
 
     >>> from labkernels.hardware import gpu
     >>> registers_allowed(gpu("h200"), threads=256, blocks_per_sm=2)
@@ -101,7 +101,7 @@ def registers_allowed(gpu: Gpu, *, threads: int, blocks_per_sm: int) -> int:
 
 
 def waves(blocks: int, occupancy: Occupancy, gpu: Gpu) -> float:
-    """How many waves a grid of `blocks` blocks takes; the fraction is the last wave.
+    """Return how many waves a grid of `blocks` blocks takes; the fraction is the last wave.
 
     Raises: ValueError if blocks is not an integer >= 0, or no block fits an SM.
 

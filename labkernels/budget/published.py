@@ -10,7 +10,7 @@ VECTOR_BYTES = 16
 
 
 def flashinfer_decode(*, head_dim: int, group: int, stages: int = 2, dtype: str = "fp16") -> Ledger:
-    """Bytes per block of FlashInfer's CUDA-core paged decode kernel, for groups of two or more.
+    """Return bytes per block of FlashInfer's CUDA-core paged decode, for groups of two or more.
 
     Raises: ValueError if a size is not an integer in range.
     Source: FlashInfer v0.2.0, include/flashinfer/attention/decode.cuh.
@@ -47,7 +47,7 @@ def flashinfer_decode(*, head_dim: int, group: int, stages: int = 2, dtype: str 
 def flashinfer_prefill(
     *, cta_q: int, cta_kv: int, head_dim: int, warps_kv: int = 1, dtype: str = "fp16"
 ) -> Ledger:
-    """Bytes per block of FlashInfer's tensor-core (fa2) kernel, which also decodes.
+    """Return the bytes per block of FlashInfer's tensor-core (fa2) kernel, which also decodes.
 
     Raises: ValueError if a size is not an integer >= 1.
     Source: FlashInfer v0.2.0, include/flashinfer/attention/prefill.cuh.
@@ -62,7 +62,7 @@ def flashinfer_prefill(
 
 
 def flash_attention_2(*, block_m: int, block_n: int, head_dim: int, dtype: str = "fp16") -> Ledger:
-    """Bytes per block of FlashAttention-2's forward kernel.
+    """Return the bytes per block of FlashAttention-2's forward kernel.
 
     Raises: ValueError if a size is not an integer >= 1.
     Source: FlashAttention, csrc/flash_attn/src/kernel_traits.h, kSmemSize.

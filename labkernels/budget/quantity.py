@@ -56,7 +56,7 @@ class Quantity:
         return _joined(left.value * right.value, PRODUCT, between, left, right)
 
     def __truediv__(self, other: Quantity | int) -> Quantity:
-        """The exact quotient.
+        """Return the exact quotient.
 
         Raises: ValueError if it is not a whole number.
         """
@@ -82,7 +82,7 @@ class Quantity:
 
 
 def symbol(latex: str, value: int, meaning: str, unit: str = "") -> Quantity:
-    """A quantity with a symbol; unit is the word behind its number, by default its meaning.
+    """Return a quantity with a symbol; unit is the word after its number, by default its meaning.
 
     Raises: ValueError if value is not an integer >= 0.
 
@@ -95,7 +95,7 @@ def symbol(latex: str, value: int, meaning: str, unit: str = "") -> Quantity:
 
 
 def number(value: int, unit: str = "") -> Quantity:
-    """A quantity without a symbol, such as `number(4, "B")`.
+    """Return a quantity without a symbol, such as `number(4, "B")`.
 
     Raises: ValueError if value is not an integer >= 0.
 
@@ -107,41 +107,41 @@ def number(value: int, unit: str = "") -> Quantity:
 
 
 def quantity(value: Quantity | int) -> Quantity:
-    """The quantity itself, or a plain number made a quantity."""
+    """Return the quantity itself, or a plain number made a quantity."""
     return value if isinstance(value, Quantity) else number(value)
 
 
 def rounded_up(value: Quantity | int, unit: Quantity | int) -> Quantity:
-    """The least multiple of `unit` that is no less than the value."""
+    """Return the least multiple of `unit` that is no less than the value."""
     value, unit = quantity(value), quantity(unit)
     whole = ceil_div(value, unit)
     return unit * whole
 
 
 def ceil_div(value: Quantity | int, divisor: Quantity | int) -> Quantity:
-    """The quotient, rounded up to a whole number."""
+    """Return the quotient, rounded up to a whole number."""
     value, divisor = quantity(value), quantity(divisor)
     return _fraction(-(-value.value // divisor.value), "ceil", value, divisor)
 
 
 def floor_div(value: Quantity | int, divisor: Quantity | int) -> Quantity:
-    """The quotient, rounded down to a whole number."""
+    """Return the quotient, rounded down to a whole number."""
     value, divisor = quantity(value), quantity(divisor)
     return _fraction(value.value // divisor.value, "floor", value, divisor)
 
 
 def largest(*choices: Quantity | int) -> Quantity:
-    """The largest of some quantities."""
+    """Return the largest of some quantities."""
     return _function("max", max, *choices)
 
 
 def least(*choices: Quantity | int) -> Quantity:
-    """The smallest of some quantities."""
+    """Return the smallest of some quantities."""
     return _function("min", min, *choices)
 
 
 def total(parts: tuple[Quantity, ...]) -> Quantity:
-    """The sum of some quantities, 0 if there are none."""
+    """Return the sum of some quantities, 0 if there are none."""
     if not parts:
         return number(0)
     first, *rest = parts

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 
 def rank_correlation(expected: Sequence[float], measured: Sequence[float]) -> float:
-    """Spearman's: the correlation of ranks, equal values sharing theirs; 1 for the same order.
+    """Return Spearman's correlation of ranks, in which equal values share a rank.
 
     Raises: ValueError if the lengths differ, or either side has fewer than two different values.
     """
@@ -20,7 +20,7 @@ def rank_correlation(expected: Sequence[float], measured: Sequence[float]) -> fl
 
 
 def best_so_far(expected: Sequence[float], measured: Sequence[float]) -> list[float]:
-    """After each run in the expected order: the best possible time over the best time found.
+    """Return, after each run in the expected order, the best possible time over the best found.
 
     Among candidates with equal expected times the slowest runs first: the model gets no credit for
     an order that it does not give.
@@ -34,13 +34,13 @@ def best_so_far(expected: Sequence[float], measured: Sequence[float]) -> list[fl
 
 
 def runs_to_reach(share: float, expected: Sequence[float], measured: Sequence[float]) -> int:
-    """Runs in the expected order until the best speed found is `share` of the best possible one."""
+    """Return the runs, in the expected order, until the best speed found is `share` of the best."""
     found = best_so_far(expected, measured)
     return next(run for run, reached in enumerate(found, 1) if reached >= share)
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Ranks minus their mean; equal values share the mean of their ranks."""
+    """Return the ranks minus their mean; equal values share the mean of their ranks."""
     ordered = sorted(values)
     first: dict[float, list[int]] = {}
     for place, value in enumerate(ordered):

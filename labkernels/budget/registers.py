@@ -7,7 +7,7 @@ WARP_THREADS = 32
 
 
 def fragment_registers(rows: int, cols: int, *, bits: int = 32, threads: int = WARP_THREADS) -> int:
-    """Registers per thread of a rows x cols fragment that `threads` threads hold between them.
+    """Return registers per thread of a rows x cols fragment that `threads` threads share.
 
     An m16n8 fp32 accumulator takes 4, a 16 x 16 operand of 16-bit numbers 4, a 16 x 8 one 2.
     Raises: ValueError if a size is not an integer >= 1, or the fragment does not divide evenly.
@@ -29,7 +29,7 @@ def fragment_registers(rows: int, cols: int, *, bits: int = 32, threads: int = W
 def fragment(
     rows: Quantity | int, columns: Quantity | int, *, bits: int = 32, warps: Quantity | int = 1
 ) -> Quantity:
-    """`fragment_registers` with its formula, for a fragment that `warps` warps hold.
+    """Return `fragment_registers` with its formula, for a fragment that `warps` warps hold.
 
     >>> fragment(16, 128).words, fragment(16, 128, bits=16).value
     ('16 x 128 / 32 lanes', 32)
@@ -43,13 +43,13 @@ def fragment(
 
 
 def lanes_of(warps: Quantity | int) -> Quantity:
-    """The threads of `warps` warps; one warp has no factor."""
+    """Return the threads of `warps` warps; one warp has no factor."""
     warps = quantity(warps)
     return number(WARP_THREADS, "lanes") if warps.value == 1 else warps * WARP_THREADS
 
 
 def reported_register_formula(cta_q: int, cta_kv: int, head_dim: int, threads: int) -> float:
-    """Accumulator registers per thread if the block's threads split both S and O between them.
+    """Return accumulator registers per thread if the block's threads share both S and O.
 
     The formula holds if the warps tile the queries. It is too small if the warps split the keys:
     every warp then keeps a whole O, which `kv_split_register_formula` counts.
@@ -66,7 +66,7 @@ def reported_register_formula(cta_q: int, cta_kv: int, head_dim: int, threads: i
 
 
 def kv_split_register_formula(rows: int, head_dim: int, keys_per_warp: int) -> int:
-    """Accumulator registers per thread of a warp that keeps a whole O beside the S of its keys.
+    """Return accumulator registers per thread of a warp with a whole O and the S of its keys.
 
     Raises: ValueError if a size is not an integer >= 1, or a fragment does not divide evenly.
     Source: derived here; equals 8 NUM_MMA_D + 8 NUM_MMA_KV of FlashInfer's fa2 kernel traits.

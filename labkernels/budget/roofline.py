@@ -49,7 +49,7 @@ def least_time(
     mma_rows: int | None = None,
     bytes_per_s: float | None = None,
 ) -> Floor:
-    """The least time of one call, on tensor cores or on CUDA cores.
+    """Return the least time of one call, on tensor cores or on CUDA cores.
 
     mma_rows: rows of a tile that only the group fills, as in decode. Tensor cores compute whole
     tiles, so the group is rounded up to a multiple of mma_rows. None: many tokens fill the tiles.
@@ -82,10 +82,10 @@ def least_time(
 
 
 def issue_time(workload: Workload, gpu: Gpu, *, slots_per_fma: float, blocks: int = 0) -> float:
-    """Seconds in which an SM's schedulers issue a workload's FMAs and the instructions beside them.
+    """Return the seconds in which schedulers issue a workload's FMAs and the other instructions.
 
-    slots_per_fma: issue slots, used or lost, per FMA. blocks: of the grid, of equal
-    work, all on the GPU at once; the busiest SM then sets the time. 0: work is spread evenly.
+    slots_per_fma: issue slots, used or lost, per FMA. blocks: of the grid, of equal work, all on
+    the GPU at once; the busiest SM then sets the time. 0: work is spread evenly.
     Raises: ValueError if slots_per_fma is not positive, or blocks is not an integer >= 0.
 
     >>> from labkernels import Decode, gpu

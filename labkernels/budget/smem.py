@@ -7,7 +7,7 @@ from labkernels.units import require_int
 
 
 def array_bytes(*shape: int, dtype: str) -> int:
-    """Bytes of an array of that shape, such as [stages, keys, head_dim].
+    """Return the bytes of an array of that shape, such as [stages, keys, head_dim].
 
     Raises: ValueError if a dimension is not an integer >= 1, or dtype is no known format.
 
@@ -19,7 +19,7 @@ def array_bytes(*shape: int, dtype: str) -> int:
 
 
 def aligned_bytes(n_bytes: int, alignment: int) -> int:
-    """The size rounded up to a multiple of the alignment, in bytes.
+    """Return the size rounded up to a multiple of the alignment, in bytes.
 
     Raises: ValueError if n_bytes is not an integer >= 0 or alignment not a power of two.
 

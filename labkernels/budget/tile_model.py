@@ -9,8 +9,8 @@ from labkernels.hardware import Gpu
 from labkernels.units import require_finite, require_int
 
 # Clocks of a step that no other work of the warp hides: barriers, first fragments, first products,
-# shuffles. The number was fitted once to the times of prefill_mma's tiles on an H200; the other
-# kernels test it.
+# shuffles. The number was fitted once to the times of prefill_mma's tiles on an H200; times of the
+# other kernels test it.
 LATENCY_CLOCKS = 300
 SMEM_BYTES_PER_CLK = 128  # bytes per clock of an SM: 32 banks of 4 bytes
 INSTRUCTIONS = ("mma.sync", "wgmma")
@@ -93,7 +93,7 @@ def tile_time(
 
 
 def step_clocks(work: StepWork, gpu: Gpu) -> dict[str, float]:
-    """Clocks that each resource of an SM needs for a step of one block, taken alone."""
+    """Return the clocks that each resource of an SM needs for a step of one block, taken alone."""
     tensor_rate = gpu.tensor_flops_per_clk_per_sm * gpu.tensor_fp32_accumulate_rate
     if work.instruction == "mma.sync":
         tensor_rate *= gpu.measured_mma_sync_share or 1.0
@@ -106,7 +106,7 @@ def step_clocks(work: StepWork, gpu: Gpu) -> dict[str, float]:
 
 
 def busiest_sm_steps(steps: Iterable[int], sm_count: int) -> int:
-    """Steps of the busiest SM, if each block goes to the SM with the fewest steps so far.
+    """Return steps of the busiest SM, if each block goes to the SM with the fewest steps so far.
 
     Raises: ValueError if there is no block.
     """

@@ -47,7 +47,7 @@ class Launch:
     _mapped: Kept = field(default_factory=lambda: Kept(_MAPPED))
 
     def on(self, tensors: Mapping[str, torch.Tensor], space: Space = NO_SPACE) -> Run:
-        """Return a function that launches the kernel on these tensors, which it keeps, and memory.
+        """Return a function that launches the kernel on these tensors, and keeps them.
 
         On torch's meta device, whose tensors have no memory, nothing is compiled or computed.
         """
@@ -80,7 +80,7 @@ class Launch:
         return words, at
 
     def _with_maps(self, tensors: Mapping[str, torch.Tensor]) -> ctypes.Array:
-        """The words with tensor maps: for the same facts, they depend only on addresses."""
+        """Return the words with tensor maps: for the same facts, they depend only on addresses."""
         template = self._template[0]
         if not self.maps:
             return template
@@ -122,14 +122,14 @@ _WORD_BYTES = 8
 
 
 def with_numbers(struct: type[Params], *numbers: Any) -> Params:
-    """A parameter with these fields in their order; its pointers are null."""
+    """Return a parameter with these fields in their order; its pointers are null."""
     names = [name for name, kind, *_ in struct._fields_ if kind is not ctypes.c_void_p]
     return struct(**dict(zip(names, numbers, strict=True)))
 
 
 @functools.cache
 def _pointers(struct: type[ctypes.Structure]) -> dict[str, int]:
-    """The 64-bit word of each pointer of a parameter, by name, also in nested structures."""
+    """Return the 64-bit word of each pointer of a parameter, by name, also in nested structures."""
     found = {}
     for name, kind, *_ in struct._fields_:
         first = getattr(struct, name).offset // _WORD_BYTES
@@ -146,7 +146,7 @@ def _launcher_of_nothing(made: Launch) -> Callable[..., Run]:
 
 
 def _nothing() -> None:
-    """The launch for tensors without memory: it does nothing."""
+    """Do nothing, as the launch for tensors without memory."""
 
 
 def _gpu_launcher(made: Launch) -> Callable[..., Run]:
@@ -200,13 +200,13 @@ def _cpu_launcher(made: Launch) -> Callable[..., Run]:
 
 
 def registers(made: Specialization, gpu: Gpu, device: torch.device) -> int:
-    """Registers per thread, by the driver of a GPU."""
+    """Return the registers per thread, by the driver of a GPU."""
     return gpu_kernel(made, gpu.compile_arch, device.index).attributes.registers
 
 
 @functools.cache
 def gpu_kernel(made: Specialization, arch: str, device: int):
-    """The specialization loaded on a device."""
+    """Return the specialization loaded on a device."""
     from labkernels.cuda.compiler import nvrtc
     from labkernels.cuda.gpu.kernel import load
 
@@ -230,7 +230,7 @@ def _cpu_kernel(made: Specialization, arch: str, checks: bool):
 
 
 def span_bytes(tensor: torch.Tensor) -> int:
-    """Bytes from a tensor's first element to its last, gaps included."""
+    """Return the bytes from a tensor's first element to its last, gaps included."""
     if tensor.numel() == 0:
         return 0
     last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))

@@ -67,7 +67,7 @@ def why_not_on_gpu(arch: str, device: int = 0) -> str | None:
 
 
 def _once() -> dict[str, str]:
-    """A new definition for each compile, so that no cache has an entry for it."""
+    """Return a new definition for each compile, so that no cache has an entry for it."""
     return {"LAB_TRIAL": f"0x{secrets.token_hex(8)}"}
 
 
@@ -76,7 +76,7 @@ def _inputs() -> np.ndarray:
 
 
 def _why_wrong(x: np.ndarray, y: np.ndarray) -> str | None:
-    """ex2.approx is off by at most two units in the last place."""
+    """Return what is wrong if 2^x is off by more than two units in the last place, or None."""
     exact = np.exp2(x.astype(np.float64))
     worst = float(np.max(np.abs(y / exact - 1)))
     if worst <= 2.0**-22:  # NaN is not
@@ -85,7 +85,7 @@ def _why_wrong(x: np.ndarray, y: np.ndarray) -> str | None:
 
 
 def _one_line(error: Exception) -> str:
-    """The first line that says what is wrong; a compiler's words begin with its command."""
+    """Return the first line that says what is wrong; a compiler's words begin with its command."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     saying = [line for line in lines if "error" in line.lower()]
     return (saying or lines or [type(error).__name__])[0][:300]

@@ -14,7 +14,7 @@ LOWEST_SCORE = tl.constexpr(-3.4028234663852886e38)
 
 @triton.jit
 def no_keys(ROWS: tl.constexpr, CHANNELS: tl.constexpr):
-    """m, l and O of rows before their first key; all fp32."""
+    """Return m, l and O of rows before their first key; all fp32."""
     b_m = tl.full([ROWS], LOWEST_SCORE, tl.float32)
     b_l = tl.zeros([ROWS], tl.float32)
     return b_m, b_l, tl.zeros([ROWS, CHANNELS], tl.float32)
@@ -22,7 +22,7 @@ def no_keys(ROWS: tl.constexpr, CHANNELS: tl.constexpr):
 
 @triton.jit
 def update(b_s, b_m, b_l, scale_log2):
-    """P of scores [rows, keys], the rows' new m and l, and the factor for O."""
+    """Return P of scores [rows, keys], the rows' new m and l, and the factor for O."""
     b_m_new = tl.maximum(b_m, tl.max(b_s, axis=1) * scale_log2)
     rescale = tl.exp2(b_m - b_m_new)
     b_p = tl.exp2(b_s * scale_log2 - b_m_new[:, None])
@@ -31,13 +31,13 @@ def update(b_s, b_m, b_l, scale_log2):
 
 @triton.jit
 def rescale_rows(b_o, rescale):
-    """O, rescaled after the maxima have moved."""
+    """Return O, rescaled after the maxima have moved."""
     return b_o * rescale[:, None]
 
 
 @triton.jit
 def merge(m, l, part_m, part_l):
-    """m and l merged with a part of the keys; the factors for O and for the part's O."""
+    """Return m and l merged with a part of the keys; the factors for O and for the part's O."""
     m_new = tl.maximum(m, part_m)
     rescale, weight = tl.exp2(m - m_new), tl.exp2(part_m - m_new)
     return m_new, l * rescale + part_l * weight, rescale, weight
@@ -45,7 +45,7 @@ def merge(m, l, part_m, part_l):
 
 @triton.jit
 def finalize(m, l):
-    """1 / l and the log-sum-exp in base 2; 0 and -inf for a row without keys."""
+    """Return 1 / l and the log-sum-exp in base 2; 0 and -inf for a row without keys."""
     empty = l == 0.0
     sums = tl.where(empty, 1.0, l)
     return tl.where(empty, 0.0, 1.0 / sums), tl.where(empty, float("-inf"), m + tl.log2(sums))

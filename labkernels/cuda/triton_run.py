@@ -46,7 +46,7 @@ def _module(kernel: str) -> ModuleType:
 
 
 def roundable(out: torch.Tensor) -> torch.Tensor:
-    """An output, or a float32 copy where a store would round otherwise than to nearest even.
+    """Return an output, or a float32 copy where a store would round otherwise than to nearest even.
 
     The interpreter's store to bf16 does not round to nearest even; torch's conversion does.
     """
@@ -55,7 +55,7 @@ def roundable(out: torch.Tensor) -> torch.Tensor:
 
 
 def constants(instance, *, on_gpu: bool) -> dict[str, Any]:
-    """Arguments that all launches of a compiled variant share: keys, engine, resources."""
+    """Return arguments that all launches of a compiled variant share: keys, engine, resources."""
     tile = instance.tile
     found = {
         "KEYS": tile.keys,
@@ -76,7 +76,7 @@ class Scratch:
         self._memory = torch.empty(0, dtype=torch.int8, device=device)
 
     def __call__(self, n_bytes: int, alignment: int, stream: int | None) -> torch.Tensor:
-        """What triton.set_allocator asks for."""
+        """Return what triton.set_allocator asks for."""
         del alignment, stream  # torch aligns to 512 bytes, and a step runs on one stream at a time
         if self._memory.numel() < n_bytes:
             self._memory = torch.empty(n_bytes, dtype=torch.int8, device=self._device)

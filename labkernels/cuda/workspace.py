@@ -8,8 +8,8 @@ import torch
 
 from labkernels.kept import Kept
 
-ARRAY_BYTES = 256  # arrays begin at multiples of it
-SECTOR_BYTES = 32  # and multiples, where the counters of a name begin: L2 adds to those of a sector
+ARRAY_BYTES = 256  # arrays begin at multiples of this
+SECTOR_BYTES = 32  # a name's counters begin at multiples of this, the unit in which L2 adds
 COUNTER_BYTES = 4
 _CHUNK = 1 << 16  # counters that are cleared together
 _LOCK = threading.Lock()
@@ -43,7 +43,7 @@ NO_SPACE = Space({}, {})
 
 
 class Workspace:
-    """The arrays and counters that every launch of the same facts needs for itself.
+    """The arrays and counters that each launch of the same facts needs separately.
 
     Arrays are not initialised. Counters are int32 and 0, and a kernel leaves them at 0.
     Units: arrays in bytes, counters in numbers, by name.
@@ -60,7 +60,7 @@ class Workspace:
         self._like = blank((size_bytes,), torch.uint8, device)
 
     def take(self) -> Space:
-        """Memory for one more step."""
+        """Return memory for one more step."""
         arrays = counters = None
         addresses, first = {}, 0
         if self._arrays:
@@ -76,7 +76,7 @@ class Workspace:
 
 
 def stream_of(device: torch.device) -> int | None:
-    """The current stream: later work on it sees earlier writes.
+    """Return the current stream: later work on it sees earlier writes.
 
     None while the stream is captured into a CUDA graph, since only replays then write.
     """
@@ -88,7 +88,7 @@ def stream_of(device: torch.device) -> int | None:
 
 
 def _side_by_side(sizes: Mapping[str, int], unit: int) -> tuple[dict[str, int], int]:
-    """The begin of each array and the end of all in bytes: multiples of a unit, with gaps."""
+    """Return where each array begins and all end, in bytes: multiples of a unit, with gaps."""
     begins, end = {}, 0
     for name, size in sizes.items():
         begins[name] = end
@@ -97,7 +97,7 @@ def _side_by_side(sizes: Mapping[str, int], unit: int) -> tuple[dict[str, int], 
 
 
 def blank(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A tensor without memory, from which torch.empty_like makes contiguous tensors.
+    """Return a tensor without memory, from which torch.empty_like makes contiguous tensors.
 
     This halves the time to make a tensor, because torch reads no sizes.
     """
@@ -113,21 +113,21 @@ class _Chunk:
         self.counters, self.taken = torch.zeros(n, dtype=torch.int32, device=device), 0
 
     def take(self, n: int) -> tuple[torch.Tensor, int]:
-        """The next counters: their tensor, and the index of the first."""
+        """Return the next counters: their tensor, and the index of the first."""
         first, self.taken = self.taken, self.taken + n
         return self.counters, first
 
 
-_CHUNKS = Kept(64)  # by device and stream; a forgotten one lives as long as a launch uses it
+_CHUNKS = Kept(64)  # by device and stream; a dropped chunk lives as long as a step uses it
 
 
 def counters_at_rest(n: int, device: torch.device) -> tuple[torch.Tensor, int]:
-    """Fresh counters, all 0, given to no other launch: their tensor, and the index of the first.
+    """Return fresh counters, all 0, as their tensor and the index of the first.
 
-    Clearing takes longer than a launch, so that many are cleared at once, on the current stream.
-    Each counter is given out once: a launch that failed, or runs on another stream, can spoil only
-    its own counters. What is captured into a CUDA graph gets counters of the graph's own memory,
-    which each replay clears.
+    Clearing takes longer than a launch, so many are cleared at once, on the current stream.
+    Each counter is given to one launch only: a launch that failed, or runs on another stream, can
+    spoil only its own counters. What is captured into a CUDA graph gets counters of the graph's own
+    memory, which each replay clears.
     """
     stream = stream_of(device)
     if stream is None or n > _CHUNK // 16:

@@ -79,7 +79,7 @@ def _load(path: Path) -> tuple[dict[str, Gpu], dict[str, dict[str, Fact]]]:
     for key, entry in table["gpu"].items():
         product = {field: value for field, value in entry.items() if field not in _IDENTITY}
         rows = table["every_arch"] | table["arch"][entry["arch"]] | product
-        # one clock serves both unless the vendor quotes its tensor peak at another
+        # the tensor clock is the boost clock unless the vendor quotes its tensor peak at another
         rows.setdefault("tensor_clock_hz", rows["boost_clock_hz"])
         facts[key] = {
             field: Fact(row["value"], row["unit"], sources[row["source"]], row["date"].isoformat())
@@ -96,13 +96,13 @@ ARCH_MIN = 80  # minimum for the lab's kernels: asynchronous copies and bf16 ten
 _ALL, _FACTS = _load(Path(__file__).with_name("gpus.toml"))
 # The parts that the kernels run on; `gpu` and `fact` also know older parts.
 GPUS = {key: known for key, known in _ALL.items() if known.arch_number >= ARCH_MIN}
-# The architectures that every kernel is compiled and reported for. sm_87 is sm_86 with more shared
+# The architectures that kernels are compiled and reported for. sm_87 is sm_86 with more shared
 # memory, and ptxas gives a kernel the same registers.
 ARCHS = tuple(dict.fromkeys(g.compile_arch for g in GPUS.values() if g.arch != "sm_87"))
 
 
 def gpu(key: str, name: str = "gpu") -> Gpu:
-    """The GPU with a key such as "h200"; name: the argument that gave the key, for the error.
+    """Return the GPU with a key such as "h200"; name: the argument with the key, for the error.
 
     Raises: ValueError listing the keys if there is none.
 
@@ -114,7 +114,7 @@ def gpu(key: str, name: str = "gpu") -> Gpu:
 
 
 def fact(key: str, field: str) -> Fact:
-    """The value of a GPU's field with its unit, source and date.
+    """Return the value of a GPU's field with its unit, source and date.
 
     Raises: ValueError listing what is known if the GPU or the field is not.
 
@@ -129,7 +129,7 @@ def fact(key: str, field: str) -> Fact:
 
 
 def by_arch(arch: str) -> list[Gpu]:
-    """The GPUs of an architecture, given as "sm_90" or as it is compiled for, "sm_90a".
+    """Return the GPUs of an architecture, given as "sm_90" or as it is compiled for, "sm_90a".
 
     Raises: ValueError listing the architectures if no GPU has it.
     """

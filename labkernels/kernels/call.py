@@ -44,15 +44,15 @@ _ELSEWHERE = {"triton": "Triton's interpreter", "torch": "torch on the CPU"}
 
 
 class Options(TypedDict, total=False):
-    """The options that every verb has.
+    """The options that every verb except `append` has.
 
     kernel: a name, or a Kernel object from outside the lab. By default the choice depends on the
-    GPU's facts, and plan.why explains it. A named kernel runs or is refused; no other takes its
-    place. tile, policy: default to the preferred ones. target: on a CPU, the GPU whose plan and
-    arithmetic the CPU build follows. checks: each run checks a cache's lengths and pages against
-    its pools (see `Step.check`); on a CPU, races and uninitialised reads are detected too. Without
-    checks, a step that has not read the pages follows a page number out of range: a GPU then reads
-    unrelated memory or ends the context, and the TMA reads zeros.
+    shapes and the GPU's facts, and plan.why explains it. A named kernel runs or is refused; no
+    other takes its place. tile, policy: default to the preferred ones. target: on a CPU, the GPU
+    whose plan and arithmetic the CPU build follows. checks: each run checks a cache's lengths and
+    pages against its pools (see `Step.check`); on a CPU, races and uninitialised reads are detected
+    too. Without checks, a step that has not read the pages follows a page number out of range: a
+    GPU then reads unrelated memory or ends the context, and the TMA reads zeros.
     """
 
     kernel: str | Kernel | None
@@ -121,13 +121,13 @@ class Call:
         def __getattr__(self, name: str) -> Any: ...  # the tensors of each operation's call
 
     def on(self, **tensors: object) -> Self:
-        """The same call on these tensors, made ten times as fast as by dataclasses.replace."""
+        """Return the same call on these tensors, ten times as fast as dataclasses.replace."""
         call = object.__new__(type(self))
         call.__dict__.update(self.__dict__, **tensors)
         return call
 
     def once(self, make: Callable[[Self], Made]) -> Made:
-        """The result of a function of the call's facts, computed once."""
+        """Return the result of a function of the call's facts, computed once."""
         made = self._made.get(make)
         if made is None:
             made = self._made[make] = make(self)
@@ -140,7 +140,7 @@ class Call:
 
 
 def kept(facts: tuple, asked: tuple) -> Call | None:
-    """The kept call, without its tensors, that was checked for these facts and options, if any.
+    """Return the call that was kept for these facts and options, without its tensors, or None.
 
     Types of options are compared, since 1 and 1.0 equal True; a call that cannot be hashed is not
     kept.
@@ -180,12 +180,13 @@ def check_options(**asked: object) -> None:
 class Step(Generic[Outputs]):
     """A planned call that can run many times on the same tensors.
 
-    run() enqueues the call on the current stream (on a CPU, finishes it), without checks and
-    allocations, and can be captured in a CUDA graph. The verb that made the step documents which
-    contents may change between runs. outputs() returns what the last run wrote; each output is also
-    an attribute, as in step.out. A verb returns the step that it has run. For peers: plan is None,
-    and version names their library; for gradients, the forward pass to which they belong, if it is
-    not the one of the inputs. clear() resets the workspace after contents that were out of range.
+    run() enqueues the call on the current stream (on a CPU, finishes it) without allocations, and
+    without checks unless it was made with them. It can be captured in a CUDA graph. The verb that
+    made the step documents which contents may change between runs. outputs() returns what the last
+    run wrote; each output is also an attribute, as in step.out. A verb returns the step that it has
+    run. A peer's step has no plan, and version names its library. forward: the forward pass of
+    gradients, if it is not that of the inputs. clear() resets the workspace after contents that
+    were out of range.
     """
 
     run: Callable[[], None]
@@ -199,9 +200,9 @@ class Step(Generic[Outputs]):
     def check(self) -> None:
         """Raise ValueError if a run met a length or a page number out of range.
 
-        Only a step that was made with checks can find this. On a GPU each run enqueues a small
-        launch before its own that reads lengths and pages there; check() reads what these launches
-        found until now from memory of the host, without waiting for the GPU.
+        Only a step that was made with checks can find this. On a GPU each run first enqueues a
+        small launch that reads lengths and pages there. check() reads the findings so far from the
+        host's memory, without waiting for the GPU.
         """
         if self.check_contents is None:
             raise ValueError("checks = False, or no pages, allowed: checks = True, and a cache")
@@ -225,7 +226,7 @@ _NOT_IN_GRAPHS = ("policy", "out", "lse2", "dq", "dk", "dv")
 def in_graph(
     operator: str, kind: Callable[..., Outputs], *tensors: torch.Tensor | None, **options: object
 ) -> Step[Outputs]:
-    """The step of a verb in a graph of torch.compile: its operator runs when the graph runs.
+    """Return the step of a verb in a graph of torch.compile: its operator runs when the graph runs.
 
     ops.torch_ops defines the operators. The step has no plan and cannot run again.
     """
@@ -247,7 +248,7 @@ def plan_of(
     splits: int = 1,
     launches: int = 1,
 ) -> Plan:
-    """The plan of a call that has been scheduled."""
+    """Return the plan of a call that has been scheduled."""
     choice, gpu, on_gpu = call.choice, call.gpu, call.device.type == "cuda"
     compiled = choice.specializations[:1]
     machine = _ELSEWHERE.get(choice.kernel.language) or f"CPU build, {gpu.arch} arithmetic"
@@ -265,9 +266,9 @@ def plan_of(
 
 
 def partial_states(call: Call, splits: int) -> list[torch.Tensor]:
-    """Partial states that the splits of a Triton kernel hand to its merge: o, m, l, uninitialised.
+    """Allocate the partial states of the splits of a Triton kernel: o, m and l, uninitialised.
 
-    An unsplit launch does not touch them and gets any pointer.
+    An unsplit launch does not use them, and gets any pointer.
     Shapes: of call.out [rows, q_heads, channels]; o is [rows, q_heads, splits, channels].
     """
     if splits == 1:
@@ -277,4 +278,4 @@ def partial_states(call: Call, splits: int) -> list[torch.Tensor]:
 
 
 def nothing() -> None:
-    """The launch of a call without query tokens: it does nothing."""
+    """Do nothing, as the launch of a call without query tokens."""

@@ -15,7 +15,7 @@ from labkernels.kept import Kept
 from labkernels.policy import NumericPolicy
 from labkernels.units import CHUNK, COPY_BYTES, require_int
 
-MAX_KEYS = 2**30  # keys per request: kernels count keys, and a step beyond the last, in 32 bits
+MAX_KEYS = 2**30  # keys per request: 32 bits count these keys and one step of keys beyond them
 MAX_SPLITS = 65_535  # splits per request: splits lie along a dimension of the grid
 REACH = 2**32 * CHUNK  # elements of a pool, 64 GiB: as many chunks as 32 bits can count
 
@@ -135,7 +135,7 @@ def read_lengths(
     known: Sequence[int] | None = None,
     known_as: str = "q_lens",
 ) -> np.ndarray:
-    """The lengths with these cumulative sums, int64 [batch]: as given by the caller, or read.
+    """Return the lengths with these cumulative sums, int64 [batch]: as `known`, or as read.
 
     Raises: ValueError naming the first entry that does not ascend from 0 to total.
     """
@@ -162,7 +162,7 @@ def _read_lengths(cu_seqlens: torch.Tensor, *, name: str, total: int) -> np.ndar
 def known_lengths(
     name: str, known: Sequence[int], batch: int, most: int, total: int | None = None
 ) -> np.ndarray:
-    """The lengths that the caller's host knows, int64 [batch]: nothing is read from a GPU.
+    """Return the lengths that the caller's host knows, int64 [batch]: nothing is read from a GPU.
 
     Raises: ValueError if their number, a value or their total is wrong.
     """
@@ -191,7 +191,7 @@ def _known_lengths(
 
 
 def facts(*tensors: torch.Tensor, names: tuple[str, ...] = ("q",)) -> tuple:
-    """The facts of tensors that a call's choices depend on: neither contents nor addresses.
+    """Return the facts of tensors that a call's choices depend on: neither contents nor addresses.
 
     Raises: ValueError naming an argument that is not a tensor.
     """
@@ -228,10 +228,10 @@ _KEPT = Kept(128)  # contents read from a GPU that are kept
 
 
 def once_per_content(read: Callable, *tensors: torch.Tensor, **how):
-    """The result of read(*tensors, **how); kept for a GPU's tensors until torch sees a change.
+    """Return read(*tensors, **how), kept for a GPU's tensors until torch sees a change.
 
     Reading waits for the GPU, so the result is kept together with the tensors, whose memory can
-    then not be reused by others. A change counts if torch makes it or is told of it (`changed`). A
+    then not be reused by others. A change counts if torch makes it, or if `changed` tells torch. A
     write by a CUDA graph or by another library's kernel is not seen. A tensor of
     torch.inference_mode is read each time.
     """
@@ -263,7 +263,7 @@ DEFAULT_TARGET = "h200"  # the GPU whose plan and arithmetic a machine without a
 
 
 def target_gpu(device: torch.device, target: str | None) -> hardware.Gpu:
-    """The GPU to plan for: the GPU of the tensors, or on a CPU the target that it imitates.
+    """Return the GPU to plan for: the GPU of the tensors, or on a CPU the target that it imitates.
 
     Tensors of torch's meta device have no memory: a step on them needs a named target, has a plan
     and computes nothing.
@@ -279,7 +279,7 @@ def target_gpu(device: torch.device, target: str | None) -> hardware.Gpu:
 
 
 def scale_of(scale: float | None, head_dim: int | None = None) -> float:
-    """The softmax scale, by default 1 / sqrt(head_dim)."""
+    """Return the softmax scale, by default 1 / sqrt(head_dim)."""
     value = 1 / math.sqrt(head_dim) if scale is None else scale
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not (is_number and 0 < value < math.inf):
@@ -326,7 +326,7 @@ def require_query(
 
 
 def has_positive_strides(*tensors: torch.Tensor) -> bool:
-    """Whether the tensor is free of expanded dimensions (stride 0) of more than one element."""
+    """Return whether no dimension of several elements is expanded (has a stride of 0)."""
     return all(
         0 not in tensor.stride()
         or all(n < 2 or s > 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True))
@@ -335,7 +335,7 @@ def has_positive_strides(*tensors: torch.Tensor) -> bool:
 
 
 def blank_outputs(q: torch.Tensor, head_dim_v: int, policy: NumericPolicy) -> dict:
-    """The blank tensors that fresh out and lse2 are made from: shapes and dtypes without memory."""
+    """Return blank tensors (without memory) that give fresh out and lse2 shape and dtype."""
     rows, device = tuple(q.shape[:2]), q.device
     dtype = {"input": q.dtype, "fp32": torch.float32, "fp64": torch.float64}[policy.out]
     return {
@@ -345,7 +345,7 @@ def blank_outputs(q: torch.Tensor, head_dim_v: int, policy: NumericPolicy) -> di
 
 
 def output(name: str, given: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
-    """The caller's output tensor, checked, or a fresh one; like: a blank tensor of its shape."""
+    """Return the caller's output tensor, checked, or a fresh tensor like the blank one."""
     if given is None:
         return torch.empty_like(like)
     require_tensor(name, given)

@@ -41,7 +41,7 @@ class Choice:
 
 @functools.cache
 def choose(operation: str, shape: Shape, gpu: Gpu, ask: Ask = ANYTHING) -> Choice:
-    """The named kernel, or else the operation's best kernel for the shape and GPU.
+    """Return the named kernel, or else the operation's best kernel for the shape and GPU.
 
     Raises: ValueError if no kernel, or not the named kernel, supports the call, with the value,
     what is allowed, and the kernel that would be chosen.
@@ -65,7 +65,7 @@ def choose(operation: str, shape: Shape, gpu: Gpu, ask: Ask = ANYTHING) -> Choic
 
 @functools.cache
 def chooses_alike(operation: str, shape: Shape, gpu: Gpu, ask: Ask, most_rows: int) -> bool:
-    """Whether kernel and tile stay the same for every length of the longest request."""
+    """Return whether kernel and tile stay the same for every length of the longest request."""
     first, last = ((rows - 1).bit_length() for rows in (shape.group, most_rows))
     shapes = (replace(shape, rows=1 << i) for i in range(first, last + 1))
     choices = [choose(operation, each, gpu, ask) for each in shapes]
@@ -127,14 +127,14 @@ def _instance(kernel: Kernel, shape: Shape, gpu: Gpu, ask: Ask) -> Instance:
 
 
 def preferred(operation: str) -> list[Kernel]:
-    """The CUDA kernels of an operation: newest instructions first, then children before parents."""
+    """Return an operation's CUDA kernels: newest instructions first, children before parents."""
     listed = reversed(kernels_of(operation, "cuda").values())
     return sorted(listed, key=lambda kernel: kernel.needs.first, reverse=True)
 
 
 @functools.cache
 def missing(kernel: Any, gpu: Gpu) -> str | None:
-    """What a GPU lacks for a kernel, as a phrase; None if the GPU can run it."""
+    """Return what a GPU lacks for a kernel, as a phrase; None if the GPU can run it."""
     if not kernel.needs.include(gpu.arch):
         return f"needs {kernel.needs}"
     least = None

@@ -34,7 +34,7 @@ class Sizes:
 
 
 def sizes(instance: Instance) -> Sizes:
-    """The symbols with the values of an instance."""
+    """Return the symbols with the values of an instance."""
     tile = instance.tile
     dim = symbol("D", instance.head_dim, "channels of Q and K", "channels")
     return Sizes(
@@ -51,20 +51,20 @@ def sizes(instance: Instance) -> Sizes:
 
 
 def query_line(instance: Instance) -> Line:
-    """Bytes of the rows of Q, which stay in shared memory for the whole kernel."""
+    """Return the bytes of the rows of Q, which stay in shared memory for the whole kernel."""
     of = sizes(instance)
     return Line("Q", of.rows * of.dim * of.width)
 
 
 def padding_line(lines: tuple[Line, ...], alignment: int) -> Line:
-    """Bytes lost when the total is rounded up to a multiple of an alignment."""
+    """Return the bytes lost when the total is rounded up to a multiple of an alignment."""
     rest = -sum(line.amount for line in lines) % alignment
     meaning = f"B up to a multiple of {alignment:,} B"
     return Line("padding", symbol("p", rest, meaning))
 
 
 def states_lines(instance: Instance) -> tuple[Line, ...]:
-    """Bytes of the warps' States, which replace the stages at the end of the kernel."""
+    """Return the bytes of the warps' States, which replace the stages at the end of the kernel."""
     of = sizes(instance)
     return (
         Line(
@@ -84,7 +84,7 @@ def states_lines(instance: Instance) -> tuple[Line, ...]:
 
 
 def smem_ledger(instance: Instance, *lines: Line) -> Ledger:
-    """The shared-memory ledger of a block."""
+    """Return the shared-memory ledger of a block."""
     title = f"{instance.kernel} {instance.tile.label}: shared memory per block"
     return Ledger(title, "bytes", lines)
 
@@ -92,7 +92,7 @@ def smem_ledger(instance: Instance, *lines: Line) -> Ledger:
 def step_features(
     instance: Instance, *, keys: Quantity | int, warps: Quantity | int
 ) -> dict[str, Quantity]:
-    """Features of a loop of mma.sync products with operands in shared memory.
+    """Return the features of a loop of mma.sync products with operands in shared memory.
 
     keys: keys of K or V that a warp reads per step, for "loaded ahead". warps: warps that share the
     copies of a step's K.
@@ -105,18 +105,18 @@ def step_features(
 
 
 def register_ledger(instance: Instance, *lines: Line) -> Ledger:
-    """The register ledger of a thread, without the registers that ptxas adds."""
+    """Return the register ledger of a thread, without the registers that ptxas adds."""
     title = f"{instance.kernel} {instance.tile.label}: registers per thread"
     return Ledger(title, "registers", lines)
 
 
 def cpp_type(dtype: str) -> str:
-    """The lab's C++ type of a dtype."""
+    """Return the lab's C++ type of a dtype."""
     return {"fp16": "lab::f16", "bf16": "lab::bf16", "fp32": "float"}[dtype]
 
 
 def cpp_policy(instance: Instance) -> str:
-    """The lab::Policy of an instance."""
+    """Return the lab::Policy of an instance."""
     policy = instance.policy
     return (
         f"lab::Policy<{cpp_type(policy.out_format(instance.dtype))}, lab::Exp2::{policy.exp2},"
@@ -126,7 +126,7 @@ def cpp_policy(instance: Instance) -> str:
 
 
 def cpp_function(instance: Instance, function: str, *arguments: int | str | bool) -> str:
-    """`kernel::function<kernel::KernelTraits<T, *arguments>, Policy>`."""
+    """Return `kernel::function<kernel::KernelTraits<T, *arguments>, Policy>`."""
     words = [str(x).lower() if isinstance(x, bool) else str(x) for x in arguments]
     tile, name = ", ".join([cpp_type(instance.dtype), *words]), instance.kernel
     return f"{name}::{function}<{name}::KernelTraits<{tile}>, {cpp_policy(instance)}>"

@@ -20,7 +20,7 @@ from labkernels.policy import EAGER, FLOAT64, NumericPolicy
 from labkernels.variant import FULL, AttentionVariant
 
 MANY_ROWS = 2**20  # rows of a long prefill, for which the widest tile is preferred
-# DeepSeek: 64 channels of Q and K carry positions; the others of MLA's latent rows are also V
+# In DeepSeek 64 channels of Q and K carry positions; the others of a latent row are also V.
 _HEAD_DIM_V = {192: 128, 576: 512}
 _KERNELS = Path(__file__).parent
 
@@ -42,24 +42,24 @@ class Tile(Protocol):
 
 
 def head_dim_v(head_dim: int) -> int:
-    """Channels of V and of the output, given the channels of Q and K."""
+    """Return the channels of V and of the output, given the channels of Q and K."""
     return _HEAD_DIM_V.get(head_dim, head_dim)
 
 
 def up_to_power_of_two(rows: int) -> int:
-    """The least power of two that is at least the number; 1 for 0."""
+    """Return the least power of two that is at least the number; 1 for 0."""
     return 1 << max(0, rows - 1).bit_length()
 
 
 @dataclass(frozen=True)
 class Architectures:
-    """The GPUs that have a kernel's instructions: sm_`first` and newer, or sm_`first` alone."""
+    """The GPUs that have a kernel's instructions: sm_`first` and newer, or only sm_`first`."""
 
     first: int
     alone: bool = False
 
     def include(self, arch: str) -> bool:
-        """Whether a GPU of an architecture ("sm_90", "sm_90a") has the instructions."""
+        """Return whether a GPU of an architecture ("sm_90", "sm_90a") has the instructions."""
         number = int(arch.removeprefix("sm_").removesuffix("a"))
         return number == self.first if self.alone else number >= self.first
 
@@ -131,15 +131,15 @@ class Kernel(Protocol):
     overlay: Path | None = None
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[Any, ...]:
-        """The tile options, the preferred one first; one fits every GPU with the instructions."""
+        """Return the tiles, the preferred one first; one fits every GPU with the instructions."""
 
     def named_tiles(self, head_dim: int) -> tuple[Tile, ...]:
-        """Further tiles, to be read and measured: they are used only if the caller names one."""
+        """Return further tiles, for reading and measuring: only a caller who names one uses it."""
         del head_dim
         return ()
 
     def refuses(self, shape: Shape) -> str | None:
-        """Why the kernel cannot serve a shape: the value, and what is allowed; None if it can."""
+        """Return None for a shape that the kernel can serve, else the value and what is allowed."""
         for field in ("dtype", "head_dim", "layout"):
             value, allowed = getattr(shape, field), getattr(self, f"{field}s")
             if value not in allowed:
@@ -151,17 +151,17 @@ class Kernel(Protocol):
         return None
 
     def yields(self, shape: Shape) -> str | None:
-        """Why another kernel is faster on a shape, or None."""
+        """Return why another kernel is faster on a shape, or None."""
         del shape
         return None
 
     def summation_order(self, instance: Instance) -> Mapping[str, Any] | None:
-        """The order of the kernel's sums, as arguments of SummationOrder; None if not known."""
+        """Return the order of the kernel's sums, as arguments of SummationOrder, if it is known."""
         del instance
         return None
 
     def prepare(self, call):
-        """The step that runs a checked call."""
+        """Return the step that runs a checked call."""
         return self._launcher.prepare(call)
 
     @cached_property
@@ -179,15 +179,15 @@ class Kernel(Protocol):
         return Path(sys.modules[type(self).__module__].__file__).parent
 
     def with_tile(self, tile: Tile) -> Self:
-        """The same kernel with this tile as its only option."""
+        """Return the same kernel with this tile as its only option."""
         return self.changed(tiles=lambda shape, policy: (tile,))
 
     def with_overlay(self, overlay: Path) -> Self:
-        """The same kernel, with some sources replaced by the files of a folder."""
+        """Return the same kernel, with some sources replaced by the files of a folder."""
         return self.changed(overlay=overlay)
 
     def changed(self, **answers) -> Self:
-        """The same kernel with other facts or answers."""
+        """Return the same kernel with other facts or answers."""
         changed = copy.copy(self)
         vars(changed).update(answers)
         return changed
@@ -201,12 +201,12 @@ class Kernel(Protocol):
         rows: int = MANY_ROWS,
         layout: str | None = None,
     ) -> Shape:
-        """A shape for the ledgers: many rows, and paged if the kernel takes pages."""
+        """Return a shape for the ledgers: many rows, and paged if the kernel takes pages."""
         layout = layout or ("paged" if "paged" in self.layouts else self.layouts[0])
         return Shape(dtype, head_dim, head_dim_v(head_dim), group, up_to_power_of_two(rows), layout)
 
     def instances(self, shape: Shape, policy: NumericPolicy | None = None) -> list[Instance]:
-        """The compiled variants for a shape, one per tile option, the preferred one first.
+        """Return the compiled variants for a shape, one per tile option, the preferred one first.
 
         Raises: ValueError naming what the kernel does not support and what is allowed.
         """
@@ -239,7 +239,7 @@ class Kernel(Protocol):
         tile: str | None = None,
         gpu: Gpu | None = None,
     ) -> Instance:
-        """The variant of a named tile, or the preferred variant among those that fit a GPU.
+        """Return the variant of a named tile, or the preferred variant among those that fit a GPU.
 
         Raises: ValueError naming what the kernel does not support and what is allowed.
         """
@@ -258,22 +258,22 @@ class Kernel(Protocol):
         )
 
     def rows_of(self, shape: Shape, tile: Any) -> int:
-        """Query rows of a block."""
+        """Return the query rows of a block."""
         del shape
         return tile.q_rows
 
     def fits(self, instance: Instance, gpu: Gpu) -> bool:
-        """Whether a block's shared memory fits a GPU; True if the size is not known."""
+        """Return whether a block's shared memory fits a GPU; True if the size is not known."""
         del instance, gpu
         return True
 
     def specializations(self, instance: Instance) -> tuple[Specialization, ...]:
-        """What is compiled for an instance, first the kernel that a plan describes."""
+        """Return what is compiled for an instance, first the kernel that a plan describes."""
         del instance
         return ()
 
     def blocks_per_sm(self, instance: Instance, gpu: Gpu) -> int:
-        """Blocks that an SM holds at once."""
+        """Return the blocks that an SM holds at once."""
         del gpu
         return instance.tile.blocks_per_sm
 
@@ -281,8 +281,8 @@ class Kernel(Protocol):
 class CudaKernel(Kernel, Protocol):
     """A kernel in CUDA C++, with ledgers of an instance's shared memory and registers.
 
-    params: the C++ name of its one parameter. numbers: constants that the source takes from here,
-    where each is LAB_ and its name.
+    params: the C++ name of its one parameter. numbers: constants, each of which is
+    a macro of the source: LAB_ and the name.
     """
 
     language: str = "cuda"
@@ -290,18 +290,18 @@ class CudaKernel(Kernel, Protocol):
     numbers: Mapping[str, int] = MappingProxyType({})
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block, in bytes."""
+        """Return the shared memory of a block, in bytes."""
 
     def registers(self, instance: Instance) -> Ledger:
-        """Registers that the algorithm needs per thread; predicted_registers adds ptxas's own."""
+        """Return the registers per thread that the algorithm needs, without those of ptxas."""
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """The features of the main loop and of the end that the compiler's habits depend on."""
+        """Return the features of main loop and end that the compiler's habits depend on."""
         del instance, arch
         return Asked()
 
     def predicted_registers(self, instance: Instance, gpu: Gpu) -> Prediction:
-        """Registers that ptxas should give a thread, by the ledger and the habits of ptxas."""
+        """Return the registers that ptxas should give a thread, by ledger and habits."""
         tile = instance.tile
         return predict(
             self.registers(instance),
@@ -312,12 +312,12 @@ class CudaKernel(Kernel, Protocol):
         )
 
     def thread_registers(self, instance: Instance) -> int | None:
-        """Registers per computing thread after warps traded them; None if warps do not trade."""
+        """Return a computing thread's registers after setmaxnreg; None if no warp trades any."""
         del instance
         return None
 
     def template(self, instance: Instance) -> str:
-        """The C++ name of the instance."""
+        """Return the C++ name of the instance."""
 
     @property
     def header(self) -> str:
@@ -331,15 +331,15 @@ class CudaKernel(Kernel, Protocol):
         return tuple(x for x in (self.overlay, root) if x is not None and x != _KERNELS)
 
     def fits(self, instance: Instance, gpu: Gpu) -> bool:
-        """Whether a block's shared memory fits a GPU."""
+        """Return whether a block's shared memory fits a GPU."""
         return self.smem(instance).total <= gpu.smem_per_block_max_bytes
 
     def specializations(self, instance: Instance) -> tuple[Specialization, ...]:
-        """The specialization of the kernel itself, which most operations compile alone."""
+        """Return the kernel's own specialization, the only one that most operations compile."""
         return (self.specialization(instance),)
 
     def specialization(self, instance: Instance) -> Specialization:
-        """What is compiled from kernel.cuh for an instance."""
+        """Return what is compiled from kernel.cuh for an instance."""
         registers = self.thread_registers(instance)
         traded = {} if registers is None else {"CONSUMER_REGISTERS": registers}
         return Specialization(
@@ -353,7 +353,7 @@ class CudaKernel(Kernel, Protocol):
         )
 
     def blocks_per_sm(self, instance: Instance, gpu: Gpu) -> int:
-        """Blocks per SM that shared memory, threads and the tile's promise on registers allow."""
+        """Return the blocks per SM that shared memory, threads and the tile's registers allow."""
         tile, smem_bytes = instance.tile, self.smem(instance).total
         registers = registers_allowed(gpu, threads=tile.threads, blocks_per_sm=tile.blocks_per_sm)
         held = occupancy(gpu, threads=tile.threads, registers=registers, smem_bytes=smem_bytes)
@@ -361,7 +361,7 @@ class CudaKernel(Kernel, Protocol):
 
 
 class TorchKernel(Kernel, Protocol):
-    """Attention in torch, one request at a time: float64 is the truth, 16 bits the baseline.
+    """Attention in torch, one request at a time: float64 is the reference, 16 bits the baseline.
 
     whole: the only tile, since torch chooses its own. Requested splits are ignored.
     """
@@ -373,7 +373,7 @@ class TorchKernel(Kernel, Protocol):
     whole: Tile
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[Any, ...]:
-        """The tile that stands for torch's choice."""
+        """Return the tile that stands for torch's choice."""
         del shape, policy
         return (self.whole,)
 
@@ -383,7 +383,7 @@ class TunableKernel(CudaKernel, Protocol):
     """A kernel with tiles that the tuner can search."""
 
     def space(self, head_dim: int) -> Iterable[Tile]:
-        """Every tile that the source can be compiled for, whether or not it fits."""
+        """Return every tile that the source can be compiled for, whether or not it fits."""
 
     def step_work(self, instance: Instance) -> StepWork:
-        """The work that a step of a block puts on an SM."""
+        """Return the work that a step of a block puts on an SM."""

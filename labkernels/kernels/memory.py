@@ -14,8 +14,8 @@ def require_apart(
 ) -> None:
     """Raise ValueError if a written tensor shares memory with another tensor, gaps included.
 
-    Arguments that are not tensors are skipped. `out` may be the query itself: the blocks of a
-    tile have read their rows of q before one of them writes the same rows of out.
+    Arguments that are not tensors are skipped. `out` may be the query itself: all blocks of a
+    tile read its rows of q before one of them writes the same rows of out.
     """
     given = {name: tensor for name, tensor in written.items() if isinstance(tensor, torch.Tensor)}
     for name, tensor in given.items():
@@ -28,7 +28,7 @@ def require_apart(
 
 
 def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the memory of two tensors, gaps included, has bytes in common."""
+    """Return whether the memory of two tensors, gaps included, has bytes in common."""
     if a.is_meta or not (a.numel() and b.numel()):
         return False
     first, other = a.data_ptr(), b.data_ptr()

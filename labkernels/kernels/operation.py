@@ -66,7 +66,7 @@ class Operation:
 
 @cache
 def operations() -> dict[str, Operation]:
-    """The OPERATION of every operation, by name, in the order of the folders."""
+    """Return the OPERATION of every operation, by name, in the order of the folders."""
     package = importlib.import_module("labkernels.kernels")
     folders = (found.name for found in pkgutil.iter_modules(package.__path__) if found.ispkg)
     modules = (f"{package.__name__}.{folder}.operation" for folder in folders)

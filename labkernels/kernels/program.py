@@ -24,7 +24,7 @@ class Program:
     workspace: Workspace = NO_WORKSPACE
 
     def step(self, tensors: Mapping[str, torch.Tensor], outputs: Callable) -> Step:
-        """The step that runs on these tensors, by their names in the kernels' parameters."""
+        """Return the step that runs on these tensors, by their names in the kernels' parameters."""
         space = self.workspace.take()
         runs = [launch.on(tensors, space) for launch in self.launches]
         run = runs[0] if len(runs) == 1 else _in_turn(runs)
@@ -40,7 +40,7 @@ def _in_turn(runs: list[Callable[[], None]]) -> Callable[[], None]:
 
 
 def launch_of(call: Call, *, params: ctypes.Structure, blocks: tuple[int, ...], **how) -> Launch:
-    """One launch of a call, by default of its first specialization.
+    """Return one launch of a call, by default of its first specialization.
 
     blocks: numbers along x, y and z; how: other fields of Launch.
     """
@@ -53,7 +53,7 @@ def launch_of(call: Call, *, params: ctypes.Structure, blocks: tuple[int, ...], 
 def merge_workspace(
     call: Call, *, states: tuple[int, int, int], splits: int, semaphores: int, **counters: int
 ) -> Workspace:
-    """The workspace of a call: partial states, if it is split, and further counters.
+    """Return the workspace of a call: partial states, if it is split, and further counters.
 
     states: rows, query heads and channels of the output.
     """

@@ -23,16 +23,16 @@ class Draw(Protocol):
     device: str
 
     def tensor(self, dtype: str, *shape: int) -> torch.Tensor:
-        """A tensor of about standard normal numbers.
+        """Return a tensor of about standard normal numbers.
 
         Raises: ValueError if the dtype is not fp16 or bf16.
         """
 
     def order(self, n: int) -> torch.Tensor:
-        """The numbers below n, in random order: int32 [n]."""
+        """Return the numbers below n, in random order: int32 [n]."""
 
     def next(self) -> Self:
-        """A separate source, with the next seed."""
+        """Return a separate source, with the next seed."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Normal:
         return torch.Generator(self.device).manual_seed(self.seed)
 
     def tensor(self, dtype: str, *shape: int) -> torch.Tensor:
-        """A tensor of standard normal numbers.
+        """Return a tensor of standard normal numbers.
 
         Raises: ValueError if the dtype is not fp16 or bf16.
         """
@@ -55,11 +55,11 @@ class Normal:
         return empty.normal_(generator=self._generator)
 
     def order(self, n: int) -> torch.Tensor:
-        """The numbers below n, in random order: int32 [n]."""
+        """Return the numbers below n, in random order: int32 [n]."""
         return torch.randperm(n, generator=self._generator, device=self.device).int()
 
     def next(self) -> Self:
-        """A separate source, with the next seed."""
+        """Return a separate source, with the next seed."""
         return replace(self, seed=self.seed + 1)
 
 
@@ -79,7 +79,7 @@ class ExactNormal:
         return np.random.PCG64(self.seed)
 
     def tensor(self, dtype: str, *shape: int) -> torch.Tensor:
-        """A tensor of nearly normal numbers.
+        """Return a tensor of nearly normal numbers.
 
         Raises: ValueError if the dtype is not fp16 or bf16.
         """
@@ -90,12 +90,12 @@ class ExactNormal:
         return exact.to(kind).to(self.device)
 
     def order(self, n: int) -> torch.Tensor:
-        """The numbers below n, in random order: int32 [n]."""
+        """Return the numbers below n, in random order: int32 [n]."""
         order = np.argsort(self._bits.random_raw(n), kind="stable").astype(np.int32)
         return torch.from_numpy(order).to(self.device)
 
     def next(self) -> Self:
-        """A separate source, with the next seed."""
+        """Return a separate source, with the next seed."""
         return replace(self, seed=self.seed + 1)
 
 
@@ -107,28 +107,28 @@ class NoNumbers:
     device: str = "meta"
 
     def tensor(self, dtype: str, *shape: int) -> torch.Tensor:
-        """A tensor without contents.
+        """Return a tensor without contents.
 
         Raises: ValueError if the dtype is not fp16 or bf16.
         """
         return torch.empty(shape, device=self.device, dtype=_dtype(dtype))
 
     def order(self, n: int) -> torch.Tensor:
-        """The numbers below n: int32 [n]."""
+        """Return the numbers below n: int32 [n]."""
         return torch.arange(n, dtype=torch.int32)
 
     def next(self) -> Self:
-        """The same."""
+        """Return the same source, which has no numbers."""
         return self
 
 
 def n_pages(kv_lens: Sequence[int], page_size: int) -> int:
-    """The pages that requests of these lengths fill."""
+    """Return the pages that requests of these lengths fill."""
     return sum(-(-length // page_size) for length in kv_lens)
 
 
 def scattered(kv_lens: Sequence[int], page_size: int, draw: Draw) -> torch.Tensor:
-    """The page table of requests whose pages lie in random order."""
+    """Return the page table of requests whose pages lie in random order."""
     pages_of = torch.tensor([-(-length // page_size) for length in kv_lens])
     table = torch.zeros(len(kv_lens), max(1, int(pages_of.max())), dtype=torch.int32)
     used = torch.arange(table.shape[1]) < pages_of[:, None]
@@ -137,22 +137,22 @@ def scattered(kv_lens: Sequence[int], page_size: int, draw: Draw) -> torch.Tenso
 
 
 def int32(numbers: Sequence[int], draw: Draw) -> torch.Tensor:
-    """Numbers as a tensor, on the source's device."""
+    """Return numbers as a tensor on the source's device."""
     return torch.tensor(numbers, dtype=torch.int32, device=draw.device)
 
 
 def sums(lengths: Sequence[int], draw: Draw) -> torch.Tensor:
-    """Where each request of these lengths begins, and the end of the last one: int32 [n + 1]."""
+    """Return where each request of these lengths begins, and the last one's end: int32 [n + 1]."""
     return int32([0, *itertools.accumulate(lengths)], draw)
 
 
 def arrays(*tensors: torch.Tensor) -> list:
-    """Tensors for numerics: on a GPU as they are, on a CPU as NumPy arrays, which are faster."""
+    """Return tensors for numerics: a GPU's as they are, a CPU's as NumPy arrays, for speed."""
     return [x if x.is_cuda else as_float64(x) for x in tensors]
 
 
 def problem_of_rows(problem: Problem, rows: Sequence[int] | None) -> Problem:
-    """The whole problem, or one of some query tokens: each a request with the keys that it sees."""
+    """Return the whole problem, or one request per token of `rows`, with the keys that it sees."""
     if rows is None:
         return problem
     chosen = np.asarray(rows)

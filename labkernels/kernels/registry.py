@@ -9,7 +9,7 @@ from labkernels.kernels.kernel import Kernel
 
 @cache
 def discover() -> dict[str, Kernel]:
-    """The KERNEL of every kernel folder by name: CUDA cores first, then parents before children.
+    """Return the KERNEL of every kernel folder by name, parents before children.
 
     Raises: ValueError for a folder whose kernel has the name of another one.
 
@@ -37,7 +37,7 @@ def _depth(kernels: dict[str, Kernel], name: str) -> int:
 
 
 def kernels_of(operation: str, language: str | None = None) -> dict[str, Kernel]:
-    """The kernels of an operation by name, in all languages or in one."""
+    """Return the kernels of an operation by name, in all languages or in one."""
     return {
         name: kernel
         for name, kernel in discover().items()

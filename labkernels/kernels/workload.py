@@ -73,14 +73,15 @@ class Tokens:
         return self._doubled_pairs() * self.q_heads // 2
 
     def _rows(self) -> tuple[int, int]:
-        """Rows of q and out, and rows of K and V, over all requests and heads."""
+        """Return the rows of q and out, and rows of K and V, over all requests and heads."""
         return sum(self.q_lens) * self.q_heads, sum(self.kv_lens) * self.kv_heads
 
     def _doubled_pairs(self) -> int:
         lengths = zip(self.q_lens, self.kv_lens, strict=True)
         if not self.causal:
             return sum(2 * m * n for m, n in lengths)
-        # a query sees (max(0, n - m) + n) / 2 keys on average; twice that is a whole number
+        # By the convention of `Prefill.flops` a query has (max(0, n - m) + n) / 2 keys. For n >= m
+        # that is half a key less than the mean. Twice the number is whole.
         return sum(m * (max(0, n - m) + n) for m, n in lengths)
 
     def _label(self, dims: str) -> str:
@@ -117,7 +118,7 @@ def check_dtype(dtype: str) -> None:
 
 
 def lengths_label(lengths: tuple[int, ...]) -> str:
-    """Lengths in a few words: "57 x 8192", "ragged 64 x <=13516"."""
+    """Return lengths in a few words: "57 x 8192", "ragged 64 x <=13516"."""
     if len(set(lengths)) == 1:
         return f"{len(lengths)} x {lengths[0]}"
     return f"ragged {len(lengths)} x <={max(lengths)}"

@@ -27,7 +27,7 @@ def attention(
     q_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention that torch can differentiate: `prefill` forward, `backward` for the gradients.
+    """Compute attention that torch can differentiate, by `prefill` and `backward`.
 
     deterministic: of the backward pass; the forward pass is always deterministic. q_lens, kv_lens:
     the lengths of the requests, if the caller's host knows them; then no length is read from a GPU.
@@ -66,7 +66,7 @@ def attention(
         ends = (cu_seqlens_q, cu_seqlens_k)
         return torch.ops.labkernels.prefill(q, k, v, *ends, deterministic=deterministic, **how)
     asked = (cu_seqlens_q, cu_seqlens_k, deterministic, how)
-    # torch.func needs a Function, whose arguments torch inspects: that takes longer than a launch
+    # torch.func needs a Function with a setup_context, which takes longer to call than a launch
     transformed = torch._C._are_functorch_transforms_active()
     function: Any = _Transformed if transformed else _Attention
     return function.apply(q, k, v, asked)
@@ -172,7 +172,7 @@ class _Transformed(Function):
 
 
 def with_rows(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors, with a copy of each whose rows a kernel cannot load, as in some views."""
+    """Return the tensors, with a copy of each whose rows a kernel cannot load, as in some views."""
     # not contiguous(), which returns a tensor without elements unchanged, whatever its strides
     return [x if _has_rows(x) else x.clone(memory_format=torch.contiguous_format) for x in tensors]
 

@@ -64,7 +64,7 @@ def _attended(q: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor, torch.Te
 
 
 def _outputs(step: Step[Attention], q: torch.Tensor) -> Attention:
-    """What a step wrote, after a check that its dtype is the one that the graph was told."""
+    """Return what a step wrote, after a check that its dtype is the one that the graph was told."""
     done = step.outputs()
     if done.out.dtype != q.dtype:
         allowed = f"one that writes {q.dtype}, as q, in a graph of torch.compile"
@@ -223,7 +223,7 @@ _differentiable = _operator(
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     q, k, v, ends_q, ends_k, *options = inputs
-    ctx.how = options[:5]  # those of TRAINED and LENGTHS, which `backward` has too
+    ctx.how = options[:5]  # the options of TRAINED and LENGTHS, which `backward` has too
     ctx.n_options = len(options)
     ctx.save_for_backward(q, k, v, *output, ends_q, ends_k)
     ctx.mark_non_differentiable(output[1])

@@ -14,7 +14,7 @@ from labkernels.audit.names import Take
 
 
 def importers() -> list[ModuleType]:
-    """Every importer; those of folders come before those of single files."""
+    """Return every importer; those of folders come before those of single files."""
     found = [
         importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)
     ]
@@ -22,7 +22,7 @@ def importers() -> list[ModuleType]:
 
 
 def read(path: Path, take: Take) -> dict:
-    """The tensors and numbers of a file or folder, by the names of `names`.
+    """Return the tensors and numbers of a file or folder, by the names of `names`.
 
     Raises: ValueError in one line, naming the file and what is wrong with it; FileNotFoundError.
     """

@@ -1,6 +1,6 @@
 """A trace of FlashInfer-Bench: a JSONL line whose workload names tensors in safetensors files.
 
-A workload has inputs alone. The output is a file beside the trace, NAME.out.safetensors, with
+A workload has only inputs. The output is a file beside the trace, NAME.out.safetensors, with
 `output` and perhaps `lse`, since a trace records the numbers of a solution, but not its tensors.
 """
 
@@ -18,12 +18,12 @@ _LONGEST = 64 * 2**20
 
 
 def takes(path: Path) -> bool:
-    """Whether the name ends in .jsonl."""
+    """Return whether the name ends in .jsonl."""
     return path.is_file() and path.suffix == ".jsonl"
 
 
 def read(path: Path, take: Take) -> dict:
-    """The inputs of the first workload, and the output beside the file; lse in base 2."""
+    """Return the inputs of the first workload, and the output beside the file; lse in base 2."""
     if path.stat().st_size > _LONGEST:
         raise ValueError(f"it has {path.stat().st_size} bytes, allowed: {_LONGEST}")
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -54,7 +54,7 @@ def read(path: Path, take: Take) -> dict:
 
 
 def _tensor(path: Path, spec: dict, take: Take):
-    """A tensor of a file named relative to the root of the trace set, some folders above."""
+    """Return a tensor of a file named relative to the root of the trace set, some folders above."""
     for root in path.parents:
         file = (root / spec["path"]).resolve()
         if file.is_file() and file.is_relative_to(root.resolve()):

@@ -1,7 +1,7 @@
 """A folder that FlashInfer dumps at FLASHINFER_LOGLEVEL=10: inputs, outputs and metadata of a call.
 
 Positional arguments are arg_0, arg_1, ..., and the signature in the metadata gives their names; a
-method's arguments begin behind self. A wrapper gets its pages by plan, whose dump is another folder
+method's arguments begin after self. A wrapper gets its pages by plan, whose dump is another folder
 of the same session and self_id; its arguments are read too.
 """
 
@@ -19,7 +19,7 @@ _LONGEST_METADATA = 64 * 2**20
 
 
 def takes(path: Path) -> bool:
-    """Whether it is the folder of a call, or of a session."""
+    """Return whether the path is the folder of a call, or of a session."""
     return path.is_dir() and (_is_call(path) or any(map(_is_call, path.iterdir())))
 
 
@@ -28,7 +28,7 @@ def _is_call(path: Path) -> bool:
 
 
 def read(path: Path, take: Take) -> dict:
-    """The call's tensors and numbers by our names; lse in base 2, as FlashInfer has it.
+    """Return the call's tensors and numbers by our names; lse in base 2, as FlashInfer has it.
 
     Raises: ValueError that names a call, for a session of several.
     """
@@ -85,7 +85,7 @@ def _tensors(path: Path, kind: str, order: list[str], take: Take) -> dict:
 
 
 def _named(theirs: str, order: list[str]) -> str:
-    """The parameter that an entry stands for; the parts of a pair of K and V are k and v."""
+    """Return the parameter that an entry stands for; the parts of a pair of K and V are k and v."""
     base, _, part = theirs.partition("__")
     if base.startswith("arg_") and base[4:].isdigit():
         number = int(base[4:])
@@ -97,7 +97,7 @@ def _named(theirs: str, order: list[str]) -> str:
 
 
 def _parameters(signature: str) -> list[str]:
-    """Names of the parameters, in order; self is one, and argument 0 of a method."""
+    """Return the names of the parameters, in order; self is one, and argument 0 of a method."""
     flat = re.sub(r"\[[^\[\]]*(?:\[[^\[\]]*\][^\[\]]*)*\]", "", signature)
     return re.findall(r"[(,]\s*\*?([A-Za-z_]\w*)\s*(?=[:=,)])", flat)
 

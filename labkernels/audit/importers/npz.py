@@ -19,12 +19,12 @@ _PIECE_BYTES = 2**20
 
 
 def takes(path: Path) -> bool:
-    """Whether the name ends in .npz."""
+    """Return whether the name ends in .npz."""
     return path.is_file() and path.suffix == ".npz"
 
 
 def read(path: Path, take: Take) -> dict:
-    """Arrays by our names; numbers of 16 bits without a type of NumPy's are the bits of bf16."""
+    """Return arrays by our names; 16-bit numbers without a type of NumPy are bits of bf16."""
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path}: cannot be read: it is not an npz file, or was cut short")
     found = {}
@@ -67,7 +67,7 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, theirs: str, take
                 f"{member.compress_size} bytes expand to {size}, allowed: {_EXPANDS_MOST} times as "
                 f"many, or {_UNASKED_BYTES}"
             )
-        content = np.empty(size + 1, np.uint8)  # its memory is used as far as bytes arrive
+        content = np.empty(size + 1, np.uint8)  # memory is only used for the bytes that arrive
         found = 0
         while part := file.readinto(content[found : found + _PIECE_BYTES]):
             found += part

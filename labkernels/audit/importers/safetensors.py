@@ -30,12 +30,12 @@ _TYPES = {
 
 
 def takes(path: Path) -> bool:
-    """Whether the name ends in .safetensors."""
+    """Return whether the name ends in .safetensors."""
     return path.is_file() and path.suffix == ".safetensors"
 
 
 def read(path: Path, take: Take) -> dict:
-    """Arrays by our names; bf16 as its bits, fp8 as torch's tensors."""
+    """Return arrays by our names; bf16 as its bits, fp8 as torch's tensors."""
     found = {}
     for theirs, entry in header_of(path).items():
         name = take.name(theirs)
@@ -45,7 +45,7 @@ def read(path: Path, take: Take) -> dict:
 
 
 def header_of(path: Path) -> dict[str, dict]:
-    """The entry of every tensor. Raises: ValueError if the file is not a safetensors file."""
+    """Return the entry of every tensor. Raises: ValueError for another kind of file."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
@@ -60,7 +60,7 @@ def header_of(path: Path) -> dict[str, dict]:
 
 
 def tensor(path: Path, theirs: str, entry: dict, take: Take):
-    """One tensor of a file."""
+    """Return one tensor of a file."""
     kind, shape = entry.get("dtype"), entry.get("shape")
     if kind not in _TYPES:
         raise ValueError(f"tensor {theirs}: dtype {kind!r}, allowed: {', '.join(_TYPES)}")

@@ -1,7 +1,7 @@
 """A folder of SGLang's dumper: a file per tensor, named by its tags, {"value", "meta"} inside.
 
 A tag's name may have a prefix, as in `name=attn__q`. If there are several steps, layers or ranks,
-the first with q, k, v and an output is read.
+the first with q and an output is read.
 """
 
 from pathlib import Path
@@ -17,18 +17,18 @@ _GROUP = ("step", "layer_id", "rank")
 
 
 def takes(path: Path) -> bool:
-    """Whether it is a folder of files whose names are tags."""
+    """Return whether the path is a folder of files whose names are tags."""
     return path.is_dir() and next(path.glob("*name=*.pt"), None) is not None
 
 
 def tags_of(path: Path) -> dict[str, str]:
-    """The tags of a file's name."""
+    """Return the tags of a file's name."""
     parts = (part.partition("=") for part in path.stem.split(_BETWEEN))
     return {key: value for key, equals, value in parts if equals}
 
 
 def read(path: Path, take: Take) -> dict:
-    """The tensors of the first step, layer and rank that has enough of them, by our names."""
+    """Return the tensors of the first step, layer and rank that has q and out, by our names."""
     groups: dict[tuple, dict[str, Path]] = {}
     for file in sorted(path.glob("*name=*.pt")):
         tags = tags_of(file)

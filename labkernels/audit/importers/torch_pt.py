@@ -11,12 +11,12 @@ SOURCE = "https://docs.pytorch.org/docs/stable/generated/torch.load.html"
 
 
 def takes(path: Path) -> bool:
-    """Whether the name ends as torch's files do."""
+    """Return whether the name ends as torch's files do."""
     return path.is_file() and path.suffix in (".pt", ".pth", ".bin")
 
 
 def read(path: Path, take: Take) -> dict:
-    """Tensors by our names. In nested dicts the last part of a name counts."""
+    """Return tensors by our names. In nested dicts the last part of a name counts."""
     found = {}
     for theirs, value in _flat(load(path, take.limit_bytes)).items():
         name = take.name(theirs)
@@ -30,8 +30,8 @@ def read(path: Path, take: Take) -> dict:
 
 
 def load(path: Path, limit_bytes: float):
-    """The contents of the file. Raises: ValueError if it is too large, broken, or holds code."""
-    torch = importlib.import_module("torch")  # that is, for files that torch wrote
+    """Return the file's contents. Raises: ValueError if it is too large, broken, or holds code."""
+    torch = importlib.import_module("torch")  # only here, since other files need no torch
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()

@@ -2,7 +2,7 @@
 
 An entry ends in a seal, the checksum of its name and content. An entry that does not match its
 seal, or that another user may have written, is made again. Entries are made under a lock, in a work
-folder, and appear whole; past LABKERNELS_CACHE_MB mebibytes the least recently used ones go.
+folder, and appear whole; past LABKERNELS_CACHE_MB mebibytes the least recently used are removed.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def clear() -> None:
 
 
 def _intact(path: Path, *, touch: bool = True) -> Entry | None:
-    """The entry, if it matches its seal and no other user can have written it."""
+    """Return the entry, if it matches its seal and no other user can have written it."""
     try:
         # Neither a link nor a pipe, which another user may have made.
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -206,7 +206,7 @@ def _made(path: Path, make: Callable[[Path], bytes]) -> Entry:
 
 
 def _seal(name: str, content: bytes) -> bytes:
-    """The name is a part of the checksum, so that no entry can stand in for another."""
+    """Return the seal; it covers the name, so that no entry can stand in for another."""
     digest = hashlib.sha256(name.encode() + b"\0")
     digest.update(content)
     return _SEAL + digest.hexdigest().encode() + b"\n"
@@ -244,7 +244,7 @@ def _remove(path: Path) -> None:
 
 
 def _lock_id(name: str) -> str:
-    """One of 256 lock files of a cache, which are never removed."""
+    """Return one of 256 lock files of a cache, which are never removed."""
     return content_key(name)[:2]
 
 
@@ -253,7 +253,7 @@ def _lock(lock_id: str, timeout: float = -1) -> FileLock:
 
 
 def _private(folder: Path) -> Path:
-    """The folder, made if it is missing; other users must not be able to write into it."""
+    """Return the folder, made if it is missing; other users must not be able to write into it."""
     with _one_line():
         folder.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
         about = folder.stat()

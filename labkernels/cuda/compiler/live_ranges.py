@@ -60,7 +60,7 @@ def widest(cubin: bytes) -> Widest:
 
 
 def instructions(cubin: bytes) -> list[Instruction]:
-    """The instructions of a file with the registers that are alive at each.
+    """Return the instructions of a file with the registers that are alive at each.
 
     Raises: RuntimeError as `widest` does.
     """
@@ -92,7 +92,7 @@ def _use(listing: list[Instruction], at: int, register: int) -> str:
 
 
 def _writer(listing: list[Instruction], at: int, register: int) -> str:
-    """The name of the instruction that wrote the register, or ""."""
+    """Return the name of the instruction that wrote the register, or ""."""
     for i in range(at, -1, -1):
         mark = listing[i].marks.get(register)
         if mark is None:
@@ -103,7 +103,7 @@ def _writer(listing: list[Instruction], at: int, register: int) -> str:
 
 
 def _reads(listing: list[Instruction], at: int, register: int) -> list[int]:
-    """Where the value in the register is read, from the widest point on."""
+    """Return where the value in the register is read, from the widest point on."""
     found = []
     for i in range(at, len(listing)):
         mark = listing[i].marks.get(register)
@@ -117,7 +117,7 @@ def _reads(listing: list[Instruction], at: int, register: int) -> list[int]:
 
 
 def _is_sum(instruction: Instruction, register: int) -> bool:
-    """Whether a product adds to the register: its last operand, four registers wide."""
+    """Return whether a product adds to the register: its last operand, four registers wide."""
     last = instruction.text.rpartition(",")[2]
     first = _REGISTER.search(last)
     return (

@@ -148,7 +148,7 @@ def device_sources(header: str, folders: Sequence[Path]) -> dict[str, bytes]:
 def _check_arch(arch: str) -> None:
     from cuda.bindings import nvrtc
 
-    # Below 8.0 there is no asynchronous copy, which every kernel of the lab uses.
+    # Below 8.0 there is no asynchronous copy, which the lab's kernels use.
     known = [number for number in nvrtc.nvrtcGetSupportedArchs()[1] if number >= 80]
     match = re.fullmatch(r"sm_(\d+)[af]?", arch)
     if match is None or int(match[1]) not in known:
@@ -200,21 +200,21 @@ def _compile(
 
 
 def _without_its_cache() -> list[str]:
-    """NVRTC's own cache gives machine code back without the report of ptxas; 12.8 has no cache."""
+    """Return the option against NVRTC's own cache (from 12.9), which keeps no ptxas report."""
     from cuda.bindings import nvrtc
 
     return ["--no-cache"] if nvrtc.nvrtcVersion()[1:] >= FIRST_WITH_A_CACHE else []
 
 
 def _first_error(log: str) -> str:
-    """The line of a compiler's log that states the error, or its last line."""
+    """Return the line of a compiler's log that states the error, or its last line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\b(error|fatal)\b", line)]
     return next(iter(errors or lines[-1:]), "no log")
 
 
 def _ask(function: Callable, *arguments):
-    """The result of a call of NVRTC, or None; raises CompileError with NVRTC's name for it."""
+    """Return the result of a call of NVRTC, or None; raise CompileError if it fails."""
     status, *result = function(*arguments)
     if int(status) != 0:
         raise CompileError(f"{function.__name__} fails: {status.name}")
@@ -255,7 +255,7 @@ def parse_log(log: str, *, symbol: str) -> ResourceReport:
 
 
 def _packed(compiled: CompiledKernel) -> bytes:
-    """One line of JSON, then the machine code."""
+    """Return one line of JSON, then the machine code."""
     record = dataclasses.asdict(compiled)
     del record["cubin"]
     return json.dumps(record).encode() + b"\n" + compiled.cubin

@@ -74,7 +74,7 @@ def _functions(listing: str) -> dict[str, Counter[str]]:
 
 
 def disassembler() -> str | None:
-    """The path of cuobjdump, beside which nvdisasm lies, or None."""
+    """Return the path of cuobjdump, beside which nvdisasm lies, or None."""
     # find_spec does not import Triton, which takes a second.
     triton = importlib.util.find_spec("triton")
     if triton is not None and triton.origin is not None:

@@ -12,11 +12,11 @@ _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 def included(text: str, folders: Sequence[Path]) -> dict[str, bytes]:
     """Return every file that `text`, or a file it includes, includes by "": name -> content.
 
-    A name is one that the first of `folders` to have it resolves; others are the compiler's own.
+    Each name is looked up in `folders`, in order; a name in none of them is the compiler's own.
     """
     found: dict[str, bytes] = {}
     names = _INCLUDE.findall(text.encode())
-    for name in map(bytes.decode, names):  # grows as it goes
+    for name in map(bytes.decode, names):  # to which the loop appends
         path = next((path for folder in folders if (path := folder / name).is_file()), None)
         if path is not None and name not in found:
             found[name] = path.read_bytes()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ATOM_ROWS, ATOM_COLUMNS = 8, 64  # of 16 bits: the swizzle repeats after 8 rows of 128 bytes
-STATE_PADDING = 4  # floats behind a row of a warp's O, in lab/attention/split_kv.cuh
+STATE_PADDING = 4  # floats after a row of a warp's O, in lab/attention/split_kv.cuh
 VOCABULARY = {
     "ATOM_ROWS": ATOM_ROWS,
     "ATOM_COLUMNS": ATOM_COLUMNS,
@@ -17,7 +17,7 @@ class Specialization:
     """One kernel as a compiler gets it, and the block with which it is launched.
 
     params: the C++ name of its one parameter. include_dirs: searched before the lab's own.
-    numbers: further constants of the source, which knows each as LAB_ and its name.
+    numbers: further constants, each of which is a macro of the source: LAB_ and the name.
     """
 
     header: str

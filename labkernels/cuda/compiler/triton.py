@@ -1,6 +1,6 @@
 """Compiles Triton and Gluon kernels to machine code without a GPU, in a separate process.
 
-Triton decides when a kernel is imported whether it interprets; this process never does.
+Triton decides at the import of a kernel whether to interpret it; that process never interprets.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _read(answer: dict) -> TritonCompiled:
 
 
 def _answer(request: dict) -> dict:
-    """The cache's entry for a request, compiled if there is none."""
+    """Return the cache's entry for a request, compiled if there is none."""
     import triton
 
     spec = importlib.util.spec_from_file_location("kernel_source", request["source"])

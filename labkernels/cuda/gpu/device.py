@@ -28,7 +28,7 @@ _ATTRIBUTES = {
 
 @dataclass(frozen=True)
 class LiveGpu:
-    """One GPU of this machine; the fields that hardware.Gpu has too bear its names and units."""
+    """One GPU of this machine; fields of hardware.Gpu have the same names and units here."""
 
     index: int
     name: str
@@ -109,7 +109,7 @@ def _number(arch: str) -> int:
 def compare(entry: hardware.Gpu, gpu: LiveGpu) -> list[tuple[str, object, object]]:
     """List the fields where the table and the driver differ: (field, table's, driver's).
 
-    A GPU keeps some memory for itself, so that dram_bytes differs only beyond a tenth.
+    A GPU reserves some memory, so dram_bytes counts as different only beyond a tenth.
     """
     fields = ("arch", *_ATTRIBUTES)
     pairs = [(field, getattr(entry, field), getattr(gpu, field)) for field in fields]

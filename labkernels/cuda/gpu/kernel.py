@@ -1,6 +1,6 @@
 """Compiled kernels on the GPU: loaded once, prepared once per launch, then cheap to run.
 
-A kernel of the lab takes one structure by value; the caller's torch tensors stay the caller's.
+A kernel of the lab takes one structure by value; the caller owns the torch tensors.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class LoadedKernel:
         if not all(1 <= n <= limit for n, limit in zip(grid, limits, strict=True)):
             raise ValueError(f"grid = {grid}, allowed: 1 to {limits} blocks")
         if not 1 <= threads <= known.threads_max:
-            raise ValueError(f"threads = {threads}, allowed: 1 to {known.threads_max} a block")
+            raise ValueError(f"threads = {threads}, allowed: 1 to {known.threads_max} per block")
         if not 0 <= smem_bytes <= known.dynamic_smem_max_bytes:
             allowed = f"0 to {known.dynamic_smem_max_bytes} bytes on this device"
             raise ValueError(f"smem_bytes = {smem_bytes}, allowed: {allowed}")
@@ -110,7 +110,7 @@ class LaunchPlan:
     The driver copies the parameter during `run`, so a caller may change its fields between runs.
     Several threads may run a plan at once. With `early`, blocks start while the previous kernel of
     the stream ends, and the kernel itself must wait (`wait_previous_launch`) before it reads what
-    that one wrote.
+    the previous kernel wrote.
     """
 
     __slots__ = ("_attribute", "_config", "_launch", "_on_stream", "_own", "kernel", "params")
@@ -156,7 +156,7 @@ class LaunchPlan:
             driver.check(code, f"launching {self.kernel.instance}")
 
     def _configured(self, stream: int) -> object:
-        """The launch on a stream, kept and never changed, as another thread may be using it."""
+        """Return the launch on a stream, never changed later, as other threads may be using it."""
         config = driver.LaunchConfig.from_buffer_copy(self._config)
         config.stream = stream
         self._on_stream[stream] = found = ctypes.byref(config)
@@ -164,7 +164,7 @@ class LaunchPlan:
 
 
 def arguments(params: ctypes.Structure | ctypes.Array) -> ctypes.Array:
-    """The driver's form of a kernel's one parameter, which the caller keeps alive."""
+    """Return the driver's form of a kernel's one parameter, which the caller keeps alive."""
     return _ONE_POINTER(ctypes.addressof(params))
 
 

@@ -1,7 +1,7 @@
 """Tensor maps: descriptions of tensors from which the TMA, or the CPU machine, finds a box.
 
-lab::TensorMap of tma.cuh. A structure that has one keeps it at a multiple of 64 bytes and is itself
-a multiple of 64 bytes long (`padded`).
+They are lab::TensorMap of tma.cuh. A structure with a map keeps the map at a multiple of 64 bytes,
+and is itself a multiple of 64 bytes long (`padded`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_RANK = 5
 _MAX_BOX = 256
 _ALIGNMENT = 16
 _STRUCTURE_BYTES = 64
-_MADE = Kept(4096)  # maps: each is a function of addresses and sizes alone
+_MADE = Kept(4096)  # maps: each is a function only of addresses and sizes
 _HOST_MARK = 0x54656E736F724D70  # marks a map for host/memory/tma.cpp
 
 
@@ -34,7 +34,7 @@ class TensorMap(ctypes.Structure):
 
 
 def padded(*fields: tuple[str, type]) -> tuple[tuple[str, type], ...]:
-    """The fields of a structure, and padding that makes it a multiple of 64 bytes long."""
+    """Return the fields of a structure, and padding that makes it a multiple of 64 bytes long."""
     bare = type("Bare", (ctypes.Structure,), {"_fields_": fields})
     return (*fields, ("padding", ctypes.c_char * (-ctypes.sizeof(bare) % _STRUCTURE_BYTES)))
 

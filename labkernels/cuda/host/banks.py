@@ -1,8 +1,8 @@
 """Counts the turns that shared memory takes, and so its bank conflicts, on the CPU machine.
 
 A kernel is built once more for this, with a machine that counts (`include/lab/banks/`) and checks
-nothing. The count is that of the source: a GPU's compiler may merge accesses of 4 bytes into wider
-ones, and those of wgmma and of the TMA, which no lane makes, are left out.
+nothing. The machine counts the accesses of the source, while a GPU's compiler may merge accesses of
+4 bytes into wider ones. Accesses by wgmma and the TMA, which no lane makes, are not counted.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 class Turns:
     """How often the accesses at one place of a kernel kept shared memory busy.
 
-    place: file and line. taken: in a turn every bank serves one word of 4 bytes. least: what the
-    same accesses take if no two lanes that are served together meet in a bank.
+    place: file and line. taken: in a turn every bank serves one word of 4 bytes. least: the
+    turns of the same accesses if no two lanes that are served together meet in a bank.
     """
 
     place: str
@@ -40,7 +40,7 @@ ALONE = threading.Lock()  # a machine counts for all of its launches together
 def counted() -> Iterator[list[Turns]]:
     """List the turns of the launches in this context that are built with checks.
 
-    Their kernels run on the machine that counts, in the place of the one that checks.
+    Their kernels run on the machine that counts, and not on the machine that checks.
     """
     found: list[Turns] = []
     before = _COUNTED.set(found)
@@ -51,18 +51,18 @@ def counted() -> Iterator[list[Turns]]:
 
 
 def listed() -> list[Turns] | None:
-    """The list of this context, or None if nothing is counted."""
+    """Return the list of this context, or None if nothing is counted."""
     return _COUNTED.get()
 
 
 def read(text: str) -> list[Turns]:
-    """The turns as the machine tells them: taken, least and place in a line."""
+    """Read the turns from the machine's text, which has taken, least and place in each line."""
     rows = (line.split(" ", 2) for line in text.splitlines())
     return [Turns(place, int(taken), int(least)) for taken, least, place in rows]
 
 
 def by_place(turns: Iterable[Turns]) -> dict[str, Turns]:
-    """The sum for each place, those with most extra turns first."""
+    """Return the sum for each place, those with most extra turns first."""
     sums: dict[str, Turns] = {}
     for each in turns:
         one = sums.get(each.place, Turns(each.place, 0, 0))

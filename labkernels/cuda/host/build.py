@@ -226,7 +226,7 @@ def build(
 
 
 def _built(instance: str, entry: str, flags, own_flags, folders, *, counts: bool) -> HostKernel:
-    """The kernel and its runtime, compiled or from the cache."""
+    """Return the kernel and its runtime, compiled or from the cache."""
     if counts and not compiler().is_clang:  # the flag keeps a copy of 16 bytes one access
         own_flags = (*own_flags, "-fno-tree-sra")
     for tries_left in (2, 1, 0):
@@ -296,7 +296,7 @@ def _runtime(flags: tuple[str, ...], _folder: Path, counts: bool = False) -> Pat
 
 
 def _load_runtime(library: Path) -> ctypes.CDLL:
-    """Load a runtime once, wherever its cache lies, because a kernel finds it by its name alone."""
+    """Load a runtime once, wherever its cache lies, because a kernel finds it only by its name."""
     if library.name not in _RUNTIMES:
         _RUNTIMES[library.name] = _loaded_runtime(library)
     return _RUNTIMES[library.name]

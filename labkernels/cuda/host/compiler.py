@@ -69,7 +69,7 @@ def _find_compiler(chosen: str) -> Compiler:
 
 
 def common_flags(*, tensor_core: int, checks: bool, portable_fibers: bool) -> list[str]:
-    """Flags that a runtime and its kernels share, for any compiler."""
+    """Return the flags that a runtime and its kernels share, for any compiler."""
     flags = ["-std=c++20", "-O3", "-g1", "-fPIC", "-fvisibility=hidden", "-U_FORTIFY_SOURCE"]
     # The compiler must not fuse operations, since the kernels write fused ones out; and memory is
     # read by other types than it was written by.
@@ -119,7 +119,7 @@ def _compile(
     *,
     libraries: Sequence[Path],
 ) -> Path:
-    """The library from the cache; without a compiler here, the library of any compiler."""
+    """Return the library from the cache; without a compiler here, the library of any compiler."""
     files = sources.included(text, folders)
     made_from = [_CACHE_VERSION, _cpu(), *flags, *(path.name for path in libraries), "", text]
     name = f"{kind}-{cache.content_key(*made_from, *sources.parts(files))}"
@@ -186,7 +186,7 @@ def _run(command: Sequence[str], work: Path) -> None:
 
 
 def _link_flags(library: str) -> list[str]:
-    """A library finds the runtime beside itself, by its name."""
+    """Return flags by which a library finds the runtime beside itself, by its name."""
     if sys.platform == "darwin":
         return ["-dynamiclib", f"-Wl,-install_name,@rpath/{library}", "-Wl,-rpath,@loader_path"]
     return ["-shared", f"-Wl,-soname,{library}", "-Wl,-rpath,$ORIGIN"]
@@ -194,7 +194,7 @@ def _link_flags(library: str) -> list[str]:
 
 @functools.cache
 def _cpu() -> str:
-    """The facts behind -march=native, since different machines may share a cache folder."""
+    """Return the facts behind -march=native, since different machines may share a cache folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -98,8 +98,8 @@ def build(
 ) -> Module:
     """Compile a kernel with the tensor core of an architecture, or take it from the cache.
 
-    A file in `folders` takes the place of the lab's of the same name. trace: each word in which
-    threads meet is told to the page; it needs checks.
+    A file in `folders` takes the place of the lab's of the same name. trace: the page is told of
+    each word in which threads meet; this needs checks.
 
     Raises: ZigMissing; WasmError with the compiler's words.
     """
@@ -142,7 +142,7 @@ class _Build:
         return [*_TARGET, *_OPTIMIZED, *_LANGUAGE, *own]
 
     def key(self, text: str, *made_from: str) -> str:
-        """A hash of all that a compile of this text depends on."""
+        """Return a hash of all that a compile of this text depends on."""
         parts = sources.parts(sources.included(text, self.folders))
         own = [f"{name}={value}" for name, value in self.defines.items()]
         return cache.content_key(
@@ -150,7 +150,7 @@ class _Build:
         )
 
     def machine(self) -> cache.Entry:
-        """The object file of the machine without what waits; kernels share it."""
+        """Return the object file of the machine without _WAITING; kernels share the file."""
         in_place = {path.name: path for path in (_LAB / "wasm").glob("*.cpp")}
         files = [in_place.pop(p.name, p) for p in sorted((_LAB / "host").rglob("*.cpp"))]
         names = [str(path.relative_to(_LAB)) for path in (*files, *in_place.values())]
@@ -165,14 +165,14 @@ class _Build:
         return cache.entry(f"wasmmachine-{shared.key(text)}.o", make)
 
     def source(self, text: str, work: Path) -> list[str]:
-        """Arguments that name a source and the folder of what it includes."""
+        """Return the arguments that name a source and the folder of what it includes."""
         include = sources.write(sources.included(text, self.folders), work / "kernels")
         mapped = f"-ffile-prefix-map={work}=/labkernels"
         source = _written(work / "source.cpp", text.encode())
         return [mapped, f"-I{include}", str(source)]
 
     def kernel(self, text: str, work: Path) -> tuple[Path, dict[str, str]]:
-        """The object file of the kernel as a coroutine, and the lines of its accesses."""
+        """Return the object file of the kernel as a coroutine, and the lines of its accesses."""
         own = [f"-D{name}={value}" for name, value in self.defines.items()]
         own += _CHECKED if self.checks else ()
         compiled, inlined, made = (work / name for name in ("a.ll", "b.ll", "kernel.o"))
@@ -191,7 +191,7 @@ class _Build:
 
 
 def is_available() -> bool:
-    """Whether the compiler is installed."""
+    """Return whether the compiler is installed."""
     try:
         return bool(_zig_version())
     except ZigMissing:

@@ -106,7 +106,7 @@ def numbered_accesses(ir: str) -> tuple[str, dict[str, str]]:
 
 
 def _source_line(number: str, metadata: dict[str, str]) -> str:
-    """The innermost inlined line outside the machine's own words: "mma/kernel.cuh:71"."""
+    """Return the innermost inlined line outside the machine's own words: "mma/kernel.cuh:71"."""
     while number:
         row = metadata[number]
         name = _file_of(_field(row, "scope"), metadata)
@@ -123,6 +123,6 @@ def _file_of(scope: str, metadata: dict[str, str]) -> str:
 
 
 def _field(row: str, name: str) -> str:
-    """A number or a string of a node; empty where it has none."""
+    """Return a number or a string of a node; empty where it has none."""
     found = re.search(rf'\b{name}: (?:!?(\d+)|"([^"]*)")', row)
     return (found[1] or found[2]) if found else ""

@@ -1,4 +1,4 @@
-"""The verb `append`: write new keys and values behind the last key of each request in a cache."""
+"""The verb `append`: write new keys and values after the last key of each request in a cache."""
 
 from collections.abc import Sequence
 
@@ -37,7 +37,7 @@ def append(
     target: str | None = None,
     checks: bool = False,
 ) -> Step[None]:
-    """Write new keys and values behind the last ones of each request, and advance cache.kv_len.
+    """Write new keys and values after the last ones of each request, and advance cache.kv_len.
 
     Shapes: k_new [total_new, kv_heads, head_dim], v_new the same with the channels of cache.v;
     cu_seqlens_new [batch + 1] int32: request i appends rows cu_seqlens_new[i] to [i + 1] - 1.
@@ -113,7 +113,7 @@ def _checked(
     target: str | None,
     checks: bool,
 ) -> AppendCall:
-    """The checked call of these arguments without its tensors: only their facts count."""
+    """Return the checked call of these arguments without its tensors: only their facts count."""
     check_options(kernel=kernel, tile=tile, checks=checks)
     gpu = arguments.target_gpu(k_new.device, target)
     sizes = (cache.head_dim, head_dim_v(cache.head_dim))  # V may have any width
@@ -129,7 +129,7 @@ def lengths_after(
     new_lens: Sequence[int] | None = None,
     kv_lens: Sequence[int] | None = None,
 ) -> np.ndarray:
-    """The keys of each request after an append, int64 [batch], checked against the cache's pages.
+    """Return the keys of each request after an append, int64 [batch], checked against the pages.
 
     Lengths that are not given are read, which waits for a GPU.
     Raises: ValueError naming the first offending entry.
@@ -211,6 +211,6 @@ def _check_places(call: AppendCall) -> None:
 
 
 def _extents(call: AppendCall) -> list[int]:
-    """The byte ranges of the new rows and the pools; none on torch's meta device."""
+    """Return the byte ranges of the new rows and the pools; none on torch's meta device."""
     tensors = (call.k_new, call.v_new, *call.cache.pools)
     return [0 if x.is_meta else span_bytes(x) for x in tensors]

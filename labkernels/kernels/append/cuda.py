@@ -17,7 +17,7 @@ SIDES = 2  # K and V lie along grid y
 
 
 def _side(name: str) -> type[ctypes.Structure]:
-    """append::Side of kernel.cuh, of K or of V: strides in elements."""
+    """Return append::Side of kernel.cuh, of K or of V: strides in elements."""
     pointers = ((f"{name}_{of}", ctypes.c_void_p) for of in ("new", "pool"))
     strides = ("row", "row_head", "page", "token", "head")
     numbers = ((of, ctypes.c_longlong) for of in (*strides, "head_chunks"))

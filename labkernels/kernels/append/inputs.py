@@ -34,7 +34,7 @@ class AppendInputs:
         self.cache.kv_len.copy_(torch.tensor(self.workload.kv_lens, dtype=torch.int32))
 
     def holds_the_rows(self) -> bool:
-        """Whether the pools hold the new rows, bit for bit, and NaN everywhere else."""
+        """Return whether the pools hold the new rows, bit for bit, and NaN everywhere else."""
         for pool, rows in ((self.cache.k, self.k_new), (self.cache.v, self.v_new)):
             flat = pool.flatten(0, 1)
             untouched = torch.ones(len(flat), dtype=torch.bool, device=flat.device)
@@ -45,7 +45,7 @@ class AppendInputs:
 
 
 def append_inputs(workload: Append, draw: Draw) -> AppendInputs:
-    """Random rows, and a cache of NaN whose pages lie in random order.
+    """Draw random rows, and a cache of NaN whose pages lie in random order.
 
     Raises: ValueError if the workload's dtype is not fp16 or bf16.
     """

@@ -11,13 +11,13 @@ class AppendTile(WarpTile):
 
 
 class AppendKernel(CudaKernel, Protocol):
-    """A kernel that writes new keys and values behind the last keys of each request."""
+    """A kernel that writes new keys and values after the last keys of each request."""
 
     operation: str = "append"
     params: str = "append::Params"
     launch: str = "..cuda"
 
     def rows_of(self, shape: Shape, tile: Tile) -> int:
-        """Always 1: rows are moved independently of each other."""
+        """Return 1, since rows are moved independently of each other."""
         del shape, tile
         return 1

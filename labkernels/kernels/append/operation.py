@@ -1,4 +1,4 @@
-"""The operation append: new keys and values behind the last key of each request in a cache."""
+"""The operation append: new keys and values after the last key of each request in a cache."""
 
 from labkernels.kernels.append.api import append_step
 from labkernels.kernels.append.inputs import AppendInputs, append_inputs
@@ -7,7 +7,7 @@ from labkernels.kernels.operation import Operation
 
 
 def step(inputs: AppendInputs, **options):
-    """A step that appends at each run, from the lengths that the cache then has."""
+    """Return a step that appends at each run, from the lengths that the cache then has."""
     return append_step(*inputs.arguments, **options)
 
 

@@ -156,7 +156,7 @@ def _checked(
     scale: float | None,
     checks: bool,
 ) -> BackwardCall:
-    """The checked call of these arguments without its tensors: only their facts count."""
+    """Return the checked call of these arguments without its tensors: only their facts count."""
     check_options(
         causal=causal,
         deterministic=deterministic,

@@ -37,12 +37,12 @@ class BackwardCall(Call):
     cu_seqlens_q: torch.Tensor | None = None
 
     def outputs(self) -> Gradients:
-        """The tensors that a run writes."""
+        """Return the tensors that a run writes."""
         return Gradients(self.dq, self.dk, self.dv)
 
 
 def schedule_of(call: BackwardCall, *, last_keys_first: bool = False) -> BackwardSchedule:
-    """The blocks of a call."""
+    """Return the blocks of a call."""
     return schedule.schedule(
         call.lengths,
         call.choice.instance.tile,
@@ -56,7 +56,7 @@ def schedule_of(call: BackwardCall, *, last_keys_first: bool = False) -> Backwar
 
 
 def plan_backward(call: BackwardCall, *, blocks: int, launches: int) -> Plan:
-    """The plan of a call, for its main launch and that launch's number of blocks."""
+    """Return the plan of a call, for its main launch and that launch's number of blocks."""
     return plan_of(
         call,
         blocks=blocks,

@@ -26,7 +26,7 @@ FACTORS = ("scale", "scale_log2")
 
 
 class BackwardParams(ctypes.Structure):
-    """Pointers, strides in elements, counts, and the softmax scale, alone and times log2 e."""
+    """Pointers, strides in elements, counts, and the softmax scale, plain and times log2 e."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (*POINTERS, "work", *OUTPUTS, *ROWS)),
@@ -40,7 +40,7 @@ class BackwardParams(ctypes.Structure):
 class Stage:
     """One launch of a backward pass: a kernel, its blocks, and the tensors that it writes.
 
-    how: further fields of Launch, such as a parameter that differs from that of the other stages.
+    how: further fields of Launch, such as a parameter that the other stages do not have.
     """
 
     specialization: Specialization
@@ -52,7 +52,7 @@ class Stage:
 def _program(call: BackwardCall) -> Program:
     made = schedule_of(call)
     main, before, after = call.choice.specializations
-    adds = not call.ordered  # otherwise dq has a separate launch
+    adds = not call.ordered  # an ordered dq is computed by the third launch
     stages = (
         Stage(before, made.padded, ROWS),
         Stage(main, made.keys, ("dk", "dv", "dq_accum")),
@@ -88,7 +88,7 @@ def program(
                 blocks=(len(stage.work),),
                 own={"work": made.on(call.device, stage.work)},
                 written=frozenset(stage.written),
-                # the first launch waits for all that came before, each other for the one before it
+                # the first launch waits for all earlier work, every other for the launch before
                 early=bool(launches),
                 **{"params": common, **stage.how},
             )
@@ -100,7 +100,7 @@ def program(
 def workspace(
     call: BackwardCall, made: BackwardSchedule, *, adds: bool, **counters: int
 ) -> Workspace:
-    """The arrays through which the launches communicate, by their names in BackwardParams.
+    """Return the arrays through which the launches communicate, by their names in BackwardParams.
 
     adds: whether dq is summed in one of them.
     """
@@ -113,7 +113,7 @@ def workspace(
 
 
 def params_of(call: BackwardCall, padded_rows: int) -> BackwardParams:
-    """The kernels' common parameter without its pointers."""
+    """Return the kernels' common parameter without its pointers."""
     strided = (call.q, call.dout, call.out, call.kv.k, call.kv.v)
     return with_numbers(
         BackwardParams,

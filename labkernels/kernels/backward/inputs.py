@@ -48,12 +48,12 @@ class BackwardInputs:
         return (*tensors, forward.cu_seqlens_q, kv.cu_seqlens)
 
     def problem(self, rows: Sequence[int] | None = None) -> Problem:
-        """The forward pass as a numerics problem on this device: whole, or some query tokens."""
+        """Return the forward pass of all or some query tokens as a numerics problem."""
         return self.forward.problem(rows)
 
 
 def backward_inputs(workload: Backward, draw: Draw) -> BackwardInputs:
-    """Random q, K, V and dout, with what our forward pass gives.
+    """Draw random q, K, V and dout, and compute out and lse2 by the lab's forward pass.
 
     Raises: ValueError if the workload's dtype is not fp16 or bf16.
     """

@@ -20,7 +20,7 @@ ADDRESSES = Line(
 )
 PARAMS = "lab::BackwardParams"
 ROW_HEADER, ROW_THREADS = "backward/rows.cuh", 256
-ROW_PADDING = 128  # rows; each request begins at a multiple of them in the workspace
+ROW_PADDING = 128  # each request begins at a multiple of this many rows in the workspace
 NUMBERS = {"ROW_PADDING": ROW_PADDING}
 
 
@@ -48,7 +48,7 @@ class BackwardTile:
 
     @property
     def label(self) -> str:
-        """As in data/ and on the command line: "64x128x8x2x1", "-ordered" or a rung behind it."""
+        """As in data/ and on the command line: "64x128x8x2x1", then "-ordered" or a rung."""
         words = "" if self.dq == "atomic" else f"-{self.dq}"
         return "x".join(map(str, self.numbers)) + words + (f"-{self.rung}" if self.rung else "")
 
@@ -78,11 +78,11 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
     dq_by_rows: bool = False
 
     def template(self, instance: Instance) -> str:
-        """The C++ name of the instance."""
+        """Return the C++ name of the instance."""
         return cpp_instance(instance)
 
     def specializations(self, instance: Instance) -> tuple[Specialization, ...]:
-        """The kernels to compile: for dK and dV, to prepare rows, and to finish dq."""
+        """Return the kernels to compile: for dK and dV, to prepare rows, and to finish dq."""
         keeps_rows = self.dq_by_rows and instance.tile.dq == "ordered"
         before = self._row_kernel(instance, "backward_prepare", "false" if keeps_rows else "true")
         if keeps_rows:
@@ -107,24 +107,24 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
 
 
 def register_ledger(instance: Instance, *lines: Line) -> Ledger:
-    """The register ledger of a thread, with the lines that all backward kernels have."""
+    """Return the register ledger of a thread, with the lines that all backward kernels have."""
     return cuda_kernel.register_ledger(instance, *lines, ADDRESSES)
 
 
 def cpp_instance(instance: Instance, function: str = "backward") -> str:
-    """`kernel::function<kernel::KernelTraits<T, D, q_rows, keys, ..., Ordered>, Policy>`."""
+    """Return `kernel::function<kernel::KernelTraits<T, D, q_rows, keys, ..., Ordered>, Policy>`."""
     tile = instance.tile
     return cpp_function(instance, function, instance.head_dim, *tile.numbers, tile.dq == "ordered")
 
 
 def tile_line(instance: Instance, name: str, tiles: Quantity | int, rows: Quantity) -> Line:
-    """Bytes of some tiles of rows by channels, with 16 bits per element."""
+    """Return the bytes of some tiles of rows by channels, with 16 bits per element."""
     of = sizes(instance)
     return Line(name, tiles * rows * of.dim * of.width)
 
 
 def score_line(instance: Instance, name: str, tiles: int) -> Line:
-    """Bytes of P and dS, or one of them, which pass through shared memory between two products."""
+    """Return bytes of P and dS, or one of them, which pass through shared memory."""
     of = sizes(instance)
     # rows are padded to a multiple of 128 bytes
     keys = of.keys if instance.tile.keys >= 64 else number(64, "keys")
@@ -132,12 +132,12 @@ def score_line(instance: Instance, name: str, tiles: int) -> Line:
 
 
 def row_line(instance: Instance, stages: Quantity | int) -> Line:
-    """Bytes of lse2 and delta of each row."""
+    """Return the bytes of lse2 and delta of each row."""
     return Line("lse2 and delta", 2 * quantity(stages) * sizes(instance).rows * FP32)
 
 
 def ordered_dq_smem(instance: Instance) -> Ledger:
-    """Shared memory of a block of the kernel that keeps rows and goes through keys, in bytes."""
+    """Return the shared memory, in bytes, of a block that keeps rows and goes through keys."""
     of = sizes(instance)
     return smem_ledger(
         instance,

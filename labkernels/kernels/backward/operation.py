@@ -11,7 +11,7 @@ from labkernels.kernels.prefill.operation import GROUP, KV_HEADS, KV_LENS, Q_LEN
 
 
 def step(inputs: BackwardInputs, **options):
-    """The step on the inputs, prepared with the lengths of the workload."""
+    """Return the step on the inputs, prepared with the lengths of the workload."""
     w = inputs.workload
     lengths = {"q_lens": w.q_lens, "kv_lens": w.kv_lens}
     how = {"causal": inputs.variant.causal, "scale": inputs.scale, **lengths}
@@ -19,7 +19,7 @@ def step(inputs: BackwardInputs, **options):
 
 
 def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
-    """Every ordered tile in bf16, the preferred ones in fp16; every other one is causal."""
+    """Yield every ordered tile in bf16, the preferred ones in fp16; every second case is causal."""
     for number, instance in enumerate(_instances(kernel)):
         workload = Backward(
             Q_LENS,

@@ -35,7 +35,7 @@ class BackwardSchedule:
     _copies: dict[tuple[int, torch.device], torch.Tensor] = field(default_factory=dict)
 
     def on(self, device: torch.device, work: np.ndarray) -> torch.Tensor:
-        """One of the lists on the kernels' device, to which it is copied once."""
+        """Return one of the lists on the kernels' device, to which it is copied once."""
         place = (id(work), device)
         if place not in self._copies:
             self._copies[place] = torch.from_numpy(work).to(device)
@@ -78,13 +78,13 @@ def _schedule(
 
 
 def padded_rows(lengths: Lengths) -> int:
-    """Rows of the workspace, in which each request begins at a multiple of ROW_PADDING."""
+    """Return rows of the workspace, in which each request begins at a multiple of ROW_PADDING."""
     total = int(lengths.q.sum()) + ROW_PADDING * len(lengths.q)
     return total // ROW_PADDING * ROW_PADDING
 
 
 def _steps_of_keys(lengths: Lengths, tile: BackwardTile, causal: bool) -> list[np.ndarray]:
-    """Row tiles of a head that see each key tile, for each request."""
+    """Return the row tiles of a head that see each key tile, for each request."""
     found = []
     for q_len, kv_len in zip(lengths.q, lengths.kv, strict=True):
         first_key = np.arange(-(-kv_len // tile.keys)) * tile.keys
@@ -96,7 +96,7 @@ def _steps_of_keys(lengths: Lengths, tile: BackwardTile, causal: bool) -> list[n
 def _steps_of_rows(
     lengths: Lengths, tile: BackwardTile, variant: AttentionVariant
 ) -> list[np.ndarray]:
-    """Key tiles that each row tile sees, for each request."""
+    """Return the key tiles that each row tile sees, for each request."""
     found = []
     for q_len, kv_len in zip(lengths.q, lengths.kv, strict=True):
         last_row = (np.arange(-(-q_len // tile.q_rows)) + 1) * tile.q_rows - 1
@@ -112,10 +112,10 @@ def _blocks(
     section_bytes: int,
     last_first: bool = False,
 ) -> np.ndarray:
-    """Every tile of every head, one section of heads after the other; in each, most steps first.
+    """Return the tiles of all heads, one section of heads after another, most steps first.
 
-    The short tiles form a separate section, the last. last_first: the last tiles come first
-    instead.
+    The short tiles form a separate, last section. last_first: the last tiles of each section come
+    first instead.
     """
     tiles = np.array([len(each) for each in steps])
     unit = np.repeat(np.arange(len(steps) * heads), np.repeat(tiles, heads))  # a request's head

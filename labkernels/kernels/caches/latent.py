@@ -69,7 +69,7 @@ class LatentKV(Paged):
         return self.ckv.unsqueeze(2)
 
     def of_request(self, request: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copies of one request's keys and values, in order: [kv_len, 1, 576 or 512]."""
+        """Return the copies of one request's keys and values, in order: [kv_len, 1, 576 or 512]."""
         places = self.places(request)
         ckv = self.ckv[places]
         return torch.cat([ckv, self.kpe[places]], dim=-1).unsqueeze(1), ckv.unsqueeze(1)

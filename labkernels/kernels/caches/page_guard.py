@@ -53,7 +53,7 @@ class Contents:
     cu_seqlens_new: torch.Tensor | None = None
 
     def refusal(self, request: int, slot: int, value: int) -> ValueError:
-        """The error for a page, or for a length if the slot is NO_SLOT."""
+        """Return the error for a page, or for a length if the slot is NO_SLOT."""
         if slot != NO_SLOT:
             return wrong_page(request, slot, value, len(self.cache.pool))
         if self.planned is None:
@@ -129,7 +129,7 @@ class GpuGuard:
         """Report what was found until now, without waiting for the GPU.
 
         Raises: ValueError naming request, slot and page, or request and length; the counters that
-        the step keeps at zero are then cleared behind the runs under way, so that the step can be
+        the step keeps at zero are then cleared after the runs under way, so that the step can be
         used again.
         """
         if self._found[0]:
@@ -146,7 +146,7 @@ def guarded(
     planned: np.ndarray | None = None,
     cu_seqlens_new: torch.Tensor | None = None,
 ) -> Step:
-    """The step; for a call with checks and pages, a step that checks the contents at each run."""
+    """Return the step, which checks the contents at each run if the call has checks and pages."""
     if not call.checks or cache.layout != "paged" or call.device.type == "meta":
         return step
     contents = Contents(cache, planned, cu_seqlens_new)

@@ -21,7 +21,7 @@ from labkernels.kernels.checks import (
 
 
 class Paged(Cache):
-    """Requests in pages anywhere in pools: the base of every paged cache; `pool` is one of these.
+    """Requests in pages anywhere in two pools: the base of all paged caches.
 
     Shapes: page_table [batch, max_pages] int32; kv_len [batch] int32.
     """
@@ -56,7 +56,7 @@ class Paged(Cache):
         return self.page_table.shape[1] * self.page_size
 
     def places(self, request: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where the keys of one request lie, in order: page and slot of each key."""
+        """Return where the keys of one request lie, in order: page and slot of each key."""
         key = torch.arange(int(self.kv_len[request]), device=self.pool.device)
         page = self.page_table[request, key // self.page_size].long()
         return page, key % self.page_size
@@ -70,7 +70,7 @@ class Paged(Cache):
                 raise ValueError(f"{name} extends over {elements} elements, allowed: {REACH}")
 
     def read_lengths(self, known: Sequence[int] | None = None) -> np.ndarray:
-        """The keys of each request, int64: as given, or read from kv_len, which waits for a GPU.
+        """Return the keys of each request, int64: as known, or read, which waits for a GPU.
 
         Raises: ValueError naming the first offending entry.
         """
@@ -80,7 +80,7 @@ class Paged(Cache):
         return once_per_content(_read_kv_len, self.kv_len, longest=longest)
 
     def require_contents(self, known: Sequence[int] | None = None) -> None:
-        """Check lengths and page numbers against the pool; on a GPU, only if torch saw one change.
+        """Check lengths and page numbers against the pool; on a GPU, only after torch saw a change.
 
         Nothing is read from a GPU if the lengths are given, or unchanged since the last check (see
         `checks.once_per_content`); `check_contents` always reads.
@@ -133,14 +133,14 @@ def _read_kv_len(kv_len: torch.Tensor, *, longest: int) -> np.ndarray:
 
 
 def wrong_length(request: int, length: int, longest: int) -> ValueError:
-    """The error for a request's length."""
+    """Return the error for a request's length."""
     return ValueError(
         f"kv_len[{request}] = {length}, allowed: 0 to {longest}, page_table.shape[1] * page_size"
     )
 
 
 def wrong_page(request: int, slot: int, page: int, n_pages: int) -> ValueError:
-    """The error for a page in a slot of a request."""
+    """Return the error for a page in a slot of a request."""
     return ValueError(
         f"page_table[{request}, {slot}] = {page}, allowed: 0 to {n_pages - 1}, the pages of the"
         " pool"
@@ -180,7 +180,7 @@ class PagedKV(Paged):
 
     @property
     def pools(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """K's and V's."""
+        """The pools of K and V."""
         return self.k, self.v
 
     @property
@@ -199,7 +199,7 @@ class PagedKV(Paged):
         return self.v.shape[3]
 
     def of_request(self, request: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copies of one request's keys and values, in order: [kv_len, kv_heads, head_dim]."""
+        """Return copies of a request's keys and values, in order: [kv_len, kv_heads, head_dim]."""
         places = self.places(request)
         return self.k[places], self.v[places]
 

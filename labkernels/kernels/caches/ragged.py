@@ -13,7 +13,7 @@ from labkernels.kernels.checks import read_lengths, require_cu_seqlens, require_
 
 @dataclass(frozen=True, eq=False)
 class RaggedKV(Cache):
-    """K and V of many requests, each request's keys behind those of the request before.
+    """K and V of many requests, each request's keys after those of the request before.
 
     Shapes: k [total, kv_heads, head_dim], v [total, kv_heads, head_dim_v], fp16 or bf16, last
     dimension contiguous; cu_seqlens [batch + 1] int32, from 0 to total.

@@ -40,7 +40,7 @@ class DecodeOptions(AttentionOptions, total=False):
 
 
 def decode(q: torch.Tensor, cache: PagedKV, **options: Unpack[DecodeOptions]) -> Step[Attention]:
-    """Attention of one query token per request over its paged keys and values.
+    """Compute attention of one query token per request over its paged keys and values.
 
     Shapes: q, out [batch, q_heads, head_dim], q_heads a multiple of cache.kv_heads; lse2 [batch,
     q_heads] fp32. A request without keys gives out = 0, lse2 = -inf. options: the fields of
@@ -94,7 +94,7 @@ def decode_step(
     >>> step.out.shape
     torch.Size([1, 8, 64])
     """
-    del kv_lens  # checks of the contents, which `decode` reads
+    del kv_lens  # only `decode` needs it, which checks the contents
     if not isinstance(cache, PagedKV):
         arguments.refuse_kind("cache", cache, "PagedKV")
     asked = (kernel, tile, keys_per_split, policy, scale, target, checks)
@@ -125,7 +125,7 @@ def _checked(
     target: str | None,
     checks: bool,
 ) -> DecodeCall:
-    """The checked call of these arguments without its tensors: only their facts count."""
+    """Return the checked call of these arguments without its tensors: only their facts count."""
     check_options(kernel=kernel, tile=tile, policy=policy, checks=checks)
     k, device = cache.k, q.device
     kv_heads, head_dim = k.shape[2:]

@@ -27,12 +27,12 @@ class DecodeCall(Call):
     cache: PagedKV | None = None
 
     def outputs(self) -> Attention:
-        """The tensors that a run writes."""
+        """Return the tensors that a run writes."""
         return Attention(self.out, self.lse2)
 
 
 def plan_decode(call: DecodeCall, *, step: int, launches_to_merge: int = 0) -> Plan:
-    """Cut the decode into blocks by its shapes: a split is a whole number of steps.
+    """Cut the decode into blocks by its shapes, or into splits of call.keys_per_split.
 
     Raises: ValueError if keys_per_split makes more splits than a grid can have.
     """

@@ -23,7 +23,7 @@ from labkernels.variant import AttentionVariant
 
 
 def problem_of(q: torch.Tensor, cache: PagedKV, *, scale: float) -> Problem:
-    """A decode as a numerics problem on the tensors' device."""
+    """Return a decode as a numerics problem on the tensors' device."""
     return Problem(*arrays(q, cache.k, cache.v), cache.page_table, cache.kv_len, scale=scale)
 
 
@@ -55,12 +55,12 @@ class DecodeInputs:
         return self.q, self.cache
 
     def problem(self, rows: Sequence[int] | None = None) -> Problem:
-        """The same attention as a numerics problem on this device: whole, or some requests."""
+        """Return the attention of all or some requests as a numerics problem on this device."""
         return problem_of_rows(problem_of(self.q, self.cache, scale=self.scale), rows)
 
 
 def decode_inputs(workload: Decode, draw: Draw) -> DecodeInputs:
-    """Random q, K and V, in pages that are scattered over the pool.
+    """Draw random q, K and V, in pages that are scattered over the pool.
 
     Raises: ValueError if the workload's dtype is not fp16 or bf16.
     """
@@ -76,16 +76,16 @@ def decode_inputs(workload: Decode, draw: Draw) -> DecodeInputs:
 
 
 DISTRIBUTIONS = ("normal", "peaky", "sink", "outlier", "mean-shifted")
-_PEAKY = 6  # factor on q, so that a few keys carry all the weight
+_PEAKY = 6  # factor on q, so that a few keys have nearly all of the weight
 _SINK_VALUE = 0.125
 _OUTLIER_SHARE, _OUTLIER = 0.002, 32
 
 
 def distributed_inputs(distribution: str, workload: Decode, draw: Draw) -> DecodeInputs:
-    """Random inputs, changed to follow one distribution.
+    """Draw random inputs, changed to follow one distribution.
 
-    peaky: large queries. sink: the first key is near all queries of its group, its value small.
-    outlier: few values are large. mean-shifted: values have the mean 1.
+    peaky: queries are large. sink: a request's first key is twice the mean query of the group, and
+    its value is small. outlier: few values are large. mean-shifted: values have the mean 1.
     Raises: ValueError listing the distributions.
     """
     if distribution not in DISTRIBUTIONS:

@@ -31,10 +31,10 @@ class DecodeKernel(Kernel, Protocol):
     operation: str = "decode"
 
     def rows(self, group: int) -> int:
-        """Query rows of a block, for `group` query heads per KV head."""
+        """Return the query rows of a block, for `group` query heads per KV head."""
 
     def rows_of(self, shape: Shape, tile: Tile) -> int:
-        """Query rows of a block."""
+        """Return the query rows of a block."""
         del tile
         return self.rows(shape.group)
 
@@ -52,25 +52,25 @@ class TensorCoreDecode(CudaDecodeKernel, Protocol):
     sum_bits: tuple[int, ...]
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block, in bytes."""
+        """Return the shared memory of a block, in bytes."""
         lines = (query_line(instance), stage_line(instance), *states_lines(instance))
         return smem_ledger(instance, *lines)
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """What ptxas adds for a warp that loads its own keys."""
+        """Return the features of a warp that loads its own keys."""
         del arch  # the same for every arch
         features = step_features(instance, keys=sizes(instance).keys, warps=1)
         return Asked(features, merges_splits=True)
 
     def summation_order(self, instance: Instance) -> Mapping[str, Any] | None:
-        """Warps take steps in turn; lanes whose keys differ in `sum_bits` have separate sums."""
+        """Return how warps share steps, and which bits of a key choose the lane that sums it."""
         promoted = instance.policy.accumulate == "promoted"
         turns = {"warps": instance.tile.warps, "keys": instance.tile.keys}
         return turns | {"sum_bits": self.sum_bits, "promoted": promoted}
 
 
 def stage_line(instance: Instance) -> Line:
-    """Bytes of the K and V stages of all warps."""
+    """Return the bytes of the K and V stages of all warps."""
     of = sizes(instance)
     return Line(
         "K and V stages",
@@ -90,26 +90,26 @@ ADDRESSES = Line(
 
 
 def rounded_p_line(instance: Instance, *, rows: Quantity | int) -> Line:
-    """Registers of the rounded P of 16 keys, an operand of the tensor cores."""
+    """Return the registers of the rounded P of 16 keys, an operand of the tensor cores."""
     parts = instance.policy.p_parts
     each = fragment(16, rows, bits=16)
     return Line("P rounded", parts * each if parts > 1 else each, "hi and lo" if parts > 1 else "")
 
 
 def chain_lines(instance: Instance) -> tuple[Line, ...]:
-    """Registers of the sum over 16 keys that fp32 adds to O, if the policy promotes sums."""
+    """Return registers of the sum over 16 keys that fp32 adds to O, if the policy promotes sums."""
     if instance.policy.accumulate != "promoted":
         return ()
     return (Line("sum of 16 keys", fragment(16, 8)),)
 
 
 def register_ledger(instance: Instance, *lines: Line) -> Ledger:
-    """The register ledger of a thread, with the lines that all decode kernels have."""
+    """Return the register ledger of a thread, with the lines that all decode kernels have."""
     return cuda_kernel.register_ledger(instance, *lines, ADDRESSES)
 
 
 def cpp_instance(instance: Instance, *shape: int) -> str:
-    """`kernel::decode<kernel::KernelTraits<T, head_dim, *shape, tile...>, Policy>`."""
+    """Return `kernel::decode<kernel::KernelTraits<T, head_dim, *shape, tile...>, Policy>`."""
     tile = instance.tile
     numbers = (instance.head_dim, *shape, tile.warps, tile.keys, tile.stages, tile.blocks_per_sm)
     return cpp_function(instance, "decode", *numbers)

@@ -18,14 +18,14 @@ SPLITS = (1024, 128)  # keys per split: one split, and several with empty ones
 
 
 def step(inputs: DecodeInputs, **options) -> Step:
-    """The step on the inputs."""
+    """Return the step on the inputs."""
     return decode_step(*inputs.arguments, scale=inputs.scale, **options)
 
 
 def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
-    """Every dtype and shape, under the default policy and with fp32 output and FMA exponentials.
+    """Yield every dtype and shape, by default and with fp32 output and FMA exponentials.
 
-    One shape also has P in two parts with l summing them, and sums that fp32 joins.
+    One shape also has P in two parts, l as the sum of rounded P, promoted sums and fp32 output.
     """
     chosen = [kernel.policies[0]]
     chosen += [p for p in kernel.policies if (p.out, p.exp2) == ("fp32", "poly5")][:1]

@@ -6,18 +6,18 @@ from labkernels.kernels.checks import MAX_SPLITS
 
 MIN_KEYS_PER_SPLIT = 256  # keys per split at least: a shorter split costs more than idle SMs
 # Two blocks per SM use an H200's whole memory rate: a decode of fewer blocks is cut into one wave
-# of that size. A decode of more blocks that the GPU still holds at once is not cut. One of more is
-# cut until its last wave is nearly full, but never into short splits.
+# of that size. A decode of more blocks that the GPU still holds at once is not cut. A
+# larger decode is cut until its waves are nearly full on average, but never into short splits.
 FULL_BLOCKS_PER_SM = 2
-FULL_WAVE = 0.97
+FULL_WAVE = 0.97  # blocks of a decode per place in its waves
 MIN_KEYS_TO_FILL_WAVES = 1024
 
 
 def keys_per_split(*, units: int, max_kv_len: int, slots: int, sm_count: int, step: int) -> int:
-    """Keys per split, so that the blocks of a decode keep all SMs busy to the end.
+    """Return the keys per split, so that the blocks of a decode keep all SMs busy to the end.
 
     units: blocks of an unsplit decode. slots: blocks that the GPU holds at once. step: keys that a
-    block takes at a time; a split is whole steps.
+    block takes at a time; a split has a whole number of steps.
     """
     one_wave = FULL_BLOCKS_PER_SM * sm_count
     if units <= one_wave:
@@ -34,7 +34,7 @@ def keys_per_split(*, units: int, max_kv_len: int, slots: int, sm_count: int, st
 
 
 def _fewest_full_waves(units: int, slots: int, most: int) -> int:
-    """The fewest splits, up to `most`, with a nearly full last wave; else with the fullest."""
+    """Return the fewest splits, up to `most`, with waves nearly full on average, else fullest."""
 
     def fullness(splits: int) -> float:
         waves = units * splits / slots

@@ -46,7 +46,7 @@ class Decode:
         page_size: int = 16,
         dtype: str = "bf16",
     ) -> "Decode":
-        """The workload of `batch` requests that all have `kv_len` keys."""
+        """Return the workload of `batch` requests that all have `kv_len` keys."""
         lengths = (kv_len,) * require_int("batch", batch, minimum=1)
         return cls(lengths, q_heads, kv_heads, head_dim, page_size, dtype)
 

@@ -34,15 +34,15 @@ def mla_decode(
     cu_seqlens_q: torch.Tensor | None = None,
     **options: Unpack[PackedOptions],
 ) -> Step[Attention]:
-    """Attention of a few query tokens per request over latent rows, in the absorbed form of MLA.
+    """Compute the attention of a few query tokens per request over latent rows (absorbed MLA).
 
     Shapes: q_nope [total, heads, 512], q_pe [total, heads, 64], heads 1 to 128; cu_seqlens_q
     [batch + 1] int32, from 0 to total, up to 128 tokens per request (without it: one per request);
     out [total, heads, 512], lse2 [total, heads] fp32. K is ckv and kpe side by side, V is ckv. A
     causal mask is aligned to the end: query i of n with L keys sees keys 0 to L - n + i. A query
     without keys gives out = 0, lse2 = -inf.
-    options: the fields of PackedOptions; causal is True by default. What is read of a GPU's lengths
-    and pages, and when, is as for `prefill`.
+    options: the fields of PackedOptions; causal is True by default. Lengths and pages on a GPU are
+    read as by `prefill`.
     Units: scale multiplies q k (default 1 / sqrt(192), of the heads before absorption); lse2 is in
     base 2.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
@@ -124,7 +124,7 @@ def mla_decode_step(
 
 
 def _checked(q_nope: torch.Tensor, cache: LatentKV, lengths: Lengths, asked: Asked) -> MlaCall:
-    """The checked call of these arguments without its tensors: only their facts count."""
+    """Return the checked call of these arguments without its tensors: only their facts count."""
     if lengths.q.max() > MAX_TOKENS:
         raise ValueError(
             f"cu_seqlens_q: a request of {lengths.q.max()} tokens, allowed: 0 to {MAX_TOKENS}"
@@ -149,7 +149,7 @@ _ONE_EACH = Kept(64)
 
 
 def _one_each(total: int, device: torch.device) -> torch.Tensor:
-    """The cumulative lengths for one token per request, written once for all calls of a stream."""
+    """Return the cumulative lengths of one token per request, kept for each stream."""
     stream = stream_of(device)
     made = _ONE_EACH.get(place := (total, device, stream))
     if made is None:

@@ -14,7 +14,7 @@ from labkernels.kernels.packed_gqa.call import schedule_of
 from labkernels.kernels.packed_gqa.schedule import Schedule
 from labkernels.kernels.program import Program, launch_of
 
-SPLIT = 3  # its column in the work list
+SPLIT = 3  # the split's column in the work list
 POINTERS = ("q_nope", "q_pe", "ckv", "kpe", "cu_seqlens_q", "page_table", "kv_len")
 STRIDES = (
     "q_nope_stride_token",
@@ -40,7 +40,7 @@ def _program(call: MlaCall) -> Program:
 
 
 def program(call: MlaCall, made: Schedule, params: ctypes.Structure, **how) -> Program:
-    """The launch of a scheduled call, and one that merges its splits, if the kernel does not."""
+    """Make the launch of a scheduled call, and that of the merge of its splits, if separate."""
     blocks = cuda.program(call, made, params, **how)
     merges = call.choice.specializations[1:]
     if made.splits == 1 or not blocks.launches or not merges:
@@ -74,7 +74,7 @@ def prepare(call: MlaCall, make: Callable[[MlaCall], Program] = _program) -> Ste
 
 
 def params_of(call: MlaCall, made: Schedule) -> MlaParams:
-    """The kernels' common parameter without its pointers."""
+    """Return the kernels' common parameter without its pointers."""
     kv = call.kv
     strides = [stride for x in (call.q, call.q_pe, kv.ckv, kv.kpe) for stride in x.stride()[:2]]
     numbers = cuda.numbers_of(call, made, cuda.pages_of(kv.page_table, kv.ckv.shape[1]))

@@ -52,7 +52,7 @@ class MlaInputs:
         return torch.cat([self.q_nope, self.q_pe], dim=-1)
 
     def problem(self, rows: Sequence[int] | None = None) -> Problem:
-        """The same attention as a numerics problem on this device: whole, or some query tokens.
+        """Return the attention of all or some query tokens as a numerics problem on this device.
 
         Only the requests of these rows are copied, because a latent cache is large.
         """
@@ -73,7 +73,7 @@ class MlaInputs:
 
 
 def mla_inputs(workload: MlaDecode, draw: Draw) -> MlaInputs:
-    """Random queries and latent rows, in pages that are scattered over the pool.
+    """Draw random queries and latent rows, in pages that are scattered over the pool.
 
     Raises: ValueError if the workload's dtype is not fp16 or bf16.
     """

@@ -34,7 +34,7 @@ class CudaMlaKernel(MlaKernel, CudaKernel, Protocol):
     division: str = "exact"
 
     def template(self, instance: Instance) -> str:
-        """`kernel::mla<KernelTraits<T, Dqk, Dvo, q_rows, keys, warps, stages, blocks>, Policy>`."""
+        """Return `kernel::mla<KernelTraits<T, Dqk, Dvo, q_rows, keys, ..., blocks>, Policy>`."""
         dims = (instance.head_dim, instance.head_dim_v)
         return cuda_kernel.cpp_function(instance, "mla", *dims, *instance.tile.numbers)
 

@@ -16,7 +16,7 @@ SPLITS = (1024, 128)  # keys per split: one split, and several
 
 
 def step(inputs: MlaInputs, **options) -> Step:
-    """The step on the inputs, prepared with the lengths of the workload."""
+    """Return the step on the inputs, prepared with the lengths of the workload."""
     w = inputs.workload
     lengths = {"q_lens": (w.q_len,) * w.batch, "kv_lens": w.kv_lens}
     how = {"causal": inputs.variant.causal, "scale": inputs.scale, **lengths}
@@ -24,7 +24,7 @@ def step(inputs: MlaInputs, **options) -> Step:
 
 
 def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
-    """Every tile in bf16 and fp16; heads, pages, mask and splits change from case to case."""
+    """Yield every tile in bf16 and fp16, with other heads, pages, mask and splits each time."""
     sizes = {"head_dim": HEAD_DIM, "rows": Q_LEN * max(HEADS)}
     for dtype in ("bf16", "fp16"):
         for number, instance in enumerate(kernel.instances(kernel.shape(dtype=dtype, **sizes))):

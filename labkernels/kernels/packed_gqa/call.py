@@ -83,7 +83,7 @@ class PackedCall(Call):
     cu_seqlens_q: torch.Tensor | None = None
 
     def outputs(self) -> Attention:
-        """The tensors that a run writes."""
+        """Return the tensors that a run writes."""
         return Attention(self.out, self.lse2)
 
 
@@ -102,7 +102,7 @@ def packed_call(
     default_scale: float | None = None,
     **channels_and_layout: object,
 ) -> Packed:
-    """The checked call of these arguments without its tensors: only their facts count.
+    """Return the checked call of these arguments without its tensors: only their facts count.
 
     most_tokens: per request; if the call must not depend on its batch, kernel and tile are the same
     up to this length. channels_and_layout: these fields of a Shape.
@@ -141,7 +141,7 @@ def packed_call(
 def schedule_of(
     call: PackedCall, *, tile_rows: int | None = None, cached_keys: int | None = None
 ) -> Schedule:
-    """The blocks of a call; for a GPU, the list lies in its memory.
+    """Return the blocks of a call; for a GPU, the list lies in its memory.
 
     Raises: ValueError if keys_per_split makes more splits than a grid can have (MAX_SPLITS).
     """
@@ -160,7 +160,7 @@ def schedule_of(
 
 
 def plan_packed(call: PackedCall, made: Schedule, *, launches: int = 1) -> Plan:
-    """The plan of a call that has been scheduled."""
+    """Return the plan of a call that has been scheduled."""
     return plan_of(
         call,
         blocks=len(made.work),

@@ -32,7 +32,7 @@ NO_PAGES = (0, 0, 1, 0, 0)  # ragged K and V
 
 
 def fields(pointers: tuple[str, ...], strides: tuple[str, ...]) -> tuple[tuple[str, type], ...]:
-    """Pointers, strides in elements, counts, and the softmax scale times log2 e."""
+    """Return pointers, strides in elements, counts, and the softmax scale times log2 e."""
     return (
         *((name, ctypes.c_void_p) for name in (*pointers, "work", *OUTPUTS, *PARTIALS)),
         *((name, ctypes.c_longlong) for name in strides),
@@ -42,12 +42,12 @@ def fields(pointers: tuple[str, ...], strides: tuple[str, ...]) -> tuple[tuple[s
 
 
 def pages_of(page_table: torch.Tensor, page_size: int) -> tuple[int, ...]:
-    """The counts of a paged cache."""
+    """Return the counts of a paged cache."""
     return (page_table.stride(0), page_table.shape[1], page_size, *division(page_size))
 
 
 def numbers_of(call: PackedCall, made: Schedule, pages: tuple[int, ...]) -> tuple[float, ...]:
-    """The fields of the parameter behind its strides."""
+    """Return the fields of the parameter after its strides."""
     heads = (call.q.shape[1], call.kv_heads, call.group, *division(call.group))
     cut = (made.keys_per_split, made.splits, int(call.variant.causal))
     return (*pages, *heads, *cut, call.scale * LOG2_E)
@@ -62,7 +62,7 @@ def program(
     maps: Mapping[str, tuple[str, Describe]] | None = None,
     **counters: int,
 ) -> Program:
-    """The launch of a scheduled call: one block per entry of its work list, or `blocks` blocks."""
+    """Make a scheduled call's launch, of one block per entry of its work list, or of `blocks`."""
     plan = plan_packed(call, made)
     if plan.blocks == 0:
         return Program(plan)

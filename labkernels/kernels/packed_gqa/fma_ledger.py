@@ -5,18 +5,18 @@ from labkernels.budget.quantity import Quantity
 from labkernels.kernels.cuda_kernel import FP32, sizes
 from labkernels.kernels.kernel import Instance
 
-PADDING = 4  # floats behind a row of Q and of K
+PADDING = 4  # floats after a row of Q and of K
 COLUMNS = 16  # lanes that share a row
 NUMBERS = {"FMA_PADDING": PADDING, "FMA_COLUMNS": COLUMNS}
 
 
 def smem_line(name: str, rows: Quantity, columns: Quantity, note: str = "") -> Line:
-    """Bytes of fp32 rows in shared memory."""
+    """Return the bytes of fp32 rows in shared memory."""
     return Line(name, rows * columns * FP32, note)
 
 
 def register_lines(instance: Instance) -> tuple[Line, ...]:
-    """Registers of a lane's operands."""
+    """Return the registers of a lane's operands."""
     of = sizes(instance)
     rows, keys, channels = of.rows / (2 * of.warps), of.keys / COLUMNS, of.dim_v / COLUMNS
     return (

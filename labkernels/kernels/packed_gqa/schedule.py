@@ -1,4 +1,4 @@
-"""How a prefill is cut into blocks, and in which order they start: from lengths and shapes."""
+"""How a prefill or MLA decode is cut into blocks, and in which order the blocks start."""
 
 import functools
 import math
@@ -11,16 +11,17 @@ from labkernels.kernels.checks import MAX_SPLITS
 from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.variant import AttentionVariant
 
-# The numbers of splits that are tried, in steps of about a quarter.
+# The numbers of splits that are tried; from 4 on, each is up to a quarter more than the last.
 SPLITS = (1, 2, 3, *(step << octave for octave in range(7) for step in (4, 5, 6, 7)))
-# A split's partial State costs as much as some more keys would: o is written and read in fp32 for
-# each row, whereas K and V of a key are read once in 16 bits, and the block has to start. A split
-# must have more keys than that.
+# A split costs as much time as some more keys: these to start its block, and two per row for its
+# partial State, whose o is written and read in fp32, whereas K and V of a key are read once in 16
+# bits. A split must have more keys than its cost.
 KEYS_TO_START = 64
 MIN_KEYS_PER_SPLIT = 256
 MIN_KEYS_PER_ROW = 4
 MAX_CACHED_KEYS = 2**62
-SHORT = 3  # a block is short if this many times its steps are at most those of the longest block
+# A block is short if this many times its steps are at most those of all splits of the longest tile.
+SHORT = 3
 SHORT_AT_END = 2  # short blocks per slot that wait for the end
 GOOD_ENOUGH = 1.1  # the fewest splits within this factor of the shortest expected time are taken
 
@@ -50,7 +51,7 @@ class Schedule:
     _copies: dict[torch.device, torch.Tensor] = field(default_factory=dict)
 
     def on(self, device: torch.device) -> torch.Tensor:
-        """The blocks on the kernel's device, to which they are copied once."""
+        """Return the blocks on the kernel's device, to which they are copied once."""
         if device not in self._copies:
             self._copies[device] = torch.from_numpy(self.work).to(device)
         return self._copies[device]
@@ -109,13 +110,13 @@ def _schedule(
 def visible_keys(
     lengths: Lengths, request, row, group: int, variant: AttentionVariant
 ) -> np.ndarray:
-    """One past the last key that a packed row sees; a row past the end counts as the last row."""
+    """Return one past the last key that a packed row sees; rows past the end see the last row's."""
     n, keys = lengths.q[request], lengths.kv[request]
     return variant.end(np.minimum(row // group, n - 1), n, keys)
 
 
 def _best_splits(visible: np.ndarray, kv_heads: int, tile: PrefillTile, slots: int) -> int:
-    """The fewest splits whose expected time comes near the shortest."""
+    """Return the fewest splits whose expected time comes near the shortest."""
     longest = int(visible.max(initial=0))
     even = visible.sum() * kv_heads / slots
     whole = _foreseen_keys(visible, kv_heads, max(1, longest), 0, slots)
@@ -133,7 +134,7 @@ def _best_splits(visible: np.ndarray, kv_heads: int, tile: PrefillTile, slots: i
 
 
 def _foreseen_keys(visible: np.ndarray, kv_heads: int, keys: int, cost: int, slots: int) -> float:
-    """A lower limit on the keys of the busiest slot, where each split costs some more keys.
+    """Return a lower limit on the keys of the busiest slot, where each split costs some more keys.
 
     Some slot gets k + 1 of the k * slots + 1 longest blocks, and all slots share all blocks.
     """
@@ -152,7 +153,7 @@ def _blocks(
     step_keys: int,
     kv_heads: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Every block as [request, q_tile, kv_head, split], and the steps that it takes."""
+    """Return every block as [request, q_tile, kv_head, split], and the steps that it takes."""
     live = np.maximum(1, -(-visible // keys_per_split)) * kv_heads
     unit = np.repeat(np.arange(len(request)), live)
     number = np.arange(len(unit)) - np.repeat(np.cumsum(live) - live, live)
@@ -163,7 +164,7 @@ def _blocks(
 
 
 def _launch_order(work: np.ndarray, steps: np.ndarray, slots: int, cached_steps: int) -> np.ndarray:
-    """The blocks of most steps first, so that short ones fill the gaps at the end.
+    """Return the order of blocks by falling steps, so that short blocks fill gaps at the end.
 
     Equal blocks that read the same K and V start side by side, to share the L2 cache. If K and V of
     all KV heads do not fit the cache, the heads are started in sections, one after the other.

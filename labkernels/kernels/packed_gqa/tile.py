@@ -10,8 +10,8 @@ class PrefillTile:
 
     A row is one head of one token. key_order: the direction in which a block walks over its keys.
     overlap: what runs during the products of a warpgroup of a wgmma kernel: nothing ("none"), its
-    own softmax ("within"), or that of another warpgroup, too ("between"). For prefill_wgmma_basic,
-    overlap is the name of a rung of the ladder; for other kernels it is empty.
+    own softmax ("within"), or also the softmax of another warpgroup ("between"). For
+    prefill_wgmma_basic, overlap is the name of a rung of the ladder; for other kernels, empty.
     """
 
     q_rows: int

@@ -16,7 +16,7 @@ from labkernels.units import LOG2_E
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """A kernel's own arguments: tensors before the work list, numbers behind the outputs.
+    """A kernel's own arguments: tensors before the work list, numbers after the outputs.
 
     lengths: cu_seqlens_q, cu_seqlens_k and kv_len; the ones that a layout does not use get any
     pointer.

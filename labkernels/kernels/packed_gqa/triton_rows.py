@@ -21,7 +21,7 @@ def block_rows(
     CAUSAL: tl.constexpr,
     PAGED: tl.constexpr,
 ):
-    """The rows of a block, and how many keys each row, the first row and the last row see."""
+    """Return the rows of a block, and how many keys each, the first and the last row see."""
     p_work = work + 4 * tl.program_id(0)
     i_request, i_tile = tl.load(p_work), tl.load(p_work + 1)
     i_kv, i_split = tl.load(p_work + 2), tl.load(p_work + 3)
@@ -74,7 +74,7 @@ def store(
     D_V: tl.constexpr,
     SPLIT: tl.constexpr,
 ):
-    """Writes the State of a split, or the output of a whole row."""
+    """Write the State of a split, or the output of a whole row."""
     o_dim = tl.arange(0, D_V)[None, :]
     first = token.to(tl.int64) * q_heads
     if SPLIT:
@@ -111,7 +111,7 @@ def merge_splits(
     CAUSAL: tl.constexpr,
     PAGED: tl.constexpr,
 ):
-    """One program: merges the splits' States of ROWS rows, in split order."""
+    """One program merges the splits' States of ROWS rows, in split order."""
     _, _, i_split, token, o_token, head, m_row, _, _, _, _, most = block_rows(
         work, cu_seqlens_q, cu_seqlens_k, kv_len, group, ROWS, CAUSAL, PAGED
     )

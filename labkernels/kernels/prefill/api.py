@@ -31,7 +31,7 @@ def prefill(
     cu_seqlens_q: torch.Tensor,
     **options: Unpack[PackedOptions],
 ) -> Step[Attention]:
-    """Attention of many query tokens per request over its keys, one request behind the other.
+    """Compute the attention of many query tokens per request over the request's keys.
 
     Shapes: q [total, q_heads, head_dim], q_heads a multiple of the KV heads; cu_seqlens_q
     [batch + 1] int32, from 0 to total; out [total, q_heads, head_dim_v], lse2 [total, q_heads]
@@ -64,7 +64,7 @@ def prefill(
 def varlen_qkvpacked(
     qkv: torch.Tensor, cu_seqlens: torch.Tensor, **options: Unpack[PackedOptions]
 ) -> Step[Attention]:
-    """Self-attention within each request, from Q, K and V side by side.
+    """Compute self-attention within each request, from Q, K and V side by side.
 
     Shapes: qkv [total, 3, heads, head_dim], cu_seqlens [batch + 1] int32. Options as `prefill`.
     Raises: ValueError naming the argument, its value and what is allowed; then nothing is written.
@@ -132,7 +132,7 @@ def prefill_step(
 
 
 def _checked(q: torch.Tensor, kv: RaggedKV | PagedKV, lengths: Lengths, asked: Asked) -> PackedCall:
-    """The checked call of these arguments without its tensors: only their facts count."""
+    """Return the checked call of these arguments without its tensors: only their facts count."""
     k, v = kv.k, kv.v
     return packed_call(
         PackedCall,

@@ -43,7 +43,7 @@ def _program(call: PackedCall) -> Program:
 def prepare(call: PackedCall, program: Callable[[PackedCall], Program] = _program) -> Step:
     """Compile, list the blocks, allocate the splits' partial states, and fix the launch.
 
-    make: makes the program, for a kernel with a larger parameter.
+    program: makes the program, for a kernel with a larger parameter.
     Raises: ValueError if keys_per_split makes more splits than a grid can have (MAX_SPLITS), K and
     V have equal channels but pools of different strides, or a pool is too large for the offsets.
     """
@@ -61,7 +61,7 @@ def _tensors_of(call: PackedCall) -> dict[str, torch.Tensor]:
 
 
 def params_of(call: PackedCall, made: Schedule) -> PrefillParams:
-    """The kernels' common parameter without its pointers."""
+    """Return the kernels' common parameter without its pointers."""
     q, k, v = call.q, call.kv.k, call.kv.v
     if call.kv.layout == "paged":
         strides = (*k.stride()[:3], *v.stride()[:3])

@@ -48,7 +48,7 @@ class PrefillInputs:
         return self.q, self.kv, self.cu_seqlens_q
 
     def problem(self, rows: Sequence[int] | None = None) -> Problem:
-        """The same attention as a numerics problem on this device: whole, or some query tokens."""
+        """Return the attention of all or some query tokens as a numerics problem on this device."""
         kv, ends = self.kv, self.cu_seqlens_q.cpu().numpy()
         how = {"scale": self.scale, "cu_seqlens_q": ends, "causal": self.workload.causal}
         q, k, v = arrays(self.q, kv.k, kv.v)
@@ -60,7 +60,7 @@ class PrefillInputs:
 
 
 def prefill_inputs(workload: Prefill, draw: Draw) -> PrefillInputs:
-    """Random q, K and V, in pages that are scattered over the pool where the workload has pages.
+    """Draw random q, K and V; if the workload has pages, they are scattered over the pool.
 
     Raises: ValueError if the workload's dtype is not fp16 or bf16.
     """

@@ -31,22 +31,22 @@ class CudaPrefillKernel(PrefillKernel, CudaKernel, Protocol):
     launch: str = "..cuda"
 
     def template(self, instance: Instance) -> str:
-        """The C++ name of the instance."""
+        """Return the C++ name of the instance."""
         return cpp_instance(instance)
 
 
 def register_ledger(instance: Instance, *lines: Line) -> Ledger:
-    """The register ledger of a thread, with the lines that all prefill kernels have."""
+    """Return the register ledger of a thread, with the lines that all prefill kernels have."""
     return cuda_kernel.register_ledger(instance, *lines, ADDRESSES)
 
 
 def step_flops(instance: Instance) -> int:
-    """FLOPs of both products of a step, padding counted."""
+    """Return the FLOPs of both products of a step, padding counted."""
     return 2 * instance.rows * instance.tile.keys * (instance.head_dim + instance.head_dim_v)
 
 
 def softmax_ops(instance: Instance) -> int:
-    """Lanes' instructions in a step's softmax; an exponential counts once, for its issue slot.
+    """Return the lanes' instructions in a step's softmax; an exponential counts once.
 
     Per score: maximum, scale minus maximum in an FMA, exponential, sum, and half a conversion. Per
     element of O: the rescaling.
@@ -56,7 +56,7 @@ def softmax_ops(instance: Instance) -> int:
 
 
 def cpp_instance(instance: Instance, choice: str = "") -> str:
-    """`kernel::prefill<KernelTraits<T, Dqk, Dvo, q_rows, keys, ..., choice, Paged>, Policy>`.
+    """Return `kernel::prefill<KernelTraits<T, Dqk, Dvo, ..., choice, Paged>, Policy>`.
 
     choice: the template argument for the order of the block's work, by default the tile's
     lab::KeyOrder.

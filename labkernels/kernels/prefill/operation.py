@@ -16,7 +16,7 @@ SPLITS = (1024, 128)  # keys per split: one split, and several
 
 
 def step(inputs: PrefillInputs, **options) -> Step:
-    """The step on the inputs, prepared with the lengths of the workload."""
+    """Return the step on the inputs, prepared with the lengths of the workload."""
     w = inputs.workload
     lengths = {"q_lens": w.q_lens, "kv_lens": w.kv_lens}
     how = {"causal": inputs.variant.causal, "scale": inputs.scale, **lengths}
@@ -24,7 +24,7 @@ def step(inputs: PrefillInputs, **options) -> Step:
 
 
 def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
-    """Every tile in bf16, the preferred ones also in fp16; ragged and paged in turn.
+    """Yield every tile in bf16, the preferred ones also in fp16; ragged and paged in turn.
 
     The mask and the splits also change from case to case.
     """

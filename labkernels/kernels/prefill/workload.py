@@ -12,7 +12,7 @@ class Prefill(Tokens):
     """Many query tokens per request over the request's keys, with or without a causal mask.
 
     head_dim_v: channels of V and out, if they differ from those of q and K. page_size: keys per
-    page of a cache; None for ragged K and V, which hold one request's keys behind the other's.
+    page of a cache; None for ragged K and V, which hold one request's keys after the other's.
     Shapes: per request q is q_len x [q_heads, head_dim], out q_len x [q_heads, head_dim_v];
         K, V kv_len x [kv_heads, head_dim or head_dim_v].
     Raises: ValueError naming the field, its value and what is allowed.
@@ -40,7 +40,7 @@ class Prefill(Tokens):
     def flops(self) -> int:
         """FLOPs of the two products; a causal mask counts half the square, as benchmarks do.
 
-        Source: FlashAttention's benchmark_flash_attention.py, so that rates compare.
+        Source: FlashAttention's benchmark_flash_attention.py, which makes rates comparable.
         """
         return self._doubled_pairs() * self.q_heads * (self.head_dim + self.head_dim_v)
 

@@ -23,16 +23,16 @@ class Append(AppendKernel):
     head_dims = (64, 128, 192, 256)
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[AppendTile, ...]:
-        """The one tile option."""
+        """Return the one tile option."""
         del shape, policy  # one tile: the kernel only moves bytes
         return (TILE,)
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block, in bytes: none."""
+        """Return the shared memory of a block, in bytes: none."""
         return Ledger(f"{instance.kernel}: shared memory", "bytes", ())
 
     def registers(self, instance: Instance) -> Ledger:
-        """Registers that a thread holds while its loads are in flight."""
+        """Return the registers that a thread holds while its loads are in flight."""
         stages = sizes(instance).stages
         return Ledger(
             f"{instance.kernel}: registers",
@@ -44,7 +44,7 @@ class Append(AppendKernel):
         )
 
     def template(self, instance: Instance) -> str:
-        """The C++ name of the instance."""
+        """Return the C++ name of the instance."""
         tile = instance.tile
         numbers = (tile.warps, tile.keys, tile.stages, tile.blocks_per_sm)
         return f"append::append<append::KernelTraits<{', '.join(map(str, numbers))}>>"

@@ -34,7 +34,7 @@ class BackwardMma(CudaBackwardKernel):
     )
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[BackwardTile, ...]:
-        """Tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
+        """Return tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
         del policy  # the same for every policy
         atomic = {
             64: (
@@ -54,7 +54,7 @@ class BackwardMma(CudaBackwardKernel):
         return (*atomic, *(replace(tile, dq="ordered") for tile in atomic))
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block of the kernel that goes through rows, in bytes."""
+        """Return the shared memory of a block of the kernel that goes through rows, in bytes."""
         of = cuda_kernel.sizes(instance)
         return cuda_kernel.smem_ledger(
             instance,
@@ -65,7 +65,7 @@ class BackwardMma(CudaBackwardKernel):
         )
 
     def registers(self, instance: Instance) -> Ledger:
-        """Fragments and addresses of a thread, in registers, where S and dP are alive."""
+        """Return fragments and addresses of a thread, in registers, where S and dP are alive."""
         of = cuda_kernel.sizes(instance)
         sums = fragment(of.keys, of.dim, warps=of.warps)
         scores = fragment(of.rows, of.keys, warps=of.warps)
@@ -77,7 +77,7 @@ class BackwardMma(CudaBackwardKernel):
         )
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """What ptxas adds for a warp that reads stages shared by the block."""
+        """Return the features of a warp that reads stages shared by the block."""
         del arch  # the same for every arch
         of = cuda_kernel.sizes(instance)
         features = cuda_kernel.step_features(instance, keys=of.keys, warps=of.warps)

@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def place(work, cu_seqlens_q, cu_seqlens_k):
-    """A block's request, tile and head; where its rows and keys begin, and how many there are."""
+    """Return a block's tile and head, where its rows and keys begin, and how many it has."""
     p_work = work + 4 * tl.program_id(0)
     i_request, i_tile, i_head = tl.load(p_work), tl.load(p_work + 1), tl.load(p_work + 2)
     first_row = tl.load(cu_seqlens_q + i_request)
@@ -22,27 +22,27 @@ def place(work, cu_seqlens_q, cu_seqlens_k):
 
 @triton.jit
 def load(p, row, i_head, stride_token, stride_head, m_row, D: tl.constexpr):
-    """Rows of one head, zeros outside the mask."""
+    """Load rows of one head, and zeros outside the mask."""
     p_rows = (p + row * stride_token + i_head * stride_head)[:, None] + tl.arange(0, D)[None, :]
     return tl.load(p_rows, mask=m_row[:, None], other=0.0)
 
 
 @triton.jit
 def probabilities(b_s, b_lse2, m_seen, scale_log2):
-    """P from scores and lse2; 0 for keys that a row does not see, since lse2 may be -inf there."""
+    """Return P from scores and lse2; 0 for unseen keys, since lse2 may be -inf there."""
     shift = tl.where(b_lse2 == float("-inf"), 0.0, b_lse2)
     return tl.where(m_seen, tl.exp2(b_s * scale_log2 - shift), 0.0)
 
 
 @triton.jit
 def score_gradients(b_dp, b_p, b_delta):
-    """dS from dP, P and delta."""
+    """Return dS from dP, P and delta."""
     return b_p * (b_dp - b_delta)
 
 
 @triton.jit
 def load_facts(lse2, row_delta, row, head, q_heads, m_row):
-    """lse2 and delta of rows of one head."""
+    """Load lse2 and delta of rows of one head."""
     o_row = row * q_heads + head
     b_lse2 = tl.load(lse2 + o_row, mask=m_row, other=0.0)
     return b_lse2, tl.load(row_delta + o_row, mask=m_row, other=0.0)
@@ -93,7 +93,7 @@ def keys(
 ):  # fmt: skip
     """One program: dK and dV of KEYS keys of one KV head, over all rows that see them."""
     i_tile, i_kv, first_row, first_key, n_rows, n_keys = place(work, cu_seqlens_q, cu_seqlens_k)
-    # off: fp32 operands keep tensor cores unused. The interpreter's bf16 is wrong.
+    # Without tensor cores, operands are fp32. UPCAST: the interpreter's bf16 arithmetic is wrong.
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
     kind = tl.float32 if WIDE else k.dtype.element_ty
     o_key = i_tile * KEYS + tl.arange(0, KEYS)
@@ -152,7 +152,7 @@ def rows(
 ):  # fmt: skip
     """One program: dq of ROWS rows of one query head, over all keys that they see."""
     i_tile, i_head, first_row, first_key, n_rows, n_keys = place(work, cu_seqlens_q, cu_seqlens_k)
-    # off: fp32 operands keep tensor cores unused. The interpreter's bf16 is wrong.
+    # Without tensor cores, operands are fp32. UPCAST: the interpreter's bf16 arithmetic is wrong.
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
     kind = tl.float32 if WIDE else k.dtype.element_ty
     o_row = i_tile * ROWS + tl.arange(0, ROWS)

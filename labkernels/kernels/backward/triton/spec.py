@@ -25,7 +25,7 @@ class TritonBackward(BackwardKernel):
     policies = (TENSOR_CORES, CUDA_CORES)
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[BackwardTile, ...]:
-        """Tile options; `stages` is Triton's num_stages, blocks_per_sm what its registers leave.
+        """Return the tiles; `stages` is Triton's num_stages, blocks_per_sm what registers allow.
 
         A separate pass over the keys computes dq and always adds in one order. Without tensor cores
         Triton keeps the fp32 operands of tl.dot in registers, and larger tiles spill.

@@ -34,9 +34,9 @@ def prepare(call: BackwardCall) -> Step[Gradients]:
 
 
 def _program(call: BackwardCall) -> Program:
-    # A block whose dq is ordered waits for those with later keys of its head: they start before it.
+    # With an ordered dq a block waits for the blocks of its head's later keys, which start first.
     made, tile = schedule_of(call, last_keys_first=call.ordered), call.choice.instance.tile
-    # how many blocks have added to each part of dq_accum; the last one resets it
+    # the counters of blocks that have added to each part of dq_accum; the last block resets each
     parts = call.q.shape[1] * (made.padded_rows // TURN_ROWS) * TURN_PARTS
     counters = {"dq_semaphores": parts} if call.ordered else {}
     rows = functools.partial(rows_map, tokens=tile.q_rows, heads=1)

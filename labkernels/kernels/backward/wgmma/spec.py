@@ -1,4 +1,4 @@
-"""backward_wgmma: wgmma on tiles that the TMA brings, with dQ sent away as fp32 additions."""
+"""backward_wgmma: wgmma on tiles that the TMA brings, with dQ added in fp32 to global memory."""
 
 from dataclasses import replace
 from types import MappingProxyType
@@ -16,31 +16,31 @@ from labkernels.policy import EXP2, TENSOR_CORES, NumericPolicy, policies
 
 WARPS = 12  # one warpgroup loads, two compute
 CONSUMER_WARPS = 8
-CONSUMER_REGISTERS = 240  # a thread of the two, once the first has given its own up
+CONSUMER_REGISTERS = 240  # per thread of the two, after the first gave up some of its own
 BARRIER_BYTES = 8
-COPIES, TMA, IN_REGISTERS = "copies", "tma", "registers"  # rungs, from backward_mma up
+COPIES, TMA, IN_REGISTERS = "copies", "tma", "registers"  # rungs of the ladder above backward_mma
 RUNGS = (
     BackwardTile(64, 128, CONSUMER_WARPS, 2, 1, rung=COPIES),
     BackwardTile(64, 128, WARPS, 2, 1, rung=TMA),
     BackwardTile(64, 128, WARPS, 2, 1, rung=IN_REGISTERS),
 )
 RUNGS_HEAD_DIM, RUNGS_HEADER = 128, "backward/rungs/kernel.cuh"
-TURN_ROWS, TURN_PARTS = 64, 2  # rows and parts of dQ that are added in turn
-ALIGNMENT = 1024  # bytes; of a box with a 128-byte swizzle, and so of all shared memory
+TURN_ROWS, TURN_PARTS = 64, 2  # blocks add these rows, in these parts, of an ordered dQ in turn
+ALIGNMENT = 1024  # bytes; a box with a 128-byte swizzle needs it, and so all shared memory
 
 
 def _splits_keys(instance: Instance) -> bool:
-    """Whether each warpgroup has keys of its own; 64 of them are a wgmma's rows."""
+    """Return whether each warpgroup has separate keys, 64 of which are the rows of a wgmma."""
     return instance.tile.keys == 2 * 64
 
 
 def _stages_dq(instance: Instance) -> bool:
-    """Whether dQ leaves by way of shared memory, where another warp adds it."""
+    """Return whether dQ passes through shared memory, from which another warp adds it."""
     return _splits_keys(instance) or instance.tile.dq == "ordered"
 
 
 def _rung_smem(instance: Instance) -> Ledger:
-    """Shared memory of a block of a rung, in bytes."""
+    """Return the shared memory of a block of a rung, in bytes."""
     of, rung = cuda_kernel.sizes(instance), instance.tile.rung
     handed = 1 if rung == IN_REGISTERS else 2
     barriers = number(0) if rung == COPIES else 1 + 2 * of.stages
@@ -65,7 +65,7 @@ _DQ_STAGES = Line(
 
 
 class BackwardWgmma(CudaBackwardKernel):
-    """Blocks add their dq in fp32 to global memory; turns order the additions."""
+    """Blocks add their dq in fp32 to global memory; for an ordered dq they take turns."""
 
     name = "backward_wgmma"
     idea = "Two warpgroups keep dK and dV; P and dS stay in registers; the TMA loads and adds."
@@ -85,7 +85,7 @@ class BackwardWgmma(CudaBackwardKernel):
     )
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[BackwardTile, ...]:
-        """The tile of a head_dim: as many keys as dK and dV have registers for, rows as S has."""
+        """Return a head_dim's tile: registers limit its keys (by dK and dV) and its rows (by S)."""
         del policy  # the same for every policy
         atomic = {
             64: BackwardTile(128, 128, WARPS, 2, 1),
@@ -95,18 +95,18 @@ class BackwardWgmma(CudaBackwardKernel):
         return (atomic, replace(atomic, dq="ordered"))
 
     def named_tiles(self, head_dim: int) -> tuple[BackwardTile, ...]:
-        """The rungs of the ladder below this kernel, which have one head_dim."""
+        """Return the rungs of the ladder below this kernel, which have one head_dim."""
         return RUNGS if head_dim == RUNGS_HEAD_DIM else ()
 
     def specialization(self, instance: Instance) -> Specialization:
-        """What is compiled; a rung has a source of its own."""
+        """Return what is compiled; rungs have a separate source."""
         made, rung = super().specialization(instance), instance.tile.rung
         if not rung:
             return made
         return replace(made, header=RUNGS_HEADER, params="backward_rungs::Params")
 
     def template(self, instance: Instance) -> str:
-        """The C++ name of the instance; that of a rung ends in the rung."""
+        """Return the C++ name of the instance; a rung's name has the rung as its last argument."""
         tile = instance.tile
         if not tile.rung:
             return super().template(instance)
@@ -114,7 +114,7 @@ class BackwardWgmma(CudaBackwardKernel):
         return cpp_function(instance, "backward", *words).replace(self.name, "backward_rungs")
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block, in bytes."""
+        """Return the shared memory of a block, in bytes."""
         if instance.tile.rung:
             return _rung_smem(instance)
         of, handed = cuda_kernel.sizes(instance), 1 if _splits_keys(instance) else 2
@@ -137,7 +137,7 @@ class BackwardWgmma(CudaBackwardKernel):
         return cuda_kernel.smem_ledger(instance, *lines, padding)
 
     def registers(self, instance: Instance) -> Ledger:
-        """Fragments and addresses of a thread that computes, where S and dP are alive."""
+        """Return fragments and addresses of a thread that computes, where S and dP are alive."""
         of, warps = cuda_kernel.sizes(instance), number(CONSUMER_WARPS, "warps")
         sums = fragment(of.keys, of.dim, warps=warps)
         scores = fragment(of.keys, of.rows, warps=warps)
@@ -148,7 +148,7 @@ class BackwardWgmma(CudaBackwardKernel):
         )
 
     def thread_registers(self, instance: Instance) -> int | None:
-        """What a thread that computes has, once the first warpgroup has given its own up."""
+        """Return a computing thread's registers, after the first warpgroup gave up some."""
         return None if instance.tile.rung == COPIES else CONSUMER_REGISTERS
 
 

@@ -21,21 +21,21 @@ class DecodeFma(CudaDecodeKernel):
     """Every lane multiplies 8 channels of a key; shuffles add the products."""
 
     name = "decode_fma"
-    idea = "fp32 FMAs on CUDA cores; P never rounded."
+    idea = "fp32 FMAs on CUDA cores; P is never rounded."
     parent = "reference"
     needs = SINCE_AMPERE
     policies = policies(CUDA_CORES, denominators=("unrounded",))
 
     def template(self, instance: Instance) -> str:
-        """The C++ name of the instance."""
+        """Return the C++ name of the instance."""
         return kernel.cpp_instance(instance, instance.rows)
 
     def rows(self, group: int) -> int:
-        """Query rows of a block: the power of two that holds the group, at most 8."""
+        """Return the query rows of a block: the power of two that holds the group, at most 8."""
         return min(MAX_ROWS, 1 << (group - 1).bit_length())
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[DecodeTile, ...]:
-        """Tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
+        """Return tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
         del policy  # the same for every policy
         wide = self.rows(shape.group) == MAX_ROWS
         return {
@@ -47,7 +47,7 @@ class DecodeFma(CudaDecodeKernel):
         }[shape.head_dim]
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block, in bytes."""
+        """Return the shared memory of a block, in bytes."""
         of = cuda_kernel.sizes(instance)
         p = Line(
             "P",
@@ -61,7 +61,7 @@ class DecodeFma(CudaDecodeKernel):
         )
 
     def registers(self, instance: Instance) -> Ledger:
-        """Operands and addresses of a thread, in registers."""
+        """Return the operands and addresses of a thread, in registers."""
         of = cuda_kernel.sizes(instance)
         lanes = of.dim / CHUNK
         scores = of.rows * (of.keys * lanes / WARP_THREADS)
@@ -77,14 +77,14 @@ class DecodeFma(CudaDecodeKernel):
         )
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """What ptxas adds; before sm_100 it widens bf16 by separate instructions."""
+        """Return the features; before sm_100, ptxas widens bf16 by separate instructions."""
         features = {"shuffles": number(1)}
         if instance.dtype == "bf16" and generation(arch) < 10:
             features["bf16 widened"] = cuda_kernel.sizes(instance).rows
         return Asked(features, merges_splits=True)
 
     def summation_order(self, instance: Instance) -> Mapping[str, Any] | None:
-        """Lanes that share a key take 8 channels each; the other lanes hold other keys."""
+        """Return the order of sums in which lanes that share a key take 8 channels each."""
         lanes = instance.head_dim // CHUNK
         groups = WARP_THREADS // lanes
         turns = {"warps": instance.tile.warps, "keys": instance.tile.keys}
@@ -92,7 +92,7 @@ class DecodeFma(CudaDecodeKernel):
 
 
 def _sum_bits(instance: Instance, lanes: int, groups: int) -> tuple[int, ...]:
-    """Bits of a key's number that differ between lanes, in the order of the shuffles."""
+    """Return bits of a key's number that differ between lanes, in the order of the shuffles."""
     rows, rounds = instance.rows, instance.tile.keys // groups
     same_key = lanes // min(rounds * rows, lanes) * rows  # lanes that hold scores of one key
     bits = []

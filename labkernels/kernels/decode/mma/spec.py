@@ -26,16 +26,16 @@ class DecodeMma(TensorCoreDecode):
     sum_bits = (1, 2)  # lanes that differ in t hold different keys
 
     def rows(self, group: int) -> int:
-        """Query rows of a block: always the rows of a tile."""
+        """Return the query rows of a block: always the rows of a tile."""
         del group
         return ROWS
 
     def template(self, instance: Instance) -> str:
-        """The C++ name of the instance."""
+        """Return the C++ name of the instance."""
         return kernel.cpp_instance(instance)
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[DecodeTile, ...]:
-        """Tile options that fit the registers; at each head_dim one takes at most 99 KiB.
+        """Return tile options that fit the registers; at each head_dim one takes at most 99 KiB.
 
         P in two parts with promoted sums spills up to 9 registers at head_dim 256, and 3 at 128
         before sm_90.
@@ -48,7 +48,7 @@ class DecodeMma(TensorCoreDecode):
         }[shape.head_dim]
 
     def registers(self, instance: Instance) -> Ledger:
-        """Fragments and addresses of a thread, in registers."""
+        """Return the fragments and addresses of a thread, in registers."""
         of = cuda_kernel.sizes(instance)
         held = of.dim if instance.head_dim <= HELD_DIM else 16
         return kernel.register_ledger(

@@ -1,4 +1,4 @@
-"""decode_mma_n8: tensor cores on, keys on M and queries on N = 8, so that no row is padding."""
+"""decode_mma_n8: tensor cores on, keys on M and queries on N = 8, which leaves less padding."""
 
 from types import MappingProxyType
 
@@ -26,21 +26,21 @@ class DecodeMmaN8(TensorCoreDecode):
     sum_bits = (0, 1, 2)  # lanes that differ in g hold different keys
 
     def yields(self, shape: Shape) -> str | None:
-        """Above 8 query heads per KV head, a tile of 16 rows reads K and V once for all of them."""
+        """Return a reason above 8 query heads per KV head, for which 16-row tiles are better."""
         if shape.group <= N:
             return None
         return f"is for up to {N} query heads per KV head, not for {shape.group}"
 
     def template(self, instance: Instance) -> str:
-        """The C++ name of the instance."""
+        """Return the C++ name of the instance."""
         return kernel.cpp_instance(instance, instance.rows // N)
 
     def rows(self, group: int) -> int:
-        """Query rows of a block: one tile of 8, or two."""
+        """Return the query rows of a block: one tile of 8, or two."""
         return N if group <= N else 2 * N
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[DecodeTile, ...]:
-        """Tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
+        """Return tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
         del policy  # the same for every policy
         one_row_of_8 = self.rows(shape.group) == N
         return {
@@ -50,7 +50,7 @@ class DecodeMmaN8(TensorCoreDecode):
         }[shape.head_dim]
 
     def registers(self, instance: Instance) -> Ledger:
-        """Fragments and addresses of a thread, in registers."""
+        """Return the fragments and addresses of a thread, in registers."""
         of = cuda_kernel.sizes(instance)
         held = of.dim if instance.rows * instance.head_dim <= HELD_SIZE else 32
         return kernel.register_ledger(

@@ -12,7 +12,7 @@ class Reference(TorchKernel, DecodeKernel):
     whole = DecodeTile(1, 1, 1, 1)
 
     def rows(self, group: int) -> int:
-        """Query rows per block: the group."""
+        """Return the query rows per block: the group."""
         return group
 
 

@@ -19,7 +19,7 @@ from labkernels.cuda.triton_online_softmax import (
 @triton.jit
 def store(out, lse2, partial_o, partial_m, partial_l, b_o, b_m, b_l, row, m_row, o_dim, i_split,
           splits, has_keys, D: tl.constexpr, SPLIT: tl.constexpr):  # fmt: skip
-    """Writes the State of a split, or the output of whole rows."""
+    """Write the State of a split, or the output of whole rows."""
     if SPLIT:
         if has_keys:  # the merge does not read splits past the end
             slot = row * splits + i_split
@@ -57,8 +57,9 @@ def decode(
     # [ROWS, D] in the input's format
     p_q = q + i_batch * q_stride_batch + head[:, None].to(tl.int64) * q_stride_head + o_dim[None, :]
     b_q = tl.load(p_q, mask=m_row[:, None], other=0.0)
-    # off: fp32 operands with "ieee", which no tensor core takes; a product written as a broadcast
-    # and a sum would come back as a TF32 one. The interpreter's bf16 arithmetic is wrong.
+    # Without tensor cores, operands are fp32 and products "ieee"; Triton would turn a broadcast
+    # product and its sum into TF32 tensor-core products. UPCAST: the interpreter's bf16 arithmetic
+    # is wrong.
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
     if WIDE:
         b_q = b_q.to(tl.float32)
@@ -104,7 +105,7 @@ def merge_splits(
     splits,
     D: tl.constexpr,
 ):
-    """One program: merges the splits' States of one query head of one request, in split order."""
+    """One program merges the splits' States of one query head of a request, in split order."""
     i_head, i_batch = tl.program_id(0), tl.program_id(1).to(tl.int64)
     o_dim = tl.arange(0, D)
     row = i_batch * q_heads + i_head

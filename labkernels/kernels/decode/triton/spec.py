@@ -20,11 +20,11 @@ class TritonDecode(DecodeKernel):
     policies = (TENSOR_CORES, CUDA_CORES)
 
     def rows(self, group: int) -> int:
-        """Query rows of a program."""
+        """Return the query rows of a program."""
         return max(MIN_ROWS, 1 << (group - 1).bit_length())
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[DecodeTile, ...]:
-        """Tile options; `keys` is the whole program's step, `stages` Triton's num_stages.
+        """Return tile options; `keys` is the whole program's step, `stages` Triton's num_stages.
 
         Without tensor cores Triton keeps the fp32 operands of tl.dot in registers: more keys, fewer
         warps or (at 256 channels) more stages spill.
@@ -36,7 +36,7 @@ class TritonDecode(DecodeKernel):
         return (DecodeTile(4, keys, 3, 1), DecodeTile(4, keys // 2, 3, 1), DecodeTile(4, 16, 2, 1))
 
     def blocks_per_sm(self, instance: Instance, gpu: Gpu) -> int:
-        """Blocks per SM that the tile's registers and stages allow; used only for the schedule."""
+        """Return the blocks per SM that registers and stages allow, for the schedule."""
         del instance, gpu
         return PROGRAMS_PER_SM
 

@@ -19,21 +19,21 @@ class MlaFma(CudaMlaKernel):
     """A kernel in which 16 lanes share a row: each has some keys, then some channels."""
 
     name = "mla_fma"
-    idea = "fp32 FMAs on CUDA cores, a block of S and of O a lane; P never rounded."
+    idea = "fp32 FMAs on CUDA cores, a block of S and of O per lane; P is never rounded."
     parent = "reference_mla"
     numbers = MappingProxyType(fma_ledger.NUMBERS)
     needs = SINCE_AMPERE
     policies = policies(CUDA_CORES, denominators=("unrounded",))
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
-        """Tile options; the last one takes at most 99 KiB of shared memory."""
+        """Return the tile options; the last one takes at most 99 KiB of shared memory."""
         del policy  # the same for every policy
         few = (PrefillTile(16, 32, 4, 1, 2), PrefillTile(16, 16, 4, 1, 1))
         wide = (PrefillTile(64, 32, 8, 1, 1), PrefillTile(32, 32, 8, 1, 1))
         return (*few, *wide) if shape.rows <= few[0].q_rows else (*wide, *few)
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block, in bytes."""
+        """Return the shared memory of a block, in bytes."""
         of, line = cuda_kernel.sizes(instance), fma_ledger.smem_line
         channels = of.dim + fma_ledger.PADDING
         return cuda_kernel.smem_ledger(
@@ -44,15 +44,15 @@ class MlaFma(CudaMlaKernel):
         )
 
     def registers(self, instance: Instance) -> Ledger:
-        """Operands and addresses of a thread, in registers."""
+        """Return the operands and addresses of a thread, in registers."""
         return kernel.register_ledger(instance, *fma_ledger.register_lines(instance))
 
     def specializations(self, instance: Instance) -> tuple[Specialization, ...]:
-        """One kernel, whose last block to arrive merges the splits."""
+        """Return one kernel, whose last block to arrive merges the splits."""
         return (self.specialization(instance),)
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """What ptxas adds for the tile on CUDA cores."""
+        """Return the features of the tile on CUDA cores."""
         del arch  # the same for every arch
         del instance  # the same for every instance
         return Asked({"fp32 operands": number(1)})

@@ -14,7 +14,7 @@ from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.policy import DENOMINATORS, TENSOR_CORES, NumericPolicy, policies
 
 PRODUCTS = "S or P V"
-PADDING = 8  # elements behind a row of P
+PADDING = 8  # elements after a row of P
 FEW = (PrefillTile(16, 64, 4, 2, 1), PrefillTile(16, 32, 4, 2, 2))
 SOME = (PrefillTile(32, 64, 8, 2, 1), PrefillTile(32, 32, 4, 2, 2))
 # K/V tiles and stages as libraries choose them by shared memory: 228, 164 and 100 KiB per SM.
@@ -36,7 +36,7 @@ class MlaMma(CudaMlaKernel):
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS)
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
-        """Tile options; for each number of rows one takes at most 99 KiB of shared memory."""
+        """Return the tiles; for each number of rows one takes at most 99 KiB of shared memory."""
         del policy  # the same for every policy
         if shape.rows <= FEW[0].q_rows:
             return (*FEW, *SOME, *BY_SHARED_MEMORY)
@@ -45,7 +45,7 @@ class MlaMma(CudaMlaKernel):
         return (*BY_SHARED_MEMORY, *SOME, *FEW)
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block, in bytes."""
+        """Return the shared memory of a block, in bytes."""
         of = cuda_kernel.sizes(instance)
         shares = of.warps / (of.rows / 16)
         lines = (
@@ -66,7 +66,7 @@ class MlaMma(CudaMlaKernel):
         return cuda_kernel.smem_ledger(instance, *lines)
 
     def registers(self, instance: Instance) -> Ledger:
-        """Fragments and addresses of a thread, in registers."""
+        """Return the fragments and addresses of a thread, in registers."""
         of = cuda_kernel.sizes(instance)
         row_tiles = of.rows / 16
         keys = of.keys * row_tiles / of.warps  # a warp computes their weights, for 16 rows
@@ -98,7 +98,7 @@ class MlaMma(CudaMlaKernel):
         )
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """What ptxas adds for a warp that reads stages shared by the block."""
+        """Return the features of a warp that reads stages shared by the block."""
         del arch  # the same for every arch
         warps = cuda_kernel.sizes(instance).warps
         features = cuda_kernel.step_features(instance, keys=16, warps=warps)

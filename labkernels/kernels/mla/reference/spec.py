@@ -9,7 +9,7 @@ class ReferenceMla(TorchKernel, MlaKernel):
     """MLA in torch operations: K is the latent rows, V their first 512 channels."""
 
     name = "reference_mla"
-    idea = "torch.matmul and softmax over latent rows, a request at a time: float64 or 16 bits."
+    idea = "torch.matmul and softmax over latent rows, one request at a time: float64 or 16 bits."
     whole = PrefillTile(1, 1, 1, 1, 1)
 
 

@@ -35,7 +35,7 @@ def consume(
     KEYS: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Adds keys first to end - 1 to the State; row i sees keys below limit[i]."""
+    """Add keys first to end - 1 to the State; row i sees keys below limit[i]."""
     o_key = tl.arange(0, KEYS)
     for start in tl.range(first, end, KEYS):
         key = start + o_key
@@ -53,7 +53,7 @@ def consume(
         # [ROWS, KEYS] fp32
         b_s = tl.dot(b_q, tl.trans(b_ckv), input_precision="ieee")
         b_s = tl.dot(b_q_pe, tl.trans(b_kpe), acc=b_s, input_precision="ieee")
-        if start >= full:  # below it every row sees every key
+        if start >= full:  # in earlier steps every row sees every key
             b_s = tl.where(key[None, :] < limit[:, None], b_s, float("-inf"))
         b_p, b_m, b_l, rescale = update(b_s, b_m, b_l, scale_log2)
         b_o = rescale_rows(b_o, rescale)
@@ -92,7 +92,8 @@ def mla(
     first = i_split * keys_per_split
     end = tl.minimum(first + keys_per_split, most)
     full = tl.minimum(least, end) - KEYS + 1  # a step that begins below it needs no mask
-    # off: fp32 operands with "ieee" keep tensor cores unused. The interpreter's bf16 is wrong.
+    # Without tensor cores, operands are fp32 and products "ieee". UPCAST: the interpreter's bf16
+    # arithmetic is wrong.
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
     row = token.to(tl.int64) + o_token
     head_64 = head.to(tl.int64)

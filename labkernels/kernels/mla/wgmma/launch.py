@@ -54,7 +54,7 @@ def _program(call: MlaCall) -> Program:
 
 
 def _box_map(pool: torch.Tensor, *, box: tuple[int, ...]) -> TensorMap:
-    """The map of a pool: boxes of some octets of keys and of the key's lines, if it has several."""
+    """Return the map of a pool, in boxes of octets of keys and, of several lines, some lines."""
     view = _octets(pool) if len(box) > 1 else _octets(pool).squeeze(1)
     # A line's neighbour in memory is another line of the box, so that L2 should not fetch both at
     # once.
@@ -72,16 +72,16 @@ def _octets(pool: torch.Tensor) -> torch.Tensor:
 
 
 def box_keys(kv: LatentKV, made: Schedule, keys: int) -> int:
-    """Keys per box, so that pages, splits and blocks of `keys` are whole boxes; 0 if none fits.
+    """Return keys per box, by which pages, splits and blocks of `keys` are whole boxes, or 0.
 
-    With 0 the kernel's threads copy, line by line.
+    If no box fits, the answer is 0, and the kernel's threads copy line by line.
     """
-    split = made.keys_per_split if made.splits > 1 else 0  # 0: one, which begins at key 0
+    split = made.keys_per_split if made.splits > 1 else 0  # one split begins at key 0
     box = math.gcd(keys, kv.page_size, split)
     return box if box % ATOM_ROWS == 0 and _dense(kv.ckv) and _dense(kv.kpe) else 0
 
 
 def _dense(pool: torch.Tensor) -> bool:
-    """Whether all neighbouring keys have the same distance, also across pages."""
+    """Return whether all neighbouring keys have the same distance, also across pages."""
     page, token, _ = pool.stride()
     return pool.numel() > 0 and token > 0 and page == pool.shape[1] * token

@@ -10,46 +10,46 @@ from labkernels.kernels.mla.kernel import CudaMlaKernel
 from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.policy import DENOMINATORS, TENSOR_CORES, NumericPolicy, policies
 
-WARPGROUPS = 2  # compute; a third loads K
-CONSUMER_REGISTERS = 224  # registers per computing thread, once the third warpgroup gave its own up
+WARPGROUPS = 2  # that compute; a third warpgroup loads K
+CONSUMER_REGISTERS = 224  # per computing thread, after the third warpgroup gave up registers
 SWIZZLE_ALIGNMENT = 1024  # bytes; of the boxes, and so of all shared memory
 BARRIER_BYTES = 8
 HALF_LINES = 4  # boxes of ATOM_COLUMNS in a warpgroup's half of V's channels
-FROM_ROWS = 17  # up to 16 have a tile of their own in mla_mma
+FROM_ROWS = 17  # up to 16 rows have a separate tile in mla_mma
 TILE = PrefillTile(64, 64, 12, 2, 1)
 
 
 class MlaWgmma(CudaMlaKernel):
-    """A third warpgroup brings K."""
+    """Two warpgroups compute, and a third loads K."""
 
     name = "mla_wgmma"
     idea = "Two warpgroups take key blocks in turns, and half of O each; V is read out of K's tile."
     parent = "mla_mma"
     needs = HOPPER
-    # The polynomials' temporaries find no registers beside O, S and P.
+    # O, S and P leave no registers for the temporaries of a polynomial.
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS, exp2s=("mufu",))
     params = "mla_wgmma::Params"
     launch = ".launch"
     division = "reciprocal"  # a merge has fewer instructions to fetch than with divisions
 
     def yields(self, shape: Shape) -> str | None:
-        """A tile of 16 rows is as fast if the rows are few."""
+        """Return a reason for few rows, for which a tile of 16 rows is as fast."""
         if shape.rows < FROM_ROWS:
             return f"is for {FROM_ROWS} rows or more, not for {shape.rows}"
         return None
 
     def thread_registers(self, instance: Instance) -> int:
-        """What a thread that computes has, once the third warpgroup has given its own up."""
+        """Return a computing thread's registers, after the third warpgroup gave up some."""
         del instance
         return CONSUMER_REGISTERS
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
-        """One tile: a warpgroup's wgmma has 64 rows, and no more than two stages of 64 keys fit."""
+        """Return the one tile: a wgmma has 64 rows, and at most two stages of 64 keys fit."""
         del shape, policy  # the same for every shape and policy
         return (TILE,)
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block, in bytes."""
+        """Return the shared memory of a block, in bytes."""
         of = cuda_kernel.sizes(instance)
         lines = (
             cuda_kernel.query_line(instance),
@@ -72,7 +72,7 @@ class MlaWgmma(CudaMlaKernel):
         return cuda_kernel.smem_ledger(instance, *lines, padding)
 
     def registers(self, instance: Instance) -> Ledger:
-        """Fragments and addresses of a thread that computes, in registers."""
+        """Return the fragments and addresses of a thread that computes, in registers."""
         of, rows = cuda_kernel.sizes(instance), number(16, "rows")  # of a warp
         return kernel.register_ledger(
             instance,

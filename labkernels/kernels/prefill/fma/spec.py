@@ -21,14 +21,14 @@ class PrefillFma(CudaPrefillKernel):
     """A kernel in which 16 lanes share a row: each has some keys, then some channels."""
 
     name = "prefill_fma"
-    idea = "fp32 FMAs on CUDA cores, a block of S and of O a lane; P never rounded."
+    idea = "fp32 FMAs on CUDA cores, a block of S and of O per lane; P is never rounded."
     parent = "reference_prefill"
     numbers = MappingProxyType(fma_ledger.NUMBERS)
     needs = SINCE_AMPERE
     policies = policies(CUDA_CORES, denominators=("unrounded",))
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
-        """Tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
+        """Return tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
         del policy  # the same for every policy
         wide = {
             64: (PrefillTile(128, 64, 8, 1, 1), PrefillTile(64, 64, 4, 1, 2)),
@@ -36,13 +36,13 @@ class PrefillFma(CudaPrefillKernel):
             192: (PrefillTile(128, 64, 8, 1, 1), PrefillTile(64, 32, 4, 1, 2)),
             256: (PrefillTile(64, 64, 8, 1, 1), PrefillTile(32, 16, 4, 1, 2)),
         }[shape.head_dim]
-        if shape.head_dim == 64:  # one is enough to measure the effect of the walk's direction
+        if shape.head_dim == 64:  # one descending tile, to measure the effect of the order
             wide += (replace(wide[1], key_order="descending"),)
         few = PrefillTile(16, 32, 4, 1, 2)
         return (few, *wide) if shape.rows <= few.q_rows else (*wide, few)
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block, in bytes."""
+        """Return the shared memory of a block, in bytes."""
         of, line = cuda_kernel.sizes(instance), fma_ledger.smem_line
         channels = of.dim + fma_ledger.PADDING
         padded = "padded against bank conflicts"
@@ -55,20 +55,20 @@ class PrefillFma(CudaPrefillKernel):
         )
 
     def registers(self, instance: Instance) -> Ledger:
-        """Operands and addresses of a thread, in registers."""
+        """Return the operands and addresses of a thread, in registers."""
         of, lines = cuda_kernel.sizes(instance), fma_ledger.register_lines(instance)
         parcels = ceil_div(of.keys * of.dim_v / 8, 32 * of.warps)
         to_come = Line("V to come", 4 * parcels, "parts of 16 B, copied during Q K^T")
         return kernel.register_ledger(instance, *lines, to_come)
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """What ptxas adds for the tile on CUDA cores."""
+        """Return the features of the tile on CUDA cores."""
         del arch  # the same for every arch
         del instance  # the same for every instance
         return Asked({"fp32 operands": number(1)})
 
     def summation_order(self, instance: Instance) -> Mapping[str, Any] | None:
-        """The order of the sums: a block's warps share the keys, and 16 lanes share a row.
+        """Return the order of the sums: warps share the keys, and 16 lanes share a row.
 
         The model has the right steps but not the order within a step: errors have the right size,
         but bits differ.

@@ -1,9 +1,9 @@
-"""Prefill in Gluon: Triton's language with the layouts, the TMA, mbarriers and wgmma in the open.
+"""Prefill in Gluon: Triton's language with explicit layouts, TMA, mbarriers and wgmma.
 
 It takes ragged K and V, and works in the order of prefill_wgmma_basic's plain rung, but all of its
 warps ask for tiles and multiply. Names as in triton_prefill: i_ indices of the block's work, o_
 offset vectors, m_ masks, p_ pointers, d_ descriptors, b_ block values; layouts are capitals. Gluon
-has no interpreter, so that this kernel runs on a GPU alone.
+has no interpreter, so this kernel runs only on a GPU.
 """
 
 from triton.experimental import gluon
@@ -20,7 +20,7 @@ from labkernels.cuda.triton_online_softmax import LOWEST_SCORE
 
 @gluon.jit
 def describe(tensor, first_key, n_keys, i_kv, stride_token, stride_head, b_kv):
-    """A descriptor of one request's K or V of a KV head, in boxes of the stages of b_kv."""
+    """Make a descriptor of one request's K or V of a KV head, in boxes of the stages of b_kv."""
     p_first = tensor + first_key.to(gl.int64) * stride_token + i_kv.to(gl.int64) * stride_head
     KEYS: gl.constexpr = b_kv.shape[1]
     D: gl.constexpr = b_kv.shape[2]
@@ -31,14 +31,14 @@ def describe(tensor, first_key, n_keys, i_kv, stride_token, stride_head, b_kv):
 
 @gluon.jit
 def ask(d, b_kv, full, stage, key):
-    """Asks the TMA for a tile of K or V; keys past the request's last one arrive as zeros."""
+    """Ask the TMA for a tile of K or V; keys past the request's last one arrive as zeros."""
     mbarrier.expect(full.index(stage), d.block_type.nbytes)
     tma.async_copy_global_to_shared(d, [key, 0], full.index(stage), b_kv.index(stage))
 
 
 @gluon.jit
 def rings(dtype: gl.constexpr, STAGES: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr):
-    """Stages of K and of V, and for each stage a barrier that says when it is full."""
+    """Make the stages of K and V, and for each stage a barrier that says when it is full."""
     TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, D], dtype)
     b_k = gl.allocate_shared_memory(dtype, [STAGES, KEYS, D], TILE)
     b_v = gl.allocate_shared_memory(dtype, [STAGES, KEYS, D], TILE)
@@ -53,7 +53,7 @@ def rings(dtype: gl.constexpr, STAGES: gl.constexpr, KEYS: gl.constexpr, D: gl.c
 
 @gluon.jit
 def rows_of(i_tile, i_kv, group: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.constexpr):
-    """The token and the query head of each row: the heads of a KV head lie side by side."""
+    """Return the token and the query head of each row: the heads of a KV head lie side by side."""
     o_row = i_tile * ROWS + gl.arange(0, ROWS, LAYOUT)
     token = o_row // group
     return token, i_kv * group + o_row - token * group
@@ -61,7 +61,7 @@ def rows_of(i_tile, i_kv, group: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.co
 
 @gluon.jit
 def update(b_s, b_m, b_l, scale_log2):
-    """P of scores [rows, keys], the rows' new m and l, and the factor for O."""
+    """Return P of scores [rows, keys], the rows' new m and l, and the factor for O."""
     b_m_new = gl.maximum(b_m, gl.max(b_s, axis=1) * scale_log2)
     rescale = gl.exp2(b_m - b_m_new)
     b_p = gl.exp2(b_s * scale_log2 - b_m_new[:, None])
@@ -70,7 +70,7 @@ def update(b_s, b_m, b_l, scale_log2):
 
 @gluon.jit
 def finalize(m, l):
-    """1 / l and the log-sum-exp in base 2; 0 and -inf for a row without keys."""
+    """Return 1 / l and the log-sum-exp in base 2; 0 and -inf for a row without keys."""
     empty = l == 0.0
     sums = gl.where(empty, 1.0, l)
     return gl.where(empty, 0.0, 1.0 / sums), gl.where(empty, float("-inf"), m + gl.log2(sums))
@@ -79,7 +79,7 @@ def finalize(m, l):
 @gluon.jit
 def consume(q_tile, d_k, d_v, ring, limit, least, most, scale_log2,
             S: gl.constexpr, O: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
-    """O, m and l of the tile's rows over keys 0 to most - 1; row i sees keys below limit[i]."""
+    """Return O, m and l of the rows over keys below most; row i sees keys below limit[i]."""
     b_k, b_v, k_full, v_full = ring
     ROWS: gl.constexpr = q_tile.shape[0]
     KEYS: gl.constexpr = b_k.shape[1]
@@ -95,14 +95,14 @@ def consume(q_tile, d_k, d_v, ring, limit, least, most, scale_log2,
         mbarrier.wait(k_full.index(stage), phase)
         b_s = gl.full([ROWS, KEYS], 0.0, gl.float32, S)
         b_s = warpgroup_mma(q_tile, b_k.index(stage).permute((1, 0)), b_s, use_acc=False)
-        if start + KEYS > least:  # below it every row sees every key
+        if start + KEYS > least:  # otherwise every row sees all keys of the step
             key = start + gl.arange(0, KEYS, gl.SliceLayout(0, S))
             b_s = gl.where(key[None, :] < limit[:, None], b_s, float("-inf"))
         b_p, b_m, b_l, rescale = update(b_s, b_m, b_l, scale_log2)
         b_o = b_o * gl.convert_layout(rescale, gl.SliceLayout(1, O))[:, None]
         mbarrier.wait(v_full.index(stage), phase)
         b_o = warpgroup_mma(gl.convert_layout(b_p.to(b_v.dtype), P), b_v.index(stage), b_o)
-        ahead = start + STAGES * KEYS  # Gluon puts a barrier of the block before what it asks for
+        ahead = start + STAGES * KEYS  # Gluon puts a barrier of the block before each copy
         if ahead < most:
             ask(d_k, b_k, k_full, stage, ahead)
             ask(d_v, b_v, v_full, stage, ahead)
@@ -111,7 +111,7 @@ def consume(q_tile, d_k, d_v, ring, limit, least, most, scale_log2,
 
 @gluon.jit
 def lengths_of(i_request, cu_seqlens_q, cu_seqlens_k):
-    """The request's first token and first key, and how many of each it has."""
+    """Return the request's first token and first key, and how many of each it has."""
     first_token, first_key = gl.load(cu_seqlens_q + i_request), gl.load(cu_seqlens_k + i_request)
     q_len = gl.load(cu_seqlens_q + i_request + 1) - first_token
     n_keys = gl.load(cu_seqlens_k + i_request + 1) - first_key
@@ -121,7 +121,7 @@ def lengths_of(i_request, cu_seqlens_q, cu_seqlens_k):
 @gluon.jit
 def limits_of(token, i_tile, q_len, n_keys,
               group: gl.constexpr, CAUSAL: gl.constexpr):  # fmt: skip
-    """How many keys each row sees, and the least and the most that any row of the tile sees."""
+    """Return how many keys each row sees, and the least and most that a row of the tile sees."""
     ROWS: gl.constexpr = token.shape[0]
     past = n_keys - q_len  # keys before the causal token 0's own
     limit = gl.full([ROWS], 0, gl.int32, token.type.layout) + n_keys
@@ -137,7 +137,7 @@ def limits_of(token, i_tile, q_len, n_keys,
 
 @gluon.jit
 def load_query(q, row, o_head, o_dim, m_row, q_stride_token, q_stride_head):
-    """The tile of Q, in shared memory; rows past the request's last one are zero."""
+    """Load the tile of Q into shared memory; rows past the request's last one are zero."""
     dtype: gl.constexpr = q.dtype.element_ty
     ROWS: gl.constexpr = row.shape[0]
     D: gl.constexpr = o_dim.shape[1]
@@ -164,7 +164,7 @@ def prefill(
 ):  # fmt: skip
     """One program: ROWS rows of one KV head of one request, against all keys that they see."""
     dtype: gl.constexpr = q.dtype.element_ty
-    # Accumulators of wgmma, and rows on their way: a thread has 8 channels, 16 bytes, of a row.
+    # Layouts of wgmma's accumulators, and of rows in copies: a thread has 8 channels, 16 bytes.
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [num_warps, 1], [16, KEYS, 16])
     O: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [num_warps, 1], [16, D, 16])
     LINES: gl.constexpr = gl.BlockedLayout([1, 8], [256 // D, D // 8], [num_warps, 1], [1, 0])

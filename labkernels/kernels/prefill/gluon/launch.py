@@ -12,7 +12,7 @@ ROWS, KEYS, STAGES, WARPS = 128, 128, 2, 8
 
 
 def refusal(inputs: PrefillInputs) -> str | None:
-    """Why the kernel does not take a workload, or None."""
+    """Return why the kernel does not take a workload, or None."""
     work = inputs.workload
     if work.page_size is not None:
         return "the Gluon prefill takes ragged K and V, not pages"

@@ -18,7 +18,7 @@ from labkernels.kernels.prefill.kernel import CudaPrefillKernel
 from labkernels.policy import DENOMINATORS, TENSOR_CORES, NumericPolicy, policies
 
 FEW_ROWS = 16  # rows up to which there is one tile, whose warps split the keys
-CROWDED = 32 * 128  # rows x channels per warp: with ascending keys ptxas finds no registers
+CROWDED = 32 * 128  # rows x channels per warp; from here on, ascending keys spill
 MMA_BYTES = 2  # bytes of an operand's element
 SCHEDULERS = 4  # of an SM
 HELD_SIZE = 4096  # a warp keeps Q in registers up to this many rows x (channels + keys)
@@ -48,7 +48,7 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS)
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
-        """Tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
+        """Return tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
         del policy  # the same for every policy
         few, *wide = {
             64: (
@@ -82,7 +82,7 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
         return (few, *backward, *forward) if shape.rows <= FEW_ROWS else (*backward, few, *forward)
 
     def space(self, head_dim: int) -> Iterator[PrefillTile]:
-        """Every tile whose rows are whole mma tiles and whose warps copy keys in whole passes."""
+        """Yield every tile with rows of whole mma tiles and keys copied in whole passes."""
         for q_rows, warps, keys in product((64, 128, 256), (4, 8), (32, 64, 96, 128)):
             warp_rows = q_rows // warps
             if warp_rows >= 16 and keys % (4 * warps) == 0:
@@ -90,7 +90,7 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
                     yield PrefillTile(q_rows, keys, warps, stages, blocks, "descending")
 
     def step_work(self, instance: Instance) -> StepWork:
-        """The work of a step; each warp reads all of K and V, except in tiles of few rows."""
+        """Return the work of a step; each warp reads all of K and V, but not for few rows."""
         tile, rows = instance.tile, instance.rows
         flops = prefill_kernel.step_flops(instance)
         kv_bytes = tile.keys * (instance.head_dim + instance.head_dim_v) * MMA_BYTES
@@ -109,7 +109,7 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
         )
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block, in bytes."""
+        """Return the shared memory of a block, in bytes."""
         of = cuda_kernel.sizes(instance)
         lines = [
             Line(
@@ -124,7 +124,7 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
         return cuda_kernel.smem_ledger(instance, cuda_kernel.query_line(instance), *lines)
 
     def registers(self, instance: Instance) -> Ledger:
-        """Fragments and addresses of a thread, in registers."""
+        """Return the fragments and addresses of a thread, in registers."""
         of = cuda_kernel.sizes(instance)
         few = instance.rows == FEW_ROWS
         rows, keys = (of.rows, of.keys / of.warps) if few else (of.rows / of.warps, of.keys)
@@ -140,7 +140,7 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
         )
 
     def asked(self, instance: Instance, arch: str) -> Asked:
-        """What ptxas adds for a warp that reads stages shared by the block."""
+        """Return the features of a warp that reads stages shared by the block."""
         del arch  # the same for every arch
         of = cuda_kernel.sizes(instance)
         keys = of.keys / of.warps if instance.rows == FEW_ROWS else of.keys

@@ -22,7 +22,7 @@ def consume(
     D: tl.constexpr, D_TAIL: tl.constexpr, D_V: tl.constexpr, KEYS: tl.constexpr,
     PAGED: tl.constexpr, EQUAL_STRIDES: tl.constexpr, DESCRIBED: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Adds keys first to end - 1 to the State; row i sees keys below limit[i]."""
+    """Add keys first to end - 1 to the State; row i sees keys below limit[i]."""
     o_key = tl.arange(0, KEYS)
     for start in tl.range(first, end, KEYS):
         key = start + o_key
@@ -32,7 +32,7 @@ def consume(
         else:
             m_key = key < end
             if PAGED:
-                # key // page_size; then chunks from the pool's first, which 32 bits count
+                # key // page_size; then offsets in chunks, which fit 32 bits
                 slot = tl.umulhi(2 * key.to(tl.uint32), page_inverse.to(tl.uint32)) >> page_shift
                 page = tl.load(pages + slot, mask=m_key, other=0).to(tl.uint32)
                 token = key.to(tl.uint32) - slot * page_size
@@ -59,7 +59,7 @@ def consume(
             if WIDE:
                 b_k_tail = b_k_tail.to(tl.float32)
             b_s = tl.dot(b_q_tail, tl.trans(b_k_tail), acc=b_s, input_precision="ieee")
-        if start >= full:  # below it every row sees every key
+        if start >= full:  # in earlier steps every row sees every key
             b_s = tl.where(key[None, :] < limit[:, None], b_s, float("-inf"))
         b_p, b_m, b_l, rescale = update(b_s, b_m, b_l, scale_log2)
         b_o = rescale_rows(b_o, rescale)
@@ -77,7 +77,7 @@ def consume(
 @triton.jit
 def load_query(q, row, head, m_row, q_stride_token, q_stride_head,
                D: tl.constexpr, D_TAIL: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
-    """The rows of Q: D channels, and the D_TAIL channels after them."""
+    """Load the rows of Q: D channels, and the D_TAIL channels after them."""
     p_q = (q + row * q_stride_token + head.to(tl.int64) * q_stride_head)[:, None]
     b_q = tl.load(p_q + tl.arange(0, D)[None, :], mask=m_row[:, None], other=0.0)
     b_q_tail = b_q
@@ -92,7 +92,7 @@ def load_query(q, row, head, m_row, q_stride_token, q_stride_head,
 @triton.jit
 def describe(p_keys, n_keys, stride_token,
              CHANNELS: tl.constexpr, BLOCK: tl.constexpr, KEYS: tl.constexpr):  # fmt: skip
-    """A descriptor of a request's K or V, by which BLOCK channels of KEYS keys are loaded."""
+    """Make a descriptor of a request's K or V, which loads BLOCK channels of KEYS keys."""
     return tl.make_tensor_descriptor(
         p_keys, shape=[n_keys, CHANNELS], strides=[stride_token, 1], block_shape=[KEYS, BLOCK]
     )
@@ -129,7 +129,8 @@ def prefill(
     first = i_split * keys_per_split
     end = tl.minimum(first + keys_per_split, most)
     full = tl.minimum(least, end) - KEYS + 1  # a step that begins below it needs no mask
-    # off: fp32 operands with "ieee" keep tensor cores unused. The interpreter's bf16 is wrong.
+    # Without tensor cores, operands are fp32 and products "ieee". UPCAST: the interpreter's bf16
+    # arithmetic is wrong.
     WIDE: tl.constexpr = UPCAST or not TENSOR_CORES
     row = token.to(tl.int64) + o_token
     b_q, b_q_tail = load_query(q, row, head, m_row, q_stride_token, q_stride_head, D, D_TAIL, WIDE)
@@ -140,7 +141,7 @@ def prefill(
     if not PAGED:
         p_k += first_key.to(tl.int64) * k_stride_token
         p_v += first_key.to(tl.int64) * v_stride_token
-    # off: fp32 operands go to registers, where a descriptor's detour through shared memory spills
+    # Without tensor cores, operands are in registers; loads by a descriptor would spill there.
     DESCRIBED: tl.constexpr = TENSOR_CORES and not PAGED
     if DESCRIBED:
         d_k = describe(p_k, n_keys, k_stride_token, D + D_TAIL, D, KEYS)

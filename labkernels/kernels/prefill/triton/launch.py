@@ -60,6 +60,6 @@ def _strides(call: PackedCall) -> tuple[int, ...]:
 
 
 def _pool_strides(pool: torch.Tensor) -> tuple[int, ...]:
-    """The strides: of a page and a token in chunks, of a head in elements."""
+    """Return the strides: of a page and a token in chunks, of a head in elements."""
     page, token, head, _ = pool.stride()
     return page // CHUNK, token // CHUNK, head

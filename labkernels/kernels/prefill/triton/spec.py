@@ -25,7 +25,7 @@ class TritonPrefill(PrefillKernel):
     policies = (TENSOR_CORES, CUDA_CORES)
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
-        """Tile options; `stages` is Triton's num_stages, blocks_per_sm what its registers leave.
+        """Return the tiles; `stages` is Triton's num_stages, blocks_per_sm what registers allow.
 
         Without tensor cores Triton keeps the fp32 operands of tl.dot in registers: more rows or
         keys, or fewer warps, spill.

@@ -1,4 +1,4 @@
-"""Runs prefill_wgmma: tensor maps for Q, K and V, and blocks that stay for the whole work list."""
+"""Runs prefill_wgmma: tensor maps for Q, K and V, and persistent blocks for the work list."""
 
 import ctypes
 import functools
@@ -15,7 +15,7 @@ from labkernels.kernels.prefill import cuda
 from labkernels.kernels.prefill.cuda import PrefillParams
 from labkernels.kernels.program import Program
 
-L2_SHARE = 0.5  # the rest is for Q, the output, and keys that are on their way
+L2_SHARE = 0.5  # of K and V; the rest is for Q, the output, and keys in flight
 
 
 class PageSteps(ctypes.Structure):
@@ -53,7 +53,7 @@ def prepare(call: PackedCall) -> Step[Attention]:
 def _program(call: PackedCall) -> Program:
     k, v, group, keys = call.kv.k, call.kv.v, call.group, call.choice.instance.tile.keys
     tile_rows = call.choice.instance.rows // group * group  # a box of Q is whole tokens
-    # Of one KV head, so many keys have a K and V that fit their share of the L2 cache.
+    # K and V of this many keys of one KV head fit their share of the L2 cache.
     key_bytes = (k.shape[-1] + v.shape[-1]) * k.element_size()
     cached_keys = int(L2_SHARE * call.gpu.l2_bytes) // key_bytes
     made = schedule_of(call, tile_rows=tile_rows, cached_keys=cached_keys)

@@ -1,4 +1,4 @@
-"""prefill_wgmma: tensor cores on, by Hopper's wgmma, TMA and warpgroups of different work."""
+"""prefill_wgmma: tensor cores on, by Hopper's wgmma, TMA and warpgroups with different roles."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,11 +23,11 @@ CONSUMER_REGISTERS = {12: 232, 16: 160}  # registers per thread, by the block's 
 OTHER_REGISTERS = 32  # registers beside the fragments; one more per 16 channels of Q
 TWO_CONSUMERS = 12  # warps of a block, with the producers' four
 FEWEST_ROWS = 128  # fewest rows of a tile option
-FROM_ROWS = 17  # up to 16 have a tile of their own in prefill_mma
+FROM_ROWS = 17  # up to 16 rows have a separate tile in prefill_mma
 ALIGNMENT = 1024  # bytes; the swizzle's pattern is eight lines of 128 bytes
 
-Q_TWICE_BYTES = 226 * 1024  # with less than this beside K and V, the next tile's Q comes early
-# ScheduledTile, and its KeyBlocks of a consumer warpgroup
+Q_TWICE_BYTES = 226 * 1024  # if K, V and two tiles of Q fit it, the next tile's Q loads early
+# stages and bytes of ScheduledTile, and bytes of its KeyBlocks per consumer warpgroup
 TILE_STAGES, TILE_BYTES, KEY_BLOCKS_BYTES = 4, 80, 16
 NUMBERS = {
     "OTHER_REGISTERS": OTHER_REGISTERS,
@@ -35,16 +35,16 @@ NUMBERS = {
     "TILE_STAGES": TILE_STAGES,
 }
 
-# the tile's C++ Overlap, by the word in its label
+# the C++ Overlap of a tile, by the word in its label
 OVERLAPS = {"none": "none", "within": "intra_warpgroup", "between": "inter_warpgroup"}
-# rows, keys, warps, stages, overlap: the preferred one first, and measured with another overlap too
+# rows, keys, warps, stages, overlap; the first is preferred, and also offered with other overlaps
 SHAPES = {
     64: ((192, 128, 16, 4, "between"), (128, 128, 12, 2, "between")),
     128: ((128, 128, 12, 2, "within"), (128, 176, 12, 2, "between")),
     192: ((128, 128, 12, 2, "between"),),
     256: ((128, 80, 12, 2, "within"),),
 }
-# tiles for short requests: 512 keys are eight blocks of 64, but six and a half of 80
+# tiles for short requests: 512 keys are eight blocks of 64 keys, but 6.4 blocks of 80
 SHAPES_OF_SHORT = {256: ((128, 64, 12, 2, "within"),)}
 SHORT_ROWS = 512
 # tiles for pages that hold no box: threads copy the keys, and a third stage hides the latency
@@ -68,7 +68,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
     launch = ".launch"
 
     def refuses(self, shape: Shape) -> str | None:
-        """What the kernel is not compiled for, and what the TMA cannot bring."""
+        """Return a reason for a shape that the kernel or the TMA does not take, or None."""
         if shape.group > FEWEST_ROWS:
             what, allowed = f"{shape.group} query heads per KV head", f"up to {FEWEST_ROWS}"
             return f"{what}, allowed for {self.name}: {allowed}"
@@ -77,18 +77,18 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
         return super().refuses(shape)
 
     def yields(self, shape: Shape) -> str | None:
-        """With few rows, most of a tile is padding."""
+        """Return a reason for few rows, for which most of a tile is padding."""
         if shape.rows < FROM_ROWS:
             return f"is for {FROM_ROWS} rows or more, not for {shape.rows}"
         return None
 
     def thread_registers(self, instance: Instance) -> int:
-        """Registers of a consumer's thread, once the producers have given up theirs."""
+        """Return the registers of a consumer's thread, after the producers gave up some."""
         return CONSUMER_REGISTERS[instance.tile.warps]
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
-        """Tile options that fit the registers, the preferred one for the rows and pages first."""
-        # with three consumers ptxas has no registers for a policy beyond the default, nor for
+        """Return the tiles that fit the registers, the one preferred for rows and pages first."""
+        # three consumers leave ptxas no registers for other policies than the default, nor for
         # "none"
         plain = policy.exp2 == "mufu" and policy.denominator == "unrounded"
         options = (_tile(*numbers) for numbers in SHAPES[shape.head_dim])
@@ -108,7 +108,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
         return (*of_copies, *tiles) if copied else (*tiles, *of_copies)
 
     def space(self, head_dim: int) -> Iterator[PrefillTile]:
-        """Tiles of two or three consumers, keys of whole wgmmas, every overlap."""
+        """Yield tiles of two or three consumers, with keys of whole wgmmas and every overlap."""
         del head_dim  # all alike
         for consumers, keys in product((2, 3), (64, 80, 96, 128, 160, 176, 192)):
             for stages, overlap in product((2, 4), ("between", "within", "none")):
@@ -116,11 +116,11 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
                 yield PrefillTile(rows, keys, warps, stages, 1, "descending", overlap)
 
     def step_work(self, instance: Instance) -> StepWork:
-        """The work of a block's step; each consumer reads all of Q, K and V, by wgmma."""
+        """Return the work of a block's step; each consumer reads all of Q, K and V, by wgmma."""
         tile, consumers = instance.tile, instance.rows // WARPGROUP_ROWS
         width = formats.named(instance.dtype).bytes
         kv_bytes = tile.keys * (instance.head_dim + instance.head_dim_v) * width
-        # a warpgroup whose softmax has products of its own behind it counts twice
+        # a warpgroup whose softmax overlaps with products counts as two streams
         halves = 1 if tile.overlap == "none" else 2
         return StepWork(
             flops=prefill_kernel.step_flops(instance),
@@ -132,7 +132,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
         )
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block, in bytes."""
+        """Return the shared memory of a block, in bytes."""
         of = cuda_kernel.sizes(instance)
         query = cuda_kernel.query_line(instance).exact
         keys = of.stages * of.keys * (of.dim + of.dim_v) * of.width
@@ -151,11 +151,11 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
         return cuda_kernel.smem_ledger(instance, *lines, padding)
 
     def registers(self, instance: Instance) -> Ledger:
-        """Fragments and addresses of a consumer's thread, in registers."""
+        """Return the fragments and addresses of a consumer's thread, in registers."""
         of, rows = cuda_kernel.sizes(instance), number(WARPGROUP_ROWS // 4, "rows")
         output, scores = fragment(rows, of.dim_v), fragment(rows, of.keys)
         probabilities = fragment(rows, of.keys, bits=16)
-        # where they fit, also the P of the next step: tile.cuh's two_p_buffers
+        # where it fits, P of the next step is kept too: two_p_buffers of tile.cuh
         others = OTHER_REGISTERS + instance.head_dim // 16
         room = CONSUMER_REGISTERS[instance.tile.warps] - others
         roomy = instance.tile.overlap != "none" and (
@@ -171,7 +171,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
         )
 
     def template(self, instance: Instance) -> str:
-        """The C++ name of the instance, whose tile has an Overlap for the order of keys."""
+        """Return the C++ name of the instance, whose tile has an Overlap for the order of keys."""
         overlap = f"{instance.kernel}::Overlap::{OVERLAPS[instance.tile.overlap]}"
         return prefill_kernel.cpp_instance(instance, overlap)
 

@@ -1,4 +1,4 @@
-"""Runs prefill_wgmma_basic: tensor maps for Q, K and V, and a block for each entry of the list."""
+"""Runs prefill_wgmma_basic: tensor maps for Q, K and V, and a block per tile, except in STAY."""
 
 import ctypes
 import functools
@@ -11,7 +11,7 @@ from labkernels.kernels.prefill import cuda
 from labkernels.kernels.prefill.cuda import PrefillParams
 from labkernels.kernels.program import Program
 
-STAY = ("persistent", "ahead")  # rungs whose blocks take tile after tile
+STAY = ("persistent", "ahead")  # rungs whose blocks take one tile after another
 
 
 class Params(ctypes.Structure):

@@ -17,8 +17,8 @@ ROWS, WARPS, STAGES = 128, 12, 2
 WARP_ROWS = 16
 KEYS = {64: 128, 128: 128, 192: 128, 256: 80}  # keys of a step by head_dim, as the registers allow
 CONSUMER_REGISTERS = 232  # per thread
-# The ladder's rungs beside the kernel's own, which stands between "tma" and "within"; each has one
-# idea more than the one before: stages, and the word that the tile's label has.
+# The ladder's other rungs: stages, and the word in the tile's label. Each rung adds one idea to the
+# rung before. The kernel itself stands between "tma" and "within".
 RUNGS = (
     (1, "fma"),
     (1, "mma"),
@@ -46,7 +46,7 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
     launch = ".launch"
 
     def refuses(self, shape: Shape) -> str | None:
-        """What the kernel is not compiled for, and what the TMA cannot bring."""
+        """Return a reason for a shape that the kernel or the TMA does not take, or None."""
         if shape.group > ROWS:
             what = f"{shape.group} query heads per KV head"
             return f"{what}, allowed for {self.name}: up to {ROWS}"
@@ -55,29 +55,29 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
         return super().refuses(shape)
 
     def yields(self, shape: Shape) -> str | None:
-        """Another kernel is faster on every shape."""
+        """Return the reason: another kernel is faster on every shape."""
         del shape
         return "is there to be read: prefill_wgmma is this kernel with overlap"
 
     def thread_registers(self, instance: Instance) -> int:
-        """Registers of a consumer's thread, once the loading warpgroup has given up its own."""
+        """Registers of a consumer's thread, after the loading warpgroup gave up some."""
         del instance
         return CONSUMER_REGISTERS
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
-        """The one tile of a head_dim."""
+        """Return the one tile of a head_dim."""
         del policy  # the same for every policy
         keys = KEYS[shape.head_dim]
         return (PrefillTile(ROWS, keys, WARPS, STAGES, 1, key_order="descending"),)
 
     def named_tiles(self, head_dim: int) -> tuple[PrefillTile, ...]:
-        """The other rungs of the ladder."""
+        """Return the other rungs of the ladder."""
         keys = KEYS[head_dim]
         plain = PrefillTile(ROWS, keys, WARPS, STAGES, 1, key_order="descending")
         return tuple(replace(plain, stages=n, overlap=rung) for n, rung in RUNGS)
 
     def smem(self, instance: Instance) -> Ledger:
-        """Shared memory of a block, in bytes."""
+        """Return the shared memory of a block, in bytes."""
         of = cuda_kernel.sizes(instance)
         lines = (
             cuda_kernel.query_line(instance),
@@ -89,7 +89,7 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
         return cuda_kernel.smem_ledger(instance, *lines, padding)
 
     def registers(self, instance: Instance) -> Ledger:
-        """Fragments and addresses of a consumer's thread, in registers."""
+        """Return the fragments and addresses of a consumer's thread, in registers."""
         of, rows = cuda_kernel.sizes(instance), number(WARP_ROWS, "rows")
         blocks = 2 if instance.tile.overlap == "ahead" else 1
         return prefill_kernel.register_ledger(
@@ -101,12 +101,12 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
         )
 
     def specialization(self, instance: Instance) -> Specialization:
-        """What is compiled: another rung of the ladder replaces functions of kernel.cuh."""
+        """Return what is compiled: another rung of the ladder replaces functions of kernel.cuh."""
         made = super().specialization(instance)
         return replace(made, header=RUNGS_HEADER) if instance.tile.overlap else made
 
     def template(self, instance: Instance) -> str:
-        """The C++ name of the instance; that of another rung has the rung for the order of keys."""
+        """Return the C++ name of the instance; other rungs have the rung as the key order."""
         if not instance.tile.overlap:
             return prefill_kernel.cpp_instance(instance)
         rung = f"{instance.kernel}::Rung::{instance.tile.overlap}"
