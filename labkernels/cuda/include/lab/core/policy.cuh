@@ -1,5 +1,5 @@
-// A Policy says where a kernel rounds, chosen at compile time; labkernels/policy.py has it as
-// NumericPolicy.
+// A Policy, which is chosen at compile time, says where a kernel rounds. NumericPolicy of
+// labkernels/policy.py is the same in Python.
 #pragma once
 #include "lab/core/exp2.cuh"
 

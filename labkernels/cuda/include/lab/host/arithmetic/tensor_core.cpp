@@ -187,7 +187,7 @@ template <class Format> void multiply_accumulate(Fragments& f) {
 template void multiply_accumulate<F16>(Fragments&);
 template void multiply_accumulate<Bf16>(Fragments&);
 
-// n products of one tile each: a [n][16][16], b [n][16][8], c [n][16][8], which is added to.
+// Adds n products of one tile each to c: a [n][16][16], b [n][16][8], c [n][16][8].
 extern "C" LAB_EXPORT void lab_tensor_core(const u16* a, const u16* b, float* c, long long n,
                                            int is_bf16) {
   for (long long i = 0; i < n; ++i) {

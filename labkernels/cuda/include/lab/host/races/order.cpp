@@ -13,7 +13,7 @@ void join(u32* a, const u32* b, int n) {
   for (int i = 0; i < n; ++i) a[i] = std::max(a[i], b[i]);
 }
 
-// Adds to `limits` what `thread` has done until now, and what it knows.
+// Adds to `limits` what `thread` has done until now, and what the thread knows.
 void publish(Worker& m, Order& order, int thread, u32* limits) {
   const int w = thread / warp_size;
   join(limits, order.of(thread), order.n_actors);
