@@ -1,5 +1,5 @@
 // One kernel runs before the backward kernel and computes values of each row; another runs after it
-// and makes dq from its fp32 sums. A block takes row_padding rows of a query head, which its work
+// and makes dq from the fp32 sums. A block takes row_padding rows of a query head, which its work
 // item names.
 #pragma once
 #include "backward/problem.cuh"

@@ -24,7 +24,8 @@ struct MmaParams {
   void* d;
 };
 
-// A lane holds these registers of a 16 x 8 part of d; `row` and `column` are those of the first.
+// A lane holds these registers of a 16 x 8 part of d; `row` and `column` are those of the first
+// register.
 template <class Out> struct Accumulator {
   using Register = float;
   static constexpr int registers = 4;

@@ -12,7 +12,7 @@ template <class C> struct Producer {
   const Work& work;
   const int* pages;
   int warp, lane;
-  // A lane's key comes `step` keys before the next lane's; `pieces` lanes have a key.
+  // The next lane's key is `step` keys after a lane's own; `pieces` lanes have a key.
   int step, pieces;
   Mbarrier* copied;                    // the full barrier of the latest copies
 

@@ -22,8 +22,9 @@ struct alignas(64) Params {
   PageSteps k_steps, v_steps;
 };
 
-// What runs while a warpgroup's products run: nothing (none), its own softmax (intra_warpgroup), or
-// another warpgroup's softmax too, because the warpgroups take turns (inter_warpgroup: ping-pong).
+// This says what runs while a warpgroup's products run: nothing (none), its own softmax
+// (intra_warpgroup), or another warpgroup's too, since they take turns (inter_warpgroup:
+// ping-pong).
 enum class Overlap { none, intra_warpgroup, inter_warpgroup };
 
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm,

@@ -21,7 +21,7 @@ template <class P> LAB_DEVICE float raise_maximum(float& m, float& l, float top)
   return rescale;
 }
 
-// Returns P of a score, as the caller adds it to l. T is the format of P in the second product.
+// Returns P of a score, in the form that is added to l. T is the format of P in the second product.
 template <class P, class T> LAB_DEVICE float probability(float s, float scale_log2, float m) {
   const float p = exp2<P>(fma_rn(s, scale_log2, -m));
   if constexpr (P::denominator == Denominator::rounded) return rounded<P, T>(p);

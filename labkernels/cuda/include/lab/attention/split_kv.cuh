@@ -119,7 +119,7 @@ LAB_DEVICE bool arrives_last(float& is_last_split, const Params& p, const Work& 
 
 // Merges the splits' States, always in split order. Of the `Warps` warps that call this, warp
 // number `warp` merges the query heads warp, warp + Warps, and so on. Where several warps share a
-// head, each merges `Channels` of its D channels, from `first_channel` on, and of that head alone.
+// head, each warp merges `Channels` of its D channels, from `first_channel` on, and no other head.
 // Splits are merged in batches, so that a batch's loads are all in flight at once.
 template <class P, int Warps, int D, Division Divide = Division::exact, int Channels = D,
           class Params, class Work>
@@ -175,8 +175,8 @@ LAB_DEVICE void merge_splits(const Params& p, const Work& work, int warp = threa
   }
 }
 
-// Ends a kernel whose warps split the keys: the warps' States become the block's, and the last
-// block of a request's splits merges those of all splits.
+// Ends a kernel whose warps split the keys: merges the warps' States into the block's State. The
+// last block of a request's splits then merges the States of all splits.
 template <class P, int Threads, int Warps, int Rows, int D, class Params, class Work>
 LAB_DEVICE void finish(WarpStates<Warps, Rows, D>& states, const Params& p, const Work& work) {
   sync_block();                        // every warp's State is there, for every thread

@@ -93,7 +93,7 @@ LAB_DEVICE void add_global(float* p, const float (&x)[4]) {
     asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" :: "l"(p + i), "f"(x[i]) : "memory");
 #endif
 }
-// Orders this thread's accesses to global memory before the fence and after it, for every block.
+// Every block sees this thread's accesses to global memory before the fence before those after it.
 LAB_DEVICE void fence_global() { __threadfence(); }
 
 LAB_DEVICE u32 shared_address(const void* p) {
@@ -109,7 +109,7 @@ LAB_DEVICE void cp_async_16(void* dst, const void* src, bool valid) {
   cp_async_16(shared_address(dst), src, valid);
 }
 LAB_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until at most N of this thread's youngest groups are in flight.
+// Waits until at most the N youngest groups of this thread are in flight.
 template <int N> LAB_DEVICE void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
 }

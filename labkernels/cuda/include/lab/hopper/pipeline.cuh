@@ -31,7 +31,7 @@ template <int Stages> LAB_DEVICE void producer_acquire(Pipeline<Stages>& ring, u
 template <int Stages> LAB_DEVICE void consumer_wait(Pipeline<Stages>& ring, u32 n) {
   mbarrier_wait(ring.full[ring.stage(n)], ring.phase(n));
 }
-// Arrives once for the whole warp, when all its lanes have come here.
+// Arrives once for the whole warp, when all its lanes have reached this call.
 LAB_DEVICE void warp_arrive(Mbarrier& b) {
   sync_warp();
   if ((thread_x() & 31) == 0) mbarrier_arrive(b);

@@ -61,8 +61,8 @@ LAB_DEVICE void bulk_load(void* dst, const void* src, int bytes, Mbarrier& b) {
                :: "r"(shared_address(dst)), "l"(src), "r"(bytes), "r"(shared_address(&b))
                : "memory");
 }
-// Adds floats of shared memory to global memory. Before this, the threads that wrote the floats
-// call fence_async_shared and meet at a barrier with the thread that adds.
+// Adds floats of shared memory to global memory. The threads that wrote the floats first meet this
+// thread at a barrier. They call fence_async_shared before it, or this thread calls it after it.
 LAB_DEVICE void bulk_add(float* dst, const float* src, int bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
                :: "l"(dst), "r"(shared_address(src)), "r"(bytes) : "memory");

@@ -2,8 +2,8 @@
 // a b while the threads go on. a and b are tiles in shared memory, which 64-bit descriptors name; a
 // may be in registers instead.
 // The words come in this order: threads write the tiles, call fence_async_shared and meet at a
-// barrier; then wgmma_fence, wgmma once or several times, and wgmma_commit; d is touched after
-// wgmma_wait.
+// barrier; then they call wgmma_fence, wgmma once or several times, and wgmma_commit. d may be used
+// after wgmma_wait.
 #pragma once
 #include "lab/core/formats.cuh"
 
@@ -42,7 +42,7 @@ LAB_DEVICE void fence_async_shared() {
 // Orders the threads' earlier accesses to the registers of d and a before the wgmma that follow.
 LAB_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 LAB_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Waits until at most N of the youngest groups are in flight.
+// Waits until at most the N youngest groups are in flight.
 template <int N> LAB_DEVICE void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
 }

@@ -83,7 +83,7 @@ class Sum {
     add_term(minus ? -product : product, x.exponent + y.exponent);
   }
   void add(float c, bool half) {
-    // a subnormal fp16 c has fp16's lowest exponent: it lifts the grid
+    // a subnormal fp16 c has fp16's lowest exponent, which may be the largest of all terms
     const Number x = half ? decode(formats[static_cast<int>(Input::f16)], f16_from_float(c))
                           : decode({23, 8, 0, true}, as_bits(c));
     nan_ |= x.nan;

@@ -42,7 +42,7 @@ struct Worker : Multiprocessor {
   const Launch* launch = nullptr;
   Kernel kernel = nullptr;
   i64 index = 0;                   // number of the block in the launch
-  const std::atomic<i64>* failed_block = nullptr;  // the first of the launch's that failed
+  const std::atomic<i64>* failed_block = nullptr;  // the launch's first that failed
   int n_threads = 0, n_warps = 0;
   int n_arrived = 0, n_alive = 0;  // threads at sync_block; threads that have not finished
   u32 block_epoch = 0;             // counts sync_block and blocks: orders the memory of all threads

@@ -57,7 +57,7 @@ bool in_shared(const void* p, std::size_t bytes) {
   return offset < sm->shared_bytes && sm->shared_bytes - offset >= bytes;
 }
 
-// Landed copies are dropped from the front only now and then, so that a wait costs no move.
+// Landed copies are dropped from the front only rarely, so that most waits move no elements.
 void forget_landed(CopyQueue& queue) {
   constexpr std::size_t patience = 256;
   if (queue.n_landed == queue.copies.size() && queue.n_groups_landed == queue.group_ends.size()) {

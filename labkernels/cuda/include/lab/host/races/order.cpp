@@ -86,7 +86,7 @@ void know_at_sync_warp(Worker& m) {
 void know_at_arrival(Worker& m, int barrier) {
   Order& order = order_of(m);
   if (barrier >= max_checked_barriers)
-    fail("the checks know at most " + std::to_string(max_checked_barriers) + " barriers a block");
+    fail("the checks know at most " + std::to_string(max_checked_barriers) + " barriers per block");
   ++order.now;
   order.n_barriers = std::max(order.n_barriers, barrier + 1);
   publish(m, order, m.thread, limits_of(order, order.gathered[barrier]));

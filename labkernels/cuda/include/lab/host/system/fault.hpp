@@ -21,7 +21,7 @@ class FaultHandlers {
   FaultHandlers& operator=(const FaultHandlers&) = delete;
 };
 
-// The value for "before the first block": no block continues.
+// If `failed_block` has this value, which is before the first block, no block continues.
 constexpr long long all_blocks = -1;
 
 // While an object of this type lives, SIGINT ends the blocks of a launch and then goes to the

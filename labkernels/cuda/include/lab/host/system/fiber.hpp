@@ -1,7 +1,7 @@
 // There is one fiber per CUDA thread; the fibers' stacks take turns on one host thread.
 // switch_fiber(from, to) saves in `from` where this fiber is, and goes on where `to` was saved. It
 // is inlined, so that its jump is predicted call site by call site, and it saves little: the
-// compiler is told that every other register is lost, and saves those that hold something.
+// compiler is told that every other register is lost, and saves the registers that it still needs.
 #pragma once
 
 // A processor with registers that the clobber lists below do not know uses the portable switch.
