@@ -37,8 +37,8 @@ LAB_DEVICE void copy_queries(S& smem, const BackwardParams& p, const BackwardReq
 
 // ---- P and dS
 
-// A mask says which keys the rows of a tile see: `row` and `key` are its first ones in the request,
-// and `whole` says that all rows see all keys.
+// A mask says which keys the rows of a tile see: `row` and `key` are the tile's first in the
+// request, and `whole` says that all rows see all keys.
 struct Mask { int row, key; bool whole; };
 template <class C>
 LAB_DEVICE Mask mask_of(const BackwardParams& p, const BackwardRequest& r, int row, int key) {

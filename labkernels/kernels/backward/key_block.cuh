@@ -1,5 +1,5 @@
 // In this backward pass a block has a tile of keys. This file has the query rows that the block
-// goes through, and says when it adds to dq.
+// goes through, and says when the block adds to dq.
 #pragma once
 #include "backward/problem.cuh"
 #include "lab/hopper/tma.cuh"

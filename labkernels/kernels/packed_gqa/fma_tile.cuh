@@ -97,7 +97,7 @@ template <class C, class Smem> LAB_DEVICE void store_p(Smem& smem, const Scores<
 }
 
 // [lab: accumulate]
-// O += P V, for four keys at a time, whose P lie side by side.
+// Computes O += P V, for four keys at a time, whose P are contiguous.
 template <class C, class Smem> LAB_DEVICE void accumulate(Output<C>& o, const Smem& smem) {
 #pragma unroll C::unroll_output
   for (int first = 0; first < C::keys; first += 4) {

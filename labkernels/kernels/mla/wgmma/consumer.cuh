@@ -144,7 +144,7 @@ template <class C, class P> struct Consumer {
     rescale_rows(o, rescale);
   }
 
-  // O += P V of the other warpgroup's key block.
+  // Starts O += P V of the other warpgroup's key block.
   LAB_DEVICE void accumulate_other() { wgmma_ab(o, other_p_tile, other_v_tile); }
 
   // Waits until P V of key block j is in O; `Later` groups of wgmma were committed after it. Then

@@ -1,4 +1,4 @@
-// A block's mbarriers, named barriers and registers, and the threads that wait for them.
+// This file has a block's mbarriers, named barriers and registers, and the threads that wait.
 #pragma once
 #include <deque>
 #include <string>

@@ -361,7 +361,7 @@ void wgmma_done(Worker& m, std::size_t n_in_flight) {
 // ---- what the compiler calls
 
 #ifdef __wasm__
-extern "C" std::uint32_t lab_here = 0;  // WebAssembly has no return addresses but numbers
+extern "C" std::uint32_t lab_here = 0;  // WebAssembly has no return address: a number replaces it
 #define LAB_CALLER reinterpret_cast<const void*>(lab_here)
 #else
 #define LAB_CALLER __builtin_return_address(0)
