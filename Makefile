@@ -1,8 +1,8 @@
-# Everything there is to do here. `make` alone lists it.
+# The tasks of this repository. `make` alone lists them.
 #
-# The programs come from .venv, which make fills from requirements.lock, by uv where it is there,
-# else by pip, with Python 3.11 to 3.13 (a certain one: make book PYTHON=/path/to/python3.12). With
-# an environment of your own, made for example from environment.yml, say where its programs are:
+# The programs come from .venv, which make fills from requirements.lock, by uv if it is installed
+# and else by pip, with Python 3.11 to 3.13 (to choose: make book PYTHON=/path/to/python3.12).
+# For an environment of your own, made for example from environment.yml, say where its programs are:
 # make book BIN=$CONDA_PREFIX/bin
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -28,10 +28,10 @@ test: compiler lint ## Everything that needs no GPU: lint, tests, the chapters r
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu"
 	@$(BIN)/python book/build.py --nbval
 
-chaos: $(ENVIRONMENT) ## Inject 2,940 faults into cache, records, build and steps, and record it
+chaos: $(ENVIRONMENT) ## Inject 2,940 faults into cache, records, build and steps; record them
 	$(BIN)/python -m pytest -q -n 2 -m long tests/chaos --record data
 
-fuzz: compiler $(ENVIRONMENT) ## Hold random calls against float64 for an hour (or SECONDS=60)
+fuzz: compiler $(ENVIRONMENT) ## Compare random calls with float64 for an hour (or SECONDS=60)
 	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),3600)
 
 COVERED := COVERAGE_FILE=_build/coverage/lines CXX=$(CURDIR)/tests/coverage/cxx.sh \
@@ -78,8 +78,8 @@ compiler:
 	echo "No C++20 compiler (tried $(COMPILERS); g++ 10 and clang++ 11 will do)." \
 	  "Debian: sudo apt install g++   macOS: xcode-select --install" >&2; exit 1
 
-# Programs and links of an environment name its folder: in a checkout that was moved or copied they
-# are those of another place.
+# Programs and links of an environment name its folder, so that in a checkout that was moved or
+# copied they lead to another place.
 LIVED := $(shell cat .venv/lib/python*/site-packages/_labkernels.pth 2>/dev/null)
 MOVED := $(filter-out $(CURDIR),$(LIVED))
 .PHONY: moved
@@ -87,8 +87,9 @@ moved:
 	@echo "The environment in .venv is that of $(MOVED); it is made again for $(CURDIR)."
 
 LOCKED_FOR := >=3.11,<3.14
-# torch alone may come from another index, its CPU build's say: make book TORCH_INDEX=address. All
-# that this build needs is in the lock, with hashes, and is looked for in no second index.
+# torch alone may come from another index, such as that of its CPU build: make book
+# TORCH_INDEX=address. All packages that this build needs are in the lock, with hashes, so that no
+# second index is asked for them.
 FROM_TORCH_INDEX := $(if $(TORCH_INDEX),$(foreach v,PIP_INDEX_URL UV_DEFAULT_INDEX,$v=$(TORCH_INDEX)))
 .venv/installed: requirements.in requirements.lock pyproject.toml $(if $(MOVED),moved)
 	@set -e; fits='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'; \
@@ -132,7 +133,7 @@ FROM_TORCH_INDEX := $(if $(TORCH_INDEX),$(foreach v,PIP_INDEX_URL UV_DEFAULT_IND
 	  fi; exit 1; }
 	@touch $@
 
-# What torch's CUDA build brings itself, at versions that it pins; its CPU build has none of it.
+# Packages that torch's CUDA build brings at versions that it pins, and its CPU build does not need.
 TORCHS_CUDA := cuda-toolkit nvidia-cudnn-cu13 nvidia-cusparselt-cu13 nvidia-nccl-cu13 \
   nvidia-nvshmem-cu13
 lock: ## Resolve requirements.in into requirements.lock (with uv)

@@ -18,7 +18,7 @@ cp -r "$site" "$pages/$version"
 touch "$pages/.nojekyll"
 echo '<!doctype html><meta http-equiv="refresh" content="0; url=latest/"><a href="latest/">labkernels</a>' \
   >"$pages/index.html"
-# Pages serves this one for every address that is not there.
+# Pages serves this file for every address that does not exist.
 if [ -f "$pages/latest/404.html" ]; then cp "$pages/latest/404.html" "$pages/404.html"; fi
 
 git -C "$pages" add --all

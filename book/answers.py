@@ -7,7 +7,7 @@ from labkernels.chapters.exercises.questions import questions
 
 
 def cell(name: str) -> str:
-    """An answer to begin from, and the check, which says what it lacks."""
+    """Returns an answer to begin from, and the check that says what it lacks."""
     if name in questions():
         begun = f"answer = None  # {questions()[name].asks}"
     else:
@@ -16,7 +16,7 @@ def cell(name: str) -> str:
 
 
 def literal(starter: str) -> str:
-    """A starter in Python: a number, or a string; one of several lines begins at the margin."""
+    """Returns a starter in Python: a number, or a string whose lines begin at the margin."""
     starter = textwrap.dedent(starter).strip()
     if starter.isdigit():
         return starter

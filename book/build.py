@@ -127,16 +127,16 @@ def parse_arguments() -> argparse.Namespace:
 def execute_notebooks(*, force: bool, copies: Path | None = None) -> dict[str, Path]:
     """name -> executed copy, for every notebook; runs those whose inputs changed.
 
-    copies: a folder that gets each copy as soon as it is there, since a machine that is lent for
-    some minutes may end this run.
+    copies: a folder that gets each copy as soon as its chapter has run, since a machine that is
+    lent for some minutes may stop this run.
     """
     inputs = notebook_io.input_digest()
     EXECUTED.mkdir(parents=True, exist_ok=True)
     notebook_io.use_this_interpreter(BUILD / "jupyter")
-    # On a new machine matplotlib lists the fonts first and says so: here, and in no chapter.
+    # On a new machine the first import lists the fonts and says so, which no chapter should show.
     importlib.import_module("matplotlib.font_manager")
-    # On a GPU machine the times of chapters are recorded: one must not disturb another. Here a
-    # chapter has a core: a second thread of OpenBLAS would wait for each small product by spinning.
+    # On a GPU machine chapters show times, and must not disturb each other. Elsewhere a chapter
+    # has one core, since a second thread of OpenBLAS would spin while it waits for small products.
     gpu = shutil.which("nvidia-smi") is not None
     if not gpu:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -153,7 +153,7 @@ def execute_notebooks(*, force: bool, copies: Path | None = None) -> dict[str, P
 
 
 def execute_notebook(source: Path, inputs: str, *, force: bool, copies: Path | None = None) -> Path:
-    """The executed copy of a notebook, which is run if its inputs changed."""
+    """Returns the executed copy of a notebook, which is run if its inputs changed."""
     target, key_file = EXECUTED / f"{source.stem}.ipynb", EXECUTED / f"{source.stem}.key"
     key = hashlib.sha256(inputs.encode() + source.read_bytes()).hexdigest()
     if force or read_key(key_file) != f"{key} {tree_digest(target)}":
@@ -240,7 +240,7 @@ def build_pages(notebooks: dict[str, Path], *, force: bool) -> None:
     command += ["build", str(STAGE)]
     command += ["--config", str(STAGE / "book/_config.yml"), "--toc", str(STAGE / "book/_toc.yml")]
     command += ["--path-output", str(output), "-W", "--keep-going", "--quiet"]
-    # the API reference is of this checkout, and shown by an extension that lies beside this script
+    # The API reference shows this checkout, by an extension that lies beside this script.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "book"), str(ROOT)])}
     result = subprocess.run(
         command, cwd=STAGE, env=environment, text=True, capture_output=True, check=False
@@ -268,16 +268,16 @@ def build_pages(notebooks: dict[str, Path], *, force: bool) -> None:
 
 
 def place_downloads(pages: Path, notebooks: dict[str, Path]) -> None:
-    """Makes the notebook that a page offers the one in plain Markdown, which JupyterLab shows."""
+    """Makes each page offer its notebook in plain Markdown, which JupyterLab shows."""
     for page in (pages / "_sources" / "notebooks").glob("*.ipynb"):
         nbformat.write(notebook_io.pair(notebooks[page.stem], page.stem), page)
 
 
 def listed_pages() -> list[str]:
-    """The files of the pages that the staged table of contents lists, and the first page."""
+    """Returns the files of the pages in the staged table of contents, and of the first page."""
     names = ["index.html"]
     entries = [yaml.safe_load((STAGE / "book" / "_toc.yml").read_text())]
-    for entry in entries:  # grows as it goes
+    for entry in entries:  # to which the loop appends
         names += [f"{entry[key]}.html" for key in ("root", "file") if key in entry]
         found = sorted(STAGE.glob(entry["glob"])) if "glob" in entry else []
         names += [f"{path.relative_to(STAGE).with_suffix('')}.html" for path in found]
@@ -287,7 +287,7 @@ def listed_pages() -> list[str]:
 
 
 def sitemap() -> str:
-    """The addresses of the published pages, for search engines."""
+    """Returns the addresses of the published pages, for search engines."""
     config = yaml.safe_load((STAGE / "book" / "_config.yml").read_text())
     base = config["sphinx"]["config"]["html_baseurl"]
     addresses = "".join(f"<url><loc>{base}{name}</loc></url>\n" for name in listed_pages())
@@ -297,7 +297,7 @@ def sitemap() -> str:
 
 
 def put_in_place(pages: Path) -> None:
-    """Makes the pages _site; the pages before are gone only when these are there."""
+    """Makes the pages _site; the old pages are removed only once the new ones are in place."""
     old = BUILD / "old_site"
     remove(old)
     if SITE.exists():
@@ -319,7 +319,7 @@ def remove(folder: Path) -> None:
 
 
 def tree_digest(path: Path) -> str | None:
-    """A hash of a file, or of a folder's files; None where there is nothing."""
+    """Returns a hash of a file, or of a folder's files; None if neither exists."""
     if not path.exists():
         return None
     digest = hashlib.sha256()
@@ -330,7 +330,7 @@ def tree_digest(path: Path) -> str | None:
 
 
 def site_digest() -> str:
-    """A hash of the staged tree, of the sources that pages quote, and of this script."""
+    """Returns a hash of the staged tree, of the sources that pages quote, and of these scripts."""
     digest = hashlib.sha256(notebook_io.input_digest().encode())
     scripts = sorted((ROOT / "book").glob("*.py"))
     for path in scripts + sorted(p for p in STAGE.rglob("*") if p.is_file()):
@@ -339,7 +339,7 @@ def site_digest() -> str:
 
 
 def network_uses(pages: Path) -> list[str]:
-    """Where a built page or stylesheet would fetch something, as 'file: the tag'."""
+    """Returns where a built page or stylesheet would use the network, as 'file: the tag'."""
     uses = []
     for path in sorted(pages.rglob("*")):
         pattern = {".html": NETWORK_TAG, ".css": NETWORK_STYLE}.get(path.suffix)
@@ -350,7 +350,7 @@ def network_uses(pages: Path) -> list[str]:
 
 
 def read_key(path: Path) -> str | None:
-    """What a key file holds; None where there is none, or its bytes are no text."""
+    """Returns the text of a key file; None if there is no file, or its bytes are no text."""
     try:
         return path.read_text()
     except (FileNotFoundError, UnicodeDecodeError):

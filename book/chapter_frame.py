@@ -1,4 +1,4 @@
-"""The frame of a chapter: what stands below its title and at its end, from chapters.toml."""
+"""The frame of a chapter: the boxes below its title and at its end, from chapters.toml."""
 
 import tomllib
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Chapter:
 
 
 def chapters() -> list[Chapter]:
-    """The chapters in the order of the book."""
+    """Returns the chapters in the order of the book."""
     entries = tomllib.loads(DATA.read_text(encoding="utf-8"))["chapter"]
     return [
         Chapter(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
@@ -37,7 +37,7 @@ def chapters() -> list[Chapter]:
 
 
 def header(chapter: Chapter) -> str:
-    """Time, difficulty, what to read before, and what the reader will be able to do."""
+    """Returns time, difficulty, the chapters to read before, and what a reader can do after it."""
     needs = ", ".join(f"{{doc}}`{name}`" for name in chapter.needs) or "nothing but Python"
     objectives = "\n".join(f"- {objective}" for objective in chapter.objectives)
     times = f"{chapter.read_minutes} minutes to read, {chapter.do_minutes} to do"
@@ -55,7 +55,7 @@ It needs: {needs}.
 
 
 def footer(chapter: Chapter, following: Chapter | None) -> str:
-    """What to remember, what to read, and which chapter comes next."""
+    """Returns what to remember, what to read, and which chapter comes next."""
     takeaways = "\n".join(f"{i}. {text}" for i, text in enumerate(chapter.takeaways, 1))
     further = ", ".join(f"{{cite:t}}`{key}`" for key in chapter.further)
     after = f"\n\nThe next chapter is {{doc}}`{following.file}`." if following else ""
@@ -70,7 +70,7 @@ Further reading: {further}.{after}
 
 
 def framed(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
-    """The notebook of a chapter with its frame."""
+    """Returns the notebook of a chapter with its frame."""
     order = chapters()
     here = [chapter.file for chapter in order].index(name)
     following = order[here + 1] if here + 1 < len(order) else None

@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def notebooks() -> Iterator[tuple[str, nbformat.NotebookNode]]:
-    """Name and instructor's notebook of each chapter and of each assignment."""
+    """Yields name and instructor's notebook of each chapter and of each assignment."""
     for chapter in chapter_frame.chapters():
         yield chapter.file, answered(nbformat.read(NOTEBOOKS / f"{chapter.file}.ipynb", 4))
     for name in exercises.names():
@@ -90,11 +90,11 @@ def notebooks() -> Iterator[tuple[str, nbformat.NotebookNode]]:
 
 
 def answered(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """A chapter whose solutions nbgrader clears: the check gives a point, and a reader another."""
+    """Returns a chapter whose solutions nbgrader clears: one point by check, one by the grader."""
     exercise, place, cells = 0, None, []
     for cell in notebook.cells:
         if YOURS in cell.metadata.get("tags", ()):
-            continue  # nbgrader has the solution's own place
+            continue  # with nbgrader students answer in the cell of the solution
         cells.append(cell)
         if cell.source == SOLUTION:
             exercise, place = exercise + 1, 0
@@ -111,7 +111,7 @@ def answered(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 
 def _check_of(cell: nbformat.NotebookNode, grade_id: str) -> list[nbformat.NotebookNode]:
-    """The check in a solution's last line as a cell of its own; the line then names the answer.
+    """Moves the check in a solution's last line to its own cell; the line then names the answer.
 
     The student's cell begins with an empty answer, so that no earlier exercise's answer is graded.
     """
@@ -129,7 +129,7 @@ def _check_of(cell: nbformat.NotebookNode, grade_id: str) -> list[nbformat.Noteb
 
 
 def assignment(exercise: exercises.Exercise) -> nbformat.NotebookNode:
-    """An assignment that nbgrader grades by itself: the task, the answer, and its check."""
+    """Returns an assignment that nbgrader grades by itself: the task, the answer, the check."""
     paragraphs = exercise.task.strip().replace("\n", "\n\n")
     starter, solution = map(answers.literal, (exercise.starter, exercise.solution))
     lines = LINES if "\n" in starter else ""
@@ -144,7 +144,7 @@ def assignment(exercise: exercises.Exercise) -> nbformat.NotebookNode:
 
 
 def _grade(cell: nbformat.NotebookNode, grade_id: str, *, solution: bool, points: int) -> None:
-    """Marks a cell in nbgrader's format: one to answer in, or one that is run to check."""
+    """Marks a cell in nbgrader's format: a cell to answer in, or a cell that checks."""
     marks = {"grade": points > 0, "grade_id": grade_id, "locked": not solution}
     marks |= {"solution": solution, "task": False, "schema_version": 3}
     cell.metadata["nbgrader"] = marks | ({"points": points} if points else {})

@@ -1,7 +1,7 @@
-"""A Sphinx extension: shows the package's docstrings, which are plain text, as they are meant.
+"""A Sphinx extension that shows the package's docstrings as the plain text that they are.
 
 A line such as "Shapes: q [B, Hq, D]" or "causal: ..." starts a part, which ends where the next one
-starts or at an empty line; characters that mean something to reStructuredText mean themselves.
+starts or at an empty line. The characters of reStructuredText's markup are shown as they stand.
 """
 
 import re
@@ -12,7 +12,7 @@ MARKUP = re.compile(r"([\\*`|_])")
 
 
 def plain(lines: list[str]) -> list[str]:
-    """A docstring's lines as reStructuredText that says the same."""
+    """Returns a docstring's lines as reStructuredText that says the same."""
     shown, inside, example = [_literal(line) for line in lines[:1]], False, False
     for line in lines[1:]:
         example = line.lstrip().startswith(">>>") or (example and bool(line.strip()))
@@ -28,7 +28,7 @@ def plain(lines: list[str]) -> list[str]:
 
 
 def _literal(text: str) -> str:
-    """Text whose every character means itself, but for `names`, which are shown as code."""
+    """Escapes all markup in a text except `names`, which are shown as code."""
     parts = CODE.split(text)
     parts[0::2] = [MARKUP.sub(r"\\\1", part) for part in parts[0::2]]
     parts[1::2] = [f"`{name}`" for name in parts[1::2]]
@@ -36,7 +36,7 @@ def _literal(text: str) -> str:
 
 
 def setup(app) -> dict:
-    """What Sphinx calls."""
+    """Connects the extension; Sphinx calls this function."""
 
     def replace(app, what, name, obj, options, lines) -> None:
         lines[:] = plain(lines)

@@ -1,4 +1,4 @@
-"""Makes the built pages light: what no page loads goes, and pictures, icons and copies shrink."""
+"""Makes the built pages light: removes files that no page loads, shrinks pictures and icons."""
 
 import base64
 import io
@@ -30,8 +30,8 @@ _MATHJAX = (
     "a11y/assistive-mml.js",
     "input/tex/extensions/*",
 )
-_COLOURS = 256  # of a figure, which then has a palette
-_EMBEDDED_COLOURS = 96  # of points or cells that an SVG holds as a picture
+_COLOURS = 256  # in the palette of a figure
+_EMBEDDED_COLOURS = 96  # in the palette of points or cells that an SVG holds as a picture
 _OPAQUE, _NEARLY_WHITE = 255, 250
 _EMBEDDED = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)")
 _ICON = re.compile(r'((?:\.fa-[a-z0-9-]+:before,?)+)\{content:"\\([0-9a-f]{2,4}) ?"\}')
@@ -43,9 +43,9 @@ _FONT = re.compile(
 
 
 def lighten(pages: Path) -> str:
-    """Shrinks a folder of built pages; returns what came of it, in a sentence.
+    """Shrinks a folder of built pages; returns both sizes in words.
 
-    Raises: ValueError if it is still larger than allowed.
+    Raises: ValueError if the folder is still larger than allowed.
     """
     before = n_bytes_of(pages)
     for pattern in _UNUSED:
@@ -71,12 +71,12 @@ def lighten(pages: Path) -> str:
 
 
 def n_bytes_of(folder: Path) -> int:
-    """The bytes of all files below a folder."""
+    """Returns the bytes of all files below a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def only(folder: Path, patterns: tuple[str, ...]) -> None:
-    """Removes all files of a folder but those of some patterns."""
+    """Removes all files of a folder except those of some patterns."""
     kept = {path for pattern in patterns for path in folder.glob(pattern)}
     for path in folder.rglob("*"):
         if path.is_file() and path not in kept:
@@ -84,7 +84,7 @@ def only(folder: Path, patterns: tuple[str, ...]) -> None:
 
 
 def icons(pages: Path) -> None:
-    """Leaves of the icon fonts, and of their style, only the icons that pages have."""
+    """Reduces the icon fonts and their style to the icons that pages have."""
     sources = [*pages.rglob("*.html"), *pages.glob("_static/**/*.js")]
     texts = "".join(path.read_text(encoding="utf-8", errors="replace") for path in sources)
     used = set(re.findall(r"\bfa-[a-z0-9-]+", texts))
@@ -109,7 +109,7 @@ def icons(pages: Path) -> None:
 
 
 def with_palette(path: Path) -> None:
-    """Writes an opaque picture with a palette, if it is smaller so."""
+    """Writes an opaque picture with a palette, if that makes it smaller."""
     with Image.open(path) as picture:
         picture.load()
     see_through = picture.mode == "RGBA" and picture.getchannel("A").getextrema()[0] < _OPAQUE
@@ -130,7 +130,7 @@ def with_palette(path: Path) -> None:
 
 
 def lighter_picture(found: re.Match[str]) -> str:
-    """The data of a PNG that stands in an SVG, with a palette if that is smaller."""
+    """Returns the data of a PNG that stands in an SVG, with a palette if that is smaller."""
     before = base64.b64decode(found[1])
     with Image.open(io.BytesIO(before)) as picture:
         flat = picture.convert("RGBA").quantize(
@@ -145,7 +145,7 @@ def lighter_picture(found: re.Match[str]) -> str:
 
 
 def without_outputs(path: Path) -> None:
-    """Clears a notebook that readers download: the page shows what it gives."""
+    """Clears the outputs of a notebook that readers download, since the page shows them."""
     notebook = nbformat.read(path, 4)
     for cell in notebook.cells:
         if cell.cell_type == "code":

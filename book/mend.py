@@ -1,7 +1,7 @@
 """Mends the pages that Sphinx and its theme write: names for assistive technology, no dead scripts.
 
-Each mend is an edit that the theme, sphinx-book-theme 1.3, needs; tests/book holds pages against
-axe-core and the browser's console.
+Each mend is an edit that the theme, sphinx-book-theme 1.3, needs; tests/site checks the pages with
+axe-core and by the browser's console.
 """
 
 import re
@@ -20,27 +20,27 @@ _MENDS = [
     (r'<script[^>]*\bsrc="[^"]*design-tabs\.js[^>]*></script>\s*(?!.*class="[^"]*\bsd-)', ""),
     # icons come from the style's font; the script would draw the same ones again
     (r'<script[^>]*\bsrc="[^"]*fontawesome\.js[^>]*></script>\s*', ""),
-    # loads each script a second time from a disk
+    # a preload, by which a page that is opened from a disk loads each script twice
     (r'<link rel="preload" as="script"[^>]*>\s*', ""),
     # a name that differs from the words that are seen
     (r'<summary aria-label="Toggle hidden content">', "<summary>"),
     (r'(class="[^"]*search-button-field[^"]*" title="Search") aria-label="Search"', r"\1"),
     (r'(<i class="theme-switch [^>]*?) title="[^"]*"', r'\1 aria-hidden="true"'),
-    # a title that is nobody's
+    # a heading without words
     (r"<h1>\s*</h1>", ""),
     # a control without a name
     (
         r'<summary>(<span class="toctree-toggle" role="presentation">)',
         r'<summary aria-label="Pages of this section">\1',
     ),
-    # what lies in no landmark
+    # a part of the page that lies in no landmark
     (
         r'<div id="pst-primary-sidebar"(?! role)',
         '<div id="pst-primary-sidebar" role="region" aria-label="Sidebar"',
     ),
     # a corner of a table is no header
     (r"<th([^>]*)>\s*(?:<p>\s*</p>)?\s*</th>", r"<td\1></td>"),
-    # roles that ARIA has given up
+    # a role that ARIA has deprecated, and that of the list around it
     (r' role="doc-biblioentry"', ""),
     (r' role="list" class="citation-list"', ' class="citation-list"'),
     # an equation that is wider than the page scrolls by keyboard too
@@ -54,7 +54,7 @@ _MENDS = [
         r'\n(?:<span class="w"> *</span>)?<span class="c1">(?://|#) \[/?lab: [^<]*</span>(?=\n)',
         "",
     ),
-    # a script in an attribute, which presses.js does
+    # a script in an attribute, which presses.js replaces
     (r' onclick="(?:window\.)?(\w+)\(\)"', r' data-press="\1"'),
     # math is drawn without MathJax's menu
     (r"mathjax/tex-chtml\.js", "mathjax/startup.js"),

@@ -1,4 +1,4 @@
-"""Finds and executes the notebooks: NAME.py is the source, NAME.ipynb the same executed."""
+"""Finds and executes the notebooks: NAME.py is the source, NAME.ipynb the executed copy."""
 
 import hashlib
 import json
@@ -28,14 +28,14 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object, in its repr: another i
 
 
 def sources() -> list[Path]:
-    """The notebooks' percent scripts, in name order; a leading underscore marks a template."""
+    """Returns the percent scripts of the notebooks by name, without templates (`_` in front)."""
     return sorted(p for p in NOTEBOOKS.glob("*.py") if not p.name.startswith("_"))
 
 
 def execute(source: Path) -> nbformat.NotebookNode:
-    """The notebook of a percent script, every cell run in notebooks/ by this very interpreter.
+    """Returns the notebook of a percent script, after this interpreter ran its cells in notebooks/.
 
-    Jupyter is told of it by use_this_interpreter, once a process.
+    use_this_interpreter, called once per process, points Jupyter at the interpreter.
     Raises: SystemExit with the cell's error.
     """
     notebook = jupytext.read(source, fmt="py:percent")
@@ -64,7 +64,7 @@ def execute(source: Path) -> nbformat.NotebookNode:
 
 
 def without_live_widgets(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """The notebook without what only a running kernel can show; a page has its own JavaScript."""
+    """Removes widgets that need a running kernel; a page has JavaScript of its own for them."""
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(WIDGET, None)
@@ -72,7 +72,7 @@ def without_live_widgets(notebook: nbformat.NotebookNode) -> nbformat.NotebookNo
 
 
 def edition(folder: Path) -> dict[str, Path]:
-    """The copies that another machine executed, by name; each has the cells of its script.
+    """Returns the copies that another machine executed, by name; each has its script's cells.
 
     Raises: SystemExit naming the notebooks that are missing, or of another state of their scripts.
     """
@@ -90,7 +90,7 @@ def _cells(path: Path) -> list[tuple[str, str]] | None:
 
 
 def pair(executed: Path, name: str) -> nbformat.NotebookNode:
-    """An executed copy as it is committed beside its script."""
+    """Returns an executed copy as it is committed beside its script."""
     notebook = plain.plain(nbformat.read(executed, as_version=4), name)
     notebook.metadata.language_info.pop("version", None)
     page_figures.without_versions(notebook)
@@ -101,27 +101,27 @@ def write_pair(executed: Path, name: str) -> Path:
     """Writes an executed copy as the committed pair, the same bytes for the same cells."""
     target = NOTEBOOKS / f"{name}.ipynb"
     text = nbformat.writes(pair(executed, name))
-    whole = target.with_suffix(".ipynb.part")  # a reader sees the old pair or the new one
+    whole = target.with_suffix(".ipynb.part")  # so that the target is never half written
     whole.write_text(ADDRESS.sub(" at 0x000000000000", text) + "\n", encoding="utf-8")
     return whole.replace(target)
 
 
 def use_this_interpreter(scratch: Path) -> None:
-    """Points Jupyter and IPython at `scratch`, with one kernel, so that nobody's home matters."""
+    """Points Jupyter and IPython at `scratch`, with one kernel, and not at a home folder."""
     spec = scratch / "kernels" / "python3" / "kernel.json"
     spec.parent.mkdir(parents=True, exist_ok=True)
     spec.write_text(json.dumps(get_kernel_dict()))
     os.environ["JUPYTER_PATH"] = str(scratch)
     os.environ["IPYTHONDIR"] = str(scratch / "ipython")
     page_figures.begin_in(scratch / "ipython")
-    os.environ["TQDM_DISABLE"] = "1"  # a progress bar is for who waits, not for who reads
+    os.environ["TQDM_DISABLE"] = "1"  # a page shows no progress bars
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
     )
 
 
 def input_digest() -> str:
-    """A hash of all that a notebook's outputs may depend on, besides its own source."""
+    """Returns a hash of all that a notebook's outputs may depend on, except its own source."""
     digest = hashlib.sha256()
     files = [p for p in (ROOT / "labkernels").rglob("*") if "__pycache__" not in p.parts]
     files += [p for p in (ROOT / "data").rglob("*") if p.name != ".lock"]

@@ -1,4 +1,4 @@
-"""What a page has besides a notebook: the case as a diagram, and few lids of hidden code."""
+"""What a page adds to its notebook: the case as a diagram, widgets, and fewer lids of code."""
 
 import html
 import re
@@ -10,7 +10,7 @@ import nbformat
 from labkernels import widgets
 
 HIDDEN = "hide-input"
-_OFFERED = {  # what a reader does with each widget
+_OFFERED = {  # what a reader can do with each widget
     "bits_and_sums": "Type numbers, and see what formats and tensor cores make of them.",
     "break_kernel": "Break `decode_mma`, and read what the checks of memory or the bounds say.",
     "budget": "Change the tile or the GPU, and see what a block takes and what limits the blocks.",

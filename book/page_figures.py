@@ -11,7 +11,7 @@ import nbformat
 
 MIME = "application/vnd.labkernels.figure+json"
 PHONE = "(max-width: 576px)"
-# What stands in the place of a widget without JavaScript: figures of chapters, by their names.
+# Without JavaScript a figure of a chapter stands in the place of each widget: the figures' names.
 STILLS = {
     "bits": "spacing",
     "break_kernel": "detection",
@@ -47,9 +47,9 @@ def begin_in(ipython: Path) -> None:
 
 
 def require_all(notebook: nbformat.NotebookNode) -> None:
-    """Holds that each figure has its versions.
+    """Checks that each figure has its versions.
 
-    Raises: ValueError with the words of the error that drawing one had.
+    Raises: ValueError with the error of the figure that was not drawn.
     """
     for cell in notebook.cells:
         outputs = cell.get("outputs", [])
@@ -59,7 +59,7 @@ def require_all(notebook: nbformat.NotebookNode) -> None:
 
 
 def without_versions(notebook: nbformat.NotebookNode) -> None:
-    """Leaves of each figure the picture that every reader of notebooks shows."""
+    """Keeps, of each figure, only the picture that every program for notebooks shows."""
     for cell in notebook.cells:
         for data in _data(cell.get("outputs", [])):
             if data.pop(MIME, None) is not None:
@@ -88,7 +88,7 @@ def add_to(pages: Path, notebooks: Path) -> None:
 
 
 def _still(chapter: str, name: str, cell: dict) -> str:
-    """A figure of a chapter as it stands on another page, where no JavaScript runs."""
+    """Returns a figure of a chapter as another page shows it where no JavaScript runs."""
     words = html.escape(cell.get("image", {}).get("alt", ""))
     where = f'<a href="../notebooks/{chapter}.html">This figure stands in a chapter.</a>'
     image = f'<img src="../_images/{name}.svg" alt="{words}">'
@@ -96,7 +96,7 @@ def _still(chapter: str, name: str, cell: dict) -> str:
 
 
 def _static(image: re.Match[str], drawn: set[str]) -> str:
-    """A picture of book/pictures.py, with its version for phones if it has one."""
+    """Returns a picture of book/pictures.py, with its version for phones if it has one."""
     if image[1] not in drawn:
         return image[0]
     source = f'<source media="{PHONE}" srcset="../_static/{image[1]}.narrow.svg">'
@@ -104,7 +104,7 @@ def _static(image: re.Match[str], drawn: set[str]) -> str:
 
 
 def _picture(image: re.Match[str], figures: dict[str, dict]) -> str:
-    """A figure with its version for phones, or with the width in which its words are read."""
+    """Returns a figure with its version for phones, or with the width that its words need."""
     name = image[1]
     if name not in figures:
         return image[0]
@@ -117,7 +117,7 @@ def _picture(image: re.Match[str], figures: dict[str, dict]) -> str:
 
 
 def _figures(path: Path) -> Iterator[tuple[str, dict, dict]]:
-    """The figures of a notebook: the name that MyST-NB gives the file, versions, cell's words."""
+    """Yields the figures of a notebook: the name of MyST-NB's file, versions, words of the cell."""
     for cell in nbformat.read(path, 4).cells:
         for data in _data(cell.get("outputs", [])):
             if MIME in data:

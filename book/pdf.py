@@ -29,7 +29,7 @@ FOOTER = (
 )
 # A heading that Chromium moves to the next page has its number and its words twice in the outline.
 TWICE = r"^((?:[\d.]+\s)?)\1(.+)\2$"
-# Solutions and tables stand open on paper, and pictures that wait for a reader are there.
+# Opens solutions and tables, and loads the pictures that wait until a reader scrolls to them.
 UNFOLD = """() => {
   const lids = "article details:is(:not(.hide), .above-output)"; // of solutions and of tables
   for (const d of document.querySelectorAll(lids)) d.open = true;
@@ -40,7 +40,7 @@ UNFOLD = """() => {
 
 
 def listed_pages() -> list[str]:
-    """The pages that the table of contents lists, without their suffix."""
+    """Returns the pages that the table of contents lists, without their suffix."""
     toc = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text(encoding="utf-8"))
     names, entries = [toc["root"]], [entry for part in toc["parts"] for entry in part["chapters"]]
     for entry in entries:
@@ -52,7 +52,7 @@ def listed_pages() -> list[str]:
 
 
 def printed(browser: Browser, name: str) -> tuple[str, bytes]:
-    """A page's name, and the page as a PDF."""
+    """Returns a page's name, and the page as a PDF."""
     page = browser.new_page(color_scheme="light", reduced_motion="reduce")
     try:
         page.goto(page_uri(name), wait_until="networkidle")
@@ -74,7 +74,7 @@ def printed(browser: Browser, name: str) -> tuple[str, bytes]:
 
 
 def joined(pages: Iterable[tuple[str, bytes]]) -> PdfWriter:
-    """One PDF of the pages, with their outline and links."""
+    """Returns one PDF of the pages, with their outline and links."""
     writer, first_of = PdfWriter(), {}
     for name, pdf in pages:
         reader = PdfReader(io.BytesIO(pdf))
@@ -101,7 +101,7 @@ def outline(writer: PdfWriter, reader: PdfReader, items: list, start: int, paren
 
 
 def page_uri(name: str) -> str:
-    """The address of a built page on this machine."""
+    """Returns the address of a built page on this machine."""
     return (SITE / f"{name}.html").as_uri()
 
 

@@ -15,7 +15,7 @@ FOLDER = Path(__file__).with_name("_static")
 
 
 def draw(folder: Path) -> list[Path]:
-    """Write the pictures, the same bytes for the same chapters."""
+    """Writes the pictures, with the same bytes for the same chapters."""
     chapters = chapter_frame.chapters()
     rows = [(c.file, title(c.file), c.part, words(c)) for c in chapters]
     needs = [(c.file, needed) for c in chapters for needed in c.needs]
@@ -35,7 +35,7 @@ def draw(folder: Path) -> list[Path]:
 
 
 def title(name: str) -> str:
-    """A chapter's title, in two lines where it is long."""
+    """Returns a chapter's title, in two lines where it is long."""
     first = jupytext.read(NOTEBOOKS / f"{name}.py").cells[0].source.splitlines()[0]
     text = first.removeprefix("# ")
     middle = text.find(" ", len(text) // 2 - 2)
@@ -43,7 +43,7 @@ def title(name: str) -> str:
 
 
 def words(chapter: chapter_frame.Chapter) -> str:
-    """How long it takes, and how difficult it is."""
+    """Returns how long a chapter takes, and how difficult it is."""
     minutes = chapter.read_minutes + chapter.do_minutes
     return f"{minutes} min  {chapter_frame.DOTS[chapter.difficulty]}"
 

@@ -1,7 +1,7 @@
 """A chapter in plain Markdown, as JupyterLab, Colab and a code host all show it.
 
-The scripts speak MyST, which the book needs. A notebook beside them has links with words, listings
-in full, numbers where the script names a result, captions, folded code and folded solutions.
+The scripts are in MyST, which the book needs. The notebook of a script has links with words,
+listings in full, numbers where the script names a result, captions, and folded code and solutions.
 """
 
 import copy
@@ -24,7 +24,7 @@ FENCE = re.compile(
 OPTION = re.compile(r"^:([\w-]+): (.*)\n", re.M)
 FOLDED_CODE = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 FOLDED_OUTPUT = {"hide-output", "hide-cell", "remove-output", "remove-cell"}
-OPENED = {"hide-cell", "hide-output"}  # what a page has under a lid stands in a box that scrolls
+OPENED = {"hide-cell", "hide-output"}  # under a lid on a page, in a box that scrolls here
 SOLUTION = "#### Solution"
 ANSWER = "your-answer"  # the tag of a cell that a reader fills in, and that nobody has run
 ASKED = re.compile(r'exercises\.check\(\s*"([\w-]+)"')
@@ -33,7 +33,7 @@ CUT = "\0"  # where a Markdown cell is cut in two
 
 
 def plain(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
-    """An executed chapter without MyST, with its frame.
+    """Returns an executed chapter without MyST, with its frame.
 
     Raises: ValueError naming a role, a directive or a target that is not known here.
     """
@@ -80,7 +80,7 @@ def _cells(
 
 
 def _with_answers(cells: list[nbformat.NotebookNode]) -> Iterator[nbformat.NotebookNode]:
-    """The cells, and before each solution one for the reader's own answer, with its check."""
+    """Yields the cells, and before each solution a cell for the reader's answer and its check."""
     for i, cell in enumerate(cells):
         if cell.source == SOLUTION:
             code = "\n".join(
@@ -97,14 +97,14 @@ def _in_solution(cell: nbformat.NotebookNode) -> bool:
 
 
 def _shown(cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
-    """The outputs that are data, and not words that were printed."""
+    """Returns the outputs that are data, without printed words."""
     return [output for output in cell.outputs if "data" in output]
 
 
 def _without_programs(output: nbformat.NotebookNode) -> None:
-    """Leave the words of what moves or asks for input; the cell shows it when it runs.
+    """Keeps only the words of an output that moves or asks for input; a run shows it whole.
 
-    JupyterLab shows no SVG of a notebook that it does not trust yet, but all of its texts in a row.
+    Of a notebook that JupyterLab does not trust yet, it shows no SVG, but all texts in a row.
     """
     data = output.get("data", {})
     if "lab-motion" in data.get("text/html", ""):
@@ -115,7 +115,7 @@ def _without_programs(output: nbformat.NotebookNode) -> None:
 
 
 def _directive(found: re.Match, words: plain_roles.Words) -> str:
-    """What stands in the place of a directive."""
+    """Returns what stands in the place of a directive."""
     options = dict(OPTION.findall(found["body"]))
     body, title = OPTION.sub("", found["body"]).strip(), found["words"]
     match found["name"]:
@@ -137,7 +137,7 @@ def _directive(found: re.Match, words: plain_roles.Words) -> str:
 
 
 def _listing(path: str, options: dict[str, str]) -> str:
-    """The lines of a source that a literalinclude names, by Sphinx's rules."""
+    """Returns the lines of a source that a literalinclude names, by Sphinx's rules."""
     lines = (ROOT / path[1:]).read_text(encoding="utf-8").splitlines()
     first = _line(lines, 0, options, "start")
     last = _line(lines, first, options, "end", otherwise=len(lines))
@@ -149,7 +149,7 @@ def _listing(path: str, options: dict[str, str]) -> str:
 def _line(
     lines: list[str], after: int, options: dict[str, str], end: str, otherwise: int = 0
 ) -> int:
-    """The line at which a listing starts or ends."""
+    """Returns the line at which a listing starts or ends."""
     for option, further in ((f"{end}-at", end == "end"), (f"{end}-after", 1), (f"{end}-before", 0)):
         if option in options:
             text = yaml.safe_load(options[option])

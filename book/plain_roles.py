@@ -39,7 +39,7 @@ class Words:
         }
 
     def plain(self, text: str) -> str:
-        """A text with its roles as links and numbers, and its equations numbered."""
+        """Returns a text with its roles as links and numbers, and its equations numbered."""
         text = ROLE.sub(lambda found: self._role(found["name"], found["text"]), text)
         text = FIRST_WORD.sub("Equation (", text)
         return EQUATION.sub(self._numbered, text)
@@ -77,14 +77,14 @@ class Words:
 
 @cache
 def published(config: Path = ROOT / "book" / "_config.yml") -> str:
-    """The address of the newest pages, which .github/publish_book.sh puts there."""
+    """Returns the address at which .github/publish_book.sh puts the newest pages."""
     repository = yaml.safe_load(config.read_text(encoding="utf-8"))["repository"]["url"]
     owner, name = repository.split("/")[-2:]
     return f"https://{owner}.github.io/{name}/latest/"
 
 
 def _document(target: str, shown: str | None) -> str:
-    """A link to a built page of the book, or to a notebook."""
+    """Returns a link to a built page of the book, or to a notebook."""
     if target.startswith("/book/"):
         path, title = ROOT / f"{target[1:]}.md", r"^# (.+)$"
         link = f"{published()}{target[1:]}.html"
@@ -96,7 +96,7 @@ def _document(target: str, shown: str | None) -> str:
 
 
 def _work(key: str, *, inside: bool) -> str:
-    """A published work, by authors and year, in parentheses already or not."""
+    """Returns a link with authors and year of a work; inside: in parentheses already."""
     entry = _works().entries[key.strip()]
     people: list[Person] = entry.persons["author"]
     names = [" ".join(person.prelast_names + person.last_names).strip("{}") for person in people]
@@ -111,14 +111,14 @@ def _work(key: str, *, inside: bool) -> str:
 
 
 def _meaning(term: str) -> str:
-    """The first sentence of the glossary on a term, as a tooltip can show it: in bare words."""
+    """Returns the glossary's first sentence on a term in bare words, as a tooltip needs it."""
     first = re.split(r"(?<=[^.].)\.(?=\s|$)", CITATION.sub("", _glossary()[term]))[0]
     first = ROLE.sub(_bare, first)
     return re.sub(r"[$`]", "", first).replace('"', "'") + "."
 
 
 def _bare(found: re.Match) -> str:
-    """The words of a role of the glossary."""
+    """Returns the words of a role of the glossary."""
     if found["name"] != "doc":
         return found["text"].split(" <")[0]
     page = (ROOT / "book" / f"{found['text']}.md").read_text(encoding="utf-8")
@@ -137,7 +137,7 @@ def _glossary() -> dict[str, str]:
 
 @cache
 def _equations() -> dict[str, tuple[str, int]]:
-    """Label -> chapter and number, of all chapters."""
+    """Returns chapter and number of each equation, by its label."""
     found = {}
     for path in sorted(NOTEBOOKS.glob("[!_]*.py")):
         for label, number in Words(path.stem, jupytext.read(path)).equations.items():

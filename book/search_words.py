@@ -1,4 +1,4 @@
-"""The words that the book has, of which the page of search results offers the nearest one."""
+"""The words of the book, of which the page of search results offers the nearest for a typo."""
 
 import collections
 import html
@@ -8,14 +8,14 @@ from pathlib import Path
 
 from mend import SEARCH_PAGE
 
-FEWEST = 2  # times that a word occurs: one that stands once may be a typo itself
+FEWEST = 2  # occurrences of a word, since a word that occurs once may be a typo itself
 _WORD = re.compile(r"[a-z][a-z0-9_]{3,23}")
 _ARTICLE = re.compile(r"<article.*?</article>", re.DOTALL)
 _TAG = re.compile(r"<(script|style|svg).*?</\1>|<[^>]*>", re.DOTALL)
 
 
 def words(texts: list[str]) -> list[str]:
-    """Return the words of some pages' articles, the most frequent first."""
+    """Returns the words of some pages' articles, the most frequent first."""
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
         for article in _ARTICLE.findall(text):

@@ -1,6 +1,6 @@
 """Slides of a chapter: headings, first sentences, equations, listings, tables and figures.
 
-The text in full is in the speaker's notes, which the key S shows.
+The speaker's notes, which the key S shows, have the text in full.
 """
 
 import re
@@ -22,9 +22,9 @@ BLOCK = re.compile(r"```(?s:.*?)^```$|\$\$(?s:.*?)^\$\$$|(?:.+\n?)+", re.M)
 SENTENCE = re.compile(r".+?[.?!](?:\*\*)?(?=\s|$)|.+", re.S)
 SHOWN = ("```", "$$", "|", ">", "- ", "**Figure")
 COMMENT = re.compile(r"<!--.*?-->", re.S)
-ITEM = re.compile(r"\d+\. ")  # of a list with numbers, which begins with any of them
+ITEM = re.compile(r"\d+\. ")  # an item of a numbered list, which may begin with any number
 FULL, CODE = 6, 5  # what a slide holds, and what a cell of code or a figure takes, in sentences
-LEAST = 60  # characters: a shorter sentence announces what the next one says
+LEAST = 60  # characters, since a shorter sentence only announces what the next one says
 UNSHOWN = (SOLUTION, "## You need", "### Run it here")
 
 
@@ -43,7 +43,7 @@ def write(folder: Path) -> None:
 
 
 def html(notebook: nbformat.NotebookNode) -> str:
-    """The page of a deck."""
+    """Returns the page of a deck."""
     hidden = {"enabled": True, "remove_input_tags": FOLDED_CODE}
     exporter = SlidesExporter(
         template_file=str(TEMPLATE),
@@ -57,11 +57,11 @@ def html(notebook: nbformat.NotebookNode) -> str:
 
 
 def deck(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """The cells of a chapter as slides; its solutions and what only prepares stay out."""
+    """Returns the cells of a chapter as slides, without its solutions and its setup."""
     cells, filled = [], 0
     parts = list(_parts(notebook))
     for i, (cell, weight) in enumerate(parts):
-        # a comment at the top of a code cell is no heading
+        # A comment at the top of a code cell is not a heading.
         heading = cell.cell_type == "markdown" and cell.source.startswith("#")
         caption = cell.source.startswith("**Figure")
         kind = "-" if weight or heading else "notes"
@@ -80,7 +80,7 @@ def deck(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 
 def _parts(notebook: nbformat.NotebookNode) -> Iterator[tuple[nbformat.NotebookNode, int]]:
-    """Cells of one block each, and how much of a slide a block takes."""
+    """Yields cells of one block each, and how much of a slide a block takes."""
     shown, whole = True, False
     for cell in notebook.cells:
         if (FOLDED_OUTPUT | {ANSWER}) & set(cell.metadata.get("tags", ())):
@@ -110,7 +110,7 @@ def _parts(notebook: nbformat.NotebookNode) -> Iterator[tuple[nbformat.NotebookN
 
 
 def _thought(paragraph: str) -> str:
-    """The first sentences of a paragraph: one, unless it asks or only announces something."""
+    """Returns the first sentence of a paragraph, with more if it asks or only announces."""
     taken = ""
     for sentence in SENTENCE.findall(paragraph):
         taken += sentence
@@ -120,7 +120,7 @@ def _thought(paragraph: str) -> str:
 
 
 def _stands_last(parts: list[tuple[nbformat.NotebookNode, int]]) -> bool:
-    """Whether the first part is a sentence with nothing between it and the next heading."""
+    """Returns whether the first part is a sentence right before the next heading."""
     (_, weight), *rest = parts
     following = next(((c, w) for c, w in rest if w or c.source.startswith("#")), None)
     return weight == 1 and (following is None or not following[1])

@@ -1,4 +1,4 @@
-"""The table of what each chapter really ran, from the logs that its executed notebook keeps."""
+"""The table of what each chapter ran, from the log that its executed notebook keeps."""
 
 import json
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ COLUMNS = ("chapter", "operation", "ran, tensor cores", "figures", "machine")
 
 
 def read(notebook: Path) -> Log:
-    """The log of an executed notebook."""
+    """Returns the log of an executed notebook."""
     return log_of(json.loads(notebook.read_text(encoding="utf-8")))
 
 
 def table(notebooks: Mapping[str, Path]) -> str:
-    """A Markdown table with a row for each chapter and operation that ran in it."""
+    """Returns a Markdown table with a row per chapter and operation that ran in it."""
     lines = [_row(COLUMNS), _row(["---"] * len(COLUMNS))]
     for name, path in notebooks.items():
         for row in read(path).rows():

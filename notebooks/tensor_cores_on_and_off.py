@@ -210,7 +210,7 @@ plots.table(ledger.rename_axis("registers").reset_index(), "ledgers")
 spec = specs["decode_mma"]
 alike = spec.instance(spec.shape(dtype="fp16", head_dim=128, group=4), tile="4x32x2x1")
 terms = {line.name: int(line.amount) for line in spec.predicted_registers(alike, a100).ledger.lines}
-terms["Q fragments"] = budget.fragment_registers(16, 16, bits=16)  # one
+terms["Q fragments"] = budget.fragment_registers(16, 16, bits=16)  # of one fragment
 foreseen = sum(terms.values())
 terms |= {"the formula": foreseen, "the profiler": 182, "without a name": 182 - foreseen}
 plots.table(pd.DataFrame(terms.items(), columns=["term", "registers"]), "hundred-and-two")

@@ -313,7 +313,7 @@ grid = ["dtype", "words", "v", "kernel"]
 bias = of_case.set_index(grid).bias.xs(("V ~ N(1, 1)", "decode_mma"), level=("v", "kernel"))
 bias = bias.unstack("words")[["default", "promoted sums", "l of rounded P"]]
 rmse = of_case.set_index(grid).rmse.xs(("V ~ N(1, 1)", "decode_mma"), level=("v", "kernel"))
-# what a row's weights have in common errs anew in each of 57 x 32 rows
+# a row's outputs share the errors of its weights, so that only the 57 x 32 rows err independently
 bias["noise"] = rmse.unstack("words")["default"] / np.sqrt(2 * 57 * 32)
 bias["of rounding P"] = [rounding.mean_relative_error(dtype) for dtype in bias.index]
 plots.table(bias.reset_index(), "biases", dict.fromkeys(bias.columns, "{:+.1e}"))

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-# A worker of pytest has a core. NumPy's products are small here, and a second thread of OpenBLAS
-# waits for each of them by spinning: a verdict takes three times as many seconds of CPU with two.
-# NumPy and torch read this when they are imported.
+# Each pytest worker has one core. NumPy's products are small here, and a second OpenBLAS thread
+# spins while it waits for each product: with two threads, a verdict takes three times the CPU time.
+# NumPy and torch read this variable when they are imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 try:
     from hypothesis import settings
-except ImportError:  # a GPU machine runs tests/gpu with what it has
+except ImportError:  # tests/gpu run on GPU machines without hypothesis
     settings = None
 
 if settings is not None:
@@ -21,7 +21,7 @@ if settings is not None:
 
 # Marks of tests that run only if -m names them, and what to do for that.
 ASKED_FOR = {
-    "long": "takes minutes: make chaos",
+    "long": "takes minutes: -m long, or make chaos for tests/chaos",
     "site": "needs the built book: make book, then -m site",
 }
 GPU_TESTS = Path(__file__).parent / "gpu"

@@ -1,4 +1,4 @@
-"""A GPU that is none: measurements run on the CPU, with times that are made up."""
+"""Stands in for a GPU: measurements run on the CPU, with made-up times."""
 
 from contextlib import contextmanager
 

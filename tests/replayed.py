@@ -3,8 +3,8 @@
 python book/build.py --nbval    runs the chapters whose inputs changed, then
                                 pytest -p tests.replayed --executed _build/executed notebooks
 
-nbval's own tests, a cell each, ask a Jupyter kernel for the outputs of the cell. Here the run that
-`make book` shows answers in the kernel's place; what is compared, and how, is nbval's affair.
+Each of nbval's own tests asks a Jupyter kernel for the outputs of one cell. Here the outputs come
+from the run that `make book` shows; nbval compares them as it compares those of a kernel.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ import notebook_io
 import pytest
 from nbval.plugin import IPyNbFile
 
-MESSAGE = "outputs"  # the name of the only message that is ever under way
+MESSAGE = "outputs"  # the name of all messages, since only one cell is asked for at a time
 IDLE = {"msg_type": "status", "content": {"execution_state": "idle"}}
 
 
@@ -41,14 +41,14 @@ class Replayed(IPyNbFile):
 
 
 class Run:
-    """What nbval asks of a kernel, answered from cells that ran."""
+    """Answers what nbval asks of a kernel, from cells that ran."""
 
     def __init__(self, cells: list[nbformat.NotebookNode]) -> None:
         self.cells = iter(cells)
         self.messages: Iterator[dict] = iter(())
 
     def execute_cell_input(self, source: str, allow_stdin: bool | None = None) -> str:
-        """The name of the messages to come: the outputs of the next cell with this source."""
+        """Return the name of the next messages: the outputs of the next cell with this source."""
         cell = next(cell for cell in self.cells if cell.source == source)  # -k may leave some out
         messages = [{"msg_type": each.output_type, "content": each} for each in cell.outputs]
         self.messages = iter([*messages, IDLE])

@@ -1,4 +1,4 @@
-"""Which keys a query sees, and what no kernel computes yet."""
+"""A variant says which keys a query sees; what no kernel computes yet is refused."""
 
 import re
 

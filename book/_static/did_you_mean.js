@@ -1,6 +1,6 @@
-// The page of search results offers the nearest word of the book for one that no page has.
+// For a word that no page has, the page of search results offers the nearest word of the book.
 
-/** How many letters to add, drop, change or swap with the next. */
+/** How many letters to add, drop, change or swap with the next to make b of a. */
 function distance(a, b) {
   let before = [],
     row = Array.from({ length: b.length + 1 }, (_, j) => j);
@@ -17,8 +17,8 @@ function distance(a, b) {
 }
 
 /**
- * The query with each unknown word replaced by the nearest of the book's words, which come by how
- * often they occur; null where nothing is to be replaced.
+ * The query with each unknown word replaced by the nearest of the book's words, which stand in the
+ * order of how often they occur; null if no word is replaced.
  */
 function did_you_mean(query, words) {
   const mended = query.replace(/[a-z][a-z0-9_]{3,}/gi, (typed) => {

@@ -35,18 +35,18 @@ def signature(out, truth) -> dict[str, float]:
 
 
 def duplicated_index(keys: int, tile: int = 16) -> np.ndarray:
-    """Which key each slot holds if a lane's part of the index, slot % 4, is added twice.
+    """Return the key that each slot holds if a lane's part of the index, slot % 4, is added twice.
 
-    Shapes: [keys], a multiple of the tile: a number of `keys` or more lies behind the end.
+    Shapes: [keys], a multiple of the tile. A key of `keys` or more lies behind the end.
     """
     slot = np.arange(keys)
     return slot // tile * tile + slot % tile // 4 * 4 + slot % 4 * 2
 
 
 def read_instead(case: MlaInputs, slots: np.ndarray) -> np.ndarray:
-    """Attention in float64 over the keys that the slots name, for requests of equal length.
+    """Return attention in float64 over the keys that the slots name, for requests of equal length.
 
-    A slot behind a request's end holds zeros, as the kernel copies them: a key of score 0.
+    A slot behind a request's end holds zeros, as in the kernel, so that its score is 0.
     Shapes: slots [keys]; returns [total_q, H, 512], one query token per request.
     """
     out = np.empty(tuple(case.q_nope.shape))
@@ -61,10 +61,10 @@ def read_instead(case: MlaInputs, slots: np.ndarray) -> np.ndarray:
 
 
 def counting_case(case: MlaInputs) -> MlaInputs:
-    """The case with queries of zero and key j of a request one-hot in channel j.
+    """Return the case with queries of zero and key j of a request one-hot in channel j.
 
     All weights are then equal, and out[request, head, j] is the number of times that key j was
-    read, over the keys. For requests of up to 512 keys.
+    read, divided by the number of keys. The requests have up to 512 keys.
     """
     import torch
 
@@ -83,7 +83,7 @@ def counting_case(case: MlaInputs) -> MlaInputs:
 
 
 def shuffled_case(case: MlaInputs, *, seed: int) -> MlaInputs:
-    """The case with each request's latent rows in another order, which attention does not see."""
+    """Return the case with each request's latent rows in another order, which changes no output."""
     import torch
 
     cache, draw = case.cache, torch.Generator().manual_seed(seed)
@@ -111,7 +111,7 @@ def decode(case: MlaInputs, **how) -> np.ndarray:
 
 
 def bytes_and_flops(row: Row) -> dict[str, int]:
-    """What a recorded call had to move and to do, from its shape; all requests are equally long."""
+    """Return bytes and FLOPs of a recorded call from its shape; all requests are equally long."""
     workload = MlaDecode(
         (row["kv_len"],) * row["batch"], row["q_heads"], q_len=row["q_len"], dtype=row["dtype"]
     )
@@ -119,5 +119,5 @@ def bytes_and_flops(row: Row) -> dict[str, int]:
 
 
 def relative(a: np.ndarray, b: np.ndarray) -> float:
-    """The RMS of a difference, over the RMS of b."""
+    """Return the RMS of a difference, over the RMS of b."""
     return float(metrics.rms(a - b, by="all") / metrics.rms(b, by="all"))

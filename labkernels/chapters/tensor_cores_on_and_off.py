@@ -1,8 +1,8 @@
 """The case's gain on the GPU of its author: the chapter's criterion, and what it leaves open.
 
 Profiler and grid agree on an SM count: 456 blocks are 0.60 waves of 7 blocks on each of 108 SMs,
-and 2.11 waves of 2. The GPU was therefore an A100, of 40 or 80 GB; their memories have different
-rates.
+and 2.11 waves of 2. The GPU was therefore an A100, with 40 or 80 GB, whose memories differ in
+their rates.
 """
 
 from dataclasses import replace
@@ -19,10 +19,11 @@ CASE = Decode.uniform(57, 8192, q_heads=32, kv_heads=8, head_dim=128, dtype="fp1
 
 
 def on_the_threads_gpu(slots_per_fma: float) -> list[dict[str, Any]]:
-    """A row for each A100: times of memory and issue slots, the gain expected, the thread's gain.
+    """Return a row per A100: times of memory and issue slots, expected gain, reported gain.
 
-    The criterion: with tensor cores the memory's time remains, without them the larger of memory
-    and slots. even: blocks share the SMs evenly. busiest: an SM with 5 of the 456 blocks sets it.
+    By the criterion, a decode with tensor cores takes the memory's time, and without them the
+    longer of memory and slots. even: the blocks share the SMs evenly. busiest: an SM with 5 of the
+    456 blocks sets the time.
     Units: times in ms, rates in percent of the memory's peak.
     """
     large = hardware.gpu("a100")
@@ -50,10 +51,10 @@ def on_the_threads_gpu(slots_per_fma: float) -> list[dict[str, Any]]:
 
 
 def last_wave() -> dict[str, float]:
-    """The percent of all SMs' time in which they have blocks, with tensor cores on and off.
+    """Return the percentage of all SMs' time in which they have blocks, tensor cores on and off.
 
-    Blocks take equally long. The kernel with tensor cores runs its blocks in whole waves. The
-    blocks of the other kernel all run at once, and SMs with one block fewer finish earlier.
+    All blocks are taken to last equally long. The kernel with tensor cores runs its blocks in whole
+    waves. The blocks of the other kernel run at once, and SMs with one block fewer finish earlier.
     """
     sms = hardware.gpu("a100").sm_count
     rounds = {way: -(-BLOCKS // (held * sms)) * held for way, held in BLOCKS_PER_SM.items()}

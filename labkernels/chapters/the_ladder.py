@@ -24,7 +24,7 @@ LAB_DEVICE void note(char what, const void* ring, u32 n) {{
     lab_notes[lab_n_notes++] = {{what, reinterpret_cast<long long>(ring), n, thread_x()}};
 }}
 """
-# A use of a ring is noted once its wait is over, and a release just before it is announced.
+# Notes a use of a ring after its wait has ended, and a release just before it is announced.
 _NOTED = Edit(
     "lab/hopper/pipeline.cuh",
     r"(// Waits until the stage of use n has been read.*?;)(\n}.*?consumer_wait.*?;)"

@@ -13,16 +13,16 @@ from typing import Any
 from labkernels.kernels.random_inputs import ExactNormal
 from labkernels.numerics.truth.problem import Problem
 
-# As it stood in February 2025 (its K all zeros), since then (V too), and as it might be.
+# Of the test in February 2025 (K all zeros), of the test since then (V too), and better ones.
 INPUTS = ("K = 0", "K = V = 0", "random")
 SEED = 42  # of the test
 
 
 @dataclass(frozen=True)
 class RaggedTest:
-    """Requests of one length each, one behind the other; 192 channels of Q and K, 128 of V.
+    """Requests of equal length, one behind the other; 192 channels of Q and K, 128 of V.
 
-    The defaults are a shape of the test.
+    The defaults are one of the test's shapes.
     """
 
     causal: bool
@@ -36,14 +36,14 @@ class RaggedTest:
 
     @classmethod
     def grid(cls) -> "Iterator[RaggedTest]":
-        """Every shape that the test asks for, in both formats; those alike stand together."""
+        """Yield every shape of the test, in both formats; the tests of a shape stand together."""
         shapes = itertools.product((12, 17), (544, 977), (377, 177), (4, 32, 128))
         for batch, kv_len, q_len, heads in shapes:
             for causal, dtype in itertools.product((False, True), ("fp16", "bf16")):
                 yield cls(causal, dtype, batch, q_len, kv_len, heads)
 
     def of_length(self, kv_len: int, q_len: int = 37) -> "RaggedTest":
-        """The same test on two requests of some keys, which a laptop's CPU build runs at once."""
+        """Return the same test on two short requests, which a laptop's CPU build runs at once."""
         return replace(self, batch=2, q_len=min(q_len, kv_len), kv_len=kv_len)
 
 
@@ -66,7 +66,7 @@ class Drawn:
         return self.test.dtype
 
     def problem(self) -> Problem:
-        """The same inputs in float64."""
+        """Return the same inputs in float64."""
         arrays = (x.double().cpu().numpy() for x in (self.q, self.kv.k, self.kv.v))
         return Problem.packed(
             *arrays,
@@ -80,7 +80,7 @@ class Drawn:
 def draw(test: RaggedTest, inputs: str, *, seed: int, device: str = "cpu") -> Drawn:
     """Return nearly normal inputs, the same on every machine; `inputs` says which are zero.
 
-    Raises: ValueError naming the inputs there are.
+    Raises: ValueError naming the inputs that exist.
     """
     if inputs not in INPUTS:
         raise ValueError(f"inputs = {inputs!r}, allowed: {', '.join(INPUTS)}")
@@ -109,7 +109,7 @@ def _drawn(test: RaggedTest, q, k, v, device: str) -> Drawn:
 
 
 def draw_upstream(test: RaggedTest, *, device: str) -> Drawn:
-    """Return the inputs that the test itself drew: torch's own numbers of its seed, K all zeros."""
+    """Return the inputs that the test itself drew: torch's numbers from its seed, K all zeros."""
     import torch
 
     dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[test.dtype]
@@ -118,7 +118,7 @@ def draw_upstream(test: RaggedTest, *, device: str) -> Drawn:
     return _drawn(test, q, k, v, device)
 
 
-@lru_cache(maxsize=1)  # the largest holds 1.7 GB; both masks, formats and backends take the same
+@lru_cache(maxsize=1)  # up to 1.7 GB; both masks, both formats and all backends take the same
 def _of_the_seed(test: RaggedTest) -> tuple:
     import torch
 
@@ -128,7 +128,7 @@ def _of_the_seed(test: RaggedTest) -> tuple:
 
 
 def reference(drawn: Drawn):
-    """What the test compares with: attention with K = 0 in fp32, then the output's format.
+    """Return what the test compares with: attention with K = 0 in fp32, in the output's format.
 
     Shapes: [batch, q_len, heads, 128]
     """
@@ -145,7 +145,7 @@ def reference(drawn: Drawn):
 
 
 def means(drawn: Drawn):
-    """The right output of K = 0 in float64: the mean of the value rows that a query sees.
+    """Return the right output of K = 0 in float64: the mean of the value rows that a query sees.
 
     Shapes: [batch, q_len, heads, 128]
     """
@@ -160,7 +160,7 @@ def means(drawn: Drawn):
 
 
 def keys_seen(test: RaggedTest, device: str = "cpu"):
-    """How many keys each query sees under the causal mask, which ends where the keys end."""
+    """Return how many keys each query sees; the causal mask is aligned to the end of the keys."""
     import torch
 
     return torch.arange(test.kv_len - test.q_len + 1, test.kv_len + 1, device=device)

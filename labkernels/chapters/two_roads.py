@@ -22,7 +22,7 @@ SCALE_LOG2 = math.log2(math.e) / math.sqrt(HEAD_DIM)
 
 @dataclass(frozen=True)
 class ComputePath:
-    """How a path divides its work: its tile's rows and keys, which it takes in descending order."""
+    """How a path divides its work: the tile's rows, and its keys, taken in descending order."""
 
     name: str
     q_rows: int
@@ -48,7 +48,7 @@ class ComputePath:
         return {"kernel": KERNEL, "tile": self.tile, **splits}
 
     def how(self, longest: int) -> dict[str, Any]:
-        """The options for `attend`, in a batch whose longest sample has that many keys."""
+        """Return the options for `attend`, in a batch whose longest sample has `longest` keys."""
         keys = self.keys_per_split
         if self.splits and self.splits > 1:
             keys = self.keys * math.ceil(longest / self.splits / self.keys)
@@ -80,7 +80,7 @@ class Samples:
         return sums(self.lengths, self.qkv.device)
 
     def one(self, i: int) -> "Samples":
-        """The tensors of sample i alone."""
+        """Return the tensors of sample i alone."""
         first = sum(self.lengths[:i])
         return Samples((self.lengths[i],), self.qkv[first : first + self.lengths[i]])
 
@@ -91,7 +91,7 @@ class Samples:
 
 
 def samples(lengths: tuple[int, ...] = LENGTHS, *, seed: int = 0, device: str = "cpu") -> Samples:
-    """Nearly normal samples; the bits of a sample depend on its length and the seed alone."""
+    """Draw nearly normal samples; a sample's bits depend on its length and the seed alone."""
     import torch
 
     def draw(length: int):
@@ -102,14 +102,14 @@ def samples(lengths: tuple[int, ...] = LENGTHS, *, seed: int = 0, device: str = 
 
 
 def sums(lengths, device):
-    """Cumulative lengths, int32."""
+    """Return cumulative lengths, int32."""
     import torch
 
     return torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32, device=device)
 
 
 def varlen(given: Samples, path: ComputePath = VARLEN, *, whole: bool = False, **more):
-    """The last tokens' outputs by a prefill of all tokens, or of the last query tile alone.
+    """Return the last tokens' outputs by a prefill of all tokens, or of the last query tile alone.
 
     A row's bits do not depend on the other rows of its tile, so both give the same bits.
     Shapes: [samples, HEADS, HEAD_DIM]
@@ -127,7 +127,7 @@ def varlen(given: Samples, path: ComputePath = VARLEN, *, whole: bool = False, *
 
 
 def cache_before_the_last(given: Samples, *, seed: int = 0):
-    """A paged cache of all tokens but the last ones, whose pages lie in random order."""
+    """Return a paged cache of all tokens but the last ones, whose pages lie in random order."""
     import torch
 
     from labkernels.kernels.caches.paged import PagedKV
@@ -150,7 +150,7 @@ def cache_before_the_last(given: Samples, *, seed: int = 0):
 
 
 def kvcache(given: Samples, path: ComputePath = KVCACHE, **more):
-    """The last tokens' outputs by appending them to a cache: a step that has run, with its plan."""
+    """Append the last tokens to a cache and attend; return the step, with its output and plan."""
     from labkernels import ops
 
     q, k, v = (x[given.last_tokens] for x in given.qkv.unbind(1))
@@ -159,9 +159,9 @@ def kvcache(given: Samples, path: ComputePath = KVCACHE, **more):
 
 
 def kvcache_step(given: Samples, path: ComputePath):
-    """What a step of `kvcache` enqueues, again and again, and the plan of its attention.
+    """Return a function that enqueues a step of `kvcache`, and the plan of its attention.
 
-    Each run first puts the lengths back to what they were before the append.
+    Each call first sets the lengths to those before the append.
     """
     from labkernels import ops
     from labkernels.kernels.caches.paged import PagedKV
@@ -183,7 +183,7 @@ def kvcache_step(given: Samples, path: ComputePath):
 
 
 def varlen_step(given: Samples, path: ComputePath):
-    """What a whole prefill enqueues, and its plan."""
+    """Return a function that enqueues a whole prefill, and its plan."""
     from labkernels import ops
     from labkernels.kernels.caches.ragged import RaggedKV
 
@@ -194,18 +194,18 @@ def varlen_step(given: Samples, path: ComputePath):
 
 
 def scores_log2(given: Samples, i: int) -> np.ndarray:
-    """Exact scores of the last token of sample i. Shapes: [HEADS, length]."""
+    """Return exact scores of the last token of sample i. Shapes: [HEADS, length]."""
     q, k, _ = (as_float64(x) for x in given.one(i).qkv.unbind(1))
     return np.einsum("hd,nhd->hn", q[-1], k) * SCALE_LOG2
 
 
 def values(given: Samples, i: int) -> np.ndarray:
-    """Shapes: [HEADS, length, HEAD_DIM]."""
+    """Return the values of sample i in float64. Shapes: [HEADS, length, HEAD_DIM]."""
     return as_float64(given.one(i).qkv[:, 2]).transpose(1, 0, 2)
 
 
 def max_is_first(given: Samples, path: ComputePath) -> np.ndarray:
-    """Whether a head's largest score lies in the block that the path takes first.
+    """Return whether a head's largest score lies in the block that the path takes first.
 
     Shapes: [samples, HEADS]
     """
@@ -217,7 +217,7 @@ def max_is_first(given: Samples, path: ComputePath) -> np.ndarray:
 
 
 def predicted(given: Samples, path: ComputePath) -> np.ndarray:
-    """The stored outputs of a path whose only error is the rounding of its weights.
+    """Return the stored outputs of a path whose only error is the rounding of its weights.
 
     Shapes: [samples, HEADS, HEAD_DIM]
     """
@@ -230,7 +230,7 @@ def predicted(given: Samples, path: ComputePath) -> np.ndarray:
 
 
 def truth(given: Samples) -> np.ndarray:
-    """The last tokens' outputs in float64. Shapes: [samples, HEADS, HEAD_DIM]."""
+    """Return the last tokens' outputs in float64. Shapes: [samples, HEADS, HEAD_DIM]."""
     outs = []
     for i in range(len(given.lengths)):
         s = scores_log2(given, i)
@@ -240,7 +240,7 @@ def truth(given: Samples) -> np.ndarray:
 
 
 def differing(a, b) -> np.ndarray:
-    """How many channels of each head differ. Shapes: a, b [samples, HEADS, HEAD_DIM]."""
+    """Return how many channels of each head differ. Shapes: a, b [samples, HEADS, HEAD_DIM]."""
     left, right = (x if isinstance(x, np.ndarray) else as_float64(x) for x in (a, b))
     return (metrics.difference(left, right) != 0).sum(-1)
 
@@ -266,7 +266,7 @@ def blocks(
 
 
 def running_max(scores_log2: np.ndarray, **how) -> np.ndarray:
-    """The maximum that each key's weight is taken against; `how` as in `blocks`.
+    """Return the maximum that each key's weight is taken against; `how` as in `blocks`.
 
     Shapes: scores_log2 and the result [..., n_keys].
     """
@@ -280,13 +280,13 @@ def running_max(scores_log2: np.ndarray, **how) -> np.ndarray:
 
 
 def first_block(n_keys: int, **how) -> slice:
-    """The block of keys that an unsplit row takes first."""
+    """Return the block of keys that an unsplit row takes first."""
     (split,) = blocks(n_keys, **how)
     return split[0]
 
 
 def attend(scores_log2: np.ndarray, v: np.ndarray, *, p_format: str, **how) -> np.ndarray:
-    """The output of a path that rounds its weights and nothing else; `how` as in `blocks`.
+    """Return the output of a path that rounds its weights and nothing else; `how` as in `blocks`.
 
     Shapes: scores_log2 [..., n_keys], v [..., n_keys, D], output [..., D].
     """

@@ -13,12 +13,12 @@ FLASH = "FLASH_ATTENTION"
 
 
 def torch_whole(given: Samples):
-    """torch's flash backend on each sample's tokens. Shapes: [samples, HEADS, HEAD_DIM]."""
+    """Run torch's flash backend on each sample's tokens. Shapes: [samples, HEADS, HEAD_DIM]."""
     return _torch(given, last=False)
 
 
 def torch_last(given: Samples):
-    """The same on the last token of each sample and all its keys."""
+    """Run the same backend on the last token of each sample and all its keys."""
     return _torch(given, last=True)
 
 
@@ -35,19 +35,19 @@ def _torch(given: Samples, *, last: bool):
 
 
 def torch_last_of_copies(given: Samples, copies: int):
-    """The last token of the first sample in a batch of its copies, whose bits may differ."""
+    """Run the first sample's last token in a batch of its copies, whose bits may differ."""
     q, k, v = _dense(given.one(0))
     many = [x.expand(copies, -1, -1, -1).contiguous() for x in (q[:, :, -1:], k, v)]
     return torch_sdpa.attention(FLASH, *many, scale=SCALE)[:, :, 0]
 
 
 def _dense(given: Samples):
-    """q, k and v of one sample. Shapes: [1, HEADS, length, HEAD_DIM]."""
+    """Return q, k and v of one sample. Shapes: [1, HEADS, length, HEAD_DIM]."""
     return (x.transpose(0, 1)[None] for x in given.qkv.unbind(1))
 
 
 def flashinfer_whole(given: Samples):
-    """FlashInfer's ragged prefill, fa2, on all tokens; the last ones' outputs."""
+    """Run FlashInfer's ragged prefill, fa2, on all tokens; return the outputs of the last ones."""
     q, k, v = (x.contiguous() for x in given.qkv.unbind(1))
     how = {"causal": True, "scale": SCALE, "backend": "fa2"}
     step = flashinfer.prefill_step(q, RaggedKV(k, v, given.ends), given.ends, **how)
@@ -55,7 +55,7 @@ def flashinfer_whole(given: Samples):
 
 
 def flashinfer_step(given: Samples, cache, *, tensor_cores: bool, **knobs) -> Callable[[], Any]:
-    """FlashInfer's paged decode of the last tokens over a cache that holds them.
+    """Return FlashInfer's paged decode of the last tokens, over a cache that holds them.
 
     `knobs` go to its plan: fixed_split_size, disable_split_kv.
     """

@@ -1,7 +1,7 @@
-"""The command `labkernels`: a file below this folder is a command.
+"""The command `labkernels`: each module of this folder that has HELP is a command.
 
-It has HELP, one line; DESCRIPTION, with examples; add_options(parser); and run(options), which
-returns the exit code. A command imports torch only when it runs, not for its help.
+A command has HELP, one line; DESCRIPTION, with examples; add_options(parser); and run(options),
+which returns the exit code. It imports torch only when it runs, not for its help.
 """
 
 import argparse
@@ -31,8 +31,8 @@ examples:
   labkernels cache                                      compiled kernels: show and clear
   labkernels data fetch v0.1.0 --to rows                the recorded rows of a release
 
-exit codes: 0 done; 1 something was found wrong (a kernel off its bound, a target not met with
---strict, a machine that runs no kernel); 2 the request itself was wrong, said in one line.
+exit codes: 0 done; 1 a check failed (a kernel outside its bound, a target not met with --strict,
+a machine that runs no kernel); 2 the request itself was wrong, as one line says.
 """
 
 

@@ -38,7 +38,7 @@ exit codes: 0 rounding; 1 bug; 2 inconclusive, or a file that cannot be judged, 
 
 
 def add_options(sub: argparse.ArgumentParser) -> None:
-    """Add the file, and what it does not say."""
+    """Add the file, and options for what the file does not say."""
     sub.add_argument("file", type=Path, help="a file of tensors, or a folder of dumps")
     add_reading(sub)
     sub.add_argument("--html", type=Path, default=None, help="write a page with figures here")
@@ -50,7 +50,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
 
 
 def add_reading(sub: argparse.ArgumentParser) -> None:
-    """Add what a file's names are, and how much of one is read."""
+    """Add the names of a file's tensors, and how much of a file is read."""
     sub.add_argument("--map", action="append", metavar="OURS=THEIRS", help="a tensor's name")
     sub.add_argument("--max-gib", type=float, default=4.0, help="read no more than this (4)")
 
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
     page = options.html
     if page is not None and page.resolve().suffix not in (".html", ".htm"):
-        raise ValueError(f"--html = {page}, allowed: a name that ends in .html, as no dump's does")
+        raise ValueError(f"--html = {page}, allowed: a name that ends in .html, unlike a dump")
     found = audit(
         options.file,
         scale=options.scale,

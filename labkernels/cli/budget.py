@@ -83,7 +83,7 @@ def _group(options: argparse.Namespace) -> int:
 
 
 def _resources(options: argparse.Namespace, group: int) -> Resources:
-    """What the kernel takes; the GPU defaults to the first of arch, or to h200."""
+    """Return what the kernel takes; the GPU defaults to the first of arch, or to h200."""
     from labkernels.kernels.choice import missing
     from labkernels.measure import resources
 
@@ -176,14 +176,14 @@ def _verdict(known: Resources) -> str:
 
 
 def _predicted(made: Prediction) -> str:
-    """The prediction, and facts that its ledger cannot show: a limit, a spill."""
+    """Return the prediction, and facts that its ledger cannot show: a limit, a spill."""
     limit = ", the limit" if made.registers == made.limit else ""
     need = max(made.ledger.total, made.merge)
     return f"{made.registers} predicted{limit}{_SPILLS[made.answer].format(need=need)}"
 
 
 def _traded(instance: Instance) -> str:
-    """The registers that computing threads take over from fetching threads, if warps trade them."""
+    """Return the registers per computing thread after a trade between warps; "" without one."""
     from labkernels.measure import resources
 
     traded = resources.find(instance.kernel).thread_registers(instance)

@@ -23,7 +23,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what the cache holds, after clearing it if that is asked for."""
+    """Print what the cache holds, after clearing it if the options say so."""
     from labkernels.cuda.compiler import cache
 
     if options.clear:

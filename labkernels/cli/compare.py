@@ -28,7 +28,7 @@ exit codes: 0 equal bits or rounding; 1 a bug; 2 inconclusive, or a file that ca
 
 
 def add_options(sub: argparse.ArgumentParser) -> None:
-    """Add the two files, and what they do not say."""
+    """Add the two files, and options for what they do not say."""
     sub.add_argument("a", type=Path, help="a file of tensors, or a folder of dumps")
     sub.add_argument("b", type=Path, help="another, for the same tokens")
     add_reading(sub)

@@ -30,7 +30,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what this machine has and can; the exit code says whether kernels run here."""
+    """Print what this machine has and can do; the exit code says whether kernels run here."""
     del options  # it takes none
     found = checks()
     print(text(found))
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Check:
-    """One feature of a machine: whether it is present, the detail, and the consequence."""
+    """One feature of a machine: whether it is present, a detail, and whether kernels need it."""
 
     name: str
     there: bool
@@ -103,7 +103,7 @@ def text(found: list[Check]) -> str:
 
 
 def works(found: list[Check]) -> bool:
-    """Whether every needed thing is there and the kernels run somewhere, on a GPU or the CPU."""
+    """Return whether every needed feature is present and kernels run, on a GPU or the CPU."""
     runs = [check.there for check in abilities(found) if check.name.startswith("run on")]
     return any(runs) and all(check.there for check in found if check.needed)
 

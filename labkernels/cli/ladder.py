@@ -27,7 +27,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the rungs, or the difference of one rung from the rung below.
 
-    Raises: ValueError naming the rungs, if there is none of the name.
+    Raises: ValueError naming the rungs, if none has the name.
     """
     from labkernels import hardware
     from labkernels.measure import ladder

@@ -26,7 +26,7 @@ def add_shape(sub: argparse.ArgumentParser) -> None:
 
 
 def head_dim_of(spec: Kernel, options: argparse.Namespace) -> int:
-    """Return the head dimension that was asked for, else one that the kernel has."""
+    """Return the head dimension of the options, else one that the kernel has."""
     if options.head_dim is not None:
         return options.head_dim
     return DEFAULT_HEAD_DIM if DEFAULT_HEAD_DIM in spec.head_dims else spec.head_dims[0]

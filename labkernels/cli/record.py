@@ -46,7 +46,7 @@ class Terminated(KeyboardInterrupt):
 
 
 def add_options(sub: argparse.ArgumentParser) -> None:
-    """Add the experiment, and how much of it to record where."""
+    """Add the experiment, how much of it to record, and where."""
     sub.add_argument("experiment", nargs="?", default="", help="name of one experiment")
     sub.add_argument("--all", action="store_true", help="every experiment")
     sub.add_argument("--list", action="store_true", help="list experiments, or cells of one")
@@ -116,7 +116,7 @@ def _cells(experiment: Experiment, asked: Options) -> list[str]:
 
 
 def _experiments(asked: Options) -> list[str]:
-    """A line for each experiment that has cells of that label: how long it takes, its title."""
+    """Return a line per experiment with picked cells, their time and its title, and the total."""
     from labkernels import experiments
     from labkernels.experiments import durations
 

@@ -160,7 +160,7 @@ def _error_lines(errors: Errors) -> list[str]:
 
 
 def _kernel(name: str) -> Kernel:
-    """Return a kernel, unless it takes torch's own exponential, which no bound here knows."""
+    """Return a kernel, unless it uses torch's own exponential, for which there is no bound."""
     from labkernels.kernels.registry import discover
 
     known = {spec.name: spec for spec in discover().values() if spec.policies[0].exp2 != "library"}

@@ -1,7 +1,7 @@
-"""The experiments: performance, accuracy, hardware. Each is a file that `discover` finds.
+"""The experiments on performance, accuracy and hardware, which `discover` finds.
 
-A module below one of the three folders that has EXPERIMENT, or EXPERIMENTS where it has several
-alike, is found; the others are parts of an experiment.
+An experiment is a module of one of the three folders that defines EXPERIMENT, or EXPERIMENTS for
+several similar ones. The other modules are parts of an experiment.
 """
 
 import importlib
@@ -32,8 +32,8 @@ def find(name: str) -> "Experiment":
 
 def _experiments() -> "Iterator[Experiment]":
     for item in pkgutil.walk_packages(__path__, f"{__name__}."):
-        # a part is not imported: one is a Triton kernel, and Triton decides at its import whether
-        # it interprets
+        # Parts are not imported: one is a Triton kernel, and importing Triton decides whether its
+        # interpreter is used.
         finder: Any = item.module_finder
         source = finder.find_spec(item.name).loader.get_source(item.name)
         if "\nEXPERIMENT" not in source:

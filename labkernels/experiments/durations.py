@@ -1,4 +1,4 @@
-"""How long experiments take: noted after each recording, and printed before the next."""
+"""How long experiments take: a recording notes its duration, and the next one prints it."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,9 +24,9 @@ def read(data_dir: Path | None = None) -> list[Row]:
 
 
 def estimate(name: str, cells: int, rows: Iterable[Row]) -> float | None:
-    """Return the seconds that some cells of an experiment take, or None without a recording.
+    """Return the seconds that a number of cells would take, or None without a recording.
 
-    Those of the newest of the recordings with the most cells, in proportion.
+    The estimate is in proportion to the newest of the recordings with the most cells.
     """
     known = [row for row in rows if row["experiment"] == name]
     if not known:

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 class Files:
     """What a recording has written: how many rows, and which files.
 
-    A growing table gets the rows of each cell at once, so that an interruption keeps them. A
-    renewed table is written at the end; among the committed data only if it is complete.
+    The rows of a cell are added to a growing table as soon as the cell is done, so an interruption
+    does not lose them. A renewed table is written at the end; among the committed data only if the
+    recording is complete.
     """
 
     def __init__(self, experiment: "Experiment", options: "Options") -> None:
@@ -49,7 +50,7 @@ class Files:
         return path
 
     def close(self, *, complete: bool, origin: Row) -> None:
-        """Write the renewed tables, unless a part would replace the whole."""
+        """Write the renewed tables, unless a part would replace a whole committed table."""
         whole = complete and not self._options.only
         for name, rows in self._held.items():
             if not rows or (not whole and self._options.out == store.DATA_DIR):

@@ -1,7 +1,7 @@
 """An experiment as one object, and the function that records it.
 
-`record` does what every recording needs: it checks what is asked for, runs each cell, completes its
-rows with their provenance, writes them as they come, collects failures, and notes how long it took.
+`record` does what every recording needs: it checks the options, runs each cell, adds provenance to
+the cell's rows, writes them as they come, collects failures, and notes how long the recording took.
 """
 
 import contextlib
@@ -67,11 +67,11 @@ class Experiment:
 
     tables: the columns of each file, by its name in the data folder. cells(options): the grid,
     which needs neither a GPU nor a compiler; `options.quick` shrinks it. rows(cell, recording):
-    measures a cell; yields (file, row), less what a recording's rows share. missing(): the reason
-    why this machine cannot measure it, besides the lack of a GPU; or None. renewed: files that hold
-    the newest recording alone; the others grow. whole: whether no part of the grid may be recorded
-    among the committed data. keeps(row, origin): whether a renewed file keeps a row of the
-    recording before.
+    measures a cell and yields (file, row), without the columns that all rows of a recording share.
+    missing(): the reason why this machine cannot measure it, besides the lack of a GPU; or None.
+    renewed: files that a recording writes anew; other files grow. whole: whether the committed data
+    may only have recordings of the whole grid. keeps(row, origin): whether a renewed file keeps a
+    row of the recording before.
     """
 
     name: str
@@ -111,10 +111,10 @@ class Outcome:
 
 
 class Recording:
-    """One run of an experiment, as its `rows` gets it.
+    """One run of an experiment, which is passed to its `rows`.
 
-    cells: those that are measured. sensors: clock and power while a cell's rows were measured.
-    origin: the columns that all rows of the run share, as far as a row's table has them.
+    cells: the cells to measure. sensors: clock and power while a cell's rows were measured.
+    origin: columns that all rows of the run share; a row gets those that its table has.
     """
 
     def __init__(self, experiment: Experiment, options: Options, cells: list[Cell]) -> None:
@@ -134,7 +134,7 @@ class Recording:
 
     @property
     def device(self) -> str:
-        """Where kernels run, as the operations take it: "cuda", or "cpu" where there is no GPU."""
+        """The device of the kernels: "cuda", or "cpu" if there is no GPU."""
         return "cuda" if self.on_gpu else "cpu"
 
     @property
@@ -144,26 +144,26 @@ class Recording:
         return {"repeats": options.repeats, "seed": options.seed, "device": self.device}
 
     def progress(self, text: str) -> None:
-        """Say a line that begins with the elapsed time."""
+        """Print a line of progress that begins with the elapsed time."""
         self.options.say(f"[{time.monotonic() - self._began_s:6.1f} s] {text}")
 
     def tell(self, words: str) -> None:
-        """Add words to the line that is said when the cell is done."""
+        """Add words to the line that is printed when the cell is done."""
         self.told.append(words)
 
     def fail(self, words: str) -> None:
-        """Note a failure; the recording goes on, and ends with all of them."""
+        """Note a failure; the recording goes on, and its outcome lists all failures."""
         self.failures.append(words)
 
     def take(self, result: "Benchmark") -> None:
-        """Take a benchmark's clock and power, its failures, and why some have no times."""
+        """Take over a benchmark's clock and power, its failures, and what has no times."""
         self.sensors = result.sensors
         self.failures += result.failures
         for reason in result.reasons:
             self.tell(f"{reason.name} {reason.metric}")
 
     def once(self, work: "Callable[[Recording], T]") -> T:
-        """Return work(recording), which is done when it is first asked for."""
+        """Return work(recording), which is called only the first time."""
         if work not in self._once:
             self._once[work] = work(self)
         return self._once[work]
@@ -179,15 +179,15 @@ class Recording:
 
     @property
     def pool(self) -> Executor:
-        """All cores of this machine."""
+        """An executor on all cores of this machine."""
         if self._pool is None:
             self._pool = self._open.enter_context(all_cores())
         return self._pool
 
     def ahead(self, work: Callable[..., T], cell: Cell, *arguments: object) -> T:
-        """Return work(cell.of, *arguments), done on all cores for this cell and those to come.
+        """Return work(cell.of, *arguments).
 
-        Cells whose `of` is of another type are left to other work.
+        The first call starts the work on all cores for all cells whose `of` has the same type.
         """
         if work not in self._begun:
             alike = [c for c in self.cells if type(c.of) is type(cell.of)]
@@ -199,7 +199,10 @@ class Recording:
         return self._files.other(name)
 
     def run(self) -> Outcome:
-        """Measure every cell; an interruption keeps what was measured, and is raised again."""
+        """Measure every cell; an interruption keeps what was measured, and is raised again.
+
+        Renewed files among the committed data are kept as they were unless all is measured.
+        """
         try:
             with self._open:
                 for cell in self.cells:
@@ -222,18 +225,18 @@ class Recording:
             ]
             self._files.put(found)
             self._done += 1
-        except Exception as error:  # a cell that fails leaves the others to be measured
+        except Exception as error:  # the other cells are measured even if one fails
             self.fail(f"{cell.label}: {words_of(error)}")
             self.tell("failed")
         number = self.cells.index(cell) + 1
-        if more := len(self.cells) - number:  # as if the other cells took as long
+        if more := len(self.cells) - number:  # assumes that the other cells take as long
             left_s = (time.monotonic() - self._began_s) / number * more
             self.tell(f"{durations.words(left_s)} left")
         self.progress(f"{number}/{len(self.cells)} {cell.label}: {', '.join(self.told)}")
         _free()
 
     def _rest_of(self, name: str, row: Row) -> Row:
-        """The columns of a row's table that the recording knows and the row does not say."""
+        """Return the columns of a row's table that the recording knows and the row lacks."""
         known = {**self.origin, **self.sensors}
         columns = self.experiment.tables[name].columns
         return {key: known[key] for key in columns if key in known and key not in row}
@@ -266,10 +269,10 @@ def gpu_missing() -> str | None:
 
 
 def record(experiment: Experiment, options: Options) -> Outcome:
-    """Measure an experiment on this machine and write its files as it goes.
+    """Measure an experiment on this machine, and write its files during the measurement.
 
-    Raises: ValueError if nothing is chosen, a part would be written over the committed whole, or
-    the machine lacks what the experiment needs.
+    Raises: ValueError if no cell is chosen, if a part would replace committed data of the whole
+    grid, or if the machine lacks what the experiment needs.
     """
     cells = experiment.chosen(options)
     _check(experiment, options)

@@ -20,7 +20,7 @@ from labkernels.records.store import Row
 
 Workload = Decode | Prefill | MlaDecode | Backward
 
-# What a plan and a driver say, with units; their attributes carry the same names.
+# The facts of a plan and of the driver, with units; the attributes have the same names.
 PLAN_FACTS = {"splits": "splits", "keys_per_split": "keys", "blocks": "blocks", "launches": "1"}
 DRIVER_FACTS = {
     "registers": "registers",
@@ -32,7 +32,7 @@ MAP_DIGITS = 3
 
 
 def workload_columns(workload: Workload) -> Row:
-    """Return the columns that say what was computed; a decode has no q_len and no mask."""
+    """Return the columns of a workload; a decode has neither q_len nor causal."""
     if isinstance(workload, MlaDecode):
         shape = {"kv_heads": 1, "head_dim": workload.latent_dim + workload.rope_dim}
     else:
@@ -68,7 +68,7 @@ def base_row(
 def implementation_row(
     workload: Workload, item: Implementation, *, kernel: str = "", plan: Any = None
 ) -> Row:
-    """Return the columns of an implementation, under its own name or another, and its plan's."""
+    """Return the columns of an implementation, under its kernel's name or `kernel`."""
     return base_row(
         workload,
         kernel=kernel or item.kernel,
@@ -80,13 +80,13 @@ def implementation_row(
 
 
 def no_workload(kernel: str, backend: str, **columns: Any) -> Row:
-    """Return the columns of a row that is of no attention: of an instruction, or of a copy."""
+    """Return the columns of a row about something other than attention: an instruction, a copy."""
     shape = ("batch", "kv_len", "q_heads", "kv_heads", "head_dim", "page_size")
     return {"kernel": kernel, "backend": backend, **dict.fromkeys(shape, 0), **columns}
 
 
 def ceiling_rows(ceilings: Mapping[str, tuple[Quartiles, int]]) -> list[Row]:
-    """Return time and rate of the copy and the read that every percentage divides by."""
+    """Return time and rate of the copy and of the read; percentages are relative to the copy."""
     rows = []
     for name, (times, moved_bytes) in ceilings.items():
         base = no_workload(name, "torch", repeats=times.repeats)
@@ -106,7 +106,7 @@ def time_rows(
 ) -> list[Row]:
     """Return the times of one implementation, and its rate where a graph time exists.
 
-    Units: bandwidth counts K and V once, as bytes/s; the share is in percent of the copy.
+    Units: bandwidth counts each byte of K and V once; the share is in percent of the copy's rate.
     """
     rows = quartile_rows({**base, "repeats": eager.repeats}, "time_eager", eager)
     if graph is None:
@@ -121,19 +121,19 @@ def time_rows(
 
 
 def graph_rows(base: Row, graph: Quartiles) -> list[Row]:
-    """Return the quartiles of a graph's replay."""
+    """Return the quartiles of the times of a graph's replays."""
     return quartile_rows({**base, "repeats": graph.repeats}, "time_graph", graph)
 
 
 def plan_rows(base: Row, plan: Any) -> list[Row]:
-    """Return how a workload was cut into blocks."""
+    """Return how a plan divides a workload into splits, blocks and launches."""
     return _fact_rows(base, plan, PLAN_FACTS)
 
 
 def driver_rows(base: Row, loaded: Loaded, predicted: Occupancy, *, waves: float) -> list[Row]:
     """Return what the driver reports of a kernel, and the blocks per SM that the budget predicts.
 
-    Units: waves are the grid's blocks over the blocks that the whole GPU holds at once.
+    Units: waves, the grid's blocks divided by the blocks that the whole GPU holds at once.
     """
     return [
         *_fact_rows(base, loaded, DRIVER_FACTS),
@@ -143,7 +143,7 @@ def driver_rows(base: Row, loaded: Loaded, predicted: Occupancy, *, waves: float
 
 
 def error_rows(base: Row, errors: Errors) -> list[Row]:
-    """Return the errors against float64, and the two ratios that the verdict is made from."""
+    """Return the errors against float64, and the two ratios that decide whether they pass."""
     rows = [
         row(base, "error", "rmse", errors.rmse, "1"),
         row(base, "error", "bias", errors.bias, "1"),
@@ -157,9 +157,10 @@ def error_rows(base: Row, errors: Errors) -> list[Row]:
 
 
 def difference_rows(base: Row, left: np.ndarray, right: np.ndarray) -> list[Row]:
-    """Return how two outputs of the same inputs differ, with the two relative errors of the case.
+    """Return how two outputs of the same inputs differ, with two relative errors.
 
-    Error: max_relative and mean_relative divide by values near zero; they are here to be shown.
+    Error: max_relative and mean_relative divide by values near zero, and so say little about
+    accuracy; the book shows that.
     """
     table = metrics.error_table(left, right, by="all")
     apart = np.abs(metrics.difference(left, right))
@@ -217,11 +218,11 @@ def _short(value: float) -> float:
 
 
 def quartile_rows(base: Row, metric: str, times: Quartiles) -> list[Row]:
-    """Return a row each of the quartiles of a time, in seconds."""
+    """Return a row for each quartile of a time, in seconds."""
     named = {"q25": times.q25_s, "median": times.median_s, "q75": times.q75_s}
     return [row(base, metric, statistic, value, "s") for statistic, value in named.items()]
 
 
 def row(base: Row, metric: str, statistic: str, value: float, unit: str) -> Row:
-    """Return the row of one value, beside the columns that a measurement shares."""
+    """Return the row of one value; base has the columns that the rows of a measurement share."""
     return {**base, "metric": metric, "statistic": statistic, "value": value, "unit": unit}

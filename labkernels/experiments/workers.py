@@ -1,4 +1,4 @@
-"""Runs compiles and NumPy work of an experiment on all cores of this machine."""
+"""Run compilations and NumPy work of an experiment on all cores of this machine."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ class Asked:
         self.result = lambda timeout=None: work()
 
     def cancel(self) -> bool:
-        """Whether it will not be done: work starts only when its result is asked for."""
+        """Return True: work starts only when its result is asked for, so it can be left undone."""
         return True
 
 
@@ -32,7 +32,7 @@ class InTurn(Executor):
 
 @contextlib.contextmanager
 def all_cores() -> Iterator[Executor]:
-    """An executor over processes where there are more than two cores, else in this process."""
+    """Yield an executor over processes if there are more than two cores, else in this process."""
     cores = os.cpu_count() or 1
     if cores <= 2:
         yield InTurn()

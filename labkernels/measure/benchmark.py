@@ -1,4 +1,4 @@
-"""Measures one workload: prepare, check, capture, time in turns, then check the timed output."""
+"""Measure one workload: prepare, check, capture, time in turns, then check the timed output."""
 
 import time
 import warnings
@@ -26,17 +26,18 @@ Progress = Callable[[list], Iterable]
 class Measured:
     """Times of an implementation whose timed output kept its bounds.
 
-    name: the implementation's, and a word behind it where it ran on the baseline. graph: times of a
-    CUDA graph's replay; plain: of calls whose launches overlap; eager: of calls on an idle stream.
-    None where they were not asked for, or where the graph could not be captured, as note says.
-    simulated_s: seconds of the one run of a simulation, which say nothing of a GPU.
+    name: the implementation's name, followed by a word if it ran on the baseline. graph: times of
+    replays of a CUDA graph; plain: of calls whose launches overlap; eager: of calls on an idle
+    stream. Each is None if it was not asked for; graph is also None if the graph could not be
+    captured, and note says why. simulated_s: seconds of a simulation's only run, which do not
+    predict the time on a GPU.
     """
 
     name: str
     implementation: Implementation
     inputs: Any
     step: Step
-    errors: Any  # those of the operation's judge
+    errors: Any  # what the operation's judge returns
     graph: Quartiles | None = None
     plain: Quartiles | None = None
     eager: Quartiles | None = None
@@ -45,7 +46,7 @@ class Measured:
 
     @property
     def times(self) -> Quartiles:
-        """The times without launches, if there are any."""
+        """The graph times, else the plain times, else the eager times."""
         return self.graph or self.plain or self.eager
 
     @property
@@ -69,8 +70,8 @@ class Benchmark:
     """The results of a workload: measurements by name, and reasons for missing ones.
 
     judge: the judge of the inputs, with the float64 truth as its reference. sensors: clock and
-    power while the times were taken. beside: times of what was timed in the same turns and is not
-    judged.
+    power while the times were taken. beside: times of steps that were timed in the same turns and
+    are not judged.
     """
 
     inputs: Any
@@ -82,7 +83,7 @@ class Benchmark:
 
     @property
     def failures(self) -> list[str]:
-        """Which of our kernels failed, and why: such a failure fails the measurement."""
+        """Which of our kernels failed, and why. Such a failure fails the measurement."""
         return [
             f"{reason.name} on {self.inputs.workload.label}: {reason.words}"
             for reason in self.reasons
@@ -107,12 +108,13 @@ def benchmark(
 ) -> Benchmark:
     """Measure implementations of an operation on one workload, on the current CUDA device.
 
-    graph: time the replay of a CUDA graph; else calls, one behind the other. eager: time calls on
-    an idle stream too, a third as often. baseline: a word and another workload, on which our CUDA
-    kernels are timed in the same turns. missing: the reasons of libraries that cannot run here.
-    beside(inputs): further steps, by name, that are timed in the same turns and not judged.
-    progress: iterates over the work, and may show how far it is.
-    The judged output is that of the timed path, after all timing.
+    graph: time the replay of a CUDA graph; else calls in succession. eager: also time calls on an
+    idle stream, with a third of the repeats; an implementation without a graph always gets these
+    times. baseline: a word and another workload, on which our CUDA kernels are timed in the same
+    turns. missing: the reasons why libraries cannot run here, by library. beside(inputs):
+    further steps, by name, that are timed in the same turns and not judged. progress: iterates over
+    the work, and may show progress.
+    The output of the first run is judged, and after all timing the output of the timed function.
     """
     of = list(of)
     whole = _Inputs(operation, workload, seed, device)
@@ -162,7 +164,8 @@ def simulate(
 ) -> Benchmark:
     """Run implementations of an operation once each on the CPU, and judge their outputs.
 
-    CUDA kernels run as CPU builds, Triton's under its interpreter. Arguments as for benchmark.
+    CUDA kernels run as CPU builds, Triton's kernels under its interpreter. Arguments as for
+    benchmark.
     """
     whole = _Inputs(operation, workload, seed, "cpu")
     reasons: list[Reason] = []
@@ -202,7 +205,7 @@ class _Entry:
         return self.replay or self.step.run
 
     def prepare(self, reasons: list[Reason], missing: Mapping[str, str]) -> bool:
-        """Plan and compile; return the reason if that fails."""
+        """Plan and compile. If that fails, add the reason to reasons and return False."""
         item = self.implementation
         reason = missing.get(item.library) or item.missing()
         if reason:
@@ -216,7 +219,7 @@ class _Entry:
         return True
 
     def first_run(self, reasons: list[Reason]) -> bool:
-        """Run for the first time, which may compile, and judge the output."""
+        """Run for the first time, which may compile, and return whether the output is right."""
         try:
             poison(self.step)
             began_s = time.perf_counter()
@@ -230,16 +233,19 @@ class _Entry:
     def capture(self) -> None:
         """Capture a CUDA graph of the step, or note why none can hold it."""
         with warnings.catch_warnings():
-            # of a capture that fails torch also says that the graph is empty; the note says why
+            # torch also warns that the graph of a failed capture is empty; the note gives the cause
             warnings.filterwarnings("ignore", "The CUDA Graph is empty")
             try:
-                # a graph does not own the memory of its launches; the step does
+                # the step, not the graph, owns the memory that the launches use
                 self.replay = timing.capture(self.step.run).replay
             except RuntimeError as error:
                 self.note = f"not captured: {one_line(error)}"
 
     def errors(self, run: Callable[[], object] | None, reasons: list[Reason]) -> Any:
-        """Errors of what a run gives over NaN, or of what is there; None if they are too large."""
+        """Return the errors of the outputs, or None if they are too large.
+
+        run: fills the outputs first, after they were set to NaN; None to judge them as they are.
+        """
         if run is not None:
             poison(self.step)
             run()

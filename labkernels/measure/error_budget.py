@@ -1,8 +1,8 @@
 """The error budget of a decode on given tensors, and the measured error of its kernel.
 
 Example: error_budget(q, cache, NumericPolicy(out="fp32")).table(by="head") is the prediction;
-measured_budget(q, cache, NumericPolicy(out="fp32")).rows(by="head") has both, to be drawn by
-plots.error_budget.
+measured_budget(q, cache, NumericPolicy(out="fp32")).rows(by="head") has the prediction and the
+measurement; plots.error_waterfall and plots.budget_by_group draw them.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ TOTAL = "total"
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """A decode as numerics takes it."""
+    """The arguments of a decode for the functions of labkernels.numerics."""
 
     problem: Problem
     policy: NumericPolicy
@@ -39,7 +39,7 @@ class Setting:
 class MeasuredBudget:
     """A budget, the kernel's error, and the error of each source alone, in NumPy.
 
-    Shapes: error [B, Hq, D]; alone [S, B, Hq, D], in the order of numerics.emulated_decode.SOURCES.
+    Shapes: error [B, Hq, D]; alone [S, B, Hq, D], in the order of numerics.emulation.decode.SOURCES
     """
 
     budget: ErrorBudget
@@ -47,7 +47,7 @@ class MeasuredBudget:
     alone: np.ndarray
 
     def rows(self, *, by: str) -> list[dict[str, Any]]:
-        """One row per group ("head" or "sample") and source, after those of the kernel, "total"."""
+        """One row per group (head or sample) and source; the kernel's, "total", come first."""
         budget = self.budget
         rows = total_rows(budget, self.error, by=by)
         terms = zip(SOURCES, self.alone, budget.biases, budget.variances, strict=True)
@@ -57,7 +57,7 @@ class MeasuredBudget:
 
 
 def total_rows(budget: ErrorBudget, error: np.ndarray, *, by: str) -> list[dict[str, Any]]:
-    """Compare a kernel's error with its budget, one row per group: "total"."""
+    """Compare a kernel's error with its budget, one row per group, with the source "total"."""
     return comparison(TOTAL, error, budget.bias, budget.sigma**2, budget, by=by)
 
 
@@ -66,9 +66,9 @@ def comparison(
 ) -> list[dict[str, Any]]:
     """Compare an error with its predicted bias and variance, one row per head or sample.
 
-    Shapes: error, bias, variance [B, Hq, D]. Units: shares are of each element's predicted
-    variance, so that the total's is z^2; biases are means along the sign of the output, bias_noise
-    the standard error of the measured one.
+    Shapes: error, bias, variance [B, Hq, D]. Units: a share is relative to each element's predicted
+    total variance, so the measured share of "total" is the mean of z^2. A bias is positive where
+    errors have the sign of the output; bias_noise is the standard error of the measured bias.
     """
     sign, about, whole = np.sign(budget.o), error - bias, budget.sigma**2
     whole = np.where(whole > 0, whole, np.inf)
@@ -89,9 +89,9 @@ def comparison(
 
 
 def _noise_of_mean(values: np.ndarray, *, by: str) -> np.ndarray:
-    """Standard error of the mean of each group, whose rows [D] are independent, not their elements.
+    """Return the standard error of each group's mean; rows [D] are taken as independent samples.
 
-    Shapes: values [B, Hq, D] -> [Hq] or [B]
+    The elements of a row are not independent. Shapes: values [B, Hq, D] -> [Hq] or [B]
     """
     over = {"head": 0, "sample": 1}[by]
     means = values.mean(axis=2)
@@ -103,8 +103,8 @@ def error_budget(q, cache, policy: NumericPolicy | None = None, **how) -> ErrorB
     """Predict where the error of ops.decode comes from, on these tensors.
 
     Shapes: q [B, Hq, D]; cache a PagedKV. how: kernel, tile, keys_per_split, scale
-    and target, as for ops.decode. Error: as numerics.error_budget.error_budget.
-    Raises: ValueError as ops.decode, and for a kernel whose order of keys is not known.
+    and target, as for ops.decode. Error: as for numerics.error.budget.error_budget.
+    Raises: ValueError as ops.decode does, and for a kernel whose order of keys is not known.
     """
     found = setting(q, cache, policy, **how)
     return model.error_budget(found.problem, found.policy, found.order)
@@ -131,14 +131,14 @@ def budget_of(found: Setting, out: np.ndarray) -> MeasuredBudget:
 def decode_sigma(inputs: DecodeInputs, *, policy: NumericPolicy) -> np.ndarray:
     """Return the standard deviation that rounding gives each element of the output.
 
-    Shapes: [B, Hq, D]; numerics.metrics.rms of it is the RMSE to expect, of a head or a sample.
-    Error: as numerics.error.sigma.sigma.
+    Shapes: [B, Hq, D]; its numerics.metrics.rms is the expected RMSE of a head or a sample.
+    Error: as for numerics.error.sigma.sigma.
     """
     return error_sigma.sigma(inputs.problem().in_numpy(), policy.of(inputs.dtype))
 
 
 def setting(q, cache, policy: NumericPolicy | None = None, **how) -> Setting:
-    """Return how ops.decode would round and order its keys; arguments as for error_budget."""
+    """Return how ops.decode would round, and order the keys; arguments as for error_budget."""
     from labkernels import ops
 
     step = ops.decode_step(q, cache, policy=policy, **how)
@@ -152,7 +152,7 @@ def setting(q, cache, policy: NumericPolicy | None = None, **how) -> Setting:
 
 
 def summation_order(instance: Instance, keys_per_split: int) -> SummationOrder:
-    """Return the order in which a CUDA kernel takes its keys.
+    """Return the order in which a CUDA kernel sums over its keys.
 
     Raises: ValueError naming the kernels whose order is known.
     """

@@ -16,10 +16,10 @@ from labkernels.policy import NumericPolicy
 class Implementation:
     """Something that computes an operation.
 
-    name identifies it; kernel, library (for ours the language), tensor_cores and label are its
-    columns in the data. policy: the policy that its outputs are judged by. prepare(inputs) gives a
-    step, or raises Refused or ValueError; of ours it takes a verb's further options. spec: the
-    kernel, of ours.
+    name identifies it; kernel, library (for our kernels the language), tensor_cores and label are
+    its columns in the data. policy: the policy that its outputs are judged by. prepare(inputs)
+    returns a step, or raises Refused or ValueError; for our kernels it also takes the options of
+    the function in ops. spec: the kernel if it is ours, else None.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Implementation:
 
     @property
     def is_ours(self) -> bool:
-        """Whether a failure of it is a failure of the measurement; a peer's is only recorded."""
+        """Whether it is ours: its failure fails the measurement, and a peer's is only recorded."""
         return self.library in ("cuda", "triton")
 
     @property
@@ -42,7 +42,7 @@ class Implementation:
         return "on" if self.policy.tensor_cores else "off"
 
     def instance(self, workload, tile: str) -> Instance | None:
-        """The compiled variant that serves a decode, of a CUDA kernel of ours."""
+        """The compiled variant that serves a decode workload; None unless it is our CUDA kernel."""
         if self.spec is None or self.library != "cuda":
             return None
         sizes = {"head_dim": workload.head_dim, "group": workload.group}
@@ -51,7 +51,7 @@ class Implementation:
 
 
 def with_tile(kernel: str, label: str, head_dim: int) -> Kernel:
-    """Return a kernel with one tile, from its list or not, as the only option.
+    """Return a kernel whose only tile is the one named; the kernel's own choices need not have it.
 
     Raises: ValueError if its source cannot be compiled for the tile.
     """
@@ -67,7 +67,7 @@ def with_tile(kernel: str, label: str, head_dim: int) -> Kernel:
 
 
 def first_policy(spec: Kernel) -> Sequence[NumericPolicy]:
-    """The policy that a kernel prefers."""
+    """A kernel's preferred policy, alone in a sequence."""
     return spec.policies[:1]
 
 
@@ -84,8 +84,8 @@ def implementations(
 ) -> dict[str, Implementation]:
     """All implementations of an operation by name, ours first.
 
-    policies(spec): those under which a kernel of ours takes part. The references, which follow
-    torch's own exponential, do not.
+    policies(spec): the policies under which a kernel of ours takes part. The references, which use
+    torch's own exponential, do not take part.
     """
     of = operations()[operation]
     ours = (item for spec in _kernels(operation) for item in _of_kernel(of, spec, policies(spec)))
@@ -94,7 +94,7 @@ def implementations(
 
 
 def references(operation: str) -> dict[str, Implementation]:
-    """The reference of an operation, what torch computes in float64, by name; not all have one."""
+    """The reference of an operation, which torch computes in float64, by name; {} without one."""
     of = operations()[operation]
     return {
         spec.name: _implementation(of, spec, spec.policies[0], spec.name)
@@ -133,7 +133,7 @@ def _implementation(
 
 
 def _orders(of: Operation, spec: Kernel) -> list[tuple[str, dict[str, Any]]]:
-    """The ways in which a backward kernel can sum dq: a word and options for each."""
+    """The ways in which a backward kernel can sum dq: a name's suffix and options for each."""
     if of.name != "backward":
         return [("", {})]
     orders = {
@@ -151,7 +151,7 @@ def _prepared(of: Operation, **options) -> Callable[..., Step]:
 
 
 def prepared(of: Operation, inputs, **options) -> Step:
-    """A step of a lab's kernel on some inputs, with the outputs that a judge takes."""
+    """Return a step of a lab's kernel on some inputs, with the outputs that a judge takes."""
     if of.name == "append":
         options.pop("policy", None)  # nothing is rounded
         return _prepared_append(of, inputs, **options)
@@ -159,7 +159,7 @@ def prepared(of: Operation, inputs, **options) -> Step:
 
 
 def _prepared_append(of: Operation, inputs, **options) -> Step:
-    """An append, whose every run starts where the lengths were before it."""
+    """Return an append whose runs all start from the lengths before the first run."""
     step, pools = of.step(inputs, **options), Pools(inputs.cache.k, inputs.cache.v)
     before = inputs.cache.kv_len.clone()
 

@@ -19,7 +19,7 @@ HEAD_DIM, DECODE_GROUP = 128, 8
 _INCLUDE = re.compile(r'\s*#include "(?!lab/)([^"]+)"')
 _TAG = re.compile(r"\s*// \[(/?)(rung|lab): (.*)\]")
 _GUARD = "#pragma once"
-# What frames a file, and what chooses the functions of a rung.
+# Lines that a file needs besides its code, and the constraints that choose the functions of a rung.
 _FRAME = re.compile(r"#include|using namespace|namespace|}  // namespace|  requires \(C::rung ")
 
 
@@ -28,7 +28,7 @@ class Rung:
     """A kernel and a tile that add one idea to the rung below, their parent.
 
     parent: a name, or None for the lowest. passages: the parts of the kernel's sources between tags
-    `[rung: ...]` that belong to this rung. tensor_cores: whether its products run on them.
+    `[rung: ...]` that belong to this rung. tensor_cores: whether its products run on tensor cores.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Rung:
 
     @property
     def instance(self) -> Instance:
-        """What is compiled for the rung: bf16, ragged where the kernel has that."""
+        """The variant that is compiled for the rung: bf16, and ragged if the kernel allows that."""
         spec = self.spec
         group = DECODE_GROUP if self.operation == "decode" else 1
         layout = "ragged" if "ragged" in spec.layouts else spec.layouts[0]
@@ -59,7 +59,7 @@ class Rung:
 
     @property
     def source(self) -> list[str]:
-        """Its lines: kernel.cuh and what that includes, but the vocabulary and other rungs."""
+        """The lines of its header and of what that includes, without lab/ and other rungs."""
         spec: Any = self.spec
         header = spec.specialization(self.instance).header
         return list(_source(spec.folder.parent.parent, header, self.passages))
@@ -67,7 +67,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class Difference:
-    """The lines of code that a rung adds to its parent, and those that it removes.
+    """How many lines of code a rung adds to its parent, and how many it removes.
 
     text: the difference with context and comments, for a reader.
     """
@@ -181,8 +181,8 @@ def parent_of(rung: Rung) -> Rung | None:
 def difference(rung: Rung) -> Difference | None:
     """How a rung's sources differ from its parent's; None for the lowest.
 
-    Lines are of code: comments, blank lines and what frames a file are not counted, and each
-    kernel's own name counts as the same word.
+    The counts are of code: comments, blank lines and lines that match _FRAME do not count, and the
+    names of the two kernels count as the same word.
     """
     parent = parent_of(rung)
     if parent is None:
@@ -195,7 +195,7 @@ def difference(rung: Rung) -> Difference | None:
 
 
 def steps(operation: str, gpu: Gpu) -> Iterator[Step]:
-    """Yield the rungs of an operation with what each differs by and takes of a GPU."""
+    """Yield each rung of an operation with its difference from its parent and its resources."""
     for rung in rungs(operation):
         found = resources.resources(rung.instance, gpu=gpu)
         compiled = found.compiled
@@ -211,7 +211,7 @@ def steps(operation: str, gpu: Gpu) -> Iterator[Step]:
 
 @cache
 def _source(root: Path, header: str, passages: tuple[str, ...]) -> tuple[str, ...]:
-    """The lines; a rung's passages stand together, where the first passage of any rung stood."""
+    """Return the lines. A rung's passages stand together, where the first of any rung stood."""
     shared, tagged, within, place = [], {}, None, None
     for line in _with_includes(root, header, set()):
         tag = _TAG.match(line)
@@ -222,12 +222,12 @@ def _source(root: Path, header: str, passages: tuple[str, ...]) -> tuple[str, ..
             (shared if within is None else tagged.setdefault(within, [])).append(line)
     own = [line for name in passages for line in (*tagged[name], "")]
     kept = [*shared[:place], *own, *shared[place:]] if own else shared
-    # where another rung's passages are left out, empty lines meet
+    # the passages that are left out stood between empty lines: keep one of two in succession
     return tuple(line for line, above in zip(kept, ["", *kept], strict=False) if line or above)
 
 
 def _with_includes(root: Path, file: str, seen: set[str]) -> Iterator[str]:
-    """The lines of what a file includes, each file once, and then its own."""
+    """Yield the lines of the files that a file includes, each file once, and then its own."""
     if file in seen:
         return
     seen.add(file)
@@ -235,7 +235,7 @@ def _with_includes(root: Path, file: str, seen: set[str]) -> Iterator[str]:
     for line in lines:
         if include := _INCLUDE.match(line):
             yield from _with_includes(root, include[1], seen)
-    # what stands above the guard is about the file, and not about a rung
+    # the comment above the guard describes the file, and belongs to no rung
     yield from (line for line in lines[lines.index(_GUARD) + 1 :] if not _FRAME.match(line))
 
 

@@ -1,9 +1,9 @@
-"""Rows that the formula of registers misses by more than the band, or whose spill it does not name.
+"""Why the formula of registers misses some rows by more than BAND, or answers wrongly about spills.
 
-The machine code was read by `cuda.compiler.live_ranges`, where the most registers are alive. Before
-a kernel runs out of registers ptxas decides alone how much it loads ahead, and a formula with one
-number for all kernels misses where it decides otherwise. A spill is read in the places of STL and
-LDL, which store a word in local memory and load it.
+`cuda.compiler.live_ranges` finds the point of the machine code where the most registers are live;
+the causes were read there. While registers are free, ptxas chooses how much it loads ahead. A
+formula with one number for all kernels misses where ptxas chooses another amount. The causes of
+spills were read at the instructions STL and LDL, which store a word in local memory and load it.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ NEWEST = ("sm_100a", "sm_120")
 
 @dataclass(frozen=True)
 class Cause:
-    """Why the formula misses rows of a kernel and tile on some GPUs, as machine code shows."""
+    """Why the formula misses rows of a kernel and tile on some GPUs, as the machine code shows."""
 
     kernel: str
     tiles: tuple[str, ...]
@@ -26,7 +26,7 @@ class Cause:
     words: str
 
     def explains(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row of the reports is one of them."""
+        """Whether this cause is that of a row of the reports."""
         return (
             row["kernel"] == self.kernel and row["tile"] in self.tiles and row["arch"] in self.archs
         )
@@ -51,8 +51,8 @@ CAUSES = (
         "decode_fma",
         ("4x16x2x3", "2x16x3x2"),
         ("sm_86", "sm_89", *NEWEST),
-        "Another number of fp32 copies of K and V waits for its FMAs, up to the limit of 168 where"
-        " there is one: of 4x16x2x3 for 2 rows, 116 registers on sm_120 and 93 on sm_90a.",
+        "ptxas holds another number of fp32 copies of K and V before their FMAs, up to the limit of"
+        " 168 where there is one: 4x16x2x3 for 2 rows has 116 on sm_120 and 93 on sm_90a.",
     ),
     Cause(
         "decode_fma",
@@ -78,7 +78,7 @@ CAUSES = (
 
 @dataclass(frozen=True)
 class SpillCause:
-    """Why rows of a kernel and tile spill or not, against what was answered for them."""
+    """Why rows of a kernel and tile spill, or do not, contrary to the predicted answer."""
 
     answer: str
     kernel: str
@@ -87,7 +87,7 @@ class SpillCause:
     words: str
 
     def explains(self, row: Mapping[str, Any], answer: str) -> bool:
-        """Whether the answer for a row of the reports is one of them."""
+        """Whether this cause is that of a wrong answer for a row of the reports."""
         return (
             (answer, row["kernel"]) == (self.answer, self.kernel)
             and row["tile"] in self.tiles
@@ -146,10 +146,10 @@ SPILL_CAUSES = (
 
 
 def cause(row: Mapping[str, Any]) -> str | None:
-    """The cause as text, or None if none is known."""
+    """Return the cause of a row's miss as text, or None if none is known."""
     return next((each.words for each in CAUSES if each.explains(row)), None)
 
 
 def spill_cause(row: Mapping[str, Any], answer: str) -> str | None:
-    """The cause of an answer about spills that does not hold, or None if none is known."""
+    """Return the cause of a wrong answer about spills as text, or None if none is known."""
     return next((each.words for each in SPILL_CAUSES if each.explains(row, answer)), None)

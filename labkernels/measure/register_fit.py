@@ -1,8 +1,9 @@
-"""How the habits of ptxas in `budget.compiler` are fitted to its reports, and how far they miss.
+"""Fit the habits of ptxas in `budget.compiler` to its reports, and measure the fit's errors.
 
-The numbers minimise the mean relative error over the rows of data/performance/compiler_reports.csv,
-with a penalty on rows beyond TAIL. What a fit is worth shows on rows that it has not seen:
-`held_out` fits again without a fifth of the tiles, or without a whole kernel, and predicts those.
+A habit is a number of registers that ptxas adds for each unit of a kernel's feature. The habits
+minimise the mean relative error over the rows of data/performance/compiler_reports.csv, with a
+penalty on rows beyond TAIL. The quality of a fit shows on rows that it has not seen: `held_out`
+fits again without a group of rows, a fifth of the tiles or a whole kernel, and predicts that group.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from labkernels.measure import resources
 from labkernels.measure.register_causes import BAND, cause, spill_cause
 from labkernels.records import store
 
-TAIL, TAIL_WEIGHT = 0.09, 2.0  # relative error from which a row costs more, and how much more
+TAIL, TAIL_WEIGHT = 0.09, 2.0  # relative error above which a row costs more, and how much more
 REGISTER_COST = 1e-6  # breaks ties in favour of fewer registers
 STEPS = (32, 8, 4, 2, 1)  # steps of the search, in units of a habit's precision
 FOLDS = 5
@@ -32,17 +33,18 @@ PRECISION = np.array(
     [{"copies": 0.1, "loaded ahead": 0.1, "bf16 widened": 0.25}.get(name, 1.0) for name in NAMES]
 )
 CHOSEN = np.array([float(HABITS[name].registers) for name in NAMES])
-# The start knows no row; only the merge must be above the loop, or it would not be seen.
+# The start depends on no row. The merge alone starts high: below the loop's registers it would
+# change no prediction, and the search could not fit it.
 START = np.where(PRECISION == 1, 32.0, 0.5)
 START[NAMES.index(MERGE)] = 128
 
 
 @dataclass(frozen=True)
 class Reports:
-    """The compiler's reports beside what a prediction of them is made from.
+    """The compiler's reports, and the quantities from which they are predicted.
 
-    Shapes: all [rows] but features [rows, habits]; the habits are in the order of NAMES. answers:
-    what the prediction says of spills, one of SPILL_ANSWERS.
+    Shapes: features [rows, habits], with the habits in the order of NAMES; all others [rows].
+    answers: what the prediction says of spills, one of SPILL_ANSWERS.
     """
 
     rows: tuple[store.Row, ...]
@@ -55,7 +57,7 @@ class Reports:
     features: np.ndarray
 
     def predicted(self, habits: np.ndarray = CHOSEN) -> np.ndarray:
-        """Registers per thread of each row; the same as `predicted_registers` gives one by one."""
+        """Registers per thread of each row, equal to those of `predicted_registers`."""
         merge = NAMES.index(MERGE)
         added = np.floor(self.features * habits + 1e-9)
         floor = added[:, merge]
@@ -100,10 +102,11 @@ def reports() -> Reports:
 
 
 def fit(known: Reports, chosen: np.ndarray) -> np.ndarray:
-    """The habits that predict the chosen rows best, from START by ever smaller steps.
+    """Return the habits that predict the chosen rows best, from START by ever smaller steps.
 
-    A step changes one habit, or one against another: what is kept and what is loaded ahead differ
-    little in most rows, so that a search along single habits would end on the way.
+    A step changes one habit, or two in the same or in opposite directions. Some features, such as
+    what is kept and what is loaded ahead, differ little in most rows, so a search that changes
+    single habits would stop early.
     """
     habits, best = START.copy(), _loss(known, START, chosen)
     ways = _ways()
@@ -120,7 +123,10 @@ def fit(known: Reports, chosen: np.ndarray) -> np.ndarray:
 
 
 def scatter_rows(known: Reports) -> list[dict[str, Any]]:
-    """A row for each report, for a figure: kernel, tile, arch, engine, predicted, compiled."""
+    """Return a row for each report, for a figure: what it is, and predicted and compiled numbers.
+
+    cause is None for a prediction inside the band, and for a miss without a known cause.
+    """
     return [
         {
             **{name: row[name] for name in ("kernel", "tile", "head_dim", "arch", "spill_bytes")},
@@ -135,10 +141,11 @@ def scatter_rows(known: Reports) -> list[dict[str, Any]]:
 
 
 def spill_rows(known: Reports) -> list[dict[str, Any]]:
-    """A row for each answer about spills: how often it was given, and what then happened.
+    """Return a row for each answer about spills: how often it was given, and what then happened.
 
-    rows and tiles count reports and kernels' tiles; "that spill" are those of them whose report, or
-    whose report for any architecture, has a spill. most_bytes: of a thread, stored and loaded.
+    "rows" counts reports and "tiles" kernels' tiles. "rows that spill" counts the reports with a
+    spill, and "tiles that spill" the tiles that have such a report for any architecture.
+    "most bytes": spilled bytes per thread, stored and loaded.
     """
     tiles = np.array([f"{row['kernel']} {row['tile']} {row['head_dim']}" for row in known.rows])
     found = []
@@ -153,10 +160,10 @@ def spill_rows(known: Reports) -> list[dict[str, Any]]:
 
 
 def spill_misses(known: Reports) -> list[dict[str, Any]]:
-    """The tiles of which an answer about spills does not hold, with what happened and the cause.
+    """Return the tiles for which an answer about spills is wrong, with what happened and the cause.
 
-    An answer does not hold if a row spills that was not said to, or does not that was. spills: the
-    architectures whose reports have one; of: all architectures of the tile with that answer.
+    SPILLS is wrong if a row does not spill, and any other answer if a row spills. "spills": the
+    architectures with a spill; "of": how many architectures have that answer for the tile.
     """
     names = ("kernel", "tile", "head_dim", "kv")
     found: dict[tuple[Any, ...], list[store.Row]] = {}
@@ -197,7 +204,7 @@ def _ways() -> np.ndarray:
 
 
 def held_out(known: Reports, group: Callable[[store.Row], object]) -> np.ndarray:
-    """Relative errors of each row, predicted by habits that were fitted without its group."""
+    """Return the relative error of each row, predicted by habits fitted without its group."""
     groups = np.array([str(group(row)) for row in known.rows])
     errors = np.empty(len(groups))
     for name in sorted(set(groups)):
@@ -207,7 +214,7 @@ def held_out(known: Reports, group: Callable[[store.Row], object]) -> np.ndarray
 
 
 def tile_fold(row: store.Row) -> int:
-    """One of FOLDS groups of tiles: all rows of a kernel's tile and head_dim are in the same."""
+    """Return the row's group of FOLDS; all rows of a kernel's tile and head_dim have the same."""
     return crc32(f"{row['kernel']} {row['tile']} {row['head_dim']}".encode()) % FOLDS
 
 

@@ -1,4 +1,4 @@
-"""The resources of a kernel on a GPU: ledgers, reports of compiler and driver, occupancy."""
+"""The resources of a kernel on a GPU: ledgers, compiler and driver reports, occupancy."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from labkernels.records.store import Row
 
 @dataclass(frozen=True)
 class Compiled:
-    """What ptxas made of an instance, and whether it ran here or was recorded before."""
+    """What ptxas reports of an instance; source says whether it ran here or was recorded before."""
 
     registers: int
     spill_bytes: int
@@ -170,7 +170,7 @@ def on_device(instance: Instance) -> tuple[Loaded, Occupancy]:
 
 
 def variant(instance: Instance) -> reports.Variant:
-    """Return how data/compiler_reports.csv names an instance; its group is the rows of the tile."""
+    """Return how the table compiler_reports names an instance; group is the tile's query rows."""
     made = find(instance.kernel).specialization(instance)
     return reports.Variant(
         kernel=instance.kernel,
@@ -194,13 +194,13 @@ def all_instances(kernels: Iterable[str] = ()) -> Iterator[Instance]:
         for dtype, head_dim, layout in product(spec.dtypes, spec.head_dims, spec.layouts):
             sizes = {"dtype": dtype, "head_dim": head_dim, "layout": layout}
             shapes = [spec.shape(group=group, **sizes) for group in groups]
-            # groups of as many rows share a variant
+            # groups with the same number of query rows share a variant
             yield from dict.fromkeys(i for shape in shapes for i in spec.instances(shape))
 
 
 def compiler_rows(
     instances: Iterable[Instance], *, archs: Iterable[str], started_utc: str
 ) -> list[Row]:
-    """Compile instances for architectures; rows of the table compiler_reports."""
+    """Compile instances for architectures, and return rows of the table compiler_reports."""
     variants = [variant(instance) for instance in instances]
     return reports.compile_rows(variants, archs=archs, started_utc=started_utc)

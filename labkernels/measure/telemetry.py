@@ -1,4 +1,4 @@
-"""Facts of the live GPU for provenance: name, versions, and its clock and power while it works."""
+"""Facts of the present GPU for provenance: name, versions, and clock and power under load."""
 
 import platform
 import subprocess
@@ -26,7 +26,7 @@ class Reading:
 
 
 def facts() -> dict[str, Any]:
-    """Return the provenance facts of the current CUDA device and its software, sensors apart."""
+    """Return the provenance facts of the current CUDA device and its software, without sensors."""
     import torch
 
     with sampling() as reading:
@@ -42,7 +42,10 @@ def facts() -> dict[str, Any]:
 
 @contextmanager
 def sampling() -> Iterator[Reading]:
-    """Read clock and power of the current CUDA device while the body runs; filled in at its end."""
+    """Read clock and power of the current CUDA device while the body runs.
+
+    The reading is filled in when the body ends.
+    """
     process, reading = _start(_identity()), Reading()
     try:
         yield reading
@@ -52,7 +55,7 @@ def sampling() -> Iterator[Reading]:
 
 
 def version(package: str) -> str:
-    """Return the installed version of a package, or an empty text."""
+    """Return the installed version of a package, or an empty string."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -1,7 +1,7 @@
-"""Times of GPU work by CUDA events, candidates taken in turn, caches scrubbed before each.
+"""Time GPU work by CUDA events: actions take turns, and L2 is scrubbed before each run.
 
-A graph time brackets the replay of a captured CUDA graph: device time without launch overhead.
-An eager time starts on an idle stream: what a step costs when Python launches it.
+A graph time is that of a captured CUDA graph's replay: device time without launch overhead. An
+eager time is that of a call on an idle stream, and includes the time in which Python launches it.
 """
 
 import statistics
@@ -27,7 +27,7 @@ class Quartiles:
 def quartiles(times_s: Sequence[float]) -> Quartiles:
     """Return the quartiles of at least two times.
 
-    Raises: ValueError if a time is not above zero (which NaN is not either).
+    Raises: ValueError for fewer than two times, or a time that is NaN or not above zero.
     """
     if len(times_s) < 2:
         raise ValueError(f"times_s has {len(times_s)} entries; allowed: 2 or more")
@@ -39,10 +39,10 @@ def quartiles(times_s: Sequence[float]) -> Quartiles:
 
 
 def turns(names: Sequence[str], repeats: int) -> Iterator[str]:
-    """Yield every name once per repeat, starting one further each time.
+    """Yield every name once per repeat; each repeat starts one name later than the one before.
 
-    Each name then follows each other one equally often, and slow drifts of the clock affect all
-    names equally.
+    Over len(names) repeats each name takes each place once, and slow drifts of the clock affect all
+    names alike.
     """
     for repeat in range(repeats):
         shift = repeat % len(names)
@@ -57,9 +57,10 @@ def interleave(
     prepare: Action,
     stopwatch: Callable[[Action], Callable[[], float]],
 ) -> dict[str, list[float]]:
-    """Return the times of every action, run in turns; `prepare` runs before each.
+    """Return the times of every action, run in turns; `prepare` runs before each run.
 
-    `stopwatch` runs an action and returns a function that reads its seconds when all is done.
+    `stopwatch` runs an action and returns a function, called after all runs, that returns its
+    seconds.
     """
     for action in actions.values():
         for _ in range(warmup):
@@ -118,8 +119,8 @@ def time_interleaved(
 def l2_scrubber() -> Action:
     """Return a function that evicts everything from L2 and leaves no line to write back.
 
-    It writes a buffer of several times L2, then reads another, so that the next kernel meets
-    neither its own data nor the write-back of ours.
+    The function writes a buffer several times as large as L2, and then reads another one. The next
+    kernel finds none of its own data in L2, and no written lines that must go to memory first.
     """
     import torch
 
@@ -158,14 +159,14 @@ def capture(action: Action):
 def ceilings(*, repeats: int = 20, size_bytes: int = 2**31) -> dict[str, tuple[Quartiles, int]]:
     """Return times and bytes of a device-to-device copy and of a read-only sum.
 
-    Units: bytes count each element read and each written once.
+    Units: bytes read plus bytes written.
     """
     import torch
 
     source = torch.randn(size_bytes // 4, device="cuda")
     target = torch.empty_like(source)
     total = torch.empty((), device="cuda")
-    # Not captured: a graph hands a copy to the copy engines, which reach two thirds of the rate.
+    # No graph is captured: it would give the copy to the copy engines, at two thirds of the rate.
     actions = {
         "copy": lambda: target.copy_(source),
         "read": lambda: torch.sum(source, dim=0, out=total),

@@ -1,7 +1,7 @@
 """Figures and tables for the book: functions from a DataFrame to a matplotlib Figure.
 
-They read no files, and the caller shows or saves the figure. Every figure takes `origin`, a line
-that says where and when its numbers were measured or computed.
+They read no files, and the caller shows or saves the figure. A figure of numbers takes `origin`, a
+line that says where and when these were measured or computed.
 """
 
 from labkernels.plots.accuracy.detection import detection_matrix, refused_shares

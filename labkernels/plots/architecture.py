@@ -12,10 +12,10 @@ from matplotlib.patches import FancyBboxPatch
 from labkernels.plots import style
 
 _HEIGHT = 0.6  # height of a box, in rows
-_GAP = 0.02  # between two boxes, and between the arrows' lanes, in units of the full width
+_GAP = 0.02  # between two boxes, and between two lanes of arrows, in units of the full width
 _MARGIN = 0.2  # width on either side, for the lanes
 _LETTER = 0.0109  # width of a letter of 5.2 points, in the same units
-_FEWEST = 30  # letters for which a box has room, so that its name fits
+_FEWEST = 30  # least letters for which a box has room, so that its name fits
 _FILL, _ARROW = "#eaf2f8", "#0072b2"
 Pair = tuple[str, str]
 
@@ -38,7 +38,7 @@ class _Box:
 def rooms_by_layer(rooms: pd.DataFrame, imports: pd.DataFrame, *, origin: str) -> Figure:
     """Draw each room in its layer, the top one first, and below its name what is in it.
 
-    An arrow is left out where others lead there too, by way of a third room.
+    An arrow is left out where other arrows lead to the same room by way of a third one.
     Shapes: rooms has room, layer (0 is the top) and words; imports has importer and imported.
     Raises: ValueError if an import does not point to a layer below.
     """
@@ -60,7 +60,7 @@ def rooms_by_layer(rooms: pd.DataFrame, imports: pd.DataFrame, *, origin: str) -
 
 
 def not_implied(pairs: set[Pair]) -> set[Pair]:
-    """The pairs of an acyclic relation that do not follow from its other pairs."""
+    """Return the pairs of an acyclic relation that do not follow from its other pairs."""
     below: dict[str, set[str]] = {}
     for first, second in pairs:
         below.setdefault(first, set()).add(second)
@@ -72,7 +72,7 @@ def not_implied(pairs: set[Pair]) -> set[Pair]:
 
 
 def _arranged(rooms: pd.DataFrame, pairs: list[Pair]) -> dict[str, _Box]:
-    """A box for each room, ordered within each layer so that most arrows can pass outside."""
+    """Return a box for each room; the order within each layer lets most arrows pass outside."""
     layers = [list(beside.room) for _, beside in rooms.groupby("layer")]
     letters = {room.room: max(len(room.words), _FEWEST) for room in rooms.itertuples()}
     orders = itertools.product(*(itertools.permutations(layer) for layer in layers))
@@ -88,7 +88,7 @@ def _arranged(rooms: pd.DataFrame, pairs: list[Pair]) -> dict[str, _Box]:
 
 
 def _beside(row: int, names: tuple[str, ...], letters: dict[str, int]) -> dict[str, _Box]:
-    """Boxes of one layer, each as wide as the words in it ask for."""
+    """Return the boxes of one layer, whose widths are in proportion to the words in them."""
     edge, boxes = 0.0, {}
     for name in names:
         sides = {"left"} if name == names[0] else set()
@@ -100,7 +100,7 @@ def _beside(row: int, names: tuple[str, ...], letters: dict[str, int]) -> dict[s
 
 
 def _way(start: _Box, end: _Box) -> str:
-    """How an arrow goes: straight to the next layer, or around those between; "" if it cannot."""
+    """Return an arrow's way: "straight" to the next layer, else a free side; "" without any."""
     if end.row - start.row == 1:
         return "straight"
     return max(start.sides & end.sides, default="")
@@ -137,7 +137,7 @@ def _arrows(axes: Axes, pairs: list[tuple[_Box, _Box]]) -> None:
 
 
 def _free_lane(lanes: list[list[range]], rows: range) -> int:
-    """The first lane in which nothing passes these rows, which are then taken."""
+    """Return the first lane in which no arrow passes these rows, and take them in it."""
     for number, taken in enumerate(lanes):
         if not any(set(rows) & set(others) for others in taken):
             taken.append(rows)

@@ -10,9 +10,8 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart: CUDA cores are warm, tensor
-# cores cold. Our kernels are found by the word of their name that names the engine, others by their
-# name.
+# Okabe and Ito's palette, whose colours colour-blind readers can tell apart: CUDA cores are warm,
+# tensor cores cold. A word in the name of each of our kernels names its engine.
 ENGINES = {
     "fma": "#d55e00",
     "mma": "#0072b2",
@@ -55,7 +54,7 @@ RULE = "#d5dae1"
 ERROR_MAP = "cividis"
 WIDTH_INCHES = 5.0  # narrow, so that text stays readable when a phone shrinks it to 360 pixels
 
-# A drawing function runs under it: @plt.rc_context(style.HOUSE).
+# A drawing function runs under this style: @plt.rc_context(style.HOUSE).
 HOUSE = {
     "figure.dpi": 180,
     "figure.facecolor": "white",
@@ -86,7 +85,7 @@ HOUSE = {
 
 
 def colour(kernel: str) -> str:
-    """Return the colour of a kernel or peer: of its engine, or one of its own that never changes.
+    """Return the colour of a kernel or peer: its engine's, or its own, which never changes.
 
     Kernels of every operation therefore have the colour of their engine, and a new name needs no
     entry.
@@ -142,9 +141,10 @@ def new_figure(
 
 
 def written_grid(axes: Axes, values: pd.DataFrame, words: pd.DataFrame, *, top: float) -> None:
-    """Write words into a grid of cells, each the darker, the larger its value; 0 if it is NaN.
+    """Write words into a grid of cells, whose shades are darker for larger values; NaN counts as 0.
 
-    Rows and columns are named by those of the values. Units: top is the value of the darkest shade.
+    Rows and columns have the names of those of the values. Units: top is the value of the darkest
+    shade.
     """
     shades = {"vmin": 0, "vmax": top, "cmap": sns.light_palette("#56b4e9", as_cmap=True)}
     text = {"annot": words.to_numpy(), "fmt": "", "annot_kws": {"size": 7.5, "color": "#2d343d"}}

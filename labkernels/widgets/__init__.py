@@ -1,4 +1,4 @@
-"""Programs that a page of the book runs in the reader's browser, and how a chapter places them."""
+"""Programs that a page of the book runs in the reader's browser, which a chapter places."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Widget:
-    """A place in a page that the page's JavaScript fills; without JavaScript, `words` stand there.
+    """A place in a page, which the page's JavaScript fills; without JavaScript it has `words`.
 
     In JupyterLab, where anywidget is installed, the same JavaScript runs below the cell.
     """

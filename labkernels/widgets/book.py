@@ -13,7 +13,7 @@ from labkernels.widgets import bits, kernels, ledgers, node, tolerances
 from labkernels.widgets.kernels import KEYS, RECORDED, Offer
 from labkernels.widgets.steps import broken, stepped
 
-# Each after those that it imports.
+# In an order in which each module comes after those that it imports.
 MODULES = (
     "machine/formats",
     "machine/random",
@@ -46,7 +46,7 @@ MODULES = (
     "read/tolerance",
     "book",
 )
-# The assets that are no kernels of "Run this kernel": how each is made.
+# The functions that make the assets other than the kernels of "Run this kernel".
 OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
     "bits": bits.data,
     "budget": ledgers.data,
@@ -60,11 +60,11 @@ _EXPORT = re.compile(r"^export ((?:async )?(?:function|class|const) (\w+))", re.
 
 
 class BitsDiffer(RuntimeError):
-    """A kernel in a page computes other bits than the GPU did; the text names it."""
+    """A kernel in a page computes other bits than the GPU did; the text names the kernel."""
 
 
 def write(folder: Path) -> str:
-    """Write lab.js, lab.css and the assets into a folder; return what was checked, in a sentence.
+    """Write lab.js, widgets.css and the assets into a folder; return what was checked, in words.
 
     Raises: BitsDiffer; what the compiler raises.
     """
@@ -97,7 +97,7 @@ def _packed(data: dict[str, object]) -> str:
 
 
 def _program(offers: tuple[Offer, ...]) -> str:
-    """All modules as a function that returns the last one's exports."""
+    """Return all modules as a JavaScript function that returns the exports of the last one."""
     body = "".join(_module(name, (node.PAGE / f"{name}.mjs").read_text()) for name in MODULES)
     steps = [{"kernel": broken.KERNEL, "asset": broken.NAME}]
     steps += [{"kernel": name, "asset": f"step.{name}"} for name in stepped.OTHERS]
@@ -107,7 +107,7 @@ def _program(offers: tuple[Offer, ...]) -> str:
 
 
 def _module(name: str, text: str) -> str:
-    """A module as a function that is called once and returns its exports."""
+    """Return a module as a JavaScript function that is called once and returns its exports."""
     name = name.split("/")[-1]
     text = _COMMENT.sub("", text)  # a page carries no more than it runs
     exports = ", ".join(found[2] for found in _EXPORT.finditer(text))
@@ -116,7 +116,7 @@ def _module(name: str, text: str) -> str:
 
 
 def _row(offer: Offer) -> dict[str, Any]:
-    """What the form knows of a kernel before it is loaded."""
+    """Return what the form knows of a kernel before the kernel is loaded."""
     instance, w = offer.recorded.instance, offer.recorded.workload
     return {
         "name": offer.name,
@@ -131,7 +131,7 @@ def _row(offer: Offer) -> dict[str, Any]:
 
 
 def _check(offers: tuple[Offer, ...], assets: Mapping[str, str]) -> str:
-    """Hold every kernel's bits against those of the GPU, where node can run it."""
+    """Compare every kernel's bits with those of the GPU, if node is installed to run them."""
     if not node.is_available():
         return "kernels in pages: not run, since node is not installed"
     results = node.run_recorded(assets)

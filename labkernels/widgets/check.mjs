@@ -1,4 +1,5 @@
-// node check.mjs FOLDER: runs the recorded case of every asset (NAME.json) in a folder.
+// node check.mjs FOLDER [OFF]: runs the recorded case of every asset (NAME.json) in a folder, with
+// the part of number OFF broken.
 import fs from "node:fs";
 import path from "node:path";
 import { run } from "./page/machine/jobs.mjs";

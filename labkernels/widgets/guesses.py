@@ -1,6 +1,6 @@
 """Recorded numbers that a reader may guess before the book shows them.
 
-A page places one by a line of its own: <!-- guess: NAME -->, with a name of GUESSES.
+A page places a question by a separate line, <!-- guess: NAME -->, with a name of GUESSES.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Guess:
     chapter: str
 
     def html(self, page: str = "") -> str:
-        """The question as an element of a page; without JavaScript the answer can be opened."""
+        """Return the question as an element of a page; without JavaScript its answer opens."""
         given = {
             "unit": self.unit,
             "most": self.most,
@@ -57,7 +57,7 @@ class Guess:
 
 
 def placed(text: str, page: str = "") -> str:
-    """Return a page's Markdown with its questions; `page` is its name, to which none links.
+    """Return a page's Markdown with its questions, none of which links to `page` itself.
 
     Raises: ValueError for a name that is not in GUESSES.
     """
@@ -200,15 +200,15 @@ def _busy_tensor_cores() -> Guess:
 
 
 def _passed(rows: list[Row]) -> tuple[int, float]:
-    """How many outputs a rule judged, and how many of 100 it let through."""
+    """Return how many outputs a rule judged, and how many of 100 it let through."""
     runs, refused = (sum(int(row[name]) for row in rows) for name in ("runs", "refused"))
     return runs, 100 * (1 - refused / runs)
 
 
 def _gain(rows: list[Row], kernels: Sequence[str]) -> float:
-    """How many times as fast the second kernel is, by the medians of its times.
+    """Return how many times as fast the second kernel is, by the medians of the times.
 
-    Raises: ValueError unless each has one.
+    Raises: ValueError unless each kernel has one median.
     """
     medians = store.select(rows, {"statistic": "median"})
     times = {name: store.select(medians, {"kernel": name}) for name in kernels}

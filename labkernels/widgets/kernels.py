@@ -18,7 +18,7 @@ from labkernels.kernels.registry import discover
 from labkernels.records import store
 from labkernels.widgets.launches import page_launch, rounding
 
-# Each takes a few seconds to compile; prefill_wgmma half a minute.
+# Each takes a few seconds to compile, and prefill_wgmma takes half a minute.
 _DECODES = (("fp16", 64), ("fp16", 128), ("bf16", 128))
 OFFERED = {
     "decode_mma": _DECODES,
@@ -42,13 +42,13 @@ class Offer:
 
     @property
     def name(self) -> str:
-        """As the page's files are called: "decode_mma.fp16.d64"."""
+        """The name of the page's file, such as "decode_mma.fp16.d64"."""
         instance = self.recorded.instance
         return f"{instance.kernel}.{instance.dtype}.d{instance.head_dim}"
 
     @property
     def checksum(self) -> str:
-        """SHA-256 of what an H200 computed in the recorded case, seed 0.
+        """SHA-256 of what an H200 computed in the recorded case with seed 0.
 
         Raises: LookupError if data/ has no such row, or several.
         """
@@ -77,7 +77,7 @@ class Offer:
             yield str(keys), replace(self.recorded, workload=workload)
 
     def asset(self) -> dict[str, Any]:
-        """Return all that a page needs to run it; the compile takes seconds, once."""
+        """Return all that a page needs to run the kernel; the first call compiles for seconds."""
         launches = {name: page_launch(case) for name, case in self.cases()}
         specializations = {launch.specialization for launch in launches.values()}
         (made,) = specializations
@@ -98,7 +98,7 @@ class Offer:
 
 
 def offers() -> tuple[Offer, ...]:
-    """Every kernel of the pages, in the order in which they are offered."""
+    """Return every kernel of the pages, in the order in which they are offered."""
     return tuple(
         _offer(name, dtype, head_dim)
         for name, variants in OFFERED.items()

@@ -19,7 +19,7 @@ from labkernels.numerics.error.bounds import EXP2_ERROR
 from labkernels.numerics.error.execution import ANY_EXECUTION
 
 DRAWN = ("q", "k", "v")  # in the order in which their numbers are drawn
-PAGES = "page_table"  # whose pages are drawn after them
+PAGES = "page_table"  # its pages are drawn after DRAWN
 _NAMES = {"k_pool": "k", "v_pool": "v"}
 _TARGET = "h200"
 _TENSOR_MAP_BYTES, _TENSOR_MAP_ALIGNMENT = 128, 64
@@ -34,7 +34,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class PageLaunch:
-    """One launch of a kernel: what is compiled, and what JavaScript needs to make it again.
+    """One launch of a kernel: what is compiled, and what JavaScript needs to repeat the launch.
 
     plan: grid, threads, bytes, the parameter's fields at wasm32's offsets, the tensors, and the
     attention that they mean.
@@ -72,7 +72,7 @@ def page_launch(case: BitCase, *, seed: int = 0) -> PageLaunch:
 
 
 def _attention(inputs, case: BitCase) -> dict[str, Any]:
-    """The attention that the launch computes, by the names of a Problem."""
+    """Return the attention that the launch computes, by the names of a Problem."""
     w, instance = case.workload, case.instance
     kv_lens = list(w.kv_lens)
     paged = getattr(w, "page_size", None)
@@ -92,7 +92,7 @@ def _attention(inputs, case: BitCase) -> dict[str, Any]:
 
 
 class _Memory:
-    """The tensors of a launch, and its workspace: where each begins, and what it holds before."""
+    """The tensors of a launch, and its workspace: where each begins, and what it holds at first."""
 
     def __init__(self, made: Collected) -> None:
         self._written, self._space = made.launch.written, made.space
@@ -104,11 +104,11 @@ class _Memory:
             self._places[name] = (address, made.space.sizes_bytes[name])
 
     def entries(self) -> list[dict[str, Any]]:
-        """Every tensor, as launches.mjs makes it again."""
+        """Return every tensor, as launches.mjs makes it again."""
         return [self._entry(name, n_bytes) for name, (_, n_bytes) in self._places.items()]
 
     def pointee(self, address: int | None) -> dict[str, Any]:
-        """The tensor and its byte that an address names; nothing for a null pointer."""
+        """Return the tensor and the byte that an address names; nothing for a null pointer."""
         if not address:
             return {}
         for name, (begin, n_bytes) in self._places.items():
@@ -129,7 +129,7 @@ class _Memory:
         return entry | {"data": base64.b64encode(data).decode()}
 
     def _counts(self, name: str) -> bool:
-        """Whether it is one of the workspace's counters, which are 0 between launches."""
+        """Return whether a tensor is in the workspace's counters, which are 0 between launches."""
         counters = self._space.counters
         if name not in self._space.addresses or counters is None:
             return False
@@ -137,7 +137,7 @@ class _Memory:
 
 
 def _layout(kind: type) -> tuple[int, int]:
-    """Bytes and alignment of a ctypes type as wasm32 has it, whose pointers have 4 bytes."""
+    """Return bytes and alignment of a ctypes type on wasm32, whose pointers have 4 bytes."""
     if kind is ctypes.c_void_p:
         return _POINTER_BYTES, _POINTER_BYTES
     if kind is TensorMap:
@@ -152,7 +152,7 @@ def _layout(kind: type) -> tuple[int, int]:
 
 
 def _members(kind: Any) -> list[tuple[str, int, type]]:
-    """Name, offset and type of a structure's members; padding is the compiler's."""
+    """Return name, offset and type of a structure's members, without those called padding."""
     members, at = [], 0
     for name, inner, *_ in kind._fields_:
         if name == "padding":
@@ -165,7 +165,7 @@ def _members(kind: Any) -> list[tuple[str, int, type]]:
 
 
 def _fields(value, memory: _Memory, at: int = 0, name: str = "") -> list[dict[str, Any]]:
-    """Every number of a parameter, with its offset on wasm32."""
+    """Return every number of a parameter, with its offset on wasm32."""
     kind = type(value)
     if kind is TensorMap:
         return _map_fields(value, memory, at, name)
@@ -185,7 +185,7 @@ def _fields(value, memory: _Memory, at: int = 0, name: str = "") -> list[dict[st
 
 
 def _map_fields(value: TensorMap, memory: _Memory, at: int, name: str) -> list[dict[str, Any]]:
-    """A tensor map in the CPU's words, the first of which is an address."""
+    """Return the words of a tensor map of the CPU build, the first of which is an address."""
     if not any(value.words):
         return []
     rows = [

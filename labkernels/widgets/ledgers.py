@@ -32,8 +32,8 @@ RATES = (
     "tensor_fp16_flops",
     "mufu_per_clk_per_sm",
 )
-# Symbols that a reader may change, and the fields of a tile that they stand for. The kernels are
-# those whose lines are the same for every such tile, as tests/widgets/test_budget.py holds.
+# Symbols that a reader may change, and the fields of a tile that they stand for. FREE_KERNELS have
+# the same lines for every such tile, which tests/widgets/test_budget.py checks.
 FREE = {"W": "warps", "T": "keys", "d": "stages"}
 FREE_KERNELS = ("decode_fma", "decode_mma", "decode_mma_n8", "prefill_fma")
 
@@ -68,9 +68,9 @@ def entry(kernel: CudaKernel, instance: Instance) -> dict[str, Any]:
 
 
 def data() -> dict[str, Any]:
-    """Return all that budget.mjs shows, as JSON. A ledger's rows are places in `rows`.
+    """Return all that budget.mjs shows, as JSON. A ledger's rows are indices into `rows`.
 
-    Tiles have many rows in common, and a page loads each once.
+    Tiles have many rows in common, so that a page loads each row once.
     """
     entries, legends, rows = [], {}, dict[str, int]()
     for kernel in discover().values():

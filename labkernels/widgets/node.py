@@ -1,4 +1,4 @@
-"""Runs JavaScript of the pages by node, if it is installed, for tests and the book's check."""
+"""Runs JavaScript of the pages by node, for tests and for the book's check of bits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHECK = Path(__file__).parent / "check.mjs"
 
 
 def is_available() -> bool:
-    """Whether there is a node that runs modules."""
+    """Return whether node is installed."""
     return shutil.which("node") is not None
 
 
@@ -35,7 +35,7 @@ def run(script: Path, *arguments: str | Path, given: Any = None) -> Any:
 
 
 def run_recorded(assets: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return the result of each asset's recorded case, by name; what was run once is kept."""
+    """Return the result of each asset's recorded case, by name; the cache keeps the results."""
     scripts = [path.read_bytes() for path in (CHECK, *sorted(PAGE.rglob("*.mjs")))]
     results = {}
     for name, text in assets.items():

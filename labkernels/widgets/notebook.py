@@ -13,7 +13,7 @@ from labkernels.widgets import book, kernels, node
 
 @functools.cache
 def asset(name: str) -> str:
-    """Return the data of a widget as JSON; a kernel is compiled for it, which takes seconds, once.
+    """Return the data of a widget as JSON; for some, the first call compiles a kernel for seconds.
 
     Raises: LookupError for a name that no widget asks for; what the compiler raises.
     """

@@ -1,4 +1,4 @@
-"""What the explorer of tolerances in a page knows: recorded judgements of wrong outputs."""
+"""The data of the explorer of tolerances in a page: recorded judgements of outputs."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ SHAPES = (((0, 1, 17, 200), 4, None), ((1000,), 4, 256), ((129, 700), 1, 128), (
 
 
 def family_case(family: str, kv_lens, *, group: int, dtype: str, seed: int) -> Case:
-    """A fresh case, whose tensors may be changed, of one family."""
+    """Return a fresh case of one family, whose tensors may be changed."""
     case = decode_case.__wrapped__(kv_lens, group=group, dtype=dtype, seed=seed)
     q, k, v = case.q, case.cache.k, case.cache.v
     _change(family, q, v, seed)
@@ -27,7 +27,7 @@ def family_case(family: str, kv_lens, *, group: int, dtype: str, seed: int) -> C
 
 
 def prefill_family_case(family: str, q_lens, kv_lens, *, seed: int, **how) -> PrefillCase:
-    """A fresh case of ragged keys, of one family."""
+    """Return a fresh case of one family with ragged keys."""
     case = prefill_case.__wrapped__(q_lens, kv_lens, seed=seed, **how)
     _change(family, case.q, case.kv.v, seed)
     if family == "sink":
@@ -49,13 +49,13 @@ def _change(family: str, q, v, seed: int) -> None:
 
 
 def _sink(q, k, v) -> None:
-    """Give a key what all heads of its group look for, and a small value."""
+    """Set a token's keys to twice the mean query of each group, and scale its values by 0.1."""
     k.copy_(2 * q.float().view(len(k), -1, q.shape[-1]).mean(1))
     v.mul_(0.1)
 
 
 def judged(case: Case | PrefillCase, out, spec, policy, *, lse2=None):
-    """The verdict on a kernel's output, told how the kernel rounds but not its denominator."""
+    """Return the verdict on a kernel's output, given its policy without the denominator."""
     told = replace(policy.of(NAMES[case.q.dtype]), denominator=None, accumulate="tensor_core")
     return decide(
         case.problem(),

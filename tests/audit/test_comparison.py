@@ -1,4 +1,4 @@
-"""Train against rollout: equal bits, rounding and where it begins, or a bug."""
+"""A comparison of two outputs says: equal bits, rounding and where it begins, or a bug."""
 
 import torch
 
@@ -16,7 +16,7 @@ def dump(call, out, **more):
 
 
 def decode_of(call, n):
-    """The last n queries, each as a request of its own with the keys up to it."""
+    """Return the last n queries, each as its own request with the keys up to that query."""
     length = call.k.shape[2]
     q = call.q[0, :, length - n :].transpose(0, 1)
     k, v = (x.expand(n, *x.shape[1:]).contiguous() for x in (call.k, call.v))

@@ -1,4 +1,4 @@
-"""Random mistakes, drawn from seeds: most of them are named, hardly one is named wrongly."""
+"""Most random mistakes, drawn from seeds, are named, and at most one is named wrongly."""
 
 import re
 from collections import Counter
@@ -9,7 +9,7 @@ import torch
 from labkernels.measure.strangers import composed, inputs, runs, split, wrong
 from labkernels.measure.strangers.wrong import attend
 
-# Shapes with few keys alone, so that a seed costs a second.
+# All shapes have few keys, so that a seed costs a second.
 SHAPES = (inputs.SHAPES[2], inputs.SHAPES[4], inputs.SHAPES[5])
 SEEDS = range(500, 505)
 
@@ -61,7 +61,7 @@ def test_what_becomes_of_a_tensor_is_found_with_its_keys(change, name, where):
 
 
 def _late(k):
-    """1 for the keys from 40 on, 0 for those before."""
+    """Return 1 for the keys from 40 on, and 0 for the keys before."""
     return (torch.arange(k.shape[2]) >= 40)[:, None].double()
 
 

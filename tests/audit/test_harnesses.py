@@ -1,4 +1,4 @@
-"""The verdict in other harnesses: stand-ins have the interfaces that those document."""
+"""The verdict runs in other harnesses; stand-ins have the interfaces that those document."""
 
 import sys
 from dataclasses import dataclass, field
@@ -28,14 +28,14 @@ def test_a_model_is_right_or_wrong_and_says_why():
 
 @dataclass
 class Correctness:
-    """As flashinfer_bench.data.Correctness."""
+    """Stand in for flashinfer_bench.data.Correctness."""
 
     max_absolute_error: float = 0.0
     extra: dict = field(default_factory=dict)
 
 
 class DefaultEvaluator:
-    """As flashinfer_bench.bench.evaluators.default.DefaultEvaluator, in value-returning style."""
+    """Stand in for the DefaultEvaluator of flashinfer_bench, in value-returning style."""
 
     @classmethod
     def check_correctness(cls, definition, sol_runnable, inputs, ref, cfg, log_path, device):

@@ -1,4 +1,4 @@
-"""Files that other tools write, by their documented formats, and files that nobody should trust."""
+"""Importers read the files of other tools by their documented formats, and refuse hostile files."""
 
 import json
 import tracemalloc
@@ -34,7 +34,7 @@ def dense(call):
 
 
 def paged(call, size=16):
-    """The keys of a decode as shuffled pages, with FlashInfer's three arrays."""
+    """Return the keys and values of a decode as shuffled pages, with FlashInfer's three arrays."""
     batch, heads, length, dim = call.k.shape
     n = batch * length // size
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
@@ -53,7 +53,7 @@ def saved(tmp_path, tensors, name="dump.pt"):
 
 
 def test_names_of_others_layouts_and_a_natural_lse(dense, tmp_path):
-    """[B, S, H, D] as flash-attention has it, and its softmax_lse [B, H, S] in base e."""
+    """As in flash-attention, tensors are [B, S, H, D] and softmax_lse is [B, H, S] in base e."""
     other = {n: dense[n].transpose(1, 2).contiguous() for n in ("q", "k", "v", "out")}
     renamed = {"query": other["q"], "key_states": other["k"], "value": other["v"]}
     renamed |= {"attn_output": other["out"], "softmax_lse": dense["lse"], "causal": 1, "x": "y"}
@@ -75,7 +75,7 @@ def test_a_wrong_output_stays_a_bug_in_every_reading(dense):
 
 
 def test_a_wrong_row_is_found_in_the_layout_that_the_other_rows_fit(dense):
-    """16 tokens of 4 heads may be 16 heads of 4 tokens too, but then all rows are wrong."""
+    """The shape also fits 16 heads of 4 tokens, but in that reading all rows are wrong."""
     wrong = {name: dense[name].transpose(1, 2)[:, :16].contiguous() for name in ("q", "k", "v")}
     q, k, v = (wrong[name].transpose(1, 2) for name in ("q", "k", "v"))
     out = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
@@ -87,7 +87,7 @@ def test_a_wrong_row_is_found_in_the_layout_that_the_other_rows_fit(dense):
 
 
 def test_a_folder_that_flashinfer_dumped(tmp_path):
-    """As flashinfer/api_logging.py writes it: a wrapper's plan, then its run."""
+    """The folder is as flashinfer/api_logging.py writes it: a wrapper's plan, then its run."""
     call = inputs.call("normal", DECODE, "bf16", 2)
     pools, pages = paged(call)
     lse = right.exact(call)[1][:, :, 0] * LOG2_E
@@ -114,7 +114,7 @@ def test_a_folder_that_flashinfer_dumped(tmp_path):
 @pytest.mark.parametrize("kv_layout", ["NHD", "HND"])
 @pytest.mark.parametrize("tokens", [None, 24])
 def test_a_call_of_one_request_that_flashinfer_dumped(tokens, kv_layout, tmp_path):
-    """single_decode_with_kv_cache has no tokens and no batch; single_prefill no batch."""
+    """single_decode_with_kv_cache has no tokens and no batch; single_prefill has no batch."""
     call = inputs.call("normal", PREFILL if tokens else DECODE, "bf16", 2)
     q, out, k, v = (x[0].transpose(0, 1) for x in (call.q, FLASH(call), call.k, call.v))
     if kv_layout == "HND":
@@ -209,7 +209,7 @@ def test_a_variant_is_right_where_it_was_asked_for_and_named_where_it_was_left_o
 
 @pytest.mark.parametrize(("first", "answer"), [("own", "ROUNDING"), ("last", "BUG")])
 def test_a_window_without_a_causal_mask_begins_before_a_querys_own_place(first, answer, call):
-    """As in FlashAttention and FlashInfer, not before the last key."""
+    """FlashAttention and FlashInfer begin the window there, and not before the last key."""
     call = replace(call, causal=False)
     s, places = _shaped(call, VariantTensors(window_left=9)), torch.arange(24)
     if first == "last":
@@ -263,7 +263,7 @@ def test_of_two_log_sums_each_is_judged_in_its_own_base(dense):
 
 
 def test_the_layout_of_a_cache_without_heads_is_of_no_consequence():
-    """HND and NHD differ in where the heads lie, and the latent cache of MLA has none."""
+    """HND and NHD differ in the place of the heads, and the latent cache of MLA has no heads."""
     one = inputs.call("normal", inputs.Shape(2, 4, 1, 1, 48, 40, v_dim=32), "bf16", 5)
     latent = inputs.Call(one.q, one.k, one.k[..., :32], False, one.scale)
     pools, pages = paged(inputs.Call(one.q, one.k, one.k, False, one.scale))
@@ -306,7 +306,7 @@ def test_gradients_beside_an_output(dense, call):
 
 
 def bomb(path):
-    """An npz of 200 kB that holds 60 MB of zeros."""
+    """Write an npz of 60 kB that holds 60 MB of zeros."""
     head = str({"descr": "<f4", "fortran_order": False, "shape": (15, 1000, 1000)}).encode() + b"\n"
     content = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head
     deflated = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED)
@@ -317,7 +317,7 @@ def bomb(path):
 
 
 def hostile(tmp_path):
-    """Files that are broken, encrypted, too large, or more than data."""
+    """Write files that are broken, encrypted, too large, or hold more than data."""
     bomb(tmp_path / "bomb.npz")
     huge = str({"descr": "<f4", "fortran_order": False, "shape": (10**13,)}).encode() + b"\n"
     with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive:

@@ -1,4 +1,4 @@
-"""The verdict before strangers: right outputs of other code, and bugs that none of ours has."""
+"""The verdict judges code that is not ours: right outputs, and bugs that our kernels lack."""
 
 import re
 
@@ -33,7 +33,7 @@ def test_right_outputs_on_lattices_are_rounding(family):
 
 
 def _headings(rng, shape):
-    """Values of two distinct channels, each stored 64 times, as sines and cosines of a place."""
+    """Draw inputs whose V has two distinct channels, each repeated over half of head_dim."""
     q, k, v = inputs.FAMILIES["normal"](rng, shape)
     half = np.ones(v.shape[-1] // 2)
     return q, k, np.concatenate([v[..., :1] * half, -2 * v[..., 1:2] * half], -1)
@@ -179,7 +179,7 @@ def test_no_reading_of_the_kernel_is_tried_where_coarser_arithmetic_explains_all
 
 
 def _capped(cap):
-    """Scores that stop at a cap, which the kernel does not multiply back."""
+    """Return a bug that caps the scores and does not multiply them by the cap again."""
 
     def change(w):
         return (torch.tanh(w.q @ w.k.mT * w.call.scale / cap)).masked_fill(w.hidden, -torch.inf)
@@ -195,14 +195,14 @@ def _capped(cap):
     ],
 )
 def test_a_scale_is_not_named_alone_where_a_cap_explains_as_much(family, seed, names_of):
-    """A cap of 10 is a scale of 0.1 where scores are small, and 0.102 is 1 / sqrt(96)."""
+    """Where scores are small, a cap of 10 acts as a scale of 0.1; 1 / sqrt(96) is 0.102."""
     call = split.call(family, inputs.Shape(2, 4, 2, 24, 112, 96, causal=True), "fp16", seed)
     found = runs.judged(call, wrong.run(_capped(10), call, "one request"))
     assert set(found.matches[0].name.split(", or ")) == names_of, found.summary()
 
 
 def test_a_small_scale_is_named_beside_the_mean_that_it_adds():
-    """To first order, a scale moves an output from the mean of V: two numbers imitate one."""
+    """To first order, a scale moves an output from the mean of V; two numbers imitate a scale."""
     call = split.call("uniform about 0", inputs.Shape(1, 8, 4, 1, 520, 80), "bf16", 81_001)
     of_64_channels = wrong.scored(lambda w: w.s * (0.125 / call.scale))
     (first, *_) = runs.judged(call, wrong.run(of_64_channels, call)).matches
@@ -211,7 +211,7 @@ def test_a_small_scale_is_named_beside_the_mean_that_it_adds():
 
 
 def test_a_name_says_that_it_is_of_some_channels_and_an_offset_is_a_short_one():
-    """112 keys in a ring: 111 keys on is one key back."""
+    """In a ring of 112 keys, an offset of 111 keys is an offset of -1."""
 
     def late(w):
         odd = torch.arange(w.v.shape[-1]) % 2 == 1
@@ -226,7 +226,7 @@ def test_a_name_says_that_it_is_of_some_channels_and_an_offset_is_a_short_one():
 
 
 def test_a_cap_as_small_as_rounding_in_tf32_is_still_named():
-    """Readings are not tried where coarser arithmetic errs as much; a few numbers are."""
+    """Where coarser arithmetic errs as much, no reading is tried, but numbers are still fitted."""
     (case,) = strangers.cases("soft cap of 50", 3000)
     call = split.call(case[0], runs.shape_of(case[2]), case[1], case[2])
     found = runs.judged(call, wrong.run(split.WRONG["soft cap of 50"][0], call, case[3]))
@@ -241,7 +241,7 @@ def test_a_wrong_factor_is_not_excused_as_coarser_arithmetic():
 
 @pytest.mark.parametrize(("times", "answer"), [(20, "LESS EXACT"), (1000, "BUG")])
 def test_a_faint_fault_in_fp32_is_less_exact_and_a_larger_one_a_bug(times, answer):
-    """A channel that errs by 20 sigmas, as no other honest arithmetic makes it err."""
+    """Only channel 3 errs, by 20 or by 1000 sigmas."""
     call = inputs.call("normal", inputs.SHAPES[0], "fp32", 7)
     out = right.exact(call)[0]
     sigma = torch.from_numpy(runs.judged(call, right.all_fp32(call)).sigma).reshape(out.shape)
@@ -297,7 +297,7 @@ def test_a_wrong_lse_does_not_blame_the_output():
 
 
 def test_rows_of_one_split_are_no_evidence_of_rounded_partials():
-    """Rounded partial outputs of rows that have one split alone are the store's own rounding."""
+    """In rows with a single split, a rounded partial output is the rounding of the store."""
     call = inputs.call("v of mean 1", inputs.SHAPES[2], "bf16", 2)
     found = runs.judged(call, wrong.run(bugs.WRONG["scale 10 % large"][0], call))
     assert not found.matches[0].name.startswith("partial outputs"), found.summary()
@@ -375,7 +375,7 @@ def test_names_of_what_all_rows_show_come_with_both_numbers():
 
 
 def test_merges_by_differences_are_less_exact():
-    """A ring's outputs cancel where one part's is a thousand times as large as the result."""
+    """A ring's partial outputs cancel where one is a thousand times as large as the result."""
     seed = split.FIRST_HELD_OUT_SEED
     call = split.call("low rank", runs.shape_of(seed), "fp32", seed)
     found = runs.judged(call, held_out.right.RIGHT["a ring of three"](call))

@@ -1,4 +1,4 @@
-"""General fits: what no list of mistakes foresaw still gets a place and a description."""
+"""General fits locate and describe mistakes that are in no list of mistakes."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""An honest tolerance: right outputs keep it, it is not loose, and what it cannot see is said."""
+"""A computed tolerance accepts right outputs, is not loose, and lists the bugs that it misses."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The verdict as users call it: shapes, names for spoiled outputs, comparison, files."""
+"""The public verdict accepts every layout, names spoiled outputs, and reads files."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ SHAPE = {"q": (2, 8, 64), "k": (2, 2, 320, 64), "v": (2, 2, 320, 64)}
 
 @pytest.fixture(scope="module")
 def dense():
-    """q, k, v in bf16, the right float64 output and lse2, and out as a right kernel stores it."""
+    """Return bf16 q, k, v, the float64 output and lse2, and out as a right kernel stores it."""
     generator = torch.Generator().manual_seed(5)
     q, k, v = (torch.randn(SHAPE[name], generator=generator).bfloat16() for name in "qkv")
     truth, lse2 = truth_of(q, k, v)
@@ -122,7 +122,7 @@ def test_a_wrong_sum_is_named(family, mistake, name):
     case = family_case(family, (200, 333), group=4, dtype="bf16", seed=2)
     case.cache.k.nan_to_num_(), case.cache.v.nan_to_num_()
     pools = [case.cache.k, case.cache.v]
-    for pool in pools:  # something ordinary past the end, and no key that was seen before
+    for pool in pools:  # ordinary values past the end, which equal no key of the request
         page = int(case.cache.page_table[1, 20])
         pool[page, 13:] = pool[page, :3].roll(1, -1)
     o, lse2 = oracle.attention(case.problem())
@@ -134,14 +134,14 @@ def test_a_wrong_sum_is_named(family, mistake, name):
     if mistake == "twice":
         o = twice(case)
     found = labkernels.verdict(stored(o), case.q, cache=case.cache)
-    if found.answer == "ROUNDING":  # what cannot be seen has no name: its effect is under rounding
+    if found.answer == "ROUNDING":  # the mistake changes the output by less than rounding does
         assert family in ("peaky", "sink")
         return
     assert any(match.name.startswith(name) for match in found.matches), found.summary()
 
 
 def twice(case):
-    """The output with each request's key 40 counted twice."""
+    """Return the output with key 40 of each request counted twice."""
     p = case.problem()
     o, lse2 = oracle.attention(p)
     out = np.empty_like(o)

@@ -1,4 +1,4 @@
-"""The verdict on several queries a request: layouts, masks, and the names of what goes wrong."""
+"""With several queries per request, the verdict reads every layout and names what is wrong."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def normal(rng, *shape):
 
 
 def problem_of(seed=0, *, q_lens=Q_LENS, kv_lens=KV_LENS, causal=True, q_size=1.0, page_size=16):
-    """Paged keys in pages out of order, 4 heads on 2, of which each row's output is a bf16."""
+    """Return a problem of bf16 inputs, with 4 query heads on 2 KV heads and pages out of order."""
     rng = np.random.default_rng(seed)
     counts = [-(-n // page_size) for n in kv_lens]
     order = rng.permutation(sum(counts))
@@ -38,7 +38,7 @@ def problem_of(seed=0, *, q_lens=Q_LENS, kv_lens=KV_LENS, causal=True, q_size=1.
 
 
 def right(problem: Problem):
-    """The output of a kernel that rounds P and the output to bf16, and nothing else."""
+    """Return the output of a kernel that rounds P and the output to bf16, and nothing else."""
     out = np.zeros(problem.out_shape)
     for rows in problem.row_blocks():
         total = sum(
@@ -49,7 +49,7 @@ def right(problem: Problem):
 
 
 def spoiled(problem: Problem, rows, **changes):
-    """The right output, with some rows taken from a problem that differs."""
+    """Return the right output, with some rows taken from a problem that differs."""
     out, other = right(problem), right(replace(problem, **changes))
     out[rows] = other[rows]
     return out
@@ -104,7 +104,7 @@ def test_every_layout_gives_the_same_verdict(tmp_path):
     assert (wrong.wrong, wrong.first) == ("b", (0, 0, 0))
 
 
-LATE = slice(100, 130)  # of the first sample, in which every query is a key's own
+LATE = slice(100, 130)  # queries of the first sample, which has one query per key
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_wrong_mask_is_named(rows, changes, name, where):
 
 
 def accumulated(scores, v, step, fmt):
-    """o accumulated in a format of 16 bits, l in float64."""
+    """Return the output of a kernel that accumulates o in 16 bits and l in float64."""
     m, l, o = -np.inf, 0.0, 0.0
     for i in range(0, len(scores), step):
         top = max(m, scores[i : i + step].max())
@@ -141,7 +141,7 @@ def accumulated(scores, v, step, fmt):
 
 
 def stale(scores, v, step):
-    """o rescaled by the factor of the step before."""
+    """Return the output of a kernel that rescales o by the factor of the step before."""
     m, before, l, o = -np.inf, -np.inf, 0.0, 0.0
     for i in range(0, len(scores), step):
         top = max(m, scores[i : i + step].max())
@@ -153,7 +153,7 @@ def stale(scores, v, step):
 
 
 def unscaled_l(scores, v, step):
-    """l not rescaled."""
+    """Return the output of a kernel that does not rescale l."""
     m, l = -np.inf, 0.0
     for i in range(0, len(scores), step):
         m = max(m, scores[i : i + step].max())
@@ -162,7 +162,7 @@ def unscaled_l(scores, v, step):
 
 
 def partial(scores, v, n_keys):
-    """Splits whose normalised outputs are stored in bf16."""
+    """Return the output of splits that store their normalised outputs in bf16."""
     m, outputs, sums = scores.max(), [], []
     for i in range(0, len(scores), n_keys):
         p = np.exp2(scores[i : i + n_keys] - m)
@@ -182,7 +182,7 @@ def partial(scores, v, n_keys):
     ids=["accumulator", "stale maximum", "l", "partial outputs"],
 )
 def test_a_wrong_sum_of_every_row_is_named(mistake, name, v_mean):
-    """One query and 1000 keys, out in fp32, where the store does not hide the sums."""
+    """Each request has one query, and out is fp32, so that the store does not hide the sums."""
     problem = problem_of(3, q_lens=(1, 1), kv_lens=(1000, 700), causal=False)
     v_pool = rounding.round_to(problem.v_pool + v_mean, "bf16")
     problem, out = replace(problem, v_pool=v_pool), np.zeros(problem.out_shape)
@@ -221,7 +221,7 @@ def test_a_32_bit_offset_that_overflows_is_named(way, monkeypatch):
 
 
 def test_a_place_in_the_query_tile_is_found_where_no_row_alone_shows_it():
-    """Rows 60 to 63 of a tile with half as much error again: many rows, each of them odd."""
+    """Rows 60 to 63 of each tile err 1.7 times as much, which no single row shows."""
     problem = problem_of(5, q_lens=(640,), kv_lens=(640,))
     out, truth = right(problem), oracle.attention(problem)[0]
     late = np.flatnonzero(np.arange(640) % 64 >= 60)

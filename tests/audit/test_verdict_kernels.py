@@ -1,4 +1,4 @@
-"""The verdict on real kernels: no false alarm on right ones, the right name for wrong ones."""
+"""The verdict calls no right kernel a bug, and gives each wrong kernel the right name."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_no_right_kernel_is_called_a_bug(kernel, out):
 
 
 PREFILLS = {n: s for n, s in discover().items() if (s.operation, s.language) == ("prefill", "cuda")}
-# rows of no key, of one, of few; tiles that end where a request does and elsewhere
+# Under a causal mask, rows see no key, one key or few; some tiles end where a request ends.
 PREFILL_SHAPES = (
     ((5, 0, 40), (5, 9, 64)),
     ((130,), (130,)),
@@ -64,7 +64,7 @@ def test_no_right_prefill_is_called_a_bug(kernel, out, causal):
     assert answers.count("ROUNDING") >= len(answers) - 1
 
 
-# the name that must come first; of an offset of 32 bits the tensors show what was read, not why
+# The name that must come first. Of a 32-bit offset, tensors show what was read, but not why.
 NAMES = {
     "dropped key": "key left out",
     "O accumulated in 16 bits": "o accumulated in bf16",

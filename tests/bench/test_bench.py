@@ -1,4 +1,4 @@
-"""The bench on a machine without a GPU: what ran, what it says, and what it keeps."""
+"""Without a GPU, the bench runs small workloads, and fills its tables, figures and log."""
 
 import html
 import json

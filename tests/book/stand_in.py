@@ -1,4 +1,4 @@
-"""What stands in for Jupyter Book and for the chapters, where a test asks what build.py does."""
+"""Stand-ins for Jupyter Book and for the chapters, in tests of build.py."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ PAGES = ("index.html", "search.html", "book/intro.html", "notebooks/idea.html")
 
 
 class JupyterBook:
-    """Writes the pages, which show the first page's source, less those in `missing`."""
+    """Writes every page but those in `missing`; each page holds the source of the first page."""
 
     def __init__(self):
         self.missing, self.runs, self.fails = (), 0, False
@@ -30,7 +30,7 @@ class JupyterBook:
 
 
 def empty_book(folder, monkeypatch):
-    """Return build.py, to build a repository with one chapter in an empty folder."""
+    """Return build.py, set to build a repository with one chapter in an empty folder."""
     for name, below in (("ROOT", ""), ("BUILD", "_build"), ("SITE", "_site")):
         monkeypatch.setattr(build, name, folder / below)
     monkeypatch.setattr(build, "EXECUTED", build.BUILD / "executed")

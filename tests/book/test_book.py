@@ -1,4 +1,4 @@
-"""Every page is listed, every chapter has its sections, every picture its words."""
+"""Every page is listed, every chapter has its sections, and every picture has alt text."""
 
 import ast
 import re
@@ -20,7 +20,7 @@ DECISION_LINES_MAX = 40
 
 
 def pages():
-    """The listed pages, globs spelled out, as paths below the root without suffix."""
+    """Return the listed pages, with globs expanded, as paths below the root without suffix."""
     site_map = parse_toc_yaml(BOOK / "_toc.yml")
     listed = set(site_map.keys())
     for document in site_map.values():

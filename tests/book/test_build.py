@@ -1,4 +1,4 @@
-"""What build.py promises: this interpreter's kernel, the cell's error, no page from the network."""
+"""build.py runs this interpreter, shows the error of a cell, and keeps pages off the network."""
 
 import os
 import subprocess
@@ -102,7 +102,7 @@ def test_links_and_local_files_are_no_network_use(tmp_path):
 
 @pytest.fixture
 def book(tmp_path, monkeypatch):
-    """Return what stands in for Jupyter Book, in a repository with one chapter."""
+    """Return the stand-in for Jupyter Book, in a repository with one chapter."""
     return stand_in.empty_book(tmp_path, monkeypatch).subprocess.run
 
 

@@ -1,4 +1,4 @@
-"""The course: what nbgrader clears and grades, a syllabus without a gap."""
+"""nbgrader clears and grades the right cells of the course, and the syllabus has no gap."""
 
 import itertools
 import re

@@ -1,4 +1,4 @@
-"""What the API reference makes of docstrings."""
+"""The API reference shows a docstring's parts, characters and examples as they are meant."""
 
 import sys
 

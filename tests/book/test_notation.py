@@ -1,4 +1,4 @@
-"""notation.md is the one home of the symbols: the names it gives are the names in the code."""
+"""Every name that notation.md gives for a symbol is a name in the code."""
 
 import re
 
@@ -17,7 +17,7 @@ HOMES = {
 
 
 def names():
-    """(column, name) for every name in code type that a table of the page gives."""
+    """Return (column, name) for every name in code font that a table of the page gives."""
     found = []
     for table in re.findall(r"(?:^\|.*\n)+", read("book/notation.md"), re.MULTILINE):
         header, _, *rows = [

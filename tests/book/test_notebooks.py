@@ -1,4 +1,4 @@
-"""Each notebook is a pair: a percent script, and what it gives, executed, in plain Markdown."""
+"""Each notebook is a pair: a percent script, and the executed notebook in plain Markdown."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ MYST = re.compile(r"\{[\w:-]+\}`|^[`:]{3}\{|^\$\$ \(", re.MULTILINE)
 
 
 def code(path):
-    """The cells of code, without those that a reader fills in."""
+    """Return the code cells, without those that a reader fills in."""
     found = [cell for cell in jupytext.read(path).cells if cell.cell_type == "code"]
     return [cell for cell in found if plain.ANSWER not in cell.metadata.get("tags", ())]
 
@@ -52,7 +52,7 @@ def test_notebook_was_run_from_top_to_bottom(source):
 
 
 def complaints(notebook):
-    """What cells wrote to stderr, such as warnings, and their errors."""
+    """Return what cells wrote to stderr, such as warnings, and their errors."""
     outputs = [o for cell in notebook.cells if cell.cell_type == "code" for o in cell.outputs]
     return [o for o in outputs if o.output_type == "error" or o.get("name") == "stderr"]
 

@@ -1,4 +1,4 @@
-"""A chapter without MyST says the same: links, numbers, listings, captions, and what is folded."""
+"""A chapter without MyST keeps its links, numbers, listings, captions and folded parts."""
 
 import re
 

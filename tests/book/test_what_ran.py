@@ -26,7 +26,7 @@ def test_a_chapter_ran_all_that_a_chapter_runs(path):
 
 
 def without(notebook, **columns):
-    """The notebook as if no kernel with these entries had run."""
+    """Return the notebook as if no kernel with these entries had run."""
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
             if told := output.get("data", {}).get(MIME):

@@ -14,7 +14,7 @@ PUBLISHED = (
 
 
 def ours():
-    """A ledger of each kind of each tile of every kernel."""
+    """Yield a ledger of each kind for each tile of every kernel."""
     for instance in resources.all_instances():
         if instance.dtype == "bf16":
             spec = resources.find(instance.kernel)
@@ -37,7 +37,7 @@ def test_shared_memory_depends_on_the_depth_of_the_pipeline():
         spec = resources.find(name)
         instance = next(iter(resources.all_instances([name])))
         symbols = {named.symbol for named in spec.smem(instance).equation().names}
-        # append has no shared memory; those on CUDA cores but decode_fma have one stage, and no d
+        # append has no shared memory; of the CUDA-core kernels, only decode_fma has several stages
         assert ("d" in symbols) == (name not in ("append", "prefill_fma", "mla_fma")), name
 
 

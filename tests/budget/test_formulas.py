@@ -26,7 +26,7 @@ def test_case_000_shared_memory_of_the_decode_kernel():
 def test_case_000_shared_memory_of_the_tensor_core_kernel():
     ledger = flashinfer_prefill(cta_q=16, cta_kv=128, head_dim=128, warps_kv=4)
     assert ledger.total == 69_632
-    # the cross-warp merge of O takes 32 KiB, but in the place of Q, K and V
+    # the cross-warp merge of O takes 32 KiB, but in the bytes of Q, K and V
     assert ledger.lines[-1].amount == 32_768
 
 
@@ -36,7 +36,7 @@ def test_case_004_shared_memory_of_the_tile():
 
 
 def test_case_000_register_formulas():
-    # as reported: as if the four warps shared one O; corrected: each keeps its own
+    # In the reported formula the four warps share one O; in the corrected one each has its own.
     assert reported_register_formula(16, 128, 128, 128) == 32
     assert kv_split_register_formula(16, 128, 32) == 80
 

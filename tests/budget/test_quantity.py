@@ -22,7 +22,7 @@ MARKS = {r"\,": "*", r"\cdot": "*", r"\times": "*", r"\;": "", r"\rceil": ")", r
 
 
 def evaluated(latex, names=()):
-    """The value of a formula, once its symbols have their values: a reader's pocket calculator."""
+    """Return the value of a LaTeX formula, with the values of `names` put for its symbols."""
     text = re.sub(r"\\left|\\right", "", latex)
     for name in sorted(names, key=lambda name: -len(name.symbol)):
         alone = rf"(?<![\\a-zA-Z]){re.escape(name.symbol)}(?![a-zA-Z_])"

@@ -1,4 +1,4 @@
-"""Chaos: the number of injections is reported at the end of a run."""
+"""The end of a chaos run reports the number of injected faults."""
 
 import sys
 from collections import Counter
@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "book"))
 
 @pytest.fixture
 def tally(seed, record_property):
-    """Return what judges a test's injections; any fault of ours fails the test."""
+    """Yield the judge of a test's injections; any fault of labkernels fails the test."""
     tally = Tally(seed)
     yield tally
     counts = {name: tally.counts[name] for name in ("injections", "right", "refused")}
@@ -48,7 +48,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def record(folder, rows):
-    """Write the figures into a data folder, in the place of those before."""
+    """Write the counts into a data folder, in place of the counts of the run before."""
     commit, _ = provenance.source_state("")
     origin = {"commit": commit, "started_utc": provenance.utc_text(datetime.now(UTC))}
     path = folder / "accuracy" / "chaos.csv"

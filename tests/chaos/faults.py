@@ -1,4 +1,4 @@
-"""Faults to inject: into files, into a process's calls of the system, into whole processes."""
+"""Faults to inject into files, into a process's system calls, and into whole processes."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 DENIALS = (errno.ENOSPC, errno.EIO, errno.EACCES, errno.EROFS, errno.EDQUOT)
-# Calls of the system that Python announces, and that a full or failing disk may refuse.
+# System calls that Python's audit hooks see, and that a full or failing disk may refuse.
 CALLS = {"open", "os.rename", "os.mkdir", "os.chmod", "os.utime", "os.remove", "os.listdir",
          "os.scandir", "os.rmdir", "os.symlink", "shutil.copyfile", "shutil.move"}  # fmt: skip
 
@@ -40,7 +40,7 @@ def _listen(event: str, arguments: tuple) -> None:
 
 
 class At:
-    """While it is entered, the n-th call of the system that names a place meets a fault."""
+    """Calls `act` at the n-th system call, within this context, that names a path in a place."""
 
     def __init__(self, place: Path, n: int, act: Callable[[str], None]) -> None:
         self._armed = _Armed(str(place), n, act)
@@ -57,7 +57,7 @@ class At:
 
 
 def denial(rng: random.Random) -> Callable[[str], None]:
-    """Return what refuses a call."""
+    """Return an action that refuses a system call with an error of `DENIALS`."""
     code = rng.choice(DENIALS)
 
     def refuse(path: str) -> None:
@@ -67,12 +67,12 @@ def denial(rng: random.Random) -> Callable[[str], None]:
 
 
 def kill(_path: str) -> None:
-    """End this process without a word to it."""
+    """Kill this process, which cannot catch the signal."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def killed_at_line(work: Callable[[], object], file: str, n: int) -> None:
-    """Do the work; this process is killed before the n-th line of a file that it comes to."""
+    """Do the work, and kill this process before the n-th line of a file that it runs."""
     left = [n]
 
     def line(frame, event, _):
@@ -154,14 +154,14 @@ def plant(path: Path, rng: random.Random, elsewhere: Path) -> str:
 
 @dataclass
 class Tally:
-    """What came of the injections: right results, refusals in one line, or a fault of ours."""
+    """Counts right results and refusals in one line, and lists the faults of labkernels."""
 
     seed: int
     counts: Counter = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
 
     def judge(self, name: str, use: Callable[[], bool], refusals: tuple, sign: str = "") -> None:
-        """Use what was injected into; `use` says whether the result is right."""
+        """Count an injection and its outcome; `use` says whether the result is right."""
         self.counts["injections"] += 1
         where = f"seed {self.seed}, injection {self.counts['injections']} ({name})"
         try:
@@ -179,7 +179,7 @@ class Tally:
                 self.faults.append(f"{where}: wrong without a word")
 
     def require(self, name: str, use: Callable[[], bool]) -> None:
-        """The fault is over: what stands must be good again."""
+        """List a fault unless `use` says that all is right again after an injection."""
         where = f"seed {self.seed}, after injection {self.counts['injections']} ({name})"
         try:
             if not use():

@@ -1,8 +1,8 @@
-"""Faults injected into the compile cache, the records and the book's build: nothing goes wrong
-without a word, no traceback, no file that stays unreadable.
+"""Faults injected into the compile cache, the records and the book's build cause no wrong result
+without a message, no traceback, and no file that stays unreadable.
 
-The short form is a part of `make test`; the long one, 2,940 injections with the steps', is
-`make chaos`.
+The short form is a part of `make test`. The long form is `make chaos`: 2,940 injections, with
+those of test_steps.py.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from labkernels.records import datapackage, schema, store
 from tests.book import stand_in
 from tests.chaos.faults import At, damage, denial, ended, in_child, killed_child, plant
 
-SHORT, LONG = 15, 60  # injections of a test
+SHORT, LONG = 15, 60  # injections per test; the records take four times as many
 LONG_SEEDS = [pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 9)]
 
 
@@ -55,7 +55,7 @@ def test_the_compile_cache(seed, count, tally, tmp_path, monkeypatch):
             is_right(name)
 
     def harass():
-        """Uses, clears and damages the cache; any wrong result ends with exit code 1."""
+        """Use, clear and damage the cache; any wrong result ends with exit code 1."""
         mine = random.Random(rng.random())
         for _ in range(6):
             name = mine.choice(NAMES)
@@ -94,7 +94,7 @@ def test_the_compile_cache(seed, count, tally, tmp_path, monkeypatch):
             tally.judge(how, partial(is_right, name), CacheError, "LABKERNELS_CACHE")
         tally.require(how, lambda: all(map(is_right, NAMES)))
         tally.require(how, lambda: not cache.contents().damaged)
-    cache.entry("last", lambda work: b"")  # whoever builds next clears up
+    cache.entry("last", lambda work: b"")  # the next build removes what killed builds left
     assert cache.contents().leftovers == 0
 
 
@@ -176,7 +176,7 @@ def test_the_books_build(seed, count, tally, tmp_path, monkeypatch):
         return len(texts) == 1 and texts <= {*allowed}
 
     def is_built(fault=None):
-        """Builds, perhaps with a fault; what it prints must be true."""
+        """Build, perhaps with a fault; return whether it says so and its pages are new."""
         with contextlib.redirect_stdout(io.StringIO()) as out, fault or contextlib.nullcontext():
             build.main()
         return "Open" in out.getvalue() and pages_are(intro.read_text())

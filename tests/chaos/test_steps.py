@@ -1,4 +1,4 @@
-"""Faults injected into prepared steps: after each the step is right again, bit for bit."""
+"""After each fault injected into a prepared step, the step is right again, bit for bit."""
 
 import random
 from dataclasses import replace
@@ -48,7 +48,7 @@ MAKERS = [
 
 @pytest.fixture
 def cut(monkeypatch):
-    """Names of tensors whose last bytes the launches may not touch."""
+    """Return a list: launches may not touch the last 4 bytes of the tensors that it names."""
     launch, names = build.HostKernel.launch, []
 
     def faulty(self, *, ranges, **how):
@@ -60,7 +60,7 @@ def cut(monkeypatch):
 
 
 def is_right(step, make):
-    """Whether a run over poison gives what a fresh step gives."""
+    """Return whether a run over outputs of NaN gives the bits of a fresh step."""
     for output in step.outputs():
         output.fill_(torch.nan)
     step.run()
@@ -110,7 +110,7 @@ def test_steps(seed, tally, cut, request):
         else:
             use = in_threads if how == "threads" else in_a_copy
             tally.judge(how, partial(use, plain, make), REFUSALS)
-        q.mul_(rng.choice((-1, 0.5, 2)))  # what a launch before left behind is wrong now
+        q.mul_(rng.choice((-1, 0.5, 2)))  # now the outputs of earlier launches are wrong
         if not 1e-2 < q.abs().max() < 1e2:
             q.copy_(torch.randn_like(q))
         for step in (plain, checked):
@@ -118,7 +118,7 @@ def test_steps(seed, tally, cut, request):
 
 
 def wrong_content(rng, cache: PagedKV, how: str, judge, step, make):
-    """Judge a run over a page or a length out of range, and put it right again."""
+    """Judge a run over a page or a length out of range, and restore the tensor."""
     tensor = cache.kv_len if how == "length" else cache.page_table
     place = (rng.randrange(2),) if how == "length" else (rng.randrange(2), rng.randrange(3))
     before = int(tensor[place])

@@ -1,4 +1,4 @@
-"""The probes of an MLA decode, on the kernel with and without its bug."""
+"""The probes of an MLA decode tell the kernel with its bug from the kernel without."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.kernels.random_inputs import ExactNormal
 from labkernels.measure.mutants.mla import DUPLICATED_INDEX, KERNEL, TILE
 
-KEYS = 128  # so that the weights of the counts, 1 / 128, are numbers of bf16
+KEYS = 128  # so that bf16 holds the weights of the counts, 1 / 128, exactly
 WRONG = DUPLICATED_INDEX.spec(KERNEL)
 
 

@@ -20,7 +20,7 @@ def test_the_criterion_does_not_give_the_threads_gain():
     small, large = tensor_cores_on_and_off.on_the_threads_gpu(4.5)
     assert small["gain, even"] == large["gain, even"] == 1.0
     assert 1.0 < large["gain, busiest"] < 1.15 < 1.25 == large["gain, reported"]
-    # of the 40 GB part's peak more than a copy reaches, so it was the other
+    # No copy reaches 95 % of the 40 GB part's peak, so the thread's A100 had 80 GB.
     assert small["on, % of the peak"] > 95
     assert large["on, % of the peak"] < 75
 

@@ -7,7 +7,7 @@ from labkernels.chapters import the_ladder
 
 
 def places(events, what, of):
-    """Where each block's events of a kind stand in the trace, of both warpgroups."""
+    """Return the places in the trace of each block's events of a kind, of both warpgroups."""
     chosen = events[(events.what == what) & (events.of == of)]
     return chosen.reset_index().groupby("block")["index"]
 

@@ -1,4 +1,4 @@
-"""Two compute paths to one attention, on the CPU build: what differs, and what predicts it."""
+"""On the CPU build, two compute paths of one attention differ where their key orders predict."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What budget says of registers: the kernel's own head_dim, and how near a spill is."""
+"""`labkernels budget` takes a head_dim that the kernel has, and says how near a spill is."""
 
 import pytest
 

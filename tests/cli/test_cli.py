@@ -342,7 +342,7 @@ def test_a_failed_kernel_makes_code_1(capsys, monkeypatch):
 
 
 def test_all_are_recorded_whatever_one_of_them_does(capsys, monkeypatch, tmp_path):
-    """Children that fail, die, or have nothing to say; what failed is said again at the end."""
+    """Children fail, are killed, refuse or succeed; the failures are repeated at the end."""
     scripts = {
         "counters": "import sys; print('failed: a: 3 times', file=sys.stderr); sys.exit(1)",
         "detection": "import os; os.kill(os.getpid(), 9)",

@@ -1,4 +1,4 @@
-"""Whoever ends a recording, the user or a scheduler, gets the rows that were measured."""
+"""A recording that a user or a scheduler ends keeps the rows that were measured."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from labkernels import cli
 from labkernels.cli import record
 from labkernels.experiments import harness
 
-# Ends its parent, and writes a file half a second after its own end is asked for.
+# A program that sends SIGTERM to its parent, and writes a file 0.5 s after it gets SIGTERM.
 WRITES_LATE = """
 import os, signal, sys, time
 def stop(number, frame):

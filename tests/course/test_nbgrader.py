@@ -1,4 +1,4 @@
-"""nbgrader takes the course: it releases each assignment, and scores four submissions of it."""
+"""nbgrader releases each assignment of the course, and scores four submissions of it."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # of nbgr
 
 @pytest.fixture(scope="module")
 def classroom(tmp_path_factory):
-    """The course's folder, and nbgrader in it, which has released the assignments."""
+    """Return the course's folder, and the nbgrader that has released its assignments."""
     folder = tmp_path_factory.mktemp("course")
     for name in exercises.names():
         path = folder / "source" / name / f"{name}.ipynb"
@@ -29,7 +29,7 @@ def classroom(tmp_path_factory):
 
 
 def submissions(name):
-    """student -> what they make of the answer's cell, and the share of the points it deserves."""
+    """Return student -> (text of the answer cell, None for the stub; share of the points)."""
     exercise = exercises.get(name)
     wrong, right = (
         f"answer = {answers.literal(text)}"

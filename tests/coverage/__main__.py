@@ -1,6 +1,6 @@
-"""Which lines of the CPU machine no test ran: python3 -m tests.coverage FOLDER
+"""Prints which lines of the CPU machine no test ran: python3 -m tests.coverage FOLDER
 
-It comes after tests with CXX=tests/coverage/cxx.sh and GCOV_PREFIX=FOLDER. A line counts as run if
+Run the tests first, with CXX=tests/coverage/cxx.sh and GCOV_PREFIX=FOLDER. A line counts as run if
 it ran in any program.
 """
 

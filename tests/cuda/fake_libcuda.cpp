@@ -1,5 +1,5 @@
-// The part of the CUDA driver that labkernels calls, on a machine without one: it keeps what it was
-// asked, and describes an H200. Compiled against NVIDIA's own cuda.h, so that the layouts are real.
+// The part of the CUDA driver that labkernels calls, for machines without a driver: it records what
+// it is asked, and describes an H200. It is compiled against NVIDIA's cuda.h for the real layouts.
 #include <cuda.h>
 
 #include <cstring>

@@ -1,4 +1,4 @@
-"""Test kernels on either machine: the CPU build here, or the GPU."""
+"""Launches test kernels on either machine: the CPU build, or the GPU."""
 
 from pathlib import Path
 

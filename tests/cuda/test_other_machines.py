@@ -1,6 +1,6 @@
-"""The whole CPU machine for 64-bit ARM: compiled by zig here, run by qemu under Linux.
+"""The whole CPU machine works on 64-bit ARM: zig compiles it here, and qemu runs it under Linux.
 
-Nothing runs what is compiled for macOS, where the machine differs in its fault handlers alone.
+For macOS, where only the machine's fault handlers differ, it is compiled but not run.
 """
 
 import shutil
@@ -17,7 +17,7 @@ QEMU = "qemu-aarch64-static"
 
 
 def made(folder, command, flags):
-    """The program of tests/cuda/host/kernels/whole_machine.cpp."""
+    """Return the built program of tests/cuda/host/kernels/whole_machine.cpp."""
     runtime = sorted(INCLUDE_DIRS[0].glob("lab/host/**/*.cpp"))
     parts = [*runtime, KERNELS / "whole_machine.cpp"]
     source = folder / "all.cpp"
@@ -30,7 +30,7 @@ def made(folder, command, flags):
 def for_arm(folder, target, *more):
     pytest.importorskip("ziglang", reason="ziglang: pip install ziglang")
     own = common_flags(tensor_core=90, checks=False, portable_fibers=False)
-    # of this machine's own processor
+    # without flags that are for this machine's own processor
     flags = [flag for flag in own if not flag.startswith(("-m", "-fcf", "-fstack-clash"))]
     zig = [sys.executable, "-m", "ziglang", "c++", "-target", target]
     return made(folder, zig, [*flags, *more])

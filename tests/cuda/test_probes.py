@@ -1,4 +1,4 @@
-"""What the compiler makes of the probes: the instructions that they are named for."""
+"""The compiler turns each probe into the instruction that the probe is named for."""
 
 import pytest
 
@@ -19,7 +19,8 @@ def test_a_probe_issues_its_instruction_once(instruction):
     if instruction.name.startswith("wgmma"):
         assert mix["QGMMA" if eight_bits else "HGMMA"] == 1
     elif eight_bits:
-        # no unit for them: two halves in fp16, and c in fp32, which widened_matmul does too
+        # Without an 8-bit unit, two halves are multiplied in fp16 and c is added in fp32, as in
+        # widened_matmul.
         assert instruction.widened
         assert (mix["HMMA"], mix["F2FP"], mix["FADD"]) == (2, 12, 4)
     else:

@@ -1,4 +1,4 @@
-"""The memory that a launch has besides its tensors: nobody else's, and counters that are 0."""
+"""The workspace of a launch belongs to that launch alone, and its counters begin at 0."""
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ def no_chunks(monkeypatch):
 
 
 def spans(space):
-    """Where each part of a space begins and ends."""
+    """Return where each part of a space begins and ends."""
     return {n: (a, a + space.sizes_bytes[n]) for n, a in space.addresses.items()}
 
 

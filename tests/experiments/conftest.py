@@ -1,4 +1,4 @@
-"""A GPU that is not there: the CPU build in its place, and times that are made up."""
+"""Stands in for a GPU, with the CPU build and made-up times."""
 
 import pytest
 
@@ -11,7 +11,7 @@ FACTS = {"gpu": "FAKE", "driver": "1", "cuda": "13", "torch": "2", "triton": ""}
 
 @pytest.fixture
 def made_up_gpu(monkeypatch):
-    """Recordings find a GPU, whose kernels run on the CPU and take a millisecond."""
+    """Make recordings find a GPU, whose kernels run on the CPU and take a millisecond."""
     fake_gpu.install(monkeypatch)
     monkeypatch.setattr(harness, "gpu_missing", lambda: None)
     monkeypatch.setattr(harness.Recording, "device", "cpu")

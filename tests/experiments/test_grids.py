@@ -1,4 +1,4 @@
-"""Every experiment's whole grid, on a machine without a GPU, as far as that goes."""
+"""Every cell of every experiment is planned or recorded here, as far as a CPU can."""
 
 import functools
 import sys
@@ -25,7 +25,7 @@ from labkernels.records import schema, store
 
 
 def listed_once(experiment):
-    """The experiment with a grid that many tests look at: some read all tables for it."""
+    """Return the experiment with its grid kept: some read all tables to list their cells."""
 
     @functools.cache
     def cells(quick):
@@ -84,7 +84,7 @@ def test_a_part_of_a_table_that_must_be_whole_is_written_elsewhere(experiment):
 
 
 def test_every_kernels_instances_run_somewhere_and_fit_there():
-    """What compiler_reports compiles: each instance for an architecture that has it, and fits."""
+    """compiler_reports compiles each instance for an architecture of a GPU that it fits."""
     from labkernels.experiments.performance import compiler_reports
 
     for cell in FOUND["compiler_reports"].chosen(Options()):
@@ -97,7 +97,7 @@ def test_every_kernels_instances_run_somewhere_and_fit_there():
 
 
 def workloads(cell):
-    """The workloads of a benchmark's cell: itself, or what it holds."""
+    """Return the workloads of a benchmark's cell, which is one or holds them."""
     if hasattr(cell.of, "workload"):
         return [w for w in (cell.of.workload, getattr(cell.of, "baseline", None)) if w is not None]
     return [cell.of]
@@ -116,7 +116,7 @@ PLANNED = {
 
 @pytest.mark.parametrize(("name", "operation"), PLANNED.items())
 def test_every_kernel_is_planned_on_every_cell_or_refuses_in_words(name, operation):
-    """Up to the launch: checked, chosen and cut into blocks, of tensors that have no memory."""
+    """Each step is checked, chosen and cut into blocks, on tensors without memory, not launched."""
     gpu, of, kernels = hardware.gpu("h200"), operations()[operation], kernels_of(operation, "cuda")
     planned, refusals = set(), []
     for cell in FOUND[name].chosen(Options()):
@@ -141,7 +141,7 @@ def of_bits(operation):
 
 
 def of_counters(cell):
-    """What the profiled child prepares of ours; cuBLAS and torch's kernels are none."""
+    """Yield what the profiled child prepares of our kernels, without those of cuBLAS and torch."""
     _, calls = cell
     for call in calls:
         name = call.name.removesuffix(" ordered")
@@ -163,7 +163,7 @@ def of_tutorial(shape):
 
 
 def of_detection(tasks):
-    """Every kernel in every policy on the inputs of right kernels."""
+    """Yield every kernel in every policy on the inputs of right kernels."""
     right = (task for task in tasks if not task.is_of_mutants)
     for workload in dict.fromkeys(map(detection_runs.right_workload, right)):
         for name, kernel in kernels_of("decode", "cuda").items():
@@ -184,7 +184,7 @@ def of_calibration(bench):
 
 
 def of_ragged_test(drawn_or_tasks):
-    """Every kernel on what errors are measured on, or what rules judge."""
+    """Yield every kernel on the inputs whose errors are measured, or that rules judge."""
     alike = drawn_or_tasks if isinstance(drawn_or_tasks, list) else [drawn_or_tasks]
     for test in dict.fromkeys(each.test for each in alike):
         lengths = ((test.q_len,) * test.batch, (test.kv_len,) * test.batch)
@@ -210,7 +210,7 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_run_of_every_cell_is_planned(name):
-    """Up to the launch, as above; nothing may be refused."""
+    """As above, each step is prepared but not launched; nothing may be refused."""
     cells = FOUND[name].chosen(Options())
     runs = {repr(run): run for cell in cells for run in RUNS[name](cell.of)}
     assert runs
@@ -220,7 +220,8 @@ def test_every_run_of_every_cell_is_planned(name):
         assert plan.blocks > 0, (workload.label, asked)
 
 
-# Those that need nothing that a CPU lacks, and whose first small cell is soon done; or another one.
+# Experiments that need nothing that a CPU lacks. Of the quick cells whose label contains the text,
+# the first one runs, which takes seconds.
 ON_A_CPU = {
     "backward_bits": "",
     "decode_bits": "",
@@ -253,7 +254,7 @@ def test_a_cell_is_recorded_whole(name, made_up_gpu, tmp_path):
             assert row["started_utc"]
 
 
-# Those whose grids no test here goes through: by what else, or why none can.
+# Experiments whose grids no test here goes through: what does so, or why nothing can.
 ELSEWHERE = {
     "compiler_reports": "test_every_kernels_instances_run_somewhere_and_fit_there compiles none",
     "register_growth": "compiles the lines of a chapter",

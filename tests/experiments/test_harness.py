@@ -1,4 +1,4 @@
-"""The one way to record: what is kept, what is refused, what a failure leaves."""
+"""`record` completes rows, keeps what was measured before a failure, and refuses bad requests."""
 
 from dataclasses import replace
 from itertools import count

@@ -1,4 +1,4 @@
-"""What the newest committed run of the decode experiment must show."""
+"""The newest committed run of the decode experiment shows what it must."""
 
 import pytest
 

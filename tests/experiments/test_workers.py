@@ -1,4 +1,4 @@
-"""Where the work of a recording is done, and what that leaves behind."""
+"""A recording's work uses all cores, and leaves the environment as it was."""
 
 import os
 

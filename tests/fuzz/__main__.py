@@ -1,6 +1,6 @@
 """Fuzz for as long as asked: python3 -m tests.fuzz --seconds 3600. Needs no Hypothesis.
 
-Each call is named by its verb and seed; one that fails is shown with the command that repeats it.
+Each call is named by its verb and seed; a call that fails is shown with a command to repeat it.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def judged(verb: str, seed: int, device: str) -> str:
-    """Call a verb as a seed says; return what came of it."""
+    """Call a verb as a seed says; return "right", "refused" or "wrong"."""
     try:
         VERBS[verb](Seeded(seed, device))
     except ValueError as refusal:
@@ -53,7 +53,7 @@ def judged(verb: str, seed: int, device: str) -> str:
 
 
 def arguments() -> argparse.Namespace:
-    """Return what is asked for."""
+    """Return the options of the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--seed", type=int, default=int(time.time()))

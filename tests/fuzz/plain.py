@@ -1,4 +1,4 @@
-"""Attention and its gradients in float64 as a textbook has them, with no formula of numerics."""
+"""Attention and its gradients in float64 as in a textbook, with no formula of numerics."""
 
 from collections.abc import Iterator
 
@@ -39,7 +39,7 @@ def gradients(given) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _rows(problem) -> Iterator[tuple]:
-    """Each query row and head that sees keys: these, gathered by the table, and their places."""
+    """Yield each query row and head that sees keys, with their places, and K and V gathered."""
     q_heads, (_, page_size, kv_heads, _) = problem.q.shape[1], problem.k_pool.shape
     ends, first_key = np.asarray(problem.q_ends), 0
     for request, n_keys in enumerate(np.asarray(problem.kv_lens).tolist()):

@@ -1,6 +1,6 @@
-"""Random calls of every verb, each held against float64: what is chosen, and how it is judged.
+"""Random calls of every verb, each compared with float64.
 
-Who chooses is told apart: Hypothesis, which makes what fails smaller, or a seed alone.
+A chooser makes the choices: Hypothesis, which shrinks a call that fails, or a seed alone.
 """
 
 import random
@@ -26,25 +26,25 @@ PAGE_SIZES = (1, 2, 3, 8, 16, 17, 64, 100, 256)
 GROUPS = (1, 2, 3, 4, 5, 7, 8, 16)
 SPLITS = (None, 16, 64, 100, 1000)
 LENGTHS = (0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 129)
-AGREES = 1e-12  # float64 against float64, in units of the largest number: some 50 roundings
+AGREES = 1e-12  # of the largest number, between two float64 results: 4,500 spacings of float64
 
 
 class Chooser(Protocol):
-    """Who chooses. wide: any policy, any head_dim and checks, which compiles much, and long."""
+    """Makes the choices. wide: with any policy and head_dim, and checks, which compile for long."""
 
     wide: bool
     device: str
 
     def pick(self, options: Sequence):
-        """One of several."""
+        """Return one of several options."""
 
     def integer(self, most: int) -> int:
-        """A number from 0."""
+        """Return a number from 0 to `most`."""
 
 
 @dataclass
 class Seeded:
-    """A chooser that a seed decides."""
+    """A chooser whose choices follow from a seed."""
 
     seed: int
     device: str = "cpu"
@@ -61,7 +61,7 @@ class Seeded:
 
 
 def decode(choose: Chooser) -> None:
-    """A decode of any kernel."""
+    """Check a decode of any kernel."""
     spec, how = _kernel(choose, "decode")
     case = decode_case(
         _lengths(choose),
@@ -75,7 +75,7 @@ def decode(choose: Chooser) -> None:
 
 
 def prefill(choose: Chooser) -> None:
-    """A prefill of any kernel, over pages or ragged."""
+    """Check a prefill of any kernel, over pages or ragged."""
     spec, how = _kernel(choose, "prefill")
     kv_lens = _lengths(choose)
     page_size = choose.pick((None, *PAGE_SIZES)) if "paged" in spec.layouts else None
@@ -93,7 +93,7 @@ def prefill(choose: Chooser) -> None:
 
 
 def mla(choose: Chooser) -> None:
-    """An MLA decode of any kernel."""
+    """Check an MLA decode of any kernel."""
     spec, how = _kernel(choose, "mla")
     kv_lens = _lengths(choose)
     given = _common(choose, spec)
@@ -111,7 +111,7 @@ def mla(choose: Chooser) -> None:
 
 
 def backward(choose: Chooser) -> None:
-    """A backward pass of any kernel."""
+    """Check a backward pass of any kernel."""
     spec, how = _kernel(choose, "backward")
     kv_lens = _lengths(choose)
     case = backward_cases.backward_case(
@@ -132,7 +132,7 @@ def backward(choose: Chooser) -> None:
 
 
 def append(choose: Chooser) -> None:
-    """An append, and what a decode makes of the cache afterwards."""
+    """Check every bit of a cache after an append."""
     growths = [(choose.integer(100), choose.integer(70)) for _ in range(1 + choose.integer(3))]
     case = append_case(
         *growths,
@@ -157,7 +157,7 @@ VERBS: dict[str, Callable[[Chooser], None]] = {
 
 
 def _kernel(choose: Chooser, operation: str) -> tuple[Kernel, dict[str, object]]:
-    """A kernel, and a policy and checks for it; Triton's interpreter is slow, and not chosen."""
+    """Return a kernel and options of its call; on a CPU not Triton, whose interpreter is slow."""
     languages = ("cuda", "triton") if choose.device == "cuda" else ("cuda",)
     named = [k for language in languages for k in kernels_of(operation, language).values()]
     spec, how = choose.pick(named), {}
@@ -184,7 +184,7 @@ def _lengths(choose: Chooser) -> tuple[int, ...]:
 
 
 def _attention(case, spec: Kernel, how: dict[str, object]) -> None:
-    """Hold the oracle against plain attention, and the kernel against the oracle."""
+    """Compare the oracle with plain attention, and the kernel with the oracle."""
     given = [plain.attention(case.problem()), contract.hosted(*oracle.attention(case.problem()))]
     for name, found, exact in zip(("out", "lse2"), *given, strict=True):
         _agree(name, found, exact)

@@ -1,6 +1,6 @@
-"""Random calls of every verb against float64, chosen by Hypothesis, which shrinks what fails.
+"""Hypothesis chooses random calls of every verb, compares them with float64, and shrinks failures.
 
-The same few in each `make test`; `make fuzz` goes on for an hour, with seeds of its own.
+Each `make test` makes the same few calls; `make fuzz` goes on for an hour, with other seeds.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ quietly = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 @dataclass
 class Drawn:
-    """A chooser that Hypothesis decides."""
+    """A chooser whose choices Hypothesis draws."""
 
     data: st.DataObject
     device: str = "cpu"

@@ -1,4 +1,4 @@
-"""What every kernel must keep; the same checks serve the CPU build and the GPU."""
+"""The contract that every kernel must keep, with the same checks on the CPU build and the GPU."""
 
 from contextlib import contextmanager
 
@@ -29,14 +29,14 @@ CUDA_PREFILLS = {name: spec for name, spec in PREFILLS.items() if spec.language 
 PAGED_PREFILLS = {name: spec for name, spec in CUDA_PREFILLS.items() if "paged" in spec.layouts}
 CUDA_MLAS = {name: spec for name, spec in MLAS.items() if spec.language == "cuda"}
 
-MODEL = 1.15  # error_model.sigma claims 15 %
-# An RMSE over n independent errors strays from the standard deviation by 1 in sqrt(2 n); four of
-# that happen once in 30000 tests. The channels of a row share the errors of its P, so that a row
-# counts as no more than the 8 or so keys that carry most of its weight.
+MODEL = 1.15  # numerics.error.sigma claims 15 %
+# The RMSE of n independent errors has a relative standard deviation of 1 / sqrt(2 n), and exceeds
+# four of these once in 30000 tests. The channels of a row share the errors of its P, so a row
+# counts as only 8 errors: about 8 keys carry most of its weight.
 STRAY = 4.0
 INDEPENDENT_A_ROW = 8
-# No element of a right kernel lies this far out: of a million normal errors none passes 5 sigma,
-# and the store's rounding, which is uniform, ends at 1.7.
+# No element of a right kernel lies this far out: of a million normal errors, at most one or two
+# pass 5 sigma, and the store's rounding error, which is uniform, ends at 1.7.
 FARTHEST = 6.0
 
 
@@ -48,7 +48,7 @@ def run_checked(
     arch: str = "sm_90",
     **options,
 ):
-    """Run into poisoned outputs, hold everything against the contract, return the result."""
+    """Run into poisoned outputs, check all of the contract, and return the result."""
     spec = kernel if not isinstance(kernel, str) else SPECS[kernel]
     policy = options.get("policy") or spec.policies[0]
     before = [bits(x).clone() for x in case.storage]
@@ -67,9 +67,9 @@ def run_checked(
 
 @contextmanager
 def poisoned_workspaces(spec: Kernel):
-    """Let torch.empty give NaN, which it does where torch is asked to be deterministic.
+    """Make torch.empty give NaN, as it does when torch is asked to be deterministic.
 
-    torch.use_deterministic_algorithms would import Triton, before it is told to interpret.
+    torch.use_deterministic_algorithms would import Triton before Triton is told to interpret.
     """
     torch.set_deterministic_debug_mode("default" if spec.language == "torch" else "error")
     try:
@@ -89,7 +89,7 @@ def check(
     *,
     sharp: bool = True,
 ) -> None:
-    """Hold an output against float64: empty rows, the bounds and, if sharp, the error model."""
+    """Compare an output with float64: empty rows, the bounds and, if sharp, the error model."""
     found, found_lse2 = (x.double().cpu().numpy() for x in (out, lse2))
     truth, truth_lse2 = case.once("truth", lambda: hosted(*oracle.attention(case.problem())))
     empty, how = case.problem().n_keys == 0, (policy, execution)
@@ -107,7 +107,7 @@ def check(
 
 
 def hosted(*arrays) -> list[np.ndarray]:
-    """NumPy's arrays, of those that a GPU has computed too."""
+    """Return NumPy's arrays, also for tensors that a GPU has computed."""
     return [x.cpu().numpy() if torch.is_tensor(x) else x for x in arrays]
 
 
@@ -122,7 +122,7 @@ def assert_within(error, bound, what: str) -> None:
 def check_sigma(
     case: AnyCase, error, policy: NumericPolicy, execution: Execution = ANY_EXECUTION
 ) -> None:
-    """Hold the errors of rows with two keys or more against the standard deviation to expect.
+    """Compare the errors of rows with two keys or more with their expected standard deviation.
 
     A row of one key is exact. Each error counts in units of its own sigma, so that a request of
     15 keys, whose outputs are large, does not hide one of 1000.

@@ -1,4 +1,4 @@
-"""A step that faulted runs again as if nothing had happened: what is zero at rest is zero again."""
+"""A step that faulted runs again as if nothing had happened: its counters are zero again."""
 
 import math
 from dataclasses import replace
@@ -57,7 +57,7 @@ every_step = pytest.mark.parametrize(("kernel", "prepare"), STEPS.items())
 
 @pytest.fixture
 def fault(monkeypatch):
-    """Return what makes the next launches fault late, after most of their blocks have met."""
+    """Return a function that makes launches fault late, at the last bytes of named tensors."""
     launch, cut = build.HostKernel.launch, []
 
     def faulty(self, *, ranges, **how):
@@ -82,7 +82,7 @@ def test_a_step_runs_again_after_a_fault(kernel, prepare, fault):
         with pytest.raises(HostKernelError, match="out of bounds"):
             step.run()
         fault()
-        given.mul_(-0.5)  # what the launch before left behind is wrong now
+        given.mul_(-0.5)  # now the results of earlier launches are wrong
         forget(step)
         step.run()
         fresh = make()

@@ -1,7 +1,7 @@
-"""Every kernel under the race and uninitialised-read checker, at small ragged shapes.
+"""The checker finds no race and no uninitialised read in any kernel, at small ragged shapes.
 
-The preferred tile of each kernel and head_dim with the most rows; at head_dim 64 with each number
-of rows, and over each layout of K and V.
+Each kernel and head_dim runs in the preferred tile with the most rows; at head_dim 64 with each
+number of rows, and over each layout of K and V.
 """
 
 import pytest
@@ -32,7 +32,7 @@ def test_no_race_and_nothing_read_before_it_is_written(kernel, head_dim, group):
 
 
 def prefill_shapes():
-    """Over pages where the kernel takes them; at head_dim 64 over ragged K and V too."""
+    """Yield shapes over pages where the kernel takes them; at head_dim 64 also ragged ones."""
     for name, spec in CUDA_PREFILLS.items():
         for head_dim in spec.head_dims:
             for page_size in (None, 3) if head_dim == 64 else (3,):
@@ -71,7 +71,7 @@ def test_no_race_in_a_backward_pass(kernel, head_dim, deterministic):
     run_backward(case, kernel, deterministic=deterministic, checks=True)
 
 
-ODD_GROUPS = (3, 5, 6, 7)  # query heads of a KV head that do not fill a tile's rows
+ODD_GROUPS = (3, 5, 6, 7)  # query heads per KV head that do not fill a tile's rows
 
 
 @pytest.mark.parametrize("group", ODD_GROUPS)

@@ -1,4 +1,4 @@
-"""Every kernel as machine code, with no GPU: it compiles, nothing spills, the ledgers hold."""
+"""Without a GPU, every kernel compiles to machine code, and its ledgers hold."""
 
 from dataclasses import replace
 
@@ -12,8 +12,8 @@ from labkernels.measure.resources import cuda_kernels
 from labkernels.policy import NumericPolicy
 
 CUDA = cuda_kernels()
-# A tile that takes every register may put a few aside: on an H200 the ones that spill 16 bytes are
-# the fastest, and a step of a thousand instructions gets two or three more.
+# A tile that takes every register may spill a few: on an H200 the tiles that spill 16 bytes are the
+# fastest, and a step of a thousand instructions gets two or three more instructions.
 ALL_REGISTERS, FULL_SPILL_BYTES = 254, 32
 pytestmark = pytest.mark.skipif(nvrtc.available() is not None, reason=str(nvrtc.available()))
 # A GPU of each architecture, by the architecture.
@@ -26,9 +26,9 @@ def name_of(instance):
 
 
 def every_instance():
-    """Every tile, head_dim and number of rows in bf16; head_dim 128 of a decode in fp16 too.
+    """Yield every tile, head_dim and number of rows in bf16; decodes of head_dim 128 also in fp16.
 
-    A kernel that reads K and V of two layouts takes them by turns.
+    A kernel that reads K and V of two layouts takes the layouts in turn.
     """
     for instance in resources.all_instances():
         spec = CUDA[instance.kernel]
@@ -43,9 +43,9 @@ def every_instance():
 
 
 def default_instances():
-    """What ops would choose on a GPU of each architecture, with the most rows.
+    """Yield what ops would choose on a GPU of each architecture, with the most rows.
 
-    A prefill kernel takes seconds to compile: one head_dim.
+    A prefill kernel takes seconds to compile, so only one of its head_dims is compiled.
     """
     for arch, gpu in GPU_OF.items():
         for spec in (spec for spec in CUDA.values() if spec.needs.include(gpu.arch)):
@@ -57,7 +57,7 @@ def default_instances():
 
 
 def near(spec, head_dim):
-    """The number of channels that a kernel has, nearest to one: MLA's are one alone."""
+    """Return the head_dim of a kernel that is nearest to `head_dim`; MLA kernels have only one."""
     return min(spec.head_dims, key=lambda known: abs(known - head_dim))
 
 
@@ -69,7 +69,7 @@ def check_report(instance, report):
     assert report.static_smem_bytes == 0, "shared memory that no ledger has"
     assert full or report.warnings == ()
     least, held = spec.registers(instance).total, report.registers
-    # what the warps that compute raise theirs to
+    # the warps that compute may raise their registers to another number
     held = spec.thread_registers(instance) or held
     assert least <= held, f"the ledger has {least}, ptxas needs only {held}"
 
@@ -165,32 +165,33 @@ def test_tensor_cores_are_in_the_machine_code_or_not(kernel, dtype):
 
 
 def least_products(spec, instance):
-    """HMMA of a warp's step; of a warpgroup, HGMMA, which take 16 channels or 16 keys."""
+    """Return the HMMA per step of a warp, or the HGMMA, of 16 channels or keys, of a warpgroup."""
     tile = instance.tile
     if spec.needs.alone:
         return (128 + tile.keys) // 16
-    if spec.operation == "mla":  # 16 x 16 x 8 each, of S and O of all rows
+    if spec.operation == "mla":  # HMMA of 16 x 16 x 8, for S and O of all rows
         channels = instance.head_dim + instance.head_dim_v
         return tile.q_rows * tile.keys * channels // (16 * 16 * 8) // tile.warps
-    columns = 16 if spec.name == "decode_mma_n8" else 8  # of keys or channels that an HMMA adds up
+    columns = 16 if spec.name == "decode_mma_n8" else 8  # keys or channels per HMMA
     return 2 * tile.keys * 128 // (16 * columns)
 
 
 def least_fmas(spec, instance):
-    """FMAs of a thread in what a kernel unrolls, at 128 channels."""
+    """Return the FMAs per thread in what a kernel unrolls, at 128 channels."""
     products = instance.rows * instance.tile.keys
-    if spec.operation == "append":  # moves rows
+    if spec.operation == "append":  # which only moves rows
         return 0
-    if spec.operation == "decode":  # a step's, but for the product that begins a sum
+    if spec.operation == "decode":  # those of a step; the first product of a sum is no FMA
         return products * 128 // 8 // 32 * (7 + 8)
-    # of four channels in S and of four keys in O
+    # four channels of S and four keys of O are unrolled
     return 4 * (products + instance.rows * 128) // instance.tile.threads
 
 
 def policies_with_an_fp32_output():
-    """They have each switch once; those with a 16-bit output have no more code.
+    """Yield policies with an fp32 output, which have each switch; 16-bit outputs add no code.
 
-    At 64 channels, and those that hold more than the default at 128 too, as the chapters run them.
+    They compile at 64 channels, and those that hold more registers than the default also at 128, as
+    in the chapters.
     """
     for name, spec in CUDA.items():
         for policy in [policy for policy in spec.policies if policy.out == "fp32"]:

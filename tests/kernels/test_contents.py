@@ -1,4 +1,4 @@
-"""What is read of a GPU's small tensors, and when: once, and again after each change."""
+"""A GPU's small tensors are read once, and again after each change."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_a_reading_is_kept_until_the_tensor_changes(readings):
     assert checks.once_per_content(read, tensor, total=3) == [1, 4]
     checks.changed(tensor.tensor)
     checks.once_per_content(read, tensor, total=3)
-    checks.once_per_content(read, tensor, total=4)  # another question
+    checks.once_per_content(read, tensor, total=4)  # other arguments
     assert len(found) == 4
 
 

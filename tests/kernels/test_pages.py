@@ -91,7 +91,7 @@ def test_lengths_that_a_prefill_was_prepared_for_must_stay():
 
 def test_an_append_checks_the_pages_that_it_writes():
     cache, step = append_step("append")
-    cache.page_table[REQUEST, 170 // 16] = 999  # behind the keys, where new ones go
+    cache.page_table[REQUEST, 170 // 16] = 999  # after the old keys, where new keys go
     with pytest.raises(ValueError, match=r"page_table\[1, 10\] = 999"):
         step.run()
 
@@ -103,14 +103,14 @@ def test_without_checks_there_is_nothing_to_ask():
 
 
 def contents(draw):
-    """A cache without numbers, some of whose entries are out of range, and perhaps plans."""
+    """Return a cache of zeros, perhaps with an entry out of range, planned lengths or new keys."""
     pages, size, batch, slots = 5, int(draw.integers(1, 20)), 4, int(draw.integers(1, 300))
     table = torch.from_numpy(draw.integers(0, pages, (batch, slots)).astype(np.int32))
     kv_len = torch.from_numpy(draw.integers(0, slots * size + 1, batch).astype(np.int32))
     planned = kv_len.numpy().astype(np.int64) if draw.random() < 0.3 else None
     new = np.append(0, draw.integers(0, 30, batch).cumsum()).astype(np.int32)
     new = torch.from_numpy(new) if draw.random() < 0.3 else None
-    what = draw.random()  # one entry, so that both name the same
+    what = draw.random()  # at most one wrong entry, so that both guards name the same entry
     if what < 0.7:
         wrong = int(draw.choice([-1, pages, 2**31 - 1, -(2**31)]))
         table[draw.integers(batch), draw.integers(slots)] = wrong
@@ -129,7 +129,7 @@ def answer(use):
 
 
 def test_the_gpus_guard_finds_what_reading_finds():
-    """Its kernel as a CPU build."""
+    """The kernel of the GPU's guard runs as a CPU build."""
     draw, refused = np.random.default_rng(0), 0
     for _ in range(100):
         given = contents(draw)

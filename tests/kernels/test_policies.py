@@ -1,4 +1,4 @@
-"""Every numeric policy of every CUDA kernel, and the arithmetic of every tensor core."""
+"""Kernels keep their contract in every policy, with the arithmetic of every tensor core."""
 
 import dataclasses
 
@@ -15,12 +15,12 @@ from tests.kernels.prefill.cases import prefill_case
 
 
 def changes(policy, default):
-    """How many switches differ from the default."""
+    """Return how many switches differ from the default."""
     names = [field.name for field in dataclasses.fields(policy)]
     return sum(getattr(policy, name) != getattr(default, name) for name in names)
 
 
-# The others switch as these do: of their policies only those that differ in one place.
+# The other kernels switch as these do, so only their policies with one change are run.
 ALL_POLICIES = ("decode_fma", "decode_mma")
 POLICIES = [
     pytest.param(name, policy, id=f"{name}-{policy.label}")
@@ -28,7 +28,7 @@ POLICIES = [
     for policy in spec.policies
     if name in ALL_POLICIES or changes(policy, spec.policies[0]) <= 1
 ]
-MANY_KEYS = 4096  # a chain of 64 steps a warp
+MANY_KEYS = 4096  # a chain of 64 steps per warp
 
 
 @pytest.mark.parametrize(("kernel", "policy"), POLICIES)
@@ -63,7 +63,7 @@ def test_policies_round_where_they_say():
 
 
 def error_of(case, kernel, **policy):
-    """Error against float64 of a long chain, before the store."""
+    """Return the error of a long chain against float64, with an fp32 output."""
     options = {"policy": NumericPolicy(**policy, out="fp32"), "keys_per_split": MANY_KEYS}
     out = ops.decode(case.q, case.cache, kernel=kernel, scale=case.scale, **options).out
     truth, _ = case.once("truth", lambda: oracle.attention(case.problem()))
@@ -72,7 +72,7 @@ def error_of(case, kernel, **policy):
 
 @pytest.mark.parametrize("kernel", ["decode_mma", "decode_mma_n8"])
 def test_what_the_costly_policies_gain(kernel):
-    """P in two parts leaves no rounding of P to see; sums that fp32 joins are not cut short."""
+    """P in two parts hides the rounding of P; promoted sums are not made smaller by truncation."""
     case = decode_case((MANY_KEYS,), group=8, kv_heads=1, dtype="bf16")
     plain, split = (
         metrics.rms(error_of(case, kernel, p=p), by="all") for p in ("input", "input_x2")

@@ -1,4 +1,4 @@
-"""The CPU build is quick enough to read a chapter by."""
+"""The CPU build is fast enough for a reader who runs a chapter."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The Triton kernels as machine code, with no GPU: tensor cores on and off, and nothing spills."""
+"""Without a GPU, the Triton kernels compile with tensor cores on and off, and nothing spills."""
 
 import pytest
 
@@ -72,7 +72,7 @@ BACKWARD_OUTPUTS = {"keys": ("dk", "dv"), "rows": ("dq",)}  # of either walk
 
 
 def decodes(policy):
-    """On an H200 every tile of 128 channels and the preferred ones of others; one on an A10."""
+    """Yield every tile of 128 channels and the preferred others for an H200, and one for an A10."""
     for head_dim in DECODE.head_dims:
         tiles = DECODE.tiles(DECODE.shape(head_dim=head_dim, group=DECODE.rows(4)), policy)
         for tile in tiles if head_dim == 128 else tiles[:1]:
@@ -107,7 +107,7 @@ def decode_variant(gpu, policy, head_dim, tile):
 
 
 def prefills(policy):
-    """On an H200 every tile, ragged or paged by turns, split or not by turns."""
+    """Yield every tile for an H200, with ragged and paged, split and unsplit variants in turn."""
     for turn, head_dim in enumerate(PREFILL.head_dims, start=policy.tensor_cores):
         for i, tile in enumerate(PREFILL.tiles(PREFILL.shape(head_dim=head_dim), policy)):
             kv = PREFILL.layouts[(turn + i) % len(PREFILL.layouts)]
@@ -138,7 +138,7 @@ def prefill_variant(policy, head_dim, tile, *, kv, split):
 
 
 def mlas(policy):
-    """On an H200 every tile, split or not by turns."""
+    """Yield every tile for an H200, the first one split."""
     for i, tile in enumerate(MLA.tiles(MLA.shape(head_dim=576), policy)):
         constants = {
             "group": 16,
@@ -157,7 +157,7 @@ def mlas(policy):
 
 
 def backwards(policy):
-    """On an H200 every tile, either walk."""
+    """Yield every tile for an H200, in either walk."""
     for head_dim in BACKWARD.head_dims:
         for tile in BACKWARD.tiles(BACKWARD.shape(head_dim=head_dim, rows=1), policy):
             for walk in BACKWARD_OUTPUTS:

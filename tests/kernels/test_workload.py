@@ -56,7 +56,7 @@ def test_prefill_counts_as_benchmarks_do():
     assert full.flops == 4 * 4 * 16 * 4096**2 * 128
     assert causal.flops * 2 == full.flops
     assert full.bytes == 4 * 4 * 4096 * 16 * 128 * 2 + 4 * 4096 * 16 * 4
-    # 3 queries on 5 keys see 2 + 5, halved, 3.5 keys each on average
+    # for 3 queries on 5 keys, benchmarks count (2 + 5) / 2 = 3.5 keys per query
     assert Prefill((3,), (5,), 1, 1, 2, causal=True).flops == 4 * 2 * 3.5 * 3
 
 

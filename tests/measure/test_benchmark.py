@@ -1,4 +1,4 @@
-"""The benchmark on the CPU, with times that are made up: what is measured is checked."""
+"""The benchmark checks what it measures, here on the CPU with made-up times."""
 
 from dataclasses import replace
 
@@ -175,7 +175,7 @@ def list_first(spec):
 
 
 def ready(name):
-    """A step that has run on a workload, and a judge of what it then holds."""
+    """Return a step that has run on a workload, and a judge of its outputs."""
     operation, kernel, workload = WORKLOADS[name]
     policies = on_and_off if operation == "mla" else list_first
     ours = implementations(operation, policies)[kernel]

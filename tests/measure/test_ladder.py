@@ -1,4 +1,4 @@
-"""The ladders: each rung one idea more, shown as a difference that can be read in one sitting."""
+"""Each rung of a ladder adds one idea, in a difference that can be read in one sitting."""
 
 import re
 
@@ -13,7 +13,7 @@ from tests.repo import files
 
 READABLE = 80  # lines of code that a rung adds
 BASIC_LINES = 200
-# The kernels that a user gets stand at the tops of their ladders; they are no single step.
+# The kernels that a user gets are at the tops of their ladders, and add more than one idea.
 LONGER = {
     "prefill_wgmma": "it adds pages, a scheduler, skipped blocks, rows that leave as whole lines",
     "backward_wgmma": "it adds warps that add dQ, an ordered dQ, dV beside dS, three head_dims",
@@ -77,7 +77,7 @@ def test_every_passage_of_the_sources_is_on_some_rung(operation):
 
 
 def test_the_basic_kernel_is_short():
-    """All of its CUDA sources, comments and empty lines among them."""
+    """The count is of all its CUDA sources, with comments and empty lines."""
     files_of = sorted(BASIC.folder.glob("*.cuh"))
     assert sum(len(path.read_text().splitlines()) for path in files_of) <= BASIC_LINES
 

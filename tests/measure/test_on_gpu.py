@@ -1,4 +1,4 @@
-"""What only a GPU can show of the measuring itself."""
+"""Tests of the measuring itself that need a GPU."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_ceilings_are_those_of_a_gpu():
         assert times.q25_s <= times.median_s <= times.q75_s
         rates[name] = moved_bytes / times.median_s
     assert rates["copy"] > 1e11
-    # Both are bound by the same memory: a copy engine, or a cache, would set them apart.
+    # The same memory limits both; their rates would differ if a copy engine or a cache served one.
     assert 0.8 < rates["copy"] / rates["read"] < 1.25
 
 

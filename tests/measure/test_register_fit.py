@@ -1,4 +1,4 @@
-"""How far the formula of registers misses what ptxas made, over every recorded row."""
+"""The formula of registers is near what ptxas made, over every recorded row."""
 
 from functools import cache
 
@@ -9,7 +9,7 @@ from labkernels import hardware
 from labkernels.measure import register_fit, resources
 from labkernels.measure.register_causes import BAND, CAUSES, SPILL_CAUSES, cause
 
-# Share of a kernel's rows within BAND, as reached.
+# The share of a kernel's rows within BAND that the formula has reached.
 REACHED = {
     "append": 1.0,
     "backward_mma": 1.0,
@@ -109,7 +109,7 @@ def test_what_is_said_to_fit_never_spills_and_what_fills_the_limit_mostly_does()
     # at the edge a spill is rare, and of no more than five registers
     assert edge["rows that spill"] <= 0.05 * edge["rows"]
     assert edge["most bytes"] <= 20
-    # of the tiles that are said to spill, most do on one architecture, and few on all of them
+    # of the tiles that are said to spill, most spill on some architecture, and few on all
     assert spills["tiles that spill"] >= 0.7 * spills["tiles"]
     assert spills["rows that spill"] >= 0.35 * spills["rows"]
 

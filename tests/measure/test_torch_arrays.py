@@ -1,4 +1,4 @@
-"""The float64 sums of numerics on torch tensors are those on NumPy arrays."""
+"""numerics computes the same float64 sums on torch tensors as on NumPy arrays."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ Q_LENS, KV_LENS = (3, 0, 1, 17), (5, 9, 0, 12)
 
 
 def both(*, causal):
-    """A ragged problem whose keys are packed, in NumPy and in torch."""
+    """Return a ragged problem whose keys are packed, in NumPy and in torch."""
     rng = np.random.default_rng(2)
     shapes = ((sum(Q_LENS), 6, 8), (sum(KV_LENS), 2, 8), (sum(KV_LENS), 2, 5))
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
@@ -62,7 +62,7 @@ def test_the_filters_are_the_same(p_format):
     for keys in ("row", "sample"):
         found, expected = (getattr(x, keys) for x in (b, a))
         np.testing.assert_allclose(np.abs(found.z), np.abs(expected.z), rtol=1e-7)
-        # the two keys of a row that has no others are equally far from their mean: either is found
+        # In a row of two keys, both are equally far from their mean, so either may be found.
         same = found.key == expected.key
         assert same.mean() > 0.9
         for part in ("z", "beta"):

@@ -75,7 +75,7 @@ def test_zero_reference_and_nothing_at_all():
 
 
 def test_max_relative_error_means_nothing_near_zero():
-    """The same absolute error everywhere; the figure only counts how near zero a value came."""
+    """The absolute error is the same everywhere; the figure grows as a value comes near zero."""
     rng = np.random.default_rng(17)
     reference = rng.standard_normal((1, 1, 100_000))
     out = reference + 1e-5

@@ -14,7 +14,7 @@ FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
 def exact_round(x: float, fmt: str, mode: str) -> float:
-    """Rounding by rational arithmetic, of a finite number within the format's range."""
+    """Round a finite number within the format's range, by rational arithmetic."""
     target = formats.named(fmt)
     if x == 0:
         return x
@@ -100,7 +100,7 @@ def test_bad_names_are_refused():
 
 
 def exact_fma(a: float, b: float, c: float) -> np.float32:
-    """One rounding of the rational a b + c to float32; a zero sum is left to the caller."""
+    """Round the rational a b + c to float32 once; a zero sum is left to the caller."""
     exact = Fraction(a) * Fraction(b) + Fraction(c)
     numerator, denominator = exact.numerator, exact.denominator
     exponent = abs(numerator).bit_length() - denominator.bit_length()
@@ -169,7 +169,7 @@ def test_eight_bits_are_read_as_torch_reads_them(fmt):
 @pytest.mark.parametrize("fmt", ["fp16", "bf16"])
 @pytest.mark.parametrize("sigma", [0.5, 1.0])
 def test_rounding_to_nearest_shrinks_a_sum_by_a_known_share(fmt, sigma):
-    """Weights as of a softmax, log-normal, by quadrature over the binades."""
+    """The weights are log-normal, as of a softmax, and summed by quadrature over the binades."""
     error = total = 0.0
     for binade in range(-14, 3):
         x = 2.0**binade * (1 + (np.arange(2**16) + 0.5) / 2**16)

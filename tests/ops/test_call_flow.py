@@ -1,4 +1,4 @@
-"""What a warm call costs in Python: functions entered, files, and moves from file to file."""
+"""A warm call enters few Python functions and files, and seldom moves from file to file."""
 
 import functools
 import sys
@@ -59,7 +59,7 @@ def append():
 
 
 def counted(call):
-    """Functions of labkernels that a warm call enters, their files, and its moves between files.
+    """Count labkernels' functions that a warm call enters, their files, and moves between files.
 
     Comprehensions do not count; a move is a change of file on a call or a return.
     """
@@ -87,7 +87,7 @@ def counted(call):
     return entered, len(files), moves
 
 
-# Functions, files and moves, at most. The book's page on the architecture reads them here.
+# The most functions, files and moves. The book's page on the architecture reads these numbers.
 CEILINGS = {
     "decode": (37, 10, 23),
     "prefill": (45, 11, 24),

@@ -1,4 +1,4 @@
-"""Every verb in one graph of torch.compile, and attention under torch.func."""
+"""Every verb compiles into one graph of torch.compile, and attention runs under torch.func."""
 
 import pytest
 import torch
@@ -104,7 +104,7 @@ def test_a_cache_grows_and_is_read_in_one_graph():
 
 @old_jit
 def test_attention_trains_in_one_graph_of_inductor():
-    """With nothing around it, so that inductor has nothing to give a C++ compiler."""
+    """Attention stands alone in the graph, so that inductor needs no C++ compiler."""
     ends = (sums((3,)), sums((9,)))
 
     def attend(q, k, v):
@@ -128,7 +128,7 @@ def test_what_no_graph_holds_is_refused(name):
 
 @pytest.mark.parametrize("verb", ["decode", "prefill", "mla_decode"])
 def test_a_kernel_that_writes_another_type_is_refused(verb):
-    """torch was told the type of q, and would read float64 as that."""
+    """torch was told that the output has q's type, and would read float64 as that type."""
     name = {"decode": "reference", "prefill": "reference_prefill", "mla_decode": "reference_mla"}
     given = {
         "decode": (CASE.q, CASE.cache),

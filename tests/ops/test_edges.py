@@ -1,4 +1,4 @@
-"""What is no tensor, no number or no count is refused in words; autograd at its edges."""
+"""Arguments of a wrong type are refused by name, and autograd handles its edge cases."""
 
 import pickle
 
@@ -49,7 +49,7 @@ def of_append(last="cu_seqlens_new"):
     return dict(zip(("cache", "k_new", "v_new", last), GROWN.arguments, strict=True))
 
 
-# Every verb, what it takes, and the names of what it may be asked for.
+# Every verb, the arguments that it takes, and the names of its options.
 VERBS = {
     "decode": (ops.decode, {"q": CASE.q, "cache": CACHE}, sorted(DecodeOptions.__optional_keys__)),
     "prefill": (ops.prefill, of_prefill(PREFILL), PACKED),
@@ -98,7 +98,7 @@ WRONG = {
 
 
 def is_right(verb, name, what):
-    """Whether a value that is wrong for most arguments is right for this one."""
+    """Return whether a value that is wrong for most arguments is right for this one."""
     optional = name not in VERBS[verb][1] or (verb, name) == ("mla_decode", "cu_seqlens_q")
     return {
         "None": optional,
@@ -121,7 +121,7 @@ def test_a_wrong_type_is_named_in_a_value_error(verb, what):
 
 
 def test_equal_values_of_other_types_are_told_apart():
-    """A call is kept by its options, and 1 == 1.0 == True."""
+    """Prepared calls are kept by their options, and 1 == 1.0 == True."""
     for right, wrong in ((1, True), (1, 1.0), (64, 64.0)):
         for name in COUNTS:
             ops.prefill(**of_prefill(PREFILL), **{name: right})

@@ -1,4 +1,4 @@
-"""What a verb writes lies in memory of its own; a verb without gradients does not pass for one."""
+"""Outputs may not lie in the memory of inputs; verbs without gradients refuse requires_grad."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def mla_arguments():
 
 
 def inside(tensor, shape, dtype):
-    """A tensor that lies in another one's memory, from its beginning."""
+    """Return a tensor that lies in another tensor's memory, from its beginning."""
     room = tensor.untyped_storage()
     return torch.empty(0, dtype=dtype).set_(room, 0, shape)
 
@@ -72,7 +72,7 @@ CASES = [
 
 @pytest.mark.parametrize(("verb", "kernel"), CASES)
 def test_an_output_may_take_the_place_of_the_query(verb, kernel):
-    """Bit for bit, in every kernel, split or not."""
+    """No bit changes, in any kernel, split or not."""
     run, (q, *rest), _ = verb()
     for split in ({}, SPLIT):
         apart = run(q, *rest, kernel=kernel, **split)

@@ -1,4 +1,4 @@
-"""A process that was spawned, not forked, has what it needs; and what it is sent is not a step."""
+"""A process that was spawned, not forked, gives the same bits; no step can be sent to it."""
 
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context

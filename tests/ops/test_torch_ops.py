@@ -1,4 +1,4 @@
-"""The verbs as torch operators: what opcheck asks, gradients, and a model that learns."""
+"""As torch operators, the verbs pass opcheck, have gradients, and let a model learn."""
 
 import math
 
@@ -55,7 +55,7 @@ def test_autograd_goes_through_the_kernels(causal):
     wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
     (eager(*wide, *ends, causal) * weights.double()).sum().backward()
     for mine, exact in zip((q, k, v), wide, strict=True):
-        # P, dS, out and the gradient each round to 2^-9 of themselves
+        # P, dS, out and the gradient each err by 2^-9, relatively
         spread = 8 * 2.0**-9 * exact.grad.abs().max()
         assert ((mine.grad.double() - exact.grad).abs() <= spread).all()
         assert mine.grad.dtype == torch.bfloat16
@@ -105,7 +105,7 @@ class Copier(torch.nn.Module):
 
 
 class EagerCopier(Copier):
-    """The same in float64, its attention and its gradients torch's own."""
+    """The same model in float64, with torch's own attention and gradients."""
 
     def attend(self, q, k, v, cu_seqlens):
         return eager(q, k, v, cu_seqlens, cu_seqlens, True)
@@ -115,7 +115,7 @@ LENGTHS, N_SYMBOLS = (9, 1, 17, 5), 4
 
 
 def loss_of(model):
-    """The loss where each symbol's answer is the first of its request."""
+    """Return the loss of a model that must answer each symbol with the first of its request."""
     symbols, ends = torch.randint(N_SYMBOLS, (sum(LENGTHS),)), sums(LENGTHS)
     first = symbols[ends[:-1].long()].repeat_interleave(torch.tensor(LENGTHS))
     return torch.nn.functional.cross_entropy(model(symbols, ends), first)
@@ -129,7 +129,7 @@ def test_a_model_gets_the_gradients_that_torch_gives_it():
         torch.manual_seed(1)
         loss_of(each).backward()
     for (name, mine), right in zip(model.named_parameters(), exact.parameters(), strict=True):
-        # Q, K, V, P, dS, out and the gradients of out, Q, K and V each round to 2^-9 of themselves
+        # Q, K, V, P, dS, out and the gradients of out, Q, K and V each err by 2^-9, relatively
         error = (mine.grad.double() - right.grad).norm()
         assert 0 < error <= 10 * 2.0**-9 * right.grad.norm(), name
 

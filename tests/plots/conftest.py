@@ -24,7 +24,7 @@ def close_figures():
 
 
 def draw(figure):
-    """Lay a figure out as saving would, so that a bad label or format shows; a page copies it."""
+    """Lay a figure out as saving would, to show bad labels, and pickle it as a page does."""
     figure.canvas.draw()
     manager, figure.canvas.manager = figure.canvas.manager, None
     pickle.dumps(figure)
@@ -33,7 +33,7 @@ def draw(figure):
 
 
 def measurements(*, groups=(1, 4, 8), page_sizes=(16,), dtypes=("fp16", "bf16")):
-    """Rows of the measurements table, as far as the figures read them."""
+    """Return rows of the measurements table, as far as the figures read them."""
     rows = []
     for kernel, on in KERNELS.items():
         for group in groups:
@@ -58,7 +58,7 @@ def measurements(*, groups=(1, 4, 8), page_sizes=(16,), dtypes=("fp16", "bf16"))
 
 
 def error_rows(*, samples=8, heads=4, seed=0):
-    """Rows of the accuracy table for off, on and their difference."""
+    """Return rows of the accuracy table for off, on and their difference."""
     rng = np.random.default_rng(seed)
     names = [("decode_fma", "off"), ("decode_mma", "on"), ("decode_mma - decode_fma", "")]
     frames = []

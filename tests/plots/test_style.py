@@ -14,7 +14,7 @@ CEILINGS = {"copy", "read"}  # drawn as lines, in no kernel's colour
 
 
 def meet():
-    """Pairs that a figure may show together: what one experiment has timed."""
+    """Return pairs that a figure may show together, since one experiment has timed both."""
     pairs = set()
     for table in TIMED:
         names = {row["kernel"] for row in store.read(table)} - CEILINGS
@@ -24,7 +24,7 @@ def meet():
 
 
 def luminance_and_blue(colour):
-    """Two quantities that red-green colour-blind eyes still see."""
+    """Return two quantities that red-green colour-blind eyes still see."""
     red, green, blue = to_rgb(colour)
     return 0.3 * red + 0.59 * green, blue
 

@@ -11,7 +11,7 @@ from tests.repo.files import ROOT
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory):
-    """The archive as the release's workflow makes it."""
+    """Return the archive as the release's workflow makes it."""
     path = tmp_path_factory.mktemp("release") / "labkernels-data-v9.tar.gz"
     given = ["--prefix=labkernels-data-v9/", "-o", str(path), "HEAD", "data", "LICENSE-text"]
     subprocess.run(["git", "archive", *given], cwd=ROOT, check=True)

@@ -53,7 +53,7 @@ def test_the_best_of_ours_meets_the_best_of_theirs(row, target):
 
 
 def test_a_missed_target_stands_beside_its_profile(row, target, tmp_path):
-    """The counters of the longest kernel, at the target's own workload and no other."""
+    """The profile has the counters of the longest kernel, at the target's own workload only."""
     counts = {"time": 1e-4, "tensor_pipe": 40.0, "l2": 71.5, "stall_gmma": 3.0, "stall_wait": 1.0}
     base = {**row, "experiment": "counters", "q_len": 1, "causal": False, "statistic": "exact"}
     counted = [

@@ -175,7 +175,7 @@ def test_times_divided_by_ten_are_noticed(tmp_path, row):
     with pytest.raises(ValueError, match=r"performance/run.csv is not the file that datapackage"):
         store.read(path)
     assert store.read(path, described=False) != [row]
-    # A recording of another file does not make it good; describing everything on purpose does.
+    # Only a new description of everything accepts the change; a recording of another file does not.
     other = tmp_path / "performance" / "other.csv"
     store.append(other, [row])
     datapackage.write(tmp_path, [other])

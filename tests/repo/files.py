@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def project_files() -> tuple[Path, ...]:
     """Return every file that git tracks or would track, as paths relative to the root.
 
-    Of a tree without .git, as an archive holds it, those that an empty repository would track.
+    For a tree without .git, such as an archive, return those that an empty repository would track.
     """
     with tempfile.TemporaryDirectory() as empty:
         of = [f"--work-tree={ROOT}"]

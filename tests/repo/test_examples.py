@@ -1,4 +1,4 @@
-"""The examples in docstrings: they hold, and every function of the API reference has one."""
+"""The examples in docstrings hold, and every function of the API reference has an example."""
 
 import doctest
 import functools
@@ -22,7 +22,7 @@ WITH_EXAMPLES = [
 
 
 def offered() -> dict[str, object]:
-    """The functions that the API reference shows, by name, and those that packages export."""
+    """Return the functions that the API reference shows or packages export, by name."""
     names = re.findall(r"autofunction:: (\S+)", PAGE)
     found = {name: resolve(name) for name in names}
     for package in (labkernels, ops, budget):
@@ -32,7 +32,7 @@ def offered() -> dict[str, object]:
 
 
 def resolve(name: str) -> object:
-    """The object of a dotted name."""
+    """Return the object of a dotted name."""
     module, _, last = name.rpartition(".")
     return getattr(importlib.import_module(module), last)
 

@@ -13,13 +13,13 @@ import pytest
 from tests.repo.files import ROOT, project_files, read, text_files, with_suffix
 
 CODE = (".py", ".cuh", ".hpp", ".cpp", ".js", ".mjs")
-CHAPTERS = Path("notebooks")  # prose, a sentence a line
+CHAPTERS = Path("notebooks")  # prose, one sentence per line
 LINES_MAX = 400
 COLUMNS_MAX = 100
 FUNCTION_LINES_MAX = 60
 FILE_BYTES_MAX = 5 * 512 * 1024
 
-# A word that promises work instead of doing it. Spelled in halves, so that this file has none.
+# Words that promise work instead of doing it, spelled in halves so that this file has none.
 BANNED = re.compile("|".join(["TO" + "DO", "FIX" + "ME", "X" + "XX", "NotImplemented" + "Error"]))
 # Folders that exist on one machine only; the pattern cannot match its own text.
 MACHINE_PATH = re.compile(

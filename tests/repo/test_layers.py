@@ -10,9 +10,8 @@ from tests.repo.files import ROOT, read
 
 ARRAYS = {"numpy"}
 DEVICE = ARRAYS | {"torch", "triton", "cuda"}
-# The GPU machine has the standard library and DEVICE; only plots may need more. measure and
-# chapters look for FlashInfer, a peer that may be absent.
-# filelock comes with torch.
+# A GPU machine has the standard library, DEVICE, and filelock, which comes with torch; only plots,
+# bench and widgets may need more. measure and chapters look for peers that may be absent.
 MAY_IMPORT = {
     "places": set(),
     "units": set(),

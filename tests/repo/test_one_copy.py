@@ -1,4 +1,4 @@
-"""An operation is one folder, a GPU one block, an importer one file: in a copy, nothing edited."""
+"""A new operation is one folder, a GPU one block, an importer one file; nothing else changes."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def read(path, take):
     with np.load(path) as arrays:
         return {name: arrays[name] for name in arrays.files if take.name(name)}
 '''
-# What the copy is asked, with the tests beside it.
+# The program that runs in the copy, beside the tests.
 ASKED = """
 import json, sys
 import pytest
@@ -80,14 +80,14 @@ COPIED_KERNELS = {"fma", "reference"}
 
 
 def other_kernels(folder, names):
-    """The folders of kernels that are not copied, whichever there are."""
+    """Return the folders of kernels that are not copied."""
     kernels = {name for name in names if (Path(folder) / name / "spec.py").is_file()}
     return kernels - COPIED_KERNELS
 
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
-    """The package and its data in another folder, with three things added."""
+    """Return another folder with the package and its data, and three things added."""
     home = tmp_path_factory.mktemp("copy")
     package = shutil.copytree(
         ROOT / "labkernels", home / "labkernels", ignore=shutil.ignore_patterns("__pycache__")

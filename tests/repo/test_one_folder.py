@@ -90,7 +90,7 @@ KERNEL = Toy()
 
 @pytest.fixture
 def toy_kernel(tmp_path, monkeypatch):
-    """A folder with a kernel beside those of decode: a specification and a source."""
+    """Yield the name of a kernel whose specification and source lie beside those of decode."""
     folder = tmp_path / "decode" / "of_this_test"
     folder.mkdir(parents=True)
     (folder / "__init__.py").touch()
@@ -136,7 +136,7 @@ def test_a_kernel_is_one_folder(toy_kernel, capsys):
 
 @pytest.fixture
 def rooms(tmp_path, monkeypatch):
-    """Folders beside those of experiments; what was imported from them is forgotten."""
+    """Yield folders beside those of experiments; afterwards forget what was imported from them."""
     for package in (performance, accuracy):
         folder = tmp_path / package.__name__.rpartition(".")[2]
         folder.mkdir()
@@ -163,7 +163,7 @@ def test_an_experiment_is_one_file(rooms, tmp_path, kind):
 
 @pytest.fixture
 def forgetful():
-    """Peers are looked for again, before and after."""
+    """Make labkernels look for peers again, before and after the test."""
     found = (peer.peers, peer.backends)
     for function in found:
         function.cache_clear()

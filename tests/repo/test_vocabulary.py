@@ -1,4 +1,4 @@
-"""Kernels are written in the words of labkernels/cuda/include/lab and of their operation alone."""
+"""Kernels call only functions of labkernels/cuda/include/lab and of their own operation."""
 
 import re
 from pathlib import Path
@@ -72,7 +72,7 @@ def test_every_word_of_the_vocabulary_is_used_by_a_kernel_or_by_another_word():
     assert not dead, f"words that nothing uses: {', '.join(sorted(dead))}"
 
 
-# Registers: an alias of an array of them, or an array of a function.
+# Arrays of registers: an alias of such an array, or an array within a function.
 ALIAS = re.compile(r"(?:template <[^>]*> )?\s*using \w+ = (?:float|u32|f32x2)\[")
 ARRAY = re.compile(r"\s{4,}(?:float|u32|u32x4|f32x4|i64) \w+\[.*;")
 SHAPE = re.compile(r"//.*\[")
@@ -130,7 +130,7 @@ def test_phase_parameters_carry_their_shape(path):
 
 
 def functions(path):
-    """The functions of a CUDA source: name, first line, lines from its head to its last brace."""
+    """Yield each function of a CUDA source: its first line, and its number of lines."""
     lines = [re.sub(r"//.*", "", line) for line in read(path).splitlines()]
     for i, line in enumerate(lines):
         if not re.search(r"\bLAB_(DEVICE|KERNEL)\b", line) or line.lstrip().startswith("#"):

@@ -1,4 +1,4 @@
-"""What happens to pages after Sphinx: names are mended, weight goes, words are offered."""
+"""After Sphinx, pages are mended and made lighter, and the search page offers words."""
 
 import base64
 import io

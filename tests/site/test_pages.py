@@ -1,4 +1,4 @@
-"""Built pages in a browser: axe-core finds nothing, nothing fails, and a page loads little."""
+"""In a browser, axe-core finds nothing in built pages, nothing fails, and a page loads little."""
 
 import base64
 import hashlib
@@ -30,7 +30,7 @@ CHAPTER = "notebooks/tensor_cores_on_and_off.html"
 SOURCES = (Path(__file__).parents[2] / "notebooks").glob("[!_]*.py")
 CHAPTERS = sorted(f"notebooks/{path.stem}.html" for path in SOURCES)
 WIDTHS, THEMES = (1300, 390), ("light", "dark")
-# It would ask for style sheets by a request that a page from a disk may not make.
+# With "preload", axe-core would request style sheets, which a page from a disk may not do.
 AXE_OPTIONS = {"preload": False, "resultTypes": ["violations"]}
 LIGHT = {"bits", "budget", "tolerances"}  # data of widgets without WebAssembly
 CHAPTER_MOST_BYTES, SITE_MOST_BYTES = 2_500_000, 25_000_000
@@ -49,7 +49,7 @@ def browser():
 
 @pytest.fixture
 def opened(browser):
-    """Opens a page of the site, and notes what goes wrong there and what it loads."""
+    """Yield a function that opens a page, and notes what goes wrong there and what it loads."""
     contexts = []
 
     def open_page(name, width=WIDTHS[0], theme=THEMES[0], base=""):
@@ -72,7 +72,7 @@ def opened(browser):
 
 
 def check(page):
-    """Nothing is wrong for the browser or for axe-core, and nothing is wider than the page."""
+    """Assert that browser and axe-core find nothing wrong, and nothing is wider than the page."""
     found = axe.Axe().run(page, options=AXE_OPTIONS)
     wrong = [(v["id"], v["nodes"][0]["html"]) for v in found.response["violations"]]
     assert not wrong
@@ -267,7 +267,7 @@ def test_chapter_asks_for_a_guess(opened):
 
 
 def test_every_kernel_has_the_bits_of_the_gpu_in_a_browser(opened):
-    """Node holds the same before a page is written; this is another engine of JavaScript."""
+    """Node checks the same when a page is written, but a browser may run another version of V8."""
     page = opened("book/the_lab_in_your_browser.html")
     form = page.locator("[data-lab-widget=run_kernel]")
 
@@ -300,7 +300,7 @@ def test_page_names_what_is_broken(opened):
 
 
 class Strict(http.server.SimpleHTTPRequestHandler):
-    """Serves the site with a policy under which only its own scripts run, and reach nothing else.
+    """Serves the site with a policy: only the site's own scripts run, and they reach nothing else.
 
     A kernel needs WebAssembly, and its worker is a script that the page itself has made. Scripts
     in the text of a page are named by their hashes.
@@ -352,7 +352,7 @@ def test_a_strict_policy_refuses_nothing(opened, strict_site, name):
             form.get_by_text(said).first.wait_for()
     page.locator("[data-press=toggleFullScreen]").click()
     page.wait_for_function("document.fullscreenElement !== null")
-    assert not page.wrong  # the console has each refusal
+    assert not page.wrong  # the console would have each refusal
 
 
 def test_search_offers_the_nearest_word(opened):
@@ -374,7 +374,7 @@ def test_a_figure_stands_where_no_script_runs(browser):
 
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_chapter_is_light(opened, name):
-    """What WebAssembly its widgets load is not counted."""
+    """The WebAssembly that a chapter's widgets load is not counted."""
     page = opened(name)
     page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
     page.wait_for_load_state("networkidle")

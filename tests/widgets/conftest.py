@@ -1,4 +1,4 @@
-"""One kernel of the pages, compiled once."""
+"""Fixtures of the widgets' tests: one kernel of the pages, compiled once."""
 
 import json
 

@@ -51,7 +51,7 @@ def test_occupancy_in_a_page_is_that_of_the_budget(needs_node):
 
 
 def check_one_more(gpu, block, name, most, right):
-    """`most` of a resource lets one more block in as far as that resource goes, and 1 more not."""
+    """Assert that with `most` of a resource one more block fits, and with 1 more it does not."""
     attribute = {"registers": "by_registers", "smem_bytes": "by_smem"}[name]
 
     def by(amount):
@@ -77,7 +77,7 @@ def test_calculator_has_the_ledgers():
 
 
 def instances():
-    """The first tile of each kernel with free tiles, at its narrowest and its widest head."""
+    """Yield the first tile of each kernel with free tiles, at its first and its last head_dim."""
     for name in ledgers.FREE_KERNELS:
         kernel = discover()[name]
         for head_dim in {kernel.head_dims[0], kernel.head_dims[-1]}:
@@ -86,7 +86,7 @@ def instances():
 
 
 def right_ledgers(kernel, instance, values):
-    """Python's ledgers with another tile; None where there is no such tile."""
+    """Return Python's ledgers with another tile; None where there is no such tile."""
     fields = {ledgers.FREE[symbol]: value for symbol, value in values.items()}
     try:
         other = replace(instance, tile=replace(instance.tile, **fields))

@@ -1,4 +1,4 @@
-"""The build of the book holds the bits of each kernel in a page against those of the GPU."""
+"""The build of the book compares the bits of each kernel in a page with those of the GPU."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from labkernels.widgets import book, kernels, node
 
 @pytest.fixture
 def results(monkeypatch):
-    """What node is said to have computed, which a test may change."""
+    """Return what node is said to have computed; a test may change this."""
     computed = {o.name: {"error": None, "sum": o.checksum} for o in kernels.offers()}
     monkeypatch.setattr(node, "is_available", lambda: True)
     monkeypatch.setattr(node, "run_recorded", lambda assets: computed)

@@ -23,7 +23,7 @@ SAID = {
 
 @pytest.fixture(scope="module")
 def found(needs_node, offer, assets, tmp_path_factory):
-    """A run of the numbers of a drawn one, on pages in another order."""
+    """Return results of a run with typed numbers, which equal drawn ones, on reordered pages."""
     path = tmp_path_factory.mktemp("own") / "asset.json"
     path.write_text(assets[offer.name])
     workload = dict(offer.cases())[KEYS].workload

@@ -33,7 +33,7 @@ def as_fp16(patterns):
 
 
 def keys_of(cache, first):
-    """K of KV head 0, some keys of request 0, from the pages."""
+    """Return K of KV head 0 for the page of request 0 that holds key `first`."""
     pages = cache.page_table[0, first // 16]
     return cache.k[pages, :, 0].numpy()
 
@@ -110,7 +110,7 @@ def test_trace_of_a_broken_run_ends_where_the_checks_stopped_it(broken_asset):
 
 @pytest.fixture(scope="module")
 def others(needs_node, needs_zig, tmp_path_factory):
-    """What the stepper shows of the kernels without switches, by kernel."""
+    """Return what the stepper shows of the kernels without switches, by kernel."""
     folder, shown = tmp_path_factory.mktemp("steps"), {}
     for name, stepped in OTHERS.items():
         path = folder / f"{name}.json"
@@ -132,7 +132,7 @@ def test_buffers_lie_where_the_ledger_says(name):
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_kernel_tells_the_softmax_of_its_rows(others, name):
-    """In the rows' order: the first ones of the first block are of KV head 0."""
+    """The rows come in order: the first rows of the first block are those of KV head 0."""
     shown, stepped = others[name], OTHERS[name]
     assert shown["error"] is None
     operation = operations()[name.partition("_")[0]]

@@ -1,4 +1,4 @@
-"""Assignments that check themselves: the reader writes part of a kernel, the CPU machine checks it.
+"""Assignments that check themselves: a reader writes part of a kernel, and the CPU machine runs it.
 
     from labkernels.chapters import exercises
     exercises.get("rescale")            # the task, and a starter to edit

@@ -2,7 +2,7 @@
 
 A grader whose answers run in a kernel says which of its results are compared and in which format
 (`OUTPUTS`), and what the kernels take (`takes`). If shared memory has no addresses to count, its
-`NO_BANKS` says why; if no kernel runs at all, `NO_KERNEL` does.
+`NO_BANKS` says why; if no kernel runs at all, its `NO_KERNEL` says why.
 """
 
 import functools
@@ -21,7 +21,7 @@ from labkernels.units import format_bytes
 def compared(
     exercise: Exercise, grader: ModuleType, answer: object, results: dict[str, np.ndarray]
 ) -> list[str]:
-    """Bits, ledger line and bank conflicts, or the sentence that says why there are none."""
+    """Return lines on bits, ledger and bank conflicts, or the reason why there are none."""
     if hasattr(grader, "NO_KERNEL"):
         return [grader.NO_KERNEL]
     reference, takes, turns = _reference(exercise, grader)
@@ -35,7 +35,7 @@ def compared(
 
 @functools.cache
 def _reference(exercise: Exercise, grader: ModuleType) -> tuple:
-    """The results, the resources and the turns of the solution."""
+    """Return the results, the resources and the turns of the solution."""
     turns = None if hasattr(grader, "NO_BANKS") else _counted(exercise, grader, exercise.solution)
     results = grader.run(exercise, exercise.solution)
     return results, grader.takes(exercise, exercise.solution), turns
@@ -49,7 +49,7 @@ def _counted(exercise: Exercise, grader: ModuleType, answer: object) -> list[ban
 
 
 def bits(formats: dict[str, str], mine: dict, reference: dict) -> str:
-    """How many numbers differ from the reference's, and by how many spacings of their format."""
+    """Say how many numbers differ from the reference's, and by how many spacings of the format."""
     count, differing, ulps = 0, 0, 0.0
     for name, fmt in formats.items():
         for key in (key for key in mine if key.startswith(name)):
@@ -68,7 +68,7 @@ def bits(formats: dict[str, str], mine: dict, reference: dict) -> str:
 
 
 def ledger_line(mine: Takes, reference: Takes) -> str:
-    """Registers by the ledger and by the compiler, and shared memory, beside the reference's."""
+    """Return the registers by ledger and by compiler, and shared memory, beside the reference's."""
     parts = ["no lines, since Triton lays out its tiles itself"]
     if mine.ledger is not None:
         parts = [f"{_several(mine.ledger, 'register')} per thread by its lines"]
@@ -85,7 +85,7 @@ def ledger_line(mine: Takes, reference: Takes) -> str:
 
 
 def conflicts(mine: list[banks.Turns], reference: list[banks.Turns]) -> list[str]:
-    """The turns that bank conflicts cost, and where most of them are."""
+    """Return the turns that bank conflicts cost, and where most of them are."""
     both = [_sum(mine), _sum(reference)]
     beside = "as for the reference" if both[0] == both[1] else f"for the reference {both[1]}"
     lines = [f"Bank conflicts on the CPU machine: {both[0]}, {beside}."]

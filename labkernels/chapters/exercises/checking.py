@@ -1,7 +1,7 @@
 """Grades an answer: first faults that the machine finds, then the result, then remarks.
 
-A right answer is compared with the reference kernel (`beside_reference`), and with itself on a GPU:
-a grader whose kernel a GPU can run, too, has `ON_GPU`, the architecture that it needs, "" for any.
+A right answer is compared with the reference kernel (`beside_reference`), and with itself on a GPU.
+A grader whose kernel can run on a GPU has `ON_GPU`: the architecture that it needs, "" for any.
 """
 
 import importlib
@@ -57,14 +57,14 @@ def check(name: str, answer: object) -> Report:
 
 
 def _of_fault(exercise: Exercise, message: str) -> list[str]:
-    """The machine's message, and the assignment's advice if it knows this kind of fault."""
+    """Return the machine's message, and the assignment's advice if it knows this kind of fault."""
     fault = fault_of(message)
     alike = [m for m in exercise.mistakes if m.fault and m.fault == fault and m.where in message]
     return [*in_readers_words(message), *(m.says.strip() for m in alike[:1])]
 
 
 def _on_gpu(exercise: Exercise, grader: ModuleType, answer: object, results: dict) -> list[str]:
-    """Whether a right answer gives the same bits on this machine's GPU, if it has one."""
+    """Say whether a right answer gives the same bits on this machine's GPU, if it has one."""
     arch = getattr(grader, "ON_GPU", None)
     if arch is None or not machine.has_gpu(arch):
         return []
@@ -80,7 +80,7 @@ def _on_gpu(exercise: Exercise, grader: ModuleType, answer: object, results: dic
 
 
 def _known_mistake(exercise: Exercise, grader: ModuleType, results: dict) -> str:
-    """The message for an answer that acts like the starter or a usual mistake."""
+    """Return the message for an answer that acts like the starter or a usual mistake."""
     usual = [(exercise.starter, exercise.unfinished)]
     usual += [(mistake.source, mistake.says) for mistake in exercise.mistakes if not mistake.fault]
     for source, says in usual:
@@ -93,12 +93,12 @@ def _known_mistake(exercise: Exercise, grader: ModuleType, results: dict) -> str
 
 
 def _same(starter: str, answer: object) -> bool:
-    """Whether an answer is the starter, wherever its lines begin."""
+    """Return whether an answer is the starter, wherever its lines begin."""
     return dedent(starter).strip() == dedent(str(answer)).strip()
 
 
 def alike(one: dict, other: dict) -> bool:
-    """Whether two answers gave the same results, except for the order of additions."""
+    """Return whether two answers gave the same results, except for the order of additions."""
     if one.keys() != other.keys():
         return False
     pairs = ((np.asarray(one[key]), np.asarray(other[key])) for key in one)

@@ -16,8 +16,8 @@ class Takes:
     """The resources of a kernel with an answer in it.
 
     ledger: the registers per thread by the kernel's ledger, None if it has none. registers: by the
-    compiler, None if it is not here. spill_bytes: per thread. smem_bytes: per block, None if nobody
-    knows. compiler: its name, or why it says nothing.
+    compiler, None if it is not here. spill_bytes: per thread. smem_bytes: per block, None if it is
+    unknown. compiler: its name, or why it says nothing.
     """
 
     kernel: str
@@ -29,14 +29,14 @@ class Takes:
 
 
 def small(kernels: Iterable[SmallKernel], folders: tuple) -> list[Takes]:
-    """What the primers' kernels take, with the sources of these folders."""
+    """Return what the primers' kernels take, with the sources of these folders."""
     return [
         by_nvrtc(kernel.name, kernel.made(folders), kernel.registers.total) for kernel in kernels
     ]
 
 
 def by_nvrtc(kernel: str, made: Specialization, ledger: int) -> Takes:
-    """What a CUDA kernel takes, compiled by NVRTC if it is here."""
+    """Return what a CUDA kernel takes, compiled by NVRTC if it is here."""
     if (reason := nvrtc.available()) is not None:
         return Takes(kernel, ledger, None, 0, made.smem_bytes, f"no compiler is here: {reason}")
     try:

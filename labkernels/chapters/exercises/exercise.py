@@ -48,7 +48,7 @@ class Exercise:
     place: tuple[str, str] = ("", "")
 
     def hint(self, number: int) -> str:
-        """Hint 1 points at the place; the last hint nearly gives the answer.
+        """Return a hint: the first points at the place, and the last nearly gives the answer.
 
         Raises: ValueError if there is no hint of that number.
         """
@@ -71,7 +71,7 @@ def _all() -> dict[str, Exercise]:
 
 def _read(path: Path) -> Exercise:
     given = tomllib.loads(path.read_text(encoding="utf-8"))
-    if "solution" not in given:  # the solution is the kernel's own lines
+    if "solution" not in given:  # the kernel's own lines are the solution
         given["solution"] = region(*given["place"])
     mistakes = tuple(_mistake(given["solution"], **m) for m in given.pop("mistake"))
     lists = {name: tuple(given.pop(name)) for name in ("hints", "place") if name in given}
@@ -81,7 +81,7 @@ def _read(path: Path) -> Exercise:
 def _mistake(
     solution: str, says: str, source: str = "", replace: tuple = (), **finds: str
 ) -> Mistake:
-    """A mistake as its source, or as the solution in which some words are replaced."""
+    """Return a mistake whose source is given, or is the solution with some words replaced."""
     for old, new in replace:
         if solution.count(old) != 1:
             raise ValueError(f"replace = {old!r}, found {solution.count(old)} times, allowed: 1")
@@ -90,12 +90,12 @@ def _mistake(
 
 
 def names() -> tuple[str, ...]:
-    """The assignments in the order in which the book gives them."""
+    """Return the assignments in the order in which the book gives them."""
     return tuple(_all())
 
 
 def get(name: str) -> Exercise:
-    """The assignment of that name.
+    """Return the assignment of that name.
 
     Raises: ValueError listing the names if there is none.
     """

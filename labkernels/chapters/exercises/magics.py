@@ -5,7 +5,7 @@ from labkernels.chapters.exercises.report import Report
 
 
 def load_ipython_extension(shell) -> None:
-    """What `%load_ext labkernels.chapters.exercises` calls."""
+    """Register the cells; `%load_ext labkernels.chapters.exercises` calls this function."""
     for language in ("cuda", "triton"):
         shell.register_magic_function(_answered, magic_kind="cell", magic_name=language)
 

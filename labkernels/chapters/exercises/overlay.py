@@ -1,4 +1,4 @@
-"""A kernel's source in which the reader's lines stand in the place of one marked region."""
+"""Puts the reader's lines in the place of one marked region of a kernel's source."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ _STRICT = (
 
 
 def region(header: str, name: str) -> str:
-    """The text of a region as the source has it.
+    """Return the text of a region as the source has it.
 
     Raises: ValueError unless the source has exactly one region of that name.
     """
@@ -24,7 +24,7 @@ def region(header: str, name: str) -> str:
 
 
 def folder_with(header: str, name: str, source: str, before_it: str = "") -> Path:
-    """A folder for include paths, in which the header has the reader's region after `before_it`.
+    """Return an include folder, whose header has the reader's region after `before_it`.
 
     The compiler counts the reader's lines from 1, and the others as they stand in the header.
     Raises: ValueError unless the source has exactly one region of that name.

@@ -27,7 +27,7 @@ class Question:
     within: float = 0.0
 
     def judge(self, answer: object) -> Report:
-        """Whether the answer is right; if it is not, what it overlooks, or a hint.
+        """Say whether the answer is right; if it is not, what it overlooks, or a hint.
 
         Raises: ValueError if the answer does not consist of what the question asks for.
         """
@@ -60,7 +60,7 @@ class Question:
         return low - _SLACK <= given <= high + _SLACK  # type: ignore[operator]
 
     def _where(self, given: tuple) -> list[str]:
-        """Which parts are wrong, and in which direction."""
+        """Return which parts are wrong, and in which direction."""
         lines = []
         for i, (part, value) in enumerate(zip(self.right, given, strict=True), 1):
             if self._fits(part, value):
@@ -75,7 +75,7 @@ class Question:
 
 
 def _bounds(part, within: float) -> tuple[float, float]:
-    """The bounds within which a number counts as this one."""
+    """Return the bounds within which a number counts as this part."""
     if isinstance(part, list):
         return part[0], part[1]
     return part - within * abs(part), part + within * abs(part)
@@ -83,7 +83,7 @@ def _bounds(part, within: float) -> tuple[float, float]:
 
 @functools.cache
 def questions() -> dict[str, Question]:
-    """All questions by the label of their exercise."""
+    """Return all questions by the label of their exercise."""
     found = tomllib.loads(_FILE.read_text(encoding="utf-8"))
     return {name: _question(name, **given) for name, given in found.items()}
 

@@ -10,11 +10,11 @@ ANSWER = "your_answer.cuh"  # the file that the reader's lines seem to come from
 NAMES = "Has your answer all the names of the starter, and does every bracket in it close?"
 _PLACE = re.compile(rf"(?:[\w./-]*/)?{re.escape(ANSWER)}:(\d+)")
 # A message keeps the last folder of a path: the primers', or the build's if `#line` has no folder.
-# The machine's own words name a primer without its folder.
+# The machine's own messages name a primer without its folder.
 _IN_PRIMER = re.compile(rf"(?<![\w/])(?:(?:{FOLDER.name}|kernels|labkernels)/)?(\w+\.cuh):(\d+)")
 _COMPILE = re.compile(rf"{re.escape(ANSWER)}:(\d+):(\d+): error: ([^\n]*)")
 _COMPILE_BESIDE = re.compile(r"((?:[\w-]+/)*\w+\.cuh:\d+):\d+: error: ([^\n]*)")
-# What a machine error is called, by words of its message, and what it means.
+# The name of each machine error, words by which its message is known, and its meaning.
 _FAULTS = {
     "race": (
         ("race:",),
@@ -83,7 +83,7 @@ class Report:
 
 
 def wrapped(line: str) -> str:
-    """A line of prose in lines of at most 90 columns; a line of a table as it is.
+    """Break a line of prose into lines of at most 90 columns; leave a line of a table.
 
     JupyterLab breaks a line that is too long in the middle of a word.
     """
@@ -93,7 +93,7 @@ def wrapped(line: str) -> str:
 
 
 def fault_of(message: str) -> str:
-    """The name of a machine error; "compile" for a compiler's, "" for one without a name."""
+    """Return the name of a machine error: "compile" for a compiler's, "" for an unknown one."""
     if _COMPILE.search(message):
         return "compile"
     found = (name for name, (words, _) in _FAULTS.items() if any(w in message for w in words))
@@ -101,7 +101,7 @@ def fault_of(message: str) -> str:
 
 
 def in_readers_words(message: str) -> list[str]:
-    """A machine error as sentences about the reader's own lines."""
+    """Return a machine error as sentences about the reader's own lines."""
     errors = _COMPILE.findall(message)
     if errors:
         said = (f"Line {line}, column {column}: {text}" for line, column, text in errors)
@@ -121,7 +121,7 @@ def in_readers_words(message: str) -> list[str]:
 
 
 def _quoted(place: re.Match) -> str:
-    """A line of a primer's kernel, with what it says."""
+    """Return a line of a primer's kernel: its number and its code."""
     path = FOLDER / place[1]
     if not path.exists():
         return place[0]

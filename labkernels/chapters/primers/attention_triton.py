@@ -38,7 +38,7 @@ def attend(
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
 ):
-    """All keys of the request, for the packed rows of one block and KV head."""
+    """Attend to all keys of the request, for the packed rows of one block and KV head."""
     i_block, i_kv = tl.program_id(0), tl.program_id(1)
     o_row, o_dim, o_key = tl.arange(0, ROWS), tl.arange(0, D), tl.arange(0, KEYS)
     packed = i_block * ROWS + o_row

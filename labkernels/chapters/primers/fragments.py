@@ -1,4 +1,4 @@
-"""What the lanes of a warp hold and touch, by running the CPU machine; counts bank conflicts."""
+"""Finds by the CPU machine what the lanes of a warp hold and touch, and counts bank conflicts."""
 
 from pathlib import Path
 
@@ -8,11 +8,11 @@ from labkernels.budget import Ledger, Line, array_bytes, fragment
 from labkernels.chapters.primers import machine
 
 HEADER = "fragments.cuh"
-BANKS, BANK_BYTES, PHASE_LANES = 32, 4, 8  # lanes that an access of 16 bytes serves at once
+BANKS, BANK_BYTES, PHASE_LANES = 32, 4, 8  # an access of 16 bytes serves 8 lanes at once
 
 
 def _kernel(name: str, registers: tuple[Line, ...], *tile: int) -> machine.SmallKernel:
-    """A kernel of one warp. tile: rows and columns of 16-bit numbers in shared memory, if any."""
+    """Return a kernel of one warp; tile: rows and columns of 16-bit numbers in shared memory."""
     stored = (Line("the tile", array_bytes(*tile, dtype="fp16")),) if tile else ()
     return machine.SmallKernel(
         HEADER,
@@ -65,9 +65,9 @@ def two_products(
 
 
 def owners() -> dict[str, np.ndarray]:
-    """Which lane and register holds each element of A [16, 16] and D [16, 8] of an mma.
+    """Return which lane and place holds each element of A [16, 16] and D [16, 8] of an mma.
 
-    Found by multiplying the identity by matrices whose elements number themselves.
+    Those of A are read from the registers of a matrix whose elements number themselves.
     """
     numbers = np.arange(256.0).reshape(16, 16)
     held = product(numbers, np.zeros((16, 8)))["held"].astype(int)
@@ -77,7 +77,7 @@ def owners() -> dict[str, np.ndarray]:
 
 
 def _accumulator_owners() -> np.ndarray:
-    """Lane and register of each element of D: the store of `product` says it, in closed form."""
+    """Return lane and register of each element of D, by the indices at which `product` stores D."""
     lane, register = np.divmod(np.arange(128), 4)
     rows, columns = lane // 4 + register // 2 * 8, lane % 4 * 2 + register % 2
     owner = np.empty((16, 8, 2), int)
@@ -86,9 +86,9 @@ def _accumulator_owners() -> np.ndarray:
 
 
 def ways(addresses: np.ndarray, n_bytes: int = 16) -> np.ndarray:
-    """How many reads the busiest bank serves, for each group of lanes that is served at once.
+    """Return how many reads the busiest bank serves, per group of lanes that is served at once.
 
-    1 is free of conflicts. Equal words count once, since one read serves all lanes that want it.
+    A group with 1 has no conflict. Equal words count once, since one read serves all their lanes.
     Shapes: addresses [..., 32], the first byte of each lane -> [..., phases].
     """
     lanes = PHASE_LANES * 16 // n_bytes

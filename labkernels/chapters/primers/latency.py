@@ -2,10 +2,10 @@
 
 
 def schedule(n_warps: int, *, wait: int, work: int, rounds: int) -> list[dict]:
-    """What each warp does at which time, if a load takes `wait` turns and its work `work` turns.
+    """Return what each warp does when, if a load takes `wait` turns and its work `work` turns.
 
-    All warps ask for their first load at once. The unit serves the warp that has been ready for
-    longest; a warp asks for its next load when its work is done.
+    All warps start their first load at once. The unit serves the warp that has been ready for
+    longest, and a warp starts its next load when its work is done.
     Units: turns of the unit. Each row has warp, start, end and what, "waits" or "works".
     """
     ready = dict.fromkeys(range(n_warps), wait)

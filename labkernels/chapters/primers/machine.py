@@ -38,7 +38,7 @@ class SmallKernel:
         return self.instance.rpartition("::")[2]
 
     def made(self, folders: tuple[Path, ...]) -> Specialization:
-        """The kernel as a compiler gets it, with the sources of these folders."""
+        """Return the kernel as a compiler gets it, with the sources of these folders."""
         params = f"{self.instance.partition('::')[0]}::Params"
         block = (self.threads, self.smem.total)
         return Specialization(self.header, self.instance, params, *block, include_dirs=folders)
@@ -51,14 +51,14 @@ class SmallKernel:
         writes: Iterable[str],
         folders: tuple[Path, ...] = (FOLDER,),
     ) -> None:
-        """Run it on the CPU machine; see `run` of this module."""
+        """Run the kernel on the CPU machine; see `run` of this module."""
         block = {"threads": self.threads, "smem_bytes": self.smem.total}
         how = {"grid": grid, "writes": writes, "folders": folders}
         run(self.header, self.instance, arguments, **block, **how)
 
 
 def has_gpu(arch: str = "") -> bool:
-    """Whether this machine has a GPU for the small kernels, or one of this architecture."""
+    """Return whether this machine has a GPU for the small kernels, or one of this architecture."""
     import torch
 
     if not torch.cuda.is_available():
@@ -68,13 +68,13 @@ def has_gpu(arch: str = "") -> bool:
 
 
 def uses_gpu() -> bool:
-    """Whether this is a context of `on_gpu`."""
+    """Return whether this is a context of `on_gpu`."""
     return _ON_GPU.get()
 
 
 @contextlib.contextmanager
 def on_gpu() -> Iterator[None]:
-    """Let answers run on the GPU in this context, which checks nothing."""
+    """Let answers run on the GPU in this context, without checks."""
     before = _ON_GPU.set(True)
     try:
         yield
@@ -95,8 +95,8 @@ def run(
 ) -> None:
     """Run a kernel on the CPU machine; the arrays that `writes` names hold what it wrote.
 
-    `arguments` are the fields of the kernel's `Params`, in their order. `kernel` is named with its
-    namespace, in which `Params` stands too.
+    `arguments` are the fields of the kernel's `Params`, in their order. The name `kernel` includes
+    its namespace, in which `Params` stands too.
     Raises: HostKernelError naming block, thread and line of a race, a read of unwritten memory, an
     access out of bounds or a barrier that some threads miss; ValueError for arrays with gaps.
     """
@@ -122,7 +122,7 @@ def run(
 def _params(
     arguments: Mapping[str, np.ndarray | int | float], addresses: Mapping[str, int]
 ) -> ctypes.Structure:
-    """The kernel's parameter, with the address of each array."""
+    """Return the kernel's parameter, with the address of each array."""
     fields = [
         (name, ctypes.c_void_p if name in addresses else _SCALARS[type(value)])
         for name, value in arguments.items()
@@ -157,7 +157,7 @@ def _run_on_gpu(header, kernel, arguments, how, written, folders) -> None:
 
 
 def aligned(values: np.ndarray) -> np.ndarray:
-    """A copy that begins at a multiple of 16 bytes, as vectors of four words need it."""
+    """Return a copy that begins at a multiple of 16 bytes, as loads of four words need it."""
     room = np.zeros(values.nbytes + 16, np.uint8)
     start = -room.ctypes.data % 16
     copy = room[start : start + values.nbytes].view(values.dtype).reshape(values.shape)

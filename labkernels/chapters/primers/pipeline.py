@@ -42,6 +42,6 @@ def run(
 
 
 def tiles(n_tiles: int) -> np.ndarray:
-    """The tiles: small whole numbers, whose sums are exact. Shapes: [n_tiles, 256]."""
+    """Return tiles of small whole numbers, whose sums are exact. Shapes: [n_tiles, 256]."""
     numbers = np.random.default_rng(7).integers(-9, 9, (n_tiles, TILE)).astype(np.float32)
     return machine.aligned(numbers)

@@ -11,26 +11,26 @@ SUMS = (4, 8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
 
 
 def instance(sums: int, stages: int) -> str:
-    """The C++ name of the kernel with `sums` sums per thread and `stages` tiles per block."""
+    """Return the C++ name of the kernel with some sums per thread and some tiles per block."""
     return f"ten_lines::multiply<{sums}, {stages}>"
 
 
 def smem_bytes(sums: int, stages: int) -> int:
-    """Shared memory of a block: stages tiles of 32 rows of `sums` weights in fp32."""
+    """Return the shared memory of a block: `stages` tiles of 32 rows of `sums` weights in fp32."""
     return 4 * stages * TILE_ROWS * sums
 
 
 def compiled(sums: int, stages: int, arch: str) -> nvrtc.CompiledKernel:
-    """The kernel as NVRTC compiles it for an architecture.
+    """Return the kernel as NVRTC compiles it for an architecture.
 
-    Raises: ImportError or CompileError where NVRTC is not there, or refuses.
+    Raises: ImportError if NVRTC is missing, CompileError if it refuses the kernel.
     """
     header = machine.FOLDER / HEADER
     return nvrtc.compile_kernel(header, instance=instance(sums, stages), defines={}, arch=arch)
 
 
 def multiply(x: np.ndarray, w: np.ndarray, *, stages: int) -> np.ndarray:
-    """x^T w on the CPU machine, in fp32. Shapes: x [rows, 128], w [rows, sums] -> [128, sums]."""
+    """Return x^T w in fp32 by the CPU machine. Shapes: x [rows, 128], w [rows, sums]."""
     rows, sums = w.shape
     if rows % TILE_ROWS or x.shape != (rows, THREADS):
         allowed = f"a multiple of {TILE_ROWS} rows, and [rows, {THREADS}]"

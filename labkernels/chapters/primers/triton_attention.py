@@ -19,7 +19,7 @@ NUMBERS = ("n_queries", "group", "kv_heads", "kv_len", "page_size", "causal")
 
 
 def variant(source: Path, *, arch: str) -> TritonVariant:
-    """The kernel of a source for Triton's compiler, with its default warps and stages."""
+    """Return the kernel of a source for Triton's compiler, with its default warps and stages."""
     types = dict.fromkeys(POINTERS, "*fp32") | dict.fromkeys(NUMBERS, "i32")
     types |= {"page_table": "*i32", "scale_log2": "fp32"}
     constants = {"D": DIM, "ROWS": ROWS, "KEYS": KEYS}

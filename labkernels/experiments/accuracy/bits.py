@@ -1,4 +1,4 @@
-"""Checksums of all output bits of the CUDA kernels on a GPU, which any machine can recompute."""
+"""Record checksums of all output bits of the CUDA kernels, which CPU builds recompute anywhere."""
 
 import hashlib
 import itertools
@@ -14,7 +14,7 @@ from labkernels.kernels.registry import discover
 from labkernels.records import schema
 from labkernels.records.store import Row
 
-RUNS = {"backward": 1000}  # runs on the GPU: an order of sums that changes would show
+RUNS = {"backward": 1000}  # runs on the GPU, to find sums whose order changes between runs
 QUICK_CASES = 2  # runs of the first cell
 
 
@@ -53,7 +53,7 @@ def rows(operation: Operation, cell: Cell, recording: Recording) -> Iterator[tup
 def checksum(
     operation: Operation, case: BitCase, *, seed: int, device: str, runs: int = 1
 ) -> tuple[str, int]:
-    """SHA-256 of what a case computes on a device ("cpu": the CPU build), and how many outputs.
+    """Return the SHA-256 of a case's outputs on a device ("cpu": the CPU build), and their number.
 
     Raises: ValueError if the kernel does not support the case, or a run has other bits.
     """
@@ -69,7 +69,7 @@ def checksum(
 
 
 def digest(*tensors) -> str:
-    """SHA-256 of the bytes of tensors on any device."""
+    """Return the SHA-256 of the bytes of tensors on any device."""
     import torch
 
     found = hashlib.sha256()
@@ -79,7 +79,7 @@ def digest(*tensors) -> str:
 
 
 def row(operation: Operation, case: BitCase, text: str, outputs: int) -> Row:
-    """A case's row: the number of outputs, and their checksum in `note`."""
+    """Return a case's row: the number of outputs, and their checksum in `note`."""
     instance = case.instance
     splits = f"{case.options.get('keys_per_split')} keys a split"
     runs = RUNS.get(operation.name)
@@ -97,13 +97,13 @@ def row(operation: Operation, case: BitCase, text: str, outputs: int) -> Row:
 
 
 def _outputs(step) -> dict[str, Any]:
-    """What a step writes, by name."""
+    """Return the tensors that a step writes, by name."""
     names = ("out", "lse2") if hasattr(step, "out") else ("dq", "dk", "dv")
     return {name: getattr(step, name) for name in names}
 
 
 def _differs(step, outputs, first) -> bool:
-    """Whether another run of a step gives other bits."""
+    """Run a step again, and return whether its bits differ."""
     import torch
 
     for x in outputs:
@@ -119,13 +119,13 @@ def _label(case: BitCase) -> str:
 
 
 def _experiment(operation: Operation, case: BitCase) -> Experiment:
-    """The experiment of an operation; one of its cases decides which table its rows fit."""
+    """Return the experiment of an operation; one of its cases tells which table its rows fit."""
     masked = "causal" in measured.workload_columns(case.workload)
     name = data_file(operation.name)
     return Experiment(
         f"{operation.name}_bits",
-        f"SHA-256 of the outputs of every CUDA kernel of {operation.name}, to be met bit for bit "
-        "by its CPU build",
+        f"SHA-256 of the outputs of every CUDA kernel of {operation.name}, which CPU builds must "
+        "reproduce",
         {name: schema.PREFILL_MEASUREMENTS if masked else schema.MEASUREMENTS},
         partial(cells, operation),
         partial(rows, operation),

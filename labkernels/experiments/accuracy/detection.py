@@ -1,4 +1,4 @@
-"""Measures which rules find which bugs, and which rules call a right output wrong."""
+"""Measure which rules find which bugs, and which rules call a right output wrong."""
 
 import itertools
 from collections import Counter
@@ -19,10 +19,10 @@ SEEDS = 8
 
 
 def cells(options: Options) -> Iterator[Cell]:
-    """Yield tasks that fill the same rows, of all seeds.
+    """Yield the tasks that fill the same rows, with all their seeds.
 
-    `quick` keeps one seed, length and dtype, and one kernel of each mutant, whose compilation would
-    take minutes on a CPU.
+    `quick` keeps one seed, length and dtype, and one kernel of each mutant: compiling all of them
+    for a CPU takes minutes.
     """
     alike: dict[str, list[Task]] = {}
     for task in runs.tasks(1 if options.quick else SEEDS):
@@ -35,7 +35,7 @@ def cells(options: Options) -> Iterator[Cell]:
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Run a cell's kernels on the GPU, or else as CPU builds, and count."""
+    """Run a cell's kernels on the GPU, or as CPU builds without one, and count the answers."""
     if recording.device == "cuda":
         recording.once(_compile_all)
     counted = recording.ahead(answers, cell, recording.device)
@@ -50,7 +50,7 @@ def answers(tasks: list[Task], device: str) -> list[Row]:
 
 
 def count(answers: Iterable[tuple[Judged, dict[str, str]]]) -> list[Row]:
-    """One row per kernel, kind of inputs and rule: the number of runs, and of refused ones."""
+    """Return a row per kernel, kind of inputs and rule: how many runs, refused and undecided."""
     total, refused, undecided = Counter(), Counter(), Counter()
     for judged, by_rule in answers:
         for rule, answer in by_rule.items():
@@ -100,7 +100,7 @@ def _compile(name: str, dtype: str, every_kernel: bool) -> None:
 
 
 def _other_machine(row: Row, origin: Row) -> bool:
-    """Whether a row is of the other kind of machine: one recording of a GPU, one of the CPU."""
+    """Return whether a row is of the other kind of machine; the file holds a GPU's and a CPU's."""
     return (row["device"] == CPU) != (origin["device"] == CPU)
 
 

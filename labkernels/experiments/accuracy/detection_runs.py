@@ -1,4 +1,4 @@
-"""A run of the detection experiment: a kernel, wrong or right, judged by verdict and rules."""
+"""Runs of the detection experiment: a kernel, wrong or right, judged by verdict and rules."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,13 +13,13 @@ from labkernels.measure.mutants.decode import LENGTHS, MUTANTS
 from labkernels.measure.mutants.mutant import Mutant
 
 DTYPES = ("fp16", "bf16")
-GROUPS = (4, 1, 7, 16)  # query groups of right kernels, by seed
+GROUPS = (4, 1, 7, 16)  # query heads per KV head in runs of right kernels, by seed
 KV_HEADS = 2
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What the rows of one kernel and kind of inputs share; mutant is empty for a right kernel."""
+    """The columns that identify a kernel and a kind of inputs; mutant is "" for a right kernel."""
 
     kernel: str
     mutant: str
@@ -37,25 +37,25 @@ class Task:
     dtype: str
     kv_len: int
     seed: int
-    every_kernel: bool = True  # else each mutant is run in one of its kernels, by turns
+    every_kernel: bool = True  # else each mutant is run in one of its kernels
 
     @property
     def label(self) -> str:
-        """The task in one line, less its seed: tasks of one label fill the same rows."""
+        """The task in one line without its seed; tasks with the same label fill the same rows."""
         wrong = f"mutants, {self.needs}" if self.needs else "mutants"
         kind = wrong if self.is_of_mutants else f"right/{self.family}"
         return f"{kind}/{self.dtype}/{self.kv_len}"
 
     @property
     def is_of_mutants(self) -> bool:
-        """Whether the kernels are wrong ones."""
+        """Whether the kernels are mutants."""
         return not self.family
 
 
 def tasks(seeds: int) -> list[Task]:
-    """Mutants and right kernels over dtypes, lengths, input families and seeds; long ones first.
+    """Return the tasks of mutants and right kernels, the longest first.
 
-    The longest, which cost most, take half the seeds.
+    The longest requests, whose tasks take the most time, have half the seeds.
     """
     lengths = sorted(LENGTHS, reverse=True)
     needs = sorted({mutant.needs for mutant in MUTANTS.values()})
@@ -70,13 +70,16 @@ def tasks(seeds: int) -> list[Task]:
 
 
 def kernels(mutant: Mutant, *, every: bool) -> list[str]:
-    """The kernels in which a mutant is run: all that have its line, or one by turns."""
+    """Return the kernels in which a mutant is run: all that have its line, or one of them.
+
+    Successive mutants take the next of their kernels.
+    """
     having = list(mutant.edits)
     return having if every else [having[list(MUTANTS).index(mutant.name) % len(having)]]
 
 
 def run(task: Task, device: str) -> list[tuple[Judged, dict[str, str]]]:
-    """Run a task's kernels on a device, "cpu" or "cuda"; every rule's answer to each."""
+    """Run a task's kernels on "cpu" or "cuda", and return every rule's answer to each."""
     found = _mutant_runs(task, device) if task.is_of_mutants else _right_runs(task, device)
     return list(found)
 
@@ -93,14 +96,14 @@ def _mutant_runs(task: Task, device: str) -> Iterator[tuple[Judged, dict[str, st
 
 
 def right_workload(task: Task) -> Decode:
-    """Requests of one length; every other seed has an empty and a short one beside them."""
+    """Return requests of one length; odd seeds add an empty request and a short one."""
     lengths = (task.kv_len,) * LENGTHS[task.kv_len].batch + (0, 17) * (task.seed % 2)
     q_heads = KV_HEADS * GROUPS[task.seed % len(GROUPS)]
     return Decode(lengths, q_heads, KV_HEADS, decode.HEAD_DIM, decode.PAGE_SIZE, task.dtype)
 
 
 def _right_runs(task: Task, device: str) -> Iterator[tuple[Judged, dict[str, str]]]:
-    """Every decode kernel, with its policies in turn by seed, with and without splits."""
+    """Run every decode kernel; the seed chooses the policy, and whether to set keys_per_split."""
     from labkernels import ops
 
     case = distributed_inputs(
@@ -120,6 +123,6 @@ def _right_runs(task: Task, device: str) -> Iterator[tuple[Judged, dict[str, str
             keys_per_split=None if task.seed % 3 else LENGTHS[task.kv_len].keys_per_split,
         )
         out = done.out
-        if policy.out == "fp64":  # the truth, rounded as by a kernel's store
+        if policy.out == "fp64":  # the reference's output is rounded, as a kernel's store does
             out, policy = out.to(case.q.dtype), replace(policy, out="input")
         yield Judged(name, "", task.family, task.dtype, task.kv_len), judge.answers(out, policy)

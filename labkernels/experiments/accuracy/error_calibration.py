@@ -1,4 +1,4 @@
-"""Predicted against measured error of the decode kernels, by head and by source of rounding."""
+"""Compare predicted and measured errors of the decode kernels, by head and source of rounding."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -34,26 +34,28 @@ MMA_N8, MMA, FMA = "decode_mma_n8", "decode_mma", "decode_fma"
 
 @dataclass(frozen=True)
 class Size:
-    """Requests of a cell, their keys, and the keys of a split."""
+    """The number of requests in a cell, their keys, and the keys per split."""
 
     samples: int
     kv_len: int
     keys_per_split: int
 
 
-# A spread is known to 1 / sqrt(2 rows), 9 % of 64, where all channels of a row err as one. Peaky
-# rows, of a few keys each, differ so much that they need more.
+# If all channels of a row err together, the relative uncertainty of a spread is 1 / sqrt(2 rows),
+# 9 % for 64 rows. Peaky rows, in which a few keys have all the weight, differ more and need more
+# rows.
 WHOLE, PEAKY = Size(64, 1024, 1024), Size(256, 256, 256)
 SPLIT, PAIRS = Size(32, 1024, 256), Size(32, 1024, 1024)
-LONG = Size(8, 8192, 8192)  # the bias grows with the chain
-SMALL = Size(2, 200, 200)  # every machine can compute these sizes again within a second
+LONG = Size(8, 8192, 8192)  # the bias grows with the length of a chain of sums
+SMALL = Size(2, 200, 200)  # every machine can recompute cells of this size within a second
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One kernel policy on one family of inputs; with `other`, its difference from that policy.
+    """One kernel policy on one family of inputs, or its difference from the policy `other`.
 
-    source: what the two differ in; mma: the kernel of the policies on tensor cores.
+    source: the source of rounding in which the two differ; mma: the kernel for policies on tensor
+    cores.
     """
 
     size: Size
@@ -71,22 +73,22 @@ class Cell:
 
     @property
     def by_source(self) -> bool:
-        """Whether every source is run alone too."""
+        """Whether every source is also run alone."""
         return self.other is None and self.policy in (ON, OFF) and self.size != LONG
 
 
 def kernel_of(policy: NumericPolicy, mma: str) -> str:
-    """The kernel that runs a policy, `mma` if that takes tensor cores."""
+    """Return the kernel that runs a policy: `mma` if the policy uses tensor cores."""
     return FMA if policy.accumulate == "fma" else mma
 
 
 def grid(size: Size | None = None) -> Iterator[Cell]:
-    """Every cell of the experiment, or those of one size; what takes longest comes first."""
+    """Yield every cell of the experiment, or those of one size; the SMALL ones come last."""
     return (cell for cell in _all_cells() if size in (None, cell.size))
 
 
 def benches(chosen: Iterable[Cell]) -> list[list[Cell]]:
-    """Put the cells together that share their inputs."""
+    """Group the cells that share their inputs."""
     shared: dict[tuple, list[Cell]] = {}
     for cell in chosen:
         shared.setdefault((cell.size, cell.family, cell.dtype, cell.mma), []).append(cell)
@@ -100,7 +102,7 @@ def _all_cells() -> Iterator[Cell]:
         for family in DISTRIBUTIONS:
             for policy in (ON, OFF, STORED_ON, STORED_OFF, TWO_PARTS):
                 yield Cell(_whole(family), family, dtype, policy)
-        for family in ("normal", "peaky"):  # another order of the same arithmetic
+        for family in ("normal", "peaky"):  # the same arithmetic in another order
             for policy in (ON, STORED_ON):
                 yield Cell(_whole(family), family, dtype, policy, mma=MMA)
         yield from _differences(PAIRS, "normal", dtype)
@@ -121,7 +123,7 @@ def _whole(family: str) -> Size:
 
 
 def _differences(size: Size, family: str, dtype: str) -> Iterator[Cell]:
-    """Pairs of kernels that differ in one switch: the source, on the hardware itself."""
+    """Yield pairs of policies that differ in one source, which isolates it on the hardware."""
     yield Cell(size, family, dtype, STORED_ON, ON, "store")
     yield Cell(size, family, dtype, ON, TWO_PARTS, "p")
     yield Cell(size, family, dtype, ON, PROMOTED, "accumulation")
@@ -129,7 +131,7 @@ def _differences(size: Size, family: str, dtype: str) -> Iterator[Cell]:
 
 
 class Bench:
-    """What the cells like one share, on a device ("cpu": the CPU build): inputs and outputs.
+    """The inputs and outputs that a group of cells shares, on a device ("cpu": the CPU build).
 
     The outputs, and so all rows, have the same bits on every device.
     """
@@ -143,7 +145,7 @@ class Bench:
         self.setting, self.budget, self.out = map(cache, (self._setting, self._budget, self._out))
 
     def rows(self, cell: Cell) -> list[Row]:
-        """Return the rows of one of the cells, without their provenance."""
+        """Return the rows of one cell of the group, without their provenance."""
         budget, out = self.budget(cell.policy), self.out(cell.policy)
         if cell.other is not None:
             error = metrics.difference(out, self.out(cell.other))
@@ -165,7 +167,7 @@ class Bench:
         return measure.setting(self.case.q, self.case.cache, **self._how(policy))
 
     def _budget(self, policy: NumericPolicy) -> ErrorBudget:
-        if policy.out == "input":  # as with fp32, but for the store
+        if policy.out == "input":  # the budget for an fp32 output, plus the store
             budget = self.budget(replace(policy, out="fp32"))
             return budget.stored(self.case.workload.dtype)
         setting = self.setting(policy)
@@ -184,14 +186,14 @@ def rows_of(chosen: Sequence[Cell], *, seed: int, device: str) -> list[Row]:
 
 
 def _difference_rows(source: str, one: ErrorBudget, other: ErrorBudget, error) -> list[Row]:
-    """The difference of two outputs, compared with the difference of their budgets.
+    """Compare the difference of two outputs with the difference of their budgets.
 
-    Errors before the switch are equal in both and cancel; roundings after it act on different
-    numbers.
+    Errors before the source are equal in both and cancel; roundings after it act on different
+    numbers and do not.
     """
     term = SOURCES.index(source)
     bias, variance = one.biases[term] - other.biases[term], one.variances[term]
-    if source == "store":  # both divide, and one is rounded a second time
+    if source == "store":  # both outputs have the same quotient; one rounds it a second time
         variance = variance - other.variances[term]
     else:
         variance = variance + other.variances[term]
@@ -204,7 +206,7 @@ def _difference_rows(source: str, one: ErrorBudget, other: ErrorBudget, error) -
 
 
 def columns(cell: Cell, source: str) -> Row:
-    """The columns that identify a cell's row."""
+    """Return the columns that identify a cell's row."""
     is_output = source == measure.TOTAL or cell.other is not None
     return {
         "kernel": cell.kernel,
@@ -221,7 +223,7 @@ def columns(cell: Cell, source: str) -> Row:
 
 
 def cells(options: Options) -> Iterator[harness.Cell]:
-    """Yield cells that share their inputs, together; `quick` keeps the small ones."""
+    """Yield groups of cells that share their inputs; `quick` keeps the small ones."""
     for chosen in benches(grid(SMALL if options.quick else None)):
         first = chosen[0]
         label = f"{first.family}/{first.dtype}/{first.size.samples} x {first.size.kv_len}"
@@ -229,7 +231,7 @@ def cells(options: Options) -> Iterator[harness.Cell]:
 
 
 def rows(cell: harness.Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Run cells on this machine's GPU, or its CPU build where it has none."""
+    """Run cells on this machine's GPU, or as CPU builds without one."""
     found = recording.ahead(_rows, cell, recording.options.seed, recording.device)
     recording.tell(f"{len(cell.of)} policies, {len(found)} rows")
     for row in found:
@@ -242,7 +244,7 @@ def _rows(chosen: list[Cell], seed: int, device: str) -> list[Row]:
 
 EXPERIMENT = Experiment(
     "error_calibration",
-    "The error model on trial: every source, head and family of inputs, against the kernels",
+    "The error model compared with the kernels, by source, head and family of inputs",
     {DATA_FILE: schema.ERROR_CALIBRATION},
     cells,
     rows,

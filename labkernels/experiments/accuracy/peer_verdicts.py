@@ -1,4 +1,4 @@
-"""The verdict on outputs of other libraries, torch SDPA's backends and FlashInfer's, on a GPU."""
+"""The verdict on outputs of other libraries on a GPU: the backends of torch SDPA and FlashInfer."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ _SPREAD = "spread of z by all"
 
 @dataclass(frozen=True)
 class Shape:
-    """Requests of n_q query tokens on kv_len keys."""
+    """Requests with n_q query tokens and kv_len keys each; mean is that of V."""
 
     batch: int
     n_q: int
@@ -48,14 +48,14 @@ QUICK = (Shape(2, 1, 305, False, 0.0),)
 
 
 def cells(options: Options) -> Iterator[Cell]:
-    """Yield shapes and dtypes; `quick` has one small shape."""
+    """Yield each shape with each dtype; `quick` has one small shape."""
     for shape in QUICK if options.quick else SHAPES:
         for dtype in DTYPES:
             yield Cell(f"{shape.batch} x {shape.kv_len}, {shape.label}, {dtype}", (shape, dtype))
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Judge every backend, told P's format as fp32 and as the input's."""
+    """Judge every backend twice, with fp32 and with the input's format as the format of P."""
     missing = recording.once(_build_peers)
     chosen = [item for item in peer.backends().values() if item.library not in missing]
     with recording.sampling():
@@ -67,7 +67,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 
 def _build_peers(recording: Recording) -> dict[str, str]:
-    """Compile what libraries compile for themselves; return the reasons of those that cannot."""
+    """Compile the libraries' own modules; return why a library cannot run here, by library."""
     missing = peer.build("decode", [(dtype, HEAD_DIM) for dtype in DTYPES])
     for reason in missing.values():
         recording.progress(reason)
@@ -75,7 +75,7 @@ def _build_peers(recording: Recording) -> dict[str, str]:
 
 
 def tensors(shape: Shape, dtype: str, *, seed: int, device: str) -> Tensors:
-    """Random normal inputs of a shape."""
+    """Draw normal inputs of a shape."""
     import torch
 
     kind = {"fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
@@ -113,7 +113,7 @@ def _outputs(
 
 
 def judged(given: Tensors, out, *, p_format: str, dtype: str) -> tuple[verdict.Verdict, float]:
-    """The verdict on an output [B, M, Hq, D], and its mean error along the sign of the truth."""
+    """Return the verdict on an output [B, M, Hq, D], and its mean error along the truth's sign."""
     problem = Problem.dense(
         *(arrays.as_float64(x.transpose(1, 2)) for x in (given.q, given.k, given.v)),
         scale=given.scale,
@@ -158,7 +158,7 @@ def _base(item: Backend, shape: Shape, dtype: str) -> Row:
 
 
 def _verdict_rows(base: Row, shape: Shape, found: verdict.Verdict, bias: float) -> Iterator[Row]:
-    """The answer (1 where it is BUG) with its reason, and three numbers behind it."""
+    """Yield the answer, 1 for BUG or LESS EXACT, with its reason, and three numbers behind it."""
     tests = {test.name: test.value for test in found.findings}
     why = f"{shape.label}: {found.answer}: {found.why}"
     refused = found.answer in (verdict.BUG, verdict.LESS_EXACT)

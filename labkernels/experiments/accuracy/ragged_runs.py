@@ -13,7 +13,8 @@ from labkernels.measure.mutants.prefill import MUTANTS
 from labkernels.numerics import arrays, metrics
 from labkernels.policy import NumericPolicy
 
-# Queries and inputs at each number of keys: what zeros hide does not depend on the length.
+# Queries and inputs for each number of keys. The longest has random inputs alone: which bugs inputs
+# of zeros hide does not depend on the length.
 LENGTHS = {177: (37, INPUTS), 1009: (37, INPUTS), 8177: (4, ("random",))}
 THE_TEST = {"the test, 1e-3": 1e-3, "the test, 1e-2": 1e-2}  # one limit for out and LSE
 OTHERS = ("FA 2x", "PyTorch fudge", "cosine")
@@ -30,17 +31,17 @@ class Task:
 
     @property
     def family(self) -> str:
-        """The inputs and the mask, as in the data."""
+        """The inputs and the mask, as the data names them."""
         return f"{self.inputs}, {'causal' if self.test.causal else 'full'}"
 
     @property
     def label(self) -> str:
-        """The task in one line, less its seed: tasks of one label fill the same rows."""
+        """The task in one line without its seed; tasks with the same label fill the same rows."""
         return f"answers/{self.family}/{self.test.dtype}/{self.test.kv_len}"
 
 
 def tasks(seeds: int) -> list[Task]:
-    """Two requests of each length, with each mask, dtype, kind of inputs and seed."""
+    """Return two requests of each length, with each mask, dtype, kind of inputs and seed."""
     return [
         Task(RaggedTest(causal, dtype).of_length(kv_len, q_len), inputs, seed)
         for kv_len, (q_len, kinds) in LENGTHS.items()
@@ -82,7 +83,7 @@ def run(task: Task, device: str, *, only: str = "") -> Iterator[tuple[Judged, di
 
 
 def answers(judge: Criteria, done, policy: NumericPolicy) -> dict[str, str]:
-    """REFUSED, ACCEPTED or UNDECIDED by each of RULES, of what a kernel returned."""
+    """Return REFUSED, ACCEPTED or UNDECIDED by each of RULES for what a kernel returned."""
     by_rule = judge.answers(done.out, policy, done.lse2)
     reference = judge.sample(done.out, policy).reference
     pairs = ((done.out, reference), (done.lse2, judge.truth_lse2))

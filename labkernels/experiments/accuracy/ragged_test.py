@@ -27,7 +27,7 @@ DATA_FILE = "accuracy/ragged_test.csv"
 DETECTION_FILE = "accuracy/ragged_test_detection.csv"
 FLASHINFER_FILE = "accuracy/ragged_test_flashinfer.csv"
 SEEDS = 2
-LENGTHS = (17, 65, 257, 1025, 4097, 8193)  # for errors against length: one key past each tile
+LENGTHS = (17, 65, 257, 1025, 4097, 8193)  # of draws for errors: whole tiles and one more key
 LIMITS = (1e-3, 1e-2)
 
 
@@ -47,7 +47,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Whole:
-    """A shape of FlashInfer's test, run as it stands on the FlashInfer that is installed."""
+    """A shape of FlashInfer's own test, run unchanged on the installed FlashInfer."""
 
     test: RaggedTest
     backend: str
@@ -61,7 +61,10 @@ class Whole:
 
 
 def cells(options: Options) -> Iterator[Cell]:
-    """Yield the draws for errors, then the tasks for rules; `quick` keeps the short ones."""
+    """Yield the draws for errors, the tasks for rules, and FlashInfer's own shapes.
+
+    `quick` keeps the shortest.
+    """
     for draw_ in quick_draws() if options.quick else draws():
         yield Cell(draw_.label, draw_)
     alike: dict[str, list[Task]] = {}
@@ -76,7 +79,7 @@ def cells(options: Options) -> Iterator[Cell]:
 
 
 def draws() -> Iterator[Draw]:
-    """The whole test on each kind of inputs, and random inputs of many lengths."""
+    """Yield the whole test on each kind of inputs, and random inputs of many lengths."""
     for dtype in DTYPES:
         for causal in (False, True):
             for inputs in INPUTS:
@@ -86,15 +89,15 @@ def draws() -> Iterator[Draw]:
 
 
 def quick_draws() -> Iterator[Draw]:
-    """The shortest lengths, on random inputs of one format."""
+    """Yield the shortest lengths, on random inputs of one format."""
     for kv_len in LENGTHS[:2]:
         yield Draw(RaggedTest(False, DTYPES[-1]).of_length(kv_len), "random")
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Measure errors on this machine's GPU, or count what rules see with the CPU build.
+    """Measure errors and FlashInfer's test on this machine's GPU, and rules on the CPU build.
 
-    The bits and therefore the rules' answers are the same; the CPU build does not need the GPU.
+    CPU builds have the bits of the GPU's kernels, so the rules give the same answers.
     """
     if isinstance(cell.of, Whole):
         with recording.sampling():
@@ -119,7 +122,7 @@ def answers_of(tasks: list[Task]) -> list[Row]:
 
 
 def errors(test: RaggedTest, inputs: str, seed: int, where: str) -> Iterator[Row]:
-    """Rows of one draw: each kernel's distance from float64, and the verdicts of the limits."""
+    """Yield the rows of one draw: each kernel's errors, and the share beyond each limit."""
     from labkernels import ops
 
     drawn = draw(test, inputs, seed=seed, device=where)
@@ -127,7 +130,7 @@ def errors(test: RaggedTest, inputs: str, seed: int, where: str) -> Iterator[Row
     for spec in discover().values():
         if spec.operation != "prefill" or spec.language == "torch":
             continue
-        if spec.language == "triton" and where == "cpu":  # it has no CPU build
+        if spec.language == "triton" and where == "cpu":  # Triton kernels have no CPU build
             continue
         done = ops.prefill(
             drawn.q,
@@ -150,9 +153,9 @@ def errors(test: RaggedTest, inputs: str, seed: int, where: str) -> Iterator[Row
 
 
 def upstream(whole: Whole, where: str) -> list[Row]:
-    """Rows of a shape of the test on FlashInfer's output: what the test asks, and the truth.
+    """Return the rows of FlashInfer's output for a shape: what its test refuses, and the truth.
 
-    A row without a number says in its note why FlashInfer gave no output.
+    If FlashInfer gives no output, one row has the reason in its note.
     """
     test = whole.test
     base = _flashinfer_columns(whole)
@@ -169,9 +172,9 @@ def upstream(whole: Whole, where: str) -> list[Row]:
 
 
 def _judged(test: RaggedTest, out, reference, truth) -> Iterator[Row]:
-    """Counts of elements that the test refuses, and the keys that their queries see.
+    """Yield the numbers of elements that the test refuses, and of keys that their queries see.
 
-    The test is torch's assert_close with the reference, both in their format.
+    The test compares an output with its 16-bit reference by torch's assert_close.
     """
     nearest = truth.to(out.dtype)
     values = {"elements": out.numel(), "not the nearest number": int((out != nearest).sum())}
@@ -207,7 +210,7 @@ def _flashinfer_columns(whole: Whole) -> Row:
 
 
 def numbers(out: np.ndarray, truth: np.ndarray, dtype: str) -> dict[str, float]:
-    """Errors of an output, and the share of elements beyond each limit of the truth, rounded."""
+    """Return the errors, and the share of elements beyond each limit from the rounded truth."""
     table = metrics.error_table(out, truth, by="all")
     reference = rounding.round_to(truth, dtype)
     off = np.abs(metrics.difference(out, reference))

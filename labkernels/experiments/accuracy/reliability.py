@@ -1,4 +1,4 @@
-"""Counts runs with other bits: a million decode steps in CUDA graphs, and every kernel repeated."""
+"""Count runs whose bits differ: a million decode steps in CUDA graphs, and repeats of kernels."""
 
 import time
 from collections.abc import Iterator
@@ -19,18 +19,18 @@ DATA_FILE = "accuracy/reliability.csv"
 STEPS, REPEATS = "changing steps", "repeats"
 
 CHOSEN = "decode_mma_n8"  # the kernel chosen for a decode of CHANGING
-RUNS, OTHERS_RUNS = 1_000_000, 100_000  # of steps with changing contents, and of each other kernel
+RUNS, OTHERS_RUNS = 1_000_000, 100_000  # steps with changing contents: CHOSEN, each other kernel
 REPEATED = 1000
 QUICK_RUNS = 8  # also steps per graph
-CONTENTS = 64  # different lengths and pages
-CHANGING = Decode((1000,) * 8, 32, 8, 128, 16, "bf16")  # the longest that a request becomes
+CONTENTS = 64  # sets of lengths and pages
+CHANGING = Decode((1000,) * 8, 32, 8, 128, 16, "bf16")  # with each request's greatest length
 KEYS_PER_SPLIT = 256
 APPENDED = Append((0, 1, 17, 64, 300), (5, 0, 40, 1, 200), 8, 128, 16, "bf16")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel on a workload that is run again and again; instance: of a CUDA kernel's."""
+    """A kernel on a workload that is run many times; instance: a CUDA kernel's variant."""
 
     what: str
     kernel: Kernel
@@ -52,7 +52,7 @@ def cells(options: Options) -> Iterator[Cell]:
 
 
 def _changing() -> Iterator[Case]:
-    """The kernels of a decode; the one that the choice prefers comes first."""
+    """Yield the kernels of a decode, CHOSEN first."""
     work = CHANGING
     kernels = kernels_of("decode", "cuda") | kernels_of("decode", "triton")
     for kernel in sorted(kernels.values(), key=lambda kernel: kernel.name != CHOSEN):
@@ -62,7 +62,10 @@ def _changing() -> Iterator[Case]:
 
 
 def _repeated() -> Iterator[Case]:
-    """Each CUDA kernel on the last workload of its recorded bits, Triton's on its operation's."""
+    """Yield each CUDA kernel on the last workload of its recorded bits, and each Triton kernel.
+
+    A Triton kernel runs on the first workload of its operation's recorded bits.
+    """
     for operation in operations().values():
         last = {case.instance.kernel: case for case in cases(operation)}
         for name, case in last.items():
@@ -75,7 +78,7 @@ def _repeated() -> Iterator[Case]:
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Count the runs with other bits, and the device memory lost after them."""
+    """Count the runs whose bits differ, and the device memory that they do not give back."""
     from labkernels.experiments.accuracy import repeated
 
     case, quick = cell.of, recording.options.quick

@@ -1,6 +1,6 @@
-"""Runs of a step whose bits are compared on the device, without the host.
+"""Run a step many times, and compare its bits on the device, without the host.
 
-One CUDA graph poisons the outputs, runs the step, compares and counts.
+One CUDA graph fills the outputs with NaN, runs the step, compares the bits and counts differences.
 """
 
 from collections.abc import Callable
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from labkernels.experiments.accuracy.reliability import Case
 
 NAN_BITS = 0x7FFF7FFF  # NaN in fp32, and twice in fp16 and bf16
-WILD_PAGE = 2**31 - 1  # a page number behind a request's pages, which no kernel may follow
-JUDGED = 4  # contents that are judged
+WILD_PAGE = 2**31 - 1  # fills the page table after a request's pages; no kernel may read that page
+JUDGED = 4  # how many of the changing contents are judged
 
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """A step and what is compared after each run of it; `different` counts on the device."""
+    """A step with a comparison after each run; `different` counts differing runs on the device."""
 
     once: Callable[[], Any]
     different: torch.Tensor
 
     def count(self, runs: int, in_a_graph: int) -> tuple[int, int]:
-        """The number of runs with other bits, and the bytes of device memory lost after them.
+        """Return how many runs have other bits, and how many bytes of device memory are lost.
 
         Raises: ValueError if the runs do not fill whole graphs.
         """
@@ -46,12 +46,12 @@ class Watched:
         self.different.zero_()
         for _ in range(runs // in_a_graph):
             graph.replay()
-        different = int(self.different)  # waits for all of them
+        different = int(self.different)  # waits for all replays
         return different, used_bytes(self.different.device) - before
 
 
 def used_bytes(device: torch.device) -> int:
-    """Memory of a GPU that any process uses; 0 without a GPU."""
+    """Return the bytes of a GPU's memory that any process uses; 0 without a GPU."""
     if device.type != "cuda":
         return 0
     free, total = torch.cuda.mem_get_info(device)
@@ -59,7 +59,7 @@ def used_bytes(device: torch.device) -> int:
 
 
 def fixed(case: "Case", seed: int, device: str) -> Watched:
-    """A step on constant inputs; the first run is judged, and the others are compared with it.
+    """Return a step on constant inputs; its first run is judged, and later runs are compared.
 
     Raises: ValueError if the first run is wrong.
     """
@@ -94,9 +94,9 @@ def fixed(case: "Case", seed: int, device: str) -> Watched:
 
 
 def changing(case: "Case", contents: int, seed: int, device: str) -> Watched:
-    """A decode step with lengths and pages that change before each run, on the device.
+    """Return a decode step whose lengths and pages change before each run, on the device.
 
-    Its bits must equal those of a fresh step; the first few outputs are judged.
+    The bits of a run must equal those of a fresh step. The first JUDGED outputs are judged.
     Raises: ValueError if one of these is wrong.
     """
     work, draw = case.workload, ExactNormal(seed, device)
@@ -136,7 +136,7 @@ def changing(case: "Case", contents: int, seed: int, device: str) -> Watched:
 
 
 def _outputs(work, device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """One piece of memory as int32, and the two outputs in it."""
+    """Return one piece of memory as int32, and views of it for the two outputs."""
     rows, kind = work.batch * work.q_heads, DTYPES[work.dtype]
     words = rows * work.head_dim * kind.itemsize // 4
     room = torch.empty(words + rows, dtype=torch.int32, device=device)
@@ -145,7 +145,7 @@ def _outputs(work, device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
 
 
 def _contents(work, slots: int, pages: int, contents: int, seed: int) -> torch.Tensor:
-    """Page tables and lengths, int32 [contents, batch * slots + batch]."""
+    """Draw page tables and lengths, int32 [contents, batch * slots + batch]."""
     draw = torch.Generator().manual_seed(seed)
     longest = max(work.kv_lens)
     edges = torch.tensor([0, 1, work.page_size, work.page_size + 1, longest])
@@ -170,5 +170,5 @@ def require_right(case: "Case", inputs: Any, step: Step) -> None:
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's bits, as integers, so that NaN is equal to itself."""
+    """Return a tensor's bits as integers, which makes NaN equal to itself."""
     return tensor.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])

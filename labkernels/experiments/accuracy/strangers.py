@@ -1,4 +1,4 @@
-"""The verdict on code of other people's kinds: false alarms, detection and names."""
+"""The verdict on code like other people's: false alarms, detected bugs, and the bugs' names."""
 
 import itertools
 from collections import Counter
@@ -17,7 +17,8 @@ DATA_FILE = "accuracy/strangers.csv"
 DTYPES = ("fp16", "bf16", "fp32")
 SHAPES = len(new_inputs.SHAPES)
 DEVICE = "CPU, NumPy and torch"
-# The families on which seen bugs are judged: a bug cannot show if all keys or values are equal.
+# The families on which seen bugs are judged. In none are all keys or all values equal, which would
+# hide a bug.
 _FAMILIES = (
     "values that walk",
     "documents",
@@ -29,9 +30,9 @@ _FAMILIES = (
     "Weibull",
 )
 _NEW_FAMILIES = tuple(new_inputs.FAMILIES)
-_SEEN = 6  # every so many of what was seen: the figures to quote are of the others
-_SEEN_BUGS = 9  # and of the bugs, which take longest
-_OF_NEW_BUG = 2  # outputs, in all rows and in a part of them
+_SEEN = 6  # one in so many of what was seen is judged: the figures to quote are of the others
+_SEEN_BUGS = 9  # one in so many of the bugs, which take longest
+_OF_NEW_BUG = 2  # outputs per held-out bug: one has the bug in all rows, one may have it in a part
 RIGHT, WRONG = "right", "wrong"
 
 
@@ -44,7 +45,7 @@ class Kind:
 
 
 def cells(options: Options) -> Iterator[Cell]:
-    """Yield the families, then the bugs, of those seen a few; `quick` keeps a few of each."""
+    """Yield families, then bugs: held-out ones and a few others; `quick` keeps a few of each."""
     step = 12 if options.quick else 1
     families, bugs = _chosen(split.FAMILIES, _SEEN), _chosen(split.WRONG, _SEEN_BUGS)
     for role, names in ((RIGHT, families), (WRONG, bugs)):
@@ -53,7 +54,7 @@ def cells(options: Options) -> Iterator[Cell]:
 
 
 def _chosen(names: Iterable[str], every: int) -> list[str]:
-    """The names that are held out, and one of so many others."""
+    """Return the names that are held out, and about one in `every` of the others."""
     return [n for n in names if split.of(n) == split.HELD_OUT or not _number(n) % every]
 
 
@@ -66,10 +67,11 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 
 def of_kind(kind: Kind, first_seed: int) -> Iterator[runs.Run]:
-    """The runs of a cell.
+    """Yield the runs of a cell.
 
-    A family that is held out meets the new implementations and a sixth of the old ones in every
-    format; a family that was seen meets the new ones in fp32 alone, where most alarms were.
+    A held-out family runs with all held-out implementations and a sixth of the seen ones, in every
+    format. A seen family runs with the held-out implementations in fp32 alone, the format that had
+    most false alarms.
     """
     if kind.role == WRONG:
         yield from runs.of_wrong(kind.name, cases(kind.name, first_seed))
@@ -82,7 +84,10 @@ def of_kind(kind: Kind, first_seed: int) -> Iterator[runs.Run]:
 
 
 def cases(bug: str, first_seed: int) -> Iterator[tuple[str, str, int, str]]:
-    """Family, dtype, seed and part, in turn from a random start; one of a bug that was seen."""
+    """Yield family, dtype, seed and part in turn, from a start that depends on the bug's name.
+
+    A bug that was seen has one case.
+    """
     start = _number(bug)
     seen = split.of(bug) != split.HELD_OUT
     first = start % SHAPES
@@ -99,7 +104,7 @@ def _number(name: str) -> int:
 
 
 def counted(role: str, found: Iterable[runs.Run]) -> list[Row]:
-    """A row for each set, kind, family and format."""
+    """Return a row for each set, kind, family and format."""
     groups: dict[tuple[str, ...], list[runs.Run]] = {}
     for run in found:
         groups.setdefault((run.set, run.kind, run.family, run.dtype), []).append(run)
@@ -128,7 +133,7 @@ def _row(role: str, key: tuple[str, ...], some: list[runs.Run]) -> Row:
 
 EXPERIMENT = Experiment(
     "strangers",
-    "The verdict before strangers: right and wrong outputs of other code, on a held-out set",
+    "The verdict on right and wrong outputs of other code, with a held-out set",
     {DATA_FILE: schema.STRANGERS},
     cells,
     rows,

@@ -1,4 +1,7 @@
-"""The last tokens of 16 samples by a whole prefill and from a growing cache: bits and times."""
+"""Compute the last tokens of 16 samples by a whole prefill and from a growing cache.
+
+The experiment records which bits differ, and the times. A road is a way to compute an output.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +27,10 @@ QUICK = (300, 257, 129, 100)
 
 @dataclass(eq=False)
 class Found:
-    """Outputs of every road by name, what each is compared with, and why others are missing."""
+    """Outputs of every road by name, the road that each is compared with, and why others lack one.
+
+    alone: how many channels of the first sample change if it is computed alone.
+    """
 
     outs: dict[str, Any] = field(default_factory=dict)
     against: dict[str, str] = field(default_factory=dict)
@@ -33,7 +39,7 @@ class Found:
     alone: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, backend: str, against: str, compute: Callable[[], object]) -> None:
-        """Keep a road's output, or its reason for refusing."""
+        """Keep a road's output, or the reason why it has none."""
         self.backend[name] = backend
         try:
             self.outs[name] = compute()
@@ -43,7 +49,7 @@ class Found:
 
 
 def cells(options: Options) -> Iterator[Cell]:
-    """Yield one cell, whose outputs are held against each other; `quick` takes shorter samples."""
+    """Yield one cell, since its outputs are compared; `quick` takes fewer and shorter samples."""
     lengths = QUICK if options.quick else two_roads.LENGTHS
     yield Cell(f"{len(lengths)} samples of up to {max(lengths)} keys", lengths)
 
@@ -65,7 +71,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 
 def our_outputs(given: Samples, found: Found) -> None:
-    """The lab's roads, each compared with the whole prefill of the same tile."""
+    """Run the lab's roads, each compared with the whole prefill of the same tile."""
     one = given.one(0)
     whole = two_roads.VARLEN.name
     found.add(whole, "cuda", whole, lambda: two_roads.varlen(given, whole=True))
@@ -86,7 +92,7 @@ def our_outputs(given: Samples, found: Found) -> None:
 
 
 def peer_outputs(given: Samples, found: Found) -> None:
-    """torch's and FlashInfer's roads, each against its own whole prefill."""
+    """Run torch's and FlashInfer's roads, each compared with the library's own whole prefill."""
     whole = "torch flash, whole"
     found.add(whole, "torch", whole, lambda: two_roads_peers.torch_whole(given))
     found.add("torch flash, last", "torch", whole, lambda: two_roads_peers.torch_last(given))
@@ -119,7 +125,7 @@ def peer_outputs(given: Samples, found: Found) -> None:
 
 
 def _full_cache(given: Samples):
-    """A cache that holds the last tokens too."""
+    """Return a cache that also holds the last tokens."""
     from labkernels import ops
 
     cache = two_roads.cache_before_the_last(given)
@@ -129,7 +135,7 @@ def _full_cache(given: Samples):
 
 
 def _times(given: Samples, repeats: int) -> dict[str, tuple[timing.Quartiles, object]]:
-    """Device times of one token's step on each of the lab's roads, and of the whole prefills."""
+    """Return device times of one token's step on the lab's roads, and of the whole prefills."""
     steps = {
         road.name: two_roads.kvcache_step(given, road)
         for road in (
@@ -150,7 +156,7 @@ def _times(given: Samples, repeats: int) -> dict[str, tuple[timing.Quartiles, ob
 
 
 def rows_of(given: Samples, found: Found, times: Mapping[str, tuple]) -> list[Row]:
-    """Rows of each road: differences from its reference, alone and in the batch, and times."""
+    """Return each road's rows: differences from its reference, alone and in the batch; times."""
     base = {
         "batch": len(given.lengths),
         "kv_len": max(given.lengths),
@@ -189,7 +195,7 @@ def rows_of(given: Samples, found: Found, times: Mapping[str, tuple]) -> list[Ro
 
 
 def head_rows(given: Samples, found: Found) -> list[Row]:
-    """How many channels of each sample and head differ."""
+    """Return how many channels of each sample and head differ."""
     rows = []
     for name, out in found.outs.items():
         against = found.against[name]
@@ -214,7 +220,7 @@ def head_rows(given: Samples, found: Found) -> list[Row]:
 
 EXPERIMENT = Experiment(
     "two_roads",
-    "One attention by two roads: which bits differ, alone and among others, and what it costs",
+    "Tokens by whole prefill and from a cache: which bits differ, alone and in a batch, and times",
     {DATA_FILE: schema.MEASUREMENTS, HEADS_FILE: schema.ROADS},
     cells,
     rows,

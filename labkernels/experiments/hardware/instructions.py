@@ -1,4 +1,4 @@
-"""The instructions whose arithmetic is tried, and how a probe runs each on tiles of a and b."""
+"""The instructions whose arithmetic is tested, and how a probe runs each on tiles of a and b."""
 
 import ctypes
 from collections.abc import Callable
@@ -22,8 +22,8 @@ class MmaParams(ctypes.Structure):
 class Instruction:
     """One tensor-core instruction: its operands, and the probe that issues it once per tile.
 
-    `widened`: it has no unit for its 8-bit inputs, which are made fp16 first. Units: m, n and k
-    count rows, columns and products of a tile.
+    widened: the GPU has no unit for the 8-bit inputs, and converts them to fp16 first. Units: m, n
+    and k count a tile's rows, its columns, and the products per output.
     """
 
     name: str
@@ -73,7 +73,7 @@ def wgmma_probe(
     columns: int = 64,
     steps: int = 1,
 ) -> str:
-    """The C++ name of lab::probe_wgmma on tiles that lie in shared memory in this way."""
+    """Return the C++ name of lab::probe_wgmma for tiles with this layout in shared memory."""
     a, b = (f"lab::Major::{major}" for major in majors)
     registers = str(a_in_registers).lower()
     return (
@@ -83,7 +83,10 @@ def wgmma_probe(
 
 
 def wgmma_smem_bytes(columns: int = 64, steps: int = 1) -> int:
-    """Return sizeof(lab::WgmmaSmem): 32 bytes of K a step, rows of a and of b by 64."""
+    """Return sizeof(lab::WgmmaSmem): per step 32 bytes of K, for 64 rows of a and those of b.
+
+    The columns of the product, which are rows of b in shared memory, fill up to multiples of 64.
+    """
     return (64 + -(-columns // 64) * 64) * 32 * steps
 
 
@@ -100,7 +103,7 @@ INSTRUCTIONS = tuple(
 
 
 def launcher(compile_arch: str) -> Callable:
-    """A function `multiply(instruction, a, b, c)` that runs its probe on this machine's GPU."""
+    """Return a function `multiply(instruction, a, b, c)` that runs the instruction's probe."""
     import torch
 
     from labkernels.cuda.compiler import nvrtc

@@ -1,4 +1,4 @@
-"""The special-function unit, read off the GPU: the parabolas of ex2.approx, and their test."""
+"""Find the parabolas by which a GPU's special-function unit computes ex2.approx, and test them."""
 
 import ctypes
 from collections.abc import Iterator
@@ -31,9 +31,9 @@ def cells(options: Options) -> Iterator[Cell]:
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Find the parabolas behind 2^23 outputs, and hold every input against them.
+    """Fit parabolas to the outputs of 2^23 inputs, and compare all inputs with that model.
 
-    Raises: ValueError if the outputs are not of parabolas.
+    Raises: ValueError if the outputs are not those of parabolas.
     """
     import torch
 
@@ -77,14 +77,14 @@ def _probe():
 
 
 def _bits(x):
-    """Bits of float32 as int64, where they are not negative."""
+    """Return the bits of float32 as non-negative int64."""
     import torch
 
     return x.view(torch.int32).long() & (ALL_INPUTS - 1)
 
 
 def _mismatches(evaluate, mantissas, total: int) -> int:
-    """Inputs on which the device and numerics.emulation.exp2.exp2_mufu's model differ."""
+    """Count inputs on which the device and numerics.emulation.exp2.exp2_mufu's model differ."""
     import torch
 
     wrong = 0
@@ -92,7 +92,7 @@ def _mismatches(evaluate, mantissas, total: int) -> int:
         bits = torch.arange(first, first + CHUNK, device="cuda", dtype=torch.int64)
         x = torch.where(bits < ALL_INPUTS // 2, bits, bits - ALL_INPUTS).int().view(torch.float32)
         nan, below = x.isnan(), bits >= ALL_INPUTS // 2
-        # beyond 256 the result is 0 or inf already
+        # inputs beyond 256 have the result of 256: 0 or inf
         magnitude = torch.where(nan, 0.0, x.abs().clamp(max=256.0).double())
         steps = (magnitude * EXPONENT_ONE).long()
         negative = torch.where(steps % EXPONENT_ONE == 0, -steps, ~steps)

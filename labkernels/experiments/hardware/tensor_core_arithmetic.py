@@ -1,4 +1,4 @@
-"""The tensor core against its model, bit for bit, and against models that are a little wrong."""
+"""Compare the tensor core, bit for bit, with its model and with models that are slightly wrong."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -26,12 +26,12 @@ Count = tuple[str, str, str, int]  # instruction, family, what is counted, how m
 
 
 def sample_name(arch: str) -> str:
-    """Place of the file of tiles and their outputs that an architecture's run leaves in data/."""
+    """Return the path in data/ of the tiles and outputs that an architecture's run writes."""
     return f"hardware/tensor_core_{arch.replace('_', '')}.npz"
 
 
 def cells(options: Options) -> Iterator[Cell]:
-    """Yield the instructions; `quick` tries each on fewer outputs."""
+    """Yield the instructions; `quick` tests each on fewer outputs."""
     from labkernels.experiments.hardware.instructions import INSTRUCTIONS
 
     for instruction in INSTRUCTIONS:
@@ -39,7 +39,7 @@ def cells(options: Options) -> Iterator[Cell]:
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Try the model and wrong ones on an instruction; the last one's rows come with all samples."""
+    """Test the right and the wrong models on an instruction; the last one writes all samples."""
     bench, quick = recording.once(_Bench), recording.options.quick
     with recording.sampling():
         counts, sample = try_models(
@@ -59,7 +59,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 
 class _Bench:
-    """What the instructions share: the probe, the random numbers, and the tiles that are kept."""
+    """What the instructions share: the probe, the random generator and the sample of tiles."""
 
     def __init__(self, recording: Recording) -> None:
         import torch
@@ -87,9 +87,9 @@ def try_models(
     generator,
     say: Callable[[str], None],
 ) -> tuple[list[Count], dict[str, np.ndarray]]:
-    """Count the outputs of `multiply(instruction, a, b, c)` unlike the model and wrong models.
+    """Count the outputs of `multiply(instruction, a, b, c)` that differ from each model's.
 
-    `outputs` are those of a random family and of an adversarial one. The sample has arrays "NAME a"
+    outputs: how many per random family, and per adversarial family. The sample has arrays "NAME a"
     to "NAME d" of bit patterns, whose first axes are the family and the tile.
     """
     from labkernels.experiments.hardware import tiles as families
@@ -112,7 +112,7 @@ def try_models(
 
 
 def _try_family(multiply, instruction, family: str, outputs: int, generator):
-    """Mismatches of each model, and the first tiles with their outputs."""
+    """Return the mismatches of each model, and the first tiles with their outputs."""
     from labkernels.experiments.hardware import tiles as families
 
     found: Counter = Counter()
@@ -124,7 +124,7 @@ def _try_family(multiply, instruction, family: str, outputs: int, generator):
         a, b, c = families.draw_tiles(family, instruction.fmt, n, generator, **shape)
         d = multiply(instruction, a, b, c)
         for label, evaluate in models(instruction):
-            # a wrong model may have none: the count must say so
+            # += 0 also makes an entry: a wrong model without mismatches must be in the counts
             found[label] += int((_words(evaluate(a, b, c)) != _words(d)).sum())
         if kept is None:
             some, rows, columns = (slice(n) for n in (SAMPLE_TILES, SAMPLE_ROWS, SAMPLE_COLUMNS))
@@ -134,10 +134,10 @@ def _try_family(multiply, instruction, family: str, outputs: int, generator):
 
 
 def models(instruction) -> Iterator[tuple[str, Callable]]:
-    """The model and those that must be rejected, as functions of a, b and c.
+    """Yield the model and the wrong models, with their names, as functions of a, b and c.
 
-    A fraction bit less or more, half the chunk; for 8-bit inputs also a bit less or more in the
-    output, or for mma.sync the unit that wgmma has for them.
+    A wrong model has one fraction bit fewer or more, or half the chunk. For 8-bit inputs another
+    has one output bit fewer or more (wgmma), or the unit of wgmma (mma.sync).
     """
     from labkernels.experiments.hardware.torch_model import tile_products, widened_products
 
@@ -163,7 +163,7 @@ def models(instruction) -> Iterator[tuple[str, Callable]]:
 
 
 def failures(counts: list[Count]) -> Iterator[str]:
-    """What the counts show: where the model is wrong, or which wrong model passed."""
+    """Yield where the model is wrong, and which wrong models are not rejected."""
     rejected: Counter = Counter()
     for name, family, label, value in counts:
         if label == MODEL and value:
@@ -176,7 +176,7 @@ def failures(counts: list[Count]) -> Iterator[str]:
 
 
 def _words(x):
-    """Bit patterns, as a signed integer type that can be compared."""
+    """Return the bit patterns, as signed integers that can be compared."""
     import torch
 
     return x.contiguous().view({1: torch.int8, 2: torch.int16, 4: torch.int32}[x.element_size()])

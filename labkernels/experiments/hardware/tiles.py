@@ -1,4 +1,4 @@
-"""Inputs that try a tensor core: random families, and tiles made to tell models apart."""
+"""Inputs that test a tensor core: random families, and tiles made to distinguish models."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ ADVERSARIAL = ("one huge term", "sign pairs", "specials", "overflow", "random bi
 DTYPES = {
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
-    "tf32": torch.float32,  # with bits that the unit does not read
+    "tf32": torch.float32,  # the unit does not read the lowest 13 bits
     "e4m3": torch.float8_e4m3fn,
     "e5m2": torch.float8_e5m2,
     "fp32": torch.float32,
@@ -18,11 +18,11 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class _Exponents:
-    """Exponents, first and one past the last, for the families that need them."""
+    """Ranges of exponents, without their ends, for the families that need them."""
 
     wide: tuple[int, int]  # exponents of a and b
     smallest: tuple[tuple[int, int], tuple[int, int], tuple[int, int]]  # exponents of a, b and c
-    huge: int  # one term is 2^(2 huge), the others end near the last place kept
+    huge: int  # one term is 2^(2 huge); the others are near the last bit that is kept
     large: tuple[int, int]  # exponents of a and b whose products overflow or nearly do
 
 
@@ -38,7 +38,7 @@ _EXPONENTS = {
 
 @dataclass(frozen=True)
 class Draw:
-    """n tiles of c + a b in one format, their generator, and what makes each family."""
+    """The formats and shapes of n tiles of c + a b, and the random generator."""
 
     fmt: str
     out: str
@@ -47,31 +47,31 @@ class Draw:
 
     @property
     def device(self) -> torch.device:
-        """Where tensors are made."""
+        """The device of the drawn tensors."""
         return self.generator.device
 
     def normal(self, shape):
-        """Standard normal numbers in float64."""
+        """Draw standard normal numbers in float64."""
         return torch.randn(shape, generator=self.generator, device=self.device).double()
 
     def scaled(self, x, span):
-        """x times a random power of two for each element."""
+        """Multiply each element of x by a random power of two."""
         exponents = self.integers(*span, x.shape)
         return x * ((exponents + 1023) << 52).view(torch.float64)
 
     def integers(self, low: int, high: int, shape):
-        """Uniform integers, high excluded."""
+        """Draw uniform integers, without high."""
         return torch.randint(low, high, shape, generator=self.generator, device=self.device)
 
     def chosen(self, shape, share: float):
-        """True for a share of the elements."""
+        """Draw True for a share of the elements."""
         return torch.rand(shape, generator=self.generator, device=self.device) < share
 
 
 def draw_tiles(family: str, fmt: str, n: int, generator, *, mnk=(16, 8, 16), out="fp32"):
     """Draw a, b and c of n tiles from one family, on the generator's device.
 
-    Shapes: of the format [n, M, K] and [n, K, N], float32 or float16 [n, M, N].
+    Shapes: a [n, M, K] and b [n, K, N] in fmt; c [n, M, N] in float32 or float16.
     """
     m, columns, k = mnk
     draw = Draw(fmt, out, ((n, m, k), (n, k, columns), (n, m, columns)), generator)
@@ -88,7 +88,7 @@ def draw_tiles(family: str, fmt: str, n: int, generator, *, mnk=(16, 8, 16), out
 
 
 def largest(fmt: str) -> float:
-    """Largest finite number of a format's tensors."""
+    """Return the largest finite number of the dtype that holds a format."""
     return torch.finfo(DTYPES[fmt]).max
 
 
@@ -99,7 +99,7 @@ def _wide(a, b, c, draw: Draw):
 
 
 def _subnormal(a, b, c, draw: Draw):
-    """Products near and below the smallest float32 for 8-bit exponents; subnormal factors."""
+    """Scale a, b and c to subnormals; 8-bit exponents have products near the smallest float32."""
     spans = _EXPONENTS[draw.fmt].smallest
     if draw.out == "fp16":
         spans = (*spans[:2], (-26, -12))
@@ -107,7 +107,7 @@ def _subnormal(a, b, c, draw: Draw):
 
 
 def _cancellation(a, b, c, draw: Draw):
-    """The products of k and k + K / 2 cancel except for the last bits of a."""
+    """Make the products of k and k + K / 2 cancel, except for the last bits of a."""
     half = a.shape[2] // 2
     near = 2.0**-9 if draw.fmt not in ("e4m3", "e5m2") else 2.0**-2
     a[:, :, half:] = a[:, :, :half] * (1 + near * a[:, :, half:].clamp(-1, 1))
@@ -116,7 +116,7 @@ def _cancellation(a, b, c, draw: Draw):
 
 
 def _one_huge_term(a, b, c, draw: Draw):
-    """One product, or c, so large that the others are a few units below its last kept place."""
+    """Make one product, or c, so large that the other terms are near its last kept bit."""
     a, b = a.sign() * (1 + (a.abs() / 8).clamp(max=0.99)), b.sign()
     a, b = (draw.scaled(x, (-7, 1)) for x in (a, b))
     n, k, huge = a.shape[0], a.shape[2], _EXPONENTS[draw.fmt].huge
@@ -129,7 +129,7 @@ def _one_huge_term(a, b, c, draw: Draw):
 
 
 def _sign_pairs(a, b, c, draw: Draw):
-    """Large terms that cancel exactly, in random places, beside small terms that are cut."""
+    """Put large terms that cancel exactly in random places, among small terms that are cut."""
     a, b = (draw.scaled(x, (-12, 2)) for x in (a, b))
     k = a.shape[2]
     order = torch.randperm(k, generator=draw.generator, device=a.device)
@@ -141,7 +141,7 @@ def _sign_pairs(a, b, c, draw: Draw):
 
 
 def _overflow(a, b, c, draw: Draw):
-    """Sums around the largest result, or fp16's and 8 bits' largest products beside such a c."""
+    """Make sums near or beyond the largest finite result, from large products and a large c."""
     span = (2, 7) if draw.out == "fp16" else _EXPONENTS[draw.fmt].large
     a, b = (draw.scaled(x, span) for x in (a, b))
     top, ulp = largest(draw.out), 2.0**-11 if draw.out == "fp16" else 2.0**-24
@@ -151,16 +151,16 @@ def _overflow(a, b, c, draw: Draw):
 
 
 def _sprinkle(a, b, c, draw: Draw):
-    """Infinities, NaN and zeros of both signs in a few places."""
+    """Put infinities, NaN and zeros of both signs in a few places."""
     kinds = torch.tensor(
         [float("inf"), -float("inf"), float("nan"), 0.0, -0.0, 0.0], device=a.device
     )
     if draw.fmt == "tf32":
-        kinds.view(torch.int32)[5] = 0x7F801FFF  # a NaN, if one reads what the unit does not
+        kinds.view(torch.int32)[5] = 0x7F801FFF  # NaN in float32, infinity without the lowest bits
     spread = []
     for x, share in ((a, 0.02), (b, 0.02), (c, 0.1)):
         kind = kinds[draw.integers(0, 6, x.shape)].to(x.dtype)
-        # where() knows no 8-bit floats
+        # where() does not support 8-bit floats
         word = {1: torch.int8, 2: torch.int16, 4: torch.int32}[x.element_size()]
         mixed = torch.where(draw.chosen(x.shape, share), kind.view(word), x.view(word))
         spread.append(mixed.view(x.dtype))

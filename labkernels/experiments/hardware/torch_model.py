@@ -1,4 +1,4 @@
-"""The arithmetic of numerics.tensor_core once more, in int64 torch operations: fast on a GPU."""
+"""The arithmetic of numerics.emulation.tensor_core in int64 torch operations, fast on a GPU."""
 
 import torch
 
@@ -6,15 +6,15 @@ from labkernels import formats
 from labkernels.numerics.emulation.tensor_core import WIDENED_FIRST, Unit
 
 _SIGNED = {8: torch.int8, 16: torch.int16, 32: torch.int32}
-_NO_TERM = -8192  # exponent of a zero: below every other, and that of a product too
-_POINT = 27  # bits below the point of a term's significand
+_NO_TERM = -8192  # exponent of a zero: lower than any exponent of a number or product
+_POINT = 27  # bits after the point of a term's significand
 
 
 def tile_products(a, b, c, unit: Unit, fmt: str):
-    """c + a b as the unit computes it, K in ascending chunks; NaN is 0x7fffffff (0x7fff).
+    """Return c + a b as the unit computes it, K in ascending chunks; NaN is 0x7fffffff (0x7fff).
 
     Shapes: tensors of the format (tf32: float32) [n, M, K] and [n, K, N], float32 or float16
-    [n, M, N] -> as c. Error: none, every bit is the unit's.
+    [n, M, N] -> as c. Error: none, every bit equals the unit's.
     """
     for k in range(0, a.shape[2], unit.chunk):
         ks = slice(k, k + unit.chunk)
@@ -23,9 +23,9 @@ def tile_products(a, b, c, unit: Unit, fmt: str):
 
 
 def widened_products(a, b, c, unit: Unit):
-    """c + a b as mma.sync of sm_90 makes it of 8-bit inputs, on a unit for fp16.
+    """Return c + a b as mma.sync of sm_90 computes it for 8-bit inputs, on a unit for fp16.
 
-    Shapes: as of tile_products, K = 32. Error: none.
+    Shapes: as for tile_products, with K = 32. Error: none.
     """
     first = torch.tensor(WIDENED_FIRST, device=a.device)
     total = torch.zeros_like(c)
@@ -36,7 +36,7 @@ def widened_products(a, b, c, unit: Unit):
 
 
 def _add_chunk(a, b, c, unit: Unit, fmt: str):
-    """One step in fixed point: significands aligned, cut toward zero, and added as integers."""
+    """Compute one step in fixed point: significands aligned, cut toward zero, added as integers."""
     half = c.dtype == torch.float16
     out = "fp16" if half else "fp32"
     fraction_bits = 2 * formats.named(fmt).fraction_bits
@@ -59,7 +59,7 @@ def _add_chunk(a, b, c, unit: Unit, fmt: str):
 
 
 def _split(x, fmt: str):
-    """Signed significand, as an integer, and exponent; subnormals keep the lowest exponent."""
+    """Return the signed integer significand and the exponent; subnormals have the lowest one."""
     target = formats.named(fmt)
     used_bits = 1 + target.exponent_bits + target.fraction_bits
     bits, one = (
@@ -75,36 +75,36 @@ def _split(x, fmt: str):
 
 
 def _values(x, fmt: str):
-    """The inputs as the unit reads them, in float32: tf32 loses the lowest 13 bits."""
+    """Return the inputs as the unit reads them, in float32; tf32 loses the lowest 13 bits."""
     if fmt != "tf32":
         return x.float()
     return (x.view(torch.int32) & -(1 << 13)).view(torch.float32)
 
 
 def _cut(value, n_bits):
-    """An integer whose lowest bits are cut toward zero."""
+    """Return integers divided by 2^n_bits and cut toward zero."""
     magnitude = value.abs() >> n_bits.clamp(max=62)
     return torch.where(value < 0, -magnitude, magnitude)
 
 
 def _to_float32(exact, fraction_bits: int):
-    """float64 cut toward zero to a number of fraction bits, fp32's exponents, and float32."""
+    """Return float64 cut toward zero to a number of fraction bits, as float32."""
     cut = (exact.view(torch.int64) & -(1 << 52 - fraction_bits)).view(torch.float64)
     steps = 2.0 ** (126 + fraction_bits)
-    tiny = torch.trunc(exact * steps) / steps + 0.0  # cut to nothing: +0
+    tiny = torch.trunc(exact * steps) / steps + 0.0  # a result cut to zero is +0
     cut = torch.where(exact.abs() < 2.0**-126, tiny, cut)
     return torch.where(exact.abs() < 2.0**128, cut, exact.sign() * float("inf")).float()
 
 
 def _to_float16(exact):
-    """float64 rounded once to float16, to nearest even."""
+    """Return float64 rounded once to float16, to nearest even."""
     exponent = torch.frexp(exact).exponent.long() - 1
     ulp = ((exponent.clamp(min=-14) - 10 + 1023) << 52).view(torch.float64)
-    return (torch.round(exact / ulp) * ulp + 0.0).half()  # rounded to nothing: +0
+    return (torch.round(exact / ulp) * ulp + 0.0).half()  # a result rounded to zero is +0
 
 
 def _with_specials(result, a, b, c):
-    """Infinities and NaN by float64 sums, where finite terms cannot overflow."""
+    """Return the result with infinities and NaN of float64 sums, where finite terms stay finite."""
     if all(bool(x.isfinite().all()) for x in (a, b, c)):
         return result
     exact = c.double()
@@ -114,7 +114,7 @@ def _with_specials(result, a, b, c):
 
 
 def _canonical(x):
-    """NaN as the hardware writes it: every bit set but the sign's."""
+    """Return x with NaN as the hardware writes it: every bit set except the sign."""
     word = _SIGNED[8 * x.element_size()]
     nan = torch.tensor(torch.iinfo(word).max, dtype=word, device=x.device).view(x.dtype)
     return torch.where(x.isnan(), nan, x)

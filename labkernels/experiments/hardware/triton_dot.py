@@ -1,4 +1,4 @@
-"""Triton's Q K^T against the model, bit for bit: tl.dot chains head_dim in ascending chunks."""
+"""Compare Triton's Q K^T with the model, bit for bit: tl.dot adds head_dim in ascending chunks."""
 
 import re
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _INSTRUCTION = re.compile(r"(?:wgmma\.mma_async\.sync\.aligned|mma\.sync\.aligne
 
 @dataclass(frozen=True)
 class Shape:
-    """Tiles of queries and keys, and what they hold."""
+    """The sizes of a tile of queries and keys, its dtype, and how many outputs are compared."""
 
     dtype: str
     head_dim: int
@@ -37,14 +37,14 @@ class Shape:
 
 
 def cells(options: Options) -> Iterator[Cell]:
-    """Yield the shapes; `quick` tries each on fewer outputs."""
+    """Yield the shapes; `quick` compares fewer outputs of each."""
     for dtype, head_dim, tile in product(DTYPES, HEAD_DIMS, TILES):
         shape = Shape(dtype, head_dim, *tile, QUICK_OUTPUTS if options.quick else OUTPUTS)
         yield Cell(shape.label, shape)
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Hold tl.dot against the model on this machine's GPU, and count the differences."""
+    """Compare tl.dot with the model on this machine's GPU, and count the differences."""
     shape: Shape = cell.of
     with recording.sampling():
         counts, instructions = _counts(shape, *recording.once(_gpu))
@@ -60,7 +60,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 
 def _gpu(recording: Recording) -> tuple[str, object]:
-    """The architecture, and the random numbers that all shapes share."""
+    """Return the architecture, and the random generator that all shapes share."""
     import torch
 
     from labkernels.cuda.gpu.device import planning_gpu
@@ -69,7 +69,7 @@ def _gpu(recording: Recording) -> tuple[str, object]:
 
 
 def _counts(shape: Shape, arch: str, generator) -> tuple[dict[str, int], str]:
-    """Outputs unlike the model and unlike another order; the instructions that were used."""
+    """Count outputs unlike the model and unlike another order; also return the instructions."""
     import torch
 
     from labkernels.experiments.hardware.torch_model import tile_products

@@ -6,7 +6,7 @@ import triton.language as tl
 
 @triton.jit
 def scores(q, k, s, QUERIES: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr):
-    """One program: the scores of one tile. Shapes: q [., QUERIES, D], k [., KEYS, D]."""
+    """Compute the scores of one tile per program. Shapes: q [., QUERIES, D], k [., KEYS, D]."""
     i_tile = tl.program_id(0)
     o_query, o_key, o_dim = tl.arange(0, QUERIES), tl.arange(0, KEYS), tl.arange(0, D)
     b_q = tl.load(q + i_tile * QUERIES * D + o_query[:, None] * D + o_dim[None, :])

@@ -17,7 +17,7 @@ DATA_FILE = "performance/backward.csv"
 
 
 def grid(*, quick: bool = False) -> list[Backward]:
-    """Return the workloads in the order of measurement; `quick`: with 1024 tokens."""
+    """Return the workloads in the order of measurement; `quick` gives them 1024 tokens."""
     tokens, channels = (1024, 256) if quick else (TOKENS, CHANNELS)
     return [
         Backward((n,) * (tokens // n), (n,) * (tokens // n), heads, heads, head_dim, causal=causal)
@@ -50,7 +50,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 
 def rows_of(work: Backward, result: Benchmark) -> list[Row]:
-    """A workload's rows: times, rate, errors by head and plan; or why there are none."""
+    """Return a workload's rows: times, rate, errors by head and plan, or why there are no times."""
     rows = []
     for item in result.measured.values():
         rows += _measured_rows(work, item)

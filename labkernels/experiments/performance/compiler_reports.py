@@ -47,7 +47,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 
 def _compiled(instance: Instance, started_utc: str) -> list[Row]:
-    # NVRTC compiles one program at a time in a process, so threads would not help.
+    # The pool has processes, not threads: a process compiles one NVRTC program at a time.
     return resources.compiler_rows([instance], archs=archs(instance), started_utc=started_utc)
 
 

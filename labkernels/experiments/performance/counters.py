@@ -1,6 +1,6 @@
-"""Profiles how busy the parts of an SM are: kernels, peers and a matrix product.
+"""Profile how busy the parts of an SM are, for kernels, peers and a matrix product.
 
-A target that is missed is profiled too, at its own workload: our kernel and the peer that is ahead.
+For every missed target, our kernel and the faster peer are also profiled on the target's workload.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,12 +33,12 @@ HEAD_DIMS = (64, 128, 256)
 CHANNELS, BATCH, LENGTH = 2048, 4, 4096
 GEMM_ROWS = 8192
 DECODE_BATCH, DECODE_HEADS = 64, 64
-QUICK_METRICS = 3  # the profiler reads them in one pass
+QUICK_METRICS = 3  # so few that the profiler reads them in one pass
 UNITS = {metric.name: metric.unit for metric in counters.METRICS}
 
 
 def calls(head_dim: int, *, quick: bool = False) -> list[Call]:
-    """Return what is counted at one head_dim; `quick` keeps the kernels, at 256 tokens."""
+    """Return the calls to count at one head_dim; `quick` keeps their kernels, at 256 tokens."""
     batch, length = (1, 256) if quick else (BATCH, LENGTH)
     shape = {"batch": batch, "length": length, "heads": CHANNELS // head_dim, "head_dim": head_dim}
     names = {name: _kernels(name, head_dim) for name in (PREFILL, BACKWARD)}
@@ -48,7 +48,7 @@ def calls(head_dim: int, *, quick: bool = False) -> list[Call]:
 
 
 def groups(*, quick: bool = False) -> dict[str, list[Call]]:
-    """Return the calls of each child process, by a name; `quick` keeps one head_dim."""
+    """Return the calls of each child process, by a name; `quick` keeps one head_dim, no ladder."""
     rows = 256 if quick else GEMM_ROWS
     found = {"gemm": [Call("cublas", GEMM, batch=0, length=rows, heads=0, head_dim=0)]}
     for head_dim, operation in product((128,) if quick else HEAD_DIMS, (PREFILL, BACKWARD)):
@@ -60,7 +60,7 @@ def groups(*, quick: bool = False) -> dict[str, list[Call]]:
 
 
 def rungs(operation: str, *, quick: bool = False) -> list[Call]:
-    """Return the rungs of a ladder, each with its kernel and tile."""
+    """Return the call of each rung of a ladder, with the rung's kernel and tile."""
     shape = calls(ladder.HEAD_DIM, quick=quick)[0]
     if operation == DECODE:
         shape = replace(shape, batch=1 if quick else DECODE_BATCH, heads=DECODE_HEADS)
@@ -72,7 +72,7 @@ def rungs(operation: str, *, quick: bool = False) -> list[Call]:
 
 
 def missed() -> dict[str, list[Call]]:
-    """Return, for each operation, our kernel and the best peer of every target that is missed."""
+    """Return for each operation the calls of our kernel and the best peer of each missed target."""
     found: dict[str, list[Call]] = {}
     for score in scoreboard():
         operation = profiles.OPERATIONS.get(score.target.experiment)
@@ -108,7 +108,7 @@ def cells(options: Options) -> Iterator[Cell]:
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Count what the kernels of a child's calls do; `quick` reads a few of the counters."""
+    """Read the counters of the kernels of a child's calls; `quick` reads a few counters."""
     metrics = counters.METRICS[:QUICK_METRICS] if recording.options.quick else counters.METRICS
     file, listed = cell.of
     with recording.sampling():
@@ -139,13 +139,13 @@ def _counted_rows(item: Counted, base_of: Callable[[Call], Row]) -> list[Row]:
 
 
 def kernel_column(call: Call) -> str:
-    """Return what the rows of a call name as their kernel: a peer's backward is another one."""
+    """Return the kernel column of a call; a peer's backward has a name other than its forward."""
     peer = call.operation == BACKWARD and call.name not in discover()
     return f"{call.name} backward" if peer else call.name
 
 
 def _base_of_missed(call: Call) -> Row:
-    """The columns of a call that a target compares, as in the rows that were timed."""
+    """Return the columns of a missed target's call, equal to those of the timed rows."""
     columns = {"tile": "", "q_len": 1, "causal": False, "page_size": 0}
     implementation = implementations(call.operation)[call.name]
     kernel = (
@@ -176,7 +176,7 @@ def _base(call: Call) -> Row:
 
 
 def _on_tensor_cores(call: Call) -> bool:
-    """Whether a kernel's products run on tensor cores: a rung of a ladder may be one without."""
+    """Return whether a call's products run on tensor cores; a rung may differ from its kernel."""
     known = {(r.kernel, r.tile): r for name in ladder.operations() for r in ladder.rungs(name)}
     rung = known.get((call.name, call.tile))
     return rung.tensor_cores if rung else discover()[call.name].policies[0].tensor_cores

@@ -23,9 +23,10 @@ DTYPES = ("fp16", "bf16")
 GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 16)
 PAGE_SIZES = (1, 16, 64)
 KV_HEADS = 8
-# Each head_dim costs six more builds of FlashInfer, minutes that the targets do not ask for.
+# Another head_dim would need six more builds of FlashInfer, which take minutes; no target needs it.
 PEER_HEAD_DIMS = (128,)
-# Kernels whose error is recorded for each sample and head, and outputs that are compared.
+# MAPPED: kernels whose errors are recorded for each sample and head. DIFFERENCES: pairs of kernels
+# whose outputs are compared.
 MAPPED = (
     "decode_fma",
     "decode_mma",
@@ -47,14 +48,14 @@ class GridCell:
 
     @property
     def with_flashinfer(self) -> bool:
-        """Whether FlashInfer's three ways are measured too."""
+        """Whether FlashInfer's three implementations are also measured."""
         return self.workload.head_dim in PEER_HEAD_DIMS
 
 
 def grid(*, quick: bool = False) -> list[GridCell]:
     """Return the cells in the order of measurement, each workload once.
 
-    `quick` keeps the kinds of cells but shrinks the batch to 4 and the lengths to 1024 keys.
+    `quick` keeps each kind of cell, with at most 4 requests and 1024 keys.
     """
     cells = [cell for dtype in DTYPES for cell in _of_dtype(dtype)]
     if quick:
@@ -109,7 +110,7 @@ def cells(options: Options) -> Iterator[Cell]:
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Measure our kernels and their peers on a workload; the first one brings the copy's rows."""
+    """Measure our kernels and their peers on a workload; the first one adds the ceilings' rows."""
     ceilings, ceiling_rows = recording.once(_ceilings)
     copy_times, copy_bytes = ceilings["copy"]
     copy_bytes_per_s = copy_bytes / copy_times.median_s
@@ -140,7 +141,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 
 def _ceilings(recording: Recording) -> tuple[dict, list[Row]]:
-    """The copy and the read, by which every percentage divides, and the rows still to write."""
+    """Measure the copy, to whose rate percentages are relative, and the read; return their rows."""
     with recording.sampling():
         ceilings = timing.ceilings()
     times, moved_bytes = ceilings["copy"]
@@ -149,7 +150,7 @@ def _ceilings(recording: Recording) -> tuple[dict, list[Row]]:
 
 
 def _build_peers(recording: Recording) -> dict[str, str]:
-    """Compile what libraries compile for themselves; return the reasons of those that cannot."""
+    """Compile the libraries' own modules; return why a library cannot run here, by library."""
     needed = {
         (cell.of.workload.dtype, cell.of.workload.head_dim)
         for cell in recording.cells
@@ -191,7 +192,7 @@ def _rows(result: Benchmark, cell: GridCell, copy_bytes_per_s: float) -> list[Ro
 
 
 def _driver_rows(base: Row, item: Measured) -> list[Row]:
-    """What the driver says of a CUDA kernel of ours, beside what the budget predicts."""
+    """Return what the driver reports of a CUDA kernel of ours, and what the budget predicts."""
     plan = item.step.plan
     instance = item.implementation.instance(item.inputs.workload, plan.tile)
     if instance is None:

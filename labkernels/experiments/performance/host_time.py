@@ -1,8 +1,8 @@
-"""The host time of a call: microseconds of Python, beside torch's SDPA.
+"""The host time of a call: microseconds of Python, compared with torch's SDPA.
 
-A repeat is CALLS calls in a row, none of which waits for the GPU: it is idle when the first begins,
-and its queue holds them all, so that the clock sees the host alone. Every call is warm: it has been
-made before, with the same shapes, for half a second.
+A repeat is CALLS calls in a row, none of which waits for the GPU. The GPU is idle when the first
+call begins and its queue holds all of them, so only host time is measured. Every call is warm:
+calls with the same shapes have run for half a second before.
 """
 
 import time
@@ -29,9 +29,9 @@ Action = Callable[[], object]
 
 @dataclass(frozen=True)
 class Call:
-    """A public function, as a caller has it, and the workload that it is given.
+    """A public function, used as by a caller, and its workload.
 
-    make(workload, seed, device) prepares tensors and returns what is called again and again.
+    make(workload, seed, device) prepares tensors and returns the function that is timed.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Call:
 
 
 def calls(tokens: int = TOKENS) -> list[Call]:
-    """Return the functions, on requests of `tokens` tokens."""
+    """Return the calls, on requests of `tokens` tokens."""
     decode = Decode.uniform(REQUESTS, tokens, q_heads=32, kv_heads=8)
     lengths = (tokens,) * REQUESTS
     prefill = Prefill(lengths, lengths, 16, 16, 128, causal=True)
@@ -57,7 +57,7 @@ def calls(tokens: int = TOKENS) -> list[Call]:
 
 
 def cells(options: Options) -> Iterator[Cell]:
-    """Yield the functions; `quick` gives them few tokens."""
+    """Yield the calls; `quick` gives them few tokens."""
     for call in calls(QUICK_TOKENS if options.quick else TOKENS):
         yield Cell(f"{call.name}: {call.workload.label}", call)
 
@@ -78,7 +78,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 def host_times(action: Action, *, repeats: int, wait: Action, calls: int = CALLS) -> Quartiles:
     """Return the quartiles of one call's host time; each repeat averages many calls in a row.
 
-    wait: lets the GPU finish, outside the timed part.
+    wait: waits until the GPU has finished, outside the timed part.
     Units: seconds per call.
     """
     began_s = time.perf_counter()
@@ -178,7 +178,7 @@ def _sdpa(workload: Prefill, seed: int, device: str) -> Action:
 
 EXPERIMENT = Experiment(
     "host_time",
-    "What a warm call costs its caller on the host, beside torch's SDPA",
+    "Host time of a warm call, compared with torch's SDPA",
     {DATA_FILE: schema.PREFILL_MEASUREMENTS},
     cells,
     rows,

@@ -1,4 +1,4 @@
-"""Appending to a paged cache: our kernel's bytes per second, beside a plain copy and others."""
+"""Appending to a paged cache: bytes per second of our kernel, of peers and of a plain copy."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ PLAN_FACTS = {"blocks": "blocks", "launches": "1"}
 def shape(
     batch: int, before: int, new: int, kv_heads: int, head_dim: int, page_size: int = 16
 ) -> Append:
-    """Requests that hold `before` keys each and get `new` more."""
+    """Return requests that hold `before` keys each and get `new` more."""
     return Append((before,) * batch, (new,) * batch, kv_heads, head_dim, page_size)
 
 
@@ -37,7 +37,7 @@ QUICK_SHAPE = shape(4, 100, 200, 2, 64)
 
 
 def label_of(work: Append) -> str:
-    """Return the shape as text, as the table's notes have it."""
+    """Return the shape as text, for the notes of the table."""
     heads = f"{work.kv_heads} heads of {work.head_dim}"
     lengths = f"{work.batch} x {work.new_lens[0]} after {work.kv_lens[0]}"
     return f"{lengths}, {heads}, page {work.page_size}"
@@ -50,7 +50,7 @@ def cells(options: Options) -> Iterator[Cell]:
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Time all implementations on a shape; a row needs the right bits in the same run."""
+    """Time all implementations on a shape; times are recorded only if the timed bits are right."""
     work = cell.of
     chosen = [item for item in implementations(OPERATION.name).values() if not item.missing()]
     result = benchmark(OPERATION, work, chosen, beside=plain_copies, graph=True, **recording.how)
@@ -65,18 +65,18 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 
 def plain_copies(inputs: AppendInputs) -> dict:
-    """The same bytes from and to contiguous memory."""
+    """Return a copy of the same bytes from and to contiguous memory, by its name in the table."""
     return {"torch_copy": plain_copy(inputs.k_new, inputs.v_new)}
 
 
 def _times(result: Benchmark) -> dict[str, Quartiles]:
-    """Times of all that is right or not judged; of what no graph holds there are none."""
+    """Return the graph times of right implementations, and the times of what is not judged."""
     right = {name: item.graph for name, item in result.measured.items() if item.graph}
     return dict(result.beside) | right
 
 
 def rows_of(work: Append, result: Benchmark) -> list[Row]:
-    """A shape's rows: quartiles, bytes per second, the plan; or why an implementation has none."""
+    """Return a shape's rows: quartiles, bytes per second and plan, or why there are no times."""
     base = {
         "batch": work.batch,
         "kv_len": work.kv_lens[0] + work.new_lens[0],

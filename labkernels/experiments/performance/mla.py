@@ -1,4 +1,4 @@
-"""MLA decode with tensor cores on and off: our kernels beside FlashInfer's two generations."""
+"""MLA decode with tensor cores on and off: our kernels, and FlashInfer's fa2 and fa3."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,13 +24,13 @@ SMALL = ((32, 1024, 128), (4, 16384, 16), (1, 65536, 128))  # fewer tiles than a
 HEADS = (1, 2, 4, 8, 16, 32, 64, 128)
 SWEEP = (64, 4096)  # requests and keys of the sweep over heads
 PAGE_SIZES = (1, 16, 64)
-MANY_TOKENS = (17, 37, 77)  # per request, as FlashInfer's test asks with more than one
-MANY_BATCH, MANY_KEYS = 17, 1024  # of the test's 1, 17 or 37 requests, and its most keys
-TILES_OF_ROWS = 64  # an H200 takes the first of the kernel's tiles of so many rows
+MANY_TOKENS = (17, 37, 77)  # per request: FlashInfer's test has these numbers above one
+MANY_BATCH, MANY_KEYS = 17, 1024  # the test has 1, 17 or 37 requests, and at most 1024 keys
+TILES_OF_ROWS = 64  # on an H200 the kernel chooses the first of its tiles with so many rows
 TILES_WHY = f"each tile of {TILES_OF_ROWS} rows"
-PEER_DTYPE = "bf16"  # another costs two more builds of FlashInfer, minutes that no target asks for
-SLOWEST_FLOPS = 1e11  # a larger workload is not worth the time of kernels without tensor cores
-# Times this, the lengths of a ragged batch; their mean is 1.
+PEER_DTYPE = "bf16"  # another dtype would need two more builds of FlashInfer, which take minutes
+SLOWEST_FLOPS = 1e11  # kernels without tensor cores would take too long on larger workloads
+# Lengths of a ragged batch relative to their mean.
 SKEWED = (3.3, 1.6, 1.0, 0.7, 0.5, 0.4, 0.3, 0.2)
 
 
@@ -42,7 +42,7 @@ class GridCell(NamedTuple):
 
 
 def grid(*, quick: bool = False) -> Iterator[GridCell]:
-    """Yield each workload and why it is there; `quick` keeps their kinds, at few keys."""
+    """Yield each workload and why it is there; `quick` keeps each kind, with fewer keys."""
     short = 16 if quick else 1
     for batch, keys, heads in SPEED:
         for dtype in ("bf16", "fp16"):
@@ -97,7 +97,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 
 def tiled(item: Implementation) -> Iterator[Implementation]:
-    """A kernel with each of its tiles of 64 rows, under names that tell them apart."""
+    """Yield a kernel with each of its tiles of 64 rows, under a name with the tile's label."""
     shape = item.spec.shape(head_dim=LATENT_DIM + ROPE_DIM, rows=TILES_OF_ROWS)
     for tile in item.spec.tiles(shape, item.policy):
         if tile.q_rows == TILES_OF_ROWS:
@@ -107,12 +107,12 @@ def tiled(item: Implementation) -> Iterator[Implementation]:
 
 
 def _build_peers(recording: Recording) -> dict[str, str]:
-    del recording  # one dtype is built, whatever is chosen
+    del recording  # one dtype is built, whatever cells are chosen
     return peer.build(OPERATION.name, [(PEER_DTYPE, LATENT_DIM)])
 
 
 def rows_of(workload: MlaDecode, result: Benchmark) -> list[Row]:
-    """A workload's rows: times, rates, errors and plan; or why an implementation has none."""
+    """Return a workload's rows: times, rates, errors and plan, or why there are no times."""
     rows = []
     for item in result.measured.values():
         rows += _measured_rows(workload, item)

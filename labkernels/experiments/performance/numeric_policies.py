@@ -1,7 +1,7 @@
 """The cost and gain of a numeric policy: time of a decode step, and error before the store.
 
-A policy is timed with the usual output, in the input's format. Its error is measured with an fp32
-output, since the store to 16 bits hides every other source.
+A policy is timed with an output in the input's format. Its error is measured with an fp32 output,
+because the store to 16 bits hides every other source of error.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from labkernels.units import format_time
 
 DATA_FILE = "performance/numeric_policies.csv"
 
-SHAPES = ((57, 8192), (8, 1024))  # batch and keys: case 000, and a small one that takes little time
+SHAPES = ((57, 8192), (8, 1024))  # batch and keys: those of case 000, and a small shape
 QUICK_SHAPES = ((2, 256),)
 V_MEANS = (0, 1)  # truncation shrinks sums of one sign
 
@@ -57,8 +57,8 @@ def workloads(*, quick: bool = False) -> list[Decode]:
 def ways() -> list[Way]:
     """Return every CUDA decode kernel under its default policy and the policies to compare.
 
-    Tensor-core kernels change one switch at a time, and also have P in two parts with promoted
-    sums.
+    The other policies of tensor-core kernels change one field of the default, or both p and
+    accumulate.
     """
     return [
         Way(spec, policy)
@@ -82,7 +82,7 @@ def _compared(policy: NumericPolicy, spec: Kernel) -> bool:
 
 
 def cells(options: Options) -> Iterator[Cell]:
-    """Yield the workloads, a small one in each dtype if `quick`."""
+    """Yield the workloads; `quick` has a small one in each dtype."""
     for workload in workloads(quick=options.quick):
         yield Cell(workload.label, workload)
 
@@ -97,7 +97,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 
 class Bench:
-    """One workload and its rows; a way that fails its check has none, and the recording says so."""
+    """One workload and its rows; a way that fails its check has none, and is noted as a failure."""
 
     def __init__(self, workload: Decode, recording: Recording) -> None:
         self.workload, self.rows, self._recording = workload, [], recording
@@ -105,7 +105,7 @@ class Bench:
         self._judge = judge_of(OPERATION.name, self._case)
 
     def measure(self) -> None:
-        """Time every way, then take its error in fp32 for each mean of V."""
+        """Time every way, then measure its error with an fp32 output for each mean of V."""
         right = self._timed(ways())
         for mean in V_MEANS:
             if mean:
@@ -138,8 +138,8 @@ class Bench:
     def _error(self, way: Way, mean: int) -> None:
         """Record the error before the store, if it keeps its bound.
 
-        The expected RMSE cannot serve as a check here: it does not include truncation, whose bias
-        is measured.
+        The RMSE ratio is not checked: the expected RMSE does not include the bias of truncation,
+        which is measured here.
         """
         policy = replace(way.policy, out="fp32")
         step = self._step(way, policy)
@@ -173,7 +173,7 @@ class Bench:
 
 
 def metric_of(metric: str, v_mean: int) -> str:
-    """Return how the data names a metric for values of this mean and standard deviation 1."""
+    """Return the data's name of a metric for values with this mean and standard deviation 1."""
     return f"{metric}, V ~ N({v_mean}, 1)"
 
 

@@ -23,16 +23,16 @@ PAGE_SIZES = (1, 16, 64)  # keys; a page of 1, SGLang's default, is too small fo
 PAGED_LENGTHS = (2048, 16384)
 # Lengths in proportion; `_skewed` scales them to the FLOPs of eight equal lengths.
 SKEWED = (0.82, 0.46, 0.26, 0.15, 0.1, 0.08, 0.06, 0.05)
-CUDA_CORES_LENGTHS = (2048,)  # prefill_fma takes about ten times as long as prefill_mma
+CUDA_CORES_LENGTHS = (2048,)  # alone: prefill_fma takes about ten times as long as prefill_mma
 
 
 @dataclass(frozen=True)
 class GridCell:
     """One workload of the grid, and why it is there.
 
-    baseline: a plainer workload of about the same FLOPs, which is timed in turn with this workload:
-    ragged if this workload is paged, of one length if its lengths are skewed. baseline_word: the
-    word that the name of an implementation gets when it runs the baseline.
+    baseline: a simpler workload of about the same FLOPs, which is timed in the same turns: ragged
+    if this workload is paged, of one length if its lengths are skewed. baseline_word: the word that
+    is added to an implementation's name when it runs the baseline.
     """
 
     workload: Prefill
@@ -42,7 +42,7 @@ class GridCell:
 
 
 def grid(*, quick: bool = False) -> list[GridCell]:
-    """Return the cells in the order of measurement; `quick` keeps their kinds, with 1024 tokens."""
+    """Return the cells in the order of measurement; `quick` keeps each kind, with 1024 tokens."""
     tokens, channels = (1024, 256) if quick else (TOKENS, CHANNELS)
     lengths = (512,) if quick else LENGTHS
     cells = [
@@ -127,7 +127,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 
 def _build_peers(recording: Recording) -> dict[str, str]:
-    """Let libraries compile their kernels; return, by library, why one of them cannot."""
+    """Compile the libraries' own modules; return why a library cannot run here, by library."""
     work = {cell.of.workload for cell in recording.cells}
     missing = peer.build(OPERATION.name, {(w.dtype, w.head_dim) for w in work})
     for reason in missing.values():

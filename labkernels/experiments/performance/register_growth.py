@@ -1,4 +1,4 @@
-"""Registers that the compiler gives a thread for a growing number of sums; needs no GPU."""
+"""Registers per thread that the compiler uses for a growing number of sums; needs no GPU."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ STAGES = 2
 
 
 def cells(options: Options) -> Iterator[Cell]:
-    """Yield the numbers of sums; `quick` keeps the first."""
+    """Yield the numbers of sums per thread; `quick` keeps the first."""
     for sums in ten_lines.SUMS[:1] if options.quick else ten_lines.SUMS:
         yield Cell(f"{sums} sums", sums)
 

@@ -1,4 +1,4 @@
-"""Our Triton prefill beside the tutorial kernel that comes with Triton, in one run."""
+"""Compare our Triton prefill with the tutorial kernel that comes with Triton, in one run."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ DATA_FILE = "performance/triton_tutorial.csv"
 HEAD_DIMS = (64, 128)
 LENGTH, TOKENS, CHANNELS = 4096, 16384, 2048
 PARTS = 3
-RMSE_OVER_FLASH = 2.0  # what FlashAttention's own tests allow themselves over 16-bit torch
+RMSE_OVER_FLASH = 2.0  # FlashAttention's own tests allow this multiple of 16-bit torch's error
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Shape:
 
     @property
     def batch(self) -> int:
-        """Requests."""
+        """The number of requests."""
         return self.tokens // self.length
 
     @property
     def heads(self) -> int:
-        """Query heads."""
+        """The number of query heads."""
         return CHANNELS // self.head_dim
 
     @property
@@ -50,12 +50,12 @@ class Shape:
 
     @property
     def word(self) -> str:
-        """What an implementation's name gets: the mask, which the table has no column for."""
+        """The mask, which is added to an implementation's name: the table has no column for it."""
         return "causal" if self.causal else "full"
 
 
 def cells(options: Options) -> Iterator[Cell]:
-    """Yield the shapes; `quick` keeps a request of 512 tokens each."""
+    """Yield the shapes; `quick` gives each a single request of 512 tokens."""
     for head_dim in HEAD_DIMS:
         for causal in (False, True):
             shape = Shape(head_dim, causal, 512, 512) if options.quick else Shape(head_dim, causal)
@@ -63,7 +63,7 @@ def cells(options: Options) -> Iterator[Cell]:
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Time the implementations in turns on a shape; a row needs a right output in the same run."""
+    """Time the implementations in turns on a shape; only those with a right output are timed."""
     missing = recording.once(_compile)
     with recording.sampling():
         times, words = _measure(cell.of, recording.options, missing)
@@ -76,7 +76,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 
 def _compile(recording: Recording) -> str | None:
-    """Compile the tutorial's candidates on all cores; why there are none, or None."""
+    """Compile the tutorial's candidates on all cores; return why there are none, or None."""
     path = recording.options.peer_path
     missing = triton_tutorial.missing(path)
     if missing is None:
@@ -85,7 +85,7 @@ def _compile(recording: Recording) -> str | None:
         refused = [
             words for words in recording.pool.map(triton_tutorial.compile_part, jobs) if words
         ]
-        recording.progress(f"compiled; {len(refused)} parts said no")
+        recording.progress(f"compiled; {len(refused)} parts failed")
     return missing
 
 
@@ -144,7 +144,7 @@ def _measure(shape: Shape, options: Options, missing: str | None) -> tuple[dict,
 
 
 def _truth(dense, shape: Shape, scale: float):
-    """The last request's output in float32, which errs far less than fp16 stores."""
+    """Return the last request's output in float32, whose errors are far below fp16's rounding."""
     import torch
 
     q, k, v = (x[-1].float() for x in dense)
@@ -159,7 +159,7 @@ def _rmse(out, truth) -> float:
 
 
 def rows_of(shape: Shape, times: dict, words: dict[str, str]) -> list[Row]:
-    """A shape's rows: quartiles and the rate; or why an implementation has none."""
+    """Return a shape's rows: quartiles and rate, or why an implementation has no times."""
     base = {
         "tensor_cores": "on",
         "batch": shape.batch,

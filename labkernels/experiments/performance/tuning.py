@@ -1,4 +1,4 @@
-"""Every tile of the tunable prefill kernels that fits and compiles, measured: the tuner's proof."""
+"""Measure every tile of the tunable prefill kernels that fits and compiles, to check the tuner."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ SHAPES = ((64, False), (128, False), (128, True), (256, False))  # head_dim, cau
 
 @dataclass(frozen=True)
 class Search:
-    """One kernel and workload, whose tiles are searched."""
+    """A kernel whose tiles are searched for a workload."""
 
     spec: Kernel
     workload: Prefill
@@ -35,7 +35,7 @@ class Search:
 
 
 def grid(*, quick: bool = False) -> list[Search]:
-    """Return the cells; `quick` keeps their kinds, at 256 tokens of one head."""
+    """Return the searches; `quick` keeps each kind, with 256 tokens and one head."""
     batch, length, channels = (1, 256, 1) if quick else (BATCH, LENGTH, CHANNELS)
     return [
         Search(spec, _workload(batch, length, max(1, channels // head_dim), head_dim, causal))
@@ -53,7 +53,7 @@ def cells(options: Options) -> Iterator[Cell]:
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Search a kernel's tiles on this machine's GPU, if that has its instructions."""
+    """Search a kernel's tiles on this machine's GPU, if the GPU has the kernel's instructions."""
     gpu, compiled = recording.once(_compiled)
     task: Search = cell.of
     if not task.spec.needs.include(gpu.arch):
@@ -73,7 +73,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 
 def _compiled(recording: Recording) -> tuple[hardware.Gpu, dict[Instance, Candidate | Rejected]]:
-    """The GPU, and what the compiler makes of every tile that fits it, of all cells at once."""
+    """Return the GPU, and the compiler's result for every tile of all cells that fits it."""
     from labkernels.cuda.gpu import device
 
     gpu = device.planning_gpu(0)
@@ -87,7 +87,7 @@ def _compiled(recording: Recording) -> tuple[hardware.Gpu, dict[Instance, Candid
 def compile_all(
     searches: Iterable[Search], gpu: hardware.Gpu
 ) -> dict[Instance, Candidate | Rejected]:
-    """Return what the compiler makes of every tile that fits, all cells on all cores at once."""
+    """Compile every tile that fits the GPU on all cores, and return the results."""
     kept = {}
     for task in searches:
         kept |= dict.fromkeys(
@@ -104,7 +104,7 @@ def search(
     repeats: int,
     seed: int,
 ) -> tuple[list[Rejected], list[Run]]:
-    """Return what ledger and compiler reject of a search's tiles, and the runs of all others."""
+    """Return the tiles that ledger or compiler reject, and the runs of all others."""
     kept, rejected = tuning_search.by_ledger(tuning_search.space(task.spec, task.workload), gpu)
     judged = [compiled[instance] for instance in kept]
     rejected += [item for item in judged if isinstance(item, Rejected)]
@@ -113,7 +113,7 @@ def search(
 
 
 def rows_of(workload: Prefill, rejected: Iterable[Rejected], runs: Iterable[Run]) -> list[Row]:
-    """Return what was rejected, counted by cause with an example each, and every run."""
+    """Return a row for each cause of rejection, with a count and an example, and those of runs."""
     rows, by_cause = [], defaultdict(list)
     for item in rejected:
         by_cause[item.instance.kernel, item.by, item.cause].append(item)

@@ -1,4 +1,4 @@
-"""The verdict on an append: moved rows are the same in every bit, or they are wrong."""
+"""The judge of an append: rows in the pools must equal the new rows in every bit."""
 
 from dataclasses import dataclass
 
@@ -19,15 +19,15 @@ class CopyErrors:
 
 
 class CopyJudge:
-    """Judges the pools of an append's inputs; nothing is rounded, so that no policy matters."""
+    """Judges the pools of an append's inputs; nothing is rounded, so the policy is ignored."""
 
     def __init__(self, inputs: AppendInputs) -> None:
         self._inputs = inputs
 
     def __call__(self, outputs, policy: NumericPolicy | None = None, forward=None) -> CopyErrors:
-        """Whether the pools hold the new rows, bit for bit, and NaN everywhere else."""
+        """Return whether the pools hold the new rows, bit for bit, and NaN everywhere else."""
         return CopyErrors(self._inputs.holds_the_rows())
 
     def elements(self, outputs, policy: NumericPolicy, forward=None) -> list:
-        """Nothing, because copies have no rounding errors."""
+        """Return an empty list, because copies have no rounding errors."""
         return []

@@ -1,4 +1,4 @@
-"""Outputs before every acceptance criterion: the verdict, and the rules of other projects."""
+"""Judge outputs by every acceptance criterion: the verdict, and the rules of other projects."""
 
 from dataclasses import replace
 from typing import Protocol
@@ -24,14 +24,14 @@ _WORDS = {
 
 
 class Posed(Protocol):
-    """Inputs of attention, as numerics takes them, and the format of q, K and V."""
+    """Inputs of attention that numerics can take, and the format of q, K and V."""
 
     @property
     def dtype(self) -> str:
         """The format of q, K and V."""
 
     def problem(self) -> Problem:
-        """The same inputs for numerics, where they lie."""
+        """The same inputs for numerics, on their own device."""
 
 
 class Criteria:
@@ -48,14 +48,14 @@ class Criteria:
         self._bounds: dict[NumericPolicy, np.ndarray] = {}
 
     def sample(self, out, policy: NumericPolicy) -> criteria.Sample:
-        """An output as the rules take it."""
+        """Return an output in the form that the rules take."""
         out_format = policy.out_format(self._dtype)
         return criteria.Sample(arrays.as_float64(out), self.truth, self.eager, out_format)
 
     def verdict(self, out, policy: NumericPolicy, lse2=None) -> verdict.Verdict:
-        """The verdict, told how the kernel rounds, but not which denominator: it takes either.
+        """Return the verdict by the formats of a policy, which allows either denominator.
 
-        Shapes: out [total_q, Hq, Dv]; lse2 [total_q, Hq] or None, which is then not judged.
+        Shapes: out [total_q, Hq, Dv]; lse2 [total_q, Hq], or None if it is not to be judged.
         """
         lse2 = None if lse2 is None else arrays.as_float64(lse2)
         out = arrays.as_float64(out)
@@ -67,9 +67,10 @@ class Criteria:
     def answers(
         self, out, policy: NumericPolicy, lse2=None, *, judged: Verdict | None = None
     ) -> dict[str, str]:
-        """REFUSED, ACCEPTED or UNDECIDED by each rule, which sees out alone, and by VERDICT.
+        """Return REFUSED, ACCEPTED or UNDECIDED by each rule, which sees only out, and by VERDICT.
 
-        judged: the verdict on this output, where it is known; it may take seconds.
+        judged: the verdict on this output if it is known; else it is computed, which may take
+        seconds.
         """
         sample = self.sample(out, policy)
         with np.errstate(invalid="ignore"):
@@ -83,9 +84,9 @@ class Criteria:
         return words | {VERDICT: _WORDS[judged.answer]}
 
     def _beyond(self, out, policy: NumericPolicy) -> bool:
-        """Whether an error exceeds the bound, so that the verdict refuses whatever its name is.
+        """Return whether an error exceeds its bound: then the verdict refuses the output.
 
-        The search for the name takes most of a verdict's time.
+        Most of a verdict's time is the search for the name of the bug, which is not needed here.
         """
         if policy not in self._bounds:
             told = self._told(policy)

@@ -1,4 +1,4 @@
-"""Errors of elements beside the error that rounding allows each: data for figures."""
+"""Errors of single elements, and the error that rounding allows each element: data for figures."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,8 @@ import numpy as np
 class Elements:
     """Some rows and heads of one output, in float64.
 
-    tensor: "out", or a gradient's name. rows: query tokens, or keys of dk and dv, as they lie in
-    the tensor. heads: which of its heads. ratio: |error| over its bound, 0 where there is no error.
+    tensor: "out", or a gradient's name. rows: which rows of the tensor, query tokens or (dk and dv)
+    keys. heads: which of its heads. ratio: |error| over its bound, 0 where the error is 0.
     Shapes: truth, error, ratio [rows, heads, channels].
     """
 
@@ -23,7 +23,7 @@ class Elements:
 
 
 def over(error: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """Return |error| / allowed, where no error is 0 whatever is allowed."""
+    """Return |error| / allowed, and 0 where the error is 0, even if allowed is 0."""
     error = np.abs(error)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(error == 0, 0.0, error / allowed)

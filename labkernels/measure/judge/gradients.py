@@ -15,16 +15,17 @@ from labkernels.numerics.truth.problem import Problem
 from labkernels.policy import NumericPolicy
 
 GRADIENTS = ("dq", "dk", "dv")
-# Up to this many query heads times queries times keys of a request are judged, but at least one
-# head.
+# Up to this many scores (query heads x queries x keys) of a request are judged, but at least those
+# of one KV head.
 JUDGED_SCORES = 2**24
 
 
 @dataclass(frozen=True)
 class HeadErrors:
-    """Errors of one gradient in the judged heads, [query or KV head]; worst error over its bound.
+    """Errors of one gradient in the judged heads: query heads for dq, KV heads for dk and dv.
 
-    heads: which they are. rmse is a head's, over the judged requests.
+    heads: which heads were judged. rmse: of each of them, over the judged requests. bound_ratio:
+    the largest error over its bound.
     """
 
     heads: tuple[int, ...]
@@ -43,7 +44,7 @@ class GradientErrors(dict[str, HeadErrors]):
 
     @property
     def reason(self) -> str:
-        """How far errors lie from what is allowed."""
+        """The worst error of each gradient over its bound, in words."""
         worst = ", ".join(f"{name} {errors.bound_ratio:.3g}" for name, errors in self.items())
         return f"worst errors over their bounds: {worst}, allowed: 1"
 
@@ -60,7 +61,7 @@ class _Sample:
 
 
 class GradientJudge:
-    """Judges gradients of some inputs; an lse2 of None in their forward pass is the exact one."""
+    """Judges gradients of some inputs; if their forward pass has no lse2, the exact one is used."""
 
     def __init__(self, inputs: BackwardInputs) -> None:
         self._inputs = inputs
@@ -70,9 +71,10 @@ class GradientJudge:
         self._samples = [_sample(inputs, request, judged) for request in requests]
 
     def __call__(self, outputs, policy: NumericPolicy, forward=None) -> GradientErrors:
-        """Errors of dq, dk and dv, which belong to a forward pass: by default that of the inputs.
+        """Return the errors of dq, dk and dv.
 
-        The bound of P and dS in 16 bits holds for kernels that keep them in fp32 too.
+        forward: the forward pass that the gradients belong to, by default that of the inputs. The
+        bound for P and dS in 16 bits also holds for kernels that keep them in fp32.
         """
         errors, ratios = {name: [] for name in GRADIENTS}, {name: [] for name in GRADIENTS}
         for _, name, _, off, bound in self._held(outputs, policy, forward):
@@ -92,7 +94,7 @@ class GradientJudge:
         )
 
     def elements(self, outputs, policy: NumericPolicy, forward=None) -> list[Elements]:
-        """Every judged element of the gradients, a part for each request and gradient."""
+        """Return every judged element of the gradients, a part for each request and gradient."""
         found = []
         for sample, name, truth, error, bound in self._held(outputs, policy, forward):
             place = sample.rows if name == "dq" else sample.keys
@@ -103,7 +105,7 @@ class GradientJudge:
         return found
 
     def _held(self, outputs, policy: NumericPolicy, forward) -> Iterator[tuple]:
-        """For every sample and gradient: sample, name, truth, error and bound, on their device."""
+        """Yield sample, name, truth, error and bound of each sample and gradient, on its device."""
         told = replace(policy, p="input").of(self._inputs.workload.dtype)
         out, lse2 = forward or (self._inputs.out, self._inputs.lse2)
         for sample in self._samples:
@@ -120,19 +122,19 @@ class GradientJudge:
 
 
 def _requests(inputs: BackwardInputs) -> list[int]:
-    """The first request and the last; the last alone where one is long enough."""
+    """Return the first request and the last, or only the last if it exceeds JUDGED_SCORES."""
     last = inputs.workload.batch - 1
     return [last] if _scores(inputs, last) > JUDGED_SCORES else sorted({0, last})
 
 
 def _scores(inputs: BackwardInputs, request: int) -> int:
-    """Scores of a request's query heads that share a KV head."""
+    """Return how many scores a request has for the query heads that share one KV head."""
     work = inputs.workload
     return work.group * work.q_lens[request] * work.kv_lens[request]
 
 
 def _sample(inputs: BackwardInputs, request: int, judged: int) -> _Sample:
-    """Some KV heads of a request, spread over all heads."""
+    """Return a sample of a request: `judged` KV heads, spread evenly, and their query heads."""
     work, forward = inputs.workload, inputs.forward
     q_ends, k_ends = (np.concatenate([[0], np.cumsum(n)]) for n in (work.q_lens, work.kv_lens))
     rows, keys = (slice(int(e[request]), int(e[request + 1])) for e in (q_ends, k_ends))
@@ -151,7 +153,7 @@ def _sample(inputs: BackwardInputs, request: int, judged: int) -> _Sample:
 
 
 def _part(sample: _Sample, name: str, tensor):
-    """The sample's part of a tensor with the layout of a gradient."""
+    """Return the sample's part of a tensor with the layout of the named gradient."""
     of_query = name == "dq"
     tokens = tensor[sample.rows if of_query else sample.keys]
     return tokens[:, list(sample.q_heads if of_query else sample.kv_heads)]
@@ -162,7 +164,7 @@ def _wide(tensor):
 
 
 def _worst(error, bound) -> float:
-    """The largest error over its bound, where no error is 0 whatever is allowed."""
+    """Return the largest error over its bound; the ratio is 0 where the error is 0."""
     import torch
 
     if error.numel() == 0:

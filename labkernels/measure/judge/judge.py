@@ -1,4 +1,4 @@
-"""The interface of a judge: compares outputs with float64, by the policy of their kernel."""
+"""The interface of a judge, which compares outputs with float64 by the policy of their kernel."""
 
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ class Errors(Protocol):
 
 
 class Judge(Protocol):
-    """Judges outputs of one operation on given inputs; what they share is computed once."""
+    """Judges outputs of one operation on given inputs; the truth is computed once for all."""
 
     def __call__(self, outputs: Any, policy: NumericPolicy, forward: Any = None) -> Any:
         """Judge outputs by the policy that they were computed under.
@@ -31,18 +31,19 @@ class Judge(Protocol):
         """
 
     def elements(self, outputs: Any, policy: NumericPolicy, forward: Any = None) -> list[Elements]:
-        """Every judged element with its error and its bound; none of a copy."""
+        """Every judged element with its error over its bound; an append has none."""
 
 
-# Operations with outputs other than attention, and attentions that are judged by some rows.
+# OTHERS: operations whose outputs are not those of attention. SAMPLES: operations of which some
+# rows are judged.
 OTHERS = {"backward": GradientJudge, "append": CopyJudge}
 SAMPLES = {"prefill": some_tokens, "mla": ends_of_batch}
 
 
 def judge_of(operation: str, inputs, rows=None) -> Judge:
-    """The judge of an operation's outputs on some inputs.
+    """Return the judge of an operation's outputs on some inputs.
 
-    rows: as of an OutputJudge; by default all of a decode, and some of the others.
+    rows: as for OutputJudge; by default all rows of a decode, and some of a prefill or MLA decode.
     """
     if operation in OTHERS:
         return OTHERS[operation](inputs)

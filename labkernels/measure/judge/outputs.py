@@ -1,7 +1,7 @@
 """Errors of an attention output against float64, at sizes where NumPy would take minutes.
 
-numerics computes the truth on the tensors' device. Few rows that are judged together have a bound
-for every element; of many rows, one request and KV head has bounds.
+numerics computes the truth on the tensors' device. If the rows that are judged together have few
+keys, every element gets a bound; else one row's elements of one KV head get bounds.
 """
 
 from collections.abc import Sequence
@@ -19,15 +19,16 @@ from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.problem import Problem
 from labkernels.policy import NumericPolicy
 
-# The worst head of a right kernel stays below 2.4 times what the error model expects; over long
-# contexts a bound allows more than any output is large, and this is what notices a lost page.
+# The RMSE of a right kernel's worst head stays below 2.4 times what the error model expects. Over
+# long contexts the bound of an element is larger than any output, and only the RMSE shows a lost
+# page.
 RMSE_RATIO_MAX = 4.0
-# Up to this many keys times KV heads, every element gets its own bound.
+# Up to this many keys (summed over the rows) times KV heads, every element gets its own bound.
 CHECK_ALL_KEYS = 2**15
 # The factor by which an unchecked element may exceed the largest checked bound: rows of random
 # inputs are similar.
 HEADROOM = 2.0
-SAMPLED = (0, 1, 63, 64, 127, 0.5, -2, -1)  # query tokens of a request; 0.5: in the middle
+SAMPLED = (0, 1, 63, 64, 127, 0.5, -2, -1)  # query tokens of a request; 0.5: the middle one
 
 
 class Reference(NamedTuple):
@@ -40,8 +41,8 @@ class Reference(NamedTuple):
 class Bound(NamedTuple):
     """Bounds on |out - o| and on lse2 for the last rows and first query heads, and the RMSE.
 
-    Shapes: o [rows, heads, Dv], lse2 [rows, heads]; rmse is that to expect of each row and head
-    where all are checked, else one number for all.
+    Shapes: o [rows, heads, Dv], lse2 [rows, heads]; rmse: the expected one of each row and head
+    if all have bounds, else one number for all.
     """
 
     o: np.ndarray
@@ -54,7 +55,7 @@ class Errors:
     """Errors of one output over all judged rows.
 
     bound_ratio is the worst error over its bound, rmse_ratio the worst head's RMSE over the
-    expected one. lse2_max_abs is None where an implementation gives no log-sum-exp.
+    expected one. lse2_max_abs is None if the implementation returns no log-sum-exp.
     """
 
     rmse: float
@@ -66,12 +67,12 @@ class Errors:
 
     @property
     def passed(self) -> bool:
-        """Whether every element kept its bound and every head's RMSE is credible; NaN is not."""
+        """Whether every element kept its bound and every head its RMSE_RATIO_MAX; False for NaN."""
         return self.bound_ratio <= 1.0 and self.rmse_ratio <= RMSE_RATIO_MAX
 
     @property
     def reason(self) -> str:
-        """How far the errors lie from what is allowed."""
+        """The two ratios and their limits, in words."""
         return (
             f"worst error {self.bound_ratio:.3g} of its bound, allowed: 1; worst head's RMSE "
             f"{self.rmse_ratio:.3g} of the expected, allowed: {RMSE_RATIO_MAX:g}"
@@ -79,12 +80,12 @@ class Errors:
 
 
 def every_row(inputs) -> list[list[int]]:
-    """The rows of a decode: all, judged together."""
+    """Return the rows of a decode: all, judged together."""
     return [list(range(inputs.workload.batch))]
 
 
 def some_tokens(inputs) -> list[list[int]]:
-    """Some query tokens of a prefill's last request, each judged by itself."""
+    """Return some query tokens of a prefill's last request, each judged by itself."""
     q_lens = inputs.workload.q_lens
     n, first = q_lens[-1], sum(q_lens[:-1])
     tokens = sorted({int(t * n) if isinstance(t, float) else t % n for t in SAMPLED})
@@ -92,15 +93,15 @@ def some_tokens(inputs) -> list[list[int]]:
 
 
 def ends_of_batch(inputs) -> list[list[int]]:
-    """All tokens of an MLA decode's first request and its last, judged together."""
+    """Return all tokens of an MLA decode's first request and its last, judged together."""
     n, last = inputs.workload.q_len, inputs.workload.batch - 1
     return [[request * n + token for request in sorted({0, last}) for token in range(n)]]
 
 
 class OutputJudge:
-    """Judges outputs by some of their rows, in float64 where the inputs lie.
+    """Judges outputs by some of their rows, in float64 on the inputs' device.
 
-    rows: lists of query tokens that are judged together, see every_row, some_tokens and
+    rows: lists of query tokens that are judged together, as from every_row, some_tokens and
     ends_of_batch.
     """
 
@@ -115,7 +116,7 @@ class OutputJudge:
         return Reference(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
     def __call__(self, outputs, policy: NumericPolicy, forward=None) -> Errors:
-        """Errors of an output. Shapes: outputs.out [rows, Hq, Dv]; outputs.lse2 or None."""
+        """Return the errors of an output: out [rows, Hq, Dv], and lse2 [rows, Hq] or None."""
         out, lse2 = outputs
         told = policy.of(self._dtype)
         each = [part.errors(out, lse2, told) for part in self._parts]
@@ -134,7 +135,7 @@ class OutputJudge:
         )
 
     def elements(self, outputs, policy: NumericPolicy, forward=None) -> list[Elements]:
-        """Every judged element of an output, a part for rows that are judged together."""
+        """Return every judged element of an output, a part for rows that are judged together."""
         told = policy.of(self._dtype)
         return [part.elements(outputs[0], told) for part in self._parts]
 
@@ -148,14 +149,14 @@ class _Part:
         self._bounds: dict[NumericPolicy, Bound] = {}
 
     def errors(self, out, lse2, policy: NumericPolicy) -> Errors:
-        """Errors of the rows of an output under a policy, in formats by their names."""
+        """Return the errors of the rows; the policy names formats, and never "input"."""
         rows = self._rows
         return errors_of(
             out[rows], None if lse2 is None else lse2[rows], self.reference, self._bound(policy)
         )
 
     def elements(self, out, policy: NumericPolicy) -> Elements:
-        """The errors of the rows, and how much of their bounds they take."""
+        """Return the errors of the rows, and their ratios to the bounds."""
         truth = self.reference.o
         error = metrics.difference(as_float64(out[self._rows]), truth)
         heads = tuple(range(truth.shape[1]))
@@ -169,7 +170,7 @@ class _Part:
 
 
 def bound_of(problem: Problem, policy: NumericPolicy) -> Bound:
-    """Bounds that a kernel of this policy, in formats by their names, must keep."""
+    """Return the bounds that a kernel must keep; the policy names formats, and never "input"."""
     checked, whole = _checked(problem)
     o, lse2 = map(to_numpy, bounds.both_bounds(checked, policy))
     sigma = to_numpy(error_sigma.sigma(checked, policy))
@@ -177,9 +178,9 @@ def bound_of(problem: Problem, policy: NumericPolicy) -> Bound:
 
 
 def _checked(problem: Problem) -> tuple[Problem, bool]:
-    """The part of a problem that gets bounds, and whether that is the whole.
+    """Return the part of a problem that gets bounds, and whether that is the whole problem.
 
-    A KV head that is alone is not divided: its bounds take no longer than its truth.
+    A problem with a single KV head stays whole: its bounds take no longer than its truth.
     """
     kv_heads = problem.k_pool.shape[2]
     if kv_heads == 1 or int(problem.n_keys.sum()) * kv_heads <= CHECK_ALL_KEYS:
@@ -195,9 +196,9 @@ def _checked(problem: Problem) -> tuple[Problem, bool]:
 
 
 def errors_of(out, lse2, reference: Reference, bound: Bound) -> Errors:
-    """The errors of an output, and its worst error over what the bound allows.
+    """Return the errors of an output, and its worst error over its bound.
 
-    A checked element answers to its own bound, any other to the largest, with some headroom.
+    An element without a bound of its own may err by HEADROOM times the largest bound.
     """
     found = as_float64(out)
     ratios = [_worst_ratio(metrics.difference(found, reference.o), bound.o)]
@@ -219,12 +220,12 @@ def errors_of(out, lse2, reference: Reference, bound: Bound) -> Errors:
 
 
 def _worst_ratio(error: np.ndarray, bound: np.ndarray) -> float:
-    """Return the largest error over its bound; NaN if there is one."""
+    """Return the largest error over its bound; NaN if an error is NaN."""
     return float(np.max(_ratios(error, bound)))
 
 
 def _ratios(error: np.ndarray, bound: np.ndarray) -> np.ndarray:
-    """Return every error over its own bound, or over the largest one where it has none."""
+    """Return every error over its own bound, or over HEADROOM times the largest if it has none."""
     requests, heads = bound.shape[:2]
     ratios = over(error, HEADROOM * np.max(bound))
     ratios[-requests:, :heads] = over(error[-requests:, :heads], bound)

@@ -1,7 +1,7 @@
-"""Kernels with one changed line, each after a publicly reported bug: a checker must find them.
+"""Decode kernels with one changed line, each after a publicly reported bug: tests must find them.
 
-A mutant is an edit of the real source for each kernel that has the line; it is compiled like any
-other kernel, for the CPU or a GPU.
+A mutant is an edit of the real source for each kernel that has the line. A mutant is compiled like
+any other kernel, for the CPU or a GPU.
 """
 
 import functools
@@ -16,19 +16,19 @@ KERNELS = ("decode_fma", "decode_mma", "decode_mma_n8")
 PAGES = "decode/problem.cuh"
 SOFTMAX, SPLITS = "lab/attention/online_softmax.cuh", "lab/attention/split_kv.cuh"
 HIGH_PAGES, EMPTY_REQUEST = "high pages", "empty request"
-WRAP = 2**32  # elements: where an offset of 32 bits begins again
+WRAP = 2**32  # elements: where an offset of 32 bits wraps to 0
 Q_HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE = 16, 4, 128, 16
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Requests of a workload, and keys per split, so that all lengths cost about the same."""
+    """Requests of a workload, and keys per split; all lengths then cost about the same."""
 
     batch: int
     keys_per_split: int
 
 
-# A last step of 16 keys holds one, and a split left empty by one key fewer there is none.
+# The last step of 16 keys holds one key, and no last split would be empty with one key fewer.
 LENGTHS = {
     305: Shape(8, 256),
     1009: Shape(4, 256),
@@ -40,7 +40,7 @@ LENGTHS = {
 def exposing_case(
     mutant: Mutant, kv_len: int, dtype: str, *, seed: int, device: str
 ) -> DecodeInputs:
-    """A workload that shows the bug: several requests while they are short, half-empty last steps.
+    """Return inputs that show the bug: several requests (but the longest), almost empty last steps.
 
     Raises: ValueError unless kv_len is one of LENGTHS.
     """
@@ -54,9 +54,9 @@ def exposing_case(
 
 
 def decode(mutant: Mutant, kernel: str, case: DecodeInputs):
-    """Run a kernel with the bug on one of its cases; returns its output.
+    """Run a kernel with the bug on one of its cases, and return its output.
 
-    Shapes: [B, Hq, D]. Unwritten memory holds zeros, as fresh memory does.
+    Shapes: [B, Hq, D]. Elements that the kernel does not write are zeros, as in fresh memory.
     """
     import torch
 
@@ -75,10 +75,10 @@ def decode(mutant: Mutant, kernel: str, case: DecodeInputs):
 
 
 def high_in_a_pool(cache, run):
-    """The output of run(cache), with the cache in a pool of more than 2^32 elements.
+    """Return the output of run(cache), with the cache in a pool of more than 2^32 elements.
 
-    The second half of each row's pages lies beyond them; K and V of a page lie side by side. What
-    a wrapped offset reads has never been written.
+    The second half of each request's pages lies beyond 2^32 elements. K and V of a page are
+    neighbours. A wrapped offset reads memory that was never written.
     """
     import torch
 
@@ -101,7 +101,7 @@ def high_in_a_pool(cache, run):
 
 
 def _zeros(shape: tuple[int, ...], like):
-    """Zeros of a tensor's kind; on a CPU, memory that is not touched takes no room."""
+    """Return zeros of a tensor's dtype and device; on a CPU, untouched memory takes no room."""
     import numpy as np
     import torch
 
@@ -115,13 +115,13 @@ def _in_all(file: str, pattern: str, by: str) -> dict[str, Edit]:
 
 
 def _in_each(fma: tuple[str, str] | None, mma: tuple[str, str], n8: tuple[str, str]):
-    """Edits of the kernels' own files; decode_fma does not have every line."""
+    """Return edits of the kernels' own files; decode_fma does not have every line."""
     edits = dict(zip(KERNELS, (fma, mma, n8), strict=True))
     return {name: Edit(KERNEL, *edit) for name, edit in edits.items() if edit is not None}
 
 
 def _truncated(p: str, kind: str) -> str:
-    """C++ that cuts p to a format where it should be rounded; 1 + 2^-8 tells the formats."""
+    """Return C++ that truncates p to a format; the value of 1 + 2^-8 in it tells which it is."""
     mask = f"(rounded<{kind}>(1.00390625f) == 1.f ? 0xffff0000u : 0xffffe000u)"
     return f"{p} = bits_to_float(float_to_bits({p}) & {mask});"
 
@@ -131,7 +131,7 @@ _NARROW_SUM = (
     r"\g<0> for (int i = 0; i < 4; ++i) o[i] = rounded<T>(o[i]);",
 )
 _NEVER_RESCALED = Edit(SOFTMAX, r"if \(warp_any\(", "if (false && warp_any(")
-# the scores in between are exponentiated by the new maximum, which then is forgotten
+# The code between exponentiates scores by the new maximum; after a small move the old one returns.
 _STALE = (
     r"const float old_m = m[r], old_l = l[r]; \1"
     r" const bool stale = m[r] - old_m <= 8.f; if (stale) { rescale.by[r] = 1.f; l[r] = old_l; }"

@@ -1,6 +1,6 @@
-"""The MLA kernel with the bug of a real report built in: an index that was typed twice.
+"""A mutant of the MLA kernel after a real report: an index that was typed twice.
 
-As in the report, the bug is in one tile only, the tile for GPUs with little shared memory.
+As in the report, only one tile has the bug, the tile for GPUs with little shared memory.
 """
 
 from labkernels.measure.mutants.mutant import Edit, Mutant

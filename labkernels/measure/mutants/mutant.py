@@ -1,4 +1,4 @@
-"""A mutant: one edit of a kernel's source, and the kernel that it makes."""
+"""A mutant: one edit of a kernel's source, and the kernel that results."""
 
 import re
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ GITHUB = "https://github.com/"
 
 @dataclass(frozen=True)
 class Edit:
-    """The one match of `pattern` in a file of the include path becomes `by`."""
+    """An edit: `by` replaces the only match of `pattern` in a file of the include path."""
 
     file: str
     pattern: str
@@ -27,8 +27,8 @@ class Edit:
 class Mutant:
     """A bug: what it does, where one like it was reported, and the edit for each kernel.
 
-    needs: what a workload must have beside several splits and a last step that is not full, to show
-    it: pages beyond 2^32 elements, or a request without keys.
+    needs: what a workload must have to show the bug, besides several splits and a last step that is
+    not full: pages beyond 2^32 elements, a request without keys, or a causal mask.
     """
 
     name: str
@@ -38,9 +38,9 @@ class Mutant:
     needs: str = ""
 
     def spec(self, kernel: str) -> Kernel:
-        """The kernel with this bug, as `ops.decode(kernel=...)` takes it.
+        """Return the kernel with this bug, for `kernel=` of a function in ops.
 
-        Raises: ValueError naming the kernels that have the line.
+        Raises: ValueError naming the kernels that the bug has an edit for.
         """
         if kernel not in self.edits:
             allowed = ", ".join(self.edits)
@@ -49,7 +49,7 @@ class Mutant:
 
 
 def mutated(spec: Any, edit: Edit) -> Kernel:
-    """A kernel whose source has one edit; the changed file lies in the cache of compiled kernels.
+    """Return a kernel whose source has one edit; the cache of compiled kernels holds the file.
 
     Raises: ValueError unless the pattern has exactly one match.
     """

@@ -94,7 +94,7 @@ MUTANTS: dict[str, Mutant] = {
             f"{GITHUB}pytorch/pytorch/issues/191937",
             {
                 FMA: Edit(KERNEL, r"(?<=v\.load\(v_rows, key, b\.end_key)", " - 1"),
-                # of Q and K of more channels than V, so that the copy can tell V by them
+                # needs Q and K with more channels than V, by which the copy recognises V
                 MMA: Edit(
                     WINDOW,
                     r"(?<=key \+ thread_x\(\) / 8 \+ row < end_key)",

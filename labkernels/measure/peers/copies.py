@@ -8,7 +8,7 @@ from labkernels.measure.peers.peer import PEER_POLICY, Peer, Pools
 
 
 def _index_copy(inputs: AppendInputs) -> Step:
-    """torch's index_copy_ on the pools as one long row of slots, whose places it is given."""
+    """Prepare torch's index_copy_ on the pools as flat lists of slots, with the slots' indices."""
     import torch
 
     pools = Pools(inputs.cache.k, inputs.cache.v)
@@ -22,14 +22,14 @@ def _index_copy(inputs: AppendInputs) -> Step:
 
 
 def plain_copy(k_new, v_new) -> Callable[[], object]:
-    """The same bytes from and to contiguous memory."""
+    """Return a function that copies the same bytes from and to contiguous memory."""
     import torch
 
     targets = [torch.empty_like(rows) for rows in (k_new, v_new)]
 
     def run() -> None:
         for target, rows in zip(targets, (k_new, v_new), strict=True):
-            # adds zero, because a graph would give a copy to the copy engines
+            # adding zero is a kernel; a graph would give a copy to the copy engines
             torch.add(rows, 0, out=target)
 
     return run

@@ -23,7 +23,7 @@ def missing() -> str | None:
 
 
 def _attention(inputs: PrefillInputs, tensors: Sequence, **how):
-    """Its forward pass over ragged q, k and v; the shapes are those of the inputs."""
+    """Return the output of its forward pass over ragged q, k and v; the inputs give the shapes."""
     from flash_attn.cute import flash_attn_func, flash_attn_varlen_func
 
     work = inputs.workload
@@ -53,13 +53,13 @@ def _prefill(inputs: PrefillInputs) -> Step:
     def run() -> None:
         newest[:] = [_attention(inputs, tensors)]
 
-    with refusals(Exception):  # the errors of its compiler have classes of their own
+    with refusals(Exception):  # its compiler raises exceptions of its own classes
         run()
     return Step(run, lambda: Attention(newest[0]), version=_version())
 
 
 def _backward(*, deterministic: bool) -> Callable[[BackwardInputs], Step]:
-    """Its gradients; the forward pass happens here."""
+    """Return a function that prepares its gradients; preparing also runs the forward pass."""
 
     def prepare(inputs: BackwardInputs) -> Step:
         import torch

@@ -1,4 +1,4 @@
-"""FlashInfer's kernels: paged decode, prefill, MLA decode and appending, by its wrappers."""
+"""FlashInfer's kernels for paged decode, prefill, MLA decode and append, by its wrappers."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -23,7 +23,7 @@ from labkernels.measure.peers.peer import (
 
 LIBRARY = "flashinfer"
 WORKSPACE_BYTES = 2**29
-# Each head_dim costs builds of minutes that no target asks for: of the prefill, these alone.
+# The head_dims that the prefill is built for; each further one would add minutes of compilation.
 PREFILL_HEAD_DIMS = {"fa2": (128,), "fa3": (64, 128, 256)}
 PAGE_SIZE = 16  # keys per page for plain tensors
 
@@ -39,8 +39,9 @@ def missing() -> str | None:
 def build(operation: str, shapes: Iterable[tuple[str, int]]) -> str | None:
     """Compile an operation's modules for dtypes and head_dims, all in one parallel build.
 
-    Those of prefill serve decode on tensor cores too. The first build of a module takes 20 to 100
-    seconds; later calls find it in FlashInfer's cache. Returns why FlashInfer cannot run here.
+    Prefill modules also serve decode on tensor cores. The first build of a module takes 20 to 100
+    seconds; later calls find the module in FlashInfer's cache. Returns why FlashInfer cannot run
+    here, or None.
     """
     reason = missing()
     if reason is None:
@@ -70,7 +71,8 @@ def _modules(operation: str, shapes: Iterable[tuple[str, int]]):
         return
     for dtype, head_dim in shapes:
         element = _torch_dtype(dtype)
-        # Position encoding 0 means none; no sliding window, no soft cap, no fp16 scores.
+        # Position encoding 0 means none; False: no sliding window, no soft cap. The prefill's last
+        # False: no fp16 scores.
         shape = (element, element, element, torch.int32, head_dim, head_dim, 0, False, False)
         if operation == "decode":
             yield gen_batch_decode_module(*shape)
@@ -80,7 +82,7 @@ def _modules(operation: str, shapes: Iterable[tuple[str, int]]):
 
 
 def page_lists(cache):
-    """Return the page table as FlashInfer takes it: indptr, indices, last_page_len.
+    """Return the page table in FlashInfer's form: indptr, indices, last_page_len.
 
     Shapes: indptr [B + 1] int32; indices [pages in use] int32; last_page_len [B] int32
     Raises: Refused if a request holds no key, for which FlashInfer has no last page.
@@ -151,11 +153,11 @@ def prefill_step(q, kv, cu_seqlens_q, *, causal: bool, scale: float, backend: st
 
 
 def _planned(plan: Callable[[], object], run: Callable[[], object], out) -> Step:
-    """The step of a wrapper, planned and run once."""
+    """Plan and run a wrapper once, and return its step."""
     import flashinfer
     import torch
 
-    with refusals(Exception):  # its errors come through an FFI with its own classes
+    with refusals(Exception):  # the library's FFI raises exceptions of its own classes
         plan()
         run()
         torch.cuda.synchronize()
@@ -163,7 +165,7 @@ def _planned(plan: Callable[[], object], run: Callable[[], object], out) -> Step
 
 
 def workspace(like):
-    """The scratch memory that a wrapper plans in, where a tensor lies."""
+    """Return the scratch memory that a wrapper plans in, on a tensor's device."""
     import torch
 
     return torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=like.device)
@@ -208,7 +210,7 @@ def _mla(backend: str) -> Callable[[MlaInputs], Step]:
 
 
 def _append(inputs: AppendInputs) -> Step:
-    """append_paged_kv_cache, which gets the lengths after the append and the rows' requests."""
+    """Prepare append_paged_kv_cache; it takes each row's place and the lengths after the append."""
     import flashinfer
     import torch
 
@@ -268,7 +270,7 @@ BUILDS = {LIBRARY: build}
 
 
 def pages(t: Tensors) -> PagedKV:
-    """K and V in pages, in order, the last one of each request padded with zeros."""
+    """Return K and V in pages, in order; zeros pad the last page of each request."""
     import torch
 
     batch, length = t.k.shape[:2]
@@ -293,7 +295,7 @@ def _decoder(tensor_cores: bool, backend: str, **knobs) -> Callable[[Tensors], o
 
 
 def _ragged(backend: str, **knobs) -> Callable[[Tensors], object]:
-    """The prefill over ragged tensors; fa3 never splits and has no knob for it."""
+    """Return a function that runs the ragged prefill; fa3 never splits and has no option for it."""
 
     def run(t: Tensors):
         import torch

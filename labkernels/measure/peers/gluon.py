@@ -1,6 +1,6 @@
-"""Gluon, Triton's language beneath its language: our prefill in it, which runs on a GPU alone.
+"""Our prefill in Gluon, Triton's lower-level language, which runs only on a GPU.
 
-The lab's own kernels run on a CPU too. This one cannot, so that it takes part as a peer.
+The lab's own kernels also run on a CPU. The Gluon kernel cannot, so it takes part as a peer.
 """
 
 from labkernels.kernels.call import Attention, Step
@@ -11,7 +11,7 @@ from labkernels.policy import TENSOR_CORES
 
 
 def missing() -> str | None:
-    """Why Gluon's kernels cannot run here, or None."""
+    """Return why Gluon's kernels cannot run here, or None."""
     import torch
 
     if not torch.cuda.is_available():

@@ -1,7 +1,7 @@
 """A peer: another implementation of an operation, with its own plan.
 
-A peer's plan, allocation and gathering of pages happen before its step, outside every timed part;
-its step only launches kernels, so that a CUDA graph can hold it where the library allows.
+A peer's plan, allocation and gathering of pages happen before its step, outside every timed part.
+Its step only launches kernels, so a CUDA graph can hold the step if the library allows that.
 """
 
 import importlib
@@ -18,21 +18,21 @@ from typing import Any, NamedTuple
 from labkernels.kernels.call import Step
 from labkernels.policy import NumericPolicy
 
-# A peer may round where it likes. The widest bound holds for all peers that were measured, also for
-# FlashInfer's CUDA cores, which keep P in fp32 but leave the fp32 bound in bf16 where they split
-# the keys.
+# The places where a peer rounds are not known. All peers that were measured keep this widest bound,
+# including FlashInfer's CUDA-core decode: it keeps P in fp32, but exceeds the bound for P in fp32
+# on bf16 inputs where it splits the keys.
 PEER_POLICY = NumericPolicy(denominator="rounded")
-# The source location of an error: it describes this machine more than the error.
+# The source location and paths of an error: they describe this machine and not the error.
 _PLACE = re.compile(r"^.*? at /\S+?:\d+: ")
 _PATH = re.compile(r"(?<![\w.])(?:/[\w.+-]+)+/(?=[\w.+-])")
 
 
 class Refused(Exception):
-    """A peer that says it does not support a workload; the text is its reason."""
+    """Raised where a peer does not support a workload; the text is the reason."""
 
 
 class Pools(NamedTuple):
-    """What an append writes. Shapes: k, v [pages, page_size, kv_heads, head_dim]."""
+    """The pools that an append writes. Shapes: k, v [pages, page_size, kv_heads, head_dim]."""
 
     k: Any
     v: Any
@@ -42,9 +42,9 @@ class Pools(NamedTuple):
 class Peer:
     """Another implementation of some operations; its name and library are columns in the data.
 
-    policy: what its outputs are judged by. steps: by operation, what prepares a step on inputs; it
-    raises Refused for a workload that the library does not take. missing(): why the library cannot
-    run here, or None.
+    policy: the policy that its outputs are judged by. steps: for each operation a function that
+    prepares a step on inputs, or raises Refused for a workload that the library does not support.
+    missing(): why the library cannot run here, or None.
     """
 
     name: str
@@ -86,13 +86,13 @@ class Backend:
 
 @cache
 def backends() -> dict[str, Backend]:
-    """Every backend by name: those in BACKENDS of each file of this folder."""
+    """Every backend by name, from BACKENDS of each file of this folder."""
     return {item.name: item for module in _modules() for item in getattr(module, "BACKENDS", ())}
 
 
 @cache
 def peers() -> dict[str, Peer]:
-    """Every peer by name: those in PEERS of each file of this folder."""
+    """Every peer by name, from PEERS of each file of this folder."""
     return {peer.name: peer for module in _modules() for peer in getattr(module, "PEERS", ())}
 
 
@@ -104,7 +104,7 @@ def peers_of(operation: str) -> dict[str, Peer]:
 def build(operation: str, shapes: Iterable[tuple[str, int]]) -> dict[str, str]:
     """Compile the libraries' own kernels, before anything is timed.
 
-    shapes: dtypes and head_dims. Returns the reason of each library that cannot run here.
+    shapes: pairs of dtype and head_dim. Returns why a library cannot run here, by library.
     """
     shapes, reasons = sorted(set(shapes)), {}
     for module in _modules():
@@ -131,9 +131,9 @@ def refusals(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the last line of an error that says something, without paths, in 200 characters."""
+    """Return the last line of an error that names it, without paths, cut to 200 characters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # FlashInfer closes with its own message; a C++ stack may stand above it.
+    # FlashInfer's own message is the last such line; a C++ stack may stand above it.
     telling = [line for line in lines if "nsupported" in line or "rror" in line]
     line = (telling or lines or [type(error).__name__])[-1]
     return _PATH.sub("", _PLACE.sub("", line))[-200:]

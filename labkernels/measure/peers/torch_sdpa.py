@@ -24,23 +24,29 @@ def missing() -> str | None:
 
 
 def dense(x, batch: int):
-    """[batch x length, heads, dim] seen as [batch, heads, length, dim]."""
+    """Return x [batch x length, heads, dim] as a view [batch, heads, length, dim]."""
     return x.view(batch, len(x) // batch, *x.shape[1:]).transpose(1, 2)
 
 
 def dense_batch(work: Prefill) -> int:
-    """The requests of a workload that SDPA takes as one dense tensor, else Refused."""
+    """Return the number of requests of a workload that SDPA can take as one dense tensor.
+
+    Raises: Refused for any other workload.
+    """
     if work.page_size is not None:
         raise Refused("SDPA takes dense tensors, not pages")
     if len(set(work.q_lens)) != 1 or work.q_lens != work.kv_lens:
         raise Refused("lengths differ, and SDPA takes one dense tensor")
     if work.group != 1:
-        raise Refused("SDPA's kernels are timed with one query head a KV head")
+        raise Refused("SDPA's kernels are timed with one query head per KV head")
     return work.batch
 
 
 def attention(backend: str, *tensors, **how):
-    """torch's attention by one of its backends, or by its own choice. Units: as torch's."""
+    """Return torch's attention by the named backend, or by torch's choice if the name is empty.
+
+    Shapes: as for torch's scaled_dot_product_attention.
+    """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -52,9 +58,9 @@ def attention(backend: str, *tensors, **how):
 
 
 def _decode(inputs: DecodeInputs) -> Step:
-    """Gather the pages into contiguous K and V and return torch's attention on them.
+    """Gather the pages into contiguous K and V, and return a step of torch's attention on them.
 
-    Raises: Refused if the requests hold different numbers of keys, or torch does not take them.
+    Raises: Refused if the requests hold different numbers of keys, or torch does not support them.
     """
     import torch
 
@@ -68,7 +74,7 @@ def _decode(inputs: DecodeInputs) -> Step:
     how = {"scale": inputs.scale, "enable_gqa": q.shape[1] != k.shape[1]}
 
     def run() -> object:
-        # SDPA has no out argument; the copy of one token per request is small beside K and V.
+        # SDPA has no out argument; copying one token per request is cheap compared with K and V
         return out.copy_(attention("", q.unsqueeze(2), k, v, **how).squeeze(2))
 
     with refusals(RuntimeError):
@@ -77,13 +83,13 @@ def _decode(inputs: DecodeInputs) -> Step:
 
 
 def _gathered(pool, page_table, length: int):
-    """Contiguous keys or values [B, Hkv, length, D] from a pool of pages."""
+    """Return contiguous keys or values [B, Hkv, length, D] from a pool of pages."""
     pages = page_table[:, : -(-length // pool.shape[1])].long()
     return pool[pages].flatten(1, 2)[:, :length].transpose(1, 2).contiguous()
 
 
 def _prefill(backend: str) -> Callable[[PrefillInputs], Step]:
-    """One backend on requests of one length, seen as a dense batch."""
+    """Return a function that prepares one backend on requests of one length, as a dense batch."""
 
     def prepare(inputs: PrefillInputs) -> Step:
         batch, newest = dense_batch(inputs.workload), []
@@ -101,7 +107,10 @@ def _prefill(backend: str) -> Callable[[PrefillInputs], Step]:
 
 
 def _backward(backend: str) -> Callable[[BackwardInputs], Step]:
-    """One backend's gradients on requests of one length; the forward pass happens here."""
+    """Return a function that prepares one backend's gradients on requests of one length.
+
+    Preparing also runs the forward pass.
+    """
 
     def prepare(inputs: BackwardInputs) -> Step:
         import torch
@@ -130,7 +139,7 @@ def _backward(backend: str) -> Callable[[BackwardInputs], Step]:
 
 
 def _tokens(x):
-    """[batch, heads, length, dim] as [batch x length, heads, dim]."""
+    """Return x [batch, heads, length, dim] as [batch x length, heads, dim]."""
     return x.transpose(1, 2).flatten(0, 1)
 
 
@@ -161,7 +170,7 @@ PEERS = (
 
 
 def _of_tensors(backend: str) -> Callable[[Tensors], object]:
-    """One backend on plain tensors, with K and V repeated for the group."""
+    """Return a function that runs one backend, with K and V repeated for the group."""
 
     def run(t: Tensors):
         group = t.q.shape[2] // t.k.shape[2]

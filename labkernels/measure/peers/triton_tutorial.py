@@ -1,7 +1,8 @@
-"""Triton's published tutorial kernel (06-fused-attention) as a peer, from a file of the caller's.
+"""Triton's published tutorial kernel (06-fused-attention) as a peer, from a file that you name.
 
-The file belongs to Triton and is not part of the lab: `--peer-path FILE` names it, and without it
-the peer is missing. It takes fp16, one KV head per query head, and requests of one length.
+The file belongs to Triton and is not part of the lab: `--peer-path FILE` names it, and without the
+option the peer is missing. The kernel takes fp16, one KV head per query head, and requests of one
+length.
 """
 
 import importlib.util
@@ -18,7 +19,7 @@ def missing(path: Path | None) -> str | None:
 
 
 def load(path: Path) -> ModuleType:
-    """The tutorial's module; importing it needs a GPU."""
+    """Import and return the tutorial's module, which needs a GPU."""
     spec = importlib.util.spec_from_file_location("triton_tutorial_file", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -26,15 +27,15 @@ def load(path: Path) -> ModuleType:
 
 
 def ways(*, causal: bool) -> tuple[bool, ...]:
-    """Whether warps are specialised: the tutorial tries both ways without a mask on Hopper."""
+    """Return whether to specialise warps: on Hopper the tutorial tries both ways without a mask."""
     return (False,) if causal else (False, True)
 
 
 def compile_part(job: tuple[str, int, bool, bool, int, int]) -> str | None:
     """Compile every `parts`-th candidate of the tutorial's autotuner, into Triton's cache.
 
-    job: path, head_dim, causal, whether warps are specialised, which part, parts. Returns the words
-    of an error: a candidate that does not compile is the tutorial's affair.
+    job: path, head_dim, causal, whether warps are specialised, which part, parts. Returns the text
+    of an error, or None: the lab does not fail if a candidate of the tutorial does not compile.
     """
     import torch
 
@@ -52,7 +53,7 @@ def compile_part(job: tuple[str, int, bool, bool, int, int]) -> str | None:
 
 
 def compile_jobs(path: Path, head_dims, parts: int) -> Iterator[tuple]:
-    """What `compile_part` is asked for, to have all candidates of these head_dims."""
+    """Yield the jobs for `compile_part` that compile all candidates of these head_dims."""
     for head_dim in head_dims:
         for causal in (False, True):
             for specialised in ways(causal=causal):
@@ -61,7 +62,7 @@ def compile_jobs(path: Path, head_dims, parts: int) -> Iterator[tuple]:
 
 
 def prepare(module: ModuleType, q, k, v, *, causal: bool, scale: float, specialised: bool):
-    """What a run of the tutorial's kernel enqueues; it returns its output.
+    """Return a function that runs the tutorial's kernel and returns its output.
 
     Shapes: q, k, v [batch, heads, length, head_dim], contiguous
     """
@@ -69,5 +70,5 @@ def prepare(module: ModuleType, q, k, v, *, causal: bool, scale: float, speciali
     def run() -> object:
         return module.attention(q, k, v, causal, scale, specialised)
 
-    run()  # chooses among its candidates
+    run()  # the autotuner chooses a candidate
     return run

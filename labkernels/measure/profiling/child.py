@@ -1,4 +1,4 @@
-"""The child of `counters`: prepares calls, then makes each once inside a range with its label.
+"""The child of `counters`: prepares each call, and makes it once inside a range with its label.
 
 Run as `python -m labkernels.measure.profiling.child`, with the calls as JSON on standard input.
 """
@@ -30,12 +30,13 @@ GEMM_CHECKED = 64  # rows
 
 @dataclass(frozen=True)
 class Call:
-    """One call to count: of an implementation, on batch requests of length tokens.
+    """One call to count: an implementation on `batch` requests of `length` tokens each.
 
-    heads: of queries, `group` for each KV head. A decode has one new token per request.
-    page_size: keys per page; 0 for the default of a decode, and for no pages of others.
-    operation "gemm": cuBLAS on three square matrices of `length` rows; the rest is without use.
-    Raises: ValueError if operation is not one of these.
+    heads: query heads, `group` of them per KV head. A decode has one new token per request.
+    page_size: keys per page; 0 means PAGE_SIZE for a decode, and no pages for a prefill.
+    operation "gemm": cuBLAS on three square matrices with `length` rows; of the other fields it
+    uses dtype alone.
+    Raises: ValueError if operation is not in COUNTED.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Call:
 
     @property
     def label(self) -> str:
-        """The call in one word, as the profiler's range is named."""
+        """The call in one word, the name of the profiler's range."""
         mask = "causal" if self.causal else "full"
         heads = f"{self.heads}by{self.group}" if self.group > 1 else self.heads
         parts = (self.operation, self.name, self.batch, self.length, heads, self.head_dim)
@@ -65,7 +66,7 @@ class Call:
 
     @property
     def workload(self) -> Workload:
-        """The shapes, of a forward or of what is differentiated."""
+        """The shapes; for gradients, those of the forward pass."""
         lengths, heads = (self.length,) * self.batch, (self.heads, self.heads // self.group)
         if self.operation == DECODE:
             return Decode(lengths, *heads, self.head_dim, self.page_size or PAGE_SIZE, self.dtype)
@@ -79,20 +80,20 @@ class Call:
 
 
 def to_json(calls: list[Call]) -> str:
-    """Return calls as the child reads them."""
+    """Return calls in the form that the child reads."""
     return json.dumps([dataclasses.asdict(call) for call in calls])
 
 
 @dataclass(frozen=True, eq=False)
 class JudgedStep:
-    """A call that is prepared; wrong() says in words what is wrong with its last output."""
+    """A prepared call; wrong() returns what is wrong with its last output, or None."""
 
     run: Callable[[], object]
     wrong: Callable[[], str | None]
 
 
 def prepare(call: Call, *, seed: int = 0, device: str = "cuda") -> JudgedStep:
-    """Return the call, prepared on a device: the current GPU, or the CPU builds' one.
+    """Return the call, prepared on a device: "cuda", or "cpu" for CPU builds.
 
     Raises: ValueError or Refused if there is no such kernel, or it does not support the call.
     """
@@ -109,7 +110,7 @@ def _gemm(call: Call, seed: int, device: str) -> JudgedStep:
     def wrong() -> str | None:
         rows, columns = a[:GEMM_CHECKED].double(), b.double()
         exact = rows @ columns
-        # the store rounds to bf16; each sum in fp32 strays by 2^-24 of all that is summed, at most
+        # The store rounds to bf16. Each fp32 addition errs by at most 2^-24 of the magnitudes' sum.
         sums = call.length * 2**-24 * (rows.abs() @ columns.abs())
         worst = ((out[:GEMM_CHECKED] - exact).abs() / (2**-8 * exact.abs() + sums)).max().item()
         return None if worst <= 1 else f"worst error {worst:.3g} of what is allowed"
@@ -135,7 +136,7 @@ def _attention(call: Call, seed: int, device: str) -> JudgedStep:
 
 
 def _judged(call: Call, seed: int, device: str):
-    """The inputs of a call and their judge, which calls of one workload share."""
+    """Return the inputs of a call and their judge, which calls of one workload share."""
     return _of_workload(call.operation, call.workload, seed, device)
 
 
@@ -146,13 +147,13 @@ def _of_workload(name: str, workload: Workload, seed: int, device: str):
 
 
 def main() -> None:
-    """Prepare, warm up, count and judge each call, the profiler on for one run of it only."""
+    """Prepare, warm up, count and judge each call; the profiler is on during one run of each."""
     calls = [Call(**fields) for fields in json.load(sys.stdin)]
     for call in calls:
         try:
             reason = _count(call)
         except Exception as error:
-            # the other kernels are counted even if one is missing or refuses
+            # a kernel that is missing or refuses does not keep the others from being counted
             print(f"refused {call.label}: {' '.join(str(error).split())}", flush=True)
             continue
         if reason:
@@ -168,7 +169,7 @@ def _count(call: Call) -> str | None:
         ready.run()
     torch.cuda.synchronize()
     torch.cuda.profiler.start()
-    # push and pop belong to one thread, but autograd launches from another
+    # not range_push and range_pop: those mark one thread, and autograd launches from another
     label = torch.cuda.nvtx.range_start(call.label)
     ready.run()
     torch.cuda.synchronize()

@@ -1,7 +1,7 @@
-"""Hardware counters of GPU kernels by Nsight Compute: what each part of an SM was busy with.
+"""Hardware counters of GPU kernels by Nsight Compute: how busy each part of an SM was.
 
-The profiler runs a child process that makes each call once; a kernel is replayed until all counters
-are read. Clocks are left unchanged, and caches are emptied before each replay.
+The profiler runs a child process, and counts one run of each of its calls. A kernel is replayed
+until all counters are read. Clocks are left unchanged, and caches are emptied before each replay.
 """
 
 import csv
@@ -28,9 +28,10 @@ _ELAPSED = "avg.pct_of_peak_sustained_elapsed"
 
 @dataclass(frozen=True)
 class Metric:
-    """One counter: the lab's name, Nsight Compute's, unit, and what it says.
+    """One counter: its name in the lab, its name in Nsight Compute, its unit, and its meaning.
 
-    Percentages are of what the part can do, in the clocks that the SM had work.
+    Percentages are of the part's peak: over the clocks in which the SM had work if the name in
+    Nsight Compute ends in "active", and over all clocks of the kernel if it ends in "elapsed".
     """
 
     name: str
@@ -85,16 +86,16 @@ METRICS = (
         "wavefronts",
         "accesses to shared memory that had to be repeated",
     ),
-    _percent("l2", f"lts__throughput.{_ELAPSED}", "busiest part of L2"),
-    _percent("dram", f"gpu__dram_throughput.{_ELAPSED}", "memory"),
-    _percent("occupancy", f"sm__warps_active.{_ACTIVE}", "warps there are, of those an SM holds"),
-    Metric("registers", "launch__registers_per_thread", "registers", "of a thread"),
-    Metric("smem_bytes", "launch__shared_mem_per_block", "bytes", "of a block, and 1 KiB"),
-    Metric("threads", "launch__block_size", "threads", "of a block"),
-    Metric("blocks", "launch__grid_size", "blocks", "of the grid"),
-    Metric("waves", "launch__waves_per_multiprocessor", "waves", "of blocks over the GPU"),
+    _percent("l2", f"lts__throughput.{_ELAPSED}", "busiest part of L2 is active"),
+    _percent("dram", f"gpu__dram_throughput.{_ELAPSED}", "busiest part of memory is active"),
+    _percent("occupancy", f"sm__warps_active.{_ACTIVE}", "active warps, of those an SM can hold"),
+    Metric("registers", "launch__registers_per_thread", "registers", "per thread"),
+    Metric("smem_bytes", "launch__shared_mem_per_block", "bytes", "per block, with 1 KiB reserved"),
+    Metric("threads", "launch__block_size", "threads", "per block"),
+    Metric("blocks", "launch__grid_size", "blocks", "in the grid"),
+    Metric("waves", "launch__waves_per_multiprocessor", "waves", "blocks / those the GPU holds"),
     Metric("blocks_by_registers", "launch__occupancy_limit_registers", "blocks", "registers allow"),
-    Metric("blocks_by_smem", "launch__occupancy_limit_shared_mem", "blocks", "bytes allow"),
+    Metric("blocks_by_smem", "launch__occupancy_limit_shared_mem", "blocks", "smem allows"),
     _stall("selected", "issuing"),
     _stall("not_selected", "ready, but another warp's turn"),
     _stall("math_pipe_throttle", "waiting for a busy pipe"),
@@ -114,7 +115,7 @@ METRICS = (
 class Counted:
     """The counters of one kernel that a call launched, by metric name.
 
-    Units: those of METRICS. function: the kernel's name on the GPU. seconds of "time".
+    Units: those of METRICS; "time" is in seconds. function: the kernel's name on the GPU.
     """
 
     call: Call
@@ -126,7 +127,7 @@ class Counted:
 class Profile:
     """The profiler's counters, and by label the reasons why other calls have none.
 
-    refused: the kernel does not support the call. failed: what it computed is wrong.
+    refused: the kernel does not support the call. failed: its output is wrong.
     """
 
     counted: tuple[Counted, ...]
@@ -146,7 +147,8 @@ def profile(
 ) -> Profile:
     """Count the work of each call's kernels, in one child process on the current GPU.
 
-    Raises: RuntimeError if there is no profiler, it may not read counters, or it fails.
+    Raises: RuntimeError if there is no profiler, it has no permission to read counters, or it
+    fails.
     """
     calls, metrics = list(calls), list(metrics)
     reason = available()
@@ -171,7 +173,7 @@ def profile(
 def parse(text: str, metrics: Iterable[Metric]) -> list[tuple[str, str, dict[str, float]]]:
     """Read the profiler's table: (range, function, values by metric name) for each kernel.
 
-    A counter that the profiler left empty is left out; times are in seconds.
+    A counter whose cell is empty is left out; times are in seconds.
     """
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
@@ -181,7 +183,7 @@ def parse(text: str, metrics: Iterable[Metric]) -> list[tuple[str, str, dict[str
     columns = [i for i, name in enumerate(header) if any(kind in name for kind in _RANGES)]
     named = {metric.name: header.index(metric.ncu) for metric in metrics if metric.ncu in header}
     found = []
-    for row in (row for row in rows if len(row) == len(header)):  # no messages
+    for row in (row for row in rows if len(row) == len(header)):  # other lines are messages
         values = {name: _number(row[i], units[i]) for name, i in named.items() if row[i].strip()}
         label = "".join(_label(row[i]) for i in columns)
         found.append((label, row[header.index("Kernel Name")], values))
@@ -234,7 +236,7 @@ def _failure(text: str) -> str:
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "==ERROR==" in line or "Error" in line]
-    return f"ncu failed: {(errors or lines or ['it said nothing'])[-1]}"
+    return f"ncu failed: {(errors or lines or ['it printed nothing'])[-1]}"
 
 
 def _tool() -> str | None:
@@ -242,7 +244,7 @@ def _tool() -> str | None:
 
 
 def _label(cell: str) -> str:
-    """The name in a cell such as `12 "<default domain>:gemm/...:none:none:none"`."""
+    """Return the name in a cell such as `12 "<default domain>:gemm/...:none:none:none"`."""
     return cell.partition("<default domain>:")[2].partition(":")[0]
 
 

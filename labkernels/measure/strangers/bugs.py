@@ -1,4 +1,4 @@
-"""The bugs, each with a pattern that a right name for it matches."""
+"""The bugs of the first set, each with a pattern that a right name for the bug matches."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from labkernels.measure.strangers.wrong import (
 
 
 def rope(x, *, interleaved: bool, base: float, first: int = 0):
-    """x [B, H, S, D] rotated by its positions, from `first` on."""
+    """Return x [B, H, S, D] rotated by its positions, from `first` on."""
     half = x.shape[-1] // 2
     place = torch.arange(x.shape[2], dtype=torch.float64)[:, None] + first
     angle = place * base ** (-torch.arange(half, dtype=torch.float64) / half)
@@ -40,7 +40,7 @@ def _roped(w: Work, **how):
 
 
 def _other_heads(w: Work, x, step: int):
-    """The tensor of another KV head for each head."""
+    """Return for each head the tensor of the KV head that lies `step` before."""
     return x.roll(step * w.call.group, 1)
 
 
@@ -65,7 +65,7 @@ def _quantised(x, dtype=torch.float8_e4m3fn):
 
 
 def _layout(x):
-    """[B, H, S, D] read as if it were [B, S, H, D]."""
+    """Return x [B, H, S, D] as read by code that takes its layout for [B, S, H, D]."""
     b, h, s, d = x.shape
     return x.reshape(b, s, h, d).transpose(1, 2).contiguous().reshape(x.shape)
 
@@ -319,4 +319,4 @@ WRONG: dict[str, tuple[Bug, str]] = {
     ),
     "V zero from key 48 on": (valued(lambda w: w.v * (keys_of(w) < 48)[:, None]), "read as 0"),
 }
-"""Name: the bug, and a pattern that a right name for it matches."""
+"""By name: the bug, and a pattern that a right name for the bug matches."""

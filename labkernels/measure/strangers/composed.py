@@ -1,7 +1,8 @@
-"""Random mistakes: a stage of attention, what happens to it there, and for which keys and rows.
+"""Random mistakes: a stage of attention, what goes wrong in it, and for which keys and rows.
 
-A list of bugs tells how well that list is known. These mistakes are drawn from a seed, so that
-every seed brings ones that nobody saw, and names are measured on fresh seeds.
+Detection on a fixed list of bugs shows how well that list is known. These mistakes are drawn from a
+seed, so a new seed brings a mistake that nobody has seen, and new seeds measure how often names are
+right.
 """
 
 import math
@@ -26,7 +27,7 @@ class Composed:
 
 
 def mistake(seed: int) -> Composed:
-    """The mistake of a seed: the stages come in turn."""
+    """Return the mistake of a seed; successive seeds take the stages in turn."""
     rng = np.random.default_rng([seed, 16])
     stage = _STAGES[seed % len(_STAGES)]
     words, pattern, bug = stage(rng)
@@ -39,7 +40,7 @@ def _one(rng, choices):
 
 
 def _keys(rng) -> tuple[str, Callable[[int], torch.Tensor]]:
-    """A set of keys in words, and which of n keys it has."""
+    """Draw a set of keys: its name, and a function that returns True for its members of n keys."""
     kind, size = int(rng.integers(7)), _one(rng, _SIZES)
     part, residue = float(rng.uniform(0.2, 0.8)), int(rng.integers(4))
     return (
@@ -54,7 +55,7 @@ def _keys(rng) -> tuple[str, Callable[[int], torch.Tensor]]:
 
 
 def _rows_of(rng, words: str):
-    """The mistake in some heads or tokens alone, beside those that a run chooses."""
+    """Draw which heads or query tokens the mistake is limited to, apart from a run's own part."""
     kind = int(rng.integers(6))
 
     def of_rows(w: Work, bad):
@@ -100,7 +101,7 @@ def _tile_order(rng) -> tuple[str, Callable[[int], torch.Tensor]]:
 
 
 def _operand(rng):
-    """K, V or both are read wrongly, at some keys."""
+    """Draw a mistake in the reads of K, V or both, at some keys."""
     which = _one(rng, ("K", "V", "K and V"))
     said, of = _keys(rng)
     kind = int(rng.integers(6))
@@ -146,7 +147,7 @@ def _operand(rng):
 
 
 def _scores(rng):
-    """Scores have a factor, a bias, another function, or another mask."""
+    """Draw a mistake in the scores: a factor, a bias, another function or another mask."""
     said, of = _keys(rng)
     kind = int(rng.integers(8))
     factor = float(rng.choice([math.log(2), 1 / math.log(2), 0.5, 2**0.5, rng.uniform(0.4, 2.2)]))
@@ -185,7 +186,7 @@ def _scores(rng):
 
 
 def _weights(rng):
-    """Weights have a factor at some keys: in both sums, in that of o or in that of l alone."""
+    """Draw a factor on the weights of some keys: in both sums, in o alone or in l alone."""
     said, of = _keys(rng)
     while said == "all keys":
         said, of = _keys(rng)
@@ -214,7 +215,7 @@ def _weights(rng):
 
 
 def _sums(rng):
-    """The running rescale goes wrong in some tiles, or partial results merge with wrong weights."""
+    """Draw a mistake in the running rescale of some tiles, or in the merge of partial results."""
     size, kind = _one(rng, _SIZES), int(rng.integers(5))
 
     def bug(w: Work):
@@ -253,7 +254,7 @@ def _tiles(w: Work, size: int):
 
 
 def _queries(rng):
-    """The query: another's, in some channels, clipped, or with a factor for some channels."""
+    """Draw a mistake in the queries: another head's, clipped, or wrong in some channels."""
     kind, size = int(rng.integers(5)), _one(rng, (8, 16))
     first, factor = int(rng.integers(2)) * size, float(rng.uniform(0.2, 1.8))
     top = float(rng.uniform(0.7, 1.5))
@@ -277,7 +278,7 @@ def _queries(rng):
 
 
 def _store(rng):
-    """The output: of another row, with a factor, with something added, in some channels."""
+    """Draw a mistake in the output: another row's, zero, a factor, a sum, steps or lost signs."""
     kind, size = int(rng.integers(8)), _one(rng, (4, 8, 16))
     first = int(rng.integers(32 // size)) * size
     factor, all_of = float(rng.uniform(0.3, 1.7)), rng.random() < 0.5

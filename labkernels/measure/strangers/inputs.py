@@ -1,4 +1,4 @@
-"""Families of inputs, like those of models and of test suites."""
+"""Families of inputs that resemble those of models and of test suites."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a call asks for beside a causal mask; a row sees its last window_left + 1 keys."""
+    """Options of a call besides a causal mask; a row sees its last window_left + 1 keys."""
 
     window_left: int | None = None
     soft_cap: float | None = None
@@ -35,7 +35,7 @@ class Asked:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One attention call. Shapes: q [B, Hq, M, D], k and v [B, Hkv, L, D]; a torch dtype."""
+    """One attention call. Shapes: q [B, Hq, M, D], k [B, Hkv, L, D], v [B, Hkv, L, Dv]."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -46,14 +46,14 @@ class Call:
 
     @property
     def slopes(self) -> torch.Tensor | None:
-        """The slopes of ALiBi [Hq], where they are asked for."""
+        """The slopes of ALiBi [Hq], or None if the call does not ask for ALiBi."""
         heads = self.q.shape[1]
         every = torch.arange(1, heads + 1, dtype=torch.float32)
         return torch.exp2(-8 * every / heads) if self.asked.alibi else None
 
     @property
     def sinks(self) -> torch.Tensor | None:
-        """Logits in the denominator alone [Hq], where they are asked for."""
+        """Logits [Hq] that count in the denominator alone, or None if the call has no sinks."""
         return torch.linspace(-0.5, 2.5, self.q.shape[1]) if self.asked.sinks else None
 
     @property
@@ -85,7 +85,7 @@ def _normal(rng, shape: Shape) -> _Arrays:
 
 
 def changed(change: Callable) -> Callable:
-    """A family that changes normal q, k, v: change(rng, q, k, v) gives the three."""
+    """Return a family that changes normal q, k and v: change(rng, q, k, v) returns the three."""
 
     def family(rng, shape: Shape) -> _Arrays:
         return change(rng, *_normal(rng, shape))
@@ -94,7 +94,7 @@ def changed(change: Callable) -> Callable:
 
 
 def drawn(draw: Callable) -> Callable:
-    """A family that draws q, k and v in the same way: draw(rng, shape) gives one of them."""
+    """Return a family that draws q, k and v alike: draw(rng, shape) returns one of them."""
 
     def family(rng, shape: Shape) -> _Arrays:
         return tuple(draw(rng, x.shape) for x in _normal(rng, shape))
@@ -133,12 +133,12 @@ def _like_first_head(x):
 
 
 def _every(x, period: int):
-    """The keys of the first period, repeated."""
+    """Return x with the keys of the first period repeated."""
     return x[:, :, np.arange(x.shape[2]) % period]
 
 
 def _activations(rng, q, k, v):
-    """Queries and keys with a norm, a shared direction and a rotation by their place."""
+    """Return q and k with a shared direction, normalised and rotated by place; v by channel."""
     shared = rng.standard_normal(q.shape[-1])
     out = []
     for x in (q, k):
@@ -213,13 +213,13 @@ FAMILIES: dict[str, Callable] = {
 
 
 def call(family: str, shape: Shape, dtype: str, seed: int) -> Call:
-    """The call of a family; the same seed gives the same bits on every machine."""
+    """Return the call of a family; the same seed gives the same bits on every machine."""
     draw = FAMILIES[family]
     return drawn_call(draw, [seed, list(FAMILIES).index(family)], shape, dtype)
 
 
 def drawn_call(draw: Callable, seed: list[int], shape: Shape, dtype: str) -> Call:
-    """The call that a family draws by a seed."""
+    """Return the call that a family draws from a seed."""
     arrays = draw(np.random.default_rng(seed), shape)
     q, k, v = (torch.from_numpy(np.array(x)).to(DTYPES[dtype]) for x in arrays)
     return Call(q, k, v, shape.causal, shape.dim**-0.5)

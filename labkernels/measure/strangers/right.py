@@ -1,4 +1,7 @@
-"""Right implementations, written without a look at ours: any order, split, maximum, denominator."""
+"""Right implementations, written without a look at ours.
+
+They differ in the order of keys, the splits, the maximum and the denominator.
+"""
 
 import math
 from collections.abc import Callable
@@ -12,13 +15,13 @@ LOG2_E = math.log2(math.e)
 
 
 def grouped(call: Call, dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """q, k, v in a dtype, each KV head repeated for the query heads that share it."""
+    """Return q, k, v in a dtype, each KV head repeated for the query heads that share it."""
     k, v = (x.repeat_interleave(call.group, 1).to(dtype) for x in (call.k, call.v))
     return call.q.to(dtype), k, v
 
 
 def hidden_of(call: Call) -> torch.Tensor:
-    """True where a query does not see a key: [M, L]."""
+    """Return True where a query does not see a key: [M, L]."""
     m, n = call.q.shape[2], call.k.shape[2]
     key, place = torch.arange(n)[None], torch.arange(m)[:, None] + (n - m)
     hidden = key > place if call.causal else torch.zeros(m, n, dtype=torch.bool)
@@ -27,19 +30,19 @@ def hidden_of(call: Call) -> torch.Tensor:
 
 
 def exact(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and natural log-sum-exp in float64."""
+    """Return output and log-sum-exp (base e) in float64."""
     q, k, v = grouped(call, torch.float64)
     s = (q @ k.mT * call.scale).masked_fill(hidden_of(call), -math.inf)
     return torch.softmax(s, -1).nan_to_num() @ v, torch.logsumexp(s, -1)
 
 
 def rounded_once(call: Call) -> torch.Tensor:
-    """float64, then one rounding."""
+    """Compute in float64 and round once."""
     return exact(call)[0].to(call.q.dtype)
 
 
 def rounded_twice(call: Call) -> torch.Tensor:
-    """float64, to float32, to the output's format."""
+    """Compute in float64, and round to float32 and then to the output's format."""
     return exact(call)[0].float().to(call.q.dtype)
 
 
@@ -47,11 +50,12 @@ def rounded_twice(call: Call) -> torch.Tensor:
 class Flash:
     """An online softmax over blocks of keys in float32.
 
-    order: of the blocks. p: the format that P is rounded to, "input" for q's format. rounded_sum:
-    the denominator is the sum of rounded weights. lag: log2 units by which the running maximum may
-    fall behind before it moves. start: an offset of the maximum in log2 units, so that weights
-    exceed 1. splits: parts of the keys that are merged at the end. natural: exp in place of exp2.
-    poly3: exp2 by a cubic. reciprocal: multiplied by 1 / l. tf32: products of numbers cut to tf32.
+    order: the order of the blocks. p: the format that P is rounded to, "input" for q's format.
+    rounded_sum: the denominator is the sum of rounded weights. lag: log2 units that the largest
+    score may exceed the running maximum by before that moves. start: log2 units that are subtracted
+    from a new maximum, so weights exceed 1. splits: parts of the keys that are merged at the end.
+    natural: exp replaces exp2. poly3: exp2 is a cubic. reciprocal: the output is multiplied by
+    1 / l. tf32: the operands of products are truncated to tf32.
     """
 
     block: int = 64
@@ -124,7 +128,7 @@ class Flash:
 
 
 def eager_fp32(call: Call) -> torch.Tensor:
-    """Scores and softmax in float32, P normalised and rounded, then P V with float32 sums."""
+    """Compute scores and softmax in float32, round the normalised P, and sum P V in float32."""
     q, k, v = grouped(call, torch.float32)
     s = (q @ k.mT * call.scale).masked_fill(hidden_of(call), -math.inf)
     p = torch.softmax(s, -1).nan_to_num().to(call.q.dtype).float()
@@ -132,14 +136,14 @@ def eager_fp32(call: Call) -> torch.Tensor:
 
 
 def all_fp32(call: Call) -> torch.Tensor:
-    """Eager attention in float32, rounded at the end."""
+    """Compute eager attention in float32, and round the output."""
     q, k, v = grouped(call, torch.float32)
     s = (q @ k.mT * call.scale).masked_fill(hidden_of(call), -math.inf)
     return (torch.softmax(s, -1).nan_to_num() @ v).to(call.q.dtype)
 
 
 def key_by_key(call: Call) -> torch.Tensor:
-    """One key after the other in float32, as a naive CUDA kernel."""
+    """Add one key after the other in float32, as a naive CUDA kernel does."""
     q, k, v = grouped(call, torch.float32)
     s = (q @ k.mT * call.scale).masked_fill(hidden_of(call), -math.inf)
     p = torch.exp(s - s.amax(-1, keepdim=True))
@@ -187,4 +191,4 @@ RIGHT: dict[str, Callable[[Call], torch.Tensor]] = {
     "torch math": _sdpa("MATH"),
     "torch flash": _sdpa("FLASH_ATTENTION"),
 }
-"""Name: a function of a call that gives the output in the dtype of q."""
+"""By name: functions that return a call's output in the dtype of q."""

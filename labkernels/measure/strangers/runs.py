@@ -1,4 +1,4 @@
-"""Judge right and wrong outputs without further facts, and check the name of each bug."""
+"""Judge right and wrong outputs by the call's arguments alone, and check the name of each bug."""
 
 import re
 import time
@@ -15,9 +15,10 @@ ALTERNATIVE, MOST_LISTED = ", or ", 3
 
 @dataclass(frozen=True)
 class Run:
-    """One judged output. kind: the implementation or the bug; named: of a bug that was found.
+    """One judged output.
 
-    listed: how many names the first line of the diagnosis lists.
+    kind: the implementation or the bug. named: whether the name of a found bug is right. listed:
+    how many names the first line of the diagnosis lists.
     """
 
     family: str
@@ -34,7 +35,7 @@ class Run:
 
 
 def judged(call: inputs.Call, out, **how):
-    """The verdict on an output of a call, told nothing but the tensors and what was asked for."""
+    """Return the verdict on an output, from the call's tensors and options alone."""
     asked = {
         "causal": call.causal,
         "scale": call.scale,
@@ -47,15 +48,15 @@ def judged(call: inputs.Call, out, **how):
 
 
 def shape_of(seed: int) -> inputs.Shape:
-    """A shape for each seed, in turn; those of held-out seeds are held out, too."""
+    """Return the shape of a seed: each seed takes the next one, a held-out seed a held-out one."""
     shapes = new_inputs.SHAPES if seed >= split.FIRST_HELD_OUT_SEED else inputs.SHAPES
     return shapes[seed % len(shapes)]
 
 
 def named(name: str, pattern: str) -> str:
-    """Whether a name is right: one of at most three that it lists matches the pattern.
+    """Return whether a name is right: one of the at most three names that it lists matches.
 
-    A longer list with the right one sends a reader nowhere, and counts as no name.
+    A longer list does not tell a reader where to look. It counts as no name, even with a match.
 
     >>> named("wrong scale, or V by a factor", "scale"), named("wrong scale", "mask")
     ('right', 'wrong')
@@ -69,7 +70,7 @@ def named(name: str, pattern: str) -> str:
 
 
 def of_right(families, kinds, dtypes, seeds) -> Iterator[Run]:
-    """The runs of right implementations."""
+    """Yield the runs of right implementations."""
     for family in families:
         for seed in seeds:
             for dtype in dtypes:
@@ -81,9 +82,9 @@ def of_right(families, kinds, dtypes, seeds) -> Iterator[Run]:
 
 
 def of_wrong(bug: str, cases: Iterable[tuple[str, str, int, str]]) -> Iterator[Run]:
-    """The runs of a bug: cases are (family, dtype, seed, part of the rows).
+    """Yield the runs of a bug: cases are (family, dtype, seed, part of the rows).
 
-    A bug that changes no bit of the output gives no run, since it cannot be seen.
+    There is no run of a case in which the bug changes no bit of the output.
     """
     make, pattern = split.WRONG[bug]
     for family, dtype, seed, part in cases:
@@ -99,7 +100,7 @@ def of_wrong(bug: str, cases: Iterable[tuple[str, str, int, str]]) -> Iterator[R
             if found.matches:
                 said = named(found.matches[0].name, pattern)
                 listed = len(found.matches[0].name.split(ALTERNATIVE))
-        of = split.of(bug)  # new inputs alone do not make a bug that was looked at a new one
+        of = split.of(bug)  # a bug that was looked at is not held out, even on held-out inputs
         run = Run(family, bug, dtype, seed, of, found.answer, found.why, spent, part, said, listed)
         yield run
 

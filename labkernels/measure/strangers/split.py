@@ -1,4 +1,7 @@
-"""All kinds, and which were looked at while the verdict was written, and which were held out."""
+"""All families, implementations and bugs, and which of them are held out.
+
+The others were looked at while the verdict was written.
+"""
 
 import zlib
 from dataclasses import replace
@@ -19,18 +22,18 @@ _NEW = {*new_inputs.FAMILIES, *new_right.RIGHT, *new_bugs.WRONG}
 
 
 def of(*kinds: str) -> str:
-    """The set of a run by its kinds: held out if one of them is."""
+    """Return the set of a run: held out if one of its family, implementation or bug is."""
     return HELD_OUT if _NEW.intersection(kinds) else DEVELOPMENT
 
 
 def asking(call: inputs.Call, bug: str) -> inputs.Call:
-    """The call with what a bug needs to be asked for; a window is one of a causal mask."""
+    """Return the call with the options that a bug needs; a window makes the call causal."""
     asked = ASKED.get(bug, inputs.Asked())
     return replace(call, asked=asked, causal=call.causal or asked.window_left is not None)
 
 
 def call(family: str, shape: inputs.Shape, dtype: str, seed: int) -> inputs.Call:
-    """The call of a family of either set; the same seed gives the same bits on every machine."""
+    """Return the call of a family of either set; a seed gives the same bits on every machine."""
     if family in inputs.FAMILIES:
         return inputs.call(family, shape, dtype, seed)
     key = [seed, zlib.crc32(family.encode())]

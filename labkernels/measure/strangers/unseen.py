@@ -1,17 +1,17 @@
-"""Bugs that a tolerance cannot see: each is made on a part of a test's inputs and checked."""
+"""Find the bugs that a tolerance accepts, by trying each on a part of a test's inputs."""
 
 import numpy as np
 
 from labkernels.audit.tolerance import Tolerance
 from labkernels.measure.strangers import inputs, right, split, wrong
 
-_MOST_SCORES = 2**17  # of all heads of a part: a bug takes some ten milliseconds
+_MOST_SCORES = 2**17  # scores of all heads of a part; a bug then takes some ten milliseconds
 
 
 def shape_like(
     batch: int, q_heads: int, kv_heads: int, queries: int, keys: int, dim: int, *, causal: bool
 ) -> inputs.Shape:
-    """A part of a test: at most two requests and two KV heads with two query heads, all keys."""
+    """Return a part of a test: all keys, up to two requests, two KV heads and groups of two."""
     kv = min(2, kv_heads)
     group = min(2, q_heads // kv_heads)
     requests = min(2, batch)
@@ -22,7 +22,7 @@ def shape_like(
 def bugs(
     tolerance: Tolerance, shape: inputs.Shape, dtype: str, *, mean: float = 0.0, seed: int = 0
 ) -> tuple[list[str], int]:
-    """The bugs with outputs inside the tolerance, and how many bugs changed any bit."""
+    """Return the bugs whose outputs are inside the tolerance, and how many changed any bit."""
     call = inputs.drawn_call(_normal(mean), [seed], shape, dtype)
     truth = right.exact(call)[0].numpy()
     good = wrong.run(lambda w: wrong.attend(w.s, w.v, call.q.dtype), call)

@@ -1,7 +1,7 @@
-"""Bugs as in other people's kernels, made in float64 with the roundings of a kernel around them.
+"""Bugs like those of other people's kernels, computed in float64 with a kernel's roundings.
 
-A bug changes what a row reads, its scores, its weights or its output, in all rows or in a part of
-them: one KV head, one request, the last queries.
+A bug changes what a row reads, its scores, its weights or its output. It affects all rows, or one
+KV head, one request or the late queries.
 """
 
 import math
@@ -18,7 +18,11 @@ PARTS = ("all", "one KV head", "one request", "late queries")
 
 @dataclass(frozen=True)
 class Work:
-    """One call in float64, as a bug sees it. Shapes: s [B, Hq, M, L], -inf where hidden."""
+    """One call in float64, which a bug is given.
+
+    Shapes: q [B, Hq, M, D]; k, v [B, Hq, L, D], repeated for the query heads that share them;
+    s [B, Hq, M, L], -inf where hidden; hidden [M, L].
+    """
 
     call: Call
     q: torch.Tensor
@@ -29,13 +33,13 @@ class Work:
 
     @classmethod
     def of(cls, call: Call) -> "Work":
-        """The work of a call."""
+        """Return the work of a call."""
         q, k, v = grouped(call, torch.float64)
         hidden = hidden_of(call)
         return cls(call, q, k, v, _scores(call, q, k, hidden), hidden)
 
     def scores(self, q=None, k=None):
-        """Scores of other queries or keys."""
+        """Return the scores of other queries or keys."""
         return _scores(
             self.call, self.q if q is None else q, self.k if k is None else k, self.hidden
         )
@@ -51,15 +55,15 @@ def _scores(call, q, k, hidden):
 
 
 def distances(s):
-    """How many keys each key [M, L] lies before the last key that its query would see."""
+    """Return how many keys each key [M, L] lies before the last one that a causal mask shows."""
     m, n = s.shape[-2:]
     return (torch.arange(m)[:, None] + (n - m) - torch.arange(n)).double()
 
 
 def attend(s, v, dtype, weights=None, sinks=None) -> torch.Tensor:
-    """softmax(s) v with P rounded against the row's maximum and the output rounded.
+    """Return softmax(s) v; P, relative to the row's maximum, and the output are rounded.
 
-    weights: factors on the weights in both sums; sinks: logits [Hq] in the denominator alone.
+    weights: factors on P in both sums; sinks: logits [Hq] that count in the denominator alone.
     Shapes: s [B, Hq, M, L], v [B, Hq, L, Dv].
     """
     m = s.amax(-1, keepdim=True)
@@ -74,7 +78,7 @@ def attend(s, v, dtype, weights=None, sinks=None) -> torch.Tensor:
 
 
 def parts(w: Work, keys: int):
-    """m, l and o (not normalised) of splits of `keys` keys, in natural units."""
+    """Return m (base e), l and o (not normalised) of splits of `keys` keys."""
     found = []
     for first in range(0, w.s.shape[-1], keys):
         s, v = w.s[..., first : first + keys], w.v[:, :, first : first + keys]
@@ -85,7 +89,7 @@ def parts(w: Work, keys: int):
 
 
 def merged(keys: int, weigh: Callable, rounding=None) -> Callable:
-    """A bug in the merge of splits of `keys` keys: in their weights, or a rounding of each."""
+    """Return a bug in the merge of splits of `keys` keys: their weights, or their roundings."""
 
     def bug(w: Work):
         m, l, o = parts(w, keys)
@@ -99,7 +103,7 @@ def merged(keys: int, weigh: Callable, rounding=None) -> Callable:
 
 
 def running(block: int, kind: str) -> Callable:
-    """A bug in what follows the running maximum, or in the format of the accumulator."""
+    """Return a bug in the rescale after a new maximum, or in the format of the accumulator."""
 
     def bug(w: Work):
         b, h, n_q, n = w.s.shape
@@ -132,28 +136,28 @@ def running(block: int, kind: str) -> Callable:
 
 
 def masked(s, hide):
-    """Scores; -inf where hide is True."""
+    """Return the scores, with -inf where hide is True."""
     return s.masked_fill(hide, -math.inf)
 
 
 def places(w: Work):
-    """Place of each query and of each key among the keys: [M, 1], [1, L]."""
+    """Return the place of each query and of each key among the keys: [M, 1], [1, L]."""
     m, n = w.s.shape[-2:]
     return torch.arange(m)[:, None] + (n - m), torch.arange(n)[None]
 
 
 def scored(change: Callable) -> Callable:
-    """A bug in the scores: change(work) gives them."""
+    """Return a bug in the scores: change(work) returns them."""
     return lambda w: attend(change(w), w.v, w.call.q.dtype)
 
 
 def valued(change: Callable) -> Callable:
-    """A bug in the values: change(work) gives them."""
+    """Return a bug in the values: change(work) returns them."""
     return lambda w: attend(w.s, change(w), w.call.q.dtype)
 
 
 def keys_read(change: Callable) -> Callable:
-    """A bug in which keys are read: change(work) gives an index."""
+    """Return a bug in which keys are read: change(work) returns their indices."""
 
     def bug(w: Work):
         index = change(w)
@@ -163,34 +167,34 @@ def keys_read(change: Callable) -> Callable:
 
 
 def stored(change: Callable) -> Callable:
-    """A bug in the output: change(work, right output) gives it."""
+    """Return a bug in the output: change(work, right output) returns the output."""
     return lambda w: change(w, attend(w.s, w.v, w.call.q.dtype))
 
 
 def changed(out, place, value):
-    """The output with another value in a place."""
+    """Return the output with another value at an index."""
     out = out.clone()
     out[place] = value
     return out
 
 
 def read(x, index):
-    """Keys of a tensor by another index."""
+    """Return the keys of a tensor at an index."""
     return x[:, :, index]
 
 
 def keys_of(w: Work):
-    """The numbers of the keys."""
+    """Return the numbers of the keys."""
     return torch.arange(w.k.shape[2])
 
 
 def right_output(w: Work) -> torch.Tensor:
-    """What a kernel without the bug gives."""
+    """Return the output of a kernel without a bug."""
     return attend(w.s, w.v, w.call.q.dtype, sinks=w.call.sinks)
 
 
 def run(bug: "Callable[[Work], torch.Tensor]", call: Call, part: str = "all") -> torch.Tensor:
-    """The output of a kernel with a bug in a part of its rows, right elsewhere."""
+    """Return the output of a kernel with a bug in a part of its rows, right elsewhere."""
     work = Work.of(call)
     bad, good = bug(work), right_output(work)
     where = torch.zeros(good.shape[:3], dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Recorded searches beside the model: the expected and the measured time of each tile."""
+"""Compare recorded searches with the model: the expected and the measured time of each tile."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ class Tuned:
 
 
 def recorded(rows: Iterable[Row], *, gpu: hardware.Gpu) -> list[Tuned]:
-    """Return every tile that was measured, with what the model expects of it now.
+    """Return every measured tile with the time that the present model expects.
 
     Raises: ValueError for a tile that its kernel's space no longer has.
     """

@@ -1,7 +1,6 @@
-"""The search for a kernel's best tile: ledger, compiler and a model leave few tiles to run.
+"""Search for a kernel's best tile: ledger, compiler and a model leave few tiles to run.
 
-The ledger needs standard Python alone, and neither the compiler nor the model needs a GPU. Only
-`measure` runs a kernel.
+Neither the ledger nor the compiler nor the model needs a GPU. Only `measure` runs a kernel.
 """
 
 import multiprocessing
@@ -49,7 +48,7 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A tile that compiles without spilling; registers per thread, blocks that an SM holds."""
+    """A tile that compiles without spills; registers per thread and shared memory per block."""
 
     instance: Instance
     registers: int
@@ -87,7 +86,7 @@ def tunable(kernel: str) -> Kernel:
 
 
 def space(spec: Any, workload: Prefill) -> list[Instance]:
-    """Return every variant that the kernel's source can be compiled for, whether or not it fits.
+    """Return every variant that the kernel's source has tiles for, whether or not it fits a GPU.
 
     Raises: ValueError if the kernel does not support the workload.
     """
@@ -105,12 +104,12 @@ def by_ledger(instances: Iterable[Instance], gpu: Gpu) -> tuple[list[Instance], 
 
 
 def by_compiler(instances: list[Instance], gpu: Gpu) -> Iterator[Candidate | Rejected]:
-    """Compile the variants on all cores, and yield a candidate or the reason against each."""
+    """Compile the variants on all cores, and yield a candidate or a rejection for each."""
     jobs = [(instance, gpu) for instance in instances]
     if len(jobs) < 2:
         yield from map(_compiled, jobs)
         return
-    # NVRTC compiles one program at a time in a process, so threads would not help.
+    # A process compiles one NVRTC program at a time, so threads would not help.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(len(jobs), os.cpu_count() or 1), mp_context=context) as pool:
         yield from pool.map(_compiled, jobs)
@@ -125,7 +124,7 @@ def ranked(candidates: Iterable[Candidate], workload: Prefill, gpu: Gpu) -> list
 
 
 def expected_time(candidate: Candidate, workload: Prefill, gpu: Gpu) -> TileTime:
-    """Return the model's time of a candidate: what a step asks, times the busiest SM's steps."""
+    """Return the model's time of a candidate: a step's time, times the busiest SM's steps."""
     import numpy as np
 
     instance, variant = candidate.instance, AttentionVariant(workload.causal)
@@ -155,7 +154,7 @@ def measure(
     seed: int,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Run]:
-    """Time candidates in turns on the current CUDA device, and judge what each computed."""
+    """Time candidates in turns on the current CUDA device, and judge the output of each."""
     operation = operations()["prefill"]
     inputs = operation.inputs(workload, Normal(seed))
     steps = {item: _step(operation, item.instance, inputs) for item in candidates}
@@ -217,7 +216,7 @@ def _over(instance: Instance, ledger: Ledger, limit: int, whose: str) -> Rejecte
 
 
 def _needless(instance: Instance, smem_bytes: int, gpu: Gpu) -> Rejected | None:
-    """Reject a promise of blocks per SM that frees no registers over one of one block more."""
+    """Reject a tile if one more block per SM would fit and leave the register limit unchanged."""
     tile = instance.tile
     more = replace(tile, blocks_per_sm=tile.blocks_per_sm + 1)
     same = _registers(gpu, more) == _registers(gpu, tile)

@@ -8,9 +8,9 @@ from labkernels.plots import style
 
 
 def refused_shares(rows: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Return percent of the outputs that each rule refused, one line per value of the column `by`.
+    """Return what percentage of outputs each rule refused, one line per value of the column `by`.
 
-    Shapes: rows has rule, runs, refused and the column `by`; rules keep the order they come in
+    Shapes: rows has rule, runs, refused and the column `by`; rules keep the order of the rows
     """
     total = rows.groupby([by, "rule"], sort=False)[["refused", "runs"]].sum()
     shares = 100.0 * total.refused / total.runs
@@ -19,7 +19,7 @@ def refused_shares(rows: pd.DataFrame, by: str) -> pd.DataFrame:
 
 @plt.rc_context(style.HOUSE)
 def detection_matrix(wrong: pd.DataFrame, right: pd.DataFrame, *, origin: str) -> Figure:
-    """Draw what share of each bug's outputs each rule refuses, and below, of right ones.
+    """Draw what share of each bug's outputs each rule refuses, and below it that of right kernels.
 
     Shapes: both from `refused_shares`, with the same rules; bugs are drawn in the order given
     """
@@ -42,7 +42,7 @@ def detection_matrix(wrong: pd.DataFrame, right: pd.DataFrame, *, origin: str) -
 
 
 def _number(share: float) -> str:
-    """Whole percents; 0 and 100 only if they are exact."""
+    """Return a whole percentage; a share near 0 or 100 that is not exact is "<1" or ">99"."""
     if share in (0.0, 100.0) or 0.5 <= share < 99.5:
         return f"{share:.0f}"
     return "<1" if share < 1 else ">99"

@@ -1,4 +1,4 @@
-"""Error budgets: a waterfall of sources, the same per head and per sample, and the model on trial.
+"""Error budgets: sources as a waterfall, per head and per sample; the model against measurements.
 
 Rows are those of measure.error_budget.MeasuredBudget.rows or of data/error_calibration.csv.
 """
@@ -38,14 +38,15 @@ _COLOURS = {  # Okabe and Ito's
     BIAS: "#2b2b2b",
     TOTAL: "#8b95a1",
 }
-_SURE = 4.0  # a squared mean over its squared standard error
-_ALLOWED = 0.15  # the spread's promise, as numerics.error.budget says
+_SURE = 4.0  # least ratio of a squared mean to its squared standard error, for a bias to count
+_ALLOWED = 0.15  # largest distance of the spread from 1 that numerics.error.budget promises
 
 
 def budget_shares(rows: pd.DataFrame) -> pd.DataFrame:
     """Return predicted and measured share of each source, of the bias squared, and of all together.
 
-    Units: of the predicted variance; of all, measured is the mean square of error over sigma.
+    Units: shares of the predicted variance; the measured share of all together is the mean square
+    of error over sigma.
     Shapes: rows of one kernel; one line per source that has any, in the order of the rows
     """
     mean = rows.groupby("source", sort=False)[["predicted_share", "measured_share"]].mean()
@@ -55,7 +56,7 @@ def budget_shares(rows: pd.DataFrame) -> pd.DataFrame:
         for kind in ("predicted", "measured")
     }
     noise = (total.bias_noise**2 / total.predicted_variance).mean()
-    if squares["measured_share"] < _SURE * noise:  # a mean within its noise is not a bias
+    if squares["measured_share"] < _SURE * noise:  # a mean within its noise
         squares["measured_share"] = 0.0
     parts = mean.drop(index=TOTAL)
     parts = parts[parts.any(axis=1)]
@@ -66,7 +67,7 @@ def budget_shares(rows: pd.DataFrame) -> pd.DataFrame:
 
 @plt.rc_context(style.HOUSE)
 def error_waterfall(rows: pd.DataFrame, *, origin: str) -> Figure:
-    """Draw how the sources add up to the whole error, predicted above measured, and each by size.
+    """Draw how the sources add up to the whole error, predicted above measured, and their sizes.
 
     Shapes: rows as for `budget_shares`
     """
@@ -154,7 +155,7 @@ def _stacks(axes: Axes, rows: pd.DataFrame, by: str) -> None:
 
 @plt.rc_context(style.HOUSE)
 def calibration(rows: pd.DataFrame, *, origin: str) -> Figure:
-    """Draw the spread of z of every head, and every bias, measured against predicted.
+    """Draw the spread of error over sigma of every head, and measured against predicted biases.
 
     Shapes: rows of data/error_calibration.csv; biases less than 5 times their noise are left out
     """

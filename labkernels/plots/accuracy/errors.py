@@ -12,8 +12,8 @@ from matplotlib.image import AxesImage
 
 from labkernels.plots import style
 
-_GOLDEN = 0.6180339887  # its multiples spread points evenly, the same in every run
-_FEW = 4  # wide maps that stand below each other
+_GOLDEN = 0.6180339887  # its multiples modulo 1 are spread evenly, and the same in every run
+_FEW = 4  # most wide maps that stand in one column
 _DIFFERENCE = " - "  # joins two kernels in the kernel column of data/decode_accuracy.csv
 
 
@@ -88,7 +88,7 @@ def panel_title(kernel: str, tensor_cores: str) -> str:
 def distributions(cells: pd.DataFrame, *, origin: str) -> Figure:
     """Draw how a kernel's error spreads over samples and heads: its size, and its sign.
 
-    A point is one sample and head, its height has no meaning; the larger mark is the mean.
+    A point is one sample and head, and its height has no meaning. The larger mark is the mean.
     Shapes: cells has kernel, tensor_cores, ratio (measured over predicted rmse) and bias_sigma
     (the bias over its own expected spread), one row per sample and head
     """

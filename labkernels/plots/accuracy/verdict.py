@@ -28,9 +28,9 @@ img {{ max-width: 100%; background: #fff }}</style></head>
 
 @plt.rc_context(style.HOUSE)
 def verdict_figure(verdict, *, origin: str) -> Figure:
-    """Draw the size of z by query token and head, and its distribution beside a normal one.
+    """Draw the size of error over sigma by query token and head, and its distribution.
 
-    Shapes: verdict.z [total_q, Hq, Dv], finite values count
+    Shapes: verdict.z [total_q, Hq, Dv], of which finite values count
     """
     z = np.where(np.isfinite(verdict.z), verdict.z, np.nan)
     figure, (above, below) = style.new_figure(2, 1, height_inches=5.0)

@@ -16,9 +16,9 @@ from labkernels.plots.accuracy.errors import panel_title
 
 MOST_DRAWN = 20_000  # elements of a kernel
 MOST_NUMBERS = 8  # along a side of a map
-ROW_INCHES, MOST_INCHES = 0.13, 2.6  # of a request in a map; of the map
-_WIDE = 30.0  # a range of maps whose ticks are powers of ten
-_LEAST = 1e-12  # below it an output counts as exact, such as the reference
+ROW_INCHES, MOST_INCHES = 0.13, 2.6  # height of a request in a map; most height of the map
+_WIDE = 30.0  # ratio of largest to least rmse from which the ticks are powers of ten
+_LEAST = 1e-12  # an output with no larger rmse counts as exact, such as that of the reference
 
 
 @plt.rc_context(style.HOUSE)
@@ -26,7 +26,7 @@ def errors(cells: pd.DataFrame, elements: pd.DataFrame, *, origin: str) -> Figur
     """Draw rmse by request and head, |error| by head, and |error| over its bound by request.
 
     Shapes: cells as from Bench.errors, elements as from Bench.elements, of one operation; the
-    reference, which has no error to speak of, is left out.
+    reference, whose error counts as zero, is left out.
     """
     largest = cells.groupby("kernel").rmse.transform("max")
     cells = cells[largest > _LEAST]
@@ -55,7 +55,7 @@ def _maps(figure, panels: list, rows: int, columns: int) -> None:
     first, several = panels[0][0][2], columns > 2
     for i, (axes, ((kernel, way, tensor), frame)) in enumerate(zip(every, panels, strict=False)):
         grid = frame.pivot(index="sample", columns="head", values="rmse")
-        # the numbers stand where no panel is below, or at the left, that has them too
+        # Columns are numbered where no panel stands below, rows in the leftmost panels.
         numbers = {
             "xticklabels": _every(grid.shape[1]) if i + columns >= len(panels) else False,
             "yticklabels": _every(len(grid)) if i % columns == 0 else False,
@@ -66,7 +66,7 @@ def _maps(figure, panels: list, rows: int, columns: int) -> None:
             axes.set_xlabel("query head", fontsize=8.5)
         axes.tick_params(length=0, labelsize=7, labelrotation=0)
         title = panel_title(kernel, way)
-        if several and tensor == first:  # a row of panels for each kernel; its name is long
+        if several and tensor == first:  # each kernel has a row of panels, and its name is long
             title = f"{title}: {tensor}"
         elif several:
             axes.set_title(tensor, fontsize=7.5, loc="right")
@@ -76,14 +76,14 @@ def _maps(figure, panels: list, rows: int, columns: int) -> None:
         axes.set_visible(False)
     figure.supylabel("request", fontsize=8.5)
     picture = plt.cm.ScalarMappable(norm=scale, cmap=style.ERROR_MAP)
-    # below the maps, because a phone has no room beside them
+    # The bar is below the maps, because a phone has no room beside them.
     bar = figure.colorbar(picture, ax=every, location="bottom", aspect=40, pad=0.02)
     bar.ax.xaxis.set_minor_formatter(ticker.NullFormatter())
     if scale.vmax < _WIDE * scale.vmin:
         power = _power(scale.vmax)
         ticks = ticker.MaxNLocator(4).tick_values(scale.vmin, scale.vmax)
         bar.set_ticks([tick for tick in ticks if scale.vmin <= tick <= scale.vmax])
-        # a function of the module, since a page copies the figure by pickling it
+        # The formatter is a function of the module, since a page copies the figure by pickling it.
         bar.ax.xaxis.set_major_formatter(functools.partial(_in_units_of, 10.0**power))
         bar.set_label(f"rmse against float64, 1e{power}")
     else:
@@ -92,7 +92,7 @@ def _maps(figure, panels: list, rows: int, columns: int) -> None:
 
 
 def _every(count: int) -> int:
-    """Which numbers of an axis are written: every one, or every second, fourth and so on."""
+    """Return the step of the numbers on an axis: every one is written, every second, and so on."""
     step = 1
     while count > MOST_NUMBERS * step:
         step *= 2
@@ -104,12 +104,12 @@ def _in_units_of(unit: float, value: float, _: int) -> str:
 
 
 def _power(value: float) -> int:
-    """The power of ten in which a positive number is written."""
+    """Return the power of ten in which a positive number is written."""
     return math.floor(math.log10(value))
 
 
 def _boxes(axes: Axes, elements: pd.DataFrame) -> None:
-    """|error| of each head, tensor cores on beside off."""
+    """Draw |error| of each head, tensor cores on beside off."""
     shown = _some(elements)
     power = _power(max(shown.error.abs().max(), _LEAST))
     ways = {"on": style.ENGINES["mma"], "off": style.ENGINES["fma"]}
@@ -136,7 +136,7 @@ def _boxes(axes: Axes, elements: pd.DataFrame) -> None:
 
 
 def _curves(axes: Axes, elements: pd.DataFrame) -> None:
-    """The share of elements whose error stays below each percentage, for each request."""
+    """Draw, per request, the share of elements whose error stays below each part of its bound."""
     samples = sorted(set(elements["sample"]))
     if len(samples) > 4:
         samples = [samples[round(i * (len(samples) - 1) / 3)] for i in range(4)]
@@ -165,7 +165,7 @@ def _curves(axes: Axes, elements: pd.DataFrame) -> None:
 
 
 def _some(elements: pd.DataFrame) -> pd.DataFrame:
-    """Every n-th element of a kernel with very many elements."""
+    """Return every n-th element of a kernel with very many elements."""
     parts = [
         frame.iloc[:: max(1, len(frame) // MOST_DRAWN)]
         for _, frame in elements.groupby(["kernel", "tensor_cores"], sort=False)

@@ -17,12 +17,12 @@ RESOURCES = {
 }
 COLOURS = dict(zip(RESOURCES.values(), ("#0072b2", "#e69f00", "#8b95a1", "#cc79a7"), strict=True))
 MARKS = dict(zip(RESOURCES.values(), ("s", "o", "^", "X"), strict=True))
-_WORDS = 2500  # where a row's words end, in blocks; a phone, too, shows them beside the last mark
+_WORDS = 2500  # where a row's words end, in blocks: right of the last mark, on a phone too
 
 
 @plt.rc_context(style.HOUSE)
 def occupancy(rows: pd.DataFrame, *, origin: str) -> Figure:
-    """Draw a mark for each resource, the leftmost of which sets the blocks; a panel for each GPU.
+    """Draw a mark per resource, the leftmost of which sets the blocks, in a panel per GPU.
 
     Shapes: rows as from Bench.occupancy; those of kernels without a ledger are left out.
     """

@@ -16,7 +16,7 @@ _FLOOR_LINES = {"on": "-", "off": (0, (4, 2))}
 
 @plt.rc_context(style.HOUSE)
 def timing(times: pd.DataFrame, floors: pd.DataFrame) -> Figure:
-    """Draw a mark for each kernel and peer, a panel for each workload; simulations are left out.
+    """Draw a mark per kernel and peer in a panel per workload, but none for simulations.
 
     Shapes: times as from Bench.times, floors as from Bench.floors.
     """

@@ -1,4 +1,4 @@
-"""A figure for phones: narrow, panels below each other, and text that is read at 390 pixels."""
+"""A figure for phones: narrow, with panels below each other, and readable at 390 pixels."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from matplotlib.legend import Legend
 from matplotlib.text import Annotation, Text
 
 WIDTH_INCHES = 3.4
-LEAST_PIXELS = 11  # of a text that is read on a phone
-DENSE_POINTS = 6.5  # a text below stands in a cell that has no room for a larger one
+LEAST_PIXELS = 11  # size of the smallest text that is readable on a phone
+DENSE_POINTS = 6.5  # a smaller text stands in a cell that has no room for a larger one
 LEAST_POINTS = 8.0  # 11 pixels where a phone shows the figure 356 pixels wide
 _PANEL_INCHES = 1.8  # a panel that would be narrower gets a row of its own
-_LEAST_INCHES = 3.0  # of the figure's own width, whatever stands out of it
-_TRIES = 5  # to make room for what stands out of the figure
+_LEAST_INCHES = 3.0  # least width of the figure itself, whatever stands out of it
+_TRIES = 5  # attempts to make room for what stands out of the figure
 _PAUSE = re.compile(" {2,}")
-_FEWEST_LETTERS = 12  # of a line that is broken
+_FEWEST_LETTERS = 12  # least length of a line that was broken
 
 
 def least_points(figure: Figure) -> float:
@@ -32,8 +32,8 @@ def least_points(figure: Figure) -> float:
 
 
 def made_narrow(figure: Figure) -> Figure:
-    """Return the same figure, changed."""
-    with warnings.catch_warnings():  # of a layout that finds no room before words are wrapped
+    """Change a figure for phones, and return it."""
+    with warnings.catch_warnings():  # the layout may find no room before words are wrapped
         warnings.filterwarnings("ignore", "constrained_layout not applied")
         return _made_narrow(figure)
 
@@ -70,12 +70,12 @@ def _within(figure: Figure) -> None:
     changes = [_folded(legend, figure) for legend in figure.findobj(Legend)]
     changes += [_shifted(axes._left_title, axes, figure) for axes in figure.findobj(Axes)]
     changes += [_wrapped(text, figure) for text in figure.findobj(Text)]
-    if any(changes):  # laying out takes most of the time
+    if any(changes):  # a layout takes most of the time
         figure.draw_without_rendering()
 
 
 def _stacked(figure: Figure) -> float:
-    """Put panels that would be too narrow below each other; return how much higher it became."""
+    """Put panels that would be too narrow below each other; return the growth of the height."""
     axes = [each for each in figure.axes if each.get_subplotspec() is not None]
     grids = {id(each.get_gridspec()): each.get_gridspec() for each in axes}
     if len(grids) != 1 or figure.subfigs:
@@ -95,8 +95,8 @@ def _stacked(figure: Figure) -> float:
 def _fold_legends(figure: Figure) -> None:
     """Fold the legends that leave the figure, while the layout ignores those of panels.
 
-    A layout takes the room for a panel's legend from the panel: one that is wider than its panel
-    would make the panel narrower at each new layout.
+    A layout takes the room for a panel's legend from the panel: a legend that is wider than its
+    panel would make the panel narrower at each new layout.
     """
     every = figure.findobj(Legend)
     if all(legend._ncols == 1 for legend in every):
@@ -125,7 +125,7 @@ def _folded(legend: Legend, figure: Figure) -> bool:
 
 
 def _beyond(artist: Artist, figure: Figure) -> float:
-    """How far an artist stands out of a figure, on both sides. Units: pixels."""
+    """Return how far an artist stands out of a figure, on both sides. Units: pixels."""
     box = artist.get_window_extent()
     return max(0, box.x1 - figure.bbox.width) + max(0, -box.x0)
 
@@ -148,7 +148,7 @@ def _shortened(note: Annotation, figure: Figure) -> bool:
 
 
 def _lifted(titles: list[Text], figure: Figure) -> bool:
-    """Put a title above those at its right which it would cover; say whether one was."""
+    """Lift each title that would cover one at its right; say whether any was lifted."""
     covers = False
     every = [text for axes in figure.findobj(Axes) for text in (axes.title, axes._right_title)]
     boxes = [text.get_window_extent() for text in (*titles, *every) if text.get_text()]
@@ -162,7 +162,7 @@ def _lifted(titles: list[Text], figure: Figure) -> bool:
 
 
 def _wrapped(text: Text, figure: Figure) -> bool:
-    """Break a line that leaves the figure; formulas, notes and what is rotated stay."""
+    """Break a line that leaves the figure, except in formulas, notes and rotated text."""
     words = text.get_text()
     if not words.strip() or "$" in words or text.get_rotation() or isinstance(text, Annotation):
         return False

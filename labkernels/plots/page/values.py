@@ -1,4 +1,4 @@
-"""What a figure shows, in words, and where: what a page says at the pointer or by arrow keys."""
+"""The values of a figure in words, with their places: a page says them at pointer or arrow keys."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from matplotlib.ticker import FixedFormatter, FuncFormatter
 from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
-MOST, MOST_OF_A_LINE = 6_000, 150  # values: a page does not carry more
+MOST, MOST_OF_A_LINE = 6_000, 150  # most values that a page carries of a figure, and of a line
 DIGITS = 4
-TICK = 0.5  # how far from a tick with a name its values lie
+TICK = 0.5  # largest distance at which a value has the name of a tick
 
 Points = NDArray[np.float64]
 Words = Callable[[float], str]
@@ -69,7 +69,7 @@ def _titles(axes: Axes) -> dict[str, str]:
 
 
 def _series(axes: Axes) -> Iterator[tuple[str, Points, Points]]:
-    """The points of an axes by artist, in data units, and lengths of bars or values of cells."""
+    """Yield name, points in data units, and lengths of bars or values of cells, by artist."""
     handles, labels = axes.get_legend_handles_labels()
     names = {id(handle): label for handle, label in zip(handles, labels, strict=True)}
     nothing = np.empty(0)
@@ -105,7 +105,7 @@ def _cells(middles: NDArray, numbers: NDArray) -> tuple[str, Points, Points]:
 
 
 def _end(bars: BarContainer, bar) -> tuple[float, float, float]:
-    """The middle of a bar's far side, and its length, which is not where it ends if bars stack."""
+    """Return the middle of a bar's far side, and its length: stacked bars do not begin at 0."""
     x, y, width, height = bar.get_x(), bar.get_y(), bar.get_width(), bar.get_height()
     if bars.orientation == "horizontal":
         return x + width, y + height / 2, width
@@ -128,7 +128,7 @@ def _places(axes: Axes, box: Bbox, points: Points) -> list[int]:
 
 
 def _words(axis: Axis) -> Words:
-    """How an axis names a number: by the label of its tick, or with a few digits."""
+    """Return how an axis names a number: by the label of its tick, or with a few digits."""
     if not (
         axis.have_units() or isinstance(axis.get_major_formatter(), FixedFormatter | FuncFormatter)
     ):

@@ -18,9 +18,9 @@ from labkernels.plots.page import narrow, values
 
 MIME = "application/vnd.labkernels.figure+json"
 PADDING_INCHES = 0.1
-RASTER_DPI = 2 * 144  # of what has too many points to be drawn as lines: twice what a page shows
-MOST_VECTORS = 150
-DECIMALS = 1  # of points: a tenth of one is not seen
+RASTER_DPI = 2 * 144  # twice a page's resolution, for artists with too many points to be lines
+MOST_VECTORS = 150  # points of an artist that is drawn as lines
+DECIMALS = 1  # of coordinates in points, since a tenth of a point is not visible
 _NOTHING = re.compile(
     r"""<!--.*?-->\s*|<metadata>.*?</metadata>\s*|(?<=<g) id="[^"]*\"""", re.DOTALL
 )
@@ -33,8 +33,8 @@ _LONG = re.compile(r"-?\b\d+\.\d{3,}\b")
 def versions(figure: Figure) -> dict[str, Any]:
     """Return the figure as SVG, and under MIME a narrow SVG and the values at places of both.
 
-    A figure with words in small cells keeps its width; `pixels` is the least in which they are
-    read.
+    A figure with words in small cells keeps its width; `pixels` is the least width at which these
+    words are readable.
     """
     wide, points = _copy(figure), narrow.least_points(figure)
     dense = points < narrow.DENSE_POINTS
@@ -49,7 +49,7 @@ def versions(figure: Figure) -> dict[str, Any]:
 
 
 def _copy(figure: Figure) -> Figure:
-    """Another figure of the same artists, which pyplot does not know."""
+    """Return another figure of the same artists, which pyplot does not know."""
     manager, figure.canvas.manager = figure.canvas.manager, None
     try:
         return pickle.loads(pickle.dumps(figure))
@@ -58,12 +58,12 @@ def _copy(figure: Figure) -> Figure:
 
 
 def _drawn_box(figure: Figure) -> Bbox:
-    """What a figure that is laid out draws, with a margin. Units: inches."""
+    """Return the box of what a laid-out figure draws, with a margin. Units: inches."""
     return figure.get_tightbbox().padded(PADDING_INCHES)
 
 
 def _svg(figure: Figure, box: Bbox) -> str:
-    figure.set_layout_engine(None)  # as measured; "none" would leave an engine, and draw twice
+    figure.set_layout_engine(None)  # the name "none" would leave an engine, which draws twice
     for axes in figure.findobj(Axes):
         for artist in [*axes.collections, *axes.lines]:
             artist.set_rasterized(values.n_points(artist) > MOST_VECTORS)

@@ -1,4 +1,4 @@
-"""Hardware counters: what each part of an SM was busy with, what warps waited for, the ladder."""
+"""Hardware counters: how busy each part of an SM was, what warps waited for, and the ladder."""
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from labkernels.plots import style
 
-STALLS = {  # in the order of drawing, coldest first
+STALLS = {  # reasons and their colours, in the order of drawing
     "issuing": "#0072b2",
     "ready, not its turn": "#56b4e9",
     "a busy pipe": "#009e73",
@@ -44,7 +44,7 @@ _CALL = ["kernel", "tile", "head_dim", "kv_len"]
 
 
 def counter_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per call: the counters of its longest kernel, a column each.
+    """Return one row per call: the counters of its longest kernel, one per column.
 
     Units: as recorded; call_s is the time of all kernels of the call, launches their number.
     """
@@ -72,7 +72,7 @@ def busy(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def waiting(table: pd.DataFrame) -> pd.DataFrame:
-    """Return kernel, reason and warps of a scheduler in an average clock, of a counter table."""
+    """Return kernel, reason and warps per scheduler in an average clock, of a counter table."""
     frames = []
     for reason, metrics in _REASONS.items():
         per_issue = sum(table[metric].fillna(0) for metric in metrics if metric in table)
@@ -111,7 +111,7 @@ def busy_parts(rows: pd.DataFrame, *, origin: str) -> Figure:
 
 @plt.rc_context(style.HOUSE)
 def waiting_warps(rows: pd.DataFrame, *, origin: str) -> Figure:
-    """Draw what the warps of a scheduler do in an average clock, a bar for each kernel.
+    """Draw what the warps of a scheduler do in an average clock, as one bar per kernel.
 
     Shapes: rows has kernel, reason (of STALLS) and warps
     """

@@ -1,4 +1,4 @@
-"""MLA decode: how much of the roof, and how often each key is read."""
+"""MLA decode: the share of the roof that kernels reach, and how often each key is read."""
 
 from collections.abc import Mapping
 

@@ -19,9 +19,9 @@ SPILL = "#2b2b2b"
 def predicted_registers(rows: pd.DataFrame, *, band: float = 0.12, origin: str) -> Figure:
     """Draw compiled registers over predicted ones, a mark for each kernel, tile and architecture.
 
-    On the dark line the formula is right; within the band it misses by no more than that share. A
-    mark's colour and shape say what multiplies in the kernel. Many marks lie on the limits, 255 by
-    the hardware and 128 or 168 by a promise of blocks per SM. A ring is around rows that spill.
+    On the dark line the formula is right; within the band it misses by at most the share `band`. A
+    mark's colour and shape say what multiplies in the kernel. Many marks lie on the limits: 255 by
+    the hardware, and 128 or 168 by a promise of blocks per SM. A ring marks rows that spill.
     Shapes: rows has predicted, compiled, spill_bytes and engine (a key of ENGINES)
     """
     figure, (axes,) = style.new_figure(height_inches=4.4)

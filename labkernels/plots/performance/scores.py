@@ -1,4 +1,4 @@
-"""Targets beside what was reached."""
+"""Targets beside the measured ratios."""
 
 import textwrap
 
@@ -15,7 +15,7 @@ _LINE_INCHES, _GAP_INCHES = 0.14, 0.1
 
 @plt.rc_context(style.HOUSE)
 def ratios_and_targets(scores: pd.DataFrame, *, origin: str) -> Figure:
-    """Draw a row per target: a tick where the promised ratio is, a mark where the measured one is.
+    """Draw a row per target: a tick at the promised ratio, and a mark at the measured one.
 
     Shapes: scores has title, dtype, ratio (NaN: not measured) and promised, by target and dtype
     """

@@ -13,9 +13,10 @@ _KERNEL = ["kernel", "tensor_cores"]
 
 
 def graph_times(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per kernel and workload: time_ms with quartiles, percent of the copy, gain.
+    """Return one row per kernel and workload: time_ms with quartiles, percent, ceiling_ms, group.
 
-    Units: ceiling_ms is the time of K and V at the copy's rate; group counts query heads.
+    Units: percent of the copy's rate; ceiling_ms is the time of K and V at that rate; group counts
+    the query heads per KV head.
     """
     wanted = rows[rows.metric.isin(["time_graph", "copy_ceiling_share"]) & (rows.batch > 0)]
     column = wanted.metric.str.cat(wanted.statistic, sep=" ")
@@ -107,7 +108,7 @@ def sweep(axes: Axes, times: pd.DataFrame, x: str) -> None:
             line[x],
             line.time_ms,
             style.MARKERS[on],
-            ms=4.5 + 0.6 * (len(lines) - place),  # so that a line below others still shows
+            ms=4.5 + 0.6 * (len(lines) - place),  # marks below others are larger, and still show
             ls=style.LINES[on],
             color=colour,
             label=style.name(kernel, on),

@@ -1,4 +1,4 @@
-"""A tile search: the model's times against the measured ones, and how soon the best is found."""
+"""A tile search: expected against measured times, and how soon the best tile is found."""
 
 import matplotlib.pyplot as plt
 import matplotlib.ticker as ticker

@@ -1,1 +1,1 @@
-"""Diagrams that teach: what an SM holds, how a tile walks, who holds which element."""
+"""Diagrams that teach: what an SM holds, a tile's steps, and which lane holds which element."""

@@ -12,7 +12,7 @@ from labkernels.plots.primers.machine import box
 
 _FILLS = {"Primers": "#fdebd0", "Foundations": "#d8f0e6", "Cases": "#d7ebf7"}
 _ARROW = {"arrowstyle": "-|>", "color": "#8b95a1", "lw": 1.0, "shrinkA": 0, "shrinkB": 0}
-# Text stays text in an SVG, and the same picture has the same bytes.
+# Text in an SVG stays text, and the same picture always has the same bytes.
 SVG = style.HOUSE | {"svg.fonttype": "none", "svg.hashsalt": "labkernels"}
 
 
@@ -23,7 +23,7 @@ def chapter_map(chapters: pd.DataFrame, needs: pd.DataFrame) -> Figure:
     Shapes: chapters has name, title, part and words; needs has name and needed.
     """
     depth: dict[str, int] = {}
-    for name in chapters.name:  # what is needed stands before
+    for name in chapters.name:  # each chapter stands after those that it needs
         before = [depth[other] for other in needs.needed[needs.name == name]]
         depth[name] = max(before, default=-1) + 1
     rows = chapters.assign(depth=chapters.name.map(depth))
@@ -82,7 +82,7 @@ _NARROW = {  # the two machines below each other
 }
 _PAIRS = ("source formulas", "source cpu", "formulas prediction", "gpu measurement")
 _PAIRS += ("prediction answer", "measurement answer")
-_BESIDE = ("source gpu", "cpu measurement")  # where both machines stand beside each other
+_BESIDE = ("source gpu", "cpu measurement")  # drawn where the two machines stand side by side
 
 
 @plt.rc_context(SVG)

@@ -18,10 +18,10 @@ _FORMATS = {"fp32": "#8b95a1", "fp16": "#0072b2", "bf16": "#d55e00", "e4m3": "#0
 
 @plt.rc_context(style.HOUSE)
 def owners(matrices: dict[str, np.ndarray], *, origin: str) -> Figure:
-    """Draw which lane holds each element, with the number of its register or half of one below.
+    """Draw which lane holds each element, with its place: the number of a register or of a half.
 
-    Shapes: each matrix [rows, columns, 2] has lane and place of every element, by its name. Lanes
-    of a quad have one colour.
+    The four lanes of a quad have one colour. Shapes: each matrix [rows, columns, 2] has lane and
+    place of every element, by its name.
     """
     widths = tuple(matrix.shape[1] for matrix in matrices.values())
     figure, panels = style.new_figure(
@@ -41,10 +41,10 @@ def owners(matrices: dict[str, np.ndarray], *, origin: str) -> Figure:
 
 @plt.rc_context(style.HOUSE)
 def banks(places: dict[str, np.ndarray], ways: dict[str, int], *, origin: str) -> Figure:
-    """Draw the place (of eight in a row, four banks each) of every chunk, for each layout.
+    """Draw the place of every chunk, for each layout; a row has eight places of four banks each.
 
-    Shapes: places [rows, 8] has the place of each chunk, for each layout; ways: turns of a read of
-    the chunks 0 of eight rows, which are marked.
+    Shapes: places [rows, 8] has the place of each chunk, for each layout; ways: the turns that a
+    read of chunk 0 of eight rows takes. Chunk 0 is marked.
     """
     figure, panels = style.new_figure(1, len(places), height_inches=3.0, width_inches=6.4)
     for axes, (name, place) in zip(panels, places.items(), strict=True):

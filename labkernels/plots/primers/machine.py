@@ -34,7 +34,7 @@ def memories(levels: pd.DataFrame, *, origin: str) -> Figure:
 
 @plt.rc_context(style.HOUSE)
 def sm_with_blocks(resources: pd.DataFrame, *, origin: str) -> Figure:
-    """Draw an SM as one bar for each resource, filled by the blocks that fit.
+    """Draw an SM as one bar per resource, filled by the blocks that fit.
 
     Shapes: resources has name, per_block, available, unit, and blocks, the number on the SM.
     """

@@ -1,7 +1,7 @@
 """Pictures that move: stages that fill and drain, and the banks that a read meets turn by turn.
 
-They are SVG with CSS and no script. A box pauses them; a reader who asks for reduced motion, and a
-page on paper, sees them still.
+The pictures are SVG with CSS, and need no script. A check box pauses them. On paper, and for a
+reader who asks for reduced motion, they do not move.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _STYLE = """
 
 @dataclass(frozen=True)
 class Motion:
-    """A moving picture; still: what it shows, in words."""
+    """A moving picture. still: what it shows, in words."""
 
     height: int
     shapes: tuple[str, ...]
@@ -119,12 +119,12 @@ def turns_of_a_read(addresses: dict[str, np.ndarray], *, origin: str) -> Motion:
 
 
 def _while(begins: float, ends: float) -> list[tuple[float, str]]:
-    """Frames of an opacity that is 1 between two turns and 0 elsewhere."""
+    """Return frames of an opacity that is 1 between two turns and 0 elsewhere."""
     return [(begins - 0.01, "0"), (begins, "1"), (ends - 0.01, "1"), (ends, "0")]
 
 
 def _moves(shapes: str, what: str, frames: list[tuple[float, str]], turns: float) -> str:
-    """The shapes with a property that goes through frames (turn, value), again and again."""
+    """Return shapes with a property that goes through frames (turn, value), again and again."""
     kept = [(0, frames[0][1]), *frames, (turns, frames[-1][1])]
     steps = " ".join(
         f"{100 * min(max(turn, 0), turns) / turns:.3f}% {{ {what}: {value} }}"

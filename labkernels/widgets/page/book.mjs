@@ -19,7 +19,7 @@ const here = script && "src" in script ? script.src.replace(/[^/]*$/, "") : "";
 /** @type {Record<string, Promise<any>>} */
 const loading = {};
 
-/** A file that a page opened from a disk may load too. @type {Assets} */
+/** Loads a file by a script, as a page that is opened from a disk may do. @type {Assets} */
 function asset_of_page(name) {
   loading[name] ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
@@ -42,7 +42,7 @@ function worker() {
     URL.revokeObjectURL(address);
     return made;
   } catch {
-    return null; // a browser, or a policy, that allows none
+    return null; // the browser or a policy allows no worker
   }
 }
 
@@ -89,7 +89,7 @@ function mount_all() {
     mount_sort(table);
 }
 
-/** What the script does in a page, and in the worker that the page has made of the same script. */
+/** Starts the script in a page, or in the worker that the page has made of the same script. */
 export function begin() {
   if (typeof document === "undefined") serve();
   else if (document.readyState === "loading")

@@ -1,5 +1,5 @@
-// "Break it": one bug of a kernel is switched on; the machine's checks, or the errors of what the
-// kernel computes, say what is then wrong.
+// "Break it": one bug of a kernel is switched on, and the machine's checks or the errors of the
+// output say what is then wrong.
 import { choice, element, table } from "./elements.mjs";
 import { run_apart } from "./run_kernel.mjs";
 import { part_options } from "./step/step_kernel.mjs";

@@ -32,7 +32,7 @@ export function mount_guess(root) {
     const measured = mark("lab-measured", place(Number(slider.value)));
     scale.replaceChildren(mark("lab-guessed", place(Number(slider.value))), measured);
     scale.hidden = false;
-    requestAnimationFrame(() => (measured.style.left = place(Number(truth)))); // it moves there
+    requestAnimationFrame(() => (measured.style.left = place(Number(truth)))); // the mark moves
     said.replaceChildren(element("p", {}, `You guessed ${slider.value}. `, ...answer.childNodes));
     slider.disabled = true;
     button.remove();

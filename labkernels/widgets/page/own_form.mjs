@@ -1,4 +1,4 @@
-// The fields for the reader's own numbers, which stand in the form while they are chosen.
+// The fields for the reader's own numbers, which the form shows while these inputs are chosen.
 import { element, lines } from "./elements.mjs";
 import { decode, encode } from "./machine/formats.mjs";
 import { OWN } from "./machine/launches.mjs";
@@ -16,9 +16,9 @@ export function own_form(kind, seed) {
   };
   const said = element("p", { class: "lab-note" });
   const hint =
-    "Type or paste numbers, apart by spaces, commas or lines: one for a whole tensor, a row of " +
-    "head_dim numbers for each of its rows, or all, query after query or key after key, and head " +
-    "after head in each.";
+    "Type or paste numbers, separated by spaces, commas or new lines: one number for a whole " +
+    "tensor, a row of head_dim numbers for each of its rows, or all numbers, query after query " +
+    "or key after key, and head after head in each.";
   const root = element(
     "div",
     { class: "lab-wide", role: "group", "aria-label": "your numbers" },
@@ -34,7 +34,7 @@ export function own_form(kind, seed) {
   refresh();
 
   /**
-   * The numbers, if they are chosen. Raises: Error that says what is wrong with them.
+   * The reader's numbers, if these are chosen. Raises: Error that says what is wrong with them.
    * @param {import("./machine/launches.mjs").Attention} a
    */
   const read = (a) => {

@@ -144,7 +144,8 @@ export function mount_run_kernel(root, shelf) {
 }
 
 /**
- * In a worker; where the page may not have one, block by block, between which the page lives on.
+ * Runs a job in a worker. Without a worker, the job runs in the page block by block, and the page
+ * reacts between two blocks.
  * @param {import("./machine/jobs.mjs").Job} job @param {Shelf} shelf
  * @param {(done: number, blocks: number) => void} progress
  * @returns {Promise<import("./machine/jobs.mjs").Result>}
@@ -191,10 +192,10 @@ function show(results, status, result, plan, recorded) {
   const ratio = Math.max(...result.heads.map((group) => group.ratio));
   const equal = result.sum === plan.sha256;
   const bits = !recorded
-    ? "No GPU's run of these inputs is recorded: that of the recorded keys, random, seed 0 is."
+    ? "No GPU run of these inputs is recorded; the recorded one has random inputs and seed 0."
     : equal
       ? "Equal in every bit to the H200."
-      : "Other bits than the H200's: this must not be.";
+      : "Some bits differ from the H200's, which must not happen.";
   status.textContent =
     `${result.blocks} blocks ran in ${(result.milliseconds / 1000).toFixed(2)} s. ${bits} ` +
     `The largest error is ${short(worst.error)}, in head ${worst.name}` +

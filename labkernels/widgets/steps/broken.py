@@ -24,7 +24,7 @@ _IS_OFF = '({{ extern int off __asm__("lab_off"); off == {}; }})'
 class Part:
     """A bug that can be switched on: what the page calls it, and its place.
 
-    pattern: has one match in the file, which becomes `by` while the condition OFF holds.
+    pattern: has one match in the file; the match becomes `by` while the condition OFF holds.
     source: where a bug like it was reported.
     """
 
@@ -45,7 +45,7 @@ def _missing(words: str, file: str, statement: str) -> Part:
 
 
 def _known(name: str, file: str, pattern: str, by: str) -> Part:
-    """A bug of the registry, whose words and source it has."""
+    """Return a bug with the words and the source that the registry has for it."""
     mutant = registry.MUTANTS[name]
     return Part(f"Wrong: {mutant.bug}", file, pattern, by, mutant.source)
 
@@ -95,7 +95,7 @@ PARTS = (
 
 
 def case() -> BitCase:
-    """Return the launch of the kernel whose part n is broken while lab_off is n + 1."""
+    """Return the launch of the kernel in which PARTS[n] is on while lab_off is n + 1."""
     edits = [
         Edit(part.file, part.pattern, part.by.replace("OFF", _IS_OFF.format(number)))
         for number, part in enumerate(PARTS, 1)

@@ -38,10 +38,10 @@ class Tile:
 
 
 def maps(instance: Instance) -> list[dict[str, Any]]:
-    """Return the buffers, and after how many barriers of the block they are these."""
+    """Return the buffers of each phase, which begins after `syncs` barriers of the block."""
     phases = {0: _LOOPS[instance.kernel](instance)}
     if instance.kernel in SYNCS_BEFORE_MERGE:
-        # then the warps' States take the place of the stages
+        # From then on the warps' States take the place of the stages.
         phases[SYNCS_BEFORE_MERGE[instance.kernel]] = _merge(instance)
     return [
         {"syncs": syncs, "tiles": [asdict(tile) for tile in tiles]}
@@ -65,13 +65,13 @@ def barriers(instance: Instance) -> list[str]:
 
 
 def _whole(instance: Instance, name: str, rows: int, byte: int, line: int) -> Tile:
-    """A tile of whole rows of head_dim elements, swizzled."""
+    """Return a tile of whole rows of head_dim elements, swizzled."""
     chunks = instance.head_dim * formats.named(instance.dtype).bytes // COPY_BYTES
     return Tile(name, byte, rows, chunks, line, instance.dtype, swizzled=True)
 
 
 def _row_of(instance: Instance, names: Mapping[str, int], byte: int, line: int) -> Iterator[Tile]:
-    """Tiles of some rows each, one after the other."""
+    """Yield tiles of some rows each, one after the other."""
     for name, rows in names.items():
         tile = _whole(instance, name, rows, byte, line)
         yield tile
@@ -79,7 +79,7 @@ def _row_of(instance: Instance, names: Mapping[str, int], byte: int, line: int) 
 
 
 def _decode(instance: Instance) -> list[Tile]:
-    """The warps' stages, behind Q; decode_fma has P behind them, and Q in registers."""
+    """Return the warps' stages, behind Q; decode_fma has P behind them, and Q in registers."""
     tile, tiles = instance.tile, []
     fma = instance.kernel == "decode_fma"
     if not fma:
@@ -97,7 +97,7 @@ def _decode(instance: Instance) -> list[Tile]:
 
 
 def _merge(instance: Instance) -> list[Tile]:
-    """The warps' States, behind Q."""
+    """Return the warps' States, behind Q; decode_fma has Q in registers."""
     fma, rows, warps = instance.kernel == "decode_fma", instance.rows, instance.tile.warps
     tiles = [] if fma else [_whole(instance, "Q", rows, 0, 0)]
     chunks = (instance.head_dim + STATE_PADDING) * 4 // COPY_BYTES
@@ -111,7 +111,7 @@ def _merge(instance: Instance) -> list[Tile]:
 
 
 def _prefill_mma(instance: Instance) -> list[Tile]:
-    """The block's stages, then Q."""
+    """Return the block's stages, then Q."""
     tile = instance.tile
     keys = {f"{name}{i}": tile.keys for name in "KV" for i in range(tile.stages)}
     stages = list(_row_of(instance, keys, 0, 0))
@@ -119,14 +119,14 @@ def _prefill_mma(instance: Instance) -> list[Tile]:
 
 
 def _q_stages(instance: Instance) -> int:
-    """The stages of Q that fit beside K and V, as in tile.cuh."""
+    """Return how many stages of Q fit beside K and V, as in tile.cuh."""
     tile, row_bytes = instance.tile, instance.head_dim * formats.named(instance.dtype).bytes
     twice = 2 * instance.rows * row_bytes + 2 * tile.stages * tile.keys * row_bytes
     return 2 if twice <= Q_TWICE_BYTES else 1
 
 
 def _prefill_wgmma(instance: Instance) -> list[Tile]:
-    """Stages of Q, of K and of V, then the barriers and the work tiles."""
+    """Return the stages of Q, of K and of V, then the mbarriers."""
     tile = instance.tile
     q = {f"Q{i}": instance.rows for i in range(_q_stages(instance))}
     keys = {f"{name}{i}": tile.keys for name in "KV" for i in range(tile.stages)}

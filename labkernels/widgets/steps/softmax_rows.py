@@ -1,6 +1,6 @@
 """Which of a kernel's announced softmax numbers belong to which query row.
 
-A lane tells FLOATS numbers: m of two rows, l of two rows, eight of O.
+A lane tells FLOATS numbers: m of two rows, l of two rows, and eight numbers of O.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _LANES, _CHUNK = 32, 8  # channels that a lane of decode_fma has
 class Row:
     """A query row: its name, the warps that have a part of it, and where its numbers are told.
 
-    m, l and each channel of o: numbers of the lanes, lane after lane. Those of l and o are parts of
-    sums, which meet in pairs.
+    m, l and each channel of o: indices of numbers that the lanes tell, lane after lane. Those of l
+    and o are parts of sums, which are added in pairs.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Row:
     o: tuple[tuple[int, ...], ...]
 
     def entry(self) -> dict[str, Any]:
-        """The row as JSON."""
+        """Return the row as JSON."""
         return asdict(self)
 
 
@@ -40,7 +40,7 @@ def _at(lane: int, number: int) -> int:
 def accumulator_rows(
     rows: int, warps: Sequence[int], *, group: int, first: int = 0, has_o: bool = True
 ) -> list[Row]:
-    """Rows g and g + 8 of 16 lie in the four lanes 4 g + t: decode_mma, prefill_mma and wgmma.
+    """Return rows of decode_mma, prefill_mma and wgmma: g and g + 8 lie in the lanes 4 g + t.
 
     first: the block's row that is the warps' first.
     """
@@ -55,7 +55,7 @@ def accumulator_rows(
 
 
 def accumulator_columns(rows: int, warps: Sequence[int]) -> list[Row]:
-    """Queries 2t and 2t + 1 lie in the eight lanes 4 g + t: decode_mma_n8."""
+    """Return rows of decode_mma_n8: queries 2t and 2t + 1 lie in the eight lanes 4 g + t."""
     made = []
     for row in range(rows):
         t, half = row // 2, row % 2
@@ -66,7 +66,7 @@ def accumulator_columns(rows: int, warps: Sequence[int]) -> list[Row]:
 
 
 def cuda_core_rows(rows: int, head_dim: int, warps: Sequence[int]) -> list[Row]:
-    """A lane has one row's {m, l}, and all rows' O of its channels and keys: decode_fma."""
+    """Return rows of decode_fma: a lane has {m, l} of one row, and O of its channels and keys."""
     lanes = head_dim // _CHUNK  # that share a key
     made = []
     for row in range(rows):
@@ -80,7 +80,7 @@ def cuda_core_rows(rows: int, head_dim: int, warps: Sequence[int]) -> list[Row]:
 
 
 def _pairs(lane: int, bit: int, last: int) -> list[int]:
-    """The lanes that differ in the bits from `bit` down to `last`, those of the first side by side.
+    """Return the lanes that differ in the bits from `bit` to `last`; neighbours differ in `bit`.
 
     A sum of neighbours, then of neighbouring sums, and so on, takes the bits in that order.
     """

@@ -53,9 +53,9 @@ class Stepped:
     tile: Callable[[Any], bool] = lambda tile: True
 
     def case(self, edits: Sequence[Edit] = (), also: str = "") -> BitCase:
-        """Return the launch, of the kernel with some edits; `also` stands before its namespace.
+        """Return the launch of the kernel with some edits; `also` stands before its namespace.
 
-        Raises: ValueError for a pattern that does not stand in its file once.
+        Raises: ValueError for a pattern that its file does not have exactly once.
         """
         kernel = self._edited((*edits, self.told), also)
         shape = kernel.shape(dtype=DTYPE, head_dim=HEAD_DIM, group=self.group)
@@ -93,7 +93,7 @@ class Stepped:
         }
 
     def _edited(self, edits: Sequence[Edit], also: str) -> CudaKernel:
-        """The kernel whose files have the edits; the changed files lie in the cache."""
+        """Return the kernel whose files have the edits; the changed files lie in the cache."""
         texts = {name: original(name) for name in (*self.read, *(edit.file for edit in edits))}
         for edit in edits:
             texts[edit.file], found = re.subn(edit.pattern, edit.by, texts[edit.file])
@@ -115,7 +115,7 @@ def _of(kernel: str, *others: str) -> tuple[str, ...]:
 
 
 def _rows_of_each(warps: range, *, has_o: bool = True) -> list[Row]:
-    """The 16 rows of each of some warps, which share no row."""
+    """Return the 16 rows of each of some warps, which share no row."""
     return [
         row
         for i, warp in enumerate(warps)
@@ -196,5 +196,5 @@ OTHERS = {of.kernel: of for of in _OTHERS}
 
 
 def original(name: str) -> str:
-    """The text of a file of the include path."""
+    """Return the text of a file of the include path."""
     return next(root / name for root in INCLUDE_DIRS if (root / name).exists()).read_text()

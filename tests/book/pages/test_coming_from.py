@@ -1,4 +1,4 @@
-"""The page for those who know another library: its listings run, and give what they promise."""
+"""The listings of the page for users of another library run, and give what the page says."""
 
 import inspect
 import math
@@ -16,7 +16,7 @@ PAGE = (ROOT / "book/coming_from.md").read_text(encoding="utf-8")
 
 @pytest.fixture
 def section():
-    """Runs the listings of a section, one after the other, and returns their names."""
+    """Return a generator that runs a section's listings in order and yields their names."""
 
     def run(title):
         torch.manual_seed(0)
@@ -30,7 +30,7 @@ def section():
 
 
 def exact(q, k, v, causal):
-    """Attention of [tokens, heads, head_dim] in float64, and its natural lse."""
+    """Return attention of [tokens, heads, head_dim] in float64, and its natural lse."""
     q, k, v = (x.detach().double() for x in (q, k, v))
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     scores = torch.einsum("qhd,khd->hqk", q, k) / math.sqrt(q.shape[-1])
@@ -41,7 +41,7 @@ def exact(q, k, v, causal):
 
 
 def close(found, wanted):
-    # half an ulp of fp16 at 2 and as much again for P: a wrong row differs by tenths
+    # half an fp16 ulp at 2 for out, and as much for P; a wrong row differs by tenths
     assert torch.allclose(found.detach().double(), wanted, atol=2e-3, rtol=0)
 
 

@@ -1,4 +1,4 @@
-"""Pages begin with the case of a chapter, and no two lids of hidden code follow each other."""
+"""A page begins with the case of its chapter, and no two hidden code cells follow each other."""
 
 import chapter_frame
 import nbformat

@@ -1,4 +1,4 @@
-"""A figure's versions reach the built page, and no notebook that is committed."""
+"""A figure's versions reach the built page, but are in no committed notebook."""
 
 import hashlib
 

@@ -20,7 +20,7 @@ def stream(text, name="stdout"):
 
 
 def notebook():
-    """A table with a picture, an empty cell, and a live number that is not compared."""
+    """Return cells with a table and a picture, no code, and a live number that is not compared."""
     shown = [stream("rms 1.25\nin 3.1 ms\n"), new_output("display_data", data=dict(PIXEL))]
     ignored = {"tags": ["nbval-ignore-output"]}
     cells = [
@@ -99,7 +99,7 @@ OF_OTHER_CELLS = [other_source, one_more]
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
-    """What nbval said of each notebook's cells: passed, failed or error, by chapter and cell."""
+    """Return nbval's answer, PASSED, FAILED or ERROR, by notebook and number of the code cell."""
     folder = tmp_path_factory.mktemp("replayed")
     (folder / "executed").mkdir()
     for change in (*DIFFERENT, *ALIKE, *OF_OTHER_CELLS):

@@ -1,4 +1,4 @@
-"""Slides: what they show of a chapter, and that they need no network."""
+"""Slides show the first sentences of a chapter, and need no network."""
 
 import re
 

@@ -65,7 +65,7 @@ def test_the_solution_passes(exercise):
 
 
 def test_a_solution_passes_after_mistakes_that_end_a_launch_amid_an_instruction():
-    """A missing fence ends it amid a wgmma, a race amid a word of a warp."""
+    """A missing fence ends a launch amid a wgmma, and a race ends it amid a warp's instruction."""
     exercise = exercises.get("hand_over_p")
     for mistake in [mistake for mistake in exercise.mistakes if mistake.fault]:
         assert not exercises.check(exercise.name, mistake.source).passed
@@ -99,7 +99,7 @@ def test_a_compile_error_names_the_readers_line():
 
 
 def test_a_compile_error_is_said_once():
-    missing = exercises.get("rescale").solution.replace(";", "", 1)  # g++ says it of two names
+    missing = exercises.get("rescale").solution.replace(";", "", 1)  # g++ reports two names
     lines = exercises.check("rescale", missing).lines
     assert len(lines) > 1
     assert len(set(lines)) == len(lines)
@@ -145,7 +145,7 @@ def test_the_request_of_a_fault_is_a_line_of_its_own():
 
 
 def test_a_fault_without_a_mistake_that_fits_gets_no_advice():
-    """Two fragments are stored in the same rows: a race, but nobody came too early."""
+    """Two fragments are stored in the same rows: a race, but no thread came too early."""
     exercise = exercises.get("hand_over_p")
     report = exercises.check("hand_over_p", exercise.solution.replace("lane % 16", "lane % 8"))
     assert "A race" in said(report)

@@ -61,13 +61,13 @@ def test_a_right_answer_stands_beside_the_reference(name):
 
 
 def test_a_copy_of_16_bytes_is_one_access():
-    """mla_wgmma stores rows by such copies; as four of 4 bytes, 8 lanes would meet in a bank."""
+    """mla_wgmma stores rows by such copies; in copies of 4 bytes, 8 lanes would meet in a bank."""
     line = the_line(said("wgmma_mask"), "Bank conflicts")
     assert "machine: none of 5," in line
 
 
 def test_other_bits_are_counted_in_spacings_of_their_format():
-    """Sums in another order: the answer is right, and its last bits are others."""
+    """An answer that sums in another order is right, but its last bits differ."""
     source = exercises.get("missing_barrier").solution.replace(
         "accumulate(state, smem, warp, lane);",
         "for (int i = keys - 1; i >= 0; --i)\n"
@@ -86,7 +86,7 @@ def test_other_bits_are_counted_in_spacings_of_their_format():
 
 
 def test_conflicts_of_an_answer_are_counted_and_placed():
-    """A column of V in one bank: the read takes 32 turns, and the answer is right."""
+    """A right answer also reads a column of V, which is in one bank, in 32 turns."""
     source = exercises.get("missing_barrier").solution.replace(
         "accumulate(state, smem, warp, lane);",
         "accumulate(state, smem, warp, lane);\n    if (smem.v[lane][0] > 1e30f) state.l = 0.f;",
@@ -120,11 +120,11 @@ def test_a_count_is_that_of_the_addresses():
 def test_what_no_lane_touches_has_no_turns():
     lines = said("fragment_of_p")
     assert "none, since no lane touches" in the_line(lines, "Bank conflicts")
-    assert banks.listed() is None  # what a check counts, it counts alone
+    assert banks.listed() is None  # counting ends with the check
 
 
 def test_ledgers_of_the_primers_are_the_sources():
-    """The bytes are those of `Smem`: with one byte less, the machine finds an access beyond it."""
+    """The bytes are those of `Smem`: with two fewer, the machine finds an access out of bounds."""
     for kernel, run in (
         (small_attention.ATTEND, lambda: small_attention.attend(small_attention.Request("x"))),
         (pipeline.SUM_UP, lambda: pipeline.run(3)),

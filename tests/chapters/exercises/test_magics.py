@@ -6,7 +6,7 @@ from labkernels.chapters import exercises
 
 
 class Shell:
-    """What IPython's shell offers an extension."""
+    """Stands in for the shell that IPython gives to an extension."""
 
     def __init__(self):
         self.magics = {}

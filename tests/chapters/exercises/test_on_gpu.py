@@ -11,7 +11,7 @@ from labkernels.cuda.compiler import nvrtc
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """The launches that a stand-in has run: on the CPU machine, with `flip` with another bit."""
+    """Return the list of kernels that a stand-in runs on the CPU; `flip` changes an output bit."""
 
     class StandIn(list):
         flip = False

@@ -1,4 +1,4 @@
-"""Each exercise of a chapter checks the reader's answer, and knows what wrong answers overlook."""
+"""Each exercise of a chapter checks the reader's answer, and explains its usual mistakes."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ MISTAKES = [
 
 
 def in_chapters():
-    """label -> the text of the exercise, and the code of its solution, of all chapters."""
+    """Return label -> (text of the exercise, code of its solution), for all chapters."""
     found = {}
     for path in sorted(NOTEBOOKS.glob("[a-z]*.py")):
         cells = jupytext.read(path).cells
@@ -32,7 +32,7 @@ def in_chapters():
 
 
 def one_that_fits(answer):
-    """A number or word for each part of an answer."""
+    """Return a number or word that fits each part of an answer."""
     return tuple(sum(part) / 2 if isinstance(part, list) else part for part in answer)
 
 

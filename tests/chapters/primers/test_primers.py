@@ -1,4 +1,4 @@
-"""The primers' kernels: right against float64, and what is said of them is what they do."""
+"""The primers' kernels agree with float64, and do what the primers say of them."""
 
 import itertools
 

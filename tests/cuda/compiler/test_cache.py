@@ -1,4 +1,4 @@
-"""The cache of compiled kernels: sealed entries, one maker, private, bounded."""
+"""Entries of the cache of compiled kernels are sealed, made once, private, and bounded in size."""
 
 import os
 import stat
@@ -205,7 +205,7 @@ def test_the_least_recently_used_entries_go(folder, monkeypatch):
     monkeypatch.setenv("LABKERNELS_CACHE_MB", "1")
     for name in "abc":
         cache.entry(name, lambda work: b"x" * 300_000)
-        time.sleep(0.01)  # file times have a grain
+        time.sleep(0.01)  # file times have a limited resolution
     cache.entry("a", make_nothing)
     time.sleep(0.01)
     cache.entry("d", lambda work: b"x" * 300_000)

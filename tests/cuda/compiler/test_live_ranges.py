@@ -28,7 +28,7 @@ def test_the_accumulator_and_the_fragments_are_where_the_ledger_says():
     held, made = compiled("sm_100a")
     found = live_ranges.widest(made.cubin)
     lines = {line.name: line.amount for line in held.lines}
-    # P V is the widest: O is summed, and V's fragments are on their way
+    # The widest point is in P V, where O is summed while V's fragments are loaded.
     assert found.instruction.startswith("LDSM")
     assert found.uses["sums"] == lines["O accumulator"]
     assert found.uses["operands"] >= lines["K or V fragment"]

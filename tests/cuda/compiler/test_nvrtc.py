@@ -1,4 +1,4 @@
-"""NVRTC to machine code, its report, and the cache; no GPU."""
+"""NVRTC makes machine code, a report and a cache entry, without a GPU."""
 
 import importlib.metadata
 import shutil
@@ -37,7 +37,7 @@ def test_kernel_compiles_for_every_architecture(add_header, private_cache, arch)
     report = compiled.report
     assert 1 <= report.registers <= 32
     assert (report.spill_store_bytes, report.spill_load_bytes, report.stack_bytes) == (0, 0, 0)
-    # Dynamic shared memory is not the compiler's to report.
+    # The compiler does not report dynamic shared memory.
     assert (report.static_smem_bytes, report.barriers, report.warnings) == (0, 1, ())
 
 
@@ -224,7 +224,7 @@ def test_only_an_nvrtc_that_has_a_cache_is_told_to_use_none(
     monkeypatch.setattr(bindings, "nvrtcCompileProgram", compile_program)
     monkeypatch.setattr(bindings, "nvrtcVersion", lambda: (0, *version))
     compile_add(add_header)
-    assert (b"--no-cache" in given) == (version >= (12, 9))  # 12.8 refuses what it does not know
+    assert (b"--no-cache" in given) == (version >= (12, 9))  # 12.8 refuses unknown options
 
 
 def test_missing_package_is_named(add_header, private_cache, monkeypatch):

@@ -1,4 +1,4 @@
-"""Triton kernels compiled ahead of time, also from a process that interprets them."""
+"""Triton kernels compile ahead of time, also from a process that interprets them."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The launcher against a driver that only records: real C layouts, no GPU."""
+"""The launcher runs against a driver that only records, with real C layouts and no GPU."""
 
 import ctypes
 import importlib.util

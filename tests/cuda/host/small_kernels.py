@@ -12,13 +12,13 @@ KERNELS = Path(__file__).parent / "kernels"
 
 
 class Params(ctypes.Structure):
-    """Of every kernel here: two arrays and a number."""
+    """The parameters of every kernel here: two arrays and a number."""
 
     _fields_ = (("input", ctypes.c_void_p), ("output", ctypes.c_void_p), ("number", ctypes.c_int))
 
 
 def build(instance, **options):
-    """`instance` is namespace::kernel<...>; the namespace is the header's name."""
+    """Build `instance`, namespace::kernel<...>, whose namespace is the header's name."""
     name = instance.partition("::")[0]
     return host_build.build(
         f"{name}.cuh",
@@ -48,7 +48,7 @@ def run(kernel, inputs, outputs, number=0, *, grid=(1, 1, 1), threads=32, smem=0
 
 
 def place(header, marker):
-    """Where a kernel says `// here: marker`, as a message names it."""
+    """Return the place of the comment `// here: marker` in a header, as a message names it."""
     lines = (KERNELS / header).read_text().splitlines()
     numbers = [i for i, line in enumerate(lines, 1) if line.endswith(f"// here: {marker}")]
     assert len(numbers) == 1, f"{marker}: {numbers}"
@@ -56,14 +56,14 @@ def place(header, marker):
 
 
 def message(kernel, inputs, outputs, number=0, **launch):
-    """What a launch complains of."""
+    """Return the error message of a launch, which must fail."""
     with pytest.raises(host_build.HostKernelError) as caught:
         run(kernel, inputs, outputs, number, **launch)
     return str(caught.value)
 
 
 def aligned(values, dtype):
-    """A copy that begins at a multiple of 64 bytes, with room around it."""
+    """Return a copy that begins at a multiple of 64 bytes, with room around it."""
     values = np.asarray(values, dtype)
     room = np.zeros(values.nbytes + 192, np.uint8)
     start = 64 - room.ctypes.data % 64 + 64

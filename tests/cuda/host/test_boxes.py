@@ -1,4 +1,4 @@
-"""The TMA on the CPU: which bytes of a box land where, and which runs are added."""
+"""The TMA on the CPU puts the bytes of a box where they belong, and adds runs of bytes."""
 
 import ctypes
 
@@ -16,7 +16,7 @@ SMEM_BYTES = 65536 + 1024
 
 
 class Params(ctypes.Structure):
-    """boxes::Params."""
+    """The struct boxes::Params."""
 
     _fields_ = (
         ("map", TensorMap),
@@ -30,7 +30,7 @@ class Params(ctypes.Structure):
 
 
 def lines(tensor, box, corner):
-    """Of a box at a corner (innermost coordinate first): what lies in the tensor, and where."""
+    """Return which slices of the tensor a box at a corner (innermost first) has, and where."""
     starts = corner[len(box) - 1 :: -1]
     inside = [
         (max(start, 0), max(min(start + n, size), max(start, 0)))
@@ -44,7 +44,7 @@ def lines(tensor, box, corner):
 
 
 def boxes_of(tensor, box, corners):
-    """Each box of the tensor, with zeros where the tensor has nothing."""
+    """Return each box of the tensor, with zeros outside the tensor."""
     result = torch.zeros((len(corners), *box), dtype=tensor.dtype)
     for corner, values in zip(corners, result, strict=True):
         there, here = lines(tensor, box, corner)
@@ -53,7 +53,7 @@ def boxes_of(tensor, box, corners):
 
 
 def swizzled(boxes, first_line=0):
-    """Boxes of lines of 128 bytes as they stand in shared memory, from a line of 1024 bytes on."""
+    """Return boxes of 128-byte lines as the swizzle stores them, from line `first_line` on."""
     raw = boxes.contiguous().view(torch.uint8).reshape(len(boxes), -1, 8, 16).numpy()
     lines_there = first_line + np.arange(raw.shape[1])
     order = np.arange(8)[None, :] ^ (lines_there % 8)[:, None]
@@ -72,7 +72,7 @@ def same_bits(a, b):
 
 
 def run(machine, instance, tensor, values, box, corners, *, swizzle_bytes=0, offset=0, known=None):
-    """Move boxes between a tensor and values [box, ...]; return both as they are then.
+    """Move boxes between a tensor and values [box, ...]; return both afterwards.
 
     known: the tensor that the launch names, if it is not the map's.
     """
@@ -151,8 +151,8 @@ def test_a_swizzled_box_has_its_chunks_where_wgmma_looks(shape, box, corners):
 def check_runs(machine):
     """bulk_load and bulk_add: out[i] += in[i], by blocks that add to the same place.
 
-    The one that is alone in its row meets zeros of both signs, subnormal numbers, infinity and NaN,
-    which has one form.
+    The run that is alone in its row adds zeros of both signs, subnormal numbers, infinity and NaN.
+    A sum that is NaN has one bit pattern.
     """
     tensor, values = normal((4, 4096), torch.float32), normal((6, 4096), torch.float32)
     values = torch.round(values * 64) / 64  # their sums are exact, in any order

@@ -1,4 +1,4 @@
-"""The CPU build's compiler and its cache: damage, edits, races, bad places, no compiler."""
+"""The CPU build's compiler and cache survive damage, edits and races, and name what is missing."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ print(ctypes.CDLL(str(path)).lab_answer())
 
 
 def compile_elsewhere(place, runtime):
-    """Return a script that compiles and asks in a process of its own."""
+    """Return a script that compiles the entry and prints its answer, for a separate process."""
     return COMPILE.format(entry=ENTRY, sources=str(place), runtime=str(runtime))
 
 
@@ -46,7 +46,7 @@ def place(tmp_path, monkeypatch):
 
 @pytest.fixture
 def runtime(tmp_path):
-    """Return a library to link, for want of a runtime."""
+    """Return an empty library to link in place of the runtime."""
     path = tmp_path / "libnothing.so"
     subprocess.run(["g++", "-shared", "-x", "c++", "/dev/null", "-o", str(path)], check=True)
     return path
@@ -57,7 +57,7 @@ def library(place, runtime, entry=ENTRY):
 
 
 def answer(path):
-    """What the library answers in a process of its own, which damage may kill."""
+    """Return what the library answers in a separate process, which damage may kill."""
     done = subprocess.run([sys.executable, "-c", ASK, str(path)], capture_output=True, text=True)
     return done.stdout.strip() or f"exit code {done.returncode}"
 
@@ -209,7 +209,7 @@ def test_bad_file_systems_are_told_in_one_line(place, runtime, tmp_path, options
 
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
-    """Return what asks for a kernel, whose runtime this process has loaded from another cache."""
+    """Return `build`'s arguments for a kernel whose runtime was loaded from another cache."""
     asked = {"header": trial.HEADER, "instance": trial.INSTANCE, "params": trial.PARAMS}
     runtime = build.build(**asked).runtime
     monkeypatch.setenv("LABKERNELS_CACHE", str(tmp_path / "cache"))

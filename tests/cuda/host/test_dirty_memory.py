@@ -1,4 +1,4 @@
-"""The CPU machine starts from nothing, whatever lay in its memory before."""
+"""The first launch on the CPU machine does not depend on what its memory held before."""
 
 import os
 import subprocess

@@ -14,7 +14,7 @@ WORD = 2**64
 
 
 def expected(x):
-    """What many_live_values.cpp says of one fiber."""
+    """Return what many_live_values.cpp prints for one fiber."""
     values = []
     for _ in range(40):
         x = (x * 6364136223846793005 + 1442695040888963407) % WORD

@@ -1,4 +1,4 @@
-"""Barriers, registers and copies of sm_90: what goes right, and each mistake by its name."""
+"""Barriers, registers and copies of sm_90 work, and each mistake with them is named."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""Launches that do not end by themselves: a block that waits, a frame that leaps, SIGINT."""
+"""Loops without an end and frames past a guard page are reported, and SIGINT ends a launch."""
 
 import os
 import signal
@@ -15,12 +15,12 @@ import pytest
 from tests.cuda.host.small_kernels import aligned, build, message, place, run
 
 ROOT = Path(__file__).resolve().parents[3]
-WITHIN_S = 1.0  # of SIGINT
+WITHIN_S = 1.0  # after SIGINT
 
 
 @pytest.fixture(autouse=True)
 def _sigint_is_heard():
-    """As in a terminal: a session that a shell started in the background ignores SIGINT."""
+    """Handle SIGINT as in a terminal: a shell's background processes ignore this signal."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -43,11 +43,11 @@ def test_a_loop_without_an_end_is_reported(which, marker, checks):
     text = message(kernel, *arrays(), which, threads=32)
     assert "does not end: its block has taken 268435456 steps" in text
     assert place("mistakes.cuh", marker) in text
-    run(kernel, *arrays(), 2, threads=32)  # a loop that ends is none
+    run(kernel, *arrays(), 2, threads=32)  # neither loop runs
 
 
 def test_a_block_that_waits_for_one_that_failed_is_left():
-    """Block 1 is handed out second and waits for what block 0 would have done."""
+    """Block 1 starts second, and waits for what block 0 would have written."""
     kernel = build("mistakes::waiting")
     inputs, outputs = arrays()
     text = message(kernel, inputs, outputs, 2, grid=(2, 1, 1), host_threads=2)
@@ -58,7 +58,7 @@ def test_a_block_that_waits_for_one_that_failed_is_left():
 @pytest.mark.parametrize("host_threads", [1, 2])
 def test_sigint_ends_a_launch_within_a_second(host_threads):
     kernel, tensors = build("mistakes::waiting"), arrays()
-    for _ in range(2):  # and the next one, too
+    for _ in range(2):  # SIGINT ends the next launch, too
         sent = []
 
         def send(sent=sent):

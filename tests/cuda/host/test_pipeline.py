@@ -1,4 +1,4 @@
-"""A kernel like the real ones: the same bits however it is run, every left-out wait named."""
+"""A kernel like the real ones has the same bits in every run, and left-out waits are named."""
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Producers and consumers: mbarriers, named barriers, TMA and wgmma in one kernel."""
+"""Producers and consumers use mbarriers, named barriers, TMA and wgmma in one kernel."""
 
 import ctypes
 
@@ -18,7 +18,7 @@ RINGS = [(64, 1, 3), (32, 2, 5), (256, 2, 1)]  # columns, stages, steps
 
 
 class Params(ctypes.Structure):
-    """roles::Params."""
+    """The struct roles::Params."""
 
     _fields_ = (
         ("a", TensorMap),
@@ -31,7 +31,7 @@ class Params(ctypes.Structure):
 
 
 def multiply(machine, columns, stages, steps, mistake=0, *, checks=True):
-    """Return a b of 64 rows, and what it should be."""
+    """Return the bits of a b, of 64 rows, by the kernel and by the model."""
     a, b = (
         torch.from_numpy(RNG.standard_normal((n, TILE_K * steps))).to(torch.bfloat16)
         for n in (64, columns)

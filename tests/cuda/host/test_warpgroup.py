@@ -1,4 +1,4 @@
-"""wgmma on the CPU: its bits in every layout, and what it says to those who use it wrongly."""
+"""wgmma on the CPU has the right bits in every layout, and names each mistake in its use."""
 
 import ctypes
 from itertools import product
@@ -38,7 +38,7 @@ COLUMNS = (32, 64, 80, 96, 112, 128, 160, 176, 192, 256)
 
 
 def chain_of_four(machine, fmt, majors, swizzle, a_in_registers, *, columns, tiles=1):
-    """d and what it should be: 64 of K, a whole row of the 128-byte swizzle."""
+    """Return d by kernel and model, for a K of 64, which fills a row of the 128-byte swizzle."""
     steps = 4
     a, b = tile(fmt, (tiles, 64, 16 * steps)), tile(fmt, (tiles, columns, 16 * steps))
     c = RNG.standard_normal((tiles, 64, columns)).astype(np.float32)

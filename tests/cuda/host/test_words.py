@@ -1,4 +1,4 @@
-"""Every word of the vocabulary against its definition."""
+"""Every word of the lab's vocabulary does what its definition says."""
 
 from fractions import Fraction
 
@@ -17,7 +17,7 @@ NAN_BITS = 0x7FFFFFFF
 
 
 def random_floats(n):
-    """Bit patterns of all kinds: NaN, infinities and subnormals too."""
+    """Return floats of random bits, with zeros, infinities, NaN and subnormal numbers."""
     specials = [0, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00000, 1, 0x80000001, 0x3F800000]
     bits = np.concatenate([specials, RNG.integers(0, 2**32, n - len(specials))])
     return bits.astype(np.uint32).view(np.float32)
@@ -63,7 +63,7 @@ def test_ldmatrix_deals_four_matrices_to_the_lanes(trans, addresses):
 
 
 def check_add_global(machine, blocks):
-    """Subnormal numbers and sums count as zeros of their sign, whoever comes first."""
+    """Subnormal numbers and sums count as zeros of their sign, in any order of the blocks."""
     tiny = 2.0**-130
     first = np.array([1.0, tiny, -tiny, 2.0**-126, 0.0, -0.0, np.inf, 3.0], np.float32)
     added = np.array([2.0, tiny, 0.0, -(2.0**-126) - tiny, 2.0**-126, -0.0, 1.0, tiny], np.float32)
@@ -94,7 +94,7 @@ def test_four_floats_are_added_to_global_memory(blocks):
 
 
 def check_stmatrix(machine):
-    """Lane i names row i ^ 5 of the four matrices' 32."""
+    """Lane i names row i ^ 5 of the 32 rows of four matrices."""
     matrices = torch.from_numpy(RNG.integers(0, 2**15, (4, 8, 8)).astype(np.int16))
     registers = matrices.view(torch.int32).reshape(4, 32).T.contiguous().to(machine)
     found = torch.zeros(32, 8, dtype=torch.int16, device=machine)
@@ -171,7 +171,7 @@ def test_mma_multiplies_the_tile_that_the_lanes_hold(cpp, dtype):
 
 
 def bits16(x, dtype):
-    """Cut to bf16, or rounded to fp16."""
+    """Return the bits of x, cut to bf16 or rounded to fp16."""
     if dtype == "fp16":
         with np.errstate(over="ignore"):
             return x.astype(np.float16).view(np.uint16)
@@ -185,7 +185,7 @@ def values16(bits, dtype):
 
 
 def factors(kind, dtype, n):
-    """a, b and c of n tiles: random normals, all exponents, results near and below 2^-126, bits."""
+    """Return n tiles a, b, c: normals, wide exponents, results near 2^-126, or random bits."""
     shapes = ((n, 16, 16), (n, 16, 8), (n, 16, 8))
     a, b, c = (RNG.standard_normal(shape).astype(np.float32) for shape in shapes)
     if kind == "bits":
@@ -197,7 +197,7 @@ def factors(kind, dtype, n):
         low, high = wide if kind == "wide" else tiny
         a, b = (x * np.float32(2) ** RNG.integers(low, high, x.shape) for x in (a, b))
         c = c * np.float32(2) ** RNG.integers(*(wide if kind == "wide" else (-149, -100)), c.shape)
-    a[:, 5:9] = 0  # rows of zeros take a shorter way
+    a[:, 5:9] = 0  # the machine has a shorter path for rows of zeros
     c[0] = -0.0
     return (
         bits16(a.astype(np.float32), dtype),
@@ -273,7 +273,7 @@ def test_float_rounds_to_bf16():
         grid=(32, 1, 1),
         threads=128,
     )
-    low = x.view(np.uint32) & ~np.uint32(0xFFFF)  # the two neighbours, as float64
+    low = x.view(np.uint32) & ~np.uint32(0xFFFF)  # bits of the bf16 neighbour toward 0
     for i in range(len(x)):
         if np.isnan(x[i]):
             assert got[i, 0] == 0x7FFF

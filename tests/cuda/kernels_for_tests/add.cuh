@@ -23,7 +23,7 @@ template <int Threads> LAB_KERNEL(Threads, 1) multiply_add(LAB_GRID_CONSTANT Par
   store_global(p.sum + i, a * b + a);
 }
 
-// Bytes from dynamic shared memory, as many as the ledger says.
+// Dynamic shared memory, of as many bytes as the ledger says.
 struct Smem { float value[LAB_SMEM_BYTES / 4]; };
 template <int Threads> LAB_KERNEL(Threads, 1) add_through_smem(LAB_GRID_CONSTANT Params p) {
   static_assert(sizeof(Smem) == LAB_SMEM_BYTES, "the ledger's bytes are the compiler's");
@@ -37,7 +37,7 @@ template <int Threads> LAB_KERNEL(Threads, 1) add_through_smem(LAB_GRID_CONSTANT
   if (j < p.n) store_global(p.sum + j, smem.value[last + other] + load_constant(p.b + j));
 }
 
-// 256 live values and 1024 threads, of which the register file gives each 64.
+// Each of 1024 threads has `Values` live values; the register file has 64 registers for each.
 template <int Values> LAB_KERNEL(1024, 1) spill(LAB_GRID_CONSTANT Params p) {
   float value[Values];
 #pragma unroll
@@ -50,7 +50,7 @@ template <int Values> LAB_KERNEL(1024, 1) spill(LAB_GRID_CONSTANT Params p) {
   for (int i = 0; i < Values; ++i) store_global(p.sum + i * 1024 + thread_x(), value[i] * sum);
 }
 
-// One mma and one ex2, to be found again in the machine code.
+// One mma and four ex2, which the tests count in the machine code.
 template <class T> LAB_KERNEL(32, 1) one_mma(LAB_GRID_CONSTANT Params p) {
   float d[4] = {0.f, 0.f, 0.f, 0.f};
   u32 a[4];

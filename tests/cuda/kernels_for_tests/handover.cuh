@@ -1,5 +1,5 @@
-// What one warp hands to another, twice: a stage that the TMA fills and a warp reads and releases,
-// and a line that a warp writes behind a named barrier.
+// Two handovers between warps, each done twice: of a stage that the TMA fills and a warp reads and
+// releases, and of a line that a warp writes before a named barrier.
 #pragma once
 #include "lab/hopper/tma.cuh"
 
@@ -8,7 +8,7 @@ using namespace lab;
 
 struct Params {
   const float* in;  // 128
-  float* out;       // 32: of each lane, its two columns of either half
+  float* out;       // 32: for each lane, the sum of its two columns of both halves
 };
 
 struct Smem {
@@ -48,8 +48,8 @@ template <bool EveryLaneArrives> LAB_KERNEL(64, 1) handover(LAB_GRID_CONSTANT Pa
   }
 }
 
-// Two warps of three exchange a line: the writer goes on when it has arrived at the barrier behind
-// its writes, or waits there; and the reader behind its reads.
+// Two of three warps exchange a line. After its writes, the writer arrives at a barrier, and waits
+// there if `Waits`. The reader does the same after its reads.
 template <bool Waits> LAB_DEVICE void leave(int barrier) {
   if constexpr (Waits) named_sync(barrier, 64);
   else named_arrive(barrier, 64);

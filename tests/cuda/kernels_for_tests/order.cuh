@@ -11,7 +11,7 @@ struct Params {
   int spins, n;
 };
 
-// Lets the next launch begin, takes its time, and writes in[i] + 1 at the very end.
+// Lets the next launch begin, spins, and writes in[i] + 1 at the very end.
 template <int Threads> LAB_KERNEL(Threads, 1) write_late(LAB_GRID_CONSTANT Params p) {
   allow_next_launch();
   const int i = block_x() * Threads + thread_x();
@@ -26,7 +26,7 @@ template <int Threads> LAB_KERNEL(Threads, 1) copy_after(LAB_GRID_CONSTANT Param
   if (i < p.n) store_global(p.out + i, load_global(p.in + i));
 }
 
-// What a kernel must not do: it reads what the previous launch may not have written yet.
+// This kernel wrongly reads what the previous launch may not have written yet.
 template <int Threads> LAB_KERNEL(Threads, 1) copy_too_soon(LAB_GRID_CONSTANT Params p) {
   const int i = block_x() * Threads + thread_x();
   if (i < p.n) store_global(p.out + i, load_global(p.in + i));

@@ -1,4 +1,4 @@
-"""The CPU build meets the bits that the GPU recorded, of every operation."""
+"""The CPU build gives the bits that the GPU recorded, for every operation."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def rows_of(name):
 
 
 def pairs(name):
-    """An operation's cases of today, and their newest recorded rows."""
+    """Yield an operation's cases of today with their newest recorded rows."""
     for kernel in dict.fromkeys(case.instance.kernel for case in CASES[name]):
         today = [case for case in CASES[name] if case.instance.kernel == kernel]
         rows = store.select(rows_of(name), {"kernel": kernel})
@@ -29,7 +29,7 @@ def pairs(name):
 
 
 def groups():
-    """Operation, kernel, dtype and head_dim of every case: what one test computes again."""
+    """Yield operation, kernel, dtype and head_dim of every case, for a test of each group."""
     for name in WITH_BITS:
         found = (case.instance for case in CASES[name])
         yield from dict.fromkeys((name, i.kernel, i.dtype, i.head_dim) for i in found)

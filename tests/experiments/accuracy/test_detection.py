@@ -1,4 +1,4 @@
-"""The detection experiment counts what it sees, and the recorded table is met again on a CPU."""
+"""The detection experiment runs every bug at every dtype and length, and counts all answers."""
 
 import pytest
 

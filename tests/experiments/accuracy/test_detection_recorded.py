@@ -1,4 +1,4 @@
-"""What the recorded detection table must show, and a part of it computed again."""
+"""The recorded detection table shows what it must, and a part of it is computed again."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_a_part_of_the_table_comes_out_again(rows):
                 answers = judge.answers(out, discover()[kernel].policies[0])
                 seen.append((runs.Judged(kernel, name, "normal", dtype, kv_len), answers))
     again = {key(row): row for row in detection.count(seen)}
-    # the CPU build gives the GPU's bits: whichever machine recorded, the counts are these
+    # The CPU build gives the GPU's bits, so the counts do not depend on the recording machine.
     recorded = {key(row): row for row in rows}
     assert len(again) == 2 * (len(RULES) + 1)
     for place, row in again.items():

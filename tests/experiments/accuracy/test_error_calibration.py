@@ -83,8 +83,8 @@ def test_the_cpu_build_gives_the_small_rows_again(recorded):
     assert len(again) == len(small)
     for row, old in zip(again, small, strict=True):
         for name, value in row.items():
-            # float64 sums, of an order that is the machine's own: the errors are 1e-9 of o, and
-            # their squares so much less
+            # The order of float64 sums depends on the machine. The smallest errors are 1e-9 of o,
+            # and their squares are smaller still.
             floor = 1e-14 if "bias" in name else 1e-23
             same = value == old[name] or value == pytest.approx(old[name], rel=1e-5, abs=floor)
             assert same, (name, row, old[name])

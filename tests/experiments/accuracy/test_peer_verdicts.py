@@ -1,4 +1,4 @@
-"""The verdict on others, as far as it runs without a GPU."""
+"""Tests of the experiment with the verdict on peers' kernels, without a GPU."""
 
 import pytest
 import torch

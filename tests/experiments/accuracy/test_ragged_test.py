@@ -1,4 +1,4 @@
-"""The ragged test's runs: what each kind of inputs lets a rule see; the recorded table again."""
+"""Each kind of inputs of the ragged test shows certain bugs to a rule, as was recorded."""
 
 import functools
 
@@ -33,7 +33,7 @@ def answers(inputs: str, kernel: str = "prefill_fma"):
 
 
 def refused_by(rule: str, found) -> set[str]:
-    """The kernels, by mutant, that a rule refuses: "" is the right one."""
+    """Return the mutants that a rule refuses; "" is the right kernel."""
     return {mutant for (_, mutant, by), word in found.items() if by == rule and word == REFUSED}
 
 
@@ -97,7 +97,7 @@ def test_the_recorded_answers_are_met_again_on_the_cpu():
     assert {(mutant, rule) for _, mutant, rule in found} == recorded.keys()
     for (_, *cell), word in found.items():
         row = recorded[tuple(cell)]
-        # of zeros and of uniform weights every seed says the same
+        # with zeros and uniform weights, every seed gives the same answer
         assert row["runs"] == ragged_test.SEEDS
         assert row["refused"] == row["runs"] * (word == REFUSED), cell
         assert row["undecided"] == row["runs"] * (word == UNDECIDED), cell

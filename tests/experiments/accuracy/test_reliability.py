@@ -1,4 +1,4 @@
-"""The reliability experiment at small counts: what it compares, and that it sees what is wrong."""
+"""At small counts, the reliability experiment compares what it should, and sees what is wrong."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def a_gpu_that_is_none(monkeypatch):
 
 
 def spoiled(monkeypatch, spoil):
-    """Let every prepared decode do something after its run."""
+    """Make every prepared decode call `spoil` after its run."""
     prepare = repeated.decode_step
 
     def step(*given, **options):

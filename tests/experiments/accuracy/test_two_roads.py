@@ -1,4 +1,4 @@
-"""The experiment of two roads, as far as it runs without a GPU."""
+"""Tests of the experiment of two roads, without a GPU."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The probes, the torch model and the recorded tiles against the two models of the tensor core."""
+"""The probes, the torch model and the recorded tiles agree with both models of the tensor core."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def bits(x):
 
 
 def cpu_probe(instruction, a, b, c):
-    """The probe kernel, built for the CPU."""
+    """Run the probe kernel, built for the CPU."""
     kernel = build.build(HEADER, instance=instruction.probe, params="lab::MmaParams")
     tensors = {"a": a, "b": b.transpose(1, 2).contiguous(), "c": c}
     tensors["d"] = torch.full_like(c, float("nan"))
@@ -136,7 +136,7 @@ def test_a_wrong_unit_and_a_model_not_rejected_are_failures():
 
 
 def check_sample(sample):
-    """NumPy's model and the CPU build's give every output of the sample."""
+    """Assert that NumPy's model and the CPU build's give every output of the sample."""
     for instruction in INSTRUCTIONS:
         a, b, c, d = (sample[f"{instruction.name} {operand}"] for operand in "abcd")
         head = (len(ALL_FAMILIES), experiment.SAMPLE_TILES)

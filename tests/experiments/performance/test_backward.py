@@ -1,4 +1,4 @@
-"""The backward experiment on the CPU build: what is measured is checked, and its rows fit."""
+"""On the CPU build, the backward experiment checks what it measures, and its rows fit."""
 
 from dataclasses import replace
 

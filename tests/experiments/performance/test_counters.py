@@ -1,4 +1,4 @@
-"""What the newest recorded counters must show."""
+"""The newest recorded counters show what they must."""
 
 from math import prod
 
@@ -53,7 +53,7 @@ def test_no_part_is_busier_than_all_the_time(kernels):
 
 
 def padding(kernel, tile, head_dim):
-    """Rows and keys of a request's tiles over its own: what tiles multiply beyond its ends."""
+    """Return (rows x keys of a request's tiles) / (rows x keys of the request)."""
     specs = resources.cuda_kernels()
     if kernel not in specs:
         return 1.0

@@ -1,4 +1,4 @@
-"""The decode experiment on the CPU: both files, their rows, and what it says of failures."""
+"""On the CPU, the decode experiment writes both files with their rows, and names failures."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The host's time of a call, as far as it goes without a GPU."""
+"""Tests of the experiment on the host's time per call, without a GPU."""
 
 import contextlib
 import types
@@ -26,7 +26,7 @@ def test_a_repeat_is_many_calls_between_two_waits(monkeypatch):
 
 
 def test_every_call_runs_and_its_rows_fit(monkeypatch, tmp_path):
-    """On the CPU build, whose every call is a whole computation: few calls, and no target."""
+    """On the CPU build each call is a whole computation, so a repeat is one call."""
     once = host_time.host_times
     monkeypatch.setattr(
         host_time, "host_times", lambda action, **how: once(action, **how | {"calls": 1})

@@ -1,4 +1,4 @@
-"""The append experiment, as far as it runs without a GPU."""
+"""Tests of the append experiment, without a GPU."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_rows_fit_the_table_and_count_each_byte_twice(monkeypatch, mistake):
 
 
 def spoiled(item, mistake):
-    """An append after which one of the pools is wrong."""
+    """Return an append after which one of the pools is wrong."""
     from dataclasses import replace
 
     def prepare(inputs):

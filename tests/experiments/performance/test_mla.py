@@ -1,4 +1,4 @@
-"""The MLA experiment on the CPU build: what is measured is checked, and its rows fit."""
+"""On the CPU build, the MLA experiment checks what it measures, and its rows fit."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def test_every_target_is_a_workload_of_the_grid():
 
 
 def test_each_tile_of_64_rows_is_measured_under_a_name_of_its_own(monkeypatch):
-    """On a GPU of 100 KiB the last of them is all that fits; an H200 takes the first by itself."""
+    """On a GPU with 100 KiB per SM only the last tile fits; an H200 takes the first by default."""
     fake_gpu.install(monkeypatch)
     tiled = list(mla.tiled(implementations("mla", on_and_off)["mla_mma"]))
     result = benchmark(OPERATION, WORKLOAD, tiled, repeats=2, seed=0, graph=True, device="cpu")

@@ -1,4 +1,4 @@
-"""The experiment on policies: what it compares, and one small cell of it on the CPU build."""
+"""The experiment on policies compares the right ways; a small cell runs on the CPU build."""
 
 import contextlib
 import types
@@ -44,7 +44,7 @@ def test_one_switch_at_a_time_and_the_two_that_go_together():
 
 @pytest.fixture
 def on_the_cpu(monkeypatch):
-    """A clock that stands still, and two ways, on the CPU build."""
+    """Return two ways, which run on the CPU build with a clock that stands still."""
 
     @contextlib.contextmanager
     def sampling():

@@ -1,4 +1,4 @@
-"""The prefill experiment on the CPU build: what is measured is checked, and its rows fit."""
+"""On the CPU build, the prefill experiment checks what it measures, and its rows fit."""
 
 import pytest
 

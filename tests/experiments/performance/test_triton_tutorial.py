@@ -1,4 +1,4 @@
-"""The tutorial kernel as a peer, as far as it goes without a GPU."""
+"""Tests of the tutorial kernel as a peer, without a GPU."""
 
 from pathlib import Path
 

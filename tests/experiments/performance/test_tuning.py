@@ -1,4 +1,4 @@
-"""The tuning experiment, as far as it runs without a GPU: its grid and its rows."""
+"""Tests of the tuning experiment's grid and rows, without a GPU."""
 
 from labkernels import hardware
 from labkernels.budget import ranking
@@ -53,5 +53,5 @@ def test_the_recorded_searches_follow_the_model():
     assert set(searches) >= every
     for key, tiles in searches.items():
         pair = [t.expected.time_s for t in tiles], [t.measured_s for t in tiles]
-        # an order without meaning would be near 0: of 9 tiles it is above 0.4 once in seven
+        # A random order of 9 tiles has a rank correlation above 0.4 once in seven times.
         assert ranking.rank_correlation(*pair) > 0.4, key

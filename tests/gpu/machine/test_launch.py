@@ -1,4 +1,4 @@
-"""Loading and launching on a real GPU: results, order, graphs, occupancy, cost."""
+"""Kernels load and launch on a real GPU, in order, with the predicted occupancy, at little cost."""
 
 import ctypes
 import threading
@@ -102,7 +102,7 @@ def test_launch_on_another_stream_and_thread():
     assert torch.equal(total, a + b)
     total.fill_(float("nan"))
     torch.cuda.synchronize()
-    # This thread has no current context: torch has not run in it.
+    # The new thread has no current context, since torch has not run in it.
     thread = threading.Thread(target=plan.run, args=(0,))
     thread.start()
     thread.join()

@@ -9,7 +9,7 @@ from tests.cuda.host.test_warpgroup import COLUMNS, LAYOUTS, chain_of_four
 pytestmark = pytest.mark.gpu
 
 
-# Every layout at one width, a third of them in turn at the others.
+# Every layout with 64 columns, and a third of the layouts, in turn, with each other number.
 CASES = [
     (layout, columns)
     for turn, columns in enumerate(COLUMNS)

@@ -1,4 +1,4 @@
-"""What the tests of steps on a real GPU share: same bits, graphs, large pools."""
+"""Helpers for tests of steps on a real GPU: equal bits, graphs, large pools."""
 
 import math
 
@@ -14,7 +14,7 @@ def assert_same(left, right):
 
 
 def assert_gives(run, step, expected):
-    """What `run` writes into the step's outputs is what is expected, to the last bit."""
+    """Assert that `run` writes the expected bits into the step's outputs."""
     step.out.fill_(math.nan)
     step.lse2.fill_(math.nan)
     run()
@@ -22,7 +22,7 @@ def assert_gives(run, step, expected):
 
 
 def captured(step):
-    """The step as a CUDA graph."""
+    """Return the step as a CUDA graph."""
     step.run()  # Triton compiles at the first run
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -32,7 +32,7 @@ def captured(step):
 
 
 def at_the_top(pools, page_table):
-    """Copies of pools behind 2^31 elements, where offsets need 64 bits, and their page table."""
+    """Return copies of pools after 2^31 elements, where offsets need 64 bits, and their table."""
     first, pages = -(-(2**31) // pools[0][0].numel()), len(pools[0])
     needed_bytes = sum((first + pages) * pool[0].nbytes for pool in pools)
     free_bytes = torch.cuda.mem_get_info()[0]

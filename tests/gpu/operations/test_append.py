@@ -1,4 +1,4 @@
-"""append on a real GPU: the new rows reach their pages, and nothing else is written."""
+"""On a real GPU, append writes the new rows to their pages, and nothing else."""
 
 import pytest
 

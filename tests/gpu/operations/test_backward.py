@@ -1,4 +1,4 @@
-"""The contract of a backward kernel on a real GPU, and its bits beside those of the CPU build."""
+"""Backward kernels keep their contract on a real GPU, with the bits of the CPU build."""
 
 import pytest
 

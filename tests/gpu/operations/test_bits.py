@@ -24,7 +24,7 @@ from tests.kernels.decode.cases import (  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
-LEAST_OUTPUTS = 200_000  # a test; six tests make more than a million
+LEAST_OUTPUTS = 200_000  # per test; six tests make more than a million
 BATCH, LONGEST = 9, 500
 
 
@@ -37,7 +37,7 @@ class Trial:
 
 
 def trials(kernel, dtype):
-    """Every tile of every head_dim, and every policy at 64 channels, with groups by turns."""
+    """Yield every tile of every head_dim with several groups, and every policy at 64 channels."""
     spec, groups = CUDA[kernel], (4, 16, 8, 1, 7)
     for head_dim in spec.head_dims:
         for group in groups[:2] if head_dim != 128 else groups:
@@ -68,7 +68,7 @@ def build_all(instances, arch):
 
 
 def on_cpu(case):
-    """The same problem in the CPU's memory."""
+    """Return the same problem in the CPU's memory."""
     cache = case.cache
     tensors = (cache.k, cache.v, cache.page_table, cache.kv_len)
     return case.q.cpu(), PagedKV(*(x.cpu() for x in tensors))

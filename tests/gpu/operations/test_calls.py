@@ -1,4 +1,4 @@
-"""What calls share on a real GPU: nothing is read back, and counters are nobody else's."""
+"""On a real GPU, calls read nothing back, and share no counters and no memory."""
 
 import functools
 
@@ -22,7 +22,7 @@ SPLIT = {"keys_per_split": 128}
 
 @pytest.fixture
 def no_reading():
-    """After it is called, an operation that waits for the GPU is an error."""
+    """Yield a function; after its call, an operation that waits for the GPU is an error."""
     yield lambda: torch.cuda.set_sync_debug_mode("error")
     torch.cuda.set_sync_debug_mode("default")
 
@@ -48,7 +48,7 @@ def test_a_serving_loop_that_knows_its_lengths_reads_nothing(no_reading):
     ops.decode(case.q, case.cache, kv_lens=lengths)
     no_reading()
     for _ in range(3):
-        case.cache.kv_len.sub_(1)  # torch sees a change, and yet nobody asks
+        case.cache.kv_len.sub_(1)  # torch sees a change, but decode does not read the lengths
         lengths = [length - 1 for length in lengths]
         ops.decode(case.q, case.cache, kv_lens=lengths)
 
@@ -68,7 +68,7 @@ def test_two_streams_share_no_counter():
 
 @pytest.mark.parametrize("operation", ["decode", "mla"])
 def test_a_call_that_is_captured_has_memory_of_its_graph(operation):
-    """The step is forgotten after the capture, and others take memory and counters meanwhile."""
+    """The step is deleted after the capture, and others take memory and counters meanwhile."""
     known = {"kv_lens": [1000, 700], **SPLIT}
     if operation == "decode":
         case = decode_case((1000, 700), head_dim=128, device="cuda")

@@ -1,4 +1,4 @@
-"""Steps on a real GPU: same bits every time, graphs, large pools, occupancy."""
+"""Decode steps on a real GPU have the same bits every time, in graphs and in large pools."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The contract of tests/kernels on a real GPU, over every decode kernel."""
+"""Every decode kernel keeps the contract of tests/kernels on a real GPU."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The Gluon prefill on a real GPU: every group and length against float64."""
+"""On a real GPU, the Gluon prefill agrees with float64 for every group and length."""
 
 import pytest
 
@@ -41,6 +41,6 @@ def test_it_gives_the_attention_of_float64(group, head_dim, dtype, causal):
         Q_LENS, KV_LENS, kv_heads * group, kv_heads, head_dim, causal=causal, dtype=dtype
     )
     step = launch.prepare(PrefillInputs(workload, case.q, case.kv, case.cu_seqlens_q, case.scale))
-    for _ in range(2):  # a second run finds its barriers new
+    for _ in range(2):  # the second run must find its barriers as new
         step.run()
         check(case, step.out, step.lse2, gluon.PEERS[0].policy.of(dtype))

@@ -1,4 +1,4 @@
-"""The contract of an MLA kernel on a real GPU, and its bits beside those of the CPU build."""
+"""MLA kernels keep their contract on a real GPU, with the bits of the CPU build."""
 
 import random
 
@@ -87,7 +87,7 @@ def test_every_run_gives_the_same_bits_and_a_graph_too(kernel, cut):
 
 @every_kernel
 def test_a_request_at_the_top_of_a_large_pool(kernel):
-    """Pools of more than 2^31 elements: the offsets of the last pages need 64 bits."""
+    """In pools of more than 2^31 elements, the offsets of the last pages need 64 bits."""
     case = mla_case((2, 1), (300, 5), heads=16, page_size=64, device="cuda")
     small = case.kv
     pools, table = at_the_top([small.ckv, small.kpe], small.page_table)

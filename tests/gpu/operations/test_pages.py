@@ -1,4 +1,4 @@
-"""Steps with checks on a real GPU: contents out of range are told without a reading."""
+"""Steps with checks on a real GPU report contents out of range without reading them back."""
 
 import warnings
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.gpu
 
 
 def shortened(kind, cache):
-    """The cache without its pool's last page, whose memory is there still: nothing can fault."""
+    """Return the cache without its pool's last page, whose memory stays, so that nothing faults."""
     first, second = cache.pools
     last, table = len(first) - 1, cache.page_table
     table = torch.where(table == last, 0, table.clamp(max=last - 1)).int()
@@ -75,10 +75,10 @@ def test_a_page_out_of_range_is_told_by_the_next_check(prepare, kernel):
 
 
 def test_a_length_out_of_range_leaves_nothing_behind():
-    """Its splits count on others that do not come: what is zero at rest is cleared."""
+    """Its splits wait for splits that do not come, but the counters are zero again afterwards."""
     case = decode_case((200, 150), device="cuda")
     k, v, given = *case.cache.pools, case.cache.page_table
-    # behind each row page 0, which is there: a key too many is read from it, and nothing faults
+    # After each row of the table comes page 0, so that the read of a key too many does not fault.
     room = torch.zeros(len(given), given.shape[1] + 1, dtype=torch.int32, device="cuda")
     table = room[:, :-1].copy_(torch.where(given < len(k), given, 0))
     cache = PagedKV(k, v, table, case.cache.kv_len.clone())

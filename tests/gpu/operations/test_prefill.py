@@ -1,4 +1,4 @@
-"""The contract of a prefill kernel on a real GPU, and its bits beside those of the CPU build."""
+"""Prefill kernels keep their contract on a real GPU, with the bits of the CPU build."""
 
 import random
 from itertools import product
@@ -150,7 +150,7 @@ def test_the_rest_of_the_batch_changes_nothing(kernel):
 
 @every_paged_kernel
 def test_a_request_at_the_top_of_a_large_pool(kernel):
-    """Pools of more than 2^31 elements: the offsets of the last pages need 64 bits."""
+    """In pools of more than 2^31 elements, the offsets of the last pages need 64 bits."""
     case = prefill_case(
         (70, 5), (300, 5), head_dim=128, page_size=64, layout="nhd", dtype="bf16", device="cuda"
     )

@@ -1,8 +1,8 @@
-"""What one warp hands to another, for racecheck: python tests/gpu/sanitizers/handover.py WHO.
+"""Runs handovers between warps, for racecheck: python tests/gpu/sanitizers/handover.py WHO.
 
-WHO releases a stage that the TMA filled: "lane", one lane behind a sync_warp, or "warp", every
-lane. Or how the writer of a line goes on behind a named barrier, and its reader: WHO "waits" there
-for the other, or only "arrives".
+After a read of a stage that the TMA filled, the stage is released by one lane behind a sync_warp
+(WHO is "lane") or by every lane ("warp"). The writer of a line and its reader wait for each other
+at a named barrier (WHO is "waits"), or only arrive there ("arrives").
 """
 
 import ctypes
@@ -24,7 +24,7 @@ class Params(ctypes.Structure):
     _fields_ = (("in_", ctypes.c_void_p), ("out", ctypes.c_void_p))
 
 
-# the kernel, and its threads
+# WHO: (the kernel, its threads)
 KERNELS = {
     "lane": ("handover<false>", 64),
     "warp": ("handover<true>", 64),

@@ -1,4 +1,4 @@
-"""One kernel at small ragged shapes, for compute-sanitizer.
+"""Runs one kernel at small ragged shapes, for compute-sanitizer.
 
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool initcheck \
         python tests/gpu/sanitizers/sanitize.py decode_mma

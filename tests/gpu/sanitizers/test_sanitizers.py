@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 SCRIPT = Path(sanitize.__file__)
 HANDOVER = Path(handover.__file__)
 KERNELS = {name: spec for name, spec in cuda_kernels().items() if spec.operation in sanitize.RUNS}
-# The tool, whether it looks at our kernels alone (initcheck must see what torch's own write), and
-# what it says when there is nothing to say.
+# tool: (whether it looks at our kernels alone, its words when it finds nothing). initcheck must
+# also see what torch's kernels write.
 TOOLS = {
     "memcheck": (True, "ERROR SUMMARY: 0 errors"),
     "initcheck": (False, "ERROR SUMMARY: 0 errors"),
@@ -32,11 +32,11 @@ def sanitizer():
     return path if Path(path).is_file() else None
 
 
-# Where racecheck reports races that are none: the functions that write, and those that read. It
-# does not follow one lane that arrives for its warp, behind a sync_warp, nor a warp that arrives at
-# a named barrier without waiting there (see the last test). Of mla_wgmma's two warpgroups it says
-# the same when all their arrivals are made waits. The CPU build's checker, which follows all of
-# this, finds no race.
+# Kernels in which racecheck reports races that do not exist: the functions that write, and those
+# that read. racecheck does not follow one lane that arrives for its warp after a sync_warp, nor a
+# warp that arrives at a named barrier without waiting there (see the last test). For mla_wgmma's
+# two warpgroups, racecheck reports the same when all their arrivals are replaced by waits. The CPU
+# build's checker follows all of these and finds no race.
 NOT_FOLLOWED = {
     "backward_wgmma": ({"bulk_load"}, {"load_rows", "score_gradients"}),
     "mla_wgmma": ({"store_p", "store"}, {"sync_max", "whole_l"}),
@@ -65,7 +65,7 @@ def said_by(tool, options, script, argument):
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_nothing_is_found(kernel, tool):
     filtered, nothing = TOOLS[tool]
-    # the entry point is named for the family
+    # the name of the entry point contains the operation
     ours = ("--kernel-name", f"kernel_substring={KERNELS[kernel].operation}")
     said = said_by(tool, ours if filtered else (), SCRIPT, kernel)
     if tool == "racecheck" and kernel in NOT_FOLLOWED:
@@ -86,7 +86,7 @@ def accesses(said, kind):
     return found
 
 
-# Who hands over, in tests/gpu/sanitizers/handover.py: seen to be in order, and not seen to be.
+# WHO in tests/gpu/sanitizers/handover.py: without a report of races, and with a false one.
 BLIND_SPOTS = {"handover": ("warp", "lane"), "exchange": ("waits", "arrives")}
 
 

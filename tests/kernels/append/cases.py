@@ -1,4 +1,4 @@
-"""Caches to append to: what they hold before, the new rows, and what they must hold after."""
+"""Caches to append to, with the new rows, and with what the caches must hold afterwards."""
 
 import math
 from dataclasses import dataclass
@@ -29,12 +29,12 @@ class AppendCase:
 
     @property
     def arguments(self) -> tuple:
-        """What the verb takes."""
+        """The arguments of ops.append."""
         return self.cache, self.k_new, self.v_new, self.cu_seqlens
 
 
 def append_case(*growths, **options) -> AppendCase:
-    """A case of (keys before, new keys) a request; options as `decode_case`."""
+    """Return a case of (keys before, new keys) per request; options as in `decode_case`."""
     before, new = zip(*growths, strict=True)
     after = tuple(old + n for old, n in growths)
     whole = decode_case(after, **options)
@@ -55,24 +55,24 @@ def append_case(*growths, **options) -> AppendCase:
 
 
 def check_appended(case: AppendCase) -> None:
-    """Hold the cache against the one that held all keys from the beginning, bit for bit."""
+    """Assert that the cache equals the one that held all keys from the beginning, bit for bit."""
     for found, expected in zip(case.storage, case.whole.storage, strict=True):
         assert torch.equal(bits(found), bits(expected))
 
 
 def copies(case: AppendCase) -> list[torch.Tensor]:
-    """All that an append could write, as it is now."""
+    """Return copies of all that an append could write."""
     return [bits(tensor).clone() for tensor in case.storage]
 
 
 def check_untouched(case: AppendCase, before: list[torch.Tensor]) -> None:
-    """Hold everything against its copies."""
+    """Assert that everything equals its copy."""
     for found, expected in zip(case.storage, before, strict=True):
         assert torch.equal(bits(found), expected), "something was written"
 
 
 def _with_gaps(rows: torch.Tensor) -> torch.Tensor:
-    """The same rows in a buffer whose gaps are NaN."""
+    """Return the same rows in a buffer whose gaps are NaN."""
     total, heads, dim = rows.shape
     wide = torch.full((total, heads + 1, dim + PAD), math.nan, dtype=rows.dtype, device=rows.device)
     wide[:, :heads, :dim] = rows

@@ -1,4 +1,4 @@
-"""append, over its CPU build: the new rows reach their pages, and nothing else is written."""
+"""On the CPU build, append writes the new rows to their pages, and nothing else."""
 
 import math
 import re
@@ -96,7 +96,7 @@ def test_a_step_writes_no_key_beyond_the_table():
 
 
 def test_offsets_are_of_64_bits():
-    far = 2**31 + 1024  # elements from page to page: memory that is never touched, and so not there
+    far = 2**31 + 1024  # elements from page to page; untouched memory is never allocated
     pools = [torch.empty(far + 2 * 64, dtype=torch.float16) for _ in "kv"]
     k, v = (pool.as_strided((2, 2, 1, 64), (far, 64, 64, 1)) for pool in pools)
     cache = PagedKV(k, v, torch.tensor([[1]]).int(), torch.tensor([1]).int())
@@ -107,14 +107,14 @@ def test_offsets_are_of_64_bits():
 
 
 def changed(case, **changes):
-    """The arguments of an append, some of them replaced by what a function makes of them."""
+    """Return the arguments of an append, of which `changes` replace some."""
     names = ("cache", "k_new", "v_new", "cu_seqlens_new")
     given = dict(zip(names, case.arguments, strict=True))
     return [changes[name](value) if name in changes else value for name, value in given.items()]
 
 
 def cache_with(**fields):
-    """A cache with other tensors."""
+    """Return a function that replaces tensors of a cache."""
 
     def change(cache):
         names = ("k", "v", "page_table", "kv_len")

@@ -1,4 +1,4 @@
-"""Backward passes over the prefills of prefill_cases, what one must keep, and its check."""
+"""Backward passes over the prefills of tests/kernels/prefill/cases.py, and checks of them."""
 
 import functools
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class BackwardCase(Remembers):
 
     @property
     def arguments(self) -> tuple[torch.Tensor, ...]:
-        """Return what every backward verb takes, in its order."""
+        """Return the arguments that every backward verb takes, in order."""
         forward = self.forward
         tensors = (self.dout, forward.q, forward.kv.k, forward.kv.v, self.out, self.lse2)
         return (*tensors, forward.cu_seqlens_q, forward.kv.cu_seqlens)
@@ -44,7 +44,7 @@ class BackwardCase(Remembers):
         return ops.backward_step(*self.arguments, kernel=kernel, **options)
 
     def given(self) -> gradients.Given:
-        """Return what numerics works on."""
+        """Return the pass as labkernels.numerics takes it."""
         wide = (x.double() for x in (self.dout, self.out, self.lse2))
         on_gpu = self.dout.device.type == "cuda"
         return gradients.Given(self.forward.problem(), *(x if on_gpu else x.numpy() for x in wide))
@@ -52,7 +52,7 @@ class BackwardCase(Remembers):
 
 @functools.lru_cache(maxsize=24)
 def backward_case(q_lens, kv_lens, *, scale=None, **how) -> BackwardCase:
-    """Make a backward pass of a ragged prefill; options as prefill_case."""
+    """Return a backward pass of a ragged prefill; options as in prefill_case."""
     forward = prefill_case(q_lens, kv_lens, **how)
     if scale is not None:
         forward = forward.changed(scale=scale)
@@ -71,7 +71,7 @@ def backward_case(q_lens, kv_lens, *, scale=None, **how) -> BackwardCase:
 
 
 def run_checked(case: BackwardCase, kernel: str | Kernel, **options):
-    """Run into poisoned outputs, hold the gradients against their bounds, return the step."""
+    """Run into poisoned outputs, check the gradients and all else, and return the step."""
     spec = kernel if not isinstance(kernel, str) else BACKWARDS[kernel]
     before = [bits(x).clone() for x in case.storage]
     outputs, whole = _poisoned(case)
@@ -88,7 +88,7 @@ def run_checked(case: BackwardCase, kernel: str | Kernel, **options):
 
 
 def check(case: BackwardCase, step, spec: Kernel, policy=None) -> None:
-    """Hold the gradients against float64 and the bounds of their errors."""
+    """Assert that the gradients differ from float64 by no more than their bounds."""
     told = (policy or spec.policies[0]).of(NAMES[case.dout.dtype])
     truth = case.once("truth", lambda: hosted(*gradients.gradients(case.given())))
     allowed = case.once(

@@ -1,4 +1,4 @@
-"""The contract of a backward kernel, over every CUDA kernel's CPU build: as test_contract.py."""
+"""Every CUDA backward kernel keeps its contract on the CPU build."""
 
 import itertools
 
@@ -16,7 +16,7 @@ either_order = pytest.mark.parametrize("deterministic", [False, True], ids=["ato
 
 
 def every_tile():
-    """Every tile option of every head_dim; formats by turns."""
+    """Yield every tile option of every head_dim, with alternating formats."""
     for name, spec in CUDA_BACKWARDS.items():
         for head_dim in spec.head_dims:
             for i, tile in enumerate(spec.tiles(spec.shape(head_dim=head_dim), spec.policies[0])):

@@ -1,4 +1,4 @@
-"""The rungs between backward_mma and backward_wgmma on the CPU, each as far as the one below."""
+"""On the CPU, the rungs between backward_mma and backward_wgmma give the same dk and dv."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ RUNGS = WGMMA.named_tiles(128)
 
 @pytest.fixture(scope="module", params=[False, True], ids=["full", "causal"])
 def case(request):
-    """Tiles that end amid a request, rows that see few keys, and two heads of a KV head."""
+    """Return tiles that end amid a request, rows that see few keys, and two heads per KV head."""
     lengths = {"q_lens": (70, 3, 150), "kv_lens": (200, 3, 130)}
     how = {"causal": request.param, "group": 2, "kv_heads": 1, "head_dim": 128, "dtype": "bf16"}
     return backward_case(*lengths.values(), **how)

@@ -1,4 +1,4 @@
-"""Mistakes seeded in two backward kernels: the checker or the contract must find each."""
+"""The checker or the contract finds each mistake that is seeded in two backward kernels."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.kernels.backward.cases import CUDA_BACKWARDS, backward_case, run_chec
 KEYS, ROWS = "backward/problem.cuh", "backward/rows.cuh"
 PROBLEM, SHARED = "backward/problem.cuh", "backward/gradients.cuh"
 RACE = "race: .* shared byte .* no barrier lies between|which no thread wrote"
-# what is deleted, and whether the kernel of the ordered dq has it
+# what is deleted, and whether the ordered pass is run
 BARRIERS = {
     "before a stage is read": (
         r"sync_block\(\);(?=[^\n]*\n    if constexpr \(C::stages == 2\))",
@@ -38,7 +38,7 @@ WRONG = {
 
 CONSUMER, GRADIENTS = "backward/wgmma/consumer.cuh", "backward/wgmma/gradients.cuh"
 EARLY = f"{RACE}|in flight|fence_async_shared|NaN or infinity in dq"
-# what is deleted of the warps that pass dQ, dS and products on
+# what is deleted where warps hand over dQ, dS and products
 HANDED_ON = {
     "a stage of dQ has been read": Edit(GRADIENTS, r"if \(n > 0\) mbarrier_wait[^;]*;", ""),
     "a stage of dQ is filled": Edit(GRADIENTS, r"consumer_wait\(ring, [^;]*;", ""),

@@ -1,4 +1,4 @@
-"""How a backward pass is cut: every tile of every head once, long ones first, rows apart."""
+"""The cut of a backward pass has every tile of every head once, and long tiles start first."""
 
 import heapq
 import itertools
@@ -54,7 +54,7 @@ def test_every_tile_of_every_head_is_there_once(causal, l2_bytes):
 def test_blocks_of_more_steps_start_first_where_all_heads_fit_the_cache():
     found = made((512,), (512,), l2_bytes=2**40)
     assert found.keys[:, 1].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]  # the first keys are seen most
-    steps = found.rows[:, 1] // 2  # a tile of keys more for every two tiles of rows
+    steps = found.rows[:, 1] // 2  # every two tiles of rows see one more tile of keys
     assert (np.diff(steps) <= 0).all()
     assert (steps[0], steps[-1]) == (3, 0)
 

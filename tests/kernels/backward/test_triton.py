@@ -1,4 +1,4 @@
-"""triton_backward under Triton's interpreter, at sizes that it can bear."""
+"""triton_backward is right under Triton's interpreter, at small sizes."""
 
 import pytest
 

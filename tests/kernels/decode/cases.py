@@ -19,19 +19,19 @@ DTYPES = {
 LAYOUTS = ("nhd", "hnd", "padded", "joint")
 SPARE_PAGES = 5
 PAD = 8  # elements: a row may start only at a multiple of 16 bytes
-WILD_PAGE = 2**31 - 1  # in slots past the length: nobody may follow it
+WILD_PAGE = 2**31 - 1  # in slots past the length, which no kernel may follow
 GUARD_ROWS = 2
 
 
 class Remembers:
-    """A case keeps in `known` what tests have worked out about it: it is shared, never changed."""
+    """Keeps in `known` what tests have computed about a case, which they share and never change."""
 
     def changed(self, **fields):
         """Return the case with other fields, about which nothing is known."""
         return replace(self, known={}, **fields)
 
     def problem(self) -> Problem:
-        """Return what numerics works on; formats of 16 bits as float64."""
+        """Return the problem that labkernels.numerics takes, with all numbers as float64."""
         return self.once("problem", self._problem)
 
     def once(self, name, compute):
@@ -94,7 +94,7 @@ def decode_case(
     seed=0,
     device="cpu",
 ) -> Case:
-    """Standard normal q, K and V. The values of a request depend on seed and lengths alone.
+    """Return standard normal q, K and V, whose values do not depend on page_size and layout.
 
     layout: "nhd" [page, token, head, dim], "hnd" the same seen through [page, head, token, dim],
     "padded" with gaps everywhere, "joint" K and V of a page side by side in one buffer.
@@ -119,14 +119,14 @@ def decode_case(
     (k, v), storage = moved([k, v], storage, device)
     wide_q, table = wide_q.to(device), table.to(device)
     lengths = torch.tensor(kv_lens, dtype=torch.int32, device=device)
-    # the table's rows too have a gap behind them
+    # the table's rows, too, have a gap after them
     cache = PagedKV(k, v, table[:, : max(1, table.shape[1] - 2)], lengths)
     q = wide_q[:, :q_heads, :head_dim]
     return Case(q, cache, 1 / math.sqrt(head_dim), (wide_q, *storage, table, lengths))
 
 
 def poisoned(case, *, dtype=None) -> Outputs:
-    """NaN in every element of out (of the input's dtype or another) and of lse2."""
+    """Return outputs with NaN everywhere; out has the input's dtype or another."""
     batch, q_heads, _ = case.q.shape
     options = {"device": case.q.device}
     kind = case.q.dtype if dtype is None else DTYPES[dtype]
@@ -138,18 +138,18 @@ def poisoned(case, *, dtype=None) -> Outputs:
 
 
 def exact(tensor: torch.Tensor):
-    """The tensor's numbers in float64, for numerics: NumPy's, or where there is a GPU, there."""
+    """Return the tensor's numbers in float64: on its GPU, or as a NumPy array."""
     return tensor.double() if tensor.is_cuda else tensor.double().numpy()
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor as integers, so that a comparison sees NaN and the sign of zero."""
+    """Return the tensor as integers, so that a comparison sees NaN and the sign of zero."""
     integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}
     return tensor.contiguous().view(integers[tensor.element_size()])
 
 
 def pools(shape, kind, layout, head_dim_v=None):
-    """K and V, all NaN, and the buffers they live in; of equal strides if their channels are."""
+    """Return K and V, all NaN, and their buffers; strides are equal if the head_dims are."""
     pages, tokens, heads, dim = shape
     dims = (dim, head_dim_v or dim)
     if layout == "joint":
@@ -166,7 +166,7 @@ def pools(shape, kind, layout, head_dim_v=None):
 
 
 def moved(views, storage, device):
-    """Views and the buffers they are views of on another device, with the strides they had."""
+    """Return views and their buffers, moved to another device, with the same strides."""
     if device == "cpu":
         return views, storage
     homes = [x.to(device) for x in storage]

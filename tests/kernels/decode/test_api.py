@@ -1,4 +1,4 @@
-"""The verbs' own part: arguments, refusals, plans. What kernels compute is in tests/kernels."""
+"""Decode verbs check arguments and make plans. test_contract.py tests what kernels compute."""
 
 import math
 import re
@@ -25,7 +25,7 @@ HALF, INT = torch.float16, torch.int32
 
 
 def parts(**changes):
-    """Arguments of a PagedKV and q, each replaced by what its name in `changes` makes of it."""
+    """Return the tensors of a PagedKV, and q; functions in `changes` replace those they name."""
     case = decode_case(KV_LENS)
     cache = case.cache
     tensors = {
@@ -44,19 +44,19 @@ def set_item(tensor, index, value):
 
 
 def misaligned(tensor):
-    """The same values one element later in memory."""
+    """Return the same values one element later in memory."""
     whole = torch.zeros(tensor.numel() + 8, dtype=tensor.dtype)
     moved = whole[1 : 1 + tensor.numel()].view(tensor.shape)
     return moved.copy_(tensor)
 
 
 def gapped(tensor):
-    """The same values with a stride of 2 in the last dimension."""
+    """Return the same values with a stride of 2 in the last dimension."""
     return torch.stack([tensor, tensor], dim=-1)[..., 0]
 
 
 def odd_rows(tensor):
-    """The same values in rows of a length that is no multiple of 16 bytes."""
+    """Return the same values in rows whose length is no multiple of 16 bytes."""
     wide = torch.zeros(*tensor.shape[:-1], tensor.shape[-1] + 1, dtype=tensor.dtype)
     wide[..., :-1] = tensor
     return wide[..., :-1]
@@ -130,7 +130,7 @@ BAD_OUTPUTS = [
 
 
 def refuse(tensors, message, **options):
-    """The call raises with these words, and writes nothing."""
+    """Assert that the call raises with these words, and writes nothing."""
     case = decode_case(KV_LENS)
     outputs = poisoned(case)
     options = {"kernel": "decode_mma", "out": outputs.out, "lse2": outputs.lse2, **options}

@@ -1,7 +1,7 @@
-"""The contract of a decode kernel, over every CUDA kernel's CPU build.
+"""Every CUDA decode kernel keeps its contract on the CPU build.
 
-The shapes vary over a few compiled instances, the instances over a few shapes. Expectations come
-from numerics alone: see contract.py.
+Some tests run many shapes on a few compiled instances, others many instances on a few shapes.
+Expectations come from numerics alone: see contract.py.
 """
 
 import math
@@ -16,12 +16,12 @@ from tests.kernels.decode.cases import LAYOUTS, bits, decode_case
 
 GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 16)
 PAGES = (1, 3, 16, 64, 256)
-SPLITS = (None, 64, 37)  # the plan's choice; whole steps; no multiple of anything
+SPLITS = (None, 64, 37)  # the plan's choice; whole steps; no whole steps
 every_kernel = pytest.mark.parametrize("kernel", CUDA)
 
 
 def every_tile():
-    """Every tile option once, with the most rows, in the formats by turns."""
+    """Yield every tile option once, with the most rows and alternating formats."""
     for name, spec in CUDA.items():
         for head_dim in spec.head_dims:
             rows = max(spec.rows(group) for group in GROUPS)
@@ -74,7 +74,7 @@ def test_lengths_around_a_step(kernel, kv_len, keys_per_split):
 
 @every_kernel
 def test_splits_without_keys(kernel):
-    """The longest request sets the splits: most of the others' are empty, one request's all are."""
+    """The longest request sets the number of splits, and most splits of the others are empty."""
     case = decode_case((1000, 0, 1, 64, 65), seed=5)
     result = run_checked(case, kernel, keys_per_split=64)
     assert result.plan.splits >= 16

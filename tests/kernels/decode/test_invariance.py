@@ -1,4 +1,4 @@
-"""What must not change a single bit: the rest of the batch, where pages lie, how large they are.
+"""The rest of the batch, and the places and sizes of pages, change no bit of a decode.
 
 All comparisons are at a fixed keys_per_split, which a plan otherwise chooses from the shapes.
 """
@@ -86,7 +86,7 @@ def test_a_split_longer_than_the_request_is_no_split(kernel):
 def test_values_times_a_power_of_two(kernel):
     """No rounding depends on the exponent of V, so that the factor passes through exactly.
 
-    Upwards: a V that becomes subnormal loses bits before the kernel sees it.
+    The factors exceed 1, since a V that becomes subnormal loses bits before the kernel sees it.
     """
     policies = [policy for policy in CUDA[kernel].policies if policy.out == "fp32"]
     case = decode_case(RAGGED, group=8)

@@ -1,4 +1,4 @@
-"""Mistakes seeded in the kernels: each must be found, or the tests that pass prove little."""
+"""The checker or the contract finds each mistake that is seeded in the decode kernels."""
 
 import re
 import shutil
@@ -44,7 +44,7 @@ BARRIERS = {
     ),
 }
 FOUND = "(out|lse2) is .* off where|NaN or infinity in out|without keys is not"
-# what the contract's bounds must see; P truncated and the like stay inside them
+# mistakes that exceed the contract's bounds; others, such as P truncated, stay inside them
 GROSS = (
     "dropped key",
     "padding in the denominator",

@@ -1,4 +1,4 @@
-"""The torch references: float64 as the truth, and the everyday 16-bit attention."""
+"""The torch references give the truth in float64, and the usual attention in 16 bits."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from tests.kernels.contract import RAGGED, run_checked
 from tests.kernels.decode.cases import LAYOUTS, decode_case
 from tests.kernels.prefill.cases import prefill_case
 
-# An ulp of float64 in ulps of fp32; 16 of them, as torch adds in another order than the bound has.
+# 16 ulps of float64, in ulps of fp32: torch adds in another order than the bound assumes.
 FLOAT64_OVER_FP32 = 16 * 2.0**-29
 
 
@@ -49,7 +49,7 @@ def check_float64(case, dtype, kernel="reference"):
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_eager_rounds_p_and_out(dtype):
-    """With scores that 16 bits hold exactly, P's and the output's roundings are all there is."""
+    """With scores that 16 bits hold exactly, only P and the output are rounded."""
     case = decode_case(RAGGED, dtype=dtype)
     cache = case.cache
     signs = PagedKV(cache.k.sign(), cache.v, cache.page_table, cache.kv_len)

@@ -1,4 +1,4 @@
-"""How a decode is cut: the laws that hold for every shape."""
+"""The cut of a decode into splits obeys the same laws for every shape."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""triton_decode under Triton's interpreter, at sizes that it can bear."""
+"""triton_decode is right under Triton's interpreter, at small sizes."""
 
 import pytest
 

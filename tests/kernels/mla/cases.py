@@ -75,9 +75,9 @@ def mla_case(
     seed=0,
     device="cpu",
 ) -> MlaCase:
-    """Standard normal queries and latent rows; a request's depend on seed and lengths alone.
+    """Return standard normal queries and latent rows, whose values do not depend on the pages.
 
-    layout: one of `cases.LAYOUTS`, of ckv and kpe in the places of K and V.
+    layout: one of LAYOUTS in decode/cases.py, with ckv and kpe in place of K and V.
     """
     generator, kind = torch.Generator().manual_seed(seed), DTYPES[dtype]
 

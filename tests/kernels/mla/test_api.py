@@ -1,4 +1,4 @@
-"""The verb mla_decode: arguments, refusals, the choice of kernel and tile."""
+"""The verb mla_decode checks its arguments, and chooses a kernel and a tile."""
 
 import re
 
@@ -22,7 +22,7 @@ Q_LENS, KV_LENS = (1, 2), (5, 33)
 
 
 def parts(**changes):
-    """Arguments of the verb, each replaced by what its name in `changes` makes of it."""
+    """Return the arguments of the verb; functions in `changes` replace those they name."""
     case = mla_case(Q_LENS, KV_LENS)
     tensors = {
         "q_nope": case.q_nope,
@@ -119,7 +119,7 @@ def test_what_is_chosen_is_what_the_gpu_can_run_and_is_said(key):
 
 
 def test_few_rows_do_not_fill_a_tile_of_wgmma():
-    """What would be chosen for 128 heads is passed over for 16, and runs if it is named."""
+    """The kernel that is chosen for 128 heads is not chosen for 16, but runs if it is named."""
     wide, few = (mla_case((1,), (20,), heads=heads) for heads in (128, 16))
     assert wide.run(None).plan.kernel == "mla_wgmma"
     plan = few.run(None).plan

@@ -1,4 +1,4 @@
-"""How many keys a box of mla_wgmma's tensor maps has."""
+"""A box of mla_wgmma's tensor maps has so many keys that whole boxes make a page and a split."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from labkernels.kernels.packed_gqa.schedule import Schedule
 
 
 def latent_kv(page_size: int, *, spare_keys: int = 0) -> LatentKV:
-    """Two pages, each with some keys of another tensor behind it."""
+    """Return two pages, each followed by `spare_keys` keys of another tensor."""
     ckv, kpe = (
         torch.zeros(2, page_size + spare_keys, channels, dtype=torch.bfloat16)[:, :page_size]
         for channels in (LATENT_DIM, ROPE_DIM)

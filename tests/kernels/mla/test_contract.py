@@ -1,4 +1,4 @@
-"""The contract of an MLA kernel, over every CUDA kernel's CPU build: as test_contract.py."""
+"""Every CUDA MLA kernel keeps its contract on the CPU build."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ every_kernel = pytest.mark.parametrize("kernel", CUDA_MLAS)
 
 
 def every_tile():
-    """Every tile option once; formats by turns."""
+    """Yield every tile option once, with alternating formats."""
     for name, spec in CUDA_MLAS.items():
         for i, tile in enumerate(spec.tiles(spec.shape(head_dim=576), spec.policies[0])):
             yield pytest.param(name, tile.label, ("bf16", "fp16")[i % 2])
@@ -57,7 +57,7 @@ def test_every_page_size_and_layout(kernel, page_size):
 @every_kernel
 @pytest.mark.parametrize("causal", [True, False])
 def test_queries_of_many_tokens(kernel, causal):
-    """The lengths of FlashInfer's own test of MLA, of which it asks 17, 37 and 77 tokens."""
+    """FlashInfer's own test of MLA has requests of 17, 37 and 77 tokens."""
     case = mla_case((17, 37, 77), (64, 37, 150), heads=16, causal=causal)
     run_checked(case, kernel)
 
@@ -98,7 +98,7 @@ def test_the_rest_of_the_batch_changes_nothing(kernel):
 
 @every_kernel
 def test_policies(kernel):
-    """One of each switch at its other end; a GPU runs them all."""
+    """Two policies other than the default run here; a GPU runs them all."""
     case = mla_case((2, 1), (150, 40), heads=17)
     for policy in (CUDA_MLAS[kernel].policies[-1], CUDA_MLAS[kernel].policies[-3]):
         run_checked(case, kernel, policy=policy, keys_per_split=64)

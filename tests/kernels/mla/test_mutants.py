@@ -1,4 +1,4 @@
-"""The bug of case 003 in our kernel: who sees it, and in which tile."""
+"""The bug of case 003, seeded in our kernel, shows in one tile only, and the verdict names it."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def test_no_other_tile_has_it(tile):
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_wrong_data_is_nothing_like_rounding(dtype):
-    """The report's signature: 99 % wrong, by up to 2, in fp16 as in bf16."""
+    """As in the report, 99 % of the numbers are wrong, by up to 2, in fp16 as in bf16."""
     _, right, wrong = outputs(TILE, dtype=dtype)
     a, b = (result.out.double().flatten() for result in (right, wrong))
     assert (~torch.isclose(a, b, atol=1e-3, rtol=1e-3)).double().mean() > 0.98

@@ -1,4 +1,4 @@
-"""triton_mla under Triton's interpreter, at sizes that it can bear."""
+"""triton_mla is right under Triton's interpreter, at small sizes."""
 
 import pytest
 

@@ -24,7 +24,7 @@ from tests.kernels.decode.cases import (
 )
 
 RAGGED_LAYOUTS = ("thd", "htd", "padded", "packed")
-EDGE = 3  # tokens of NaN before the first and behind the last
+EDGE = 3  # tokens of NaN before the first token and after the last
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class PrefillCase(Remembers):
 
 
 def sums(lengths, device="cpu") -> torch.Tensor:
-    """Cumulative lengths as the verbs take them."""
+    """Return cumulative lengths as the verbs take them."""
     return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
 
 
@@ -82,11 +82,11 @@ def prefill_case(
     seed=0,
     device="cpu",
 ) -> PrefillCase:
-    """Standard normal q, K and V. The values of a request depend on seed and lengths alone.
+    """Return standard normal q, K and V, whose values do not depend on page_size and layout.
 
     Without page_size K and V are ragged: "thd" [token, head, dim], "htd" the same seen through
     [head, token, dim], "padded" with gaps everywhere, "packed" beside q if the lengths agree. With
-    page_size the layout is one of `cases.LAYOUTS`.
+    page_size the layout is one of LAYOUTS in decode/cases.py.
     """
     generator = torch.Generator().manual_seed(seed)
     kind, dim_v, q_heads = DTYPES[dtype], channels_of_v(head_dim), group * kv_heads
@@ -113,7 +113,7 @@ def prefill_case(
 
 
 def padded(tensor):
-    """A buffer of NaN that is larger on every side, and the tensor's values in it."""
+    """Return a buffer of NaN that is larger than the tensor, and a view of the values in it."""
     tokens, heads, dim = tensor.shape
     wide = torch.full((tokens + 2 * EDGE, heads + 1, dim + PAD), math.nan, dtype=tensor.dtype)
     inner = wide[EDGE : EDGE + tokens, :heads, :dim]

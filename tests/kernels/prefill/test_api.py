@@ -1,4 +1,4 @@
-"""The verbs of prefill: arguments, refusals, plans. What kernels compute is in tests/kernels."""
+"""Prefill verbs check arguments and make plans. test_contract.py tests what kernels compute."""
 
 import dataclasses
 import math
@@ -40,7 +40,7 @@ def entry(index, value):
 
 
 def gapped(tensor):
-    """The same values with a stride of 2 in the last dimension."""
+    """Return the same values with a stride of 2 in the last dimension."""
     return torch.stack([tensor, tensor], dim=-1)[..., 0]
 
 
@@ -98,7 +98,7 @@ BAD_OPTIONS = [
 
 
 def refuse(message, *, change=None, page_size=None, **options):
-    """The call raises with these words, and writes nothing."""
+    """Assert that the call raises with these words, and writes nothing."""
     case = case_of(page_size=page_size, layout="nhd" if page_size else "thd")
     outputs = poisoned(case)
     options = {"kernel": "prefill_fma", "out": outputs.out, "lse2": outputs.lse2, **options}

@@ -1,4 +1,4 @@
-"""The contract of a prefill kernel, over every CUDA kernel's CPU build: as test_contract.py."""
+"""Every CUDA prefill kernel keeps its contract on the CPU build."""
 
 import math
 from dataclasses import replace
@@ -24,7 +24,7 @@ every_paged_kernel = pytest.mark.parametrize("kernel", PAGED_PREFILLS)
 
 
 def every_tile():
-    """Every tile option once, and the preferred one of each head_dim; formats by turns."""
+    """Yield every tile once, and the preferred tile of each head_dim, with alternating formats."""
     for name, spec in CUDA_PREFILLS.items():
         seen = set()
         for head_dim in spec.head_dims:
@@ -50,7 +50,7 @@ def test_every_group(kernel, group):
 def test_every_tile(kernel, head_dim, tile, dtype):
     spec = CUDA_PREFILLS[kernel]
     ragged = spec.tiles(spec.shape(head_dim=head_dim, layout="ragged"), spec.policies[0])
-    page_size = None if tile in {each.label for each in ragged} else 3  # of pages alone
+    page_size = None if tile in {each.label for each in ragged} else 3  # a tile for pages alone
     sizes = {"head_dim": head_dim, "page_size": page_size}
     case = prefill_case((150, 3), (200, 3), kv_heads=1, dtype=dtype, **sizes)
     result = run_checked(case, kernel, tile=tile)
@@ -62,7 +62,7 @@ def test_every_tile(kernel, head_dim, tile, dtype):
     ("head_dim", "page_size"), [(64, None), (64, 3), (128, 16), (128, 1), (256, None)]
 )
 def test_blocks_that_stay_take_tile_after_tile(head_dim, page_size, monkeypatch):
-    """Of two multiprocessors each gets ten tiles, some without keys, some of one step."""
+    """Each of two multiprocessors gets ten tiles, some without keys, some of one step."""
     few = replace(hardware.gpu("h200"), sm_count=2)
     monkeypatch.setattr(arguments, "target_gpu", lambda device, target: few)
     q_lens, kv_lens = (*Q_LENS, 200, 300), (*KV_LENS, 200, 500)
@@ -117,7 +117,7 @@ def test_splits_that_some_tiles_do_not_see(kernel):
 
 
 def test_outputs_in_fp32_of_rows_that_few_keys_decide():
-    """One key of a high score has a tenth of a row's weight, and its score's error shows."""
+    """A key with a high score has a tenth of a row's weight, so the error of its score shows."""
     policies = [
         p for p in CUDA_PREFILLS["prefill_fma"].policies if (p.out, p.exp2) == ("fp32", "mufu")
     ]

@@ -1,4 +1,4 @@
-"""The Gluon prefill as machine code, with no GPU; what it computes, tests/gpu holds."""
+"""The Gluon prefill compiles without a GPU; tests/gpu checks what it computes."""
 
 from pathlib import Path
 

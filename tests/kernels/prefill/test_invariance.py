@@ -1,4 +1,4 @@
-"""What must not change a single bit of a prefill: the rest of the batch, pages, layouts."""
+"""The rest of the batch, pages and layouts change no bit of a prefill."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ every_paged_kernel = pytest.mark.parametrize("kernel", PAGED_PREFILLS)
 
 
 def fixed(kernel, **options):
-    """Options that make the plan independent of the batch."""
+    """Return options that make the plan independent of the batch."""
     spec = CUDA_PREFILLS[kernel]
     tile = spec.tiles(spec.shape(head_dim=64), spec.policies[0])[0]
     return {"kernel": kernel, "tile": tile.label, "keys_per_split": 96, **options}
@@ -98,7 +98,7 @@ def test_the_order_of_requests_changes_their_order_alone(kernel):
 
 @every_kernel
 def test_the_heads_that_share_a_tile_change_nothing(kernel):
-    """A group's heads are rows of one tile; with K and V of their own they are alone in it."""
+    """The heads of a group share a tile; heads with K and V of their own do not."""
     case = prefill_case(Q_LENS, KV_LENS, group=3)
     apart = [x.repeat_interleave(3, dim=1) for x in (case.kv.k, case.kv.v)]
     alone = case.changed(kv=RaggedKV(*apart, case.kv.cu_seqlens))

@@ -1,4 +1,4 @@
-"""The rungs of prefill_wgmma_basic on the CPU: an idea changes the time and no bit."""
+"""On the CPU, the rungs of prefill_wgmma_basic that keep the order of sums give the same bits."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ OTHER_SUMS = ("fma",)  # rungs whose products are added up in another order
 
 
 def case():
-    """Several tiles, splits that some of them do not see, a group that leaves rows empty."""
+    """Return several tiles, splits that some do not see, and a group that leaves rows empty."""
     return prefill_case(
         (150, 3, 200), (333, 3, 150), causal=True, group=3, kv_heads=1, head_dim=128, dtype="bf16"
     )
@@ -30,7 +30,7 @@ def plain():
 
 @pytest.mark.parametrize("tile", BASIC.named_tiles(128), ids=lambda tile: tile.label)
 def test_a_rung_gives_the_bits_of_the_plain_loop(tile, plain, monkeypatch):
-    few = replace(hardware.gpu("h200"), sm_count=2)  # so that blocks that stay have several tiles
+    few = replace(hardware.gpu("h200"), sm_count=2)  # so that persistent blocks take several tiles
     monkeypatch.setattr(checks, "target_gpu", lambda device, target: few)
     found = run_checked(case(), BASIC.with_tile(tile), keys_per_split=256, checks=True)
     assert found.plan.blocks > few.sm_count

@@ -1,4 +1,4 @@
-"""Mistakes seeded in the prefill kernels: the checker or the contract must find each."""
+"""The checker or the contract finds each mistake that is seeded in the prefill kernels."""
 
 import pytest
 

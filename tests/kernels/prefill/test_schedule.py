@@ -1,4 +1,4 @@
-"""How a prefill is cut into blocks: the laws that hold for every batch."""
+"""The cut of a prefill into blocks obeys the same laws for every batch."""
 
 import numpy as np
 import pytest
@@ -129,7 +129,7 @@ def test_no_more_short_blocks_wait_for_the_end_than_fill_it():
     at_end = SHORT_AT_END * slots
     assert is_short.sum() > at_end
     assert is_short[-at_end:].all()
-    # before the end a KV head's short blocks follow its long ones: the head's K and V are cached
+    # Earlier, a KV head's short blocks follow its long ones, while its K and V are cached.
     heads = np.unique(made.work[:-at_end, [0, 2]], axis=0, return_index=True)[1]
     changes = (np.diff(made.work[:-at_end, [0, 2]], axis=0) != 0).any(1).sum()
     assert changes == len(heads) - 1
@@ -153,7 +153,7 @@ def test_blocks_that_read_the_same_keys_start_side_by_side():
     [
         ([(4096, 4096)], 32, 1, 1),  # more blocks than slots
         ([(1, 131_072)], 8, 30, 33),  # 8 blocks in 264 slots
-        ([(1, 8192)] * 17, 8, 3, 3),  # 136 blocks: two splits would leave a second round empty
+        ([(1, 8192)] * 17, 8, 3, 3),  # 136 blocks: the second round of two splits has 8 blocks
         ([(64, 100_000)] + [(64, 200)] * 63, 1, 60, 270),  # one long request among short ones
         ([(64, 16_384)] * 16 + [(1, 4096)] * 31, 8, 2, 2),  # the long ones last too long
         ([(64, 256)], 1, 1, 1),  # too short to cut
@@ -211,6 +211,6 @@ def test_an_order_for_the_cache_leaves_no_slot_idle_for_long(head_dim, length):
     )
     ends = np.zeros(slots)
     steps = -(-(made.work[:, 1] + 1) * 128 // (80 if head_dim == 256 else 128)) + 2
-    for length_of_block in steps:  # and two steps' time for what is once a block
+    for length_of_block in steps:  # the fixed work of a block takes as long as two steps
         ends[ends.argmin()] += length_of_block
     assert ends.max() <= 1.03 * steps.sum() / slots

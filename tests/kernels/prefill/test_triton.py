@@ -1,4 +1,4 @@
-"""triton_prefill under Triton's interpreter, at sizes that it can bear."""
+"""triton_prefill is right under Triton's interpreter, at small sizes."""
 
 import pytest
 

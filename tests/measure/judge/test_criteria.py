@@ -1,4 +1,4 @@
-"""The verdict's word among the rules' words is the whole verdict's, and cheap past the bound."""
+"""Criteria gives the answer of the whole verdict, and searches no name past the bound."""
 
 from types import SimpleNamespace
 
@@ -18,7 +18,7 @@ LENGTHS = (1, 5, 37)
 
 @pytest.fixture(scope="module")
 def judged():
-    """The criteria on ragged inputs, a right output, and its policy."""
+    """Return the criteria on ragged inputs, a right output, and its policy."""
     inputs = prefill_inputs(Prefill(LENGTHS, LENGTHS, 2, 1, 64, causal=True), Normal(0, "cpu"))
     done = ops.prefill(inputs.q, inputs.kv, inputs.cu_seqlens_q, causal=True, kernel="prefill_mma")
     posed = SimpleNamespace(dtype="bf16", problem=inputs.problem)

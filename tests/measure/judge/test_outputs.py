@@ -37,7 +37,7 @@ def problem(inputs):
 
 
 def rounded(inputs):
-    """The truth, rounded once to the output's format: what a perfect kernel stores."""
+    """Return the truth rounded once to the output's format, as a perfect kernel stores it."""
     truth, lse2 = oracle.attention(problem(inputs))
     return Attention(torch.from_numpy(truth).to(inputs.q.dtype), torch.from_numpy(lse2).float())
 

@@ -1,4 +1,4 @@
-"""The registry of bugs: each has its source, its line in each kernel, a workload to show it."""
+"""Each bug of the registry has a source, a line in each kernel, and a workload that shows it."""
 
 import re
 

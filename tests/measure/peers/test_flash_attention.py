@@ -1,4 +1,4 @@
-"""The peer of FlashAttention-4, with torch in the place of its package: what it is asked for."""
+"""The peer of FlashAttention-4 calls its package rightly; torch stands in for the package."""
 
 import sys
 from types import ModuleType
@@ -22,7 +22,7 @@ DRAW = Normal(0, "cpu")
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Stand-ins for the package's functions; what they were asked for beside tensors."""
+    """Return the options, beside tensors, of all calls of stand-ins for the package's functions."""
     calls = []
 
     def flash_attn_func(q, k, v, *, causal, softmax_scale, deterministic=False):
@@ -57,7 +57,7 @@ def test_prefill_is_of_the_inputs_whether_dense_or_ragged(asked, lengths):
     inputs = prefill_inputs(Prefill(lengths, lengths, 4, 2, 64, causal=True, dtype="fp16"), DRAW)
     step = peer.peers()["flash_attention_4"].steps["prefill"](inputs)
     expected = oracle.attention(inputs.problem())[0]
-    # outputs below 4 lie 2^-9 apart; one such step for the rounding of the weights, one for its own
+    # Outputs below 4 are 2^-9 apart: one such step for rounded weights, one for rounded outputs.
     assert abs(step.outputs().out.double().numpy() - expected).max() < 2 * 2**-9
     ragged = {"longest": [96, 96]} in asked
     assert ragged == (lengths == (96, 17))

@@ -69,7 +69,7 @@ def test_sdpa_refuses_ragged_batches():
 
 
 def test_gradients_of_sdpa_pass():
-    """SDPA's own gradients, of whatever backend a CPU has, through the judge of ours."""
+    """The judge of our gradients accepts SDPA's, from any backend that a CPU has."""
     work = Backward((64, 64), (64, 64), 2, 2, 64)
     inputs = backward_inputs(work, Normal(0, "cpu"))
     found = peer.peers()["torch_fa2"]

@@ -1,4 +1,4 @@
-"""Counters without a profiler: its table, its failures in words, the calls as they travel."""
+"""Without a profiler, tables are read, failures are named, and calls travel as JSON."""
 
 import json
 import stat
@@ -20,7 +20,7 @@ COLUMN = "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:
 
 
 def table(*rows):
-    """The profiler's log of kernels, each (label, function, ns, percent, conflicts)."""
+    """Return the profiler's log of kernels, each (label, function, ns, percent, conflicts)."""
     head = ("ID", COLUMN, "Kernel Name", *(metric.ncu for metric in METRICS))
     lines = [head, ("", "", "", "ns", "%", "")]
     for i, (label, function, *values) in enumerate(rows):
@@ -52,7 +52,7 @@ def test_calls_travel_as_json():
 
 @pytest.fixture
 def profiler(tmp_path, monkeypatch):
-    """Put a program in the profiler's place: what it writes to its log and says, its exit code."""
+    """Return a function that installs a stand-in profiler with a log, output and exit code."""
 
     def install(log="", said="", code=0):
         program = tmp_path / "ncu"
@@ -129,7 +129,7 @@ def test_rows_of_the_experiment_fit_their_table():
 
 
 def test_a_missed_target_is_profiled_at_its_own_workload():
-    """Our kernel and the peer, with the columns by which the scoreboard finds their counters."""
+    """Our kernel and the peer have the columns by which the scoreboard finds their counters."""
     missed = [s for s in scoreboard.scoreboard() if s.status == scoreboard.NOT_MET]
     missed = [s for s in missed if s.target.experiment in profiles.OPERATIONS]
     calls = [call for listed in experiment.missed().values() for call in listed]

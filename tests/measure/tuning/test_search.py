@@ -1,4 +1,4 @@
-"""The tuner up to the measuring: who rejects a tile, for what, and in what order the rest comes."""
+"""Before it measures, the tuner rejects tiles with a reason, and ranks the rest."""
 
 from dataclasses import replace
 

@@ -67,7 +67,7 @@ def test_write_and_load_are_inverse(tmp_path):
 
 
 def test_mufu_splits_its_argument(mantissas):
-    """2^n (1 + y) with the bits of n and f complemented below zero, except where f = 0."""
+    """The unit gives 2^n (1 + y); below zero it complements the bits of n and f, if f is not 0."""
     y = 1 + mantissas / ENTRIES
     f = np.array([0, 1, 12345, ENTRIES - 1])
     for n in (0, 1, 7, 100):
@@ -78,7 +78,7 @@ def test_mufu_splits_its_argument(mantissas):
         below = np.ldexp(y[ENTRIES - 1 - cut], -whole - 1)
         below = np.where(cut == 0, np.ldexp(1.0, -whole), below)
         assert np.array_equal(emulation_exp2.exp2_mufu(-x), below)
-    # below 2^-23 in magnitude nothing is left of x, on either side of zero
+    # below 2^-23 in magnitude, x counts as 0, on either side of zero
     tiny = np.float32([2.0**-24, -(2.0**-24), 1e-40, -0.0])
     assert (emulation_exp2.exp2_mufu(tiny) == 1).all()
 
@@ -116,7 +116,7 @@ def test_polynomials_keep_their_promise(name, limit):
     ("poly3", emulation_exp2._POLY3), ("poly5", emulation_exp2._POLY5)
 ])  # fmt: skip
 def test_polynomials_step_by_step(name, coefficients):
-    """The operations of special.cuh, each in its order, one number at a time."""
+    """The test does the operations of exp2.cuh in their order, one number at a time."""
     for x in np.random.default_rng(9).uniform(-130, 3, 200).astype(np.float32):
         clamped = max(x, np.float32(-126))
         shifter = np.float32(12582912)

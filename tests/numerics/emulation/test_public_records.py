@@ -1,4 +1,4 @@
-"""The models against what eight GPUs answered, in records that others have published.
+"""The models give what eight GPUs answered, in records that others have published.
 
 The records are not in this repository. To run the test, clone MATLAB-tensor-core of
 north-numerical-computing (Khattak & Mikaitis, arXiv 2512.07004) and name the clone:
@@ -29,7 +29,7 @@ CASES = [(gpu, fmt, out) for gpu in ARCHS for fmt in FORMATS for out in tensor_c
 
 
 def numbers(folder: Path, word: str, base: int) -> np.ndarray:
-    """The fp32 numbers of a file, which has a line for each product."""
+    """Return the fp32 numbers of a file, which has a line for each product."""
     (path,) = folder.glob(f"{word}.txt")
     words = [int(text, base) for text in path.read_text().split()]
     return np.array(words, dtype=np.uint32).view(np.float32)

@@ -28,7 +28,7 @@ def split(x: float, emin: int) -> int:
 
 
 def dot(a, b, c: float, arch: str, fmt: str, b_fmt: str | None = None) -> float:
-    """The algorithm in rational arithmetic, one output, finite values."""
+    """Return one output of the algorithm, in rational arithmetic, for finite values."""
     b_fmt = b_fmt or fmt
     fraction_bits, chunk, lowest, out_fraction_bits = CONSTANTS[arch, fmt]
     for k in range(0, len(a), chunk):
@@ -145,7 +145,7 @@ def test_eight_bit_inputs_leave_thirteen_fraction_bits(arch):
     run = {"arch": arch, "fmt": "e4m3"}
     assert tensor_core.matmul([[1.0]], [[2.0**-9]], [[16.0]], **run)[0, 0] == 16 + 2.0**-9
     assert tensor_core.matmul([[0.5]], [[2.0**-9]], [[16.0]], **run)[0, 0] == 16
-    # c itself loses its lower bits: a chain of these must be ended early and added in fp32
+    # c itself loses its lower bits, so long chains must be cut and added in fp32
     assert tensor_core.matmul([[0.0]], [[0.0]], [[1 + 2.0**-14]], **run)[0, 0] == 1
     # the second chunk of sm_89 begins at 16: its small terms meet a large accumulator
     a = np.array([[256.0] + [0.0] * 15 + [1.0] * 16])
@@ -261,7 +261,7 @@ def test_overflow_and_subnormal_results():
     assert tensor_core.matmul([[big, big]], [[1], [1]], **run)[0, 0] == np.inf
     # the sum, not a term, decides: +-2^128 cancel
     assert tensor_core.matmul([[big, big, big]], [[2], [-2], [1]], **run)[0, 0] == big
-    # toward zero never reaches inf: the largest float32 plus a little stays
+    # rounding toward zero never reaches inf: the largest float32 plus a little stays
     largest = np.finfo(np.float32).max
     assert tensor_core.matmul([[2.0**60]], [[2.0**40]], [[largest]], **run)[0, 0] == largest
     assert tensor_core.matmul([[2.0**-100]], [[2.0**-49]], **run)[0, 0] == 2.0**-149
@@ -336,7 +336,7 @@ def test_a_unit_may_take_the_place_of_the_architectures():
 
 
 def test_a_subnormal_fp16_accumulator_lifts_the_grid():
-    """As on an H200: half an ulp and a little more, beside no c and beside the smallest ones."""
+    """As on an H200, half an ulp and a little more rounds up for c = 0, but not for subnormal c."""
     a, b = [[2.0**-12, 2.0**-23]], [[2.0**-13], [2.0**-23]]
     for c, expected in ((0.0, 1.0), (2.0**-20, 16.0), (2.0**-22, 4.0)):
         run = {"arch": "sm_90", "fmt": "fp16", "out": "fp16"}

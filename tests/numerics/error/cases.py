@@ -12,7 +12,7 @@ FMA = SummationOrder(4096, groups=2, sum_bits=(0, 2, 1))
 
 
 def decode_problem(kv_lens, *, fmt="bf16", heads=4, kv_heads=1, head_dim=64, mean=0.0, seed=0):
-    """Standard normal q, K and V of a decode, rounded to a format, V with a mean."""
+    """Return a decode of standard normal q, K and V, rounded to a format; V has a mean."""
     rng = np.random.default_rng(seed)
     pages = [-(-n // 16) for n in kv_lens]
     q = rng.standard_normal((len(kv_lens), heads, head_dim))
@@ -27,10 +27,10 @@ def decode_problem(kv_lens, *, fmt="bf16", heads=4, kv_heads=1, head_dim=64, mea
 
 
 def tensor_cores(fmt="bf16", *, out="fp32", denominator="unrounded", exp2="mufu"):
-    """How a tensor-core kernel rounds."""
+    """Return how a tensor-core kernel rounds."""
     return NumericPolicy(p=fmt, denominator=denominator, exp2=exp2, out=out)
 
 
 def cuda_cores(*, out="fp32", exp2="mufu"):
-    """How a kernel on CUDA cores rounds."""
+    """Return how a kernel on CUDA cores rounds."""
     return NumericPolicy(p="fp32", exp2=exp2, accumulate="fma", out=out)

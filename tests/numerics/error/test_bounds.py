@@ -1,4 +1,4 @@
-"""The bound and the expected error, against a decode kernel emulated in float32, step by step."""
+"""The bound and the expected error hold for a decode kernel emulated in float32, step by step."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ WHOLE = Execution(splits=1)
 
 
 def way(**changes) -> tuple[NumericPolicy, Execution]:
-    """BF16 on whole requests, but for what is changed of either."""
+    """Return BF16 and WHOLE, with some fields of either changed."""
     of_execution = {"arch", "splits", "chains"} & changes.keys()
     execution = replace(WHOLE, **{name: changes.pop(name) for name in of_execution})
     return replace(BF16, **changes), execution
@@ -32,12 +32,12 @@ def way(**changes) -> tuple[NumericPolicy, Execution]:
 
 @pytest.fixture(scope="module")
 def exp2():
-    """The kernels' exp2, by name."""
+    """Return the kernels' exp2 functions by name."""
     return special.EXP2
 
 
 def product(a, b, c, policy: NumericPolicy, arch: str, fmt: str):
-    """c + a b as the kernel's units compute it, float32."""
+    """Return c + a b in float32, as the kernel's units compute it."""
     if policy.tensor_cores:
         return tensor_core.matmul(a, b, c, arch=arch, fmt=fmt)
     for k in range(a.shape[-1]):
@@ -52,7 +52,7 @@ def parts_of(p, policy: NumericPolicy):
 
 
 def warp(q, k, v, hidden, keys, scale_log2, policy, arch, exp2, fmt):
-    """One warp's State over its 16-key steps.
+    """Return one warp's State after its steps of 16 keys.
 
     Shapes: q [Hkv, R, D], k, v [Hkv, N, D], hidden [R, N].
     """
@@ -120,7 +120,7 @@ def emulate(problem: Problem, policy, execution, exp2_by_name, fmt):
 
 
 def problem_of(kv_lens, *, fmt, family="normal", heads=(8, 2), dim=32, page_size=16, seed=18):
-    """Paged inputs of one family; NaN in every slot that no request owns."""
+    """Return paged inputs of one family, with NaN in every slot that no request owns."""
     rng = np.random.default_rng(seed)
     counts = [-(-n // page_size) for n in kv_lens]
     table = np.zeros((len(kv_lens), max(1, *counts)), np.int32)
@@ -143,7 +143,7 @@ def problem_of(kv_lens, *, fmt, family="normal", heads=(8, 2), dim=32, page_size
 
 
 def compare(problem, how, exp2, fmt):
-    """Errors of the emulated kernel and what was promised of them."""
+    """Return the errors of the emulated kernel and their bounds."""
     out, lse2 = emulate(problem, *how, exp2, fmt)
     o, lse2_exact = oracle.attention(problem)
     error = np.abs(metrics.difference(out, o))
@@ -185,7 +185,7 @@ def test_a_right_kernel_stays_below_the_bound(how, fmt, family, exp2):
 @pytest.mark.parametrize("family", ["normal", "mean 1"])
 @pytest.mark.parametrize(("how", "fmt"), WAYS, ids=IDS)
 def test_a_right_causal_kernel_keeps_every_rows_own_bound(how, fmt, family, exp2):
-    """Rows of 0 keys, of 1, and of all; a row's chains are as long as its own keys."""
+    """Rows see no key, one key or more; a row's chains are as long as its own keys."""
     base = problem_of([0, 3, 40], fmt=fmt, family=family)
     rng = np.random.default_rng(4)
     q = rounding.round_to(rng.standard_normal((2 + 5 + 33, 8, 32)), fmt)
@@ -257,14 +257,14 @@ def test_expected_error_is_the_error_seen(how, family, exp2):
     out, _ = emulate(case, *how, exp2, fmt)
     o, _ = oracle.attention(case)
     ratio = metrics.rms(out - o, by="head") / metrics.rms(sigma, by="head")
-    # l counts as one chain, here NumPy adds it pairwise: half the variance where all is in fp32;
-    # and products of bf16 have 16 bits, so that the first sums of a score's chain lose nothing
+    # sigma counts l as one chain, but NumPy adds l pairwise: half the variance if all is in fp32.
+    # Products of bf16 have 16 bits, so that the first sums of a score's chain lose nothing.
     lowest = 0.6 if policy.p == policy.out == "fp32" else 0.85
     assert lowest < ratio.mean() < 1.15
 
 
 def test_one_chain_is_more_than_many_add_up_to_and_the_sums_grow_with_the_keys():
-    """What is known of the order sharpens sigma; what is not, counts as the worst."""
+    """A known order of sums makes sigma smaller; an unknown order counts as the worst one."""
     case = problem_of([64, 1024], fmt="bf16", family="mean 1")
     fine = {"p": "fp32", "out": "fp32", "accumulate": "fma"}
     one, many = (error_sigma.sigma(case, *way(**fine, chains=n)) for n in (1, 8))
@@ -276,7 +276,7 @@ def test_one_chain_is_more_than_many_add_up_to_and_the_sums_grow_with_the_keys()
 @pytest.mark.parametrize("p_format", ["fp16", "bf16", "fp16x2", "bf16x2"])
 @pytest.mark.parametrize("binade", [-4, -7, -13])  # P has fp32's bits, more than the parts
 def test_spacing_of_p_is_what_its_rounding_leaves(p_format, binade):
-    """Within 5 %: an rms of 40000 strays by less than 1 %, the low parts are not quite uniform."""
+    """The rms of 40000 numbers strays by less than 1 %, but the low parts are not quite uniform."""
     p = np.float32(2.0**binade * np.random.default_rng(1).uniform(1, 2, 40000))
     left = p - sum(parts_of(p, replace(BF16, p=p_format)))
     found = np.sqrt(np.mean(np.float64(left) ** 2))

@@ -25,7 +25,7 @@ WAYS = {
 
 @pytest.fixture(scope="module")
 def problem():
-    """Enough rows that a head's spread is known to a few percent."""
+    """Return a problem of so many rows that a head's spread is known to a few percent."""
     return decode_problem([500] * 24)
 
 

@@ -1,4 +1,4 @@
-"""What the error model says of a score's chain in fp32, which decides where P keeps fp32."""
+"""The error model predicts the error of a score's chain in fp32, which matters if P is fp32."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ FINE = NumericPolicy(p="fp32", accumulate="fma", out="fp32")
 
 
 def chain_errors(q, k):
-    """Errors of scores [R, n] whose products are added one after the other in fp32."""
+    """Return the errors of scores [R, n] whose products are added one by one in fp32."""
     total = np.zeros((len(q), len(k)), np.float32)
     for d in range(q.shape[1]):
         total = rounding.fma_rn(q[:, d, None], k[None, :, d], total)

@@ -11,7 +11,7 @@ from tests.numerics.error.cases import N8, decode_problem, tensor_cores
 
 
 def measured(problem, policy, order, arch="sm_90"):
-    """Error of the tensor cores' sums alone."""
+    """Return the error of the tensor cores' sums alone, and the exact output."""
     exact, summed = (
         emulate(problem, policy, order, arch=arch, sources=sources)
         for sources in (["p"], ["p", "accumulation"])
@@ -20,7 +20,7 @@ def measured(problem, policy, order, arch="sm_90"):
 
 
 def predicted(problem, policy, order, arch="sm_90"):
-    """The mean of this error in each element of the output."""
+    """Return the mean of this error in each element of the output."""
     bias = np.zeros(problem.out_shape)
     for place, trace in softmax_trace.blocks(problem, order):
         place.put(bias, truncation_bias.accumulation(trace, policy, arch)[0])

@@ -1,4 +1,4 @@
-"""The float64 gradients against torch's autograd, and their bounds against mistakes."""
+"""The float64 gradients are those of torch's autograd, and mistakes exceed their bounds."""
 
 import math
 
@@ -66,7 +66,7 @@ def test_blocks_do_not_change_them(block, monkeypatch):
 
 @pytest.mark.parametrize("p_format", ["fp16", "bf16"])
 def test_a_wrong_sum_is_out_of_bounds(p_format):
-    """Each mistake of a kernel's author must show: its effect on some element passes the bound."""
+    """The effect of each mistake on some element exceeds the bound."""
     p, *_ = problem(causal=True)
     dout = np.random.default_rng(2).standard_normal(p.out_shape)
     out, lse2 = oracle.attention(p)

@@ -17,7 +17,7 @@ def state_of(rng, n_keys: int, *, masked: float = 0.2, spread: float = 30.0):
 
 
 def assert_same(a, b, *, roundings: float):
-    """Equal within a count of float64 roundings of the values that were added."""
+    """Assert that states are equal within some float64 roundings of the values that were added."""
     assert np.array_equal(a.m, b.m)
     unit = roundings * 2.0**-53
     assert not (np.abs(a.l - b.l) > unit * np.maximum(a.l, b.l)).any()

@@ -6,7 +6,7 @@ from labkernels.numerics.truth.problem import Problem
 
 
 def random_cache(rng, kv_lens, *, page_size, heads=(4, 2), dim=8, spare=3):
-    """A pool with scattered pages, NaN wherever no request owns the slot."""
+    """Return a pool with scattered pages, and NaN wherever no request owns the slot."""
     counts = [-(-n // page_size) for n in kv_lens]
     n_pages = sum(counts) + spare
     order = rng.permutation(n_pages)

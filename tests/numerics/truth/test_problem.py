@@ -1,4 +1,4 @@
-"""Who sees which keys: several queries a request, causal or not, against plain attention."""
+"""Each of several queries per request sees its keys, causal or not, as in plain attention."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def packed(*, causal, q_lens=Q_LENS, kv_lens=KV_LENS, seed=3):
 
 
 def plain(q, k, v, ends_k, *, cu_seqlens_q, causal, scale):
-    """Row by row, each with the keys that it sees cut out."""
+    """Return attention row by row, each over the keys that the row sees."""
     o, lse2 = np.zeros((*q.shape[:2], v.shape[-1])), np.full(q.shape[:2], -np.inf)
     for b in range(len(ends_k) - 1):
         n_q, n_keys = cu_seqlens_q[b + 1] - cu_seqlens_q[b], ends_k[b + 1] - ends_k[b]

@@ -1,4 +1,4 @@
-"""Matched filters: what lies along one direction must not show along another."""
+"""An error along the direction of one matched filter does not show along another."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def test_a_wrong_scale_has_its_own_beta(problem):
     change = 1e-4
     wrong = replace(problem, scale=problem.scale * (1 + change))
     error = oracle.attention(wrong)[0] - oracle.attention(problem)[0]
-    # to first order, and but for what lies along o
+    # to first order, and without the part along o
     np.testing.assert_allclose(betas(problem, error)["scale"], change, rtol=1e-2)
 
 

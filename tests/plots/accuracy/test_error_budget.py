@@ -9,7 +9,7 @@ SHARES = {"scores": 1e-3, "exp2": 0.0, "p": 0.499, "accumulation": 0.1, "store":
 
 
 def budget_rows(by="head", groups=3, **columns):
-    """Rows as MeasuredBudget.rows gives them: measured a tenth above predicted."""
+    """Return rows as MeasuredBudget.rows gives them, measured a tenth above predicted."""
     rows = []
     for source, share in {"total": 1.0, **SHARES}.items():
         bias = -2e-6 if source == "total" else 0.0

@@ -1,4 +1,4 @@
-"""The bench's figures from tables alone: what is drawn, and in which unit."""
+"""The bench draws its figures from tables alone, in the right units."""
 
 import numpy as np
 import pandas as pd
@@ -104,7 +104,7 @@ def test_titles_of_gradients_do_not_overlap():
 
 
 def test_maps_of_errors_number_heads_and_requests_where_they_end():
-    """Below the maps that have none below them, and at the left."""
+    """Numbers stand below the lowest map of each column, and left of the first map of each row."""
     kernels = [("decode_fma", "off"), ("decode_mma", "on"), ("decode_mma_n8", "on")]
     rng, parts = np.random.default_rng(0), []
     for kernel, way in kernels:

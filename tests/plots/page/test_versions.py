@@ -1,4 +1,4 @@
-"""A page's versions of a figure: nothing is lost, phones can read it, and its values are said."""
+"""A page's versions of a figure lose no words, can be read on a phone, and hold the values."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -10,7 +10,7 @@ import pytest
 from labkernels.plots import page, style
 from labkernels.plots.page import narrow
 
-PHONE_PIXELS, LEAST_PIXELS = 356, 11  # the width of a figure on a phone, and of its text
+PHONE_PIXELS, LEAST_PIXELS = 356, 11  # the width of a figure on a phone, and its least font size
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -136,7 +136,7 @@ def test_a_legend_outside_of_the_panels_stays_outside(figure):
 
 
 def test_a_narrow_figure_leaves_its_axes_room(figure):
-    """Neither a legend, nor a title, nor a line below may take it from them."""
+    """Neither a legend, nor a title, nor a line below takes the room of the axes."""
     left = figure.axes[0]
     left.set_title("8 x 2048 on 8 x 2048, 16/16, d128, causal, bf16", loc="left", fontsize=8)
     left.set_yticks([0, 1], ["backward_wgmma ordered", "FlashAttention-2 (torch)"])

@@ -1,4 +1,4 @@
-"""The figures of MLA decode."""
+"""Tests of the figures of MLA decode."""
 
 import numpy as np
 import pandas as pd

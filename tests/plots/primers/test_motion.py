@@ -1,4 +1,4 @@
-"""Moving pictures show what a trace or addresses say, and stand still for those who ask."""
+"""Moving pictures show what a trace or addresses say, and stand still for readers who ask."""
 
 import re
 
@@ -10,7 +10,7 @@ EVENTS = [("fetch", 0), ("fetch", 1), ("use", 0), ("fetch", 2), ("use", 1), ("us
 
 
 def bars(page: str, y: int) -> list[tuple[float, float]]:
-    """Begin and end of the timeline's bars in a row, in units of an event."""
+    """Return begin and end of the timeline's bars in a row, in units of an event."""
     found = re.findall(rf'<rect x="([\d.]+)" y="{y}.0" width="([\d.]+)"', page)
     return [(float(x) / 100, (float(x) + float(width) + 2) / 100) for x, width in found]
 

@@ -86,7 +86,7 @@ def test_for_each_python_the_lock_has_one_version_of_a_package(lock):
 
 
 def test_the_lock_holds_what_the_lab_asks_for(lock, direct):
-    """torch alone is outside: one version of it has a CPU and a CUDA build."""
+    """Only torch is not in the lock: one version of torch has a CPU and a CUDA build."""
     assert {name for name in direct if lock.get(name) != [direct[name]]} == {"torch"}
 
 
@@ -113,7 +113,7 @@ def test_environment_make_and_package_agree_on_python():
 
 
 def test_the_lock_is_closed(lock):
-    """Whatever a pinned package needs here is pinned too, so that no version is left to the day."""
+    """All that a pinned package needs here is pinned too, so that no version changes by itself."""
     loose = set()
     for name in lock:
         try:

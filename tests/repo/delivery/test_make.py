@@ -42,7 +42,7 @@ def make(*arguments, path, **variables):
 
 @pytest.fixture
 def programs(tmp_path):
-    """A PATH with nothing but the shell's own tools; tests add what they need."""
+    """Return a folder for PATH with only the shell's own tools; tests add what they need."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in NEEDED:
@@ -165,7 +165,7 @@ def test_missing_network_is_named(programs):
 
 @pytest.mark.parametrize(("strict", "basic"), [(0, 0), (1, 0), (0, 1), (1, 1)])
 def test_either_check_of_types_fails_lint(tmp_path, strict, basic):
-    """They run side by side."""
+    """The two checks run side by side."""
     for name in ("ruff", "lint-imports", "codespell", "deptry"):
         add_program(tmp_path, name, "exit 0")
     add_program(tmp_path, "mypy", f'case "$*" in *basic*) exit {basic};; esac; exit {strict}')

@@ -37,7 +37,7 @@ np.savez("dump.npz", q=q[None, 0], out=out[None, 0], k=k.transpose(0, 1)[None],
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """A folder with the wheel and the source archive."""
+    """Return a folder with the wheel and the source archive."""
     pytest.importorskip("hatchling")
     folder = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
@@ -53,7 +53,7 @@ def wheel(built):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """A folder that pip has installed the wheel into, and nothing else."""
+    """Return a folder into which pip has installed the wheel and nothing else."""
     folder = tmp_path_factory.mktemp("installed")
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index"]
     subprocess.run([*pip, "--target", str(folder), str(wheel)], check=True, capture_output=True)
@@ -71,7 +71,7 @@ def run_installed(folder, *arguments, cwd):
 
 
 def in_the_wheel():
-    """Every file of the package, and data/ as labkernels/data."""
+    """Yield every file of the package, and data/ as labkernels/data."""
     for path in project_files():
         if path.parts[0] == "labkernels":
             yield path.as_posix()

@@ -1,4 +1,4 @@
-"""Answers that are a phase of the small attention kernel, against float64 and its error bound."""
+"""Grades answers that are a phase of the small attention kernel, by float64 and an error bound."""
 
 import functools
 
@@ -45,23 +45,23 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
 
 
 def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
-    """The verdict on the first request that is wrong, and how many others are."""
+    """Return the verdict on the first wrong request, and the number of wrong ones."""
     return verdict_on(REQUESTS, results)
 
 
 def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
-    """The largest share of the error bound that was used."""
+    """Return the largest share of the error bound that was used."""
     return [*bounds_used(REQUESTS, results), "No race, no stray access."]
 
 
 def takes(exercise: Exercise, answer: str) -> list[Takes]:
-    """What the kernels that have the region take."""
+    """Return what the kernels that have the region take."""
     kernels = {"merge": (MERGE,), "all": (ATTEND, MERGE)}.get(exercise.place[1], (ATTEND,))
     return small(kernels, (folder_with(*exercise.place, answer),))
 
 
 def verdict_on(requests: tuple[Request, ...], results: dict[str, np.ndarray]) -> list[str]:
-    """What the verdict says of the first request that is wrong; [] if none is."""
+    """Return what the verdict says of the first request that is wrong; [] if none is."""
     wrong = [request for request in requests if not _shares(request, results).max() <= 1]
     if not wrong:
         return []
@@ -77,7 +77,7 @@ def verdict_on(requests: tuple[Request, ...], results: dict[str, np.ndarray]) ->
 
 
 def bounds_used(requests: tuple[Request, ...], results: dict[str, np.ndarray]) -> list[str]:
-    """How much of its error bound the worst element takes."""
+    """Return how much of its error bound the worst element takes."""
     worst = max(float(_shares(request, results).max()) for request in requests)
     return [
         f"All {len(requests)} requests are within their error bounds; "
@@ -86,7 +86,7 @@ def bounds_used(requests: tuple[Request, ...], results: dict[str, np.ndarray]) -
 
 
 def _shares(request: Request, results: dict[str, np.ndarray]) -> np.ndarray:
-    """Errors over their bounds, of out and lse2; NaN, which fails a comparison, stays NaN."""
+    """Return errors over their bounds, of out and lse2; NaN stays NaN and fails a comparison."""
     given = (results[f"out of {request.name}"], results[f"lse2 of {request.name}"])
     pairs = zip(given, *_truth(request), strict=True)
     return np.concatenate([(abs(x - exact) / bound).ravel() for x, exact, bound in pairs])
@@ -94,6 +94,6 @@ def _shares(request: Request, results: dict[str, np.ndarray]) -> np.ndarray:
 
 @functools.cache
 def _truth(request: Request) -> tuple:
-    """Out and lse2 in float64, and their bounds."""
+    """Return out and lse2 in float64, and their bounds."""
     problem = request.problem()
     return oracle.attention(problem), bounds.both_bounds(problem, request.policy)

@@ -1,4 +1,4 @@
-"""Grades answers about who holds which element: a swizzle, ldmatrix addresses, P's fragment."""
+"""Grades answers about the places of elements: a swizzle, ldmatrix addresses, P's fragment."""
 
 import numpy as np
 

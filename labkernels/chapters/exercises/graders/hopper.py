@@ -1,4 +1,4 @@
-"""Answers that are a phase of a real Hopper kernel, against float64 and its error bound."""
+"""Grades answers that are a phase of a real Hopper kernel, by float64 and an error bound."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,8 @@ from labkernels.policy import NumericPolicy
 
 GPU, ON_GPU = "h200", "sm_90"
 OUTPUTS = {"out": "bf16", "lse2": "fp32"}
-# The CPU machine adds a product to O when it ends, which undoes what was written to O before.
+# Changes O after the answer's lines. While O += P V is in flight on the CPU machine, O is NaN, and
+# the wait for the product overwrites it: the change then has no effect.
 _TOUCHES_O = "      o[0] = o[0] + 1.f;"
 
 
@@ -40,12 +41,12 @@ class Request:
     workload: MlaDecode | Prefill
 
     def inputs(self, device: str = "cpu") -> MlaInputs | PrefillInputs:
-        """Random inputs, the same on every device; pages lie in random order."""
+        """Draw inputs, the same on every device; pages lie in random order."""
         inputs = mla_inputs if isinstance(self.workload, MlaDecode) else prefill_inputs
         return inputs(self.workload, ExactNormal(7, device))
 
     def problem(self) -> Problem:
-        """The same inputs as a float64 problem."""
+        """Return the same inputs as a float64 problem."""
         return self.inputs().problem()
 
     @property
@@ -116,7 +117,7 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
 
 
 def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
-    """The verdict on the first request that is wrong, and how many others are."""
+    """Return the verdict on the first wrong request, and the number of wrong ones."""
     if wrong := verdict_on(_requests(exercise), results):
         return wrong
     if not results.get("overlaps", True):
@@ -125,12 +126,12 @@ def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
 
 
 def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
-    """The largest share of the error bound that was used."""
+    """Return the largest share of the error bound that was used."""
     return [*bounds_used(_requests(exercise), results), "No race, no stray access."]
 
 
 def takes(exercise: Exercise, answer: str) -> list[Takes]:
-    """What each variant of the kernel takes that the requests ask for."""
+    """Return what each variant of the kernel takes that a request needs."""
     folder, found = folder_with(*exercise.place, answer), {}
     for request in _requests(exercise):
         with launch.collected() as launches:
@@ -146,7 +147,7 @@ def _title(request: Request) -> str:
 
 
 def _predicted(request: Request, folder: Path, made: Specialization) -> int:
-    """The registers that the ledger of the variant predicts."""
+    """Return the registers that the ledger of the variant predicts."""
     kernel: Any = discover()[request.kernel].with_overlay(folder)
     sizes = {"dtype": "bf16", "head_dim": request.head_dim, "layout": request.layout}
     variants = kernel.instances(kernel.shape(**sizes))
@@ -155,7 +156,7 @@ def _predicted(request: Request, folder: Path, made: Specialization) -> int:
 
 
 def _requests(exercise: Exercise) -> tuple[Request, ...]:
-    """Those of the operation in whose folder the answer's place is."""
+    """Return the requests of the operation in whose folder the answer's place is."""
     return REQUESTS[exercise.place[0].partition("/")[0]]
 
 

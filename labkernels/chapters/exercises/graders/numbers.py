@@ -1,4 +1,4 @@
-"""Answers that are one number, which a formula of labkernels.budget gives."""
+"""Grades answers that are one number, which a formula of labkernels.budget gives."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ NO_KERNEL = (
 
 
 def run(exercise: Exercise, answer: str | int) -> dict[str, np.ndarray]:
-    """The number. Raises: ValueError if the answer is not a number."""
+    """Return the number. Raises: ValueError if the answer is not a whole number."""
     try:
         number = float(answer)
     except (TypeError, ValueError):
@@ -23,7 +23,7 @@ def run(exercise: Exercise, answer: str | int) -> dict[str, np.ndarray]:
 
 
 def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
-    """Whether the number is too large or too small."""
+    """Say whether the number is too large or too small."""
     right, _ = _EXPECTED[exercise.name]()
     number = int(results["number"])
     if number == right:
@@ -32,7 +32,7 @@ def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
 
 
 def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
-    """The steps of the formula."""
+    """Return the steps of the formula."""
     return list(_EXPECTED[exercise.name]()[1])
 
 

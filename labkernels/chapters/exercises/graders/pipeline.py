@@ -1,4 +1,4 @@
-"""Answers that are the loop of a pipeline: its sums, and whether copies and sums overlap."""
+"""Grades answers that are the loop of a pipeline: its sums, and whether copies and sums overlap."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from labkernels.cuda.host.build import HostKernelError
 
 LENGTHS = (1, 2, 5)  # tiles
 OUTPUTS, ON_GPU = {"sums": "fp32"}, ""
-# Reads its own part of the next tile: an error of the machine, if the copy of it is on its way.
+# Reads its own part of the next tile, which the machine refuses while the copy is on its way.
 _LOOKS_AHEAD = """
 LAB_DEVICE float looks_ahead(Smem& smem, const Params& p, Trace& trace, float sum, int j) {
   if (j + 1 < p.n_tiles) sum = sum + 0.f * smem.stage[(j + 1) % stages][thread_x() * 4];
@@ -34,13 +34,13 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
         results[f"sums of {n_tiles}"] = sums
         signs = [1 + j if what == "fetch" else -1 - j for what, j in events]
         results[f"trace of {n_tiles}"] = np.array(signs)
-    if banks.listed() is None and not machine.uses_gpu():  # neither of which checks anything
+    if banks.listed() is None and not machine.uses_gpu():  # neither of these runs with checks
         results["overlaps"] = np.array(_overlaps(exercise, answer))
     return results
 
 
 def _overlaps(exercise: Exercise, answer: str) -> bool:
-    """Whether a look at tile 1 while tile 0 is summed meets a copy that is on its way."""
+    """Return whether a read of tile 1 while tile 0 is summed meets a copy that is on its way."""
     try:
         pipeline.run(2, (folder_with(*exercise.place, answer, _LOOKS_AHEAD),))
     except HostKernelError as error:
@@ -49,7 +49,7 @@ def _overlaps(exercise: Exercise, answer: str) -> bool:
 
 
 def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
-    """The first length whose sums are wrong, or the first tile that was fetched too late."""
+    """Return the first length whose sums are wrong, or the first tile that was fetched too late."""
     for n_tiles in LENGTHS:
         exact = pipeline.tiles(n_tiles).reshape(-1, pipeline.THREADS).sum(axis=0)
         wrong = np.flatnonzero(results[f"sums of {n_tiles}"] != exact)
@@ -65,7 +65,7 @@ def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
 
 
 def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
-    """What the trace shows."""
+    """Return what the trace shows."""
     trace = results[f"trace of {LENGTHS[-1]}"].tolist()
     words = [f"fetch {at - 1}" if at > 0 else f"sum {-1 - at}" for at in trace]
     return [
@@ -75,5 +75,5 @@ def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
 
 
 def takes(exercise: Exercise, answer: str) -> list[Takes]:
-    """What the kernel takes."""
+    """Return what the kernel takes."""
     return small([pipeline.SUM_UP], (folder_with(*exercise.place, answer),))

@@ -1,4 +1,4 @@
-"""Answers that name the one phase of a kernel that was changed."""
+"""Grades answers that name the one phase of a kernel that was changed."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ _REQUEST = Request("planted", kv_len=75, n_queries=1, group=4, page_size=75, see
 
 
 def planted_bug() -> tuple[np.ndarray, ...]:
-    """q, k, v, out and lse2 of a kernel in which one phase was changed, in float32.
+    """Return q, k, v, out and lse2 in float32, of a kernel in which one phase was changed.
 
     Shapes: q, out [1, 4, 32]; k, v [1, 1, 75, 32]; lse2 [1, 4].
     """
@@ -28,7 +28,7 @@ def planted_bug() -> tuple[np.ndarray, ...]:
 
 
 def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
-    """The name. Raises: ValueError for a phase that the kernel does not have."""
+    """Return the name. Raises: ValueError for a phase that the kernel does not have."""
     name = str(answer).strip().lower()
     if name and name not in PHASES:
         raise ValueError(f"answer = {answer!r}, allowed: {', '.join(PHASES)}")
@@ -36,11 +36,11 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
 
 
 def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
-    """Whether the answer is the changed phase."""
+    """Say whether the answer is the changed phase."""
     name = str(results["phase"])
     return [] if name == _PHASE else [f"{name!r} was not changed." if name else "No answer."]
 
 
 def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
-    """What was planted."""
+    """Return the line that was planted."""
     return [f"The changed line: {_LINES}"]

@@ -1,4 +1,4 @@
-"""Answers in Triton: the loop's body of the small attention kernel, on the GPU or interpreted."""
+"""Grades answers in Triton: the loop's body of small attention, on the GPU or interpreted."""
 
 import functools
 import importlib.metadata
@@ -50,17 +50,17 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
 
 
 def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
-    """The verdict on the first request that is wrong."""
+    """Return the verdict on the first request that is wrong."""
     return attention.verdict_on(REQUESTS, results)
 
 
 def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
-    """The largest share of the error bound that was used."""
+    """Return the largest share of the error bound that was used."""
     return attention.bounds_used(REQUESTS, results)
 
 
 def takes(exercise: Exercise, answer: str) -> list[Takes]:
-    """What Triton makes of the whole kernel with the answer as its `update`."""
+    """Return what Triton makes of the whole kernel with the answer as its `update`."""
     if (reason := triton.available()) is not None:
         return [Takes("attend", None, None, 0, None, f"no compiler is here: {reason}")]
     path = _source(answer)
@@ -84,7 +84,7 @@ def _own_text() -> str:
 
 @functools.cache
 def _module(answer: str) -> ModuleType:
-    triton_attention.load()  # which decides whether Triton compiles or interprets
+    triton_attention.load()  # decides whether Triton compiles or interprets
     spec: Any = importlib.util.spec_from_file_location("your_answer", _source(answer))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -92,7 +92,7 @@ def _module(answer: str) -> ModuleType:
 
 
 def _in_readers_words(error: Exception, answer: str) -> str:
-    """The innermost reason, and the reader's line where one is known."""
+    """Return the innermost reason, and the reader's line where one is known."""
     above = _own_text()[: _start()].count("\n")
     lines = []
     cause: BaseException | None = error

@@ -1,4 +1,4 @@
-"""The ninth set, which is held out: nobody saw what the verdict says of it before a recording.
+"""The ninth set, which is held out: nobody saw the verdict's answers to it before a recording.
 
-It was written by somebody who had not seen the verdict, and is not changed since it was judged.
+Its writer had not seen the verdict. The set has not changed since it was judged.
 """

@@ -58,7 +58,7 @@ def _biased_keys(rng, q, k, v):
 
 
 def _massive(rng, q, k, v):
-    """Two channels far larger than the rest, in one token larger still."""
+    """Two channels far larger than the rest, and one token with a small key and a large value."""
     channel = rng.choice(k.shape[-1], 2, replace=False)
     k[..., channel] *= 5
     q[..., channel] *= 2

@@ -30,7 +30,7 @@ def _finite(m):
 
 
 def _part(call: Call, keys, dtype=None):
-    """m in log2 units, l, and o that is not divided, of some keys."""
+    """Return m (in log2 units), l and the undivided o of some keys."""
     s = _scores(call, keys, LOG2_E)
     m = s.amax(-1, keepdim=True)
     p = torch.exp2(s - _finite(m))
@@ -38,7 +38,7 @@ def _part(call: Call, keys, dtype=None):
 
 
 def _joined(a, b):
-    """Two states of an online softmax as one."""
+    """Return the merge of two states of an online softmax."""
     m = torch.maximum(a[0], b[0])
     of_a, of_b = (torch.exp2(x[0] - _finite(m)) for x in (a, b))
     return m, of_a * a[1] + of_b * b[1], of_a * a[2] + of_b * b[2]

@@ -140,7 +140,7 @@ def _stale_v(w: Work):
 
 
 def _stale_p(w: Work, p):
-    """Odd rows read 8 columns of a tile of 16 before they are written."""
+    """Every second row reads half of each tile of 16 columns before that half is written."""
     before = torch.cat([p[..., :16], p[..., :-16]], -1)
     late = (_rows(p)[:, None] % 2 == p.shape[2] % 2) & (torch.arange(p.shape[3]) % 16 >= 8)
     return torch.where(late, before, p)

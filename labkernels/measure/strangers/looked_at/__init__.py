@@ -1,6 +1,6 @@
-"""Kinds that were held out once, and were looked at one by one since: development, too.
+"""Sets that were held out once and looked at later, so they belong to the development set.
 
-The first set lies in the folder above, since all others build on it.
+The first set lies in the folder above, because all other sets build on it.
 """
 
 from labkernels.measure.strangers.inputs import Asked

@@ -1,5 +1,5 @@
-// Rounding to a number format, and what a tensor core makes of a sum of products: the rules of
-// labkernels.numerics, whose results the tests compare, bit for bit.
+// Rounding to a number format, and sums of products by a tensor core: the rules of
+// labkernels.numerics, with whose results the tests compare these, bit for bit.
 
 /**
  * @typedef {{name: string, bits: number, exponent_bits: number, fraction_bits: number,
@@ -104,7 +104,7 @@ function aligned_sum(a, b, products, sum, unit, format) {
 export const tensor_core_sum = (numbers, unit, format) =>
   tensor_core_dot(numbers, Array(numbers.length).fill(1), unit, format);
 
-/** One after the other, each sum rounded. @param {number[]} numbers @param {Format} format */
+/** Numbers added in order, each sum rounded. @param {number[]} numbers @param {Format} format */
 export const sum_in_order = (numbers, format) =>
   numbers.reduce((sum, x) => round_to(sum + x, format), 0);
 

@@ -1,4 +1,4 @@
-// "Bits and sums": what each format holds of a number, and what becomes of a sum.
+// "Bits and sums": what each format holds of a number, and the results of a sum in several ways.
 import { choice, element, lines, table } from "../elements.mjs";
 import { fields, round_to, spacing, sum_in_order, tensor_core_sum } from "./arithmetic.mjs";
 import { mount_products } from "./products.mjs";

@@ -1,7 +1,7 @@
 // Numbers that a reader types, and how the explorer shows numbers.
 
-const MOST = 64, // numbers of a field
-  DIGITS = 9; // of fp32, which tell all its numbers apart
+const MOST = 64, // numbers in a field
+  DIGITS = 9; // enough to tell all numbers of fp32 apart
 
 /** @param {number} x @param {number} digits */
 export function short(x, digits = DIGITS) {
@@ -12,7 +12,7 @@ export function short(x, digits = DIGITS) {
     : rounded.toExponential();
 }
 
-/** Raises: Error that names what is no number. @param {string} text */
+/** The numbers of a text. Raises: Error that names a word that is none. @param {string} text */
 export function numbers_of(text) {
   const words = text.split(/[\s,;]+/).filter((word) => word !== "");
   if (words.length === 0 || words.length > MOST)

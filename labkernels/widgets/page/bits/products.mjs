@@ -8,7 +8,7 @@ const FIRST_ROW = "256 0.03125 0.03125 -256",
   FIRST_START = "0";
 
 /**
- * What each way makes of the product: its name, the result, and how far that is from float64.
+ * For each way to compute the product: its name, the result, and the distance from float64.
  * @param {{row: number[], column: number[], start: number}} given @param {string} name  of a format
  * @param {import("./bits.mjs").Data} data
  * @returns {[string, number, number][]}

@@ -12,13 +12,13 @@ import { least_time, work_of } from "./roofline.mjs";
  * @typedef {{kernel: string, head_dim: number, tile: string, threads: number, promised: number,
  *   operation: string, rows: number, tensor_cores: boolean, values: Record<string, number>, free:
  *   Record<string, string>, smem: Places, thread: Places}} Entry
- *   values: of the symbols of its formulas; free: those that a reader may change, in words
+ *   values: of the symbols in its formulas; free: what the symbols mean that a reader may change
  * @typedef {{gpus: Facts[], entries: Entry[], legends: Record<string, string>,
  *   rows: import("./formula.mjs").Row[]}} Data
  */
 
 const MOST_OF_A_SYMBOL = 1024,
-  MOST_ROWS = 64; // of a tile that one group fills
+  MOST_ROWS = 64; // of a tile that a single group fills
 const SHAPED = ["decode", "prefill"]; // operations whose least time is shown
 const WORDS = /** @type {Record<string, string>} */ ({ math: "products", exp: "exponentials" });
 const count = new Intl.NumberFormat("en");
@@ -135,7 +135,7 @@ export function mount_budget(root, data) {
   chosen();
 }
 
-/** The fields of a shape, and what its least time is on a GPU. */
+/** The fields of a shape, and its least time on a GPU. */
 function shape_form() {
   const fields = {
     requests: number("Requests", 64, 1, 65536),
@@ -196,7 +196,7 @@ function show(results, status, { entry, values, smem, thread }, gpu, block) {
     more.push(["smem_bytes", for_one_more(gpu, block, "smem_bytes"), "bytes of shared memory"]);
   const sentences = more.map(([, amount, unit]) =>
     amount === null
-      ? "One more block does not fit, whatever it needs of this."
+      ? "One more block does not fit, however little of this it needs."
       : `One more block needs at most ${count.format(/** @type {number} */ (amount))} ${unit}.`,
   );
   const changed = Object.keys(entry.free).some((symbol) => values[symbol] !== entry.values[symbol]);

@@ -28,8 +28,8 @@ function tokens_of(text) {
 }
 
 /**
- * The value of a formula. Raises RangeError for one that is not understood, or where a division
- * leaves a rest, as Python does.
+ * The value of a formula. Raises RangeError for a formula that is not understood, or if a division
+ * leaves a remainder, as in Python.
  * @param {string} text @param {Values} values
  */
 export function evaluate(text, values) {
@@ -103,8 +103,8 @@ export function evaluate(text, values) {
 }
 
 /**
- * A ledger with other numbers put in, and its total: of lines that share a space, the phase that
- * needs most counts. @param {Row[]} rows @param {Values} values
+ * A ledger with other numbers put in, and its total. Of lines that share a space, only the phase
+ * with the largest sum counts. @param {Row[]} rows @param {Values} values
  */
 export function ledger_of(rows, values) {
   const filled = rows.map((row) => ({ ...row, amount: evaluate(row.symbols, values) }));

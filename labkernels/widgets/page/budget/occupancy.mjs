@@ -1,4 +1,4 @@
-// labkernels.budget.occupancy, formula by formula; a test holds the two equal on random blocks.
+// labkernels.budget.occupancy, formula by formula; a test compares the two on random blocks.
 
 /**
  * @typedef {{name: string, arch: string, registers_per_sm: number, registers_per_thread_max:
@@ -61,7 +61,7 @@ export function registers_allowed(gpu, threads, blocks) {
 }
 
 /**
- * The most of a resource with which one more block fits an SM; null where none of it does.
+ * The largest amount of a resource per block with which one more block fits an SM; null if none.
  * @param {Gpu} gpu @param {Block} block @param {"registers" | "smem_bytes"} what
  */
 export function for_one_more(gpu, block, what) {

@@ -1,5 +1,5 @@
 // labkernels.budget.roofline, and the bytes and FLOPs of a decode and of a causal prefill, formula
-// by formula; a test holds them equal to Python's on random shapes.
+// by formula; a test compares them with Python's on random shapes.
 
 /**
  * @typedef {{sm_count: number, dram_bytes_per_s: number, boost_clock_hz: number, fp32_flops:
@@ -11,7 +11,7 @@
 const ELEMENT_BYTES = 2, // of fp16 and bf16
   LSE_BYTES = 4;
 
-/** What a shape asks of a GPU. @param {Shape} shape */
+/** Bytes, FLOPs, exponentials and group of a shape. @param {Shape} shape */
 export function work_of({ requests, tokens, keys, q_heads, kv_heads, head_dim }) {
   if (q_heads % kv_heads !== 0)
     throw new RangeError(

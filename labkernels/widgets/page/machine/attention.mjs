@@ -1,5 +1,5 @@
-// The truth in float64, and how far rounding alone can move a right kernel: the out_bound of
-// labkernels.numerics.error.bounds, formula by formula.
+// The right output in float64, and how far rounding alone can move a right kernel's output: the
+// out_bound of labkernels.numerics.error.bounds, formula by formula.
 
 /**
  * @typedef {import("./launches.mjs").Attention} Attention

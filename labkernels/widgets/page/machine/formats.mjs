@@ -97,7 +97,7 @@ const ROUND_WORDS = prime_words(64, 3);
 const FIRST_WORDS = prime_words(8, 2);
 
 /**
- * SHA-256, which a page opened as a file may not have.
+ * SHA-256, which a browser may not offer to a page that is opened as a file.
  * @param {Uint8Array[]} parts
  * @returns {string}
  */

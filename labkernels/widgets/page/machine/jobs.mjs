@@ -21,7 +21,7 @@ import { Recorder } from "./trace.mjs";
  * @typedef {{name: number, error: number, bound: number, ratio: number, inside: boolean}} Group
  */
 
-const SHOWN = 8; // first elements of the output
+const SHOWN = 8; // last elements of the output
 
 /** @type {{wasm: string, machine: Promise<Machine>} | null} */
 let kept = null;
@@ -112,7 +112,7 @@ export async function run(job, progress) {
 }
 
 /**
- * The largest error of each group of rows, and the largest in terms of its bound.
+ * The largest error of each group of rows, and the largest ratio of an error to its bound.
  * @param {Float64Array} found @param {import("./attention.mjs").Truth} right @param {number} n
  * @param {(row: number) => number} group_of @param {number} width
  */

@@ -1,4 +1,4 @@
-// A launch of a plan that labkernels.widgets.launches wrote: its random tensors are drawn here.
+// The tensors of a launch that labkernels.widgets.launches planned; the random ones are drawn here.
 import { decode, encode, from_base64 } from "./formats.mjs";
 import { ROLES, paged } from "./own.mjs";
 import { Pcg64 } from "./random.mjs";
@@ -20,7 +20,7 @@ const PEAKY = 6; // times q, as in labkernels.kernels.decode.inputs
 const LARGEST_INTEGER = 4;
 
 /**
- * The tensors of a launch, q, k and v drawn in this order, then the pages.
+ * The tensors of a launch: q, k and v are drawn in this order, then the pages.
  * @param {Plan} plan
  * @param {number} seed
  * @param {string} kind  one of KINDS, or OWN

@@ -26,7 +26,7 @@ export class Machine {
     const module = await WebAssembly.compile(wasm);
     const imports = {
       lab: {
-        // of modules that are compiled to be stepped through
+        // imported by modules that are compiled to be stepped through
         trace: (/** @type {number[]} */ ...told) => machine.on_word(...told),
         fail: (/** @type {number} */ at, /** @type {number} */ n) => {
           const text = new TextDecoder().decode(new Uint8Array(machine.memory.buffer, at >>> 0, n));
@@ -45,7 +45,7 @@ export class Machine {
 
   /** @type {any} */
   exports = null;
-  /** What is called after each word in which threads meet. @type {(...told: number[]) => void} */
+  /** Called after each word in which threads meet. @type {(...told: number[]) => void} */
   on_word = () => {};
 
   /** @returns {WebAssembly.Memory} */

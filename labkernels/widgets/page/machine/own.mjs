@@ -1,4 +1,4 @@
-// Numbers that a reader types: what a tensor takes of them, and where they lie in it.
+// Numbers that a reader types: how many a tensor takes, and where they lie in it.
 import { LARGEST } from "./formats.mjs";
 
 /**
@@ -10,7 +10,7 @@ import { LARGEST } from "./formats.mjs";
 /** @type {Role[]} */
 export const ROLES = ["q", "k", "v"];
 
-/** Rows and their numbers: queries of each head, or keys of each KV head, in this order.
+/** Tokens, heads and channels of a tensor, in the order of its numbers.
  * @param {Attention} a @param {Role} role */
 export function size_of(a, role) {
   const tokens = (role === "q" ? a.q_lens : a.kv_lens).reduce((x, y) => x + y, 0);
@@ -22,7 +22,7 @@ export function size_of(a, role) {
 const count = (n) => n.toLocaleString("en-US");
 
 /**
- * All numbers of a tensor: as many as it has, a row, which every row then is, or one.
+ * All numbers of a tensor. The text has all of them, a row for all rows, or one number for all.
  * Raises: Error that names the tensor, what is wrong and what is allowed.
  * @param {Role} role @param {string} text @param {Attention} a
  */

@@ -32,7 +32,7 @@ export function seed_words(seed) {
   });
 }
 
-/** NumPy's PCG64(seed), whose random_raw() it gives one by one. */
+/** NumPy's PCG64(seed): `next` gives the numbers of random_raw() one by one. */
 export class Pcg64 {
   /** @param {number} seed */
   constructor(seed) {

@@ -1,16 +1,16 @@
-// What a run did, word by word: the machine tells of each word in which threads meet, and the
-// recorder notes what has changed since the word before. A replay goes to any of them.
+// What a run did, word by word: the machine reports each word in which threads meet, and the
+// recorder notes what has changed since the word before. A replay goes to any word.
 
 /**
  * @typedef {{word: string, file: string, line: number, warp: number, rows: Uint16Array,
  *   seen: Uint32Array, bytes: Uint8Array, lanes: Uint32Array | null,
  *   softmax: Float32Array | null, barriers: Int32Array, awaited: number}} Event
  *   warp: -1 for the whole block. rows: the 16-byte rows of shared memory that changed; seen and
- *   bytes: what they are now. lanes: registers of a product, REGISTERS a lane. softmax: of the
+ *   bytes: what they are now. lanes: registers of a product, REGISTERS per lane. softmax: of the
  *   warp's lanes, where it changed, SOFTMAX numbers per lane. barriers: the block's mbarriers,
  *   BARRIER numbers each. awaited: the mbarrier that let the warp go on, or -1.
  * @typedef {{name: string, warps: number[], m: number, l: number[], o: number[][]}} Row
- *   which of a warp's told numbers are of a query row; parts of a sum stand side by side
+ *   which numbers that a warp told belong to a query row; parts of a sum stand side by side
  * @typedef {ReturnType<typeof replay>} Memory
  * @typedef {{byte: number, phase: number, pending: number, count: number, bytes: number}} Barrier
  */
@@ -26,9 +26,9 @@ export const IN_FLIGHT = 2;
 const LANE_BYTES = 24,
   SOFTMAX_BYTES = 4 * (SOFTMAX + 1);
 
-/** How a row stands, of its code. @param {number} seen */
+/** The state of a row, from its code. @param {number} seen */
 export const state_of = (seen) => seen >> 16;
-/** The thread that wrote a row, of its code. @param {number} seen */
+/** The thread that wrote a row, from its code. @param {number} seen */
 export const thread_of = (seen) => seen & 0xffff;
 
 /** Notes the words of one block. */
@@ -67,7 +67,7 @@ export class Recorder {
     });
   };
 
-  /** The block ends, or is stopped. */
+  /** Notes that the checks have stopped the block. */
   end() {
     const nothing = { lanes: null, softmax: null, file: "", line: 0, warp: -1, awaited: -1 };
     const barriers = this.#barriers();
@@ -153,7 +153,7 @@ export class Recorder {
 }
 
 /**
- * The memory and the softmax after the first events.
+ * The memory and the softmax after the first n events.
  * @param {Event[]} events @param {number} n @param {number} smem_bytes
  */
 export function replay(events, n, smem_bytes) {
@@ -177,7 +177,7 @@ export function replay(events, n, smem_bytes) {
 }
 
 /**
- * The rows that events from one to another, without it, have changed.
+ * The rows that the events from `from` up to, but not including, `to` have changed.
  * @param {Event[]} events @param {number} from @param {number} to
  */
 export function changed(events, from, to) {
@@ -211,7 +211,7 @@ export function softmax_of(lanes, { m, l, o }) {
 }
 
 /**
- * What the warps' states give together, in float64: o is divided by l.
+ * The warps' states merged in float64; o is divided by l.
  * @param {{m: number, l: number, o: number[]}[]} parts
  */
 export function merged(parts) {

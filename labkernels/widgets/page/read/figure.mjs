@@ -1,5 +1,5 @@
-// A figure's values at the pointer or by arrow keys, and the figure enlarged. Without JavaScript
-// the picture stands there alone.
+// Shows a figure's values at the pointer or by arrow keys, and enlarges the figure. Without
+// JavaScript the page has the picture alone.
 import { element } from "../elements.mjs";
 
 /**
@@ -68,7 +68,7 @@ export function mount_figure(image, load) {
   const ring = element("span", { class: "lab-ring", hidden: true }),
     bubble = element("span", { class: "lab-bubble", hidden: true, "aria-hidden": "true" });
   const box = element("span", { class: "lab-figure" });
-  (picture.closest("a") ?? picture).replaceWith(box); // a link would lead to the picture alone
+  (picture.closest("a") ?? picture).replaceWith(box); // a link would only lead to the picture
   box.append(picture, ring, bubble);
   const number = image.closest("figure")?.querySelector(".caption-number")?.textContent;
   const button = element(

@@ -7,8 +7,8 @@ export function number_in(text) {
 }
 
 /**
- * The order of texts, smallest first; numbers by size if half of the texts are numbers, and what is
- * none last. @param {string[]} texts @param {boolean} down  largest first
+ * The order of texts, smallest first. If at least half of the texts are numbers, these are ordered
+ * by size, and other texts come last. @param {string[]} texts @param {boolean} down  largest first
  */
 export function order_of(texts, down) {
   const numbers = texts.map(number_in),

@@ -1,5 +1,5 @@
-// "Choose a tolerance": what atol and rtol let through, of kernels that run in this page, and what
-// rules in use let through, of the outputs that a GPU computed.
+// "Choose a tolerance": which kernels that run in this page an atol and rtol let through, and which
+// recorded outputs of a GPU the rules in use let through.
 import { choice, element, table } from "../elements.mjs";
 import { run_apart } from "../run_kernel.mjs";
 import { mount_sort } from "./sort.mjs";
@@ -19,8 +19,8 @@ const LOWEST = -6, // powers of ten of the sliders
 const ANY = "all";
 
 /**
- * How many elements a test calls wrong: |found - right| <= atol + rtol |right| fails, as it does
- * for NaN.
+ * How many elements a test calls wrong, because |found - right| <= atol + rtol |right| does not
+ * hold. For NaN it never holds.
  * @param {Elements} elements @param {number} atol @param {number} rtol
  */
 export const outside = ({ found, right }, atol, rtol) =>
@@ -30,7 +30,7 @@ export const outside = ({ found, right }, atol, rtol) =>
   );
 
 /**
- * The outputs judged and refused by bug and rule, of the rows of a dtype and a number of keys.
+ * The numbers of judged and refused outputs by bug and rule, of the rows of a dtype and some keys.
  * @param {Row[]} rows @param {string} dtype @param {string} keys  ANY takes all
  * @returns {Map<string, Count[]>}
  */
@@ -48,7 +48,7 @@ export function summed(rows, dtype, keys) {
 }
 
 /**
- * Whole percents, but never 0 or 100 for what only comes near.
+ * A whole percentage; "<1" or ">99" for a share that is near 0 or 100 and not exactly that.
  * @param {number} part @param {number} all
  */
 function percent(part, all) {

@@ -1,4 +1,4 @@
-// Shared memory as a picture: a square per 16 bytes, in the place of its buffer.
+// Shared memory as a picture: a square per 16 bytes, drawn buffer by buffer.
 import { element } from "../elements.mjs";
 import { IN_FLIGHT, UNWRITTEN, state_of, thread_of } from "../machine/trace.mjs";
 
@@ -9,7 +9,7 @@ import { IN_FLIGHT, UNWRITTEN, state_of, thread_of } from "../machine/trace.mjs"
  */
 
 const CELL = 10,
-  LOW_CELL = 4, // how high a square is where a buffer has many rows
+  LOW_CELL = 4, // height of a square if a buffer has many rows
   MANY_ROWS = 32,
   GAP = 14,
   TITLE = 17,
@@ -90,7 +90,7 @@ export function draw_map(tiles, seen, changed, chosen, choose) {
         if (chosen && number === row_of(chosen)) add("lab-chosen", square(...place, 0, cell));
       }
   }
-  const first = ["lab-changed", "lab-chosen"]; // lie above the others
+  const first = ["lab-changed", "lab-chosen"]; // drawn above the others
   const kinds = Object.keys(paths).sort((a, b) => first.indexOf(a) - first.indexOf(b));
   for (const kind of kinds) picture.append(svg("path", { class: kind, d: paths[kind] }));
   picture.addEventListener("click", (event) => {
@@ -111,7 +111,7 @@ export function draw_map(tiles, seen, changed, chosen, choose) {
 /** What the colours mean. @param {number} warps  that write @param {string} wrote */
 export function legend(warps, wrote) {
   const kinds = [
-    ["lab-unwritten", "nobody wrote it"],
+    ["lab-unwritten", "no thread wrote it"],
     ["lab-in-flight", "a copy is in flight"],
     ...Array.from({ length: warps }, (_, w) => [`lab-warp-${w}`, `warp ${w} ${wrote} it`]),
     ["lab-changed", "changed since the stop before"],
@@ -130,7 +130,7 @@ export function legend(warps, wrote) {
 }
 
 /**
- * How many 16-byte rows of each buffer nobody wrote, are in flight, and were written by a warp.
+ * How many 16-byte rows of each buffer are unwritten or in flight, and the warps of all others.
  * @param {Tile[]} tiles @param {Uint32Array} seen
  */
 export function counts(tiles, seen) {

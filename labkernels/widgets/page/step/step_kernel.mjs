@@ -45,7 +45,7 @@ export function mount_step_kernel(root, shelf) {
     part.field.hidden = !broken.parts;
     set_options(part.select, part_options(broken.parts ?? []), "0");
   };
-  let runs = 0; // only the last one that was asked for is shown
+  let runs = 0; // only the last run that was asked for is shown
   const record = async () => {
     const run = ++runs;
     status.textContent = "The kernel runs.";

@@ -18,7 +18,7 @@ import {
 
 const AROUND = 2, // lines of source before and after the one that is shown
   FEWEST_PIXELS = 50, // of a swipe
-  PRODUCERS = 3, // of prefill_wgmma, which ask for copies; no other warp writes
+  PRODUCERS = 3, // warps of prefill_wgmma that ask for copies; no other warp writes tiles
   NAMED = 4; // buffers in a sentence
 const BARRIERS = ["sync_block", "sync_warp", "mbarrier_wait", "named_sync", "end"];
 const MEANING = /** @type {Record<string, string>} */ ({
@@ -32,7 +32,7 @@ const MEANING = /** @type {Record<string, string>} */ ({
   movmatrix_trans: "the lanes' registers have changed places: an 8 x 8 matrix is transposed",
   "mma_m16n8k16<f16>": "the tensor core has multiplied 16 x 16 by 16 x 8",
   tma_load: "the TMA was asked for a box, which is in flight",
-  mbarrier_wait: "the warp goes on, since a phase has ended of the mbarrier",
+  mbarrier_wait: "the warp goes on, since a phase has ended: that of the mbarrier",
   named_sync: "the warp has come to a named barrier",
   named_arrive: "the warp has told a named barrier that it came, and goes on",
   setmaxnreg_inc: "the warp takes the registers that others gave up",
@@ -44,7 +44,7 @@ const MEANING = /** @type {Record<string, string>} */ ({
   end: "the checks have stopped the kernel",
 });
 
-/** What stands under the form: the controls, and what they show of a recorded run. */
+/** The part below the form: the controls, and what they show of a recorded run. */
 export class Stepper {
   at = 0;
   said = "";
@@ -153,7 +153,7 @@ export class Stepper {
       field.addEventListener("input", look);
   }
 
-  /** The line and the bytes that the checks name. @param {string | null} error */
+  /** Marks the line and the bytes that the checks name. @param {string | null} error */
   #mark_error(error) {
     const end = this.events[this.events.length - 1],
       place = error?.match(/ at (?:\w+\/)?(\w+\/\w+\.cuh):(\d+)/);
@@ -173,7 +173,7 @@ export class Stepper {
     return this.stepped.maps.findLast((map) => map.syncs <= syncs)?.tiles ?? [];
   }
 
-  /** To the left on the picture is forward, as a page is turned. */
+  /** A swipe to the left on the picture goes forward, as a page is turned. */
   #swipes() {
     let began = 0;
     this.shown.addEventListener("touchstart", (/** @type {TouchEvent} */ event) => {

@@ -31,7 +31,7 @@ LAB_DEVICE void corner(const Params& p, int (&c)[5]) {
   for (int i = 0; i < 5; ++i) c[i] = load_constant(p.corners + block_x() * 5 + i);
 }
 
-// A block a box: as it lies in shared memory, to `values`.
+// Each block loads one box, and copies it to `values` as it lies in shared memory.
 template <int Rank> LAB_KERNEL(32, 1) loads(LAB_GRID_CONSTANT Params p) {
   auto& smem = shared_memory<Smem>();
   if (thread_x() == 0) {
@@ -52,7 +52,7 @@ template <int Rank> LAB_KERNEL(32, 1) loads(LAB_GRID_CONSTANT Params p) {
   for (int i = thread_x(); i < p.box_bytes / 4; i += 32) store_global(out + i, box[i]);
 }
 
-// A block a run of `box_bytes`: added to the tensor, a matrix, from element c[0] on.
+// Each block adds one run of `box_bytes` to the tensor, from element c[0] on.
 LAB_KERNEL(32, 1) runs(LAB_GRID_CONSTANT Params p) {
   auto& smem = shared_memory<Smem>();
   if (thread_x() == 0) {

@@ -1,4 +1,4 @@
-// Every mistake with barriers, registers and copies: `number` chooses which.
+// Mistakes with barriers, registers and copies: `number` chooses one.
 #pragma once
 #include "lab/hopper/tma.cuh"
 #include "lab/hopper/wgmma.cuh"
@@ -159,7 +159,7 @@ LAB_KERNEL(32, 1) copies(LAB_GRID_CONSTANT Params p) {
       bulk_commit();
       bulk_wait_read<0>();
       smem.tile[3] = 2.f;
-      if (load_global(p.out) == 0.f) store_global(p.out + 64, 5.f);       // not there yet
+      if (load_global(p.out) == 0.f) store_global(p.out + 64, 5.f);       // not added yet
       bulk_wait<0>();
       if (load_global(p.out) == 1.f) store_global(p.out + 65, 5.f);
       break;
@@ -177,11 +177,11 @@ LAB_KERNEL(64, 1) old_machine(LAB_GRID_CONSTANT Params p) {
   }
 }
 
-// ---- what the checks alone see
+// ---- missing waits and fences, for builds with checks
 
 enum Omit { nothing, wait_full, wait_empty, sync_lanes, all_arrive };
 
-// Thread 0 brings tiles, which warp 1 adds up; one stage.
+// Thread 0 loads tiles into one stage, and warp 1 adds them up.
 LAB_KERNEL(64, 1) handover(LAB_GRID_CONSTANT Params p) {
   auto& smem = shared_memory<Smem>();
   if (thread_x() == 0) {
@@ -212,7 +212,7 @@ LAB_KERNEL(64, 1) handover(LAB_GRID_CONSTANT Params p) {
   if (thread_x() >= 32) store_global(p.out + lane, sum);
 }
 
-// Warp 0 writes, warp 1 reads, back and forth through named barriers.
+// Warp 0 writes and warp 1 reads, in turn, with named barriers between.
 LAB_KERNEL(64, 1) two_warps(LAB_GRID_CONSTANT Params p) {
   auto& smem = shared_memory<Smem>();
   const int lane = thread_x() % 32;
@@ -231,7 +231,7 @@ LAB_KERNEL(64, 1) two_warps(LAB_GRID_CONSTANT Params p) {
   if (thread_x() >= 32) store_global(p.out + lane, sum);
 }
 
-// What threads write and the TMA reads, or writes over.
+// Threads write a tile that the TMA reads or overwrites.
 LAB_KERNEL(64, 1) proxies(LAB_GRID_CONSTANT Params p) {
   Smem& smem = open(1);
   smem.tile[thread_x()] = 1.f;                                            // here: stored

@@ -142,7 +142,7 @@ LAB_KERNEL(64, 1) recursion(LAB_GRID_CONSTANT Params p) {
   store_global(p.out + thread_x(), static_cast<float>(deep(p.which)));
 }
 
-// A frame that reaches past the page between two stacks, into the stack of the thread before.
+// The frame reaches past the page between two stacks, into the stack of the thread before.
 LAB_KERNEL(64, 1) leap(LAB_GRID_CONSTANT Params p) {
   volatile int frame[1 << 15];
   frame[p.which] = thread_x();                                            // here: leap
@@ -150,7 +150,7 @@ LAB_KERNEL(64, 1) leap(LAB_GRID_CONSTANT Params p) {
   store_global(p.out + thread_x(), static_cast<float>(frame[p.which]));
 }
 
-// Blocks wait for ever; all but the first, which fails, if `which` is 2.
+// All blocks wait for ever, but if `which` is 2, the first block fails at once.
 LAB_KERNEL(32, 1) waiting(LAB_GRID_CONSTANT Params p) {
   if (p.which == 1 || block_x() > 0)
     while (atomic_add_global(reinterpret_cast<int*>(p.out), 0) == 0) {}

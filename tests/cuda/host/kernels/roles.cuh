@@ -1,4 +1,4 @@
-// A warpgroup that loads for another that multiplies: `mistake` chooses what is wrong.
+// One warpgroup loads tiles that another multiplies: `mistake` chooses what is wrong.
 #pragma once
 #include "lab/hopper/tma.cuh"
 #include "lab/hopper/wgmma.cuh"

@@ -1,4 +1,4 @@
-// wgmma as it is meant to be used, and as it is not: `number` chooses what is wrong.
+// A right use of wgmma, and wrong ones: `number` chooses what is wrong.
 #pragma once
 #include "lab/hopper/wgmma.cuh"
 
@@ -49,7 +49,7 @@ LAB_KERNEL(128, 1) multiply(LAB_GRID_CONSTANT Params p) {
     wgmma<f16>(d, a, b);
     wgmma_commit();
     wgmma_wait<1>();
-    if (d[0] == d[0]) return;  // the second group is in flight, and d with it
+    if (d[0] == d[0]) return;  // the second group, which writes d, is in flight
   }
   if (mistake == overwritten && thread_x() == 5) smem.b[3] = 7;
   if (mistake == d_touched) d[4] = 1.f;
@@ -62,7 +62,7 @@ LAB_KERNEL(128, 1) multiply(LAB_GRID_CONSTANT Params p) {
   }
 }
 
-// One warp of a warpgroup goes its own way.
+// One warp of a warpgroup returns before the wgmma.
 LAB_KERNEL(128, 1) three_warps(LAB_GRID_CONSTANT Params p) {
   auto& smem = shared_memory<Smem>();
   stage(smem, p.in);

@@ -1,4 +1,4 @@
-// One small kernel a word: what it gives is held against its definition.
+// Small kernels, each of which calls a few words, the functions of the lab's vocabulary.
 #pragma once
 #include "lab/ampere/shared_tile.cuh"
 
@@ -56,7 +56,7 @@ template <bool Trans, bool Addresses> LAB_KERNEL(32, 1) matrices(LAB_GRID_CONSTA
   for (int i = 0; i < 4; ++i) out(p, lane * 4 + i, r[i]);
 }
 
-// For each chunk of 32 rows: its address, and how far off two other ways to it end.
+// For each chunk of 32 rows: its address, and the errors of two other ways to compute it.
 template <int D> LAB_KERNEL(32, 1) addresses(LAB_GRID_CONSTANT Params p) {
   constexpr int chunks = D / chunk_elements;
   auto& tile = shared_memory<u16[32][D]>();
@@ -71,7 +71,7 @@ template <int D> LAB_KERNEL(32, 1) addresses(LAB_GRID_CONSTANT Params p) {
   }
 }
 
-// 32 registers per lane through shared memory, as stmatrix leaves it.
+// Four registers per lane go through shared memory, as stmatrix stores them.
 LAB_KERNEL(32, 1) matrices_back(LAB_GRID_CONSTANT Params p) {
   auto& rows = shared_memory<u32x4[32]>();
   const int lane = thread_x();
@@ -87,7 +87,7 @@ LAB_KERNEL(32, 1) transpose(LAB_GRID_CONSTANT Params p) {
   out(p, thread_x(), movmatrix_trans(in<u32>(p, thread_x())));
 }
 
-// A block a tile; a lane's 4 registers of a, 2 of b, 4 of c.
+// One tile per block; each lane holds 4 registers of a, 2 of b and 4 of c.
 template <class T> LAB_KERNEL(32, 1) mma(LAB_GRID_CONSTANT Params p) {
   const int i = block_x() * 32 + thread_x();
   u32 a[4];
@@ -130,7 +130,7 @@ LAB_KERNEL(128, 1) exp2(LAB_GRID_CONSTANT Params p) {
   if (i < p.n) out(p, i, ex2_approx(in<float>(p, i)));
 }
 
-// out[0] counts the blocks; every block writes its number where its ticket says, four at a time.
+// out[0] counts the blocks; each block writes its number, four times, at the place of its ticket.
 LAB_KERNEL(32, 1) tickets(LAB_GRID_CONSTANT Params p) {
   if (thread_x() != 0) return;
   auto* counter = static_cast<int*>(p.out);
@@ -143,13 +143,13 @@ LAB_KERNEL(32, 1) tickets(LAB_GRID_CONSTANT Params p) {
   if (back.v[3] != number) store_global(counter, -1000);
 }
 
-// Every thread adds its four floats to those that it shares with a thread of each other block.
+// Each thread adds its four floats to four that threads of the other blocks also add to.
 LAB_KERNEL(32, 1) additions(LAB_GRID_CONSTANT Params p) {
   const f32x4 x = load_global(static_cast<const f32x4*>(p.in) + block_x() * 32 + thread_x());
   add_global(static_cast<float*>(p.out) + thread_x() * 4, x.v);
 }
 
-// Shared memory as it is found, as a copy in flight leaves it, as zeros and as values.
+// Reads shared memory before any write, while a copy is in flight, and after copies and zeros.
 LAB_KERNEL(32, 1) copies(LAB_GRID_CONSTANT Params p) {
   auto& rows = shared_memory<u32x4[2][32]>();
   const int lane = thread_x();

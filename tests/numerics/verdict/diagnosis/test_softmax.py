@@ -1,4 +1,4 @@
-"""Mistakes in what a kernel carries are those of a loop that makes them, step by step."""
+"""The diagnosis predicts mistakes in m, l and o as a loop makes them, step by step."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def row():
 
 
 def chains():
-    """The turns of each chain, as lists of keys."""
+    """Yield the turns of each chain, as lists of keys."""
     for first in range(0, KEYS, SPLIT):
         for warp in range(WARPS):
             starts = range(first + warp * TURN, min(first + SPLIT, KEYS), WARPS * TURN)
@@ -25,7 +25,7 @@ def chains():
 
 
 def output(scores, v, step):
-    """A row by a wrong step of a State (m, o, l, rescale before), all chains merged."""
+    """Return a row by a wrong step of a State (m, o, l, rescale before), all chains merged."""
     states = []
     for turns in chains():
         state = (-np.inf, np.zeros(CHANNELS), 0.0, 1.0)
@@ -35,7 +35,7 @@ def output(scores, v, step):
     top = max(m for m, *_ in states)
     weights = [np.exp2(m - top) for m, *_ in states]
     o = sum(w * o for w, (_, o, _, _) in zip(weights, states, strict=True))
-    o = o.reshape(-1, CHANNELS).sum(0)  # of lanes, where a channel has several
+    o = o.reshape(-1, CHANNELS).sum(0)  # the sum over lanes, where a channel has several
     return o / sum(w * l for w, (_, _, l, _) in zip(weights, states, strict=True))
 
 
@@ -99,7 +99,7 @@ def test_a_mistake_is_that_of_the_loop(row, name):
     made = [*softmax.rescales(scores, v), *softmax.accumulators(scores, v, "fp32")]
     found = {where(0): out for of, where, out in made if of == name}
     assert len(found) >= 20
-    # of P in fp32: what the loop keeps exact
+    # found for P in fp32, since the loop does not round P
     cut = CUT + ", 2 lanes a channel" * (MISTAKES[name] is narrow_by_key)
     assert np.allclose(found[cut], wanted, rtol=1e-5 if name.endswith("16") else 1e-12, atol=1e-9)
     weights = np.exp2(scores - scores.max())

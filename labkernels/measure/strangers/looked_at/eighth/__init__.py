@@ -1,1 +1,1 @@
-"""The eighth set: masks, reads and sums, by somebody who knew the verdict."""
+"""The eighth set, by a writer who knew the verdict: bugs in masks, reads and sums."""

@@ -1,4 +1,4 @@
-"""The bugs that are held out: wrong reads, wrong sums, wrong masks."""
+"""The bugs of the eighth set: wrong reads, wrong sums, wrong masks."""
 
 from labkernels.measure.strangers.bugs import Bug
 from labkernels.measure.strangers.inputs import Asked

@@ -1,4 +1,4 @@
-"""Held-out bugs in masks and places, and in calls that ask for a window, a cap, sinks or ALiBi.
+"""Bugs of the eighth set in masks and places, and in calls with a window, a cap, sinks or ALiBi.
 
 Name: the bug, and a pattern (re.search, case sensitive) that a truthful name for it matches.
 """
@@ -103,7 +103,7 @@ WRONG = {
 
 
 def _window(left: int | None, *, top_left: bool = False) -> Bug:
-    """A kernel with another window than it was asked for, or one laid by the row's own number."""
+    """Return a bug with another window than the call's, or one aligned to the row's own number."""
 
     def change(w: Work):
         query, key = _places(w)

@@ -1,4 +1,4 @@
-"""Held-out bugs in what is read: pages, tiles, heads, channels, formats of K and V.
+"""Bugs of the eighth set in what is read: pages, tiles, heads, channels, formats of K and V.
 
 Name: the bug, and a pattern (re.search, case sensitive) that a truthful name for it matches.
 """

@@ -1,4 +1,4 @@
-"""Held-out bugs in scores, weights, sums and formats.
+"""Bugs of the eighth set in scores, weights, sums and formats.
 
 Name: the bug, and a pattern (re.search, case sensitive) that a truthful name for it matches.
 """

@@ -1,4 +1,4 @@
-"""Families of inputs and shapes that are held out: layers, caches and tests of other projects."""
+"""Families and shapes of inputs of the eighth set: layers, caches and tests of other projects."""
 
 from collections.abc import Callable
 

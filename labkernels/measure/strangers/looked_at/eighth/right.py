@@ -1,4 +1,4 @@
-"""Right implementations that are held out."""
+"""Right implementations of the eighth set."""
 
 import math
 import warnings

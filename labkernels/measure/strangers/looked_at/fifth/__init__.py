@@ -1,1 +1,1 @@
-"""The fifth set that was held out."""
+"""The fifth set that was held out and then looked at."""

@@ -30,7 +30,7 @@ _SHAPE = "weights|exp|function"
 
 
 def _weighed(w: Work, function):
-    """The weights another function of the scores less their maximum."""
+    """Return the output with weights that are another function of the scores minus the maximum."""
     p = function(w.s - w.s.amax(-1, keepdim=True)).masked_fill(w.s == -math.inf, 0.0)
     return (p @ w.v / p.sum(-1, keepdim=True)).to(w.call.q.dtype)
 

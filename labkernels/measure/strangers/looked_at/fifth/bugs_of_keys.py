@@ -47,7 +47,7 @@ def _wide_rows(x, more: int = 4):
 
 
 def _of_the_stage_before(x, size: int, every: int):
-    """Of every so many tiles, the rows of the tile before."""
+    """Return x with one of every `every` tiles replaced by the tile before."""
     index = torch.arange(x.shape[2])
     late = (index // size % every == every - 1) & (index >= size)
     return read(x, torch.where(late, index - size, index))
@@ -81,7 +81,7 @@ def _not_yet_written(w: Work):
 
 
 def _segments(w: Work):
-    """Sequences packed into one, each alone with itself."""
+    """Return scores in which the sequences of a packed call do not see each other."""
     ends = torch.tensor([20, 45, 61, 90, 128, 150, 333])
     query, key = (torch.bucketize(x, ends, right=True) for x in places(w))
     return masked(w.s, query != key)
@@ -105,7 +105,7 @@ def _left_padding(w: Work):
 
 
 def _random_tiles(w: Work, size: int = 16):
-    """Tiles that a race loses, others in each row."""
+    """Return scores in which a race hides random tiles, others in each row, but no maximum."""
     n = -(-w.s.shape[-1] // size)
     lost = torch.rand(*w.s.shape[:3], n, generator=torch.Generator().manual_seed(3)) < 0.1
     hide = lost.repeat_interleave(size, -1)[..., : w.s.shape[-1]]

@@ -1,1 +1,1 @@
-"""The fourth set that was held out."""
+"""The fourth set that was held out and then looked at."""

@@ -81,7 +81,7 @@ def _scaled_twice(w: Work):
 
 
 def _transposed_lse(m, l):
-    """Read as [M, H] where [H, M] lies."""
+    """Return merge weights from a log-sum-exp that is stored [H, M] and read [M, H]."""
     lse = m + l.clamp(min=1e-300).log()
     other = lse.flatten(2, 3).unflatten(2, (lse.shape[3], lse.shape[2])).transpose(2, 3)
     return torch.exp(other - other.amax(0))

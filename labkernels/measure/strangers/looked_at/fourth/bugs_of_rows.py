@@ -1,4 +1,4 @@
-"""Bugs of the fourth set in queries, rows and channels: whence they come, where they are stored."""
+"""Bugs of the fourth set in queries, rows and channels: where each is read and stored."""
 
 import torch
 
@@ -65,7 +65,7 @@ def _not_zeroed(w: Work):
 
 
 def _of_the_call_before(w: Work, out):
-    """Every second query, or head, of a call whose queries were others."""
+    """Return the output with every second query, or head, from a call with other queries."""
     q = torch.randn(w.q.shape, generator=torch.Generator().manual_seed(11)).double()
     old = attend(w.scores(q=q), w.v, w.call.q.dtype)
     axis = 2 if out.shape[2] > 1 else 1

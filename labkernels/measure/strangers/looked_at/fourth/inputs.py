@@ -8,7 +8,7 @@ from labkernels.measure.strangers.inputs import changed, drawn
 
 
 def _unit_norms(rng, q, k, v):
-    """Each head's queries and keys have unit norm, with a learned temperature."""
+    """Return q and k with a root mean square of 1 per token, and q times a temperature."""
     q, k = (x / np.sqrt((x**2).mean(-1, keepdims=True)) for x in (q, k))
     return 1.5 * q, k, v
 

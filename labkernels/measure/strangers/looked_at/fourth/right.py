@@ -42,7 +42,7 @@ def whole_maxima(call: Call) -> torch.Tensor:
 
 
 def parts_of_exponents(call: Call) -> torch.Tensor:
-    """exp2 of the whole and of the broken part of the exponent, multiplied."""
+    """Multiply exp2 of the integer part of the exponent by exp2 of its fraction."""
     s, v = _scores(call)
     x = ((s - _top(s)) * math.log2(math.e)).clamp(min=-126.0)
     whole = x.floor()

@@ -1,1 +1,1 @@
-"""The second set."""
+"""The second set that was held out and then looked at."""

@@ -1,4 +1,4 @@
-"""Right implementations that are held out."""
+"""Right implementations of the second set."""
 
 import math
 from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""The seventh set by three lists: one was looked at first, two were held out at a recording."""
+"""The seventh set, in three lists: two were held out at a recording and then looked at."""

@@ -1,4 +1,4 @@
-"""Bugs of the seventh set, the half to look at.
+"""Bugs of the seventh set: the list that was looked at from the start.
 
 Name: the bug, and a pattern (re.search, case sensitive) that a truthful name for it matches.
 """
@@ -45,7 +45,7 @@ def _p(s):
 
 
 def _stored_p(p, w: Work):
-    """P as the tensor core takes it."""
+    """Return P in the input's format, as the tensor core takes it."""
     dtype = w.call.q.dtype
     return p if dtype == torch.float32 else p.to(dtype).double()
 
@@ -212,7 +212,7 @@ def _without_the_partial_tile(w: Work, tile: int = 32):
 
 
 def _torn(w: Work, tile: int = 16):
-    """A tile is read while half of it is still that before it: odd slots, upper channels."""
+    """Return V with the tile before in the upper channels of the second tile's odd slots."""
     index = keys_of(w)
     late = (index >= tile) & (index < 2 * tile) & (index % 2 == 1)
     old = read(w.v, torch.where(late, index - tile, index))

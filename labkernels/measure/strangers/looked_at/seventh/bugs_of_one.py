@@ -44,7 +44,7 @@ def _p(s):
 
 
 def _stored_p(p, w: Work):
-    """P as the tensor core takes it."""
+    """Return P in the input's format, as the tensor core takes it."""
     dtype = w.call.q.dtype
     return p if dtype == torch.float32 else p.to(dtype).double()
 

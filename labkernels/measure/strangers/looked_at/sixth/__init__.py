@@ -1,1 +1,1 @@
-"""The sixth set of bugs that was held out."""
+"""The sixth set that was held out and then looked at."""

@@ -26,7 +26,7 @@ _SHAPE = "weights|exp|function|clamp|cap"
 
 
 def _weighed(w: Work, function):
-    """The weights another function of the scores."""
+    """Return the output with weights that are another function of the scores."""
     p = function(w.s).masked_fill(w.s == -math.inf, 0.0)
     return (p @ w.v / p.sum(-1, keepdim=True).clamp(min=1e-30)).to(w.call.q.dtype)
 

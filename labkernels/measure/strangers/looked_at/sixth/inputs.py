@@ -26,7 +26,7 @@ def _quantised_queries(rng, q, k, v):
 
 
 def _one_loud_head(rng, q, k, v):
-    """One KV head with keys ten times as large, and values as much smaller."""
+    """One KV head with keys four times as large, and values a tenth as large."""
     head = int(rng.integers(k.shape[1]))
     k[:, head] *= 4.0
     v[:, head] *= 0.1
@@ -40,7 +40,7 @@ def _pauses(rng, q, k, v):
 
 
 def _near_twins(rng, q, k, v):
-    """Each second key is nearly that before it."""
+    """Each second key nearly equals the key before."""
     n = k.shape[2] // 2 * 2
     k[:, :, 1:n:2] = k[:, :, 0:n:2] + 0.02 * k[:, :, 1:n:2]
     return q, k, v

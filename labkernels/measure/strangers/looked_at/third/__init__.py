@@ -1,1 +1,1 @@
-"""The third set."""
+"""The third set that was held out and then looked at."""

@@ -1,7 +1,7 @@
-"""Bugs that are held out, each with a pattern that a right name for it matches.
+"""Bugs of the third set, each with a pattern that a right name for the bug matches.
 
-Many are after reports in public: a head offset that floors to 0, a rescale that compiles to 1, a
-window that is cut to pages, a tile that straddles two pages, weights that are no exponential.
+Many follow public reports: a head offset that floors to 0, a rescale that compiles to 1, a window
+that is cut to pages, a tile that straddles two pages, weights that are not exponentials.
 """
 
 import math

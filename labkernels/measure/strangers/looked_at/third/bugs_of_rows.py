@@ -1,4 +1,4 @@
-"""Held-out bugs in what is stored: rows and channels in the wrong place, factors, old memory."""
+"""Bugs of the third set in what is stored: wrong rows and channels, factors, old memory."""
 
 import torch
 

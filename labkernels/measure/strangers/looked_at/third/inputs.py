@@ -1,4 +1,4 @@
-"""Families of inputs that are held out: tokens like their neighbours, offsets, large channels."""
+"""Families of inputs of the third set: tokens like their neighbours, offsets, large channels."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Right implementations that are held out."""
+"""Right implementations of the third set."""
 
 import math
 from collections.abc import Callable
@@ -64,7 +64,7 @@ def two_parts_of_weights(call: Call) -> torch.Tensor:
 
 
 def multiplied_by_a_reciprocal(call: Call) -> torch.Tensor:
-    """Keys from both ends in turn, then times 1 / l by one step of Newton's from 12 bits."""
+    """Take keys from both ends in turn, then multiply by 1 / l, from fp16 by two Newton steps."""
     s, v = _scores(call)
     p = _weights(s)
     n = s.shape[-1]
