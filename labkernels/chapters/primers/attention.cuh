@@ -1,6 +1,6 @@
-// Attention as the primer tells it, in fp32. A block computes four rows of one KV head, and a warp
-// one row. A lane has a key of the tile while scores are computed, and a channel during P V.
-// Each marked region is a phase, which an assignment lets its reader write.
+// This is the primer's attention, in fp32: a block computes four rows of one KV head, and a warp
+// one row. A lane has one key of the tile while the scores are computed, and one channel during P
+// V. Each marked region is a phase, which an assignment lets its reader write.
 #pragma once
 #include "lab/attention/online_softmax.cuh"
 
@@ -35,7 +35,7 @@ struct State { float m, l, o; };
 
 // [lab: all]
 // [lab: packing]
-// Which query token and which query head a packed row is.
+// The query token and the query head of a packed row.
 struct Row { int token, head; };
 LAB_DEVICE Row row_of(int packed, int kv_head, int group) {
   return {packed / group, kv_head * group + packed % group};
@@ -43,7 +43,7 @@ LAB_DEVICE Row row_of(int packed, int kv_head, int group) {
 // [/lab: packing]
 
 // [lab: page]
-// Where the channels of a key begin in the pool, in elements.
+// Returns where the channels of a key begin in the pool, in elements.
 LAB_DEVICE i64 offset_of(const Params& p, int key, int kv_head) {
   const i64 page = load_constant(p.page_table + key / p.page_size);
   return ((page * p.page_size + key % p.page_size) * p.kv_heads + kv_head) * dim;
@@ -51,7 +51,7 @@ LAB_DEVICE i64 offset_of(const Params& p, int key, int kv_head) {
 // [/lab: page]
 
 // [lab: load]
-// The tile of 32 keys that begins at `first`. Past the last key there are zeros.
+// Loads the tile of 32 keys that begins at `first`. Keys from `end` on are zeros.
 LAB_DEVICE void load_tile(Smem& smem, const Params& p, int first, int end, int kv_head) {
   for (int i = thread_x(); i < keys * dim; i += threads) {
     const int key = i / dim, channel = i % dim;
@@ -68,7 +68,7 @@ LAB_DEVICE void load_tile(Smem& smem, const Params& p, int first, int end, int k
 // [/lab: load]
 
 // [lab: score]
-// q k of the warp's row and the lane's key.
+// Returns the dot product of the warp's row of q and the lane's key.
 LAB_DEVICE float score(const Smem& smem, int warp, int lane) {
   float s = 0.f;
   for (int d = 0; d < dim; ++d) s = fma_rn(smem.q[warp][d], smem.k[lane][d], s);
@@ -77,28 +77,28 @@ LAB_DEVICE float score(const Smem& smem, int warp, int lane) {
 // [/lab: score]
 
 // [lab: log2]
-// A score in log2 units: 2 to its power is e to the power of scale * s.
+// Returns a score x in log2 units: 2^x = e^(scale * s).
 LAB_DEVICE float in_log2_units(float s, float scale) {
   return s * (scale * 1.44269504f);
 }
 // [/lab: log2]
 
 // [lab: causal]
-// How many keys a query token sees. The last token sees all of them.
+// Returns how many keys a query token sees. The last token sees all keys.
 LAB_DEVICE int keys_seen(int token, int n_queries, int kv_len) {
   return kv_len - n_queries + token + 1;
 }
 // [/lab: causal]
 
 // [lab: mask]
-// The score of a key that the row sees, minus infinity for the others.
+// Returns the score of a key that the row sees, and minus infinity for the other keys.
 LAB_DEVICE float masked(float s, int key, int end) {
   return key < end ? s : minus_infinity();
 }
 // [/lab: mask]
 
 // [lab: maximum]
-// The largest of m and the scores of the warp's 32 lanes. Every lane returns it.
+// Returns, in every lane, the largest of m and the scores of the warp's 32 lanes.
 LAB_DEVICE float raised(float m, float s) {
   for (int mask = 16; mask > 0; mask /= 2) s = maximum(s, shfl_xor(s, mask));
   return maximum(m, s);
@@ -106,7 +106,7 @@ LAB_DEVICE float raised(float m, float s) {
 // [/lab: maximum]
 
 // [lab: update]
-// Takes the lane's score into the state, and returns its weight P.
+// Adds the lane's score to the state, and returns the score's weight P.
 LAB_DEVICE float update(State& state, float s) {
   const float m = raised(state.m, s);
   const float rescale = ex2_approx(state.m - m), weight = ex2_approx(s - m);
@@ -118,7 +118,7 @@ LAB_DEVICE float update(State& state, float s) {
 // [/lab: update]
 
 // [lab: accumulate]
-// o += P V for the lane's channel.
+// Computes o += P V for the lane's channel.
 LAB_DEVICE void accumulate(State& state, const Smem& smem, int warp, int lane) {
   for (int key = 0; key < keys; ++key)
     state.o = fma_rn(smem.p[warp][key], smem.v[key][lane], state.o);
@@ -126,7 +126,7 @@ LAB_DEVICE void accumulate(State& state, const Smem& smem, int warp, int lane) {
 // [/lab: accumulate]
 
 // [lab: loop]
-// The walk of the block's tile through K and V.
+// Goes through K and V tile by tile.
 LAB_DEVICE void walk(Smem& smem, State& state, const Params& p, int first, int end, int seen) {
   const int warp = thread_x() / 32, lane = thread_x() % 32;
   for (int key = first; key < end; key += keys) {
@@ -142,7 +142,7 @@ LAB_DEVICE void walk(Smem& smem, State& state, const Params& p, int first, int e
 // [/lab: loop]
 
 // [lab: merge]
-// The state of the keys of both.
+// Returns the state of the keys of a and b together.
 LAB_DEVICE State merge(const State& a, const State& b) {
   const float m = maximum(a.m, b.m);
   const float of_a = ex2_approx(a.m - m), of_b = ex2_approx(b.m - m);
@@ -176,7 +176,7 @@ LAB_KERNEL(threads, 1) attend(LAB_GRID_CONSTANT Params p) {
 // [/lab: kernel]
 // [/lab: all]
 
-// A warp per row merges the states of the row's splits, and divides o by l.
+// One warp per row merges the states of the row's splits, and divides o by l.
 LAB_KERNEL(32, 1) merge_splits(LAB_GRID_CONSTANT Params p) {
   const i64 head = block_x();
   const int lane = thread_x();

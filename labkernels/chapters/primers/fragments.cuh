@@ -1,4 +1,4 @@
-// Which lane holds which element of a warp's matrices, in registers and in shared memory.
+// These kernels show which lane holds which element of a matrix in registers and in shared memory.
 #pragma once
 #include "lab/ampere/shared_tile.cuh"
 
@@ -17,13 +17,13 @@ struct Params {
 struct Tile { alignas(128) u16 rows[16][64]; };
 
 // [lab: swizzle]
-// Which of its row's eight places chunk c takes.
+// Returns which of its row's eight places chunk c takes.
 LAB_DEVICE int place_of(int row, int c) {
   return c ^ (row & 7);
 }
 // [/lab: swizzle]
 
-// The tile through shared memory: lanes store chunks, and ldmatrix reads 16 x 16 at a time.
+// Passes the tile through shared memory: lanes store chunks, and ldmatrix reads 16 x 16 at a time.
 // a [16, 64]; held [4 steps, 32 lanes, 4 registers]; touched [8, 32]: the byte addresses of the
 // four stores and of the four reads.
 LAB_KERNEL(32, 1) swizzled(LAB_GRID_CONSTANT Params p) {
@@ -49,15 +49,15 @@ LAB_KERNEL(32, 1) swizzled(LAB_GRID_CONSTANT Params p) {
 
 // ---- mma: A 16 x 16, B 16 x 8
 // [lab: rows]
-// The row and the chunk of eight numbers whose address a lane gives to ldmatrix_x4, so that the
-// four registers it gets are the A fragment of a tile of 16 x 16.
+// A lane gives ldmatrix_x4 the address of this row and chunk of eight numbers. The lane's four
+// registers are then the A fragment of a tile of 16 x 16.
 struct Source { int row, chunk; };
 LAB_DEVICE Source source_of(int lane) {
   return {lane % 16, lane / 16};
 }
 // [/lab: rows]
 
-// The B fragment of `columns` [8, 16], which has B's columns one below the other.
+// Loads the B fragment of `columns` [8, 16], whose rows are B's columns.
 LAB_DEVICE void load_columns(u32 (&b)[2], const u16* columns) {
   const int g = thread_x() / 4, t = thread_x() % 4;
   for (int i = 0; i < 2; ++i)
@@ -85,8 +85,8 @@ LAB_KERNEL(32, 1) product(LAB_GRID_CONSTANT Params p) {
 }
 
 // [lab: pack]
-// The A fragment of P [16 rows, 16 keys] from the accumulators of S: s[0] are keys 0 to 7, s[1]
-// keys 8 to 15. A lane holds columns 2 t and 2 t + 1 of rows g and g + 8 of each.
+// Makes the A fragment of P [16 rows, 16 keys] from the accumulators of S: s[0] has keys 0 to 7,
+// s[1] keys 8 to 15. A lane holds columns 2 t and 2 t + 1 of rows g and g + 8 of each.
 LAB_DEVICE void fragment_of_p(u32 (&a)[4], const float (&s)[2][4]) {
   a[0] = pack2<f16>(s[0][0], s[0][1]);
   a[1] = pack2<f16>(s[0][2], s[0][3]);

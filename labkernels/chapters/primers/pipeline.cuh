@@ -1,4 +1,4 @@
-// Two stages: while a tile is summed, the copy of the next tile is on its way.
+// This pipeline has two stages: while a tile is summed, the next tile is copied.
 #pragma once
 #include "lab/core/ptx.cuh"
 
@@ -22,7 +22,7 @@ LAB_DEVICE void fetch(Smem& smem, const Params& p, Trace& trace, int j) {
   cp_async_commit();
   if (thread_x() == 0) store_global(p.trace + trace.n++, j);
 }
-// Adds the thread's share of a tile: words that other threads have copied.
+// Adds the thread's part of a tile: words that other threads have copied.
 LAB_DEVICE float consume(Smem& smem, const Params& p, Trace& trace, float sum, int j) {
   for (int i = 0; i < tile / threads; ++i)
     sum = sum + smem.stage[j % stages][i * threads + thread_x()];
@@ -36,9 +36,9 @@ LAB_DEVICE float sum_of_tiles(Smem& smem, const Params& p, Trace& trace) {
   fetch(smem, p, trace, 0);
   for (int j = 0; j < p.n_tiles; ++j) {
     if (j + 1 < p.n_tiles) fetch(smem, p, trace, j + 1);
-    else cp_async_commit();  // an empty group: so that "all but the youngest" is always tile j
+    else cp_async_commit();  // an empty group, so that tile j's group is not the youngest
     cp_async_wait<1>();      // this thread's copies of tile j have landed
-    sync_block();            // and those of all others
+    sync_block();            // and those of all other threads
     sum = consume(smem, p, trace, sum, j);
     sync_block();            // no thread reads this stage any more
   }

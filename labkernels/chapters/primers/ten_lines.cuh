@@ -1,5 +1,5 @@
-// Ten lines for the two budgets: a thread keeps `Sums` sums in registers, and the block keeps
-// `Stages` tiles of 32 x Sums weights in shared memory. y = W^T x, with a column of x per thread.
+// A thread keeps `Sums` sums in registers, and the block keeps `Stages` tiles of 32 x Sums weights
+// in shared memory. The lines compute y = W^T x, one column of x and y per thread.
 #pragma once
 #include "lab/core/ptx.cuh"
 

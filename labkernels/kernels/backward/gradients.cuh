@@ -1,7 +1,7 @@
-// The kernels on mma.sync and the rungs above them share copies of a tile of rows, P and dS, and
-// how the gradients leave. Of a fragment, lane 4 g + t holds rows g and g + 8 of each 16, and
-// columns 2t and 2t + 1 of each 8; C::Scores, C::KeyRows and C::QueryRows say which of them a warp
-// has.
+// The kernels on mma.sync and the rungs above them share the copies of a tile of rows, P and dS,
+// and the stores of the gradients. Of a fragment, lane 4 g + t holds rows g and g + 8 of each 16,
+// and columns 2t and 2t + 1 of each 8; C::Scores, C::KeyRows and C::QueryRows say which of them a
+// warp has.
 #pragma once
 #include "backward/problem.cuh"
 #include "lab/ampere/warp_mma.cuh"
@@ -37,8 +37,8 @@ LAB_DEVICE void copy_queries(S& smem, const BackwardParams& p, const BackwardReq
 
 // ---- P and dS
 
-// A mask says which keys the rows of a tile see: `row` and `key` are its first ones in the request,
-// and `whole` says that all rows see all keys.
+// A mask says which keys the rows of a tile see: `row` and `key` are the tile's first in the
+// request, and `whole` says that all rows see all keys.
 struct Mask { int row, key; bool whole; };
 template <class C>
 LAB_DEVICE Mask mask_of(const BackwardParams& p, const BackwardRequest& r, int row, int key) {
@@ -46,8 +46,9 @@ LAB_DEVICE Mask mask_of(const BackwardParams& p, const BackwardRequest& r, int r
 }
 
 // [lab: gradients of the scores]
-// P = exp2(S - lse2), dS = P (dP - delta); what a row does not see is 0. Rounded P and dS go to
-// shared memory for the products of other warps. A row past the end has lse2 = inf: its P is 0.
+// Computes P = exp2(S - lse2) and dS = P (dP - delta); both are 0 where a row does not see a key.
+// Rounded P and dS go to shared memory for the products of other warps. A row past the end has lse2
+// = inf: its P is 0.
 template <class C, class P, bool StoreP>
 LAB_DEVICE void score_gradients(typename C::Scores::Sum& s, const typename C::Scores::Sum& dp,
                                 typename C::ScoreTile& p_tile, typename C::ScoreTile& ds_tile,
@@ -86,7 +87,7 @@ LAB_DEVICE void score_gradients(typename C::Scores::Sum& s, const typename C::Sc
 
 // ---- stores
 
-// dq_accum += sum, for the warp's rows and channels of a tile that begins at `first` there.
+// Adds sum to dq_accum, for the warp's rows and channels of the tile that begins at row `first`.
 template <class C>
 LAB_DEVICE void add_dq(const typename C::QueryRows::Sum& sum, const BackwardParams& p, i64 first) {
   const int lane = thread_x() & 31;
@@ -120,7 +121,7 @@ LAB_DEVICE void store_sum(void* tensor, const typename Part::Sum& sum, float fac
     }
 }
 
-// This goes through the blocks of rows that see a block's keys, head by head of the group.
+// RowTiles goes through the tiles of rows that see a block's keys, head by head of the group.
 template <class C> struct RowTiles {
   int first, end, last_head;  // of tiles; of heads
   int tile, head;

@@ -1,5 +1,5 @@
 // In this backward pass a block has a tile of keys. This file has the query rows that the block
-// goes through, and says when it adds to dq.
+// goes through, and says when the block adds to dq.
 #pragma once
 #include "backward/problem.cuh"
 #include "lab/hopper/tma.cuh"
@@ -21,7 +21,8 @@ template <int Rows, int Keys> LAB_DEVICE BackwardKeys backward_keys(const Backwa
   return {request, key, request.kv_len - key, work.head, first_row, tiles * p.group};
 }
 
-// This goes through the blocks of rows that see the tile, one head of the group after the other.
+// RowBlocks goes through the blocks of rows that see the tile, one head of the group after the
+// other.
 template <int Rows> struct RowBlocks {
   int head, row;
   LAB_DEVICE RowBlocks(const BackwardParams& p, const BackwardKeys& b)
@@ -38,17 +39,17 @@ template <int Rows> struct RowBlocks {
 };
 
 // Returns how many tiles of keys add to a block of rows before this block's tile: the last tile
-// that the rows see adds first. Under a causal mask a block begins with the rows at the diagonal,
-// so that it comes to the same rows Keys / Rows steps after the block of the next tile, which adds
-// before it.
+// that the rows see adds first. Under a causal mask a block begins with the rows at the diagonal.
+// The block of the next tile begins with rows that this block reaches Keys / Rows steps later, and
+// adds to them first.
 template <int Rows, int Keys>
 LAB_DEVICE int tiles_before(const BackwardParams& p, const BackwardKeys& b, int row) {
   const int end_row = least(row + Rows, b.request.q_len);
   return (row_limit(p, b.request, end_row - 1) - 1) / Keys - b.key / Keys;
 }
 
-// A thread has this part in additions to dq_accum that have a fixed order. A semaphore counts the
-// tiles of keys that have added to these rows.
+// With this a thread keeps the fixed order of additions to dq_accum. A semaphore counts the tiles
+// of keys that have added to a block of rows.
 struct DqSemaphore {
   int* taken;
   int before;

@@ -1,6 +1,6 @@
-// This file has the keys and rows for which a block of the backward pass answers, and the place of
-// the rows' workspace. Each request's rows begin at a multiple of `row_padding` in the workspace,
-// so that a block can read and add whole tiles of rows without checking where the request ends.
+// This file has the keys and rows that a block of the backward pass computes, and the place of the
+// rows' workspace. Each request's rows begin at a multiple of `row_padding` in the workspace, so
+// that a block can read and add whole tiles of rows without checking where the request ends.
 #pragma once
 #include "lab/ampere/shared_tile.cuh"
 #include "packed_gqa/rows.cuh"
@@ -9,8 +9,8 @@ namespace lab {
 
 constexpr int row_padding = LAB_ROW_PADDING;
 
-// Each block has one, in launch order, from the host's plan. `tile` is the number of a tile of the
-// request's keys, or of its rows.
+// Each block has one of these items, in launch order, from the host's plan. `tile` is the number of
+// a tile of the request's keys, or of its rows.
 struct alignas(16) BackwardWork { int request, tile, head, unused; };
 
 // Strides count elements; the last dimension is contiguous. kernels/backward/cuda.py mirrors this
@@ -44,7 +44,7 @@ LAB_DEVICE float infinity() { return bits_to_float(0x7f800000u); }
 struct BackwardRequest {
   i64 first_token, first_kv, first_padded;
   int q_len, kv_len;
-  int past;  // keys before the causal row 0's own; negative where the first rows see none
+  int past;  // keys before the last key that row 0 sees; negative if row 0 sees none
 
   // Returns the first row that sees a key.
   LAB_DEVICE int first_row(const BackwardParams& p, int key) const {

@@ -1,5 +1,5 @@
 // One kernel runs before the backward kernel and computes values of each row; another runs after it
-// and makes dq from its fp32 sums. A block takes row_padding rows of a query head, which its work
+// and makes dq from the fp32 sums. A block takes row_padding rows of a query head, which its work
 // item names.
 #pragma once
 #include "backward/problem.cuh"
@@ -65,8 +65,8 @@ LAB_KERNEL(row_threads, 4) backward_prepare(LAB_GRID_CONSTANT BackwardParams p) 
 // [/lab: prepare rows]
 
 // [lab: convert dq]
-// dq = scale dq_accum, rounded. A warp takes 16 rows by 32 channels: it reads four fragments as
-// they lie, 512 bytes each, and a lane writes 8 channels of the rows g and g + 8.
+// Computes dq = scale dq_accum, rounded. A warp takes 16 rows by 32 channels: it reads four
+// fragments, each of 512 contiguous bytes, and a lane writes 8 channels of the rows g and g + 8.
 template <class T, int D>
 LAB_KERNEL(row_threads, 4) backward_convert(LAB_GRID_CONSTANT BackwardParams p) {
   constexpr int units = D / 32;

@@ -1,6 +1,6 @@
-// Checks lengths and page numbers against the pools, one block per request: a kernel that trusts
-// wrong ones would leave its tensors. A finding is written to memory that the host can read without
-// waiting for the GPU.
+// This kernel checks lengths and page numbers against the pools, with one block per request. With
+// wrong numbers, an attention kernel would access memory outside its tensors. A finding is written
+// to memory that the host can read without waiting for the GPU.
 #pragma once
 #include "lab/core/ptx.cuh"
 
@@ -18,7 +18,7 @@ struct Params {                // page_guard.py mirrors this struct
 
 constexpr int threads = LAB_THREADS, no_slot = LAB_NO_SLOT;
 
-// If several blocks find something at once, one finding stays, because 16 bytes are stored whole.
+// If several threads find something at once, one finding remains: a store of 16 bytes is not torn.
 LAB_DEVICE void report(const Params& p, int request, int slot, int value) {
   const u32x4 words = {{1u, static_cast<u32>(request), static_cast<u32>(slot),
                         static_cast<u32>(value)}};

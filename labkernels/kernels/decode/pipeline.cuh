@@ -66,7 +66,7 @@ template <class T, int D, int Keys, int Warps, int Stages> struct WarpPipeline {
     sync_warp();                       // V of this step is there, for every lane
   }
   LAB_DEVICE void advance() {
-    sync_warp();                       // every lane is done with K and V, which may be overwritten
+    sync_warp();                       // no lane reads K and V any more: they may be overwritten
     k_stage = k_stage + 1 == Stages ? 0 : k_stage + 1;
     v_stage = v_stage + 1 == Stages - 1 ? 0 : v_stage + 1;
     key += stride;

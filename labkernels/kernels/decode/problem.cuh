@@ -1,4 +1,4 @@
-// K and V lie in pages. This file says where a key lies, and how one warp brings its keys to shared
+// K and V lie in pages. This file says where a key lies, and how one warp copies its keys to shared
 // memory.
 #pragma once
 #include "lab/ampere/shared_tile.cuh"
@@ -18,7 +18,7 @@ struct DecodeParams {
   float* partial_o;           // [batch, q_heads, splits, D], not yet divided by l
   float* partial_m;           // [batch, q_heads, splits], log2 units
   float* partial_l;           // [batch, q_heads, splits]
-  int* split_semaphores;      // [batch, blocks of a split]: splits that arrived, zero at rest
+  int* split_semaphores;      // [batch, blocks of a split]: splits that arrived; 0 between launches
   i64 q_stride_batch, q_stride_head;
   i64 kv_stride_page, kv_stride_token, kv_stride_head;
   int page_table_stride, max_pages, page_size;
@@ -74,7 +74,7 @@ template <class T, int D, int Keys> struct PagedWindow {
   const int* pages;
   i64 stride_page, stride_token;
   int max_pages, page_size, end_key;
-  i64 offset, previous;       // of this lane's key: window looked up last, and the one before
+  i64 offset, previous;       // of this lane's key in the latest window looked up, and before
 
   LAB_DEVICE PagedWindow(const DecodeParams& p, const DecodeWork& w)
       : k(static_cast<const T*>(p.k_pool) + w.kv_head * p.kv_stride_head),

@@ -1,6 +1,6 @@
 // This is the second launch of an MLA decode whose keys are split. A row's partial States have 512
-// channels in fp32 for each split. The last block of a tile to finish would read those of all rows
-// through one SM, so a block of its own merges each row instead.
+// channels in fp32 for each split. If the last block of a tile merged them, one SM would read the
+// States of all rows; therefore each row is merged by a separate block.
 #pragma once
 #include "mla/pipeline.cuh"
 
@@ -14,7 +14,7 @@ LAB_KERNEL(merge_threads, 4) mla_merge(LAB_GRID_CONSTANT MlaParams p) {
   static_assert(D == merge_threads / 32 * 128);
   const WorkTile<Rows> work = work_tile<Rows, true>(p);
   const int row = block_y();
-  wait_previous_launch();               // the splits' States are there
+  wait_previous_launch();               // then the splits' States are there
   if (row < work.n_rows && work.live_splits > 1)
     merge_splits<P, Rows, D, Divide, 128>(p, work, row, thread_x() / 32 * 128);
 }

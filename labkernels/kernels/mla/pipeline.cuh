@@ -21,7 +21,7 @@ struct MlaParams {
   float* partial_o;           // [total_q, q_heads, splits, 512], not yet divided by l
   float* partial_m;           // [total_q, q_heads, splits], log2 units
   float* partial_l;           // [total_q, q_heads, splits]
-  int* split_semaphores;      // semaphore_index: splits that have arrived, zero at rest
+  int* split_semaphores;      // semaphore_index: splits that have arrived; 0 between launches
   i64 q_nope_stride_token, q_nope_stride_head, q_pe_stride_token, q_pe_stride_head;
   i64 ckv_stride_page, ckv_stride_token, kpe_stride_page, kpe_stride_token;
   int page_table_stride, max_pages, page_size;
@@ -58,8 +58,8 @@ LAB_DEVICE void load_latent_query(T (&tile)[Rows][D + Dpe], const MlaParams& p,
 }
 
 // The block has this window on the latent rows, `Keys` keys at a time, with ckv and kpe of a key
-// side by side. Eight lanes copy a key, 128 bytes at once. Where the keys lie is looked up when the
-// window moves, so that the page table's latency is hidden.
+// side by side. Eight lanes copy a key, 128 bytes at once. The window looks up where its keys lie
+// when it moves, so that the page table's latency is hidden.
 template <class T, int D, int Dpe, int Keys, int Threads> struct LatentWindow {
   static constexpr int keys_per_pass = least(Threads / 8, Keys), passes = Keys / keys_per_pass;
   static_assert(Keys % keys_per_pass == 0 && D % 64 == 0 && Dpe == 64, "whole passes");
@@ -85,7 +85,7 @@ template <class T, int D, int Dpe, int Keys, int Threads> struct LatentWindow {
     key = key + Keys;
     look_up();
   }
-  // Copies the window. `address` is that of the tile's chunk (thread / 8, thread % 8).
+  // Copies the window. `address` is that of chunk thread % 8 of the tile's row thread / 8.
   LAB_DEVICE void copy(u32 address) const {
     constexpr int row_bytes = (D + Dpe) * static_cast<int>(sizeof(T));
     if (thread_x() >= keys_per_pass * 8) return;  // 16 keys are fewer than 256 threads can copy
@@ -119,13 +119,13 @@ template <class T, int D, int Dpe, int Keys, int Threads> struct LatentWindow {
   }
 };
 
-// A block has a pipeline over its keys, in stages that its warps share: the next stages are copied
-// during this one.
+// A block has a pipeline over its keys, in stages that its warps share: while a stage is computed,
+// the next stages are copied.
 template <class T, int D, int Dpe, int Keys, int Threads, int Stages> struct LatentPipeline {
   static constexpr u32 stage_bytes = sizeof(T) * Keys * (D + Dpe);
   static_assert(Stages >= 1, "one stage is copied after its last reader");
 
-  LatentWindow<T, D, Dpe, Keys, Threads> window;  // the keys that are copied next
+  LatentWindow<T, D, Dpe, Keys, Threads> window;  // of the keys that are copied next
   u32 first_copy;             // this lane's address in the first stage
   int key, stage, copy_stage;
 
@@ -150,7 +150,7 @@ template <class T, int D, int Dpe, int Keys, int Threads, int Stages> struct Lat
   LAB_DEVICE void advance() {
     key = key + Keys;
     if constexpr (Stages == 1) {
-      sync_block();                    // every warp is done with the stage
+      sync_block();                    // no warp reads the stage any more
       copy_next();
     } else {
       stage = stage + 1 == Stages ? 0 : stage + 1;

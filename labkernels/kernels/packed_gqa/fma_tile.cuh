@@ -1,18 +1,18 @@
 // This is an attention tile on CUDA cores, which compute in fp32 FMAs and never round P. A warp
 // owns whole rows of the tile; a lane computes a block of scores and then a block of the output, so
 // that each value that it loads from shared memory serves many FMAs. Even lanes have other rows
-// than odd lanes; the 16 lanes of a kind share a row's keys and channels, so that the lanes served
-// by one 16-byte load need few different values. A kernel's KernelTraits is a Shape with the two
-// unroll factors that its registers allow. Its Smem has q and k, whose rows are padded; p, where
-// entry lane_keys * column + j of a row is key 16 j + column of the step; and value(key), which is
-// the row of V.
+// than odd lanes. The 16 even lanes share the keys and channels of a row, as do the 16 odd lanes,
+// so that lanes which shared memory serves at the same time need few different values. A kernel's
+// KernelTraits is a Shape with the two unroll factors that its registers allow. Its Smem has q and
+// k, whose rows are padded; p, where entry lane_keys * column + j of a row is key 16 j + column of
+// the step; and value(key), which is the row of V.
 #pragma once
 #include "packed_gqa/rows.cuh"
 
 namespace lab::fma_tile {
 
 constexpr int columns = LAB_FMA_COLUMNS;         // lanes that share a row
-constexpr int padding = LAB_FMA_PADDING;         // floats: 8 lanes read 8 rows in 32 banks
+constexpr int padding = LAB_FMA_PADDING;         // floats: 8 lanes read 8 rows from 32 banks
 
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int BlocksPerSm>
 struct Shape {
@@ -47,7 +47,7 @@ template <class T> LAB_DEVICE void widen(float* to, const u32x4& pairs) {
 }
 
 // [lab: scores]
-// S = Q K^T: s[i][j] is the score of the lane's row i and key 16 j + column.
+// Computes S = Q K^T: s[i][j] is the score of the lane's row i and key 16 j + column.
 template <class C, class Smem> LAB_DEVICE void scores(Scores<C>& s, const Smem& smem) {
 #pragma unroll
   for (int i = 0; i < C::lane_rows; ++i)
@@ -81,7 +81,7 @@ LAB_DEVICE void mask(Scores<C>& s, const Params& p, const typename C::Work& b, i
   }
 }
 
-// P goes to shared memory, where all lanes of a row read it.
+// Stores P in shared memory, where all lanes of a row read it.
 template <class C, class Smem> LAB_DEVICE void store_p(Smem& smem, const Scores<C>& s) {
 #pragma unroll
   for (int i = 0; i < C::lane_rows; ++i) {
@@ -97,7 +97,7 @@ template <class C, class Smem> LAB_DEVICE void store_p(Smem& smem, const Scores<
 }
 
 // [lab: accumulate]
-// O += P V, for four keys at a time, whose P lie side by side.
+// Computes O += P V, for four keys at a time, whose P are contiguous.
 template <class C, class Smem> LAB_DEVICE void accumulate(Output<C>& o, const Smem& smem) {
 #pragma unroll C::unroll_output
   for (int first = 0; first < C::keys; first += 4) {

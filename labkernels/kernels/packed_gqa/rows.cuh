@@ -7,7 +7,7 @@
 
 namespace lab {
 
-// Each block has one, in launch order, from the host's plan.
+// The host's plan lists these items in the order in which blocks take them.
 struct alignas(16) PrefillWork { int request, q_tile, kv_head, split; };
 
 // Strides count elements; the last dimension is contiguous. kernels/prefill/cuda.py mirrors this
@@ -19,13 +19,13 @@ struct PrefillParams {
   const int* cu_seqlens_k;    // [batch + 1], ragged K and V alone
   const int* page_table;      // [batch, max_pages], paged K and V alone
   const int* kv_len;          // [batch], paged K and V alone
-  const PrefillWork* work;    // [blocks]
+  const PrefillWork* work;    // [work tiles]
   void* out;                  // [total_q, q_heads, Dvo]
   float* lse2;                // [total_q, q_heads], base 2
   float* partial_o;           // [total_q, q_heads, splits, Dvo], not yet divided by l
   float* partial_m;           // [total_q, q_heads, splits], log2 units
   float* partial_l;           // [total_q, q_heads, splits]
-  int* split_semaphores;      // semaphore_index: splits that have arrived, zero at rest
+  int* split_semaphores;      // semaphore_index: splits that have arrived; 0 between launches
   i64 q_stride_token, q_stride_head;
   i64 k_stride_page, k_stride_token, k_stride_head;
   i64 v_stride_page, v_stride_token, v_stride_head;
@@ -33,7 +33,7 @@ struct PrefillParams {
   int page_shift;             // 2^page_shift >= page_size, and
   u32 page_inverse;           // 2^(31 + page_shift) / page_size, rounded up
   int q_heads, kv_heads, group;
-  int group_shift;            // as page_shift and page_inverse, of group
+  int group_shift;            // as page_shift and page_inverse, for group
   u32 group_inverse;
   int keys_per_split, splits;
   int causal;                 // query i of n with L keys sees keys 0 to L - n + i
@@ -49,9 +49,9 @@ template <int Rows> struct WorkTile {
   int tile_rows;              // used rows of the tile's Rows
   int first_row, n_rows;      // of the request's packed rows; fewer than tile_rows at their end
   i64 first_token, first_kv;  // the request's first row in q, and in ragged k and v
-  int kv_len, past;           // past: keys before the causal row 0's own
+  int kv_len, past;           // past: keys before the last key that token 0 sees
   int first_key, end_key;     // of the split, up to the last key that a row of the tile sees
-  int live_splits;            // splits of the tile that hold keys which its rows see
+  int live_splits;            // splits that hold keys which the tile's rows see
 };
 
 LAB_DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
@@ -125,8 +125,8 @@ LAB_DEVICE i64 head_index(const Params& p, const WorkTile<Rows>& b, int row) {
   return (b.first_token + token) * p.q_heads + b.kv_head * p.group + (packed - token * p.group);
 }
 
-// Returns the number of a tile's semaphore: the tiles before a request are at most first_token *
-// group / tile_rows, rounded down, and one more per request.
+// Returns the number of a tile's semaphore. The tiles of the requests before this one are at most
+// first_token * group / tile_rows, rounded down, plus one per request.
 template <class Params, int Rows>
 LAB_DEVICE i64 semaphore_index(const Params& p, const WorkTile<Rows>& b) {
   return (b.first_token * p.group / b.tile_rows + b.request + b.q_tile) * p.kv_heads + b.kv_head;

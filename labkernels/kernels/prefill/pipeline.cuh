@@ -12,10 +12,11 @@ template <class T, int Dqk, int Dvo, int Keys, int Stages> struct BlockStages {
 
 // The block has this window on K and V, `Keys` keys at a time. Eight lanes copy a key, 128 bytes at
 // once; a warp copies four keys in a pass. When the window moves, these eight lanes look up where
-// paged keys lie, each for another pass, so that the page table's latency is hidden.
+// paged keys lie, each lane for another pass. The look-up comes a step before the copy, so that the
+// page table's latency is hidden.
 template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct KvWindow {
   static constexpr int keys_per_pass = Threads / 8, passes = Keys / keys_per_pass;
-  static constexpr int look_ups = Paged ? (passes + 7) / 8 : 1;  // a lane's
+  static constexpr int look_ups = Paged ? (passes + 7) / 8 : 1;  // per lane
   // Paged K and V of equal channels have equal strides, so one offset addresses a key and its
   // value.
   static constexpr bool equal_strides = Paged && Dqk == Dvo;
@@ -55,8 +56,8 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
     }
   }
 
-  // These copy the window's K, its V, or both. An address is that of a tile's chunk (thread / 8,
-  // thread % 8).
+  // These copy the window's K, its V, or both. An address is that of chunk thread % 8 of a tile's
+  // row thread / 8.
   LAB_DEVICE void copy_k(u32 address) const {
     const Rows rows(*this, k_chunk, p.k_stride_page, p.k_stride_token);
 #pragma unroll
@@ -96,9 +97,9 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
 
   LAB_DEVICE static u32 in_chunks(i64 stride) { return static_cast<u32>(stride / chunk_elements); }
 
-  // These are the offsets of the keys that a lane copies, from its first key or from the pool's
-  // first. Paged rows begin at multiples of 16 bytes: offsets counted in 16 bytes fit 32 bits for
-  // any pool, and take half the registers of 64-bit offsets.
+  // These are the offsets of the keys that a lane copies, from its first key (ragged) or from the
+  // pool's start (paged). Paged rows begin at multiples of 16 bytes. Counted in 16 bytes, offsets
+  // fit 32 bits for every pool that PagedKV allows, and take half the registers of 64-bit offsets.
   struct Rows {
     i64 stride;
     u32 chunk, looked_up[look_ups];
@@ -137,7 +138,7 @@ struct BlockPipeline {
   static constexpr u32 v_stage_bytes = sizeof(T) * Keys * Dvo;
   static_assert(Stages == 1 || Stages == 2, "copies run at most a step ahead");
 
-  KvWindow<T, Dqk, Dvo, Keys, Threads, Paged> window;  // with two stages, a step ahead
+  KvWindow<T, Dqk, Dvo, Keys, Threads, Paged> window;  // a step ahead, if there are two stages
   u32 k_copy, v_copy;         // this lane's addresses in the first stages
   int first_key, stage;
 
@@ -185,7 +186,7 @@ struct BlockPipeline {
   LAB_DEVICE void wait_v() {
     if constexpr (Stages == 1) {
       cp_async_wait<0>();
-      sync_block();                    // V is there, and every warp is done with K
+      sync_block();                    // V is there, and no warp reads K any more
       if (holds_keys(window.key)) window.copy_k(k_copy);
     }
   }

@@ -1,6 +1,6 @@
-// A warpgroup has 64 rows of a work tile. This file has the blocks of keys that they see, the mask,
-// and how the rows leave. A thread holds rows g and g + 8 of its warp's 16, and columns 2t and 2t +
-// 1 of each 8, where g = lane / 4 and t = lane % 4.
+// A warpgroup has 64 rows of a work tile. This file has the blocks of keys that they see, their
+// mask and their store. A thread holds rows g and g + 8 of its warp's 16, and columns 2t and 2t + 1
+// of each 8, where g = lane / 4 and t = lane % 4.
 #pragma once
 #include "lab/attention/online_softmax.cuh"
 #include "lab/hopper/mbarrier.cuh"
@@ -8,13 +8,14 @@
 
 namespace lab {
 
-// Returns this lane's first row of the tile; the other one is 8 further.
+// Returns this lane's first row of the tile; the lane's other row is 8 rows further.
 LAB_DEVICE int lane_row(int warpgroup) {
   return warpgroup * 64 + thread_x() / 32 % 4 * 16 + (thread_x() & 31) / 4;
 }
 
-// This goes through the blocks of keys of a work tile, from the last to the first. A block begins
-// at a multiple of C::keys, so that the first block of a split may hold keys of the split before.
+// KeyBlocks goes through the blocks of keys of a work tile, from the last to the first. A block
+// begins at a multiple of C::keys, so that the first block of a split may hold keys of the split
+// before.
 template <class C> struct KeyBlocks {
   int key, first, seen_by_all;
   LAB_DEVICE KeyBlocks(const PrefillParams& p, const typename C::Work& tile)
@@ -27,7 +28,7 @@ template <class C> struct KeyBlocks {
   LAB_DEVICE bool masked() const { return key + C::keys > seen_by_all || key < first; }
 };
 
-// Sets the scores of the keys that a row does not see to -inf. Only blocks at a boundary come here.
+// Sets the scores of the keys that a row does not see to -inf. Only blocks at a boundary need this.
 // s: [64 rows of the warpgroup, keys of a block].
 template <class C, int N>
 LAB_DEVICE void mask(float (&s)[N], const PrefillParams& p, const typename C::Work& tile, int row,
@@ -69,7 +70,7 @@ LAB_DEVICE void store_rows(const float (&o)[N], OnlineSoftmax& softmax, const Pr
   }
 }
 
-// Named barrier 1 + w is the turn of consumer warpgroup w; all consumers meet at the next one.
+// Named barrier 1 + w gives consumer warpgroup w its turn; all consumers meet at the next barrier.
 template <class C> constexpr int consumers_done = 1 + C::consumer_warpgroups;
 template <class C> struct ConsumerSync {
   LAB_DEVICE void operator()() const {
@@ -77,7 +78,7 @@ template <class C> struct ConsumerSync {
   }
 };
 
-// Ends a work tile: the rows leave, and the last block of a request's splits merges them. o: [64
+// Ends a work tile: stores the rows; the last block of the tile's splits merges the splits. o: [64
 // rows of the warpgroup, dim_vo].
 template <class C, class P, int N>
 LAB_DEVICE void finish_rows(const float (&o)[N], OnlineSoftmax& softmax, const PrefillParams& p,

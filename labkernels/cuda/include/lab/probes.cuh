@@ -24,7 +24,8 @@ struct MmaParams {
   void* d;
 };
 
-// A lane holds these registers of a 16 x 8 part of d; `row` and `column` are those of the first.
+// A lane holds these registers of a 16 x 8 part of d; `row` and `column` are those of the first
+// register.
 template <class Out> struct Accumulator {
   using Register = float;
   static constexpr int registers = 4;
@@ -77,7 +78,7 @@ LAB_KERNEL(probe_threads, 1) probe_mma(LAB_GRID_CONSTANT MmaParams p) {
 // the memory is [tile][element of K][row or column].
 constexpr int wgmma_probe_threads = 128;
 
-// So many chunks of 16 bytes hold N rows of `Steps` x 32 bytes; a swizzle takes 64 rows at a time.
+// This many chunks of 16 bytes hold N rows of `Steps` x 32 bytes; a swizzle spans 64 rows.
 template <int N, int Steps> constexpr int wgmma_chunks = (N + 63) / 64 * 64 * 2 * Steps;
 
 template <int Columns, int Steps> struct WgmmaSmem {

@@ -1,5 +1,5 @@
-// Appends new keys and values to the pages of a cache and advances its lengths, in one launch. Lane
-// i of a warp looks up where the warp's key i goes; then all lanes move 16 bytes at a time.
+// This kernel appends new keys and values to the pages of a cache and advances its lengths. Lane i
+// of a warp looks up where the warp's key i goes; then all lanes move 16 bytes at a time.
 #pragma once
 #include "lab/ampere/shared_tile.cuh"
 
@@ -20,7 +20,7 @@ struct Params {               // cuda.py mirrors this struct
   const int* page_table;      // [batch, max_pages]
   const int* cu_seqlens;      // [batch + 1]: request i appends rows cu_seqlens[i] to [i + 1] - 1
   int* kv_len;                // [batch]
-  int* ticket;                // blocks that have arrived, zero at rest
+  int* ticket;                // blocks that have arrived; 0 between launches
   int page_table_stride, max_pages, page_size;
   int kv_heads, batch, keys_per_warp, blocks;
 };
@@ -68,7 +68,7 @@ LAB_DEVICE i64 place(const Params& p, const Side& side, int key) {
 
 // [lab: move]
 // Moves the rows of one warp; `place` is that of the lane's key. All loads of a step are in flight
-// before its first store waits for one.
+// before its first store waits for a load.
 template <class C>
 LAB_DEVICE void move(const Params& p, const Side& side, int first_key, i64 place) {
   const int lane = thread_x() & 31, head_chunks = static_cast<int>(side.head_chunks);

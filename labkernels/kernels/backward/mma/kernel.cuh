@@ -1,9 +1,9 @@
-// This is the backward pass with the tensor cores on, in FlashAttention-2's order of work on
-// mma.sync. A block keeps a tile of keys, with its dK and dV in registers, and goes through the
-// query rows that see the tile. P and dS go through shared memory: they are operands of three
-// products, twice transposed. Where dq must always add up in the same order, a second kernel keeps
-// rows and goes through keys. Of a fragment, lane 4 g + t holds rows g and g + 8 of each 16, and
-// columns 2t and 2t + 1 of each 8.
+// This backward pass uses the tensor cores by mma.sync, in FlashAttention-2's order of work. A
+// block keeps a tile of keys, with its dK and dV in registers, and goes through the query rows that
+// see the tile. P and dS go through shared memory: they are operands of three products, in two of
+// them transposed. Where dq must always add up in the same order, a second kernel keeps rows and
+// goes through keys. Of a fragment, lane 4 g + t holds rows g and g + 8 of each 16, and columns 2t
+// and 2t + 1 of each 8.
 #pragma once
 #include "backward/gradients.cuh"
 #include "lab/ampere/warp_mma.cuh"
@@ -21,11 +21,11 @@ struct KernelTraits {
   using Scores = WarpPartition<Rows, Keys, Warps>;       // S, dP: [rows, keys]
   using KeyRows = WarpPartition<Keys, D, Warps>;         // dK, dV: [keys, dim]
   using QueryRows = WarpPartition<Rows, D, Warps>;       // dQ: [rows, dim]
-  using ScoreTile = T[Rows][score_width];                // P or dS, all warps'
+  using ScoreTile = T[Rows][score_width];                // P or dS of all warps
   static_assert(Stages == 1 || Stages == 2, "copies run at most a step ahead");
 };
 
-// K and V stay; a stage is a tile of query rows with what is known of each row.
+// K and V stay; a stage is a tile of query rows with lse2 and delta of each row.
 template <class C> struct Smem {
   alignas(128) typename C::T k[C::keys][C::dim], v[C::keys][C::dim];
   alignas(128) typename C::T q[C::stages][C::rows][C::dim], dout[C::stages][C::rows][C::dim];
@@ -74,7 +74,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT BackwardPara
   clear(dv);
   for (int stage = 0; rows.more(); rows.next()) {
     cp_async_wait<0>();
-    sync_block();                      // this stage is there; all are done with the one before
+    sync_block();                      // this stage is there; no warp reads the stage before
     if constexpr (C::stages == 2) rows.ahead().copy(smem, p, request, stage ^ 1);
     const int row = rows.tile * C::rows;
     {
@@ -84,7 +84,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT BackwardPara
       score_gradients<C, P, true>(s, dp, smem.p, smem.ds, smem.lse2[stage], smem.delta[stage], p,
                                   request, mask_of<C>(p, request, row, key));
     }
-    sync_block();                      // P and dS are there, of all warps
+    sync_block();                      // P and dS are there, from all warps
     multiply<T, C::rows>(dv, left<true>(smem.p, C::KeyRows::row()),
                          right<true>(smem.dout[stage], C::KeyRows::column()));
     if constexpr (!C::ordered) {
@@ -97,13 +97,13 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT BackwardPara
     multiply<T, C::rows>(dk, left<true>(smem.ds, C::KeyRows::row()),
                          right<true>(smem.q[stage], C::KeyRows::column()));
     if constexpr (C::stages == 1) {
-      sync_block();                    // all are done with the one stage
+      sync_block();                    // no warp reads the stage any more
       rows.ahead().copy(smem, p, request, 0);
     } else {
       stage = stage ^ 1;
     }
   }
-  cp_async_wait<0>();                  // K and V have arrived, if no row sees them
+  cp_async_wait<0>();                  // K and V have arrived, even if no row sees them
   const i64 first = request.first_kv + key;
   store_sum<C, typename C::KeyRows>(p.dk, dk, p.scale, first, p.kv_heads, work.head, n_keys);
   store_sum<C, typename C::KeyRows>(p.dv, dv, 1.f, first, p.kv_heads, work.head, n_keys);
@@ -135,7 +135,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) ordered_dq(LAB_GRID_CONSTANT BackwardPa
   copy_rows<C::threads>(smem.dout, p.dout,
                         token * p.dout_stride_token + work.head * p.dout_stride_head,
                         p.dout_stride_token, n_rows);
-  wait_previous_launch();              // lse2 and delta of the launch before are there too
+  wait_previous_launch();              // lse2 and delta, of the first launch, are there
   copy_row_facts(smem.lse2, smem.delta, p, work.head * p.padded_rows + request.first_padded + row);
   if (end_key > 0) copy_keys(0, 0);
   cp_async_commit();
@@ -145,7 +145,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) ordered_dq(LAB_GRID_CONSTANT BackwardPa
   int stage = 0;
   for (int key = 0; key < end_key; key += C::keys) {
     cp_async_wait<0>();
-    sync_block();                      // this stage is there; all are done with the one before
+    sync_block();                      // this stage is there; no warp reads the stage before
     if (C::stages == 2 && key + C::keys < end_key) copy_keys(key + C::keys, stage ^ 1);
     cp_async_commit();
     {
@@ -155,18 +155,18 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) ordered_dq(LAB_GRID_CONSTANT BackwardPa
       score_gradients<C, P, false>(s, dp, smem.ds, smem.ds, smem.lse2, smem.delta, p, request,
                                    mask_of<C>(p, request, row, key));
     }
-    sync_block();                      // dS is there, of all warps
+    sync_block();                      // dS is there, from all warps
     multiply<T, C::keys>(dq, left<false>(smem.ds, C::QueryRows::row()),
                          right<true>(smem.k[stage], C::QueryRows::column()));
     if constexpr (C::stages == 1) {
-      sync_block();                    // all are done with the one stage
+      sync_block();                    // no warp reads the stage any more
       if (key + C::keys < end_key) copy_keys(key + C::keys, 0);
       cp_async_commit();
     } else {
       stage = stage ^ 1;
     }
   }
-  cp_async_wait<0>();                  // Q has arrived, if there was no step
+  cp_async_wait<0>();                  // Q has arrived, even if there was no step
   store_sum<C, typename C::QueryRows>(p.dq, dq, p.scale, token, p.q_heads, work.head, n_rows);
 }
 // [/lab: ordered dq]

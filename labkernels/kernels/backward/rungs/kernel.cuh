@@ -1,6 +1,6 @@
-// The rungs of the ladder between backward/mma and backward/wgmma have one idea more each: wgmma on
-// tiles that all threads copy; the TMA, which one thread asks for tiles; and P and dS in registers.
-// The two warpgroups have 64 keys each of S, dP, dK and dV, and half the channels of dQ. The kernel
+// Each rung of the ladder between backward/mma and backward/wgmma adds one idea: wgmma on tiles
+// that all threads copy; the TMA, which one thread asks for tiles; and P and dS in registers. Each
+// of the two warpgroups has 64 keys of S, dP, dK and dV, and half the channels of dQ. The kernel
 // has one tile: head_dim 128, 64 rows, 128 keys.
 #pragma once
 #include "backward/gradients.cuh"
@@ -40,7 +40,7 @@ struct KernelTraits {
 };
 
 // [rung: copies]
-// K and V stay; a stage is a tile of query rows with what is known of each row.
+// K and V stay; a stage is a tile of query rows with lse2 and delta of each row.
 template <class C>
   requires (C::rung == Rung::copies)
 struct Smem<C> {
@@ -52,7 +52,7 @@ struct Smem<C> {
 // [/rung: copies]
 
 // [rung: tma]
-// K and V stay; a stage is a tile of query rows with what is known of each row.
+// K and V stay; a stage is a tile of query rows with lse2 and delta of each row.
 template <class C>
   requires (C::rung == Rung::tma)
 struct Smem<C> {
@@ -66,7 +66,7 @@ struct Smem<C> {
 // [/rung: tma]
 
 // [rung: registers]
-// K and V stay; a stage is a tile of query rows with what is known of each row.
+// K and V stay; a stage is a tile of query rows with lse2 and delta of each row.
 template <class C>
   requires (C::rung == Rung::registers)
 struct Smem<C> {
@@ -98,8 +98,8 @@ LAB_DEVICE void multiply_keys(typename C::Scores::Sum& sum, const typename C::Ke
   wgmma_wait(flat(sum));
 }
 
-// S^T becomes P^T, and dP^T becomes dS^T. Both stay in registers, where they lie as the left
-// operands of dV += P^T dO and dK += dS^T Q.
+// Turns S^T into P^T, and dP^T into dS^T. Both stay in registers, where they are the left operands
+// of dV += P^T dO and dK += dS^T Q.
 template <class C, class P>
 LAB_DEVICE void transposed_gradients(typename C::Scores::Sum& s, typename C::Scores::Sum& dp,
                                      const float* lse2, const float* delta,
@@ -123,8 +123,8 @@ LAB_DEVICE void transposed_gradients(typename C::Scores::Sum& s, typename C::Sco
     }
 }
 
-// Stores the warp's 16 keys of dS^T for dQ = dS K, where all keys of the block meet. ds: [16 keys,
-// rows].
+// Stores the warp's 16 keys of dS^T for dQ = dS K, which sums over all keys of the block. ds: [16
+// keys, rows].
 template <class Tile, int N>
 LAB_DEVICE void store_keys(Tile& tile, int key, const u32 (&ds)[N][4]) {
   const int lane = thread_x() & 31;
@@ -159,8 +159,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT Params param
   clear(dv);
   for (int stage = 0; rows.more(); rows.next(), stage = stage ^ 1) {
     cp_async_wait<0>();
-    fence_async_shared();              // wgmma reads what cp.async has written
-    sync_block();                      // this stage is there; all are done with the one before
+    fence_async_shared();              // lets wgmma read what cp.async wrote
+    sync_block();                      // this stage is there; no warp reads the stage before
     rows.ahead().copy(smem, p, request, stage ^ 1);
     const int row = rows.tile * C::rows;
     {
@@ -171,7 +171,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT Params param
                                   request, mask_of<C>(p, request, row, key));
     }
     fence_async_shared();
-    sync_block();                      // P and dS are there, of all warps
+    sync_block();                      // P and dS are there, from all warps
     const int own = C::KeyRows::first_row();
     wgmma_atb(flat(dv), mn_major(smem.p, own), mn_major(smem.dout[stage]), true);
     typename C::QueryRows::Sum dq;
@@ -182,7 +182,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT Params param
     add_dq<C>(dq, p, rows.head * p.padded_rows + request.first_padded + row);
     wgmma_wait(flat(dk));
   }
-  cp_async_wait<0>();                  // K and V have arrived, if no row sees them
+  cp_async_wait<0>();                  // K and V have arrived, even if no row sees them
   const i64 first = request.first_kv + key;
   store_sum<C, typename C::KeyRows>(p.dk, dk, p.scale, first, p.kv_heads, work.head, n_keys);
   store_sum<C, typename C::KeyRows>(p.dv, dv, 1.f, first, p.kv_heads, work.head, n_keys);
@@ -224,7 +224,7 @@ template <class Tile> LAB_DEVICE void clear_tails(Tile& a, Tile& b, int n) {
     clear_rows(b, n, thread_x(), consumer_threads);
     fence_async_shared();
   }
-  named_sync(1, consumer_threads);     // all rows are cleared; all are done with P and dS
+  named_sync(1, consumer_threads);     // all rows are cleared; no warp reads P and dS any more
 }
 // [/rung: a warp that loads]
 
@@ -254,7 +254,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const BackwardParams& p, const BackwardWo
                                   request, mask_of<C>(p, request, row, key));
     }
     fence_async_shared();
-    named_sync(1, consumer_threads);   // P and dS are there, of all warps
+    named_sync(1, consumer_threads);   // P and dS are there, from all warps
     const int own = C::KeyRows::first_row();
     wgmma_atb(flat(dv), mn_major(smem.p, own), mn_major(smem.dout[stage]), true);
     typename C::QueryRows::Sum dq;
@@ -303,7 +303,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const BackwardParams& p, const BackwardWo
     }
     store_keys(smem.ds, C::Scores::row(), ds_left);
     fence_async_shared();
-    named_sync(1, consumer_threads);   // dS is there, of all warps
+    named_sync(1, consumer_threads);   // dS is there, from all warps
     wgmma_ab(flat(dv), p_left, mn_major(smem.dout[stage]));
     typename C::QueryRows::Sum dq;
     wgmma_atb(flat(dq), mn_major(smem.ds), mn_major(smem.k, C::QueryRows::column()));
@@ -336,7 +336,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT Params param
     fence_mbarrier_init();
   }
   allow_next_launch();
-  sync_block();                        // the barriers are there, for every warp
+  sync_block();                        // every warp sees the initialized barriers
   if (warp_uniform(thread_x() / 32) >= consumer_threads / 32) {
     setmaxnreg_dec<24>();
     if (thread_x() == consumer_threads) produce(smem, params, work, request, rows);

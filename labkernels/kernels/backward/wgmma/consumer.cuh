@@ -1,12 +1,13 @@
-// For each block of rows the consumers compute S and dP, and then dV, dQ and dK.
+// For each block of rows the consumers compute S and dP, and then add to dV, dQ and dK.
 #pragma once
 #include "backward/wgmma/gradients.cuh"
 
 namespace backward_wgmma {
 using namespace lab;
 
-// dV += P^T dO, or dK += dS^T Q, for the warpgroup's keys and channels. P^T or dS^T comes from
-// registers, for rows_at_once rows, or from shared memory, where both warpgroups have put it.
+// Starts dV += P^T dO, or dK += dS^T Q, for the warpgroup's keys and channels. P^T or dS^T comes
+// from registers, for rows_at_once rows, or from shared memory, where both warpgroups have stored
+// it.
 template <class C>
 LAB_DEVICE void add_products(typename C::Sum& sum, const typename C::Fragments& left,
                              const typename C::Rowed& rows, int half, bool add) {
@@ -18,7 +19,8 @@ LAB_DEVICE void add_products(typename C::Sum& sum, const typename C::Handed& lef
   wgmma_ab(sum, k_major(left), mn_major(rows, place.group * C::own_dim), add);
 }
 
-// dQ = dS K over all keys of the block, for 64 rows and the warpgroup's channels; `ds` is dS^T.
+// Starts dQ = dS K over all keys of the block, for 64 rows and the warpgroup's channels; `ds` is
+// dS^T.
 template <class C>
 LAB_DEVICE void dq_products(typename C::DqSum& sum, const typename C::Handed& ds,
                             const typename C::Keyed& keys, int group) {
@@ -32,7 +34,7 @@ template <class C> LAB_DEVICE void load_rows(typename C::RowPairs& pairs, const 
   for (int j = 0; j < C::own_rows / 8; ++j)
     pairs[j] = *reinterpret_cast<const f32x2*>(rows + j * 8 + (thread_x() & 3) * 2);
 }
-// One half of the scores becomes P, in place.
+// Turns one half of the scores into P, in place.
 template <class C, class P, int Half>
 LAB_DEVICE void probabilities(typename C::Scores& s, const typename C::RowPairs& lse2,
                               float scale_log2) {
@@ -43,7 +45,7 @@ LAB_DEVICE void probabilities(typename C::Scores& s, const typename C::RowPairs&
       s[4 * j + i] = exp2<P>(fma_rn(s[4 * j + i], scale_log2, i % 2 ? -lse2[j].y : -lse2[j].x));
 }
 // Zeroes P of rows that do not see the lane's keys, `key` and key + 8. `first_row` is the first of
-// the warpgroup's rows that sees the block's first key. Only steps at the boundary come here.
+// the warpgroup's rows that sees the block's first key. Only steps at the boundary need this.
 template <class C, int Half>
 LAB_DEVICE void mask(typename C::Scores& p, int first_row, int n_keys, int key) {
 #pragma unroll
@@ -65,7 +67,7 @@ LAB_DEVICE void round_p(typename C::Fragments& left, const typename C::Scores& p
   for (int n = 0; n < C::rows_at_once / 2; ++n) half[n] = p[Half * C::rows_at_once / 2 + n];
   round_to_fragments<typename C::T>(left, half);
 }
-// dS = P (dP - delta), in the place of dP.
+// Computes dS = P (dP - delta), in the place of dP.
 template <class C, int Half>
 LAB_DEVICE void score_gradients(typename C::HalfScores& dp, const typename C::Scores& p,
                                 const float* delta) {
@@ -155,7 +157,7 @@ template <class C, class P> struct Consumer {
       score_gradients_of<0>(s, ds_left, dk, dv, late, lse2, i);
       if constexpr (C::halves == 2) score_gradients_of<1>(s, ds_left, dk, dv, late, lse2, i);
       fence_async_shared();
-      named_sync(all_consumers, consumer_threads);  // dS is handed over
+      named_sync(all_consumers, consumer_threads);  // dS is handed over, in shared memory
       multiply(dk, dv, late, ds_left, lse2, i);
       wgmma_wait(dk);
       consumer_release(smem.q_ring, i);
@@ -169,13 +171,13 @@ template <class C, class P> struct Consumer {
   // [/lab: consume]
 
  private:
-  // Waits for Q, and loads its lse2 into registers before products fill the bandwidth of shared
+  // Waits for Q, and loads its lse2 into registers before products take the bandwidth of shared
   // memory.
   LAB_DEVICE void await_q(RowPairs& lse2, int i) {
     await_rows(smem.q_ring, smem.q, i, b.request.q_len - rows.row, place.thread);
     load_rows<C>(lse2, smem.lse2[smem.q_ring.stage(i)] + own_row);
   }
-  // Half of S becomes P.
+  // Turns half of S into P.
   template <int Half> LAB_DEVICE void softmax(Scores& s, const RowPairs& lse2) const {
     probabilities<C, P, Half>(s, lse2, p.problem.scale_log2);
     const int seen_from = p.problem.causal ? b.key - b.request.past - rows.row : -C::keys;
@@ -183,9 +185,9 @@ template <class C, class P> struct Consumer {
       mask<C, Half>(s, seen_from - own_row, b.n_keys, lane_key);
   }
 
-  // Half of S becomes P, and half of dP becomes dS, which is handed over. Where the warpgroups
-  // split the keys, dV += P^T dO runs meanwhile. While the second half has its turn, dK += dS^T Q
-  // of the first half runs too.
+  // Turns half of S into P and half of dP into dS, and stores dS in shared memory. If the
+  // warpgroups split the keys, dV += P^T dO runs meanwhile. During the second half, dK += dS^T Q of
+  // the first half runs too.
   template <int Half>
   LAB_DEVICE void score_gradients_of(Scores& s, Fragments (&ds_left)[C::halves], Sum& dk, Sum& dv,
                                      const LateSum& late, const RowPairs& lse2, int i) {
@@ -211,7 +213,8 @@ template <class C, class P> struct Consumer {
     round_to_fragments<T>(ds_left[Half], dp);
     store_p<C>(handed[0], ds_left[Half], Half, place);
   }
-  // Sends dQ = dS K away and starts dK += dS^T Q. The next Q and its lse2 are there afterwards.
+  // Computes and sends dQ = dS K, and starts dK += dS^T Q. Afterwards the next Q and its lse2 are
+  // there.
   LAB_DEVICE void multiply(Sum& dk, Sum& dv, LateSum& late, const Fragments (&ds_left)[C::halves],
                            RowPairs& lse2, int i) {
     constexpr int half = C::halves - 1;
@@ -229,15 +232,16 @@ template <class C, class P> struct Consumer {
     wgmma_wait<1>(dq);
     if (!C::stages_dq) dq_place = dq_rows<C>(p, b, rows, place.group, place.warp);
     send_dq<0>(dq, i);
-    // Half of a wide dQ waits for a step: where dQ passes through shared memory there is one stage,
-    // out of which the other half is still being added.
+    // The second half of a wide dQ is sent a step later: where dQ passes through shared memory
+    // there is one stage, from which the first half is still being added.
     if constexpr (C::dq_parts == 2)
 #pragma unroll
       for (int n = 0; n < 32; ++n) late[n] = dq[32 + n];
     rows.next(b);
     if (i + 1 < b.steps) await_q(lse2, i + 1);
   }
-  // Part says which 64 of the channels these are; they are the first in `sum`. sum: [64 rows, 2 N].
+  // Sends the first 64 channels of `sum`. Part says which 64 of the warpgroup's channels these are.
+  // sum: [64 rows, 2 N].
   template <int Part, int N> LAB_DEVICE void send_dq(const float (&sum)[N], int i) {
     if constexpr (C::stages_dq) pass_dq(smem, sum, C::dq_parts * i + Part, place);
     else add_dq(dq_place + Part * 16 * 64, sum, place);

@@ -1,30 +1,30 @@
-// The gradients go to global memory from here.
+// This file adds and stores the gradients in global memory.
 #pragma once
 #include "backward/wgmma/tile.cuh"
 
 namespace backward_wgmma {
 using namespace lab;
 
-// Returns the j-th eight of the first 64 channels of a dQ, for the warp's 16 rows, in dq_index's
-// order. dq: [64 rows, 2 N channels].
+// Returns the lane's four values of the j-th eight of the first 64 channels, in dq_index's order.
+// dq: [64 rows, 2 N channels].
 template <int N> LAB_DEVICE f32x4 octet(const float (&dq)[N], int j) {
   return {dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]};
 }
 
-// Adds these 64 channels to dq_accum, directly from registers. dq: [64 rows, 2 N channels].
+// Adds the first 64 channels to dq_accum, directly from registers. dq: [64 rows, 2 N channels].
 template <int N>
 LAB_DEVICE void add_dq(float* to, const float (&dq)[N], const Place& place) {
 #pragma unroll
   for (int j = 0; j < 8; ++j) add_global(to + j * 128 + place.lane * 4, octet(dq, j).v);
 }
 
-// Passes these 64 channels to the thread that adds them, as use n of the stage. dq: [64 rows, 2 N
-// channels].
+// Passes the first 64 channels to the thread that adds them, as use n of the stage. dq: [64 rows, 2
+// N channels].
 template <class C, int N>
 LAB_DEVICE void pass_dq(Smem<C>& smem, const float (&dq)[N], int n, const Place& place) {
   auto& ring = smem.dq_ring;
   float(&stage)[16 * 64] = smem.dq[place.group][place.warp];
-  // The use before this one has been read.
+  // Waits until the use before this one has been read.
   if (n > 0) mbarrier_wait(ring.empty[ring.stage(n - 1)], ring.phase(n - 1));
 #pragma unroll
   for (int j = 0; j < 8; ++j)
@@ -42,8 +42,8 @@ LAB_DEVICE float* dq_rows(const Params& p, const BackwardKeys& b, const RowBlock
                                                    : row * C::dim + group * 16 * C::own_dim_of_dq);
 }
 
-// Adds use n of the stage, 64 channels of each warpgroup. Blocks whose order matters wait for each
-// other here, while their consumers go on.
+// Adds use n of the stage, 64 channels of each warpgroup. If the order of blocks is fixed, a block
+// waits for its turn here, while its consumers go on.
 template <class C>
 LAB_DEVICE void add_use_of_dq(Smem<C>& smem, const Params& p, const BackwardKeys& b,
                               const RowBlocks<C::rows>& rows, int n) {
@@ -66,9 +66,8 @@ LAB_DEVICE void add_use_of_dq(Smem<C>& smem, const Params& p, const BackwardKeys
   if constexpr (C::ordered) semaphore.release(b);
 }
 
-// Two threads add in turn what the warpgroups pass on, and this is one of them: while the additions
-// of one are on their way to global memory, for which the next block may have to wait, the other
-// goes on.
+// Adds every other part of dQ that the warpgroups pass on. Two threads do this in turn: while the
+// additions of one thread are on their way to global memory, the other thread goes on.
 template <class C>
 LAB_DEVICE void add_passed_dq(Smem<C>& smem, const Params& p, const BackwardKeys& b, int which) {
   RowBlocks<C::rows> rows(p.problem, b);
@@ -79,10 +78,10 @@ LAB_DEVICE void add_passed_dq(Smem<C>& smem, const Params& p, const BackwardKeys
     const int n = C::dq_parts == 2 ? first + which : first;
     if (n % 2 == which) add_use_of_dq(smem, p, b, rows, n);
   }
-  bulk_wait<0>();                      // before the block's shared memory is another's
+  bulk_wait<0>();                      // all additions are done before the block ends
 }
 
-// Writes the warp's 16 keys to global memory, through lines of shared memory that are free.
+// Writes the warp's 16 keys to global memory, through rows of shared memory that are free.
 template <class C>
 LAB_DEVICE void store_sum(const typename C::Sum& sum, float scale, typename C::Keyed& stage,
                           void* out, const Params& p, const BackwardKeys& b, const Place& place) {

@@ -1,13 +1,13 @@
-// Backward on Hopper: a block keeps a tile of keys and goes through the query rows that see it. A
-// producer warp loads K, V and tiles of Q and dO by the TMA; two warpgroups compute by wgmma. S and
-// dP are computed transposed, keys by rows: P^T and dS^T then lie in registers as the left operands
-// of dV += P^T dO and dK += dS^T Q. dS^T goes through shared memory for dQ = dS K, where all of the
-// block's keys meet, and dQ is added in fp32 to global memory, by two further warps in turn where
-// shared memory has room for dQ. dV += P^T dO starts as soon as P^T is there, so that the tensor
-// core has work while the threads compute dS. Products of two tiles in shared memory fill its
-// bandwidth, and other accesses then wait: lse2 is read ahead, while dK += dS^T Q, which reads one
-// tile, is computed. A tile of 64 keys is too few for two warpgroups: they share its rows in S,
-// then its channels in dK and dV, and P^T goes through shared memory as dS^T does.
+// This is the backward pass on Hopper: a block keeps a tile of keys and goes through the query rows
+// that see it. A producer warp loads K, V and tiles of Q and dO by the TMA; two warpgroups compute
+// by wgmma. S and dP are computed transposed, keys by rows: P^T and dS^T are then in registers, as
+// the left operands of dV += P^T dO and dK += dS^T Q. dS^T goes through shared memory for dQ = dS
+// K, which sums over all keys of the block. dQ is added in fp32 to global memory, by two more warps
+// in turn if shared memory has room for dQ. dV += P^T dO starts as soon as P^T is computed, so that
+// the tensor core has work while the threads compute dS. Products of two tiles in shared memory
+// take its whole bandwidth. lse2 is therefore read early, while dK += dS^T Q runs, which reads one
+// tile. A tile of 64 keys is too small for two warpgroups: they share its rows in S and its
+// channels in dK and dV, and P^T goes through shared memory as dS^T does.
 #pragma once
 #include "backward/wgmma/consumer.cuh"
 #include "backward/wgmma/producer.cuh"

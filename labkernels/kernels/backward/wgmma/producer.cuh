@@ -12,7 +12,7 @@ template <class C> LAB_DEVICE void produce(Smem<C>& smem, const Params& p, const
   mbarrier_arrive_expect_tx(smem.kv_full, 2 * static_cast<int>(sizeof(typename C::Keyed)));
   load_boxes(smem.k, p.k, smem.kv_full, b.kv_head, key_token);
   load_boxes(smem.v, p.v, smem.kv_full, b.kv_head, key_token);
-  wait_previous_launch();  // lse2 and delta are there
+  wait_previous_launch();  // then lse2 and delta are there
   RowBlocks<C::rows> rows(p.problem, b);
 #pragma unroll 1
   for (int i = 0; i < b.steps; ++i, rows.next(b)) {

@@ -29,10 +29,10 @@ struct KernelTraits {
   // dP is computed for this many rows at a time, since registers have no room for more.
   static constexpr int rows_at_once = own_rows < 64 ? own_rows : 64;
   static constexpr int halves = own_rows / rows_at_once;
-  // dQ passes through shared memory, 64 channels at a time, where there is room for it.
+  // dQ passes through shared memory, 64 channels at a time, if there is room for it.
   static constexpr bool stages_dq = split_keys || Ordered;
   static constexpr int dq_parts = own_dim_of_dq / 64;
-  static constexpr int dout_stages = split_keys || !stages_dq ? Stages : 1;  // what memory leaves
+  static constexpr int dout_stages = split_keys || !stages_dq ? Stages : 1;  // as memory allows
   static_assert(Warps == 12 && BlocksPerSm == 1, "a warpgroup that loads, two that compute");
   static_assert((Keys == 64 || Keys == 128) && (Rows == 64 || Rows == 128));
   static_assert(split_keys || !split_rows_of_dq);
@@ -66,7 +66,7 @@ template <class C> struct Smem : DqStages<C::stages_dq> {
   Pipeline<2> dq_ring;                 // uses of the one stage of dQ, by two threads in turn
 };
 
-// A consumer thread knows its place.
+// These numbers say where a consumer thread is.
 struct Place {
   int thread, lane, warp, group;  // thread: among all consumers; warp: of the warpgroup
   LAB_DEVICE Place()

@@ -1,7 +1,7 @@
-// Paged decode with the tensor cores off: CUDA cores compute in fp32 FMAs, and P is never rounded.
-// D / 8 lanes share a key and have 8 channels each. One reduction finishes the dot products of
-// several keys and query heads, after which a lane holds one finished score. P goes through shared
-// memory, where all lanes read it as a broadcast.
+// This paged decode leaves the tensor cores idle: CUDA cores compute in fp32 FMAs, and P is never
+// rounded. D / 8 lanes share a key and have 8 channels each. One reduction finishes the dot
+// products of several keys and query heads, after which a lane holds one finished score. P goes
+// through shared memory, where all lanes read it as a broadcast.
 #pragma once
 #include "lab/attention/split_kv.cuh"
 #include "decode/pipeline.cuh"
@@ -82,9 +82,9 @@ LAB_DEVICE void load_query(Query<C>& q, const DecodeParams& p, const DecodeWork&
 }
 
 // [lab: reduce]
-// Sums each of N values over L lanes. v: [N values of this lane]. A step sends half of the values
-// to another lane and keeps the other half, so that N values cost about N shuffles and not N log2
-// L.
+// Sums each of N values over L lanes. v: [N values of this lane]. In each step a lane sends half of
+// its values to another lane and keeps the other half, so that N values cost about N shuffles and
+// not N log2 L.
 template <int N, int L> LAB_DEVICE float reduce(float (&v)[N]) {
   int n = N;
 #pragma unroll
@@ -107,7 +107,7 @@ template <int N, int L> LAB_DEVICE float reduce(float (&v)[N]) {
 // [/lab: reduce]
 
 // [lab: scores]
-// S = Q K^T: s[r] is this lane's finished score of reduction r.
+// Computes S = Q K^T: s[r] is this lane's finished score of reduction r.
 template <class C>
 LAB_DEVICE void scores(Scores<C>& s, const Query<C>& q, KvTile<C>& k_tile) {
   const int lane = thread_x() & 31;
@@ -132,7 +132,7 @@ LAB_DEVICE void scores(Scores<C>& s, const Query<C>& q, KvTile<C>& k_tile) {
 }
 // [/lab: scores]
 
-// A lane holds O of all rows, but {m, l} of its own row alone, so that a lane of each row provides
+// A lane holds O of all rows, but {m, l} of its own row alone. Therefore one lane per row provides
 // the row's factor.
 template <class C, class Own> LAB_DEVICE void rescale_rows(Output<C>& o, const Own& own) {
   if (!warp_any(own.moved())) return;            // a factor of 1 changes no bit
@@ -142,7 +142,7 @@ template <class C, class Own> LAB_DEVICE void rescale_rows(Output<C>& o, const O
   multiply_rows(o, rescale);
 }
 
-// P goes to shared memory; if several lanes hold the same value, one of them writes it.
+// Stores P in shared memory; if several lanes hold the same value, one of them writes it.
 template <class C> LAB_DEVICE void store_p(Weights<C>& p, const Scores<C>& s) {
   const bool is_first_copy = value_index<C>() * C::copies == thread_x() % C::lanes;
 #pragma unroll
@@ -152,7 +152,8 @@ template <class C> LAB_DEVICE void store_p(Weights<C>& p, const Scores<C>& s) {
 }
 
 // [lab: accumulate]
-// O += P V for the lane's channels. The lanes that have the same channels take different keys.
+// Computes O += P V for the lane's channels. The lanes that have the same channels take different
+// keys.
 template <class C>
 LAB_DEVICE void accumulate(Output<C>& o, const Weights<C>& p, KvTile<C>& v_tile) {
   const int lane = thread_x() & 31;

@@ -1,4 +1,4 @@
-// Paged decode with the tensor cores on: the query heads of one KV head are the rows of a 16-row
+// This paged decode uses the tensor cores: the query heads of one KV head are the rows of a 16-row
 // mma tile. A warp takes `Keys` keys per step through its private shared-memory stages, so that no
 // warp waits for another in the loop; the warps' States merge once, at the end. Of a fragment, lane
 // 4 g + t holds rows g and g + 8, and columns 2t and 2t + 1 of each 8.
@@ -44,7 +44,7 @@ template <class C> LAB_DEVICE void load_q_fragment(u32 (&a)[4], Smem<C>& smem, i
 }
 
 // [lab: scores]
-// S = Q K^T for the keys of one stage; s[j] is the 16 x 8 accumulator of key octet j.
+// Computes S = Q K^T for the keys of one stage; s[j] is the 16 x 8 accumulator of key octet j.
 template <class C>
 LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem,
                        KvTile<C>& k_tile) {
@@ -70,7 +70,7 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem,
 // [/lab: scores]
 
 // [lab: accumulate]
-// O += P V. P's accumulator registers, packed to 16 bits, are already the A fragment of the mma.
+// Computes O += P V. P's accumulator registers, packed to 16 bits, are already the A fragment.
 template <class C, class P>
 LAB_DEVICE void accumulate(Output<C>& output, const Scores<C>& s, KvTile<C>& v_tile) {
   using T = typename C::T;

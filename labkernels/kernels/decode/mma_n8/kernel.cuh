@@ -1,7 +1,7 @@
-// Paged decode with the tensor cores on and a query tile of 8 rows. mma.sync has no M = 8, but it
-// has N = 8: the keys go on M and the queries on N, as S^T = K Q^T and O^T = V^T P^T. Up to 8 query
-// heads are then padded to 8 rows and not to 16, and O^T takes half the accumulator registers of
-// decode_mma; more query heads take two query tiles. The pipeline is that of decode_mma. Of a
+// This paged decode uses the tensor cores with a query tile of 8 rows. mma.sync has no M = 8, but
+// it has N = 8. The keys are therefore M and the queries N: S^T = K Q^T and O^T = V^T P^T. Up to 8
+// query heads are padded to 8 rows and not to 16, and O^T takes half the accumulator registers of
+// decode_mma; more query heads take two query tiles. The pipeline is the one of decode_mma. Of a
 // fragment, lane 4 g + t holds keys (or channels) g and g + 8 of queries 2t and 2t + 1.
 #pragma once
 #include "lab/attention/split_kv.cuh"
@@ -53,7 +53,7 @@ template <class C> LAB_DEVICE void load_q_fragments(QueryFragments<C>& q, Smem<C
 }
 
 // [lab: scores]
-// S^T = K Q^T: the 16 keys of step b are the rows of the tile, 8 queries its columns.
+// Computes S^T = K Q^T: the 16 keys of step b are the rows of the tile, and 8 queries its columns.
 template <class C>
 LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem,
                        KvTile<C>& k_tile) {
@@ -81,8 +81,8 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem,
 // [/lab: scores]
 
 // [lab: accumulate]
-// O^T += V^T P^T. The accumulator of S^T has its keys on g; the B fragment of P^T wants them on t:
-// movmatrix turns each 8x8 of packed P around.
+// Computes O^T += V^T P^T. In the accumulator of S^T, g counts the keys; in the B fragment of P^T,
+// t counts them. movmatrix therefore transposes each 8x8 matrix of packed P.
 template <class C, class P>
 LAB_DEVICE void accumulate(Output<C>& output, const Scores<C>& s, KvTile<C>& v_tile) {
   using T = typename C::T;

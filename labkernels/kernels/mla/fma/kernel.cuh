@@ -1,6 +1,6 @@
-// MLA decode with the tensor cores off: CUDA cores compute in fp32 FMAs, and P is never rounded. Q
-// and the latent rows are widened once, on their way to shared memory, where the first 512 channels
-// of a key are its value.
+// This MLA decode leaves the tensor cores idle: CUDA cores compute in fp32 FMAs, and P is never
+// rounded. Q and the latent rows are widened once, on their way to shared memory, where the first
+// 512 channels of a key are its value.
 #pragma once
 #include "packed_gqa/fma_tile.cuh"
 #include "mla/pipeline.cuh"

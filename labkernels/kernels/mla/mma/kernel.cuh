@@ -1,15 +1,15 @@
-// This is MLA decode with the tensor cores on. 16 rows of O, which has 512 channels, do not fit in
-// one warp's registers. Each warp therefore holds all rows of some channels of O, and the warps
-// share S and P: a warp computes some rows and keys of S, and P goes through shared memory to all
-// warps. V is the first 512 channels of K and is never loaded by itself. Of a fragment, lane 4 g +
-// t holds rows g and g + 8 of each 16, and columns 2t and 2t + 1 of each 8.
+// This MLA decode uses the tensor cores by mma.sync. 16 rows of O, which has 512 channels, do not
+// fit in one warp's registers. Each warp therefore holds all rows of some channels of O, and the
+// warps share S and P: a warp computes some rows and keys of S, and P goes through shared memory to
+// all warps. V is the first 512 channels of K and is never loaded by itself. Of a fragment, lane 4
+// g + t holds rows g and g + 8 of each 16, and columns 2t and 2t + 1 of each 8.
 #pragma once
 #include "mla/pipeline.cuh"
 
 namespace mla_mma {
 using namespace lab;
 
-constexpr int padding = LAB_P_PADDING;           // of P's rows: ldmatrix meets eight bank groups
+constexpr int padding = LAB_P_PADDING;           // of P's rows: ldmatrix reads eight bank groups
 
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm>
 struct KernelTraits {
@@ -18,7 +18,7 @@ struct KernelTraits {
   static constexpr int warps = Warps, threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int row_tiles = Rows / 16, octets = Dvo / Warps / 8;  // tiles of a warp's O
   static constexpr int shares = Warps / row_tiles;  // warps that share the scores of 16 rows
-  static constexpr int warp_keys = Keys / shares;   // a warp computes their weights
+  static constexpr int warp_keys = Keys / shares;   // keys whose weights a warp computes
   // Two warps of a pair compute the scores of both warps' rows (or of both warps' keys, if one warp
   // has fewer keys than an ldmatrix takes), each over half of the channels, and add them: a product
   // twice as large reads fewer fragments per FLOP.
@@ -44,8 +44,8 @@ template <class C> using Weights = float[C::warp_keys / 8][4];  // [16 rows, war
 template <class C> using Scores = Weights<C>[C::owners];  // [owners, 16 rows, warp_keys]
 template <class C> using Output = float[C::row_tiles][C::octets][4];  // [rows, dim_vo / warps]
 
-// A warp's part of a step is the rows and keys of S that it computes, over all channels or one half
-// of them, and the rows and keys with which it continues.
+// A warp's part of a step has the rows and keys of S that the warp computes, over all channels or
+// half of them, and the rows and keys with which the warp continues.
 template <class C> struct Part {
   int score_row, score_key, half, row, share;
   LAB_DEVICE Part() {
@@ -67,7 +67,7 @@ template <class C> LAB_DEVICE Addresses addresses(const Smem<C>& smem, const Par
   const int lane = thread_x() & 31, warp = thread_x() / 32;
   const int k_row = part.score_key + (lane & 7) + (lane >> 4) * 8;  // (keys 0-7, 8-15) x (channels)
   const int q_row = part.score_row + (lane & 15);
-  // The halves are every other 16 channels, so that the step between them is a constant.
+  // A half has every other 16 channels, so that the step between them is a constant.
   const int half = part.half * 2;
   return {other_chunk(chunk_address<C::dim_qk>(smem.q, q_row, lane >> 4), half),
           other_chunk(chunk_address<C::dim_qk>(smem.k[0], k_row, (lane >> 3) & 1), half),
@@ -76,7 +76,7 @@ template <class C> LAB_DEVICE Addresses addresses(const Smem<C>& smem, const Par
 }
 
 // [lab: scores]
-// S = Q K^T for the pair's rows and keys, over the warp's channels.
+// Computes S = Q K^T for the pair's rows and keys, over the warp's channels.
 template <class C> LAB_DEVICE void scores(Scores<C>& s, u32 q_address, u32 k_address) {
   constexpr int row_bytes = C::dim_qk * static_cast<int>(sizeof(u16)), octets = C::warp_keys / 8;
 #pragma unroll
@@ -141,8 +141,8 @@ LAB_DEVICE void add_halves(Weights<C>& own, const Scores<C>& s, Smem<C>& smem, i
 }
 // [/lab: scores]
 
-// Sets the scores of the keys that a row does not see to -inf. Only steps at the boundary come
-// here.
+// Sets the scores of the keys that a row does not see to -inf. Only steps at the boundary need
+// this.
 template <class C>
 LAB_DEVICE void mask(Weights<C>& s, const MlaParams& p, const typename C::Work& b,
                      const Part<C>& part, int key) {
@@ -193,7 +193,7 @@ LAB_DEVICE void update(OnlineSoftmax& rows, Weights<C>& s, Smem<C>& smem, const 
 // [/lab: update]
 
 // [lab: accumulate]
-// O += P V for all rows and the warp's channels.
+// Computes O += P V for all rows and the warp's channels.
 template <class C>
 LAB_DEVICE void accumulate(Output<C>& o, const Smem<C>& smem, u32 p_address, u32 v_address) {
   constexpr int p_bytes = (C::keys + padding) * static_cast<int>(sizeof(u16));
@@ -251,7 +251,7 @@ template <class C> LAB_DEVICE float whole_l(const Smem<C>& smem, int row) {
   return l;
 }
 
-// Stores the warp's channels of a row as they lie. o: [16 rows, the warp's channels].
+// Stores the warp's channels of a row from its registers. o: [16 rows, the warp's channels].
 template <class C, class Out>
 LAB_DEVICE void store_row(Out* out, const float (&o)[C::octets][4], int r, float factor) {
 #pragma unroll
@@ -322,8 +322,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) mla(LAB_GRID_CONSTANT MlaParams p) {
     accumulate<C>(o, smem, at.p, at.v + stage);
   }
 
-  cp_async_wait<0>();                            // Q has arrived, if there was no step
-  sync_block();                                  // every warp is done with the last factors
+  cp_async_wait<0>();                            // Q has arrived, even if there was no step
+  sync_block();                                  // no warp reads the last factors any more
   share_state<C>(smem, rows, part);
   store<C, P>(o, smem, p, block);
 }

@@ -1,4 +1,4 @@
-// A consumer warpgroup of mla_wgmma: it computes S and P of every other key block, and half of O.
+// A consumer warpgroup of mla_wgmma computes S and P of every other key block, and half of O.
 #pragma once
 #include "mla/wgmma/rows.cuh"
 
@@ -40,7 +40,7 @@ template <class C, class P> struct Consumer {
       if (group == 1) arrive_before_first();
       else turn<true>(0);
       for (int j = 2 - group; j < n; j += 2) turn<false>(j);
-      if (n % 2 == group) {            // the last key block was the other warpgroup's
+      if (n % 2 == group) {            // the other warpgroup computed the last key block
         sync_max();
         accumulate_other();
         wgmma_wait(o);
@@ -50,7 +50,7 @@ template <class C, class P> struct Consumer {
   }
 
  private:
-  // Warpgroup 1 acts as if it had finished a key block before the first, whose scores are lowest.
+  // Warpgroup 1 acts as if it had finished a key block before the first, with the lowest scores.
   LAB_DEVICE void arrive_before_first() {
     if (thread_x() % 4 == 0)
 #pragma unroll
@@ -58,8 +58,8 @@ template <class C, class P> struct Consumer {
     named_arrive(p_ready + 1, C::consumer_threads);
   }
 
-  // Computes a key block of this warpgroup. Between the two parts of S comes P V of the other
-  // warpgroup's block: this product frees a stage, and the second part of K arrives last.
+  // Computes a key block of this warpgroup. P V of the other warpgroup's block comes between the
+  // two parts of S, because this product frees a stage, and the second part of K arrives last.
   template <bool First> LAB_DEVICE void turn(int j) {
     const int first_key = work.first_key + j * C::keys;
     const int live = work.end_key - first_key;
@@ -84,13 +84,13 @@ template <class C, class P> struct Consumer {
   template <class Operand> LAB_DEVICE static Operand shift(const Operand& tile, u64 by) {
     return {tile.descriptor + by};
   }
-  // S = Q K^T over a part of the channels: part 0 is the half that the warpgroup has of O, and part
-  // 1 is the rest. s: [64 rows, keys of the block].
+  // Starts S = Q K^T over a part of the channels: part 0 is the half that the warpgroup has of O,
+  // and part 1 is the rest. s: [64 rows, keys of the block].
   template <int Part> LAB_DEVICE void scores(float (&s)[32], int j) {
     const int half = group ^ Part;
     constexpr int q_pitch = C::Q::column_pitch / atom_columns;  // elements per column of an atom
-    // The compiler cannot know this zero. Otherwise it would keep a turn's descriptors for the next
-    // turn, in registers that the kernel does not have.
+    // The compiler cannot know that this is zero. If it knew, it would keep a turn's descriptors
+    // for the next turn, and the kernel has no registers for them.
     const u64 zero = warp_uniform(0);
     consumer_wait(smem.half_ring[half], j);
     wgmma_fence();
@@ -117,7 +117,7 @@ template <class C, class P> struct Consumer {
   }
 
   // [lab: mask]
-  // Sets the scores of keys that a row does not see to -inf. Only blocks at a boundary come here.
+  // Sets the scores of keys that a row does not see to -inf. Only blocks at a boundary need this.
   // s: [64 rows, keys of the block].
   LAB_DEVICE void mask(float (&s)[32], int first_key) {
 #pragma unroll
@@ -133,8 +133,8 @@ template <class C, class P> struct Consumer {
   }
   // [/lab: mask]
 
-  // Waits for P of the block before, which the other warpgroup computes, and takes over the other
-  // warpgroup's maximum, which is at least as large as this warpgroup's.
+  // Waits for P of the block before, which the other warpgroup computes, and takes the other
+  // warpgroup's maximum, which is at least as large as this warpgroup's maximum.
   LAB_DEVICE void sync_max() {
     named_sync(p_ready + (group ^ 1), C::consumer_threads);
     Rescale rescale;
@@ -144,18 +144,18 @@ template <class C, class P> struct Consumer {
     rescale_rows(o, rescale);
   }
 
-  // O += P V of the other warpgroup's key block.
+  // Starts O += P V of the other warpgroup's key block.
   LAB_DEVICE void accumulate_other() { wgmma_ab(o, other_p_tile, other_v_tile); }
 
-  // Waits until O has key block j, after which `Later` groups of wgmma were committed, and releases
-  // the warpgroup's half of the block's stage.
+  // Waits until P V of key block j is in O; `Later` groups of wgmma were committed after it. Then
+  // releases the warpgroup's half of the block's stage.
   template <int Later> LAB_DEVICE void release(int j) {
     wgmma_wait<Later>(o);
     if (thread_x() % 32 == 0) mbarrier_arrive(smem.half_ring[group].empty[j % 2]);
   }
 
   // [lab: hand over]
-  // P goes to kpe's place, as the A tile of the other warpgroup.
+  // Stores P in the place of kpe, as the A tile of the other warpgroup.
   LAB_DEVICE void store_p(const Fragments& probabilities) {
     named_sync(group_done + group, C::group_threads);  // all four warps have read kpe
     const int lane = thread_x() % 32, line = row / 16 * 16 + lane % 16;

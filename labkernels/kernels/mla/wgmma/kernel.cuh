@@ -1,8 +1,9 @@
-// Paged MLA decode on Hopper: wgmma multiplies tiles in shared memory, and reads V out of K's tile.
-// A block holds 64 packed rows. Its key blocks of 64 go to two warpgroups in turns: a warpgroup
-// computes S and P of its own key blocks, and hands P on through shared memory, because each keeps
-// half of O's 512 channels and needs P of all key blocks. No product is computed twice, and the
-// softmax of one warpgroup overlaps the wgmma of the other. A third warpgroup loads K.
+// This is paged MLA decode on Hopper: wgmma multiplies tiles in shared memory, and reads V out of
+// K's tile. A block holds 64 packed rows. Two warpgroups take its key blocks of 64 in turn. A
+// warpgroup computes S and P of its own key blocks, and passes P through shared memory to the other
+// warpgroup, because each has half of O's 512 channels and needs P of all key blocks. No product is
+// computed twice, and the softmax of one warpgroup overlaps the wgmma of the other. A third
+// warpgroup loads K.
 #pragma once
 #include "mla/wgmma/consumer.cuh"
 #include "mla/wgmma/producer.cuh"
@@ -22,10 +23,10 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) mla(LAB_GRID_CONSTANT Params p) {
       smem.half_ring[half].init(producer_warps<C>(p), C::group_threads / 32);
     fence_mbarrier_init();
   }
-  sync_block();                                    // the barriers are there, for every thread
-  allow_next_launch();                             // the merge, which waits for this launch
-  // Each warpgroup looks up its work by itself, so that its first instructions, which come cold
-  // from memory, are one run.
+  sync_block();                                    // every thread sees the initialized barriers
+  allow_next_launch();                             // the merge may start; it waits for this launch
+  // Each warpgroup looks up its work by itself. Its first instructions, which are not yet in a
+  // cache, are then contiguous in memory.
   const int group = warp_uniform(thread_x() / C::group_threads);
   if (group == 2) {
     setmaxnreg_dec<56>();

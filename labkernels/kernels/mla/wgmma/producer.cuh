@@ -12,9 +12,9 @@ template <class C> struct Producer {
   const Work& work;
   const int* pages;
   int warp, lane;
-  // A lane's key comes `step` keys before the next lane's; `pieces` lanes have a key.
+  // The next lane's key is `step` keys after a lane's own; `pieces` lanes have a key.
   int step, pieces;
-  Mbarrier* copied;                    // full barrier of the keys that were copied last
+  Mbarrier* copied;                    // the full barrier of the latest copies
 
   LAB_DEVICE Producer(Smem<C>& s, const Params& params, const Work& block)
       : smem(s), p(params), work(block),
@@ -39,8 +39,8 @@ template <class C> struct Producer {
     int page = look_up(0);
     for (int j = 0; j < blocks; ++j) {
       const int now = page;
-      page = look_up(j + 1);           // a step early, so that its latency is hidden
-      // First comes the half of the channels that the key block's own warpgroup has of O.
+      page = look_up(j + 1);           // a step early, which hides its latency
+      // The first part is the half of the channels that the key block's own warpgroup has of O.
 #pragma unroll 1
       for (int part = 0; part < 2; ++part) {
         producer_acquire(smem.half_ring[j % 2 ^ part], j);
@@ -63,8 +63,8 @@ template <class C> struct Producer {
     return key - static_cast<int>(page_slot(p.mla, key)) * p.mla.page_size;
   }
 
-  // The TMA brings a part of a key block. In the last block, the rows of keys that no box holds
-  // stay as they were.
+  // The TMA brings a part of a key block. In the last block, the rows that no box fills keep their
+  // old contents.
   LAB_DEVICE void load(int j, int part, int page) {
     const int stage = j % 2, half = stage ^ part, key = own_key(j);
     const int place = page * p.mla.page_size + token(key);  // place of the key in the pool
@@ -84,8 +84,8 @@ template <class C> struct Producer {
     }
   }
 
-  // The threads bring a part of a key block, for pages that no box fits: eight lanes copy a key,
-  // 128 bytes at a time. Keys from the end on arrive as zeros.
+  // If no box fits the pages, threads copy a part of a key block: eight lanes copy a key, 128 bytes
+  // at a time. Keys from the end on arrive as zeros.
   LAB_DEVICE void copy(int j, int part, int page) {
     const int stage = j % 2, half = stage ^ part, c = lane % 8, key = own_key(j);
     const int own_page = key < work.end_key ? page : 0, own_token = token(key);
@@ -110,7 +110,7 @@ template <class C> struct Producer {
   }
   template <int InFlight> LAB_DEVICE void arrive_copied() {
     cp_async_wait<InFlight>();
-    fence_async_shared();                                // wgmma reads what this thread copied
+    fence_async_shared();                                // lets wgmma read what this thread copied
     sync_warp();                                         // every lane's copies are there
     if (lane == 0) mbarrier_arrive(*copied);
   }

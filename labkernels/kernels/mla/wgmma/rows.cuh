@@ -1,4 +1,4 @@
-// Q comes to shared memory here, and the rows of O leave it.
+// This file copies Q to shared memory, and stores the rows of O.
 #pragma once
 #include "mla/wgmma/tile.cuh"
 
@@ -28,13 +28,13 @@ template <class C> LAB_DEVICE void load_q(Smem<C>& smem, const MlaParams& p, con
 }
 
 // Stores a consumer warpgroup's half of O. A warp has 16 rows of 256 channels, which pass through
-// its part of shared memory, to leave as whole lines.
+// its part of shared memory, so that whole lines are stored.
 template <class C, class P> struct RowsOut {
   using Out = typename P::Out;
   Smem<C>& smem;
   const MlaParams& p;
   const Work& work;
-  const int group, row;                // row: the lane's first one; the other one is 8 further
+  const int group, row;                // row: the lane's first row; the other is row + 8
 
   // Writes out and lse2, or the split's partial State. o: [64 rows, the warpgroup's 256 channels].
   LAB_DEVICE void store(const float (&o)[128], OnlineSoftmax& softmax) const {
@@ -42,12 +42,12 @@ template <class C, class P> struct RowsOut {
     if (thread_x() % 4 == 0)
 #pragma unroll
       for (int h = 0; h < 2; ++h) smem.l[group][row + 8 * h] = softmax.l[h];
-    named_sync(consumers_done, C::consumer_threads);  // both parts of l are there, K is read
+    named_sync(consumers_done, C::consumer_threads);  // both parts of l are there; K was read
     const bool whole = work.live_splits <= 1;
     float by[2];                       // [2 rows], with one division each
 #pragma unroll
     for (int h = 0; h < 2; ++h) by[h] = whole ? inverse_of(whole_l(row + 8 * h)) : 1.f;
-    const i64 first = head_index(p, work, 0);         // the others follow, since all heads share K
+    const i64 first = head_index(p, work, 0);         // the tile's other rows follow it
     const i64 slots = p.splits, first_slot = first * slots + work.split;
     Out* out = static_cast<Out*>(p.out) + first * C::d_v;
     if (!whole) store_wide(p.partial_o + first_slot * C::d_v, slots * C::d_v, o, by);
@@ -63,7 +63,7 @@ template <class C, class P> struct RowsOut {
   LAB_DEVICE void store_sums(i64 first, i64 first_slot) const {
     const int r = thread_x(), n = key_blocks<C>(work);
     if (r >= work.n_rows) return;
-    const float m = n > 0 ? smem.m[(n - 1) % 2][r] : lowest_score();  // the last to be set
+    const float m = n > 0 ? smem.m[(n - 1) % 2][r] : lowest_score();  // set last
     if (work.live_splits <= 1) store_lse2(p, first + r, m, whole_l(r));
     else store_partial(p, first_slot + r * p.splits, m, whole_l(r));
   }

@@ -1,4 +1,4 @@
-// The parameter, the tile and the shared memory of mla_wgmma, which all its warpgroups use.
+// All warpgroups of mla_wgmma use these parameters, traits and shared memory.
 #pragma once
 #include "lab/hopper/pipeline.cuh"
 #include "lab/hopper/tile.cuh"
@@ -38,7 +38,7 @@ template <class C> struct Smem {
   typename C::Q q;
   union {
     Stage<C> k[C::stages];
-    // In the end the rows of O pass through here on their way out, in 16 bits or in fp32.
+    // At the end the rows of O pass through these arrays to global memory, in 16 bits or in fp32.
     typename C::T out[8][16][C::half_v];
     float o[8][16][C::half_v + 2 * state_padding];  // [8 warps, 16 rows, half_v]
   };
@@ -54,7 +54,7 @@ template <class C> LAB_DEVICE int key_blocks(const Work& work) {
   return (work.end_key - work.first_key + C::keys - 1) / C::keys;
 }
 
-// One warp asks the TMA. Where threads copy, each of four warps brings a quarter.
+// With the TMA, one warp asks for all boxes. Without it, each of four warps copies a quarter.
 template <class C> LAB_DEVICE int producer_warps(const Params& p) {
   return p.box_keys > 0 ? 1 : C::group_threads / 32;
 }

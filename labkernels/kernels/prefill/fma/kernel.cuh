@@ -1,5 +1,5 @@
-// Prefill with the tensor cores off: CUDA cores compute in fp32 FMAs, and P is never rounded. Q, K
-// and V are widened once, on their way to shared memory.
+// This prefill leaves the tensor cores idle: CUDA cores compute in fp32 FMAs, and P is never
+// rounded. Q, K and V are widened once, on their way to shared memory.
 #pragma once
 #include "packed_gqa/fma_tile.cuh"
 
@@ -57,7 +57,7 @@ template <class T> struct KvRows {
   }
 };
 
-// A thread holds this part of a step's K or V between global and shared memory.
+// A thread holds this part of a step's K or V in registers, before it goes to shared memory.
 template <class C, int D> struct Parcel {
   using T = typename C::T;
   static constexpr int chunks = D / chunk_elements, all = C::keys * chunks;

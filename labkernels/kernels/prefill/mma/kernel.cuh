@@ -1,5 +1,5 @@
-// This is prefill with the tensor cores on, in FlashAttention-2's order of work on mma.sync. The
-// warps share stages of K and V, and each owns rows of the tile, so that no warp needs scores of
+// This prefill uses the tensor cores by mma.sync, in FlashAttention-2's order of work. The warps
+// share stages of K and V, and each warp owns rows of the tile, so that no warp needs scores of
 // another warp. In a tile of 16 rows each warp takes some keys of a step instead, and the warps'
 // States merge at the end. Of a fragment, lane 4 g + t holds rows g and g + 8 of each 16, and
 // columns 2t and 2t + 1 of each 8.
@@ -19,7 +19,7 @@ struct KernelTraits {
   static constexpr int warp_rows = split_keys ? 16 : Rows / Warps;
   static constexpr int warp_keys = split_keys ? Keys / Warps : Keys;  // keys of a warp per step
   static constexpr int row_tiles = warp_rows / 16, key_steps = warp_keys / 16;
-  // Of a larger warp tile, the fragments of Q do not fit in the registers beside the scores.
+  // In a larger warp tile, the fragments of Q do not fit in the registers beside the scores.
   static constexpr bool q_in_registers = warp_rows * (Dqk + warp_keys) <= LAB_HELD_SIZE;
   // An O of 32 rows by 128 channels and scores of 32 rows by 64 keys leave too few registers to
   // rescale O among the products.
@@ -112,8 +112,8 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& fragments, u32 q_address
 }
 // [/lab: scores]
 
-// Sets the scores of the keys that a row does not see to -inf. Only steps at the boundary come
-// here.
+// Sets the scores of the keys that a row does not see to -inf. Only steps at the boundary need
+// this.
 template <class C>
 LAB_DEVICE void mask(Scores<C>& s, const PrefillParams& p, const typename C::Work& b, int key) {
   const int lane = thread_x() & 31, column = key + warp_key<C>() + (lane & 3) * 2;
@@ -132,8 +132,8 @@ LAB_DEVICE void mask(Scores<C>& s, const PrefillParams& p, const typename C::Wor
 }
 
 // [lab: update]
-// Raises each row's maximum to that of its scores, and rescales l. Where registers are few, it also
-// rescales o; otherwise `accumulate` rescales o between its products.
+// Raises each row's maximum to the maximum of its scores, and rescales l. Where registers are few,
+// rescales o too; otherwise `accumulate` rescales o between its products.
 template <class C, class P>
 LAB_DEVICE void update(Softmax<C>& softmax, Output<C>& o, Factors<C>& rescale, Scores<C>& s,
                        float scale_log2) {
@@ -191,12 +191,12 @@ LAB_DEVICE void accumulate(Output<C>& output, Softmax<C>& softmax, const Factors
 // [/lab: accumulate]
 
 // Stores the warp's rows of a 16-bit output through Q's place in shared memory: a lane holds two
-// channels of a row, and stores eight. heads: that of row i is in lane i.
+// channels of a row, and stores eight. heads: lane i has the head of row i.
 template <class C, class Out>
 LAB_DEVICE void store_rows(Smem<C>& smem, const Output<C>& o, Out* out, i64 heads, int n_rows) {
   constexpr int chunks = C::dim_vo / chunk_elements;
   const int lane = thread_x() & 31, first_row = warp_row<C>();
-  sync_warp();                                   // every lane is done with Q
+  sync_warp();                                   // no lane reads Q any more
 #pragma unroll
   for (int m = 0; m < C::row_tiles; ++m)
 #pragma unroll
@@ -296,9 +296,9 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT PrefillParams
                      at.v + pipeline.stage * pipeline.v_stage_bytes);
   }
 
-  cp_async_wait<0>();                            // Q has arrived, if there was no step
+  cp_async_wait<0>();                            // Q has arrived, even if there was no step
   if constexpr (C::split_keys) {
-    sync_block();                                // every warp is done with the stages
+    sync_block();                                // no warp reads the stages any more
     store_state(smem.states, softmax[0], o[0]);
     finish<P, C::threads>(smem.states, p, block);
   } else {

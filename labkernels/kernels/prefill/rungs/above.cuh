@@ -1,4 +1,4 @@
-// The rungs above wgmma: each adds one idea to the one before it, and changes no bit.
+// Each rung above wgmma adds one idea to the rung before it, and changes no bit of the result.
 #pragma once
 #include "prefill/rungs/traits.cuh"
 
@@ -6,7 +6,7 @@ namespace prefill_wgmma_basic {
 using namespace lab;
 
 // [rung: within]
-// The scores of the next block, and their softmax, come beside the products of this block's P.
+// The scores of the next block, and their softmax, are computed while this block's P V runs.
 template <class C, class P>
   requires (C::rung == Rung::within)
 LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
@@ -19,13 +19,13 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
   typename C::Fragments probabilities;
   consumer_wait(smem.q_ring, at.tiles);
   KeyBlocks<C> keys(p, tile);
-  if (keys.more()) {                             // the first block has no products beside it
+  if (keys.more()) {                             // no P V runs beside the first block's scores
     consumer_wait(smem.k_ring, at.blocks);
     wgmma_abt(s, smem.q, warpgroup * 64, smem.k[at.blocks % C::stages]);
     wgmma_wait(s);
     consumer_release(smem.k_ring, at.blocks);
     if (keys.masked()) mask<C>(s, p, tile, row, keys.key);
-    softmax.update<P, T>(s, p.scale_log2);       // O is 0: there is nothing to rescale
+    softmax.update<P, T>(s, p.scale_log2);       // O is 0 and needs no rescaling
     round_to_fragments<T>(probabilities, s);
     for (keys.next(); keys.more(); keys.next(), ++at.blocks) {
       const u32 n = at.blocks;                   // the block whose P is ready
@@ -33,7 +33,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
       wgmma_abt(s, smem.q, warpgroup * 64, smem.k[(n + 1) % C::stages]);
       consumer_wait(smem.v_ring, n);             // O += P V
       wgmma_ab(o, probabilities, smem.v[n % C::stages]);
-      wgmma_wait<1>(s);                          // S is there, and P V under way
+      wgmma_wait<1>(s);                          // S is there; P V still runs
       consumer_release(smem.k_ring, n + 1);
       if (keys.masked()) mask<C>(s, p, tile, row, keys.key);
       const Rescale rescale = softmax.update<P, T>(s, p.scale_log2);  // S becomes P
@@ -53,8 +53,8 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
 // [/rung: within]
 
 // [rung: turns]
-// Ping-pong: the warpgroups take turns to give the tensor cores work, so that one exponentiates
-// while the other's products run.
+// This is ping-pong: the warpgroups take turns to start products, so that one warpgroup
+// exponentiates while another's products run.
 template <class C> struct PingPong {
   LAB_DEVICE static void wait(int warpgroup) { named_sync(1 + warpgroup, 256); }
   LAB_DEVICE static void pass(int warpgroup) {
@@ -64,7 +64,7 @@ template <class C> struct PingPong {
 // [/rung: turns]
 
 // [rung: between]
-// The scores of the next block, and their softmax, come beside the products of this block's P.
+// The scores of the next block, and their softmax, are computed while this block's P V runs.
 template <class C, class P>
   requires (C::rung == Rung::between || C::rung == Rung::persistent)
 LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
@@ -77,14 +77,14 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
   typename C::Fragments probabilities;
   consumer_wait(smem.q_ring, at.tiles);
   KeyBlocks<C> keys(p, tile);
-  if (keys.more()) {                             // the first block has no products beside it
+  if (keys.more()) {                             // no P V runs beside the first block's scores
     if (warpgroup == C::consumer_warpgroups - 1) PingPong<C>::pass(warpgroup);  // the first turn
     consumer_wait(smem.k_ring, at.blocks);
     wgmma_abt(s, smem.q, warpgroup * 64, smem.k[at.blocks % C::stages]);
     wgmma_wait(s);
     consumer_release(smem.k_ring, at.blocks);
     if (keys.masked()) mask<C>(s, p, tile, row, keys.key);
-    softmax.update<P, T>(s, p.scale_log2);       // O is 0: there is nothing to rescale
+    softmax.update<P, T>(s, p.scale_log2);       // O is 0 and needs no rescaling
     round_to_fragments<T>(probabilities, s);
     for (keys.next(); keys.more(); keys.next(), ++at.blocks) {
       const u32 n = at.blocks;                   // the block whose P is ready
@@ -94,7 +94,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
       consumer_wait(smem.v_ring, n);             // O += P V
       wgmma_ab(o, probabilities, smem.v[n % C::stages]);
       PingPong<C>::pass(warpgroup);
-      wgmma_wait<1>(s);                          // S is there, and P V under way
+      wgmma_wait<1>(s);                          // S is there; P V still runs
       consumer_release(smem.k_ring, n + 1);
       if (keys.masked()) mask<C>(s, p, tile, row, keys.key);
       const Rescale rescale = softmax.update<P, T>(s, p.scale_log2);  // S becomes P
@@ -103,7 +103,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
       rescale_rows(o, rescale);
       round_to_fragments<T>(probabilities, s);
     }
-    if (warpgroup == 0) PingPong<C>::wait(warpgroup);  // the last turn passed on is taken
+    if (warpgroup == 0) PingPong<C>::wait(warpgroup);  // takes the last turn passed
     consumer_wait(smem.v_ring, at.blocks);       // the last block's O += P V
     wgmma_ab(o, probabilities, smem.v[at.blocks % C::stages]);
     wgmma_wait(o);
@@ -115,7 +115,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
 // [/rung: between]
 
 // [rung: many tiles]
-// A block stays, and takes every p.blocks-th work tile. The next one is loaded while this one ends.
+// A block takes every p.blocks-th work tile. The next tile is loaded while this tile ends.
 template <class C, class Work>
   requires (C::rung >= Rung::persistent)
 LAB_DEVICE void each_tile(const Params& p, Work work) {
@@ -127,7 +127,7 @@ LAB_DEVICE void each_tile(const Params& p, Work work) {
 // [/rung: many tiles]
 
 // [rung: ahead]
-// The scores of the next block, and their softmax, come beside the products of this block's P.
+// The scores of the next block, and their softmax, are computed while this block's P V runs.
 template <class C, class P>
   requires (C::rung == Rung::ahead)
 LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
@@ -137,20 +137,20 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
   OnlineSoftmax softmax;                         // {m, l} of rows `row` and `row` + 8
   typename C::Output o = {};
   typename C::Scores s;                          // S = Q K^T
-  typename C::Fragments probabilities, spare;    // blocks take them in turn
+  typename C::Fragments probabilities, spare;    // blocks use them in turn
   consumer_wait(smem.q_ring, at.tiles);
   KeyBlocks<C> keys(p, tile);
-  if (keys.more()) {                             // the first block has no products beside it
+  if (keys.more()) {                             // no P V runs beside the first block's scores
     if (warpgroup == C::consumer_warpgroups - 1) PingPong<C>::pass(warpgroup);  // the first turn
     consumer_wait(smem.k_ring, at.blocks);
     wgmma_abt(s, smem.q, warpgroup * 64, smem.k[at.blocks % C::stages]);
     wgmma_wait(s);
     consumer_release(smem.k_ring, at.blocks);
     if (keys.masked()) mask<C>(s, p, tile, row, keys.key);
-    softmax.update<P, T>(s, p.scale_log2);       // O is 0: there is nothing to rescale
+    softmax.update<P, T>(s, p.scale_log2);       // O is 0 and needs no rescaling
     round_to_fragments<T>(probabilities, s);
-    // The next block's P is rounded as soon as it is there. This block's P, which the products
-    // still read, has registers of its own.
+    // The next block's P is rounded as soon as it is computed. P of this block, which the products
+    // still read, has other registers.
     const auto advance = [&](const typename C::Fragments& ready, typename C::Fragments& next) {
       const u32 n = at.blocks++;                 // the block whose P is ready
       consumer_wait(smem.k_ring, n + 1);
@@ -159,7 +159,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
       consumer_wait(smem.v_ring, n);             // O += P V
       wgmma_ab(o, ready, smem.v[n % C::stages]);
       PingPong<C>::pass(warpgroup);
-      wgmma_wait<1>(s);                          // S is there, and P V under way
+      wgmma_wait<1>(s);                          // S is there; P V still runs
       consumer_release(smem.k_ring, n + 1);
       if (keys.masked()) mask<C>(s, p, tile, row, keys.key);
       const Rescale rescale = softmax.update<P, T>(s, p.scale_log2);  // S becomes P
@@ -175,8 +175,8 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
       if (!keys.more()) break;
       advance(spare, probabilities);
     }
-    round_to_fragments<T>(probabilities, s);     // P of the last block, which `spare` may have
-    if (warpgroup == 0) PingPong<C>::wait(warpgroup);  // the last turn passed on is taken
+    round_to_fragments<T>(probabilities, s);     // P of the last block, which may be in `spare`
+    if (warpgroup == 0) PingPong<C>::wait(warpgroup);  // takes the last turn passed
     consumer_wait(smem.v_ring, at.blocks);       // the last block's O += P V
     wgmma_ab(o, probabilities, smem.v[at.blocks % C::stages]);
     wgmma_wait(o);

@@ -7,8 +7,8 @@ namespace prefill_wgmma_basic {
 using namespace lab;
 
 // [rung: copies]
-// Copies rows of a tensor into a tile, 16 bytes per lane. Rows from the n-th on are filled with
-// zeros. offset(row) is the element of the tensor at which a row begins.
+// Copies rows of a tensor into a tile, 16 bytes per lane. Rows from row n on are filled with zeros.
+// offset(row) is the element of the tensor at which a row begins.
 template <class Tile, class Offset>
 LAB_DEVICE void copy_tile(Tile& tile, const void* tensor, int n, Mbarrier& full, Offset offset) {
   using T = typename Tile::T;
@@ -122,7 +122,7 @@ LAB_DEVICE void fma_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
       }
 }
 
-// A consumer warpgroup attends 64 rows of the tile to all keys that they see, block by block.
+// A consumer warpgroup computes attention for 64 rows of the tile, key block by key block.
 template <class C, class P>
   requires (C::rung == Rung::fma)
 LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
@@ -192,7 +192,7 @@ LAB_DEVICE void mma_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
     }
 }
 
-// A consumer warpgroup attends 64 rows of the tile to all keys that they see, block by block.
+// A consumer warpgroup computes attention for 64 rows of the tile, key block by key block.
 template <class C, class P>
   requires (C::rung == Rung::mma || C::rung == Rung::tma)
 LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,

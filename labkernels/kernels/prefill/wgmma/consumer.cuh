@@ -1,13 +1,12 @@
-// The consumers are warpgroups that multiply, exponentiate and multiply again, work tile after work
-// tile. prefill/wgmma_basic has the same parts without overlap.
+// The consumers are warpgroups. For each work tile they compute S, the softmax and P V, and store
+// O. prefill/wgmma_basic has the same parts without overlap.
 #pragma once
 #include "prefill/wgmma/rows.cuh"
 
 namespace prefill_wgmma {
 using namespace lab;
 
-// The warpgroups take turns to give the tensor cores work, at the named barriers of
-// warpgroup_rows.cuh.
+// The warpgroups take turns to start products, at the named barriers of warpgroup_rows.cuh.
 template <class C> struct PingPong {
   LAB_DEVICE static void wait(int warpgroup) {
     if constexpr (C::overlap == Overlap::inter_warpgroup) named_sync(1 + warpgroup, 256);
@@ -19,21 +18,21 @@ template <class C> struct PingPong {
 };
 
 // This is the whole work of a consumer warpgroup. The first scores of a work tile are computed and
-// exponentiated beside the last products of the tile before, so that the end of a tile is a block
-// of keys like any other, and a store. Members hold the progress; operands and results of products
-// are arguments, of the shapes in rows.cuh.
+// exponentiated beside the last products of the tile before. The last block of a tile is thus
+// computed like any other block, and a store follows. Members hold the progress; operands and
+// results of products are arguments, of the shapes in rows.cuh.
 template <class C, class P> struct Consumer {
   using T = typename C::T;
 
   Smem<C>& smem;
   const PrefillParams& p;
-  const int warpgroup, row;   // row: this lane's first one of the tile
+  const int warpgroup, row;   // row: this lane's first row of the tile
   int i = 0;                  // the work tile whose scores come next
   int k = 0, v = 0;           // how often the rings of K and V have been used
-  int unread = 0;             // tiles of V to let go, once the products under way have read theirs
-  bool has_ended = false;     // whether the products under way are a work tile's last
-  float factor = 0.f;         // what that tile's O is multiplied by, once it is complete
-  KeyBlocks keys;             // of tile i: what is left of them
+  int unread = 0;             // skipped tiles of V, to be released after the running products
+  bool has_ended = false;     // whether the running products are a work tile's last
+  float factor = 0.f;         // by which that tile's O is multiplied, once O is complete
+  KeyBlocks keys;             // the blocks of tile i that are left
 
   LAB_DEVICE Consumer(Smem<C>& shared, const PrefillParams& params, int warpgroup_)
       : smem(shared), p(params), warpgroup(warpgroup_), row(lane_row(warpgroup_)) {}
@@ -41,7 +40,7 @@ template <class C, class P> struct Consumer {
   // [lab: consume]
   LAB_DEVICE void run() {
     OnlineSoftmax softmax;
-    Rescale rescale;          // the factors for O by which the last block moved the maxima
+    Rescale rescale;          // O's factors, since the last block may have moved the maxima
     Output<C> o = {};
     Scores<C> s;
     Fragments<C> probabilities, spare;
@@ -59,8 +58,8 @@ template <class C, class P> struct Consumer {
       fence_operand(s);
       fence_operand(softmax.l);
       if (has_ended || keys.masked > 0 || keys.count <= keys.partial_first) continue;
-      // The steady state: no block has keys to mask, and no tile ends. It has a loop of its own, in
-      // which none of this is asked.
+      // In the steady state no block has keys to mask, and no tile ends. The steady state has a
+      // loop of its own, which tests for neither.
       if constexpr (C::two_p_buffers) round_to_fragments<T>(spare, s);
       while (true) {
         if constexpr (C::two_p_buffers) {
@@ -80,8 +79,8 @@ template <class C, class P> struct Consumer {
  private:
   // ---- skipped blocks of keys
 
-  // A warpgroup that skips a block still releases its K, V and turn at the time of their use, so
-  // that warpgroups that skip different numbers of blocks stay in step.
+  // A warpgroup that skips a block still releases the block's K and V and passes its turn when it
+  // would have used them, so that warpgroups that skip different numbers of blocks stay in step.
   LAB_DEVICE void skip_keys() {
     for (int j = 0; j < keys.skipped; ++j, ++k) {
       consumer_wait(smem.k_ring, k);
@@ -114,7 +113,7 @@ template <class C, class P> struct Consumer {
     fence_operand(s);
     consumer_release(smem.k_ring, k);
     ++k;
-    // There is no branch here, which would end the block of instructions that the compiler orders.
+    // The condition has & and not &&: a branch would end the basic block that the compiler orders.
     if ((keys.count == 1) & ((thread_x() & 31) == 0))
       mbarrier_arrive(smem.q_ring.empty[smem.q_ring.stage(i)]);
   }
@@ -129,8 +128,8 @@ template <class C, class P> struct Consumer {
     ++v;
   }
 
-  // Computes the next block's scores beside the products of this block's P. A tile may end
-  // meanwhile.
+  // Computes the next block's scores beside the products of this block's P. Closes a tile
+  // meanwhile, if `closes` is true.
   LAB_DEVICE void advance(Scores<C>& s, Output<C>& o, const Fragments<C>& ready,
                           OnlineSoftmax& softmax, bool closes) {
     if constexpr (C::overlap == Overlap::none) {
@@ -156,7 +155,7 @@ template <class C, class P> struct Consumer {
 
   // ---- softmax
 
-  // S becomes P.
+  // Turns S into P.
   LAB_DEVICE void update(OnlineSoftmax& softmax, Rescale& rescale, Scores<C>& s) {
     rescale = softmax.template update<P, T>(s, p.scale_log2);
     --keys.count;
@@ -169,24 +168,25 @@ template <class C, class P> struct Consumer {
     update(softmax, rescale, s);
     --keys.masked;
   }
-  // Waits for the products that ran beside the scores; P and O then follow the new maxima.
+  // Waits for the products that ran beside the scores; then rounds P, and rescales O to the new
+  // maxima.
   LAB_DEVICE void fold(Output<C>& o, Fragments<C>& probabilities, const Scores<C>& s,
                        const Rescale& rescale) {
     if constexpr (C::overlap != Overlap::none) finish_output(o);
-    skip_values();            // before the branch: after it, ptxas doubts that all lanes have one v
+    skip_values();            // before the branch: after it, ptxas treats v as divergent
     round_to_fragments<T>(probabilities, s);
     if (has_ended) {
       finish_tile(o);
 #pragma unroll
       for (int n = 0; n < C::dim_vo / 2; ++n) o[n] = 0.f;
-      // After finish_tile, at whose barrier all consumers meet: a warpgroup that skips nothing
-      // passes its next turn on only behind that barrier.
+      // This follows finish_tile, at whose barrier all consumers may meet. A warpgroup that skips
+      // nothing passes its next turn only after that barrier.
       skip_turns();
     }
     rescale_rows(o, rescale);
   }
-  // Computes a block of the steady state. With two buffers of P, this block's P is `ready` already,
-  // and the next block's is rounded as soon as its exponentials are there.
+  // Computes a block of the steady state. With two buffers of P, this block's P is in `ready`
+  // already, and the next block's P is rounded as soon as its exponentials are computed.
   LAB_DEVICE void steady(OnlineSoftmax& softmax, Rescale& rescale, Scores<C>& s, Output<C>& o,
                          Fragments<C>& ready, Fragments<C>& next) {
     if constexpr (C::overlap != Overlap::none) finish_output(o);
@@ -215,7 +215,7 @@ template <class C, class P> struct Consumer {
     masked_softmax(softmax, rescale, s);
     round_to_fragments<T>(probabilities, s);
   }
-  // Goes on to the next work tile, and says whether there is one.
+  // Goes on to the next work tile, and returns whether there is a next tile.
   LAB_DEVICE bool next_tile(OnlineSoftmax& softmax) {
     ++i;
     keys = receive(smem, i).keys[warpgroup];
@@ -225,7 +225,7 @@ template <class C, class P> struct Consumer {
     consumer_wait(smem.q_ring, i);
     return true;
   }
-  // Ends the softmax of the rows of the tile before i, and begins that of tile i's.
+  // Ends the softmax of the rows of the tile before i, and begins the softmax of tile i.
   LAB_DEVICE void close_tile(OnlineSoftmax& softmax) {
     factor = store_sums<C, P>(softmax, p, smem.tile(i - 1).work, row);
     softmax = {};
@@ -243,7 +243,7 @@ template <class C, class P> struct Consumer {
     close_tile(softmax);
     finish_output(o);
     finish_tile(o);
-    if (warpgroup == 0) PingPong<C>::wait(warpgroup);  // the last turn passed on is taken
+    if (warpgroup == 0) PingPong<C>::wait(warpgroup);  // takes the last turn passed
   }
 };
 

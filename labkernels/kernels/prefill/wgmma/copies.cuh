@@ -11,8 +11,7 @@ using namespace lab;
 // together: the latency of memory passes once for both.
 template <class C> struct Copier {
   static constexpr int warps = 3, group_keys = 16;
-  // A warp copies so many groups of a block. A lane finds the place of one key in every two of
-  // them.
+  // A warp copies `groups` groups of a block. A lane finds the place of one key per two groups.
   static constexpr int groups = (C::keys / group_keys + warps - 1) / warps;
   static constexpr int page_words = (groups + 1) / 2;
   using T = typename C::T;
@@ -20,7 +19,7 @@ template <class C> struct Copier {
 
   static constexpr int late = C::late;
 
-  // A block's keys are known by the work tile, the first key, and this lane's pages.
+  // These say where a block's keys lie: the work tile, the first key, and this lane's pages.
   struct Block { int tile, key, pages[page_words]; };
 
   Smem<C>& smem;
@@ -44,7 +43,7 @@ template <class C> struct Copier {
         copy_keys(of_k);
         copy_values(of_v);
         of_v = of_k;
-        if (blocks > 1) find(of_k, of_k.key - C::keys);  // its loads run beside the copies
+        if (blocks > 1) find(of_k, of_k.key - C::keys);  // its loads run during the copies
         announce<2 * late + 1>(smem.k_ring, n - late);
         announce<2 * late>(smem.v_ring, n - late - 1);
         if (blocks == tile.blocks && of_k.tile > 0)
@@ -87,8 +86,8 @@ template <class C> struct Copier {
   }
 
   // Copies the warp's keys of a block, and zeros after the request's last key. Eight lanes copy 64
-  // channels of a key. The warp's own instructions limit how fast copies are issued, so that
-  // everything that is the same for all copies of a block is in their constant offsets.
+  // channels of a key. The warp's own instructions limit how fast copies are issued. Everything
+  // that is the same for all blocks is therefore in the constant offsets of the copies.
   template <class Tile>
   LAB_DEVICE void copy(Tile& to, const void* pool, i64 stride_page, i64 stride_token,
                        i64 stride_head, const Block& block) const {
@@ -134,7 +133,7 @@ template <class C> struct Copier {
   template <int Later, int Stages> LAB_DEVICE void announce(Pipeline<Stages>& ring, int use) const {
     if (use < 0) return;
     cp_async_wait<Later>();
-    fence_async_shared();                        // wgmma reads what this thread copied
+    fence_async_shared();                        // lets wgmma read what this thread copied
     sync_warp();                                 // every lane's copies are there
     if (lane == 0) mbarrier_arrive(ring.full[ring.stage(use)]);
   }

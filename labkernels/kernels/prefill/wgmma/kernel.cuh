@@ -1,8 +1,8 @@
-// This is prefill with the tensor cores on, by the instructions of sm_90a: separate warps bring Q,
-// K and V, and each consumer warpgroup multiplies 64 rows by wgmma: S = Q K^T from shared memory, O
-// += P V with P in registers. Blocks stay, and take work tiles from the list until it is empty. A
-// thread of a warpgroup holds rows g and g + 8 of its warp's 16, and columns 2t and 2t + 1 of each
-// 8, where g = lane / 4 and t = lane % 4.
+// This prefill uses the tensor cores by the instructions of sm_90a. Separate warps bring Q, K and
+// V. Each consumer warpgroup multiplies 64 rows by wgmma: S = Q K^T from shared memory, and O += P
+// V with P in registers. A block takes work tiles from the list until the list is empty. A thread
+// of a warpgroup holds rows g and g + 8 of its warp's 16, and columns 2t and 2t + 1 of each 8,
+// where g = lane / 4 and t = lane % 4.
 #pragma once
 #include "prefill/wgmma/consumer.cuh"
 #include "prefill/wgmma/copies.cuh"
@@ -21,17 +21,17 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT Params p) {
     smem.k_ring.init(copies ? Copier<C>::warps : 1, C::consumer_warps);
     smem.v_ring.init(copies ? Copier<C>::warps : 1, C::consumer_warps);
     smem.q_ring.init(1, C::consumer_warps);
-    // The warps that bring K and V read it too.
+    // The warps that bring K and V read the work tile too.
     smem.tile_ring.init(1, C::consumer_warps + (copies ? Copier<C>::warps : 2));
     mbarrier_init(smem.tile_wanted, 1);
     mbarrier_init(smem.tail_full, 1);
     fence_mbarrier_init();
   }
-  // Rows that no whole token fills are never loaded: they are cleared once.
+  // Rows that no whole token fills are never loaded, so they are cleared once.
   for (int stage = 0; stage < C::q_stages; ++stage)
     clear_rows(smem.q[stage], p.tile_rows, thread_x(), C::threads);
   fence_async_shared();
-  sync_block();                                  // the barriers are there, for every warp
+  sync_block();                                  // every warp sees the initialized barriers
   const int warp = warp_uniform(thread_x() / 32);
   if (warp < 4) {
     setmaxnreg_dec<C::producer_registers>();

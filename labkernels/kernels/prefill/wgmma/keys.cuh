@@ -1,4 +1,4 @@
-// K and V come to shared memory by the TMA: one warp brings K, and one brings V.
+// The TMA brings K and V to shared memory: one warp asks for K, and one warp asks for V.
 #pragma once
 #include "prefill/wgmma/tile.cuh"
 
@@ -25,15 +25,15 @@ template <class C, class Tile> struct Producer {
   const PageSteps steps;
   Tile (&tiles)[C::stages];
   Ring& ring;
-  int lane, i, n;                                // work tiles, i, and blocks of keys, n, so far
+  int lane, i, n;                                // i work tiles and n blocks of keys so far
 
   LAB_DEVICE Producer(Smem<C>& s, const Params& params, const TensorMap& m, PageSteps apart,
                      Tile (&t)[C::stages], Ring& r)
       : smem(s), p(params), map(m), steps(apart), tiles(t), ring(r), lane(thread_x() & 31), i(0),
         n(0) {}
 
-  // A box's rows after the request's last key are another's or nobody's. Those of V must be zeros,
-  // because P is 0 there, and 0 times a NaN is a NaN.
+  // A box's rows after the request's last key belong to another request or to none. In V they must
+  // be zeros, because P is 0 there, and 0 times a NaN is a NaN.
   template <bool is_v> LAB_DEVICE void run() {
     int tails = 0;
     for (; receive(smem, i).blocks > 0; ++i) {
@@ -42,7 +42,7 @@ template <class C, class Tile> struct Producer {
         const int stage = ring.stage(n);
         if (!is_v && blocks == least(tile().blocks, 2) && lane == 0)
           mbarrier_arrive(smem.tile_wanted);
-        const int page = page_of_box(key);       // on its way while the stage is waited for
+        const int page = page_of_box(key);       // loads while the warp waits for the stage
         producer_acquire(ring, n);
         const bool is_tail = is_v && key + C::keys > tile().work.kv_len;
         load(tiles[stage], is_tail ? smem.tail_full : ring.full[stage], key, page);
@@ -51,7 +51,7 @@ template <class C, class Tile> struct Producer {
         ++tails;
         clear_rows(tiles[stage], tile().work.kv_len - key, lane, 32);
         fence_async_shared();
-        sync_warp();                             // every lane's zeros, before one says so
+        sync_warp();                             // every lane has written its zeros
         if (lane == 0) mbarrier_arrive(ring.full[stage]);
       }
       consumer_release(smem.tile_ring, i);
@@ -71,7 +71,7 @@ template <class C, class Tile> struct Producer {
   // A lane asks for one box: the keys of its page, or 64 channels of all keys.
   LAB_DEVICE void load(Tile& to, Mbarrier& full, int key, int page) const {
     if (lane == 0) mbarrier_arrive_expect_tx(full, sizeof(Tile));
-    sync_warp();                                 // announced before any of it arrives
+    sync_warp();                                 // announced before any byte arrives
     const int head = tile().work.kv_head;
     if constexpr (C::paged) {
       const int first = lane * p.box_keys;

@@ -1,14 +1,14 @@
 // The first producer warp is the block's tile scheduler, and asks the TMA for Q. Other warps bring
-// K and V, by the TMA (keys.cuh) or by copies of their threads (copies.cuh), so that what one warp
-// waits for does not hold up the others.
+// K and V, by the TMA (keys.cuh) or by copies of their threads (copies.cuh), so that a wait of one
+// warp does not hold up the others.
 #pragma once
 #include "prefill/wgmma/tile.cuh"
 
 namespace prefill_wgmma {
 using namespace lab;
 
-// Takes the next work tile for this block. The last take of a launch, which finds no tile left,
-// resets the counter.
+// Takes the next work tile for this block. The launch's last take, which finds no tile left, resets
+// the counter.
 LAB_DEVICE int next_work_tile(const Params& p) {
   int taken = 0;
   if ((thread_x() & 31) == 0) {
@@ -39,9 +39,10 @@ LAB_DEVICE KeyBlocks key_blocks(const Params& p, const ScheduledTile<C>& tile, i
   const int end = least(row_limit(p.problem, work, row + 63), work.end_key);
   const int unseen =
       row < work.n_rows ? (tile.last_key - end + C::keys) / C::keys : tile.blocks;
-  // At least one block is left, with which the rows begin. The ring of V holds the last V of the
-  // tile before and the V of all skipped blocks at once, because the warpgroup releases them after
-  // it has begun this tile. A block that warps copy also needs stages for the V of `late` blocks.
+  // At least one block is left, because the rows have to begin with a block. The ring of V holds
+  // the last V of the tile before and the V of all skipped blocks at once, because the warpgroup
+  // releases them after it has begun this tile. A block that warps copy also needs stages for the V
+  // of `late` blocks.
   const int stages = C::paged && p.box_keys == 0 ? C::stages - C::late : C::stages;
   const int skipped = least(unseen, least(tile.blocks, stages) - 1);
   const int count = tile.blocks - skipped;

@@ -1,4 +1,4 @@
-// This file says which keys a consumer warpgroup's rows see, and how the rows leave.
+// This file says which keys a consumer warpgroup's rows see, and stores the rows.
 #pragma once
 #include "lab/core/warp.cuh"
 #include "prefill/warpgroup_rows.cuh"
@@ -12,7 +12,7 @@ template <class C> using Scores = float[C::keys / 2];        // [64 rows, keys o
 template <class C> using Fragments = u32[C::keys / 16][4];   // P in 16 bits: [64 rows, keys]
 
 // Sets the scores of keys that a row does not see, or that a later split has, to -inf. Only blocks
-// at the boundaries come here; `key` is the block's first key.
+// at the boundaries need this; `key` is the block's first key.
 template <class C>
 LAB_DEVICE void mask_future(Scores<C>& s, const PrefillParams& p, const typename C::Work& work,
                             int row, int key) {
@@ -60,12 +60,12 @@ LAB_DEVICE void store_row(Out* out, const Output<C>& o, int r, float factor, boo
   }
 }
 
-// Of its two rows a lane owns one: g if the lane is even, and g + 8 if it is odd.
+// A lane owns one of its two rows: row g if the lane is even, and row g + 8 if the lane is odd.
 LAB_DEVICE float own(float even, float odd) { return thread_x() & 1 ? odd : even; }
 
 // Returns the factor for O of the lane's own row. One of the two lanes that own the row writes its
-// lse2, or its split's partial m and l. This is `reduce` and `finalize` of both rows with one
-// division per thread.
+// lse2, or its split's partial m and l. This does what `reduce` and `finalize` do for both rows,
+// with one division per thread.
 template <class C, class P>
 LAB_DEVICE float store_sums(const OnlineSoftmax& softmax, const PrefillParams& p,
                             const typename C::Work& work, int row) {
@@ -82,7 +82,7 @@ LAB_DEVICE float store_sums(const OnlineSoftmax& softmax, const PrefillParams& p
   return whole ? inverse_of(l) : 1.f;
 }
 
-// Writes the thread's rows of O, or of the split's partial o. `factor` is that of the lane's own
+// Writes the thread's rows of O, or of the split's partial o. `factor` belongs to the lane's own
 // row.
 template <class C, class P>
 LAB_DEVICE void store_rows(const Output<C>& o, float factor, const PrefillParams& p,

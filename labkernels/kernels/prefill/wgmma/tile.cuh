@@ -8,22 +8,23 @@
 namespace prefill_wgmma {
 using namespace lab;
 
-// These are the distances between the boxes of neighbouring pages and KV heads, in a box's last
-// coordinate.
+// These are the distances, in a box's last coordinate, between the boxes of neighbouring pages and
+// of neighbouring KV heads.
 struct PageSteps { int page, head; };
 
 struct alignas(64) Params {
   TensorMap q, k, v;          // kernels/prefill/wgmma/launch.py makes them
   PrefillParams problem;
-  int* next_work_tile;        // how many were taken beside each block's first, zero at rest
-  int work_tiles, blocks;     // of the work list; of the launch
-  int tile_rows;              // those of a tile's rows that whole tokens fill
-  int box_keys;               // of a box of a page; 0: its keys are copied
+  int* next_work_tile;        // tiles taken after each block's first; 0 between launches
+  int work_tiles, blocks;     // of the work list; of the grid
+  int tile_rows;              // rows of a tile that whole tokens fill
+  int box_keys;               // keys of a page's box; 0: warps copy the keys
   PageSteps k_steps, v_steps;
 };
 
-// Beside a warpgroup's products run nothing (none), its own softmax (intra_warpgroup), or, as
-// warpgroups take turns on the tensor cores (ping-pong), another's softmax too (inter_warpgroup).
+// This says what runs while a warpgroup's products run: nothing (none), its own softmax
+// (intra_warpgroup), or another warpgroup's too, since they take turns (inter_warpgroup:
+// ping-pong).
 enum class Overlap { none, intra_warpgroup, inter_warpgroup };
 
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm,
@@ -32,22 +33,22 @@ struct KernelTraits {
   using T = T_;                                  // of Q, K, V and the rounded P
   static constexpr int dim_qk = Dqk, dim_vo = Dvo, rows = Rows, keys = Keys, stages = Stages;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
-  static constexpr int consumer_warpgroups = Warps / 4 - 1;  // one more produces
+  static constexpr int consumer_warpgroups = Warps / 4 - 1;  // the other one produces
   static constexpr int consumer_warps = 4 * consumer_warpgroups;
   static constexpr Overlap overlap = Overlap_;
   static constexpr bool paged = Paged;
-  // A block that warps copy is announced when the copies of this many later blocks have been
-  // issued. With two stages that number is 0: the copies of the next block wait until the consumers
-  // free a stage, and meanwhile the consumers would have nothing to compute.
+  // Where warps copy, a block of keys is announced when the copies of this many later blocks have
+  // been issued. With two stages that number is 0: the copies of the next block wait until the
+  // consumers free a stage, and meanwhile the consumers would have nothing to compute.
   static constexpr int late = Stages > 2 ? 1 : 0;
-  // Where it fits, the next work tile's Q comes while this one's is still read.
+  // If shared memory has room, the next work tile's Q is loaded while this tile's Q is still read.
   static constexpr int q_bytes = Rows * Dqk * 2, kv_bytes = Stages * Keys * (Dqk + Dvo) * 2;
   static constexpr int q_stages = 2 * q_bytes + kv_bytes <= LAB_Q_TWICE_BYTES ? 2 : 1;
-  // All threads share 64 Ki registers: the consumers get those that the producers give up.
+  // A block's threads share 64 Ki registers: the consumers get those that the producers give up.
   static constexpr int producer_registers = consumer_warpgroups == 3 ? 32 : 40;
   static constexpr int consumer_registers = LAB_CONSUMER_REGISTERS;
-  // These registers hold O, the scores and two blocks' P. Where they fit, P is rounded beside the
-  // exponentials, and a work tile's rows end beside its last products.
+  // These registers hold O, the scores and two blocks' P. If they fit, P is rounded beside the
+  // exponentials, and a work tile's m and l are stored beside its last products.
   static constexpr int fragments = Dvo / 2 + Keys / 2 + 2 * (Keys / 4);
   static constexpr int others = LAB_OTHER_REGISTERS + Dqk / 16;
   static constexpr bool two_p_buffers =
@@ -61,16 +62,16 @@ struct KernelTraits {
   static_assert(Rows == 64 * consumer_warpgroups, "a warpgroup takes 64 rows");
 };
 
-// A warpgroup goes through these blocks of keys in a work tile, from the last to the first.
+// A warpgroup goes through these blocks of keys of a work tile, from the last to the first.
 struct alignas(16) KeyBlocks {
-  int skipped;                // how many it leaves out first, because none of its rows sees them
+  int skipped;                // how many it skips first, because none of its rows sees them
   int count;                  // how many follow; 0 says that no work tile is left
-  int masked;                 // how many of these come first, with keys that some row does not see
+  int masked;                 // how many of these, the first, hold keys that some row does not see
   int partial_first;          // 1 if the last of these holds keys of the split before, else 0
 };
 
 // Warpgroups get a tile of rows from the tile scheduler in this form. A block of keys begins at a
-// multiple of C::keys, and the box of a page begins at a multiple of its keys, so that the first
+// multiple of C::keys, and the box of a page begins at a multiple of box_keys, so that the first
 // block of a split may hold keys of the split before.
 template <class C> struct ScheduledTile {
   typename C::Work work;
@@ -94,7 +95,7 @@ template <class C> struct alignas(1024) Smem {
   LAB_DEVICE const ScheduledTile<C>& tile(int i) const { return tiles[i % u32{tile_stages}]; }
 };
 
-// Returns the i-th work tile, once it is there.
+// Waits for the i-th work tile, and returns it.
 template <class C> LAB_DEVICE const ScheduledTile<C>& receive(Smem<C>& smem, int i) {
   consumer_wait(smem.tile_ring, i);
   return smem.tile(i);

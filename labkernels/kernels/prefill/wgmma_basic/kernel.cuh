@@ -1,6 +1,6 @@
-// Prefill by wgmma and the TMA without overlap, for ragged K and V alone: a warp loads, warpgroups
-// multiply, and a block takes one tile. prefill/wgmma has the same parts, with the ideas that make
-// them fast; prefill/rungs has the rungs of the ladder below this kernel and above it.
+// This prefill uses wgmma and the TMA without overlap, for ragged K and V alone: a warp loads,
+// warpgroups multiply, and a block takes one tile. prefill/wgmma has the same parts, with the ideas
+// that make them fast; prefill/rungs has the rungs of the ladder below this kernel and above it.
 #pragma once
 #include "lab/hopper/pipeline.cuh"
 #include "lab/hopper/tile.cuh"
@@ -12,8 +12,8 @@ using namespace lab;
 struct alignas(64) Params {   // kernels/prefill/wgmma_basic/launch.py mirrors this
   TensorMap q, k, v;
   PrefillParams problem;
-  int work_tiles, blocks;     // of the work list; of the launch
-  int tile_rows;              // those of a tile's rows that whole tokens fill
+  int work_tiles, blocks;     // of the work list; of the grid
+  int tile_rows;              // rows of a tile that whole tokens fill
 };
 
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm,
@@ -22,7 +22,7 @@ struct KernelTraits {
   using T = T_;                                  // of Q, K, V and the rounded P
   static constexpr int dim_qk = Dqk, dim_vo = Dvo, rows = Rows, keys = Keys, stages = Stages;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
-  static constexpr int consumer_warpgroups = Warps / 4 - 1;  // one more loads
+  static constexpr int consumer_warpgroups = Warps / 4 - 1;  // the other one loads
   using Work = WorkTile<Rows>;
   using Q = SwizzledTile<T, Rows, Dqk>;
   using K = SwizzledTile<T, Keys, Dqk>;
@@ -49,7 +49,7 @@ template <class C> struct Smem {
 struct Progress { u32 tiles = 0, blocks = 0, tails = 0; };
 
 // [rung: tma]
-// Asks for a tile of K or V as soon as its stage is free. full: the barrier of its bytes.
+// Asks for a tile of K or V as soon as its stage is free. full: the barrier that counts its bytes.
 template <class Tile, class Ring>
 LAB_DEVICE void load(Tile& tile, Ring& ring, u32 n, Mbarrier& full, const TensorMap& map, int head,
                      i64 token) {
@@ -58,8 +58,8 @@ LAB_DEVICE void load(Tile& tile, Ring& ring, u32 n, Mbarrier& full, const Tensor
   load_boxes(tile, map, full, head, token);
 }
 
-// The warp that loads. Rows of V after the request's last key belong to another request. They must
-// be zero, because P is 0 there and 0 times NaN is NaN.
+// One warp loads. Rows of V after the request's last key belong to another request. They must be
+// zero, because P is 0 there and 0 times NaN is NaN.
 template <class C>
 LAB_DEVICE void produce(Smem<C>& smem, const Params& p, const typename C::Work& tile,
                         Progress& at) {
@@ -93,7 +93,7 @@ LAB_DEVICE void produce(Smem<C>& smem, const Params& p, const typename C::Work& 
 // [/rung: tma]
 
 // [rung: wgmma]
-// A consumer warpgroup: 64 rows of the tile against all keys that they see, block by block.
+// A consumer warpgroup computes attention for 64 rows of the tile, key block by key block.
 template <class C, class P>
 LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C::Work& tile,
                         Progress& at) {
@@ -103,7 +103,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
   typename C::Output o = {};
   consumer_wait(smem.q_ring, at.tiles);
   for (KeyBlocks<C> keys(p, tile); keys.more(); keys.next(), ++at.blocks) {
-    const u32 n = at.blocks;                     // of both rings, which are equally deep here
+    const u32 n = at.blocks;                     // both rings are equally deep here
     typename C::Scores s;                        // S = Q K^T
     consumer_wait(smem.k_ring, n);
     wgmma_abt(s, smem.q, warpgroup * 64, smem.k[n % C::stages]);
@@ -143,10 +143,10 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT Params p) {
     mbarrier_init(smem.tail_full, 1);
     fence_mbarrier_init();
   }
-  // Rows that no whole token fills are never loaded: they are cleared once.
+  // Rows that no whole token fills are never loaded, so they are cleared once.
   clear_rows(smem.q, p.tile_rows, thread_x(), C::threads);
   fence_async_shared();
-  sync_block();                                  // the barriers are there, for every warp
+  sync_block();                                  // every warp sees the initialized barriers
   using Work = typename C::Work;
   Progress at;
   const auto load = [&](const Work& tile) { produce<C>(smem, p, tile, at); };

@@ -1,4 +1,4 @@
-// A tile in shared memory has rows of D elements of 16 bits, which lie in chunks of 16 bytes.
+// A tile in shared memory has rows of D elements of 16 bits, in chunks of 16 bytes.
 #pragma once
 #include "lab/core/ptx.cuh"
 

@@ -1,5 +1,6 @@
-// Products of tiles in shared memory on mma.sync: how warps share a product, where a lane's
-// fragments begin, and the copies that fill the tiles. A tile's rows are multiples of 128 bytes.
+// This file has products of tiles in shared memory by mma.sync: how warps share a product, where a
+// lane's fragments begin, and the copies that fill the tiles. A tile's rows are multiples of 128
+// bytes.
 #pragma once
 #include "lab/ampere/shared_tile.cuh"
 
@@ -87,7 +88,7 @@ LAB_DEVICE void multiply(float (&sum)[M][N][4], const Left& a, const Right& b) {
 }
 // [/lab: product]
 
-// Copies rows of a tensor into a tile: eight lanes copy 128 bytes of a row. Rows from the n-th on
+// Copies rows of a tensor into a tile: eight lanes copy 128 bytes of a row. Rows from row n on
 // arrive as zeros.
 template <int Threads, class T, int Rows, int D>
 LAB_DEVICE void copy_rows(T (&tile)[Rows][D], const void* tensor, i64 first, i64 stride, int n) {

@@ -21,7 +21,7 @@ template <class P> LAB_DEVICE float raise_maximum(float& m, float& l, float top)
   return rescale;
 }
 
-// Returns P of a score, as the caller adds it to l. T is the format of P in the second product.
+// Returns P of a score, in the form that is added to l. T is the format of P in the second product.
 template <class P, class T> LAB_DEVICE float probability(float s, float scale_log2, float m) {
   const float p = exp2<P>(fma_rn(s, scale_log2, -m));
   if constexpr (P::denominator == Denominator::rounded) return rounded<P, T>(p);
@@ -83,7 +83,7 @@ template <int Rows, int Sharers> struct ArrayRows {
   LAB_DEVICE static constexpr int row_of(int i, int n) { return i / n; }
 };
 
-// These words take the registers of an array of any shape one after the other.
+// `flat` views an array of any shape as its registers, one after the other.
 template <class Array> constexpr int registers_of = static_cast<int>(sizeof(Array) / sizeof(float));
 template <class Array> LAB_DEVICE auto& flat(Array& x) {
   return reinterpret_cast<float(&)[registers_of<Array>]>(x);
@@ -101,7 +101,7 @@ template <class Rows, class Combine> LAB_DEVICE float over_sharers(float x, Comb
 
 // ---- the softmax of a lane's rows
 
-// The factors rescale the lane's rows of O.
+// These are the factors for the lane's rows of O.
 template <class Rows> struct RescaleOf {
   float by[Rows::rows];
   LAB_DEVICE bool moved() const {
@@ -145,8 +145,8 @@ template <class Rows> struct OnlineSoftmaxOf {
     return p;
   }
 
-  // Adds the scores, which become P. It takes one row after the other, because ptxas orders this
-  // better than three passes over all rows. T is the format that the second product takes.
+  // Adds the scores, which become P. The loop takes one row after the other, because ptxas orders
+  // this better than three passes over all rows. T is the format of P in the second product.
   template <class P, class T, class Scores>
   LAB_DEVICE RescaleOf<Rows> update(Scores& scores, float scale_log2) {
     constexpr int n = registers_of<Scores> / Rows::rows;
@@ -196,7 +196,7 @@ LAB_DEVICE void multiply_rows(Output& output, const RescaleOf<Rows>& rescale) {
 #pragma unroll
   for (int i = 0; i < n * Rows::rows; ++i) o[i] = o[i] * rescale.by[Rows::row_of(i, n)];
 }
-// Does the same, unless no maximum of the whole warp has moved: a factor of 1 changes no bit.
+// Does the same, but only if a maximum of the warp has moved: a factor of 1 changes no bit.
 template <class Rows, class Output>
 LAB_DEVICE void rescale_rows(Output& output, const RescaleOf<Rows>& rescale) {
   if (warp_any(rescale.moved())) multiply_rows(output, rescale);

@@ -1,7 +1,7 @@
 // Merges the parts of a row's attention that several warps or blocks have computed, each over some
 // of the keys. Such a part is a State: {m, l, o} of online_softmax.cuh. A block's work (DecodeWork,
-// WorkTile) says which rows it computes: `row_count(work)` of them, row r at `head_index(p, work,
-// r)` of out, and its splits' semaphore at `semaphore_index`.
+// WorkTile) says which rows the block computes: there are `row_count(work)`, and row r is at
+// `head_index(p, work, r)` of out. The splits' semaphore is at `semaphore_index`.
 #pragma once
 #include "lab/attention/online_softmax.cuh"
 
@@ -42,8 +42,8 @@ template <class T> LAB_DEVICE void store4(T* p, const f32x4& x) {
   store_global(reinterpret_cast<u32x2*>(p), pairs);
 }
 
-// A row is divided by l, or multiplied by 1 / l. The product rounds twice, but a division takes
-// many instructions, and a merge has to fetch them from memory.
+// A row is divided by l, or multiplied by 1 / l. The multiplication by 1 / l rounds twice, but a
+// division takes many instructions, which a merge first has to fetch from memory.
 enum class Division { exact, reciprocal };
 
 // Divides four channels of a query head's output by l and stores them.
@@ -92,22 +92,22 @@ LAB_DEVICE void merge_warps(const WarpStates<Warps, Rows, D>& states, const Para
   }
 }
 
-// This barrier waits for all threads of the block. Kernels with specialised warps pass one that
-// waits for those that write the State.
+// This barrier waits for all threads of the block. Kernels with specialised warps pass a barrier
+// that waits only for the threads that write the State.
 struct BlockSync {
   LAB_DEVICE void operator()() const { sync_block(); }
 };
 
-// Returns whether this block is the last of the request's live splits to arrive here, when all
-// partial States are written. `is_last_split` is a free word of shared memory; `leader` is one of
-// the threads that call this.
+// Returns whether this block is the last of the request's live splits to arrive here. All partial
+// States are then written. `is_last_split` is a free word of shared memory; `leader` is one of the
+// threads that call this.
 template <class Params, class Work, class Sync = BlockSync>
 LAB_DEVICE bool arrives_last(float& is_last_split, const Params& p, const Work& work,
                              Sync sync = {}, int leader = 0) {
   sync();                              // every thread's part of the State is written
   if (thread_x() == leader) {
     int* semaphore = p.split_semaphores + semaphore_index(p, work);
-    fence_global();                    // the State is out before the semaphore counts it
+    fence_global();                    // the State is visible before the semaphore counts it
     const bool last = atomic_add_global(semaphore, 1) == work.live_splits - 1;
     fence_global();                    // makes the writes of the blocks that arrived visible
     if (last) store_global(semaphore, 0);  // reset for the next launch
@@ -119,7 +119,7 @@ LAB_DEVICE bool arrives_last(float& is_last_split, const Params& p, const Work& 
 
 // Merges the splits' States, always in split order. Of the `Warps` warps that call this, warp
 // number `warp` merges the query heads warp, warp + Warps, and so on. Where several warps share a
-// head, each merges `Channels` of its D channels, from `first_channel` on, and of that head alone.
+// head, each warp merges `Channels` of its D channels, from `first_channel` on, and no other head.
 // Splits are merged in batches, so that a batch's loads are all in flight at once.
 template <class P, int Warps, int D, Division Divide = Division::exact, int Channels = D,
           class Params, class Work>
@@ -171,12 +171,12 @@ LAB_DEVICE void merge_splits(const Params& p, const Work& work, int warp = threa
       }
     }
     if (lane == 0 && first_channel == 0) store_lse2(p, head, m, l);
-    if constexpr (Channels < D) break;  // so that no registers are held for a next head
+    if constexpr (Channels < D) break;  // keeps ptxas from holding registers for a next head
   }
 }
 
-// Ends a kernel whose warps split the keys: the warps' States become the block's, and the last
-// block of a request's splits merges those of all splits.
+// Ends a kernel whose warps split the keys: merges the warps' States into the block's State. The
+// last block of a request's splits then merges the States of all splits.
 template <class P, int Threads, int Warps, int Rows, int D, class Params, class Work>
 LAB_DEVICE void finish(WarpStates<Warps, Rows, D>& states, const Params& p, const Work& work) {
   sync_block();                        // every warp's State is there, for every thread

@@ -1,9 +1,9 @@
-// The turns of shared memory. In a build that counts, this file takes the place of the checker
-// (host/races/shadow.cpp): it hears of the same accesses, and checks none.
-// A warp's access is what its lanes do at one place of the code for the same time: the n-th of each
-// lane belong together. The 32 banks serve it in phases of 8 lanes with 16 bytes each, 16 lanes
-// with 8, or all 32; a phase takes a turn for each different word of its busiest bank. Accesses by
-// wgmma and the TMA have no lanes and are left out.
+// This file counts the turns of shared memory. In a build that counts, it takes the place of the
+// checker (host/races/shadow.cpp): it is told of the same accesses, and checks none.
+// The n-th accesses of a warp's lanes at one place of the code are one access of the warp. The 32
+// banks serve it in phases of 8 lanes with 16 bytes each, 16 lanes with 8, or all 32; a phase takes
+// a turn for each different word of its busiest bank. Accesses by wgmma and the TMA have no lanes
+// and are left out.
 #include "lab/host/races/shadow.hpp"
 
 #include <algorithm>
@@ -51,7 +51,7 @@ struct Count {
 
 namespace {
 
-// The turns of the phase that begins at a lane.
+// Returns the turns of the phase that begins at a lane.
 u64 turns_of_phase(const OfWarp& access, u32 first_lane, u32 n_lanes) {
   std::vector<u32> words;
   for (u32 lane = first_lane; lane < first_lane + n_lanes; ++lane) {
@@ -77,7 +77,7 @@ Turns turns_of(const OfWarp& access) {
   return turns;
 }
 
-// Adds the block that has run to the count, under its mutex.
+// Adds the block that has run to the count. The caller holds the count's mutex.
 void add_to_count(Shadow& s) {
   for (auto& [key, site] : s.sites) {
     Turns& sum = the_count.turns[site.place];
@@ -102,7 +102,7 @@ void note(const void* p, std::size_t bytes, u64 key, Name name) {
   if (site.place.empty()) site.place = name();
   auto& accesses = site.of_warp[m.thread / warp_size];
   const int lane = m.thread % warp_size;
-  for (std::size_t done = 0; done < bytes; done += widest) {  // a copy of a large object is many
+  for (std::size_t done = 0; done < bytes; done += widest) {  // a large copy is several accesses
     const u32 n = site.times[m.thread]++;
     if (n >= accesses.size()) accesses.resize(n + 1);
     OfWarp& access = accesses[n];
@@ -159,7 +159,8 @@ void touch_brought(const void*, BoxCopy, Word, Where) {}
 void wgmma_issued(Worker&) {}
 void wgmma_done(Worker&, std::size_t) {}
 
-// A line for each place: the turns taken, the least possible, and the place. Then all are zero.
+// Returns one line per place: the turns taken, the least possible, and the place. Then clears all
+// counts.
 extern "C" LAB_EXPORT const char* lab_turns() {
   const std::lock_guard lock(the_count.mutex);
   for (Shadow* s : the_count.shadows) {

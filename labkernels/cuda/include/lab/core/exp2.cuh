@@ -1,5 +1,5 @@
 // This file has the exponential and the logarithm in base 2. The functions that consist of FMAs
-// have the same bits on any IEEE machine; numerics/emulation/exp2.py has the same in NumPy.
+// give the same bits on any IEEE machine; numerics/emulation/exp2.py has them in NumPy.
 #pragma once
 #include "lab/core/ptx.cuh"
 
@@ -21,13 +21,13 @@ LAB_DEVICE float scale_exponent(float p, u32 n) {
   return bits_to_float(float_to_bits(p) + (n << 23));
 }
 
-// Gives zero below 2^-126, as ex2.approx.ftz does. NaN stays NaN, which the integer addition alone
-// would lose.
+// Gives zero below 2^-126, as ex2.approx.ftz does. NaN stays NaN; the integer addition alone would
+// turn it into something else.
 LAB_DEVICE float finish_exp2(float x, float p, u32 n) {
   return x < -126.f ? 0.f : (x == x ? scale_exponent(p, n) : x);
 }
 
-// Its relative error is at most 1.02e-4 = 2^-13.3, and it is exact at integers.
+// Returns 2^x. The relative error is at most 1.02e-4 = 2^-13.3, and 0 at integers.
 LAB_DEVICE float exp2_poly3(float x) {
   const Split s = split_integer(maximum(x, -126.f));
   float p = 5.500892922e-02f;
@@ -37,7 +37,7 @@ LAB_DEVICE float exp2_poly3(float x) {
   return finish_exp2(x, p, s.n);
 }
 
-// Its relative error is at most 1.7e-7 (under 3 ulp), and it is exact at integers.
+// Returns 2^x. The relative error is at most 1.7e-7 (under 3 ulp), and 0 at integers.
 LAB_DEVICE float exp2_poly5(float x) {
   const Split s = split_integer(maximum(x, -126.f));
   float p = 1.326472731e-03f;

@@ -1,4 +1,4 @@
-// The tensor core takes these input formats beside f16 and bf16, and mma.sync works on all of them.
+// The tensor core takes these input formats beside f16 and bf16, and mma.sync takes all of them.
 #pragma once
 #include "lab/core/ptx.cuh"
 #if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)

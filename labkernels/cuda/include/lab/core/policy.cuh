@@ -1,13 +1,13 @@
-// A Policy says where a kernel rounds, chosen at compile time; labkernels/policy.py has it as
-// NumericPolicy.
+// A Policy, which is chosen at compile time, says where a kernel rounds. NumericPolicy of
+// labkernels/policy.py is the same in Python.
 #pragma once
 #include "lab/core/exp2.cuh"
 
 namespace lab {
 
 enum class Exp2 { mufu, poly3, poly5 };
-enum class Denominator { unrounded, rounded };  // l sums P before or after its rounding to 16 bits
-enum class Probability { input, input_x2, fp32 };  // P of the second product: T, or hi + lo of T
+enum class Denominator { unrounded, rounded };  // l sums P before or after P's rounding
+enum class Probability { input, input_x2, fp32 };  // P of P V: T, hi + lo of T, or fp32
 // The products are summed in one long chain of tensor-core steps, in short chains that are joined
 // in fp32, or by FMAs.
 enum class Accumulate { tensor_core, promoted, fma };

@@ -1,6 +1,6 @@
-// The first words of the vocabulary, which is all that a kernel may use; each wraps one
-// instruction. This file defines them for the GPU, and host/instructions/ptx.hpp defines them for
-// the CPU, bit for bit.
+// A kernel may use the words of the vocabulary and nothing else. This file has the first words,
+// each of which wraps one instruction of the GPU. host/instructions/ptx.hpp defines them for the
+// CPU, with the same bits.
 #pragma once
 #if !defined(__CUDACC__) && !defined(__CUDACC_RTC__)
 #include "lab/host/instructions/ptx.hpp"
@@ -60,9 +60,9 @@ template <class S> LAB_DEVICE S& shared_memory() {
   extern __shared__ __align__(1024) unsigned char lab_dynamic_smem[];
   return *reinterpret_cast<S*>(lab_dynamic_smem);
 }
-// Kernels access global memory only through these words (and cp_async_16), so that the CPU build
-// can check every address against the tensors of the launch. `load_constant` is for data that no
-// thread of this launch writes.
+// Kernels access global memory only through these words, cp_async_16 and the TMA (hopper/tma.cuh),
+// so that the CPU build can check every address against the tensors of the launch. `load_constant`
+// is for data that no thread of this launch writes.
 template <class T> LAB_DEVICE T load_constant(const T* p) { return __ldg(p); }
 template <> LAB_DEVICE u32x4 load_constant<u32x4>(const u32x4* p) {
   u32x4 r;
@@ -93,7 +93,7 @@ LAB_DEVICE void add_global(float* p, const float (&x)[4]) {
     asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" :: "l"(p + i), "f"(x[i]) : "memory");
 #endif
 }
-// Orders this thread's accesses to global memory before the fence and after it, for every block.
+// Every block sees this thread's accesses to global memory before the fence before those after it.
 LAB_DEVICE void fence_global() { __threadfence(); }
 
 LAB_DEVICE u32 shared_address(const void* p) {
@@ -109,7 +109,7 @@ LAB_DEVICE void cp_async_16(void* dst, const void* src, bool valid) {
   cp_async_16(shared_address(dst), src, valid);
 }
 LAB_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until at most N of this thread's youngest groups are in flight.
+// Waits until at most the N youngest groups of this thread are in flight.
 template <int N> LAB_DEVICE void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
 }
@@ -178,7 +178,7 @@ LAB_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], u32 shared_row) {
 LAB_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], const void* row) {
   ldmatrix_x4_trans(r, shared_address(row));
 }
-// Does the inverse, from registers to shared memory, on sm_90.
+// Stores four 8x8 matrices from registers to shared memory: the inverse of ldmatrix_x4, on sm_90.
 LAB_DEVICE void stmatrix_x4(u32 shared_row, const u32 (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
                :: "r"(shared_row), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");

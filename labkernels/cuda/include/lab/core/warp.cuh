@@ -1,4 +1,4 @@
-// A warp's lanes exchange values here in more than one instruction.
+// This file has exchanges between a warp's lanes that take more than one instruction.
 #pragma once
 #include "lab/core/ptx.cuh"
 

@@ -1,13 +1,13 @@
-// Blocks whose warps do different work have these barriers on sm_90: mbarriers, which also count
-// the bytes that asynchronous copies bring, and named barriers, at which some of a block's warps
-// meet. A warpgroup can also give registers to another.
+// Blocks whose warps do different work use these barriers on sm_90: mbarriers, which also count the
+// bytes that asynchronous copies bring, and named barriers, at which some of a block's warps meet.
+// A warpgroup can also give registers to another.
 #pragma once
 #include "lab/core/ptx.cuh"
 
 namespace lab {
 
-// An mbarrier lies in shared memory. Its phases are numbered from 0; a phase ends when `arrivals`
-// threads have arrived in it and all the bytes that they announced are there.
+// An mbarrier lies in shared memory. Its phases are numbered from 0; a phase ends after `arrivals`
+// arrivals, as soon as all the bytes that were announced in it are there.
 struct alignas(8) Mbarrier { u64 state; };
 
 }  // namespace lab
@@ -17,7 +17,7 @@ struct alignas(8) Mbarrier { u64 state; };
 
 namespace lab {
 
-// Called by one thread, which then calls fence_mbarrier_init; then all threads call sync_block.
+// One thread calls this, and then fence_mbarrier_init; then all threads call sync_block.
 LAB_DEVICE void mbarrier_init(Mbarrier& b, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
                :: "r"(shared_address(&b)), "r"(arrivals) : "memory");
@@ -46,8 +46,8 @@ LAB_DEVICE void mbarrier_wait(Mbarrier& b, int parity) {
                :: "r"(shared_address(&b)), "r"(parity) : "memory");
 }
 
-// Kernels have the named barriers 1 to 15 (sync_block has 0). `threads` counts all threads that
-// come, to wait or only to arrive; they come in whole warps.
+// Kernels have the named barriers 1 to 15 (sync_block uses 0). `threads` counts all threads that
+// come, those that wait and those that only arrive; they come in whole warps.
 LAB_DEVICE void named_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory");
 }
@@ -55,8 +55,8 @@ LAB_DEVICE void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory");
 }
 
-// Sets a warpgroup's registers per thread, a multiple of 8 from 24 to 240: more, once other warps
-// have given them up, or fewer. All warps of the warpgroup call it, once.
+// Sets a warpgroup's registers per thread to N, a multiple of 8 from 24 to 240 (PTX allows 256).
+// setmaxnreg_inc waits until other warps have given up enough. All warps of a warpgroup call it.
 template <int N> LAB_DEVICE void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N));
 }

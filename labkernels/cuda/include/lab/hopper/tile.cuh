@@ -1,4 +1,4 @@
-// A tile in shared memory as the TMA brings it and wgmma reads it, and the products of such tiles.
+// This file has tiles in shared memory, as the TMA writes and wgmma reads them, and their products.
 #pragma once
 #include "lab/ampere/shared_tile.cuh"
 #include "lab/hopper/tma.cuh"
@@ -11,9 +11,9 @@ namespace lab {
 constexpr int atom_rows = LAB_ATOM_ROWS, atom_columns = LAB_ATOM_COLUMNS;
 constexpr int atom_elements = atom_rows * atom_columns;
 
-// After an atom of a tile, the one below it or the one beside it comes next in memory. It is the
-// one below where a TMA box has 64 columns of all rows, and the one beside where a box has all
-// columns of some rows, such as those of a page.
+// The atom that comes next in memory is the atom below or the atom beside. It is the atom below
+// where a TMA box has 64 columns of all rows, and the atom beside where a box has all columns of
+// some rows, such as those of a page.
 enum class NextAtom { below, beside };
 
 template <class T_, int Rows, int Columns, NextAtom Next = NextAtom::below> struct SwizzledTile {
@@ -34,7 +34,7 @@ template <class T_, int Rows, int Columns, NextAtom Next = NextAtom::below> stru
   LAB_DEVICE const T* atom(int row, int column) const {
     return data + row / atom_rows * row_pitch + column / atom_columns * column_pitch;
   }
-  // Returns the place of eight elements of a row: chunk c of the eight in its 128 bytes of an atom.
+  // Returns the place of chunk c of the eight chunks that the row has in the atom of `column`.
   LAB_DEVICE T* chunk_at(int row, int column, int c) {
     return chunk<atom_columns>(reinterpret_cast<T(*)[atom_columns]>(atom(row, column)),
                                row % atom_rows, c);
@@ -49,10 +49,10 @@ LAB_DEVICE T* chunk_of(SwizzledTile<T, Rows, Columns, Next>& tile, int row, int 
 
 // ---- operands of wgmma
 
-// Returns the descriptor of the tile that begins so many elements later in shared memory.
+// Returns the descriptor of the tile that begins `elements` later in shared memory.
 LAB_DEVICE u64 further(u64 descriptor, int elements) { return descriptor + (elements * 2 >> 4); }
 
-// A tile is an operand whose K runs along its rows: `step` describes the columns from k on.
+// This operand is a tile whose K runs along its rows: `step` describes the columns from k on.
 template <class Tile_> struct KMajor {
   using Tile = Tile_;
   u64 descriptor;
@@ -60,7 +60,7 @@ template <class Tile_> struct KMajor {
     return further(descriptor, k / atom_columns * Tile::column_pitch + k % atom_columns);
   }
 };
-// A tile is an operand whose K runs down its rows: `step` describes the rows from k on.
+// This operand is a tile whose K runs down its rows: `step` describes the rows from k on.
 template <class Tile_> struct MnMajor {
   using Tile = Tile_;
   u64 descriptor;
@@ -74,28 +74,28 @@ template <class Tile> LAB_DEVICE MnMajor<Tile> mn_major(const Tile& tile, int co
   return {wgmma_descriptor(tile.atom(0, column), Tile::column_pitch * 2, Tile::row_pitch * 2,
                            Swizzle::b128)};
 }
-// This stands for some rows of a tile in the type of an operand.
+// An operand that has only `Rows` rows of a tile has this in the place of the tile's type.
 template <class Tile, int Rows> struct RowsOf {
   using T = typename Tile::T;
   static constexpr int rows = Rows, columns = Tile::columns;
   static constexpr int row_pitch = Tile::row_pitch, column_pitch = Tile::column_pitch;
 };
-// Returns so many rows of the tile, from `first` on, as an operand.
+// Returns `Rows` rows of the tile, from row `first` on, as an operand.
 template <int Rows, class Tile>
 LAB_DEVICE MnMajor<RowsOf<Tile, Rows>> mn_major_rows(const Tile& tile, int first) {
   return {wgmma_descriptor(tile.atom(first, 0), Tile::column_pitch * 2, Tile::row_pitch * 2,
                            Swizzle::b128)};
 }
-// Returns the operand that begins so many elements later: another tile of an array of tiles, or
-// later columns of the same tile.
+// Returns the operand that begins `elements` later: another tile of an array of tiles, or later
+// columns of the same tile.
 template <class Operand> LAB_DEVICE Operand further(const Operand& operand, int elements) {
   return {further(operand.descriptor, elements)};
 }
 
 // ---- products
 
-// d = A B^T, or d += A B^T, without fence and commit, for 64 rows of A and all columns of B. d: [64
-// rows, 2 N rows of B].
+// Issues the wgmma of d = A B^T, or of d += A B^T, without fence and commit, for 64 rows of A. K is
+// all columns of B. d: [64 rows, 2 N rows of B].
 template <class A, class B, int N>
 LAB_DEVICE void multiply_abt(float (&d)[N], const KMajor<A>& a, const KMajor<B>& b,
                              bool accumulate = false) {
@@ -105,7 +105,7 @@ LAB_DEVICE void multiply_abt(float (&d)[N], const KMajor<A>& a, const KMajor<B>&
     wgmma<typename B::T>(d, a.step(k), b.step(k), k > 0 || accumulate);
 }
 
-// Starts the same product; d is there after wgmma_wait.
+// Starts d = A B^T, with fence and commit. d may be read after wgmma_wait.
 template <class A, class B, int N>
 LAB_DEVICE void wgmma_abt(float (&d)[N], const KMajor<A>& a, const KMajor<B>& b) {
   wgmma_fence();
@@ -117,8 +117,8 @@ template <class A, class B, int N>
 LAB_DEVICE void wgmma_abt(float (&d)[N], const A& a, int row, const B& b) {
   wgmma_abt(d, k_major(a, row), k_major(b));
 }
-// Starts d += A B with A in registers, which hold a fragment [64 rows, 16] for every 16 rows of B.
-// d: [64 rows, 2 N columns of B].
+// Starts d += A B, or d = A B, with A in registers: one fragment [64 rows, 16] per 16 rows of B. d:
+// [64 rows, 2 N columns of B].
 template <class B, int N, int K>
 LAB_DEVICE void wgmma_ab(float (&d)[N], const u32 (&a)[K][4], const MnMajor<B>& b,
                          bool accumulate = true) {
@@ -157,8 +157,8 @@ LAB_DEVICE void wgmma_atb(float (&d)[N], const MnMajor<A>& a, const MnMajor<B>& 
   wgmma_commit();
 }
 
-// The warpgroups that share a product of M x N take 64 rows each; if they are more than M / 64,
-// those with the same rows share the columns. A warp has 16 of the rows.
+// The warpgroups that share a product of M x N take 64 rows each. If there are more than M / 64 of
+// them, the warpgroups with the same rows share the columns. A warp has 16 of the rows.
 template <int M, int N, int Warpgroups> struct WarpgroupPartition {
   static constexpr int down = M / 64, across = Warpgroups / down;
   static constexpr int rows = 16, columns = N / across;
@@ -180,7 +180,7 @@ template <int Later = 0, int N> LAB_DEVICE void wgmma_wait(float (&d)[N]) {
 // ---- copies
 
 // Copies rows of a tensor into a tile by cp.async: eight lanes copy 128 bytes of a row. Rows from
-// the n-th on arrive as zeros.
+// row n on arrive as zeros.
 template <int Threads, class T, int Rows, int Columns, NextAtom Next>
 LAB_DEVICE void copy_rows(SwizzledTile<T, Rows, Columns, Next>& tile, const void* tensor, i64 first,
                           i64 stride, int n) {
@@ -193,7 +193,7 @@ LAB_DEVICE void copy_rows(SwizzledTile<T, Rows, Columns, Next>& tile, const void
       cp_async_16(tile.chunk_at(row, column, c), source + row * stride + column, row < n);
 }
 
-// Asks for the rows of a head from a token on, in a box for each 64 columns.
+// Asks for the rows of a head from a token on, in one box per 64 columns.
 template <class Tile>
 LAB_DEVICE void load_boxes(Tile& tile, const TensorMap& map, Mbarrier& full, int head, i64 token) {
 #pragma unroll
@@ -201,9 +201,9 @@ LAB_DEVICE void load_boxes(Tile& tile, const TensorMap& map, Mbarrier& full, int
     tma_load(tile.atom(0, column), map, full, column, head, static_cast<int>(token));
 }
 
-// Writes zeros to the rows from the n-th on, which belong to another request or to none, because 0
-// times a NaN there would be NaN. `threads` threads call this, each with its number `thread`, and
-// then fence_async_shared and a barrier of theirs.
+// Writes zeros to the rows from row n on. These rows belong to another request or to none, and 0
+// times a NaN there would be NaN. `threads` threads call this, each with its number `thread`; then
+// they call fence_async_shared and meet at a barrier.
 template <class Tile> LAB_DEVICE void clear_rows(Tile& tile, int n, int thread, int threads) {
 #pragma unroll 1
   for (int i = n * 8 + thread; i < Tile::rows * 8; i += threads)

@@ -1,17 +1,19 @@
-// wgmma, the tensor core's instruction for a warpgroup (128 threads) of sm_90a: d += a b with tiles
-// in shared memory, which 64-bit descriptors name, while the threads go on.
+// wgmma is the tensor core's instruction for a warpgroup (128 threads) of sm_90a. It computes d +=
+// a b while the threads go on. a and b are tiles in shared memory, which 64-bit descriptors name; a
+// may be in registers instead.
 // The words come in this order: threads write the tiles, call fence_async_shared and meet at a
-// barrier; then wgmma_fence, wgmma once or several times, and wgmma_commit; d is touched after
-// wgmma_wait.
+// barrier; then they call wgmma_fence, wgmma once or several times, and wgmma_commit. d may be used
+// after wgmma_wait.
 #pragma once
 #include "lab/core/formats.cuh"
 
 namespace lab {
 
 // These say how a tile lies in shared memory. Its elements along `Major` are contiguous, and 16
-// bytes of them are a chunk. Eight chunks, one below the other in the other direction, are a core
-// matrix: 128 bytes in a row without swizzle; with Swizzle::b128 they stand 128 bytes apart, among
-// seven others, and address bits 4 to 6 are XORed with bits 7 to 9.
+// bytes of them are a chunk. Eight chunks, which follow each other in the other direction, are a
+// core matrix. Without swizzle its 128 bytes are contiguous. With Swizzle::b128 its chunks lie 128
+// bytes apart, among the chunks of seven other core matrices, and address bits 4 to 6 are XORed
+// with bits 7 to 9.
 enum class Major { k, mn };
 enum class Swizzle { none, b128 };
 
@@ -31,29 +33,29 @@ template <class T> constexpr int wgmma_k = 32 / static_cast<int>(sizeof(T));
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 
-// This thread's stores to shared memory are seen by wgmma and the TMA, after a barrier; and others'
-// stores, of which a barrier has told it, by the copies that it asks for.
+// Makes this thread's earlier stores to shared memory visible to wgmma and the TMA of all threads
+// that a later barrier orders after it. Stores of other threads, which an earlier barrier has
+// ordered before it, become visible to the copies that this thread asks for.
 LAB_DEVICE void fence_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// Orders what the threads did with d and a's registers before the wgmma that follow.
+// Orders the threads' earlier accesses to the registers of d and a before the wgmma that follow.
 LAB_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 LAB_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Waits until at most N of the youngest groups are in flight.
+// Waits until at most the N youngest groups are in flight.
 template <int N> LAB_DEVICE void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
 }
 
-// The compiler moves no use of d's registers over this point. Without it the compiler may read them
-// between a wgmma and its wait.
+// Keeps the compiler from moving a use of d's registers over this point. Without this fence the
+// compiler may read them between a wgmma and its wait.
 template <int Registers> LAB_DEVICE void fence_operand(float (&d)[Registers]) {
 #pragma unroll
   for (int i = 0; i < Registers; ++i) asm volatile("" : "+f"(d[i]) :: "memory");
 }
 
-// There is one overload per instruction; the first argument only chooses the overload. Its text
-// names d's registers, then the other operands, by number: `r` is the number of the first after
-// d's.
+// There is one overload per instruction; the first argument only chooses the overload. The text of
+// the instruction names its operands by number: first d's registers, and then r0 to r6.
 #define LAB_8(c, i)                                                                             \
   c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3]), c(d[i + 4]), c(d[i + 5]), c(d[i + 6]), c(d[i + 7])
 #define LAB_16(c, i) LAB_8(c, i), LAB_8(c, i + 8)

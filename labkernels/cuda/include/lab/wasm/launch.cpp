@@ -1,6 +1,6 @@
-// A launch in WebAssembly: one host thread, which resumes the coroutine of one CUDA thread after
-// the other. A block that fails leaves by an exception of the host language, and its module with
-// it: what lies in the module's memory is not destroyed.
+// A launch in WebAssembly has one host thread, which resumes the coroutine of one CUDA thread after
+// the other. A block that fails leaves by an exception of the host language, which ends its module
+// too: objects in the module's memory are not destroyed.
 #include <atomic>
 #include <cstdlib>
 #include <limits>
@@ -41,7 +41,7 @@ void leave_block() {
   __builtin_unreachable();
 }
 
-// Where a coroutine keeps what it needs once it is resumed.
+// Returns the place where a coroutine keeps what it needs once it is resumed.
 extern "C" void* lab_frame(std::size_t bytes) {
   const std::size_t stride = (bytes + frame_alignment - 1) / frame_alignment * frame_alignment;
   if (frames == nullptr)

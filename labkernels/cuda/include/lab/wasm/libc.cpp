@@ -1,5 +1,5 @@
-// The parts of a C and C++ library that the machine needs, so that no library has to be compiled
-// with it.
+// These are the parts of the C and C++ libraries that the machine needs, so that no library has to
+// be compiled with it.
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace {
 using u64 = std::uint64_t;
 constexpr std::size_t page_bytes = 64 * 1024, header_bytes = 16, n_classes = 32;
 
-// Blocks of 2^n bytes. A freed block is the next one that is handed out of its class.
+// Blocks have 2^n bytes. A freed block is the next block that malloc returns for its size.
 struct Block {
   Block* next;
 };
@@ -74,8 +74,8 @@ std::size_t strlen(const char* s) {
   return n;
 }
 
-// The product is exact in double. The sum is rounded to odd, so that its second rounding, to
-// float, is that of the exact sum.
+// The product is exact in double. The sum is rounded to odd, so that rounding it to float
+// gives the same as rounding the exact sum.
 float fmaf(float x, float y, float z) {
   const double a = static_cast<double>(x) * y, b = z, sum = a + b;
   const double from_b = sum - a, error = (a - (sum - from_b)) + (b - from_b);
@@ -105,7 +105,7 @@ _LIBCPP_BEGIN_NAMESPACE_STD
 
 [[noreturn]] void __libcpp_verbose_abort(const char*, ...) noexcept { __builtin_trap(); }
 
-// The hash for unordered_map, whose order affects no result.
+// This is the hash for unordered_map, whose order affects no result.
 size_t __next_prime(size_t n) {
   const auto is_prime = [](size_t k) {
     for (size_t d = 3; d * d <= k; d += 2)

@@ -1,4 +1,4 @@
-// A run tells the page of each word in which threads meet; the page then looks at the memory.
+// A run tells the page of each word in which threads meet, and of loads; the page reads the memory.
 #ifdef LAB_TRACE
 #include "lab/host/machine/trace.hpp"
 
@@ -15,8 +15,8 @@ extern "C" __attribute__((import_module("lab"), import_name("trace"))) void lab_
 namespace lab::host {
 namespace {
 
-// Of a thread's rows, as the kernel has announced them; labkernels.widgets.steps says which numbers
-// are of which row.
+// This is the softmax of a thread's rows, as the kernel has announced it. labkernels.widgets.steps
+// says which numbers belong to which row.
 struct Softmax {
   float m[2], l[2], o[8];
   int updates;
@@ -35,7 +35,7 @@ void trace(Word word, Where where) {
              sm->thread);
 }
 
-// Called by the kernel of a page, in which labkernels.widgets.steps places the call.
+// The kernel of a page calls this; labkernels.widgets.steps inserts the call.
 extern "C" void lab_softmax(const float* m, const float* l, const float* o) {
   Softmax& mine = softmaxes[sm->thread];
   std::memcpy(mine.m, m, sizeof mine.m);
@@ -50,7 +50,7 @@ extern "C" LAB_RUNS(lab_seen) const u32* lab_seen() {
   for (std::size_t row = 0; row < sm->shared_bytes / 16; ++row) seen[row] = seen_of(worker(), row);
   return seen;
 }
-// The block's mbarriers, in the order in which they were initialised.
+// Returns the block's mbarriers, in the order in which they were initialised.
 extern "C" LAB_RUNS(lab_barriers) const Standing* lab_barriers() {
   Standing* to = standings;
   for (const MBarrier& b : worker().barriers.shared)
@@ -60,7 +60,7 @@ extern "C" LAB_RUNS(lab_barriers) const Standing* lab_barriers() {
 extern "C" LAB_RUNS(lab_barrier_count) int lab_barrier_count() {
   return static_cast<int>(worker().barriers.shared.size());
 }
-// The number of the mbarrier for which a thread has waited last.
+// Returns the number of the mbarrier for which a thread has waited last.
 extern "C" LAB_RUNS(lab_awaited) int lab_awaited(int thread) {
   return worker().threads[thread].what;
 }

@@ -1,6 +1,6 @@
 // Every product of a chunk is exact. All terms, c too, are aligned to the largest exponent, cut
-// toward zero after `kept_bits` bits, and added as integers; the sum is cut to fp32, or rounded to
-// fp16. numerics/emulation/tensor_core.py has the same constants.
+// toward zero after `kept_bits` bits, and added as integers. The sum is cut to `out_fraction_bits`,
+// or rounded to fp16. numerics/emulation/tensor_core.py has the same constants.
 #include "lab/host/arithmetic/dot.hpp"
 
 #include <algorithm>
@@ -70,7 +70,7 @@ double round_to_half(double x) {
   return std::abs(rounded) >= 65536. ? std::copysign(INFINITY, x) : rounded + 0.;
 }
 
-// The sum of one chunk and c, none of which is infinite or NaN.
+// The sum of one chunk and c, which may be infinite or NaN.
 class Sum {
  public:
   void add(const Number& x, const Number& y) {
@@ -83,7 +83,7 @@ class Sum {
     add_term(minus ? -product : product, x.exponent + y.exponent);
   }
   void add(float c, bool half) {
-    // a subnormal fp16 c has fp16's lowest exponent: it lifts the grid
+    // a subnormal fp16 c has fp16's lowest exponent, which may be the largest of all terms
     const Number x = half ? decode(formats[static_cast<int>(Input::f16)], f16_from_float(c))
                           : decode({23, 8, 0, true}, as_bits(c));
     nan_ |= x.nan;
@@ -161,7 +161,8 @@ float dot_widened(Input input, const u32* a, const u32* b, float c) {
   return canonical(static_cast<double>(sum + c));
 }
 
-// n tiles c += a b: a [n][rows][k], b [n][k][columns], encodings in words; c [n][rows][columns].
+// Computes n tiles c += a b: a [n][rows][k], b [n][k][columns], encodings in words; c
+// [n][rows][columns].
 extern "C" LAB_EXPORT void lab_dot(const u32* a, const u32* b, float* c, const int (&shape)[4],
                                    int input, int half) {
   const auto [n, rows, columns, k] = shape;

@@ -1,5 +1,5 @@
-// ex2.approx.ftz.f32, bit for bit: 64 parabolas in fixed point, as
-// numerics/emulation/ex2_unit.py tells.
+// This is ex2.approx.ftz.f32, bit for bit: 64 parabolas in fixed point, as
+// numerics/emulation/ex2_unit.py explains.
 #include <array>
 
 #include "lab/host/arithmetic/numbers.hpp"
@@ -10,14 +10,14 @@ namespace {
 
 constexpr int segments = 64, low_bits = 17, dropped_bits = 19;
 
-// host/build.py writes these numbers, in this layout.
+// cuda/host/build.py writes these numbers, in this layout.
 struct Parabolas {
   i64 bias;
   i64 c[segments][3];
 };
 const Parabolas* parabolas = nullptr;
 
-// The squares, in units of 2^19. Partial products below 2^19 are left out.
+// Returns the squares, in units of 2^19. Partial products below 2^19 are left out.
 std::array<u16, 1 << low_bits> truncated_squares() {
   std::array<u16, 1 << low_bits> squares{};
   for (int i = 0; i < low_bits; ++i) {

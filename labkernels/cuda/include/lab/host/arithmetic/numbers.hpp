@@ -1,4 +1,4 @@
-// Conversions to and from 16 bits, as the GPU rounds them.
+// These conversions to and from 16 bits round as the GPU does.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -39,7 +39,7 @@ inline float float_from_f16(u16 h) {
   return as_float(as_bits(magnitude) | infinite | static_cast<u32>(h & 0x8000) << 16);
 }
 
-// The larger of two values. Of a number and a NaN it is the number; +0 is larger than -0.
+// Returns the larger of two values: the number, given a number and a NaN, and +0, given +0 and -0.
 inline float larger(float a, float b) {
   if (a > b) return a;
   if (b > a) return b;
@@ -47,7 +47,7 @@ inline float larger(float a, float b) {
   return a == a ? a : b == b ? b : as_float(canonical_nan);
 }
 
-// 2^x with the bits of the hardware's ex2.approx.ftz.f32.
+// Returns 2^x with the bits of the hardware's ex2.approx.ftz.f32.
 extern "C" LAB_EXPORT float lab_ex2_approx(float x);
 
 }  // namespace lab::host

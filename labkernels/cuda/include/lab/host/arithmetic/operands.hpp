@@ -1,4 +1,4 @@
-// Bytes of a tensor core's operands as encodings, and the registers that hold its results.
+// This file has the bytes of a tensor core's operands, and the registers that hold its results.
 #pragma once
 #include <cstring>
 
@@ -10,7 +10,7 @@ namespace lab::host {
 constexpr int bytes_of_k = 32;  // per instruction
 using KBytes = unsigned char[bytes_of_k];
 
-// The encodings in 32 bytes of K, one per word. Returns how many there are.
+// Writes the encodings in 32 bytes of K, one per word, and returns their number.
 inline int unpack(Input input, const KBytes& bytes, u32* words) {
   const int size = bytes_of(input), n = bytes_of_k / size;
   for (int k = 0; k < n; ++k) {

@@ -70,7 +70,7 @@ Ints shift_toward_zero(Ints x, Ints n) {
 }
 #endif
 
-// Signed significands with `spare` more bits than the format's fraction has.
+// Returns signed significands with `spare` more bits than the format's fraction has.
 template <class Format> Ints significand(Ints h, int spare, Ints& exponent, Ints& special) {
   constexpr int top = Format::exponent_mask, one = 1 << Format::fraction_bits;
   const Ints e = (h >> Format::fraction_bits) & top, fraction = h & (one - 1);
@@ -106,7 +106,7 @@ template <class Format> void decode(const Fragments& f, Decoded& d) {
   }
 }
 
-// (low + high) 2^(alignment - kept_bits), cut to 24 bits. The sum is exact in double.
+// Returns (low + high) 2^(alignment - kept_bits), cut to 24 bits. The sum is exact in double.
 HalfFloats normalise(HalfInts low, HalfInts high, HalfInts alignment, Longs& subnormal) {
   Doubles sum = __builtin_convertvector(low, Doubles) + __builtin_convertvector(high, Doubles);
   sum = (Doubles)((Longs)sum & ~((1LL << 29) - 1));
@@ -187,7 +187,7 @@ template <class Format> void multiply_accumulate(Fragments& f) {
 template void multiply_accumulate<F16>(Fragments&);
 template void multiply_accumulate<Bf16>(Fragments&);
 
-// n products of one tile each: a [n][16][16], b [n][16][8], c [n][16][8], which is added to.
+// Adds n products of one tile each to c: a [n][16][16], b [n][16][8], c [n][16][8].
 extern "C" LAB_EXPORT void lab_tensor_core(const u16* a, const u16* b, float* c, long long n,
                                            int is_bf16) {
   for (long long i = 0; i < n; ++i) {

@@ -1,4 +1,4 @@
-// mma.m16n8k16 with 16-bit factors and fp32 accumulators, bit for bit.
+// This computes mma.m16n8k16 with 16-bit factors and fp32 accumulators, bit for bit.
 #pragma once
 #include "lab/host/arithmetic/dot.hpp"
 

@@ -1,4 +1,5 @@
-// wgmma: descriptors read as the hardware reads them, results delivered when they are waited for.
+// A wgmma reads descriptors as the hardware does, and delivers results when a thread waits for
+// them.
 #include "lab/host/arithmetic/wgmma.hpp"
 
 #include <algorithm>
@@ -25,8 +26,8 @@ u32 field(u64 descriptor, int shift) {  // in bytes; a descriptor omits 4 bits
   return static_cast<u32>(descriptor >> shift & 0x3fff) << 4;
 }
 
-// Byte of shared memory where 16 bytes lie: those of K from `chunk` on in row i, or, in a tile of
-// major MN, rows i to i + 7 at k = chunk.
+// Returns the byte of shared memory where 16 bytes lie: chunk number `chunk` of K in row i, or, in
+// a tile of major MN, rows i to i + 7 at k = chunk.
 u32 place_of(u64 descriptor, bool major_mn, u32 i, u32 chunk) {
   const u32 leading = field(descriptor, 16), stride = field(descriptor, 32);
   const bool swizzled = descriptor >> 62 == 1;
@@ -57,7 +58,7 @@ template <bool touch>
   return p;
 }
 
-// The tile's 32 bytes of K, row by row. `touch` announces the reads.
+// Reads the tile's 32 bytes of K, row by row. `touch` tells the checker of the reads.
 template <bool touch> void gather(const Tile& tile, Where where, KBytes* out) {
   if (touch) check_descriptor(tile.descriptor, where);
   if (!tile.major_mn) {
@@ -76,7 +77,7 @@ template <bool touch> void gather(const Tile& tile, Where where, KBytes* out) {
     }
 }
 
-// c += a b for a warp's rows, a[16] and b[columns] being rows of 32 bytes of K.
+// Computes c += a b for a warp's rows. a[16] and b[columns] are rows of 32 bytes of K.
 template <class Format>
 void multiply16(const KBytes* a, const KBytes* b, int columns, float* c) {
   Fragments f;
@@ -120,7 +121,7 @@ std::size_t held_bytes(const Accumulator& x) {
   return static_cast<std::size_t>(x.columns) * (x.half ? 1 : 2);
 }
 
-// The accumulator that the lanes call d. It is in flight already, or it is taken over from them.
+// Returns the accumulator of the lanes' d: one in flight, or a new one with the values of d.
 Accumulator& accumulator(WgmmaQueue& queue, const Warp& warp, const WgmmaRequest& r) {
   for (Accumulator& x : queue.accumulators)
     if (x.d[0] == warp.lane[0].out) return x;

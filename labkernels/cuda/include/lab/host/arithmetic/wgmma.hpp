@@ -1,4 +1,4 @@
-// What a warp has issued by wgmma and not yet waited for.
+// This is what a warp has issued by wgmma and not yet waited for.
 #pragma once
 #include <vector>
 

@@ -1,5 +1,5 @@
-// The CPU's meaning of lab/hopper/mbarrier.cuh. An Mbarrier's 8 bytes of shared memory name its
-// state, which barriers.hpp holds; a thread that waits is not run until the phase ends.
+// These are the words of lab/hopper/mbarrier.cuh on the CPU. An Mbarrier's 8 bytes of shared memory
+// name its state, which barriers.hpp holds; a thread that waits does not run until the phase ends.
 #pragma once
 
 namespace lab::host {

@@ -1,4 +1,4 @@
-// The CPU's meaning of lab/core/formats.cuh.
+// These are the words of lab/core/formats.cuh on the CPU.
 #pragma once
 #include <type_traits>
 

@@ -1,5 +1,5 @@
-// The vocabulary's meaning on the CPU, word for word the twin of ptx.cuh. A CUDA thread is a fiber;
-// the words are thin and inline over what this folder's .cpp files do.
+// These are the words of core/ptx.cuh on the CPU. A CUDA thread is a fiber; the words are thin and
+// inline, and the .cpp files of host/ do the work.
 #pragma once
 #include "lab/host/arithmetic/numbers.hpp"
 #include "lab/host/instructions/warp_words.hpp"
@@ -8,7 +8,7 @@
 #define LAB_KERNEL(threads, blocks_per_sm) void
 #define LAB_GRID_CONSTANT const
 
-// A word of the vocabulary. The checked build must not instrument what the words do themselves.
+// This marks a word of the vocabulary. The checked build must not instrument what the words do.
 #ifdef LAB_CHECKS
 #define LAB_WORD __attribute__((noinline, no_sanitize("thread"))) inline
 #else

@@ -1,7 +1,7 @@
-// The CPU's meaning of lab/hopper/tma.cuh. A load writes NaN over its box when it is issued, and
-// the box itself as late as possible: when no thread can run on before the box is there. An
-// addition reads its run at once, and compares it with shared memory when it is waited for: the GPU
-// may read it until then.
+// These are the words of lab/hopper/tma.cuh on the CPU. A load fills its place with NaN when it is
+// issued, and writes the box as late as possible: when no thread can run before the box is there.
+// An addition reads its bytes at once. When a thread waits for the addition, the bytes are compared
+// with shared memory, because the GPU may read them until then.
 #pragma once
 
 namespace lab::host {

@@ -1,4 +1,4 @@
-// What the last lane to arrive does for the whole warp.
+// The last lane to arrive calls these functions for the whole warp.
 #include "lab/host/instructions/warp_words.hpp"
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// The warp-wide words: what each lane brings, and the actions of the last lane to arrive.
+// This file has the warp-wide words: what each lane brings, and what the last lane to arrive does.
 #pragma once
 #include "lab/host/memory/memory.hpp"
 
@@ -22,7 +22,7 @@ struct MmaOperands {
   u32 b0, b1;
 };
 
-// A word of which every lane of a full warp is a part, whatever it computes.
+// Meets the other lanes in a word that needs all 32 lanes of a warp.
 [[gnu::always_inline]] inline void meet_whole_warp(Word word, Where where, void (*act)(Warp&)) {
   if (my_warp().n_lanes != warp_size) [[unlikely]] report_part_of_warp(word, where);
   meet<true>(word, where, act);

@@ -1,13 +1,13 @@
-// The CPU's meaning of lab/hopper/wgmma.cuh. A warp computes its 16 of the 64 rows when it issues a
-// wgmma, as far as shared memory holds the operands by then; d is NaN until the wait that ends the
-// group. There it is an error if the operands or d have changed meanwhile: the GPU may have read
-// either.
+// These are the words of lab/hopper/wgmma.cuh on the CPU. A warp computes its 16 of the 64 rows
+// when it issues a wgmma, from what shared memory holds then; d is NaN until the wait that ends the
+// group. It is an error if the operands or d have changed before this wait: the GPU may have used
+// them at any time.
 #pragma once
 #include "lab/host/instructions/format_words.hpp"
 
 namespace lab::host {
 
-// What a lane brings to one wgmma; all but `rows` is the warp's.
+// A lane brings this to one wgmma; all but `rows` is the same in all lanes of the warp.
 struct WgmmaRequest {
   u64 a, b;
   const u32* rows;  // of a, in registers; null: `a` says where they are
@@ -35,7 +35,7 @@ template <class D> constexpr bool is_half = std::is_same_v<D, u32>;
 
 namespace lab {
 
-// The CPU has one way to shared memory, so that the fence matters to the checked build alone.
+// The CPU has one way to shared memory, so that only the checked build needs the fence.
 LAB_WORD void fence_async_shared() { host::fence_async_shared(); }
 LAB_WORD void wgmma_fence(LAB_HERE) {
   host::meet_whole_warp(host::Word::wgmma_fence, here, host::act_wgmma_fence);

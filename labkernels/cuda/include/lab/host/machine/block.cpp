@@ -1,4 +1,4 @@
-// The life of a block: its threads begin, run the kernel, and are done.
+// This file begins a block and its threads, and ends a thread that has run the kernel.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -59,8 +59,8 @@ void Worker::prepare(const Launch& new_launch, Kernel new_kernel,
   prepare_shadow(*this);
 }
 
-// The state before a block: no thread has begun, shared memory holds NaN, and nothing remains of
-// the block before.
+// Sets the state before a block: no thread has begun, shared memory holds NaN, and nothing remains
+// of the block before.
 void Worker::begin_block(i64 new_index) {
   index = new_index;
   const i64 gx = launch->grid[0], gy = launch->grid[1];

@@ -1,4 +1,4 @@
-// A launch: host threads take blocks, and each runs one block at a time.
+// In a launch, host threads take blocks, and each host thread runs one block at a time.
 #include <algorithm>
 #include <atomic>
 #include <cfenv>
@@ -29,12 +29,12 @@ void run_thread() {
 }
 
 // Fibers step through the same code in turn: if their stacks were equally aligned, all would use
-// the same few cache lines.
+// the same few sets of the cache.
 char* staggered_top(const Worker& m, int thread) {
   return stack_bottom(m, thread) + stack_bytes - (192 * thread) % 4096;
 }
 
-// The idle workers, which keep their stacks.
+// The pool holds the idle workers, which keep their stacks.
 class Pool {
  public:
   std::unique_ptr<Worker> take() {
@@ -106,7 +106,8 @@ void leave_block() {
   __builtin_unreachable();
 }
 
-// Runs a launch. Returns 0, 1 and the error, cut to `capacity` bytes, or 2 after SIGINT.
+// Runs a launch. Returns 0 on success, 2 after SIGINT, and else 1 with the error, cut to
+// `capacity`.
 extern "C" LAB_EXPORT int lab_launch(const Launch* launch, Kernel kernel, char* error,
                                      std::size_t capacity) {
   const i64 n_blocks =
@@ -127,7 +128,7 @@ extern "C" LAB_EXPORT int lab_launch(const Launch* launch, Kernel kernel, char* 
     try {
       for (std::size_t i = 1; i < n; ++i)
         others.emplace_back(run_blocks, std::ref(work), std::ref(*used[i]));
-    } catch (const std::system_error&) {  // the threads that run take all blocks
+    } catch (const std::system_error&) {  // the threads that did start take all blocks
     }
     run_blocks(work, *used[0]);
     for (std::thread& other : others) other.join();

@@ -1,5 +1,5 @@
-// A host thread runs one block at a time, as a multiprocessor of the GPU would. Every kernel's
-// compile reads this file: it includes little.
+// A host thread stands for a multiprocessor of the GPU, and runs one block at a time. Every compile
+// of a kernel reads this file, so it includes little.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 #include "lab/host/system/fiber.hpp"
 
-// With this model one load finds the host thread's state. Mach-O does not have the model.
+// With this TLS model one load finds the host thread's state. Mach-O does not have the model.
 #ifdef __ELF__
 #define LAB_TLS [[gnu::tls_model("initial-exec")]]
 #else
@@ -43,7 +43,7 @@ enum class Word : unsigned char {
 };
 const char* name_of(Word word);
 
-// What a lane brings to a warp-wide word.
+// A lane brings this to a warp-wide word.
 struct Lane {
   const void* in;
   void* out;
@@ -57,18 +57,18 @@ struct Warp {
   int n_lanes, arrived;
   Word word;     // the word that the arrived lanes wait in
   Where where;
-  u32 meet_epoch = 0;  // counts all warp-wide words; a Worker is not cleared when it is made
+  u32 meet_epoch = 0;  // counts warp-wide words, over all blocks and launches
   Lane lane[warp_size];
 };
 
-// A tensor of the launch. host/build.py fills it in, in this layout.
+// This is a tensor of the launch. cuda/host/build.py fills it in, with this layout.
 struct GlobalRange {
   const char* name;
   u64 address, n_bytes;
   int writable;
 };
 
-// host/build.py fills it in, in this layout.
+// cuda/host/build.py fills this in, with this layout.
 struct Launch {
   int grid[3];
   int threads;
@@ -81,13 +81,13 @@ struct Launch {
 };
 using Kernel = void (*)(const void* params);
 
-// The part of a multiprocessor's state that the words need; worker.hpp has the rest.
+// This part of a multiprocessor's state is what the words need; worker.hpp has the rest.
 struct Multiprocessor {
   int thread = scheduler;  // the running fiber
   int block[3] = {};
   unsigned char* shared = nullptr;
   std::size_t shared_bytes = 0;
-  const GlobalRange* last_range[16] = {};  // by source line: most lines stay in one tensor
+  const GlobalRange* last_range[16] = {};  // by source line: most lines access one tensor
   Warp warps[max_warps];
   Fiber fibers[max_threads + 1];
 };

@@ -8,7 +8,7 @@
 namespace lab::host {
 namespace {
 
-// What a thread is doing once no fiber of the block can run.
+// This says what a thread is doing once no fiber of the block can run.
 struct Standing {
   Word word;  // the word that it waits in; none if it has returned
   Where where;
@@ -33,7 +33,7 @@ std::string in_words(const Standing& s, bool several) {
          place(s.where) + s.what;
 }
 
-// One line per run of threads that do the same.
+// Returns one line per run of threads that do the same.
 std::string list_threads(const Worker& m) {
   std::string lines;
   for (int first = 0; first < m.n_threads;) {
@@ -48,7 +48,7 @@ std::string list_threads(const Worker& m) {
   return lines;
 }
 
-// A warp whose lanes stand in different places, or -1.
+// Returns a warp whose lanes stand in different places, or -1.
 int diverged_warp(const Worker& m) {
   for (int t = 1; t < m.n_threads; ++t)
     if (t % warp_size != 0 && !(standing(m, t) == standing(m, t - 1))) return t / warp_size;

@@ -5,8 +5,8 @@
 
 namespace lab::host {
 
-// A fiber of another warp that can run, once a load has landed if need be. If there is none, the
-// block is stuck and that is reported.
+// Returns a fiber of another warp that can run. If none can, loads land until one can. If no load
+// is left either, reports that the block is stuck.
 LAB_EXPORT int other_warp();
 [[noreturn]] LAB_EXPORT void report_divergence(Word word, Where where);
 LAB_EXPORT void sync_block(Where where);
@@ -22,8 +22,8 @@ LAB_EXPORT void sync_block(Where where);
   switch_fiber(from, m.fibers[thread]);
 }
 
-// The fiber that continues when the running one has to wait: the warp's next lane that can run,
-// else another warp's.
+// Returns the fiber that continues when the running fiber has to wait: the warp's next lane that
+// can run, or else a fiber of another warp.
 LAB_BEFORE_SWITCH inline int next_thread() {
   const int me = sm->thread;
   const Warp& warp = my_warp();
@@ -37,9 +37,9 @@ inline bool same_place(Where a, Where b) {
   return a.line() == b.line() && a.column() == b.column();
 }
 
-// Whether this lane is the last to arrive, and so acts for all lanes; my_lane() holds what each
-// lane brought. An `aligned` word is one instruction for the whole warp, so that its lanes must
-// come from one place in the source.
+// Returns whether this lane is the last to arrive; if it is, it has acted for all lanes. my_lane()
+// holds what a lane brought. An `aligned` word is one instruction for the whole warp, so that its
+// lanes must come from one place in the source.
 template <bool aligned>
 LAB_BEFORE_SWITCH inline bool comes_last(Word word, Where where, void (*act)(Warp&)) {
   Warp& warp = my_warp();

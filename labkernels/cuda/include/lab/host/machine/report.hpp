@@ -1,4 +1,4 @@
-// How an error is reported, and how a fiber leaves a block that cannot continue.
+// This file reports an error, and makes a fiber leave a block that cannot continue.
 #pragma once
 #include <string>
 
@@ -12,14 +12,14 @@ std::string hexadecimal(const void* address);  // "0x7f00"
 std::string this_block();             // "block (0, 1, 2)"
 std::string this_thread();            // "block (0, 1, 2), thread 5"
 
-// Ends the block with the error "block (0, 1, 2), thread 5: what". Called by a fiber, which never
+// Ends the block with the error "block (0, 1, 2), thread 5: what". A fiber calls this and never
 // returns: objects on its stack are not destroyed, so an error may leak a string.
 [[noreturn]] void fail(std::string&& what);
 [[noreturn]] void fail_block(std::string&& message);  // the whole message
 [[noreturn]] void leave_block();                      // its error is reported already
 
 // Ends the block once an earlier block has failed: its results are not used, and what it waits for
-// may never come. Called where a kernel waits or synchronizes.
+// may never come. Words that wait or synchronize call this.
 inline void leave_if_pointless() {
   const Worker& m = worker();
   if (m.index > m.failed_block->load(std::memory_order_relaxed)) [[unlikely]]

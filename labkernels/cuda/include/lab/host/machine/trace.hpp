@@ -1,4 +1,4 @@
-// What a stepper sees of a run (LAB_TRACE): every word in which threads meet, once it has acted.
+// With LAB_TRACE a stepper sees each word in which threads meet, once it has acted, and each load.
 #pragma once
 #include "lab/host/machine/multiprocessor.hpp"
 

@@ -1,4 +1,4 @@
-// A multiprocessor's whole state, for the runtime alone.
+// This is a multiprocessor's whole state, which only the runtime uses.
 #pragma once
 #include <atomic>
 #include <string>
@@ -15,7 +15,7 @@ struct Copy {
   const unsigned char* src;  // null: zeros
 };
 
-// The asynchronous copies of one thread, oldest first; the front of each list may be done already.
+// These are the asynchronous copies of one thread, oldest first. The front of a list may be done.
 struct CopyQueue {
   std::vector<Copy> copies;
   std::vector<std::size_t> group_ends;  // index in `copies`
@@ -42,7 +42,7 @@ struct Worker : Multiprocessor {
   const Launch* launch = nullptr;
   Kernel kernel = nullptr;
   i64 index = 0;                   // number of the block in the launch
-  const std::atomic<i64>* failed_block = nullptr;  // the first of the launch's that failed
+  const std::atomic<i64>* failed_block = nullptr;  // the launch's first that failed
   int n_threads = 0, n_warps = 0;
   int n_arrived = 0, n_alive = 0;  // threads at sync_block; threads that have not finished
   u32 block_epoch = 0;             // counts sync_block and blocks: orders the memory of all threads
@@ -51,7 +51,7 @@ struct Worker : Multiprocessor {
   Barriers barriers;
   std::vector<BoxLoad> loads;      // oldest first
   u64 dice = 0;                    // random numbers for the order in which the loads land
-  u64 steps = 0;                   // of the block's threads together, if the kernel counts them
+  u64 steps = 0;                   // of all threads of the block, if the kernel counts them
 
   std::string error;  // empty: none
 
@@ -70,7 +70,7 @@ struct Worker : Multiprocessor {
 };
 
 void start_thread(Worker& m, int thread);  // it will begin in the kernel once it is switched to
-// The kernel has returned in the running thread. Returns who goes on.
+// Ends the running thread, in which the kernel has returned. Returns the fiber that continues.
 LAB_EXPORT int end_thread();
 
 inline Worker& worker() { return *static_cast<Worker*>(sm); }

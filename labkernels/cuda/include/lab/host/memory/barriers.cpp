@@ -1,4 +1,4 @@
-// mbarriers, and how a thread waits for them.
+// This file has the mbarriers, and how a thread waits for them.
 #include "lab/host/memory/barriers.hpp"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ std::string missing(const MBarrier& b) {
          std::to_string(b.bytes) + " bytes are missing";
 }
 
-// A stepper is told once for a warp, whose lanes wait alike.
+// A stepper is told once per warp, because all lanes of a warp wait for the same phase.
 void trace_wait(const MBarrier& b, Where where) {
   if (my_lane_index() != 0) return;
   worker().threads[sm->thread].what = b.number;

@@ -1,4 +1,4 @@
-// A block's mbarriers, named barriers and registers, and the threads that wait for them.
+// This file has a block's mbarriers, named barriers and registers, and the threads that wait.
 #pragma once
 #include <deque>
 #include <string>
@@ -12,16 +12,16 @@ struct MBarrier {
   int number;            // number within the block
   u32 byte;              // its byte of shared memory
   int count, pending;    // arrivals: of a whole phase; those that this phase still waits for
-  i64 bytes;             // announced and not yet there; below zero if a copy came before its notice
+  i64 bytes;             // announced and not yet there; negative if a copy came before its notice
   u32 phase;
   short owner;           // who initialised it
-  bool fenced;           // whether its owner has made the fence, in this epoch of the block:
+  bool fenced;           // whether its owner has called the fence, and in which epoch:
   u32 fence_epoch;
   std::vector<short> waiting;
 };
 
 struct NamedBarrier {
-  int threads = 0, arrived = 0;  // threads: 0 while nobody has come
+  int threads = 0, arrived = 0;  // threads: set by the first warp that comes
   u32 generation = 0, warps = 0; // one bit per warp that has come
   Where where;                   // where the first arrived
 };
@@ -29,7 +29,7 @@ struct NamedBarrier {
 constexpr int n_named = 16;
 
 struct Barriers {
-  std::deque<MBarrier> shared;  // a deque does not move them: threads that wait refer to them
+  std::deque<MBarrier> shared;  // a deque, since threads that wait refer to its elements
   NamedBarrier named[n_named];
   int registers[max_warps];  // per thread of a warp; at launch, the most that it may have
   int free_registers;        // per thread: what warps have given up and no warp has taken
@@ -39,20 +39,20 @@ struct Barriers {
 
 struct Worker;
 
-// Registers per thread at the launch of a kernel whose block has a multiprocessor to itself.
+// Returns the registers per thread at launch, if a block has a multiprocessor to itself.
 int registers_at_launch(int n_threads);
 
-// The barrier in shared memory that a word names, which must be initialised and known to the
+// Returns the barrier in shared memory that a word names. It must be initialised and known to the
 // running thread.
 MBarrier& find_barrier(const void* b, Word word, Where where);
-// A copy has brought bytes, which the thread `issuer` asked for in a phase.
+// Counts bytes that a copy has brought, which the thread `issuer` asked for in a phase.
 void bring_bytes(MBarrier& b, i64 bytes, u32 phase, int issuer, Word word, Where where);
-// What a thread waits for in one of the words of lab/hopper/mbarrier.cuh.
+// Says what a thread waits for in one of the words of lab/hopper/mbarrier.cuh.
 std::string wait_in_words(const Worker& m, int thread);
-// At the end of a block all warps of a warpgroup must hold as many registers.
+// At the end of a block all warps of a warpgroup must hold equally many registers.
 void check_registers(const Worker& m);
 void require_sm90(Word word, Where where);
-// The running thread stops until wake(); another goes on.
+// Stops the running thread until wake(); another thread goes on.
 void sleep(Word word, Where where, int what);
 void wake(int thread);
 std::string at(Word word, Where where);  // "mbarrier_wait at kernel.cuh:31"

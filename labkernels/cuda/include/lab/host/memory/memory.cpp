@@ -57,7 +57,7 @@ bool in_shared(const void* p, std::size_t bytes) {
   return offset < sm->shared_bytes && sm->shared_bytes - offset >= bytes;
 }
 
-// Landed copies are dropped from the front only now and then, so that a wait costs no move.
+// Landed copies are dropped from the front only rarely, so that most waits move no elements.
 void forget_landed(CopyQueue& queue) {
   constexpr std::size_t patience = 256;
   if (queue.n_landed == queue.copies.size() && queue.n_groups_landed == queue.group_ends.size()) {
@@ -100,7 +100,7 @@ int atomic_add_global(int* p, int value, Where where) {
   check_global(p, sizeof(int), alignof(int), Access::write, Word::atomic_add_global, where);
   return __atomic_fetch_add(p, value, __ATOMIC_SEQ_CST);
 }
-// As red.add.f32 on global memory: subnormal inputs and sums are zeros of their sign.
+// Adds as red.add.f32 on global memory does: subnormal inputs and sums are zeros of their sign.
 void add_global(float* p, const float (&x)[4], Where where) {
   const auto flushed = [](float value) {
     return std::abs(value) < 0x1p-126f ? std::copysign(0.f, value) : value;
@@ -115,7 +115,7 @@ void add_global(float* p, const float (&x)[4], Where where) {
                                           __ATOMIC_RELAXED));
   }
 }
-// Blocks run on several host threads at once.
+// The fence is real, because blocks run on several host threads at once.
 void fence_global() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 void check_shared(const void* p, std::size_t bytes, std::size_t alignment, Word word,

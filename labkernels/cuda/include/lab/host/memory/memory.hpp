@@ -1,5 +1,4 @@
-// Global accesses are checked against the launch's tensors; asynchronous copies land when waited
-// for.
+// Global accesses are checked against the launch's tensors; asynchronous copies land at their wait.
 #pragma once
 #include "lab/host/machine/rendezvous.hpp"
 

@@ -1,4 +1,4 @@
-// Named barriers, and registers that move between warpgroups.
+// This file has the named barriers, and the registers that move between warpgroups.
 #include <algorithm>
 
 #include "lab/host/memory/barriers.hpp"

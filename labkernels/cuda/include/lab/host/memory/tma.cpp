@@ -1,4 +1,4 @@
-// The tensor memory accelerator: boxes between global and shared memory.
+// The tensor memory accelerator moves boxes between global and shared memory.
 #include "lab/host/memory/tma.hpp"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace lab::host {
 namespace {
 
-// tensor_map.py writes these.
+// cuda/gpu/tensor_map.py writes these words.
 constexpr u64 map_mark = 0x54656e736f724d70;
 enum MapWord {
   address_word, format_word, shape_word, stride_word = 7, box_word = 12, mark_word = 15
@@ -40,14 +40,14 @@ Box read_map(const TensorMap& map, const Corner& corner, Word word, Where where)
     box.size[i] = i < box.rank ? static_cast<int>(pair >> i % 2 * 32 & 0xffffffff) : 1;
     box.at[i] = i < box.rank ? corner.at[i] : 0;
   }
-  // Otherwise the H200 stops with an illegal instruction.
+  // With any other x, an H200 stops with an illegal instruction.
   if (static_cast<i64>(box.at[0]) * box.element_bytes % chunk_bytes != 0)
     fail(host::at(word, where) + ": x = " + std::to_string(box.at[0]) + " elements of " +
          std::to_string(box.element_bytes) + " bytes, allowed: multiples of 16 bytes");
   return box;
 }
 
-// n bytes in a line, of which all exist.
+// Returns the box of n contiguous bytes, all of which exist.
 Box run_of_bytes(const void* global, int n) {
   Box box{};
   box.address = reinterpret_cast<u64>(global);
@@ -117,7 +117,7 @@ void touch_box(const Box& box, u32 byte, Word word, Where where) {
              [&](std::size_t, const unsigned char* at) { touch_sent(at, word, where); });
 }
 
-// The byte of shared memory at which the box begins. Fails if the box may not lie there.
+// Returns the byte of shared memory at which the box begins. Fails if the box may not begin there.
 u32 shared_byte(const Box& box, const void* p, std::size_t alignment, Word word, Where where) {
   check_shared(p, box_bytes(box), 1, word, where);
   const auto byte = static_cast<u32>(static_cast<const unsigned char*>(p) - sm->shared);

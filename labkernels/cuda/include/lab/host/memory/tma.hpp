@@ -1,4 +1,4 @@
-// What the tensor memory accelerator has been asked for and has not done yet.
+// These are the operations that the tensor memory accelerator has been asked for and has not done.
 #pragma once
 #include <vector>
 
@@ -6,7 +6,7 @@
 
 namespace lab::host {
 
-// A TensorMap as it is read; innermost dimension first. A run of bytes is a box of one line.
+// A Box is read from a TensorMap, innermost dimension first. A run of bytes is a box of one line.
 struct Box {
   u64 address;
   int rank, element_bytes;
@@ -36,7 +36,7 @@ struct BoxStore {
   std::vector<unsigned char> values;  // as they were when it was issued
 };
 
-// The operations of one thread, oldest first.
+// These are the additions of one thread, oldest first.
 struct StoreQueue {
   std::vector<BoxStore> stores;
   int n_committed = 0;

@@ -13,7 +13,7 @@ void join(u32* a, const u32* b, int n) {
   for (int i = 0; i < n; ++i) a[i] = std::max(a[i], b[i]);
 }
 
-// Adds to `limits` what `thread` has done until now, and what it knows.
+// Adds to `limits` what `thread` has done until now, and what the thread knows.
 void publish(Worker& m, Order& order, int thread, u32* limits) {
   const int w = thread / warp_size;
   join(limits, order.of(thread), order.n_actors);
@@ -86,7 +86,7 @@ void know_at_sync_warp(Worker& m) {
 void know_at_arrival(Worker& m, int barrier) {
   Order& order = order_of(m);
   if (barrier >= max_checked_barriers)
-    fail("the checks know at most " + std::to_string(max_checked_barriers) + " barriers a block");
+    fail("the checks know at most " + std::to_string(max_checked_barriers) + " barriers per block");
   ++order.now;
   order.n_barriers = std::max(order.n_barriers, barrier + 1);
   publish(m, order, m.thread, limits_of(order, order.gathered[barrier]));

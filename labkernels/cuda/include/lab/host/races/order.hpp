@@ -1,8 +1,8 @@
-// Which accesses of other actors a thread may rely on, because a barrier has made them known
-// (LAB_CHECKS). Actors are the threads, the words and the wgmmas of a warp, and the copies of an
-// mbarrier; an actor's accesses carry stamps that only grow. A thread knows the accesses of each
-// actor that are stamped below a limit; a barrier passes the limits of the threads that arrive to
-// the threads that wait.
+// This file says which accesses of other actors a thread may rely on, because a barrier has made
+// them known (LAB_CHECKS). Actors are the threads, the words and the wgmmas of a warp, and the
+// copies of an mbarrier; an actor's accesses carry stamps that only grow. A thread knows the
+// accesses of each actor that are stamped below a limit; a barrier passes the limits of the threads
+// that arrive to the threads that wait.
 #pragma once
 #include <vector>
 
@@ -39,7 +39,7 @@ struct Order {
   bool passed_fence(int thread, u32 n) const {
     return n < fences[static_cast<std::size_t>(thread)].size();
   }
-  // Whether a thread has passed its fence number n, and the reader knows of it.
+  // Returns whether a thread has passed its fence number n, and the reader knows of it.
   bool knows_fence(int reader, int thread, u32 n) const {
     if (!passed_fence(thread, n)) return false;
     const u32* limits = known.data() + static_cast<std::ptrdiff_t>(reader) * n_actors;

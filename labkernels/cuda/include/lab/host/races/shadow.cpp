@@ -1,7 +1,7 @@
-// Two accesses to the same shared bytes, one of them a write, race unless a barrier makes the one
-// known to the other (order.hpp). shfl, mma and the like exchange registers and order no memory.
-// ldmatrix reads for the whole warp: once it is done, so is its reading, for every lane; wgmma
-// reads until it is waited for. The compiler announces every plain access by the calls that
+// Two accesses to the same shared bytes, one of them a write, race unless a barrier makes one known
+// to the other (order.hpp). shfl, mma and similar words exchange registers and order no memory.
+// ldmatrix reads for the whole warp, and its reads are done when it returns in any lane; wgmma
+// reads until a wait for it returns. The compiler announces every plain access by the calls that
 // -fsanitize=thread makes it insert; the words announce their own.
 #include "lab/host/races/shadow.hpp"
 
@@ -23,7 +23,7 @@ struct Place {
 };
 static_assert(sizeof(Where) == sizeof(const void*));
 
-// Places by number, so that a cell holds only 16 bits for each.
+// Places have numbers, so that a cell holds only 16 bits for each place.
 struct Places {
   std::vector<Place> all;
   std::unordered_map<const void*, u16> numbers;
@@ -51,7 +51,7 @@ struct Places {
 enum class By : unsigned char { thread, cp_async_in_flight, tma };
 
 struct Writer {
-  u32 stamp;  // 0: nobody
+  u32 stamp;  // 0: no writer
   u32 phase;  // of the barrier, by the TMA
   u32 async_fences;  // fences that the thread had passed
   u16 thread, place;
@@ -60,8 +60,8 @@ struct Writer {
   Word word;  // of the TMA
 };
 
-// The last read of a kind by a warp; a plain one by the lane `thread`, other lanes' before it being
-// left out.
+// The last read of a kind by a warp. Of plain reads it is the read of lane `thread`; earlier reads
+// of other lanes are left out.
 struct Read {
   u32 stamp;
   u16 thread, place;
@@ -88,13 +88,13 @@ void prepare_shadow(Worker& m) {
   const std::size_t n_cells = (m.shared_bytes + grain - 1) / grain;
   const std::size_t n_reads = n_cells * static_cast<std::size_t>(m.n_warps) * n_kinds;
   s.places.clear();
-  // What a launch before left is as old as it says, unless the warps' reads now lie elsewhere.
+  // Stamps of an earlier launch stay valid, unless the warps' reads now lie elsewhere.
   if (s.order.n_warps != m.n_warps || s.order.now > 1u << 31) {
     s.cells.clear();
     s.reads.clear();
     s.order.now = 1;
   }
-  // A launch that failed amid a warp's word or wgmma has left reads with the stamp of the next one.
+  // A launch that failed amid a warp's word or wgmma has left reads with the next word's stamp.
   for (int w = 0; w < m.n_warps; ++w) ++m.warps[w].meet_epoch, ++s.order.wgmma_issued[w];
   begin_launch(s.order, m.n_threads, m.n_warps);
   if (s.cells.size() < n_cells) s.cells.resize(n_cells);
@@ -105,7 +105,7 @@ void free_shadow(Worker& m) { delete m.shadow; }
 
 namespace {
 
-// The running thread, and what it knows.
+// This is the running thread, and what it knows.
 struct Me {
   Worker& m;
   Order& order;
@@ -172,9 +172,9 @@ void check_writer(const Cell& cell, const Me& i, const char* verb) {
 }
 
 // The TMA and wgmma see a thread's store once that thread has passed a fence, of which the reader
-// knows by a barrier. PTX asks for a fence anywhere between the store and the reader; so the TMA
-// also sees it once the thread that asks for the copy knew of the store and then passed one. For
-// wgmma, every thread of the warpgroup counts as the thread that asks.
+// knows by a barrier. PTX asks for a fence anywhere between the store and the reader: the TMA also
+// sees a store if the thread that asks for the copy knew of the store and then passed a fence. For
+// wgmma this is not enough, because all threads of the warpgroup ask for it.
 void check_fence(const Cell& cell, const Me& i, const char* verb, Word word) {
   const Writer& w = cell.writer;
   if (w.by != By::thread || i.order.knows_fence(i.thread, w.thread, w.async_fences)) return;
@@ -235,7 +235,7 @@ Writer writer_of(const Me& i, By by) {
           0, by, Word::none};
 }
 
-// The cells of [p, p + bytes), which lie in shared memory.
+// Visits the cells of [p, p + bytes), which lie in shared memory.
 template <class Visit> void each_cell(Worker& m, const void* p, std::size_t bytes, Visit visit) {
   const auto offset = static_cast<std::size_t>(static_cast<const unsigned char*>(p) - m.shared);
   for (std::size_t c = offset / grain; c <= (offset + bytes - 1) / grain; ++c)
@@ -335,7 +335,7 @@ void touch_brought(const void* dst, BoxCopy copy, Word word, Where where) {
   });
 }
 
-// The thread that wrote, and from bit 16 on: 0 nobody, 1 a thread, 2 a copy in flight, 3 the TMA.
+// Returns the thread that wrote; from bit 16 on: 0 none, 1 a thread, 2 a copy in flight, 3 the TMA.
 u32 seen_of(const Worker& m, std::size_t row) {
   const Shadow& s = *m.shadow;
   u32 seen = 0;
@@ -361,7 +361,7 @@ void wgmma_done(Worker& m, std::size_t n_in_flight) {
 // ---- what the compiler calls
 
 #ifdef __wasm__
-extern "C" std::uint32_t lab_here = 0;  // WebAssembly has no return addresses: a number stands here
+extern "C" std::uint32_t lab_here = 0;  // WebAssembly has no return address: a number replaces it
 #define LAB_CALLER reinterpret_cast<const void*>(lab_here)
 #else
 #define LAB_CALLER __builtin_return_address(0)

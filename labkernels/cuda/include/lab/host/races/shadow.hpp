@@ -1,11 +1,12 @@
-// The checker of shared memory (LAB_CHECKS): races, reads of unwritten bytes, exact bounds.
+// The checker of shared memory (LAB_CHECKS) finds races, reads of unwritten bytes, and accesses out
+// of bounds.
 #pragma once
 #include "lab/host/races/order.hpp"
 #include "lab/host/machine/worker.hpp"
 
 namespace lab::host {
 
-// A load of the TMA: who asked for it, and the phase of an mbarrier that it ends with.
+// A load of the TMA ends with this phase of this mbarrier.
 struct BoxCopy {
   int barrier;
   u32 phase;

@@ -60,7 +60,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     if (signals[i] == signal) sigaction(signal, &before[i], nullptr);
 }
 
-// The message, which is made after the signal handler, where memory may be allocated.
+// Returns the message. It is made after the signal handler, where memory may be allocated.
 std::string describe(const Fault& fault, const Worker& m) {
   const auto* address = static_cast<const char*>(fault.address);
   const std::string where = " at " + code_place(fault.instruction);
@@ -166,8 +166,8 @@ SignalStack::~SignalStack() { sigaltstack(&before_, nullptr); }
 
 }  // namespace lab::host
 
-// A kernel that is built with bounded steps calls this in each of its basic blocks: a loop without
-// an end becomes an error, and SIGINT ends it before that.
+// A kernel that is built with bounded steps calls this in each of its basic blocks: an endless loop
+// becomes an error, and SIGINT ends the loop earlier.
 extern "C" LAB_EXPORT void __sanitizer_cov_trace_pc() {
   using namespace lab::host;
   if (sm == nullptr || sm->thread == scheduler) return;

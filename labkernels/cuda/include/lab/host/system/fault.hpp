@@ -9,7 +9,7 @@
 
 namespace lab::host {
 
-void run_guarded(Worker& m);  // the block that it has begun, to its end or its first error
+void run_guarded(Worker& m);  // runs the block that m has begun, to its end or first error
 
 // While an object of this type lives, faults of kernels are caught; other faults go to the previous
 // handler.
@@ -21,11 +21,11 @@ class FaultHandlers {
   FaultHandlers& operator=(const FaultHandlers&) = delete;
 };
 
-// The value for "before the first block": no block continues.
+// If `failed_block` has this value, which is before the first block, no block continues.
 constexpr long long all_blocks = -1;
 
 // While an object of this type lives, SIGINT ends the blocks of a launch and then goes to the
-// previous handler; without `failed_block` nothing changes. Only one exists at a time, of a launch
+// previous handler; without `failed_block` nothing changes. Only one exists at a time, for a launch
 // by the main thread.
 class InterruptHandler {
  public:
@@ -38,7 +38,8 @@ class InterruptHandler {
   bool installed_ = false;
 };
 
-// A stack for the handler, which cannot run on a stack that overflowed. One per host thread.
+// The handler has this stack, because it cannot run on a stack that overflowed. Each host thread
+// has one.
 class SignalStack {
  public:
   SignalStack();

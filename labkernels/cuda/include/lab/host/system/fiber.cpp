@@ -7,7 +7,7 @@ namespace lab::host {
 
 #if defined(LAB_FIBER_PORTABLE)
 
-// Not inline: a function that calls setjmp cannot be.
+// This is not inline, because a function that calls setjmp cannot be inlined.
 void switch_fiber(Fiber& from, Fiber& to) {
   from.started = true;
   if (_setjmp(from.place) != 0) return;

@@ -1,7 +1,7 @@
-// One fiber per CUDA thread: stacks that take turns on one host thread.
+// There is one fiber per CUDA thread; the fibers' stacks take turns on one host thread.
 // switch_fiber(from, to) saves in `from` where this fiber is, and goes on where `to` was saved. It
 // is inlined, so that its jump is predicted call site by call site, and it saves little: the
-// compiler is told that every other register is lost, and saves those that hold something.
+// compiler is told that every other register is lost, and saves the registers that it still needs.
 #pragma once
 
 // A processor with registers that the clobber lists below do not know uses the portable switch.
@@ -25,7 +25,7 @@ extern "C" [[noreturn]] void lab_leave();
 [[gnu::always_inline]] inline void switch_fiber(Fiber&, Fiber&) {
   if (lab_suspend()) lab_leave();
 }
-// A coroutine's compile grows with the square of its branches.
+// The time to compile a coroutine grows with the square of its branches.
 #define LAB_BEFORE_SWITCH [[gnu::noinline]] __attribute__((no_sanitize("thread")))
 
 #elif defined(LAB_FIBER_PORTABLE)

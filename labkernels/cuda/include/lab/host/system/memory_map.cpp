@@ -24,7 +24,7 @@ char* reserve(std::size_t bytes) {
 void open_for_use(char* p, std::size_t bytes) {
   if (mprotect(p, bytes, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
 }
-// Returns -1 if it is not in [start, start + bytes).
+// Returns -1 if the address is not in [start, start + bytes).
 i64 offset_in(const char* start, std::size_t bytes, const void* address) {
   const u64 offset = reinterpret_cast<u64>(address) - reinterpret_cast<u64>(start);
   return offset < bytes ? static_cast<i64>(offset) : -1;

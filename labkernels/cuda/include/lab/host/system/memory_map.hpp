@@ -1,4 +1,4 @@
-// Where a multiprocessor's stacks and shared memory lie, between pages that must not be accessed.
+// A multiprocessor's stacks and shared memory lie between pages that must not be accessed.
 #pragma once
 #include "lab/host/machine/worker.hpp"
 
@@ -11,7 +11,7 @@ constexpr std::size_t shared_alignment = 1024;
 
 void map_memory(Worker& m);
 void unmap_memory(Worker& m);
-void open_stacks(Worker& m, int n_threads);  // makes at least so many usable
+void open_stacks(Worker& m, int n_threads);  // makes at least n_threads usable
 char* stack_bottom(const Worker& m, int thread);
 
 // The end of shared memory, rounded up to its alignment, is where the upper guard begins.
