@@ -111,10 +111,9 @@ def benchmark(
     graph: time the replay of a CUDA graph; else calls in succession. eager: also time calls on an
     idle stream, with a third of the repeats; an implementation without a graph always gets these
     times. baseline: a word and another workload, on which our CUDA kernels are timed in the same
-    turns. missing: the reasons why libraries cannot run here, by library. beside(inputs):
-    further steps, by name, that are timed in the same turns and not judged. progress: iterates over
-    the work, and may show progress.
-    The output of the first run is judged, and after all timing the output of the timed function.
+    turns. missing: the reasons why libraries cannot run here, by library. beside(inputs): further
+    steps, by name, that are timed in the same turns and not judged. progress: iterates over the
+    work. The output of the first run is judged, and after all timing that of the timed function.
     """
     of = list(of)
     whole = _Inputs(operation, workload, seed, device)
