@@ -1,12 +1,17 @@
 """The verdict calls no right kernel a bug, and gives each wrong kernel the right name."""
 
+import re
+
 import pytest
+import torch
 
 from labkernels import ops
 from labkernels.audit.verdict import verdict
 from labkernels.kernels.registry import discover
 from labkernels.measure.mutants import decode
 from labkernels.measure.mutants.decode import MUTANTS
+from labkernels.measure.strangers import inputs, runs, wrong
+from labkernels.measure.strangers.wrong import Work
 from tests.audit.cases import FAMILIES, SHAPES, family_case, judged, prefill_family_case
 from tests.kernels.contract import CUDA
 
@@ -97,3 +102,33 @@ def test_a_wrong_kernel_is_a_bug_with_its_name(number):
     honest = mutant.name == "O accumulated in 16 bits"
     assert found.answer == ("LESS EXACT" if honest else "BUG"), found.summary()
     assert str(found.matches[0]).startswith(NAMES[mutant.name]), found.summary()
+
+
+def _merged_in_16_bits(p_is_rounded: bool):
+    """Return a kernel of splits whose partial outputs and their running merge have 16 bits."""
+
+    def run(w: Work):
+        out = lse = None
+        for keys in torch.arange(w.s.shape[-1]).split(64):
+            s, v = w.s[..., keys], w.v[..., keys, :]
+            part = torch.logsumexp(s, -1, keepdim=True)
+            p = torch.exp(s - s.amax(-1, keepdim=True))
+            o = ((p.to(w.call.q.dtype).double() if p_is_rounded else p) @ v) / p.sum(-1, True)
+            if out is not None:
+                new = torch.logaddexp(lse, part)
+                o = torch.exp(lse - new) * out + torch.exp(part - new) * o
+                part = new
+            out, lse = o.to(w.call.q.dtype).double(), part
+        return out.to(w.call.q.dtype)
+
+    return run
+
+
+@pytest.mark.parametrize("p_is_rounded", [False, True], ids=["P in fp32", "P in 16 bits"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_merges_in_16_bits_are_less_exact(dtype, p_is_rounded):
+    call = inputs.call("normal", inputs.Shape(2, 4, 2, 1, 505, 64), dtype, 3)
+    out = wrong.run(_merged_in_16_bits(p_is_rounded), call)
+    found = runs.judged(call, out, p_format="fp32")
+    assert found.answer == "LESS EXACT", found.summary()
+    assert re.search(r"P (rounded to|and partial)|partial outputs", found.why), found.why

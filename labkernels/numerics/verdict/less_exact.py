@@ -12,7 +12,7 @@ from labkernels import formats
 from labkernels.numerics.arrays import Array, to_numpy
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.truth.problem import Problem
-from labkernels.numerics.verdict.twins import TWINS, Twin, is_fine
+from labkernels.numerics.verdict.twins import SIXTEEN, TWINS, Twin, is_fine
 from labkernels.policy import NumericPolicy
 
 
@@ -40,10 +40,18 @@ def _of_products(factors: str) -> tuple[Twin, ...]:
     )
 
 
-def ways(policy: NumericPolicy) -> list[Way]:
-    """Return the ways that may explain an output that a kernel of this policy cannot give."""
+def _of_partials(fmt: str) -> tuple[Twin, ...]:
+    return tuple(Twin(block, partials=fmt) for block in (64, 256, 1024))
+
+
+def ways(policy: NumericPolicy) -> list[list[Way]]:
+    """Return the ways that may explain an output that a kernel of this policy cannot give.
+
+    They come in groups: a later group counts only where no way of an earlier one explains.
+    """
+    fine = is_fine(policy)
     found = []
-    if is_fine(policy):
+    if fine:
         found = [
             Way("weights or merges by log-sum-exps in fp32", policy, _LOGS),
             Way("an output normalised at every step, by log-sum-exps in fp32", policy, _STEPS),
@@ -53,10 +61,20 @@ def ways(policy: NumericPolicy) -> list[Way]:
         found.append(Way("products in tf32", policy, _of_products("tf32")))
         found.append(Way("products cut to tf32", policy, _of_products("tf32 cut")))
         found.append(Way("exp2 by a cubic polynomial", replace(policy, exp2="poly3")))
-    for fmt in ("fp16", "bf16"):
-        if formats.coarser(fmt, policy.p):
-            found.append(Way(f"P rounded to {fmt}", replace(policy, p=fmt)))
-    return found
+    narrow = [
+        Way(f"P rounded to {fmt}", replace(policy, p=fmt))
+        for fmt in SIXTEEN
+        if formats.coarser(fmt, policy.p)
+    ]
+    if policy.out not in SIXTEEN:
+        return [found + narrow]
+    # Where inputs have 16 bits, products in tf32 round P alone, and fp16 rounds P as they do.
+    stored = [Way(f"partial outputs in {policy.out}", policy, _of_partials(policy.out))]
+    if formats.coarser(policy.out, policy.p):
+        as_input = replace(policy, p=policy.out)
+        words = f"P and partial outputs in {policy.out}"
+        stored.append(Way(words, as_input, _of_partials(policy.out)))
+    return [narrow + stored, found]
 
 
 def is_small(problem: Problem, policy: NumericPolicy, error: Array) -> bool:

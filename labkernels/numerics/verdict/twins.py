@@ -23,7 +23,7 @@ from labkernels.units import LOG2_E
 
 _POLY3 = (1.0, 0.6951461434, 0.2275643945, 0.0771190897)  # 2^x on [0, 1), as FlashAttention-4
 _FIXED_MOST = 6.0  # log2 units: no weight overflows fp16, and few more are subnormal in it
-_SIXTEEN = ("fp16", "bf16")
+SIXTEEN = ("fp16", "bf16")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Twin:
     block. differences: such a mean moves by a share of its difference from the new block. logs:
     weights are relative to the log-sum-exp. products: the format of the factors of products:
     "tf32", "tf32 cut" (toward 0), or "bf16x3", hi + lo without the product of both lows.
-    values_only: `products` concerns the factors of P V alone.
+    values_only: `products` concerns the factors of P V alone. partials: the format in which the
+    output of each block of keys is stored before these outputs are merged; "" for none.
     """
 
     block: int = 64
@@ -61,6 +62,7 @@ class Twin:
     turns: int = 1
     products: str = ""
     values_only: bool = False
+    partials: str = ""
 
 
 TWINS = (
@@ -97,7 +99,7 @@ def outputs(
 
 def is_fine(policy: NumericPolicy) -> bool:
     """Return whether P keeps more than 16 bits, so that the order of fp32 sums shows in o."""
-    return policy.p not in _SIXTEEN
+    return policy.p not in SIXTEEN
 
 
 def _of_rows(rows: Rows, twin: Twin, policy: NumericPolicy) -> Array:
@@ -110,6 +112,8 @@ def _of_rows(rows: Rows, twin: Twin, policy: NumericPolicy) -> Array:
     v = xp.concatenate([block.v for block in blocks], 1)
     if twin.kept or twin.logs:
         return _by_logs(score, v, twin, rows.sinks)
+    if twin.partials:
+        return _by_partials(score, v, twin, policy, rows.sinks)
     top = rows.softmax.m[..., None]
     shift = _shifts(score, twin, top)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -222,6 +226,29 @@ def _by_logs(score: Array, v: Array, twin: Twin, sinks: Array | None) -> Array:
     if sink is not None:
         o = xp.exp2(lse - _lse2(xp.concatenate([lse, sink], -1))) * o
     return xp.asarray(o, dtype=xp.float64)
+
+
+def _by_partials(
+    score: Array, v: Array, twin: Twin, policy: NumericPolicy, sinks: Array | None
+) -> Array:
+    """Return means of v over blocks of keys, stored in a narrow format, then merged.
+
+    Shapes: sinks [Hkv, R] in log2 units, or None -> [Hkv, R, Dv].
+    """
+    xp = namespace(v)
+    logs, parts = [], []
+    for first in range(0, v.shape[1], twin.block):
+        keys = slice(first, first + twin.block)
+        top = xp.amax(score[..., keys], -1)[..., None]
+        p = xp.exp2(score[..., keys] - xp.where(xp.isinf(top), 0.0, top))
+        l = p.sum(-1)[..., None]
+        o = rounded(p, policy.p) @ v[:, keys] / xp.where(l == 0, 1.0, l)
+        parts.append(rounded(o, twin.partials))
+        logs.append(_lse2(score[..., keys]))
+    lse = xp.concatenate(logs if sinks is None else [*logs, sinks[..., None]], -1)
+    whole = _lse2(lse)
+    shares = xp.exp2(lse - xp.where(xp.isinf(whole), 0.0, whole))
+    return sum(shares[..., n, None] * part for n, part in enumerate(parts))
 
 
 def _lse2(score: Array) -> Array:

@@ -35,9 +35,11 @@ from labkernels.policy import NumericPolicy
 
 ROUNDING, BUG, INCONCLUSIVE = "ROUNDING", "BUG", "INCONCLUSIVE"
 LESS_EXACT = "LESS EXACT"
+_SPREAD = "spread of z by all"
 _AS_LARGE = 0.3  # least share of a coarser policy's error: else a coarse one would excuse any error
 _FAINT_RMS, _FAINT_MOST = 32.0, 256.0  # limits of z for an fp32 error that may be rounding's
 _EVEN_MOST = 64.0  # times rounding's error, that is six bits less: the limit of LESS EXACT
+_A_LITTLE_MORE = 2.0  # times a way's error, as a few more roundings of the same size give
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,18 +244,40 @@ def _as_if(problem: Problem, policy: NumericPolicy, truth: Array, error: Array) 
     """Return words for honest arithmetic that errs as much as this output; "" if there is none."""
     if not less_exact.is_small(problem, policy, error):
         return ""
-    for way in less_exact.ways(policy):
-        bound = to_numpy(bounds.out_bound(problem, way.policy))
-        if way.policy != policy and significance.of_bound(error, bound, "", problem).value > 1:
-            continue
-        sigma = _sigma(problem, way.policy, truth)
-        tests = _tests(problem, way.policy, error, sigma)[2]
-        tests, worst = _beside_twins(problem, way.policy, truth, sigma, tests, way.kernels)
-        spread = next(test.value for test in tests if test.name == "spread of z by all")
-        as_large = spread >= _AS_LARGE * worst["spread of z by all"]
-        if as_large and all(test.status != "bug" for test in tests):
-            return f"as a kernel with {way.words} is"
+    for alternatives in less_exact.ways(policy):
+        nearly = []
+        for way in alternatives:
+            share, words = _as_a_way(problem, way, policy, truth, error)
+            if words and share == 1:
+                return words
+            if words:
+                nearly.append((share, words))
+        if nearly:
+            return min(nearly)[1]
     return ""
+
+
+def _as_a_way(
+    problem: Problem, way: less_exact.Way, policy: NumericPolicy, truth: Array, error: Array
+) -> tuple[float, str]:
+    """Return how many times a way's error this error is, and words; no words where it differs."""
+    none = 0.0, ""
+    bound = to_numpy(bounds.out_bound(problem, way.policy))
+    if way.policy != policy and significance.of_bound(error, bound, "", problem).value > 1:
+        return none
+    sigma = _sigma(problem, way.policy, truth)
+    tests = _tests(problem, way.policy, error, sigma)[2]
+    tests, worst = _beside_twins(problem, way.policy, truth, sigma, tests, way.kernels)
+    share = next(test.value for test in tests if test.name == _SPREAD) / worst[_SPREAD]
+    if share >= _AS_LARGE and all(test.status != "bug" for test in tests):
+        return 1.0, f"as a kernel with {way.words} is"
+    if not 1 < share <= _A_LITTLE_MORE:
+        return none
+    tests = _tests(problem, way.policy, error / share, sigma)[2]
+    tests = [significance.widened(test, worst[test.name]) for test in tests]
+    if any(test.status == "bug" for test in tests):
+        return none
+    return share, f"errors are {share:.2g} times those of a kernel with {way.words}"
 
 
 def _sigma(problem: Problem, policy: NumericPolicy, truth: Array) -> np.ndarray:
