@@ -261,7 +261,7 @@ PEERS = (
     ),
     _peer(
         "flashinfer_auto",
-        'decode with use_tensor_cores=True, backend="auto", which is fa3 on sm_90',
+        'decode with use_tensor_cores=True, backend="auto", which is fa2 in 16 bits',
         decode=_decode(True, "auto"),
     ),
     _peer("flashinfer_append", "append_paged_kv_cache", append=_append),
