@@ -110,6 +110,11 @@ class Problem:
         return np.arange(self.batch + 1) if self.cu_seqlens_q is None else self.cu_seqlens_q
 
     @functools.cached_property
+    def q_here(self) -> np.ndarray:
+        """The queries in NumPy, moved once; floats of 16 bits as float32. Shapes: as q."""
+        return to_numpy(self.q)
+
+    @functools.cached_property
     def request_of(self) -> np.ndarray:
         """The request of each query token. Shapes: [total_q]."""
         return np.repeat(np.arange(self.batch), np.diff(self.q_ends))

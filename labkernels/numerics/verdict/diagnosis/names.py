@@ -55,7 +55,8 @@ def of_output(case: Case) -> list[Match]:
     given = problem, case.out, case.truth, sigma, bad, case.policy.out
     sums = added.of_sums(*given)
     sums = [replace(match, where=_where(match, problem, bad)) for match in sums]
-    if sums and sums[0].name.startswith("the output of"):
+    of_rows_added = sums and sums[0].name.startswith("the output of")
+    if of_rows_added or _ends(sums):
         return sums
     changed = stored.of_output(*given)
     if changed:
@@ -64,9 +65,8 @@ def of_output(case: Case) -> list[Match]:
     rows = _worst_rows(case, bad, score) if problem.variant is None else []
     of_rows = functools.cache(lambda: many_rows.of_rows(rows))
     whole = _of_whole_kernel(case, bad, score, of_rows)
-    if sums:  # to first order, a scale that is a little off adds the mean of V
-        scale = "wrong scale"
-        return _better(sums, [m for m in whole if not m.vague or m.name.startswith(scale)])
+    if sums:
+        return _better(sums, [m for m in whole if not m.vague or m.like_scale])
     if whole and not whole[0].vague:
         return whole
     filters = many_rows.of_filters(problem, case.error, sigma, case.bugs, case.filtered)
@@ -76,7 +76,7 @@ def of_output(case: Case) -> list[Match]:
     if case.less_exact:  # rounding explains the errors, so that only its kind is left to name
         return whole or filters
     # Numbers for each head are fitted to some rows; a fit of all rows may contradict them.
-    one_number = whole and "another for each" not in whole[0].name
+    one_number = whole and not whole[0].for_each
     if one_number and whole[0].rms <= significance.RIGHT_RMS:  # more numbers explain no better
         return whole
     shared = structure.explain(
@@ -95,9 +95,20 @@ def of_output(case: Case) -> list[Match]:
     )
 
 
+def _ends(sums: list[Match]) -> bool:
+    """Whether what was added leaves no doubt: nothing else adds a key's value, or a constant."""
+    if not sums or sums[0].like_scale:
+        return False
+    best = sums[0]
+    sure = best.rms**2 * whole_kernel.SURELY <= best.was**2
+    return sure or best.rms <= significance.RIGHT_RMS
+
+
 def _unless_better(of_rows: list[Match], whole: list[Match]) -> list[Match]:
     """Return the mistakes of single rows, unless a mistake of the whole kernel leaves less."""
-    better = of_rows and whole and whole[0].rms < of_rows[0].rms
+    best = whole[0] if whole else None
+    settled = best and best.settles and best.rms <= significance.RIGHT_RMS
+    better = best and of_rows and (settled or best.rms < of_rows[0].rms)
     return [] if better else of_rows
 
 
@@ -139,12 +150,13 @@ def _of_whole_kernel(
     if shared and bad.mean() < _FEW and score.max() < _WEAK:  # too weak for most rows alone
         bad = np.zeros_like(bad)
     score = np.where(bad, score, 0.0) if bad.any() else score
-    found = sheets.of_rows(problem, out, case.truth, case.sigma, score, case.policy.p)
+    given = problem, out, case.truth, case.sigma, score, case.policy.p
+    found, start = sheets.of_rows(*given), sheets.of_start(*given)
     place = places.words(problem, bad)
     return [
         replace(match, where="; ".join(filter(None, (match.where, place))))
         for match in whole_kernel.explain(
-            found, case.policy.out, of_arithmetic=case.less_exact, of_rows=of_rows
+            found, case.policy.out, start=start, of_arithmetic=case.less_exact, of_rows=of_rows
         )
     ]
 

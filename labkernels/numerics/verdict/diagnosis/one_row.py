@@ -32,7 +32,9 @@ class Match:
     """A mistake and its place; `rms` of z is left with the mistake, `was` the rms without it.
 
     precision: the mistake only rounds more than the formats need. vague: a fitted number, whose
-    cause may be a mistake with a name.
+    cause may be a mistake with a name. like_scale: a scale of the scores, or what a scale does: a
+    little off, it adds the mean of V; far too large, it leaves one key. for_each: many numbers, one
+    for each head, sample or query. settles: vague, but one number that all rows share.
     """
 
     name: str
@@ -41,6 +43,9 @@ class Match:
     was: float
     precision: bool = False
     vague: bool = False
+    like_scale: bool = False
+    for_each: bool = False
+    settles: bool = False
 
     def __str__(self) -> str:
         place = f" ({self.where})" if self.where else ""

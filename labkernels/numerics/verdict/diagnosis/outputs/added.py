@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from labkernels.numerics import rounding
-from labkernels.numerics.arrays import Array, float64, to_numpy
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import significance
 from labkernels.numerics.verdict.diagnosis.one_row import Match
@@ -17,10 +17,14 @@ _LEFT = 1.5  # rms of z that may be left, as in whole_kernel
 _SMALLER_BY = 3.0
 _STEPS = 16  # other rows are tried at fewer heads, queries or samples from the row
 _LISTED = 6
+_PAIRS = 8  # most pairs of a request and a KV head by which a key is found
+_ROWS = 768  # most rows by which two numbers are fitted: more tell no more
+_QUERIES = 128  # most queries by which a number per head, sample, query or channel is fitted
 _EACH = 12  # least elements per number that is fitted
 _OF_EACH = 4  # least elements per offset that is fitted
 _NONE = 0.01  # difference of a factor from 1: a smaller one is no factor
 _ROUND = 0.004  # relative distance from a round factor
+_MEAN = "the mean of V"
 _ROUND_ONES = (1.0, -1.0, 0.5, -0.5, 2.0, 0.25, 1 / 3)
 
 
@@ -28,13 +32,13 @@ def of_sums(
     problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array, fmt: str
 ) -> list[Match]:
     """Return what was added to the outputs. Shapes: bad [total_q, Hq], bool."""
-    rows = np.nonzero(bad)
+    rows = _some(np.nonzero(bad))
     if not out[rows].any():
         return []
     given, right, variance, store = _of(rows, out, truth, sigma, fmt)
     found = [
         _sum_of(words, given, right, other, variance, noise, store)
-        for words, other, noise in _others(problem, truth, sigma, rows)
+        for words, other, noise in _others(problem, out, truth, sigma, rows)
     ]
     return _best(found, _rms(given - right, variance))
 
@@ -43,7 +47,7 @@ def of_factors(
     problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array, fmt: str
 ) -> list[Match]:
     """Return factors or offsets that made outputs wrong. Shapes: bad [total_q, Hq], bool."""
-    rows = np.nonzero(bad)
+    rows = _of_queries(problem, np.nonzero(bad))
     if not len(rows[0]):
         return []
     given, right, variance, store = _of(rows, out, truth, sigma, fmt)
@@ -51,6 +55,21 @@ def of_factors(
     return _simplest(_by_factors(problem, rows, given, right, variance, store), was) or _simplest(
         _by_offset(problem, rows, given, right, np.maximum(variance, store)), was
     )
+
+
+def _some(rows: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Rows that are spread evenly over those that went wrong, at most _ROWS."""
+    chosen = np.unique(np.linspace(0, len(rows[0]) - 1, _ROWS).astype(int))
+    return rows if len(rows[0]) <= _ROWS else tuple(x[chosen] for x in rows)
+
+
+def _of_queries(problem: Problem, rows: tuple[Array, ...]) -> tuple[Array, ...]:
+    """The rows of some queries that went wrong, with all heads and samples, at most _QUERIES."""
+    query = rows[0] - problem.q_ends[problem.request_of[rows[0]]]
+    numbers = np.unique(query)
+    chosen = numbers[np.unique(np.linspace(0, len(numbers) - 1, _QUERIES).astype(int))]
+    few = len(numbers) <= _QUERIES
+    return rows if few else tuple(x[np.isin(query, chosen)] for x in rows)
 
 
 def _of(
@@ -138,7 +157,7 @@ def _by_offset(
 
 
 def _others(
-    problem: Problem, truth: Array, sigma: Array, rows: tuple[Array, ...]
+    problem: Problem, out: Array, truth: Array, sigma: Array, rows: tuple[Array, ...]
 ) -> Iterator[tuple[Any, ...]]:
     """Yield words, values and variance of what may have been added. Shapes: [R, Dv] each."""
     token, head = rows
@@ -158,34 +177,48 @@ def _others(
         for step in range(1, min(problem.batch, _STEPS)):
             at = (token + step * longest) % len(truth), head
             yield f"the output of sample + {step}", truth[at], sigma[at] ** 2
-    q = to_numpy(float64(problem.q))[rows]
+    q = problem.q_here[rows].astype(np.float64)
     if q.shape[1] >= n:
         yield "the query", q[:, :n], 0.0
-    yield from _of_values(problem, truth.shape, rows)
+    yield from _of_values(problem, (out[rows] - truth[rows]) / sigma[rows] ** 2, rows)
 
 
 def _of_values(
-    problem: Problem, shape: tuple[int, ...], rows: tuple[Array, ...]
+    problem: Problem, error: Array, rows: tuple[Array, ...]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the mean of values, single values of each row's KV head, and a constant."""
-    found = {name: np.zeros(shape) for name in ("mean", "first", "own")}
-    for request in range(problem.batch):
-        tokens = np.arange(*(int(x) for x in problem.q_ends[request : request + 2]))
-        length = int(problem.kv_lens[request])
-        for kv_head in range(problem.kv_heads if length and len(tokens) else 0):
-            v = sheets.keys_of(problem, "v", kv_head, request)
-            heads = slice(kv_head * problem.group, (kv_head + 1) * problem.group)
-            found["mean"][tokens, heads] = v.mean(0)
-            found["first"][tokens, heads] = v[0]
-            last = np.maximum(problem.n_keys[tokens] - 1, 0)
-            found["own"][tokens, heads] = v[last][:, None]
+    """Yield the mean of values, single values of each row's KV head, and a constant.
+
+    error: of the rows, over its variance [R, Dv].
+    """
+    token, kv_head, request = rows[0], rows[1] // problem.group, problem.request_of[rows[0]]
+    found = {name: np.zeros(error.shape) for name in ("mean", "first", "own", "key")}
+    pairs = np.unique(np.stack([request, kv_head], 1), axis=0).tolist()
+    key = _key_of(problem, error, [(*p, (request == p[0]) & (kv_head == p[1])) for p in pairs])
+    for b, head in pairs:
+        v, some = sheets.keys_of(problem, "v", head, b), (request == b) & (kv_head == head)
+        if len(v):
+            found["mean"][some], found["first"][some] = v.mean(0), v[0]
+            found["key"][some] = v[min(key, len(v) - 1)]
+            found["own"][some] = v[np.maximum(problem.n_keys[token[some]] - 1, 0)]
     for name, words in (
-        ("mean", "the mean of V"),
+        ("mean", _MEAN),
         ("first", "the value of the first key"),
         ("own", "the value of the row's last key"),
+        ("key", f"the value of key {key}"),
     ):
-        yield words, found[name][rows], 0.0
-    yield "a constant", np.ones(shape)[rows], 0.0
+        yield words, found[name], 0.0
+    yield "a constant", np.ones(error.shape), 0.0
+
+
+def _key_of(problem: Problem, error: Array, pairs: list[tuple[int, int, Array]]) -> int:
+    """The key whose value the errors of all rows are most alike. pairs: request, KV head, rows."""
+    along = np.zeros(int(problem.kv_lens.max(initial=1)))
+    for i in np.unique(np.linspace(0, len(pairs) - 1, _PAIRS).astype(int)).tolist():
+        b, head, some = pairs[i]
+        v = sheets.keys_of(problem, "v", head, b)
+        size = np.maximum(np.sqrt((v**2).sum(1)), 1e-300)
+        along[: len(v)] += v @ error[some].sum(0) / size
+    return int(np.abs(along).argmax())
 
 
 def _sum_of(
@@ -220,7 +253,13 @@ def _sum_of(
     if abs(a) < _NONE:  # another row in place of the output is no sum
         name = f"{words} in place of the output"
         return Match(
-            name, f"times {b:.4g}" * (b != 1), np.inf if "output" in words else left, np.nan
+            name,
+            f"times {b:.4g}" * (b != 1),
+            np.inf if "output" in words else left,
+            np.nan,
+            like_scale=True,
         )
     own = f"; the right output times {a:.4g}" * (a != 1)
-    return Match(f"{words} is added", f"times {b:.4g}{own}", left, np.nan)
+    like_scale = words == _MEAN  # to first order, a scale that is a little off adds it
+    where = f"times {b:.4g}{own}"
+    return Match(f"{words} is added", where, left, np.nan, like_scale=like_scale)

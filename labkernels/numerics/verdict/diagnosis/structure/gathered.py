@@ -13,7 +13,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 
 _PAIRS = 24  # most pairs of a request and a KV head
 _TOKENS = 24  # most tokens per pair
-_NUMBERS = 2**20  # most rows times keys over all pairs
+_NUMBERS = 2**16  # most rows times keys over all pairs: with more, the fits take minutes
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +77,9 @@ def gathered(
         for head in range(problem.kv_heads)
         if bad[ends[request] : ends[request + 1], head * group : (head + 1) * group].any()
     ]
-    pairs = [pairs[i] for i in np.unique(np.linspace(0, len(pairs) - 1, _PAIRS).astype(int))]
     longest = max((int(problem.kv_lens[request]) for request, _ in pairs), default=1)
+    most = min(_PAIRS, max(2, _NUMBERS // (longest * group or 1)))
+    pairs = [pairs[i] for i in np.unique(np.linspace(0, len(pairs) - 1, most).astype(int))]
     tokens_most = max(1, min(_TOKENS, _NUMBERS // (longest * len(pairs) * group or 1)))
     found = []
     for request, head in pairs:

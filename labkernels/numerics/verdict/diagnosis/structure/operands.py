@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from labkernels.numerics.arrays import Array, to_numpy
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis import words
 from labkernels.numerics.verdict.diagnosis.structure import mixtures
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
@@ -29,12 +29,12 @@ def of_queries(blocks: list[Block], was: float) -> Iterator[Found]:
         sheet, problem = block.sheet, block.sheet.problem
         if problem.variant is not None:
             return
-        q = to_numpy(problem.q).astype(np.float64) * (problem.scale * LOG2_E)
         for row in np.unique(np.linspace(0, len(sheet.tokens) - 1, _ROWS).astype(int)).tolist():
             rows += 1
             place = int(sheet.tokens[row]), int(sheet.heads[row])
-            names, others = mixtures.candidates(problem, q, place)
-            s = np.where(sheet.hidden[row], -np.inf, others.T @ sheet.k.T)
+            names, others = mixtures.candidates(problem, problem.q_here, place)
+            q = others.T.astype(np.float64) * (problem.scale * LOG2_E)
+            s = np.where(sheet.hidden[row], -np.inf, q @ sheet.k.T)
             p = np.exp2(s - s.max(1, keepdims=True))
             z = (p @ sheet.v / p.sum(1, keepdims=True) - sheet.out[row]) / block.sigma[row]
             miss = np.where(np.isfinite(z).all(1), (z**2).mean(1), np.inf)

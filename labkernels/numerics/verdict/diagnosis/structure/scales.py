@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from labkernels.numerics.arrays import Array, to_numpy
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
 from labkernels.numerics.verdict.diagnosis.structure.linear import LEFT, SMALLER_BY
 from labkernels.numerics.verdict.diagnosis.structure.operands import descended
 from labkernels.numerics.verdict.diagnosis.structure.weights import Found
-from labkernels.units import LOG2_E
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import queries_of
 
 _ROWS = 12  # most rows of a block
 _GRID = np.concatenate([-np.geomspace(20, 0.02, 60), np.geomspace(0.02, 20, 60)])
@@ -148,7 +148,7 @@ def of_own_queries(blocks: list[Block], was: float) -> Iterator[Found]:
 
     def shapes(block: Block) -> Array:
         sheet, problem = block.sheet, block.sheet.problem
-        q = to_numpy(problem.q).astype(np.float64)[sheet.tokens] * (problem.scale * LOG2_E)
+        q = queries_of(problem, sheet.tokens, slice(None))
         own = q[:, sheet.kv_head * group : (sheet.kv_head + 1) * group]  # [R, G, D]
         products = np.einsum("rgd,ld->rlg", own, sheet.k)
         found = np.zeros((*products.shape[:2], group, group))

@@ -43,6 +43,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sums import (
 from labkernels.numerics.verdict.significance import RIGHT_RMS
 
 ALIKE = 0.1  # times _SHARE: difference of the rms that does not tell two mistakes apart
+CLEARLY = 9.0  # factor by which mean z^2 must fall so that one number of all rows ends the search
 SURELY = 1e3  # factor by which mean z^2 must fall so that a fitted number leaves no doubt
 VAGUE = 0.2  # least difference of the rms by which a fitted number wins over a known mistake
 _WITHOUT_NUMBERS = (
@@ -127,11 +128,15 @@ def explain(
     found: list[Sheet],
     out_format: str,
     *,
+    start: list[Sheet] | None = None,
     of_arithmetic: bool = False,
     of_rows: Callable[[], list[Match]] = list,
 ) -> list[Match]:
     """Return the mistakes that explain all sheets, the best first.
 
+    start: sheets of the first tokens of long requests, where the errors are alike. They are
+    searched first, and what explains them is judged on all sheets. Where nothing does, the long
+    sheets are searched in their first round alone.
     of_arithmetic: coarser arithmetic errs as much, so that hundreds of readings are not tried.
     of_rows: returns the mistakes of single rows; a sure one ends the search after the quick rounds.
     """
@@ -143,13 +148,26 @@ def explain(
         was = math.sqrt(search.before)
         return [Match("row never written, or V read as 0", "it is 0", 0.0, was)]
     small = of_arithmetic or search.before <= LEFT**2
-    for done, families in enumerate(_OF_ARITHMETIC if small else _ROUNDS):
+    rounds = _OF_ARITHMETIC if small else _ROUNDS
+    if start:
+        early = Search(start, out_format)
+        _searched(early, rounds, of_rows)
+        for _, mistake in early.kept:
+            search.judge(mistake)
+        rounds = rounds[:1]
+    if not search.kept:
+        _searched(search, rounds, of_rows)
+    return _ordered(search.kept, found, math.sqrt(search.before))
+
+
+def _searched(search: Search, rounds: Rounds, of_rows: Callable[[], list[Match]]) -> None:
+    """Try the rounds, until a mistake settles the question, and then what may be the same."""
+    for done, families in enumerate(rounds):
         if done == _QUICK and not search.kept and any(map(_is_sure, of_rows())):
             break
         search.try_all(families, _WITHOUT_NUMBERS)
         sure = (rms**2 * SURELY <= search.before for rms, _ in search.kept)
-        settled = (rms <= RIGHT_RMS and not mistake.vague for rms, mistake in search.kept)
-        if any(settled) or any(sure):
+        if any(_settles(*pair, search.before) for pair in search.kept) or any(sure):
             break
     rivals = [
         family
@@ -158,7 +176,12 @@ def explain(
         for family in families * mistake.name.startswith(start)
     ]
     search.try_all(rivals, _WITHOUT_NUMBERS)
-    return _ordered(search.kept, found, math.sqrt(search.before))
+
+
+def _settles(rms: float, mistake: Mistake, before: float) -> bool:
+    """Whether a mistake leaves no more than right elements have, so that the search may end."""
+    clear = mistake.settles and rms**2 * CLEARLY <= before
+    return rms <= RIGHT_RMS and (clear or not mistake.vague)
 
 
 def _is_sure(match: Match) -> bool:
@@ -190,9 +213,13 @@ def _ordered(kept: list[tuple[float, Mistake]], found: list[Sheet], was: float) 
         if worse <= _SAME and not chance and not first.name.startswith(mistake.name):
             alike.append(mistake)
     names = list(dict.fromkeys(m.name for m in (first, *alike)))[:3]
-    matches = [Match(m.name, m.where, rms, was, m.precision, m.vague) for rms, m in order[:3]]
+    matches = [
+        Match(m.name, m.where, rms, was, m.precision, m.vague, m.like_scale, m.for_each, m.settles)
+        for rms, m in order[:3]
+    ]
     if len(names) > 1:
         where = "; or ".join(filter(None, (first.where, alike[0].where)))
-        matches[0] = replace(matches[0], name=", or ".join(names), where=where)
+        each = any(m.for_each for m in (first, *alike) if m.name in names)
+        matches[0] = replace(matches[0], name=", or ".join(names), where=where, for_each=each)
         matches[1:] = [match for match in matches[1:] if match.name not in names]
     return matches

@@ -38,7 +38,14 @@ def of_scale(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     near = least(misfit, lambda x: scaled(math.exp(x)), np.linspace(-0.02, 0.02, 9))
     for x in sorted({best, near}):
         factor = math.exp(x)
-        yield Mistake("wrong scale", f"scores times {factor:.5g}", scaled(factor), vague=True)
+        yield Mistake(
+            "wrong scale",
+            f"scores times {factor:.5g}",
+            scaled(factor),
+            vague=True,
+            settles=True,
+            like_scale=True,
+        )
 
 
 def of_cap(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
@@ -105,6 +112,7 @@ def of_factor(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         f"times {factor:.4g}" if one else f"times {factor:.5g}, beta {factor - 1:.3g}",
         lambda sheet: factor * sheet.truth,
         vague=True,
+        settles=not one,
         noise=lambda sheet: max(factor**2 - 1, 0.0) * sheet.sigma**2,
     )
 

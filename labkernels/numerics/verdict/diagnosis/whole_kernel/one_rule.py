@@ -28,7 +28,8 @@ class Mistake:
     precision: the mistake rounds more than the format needs. vague: a fitted number that many
     mistakes could cause; known mistakes come before it. noise: variance [R, Dv] of the mistake's
     random part, which is added to sigma^2. cost: grows with the number of choices; cheap mistakes
-    come first.
+    come first. settles: vague, but one number that all rows share, so that the mistake ends
+    the search where it leaves no more than right elements have. like_scale, for_each: as in Match.
     """
 
     name: str
@@ -38,6 +39,9 @@ class Mistake:
     vague: bool = False
     noise: Callable[..., Array] | None = None
     cost: float = 0.0
+    settles: bool = False
+    like_scale: bool = False
+    for_each: bool = False
 
 
 def heads(sheets: list[Sheet]) -> Iterator[Mistake]:

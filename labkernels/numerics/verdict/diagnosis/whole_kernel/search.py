@@ -15,8 +15,14 @@ GAIN = 60.0  # least fall of sum z^2: one fitted number gains 60 by chance once 
 _REST = 0.08  # largest share of mean z^2 - 1 that may be left: many mistakes explain a part
 _FAR = 1e24  # z^2 of an element that a mistake makes NaN, or worse
 _FEW = 6  # about so many rows of a sheet are tried first
+_NUMBERS = 2**13  # most rows times keys of a sheet that are tried first, but one row at least
 
 Family = Callable[..., Iterator[Mistake]]
+
+
+def _thinned(sheet: Sheet) -> Sheet:
+    rows = max(1, min(_FEW, _NUMBERS // max(sheet.kv_len, 1)))
+    return part(sheet, slice(None, None, max(1, len(sheet.tokens) // rows)))
 
 
 class Search:
@@ -29,9 +35,7 @@ class Search:
     def __init__(self, found: list[Sheet], out_format: str):
         """found: sheets of rows that went wrong; out_format: the format of their outputs."""
         self.found, self.out_format = found, out_format
-        self.few = [
-            part(sheet, slice(None, None, max(1, len(sheet.tokens) // _FEW))) for sheet in found
-        ]
+        self.few = [_thinned(sheet) for sheet in found]
         self.before = self.misfit(lambda sheet: None, found)
         self.kept: list[tuple[float, Mistake]] = []
         self.tried: set[Family] = set()

@@ -19,6 +19,8 @@ from labkernels.units import LOG2_E
 _SHEETS = 4
 _GROWN_MOST = 1e3  # largest growth of a variance
 _ROWS = 24  # most rows of a sheet
+_START = 512  # keys of a long request that are searched first
+_AS_OFTEN = 0.7  # least share of wrong rows there, relative to the share among all rows
 _NUMBERS = 2**21  # rows times keys of a sheet: more would take seconds per mistake
 
 
@@ -57,8 +59,7 @@ class Sheet:
     @functools.cached_property
     def q(self) -> np.ndarray:
         """The queries, times the scale, so that scores come in log2 units. Shapes: [R, D]."""
-        q = to_numpy(self.problem.q[moved(self.tokens, self.problem.q)]).astype(np.float64)
-        return q[np.arange(len(self.heads)), self.heads] * (self.problem.scale * LOG2_E)
+        return queries_of(self.problem, self.tokens, self.heads)
 
     @functools.cached_property
     def hidden(self) -> np.ndarray:
@@ -150,6 +151,10 @@ class Sheet:
         sink: whether the problem's sink, where it has one, is in the denominator.
         """
         v = self.v if v is None else v
+        if "attended" in self.notes:
+            whole = scores.shape == self.scores.shape and v.shape == self.v.shape and sink
+            self.notes["attended"] = (scores, v) if whole else None
+            return self.truth
         m = scores.max(1, keepdims=True)
         with np.errstate(invalid="ignore"):
             p = np.exp2(scores - m)
@@ -157,9 +162,6 @@ class Sheet:
         v = v[: p.shape[1]]
         if "squares" in self.notes:
             self.notes["squares"] = (p / l) ** 2 @ v**2
-        if "attended" in self.notes:
-            whole = scores.shape == self.scores.shape and v.shape == self.v.shape and sink
-            self.notes["attended"] = (scores, v) if whole else None
         return p @ v / l
 
     def attended(self, outputs: Callable[..., Any]) -> "tuple[np.ndarray, np.ndarray] | None":
@@ -190,10 +192,13 @@ class Sheet:
 
     def largest(self, which: str) -> float:
         """Return the largest absolute value of K or V, of all heads and requests."""
+        problem = self.problem
         parts = (
-            self.keys(which, head, request)
-            for request in range(self.problem.batch)
-            for head in range(self.problem.kv_heads)
+            keys_of(problem, which, head, request)[
+                :, self.channels if which == "v" else slice(None)
+            ]
+            for request in range(problem.batch)
+            for head in range(problem.kv_heads)
         )
         return max(float(np.abs(part).max(initial=0.0)) for part in parts)
 
@@ -206,12 +211,17 @@ class Sheet:
             return np.where(error == 0, 0.0, error**2 / variance)
 
 
+def queries_of(problem: Problem, tokens: Array, heads: Array | slice) -> np.ndarray:
+    """Rows of Q in float64, times the scale, so that scores come in log2 units. Shapes: [R, D]."""
+    return problem.q_here[tokens, heads].astype(np.float64) * (problem.scale * LOG2_E)
+
+
 def keys_of(problem: Problem, which: str, head: int, request: int) -> np.ndarray:
     """Return K or V of a head of a request, in float64. Shapes: [L, D]."""
     pool = problem.k_pool if which == "k" else problem.v_pool
     length, size = int(problem.kv_lens[request]), pool.shape[1]
     pages = problem.page_table[request][: -(-length // size)]
-    found = to_numpy(pool[moved(pages, pool)][:, :, head]).astype(np.float64)
+    found = to_numpy(pool[:, :, head][moved(pages, pool)]).astype(np.float64)
     return found.reshape(-1, pool.shape[-1])[:length]
 
 
@@ -251,6 +261,32 @@ def of_rows(
         where = problem, request, head, tokens, of_head
         found.append(Sheet(*where, mine, right, spread, p_format, some))
     return found
+
+
+def of_start(
+    problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array, p_format: str
+) -> list[Sheet]:
+    """Sheets of a problem that ends after a few hundred keys; none where that shows less.
+
+    A causal problem without its last tokens is a causal problem. Shapes: as those of of_rows.
+    """
+    if not problem.causal or problem.variant or int(problem.kv_lens.max()) < 2 * _START:
+        return []
+    asked = np.diff(problem.q_ends)
+    kept = np.clip(_START - (problem.kv_lens - asked), 0, asked)
+    tokens = np.concatenate(
+        [np.arange(first, first + n) for first, n in zip(problem.q_ends, kept, strict=False)]
+    )
+    if len(tokens) == 0 or (bad[tokens] > 0).mean() < _AS_OFTEN * (bad > 0).mean():
+        return []
+    short = replace(
+        problem,
+        q=problem.q[moved(tokens, problem.q)],
+        kv_lens=problem.kv_lens - asked + kept,
+        cu_seqlens_q=np.append(0, np.cumsum(kept)),
+    )
+    given = (x[tokens] for x in (out, truth, sigma, bad))
+    return of_rows(short, *given, p_format)
 
 
 def _different(pairs: list[tuple[float, int, int]]) -> Iterator[tuple[int, int]]:

@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from labkernels.numerics.arrays import Array, to_numpy
+from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar.tensors import parts_of_channels
 from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar.terms import Reading, Terms, by_keys
-from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
-from labkernels.units import LOG2_E
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, queries_of
 
 _STEPS = 4
 
@@ -53,8 +52,7 @@ def _row(sheet: Sheet, head: int = 0, query: int = 0, sample: int = 0) -> Array 
     if not count:
         return None
     token = (sheet.tokens - int(ends[sheet.request]) + query) % count + first
-    q = to_numpy(problem.q).astype(np.float64)[token, (sheet.heads + head) % problem.q.shape[1]]
-    return q * (problem.scale * LOG2_E)
+    return queries_of(problem, token, (sheet.heads + head) % problem.q.shape[1])
 
 
 def _of(change: Callable[..., Any], some: Array | None = None) -> Callable[..., Any]:

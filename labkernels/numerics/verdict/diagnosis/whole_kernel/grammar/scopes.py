@@ -14,6 +14,7 @@ import numpy as np
 
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis import words
+from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar.sums import Part, Ways
 from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar.terms import (
     Terms,
     joined,
@@ -137,6 +138,10 @@ class Screen:
         side = ((sheet.out - sheet.truth) * l / sheet.sigma)[0]
         return each, below, side, l
 
+    def _part(self, sheet: Sheet, terms: Terms) -> Part:
+        each, below, side, l = self.changes(sheet, terms)
+        return Part.of(each.T, below, side, l, self.keys)
+
     def missed(self, of: Callable[..., Any], scope: Scope) -> float:
         """Return the mean z^2 that a reading of some keys leaves."""
         total = 0.0
@@ -161,7 +166,7 @@ class Screen:
         """Return the best scopes of each kind, or all keys alone; [] if the reading does not apply.
 
         limit: [] too if the first row alone leaves more in every scope, as most readings do.
-        coarse: use some directions of the channels alone.
+        coarse: use some directions of the channels alone, and ends of runs some keys apart.
         """
         parts: list[Any] = []
         for sheet in self.rows:
@@ -170,46 +175,54 @@ class Screen:
                 return []
             if not (parts or scalable) and self._least(sheet, terms, everywhere) > limit:
                 return []
-            part = self._along(sheet, terms) if coarse else self.changes(sheet, terms)
-            if not all(np.isfinite(x).all() for x in part):
+            part = self._along(sheet, terms) if coarse else self._part(sheet, terms)
+            if not np.isfinite(part.sums[:, -1]).all():
                 return []
             parts.append(part)
         found = [self._all(parts, scalable)]
         if not everywhere:
-            found += [*self._regular(parts, scalable), *self._runs(parts, scalable)]
+            found += self._regular(parts, scalable) + self._runs(parts, scalable, coarse=coarse)
         return sorted(found, key=lambda near: near.scope.cost)
 
     def _least(self, sheet: Sheet, other: Terms, everywhere: bool) -> float:
         """Return the least that a row adds to the mean z^2 along some directions, in any scope."""
         if everywhere:
-            own, ways = right(sheet), self.ways / sheet.sigma[0][:, None]
-            below = other.below[0].sum() - own.below[0].sum()
-            l = float(own.below.sum() + sink_of(sheet)[0, 0])
-            change = other.above[0] @ other.v - own.above[0] @ own.v - sheet.out[0] * below
-            side = (sheet.out - sheet.truth)[0] @ ways * l
-            return self._all([((change @ ways)[None], below[None], side, l)], False).miss
+            return float(self.missed_along(sheet, other.below, *self._sums_along(sheet, other))[0])
         part = [self._along(sheet, other)]
         found = [self._all(part, False), *self._regular(part, False), *self._runs(part, False)]
         return min(near.miss for near in found)
 
-    def _along(self, sheet: Sheet, other: Terms) -> tuple[Array, Array, Array, float]:
-        """Return the changes along some directions of the channels."""
-        own, ways = right(sheet), self.ways / sheet.sigma[0][:, None]
+    def _ways(self, sheet: Sheet) -> Ways:
+        """Return the right terms of a row along some directions, computed once."""
         if "along" not in sheet.notes:
-            values = own.v @ ways
-            sheet.notes["along"] = values, own.above[0][:, None] * values, sheet.out @ ways
-        values, sums, out = sheet.notes["along"]
-        values = values if other.v is own.v else other.v @ ways
-        below = (other.below - own.below)[0]
-        l = float(own.below.sum() + sink_of(sheet)[0, 0])
-        each = other.above[0][:, None] * values - sums - below[:, None] * out
-        return each, below, (sheet.out - sheet.truth)[0] @ ways * l, l
+            sheet.notes["along"] = Ways.of(sheet, self.ways / sheet.sigma[0][:, None])
+        return sheet.notes["along"]
 
-    def _all(self, parts: list[Any], scalable: bool) -> Nearest:
-        sums = [(e.sum(0), b.sum(), side, l) for e, b, side, l in parts]
-        miss, factor = self._missed(
-            [(e[None], np.array([b]), side, l) for e, b, side, l in sums], scalable
-        )
+    def _sums_along(self, sheet: Sheet, other: Terms) -> tuple[Array]:
+        own = self._ways(sheet)
+        if other.v is sheet.v:
+            return (other.above @ own.values.T,)
+        return (other.above @ other.v @ own.ways,)
+
+    def missed_along(self, sheet: Sheet, below: Array, sums: Array) -> Array:
+        """Return mean z^2 of a row along some directions by weights below [S, L] and sums [S, 16]."""
+        own = self._ways(sheet)
+        change = below.sum(1) - own.below
+        e = sums - own.sums - change[:, None] * own.out
+        return self._missed([(e, change, own.side, own.l)], False)[0]
+
+    def _along(self, sheet: Sheet, other: Terms) -> Part:
+        """Return the changes along some directions of the channels."""
+        own = self._ways(sheet)
+        values = own.values if other.v is sheet.v else own.ways.T @ other.v.T
+        below = (other.below - sheet.weights)[0]
+        each = other.above[0] * values
+        each -= own.weighted
+        each -= below * own.out[:, None]
+        return Part.of(each, below, own.side, own.l, self.keys)
+
+    def _all(self, parts: list[Part], scalable: bool) -> Nearest:
+        miss, factor = self._missed([part.of_runs(0, -1) for part in parts], scalable)
         return Nearest(ALL_KEYS, float(miss[0]), float(factor[0]))
 
     def _missed(self, sums: list[Any], scalable: bool) -> tuple[Array, Array]:
@@ -238,88 +251,100 @@ class Screen:
                 total += np.where(den > 1e-9 * l, left / den**2, np.inf)
         return total / self.equations, factor
 
-    def _regular(self, parts: list[Any], scalable: bool) -> list[Nearest]:
+    def _regular(self, parts: list[Part], scalable: bool) -> list[Nearest]:
         scopes, flags = regular(self.keys)
         if not scopes:
             return []
-        sums = [
-            (flags[:, : len(b)] @ e, flags[:, : len(b)] @ b, side, l) for e, b, side, l in parts
-        ]
-        miss, factor = self._missed(sums, scalable)
+        miss, factor = self._missed([part.of_flags(flags) for part in parts], scalable)
         some = np.argsort(np.where(np.isfinite(miss), miss, np.inf))[:2]
         return [Nearest(scopes[i], float(miss[i]), float(factor[i])) for i in some]
 
-    def _runs(self, parts: list[Any], scalable: bool) -> list[Nearest]:
+    def _runs(self, parts: list[Part], scalable: bool, *, coarse: bool = False) -> list[Nearest]:
         """Return the best run from the first key, to the last key, and between any two ends."""
-        n = self.keys
-        step = 1
+        n, step = self.keys, 1
         while n / step > _ENDS:
             step *= 2
-        ends = np.unique(np.append(np.arange(0, n, step), n))
-        runs = [
-            (e, b, side, l)
-            for e, b, side, l in (
-                (_running(e, n), _running(b[:, None], n)[:, 0], side, l) for e, b, side, l in parts
+        ends = np.append(np.arange(0, n, step), n)
+        count = len(ends)
+        miss = self._of_pairs(parts, ends[None], ends[None], scalable)[0]
+        chosen = []
+        for rows, columns in _kinds(count):
+            flat = miss[rows, columns].ravel()
+            best = np.argpartition(flat, _NEAREST - 1)[:_NEAREST] if len(flat) > _NEAREST else ...
+            first, last = (
+                np.broadcast_to(x, miss[rows, columns].shape).ravel()[best]
+                for x in (ends[rows, None], ends[columns])
             )
-        ]
-        miss = self._of_pairs(runs, ends, scalable)
-        a, b = np.triu_indices(len(ends), 1)
-        flat = miss[a, b]
+            chosen.append((first[first < last], last[first < last]))
+        if step > 1 and not coarse:
+            chosen = self._refined(parts, chosen, step, scalable)
         found = []
-        groups = (a == 0) & (ends[b] < n), (b == len(ends) - 1) & (a > 0), (a > 0) & (ends[b] < n)
-        for group in groups:
-            places = np.flatnonzero(group)
-            if not len(places):
+        for first, last in chosen:
+            if not len(first):
                 continue
-            best = places[np.argsort(flat[places])[:_NEAREST]]
-            pairs = {(int(ends[a[i]]), int(ends[b[i]])) for i in best}
-            if step > 1:
-                pairs = {
-                    (i, j)
-                    for x, y in pairs
-                    for i in ([0] if x == 0 else range(max(x - step + 1, 0), min(x + step, n)))
-                    for j in ([n] if y == n else range(max(y - step + 1, 1), min(y + step, n + 1)))
-                    if i < j
-                }
-            listed = sorted(pairs)
-            first, last = np.array(listed).T
-            sums = [(e[last] - e[first], d[last] - d[first], side, l) for e, d, side, l in runs]
-            left, factor = self._missed(sums, scalable)
+            left, factor = self._missed([part.of_runs(first, last) for part in parts], scalable)
             i = int(np.argmin(np.where(np.isfinite(left), left, np.inf)))
-            found.append(Nearest(run(*listed[i], n), float(left[i]), float(factor[i])))
+            scope = run(int(first[i]), int(last[i]), n)
+            found.append(Nearest(scope, float(left[i]), float(factor[i])))
         return found
 
-    def _of_pairs(self, runs: list[Any], ends: Array, scalable: bool) -> Array:
-        """Return mean z^2 for runs between all pairs of ends. Shapes: [E, E], of first and last."""
-        total = np.zeros((len(ends), len(ends)))
+    def _refined(
+        self, parts: list[Part], chosen: list[tuple[Array, Array]], step: int, scalable: bool
+    ) -> list[tuple[Array, Array]]:
+        """Return the best runs whose ends lie less than a step from those of coarse runs."""
+        n, off = self.keys, np.arange(1 - step, step)
+        first, last = (np.concatenate(x)[:, None] for x in zip(*chosen, strict=True))
+        starts = np.where(first == 0, 0, np.clip(first + off, 0, n))
+        stops = np.where(last == n, n, np.clip(last + off, 1, n))
+        if not len(starts):
+            return []
+        miss = self._of_pairs(parts, starts, stops, scalable).reshape(len(starts), -1)
+        best = np.argpartition(miss, _NEAREST, axis=1)[:, : _NEAREST + 1]
+        runs = [np.take_along_axis(starts, best // len(off), 1)]
+        runs.append(np.take_along_axis(stops, best % len(off), 1))
+        found, at = [], 0
+        for pair in chosen:
+            rows = slice(at, at := at + len(pair[0]))
+            a, b = (x[rows].ravel() for x in runs)
+            found.append((a[a < b], b[a < b]))
+        return found
+
+    def _of_pairs(self, parts: list[Part], first: Array, last: Array, scalable: bool) -> Array:
+        """Return mean z^2 for runs between all pairs of ends, infinite for none.
+
+        Shapes: first [X, E], last [X, F] -> [X, E, F].
+        """
         products = []
-        for e, d, side, l in runs:
-            some = e[ends]
-            gram = some @ some.T
-            size = np.diag(gram)
-            square = size[:, None] + size - 2 * gram
-            along = some @ side
-            along = along - along[:, None]
-            products.append((square, along, d[ends] - d[ends][:, None], float(side @ side), l))
+        for part in parts:
+            a, b = (part.sums[:, x].transpose(1, 2, 0) for x in (first, last))
+            a, b, below = a[..., :-1], b[..., :-1], b[:, None, :, -1] - a[:, :, None, -1]
+            square = (
+                (a**2).sum(-1)[:, :, None] + (b**2).sum(-1)[:, None] - 2 * (a @ b.swapaxes(1, 2))
+            )
+            along = (b @ part.side)[:, None] - (a @ part.side)[:, :, None]
+            products.append((square, along, below, float(part.side @ part.side), part.l))
         factor: Array | float = 1.0
         if scalable:
-            up, down = total.copy(), total.copy()
-            for square, along, _, _, l in products:
-                up += along / l**2
-                down += square / l**2
+            up = sum(along / l**2 for _, along, _, _, l in products)
+            down = sum(square / l**2 for square, _, _, _, l in products)
             factor = up / np.maximum(down, 1e-300)
+        total: Any = 0.0
         for square, along, below, own, l in products:
             den = l + factor * below
             left = np.maximum(own - 2 * factor * along + factor**2 * square, 0.0)
             with np.errstate(divide="ignore", invalid="ignore"):
-                total += np.where(den > 1e-9 * l, left / den**2, np.inf)
+                total = total + np.where(den > 1e-9 * l, left / den**2, np.inf)
+        total = np.where(first[:, :, None] < last[:, None], total, np.inf)
         return np.where(np.isfinite(total), total, np.inf) / self.equations
 
 
-def _running(x: Array, n: int) -> Array:
-    """Return sums of the first 0, 1, ..., n rows; x may have fewer rows. Shapes: [n + 1, X]."""
-    found = np.concatenate([np.zeros((1, x.shape[1])), np.cumsum(x, 0)])
-    return np.concatenate([found, np.broadcast_to(found[-1], (n + 1 - len(found), x.shape[1]))])
+def _kinds(count: int) -> tuple[tuple[slice, slice], ...]:
+    """Return the pairs of ends: runs from the first key, runs to the last one, and runs between."""
+    return (
+        (slice(0, 1), slice(1, count - 1)),
+        (slice(1, count - 1), slice(count - 1, count)),
+        (slice(1, count - 1), slice(1, count - 1)),
+    )
 
 
 def of_blocks(screen: Screen, of: Callable[..., Any], size: int, limit: float) -> Scope | None:

@@ -81,6 +81,9 @@ def joined(sheet: Sheet, other: Terms, some: Array, factor: float = 1.0) -> np.n
     """Return the rows if other terms replace a share of some keys. Shapes: some [R, L], bool."""
     own = right(sheet)
     share = np.where(some, factor, 0.0)
-    above = own.above * (1 - share) @ own.v + other.above * share @ other.v
+    if other.v is own.v:
+        above = (own.above * (1 - share) + other.above * share) @ own.v
+    else:
+        above = own.above * (1 - share) @ own.v + other.above * share @ other.v
     below = own.below * (1 - share) + other.below * share
     return above / (below.sum(1, keepdims=True) + sink_of(sheet))

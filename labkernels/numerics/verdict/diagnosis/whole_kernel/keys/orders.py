@@ -16,6 +16,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 
 _PERIODS = 64  # largest period in keys that is tried
 _BLOCKS = (2, 4, 8, 16, 32, 64, 128, 256)
+_LENGTHS = 512  # of a ring that are tried: of more keys, only round ones
 _TENSORS = ("V", "K", "K and V")
 
 
@@ -156,7 +157,8 @@ def of_index(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """A key's index wraps, stops, loses or swaps bits, is halved or doubled."""
     longest = max(sheet.kv_len for sheet in sheets)
     rules: dict[str, Callable[..., Any]] = {}
-    for n in range(1, longest):
+    step = 1 << max(0, (longest - 1) // _LENGTHS).bit_length()
+    for n in range(step, longest, step):
         rules[f"key j is key j % {n}"] = lambda at, n=n: at % n
         rules[f"key j is key min(j, {n})"] = lambda at, n=n: np.minimum(at, n)
     for bit in (1, 2, 4, 8, 16, 32, 64, 128, 256):

@@ -6,6 +6,7 @@ misfit, as those of `fitted` do.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, par
 
 _TILES = (16, 32, 64, 128)
 _NEAREST = 6  # mistakes that are judged
+_SCREENED = 24  # mistakes that are held against all channels of a row, not some directions alone
+_DIRECTIONS = 16
 
 
 def of_mistakes(
@@ -26,13 +29,22 @@ def of_mistakes(
     worst = sheets[0]
     row = int((((worst.out - worst.truth) / worst.sigma) ** 2).mean(1).argmax())
     sheet = part(worst, slice(row, row + 1))
-    tried: list[tuple[float, int, Mistake, int, int]] = []
+    along = _Directions.of(sheet)
+    screened: list[tuple[float, int, Mistake]] = []
+    apart = set()  # mistakes that do not attend, and so have no keys of their own
     for mistake in mistakes:
+        of = getattr(mistake.outputs, "__code__", None)
+        given = None if of in apart else sheet.attended(mistake.outputs)
+        if given is None and of is not None and mistake.precision:
+            apart.add(of)
+        if given is not None:
+            screened.append((along.least(sheet, *given), len(screened), mistake))
+    tried: list[tuple[float, int, Mistake, int, int]] = []
+    for _, i, mistake in sorted(screened, key=lambda each: each[:2])[:_SCREENED]:
         given = sheet.attended(mistake.outputs)
-        if given is None:
-            continue
-        miss, first, last = _nearest(sheet, *given)
-        tried.append((miss, len(tried), mistake, first, last))
+        if given is not None:
+            miss, first, last = _nearest(sheet, *given)
+            tried.append((miss, i, mistake, first, last))
     tried = sorted(tried, key=lambda each: each[:2])[:_NEAREST]
     found = []
     for _, _, mistake, first, last in tried:
@@ -40,6 +52,58 @@ def of_mistakes(
         outputs = _of_some(mistake.outputs, first, last, sheet.kv_len)
         found.append(Mistake(mistake.name, where, outputs, mistake.precision, noise=mistake.noise))
     yield from best(misfit, found)
+
+
+@dataclass(frozen=True)
+class _Directions:
+    """A right row along some directions of the channels, in units of sigma.
+
+    Shapes: ways [Dv, 16]; values [16, L]; right, those values and 1 times the weights, [17, L];
+    out [16]; first, last: the runs of keys that are tried [X].
+    """
+
+    ways: np.ndarray
+    values: np.ndarray
+    right: np.ndarray
+    total: np.ndarray
+    out: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+
+    @classmethod
+    def of(cls, sheet: Sheet) -> "_Directions":
+        """That of a sheet of one row."""
+        n = sheet.v.shape[1]
+        ways = np.random.default_rng(2).standard_normal((n, min(n, _DIRECTIONS)))
+        ways = np.linalg.qr(ways)[0] / sheet.sigma[0][:, None]
+        values = np.ascontiguousarray((sheet.v @ ways).T)
+        right = np.concatenate([values, np.ones((1, sheet.kv_len))]) * sheet.weights[0]
+        return cls(ways, values, right, right.sum(1), sheet.out[0] @ ways, *_runs(sheet.kv_len))
+
+    def least(self, sheet: Sheet, scores: Array, v: Array) -> float:
+        """The least mean z^2 along these directions of a mistake in any run of keys."""
+        top = sheet.scores.max()
+        m = max(scores.max(), top)
+        values = self.values if v is sheet.v else self.ways.T @ v.T
+        p, less = np.exp2(scores[0] - m), np.exp2(top - m)
+        sums = np.zeros((len(values) + 1, len(p) + 1))
+        change = np.concatenate([values * p, p[None]]) - less * self.right
+        np.cumsum(change, 1, out=sums[:, 1:])
+        found = less * self.total[:, None] + sums[:, self.last] - sums[:, self.first]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            miss = ((found[:-1] / found[-1] - self.out[:, None]) ** 2).mean(0)
+        return float(np.where(np.isfinite(miss), miss, np.inf).min())
+
+
+def _runs(n: int) -> tuple[Array, Array]:
+    """Where runs begin and end: those from the first key, those to the last one, and tiles."""
+    key = np.arange(n + 1)
+    runs = [(0 * key, key), (key, 0 * key + n)]
+    for size in _TILES:
+        starts = np.arange(0, n, size)
+        runs.append((starts, np.minimum(starts + size, n)))
+    first, last = (np.concatenate(x) for x in zip(*runs, strict=True))
+    return first, last
 
 
 def _words(sheet: Sheet, first: int, last: int) -> str:
@@ -50,18 +114,13 @@ def _words(sheet: Sheet, first: int, last: int) -> str:
 
 def _nearest(sheet: Sheet, scores: Array, v: Array) -> tuple[float, int, int]:
     """Return mean z^2, first and last of the run of keys whose mistake comes nearest to the row."""
-    n, m = sheet.kv_len, max(scores.max(), sheet.scores.max())
+    m = max(scores.max(), sheet.scores.max())
     right, wrong = (
         np.concatenate([p[0, :, None] * x, p[0, :, None]], 1)
         for p, x in ((np.exp2(sheet.scores - m), sheet.v), (np.exp2(scores - m), v))
     )
     change = np.concatenate([0 * right[:1], np.cumsum(wrong - right, 0)])
-    total, key = right.sum(0), np.arange(n + 1)
-    runs = [(0 * key, key), (key, 0 * key + n)]
-    for size in _TILES:
-        starts = np.arange(0, n, size)
-        runs.append((starts, np.minimum(starts + size, n)))
-    first, last = (np.concatenate(x) for x in zip(*runs, strict=True))
+    total, (first, last) = right.sum(0), _runs(sheet.kv_len)
     sums = total + change[last] - change[first]
     with np.errstate(invalid="ignore", divide="ignore"):
         means = sums[:, :-1] / sums[:, -1:]

@@ -13,6 +13,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 
 _MOST = 64  # pairs of request and head that are tried
+_KEYS = 2**17  # of all pairs
 _LISTED = 6
 
 
@@ -46,7 +47,7 @@ def _nearest(sheet: Sheet, head: int, what: str) -> tuple[int, int] | None:
         for kv_head in range(problem.kv_heads)
         if int(problem.kv_lens[request]) >= sheet.kv_len
     ]
-    if len(pairs) > _MOST:
+    if len(pairs) > _MOST or len(pairs) * sheet.kv_len > _KEYS:
         own = sheet.request, sheet.kv_head
         pairs = [pair for pair in pairs if pair[0] == own[0] or pair[1] == own[1]][:_MOST]
     best, of = np.inf, None

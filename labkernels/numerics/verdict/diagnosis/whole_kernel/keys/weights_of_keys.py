@@ -34,10 +34,14 @@ _LISTED = 4
 
 @dataclass(frozen=True)
 class _Groups:
-    """Keys in groups. label(n): the group of each of n keys; words(groups, n): some in words."""
+    """Keys in groups. label(n): the group of each of n keys; words(groups, n): some in words.
+
+    sums: from running sums over the keys [L + 1, X], the sum of each group [G, X].
+    """
 
     label: Callable[[int], np.ndarray]
     words: Callable[[list[int], int], str]
+    sums: Callable[[Array], np.ndarray]
 
 
 def _blocks(size: int) -> _Groups:
@@ -52,14 +56,25 @@ def _blocks(size: int) -> _Groups:
         more = f" and {len(said) - _LISTED} runs more" if len(said) > _LISTED else ""
         return ", ".join(said[:_LISTED]) + more
 
-    return _Groups(lambda n: np.arange(n) // size, words)
+    def sums(running: Array) -> np.ndarray:
+        n = len(running) - 1
+        return np.diff(running[np.append(np.arange(0, n, size), n)], axis=0)
+
+    return _Groups(lambda n: np.arange(n) // size, words, sums)
 
 
 def _residues(period: int) -> _Groups:
     def words(groups: list[int], longest: int) -> str:
         return f"every key j with j % {period} in {', '.join(map(str, groups))}"
 
-    return _Groups(lambda n: np.arange(n) % period, words)
+    def sums(running: Array) -> np.ndarray:
+        each = np.diff(running, axis=0)
+        whole = len(each) // period * period
+        found = each[:whole].reshape(-1, period, each.shape[1]).sum(0)
+        found[: len(each) - whole] += each[whole:]
+        return found
+
+    return _Groups(lambda n: np.arange(n) % period, words, sums)
 
 
 def of_groups(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
@@ -71,7 +86,7 @@ def of_groups(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     groupings = [_residues(n) for n in _PERIODS if n < longest] + [_blocks(n) for n in sizes]
     before = misfit(lambda sheet: None)
     for of in _NAMES:
-        terms = [_terms(sheet, of) for sheet in some]
+        terms = [(_running(each), error) for each, error in (_terms(s, of) for s in some)]
         found: list[Mistake] = []
         for groups in groupings:
             factors = _fitted(some, terms, groups, of)
@@ -98,21 +113,26 @@ def _terms(sheet: Sheet, of: str) -> tuple[Array, Array]:
     return p * v / sheet.sigma, error
 
 
+def _running(each: Array) -> np.ndarray:
+    """Sums over the first 0, 1, ... keys. Shapes: each [L, R, Dv] -> [L + 1, R Dv]."""
+    found = np.zeros((len(each) + 1, each[0].size))
+    np.cumsum(each.reshape(len(each), -1), 0, out=found[1:])
+    return found
+
+
 def _fitted(
     sheets: list[Sheet], terms: list[tuple[Array, Array]], groups: _Groups, of: str
 ) -> tuple[Array, Array] | None:
     """Return each group's factor less 1, and its standard error; None if they cannot be fitted."""
     n = max(int(groups.label(sheet.kv_len).max()) for sheet in sheets) + 1
-    left, right, equations = np.zeros((n, n)), np.zeros(n), 0
-    for sheet, (each, error) in zip(sheets, terms, strict=True):
-        label = groups.label(sheet.kv_len)
-        order = np.argsort(label, kind="stable")
-        starts = np.searchsorted(label[order], np.arange(int(label.max()) + 1))
-        sums = np.add.reduceat(each[order], starts).reshape(len(starts), -1)
+    left, right, equations = np.zeros((n, n)), np.zeros(n), sum(error.size for _, error in terms)
+    if n > _GROUPS_MOST * equations:
+        return None
+    for each, error in terms:
+        sums = groups.sums(each)
         left[: len(sums), : len(sums)] += sums @ sums.T
         right[: len(sums)] += sums @ error.ravel()
-        equations += error.size
-    if n > _GROUPS_MOST * equations or not np.isfinite(left).all():
+    if not np.isfinite(left).all():
         return None
     spread, axes = np.linalg.eigh(left)
     kept = spread > 1e-12 * spread[-1]

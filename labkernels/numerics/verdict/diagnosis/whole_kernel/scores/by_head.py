@@ -32,6 +32,7 @@ class _Way:
     change: Callable[..., Any]
     grid: np.ndarray
     shown: Callable[[float], float] = float
+    is_scale: bool = False
 
 
 def _distance(sheet: Sheet) -> Array:
@@ -45,6 +46,7 @@ _WAYS = (
         lambda sheet, x: np.exp(x) * sheet.scores,
         np.log(np.geomspace(0.1, 10, 31)),
         math.exp,
+        is_scale=True,
     ),
     _Way(
         "ALiBi that was not asked for, another for each {}",
@@ -91,7 +93,14 @@ def of_each(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
             where = f"{way.words} {told}{more} for {what} {of}{more}"
             outputs = _changed(way, label, groups, numbers)
             if misfit(outputs, limit=before / CLEARLY) * CLEARLY <= before:
-                yield Mistake(way.name.format(what), where, outputs, vague=True)
+                yield Mistake(
+                    way.name.format(what),
+                    where,
+                    outputs,
+                    vague=True,
+                    like_scale=way.is_scale,
+                    for_each=True,
+                )
 
 
 def _changed(

@@ -3,6 +3,7 @@
 Functions take sheets and a misfit, as those of `fitted` do.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +28,7 @@ _SCREENED = 2  # sheets of which one row each selects the rotations that are jud
 _STEPS = tuple(sign * n for n in (1, 2, 3, 4, 8, 16, 32, 64, 128) for sign in (1, -1))
 _STRETCHES = (2.0, 4.0, 8.0, 16.0, 32.0)
 _SQUEEZES = (0.5, 0.25, 0.125)
+_TABLES = 32  # most tables of cosines and sines that are kept
 _NEARLY = 0.01  # largest relative distance of a factor from a round one
 
 
@@ -116,8 +118,9 @@ class _Turn:
 
 
 def _turns(sheets: list[Sheet]) -> Iterator[_Turn]:
+    bases = _BASES if sheets[0].k.size <= _LARGE else _BASES[:_COMMON]
     yield from _ahead(sheets[0])
-    for base in _BASES:
+    for base in bases:
         for interleaved in (False, True):
             for share in (1.0, 0.5, 0.25):
                 one = _Rotation(base, interleaved, share)
@@ -128,7 +131,7 @@ def _turns(sheets: list[Sheet]) -> Iterator[_Turn]:
                     for which, q, k in (("Q", 1, 0), ("K", 0, 1)):
                         words = f"{which} alone, turned {way}; {one.words}"
                         yield _Turn("RoPE of Q or K alone", words, (step,), q, k)
-    for old, new in _instead(_BASES if sheets[0].k.size <= _LARGE else _BASES[:_COMMON]):
+    for old, new in _instead(bases):
         name = "RoPE of another base"
         if (old.interleaved, old.share) != (new.interleaved, new.share):
             name = "RoPE in the other convention"
@@ -214,11 +217,17 @@ def of_rotation(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     )
 
 
+@functools.lru_cache(_TABLES)
+def _turned(places: bytes, angles: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines and sines of places times angles, both as the bytes of int64 and float64."""
+    angle = np.frombuffer(places, np.int64)[:, None] * np.frombuffer(angles)
+    return np.cos(angle), np.sin(angle)
+
+
 def rotated(x: Array, places: Array, angles: Array, interleaved: bool) -> Array:
     """Return x [n, D] turned by its places [n], each pair of channels by its angle [D / 2]."""
     half = x.shape[-1] // 2
-    angle = np.asarray(places)[:, None] * angles
-    cos, sin = np.cos(angle), np.sin(angle)
+    cos, sin = _turned(np.asarray(places, np.int64).tobytes(), angles.tobytes())
     pairs = (
         (slice(0, None, 2), slice(1, None, 2)) if interleaved else (slice(half), slice(half, None))
     )

@@ -11,8 +11,7 @@ import numpy as np
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import Array, to_numpy
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
-from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
-from labkernels.units import LOG2_E
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, queries_of
 
 _MOST = 16
 _FAR = tuple(sign * 2**k for k in range(7) for sign in (1, -1))  # elements of an offset
@@ -39,8 +38,7 @@ def _of_row(sheet: Sheet, samples: int, queries_: int, heads: int) -> Array | No
     if not count:
         return None
     token = (sheet.tokens - int(ends[sheet.request]) + queries_) % count + first
-    q = to_numpy(problem.q).astype(np.float64)[token, (sheet.heads + heads) % problem.q.shape[1]]
-    q = q * (problem.scale * LOG2_E)
+    q = queries_of(problem, token, (sheet.heads + heads) % problem.q.shape[1])
     return sheet.attend(sheet.masked(sheet.shaped(q @ sheet.k.T)))
 
 

@@ -74,16 +74,26 @@ def _rescaled(
     size: int, power: float, some: Callable[..., Any], of: tuple[bool, bool]
 ) -> Callable[..., Any]:
     def outputs(sheet: Sheet) -> Array | None:
+        key = size, power, some
+        if sheet.notes.get("rescaled", [None])[0] != key:
+            sheet.notes["rescaled"] = key, *sums(sheet)
+        _, right, wrong = sheet.notes["rescaled"]
+        return (wrong if of[0] else right)[0] / (wrong if of[1] else right)[1]
+
+    def sums(sheet: Sheet) -> Any:
         moves, label = _noted(sheet, "moves", _moves, size)
         step = np.arange(moves.shape[1])
         kept = np.where(some(step), moves, 0.0)
         later = np.cumsum(kept[:, ::-1], 1)[:, ::-1] - kept  # of the steps after each
         weights = sheet.weights * np.exp2((1 - power) * later)[:, label]
-        o = weights if of[0] else sheet.weights
-        l = weights if of[1] else sheet.weights
-        return o @ sheet.v / l.sum(1, keepdims=True)
+        right = _noted(sheet, "sums", lambda s, _: _sums(s, s.weights), 0)
+        return right, _sums(sheet, weights)
 
     return outputs
+
+
+def _sums(sheet: Sheet, weights: Array) -> tuple[Array, Array]:
+    return weights @ sheet.v, weights.sum(1, keepdims=True)
 
 
 def _noted(sheet: Sheet, name: str, make: Callable[..., Any], size: int) -> Any:
