@@ -77,7 +77,8 @@ def of_output(case: Case) -> list[Match]:
         return whole or filters
     # Numbers for each head are fitted to some rows; a fit of all rows may contradict them.
     one_number = whole and not whole[0].for_each
-    if one_number and whole[0].rms <= significance.RIGHT_RMS:  # more numbers explain no better
+    # Where rounding alone is left, more numbers explain no better.
+    if one_number and (whole[0].settled or whole[0].rms <= significance.RIGHT_RMS):
         return whole
     shared = structure.explain(
         problem, case.out, case.truth, sigma, bad, case.policy.p, case.policy.out
@@ -107,8 +108,7 @@ def _ends(sums: list[Match]) -> bool:
 def _unless_better(of_rows: list[Match], whole: list[Match]) -> list[Match]:
     """Return the mistakes of single rows, unless a mistake of the whole kernel leaves less."""
     best = whole[0] if whole else None
-    settled = best and best.settles and best.rms <= significance.RIGHT_RMS
-    better = best and of_rows and (settled or best.rms < of_rows[0].rms)
+    better = best and of_rows and (best.settled or best.rms < of_rows[0].rms)
     return [] if better else of_rows
 
 

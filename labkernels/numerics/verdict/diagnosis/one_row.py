@@ -34,7 +34,8 @@ class Match:
     precision: the mistake only rounds more than the formats need. vague: a fitted number, whose
     cause may be a mistake with a name. like_scale: a scale of the scores, or what a scale does: a
     little off, it adds the mean of V; far too large, it leaves one key. for_each: many numbers, one
-    for each head, sample or query. settles: vague, but one number that all rows share.
+    for each head, sample or query. settled: vague, but one number of all rows that leaves no more
+    than rounding.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Match:
     vague: bool = False
     like_scale: bool = False
     for_each: bool = False
-    settles: bool = False
+    settled: bool = False
 
     def __str__(self) -> str:
         place = f" ({self.where})" if self.where else ""

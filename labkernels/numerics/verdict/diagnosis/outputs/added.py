@@ -58,13 +58,13 @@ def of_factors(
 
 
 def _some(rows: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Rows that are spread evenly over those that went wrong, at most _ROWS."""
+    """Return rows that are spread evenly over those that went wrong, at most _ROWS."""
     chosen = np.unique(np.linspace(0, len(rows[0]) - 1, _ROWS).astype(int))
     return rows if len(rows[0]) <= _ROWS else tuple(x[chosen] for x in rows)
 
 
 def _of_queries(problem: Problem, rows: tuple[Array, ...]) -> tuple[Array, ...]:
-    """The rows of some queries that went wrong, with all heads and samples, at most _QUERIES."""
+    """Return the rows of at most _QUERIES queries that went wrong, of all heads and samples."""
     query = rows[0] - problem.q_ends[problem.request_of[rows[0]]]
     numbers = np.unique(query)
     chosen = numbers[np.unique(np.linspace(0, len(numbers) - 1, _QUERIES).astype(int))]
@@ -211,7 +211,7 @@ def _of_values(
 
 
 def _key_of(problem: Problem, error: Array, pairs: list[tuple[int, int, Array]]) -> int:
-    """The key whose value the errors of all rows are most alike. pairs: request, KV head, rows."""
+    """Return the key whose value is most like all errors. pairs: request, KV head, rows."""
     along = np.zeros(int(problem.kv_lens.max(initial=1)))
     for i in np.unique(np.linspace(0, len(pairs) - 1, _PAIRS).astype(int)).tolist():
         b, head, some = pairs[i]

@@ -180,8 +180,9 @@ def _searched(search: Search, rounds: Rounds, of_rows: Callable[[], list[Match]]
 
 def _settles(rms: float, mistake: Mistake, before: float) -> bool:
     """Whether a mistake leaves no more than right elements have, so that the search may end."""
-    clear = mistake.settles and rms**2 * CLEARLY <= before
-    return rms <= RIGHT_RMS and (clear or not mistake.vague)
+    if mistake.settles:
+        return rms <= mistake.settles and rms**2 * CLEARLY <= before
+    return rms <= RIGHT_RMS and not mistake.vague
 
 
 def _is_sure(match: Match) -> bool:
@@ -214,9 +215,10 @@ def _ordered(kept: list[tuple[float, Mistake]], found: list[Sheet], was: float) 
             alike.append(mistake)
     names = list(dict.fromkeys(m.name for m in (first, *alike)))[:3]
     matches = [
-        Match(m.name, m.where, rms, was, m.precision, m.vague, m.like_scale, m.for_each, m.settles)
+        Match(m.name, m.where, rms, was, m.precision, m.vague, m.like_scale, m.for_each)
         for rms, m in order[:3]
     ]
+    matches[0] = replace(matches[0], settled=first.settles > 0 and _settles(rms, first, was**2))
     if len(names) > 1:
         where = "; or ".join(filter(None, (first.where, alike[0].where)))
         each = any(m.for_each for m in (first, *alike) if m.name in names)

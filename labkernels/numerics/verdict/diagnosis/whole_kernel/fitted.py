@@ -15,6 +15,7 @@ from labkernels.numerics.arrays import Array
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake, scaled
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
+from labkernels.numerics.verdict.significance import RIGHT_RMS
 from labkernels.units import LOG2_E
 
 # returns the mean z^2 that outputs leave, by default on a few rows of each sheet
@@ -27,6 +28,7 @@ _NEARLY = 0.1  # distance of a fitted count of keys from a whole number that rou
 _TRUNCATED = (0.4, 1.3)
 # Round caps: where scores are large, the minimum of the misfit is too narrow for a grid alone.
 _CAPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 20, 25, 30, 32, 40, 50, 60, 64, 80, 100, 128, 200)
+_TWICE = 1.3  # rms of z of an output that is rounded again after a factor
 ROWS = 3  # rows of a sheet that give candidates
 CLEARLY = 50.0  # factor by which mean z^2 must fall where many numbers were fitted
 NEAREST = 2  # candidates per row
@@ -43,7 +45,7 @@ def of_scale(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
             f"scores times {factor:.5g}",
             scaled(factor),
             vague=True,
-            settles=True,
+            settles=RIGHT_RMS,
             like_scale=True,
         )
 
@@ -112,7 +114,7 @@ def of_factor(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         f"times {factor:.4g}" if one else f"times {factor:.5g}, beta {factor - 1:.3g}",
         lambda sheet: factor * sheet.truth,
         vague=True,
-        settles=not one,
+        settles=0.0 if one else _TWICE,
         noise=lambda sheet: max(factor**2 - 1, 0.0) * sheet.sigma**2,
     )
 

@@ -28,8 +28,8 @@ class Mistake:
     precision: the mistake rounds more than the format needs. vague: a fitted number that many
     mistakes could cause; known mistakes come before it. noise: variance [R, Dv] of the mistake's
     random part, which is added to sigma^2. cost: grows with the number of choices; cheap mistakes
-    come first. settles: vague, but one number that all rows share, so that the mistake ends
-    the search where it leaves no more than right elements have. like_scale, for_each: as in Match.
+    come first. settles: of one number that all rows share, although vague: the rms up to
+    which it ends the search. like_scale, for_each: as in Match.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Mistake:
     vague: bool = False
     noise: Callable[..., Array] | None = None
     cost: float = 0.0
-    settles: bool = False
+    settles: float = 0.0
     like_scale: bool = False
     for_each: bool = False
 

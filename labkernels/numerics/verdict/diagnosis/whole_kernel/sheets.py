@@ -212,7 +212,7 @@ class Sheet:
 
 
 def queries_of(problem: Problem, tokens: Array, heads: Array | slice) -> np.ndarray:
-    """Rows of Q in float64, times the scale, so that scores come in log2 units. Shapes: [R, D]."""
+    """Return rows of Q in float64, times the scale in log2 units. Shapes: [R, D]."""
     return problem.q_here[tokens, heads].astype(np.float64) * (problem.scale * LOG2_E)
 
 
@@ -266,7 +266,7 @@ def of_rows(
 def of_start(
     problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array, p_format: str
 ) -> list[Sheet]:
-    """Sheets of a problem that ends after a few hundred keys; none where that shows less.
+    """Return sheets of a problem that ends after a few hundred keys; none where that shows less.
 
     A causal problem without its last tokens is a causal problem. Shapes: as those of of_rows.
     """
@@ -285,8 +285,7 @@ def of_start(
         kv_lens=problem.kv_lens - asked + kept,
         cu_seqlens_q=np.append(0, np.cumsum(kept)),
     )
-    given = (x[tokens] for x in (out, truth, sigma, bad))
-    return of_rows(short, *given, p_format)
+    return of_rows(short, out[tokens], truth[tokens], sigma[tokens], bad[tokens], p_format)
 
 
 def _different(pairs: list[tuple[float, int, int]]) -> Iterator[tuple[int, int]]:

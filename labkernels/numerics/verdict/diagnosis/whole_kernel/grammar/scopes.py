@@ -205,7 +205,7 @@ class Screen:
         return (other.above @ other.v @ own.ways,)
 
     def missed_along(self, sheet: Sheet, below: Array, sums: Array) -> Array:
-        """Return mean z^2 of a row along some directions by weights below [S, L] and sums [S, 16]."""
+        """Return mean z^2 along some directions, by weights below [S, L] and sums [S, 16]."""
         own = self._ways(sheet)
         change = below.sum(1) - own.below
         e = sums - own.sums - change[:, None] * own.out

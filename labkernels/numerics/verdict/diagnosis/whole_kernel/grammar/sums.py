@@ -53,7 +53,7 @@ class Part:
 
     @classmethod
     def of(cls, each: Array, below: Array, side: Array, l: float, n: int) -> "Part":
-        """Return the part of changes each [Dv, L], below [L], of which there may be fewer than n."""
+        """Return the part of changes each [Dv, L], below [L]; L may be less than n."""
         x = np.zeros((len(each) + 1, n))
         x[:-1, : len(below)], x[-1, : len(below)] = each, below
         sums = np.zeros((len(x), n + 1))

@@ -72,7 +72,7 @@ class _Directions:
 
     @classmethod
     def of(cls, sheet: Sheet) -> "_Directions":
-        """That of a sheet of one row."""
+        """Return the directions of a sheet of one row."""
         n = sheet.v.shape[1]
         ways = np.random.default_rng(2).standard_normal((n, min(n, _DIRECTIONS)))
         ways = np.linalg.qr(ways)[0] / sheet.sigma[0][:, None]
@@ -81,7 +81,7 @@ class _Directions:
         return cls(ways, values, right, right.sum(1), sheet.out[0] @ ways, *_runs(sheet.kv_len))
 
     def least(self, sheet: Sheet, scores: Array, v: Array) -> float:
-        """The least mean z^2 along these directions of a mistake in any run of keys."""
+        """Return the least mean z^2 along these directions of a mistake in any run of keys."""
         top = sheet.scores.max()
         m = max(scores.max(), top)
         values = self.values if v is sheet.v else self.ways.T @ v.T
@@ -96,7 +96,7 @@ class _Directions:
 
 
 def _runs(n: int) -> tuple[Array, Array]:
-    """Where runs begin and end: those from the first key, those to the last one, and tiles."""
+    """Return where runs begin and end: from the first key, to the last key, and tiles."""
     key = np.arange(n + 1)
     runs = [(0 * key, key), (key, 0 * key + n)]
     for size in _TILES:

@@ -114,7 +114,7 @@ def _terms(sheet: Sheet, of: str) -> tuple[Array, Array]:
 
 
 def _running(each: Array) -> np.ndarray:
-    """Sums over the first 0, 1, ... keys. Shapes: each [L, R, Dv] -> [L + 1, R Dv]."""
+    """Return sums over the first 0, 1, ... keys. Shapes: each [L, R, Dv] -> [L + 1, R Dv]."""
     found = np.zeros((len(each) + 1, each[0].size))
     np.cumsum(each.reshape(len(each), -1), 0, out=found[1:])
     return found

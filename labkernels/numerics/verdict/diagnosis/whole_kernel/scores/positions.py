@@ -219,7 +219,7 @@ def of_rotation(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 @functools.lru_cache(_TABLES)
 def _turned(places: bytes, angles: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and sines of places times angles, both as the bytes of int64 and float64."""
+    """Return cosines and sines of places times angles, both as the bytes of int64 and float64."""
     angle = np.frombuffer(places, np.int64)[:, None] * np.frombuffer(angles)
     return np.cos(angle), np.sin(angle)
 
