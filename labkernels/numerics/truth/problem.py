@@ -54,9 +54,7 @@ class Problem:
         checks.check_shapes(self)
         checks.check_numbers(self)
         if self.variant is not None:
-            longest = int(self.kv_lens.max(initial=0))
-            total, heads = self.q.shape[:2]
-            self.variant.check(total, heads, longest)
+            self.variant.check(*self.q.shape[:2], int(self.kv_lens.max(initial=0)))
 
     @classmethod
     def packed(
@@ -73,9 +71,8 @@ class Problem:
         if q.ndim != 4:
             raise ValueError(f"q.shape = {tuple(q.shape)}, allowed: [B, Hq, M, D]")
         ends = np.arange(len(q) + 1) * q.shape[2]
-        rows = layouts.tokens(q)
         pools = layouts.of_dense(k, v, kv_lens)
-        return cls(rows, *pools, **{"cu_seqlens_q": ends, **how})
+        return cls(layouts.tokens(q), *pools, **{"cu_seqlens_q": ends, **how})
 
     def in_numpy(self) -> "Problem":
         """Return the problem in NumPy, from any device; from torch, in float64."""
@@ -121,9 +118,7 @@ class Problem:
 
     @functools.cached_property
     def n_keys(self) -> np.ndarray:
-        """How many keys each query token sees, those that a variant hides included. Shapes:
-        [total_q].
-        """
+        """How many keys each query token sees, with those a variant hides. Shapes: [total_q]."""
         request = self.request_of
         query = np.arange(len(request)) - self.q_ends[:-1][request]
         q_lens = np.diff(self.q_ends)[request]
