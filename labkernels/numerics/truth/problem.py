@@ -54,7 +54,7 @@ class Problem:
         checks.check_shapes(self)
         checks.check_numbers(self)
         if self.variant is not None:
-            self.variant.check(*self.q.shape[:2], int(self.kv_lens.max(initial=0)))
+            self.variant.check(self.q.shape[0], self.q.shape[1], int(self.kv_lens.max(initial=0)))
 
     @classmethod
     def packed(
