@@ -137,7 +137,7 @@ def test_stepper_takes_another_kernel(opened):
     stepper.get_by_role("button", name="Record a run").click()
     stepper.locator("summary", has_text="The mbarriers of the block").wait_for()
     stepper.get_by_role("button", name="Forward").click()
-    stepper.get_by_text("a phase has ended of the mbarrier").wait_for()
+    stepper.get_by_text("a phase has ended: that of the mbarrier").wait_for()
     assert not stepper.get_by_label("What is broken").is_visible()
     check(page)
 
