@@ -11,7 +11,8 @@ from tests.repo.files import ROOT, read
 ARRAYS = {"numpy"}
 DEVICE = ARRAYS | {"torch", "triton", "cuda"}
 # A GPU machine has the standard library, DEVICE, and filelock, which comes with torch; only plots,
-# bench and widgets may need more. measure and chapters look for peers that may be absent.
+# bench and widgets may need more. measure and chapters look for peers that may be absent, numerics
+# for threadpoolctl.
 MAY_IMPORT = {
     "places": set(),
     "units": set(),
@@ -21,7 +22,7 @@ MAY_IMPORT = {
     "policy": set(),
     "variant": set(),
     "budget": set(),
-    "numerics": ARRAYS,
+    "numerics": ARRAYS | {"threadpoolctl"},
     "records": {"filelock"},
     "cuda": DEVICE | {"filelock"},
     "kernels": DEVICE,

@@ -15,6 +15,7 @@ from labkernels.numerics.arrays import ZERO, Array, float64, namespace
 from labkernels.numerics.emulation import tensor_core
 from labkernels.numerics.error.execution import ANY_EXECUTION, Execution
 from labkernels.numerics.truth.problem import Problem, Rows, weighted_sum
+from labkernels.numerics.truth.threads import over_rows
 from labkernels.policy import NumericPolicy
 from labkernels.units import LOG2_E
 
@@ -68,14 +69,18 @@ def both_bounds(
     narrow: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return out_bound and lse2_bound by one pass over the keys; narrow: in fp32, 2^-12 larger."""
-    out, lse2 = problem.zeros(*problem.out_shape), problem.zeros(*problem.q.shape[:2])
-    for rows in problem.row_blocks():
+
+    def of_rows(rows: Rows) -> tuple[Array, Array]:
         chain = _Chain(policy, execution, rows.n_keys)
         sums = _sums(rows, chain, narrow=narrow)
         if narrow and not namespace(sums.a_error).isfinite(sums.a_error).all():
             sums = _sums(rows, chain, narrow=False)  # beyond the range of fp32
-        rows.put(out, _out_bound(sums, chain))
-        rows.put(lse2, _lse2_bound(rows, sums, chain))
+        return _out_bound(sums, chain), _lse2_bound(rows, sums, chain)
+
+    out, lse2 = problem.zeros(*problem.out_shape), problem.zeros(*problem.q.shape[:2])
+    for rows, (of_out, of_lse2) in over_rows(problem, of_rows):
+        rows.put(out, of_out)
+        rows.put(lse2, of_lse2)
     return out, lse2
 
 

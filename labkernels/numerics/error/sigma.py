@@ -12,6 +12,7 @@ from labkernels.numerics.error.bounds import TANH_ERROR
 from labkernels.numerics.error.execution import ANY_EXECUTION, Execution
 from labkernels.numerics.truth.frame import Frame
 from labkernels.numerics.truth.problem import Block, Problem, Rows
+from labkernels.numerics.truth.threads import over_rows
 from labkernels.policy import NumericPolicy
 from labkernels.units import LN_2
 
@@ -50,12 +51,16 @@ def sigma(
     than execution.chains, and 1.5 times larger where the first keys have most of the weight.
     Source: uniform rounding errors, ulp^2 / 12 each.
     """
-    found = problem.zeros(*problem.out_shape)
-    for rows in problem.row_blocks():
+
+    def of_rows(rows: Rows) -> Array:
         store = rounding.quantum(rows.o, policy.out) ** 2 / 12
         internal = internal_variance(rows, policy, execution)
         variance = (internal + store) * (rows.n_keys[:, None] > 0)
-        rows.put(found, namespace(variance).sqrt(variance))
+        return namespace(variance).sqrt(variance)
+
+    found = problem.zeros(*problem.out_shape)
+    for rows, values in over_rows(problem, of_rows):
+        rows.put(found, values)
     return found
 
 

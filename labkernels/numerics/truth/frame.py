@@ -5,12 +5,11 @@ The mean is subtracted so that nothing is lost by cancellation. The differences 
 largest of them, so that their squares neither overflow nor vanish.
 """
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from labkernels.kept import Kept
+from labkernels.kept import Kept, computed_once
 from labkernels.numerics.arrays import ZERO, Array, float64, namespace
 from labkernels.numerics.truth.problem import Block, Rows
 
@@ -29,7 +28,7 @@ class Frame:
     rows: Rows
     narrow: bool
 
-    @functools.cached_property
+    @computed_once
     def _kept(self) -> Kept:
         problem = self.rows.problem
         if "frames" not in problem.__dict__:
@@ -37,13 +36,14 @@ class Frame:
             object.__setattr__(problem, "frames", Kept(max(2, _KEPT_VALUES // elements)))
         return problem.__dict__["frames"]
 
-    @functools.cached_property
+    @computed_once
     def moments(self) -> tuple[Any, ...]:
         """The mean and the size."""
         key = self.rows.request, self.narrow
-        if key not in self._kept:
-            self._kept[key] = _moments(self.rows) if self.narrow else (0.0, 1.0)
-        return self._kept[key]
+        found = self._kept.get(key)  # another thread may drop it at any time
+        if found is None:
+            found = self._kept[key] = _moments(self.rows) if self.narrow else (0.0, 1.0)
+        return found
 
     @property
     def mean(self) -> Array:
@@ -72,7 +72,8 @@ class Frame:
     def _values(self, block: Block) -> Array:
         """Return values, and their squares beside them. Shapes: [Hkv, n, 2 Dv]."""
         key = block.rows.request, self.narrow, block.first
-        if key not in self._kept:
+        found = self._kept.get(key)
+        if found is None:
             last = int(self.rows.problem.kv_lens[block.rows.request])
             v = _finite(self.rows, block.first, min(block.first + self.rows.step, last))
             if self.narrow:
@@ -80,8 +81,8 @@ class Frame:
                 v = (v - mean) * times if v.dtype == mean.dtype else self.narrowed(self.inside(v))
             else:
                 v = float64(v)
-            self._kept[key] = namespace(v).concatenate([v, v**2], -1)
-        return self._kept[key][:, : block.last - block.first]
+            found = self._kept[key] = namespace(v).concatenate([v, v**2], -1)
+        return found[:, : block.last - block.first]
 
 
 def _moments(rows: Rows) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ import numpy as np
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.truth import online_softmax
 from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.threads import over_rows
 from labkernels.units import LOG2_E
 
 
@@ -40,7 +41,7 @@ def attention(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     """
     o = problem.zeros(*problem.out_shape)
     lse2 = problem.zeros(*problem.q.shape[:2]) - np.inf
-    for rows in problem.row_blocks():
-        rows.put(o, rows.o)
-        rows.put(lse2, rows.softmax.lse2)
+    for rows, (of_o, of_lse2) in over_rows(problem, lambda rows: (rows.o, rows.softmax.lse2)):
+        rows.put(o, of_o)
+        rows.put(lse2, of_lse2)
     return o, lse2

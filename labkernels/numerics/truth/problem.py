@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from labkernels.kept import computed_once
 from labkernels.numerics.arrays import ZERO, Array, float64, moved, namespace, to_numpy
 from labkernels.numerics.truth import checks, layouts
 from labkernels.numerics.truth.variant import VariantTensors
@@ -20,8 +21,7 @@ from labkernels.variant import AttentionVariant
 
 BLOCK_KEYS = 1024
 # Scores per block: few enough for a CPU's cache, and enough to keep a GPU busy. The scores of one
-# token in all heads may be more. A problem with at most KEPT_SCORES scores keeps them for the next
-# pass.
+# token in all heads may be more. A problem with at most KEPT_SCORES scores keeps them.
 BLOCK_SCORES = {"cpu": 2**19, "gpu": 2**25}
 KEPT_SCORES = {"cpu": 2**26, "gpu": 2**29}
 
@@ -199,13 +199,13 @@ class Rows:
     first: int
     last: int
 
-    @functools.cached_property
+    @computed_once
     def q_log2(self) -> Array:
         """Queries that give scores in log2 units. Shapes: [Hkv, R, D], float64."""
         q = float64(self.problem.q[self.first : self.last])
         return self.take(q) * (self.problem.scale * LOG2_E)
 
-    @functools.cached_property
+    @computed_once
     def n_keys(self) -> Array:
         """How many keys each row sees. Shapes: [R], float64."""
         counts = np.repeat(self.problem.n_keys[self.first : self.last], self.problem.group)
@@ -236,7 +236,7 @@ class Rows:
         size = self.problem.k_pool.shape[1]
         return max(1, BLOCK_KEYS // size) * size
 
-    @functools.cached_property
+    @computed_once
     def softmax(self) -> Softmax:
         """The results of a first pass over the keys."""
         xp = namespace(self.problem.q)
@@ -258,21 +258,21 @@ class Rows:
             l, m = l * xp.exp2(m - top_m) + xp.exp2(self.sinks - top_m), top_m
         return Softmax(m, l, largest, top)
 
-    @functools.cached_property
+    @computed_once
     def heads(self) -> np.ndarray:
         """The query head of each row. Shapes: [Hkv, R]."""
         group = self.problem.group
         of_row = np.arange((self.last - self.first) * group) % group
         return np.arange(self.problem.kv_heads)[:, None] * group + of_row
 
-    @functools.cached_property
+    @computed_once
     def places(self) -> Array:
         """The place of each row's query among the keys. Shapes: [R, 1], float64."""
         p, tokens = self.problem, np.arange(self.first, self.last)
         place = tokens + int(p.kv_lens[self.request]) - int(p.q_ends[self.request + 1])
         return moved(np.repeat(place, p.group).astype(np.float64)[:, None], p.q)
 
-    @functools.cached_property
+    @computed_once
     def sinks(self) -> Array | None:
         """The sink of each row, in log2 units; None if there is none. Shapes: [Hkv, R]."""
         variant = self.problem.variant
@@ -280,14 +280,14 @@ class Rows:
             return None
         return moved(np.asarray(variant.sinks, np.float64)[self.heads] * LOG2_E, self.problem.q)
 
-    @functools.cached_property
+    @computed_once
     def sink_weight(self) -> Array | float:
         """2^(sink - m), the sink's part of l; 0 without a sink. Shapes: [Hkv, R, 1]."""
         if self.sinks is None:
             return 0.0
         return namespace(self.sinks).exp2(self.sinks - self.softmax.m)[..., None]
 
-    @functools.cached_property
+    @computed_once
     def o(self) -> Array:
         """The output. Shapes: [Hkv, R, Dv]."""
         total = ZERO
@@ -295,7 +295,7 @@ class Rows:
             total = total + weighted_sum(weights, block.v)
         return total / self.softmax.divisor
 
-    @functools.cached_property
+    @computed_once
     def kept(self) -> dict[int, Array]:
         """The kept scores of blocks, by the block's first key."""
         return {}
@@ -325,17 +325,17 @@ class Block:
     first: int
     last: int
 
-    @functools.cached_property
+    @computed_once
     def k(self) -> Array:
         """Keys in float64. Shapes: [Hkv, n, D]."""
         return self.gathered(self.rows.problem.k_pool)
 
-    @functools.cached_property
+    @computed_once
     def v(self) -> Array:
         """Values in float64. Shapes: [Hkv, n, Dv]."""
         return self.gathered(self.rows.problem.v_pool)
 
-    @functools.cached_property
+    @computed_once
     def hidden(self) -> Array | None:
         """True where a row does not see a key; None if all rows see all keys. Shapes: [R, n]."""
         rows, problem, xp = self.rows, self.rows.problem, namespace(self.rows.problem.q)

@@ -12,6 +12,7 @@ import numpy as np
 
 from labkernels.numerics.arrays import Array, to_numpy
 from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.threads import over_rows
 
 QUERY_TILES = (64, 128)
 KEY_TILE = 64
@@ -52,8 +53,8 @@ def tiles(problem: Problem) -> list[Grouping]:
     """
     found = _query_tiles(problem) if np.any(np.diff(problem.q_ends) > 1) else []
     top = problem.zeros(*problem.out_shape[:2])
-    for rows in problem.row_blocks():
-        rows.put(top, rows.softmax.top)
+    for rows, of_rows in over_rows(problem, lambda rows: rows.softmax.top):
+        rows.put(top, of_rows)
     top = to_numpy(top).astype(np.int64)
     n_keys = np.maximum(problem.n_keys, 1)[:, None]
 

@@ -4,17 +4,18 @@ Symbols: e = out - o, s its expected sigma, D a direction, one vector per row (q
 beta = <e / s^2, D> / <D / s^2, D>: 1 where the mistake was made, about 0 where it was not.
 """
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from labkernels.kept import computed_once
 from labkernels.numerics.arrays import ZERO, Array, float64, moved, namespace, to_numpy
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.truth.frame import Frame
 from labkernels.numerics.truth.problem import Problem, Rows
+from labkernels.numerics.truth.threads import over_rows
 from labkernels.policy import NumericPolicy
 from labkernels.units import LOG2_E
 
@@ -68,16 +69,20 @@ def matched_filters(problem: Problem, policy: NumericPolicy, error: Array, sigma
     sums = [problem.zeros(*shape, len(DIRECTIONS)) for _ in range(3)]
     sharing, coherence, alike, *row = (problem.zeros(*shape) for _ in range(6))
     of_keys = [problem.zeros(2, n) for n in problem.kv_lens.tolist()]
-    for rows in problem.row_blocks():
+
+    def of_rows(rows: Rows) -> tuple[Any, ...]:
         part = slice(rows.first, rows.last)
         request = _Rows.of(rows, error[part], sigma[part], policy)
-        scan = _Scan(request, of_keys[rows.request])
-        *found, sharing_found, coherence_found, alike_found = _filter(request, scan)
+        scan = _Scan(request)
+        return *_filter(request, scan), scan
+
+    for rows, (*found, of_sharing, of_coherence, of_alike, scan) in over_rows(problem, of_rows):
         for target, values in zip(sums, found, strict=True):
             rows.put(target, namespace(values).moveaxis(values, 1, -1))
-        rows.put(sharing, sharing_found)
-        rows.put(coherence, coherence_found)
-        rows.put(alike, alike_found)
+        rows.put(sharing, of_sharing)
+        rows.put(coherence, of_coherence)
+        rows.put(alike, of_alike)
+        of_keys[rows.request] += scan.of_keys
         for target, values in zip(row, scan.row, strict=True):
             rows.put(target, values)
     key, z, beta = (to_numpy(x) for x in row)
@@ -145,12 +150,12 @@ class _Rows:
         """The rows."""
         return self.frame.rows
 
-    @functools.cached_property
+    @computed_once
     def o(self) -> Array:
         """The output, in units of the frame's size. Shapes: [Hkv, R, Dv]."""
         return self.rows.o / self.frame.size
 
-    @functools.cached_property
+    @computed_once
     def centred(self) -> Array:
         """The output less the mean of the values. Shapes: [Hkv, R, Dv]."""
         return self.frame.inside(self.rows.o)
@@ -328,12 +333,14 @@ def _directions(request: _Rows) -> tuple[Any, ...]:
 class _Scan:
     """Tries every key as left out: D = p / (1 - p) (o - v), less the row's common mode.
 
-    of_keys: the sums <e / s^2, D> and <D / s^2, D> of each key of the request over all its rows;
-    a scan adds these rows to them. Shapes: [2, L].
+    of_keys: the sums <e / s^2, D> and <D / s^2, D> of each key of the request over these rows.
+    Shapes: [2, L].
     """
 
-    def __init__(self, request: _Rows, of_keys: Array) -> None:
-        o, c, self.of_keys, self.inverse = request.o, request.centred, of_keys, 1 / request.sigma**2
+    def __init__(self, request: _Rows) -> None:
+        o, c, self.inverse = request.o, request.centred, 1 / request.sigma**2
+        problem = request.rows.problem
+        self.of_keys = problem.zeros(2, int(problem.kv_lens[request.rows.request]))
         xp, frame = namespace(o), request.frame
         vectors = [self.inverse * x for x in (request.error, o, c)]
         self.vectors = frame.narrowed(xp.stack(vectors, 1))

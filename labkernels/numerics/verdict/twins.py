@@ -7,6 +7,7 @@ test fires, all tests are also run on twins. If a test fires on twins too, its a
 hold, and its limits move beyond all twins.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import numpy as np
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import ZERO, Array, namespace, to_numpy
 from labkernels.numerics.truth.problem import Block, Problem, Rows
+from labkernels.numerics.truth.threads import over_rows
 from labkernels.policy import NumericPolicy
 from labkernels.units import LOG2_E
 
@@ -92,8 +94,8 @@ def outputs(
             continue
         twin = replace(given, poly3=given.poly3 or cubics)
         out = problem.zeros(*problem.out_shape)
-        for rows in problem.row_blocks():
-            rows.put(out, _of_rows(rows, twin, policy))
+        for rows, of_rows in over_rows(problem, functools.partial(_of_rows, twin, policy)):
+            rows.put(out, of_rows)
         yield to_numpy(rounded(out, policy.out))
 
 
@@ -102,7 +104,7 @@ def is_fine(policy: NumericPolicy) -> bool:
     return policy.p not in SIXTEEN
 
 
-def _of_rows(rows: Rows, twin: Twin, policy: NumericPolicy) -> Array:
+def _of_rows(twin: Twin, policy: NumericPolicy, rows: Rows) -> Array:
     """Return outputs before the store. Shapes: [Hkv, R, Dv]."""
     xp = namespace(rows.q_log2)
     blocks = list(rows.blocks())

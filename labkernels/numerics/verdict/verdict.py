@@ -19,10 +19,12 @@ from labkernels.numerics.error import bounds
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.threads import one_per_product
 from labkernels.numerics.verdict import (
     groupings,
     less_exact,
     matched_filters,
+    parts,
     significance,
     twins,
 )
@@ -39,6 +41,7 @@ _SPREAD = "spread of z by all"
 _AS_LARGE = 0.3  # least share of a coarser policy's error: else a coarse one would excuse any error
 _FAINT_RMS, _FAINT_MOST = 32.0, 256.0  # limits of z for an fp32 error that may be rounding's
 _EVEN_MOST = 64.0  # times rounding's error, that is six bits less: the limit of LESS EXACT
+_PART_SLACK = 1.5  # a part's errors may be so many times larger or smaller than those of all rows
 _A_LITTLE_MORE = 2.0  # times a way's error, as a few more roundings of the same size give
 
 
@@ -124,6 +127,7 @@ class Verdict:
 
 
 @np.errstate(all="ignore")  # values that are not finite are reported, without a warning
+@one_per_product()
 def decide(
     problem: Problem,
     out: Array,
@@ -163,7 +167,7 @@ def decide(
     filtered, z, tests = _tests(problem, policy, error, sigma)
     beyond = found[0].status == "bug"
     if not beyond and any(test.status != "rounding" for test in tests):
-        tests, _ = _beside_twins(problem, policy, truth, sigma, tests, twins.TWINS)
+        tests = _widened(problem, policy, truth, error, sigma, tests)
     found += tests
     bugs = {item.name for item in found if item.status == "bug"} - {"lse2 error / bound"}
     if not bugs:
@@ -195,6 +199,28 @@ def _ulps_off(out: Array, truth: Array, fmt: str) -> float:
     off = np.maximum(np.abs(out - truth) - 2.0**-24 * np.abs(truth), 0.0)
     ulps = off / rounding.quantum(truth, fmt)
     return float(np.max(np.where(np.isnan(ulps), np.inf, ulps), initial=0.0))
+
+
+def _widened(
+    problem: Problem,
+    policy: NumericPolicy,
+    truth: Array,
+    error: Array,
+    sigma: Array,
+    tests: list[Finding],
+) -> list[Finding]:
+    """Return the tests with limits beyond what right kernels reach.
+
+    Where a part of a large problem has errors that no right kernel has, its limits will do.
+    """
+    part = parts.of_problem(problem)
+    if part is not None:
+        given = part.problem, policy, part.of(truth), part.of(sigma)
+        found = _tests(part.problem, policy, part.of(error), part.of(sigma))[2]
+        found, worst = _beside_twins(*given, found, twins.TWINS)
+        if any(test.status == "bug" for test in found):
+            return [significance.widened(test, worst.get(test.name, 0.0)) for test in tests]
+    return _beside_twins(problem, policy, truth, sigma, tests, twins.TWINS)[0]
 
 
 def _beside_twins(
@@ -244,9 +270,12 @@ def _as_if(problem: Problem, policy: NumericPolicy, truth: Array, error: Array) 
     """Return words for honest arithmetic that errs as much as this output; "" if there is none."""
     if not less_exact.is_small(problem, policy, error):
         return ""
+    part = parts.of_problem(problem)
     for alternatives in less_exact.ways(policy):
         nearly = []
         for way in alternatives:
+            if part is not None and not _may_be(part, way, policy, truth, error):
+                continue
             share, words = _as_a_way(problem, way, policy, truth, error)
             if words and share == 1:
                 return words
@@ -257,10 +286,26 @@ def _as_if(problem: Problem, policy: NumericPolicy, truth: Array, error: Array) 
     return ""
 
 
+def _may_be(
+    part: parts.Part, way: less_exact.Way, policy: NumericPolicy, truth: Array, error: Array
+) -> bool:
+    """Return whether a way may explain the errors of all rows, by those of a part of them."""
+    given = part.problem, way, policy, part.of(truth), part.of(error)
+    return bool(_as_a_way(*given, slack=_PART_SLACK)[1])
+
+
 def _as_a_way(
-    problem: Problem, way: less_exact.Way, policy: NumericPolicy, truth: Array, error: Array
+    problem: Problem,
+    way: less_exact.Way,
+    policy: NumericPolicy,
+    truth: Array,
+    error: Array,
+    slack: float = 1.0,
 ) -> tuple[float, str]:
-    """Return how many times a way's error this error is, and words; no words where it differs."""
+    """Return how many times a way's error this error is, and words; no words where it differs.
+
+    slack: a factor by which the share of the way's error may lie outside its limits.
+    """
     none = 0.0, ""
     bound = to_numpy(bounds.out_bound(problem, way.policy))
     if way.policy != policy and significance.of_bound(error, bound, "", problem).value > 1:
@@ -269,9 +314,9 @@ def _as_a_way(
     tests = _tests(problem, way.policy, error, sigma)[2]
     tests, worst = _beside_twins(problem, way.policy, truth, sigma, tests, way.kernels)
     share = next(test.value for test in tests if test.name == _SPREAD) / worst[_SPREAD]
-    if share >= _AS_LARGE and all(test.status != "bug" for test in tests):
+    if share >= _AS_LARGE / slack and all(test.status != "bug" for test in tests):
         return 1.0, f"as a kernel with {way.words} is"
-    if not 1 < share <= _A_LITTLE_MORE:
+    if not 1 < share <= _A_LITTLE_MORE * slack:
         return none
     tests = _tests(problem, way.policy, error / share, sigma)[2]
     tests = [significance.widened(test, worst[test.name]) for test in tests]

@@ -1,0 +1,81 @@
+"""Work on a problem's blocks of rows, on as many threads as NumPy's products may use.
+
+A product of one block is small, and a second thread of the BLAS library spins while it waits for
+each: on a busy machine two such threads take ten times as long as one. Blocks are independent, so
+that each thread takes whole blocks here, and its products have one thread.
+"""
+
+import contextvars
+import functools
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+
+from labkernels.numerics.arrays import namespace
+from labkernels.numerics.truth.problem import Problem, Rows
+
+try:
+    from threadpoolctl import ThreadpoolController
+except ImportError:  # a GPU machine may have nothing but torch; its tensors need no threads
+    ThreadpoolController = None
+
+Result = TypeVar("Result")
+_MOST = 8  # threads: each needs up to 100 MB
+_LEAST_SCORES = 2**20  # a problem with fewer takes milliseconds
+_ALLOWED: contextvars.ContextVar[int] = contextvars.ContextVar("allowed")
+
+
+@contextmanager
+def one_per_product() -> Iterator[None]:
+    """Let each product have one thread here, and leave the other threads to blocks of rows."""
+    if ThreadpoolController is None:
+        yield
+        return
+    before = _ALLOWED.set(_allowed())
+    try:
+        with _blas().limit(limits=1):
+            yield
+    finally:
+        _ALLOWED.reset(before)
+
+
+def over_rows(problem: Problem, work: Callable[[Rows], Result]) -> Iterator[tuple[Rows, Result]]:
+    """Yield each block of rows of a problem with the result of the work on it, in order.
+
+    The results do not depend on the number of threads. The work may write what only its own block
+    of rows owns.
+    """
+    rows = problem.row_blocks()
+    threads = min(_allowed(), _MOST, len(rows)) if _is_large(problem) else 1
+    if threads < 2:
+        yield from ((block, work(block)) for block in rows)
+        return
+    state = np.geterr()  # a new thread starts with NumPy's own warnings
+
+    def quiet(block: Rows) -> Result:
+        with np.errstate(**state):
+            return work(block)
+
+    with one_per_product(), ThreadPoolExecutor(threads) as pool:
+        yield from zip(rows, pool.map(quiet, rows), strict=True)
+
+
+def _is_large(problem: Problem) -> bool:
+    scores = int(problem.n_keys.sum()) * problem.out_shape[1]
+    return namespace(problem.q) is np and scores >= _LEAST_SCORES
+
+
+@functools.cache
+def _blas() -> Any:
+    return ThreadpoolController().select(user_api="blas")
+
+
+def _allowed() -> int:
+    """Return how many threads a product may have: by default the cores, or OMP_NUM_THREADS."""
+    if ThreadpoolController is None:
+        return 1
+    counts = (library["num_threads"] for library in _blas().info())
+    return _ALLOWED.get(max(counts, default=1))

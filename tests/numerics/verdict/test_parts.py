@@ -1,0 +1,94 @@
+"""A part of a large problem has the rows of the whole, and settles what it can."""
+
+import numpy as np
+import pytest
+
+from labkernels.numerics.truth import oracle
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.variant import VariantTensors
+from labkernels.numerics.verdict import less_exact, parts, twins, verdict
+from labkernels.numerics.verdict.diagnosis import names
+from labkernels.numerics.verdict.twins import Twin
+from labkernels.policy import NumericPolicy
+
+POLICY = NumericPolicy(p="bf16", out="bf16")
+
+
+def problem_of(lens, q_lens, *, heads=(8, 4), head_dim=16, **how):
+    rng = np.random.default_rng(0)
+    shapes = (sum(q_lens), heads[0]), (sum(lens), heads[1]), (sum(lens), heads[1])
+    q, k, v = (rng.standard_normal((*shape, head_dim)).astype(np.float32) for shape in shapes)
+    ends = {"cu_seqlens_q": np.cumsum([0, *q_lens]), "scale": head_dim**-0.5}
+    return Problem.packed(q, k, v, np.cumsum([0, *lens]), **ends, **how)
+
+
+def a_variant(q_lens, lens):
+    rng = np.random.default_rng(1)
+    mask = rng.random((sum(q_lens), max(lens))) < 0.9
+    return VariantTensors(window_left=300, alibi=rng.random(8), sinks=rng.random(8), mask=mask)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("varied", [False, True])
+@pytest.mark.parametrize(
+    ("lens", "q_lens"),
+    [
+        ([700, 512, 0, 900], [700, 300, 40, 1]),
+        ([400, 900], [600, 200]),  # more queries than keys
+        ([4096] * 9, [5] * 9),
+    ],
+)
+def test_a_part_has_the_outputs_of_its_rows(lens, q_lens, causal, varied):
+    variant = a_variant(q_lens, lens) if varied else None
+    problem = problem_of(lens, q_lens, causal=causal, variant=variant)
+    part = parts.of_problem(problem)
+    whole, whole_lse2 = oracle.attention(problem)
+    out, lse2 = oracle.attention(part.problem)
+    np.testing.assert_allclose(out, part.of(whole), rtol=0, atol=1e-13)
+    np.testing.assert_allclose(lse2, part.of(whole_lse2), rtol=0, atol=1e-12)
+    assert 4 * out.size <= whole.size
+    assert set(part.heads) == {0, 1, 6, 7}  # the query heads of the first KV head and of the last
+
+
+def test_no_part_of_a_small_problem_or_of_one_without_keys():
+    assert parts.of_problem(problem_of([100], [100], causal=True)) is None
+    assert parts.of_problem(problem_of([0, 0], [2000, 3000])) is None
+    assert parts.of_problem(problem_of([5000], [64], heads=(8, 1))) is None  # a part would be half
+
+
+@pytest.fixture(scope="module")
+def large():
+    problem = problem_of([600, 900], [600, 900], causal=True)
+    return problem, oracle.attention(problem)[0]
+
+
+def tried(monkeypatch):
+    """Return the sizes of the problems whose twins are computed, filled as they are."""
+    sizes, outputs = [], twins.outputs
+
+    def counted(problem, *rest):
+        sizes.append(problem.out_shape[0])
+        return outputs(problem, *rest)
+
+    monkeypatch.setattr(twins, "outputs", counted)
+    return sizes
+
+
+def test_a_wrong_output_is_refused_by_a_part(large, monkeypatch):
+    problem, truth = large
+    sizes = tried(monkeypatch)
+    assert verdict.decide(problem, truth * 1.01, policy=POLICY).answer == verdict.BUG
+    assert sizes
+    assert max(sizes) < problem.out_shape[0]
+
+
+def test_a_less_exact_output_is_recognised_by_all_rows(large, monkeypatch):
+    problem, _ = large
+    told = NumericPolicy(p="fp32", out="bf16")
+    (out,) = twins.outputs(problem, told, (Twin(256, partials="bf16"),))
+    sizes = tried(monkeypatch)
+    monkeypatch.setattr(names, "of_output", lambda case: [])  # names take seconds, and stand first
+    found = verdict.decide(problem, out, policy=told)
+    assert found.answer == verdict.LESS_EXACT
+    assert problem.out_shape[0] in sizes
+    assert any(way.words in found.why for group in less_exact.ways(told) for way in group)
