@@ -1,4 +1,4 @@
-"""nbgrader releases each assignment of the course, and scores four submissions of it."""
+"""nbgrader releases the course, and scores submissions of each assignment and of two chapters."""
 
 import sys
 from pathlib import Path
@@ -13,6 +13,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "book"))
 import answers
 import course
 
+# A primer, in which two of three exercises are assignments and so have no check, and a case.
+CHAPTERS = ("fragments_and_rounding", "the_ladder")
+
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # of nbgrader's packages
 
 
@@ -20,10 +23,11 @@ pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # of nbgr
 def classroom(tmp_path_factory):
     """Return the course's folder, and the nbgrader that has released its assignments."""
     folder = tmp_path_factory.mktemp("course")
-    for name in exercises.names():
-        path = folder / "source" / name / f"{name}.ipynb"
-        path.parent.mkdir(parents=True)
-        nbformat.write(course.assignment(exercises.get(name)), path)
+    for name, notebook in course.notebooks():
+        if name in {*CHAPTERS, *exercises.names()}:
+            path = folder / "source" / name / f"{name}.ipynb"
+            path.parent.mkdir(parents=True)
+            nbformat.write(notebook, path)
     (folder / "nbgrader_config.py").write_text(course.CONFIG)
     return folder, course.release(folder)
 
@@ -41,12 +45,47 @@ def submissions(name):
 @pytest.mark.parametrize("name", exercises.names())
 @pytest.mark.parametrize("student", ["stub", "wrong", "right", "empty"])
 def test_a_submission_gets_its_score(classroom, name, student):
-    folder, api = classroom
+    folder, _ = classroom
     source, share = submissions(name)[student]
-    notebook = nbformat.read(folder / "release" / name / f"{name}.ipynb", 4)
+    notebook = read(folder / "release" / name, name)
     assert "SOLUTION" not in notebook.cells[1].source
     if source is not None:
         notebook.cells[1].source = source
+    points = exercises.get(name).difficulty
+    assert score(classroom, name, student, notebook) == (share * points, points, False)
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_a_chapter_as_it_was_released_scores_nothing(classroom, name):
+    notebook = read(classroom[0] / "release" / name, name)
+    assert "SOLUTION" not in str(notebook.cells)
+    points = len(points_of(notebook))
+    assert points > 0
+    assert score(classroom, name, "stub", notebook) == (0, points, False)
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_a_solved_chapter_scores_what_the_machine_gives_and_waits_for_the_reasons(classroom, name):
+    """The machine gives a point per check, and the teacher a point per exercise for the reason."""
+    solved = read(classroom[0] / "source" / name, name)
+    checks = [cell for cell in points_of(solved) if not cell.metadata["nbgrader"]["solution"]]
+    points = len(points_of(solved))
+    assert 0 < len(checks) < points
+    assert score(classroom, name, "right", solved) == (len(checks), points, True)
+
+
+def read(folder, name):
+    return nbformat.read(folder / f"{name}.ipynb", 4)
+
+
+def points_of(notebook):
+    """Return the cells that are worth a point."""
+    return [c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("points")]
+
+
+def score(classroom, name, student, notebook):
+    """Submit and autograde a notebook; return score, points and whether the teacher must grade."""
+    folder, api = classroom
     path = folder / "submitted" / student / name / f"{name}.ipynb"
     path.parent.mkdir(parents=True)
     nbformat.write(notebook, path)
@@ -54,6 +93,4 @@ def test_a_submission_gets_its_score(classroom, name, student):
     assert result["success"], result.get("log")
     with api.gradebook as gradebook:
         found = gradebook.find_submission(name, student)
-        points = exercises.get(name).difficulty
-        assert (found.score, found.max_score) == (share * points, points)
-        assert not found.needs_manual_grade
+        return found.score, found.max_score, found.needs_manual_grade
