@@ -4,8 +4,8 @@ import json
 import re
 import tomllib
 
-import numpy as np
 import pytest
+import torch
 import yaml
 
 from labkernels import cli
@@ -53,13 +53,16 @@ def test_a_form_asks_for_something(path):
     assert len({part["id"] for part in asked}) == len(asked) > 0
 
 
-def test_the_form_for_a_kernel_that_differs_makes_a_dump_that_audit_reads(tmp_path, monkeypatch):
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_the_form_for_a_kernel_that_differs_makes_a_dump_that_audit_reads(
+    dtype, tmp_path, monkeypatch
+):
     (path,) = (path for path in FORMS if path.stem == "my_kernel_differs")
     code = re.search(r"```python\n(.+?)```", path.read_text(encoding="utf-8"), re.DOTALL)[1]
     monkeypatch.chdir(tmp_path)
-    one = np.ones((1, 2, 3, 64), np.float16)
+    one = torch.ones(1, 2, 3, 64, dtype=dtype)
     exec(re.sub(r"^ +", "", code, flags=re.MULTILINE), {"q": one, "k": one, "v": one, "out": one})
-    assert cli.main(["audit", "dump.npz"]) == 0
+    assert cli.main(["audit", "dump.pt"]) == 0
 
 
 def test_the_project_has_one_address():
