@@ -56,6 +56,14 @@ def test_runs_of_more_keys_than_the_coarse_ends_are_found_to_the_key():
     assert "keys 301 to 416" in best.where
 
 
+def test_a_run_of_keys_ends_with_the_last_key():
+    call = inputs.call("normal", inputs.Shape(1, 2, 1, 1, 700, 32), "bf16", 5)
+    without = wrong.valued(lambda w: w.v * (wrong.keys_of(w) < 688)[:, None])
+    best = runs.judged(call, wrong.run(without, call)).matches[0]
+    assert best.name == "V read as 0"
+    assert "keys 688 to 699" in best.where
+
+
 def _between(w, first, last):
     key = wrong.places(w)[1]
     return (key >= first) & (key < last)

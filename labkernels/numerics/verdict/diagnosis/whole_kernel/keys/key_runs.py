@@ -24,8 +24,9 @@ _RUNS = 1024  # most runs of a row, of which all pairs are tried
 
 def of_range(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """A run of keys is left out, or read as zeros; it starts at a multiple of its length."""
+    longest = max(int(sheet.n_keys.max()) for sheet in sheets)
     for size in (1, 8, 16, 32, 64, 128, 256):
-        if size >= max(int(sheet.n_keys.max()) for sheet in sheets):
+        if size >= longest:
             break
         for name, way in (
             ("keys left out", _left_out),
@@ -42,7 +43,11 @@ def of_range(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
             yield from best(
                 misfit,
                 [
-                    Mistake(_number(name, size), run_words(first, size), _whole(way, first, size))
+                    Mistake(
+                        _number(name, size),
+                        run_words(first, min(size, longest - first)),
+                        _whole(way, first, size),
+                    )
                     for first in starts
                 ],
             )
