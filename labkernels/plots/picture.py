@@ -27,7 +27,7 @@ def readme(groups: pd.DataFrame, cells: pd.DataFrame, *, origin: str) -> Figure:
     left.set(xlabel="query heads per KV head", ylabel="time of one decode step, ms")
     left.set_ylim(bottom=0)
     left.set_title("Tensor cores buy time, more with every query head")
-    left.legend(loc="lower right")
+    left.legend(loc="upper left")
     scale = errors.colour_scale(cells)
     for axes, ((_, on), frame) in zip(maps, panels, strict=True):
         picture = errors.map_panel(axes, frame, scale)

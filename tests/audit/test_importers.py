@@ -383,7 +383,8 @@ def test_every_importer_says_its_format_and_source():
 def test_a_verdict_survives_warnings_as_errors(call):
     out = FLASH(call)
     for changed in (out * torch.inf, out * torch.nan, out * 1e30):
-        assert judge({"q": call.q, "k": call.k, "v": call.v, "causal": 1, "out": changed}).answer
+        found = judge({"q": call.q, "k": call.k, "v": call.v, "causal": 1, "out": changed})
+        assert found.answer == "BUG"
     wild = call.q * torch.inf
     found = judge({"q": wild, "k": call.k, "v": call.v, "causal": 1, "out": out})
     assert found.answer == "INCONCLUSIVE"

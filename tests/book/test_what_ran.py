@@ -3,9 +3,12 @@
 import re
 from pathlib import Path
 
+import chapter_frame
 import jupytext
 import nbformat
+import notebook_io
 import pytest
+import what_ran
 import yaml
 
 from labkernels.bench.log import MIME, log_of
@@ -35,10 +38,9 @@ def without(notebook, **columns):
 
 
 def test_the_first_notebook_lists_the_chapters_in_order_with_their_times():
-    frame = pytest.importorskip("chapter_frame")
     text = read("notebooks/start_here.py")
     listed = re.findall(r"\]\((\w+)\.ipynb\) \| (\d+) \|", text)
-    assert listed == [(each.file, str(each.read_minutes)) for each in frame.chapters()]
+    assert listed == [(each.file, str(each.read_minutes)) for each in chapter_frame.chapters()]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,6 @@ def test_what_is_taken_out_is_missed(columns, lacks):
 
 
 def test_the_table_has_a_row_for_each_operation_of_a_chapter():
-    what_ran = pytest.importorskip("what_ran")
     path = chapters()[0]
     table = what_ran.table({path.stem: path})
     lines = table.splitlines()
@@ -66,7 +67,6 @@ def test_the_table_has_a_row_for_each_operation_of_a_chapter():
 
 
 def test_an_edition_that_is_not_of_these_scripts_is_refused(tmp_path: Path):
-    notebook_io = pytest.importorskip("notebook_io")
     with pytest.raises(SystemExit, match="lacks these as they are now"):
         notebook_io.edition(tmp_path)
     for source in notebook_io.sources():

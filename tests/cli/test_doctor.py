@@ -64,7 +64,7 @@ def test_an_old_gpu_falls_back_to_the_cpu_build(bare, monkeypatch):
     monkeypatch.setattr(cuda_device, "live", lambda index=0: old)
     monkeypatch.setattr(cuda_device, "available", lambda index=0: cuda_device.unsupported(old))
     found = doctor.checks()
-    assert "needs sm_80" in named(found, "GPU").detail.replace("need sm_80", "needs sm_80")
+    assert "NVIDIA T4 is sm_75; the kernels need sm_80" in named(found, "GPU").detail
     assert "the CPU build will be used" in named(found, "GPU").detail
     assert "has no NVIDIA T4" in named(found, "hardware table").detail
 

@@ -255,7 +255,9 @@ def test_four_processes_make_an_entry_once(folder, tmp_path):
 def test_what_a_killed_build_left_goes_with_the_next_one(folder, tmp_path):
     log = tmp_path / "log"
     killed, living = start("killed", log, 60), start("living", log, 60)
+    deadline = time.monotonic() + 60  # two processes import the package and start to build
     while not log.exists() or log.read_text().count("made") < 2:
+        assert time.monotonic() < deadline, "two builds at once do not both start"
         time.sleep(0.01)
     end(killed)
     assert cache.contents().leftovers == 2

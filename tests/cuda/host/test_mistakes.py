@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from labkernels.cuda.host import build as host_build
-from tests.cuda.host.small_kernels import KERNELS, aligned, build, message, place, run
+from tests.cuda.host.small_kernels import aligned, build, message, place, run
 
 needs_addr2line = pytest.mark.skipif(
     shutil.which("addr2line") is None, reason="without addr2line a plain access has no line"
@@ -281,4 +281,3 @@ def test_no_compiler_names_what_to_install(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(host_build.CompilerMissing, match="no-such-compiler.*install one: "):
         host_build.compiler()
-    assert KERNELS.exists()

@@ -1,6 +1,5 @@
 """wgmma on the CPU has the right bits in every layout, and names each mistake in its use."""
 
-import ctypes
 from itertools import product
 
 import numpy as np
@@ -150,7 +149,3 @@ def test_an_older_tensor_core_has_no_wgmma(tiles):
         smem=SMEM_BYTES,
     )
     assert "needs sm_90" in text
-
-
-def test_params_are_those_of_the_header():
-    assert ctypes.sizeof(MmaParams) == 4 * ctypes.sizeof(ctypes.c_void_p)

@@ -6,10 +6,12 @@ import itertools
 import numpy as np
 import pytest
 
-from labkernels.kernels.backward.kernel import BackwardTile
+from labkernels.cuda.compiler.specialization import VOCABULARY
+from labkernels.kernels.backward.kernel import NUMBERS, BackwardTile
 from labkernels.kernels.backward.schedule import ROW_PADDING, padded_rows, schedule
 from labkernels.kernels.packed_gqa.schedule import Lengths
 from labkernels.variant import AttentionVariant
+from tests.cuda.host.small_kernels import build, run
 
 TILE = BackwardTile(64, 128, 8, 2, 1)
 Q_LENS, KV_LENS = (1, 0, 70, 300, 128), (130, 5, 0, 129, 128)
@@ -86,12 +88,18 @@ def test_nothing_to_do_is_no_block():
 
 
 def test_requests_have_whole_tiles_of_the_workspace_to_themselves():
+    """The kernels' own source says where the rows of a request begin."""
+    numbers = {f"LAB_{name}": number for name, number in (VOCABULARY | NUMBERS).items()}
+    kernel = build("workspace::first_rows", defines=numbers)
     generator = np.random.default_rng(0)
     for _ in range(50):
         q = generator.integers(0, 400, generator.integers(1, 9))
-        first = (np.cumsum(q) - q + ROW_PADDING * np.arange(len(q))) // ROW_PADDING * ROW_PADDING
+        ends = np.concatenate([[0], np.cumsum(q)]).astype(np.int32)
+        first = run(kernel, ends, np.full(len(q), -1), len(q), threads=64)
         end = first + -(-q // ROW_PADDING) * ROW_PADDING
+        assert (first % ROW_PADDING == 0).all()
         assert (end[:-1] <= first[1:]).all()
+        assert 0 <= first[0]
         assert end[-1] <= padded_rows(Lengths(q, q))
 
 

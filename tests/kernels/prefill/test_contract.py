@@ -121,8 +121,9 @@ def test_outputs_in_fp32_of_rows_that_few_keys_decide():
     policies = [
         p for p in CUDA_PREFILLS["prefill_fma"].policies if (p.out, p.exp2) == ("fp32", "mufu")
     ]
+    assert policies
     case = prefill_case((1, 40, 200), (900, 400, 200), group=4, seed=11)
-    for policy in (p for p in policies if p.out == "fp32" and p.exp2 == "mufu"):
+    for policy in policies:
         run_checked(case, "prefill_fma", policy=policy, keys_per_split=300)
 
 
