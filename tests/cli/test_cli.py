@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 
@@ -5,7 +6,7 @@ import pytest
 
 from labkernels import cli, experiments, hardware
 from labkernels.cli import budget, doctor, record
-from labkernels.cuda.compiler import nvrtc
+from labkernels.cuda.compiler import nvrtc, reports
 from labkernels.experiments import harness
 from labkernels.kernels.append.workload import Append
 from labkernels.kernels.backward.workload import Backward
@@ -209,7 +210,11 @@ def test_budget_without_a_compiler_says_where_its_numbers_come_from(capsys, monk
     monkeypatch.setattr(nvrtc, "available", lambda: "no cuda.bindings")
     code, out, _ = call(capsys, "budget", "decode_mma")
     assert code == 0
-    assert "there is no compiler here" in out or "no compiler here and no recorded report" in out
+    assert re.search(r" \d+ by ptxas, \d+ B spilled \(recorded from NVRTC .*no compiler here\)", out)
+    monkeypatch.setattr(reports, "recorded", lambda variant, arch: None)
+    code, out, _ = call(capsys, "budget", "decode_mma")
+    assert code == 0
+    assert "no compiler here and no recorded report: occupancy is of the prediction" in out
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from labkernels.measure import ladder
 from labkernels.measure.implementation import with_tile
 from labkernels.measure.profiling import child, counters
 from labkernels.measure.profiling.child import Call
-from labkernels.records import profiles, schema, scoreboard
+from labkernels.records import profiles, schema, scoreboard, store
 
 CALL = Call("prefill_mma", length=256)
 METRICS = [m for m in counters.METRICS if m.name in ("time", "tensor_pipe", "bank_conflicts")]
@@ -134,19 +134,19 @@ def test_a_missed_target_is_profiled_at_its_own_workload():
     missed = [s for s in missed if s.target.experiment in profiles.OPERATIONS]
     calls = [call for listed in experiment.missed().values() for call in listed]
     ours = {*discover(), *(f"{name} ordered" for name in discover())}
-    wanted = set()
+    rows = [experiment._base_of_missed(call) for call in calls]
+    timed = {name: store.read(name) for name in {s.target.experiment for s in missed}}
+    used = []
     for s in missed:
         operation = profiles.OPERATIONS[s.target.experiment]
         peer = s.peer if s.peer in ours else profiles.peer_column(s.peer, operation)
-        wanted |= {(name, *s.target.workload.items()) for name in (s.kernel, peer)}
-    rows = [experiment._base_of_missed(call) for call in calls]
-    found = {
-        (row["kernel"], *((key, row[key]) for key in s.target.workload))
-        for row in rows
-        for s in missed
-    }
-    assert wanted
-    assert wanted <= found
+        for name, column in ((s.kernel, s.kernel), (s.peer, peer)):
+            columns = {**s.target.workload, "dtype": s.dtype}
+            counted = store.select(rows, {**columns, "kernel": column})
+            assert len(counted) == 1, (s.target.id, column)
+            assert store.select(timed[s.target.experiment], {**columns, "kernel": name}), (s.target.id, name)
+            used += counted
+    assert {id(row) for row in used} == {id(row) for row in rows}
 
 
 def test_the_ladders_are_counted_rung_by_rung():
