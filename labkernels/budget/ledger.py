@@ -15,7 +15,7 @@ class Line:
 
     `shares` names a union: its lines use the same space at different times, so that only the
     largest counts. Lines of a union with the same `phase` are live together and add up first.
-    Raises: ValueError if quantity is no integer >= 0, or phase is given without shares.
+    Raises: ValueError if quantity is not an integer >= 0, or phase is given without shares.
     """
 
     name: str

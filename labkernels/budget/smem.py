@@ -9,7 +9,7 @@ from labkernels.units import require_int
 def array_bytes(*shape: int, dtype: str) -> int:
     """Return the bytes of an array of that shape, such as [stages, keys, head_dim].
 
-    Raises: ValueError if a dimension is not an integer >= 1, or dtype is no known format.
+    Raises: ValueError if a dimension is not an integer >= 1, or dtype is not a known format.
 
     >>> array_bytes(2, 64, 128, dtype="bf16")  # two stages of 64 keys
     32768

@@ -184,6 +184,6 @@ def _in_a_process(name: str, asked: Options) -> list[str]:
             raise
     said = [line.removeprefix("failed: ") for line in lines if line.startswith("failed: ")]
     if child.returncode and not said:
-        last = lines[-1].removeprefix("labkernels: ") if lines else "no words"
+        last = lines[-1].removeprefix("labkernels: ") if lines else "no message"
         said = [last if child.returncode > 0 else f"ended by signal {-child.returncode}: {last}"]
     return said

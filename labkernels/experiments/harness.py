@@ -304,7 +304,7 @@ def _check(experiment: Experiment, options: Options) -> None:
 def words_of(error: Exception) -> str:
     """Return an error in one line, with the place in the source where it was raised."""
     place = traceback.extract_tb(error.__traceback__)[-1]
-    text = " ".join(str(error).split()) or "no words"
+    text = " ".join(str(error).split()) or "no message"
     return f"{type(error).__name__}: {text} ({Path(place.filename).name}:{place.lineno})"
 
 

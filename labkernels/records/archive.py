@@ -32,7 +32,7 @@ def fetch(source: str, folder: Path) -> int:
             with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
                 _unpack(archive, Path(work))
         except (tarfile.TarError, EOFError) as error:
-            raise ValueError(f"{source} is no archive of data: {error}") from None
+            raise ValueError(f"{source} is not an archive of data: {error}") from None
         found = [path.parent for path in Path(work).glob(f"*/data/{files.DESCRIPTION}")]
         if len(found) != 1:
             raise ValueError(f"{source} has no data/{files.DESCRIPTION}")

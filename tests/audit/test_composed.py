@@ -8,6 +8,7 @@ import torch
 
 from labkernels.measure.strangers import composed, inputs, runs, split, wrong
 from labkernels.measure.strangers.wrong import attend
+from labkernels.numerics.verdict.diagnosis.whole_kernel.search import LEFT
 
 # All shapes have few keys, so that a seed costs a second.
 SHAPES = (inputs.SHAPES[2], inputs.SHAPES[4], inputs.SHAPES[5])
@@ -40,8 +41,8 @@ def test_random_mistakes_are_named_and_hardly_one_wrongly():
         right = bool(re.search(mistake.pattern, name))
         counts["right" if right else "none" if not name else "wrong"] += 1
         said.append((seed, mistake.words, name))
-    assert counts["right"] >= 0.7 * counts.total(), said
-    assert counts["wrong"] <= 1, said
+    # Of the 36 mistakes of seeds 500 to 539 that change the output, 31 are named and 5 are not.
+    assert counts.total() - counts["right"] <= 1 < counts["right"], said
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_what_becomes_of_a_tensor_is_found_with_its_keys(change, name, where):
     found = runs.judged(call, wrong.run(wrong.scored(lambda w: w.scores(k=change(w.k))), call))
     assert name in found.matches[0].name, found.summary()
     assert where in found.matches[0].where
-    assert found.matches[0].rms <= 1.5 < found.matches[0].was
+    assert found.matches[0].rms <= LEFT < found.matches[0].was
 
 
 def _late(k):

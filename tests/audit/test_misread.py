@@ -9,6 +9,7 @@ import torch
 
 from labkernels.measure.strangers import inputs, runs, wrong
 from labkernels.measure.strangers.wrong import Work, attend, keys_of, masked, scored, stored, valued
+from labkernels.numerics.verdict.diagnosis.whole_kernel.search import LEFT
 
 DECODE = inputs.Shape(2, 4, 2, 1, 150, 64)
 CHUNK = inputs.Shape(1, 6, 3, 21, 90, 64, causal=True)
@@ -18,7 +19,7 @@ def _named(bug, shape=DECODE, dtype="bf16", asked=None, part="all"):
     call = replace(inputs.call("normal", shape, dtype, 12), asked=asked or inputs.Asked())
     found = runs.judged(call, wrong.run(bug, call, part))
     best = found.matches[0]
-    assert best.rms <= 1.5 < best.was or best.precision, found.summary()
+    assert best.rms <= LEFT < best.was or best.precision, found.summary()
     return best
 
 

@@ -19,6 +19,7 @@ from labkernels.measure.strangers import (
     wrong,
 )
 from labkernels.numerics.verdict.diagnosis import causes, names
+from labkernels.numerics.verdict.diagnosis.whole_kernel.search import LEFT
 
 # Families on which a right output was once called a bug.
 LATTICES = ("small integers", "plus or minus 1", "k zero", "v subnormal", "ramp v", "equal heads")
@@ -87,7 +88,7 @@ def test_a_bug_is_named_and_what_is_left_is_rounding(bug):
     assert found.answer in ("BUG", "LESS EXACT")
     best = found.matches[0]
     assert re.search(bugs.WRONG[bug][1], best.name), found.summary()
-    assert best.rms <= 1.5 < best.was
+    assert best.rms <= LEFT < best.was
     assert causes.of(best.name) in found.summary(verbose=False)
 
 
@@ -120,7 +121,7 @@ def test_what_a_bug_has_of_numbers_is_fitted(bug):
     make, pattern = looked_at.WRONG[bug]
     found = runs.judged(call, wrong.run(make, call))
     assert re.search(pattern, found.matches[0].name), found.summary()
-    assert found.matches[0].rms <= 1.5 < found.matches[0].was
+    assert found.matches[0].rms <= LEFT < found.matches[0].was
 
 
 def test_what_explains_one_row_of_many_is_no_name():
@@ -264,7 +265,7 @@ def test_a_bug_of_some_keys_alone_is_named_with_those_keys():
     best = runs.judged(call, wrong.run(make, call)).matches[0]
     assert re.search(pattern, best.name)
     assert "keys from 48 on" in best.where
-    assert best.rms <= 1.5 < best.was
+    assert best.rms <= LEFT < best.was
 
 
 def test_a_part_that_went_wrong_is_located():
@@ -350,7 +351,7 @@ def test_a_call_that_asks_for_more_has_a_right_output(bug, number):
 def test_held_out_implementations_are_right(kind):
     call = inputs.call("v of mean 1", inputs.SHAPES[3], "fp32", 20_001)
     far = (held_out.right.RIGHT[kind](call).double() - right.exact(call)[0]).abs().max()
-    assert far < 1e-5
+    assert far < 1e-5  # fp32 errs by 3e-7 to 8e-7 here; with P, or V, in fp16 it would be 2e-4
 
 
 def test_a_causal_mask_that_nobody_asked_for_is_named_in_either_alignment():
@@ -369,7 +370,7 @@ def test_names_of_what_all_rows_show_come_with_both_numbers():
     lost[..., -8:] = 0
     for match in (found.matches[0], runs.judged(call, lost).matches[0]):
         assert match.name.startswith(("out was rounded to bf16", "channels wrong: never written"))
-        assert match.rms <= 1.5 < match.was
+        assert match.rms <= LEFT < match.was
         assert "before" in str(match)
         assert "after" in str(match)
 

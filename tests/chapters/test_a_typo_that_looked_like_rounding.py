@@ -11,6 +11,7 @@ from labkernels.measure.mutants.mla import DUPLICATED_INDEX, KERNEL, TILE
 
 KEYS = 128  # so that bf16 holds the weights of the counts, 1 / 128, exactly
 WRONG = DUPLICATED_INDEX.spec(KERNEL)
+OFF = 3e-3  # most of a right output; bf16's rounding of P and of the store makes 1.8e-3
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def test_the_kernel_reads_the_keys_that_the_slots_name(case, kernel, slots):
     found = a_typo_that_looked_like_rounding.signature(
         out, a_typo_that_looked_like_rounding.read_instead(case, slots)
     )
-    assert found["rel L2"] < 3e-3  # bf16's rounding of P and of the store: 1.8e-3
+    assert found["rel L2"] < OFF
 
 
 def test_counts_are_integers(case):
@@ -63,7 +64,7 @@ def test_shuffled_rows_change_nothing_but_rounding(case):
             for c in (case, shuffled)
         ]
         gap[kernel] = a_typo_that_looked_like_rounding.relative(*both)
-    assert 0 < gap[KERNEL] < 4e-3
+    assert 0 < gap[KERNEL] < np.sqrt(2) * OFF  # the errors of both outputs, which are independent
     assert gap[WRONG] > 0.5
 
 

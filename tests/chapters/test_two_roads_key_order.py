@@ -40,9 +40,10 @@ def test_the_running_maximum_is_that_of_the_keys_taken_so_far(order, keys_per_sp
 def test_without_rounding_every_order_is_the_attention():
     scores, v = RNG.standard_normal((2, 50)), RNG.standard_normal((2, 50, 8))
     p = np.exp2(scores) / np.exp2(scores).sum(-1, keepdims=True)
-    expected = (p[:, None] @ v)[:, 0]
+    expected, size = (p[:, None] @ v)[:, 0], (p[:, None] @ np.abs(v))[:, 0]
     for how in ({"keys": 16}, {"keys": 8, "order": "descending", "keys_per_split": 20}):
-        assert np.allclose(two_roads.attend(scores, v, p_format="fp32", **how), expected, rtol=1e-6)
+        found = two_roads.attend(scores, v, p_format="fp32", **how)
+        assert (np.abs(found - expected) <= 2.0**-24 * size).all()  # fp32 rounds each weight once
 
 
 def test_the_same_running_maximum_gives_the_same_output():

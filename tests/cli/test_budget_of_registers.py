@@ -1,7 +1,10 @@
-"""`labkernels budget` takes a head_dim that the kernel has, and says how near a spill is."""
+"""`labkernels budget` takes the head_dims of a kernel, says how near a spill is, and its source."""
+
+import re
 
 import pytest
 
+from labkernels.cuda.compiler import nvrtc, reports
 from tests.cli.test_cli import call
 
 
@@ -24,3 +27,16 @@ def test_budget_takes_the_head_dim_that_a_kernel_offers(capsys):
 )
 def test_budget_says_how_near_a_spill_is(capsys, kernel, words):
     assert words in call(capsys, "budget", kernel)[1]
+
+
+def test_budget_without_a_compiler_says_where_its_numbers_come_from(capsys, monkeypatch):
+    monkeypatch.setattr(nvrtc, "available", lambda: "no cuda.bindings")
+    code, out, _ = call(capsys, "budget", "decode_mma")
+    assert code == 0
+    assert re.search(
+        r" \d+ by ptxas, \d+ B spilled \(recorded from NVRTC .*no compiler here\)", out
+    )
+    monkeypatch.setattr(reports, "recorded", lambda variant, arch: None)
+    code, out, _ = call(capsys, "budget", "decode_mma")
+    assert code == 0
+    assert "no compiler here and no recorded report: occupancy is of the prediction" in out

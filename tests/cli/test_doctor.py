@@ -109,7 +109,7 @@ def has_gcc(monkeypatch):
             "echo 'cc1plus: error: unrecognized option -std=c++20' >&2; exit 1",
             "unrecognized option",
         ),
-        ("exit 1", "cxx fails with exit code 1: no words"),
+        ("exit 1", "cxx fails with exit code 1: no message"),
         ("exit 0", "cxx writes no file, but says no error"),
         ("kill -SEGV $$", "cxx fails with exit code -11"),
     ],

@@ -12,6 +12,7 @@ from labkernels.numerics.error import bounds
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.error.execution import ANY_EXECUTION, Execution
 from labkernels.numerics.truth import oracle
+from labkernels.numerics.verdict.significance import RIGHT_RMS
 from labkernels.policy import NumericPolicy
 from tests.kernels.decode.cases import DTYPES, Case, bits, poisoned
 from tests.kernels.mla.cases import MlaCase
@@ -29,12 +30,12 @@ CUDA_PREFILLS = {name: spec for name, spec in PREFILLS.items() if spec.language 
 PAGED_PREFILLS = {name: spec for name, spec in CUDA_PREFILLS.items() if "paged" in spec.layouts}
 CUDA_MLAS = {name: spec for name, spec in MLAS.items() if spec.language == "cuda"}
 
-MODEL = 1.15  # numerics.error.sigma claims 15 %
+MODEL = RIGHT_RMS  # numerics.error.sigma claims 15 % with P or the output in 16 bits
 # The RMSE of n independent errors has a relative standard deviation of 1 / sqrt(2 n), and exceeds
 # four of these once in 30000 tests. The channels of a row share the errors of its P, so a row
 # counts as only 8 errors: about 8 keys carry most of its weight.
 STRAY = 4.0
-INDEPENDENT_A_ROW = 8
+INDEPENDENT_PER_ROW = 8
 # No element of a right kernel lies this far out: of a million normal errors, at most one or two
 # pass 5 sigma, and the store's rounding error, which is uniform, ends at 1.7.
 FARTHEST = 6.0
@@ -134,7 +135,7 @@ def check_sigma(
         return
     in_sigmas = error[many] / sigma[many]
     rows = in_sigmas.shape[0] * in_sigmas.shape[1]
-    allowed = MODEL * (1 + STRAY / np.sqrt(2 * INDEPENDENT_A_ROW * rows))
+    allowed = MODEL * (1 + STRAY / np.sqrt(2 * INDEPENDENT_PER_ROW * rows))
     rms = metrics.rms(in_sigmas, by="all")
     assert rms <= allowed, f"RMSE is {rms:.3f} sigma, allowed: {allowed:.3f}"
     farthest = np.max(np.abs(in_sigmas))

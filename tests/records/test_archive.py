@@ -45,7 +45,7 @@ def test_a_changed_row_is_refused(packed, tmp_path, address):
 
 def test_what_is_no_archive_is_refused(tmp_path):
     (tmp_path / "text").write_text("no archive")
-    with pytest.raises(ValueError, match="is no archive of data"):
+    with pytest.raises(ValueError, match="is not an archive of data"):
         archive.fetch(str(tmp_path / "text"), tmp_path / "rows")
     with pytest.raises(ValueError, match="allowed: a file, or an address that begins https://"):
         archive.fetch(str(tmp_path / "missing"), tmp_path / "rows")

@@ -2,10 +2,11 @@
 
 import hashlib
 import json
+import re
 
 import pytest
 
-from tests.repo.files import ROOT, project_files
+from tests.repo.files import ROOT, project_files, read
 
 DATA = ROOT / "data"
 DESCRIPTION = DATA / "datapackage.json"
@@ -27,6 +28,15 @@ def test_every_file_is_the_one_described():
         digest = hashlib.sha256(content).hexdigest()
         assert resource["hash"] == f"sha256:{digest}", resource["path"]
         assert resource["bytes"] == len(content), resource["path"]
+
+
+def test_a_source_that_names_a_data_file_names_its_folder():
+    found = set()
+    for path in project_files():
+        if path.parts[0] == "labkernels" and path.suffix in (".py", ".cuh"):
+            found |= set(re.findall(r"\bdata/[\w/]+\.(?:csv|toml|json|npz)\b", read(path)))
+    assert found
+    assert [name for name in sorted(found) if not (ROOT / name).exists()] == []
 
 
 def test_tables_say_what_each_column_is():

@@ -9,7 +9,7 @@ from tests.repo.files import read, with_suffix
 from tests.repo.test_files import FUNCTION_LINES_MAX
 
 VOCABULARY = Path("labkernels/cuda/include/lab")
-KERNELS = Path("labkernels/kernels")
+KERNELS, TESTS_OF_KERNELS = Path("labkernels/kernels"), Path("tests/kernels")
 RAW = re.compile(
     r"\basm\b|\b__\w+|\bthreadIdx\b|\bblockIdx\b|\bblockDim\b|\bgridDim\b|\bwarpSize\b"
     r"|\bcuda_\w+\.h\b|\bcooperative_groups\b|\bnvcuda\b"
@@ -39,6 +39,8 @@ def test_kernel_includes_the_vocabulary_and_its_operation_alone(path):
         allowed += ["packed_gqa/", own if is_kernel else f"{operation}/"]
         shared = {file.name for file in (KERNELS / operation).glob("*.cuh")}
         allowed += [f"{operation}/{name}" for name in sorted(shared)]
+    if TESTS_OF_KERNELS in path.parents:
+        allowed.append(f"{path.relative_to(TESTS_OF_KERNELS).parts[0]}/")
     foreign = [
         name
         for name in INCLUDE.findall(read(path))

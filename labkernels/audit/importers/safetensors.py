@@ -54,7 +54,7 @@ def header_of(path: Path) -> dict[str, dict]:
             raise ValueError(f"a header of {length} bytes in a file of {size}")
         header = json.loads(file.read(length).decode("utf-8"))
     if not isinstance(header, dict):
-        raise ValueError("its header is no table of tensors")
+        raise ValueError("its header is not a table of tensors")
     header.pop("__metadata__", None)
     return {name: entry | {"start": 8 + length, "file": size} for name, entry in header.items()}
 

@@ -37,7 +37,7 @@ _FAULTS = {
         "An uninitialised read: no thread has written that byte of shared memory.",
     ),
     "bounds": (
-        ("out of bounds", "is no memory", "read-only", "which this launch may write"),
+        ("out of bounds", "is not memory", "read-only", "which this launch may write"),
         "An access outside of the memory that this kernel was given.",
     ),
     "alignment": (("is not a multiple of",), "An address that the instruction cannot take."),

@@ -180,7 +180,7 @@ def _run(command: Sequence[str], work: Path) -> None:
     for code in (errno.ENOSPC, errno.EDQUOT):
         if os.strerror(code) in answer.stderr:
             raise OSError(code, os.strerror(code), str(work.parent.parent))
-    said = next((line for line in answer.stderr.splitlines() if "error" in line), "no words")
+    said = next((line for line in answer.stderr.splitlines() if "error" in line), "no message")
     what = f"{Path(command[0]).name} fails with exit code {answer.returncode}: {said.strip()}"
     raise CompileError(f"{what}\n{shlex.join(command)}\n{answer.stderr[:8000]}")
 

@@ -43,6 +43,6 @@ def detection_matrix(wrong: pd.DataFrame, right: pd.DataFrame, *, origin: str) -
 
 def _number(share: float) -> str:
     """Return a whole percentage; a share near 0 or 100 that is not exact is "<1" or ">99"."""
-    if share in (0.0, 100.0) or 0.5 <= share < 99.5:
+    if share in (0.0, 100.0) or 0.5 < share < 99.5:
         return f"{share:.0f}"
     return "<1" if share < 1 else ">99"

@@ -20,7 +20,9 @@ def test_the_widest_point_is_nearly_all_that_the_kernel_claims(arch):
     held, made = compiled(arch)
     found = live_ranges.widest(made.cubin)
     assert sum(found.uses.values()) == found.alive
-    assert 0.9 * made.report.registers <= found.alive <= made.report.registers
+    # Some registers stay empty, since those of a load lie side by side. A list without one of the
+    # ledger's larger lines, as the accumulator or the addresses, lacks 16 registers or more.
+    assert made.report.registers - 16 < found.alive <= made.report.registers
     assert held.total <= found.alive
 
 

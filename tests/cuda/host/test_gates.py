@@ -44,8 +44,8 @@ def test_a_barrier_is_made_before_it_is_used(number, marker, words):
 
 
 @pytest.mark.parametrize(("number", "marker", "words"), [
-    (0, "one more", "mbarrier_arrive at {here}: the barrier at shared byte 1024 takes 1 arrivals a"
-                    " phase, and this is one more, while 16 bytes are missing"),
+    (0, "one more", "mbarrier_arrive at {here}: the barrier at shared byte 1024 takes 1 arrivals"
+                    " per phase, and this is one more, while 16 bytes are missing"),
     (1, "parity 2", "mbarrier_wait at {here}: parity = 2, allowed: 0, 1"),
     (2, "bytes missing", ["deadlock", "threads 0 to 31: wait in mbarrier_wait at {here} for parity"
                           " 0 of the barrier at shared byte 1024: 0 of 1 arrivals and 16 bytes are"
@@ -154,7 +154,7 @@ def test_who_asks_for_a_copy_may_make_the_fence():
     ("handover", 1, "added up", "brought", "reads shared byte 120 at {here}, which no thread"
      " wrote"),
     ("handover", 2, "announced", "brought", "mbarrier_arrive_expect_tx at {here}: the barrier at"
-     " shared byte 1024 takes 1 arrivals a phase, and this is one more, while 128 bytes are"
+     " shared byte 1024 takes 1 arrivals per phase, and this is one more, while 128 bytes are"
      " missing"),
     ("handover", 3, "brought", "added up", "race: writes shared byte 0 at {here}; thread 33 read it"
      " at {there}, and no barrier lies between"),

@@ -134,7 +134,7 @@ def test_a_vector_that_begins_inside_and_ends_outside():
 @needs_addr2line
 def test_a_wild_pointer():
     text = complain("global_memory", 13, smem=64)
-    assert "block (0, 0, 0), thread 37: touches address 0x8, which is no memory" in text
+    assert "block (0, 0, 0), thread 37: touches address 0x8, which is not memory" in text
     assert at("wild") in text
 
 

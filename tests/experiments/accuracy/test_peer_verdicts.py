@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from labkernels import formats
 from labkernels.experiments.accuracy import peer_verdicts as others
 from labkernels.measure.peers.peer import backends
 from labkernels.numerics.verdict import verdict
@@ -20,7 +21,9 @@ def test_torch_on_this_machine_is_no_bug(shape, dtype):
         assert out.shape == given.q.shape
         found, bias = others.judged(given, out, p_format=dtype, dtype=dtype)
         assert found.answer != verdict.BUG, found.summary()
-        assert abs(bias) < 1e-3
+        # a store that truncates takes about the unit roundoff of each output
+        truncated = formats.named(dtype).unit_roundoff * float(out.double().abs().mean())
+        assert abs(bias) < truncated / 4
 
 
 def test_a_wrong_output_is_recorded_with_its_reason_in_rows_that_fit():

@@ -144,7 +144,10 @@ def test_a_missed_target_is_profiled_at_its_own_workload():
             columns = {**s.target.workload, "dtype": s.dtype}
             counted = store.select(rows, {**columns, "kernel": column})
             assert len(counted) == 1, (s.target.id, column)
-            assert store.select(timed[s.target.experiment], {**columns, "kernel": name}), (s.target.id, name)
+            assert store.select(timed[s.target.experiment], {**columns, "kernel": name}), (
+                s.target.id,
+                name,
+            )
             used += counted
     assert {id(row) for row in used} == {id(row) for row in rows}
 

@@ -14,6 +14,8 @@ def counts():
         ("P truncated", "cosine", 8, 0),
         ("P truncated", "verdict", 400, 399),
         ("P truncated", "cosine", 400, 1),
+        ("wrong scale", "verdict", 200, 199),
+        ("wrong scale", "cosine", 200, 1),  # half a percent is not 0 either
     ]
     return pd.DataFrame(rows, columns=["mutant", "rule", "runs", "refused"])
 
@@ -26,7 +28,7 @@ def right():
 def test_shares_are_of_all_runs_and_keep_the_order():
     shares = plots.refused_shares(counts(), "mutant")
     assert list(shares) == ["verdict", "cosine"]
-    assert list(shares.index) == ["dropped key", "P truncated"]
+    assert list(shares.index) == ["dropped key", "P truncated", "wrong scale"]
     assert shares.loc["dropped key", "cosine"] == 25
     assert shares.loc["P truncated", "verdict"] == pytest.approx(100 * 407 / 408)
 
@@ -38,7 +40,7 @@ def test_matrix_says_each_share_and_rounds_none_to_all_or_nothing():
     )
     figure = draw(plots.detection_matrix(wrong, fine, origin=ORIGIN))
     above, below = figure.axes
-    assert [text.get_text() for text in above.texts] == ["100", "25", ">99", "<1"]
+    assert [text.get_text() for text in above.texts] == ["100", "25", *[">99", "<1"] * 2]
     assert [text.get_text() for text in below.texts] == ["0", "25"]
     assert [label.get_text() for label in above.get_yticklabels()] == list(wrong.index)
     assert [label.get_text() for label in above.get_xticklabels()] == list(wrong)

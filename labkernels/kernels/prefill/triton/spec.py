@@ -20,7 +20,7 @@ class TritonPrefill(PrefillKernel):
     name = "triton_prefill"
     language = "triton"
     idea = "One Triton source; tl.dot on tensor cores or in fp32 FMAs, chosen by a constexpr."
-    parent = "reference"
+    parent = "reference_prefill"
     needs = SINCE_AMPERE
     policies = (TENSOR_CORES, CUDA_CORES)
 

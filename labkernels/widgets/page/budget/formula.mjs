@@ -63,7 +63,7 @@ export function evaluate(text, values) {
       below = group("{", "}");
     if (rounded) return Math.ceil(above / below);
     if (above % below !== 0)
-      throw new RangeError(`${above} is no multiple of ${below}: no such tile`);
+      throw new RangeError(`${above} is not a multiple of ${below}: no such tile`);
     return above / below;
   };
   /** @returns {number} */

@@ -135,7 +135,7 @@ void mbarrier_arrive(Mbarrier& shared, Word word, int bytes, Where where) {
          std::to_string(max_arrivals) + " in a phase");
   if (b.pending == 0)
     fail(at(word, where) + ": " + barrier_at(b.byte) + " takes " + std::to_string(b.count) +
-         " arrivals a phase, and this is one more, while " + std::to_string(b.bytes) +
+         " arrivals per phase, and this is one more, while " + std::to_string(b.bytes) +
          " bytes are missing");
   know_at_arrival(worker(), b.number);
   --b.pending;

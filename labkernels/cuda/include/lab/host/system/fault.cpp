@@ -76,7 +76,7 @@ std::string describe(const Fault& fault, const Worker& m) {
     return this_thread() + ": overflows the stack of " + std::to_string(stack_bytes) +
            " bytes that a thread has" + where;
   }
-  return this_thread() + ": touches address " + hexadecimal(address) + ", which is no memory" +
+  return this_thread() + ": touches address " + hexadecimal(address) + ", which is not memory" +
          where;
 }
 
