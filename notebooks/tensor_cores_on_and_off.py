@@ -563,9 +563,9 @@ for name, percent in shares.items():
 #
 # The maps below are those of the recorded case, with 57 samples and 32 heads.
 # All requests have the same length, so all rows should look alike.
-# A single bright cell is a row whose softmax is sharp: its outputs are larger, and so are its ulps, on and off alike.
+# A single cell with a large error is a row whose softmax is sharp: its outputs are larger, and so are its ulps, on and off alike.
 
-# %% mystnb={"figure": {"caption": "On the H200 too no sample and no head stands apart: the error is rounding, tensor cores on or off. fp16, 8192 keys each.", "name": "recorded-map"}, "image": {"alt": "Three heat maps side by side, each of 57 samples and 32 query heads: rmse with tensor cores off, with tensor cores on, and of the difference of the two outputs. Each is an even grain without stripes; off is the darkest, the difference the lightest.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "On the H200 too no sample and no head stands apart: the error is rounding, tensor cores on or off. fp16, 8192 keys each.", "name": "recorded-map"}, "image": {"alt": "Three heat maps side by side, each of 57 samples and 32 query heads: rmse with tensor cores off, with tensor cores on, and of the difference of the two outputs. Each is an even grain without stripes; off has the smallest errors, the difference the largest.", "width": "100%"}} tags=["hide-input"]
 maps = pd.DataFrame(store.read("decode_accuracy"))
 of_maps = store.select(everything, {"started_utc": maps.started_utc.iloc[0]})
 shown = ["decode_fma", "decode_mma", "decode_mma - decode_fma"]

@@ -17,7 +17,7 @@ RESOURCES = {
 }
 COLOURS = dict(zip(RESOURCES.values(), ("#0072b2", "#e69f00", "#8b95a1", "#cc79a7"), strict=True))
 MARKS = dict(zip(RESOURCES.values(), ("s", "o", "^", "X"), strict=True))
-_WORDS = 2500  # where a row's words end, in blocks: right of the last mark, on a phone too
+_WORDS = 700  # where a row's words end, in blocks: right of the last mark, on a phone too
 
 
 @plt.rc_context(style.HOUSE)
@@ -49,7 +49,7 @@ def occupancy(rows: pd.DataFrame, *, origin: str) -> Figure:
             shown, x="blocks", y="kernel", s=42, legend=False, ax=axes, zorder=3, **look
         )
         for place, row in zip(places, held.itertuples(), strict=True):
-            words = f"{row.blocks_per_sm:.0f} × {row.warps / row.blocks_per_sm:.0f} warps"
+            words = f"{row.blocks_per_sm:.0f} × {row.warps / row.blocks_per_sm:.0f}"
             axes.annotate(words, (_WORDS, place), ha="right", va="center", fontsize=7.5)
         for place in sorted(set(range(len(kernels))) - set(places)):
             axes.annotate("cannot run here", (1, place), va="center", fontsize=7.5, color="#56606d")
@@ -58,6 +58,7 @@ def occupancy(rows: pd.DataFrame, *, origin: str) -> Figure:
         axes.set(xlabel="", ylabel="", xlim=(0.75, _WORDS), ylim=(len(kernels) - 0.5, -0.5))
         axes.xaxis.set_major_locator(ticker.FixedLocator([1, 2, 4, 8, 32]))
         axes.set_title(hardware.gpu(gpu).name, fontsize=9)
+        axes.set_title("blocks × warps", loc="right", fontsize=7.5, weight="normal")
         axes.grid(axis="y", visible=False)
     panels[-1].set_xlabel("blocks on an SM that each resource leaves")
     handles = [

@@ -6,6 +6,7 @@ import itertools
 import re
 import textwrap
 import warnings
+from weakref import WeakKeyDictionary
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -21,6 +22,7 @@ LEAST_POINTS = 8.0  # 11 pixels where a phone shows the figure 356 pixels wide
 _PANEL_INCHES = 1.8  # a panel that would be narrower gets a row of its own
 _LEAST_INCHES = 3.0  # least width of the figure itself, whatever stands out of it
 _TRIES = 5  # attempts to make room for what stands out of the figure
+_WHOLE: WeakKeyDictionary[Text, list[str]] = WeakKeyDictionary()  # lines before they were broken
 _PAUSE = re.compile(" {2,}")
 _FEWEST_LETTERS = 12  # least length of a line that was broken
 
@@ -70,6 +72,7 @@ def _within(figure: Figure) -> None:
     changes = [_folded(legend, figure) for legend in figure.findobj(Legend)]
     changes += [_shifted(axes._left_title, axes, figure) for axes in figure.findobj(Axes)]
     changes += [_wrapped(text, figure) for text in figure.findobj(Text)]
+    changes += [_broken(axes) for axes in figure.findobj(Axes)]
     if any(changes):  # a layout takes most of the time
         figure.draw_without_rendering()
 
@@ -168,10 +171,30 @@ def _wrapped(text: Text, figure: Figure) -> bool:
         return False
     width, beyond = text.get_window_extent().width, _beyond(text, figure)
     if beyond > 0:
-        lines = words.splitlines()
-        letters = max(_FEWEST_LETTERS, int(max(map(len, lines)) * (1 - beyond / width)))
-        text.set_text("\n".join(textwrap.fill(line, letters) for line in lines))
+        letters = int(max(map(len, words.splitlines())) * (1 - beyond / width))
+        lines = _WHOLE.setdefault(text, words.splitlines())  # so that no line is broken twice
+        text.set_text("\n".join(_evenly(line, letters) for line in lines))
     return text.get_text() != words
+
+
+def _evenly(line: str, letters: int) -> str:
+    """Break a line into as few lines as this many letters allow, all of about the same length."""
+    least = max([_FEWEST_LETTERS, *map(len, line.split())])
+    letters = max(letters, least)
+    needed = len(textwrap.wrap(line, letters))
+    while letters > least and len(textwrap.wrap(line, letters - 1)) == needed:
+        letters -= 1
+    return textwrap.fill(line, letters)
+
+
+def _broken(axes: Axes) -> bool:
+    """Break the name of the upright axis where it is longer than the axis."""
+    name = axes.yaxis.label
+    words, length = name.get_text(), name.get_window_extent().height
+    if "\n" in words or "$" in words or not 0 < axes.bbox.height < length:
+        return False
+    name.set_text(_evenly(words, -(-len(words) // 2)))
+    return name.get_text() != words
 
 
 def _without_overlaps(axes: Axes) -> bool:

@@ -81,7 +81,9 @@ def split_and_merge(states: pd.DataFrame, whole: tuple[float, float], *, origin:
     for i, state in enumerate(states.itertuples()):
         x = i * width
         box(axes, x + 0.1, 0, width - 0.2, 1.0, mutation_aspect=1)
-        axes.text(x + width / 2, 0.25, state.keys, ha="center", va="center", weight="bold")
+        axes.text(
+            x + width / 2, 0.25, state.keys, ha="center", va="center", weight="bold", fontsize=8
+        )
         words = f"m = {state.m:.2f}\nl = {state.l:.2f}"
         axes.text(x + width / 2, 0.65, words, ha="center", va="center", fontsize=8.5)
         factor = 2.0 ** (state.m - whole[0])
@@ -89,8 +91,9 @@ def split_and_merge(states: pd.DataFrame, whole: tuple[float, float], *, origin:
         label = {"ha": "center", "va": "center", "fontsize": 8.5, "backgroundcolor": "white"}
         axes.text((x + width / 2 + 5) / 2, 1.5, f"× {factor:.2f}", **label)
     box(axes, 2.5, 2.0, 5, 0.8, fc="#d7ebf7")
-    words = f"all keys: m = {whole[0]:.2f}, l = {whole[1]:.2f}"
-    axes.text(5, 2.4, words, ha="center", va="center", weight="bold")
+    axes.text(5, 2.25, "all keys", ha="center", va="center", weight="bold")
+    words = f"m = {whole[0]:.2f}, l = {whole[1]:.2f}"
+    axes.text(5, 2.57, words, ha="center", va="center", fontsize=8.5)
     axes.set(xlim=(0, 10), ylim=(2.9, -0.1))
     axes.axis("off")
     style.say_origin(figure, origin)
@@ -111,14 +114,16 @@ def timeline(events: list[tuple[str, int]], stages: int, *, origin: str) -> Figu
         if what == "fetch":
             until = at[("use", tile)]
             axes.barh(tile % stages, until - turn, left=turn, height=0.5, color=colour, alpha=0.55)
-            middle, row, words = (turn + until) / 2, tile % stages, f"copy {tile}"
+            middle, row, words = (turn + until) / 2, tile % stages, str(tile)
         else:
             axes.barh(stages, 1, left=turn, height=0.5, color=colour)
-            middle, row, words = turn + 0.5, stages, f"sum {tile}"
+            middle, row, words = turn + 0.5, stages, str(tile)
         axes.text(middle, row, words, ha="center", va="center", fontsize=8)
     names = [f"copies to\nstage {stage}" for stage in range(stages)]
-    axes.set_yticks(range(stages + 1), [*names, "arithmetic"])
-    axes.set(xlabel="order in the program", ylim=(stages + 0.45, -0.45))
+    axes.set_yticks(range(stages + 1), [*names, "sums"])
+    axes.set(
+        xlabel="order in the program, with the numbers of the tiles", ylim=(stages + 0.45, -0.45)
+    )
     axes.set_xticks([])
     axes.grid(visible=False)
     style.say_origin(figure, origin)

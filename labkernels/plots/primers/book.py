@@ -37,7 +37,8 @@ def chapter_map(chapters: pd.DataFrame, needs: pd.DataFrame) -> Figure:
             _chapter(axes, x, float(level), width - 0.02, chapter)
     for pair in needs.itertuples():
         (x0, y0), (x1, y1) = places[pair.needed], places[pair.name]
-        axes.annotate("", (x1, y1 - 0.32), (x0, y0 + 0.32), arrowprops=_ARROW)
+        # behind the boxes, so that no arrow crosses a title
+        axes.annotate("", (x1, y1 - 0.32), (x0, y0 + 0.32), arrowprops=_ARROW, zorder=0)
     for i, (part, fill) in enumerate(_FILLS.items()):
         box(axes, 0.02 + 0.34 * i, -0.95, 0.05, 0.2, fc=fill, boxstyle="square,pad=0")
         axes.text(0.085 + 0.34 * i, -0.85, part, va="center", fontsize=9)

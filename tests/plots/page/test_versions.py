@@ -172,3 +172,19 @@ def test_a_figure_with_words_in_small_cells_keeps_its_width(figure):
     wide = float(re.search(r'<svg[^>]* width="([\d.]+)pt"', bundle["image/svg+xml"])[1])
     assert bundle[page.MIME]["narrow"] == bundle["image/svg+xml"]
     assert bundle[page.MIME]["pixels"] == pytest.approx(wide * LEAST_PIXELS / 5, abs=2)
+
+
+def test_a_name_that_is_broken_has_even_lines_without_a_single_word_at_the_end():
+    with plt.rc_context(style.HOUSE):
+        made, (axes,) = style.new_figure(height_inches=2.0)
+        axes.set_yticks([0], ["a kernel with a very long name"])
+        axes.set_xlabel("blocks on an SM that each resource leaves, whatever the others leave")
+        axes.set_ylabel("products / exponentials, in clocks of one SM")
+        name = narrow.made_narrow(made).axes[0].xaxis.label.get_text().splitlines()
+        beside = made.axes[0].yaxis.label
+        assert len(name) > 1
+        assert min(map(len, name)) > max(map(len, name)) / 2
+        assert beside.get_window_extent().height <= made.bbox.height
+        assert " ".join(beside.get_text().split()) == "products / exponentials, in clocks of one SM"
+        assert "exponentials," in beside.get_text().split()
+    plt.close(made)
