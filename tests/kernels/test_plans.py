@@ -9,10 +9,15 @@ from labkernels.kernels.decode.schedule import FULL_BLOCKS_PER_SM, keys_per_spli
 from labkernels.kernels.packed_gqa.schedule import SPLITS, Lengths, schedule
 from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.kernels.registry import discover
+from labkernels.numerics.error.execution import SPLITS_ALLOWED
 from labkernels.variant import AttentionVariant
 
 KEYS = 2**24
 MOST_SMS = max(gpu.sm_count for gpu in hardware.GPUS.values())
+
+
+def test_a_bound_allows_the_most_splits_that_a_plan_chooses():
+    assert max(SPLITS[-1], FULL_BLOCKS_PER_SM * MOST_SMS) == SPLITS_ALLOWED
 
 
 def test_packed_rows_are_cut_into_all_splits_that_are_tried():
