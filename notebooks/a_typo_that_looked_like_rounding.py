@@ -387,7 +387,7 @@ plots.table(ran[columns], "ran", {"time_ms": "{:.3g}"})
 bench.plot_timing()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "Latent decode: the error is even over heads and requests. A wrong row of keys would be a row of large errors in this map. bf16.", "name": "mla-errors-mla"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
+# %% mystnb={"figure": {"caption": "Latent decode: the error is even over heads and requests. A wrong row of keys would be a row of large errors. bf16.", "name": "mla-errors-mla"}, "image": {"alt": "Heat maps of the rmse over requests and query heads, one for each kernel. Below, the distribution of the absolute error for each head, tensor cores on beside off, and the share of elements below each percentage of the bound, a curve for each request.", "width": "100%"}} tags=["hide-input", "nbval-ignore-output"]
 bench.plot_errors("mla")
 plt.show()
 
