@@ -176,11 +176,11 @@ class Bench:
 
         rmse; bias along the truth's sign; max_abs; bound_ratio, the worst error over its bound.
         """
-        return self._judged(errors.error_rows)
+        return self._judged(errors.error_rows, *self._found)
 
     def elements(self) -> pd.DataFrame:
         """Return single elements' errors: sample, head, truth, error, error over bound."""
-        return self._judged(lambda found, parts, workload: errors.element_rows(parts, workload))
+        return self._judged(errors.element_rows, *self._found)
 
     def plot_budget(self) -> Figure:
         """Draw the predicted terms as a stacked bar, and the compiler's number as a mark."""
@@ -207,10 +207,11 @@ class Bench:
         if operation not in ran:
             raise ValueError(f"operation = {operation!r}, allowed: {', '.join(ran)}, once it ran")
         self.log.figures.append((operation, "errors"))
-        table, elements = self.errors(), self.elements()
-        chosen = (frame[frame.operation == operation] for frame in (table, elements))
+        cells = self._judged(errors.error_rows, operation)
+        drawn = partial(errors.element_rows, most=figures.MOST_ELEMENTS)
+        elements = self._judged(drawn, operation)
         machine = device.planning_gpu().name if self._on_gpu else "this machine"
-        return figures.errors(*chosen, origin=f"computed on {machine}")
+        return figures.errors(cells, elements, origin=f"computed on {machine}")
 
     def _drew(self, kind: str) -> None:
         self.log.figures += [(of.name, kind) for of in self._operations]
@@ -220,30 +221,32 @@ class Bench:
         if not self._on_gpu:
             _interpret_triton()
         target = self.gpu if gpu is None else hardware.gpu(gpu)
-        for of, workload in zip(self._operations, self.workloads, strict=True):
-            for item in self._items[of.name]:
-                named = {"operation": of.name, "kernel": item.kernel, "language": item.library}
-                named["tensor_cores"] = item.tensor_cores
-                yield named, self._plan(of, workload, item, target)
-
-    def _plan(self, of: Operation, workload, item: Implementation, gpu: Gpu) -> Planned:
-        key = item.name, gpu.key
-        if key not in self._plans:
-            self._plans[key] = budgets.planned(of, workload, item, gpu)
-        return self._plans[key]
+        wanted = [
+            (of, workload, item, target)
+            for of, workload in zip(self._operations, self.workloads, strict=True)
+            for item in self._items[of.name]
+        ]
+        new = [each for each in wanted if (each[2].name, target.key) not in self._plans]
+        for found in budgets.all_planned(new):
+            self._plans[found.item.name, target.key] = found
+        for of, _, item, _ in wanted:
+            named = {"operation": of.name, "kernel": item.kernel, "language": item.library}
+            named["tensor_cores"] = item.tensor_cores
+            yield named, self._plans[item.name, target.key]
 
     @cached_property
     def _plans(self) -> dict[tuple[str, str], Planned]:
         return {}
 
-    def _judged(self, rows) -> pd.DataFrame:
+    def _judged(self, rows, *names: str) -> pd.DataFrame:
         tables = []
-        for name, found in self._found.items():
+        for name in names:
+            workload = self._found[name].inputs.workload
             for item, parts in self._elements(name):
                 told = {"operation": name, "kernel": item.implementation.kernel}
                 told |= {"language": item.implementation.library}
                 told["tensor_cores"] = item.implementation.tensor_cores
-                tables.append(rows(item, parts, found.inputs.workload).assign(**told))
+                tables.append(rows(parts, workload).assign(**told))
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
     def _elements(self, operation: str) -> list:

@@ -1,6 +1,10 @@
 """Tables and equations of the resources of kernels for a workload, predicted and compiled."""
 
-from dataclasses import dataclass
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
 
 from labkernels.budget.equation import Equation
 from labkernels.budget.ledger import Ledger, Line
@@ -34,6 +38,17 @@ class Planned:
 
 def planned(operation: Operation, workload, item: Implementation, gpu: Gpu) -> Planned:
     """Plan a workload for a GPU without running it, and look up the resources of the kernel."""
+    return all_planned([(operation, workload, item, gpu)])[0]
+
+
+def all_planned(wanted: Sequence[tuple[Operation, Any, Implementation, Gpu]]) -> list[Planned]:
+    """Return what `planned` returns for each, with their kernels compiled at the same time."""
+    plans = [_plan(*each) for each in wanted]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(_with_resources, plans, (workload for _, workload, _, _ in wanted)))
+
+
+def _plan(operation: Operation, workload, item: Implementation, gpu: Gpu) -> Planned:
     try:
         plan = item.prepare(operation.inputs(workload, NoNumbers()), target=gpu.key).plan
     except (ValueError, RuntimeError) as error:
@@ -41,8 +56,14 @@ def planned(operation: Operation, workload, item: Implementation, gpu: Gpu) -> P
     if item.library != "cuda":
         why = f"{item.library} allocates registers itself; only CUDA kernels have a ledger"
         return Planned(item, gpu, plan, reason=why)
-    known = resources.resources(instance_of(item, workload, plan), gpu=gpu)
-    return Planned(item, gpu, plan, known)
+    return Planned(item, gpu, plan)
+
+
+def _with_resources(found: Planned, workload) -> Planned:
+    if found.reason:
+        return found
+    instance = instance_of(found.item, workload, found.plan)
+    return replace(found, known=resources.resources(instance, gpu=found.gpu))
 
 
 def instance_of(item: Implementation, workload, plan: Plan) -> Instance:

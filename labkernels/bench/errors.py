@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 
 from labkernels.kernels.operation import Operation
-from labkernels.measure.benchmark import Measured
 from labkernels.measure.judge.elements import Elements
 from labkernels.measure.judge.judge import Judge, judge_of
 from labkernels.measure.judge.outputs import SAMPLED
 
 MOST_TOKENS = 64  # query tokens; a longer request is judged at the SAMPLED places
+NUMBERS = ("truth", "error", "ratio")  # of an element
 
 
 def judge_every_request(operation: Operation, inputs) -> Judge:
@@ -38,16 +38,20 @@ def tokens_of(workload) -> tuple[int, ...]:
     return (getattr(workload, "q_len", 1),) * workload.batch
 
 
-def error_rows(found: Measured, elements: list[Elements], workload) -> pd.DataFrame:
+def error_rows(elements: list[Elements], workload) -> pd.DataFrame:
     """Return a row per tensor, request and head: rmse, bias along the truth, worst error, ratio."""
-    cells = element_rows(elements, workload)
-    cells = cells.assign(
-        square=cells.error**2,
-        along=cells.error * np.sign(cells.truth),
-        size=cells.error.abs(),
-    )
-    grouped = cells.groupby(["tensor", "sample", "head"], sort=False)
-    table = grouped.agg(
+    frames = []
+    for part in elements:
+        columns = _places(part, workload) | {
+            "square": np.mean(part.error**2, axis=2).ravel(),
+            "along": np.mean(part.error * np.sign(part.truth), axis=2).ravel(),
+            "size": np.max(np.abs(part.error), axis=2).ravel(),
+            "ratio": np.max(part.ratio, axis=2).ravel(),
+        }
+        frames.append(pd.DataFrame(columns).assign(tensor=part.tensor))
+    rows = pd.concat(frames, ignore_index=True)
+    # All rows of a tensor have as many channels, so that the mean of their means is the mean.
+    table = rows.groupby(["tensor", "sample", "head"], sort=False).agg(
         rmse=("square", "mean"),
         bias=("along", "mean"),
         max_abs=("size", "max"),
@@ -56,24 +60,30 @@ def error_rows(found: Measured, elements: list[Elements], workload) -> pd.DataFr
     return table.assign(rmse=np.sqrt(table.rmse)).reset_index()
 
 
-def element_rows(elements: list[Elements], workload) -> pd.DataFrame:
-    """Return a row per judged element: tensor, sample, head, truth, error, ratio to the bound."""
-    ends = {
-        "q": np.cumsum(tokens_of(workload)),
-        "k": np.cumsum(workload.kv_lens),
-    }
-    frames = []
+def element_rows(elements: list[Elements], workload, *, most: int | None = None) -> pd.DataFrame:
+    """Return a row per judged element: tensor, sample, head, truth, error, ratio to the bound.
+
+    most: about how many rows to return, of elements at equal distances; None returns all.
+    """
+    step = 1 if most is None else max(1, sum(part.error.size for part in elements) // most)
+    frames, before = [], 0
     for part in elements:
-        sample = np.searchsorted(
-            ends["k" if part.tensor in ("dk", "dv") else "q"], part.rows, "right"
-        )
-        rows, heads, channels = part.error.shape
+        chosen = slice(-before % step, None, step)
+        before += part.error.size
         columns = {
-            "sample": np.repeat(sample, heads * channels),
-            "head": np.tile(np.repeat(part.heads, channels), rows),
-            "truth": part.truth.ravel(),
-            "error": part.error.ravel(),
-            "ratio": part.ratio.ravel(),
+            name: np.repeat(place, part.error.shape[2])[chosen]
+            for name, place in _places(part, workload).items()
         }
+        columns |= {name: getattr(part, name).ravel()[chosen] for name in NUMBERS}
         frames.append(pd.DataFrame(columns).assign(tensor=part.tensor))
     return pd.concat(frames, ignore_index=True)
+
+
+def _places(part: Elements, workload) -> dict[str, np.ndarray]:
+    """Return the request and the head of each row and head of the elements, in their order."""
+    lengths = workload.kv_lens if part.tensor in ("dk", "dv") else tokens_of(workload)
+    sample = np.searchsorted(np.cumsum(lengths), part.rows, "right")
+    return {
+        "sample": np.repeat(sample, len(part.heads)),
+        "head": np.tile(part.heads, len(part.rows)),
+    }

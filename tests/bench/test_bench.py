@@ -8,9 +8,16 @@ import matplotlib as mpl
 import nbformat
 import numpy as np
 import pytest
+from pandas.testing import assert_frame_equal
 
 from labkernels import Backward, Bench, Decode, MlaDecode, Prefill
-from labkernels.bench import log_of, small, source, times  # noqa: F401, a query reads it
+from labkernels.bench import (  # noqa: F401, a query reads `times`
+    errors,
+    log_of,
+    small,
+    source,
+    times,
+)
 from labkernels.bench.log import MIME, Log
 
 mpl.use("Agg")
@@ -76,6 +83,17 @@ def test_errors_are_those_of_each_request_and_head(bench):
     assert (errors.bound_ratio <= 1).all()
     fma, mma = (errors[errors.kernel == k].rmse.mean() for k in ("decode_fma", "decode_mma"))
     assert fma < mma, "without tensor cores P is not rounded"
+
+
+def test_a_figure_is_given_elements_at_equal_distances(bench):
+    found = bench._found["prefill"]
+    parts = dict((item.name, parts) for item, parts in bench._elements("prefill"))["prefill_mma"]
+    every = errors.element_rows(parts, found.inputs.workload)
+    some = errors.element_rows(parts, found.inputs.workload, most=1000)
+    step = len(every) // 1000
+    assert len(parts) > 1, "the count goes on from part to part"
+    assert step > 1
+    assert_frame_equal(some, every.iloc[::step].reset_index(drop=True))
 
 
 def test_recorded_times_are_of_the_whole_workload_with_where_and_when(bench):

@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from labkernels.plots import style
 from labkernels.plots.accuracy.errors import panel_title
 
-MOST_DRAWN = 20_000  # elements of a kernel
+MOST_DRAWN = 20_000  # elements of a kernel, in each plot of a distribution
+MOST_ELEMENTS = 8 * MOST_DRAWN  # of a kernel: a plot of four requests draws a part of these
 MOST_NUMBERS = 8  # along a side of a map
 ROW_INCHES, MOST_INCHES = 0.13, 2.6  # height of a request in a map; most height of the map
 _WIDE = 30.0  # ratio of largest to least rmse from which the ticks are powers of ten
