@@ -79,7 +79,8 @@ compiler:
 	  "Debian: sudo apt install g++   macOS: xcode-select --install" >&2; exit 1
 
 # Programs and links of an environment name its folder, so that in a checkout that was moved or
-# copied they lead to another place.
+# copied they lead to another place. A link to the environment of another checkout is removed, since
+# the new environment would be made inside that one.
 LIVED := $(shell cat .venv/lib/python*/site-packages/_labkernels.pth 2>/dev/null)
 MOVED := $(filter-out $(CURDIR),$(LIVED))
 .PHONY: moved
@@ -96,6 +97,7 @@ FROM_TORCH_INDEX := $(if $(TORCH_INDEX),$(foreach v,PIP_INDEX_URL UV_DEFAULT_IND
 	uv=$$(command -v uv || true); \
 	if [ -n "$(MOVED)" ] || ! .venv/bin/python -c "$$fits; import pip" 2>/dev/null; then \
 	  echo "Making the environment in .venv from requirements.lock: some minutes, 2.5 GB."; \
+	  if [ -L .venv ]; then rm .venv; fi; \
 	  if [ -n "$$uv" ]; then \
 	    $$uv venv -q --seed --clear --python '$(or $(PYTHON),$(LOCKED_FOR))' .venv || { \
 	      echo "uv made no environment, for the reason above (behind a proxy with its own" \

@@ -137,6 +137,22 @@ def test_a_moved_checkout_makes_its_environment_again(programs):
     assert "Making the environment in .venv" in moved.stdout
 
 
+def test_the_environment_of_another_checkout_is_left_alone(programs):
+    add_program(programs, "g++", "exit 0")
+    add_program(programs, "cat", f'exec {shutil.which("cat")} "$@"')
+    makes = 'case "$*" in *"venv --clear"*) mkdir -p .venv && rm -rf .venv/*;; esac'
+    add_program(programs, "python3.11", makes)
+    other, checkout = programs.parent / "other", programs.parent / "checkout"
+    link = other / "lib/python3.11/site-packages/_labkernels.pth"
+    link.parent.mkdir(parents=True)
+    link.write_text("/elsewhere")
+    checkout.mkdir()
+    (checkout / ".venv").symlink_to(other)
+    make(".venv/installed", path=programs)
+    assert link.exists()
+    assert not (checkout / ".venv").is_symlink()
+
+
 @pytest.mark.parametrize("index", ["", "https://cpu.example/whl"])
 def test_torch_alone_comes_from_its_own_index(programs, index):
     for name in ("g++", "python3.11"):
