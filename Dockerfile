@@ -1,7 +1,8 @@
 # The lab on an NVIDIA GPU: the kernels, the recordings and the tests of tests/gpu.
 #   docker build -t labkernels .
 #   docker run --rm --gpus all labkernels doctor
-#   docker run --rm --gpus all -v "$PWD/rows:/rows" labkernels record decode_tensor_cores --out /rows
+#   docker run --rm --gpus all -v "$PWD/rows:/rows" labkernels record decode_tensor_cores \
+#     --out /rows --commit "$(git rev-parse HEAD)"    # the image holds no git history
 # The driver comes from the host; NVRTC, Triton and CUDA's libraries come with the packages.
 FROM python:3.11-slim-bookworm
 RUN apt-get update \

@@ -27,6 +27,14 @@ def test_the_dockerfile_copies_what_is_there():
     assert {"doctor", "record", standard} <= {*shown, standard} <= set(cli.commands())
 
 
+def test_the_dockerfile_names_the_commit_of_rows_where_the_image_has_no_git():
+    assert ".git" in read(".dockerignore").split()
+    commands = read("Dockerfile").partition("FROM")[0].replace("\\\n#", "").splitlines()
+    records = [line for line in commands if " labkernels record " in line]
+    assert records
+    assert all(' --commit "$(git rev-parse HEAD)"' in line for line in records)
+
+
 def test_all_containers_have_the_same_python():
     assert "FROM python:3.11-" in read("Dockerfile")
     assert read(".binder/runtime.txt").strip() == "python-3.11"
