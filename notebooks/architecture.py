@@ -158,7 +158,7 @@ plots.table(costs, "ceilings")
 # |---|---|---|
 # | a kernel | a folder `kernels/<operation>/<name>/`: `spec.py` with `KERNEL`, and its source | the choice, contract and compile tests, `labkernels budget`, checksums, the experiments of its operation, plots |
 # | an operation | a folder `kernels/<operation>/`: `workload.py`, `inputs.py`, `api.py`, `kernel.py`, `operation.py` with `OPERATION`, and a kernel | the judge, the benchmark, checksums, the profiler; its verb is named in `ops/__init__.py` |
-# | an experiment | a file `experiments/<kind>/<name>.py` with `EXPERIMENT` | `labkernels record`; its rows go to `data/<kind>/` |
+# | an experiment | a file `experiments/<kind>/<name>.py` with `EXPERIMENT`, and `records/tables/<table>.json` for a table with new columns | `labkernels record`; its rows go to `data/<kind>/` |
 # | a peer | a file `measure/peers/<library>.py` with `PEERS` | the benchmarks of every operation that it has a step for |
 # | a GPU | a block in `hardware/gpus.toml` | budgets, the choice of kernels, `labkernels doctor` |
 # | a command | a file `cli/<name>.py` with `HELP` and `run` | `labkernels --help` |
