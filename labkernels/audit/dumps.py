@@ -222,14 +222,15 @@ def _pages(found: dict) -> dict:
 def _layouts(given: dict) -> tuple[str, ...]:
     """Return the layouts that q, out and, without pages, k and v may have, the likeliest first."""
     q, k = given.get("q"), given.get("k")
-    if q is None or q.ndim != 4:
+    dense = "page_table" not in given and k is not None and k.ndim == 4
+    if q is None or not (q.ndim == 4 or (q.ndim == 3 and dense)):
         return _LAYOUTS[:1]
-    if "page_table" in given or k is None or k.ndim != 4:
+    if not dense:
         heads = k.shape[-2] if k is not None and k.ndim > 2 else 1  # of a pool or of packed keys
         fits = {"bhsd": q.shape[1] % max(1, heads) == 0, "bshd": q.shape[2] % max(1, heads) == 0}
     else:
         fits = {
-            name: k.shape[axis] and q.shape[axis] % k.shape[axis] == 0
+            name: k.shape[axis] and q.shape[min(axis, q.ndim - 2)] % k.shape[axis] == 0
             for name, axis in (("bhsd", 1), ("bshd", 2))
         }
     return tuple(name for name in _LAYOUTS if fits[name]) or _LAYOUTS[:1]
