@@ -21,6 +21,7 @@ from labkernels.numerics.verdict.diagnosis.structure import (
     scales,
     scores,
     switched,
+    tiles,
     transports,
     weights,
 )
@@ -36,6 +37,7 @@ _FAMILIES = (
     cuts.of_rows,
     *operands.ALL[1:],
     scores.of_functions,
+    tiles.of_rows,
 )
 
 

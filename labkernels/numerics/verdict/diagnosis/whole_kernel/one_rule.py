@@ -162,7 +162,7 @@ def chunks(sheets: list[Sheet]) -> Iterator[Mistake]:
     for size in _CHUNKS:
         if size < max(sheet.kv_len for sheet in sheets):
             yield Mistake(
-                "keys left out",
+                "keys left out, or splits left out: a row has the keys of one alone",
                 f"all but those of the query's own chunk of {size}",
                 lambda sheet, n=size: sheet.attend(
                     np.where(

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from labkernels.numerics.arrays import Array
+from labkernels.numerics.verdict.diagnosis import words
 from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar import (
     parameters,
     queries,
@@ -43,12 +44,17 @@ _WHOLE = 0.02  # largest distance of a factor from a named one
 
 _NAMED = {
     "keys left out": {1.0: "keys left out", -1.0: "keys counted twice"},
-    "V read as 0": {1.0: "V read as 0", -1.0: "V counted twice", 2.0: "V with the wrong sign"},
+    "V read as 0": {1.0: words.V_LOST, -1.0: "V counted twice", 2.0: "V with the wrong sign"},
     readings.PADDED: {},
     readings.IN_DENOMINATOR: {
         1.0: readings.IN_DENOMINATOR,
         -1.0: "keys twice in the denominator",
     },
+}
+_SEVERAL = {
+    "keys left out": "keys counted {} times",
+    "V read as 0": "V counted {} times",
+    readings.IN_DENOMINATOR: "keys {} times in the denominator",
 }
 _BY_FACTOR = {
     "keys left out": "weights of keys by a factor",
@@ -63,7 +69,10 @@ def of_readings(sheets: list[Sheet], misfit: Callable[..., float]) -> Iterator[M
     limit = max(_LEFT, _SHARE * _before(screen))
     first = sheets[0]
     main = itertools.chain(
-        readings.of_weights(first), readings.of_scores(first), readings.of_operands(first)
+        readings.of_weights(first),
+        readings.of_scores(first),
+        readings.of_operands(first),
+        readings.of_stale_weights(first),
     )
     stages: tuple[Callable[[], list[tuple[Reading, Nearest]]], ...] = (
         lambda: _screened(screen, main, limit),
@@ -230,8 +239,11 @@ def _mistake(reading: Reading, near: Nearest) -> Mistake:
     if reading.scalable:
         factor = near.factor
         whole = [x for x in _NAMED[name] if abs(factor - x) <= _WHOLE]
+        times = round(1 - factor)
         if whole:
             factor, name = whole[0], _NAMED[name][whole[0]]
+        elif name in _SEVERAL and times > 2 and abs(1 - factor - times) <= _WHOLE:
+            factor, name = 1.0 - times, _SEVERAL[name].format(times)
         else:
             padded = name == readings.PADDED
             where = f"{factor:.4g} of them; {where}" if padded else f"times {1 - factor:.4g}"
