@@ -22,6 +22,7 @@ _KNOWN = 0.05  # largest error of a factor that is read
 _ALIKE = 0.02  # factors count as equal if they differ by less than this share
 _GROWN_MOST = 1e12  # largest growth of a variance by larger weights
 _RANK = 1e-9
+_EACH = 4  # least channels for each factor of a row
 _OFTEN = 0.9  # least share of the wrong rows that have as many equations as the fit needs
 
 
@@ -29,7 +30,8 @@ _OFTEN = 0.9  # least share of the wrong rows that have as many equations as the
 class _Row:
     """One fitted row: the factors on its tiles' right weights, their errors, and sum z^2.
 
-    Shapes: tiles, factors, errors [T]. place: its request and head.
+    Shapes: tiles, factors, errors [T]. place: its request and head. whole: the sum of z^2 if each
+    factor is the nearer of 0 and 1; lost: how many of these are 0.
     """
 
     place: tuple[int, int]
@@ -38,6 +40,8 @@ class _Row:
     errors: np.ndarray
     square: float
     free: int
+    whole: float = 0.0
+    lost: int = 0
 
 
 def of_rows(blocks: list[Block], was: float) -> Iterator[Found]:
@@ -104,7 +108,12 @@ def _of_row(block: Block, row: int, size: int, *, shared: bool) -> _Row | None:
         sigma = block.sigma[row] * np.sqrt(np.clip(grown, 1.0, _GROWN_MOST))
     place = block.sheet.request, int(block.sheet.heads[row])
     errors = errors / below[tiles]
-    return _Row(place, tiles, factors, errors, float((left**2).sum()), len(out) - int(kept.sum()))
+    square, free = float((left**2).sum()), len(out) - int(kept.sum())
+    usual = np.median(factors[factors > 0.5]) if shared and (factors > 0.5).any() else 1.0
+    near = np.where(factors / usual > 0.5, below[tiles], 0.0)
+    given = near @ means / (near.sum() if shared and near.any() else 1.0)
+    whole = float((((out - given) / sigma) ** 2).sum())
+    return _Row(place, tiles, factors, errors, square, free, whole, int((near == 0).sum()))
 
 
 def _spread(x: Array, at: Array, n: int) -> Array:
@@ -118,12 +127,12 @@ def _alone(block: Block, row: int, tiles: Array) -> _Row:
     z = (block.sheet.out[row] - block.sheet.truth[row]) / block.sigma[row]
     place = block.sheet.request, int(block.sheet.heads[row])
     one = np.ones(len(tiles))
-    return _Row(place, tiles, one, np.inf * one, float((z**2).sum()), len(z))
+    square = float((z**2).sum())
+    return _Row(place, tiles, one, np.inf * one, square, len(z), square)
 
 
 def _named(rows: list[_Row], size: int, longest: int, rms: float, *, shared: bool) -> Found:
     """Put factors into words: of a row, of keys that are lost, of tiles, or of a merge."""
-    known = np.concatenate([row.factors[row.errors < _KNOWN] for row in rows])
     row = max(rows, key=lambda one: (np.abs(one.factors - 1) * (one.errors < _KNOWN)).max())
     told = ", ".join(f"{x:.3g}" for x in row.factors[:6])
     where = f"tiles of {size} keys, in one row times {told}" + ", ..." * (len(row.factors) > 6)
@@ -131,8 +140,9 @@ def _named(rows: list[_Row], size: int, longest: int, rms: float, *, shared: boo
         each = ", ".join(f"{one.factors[0]:.3g}" for one in rows[:4])
         name = "denominator of each row wrong: the row by a factor of its own"
         return Found(name, f"times {each}, ...", rms)
-    whole = np.rint(known)
-    if (whole == 0).any() and np.isin(whole, (0, 1)).all() and (np.abs(known - whole) < _KNOWN).all():
+    equations = sum(one.free + len(one.tiles) for one in rows)
+    off = np.sqrt(sum(one.whole for one in rows) / equations)
+    if off <= LEFT and any(one.lost for one in rows):
         lost = "keys left out, as tiles of small weights" if shared else words.V_LOST
         return Found(f"{lost}, in other tiles of each row", where, rms)
     if _of_tiles(rows):
@@ -146,6 +156,45 @@ def _named(rows: list[_Row], size: int, longest: int, rms: float, *, shared: boo
     return Found(name, where, rms)
 
 
+def of_lanes(blocks: list[Block], was: float) -> Iterator[Found]:
+    """Fit a factor on each row for each class of channels, as those of a thread have."""
+    n = blocks[0].v.shape[1]
+    at = np.arange(n)
+    for words, label in (
+        *((f"pairs of channels, in turn {k}", at // 2 % k) for k in (2, 4, 8)),
+        *((f"every channel, in turn {k}", at % k) for k in (2, 4, 8)),
+        *((f"runs of {n // k} channels", at // max(n // k, 1)) for k in (2, 4, 8)),
+        *((f"runs of 8 channels, in turn {k}", at // 8 % k) for k in (2, 4)),
+    ):
+        classes = int(label.max()) + 1
+        if classes * _EACH > n or classes < 2:
+            continue
+        square, free, rows = 0.0, 0, 0
+        for block in blocks:
+            some = np.unique(np.linspace(0, len(block.sheet.tokens) - 1, _ROWS).astype(int))
+            for row in some.tolist():
+                square += _by_class(block, row, label)
+                free += n - classes
+                rows += 1
+        rms = float(np.sqrt(square / max(free, 1)))
+        if rows and rms <= LEFT and rms * SMALLER_BY <= was:
+            name = "denominator of each row wrong: another factor in each lane's channels"
+            yield Found(name, words, rms)
+            return
+
+
+def _by_class(block: Block, row: int, label: Array) -> float:
+    """Return the sum of z^2 of a row that has a factor for each class of channels."""
+    out, truth, sigma = block.sheet.out[row], block.sheet.truth[row], block.sigma[row]
+    for _ in range(2):
+        above = np.bincount(label, out * truth / sigma**2)
+        below = np.bincount(label, truth**2 / sigma**2)
+        factor = (above / np.where(below > 0, below, 1.0))[label]
+        left = (out - factor * truth) / sigma
+        sigma = block.sigma[row] * np.maximum(np.abs(factor), 1.0)
+    return float((left**2).sum())
+
+
 def _of_tiles(rows: list[_Row]) -> bool:
     """Return whether all rows of a head have the same factors, and there are several such rows."""
     groups: dict[tuple[int, int, int], list[float]] = {}
@@ -155,3 +204,6 @@ def _of_tiles(rows: list[_Row]) -> bool:
                 groups.setdefault((*row.place, int(tile)), []).append(float(factor))
     several = [np.array(x) for x in groups.values() if len(x) > 1]
     return bool(several) and all(np.ptp(x) <= _ALIKE * max(abs(x).max(), 1) for x in several)
+
+
+ALL = (of_rows, of_lanes)

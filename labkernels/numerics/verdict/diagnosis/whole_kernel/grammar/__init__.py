@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from labkernels import formats
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis import words
 from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar import (
@@ -36,6 +37,7 @@ _SHARE = 1e-7  # part of the mean z^2 before that products of large sums lose by
 _EQUATIONS = 128  # equations of the screen, which has two rows at least
 _ROWS_MOST = 6
 _JUDGED = 16  # mistakes that are judged on all rows
+_SLACK = 1e-3  # part of z^2 before by which errors may be larger, as where mistakes are judged
 _STEPS = 48  # of a golden section
 _SURE, _HOPELESS = 16, 0.01  # after so many steps a right number leaves less than this part of z^2
 _GOLDEN = (5**0.5 - 1) / 2
@@ -110,7 +112,19 @@ def _rows(sheets: list[Sheet]) -> list[Sheet]:
         order = np.argsort(-z)[:count].tolist()
         found += [(rank, -float(z[i]), sheet, i) for rank, i in enumerate(order)]
     found.sort(key=lambda each: each[:2])
-    return [part(sheet, slice(i, i + 1)) for _, _, sheet, i in found[:count]]
+    return [_with_slack(part(sheet, slice(i, i + 1)), -z) for _, z, sheet, i in found[:count]]
+
+
+def _with_slack(row: Sheet, before: float) -> Sheet:
+    """Return a row with the errors of P as large as they may be under other weights.
+
+    A wrong reading may spread a row over many keys that has one key, whose weight has no error. A
+    row that went far wrong allows more.
+    """
+    narrow = formats.named(row.p_format.removesuffix("x2")).unit_roundoff
+    spread = row.sigma**2 + (narrow * row.v).var(0)
+    most = row.sigma**2 * max(1.0, _SLACK * before)
+    return replace(row, sigma=np.sqrt(np.clip(spread, row.sigma**2, most)), notes={})
 
 
 def _before(screen: Screen) -> float:

@@ -43,22 +43,38 @@ def sources(sheet: Sheet) -> Iterator[Change]:
     for request in range(min(batch, _OTHERS) if batch > 2 else 0):
         where = f"request {request}"
         yield "{} of another request", where, lambda s, w, r=request: _of_one(s, w, r), 1.5
+    width = sheet.keys("k").shape[1]
+    for said, along, step in (
+        *((f"a row stride {d:+d} channels off", d, 0) for d in (8, -8, 16, -16, 4, -4)),
+        *((f"an address {d:+d} elements off", 0, d) for d in (width // 2, -(width // 2), 8, -8)),
+    ):
+        yield "{} read with " + said, "", lambda s, w, a=along, d=step: _elements(s, w, a, d), 1.5
     if batch > 1:
         for step in (sign * d for d in (*_TILES, 1, 2, 3) for sign in (1, -1)):
             where = f"token t of all requests, one after the other, reads token t {step:+d}"
             name = "{} read at an offset, across requests"
             yield name, where, lambda s, w, d=step: _across(s, w, d), 1.5
+    n_k, n_v = sheet.k.shape[1], sheet.v.shape[1]
+    if n_k > n_v and isinstance(sheet.channels, slice):
+        said = "{} exchanged for the other of K and V"
+        yield said, "its first channels", lambda s, w: s.k[:, :n_v] if w == "v" else None, 1.0
     if sheet.k.shape == sheet.v.shape and isinstance(sheet.channels, slice):
         yield "{} exchanged for the other of K and V", "", _other, 1.0
+
+
+def _elements(sheet: Sheet, which: str, along: int, step: int) -> Array:
+    """Return keys whose elements are some places off, by more in each key."""
+    whole = keys_of(sheet.problem, which, sheet.kv_head, sheet.request)
+    at = np.arange(whole.size).reshape(whole.shape) + along * np.arange(len(whole))[:, None] + step
+    x = whole.ravel()[at % whole.size]
+    return x[:, sheet.channels] if which == "v" else x
 
 
 def _across(sheet: Sheet, which: str, step: int) -> Array:
     """Return keys at an offset in a cache that holds the requests one after the other."""
     found = sheet.once(
         (which, "all requests", sheet.kv_head),
-        lambda: np.concatenate(
-            [sheet.keys(which, request=r) for r in range(sheet.problem.batch)]
-        ),
+        lambda: np.concatenate([sheet.keys(which, request=r) for r in range(sheet.problem.batch)]),
     )
     first = int(sheet.problem.kv_lens[: sheet.request].sum())
     return found[(first + step + np.arange(sheet.kv_len)) % len(found)]
@@ -139,6 +155,8 @@ def orders(sheet: Sheet) -> Iterator[Change]:
                 _at(lambda n, s=size // 2: _inside(np.arange(n) ^ s)),
                 1.5,
             )
+    pairs = "keys swapped in pairs, as far as both are there"
+    yield _ORDER, pairs, _at(lambda n: _inside(np.arange(n) ^ 1)), 1.5
     yield _ORDER, "in reverse", _at(lambda n: np.arange(n)[::-1]), 1.0
     for words, index in (
         ("the first key", lambda n: np.zeros(n, int)),
