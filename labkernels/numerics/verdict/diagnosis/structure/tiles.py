@@ -160,7 +160,7 @@ def of_lanes(blocks: list[Block], was: float) -> Iterator[Found]:
     """Fit a factor on each row for each class of channels, as those of a thread have."""
     n = blocks[0].v.shape[1]
     at = np.arange(n)
-    for words, label in (
+    for said, label in (
         *((f"pairs of channels, in turn {k}", at // 2 % k) for k in (2, 4, 8)),
         *((f"every channel, in turn {k}", at % k) for k in (2, 4, 8)),
         *((f"runs of {n // k} channels", at // max(n // k, 1)) for k in (2, 4, 8)),
@@ -179,7 +179,7 @@ def of_lanes(blocks: list[Block], was: float) -> Iterator[Found]:
         rms = float(np.sqrt(square / max(free, 1)))
         if rows and rms <= LEFT and rms * SMALLER_BY <= was:
             name = "denominator of each row wrong: another factor in each lane's channels"
-            yield Found(name, words, rms)
+            yield Found(name, said, rms)
             return
 
 

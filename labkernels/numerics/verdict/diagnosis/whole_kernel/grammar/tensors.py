@@ -106,55 +106,9 @@ def orders(sheet: Sheet) -> Iterator[Change]:
             cost,
         )
     for size in _TILES:
-        if size > sheet.kv_len:
-            continue
-        rules: dict[str, Callable[..., Any]] = {
-            "in reverse": lambda at, n: n - 1 - at,
-            "halves swapped": lambda at, n: (at + n // 2) % n,
-            "pairs swapped": lambda at, n: at ^ 1,
-            "even ones, then odd ones": lambda at, n: np.where(at < n // 2, 2 * at, 2 * at - n + 1),
-            "halves interleaved": lambda at, n: np.where(at % 2 == 0, at // 2, at // 2 + n // 2),
-        }
-        for rows in (4, 8, 16):
-            if rows < size // 2:
-                rules[f"transposed as {rows} x {size // rows}"] = lambda at, n, r=rows: (
-                    at % r * (n // r) + at // r
-                )
-        for words, rule in rules.items():
-            yield _ORDER, f"{words} within each {size}", _at(_within(size, rule)), 1.5
-        for words, stride in ((f"{size} keys as {size // 2}", size // 2), ("", 2 * size)):
-            said = words or f"{size} keys as {2 * size}"
-            yield (
-                "{} read from other keys, as pages of " + said,
-                "beyond the end from the first keys on",
-                _at(lambda n, s=size, t=stride: (np.arange(n) // s * t + np.arange(n) % s) % n),
-                1.5,
-            )
-        again = {
-            "the first of the tile": lambda at, n: 0 * at,
-            "the last of the tile": lambda at, n: 0 * at + n - 1,
-            "the first half twice": lambda at, n: at % (n // 2),
-            "the second half twice": lambda at, n: at % (n // 2) + n // 2,
-            "each second key twice": lambda at, n: at // 2 * 2,
-        }
-        for words, rule in again.items():
-            yield _OTHER_KEYS, f"{words} of {size}", _at(_within(size, rule)), 1.5
-            if sheet.kv_len % size:
-                where = f"{words} of {size}, of the last tile too, as far as it goes"
-                yield _OTHER_KEYS, where, _at(_to_the_end(size, rule)), 1.5
-        yield (
-            _OTHER_KEYS,
-            f"key j reads key j % {size}",
-            _at(lambda n, s=size: np.arange(n) % s),
-            1.5,
-        )
-        if sheet.kv_len % size:
-            yield (
-                _ORDER,
-                f"tiles of {size // 2} swapped in pairs, as far as both keys are there",
-                _at(lambda n, s=size // 2: _inside(np.arange(n) ^ s)),
-                1.5,
-            )
+        if size <= sheet.kv_len:
+            yield from _orders_within(sheet, size)
+            yield from _others_within(sheet, size)
     pairs = "keys swapped in pairs, as far as both are there"
     yield _ORDER, pairs, _at(lambda n: _inside(np.arange(n) ^ 1)), 1.5
     yield _ORDER, "in reverse", _at(lambda n: np.arange(n)[::-1]), 1.0
@@ -165,6 +119,61 @@ def orders(sheet: Sheet) -> Iterator[Change]:
         ("key j reads key 2 j % L", lambda n: 2 * np.arange(n) % n),
     ):
         yield _OTHER_KEYS, words, _at(index), 1.5
+
+
+def _orders_within(sheet: Sheet, size: int) -> Iterator[Change]:
+    """Yield tiles whose keys have another order, or pages of another size."""
+    rules: dict[str, Callable[..., Any]] = {
+        "in reverse": lambda at, n: n - 1 - at,
+        "halves swapped": lambda at, n: (at + n // 2) % n,
+        "pairs swapped": lambda at, n: at ^ 1,
+        "even ones, then odd ones": lambda at, n: np.where(at < n // 2, 2 * at, 2 * at - n + 1),
+        "halves interleaved": lambda at, n: np.where(at % 2 == 0, at // 2, at // 2 + n // 2),
+    }
+    for rows in (4, 8, 16):
+        if rows < size // 2:
+            rules[f"transposed as {rows} x {size // rows}"] = lambda at, n, r=rows: (
+                at % r * (n // r) + at // r
+            )
+    for words, rule in rules.items():
+        yield _ORDER, f"{words} within each {size}", _at(_within(size, rule)), 1.5
+    for words, stride in ((f"{size} keys as {size // 2}", size // 2), ("", 2 * size)):
+        said = words or f"{size} keys as {2 * size}"
+        yield (
+            "{} read from other keys, as pages of " + said,
+            "beyond the end from the first keys on",
+            _at(lambda n, s=size, t=stride: (np.arange(n) // s * t + np.arange(n) % s) % n),
+            1.5,
+        )
+
+
+def _others_within(sheet: Sheet, size: int) -> Iterator[Change]:
+    """Yield tiles that have some keys twice and others not at all, or tiles exchanged."""
+    again = {
+        "the first of the tile": lambda at, n: 0 * at,
+        "the last of the tile": lambda at, n: 0 * at + n - 1,
+        "the first half twice": lambda at, n: at % (n // 2),
+        "the second half twice": lambda at, n: at % (n // 2) + n // 2,
+        "each second key twice": lambda at, n: at // 2 * 2,
+    }
+    for words, rule in again.items():
+        yield _OTHER_KEYS, f"{words} of {size}", _at(_within(size, rule)), 1.5
+        if sheet.kv_len % size:
+            where = f"{words} of {size}, of the last tile too, as far as it goes"
+            yield _OTHER_KEYS, where, _at(_to_the_end(size, rule)), 1.5
+    yield (
+        _OTHER_KEYS,
+        f"key j reads key j % {size}",
+        _at(lambda n, s=size: np.arange(n) % s),
+        1.5,
+    )
+    if sheet.kv_len % size:
+        yield (
+            _ORDER,
+            f"tiles of {size // 2} swapped in pairs, as far as both keys are there",
+            _at(lambda n, s=size // 2: _inside(np.arange(n) ^ s)),
+            1.5,
+        )
 
 
 def _at(index: Callable[..., Any]) -> Callable[..., Any]:
