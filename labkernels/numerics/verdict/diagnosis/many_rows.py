@@ -185,7 +185,7 @@ def _would_show(problem: Problem, sigma: Array, bad: Array, rms: Array, wrong: A
     return bool((expected > _CLEARLY).mean() >= _OFTEN)
 
 
-def of_outliers(problem: Problem, error: Array, sigma: Array) -> list[Match]:
+def of_outliers(problem: Problem, out: Array, error: Array, sigma: Array) -> list[Match]:
     """Return a name if few elements are far out in right rows, as by a race or a lost write.
 
     An error along a direction that all rows share also leaves such elements; it is tried first.
@@ -202,7 +202,10 @@ def of_outliers(problem: Problem, error: Array, sigma: Array) -> list[Match]:
         first = f"{problem.row_name(token, head)}, channel {channel}"
         where = f"{int(far.sum())} of {far.size} elements, first {first}"
         was = float(np.sqrt((z**2).mean()))
-        return [Match("sparse outliers, as of a race", where, left, was, vague=True)]
+        name = "sparse outliers, as of a race"
+        if (out[far] == 0).all():
+            name = "elements never written: they are 0"
+        return [Match(name, where, left, was, vague=True)]
     return []
 
 

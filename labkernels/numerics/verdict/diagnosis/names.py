@@ -90,7 +90,7 @@ def of_output(case: Case) -> list[Match]:
         or added.of_factors(*given)
         or filters
         or many_rows.of_factor(rows)
-        or many_rows.of_outliers(problem, case.error, sigma)
+        or many_rows.of_outliers(problem, case.out, case.error, sigma)
         or shared
         or foreign.of_output(problem, case.out, case.truth, sigma, bad)
     )
@@ -171,14 +171,22 @@ def _of_some_channels(case: Case, bad: Array, score: Array) -> list[Match]:
     given = case.problem, case.out, case.truth, case.sigma, score, case.policy.p
     place = places.words(case.problem, bad)
     words = f"channels {wrong[0]} to {wrong[-1]} alone, {len(wrong)} of them"
+    explained = [
+        match
+        for match in whole_kernel.explain(sheets.of_rows(*given, wrong), case.policy.out)
+        if not match.vague and not match.name.startswith("row never")
+    ]
+    if not explained:
+        problem, policy = case.problem, case.policy
+        whole = problem, case.out, case.truth, case.sigma, bad, policy.p, policy.out
+        explained = structure.of_channels(*whole, wrong)
     return [
         replace(
             match,
             name=match.name + ", in some channels" * ("channel" not in match.name),
             where="; ".join(filter(None, (match.where, words, place))),
         )
-        for match in whole_kernel.explain(sheets.of_rows(*given, wrong), case.policy.out)
-        if not match.vague and not match.name.startswith("row never")
+        for match in explained
     ]
 
 

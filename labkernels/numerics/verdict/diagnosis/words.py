@@ -7,6 +7,8 @@ import numpy as np
 from labkernels.numerics.arrays import Array
 
 _LISTED = 4
+# Where V is 0 for some keys, the output lacks what they add, as where a partial output was lost.
+V_LOST = "V read as 0, or the output of a split lost"
 _MODULI = (2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128)
 
 

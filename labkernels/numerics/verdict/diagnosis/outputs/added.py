@@ -24,6 +24,7 @@ _EACH = 12  # least elements per number that is fitted
 _OF_EACH = 4  # least elements per offset that is fitted
 _NONE = 0.01  # difference of a factor from 1: a smaller one is no factor
 _ROUND = 0.004  # relative distance from a round factor
+_ALIKE = 0.02  # share of the largest offset by which offsets may differ and count as one
 _MEAN = "the mean of V"
 _ROUND_ONES = (1.0, -1.0, 0.5, -0.5, 2.0, 0.25, 1 / 3)
 
@@ -151,7 +152,10 @@ def _by_offset(
         size = np.maximum((right**2).mean(), 1e-300)
         left = _rms(given - right - added, variance * (1 + added**2 / size))
         told = ", ".join(f"{x:.4g}" for x in offset[np.unique(label)[:_LISTED]])
-        name = f"an offset of V for each {what}"
+        if np.ptp(added, 1).max() <= _ALIKE * np.abs(added).max():
+            name = f"a constant is added to V, of each {what.removeprefix('channel of each ')}"
+        else:
+            name = f"an offset of V for each {what}"
         found.append(Match(name, f"{told}, ...", left, np.nan))
     return found
 
@@ -252,6 +256,7 @@ def _sum_of(
         return Match("", "", np.inf, np.nan)
     if abs(a) < _NONE:  # another row in place of the output is no sum
         name = f"{words} in place of the output"
+        name += ": keys left out, all others" * ("value of" in words)
         return Match(
             name,
             f"times {b:.4g}" * (b != 1),

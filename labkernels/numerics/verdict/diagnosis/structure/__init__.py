@@ -21,6 +21,7 @@ from labkernels.numerics.verdict.diagnosis.structure import (
     scales,
     scores,
     switched,
+    tiles,
     transports,
     weights,
 )
@@ -36,6 +37,7 @@ _FAMILIES = (
     cuts.of_rows,
     *operands.ALL[1:],
     scores.of_functions,
+    *tiles.ALL,
 )
 
 
@@ -53,6 +55,23 @@ def explain(
             return [match]
         found.append(match)
     return found
+
+
+def of_channels(
+    problem: Problem,
+    out: Array,
+    truth: Array,
+    sigma: Array,
+    bad: Array,
+    p_format: str,
+    fmt: str,
+    channels: Array,
+) -> list[Match]:
+    """Return the weights of tiles that explain some channels, where others are right."""
+    blocks = gathered(problem, out, truth, sigma, bad, p_format, fmt, channels)
+    was = rms_before(block.sheet for block in blocks)
+    found = (item for family in tiles.ALL for item in family(blocks, was))
+    return [Match(item.name, item.where, item.rms, was) for item in found][:1]
 
 
 def _each(

@@ -66,7 +66,7 @@ def gathered(
     bad: Array,
     p_format: str,
     fmt: str,
-    channels: None = None,
+    channels: Array | None = None,
 ) -> list[Block]:
     """Return wrong rows, with all wrong heads of a token. Shapes: bad [total_q, Hq], bool."""
     some = slice(None) if channels is None else channels

@@ -227,7 +227,7 @@ _VAGUE = {
 
 def _name(counts: set[tuple[int, int]], kind: str) -> str:
     if kind == "v":
-        return "V read as 0" if counts == {(1, 0)} else "V counted twice"
+        return words.V_LOST if counts == {(1, 0)} else "V counted twice"
     if any(right == 0 for right, _ in counts):
         return "another mask: keys that the mask hides" + ", and keys left out" * ((1, 0) in counts)
     if counts == {(1, 0)}:

@@ -213,15 +213,16 @@ def _ordered(kept: list[tuple[float, Mistake]], found: list[Sheet], was: float) 
         chance = mistake.vague and -_BETTER * rms**2 <= worse < -_SAME
         if worse <= _SAME and not chance and not first.name.startswith(mistake.name):
             alike.append(mistake)
-    names = list(dict.fromkeys(m.name for m in (first, *alike)))[:3]
+    every = (name for m in (first, *alike) for name in m.name.split(", or "))
+    names = list(dict.fromkeys(every))[:3]
     matches = [
         Match(m.name, m.where, rms, was, m.precision, m.vague, m.like_scale, m.for_each)
         for rms, m in order[:3]
     ]
     matches[0] = replace(matches[0], settled=first.settles > 0 and _settles(rms, first, was**2))
     if len(names) > 1:
-        where = "; or ".join(filter(None, (first.where, alike[0].where)))
-        each = any(m.for_each for m in (first, *alike) if m.name in names)
+        where = "; or ".join(filter(None, (m.where for m in (first, *alike[:1]))))
+        each = any(m.for_each for m in (first, *alike) if m.name.split(", or ")[0] in names)
         matches[0] = replace(matches[0], name=", or ".join(names), where=where, for_each=each)
         matches[1:] = [match for match in matches[1:] if match.name not in names]
     return matches

@@ -11,7 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from labkernels import formats
 from labkernels.numerics.arrays import Array
+from labkernels.numerics.verdict.diagnosis import words
 from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar import (
     parameters,
     queries,
@@ -35,6 +37,7 @@ _SHARE = 1e-7  # part of the mean z^2 before that products of large sums lose by
 _EQUATIONS = 128  # equations of the screen, which has two rows at least
 _ROWS_MOST = 6
 _JUDGED = 16  # mistakes that are judged on all rows
+_SLACK = 1e-3  # part of z^2 before by which errors may be larger, as where mistakes are judged
 _STEPS = 48  # of a golden section
 _SURE, _HOPELESS = 16, 0.01  # after so many steps a right number leaves less than this part of z^2
 _GOLDEN = (5**0.5 - 1) / 2
@@ -43,12 +46,17 @@ _WHOLE = 0.02  # largest distance of a factor from a named one
 
 _NAMED = {
     "keys left out": {1.0: "keys left out", -1.0: "keys counted twice"},
-    "V read as 0": {1.0: "V read as 0", -1.0: "V counted twice", 2.0: "V with the wrong sign"},
+    "V read as 0": {1.0: words.V_LOST, -1.0: "V counted twice", 2.0: "V with the wrong sign"},
     readings.PADDED: {},
     readings.IN_DENOMINATOR: {
         1.0: readings.IN_DENOMINATOR,
         -1.0: "keys twice in the denominator",
     },
+}
+_SEVERAL = {
+    "keys left out": "keys counted {} times",
+    "V read as 0": "V counted {} times",
+    readings.IN_DENOMINATOR: "keys {} times in the denominator",
 }
 _BY_FACTOR = {
     "keys left out": "weights of keys by a factor",
@@ -63,7 +71,10 @@ def of_readings(sheets: list[Sheet], misfit: Callable[..., float]) -> Iterator[M
     limit = max(_LEFT, _SHARE * _before(screen))
     first = sheets[0]
     main = itertools.chain(
-        readings.of_weights(first), readings.of_scores(first), readings.of_operands(first)
+        readings.of_weights(first),
+        readings.of_scores(first),
+        readings.of_operands(first),
+        readings.of_stale_weights(first),
     )
     stages: tuple[Callable[[], list[tuple[Reading, Nearest]]], ...] = (
         lambda: _screened(screen, main, limit),
@@ -101,7 +112,19 @@ def _rows(sheets: list[Sheet]) -> list[Sheet]:
         order = np.argsort(-z)[:count].tolist()
         found += [(rank, -float(z[i]), sheet, i) for rank, i in enumerate(order)]
     found.sort(key=lambda each: each[:2])
-    return [part(sheet, slice(i, i + 1)) for _, _, sheet, i in found[:count]]
+    return [_with_slack(part(sheet, slice(i, i + 1)), -z) for _, z, sheet, i in found[:count]]
+
+
+def _with_slack(row: Sheet, before: float) -> Sheet:
+    """Return a row with the errors of P as large as they may be under other weights.
+
+    A wrong reading may spread a row over many keys that has one key, whose weight has no error. A
+    row that went far wrong allows more.
+    """
+    narrow = formats.named(row.p_format.removesuffix("x2")).unit_roundoff
+    spread = row.sigma**2 + (narrow * row.v).var(0)
+    most = row.sigma**2 * max(1.0, _SLACK * before)
+    return replace(row, sigma=np.sqrt(np.clip(spread, row.sigma**2, most)), notes={})
 
 
 def _before(screen: Screen) -> float:
@@ -230,8 +253,11 @@ def _mistake(reading: Reading, near: Nearest) -> Mistake:
     if reading.scalable:
         factor = near.factor
         whole = [x for x in _NAMED[name] if abs(factor - x) <= _WHOLE]
+        times = round(1 - factor)
         if whole:
             factor, name = whole[0], _NAMED[name][whole[0]]
+        elif name in _SEVERAL and times > 2 and abs(1 - factor - times) <= _WHOLE:
+            factor, name = 1.0 - times, _SEVERAL[name].format(times)
         else:
             padded = name == readings.PADDED
             where = f"{factor:.4g} of them; {where}" if padded else f"times {1 - factor:.4g}"

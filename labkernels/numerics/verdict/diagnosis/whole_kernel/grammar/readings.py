@@ -80,6 +80,24 @@ def of_weights(sheet: Sheet) -> Iterator[Reading]:
     )
 
 
+def of_stale_weights(sheet: Sheet) -> Iterator[Reading]:
+    """Yield weights in the second product that are those of a tile before or behind."""
+    for size in (8, 16, 32, 64, 128):
+        for step in (size, -size):
+            if size < sheet.kv_len:
+                for below in (False, True):
+
+                    def of(s: Sheet, d: int = step, both: bool = below) -> Terms:
+                        at = np.arange(s.kv_len) - d
+                        inside = (at >= 0) & (at < s.kv_len)
+                        p = s.weights[:, np.where(inside, at, np.arange(s.kv_len))]
+                        return Terms(p, p if both else s.weights, s.v)
+
+                    what = "in both sums" if below else "in the output alone"
+                    where = f"those of {size} keys {'before' if step > 0 else 'behind'}, {what}"
+                    yield Reading("weights are those of another tile", where, of, 1.5)
+
+
 def of_scores(sheet: Sheet) -> Iterator[Reading]:
     """Yield scores with another factor, another format, without their sign or mask."""
     for factor in _FACTORS:
@@ -151,6 +169,28 @@ def of_formats(sheet: Sheet) -> Iterator[Reading]:
                     2.0,
                     precision=True,
                 )
+    yield from _of_own_scales()
+
+
+def _of_own_scales() -> Iterator[Reading]:
+    """Yield K or V in few bits, with the right scale of each key, channel, tile or head."""
+    for fmt, largest in (("int8", 127.0), ("int4", 7.0), ("e4m3", 448.0), ("e5m2", 57344.0)):
+        for whose, size_of in tensors.SIZES.items():
+            for which, make in (("k", _of_k), ("v", _of_v)):
+
+                def change(
+                    s: Sheet,
+                    w: str,
+                    f: str = fmt,
+                    most: float = largest,
+                    of: Callable[..., Any] = size_of,
+                ) -> Array:
+                    step = np.maximum(of(s.keys(w)), 1e-300) / most
+                    x = s.keys(w) / step
+                    return step * (np.rint(x) if f.startswith("int") else rounding.round_to(x, f))
+
+                where = f"with a scale for each {whose}"
+                yield Reading(f"{which.upper()} in {fmt}", where, make(change), 2.0, precision=True)
 
 
 def of_channels(sheet: Sheet) -> Iterator[Reading]:

@@ -40,12 +40,51 @@ def sources(sheet: Sheet) -> Iterator[Change]:
     for step in range(1, min(batch, _OTHERS)):
         where = f"request b reads request (b + {step}) % {batch}"
         yield "{} of another request", where, lambda s, w, d=step: _of_request(s, w, d), 1.0
+    for request in range(min(batch, _OTHERS) if batch > 2 else 0):
+        where = f"request {request}"
+        yield "{} of another request", where, lambda s, w, r=request: _of_one(s, w, r), 1.5
+    width = sheet.keys("k").shape[1]
+    for said, along, step in (
+        *((f"a row stride {d:+d} channels off", d, 0) for d in (8, -8, 16, -16, 4, -4)),
+        *((f"an address {d:+d} elements off", 0, d) for d in (width // 2, -(width // 2), 8, -8)),
+    ):
+        yield "{} read with " + said, "", lambda s, w, a=along, d=step: _elements(s, w, a, d), 1.5
+    if batch > 1:
+        for step in (sign * d for d in (*_TILES, 1, 2, 3) for sign in (1, -1)):
+            where = f"token t of all requests, one after the other, reads token t {step:+d}"
+            name = "{} read at an offset, across requests"
+            yield name, where, lambda s, w, d=step: _across(s, w, d), 1.5
+    n_k, n_v = sheet.k.shape[1], sheet.v.shape[1]
+    if n_k > n_v and isinstance(sheet.channels, slice):
+        said = "{} exchanged for the other of K and V"
+        yield said, "its first channels", lambda s, w: s.k[:, :n_v] if w == "v" else None, 1.0
     if sheet.k.shape == sheet.v.shape and isinstance(sheet.channels, slice):
         yield "{} exchanged for the other of K and V", "", _other, 1.0
 
 
+def _elements(sheet: Sheet, which: str, along: int, step: int) -> Array:
+    """Return keys whose elements are some places off, by more in each key."""
+    whole = keys_of(sheet.problem, which, sheet.kv_head, sheet.request)
+    at = np.arange(whole.size).reshape(whole.shape) + along * np.arange(len(whole))[:, None] + step
+    x = whole.ravel()[at % whole.size]
+    return x[:, sheet.channels] if which == "v" else x
+
+
+def _across(sheet: Sheet, which: str, step: int) -> Array:
+    """Return keys at an offset in a cache that holds the requests one after the other."""
+    found = sheet.once(
+        (which, "all requests", sheet.kv_head),
+        lambda: np.concatenate([sheet.keys(which, request=r) for r in range(sheet.problem.batch)]),
+    )
+    first = int(sheet.problem.kv_lens[: sheet.request].sum())
+    return found[(first + step + np.arange(sheet.kv_len)) % len(found)]
+
+
 def _of_request(sheet: Sheet, which: str, step: int) -> Array:
-    request = (sheet.request + step) % sheet.problem.batch
+    return _of_one(sheet, which, (sheet.request + step) % sheet.problem.batch)
+
+
+def _of_one(sheet: Sheet, which: str, request: int) -> Array:
     own, other = sheet.keys(which), sheet.keys(which, request=request)[: sheet.kv_len]
     return np.concatenate([other, own[len(other) :]])
 
@@ -67,44 +106,11 @@ def orders(sheet: Sheet) -> Iterator[Change]:
             cost,
         )
     for size in _TILES:
-        if size > sheet.kv_len:
-            continue
-        rules: dict[str, Callable[..., Any]] = {
-            "in reverse": lambda at, n: n - 1 - at,
-            "halves swapped": lambda at, n: (at + n // 2) % n,
-            "pairs swapped": lambda at, n: at ^ 1,
-            "even ones, then odd ones": lambda at, n: np.where(at < n // 2, 2 * at, 2 * at - n + 1),
-            "halves interleaved": lambda at, n: np.where(at % 2 == 0, at // 2, at // 2 + n // 2),
-        }
-        for rows in (4, 8, 16):
-            if rows < size // 2:
-                rules[f"transposed as {rows} x {size // rows}"] = lambda at, n, r=rows: (
-                    at % r * (n // r) + at // r
-                )
-        for words, rule in rules.items():
-            yield _ORDER, f"{words} within each {size}", _at(_within(size, rule)), 1.5
-        again = {
-            "the first of the tile": lambda at, n: 0 * at,
-            "the last of the tile": lambda at, n: 0 * at + n - 1,
-            "the first half twice": lambda at, n: at % (n // 2),
-            "the second half twice": lambda at, n: at % (n // 2) + n // 2,
-            "each second key twice": lambda at, n: at // 2 * 2,
-        }
-        for words, rule in again.items():
-            yield _OTHER_KEYS, f"{words} of {size}", _at(_within(size, rule)), 1.5
-        yield (
-            _OTHER_KEYS,
-            f"key j reads key j % {size}",
-            _at(lambda n, s=size: np.arange(n) % s),
-            1.5,
-        )
-        if sheet.kv_len % size:
-            yield (
-                _ORDER,
-                f"tiles of {size // 2} swapped in pairs, as far as both keys are there",
-                _at(lambda n, s=size // 2: _inside(np.arange(n) ^ s)),
-                1.5,
-            )
+        if size <= sheet.kv_len:
+            yield from _orders_within(sheet, size)
+            yield from _others_within(sheet, size)
+    pairs = "keys swapped in pairs, as far as both are there"
+    yield _ORDER, pairs, _at(lambda n: _inside(np.arange(n) ^ 1)), 1.5
     yield _ORDER, "in reverse", _at(lambda n: np.arange(n)[::-1]), 1.0
     for words, index in (
         ("the first key", lambda n: np.zeros(n, int)),
@@ -113,6 +119,61 @@ def orders(sheet: Sheet) -> Iterator[Change]:
         ("key j reads key 2 j % L", lambda n: 2 * np.arange(n) % n),
     ):
         yield _OTHER_KEYS, words, _at(index), 1.5
+
+
+def _orders_within(sheet: Sheet, size: int) -> Iterator[Change]:
+    """Yield tiles whose keys have another order, or pages of another size."""
+    rules: dict[str, Callable[..., Any]] = {
+        "in reverse": lambda at, n: n - 1 - at,
+        "halves swapped": lambda at, n: (at + n // 2) % n,
+        "pairs swapped": lambda at, n: at ^ 1,
+        "even ones, then odd ones": lambda at, n: np.where(at < n // 2, 2 * at, 2 * at - n + 1),
+        "halves interleaved": lambda at, n: np.where(at % 2 == 0, at // 2, at // 2 + n // 2),
+    }
+    for rows in (4, 8, 16):
+        if rows < size // 2:
+            rules[f"transposed as {rows} x {size // rows}"] = lambda at, n, r=rows: (
+                at % r * (n // r) + at // r
+            )
+    for words, rule in rules.items():
+        yield _ORDER, f"{words} within each {size}", _at(_within(size, rule)), 1.5
+    for words, stride in ((f"{size} keys as {size // 2}", size // 2), ("", 2 * size)):
+        said = words or f"{size} keys as {2 * size}"
+        yield (
+            "{} read from other keys, as pages of " + said,
+            "beyond the end from the first keys on",
+            _at(lambda n, s=size, t=stride: (np.arange(n) // s * t + np.arange(n) % s) % n),
+            1.5,
+        )
+
+
+def _others_within(sheet: Sheet, size: int) -> Iterator[Change]:
+    """Yield tiles that have some keys twice and others not at all, or tiles exchanged."""
+    again = {
+        "the first of the tile": lambda at, n: 0 * at,
+        "the last of the tile": lambda at, n: 0 * at + n - 1,
+        "the first half twice": lambda at, n: at % (n // 2),
+        "the second half twice": lambda at, n: at % (n // 2) + n // 2,
+        "each second key twice": lambda at, n: at // 2 * 2,
+    }
+    for words, rule in again.items():
+        yield _OTHER_KEYS, f"{words} of {size}", _at(_within(size, rule)), 1.5
+        if sheet.kv_len % size:
+            where = f"{words} of {size}, of the last tile too, as far as it goes"
+            yield _OTHER_KEYS, where, _at(_to_the_end(size, rule)), 1.5
+    yield (
+        _OTHER_KEYS,
+        f"key j reads key j % {size}",
+        _at(lambda n, s=size: np.arange(n) % s),
+        1.5,
+    )
+    if sheet.kv_len % size:
+        yield (
+            _ORDER,
+            f"tiles of {size // 2} swapped in pairs, as far as both keys are there",
+            _at(lambda n, s=size // 2: _inside(np.arange(n) ^ s)),
+            1.5,
+        )
 
 
 def _at(index: Callable[..., Any]) -> Callable[..., Any]:
@@ -128,6 +189,14 @@ def _within(size: int, rule: Callable[..., Any]) -> Callable[..., Any]:
     def index(n: int) -> Array:
         key = np.arange(n)
         return np.where(key < n // size * size, key // size * size + rule(key % size, size), key)
+
+    return index
+
+
+def _to_the_end(size: int, rule: Callable[..., Any]) -> Callable[..., Any]:
+    def index(n: int) -> Array:
+        key = np.arange(n)
+        return np.minimum(key // size * size + rule(key % size, size), n - 1)
 
     return index
 
@@ -177,6 +246,27 @@ def values(sheet: Sheet) -> Iterator[Change]:
     for fmt in ("bf16", "fp16", "e4m3", "e5m2"):
         if formats.named(fmt).unit_roundoff > narrow:
             yield "{} in " + fmt, "", of(lambda x, f=fmt: rounding.round_to(x, f)), 1.5
+
+
+def _of_tiles(x: Array, size: int, *, channels: bool) -> Array:
+    starts = np.arange(0, len(x), size)
+    most = np.maximum.reduceat(np.abs(x), starts).repeat(size, 0)[: len(x)]
+    return most if channels else most.max(1, keepdims=True)
+
+
+SIZES: dict[str, Callable[..., Any]] = {
+    "key": lambda x: np.abs(x).max(1, keepdims=True),
+    "head": lambda x: np.abs(x).max(),
+    "channel": lambda x: np.abs(x).max(0, keepdims=True),
+    **{
+        f"tile of {n} keys" + ", channel by channel" * each: (
+            lambda x, n=n, each=each: _of_tiles(x, n, channels=each)
+        )
+        for n in (16, 32, 64, 128)
+        for each in (False, True)
+    },
+}
+"""Largest absolute value that a scale is made of, by what has a scale of its own."""
 
 
 def _pooled(x: Array, size: int) -> Array:

@@ -176,6 +176,35 @@ def of_sinks_and_window(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake
         )
 
 
+def of_longer(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Every row sees some keys more; behind the last key are those of the next request, or zeros.
+
+    A causal mask alone would stop at the last key.
+    """
+    if sheets[0].problem.variant is not None:
+        return
+    found = []
+    for more in (1, 2, 4, 8):
+        for words, source in (("the next request's first keys", 1), ("its own first keys", 0)):
+            where = f"{more} more; behind the last key are {words}"
+            found.append(
+                Mistake(
+                    "keys past the end, or keys that the mask hides",
+                    where,
+                    lambda sheet, n=more, step=source: _longer(sheet, n, step),
+                )
+            )
+    yield from best(misfit, found)
+
+
+def _longer(sheet: Sheet, more: int, step: int) -> Array:
+    request = (sheet.request + step) % sheet.problem.batch
+    k, v = (sheet.keys(which, request=request)[:more] for which in "kv")
+    scores = np.concatenate([sheet.raw, sheet.q @ k.T], 1)
+    seen = np.arange(scores.shape[1]) < sheet.n_keys[:, None] + more
+    return sheet.attend(np.where(seen, scores, -np.inf), np.concatenate([sheet.v, v]))
+
+
 def _seeing(see: Callable[..., Any]) -> Callable[..., Any]:
     """Return attention to the keys for which see(sheet, key) holds, among those that a row sees."""
 
@@ -191,4 +220,4 @@ def _running_means(p: Array, v: Array) -> Array:
         return (np.cumsum(p[:, None] * v, 0) / np.cumsum(p)[:, None])[:-1]
 
 
-ALL = (of_last_keys, of_first_keys, of_diagonal, of_sinks_and_window)
+ALL = (of_last_keys, of_first_keys, of_diagonal, of_sinks_and_window, of_longer)

@@ -18,6 +18,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import (
 )
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
+from labkernels.numerics.verdict.diagnosis.words import V_LOST
 
 _RUNS = 1024  # most runs of a row, of which all pairs are tried
 
@@ -31,7 +32,7 @@ def of_range(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         for name, way in (
             ("keys left out", _left_out),
             ("keys read as 0", _zeroed),
-            ("V read as 0", _valueless),
+            ("V read as 0" if size == 1 else V_LOST, _valueless),
         ):
 
             def each(
@@ -157,7 +158,7 @@ def of_cleared(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """From some key on, all keys are read as zeros."""
     for name, outputs, each in (
         ("K read as 0", _k_cleared, _k_cleared_from),
-        ("V read as 0", _v_cleared, _v_cleared_from),
+        (V_LOST, _v_cleared, _v_cleared_from),
         ("keys read as 0", _both_cleared, _both_cleared_from),
     ):
         starts = {i for _, _, i in of_rows(sheets, each)}

@@ -21,6 +21,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import (
 )
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, part
+from labkernels.numerics.verdict.diagnosis.words import V_LOST
 
 _SIZES = (*range(4, 65, 4), 80, 96, 128, 160, 192, 256, 320, 512, 1024)  # keys of a block
 _COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16)  # numbers of blocks of any size
@@ -151,7 +152,7 @@ def _fitted(
 
 _NAMES = {
     "p": ("keys left out", "keys counted twice", "keys by a factor for each block"),
-    "v": ("V read as 0", "V counted twice", "V by a factor for each block"),
+    "v": (V_LOST, "V counted twice", "V by a factor for each block"),
     "l": ("keys missing in the denominator", "keys twice in the denominator", ""),
 }
 

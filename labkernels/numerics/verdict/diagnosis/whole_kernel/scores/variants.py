@@ -57,7 +57,14 @@ def _caps(variant: VariantTensors, misfit: Misfit) -> Iterator[Mistake]:
     def not_back(sheet: Sheet) -> Array:
         return sheet.attend(sheet.masked(sheet.raw / asked))
 
+    def clipped(sheet: Sheet) -> Array:
+        other = replace(sheet, problem=replace(sheet.problem, variant=without), notes={})
+        scores = np.clip(other.raw, -asked * LOG2_E, asked * LOG2_E)
+        return sheet.attend(sheet.masked(scores))
+
     if variant.alibi is None:
+        without = replace(variant, soft_cap=None)
+        yield Mistake("soft cap: scores clipped at the cap, without tanh", f"{asked:g}", clipped)
         yield Mistake("soft cap that is not multiplied back", f"of {asked:g}", not_back)
 
 

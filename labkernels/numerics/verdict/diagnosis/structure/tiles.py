@@ -1,0 +1,209 @@
+"""Factors on whole tiles of keys that differ from row to row: of a merge, or of a rescale.
+
+A split's or a tile's weight depends on the row's maxima, so that a wrong one has no number that
+rows share. A row is a sum of its tiles' means: a fit of each row alone gives their weights.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from labkernels.numerics.arrays import Array
+from labkernels.numerics.verdict.diagnosis import words
+from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
+from labkernels.numerics.verdict.diagnosis.structure.linear import LEFT, SMALLER_BY
+from labkernels.numerics.verdict.diagnosis.structure.weights import Found
+
+_SIZES = (256, 128, 96, 64, 48, 32, 24, 16, 8)
+_ROWS = 12  # most rows of a block
+_SHARE = 0.5  # most numbers per channel: more would explain any row
+_KNOWN = 0.05  # largest error of a factor that is read
+_ALIKE = 0.02  # factors count as equal if they differ by less than this share
+_GROWN_MOST = 1e12  # largest growth of a variance by larger weights
+_RANK = 1e-9
+_EACH = 4  # least channels for each factor of a row
+_OFTEN = 0.9  # least share of the wrong rows that have as many equations as the fit needs
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One fitted row: the factors on its tiles' right weights, their errors, and sum z^2.
+
+    Shapes: tiles, factors, errors [T]. place: its request and head. whole: the sum of z^2 if each
+    factor is the nearer of 0 and 1; lost: how many of these are 0.
+    """
+
+    place: tuple[int, int]
+    tiles: np.ndarray
+    factors: np.ndarray
+    errors: np.ndarray
+    square: float
+    free: int
+    whole: float = 0.0
+    lost: int = 0
+
+
+def of_rows(blocks: list[Block], was: float) -> Iterator[Found]:
+    """Fit a factor on each tile of each row, with the right denominator or with its own."""
+    longest = max(block.sheet.kv_len for block in blocks)
+    if any(block.sheet.has_sink for block in blocks):
+        return
+    for size in (longest, *(n for n in _SIZES if n < longest)):
+        for shared in (True, False) if size < longest else (False,):
+            rows = _fitted(blocks, size, shared=shared)
+            if rows is None:
+                continue
+            free = sum(row.free for row in rows)
+            rms = float(np.sqrt(sum(row.square for row in rows) / max(free, 1)))
+            if free > 0 and rms <= LEFT and rms * SMALLER_BY <= was:
+                yield _named(rows, size, longest, rms, shared=shared)
+                return
+
+
+def _fitted(blocks: list[Block], size: int, *, shared: bool) -> list[_Row] | None:
+    """Return the fitted rows; None if too many of them have too few equations."""
+    found, asked = [], 0
+    for block in blocks:
+        rows = np.unique(np.linspace(0, len(block.sheet.tokens) - 1, _ROWS).astype(int))
+        for row in rows.tolist():
+            asked += 1
+            fitted = _of_row(block, row, size, shared=shared)
+            if fitted is not None:
+                found.append(fitted)
+                if len(found) == 1 and fitted.square > 4 * LEFT**2 * fitted.free:
+                    return None
+    return found if len(found) >= max(_OFTEN * asked, 1) else None
+
+
+def _of_row(block: Block, row: int, size: int, *, shared: bool) -> _Row | None:
+    """Fit the factors of a row. shared: numerator and denominator have the same factors."""
+    seen = block.seen[row]
+    p = np.where(seen, block.p[row], 0.0)
+    starts = np.arange(0, len(p), size)
+    below = np.add.reduceat(p, starts)
+    tiles = np.flatnonzero(below > 0)
+    n = len(tiles) - shared
+    out, sigma = block.sheet.out[row], block.sigma[row]
+    if n < 1 or n > _SHARE * len(out):
+        return None if n > 0 or not shared else _alone(block, row, tiles)
+    above = np.add.reduceat(p[:, None] * block.v, starts)[tiles]  # [T, Dv]
+    means = above / below[tiles, None]
+    for _ in range(2):  # errors of weights grow with the factors, which the first fit gives
+        if shared:  # the weights of the means add up to 1
+            sides, right = (means[:-1] - means[-1]) / sigma, (out - means[-1]) / sigma
+        else:
+            sides, right = means / sigma, out / sigma
+        length = np.maximum(np.sqrt((sides**2).sum(1)), 1e-300)
+        u, s, w = np.linalg.svd((sides / length[:, None]).T, full_matrices=False)
+        kept = s > _RANK * s[0]
+        x = (w[kept].T / s[kept]) @ (u[:, kept].T @ right) / length
+        errors = np.sqrt(((w[kept].T / s[kept]) ** 2).sum(1)) / length
+        if shared:
+            x, errors = np.append(x, 1 - x.sum()), np.append(errors, np.sqrt((errors**2).sum()))
+        left = (out - x @ means) / sigma
+        factors = x / below[tiles]
+        part = (p * np.repeat(_spread(factors, tiles, len(starts)), size)[: len(p)]) ** 2
+        grown = part @ block.v**2 / np.maximum(p**2 @ block.v**2, 1e-300)
+        sigma = block.sigma[row] * np.sqrt(np.clip(grown, 1.0, _GROWN_MOST))
+    place = block.sheet.request, int(block.sheet.heads[row])
+    errors = errors / below[tiles]
+    square, free = float((left**2).sum()), len(out) - int(kept.sum())
+    usual = np.median(factors[factors > 0.5]) if shared and (factors > 0.5).any() else 1.0
+    near = np.where(factors / usual > 0.5, below[tiles], 0.0)
+    given = near @ means / (near.sum() if shared and near.any() else 1.0)
+    whole = float((((out - given) / sigma) ** 2).sum())
+    return _Row(place, tiles, factors, errors, square, free, whole, int((near == 0).sum()))
+
+
+def _spread(x: Array, at: Array, n: int) -> Array:
+    found = np.zeros(n)
+    found[at] = x
+    return found
+
+
+def _alone(block: Block, row: int, tiles: Array) -> _Row:
+    """Return a row that sees one tile: no factor of numerator and denominator changes it."""
+    z = (block.sheet.out[row] - block.sheet.truth[row]) / block.sigma[row]
+    place = block.sheet.request, int(block.sheet.heads[row])
+    one = np.ones(len(tiles))
+    square = float((z**2).sum())
+    return _Row(place, tiles, one, np.inf * one, square, len(z), square)
+
+
+def _named(rows: list[_Row], size: int, longest: int, rms: float, *, shared: bool) -> Found:
+    """Put factors into words: of a row, of keys that are lost, of tiles, or of a merge."""
+    row = max(rows, key=lambda one: (np.abs(one.factors - 1) * (one.errors < _KNOWN)).max())
+    told = ", ".join(f"{x:.3g}" for x in row.factors[:6])
+    where = f"tiles of {size} keys, in one row times {told}" + ", ..." * (len(row.factors) > 6)
+    if size == longest:
+        each = ", ".join(f"{one.factors[0]:.3g}" for one in rows[:4])
+        name = "denominator of each row wrong: the row by a factor of its own"
+        return Found(name, f"times {each}, ...", rms)
+    equations = sum(one.free + len(one.tiles) for one in rows)
+    off = np.sqrt(sum(one.whole for one in rows) / equations)
+    if off <= LEFT and any(one.lost for one in rows):
+        lost = "keys left out, as tiles of small weights" if shared else words.V_LOST
+        return Found(f"{lost}, in other tiles of each row", where, rms)
+    if _of_tiles(rows):
+        what = "weights of keys" if shared else "V"
+        return Found(f"{what} by a factor for each tile, head and request", where, rms)
+    merged, moved = "splits merged with wrong weights", "rescaled wrongly when the maximum moves"
+    if shared:
+        name = f"{merged} in each row, or o and l {moved}"
+    else:
+        name = f"o {moved}, by another factor in each row, or {merged}, but a right denominator"
+    return Found(name, where, rms)
+
+
+def of_lanes(blocks: list[Block], was: float) -> Iterator[Found]:
+    """Fit a factor on each row for each class of channels, as those of a thread have."""
+    n = blocks[0].v.shape[1]
+    at = np.arange(n)
+    for said, label in (
+        *((f"pairs of channels, in turn {k}", at // 2 % k) for k in (2, 4, 8)),
+        *((f"every channel, in turn {k}", at % k) for k in (2, 4, 8)),
+        *((f"runs of {n // k} channels", at // max(n // k, 1)) for k in (2, 4, 8)),
+        *((f"runs of 8 channels, in turn {k}", at // 8 % k) for k in (2, 4)),
+    ):
+        classes = int(label.max()) + 1
+        if classes * _EACH > n or classes < 2:
+            continue
+        square, free, rows = 0.0, 0, 0
+        for block in blocks:
+            some = np.unique(np.linspace(0, len(block.sheet.tokens) - 1, _ROWS).astype(int))
+            for row in some.tolist():
+                square += _by_class(block, row, label)
+                free += n - classes
+                rows += 1
+        rms = float(np.sqrt(square / max(free, 1)))
+        if rows and rms <= LEFT and rms * SMALLER_BY <= was:
+            name = "denominator of each row wrong: another factor in each lane's channels"
+            yield Found(name, said, rms)
+            return
+
+
+def _by_class(block: Block, row: int, label: Array) -> float:
+    """Return the sum of z^2 of a row that has a factor for each class of channels."""
+    out, truth, sigma = block.sheet.out[row], block.sheet.truth[row], block.sigma[row]
+    for _ in range(2):
+        above = np.bincount(label, out * truth / sigma**2)
+        below = np.bincount(label, truth**2 / sigma**2)
+        factor = (above / np.where(below > 0, below, 1.0))[label]
+        left = (out - factor * truth) / sigma
+        sigma = block.sigma[row] * np.maximum(np.abs(factor), 1.0)
+    return float((left**2).sum())
+
+
+def _of_tiles(rows: list[_Row]) -> bool:
+    """Return whether all rows of a head have the same factors, and there are several such rows."""
+    groups: dict[tuple[int, int, int], list[float]] = {}
+    for row in rows:
+        for tile, factor, error in zip(row.tiles, row.factors, row.errors, strict=True):
+            if error < _ALIKE / 3:
+                groups.setdefault((*row.place, int(tile)), []).append(float(factor))
+    several = [np.array(x) for x in groups.values() if len(x) > 1]
+    return bool(several) and all(np.ptp(x) <= _ALIKE * max(abs(x).max(), 1) for x in several)
+
+
+ALL = (of_rows, of_lanes)
