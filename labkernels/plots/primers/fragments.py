@@ -35,8 +35,7 @@ def owners(matrices: dict[str, np.ndarray], *, origin: str) -> Figure:
             axes.text(column, row, f"{lane}·{place}", **_small(ink, 5.2))
         axes.set_title(name, fontsize=9)
         axes.set(xlabel="column", ylabel="row")
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 @plt.rc_context(style.HOUSE)
@@ -60,8 +59,7 @@ def banks(places: dict[str, np.ndarray], ways: dict[str, int], *, origin: str) -
         axes.set_xticks(range(8), [f"{4 * i}" for i in range(8)], fontsize=7)
         axes.set(xlabel="first of its four banks", ylabel="row")
         axes.grid(visible=False)
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 @plt.rc_context(style.HOUSE)
@@ -78,8 +76,7 @@ def spacing(steps: pd.DataFrame, *, origin: str) -> Figure:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.legend(loc="lower right")
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 def _grid(axes: Axes, quads: np.ndarray) -> None:
