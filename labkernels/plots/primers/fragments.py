@@ -31,8 +31,8 @@ def owners(matrices: dict[str, np.ndarray], *, origin: str) -> Figure:
         _grid(axes, matrix[..., 0] // 4)
         for (row, column), lane in np.ndenumerate(matrix[..., 0]):
             place = matrix[row, column, 1]
-            ink = _ink_on(_QUADS[lane // 4])
-            axes.text(column, row, f"{lane}·{place}", **_small(ink, 5.2))
+            look = {"ha": "center", "va": "center", "color": _ink_on(_QUADS[lane // 4])}
+            axes.text(column, row, f"{lane}·{place}", fontsize=5.2, **look)
         axes.set_title(name, fontsize=9)
         axes.set(xlabel="column", ylabel="row")
     return style.say_origin(figure, origin)
@@ -86,10 +86,6 @@ def _grid(axes: Axes, quads: np.ndarray) -> None:
     axes.set_yticks(range(rows), range(rows), fontsize=6)
     axes.grid(visible=False)
     axes.tick_params(length=0)
-
-
-def _small(colour: str, size: float) -> dict[str, Any]:
-    return {"ha": "center", "va": "center", "fontsize": size, "color": colour}
 
 
 def _ink_on(colour: Any) -> str:
