@@ -66,8 +66,9 @@ class Launch:
     @functools.cached_property
     def _launcher(self) -> Callable[..., Run]:
         """The launcher of the kernel, compiled and loaded."""
-        launchers = {"meta": _launcher_of_nothing, "cuda": _gpu_launcher}
-        return launchers.get(self.device.type, _cpu_launcher)(self)
+        if self.device.type == "meta":
+            return lambda *_: _nothing
+        return (_gpu_launcher if self.device.type == "cuda" else _cpu_launcher)(self)
 
     @functools.cached_property
     def _template(self) -> tuple[ctypes.Array, Mapping[str, int]]:
@@ -138,11 +139,6 @@ def _pointers(struct: type[ctypes.Structure]) -> dict[str, int]:
         elif issubclass(kind, ctypes.Structure):
             found |= {inner: first + word for inner, word in _pointers(kind).items()}
     return found
-
-
-def _launcher_of_nothing(made: Launch) -> Callable[..., Run]:
-    del made
-    return lambda *_: _nothing
 
 
 def _nothing() -> None:
