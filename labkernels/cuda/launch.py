@@ -170,7 +170,7 @@ def _cpu_launcher(made: Launch) -> Callable[..., Run]:
     from labkernels.cuda.host.build import GlobalRange
 
     one, written = made.specialization, made.written
-    kernel = _cpu_kernel(one, made.gpu.arch, made.checks)
+    kernel = cpu_kernel(one, made.gpu.arch, made.checks)
     how = {"grid": made.grid, "threads": one.threads, "smem_bytes": one.smem_bytes}
 
     def prepare(words: ctypes.Array, tensors: Mapping[str, torch.Tensor], space: Space) -> Run:
@@ -211,7 +211,8 @@ def gpu_kernel(made: Specialization, arch: str, device: int):
 
 
 @functools.cache
-def _cpu_kernel(made: Specialization, arch: str, checks: bool):
+def cpu_kernel(made: Specialization, arch: str, checks: bool):
+    """Return the CPU build of the specialization."""
     from labkernels.cuda.host import build
 
     return build.build(
