@@ -90,17 +90,10 @@ def _prefill_paged(q: torch.Tensor, *more: torch.Tensor, **options: Any) -> tupl
     return tuple(_outputs(prefill(q, PagedKV(*cache), cu_seqlens_q, **options), q))
 
 
-def _prefill(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
-    deterministic: bool = False,
-    **options: Any,
-) -> tuple[Any, ...]:
+def _prefill(*given: torch.Tensor, deterministic: bool = False, **options: Any) -> tuple[Any, ...]:
     del deterministic  # only of the backward pass
-    q, k, v = with_rows(q, k, v)
+    *rows, cu_seqlens_q, cu_seqlens_k = given
+    q, k, v = with_rows(*rows)
     step = prefill(q, RaggedKV(k, v, cu_seqlens_k), cu_seqlens_q, **options)
     return tuple(_outputs(step, q))
 
