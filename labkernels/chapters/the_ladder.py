@@ -4,7 +4,6 @@ import ctypes
 
 from labkernels import ops
 from labkernels.cuda import launch
-from labkernels.cuda.host import build as host
 from labkernels.kernels.kernel import Kernel
 from labkernels.kernels.prefill.inputs import prefill_inputs
 from labkernels.kernels.prefill.workload import Prefill
@@ -51,7 +50,9 @@ def trace(rung: str, blocks: int) -> list[dict[str, int | str]]:
     how = {"kernel": kernel, "scale": case.scale, "splits": 1}
     with launch.collected() as listed:
         ops.prefill(case.q, case.kv, case.cu_seqlens_q, **how)
-    built = ctypes.CDLL(str(_built(listed[0].launch).library))
+    made = listed[0].launch
+    library = launch.cpu_kernel(made.specialization, made.gpu.arch, made.checks).library
+    built = ctypes.CDLL(str(library))
     n_notes = ctypes.c_int.in_dll(built, "lab_n_notes")
     n_notes.value = 0
     ops.prefill(case.q, case.kv, case.cu_seqlens_q, **how)
@@ -67,17 +68,3 @@ def trace(rung: str, blocks: int) -> list[dict[str, int | str]]:
 def _workload(spec: Kernel, blocks: int) -> Prefill:
     keys = blocks * spec.tiles(spec.shape(head_dim=ladder.HEAD_DIM), spec.policies[0])[0].keys
     return Prefill((ROWS,), (keys,), 1, 1, ladder.HEAD_DIM)
-
-
-def _built(made: launch.Launch) -> host.HostKernel:
-    """Return the CPU build that a launch runs; after the launch, the cache has it."""
-    one = made.specialization
-    return host.build(
-        one.header,
-        instance=one.instance,
-        params=one.params,
-        defines=one.defines,
-        arch=made.gpu.arch,
-        checks=made.checks,
-        include_dirs=one.include_dirs,
-    )

@@ -74,7 +74,8 @@ def run(options: argparse.Namespace) -> int:
         return DONE
     if options.list:
         found = experiments.find(options.experiment) if options.experiment else None
-        print("\n".join(_cells(found, asked) if found else _experiments(asked)))
+        cells = found and [cell.label for cell in found.chosen(asked)]
+        print("\n".join(cells or _experiments(asked)))
         return DONE
     if bool(options.experiment) == options.all:
         known = ", ".join(experiments.discover())
@@ -109,10 +110,6 @@ def _asked(options: argparse.Namespace) -> Options:
         peer_path=options.peer_path,
         say=lambda line: print(line, flush=True),
     )
-
-
-def _cells(experiment: Experiment, asked: Options) -> list[str]:
-    return [cell.label for cell in experiment.chosen(asked)]
 
 
 def _experiments(asked: Options) -> list[str]:

@@ -164,7 +164,8 @@ def _tables(
     lines = [head + (f"{'measured':>11}{'TFLOP/s':>9}{'verdict':>9}" if runs else "")]
     measured = {run.candidate: run for run in runs}
     for item in expected:
-        label = item.candidate.instance.tile.label + ("" if _is_listed(item, listed) else " *")
+        label = item.candidate.instance.tile.label
+        label += "" if label in listed else " *"
         line = f"{label:<24}{item.candidate.registers:>10}{item.candidate.blocks_per_sm:>10}"
         line += f"{item.time.bound:>7}{format_time(item.time.time_s):>11}"
         lines.append(line + _measured(measured.get(item.candidate), workload))
@@ -176,10 +177,6 @@ def _tables(
         time_s = best.times.median_s
         parts.append(f"best: {best.candidate.instance.tile.label}, {format_time(time_s)}")
     return parts
-
-
-def _is_listed(item: Expected, listed: set[str]) -> bool:
-    return item.candidate.instance.tile.label in listed
 
 
 def _measured(run: Run | None, workload: Prefill) -> str:

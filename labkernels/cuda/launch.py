@@ -66,8 +66,9 @@ class Launch:
     @functools.cached_property
     def _launcher(self) -> Callable[..., Run]:
         """The launcher of the kernel, compiled and loaded."""
-        launchers = {"meta": _launcher_of_nothing, "cuda": _gpu_launcher}
-        return launchers.get(self.device.type, _cpu_launcher)(self)
+        if self.device.type == "meta":
+            return lambda *_: _nothing
+        return (_gpu_launcher if self.device.type == "cuda" else _cpu_launcher)(self)
 
     @functools.cached_property
     def _template(self) -> tuple[ctypes.Array, Mapping[str, int]]:
@@ -140,11 +141,6 @@ def _pointers(struct: type[ctypes.Structure]) -> dict[str, int]:
     return found
 
 
-def _launcher_of_nothing(made: Launch) -> Callable[..., Run]:
-    del made
-    return lambda *_: _nothing
-
-
 def _nothing() -> None:
     """Do nothing, as the launch for tensors without memory."""
 
@@ -174,7 +170,7 @@ def _cpu_launcher(made: Launch) -> Callable[..., Run]:
     from labkernels.cuda.host.build import GlobalRange
 
     one, written = made.specialization, made.written
-    kernel = _cpu_kernel(one, made.gpu.arch, made.checks)
+    kernel = cpu_kernel(one, made.gpu.arch, made.checks)
     how = {"grid": made.grid, "threads": one.threads, "smem_bytes": one.smem_bytes}
 
     def prepare(words: ctypes.Array, tensors: Mapping[str, torch.Tensor], space: Space) -> Run:
@@ -215,7 +211,8 @@ def gpu_kernel(made: Specialization, arch: str, device: int):
 
 
 @functools.cache
-def _cpu_kernel(made: Specialization, arch: str, checks: bool):
+def cpu_kernel(made: Specialization, arch: str, checks: bool):
+    """Return the CPU build of the specialization."""
     from labkernels.cuda.host import build
 
     return build.build(

@@ -11,11 +11,13 @@ from labkernels.cuda.compiler import nvrtc
 from labkernels.cuda.host import build
 
 HEADER, INSTANCE, PARAMS = "lab/probes.cuh", "lab::probe_ex2", "lab::Ex2Params"
-THREADS = 256
+THREADS = 256  # lab::probe_threads
 _FAILURES = (RuntimeError, ValueError, OSError)
 
 
-class _Params(ctypes.Structure):
+class Ex2Params(ctypes.Structure):
+    """lab::Ex2Params."""
+
     _fields_ = (("x", ctypes.c_void_p), ("y", ctypes.c_void_p))
 
 
@@ -29,7 +31,7 @@ def why_not_on_cpu() -> str | None:
     try:
         kernel = build.build(HEADER, instance=INSTANCE, params=PARAMS, defines=_once())
         kernel.library.unlink(missing_ok=True)  # it is loaded already and will not be needed again
-        params = _Params(x.ctypes.data, y.ctypes.data)
+        params = Ex2Params(x.ctypes.data, y.ctypes.data)
         shape = {"grid": (1, 1, 1), "threads": THREADS, "smem_bytes": 0}
         kernel.launch(**shape, params=params, ranges=ranges, host_threads=1)
     except _FAILURES as error:
@@ -57,7 +59,7 @@ def why_not_on_gpu(arch: str, device: int = 0) -> str | None:
         x = torch.from_numpy(_inputs()).to(f"cuda:{device}")
         y = torch.zeros_like(x)
         stream = torch.cuda.current_stream(device).cuda_stream
-        params = _Params(x.data_ptr(), y.data_ptr())
+        params = Ex2Params(x.data_ptr(), y.data_ptr())
         load(compiled, device=device).launch(
             grid=(1, 1, 1), threads=THREADS, smem_bytes=0, params=params, stream=stream
         )

@@ -11,9 +11,9 @@ DATA_FILE = "performance/recordings.csv"
 
 def write(out: Path, origin: Row, cells: int, seconds: float) -> Path:
     """Add the row of a recording that measured all of its cells, and return the file."""
-    row = {name: origin[name] for name in schema.RECORDINGS.columns if name in origin}
+    row = {name: origin[name] for name in schema.TABLES["recordings"].columns if name in origin}
     row |= {"cells": cells, "seconds": round(seconds, 1)}
-    store.append(out / DATA_FILE, [row], schema.RECORDINGS)
+    store.append(out / DATA_FILE, [row], schema.TABLES["recordings"])
     return out / DATA_FILE
 
 

@@ -168,6 +168,15 @@ class Recording:
             self._once[work] = work(self)
         return self._once[work]
 
+    def build_peers(self, operation: str, shapes: Iterable[tuple[str, int]]) -> dict[str, str]:
+        """Compile the libraries' own modules by `peer.build`, and print what cannot run here."""
+        from labkernels.measure.peers import peer
+
+        missing = peer.build(operation, shapes)
+        for reason in missing.values():
+            self.progress(reason)
+        return missing
+
     @contextlib.contextmanager
     def sampling(self) -> Iterator[None]:
         """Read the GPU's clock and power for the cell's rows while the body runs."""

@@ -135,7 +135,6 @@ class Kernel(Protocol):
 
     def named_tiles(self, head_dim: int) -> tuple[Tile, ...]:
         """Return further tiles, for reading and measuring: only a caller who names one uses it."""
-        del head_dim
         return ()
 
     def refuses(self, shape: Shape) -> str | None:
@@ -152,12 +151,10 @@ class Kernel(Protocol):
 
     def yields(self, shape: Shape) -> str | None:
         """Return why another kernel is faster on a shape, or None."""
-        del shape
         return None
 
     def summation_order(self, instance: Instance) -> Mapping[str, Any] | None:
         """Return the order of the kernel's sums, as arguments of SummationOrder, if it is known."""
-        del instance
         return None
 
     def prepare(self, call):
@@ -259,22 +256,18 @@ class Kernel(Protocol):
 
     def rows_of(self, shape: Shape, tile: Any) -> int:
         """Return the query rows of a block."""
-        del shape
         return tile.q_rows
 
     def fits(self, instance: Instance, gpu: Gpu) -> bool:
         """Return whether a block's shared memory fits a GPU; True if the size is not known."""
-        del instance, gpu
         return True
 
     def specializations(self, instance: Instance) -> tuple[Specialization, ...]:
         """Return what is compiled for an instance, first the kernel that a plan describes."""
-        del instance
         return ()
 
     def blocks_per_sm(self, instance: Instance, gpu: Gpu) -> int:
         """Return the blocks that an SM holds at once."""
-        del gpu
         return instance.tile.blocks_per_sm
 
 
@@ -297,7 +290,6 @@ class CudaKernel(Kernel, Protocol):
 
     def asked(self, instance: Instance, arch: str) -> Asked:
         """Return the features of main loop and end that the compiler's habits depend on."""
-        del instance, arch
         return Asked()
 
     def predicted_registers(self, instance: Instance, gpu: Gpu) -> Prediction:
@@ -313,7 +305,6 @@ class CudaKernel(Kernel, Protocol):
 
     def thread_registers(self, instance: Instance) -> int | None:
         """Return a computing thread's registers after setmaxnreg; None if no warp trades any."""
-        del instance
         return None
 
     def template(self, instance: Instance) -> str:
@@ -374,7 +365,6 @@ class TorchKernel(Kernel, Protocol):
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[Any, ...]:
         """Return the tile that stands for torch's choice."""
-        del shape, policy
         return (self.whole,)
 
 

@@ -2,10 +2,11 @@
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -16,30 +17,33 @@ from labkernels.numerics.truth.problem import Problem
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-class Draw(Protocol):
+@dataclass(frozen=True)
+class Draw(ABC):
     """A source of random tensors on a device; the same seed gives the same sequence of tensors."""
 
     seed: int
     device: str
 
+    @abstractmethod
     def tensor(self, dtype: str, *shape: int) -> torch.Tensor:
         """Return a tensor of about standard normal numbers.
 
         Raises: ValueError if the dtype is not fp16 or bf16.
         """
 
+    @abstractmethod
     def order(self, n: int) -> torch.Tensor:
         """Return the numbers below n, in random order: int32 [n]."""
 
     def next(self) -> Self:
         """Return a separate source, with the next seed."""
+        return replace(self, seed=self.seed + 1)
 
 
 @dataclass(frozen=True)
-class Normal:
+class Normal(Draw):
     """Standard normal numbers by torch's generator, whose bits depend on torch and the device."""
 
-    seed: int
     device: str = "cuda"
 
     @cached_property
@@ -58,20 +62,15 @@ class Normal:
         """Return the numbers below n, in random order: int32 [n]."""
         return torch.randperm(n, generator=self._generator, device=self.device).int()
 
-    def next(self) -> Self:
-        """Return a separate source, with the next seed."""
-        return replace(self, seed=self.seed + 1)
-
 
 @dataclass(frozen=True)
-class ExactNormal:
+class ExactNormal(Draw):
     """Nearly normal numbers with the same bits on every machine and under every version of torch.
 
     Elements are sums of four uniform 16-bit integers, centred and scaled by a power of two: nearly
     normal with a standard deviation of 1.15, exact until their one rounding to the dtype.
     """
 
-    seed: int
     device: str = "cpu"
 
     @cached_property
@@ -94,13 +93,9 @@ class ExactNormal:
         order = np.argsort(self._bits.random_raw(n), kind="stable").astype(np.int32)
         return torch.from_numpy(order).to(self.device)
 
-    def next(self) -> Self:
-        """Return a separate source, with the next seed."""
-        return replace(self, seed=self.seed + 1)
-
 
 @dataclass(frozen=True)
-class NoNumbers:
+class NoNumbers(Draw):
     """Tensors on torch's meta device, which have shapes but no memory: for plans."""
 
     seed: int = 0
@@ -116,10 +111,6 @@ class NoNumbers:
     def order(self, n: int) -> torch.Tensor:
         """Return the numbers below n: int32 [n]."""
         return torch.arange(n, dtype=torch.int32)
-
-    def next(self) -> Self:
-        """Return the same source, which has no numbers."""
-        return self
 
 
 def n_pages(kv_lens: Sequence[int], page_size: int) -> int:

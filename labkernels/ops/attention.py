@@ -94,20 +94,10 @@ class _Attention(Function):
         return *gradients(dout, *ctx.saved_tensors, ctx.how), None
 
 
-def _backward(
-    dout: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    lse2: torch.Tensor,
-    ends_q: torch.Tensor,
-    ends_k: torch.Tensor,
-    how: tuple[bool, dict[str, Any]],
-) -> tuple[Any, ...]:
-    deterministic, options = how
-    (dout,) = with_rows(dout)
-    given = (dout, q, k, v, out, lse2, ends_q, ends_k)
+def _backward(dout: torch.Tensor, *saved: Any) -> tuple[Any, ...]:
+    """Return the gradients; saved: the forward pass's tensors and options, as the context has."""
+    *tensors, (deterministic, options) = saved
+    given = (*with_rows(dout), *tensors)
     return tuple(run_backward(*given, deterministic=deterministic, **options).outputs())
 
 

@@ -78,85 +78,38 @@ def _decode(q: torch.Tensor, *cache: torch.Tensor, **options: Any) -> tuple[Any,
 
 
 def _mla_decode(
-    q_nope: torch.Tensor,
-    q_pe: torch.Tensor,
-    ckv: torch.Tensor,
-    kpe: torch.Tensor,
-    page_table: torch.Tensor,
-    kv_len: torch.Tensor,
-    cu_seqlens_q: torch.Tensor | None = None,
-    **options: Any,
+    q_nope: torch.Tensor, q_pe: torch.Tensor, *more: torch.Tensor, **options: Any
 ) -> tuple[Any, ...]:
-    cache = LatentKV(ckv, kpe, page_table, kv_len)
-    return tuple(_outputs(mla_decode(q_nope, q_pe, cache, cu_seqlens_q, **options), q_nope))
+    *cache, cu_seqlens_q = more
+    step = mla_decode(q_nope, q_pe, LatentKV(*cache), cu_seqlens_q, **options)
+    return tuple(_outputs(step, q_nope))
 
 
-def _prefill_paged(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    page_table: torch.Tensor,
-    kv_len: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    **options: Any,
-) -> tuple[Any, ...]:
-    cache = PagedKV(k, v, page_table, kv_len)
-    return tuple(_outputs(prefill(q, cache, cu_seqlens_q, **options), q))
+def _prefill_paged(q: torch.Tensor, *more: torch.Tensor, **options: Any) -> tuple[Any, ...]:
+    *cache, cu_seqlens_q = more
+    return tuple(_outputs(prefill(q, PagedKV(*cache), cu_seqlens_q, **options), q))
 
 
-def _prefill(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
-    deterministic: bool = False,
-    **options: Any,
-) -> tuple[Any, ...]:
+def _prefill(*given: torch.Tensor, deterministic: bool = False, **options: Any) -> tuple[Any, ...]:
     del deterministic  # only of the backward pass
-    q, k, v = with_rows(q, k, v)
+    *rows, cu_seqlens_q, cu_seqlens_k = given
+    q, k, v = with_rows(*rows)
     step = prefill(q, RaggedKV(k, v, cu_seqlens_k), cu_seqlens_q, **options)
     return tuple(_outputs(step, q))
 
 
-def _backward(
-    dout: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    lse2: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
-    **options: Any,
-) -> tuple[Any, ...]:
-    dout, q, k, v, out = with_rows(dout, q, k, v, out)
-    ends = cu_seqlens_q, cu_seqlens_k
-    return tuple(backward(dout, q, k, v, out, lse2.contiguous(), *ends, **options).outputs())
+def _backward(*given: torch.Tensor, **options: Any) -> tuple[Any, ...]:
+    *rows, lse2, cu_seqlens_q, cu_seqlens_k = given
+    tensors = (*with_rows(*rows), lse2.contiguous(), cu_seqlens_q, cu_seqlens_k)
+    return tuple(backward(*tensors, **options).outputs())
 
 
-def _append(
-    k: torch.Tensor,
-    v: torch.Tensor,
-    page_table: torch.Tensor,
-    kv_len: torch.Tensor,
-    *new: torch.Tensor,
-    **options: Any,
-) -> None:
-    append(PagedKV(k, v, page_table, kv_len), *new, **options)
+def _append(*given: torch.Tensor, **options: Any) -> None:
+    append(PagedKV(*given[:4]), *given[4:], **options)
 
 
-def _with_kvcache(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    page_table: torch.Tensor,
-    kv_len: torch.Tensor,
-    *new: torch.Tensor,
-    **options: Any,
-) -> tuple[Any, ...]:
-    step = with_kvcache(q, PagedKV(k, v, page_table, kv_len), *new, **options)
-    return tuple(_outputs(step, q))
+def _with_kvcache(q: torch.Tensor, *more: torch.Tensor, **options: Any) -> tuple[Any, ...]:
+    return tuple(_outputs(with_kvcache(q, PagedKV(*more[:4]), *more[4:], **options), q))
 
 
 def _prefilled(

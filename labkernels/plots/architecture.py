@@ -55,8 +55,7 @@ def rooms_by_layer(rooms: pd.DataFrame, imports: pd.DataFrame, *, origin: str) -
     for room in rooms.itertuples():
         _draw(axes, boxes[room.room], room.room, room.words)
     _arrows(axes, [(boxes[a], boxes[b]) for a, b in drawn])
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 def not_implied(pairs: set[Pair]) -> set[Pair]:

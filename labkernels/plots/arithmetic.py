@@ -34,8 +34,7 @@ def alignment(terms: pd.DataFrame, *, last_kept: int, origin: str) -> Figure:
     axes.set(xlabel="exponent of the bit", ylim=(len(terms) - 0.4, -1.3))
     axes.invert_xaxis()
     axes.grid(axis="y", visible=False)
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 @plt.rc_context(style.HOUSE)
@@ -65,8 +64,7 @@ def rejections(shares: pd.DataFrame, *, origin: str) -> Figure:
     axes.set_yticks(range(len(kernels)), kernels, fontsize=8)
     axes.set_ylim(len(kernels) - 0.5, -1.0)
     figure.legend(loc="outside upper center", ncols=3)
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 @plt.rc_context(style.HOUSE)
@@ -84,8 +82,7 @@ def chain_bias(errors: pd.DataFrame, *, origin: str) -> Figure:
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(ticker.ScalarFormatter())
     axes.legend()
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 @plt.rc_context(style.HOUSE)
@@ -106,5 +103,4 @@ def exponential_unit(error_ulp: np.ndarray, *, origin: str) -> Figure:
     some.set_xticks(range(5))
     for axes in (whole, some):
         axes.set_xlabel("x, in 64ths")
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)

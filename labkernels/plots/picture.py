@@ -36,5 +36,4 @@ def readme(groups: pd.DataFrame, cells: pd.DataFrame, *, origin: str) -> Figure:
     bar = figure.colorbar(picture, ax=maps, shrink=0.9, aspect=30, pad=0.02)
     bar.set_label("rmse against float64")
     bar.outline.set_visible(False)
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)

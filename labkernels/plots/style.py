@@ -3,6 +3,7 @@
 import colorsys
 import re
 import zlib
+from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -120,8 +121,8 @@ def new_figure(
     *,
     height_inches: float,
     width_inches: float = WIDTH_INCHES,
-    width_ratios: tuple[float, ...] | None = None,
-    height_ratios: tuple[float, ...] | None = None,
+    width_ratios: Sequence[float] | None = None,
+    height_ratios: Sequence[float] | None = None,
     sharex: bool = False,
     sharey: bool = False,
 ) -> tuple[Figure, list[Axes]]:
@@ -155,6 +156,7 @@ def written_grid(axes: Axes, values: pd.DataFrame, words: pd.DataFrame, *, top: 
     axes.grid(visible=False)
 
 
-def say_origin(figure: Figure, origin: str) -> None:
-    """Write the origin of the numbers below the axes, so that it stays with the picture."""
+def say_origin(figure: Figure, origin: str) -> Figure:
+    """Write the origin of the numbers below a figure, so that it stays with it, and return it."""
     figure.supxlabel(origin, fontsize=7.5, color="#56606d", x=0.99, ha="right")
+    return figure

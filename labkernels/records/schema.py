@@ -15,18 +15,8 @@ def _table(path: Path) -> Table:
 
 
 TABLES = {path.stem: _table(path) for path in sorted(Path(__file__).parent.glob("tables/*.json"))}
-CHAOS = TABLES["chaos"]
-COMPILER_REPORTS = TABLES["compiler_reports"]
-DECODE_ACCURACY = TABLES["decode_accuracy"]
-DETECTION = TABLES["detection"]
-ERROR_CALIBRATION = TABLES["error_calibration"]
 MEASUREMENTS = TABLES["measurements"]
 PREFILL_MEASUREMENTS = TABLES["prefill_measurements"]
-RECORDINGS = TABLES["recordings"]
-REGISTER_GROWTH = TABLES["register_growth"]
-RELIABILITY = TABLES["reliability"]
-ROADS = TABLES["two_roads_heads"]
-STRANGERS = TABLES["strangers"]
 
 COLUMNS = MEASUREMENTS.columns
 PROVENANCE = MEASUREMENTS.fields[COLUMNS.index("commit") :]

@@ -53,5 +53,5 @@ def record(folder, rows):
     origin = {"commit": commit, "started_utc": provenance.utc_text(datetime.now(UTC))}
     path = folder / "accuracy" / "chaos.csv"
     rows = sorted(rows, key=lambda row: (row["suite"], row["seed"]))
-    store.replace(path, [row | origin for row in rows], schema.CHAOS)
+    store.replace(path, [row | origin for row in rows], schema.TABLES["chaos"])
     datapackage.write(folder, [path])

@@ -123,7 +123,7 @@ def test_the_records(seed, count, tally, tmp_path):
         return [{**ROW, "sample": number, "max_abs": rng.random()} for _ in range(7)]
 
     def append(rows):
-        return store.append(path, rows, schema.DECODE_ACCURACY)
+        return store.append(path, rows, schema.TABLES["decode_accuracy"])
 
     def rows():
         return store.read(path, described=False)

@@ -35,7 +35,7 @@ def rows(cell, recording):
 TOY = Experiment(
     "toy",
     "A toy",
-    {GROWS: schema.MEASUREMENTS, RENEWED: schema.DETECTION},
+    {GROWS: schema.MEASUREMENTS, RENEWED: schema.TABLES["detection"]},
     cells,
     rows,
     renewed=(RENEWED,),

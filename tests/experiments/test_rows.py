@@ -113,7 +113,7 @@ def test_a_map_has_a_row_for_each_sample_and_head():
         "tensor_cores": "on",
     }
     rows = measured.map_rows(columns, out, truth)
-    rows = [schema.validate(row, schema.DECODE_ACCURACY) for row in rows]
+    rows = [schema.validate(row, schema.TABLES["decode_accuracy"]) for row in rows]
     assert [(row["sample"], row["head"]) for row in rows] == list(np.ndindex(2, 3))
     assert rows[-1]["max_abs"] == 0.123
     assert all(row["rmse"] == 0 for row in rows[:-1])

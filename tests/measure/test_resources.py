@@ -43,7 +43,7 @@ def test_without_a_compiler_the_recorded_report_is_shown(monkeypatch, tmp_path):
         "started_utc": "2026-12-01T09:30:00Z",
     }
     path = tmp_path / "compiler_reports.csv"
-    store.replace(path, [row], store.schema.COMPILER_REPORTS)
+    store.replace(path, [row], store.schema.TABLES["compiler_reports"])
     monkeypatch.setattr(nvrtc, "available", lambda: "no cuda.core")
     monkeypatch.setattr(
         reports, "recorded", lambda variant, *, arch: reports_of(variant, arch, path)

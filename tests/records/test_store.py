@@ -65,12 +65,12 @@ DETECTED = {
 @pytest.mark.parametrize("cut", range(1, 12))
 def test_a_file_cut_inside_its_last_line_is_refused(tmp_path, cut):
     path = tmp_path / "run.csv"
-    store.append(path, [DETECTED, DETECTED], schema.DECODE_ACCURACY)
+    store.append(path, [DETECTED, DETECTED], schema.TABLES["decode_accuracy"])
     path.write_bytes(path.read_bytes()[:-cut])
     with pytest.raises(ValueError, match=r"\Arun.csv, line 3: the file is cut in the middle.*\Z"):
         store.read(path)
     with pytest.raises(ValueError, match="run.csv, line 3: the file is cut"):
-        store.append(path, [DETECTED], schema.DECODE_ACCURACY)
+        store.append(path, [DETECTED], schema.TABLES["decode_accuracy"])
     with pytest.raises(ValueError, match="run.csv, line 3: the file is cut"):
         datapackage.describe(tmp_path)
 

@@ -44,7 +44,7 @@ def rows(cell, recording):
 
 
 EXPERIMENT = Experiment(
-    "toy", "How many keys", {DATA_FILE: schema.DETECTION}, cells, rows, needs_gpu=False
+    "toy", "How many keys", {DATA_FILE: schema.TABLES["detection"]}, cells, rows, needs_gpu=False
 )
 '''
 

@@ -26,7 +26,6 @@ class FunctionAttributes:
     local_bytes: int
     threads_max: int
     dynamic_smem_max_bytes: int
-    binary_version: int
 
 
 @dataclass(frozen=True)
@@ -198,7 +197,6 @@ def _load(compiled: CompiledKernel, device: int) -> LoadedKernel:
         local_bytes=_attribute(function, driver.LOCAL_BYTES),
         threads_max=_attribute(function, driver.MAX_THREADS_PER_BLOCK),
         dynamic_smem_max_bytes=dynamic_max,
-        binary_version=_attribute(function, driver.BINARY_VERSION),
     )
     return LoadedKernel(
         instance=compiled.instance,

@@ -40,8 +40,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         recording.once(_compile_all)
     counted = recording.ahead(answers, cell, recording.device)
     recording.tell(_summary(counted))
-    for row in counted:
-        yield DATA_FILE, row
+    yield from ((DATA_FILE, row) for row in counted)
 
 
 def answers(tasks: list[Task], device: str) -> list[Row]:
@@ -107,7 +106,7 @@ def _other_machine(row: Row, origin: Row) -> bool:
 EXPERIMENT = Experiment(
     "detection",
     "Bugs found, and false alarms, by the verdict and by the rules of other projects",
-    {DATA_FILE: schema.DETECTION},
+    {DATA_FILE: schema.TABLES["detection"]},
     cells,
     rows,
     needs_gpu=False,

@@ -179,7 +179,7 @@ class Bench:
         return as_float64(ops.decode(self.case.q, self.case.cache, **self._how(policy)).out)
 
 
-def rows_of(chosen: Sequence[Cell], *, seed: int, device: str) -> list[Row]:
+def rows_of(chosen: Sequence[Cell], seed: int, device: str) -> list[Row]:
     """Return the rows of cells that share their inputs."""
     bench = Bench(chosen[0], seed=seed, device=device)
     return [row for cell in chosen for row in bench.rows(cell)]
@@ -232,20 +232,15 @@ def cells(options: Options) -> Iterator[harness.Cell]:
 
 def rows(cell: harness.Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Run cells on this machine's GPU, or as CPU builds without one."""
-    found = recording.ahead(_rows, cell, recording.options.seed, recording.device)
+    found = recording.ahead(rows_of, cell, recording.options.seed, recording.device)
     recording.tell(f"{len(cell.of)} policies, {len(found)} rows")
-    for row in found:
-        yield DATA_FILE, row
-
-
-def _rows(chosen: list[Cell], seed: int, device: str) -> list[Row]:
-    return rows_of(chosen, seed=seed, device=device)
+    yield from ((DATA_FILE, row) for row in found)
 
 
 EXPERIMENT = Experiment(
     "error_calibration",
     "The error model compared with the kernels, by source, head and family of inputs",
-    {DATA_FILE: schema.ERROR_CALIBRATION},
+    {DATA_FILE: schema.TABLES["error_calibration"]},
     cells,
     rows,
     needs_gpu=False,

@@ -68,10 +68,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 
 def _build_peers(recording: Recording) -> dict[str, str]:
     """Compile the libraries' own modules; return why a library cannot run here, by library."""
-    missing = peer.build("decode", [(dtype, HEAD_DIM) for dtype in DTYPES])
-    for reason in missing.values():
-        recording.progress(reason)
-    return missing
+    return recording.build_peers("decode", [(dtype, HEAD_DIM) for dtype in DTYPES])
 
 
 def tensors(shape: Shape, dtype: str, *, seed: int, device: str) -> Tensors:

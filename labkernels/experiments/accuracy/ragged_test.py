@@ -250,7 +250,7 @@ EXPERIMENT = Experiment(
     "The ragged prefill test: errors of right kernels, and the bugs that it can see",
     {
         DATA_FILE: schema.MEASUREMENTS,
-        DETECTION_FILE: schema.DETECTION,
+        DETECTION_FILE: schema.TABLES["detection"],
         FLASHINFER_FILE: schema.MEASUREMENTS,
     },
     cells,

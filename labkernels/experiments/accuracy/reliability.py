@@ -120,7 +120,7 @@ EXPERIMENT = Experiment(
     "reliability",
     "The same bits in a million decode steps whose lengths and pages change, and in a thousand"
     " repeats of every kernel",
-    {DATA_FILE: schema.RELIABILITY},
+    {DATA_FILE: schema.TABLES["reliability"]},
     cells,
     rows,
     renewed=(DATA_FILE,),

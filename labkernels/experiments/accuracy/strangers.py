@@ -134,7 +134,7 @@ def _row(role: str, key: tuple[str, ...], some: list[runs.Run]) -> Row:
 EXPERIMENT = Experiment(
     "strangers",
     "The verdict on right and wrong outputs of other code, with a held-out set",
-    {DATA_FILE: schema.STRANGERS},
+    {DATA_FILE: schema.TABLES["strangers"]},
     cells,
     rows,
     needs_gpu=False,

@@ -64,10 +64,8 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         peer_outputs(given, found)
         times = _times(given, recording.options.repeats)
     recording.tell(f"{len(found.outs)} roads; refused: {found.reasons}")
-    for row in rows_of(given, found, times):
-        yield DATA_FILE, row
-    for row in head_rows(given, found):
-        yield HEADS_FILE, row
+    yield from ((DATA_FILE, row) for row in rows_of(given, found, times))
+    yield from ((HEADS_FILE, row) for row in head_rows(given, found))
 
 
 def our_outputs(given: Samples, found: Found) -> None:
@@ -221,7 +219,7 @@ def head_rows(given: Samples, found: Found) -> list[Row]:
 EXPERIMENT = Experiment(
     "two_roads",
     "Tokens by whole prefill and from a cache: which bits differ, alone and in a batch, and times",
-    {DATA_FILE: schema.MEASUREMENTS, HEADS_FILE: schema.ROADS},
+    {DATA_FILE: schema.MEASUREMENTS, HEADS_FILE: schema.TABLES["two_roads_heads"]},
     cells,
     rows,
     renewed=(HEADS_FILE,),

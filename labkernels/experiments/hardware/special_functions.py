@@ -1,10 +1,10 @@
 """Find the parabolas by which a GPU's special-function unit computes ex2.approx, and test them."""
 
-import ctypes
 from collections.abc import Iterator
 
 import numpy as np
 
+from labkernels.cuda.trial import HEADER, INSTANCE, THREADS, Ex2Params
 from labkernels.experiments import rows as measured
 from labkernels.experiments.harness import Cell, Experiment, Options, Recording
 from labkernels.numerics.emulation import ex2_unit
@@ -13,15 +13,8 @@ from labkernels.records.store import Row
 
 DATA_FILE = "hardware/special_functions.csv"
 
-HEADER, PROBE, THREADS = "lab/probes.cuh", "lab::probe_ex2", 256  # lab::probe_threads
 ALL_INPUTS, CHUNK = 1 << 32, 1 << 26
 EXPONENT_ONE, INFINITY_BITS, ONE_BITS = 1 << 23, 0x7F800000, 0x3F800000
-
-
-class Ex2Params(ctypes.Structure):
-    """lab::Ex2Params."""
-
-    _fields_ = (("x", ctypes.c_void_p), ("y", ctypes.c_void_p))
 
 
 def cells(options: Options) -> Iterator[Cell]:
@@ -60,7 +53,7 @@ def _probe():
     from labkernels.cuda.gpu.kernel import load
 
     arch = planning_gpu(torch.cuda.current_device()).compile_arch
-    kernel = load(nvrtc.compile_kernel(HEADER, instance=PROBE, defines={}, arch=arch))
+    kernel = load(nvrtc.compile_kernel(HEADER, instance=INSTANCE, defines={}, arch=arch))
 
     def evaluate(x):
         y = torch.full_like(x, float("nan"))

@@ -54,8 +54,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     bench.sample |= sample
     if len(bench.sample) == len("abcd") * len(recording.cells):
         np.savez_compressed(recording.path(sample_name(ARCH)), **bench.sample)
-    for count in counts:
-        yield DATA_FILE, _row(count)
+    yield from ((DATA_FILE, _row(count)) for count in counts)
 
 
 class _Bench:

@@ -45,17 +45,13 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         ratio = max(error.bound_ratio for error in item.errors.values())
         time = format_time(item.times.median_s)
         recording.tell(f"{item.name} {time} {tera:.0f} TFLOP/s ({ratio:.2f} of the bound)")
-    for row in rows_of(work, result):
-        yield DATA_FILE, row
+    yield from ((DATA_FILE, row) for row in rows_of(work, result))
 
 
 def rows_of(work: Backward, result: Benchmark) -> list[Row]:
     """Return a workload's rows: times, rate, errors by head and plan, or why there are no times."""
-    rows = []
-    for item in result.measured.values():
-        rows += _measured_rows(work, item)
-    rows += measured.reason_rows(work, result)
-    return rows
+    rows = [row for item in result.measured.values() for row in _measured_rows(work, item)]
+    return rows + measured.reason_rows(work, result)
 
 
 def _measured_rows(work: Backward, item: Measured) -> list[Row]:

@@ -42,8 +42,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     if left_out:
         needs = resources.find(cell.of.kernel).needs
         recording.tell(f"not {', '.join(left_out)}: it needs {needs}")
-    for row in found:
-        yield DATA_FILE, row
+    yield from ((DATA_FILE, row) for row in found)
 
 
 def _compiled(instance: Instance, started_utc: str) -> list[Row]:
@@ -54,7 +53,7 @@ def _compiled(instance: Instance, started_utc: str) -> list[Row]:
 EXPERIMENT = Experiment(
     "compiler_reports",
     "Registers and spills of every CUDA kernel, tile and architecture, by NVRTC",
-    {DATA_FILE: schema.COMPILER_REPORTS},
+    {DATA_FILE: schema.TABLES["compiler_reports"]},
     cells,
     rows,
     needs_gpu=False,

@@ -11,7 +11,6 @@ from labkernels.kernels.decode.workload import Decode
 from labkernels.measure import resources, timing
 from labkernels.measure.benchmark import Benchmark, Measured, benchmark
 from labkernels.measure.implementation import implementations, on_and_off
-from labkernels.measure.peers import peer
 from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.units import format_rate, format_time
@@ -133,11 +132,9 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     _tell(recording, cell.of, result, copy_bytes_per_s)
     while ceiling_rows:
         yield DATA_FILE, ceiling_rows.pop(0)
-    for row in _rows(result, cell.of, copy_bytes_per_s):
-        yield DATA_FILE, row
+    yield from ((DATA_FILE, row) for row in _rows(result, cell.of, copy_bytes_per_s))
     if cell.of.accuracy_map:
-        for row in _map_rows(result):
-            yield ACCURACY_FILE, row
+        yield from ((ACCURACY_FILE, row) for row in _map_rows(result))
 
 
 def _ceilings(recording: Recording) -> tuple[dict, list[Row]]:
@@ -157,10 +154,7 @@ def _build_peers(recording: Recording) -> dict[str, str]:
         if cell.of.with_flashinfer
     }
     recording.progress(f"building peers' modules for {sorted(needed)}")
-    missing = peer.build(OPERATION.name, needed)
-    for reason in missing.values():
-        recording.progress(reason)
-    return missing
+    return recording.build_peers(OPERATION.name, needed)
 
 
 def _rows(result: Benchmark, cell: GridCell, copy_bytes_per_s: float) -> list[Row]:
@@ -235,7 +229,7 @@ def _tell(recording: Recording, cell: GridCell, result: Benchmark, copy_bytes_pe
 EXPERIMENT = Experiment(
     "decode_tensor_cores",
     "Paged decode, tensor cores on and off, beside FlashInfer's three ways and torch SDPA",
-    {DATA_FILE: schema.MEASUREMENTS, ACCURACY_FILE: schema.DECODE_ACCURACY},
+    {DATA_FILE: schema.MEASUREMENTS, ACCURACY_FILE: schema.TABLES["decode_accuracy"]},
     cells,
     rows,
     renewed=(ACCURACY_FILE,),

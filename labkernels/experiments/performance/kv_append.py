@@ -60,8 +60,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     for name, took in _times(result).items():
         rate = format_rate(work.bytes / took.median_s)
         recording.tell(f"{name} {format_time(took.median_s)} {rate}")
-    for row in rows_of(work, result):
-        yield DATA_FILE, row
+    yield from ((DATA_FILE, row) for row in rows_of(work, result))
 
 
 def plain_copies(inputs: AppendInputs) -> dict:

@@ -12,7 +12,6 @@ from labkernels.kernels.mla.operation import OPERATION
 from labkernels.kernels.mla.workload import MlaDecode
 from labkernels.measure.benchmark import Benchmark, Measured, benchmark
 from labkernels.measure.implementation import Implementation, implementations, on_and_off
-from labkernels.measure.peers import peer
 from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.units import format_time
@@ -92,8 +91,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     for item in result.measured.values():
         tera = workload.flops / item.times.median_s / 1e12
         recording.tell(f"{item.name} {format_time(item.times.median_s)} {tera:.0f} TFLOP/s")
-    for row in rows_of(workload, result):
-        yield DATA_FILE, row
+    yield from ((DATA_FILE, row) for row in rows_of(workload, result))
 
 
 def tiled(item: Implementation) -> Iterator[Implementation]:
@@ -107,17 +105,14 @@ def tiled(item: Implementation) -> Iterator[Implementation]:
 
 
 def _build_peers(recording: Recording) -> dict[str, str]:
-    del recording  # one dtype is built, whatever cells are chosen
-    return peer.build(OPERATION.name, [(PEER_DTYPE, LATENT_DIM)])
+    """Build the modules of one dtype, whatever cells are chosen."""
+    return recording.build_peers(OPERATION.name, [(PEER_DTYPE, LATENT_DIM)])
 
 
 def rows_of(workload: MlaDecode, result: Benchmark) -> list[Row]:
     """Return a workload's rows: times, rates, errors and plan, or why there are no times."""
-    rows = []
-    for item in result.measured.values():
-        rows += _measured_rows(workload, item)
-    rows += measured.reason_rows(workload, result)
-    return rows
+    rows = [row for item in result.measured.values() for row in _measured_rows(workload, item)]
+    return rows + measured.reason_rows(workload, result)
 
 
 def _measured_rows(workload: MlaDecode, item: Measured) -> list[Row]:

@@ -92,8 +92,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     bench = Bench(cell.of, recording)
     bench.measure()
     recording.tell(f"{len(bench.rows)} rows")
-    for row in bench.rows:
-        yield DATA_FILE, row
+    yield from ((DATA_FILE, row) for row in bench.rows)
 
 
 class Bench:

@@ -9,7 +9,6 @@ from labkernels.kernels.prefill.operation import OPERATION
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.measure.benchmark import Benchmark, Measured, benchmark
 from labkernels.measure.implementation import implementations
-from labkernels.measure.peers import peer
 from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.units import format_time
@@ -122,26 +121,19 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     for item in result.measured.values():
         tera = item.inputs.workload.flops / item.times.median_s / 1e12
         recording.tell(f"{item.name} {format_time(item.times.median_s)} {tera:.0f} TFLOP/s")
-    for row in rows_of(cell.of, result):
-        yield DATA_FILE, row
+    yield from ((DATA_FILE, row) for row in rows_of(cell.of, result))
 
 
 def _build_peers(recording: Recording) -> dict[str, str]:
     """Compile the libraries' own modules; return why a library cannot run here, by library."""
     work = {cell.of.workload for cell in recording.cells}
-    missing = peer.build(OPERATION.name, {(w.dtype, w.head_dim) for w in work})
-    for reason in missing.values():
-        recording.progress(reason)
-    return missing
+    return recording.build_peers(OPERATION.name, {(w.dtype, w.head_dim) for w in work})
 
 
 def rows_of(cell: GridCell, result: Benchmark) -> list[Row]:
     """Return a cell's rows: times, rate, errors and plan, or why an implementation has no times."""
-    rows = []
-    for item in result.measured.values():
-        rows += _measured_rows(cell, item)
-    rows += measured.reason_rows(cell.workload, result, by_name=True)
-    return rows
+    rows = [row for item in result.measured.values() for row in _measured_rows(cell, item)]
+    return rows + measured.reason_rows(cell.workload, result, by_name=True)
 
 
 def _measured_rows(cell: GridCell, item: Measured) -> list[Row]:

@@ -40,7 +40,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
 EXPERIMENT = Experiment(
     "register_growth",
     "Registers of the ten-line kernel against the sums that a thread keeps, by NVRTC",
-    {DATA_FILE: schema.REGISTER_GROWTH},
+    {DATA_FILE: schema.TABLES["register_growth"]},
     cells,
     rows,
     needs_gpu=False,

@@ -71,8 +71,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         recording.fail(f"triton_prefill on {cell.label}: {words['triton_prefill']}")
     for name, (took, _) in times.items():
         recording.tell(f"{name} {format_time(took.median_s)}")
-    for row in rows_of(cell.of, times, words):
-        yield DATA_FILE, row
+    yield from ((DATA_FILE, row) for row in rows_of(cell.of, times, words))
 
 
 def _compile(recording: Recording) -> str | None:

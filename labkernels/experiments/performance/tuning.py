@@ -68,8 +68,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         if not run.errors.passed:
             recording.fail(f"{task.label}: {_name(run)}")
     recording.tell(_line(rejected, runs))
-    for row in rows_of(task.workload, rejected, runs):
-        yield DATA_FILE, row
+    yield from ((DATA_FILE, row) for row in rows_of(task.workload, rejected, runs))
 
 
 def _compiled(recording: Recording) -> tuple[hardware.Gpu, dict[Instance, Candidate | Rejected]]:

@@ -11,10 +11,5 @@ def step(inputs: AppendInputs, **options):
     return append_step(*inputs.arguments, **options)
 
 
-OPERATION = Operation(
-    name="append",
-    workload=Append,
-    inputs=append_inputs,
-    step=step,
-    bit_cases=lambda kernel: (),  # no checksums: an append copies bits, and tests compare them
-)
+# No checksums: an append copies bits, and tests compare them.
+OPERATION = Operation("append", Append, append_inputs, step, bit_cases=lambda kernel: ())

@@ -41,10 +41,4 @@ def _instances(kernel: CudaKernel) -> Iterator[Instance]:
             yield from ordered if dtype == "bf16" else ordered[:1]
 
 
-OPERATION = Operation(
-    name="backward",
-    workload=Backward,
-    inputs=backward_inputs,
-    step=step,
-    bit_cases=bit_cases,
-)
+OPERATION = Operation("backward", Backward, backward_inputs, step, bit_cases)

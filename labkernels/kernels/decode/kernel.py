@@ -35,7 +35,6 @@ class DecodeKernel(Kernel, Protocol):
 
     def rows_of(self, shape: Shape, tile: Tile) -> int:
         """Return the query rows of a block."""
-        del tile
         return self.rows(shape.group)
 
 
@@ -58,7 +57,6 @@ class TensorCoreDecode(CudaDecodeKernel, Protocol):
 
     def asked(self, instance: Instance, arch: str) -> Asked:
         """Return the features of a warp that loads its own keys."""
-        del arch  # the same for every arch
         features = step_features(instance, keys=sizes(instance).keys, warps=1)
         return Asked(features, merges_splits=True)
 

@@ -42,10 +42,4 @@ def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
                     yield BitCase(instance, workload, {"keys_per_split": keys})
 
 
-OPERATION = Operation(
-    name="decode",
-    workload=Decode,
-    inputs=decode_inputs,
-    step=step,
-    bit_cases=bit_cases,
-)
+OPERATION = Operation("decode", Decode, decode_inputs, step, bit_cases)

@@ -39,10 +39,4 @@ def bit_cases(kernel: CudaKernel) -> Iterator[BitCase]:
             yield BitCase(instance, workload, {"keys_per_split": SPLITS[number % 3 == 0]})
 
 
-OPERATION = Operation(
-    name="mla",
-    workload=MlaDecode,
-    inputs=mla_inputs,
-    step=step,
-    bit_cases=bit_cases,
-)
+OPERATION = Operation("mla", MlaDecode, mla_inputs, step, bit_cases)

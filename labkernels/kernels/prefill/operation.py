@@ -57,10 +57,4 @@ def _instances(kernel: CudaKernel) -> Iterator[Instance]:
             yield every["fp16", layout][0]
 
 
-OPERATION = Operation(
-    name="prefill",
-    workload=Prefill,
-    inputs=prefill_inputs,
-    step=step,
-    bit_cases=bit_cases,
-)
+OPERATION = Operation("prefill", Prefill, prefill_inputs, step, bit_cases)

@@ -119,14 +119,14 @@ def _gemm(call: Call, seed: int, device: str) -> JudgedStep:
 
 
 def _attention(call: Call, seed: int, device: str) -> JudgedStep:
-    operation, (inputs, judge) = operations()[call.operation], _judged(call, seed, device)
+    inputs, judge = _judged(call.operation, call.workload, seed, device)
     known = implementations(call.operation)
     if call.name in known and not call.tile:
         policy, step = known[call.name].policy, known[call.name].prepare(inputs)
     else:
         policy = discover()[call.name].policies[0]
         kernel = with_tile(call.name, call.tile, call.head_dim) if call.tile else call.name
-        step = prepared(operation, inputs, kernel=kernel)
+        step = prepared(operations()[call.operation], inputs, kernel=kernel)
 
     def wrong() -> str | None:
         errors = judge(step.outputs(), policy, step.forward)
@@ -135,13 +135,9 @@ def _attention(call: Call, seed: int, device: str) -> JudgedStep:
     return JudgedStep(step.run, wrong)
 
 
-def _judged(call: Call, seed: int, device: str):
-    """Return the inputs of a call and their judge, which calls of one workload share."""
-    return _of_workload(call.operation, call.workload, seed, device)
-
-
 @cache
-def _of_workload(name: str, workload: Workload, seed: int, device: str):
+def _judged(name: str, workload: Workload, seed: int, device: str):
+    """Return the inputs of a workload and their judge, which its calls share."""
     inputs = operations()[name].inputs(workload, Normal(seed, device))
     return inputs, judge_of(name, inputs)
 

@@ -37,8 +37,7 @@ def detection_matrix(wrong: pd.DataFrame, right: pd.DataFrame, *, origin: str) -
     above.tick_params(labelbottom=False, labeltop=True, labelsize=7.5)
     below.tick_params(labelbottom=False, labelsize=7.5)
     above.set_xticklabels([name.replace(" ", "\n") for name in wrong])
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 def _number(share: float) -> str:

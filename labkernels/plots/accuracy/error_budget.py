@@ -17,27 +17,16 @@ from matplotlib.patches import Patch
 from labkernels.plots import style
 
 TOTAL, BIAS = "total", "bias"
-SOURCE_NAMES = {
-    "scores": "scores Q Kᵀ",
-    "exp2": "exp2",
-    "p": "P to 16 bits",
-    "denominator": "sum l",
-    "accumulation": "sum P V",
-    "merge": "merge",
-    "store": "output",
-    BIAS: "bias",
-    TOTAL: "all",
-}
-_COLOURS = {  # Okabe and Ito's
-    "scores": "#e69f00",
-    "exp2": "#a08c00",
-    "p": "#0072b2",
-    "denominator": "#cc79a7",
-    "accumulation": "#009e73",
-    "merge": "#56b4e9",
-    "store": "#d55e00",
-    BIAS: "#2b2b2b",
-    TOTAL: "#8b95a1",
+SOURCES = {  # names, and colours of Okabe and Ito
+    "scores": ("scores Q Kᵀ", "#e69f00"),
+    "exp2": ("exp2", "#a08c00"),
+    "p": ("P to 16 bits", "#0072b2"),
+    "denominator": ("sum l", "#cc79a7"),
+    "accumulation": ("sum P V", "#009e73"),
+    "merge": ("merge", "#56b4e9"),
+    "store": ("output", "#d55e00"),
+    BIAS: ("bias", "#2b2b2b"),
+    TOTAL: ("all", "#8b95a1"),
 }
 _SURE = 4.0  # least ratio of a squared mean to its squared standard error, for a bias to count
 _ALLOWED = 0.15  # largest distance of the spread from 1 that numerics.error.budget promises
@@ -83,7 +72,7 @@ def error_waterfall(rows: pd.DataFrame, *, origin: str) -> Figure:
             steps.barh(place + offset, share, 0.34, left=left, **_look(source, kind))
             start += share
     _sizes(sizes, shares)
-    steps.set_yticks(range(len(shares)), [SOURCE_NAMES[source] for source in shares.index])
+    steps.set_yticks(range(len(shares)), [SOURCES[source][0] for source in shares.index])
     steps.invert_yaxis()
     steps.set_xlim(0, 1.04 * shares.loc[TOTAL].max())
     steps.set(xlabel="share of the predicted variance", title="they add up")
@@ -95,21 +84,21 @@ def error_waterfall(rows: pd.DataFrame, *, origin: str) -> Figure:
     figure.legend(handles=handles, loc="outside upper center", ncols=2)
     for axes in (steps, sizes):
         axes.grid(axis="y", visible=False)
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 def _look(source: str, kind: str) -> dict[str, Any]:
     """Predicted is plain, measured is hatched and paler."""
+    colour = SOURCES[source][1]
     if kind == "predicted":
-        return {"facecolor": _COLOURS[source], "edgecolor": _COLOURS[source], "linewidth": 0.6}
-    face = (*plt.matplotlib.colors.to_rgb(_COLOURS[source]), 0.35)
-    return {"facecolor": face, "edgecolor": _COLOURS[source], "hatch": "////", "linewidth": 0.6}
+        return {"facecolor": colour, "edgecolor": colour, "linewidth": 0.6}
+    face = (*plt.matplotlib.colors.to_rgb(colour), 0.35)
+    return {"facecolor": face, "edgecolor": colour, "hatch": "////", "linewidth": 0.6}
 
 
 def _sizes(axes: Axes, shares: pd.DataFrame) -> None:
     for place, (source, share) in enumerate(shares.iterrows()):
-        colour = _COLOURS[source]
+        colour = SOURCES[source][1]
         if share.predicted_share > 0:
             axes.plot(share.predicted_share, place, "|", color=colour, ms=14, mew=2.2)
         if share.measured_share > 0:
@@ -131,15 +120,14 @@ def budget_by_group(heads: pd.DataFrame, samples: pd.DataFrame, *, origin: str) 
         axes.grid(axis="x", visible=False)
     figure.legend(
         handles=[
-            Patch(label=SOURCE_NAMES[source], **_look(source, "predicted"))
+            Patch(label=SOURCES[source][0], **_look(source, "predicted"))
             for source in budget_shares(heads).index.drop([BIAS, TOTAL])
         ],
         loc="outside upper center",
         ncols=4,
         title="plain: predicted, hatched: measured",
     )
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 def _stacks(axes: Axes, rows: pd.DataFrame, by: str) -> None:
@@ -178,18 +166,16 @@ def calibration(rows: pd.DataFrame, *, origin: str) -> Figure:
     spreads.axvline(1, color=style.CEILING, lw=1)
     spreads.set_yticks(range(len(families)), families)
     spreads.set(xlabel="spread of error / sigma, a point per head and policy", ylabel="")
-    handles, labels = spreads.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=2)
+    figure.legend(*spreads.get_legend_handles_labels(), loc="outside upper center", ncols=2)
     seen = rows[rows.measured_bias.abs() > 5 * rows.bias_noise]
     seen = seen[(seen.predicted_bias != 0) & seen.source.isin(["accumulation", "exp2", TOTAL])]
     for source, part in seen.groupby("source", sort=False):
         size = part.measured_bias.abs()
-        look = {"color": _COLOURS[source], "alpha": 0.6, "mec": "#56606d", "mew": 0.3}
-        name = SOURCE_NAMES[source]
+        name, colour = SOURCES[source]
+        look = {"color": colour, "alpha": 0.6, "mec": "#56606d", "mew": 0.3}
         biases.plot(part.predicted_bias.abs(), size, ".", label=name, ms=7, **look)
     ends = np.array([seen.predicted_bias.abs().min(), seen.predicted_bias.abs().max()])
     biases.plot(ends, ends, color=style.CEILING, lw=1)
     biases.set(xscale="log", yscale="log", xlabel="|bias|, predicted", ylabel="|bias|, measured")
     biases.legend(loc="upper left")
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)

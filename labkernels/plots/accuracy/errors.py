@@ -55,8 +55,7 @@ def error_maps(cells: pd.DataFrame, *, origin: str, label: str, log: bool = Fals
     bar = figure.colorbar(picture, ax=axes, shrink=0.9, aspect=26, pad=0.02)
     bar.set_label(label)
     bar.outline.set_visible(False)
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 def colour_scale(cells: pd.DataFrame, *, log: bool = False) -> Normalize:
@@ -110,8 +109,7 @@ def distributions(cells: pd.DataFrame, *, origin: str) -> Figure:
         axes.set_ylabel("")
     size.set(xlabel="rmse per sample and head, measured / predicted")
     sign.set(xlabel="bias per sample and head, in standard errors")
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 @plt.rc_context(style.HOUSE)
@@ -138,5 +136,4 @@ def relative_difference(elements: pd.DataFrame, *, ulp: pd.DataFrame, origin: st
     below.set(xscale="log", yscale="log", ylabel="|on − off| / |o|", xlabel="|o| in float64")
     for axes in (above, below):
         axes.legend(loc="upper left" if axes is above else "upper right")
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)

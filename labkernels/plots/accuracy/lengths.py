@@ -31,7 +31,5 @@ def errors_by_length(rows: pd.DataFrame, *, origin: str) -> Figure:
                 label=f"{style.name(kernel)}, {dtype}",
             )
         ax.set(xscale="log", yscale="log", xlabel="keys of a request", title=title)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=2)
-    style.say_origin(figure, origin)
-    return figure
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    return style.say_origin(figure, origin)

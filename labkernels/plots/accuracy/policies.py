@@ -79,5 +79,4 @@ def policies(costs: pd.DataFrame, *, origin: str) -> Figure:
     panels[0].set_yticks(range(len(names)), names)
     panels[0].invert_yaxis()
     figure.legend(loc="outside upper left", ncols=2)
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)

@@ -34,8 +34,7 @@ def road_maps(cells: pd.DataFrame, *, origin: str) -> Figure:
         ax.set_title(kind, fontsize=9)
         ax.set_xlabel("head")
     axes[0].set_ylabel("keys of the sample")
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 @plt.rc_context(style.HOUSE)
@@ -55,8 +54,7 @@ def position_sweep(rows: pd.DataFrame, *, boundaries: Iterable[int], origin: str
     axes.legend(
         ncols=4, loc="lower left", bbox_to_anchor=(0, 1.0), handletextpad=0.1, markerscale=2
     )
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 @plt.rc_context(style.HOUSE)
@@ -74,5 +72,4 @@ def gap_by_length(rows: pd.DataFrame, *, origin: str) -> Figure:
     axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%d"))
     axes.xaxis.set_minor_locator(ticker.NullLocator())
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0))
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)

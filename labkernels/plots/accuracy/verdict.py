@@ -54,8 +54,7 @@ def verdict_figure(verdict, *, origin: str) -> Figure:
     )
     below.set_ylim(0.5, max(2.0, 3 * values.size))
     below.legend(loc="upper right")
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 def verdict_page(verdict, *, origin: str) -> str:

@@ -7,16 +7,16 @@ from matplotlib.figure import Figure
 
 from labkernels.plots import style
 
-STALLS = {  # reasons and their colours, in the order of drawing
-    "issuing": "#0072b2",
-    "ready, not its turn": "#56b4e9",
-    "a busy pipe": "#009e73",
-    "wgmma": "#7fbf9b",
-    "the instruction before": "#a08c00",
-    "shared memory, exp2": "#e69f00",
-    "memory": "#d55e00",
-    "other warps": "#cc79a7",
-    "asleep, and the rest": "#8b95a1",
+STALLS = {  # reasons with their colours and counters, in the order of drawing
+    "issuing": ("#0072b2", "selected"),
+    "ready, not its turn": ("#56b4e9", "not_selected"),
+    "a busy pipe": ("#009e73", "math_pipe_throttle"),
+    "wgmma": ("#7fbf9b", "gmma"),
+    "the instruction before": ("#a08c00", "wait"),
+    "shared memory, exp2": ("#e69f00", "short_scoreboard", "mio_throttle"),
+    "memory": ("#d55e00", "long_scoreboard"),
+    "other warps": ("#cc79a7", "barrier"),
+    "asleep, and the rest": ("#8b95a1", "sleeping", "dispatch_stall", "no_instruction"),
 }
 PARTS = {
     "tensor\npipe": "tensor_pipe",
@@ -28,17 +28,6 @@ PARTS = {
     "L2": "l2",
     "DRAM": "dram",
     "warps": "occupancy",
-}
-_REASONS = {
-    "issuing": ("stall_selected",),
-    "ready, not its turn": ("stall_not_selected",),
-    "a busy pipe": ("stall_math_pipe_throttle",),
-    "wgmma": ("stall_gmma",),
-    "the instruction before": ("stall_wait",),
-    "shared memory, exp2": ("stall_short_scoreboard", "stall_mio_throttle"),
-    "memory": ("stall_long_scoreboard",),
-    "other warps": ("stall_barrier",),
-    "asleep, and the rest": ("stall_sleeping", "stall_dispatch_stall", "stall_no_instruction"),
 }
 _CALL = ["kernel", "tile", "head_dim", "kv_len"]
 
@@ -74,7 +63,8 @@ def busy(table: pd.DataFrame) -> pd.DataFrame:
 def waiting(table: pd.DataFrame) -> pd.DataFrame:
     """Return kernel, reason and warps per scheduler in an average clock, of a counter table."""
     frames = []
-    for reason, metrics in _REASONS.items():
+    for reason, (_, *stalls) in STALLS.items():
+        metrics = (f"stall_{stall}" for stall in stalls)
         per_issue = sum(table[metric].fillna(0) for metric in metrics if metric in table)
         warps = per_issue * table.issue / 100
         frames.append(table[["kernel"]].assign(reason=reason, warps=warps))
@@ -90,23 +80,16 @@ def busy_parts(rows: pd.DataFrame, *, origin: str) -> Figure:
     panels = list(rows.groupby("panel", sort=False))
     parts = list(dict.fromkeys(rows.part))
     heights = [frame.kernel.nunique() for _, frame in panels]
-    figure, axes = plt.subplots(
-        len(panels),
-        1,
-        figsize=(style.WIDTH_INCHES, 0.8 + 0.25 * sum(heights) + 0.32 * len(panels)),
-        height_ratios=heights,
-        squeeze=False,
-        layout="constrained",
-    )
-    for place, (ax, (title, frame)) in enumerate(zip(axes.flat, panels, strict=True)):
+    inches = 0.8 + 0.25 * sum(heights) + 0.32 * len(panels)
+    figure, axes = style.new_figure(len(panels), height_inches=inches, height_ratios=heights)
+    for place, (ax, (title, frame)) in enumerate(zip(axes, panels, strict=True)):
         grid = frame.pivot(index="kernel", columns="part", values="percent")
         grid = grid.reindex(index=list(dict.fromkeys(frame.kernel)), columns=parts)
         words = grid.map(lambda value: f"{value:.0f}" if value == value else "–")
         style.written_grid(ax, grid.rename(index=style.name), words, top=100)
         ax.tick_params(labeltop=place == 0, labelbottom=False, labelsize=7.5)
         ax.set_title(title, fontsize=8.5)
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 @plt.rc_context(style.HOUSE)
@@ -120,7 +103,7 @@ def waiting_warps(rows: pd.DataFrame, *, origin: str) -> Figure:
     for y, kernel in enumerate(kernels):
         left = 0.0
         found = rows[rows.kernel == kernel].set_index("reason").warps
-        for reason, colour in STALLS.items():
+        for reason, (colour, *_) in STALLS.items():
             width = float(found.get(reason, 0.0))
             axes.barh(y, width, left=left, height=0.75, color=colour, label=reason)
             left += width
@@ -130,8 +113,7 @@ def waiting_warps(rows: pd.DataFrame, *, origin: str) -> Figure:
     handles, labels = axes.get_legend_handles_labels()
     first = dict(zip(labels, handles, strict=True))
     figure.legend(first.values(), first.keys(), loc="outside upper left", ncols=3, fontsize=7.5)
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 @plt.rc_context(style.HOUSE)
@@ -164,8 +146,7 @@ def ladder(rungs: pd.DataFrame, *, ceilings: dict[str, float], origin: str) -> F
     axes.set_yticks(range(len(rungs)), rungs.rung, fontsize=8)
     axes.set(xlabel="forward, TFLOP/s", ylim=(len(rungs) - 0.4, -1.1))
     axes.grid(axis="y", visible=False)
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 @plt.rc_context(style.HOUSE)
@@ -191,5 +172,4 @@ def products_and_exponentials(clocks: pd.DataFrame, *, origin: str) -> Figure:
     axes.set_yticks(list(ticks), list(ticks.values()))
     axes.yaxis.set_minor_locator(plt.NullLocator())
     figure.legend(loc="outside upper left", ncols=2, fontsize=8)
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)

@@ -46,10 +46,8 @@ def roof_by_heads(rows: pd.DataFrame, gpu: Gpu, *, origin: str) -> Figure:
         tokens = "1 token" if q_len == 1 else f"{q_len} tokens"
         ax.set(xlabel="heads", title=f"{tokens} per request", ylim=(0, None))
     axes[0].set_ylabel("percent of the roof")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3)
-    style.say_origin(figure, origin)
-    return figure
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return style.say_origin(figure, origin)
 
 
 @plt.rc_context(style.HOUSE)
@@ -65,5 +63,4 @@ def read_counts(counts: Mapping[str, np.ndarray], *, first: int, origin: str) ->
         ax.set_yticks([0, 1, 2])
         ax.set(ylabel="times read", title=name)
     axes[-1].set_xlabel("key")
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)

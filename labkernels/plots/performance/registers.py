@@ -60,5 +60,4 @@ def predicted_registers(rows: pd.DataFrame, *, band: float = 0.12, origin: str) 
     axes.set_xlabel("registers per thread, predicted")
     axes.set_ylabel("registers per thread, compiled")
     figure.legend(loc="outside upper left", ncols=3)
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)

@@ -38,5 +38,4 @@ def blocks_per_sm(rows: pd.DataFrame, *, origin: str) -> Figure:
     used = [limit for limit in LIMIT_COLOURS if limit in set(rows.limit)]
     handles = [Patch(color=LIMIT_COLOURS[limit], label=f"limited by {limit}") for limit in used]
     figure.legend(handles=handles, loc="outside upper left", ncols=len(used))
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)

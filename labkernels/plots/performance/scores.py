@@ -34,5 +34,4 @@ def ratios_and_targets(scores: pd.DataFrame, *, origin: str) -> Figure:
     axes.set(xlabel="other's time / our time", ylim=(len(titles) - 0.4, -0.6))
     axes.tick_params(axis="y", labelsize=8.5)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)

@@ -57,8 +57,7 @@ def case_times(times: pd.DataFrame, *, origin: str) -> Figure:
     axes.set(xlabel="time of one decode step, ms", xlim=(0, 1.65 * times.time_ms.max()))
     axes.set_ylim(len(order) - 0.4, -1.1)
     axes.grid(axis="y", visible=False)
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 def _lollipop(axes: Axes, y: float, row: pd.Series, *, filled: bool) -> None:
@@ -91,8 +90,7 @@ def group_and_page(groups: pd.DataFrame, pages: pd.DataFrame, *, origin: str) ->
     left.set(xlabel="query heads per KV head", ylabel="time of one decode step, ms")
     right.set(xlabel="keys per page")
     figure.legend(*left.get_legend_handles_labels(), loc="outside upper left", ncols=2)
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 def sweep(axes: Axes, times: pd.DataFrame, x: str) -> None:
@@ -151,5 +149,4 @@ def rates_by_length(rates: pd.DataFrame, *, origin: str) -> Figure:
     handles, labels = every[0].get_legend_handles_labels()
     rows = -(-len(labels) // 4)  # a longer row would be wider than the panels
     figure.legend(handles, labels, loc="outside upper center", ncols=-(-len(labels) // rows))
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)

@@ -32,8 +32,7 @@ def expected_and_measured(tiles: pd.DataFrame, *, origin: str) -> Figure:
     )
     for panel in axes[max(0, len(searches) - _PANELS) : len(searches)]:
         panel.set_xlabel("expected, ms")
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 def _panel(axes: Axes, frame: pd.DataFrame) -> None:
@@ -75,5 +74,4 @@ def best_by_runs(curves: pd.DataFrame, *, goal: float, origin: str) -> Figure:
         axes.legend(loc="lower right", title="head_dim, mask")
     figure.supylabel("best found, % of the best there is", fontsize=9)
     panels[-1].set_xlabel("runs, in the model's order")
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)

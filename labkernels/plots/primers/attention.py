@@ -35,8 +35,7 @@ def walk(scores: np.ndarray, steps: pd.DataFrame, *, origin: str) -> Figure:
     middle.set(ylabel="l so far")
     bottom.stairs(steps.rescale, ends, fill=True, color="#cc79a7", alpha=0.5)
     bottom.set(ylabel="factor on old sums", xlabel="key", ylim=(0, 1.1))
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 @plt.rc_context(style.HOUSE)
@@ -65,8 +64,7 @@ def page_table(tables: dict[str, list[int]], n_pages: int, *, origin: str) -> Fi
     axes.text(-0.2, 0.3, "tables", ha="right", va="center", fontsize=9)
     axes.set(xlim=(-1.6, n_pages), ylim=(3.5, -0.6))
     axes.axis("off")
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 @plt.rc_context(style.HOUSE)
@@ -96,8 +94,7 @@ def split_and_merge(states: pd.DataFrame, whole: tuple[float, float], *, origin:
     axes.text(5, 2.57, words, ha="center", va="center", fontsize=8.5)
     axes.set(xlim=(0, 10), ylim=(2.9, -0.1))
     axes.axis("off")
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 @plt.rc_context(style.HOUSE)
@@ -126,8 +123,7 @@ def timeline(events: list[tuple[str, int]], stages: int, *, origin: str) -> Figu
     )
     axes.set_xticks([])
     axes.grid(visible=False)
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 @plt.rc_context(style.HOUSE)
@@ -165,5 +161,4 @@ def tile_walk(blocks: pd.DataFrame, walker: int, *, origin: str) -> Figure:
     axes.legend(handles=keys, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, frameon=False)
     axes.set(xlim=(-0.6, end + 1.35), ylim=(n_tiles + 1.65, -0.1))
     axes.axis("off")
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)

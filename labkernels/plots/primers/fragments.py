@@ -31,12 +31,11 @@ def owners(matrices: dict[str, np.ndarray], *, origin: str) -> Figure:
         _grid(axes, matrix[..., 0] // 4)
         for (row, column), lane in np.ndenumerate(matrix[..., 0]):
             place = matrix[row, column, 1]
-            ink = _ink_on(_QUADS[lane // 4])
-            axes.text(column, row, f"{lane}·{place}", **_small(ink, 5.2))
+            look = {"ha": "center", "va": "center", "color": _ink_on(_QUADS[lane // 4])}
+            axes.text(column, row, f"{lane}·{place}", fontsize=5.2, **look)
         axes.set_title(name, fontsize=9)
         axes.set(xlabel="column", ylabel="row")
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 @plt.rc_context(style.HOUSE)
@@ -60,8 +59,7 @@ def banks(places: dict[str, np.ndarray], ways: dict[str, int], *, origin: str) -
         axes.set_xticks(range(8), [f"{4 * i}" for i in range(8)], fontsize=7)
         axes.set(xlabel="first of its four banks", ylabel="row")
         axes.grid(visible=False)
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 @plt.rc_context(style.HOUSE)
@@ -78,8 +76,7 @@ def spacing(steps: pd.DataFrame, *, origin: str) -> Figure:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.legend(loc="lower right")
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 def _grid(axes: Axes, quads: np.ndarray) -> None:
@@ -89,10 +86,6 @@ def _grid(axes: Axes, quads: np.ndarray) -> None:
     axes.set_yticks(range(rows), range(rows), fontsize=6)
     axes.grid(visible=False)
     axes.tick_params(length=0)
-
-
-def _small(colour: str, size: float) -> dict[str, Any]:
-    return {"ha": "center", "va": "center", "fontsize": size, "color": colour}
 
 
 def _ink_on(colour: Any) -> str:

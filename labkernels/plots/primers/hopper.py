@@ -37,8 +37,7 @@ def producers_and_consumers(events: pd.DataFrame, stages: int, *, origin: str) -
     axes.set(xlabel="order in the trace", xlim=(-0.5, len(events)), ylim=(len(rows) - 0.4, -0.6))
     axes.set_xticks([])
     axes.grid(visible=False)
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 def _bar(axes: Axes, row: int, ends: tuple[int, int], colour: str, text: str, alpha=1.0) -> None:

@@ -28,8 +28,7 @@ def memories(levels: pd.DataFrame, *, origin: str) -> Figure:
     axes.set_yticks(range(len(levels)), levels.name)
     axes.set_ylim(len(levels) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 @plt.rc_context(style.HOUSE)
@@ -53,8 +52,7 @@ def sm_with_blocks(resources: pd.DataFrame, *, origin: str) -> Figure:
     axes.set_yticks(range(len(resources)), resources.name)
     axes.set(xlim=(0, 1), ylim=(len(resources) - 0.5, -0.75), xlabel="share of the SM")
     axes.grid(visible=False)
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 @plt.rc_context(style.HOUSE)
@@ -64,13 +62,10 @@ def warps_in_time(runs: dict[int, pd.DataFrame], *, origin: str) -> Figure:
     Shapes: a run has warp, start, end and what, "waits" or "works"; times in steps of the unit.
     """
     heights = [len(run.warp.unique()) for run in runs.values()]
-    figure, panels = plt.subplots(
-        len(runs),
-        1,
-        figsize=(style.WIDTH_INCHES, 0.9 + 0.5 * len(runs) + 0.13 * sum(heights)),
-        height_ratios=[height + 1 for height in heights],
-        sharex=True,
-        layout="constrained",
+    ratios = [height + 1 for height in heights]
+    inches = 0.9 + 0.5 * len(runs) + 0.13 * sum(heights)
+    figure, panels = style.new_figure(
+        len(runs), height_inches=inches, height_ratios=ratios, sharex=True
     )
     for axes, (n_warps, run) in zip(panels, runs.items(), strict=True):
         _lanes(axes, run)
@@ -79,8 +74,7 @@ def warps_in_time(runs: dict[int, pd.DataFrame], *, origin: str) -> Figure:
         name = f"{n_warps} warp{'s' * (n_warps > 1)}"
         axes.set_title(f"{name}: the unit works {works / end:.0%} of the time", fontsize=9)
     panels[-1].set_xlabel("time, in turns of the arithmetic unit")
-    style.say_origin(figure, origin)
-    return figure
+    return style.say_origin(figure, origin)
 
 
 def _lanes(axes: Axes, run: pd.DataFrame) -> None:

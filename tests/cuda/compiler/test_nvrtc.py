@@ -263,7 +263,7 @@ def test_reports_are_recorded_and_read_without_a_compiler(add_header, tmp_path, 
     path, started = tmp_path / "compiler_reports.csv", "2026-01-01T00:00:00Z"
     assert reports.recorded(variant, arch="sm_90a", path=path) is None
     rows = reports.compile_rows([variant], archs=("sm_80", "sm_90a"), started_utc=started)
-    reports.store.append(path, rows, schema.COMPILER_REPORTS)
+    reports.store.append(path, rows, schema.TABLES["compiler_reports"])
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     row = reports.recorded(variant, arch="sm_90a", path=path)
     assert row == rows[1]

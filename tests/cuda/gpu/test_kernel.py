@@ -100,7 +100,6 @@ def test_load_opts_in_to_all_shared_memory_once(fake):
         local_bytes=8,
         threads_max=128,
         dynamic_smem_max_bytes=232000,
-        binary_version=90,
     )
 
 

@@ -50,7 +50,7 @@ def test_answers_are_counted_by_cell_and_rule():
         ("", "a"): (1, 0, 0),
     }
     for row in rows:
-        schema.validate(row | ORIGIN, schema.DETECTION)
+        schema.validate(row | ORIGIN, schema.TABLES["detection"])
 
 
 def test_a_task_gives_every_rules_answer_to_every_kernel():

@@ -98,4 +98,4 @@ def test_a_quick_run_writes_the_table(tmp_path):
     rows = store.read(tmp_path / calibration.DATA_FILE)
     assert outcome.failures == ()
     assert outcome.rows == len(rows) == 3 * 8 * 8
-    assert schema.table_of(tuple(rows[0])) is schema.ERROR_CALIBRATION
+    assert schema.table_of(tuple(rows[0])) is schema.TABLES["error_calibration"]

@@ -41,6 +41,6 @@ def test_rows_fit_their_tables(found):
     assert [row["note"] for row in rows if row["metric"] == "refused"] == ["division by zero"]
     heads = two_roads.head_rows(given, found)
     stamp = {"started_utc": "2026-12-01T09:30:00Z"}
-    assert all(schema.validate(stamp | row, schema.ROADS) for row in heads)
+    assert all(schema.validate(stamp | row, schema.TABLES["two_roads_heads"]) for row in heads)
     per_road = len(LENGTHS) * chapters_two_roads.HEADS
     assert len(heads) == 4 * per_road

@@ -35,7 +35,6 @@ class BackwardMma(CudaBackwardKernel):
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[BackwardTile, ...]:
         """Return tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
-        del policy  # the same for every policy
         atomic = {
             64: (
                 BackwardTile(128, 128, 8, 2, 1),
@@ -78,7 +77,6 @@ class BackwardMma(CudaBackwardKernel):
 
     def asked(self, instance: Instance, arch: str) -> Asked:
         """Return the features of a warp that reads stages shared by the block."""
-        del arch  # the same for every arch
         of = cuda_kernel.sizes(instance)
         features = cuda_kernel.step_features(instance, keys=of.keys, warps=of.warps)
         return Asked(features | {"P and dS": number(1)})

@@ -86,7 +86,6 @@ class BackwardWgmma(CudaBackwardKernel):
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[BackwardTile, ...]:
         """Return a head_dim's tile: registers limit its keys (by dK and dV) and its rows (by S)."""
-        del policy  # the same for every policy
         atomic = {
             64: BackwardTile(128, 128, WARPS, 2, 1),
             128: BackwardTile(64, 128, WARPS, 2, 1),

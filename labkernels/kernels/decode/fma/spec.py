@@ -36,7 +36,6 @@ class DecodeFma(CudaDecodeKernel):
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[DecodeTile, ...]:
         """Return tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
-        del policy  # the same for every policy
         wide = self.rows(shape.group) == MAX_ROWS
         return {
             64: (DecodeTile(4, 16, 3, 2 if wide else 3), DecodeTile(4, 16, 2, 2 if wide else 4)),

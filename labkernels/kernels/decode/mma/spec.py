@@ -27,7 +27,6 @@ class DecodeMma(TensorCoreDecode):
 
     def rows(self, group: int) -> int:
         """Return the query rows of a block: always the rows of a tile."""
-        del group
         return ROWS
 
     def template(self, instance: Instance) -> str:
@@ -40,7 +39,6 @@ class DecodeMma(TensorCoreDecode):
         P in two parts with promoted sums spills up to 9 registers at head_dim 256, and 3 at 128
         before sm_90.
         """
-        del policy  # the same for every policy
         return {
             64: (DecodeTile(4, 16, 3, 4), DecodeTile(4, 32, 2, 3), DecodeTile(4, 16, 2, 4)),
             128: (DecodeTile(4, 16, 2, 3), DecodeTile(4, 16, 3, 2), DecodeTile(4, 32, 2, 1)),

@@ -41,7 +41,6 @@ class DecodeMmaN8(TensorCoreDecode):
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[DecodeTile, ...]:
         """Return tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
-        del policy  # the same for every policy
         one_row_of_8 = self.rows(shape.group) == N
         return {
             64: (DecodeTile(4, 16, 3, 4), DecodeTile(4, 16, 2, 4)),

@@ -37,7 +37,6 @@ class TritonDecode(DecodeKernel):
 
     def blocks_per_sm(self, instance: Instance, gpu: Gpu) -> int:
         """Return the blocks per SM that registers and stages allow, for the schedule."""
-        del instance, gpu
         return PROGRAMS_PER_SM
 
 

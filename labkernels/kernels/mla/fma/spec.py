@@ -27,7 +27,6 @@ class MlaFma(CudaMlaKernel):
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
         """Return the tile options; the last one takes at most 99 KiB of shared memory."""
-        del policy  # the same for every policy
         few = (PrefillTile(16, 32, 4, 1, 2), PrefillTile(16, 16, 4, 1, 1))
         wide = (PrefillTile(64, 32, 8, 1, 1), PrefillTile(32, 32, 8, 1, 1))
         return (*few, *wide) if shape.rows <= few[0].q_rows else (*wide, *few)
@@ -53,8 +52,6 @@ class MlaFma(CudaMlaKernel):
 
     def asked(self, instance: Instance, arch: str) -> Asked:
         """Return the features of the tile on CUDA cores."""
-        del arch  # the same for every arch
-        del instance  # the same for every instance
         return Asked({"fp32 operands": number(1)})
 
 

@@ -37,7 +37,6 @@ class MlaMma(CudaMlaKernel):
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
         """Return the tiles; for each number of rows one takes at most 99 KiB of shared memory."""
-        del policy  # the same for every policy
         if shape.rows <= FEW[0].q_rows:
             return (*FEW, *SOME, *BY_SHARED_MEMORY)
         if shape.rows <= SOME[0].q_rows:
@@ -99,7 +98,6 @@ class MlaMma(CudaMlaKernel):
 
     def asked(self, instance: Instance, arch: str) -> Asked:
         """Return the features of a warp that reads stages shared by the block."""
-        del arch  # the same for every arch
         warps = cuda_kernel.sizes(instance).warps
         features = cuda_kernel.step_features(instance, keys=16, warps=warps)
         return Asked(features | {"latent rows": number(1)})

@@ -40,12 +40,10 @@ class MlaWgmma(CudaMlaKernel):
 
     def thread_registers(self, instance: Instance) -> int:
         """Return a computing thread's registers, after the third warpgroup gave up some."""
-        del instance
         return CONSUMER_REGISTERS
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
         """Return the one tile: a wgmma has 64 rows, and at most two stages of 64 keys fit."""
-        del shape, policy  # the same for every shape and policy
         return (TILE,)
 
     def smem(self, instance: Instance) -> Ledger:

@@ -29,7 +29,6 @@ class PrefillFma(CudaPrefillKernel):
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
         """Return tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
-        del policy  # the same for every policy
         wide = {
             64: (PrefillTile(128, 64, 8, 1, 1), PrefillTile(64, 64, 4, 1, 2)),
             128: (PrefillTile(128, 64, 8, 1, 1), PrefillTile(64, 32, 4, 1, 2)),
@@ -63,8 +62,6 @@ class PrefillFma(CudaPrefillKernel):
 
     def asked(self, instance: Instance, arch: str) -> Asked:
         """Return the features of the tile on CUDA cores."""
-        del arch  # the same for every arch
-        del instance  # the same for every instance
         return Asked({"fp32 operands": number(1)})
 
     def summation_order(self, instance: Instance) -> Mapping[str, Any] | None:

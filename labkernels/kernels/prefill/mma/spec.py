@@ -49,7 +49,6 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
         """Return tile options that fit the registers; at each head_dim one takes at most 99 KiB."""
-        del policy  # the same for every policy
         few, *wide = {
             64: (
                 PrefillTile(16, 128, 4, 2, 2),
@@ -141,7 +140,6 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
 
     def asked(self, instance: Instance, arch: str) -> Asked:
         """Return the features of a warp that reads stages shared by the block."""
-        del arch  # the same for every arch
         of = cuda_kernel.sizes(instance)
         keys = of.keys / of.warps if instance.rows == FEW_ROWS else of.keys
         return Asked(cuda_kernel.step_features(instance, keys=keys, warps=of.warps))

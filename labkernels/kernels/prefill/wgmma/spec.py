@@ -109,7 +109,6 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
 
     def space(self, head_dim: int) -> Iterator[PrefillTile]:
         """Yield tiles of two or three consumers, with keys of whole wgmmas and every overlap."""
-        del head_dim  # all alike
         for consumers, keys in product((2, 3), (64, 80, 96, 128, 160, 176, 192)):
             for stages, overlap in product((2, 4), ("between", "within", "none")):
                 rows, warps = WARPGROUP_ROWS * consumers, 4 * (consumers + 1)

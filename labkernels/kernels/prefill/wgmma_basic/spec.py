@@ -56,17 +56,14 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
 
     def yields(self, shape: Shape) -> str | None:
         """Return the reason: another kernel is faster on every shape."""
-        del shape
         return "is there to be read: prefill_wgmma is this kernel with overlap"
 
     def thread_registers(self, instance: Instance) -> int:
         """Registers of a consumer's thread, after the loading warpgroup gave up some."""
-        del instance
         return CONSUMER_REGISTERS
 
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[PrefillTile, ...]:
         """Return the one tile of a head_dim."""
-        del policy  # the same for every policy
         keys = KEYS[shape.head_dim]
         return (PrefillTile(ROWS, keys, WARPS, STAGES, 1, key_order="descending"),)
 
