@@ -1,9 +1,9 @@
 """Why the formula of registers misses some rows by more than BAND, or answers wrongly about spills.
 
-`cuda.compiler.live_ranges` finds the point of the machine code where the most registers are live;
-the causes were read there. While registers are free, ptxas chooses how much it loads ahead. A
-formula with one number for all kernels misses where ptxas chooses another amount. The causes of
-spills were read at the instructions STL and LDL, which store a word in local memory and load it.
+`nvdisasm -plr` lists which registers are live at each instruction; the causes were read where the
+most are live. While registers are free, ptxas chooses how much it loads ahead. A formula with one
+number for all kernels misses where ptxas chooses another amount. The causes of spills were read at
+the instructions STL and LDL, which store a word in local memory and load it.
 """
 
 from collections.abc import Mapping
