@@ -174,7 +174,8 @@ class Bench:
     def errors(self) -> pd.DataFrame:
         """Return the errors against float64 by kernel, tensor, sample (request) and head.
 
-        rmse; bias along the truth's sign; max_abs; bound_ratio, the worst error over its bound.
+        rmse; bias along the truth's sign; max_abs; bound_ratio, the worst error over its bound. Of
+        more than 16 requests, 16 at equal distances are judged.
         """
         return self._judged(errors.error_rows, *self._found)
 
@@ -252,7 +253,7 @@ class Bench:
     def _elements(self, operation: str) -> list:
         if operation not in self._parts:
             found = self._found[operation]
-            judge = errors.judge_every_request(operations()[operation], found.inputs)
+            judge = errors.judge_requests(operations()[operation], found.inputs)
             self._parts[operation] = [
                 (
                     item,

@@ -1,34 +1,42 @@
 """Errors of outputs against float64, by request and head, and element by element."""
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 
+from labkernels.bench.small import spread
 from labkernels.kernels.operation import Operation
 from labkernels.measure.judge.elements import Elements
 from labkernels.measure.judge.judge import Judge, judge_of
 from labkernels.measure.judge.outputs import SAMPLED
 
 MOST_TOKENS = 64  # query tokens; a longer request is judged at the SAMPLED places
+MOST_REQUESTS = 16  # of a larger batch, requests at equal distances are judged
 NUMBERS = ("truth", "error", "ratio")  # of an element
 
 
-def judge_every_request(operation: Operation, inputs) -> Judge:
-    """Return a judge of rows from every request: all tokens of a short one, some of a long one."""
+def judge_requests(operation: Operation, inputs) -> Judge:
+    """Return a judge of all tokens of short requests, and of some tokens of long ones.
+
+    Of a large batch, MOST_REQUESTS requests are judged: the truth of all would take longer than
+    everything else that a bench does on a GPU.
+    """
     return judge_of(operation.name, inputs, list(_rows(inputs.workload)))
 
 
 def _rows(workload) -> Iterator[list[int]]:
     """Yield rows of one request that are judged together."""
-    first = 0
-    for tokens in tokens_of(workload):
+    lengths = tokens_of(workload)
+    ends = list(itertools.accumulate(lengths, initial=0))
+    for request in spread(len(lengths), MOST_REQUESTS):
+        first, tokens = ends[request], lengths[request]
         if 0 < tokens <= MOST_TOKENS:
             yield list(range(first, first + tokens))
         elif tokens:
             places = {int(t * tokens) if isinstance(t, float) else t % tokens for t in SAMPLED}
             yield from ([first + place] for place in sorted(places))
-        first += tokens
 
 
 def tokens_of(workload) -> tuple[int, ...]:

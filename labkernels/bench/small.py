@@ -17,7 +17,7 @@ def small(workload):
     '3 x 192, 8/2, d128, page 16, bf16'
     """
     names = {field.name for field in fields(workload)}
-    chosen = _spread(workload.batch, REQUESTS)
+    chosen = spread(workload.batch, REQUESTS)
     changed = {"kv_lens": _scaled([workload.kv_lens[i] for i in chosen], KEYS)}
     if "q_lens" in names:
         changed["q_lens"] = _scaled([workload.q_lens[i] for i in chosen], TOKENS)
@@ -31,7 +31,7 @@ def small(workload):
     return replace(workload, **changed)
 
 
-def _spread(count: int, most: int) -> list[int]:
+def spread(count: int, most: int) -> list[int]:
     """Return at most `most` of the numbers below count, from the first to the last."""
     if count <= most:
         return list(range(count))

@@ -19,6 +19,9 @@ from labkernels.bench import (  # noqa: F401, a query reads `times`
     times,
 )
 from labkernels.bench.log import MIME, Log
+from labkernels.kernels.operation import operations
+from labkernels.kernels.random_inputs import Normal
+from labkernels.policy import CUDA_CORES
 
 mpl.use("Agg")
 
@@ -83,6 +86,18 @@ def test_errors_are_those_of_each_request_and_head(bench):
     assert (errors.bound_ratio <= 1).all()
     fma, mma = (errors[errors.kernel == k].rmse.mean() for k in ("decode_fma", "decode_mma"))
     assert fma < mma, "without tensor cores P is not rounded"
+
+
+def test_a_large_batch_is_judged_at_equal_distances():
+    decode = operations()["decode"]
+    inputs = decode.inputs(Decode.uniform(57, 4, q_heads=2, kv_heads=2), Normal(0, "cpu"))
+    step = decode.step(inputs, kernel="reference")
+    step.run()
+    judged = errors.judge_requests(decode, inputs).elements(step.outputs(), CUDA_CORES)
+    samples = errors.error_rows(judged, inputs.workload)["sample"].unique()
+    assert len(samples) == errors.MOST_REQUESTS
+    assert (samples[0], samples[-1]) == (0, 56)
+    assert set(np.diff(samples)) == {3, 4}, "56 gaps are divided by 15"
 
 
 def test_a_figure_is_given_elements_at_equal_distances(bench):

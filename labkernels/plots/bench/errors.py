@@ -2,12 +2,14 @@
 
 import functools
 import math
+from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import matplotlib.ticker as ticker
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
@@ -56,16 +58,18 @@ def _maps(figure, panels: list, rows: int, columns: int) -> None:
     first, several = panels[0][0][2], columns > 2
     for i, (axes, ((kernel, way, tensor), frame)) in enumerate(zip(every, panels, strict=False)):
         grid = frame.pivot(index="sample", columns="head", values="rmse")
+        # not seaborn's heatmap, which draws the whole figure to see whether numbers overlap
+        axes.pcolormesh(grid, norm=scale, cmap=style.ERROR_MAP)
+        axes.set_ylim(len(grid), 0)
+        sns.despine(ax=axes, left=True, bottom=True)
+        axes.grid(visible=False)
         # Columns are numbered where no panel stands below, rows in the leftmost panels.
-        numbers = {
-            "xticklabels": _every(grid.shape[1]) if i + columns >= len(panels) else False,
-            "yticklabels": _every(len(grid)) if i % columns == 0 else False,
-        }
-        sns.heatmap(grid, ax=axes, norm=scale, cmap=style.ERROR_MAP, cbar=False, **numbers)
-        axes.set(xlabel="", ylabel="")
-        if numbers["xticklabels"]:
+        lowest, leftmost = i + columns >= len(panels), i % columns == 0
+        _number(axes.xaxis, grid.columns if lowest else ())
+        _number(axes.yaxis, grid.index if leftmost else ())
+        if lowest:
             axes.set_xlabel("query head", fontsize=8.5)
-        axes.tick_params(length=0, labelsize=7, labelrotation=0)
+        axes.tick_params(length=0, labelsize=7)
         title = panel_title(kernel, way)
         if several and tensor == first:  # each kernel has a row of panels, and its name is long
             title = f"{title}: {tensor}"
@@ -92,12 +96,13 @@ def _maps(figure, panels: list, rows: int, columns: int) -> None:
     bar.outline.set_visible(False)
 
 
-def _every(count: int) -> int:
-    """Return the step of the numbers on an axis: every one is written, every second, and so on."""
+def _number(axis: Axis, names: Sequence[int]) -> None:
+    """Write the names of a map's cells along an axis: every one, every second, and so on."""
     step = 1
-    while count > MOST_NUMBERS * step:
+    while len(names) > MOST_NUMBERS * step:
         step *= 2
-    return step
+    places = range(0, len(names), step)
+    axis.set_ticks([place + 0.5 for place in places], labels=[str(names[p]) for p in places])
 
 
 def _in_units_of(unit: float, value: float, _: int) -> str:
