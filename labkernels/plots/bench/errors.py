@@ -18,6 +18,7 @@ from labkernels.plots.accuracy.errors import panel_title
 
 MOST_DRAWN = 20_000  # elements of a kernel, in each plot of a distribution
 MOST_ELEMENTS = 8 * MOST_DRAWN  # of a kernel: a plot of four requests draws a part of these
+MOST_BOXES = 32  # heads beside each other: the boxes of more would be lines
 MOST_NUMBERS = 8  # along a side of a map
 ROW_INCHES, MOST_INCHES = 0.13, 2.6  # height of a request in a map; most height of the map
 _WIDE = 30.0  # ratio of largest to least rmse from which the ticks are powers of ten
@@ -115,8 +116,11 @@ def _power(value: float) -> int:
 
 
 def _boxes(axes: Axes, elements: pd.DataFrame) -> None:
-    """Draw |error| of each head, tensor cores on beside off."""
-    shown = _some(elements)
+    """Draw |error| of each head, or of heads at equal distances, tensor cores on beside off."""
+    heads = sorted(set(elements["head"]))
+    step = -(-len(heads) // MOST_BOXES)
+    shown = _some(elements[elements["head"].isin(heads[::step])])
+    many = len(heads) > MOST_NUMBERS
     power = _power(max(shown.error.abs().max(), _LEAST))
     ways = {"on": style.ENGINES["mma"], "off": style.ENGINES["fma"]}
     sns.boxenplot(
@@ -130,11 +134,13 @@ def _boxes(axes: Axes, elements: pd.DataFrame) -> None:
         showfliers=False,
         linewidth=0.6,
         width=0.75,
+        native_scale=many,
         ax=axes,
     )
-    axes.set(xlabel="head (widest box: half of its elements)", ylabel=f"|error|, 1e{power}")
+    label = "head" if step == 1 else f"head, one in {step}"
+    axes.set(xlabel=f"{label} (widest box: half of its elements)", ylabel=f"|error|, 1e{power}")
     axes.grid(axis="x", visible=False)
-    if len(set(shown["head"])) > MOST_NUMBERS:
+    if many:
         axes.xaxis.set_major_locator(ticker.MaxNLocator(9, integer=True))
     axes.legend(title="", loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=2)
     for text in axes.get_legend().get_texts():
