@@ -2,7 +2,8 @@
 
 from typing import Protocol
 
-from labkernels.kernels.kernel import CudaKernel, Shape, Tile
+from labkernels.kernels.cuda_kernel import CudaKernel
+from labkernels.kernels.kernel import Shape, Tile
 from labkernels.kernels.warp_tile import WarpTile
 
 

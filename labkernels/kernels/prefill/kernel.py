@@ -2,13 +2,11 @@
 
 from typing import Protocol
 
-from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.ledger import Line
 from labkernels.budget.quantity import number
-from labkernels.kernels import cuda_kernel
-from labkernels.kernels.cuda_kernel import cpp_function
-from labkernels.kernels.kernel import CudaKernel, Instance, Kernel
+from labkernels.kernels.cuda_kernel import CudaKernel, cpp_function
+from labkernels.kernels.kernel import Instance, Kernel
 
-# Registers that every CUDA prefill kernel needs to find its keys.
 ADDRESSES = Line(
     "addresses",
     number(2) * 2 + number(2) * 2 + 5,
@@ -29,15 +27,11 @@ class CudaPrefillKernel(PrefillKernel, CudaKernel, Protocol):
 
     params: str = "lab::PrefillParams"
     launch: str = "..cuda"
+    addresses: tuple[Line, ...] = (ADDRESSES,)
 
     def template(self, instance: Instance) -> str:
         """Return the C++ name of the instance."""
         return cpp_instance(instance)
-
-
-def register_ledger(instance: Instance, *lines: Line) -> Ledger:
-    """Return the register ledger of a thread, with the lines that all prefill kernels have."""
-    return cuda_kernel.register_ledger(instance, *lines, ADDRESSES)
 
 
 def step_flops(instance: Instance) -> int:

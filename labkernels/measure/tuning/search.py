@@ -16,7 +16,8 @@ from labkernels.budget.ledger import Ledger
 from labkernels.cuda.compiler.nvrtc import CompileError
 from labkernels.hardware import Gpu
 from labkernels.kernels.call import Step
-from labkernels.kernels.kernel import Instance, Kernel, TunableKernel
+from labkernels.kernels.cuda_kernel import TunableKernel
+from labkernels.kernels.kernel import Instance, Kernel
 from labkernels.kernels.operation import Operation, operations
 from labkernels.kernels.packed_gqa import schedule
 from labkernels.kernels.packed_gqa.schedule import Lengths

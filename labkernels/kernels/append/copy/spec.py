@@ -1,6 +1,6 @@
 """append: copies new keys and values into the pages of a cache and writes the new lengths."""
 
-from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.ledger import Line
 from labkernels.kernels.append.kernel import AppendKernel, AppendTile
 from labkernels.kernels.cuda_kernel import sizes
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
@@ -26,20 +26,16 @@ class Append(AppendKernel):
         """Return the one tile option: the kernel only moves bytes."""
         return (TILE,)
 
-    def smem(self, instance: Instance) -> Ledger:
-        """Return the shared memory of a block, in bytes: none."""
-        return Ledger(f"{instance.kernel}: shared memory", "bytes", ())
+    def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
+        """Return no line: bytes go from registers to the pages."""
+        return ()
 
-    def registers(self, instance: Instance) -> Ledger:
+    def register_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the registers that a thread holds while its loads are in flight."""
         stages = sizes(instance).stages
-        return Ledger(
-            f"{instance.kernel}: registers",
-            "registers",
-            (
-                Line("moved", 4 * stages, "a load of 16 B each"),
-                Line("places", 2 * stages, "an offset of 64 bits each"),
-            ),
+        return (
+            Line("moved", 4 * stages, "a load of 16 B each"),
+            Line("places", 2 * stages, "an offset of 64 bits each"),
         )
 
     def template(self, instance: Instance) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.ledger import Line
 from labkernels.budget.quantity import number
 from labkernels.budget.registers import fragment
 from labkernels.cuda.compiler.specialization import Specialization
@@ -30,7 +30,6 @@ RUNGS = (
     (2, "ahead"),
 )
 RUNGS_HEADER = "prefill/rungs/kernel.cuh"
-ALIGNMENT = 1024  # of the swizzle's pattern: eight lines of 128 bytes
 
 
 class PrefillWgmmaBasic(CudaPrefillKernel):
@@ -44,6 +43,7 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
     layouts = ("ragged",)
     params = "prefill_wgmma_basic::Params"
     launch = ".launch"
+    smem_alignment = cuda_kernel.SWIZZLE_ALIGNMENT
 
     def refuses(self, shape: Shape) -> str | None:
         """Return a reason for a shape that the kernel or the TMA does not take, or None."""
@@ -73,24 +73,21 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
         plain = PrefillTile(ROWS, keys, WARPS, STAGES, 1, key_order="descending")
         return tuple(replace(plain, stages=n, overlap=rung) for n, rung in RUNGS)
 
-    def smem(self, instance: Instance) -> Ledger:
+    def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the shared memory of a block, in bytes."""
         of = cuda_kernel.sizes(instance)
-        lines = (
+        return (
             cuda_kernel.query_line(instance),
             Line("K and V stages", of.stages * of.keys * (of.dim + of.dim_v) * of.width),
             Line("barriers", (2 * (2 * of.stages + 1) + 1) * number(8, "B"), "full and empty"),
             Line("is_last_split", number(4, "B")),
         )
-        padding = cuda_kernel.padding_line(lines, ALIGNMENT)
-        return cuda_kernel.smem_ledger(instance, *lines, padding)
 
-    def registers(self, instance: Instance) -> Ledger:
+    def register_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the fragments and addresses of a consumer's thread, in registers."""
         of, rows = cuda_kernel.sizes(instance), number(WARP_ROWS, "rows")
         blocks = 2 if instance.tile.overlap == "ahead" else 1
-        return prefill_kernel.register_ledger(
-            instance,
+        return (
             Line("O accumulator", fragment(rows, of.dim_v)),
             Line("S, then P", fragment(rows, of.keys)),
             Line("P rounded", number(blocks, "blocks") * fragment(rows, of.keys, bits=16)),
