@@ -15,7 +15,8 @@ from labkernels.budget.registers import fragment, lanes_of
 from labkernels.budget.tile_model import StepWork
 from labkernels.cuda.compiler.specialization import STATE_PADDING, Specialization
 from labkernels.hardware import Gpu
-from labkernels.kernels.kernel import Instance, Kernel, Tile
+from labkernels.kernels.kernel import Instance, Kernel
+from labkernels.kernels.tile import Tile
 
 OVERLAY = "stages or States"
 FP32 = number(4, "B")

@@ -12,28 +12,13 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.hardware import Gpu
+from labkernels.kernels.tile import Tile
 from labkernels.policy import EAGER, FLOAT64, NumericPolicy
 from labkernels.variant import FULL, AttentionVariant
 
 MANY_ROWS = 2**20  # rows of a long prefill, for which the widest tile is preferred
 # In DeepSeek 64 channels of Q and K carry positions; the others of a latent row are also V.
 _HEAD_DIM_V = {192: 128, 576: 512}
-
-
-class Tile(Protocol):
-    """The shape of a block's work, defined by each operation; its label is its name in data/."""
-
-    @property
-    def blocks_per_sm(self) -> int:
-        """Blocks that an SM should hold at once."""
-
-    @property
-    def label(self) -> str:
-        """The name in data/ and on the command line."""
-
-    @property
-    def threads(self) -> int:
-        """Threads per block."""
 
 
 def head_dim_v(head_dim: int) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from labkernels.budget.ledger import Line
 from labkernels.budget.quantity import Quantity, number, quantity
@@ -16,6 +16,7 @@ from labkernels.kernels.cuda_kernel import (
     sizes,
 )
 from labkernels.kernels.kernel import Instance, Kernel
+from labkernels.kernels.tile import RowTile
 
 ADDRESSES = Line(
     "addresses",
@@ -29,37 +30,21 @@ NUMBERS = {"ROW_PADDING": ROW_PADDING}
 
 
 @dataclass(frozen=True)
-class BackwardTile:
-    """The shape of a block's work: query rows per step, keys, warps, stages, blocks per SM.
+class BackwardTile(RowTile):
+    """A tile of query rows and keys.
 
     dq: how dq is summed over the keys; "atomic": fp32 additions in the order in which blocks
     arrive, "ordered": always in the same order. rung: of the ladder below backward_wgmma, if any.
     """
 
-    q_rows: int
-    keys: int
-    warps: int
-    stages: int
-    blocks_per_sm: int
     dq: str = "atomic"
     rung: str = ""
-    legend: ClassVar[str] = "query rows x keys x warps x stages x blocks per SM"
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """The numbers that begin the label and that the C++ Tile holds."""
-        return (self.q_rows, self.keys, self.warps, self.stages, self.blocks_per_sm)
 
     @property
     def label(self) -> str:
         """As in data/ and on the command line: "64x128x8x2x1", then "-ordered" or a rung."""
         words = "" if self.dq == "atomic" else f"-{self.dq}"
-        return "x".join(map(str, self.numbers)) + words + (f"-{self.rung}" if self.rung else "")
-
-    @property
-    def threads(self) -> int:
-        """Threads per block."""
-        return 32 * self.warps
+        return super().label + words + (f"-{self.rung}" if self.rung else "")
 
 
 class BackwardKernel(Kernel, Protocol):

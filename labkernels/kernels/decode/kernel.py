@@ -16,8 +16,8 @@ from labkernels.kernels.cuda_kernel import (
     states_lines,
     step_features,
 )
-from labkernels.kernels.kernel import Instance, Kernel, Shape, Tile
-from labkernels.kernels.warp_tile import WarpTile
+from labkernels.kernels.kernel import Instance, Kernel, Shape
+from labkernels.kernels.tile import Tile, WarpTile
 
 ADDRESSES = Line(
     "addresses",
@@ -100,6 +100,4 @@ def chain_lines(instance: Instance) -> tuple[Line, ...]:
 
 def cpp_instance(instance: Instance, *shape: int) -> str:
     """Return `kernel::decode<kernel::KernelTraits<T, head_dim, *shape, tile...>, Policy>`."""
-    tile = instance.tile
-    numbers = (instance.head_dim, *shape, tile.warps, tile.keys, tile.stages, tile.blocks_per_sm)
-    return cpp_function(instance, "decode", *numbers)
+    return cpp_function(instance, "decode", instance.head_dim, *shape, *instance.tile.numbers)

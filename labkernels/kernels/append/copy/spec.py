@@ -1,13 +1,14 @@
 """append: copies new keys and values into the pages of a cache and writes the new lengths."""
 
 from labkernels.budget.ledger import Line
-from labkernels.kernels.append.kernel import AppendKernel, AppendTile
+from labkernels.kernels.append.kernel import AppendKernel
 from labkernels.kernels.cuda_kernel import sizes
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
+from labkernels.kernels.tile import WarpTile
 from labkernels.policy import CUDA_CORES, NumericPolicy
 
 # Eight 16-byte loads per lane on full SMs hide the latency of memory; more loads are not faster.
-TILE = AppendTile(warps=8, keys=16, stages=8, blocks_per_sm=4)
+TILE = WarpTile(warps=8, keys=16, stages=8, blocks_per_sm=4)
 
 
 class Append(AppendKernel):
@@ -22,7 +23,7 @@ class Append(AppendKernel):
     policies = (CUDA_CORES,)  # an append rounds nothing
     head_dims = (64, 128, 192, 256)
 
-    def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[AppendTile, ...]:
+    def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[WarpTile, ...]:
         """Return the one tile option: the kernel only moves bytes."""
         return (TILE,)
 
@@ -40,9 +41,8 @@ class Append(AppendKernel):
 
     def template(self, instance: Instance) -> str:
         """Return the C++ name of the instance."""
-        tile = instance.tile
-        numbers = (tile.warps, tile.keys, tile.stages, tile.blocks_per_sm)
-        return f"append::append<append::KernelTraits<{', '.join(map(str, numbers))}>>"
+        numbers = ", ".join(map(str, instance.tile.numbers))
+        return f"append::append<append::KernelTraits<{numbers}>>"
 
 
 KERNEL = Append()
