@@ -97,6 +97,12 @@ def space(spec: Any, workload: Prefill) -> list[Instance]:
     return spec.changed(tiles=lambda shape, policy: tiles).instances(shape)
 
 
+def in_list(spec: Kernel, workload: Prefill) -> set[str]:
+    """Return the labels of the tiles that the kernel's own list has for long requests."""
+    shape = spec.shape(head_dim=workload.head_dim, rows=max(workload.q_lens))
+    return {tile.label for tile in spec.tiles(shape, spec.policies[0])}
+
+
 def by_ledger(instances: Iterable[Instance], gpu: Gpu) -> tuple[list[Instance], list[Rejected]]:
     """Split the variants into those that fit a GPU and those that cannot, by their ledgers."""
     judged = [(instance, _over_budget(instance, gpu)) for instance in instances]
