@@ -50,6 +50,15 @@ class CudaDecodeKernel(DecodeKernel, CudaKernel, Protocol):
     launch: str = "..cuda"
     addresses: tuple[Line, ...] = (ADDRESSES,)
 
+    def rows_argument(self, instance: Instance) -> tuple[int, ...]:
+        """Return the template argument for the rows, if instances differ in it."""
+        return ()
+
+    def template(self, instance: Instance) -> str:
+        """Return `kernel::decode<kernel::KernelTraits<T, head_dim, *rows, tile...>, Policy>`."""
+        numbers = (*self.rows_argument(instance), *instance.tile.numbers)
+        return cpp_function(instance, "decode", instance.head_dim, *numbers)
+
 
 class TensorCoreDecode(CudaDecodeKernel, Protocol):
     """A decode kernel on tensor cores, which keeps Q beside its stages."""
@@ -96,8 +105,3 @@ def chain_lines(instance: Instance) -> tuple[Line, ...]:
     if instance.policy.accumulate != "promoted":
         return ()
     return (Line("sum of 16 keys", fragment(16, 8)),)
-
-
-def cpp_instance(instance: Instance, *shape: int) -> str:
-    """Return `kernel::decode<kernel::KernelTraits<T, head_dim, *shape, tile...>, Policy>`."""
-    return cpp_function(instance, "decode", instance.head_dim, *shape, *instance.tile.numbers)

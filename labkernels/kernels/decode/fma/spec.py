@@ -26,9 +26,9 @@ class DecodeFma(CudaDecodeKernel):
     needs = SINCE_AMPERE
     policies = policies(CUDA_CORES, denominators=("unrounded",))
 
-    def template(self, instance: Instance) -> str:
-        """Return the C++ name of the instance."""
-        return kernel.cpp_instance(instance, instance.rows)
+    def rows_argument(self, instance: Instance) -> tuple[int, ...]:
+        """Return the rows of a block."""
+        return (instance.rows,)
 
     def rows(self, group: int) -> int:
         """Return the query rows of a block: the power of two that holds the group, at most 8."""

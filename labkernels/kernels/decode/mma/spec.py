@@ -29,10 +29,6 @@ class DecodeMma(TensorCoreDecode):
         """Return the query rows of a block: always the rows of a tile."""
         return ROWS
 
-    def template(self, instance: Instance) -> str:
-        """Return the C++ name of the instance."""
-        return kernel.cpp_instance(instance)
-
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[DecodeTile, ...]:
         """Return tile options that fit the registers; at each head_dim one takes at most 99 KiB.
 

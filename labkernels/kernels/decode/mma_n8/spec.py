@@ -31,9 +31,9 @@ class DecodeMmaN8(TensorCoreDecode):
             return None
         return f"is for up to {N} query heads per KV head, not for {shape.group}"
 
-    def template(self, instance: Instance) -> str:
-        """Return the C++ name of the instance."""
-        return kernel.cpp_instance(instance, instance.rows // N)
+    def rows_argument(self, instance: Instance) -> tuple[int, ...]:
+        """Return the tiles of 8 rows of a block."""
+        return (instance.rows // N,)
 
     def rows(self, group: int) -> int:
         """Return the query rows of a block: one tile of 8, or two."""

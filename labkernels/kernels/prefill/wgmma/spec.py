@@ -167,10 +167,9 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
             Line("m and l", rows / 4, "of 2 of a warp's rows"),
         )
 
-    def template(self, instance: Instance) -> str:
-        """Return the C++ name of the instance, whose tile has an Overlap for the order of keys."""
-        overlap = f"{instance.kernel}::Overlap::{OVERLAPS[instance.tile.overlap]}"
-        return prefill_kernel.cpp_instance(instance, overlap)
+    def order(self, instance: Instance) -> str:
+        """Return the tile's Overlap, which stands in the place of an order of keys."""
+        return f"{instance.kernel}::Overlap::{OVERLAPS[instance.tile.overlap]}"
 
 
 KERNEL = PrefillWgmma()

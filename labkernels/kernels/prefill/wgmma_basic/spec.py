@@ -9,7 +9,6 @@ from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.kernels import cuda_kernel
 from labkernels.kernels.kernel import HOPPER, Instance, Shape
 from labkernels.kernels.packed_gqa.tile import PrefillTile
-from labkernels.kernels.prefill import kernel as prefill_kernel
 from labkernels.kernels.prefill.kernel import CudaPrefillKernel
 from labkernels.policy import DENOMINATORS, TENSOR_CORES, NumericPolicy, policies
 
@@ -99,13 +98,15 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
         made = super().specialization(instance)
         return replace(made, header=RUNGS_HEADER) if instance.tile.overlap else made
 
+    def order(self, instance: Instance) -> str:
+        """Return another rung's name in the place of the order of keys."""
+        rung = instance.tile.overlap
+        return f"{instance.kernel}::Rung::{rung}" if rung else super().order(instance)
+
     def template(self, instance: Instance) -> str:
-        """Return the C++ name of the instance; other rungs have the rung as the key order."""
-        if not instance.tile.overlap:
-            return prefill_kernel.cpp_instance(instance)
-        rung = f"{instance.kernel}::Rung::{instance.tile.overlap}"
-        of_rung = prefill_kernel.cpp_instance(instance, rung)
-        return of_rung.replace("::KernelTraits<", "::RungTraits<")
+        """Return the C++ name of the instance; the other rungs have traits of their own."""
+        name = super().template(instance)
+        return name.replace("::KernelTraits", "::RungTraits") if instance.tile.overlap else name
 
 
 KERNEL = PrefillWgmmaBasic()
