@@ -78,7 +78,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Step:
+class RungCosts:
     """A rung and its resources: the largest line of shared memory, and the compiler's numbers.
 
     registers, spill_bytes: None where nothing was recorded and there is no compiler.
@@ -141,12 +141,12 @@ def difference(rung: Rung) -> Difference | None:
     return Difference(signs.count("+"), signs.count("-"), "\n".join(shown))
 
 
-def steps(operation: str, gpu: Gpu) -> Iterator[Step]:
+def steps(operation: str, gpu: Gpu) -> Iterator[RungCosts]:
     """Yield each rung of an operation with its difference from its parent and its resources."""
     for rung in rungs(operation):
         found = resources.resources(rung.instance, gpu=gpu)
         compiled = found.compiled
-        yield Step(
+        yield RungCosts(
             rung,
             difference(rung),
             max(found.smem.lines, key=lambda line: line.amount),
