@@ -34,13 +34,13 @@ def signature(out, truth) -> dict[str, float]:
     }
 
 
-def duplicated_index(keys: int, tile: int = 16) -> np.ndarray:
+def duplicated_index(keys: int) -> np.ndarray:
     """Return the key that each slot holds if a lane's part of the index, slot % 4, is added twice.
 
-    Shapes: [keys], a multiple of the tile. A key of `keys` or more lies behind the end.
+    Shapes: [keys], a multiple of 16. A key of `keys` or more lies behind the end.
     """
     slot = np.arange(keys)
-    return slot // tile * tile + slot % tile // 4 * 4 + slot % 4 * 2
+    return slot // 16 * 16 + slot % 16 // 4 * 4 + slot % 4 * 2
 
 
 def read_instead(case: MlaInputs, slots: np.ndarray) -> np.ndarray:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from labkernels.cli.options import DONE, FAILED, add_shape, add_tokens, workload_of
@@ -51,44 +50,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the kernel, and print what it did."""
-    cpu = options.cpu or options.checks or not _gpu_works()
-    if options.kv_len is None:
-        options.kv_len = CPU_KEYS if cpu else GPU_KEYS
-    result = tried(
-        options.kernel,
-        workload_of(_kernel(options.kernel), options, q_heads=options.q_heads),
-        tile=options.tile,
-        tensor_cores=options.tensor_cores,
-        seed=options.seed,
-        repeats=options.repeats,
-        cpu=cpu,
-        checks=options.checks,
-    )
-    print(result.text)
-    return DONE if result.passed else FAILED
-
-
-@dataclass(frozen=True)
-class Trial:
-    """The result of a kernel: a text, and whether every element kept its bound."""
-
-    text: str
-    passed: bool
-
-
-def tried(
-    kernel: str,
-    workload: Workload,
-    *,
-    tile: str = "",
-    tensor_cores: str = "",
-    seed: int = 0,
-    repeats: int = 3,
-    cpu: bool = False,
-    checks: bool = False,
-) -> Trial:
-    """Run a kernel on random inputs and compare its output with float64.
+    """Run the kernel on random inputs, compare its output with float64, and print what it did.
 
     Raises: ValueError naming the argument, its value and what is allowed.
     """
@@ -98,29 +60,30 @@ def tried(
     from labkernels.measure.implementation import prepared
     from labkernels.measure.judge.judge import judge_of
 
+    kernel, repeats, checks = options.kernel, options.repeats, options.checks
     if repeats < 2:
         raise ValueError(f"repeats = {repeats}, allowed: 2 or more")
-    device = "cpu" if cpu or not _gpu_works() else "cuda"
+    device = "cpu" if options.cpu or checks or not _gpu_works() else "cuda"
+    if options.kv_len is None:
+        options.kv_len = CPU_KEYS if device == "cpu" else GPU_KEYS
     spec = _kernel(kernel)
-    policy = _policy(spec, tensor_cores)
+    workload = workload_of(spec, options, q_heads=options.q_heads)
+    policy = _policy(spec, options.tensor_cores)
     of = operations()[spec.operation]
-    inputs = of.inputs(workload, Normal(seed, device))
-    how = {"kernel": kernel, "tile": tile or None, "policy": policy, "checks": checks}
+    inputs = of.inputs(workload, Normal(options.seed, device))
+    how = {"kernel": kernel, "tile": options.tile or None, "policy": policy, "checks": checks}
     step = prepared(of, inputs, **how)
     poison(step)
     step.run()
     errors = judge_of(of.name, inputs)(step.outputs(), policy)
     time_s = _time(step.run, device, repeats)
     way = "on" if policy.tensor_cores else "off"
-    lines = [
-        f"{kernel}, tensor cores {way}, on {step.plan.machine}: {workload.label}",
-        _plan_line(step.plan),
-        _time_line(time_s, repeats, workload, device),
-        *_error_lines(errors),
-    ]
+    print(f"{kernel}, tensor cores {way}, on {step.plan.machine}: {workload.label}")
+    print(_plan_line(step.plan), _time_line(time_s, repeats, workload, device), sep="\n")
+    print(*_error_lines(errors), sep="\n")
     if checks:
-        lines.append("checks races, uninitialised reads and bounds of every access: none found")
-    return Trial("\n".join(lines), errors.passed)
+        print("checks races, uninitialised reads and bounds of every access: none found")
+    return DONE if errors.passed else FAILED
 
 
 def _plan_line(plan: Plan) -> str:

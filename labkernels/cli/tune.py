@@ -107,15 +107,7 @@ def tune(
     if top and expected:
         chosen = [item.candidate for item in expected[:top]]
         runs = search.measure(chosen, workload, repeats=repeats, seed=seed, say=say)
-    return "\n\n".join(_tables(expected, runs, workload, in_list(spec, workload)))
-
-
-def in_list(spec, workload: Prefill) -> set[str]:
-    """Return the labels of the tiles that the kernel's own list has for long requests."""
-    tiles = spec.tiles(
-        spec.shape(head_dim=workload.head_dim, rows=max(workload.q_lens)), spec.policies[0]
-    )
-    return {tile.label for tile in tiles}
+    return "\n\n".join(_tables(expected, runs, workload, search.in_list(spec, workload)))
 
 
 def _target(gpu: str, *, measured: bool) -> Gpu:

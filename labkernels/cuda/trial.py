@@ -48,19 +48,19 @@ def why_not_compiled(arch: str) -> str | None:
     return None
 
 
-def why_not_on_gpu(arch: str, device: int = 0) -> str | None:
-    """Compile the kernel for a GPU and run it there; return what is wrong in one line."""
+def why_not_on_gpu(arch: str) -> str | None:
+    """Compile the kernel for the first GPU and run it there; return what is wrong in one line."""
     import torch
 
     from labkernels.cuda.gpu.kernel import load
 
     try:
         compiled = nvrtc.compile_kernel(HEADER, instance=INSTANCE, defines=_once(), arch=arch)
-        x = torch.from_numpy(_inputs()).to(f"cuda:{device}")
+        x = torch.from_numpy(_inputs()).to("cuda:0")
         y = torch.zeros_like(x)
-        stream = torch.cuda.current_stream(device).cuda_stream
+        stream = torch.cuda.current_stream(0).cuda_stream
         params = Ex2Params(x.data_ptr(), y.data_ptr())
-        load(compiled, device=device).launch(
+        load(compiled, device=0).launch(
             grid=(1, 1, 1), threads=THREADS, smem_bytes=0, params=params, stream=stream
         )
         return _why_wrong(_inputs(), y.cpu().numpy())

@@ -35,9 +35,9 @@ def estimate(name: str, cells: int, rows: Iterable[Row]) -> float | None:
     return best["seconds"] * cells / best["cells"]
 
 
-def expected(name: str, cells: int, data_dir: Path | None = None) -> str:
+def expected(name: str, cells: int) -> str:
     """Return the estimate as text."""
-    return words(estimate(name, cells, read(data_dir)))
+    return words(estimate(name, cells, read()))
 
 
 def words(seconds: float | None) -> str:

@@ -24,6 +24,7 @@ from labkernels.records.schema import Table
 from labkernels.records.store import Row
 
 if TYPE_CHECKING:
+    from labkernels.kernels.operation import Operation
     from labkernels.measure.benchmark import Benchmark
 
 CPU = "CPU build"  # the device of rows that no GPU computed
@@ -137,12 +138,6 @@ class Recording:
         """The device of the kernels: "cuda", or "cpu" if there is no GPU."""
         return "cuda" if self.on_gpu else "cpu"
 
-    @property
-    def how(self) -> dict[str, Any]:
-        """The options of a benchmark in this recording: repeats, seed and device."""
-        options = self.options
-        return {"repeats": options.repeats, "seed": options.seed, "device": self.device}
-
     def progress(self, text: str) -> None:
         """Print a line of progress that begins with the elapsed time."""
         self.options.say(f"[{time.monotonic() - self._began_s:6.1f} s] {text}")
@@ -155,12 +150,23 @@ class Recording:
         """Note a failure; the recording goes on, and its outcome lists all failures."""
         self.failures.append(words)
 
-    def take(self, result: "Benchmark") -> None:
-        """Take over a benchmark's clock and power, its failures, and what has no times."""
+    def benchmark(
+        self, operation: "Operation", workload: object, of: Iterable, **how
+    ) -> "Benchmark":
+        """Measure implementations as `measure.benchmark` does, with this recording's options.
+
+        The recording takes over clock and power, the failures, and what has no times.
+        """
+        from labkernels.measure.benchmark import benchmark
+
+        options = self.options
+        drawn = {"repeats": options.repeats, "seed": options.seed, "device": self.device}
+        result = benchmark(operation, workload, of, **drawn, **how)
         self.sensors = result.sensors
         self.failures += result.failures
         for reason in result.reasons:
             self.tell(f"{reason.name} {reason.metric}")
+        return result
 
     def once(self, work: "Callable[[Recording], T]") -> T:
         """Return work(recording), which is called only the first time."""

@@ -74,6 +74,20 @@ class AttentionOptions(Options, total=False):
     lse2: torch.Tensor | None
 
 
+class Asked(NamedTuple):
+    """The options that a call depends on besides its tensors and lengths."""
+
+    causal: bool = False
+    kernel: str | Kernel | None = None
+    tile: str | None = None
+    splits: int | None = None
+    keys_per_split: int | None = None
+    policy: NumericPolicy | None = None
+    scale: float | None = None
+    target: str | None = None
+    checks: bool = False
+
+
 @dataclass(frozen=True)
 class Plan:
     """The choices for a call, and their consequences.
@@ -168,12 +182,17 @@ _KINDS = {
 }
 
 
-def check_options(**asked: object) -> None:
+def check_option(name: str, value: object) -> None:
     """Raise ValueError for an option of a wrong type; numbers and names are checked where used."""
-    for name in asked.keys() & _KINDS.keys():
-        (kind, allowed), value = _KINDS[name], asked[name]
-        if not isinstance(value, kind):
-            raise ValueError(f"{name} = {value!r}, allowed: {allowed}")
+    kind, allowed = _KINDS[name]
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} = {value!r}, allowed: {allowed}")
+
+
+def check_options(asked: Asked) -> None:
+    """Raise ValueError for the first option of a wrong type."""
+    for name in _KINDS.keys() & set(Asked._fields):
+        check_option(name, getattr(asked, name))
 
 
 @dataclass(eq=False)

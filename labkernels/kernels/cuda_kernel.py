@@ -1,19 +1,136 @@
-"""What the ledgers and C++ names of CUDA kernels share."""
+"""The base of the CUDA kernels, and what their ledgers and C++ names share."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol, runtime_checkable
 
 from labkernels import formats
-from labkernels.budget.compiler import operands
+from labkernels.budget.compiler import Asked, Prediction, operands, predict
 from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.occupancy import occupancy, registers_allowed
 from labkernels.budget.quantity import Quantity, ceil_div, number, symbol
 from labkernels.budget.registers import fragment, lanes_of
-from labkernels.cuda.compiler.specialization import STATE_PADDING
-from labkernels.kernels.kernel import Instance
+from labkernels.budget.tile_model import StepWork
+from labkernels.cuda.compiler.specialization import STATE_PADDING, Specialization
+from labkernels.hardware import Gpu
+from labkernels.kernels.kernel import Instance, Kernel
+from labkernels.kernels.tile import Tile
 
 OVERLAY = "stages or States"
-
-
 FP32 = number(4, "B")
+SWIZZLE_ALIGNMENT = 1024  # bytes; the pattern of the 128-byte swizzle is eight lines of 128 bytes
+_KERNELS = Path(__file__).parent
+
+
+class CudaKernel(Kernel, Protocol):
+    """A kernel in CUDA C++, with ledgers of an instance's shared memory and registers.
+
+    params: the C++ name of its one parameter. numbers: constants, each of which is a macro of the
+    source: LAB_ and the name. addresses: registers by which each kernel of the operation finds its
+    rows and keys. smem_alignment: bytes to a multiple of which shared memory is rounded up.
+    """
+
+    language: str = "cuda"
+    params: str
+    numbers: Mapping[str, int] = MappingProxyType({})
+    addresses: tuple[Line, ...] = ()
+    smem_alignment: int = 1
+
+    def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
+        """Return the lines of a block's shared memory, without the padding at its end."""
+
+    def register_lines(self, instance: Instance) -> tuple[Line, ...]:
+        """Return what a thread's algorithm keeps in registers, without the addresses."""
+
+    def smem(self, instance: Instance) -> Ledger:
+        """Return the shared memory of a block, in bytes."""
+        lines, alignment = self.smem_lines(instance), self.smem_alignment
+        rest = -sum(line.amount for line in lines) % alignment
+        if rest:
+            meaning = f"B up to a multiple of {alignment:,} B"
+            lines = (*lines, Line("padding", symbol("p", rest, meaning)))
+        title = f"{instance.kernel} {instance.tile.label}: shared memory per block"
+        return Ledger(title, "bytes", lines)
+
+    def registers(self, instance: Instance) -> Ledger:
+        """Return the registers per thread that the algorithm needs, without those of ptxas."""
+        title = f"{instance.kernel} {instance.tile.label}: registers per thread"
+        return Ledger(title, "registers", (*self.register_lines(instance), *self.addresses))
+
+    def asked(self, instance: Instance, arch: str) -> Asked:
+        """Return the features of main loop and end that the compiler's habits depend on."""
+        return Asked()
+
+    def predicted_registers(self, instance: Instance, gpu: Gpu) -> Prediction:
+        """Return the registers that ptxas should give a thread, by ledger and habits."""
+        tile = instance.tile
+        return predict(
+            self.registers(instance),
+            self.asked(instance, gpu.arch),
+            arch=gpu.arch,
+            limit=registers_allowed(gpu, threads=tile.threads, blocks_per_sm=tile.blocks_per_sm),
+            thread_limit=self.thread_registers(instance),
+        )
+
+    def thread_registers(self, instance: Instance) -> int | None:
+        """Return a computing thread's registers after setmaxnreg; None if no warp trades any."""
+        return None
+
+    def template(self, instance: Instance) -> str:
+        """Return the C++ name of the instance."""
+
+    @property
+    def header(self) -> str:
+        """The include path of the CUDA source."""
+        return f"{self.folder.parent.name}/{self.folder.name}/kernel.cuh"
+
+    @property
+    def include_dirs(self) -> tuple[Path, ...]:
+        """Folders searched before the lab's own: the overlay, and a folder outside the lab."""
+        root = self.folder.parent.parent
+        return tuple(x for x in (self.overlay, root) if x is not None and x != _KERNELS)
+
+    def fits(self, instance: Instance, gpu: Gpu) -> bool:
+        """Return whether a block's shared memory fits a GPU."""
+        return self.smem(instance).total <= gpu.smem_per_block_max_bytes
+
+    def specializations(self, instance: Instance) -> tuple[Specialization, ...]:
+        """Return the kernel's own specialization, the only one that most operations compile."""
+        return (self.specialization(instance),)
+
+    def specialization(self, instance: Instance) -> Specialization:
+        """Return what is compiled from kernel.cuh for an instance."""
+        registers = self.thread_registers(instance)
+        traded = {} if registers is None else {"CONSUMER_REGISTERS": registers}
+        return Specialization(
+            header=self.header,
+            instance=self.template(instance),
+            params=self.params,
+            threads=instance.tile.threads,
+            smem_bytes=self.smem(instance).total,
+            include_dirs=self.include_dirs,
+            numbers=tuple((traded | dict(self.numbers)).items()),
+        )
+
+    def blocks_per_sm(self, instance: Instance, gpu: Gpu) -> int:
+        """Return the blocks per SM that shared memory, threads and the tile's registers allow."""
+        tile, smem_bytes = instance.tile, self.smem(instance).total
+        registers = registers_allowed(gpu, threads=tile.threads, blocks_per_sm=tile.blocks_per_sm)
+        held = occupancy(gpu, threads=tile.threads, registers=registers, smem_bytes=smem_bytes)
+        return held.blocks_per_sm
+
+
+@runtime_checkable
+class TunableKernel(CudaKernel, Protocol):
+    """A kernel with tiles that the tuner can search."""
+
+    def space(self, head_dim: int) -> Iterable[Tile]:
+        """Return every tile that the source can be compiled for, whether or not it fits."""
+
+    def step_work(self, instance: Instance) -> StepWork:
+        """Return the work that a step of a block puts on an SM."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +173,6 @@ def query_line(instance: Instance) -> Line:
     return Line("Q", of.rows * of.dim * of.width)
 
 
-def padding_line(lines: tuple[Line, ...], alignment: int) -> Line:
-    """Return the bytes lost when the total is rounded up to a multiple of an alignment."""
-    rest = -sum(line.amount for line in lines) % alignment
-    meaning = f"B up to a multiple of {alignment:,} B"
-    return Line("padding", symbol("p", rest, meaning))
-
-
 def states_lines(instance: Instance) -> tuple[Line, ...]:
     """Return the bytes of the warps' States, which replace the stages at the end of the kernel."""
     of = sizes(instance)
@@ -83,12 +193,6 @@ def states_lines(instance: Instance) -> tuple[Line, ...]:
     )
 
 
-def smem_ledger(instance: Instance, *lines: Line) -> Ledger:
-    """Return the shared-memory ledger of a block."""
-    title = f"{instance.kernel} {instance.tile.label}: shared memory per block"
-    return Ledger(title, "bytes", lines)
-
-
 def step_features(
     instance: Instance, *, keys: Quantity | int, warps: Quantity | int
 ) -> dict[str, Quantity]:
@@ -102,12 +206,6 @@ def step_features(
         "copies": ceil_div(of.keys * of.dim * of.width, number(16, "B") * lanes_of(warps)),
         "loaded ahead": operands(fragment(keys, of.dim, bits=16)),
     }
-
-
-def register_ledger(instance: Instance, *lines: Line) -> Ledger:
-    """Return the register ledger of a thread, without the registers that ptxas adds."""
-    title = f"{instance.kernel} {instance.tile.label}: registers per thread"
-    return Ledger(title, "registers", lines)
 
 
 def cpp_type(dtype: str) -> str:

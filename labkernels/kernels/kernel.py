@@ -3,42 +3,22 @@
 import copy
 import importlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any, Protocol, Self, runtime_checkable
 
-from labkernels.budget.compiler import Asked, Prediction, predict
-from labkernels.budget.ledger import Ledger
-from labkernels.budget.occupancy import occupancy, registers_allowed
-from labkernels.budget.tile_model import StepWork
 from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.hardware import Gpu
+from labkernels.kernels.tile import Tile
 from labkernels.policy import EAGER, FLOAT64, NumericPolicy
 from labkernels.variant import FULL, AttentionVariant
 
 MANY_ROWS = 2**20  # rows of a long prefill, for which the widest tile is preferred
 # In DeepSeek 64 channels of Q and K carry positions; the others of a latent row are also V.
 _HEAD_DIM_V = {192: 128, 576: 512}
-_KERNELS = Path(__file__).parent
-
-
-class Tile(Protocol):
-    """The shape of a block's work, defined by each operation; its label is its name in data/."""
-
-    @property
-    def blocks_per_sm(self) -> int:
-        """Blocks that an SM should hold at once."""
-
-    @property
-    def label(self) -> str:
-        """The name in data/ and on the command line."""
-
-    @property
-    def threads(self) -> int:
-        """Threads per block."""
 
 
 def head_dim_v(head_dim: int) -> int:
@@ -271,86 +251,6 @@ class Kernel(Protocol):
         return instance.tile.blocks_per_sm
 
 
-class CudaKernel(Kernel, Protocol):
-    """A kernel in CUDA C++, with ledgers of an instance's shared memory and registers.
-
-    params: the C++ name of its one parameter. numbers: constants, each of which is
-    a macro of the source: LAB_ and the name.
-    """
-
-    language: str = "cuda"
-    params: str
-    numbers: Mapping[str, int] = MappingProxyType({})
-
-    def smem(self, instance: Instance) -> Ledger:
-        """Return the shared memory of a block, in bytes."""
-
-    def registers(self, instance: Instance) -> Ledger:
-        """Return the registers per thread that the algorithm needs, without those of ptxas."""
-
-    def asked(self, instance: Instance, arch: str) -> Asked:
-        """Return the features of main loop and end that the compiler's habits depend on."""
-        return Asked()
-
-    def predicted_registers(self, instance: Instance, gpu: Gpu) -> Prediction:
-        """Return the registers that ptxas should give a thread, by ledger and habits."""
-        tile = instance.tile
-        return predict(
-            self.registers(instance),
-            self.asked(instance, gpu.arch),
-            arch=gpu.arch,
-            limit=registers_allowed(gpu, threads=tile.threads, blocks_per_sm=tile.blocks_per_sm),
-            thread_limit=self.thread_registers(instance),
-        )
-
-    def thread_registers(self, instance: Instance) -> int | None:
-        """Return a computing thread's registers after setmaxnreg; None if no warp trades any."""
-        return None
-
-    def template(self, instance: Instance) -> str:
-        """Return the C++ name of the instance."""
-
-    @property
-    def header(self) -> str:
-        """The include path of the CUDA source."""
-        return f"{self.folder.parent.name}/{self.folder.name}/kernel.cuh"
-
-    @property
-    def include_dirs(self) -> tuple[Path, ...]:
-        """Folders searched before the lab's own: the overlay, and a folder outside the lab."""
-        root = self.folder.parent.parent
-        return tuple(x for x in (self.overlay, root) if x is not None and x != _KERNELS)
-
-    def fits(self, instance: Instance, gpu: Gpu) -> bool:
-        """Return whether a block's shared memory fits a GPU."""
-        return self.smem(instance).total <= gpu.smem_per_block_max_bytes
-
-    def specializations(self, instance: Instance) -> tuple[Specialization, ...]:
-        """Return the kernel's own specialization, the only one that most operations compile."""
-        return (self.specialization(instance),)
-
-    def specialization(self, instance: Instance) -> Specialization:
-        """Return what is compiled from kernel.cuh for an instance."""
-        registers = self.thread_registers(instance)
-        traded = {} if registers is None else {"CONSUMER_REGISTERS": registers}
-        return Specialization(
-            header=self.header,
-            instance=self.template(instance),
-            params=self.params,
-            threads=instance.tile.threads,
-            smem_bytes=self.smem(instance).total,
-            include_dirs=self.include_dirs,
-            numbers=tuple((traded | dict(self.numbers)).items()),
-        )
-
-    def blocks_per_sm(self, instance: Instance, gpu: Gpu) -> int:
-        """Return the blocks per SM that shared memory, threads and the tile's registers allow."""
-        tile, smem_bytes = instance.tile, self.smem(instance).total
-        registers = registers_allowed(gpu, threads=tile.threads, blocks_per_sm=tile.blocks_per_sm)
-        held = occupancy(gpu, threads=tile.threads, registers=registers, smem_bytes=smem_bytes)
-        return held.blocks_per_sm
-
-
 class TorchKernel(Kernel, Protocol):
     """Attention in torch, one request at a time: float64 is the reference, 16 bits the baseline.
 
@@ -366,14 +266,3 @@ class TorchKernel(Kernel, Protocol):
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[Any, ...]:
         """Return the tile that stands for torch's choice."""
         return (self.whole,)
-
-
-@runtime_checkable
-class TunableKernel(CudaKernel, Protocol):
-    """A kernel with tiles that the tuner can search."""
-
-    def space(self, head_dim: int) -> Iterable[Tile]:
-        """Return every tile that the source can be compiled for, whether or not it fits."""
-
-    def step_work(self, instance: Instance) -> StepWork:
-        """Return the work that a step of a block puts on an SM."""

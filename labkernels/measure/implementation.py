@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkernels.kernels.call import Step
-from labkernels.kernels.kernel import Instance, Kernel, TunableKernel
+from labkernels.kernels.cuda_kernel import TunableKernel
+from labkernels.kernels.kernel import Instance, Kernel
 from labkernels.kernels.operation import Operation, operations
 from labkernels.kernels.registry import discover, kernels_of
 from labkernels.measure.peers.peer import Peer, Pools, peers_of

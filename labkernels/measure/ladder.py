@@ -2,7 +2,8 @@
 
 import difflib
 import re
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,15 +28,14 @@ _FRAME = re.compile(r"#include|using namespace|namespace|}  // namespace|  requi
 class Rung:
     """A kernel and a tile that add one idea to the rung below, their parent.
 
-    parent: a name, or None for the lowest. passages: the parts of the kernel's sources between tags
-    `[rung: ...]` that belong to this rung. tensor_cores: whether its products run on tensor cores.
+    passages: the parts of the kernel's sources between tags `[rung: ...]` that belong to this rung.
+    tensor_cores: whether its products run on tensor cores.
     """
 
     name: str
     kernel: str
     tile: str
     idea: str
-    parent: str | None
     passages: tuple[str, ...] = ()
     tensor_cores: bool = True
 
@@ -78,7 +78,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Step:
+class RungCosts:
     """A rung and its resources: the largest line of shared memory, and the compiler's numbers.
 
     registers, spill_bytes: None where nothing was recorded and there is no compiler.
@@ -92,67 +92,12 @@ class Step:
     spill_bytes: int | None
 
 
-def _basic(stages: int, word: str = "") -> str:
-    return f"128x128x12x{stages}x1-backward" + (f"-{word}" if word else "")
+def _rung(passages: Iterable[str] = (), **facts: Any) -> Rung:
+    return Rung(**facts, passages=tuple(passages))
 
 
-_LADDERS = {
-    "prefill": (
-        Rung("CUDA cores", "prefill_wgmma_basic", _basic(1, "fma"),
-             "fp32 FMAs; a warp copies, two warpgroups compute", None,
-             ("copies", "fma", "one tile"), False),
-        Rung("mma.sync", "prefill_wgmma_basic", _basic(1, "mma"),
-             "one instruction for 4096 FLOP, of fragments in registers", "CUDA cores",
-             ("copies", "mma", "one tile")),
-        Rung("2 stages", "prefill_wgmma_basic", _basic(2, "mma"),
-             "K and V are copied a block ahead", "mma.sync", ("copies", "mma", "one tile")),
-        Rung("TMA", "prefill_wgmma_basic", _basic(2, "tma"),
-             "one thread asks for a whole tile of K or V", "2 stages", ("tma", "mma", "one tile")),
-        Rung("wgmma", "prefill_wgmma_basic", _basic(2),
-             "K and V go from shared memory to the tensor cores", "TMA",
-             ("tma", "wgmma", "one tile")),
-        Rung("softmax beside products", "prefill_wgmma_basic", _basic(2, "within"),
-             "a warpgroup exponentiates while its own products run", "wgmma",
-             ("tma", "within", "one tile")),
-        Rung("ping-pong", "prefill_wgmma_basic", _basic(2, "between"),
-             "warpgroups take turns: one multiplies while the other exponentiates",
-             "softmax beside products", ("tma", "turns", "between", "one tile")),
-        Rung("persistent tiles", "prefill_wgmma_basic", _basic(2, "persistent"),
-             "blocks stay: the next tile is loaded while this one ends", "ping-pong",
-             ("tma", "turns", "between", "many tiles")),
-        Rung("P ahead", "prefill_wgmma_basic", _basic(2, "ahead"),
-             "P of the next block is rounded while this block's is multiplied",
-             "persistent tiles", ("tma", "turns", "ahead", "many tiles")),
-        Rung("prefill_wgmma", "prefill_wgmma", _basic(2, "between"),
-             "all of these, and pages, tiles taken as blocks become free, skipped blocks of keys",
-             "P ahead"),
-    ),
-    "decode": (
-        Rung("CUDA cores", "decode_fma", "4x16x3x2",
-             "fp32 FMAs; eight channels of a key are a lane's", None, (), False),
-        Rung("mma.sync", "decode_mma", "4x16x3x2",
-             "the query heads of a KV head are rows of a 16-row product", "CUDA cores"),
-        Rung("8 query columns", "decode_mma_n8", "4x16x3x2",
-             "keys are the product's rows and query heads its 8 columns: no padding", "mma.sync"),
-    ),
-    "backward": (
-        Rung("mma.sync", "backward_mma", "64x64x4x2x2",
-             "five products of fragments in registers, K and V in shared memory", None),
-        Rung("wgmma", "backward_wgmma", "64x128x8x2x1-copies",
-             "operands come from shared memory; two warpgroups share 128 keys", "mma.sync",
-             ("copies", "rows by keys", "all threads")),
-        Rung("TMA", "backward_wgmma", "64x128x12x2x1-tma",
-             "one thread asks for whole tiles of Q and dO", "wgmma",
-             ("tma", "rows by keys", "a warp that loads", "consume", "two roles")),
-        Rung("P in registers", "backward_wgmma", "64x128x12x2x1-registers",
-             "S is computed transposed: P and dS are left operands where they lie", "TMA",
-             ("registers", "keys by rows", "a warp that loads", "consume from registers",
-              "two roles")),
-        Rung("backward_wgmma", "backward_wgmma", "64x128x12x2x1",
-             "all of these, dQ added by warps of its own, dV beside dS, other head_dims",
-             "P in registers"),
-    ),
-}  # fmt: skip
+_TEXT = Path(__file__).with_name("ladders.toml").read_text(encoding="utf-8")
+_LADDERS = {name: [_rung(**facts) for facts in of] for name, of in tomllib.loads(_TEXT).items()}
 
 
 def operations() -> tuple[str, ...]:
@@ -175,7 +120,9 @@ def rungs(operation: str) -> list[Rung]:
 
 def parent_of(rung: Rung) -> Rung | None:
     """The rung below, or None."""
-    return next((x for x in rungs(rung.operation) if x.name == rung.parent), None)
+    ladder = _LADDERS[rung.operation]
+    place = ladder.index(rung)
+    return ladder[place - 1] if place else None
 
 
 def difference(rung: Rung) -> Difference | None:
@@ -194,12 +141,12 @@ def difference(rung: Rung) -> Difference | None:
     return Difference(signs.count("+"), signs.count("-"), "\n".join(shown))
 
 
-def steps(operation: str, gpu: Gpu) -> Iterator[Step]:
+def steps(operation: str, gpu: Gpu) -> Iterator[RungCosts]:
     """Yield each rung of an operation with its difference from its parent and its resources."""
     for rung in rungs(operation):
         found = resources.resources(rung.instance, gpu=gpu)
         compiled = found.compiled
-        yield Step(
+        yield RungCosts(
             rung,
             difference(rung),
             max(found.smem.lines, key=lambda line: line.amount),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SCRUB_OVER_L2 = 4
+CEILING_BYTES = 2**31
 
 Action = Callable[[], object]
 
@@ -156,14 +157,14 @@ def capture(action: Action):
     return graph
 
 
-def ceilings(*, repeats: int = 20, size_bytes: int = 2**31) -> dict[str, tuple[Quartiles, int]]:
+def ceilings(*, repeats: int = 20) -> dict[str, tuple[Quartiles, int]]:
     """Return times and bytes of a device-to-device copy and of a read-only sum.
 
     Units: bytes read plus bytes written.
     """
     import torch
 
-    source = torch.randn(size_bytes // 4, device="cuda")
+    source = torch.randn(CEILING_BYTES // 4, device="cuda")
     target = torch.empty_like(source)
     total = torch.empty((), device="cuda")
     # No graph is captured: it would give the copy to the copy engines, at two thirds of the rate.
@@ -172,4 +173,4 @@ def ceilings(*, repeats: int = 20, size_bytes: int = 2**31) -> dict[str, tuple[Q
         "read": lambda: torch.sum(source, dim=0, out=total),
     }
     times = time_interleaved(actions, repeats=repeats)
-    return {"copy": (times["copy"], 2 * size_bytes), "read": (times["read"], size_bytes)}
+    return {"copy": (times["copy"], 2 * CEILING_BYTES), "read": (times["read"], CEILING_BYTES)}

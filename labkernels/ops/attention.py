@@ -8,7 +8,7 @@ from torch.autograd import Function
 
 from labkernels.kernels.backward.api import backward as run_backward
 from labkernels.kernels.caches.ragged import RaggedKV
-from labkernels.kernels.call import check_options
+from labkernels.kernels.call import check_option
 from labkernels.kernels.checks import require_tensor
 from labkernels.kernels.prefill.api import prefill as run_prefill
 from labkernels.units import COPY_BYTES
@@ -54,7 +54,7 @@ def attention(
         if not isinstance(tensor, torch.Tensor):
             require_tensor(name, tensor)
     if not isinstance(deterministic, bool):
-        check_options(deterministic=deterministic)
+        check_option("deterministic", deterministic)
     if torch.is_autocast_enabled(q.device.type):
         kind = torch.get_autocast_dtype(q.device.type)
         q, k, v = (

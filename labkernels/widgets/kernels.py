@@ -12,7 +12,7 @@ from typing import Any
 from labkernels.cuda.host.build import ex2_coefficients
 from labkernels.cuda.wasm import compiler
 from labkernels.experiments.accuracy import bits
-from labkernels.kernels.kernel import CudaKernel
+from labkernels.kernels.cuda_kernel import CudaKernel
 from labkernels.kernels.operation import BitCase, operations
 from labkernels.kernels.registry import discover
 from labkernels.records import store

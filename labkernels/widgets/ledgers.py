@@ -7,7 +7,8 @@ from typing import Any
 
 from labkernels.budget.ledger import Ledger, Line
 from labkernels.hardware import GPUS, Gpu
-from labkernels.kernels.kernel import CudaKernel, Instance
+from labkernels.kernels.cuda_kernel import CudaKernel
+from labkernels.kernels.kernel import Instance
 from labkernels.kernels.registry import discover
 
 DTYPE = "fp16"  # bf16 has the same bytes and registers

@@ -5,7 +5,7 @@ import pytest
 from labkernels import hardware
 from labkernels.budget import StepWork, tile_time
 from labkernels.budget.tile_model import LATENCY_CLOCKS, busiest_sm_steps, step_clocks
-from labkernels.kernels.kernel import TunableKernel
+from labkernels.kernels.cuda_kernel import TunableKernel
 from labkernels.kernels.registry import discover
 
 H200 = hardware.gpu("h200")

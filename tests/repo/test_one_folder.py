@@ -4,10 +4,12 @@ import subprocess
 import sys
 import textwrap
 
+import pandas as pd
 import pytest
 
-from labkernels import cli, experiments, ops
+from labkernels import cli, experiments, ops, plots
 from labkernels.experiments import accuracy, performance
+from labkernels.experiments import rows as measured
 from labkernels.experiments.harness import Options, record
 from labkernels.kernels import decode as decode_room
 from labkernels.kernels.choice import choose, missing
@@ -18,6 +20,7 @@ from labkernels.measure import peers
 from labkernels.measure.benchmark import benchmark
 from labkernels.measure.implementation import implementations
 from labkernels.measure.peers import peer
+from labkernels.plots import style
 from labkernels.records import store
 from tests import fake_gpu
 from tests.kernels.contract import run_checked
@@ -132,6 +135,21 @@ def test_a_kernel_is_one_folder(toy_kernel, capsys):
     report = capsys.readouterr().out
     assert report.startswith("decode_of_this_test for NVIDIA H200")
     assert "A toy: its parent under another name." in report
+
+
+def test_a_kernel_is_benchmarked_and_drawn(toy_kernel, monkeypatch):
+    fake_gpu.install(monkeypatch)
+    work = Decode((5, 0, 40), 4, 2, 64, 16, "bf16")
+    how = {"repeats": 3, "seed": 0, "device": "cpu", "graph": True, "eager": True}
+    result = benchmark(OPERATION, work, implementations("decode").values(), **how)
+    item = result.measured[toy_kernel]
+    base = measured.implementation_row(work, item.implementation, plan=item.step.plan)
+    rates = {"kv_bytes": work.kv_bytes, "copy_bytes_per_s": 1e12}
+    rows = measured.time_rows(base, graph=item.graph, eager=item.eager, **rates)
+    figure = plots.case_times(plots.graph_times(pd.DataFrame(rows)), origin="a toy")
+    (axes,) = figure.axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == [toy_kernel]
+    assert style.colour(toy_kernel) in [line.get_color() for line in axes.lines]
 
 
 @pytest.fixture

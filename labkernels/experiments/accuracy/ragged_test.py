@@ -194,17 +194,10 @@ def _judged(test: RaggedTest, out, reference, truth) -> Iterator[Row]:
 def _flashinfer_columns(whole: Whole) -> Row:
     test = whole.test
     mask = "causal" if test.causal else "full"
-    return {
+    return _shape(test) | {
         "kernel": f"flashinfer_{whole.backend}",
         "backend": "flashinfer",
         "tensor_cores": "on",
-        "batch": test.batch,
-        "kv_len": test.kv_len,
-        "q_heads": test.heads,
-        "kv_heads": test.heads,
-        "head_dim": test.head_dim,
-        "page_size": 0,
-        "dtype": test.dtype,
         "note": f"K = 0, {mask}, {test.q_len} tokens",
     }
 
@@ -229,12 +222,17 @@ def numbers(out: np.ndarray, truth: np.ndarray, dtype: str) -> dict[str, float]:
 
 def _words(spec: Kernel, test: RaggedTest, tile: str) -> Row:
     policy = spec.policies[0]
-    return {
+    return _shape(test) | {
         "kernel": spec.name,
         "backend": spec.language,
         "tensor_cores": "on" if policy.tensor_cores else "off",
         "tile": tile,
         "policy": policy.label,
+    }
+
+
+def _shape(test: RaggedTest) -> Row:
+    return {
         "batch": test.batch,
         "kv_len": test.kv_len,
         "q_heads": test.heads,

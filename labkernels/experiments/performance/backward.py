@@ -7,7 +7,7 @@ from labkernels.experiments.harness import Cell, Experiment, Options, Recording
 from labkernels.experiments.performance.prefill import CHANNELS, HEAD_DIMS, LENGTHS, TOKENS
 from labkernels.kernels.backward.operation import OPERATION
 from labkernels.kernels.backward.workload import Backward
-from labkernels.measure.benchmark import Benchmark, Measured, benchmark
+from labkernels.measure.benchmark import Benchmark, Measured
 from labkernels.measure.implementation import implementations
 from labkernels.records import schema
 from labkernels.records.store import Row
@@ -38,8 +38,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Measure our kernels and their peers on a workload."""
     work = cell.of
     chosen = [i for i in implementations(OPERATION.name).values() if not i.missing()]
-    result = benchmark(OPERATION, work, chosen, graph=False, **recording.how)
-    recording.take(result)
+    result = recording.benchmark(OPERATION, work, chosen, graph=False)
     for item in result.measured.values():
         tera = work.flops / item.times.median_s / 1e12
         ratio = max(error.bound_ratio for error in item.errors.values())

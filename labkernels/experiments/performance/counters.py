@@ -59,12 +59,12 @@ def groups(*, quick: bool = False) -> dict[str, list[Call]]:
     return found | ladders
 
 
-def rungs(operation: str, *, quick: bool = False) -> list[Call]:
+def rungs(operation: str) -> list[Call]:
     """Return the call of each rung of a ladder, with the rung's kernel and tile."""
-    shape = calls(ladder.HEAD_DIM, quick=quick)[0]
+    shape = calls(ladder.HEAD_DIM)[0]
     if operation == DECODE:
-        shape = replace(shape, batch=1 if quick else DECODE_BATCH, heads=DECODE_HEADS)
-        shape = replace(shape, group=ladder.DECODE_GROUP)
+        heads = {"heads": DECODE_HEADS, "group": ladder.DECODE_GROUP}
+        shape = replace(shape, batch=DECODE_BATCH, **heads)
     return [
         replace(shape, operation=operation, name=rung.kernel, tile=rung.tile)
         for rung in ladder.rungs(operation)

@@ -9,7 +9,7 @@ from labkernels.experiments.harness import Cell, Experiment, Options, Recording
 from labkernels.kernels.decode.operation import OPERATION
 from labkernels.kernels.decode.workload import Decode
 from labkernels.measure import resources, timing
-from labkernels.measure.benchmark import Benchmark, Measured, benchmark
+from labkernels.measure.benchmark import Benchmark, Measured
 from labkernels.measure.implementation import implementations, on_and_off
 from labkernels.records import schema
 from labkernels.records.store import Row
@@ -119,16 +119,8 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         for item in implementations(OPERATION.name, on_and_off).values()
         if item.library != "flashinfer" or cell.of.with_flashinfer
     ]
-    result = benchmark(
-        OPERATION,
-        cell.of.workload,
-        chosen,
-        missing=missing,
-        graph=True,
-        eager=True,
-        **recording.how,
-    )
-    recording.take(result)
+    how = {"missing": missing, "graph": True, "eager": True}
+    result = recording.benchmark(OPERATION, cell.of.workload, chosen, **how)
     _tell(recording, cell.of, result, copy_bytes_per_s)
     while ceiling_rows:
         yield DATA_FILE, ceiling_rows.pop(0)

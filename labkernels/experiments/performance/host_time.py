@@ -8,6 +8,7 @@ calls with the same shapes have run for half a second before.
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from labkernels.experiments import rows as measured
 from labkernels.experiments.harness import Cell, Experiment, Options, Recording
@@ -45,11 +46,12 @@ def calls(tokens: int = TOKENS) -> list[Call]:
     decode = Decode.uniform(REQUESTS, tokens, q_heads=32, kv_heads=8)
     lengths = (tokens,) * REQUESTS
     prefill = Prefill(lengths, lengths, 16, 16, 128, causal=True)
+    split = partial(_prefill, keys_per_split=KEYS_PER_SPLIT)
     return [
         Call("decode", "cuda", decode, _decode),
         Call("decode_step.run", "cuda", decode, _decode_run),
         Call("prefill", "cuda", prefill, _prefill),
-        Call(f"prefill, {KEYS_PER_SPLIT} keys per split", "cuda", prefill, _prefill_split),
+        Call(f"prefill, {KEYS_PER_SPLIT} keys per split", "cuda", prefill, split),
         Call("attention", "cuda", prefill, _attention),
         Call("attention, forward and backward", "cuda", prefill, _attention_backward),
         Call("torch_sdpa", "torch", prefill, _sdpa),
@@ -102,51 +104,38 @@ def _wait(device: str) -> Action:
     return torch.cuda.synchronize if device == "cuda" else lambda: None
 
 
-def _decode_tensors(workload: Decode, seed: int, device: str):
-    from labkernels.kernels.decode.inputs import decode_inputs
+def _tensors(workload: Decode | Prefill, seed: int, device: str):
+    from labkernels.kernels.operation import operations
     from labkernels.kernels.random_inputs import Normal
 
-    return decode_inputs(workload, Normal(seed, device)).arguments
-
-
-def _prefill_tensors(workload: Prefill, seed: int, device: str):
-    from labkernels.kernels.prefill.inputs import prefill_inputs
-    from labkernels.kernels.random_inputs import Normal
-
-    return prefill_inputs(workload, Normal(seed, device)).arguments
+    operation = operations()["decode" if isinstance(workload, Decode) else "prefill"]
+    return operation.inputs(workload, Normal(seed, device)).arguments
 
 
 def _decode(*given) -> Action:
     from labkernels import ops
 
-    tensors = _decode_tensors(*given)
+    tensors = _tensors(*given)
     return lambda: ops.decode(*tensors)
 
 
 def _decode_run(*given) -> Action:
     from labkernels import ops
 
-    return ops.decode_step(*_decode_tensors(*given)).run
+    return ops.decode_step(*_tensors(*given)).run
 
 
-def _prefill(*given) -> Action:
+def _prefill(*given, **options) -> Action:
     from labkernels import ops
 
-    tensors = _prefill_tensors(*given)
-    return lambda: ops.prefill(*tensors, causal=True)
-
-
-def _prefill_split(*given) -> Action:
-    from labkernels import ops
-
-    tensors = _prefill_tensors(*given)
-    return lambda: ops.prefill(*tensors, causal=True, keys_per_split=KEYS_PER_SPLIT)
+    tensors = _tensors(*given)
+    return lambda: ops.prefill(*tensors, causal=True, **options)
 
 
 def _attention(*given) -> Action:
     from labkernels import ops
 
-    q, kv, ends = _prefill_tensors(*given)
+    q, kv, ends = _tensors(*given)
     q, k, v = (x.requires_grad_() for x in (q, kv.k, kv.v))
     return lambda: ops.attention(q, k, v, ends, kv.cu_seqlens, causal=True)
 
@@ -156,7 +145,7 @@ def _attention_backward(*given) -> Action:
 
     from labkernels import ops
 
-    q, kv, ends = _prefill_tensors(*given)
+    q, kv, ends = _tensors(*given)
     q, k, v = (x.requires_grad_() for x in (q, kv.k, kv.v))
     dout = torch.ones_like(q)
 
@@ -170,7 +159,7 @@ def _attention_backward(*given) -> Action:
 def _sdpa(workload: Prefill, seed: int, device: str) -> Action:
     from torch.nn.functional import scaled_dot_product_attention
 
-    q, kv, _ = _prefill_tensors(workload, seed, device)
+    q, kv, _ = _tensors(workload, seed, device)
     shape = (workload.batch, -1, workload.q_heads, workload.head_dim)
     q, k, v = (x.view(shape).transpose(1, 2) for x in (q, kv.k, kv.v))
     return lambda: scaled_dot_product_attention(q, k, v, is_causal=True)

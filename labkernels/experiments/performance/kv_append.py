@@ -7,7 +7,7 @@ from labkernels.experiments.harness import Cell, Experiment, Options, Recording
 from labkernels.kernels.append.inputs import AppendInputs
 from labkernels.kernels.append.operation import OPERATION
 from labkernels.kernels.append.workload import Append
-from labkernels.measure.benchmark import Benchmark, benchmark
+from labkernels.measure.benchmark import Benchmark
 from labkernels.measure.implementation import implementations
 from labkernels.measure.peers.copies import plain_copy
 from labkernels.measure.timing import Quartiles
@@ -53,10 +53,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Time all implementations on a shape; times are recorded only if the timed bits are right."""
     work = cell.of
     chosen = [item for item in implementations(OPERATION.name).values() if not item.missing()]
-    result = benchmark(OPERATION, work, chosen, beside=plain_copies, graph=True, **recording.how)
-    recording.sensors = result.sensors
-    for reason in result.reasons:
-        recording.fail(f"{reason.name} on {label_of(work)}: {reason.words}")
+    result = recording.benchmark(OPERATION, work, chosen, beside=plain_copies, graph=True)
     for name, took in _times(result).items():
         rate = format_rate(work.bytes / took.median_s)
         recording.tell(f"{name} {format_time(took.median_s)} {rate}")

@@ -10,7 +10,7 @@ from labkernels.experiments.harness import Cell, Experiment, Options, Recording
 from labkernels.kernels.caches.latent import LATENT_DIM, ROPE_DIM
 from labkernels.kernels.mla.operation import OPERATION
 from labkernels.kernels.mla.workload import MlaDecode
-from labkernels.measure.benchmark import Benchmark, Measured, benchmark
+from labkernels.measure.benchmark import Benchmark, Measured
 from labkernels.measure.implementation import Implementation, implementations, on_and_off
 from labkernels.records import schema
 from labkernels.records.store import Row
@@ -86,8 +86,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         if not (missing.get(item.library) or item.missing())
         and not (item.tensor_cores == "off" and workload.flops > SLOWEST_FLOPS)
     ]
-    result = benchmark(OPERATION, workload, chosen, graph=True, **recording.how)
-    recording.take(result)
+    result = recording.benchmark(OPERATION, workload, chosen, graph=True)
     for item in result.measured.values():
         tera = workload.flops / item.times.median_s / 1e12
         recording.tell(f"{item.name} {format_time(item.times.median_s)} {tera:.0f} TFLOP/s")

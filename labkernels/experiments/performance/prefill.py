@@ -7,7 +7,7 @@ from labkernels.experiments import rows as measured
 from labkernels.experiments.harness import Cell, Experiment, Options, Recording
 from labkernels.kernels.prefill.operation import OPERATION
 from labkernels.kernels.prefill.workload import Prefill
-from labkernels.measure.benchmark import Benchmark, Measured, benchmark
+from labkernels.measure.benchmark import Benchmark, Measured
 from labkernels.measure.implementation import implementations
 from labkernels.records import schema
 from labkernels.records.store import Row
@@ -116,8 +116,7 @@ def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
         and not (slow and item.tensor_cores == "off")
     ]
     baseline = None if other is None else (word, other)
-    result = benchmark(OPERATION, work, chosen, baseline=baseline, graph=False, **recording.how)
-    recording.take(result)
+    result = recording.benchmark(OPERATION, work, chosen, baseline=baseline, graph=False)
     for item in result.measured.values():
         tera = item.inputs.workload.flops / item.times.median_s / 1e12
         recording.tell(f"{item.name} {format_time(item.times.median_s)} {tera:.0f} TFLOP/s")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from labkernels import hardware
 from labkernels.experiments import rows as measured
 from labkernels.experiments.harness import Cell, Experiment, Options, Recording
-from labkernels.kernels.kernel import Instance, Kernel, TunableKernel
+from labkernels.kernels.cuda_kernel import TunableKernel
+from labkernels.kernels.kernel import Instance, Kernel
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.registry import discover
 from labkernels.measure.tuning import search as tuning_search

@@ -10,7 +10,7 @@ from labkernels.kernels import checks as arguments
 from labkernels.kernels.append.call import AppendCall
 from labkernels.kernels.caches.page_guard import guarded
 from labkernels.kernels.caches.paged import PagedKV, check_pages
-from labkernels.kernels.call import Step, check_options, in_graph, keep, kept, nothing
+from labkernels.kernels.call import Asked, Step, check_options, in_graph, keep, kept, nothing
 from labkernels.kernels.checks import (
     DTYPES,
     MAX_KEYS,
@@ -92,34 +92,27 @@ def append_step(
     if not isinstance(cache, PagedKV):
         arguments.refuse_kind("cache", cache, "PagedKV")
     arguments.require_no_gradient("append", k_new=k_new, v_new=v_new, k=cache.k, v=cache.v)
-    asked = (kernel, tile, target, checks)
+    asked = Asked(kernel=kernel, tile=tile, target=target, checks=checks)
     new = arguments.facts(k_new, v_new, cu_seqlens_new, names=NAMES)
     facts = ("append", *new, cache.facts)
     call = kept(facts, asked)
     if call is None:
         _check_rows(cache, k_new, v_new, cu_seqlens_new)
-        call = keep(facts, asked, _checked(cache, k_new, *asked))
+        call = keep(facts, asked, _checked(cache, k_new, asked))
     call = call.on(cache=cache, k_new=k_new, v_new=v_new, cu_seqlens_new=cu_seqlens_new)
     _check_places(call)
     step = call.choice.kernel.prepare(call)
     return guarded(step, call, cache, cu_seqlens_new=cu_seqlens_new) if checks else step
 
 
-def _checked(
-    cache: PagedKV,
-    k_new: torch.Tensor,
-    kernel: str | Kernel | None,
-    tile: str | None,
-    target: str | None,
-    checks: bool,
-) -> AppendCall:
+def _checked(cache: PagedKV, k_new: torch.Tensor, asked: Asked) -> AppendCall:
     """Return the checked call of these arguments without its tensors: only their facts count."""
-    check_options(kernel=kernel, tile=tile, checks=checks)
-    gpu = arguments.target_gpu(k_new.device, target)
+    check_options(asked)
+    gpu = arguments.target_gpu(k_new.device, asked.target)
     sizes = (cache.head_dim, head_dim_v(cache.head_dim))  # V may have any width
     shape = Shape(DTYPES[k_new.dtype], *sizes, 1, 1, "paged", cache.page_size)
-    choice = choose("append", shape, gpu, Ask(kernel, tile))
-    return AppendCall(choice=choice, gpu=gpu, device=k_new.device, checks=checks)
+    choice = choose("append", shape, gpu, Ask(asked.kernel, asked.tile))
+    return AppendCall(choice=choice, gpu=gpu, device=k_new.device, checks=asked.checks)
 
 
 def lengths_after(

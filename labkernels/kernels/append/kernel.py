@@ -1,13 +1,10 @@
-"""The interface of an append kernel, and its tile."""
+"""The interface of an append kernel."""
 
 from typing import Protocol
 
-from labkernels.kernels.kernel import CudaKernel, Shape, Tile
-from labkernels.kernels.warp_tile import WarpTile
-
-
-class AppendTile(WarpTile):
-    """The tile of an append kernel; a warp has `keys` keys at most."""
+from labkernels.kernels.cuda_kernel import CudaKernel
+from labkernels.kernels.kernel import Shape
+from labkernels.kernels.tile import Tile
 
 
 class AppendKernel(CudaKernel, Protocol):

@@ -9,7 +9,17 @@ from labkernels.cuda.workspace import blank
 from labkernels.kernels import checks as arguments
 from labkernels.kernels.backward.call import BackwardCall
 from labkernels.kernels.caches.ragged import RaggedKV
-from labkernels.kernels.call import Gradients, Options, Step, check_options, in_graph, keep, kept
+from labkernels.kernels.call import (
+    Asked,
+    Gradients,
+    Options,
+    Step,
+    check_option,
+    check_options,
+    in_graph,
+    keep,
+    kept,
+)
 from labkernels.kernels.checks import (
     DTYPES,
     read_lengths,
@@ -134,9 +144,12 @@ def backward_step(
         arguments.require_place(name, tensor)
     q_lengths = read_lengths("cu_seqlens_q", cu_seqlens_q, len(q), q_lens)
     lengths = Lengths(q_lengths, kv.read_lengths(kv_lens))
-    asked = (target, causal, deterministic, kernel, tile, policy, scale, checks)
+    how = {"kernel": kernel, "tile": tile, "policy": policy, "scale": scale, "target": target}
+    asked = Asked(causal, **how, checks=checks)
     facts = (tensors, lengths.q.tobytes(), lengths.kv.tobytes())
-    call = kept(facts, asked) or keep(facts, asked, _checked(dout, q, kv, lengths, *asked))
+    key = (*asked, deterministic)
+    checked = (dout, q, kv, lengths, asked, deterministic)
+    call = kept(facts, key) or keep(facts, key, _checked(*checked))
     made = {name: arguments.output(name, to, getattr(call, name)) for name, to in outputs.items()}
     call = call.on(**given, kv=kv, lse2=lse2, cu_seqlens_q=cu_seqlens_q, **made)
     return call.choice.kernel.prepare(call)
@@ -147,38 +160,27 @@ def _checked(
     q: torch.Tensor,
     kv: RaggedKV,
     lengths: Lengths,
-    target: str | None,
-    causal: bool,
+    asked: Asked,
     deterministic: bool,
-    kernel: str | Kernel | None,
-    tile: str | None,
-    policy: NumericPolicy | None,
-    scale: float | None,
-    checks: bool,
 ) -> BackwardCall:
     """Return the checked call of these arguments without its tensors: only their facts count."""
-    check_options(
-        causal=causal,
-        deterministic=deterministic,
-        kernel=kernel,
-        tile=tile,
-        policy=policy,
-        checks=checks,
-    )
-    gpu, shape = arguments.target_gpu(q.device, target), _shape(dout, q, kv, causal)
-    choice = choose("backward", shape, gpu, Ask(kernel, tile, policy, deterministic))
+    check_options(asked)
+    check_option("deterministic", deterministic)
+    gpu, shape = arguments.target_gpu(q.device, asked.target), _shape(dout, q, kv, asked.causal)
+    ask = Ask(asked.kernel, asked.tile, asked.policy, deterministic)
+    choice = choose("backward", shape, gpu, ask)
     found = {"dq": q.shape, "dk": kv.k.shape, "dv": kv.v.shape}
     return BackwardCall(
         choice=choice,
         gpu=gpu,
         device=q.device,
-        checks=checks,
+        checks=asked.checks,
         lengths=lengths,
         variant=shape.variant,
         group=shape.group,
         kv_heads=kv.kv_heads,
         ordered=choice.instance.tile.dq == "ordered",
-        scale=arguments.scale_of(scale, shape.head_dim),
+        scale=arguments.scale_of(asked.scale, shape.head_dim),
         **{name: blank(tuple(shape), q.dtype, q.device) for name, shape in found.items()},
     )
 

@@ -3,16 +3,21 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, Protocol
+from typing import Protocol
 
-from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.ledger import Line
 from labkernels.budget.quantity import Quantity, number, quantity
 from labkernels.cuda.compiler.specialization import Specialization
-from labkernels.kernels import cuda_kernel
-from labkernels.kernels.cuda_kernel import FP32, cpp_function, cpp_type, sizes, smem_ledger
-from labkernels.kernels.kernel import CudaKernel, Instance, Kernel
+from labkernels.kernels.cuda_kernel import (
+    FP32,
+    CudaKernel,
+    cpp_function,
+    cpp_type,
+    sizes,
+)
+from labkernels.kernels.kernel import Instance, Kernel
+from labkernels.kernels.tile import RowTile
 
-# Registers that every CUDA backward kernel needs to find its rows.
 ADDRESSES = Line(
     "addresses",
     number(3) * 2 + number(2) * 2 + 5,
@@ -25,37 +30,21 @@ NUMBERS = {"ROW_PADDING": ROW_PADDING}
 
 
 @dataclass(frozen=True)
-class BackwardTile:
-    """The shape of a block's work: query rows per step, keys, warps, stages, blocks per SM.
+class BackwardTile(RowTile):
+    """A tile of query rows and keys.
 
     dq: how dq is summed over the keys; "atomic": fp32 additions in the order in which blocks
     arrive, "ordered": always in the same order. rung: of the ladder below backward_wgmma, if any.
     """
 
-    q_rows: int
-    keys: int
-    warps: int
-    stages: int
-    blocks_per_sm: int
     dq: str = "atomic"
     rung: str = ""
-    legend: ClassVar[str] = "query rows x keys x warps x stages x blocks per SM"
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """The numbers that begin the label and that the C++ Tile holds."""
-        return (self.q_rows, self.keys, self.warps, self.stages, self.blocks_per_sm)
 
     @property
     def label(self) -> str:
         """As in data/ and on the command line: "64x128x8x2x1", then "-ordered" or a rung."""
         words = "" if self.dq == "atomic" else f"-{self.dq}"
-        return "x".join(map(str, self.numbers)) + words + (f"-{self.rung}" if self.rung else "")
-
-    @property
-    def threads(self) -> int:
-        """Threads per block."""
-        return 32 * self.warps
+        return super().label + words + (f"-{self.rung}" if self.rung else "")
 
 
 class BackwardKernel(Kernel, Protocol):
@@ -74,6 +63,7 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
 
     params: str = PARAMS
     launch: str = "..cuda"
+    addresses: tuple[Line, ...] = (ADDRESSES,)
     numbers: Mapping[str, int] = MappingProxyType(NUMBERS)
     dq_by_rows: bool = False
 
@@ -91,7 +81,7 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
                 instance=cpp_instance(instance, "ordered_dq"),
                 params=PARAMS,
                 threads=instance.tile.threads,
-                smem_bytes=ordered_dq_smem(instance).total,
+                smem_bytes=ordered_dq_bytes(instance),
                 include_dirs=self.include_dirs,
                 numbers=tuple(NUMBERS.items()),
             )
@@ -104,11 +94,6 @@ class CudaBackwardKernel(BackwardKernel, CudaKernel, Protocol):
         name = f"lab::{function}<{arguments}>"
         numbers = tuple(NUMBERS.items())
         return Specialization(ROW_HEADER, name, PARAMS, ROW_THREADS, 0, self.include_dirs, numbers)
-
-
-def register_ledger(instance: Instance, *lines: Line) -> Ledger:
-    """Return the register ledger of a thread, with the lines that all backward kernels have."""
-    return cuda_kernel.register_ledger(instance, *lines, ADDRESSES)
 
 
 def cpp_instance(instance: Instance, function: str = "backward") -> str:
@@ -136,13 +121,13 @@ def row_line(instance: Instance, stages: Quantity | int) -> Line:
     return Line("lse2 and delta", 2 * quantity(stages) * sizes(instance).rows * FP32)
 
 
-def ordered_dq_smem(instance: Instance) -> Ledger:
-    """Return the shared memory, in bytes, of a block that keeps rows and goes through keys."""
+def ordered_dq_bytes(instance: Instance) -> int:
+    """Return the shared memory of a block that keeps rows and goes through keys."""
     of = sizes(instance)
-    return smem_ledger(
-        instance,
+    lines = (
         tile_line(instance, "Q and dO", 2, of.rows),
         tile_line(instance, "K and V stages", 2 * of.stages, of.keys),
         score_line(instance, "dS", 1),
         row_line(instance, 1),
     )
+    return sum(line.amount for line in lines)

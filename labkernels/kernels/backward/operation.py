@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from labkernels.kernels.backward.api import backward_step
 from labkernels.kernels.backward.inputs import BackwardInputs, backward_inputs
 from labkernels.kernels.backward.workload import Backward
-from labkernels.kernels.kernel import CudaKernel, Instance
+from labkernels.kernels.cuda_kernel import CudaKernel
+from labkernels.kernels.kernel import Instance
 from labkernels.kernels.operation import BitCase, Operation
 from labkernels.kernels.prefill.operation import GROUP, KV_HEADS, KV_LENS, Q_LENS
 

@@ -9,6 +9,7 @@ from labkernels.kernels import checks as arguments
 from labkernels.kernels.caches.page_guard import guarded
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.call import (
+    Asked,
     Attention,
     AttentionOptions,
     Step,
@@ -97,9 +98,10 @@ def decode_step(
     del kv_lens  # only `decode` needs it, which checks the contents
     if not isinstance(cache, PagedKV):
         arguments.refuse_kind("cache", cache, "PagedKV")
-    asked = (kernel, tile, keys_per_split, policy, scale, target, checks)
+    how = {"kernel": kernel, "tile": tile, "keys_per_split": keys_per_split, "policy": policy}
+    asked = Asked(**how, scale=scale, target=target, checks=checks)
     facts = ("decode", *arguments.facts(q), cache.facts)
-    call = kept(facts, asked) or keep(facts, asked, _checked(q, cache, *asked))
+    call = kept(facts, asked) or keep(facts, asked, _checked(q, cache, asked))
     arguments.require_no_gradient("decode", q=q, k=cache.k, v=cache.v)
     require_place("q", q)
     if out is not None or lse2 is not None:
@@ -114,19 +116,9 @@ def decode_step(
     return guarded(step, call, cache) if checks else step
 
 
-def _checked(
-    q: torch.Tensor,
-    cache: PagedKV,
-    kernel: str | Kernel | None,
-    tile: str | None,
-    keys_per_split: int | None,
-    policy: NumericPolicy | None,
-    scale: float | None,
-    target: str | None,
-    checks: bool,
-) -> DecodeCall:
+def _checked(q: torch.Tensor, cache: PagedKV, asked: Asked) -> DecodeCall:
     """Return the checked call of these arguments without its tensors: only their facts count."""
-    check_options(kernel=kernel, tile=tile, policy=policy, checks=checks)
+    check_options(asked)
     k, device = cache.k, q.device
     kv_heads, head_dim = k.shape[2:]
     cache.require_equal_strides()
@@ -136,18 +128,18 @@ def _checked(
         raise ValueError(f"len(q) = {batch} requests, allowed: 1 to {MAX_BATCH}")
     if batch != cache.kv_len.shape[0]:
         raise ValueError(f"len(q) = {batch}, allowed: {cache.batch}, the requests of the cache")
-    arguments.check_count("keys_per_split", keys_per_split, MAX_KEYS)
-    gpu, group = arguments.target_gpu(device, target), q.shape[1] // kv_heads
+    arguments.check_count("keys_per_split", asked.keys_per_split, MAX_KEYS)
+    gpu, group = arguments.target_gpu(device, asked.target), q.shape[1] // kv_heads
     rows = 1 << (group - 1).bit_length()
     shape = Shape(DTYPES[q.dtype], head_dim, head_dim, group, rows, "paged", k.shape[1])
-    choice = choose("decode", shape, gpu, Ask(kernel, tile, policy))
+    choice = choose("decode", shape, gpu, Ask(asked.kernel, asked.tile, asked.policy))
     return DecodeCall(
         choice=choice,
         gpu=gpu,
         device=device,
-        checks=checks,
+        checks=asked.checks,
         group=group,
-        scale=arguments.scale_of(scale, head_dim),
-        keys_per_split=keys_per_split,
+        scale=arguments.scale_of(asked.scale, head_dim),
+        keys_per_split=asked.keys_per_split,
         **arguments.blank_outputs(q, head_dim, choice.instance.policy),
     )

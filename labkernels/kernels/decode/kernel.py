@@ -4,21 +4,26 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from labkernels.budget.compiler import Asked
-from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.ledger import Line
 from labkernels.budget.quantity import Quantity, number
 from labkernels.budget.registers import fragment
-from labkernels.kernels import cuda_kernel
 from labkernels.kernels.cuda_kernel import (
     OVERLAY,
+    CudaKernel,
     cpp_function,
     query_line,
     sizes,
-    smem_ledger,
     states_lines,
     step_features,
 )
-from labkernels.kernels.kernel import CudaKernel, Instance, Kernel, Shape, Tile
-from labkernels.kernels.warp_tile import WarpTile
+from labkernels.kernels.kernel import Instance, Kernel, Shape
+from labkernels.kernels.tile import Tile, WarpTile
+
+ADDRESSES = Line(
+    "addresses",
+    number(2) * 3 + number(2) * 2 + 2 + 6,
+    "3 pointers, 2 strides, 1 row offset (64 bits each), page size and 5 loop counters",
+)
 
 
 class DecodeTile(WarpTile):
@@ -43,6 +48,16 @@ class CudaDecodeKernel(DecodeKernel, CudaKernel, Protocol):
 
     params: str = "lab::DecodeParams"
     launch: str = "..cuda"
+    addresses: tuple[Line, ...] = (ADDRESSES,)
+
+    def rows_argument(self, instance: Instance) -> tuple[int, ...]:
+        """Return the template argument for the rows, if instances differ in it."""
+        return ()
+
+    def template(self, instance: Instance) -> str:
+        """Return `kernel::decode<kernel::KernelTraits<T, head_dim, *rows, tile...>, Policy>`."""
+        numbers = (*self.rows_argument(instance), *instance.tile.numbers)
+        return cpp_function(instance, "decode", instance.head_dim, *numbers)
 
 
 class TensorCoreDecode(CudaDecodeKernel, Protocol):
@@ -50,10 +65,9 @@ class TensorCoreDecode(CudaDecodeKernel, Protocol):
 
     sum_bits: tuple[int, ...]
 
-    def smem(self, instance: Instance) -> Ledger:
+    def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the shared memory of a block, in bytes."""
-        lines = (query_line(instance), stage_line(instance), *states_lines(instance))
-        return smem_ledger(instance, *lines)
+        return (query_line(instance), stage_line(instance), *states_lines(instance))
 
     def asked(self, instance: Instance, arch: str) -> Asked:
         """Return the features of a warp that loads its own keys."""
@@ -79,14 +93,6 @@ def stage_line(instance: Instance) -> Line:
     )
 
 
-# Registers that every CUDA decode kernel needs to find its keys.
-ADDRESSES = Line(
-    "addresses",
-    number(2) * 3 + number(2) * 2 + 2 + 6,
-    "3 pointers, 2 strides, 1 row offset (64 bits each), page size and 5 loop counters",
-)
-
-
 def rounded_p_line(instance: Instance, *, rows: Quantity | int) -> Line:
     """Return the registers of the rounded P of 16 keys, an operand of the tensor cores."""
     parts = instance.policy.p_parts
@@ -99,15 +105,3 @@ def chain_lines(instance: Instance) -> tuple[Line, ...]:
     if instance.policy.accumulate != "promoted":
         return ()
     return (Line("sum of 16 keys", fragment(16, 8)),)
-
-
-def register_ledger(instance: Instance, *lines: Line) -> Ledger:
-    """Return the register ledger of a thread, with the lines that all decode kernels have."""
-    return cuda_kernel.register_ledger(instance, *lines, ADDRESSES)
-
-
-def cpp_instance(instance: Instance, *shape: int) -> str:
-    """Return `kernel::decode<kernel::KernelTraits<T, head_dim, *shape, tile...>, Policy>`."""
-    tile = instance.tile
-    numbers = (instance.head_dim, *shape, tile.warps, tile.keys, tile.stages, tile.blocks_per_sm)
-    return cpp_function(instance, "decode", *numbers)

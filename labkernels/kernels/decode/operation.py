@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from labkernels.kernels.call import Step
+from labkernels.kernels.cuda_kernel import CudaKernel
 from labkernels.kernels.decode.api import decode_step
 from labkernels.kernels.decode.inputs import DecodeInputs, decode_inputs
 from labkernels.kernels.decode.workload import Decode
-from labkernels.kernels.kernel import CudaKernel
 from labkernels.kernels.operation import BitCase, Operation
 from labkernels.policy import NumericPolicy
 

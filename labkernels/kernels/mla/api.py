@@ -10,7 +10,7 @@ from labkernels.kept import Kept
 from labkernels.kernels import checks as arguments
 from labkernels.kernels.caches.latent import LATENT_DIM, ROPE_DIM, LatentKV
 from labkernels.kernels.caches.page_guard import guarded
-from labkernels.kernels.call import Attention, Step, in_graph, keep, kept
+from labkernels.kernels.call import Asked, Attention, Step, in_graph, keep, kept
 from labkernels.kernels.checks import (
     read_lengths,
     require_cu_seqlens,
@@ -19,7 +19,7 @@ from labkernels.kernels.checks import (
 )
 from labkernels.kernels.memory import require_apart
 from labkernels.kernels.mla.call import MlaCall
-from labkernels.kernels.packed_gqa.call import Asked, PackedOptions, SplitOptions, packed_call
+from labkernels.kernels.packed_gqa.call import PackedOptions, SplitOptions, packed_call
 from labkernels.kernels.packed_gqa.schedule import Lengths
 
 NAMES = ("q_nope", "q_pe", "cu_seqlens_q")

@@ -2,15 +2,14 @@
 
 from typing import Protocol
 
-from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.ledger import Line
 from labkernels.budget.quantity import number
 from labkernels.cuda.compiler.specialization import Specialization
-from labkernels.kernels import cuda_kernel
-from labkernels.kernels.kernel import CudaKernel, Instance, Kernel
+from labkernels.kernels.cuda_kernel import CudaKernel, cpp_function, cpp_policy
+from labkernels.kernels.kernel import Instance, Kernel
 
 PARAMS = "lab::MlaParams"
 MERGE_HEADER, MERGE_THREADS = "mla/merge.cuh", 128
-# Every CUDA kernel of MLA needs these registers to find its keys.
 ADDRESSES = Line(
     "addresses", number(2) * 2 + 4, "2 pointers of 64 bits, the step's key, stage, page, row"
 )
@@ -31,16 +30,17 @@ class CudaMlaKernel(MlaKernel, CudaKernel, Protocol):
 
     params: str = PARAMS
     launch: str = "..cuda"
+    addresses: tuple[Line, ...] = (ADDRESSES,)
     division: str = "exact"
 
     def template(self, instance: Instance) -> str:
         """Return `kernel::mla<KernelTraits<T, Dqk, Dvo, q_rows, keys, ..., blocks>, Policy>`."""
         dims = (instance.head_dim, instance.head_dim_v)
-        return cuda_kernel.cpp_function(instance, "mla", *dims, *instance.tile.numbers)
+        return cpp_function(instance, "mla", *dims, *instance.tile.numbers)
 
     def specializations(self, instance: Instance) -> tuple[Specialization, ...]:
         """Return the kernels to compile: for the splits, and for their merge."""
-        words = (instance.rows, instance.head_dim_v, cuda_kernel.cpp_policy(instance))
+        words = (instance.rows, instance.head_dim_v, cpp_policy(instance))
         arguments = ", ".join((*map(str, words), f"lab::Division::{self.division}"))
         merge = Specialization(
             MERGE_HEADER,
@@ -51,8 +51,3 @@ class CudaMlaKernel(MlaKernel, CudaKernel, Protocol):
             self.include_dirs,
         )
         return self.specialization(instance), merge
-
-
-def register_ledger(instance: Instance, *lines: Line) -> Ledger:
-    """Return the register ledger of a thread, with the line that all MLA kernels have."""
-    return cuda_kernel.register_ledger(instance, *lines, ADDRESSES)

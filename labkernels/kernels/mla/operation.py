@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from labkernels.kernels.call import Step
-from labkernels.kernels.kernel import CudaKernel
+from labkernels.kernels.cuda_kernel import CudaKernel
 from labkernels.kernels.mla.api import mla_decode_step
 from labkernels.kernels.mla.inputs import MlaInputs, mla_inputs
 from labkernels.kernels.mla.workload import MlaDecode

@@ -1,12 +1,13 @@
 """A prefill or an MLA decode that has been checked, and its schedule and plan."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from labkernels.kernels import checks as arguments
 from labkernels.kernels.call import (
+    Asked,
     Attention,
     AttentionOptions,
     Call,
@@ -15,9 +16,8 @@ from labkernels.kernels.call import (
     plan_of,
 )
 from labkernels.kernels.choice import Ask, choose, chooses_alike
-from labkernels.kernels.kernel import Kernel, Shape, up_to_power_of_two
+from labkernels.kernels.kernel import Shape, up_to_power_of_two
 from labkernels.kernels.packed_gqa.schedule import Lengths, Schedule, schedule
-from labkernels.policy import NumericPolicy
 from labkernels.variant import CAUSAL, FULL, AttentionVariant
 
 
@@ -43,20 +43,6 @@ class PackedOptions(SplitOptions, total=False):
     causal: bool
     q_lens: object
     kv_lens: object
-
-
-class Asked(NamedTuple):
-    """The options that a call depends on besides its tensors and lengths."""
-
-    causal: bool
-    kernel: str | Kernel | None = None
-    tile: str | None = None
-    splits: int | None = None
-    keys_per_split: int | None = None
-    policy: NumericPolicy | None = None
-    scale: float | None = None
-    target: str | None = None
-    checks: bool = False
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -107,7 +93,7 @@ def packed_call(
     most_tokens: per request; if the call must not depend on its batch, kernel and tile are the same
     up to this length. channels_and_layout: these fields of a Shape.
     """
-    check_options(**asked._asdict())
+    check_options(asked)
     arguments.check_splits(asked.splits, asked.keys_per_split)
     gpu, group = arguments.target_gpu(q.device, asked.target), q.shape[1] // kv_heads
     shape = Shape(

@@ -9,11 +9,10 @@ from labkernels.kernels import checks as arguments
 from labkernels.kernels.caches.page_guard import guarded
 from labkernels.kernels.caches.paged import PagedKV
 from labkernels.kernels.caches.ragged import RaggedKV
-from labkernels.kernels.call import Attention, Step, in_graph, keep, kept
+from labkernels.kernels.call import Asked, Attention, Step, in_graph, keep, kept
 from labkernels.kernels.kernel import MANY_ROWS
 from labkernels.kernels.memory import require_apart
 from labkernels.kernels.packed_gqa.call import (
-    Asked,
     PackedCall,
     PackedOptions,
     SplitOptions,

@@ -2,13 +2,11 @@
 
 from typing import Protocol
 
-from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.ledger import Line
 from labkernels.budget.quantity import number
-from labkernels.kernels import cuda_kernel
-from labkernels.kernels.cuda_kernel import cpp_function
-from labkernels.kernels.kernel import CudaKernel, Instance, Kernel
+from labkernels.kernels.cuda_kernel import CudaKernel, cpp_function
+from labkernels.kernels.kernel import Instance, Kernel
 
-# Registers that every CUDA prefill kernel needs to find its keys.
 ADDRESSES = Line(
     "addresses",
     number(2) * 2 + number(2) * 2 + 5,
@@ -29,15 +27,17 @@ class CudaPrefillKernel(PrefillKernel, CudaKernel, Protocol):
 
     params: str = "lab::PrefillParams"
     launch: str = "..cuda"
+    addresses: tuple[Line, ...] = (ADDRESSES,)
+
+    def order(self, instance: Instance) -> str:
+        """Return the template argument for the order of a block's work."""
+        return f"lab::KeyOrder::{instance.tile.key_order}"
 
     def template(self, instance: Instance) -> str:
-        """Return the C++ name of the instance."""
-        return cpp_instance(instance)
-
-
-def register_ledger(instance: Instance, *lines: Line) -> Ledger:
-    """Return the register ledger of a thread, with the lines that all prefill kernels have."""
-    return cuda_kernel.register_ledger(instance, *lines, ADDRESSES)
+        """Return `kernel::prefill<KernelTraits<T, Dqk, Dvo, ..., order, Paged>, Policy>`."""
+        words = (self.order(instance), instance.layout == "paged")
+        dims = (instance.head_dim, instance.head_dim_v)
+        return cpp_function(instance, "prefill", *dims, *instance.tile.numbers, *words)
 
 
 def step_flops(instance: Instance) -> int:
@@ -53,14 +53,3 @@ def softmax_ops(instance: Instance) -> int:
     """
     scores = instance.rows * instance.tile.keys
     return 4 * scores + scores // 2 + instance.rows * instance.head_dim_v
-
-
-def cpp_instance(instance: Instance, choice: str = "") -> str:
-    """Return `kernel::prefill<KernelTraits<T, Dqk, Dvo, ..., choice, Paged>, Policy>`.
-
-    choice: the template argument for the order of the block's work, by default the tile's
-    lab::KeyOrder.
-    """
-    tile, dims = instance.tile, (instance.head_dim, instance.head_dim_v)
-    words = (choice or f"lab::KeyOrder::{tile.key_order}", instance.layout == "paged")
-    return cpp_function(instance, "prefill", *dims, *tile.numbers, *words)

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from labkernels.kernels.call import Step
-from labkernels.kernels.kernel import CudaKernel, Instance
+from labkernels.kernels.cuda_kernel import CudaKernel
+from labkernels.kernels.kernel import Instance
 from labkernels.kernels.operation import BitCase, Operation
 from labkernels.kernels.prefill.api import prefill_step
 from labkernels.kernels.prefill.inputs import PrefillInputs, prefill_inputs

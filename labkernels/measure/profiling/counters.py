@@ -18,6 +18,7 @@ from pathlib import Path
 from labkernels.measure.profiling import child
 from labkernels.measure.profiling.child import Call
 
+TIMEOUT_S = 300
 _USUAL_PLACE = "/usr/local/cuda/bin/ncu"
 _NO_PERMISSION = "ERR_NVGPUCTRPERM"
 _RANGES = ("Start/Stop_Range", "Push/Pop_Range")  # columns of the ranges that a kernel ran in
@@ -142,9 +143,7 @@ def available() -> str | None:
     return None
 
 
-def profile(
-    calls: Iterable[Call], *, metrics: Iterable[Metric] = METRICS, timeout_s: float = 300
-) -> Profile:
+def profile(calls: Iterable[Call], *, metrics: Iterable[Metric] = METRICS) -> Profile:
     """Count the work of each call's kernels, in one child process on the current GPU.
 
     Raises: RuntimeError if there is no profiler, it has no permission to read counters, or it
@@ -156,7 +155,7 @@ def profile(
         raise RuntimeError(reason)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "counters.csv"
-        done = _run(_command(log, metrics), child.to_json(calls), timeout_s)
+        done = _run(_command(log, metrics), child.to_json(calls))
         text = log.read_text(encoding="utf-8") if log.exists() else ""
     if done.returncode != 0 or "==ERROR==" in text:
         raise RuntimeError(_failure(f"{text}\n{done.stdout}\n{done.stderr}"))
@@ -207,7 +206,7 @@ def _command(log: Path, metrics: list[Metric]) -> list[str]:
     ]
 
 
-def _run(command: list[str], calls: str, timeout_s: float) -> subprocess.CompletedProcess:
+def _run(command: list[str], calls: str) -> subprocess.CompletedProcess:
     paths = (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", ""))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     try:
@@ -217,10 +216,10 @@ def _run(command: list[str], calls: str, timeout_s: float) -> subprocess.Complet
             capture_output=True,
             text=True,
             env=environment,
-            timeout=timeout_s,
+            timeout=TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        raise RuntimeError(f"ncu took more than {timeout_s:g} s, and was stopped") from None
+        raise RuntimeError(f"ncu took more than {TIMEOUT_S} s, and was stopped") from None
 
 
 def _said(word: str, text: str) -> dict[str, str]:

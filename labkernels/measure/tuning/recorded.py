@@ -64,16 +64,12 @@ def _tuned(key: tuple, known: dict[str, float], gpu: hardware.Gpu) -> Tuned:
         int(known["smem_bytes"]),
         int(known["blocks_per_sm"]),
     )
-    listed = {
-        tile.label
-        for tile in spec.tiles(spec.shape(head_dim=head_dim, rows=q_len), spec.policies[0])
-    }
     return Tuned(
         kernel,
         head_dim,
         causal,
         label,
-        label in listed,
+        label in search.in_list(spec, workload),
         candidate.registers,
         candidate.blocks_per_sm,
         search.expected_time(candidate, workload, gpu),

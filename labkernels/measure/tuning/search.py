@@ -16,7 +16,8 @@ from labkernels.budget.ledger import Ledger
 from labkernels.cuda.compiler.nvrtc import CompileError
 from labkernels.hardware import Gpu
 from labkernels.kernels.call import Step
-from labkernels.kernels.kernel import Instance, Kernel, TunableKernel
+from labkernels.kernels.cuda_kernel import TunableKernel
+from labkernels.kernels.kernel import Instance, Kernel
 from labkernels.kernels.operation import Operation, operations
 from labkernels.kernels.packed_gqa import schedule
 from labkernels.kernels.packed_gqa.schedule import Lengths
@@ -94,6 +95,12 @@ def space(spec: Any, workload: Prefill) -> list[Instance]:
     shape = spec.shape(dtype=workload.dtype, head_dim=workload.head_dim, layout=kv)
     tiles = tuple(spec.space(workload.head_dim)) if spec.refuses(shape) is None else ()
     return spec.changed(tiles=lambda shape, policy: tiles).instances(shape)
+
+
+def in_list(spec: Kernel, workload: Prefill) -> set[str]:
+    """Return the labels of the tiles that the kernel's own list has for long requests."""
+    shape = spec.shape(head_dim=workload.head_dim, rows=max(workload.q_lens))
+    return {tile.label for tile in spec.tiles(shape, spec.policies[0])}
 
 
 def by_ledger(instances: Iterable[Instance], gpu: Gpu) -> tuple[list[Instance], list[Rejected]]:

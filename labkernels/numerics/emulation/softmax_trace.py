@@ -121,10 +121,10 @@ class SoftmaxTrace:
         squares = self.sum_keys(weights, self.v**2) - 2 * about * cross + about**2 * total
         return np.maximum(squares, 0.0)
 
-    def laid_out(self, per_key: np.ndarray, hole: float = 0.0) -> np.ndarray:
-        """Return values [R, n] of the keys as [C, T, R, K]; places without a key hold `hole`."""
+    def laid_out(self, per_key: np.ndarray) -> np.ndarray:
+        """Return values [R, n] of the keys as [C, T, R, K]; places without a key hold 0."""
         chains, steps, rows, keys = self.score_log2.shape
-        laid = np.full((rows, chains * steps * keys), hole)
+        laid = np.zeros((rows, chains * steps * keys))
         laid[:, self.index] = per_key
         return np.moveaxis(laid.reshape(rows, chains, steps, keys), 0, 2)
 

@@ -13,13 +13,14 @@ ENGINES = {
     "none": ("reference", "^"),
 }
 SPILL = "#2b2b2b"
+BAND = 0.12
 
 
 @plt.rc_context(style.HOUSE)
-def predicted_registers(rows: pd.DataFrame, *, band: float = 0.12, origin: str) -> Figure:
+def predicted_registers(rows: pd.DataFrame, *, origin: str) -> Figure:
     """Draw compiled registers over predicted ones, a mark for each kernel, tile and architecture.
 
-    On the dark line the formula is right; within the band it misses by at most the share `band`. A
+    On the dark line the formula is right; within the band it misses by at most the share BAND. A
     mark's colour and shape say what multiplies in the kernel. Many marks lie on the limits: 255 by
     the hardware, and 128 or 168 by a promise of blocks per SM. A ring marks rows that spill.
     Shapes: rows has predicted, compiled, spill_bytes and engine (a key of ENGINES)
@@ -27,8 +28,8 @@ def predicted_registers(rows: pd.DataFrame, *, band: float = 0.12, origin: str) 
     figure, (axes,) = style.new_figure(height_inches=4.4)
     top = 264
     line = pd.Series([0.0, top])
-    share = f"within {100 * band:.0f} %"
-    axes.fill_between(line, line * (1 - band), line * (1 + band), color="#e8ebef", label=share)
+    share = f"within {100 * BAND:.0f} %"
+    axes.fill_between(line, line * (1 - BAND), line * (1 + BAND), color="#e8ebef", label=share)
     axes.plot(line, line, color=style.CEILING, lw=1.0, zorder=1)
     for name, (engine, marker) in ENGINES.items():
         part = rows[rows.engine == name].groupby(["predicted", "compiled"]).size().reset_index()

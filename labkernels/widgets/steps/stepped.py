@@ -12,8 +12,8 @@ from labkernels.cuda.compiler.cache import MUTANTS, atomic_write, cache_dir, con
 from labkernels.cuda.host.build import ex2_coefficients
 from labkernels.cuda.host.compiler import INCLUDE_DIRS
 from labkernels.cuda.wasm import compiler
+from labkernels.kernels.cuda_kernel import CudaKernel
 from labkernels.kernels.decode.workload import Decode
-from labkernels.kernels.kernel import CudaKernel
 from labkernels.kernels.operation import BitCase
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.registry import discover

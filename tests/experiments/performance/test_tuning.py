@@ -3,7 +3,7 @@
 from labkernels import hardware
 from labkernels.budget import ranking
 from labkernels.experiments.performance import tuning
-from labkernels.kernels.kernel import TunableKernel
+from labkernels.kernels.cuda_kernel import TunableKernel
 from labkernels.measure.judge.outputs import Errors
 from labkernels.measure.timing import Quartiles
 from labkernels.measure.tuning import recorded as tuning_recorded

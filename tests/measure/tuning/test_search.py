@@ -7,7 +7,7 @@ import pytest
 from labkernels import hardware
 from labkernels.cli import tune
 from labkernels.cuda.compiler import nvrtc
-from labkernels.kernels.kernel import TunableKernel
+from labkernels.kernels.cuda_kernel import TunableKernel
 from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.kernels.prefill.workload import Prefill
 from labkernels.kernels.registry import discover

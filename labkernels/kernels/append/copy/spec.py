@@ -1,13 +1,14 @@
 """append: copies new keys and values into the pages of a cache and writes the new lengths."""
 
-from labkernels.budget.ledger import Ledger, Line
-from labkernels.kernels.append.kernel import AppendKernel, AppendTile
+from labkernels.budget.ledger import Line
+from labkernels.kernels.append.kernel import AppendKernel
 from labkernels.kernels.cuda_kernel import sizes
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
+from labkernels.kernels.tile import WarpTile
 from labkernels.policy import CUDA_CORES, NumericPolicy
 
 # Eight 16-byte loads per lane on full SMs hide the latency of memory; more loads are not faster.
-TILE = AppendTile(warps=8, keys=16, stages=8, blocks_per_sm=4)
+TILE = WarpTile(warps=8, keys=16, stages=8, blocks_per_sm=4)
 
 
 class Append(AppendKernel):
@@ -22,31 +23,26 @@ class Append(AppendKernel):
     policies = (CUDA_CORES,)  # an append rounds nothing
     head_dims = (64, 128, 192, 256)
 
-    def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[AppendTile, ...]:
+    def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[WarpTile, ...]:
         """Return the one tile option: the kernel only moves bytes."""
         return (TILE,)
 
-    def smem(self, instance: Instance) -> Ledger:
-        """Return the shared memory of a block, in bytes: none."""
-        return Ledger(f"{instance.kernel}: shared memory", "bytes", ())
+    def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
+        """Return no line: bytes go from registers to the pages."""
+        return ()
 
-    def registers(self, instance: Instance) -> Ledger:
+    def register_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the registers that a thread holds while its loads are in flight."""
         stages = sizes(instance).stages
-        return Ledger(
-            f"{instance.kernel}: registers",
-            "registers",
-            (
-                Line("moved", 4 * stages, "a load of 16 B each"),
-                Line("places", 2 * stages, "an offset of 64 bits each"),
-            ),
+        return (
+            Line("moved", 4 * stages, "a load of 16 B each"),
+            Line("places", 2 * stages, "an offset of 64 bits each"),
         )
 
     def template(self, instance: Instance) -> str:
         """Return the C++ name of the instance."""
-        tile = instance.tile
-        numbers = (tile.warps, tile.keys, tile.stages, tile.blocks_per_sm)
-        return f"append::append<append::KernelTraits<{', '.join(map(str, numbers))}>>"
+        numbers = ", ".join(map(str, instance.tile.numbers))
+        return f"append::append<append::KernelTraits<{numbers}>>"
 
 
 KERNEL = Append()

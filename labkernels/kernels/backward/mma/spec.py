@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 from labkernels.budget.compiler import Asked
-from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.ledger import Line
 from labkernels.budget.quantity import number
 from labkernels.budget.registers import fragment
 from labkernels.kernels import cuda_kernel
-from labkernels.kernels.backward import kernel
 from labkernels.kernels.backward.kernel import (
     BackwardTile,
     CudaBackwardKernel,
@@ -52,24 +51,22 @@ class BackwardMma(CudaBackwardKernel):
         }[shape.head_dim]
         return (*atomic, *(replace(tile, dq="ordered") for tile in atomic))
 
-    def smem(self, instance: Instance) -> Ledger:
+    def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the shared memory of a block of the kernel that goes through rows, in bytes."""
         of = cuda_kernel.sizes(instance)
-        return cuda_kernel.smem_ledger(
-            instance,
+        return (
             tile_line(instance, "K and V", 2, of.keys),
             tile_line(instance, "Q and dO stages", 2 * of.stages, of.rows),
             score_line(instance, "P and dS", 2),
             row_line(instance, of.stages),
         )
 
-    def registers(self, instance: Instance) -> Ledger:
+    def register_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return fragments and addresses of a thread, in registers, where S and dP are alive."""
         of = cuda_kernel.sizes(instance)
         sums = fragment(of.keys, of.dim, warps=of.warps)
         scores = fragment(of.rows, of.keys, warps=of.warps)
-        return kernel.register_ledger(
-            instance,
+        return (
             Line("dK and dV", 2 * sums),
             Line("S and dP", 2 * scores),
             Line("Q and K fragments", 2 * fragment(16, 16, bits=16)),

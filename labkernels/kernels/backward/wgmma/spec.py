@@ -3,7 +3,7 @@
 from dataclasses import replace
 from types import MappingProxyType
 
-from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.ledger import Line
 from labkernels.budget.quantity import number
 from labkernels.budget.registers import fragment
 from labkernels.cuda.compiler.specialization import Specialization
@@ -26,7 +26,6 @@ RUNGS = (
 )
 RUNGS_HEAD_DIM, RUNGS_HEADER = 128, "backward/rungs/kernel.cuh"
 TURN_ROWS, TURN_PARTS = 64, 2  # blocks add these rows, in these parts, of an ordered dQ in turn
-ALIGNMENT = 1024  # bytes; a box with a 128-byte swizzle needs it, and so all shared memory
 
 
 def _splits_keys(instance: Instance) -> bool:
@@ -39,20 +38,18 @@ def _stages_dq(instance: Instance) -> bool:
     return _splits_keys(instance) or instance.tile.dq == "ordered"
 
 
-def _rung_smem(instance: Instance) -> Ledger:
+def _rung_smem(instance: Instance) -> tuple[Line, ...]:
     """Return the shared memory of a block of a rung, in bytes."""
     of, rung = cuda_kernel.sizes(instance), instance.tile.rung
     handed = 1 if rung == IN_REGISTERS else 2
     barriers = number(0) if rung == COPIES else 1 + 2 * of.stages
-    lines = (
+    return (
         tile_line(instance, "K and V", 2, of.keys),
         tile_line(instance, "Q and dO stages", 2 * of.stages, of.rows),
         Line("dS" if handed == 1 else "P and dS", handed * of.rows * of.keys * of.width),
         Line("lse2 and delta", 2 * of.stages * of.rows * cuda_kernel.FP32),
         *([] if rung == COPIES else [Line("barriers", barriers * number(BARRIER_BYTES, "B"))]),
     )
-    padding = cuda_kernel.padding_line(lines, ALIGNMENT)
-    return cuda_kernel.smem_ledger(instance, *lines, *([padding] if padding.amount else []))
 
 
 _DQ_STAGES = Line(
@@ -72,6 +69,7 @@ class BackwardWgmma(CudaBackwardKernel):
     parent = "backward_mma"
     params = "backward_wgmma::Params"
     launch = ".launch"
+    smem_alignment = cuda_kernel.SWIZZLE_ALIGNMENT
     numbers = MappingProxyType(
         kernel.NUMBERS
         | {"CONSUMER_REGISTERS": CONSUMER_REGISTERS, "CONSUMER_WARPS": CONSUMER_WARPS}
@@ -112,14 +110,14 @@ class BackwardWgmma(CudaBackwardKernel):
         words = (instance.head_dim, *tile.numbers, f"backward_rungs::Rung::{tile.rung}")
         return cpp_function(instance, "backward", *words).replace(self.name, "backward_rungs")
 
-    def smem(self, instance: Instance) -> Ledger:
+    def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the shared memory of a block, in bytes."""
         if instance.tile.rung:
             return _rung_smem(instance)
         of, handed = cuda_kernel.sizes(instance), 1 if _splits_keys(instance) else 2
         dout_stages = number(1) if _stages_dq(instance) and handed == 2 else of.stages
         both = of.stages + dout_stages
-        lines = (
+        return (
             tile_line(instance, "K and V", 2, of.keys),
             tile_line(instance, "Q stages", of.stages, of.rows),
             tile_line(instance, "dO stages", dout_stages, of.rows),
@@ -132,16 +130,13 @@ class BackwardWgmma(CudaBackwardKernel):
             Line("lse2 and delta", both * of.rows * cuda_kernel.FP32),
             Line("barriers", (5 + 2 * both) * number(BARRIER_BYTES, "B"), "full and empty"),
         )
-        padding = cuda_kernel.padding_line(lines, ALIGNMENT)
-        return cuda_kernel.smem_ledger(instance, *lines, padding)
 
-    def registers(self, instance: Instance) -> Ledger:
+    def register_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return fragments and addresses of a thread that computes, where S and dP are alive."""
         of, warps = cuda_kernel.sizes(instance), number(CONSUMER_WARPS, "warps")
         sums = fragment(of.keys, of.dim, warps=warps)
         scores = fragment(of.keys, of.rows, warps=warps)
-        return kernel.register_ledger(
-            instance,
+        return (
             Line("dK and dV", 2 * sums),
             Line("S and dP", 2 * scores),
         )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from labkernels.budget.compiler import Asked, generation
-from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.ledger import Line
 from labkernels.budget.quantity import least, number
 from labkernels.budget.registers import WARP_THREADS
 from labkernels.kernels import cuda_kernel
@@ -26,9 +26,9 @@ class DecodeFma(CudaDecodeKernel):
     needs = SINCE_AMPERE
     policies = policies(CUDA_CORES, denominators=("unrounded",))
 
-    def template(self, instance: Instance) -> str:
-        """Return the C++ name of the instance."""
-        return kernel.cpp_instance(instance, instance.rows)
+    def rows_argument(self, instance: Instance) -> tuple[int, ...]:
+        """Return the rows of a block."""
+        return (instance.rows,)
 
     def rows(self, group: int) -> int:
         """Return the query rows of a block: the power of two that holds the group, at most 8."""
@@ -45,7 +45,7 @@ class DecodeFma(CudaDecodeKernel):
             256: (DecodeTile(4, 16, 2, 2), DecodeTile(2, 16, 3, 2)),
         }[shape.head_dim]
 
-    def smem(self, instance: Instance) -> Ledger:
+    def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the shared memory of a block, in bytes."""
         of = cuda_kernel.sizes(instance)
         p = Line(
@@ -55,18 +55,15 @@ class DecodeFma(CudaDecodeKernel):
             shares=cuda_kernel.OVERLAY,
             phase="loop",
         )
-        return cuda_kernel.smem_ledger(
-            instance, kernel.stage_line(instance), p, *cuda_kernel.states_lines(instance)
-        )
+        return (kernel.stage_line(instance), p, *cuda_kernel.states_lines(instance))
 
-    def registers(self, instance: Instance) -> Ledger:
+    def register_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the operands and addresses of a thread, in registers."""
         of = cuda_kernel.sizes(instance)
         lanes = of.dim / CHUNK
         scores = of.rows * (of.keys * lanes / WARP_THREADS)
         values = least(scores, lanes)
-        return kernel.register_ledger(
-            instance,
+        return (
             Line("Q", of.rows * CHUNK, "8 channels of each row"),
             Line("O", of.rows * CHUNK, "8 channels of each row"),
             Line("dot products", values, f"of one reduction over {lanes.value} lanes"),

@@ -2,7 +2,7 @@
 
 from types import MappingProxyType
 
-from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.ledger import Line
 from labkernels.budget.registers import fragment
 from labkernels.kernels import cuda_kernel
 from labkernels.kernels.decode import kernel
@@ -29,10 +29,6 @@ class DecodeMma(TensorCoreDecode):
         """Return the query rows of a block: always the rows of a tile."""
         return ROWS
 
-    def template(self, instance: Instance) -> str:
-        """Return the C++ name of the instance."""
-        return kernel.cpp_instance(instance)
-
     def tiles(self, shape: Shape, policy: NumericPolicy) -> tuple[DecodeTile, ...]:
         """Return tile options that fit the registers; at each head_dim one takes at most 99 KiB.
 
@@ -45,12 +41,11 @@ class DecodeMma(TensorCoreDecode):
             256: (DecodeTile(4, 16, 2, 2), DecodeTile(2, 16, 3, 2)),
         }[shape.head_dim]
 
-    def registers(self, instance: Instance) -> Ledger:
+    def register_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the fragments and addresses of a thread, in registers."""
         of = cuda_kernel.sizes(instance)
         held = of.dim if instance.head_dim <= HELD_DIM else 16
-        return kernel.register_ledger(
-            instance,
+        return (
             Line("Q fragments", fragment(of.rows, held, bits=16)),
             Line(
                 "O accumulator",

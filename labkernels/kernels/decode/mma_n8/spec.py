@@ -2,7 +2,7 @@
 
 from types import MappingProxyType
 
-from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.ledger import Line
 from labkernels.budget.registers import fragment
 from labkernels.kernels import cuda_kernel
 from labkernels.kernels.decode import kernel
@@ -31,9 +31,9 @@ class DecodeMmaN8(TensorCoreDecode):
             return None
         return f"is for up to {N} query heads per KV head, not for {shape.group}"
 
-    def template(self, instance: Instance) -> str:
-        """Return the C++ name of the instance."""
-        return kernel.cpp_instance(instance, instance.rows // N)
+    def rows_argument(self, instance: Instance) -> tuple[int, ...]:
+        """Return the tiles of 8 rows of a block."""
+        return (instance.rows // N,)
 
     def rows(self, group: int) -> int:
         """Return the query rows of a block: one tile of 8, or two."""
@@ -48,12 +48,11 @@ class DecodeMmaN8(TensorCoreDecode):
             256: (DecodeTile(4, 16, 2, 2), DecodeTile(2, 16, 3, 2)),
         }[shape.head_dim]
 
-    def registers(self, instance: Instance) -> Ledger:
+    def register_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the fragments and addresses of a thread, in registers."""
         of = cuda_kernel.sizes(instance)
         held = of.dim if instance.rows * instance.head_dim <= HELD_SIZE else 32
-        return kernel.register_ledger(
-            instance,
+        return (
             Line("Q fragments", fragment(of.rows, held, bits=16)),
             Line(
                 "O accumulator",

@@ -3,12 +3,11 @@
 from types import MappingProxyType
 
 from labkernels.budget.compiler import Asked
-from labkernels.budget.ledger import Ledger
+from labkernels.budget.ledger import Line
 from labkernels.budget.quantity import number
 from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.kernels import cuda_kernel
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
-from labkernels.kernels.mla import kernel
 from labkernels.kernels.mla.kernel import CudaMlaKernel
 from labkernels.kernels.packed_gqa import fma_ledger
 from labkernels.kernels.packed_gqa.tile import PrefillTile
@@ -31,20 +30,19 @@ class MlaFma(CudaMlaKernel):
         wide = (PrefillTile(64, 32, 8, 1, 1), PrefillTile(32, 32, 8, 1, 1))
         return (*few, *wide) if shape.rows <= few[0].q_rows else (*wide, *few)
 
-    def smem(self, instance: Instance) -> Ledger:
+    def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the shared memory of a block, in bytes."""
         of, line = cuda_kernel.sizes(instance), fma_ledger.smem_line
         channels = of.dim + fma_ledger.PADDING
-        return cuda_kernel.smem_ledger(
-            instance,
+        return (
             line("Q", of.rows, channels, "padded against bank conflicts"),
             line("K", of.keys, channels, "padded too; the first 512 channels are V"),
             line("P", of.rows, of.keys, "from a lane's keys to a lane's channels"),
         )
 
-    def registers(self, instance: Instance) -> Ledger:
+    def register_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the operands and addresses of a thread, in registers."""
-        return kernel.register_ledger(instance, *fma_ledger.register_lines(instance))
+        return fma_ledger.register_lines(instance)
 
     def specializations(self, instance: Instance) -> tuple[Specialization, ...]:
         """Return one kernel, whose last block to arrive merges the splits."""

@@ -3,12 +3,11 @@
 from types import MappingProxyType
 
 from labkernels.budget.compiler import Asked
-from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.ledger import Line
 from labkernels.budget.quantity import number
 from labkernels.budget.registers import fragment
 from labkernels.kernels import cuda_kernel
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
-from labkernels.kernels.mla import kernel
 from labkernels.kernels.mla.kernel import CudaMlaKernel
 from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.policy import DENOMINATORS, TENSOR_CORES, NumericPolicy, policies
@@ -43,11 +42,11 @@ class MlaMma(CudaMlaKernel):
             return (*SOME, *FEW, *BY_SHARED_MEMORY)
         return (*BY_SHARED_MEMORY, *SOME, *FEW)
 
-    def smem(self, instance: Instance) -> Ledger:
+    def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the shared memory of a block, in bytes."""
         of = cuda_kernel.sizes(instance)
         shares = of.warps / (of.rows / 16)
-        lines = (
+        return (
             cuda_kernel.query_line(instance),
             Line(
                 "K stages",
@@ -62,9 +61,8 @@ class MlaMma(CudaMlaKernel):
             Line("maxima, then l", shares * of.rows * cuda_kernel.FP32, "of the warps of 16 rows"),
             Line("factors of O, and m", 2 * of.rows * cuda_kernel.FP32),
         )
-        return cuda_kernel.smem_ledger(instance, *lines)
 
-    def registers(self, instance: Instance) -> Ledger:
+    def register_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the fragments and addresses of a thread, in registers."""
         of = cuda_kernel.sizes(instance)
         row_tiles = of.rows / 16
@@ -81,8 +79,7 @@ class MlaMma(CudaMlaKernel):
             held = fragment(rows, columns, bits=bits)
             return Line(name, held, note, shares=PRODUCTS, phase=phase)
 
-        return kernel.register_ledger(
-            instance,
+        return (
             Line(
                 "O accumulator",
                 fragment(of.rows, of.dim_v / of.warps),

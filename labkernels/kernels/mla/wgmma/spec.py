@@ -1,18 +1,16 @@
 """mla_wgmma: Hopper's wgmma and TMA, O's 512 channels split over two warpgroups."""
 
-from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.ledger import Line
 from labkernels.budget.quantity import number
 from labkernels.budget.registers import fragment
 from labkernels.kernels import cuda_kernel
 from labkernels.kernels.kernel import HOPPER, Instance, Shape
-from labkernels.kernels.mla import kernel
 from labkernels.kernels.mla.kernel import CudaMlaKernel
 from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.policy import DENOMINATORS, TENSOR_CORES, NumericPolicy, policies
 
 WARPGROUPS = 2  # that compute; a third warpgroup loads K
 CONSUMER_REGISTERS = 224  # per computing thread, after the third warpgroup gave up registers
-SWIZZLE_ALIGNMENT = 1024  # bytes; of the boxes, and so of all shared memory
 BARRIER_BYTES = 8
 HALF_LINES = 4  # boxes of ATOM_COLUMNS in a warpgroup's half of V's channels
 FROM_ROWS = 17  # up to 16 rows have a separate tile in mla_mma
@@ -30,6 +28,7 @@ class MlaWgmma(CudaMlaKernel):
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS, exp2s=("mufu",))
     params = "mla_wgmma::Params"
     launch = ".launch"
+    smem_alignment = cuda_kernel.SWIZZLE_ALIGNMENT
     division = "reciprocal"  # a merge has fewer instructions to fetch than with divisions
 
     def yields(self, shape: Shape) -> str | None:
@@ -46,10 +45,10 @@ class MlaWgmma(CudaMlaKernel):
         """Return the one tile: a wgmma has 64 rows, and at most two stages of 64 keys fit."""
         return (TILE,)
 
-    def smem(self, instance: Instance) -> Ledger:
+    def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the shared memory of a block, in bytes."""
         of = cuda_kernel.sizes(instance)
-        lines = (
+        return (
             cuda_kernel.query_line(instance),
             Line(
                 "K stages",
@@ -66,14 +65,11 @@ class MlaWgmma(CudaMlaKernel):
                 note="full and empty",
             ),
         )
-        padding = cuda_kernel.padding_line(lines, SWIZZLE_ALIGNMENT)
-        return cuda_kernel.smem_ledger(instance, *lines, padding)
 
-    def registers(self, instance: Instance) -> Ledger:
+    def register_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the fragments and addresses of a thread that computes, in registers."""
         of, rows = cuda_kernel.sizes(instance), number(16, "rows")  # of a warp
-        return kernel.register_ledger(
-            instance,
+        return (
             Line(
                 "O accumulator",
                 fragment(rows, of.dim_v / WARPGROUPS),

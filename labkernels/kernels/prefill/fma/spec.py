@@ -6,13 +6,12 @@ from types import MappingProxyType
 from typing import Any
 
 from labkernels.budget.compiler import Asked
-from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.ledger import Line
 from labkernels.budget.quantity import ceil_div, number
 from labkernels.kernels import cuda_kernel
 from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
 from labkernels.kernels.packed_gqa import fma_ledger
 from labkernels.kernels.packed_gqa.tile import PrefillTile
-from labkernels.kernels.prefill import kernel
 from labkernels.kernels.prefill.kernel import CudaPrefillKernel
 from labkernels.policy import CUDA_CORES, NumericPolicy, policies
 
@@ -40,25 +39,24 @@ class PrefillFma(CudaPrefillKernel):
         few = PrefillTile(16, 32, 4, 1, 2)
         return (few, *wide) if shape.rows <= few.q_rows else (*wide, few)
 
-    def smem(self, instance: Instance) -> Ledger:
+    def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the shared memory of a block, in bytes."""
         of, line = cuda_kernel.sizes(instance), fma_ledger.smem_line
         channels = of.dim + fma_ledger.PADDING
         padded = "padded against bank conflicts"
-        return cuda_kernel.smem_ledger(
-            instance,
+        return (
             line("Q", of.rows, channels, padded),
             line("K", of.keys, channels, padded),
             line("V", of.keys, of.dim_v),
             line("P", of.rows, of.keys, "from a lane's keys to a lane's channels"),
         )
 
-    def registers(self, instance: Instance) -> Ledger:
+    def register_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the operands and addresses of a thread, in registers."""
         of, lines = cuda_kernel.sizes(instance), fma_ledger.register_lines(instance)
         parcels = ceil_div(of.keys * of.dim_v / 8, 32 * of.warps)
         to_come = Line("V to come", 4 * parcels, "parts of 16 B, copied during Q K^T")
-        return kernel.register_ledger(instance, *lines, to_come)
+        return (*lines, to_come)
 
     def asked(self, instance: Instance, arch: str) -> Asked:
         """Return the features of the tile on CUDA cores."""

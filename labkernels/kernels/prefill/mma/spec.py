@@ -6,12 +6,12 @@ from itertools import product
 from types import MappingProxyType
 
 from labkernels.budget.compiler import Asked
-from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.ledger import Line
 from labkernels.budget.registers import WARP_THREADS, fragment
 from labkernels.budget.tile_model import StepWork
 from labkernels.kernels import cuda_kernel
-from labkernels.kernels.cuda_kernel import OVERLAY
-from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape, TunableKernel
+from labkernels.kernels.cuda_kernel import OVERLAY, TunableKernel
+from labkernels.kernels.kernel import SINCE_AMPERE, Instance, Shape
 from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.kernels.prefill import kernel as prefill_kernel
 from labkernels.kernels.prefill.kernel import CudaPrefillKernel
@@ -107,7 +107,7 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
             streams=tile.warps / SCHEDULERS,
         )
 
-    def smem(self, instance: Instance) -> Ledger:
+    def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the shared memory of a block, in bytes."""
         of = cuda_kernel.sizes(instance)
         lines = [
@@ -120,16 +120,15 @@ class PrefillMma(CudaPrefillKernel, TunableKernel):
         ]
         if instance.rows == FEW_ROWS:
             lines += cuda_kernel.states_lines(instance)
-        return cuda_kernel.smem_ledger(instance, cuda_kernel.query_line(instance), *lines)
+        return (cuda_kernel.query_line(instance), *lines)
 
-    def registers(self, instance: Instance) -> Ledger:
+    def register_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the fragments and addresses of a thread, in registers."""
         of = cuda_kernel.sizes(instance)
         few = instance.rows == FEW_ROWS
         rows, keys = (of.rows, of.keys / of.warps) if few else (of.rows / of.warps, of.keys)
         held = of.dim if _holds_q(instance) else 16
-        return prefill_kernel.register_ledger(
-            instance,
+        return (
             Line("Q fragments", fragment(rows, held, bits=16)),
             Line("O accumulator", fragment(rows, of.dim_v)),
             Line("S, then P", fragment(rows, keys)),

@@ -6,13 +6,14 @@ from itertools import product
 from types import MappingProxyType
 
 from labkernels import formats
-from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.ledger import Line
 from labkernels.budget.quantity import number, symbol
 from labkernels.budget.registers import fragment
 from labkernels.budget.tile_model import StepWork
 from labkernels.cuda.compiler.specialization import ATOM_ROWS
 from labkernels.kernels import cuda_kernel
-from labkernels.kernels.kernel import HOPPER, Instance, Shape, TunableKernel
+from labkernels.kernels.cuda_kernel import TunableKernel
+from labkernels.kernels.kernel import HOPPER, Instance, Shape
 from labkernels.kernels.packed_gqa.tile import PrefillTile
 from labkernels.kernels.prefill import kernel as prefill_kernel
 from labkernels.kernels.prefill.kernel import CudaPrefillKernel
@@ -24,7 +25,6 @@ OTHER_REGISTERS = 32  # registers beside the fragments; one more per 16 channels
 TWO_CONSUMERS = 12  # warps of a block, with the producers' four
 FEWEST_ROWS = 128  # fewest rows of a tile option
 FROM_ROWS = 17  # up to 16 rows have a separate tile in prefill_mma
-ALIGNMENT = 1024  # bytes; the swizzle's pattern is eight lines of 128 bytes
 
 Q_TWICE_BYTES = 226 * 1024  # if K, V and two tiles of Q fit it, the next tile's Q loads early
 # stages and bytes of ScheduledTile, and bytes of its KeyBlocks per consumer warpgroup
@@ -66,6 +66,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
     policies = policies(TENSOR_CORES, denominators=DENOMINATORS)
     params = "prefill_wgmma::Params"
     launch = ".launch"
+    smem_alignment = cuda_kernel.SWIZZLE_ALIGNMENT
 
     def refuses(self, shape: Shape) -> str | None:
         """Return a reason for a shape that the kernel or the TMA does not take, or None."""
@@ -130,7 +131,7 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
             streams=consumers * halves,
         )
 
-    def smem(self, instance: Instance) -> Ledger:
+    def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the shared memory of a block, in bytes."""
         of = cuda_kernel.sizes(instance)
         query = cuda_kernel.query_line(instance).exact
@@ -139,17 +140,15 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
         q_stages = symbol("d_Q", 2 if twice else 1, "stages of Q", "stages of Q")
         rings = 2 * of.stages + q_stages + TILE_STAGES
         scheduled = TILE_BYTES + of.rows / WARPGROUP_ROWS * KEY_BLOCKS_BYTES
-        lines = (
+        return (
             Line("Q", q_stages * query),
             Line("K and V stages", keys),
             Line("barriers", (2 * rings + 2) * number(8, "B"), "full and empty"),
             Line("work tiles", TILE_STAGES * scheduled * number(1, "B")),
             Line("is_last_split", number(4, "B")),
         )
-        padding = cuda_kernel.padding_line(lines, ALIGNMENT)
-        return cuda_kernel.smem_ledger(instance, *lines, padding)
 
-    def registers(self, instance: Instance) -> Ledger:
+    def register_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the fragments and addresses of a consumer's thread, in registers."""
         of, rows = cuda_kernel.sizes(instance), number(WARPGROUP_ROWS // 4, "rows")
         output, scores = fragment(rows, of.dim_v), fragment(rows, of.keys)
@@ -161,18 +160,16 @@ class PrefillWgmma(CudaPrefillKernel, TunableKernel):
             output.value + scores.value + 2 * probabilities.value <= room
         )
         steps = number(2 if roomy else 1, "steps")
-        return prefill_kernel.register_ledger(
-            instance,
+        return (
             Line("O accumulator", output),
             Line("S, then P", scores),
             Line("P rounded", steps * probabilities),
             Line("m and l", rows / 4, "of 2 of a warp's rows"),
         )
 
-    def template(self, instance: Instance) -> str:
-        """Return the C++ name of the instance, whose tile has an Overlap for the order of keys."""
-        overlap = f"{instance.kernel}::Overlap::{OVERLAPS[instance.tile.overlap]}"
-        return prefill_kernel.cpp_instance(instance, overlap)
+    def order(self, instance: Instance) -> str:
+        """Return the tile's Overlap, which stands in the place of an order of keys."""
+        return f"{instance.kernel}::Overlap::{OVERLAPS[instance.tile.overlap]}"
 
 
 KERNEL = PrefillWgmma()

@@ -2,14 +2,13 @@
 
 from dataclasses import replace
 
-from labkernels.budget.ledger import Ledger, Line
+from labkernels.budget.ledger import Line
 from labkernels.budget.quantity import number
 from labkernels.budget.registers import fragment
 from labkernels.cuda.compiler.specialization import Specialization
 from labkernels.kernels import cuda_kernel
 from labkernels.kernels.kernel import HOPPER, Instance, Shape
 from labkernels.kernels.packed_gqa.tile import PrefillTile
-from labkernels.kernels.prefill import kernel as prefill_kernel
 from labkernels.kernels.prefill.kernel import CudaPrefillKernel
 from labkernels.policy import DENOMINATORS, TENSOR_CORES, NumericPolicy, policies
 
@@ -30,7 +29,6 @@ RUNGS = (
     (2, "ahead"),
 )
 RUNGS_HEADER = "prefill/rungs/kernel.cuh"
-ALIGNMENT = 1024  # of the swizzle's pattern: eight lines of 128 bytes
 
 
 class PrefillWgmmaBasic(CudaPrefillKernel):
@@ -44,6 +42,7 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
     layouts = ("ragged",)
     params = "prefill_wgmma_basic::Params"
     launch = ".launch"
+    smem_alignment = cuda_kernel.SWIZZLE_ALIGNMENT
 
     def refuses(self, shape: Shape) -> str | None:
         """Return a reason for a shape that the kernel or the TMA does not take, or None."""
@@ -73,24 +72,21 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
         plain = PrefillTile(ROWS, keys, WARPS, STAGES, 1, key_order="descending")
         return tuple(replace(plain, stages=n, overlap=rung) for n, rung in RUNGS)
 
-    def smem(self, instance: Instance) -> Ledger:
+    def smem_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the shared memory of a block, in bytes."""
         of = cuda_kernel.sizes(instance)
-        lines = (
+        return (
             cuda_kernel.query_line(instance),
             Line("K and V stages", of.stages * of.keys * (of.dim + of.dim_v) * of.width),
             Line("barriers", (2 * (2 * of.stages + 1) + 1) * number(8, "B"), "full and empty"),
             Line("is_last_split", number(4, "B")),
         )
-        padding = cuda_kernel.padding_line(lines, ALIGNMENT)
-        return cuda_kernel.smem_ledger(instance, *lines, padding)
 
-    def registers(self, instance: Instance) -> Ledger:
+    def register_lines(self, instance: Instance) -> tuple[Line, ...]:
         """Return the fragments and addresses of a consumer's thread, in registers."""
         of, rows = cuda_kernel.sizes(instance), number(WARP_ROWS, "rows")
         blocks = 2 if instance.tile.overlap == "ahead" else 1
-        return prefill_kernel.register_ledger(
-            instance,
+        return (
             Line("O accumulator", fragment(rows, of.dim_v)),
             Line("S, then P", fragment(rows, of.keys)),
             Line("P rounded", number(blocks, "blocks") * fragment(rows, of.keys, bits=16)),
@@ -102,13 +98,15 @@ class PrefillWgmmaBasic(CudaPrefillKernel):
         made = super().specialization(instance)
         return replace(made, header=RUNGS_HEADER) if instance.tile.overlap else made
 
+    def order(self, instance: Instance) -> str:
+        """Return another rung's name in the place of the order of keys."""
+        rung = instance.tile.overlap
+        return f"{instance.kernel}::Rung::{rung}" if rung else super().order(instance)
+
     def template(self, instance: Instance) -> str:
-        """Return the C++ name of the instance; other rungs have the rung as the key order."""
-        if not instance.tile.overlap:
-            return prefill_kernel.cpp_instance(instance)
-        rung = f"{instance.kernel}::Rung::{instance.tile.overlap}"
-        of_rung = prefill_kernel.cpp_instance(instance, rung)
-        return of_rung.replace("::KernelTraits<", "::RungTraits<")
+        """Return the C++ name of the instance; the other rungs have traits of their own."""
+        name = super().template(instance)
+        return name.replace("::KernelTraits", "::RungTraits") if instance.tile.overlap else name
 
 
 KERNEL = PrefillWgmmaBasic()
