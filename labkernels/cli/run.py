@@ -47,7 +47,8 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
     sub.add_argument("--repeats", type=int, default=3, help="timed repeats (default 3)")
     sub.add_argument("--cpu", action="store_true", help="the CPU build, even if there is a GPU")
-    sub.add_argument("--checks", action="store_true", help="CPU build with its race checker on")
+    checker = "CPU build of a CUDA kernel, with its race checker on"
+    sub.add_argument("--checks", action="store_true", help=checker)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -102,6 +103,8 @@ def tried(
         raise ValueError(f"repeats = {repeats}, allowed: 2 or more")
     device = "cpu" if cpu or not _gpu_works() else "cuda"
     spec = _kernel(kernel)
+    if checks and spec.language != "cuda":
+        raise ValueError(f"checks = True, allowed: a CUDA kernel; {kernel} is in {spec.language}")
     policy = _policy(spec, tensor_cores)
     of = operations()[spec.operation]
     inputs = of.inputs(workload, Normal(seed, device))
