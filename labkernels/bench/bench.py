@@ -79,9 +79,11 @@ class Bench:
     def run(self) -> pd.DataFrame:
         """Run every kernel here, judge its output, and time it; the live rows of `times`.
 
-        A kernel that cannot run here keeps its row in the table, with the reason as a note.
+        A kernel that cannot run here keeps its row in the table, with the reason as a note. On a
+        machine whose GPU is too old, a printed line says so.
         """
         if not self._on_gpu:
+            _say_why_no_gpu_is_used()
             _interpret_triton()
         for of, workload in zip(self._operations, self.here, strict=True):
             how = {"seed": self._seed, "progress": partial(_bar, of.name)}
@@ -344,6 +346,13 @@ def _chosen(
     return {
         name: [item for item in items if item.spec.name in wanted] for name, items in every.items()
     }
+
+
+def _say_why_no_gpu_is_used() -> None:
+    """Print the reason if this machine has a GPU, but one that is too old for the kernels."""
+    gpu = device.live()
+    if gpu is not None:
+        print(f"{device.unsupported(gpu)}, as this bench does.")
 
 
 def _interpret_triton() -> None:

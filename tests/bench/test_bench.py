@@ -3,6 +3,7 @@
 import html
 import json
 import re
+from types import SimpleNamespace
 
 import matplotlib as mpl
 import nbformat
@@ -20,6 +21,7 @@ from labkernels.bench import (  # noqa: F401, a query reads `times`
 )
 from labkernels.bench.bench import BAR_AFTER_S
 from labkernels.bench.log import MIME, Log
+from labkernels.cuda.gpu import device
 from labkernels.kernels.append.workload import Append
 
 mpl.use("Agg")
@@ -218,6 +220,19 @@ def test_a_bench_says_what_it_holds_and_whether_it_ran():
     assert repr(tiny).endswith("not run yet")
     tiny.run()
     assert repr(tiny).endswith("ran: decode")
+
+
+def test_a_gpu_that_is_too_old_gets_the_cpu_build_and_a_sentence(monkeypatch, capsys):
+    tiny = Bench(Decode((17,), 4, 1, 128), kernels="decode_fma")
+    tiny.run()
+    assert capsys.readouterr().out == ""
+    old = SimpleNamespace(name="Tesla T4", arch="sm_75")
+    monkeypatch.setattr(device, "_read", lambda index: old)
+    here = Bench(Decode((17,), 4, 1, 128), kernels="decode_fma")
+    assert here.run().origin.tolist() == ["computed on CPU build, sm_90 arithmetic"]
+    said = capsys.readouterr().out
+    assert said.startswith("Tesla T4 is sm_75; the kernels need sm_80 or newer")
+    assert said.endswith("use the CPU build, as this bench does.\n")
 
 
 def test_compiling_and_judging_go_on_under_a_bar(monkeypatch):
