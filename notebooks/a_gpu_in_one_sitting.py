@@ -29,6 +29,16 @@
 # No GPU is needed: the kernel runs on the CPU machine of this lab, which runs CUDA threads one by one on your processor and gives the bits of a GPU. A kernel compiled for it is called a {term}`CPU build`.
 # Words in this style, {term}`warp`, lead to the {doc}`glossary </book/glossary>`.
 
+# %% tags=["remove-cell"]
+# Where the lab is not installed, as in Colab, this cell installs it, with its recorded data.
+import importlib.util
+import subprocess
+import sys
+
+if importlib.util.find_spec("labkernels") is None:
+    lab = "labkernels[gpu,plots] @ git+https://github.com/labkernels/labkernels"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", lab, "myst-nb"], check=True)
+
 # %% tags=["hide-input"]
 import matplotlib.pyplot as plt
 import numpy as np

@@ -267,7 +267,7 @@ plots.table(pd.DataFrame(found), "many-tokens", a_typo_that_looked_like_rounding
 
 # %% [markdown]
 # The number of tokens changes the rows of a block and not the keys that it copies, so that the signature is the same.
-# On the H200 all kernels and both of FlashInfer's backends were also timed and judged with these tokens, 17 requests of 1024 keys and 128 heads; every output kept its bounds.
+# On the H200 all kernels and both of FlashInfer's backends were also timed and judged with these tokens (`mla_fma` with 17 alone), 17 requests of 1024 keys and 128 heads; every output kept its bounds.
 #
 # ### What the verdict says
 

@@ -29,6 +29,16 @@
 # {doc}`a_gpu_in_one_sitting`: threads, warps, shared memory, barriers.
 # No GPU is needed.
 
+# %% tags=["remove-cell"]
+# Where the lab is not installed, as in Colab, this cell installs it, with its recorded data.
+import importlib.util
+import subprocess
+import sys
+
+if importlib.util.find_spec("labkernels") is None:
+    lab = "labkernels[gpu,plots] @ git+https://github.com/labkernels/labkernels"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", lab, "myst-nb"], check=True)
+
 # %% tags=["hide-input"]
 import math
 

@@ -27,6 +27,16 @@
 #
 # {doc}`a_gpu_in_one_sitting` for warps and shared memory, {doc}`attention_block_by_block` for $S$, $P$ and $O$.
 
+# %% tags=["remove-cell"]
+# Where the lab is not installed, as in Colab, this cell installs it, with its recorded data.
+import importlib.util
+import subprocess
+import sys
+
+if importlib.util.find_spec("labkernels") is None:
+    lab = "labkernels[gpu,plots] @ git+https://github.com/labkernels/labkernels"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", lab, "myst-nb"], check=True)
+
 # %% tags=["hide-input"]
 import matplotlib.pyplot as plt
 import numpy as np

@@ -123,7 +123,7 @@ from labkernels.records import recorded, store
 # ### Products against exponentials
 #
 # The table has {eq}`half-idle-ratio` for the GPUs of {doc}`hardware`.
-# {numref}`exp-roof` draws the ratio: one to one is a tie, which only {term}`Hopper` and Blackwell come near.
+# {numref}`exp-roof` draws the ratio: one to one is a tie, which only {term}`Hopper` and the B200 come near.
 
 # %%
 rows = []
@@ -296,12 +296,13 @@ plots.table(foreseen, "foreseen", dict.fromkeys(columns[4:6], "{:.0f}"))
 #
 # The counters of Nsight Compute, NVIDIA's {term}`profiler`, were recorded on an H200, for 4 requests of 4096 tokens, heads × head_dim = 2048, bf16, no mask, and a product of square matrices of 8192 rows by cuBLAS.
 # Where a call launches several kernels, its longest is shown.
-# The rows are not all of one commit: the table says of which each is; a kernel that it lacks has not been counted yet.
+# The rows are not all of one commit: the table says of which each is, with head_dim 0 for the product; a kernel that it lacks has not been counted yet.
 
 # %% tags=["hide-input"]
 everything = store.read("counters")
 everything = recorded.newest_of_each(everything, ("kernel", "tile", "head_dim"))
-origin = recorded.origins(everything)
+in_figures = [r for r in everything if not r["tile"] and "backward" not in r["kernel"]]
+origin = recorded.origins(in_figures)
 counted = plots.counter_table(pd.DataFrame(everything))
 by_default = counted[counted.tile == ""]  # the others are the ladder's
 
@@ -319,7 +320,8 @@ forward, backward = by_default[~is_backward], by_default[is_backward]
 
 # %% tags=["hide-input"]
 commits = {(r["head_dim"], r["kernel"]): r["commit"] for r in everything if not r["tile"]}
-rows = [(family, d, commits[d, name], name) for d, name, family in wanted if (d, name) in commits]
+listed = [(0, "cublas", "matrix product"), *wanted]
+rows = [(family, d, commits[d, name], name) for d, name, family in listed if (d, name) in commits]
 states = pd.DataFrame(rows, columns=["of", "head_dim", "commit", "kernels"])
 states = states.groupby(["of", "head_dim", "commit"], sort=False).kernels.agg(", ".join)
 plots.table(states.reset_index(), "recorded")
@@ -425,7 +427,7 @@ plots.table(held, "occupancies", digits)
 # ### Prefill and decode, live
 #
 # The counters above are recorded.
-# Every kernel of prefill and of decode can run here; in the first the tensor cores idle up to half of the time, in the second nearly all of it.
+# Every kernel of prefill and of decode can run here; in the first the tensor cores idle for a part of the time, in the second for nearly all of it.
 
 # %% tags=["nbval-ignore-output"]
 print(*(workload.label for workload in bench.here), sep="\n")
@@ -532,7 +534,7 @@ plots.table(listed.assign(name=listed.name.str.replace("_", " ")), "numbers")
 #    The report's three GPUs are not alike in this, and everything newer than them with more shared memory is limited by registers.
 # 3. **Low occupancy is what large accumulators cost, and they are worth it.**
 #    The matrix product of the comparison has {glue:text}`gemm_occupancy` %, and is active for {glue:text}`gemm_active` % of the time.
-# 4. **Exponentials take as long as products at head_dim 64 on Hopper and at 128 on Blackwell.**
+# 4. **Exponentials take as long as products at head_dim 64 on Hopper and at 128 on a B200.**
 #    cuDNN's kernel at head_dim 64 has its tensor pipe active for {glue:text}`cudnn_64` % of the time and its special-function unit for {glue:text}`mufu_64` %.
 #    These are averages over the whole kernel, and do not say when the two overlap.
 #    At head_dim 128 the unit is at {glue:text}`mufu_cudnn` % there, and in `prefill_mma` at {glue:text}`mufu_mma` %.

@@ -149,13 +149,17 @@ plt.show()
 times = worked.pivot_table(index="q_heads", columns="kernel", values="value") * 1e6
 gain = times.loc[list(HEADS), ["mla_mma", "mla_wgmma"]]
 gain["mma.sync / wgmma"] = gain.mla_mma / gain.mla_wgmma
+flops = worked.drop_duplicates("q_heads").set_index("q_heads").flops
+peak = h200.tensor_fp16_flops * h200.measured_mma_sync_share
+gain["mla_mma, % of mma.sync's peak"] = 100 * flops / (1e-6 * gain.mla_mma) / peak
 gain = gain.rename(columns={name: f"{name}, µs" for name in ("mla_mma", "mla_wgmma")})
-plots.table(
-    gain.rename_axis(columns=None).reset_index(), "gain", dict.fromkeys(gain.columns, "{:.2f}")
-)
+digits = dict.fromkeys(gain.columns[:3], "{:.2f}") | {gain.columns[3]: "{:.0f}"}
+plots.table(gain.rename_axis(columns=None).reset_index(), "gain", digits)
 
 # %% [markdown]
-# The table has the times of both kernels on tensor cores, and how many times as long `mla_mma` takes.
+# The table has the times of both kernels on tensor cores, how many times as long `mla_mma` takes, and how much it does of what its instruction can.
+# At the peak of `mma.sync` the products of `mla_mma` would reach memory's time at about 80 heads.
+# It falls behind at 32 already, where it does a quarter of that peak, and at 128 it does less than half.
 #
 # ### Latent decode, decode and prefill, live
 #
@@ -198,10 +202,11 @@ bench.log
 #
 # - **The cache is small and the arithmetic is not.** One latent row serves all heads, so that products catch up with memory at about 128 heads on an H200.
 # - **The accumulator decides the tile.** 512 channels of 64 rows are half of an SM's registers, and one block is all that fits.
-# - **`wgmma` gains nothing at 16 heads and nearly twice the speed at 128.** Below the crossover both kernels wait for memory; above it the instruction's peak counts.
+# - **`wgmma` gains nothing at 16 heads and nearly twice the speed at 128.** At few heads both kernels wait for memory. At 128 the peaks of the two instructions explain one and a half of this; the rest is that `mla_mma` stays further below its own peak.
 #
 # Where did the model fail?
 # At a few heads both kernels take an eighth more than the copy's rate allows: a step of one request's keys is short, and its beginning and end are not hidden.
+# From 32 heads on, {eq}`latent-floor` expects too much of `mla_mma`: it has no term for shared memory, from which `mma.sync` must have every fragment fetched, nor for phases that nothing overlaps.
 #
 # ## Exercises
 #

@@ -21,6 +21,16 @@
 # *Ratio* is the other library's time divided by ours, or an error without a measure against it divided by the error with it.
 # More is better, and 1 means equal.
 
+# %% tags=["remove-cell"]
+# Where the lab is not installed, as in Colab, this cell installs it, with its recorded data.
+import importlib.util
+import subprocess
+import sys
+
+if importlib.util.find_spec("labkernels") is None:
+    lab = "labkernels[gpu,plots] @ git+https://github.com/labkernels/labkernels"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", lab, "myst-nb"], check=True)
+
 # %% tags=["hide-input"]
 import matplotlib.pyplot as plt
 import pandas as pd

@@ -33,7 +33,18 @@
 # | 12 | [A ladder from CUDA cores to wgmma](the_ladder.ipynb) | 25 | Which idea gains how much? |
 # | 13 | [The tuner and the backward pass](the_tuner_and_the_backward_pass.ipynb) | 25 | Which tile is the fastest, and why is the backward pass harder? |
 # | 14 | [One latent row for 128 heads](one_latent_row.ipynb) | 20 | Why does a latent decode need the fastest tensor cores? |
-#
+
+# %% tags=["remove-cell"]
+# Where the lab is not installed, as in Colab, this cell installs it, with its recorded data.
+import importlib.util
+import subprocess
+import sys
+
+if importlib.util.find_spec("labkernels") is None:
+    lab = "labkernels[gpu,plots] @ git+https://github.com/labkernels/labkernels"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", lab, "myst-nb"], check=True)
+
+# %% [markdown]
 # ## What this machine can do
 #
 # The chapters run their kernels here: on an NVIDIA GPU of `sm_80` (the A100 of 2020) or newer at full size, elsewhere as CPU builds and under Triton's interpreter, at a small size.

@@ -199,13 +199,13 @@ bench.equations("prefill_mma")
 
 # %% [markdown]
 # None of these numbers depends on the tolerance, but one depends on the type: an fp32 output or an fp32 $P$ costs registers.
-# A test in bf16 and a test in fp16 run kernels of the same size.
+# A test in bf16 and a test in fp16 run the same tiles, with the same bytes; only `decode_fma`, which widens its operands to fp32, takes other registers in fp16.
 
-# %% mystnb={"figure": {"caption": "The types fp16 and bf16 take the same registers and the same bytes, so that a test in the other type runs the same tiles. bf16.", "name": "ragged-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "A test in fp16 runs these tiles with the same bytes, and on tensor cores with the same registers. bf16.", "name": "ragged-budget"}, "image": {"alt": "Two panels of stacked bars, one bar for each kernel: registers per thread above, shared memory per block in KiB below, split into the terms of the formulas. A diamond on each bar marks the compiler's number.", "width": "100%"}} tags=["hide-input"]
 bench.plot_budget()
 plt.show()
 
-# %% mystnb={"figure": {"caption": "The same kernels on a data-centre GPU and on a consumer GPU. A test that passes on one of them runs other tiles on the other.", "name": "ragged-occupancy"}, "image": {"alt": "A panel for each GPU with a row for each kernel. Marks on a logarithmic axis give the blocks that registers, shared memory, warps and the block limit leave on an SM; a bar ends at the least of them.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The same kernels on a data-centre GPU and on a consumer GPU. A test that passes on one of them may run another tile, or another kernel, on the other.", "name": "ragged-occupancy"}, "image": {"alt": "A panel for each GPU with a row for each kernel. Marks on a logarithmic axis give the blocks that registers, shared memory, warps and the block limit leave on an SM; a bar ends at the least of them.", "width": "100%"}} tags=["hide-input"]
 bench.plot_occupancy("h200", "rtx4090")
 plt.show()
 
@@ -500,7 +500,7 @@ plots.table(home, "home", dict.fromkeys(home.columns[1:], "{:.1e}"))
 
 # %% [markdown]
 # `rtol` never changes, and `atol` falls with the keys that count.
-# At a few keys in bf16 it is close to the 1e-2 of the advice; at a thousand it is thirty times smaller, and there a lost key is seen again.
+# At a few keys in bf16 it is close to the 1e-2 of the advice; at a thousand it is a twentieth of that, and there a lost key is seen again.
 # Equation {eq}`take-home` is simple enough to remember; `labkernels.testing.assert_attention_close` does the same for each element of the actual inputs, and says what went wrong.
 
 # %% [markdown]

@@ -209,7 +209,8 @@ plots.table(searches, "searches", digits)
 # %% tags=["hide-input"]
 everything = store.read("counters")
 everything = recorded.newest_of_each(everything, ("kernel", "tile", "head_dim"))
-origin = recorded.origins(everything)
+in_figure = [r for r in everything if not r["tile"] and "backward" in r["kernel"]]
+origin = recorded.origins(in_figure)
 counted = plots.counter_table(pd.DataFrame(everything))
 by_default = counted[counted.tile == ""].sort_values(["head_dim", "kernel"])
 is_backward = by_default.kernel.str.contains("backward")

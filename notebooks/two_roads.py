@@ -388,7 +388,7 @@ for path, live in (("kvcache", found), (SPLIT.name, found_split)):
 # %% [markdown]
 # {numref}`peer-maps` and the table below it have the two paths of torch and those of FlashInfer.
 # torch's flash backend descends from FlashAttention, but takes one tile on both paths: every bit is equal, until a sample is long enough for the last token's keys to be split.
-# FlashInfer's two paths differ everywhere, even within one block: its decode kernel cuts the keys among its warps, and each has a running maximum of its own.
+# FlashInfer's two paths differ nearly everywhere, even within one block: its decode kernel cuts the keys among its warps, and each has a running maximum of its own.
 
 # %% mystnb={"figure": {"caption": "torch's flash backend parts where it begins to split the keys, FlashInfer's decode from its own prefill nearly everywhere. Channels that differ, of 64; framed heads as before.", "name": "peer-maps"}, "image": {"alt": "Two grids of 16 samples and 4 heads. torch: all heads of the samples up to 1024 keys are equal, of the longer ones nearly none. FlashInfer: almost every head differs in many channels, framed ones too.", "width": "100%"}} tags=["hide-input"]
 names = {"torch flash, last": "torch flash", "flashinfer decode, fa2": "FlashInfer fa2"}

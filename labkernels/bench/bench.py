@@ -33,13 +33,13 @@ BAR_AFTER_S = 2
 class Bench:
     """Workloads on all kernels of their operations: budgets, occupancy, times and errors.
 
-    workloads: Decode, Prefill, MlaDecode or Backward, at full size. kernels: names; the default is
-    every kernel of each operation, in CUDA and Triton, with tensor cores on and off, and the
-    reference. gpu: the GPU that budgets are computed for; the default is this machine's GPU, else
-    an H200. repeats: how often each time is measured on a GPU. On a GPU of sm_80 or newer `run`
-    computes the workloads as they are; elsewhere CUDA kernels run as CPU builds, and Triton kernels
-    under Triton's interpreter, on the small workloads in `here`.
-    Raises: ValueError naming an unknown kernel or GPU.
+    workloads: one each of Decode, Prefill, MlaDecode and Backward or of some of them, at full size.
+    kernels: one name or several; the default is every kernel of each operation, in CUDA and Triton,
+    with tensor cores on and off, and the reference. gpu: the GPU that budgets are computed for; the
+    default is this machine's GPU, else an H200. repeats: how often each time is measured on a GPU.
+    On a GPU of sm_80 or newer `run` computes the workloads as they are; elsewhere CUDA kernels run
+    as CPU builds, and Triton kernels under Triton's interpreter, on the small workloads in `here`.
+    Raises: ValueError naming an unknown kernel or GPU, or a second workload of an operation.
 
     >>> from labkernels import Decode
     >>> bench = Bench(Decode((64, 17), 8, 2, 128), kernels=["decode_fma", "decode_mma"])
@@ -50,7 +50,7 @@ class Bench:
     def __init__(
         self,
         *workloads,
-        kernels: Iterable[str] | None = None,
+        kernels: str | Iterable[str] | None = None,
         gpu: str | None = None,
         seed: int = 0,
         repeats: int = 20,
@@ -60,9 +60,16 @@ class Bench:
         self._seed, self._repeats = seed, repeats
         self._on_gpu = device.available() is None
         self.gpu = _gpu(gpu, self._on_gpu)
-        self._operations = [_operation(workload) for workload in workloads]
+        self._operations = _operations(workloads)
         self._items = _chosen([of.name for of in self._operations], kernels)
         self._found: dict[str, Benchmark] = {}
+
+    def __repr__(self) -> str:
+        labels = [workload.label for workload in self.workloads]
+        here = "as they are" if self._on_gpu else "small, as CPU builds"
+        done = f"ran: {', '.join(self._found)}" if self._found else "not run yet"
+        names = ", ".join(of.name for of in self._operations)
+        return f"Bench({'; '.join(labels)}) of {names}, here {here}; {done}"
 
     @cached_property
     def here(self) -> tuple:
@@ -72,9 +79,11 @@ class Bench:
     def run(self) -> pd.DataFrame:
         """Run every kernel here, judge its output, and time it; the live rows of `times`.
 
-        A kernel that cannot run here keeps its row in the table, with the reason as a note.
+        A kernel that cannot run here keeps its row in the table, with the reason as a note. On a
+        machine whose GPU is too old, a printed line says so.
         """
         if not self._on_gpu:
+            _say_why_no_gpu_is_used()
             _interpret_triton()
         for of, workload in zip(self._operations, self.here, strict=True):
             how = {"seed": self._seed, "progress": partial(_bar, of.name)}
@@ -176,15 +185,23 @@ class Bench:
 
         rmse; bias along the truth's sign; max_abs; bound_ratio, the worst error over its bound. Of
         more than 16 requests, 16 at equal distances are judged.
+        Raises: ValueError before `run`.
         """
-        return self._judged(errors.error_rows, *self._found)
+        return self._judged(errors.error_rows, *self._ran())
 
     def elements(self) -> pd.DataFrame:
-        """Return single elements' errors: sample, head, truth, error, error over bound."""
-        return self._judged(errors.element_rows, *self._found)
+        """Return single elements' errors: sample, head, truth, error, error over bound.
+
+        Raises: ValueError before `run`.
+        """
+        return self._judged(errors.element_rows, *self._ran())
 
     def plot_budget(self) -> Figure:
-        """Draw the predicted terms as a stacked bar, and the compiler's number as a mark."""
+        """Draw the predicted terms as a stacked bar, and the compiler's number as a mark.
+
+        Raises: ValueError with the reasons if no kernel has a ledger on the GPU.
+        """
+        self._require_ledgers(self.gpu.key)
         self._drew("budget")
         return figures.budget(self.budgets(), origin=f"predicted; compiled for {self.gpu.name}")
 
@@ -194,25 +211,42 @@ class Bench:
         return figures.timing(self.times(), self.floors())
 
     def plot_occupancy(self, *gpus: str) -> Figure:
-        """Draw how many blocks per SM each resource allows, and which resource allows fewest."""
+        """Draw how many blocks per SM each resource allows, and which resource allows fewest.
+
+        Raises: ValueError with the reasons if no kernel has a ledger on any of the GPUs.
+        """
+        self._require_ledgers(*(gpus or [self.gpu.key]))
         self._drew("occupancy")
         return figures.occupancy(self.occupancy(*gpus), origin="computed from the ledgers")
 
     def plot_errors(self, operation: str = "") -> Figure:
         """Draw an operation's errors: a map of samples and heads, distributions by head and sample.
 
-        Raises: ValueError if the operation did not run here.
+        Raises: ValueError before `run`, or naming an operation that the bench does not have.
         """
-        ran = list(self._found)
-        operation = operation or next(iter(ran), "")
+        ran = self._ran()
+        operation = operation or ran[0]
         if operation not in ran:
-            raise ValueError(f"operation = {operation!r}, allowed: {', '.join(ran)}, once it ran")
+            raise ValueError(f"operation = {operation!r}, allowed: {', '.join(ran)}")
         self.log.figures.append((operation, "errors"))
         cells = self._judged(errors.error_rows, operation)
         drawn = partial(errors.element_rows, most=figures.MOST_ELEMENTS)
         elements = self._judged(drawn, operation)
         machine = device.planning_gpu().name if self._on_gpu else "this machine"
         return figures.errors(cells, elements, origin=f"computed on {machine}")
+
+    def _ran(self) -> list[str]:
+        if not self._found:
+            raise ValueError("outputs = none, allowed: those of a bench after run()")
+        return list(self._found)
+
+    def _require_ledgers(self, *gpus: str) -> None:
+        """Raise ValueError unless a kernel has a ledger on one of the GPUs."""
+        plans = [found for gpu in gpus for _, found in self._planned(gpu)]
+        if all(found.known is None for found in plans):
+            reasons = "; ".join(dict.fromkeys(found.reason for found in plans))
+            asked = f"kernels = {[found.item.name for found in plans]} on {', '.join(gpus)}"
+            raise ValueError(f"{asked}, allowed: one with a ledger; {reasons}")
 
     def _drew(self, kind: str) -> None:
         self.log.figures += [(of.name, kind) for of in self._operations]
@@ -228,7 +262,7 @@ class Bench:
             for item in self._items[of.name]
         ]
         new = [each for each in wanted if (each[2].name, target.key) not in self._plans]
-        for found in budgets.all_planned(new):
+        for found in budgets.all_planned(new, progress=partial(_bar, "compile")):
             self._plans[found.item.name, target.key] = found
         for of, _, item, _ in wanted:
             named = {"operation": of.name, "kernel": item.kernel, "language": item.library}
@@ -261,7 +295,7 @@ class Bench:
                         item.step.outputs(), item.implementation.policy, item.step.forward
                     ),
                 )
-                for item in found.measured.values()
+                for item in _bar(f"{operation}, errors", list(found.measured.values()))
             ]
         return self._parts[operation]
 
@@ -270,12 +304,21 @@ class Bench:
         return {}
 
 
-def _operation(workload) -> Operation:
-    for operation in operations().values():
-        if type(workload) is operation.workload:
-            return operation
-    allowed = ", ".join(operation.workload.__name__ for operation in operations().values())
-    raise ValueError(f"workload = {workload!r}, allowed: one of {allowed}")
+def _operations(workloads: Sequence) -> list[Operation]:
+    """Return the operation of each workload; a bench has one workload of an operation."""
+    known = {of.workload: of for of in operations().values() if of.name in times.RECORDED}
+    allowed = ", ".join(kind.__name__ for kind in known)
+    if not workloads:
+        raise ValueError(f"workloads = (), allowed: one or more of {allowed}")
+    for workload in workloads:
+        if type(workload) not in known:
+            raise ValueError(f"workload = {workload!r}, allowed: one of {allowed}")
+    kinds = [type(workload) for workload in workloads]
+    for kind in kinds:
+        if kinds.count(kind) > 1:
+            named = f"workloads = {kinds.count(kind)} of {kind.__name__}"
+            raise ValueError(f"{named}, allowed: one; make a Bench for each of the others")
+    return [known[kind] for kind in kinds]
 
 
 def _gpu(key: str | None, on_gpu: bool) -> Gpu:
@@ -284,7 +327,9 @@ def _gpu(key: str | None, on_gpu: bool) -> Gpu:
     return hardware.gpu(key or DEFAULT_TARGET)
 
 
-def _chosen(names: Sequence[str], kernels: Iterable[str] | None) -> dict[str, list[Implementation]]:
+def _chosen(
+    names: Sequence[str], kernels: str | Iterable[str] | None
+) -> dict[str, list[Implementation]]:
     """Return the lab's kernels and the reference of each operation, or the named kernels."""
     every = {
         name: [
@@ -296,12 +341,19 @@ def _chosen(names: Sequence[str], kernels: Iterable[str] | None) -> dict[str, li
     if kernels is None:
         return every
     known = {item.spec.name for items in every.values() for item in items}
-    if unknown := [name for name in kernels if name not in known]:
+    wanted = [kernels] if isinstance(kernels, str) else list(kernels)
+    if unknown := [name for name in wanted if name not in known]:
         raise ValueError(f"kernels = {unknown}, allowed: {', '.join(sorted(known))}")
-    wanted = set(kernels)
     return {
         name: [item for item in items if item.spec.name in wanted] for name, items in every.items()
     }
+
+
+def _say_why_no_gpu_is_used() -> None:
+    """Print the reason if this machine has a GPU, but one that is too old for the kernels."""
+    gpu = device.live()
+    if gpu is not None:
+        print(f"{device.unsupported(gpu)}, as this bench does.")
 
 
 def _interpret_triton() -> None:

@@ -1,9 +1,10 @@
 """Tables and equations of the resources of kernels for a workload, predicted and compiled."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from labkernels.budget.equation import Equation
@@ -41,11 +42,20 @@ def planned(operation: Operation, workload, item: Implementation, gpu: Gpu) -> P
     return all_planned([(operation, workload, item, gpu)])[0]
 
 
-def all_planned(wanted: Sequence[tuple[Operation, Any, Implementation, Gpu]]) -> list[Planned]:
-    """Return what `planned` returns for each, with their kernels compiled at the same time."""
+def all_planned(
+    wanted: Sequence[tuple[Operation, Any, Implementation, Gpu]],
+    *,
+    progress: Callable[[list], Iterable] = iter,
+) -> list[Planned]:
+    """Return what `planned` returns for each, with their kernels compiled at the same time.
+
+    progress: iterates over the work.
+    """
     plans = [_plan(*each) for each in wanted]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(_with_resources, plans, (workload for _, workload, _, _ in wanted)))
+        workloads = (workload for _, workload, _, _ in wanted)
+        made = list(map(partial(pool.submit, _with_resources), plans, workloads))
+        return [each.result() for each in progress(made)]
 
 
 def _plan(operation: Operation, workload, item: Implementation, gpu: Gpu) -> Planned:

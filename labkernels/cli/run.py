@@ -46,7 +46,8 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
     sub.add_argument("--repeats", type=int, default=3, help="timed repeats (default 3)")
     sub.add_argument("--cpu", action="store_true", help="the CPU build, even if there is a GPU")
-    sub.add_argument("--checks", action="store_true", help="CPU build with its race checker on")
+    checker = "CPU build of a CUDA kernel, with its race checker on"
+    sub.add_argument("--checks", action="store_true", help=checker)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -67,6 +68,8 @@ def run(options: argparse.Namespace) -> int:
     if options.kv_len is None:
         options.kv_len = CPU_KEYS if device == "cpu" else GPU_KEYS
     spec = _kernel(kernel)
+    if checks and spec.language != "cuda":
+        raise ValueError(f"checks = True, allowed: a CUDA kernel; {kernel} is in {spec.language}")
     workload = workload_of(spec, options, q_heads=options.q_heads)
     policy = _policy(spec, options.tensor_cores)
     of = operations()[spec.operation]

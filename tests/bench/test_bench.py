@@ -3,6 +3,7 @@
 import html
 import json
 import re
+from types import SimpleNamespace
 
 import matplotlib as mpl
 import nbformat
@@ -18,7 +19,10 @@ from labkernels.bench import (  # noqa: F401, a query reads `times`
     source,
     times,
 )
+from labkernels.bench.bench import BAR_AFTER_S
 from labkernels.bench.log import MIME, Log
+from labkernels.cuda.gpu import device
+from labkernels.kernels.append.workload import Append
 from labkernels.kernels.operation import operations
 from labkernels.kernels.random_inputs import Normal
 from labkernels.policy import CUDA_CORES
@@ -190,8 +194,76 @@ def test_wrong_names_are_refused():
         Bench(DECODE, kernels=["decode_x"])
     with pytest.raises(ValueError, match="allowed: one of"):
         Bench("decode")
-    with pytest.raises(ValueError, match="allowed: , once it ran"):
-        Bench(DECODE).plot_errors()
+    with pytest.raises(ValueError, match="workload = Append.*allowed: one of"):
+        Bench(Append((64,), (1,), 2, 128))
+    with pytest.raises(ValueError, match=r"workloads = \(\), allowed: one or more of .*Decode"):
+        Bench()
+
+
+def test_a_second_workload_of_an_operation_is_refused():
+    with pytest.raises(ValueError, match="workloads = 2 of Decode, allowed: one"):
+        Bench(DECODE, PREFILL, Decode((17,), 4, 1, 128))
+
+
+@pytest.mark.parametrize("kernels", ["decode_mma", ["decode_mma"], iter(["decode_mma"])])
+def test_one_kernel_may_be_a_name_alone_and_several_come_in_any_iterable(kernels):
+    assert list(Bench(DECODE, kernels=kernels).occupancy().kernel) == ["decode_mma"]
+
+
+@pytest.mark.parametrize("ask", [Bench.errors, Bench.elements, Bench.plot_errors])
+def test_errors_before_a_run_are_refused(ask):
+    with pytest.raises(ValueError, match=r"allowed: those of a bench after run\(\)"):
+        ask(Bench(DECODE))
+
+
+def test_an_operation_that_did_not_run_is_refused(bench):
+    with pytest.raises(ValueError, match="operation = 'mla', allowed: decode, prefill"):
+        bench.plot_errors("mla")
+
+
+@pytest.mark.parametrize("draw", [Bench.plot_budget, Bench.plot_occupancy])
+def test_a_figure_without_a_ledger_says_why(draw):
+    with pytest.raises(ValueError, match="on t4, allowed: one with a ledger; .*sm_80 or newer"):
+        draw(Bench(DECODE, kernels=["decode_fma", "decode_mma"], gpu="t4"))
+    with pytest.raises(ValueError, match="on h200, allowed: one with a ledger; triton allocates"):
+        draw(Bench(DECODE, kernels="triton_decode"))
+
+
+def test_a_bench_says_what_it_holds_and_whether_it_ran():
+    tiny = Bench(Decode((17,), 4, 1, 128), kernels="decode_fma")
+    assert DECODE.label in repr(Bench(DECODE))
+    assert repr(tiny).endswith("not run yet")
+    tiny.run()
+    assert repr(tiny).endswith("ran: decode")
+
+
+def test_a_gpu_that_is_too_old_gets_the_cpu_build_and_a_sentence(monkeypatch, capsys):
+    tiny = Bench(Decode((17,), 4, 1, 128), kernels="decode_fma")
+    tiny.run()
+    assert capsys.readouterr().out == ""
+    old = SimpleNamespace(name="Tesla T4", arch="sm_75")
+    monkeypatch.setattr(device, "_read", lambda index: old)
+    here = Bench(Decode((17,), 4, 1, 128), kernels="decode_fma")
+    assert here.run().origin.tolist() == ["computed on CPU build, sm_90 arithmetic"]
+    said = capsys.readouterr().out
+    assert said.startswith("Tesla T4 is sm_75; the kernels need sm_80 or newer")
+    assert said.endswith("use the CPU build, as this bench does.\n")
+
+
+def test_compiling_and_judging_go_on_under_a_bar(monkeypatch):
+    shown = []
+
+    def bar(items, *, desc, **options):
+        shown.append((desc, len(items), options["delay"]))
+        return items
+
+    monkeypatch.setattr("tqdm.auto.tqdm", bar)
+    tiny = Bench(Decode((17,), 4, 1, 128), kernels=["decode_fma", "decode_mma"])
+    tiny.budgets()
+    tiny.run()
+    tiny.errors()
+    named = [("compile", 2), ("decode", 2), ("decode, errors", 2)]
+    assert shown == [(*each, BAR_AFTER_S) for each in named]
 
 
 def test_listings_come_from_the_real_source():

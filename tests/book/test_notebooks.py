@@ -86,6 +86,14 @@ def test_code_cells_are_short(source):
         assert short, f"cell {i} has {n_lines} lines: longer logic belongs in labkernels"
 
 
+def test_a_notebook_first_installs_the_lab_where_it_is_missing(source):
+    if source.stem == "architecture":
+        pytest.skip("it draws the checkout, which no wheel holds")
+    found, template = code(source)[0], code(source.with_name("_template.py"))[0]
+    assert "pip" in template.source
+    assert (found.source, found.metadata) == (template.source, template.metadata)
+
+
 def test_every_notebook_has_a_source():
     orphans = {p.stem for p in Path(ROOT / "notebooks").glob("*.ipynb")} - {p.stem for p in SOURCES}
     assert not orphans

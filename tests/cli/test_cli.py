@@ -303,6 +303,12 @@ def test_run_takes_every_operation_and_says_that_a_cpu_build_is_a_simulation(
         assert word in out
 
 
+def test_the_checker_of_races_is_refused_where_there_is_none(capsys):
+    code, _, err = call(capsys, "run", "triton_decode", "--checks")
+    assert code == 2
+    assert "checks = True, allowed: a CUDA kernel; triton_decode is in triton" in err
+
+
 def test_budget_of_a_latent_decode_takes_all_its_heads(capsys):
     heads = ("--head-dim", "576", "--q-heads", "128", "--kv-heads", "1")
     code, out, _ = call(capsys, "budget", "mla_wgmma", *heads, "--batch", "64", "--kv-len", "4096")

@@ -33,6 +33,15 @@ def least_points(figure: Figure) -> float:
     return min((text.get_fontsize() for text in texts if text.get_visible()), default=LEAST_POINTS)
 
 
+def lay_out(figure: Figure) -> None:
+    """Place the parts of a figure as a draw does, in less time than a draw takes."""
+    engine = figure.get_layout_engine()
+    if engine is None:
+        figure.draw_without_rendering()
+    else:
+        engine.execute(figure)
+
+
 def made_narrow(figure: Figure) -> Figure:
     """Change a figure for phones, and return it."""
     with warnings.catch_warnings():  # the layout may find no room before words are wrapped
@@ -68,13 +77,13 @@ def _made_narrow(figure: Figure) -> Figure:
 
 def _within(figure: Figure) -> None:
     """Lay the figure out so that no legend, title or line of text leaves it."""
-    figure.draw_without_rendering()
+    lay_out(figure)
     changes = [_folded(legend, figure) for legend in figure.findobj(Legend)]
     changes += [_shifted(axes._left_title, axes, figure) for axes in figure.findobj(Axes)]
     changes += [_wrapped(text, figure) for text in figure.findobj(Text)]
     changes += [_broken(axes) for axes in figure.findobj(Axes)]
     if any(changes):  # a layout takes most of the time
-        figure.draw_without_rendering()
+        lay_out(figure)
 
 
 def _stacked(figure: Figure) -> float:
@@ -107,7 +116,7 @@ def _fold_legends(figure: Figure) -> None:
     of_panels = [legend for axes in figure.axes for legend in axes.findobj(Legend)]
     for legend in of_panels:
         legend.set_in_layout(False)
-    figure.draw_without_rendering()
+    lay_out(figure)
     for legend in every:
         _folded(legend, figure)
     for legend in of_panels:

@@ -38,7 +38,7 @@ def versions(figure: Figure) -> dict[str, Any]:
     """
     wide, points = _copy(figure), narrow.least_points(figure)
     dense = points < narrow.DENSE_POINTS
-    wide.draw_without_rendering()
+    narrow.lay_out(wide)
     slim = wide if dense else narrow.made_narrow(_copy(figure))
     boxes = _drawn_box(wide), _drawn_box(slim)
     found = values.values(wide, slim, boxes)

@@ -50,6 +50,21 @@ def test_the_same_figure_gives_the_same_bytes(figure, bundle):
     assert page.versions(figure) == bundle
 
 
+def test_a_layout_gives_the_versions_that_a_draw_gives(figure, bundle, monkeypatch):
+    monkeypatch.setattr(narrow, "lay_out", lambda each: each.draw_without_rendering())
+    assert page.versions(figure) == bundle
+
+
+def test_a_figure_without_an_engine_is_laid_out_by_a_draw(figure, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figure, "draw_without_rendering", lambda: drawn.append(figure))
+    narrow.lay_out(figure)
+    assert drawn == []
+    figure.set_layout_engine(None)
+    narrow.lay_out(figure)
+    assert drawn == [figure]
+
+
 def test_words_of_a_narrow_figure_are_large_enough_and_all_there(bundle):
     slim = bundle[page.MIME]["narrow"]
     points = float(re.search(r'<svg[^>]* width="([\d.]+)pt"', slim)[1])
