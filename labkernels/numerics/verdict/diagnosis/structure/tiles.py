@@ -14,6 +14,7 @@ from labkernels.numerics.verdict.diagnosis import words
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
 from labkernels.numerics.verdict.diagnosis.structure.linear import LEFT, SMALLER_BY
 from labkernels.numerics.verdict.diagnosis.structure.weights import Found
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import directions
 
 _SIZES = (256, 128, 96, 64, 48, 32, 24, 16, 8)
 _ROWS = 12  # most rows of a block
@@ -42,6 +43,8 @@ class _Row:
     free: int
     whole: float = 0.0
     lost: int = 0
+    shown: int = 0
+    reach: int = 0
 
 
 def of_rows(blocks: list[Block], was: float) -> Iterator[Found]:
@@ -73,6 +76,9 @@ def _fitted(blocks: list[Block], size: int, *, shared: bool) -> list[_Row] | Non
                 found.append(fitted)
                 if len(found) == 1 and fitted.square > 4 * LEFT**2 * fitted.free:
                     return None
+    shown, reach = sum(row.shown for row in found), sum(row.reach for row in found)
+    if shown > _SHARE * reach:  # any weights of keys would be explained by weights of tiles
+        return None
     return found if len(found) >= max(_OFTEN * asked, 1) else None
 
 
@@ -113,7 +119,10 @@ def _of_row(block: Block, row: int, size: int, *, shared: bool) -> _Row | None:
     near = np.where(factors / usual > 0.5, below[tiles], 0.0)
     given = near @ means / (near.sum() if shared and near.any() else 1.0)
     whole = float((((out - given) / sigma) ** 2).sum())
-    return _Row(place, tiles, factors, errors, square, free, whole, int((near == 0).sum()))
+    truth = block.sheet.truth[row]
+    shown = directions(below[tiles], means - truth, block.sigma[row])
+    lost, reach = int((near == 0).sum()), int(block.sheet.reach[row])
+    return _Row(place, tiles, factors, errors, square, free, whole, lost, shown, reach)
 
 
 def _spread(x: Array, at: Array, n: int) -> Array:

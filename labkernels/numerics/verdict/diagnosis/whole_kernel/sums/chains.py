@@ -85,6 +85,8 @@ def of_weights(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """Right partial results are joined with wrong weights, which are fitted for each row."""
     most = _FREE * sheets[0].v.shape[1]
     longest = max(sheet.kv_len for sheet in sheets)
+    # values in few directions are explained by weights of any parts
+    most = min(most, _FREE * float(np.median(np.concatenate([s.reach for s in sheets]))))
     found = [
         Mistake(
             "splits merged with wrong weights, or tiles rescaled wrongly",
