@@ -12,6 +12,7 @@ from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import CLEARLY, Misfit, best
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
+from labkernels.numerics.verdict.diagnosis.words import BIAS_OF_PARTS
 
 _BLOCKS = (8, 16, 32, 64, 128, 256)
 _FREE = 0.25  # most fitted weights of a row per channel
@@ -89,7 +90,7 @@ def of_weights(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     most = min(most, _FREE * float(np.median(np.concatenate([s.reach for s in sheets]))))
     found = [
         Mistake(
-            "splits merged with wrong weights, or tiles rescaled wrongly",
+            f"splits merged with wrong weights, or tiles rescaled wrongly, or {BIAS_OF_PARTS}",
             f"parts of {n} keys that are right each",
             _joined(n),
             vague=True,
