@@ -219,7 +219,7 @@ def _right_ones(blocks: list[Block], each: list[Array], numbers: Array) -> np.nd
 
 
 _VAGUE = {
-    "p": "weights of keys by a factor for each {}",
+    "p": "weights of keys by a factor, as of a bias of their scores, for each {}",
     "v": "V by a factor for each {}",
 }
 
