@@ -10,7 +10,7 @@ from labkernels.measure.strangers import inputs, runs, wrong
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.diagnosis.outputs import added, stored
-from labkernels.numerics.verdict.diagnosis.structure import tiles
+from labkernels.numerics.verdict.diagnosis.structure import mixtures, tiles
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
 from labkernels.numerics.verdict.diagnosis.whole_kernel import sheets
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
@@ -132,3 +132,13 @@ def test_scales_of_channels_may_differ_from_head_to_head_and_sample_to_sample():
     found = added.of_factors(problem, given, truth, sigma, bad, "fp32")
     assert found[0].name == "factor for each channel of each KV head and sample", found
     assert math.isclose(float(found[0].where[6:].split(",")[0]), scale[0, 0, 0], rel_tol=0.01)
+
+
+@pytest.mark.parametrize(("rank", "named"), [(DIM, True), (2, False)])
+def test_sums_of_rows_that_explain_any_output_have_no_name(rank, named):
+    problem = _problem(rank)
+    truth, _ = oracle.attention(problem)
+    sigma, bad = np.full(truth.shape, SIGMA), np.ones(truth.shape[:2], bool)
+    given = truth + 0.3 * np.roll(truth, 1, 0)
+    found = list(mixtures.of_rows(problem, given, truth, sigma, bad, "fp32"))
+    assert [each.name for each in found] == ["the output of query -1 is added"] * named
