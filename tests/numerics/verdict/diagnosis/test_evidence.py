@@ -136,9 +136,16 @@ def test_scales_of_channels_may_differ_from_head_to_head_and_sample_to_sample():
 
 @pytest.mark.parametrize(("rank", "named"), [(DIM, True), (2, False)])
 def test_sums_of_rows_that_explain_any_output_have_no_name(rank, named):
-    problem = _problem(rank)
+    rng = np.random.default_rng(rank)
+    asked, lens = np.array([1] * 7 + [2]), np.arange(0, 9 * KEYS, KEYS)
+    q, k = rng.standard_normal((9, 2, DIM)), rng.standard_normal((8 * KEYS, 1, DIM))
+    v = rng.standard_normal((8 * KEYS, 1, rank)) @ rng.standard_normal((rank, DIM))
+    ends = {"cu_seqlens_q": np.append(0, np.cumsum(asked)), "causal": False}
+    problem = Problem.packed(q, k, v, lens, scale=DIM**-0.5, **ends)
     truth, _ = oracle.attention(problem)
     sigma, bad = np.full(truth.shape, SIGMA), np.ones(truth.shape[:2], bool)
-    given = truth + 0.3 * np.roll(truth, 1, 0)
+    given = truth + 0.3 * truth[:, ::-1]
+    if not named:  # any weights at all: in two directions two rows give any third one
+        given = np.stack([rng.dirichlet(np.ones(KEYS), 2) @ v[:KEYS, 0] for _ in range(9)])
     found = list(mixtures.of_rows(problem, given, truth, sigma, bad, "fp32"))
-    assert [each.name for each in found] == ["the output of query -1 is added"] * named
+    assert [each.name for each in found] == ["the output of head +1 is added"] * named
