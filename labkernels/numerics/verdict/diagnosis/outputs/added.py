@@ -48,9 +48,9 @@ def of_factors(
     problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array, fmt: str
 ) -> list[Match]:
     """Return factors or offsets that made outputs wrong. Shapes: bad [total_q, Hq], bool."""
-    rows = _of_queries(problem, np.nonzero(bad))
-    if not len(rows[0]):
+    if not bad.any():  # errors of all rows together may be too large where none is by itself
         return []
+    rows = _of_queries(problem, np.nonzero(bad))
     given, right, variance, store = _of(rows, out, truth, sigma, fmt)
     was = _rms(given - right, variance)
     return _simplest(_by_factors(problem, rows, given, right, variance, store), was) or _simplest(

@@ -99,9 +99,9 @@ def _byte(x: Array, own: str, other: str) -> Array:
     """Return what the bytes of x, rounded to the one format, are in the other."""
     every = np.arange(256, dtype=np.uint8)
     meant, read = (rounding.from_bits(every, fmt).astype(np.float64) for fmt in (own, other))
-    order = np.argsort(meant)  # NaN comes last
-    at = np.searchsorted(meant[order[: np.isfinite(meant).sum()]], rounding.round_to(x, own))
-    found = read[order[np.minimum(at, 255)]]
+    order = np.argsort(meant)  # NaN comes last, as it is what a value too large becomes
+    known = meant[order[: int((~np.isnan(meant)).sum())]]
+    found = read[order[np.minimum(np.searchsorted(known, rounding.round_to(x, own)), 255)]]
     return np.where(np.signbit(x), -np.abs(found), np.abs(found))
 
 
