@@ -9,6 +9,8 @@ from labkernels.numerics.arrays import Array
 _LISTED = 4
 # Where V is 0 for some keys, the output lacks what they add, as where a partial output was lost.
 V_LOST = "V read as 0, or the output of a split lost"
+# What a row adds to all scores of a part of its keys gives the part another weight, as a merge may.
+BIAS_OF_PARTS = "a bias of K or of the scores of whole tiles, another in each row"
 _MODULI = (2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128)
 
 

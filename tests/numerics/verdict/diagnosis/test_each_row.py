@@ -67,6 +67,35 @@ def test_a_mistake_that_no_number_of_all_rows_explains_has_a_name(bug, shape, na
     assert name in _named(bug, shape).name
 
 
+def _weights_transposed(w: wrong.Work):
+    p = torch.exp(w.s - w.s.amax(-1, keepdim=True))
+    squares = p.unflatten(3, (-1, 8)).unflatten(2, (-1, 8))  # [B, H, M / 8, 8, L / 8, 8]
+    moved = squares.transpose(3, 5).flatten(4).flatten(2, 3)
+    return (moved @ w.v / p.sum(-1, keepdim=True)).to(w.call.q.dtype)
+
+
+def _softmax_twice(w: wrong.Work):
+    return wrong.attend(w.s.softmax(-1), w.v, w.call.q.dtype)
+
+
+def _bytes_misread(w: wrong.Work):
+    bytes_ = w.k.float().to(torch.float8_e4m3fn).view(torch.uint8)
+    return w.scores(k=bytes_.view(torch.float8_e5m2).double())
+
+
+@pytest.mark.parametrize(
+    ("bug", "shape", "name"),
+    [
+        (_weights_transposed, CAUSAL, "P transposed: weights of other queries and keys"),
+        (_softmax_twice, DECODE, "softmax applied twice"),
+        (wrong.scored(_bytes_misread), DECODE, "K read as e5m2"),
+    ],
+    ids=["transposed", "twice", "bytes"],
+)
+def test_weights_and_bytes_in_the_place_of_others_have_a_name(bug, shape, name):
+    assert _named(bug, shape).name == name
+
+
 def test_pages_of_another_size_are_named_though_the_last_is_not_full():
     first = wrong.keys_read(lambda w: wrong.keys_of(w) // 16 * 16)
     assert "read from other keys" in _named(first, DECODE).name

@@ -48,9 +48,9 @@ def of_factors(
     problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array, fmt: str
 ) -> list[Match]:
     """Return factors or offsets that made outputs wrong. Shapes: bad [total_q, Hq], bool."""
-    rows = _of_queries(problem, np.nonzero(bad))
-    if not len(rows[0]):
+    if not bad.any():  # errors of all rows together may be too large where none is by itself
         return []
+    rows = _of_queries(problem, np.nonzero(bad))
     given, right, variance, store = _of(rows, out, truth, sigma, fmt)
     was = _rms(given - right, variance)
     return _simplest(_by_factors(problem, rows, given, right, variance, store), was) or _simplest(
@@ -106,10 +106,15 @@ def _by_factors(
     token, head = rows
     n = given.shape[1]
     query = token - problem.q_ends[problem.request_of[token]]
+    kv_head = head // problem.group
     labels = {
         "head": np.broadcast_to(head[:, None], given.shape),
         "sample": np.broadcast_to(problem.request_of[token][:, None], given.shape),
         "channel": np.broadcast_to(np.arange(n), given.shape),
+        "channel of each KV head": kv_head[:, None] * n + np.arange(n),
+        "channel of each KV head and sample": (
+            (problem.request_of[token] * problem.kv_heads + kv_head)[:, None] * n + np.arange(n)
+        ),
         "query": np.broadcast_to(query[:, None], given.shape),
         "row": np.broadcast_to(np.arange(len(token))[:, None], given.shape),
     }
@@ -129,7 +134,8 @@ def _by_factors(
         told = ", ".join(f"{factor[i]:.4g}" for i in numbers[:_LISTED])
         more = ", ..." if len(numbers) > _LISTED else ""
         name = "denominator of each row" if what == "row" else f"factor for each {what}"
-        where = f"times {told}{more}" + f" for {what}s {numbers[0]} to {numbers[-1]}"
+        of = f" for {what}s {numbers[0]} to {numbers[-1]}" if " " not in what else ""
+        where = f"times {told}{more}{of}"
         found.append(Match(name, where, left, np.nan))
     return found
 

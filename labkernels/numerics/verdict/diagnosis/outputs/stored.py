@@ -1,5 +1,6 @@
 """Outputs that are a function of the right ones, or are those of other rows in some channels."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +17,8 @@ _SMALLER_BY = 3.0
 _ROWS = 48
 _STEPS = (*(2.0**-k for k in range(13)), 0.1, 0.05, 0.01, 0.005, 0.001)
 _DISTINCT = 4  # least different values
+_MULTIPLES = 3  # least different multiples of a step: numbers near 0 are multiples of any
+_OTHER_FORMAT = {"bf16": "fp16", "fp16": "bf16"}
 _CLIPPED = 0.8  # share of the elements that a clip may change: a constant is no clip
 _OFTEN = 0.6  # share of the elements that a step must change: others are multiples by chance
 
@@ -46,6 +49,8 @@ def of_output(
     # a constant is a multiple of many steps, and within many limits
     constant = len(np.unique(given)) < _DISTINCT
     tried = iter(()) if constant else _functions(given, right, spread)
+    if not constant and fmt in _OTHER_FORMAT:
+        tried = itertools.chain([_of_bits(given, right, sigma[place][:, some], fmt)], tried)
     if channels is not None:
         moved = _of_rows(problem, truth, rows, some, given, spread)
         return [_named(*found, was) for found in (*moved, *tried) if _good(found[2], was)][:1]
@@ -65,6 +70,15 @@ def _good(left: float, was: float) -> bool:
 
 def _named(name: str, where: str, left: float, was: float) -> Match:
     return Match(name, where, left, was, name.startswith("out was rounded"))
+
+
+def _of_bits(given: Array, right: Array, sigma: Array, fmt: str) -> tuple[str, str, float]:
+    """Return how well the bits of the outputs, taken for the other 16-bit format, fit."""
+    other = _OTHER_FORMAT[fmt]
+    meant = rounding.from_bits(rounding.to_bits(given, fmt), other).astype(np.float64)
+    spread = np.maximum(sigma, rounding.quantum(right, other) / 12**0.5)
+    name = "out has the bits of the other 16-bit format"
+    return name, f"{other} was stored, read as {fmt}", _rms(meant, right, spread)
 
 
 def _functions(given: Array, right: Array, spread: Array) -> Iterator[tuple[str, str, float]]:
@@ -97,6 +111,8 @@ def _functions(given: Array, right: Array, spread: Array) -> Iterator[tuple[str,
     for step in _STEPS:
         off = np.abs(given - np.rint(given / step) * step)
         if (off > spread).any() or step < 4 * np.median(spread):
+            continue
+        if len(np.unique(np.rint(given / step))) < _MULTIPLES:
             continue
         changed = (np.abs(right - np.rint(right / step) * step) > spread).mean()
         if changed < _OFTEN:

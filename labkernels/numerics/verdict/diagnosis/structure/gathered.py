@@ -58,6 +58,11 @@ class Block:
         return Block(part(self.sheet, rows), self.sigma[rows])
 
 
+def equations_of(blocks: "list[Block]") -> int:
+    """Return how many numbers the rows of all blocks can show."""
+    return int(sum(block.sheet.reach.sum() for block in blocks))
+
+
 def gathered(
     problem: Problem,
     out: Array,

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -10,11 +11,13 @@ from labkernels.numerics.arrays import Array
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.diagnosis.structure.linear import LEFT, SMALLER_BY
 from labkernels.numerics.verdict.diagnosis.structure.weights import Found
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import directions, keys_of
 
 _ROWS = 64  # rows that are examined
 _AMONG = 512  # rows that may be in a sum
 _TERMS = 3
 _OFTEN = 0.8  # least share of the rows for which a rule holds
+_SHARE = 0.5  # most terms for each direction of the values: more would explain any row
 _NONE = 0.003  # a factor below this counts as 0
 
 
@@ -28,6 +31,8 @@ def of_rows(
         return
     found = [_of_row(problem, out, truth, sigma, tuple(row), fmt) for row in rows.tolist()]
     wrong = [x for x in found if x is not None]
+    if not _is_evidence(problem, sigma, rows, wrong):
+        return
     if len(wrong) < _OFTEN * len(rows):
         return
     rules = Counter(rule for rule, _, _ in wrong)
@@ -51,6 +56,15 @@ def of_rows(
         yield Found(f"another row's output: a sum of {' and '.join(others)}", pairs, rms)
     else:
         yield Found("another row's output", f"that of {pairs}", rms)
+
+
+def _is_evidence(problem: Problem, sigma: Array, rows: Array, found: list[Any]) -> bool:
+    """Return whether the values have more directions than sums of so many rows explain."""
+    terms = max((len(rule) for rule, _, _ in found), default=0)
+    row = tuple(rows[len(rows) // 2].tolist())
+    v = keys_of(problem, "v", row[1] // problem.group, int(problem.request_of[row[0]]))
+    each = np.full(len(v), 1 / max(len(v), 1))
+    return terms <= _SHARE * directions(each, v - v.mean(0), sigma[row])
 
 
 def _of_row(

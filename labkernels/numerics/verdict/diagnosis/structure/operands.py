@@ -9,7 +9,7 @@ import numpy as np
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis import words
 from labkernels.numerics.verdict.diagnosis.structure import mixtures
-from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
+from labkernels.numerics.verdict.diagnosis.structure.gathered import Block, equations_of
 from labkernels.numerics.verdict.diagnosis.structure.linear import LEFT, SMALLER_BY, too_many
 from labkernels.numerics.verdict.diagnosis.structure.weights import Found
 from labkernels.units import LOG2_E
@@ -109,7 +109,9 @@ def descended(
     """Return numbers x for which scores + shapes x explain the rows, and the rms; else None."""
     equations = sum(block.sheet.out.size for block in blocks)
     products = equations * n * max(block.sheet.kv_len for block in blocks)
-    if too_many(n, equations) or products > _MOST or blocks[0].sheet.problem.variant is not None:
+    if too_many(n, equations_of(blocks)) or products > _MOST:
+        return None
+    if blocks[0].sheet.problem.variant is not None:
         return None
     each = [shapes(block) for block in blocks]
     x, damping = np.zeros(n), 1e-3

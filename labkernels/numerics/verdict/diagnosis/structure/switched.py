@@ -11,7 +11,7 @@ import numpy as np
 
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis import words
-from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
+from labkernels.numerics.verdict.diagnosis.structure.gathered import Block, equations_of
 from labkernels.numerics.verdict.diagnosis.structure.linear import (
     LEFT,
     Fit,
@@ -42,7 +42,7 @@ class _Reading:
 def of_blocks(blocks: list[Block], was: float) -> Iterator[Found]:
     """Yield a name if some blocks of keys were read in another way, alike in all rows."""
     longest = max(block.sheet.kv_len for block in blocks)
-    equations = sum(block.sheet.out.size for block in blocks)
+    equations = equations_of(blocks)
     if blocks[0].sheet.problem.variant is not None:
         return
     for reading in _readings(blocks):

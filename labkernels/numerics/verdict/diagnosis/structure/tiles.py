@@ -14,6 +14,7 @@ from labkernels.numerics.verdict.diagnosis import words
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
 from labkernels.numerics.verdict.diagnosis.structure.linear import LEFT, SMALLER_BY
 from labkernels.numerics.verdict.diagnosis.structure.weights import Found
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import directions
 
 _SIZES = (256, 128, 96, 64, 48, 32, 24, 16, 8)
 _ROWS = 12  # most rows of a block
@@ -23,6 +24,7 @@ _ALIKE = 0.02  # factors count as equal if they differ by less than this share
 _GROWN_MOST = 1e12  # largest growth of a variance by larger weights
 _RANK = 1e-9
 _EACH = 4  # least channels for each factor of a row
+_SOME, _FEWEST = 0.25, 4  # least share and number of rows of few keys, where keys have factors
 _OFTEN = 0.9  # least share of the wrong rows that have as many equations as the fit needs
 
 
@@ -42,6 +44,9 @@ class _Row:
     free: int
     whole: float = 0.0
     lost: int = 0
+    shown: int = 0
+    reach: int = 0
+    usual: float = 1.0
 
 
 def of_rows(blocks: list[Block], was: float) -> Iterator[Found]:
@@ -61,6 +66,34 @@ def of_rows(blocks: list[Block], was: float) -> Iterator[Found]:
                 return
 
 
+def of_dropped(blocks: list[Block], was: float) -> Iterator[Found]:
+    """Fit a factor on each key of each row: 0 for some keys, one other number for the rest.
+
+    The factors of a row follow from its channels if it has few keys; such rows must be many.
+    """
+    if any(block.sheet.has_sink for block in blocks):
+        return
+    for shared in (True, False):
+        rows = _fitted(blocks, 1, shared=shared)
+        if rows is None:
+            continue
+        equations = sum(row.free + len(row.tiles) for row in rows)
+        lost, known = sum(row.lost for row in rows), sum(len(row.tiles) for row in rows)
+        rms = float(np.sqrt(sum(row.whole for row in rows) / max(equations, 1)))
+        if not (lost and rms <= LEFT and rms * SMALLER_BY <= was):
+            continue
+        usual = float(np.median([row.usual for row in rows]))
+        where = f"{lost} of {known} weights of {len(rows)} rows"
+        if shared:
+            yield Found("keys left out, other keys in each row", where, rms)
+        elif abs(usual - 1) <= _ALIKE:
+            yield Found(f"{words.V_LOST}, in other keys of each row", where, rms)
+        else:
+            name = "weights of keys dropped, others in each row, as by dropout"
+            yield Found(name, f"{where}, the rest times {usual:.4g}", rms)
+        return
+
+
 def _fitted(blocks: list[Block], size: int, *, shared: bool) -> list[_Row] | None:
     """Return the fitted rows; None if too many of them have too few equations."""
     found, asked = [], 0
@@ -73,6 +106,11 @@ def _fitted(blocks: list[Block], size: int, *, shared: bool) -> list[_Row] | Non
                 found.append(fitted)
                 if len(found) == 1 and fitted.square > 4 * LEFT**2 * fitted.free:
                     return None
+    if size == 1:
+        return found if len(found) >= max(_SOME * asked, _FEWEST) else None
+    shown, reach = sum(row.shown for row in found), sum(row.reach for row in found)
+    if shown > _SHARE * reach:  # any weights of keys would be explained by weights of tiles
+        return None
     return found if len(found) >= max(_OFTEN * asked, 1) else None
 
 
@@ -109,11 +147,15 @@ def _of_row(block: Block, row: int, size: int, *, shared: bool) -> _Row | None:
     place = block.sheet.request, int(block.sheet.heads[row])
     errors = errors / below[tiles]
     square, free = float((left**2).sum()), len(out) - int(kept.sum())
-    usual = np.median(factors[factors > 0.5]) if shared and (factors > 0.5).any() else 1.0
-    near = np.where(factors / usual > 0.5, below[tiles], 0.0)
+    scaled = (shared or size == 1) and (factors > 0.5).any()
+    usual = float(np.median(factors[factors > 0.5])) if scaled else 1.0
+    near = np.where(factors / usual > 0.5, below[tiles] * (1.0 if shared else usual), 0.0)
     given = near @ means / (near.sum() if shared and near.any() else 1.0)
     whole = float((((out - given) / sigma) ** 2).sum())
-    return _Row(place, tiles, factors, errors, square, free, whole, int((near == 0).sum()))
+    truth = block.sheet.truth[row]
+    shown = directions(below[tiles], means - truth, block.sigma[row])
+    lost, reach = int((near == 0).sum()), int(block.sheet.reach[row])
+    return _Row(place, tiles, factors, errors, square, free, whole, lost, shown, reach, usual)
 
 
 def _spread(x: Array, at: Array, n: int) -> Array:
@@ -150,7 +192,7 @@ def _named(rows: list[_Row], size: int, longest: int, rms: float, *, shared: boo
         return Found(f"{what} by a factor for each tile, head and request", where, rms)
     merged, moved = "splits merged with wrong weights", "rescaled wrongly when the maximum moves"
     if shared:
-        name = f"{merged} in each row, or o and l {moved}"
+        name = f"{merged} in each row, or o and l {moved}, or {words.BIAS_OF_PARTS}"
     else:
         name = f"o {moved}, by another factor in each row, or {merged}, but a right denominator"
     return Found(name, where, rms)
@@ -206,4 +248,4 @@ def _of_tiles(rows: list[_Row]) -> bool:
     return bool(several) and all(np.ptp(x) <= _ALIKE * max(abs(x).max(), 1) for x in several)
 
 
-ALL = (of_rows, of_lanes)
+ALL = (of_rows, of_dropped, of_lanes)

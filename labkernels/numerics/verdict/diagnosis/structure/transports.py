@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from labkernels.numerics.arrays import Array
-from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
+from labkernels.numerics.verdict.diagnosis.structure.gathered import Block, equations_of
 from labkernels.numerics.verdict.diagnosis.structure.linear import Terms, fitted, left, too_many
 from labkernels.numerics.verdict.diagnosis.structure.weights import Found
 
@@ -22,7 +22,7 @@ _NEARLY = 0.05  # largest relative distance of the numbers from those of a mean
 def of_tables(blocks: list[Block], was: float) -> Iterator[Found]:
     """Yield a name if keys meet V, or K, of other blocks or keys than their own."""
     longest = max(block.sheet.kv_len for block in blocks)
-    equations = sum(block.sheet.out.size for block in blocks)
+    equations = equations_of(blocks)
     for kind in ("V", "K"):
         for size in _WITHIN:
             if size <= longest and not too_many(size * size, equations):

@@ -11,7 +11,7 @@ import numpy as np
 
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis import words
-from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
+from labkernels.numerics.verdict.diagnosis.structure.gathered import Block, equations_of
 from labkernels.numerics.verdict.diagnosis.structure.linear import (
     Fit,
     Terms,
@@ -156,8 +156,7 @@ def _fit(
     each = [np.where(block.seen | labels.hidden, labels.of(block), -1) for block in blocks]
     numbers = np.unique(np.concatenate([x.ravel() for x in each]))
     numbers = numbers[numbers >= 0]
-    equations = sum(block.sheet.out.size for block in blocks)
-    if too_many(len(numbers), equations) or len(numbers) < 2:
+    if too_many(len(numbers), equations_of(blocks)) or len(numbers) < 2:
         return None, numbers, None
     terms = [_terms(block, x, numbers, kind) for block, x in zip(blocks, each, strict=True)]
     right = np.ones(len(numbers))
@@ -220,7 +219,7 @@ def _right_ones(blocks: list[Block], each: list[Array], numbers: Array) -> np.nd
 
 
 _VAGUE = {
-    "p": "weights of keys by a factor for each {}",
+    "p": "weights of keys by a factor, as of a bias of their scores, for each {}",
     "v": "V by a factor for each {}",
 }
 

@@ -206,11 +206,11 @@ def _ordered(kept: list[tuple[float, Mistake]], found: list[Sheet], was: float) 
     order = sorted(kept, key=rank)
     rms, first = order[0]
     # A cheap mistake may come before one that explains a little more. Both are named then, unless
-    # the latter is vague: fitted numbers explain a little more of any error.
+    # the latter alone is vague: fitted numbers explain a little more of any error.
     alike = []
     for other, mistake in order[1:]:
         worse = (other**2 - rms**2) * n
-        chance = mistake.vague and -_BETTER * rms**2 <= worse < -_SAME
+        chance = mistake.vague and not first.vague and -_BETTER * rms**2 <= worse < -_SAME
         if worse <= _SAME and not chance and not first.name.startswith(mistake.name):
             alike.append(mistake)
     every = (name for m in (first, *alike) for name in m.name.split(", or "))

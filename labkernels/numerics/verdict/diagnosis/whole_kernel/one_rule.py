@@ -29,7 +29,8 @@ class Mistake:
     mistakes could cause; known mistakes come before it. noise: variance [R, Dv] of the mistake's
     random part, which is added to sigma^2. cost: grows with the number of choices; cheap mistakes
     come first. settles: of one number that all rows share, although vague: the rms up to
-    which it ends the search. like_scale, for_each: as in Match.
+    which it ends the search. like_scale, for_each: as in Match. control: the outputs of the same
+    arithmetic without the mistake: what follows its roundings explains errors, too.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Mistake:
     settles: float = 0.0
     like_scale: bool = False
     for_each: bool = False
+    control: Callable[..., Array | None] | None = None
 
 
 def heads(sheets: list[Sheet]) -> Iterator[Mistake]:

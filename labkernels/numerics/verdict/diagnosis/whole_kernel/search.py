@@ -88,8 +88,11 @@ class Search:
         if LEFT**2 < after <= most and grows:
             noise = lambda sheet: sheet.grown(mistake.outputs)  # noqa: E731
             after = self.misfit(mistake.outputs, self.found, noise, LEFT**2)
-        if after - 1 > _REST * (self.before - 1):
+        before = self.before
+        if mistake.control is not None:
+            before = min(before, self.misfit(mistake.control, self.found))
+        if after - 1 > _REST * (before - 1):
             return
         n = sum(sheet.out.size for sheet in self.found)
-        if after <= LEFT**2 and (self.before - after) * n >= GAIN:
+        if after <= LEFT**2 and (before - after) * n >= GAIN:
             self.kept.append((math.sqrt(after), mistake))

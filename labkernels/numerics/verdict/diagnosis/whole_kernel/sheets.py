@@ -21,6 +21,7 @@ _GROWN_MOST = 1e3  # largest growth of a variance
 _ROWS = 24  # most rows of a sheet
 _START = 512  # keys of a long request that are searched first
 _AS_OFTEN = 0.7  # least share of wrong rows there, relative to the share among all rows
+_SHOWS = 3.0  # z by which a change of weights shows
 _NUMBERS = 2**21  # rows times keys of a sheet: more would take seconds per mistake
 
 
@@ -177,6 +178,17 @@ class Sheet:
         p = self.weights / self.weights.sum(1, keepdims=True)
         return p**2 @ self.v**2
 
+    @functools.cached_property
+    def reach(self) -> np.ndarray:
+        """In how many directions the weights of keys move each row clearly. Shapes: [R].
+
+        Where values lie in few directions, or few keys have weight, many channels give few
+        equations.
+        """
+        p = self.weights / self.weights.sum(1, keepdims=True)
+        rows = zip(p, self.truth, self.sigma, strict=True)
+        return np.array([directions(w, self.v - o, s) for w, o, s in rows])
+
     def grown(self, outputs: Callable[..., Any]) -> np.ndarray:
         """Return the variance beyond sigma^2 if a mistake gives more weight to fewer or larger v.
 
@@ -297,6 +309,15 @@ def _different(pairs: list[tuple[float, int, int]]) -> Iterator[tuple[int, int]]
         i = new.index(max(new))
         chosen.append(pairs.pop(i)[1:])
     return iter(chosen)
+
+
+def directions(p: Array, v: Array, sigma: Array) -> int:
+    """Return in how many directions sums of p v show. Shapes: p [L], v [L, Dv], sigma [Dv]."""
+    z = p[:, None] * v / np.where(sigma > 0, sigma, np.inf)
+    square = z.T @ z if len(z) > z.shape[1] else z @ z.T
+    if not np.isfinite(square).all():
+        return z.shape[1]
+    return int((np.linalg.eigvalsh(square) > _SHOWS**2).sum())
 
 
 def part(sheet: Sheet, rows: slice | Array) -> Sheet:

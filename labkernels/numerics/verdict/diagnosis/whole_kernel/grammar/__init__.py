@@ -59,7 +59,7 @@ _SEVERAL = {
     readings.IN_DENOMINATOR: "keys {} times in the denominator",
 }
 _BY_FACTOR = {
-    "keys left out": "weights of keys by a factor",
+    "keys left out": "weights of keys by a factor, as of a bias of their scores",
     "V read as 0": "V by a factor",
     readings.IN_DENOMINATOR: "denominator with keys by a factor",
 }

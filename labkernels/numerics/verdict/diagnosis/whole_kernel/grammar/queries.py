@@ -33,6 +33,9 @@ def _changes(sheet: Sheet) -> Iterator[tuple[tuple[str, str], Callable[..., Any]
     yield ("Q read as 0", ""), lambda s: np.zeros_like(s.q)
     yield ("Q without its sign", "its absolute value"), lambda s: np.abs(s.q)
     yield ("Q with the wrong sign", ""), lambda s: -s.q
+    for axis, what in ((0, "queries of its head"), (1, "heads of its token"), (2, "channels")):
+        where = f"that over the {what}"
+        yield ("Q less its mean", where), lambda s, a=axis: _less_mean(s, a)
     for step in range(1, min(heads, 2 * _STEPS)):
         where = f"head h has that of head (h + {step}) % {heads}"
         yield ("Q of another row", where), lambda s, d=step: _row(s, head=d)
@@ -43,6 +46,21 @@ def _changes(sheet: Sheet) -> Iterator[tuple[tuple[str, str], Callable[..., Any]
     for step in range(1, min(batch, _STEPS)):
         where = f"sample b has that of sample (b + {step}) % {batch}"
         yield ("Q of another row", where), lambda s, d=step: _row(s, sample=d)
+
+
+def _less_mean(sheet: Sheet, axis: int) -> Array:
+    """Return queries less their mean over the request's queries, over heads or over channels."""
+    if axis == 2:
+        return sheet.q - sheet.q.mean(1, keepdims=True)
+
+    def found() -> Array:
+        problem = sheet.problem
+        tokens = np.arange(*(int(problem.q_ends[sheet.request + i]) for i in (0, 1)))
+        return queries_of(problem, tokens, slice(None)).mean(axis)
+
+    mean = sheet.once(("mean of q", axis), found)
+    first = int(sheet.problem.q_ends[sheet.request])
+    return sheet.q - mean[sheet.heads if axis == 0 else sheet.tokens - first]
 
 
 def _row(sheet: Sheet, head: int = 0, query: int = 0, sample: int = 0) -> Array | None:

@@ -20,6 +20,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, par
 _LEFT = 4.0  # mean z^2 up to which a row counts as explained
 _MOST = 4  # rows in which a reading is tried before it is given up
 _SHOWN = 3
+_REACH = 6  # least directions in which the keys of a row move it: with fewer, any run would do
 _CHANNELS = 16  # least equations that determine a run of keys
 
 
@@ -28,6 +29,8 @@ def of_runs(sheets: list[Sheet], limit: float) -> Iterator[Mistake]:
     if sheets[0].out.shape[1] < _CHANNELS:
         return
     some = _spread(sheets)
+    if not some or np.median([s.reach[0] for s in some]) < _REACH:
+        return
     for reading in _tried(sheets[0]):
         found = []
         for sheet in some:

@@ -37,6 +37,8 @@ def sources(sheet: Sheet) -> Iterator[Change]:
         )
     for head in range(min(n, _OTHERS) if n > 2 else 0):
         yield "{} of another head", f"KV head {head}", lambda s, w, h=head: s.keys(w, h), 1.5
+    if n > 1:
+        yield "{} is the mean of all KV heads'", "", _mean_of_heads, 1.5
     for step in range(1, min(batch, _OTHERS)):
         where = f"request b reads request (b + {step}) % {batch}"
         yield "{} of another request", where, lambda s, w, d=step: _of_request(s, w, d), 1.0
@@ -60,6 +62,11 @@ def sources(sheet: Sheet) -> Iterator[Change]:
         yield said, "its first channels", lambda s, w: s.k[:, :n_v] if w == "v" else None, 1.0
     if sheet.k.shape == sheet.v.shape and isinstance(sheet.channels, slice):
         yield "{} exchanged for the other of K and V", "", _other, 1.0
+
+
+def _mean_of_heads(sheet: Sheet, which: str) -> Array:
+    each = [sheet.keys(which, head) for head in range(sheet.problem.kv_heads)]
+    return sheet.once((which, "mean of heads"), lambda: np.mean(each, axis=0))
 
 
 def _elements(sheet: Sheet, which: str, along: int, step: int) -> Array:

@@ -150,8 +150,9 @@ def _fitted(
     return factors / usual - 1, errors / abs(usual)
 
 
+_BIASED = "keys by a factor for each block, as of a bias of their scores"
 _NAMES = {
-    "p": ("keys left out", "keys counted twice", "keys by a factor for each block"),
+    "p": ("keys left out", "keys counted twice", _BIASED),
     "v": (V_LOST, "V counted twice", "V by a factor for each block"),
     "l": ("keys missing in the denominator", "keys twice in the denominator", ""),
 }

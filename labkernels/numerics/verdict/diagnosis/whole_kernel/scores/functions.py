@@ -128,6 +128,12 @@ def shapes(sheets: list[Sheet]) -> Iterator[Mistake]:
             words,
             lambda sheet, f=weights: _averaged(sheet, np.where(sheet.hidden, 0.0, f(sheet.raw))),
         )
+    yield Mistake("softmax applied twice", "to its own weights", _twice)
+
+
+def _twice(sheet: Sheet) -> Array:
+    p = sheet.weights / sheet.weights.sum(1, keepdims=True)
+    return _averaged(sheet, np.where(sheet.hidden, 0.0, np.exp(p)))
 
 
 def _averaged(sheet: Sheet, p: Array) -> Array:

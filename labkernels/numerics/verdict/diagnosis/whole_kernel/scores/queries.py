@@ -1,5 +1,7 @@
 """Scores of wrong operands: another row's query, K and V swapped, bits read differently.
 
+Also weights that lie in the places of others, as where a fragment of P is transposed.
+
 Each function yields one_rule.Mistakes.
 """
 
@@ -82,6 +84,72 @@ def _taken_for(x: Array, own: str, other: str) -> Array | None:
     return rounding.from_bits(rounding.to_bits(x, own), other).astype(np.float64)
 
 
+def bytes_(sheets: list[Sheet]) -> Iterator[Mistake]:
+    """K or V have 8 bits, and the bits of the one format are taken for the other."""
+    for own, other in (("e4m3", "e5m2"), ("e5m2", "e4m3")):
+        for what in ("K and V", "K", "V"):
+            yield Mistake(
+                f"{what} read as {other}",
+                f"rounded to {own}, whose bits are taken for {other}",
+                lambda sheet, w=what, a=own, b=other: _read(sheet, w, lambda x: _byte(x, a, b)),
+            )
+
+
+def _byte(x: Array, own: str, other: str) -> Array:
+    """Return what the bytes of x, rounded to the one format, are in the other."""
+    every = np.arange(256, dtype=np.uint8)
+    meant, read = (rounding.from_bits(every, fmt).astype(np.float64) for fmt in (own, other))
+    order = np.argsort(meant)  # NaN comes last, as it is what a value too large becomes
+    known = meant[order[: int((~np.isnan(meant)).sum())]]
+    found = read[order[np.minimum(np.searchsorted(known, rounding.round_to(x, own)), 255)]]
+    return np.where(np.signbit(x), -np.abs(found), np.abs(found))
+
+
+def squares(sheets: list[Sheet]) -> Iterator[Mistake]:
+    """Weights are transposed in squares of queries and keys."""
+    problem = sheets[0].problem
+    if problem.variant is not None:
+        return
+    packed = [False] + [True] * (problem.group > 1)
+    for size in (4, 8, 16):
+        for rows in packed:
+            for words in ("the sum of P is right", "and their sum too", "P was divided before"):
+                of = ", of the heads of a group" * rows
+                yield Mistake(
+                    "P transposed: weights of other queries and keys",
+                    f"in squares of {size} rows{of} and {size} keys; {words}",
+                    lambda sheet, n=size, p=rows, w=words: _transposed(sheet, n, p, w),
+                    cost=1.0,
+                )
+
+
+def _transposed(sheet: Sheet, size: int, packed: bool, words: str) -> Array | None:
+    problem, ends = sheet.problem, sheet.problem.q_ends
+    first, end = (int(ends[sheet.request + i]) for i in (0, 1))
+    group = problem.group if packed else 1
+    row = ((sheet.tokens - first) * group + sheet.heads % group)[:, None]
+    key = np.arange(sheet.kv_len)[None]
+    other, source = row // size * size + key % size, key // size * size + row % size
+    there = (other < (end - first) * group) & (source < sheet.kv_len)
+    if (end - first) * group < 2:
+        return None
+    token = np.where(there, other // group + first, first)
+    head = sheet.kv_head * problem.group + other % group if packed else sheet.heads[:, None]
+    heads = problem.q.shape[1]
+    number, index = np.unique(token * heads + head, return_inverse=True)
+    token, head = np.divmod(number, heads)
+    s = queries_of(problem, token, head) @ sheet.k.T
+    s = np.where(key < problem.n_keys[token][:, None], s, -np.inf)
+    p = np.exp2(s - s.max(1, keepdims=True))
+    divided = words == "P was divided before"
+    p = p / p.sum(1, keepdims=True) if divided else p
+    p = np.where(there, p[index.reshape(there.shape), np.where(there, source, 0)], 0.0)
+    if divided:
+        return p @ sheet.v
+    l = p if words == "and their sum too" else sheet.weights
+    return p @ sheet.v / l.sum(1, keepdims=True)
+
+
 def offsets(sheets: list[Sheet]) -> Iterator[Mistake]:
     """K or V are read some elements before or behind their place, for one head or all."""
     many = sheets[0].problem.kv_heads > 1
@@ -140,4 +208,4 @@ def _attended(sheet: Sheet, given: dict[str, Any]) -> Array:
     return sheet.attend(scores, given.get("v"))
 
 
-ALL = (queries, places, bits, offsets, lengths)
+ALL = (queries, places, bits, bytes_, squares, offsets, lengths)

@@ -11,9 +11,11 @@ import numpy as np
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import CLEARLY, Misfit, best
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
-from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, part
+from labkernels.numerics.verdict.diagnosis.words import BIAS_OF_PARTS
 
 _BLOCKS = (8, 16, 32, 64, 128, 256)
+_SHOWN = 4  # about so many rows of a sheet tell how many directions rows have
 _FREE = 0.25  # most fitted weights of a row per channel
 _SIZES = (512, 256, 128, 96, 80, 64, 48, 40, 32, 24, 16)
 
@@ -85,9 +87,12 @@ def of_weights(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """Right partial results are joined with wrong weights, which are fitted for each row."""
     most = _FREE * sheets[0].v.shape[1]
     longest = max(sheet.kv_len for sheet in sheets)
+    # values in few directions are explained by weights of any parts
+    some = [part(s, slice(None, None, max(1, len(s.tokens) // _SHOWN))) for s in sheets]
+    most = min(most, _FREE * float(np.median(np.concatenate([s.reach for s in some]))))
     found = [
         Mistake(
-            "splits merged with wrong weights, or tiles rescaled wrongly",
+            f"splits merged with wrong weights, or tiles rescaled wrongly, or {BIAS_OF_PARTS}",
             f"parts of {n} keys that are right each",
             _joined(n),
             vague=True,

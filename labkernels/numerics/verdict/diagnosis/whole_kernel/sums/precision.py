@@ -225,10 +225,12 @@ def accumulators(sheets: list[Sheet]) -> Iterator[Mistake]:
                 f"rounded after every {block} keys",
                 lambda sheet, f=fmt, b=block: _accumulated(sheet, f, b),
                 precision=True,
+                control=lambda sheet, b=block: _accumulated(sheet, None, b),
             )
 
 
-def _accumulated(sheet: Sheet, fmt: str, block: int) -> Array | None:
+def _accumulated(sheet: Sheet, fmt: str | None, block: int) -> Array | None:
+    """Return the rows with the roundings of P, and of o after each block unless fmt is None."""
     if sheet.has_sink:
         return None
     scores, p_format = sheet.scores, sheet.p_format
@@ -240,7 +242,8 @@ def _accumulated(sheet: Sheet, fmt: str, block: int) -> Array | None:
         p, rescale = np.exp2(s - top), np.exp2(m - top)
         used = p if p_format.endswith("x2") else rounding.round_to(p, p_format)
         l = l * rescale + p.sum(1, keepdims=True)
-        o = rounding.round_to(o * rescale + used @ sheet.v[first : first + block], fmt)
+        o = o * rescale + used @ sheet.v[first : first + block]
+        o = rounding.round_to(o, fmt) if fmt else o
         m = top
     return o / l
 
