@@ -19,6 +19,7 @@ from labkernels.measure.strangers.looked_at.ninth import inputs as ninth_inputs
 SEED = split.FIRST_HELD_OUT_SEED
 FAMILIES = tuple(new_inputs.FAMILIES)
 SHAPES = dict(enumerate(new_inputs.SHAPES))
+MODULES = ("caches", "masks", "places", "bits", "loops", "joins", "epilogues")
 NO_NAMES = ("", "no name fits")
 # A right output is within one unit in the last place of the largest of its row: two half units.
 # A bug that shows is above four, since nothing that is right comes near.
@@ -73,7 +74,7 @@ def test_all_of_it_is_held_out_and_the_set_before_it_is_not():
         assert split.of(name) == split.DEVELOPMENT, name
 
 
-@pytest.mark.parametrize("module", ["caches", "masks", "places", "bits", "loops", "joins"])
+@pytest.mark.parametrize("module", MODULES)
 def test_no_bug_of_a_module_is_lost_to_another_of_its_name(module):
     part = __import__(f"{new_bugs.__package__}.{module}", fromlist=["WRONG"]).WRONG
     assert all(new_bugs.WRONG[name] is bug for name, bug in part.items())

@@ -236,7 +236,7 @@ WRONG: dict[str, tuple[Bug, str]] = {
     ),
     "half of a cluster's output missing": (
         _half_of_cluster,
-        "V read as 0|V read some|V without|V by a factor|split left out",
+        "V read as 0|V read some|V without|V by a factor",
     ),
     "a block's own part for its neighbour's": (_own_twice, f"{LOST}|{KEYS}|{TWICE}"),
     "V in a zigzag, K in order": (valued(_zigzag), V_KEYS),

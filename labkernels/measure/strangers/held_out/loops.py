@@ -244,7 +244,7 @@ WRONG: dict[str, tuple[Bug, str]] = {
     "the sum of the row beside it": (_neighbours_sum, _PER_ROW),
     "P with the maximum of the row beside it": (
         _neighbours_maximum,
-        f"{_PER_ROW}|exponents clamped|o not rescaled|o rescaled",
+        f"{FACTOR}|o rescaled",
     ),
     "o not cleared between heads": (
         lambda w: _not_cleared(w, of_o=True),

@@ -11,8 +11,8 @@ from labkernels.measure.strangers.wrong import Work, right_output
 
 # Names that send a reader to the right line, for mistakes that several bugs share.
 KEYS = "wrong page|keys read|K and V read"
-V_KEYS = "(?<!and )V read|V of the key|V in another|wrong page"
-K_KEYS = "K read|K of the key|K in another|wrong page"
+V_KEYS = "(?<!and )V read(?! for K)|V of the key|V in another|wrong page"
+K_KEYS = "K read(?! for V)|K of the key|K in another|wrong page"
 # "Causal mask left out", "window left out" and their like say that more keys are seen, not fewer.
 LOST = "(?<!mask )(?<!window )(?<!ALiBi )(?<!sink )(?<!cap )left out|read as 0|mask that ends"
 TWICE = "twice|read again"
