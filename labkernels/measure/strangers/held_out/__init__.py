@@ -1,4 +1,5 @@
-"""The ninth set, which is held out: nobody saw the verdict's answers to it before a recording.
+"""The tenth set, which is held out: nobody saw the verdict's answers to it before a recording.
 
-Its writer had not seen the verdict. The set has not changed since it was judged.
+Its writer had seen neither the verdict, but for its list of causes' names, nor the bugs of the sets
+after the second.
 """

@@ -1,4 +1,4 @@
-"""Shapes and families of inputs of the ninth held-out set."""
+"""Shapes and families of inputs of the tenth held-out set."""
 
 from collections.abc import Callable
 
@@ -7,151 +7,150 @@ import numpy as np
 from labkernels.measure.strangers.inputs import Shape, changed, drawn
 
 SHAPES = (
-    Shape(2, 6, 2, 19, 83, 48, causal=True),  # a chunk of a prefill
-    Shape(3, 4, 2, 37, 37, 64, causal=True),  # a short prompt
-    Shape(2, 6, 3, 1, 301, 64),  # a decode step
-    Shape(1, 10, 2, 7, 211, 80, causal=True),  # a verified draft, five heads for a KV head
-    Shape(2, 4, 4, 29, 101, 96),  # cross attention
-    Shape(2, 8, 2, 3, 173, 40, causal=True, v_dim=24),  # a short draft, V narrower than K
-    Shape(2, 5, 5, 65, 65, 16, causal=True),  # an odd number of heads, one row past a tile
+    Shape(3, 8, 2, 1, 271, 112),  # a decode step
+    Shape(2, 7, 1, 11, 143, 56, causal=True),  # a draft, one KV head for all seven
+    Shape(2, 6, 2, 45, 45, 72, causal=True),  # a short prompt
+    Shape(2, 9, 3, 23, 119, 40),  # cross attention with shared KV heads
+    Shape(2, 4, 2, 5, 391, 64, causal=True, v_dim=96),  # a long draft, V wider than K
+    Shape(4, 6, 6, 1, 157, 120),  # a decode step of four requests
+    Shape(2, 12, 4, 31, 97, 88, causal=True),  # a chunk of a prefill
 )
 
 
-def _last_places(k, queries: int):
-    """The keys at the places of the queries."""
-    return k[:, :, k.shape[2] - queries :]
+def _ramp(count: int, first: float, last: float):
+    return np.linspace(first, last, count)
 
 
-def _for_queries(x, q):
-    """KV heads repeated for the query heads that share them."""
-    return np.repeat(x, q.shape[1] // x.shape[1], axis=1)
-
-
-def _local(rng, q, k, v):
-    """Each query looks like the key at its own place."""
-    return 0.7 * q + _for_queries(_last_places(k, q.shape[2]), q), k, v
-
-
-def _needle(rng, q, k, v):
-    """Each query finds one key at a random place."""
-    place = rng.integers(k.shape[2], size=q.shape[2])
-    return 0.5 * q + 1.2 * _for_queries(k[:, :, place], q), k, v
-
-
-def _walk(rng, x):
-    """Tokens that resemble the tokens before them."""
-    out = np.array(x)
-    for j in range(1, x.shape[2]):
-        out[:, :, j] = 0.9 * out[:, :, j - 1] + 0.436 * x[:, :, j]
-    return out
-
-
-def _documents(rng, x):
-    """Stretches of 23 tokens about the same subject."""
-    centre = rng.standard_normal((*x.shape[:2], -(-x.shape[2] // 23), x.shape[3]))
-    return 0.6 * x + np.repeat(centre, 23, axis=2)[:, :, : x.shape[2]]
-
-
-def _biased_keys(rng, q, k, v):
-    """A large bias on the keys, as of a projection with a bias: the same for every key."""
-    return q, k + 6 * (rng.random(k.shape[-1]) < 0.1), v
-
-
-def _massive(rng, q, k, v):
-    """Two channels far larger than the rest, and one token with a small key and a large value."""
-    channel = rng.choice(k.shape[-1], 2, replace=False)
-    k[..., channel] *= 5
-    q[..., channel] *= 2
-    k[:, :, 1] *= 0.2
-    v[:, :, 1] *= 4
+def _question(rng, q, k, v):
+    """Half of the channels of all queries agree, as at the end of a prompt."""
+    common = rng.standard_normal((q.shape[0], 1, 1, q.shape[3]))
+    half = q.shape[3] // 2
+    q[..., :half] = 0.25 * q[..., :half] + common[..., :half]
     return q, k, v
 
 
-def _normed(rng, q, k, v):
-    """Queries and keys of length 1, times a temperature, as with a norm on q and k."""
-    size = 2.2 * q.shape[-1] ** 0.25
-    q, k = (size * x / np.sqrt((x**2).sum(-1, keepdims=True)) for x in (q, k))
-    return q, k, v
+def _turns(rng, x, length: int = 37):
+    """Two speakers in turns, each with a voice in every fourth channel, at another volume."""
+    voice = rng.standard_normal((2, x.shape[3])) * (np.arange(x.shape[3]) % 4 == 0)
+    speaker = np.arange(x.shape[2]) // length % 2
+    return (x + voice[speaker]) * np.where(speaker, 0.8, 1.15)[:, None]
 
 
-def _waves(rng, q, k, v):
-    """Keys and queries that turn with their place at many speeds, and a little noise."""
-    half = q.shape[-1] // 2
-    speed = 500.0 ** (-np.arange(half) / half)
-
-    def turned(x, first):
-        angle = (np.arange(x.shape[2])[:, None] + first) * speed
-        return np.concatenate([np.cos(angle), np.sin(angle)], -1) * 1.3 + 0.5 * x
-
-    return turned(q, k.shape[2] - q.shape[2]), turned(k, 0), v
+def _bursts(rng, x):
+    """Every fifth token or so has values three times as large."""
+    loud = rng.random((x.shape[0], 1, x.shape[2], 1)) < 0.2
+    return np.where(loud, 3 * x, 0.7 * x)
 
 
-def _temperatures(rng, q, k, v):
-    """Heads from nearly uniform to sharp."""
-    return q * np.geomspace(0.3, 5, q.shape[1])[:, None, None], k, v
+def _copied_heads(rng, x):
+    """Heads that share most of their numbers."""
+    return (2 * x[:, :1] + x) / 5**0.5
 
 
-def _unlike_requests(rng, q, k, v):
-    """Requests whose values and queries have different sizes and means."""
-    step = np.arange(q.shape[0])[:, None, None, None]
-    return q * (1 + step), k, v * 2.0**-step + step
+def _hadamard(x):
+    """Channels mixed by a Walsh-Hadamard transform over the largest power of two that fits."""
+    size = 2 ** (x.shape[-1].bit_length() - 1)
+    mixed = x[..., :size].copy()
+    step = 1
+    while step < size:
+        pairs = mixed.reshape(*x.shape[:-1], -1, 2, step)
+        a, b = pairs[..., 0, :], pairs[..., 1, :]
+        mixed = np.stack([a + b, a - b], -2).reshape(*x.shape[:-1], size) / 2**0.5
+        step *= 2
+    return np.concatenate([mixed, x[..., size:]], -1)
 
 
-def _low_rank(rng, q, k, v):
-    """Keys and values in a few directions, with noise."""
-
-    def thin(x):
-        few = rng.standard_normal((*x.shape[:3], 4)) @ rng.standard_normal((4, x.shape[3]))
-        return 0.5 * few + 0.2 * x
-
-    return q, thin(k), thin(v)
+def _rotated(rng, q, k, v):
+    """Large channels that a rotation spread over the head, as for 4-bit caches."""
+    size = np.exp(0.7 * rng.standard_normal(k.shape[-1]))
+    return _hadamard(q / size), _hadamard(k * size), v
 
 
-def _of_different_length(rng, x):
-    """Tokens of very different length."""
-    return x * np.exp(0.8 * rng.standard_normal((*x.shape[:3], 1)))
+def _normed(x, weight):
+    return x / np.sqrt((x**2).mean(-1, keepdims=True)) * weight
 
 
-def _eight_bits(x):
-    """Numbers of a grid of 8 bits for each token, as from a quantised cache."""
-    step = np.abs(x).max(-1, keepdims=True) / 127
-    return np.rint(x / step) * step
+def _gemma(rng, q, k, v):
+    """Norms with weights by channel on q, k and v."""
+    weights = [1 + 0.3 * rng.standard_normal(x.shape[-1]) for x in (q, k, v)]
+    return tuple(_normed(x, weight) for x, weight in zip((q, k, v), weights, strict=True))
 
 
-def _sines(rng, shape):
-    """The sines of the element's number, as in a test that wants no random numbers."""
-    number = np.arange(np.prod(shape)).reshape(shape) + rng.integers(1000)
-    return 1.2 * np.sin(0.37 * number) + 0.4 * np.cos(0.011 * number)
+def _fading(rng, q, k, v):
+    """Keys that matter less, and values that shrink, the older they are."""
+    n = k.shape[2]
+    return q, k * _ramp(n, 0.4, 1.4)[:, None], v * _ramp(n, 0.3, 1.2)[:, None]
 
 
-def _modular(rng, shape):
-    """The element's number modulo a prime, as in a unit test."""
-    number = np.arange(np.prod(shape)).reshape(shape) + rng.integers(1000)
-    return (number % 31 - 15) / 8.0
+def _four_bits(x):
+    """A grid of 4 bits with an offset for groups of 8 channels of a token."""
+    groups = x.reshape(*x.shape[:-1], -1, 8)
+    low = groups.min(-1, keepdims=True)
+    step = (groups.max(-1, keepdims=True) - low) / 15
+    return (np.rint((groups - low) / step) * step + low).reshape(x.shape)
+
+
+def _phases(rng, shape):
+    """The cosines of random phases: bounded, and dense at both ends."""
+    return 1.4 * np.cos(2 * np.pi * rng.random(shape))
+
+
+def _dice(rng, shape):
+    """The sum of three dice, centred: integers and halves."""
+    return (rng.integers(1, 7, (3, *shape)).sum(0) - 10.5) / 3
+
+
+def _gumbel(rng, shape):
+    return 0.8 * (rng.gumbel(size=shape) - 0.5772)
+
+
+def _logits(rng, shape):
+    """The logarithm of odds of uniform numbers."""
+    u = rng.uniform(0.002, 0.998, shape)
+    return 0.55 * np.log(u / (1 - u)) + 0.1
+
+
+def _gelu(x):
+    return x * (0.5 + 0.5 * np.tanh(0.8 * x))
+
+
+def _two_steps(x):
+    """Fine numbers around a coarse grid."""
+    return np.rint(2 * x) / 2 + 0.01 * x
+
+
+def _patches(rng, x):
+    """Pairs of neighbouring tokens that share three quarters of their energy."""
+    pairs = np.repeat(x[:, :, ::2], 2, axis=2)[:, :, : x.shape[2]]
+    return (1.7 * pairs + x) / 2.1
+
+
+def _experts(rng, q, k, v):
+    """Each KV head reads mostly its own quarter of the channels."""
+    heads, dim = k.shape[1], k.shape[3]
+    own = (np.arange(dim)[None] // max(1, dim // 4)) % 4 == (np.arange(heads) % 4)[:, None]
+    return q, k * np.where(own, 1.6, 0.5)[:, None], v
 
 
 FAMILIES: dict[str, Callable] = {
-    "each query like its own key": changed(_local),
-    "one key found by each query": changed(_needle),
-    "tokens like the token before": changed(
-        lambda rng, q, k, v: (_walk(rng, q), _walk(rng, k), _walk(rng, v))
+    "queries of one question": changed(_question),
+    "two voices in turns": changed(lambda rng, q, k, v: (q, _turns(rng, k), _turns(rng, v))),
+    "bursts in v": changed(lambda rng, q, k, v: (q, k, _bursts(rng, v))),
+    "heads much alike": changed(
+        lambda rng, q, k, v: (_copied_heads(rng, q), _copied_heads(rng, k), _copied_heads(rng, v))
     ),
-    "documents of 23 tokens": changed(
-        lambda rng, q, k, v: (_documents(rng, q), _documents(rng, k), _documents(rng, v))
+    "rotated for a small cache": changed(_rotated),
+    "norms with weights on q, k and v": changed(_gemma),
+    "old keys fade": changed(_fading),
+    "grid of 4 bits with offsets": changed(lambda rng, q, k, v: (q, _four_bits(k), _four_bits(v))),
+    "cosines of phases": drawn(_phases),
+    "sums of dice": drawn(_dice),
+    "Gumbel": drawn(_gumbel),
+    "log odds": drawn(_logits),
+    "values after GELU": changed(lambda rng, q, k, v: (1.3 * q, k, _gelu(1.5 * v))),
+    "coarse steps with fine noise": changed(
+        lambda rng, q, k, v: (_two_steps(q), _two_steps(k), _two_steps(v))
     ),
-    "keys with a bias": changed(_biased_keys),
-    "massive channels and a massive token": changed(_massive),
-    "norm on q and k": changed(_normed),
-    "waves": changed(_waves),
-    "heads of different temperature": changed(_temperatures),
-    "requests of different size and mean": changed(_unlike_requests),
-    "low rank with noise": changed(_low_rank),
-    "tokens of different length": changed(
-        lambda rng, q, k, v: (q, k, _of_different_length(rng, v))
-    ),
-    "grid of 8 bits": changed(lambda rng, q, k, v: (q, _eight_bits(k), _eight_bits(v))),
-    "heavier tails": drawn(lambda rng, shape: rng.standard_t(4, shape) / 2**0.5),
-    "rectified, mostly zero": changed(lambda rng, q, k, v: (q, k, np.maximum(v - 0.8, 0))),
-    "sines of the number": drawn(_sines),
-    "numbers modulo a prime": drawn(_modular),
+    "tokens in pairs": changed(lambda rng, q, k, v: (q, _patches(rng, k), _patches(rng, v))),
+    "heads with channels of their own": changed(_experts),
 }

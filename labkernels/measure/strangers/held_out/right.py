@@ -1,225 +1,231 @@
-"""Right implementations of the ninth held-out set: other orders, states, merges and formats."""
+"""Right implementations of the tenth held-out set: other tiles, sums, shifts and merges."""
 
+import itertools
 import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from labkernels.measure.strangers.inputs import Call
 from labkernels.measure.strangers.right import LOG2_E, grouped, hidden_of
 
 
-def _rounded(p, call: Call, dtype=None):
-    """P in a 16-bit format, or as it is for inputs in float32."""
-    return p if call.q.dtype == torch.float32 else p.to(dtype or call.q.dtype).float()
-
-
-def _scores(call: Call, keys=slice(None), factor: float = 1.0):
-    """Scores in float32, times a factor; minus infinity where hidden."""
-    q, k, _ = grouped(call, torch.float32)
-    s = q @ k[:, :, keys].mT * torch.tensor(call.scale * factor, dtype=torch.float32)
-    return s.masked_fill(hidden_of(call)[:, keys], -math.inf)
-
-
-def _values(call: Call, keys=slice(None)):
-    return grouped(call, torch.float32)[2][:, :, keys]
+def _p(p, call: Call):
+    """P in the format of q, for inputs of 16 bits."""
+    return p if call.q.dtype == torch.float32 else p.to(call.q.dtype).float()
 
 
 def _finite(m):
-    return m.masked_fill(m == -math.inf, 0.0)
+    return torch.where(m == -math.inf, torch.zeros_like(m), m)
 
 
-def _part(call: Call, keys, dtype=None):
-    """Return m (in log2 units), l and the undivided o of some keys."""
-    s = _scores(call, keys, LOG2_E)
-    m = s.amax(-1, keepdim=True)
-    p = torch.exp2(s - _finite(m))
-    return m, p.sum(-1, keepdim=True), _rounded(p, call, dtype) @ _values(call, keys)
+def _divided(call: Call, o, l):
+    return (o / torch.where(l > 0, l, torch.ones_like(l))).to(call.q.dtype)
 
 
-def _joined(a, b):
-    """Return the merge of two states of an online softmax."""
-    m = torch.maximum(a[0], b[0])
-    of_a, of_b = (torch.exp2(x[0] - _finite(m)) for x in (a, b))
-    return m, of_a * a[1] + of_b * b[1], of_a * a[2] + of_b * b[2]
+def _base2(call: Call):
+    """Return scores in log2 units and V, both in float32."""
+    q, k, v = grouped(call, torch.float32)
+    s = (q @ k.mT) * float(call.scale * LOG2_E)
+    return s.masked_fill(hidden_of(call), -math.inf), v
 
 
-def _output(call: Call, l, o):
-    return (o / torch.where(l == 0, torch.ones_like(l), l)).to(call.q.dtype)
+def _spans(n: int, sizes):
+    """Return slices of the keys, of sizes in turn."""
+    found, first, i = [], 0, 0
+    while first < n:
+        found.append(slice(first, min(n, first + sizes[i % len(sizes)])))
+        first, i = found[-1].stop, i + 1
+    return found
 
 
-def _blocks(call: Call, size: int):
-    n = call.k.shape[2]
-    return [torch.arange(first, min(first + size, n)) for first in range(0, n, size)]
+def _online(call: Call, spans, keep: float = 0.0, exp2=torch.exp2, products=None):
+    """Return l and o of an online softmax over spans of keys.
+
+    keep: how far the largest score may exceed the running maximum before that moves, in log2.
+    products: how P and V are multiplied.
+    """
+    s, v = _base2(call)
+    m = torch.full((*s.shape[:3], 1), -math.inf)
+    l, o = torch.zeros_like(m), torch.zeros(*s.shape[:3], v.shape[3])
+    for span in spans:
+        top = s[..., span].amax(-1, keepdim=True)
+        new = torch.where((top > m + keep) | (m == -math.inf), torch.maximum(m, top), m)
+        shift = _finite(new)
+        p, alpha = exp2(s[..., span] - shift), exp2(m - shift)
+        used = _p(p, call)
+        part = products(used, v[:, :, span]) if products else used @ v[:, :, span]
+        l, o, m = l * alpha + p.sum(-1, keepdim=True), o * alpha + part, new
+    return l, o
 
 
-def tree(call: Call) -> torch.Tensor:
-    """States of blocks of 24 keys, joined in pairs as the leaves of a tree."""
-    states = [_part(call, keys) for keys in _blocks(call, 24)]
-    while len(states) > 1:
-        pairs = [_joined(*states[i : i + 2]) for i in range(0, len(states) - 1, 2)]
-        states = pairs + ([states[-1]] if len(states) % 2 else [])
-    return _output(call, *states[0][1:])
+def uneven_tiles(call: Call) -> torch.Tensor:
+    """Tiles of 24, 72 and 8 keys in turn."""
+    l, o = _online(call, _spans(call.k.shape[2], (24, 72, 8)))
+    return _divided(call, o, l)
 
 
-def two_passes(call: Call) -> torch.Tensor:
-    """A pass for the log-sum-exp, and a pass whose weights need no division at the end."""
-    m, l, _ = (
-        torch.stack(x) for x in zip(*(_part(call, b) for b in _blocks(call, 40)), strict=True)
-    )
-    top = m.amax(0)
-    lse = top + torch.log2((torch.exp2(m - _finite(top)) * l).sum(0))
-    o = torch.zeros_like(_values(call)[:, :, :1])
-    for keys in reversed(_blocks(call, 56)):
-        p = torch.exp2(_scores(call, keys, LOG2_E) - _finite(lse))
-        o = o + _rounded(p, call) @ _values(call, keys)
+def from_the_middle(call: Call) -> torch.Tensor:
+    """Tiles of 48 keys from the middle outwards, with a lazy rescale of at most 2^6."""
+    spans = _spans(call.k.shape[2], (48,))
+    middle = len(spans) // 2
+    spans = sorted(spans, key=lambda span: abs(span.start // 48 - middle))
+    l, o = _online(call, spans, keep=6.0)
+    return _divided(call, o, l)
+
+
+def _exp2_series(x):
+    """Return 2^x by its series about a half, of degree 6: 2e-7 of its value at most."""
+    x = x.clamp(min=-140.0)
+    whole = torch.floor(x)
+    part = x - whole - 0.5
+    out = torch.zeros_like(part)
+    for i in reversed(range(7)):
+        out = out * part + 2**0.5 * math.log(2) ** i / math.factorial(i)
+    return torch.where(whole <= -127, torch.zeros_like(x), torch.ldexp(out, whole.int()))
+
+
+def series(call: Call) -> torch.Tensor:
+    """A series for exp2, tiles of 56 keys, and a product with the inverse of l."""
+    l, o = _online(call, _spans(call.k.shape[2], (56,)), exp2=_exp2_series)
+    return (o * torch.where(l > 0, 1 / l, torch.zeros_like(l))).to(call.q.dtype)
+
+
+def _by_quads(p, v):
+    """Products of 4 keys, added in four chains."""
+    n = p.shape[-1]
+    chains = []
+    for chain in range(4):
+        o = torch.zeros(*p.shape[:3], v.shape[3])
+        for first in range(4 * chain, n, 16):
+            o = o + p[..., first : first + 4] @ v[:, :, first : first + 4]
+        chains.append(o)
+    return (chains[0] + chains[2]) + (chains[1] + chains[3])
+
+
+def quads(call: Call) -> torch.Tensor:
+    """Products of 4 keys in four chains, tiles of 96 keys."""
+    l, o = _online(call, _spans(call.k.shape[2], (96,)), products=_by_quads)
+    return _divided(call, o, l)
+
+
+def stream(call: Call) -> torch.Tensor:
+    """Work of equal size for 5 workers over all keys of two requests, merged where they meet."""
+    s, v = _base2(call)
+    n = s.shape[-1]
+    cuts = sorted({0, n, *(round(i * n / 2.5) % n for i in range(1, 5))})
+    m, l, o = [], [], []
+    for first, last in itertools.pairwise(cuts):
+        part = s[..., first:last]
+        m.append(part.amax(-1, keepdim=True))
+        p = torch.exp2(part - _finite(m[-1]))
+        l.append(p.sum(-1, keepdim=True))
+        o.append(_p(p, call) @ v[:, :, first:last])
+    top = _finite(torch.stack(m).amax(0))
+    factors = [torch.exp2(each - top) for each in m]
+    total = sum(f * each for f, each in zip(factors, l, strict=True))
+    return _divided(call, sum(f * each for f, each in zip(factors, o, strict=True)), total)
+
+
+def mean_first(call: Call) -> torch.Tensor:
+    """The mean key is taken off K, which no softmax sees, and the scores are float32."""
+    q, k, v = grouped(call, torch.float32)
+    k = k - k.mean(2, keepdim=True)
+    s = (q @ k.mT * call.scale).masked_fill(hidden_of(call), -math.inf)
+    p = torch.exp(s - _finite(s.amax(-1, keepdim=True)))
+    return _divided(call, _p(p, call) @ v, p.sum(-1, keepdim=True))
+
+
+def bounded(call: Call) -> torch.Tensor:
+    """A bound on each row's scores replaces its maximum, less 2^12, with P in float32."""
+    s, v = _base2(call)
+    q, k, _ = grouped(call, torch.float32)
+    longest = k.norm(dim=-1).amax(-1)[..., None, None]
+    bound = q.norm(dim=-1, keepdim=True) * longest * float(call.scale * LOG2_E)
+    own = _finite(s.amax(-1, keepdim=True))
+    p = torch.exp2(s - torch.minimum(bound - 12, own + 24))
+    return _divided(call, p @ v, p.sum(-1, keepdim=True))
+
+
+def in_numpy(call: Call) -> torch.Tensor:
+    """NumPy, one head at a time, with einsum and float32 sums over keys in pairs."""
+    q, k, v = (x.numpy() for x in grouped(call, torch.float32))
+    hidden = hidden_of(call).numpy()
+    out = np.zeros((*q.shape[:3], v.shape[3]), np.float32)
+    for b in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            s = np.einsum("md,ld->ml", q[b, h], k[b, h]) * np.float32(call.scale)
+            s = np.where(hidden, -np.inf, s)
+            p = np.exp(s - s.max(-1, keepdims=True))
+            used = _p(torch.from_numpy(p), call).numpy()
+            out[b, h] = np.einsum("ml,ld->md", used, v[b, h]) / p.sum(-1, keepdims=True)
+    return torch.from_numpy(out).to(call.q.dtype)
+
+
+def two_parts(call: Call) -> torch.Tensor:
+    """P as a high and a low part of the input's format, so that P is nearly float32."""
+    s, v = _base2(call)
+    p = torch.exp2(s - _finite(s.amax(-1, keepdim=True)))
+    high = _p(p, call)
+    low = _p(p - high, call)
+    return _divided(call, low @ v + high @ v, p.sum(-1, keepdim=True))
+
+
+def normalised_late(call: Call) -> torch.Tensor:
+    """Scores in natural units, P times 1 / l in float32 and then rounded, in tiles of 40 keys."""
+    q, k, v = grouped(call, torch.float32)
+    s = ((q * call.scale) @ k.mT).masked_fill(hidden_of(call), -math.inf)
+    lse = _finite(torch.logsumexp(s, -1, keepdim=True))
+    o = torch.zeros(*s.shape[:3], v.shape[3])
+    for span in _spans(s.shape[-1], (40,)):
+        o = o + _p(torch.exp(s[..., span] - lse), call) @ v[:, :, span]
     return o.to(call.q.dtype)
 
 
-def scaled_first(call: Call) -> torch.Tensor:
-    """q times scale times log2 e in float32 before the product, products over 16 channels."""
-    q, k, v = grouped(call, torch.float32)
-    q = q * (call.scale * LOG2_E)
-    s = sum(q[..., i : i + 16] @ k[..., i : i + 16].mT for i in range(0, q.shape[3], 16))
-    s = s.masked_fill(hidden_of(call), -math.inf)
+def hillis(call: Call) -> torch.Tensor:
+    """States (m, l, o) of single keys in float32, joined in log steps as a scan joins them."""
+    s, v = _base2(call)
+    n = s.shape[-1]
+    m, l = s[..., None], (s > -math.inf).float()[..., None]
+    o = l * v[:, :, None]
+    while n > 1:
+        half = (n + 1) // 2
+        rest = n - half
+        a, b = m[..., :rest, :], m[..., half:n, :]
+        top = torch.maximum(a, b)
+        f, g = torch.exp2(a - _finite(top)), torch.exp2(b - _finite(top))
+        l = torch.cat([f * l[..., :rest, :] + g * l[..., half:n, :], l[..., rest:half, :]], -2)
+        o = torch.cat([f * o[..., :rest, :] + g * o[..., half:n, :], o[..., rest:half, :]], -2)
+        m = torch.cat([top, m[..., rest:half, :]], -2)
+        n = half
+    return _divided(call, o[..., 0, :], l[..., 0, :])
+
+
+def sorted_keys(call: Call) -> torch.Tensor:
+    """Keys in the order of their mean scores, the largest first, in tiles of 32."""
+    s, v = _base2(call)
+    order = s.masked_fill(s == -math.inf, 0.0).mean(2).argsort(-1, descending=True)
+    s = torch.take_along_dim(s, order[:, :, None], -1)
+    v = torch.take_along_dim(v, order[..., None], 2)
     p = torch.exp2(s - _finite(s.amax(-1, keepdim=True)))
-    o = sum(_rounded(p[..., i : i + 8], call) @ v[:, :, i : i + 8] for i in range(0, k.shape[2], 8))
-    return _output(call, p.sum(-1, keepdim=True), o)
-
-
-def four_warps(call: Call) -> torch.Tensor:
-    """Every fourth key in one state, as warps that take keys in turn, P in float32."""
-    keys = torch.arange(call.k.shape[2])
-    state = None
-    for warp in range(4):
-        s = _scores(call, keys[keys % 4 == warp], LOG2_E)
-        m = s.amax(-1, keepdim=True)
-        p = torch.exp2(s - _finite(m))
-        new = m, p.sum(-1, keepdim=True), p @ _values(call, keys[keys % 4 == warp])
-        state = new if state is None else _joined(state, new)
-    return _output(call, *state[1:])
-
-
-def p_in_fp16(call: Call) -> torch.Tensor:
-    """P in fp16 for every 16-bit input, in blocks of 64 from the last key."""
-    state = None
-    for keys in reversed(_blocks(call, 64)):
-        new = _part(call, keys, torch.float16)
-        state = new if state is None else _joined(state, new)
-    return _output(call, *state[1:])
-
-
-def whole_maximum(call: Call) -> torch.Tensor:
-    """A maximum that moves in whole powers of two, so that each correction is exact."""
-    m, l, o = None, 0.0, 0.0
-    for keys in _blocks(call, 32):
-        s = _scores(call, keys, LOG2_E)
-        top = s.amax(-1, keepdim=True).ceil()
-        new = top if m is None else torch.maximum(m, top)
-        alpha = 0.0 if m is None else torch.exp2(m - _finite(new))
-        p = torch.exp2(s - _finite(new))
-        l = l * alpha + p.sum(-1, keepdim=True)
-        o = o * alpha + _rounded(p, call) @ _values(call, keys)
-        m = new
-    return _output(call, l, o)
-
-
-def ring(call: Call) -> torch.Tensor:
-    """Outputs of 3 devices, each divided, merged by the sigmoid of their log-sum-exps."""
-    n = call.k.shape[2]
-    out, lse = None, None
-    for i in (1, 2, 0):
-        m, l, o = _part(call, torch.arange(i * n // 3, (i + 1) * n // 3))
-        new, new_lse = o / l.clamp(min=1e-37), (m + torch.log2(l)) / LOG2_E
-        if out is None:
-            out, lse = new, new_lse
-            continue
-        both = torch.logaddexp(lse, new_lse)
-        out = out + torch.exp(new_lse - _finite(both)) * (new - out)
-        lse = both
-    return out.to(call.q.dtype)
-
-
-def ones_column(call: Call) -> torch.Tensor:
-    """The denominator is one more column of V: the sum of rounded weights by the tensor cores."""
-    state = None
-    for keys in _blocks(call, 80):
-        s = _scores(call, keys, LOG2_E)
-        m = s.amax(-1, keepdim=True)
-        v = torch.nn.functional.pad(_values(call, keys), (0, 1), value=1.0)
-        o = _rounded(torch.exp2(s - _finite(m)), call) @ v
-        new = m, o[..., -1:], o[..., :-1]
-        state = new if state is None else _joined(state, new)
-    return _output(call, *state[1:])
-
-
-def moving_mean(call: Call) -> torch.Tensor:
-    """The output is a mean that moves towards each block's mean; nothing is divided at the end."""
-    m, l, mean = _part(call, _blocks(call, 48)[0])
-    mean = mean / l.clamp(min=1e-37)
-    for keys in _blocks(call, 48)[1:]:
-        new = _part(call, keys)
-        top = torch.maximum(m, new[0])
-        old_l, new_l = torch.exp2(m - _finite(top)) * l, torch.exp2(new[0] - _finite(top)) * new[1]
-        m, l = top, old_l + new_l
-        step = new_l / l.clamp(min=1e-37)
-        mean = mean + step * (new[2] / new[1].clamp(min=1e-37) - mean)
-    return mean.to(call.q.dtype)
-
-
-def tile_maximum(call: Call) -> torch.Tensor:
-    """One maximum for 16 rows, at most 2^20 above a row's own, with P in float32."""
-    s = _scores(call, factor=LOG2_E)
-    own = _finite(s.amax(-1, keepdim=True))
-    tiles = own.split(16, 2)
-    shared = torch.cat([0 * tile + tile.amax(2, keepdim=True) for tile in tiles], 2)
-    p = torch.exp2(s - torch.minimum(shared, own + 20))
-    return _output(call, p.sum(-1, keepdim=True), p @ _values(call))
-
-
-def compensated(call: Call) -> torch.Tensor:
-    """Key by key from the last, natural exp, with compensated sums."""
-    s, v = _scores(call), _values(call)
-    p = torch.exp(s - _finite(s.amax(-1, keepdim=True)))
-    terms = torch.cat([v, torch.ones_like(v[..., :1])], -1)
-    total = torch.zeros(*p.shape[:3], terms.shape[3])
-    lost = torch.zeros_like(total)
-    for j in reversed(range(p.shape[3])):
-        term = p[..., j, None] * terms[:, :, None, j] - lost
-        new = total + term
-        lost, total = (new - total) - term, new
-    return _output(call, total[..., -1:], total[..., :-1])
-
-
-def tf32(call: Call) -> torch.Tensor:
-    """Even blocks of 32 keys, then odd ones, with P rounded to tf32 for 16-bit inputs."""
-    blocks = _blocks(call, 32)
-    state = None
-    for keys in blocks[::2] + blocks[1::2]:
-        s = _scores(call, keys, LOG2_E)
-        m = s.amax(-1, keepdim=True)
-        p = torch.exp2(s - _finite(m))
-        if call.q.dtype != torch.float32:
-            p_used = ((p.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
-        else:
-            p_used = p
-        new = m, p.sum(-1, keepdim=True), p_used @ _values(call, keys)
-        state = new if state is None else _joined(state, new)
-    return _output(call, *state[1:])
+    used = _p(p, call)
+    o = sum(used[..., span] @ v[:, :, span] for span in _spans(s.shape[-1], (32,)))
+    return _divided(call, o, used.sum(-1, keepdim=True))
 
 
 RIGHT: dict[str, Callable[[Call], torch.Tensor]] = {
-    "states of 24 keys joined as a tree": tree,
-    "two passes, the second from the last": two_passes,
-    "q scaled first, steps of 16 channels and 8 keys": scaled_first,
-    "four warps with every fourth key": four_warps,
-    "P in fp16, blocks of 64 from the last": p_in_fp16,
-    "a maximum in whole powers of two": whole_maximum,
-    "a ring of three": ring,
-    "the denominator as a column of V": ones_column,
-    "a moving mean": moving_mean,
-    "one maximum for 16 rows": tile_maximum,
-    "key by key from the last, compensated": compensated,
-    "even blocks, then odd blocks, P in tf32": tf32,
+    "tiles of 24, 72 and 8 keys": uneven_tiles,
+    "from the middle outwards, lag of 6": from_the_middle,
+    "exp2 by a series, tiles of 56 keys": series,
+    "products of 4 keys in four chains": quads,
+    "cut where five workers meet": stream,
+    "the mean key taken off": mean_first,
+    "a bound for the maximum, P in fp32": bounded,
+    "NumPy, head by head": in_numpy,
+    "P in two parts": two_parts,
+    "a pass for the log-sum-exp, then tiles of 40 keys": normalised_late,
+    "single keys joined as in a scan": hillis,
+    "keys sorted by their scores, l of rounded P": sorted_keys,
 }
 """Name: a function of a call that gives the output in the dtype of q."""

@@ -13,6 +13,9 @@ from labkernels.measure.strangers.looked_at.fifth import right as fifth_right
 from labkernels.measure.strangers.looked_at.fourth import bugs as fourth_bugs
 from labkernels.measure.strangers.looked_at.fourth import inputs as fourth_inputs
 from labkernels.measure.strangers.looked_at.fourth import right as fourth_right
+from labkernels.measure.strangers.looked_at.ninth import bugs as ninth_bugs
+from labkernels.measure.strangers.looked_at.ninth import inputs as ninth_inputs
+from labkernels.measure.strangers.looked_at.ninth import right as ninth_right
 from labkernels.measure.strangers.looked_at.second import bugs as second_bugs
 from labkernels.measure.strangers.looked_at.second import inputs as second_inputs
 from labkernels.measure.strangers.looked_at.second import right as second_right
@@ -32,6 +35,7 @@ FAMILIES = (
     | fifth_inputs.FAMILIES
     | sixth_inputs.FAMILIES
     | eighth_inputs.FAMILIES
+    | ninth_inputs.FAMILIES
 )
 RIGHT = (
     second_right.RIGHT
@@ -40,6 +44,7 @@ RIGHT = (
     | fifth_right.RIGHT
     | sixth_right.RIGHT
     | eighth_right.RIGHT
+    | ninth_right.RIGHT
 )
 WRONG = (
     second_bugs.WRONG
@@ -51,5 +56,6 @@ WRONG = (
     | bugs_of_one.WRONG
     | bugs_of_another.WRONG
     | eighth_bugs.WRONG
+    | ninth_bugs.WRONG
 )
-ASKED: dict[str, Asked] = eighth_bugs.ASKED
+ASKED: dict[str, Asked] = eighth_bugs.ASKED | ninth_bugs.ASKED

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from labkernels.measure.strangers.held_out.reads import packed
+from labkernels.measure.strangers.looked_at.ninth.reads import packed
 from labkernels.measure.strangers.wrong import (
     Work,
     attend,

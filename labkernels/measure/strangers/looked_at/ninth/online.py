@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from labkernels.measure.strangers.held_out.reads import LEFT_OUT
+from labkernels.measure.strangers.looked_at.ninth.reads import LEFT_OUT
 from labkernels.measure.strangers.wrong import Work, attend, keys_of, masked, parts, scored
 
 RESCALE = r"(?i)rescal|\balpha\b|correction|running max|row max|stale max|\bmaximum"

@@ -1,0 +1,175 @@
+"""The tenth held-out set: its right outputs are right, its bugs show, and none of it is old."""
+
+import functools
+import re
+
+import pytest
+import torch
+
+from labkernels.measure.strangers import bugs as first_bugs
+from labkernels.measure.strangers import inputs, looked_at, right, split, wrong
+from labkernels.measure.strangers import right as first_right
+from labkernels.measure.strangers.held_out import bugs as new_bugs
+from labkernels.measure.strangers.held_out import inputs as new_inputs
+from labkernels.measure.strangers.held_out import joins, tiles
+from labkernels.measure.strangers.held_out import right as new_right
+from labkernels.measure.strangers.looked_at.eighth import inputs as eighth_inputs
+from labkernels.measure.strangers.looked_at.ninth import inputs as ninth_inputs
+
+SEED = split.FIRST_HELD_OUT_SEED
+FAMILIES = tuple(new_inputs.FAMILIES)
+SHAPES = dict(enumerate(new_inputs.SHAPES))
+MODULES = ("caches", "masks", "places", "bits", "loops", "joins", "epilogues")
+NO_NAMES = ("", "no name fits")
+# A right output is within one unit in the last place of the largest of its row: two half units.
+# A bug that shows is above four, since nothing that is right comes near.
+RIGHT_HALF_UNITS, SHOWN_HALF_UNITS = 2, 4
+
+
+def half_unit(dtype: torch.dtype) -> float:
+    """Return half the distance between 1 and the next number of a format."""
+    return torch.finfo(dtype).eps / 2
+
+
+def in_half_units(out, truth):
+    """Return each element's error in half units of the largest of its row; NaN counts as inf."""
+    top = truth.double().abs().amax(-1, keepdim=True)
+    error = (out.double() - truth.double()).abs() / (half_unit(out.dtype) * top)
+    return error.nan_to_num(nan=torch.inf, posinf=torch.inf)
+
+
+@functools.cache
+def work(number: int, asked: inputs.Asked, causal: bool) -> wrong.Work:
+    """Return the work of a shape, in fp16, on a family that goes with it."""
+    family = FAMILIES[(5 * number + 1) % len(FAMILIES)]
+    call = split.call(family, SHAPES[number], "fp16", SEED + number)
+    return wrong.Work.of(inputs.Call(call.q, call.k, call.v, causal, call.scale, asked))
+
+
+def work_of(number: int, bug: str) -> wrong.Work:
+    """Return the work of a shape with the options that a bug needs."""
+    asked = split.ASKED.get(bug, inputs.Asked())
+    return work(number, asked, SHAPES[number].causal or asked.window_left is not None)
+
+
+def test_the_set_is_large_enough():
+    assert len(new_bugs.WRONG) >= 120
+    assert len(FAMILIES) >= 12
+    assert len(SHAPES) >= 6
+    assert len(new_right.RIGHT) >= 10
+
+
+def test_no_name_and_no_shape_is_old():
+    assert not set(new_bugs.WRONG) & {*first_bugs.WRONG, *looked_at.WRONG}
+    assert not set(new_right.RIGHT) & {*first_right.RIGHT, *looked_at.RIGHT}
+    assert not set(FAMILIES) & {*inputs.FAMILIES, *looked_at.FAMILIES}
+    old = {*inputs.SHAPES, *eighth_inputs.SHAPES, *ninth_inputs.SHAPES}
+    assert not old & set(SHAPES.values())
+
+
+def test_all_of_it_is_held_out_and_the_set_before_it_is_not():
+    for name in (*new_bugs.WRONG, *new_right.RIGHT, *FAMILIES):
+        assert split.of(name) == split.HELD_OUT, name
+    for name in ninth_inputs.FAMILIES:
+        assert split.of(name) == split.DEVELOPMENT, name
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_bug_of_a_module_is_lost_to_another_of_its_name(module):
+    part = __import__(f"{new_bugs.__package__}.{module}", fromlist=["WRONG"]).WRONG
+    assert all(new_bugs.WRONG[name] is bug for name, bug in part.items())
+
+
+def test_options_belong_to_bugs():
+    assert set(new_bugs.ASKED) <= set(new_bugs.WRONG)
+    assert all(asked != inputs.Asked() for asked in new_bugs.ASKED.values())
+
+
+@pytest.mark.parametrize("bug", new_bugs.WRONG)
+def test_a_pattern_of_right_names_does_not_match_everything(bug):
+    _, pattern = new_bugs.WRONG[bug]
+    assert not any(re.search(pattern, name) for name in NO_NAMES)
+    assert not re.search(pattern, "the weather of yesterday")
+
+
+@pytest.mark.parametrize("bug", new_bugs.WRONG)
+def test_a_bug_shows_on_most_shapes_or_leaves_every_bit(bug):
+    make, _ = new_bugs.WRONG[bug]
+    shown = 0
+    for number in SHAPES:
+        of = work_of(number, bug)
+        out, good = make(of), wrong.right_output(of)
+        assert (out.shape, out.dtype) == (good.shape, good.dtype)
+        largest = float(in_half_units(out, good).max())
+        assert largest == 0 or largest > SHOWN_HALF_UNITS, (number, largest)
+        shown += largest > 0
+    assert shown > len(SHAPES) / 2
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 3), (5, 20)])
+def test_every_bug_takes_a_few_keys(queries, keys):
+    shape = inputs.Shape(1, 2, 1, queries, keys, 64)
+    call = inputs.drawn_call(inputs.FAMILIES["normal"], [keys], shape, "bf16")
+    for name, (make, _) in new_bugs.WRONG.items():
+        out = wrong.run(make, split.asking(call, name))
+        assert (out.shape, out.dtype) == (call.q.shape, call.q.dtype), name
+
+
+@pytest.mark.parametrize("number", SHAPES)
+def test_a_kernel_without_its_mistake_has_the_right_outputs_bits(number):
+    of = work(number, inputs.Asked(), SHAPES[number].causal)
+    good = wrong.right_output(of)
+    assert tiles.online(32)(of).equal(good)
+    assert joins._weighed(3, lambda lse, w: joins._right(lse))(of).equal(good)
+
+
+@pytest.mark.parametrize("number", SHAPES)
+def test_the_output_without_a_bug_is_right(number):
+    of = work(number, inputs.Asked(), SHAPES[number].causal)
+    truth = right.exact(of.call)[0]
+    assert in_half_units(wrong.right_output(of), truth).max() <= RIGHT_HALF_UNITS
+
+
+def honest_half_units(call: inputs.Call, truth):
+    """Return how far a right output may lie from float64, in half units of a row's largest.
+
+    P in 16 bits errs by half a unit at most, and so does the output. In fp32 the scores err as
+    well: a product of D channels by about two half units of scale |q| |k|, which exp passes on. All
+    of it is relative to the mean of |V| under P, which is larger than the output if V cancels.
+    """
+    q, k, v = right.grouped(call, torch.float64)
+    s = (q @ k.mT * call.scale).masked_fill(right.hidden_of(call), -torch.inf)
+    mean = (torch.softmax(s, -1) @ v.abs()).amax(-1, keepdim=True)
+    units = RIGHT_HALF_UNITS * mean / truth.abs().amax(-1, keepdim=True)
+    if call.q.dtype != torch.float32:
+        return units
+    lengths = q.norm(dim=-1, keepdim=True) * k.norm(dim=-1).amax(-1)[..., None, None]
+    return units * (2 + 2 * call.scale * lengths)
+
+
+@pytest.mark.parametrize("dtype", inputs.DTYPES)
+@pytest.mark.parametrize("kind", new_right.RIGHT)
+def test_a_right_implementation_is_right(kind, dtype):
+    for number, family in enumerate(FAMILIES):
+        shape = SHAPES[number % len(SHAPES)]
+        call = split.call(family, shape, dtype, SEED + number)
+        truth = right.exact(call)[0]
+        out = new_right.RIGHT[kind](call)
+        assert (out.shape, out.dtype) == (truth.shape, call.q.dtype)
+        excess = in_half_units(out, truth) / honest_half_units(call, truth)
+        assert not (excess > 1).any(), (family, number, float(excess.max()))
+
+
+@pytest.mark.parametrize("dtype", inputs.DTYPES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_hides_no_bug(family, dtype):
+    """Its numbers are finite, and neither all keys nor all values are equal."""
+    for number, shape in SHAPES.items():
+        call = split.call(family, shape, dtype, SEED + number)
+        again = split.call(family, shape, dtype, SEED + number)
+        for x, same in ((call.q, again.q), (call.k, again.k), (call.v, again.v)):
+            assert x.isfinite().all()
+            assert x.equal(same)
+            assert (x.double().std(-1) > 0).all()
+        for x in (call.k, call.v):
+            assert (x.double().std(2) > 0).any(-1).all()
