@@ -18,6 +18,7 @@ from labkernels.measure.strangers import (
     split,
     wrong,
 )
+from labkernels.measure.strangers.looked_at import ninth
 from labkernels.numerics.verdict.diagnosis import causes, names
 from labkernels.numerics.verdict.diagnosis.whole_kernel.search import LEFT
 
@@ -378,8 +379,9 @@ def test_names_of_what_all_rows_show_come_with_both_numbers():
 def test_merges_by_differences_are_less_exact():
     """A ring's partial outputs cancel where one is a thousand times as large as the result."""
     seed = split.FIRST_HELD_OUT_SEED
-    call = split.call("low rank", runs.shape_of(seed), "fp32", seed)
-    found = runs.judged(call, held_out.right.RIGHT["a ring of three"](call))
+    shapes = ninth.inputs.SHAPES
+    call = split.call("low rank", shapes[seed % len(shapes)], "fp32", seed)
+    found = runs.judged(call, ninth.right.RIGHT["a ring of three"](call))
     assert found.answer == "LESS EXACT", found.summary()
     assert "by their difference" in found.why
 
@@ -394,4 +396,4 @@ def test_merges_by_differences_are_less_exact():
 )
 def test_what_the_ninth_set_taught_is_named(bug):
     cases = strangers.cases(bug, split.FIRST_HELD_OUT_SEED)
-    assert [run.named for run in runs.of_wrong(bug, cases)] == [runs.RIGHT_NAME] * 2
+    assert [run.named for run in runs.of_wrong(bug, cases)] == [runs.RIGHT_NAME]

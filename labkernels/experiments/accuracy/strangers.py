@@ -31,7 +31,7 @@ _FAMILIES = (
 )
 _NEW_FAMILIES = tuple(new_inputs.FAMILIES)
 _SEEN = 6  # one in so many of what was seen is judged: the figures to quote are of the others
-_SEEN_BUGS = 9  # one in so many of the bugs, which take longest
+_SEEN_BUGS = 17  # one in so many of the bugs, which take longest
 _OF_NEW_BUG = 2  # outputs per held-out bug: one has the bug in all rows, one may have it in a part
 RIGHT, WRONG = "right", "wrong"
 
@@ -59,11 +59,15 @@ def _chosen(names: Iterable[str], every: int) -> list[str]:
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
-    """Judge the outputs of a cell on this machine's CPU."""
-    seed = split.FIRST_HELD_OUT_SEED + recording.options.seed
-    found = list(of_kind(cell.of, seed))
+    """Judge the outputs of a cell on this machine's CPU, whose cores take cells in turn."""
+    found = recording.ahead(runs_of, cell, split.FIRST_HELD_OUT_SEED + recording.options.seed)
     recording.tell(f"{len(found)} outputs judged")
     yield from ((DATA_FILE, row) for row in counted(cell.of.role, found))
+
+
+def runs_of(kind: Kind, first_seed: int) -> list[runs.Run]:
+    """Return the runs of a cell, in a worker of the recording."""
+    return list(of_kind(kind, first_seed))
 
 
 def of_kind(kind: Kind, first_seed: int) -> Iterator[runs.Run]:
