@@ -18,7 +18,8 @@ from labkernels.numerics.truth.frame import Frame
 from labkernels.numerics.truth.problem import Problem, Rows
 from labkernels.numerics.truth.threads import over_rows
 from labkernels.numerics.verdict.left_out import Scan
-from labkernels.numerics.verdict.row_sums import DIRECTIONS, TINY, Directions, ErrorRows, Sums, dot
+from labkernels.numerics.verdict.row_sums import DIRECTIONS as DIRECTIONS
+from labkernels.numerics.verdict.row_sums import TINY, Directions, ErrorRows, Sums, dot
 from labkernels.policy import NumericPolicy
 
 _PROBES, _MANY_ROWS = 6, 2**14  # from so many rows on, half of the probes are enough
