@@ -278,12 +278,12 @@ class Rows:
         return self._sums[1] / self.softmax.divisor
 
     @computed_once
-    def kept(self) -> dict[int, Array]:
-        """The kept scores of blocks, by the block's first key."""
+    def kept(self) -> dict[tuple[int, int], Array]:
+        """The kept scores of blocks, by the block's first key and last."""
         return {}
 
     @computed_once
-    def kept_weights(self) -> dict[int, Array]:
+    def kept_weights(self) -> dict[tuple[int, int], Array]:
         """The kept weights of blocks in fp32, where exp2 takes longer than a look into memory."""
         return {}
 
@@ -294,14 +294,14 @@ class Rows:
         """
         m, xp = self._peaks[0][..., None], namespace(self.problem.q)
         for block in self.blocks():
-            score, weights = block.score_log2, self.kept_weights.get(block.first)
+            score, weights = block.score_log2, self.kept_weights.get(block.keys)
             if weights is None or not narrow:
                 with np.errstate(invalid="ignore"):
                     below = score - m
                 below = xp.asarray(below, dtype=xp.float32) if narrow else below
                 weights = xp.exp2(below, out=below)
-                if block.first in self.kept and self.problem.machine == "cpu":
-                    self.kept_weights[block.first] = xp.asarray(weights, dtype=xp.float32)
+                if block.keys in self.kept and self.problem.machine == "cpu":
+                    self.kept_weights[block.keys] = xp.asarray(weights, dtype=xp.float32)
             yield block, score, weights
 
 
@@ -312,6 +312,11 @@ class Block:
     rows: Rows
     first: int
     last: int
+
+    @property
+    def keys(self) -> tuple[int, int]:
+        """The first key, and the end."""
+        return self.first, self.last
 
     @computed_once
     def k(self) -> Array:
@@ -348,15 +353,15 @@ class Block:
     @property
     def score_log2(self) -> Array:
         """Scores in log2 units, -inf where a row does not see a key. Shapes: [Hkv, R, n]."""
-        if self.first in self.rows.kept:
-            return self.rows.kept[self.first]
+        if self.keys in self.rows.kept:
+            return self.rows.kept[self.keys]
         xp = namespace(self.k)
         with np.errstate(invalid="ignore"):
             score = self.shaped(self.rows.q_log2 @ xp.swapaxes(self.k, 1, 2))
         if self.hidden is not None:
             score = xp.where(self.hidden, -math.inf, score)
         if self.rows.problem.keeps_scores:
-            self.rows.kept[self.first] = score
+            self.rows.kept[self.keys] = score
         return score
 
     def gathered(self, pool: Array, dtype: Any = None) -> Array:
