@@ -10,7 +10,7 @@ import labkernels
 from labkernels.audit.dumps import audit
 from labkernels.numerics import rounding
 from labkernels.numerics.truth import oracle
-from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.problem import Block, Problem
 from labkernels.numerics.verdict.diagnosis import addresses
 from labkernels.numerics.verdict.diagnosis.whole_kernel.search import LEFT
 from labkernels.numerics.verdict.verdict import decide
@@ -188,7 +188,7 @@ def test_a_wrong_sum_of_every_row_is_named(mistake, name, v_mean):
     v_pool = rounding.round_to(problem.v_pool + v_mean, "bf16")
     problem, out = replace(problem, v_pool=v_pool), np.zeros(problem.out_shape)
     for rows in problem.row_blocks():
-        (block,) = rows.blocks()
+        block = Block(rows, 0, int(rows.n_keys.max()))
         found = [
             [mistake(s, v) for s in scores]
             for scores, v in zip(block.score_log2, block.v, strict=True)

@@ -53,10 +53,7 @@ def sigma(
     """
 
     def of_rows(rows: Rows) -> Array:
-        store = rounding.quantum(rows.o, policy.out) ** 2 / 12
-        internal = internal_variance(rows, policy, execution)
-        variance = (internal + store) * (rows.n_keys[:, None] > 0)
-        return namespace(variance).sqrt(variance)
+        return of_squares(rows, squares(Frame(rows, policy.narrow), policy), policy, execution)
 
     found = problem.zeros(*problem.out_shape)
     for rows, values in over_rows(problem, of_rows):
@@ -64,22 +61,34 @@ def sigma(
     return found
 
 
+def of_squares(
+    rows: Rows, sums: "Squares", policy: NumericPolicy, execution: Execution = ANY_EXECUTION
+) -> Array:
+    """Return sigma of some rows, given their sums of squares. Shapes: [Hkv, R, Dv]."""
+    store = rounding.quantum(rows.o, policy.out) ** 2 / 12
+    internal = _internal_variance(rows, sums, policy, execution)
+    variance = (internal + store) * (rows.n_keys[:, None] > 0)
+    return namespace(variance).sqrt(variance)
+
+
 def internal_variance(rows: Rows, policy: NumericPolicy, execution: Execution) -> Array:
     """Return the variance before the store. Shapes: [Hkv, R, Dv]."""
-    xp, frame = namespace(rows.q_log2), Frame(rows, policy.narrow)
-    sums = _Squares()
-    for block, score, p, values in frame.weighted_blocks():
-        exponent = exponent_variance(block, score, policy)
-        alike = isinstance(exponent, float)  # one number for all keys needs no sum of its own
-        of_exponent = [] if alike else [exponent * p**2]
-        sums.add([p**2, p_spacing(p, policy.p) ** 2 / 12, *of_exponent], values)
-    o, divisor = rows.o, rows.softmax.divisor
-    kinds = [sums.about(1, frame.inside(o * (kind == "rounded"))) for kind in policy.denominators]
+    sums = squares(Frame(rows, policy.narrow), policy)
+    return _internal_variance(rows, sums, policy, execution)
+
+
+def _internal_variance(
+    rows: Rows, sums: "Squares", policy: NumericPolicy, execution: Execution
+) -> Array:
+    xp, frame, o = namespace(rows.q_log2), sums.frame, rows.o
+    scale = frame.size**2 / rows.softmax.divisor**2
+    kinds = [
+        sums.of_rounding(frame.inside(o * (kind == "rounded"))) for kind in policy.denominators
+    ]
     weights = kinds[0] if len(kinds) == 1 else xp.maximum(*kinds)
-    of_o = sums.about(0 if alike else 2, frame.inside(o))
-    weights = weights + (exponent * of_o if alike else of_o)
-    squares = sums.about(0, frame.inside(0.0 * o)) * frame.size**2 / divisor**2
-    return weights * frame.size**2 / divisor**2 + _sums_variance(rows, squares, policy, execution)
+    weights = weights + sums.of_exponent(frame.inside(o))
+    parts = sums.of_weights(frame.inside(0.0 * o)) * scale
+    return weights * scale + _sums_variance(rows, parts, policy, execution)
 
 
 def _sums_variance(
@@ -141,27 +150,96 @@ def exponent_variance(block: Block, score: Array, policy: NumericPolicy) -> Arra
     return spread + LN_2**2 * (walk + 2 * rounding.quantum(distance, "fp32") ** 2 / 12)
 
 
-class _Squares:
-    """Sums of weights_j (v_j - x)^2 for any x and several weights, from sums of v and v^2."""
+class Squares:
+    """Sums over keys of weights_j (v_j - x)^2 for any x, from sums of v and v^2.
 
-    def __init__(self) -> None:
-        self.weights, self.values = ZERO, ZERO
+    The weights are p^2, the variance of P's rounding, and that of the exponent's error where it
+    differs from key to key. P is not yet divided by its sum.
+    """
 
-    def add(self, weights: list[Array], values: Array) -> None:
-        """Count a block of keys. Shapes: weights [Hkv, R, n] each; values [Hkv, n, 2 Dv]."""
-        xp = namespace(values)
-        stacked = xp.stack([xp.asarray(w, dtype=values.dtype) for w in weights], 1)
-        self.weights = self.weights + float64(stacked.sum(-1)[..., None])
+    def __init__(self, frame: Frame, policy: NumericPolicy) -> None:
+        self.frame, self.policy = frame, policy
+        self.weights, self.values, self.exponent = ZERO, ZERO, ZERO
+
+    def add(self, block: Block, score: Array, p: Array, spacing: Array, values: Array) -> Array:
+        """Count a block of keys; return the variance of p's error.
+
+        Shapes: score, p, spacing of P at p, and the result [Hkv, R, n]; values [Hkv, n, 2 Dv].
+        """
+        exponent = exponent_variance(block, score, self.policy)
+        alike = isinstance(exponent, float)  # one number for all keys needs no sum of its own
+        stacked = side_by_side(p, 2 if alike else 3)
+        squared, rounded = stacked[:, 0], stacked[:, 1]
+        squared[...] = p
+        squared *= p
+        rounded[...] = spacing
+        rounded *= spacing
+        rounded /= 12
+        if alike:
+            self.exponent = exponent
+            variance = squared * exponent
+        else:
+            variance = self.frame.narrowed(exponent * squared)
+            stacked[:, 2] = variance
+        variance += rounded
         heads, kinds, rows, n = stacked.shape
-        sums = stacked.reshape(heads, -1, n) @ values
-        self.values = self.values + float64(sums.reshape(heads, kinds, rows, -1))
+        sums = (stacked.reshape(heads, -1, n) @ values).reshape(heads, kinds, rows, -1)
+        self.weights = self.weights + float64(stacked.sum(-1)[..., None])
+        self.values = self.values + float64(sums)
+        return variance
 
-    def about(self, kind: int, x: Array) -> Array:
-        """Return the sum about x with one of the weights. Shapes: [Hkv, R, Dv]."""
-        weights, values = self.weights[:, kind], self.values[:, kind]
-        n = values.shape[-1] // 2
-        total = values[..., n:] - 2 * x * values[..., :n] + x**2 * weights
-        return namespace(total).clip(total, 0.0, None)
+    def variance(self, block: Block, score: Array, p: Array) -> Array:
+        """Return the variance of p's error again. Shapes: [Hkv, R, n]."""
+        found = p_spacing(p, self.policy.p)
+        found *= found
+        found /= 12
+        found += self.frame.narrowed(exponent_variance(block, score, self.policy) * p**2)
+        return found
+
+    def of_weights(self, x: Array) -> Array:
+        """Return the sum of p^2 (v - x)^2. Shapes: [Hkv, R, Dv]."""
+        return _about(self.weights[:, 0], self.values[:, 0], x)
+
+    def of_rounding(self, x: Array) -> Array:
+        """Return the sum about x with the variance of P's rounding. Shapes: [Hkv, R, Dv]."""
+        return _about(self.weights[:, 1], self.values[:, 1], x)
+
+    def of_exponent(self, x: Array) -> Array:
+        """Return the sum about x with the variance of the exponent's error."""
+        if self.weights.shape[1] == 3:
+            return _about(self.weights[:, 2], self.values[:, 2], x)
+        return self.exponent * self.of_weights(x)
+
+    @property
+    def of_variance(self) -> tuple[Array, Array]:
+        """The sums of the variance of p's error, and of this times values and their squares.
+
+        Shapes: [Hkv, R, 1], [Hkv, R, 2 Dv].
+        """
+        kind, times = (2, 1.0) if self.weights.shape[1] == 3 else (0, self.exponent)
+        parts = self.weights, self.values
+        weights, values = (x[:, 1] + times * x[:, kind] for x in parts)
+        return weights, values
+
+
+def squares(frame: Frame, policy: NumericPolicy) -> Squares:
+    """Return the sums of squares of a frame's rows."""
+    found = Squares(frame, policy)
+    for block, score, p, values in frame.weighted_blocks():
+        found.add(block, score, p, p_spacing(p, policy.p), values)
+    return found
+
+
+def side_by_side(like: Array, kinds: int) -> Array:
+    """Return an array for kinds of weights side by side. Shapes: like [H, R, n] -> [H, k, R, n]."""
+    shape = like.shape[0], kinds, *like.shape[1:]
+    return namespace(like).empty(shape, dtype=like.dtype, device=like.device)
+
+
+def _about(weights: Array, values: Array, x: Array) -> Array:
+    n = values.shape[-1] // 2
+    total = values[..., n:] - 2 * x * values[..., :n] + x**2 * weights
+    return namespace(total).clip(total, 0.0, None)
 
 
 def p_spacing(p: Array, p_format: str) -> Array:
@@ -171,4 +249,5 @@ def p_spacing(p: Array, p_format: str) -> Array:
     if p_format.endswith("x2"):
         low = _LOW_PART * part.unit_roundoff * spacing / 2
         spacing = namespace(p).clip(low, part.smallest_subnormal, None)
-    return namespace(p).where((p == 1) | (p == 0), 0.0, spacing)
+    spacing[(p == 1) | (p == 0)] = 0.0
+    return spacing

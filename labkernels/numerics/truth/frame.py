@@ -81,7 +81,11 @@ class Frame:
                 v = (v - mean) * times if v.dtype == mean.dtype else self.narrowed(self.inside(v))
             else:
                 v = float64(v)
-            found = self._kept[key] = namespace(v).concatenate([v, v**2], -1)
+            xp, width = namespace(v), v.shape[-1]
+            found = xp.empty((*v.shape[:2], 2 * width), dtype=v.dtype, device=v.device)
+            found[..., :width] = v
+            xp.multiply(v, v, out=found[..., width:])
+            self._kept[key] = found
         return found[:, : block.last - block.first]
 
 

@@ -15,14 +15,15 @@ import numpy as np
 from labkernels.kept import computed_once
 from labkernels.numerics.arrays import ZERO, Array, float64, moved, namespace, to_numpy
 from labkernels.numerics.truth import checks, layouts
+from labkernels.numerics.truth.softmax import Softmax
 from labkernels.numerics.truth.variant import VariantTensors
 from labkernels.units import LOG2_E
 from labkernels.variant import AttentionVariant
 
-BLOCK_KEYS = 1024
-# Scores per block: few enough for a CPU's cache, and enough to keep a GPU busy. The scores of one
-# token in all heads may be more. A problem with at most KEPT_SCORES scores keeps them.
-BLOCK_SCORES = {"cpu": 2**19, "gpu": 2**25}
+# Keys and scores per block: few enough for a CPU's cache, and enough to keep a GPU busy. The scores
+# of one token in all heads may be more. A problem with at most KEPT_SCORES scores keeps them.
+BLOCK_KEYS = {"cpu": 256, "gpu": 1024}
+BLOCK_SCORES = {"cpu": 2**17, "gpu": 2**25}
 KEPT_SCORES = {"cpu": 2**26, "gpu": 2**29}
 
 
@@ -149,7 +150,7 @@ class Problem:
         found = []
         for b in range(self.batch):
             begin, end = int(self.q_ends[b]), int(self.q_ends[b + 1])
-            keys = min(BLOCK_KEYS, max(1, int(self.kv_lens[b])))
+            keys = min(BLOCK_KEYS[self.machine], max(1, int(self.kv_lens[b])))
             tokens = max(1, BLOCK_SCORES[self.machine] // (self.q.shape[1] * keys))
             for first in range(begin, end, tokens):
                 last = min(first + tokens, end)
@@ -161,30 +162,6 @@ class Problem:
     def keeps_scores(self) -> bool:
         """Whether scores, once computed, are kept."""
         return int(self.n_keys.sum()) * self.q.shape[1] <= KEPT_SCORES[self.machine]
-
-
-@dataclass(frozen=True)
-class Softmax:
-    """For each row: the largest score m, the sum l of 2^(s - m), the largest |s|, and the key of m.
-
-    A row without keys and sink has m = 0 and l = 0. Shapes: [Hkv, R]. Units: m, |s| in log2 units.
-    """
-
-    m: np.ndarray
-    l: np.ndarray
-    largest: np.ndarray
-    top: np.ndarray
-
-    @property
-    def divisor(self) -> Array:
-        """The l of each row, 1 where l is 0. Shapes: [Hkv, R, 1]."""
-        return namespace(self.l).where(self.l == 0, 1.0, self.l)[..., None]
-
-    @property
-    def lse2(self) -> Array:
-        """Base-2 log-sum-exp, -inf where l is 0."""
-        xp = namespace(self.l)
-        return xp.where(self.l == 0, -math.inf, self.m + xp.log2(self.divisor[..., 0]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,29 +211,37 @@ class Rows:
     def step(self) -> int:
         """Keys per block, in whole pages."""
         size = self.problem.k_pool.shape[1]
-        return max(1, BLOCK_KEYS // size) * size
+        return max(1, BLOCK_KEYS[self.problem.machine] // size) * size
 
     @computed_once
     def softmax(self) -> Softmax:
-        """The results of a first pass over the keys."""
+        """The results of two passes over the keys: the largest scores first, then the sums."""
+        return Softmax(self._peaks[0], self._sums[0], *self._peaks[1:])
+
+    @computed_once
+    def _peaks(self) -> tuple[Array, Array, Array]:
+        """The largest score or sink, the largest |s|, and the key of the largest score."""
         xp = namespace(self.problem.q)
-        l, largest, top = (self.problem.zeros(*self.q_log2.shape[:2]) for _ in range(3))
-        m = l - math.inf
+        largest, top = (self.problem.zeros(*self.q_log2.shape[:2]) for _ in range(2))
+        m = largest - math.inf
         for block in self.blocks():
             score = block.score_log2
+            seen = score if block.hidden is None else xp.where(block.hidden, 0.0, score)
             highest = xp.amax(score, -1)
             top = xp.where(highest > m, xp.argmax(score, -1) + float(block.first), top)
-            before, m = m, xp.maximum(m, highest)
-            with np.errstate(invalid="ignore"):  # inf - inf is NaN, which the result must show
-                shift = xp.where(m == -math.inf, 0.0, m)
-                l = l * xp.exp2(before - shift) + xp.exp2(score - shift[..., None]).sum(-1)
-            size = xp.abs(score if block.hidden is None else xp.where(block.hidden, 0.0, score))
-            largest = xp.maximum(largest, xp.amax(size, -1))
+            m = xp.maximum(m, highest)
+            largest = xp.maximum(largest, xp.maximum(xp.amax(seen, -1), -xp.amin(seen, -1)))
         m = xp.where(m == -math.inf, 0.0, m)
-        if self.sinks is not None:
-            top_m = xp.maximum(m, self.sinks)
-            l, m = l * xp.exp2(m - top_m) + xp.exp2(self.sinks - top_m), top_m
-        return Softmax(m, l, largest, top)
+        return m if self.sinks is None else xp.maximum(m, self.sinks), largest, top
+
+    @computed_once
+    def _sums(self) -> tuple[Array, Array]:
+        """The sums of the weights 2^(s - m), with the sink's, and of weights times values."""
+        l, total = self.problem.zeros(*self.q_log2.shape[:2]), ZERO
+        for block, _, weights in self.weighted_blocks():
+            l = l + weights.sum(-1)
+            total = total + weighted_sum(weights, block.v)
+        return l if self.sinks is None else l + self.sink_weight[..., 0], total
 
     @computed_once
     def heads(self) -> np.ndarray:
@@ -285,19 +270,21 @@ class Rows:
         """2^(sink - m), the sink's part of l; 0 without a sink. Shapes: [Hkv, R, 1]."""
         if self.sinks is None:
             return 0.0
-        return namespace(self.sinks).exp2(self.sinks - self.softmax.m)[..., None]
+        return namespace(self.sinks).exp2(self.sinks - self._peaks[0])[..., None]
 
     @computed_once
     def o(self) -> Array:
         """The output. Shapes: [Hkv, R, Dv]."""
-        total = ZERO
-        for block, _, weights in self.weighted_blocks():
-            total = total + weighted_sum(weights, block.v)
-        return total / self.softmax.divisor
+        return self._sums[1] / self.softmax.divisor
 
     @computed_once
-    def kept(self) -> dict[int, Array]:
-        """The kept scores of blocks, by the block's first key."""
+    def kept(self) -> dict[tuple[int, int], Array]:
+        """The kept scores of blocks, by the block's first key and last."""
+        return {}
+
+    @computed_once
+    def kept_weights(self) -> dict[tuple[int, int], Array]:
+        """The kept weights of blocks in fp32, where exp2 takes longer than a look into memory."""
         return {}
 
     def weighted_blocks(self, *, narrow: bool = False) -> Iterator[tuple[Any, ...]]:
@@ -305,16 +292,17 @@ class Rows:
 
         narrow: the weights in fp32.
         """
-        m = self.softmax.m[..., None]
+        m, xp = self._peaks[0][..., None], namespace(self.problem.q)
         for block in self.blocks():
-            score, xp = block.score_log2, namespace(m)
-            with np.errstate(invalid="ignore"):
-                below = score - m
-                yield (
-                    block,
-                    score,
-                    xp.exp2(xp.asarray(below, dtype=xp.float32) if narrow else below),
-                )
+            score, weights = block.score_log2, self.kept_weights.get(block.keys)
+            if weights is None or not narrow:
+                with np.errstate(invalid="ignore"):
+                    below = score - m
+                below = xp.asarray(below, dtype=xp.float32) if narrow else below
+                weights = xp.exp2(below, out=below)
+                if block.keys in self.kept and self.problem.machine == "cpu":
+                    self.kept_weights[block.keys] = xp.asarray(weights, dtype=xp.float32)
+            yield block, score, weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,6 +312,11 @@ class Block:
     rows: Rows
     first: int
     last: int
+
+    @property
+    def keys(self) -> tuple[int, int]:
+        """The first key, and the end."""
+        return self.first, self.last
 
     @computed_once
     def k(self) -> Array:
@@ -360,15 +353,15 @@ class Block:
     @property
     def score_log2(self) -> Array:
         """Scores in log2 units, -inf where a row does not see a key. Shapes: [Hkv, R, n]."""
-        if self.first in self.rows.kept:
-            return self.rows.kept[self.first]
+        if self.keys in self.rows.kept:
+            return self.rows.kept[self.keys]
         xp = namespace(self.k)
         with np.errstate(invalid="ignore"):
             score = self.shaped(self.rows.q_log2 @ xp.swapaxes(self.k, 1, 2))
         if self.hidden is not None:
             score = xp.where(self.hidden, -math.inf, score)
         if self.rows.problem.keeps_scores:
-            self.rows.kept[self.first] = score
+            self.rows.kept[self.keys] = score
         return score
 
     def gathered(self, pool: Array, dtype: Any = None) -> Array:

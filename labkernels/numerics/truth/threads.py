@@ -2,7 +2,8 @@
 
 A product of one block is small, and a second thread of the BLAS library spins while it waits for
 each: on a busy machine two such threads take ten times as long as one. Blocks are independent, so
-that each thread takes whole blocks here, and its products have one thread.
+that each thread takes whole blocks here, and its products have one thread. So it is with torch's
+tensors on the CPU, where `torch.get_num_threads` says how many threads there are.
 """
 
 import contextvars
@@ -48,8 +49,9 @@ def over_rows(problem: Problem, work: Callable[[Rows], Result]) -> Iterator[tupl
     The results do not depend on the number of threads. The work may write what only its own block
     of rows owns.
     """
-    rows = problem.row_blocks()
-    threads = min(_allowed(), _MOST, len(rows)) if _is_large(problem) else 1
+    rows, xp = problem.row_blocks(), namespace(problem.q)
+    allowed = _allowed() if xp is np else xp.get_num_threads()
+    threads = min(allowed, _MOST, len(rows)) if _is_large(problem) else 1
     if threads < 2:
         yield from ((block, work(block)) for block in rows)
         return
@@ -59,13 +61,25 @@ def over_rows(problem: Problem, work: Callable[[Rows], Result]) -> Iterator[tupl
         with np.errstate(**state):
             return work(block)
 
-    with one_per_product(), ThreadPoolExecutor(threads) as pool:
+    alone = one_per_product() if xp is np else _one_per_function(xp)
+    with alone, ThreadPoolExecutor(threads) as pool:
         yield from zip(rows, pool.map(quiet, rows), strict=True)
+
+
+@contextmanager
+def _one_per_function(torch: Any) -> Iterator[None]:
+    """Let each function of torch have one thread here, also in threads that start here."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _is_large(problem: Problem) -> bool:
     scores = int(problem.n_keys.sum()) * problem.out_shape[1]
-    return namespace(problem.q) is np and scores >= _LEAST_SCORES
+    return problem.machine == "cpu" and scores >= _LEAST_SCORES
 
 
 @functools.cache

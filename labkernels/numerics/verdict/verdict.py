@@ -16,7 +16,6 @@ import numpy as np
 from labkernels.numerics import metrics, rounding
 from labkernels.numerics.arrays import Array, to_numpy
 from labkernels.numerics.error import bounds
-from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.threads import one_per_product
@@ -163,8 +162,8 @@ def decide(
         sigma = rounding.quantum(truth, policy.out) / 12**0.5 if once else np.zeros(bound.shape)
         why = "every element is the float64 answer, rounded once" if once else ""
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma, why=why)
-    sigma = _sigma(problem, policy, truth)
-    filtered, z, tests = _tests(problem, policy, error, sigma)
+    sigma, filtered = _filtered(problem, policy, error)
+    z, tests = _findings(problem, policy, error, sigma, filtered)
     beyond = found[0].status == "bug"
     if not beyond and any(test.status != "rounding" for test in tests):
         tests = _widened(problem, policy, truth, error, sigma, tests)
@@ -310,8 +309,8 @@ def _as_a_way(
     bound = to_numpy(bounds.out_bound(problem, way.policy))
     if way.policy != policy and significance.of_bound(error, bound, "", problem).value > 1:
         return none
-    sigma = _sigma(problem, way.policy, truth)
-    tests = _tests(problem, way.policy, error, sigma)[2]
+    sigma, filtered = _filtered(problem, way.policy, error)
+    tests = _findings(problem, way.policy, error, sigma, filtered)[1]
     tests, worst = _beside_twins(problem, way.policy, truth, sigma, tests, way.kernels)
     share = next(test.value for test in tests if test.name == _SPREAD) / worst[_SPREAD]
     if share >= _AS_LARGE / slack and all(test.status != "bug" for test in tests):
@@ -325,18 +324,24 @@ def _as_a_way(
     return share, f"errors are {share:.2g} times those of a kernel with {way.words}"
 
 
-def _sigma(problem: Problem, policy: NumericPolicy, truth: Array) -> np.ndarray:
-    """Return the error model's sigma, with the chain's bias as a part of it."""
-    bias = significance.chain_bias(problem.n_keys, policy)[:, None, None] * truth
-    return np.hypot(to_numpy(error_sigma.sigma(problem, policy)), bias)
+def _filtered(problem: Problem, policy: NumericPolicy, error: Array) -> tuple[np.ndarray, Filters]:
+    """Return the error model's sigma, with the chain's bias as a part of it, and the filters."""
+    bias = significance.chain_bias(problem.n_keys, policy)
+    return matched_filters.with_sigma(problem, policy, error, bias)
 
 
 def _tests(
     problem: Problem, policy: NumericPolicy, error: Array, sigma: Array
 ) -> tuple[Filters, Array, list[Finding]]:
     """Return the filters, z over its slack, and the findings that need them."""
-    some = np.where(sigma > 0, sigma, 1.0)
-    filtered = matched_filters.matched_filters(problem, policy, error, some)
+    filtered = matched_filters.matched_filters(problem, policy, error, sigma)
+    return filtered, *_findings(problem, policy, error, sigma, filtered)
+
+
+def _findings(
+    problem: Problem, policy: NumericPolicy, error: Array, sigma: Array, filtered: Filters
+) -> tuple[Array, list[Finding]]:
+    """Return z over its slack, and the findings that need the filters."""
     slack = significance.variance_slack(filtered)
     live = np.broadcast_to(problem.n_keys[:, None] > 1, slack.shape)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -347,7 +352,7 @@ def _tests(
     found += significance.of_outliers(z, filtered, problem)
     found += significance.of_directions(filtered, slack, problem, policy, simple)
     found += significance.of_keys(filtered, slack, problem)
-    return filtered, z, found
+    return z, found
 
 
 def _answered(

@@ -12,7 +12,7 @@ from labkernels.numerics.error import bounds
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.error.execution import Execution
 from labkernels.numerics.truth import oracle
-from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.problem import Block, Problem
 from labkernels.policy import NumericPolicy
 from labkernels.units import LOG2_E
 
@@ -94,7 +94,7 @@ def emulate(problem: Problem, policy, execution, exp2_by_name, fmt):
     out = np.zeros(problem.out_shape, np.float32)
     lse2 = np.full(out.shape[:2], -np.inf, np.float32)
     for rows in problem.row_blocks():
-        (block,) = rows.blocks()
+        block = Block(rows, 0, int(rows.n_keys.max()))
         k, v = block.k.astype(np.float32), block.v.astype(np.float32)
         grouped = rows.take(problem.q[rows.first : rows.last].astype(np.float32))
         n = block.last

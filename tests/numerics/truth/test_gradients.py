@@ -8,7 +8,7 @@ import pytest
 from labkernels.numerics.error.gradient_bounds import gradient_bounds
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.gradients import Given, gradients
-from labkernels.numerics.truth.problem import BLOCK_SCORES, Problem
+from labkernels.numerics.truth.problem import BLOCK_KEYS, BLOCK_SCORES, Problem
 from labkernels.policy import NumericPolicy
 
 torch = pytest.importorskip("torch")
@@ -56,7 +56,7 @@ def test_blocks_do_not_change_them(block, monkeypatch):
     p, *_ = problem(causal=True)
     given = Given(p, np.ones(p.out_shape), *oracle.attention(p))
     whole = gradients(given)
-    monkeypatch.setattr("labkernels.numerics.truth.problem.BLOCK_KEYS", block)
+    monkeypatch.setitem(BLOCK_KEYS, "cpu", block)
     monkeypatch.setitem(BLOCK_SCORES, "cpu", 8)
     p, *_ = problem(causal=True)
     again = gradients(Given(p, given.dout, given.out, given.lse2))

@@ -45,7 +45,7 @@ def plain(q, k, v, ends_k, *, cu_seqlens_q, causal, scale):
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("block_keys", "block_scores"), [(1, 1), (4, 50), (1024, 2**19)])
 def test_ragged_queries_agree_with_plain_attention(causal, block_keys, block_scores, monkeypatch):
-    monkeypatch.setattr(problem, "BLOCK_KEYS", block_keys)
+    monkeypatch.setitem(problem.BLOCK_KEYS, "cpu", block_keys)
     monkeypatch.setitem(problem.BLOCK_SCORES, "cpu", block_scores)
     tensors, how = packed(causal=causal)
     o, lse2 = oracle.attention(Problem.packed(*tensors, **how))
@@ -72,7 +72,7 @@ def test_a_row_sees_the_keys_up_to_its_own_place_from_the_end():
 @pytest.mark.parametrize("causal", [True, False])
 def test_every_row_is_judged_as_if_it_were_alone(causal, monkeypatch):
     """Bounds, sigma and truth of a row are those of a decode over the keys that it sees."""
-    monkeypatch.setattr(problem, "BLOCK_KEYS", 4)
+    monkeypatch.setitem(problem.BLOCK_KEYS, "cpu", 4)
     tensors, how = packed(causal=causal)
     whole = Problem.packed(*tensors, **how)
     alone = Problem(
