@@ -128,7 +128,7 @@ def _of_rows(twin: Twin, policy: NumericPolicy, rows: Rows) -> Array:
         l = (p * back).sum(-1)[..., None] + sink
         l = xp.where(l == 0, 1.0, l)
         p, back, sink = p * back / l, xp.ones_like(back), sink / l
-    used = p if policy.p_parts == 2 else rounded(p, policy.p)
+    used = _stored(p, policy)
     kind = policy.denominator or ("rounded" if twin.rounded_sum else "unrounded")
     summed = used if kind == "rounded" and not twin.normalised else p
     if fine:
@@ -244,7 +244,7 @@ def _by_partials(
         top = xp.amax(score[..., keys], -1)[..., None]
         p = xp.exp2(score[..., keys] - xp.where(xp.isinf(top), 0.0, top))
         l = p.sum(-1)[..., None]
-        o = rounded(p, policy.p) @ v[:, keys] / xp.where(l == 0, 1.0, l)
+        o = _stored(p, policy) @ v[:, keys] / xp.where(l == 0, 1.0, l)
         parts.append(rounded(o, twin.partials))
         logs.append(_lse2(score[..., keys]))
     lse = xp.concatenate(logs if sinks is None else [*logs, sinks[..., None]], -1)
@@ -283,6 +283,11 @@ def _shifts(score: Array, twin: Twin, top: Array) -> Array:
         seen = xp.where(xp.isinf(kept), top, kept)
         found.append(seen + xp.zeros_like(score[..., first:last]))
     return xp.concatenate(found[::-1] if twin.backward else found, -1)
+
+
+def _stored(p: Array, policy: NumericPolicy) -> Array:
+    """Return P as a kernel stores it; two parts lose nothing that a verdict could see."""
+    return p if policy.p_parts == 2 else rounded(p, policy.p)
 
 
 def cubic(x: Array) -> Array:

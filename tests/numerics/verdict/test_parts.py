@@ -92,3 +92,12 @@ def test_a_less_exact_output_is_recognised_by_all_rows(large, monkeypatch):
     assert found.answer == verdict.LESS_EXACT
     assert problem.out_shape[0] in sizes
     assert any(way.words in found.why for group in less_exact.ways(told) for way in group)
+
+
+@pytest.mark.parametrize("twin", [Twin(64), Twin(64, partials="bf16")])
+def test_a_twin_keeps_p_in_two_parts(twin):
+    problem = problem_of([300], [4])
+    (out,) = twins.outputs(problem, NumericPolicy(p="bf16x2", out="fp32"), (twin,))
+    truth, _ = oracle.attention(problem)
+    of_largest_value = 2.0**-9 if twin.partials else 2.0**-16  # half an ulp of bf16, of hi + lo
+    assert np.abs(out - truth).max() < of_largest_value * np.abs(problem.v_pool).max()
