@@ -1,4 +1,4 @@
-"""For pytest -p: workers write their counts when they end, and xdist kills none within ten minutes."""
+"""For pytest -p: xdist waits until its workers have written their counts, when they end."""
 
 from xdist.workermanage import NodeManager
 
