@@ -34,13 +34,19 @@ chaos: $(ENVIRONMENT) ## Inject 2,940 faults into cache, records, build and step
 fuzz: compiler $(ENVIRONMENT) ## Compare random calls with float64 for an hour (or SECONDS=60)
 	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),3600)
 
-COVERED := COVERAGE_FILE=_build/coverage/lines CXX=$(CURDIR)/tests/coverage/cxx.sh \
-  GCOV_PREFIX=$(CURDIR)/_build/coverage/machine LABKERNELS_CACHE=$(CURDIR)/_build/coverage/cache
-coverage: compiler $(ENVIRONMENT) ## Say which lines no test runs (of some: TESTS="tests/cuda/host")
-	rm -rf _build/coverage && mkdir -p _build/coverage
-	-$(COVERED) $(BIN)/python -m coverage run --source=labkernels -m pytest -q -m "not gpu" $(TESTS)
-	$(COVERED) $(BIN)/python -m coverage report --skip-covered --show-missing --sort=-miss
-	$(BIN)/python -m tests.coverage _build/coverage/machine
+# Every Python process counts its own lines, and every program that cxx.sh compiles counts its own.
+COUNTS := $(CURDIR)/_build/coverage
+COUNTED := CHECKOUT=$(CURDIR) COVERAGE_FILE=$(COUNTS)/lines
+COUNTING := $(COUNTED) COVERAGE_PROCESS_START=$(CURDIR)/tests/coverage/settings.ini \
+  PYTHONPATH=$(CURDIR)/tests/coverage:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH)) \
+  CXX=$(CURDIR)/tests/coverage/cxx.sh GCOV_PREFIX=$(COUNTS)/machine LABKERNELS_CACHE=$(COUNTS)/cache
+coverage: compiler $(ENVIRONMENT) ## Say which lines no test runs (TESTS=folders, JOBS=16, ADD=1)
+	$(if $(ADD),,rm -rf $(COUNTS))
+	-$(COUNTING) $(BIN)/python -m pytest -q -p tests.coverage.patience -n $(or $(JOBS),auto) \
+	  --dist worksteal -m "not gpu" $(TESTS)
+	$(COUNTED) $(BIN)/python -m coverage combine -q --append $(COUNTS)
+	$(COUNTED) $(BIN)/python -m coverage report --skip-covered --show-missing --sort=-miss
+	$(BIN)/python -m tests.coverage $(COUNTS)/machine
 
 lab: compiler $(ENVIRONMENT) ## Open the notebooks in JupyterLab
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/start_here.ipynb

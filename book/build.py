@@ -5,8 +5,9 @@ python book/build.py [--force] [--nbval] [--pairs] [--to FOLDER] [--from FOLDER]
 _build/executed/NAME.ipynb    fresh copies; one is executed again when its source, labkernels, data/
                               or an installed package changed
 _build/book_source/           the tree that Jupyter Book reads: book/, the executed copies in the
-                              place of the committed ones, labkernels/ for literalinclude, and
-                              in _static/lab/ the kernels that pages run, as WebAssembly
+                              place of the committed ones, labkernels/ for literalinclude, the
+                              changelog, and in _static/lab/ the kernels that pages run, as
+                              WebAssembly
 _site/                        the pages, replaced only by a build without a warning
 
 One build runs at a time. Whatever was executed or built is used again only if it is, byte for byte,
@@ -202,6 +203,7 @@ def stage(notebooks: dict[str, Path]) -> None:
     page.write_text(page.read_text().replace(what_ran.PLACE, what_ran.table(chapters)))
     place_guesses()
     (STAGE / "labkernels").symlink_to(ROOT / "labkernels", target_is_directory=True)
+    (STAGE / "CHANGELOG.md").symlink_to(ROOT / "CHANGELOG.md")
     config_path = STAGE / "book" / "_config.yml"
     config = yaml.safe_load(config_path.read_text())
     blob = f"{config['repository']['url']}/blob/{config['repository']['branch']}/{{{{path}}}}"

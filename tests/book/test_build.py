@@ -135,6 +135,13 @@ def test_a_book_says_where_its_pages_will_stand(capsys):
     assert "<loc>https://owner.github.io/name/latest/notebooks/idea.html</loc>" in text
 
 
+@pytest.mark.usefixtures("book")
+def test_a_page_can_include_the_changelog(capsys):
+    (build.ROOT / "CHANGELOG.md").write_text("# Changelog\n")
+    says(capsys)
+    assert (build.STAGE / "book" / ".." / "CHANGELOG.md").read_text() == "# Changelog\n"
+
+
 def test_a_page_that_is_missing_stops_the_build_and_leaves_the_old_book(book, capsys):
     says(capsys)
     (build.ROOT / "book" / "intro.md").write_text("# Another\n")

@@ -150,7 +150,5 @@ def test_one_version_number():
     version = tomllib.loads(read("pyproject.toml"))["project"]["version"]
     assert yaml.safe_load(read("CITATION.cff"))["version"] == version
     assert labkernels.__version__ == version
-    head = re.compile(
-        rf"^## {re.escape(version)} \((unreleased|\d{{4}}-\d\d-\d\d)\)$", re.MULTILINE
-    )
-    assert head.search(read("CHANGELOG.md"))
+    (head, *_) = re.findall("^## .*", read("CHANGELOG.md"), re.MULTILINE)
+    assert re.fullmatch(rf"## {re.escape(version)} \((unreleased|\d{{4}}-\d\d-\d\d)\)", head)

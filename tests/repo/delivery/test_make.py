@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from coverage import CoverageData
 
 from tests.repo.files import ROOT, read
 
@@ -85,6 +86,44 @@ def test_chapters_find_labkernels_where_it_is_not_installed(programs, before):
     done = make("notebooks", "TO=edition", f"BIN={programs}", path=programs, **variables)
     checkout = str(programs.parent / "checkout")
     assert done.stdout.strip().split(":") == [checkout, *filter(None, [before])]
+
+
+@pytest.mark.parametrize("add", ["", "1"])
+def test_coverage_asks_some_tests_in_some_processes_and_adds_to_what_was_counted(programs, add):
+    add_program(programs, "g++", "exit 0")
+    add_program(programs, "python", 'echo "$COVERAGE_PROCESS_START: $@"')
+    counted = programs.parent / "checkout/_build/coverage/lines"
+    counted.parent.mkdir(parents=True)
+    counted.touch()
+    asked = (f"BIN={programs}", "JOBS=3", "TESTS=tests/budget", f"ADD={add}")
+    done = make("coverage", *asked, path=programs)
+    assert done.returncode == 0, done.stderr
+    (run,) = (line for line in done.stdout.splitlines() if ": -m pytest" in line)
+    settings, _, arguments = run.partition(": ")
+    assert settings.endswith("checkout/tests/coverage/settings.ini")
+    assert "-n 3 " in arguments
+    assert arguments.endswith(" tests/budget")
+    assert counted.exists() == bool(add)
+
+
+def test_a_process_counts_the_lines_of_this_checkout(tmp_path):
+    folder = ROOT / "tests/coverage"
+    variables = {
+        "CHECKOUT": str(ROOT),
+        "COVERAGE_FILE": str(tmp_path / "lines"),
+        "COVERAGE_PROCESS_START": str(folder / "settings.ini"),
+        "PYTHONPATH": f"{folder}:{ROOT}",
+    }
+    command = [sys.executable, "-c", "import json, labkernels.units"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    (written,) = tmp_path.glob("lines.*")
+    counts = CoverageData(written)
+    counts.read()
+    assert counts.lines(str(ROOT / "labkernels/units.py"))
+    assert all(name.startswith(f"{ROOT}/labkernels/") for name in counts.measured_files())
 
 
 def test_missing_compiler_is_named(programs):

@@ -128,18 +128,18 @@ def test_only_the_tag_of_the_version_is_released(tmp_path):
     (step,) = (script for script in runs("release") if "notes.md" in script and "awk" in script)
     version = re.search(r'^version = "(.+)"$', read("pyproject.toml"), re.MULTILINE)[1]
     (tmp_path / "pyproject.toml").write_text(read("pyproject.toml"))
-    changes, head = read("CHANGELOG.md"), rf"^## {re.escape(version)} \(.*\)$"
 
-    def released(tag, part):
-        text = re.sub(head, part, changes, flags=re.MULTILINE)
-        (tmp_path / "CHANGELOG.md").write_text(text)
+    def released(tag, part, changes="- New.\n"):
+        older = "## 0.0.1 (2026-01-01)\n\n- Old.\n"
+        (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n{part}\n\n{changes}\n{older}")
         return shell(step, cwd=tmp_path, GITHUB_REF_NAME=tag).returncode == 0
 
     assert not released("v9.9.9", f"## {version} (2026-01-31)")
     assert not released(f"v{version}", f"## {version} (unreleased)")
     assert not released(f"v{version}", f"## {version}1 (2026-01-31)")
+    assert not released(f"v{version}", f"## {version} (2026-01-31)", changes="")
     assert released(f"v{version}", f"## {version} (2026-01-31)")
-    assert "Two commands" in (tmp_path / "notes.md").read_text()
+    assert (tmp_path / "notes.md").read_text().split("\n") == ["", "- New.", "", ""]
 
 
 def test_the_archive_of_data_is_all_of_it(tmp_path):
