@@ -128,8 +128,8 @@ def parse_arguments() -> argparse.Namespace:
 def execute_notebooks(*, force: bool, copies: Path | None = None) -> dict[str, Path]:
     """name -> executed copy, for every notebook; runs those whose inputs changed.
 
-    copies: a folder that gets each copy as soon as its chapter has run, since a machine that is
-    lent for some minutes may stop this run.
+    copies: a folder that gets each copy as soon as its chapter has run, so that a run that is
+    stopped leaves what it has.
     """
     inputs = notebook_io.input_digest()
     EXECUTED.mkdir(parents=True, exist_ok=True)
