@@ -144,10 +144,8 @@ def backward_step(
         arguments.require_place(name, tensor)
     q_lengths = read_lengths("cu_seqlens_q", cu_seqlens_q, len(q), q_lens)
     lengths = Lengths(q_lengths, kv.read_lengths(kv_lens))
-    how = {"kernel": kernel, "tile": tile, "policy": policy, "scale": scale, "target": target}
-    asked = Asked(causal, **how, checks=checks)
-    facts = (tensors, lengths.q.tobytes(), lengths.kv.tobytes())
-    key = (*asked, deterministic)
+    asked = Asked(causal, kernel, tile, policy=policy, scale=scale, target=target, checks=checks)
+    facts, key = (tensors, lengths.q.tobytes(), lengths.kv.tobytes()), (*asked, deterministic)
     checked = (dout, q, kv, lengths, asked, deterministic)
     call = kept(facts, key) or keep(facts, key, _checked(*checked))
     made = {name: arguments.output(name, to, getattr(call, name)) for name, to in outputs.items()}
