@@ -90,7 +90,7 @@ def implementations(
     """
     of = operations()[operation]
     ours = (item for spec in _kernels(operation) for item in _of_kernel(of, spec, policies(spec)))
-    peers = map(_of_peer, [operation] * len(peers_of(operation)), peers_of(operation).values())
+    peers = (of_peer(operation, peer) for peer in peers_of(operation).values())
     return {item.name: item for item in (*ours, *peers)}
 
 
@@ -114,9 +114,18 @@ def _of_kernel(
 ) -> Iterator[Implementation]:
     policies = [policy for policy in policies if policy.exp2 != "library"]
     for policy in policies:
-        word = (" on" if policy.tensor_cores else " off") if len(policies) > 1 else ""
+        word = _word(policy, policies)
         for order, options in _orders(of, spec):
             yield _implementation(of, spec, policy, f"{spec.name}{word}{order}", order, **options)
+
+
+def _word(policy: NumericPolicy, policies: Sequence[NumericPolicy]) -> str:
+    """What an implementation's name says of its policy, if its kernel takes part under several."""
+    if len(policies) == 1:
+        return ""
+    if len({other.tensor_cores for other in policies}) == len(policies):
+        return " on" if policy.tensor_cores else " off"
+    return f" {policy.label}"
 
 
 def _implementation(
@@ -171,7 +180,8 @@ def _prepared_append(of: Operation, inputs, **options) -> Step:
     return Step(run, lambda: pools, step.plan)
 
 
-def _of_peer(operation: str, peer: Peer) -> Implementation:
+def of_peer(operation: str, peer: Peer) -> Implementation:
+    """A peer as an implementation of one of its operations."""
     prepare = peer.steps[operation]
     return Implementation(
         peer.name, peer.name, peer.library, peer.policy, "", prepare, peer.missing

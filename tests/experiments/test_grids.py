@@ -155,11 +155,8 @@ def of_host_time(call):
     return [(operation, call.workload, {})]
 
 
-def of_tutorial(shape):
-    lengths = (shape.length,) * shape.batch
-    heads, mask = (shape.heads, shape.heads, shape.head_dim), {"causal": shape.causal}
-    asked = {"kernel": "triton_prefill", "splits": 1}
-    return [("prefill", Prefill(lengths, lengths, *heads, **mask), asked)]
+def of_tutorial(workload):
+    return [("prefill", workload, {"kernel": "triton_prefill"})]
 
 
 def of_detection(tasks):
@@ -233,6 +230,7 @@ ON_A_CPU = {
     "peer_verdicts": "",
     "prefill_bits": "",
     "ragged_test": "",
+    "triton_tutorial": "",
     "two_roads": "",
 }
 

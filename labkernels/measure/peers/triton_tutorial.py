@@ -10,6 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+from labkernels.kernels.call import Attention, Step
+from labkernels.kernels.prefill.inputs import PrefillInputs
+from labkernels.measure.peers.peer import PEER_POLICY, Peer, Refused, one_line
+from labkernels.measure.peers.torch_sdpa import dense, dense_batch
+
+NAME = "triton_tutorial"
+
 
 def missing(path: Path | None) -> str | None:
     """Return why there is no such peer, or None."""
@@ -61,14 +68,32 @@ def compile_jobs(path: Path, head_dims, parts: int) -> Iterator[tuple]:
                     yield str(path), head_dim, causal, specialised, part, parts
 
 
-def prepare(module: ModuleType, q, k, v, *, causal: bool, scale: float, specialised: bool):
-    """Return a function that runs the tutorial's kernel and returns its output.
+def peers_from(path: Path | None, *, causal: bool) -> list[Peer]:
+    """Return the tutorial's kernel as peers, one for each way that it tries under this mask."""
+    return [
+        Peer(
+            NAME + ", warps specialised" * specialised,
+            NAME,
+            "The fused attention that Triton publishes as a tutorial.",
+            PEER_POLICY,
+            {"prefill": lambda inputs, way=specialised: _prefill(path, inputs, specialised=way)},
+            lambda: missing(path),
+        )
+        for specialised in ways(causal=causal)
+    ]
 
-    Shapes: q, k, v [batch, heads, length, head_dim], contiguous
-    """
 
-    def run() -> object:
-        return module.attention(q, k, v, causal, scale, specialised)
+def _prefill(path: Path, inputs: PrefillInputs, *, specialised: bool) -> Step[Attention]:
+    """Return a step of the tutorial's kernel, whose autotuner has chosen a candidate."""
+    batch, newest = dense_batch(inputs.workload), []
+    q, k, v = (dense(x, batch).contiguous() for x in (inputs.q, inputs.kv.k, inputs.kv.v))
+    attention, causal = load(path).attention, inputs.variant.causal
 
-    run()  # the autotuner chooses a candidate
-    return run
+    def run() -> None:
+        newest[:] = [attention(q, k, v, causal, inputs.scale, specialised)]
+
+    try:
+        run()
+    except Exception as error:  # Triton's errors have classes of their own
+        raise Refused(one_line(error)) from error
+    return Step(run, lambda: Attention(newest[0].transpose(1, 2).flatten(0, 1)))

@@ -1,20 +1,12 @@
 """The experiment on policies compares the right ways; a small cell runs on the CPU build."""
 
-import contextlib
-import types
-
-import pytest
-
 from labkernels.experiments.harness import Cell, Options, Recording
 from labkernels.experiments.performance import numeric_policies
-from labkernels.kernels.decode.inputs import decode_inputs
 from labkernels.kernels.decode.workload import Decode
-from labkernels.kernels.random_inputs import Normal
 from labkernels.kernels.registry import discover
-from labkernels.measure import telemetry, timing
-from labkernels.measure.timing import Quartiles
 from labkernels.policy import NumericPolicy
 from labkernels.records import schema
+from tests import fake_gpu
 
 PROVENANCE = dict.fromkeys((field.name for field in schema.PROVENANCE), 1) | {
     "experiment": "numeric_policies",
@@ -42,40 +34,20 @@ def test_one_switch_at_a_time_and_the_two_that_go_together():
     assert {policy.out for policy in mine} == {"input"}
 
 
-@pytest.fixture
-def on_the_cpu(monkeypatch):
-    """Return two ways, which run on the CPU build with a clock that stands still."""
-
-    @contextlib.contextmanager
-    def sampling():
-        yield types.SimpleNamespace(sensors={"sm_clock_mhz": 1.0, "power_w": 1.0})
-
-    def stopped(replays, *, repeats):
-        return {name: Quartiles(1e-3, 2e-3, 3e-3, repeats) for name in replays}
-
-    named = {way.policy.label: way for way in numeric_policies.ways() if "mma" in way.spec.name}
+def test_a_cell_gives_times_and_errors_of_every_way(monkeypatch, tmp_path):
+    fake_gpu.install(monkeypatch)
+    named = {way.policy.label: way for way in numeric_policies.ways() if "mma" in way.kernel}
     few = [named[policy.label] for policy in (NumericPolicy(), NumericPolicy(p="input_x2"))]
     monkeypatch.setattr(numeric_policies, "ways", lambda: few)
-    draw = Normal(0, "cpu")
-    monkeypatch.setattr(
-        numeric_policies, "decode_inputs", lambda workload, _: decode_inputs(workload, draw)
-    )
-    monkeypatch.setattr(timing, "capture", lambda run: types.SimpleNamespace(replay=run))
-    monkeypatch.setattr(timing, "time_interleaved", stopped)
-    monkeypatch.setattr(telemetry, "sampling", sampling)
-    return few
-
-
-def test_a_cell_gives_times_and_errors_of_every_way(on_the_cpu, tmp_path):
     options = Options(out=tmp_path, repeats=5, commit="abc1234")
     recording = Recording(numeric_policies.EXPERIMENT, options, [])
     found = list(numeric_policies.rows(Cell(SMALL.label, SMALL), recording))
     assert recording.failures == []
     rows = [schema.validate(row | PROVENANCE) for _, row in found]
     found = {(r["policy"], r["metric"], r["statistic"]): r["value"] for r in rows}
-    for way in on_the_cpu:
-        assert found[way.policy.label, "time_graph", "median"] == 2e-3
-    wide = {way.policy.p: way.policy.label.replace("out=input", "out=fp32") for way in on_the_cpu}
+    for way in few:
+        assert found[way.policy.label, "time_graph", "median"] == fake_gpu.GRAPH_S
+    wide = {way.policy.p: way.policy.label.replace("out=input", "out=fp32") for way in few}
     for mean in numeric_policies.V_MEANS:
         metric = numeric_policies.metric_of("error", mean)
         assert found[wide["input"], metric, "rmse"] > 20 * found[wide["input_x2"], metric, "rmse"]

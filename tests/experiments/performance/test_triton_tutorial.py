@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
+from labkernels.experiments.harness import Cell, Options, Recording
 from labkernels.experiments.performance import triton_tutorial
-from labkernels.experiments.performance.triton_tutorial import Shape
+from labkernels.kernels.prefill.operation import OPERATION
+from labkernels.kernels.prefill.workload import Prefill
 from labkernels.measure.peers import triton_tutorial as peer
-from labkernels.measure.timing import quartiles
 from labkernels.records import schema
+from tests import fake_gpu
 
 
 def test_without_its_file_there_is_no_such_peer(tmp_path):
@@ -26,14 +30,53 @@ def test_every_candidate_is_compiled_once():
     }
 
 
-def test_rows_name_the_mask_and_count_half_of_a_causal_square():
-    full, causal = Shape(64, False), Shape(64, True)
-    assert full.flops == 2 * causal.flops == 4 * 4 * 32 * 4096**2 * 64
-    times = {"triton_prefill": (quartiles([1e-3, 2e-3, 3e-3]), None)}
-    rows = triton_tutorial.rows_of(causal, times, {"triton_tutorial": "no file"})
+PRETENDED = """
+from torch.nn.functional import scaled_dot_product_attention
+
+
+def attention(q, k, v, causal, scale, warp_specialize):
+    if warp_specialize:
+        raise RuntimeError("no specialised warps here")
+    return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+"""
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_tutorials_output_is_judged_and_its_refusal_recorded(monkeypatch, tmp_path, causal):
+    """A file with the tutorial's interface is measured, with the mask in the names of its rows."""
+    fake_gpu.install(monkeypatch)
+    (tmp_path / "tutorial.py").write_text(PRETENDED)
+    options = Options(out=tmp_path, peer_path=tmp_path / "tutorial.py", repeats=3)
+    recording = Recording(triton_tutorial.EXPERIMENT, options, [])
+    work = Prefill((64, 64), (64, 64), 2, 2, 64, causal=causal, dtype="fp16")
+    monkeypatch.setattr(triton_tutorial, "_compile", lambda recording: None)
+    found = [row for _, row in triton_tutorial.rows(Cell(work.label, work), recording)]
     known = {field.name for field in schema.MEASUREMENTS.fields}
-    assert all(set(row) <= known for row in rows)
-    (rate,) = (row["value"] for row in rows if row["metric"] == "rate")
-    assert rate == causal.flops / 2e-3
-    assert rows[-1]["kernel"] == "triton_tutorial, causal"
-    assert rows[-1]["note"] == "no file"
+    assert all(set(row) <= known for row in found)
+    word = "causal" if causal else "full"
+    rates = {row["kernel"]: row["value"] for row in found if row["metric"] == "rate"}
+    assert rates[f"triton_tutorial, {word}"] == pytest.approx(work.flops / fake_gpu.GRAPH_S)
+    assert set(rates) == {
+        f"{name}, {word}" for name in ("triton_prefill", "torch_fa2", "triton_tutorial")
+    }
+    refused = [row for row in found if row["metric"] == "refused"]
+    assert [row["kernel"] for row in refused] == (
+        [] if causal else ["triton_tutorial, warps specialised, full"]
+    )
+    assert all("no specialised warps" in row["note"] for row in refused)
+    assert recording.failures == []
+
+
+def test_a_wrong_output_of_the_tutorial_has_no_times(monkeypatch, tmp_path):
+    fake_gpu.install(monkeypatch)
+    (tmp_path / "tutorial.py").write_text(PRETENDED.replace("scale=scale", "scale=2 * scale"))
+    options = Options(out=tmp_path, peer_path=tmp_path / "tutorial.py", repeats=3)
+    work = Prefill((64, 64), (64, 64), 2, 2, 64, causal=True, dtype="fp16")
+    of = triton_tutorial.participants(work, options)
+    result = Recording(triton_tutorial.EXPERIMENT, options, []).benchmark(
+        OPERATION, work, of, graph=True
+    )
+    assert set(result.measured) == {"triton_prefill", "torch_fa2"}
+    assert [(reason.name, reason.metric) for reason in result.reasons] == [
+        ("triton_tutorial", "failed")
+    ]
