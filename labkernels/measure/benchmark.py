@@ -1,8 +1,11 @@
 """Measure one workload: prepare, check, capture, time in turns, then check the timed output."""
 
+import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -169,12 +172,31 @@ def simulate(
     whole = _Inputs(operation, workload, seed, "cpu")
     reasons: list[Reason] = []
     measured = {}
-    for item in progress(list(of)):
-        entry = _Entry(item.name, item, whole)
-        if entry.prepare(reasons, {}) and entry.first_run(reasons):
-            done = (entry.name, item, whole.inputs, entry.step, entry.found)
-            measured[entry.name] = Measured(*done, simulated_s=entry.first_s)
+    of = list(of)
+    with _built_ahead(whole, of):
+        for item in progress(of):
+            entry = _Entry(item.name, item, whole)
+            if entry.prepare(reasons, {}) and entry.first_run(reasons):
+                done = (entry.name, item, whole.inputs, entry.step, entry.found)
+                measured[entry.name] = Measured(*done, simulated_s=entry.first_s)
     return Benchmark(whole.inputs, whole.judge, {}, measured, tuple(reasons), {})
+
+
+@contextmanager
+def _built_ahead(inputs: "_Inputs", of: list[Implementation]) -> Iterator[None]:
+    """Compile the CPU builds, which take seconds each, on all cores while the body runs.
+
+    The body prepares each again: it waits for a build that is not ready, and tells of one that
+    failed.
+    """
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        for item in of:
+            if item.library == "cuda":
+                pool.submit(_Entry(item.name, item, inputs).prepare, [], {})
+        yield
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 class _Inputs:

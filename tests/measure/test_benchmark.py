@@ -1,5 +1,7 @@
 """The benchmark checks what it measures, here on the CPU with made-up times."""
 
+import os
+import threading
 from dataclasses import replace
 
 import pytest
@@ -280,3 +282,23 @@ def test_what_is_beside_is_timed_in_the_same_turns_and_not_judged(on_cpu):
     assert ran
     assert result.beside["copy"].median_s == 1e-3
     assert list(result.measured) == ["decode_mma"]
+
+
+@pytest.mark.skipif(os.cpu_count() < 2, reason="a single core builds one after the other")
+def test_a_simulation_prepares_the_cuda_kernels_at_the_same_time():
+    """Both wait for each other when first prepared; one of two refuses, and says so once."""
+    both, met = threading.Barrier(2, timeout=60), set()
+
+    def after_meeting(name, prepare):
+        def prepared(inputs):
+            if name not in met:
+                met.add(name)
+                both.wait()
+            return prepare(inputs)
+
+        return implementation(name, prepared, library="cuda")
+
+    of = [after_meeting("fine", right), after_meeting("refuses", refuser)]
+    result = bench.simulate(operations()["decode"], EVEN, of, seed=1)
+    assert list(result.measured) == ["fine"]
+    assert [reason.words for reason in result.reasons] == ["group 2 is unsupported"]

@@ -47,9 +47,7 @@ def ways() -> list[Implementation]:
 
 
 def _policies(spec: Kernel) -> Sequence[NumericPolicy]:
-    return [
-        policy for policy in spec.policies if policy.out == "input" and _compared(policy, spec)
-    ]
+    return [policy for policy in spec.policies if policy.out == "input" and _compared(policy, spec)]
 
 
 def _compared(policy: NumericPolicy, spec: Kernel) -> bool:
