@@ -245,7 +245,7 @@ def test_the_baseline_is_timed_in_the_same_turns_by_our_cuda_kernels(on_cpu):
     assert list(result.measured) == ["prefill_mma", "prefill_mma ragged"]
     assert result.measured["prefill_mma ragged"].inputs.workload == plain
     assert [(reason.name, reason.metric, reason.words) for reason in result.reasons] == [
-        ("torch_fa2", "refused", "SDPA takes dense tensors, not pages")
+        ("torch_fa2", "refused", "dense tensors have no pages")
     ]
 
 

@@ -6,7 +6,7 @@ from labkernels.kernels.backward.inputs import BackwardInputs
 from labkernels.kernels.call import Attention, Gradients, Step
 from labkernels.kernels.decode.inputs import DecodeInputs
 from labkernels.kernels.prefill.inputs import PrefillInputs
-from labkernels.kernels.prefill.workload import Prefill
+from labkernels.measure.peers.dense import dense, dense_batch, tokens
 from labkernels.measure.peers.peer import (
     PEER_POLICY,
     Backend,
@@ -21,25 +21,6 @@ from labkernels.measure.peers.peer import (
 def missing() -> str | None:
     """Return the reason why torch SDPA cannot run here, or None."""
     return not_installed("torch", "torch")
-
-
-def dense(x, batch: int):
-    """Return x [batch x length, heads, dim] as a view [batch, heads, length, dim]."""
-    return x.view(batch, len(x) // batch, *x.shape[1:]).transpose(1, 2)
-
-
-def dense_batch(work: Prefill) -> int:
-    """Return the number of requests of a workload that SDPA can take as one dense tensor.
-
-    Raises: Refused for any other workload.
-    """
-    if work.page_size is not None:
-        raise Refused("SDPA takes dense tensors, not pages")
-    if len(set(work.q_lens)) != 1 or work.q_lens != work.kv_lens:
-        raise Refused("lengths differ, and SDPA takes one dense tensor")
-    if work.group != 1:
-        raise Refused("SDPA's kernels are timed with one query head per KV head")
-    return work.batch
 
 
 def attention(backend: str, *tensors, **how):
@@ -101,7 +82,7 @@ def _prefill(backend: str) -> Callable[[PrefillInputs], Step]:
 
         with refusals(RuntimeError):
             run()
-        return Step(run, lambda: Attention(_tokens(newest[0])), version=_version())
+        return Step(run, lambda: Attention(tokens(newest[0])), version=_version())
 
     return prepare
 
@@ -130,17 +111,12 @@ def _backward(backend: str) -> Callable[[BackwardInputs], Step]:
             run()
         return Step(
             run,
-            lambda: Gradients(*map(_tokens, newest)),
+            lambda: Gradients(*map(tokens, newest)),
             version=_version(),
-            forward=Attention(_tokens(out.detach())),
+            forward=Attention(tokens(out.detach())),
         )
 
     return prepare
-
-
-def _tokens(x):
-    """Return x [batch, heads, length, dim] as [batch x length, heads, dim]."""
-    return x.transpose(1, 2).flatten(0, 1)
 
 
 def _version() -> str:

@@ -12,8 +12,8 @@ from types import ModuleType
 
 from labkernels.kernels.call import Attention, Step
 from labkernels.kernels.prefill.inputs import PrefillInputs
+from labkernels.measure.peers.dense import dense, dense_batch, tokens
 from labkernels.measure.peers.peer import PEER_POLICY, Peer, Refused, one_line
-from labkernels.measure.peers.torch_sdpa import dense, dense_batch
 
 NAME = "triton_tutorial"
 
@@ -96,4 +96,4 @@ def _prefill(path: Path, inputs: PrefillInputs, *, specialised: bool) -> Step[At
         run()
     except Exception as error:  # Triton's errors have classes of their own
         raise Refused(one_line(error)) from error
-    return Step(run, lambda: Attention(newest[0].transpose(1, 2).flatten(0, 1)))
+    return Step(run, lambda: Attention(tokens(newest[0])))
