@@ -87,14 +87,15 @@ def _next_row(lse):
     return lse.flatten(2, 3).roll(-1, 2).reshape(lse.shape)
 
 
-def _log2_in_bf16(lse):
-    return (lse / math.log(2)).bfloat16().double() * math.log(2)
+def _powers_of_two(lse):
+    return torch.floor(lse / math.log(2)) * math.log(2)
 
 
 def _empty_splits(lse, part):
-    """Two more splits, with no keys, have log-sum-exps of 0 and outputs of 0."""
-    lse = torch.cat([lse, torch.zeros_like(lse[:1]), torch.zeros_like(lse[:1])])
-    return share(lse) * torch.cat([part, 0 * part[:1], 0 * part[:1]]), share(lse)
+    """Of the 16 splits of a launch, those with no keys have log-sum-exps and outputs of 0."""
+    more = torch.zeros(max(0, 16 - len(lse)), *part.shape[1:]).double()
+    lse = torch.cat([lse, more[..., :1]])
+    return share(lse) * torch.cat([part, more]), share(lse)
 
 
 def _winner(lse, part):
@@ -136,13 +137,16 @@ WRONG: dict[str, tuple[Bug, str]] = {
     ),
     "the prefix's lse averaged over requests": (joined(40, by_lse(_prefix_of_mean)), WEIGHTS),
     "lse of the row behind": (joined(48, by_lse(_next_row)), WEIGHTS),
-    "lse in base 2 kept in bf16": (joined(28, by_lse(_log2_in_bf16)), WEIGHTS),
-    "two empty splits with an lse of 0": (
+    "weights of splits as powers of two": (joined(28, by_lse(_powers_of_two)), WEIGHTS),
+    "empty splits with an lse of 0, up to 16": (
         joined(60, _empty_splits),
         f"{DENOMINATOR}|padding|sink(?! left)|{MERGE}",
     ),
     "the best split takes all": (joined(64, _winner), f"{MERGE}|{LOST}|weights dropped"),
-    "a prefix of 24 keys in both levels of a cascade": (weighed(_levels), "counted twice|weights of keys by"),
+    "a prefix of 24 keys in both levels of a cascade": (
+        weighed(_levels),
+        "counted twice|weights of keys by",
+    ),
     "the maximum of two of many splits": (joined(24, _maxima_of_two), f"{WEIGHTS}|clamped"),
 }
 """Name: the bug, and a pattern that a right name for it matches."""
