@@ -108,6 +108,28 @@ def test_a_bug_shows_on_most_shapes_or_leaves_every_bit(bug):
     assert shown > len(SHAPES) / 2
 
 
+@functools.cache
+def family_work(number: int, asked: inputs.Asked) -> tuple[wrong.Work, torch.Tensor]:
+    """Return the work of a family and the right output, with shapes and formats in turn."""
+    dtype = list(inputs.DTYPES)[number % len(inputs.DTYPES)]
+    shape = number % len(SHAPES)
+    call = split.call(FAMILIES[number], SHAPES[shape], dtype, SEED + shape)
+    causal = call.causal or asked.window_left is not None
+    of = wrong.Work.of(inputs.Call(call.q, call.k, call.v, causal, call.scale, asked))
+    return of, wrong.right_output(of)
+
+
+@pytest.mark.parametrize("bug", new_bugs.WRONG)
+def test_a_bug_shows_in_most_families(bug):
+    make, _ = new_bugs.WRONG[bug]
+    asked = split.ASKED.get(bug, inputs.Asked())
+    shown = 0
+    for number in range(len(FAMILIES)):
+        of, good = family_work(number, asked)
+        shown += float(in_half_units(make(of), good).max()) > SHOWN_HALF_UNITS
+    assert shown > len(FAMILIES) / 2
+
+
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 3), (5, 20)])
 def test_every_bug_takes_a_few_keys(queries, keys):
     shape = inputs.Shape(1, 2, 1, queries, keys, 64)

@@ -114,7 +114,7 @@ def packed(call: Call) -> torch.Tensor:
     s = (rows * call.scale) @ call.k.float().mT
     s = s.masked_fill(hidden_of(call).repeat(call.group, 1), -math.inf)
     p = torch.exp(s - _shift(s.amax(-1, keepdim=True)))
-    l, o = 0.0, 0.0
+    l, o = torch.zeros_like(p[..., :1]), torch.zeros(*p.shape[:3], call.v.shape[3])
     for keys in reversed(_blocks(s.shape[-1], 36)):
         l = l + p[..., keys].sum(-1, keepdim=True)
         o = o + _p(p[..., keys], call) @ call.v.float()[:, :, keys]
@@ -182,7 +182,7 @@ def ping_pong(call: Call) -> torch.Tensor:
 def channel_chunks(call: Call) -> torch.Tensor:
     """Scores of chunks of 8 channels, the last chunk first, and an inverse of l in float32."""
     q, k, v = grouped(call, torch.float32)
-    s = 0.0
+    s = torch.zeros(*q.shape[:3], k.shape[2])
     for first in reversed(range(0, q.shape[3], 8)):
         s = s + q[..., first : first + 8] @ k[..., first : first + 8].mT
     s = (s * float(call.scale)).masked_fill(hidden_of(call), -math.inf)
