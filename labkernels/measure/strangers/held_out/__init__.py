@@ -1,4 +1,4 @@
-"""The tenth set, which is held out: nobody saw the verdict's answers to it before a recording.
+"""The eleventh set, which is held out: nobody saw the verdict's answers to it before a recording.
 
 Its writer had seen neither the verdict, but for its list of causes' names, nor the bugs of the sets
 after the second.

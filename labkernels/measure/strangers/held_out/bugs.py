@@ -1,26 +1,12 @@
-"""The bugs of the tenth held-out set, each with a pattern that a right name for it matches."""
+"""The bugs of the eleventh held-out set, each with a pattern that a right name for it matches."""
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out import (
-    bits,
-    caches,
-    epilogues,
-    joins,
-    loops,
-    masks,
-    places,
-)
+from labkernels.measure.strangers.held_out import grids, merges, numbers, pools, sights, turns
 from labkernels.measure.strangers.inputs import Asked
 
 WRONG: dict[str, tuple[Bug, str]] = (
-    caches.WRONG
-    | masks.WRONG
-    | places.WRONG
-    | bits.WRONG
-    | loops.WRONG
-    | joins.WRONG
-    | epilogues.WRONG
+    pools.WRONG | sights.WRONG | numbers.WRONG | turns.WRONG | merges.WRONG | grids.WRONG
 )
 """Name: the bug, and a pattern that a right name for it matches."""
-ASKED: dict[str, Asked] = caches.ASKED | masks.ASKED | joins.ASKED
+ASKED: dict[str, Asked] = sights.ASKED
 """What a bug needs to be asked for."""

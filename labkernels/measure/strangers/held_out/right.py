@@ -1,10 +1,8 @@
-"""Right implementations of the tenth held-out set: other tiles, sums, shifts and merges."""
+"""Right implementations of the eleventh held-out set: other orders, owners of keys and merges."""
 
-import itertools
 import math
 from collections.abc import Callable
 
-import numpy as np
 import torch
 
 from labkernels.measure.strangers.inputs import Call
@@ -16,216 +14,193 @@ def _p(p, call: Call):
     return p if call.q.dtype == torch.float32 else p.to(call.q.dtype).float()
 
 
-def _finite(m):
-    return torch.where(m == -math.inf, torch.zeros_like(m), m)
+def _shift(m):
+    return m.masked_fill(m == -math.inf, 0.0)
 
 
-def _divided(call: Call, o, l):
-    return (o / torch.where(l > 0, l, torch.ones_like(l))).to(call.q.dtype)
+def _out(call: Call, o, l):
+    return (o / l.masked_fill(l == 0, 1.0)).to(call.q.dtype)
 
 
-def _base2(call: Call):
-    """Return scores in log2 units and V, both in float32."""
+def _scores(call: Call, factor: float = LOG2_E):
+    """Return scores in log2 units and V, in float32."""
     q, k, v = grouped(call, torch.float32)
-    s = (q @ k.mT) * float(call.scale * LOG2_E)
+    s = q @ k.mT * float(call.scale * factor)
     return s.masked_fill(hidden_of(call), -math.inf), v
 
 
-def _spans(n: int, sizes):
-    """Return slices of the keys, of sizes in turn."""
-    found, first, i = [], 0, 0
-    while first < n:
-        found.append(slice(first, min(n, first + sizes[i % len(sizes)])))
-        first, i = found[-1].stop, i + 1
-    return found
+def _state(call: Call, s, v):
+    """Return maximum, sum and product with V of some keys."""
+    m = s.amax(-1, keepdim=True)
+    p = torch.exp2(s - _shift(m))
+    return m, p.sum(-1, keepdim=True), _p(p, call) @ v
 
 
-def _online(call: Call, spans, keep: float = 0.0, exp2=torch.exp2, products=None):
-    """Return l and o of an online softmax over spans of keys.
-
-    keep: how far the largest score may exceed the running maximum before that moves, in log2.
-    products: how P and V are multiplied.
-    """
-    s, v = _base2(call)
-    m = torch.full((*s.shape[:3], 1), -math.inf)
-    l, o = torch.zeros_like(m), torch.zeros(*s.shape[:3], v.shape[3])
-    for span in spans:
-        top = s[..., span].amax(-1, keepdim=True)
-        new = torch.where((top > m + keep) | (m == -math.inf), torch.maximum(m, top), m)
-        shift = _finite(new)
-        p, alpha = exp2(s[..., span] - shift), exp2(m - shift)
-        used = _p(p, call)
-        part = products(used, v[:, :, span]) if products else used @ v[:, :, span]
-        l, o, m = l * alpha + p.sum(-1, keepdim=True), o * alpha + part, new
-    return l, o
+def _met(a, b):
+    """Return the state of the keys of two states."""
+    m = torch.maximum(a[0], b[0])
+    f, g = torch.exp2(a[0] - _shift(m)), torch.exp2(b[0] - _shift(m))
+    return m, f * a[1] + g * b[1], f * a[2] + g * b[2]
 
 
-def uneven_tiles(call: Call) -> torch.Tensor:
-    """Tiles of 24, 72 and 8 keys in turn."""
-    l, o = _online(call, _spans(call.k.shape[2], (24, 72, 8)))
-    return _divided(call, o, l)
+def _blocks(n: int, size: int):
+    return [slice(first, min(first + size, n)) for first in range(0, n, size)]
 
 
-def from_the_middle(call: Call) -> torch.Tensor:
-    """Tiles of 48 keys from the middle outwards, with a lazy rescale of at most 2^6."""
-    spans = _spans(call.k.shape[2], (48,))
-    middle = len(spans) // 2
-    spans = sorted(spans, key=lambda span: abs(span.start // 48 - middle))
-    l, o = _online(call, spans, keep=6.0)
-    return _divided(call, o, l)
+def two_levels(call: Call) -> torch.Tensor:
+    """Tiles of 32 keys within super-blocks of 96, which are joined from the last one on."""
+    s, v = _scores(call)
+    whole = None
+    for outer in reversed(_blocks(s.shape[-1], 96)):
+        inner = None
+        for keys in _blocks(outer.stop - outer.start, 32):
+            keys = slice(outer.start + keys.start, outer.start + keys.stop)
+            state = _state(call, s[..., keys], v[:, :, keys])
+            inner = state if inner is None else _met(inner, state)
+        whole = inner if whole is None else _met(whole, inner)
+    return _out(call, whole[2], whole[1])
 
 
-def _exp2_series(x):
-    """Return 2^x by its series about a half, of degree 6: 2e-7 of its value at most."""
-    x = x.clamp(min=-140.0)
-    whole = torch.floor(x)
-    part = x - whole - 0.5
-    out = torch.zeros_like(part)
-    for i in reversed(range(7)):
-        out = out * part + 2**0.5 * math.log(2) ** i / math.factorial(i)
-    return torch.where(whole <= -127, torch.zeros_like(x), torch.ldexp(out, whole.int()))
+def lanes(call: Call) -> torch.Tensor:
+    """Thirty-two lanes that own every 32nd key, joined by a butterfly."""
+    s, v = _scores(call)
+    states = [_state(call, s[..., i::32], v[:, :, i::32]) for i in range(min(32, s.shape[-1]))]
+    while len(states) > 1:
+        half = (len(states) + 1) // 2
+        low, high = states[:half], states[half:]
+        states = [_met(a, b) for a, b in zip(low, high, strict=False)] + low[len(high) :]
+    return _out(call, states[0][2], states[0][1])
 
 
-def series(call: Call) -> torch.Tensor:
-    """A series for exp2, tiles of 56 keys, and a product with the inverse of l."""
-    l, o = _online(call, _spans(call.k.shape[2], (56,)), exp2=_exp2_series)
-    return (o * torch.where(l > 0, 1 / l, torch.zeros_like(l))).to(call.q.dtype)
+def sigmoid_ring(call: Call) -> torch.Tensor:
+    """Five steps of a ring, each a softmax of its own, joined by a sigmoid of the two lse."""
+    s, v = _scores(call)
+    out, lse = None, None
+    for keys in _blocks(s.shape[-1], -(-s.shape[-1] // 5)):
+        m, l, o = _state(call, s[..., keys], v[:, :, keys])
+        part = o / l.masked_fill(l == 0, 1.0)
+        own = (_shift(m) + torch.log2(l)) / LOG2_E
+        if out is None:
+            out, lse = part, own
+            continue
+        gap = (own - lse).nan_to_num(nan=-math.inf)
+        out = out - torch.sigmoid(gap) * (out - part)
+        lse = torch.logaddexp(lse, own)
+    return out.to(call.q.dtype)
 
 
-def _by_quads(p, v):
-    """Products of 4 keys, added in four chains."""
-    n = p.shape[-1]
-    chains = []
-    for chain in range(4):
-        o = torch.zeros(*p.shape[:3], v.shape[3])
-        for first in range(4 * chain, n, 16):
-            o = o + p[..., first : first + 4] @ v[:, :, first : first + 4]
-        chains.append(o)
-    return (chains[0] + chains[2]) + (chains[1] + chains[3])
+def table(call: Call) -> torch.Tensor:
+    """exp2 by a table of 64 steps and a cubic between them, tiles of 80 keys."""
+    steps = torch.exp2(torch.arange(64, dtype=torch.float64) / 64).float()
+    s, v = _scores(call)
+    x = (s - _shift(s.amax(-1, keepdim=True))).clamp(min=-120.0)
+    whole = torch.floor(x * 64)
+    y = (x - whole / 64) * math.log(2)
+    number = whole.long()
+    p = torch.ldexp(
+        steps[number & 63] * (1 + y * (1 + y * (0.5 + y / 6))), (number >> 6).to(torch.int32)
+    )
+    p = p.masked_fill(s == -math.inf, 0.0)
+    tiles = _blocks(s.shape[-1], 80)
+    o = sum(_p(p[..., keys], call) @ v[:, :, keys] for keys in tiles)
+    return _out(call, o, sum(p[..., keys].sum(-1, keepdim=True) for keys in tiles))
 
 
-def quads(call: Call) -> torch.Tensor:
-    """Products of 4 keys in four chains, tiles of 96 keys."""
-    l, o = _online(call, _spans(call.k.shape[2], (96,)), products=_by_quads)
-    return _divided(call, o, l)
+def packed(call: Call) -> torch.Tensor:
+    """The query heads of a group as rows of one product, keys from the last, exp in base e."""
+    b, hq, m, d = call.q.shape
+    hkv = call.k.shape[1]
+    rows = call.q.float().reshape(b, hkv, call.group * m, d)
+    s = (rows * call.scale) @ call.k.float().mT
+    s = s.masked_fill(hidden_of(call).repeat(call.group, 1), -math.inf)
+    p = torch.exp(s - _shift(s.amax(-1, keepdim=True)))
+    l, o = torch.zeros_like(p[..., :1]), torch.zeros(*p.shape[:3], call.v.shape[3])
+    for keys in reversed(_blocks(s.shape[-1], 36)):
+        l = l + p[..., keys].sum(-1, keepdim=True)
+        o = o + _p(p[..., keys], call) @ call.v.float()[:, :, keys]
+    return _out(call, o, l).reshape(b, hq, m, -1)
 
 
-def stream(call: Call) -> torch.Tensor:
-    """Work of equal size for 5 workers over all keys of two requests, merged where they meet."""
-    s, v = _base2(call)
-    n = s.shape[-1]
-    cuts = sorted({0, n, *(round(i * n / 2.5) % n for i in range(1, 5))})
-    m, l, o = [], [], []
-    for first, last in itertools.pairwise(cuts):
-        part = s[..., first:last]
-        m.append(part.amax(-1, keepdim=True))
-        p = torch.exp2(part - _finite(m[-1]))
-        l.append(p.sum(-1, keepdim=True))
-        o.append(_p(p, call) @ v[:, :, first:last])
-    top = _finite(torch.stack(m).amax(0))
-    factors = [torch.exp2(each - top) for each in m]
-    total = sum(f * each for f, each in zip(factors, l, strict=True))
-    return _divided(call, sum(f * each for f, each in zip(factors, o, strict=True)), total)
+def float64_sums(call: Call) -> torch.Tensor:
+    """Scores and exp in float32; l and o are summed in float64."""
+    s, v = _scores(call)
+    p = torch.exp2(s - _shift(s.amax(-1, keepdim=True)))
+    return _out(call, _p(p, call).double() @ v.double(), p.double().sum(-1, keepdim=True))
 
 
-def mean_first(call: Call) -> torch.Tensor:
-    """The mean key is taken off K, which no softmax sees, and the scores are float32."""
+def cascade(call: Call) -> torch.Tensor:
+    """A shared prefix of half of the keys, then the suffix, joined by their log-sum-exps."""
+    s, v = _scores(call)
+    half = s.shape[-1] // 2
+    levels = [(s[..., :half], v[:, :, :half]), (s[..., half:], v[:, :, half:])]
+    lse, parts = [], []
+    for level in levels[0 if half else 1 :]:
+        m, l, o = _state(call, *level)
+        lse.append(m + torch.log2(l.masked_fill(l == 0, 1.0)))
+        parts.append(o / l.masked_fill(l == 0, 1.0))
+    every = torch.stack(lse)
+    given = torch.exp2(every - _shift(every.amax(0)))
+    given = given / given.sum(0)
+    return (given * torch.stack(parts)).sum(0).to(call.q.dtype)
+
+
+def largest_apart(call: Call) -> torch.Tensor:
+    """The largest key of each row, whose weight is 1, is added last, in float32."""
+    s, v = _scores(call)
+    m, first = s.max(-1, keepdim=True)
+    p = torch.exp2(s - _shift(m)).scatter(-1, first, 0.0)
+    own = torch.take_along_dim(v, first, 2)
+    return _out(call, _p(p, call) @ v + own, 1 + p.sum(-1, keepdim=True))
+
+
+def ping_pong(call: Call) -> torch.Tensor:
+    """Two accumulators that take tiles of 28 keys in turn, with a lag of 5, joined at the end."""
+    s, v = _scores(call)
+    shape = s.shape[:3]
+    states = [
+        [
+            torch.full((*shape, 1), -math.inf),
+            torch.zeros(*shape, 1),
+            torch.zeros(*shape, v.shape[3]),
+        ]
+        for _ in range(2)
+    ]
+    for i, keys in enumerate(_blocks(s.shape[-1], 28)):
+        m, l, o = states[i % 2]
+        top = torch.maximum(m, s[..., keys].amax(-1, keepdim=True))
+        new = torch.where((top - _shift(m) > 5) | (m == -math.inf), top, m)
+        p, old = torch.exp2(s[..., keys] - _shift(new)), torch.exp2(m - _shift(new))
+        states[i % 2] = [
+            new,
+            l * old + p.sum(-1, keepdim=True),
+            o * old + _p(p, call) @ v[:, :, keys],
+        ]
+    _, l, o = _met(*states)
+    return _out(call, o, l)
+
+
+def channel_chunks(call: Call) -> torch.Tensor:
+    """Scores of chunks of 8 channels, the last chunk first, and an inverse of l in float32."""
     q, k, v = grouped(call, torch.float32)
-    k = k - k.mean(2, keepdim=True)
-    s = (q @ k.mT * call.scale).masked_fill(hidden_of(call), -math.inf)
-    p = torch.exp(s - _finite(s.amax(-1, keepdim=True)))
-    return _divided(call, _p(p, call) @ v, p.sum(-1, keepdim=True))
-
-
-def bounded(call: Call) -> torch.Tensor:
-    """A bound on each row's scores replaces its maximum, less 2^12, with P in float32."""
-    s, v = _base2(call)
-    q, k, _ = grouped(call, torch.float32)
-    longest = k.norm(dim=-1).amax(-1)[..., None, None]
-    bound = q.norm(dim=-1, keepdim=True) * longest * float(call.scale * LOG2_E)
-    own = _finite(s.amax(-1, keepdim=True))
-    p = torch.exp2(s - torch.minimum(bound - 12, own + 24))
-    return _divided(call, p @ v, p.sum(-1, keepdim=True))
-
-
-def in_numpy(call: Call) -> torch.Tensor:
-    """NumPy, one head at a time, with einsum and float32 sums over keys in pairs."""
-    q, k, v = (x.numpy() for x in grouped(call, torch.float32))
-    hidden = hidden_of(call).numpy()
-    out = np.zeros((*q.shape[:3], v.shape[3]), np.float32)
-    for b in range(q.shape[0]):
-        for h in range(q.shape[1]):
-            s = np.einsum("md,ld->ml", q[b, h], k[b, h]) * np.float32(call.scale)
-            s = np.where(hidden, -np.inf, s)
-            p = np.exp(s - s.max(-1, keepdims=True))
-            used = _p(torch.from_numpy(p), call).numpy()
-            out[b, h] = np.einsum("ml,ld->md", used, v[b, h]) / p.sum(-1, keepdims=True)
-    return torch.from_numpy(out).to(call.q.dtype)
-
-
-def two_parts(call: Call) -> torch.Tensor:
-    """P as a high and a low part of the input's format, so that P is nearly float32."""
-    s, v = _base2(call)
-    p = torch.exp2(s - _finite(s.amax(-1, keepdim=True)))
-    high = _p(p, call)
-    low = _p(p - high, call)
-    return _divided(call, low @ v + high @ v, p.sum(-1, keepdim=True))
-
-
-def normalised_late(call: Call) -> torch.Tensor:
-    """Scores in natural units, P times 1 / l in float32 and then rounded, in tiles of 40 keys."""
-    q, k, v = grouped(call, torch.float32)
-    s = ((q * call.scale) @ k.mT).masked_fill(hidden_of(call), -math.inf)
-    lse = _finite(torch.logsumexp(s, -1, keepdim=True))
-    o = torch.zeros(*s.shape[:3], v.shape[3])
-    for span in _spans(s.shape[-1], (40,)):
-        o = o + _p(torch.exp(s[..., span] - lse), call) @ v[:, :, span]
-    return o.to(call.q.dtype)
-
-
-def hillis(call: Call) -> torch.Tensor:
-    """States (m, l, o) of single keys in float32, joined in log steps as a scan joins them."""
-    s, v = _base2(call)
-    n = s.shape[-1]
-    m, l = s[..., None], (s > -math.inf).float()[..., None]
-    o = l * v[:, :, None]
-    while n > 1:
-        half = (n + 1) // 2
-        rest = n - half
-        a, b = m[..., :rest, :], m[..., half:n, :]
-        top = torch.maximum(a, b)
-        f, g = torch.exp2(a - _finite(top)), torch.exp2(b - _finite(top))
-        l = torch.cat([f * l[..., :rest, :] + g * l[..., half:n, :], l[..., rest:half, :]], -2)
-        o = torch.cat([f * o[..., :rest, :] + g * o[..., half:n, :], o[..., rest:half, :]], -2)
-        m = torch.cat([top, m[..., rest:half, :]], -2)
-        n = half
-    return _divided(call, o[..., 0, :], l[..., 0, :])
-
-
-def sorted_keys(call: Call) -> torch.Tensor:
-    """Keys in the order of their mean scores, the largest first, in tiles of 32."""
-    s, v = _base2(call)
-    order = s.masked_fill(s == -math.inf, 0.0).mean(2).argsort(-1, descending=True)
-    s = torch.take_along_dim(s, order[:, :, None], -1)
-    v = torch.take_along_dim(v, order[..., None], 2)
-    p = torch.exp2(s - _finite(s.amax(-1, keepdim=True)))
-    used = _p(p, call)
-    o = sum(used[..., span] @ v[:, :, span] for span in _spans(s.shape[-1], (32,)))
-    return _divided(call, o, used.sum(-1, keepdim=True))
+    s = torch.zeros(*q.shape[:3], k.shape[2])
+    for first in reversed(range(0, q.shape[3], 8)):
+        s = s + q[..., first : first + 8] @ k[..., first : first + 8].mT
+    s = (s * float(call.scale)).masked_fill(hidden_of(call), -math.inf)
+    p = torch.exp(s - _shift(s.amax(-1, keepdim=True)))
+    inverse = 1 / p.sum(-1, keepdim=True)
+    return (_p(p, call) @ v * inverse).nan_to_num().to(call.q.dtype)
 
 
 RIGHT: dict[str, Callable[[Call], torch.Tensor]] = {
-    "tiles of 24, 72 and 8 keys": uneven_tiles,
-    "from the middle outwards, lag of 6": from_the_middle,
-    "exp2 by a series, tiles of 56 keys": series,
-    "products of 4 keys in four chains": quads,
-    "cut where five workers meet": stream,
-    "the mean key taken off": mean_first,
-    "a bound for the maximum, P in fp32": bounded,
-    "NumPy, head by head": in_numpy,
-    "P in two parts": two_parts,
-    "a pass for the log-sum-exp, then tiles of 40 keys": normalised_late,
-    "single keys joined as in a scan": hillis,
-    "keys sorted by their scores, l of rounded P": sorted_keys,
+    "tiles of 32 in super-blocks of 96, from the last": two_levels,
+    "32 lanes and a butterfly": lanes,
+    "a ring joined by sigmoids": sigmoid_ring,
+    "exp2 by a table and a cubic": table,
+    "a group's heads as rows, keys from the last": packed,
+    "sums in float64": float64_sums,
+    "a prefix and a suffix": cascade,
+    "the largest key apart": largest_apart,
+    "two accumulators in turn, lag of 5": ping_pong,
+    "scores in chunks of 8 channels": channel_chunks,
 }
 """Name: a function of a call that gives the output in the dtype of q."""

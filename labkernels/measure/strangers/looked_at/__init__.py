@@ -24,6 +24,9 @@ from labkernels.measure.strangers.looked_at.seventh import bugs_of_another, bugs
 from labkernels.measure.strangers.looked_at.sixth import bugs as sixth_bugs
 from labkernels.measure.strangers.looked_at.sixth import inputs as sixth_inputs
 from labkernels.measure.strangers.looked_at.sixth import right as sixth_right
+from labkernels.measure.strangers.looked_at.tenth import bugs as tenth_bugs
+from labkernels.measure.strangers.looked_at.tenth import inputs as tenth_inputs
+from labkernels.measure.strangers.looked_at.tenth import right as tenth_right
 from labkernels.measure.strangers.looked_at.third import bugs as third_bugs
 from labkernels.measure.strangers.looked_at.third import inputs as third_inputs
 from labkernels.measure.strangers.looked_at.third import right as third_right
@@ -36,6 +39,7 @@ FAMILIES = (
     | sixth_inputs.FAMILIES
     | eighth_inputs.FAMILIES
     | ninth_inputs.FAMILIES
+    | tenth_inputs.FAMILIES
 )
 RIGHT = (
     second_right.RIGHT
@@ -45,6 +49,7 @@ RIGHT = (
     | sixth_right.RIGHT
     | eighth_right.RIGHT
     | ninth_right.RIGHT
+    | tenth_right.RIGHT
 )
 WRONG = (
     second_bugs.WRONG
@@ -57,5 +62,6 @@ WRONG = (
     | bugs_of_another.WRONG
     | eighth_bugs.WRONG
     | ninth_bugs.WRONG
+    | tenth_bugs.WRONG
 )
-ASKED: dict[str, Asked] = eighth_bugs.ASKED | ninth_bugs.ASKED
+ASKED: dict[str, Asked] = eighth_bugs.ASKED | ninth_bugs.ASKED | tenth_bugs.ASKED

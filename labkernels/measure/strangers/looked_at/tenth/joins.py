@@ -6,7 +6,8 @@ from collections.abc import Callable
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out.tiles import (
+from labkernels.measure.strangers.inputs import Asked
+from labkernels.measure.strangers.looked_at.tenth.tiles import (
     DIVISOR,
     FACTOR,
     KEYS,
@@ -23,7 +24,6 @@ from labkernels.measure.strangers.held_out.tiles import (
     split,
     used,
 )
-from labkernels.measure.strangers.inputs import Asked
 from labkernels.measure.strangers.wrong import Work, attend, keys_of, masked, read, scored, valued
 
 

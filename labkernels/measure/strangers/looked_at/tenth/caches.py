@@ -5,7 +5,8 @@ from collections.abc import Callable
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out.tiles import (
+from labkernels.measure.strangers.inputs import Asked
+from labkernels.measure.strangers.looked_at.tenth.tiles import (
     K_KEYS,
     KEYS,
     LOST,
@@ -18,7 +19,6 @@ from labkernels.measure.strangers.held_out.tiles import (
     softmax_parts,
     used,
 )
-from labkernels.measure.strangers.inputs import Asked
 from labkernels.measure.strangers.wrong import (
     Work,
     attend,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out.tiles import (
+from labkernels.measure.strangers.looked_at.tenth.tiles import (
     DIVISOR,
     FACTOR,
     K_KEYS,

@@ -3,7 +3,7 @@
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out.tiles import (
+from labkernels.measure.strangers.looked_at.tenth.tiles import (
     DIVISOR,
     FACTOR,
     K_KEYS,

@@ -5,7 +5,7 @@ import math
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out.tiles import of_heads
+from labkernels.measure.strangers.looked_at.tenth.tiles import of_heads
 from labkernels.measure.strangers.wrong import Work, attend, keys_of, places, scored, valued
 
 _BASE = 1e4
