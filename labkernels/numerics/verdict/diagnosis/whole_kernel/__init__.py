@@ -22,6 +22,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.keys import (
     sources,
     weights_of_keys,
 )
+from labkernels.numerics.verdict.diagnosis.whole_kernel.narrow import blocks
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.scores import (
     by_head,
@@ -98,6 +99,7 @@ _ROUNDS: Rounds = (
         *by_head.ALL,
         *sources.ALL,
         *intervals.ALL,
+        *blocks.ALL,
     ),
     (of_some_keys,),
     chains.LAST,
