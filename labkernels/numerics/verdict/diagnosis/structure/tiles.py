@@ -14,7 +14,7 @@ from labkernels.numerics.verdict.diagnosis import words
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
 from labkernels.numerics.verdict.diagnosis.structure.linear import LEFT, SMALLER_BY
 from labkernels.numerics.verdict.diagnosis.structure.weights import Found
-from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import directions
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Cut, directions
 
 _SIZES = (256, 128, 96, 64, 48, 32, 24, 16, 8)
 _COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16)  # of parts of nearly equal sizes, as splits have
@@ -27,25 +27,6 @@ _RANK = 1e-9
 _EACH = 4  # least channels for each factor of a row
 _SOME, _FEWEST = 0.25, 4  # least share and number of rows of few keys, where keys have factors
 _OFTEN = 0.9  # least share of the wrong rows that have as many equations as the fit needs
-
-
-@dataclass(frozen=True)
-class Cut:
-    """How keys are cut into tiles: `size` keys each, or -`size` parts as equal as can be."""
-
-    size: int
-
-    def starts(self, n: int) -> np.ndarray:
-        """Return the first keys of the tiles of n keys."""
-        if self.size > 0:
-            return np.arange(0, n, self.size)
-        parts = min(-self.size, n)
-        return np.arange(parts) * n // parts
-
-    @property
-    def words(self) -> str:
-        """Which tiles they are."""
-        return f"tiles of {self.size} keys" if self.size > 0 else f"{-self.size} equal parts"
 
 
 @dataclass(frozen=True)

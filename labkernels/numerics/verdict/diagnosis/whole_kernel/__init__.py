@@ -22,7 +22,11 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.keys import (
     sources,
     weights_of_keys,
 )
-from labkernels.numerics.verdict.diagnosis.whole_kernel.narrow import blocks
+from labkernels.numerics.verdict.diagnosis.whole_kernel.narrow import (
+    blocks,
+    clips,
+    weights,
+)
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.scores import (
     by_head,
@@ -99,6 +103,8 @@ _ROUNDS: Rounds = (
         *by_head.ALL,
         *sources.ALL,
         *intervals.ALL,
+        *weights.ALL,
+        *clips.ALL,
         *blocks.ALL,
     ),
     (of_some_keys,),
