@@ -91,6 +91,7 @@ def of_output(case: Case) -> list[Match]:
         or filters
         or many_rows.of_factor(rows)
         or many_rows.of_outliers(problem, case.out, case.error, sigma)
+        or _of_whole_kernel(case, bad, score, of_rows, late=True)
         or shared
         or foreign.of_output(problem, case.out, case.truth, sigma, bad)
     )
@@ -139,11 +140,16 @@ def _bad_rows(case: Case) -> tuple[Array, Array]:
 
 
 def _of_whole_kernel(
-    case: Case, bad: Array, score: Array, of_rows: Callable[[], list[Match]]
+    case: Case,
+    bad: Array,
+    score: Array,
+    of_rows: Callable[[], list[Match]],
+    *,
+    late: bool = False,
 ) -> list[Match]:
     """Return the mistakes that explain all wrong rows, with their place."""
     problem, out = case.problem, case.out
-    moved = permutations.of_output(problem, out, case.truth, case.sigma, bad)
+    moved = [] if late else permutations.of_output(problem, out, case.truth, case.sigma, bad)
     if moved:
         return moved
     shared = any(name.endswith("by all") for name in case.bugs)
@@ -156,7 +162,12 @@ def _of_whole_kernel(
     return [
         replace(match, where="; ".join(filter(None, (match.where, place))))
         for match in whole_kernel.explain(
-            found, case.policy.out, start=start, of_arithmetic=case.less_exact, of_rows=of_rows
+            found,
+            case.policy.out,
+            start=start,
+            of_arithmetic=case.less_exact,
+            of_rows=of_rows,
+            late=late,
         )
     ]
 
