@@ -17,6 +17,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.keys import (
     ends,
     intervals,
     key_runs,
+    memory,
     orders,
     some_keys,
     sources,
@@ -110,7 +111,7 @@ _ROUNDS: Rounds = (
 )
 # Hundreds of formats, places and layouts, tried where nothing else has a name for the errors.
 _LATE: Rounds = (
-    (*weights.ALL, *clips.ALL, *places.ALL),
+    (*memory.ALL, *weights.ALL, *clips.ALL, *places.ALL),
     blocks.ALL,
 )
 # How the name of a mistake begins, and families that may be nearly the same on some inputs. A cap
