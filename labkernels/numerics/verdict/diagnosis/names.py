@@ -11,7 +11,13 @@ from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import significance
 from labkernels.numerics.verdict.diagnosis import many_rows, places, structure, whole_kernel
 from labkernels.numerics.verdict.diagnosis.one_row import Match, Row
-from labkernels.numerics.verdict.diagnosis.outputs import added, foreign, permutations, stored
+from labkernels.numerics.verdict.diagnosis.outputs import (
+    added,
+    foreign,
+    memory,
+    permutations,
+    stored,
+)
 from labkernels.numerics.verdict.diagnosis.whole_kernel import sheets
 from labkernels.numerics.verdict.matched_filters import Filters
 from labkernels.policy import NumericPolicy
@@ -91,6 +97,7 @@ def of_output(case: Case) -> list[Match]:
         or filters
         or many_rows.of_factor(rows)
         or many_rows.of_outliers(problem, case.out, case.error, sigma)
+        or memory.of_output(problem, case.out, case.truth, case.sigma, bad)
         or _of_whole_kernel(case, bad, score, of_rows, late=True)
         or shared
         or foreign.of_output(problem, case.out, case.truth, sigma, bad)

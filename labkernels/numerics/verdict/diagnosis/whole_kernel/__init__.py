@@ -30,6 +30,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.narrow import (
 )
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.scores import (
+    biases,
     by_head,
     channels,
     exponentials,
@@ -37,6 +38,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.scores import (
     places,
     positions,
     queries,
+    swizzles,
     variants,
 )
 from labkernels.numerics.verdict.diagnosis.whole_kernel.search import LEFT, Family, Search
@@ -111,7 +113,7 @@ _ROUNDS: Rounds = (
 )
 # Hundreds of formats, places and layouts, tried where nothing else has a name for the errors.
 _LATE: Rounds = (
-    (*memory.ALL, *weights.ALL, *clips.ALL, *places.ALL),
+    (*biases.ALL, *memory.ALL, *swizzles.ALL, *weights.ALL, *clips.ALL, *places.ALL),
     blocks.ALL,
 )
 # How the name of a mistake begins, and families that may be nearly the same on some inputs. A cap
