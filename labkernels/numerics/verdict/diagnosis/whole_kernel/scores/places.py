@@ -56,8 +56,6 @@ class Angles:
         c = np.arange(half)
         exponent = {
             "": c / half,
-            "exponents c / D": c / (2 * half),
-            "exponents 4 c / D": 2 * c / half,
             "exponents that begin with the second": (c + 1) / half,
             "exponents up to 1": c / max(half - 1, 1),
             "frequencies in reverse": c[::-1] / half,
@@ -147,8 +145,6 @@ def _packed(sheet: Sheet) -> Array:
 def _of_both(sheets: list[Sheet]) -> Iterator[Mistake]:
     """Yield Q and K turned by other frequencies than those that they have."""
     kinds = (
-        "exponents c / D",
-        "exponents 4 c / D",
         "exponents that begin with the second",
         "exponents up to 1",
         "frequencies in reverse",
