@@ -97,9 +97,9 @@ def of_output(case: Case) -> list[Match]:
         or filters
         or many_rows.of_factor(rows)
         or many_rows.of_outliers(problem, case.out, case.error, sigma)
+        or shared
         or memory.of_output(problem, case.out, case.truth, case.sigma, bad)
         or _of_whole_kernel(case, bad, score, of_rows, late=True)
-        or shared
         or foreign.of_output(problem, case.out, case.truth, sigma, bad)
     )
 

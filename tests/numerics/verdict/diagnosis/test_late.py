@@ -1,5 +1,6 @@
 """Names that are tried last: few bits, rotations, memory, swizzles, biases, parts of equal size."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -53,7 +54,7 @@ def _p_of_three_bits(w):
 def _split(w, count):
     n = w.s.shape[-1]
     ends = [i * n // count for i in range(count + 1)]
-    for first, last in zip(ends[:-1], ends[1:], strict=True):
+    for first, last in itertools.pairwise(ends):
         s = w.s[..., first:last]
         p = torch.exp(s)
         yield p.sum(-1, keepdim=True), p @ w.v[:, :, first:last]

@@ -1,5 +1,6 @@
 """Outputs that lie otherwise in memory: rows of another stride, tiles transposed, a swizzle."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,7 +39,7 @@ def of_output(problem: Problem, out: Array, truth: Array, sigma: Array, bad: Arr
 
         def missed(at: Array, of: Map) -> float:
             """Return the rms of z of some elements of the wrong rows, by a map."""
-            row, channel = np.divmod(at, width)  # noqa: B023
+            row, channel = np.divmod(at, width)
             to, c = of(own[row], channel, width)  # noqa: B023
             to = np.broadcast_to(to, at.shape) + start[row]  # noqa: B023
             there = (to < len(flat)) & (c < width) & (c >= 0)  # noqa: B023
@@ -67,14 +68,14 @@ def _orders(problem: Problem, heads: int) -> Iterator[tuple[str, Array, Array, A
     ends = problem.q_ends
     every = np.arange(int(ends[-1]) * heads).reshape(-1, heads)
     number, first = np.empty_like(every), np.empty_like(every)
-    for begin, end in zip(ends[:-1], ends[1:], strict=True):
+    for begin, end in itertools.pairwise(ends.tolist()):
         number[begin:end] = np.arange((end - begin) * heads).reshape(-1, heads)
         first[begin:end] = begin * heads
     yield "the heads of a token side by side", every.ravel(), number, first
     yield "those of all requests, tokens first", every.ravel(), every, 0 * every
     line, turned = [], np.empty_like(every)
-    for begin, end in zip(ends[:-1], ends[1:], strict=True):
-        n = int(end - begin)
+    for begin, end in itertools.pairwise(ends.tolist()):
+        n = end - begin
         line.append(every[begin:end].T.ravel())
         turned[begin:end] = np.arange(n * heads).reshape(heads, n).T
     yield "the tokens of a head side by side", np.concatenate(line), turned, first

@@ -45,7 +45,7 @@ _TENSORS = ("K", "V", "Q", "K and V")
 
 
 def of_shares(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """A tensor is clipped at a share of its largest number, of a request, head, token or channel."""
+    """A tensor is clipped at a share of its largest: of a request, head, token or channel."""
     before = misfit(lambda sheet: None)
     for what in _TENSORS:
         for whose, of in _OF.items():

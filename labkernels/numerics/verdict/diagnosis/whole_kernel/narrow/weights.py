@@ -44,9 +44,8 @@ def _grids() -> Iterator[tuple[str, str, Callable[..., Any]]]:
                 f"P in {grid.name}",
                 words,
                 lambda p, g=grid, c=top: (
-                    rounding.round_to(c * p, g.name) if g.name == "e5m2" else g.rounded(c * p)
-                )
-                / c,
+                    (rounding.round_to(c * p, g.name) if g.name == "e5m2" else g.rounded(c * p)) / c
+                ),
             )
     for bits, (words, to) in itertools.product(
         _BITS, {"cut off, not rounded to nearest": np.floor, "": np.rint}.items()
@@ -61,7 +60,7 @@ def _shortened(p: Array, bits: int, to: Callable[..., Any]) -> np.ndarray:
 
 
 def of_p(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """P has few bits, relative to the row's or the running maximum; the output may have a factor."""
+    """P has few bits, against the row's or the running maximum; the output may have a factor."""
     if any(sheet.has_sink for sheet in sheets):
         return
     found = []
@@ -156,7 +155,7 @@ def of_partials(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         for kind, words in (
             ("partial outputs merged in", "each divided by its sum"),
             ("partial outputs merged in", "not yet divided"),
-            ("lse of splits rounded to", ""),
+            ("splits merged with log-sum-exps in", ""),
         ):
             yield Mistake(
                 f"{kind} {fmt}",

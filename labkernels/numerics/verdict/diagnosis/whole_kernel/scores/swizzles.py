@@ -73,9 +73,10 @@ def of_swizzles(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
         for i in sorted({i for _, _, i in of_rows(sheets[:1], each, rows=2)} if ways else ()):
             by, (chunk, shift, mask, up) = ways[i]
+            bits = f"(({by} / {1 << shift}) & {mask}) * {1 << up}"
             yield Mistake(
                 f"{what} read with another swizzle of its channels",
-                f"chunk x of {chunk} channels is x xor (({by} / {1 << shift}) & {mask}) * {1 << up}",
+                f"chunk x of {chunk} channels is x xor {bits}",
                 lambda sheet, w=what, way=ways[i]: _outputs(sheet, w, *way),
                 cost=2.0,
             )
