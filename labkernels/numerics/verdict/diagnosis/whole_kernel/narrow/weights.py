@@ -63,7 +63,7 @@ def of_p(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """P has few bits, against the row's or the running maximum; the output may have a factor."""
     if any(sheet.has_sink for sheet in sheets):
         return
-    found = []
+    found: list[tuple[float, int, Mistake]] = []
     longest = max(sheet.kv_len for sheet in sheets)
     tiles = (0, *(n for n in _TILES if n < longest))
     for (name, words, to), tile, rounded in itertools.product(_grids(), tiles, (False, True)):

@@ -5,6 +5,7 @@ Functions take sheets and a misfit, as those of `fitted` do.
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ _TILES = (2, 4, 8, 16, 32, 64, 128)
 _DIVISORS = (2.0, 4.0, 8.0)
 _CAPS = (8, 16, 32, 64, 128)
 
-Distance = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of places of queries and of keys
+Distance = Callable[..., Any]  # of places of queries and of keys
 
 
 def _distances() -> Iterator[tuple[str, Distance]]:
@@ -100,7 +101,7 @@ def of_masks(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     if not any(sheet.hidden.any() for sheet in sheets) or (variant and variant.mask is not None):
         return
     left = None if variant is None else variant.window_left
-    bounds: dict[str, Callable[[Sheet], np.ndarray]] = {"its own": lambda sheet: sheet.places}
+    bounds: dict[str, Callable[..., Any]] = {"its own": lambda sheet: sheet.places}
     for kind, size, last in itertools.product(("tokens", "packed rows"), _TILES, (False, True)):
         said = f"the {'last' if last else 'first'} row's of each {size} {kind}"
         bounds[said] = lambda s, k=kind, n=size, e=last: _moved(s, k, n, e)

@@ -195,7 +195,7 @@ def of_distances(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     for i, angles in enumerate(itertools.islice(_angles(sheets[0]), most)):
         found.append((_nearest(sheets[0], angles, steps)[0], i, angles))
     _, _, angles = min(found, key=lambda one: one[:2])
-    off = {}
+    off: dict[int, tuple[float, int]] = {}
     for sheet in sheets:
         miss, step = _nearest(sheet, angles, steps)
         if sheet.request not in off or miss < off[sheet.request][0]:

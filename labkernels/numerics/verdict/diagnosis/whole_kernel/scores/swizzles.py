@@ -67,7 +67,9 @@ def of_swizzles(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         width = (sheet.q if what == "Q" else sheet.keys(what.lower())).shape[1]
         ways = [(by, swizzle) for by in whose for swizzle in _swizzles(width)][:most]
 
-        def each(sheet: Sheet, row: int, w: str = what, ways: list = ways) -> Array:
+        def each(
+            sheet: Sheet, row: int, w: str = what, ways: list[tuple[str, Swizzle]] = ways
+        ) -> Array:
             one = part(sheet, slice(row, row + 1))
             return np.concatenate([_outputs(one, w, *way) for way in ways])
 
