@@ -11,7 +11,13 @@ from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import significance
 from labkernels.numerics.verdict.diagnosis import many_rows, places, structure, whole_kernel
 from labkernels.numerics.verdict.diagnosis.one_row import Match, Row
-from labkernels.numerics.verdict.diagnosis.outputs import added, foreign, permutations, stored
+from labkernels.numerics.verdict.diagnosis.outputs import (
+    added,
+    foreign,
+    memory,
+    permutations,
+    stored,
+)
 from labkernels.numerics.verdict.diagnosis.whole_kernel import sheets
 from labkernels.numerics.verdict.matched_filters import Filters
 from labkernels.policy import NumericPolicy
@@ -92,6 +98,8 @@ def of_output(case: Case) -> list[Match]:
         or many_rows.of_factor(rows)
         or many_rows.of_outliers(problem, case.out, case.error, sigma)
         or shared
+        or memory.of_output(problem, case.out, case.truth, case.sigma, bad)
+        or _of_whole_kernel(case, bad, score, of_rows, late=True)
         or foreign.of_output(problem, case.out, case.truth, sigma, bad)
     )
 
@@ -139,11 +147,16 @@ def _bad_rows(case: Case) -> tuple[Array, Array]:
 
 
 def _of_whole_kernel(
-    case: Case, bad: Array, score: Array, of_rows: Callable[[], list[Match]]
+    case: Case,
+    bad: Array,
+    score: Array,
+    of_rows: Callable[[], list[Match]],
+    *,
+    late: bool = False,
 ) -> list[Match]:
     """Return the mistakes that explain all wrong rows, with their place."""
     problem, out = case.problem, case.out
-    moved = permutations.of_output(problem, out, case.truth, case.sigma, bad)
+    moved = [] if late else permutations.of_output(problem, out, case.truth, case.sigma, bad)
     if moved:
         return moved
     shared = any(name.endswith("by all") for name in case.bugs)
@@ -156,7 +169,12 @@ def _of_whole_kernel(
     return [
         replace(match, where="; ".join(filter(None, (match.where, place))))
         for match in whole_kernel.explain(
-            found, case.policy.out, start=start, of_arithmetic=case.less_exact, of_rows=of_rows
+            found,
+            case.policy.out,
+            start=start,
+            of_arithmetic=case.less_exact,
+            of_rows=of_rows,
+            late=late,
         )
     ]
 

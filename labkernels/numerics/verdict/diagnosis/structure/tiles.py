@@ -14,9 +14,10 @@ from labkernels.numerics.verdict.diagnosis import words
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
 from labkernels.numerics.verdict.diagnosis.structure.linear import LEFT, SMALLER_BY
 from labkernels.numerics.verdict.diagnosis.structure.weights import Found
-from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import directions
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Cut, directions
 
 _SIZES = (256, 128, 96, 64, 48, 32, 24, 16, 8)
+_COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16)  # of parts of nearly equal sizes, as splits have
 _ROWS = 12  # most rows of a block
 _SHARE = 0.5  # most numbers per channel: more would explain any row
 _KNOWN = 0.05  # largest error of a factor that is read
@@ -54,15 +55,17 @@ def of_rows(blocks: list[Block], was: float) -> Iterator[Found]:
     longest = max(block.sheet.kv_len for block in blocks)
     if any(block.sheet.has_sink for block in blocks):
         return
-    for size in (longest, *(n for n in _SIZES if n < longest)):
-        for shared in (True, False) if size < longest else (False,):
-            rows = _fitted(blocks, size, shared=shared)
+    cuts = [Cut(n) for n in (longest, *_SIZES) if n <= longest]
+    cuts[1:1] = [Cut(-n) for n in _COUNTS if n <= longest]
+    for cut in cuts:
+        for shared in (True, False) if cut.size != longest else (False,):
+            rows = _fitted(blocks, cut, shared=shared)
             if rows is None:
                 continue
             free = sum(row.free for row in rows)
             rms = float(np.sqrt(sum(row.square for row in rows) / max(free, 1)))
             if free > 0 and rms <= LEFT and rms * SMALLER_BY <= was:
-                yield _named(rows, size, longest, rms, shared=shared)
+                yield _named(rows, cut, longest, rms, shared=shared)
                 return
 
 
@@ -74,7 +77,7 @@ def of_dropped(blocks: list[Block], was: float) -> Iterator[Found]:
     if any(block.sheet.has_sink for block in blocks):
         return
     for shared in (True, False):
-        rows = _fitted(blocks, 1, shared=shared)
+        rows = _fitted(blocks, Cut(1), shared=shared)
         if rows is None:
             continue
         equations = sum(row.free + len(row.tiles) for row in rows)
@@ -94,19 +97,19 @@ def of_dropped(blocks: list[Block], was: float) -> Iterator[Found]:
         return
 
 
-def _fitted(blocks: list[Block], size: int, *, shared: bool) -> list[_Row] | None:
+def _fitted(blocks: list[Block], cut: Cut, *, shared: bool) -> list[_Row] | None:
     """Return the fitted rows; None if too many of them have too few equations."""
     found, asked = [], 0
     for block in blocks:
         rows = np.unique(np.linspace(0, len(block.sheet.tokens) - 1, _ROWS).astype(int))
         for row in rows.tolist():
             asked += 1
-            fitted = _of_row(block, row, size, shared=shared)
+            fitted = _of_row(block, row, cut, shared=shared)
             if fitted is not None:
                 found.append(fitted)
                 if len(found) == 1 and fitted.square > 4 * LEFT**2 * fitted.free:
                     return None
-    if size == 1:
+    if cut.size == 1:
         return found if len(found) >= max(_SOME * asked, _FEWEST) else None
     shown, reach = sum(row.shown for row in found), sum(row.reach for row in found)
     if shown > _SHARE * reach:  # any weights of keys would be explained by weights of tiles
@@ -114,11 +117,11 @@ def _fitted(blocks: list[Block], size: int, *, shared: bool) -> list[_Row] | Non
     return found if len(found) >= max(_OFTEN * asked, 1) else None
 
 
-def _of_row(block: Block, row: int, size: int, *, shared: bool) -> _Row | None:
+def _of_row(block: Block, row: int, cut: Cut, *, shared: bool) -> _Row | None:
     """Fit the factors of a row. shared: numerator and denominator have the same factors."""
     seen = block.seen[row]
     p = np.where(seen, block.p[row], 0.0)
-    starts = np.arange(0, len(p), size)
+    starts = cut.starts(len(p))
     below = np.add.reduceat(p, starts)
     tiles = np.flatnonzero(below > 0)
     n = len(tiles) - shared
@@ -141,13 +144,14 @@ def _of_row(block: Block, row: int, size: int, *, shared: bool) -> _Row | None:
             x, errors = np.append(x, 1 - x.sum()), np.append(errors, np.sqrt((errors**2).sum()))
         left = (out - x @ means) / sigma
         factors = x / below[tiles]
-        part = (p * np.repeat(_spread(factors, tiles, len(starts)), size)[: len(p)]) ** 2
+        each = _spread(factors, tiles, len(starts))
+        part = (p * np.repeat(each, np.diff(starts, append=len(p)))) ** 2
         grown = part @ block.v**2 / np.maximum(p**2 @ block.v**2, 1e-300)
         sigma = block.sigma[row] * np.sqrt(np.clip(grown, 1.0, _GROWN_MOST))
     place = block.sheet.request, int(block.sheet.heads[row])
     errors = errors / below[tiles]
     square, free = float((left**2).sum()), len(out) - int(kept.sum())
-    scaled = (shared or size == 1) and (factors > 0.5).any()
+    scaled = (shared or cut.size == 1) and (factors > 0.5).any()
     usual = float(np.median(factors[factors > 0.5])) if scaled else 1.0
     near = np.where(factors / usual > 0.5, below[tiles] * (1.0 if shared else usual), 0.0)
     given = near @ means / (near.sum() if shared and near.any() else 1.0)
@@ -173,12 +177,12 @@ def _alone(block: Block, row: int, tiles: Array) -> _Row:
     return _Row(place, tiles, one, np.inf * one, square, len(z), square)
 
 
-def _named(rows: list[_Row], size: int, longest: int, rms: float, *, shared: bool) -> Found:
+def _named(rows: list[_Row], cut: Cut, longest: int, rms: float, *, shared: bool) -> Found:
     """Put factors into words: of a row, of keys that are lost, of tiles, or of a merge."""
     row = max(rows, key=lambda one: (np.abs(one.factors - 1) * (one.errors < _KNOWN)).max())
     told = ", ".join(f"{x:.3g}" for x in row.factors[:6])
-    where = f"tiles of {size} keys, in one row times {told}" + ", ..." * (len(row.factors) > 6)
-    if size == longest:
+    where = f"{cut.words}, in one row times {told}" + ", ..." * (len(row.factors) > 6)
+    if cut.size == longest:
         each = ", ".join(f"{one.factors[0]:.3g}" for one in rows[:4])
         name = "denominator of each row wrong: the row by a factor of its own"
         return Found(name, f"times {each}, ...", rms)

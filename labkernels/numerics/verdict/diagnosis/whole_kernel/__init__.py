@@ -17,19 +17,28 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.keys import (
     ends,
     intervals,
     key_runs,
+    memory,
     orders,
     some_keys,
     sources,
     weights_of_keys,
 )
+from labkernels.numerics.verdict.diagnosis.whole_kernel.narrow import (
+    blocks,
+    clips,
+    weights,
+)
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.scores import (
+    biases,
     by_head,
     channels,
     exponentials,
     functions,
+    places,
     positions,
     queries,
+    swizzles,
     variants,
 )
 from labkernels.numerics.verdict.diagnosis.whole_kernel.search import LEFT, Family, Search
@@ -102,6 +111,11 @@ _ROUNDS: Rounds = (
     (of_some_keys,),
     chains.LAST,
 )
+# Hundreds of formats, places and layouts, tried where nothing else has a name for the errors.
+_LATE: Rounds = (
+    (*biases.ALL, *memory.ALL, *swizzles.ALL, *weights.ALL, *clips.ALL, *places.ALL),
+    blocks.ALL,
+)
 # How the name of a mistake begins, and families that may be nearly the same on some inputs. A cap
 # that is not multiplied back is a scale where scores are small. Weights relative to the wrong
 # maximum are those of a merge without it. These families are tried too, to print both names.
@@ -115,7 +129,10 @@ _RIVALS: dict[str, tuple[Family, ...]] = {
 # What errors as small as rounding's can still show: a number, or the kind of arithmetic.
 _OF_ARITHMETIC: Rounds = (
     *_ROUNDS[:2],
-    (*exponentials.ALL, *chains.ALL, *precision.LATER, chains.of_weights),
+    (
+        *(*exponentials.ALL, *chains.ALL, *precision.LATER, chains.of_weights),
+        *(weights.of_sums, weights.of_partials),
+    ),
 )
 _SAME = 6.0  # fall of sum z^2: a smaller difference does not tell two mistakes apart
 _BETTER = 30.0  # fall of sum z^2 that tells two mistakes apart, in units of the better one's
@@ -131,6 +148,7 @@ def explain(
     start: list[Sheet] | None = None,
     of_arithmetic: bool = False,
     of_rows: Callable[[], list[Match]] = list,
+    late: bool = False,
 ) -> list[Match]:
     """Return the mistakes that explain all sheets, the best first.
 
@@ -139,6 +157,7 @@ def explain(
     sheets are searched in their first round alone.
     of_arithmetic: coarser arithmetic errs as much, so that hundreds of readings are not tried.
     of_rows: returns the mistakes of single rows; a sure one ends the search after the quick rounds.
+    late: the mistakes are tried that are left to the end.
     """
     if not found:
         return []
@@ -148,13 +167,13 @@ def explain(
         was = math.sqrt(search.before)
         return [Match("row never written, or V read as 0", "it is 0", 0.0, was)]
     small = of_arithmetic or search.before <= LEFT**2
-    rounds = _OF_ARITHMETIC if small else _ROUNDS
+    rounds = _LATE if late else _OF_ARITHMETIC if small else _ROUNDS
     if start:
         early = Search(start, out_format)
         _searched(early, rounds, of_rows)
         for _, mistake in early.kept:
             search.judge(mistake)
-        rounds = rounds[:1]
+        rounds = rounds[: not late]
     if not search.kept:
         _searched(search, rounds, of_rows)
     return _ordered(search.kept, found, math.sqrt(search.before))

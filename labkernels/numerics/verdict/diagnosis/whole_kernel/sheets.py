@@ -223,6 +223,25 @@ class Sheet:
             return np.where(error == 0, 0.0, error**2 / variance)
 
 
+@dataclass(frozen=True)
+class Cut:
+    """How keys are cut into tiles: `size` keys each, or -`size` parts as equal as can be."""
+
+    size: int
+
+    def starts(self, n: int) -> np.ndarray:
+        """Return the first keys of the tiles of n keys."""
+        if self.size > 0:
+            return np.arange(0, n, self.size)
+        parts = min(-self.size, n)
+        return np.arange(parts) * n // parts
+
+    @property
+    def words(self) -> str:
+        """Which tiles they are."""
+        return f"tiles of {self.size} keys" if self.size > 0 else f"{-self.size} equal parts"
+
+
 def queries_of(problem: Problem, tokens: Array, heads: Array | slice) -> np.ndarray:
     """Return rows of Q in float64, times the scale in log2 units. Shapes: [R, D]."""
     return problem.q_here[tokens, heads].astype(np.float64) * (problem.scale * LOG2_E)

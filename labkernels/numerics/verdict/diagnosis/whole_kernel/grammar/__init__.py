@@ -199,6 +199,7 @@ def _fitted(
         for _ in range(3):
             x, miss = _least(screen, family, near.scope, x, grid)
             if miss <= limit:
+                near, x, miss = _ended(screen, family, near, x, miss, grid)
                 x = _tidy(screen, family, near.scope, x, miss)
                 reading = Reading(
                     family.name, family.where.format(x), lambda s, y=x: family.of(s, y), family.cost
@@ -210,6 +211,24 @@ def _fitted(
                 break
             near = again
     return None
+
+
+def _ended(
+    screen: Screen, family: Family, near: Nearest, x: float, miss: float, grid: Array
+) -> tuple[Nearest, float, float]:
+    """Return the scope of the same kind whose ends fit best at a number that fits, and both again.
+
+    A key of little weight at the end of a run hardly shows in a few rows.
+    """
+    for _ in range(2):
+        tried = screen.nearest(lambda s, y=x: family.of(s, y))
+        alike = [one for one in tried if one.scope.cost == near.scope.cost]
+        other = min(alike, key=lambda n: n.miss, default=near)
+        if other.scope.words == near.scope.words or not other.miss < miss:
+            break
+        near = other
+        x, miss = _least(screen, family, near.scope, x, grid)
+    return near, x, miss
 
 
 def _tidy(screen: Screen, family: Family, scope: Scope, x: float, miss: float) -> float:

@@ -229,6 +229,18 @@ def values(sheet: Sheet) -> Iterator[Change]:
         of(lambda x: x - x.mean(1, keepdims=True)),
         1.5,
     )
+    for size in (16, 32, 64, 128):
+        if size < sheet.kv_len:
+            where = f"that of each {size} keys, of each channel"
+            yield "{} less its mean", where, of(lambda x, n=size: x - _mean_of_tiles(x, n)), 1.5
+    for whose, axis in (("key", 1), ("channel", 0)):
+        for words, sign in (("not taken off", 1), ("taken off twice", -1)):
+            yield (
+                "{} with its zero point " + words,
+                f"the middle of each {whose}'s least and largest number",
+                of(lambda x, a=axis, s=sign: x + s * _middle(x, a)),
+                1.5,
+            )
     yield "{} is the mean of all keys'", "", of(lambda x: 0 * x + x.mean(0)), 1.5
     yield (
         "{} divided by its length",
@@ -274,6 +286,16 @@ SIZES: dict[str, Callable[..., Any]] = {
     },
 }
 """Largest absolute value that a scale is made of, by what has a scale of its own."""
+
+
+def _mean_of_tiles(x: Array, size: int) -> Array:
+    starts = np.arange(0, len(x), size)
+    count = np.diff(starts, append=len(x))
+    return (np.add.reduceat(x, starts) / count[:, None]).repeat(count, 0)
+
+
+def _middle(x: Array, axis: int) -> Array:
+    return (x.max(axis, keepdims=True) + x.min(axis, keepdims=True)) / 2
 
 
 def _pooled(x: Array, size: int) -> Array:

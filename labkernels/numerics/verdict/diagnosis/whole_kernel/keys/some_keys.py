@@ -107,6 +107,8 @@ def _runs(n: int) -> tuple[Array, Array]:
 
 
 def _words(sheet: Sheet, first: int, last: int) -> str:
+    if first == 0 and last >= sheet.kv_len:
+        return ""
     if last >= sheet.kv_len:
         return f"of keys from {first} on alone"
     return f"of {run_words(first, last - first)} alone"

@@ -99,6 +99,14 @@ def operands(sheets: list[Sheet]) -> Iterator[Mistake]:
             ),
             precision=True,
         )
+        yield Mistake(
+            f"Q in {fmt}",
+            "",
+            lambda sheet, c=cut: sheet.attend(
+                sheet.masked(sheet.shaped(c(sheet.q / scale_log2) * scale_log2 @ sheet.k.T))
+            ),
+            precision=True,
+        )
         for words, block in (("against the row's maximum", 1 << 30), ("blocks of 64", 64)):
             for kind in ("unrounded", "rounded"):
                 yield Mistake(

@@ -1,0 +1,132 @@
+"""ALiBi by another distance, sinks with a value, and masks by tiles of rows or of keys.
+
+Functions take sheets and a misfit, as those of `fitted` do.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from labkernels.numerics.arrays import Array
+from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit, best
+from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
+from labkernels.units import LOG2_E
+
+_TILES = (2, 4, 8, 16, 32, 64, 128)
+_DIVISORS = (2.0, 4.0, 8.0)
+_CAPS = (8, 16, 32, 64, 128)
+
+Distance = Callable[..., Any]  # of places of queries and of keys
+
+
+def _distances() -> Iterator[tuple[str, Distance]]:
+    for n in _TILES:
+        yield f"that in whole tiles of {n}", lambda i, j, n=n: (i - j) // n * n
+        yield f"that in tiles of {n}", lambda i, j, n=n: (i - j) // n
+        yield f"that from the tile of {n} of the key", lambda i, j, n=n: i - j // n * n
+        yield f"that to the tile of {n} of the query", lambda i, j, n=n: i // n * n - j
+        yield f"that within a tile of {n}", lambda i, j, n=n: (i - j) % n
+    for n in _CAPS:
+        yield f"at most {n}", lambda i, j, n=n: np.minimum(i - j, n)
+    for x in _DIVISORS:
+        yield f"that divided by {x:g}", lambda i, j, x=x: (i - j) / x
+    yield "one more", lambda i, j: i - j + 1
+    yield "its square", lambda i, j: (i - j) ** 2.0
+    yield "its square root", lambda i, j: np.sqrt(np.maximum(i - j, 0.0))
+    yield "log2(1 + it)", lambda i, j: np.log2(1 + np.maximum(i - j, 0.0))
+    yield "the place of the key, counted from the last", lambda i, j: j.max() - j
+    yield "the place of the key, with a wrong sign", lambda i, j: j + 0 * i
+
+
+def of_distances(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """ALiBi was asked for, and its slopes are multiplied by another distance."""
+    variant = sheets[0].problem.variant
+    if variant is None or variant.alibi is None or variant.soft_cap is not None:
+        return
+    slopes = np.asarray(variant.alibi, np.float64) * LOG2_E
+    found = []
+    for words, of in _distances():
+
+        def outputs(sheet: Sheet, of: Distance = of) -> Array:
+            key = np.arange(sheet.kv_len)[None]
+            bias = slopes[sheet.heads][:, None] * of(sheet.places, key)
+            return sheet.attend(sheet.masked(sheet.q @ sheet.k.T - bias))
+
+        found.append(Mistake("ALiBi by another distance", words, outputs, cost=1.0))
+    yield from best(misfit, found)
+
+
+def of_sinks(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """The sink that was asked for has a value, as a key has."""
+    if not sheets[0].has_sink:
+        return
+    for words, of in (
+        ("that of the first key", lambda v: v[:1]),
+        ("that of the last key", lambda v: v[-1:]),
+        ("the mean of all", lambda v: v.mean(0, keepdims=True)),
+        ("the sum of all", lambda v: v.sum(0, keepdims=True)),
+    ):
+
+        def outputs(sheet: Sheet, of: Callable[[np.ndarray], np.ndarray] = of) -> Array:
+            top = sheet.scores.max(1, keepdims=True)
+            sink = np.exp2(sheet.sink - top)
+            above = sheet.weights @ sheet.v + sink * of(sheet.v)
+            return above / (sheet.weights.sum(1, keepdims=True) + sink)
+
+        yield Mistake("sinks with a value", words, outputs, cost=1.0)
+
+
+def _rows(sheet: Sheet) -> dict[str, np.ndarray]:
+    """Return the numbers of the rows [R, 1]: of their token, and with the heads of a group."""
+    token = (sheet.tokens - int(sheet.problem.q_ends[sheet.request]))[:, None]
+    packed = token * sheet.problem.group + (sheet.heads % sheet.problem.group)[:, None]
+    return {"tokens": token, "packed rows": packed}
+
+
+def _moved(sheet: Sheet, kind: str, size: int, last: bool) -> np.ndarray:
+    """Return the places of the first or last rows of each row's tile. Shapes: [R, 1]."""
+    row = _rows(sheet)[kind]
+    edge = row // size * size + (size - 1 if last else 0)
+    step = (edge - row) // (1 if kind == "tokens" else sheet.problem.group)
+    end = sheet.kv_len - 1 - sheet.places
+    return sheet.places + np.minimum(step, end)
+
+
+def of_masks(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """The mask or the window is that of the first or last row of a tile, or of whole tiles."""
+    variant = sheets[0].problem.variant
+    if not any(sheet.hidden.any() for sheet in sheets) or (variant and variant.mask is not None):
+        return
+    left = None if variant is None else variant.window_left
+    bounds: dict[str, Callable[..., Any]] = {"its own": lambda sheet: sheet.places}
+    for kind, size, last in itertools.product(("tokens", "packed rows"), _TILES, (False, True)):
+        said = f"the {'last' if last else 'first'} row's of each {size} {kind}"
+        bounds[said] = lambda s, k=kind, n=size, e=last: _moved(s, k, n, e)
+    for size in _TILES:
+        said = f"the {{}} of its tile of {size} keys"
+        bounds[said.format("start")] = lambda s, n=size: s.places // n * n
+        bounds[said.format("end")] = lambda s, n=size: s.places // n * n + n - 1
+    pairs = [("its own", b) for b in bounds if left is not None] + [(b, "its own") for b in bounds]
+    pairs += [(b, b) for b in bounds if left is not None]
+    found = []
+    for of_last, of_first in dict.fromkeys(pairs):
+
+        def outputs(sheet: Sheet, a: str = of_last, b: str = of_first) -> Array:
+            key = np.arange(sheet.kv_len)[None]
+            seen = key <= bounds[a](sheet)
+            if left is not None:
+                seen = seen & (key >= bounds[b](sheet) - left)
+            scores = np.where(seen, sheet.raw, -np.inf)
+            return sheet.attend(np.where(seen.any(1, keepdims=True), scores, sheet.scores))
+
+        where = f"its end is {of_last}" + f", its start {of_first}" * (left is not None)
+        asked = "mask" if left is None else "window or mask"
+        name = f"another {asked}: keys that the mask hides, or keys left out"
+        found.append(Mistake(name, where, outputs, cost=1.0))
+    yield from best(misfit, found)
+
+
+ALL = (of_distances, of_sinks, of_masks)
