@@ -7,7 +7,12 @@ import numpy as np
 
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar.tensors import parts_of_channels
-from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar.terms import Reading, Terms, by_keys
+from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar.terms import (
+    Reading,
+    Terms,
+    by_keys,
+    by_some_channels,
+)
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, queries_of
 
 _STEPS = 4
@@ -78,6 +83,8 @@ def _of(change: Callable[..., Any], some: Array | None = None) -> Callable[..., 
         q = change(sheet)
         if q is None:
             return None
-        return by_keys(sheet, sheet.k, q=q if some is None else np.where(some, q, sheet.q))
+        if some is None:
+            return by_keys(sheet, sheet.k, q=q)
+        return by_some_channels(sheet, q[:, some], sheet.k[:, some], some)
 
     return of

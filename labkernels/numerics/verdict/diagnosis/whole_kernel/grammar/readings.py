@@ -16,6 +16,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar.terms import (
     by_keys,
     by_masked,
     by_scores,
+    by_some_channels,
     by_values,
 )
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
@@ -200,9 +201,19 @@ def of_channels(sheet: Sheet) -> Iterator[Reading]:
             yield Reading(name.format(which.upper()), where, make(change), cost)
         for name, where, change, cost in tensors.swizzled(sheet, which):
             yield Reading(name.format(which.upper()), where, make(change), cost)
-    for name, where, change, cost in tensors.in_some_channels(sheet, "k"):
+    for name, where, changed, some in tensors.in_some_channels(sheet):
         said = name.format("Q or K" if _of_either(name) else "K")
-        yield Reading(said, where, _of_k(change), cost)
+        yield Reading(said, where, _of_channels(changed, some), 2.0)
+
+
+def _of_channels(change: Callable[[Sheet], np.ndarray], some: Array) -> Callable[..., Any]:
+    def of(sheet: Sheet) -> Terms | None:
+        k = change(sheet)
+        if k.shape != sheet.k.shape:
+            return None
+        return by_some_channels(sheet, sheet.q[:, some], k[:, some], some)
+
+    return of
 
 
 def _of_either(name: str) -> bool:

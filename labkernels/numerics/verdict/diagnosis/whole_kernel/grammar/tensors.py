@@ -19,6 +19,7 @@ Change: TypeAlias = tuple[str, str, Callable[..., Any], float]
 _OTHERS = 8  # heads or requests that are tried
 _TILES = (4, 8, 16, 32, 64, 128)
 _OFFSETS = (*range(1, 17), 20, 24, 32, 40, 48, 64, 96, 128, 256)
+_KEPT = 2**21  # most elements of keys that are kept changed
 _ORDER, _OTHER_KEYS = "{} read in another order", "{} read from other keys"
 
 
@@ -369,32 +370,33 @@ def parts_of_channels(width: int) -> Iterator[tuple[str, Array]]:
         yield f"channel {one}", at == one
 
 
-def in_some_channels(sheet: Sheet, which: str) -> Iterator[Change]:
-    """Yield K or V of which some channels are 0, negated, doubled, or of another head or key."""
-    width = sheet.keys(which).shape[1]
-    ways: list[tuple[str, str, Callable[..., Any]]] = [
-        ("left out", "0", lambda s, w: np.zeros_like(s.keys(w))),
-        ("with the wrong sign", "", lambda s, w: -s.keys(w)),
-        ("without their sign", "", lambda s, w: np.abs(s.keys(w))),
-        ("read from the key before", "", _at(lambda n: np.clip(np.arange(n) - 1, 0, n - 1))),
-        ("read from the next key", "", _at(lambda n: np.clip(np.arange(n) + 1, 0, n - 1))),
-        ("counted twice", "", lambda s, w: 2 * s.keys(w)),
+def in_some_channels(
+    sheet: Sheet,
+) -> Iterator[tuple[str, str, Callable[[Sheet], np.ndarray], np.ndarray]]:
+    """Yield (name, where, change, some): the keys [L, D] that K has in the channels `some`.
+
+    They are 0, negated, doubled, or of another head or key.
+    """
+    ways: list[tuple[str, Callable[..., Any]]] = [
+        ("left out", lambda s, w: np.zeros_like(s.k)),
+        ("with the wrong sign", lambda s, w: -s.k),
+        ("without their sign", lambda s, w: np.abs(s.k)),
+        ("read from the key before", _at(lambda n: np.clip(np.arange(n) - 1, 0, n - 1))),
+        ("read from the next key", _at(lambda n: np.clip(np.arange(n) + 1, 0, n - 1))),
+        ("counted twice", lambda s, w: 2 * s.k),
     ]
     if sheet.problem.kv_heads > 1:
         ways.append(
-            (
-                "of another head",
-                "",
-                lambda s, w: s.keys(w, (s.kv_head + 1) % s.problem.kv_heads),
-            )
+            ("of another head", lambda s, w: s.keys(w, (s.kv_head + 1) % s.problem.kv_heads))
         )
     if sheet.problem.batch > 1:
-        ways.append(("of another request", "", lambda s, w: _of_request(s, w, 1)))
-    for said, some in parts_of_channels(width):
-        for name, where, change in ways:
-            yield (
-                "channels of {} " + name,
-                "; ".join(filter(None, (said, where))),
-                lambda s, w, f=change, c=some: np.where(c, f(s, w), s.keys(w)),
-                2.0,
-            )
+        ways.append(("of another request", lambda s, w: _of_request(s, w, 1)))
+    for said, some in parts_of_channels(sheet.k.shape[1]):
+        for name, way in ways:
+
+            def change(s: Sheet, n: str = name, f: Callable[..., Any] = way) -> np.ndarray:
+                if s.k.size > _KEPT:
+                    return f(s, "k")
+                return s.once(("k in some channels", n, s.kv_head), lambda: f(s, "k"))
+
+            yield "channels of {} " + name, said + "; 0" * (name == "left out"), change, some

@@ -67,6 +67,14 @@ def by_keys(sheet: Sheet, k: Array, v: Array | None = None, q: Array | None = No
     return by_scores(sheet, sheet.shaped(q @ k.T), v)
 
 
+def by_some_channels(sheet: Sheet, q: Array, k: Array, some: Array) -> Terms:
+    """Return terms of products whose channels `some` have other q [R, d] and k [L, d], d of D."""
+    if "products" not in sheet.notes:
+        sheet.notes["products"] = sheet.q @ sheet.k.T
+    rest = sheet.notes["products"] - sheet.q[:, some] @ sheet.k[:, some].T
+    return by_scores(sheet, sheet.shaped(rest + q @ k.T))
+
+
 def by_values(sheet: Sheet, v: Array) -> Terms:
     """Return terms of other values [L, Dv]."""
     return Terms(sheet.weights, sheet.weights, v)
