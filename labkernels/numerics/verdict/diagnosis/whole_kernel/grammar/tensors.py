@@ -370,9 +370,7 @@ def parts_of_channels(width: int) -> Iterator[tuple[str, Array]]:
         yield f"channel {one}", at == one
 
 
-def in_some_channels(
-    sheet: Sheet,
-) -> Iterator[tuple[str, str, Callable[[Sheet], np.ndarray], np.ndarray]]:
+def in_some_channels(sheet: Sheet) -> Iterator[tuple[str, str, Callable[..., Any], Array]]:
     """Yield (name, where, change, some): the keys [L, D] that K has in the channels `some`.
 
     They are 0, negated, doubled, or of another head or key.
