@@ -123,7 +123,7 @@ def masks(sheets: list[Sheet]) -> Iterator[Mistake]:
         return outputs
 
     def first(sheet: Sheet) -> Array:
-        return (sheet.tokens - sheet.problem.q_ends[sheet.request])[:, None]
+        return sheet.queries[:, None]
 
     if causal:
         yield Mistake("causal mask left out", "", mask(lambda sheet, key: key >= 0))

@@ -86,12 +86,21 @@ class Sheet:
         return bool(np.isfinite(self.sink).any())
 
     @functools.cached_property
+    def queries(self) -> np.ndarray:
+        """The number of each row's query among those of its request. Shapes: [R]."""
+        return self.tokens - int(self.problem.q_ends[self.request])
+
+    @property
+    def packed_rows(self) -> np.ndarray:
+        """The number of each row where the heads of a group lie side by side. Shapes: [R]."""
+        return self.queries * self.problem.group + self.heads % self.problem.group
+
+    @functools.cached_property
     def places(self) -> np.ndarray:
         """The place of each row's query among the keys. Shapes: [R, 1]."""
         ends = self.problem.q_ends
-        query = self.tokens - ends[self.request]
         of = int(ends[self.request + 1] - ends[self.request])
-        return (query + self.kv_len - of)[:, None]
+        return (self.queries + self.kv_len - of)[:, None]
 
     def keys(self, which: str, head: int | None = None, request: int | None = None) -> np.ndarray:
         """Return K or V of the request, or of another, in float64. Shapes: [L, D]."""

@@ -64,8 +64,7 @@ def _less_mean(sheet: Sheet, axis: int) -> Array:
         return queries_of(problem, tokens, slice(None)).mean(axis)
 
     mean = sheet.once(("mean of q", axis), found)
-    first = int(sheet.problem.q_ends[sheet.request])
-    return sheet.q - mean[sheet.heads if axis == 0 else sheet.tokens - first]
+    return sheet.q - mean[sheet.heads if axis == 0 else sheet.queries]
 
 
 def _row(sheet: Sheet, head: int = 0, query: int = 0, sample: int = 0) -> Array | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from labkernels import formats
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import Array
 
@@ -43,12 +44,17 @@ class Grid:
         return math.floor(math.log2(self.most))
 
 
+def _of_format(name: str) -> Grid:
+    fmt = formats.named(name)
+    return Grid(name, fmt.max, fmt.fraction_bits, fmt.emin)
+
+
 GRIDS = (
     Grid("int8", 127),
-    Grid("e4m3", 448, 3, -6),
+    _of_format("e4m3"),
     Grid("int4", 7),
     Grid("e2m1", 6, 1, 0),
-    Grid("e5m2", 57344, 2, -14),
+    _of_format("e5m2"),
     Grid("e3m2", 28, 2, -2),
     Grid("e2m3", 7.5, 3, 0),
     Grid("int6", 31),
@@ -122,7 +128,7 @@ def _above(grid: Grid, size: Array, overall: float) -> np.ndarray:
 
 
 def _of_two(grid: Grid, size: Array, overall: float) -> np.ndarray:
-    of_all = max(overall, _TINY) / (grid.most * 448)
+    of_all = max(overall, _TINY) / (grid.most * formats.named("e4m3").max)
     return rounding.round_to(_exact(grid, size, overall) / of_all, "e4m3") * of_all
 
 

@@ -15,6 +15,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit
 from labkernels.numerics.verdict.diagnosis.whole_kernel.narrow.grids import GRIDS, Grid
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Cut, Sheet
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sums.precision import accumulated
 from labkernels.units import LOG2_E
 
 _TILES = (16, 32, 64, 128)
@@ -30,15 +31,15 @@ _STEPS = Grid("255 steps", 255)
 
 def _grids() -> Iterator[tuple[str, str, Callable[..., Any]]]:
     """Yield names, words and functions of P in (0, 1]."""
-    for grid, tops in (
-        (_NAMED["e4m3"], (448.0, 256.0, 240.0, 128.0)),
-        (_NAMED["e5m2"], (57344.0, 256.0, 32768.0)),
-        (_NAMED["int8"], (127.0, 128.0, 126.0)),
-        (_STEPS, (255.0,)),
-        (_NAMED["e2m1"], (6.0, 4.0)),
-        (_NAMED["int4"], (7.0, 15.0)),
+    for grid, others in (
+        (_NAMED["e4m3"], (256.0, 240.0, 128.0)),
+        (_NAMED["e5m2"], (256.0, 32768.0)),
+        (_NAMED["int8"], (128.0, 126.0)),
+        (_STEPS, ()),
+        (_NAMED["e2m1"], (4.0,)),
+        (_NAMED["int4"], (15.0,)),
     ):
-        for top in tops:
+        for top in (grid.most, *others):
             words = f"times {top:g}"
             yield (
                 f"P in {grid.name}",
@@ -119,30 +120,10 @@ def of_sums(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
             yield Mistake(
                 f"{what} accumulated in {fmt}",
                 where,
-                lambda sheet, w=what, f=fmt, n=tile, m=moves: _accumulated(sheet, w, f, n, m),
+                lambda sheet, w=what, f=fmt, n=tile, m=moves: accumulated(sheet, f, n, w, m),
                 precision=True,
-                control=lambda sheet, w=what, n=tile, m=moves: _accumulated(sheet, w, "", n, m),
+                control=lambda sheet, w=what, n=tile, m=moves: accumulated(sheet, None, n, w, m),
             )
-
-
-def _accumulated(sheet: Sheet, what: str, fmt: str, tile: int, moves: bool) -> Array:
-    """Return rows whose o or l is rounded after each tile; moves: against the running maximum."""
-    scores = sheet.scores
-    m = np.full((len(scores), 1), -np.inf) if moves else scores.max(1, keepdims=True)
-    o, l = np.zeros_like(sheet.out), np.zeros((len(scores), 1))
-    for first in range(0, scores.shape[1], tile):
-        s = scores[:, first : first + tile]
-        top = np.maximum(m, s.max(1, keepdims=True))
-        top = np.where(np.isfinite(top), top, 0.0)
-        p, by = np.exp2(s - top), np.exp2(m - top)
-        used = p if sheet.p_format.endswith("x2") else rounding.round_to(p, sheet.p_format)
-        o, l = o * by + used @ sheet.v[first : first + tile], l * by + p.sum(1, keepdims=True)
-        if fmt and what == "o":
-            o = rounding.round_to(o, fmt)
-        elif fmt:
-            l = rounding.round_to(l, fmt)
-        m = top
-    return o / np.where(l > 0, l, 1.0)
 
 
 def of_partials(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:

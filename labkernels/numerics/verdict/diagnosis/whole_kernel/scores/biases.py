@@ -79,16 +79,9 @@ def of_sinks(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         yield Mistake("sinks with a value", words, outputs, cost=1.0)
 
 
-def _rows(sheet: Sheet) -> dict[str, np.ndarray]:
-    """Return the numbers of the rows [R, 1]: of their token, and with the heads of a group."""
-    token = (sheet.tokens - int(sheet.problem.q_ends[sheet.request]))[:, None]
-    packed = token * sheet.problem.group + (sheet.heads % sheet.problem.group)[:, None]
-    return {"tokens": token, "packed rows": packed}
-
-
 def _moved(sheet: Sheet, kind: str, size: int, last: bool) -> np.ndarray:
     """Return the places of the first or last rows of each row's tile. Shapes: [R, 1]."""
-    row = _rows(sheet)[kind]
+    row = (sheet.queries if kind == "tokens" else sheet.packed_rows)[:, None]
     edge = row // size * size + (size - 1 if last else 0)
     step = (edge - row) // (1 if kind == "tokens" else sheet.problem.group)
     end = sheet.kv_len - 1 - sheet.places

@@ -72,7 +72,7 @@ def _of_sample(sheet: Sheet) -> Array:
 
 
 def _of_query(sheet: Sheet) -> Array:
-    return sheet.tokens - int(sheet.problem.q_ends[sheet.request])
+    return sheet.queries
 
 
 _LABELS = {"sample": _of_sample, "head": _of_head, "query": _of_query}

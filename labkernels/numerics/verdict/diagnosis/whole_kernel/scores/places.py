@@ -23,7 +23,7 @@ _NEW_BASES = (
     *(10.0, 50.0, 2.5e4, 4e4, 8e4, 1.5e5, 2.5e5, 8e6, 1e8),
 )
 _PAGES = (8, 16, 32, 64, 128, 256)
-_FACTORS = (0.5, 0.25, 0.125, 0.75, 2.0, 4.0, 8.0)
+_FACTORS = (0.5, 0.25, 0.125, 0.75, 4.0, 8.0)
 _FAR = 512  # most places that queries may be off
 _NUMBERS = 2**27  # numbers of K that are turned: with more, it would take seconds
 _SCREENED = 2  # sheets of which one row each selects what is judged
@@ -119,8 +119,10 @@ def _of_queries(sheets: list[Sheet]) -> Iterator[Mistake]:
         (words, lambda s, of=of: of(s.places[:, 0], s.kv_len)) for words, of in _places(longest)
     ]
     rules.append(("x and its head", lambda s: s.places[:, 0] + s.heads))
-    rules.append(("x and its head in the group", lambda s: s.places[:, 0] + _in_group(s)))
-    rules.append(("its row among packed heads", lambda s: _packed(s)))
+    rules.append(
+        ("x and its head in the group", lambda s: s.places[:, 0] + s.heads % s.problem.group)
+    )
+    rules.append(("its row among packed heads", _packed))
     for angles in _angles(sheets[0]):
         for words, place in rules:
 
@@ -132,14 +134,9 @@ def _of_queries(sheets: list[Sheet]) -> Iterator[Mistake]:
             yield Mistake("RoPE of Q by wrong places", where, outputs, cost=1.0)
 
 
-def _in_group(sheet: Sheet) -> Array:
-    return sheet.heads % sheet.problem.group
-
-
 def _packed(sheet: Sheet) -> Array:
-    first = int(sheet.places[0, 0] - (sheet.tokens[0] - sheet.problem.q_ends[sheet.request]))
-    own = sheet.tokens - sheet.problem.q_ends[sheet.request]
-    return first + own * sheet.problem.group + _in_group(sheet)
+    first = int(sheet.places[0, 0] - sheet.queries[0])
+    return first + sheet.packed_rows
 
 
 def _of_both(sheets: list[Sheet]) -> Iterator[Mistake]:

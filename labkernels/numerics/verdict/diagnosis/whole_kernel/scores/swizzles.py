@@ -18,16 +18,10 @@ _NUMBERS = 2**26  # numbers of K and V that are moved: with more, it would take 
 
 Swizzle = tuple[int, int, int, int]  # chunk, shift, mask, up
 _ROWS_OF_Q: dict[str, Callable[[Sheet], np.ndarray]] = {
-    "its token": lambda sheet: _token(sheet),
-    "its token and head": lambda sheet: _token(sheet) * sheet.problem.q.shape[1] + sheet.heads,
-    "its token and head in the group": lambda sheet: (
-        _token(sheet) * sheet.problem.group + sheet.heads % sheet.problem.group
-    ),
+    "its token": lambda sheet: sheet.queries,
+    "its token and head": lambda sheet: sheet.queries * sheet.problem.q.shape[1] + sheet.heads,
+    "its token and head in the group": lambda sheet: sheet.packed_rows,
 }
-
-
-def _token(sheet: Sheet) -> Array:
-    return sheet.tokens - int(sheet.problem.q_ends[sheet.request])
 
 
 def _swizzles(width: int) -> Iterator[Swizzle]:

@@ -231,29 +231,38 @@ def accumulators(sheets: list[Sheet]) -> Iterator[Mistake]:
             yield Mistake(
                 f"o accumulated in {fmt}",
                 f"rounded after every {block} keys",
-                lambda sheet, f=fmt, b=block: _accumulated(sheet, f, b),
+                lambda sheet, f=fmt, b=block: accumulated(sheet, f, b),
                 precision=True,
-                control=lambda sheet, b=block: _accumulated(sheet, None, b),
+                control=lambda sheet, b=block: accumulated(sheet, None, b),
             )
 
 
-def _accumulated(sheet: Sheet, fmt: str | None, block: int) -> Array | None:
-    """Return the rows with the roundings of P, and of o after each block unless fmt is None."""
+def accumulated(
+    sheet: Sheet, fmt: str | None, tile: int, what: str = "o", moves: bool = True
+) -> Array | None:
+    """Return the rows with the roundings of P, and of o or l after each tile unless fmt is None.
+
+    moves: weights are relative to the running maximum, else to the row's.
+    """
     if sheet.has_sink:
         return None
     scores, p_format = sheet.scores, sheet.p_format
-    m = np.full((len(scores), 1), -np.inf)
-    o, l = np.zeros_like(sheet.out), np.zeros_like(m)
-    for first in range(0, scores.shape[1], block):
-        s = scores[:, first : first + block]
+    m = np.full((len(scores), 1), -np.inf) if moves else scores.max(1, keepdims=True)
+    o, l = np.zeros_like(sheet.out), np.zeros((len(scores), 1))
+    for first in range(0, scores.shape[1], tile):
+        s = scores[:, first : first + tile]
         top = np.maximum(m, s.max(1, keepdims=True))
+        top = np.where(np.isfinite(top), top, 0.0)  # a row may see no key of the first tiles
         p, rescale = np.exp2(s - top), np.exp2(m - top)
         used = p if p_format.endswith("x2") else rounding.round_to(p, p_format)
         l = l * rescale + p.sum(1, keepdims=True)
-        o = o * rescale + used @ sheet.v[first : first + block]
-        o = rounding.round_to(o, fmt) if fmt else o
+        o = o * rescale + used @ sheet.v[first : first + tile]
+        if fmt and what == "o":
+            o = rounding.round_to(o, fmt)
+        elif fmt:
+            l = rounding.round_to(l, fmt)
         m = top
-    return o / l
+    return o / np.where(l > 0, l, 1.0)
 
 
 def sums(sheets: list[Sheet]) -> Iterator[Mistake]:
