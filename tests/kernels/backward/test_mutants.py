@@ -45,8 +45,9 @@ HANDED_ON = {
     "dQ is seen by the copies": Edit(
         GRADIENTS, r"fence_async_shared\(\);(?=\s*// what the warps)", ""
     ),
-    "dS is handed over": Edit(CONSUMER, r"named_sync\([^;]*;(?=\s*// dS is handed over)", ""),
-    "dP is there": Edit(CONSUMER, r"wgmma_wait<Half \+ 1>\(dp\);", ""),
+    "dS is handed over": Edit(CONSUMER, r"mbarrier_wait\(smem\.ds_full, i & 1\);", ""),
+    "dS has been read": Edit(CONSUMER, r"await_ds\(i - 1\);", ";"),
+    "dP is there": Edit(CONSUMER, r"wgmma_wait<1>\(dp\);", ""),
     "Q has been read": Edit(CONSUMER, r"wgmma_wait\(dk\);", ""),
 }
 

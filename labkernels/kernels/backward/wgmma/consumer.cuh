@@ -1,4 +1,4 @@
-// For each block of rows the consumers compute S and dP, and then add to dV, dQ and dK.
+// For each block of rows the consumers compute S and dP, and then add to dV, dK and dQ.
 #pragma once
 #include "backward/wgmma/gradients.cuh"
 
@@ -10,13 +10,13 @@ using namespace lab;
 // it.
 template <class C>
 LAB_DEVICE void add_products(typename C::Sum& sum, const typename C::Fragments& left,
-                             const typename C::Rowed& rows, int half, bool add) {
-  wgmma_ab(sum, left, mn_major_rows<C::rows_at_once>(rows, half * C::rows_at_once), add);
+                             const typename C::Rowed& rows, int half) {
+  wgmma_ab(sum, left, mn_major_rows<C::rows_at_once>(rows, half * C::rows_at_once));
 }
 template <class C>
 LAB_DEVICE void add_products(typename C::Sum& sum, const typename C::Handed& left,
-                             const typename C::Rowed& rows, const Place& place, bool add) {
-  wgmma_ab(sum, k_major(left), mn_major(rows, place.group * C::own_dim), add);
+                             const typename C::Rowed& rows, const Place& place) {
+  wgmma_ab(sum, k_major(left), mn_major(rows, place.group * C::own_dim));
 }
 
 // Starts dQ = dS K over all keys of the block, for 64 rows and the warpgroup's channels; `ds` is
@@ -28,10 +28,10 @@ LAB_DEVICE void dq_products(typename C::DqSum& sum, const typename C::Handed& ds
             mn_major(keys, C::split_rows_of_dq ? 0 : group * C::own_dim_of_dq));
 }
 
-// Loads the lse2 or delta of the rows that a lane needs.
+// Loads the lse2 of the rows of a half that a lane needs.
 template <class C> LAB_DEVICE void load_rows(typename C::RowPairs& pairs, const float* rows) {
 #pragma unroll
-  for (int j = 0; j < C::own_rows / 8; ++j)
+  for (int j = 0; j < C::rows_at_once / 8; ++j)
     pairs[j] = *reinterpret_cast<const f32x2*>(rows + j * 8 + (thread_x() & 3) * 2);
 }
 // Turns one half of the scores into P, in place.
@@ -39,19 +39,23 @@ template <class C, class P, int Half>
 LAB_DEVICE void probabilities(typename C::Scores& s, const typename C::RowPairs& lse2,
                               float scale_log2) {
 #pragma unroll
-  for (int j = Half * C::rows_at_once / 8; j < (Half + 1) * C::rows_at_once / 8; ++j)
+  for (int j = 0; j < C::rows_at_once / 8; ++j)
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      s[4 * j + i] = exp2<P>(fma_rn(s[4 * j + i], scale_log2, i % 2 ? -lse2[j].y : -lse2[j].x));
+    for (int i = 0; i < 4; ++i) {
+      float& x = s[Half * C::rows_at_once / 2 + 4 * j + i];
+      x = exp2<P>(fma_rn(x, scale_log2, i % 2 ? -lse2[j].y : -lse2[j].x));
+    }
 }
-// Zeroes P of rows that do not see the lane's keys, `key` and key + 8. `first_row` is the first of
-// the warpgroup's rows that sees the block's first key. Only steps at the boundary need this.
+// Zeroes P of rows that do not see the lane's two keys. `first_row` is the first of the warpgroup's
+// rows that sees the block's first key, and `line` the first of its keys. Only steps at the
+// boundary need this.
 template <class C, int Half>
-LAB_DEVICE void mask(typename C::Scores& p, int first_row, int n_keys, int key) {
+LAB_DEVICE void mask(typename C::Scores& p, int first_row, int n_keys, int line) {
+  const Place place;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int mine = key + 8 * r;
-    const int first = (mine < n_keys ? first_row + mine : C::rows) - (thread_x() & 3) * 2;
+    const int mine = line + place.warp * 16 + place.lane / 4 + 8 * r;
+    const int first = (mine < n_keys ? first_row + mine : C::rows) - (place.lane & 3) * 2;
 #pragma unroll
     for (int j = Half * C::rows_at_once / 8; j < (Half + 1) * C::rows_at_once / 8; ++j)
 #pragma unroll
@@ -111,6 +115,8 @@ template <class C> LAB_DEVICE void await_keys(Smem<C>& smem, int n_keys, int thr
   named_sync(all_consumers, consumer_threads);
 }
 
+constexpr int before_all_rows = -(1 << 30);
+
 // This is the work of a consumer warpgroup. Members hold its progress; the operands and results of
 // products are arguments. Registers that a wgmma reads stay in use until the wgmma is done.
 template <class C, class P> struct Consumer {
@@ -118,6 +124,7 @@ template <class C, class P> struct Consumer {
   using Scores = typename C::Scores;          // [64 keys, own_rows]: S^T and P^T
   using HalfScores = typename C::HalfScores;  // [64 keys, rows_at_once]: dP^T and dS^T
   using Fragments = typename C::Fragments;    // P^T or dS^T of a half, in 16 bits
+  using ValueFragments = typename C::ValueFragments;  // V: [64 keys, D]
   using RowPairs = typename C::RowPairs;
   using Sum = typename C::Sum;                // [64 keys, own_dim]: dK, dV
   using DqSum = typename C::DqSum;            // [64 rows, own_dim_of_dq]
@@ -127,108 +134,153 @@ template <class C, class P> struct Consumer {
   const Params& p;
   const BackwardKeys& b;
   const Place place;
-  const int line, own_row, lane_key;          // the warpgroup's first key and row, the lane's key
+  const int line, own_row;                    // the warpgroup's first key and row
+  const int seen_from;                        // the row that sees the block's first key, or before
   RowBlocks<C::rows> rows;
   float* dq_place = nullptr;                  // of dq_accum, where the last dQ goes
 
   LAB_DEVICE Consumer(Smem<C>& s, const Params& params, const BackwardKeys& keys)
       : smem(s), p(params), b(keys), line(C::split_keys ? place.group * 64 : 0),
         own_row(C::split_keys ? 0 : place.group * C::own_rows),
-        lane_key(line + place.warp * 16 + place.lane / 4), rows(params.problem, keys) {}
+        seen_from(params.problem.causal ? keys.key - keys.request.past : before_all_rows),
+        rows(params.problem, keys) {}
 
   // [lab: consume]
   LAB_DEVICE void run() {
-    Sum dk, dv;
+    Sum dk = {}, dv = {};
     LateSum late;
+    ValueFragments v;
     RowPairs lse2;
     if (!C::stages_dq) wait_previous_launch();  // dq_accum holds zeros
+    if constexpr (C::split_keys) clear_ds_before_the_first();
     await_keys(smem, b.n_keys, place.thread);
+    if constexpr (C::v_in_registers) load_values(v);
     if (b.steps > 0) await_q(lse2, 0);
-    else
-#pragma unroll
-      for (int n = 0; n < C::own_dim / 2; ++n) dk[n] = dv[n] = 0.f;
 #pragma unroll 1
-    for (int i = 0; i < b.steps; ++i) {
-      const int q = smem.q_ring.stage(i);
-      Scores s;
-      Fragments ds_left[C::halves];
-      wgmma_abt(s, k_major(smem.k, line), k_major(smem.q[q], own_row));  // S^T = K Q^T
-      await_rows(smem.dout_ring, smem.dout, i, b.request.q_len - rows.row, place.thread);
-      score_gradients_of<0>(s, ds_left, dk, dv, late, lse2, i);
-      if constexpr (C::halves == 2) score_gradients_of<1>(s, ds_left, dk, dv, late, lse2, i);
-      fence_async_shared();
-      named_sync(all_consumers, consumer_threads);  // dS is handed over, in shared memory
-      multiply(dk, dv, late, ds_left, lse2, i);
-      wgmma_wait(dk);
-      consumer_release(smem.q_ring, i);
-    }
-    if constexpr (C::dq_parts == 2)
-      if (b.steps > 0) send_dq<1>(late, b.steps - 1);
-    named_sync(all_consumers, consumer_threads);    // K and V have been read
-    store_sum<C>(dv, 1.f, smem.v, p.problem.dv, p, b, place);
-    store_sum<C>(dk, p.problem.scale, smem.k, p.problem.dk, p, b, place);
+    for (int i = 0; i < b.steps; ++i) step(dk, dv, late, v, lse2, i);
+    if constexpr (C::split_keys) store_own_keys(dk, dv);
+    else store_all_keys(dk, dv, late);
   }
   // [/lab: consume]
 
  private:
-  // Waits for Q, and loads its lse2 into registers before products take the bandwidth of shared
-  // memory.
+  // Adds what a block of rows gives to dV, dK and dQ. (In a function of its own: in the loop's body
+  // ptxas finds too few registers, and waits for each wgmma.)
+  LAB_DEVICE void step(Sum& dk, Sum& dv, LateSum& late, const ValueFragments& v, RowPairs& lse2,
+                       int i) {
+    const int q = smem.q_ring.stage(i);
+    Scores s;
+    Fragments ds_left[C::halves];
+    wgmma_abt(s, k_major(smem.k, line), k_major(smem.q[q], own_row));  // S^T = K Q^T
+    await_rows(smem.dout_ring, smem.dout, i, b.request.q_len - rows.row, place.thread);
+    score_gradients_of<0>(s, v, ds_left, dk, dv, late, lse2, i);
+    if constexpr (C::halves == 2) score_gradients_of<1>(s, v, ds_left, dk, dv, late, lse2, i);
+    fence_async_shared();
+    if constexpr (C::split_keys) multiply_own_keys(dk, dv, ds_left, lse2, i);
+    else multiply_all_keys(dk, dv, late, lse2, i);
+    wgmma_wait(dk);
+    consumer_release(smem.q_ring, i);
+  }
+  // The first step has no dS before it, but a wgmma may not stand in a branch: its dQ is computed
+  // from zeros, and is sent nowhere.
+  LAB_DEVICE void clear_ds_before_the_first() {
+    clear_rows(smem.handed[1][0], 0, place.thread, consumer_threads);
+    fence_async_shared();
+    named_sync(all_consumers, consumer_threads);
+  }
+  LAB_DEVICE void load_values(ValueFragments& v) const {
+    const int key = line + place.warp * 16 + place.lane % 16;
+#pragma unroll
+    for (int j = 0; j < C::dim / 16; ++j)
+      ldmatrix_x4(v[j], smem.v.chunk_at(key, j / 4 * 64, j % 4 * 2 + place.lane / 16));
+  }
+  // Waits for Q. Where V is in shared memory, the products of two tiles there take its bandwidth;
+  // lse2 is then loaded before they start.
   LAB_DEVICE void await_q(RowPairs& lse2, int i) {
     await_rows(smem.q_ring, smem.q, i, b.request.q_len - rows.row, place.thread);
-    load_rows<C>(lse2, smem.lse2[smem.q_ring.stage(i)] + own_row);
+    if constexpr (!C::v_in_registers) load_rows<C>(lse2, lse2_of(0, i));
+  }
+  LAB_DEVICE const float* lse2_of(int half, int i) const {
+    return smem.lse2[smem.q_ring.stage(i)] + own_row + half * C::rows_at_once;
   }
   // Turns half of S into P.
   template <int Half> LAB_DEVICE void softmax(Scores& s, const RowPairs& lse2) const {
     probabilities<C, P, Half>(s, lse2, p.problem.scale_log2);
-    const int seen_from = p.problem.causal ? b.key - b.request.past - rows.row : -C::keys;
-    if (seen_from > -C::keys || b.n_keys < C::keys)
-      mask<C, Half>(s, seen_from - own_row, b.n_keys, lane_key);
+    const int first_row = seen_from - rows.row;
+    if (first_row > -C::keys || b.n_keys < C::keys)
+      mask<C, Half>(s, first_row - own_row, b.n_keys, line);
   }
 
   // Turns half of S into P and half of dP into dS, and stores dS in shared memory. If the
   // warpgroups split the keys, dV += P^T dO runs meanwhile. During the second half, dK += dS^T Q of
-  // the first half runs too.
+  // the first half and the dQ of the step before run too.
   template <int Half>
-  LAB_DEVICE void score_gradients_of(Scores& s, Fragments (&ds_left)[C::halves], Sum& dk, Sum& dv,
-                                     const LateSum& late, const RowPairs& lse2, int i) {
+  LAB_DEVICE void score_gradients_of(Scores& s, const ValueFragments& v,
+                                     Fragments (&ds_left)[C::halves], Sum& dk, Sum& dv,
+                                     const LateSum& late, RowPairs& lse2, int i) {
     const int o = smem.dout_ring.stage(i), row = own_row + Half * C::rows_at_once;
     auto& handed = smem.handed[i & 1];
     HalfScores dp;
     Fragments p_left;
-    wgmma_abt(dp, k_major(smem.v, line), k_major(smem.dout[o], row));  // dP^T = V dO^T
+    DqSum dq;
+    if constexpr (C::v_in_registers)
+      wgmma_abt(dp, v, k_major(smem.dout[o], row));  // dP^T = V dO^T
+    else
+      wgmma_abt(dp, k_major(smem.v, line), k_major(smem.dout[o], row));
+    if constexpr (Half == 1) {
+      add_products<C>(dk, ds_left[0], smem.q[smem.q_ring.stage(i)], 0);
+      dq_products<C>(dq, smem.handed[(i & 1) ^ 1][0], smem.k, place.group);
+    }
+    if constexpr (C::v_in_registers) load_rows<C>(lse2, lse2_of(Half, i));
     if constexpr (Half == 0) wgmma_wait<1>(s);
-    else add_products<C>(dk, ds_left[0], smem.q[smem.q_ring.stage(i)], 0, i > 0);
     softmax<Half>(s, lse2);
     if constexpr (C::dq_parts == 2)
       if (i > 0) send_dq<1>(late, i - 1);
     round_p<C, Half>(p_left, s);
     if constexpr (C::split_keys) {
-      add_products<C>(dv, p_left, smem.dout[o], Half, Half > 0 || i > 0);
-      wgmma_wait<Half + 1>(dp);
+      add_products<C>(dv, p_left, smem.dout[o], Half);
+      wgmma_wait<1>(dp);
+      if constexpr (Half == 1) send_dq_before(dq, i);
     } else {
       wgmma_wait(dp);
       store_p<C>(handed[1], p_left, Half, place);
     }
     score_gradients<C, Half>(dp, s, smem.delta[o] + own_row);
     round_to_fragments<T>(ds_left[Half], dp);
+    if constexpr (C::split_keys && Half == 0) await_ds(i - 1);
     store_p<C>(handed[0], ds_left[Half], Half, place);
   }
-  // Computes and sends dQ = dS K, and starts dK += dS^T Q. Afterwards the next Q and its lse2 are
-  // there.
-  LAB_DEVICE void multiply(Sum& dk, Sum& dv, LateSum& late, const Fragments (&ds_left)[C::halves],
-                           RowPairs& lse2, int i) {
+
+  // Hands over dS, and starts the rest of dK += dS^T Q. Afterwards the next Q is there. dQ sums
+  // over the keys of both warpgroups, so that it needs the other one's dS too. It is computed a
+  // step later, and so the warpgroups do not wait for each other: while one computes P and dS, the
+  // tensor core has the products of the other.
+  LAB_DEVICE void multiply_own_keys(Sum& dk, Sum& dv, const Fragments (&ds_left)[C::halves],
+                                    RowPairs& lse2, int i) {
     constexpr int half = C::halves - 1;
-    const int q = smem.q_ring.stage(i), o = smem.dout_ring.stage(i);
+    DqSum dq;
+    if constexpr (half == 0) dq_products<C>(dq, smem.handed[(i & 1) ^ 1][0], smem.k, place.group);
+    wgmma_wait<half == 0>(dv);
+    consumer_release(smem.dout_ring, i);
+    add_products<C>(dk, ds_left[half], smem.q[smem.q_ring.stage(i)], half);
+    if constexpr (half == 0) wgmma_wait<1>(dq);
+    hand_over_ds();
+    if constexpr (half == 0) send_dq_before(dq, i);
+    rows.next(b);
+    if (i + 1 < b.steps) await_q(lse2, i + 1);
+  }
+  // Hands over P and dS, starts dV += P^T dO and dK += dS^T Q, and computes and sends dQ = dS K.
+  // Afterwards the next Q is there.
+  LAB_DEVICE void multiply_all_keys(Sum& dk, Sum& dv, LateSum& late, RowPairs& lse2, int i) {
     auto& handed = smem.handed[i & 1];
     DqSum dq;
-    if constexpr (!C::split_keys) add_products<C>(dv, handed[1], smem.dout[o], place, i > 0);
+    hand_over_ds();
+    await_ds(i);
+    add_products<C>(dv, handed[1], smem.dout[smem.dout_ring.stage(i)], place);
     dq_products<C>(dq, handed[0], smem.k, place.group);
     wgmma_wait<1>(dv);
     consumer_release(smem.dout_ring, i);
-    if constexpr (C::split_keys)
-      add_products<C>(dk, ds_left[half], smem.q[q], half, half > 0 || i > 0);
-    else
-      add_products<C>(dk, handed[0], smem.q[q], place, i > 0);
+    add_products<C>(dk, handed[0], smem.q[smem.q_ring.stage(i)], place);
     wgmma_wait<1>(dq);
     if (!C::stages_dq) dq_place = dq_rows<C>(p, b, rows, place.group, place.warp);
     send_dq<0>(dq, i);
@@ -240,11 +292,46 @@ template <class C, class P> struct Consumer {
     rows.next(b);
     if (i + 1 < b.steps) await_q(lse2, i + 1);
   }
+
+  // Announces the warp's dS of a step, and that the warp's products no longer read the dS of the
+  // step before: its place is that of the next step.
+  LAB_DEVICE void hand_over_ds() { warp_arrive(smem.ds_full); }
+  // Waits until all warps have handed over dS of step i; step -1 has none.
+  LAB_DEVICE void await_ds(int i) { mbarrier_wait(smem.ds_full, i & 1); }
+
   // Sends the first 64 channels of `sum`. Part says which 64 of the warpgroup's channels these are.
   // sum: [64 rows, 2 N].
   template <int Part, int N> LAB_DEVICE void send_dq(const float (&sum)[N], int i) {
     if constexpr (C::stages_dq) pass_dq(smem, sum, C::dq_parts * i + Part, place);
     else add_dq(dq_place + Part * 16 * 64, sum, place);
+  }
+  // Sends the dQ of the step before step i, once its products are done.
+  LAB_DEVICE void send_dq_before(DqSum& dq, int i) {
+    fence_operand(dq);
+    if (i > 0) send_dq<0>(dq, i - 1);
+  }
+
+  // Computes and sends the last dQ, and stores dV and dK. dV is stored beside the products of dQ,
+  // unless V is in registers: ptxas would then spill some registers of the steps.
+  LAB_DEVICE void store_own_keys(const Sum& dk, const Sum& dv) {
+    constexpr bool beside = !C::v_in_registers;
+    const int i = b.steps - 1;
+    DqSum dq;
+    await_ds(i);                                    // so that both have read V too
+    dq_products<C>(dq, smem.handed[i & 1][0], smem.k, place.group);
+    if constexpr (beside) store_sum<C>(dv, 1.f, smem.v, p.problem.dv, p, b);
+    wgmma_wait(dq);
+    send_dq_before(dq, b.steps);
+    named_sync(all_consumers, consumer_threads);    // K has been read
+    if constexpr (!beside) store_sum<C>(dv, 1.f, smem.v, p.problem.dv, p, b);
+    store_sum<C>(dk, p.problem.scale, smem.k, p.problem.dk, p, b);
+  }
+  LAB_DEVICE void store_all_keys(const Sum& dk, const Sum& dv, const LateSum& late) {
+    if constexpr (C::dq_parts == 2)
+      if (b.steps > 0) send_dq<1>(late, b.steps - 1);
+    named_sync(all_consumers, consumer_threads);    // K and V have been read
+    store_sum<C>(dv, 1.f, smem.v, p.problem.dv, p, b);
+    store_sum<C>(dk, p.problem.scale, smem.k, p.problem.dk, p, b);
   }
 };
 

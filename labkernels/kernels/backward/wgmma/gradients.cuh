@@ -81,13 +81,16 @@ LAB_DEVICE void add_passed_dq(Smem<C>& smem, const Params& p, const BackwardKeys
   bulk_wait<0>();                      // all additions are done before the block ends
 }
 
-// Writes the warp's 16 keys to global memory, through rows of shared memory that are free.
+// Writes the warp's 16 keys to global memory, through rows of shared memory that are free. What only
+// this function uses is computed here: earlier it would take registers from the steps.
 template <class C>
 LAB_DEVICE void store_sum(const typename C::Sum& sum, float scale, typename C::Keyed& stage,
-                          void* out, const Params& p, const BackwardKeys& b, const Place& place) {
+                          void* out, const Params& p, const BackwardKeys& b) {
   using T = typename C::T;
+  const Place place;
   const int line = (C::split_keys ? place.group * 64 : 0) + place.warp * 16;
   const int first = C::split_keys ? 0 : place.group * C::own_dim;  // channel
+  const i64 first_kv = load_constant(p.problem.cu_seqlens_k + backward_work(p.problem).request);
 #pragma unroll
   for (int j = 0; j < C::own_dim / 16; ++j) {
     u32 rounded[4];                              // [16 keys, 16 channels]
@@ -103,7 +106,7 @@ LAB_DEVICE void store_sum(const typename C::Sum& sum, float scale, typename C::K
 #pragma unroll 4
   for (int i = place.lane; i < 16 * chunks; i += 32) {
     const int key = line + i / chunks, c = i % chunks;
-    const i64 token = b.request.first_kv + b.key + key;
+    const i64 token = first_kv + b.key + key;
     T* place_of = static_cast<T*>(out) + (token * p.problem.kv_heads + b.kv_head) * C::dim +
                   first + c * 8;
     if (key < b.n_keys)

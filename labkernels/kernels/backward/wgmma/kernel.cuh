@@ -2,12 +2,15 @@
 // that see it. A producer warp loads K, V and tiles of Q and dO by the TMA; two warpgroups compute
 // by wgmma. S and dP are computed transposed, keys by rows: P^T and dS^T are then in registers, as
 // the left operands of dV += P^T dO and dK += dS^T Q. dS^T goes through shared memory for dQ = dS
-// K, which sums over all keys of the block. dQ is added in fp32 to global memory, by two more warps
-// in turn if shared memory has room for dQ. dV += P^T dO starts as soon as P^T is computed, so that
-// the tensor core has work while the threads compute dS. Products of two tiles in shared memory
-// take its whole bandwidth. lse2 is therefore read early, while dK += dS^T Q runs, which reads one
-// tile. A tile of 64 keys is too small for two warpgroups: they share its rows in S and its
-// channels in dK and dV, and P^T goes through shared memory as dS^T does.
+// K, which sums over all keys of the block. Each warpgroup computes half of dQ a step later, so
+// that it need not wait for the other one's dS, and one computes P and dS while the tensor core has
+// the products of the other. dQ is added in fp32 to global memory, by two more warps in turn if
+// shared memory has room for dQ. dV += P^T dO starts as soon as P^T is computed, so that the tensor
+// core has work while the threads compute dS. Products of two tiles in shared memory take its whole
+// bandwidth. lse2 is therefore read early, while dK += dS^T Q runs, which reads one tile; at
+// head_dim 64 V is in registers, and dP = V dO^T reads one tile too. A tile of 64 keys is too small
+// for two warpgroups: they share its rows in S and its channels in dK and dV, and P^T goes through
+// shared memory as dS^T does.
 #pragma once
 #include "backward/wgmma/consumer.cuh"
 #include "backward/wgmma/producer.cuh"
@@ -17,6 +20,7 @@ using namespace lab;
 
 template <class C> LAB_DEVICE void init_barriers(Smem<C>& smem) {
   mbarrier_init(smem.kv_full, 1);
+  mbarrier_init(smem.ds_full, consumer_warps);
   smem.q_ring.init(1, consumer_warps);
   smem.dout_ring.init(1, consumer_warps);
   smem.dq_ring.init(consumer_warps, 1);

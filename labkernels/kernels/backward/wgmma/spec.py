@@ -128,7 +128,7 @@ class BackwardWgmma(CudaBackwardKernel):
             ),
             *([_DQ_STAGES] if _stages_dq(instance) else []),
             Line("lse2 and delta", both * of.rows * cuda_kernel.FP32),
-            Line("barriers", (5 + 2 * both) * number(BARRIER_BYTES, "B"), "full and empty"),
+            Line("barriers", (6 + 2 * both) * number(BARRIER_BYTES, "B"), "full and empty"),
         )
 
     def register_lines(self, instance: Instance) -> tuple[Line, ...]:

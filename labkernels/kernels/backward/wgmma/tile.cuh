@@ -29,6 +29,10 @@ struct KernelTraits {
   // dP is computed for this many rows at a time, since registers have no room for more.
   static constexpr int rows_at_once = own_rows < 64 ? own_rows : 64;
   static constexpr int halves = own_rows / rows_at_once;
+  // A warpgroup's V stays in registers, if they have room for it: dP then reads one tile of shared
+  // memory, not two.
+  static constexpr bool v_in_registers = split_keys && D == 64;
+  static_assert(v_in_registers || halves == 1, "lse2 is loaded early for one half");
   // dQ passes through shared memory, 64 channels at a time, if there is room for it.
   static constexpr bool stages_dq = split_keys || Ordered;
   static constexpr int dq_parts = own_dim_of_dq / 64;
@@ -40,7 +44,8 @@ struct KernelTraits {
   using Scores = float[own_rows / 2];           // S^T: [64 keys, own_rows]
   using HalfScores = float[rows_at_once / 2];   // dP^T: [64 keys, rows_at_once]
   using Fragments = u32[rows_at_once / 16][4];  // P^T: [64 keys, rows_at_once]
-  using RowPairs = f32x2[own_rows / 8];         // what a lane needs of the rows' lse2 or delta
+  using RowPairs = f32x2[rows_at_once / 8];     // what a lane needs of the rows' lse2
+  using ValueFragments = u32[D / 16][4];        // V: [64 keys, D]
   using Sum = float[own_dim / 2];               // dK, dV: [64 keys, own_dim]
   using DqSum = float[own_dim_of_dq / 2];       // dQ: [64 rows, own_dim_of_dq]
   using Keyed = SwizzledTile<T_, Keys, D>;      // K, V
@@ -60,7 +65,7 @@ template <class C> struct Smem : DqStages<C::stages_dq> {
   typename C::Rowed q[C::stages], dout[C::dout_stages];
   typename C::Handed handed[2][C::handed];  // dS^T, then P^T; by the parity of the step
   alignas(16) float lse2[C::stages][C::rows], delta[C::dout_stages][C::rows];
-  Mbarrier kv_full;
+  Mbarrier kv_full, ds_full;           // dS of a step, by all consumers
   Pipeline<C::stages> q_ring;          // with the rows' lse2
   Pipeline<C::dout_stages> dout_ring;  // with the rows' delta
   Pipeline<2> dq_ring;                 // uses of the one stage of dQ, by two threads in turn
