@@ -274,8 +274,7 @@ template <class C, class P> struct Consumer {
   LAB_DEVICE void multiply_all_keys(Sum& dk, Sum& dv, LateSum& late, RowPairs& lse2, int i) {
     auto& handed = smem.handed[i & 1];
     DqSum dq;
-    hand_over_ds();
-    await_ds(i);
+    named_sync(all_consumers, consumer_threads);    // P and dS are handed over
     add_products<C>(dv, handed[1], smem.dout[smem.dout_ring.stage(i)], place);
     dq_products<C>(dq, handed[0], smem.k, place.group);
     wgmma_wait<1>(dv);
@@ -293,8 +292,8 @@ template <class C, class P> struct Consumer {
     if (i + 1 < b.steps) await_q(lse2, i + 1);
   }
 
-  // Announces the warp's dS of a step, and that the warp's products no longer read the dS of the
-  // step before: its place is that of the next step.
+  // Announces the warp's dS of a step, for a dQ a step later, and that the warp's products no
+  // longer read the dS of the step before: its place is that of the next step.
   LAB_DEVICE void hand_over_ds() { warp_arrive(smem.ds_full); }
   // Waits until all warps have handed over dS of step i; step -1 has none.
   LAB_DEVICE void await_ds(int i) { mbarrier_wait(smem.ds_full, i & 1); }

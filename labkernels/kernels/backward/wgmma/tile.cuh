@@ -65,7 +65,7 @@ template <class C> struct Smem : DqStages<C::stages_dq> {
   typename C::Rowed q[C::stages], dout[C::dout_stages];
   typename C::Handed handed[2][C::handed];  // dS^T, then P^T; by the parity of the step
   alignas(16) float lse2[C::stages][C::rows], delta[C::dout_stages][C::rows];
-  Mbarrier kv_full, ds_full;           // dS of a step, by all consumers
+  Mbarrier kv_full, ds_full;           // dS of a step, if dQ is computed a step later
   Pipeline<C::stages> q_ring;          // with the rows' lse2
   Pipeline<C::dout_stages> dout_ring;  // with the rows' delta
   Pipeline<2> dq_ring;                 // uses of the one stage of dQ, by two threads in turn
