@@ -14,11 +14,13 @@ import numpy as np
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 from labkernels.numerics.verdict.diagnosis.whole_kernel import fitted, grammar, one_rule
 from labkernels.numerics.verdict.diagnosis.whole_kernel.keys import (
+    appended,
     ends,
     intervals,
     key_runs,
     memory,
     orders,
+    packs,
     some_keys,
     sources,
     weights_of_keys,
@@ -26,6 +28,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.keys import (
 from labkernels.numerics.verdict.diagnosis.whole_kernel.narrow import (
     blocks,
     clips,
+    modes,
     weights,
 )
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
@@ -38,6 +41,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.scores import (
     places,
     positions,
     queries,
+    substitutes,
     swizzles,
     variants,
 )
@@ -47,6 +51,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sums import (
     chains,
     merges,
     precision,
+    stale,
     states,
 )
 from labkernels.numerics.verdict.significance import RIGHT_RMS
@@ -114,6 +119,7 @@ _ROUNDS: Rounds = (
 # Hundreds of formats, places and layouts, tried where nothing else has a name for the errors.
 _LATE: Rounds = (
     (*biases.ALL, *memory.ALL, *swizzles.ALL, *weights.ALL, *clips.ALL, *places.ALL),
+    (*appended.ALL, *packs.ALL, *substitutes.ALL, *stale.ALL, *queries.LATE, *modes.ALL),
     blocks.ALL,
 )
 # How the name of a mistake begins, and families that may be nearly the same on some inputs. A cap

@@ -1,0 +1,124 @@
+"""Numbers that are not rounded to nearest, and formats without a scale, of Q, K, V and scores.
+
+Functions take sheets and a misfit, as those of `fitted` do.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from labkernels import formats
+from labkernels.numerics.arrays import Array
+from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit
+from labkernels.numerics.verdict.diagnosis.whole_kernel.narrow import grids
+from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
+from labkernels.units import LOG2_E
+
+_BITS = range(2, 12)  # fraction bits
+_JUDGED = 2
+_TIE = 2.0**-22  # a relative distance below which a quotient in fp32 may be a whole number
+_SHARE = 0.3  # of mean z^2: a way that leaves more is not judged
+_TO: dict[str, Callable[..., Any]] = {
+    "cut toward 0": lambda x: np.trunc(x * (1 + _TIE)),
+    "rounded down": lambda x: np.floor(x + _TIE * np.abs(x)),
+    "rounded up": lambda x: np.ceil(x - _TIE * np.abs(x)),
+    "rounded away from 0": lambda x: np.sign(x) * np.ceil(np.abs(x) * (1 - _TIE)),
+    "to nearest": np.rint,
+}
+_FORMATS = ("tf32", "fp16", "bf16", "e4m3", "e5m2")
+_WHOLE = (("int8", 127.0), ("int8", 128.0), ("int4", 7.0))
+
+Kept = Callable[[np.ndarray], np.ndarray]
+
+
+def _shortened(x: Array, bits: int, to: Callable[..., Any], fmt: str = "") -> np.ndarray:
+    """Return x with so many bits after the first, or as a format has them, without a scale."""
+    exponent = np.frexp(x)[1] - 1
+    most = np.inf
+    if fmt:
+        named = formats.named(fmt)
+        bits, most = named.fraction_bits, named.max
+        exponent = np.maximum(exponent, named.emin)
+    step = np.ldexp(1.0, exponent - bits)
+    return np.clip(to(x / step) * step, -most, most)
+
+
+def _ways() -> Iterator[tuple[str, str, Kept]]:
+    """Yield a name, words and a function that keeps a tensor [n, D] in few bits."""
+    for mode, to in _TO.items():
+        for fmt in _FORMATS:
+            yield f"{{}} in {fmt}", mode, lambda x, f=fmt, t=to: _shortened(x, 0, t, f)
+        for bits in _BITS:
+            words = f"{{}} in {bits} bits after the first"
+            yield words, mode, lambda x, b=bits, t=to: _shortened(x, b, t)
+        if mode == "to nearest":
+            continue  # blocks has these
+        for (grid, most), blocks in itertools.product(_WHOLE, grids.BLOCKS[: grids.USUAL]):
+            where = f"{mode}, with a scale for each {blocks.words}, its largest over {most:g}"
+            yield f"{{}} in {grid}", where, _in_steps(blocks, most, to)
+        for fmt, blocks in itertools.product(("e4m3", "e5m2"), grids.BLOCKS[: grids.USUAL]):
+            where = f"{mode}, with a scale for each {blocks.words}"
+            yield f"{{}} in {fmt}", where, _in_steps(blocks, formats.named(fmt).max, to, fmt)
+
+
+def _in_steps(
+    blocks: grids.Blocks, most: float, to: Callable[..., Any], fmt: str = ""
+) -> Kept:
+    def kept(x: Array) -> Array:
+        step = np.maximum(blocks.back(blocks.each(np.abs(x), np.maximum), x.shape), 1e-300) / most
+        parts = (x / step).astype(np.float32).astype(np.float64)  # kernels divide in fp32
+        return step * (_shortened(parts, 0, to, fmt) if fmt else to(parts))
+
+    return kept
+
+
+def _units(sheet: Sheet) -> dict[str, float]:
+    """Return what Q is in units of: Q itself, once scaled, once scaled for exp2."""
+    scale = sheet.problem.scale
+    return {"": scale * LOG2_E, ", once scaled": LOG2_E, ", once scaled by log2(e) too": 1.0}
+
+
+def _outputs(sheet: Sheet, what: str, kept: Kept, unit: float) -> Array:
+    if what == "scores":
+        return sheet.attend(sheet.masked(unit * kept(sheet.raw / unit)))
+    scores = sheet.scores
+    if what != "V":
+        q = sheet.q
+        if "Q" in what:  # exactly Q in its units, to keep its ties
+            q = unit * kept((q / unit).astype(np.float32).astype(np.float64))
+        k = kept(sheet.k) if "K" in what else sheet.k
+        scores = sheet.masked(sheet.shaped(q @ k.T))
+    return sheet.attend(scores, kept(sheet.v) if "V" in what else sheet.v)
+
+
+def of_modes(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Q, K, V or scores are cut or rounded up or down, or have a format without a scale."""
+    before = misfit(lambda sheet: None)
+    units = _units(sheets[0])
+    for what in ("K", "V", "K and V", "Q", "scores"):
+        alone = what in ("Q", "scores")
+        variant = sheets[0].problem.variant
+        if what == "scores" and variant is not None:
+            continue
+        found: list[tuple[float, int, Mistake]] = []
+        for (name, words, kept), (said, unit) in itertools.product(
+            _ways(), (units if alone else {"": 1.0}).items()
+        ):
+            if alone and "for each" in words and (what == "scores" or "token" not in words):
+                continue
+            outputs = lambda sheet, w=what, f=kept, u=unit: _outputs(sheet, w, f, u)  # noqa: E731
+            given = name.format(what).replace("scores in", "scores rounded to")
+            mistake = Mistake(given, words + said, outputs, True, cost=2.0)
+            limit = found[-1][0] if len(found) == _JUDGED else _SHARE * before
+            left = misfit(outputs, limit=limit)
+            if left <= limit:
+                found = sorted([*found, (left, len(found), mistake)], key=lambda one: one[0])
+                found = found[:_JUDGED]
+        for _, _, mistake in found:
+            yield mistake
+
+
+ALL = (of_modes,)
