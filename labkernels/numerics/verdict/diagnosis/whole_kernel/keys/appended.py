@@ -55,9 +55,9 @@ def _rules() -> Iterator[tuple[str, Index]]:
     )
     yield (
         "new keys are written over the first slots, and their own hold 0",
-        lambda n, m: np.concatenate(
-            [np.arange(n - m, n)[: n - m], np.arange(m, n - m), np.full(min(m, n), -1)]
-        )[:n],
+        lambda n, m: np.where(
+            np.arange(n) >= n - m, -1, np.where(np.arange(n) < m, np.arange(n) + n - m, np.arange(n))
+        ),
     )
     yield (
         "slots of new keys hold the keys before them",
@@ -68,14 +68,12 @@ def _rules() -> Iterator[tuple[str, Index]]:
 def of_new(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """Keys that are new with the queries lie at wrong slots, in K, V or both."""
     asked = np.diff(sheets[0].problem.q_ends)
-    if all(int(asked[sheet.request]) >= sheet.kv_len for sheet in sheets):
-        return
     found = []
     for (words, index), what in itertools.product(_rules(), _TENSORS):
 
         def outputs(sheet: Sheet, of: Index = index, w: str = what) -> Array | None:
-            n, m = sheet.kv_len, int(asked[sheet.request])
-            return _read(sheet, of(n, m), w) if 0 < m < n else None
+            n = sheet.kv_len
+            return _read(sheet, of(n, min(int(asked[sheet.request]), n)), w)
 
         name = "keys" if what == "K and V" else what
         found.append(Mistake(f"{name} read from other keys", words, outputs, cost=1.0))

@@ -100,6 +100,12 @@ def _places(n: int) -> Iterator[tuple[str, Callable[..., Any]]]:
         )
 
 
+def _named(what: str, words: str) -> str:
+    """Return the name of a wrong place."""
+    again = "twice" in words
+    return f"RoPE applied once more, to {what} alone" if again else f"RoPE of {what} by wrong places"
+
+
 def _of_keys(sheets: list[Sheet]) -> Iterator[Mistake]:
     """Yield K turned to wrong places."""
     longest = max(sheet.kv_len for sheet in sheets)
@@ -112,7 +118,7 @@ def _of_keys(sheets: list[Sheet]) -> Iterator[Mistake]:
                 return sheet.attend(sheet.masked(sheet.q @ k.T))
 
             where = f"key x is turned to the place {words}; {angles.words}"
-            yield Mistake("RoPE of K by wrong places", where, outputs, cost=1.0)
+            yield Mistake(_named("K", words), where, outputs, cost=1.0)
 
 
 def _of_queries(sheets: list[Sheet]) -> Iterator[Mistake]:
@@ -134,7 +140,7 @@ def _of_queries(sheets: list[Sheet]) -> Iterator[Mistake]:
                 return sheet.attend(sheet.masked(q @ sheet.k.T))
 
             where = f"query x is turned to the place {words}; {angles.words}"
-            yield Mistake("RoPE of Q by wrong places", where, outputs, cost=1.0)
+            yield Mistake(_named("Q", words), where, outputs, cost=1.0)
 
 
 def _packed(sheet: Sheet) -> Array:

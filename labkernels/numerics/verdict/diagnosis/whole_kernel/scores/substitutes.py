@@ -48,21 +48,21 @@ def _anywhere() -> Iterator[tuple[str, Function]]:
 
 def _of_scores() -> Iterator[tuple[str, Function]]:
     """Yield functions of scores that are positive, or nearly so, without exp."""
-    yield "softplus, log(1 + exp(s))", lambda x: np.logaddexp(0.0, x)
+    yield "softplus, log(1 + exp(x))", lambda x: np.logaddexp(0.0, x)
     yield "softplus^2", lambda x: np.logaddexp(0.0, x) ** 2
     yield "elu + 1", lambda x: np.where(x > 0, x + 1, np.exp(np.minimum(x, 0.0)))
     yield "relu^2", lambda x: np.maximum(x, 0.0) ** 2
     yield "relu^3", lambda x: np.maximum(x, 0.0) ** 3
     yield "relu + 1", lambda x: np.maximum(x, 0.0) + 1
-    yield "|s|", np.abs
-    yield "s^2", np.square
-    yield "s^4", lambda x: x**4
-    yield "exp(s) - 1", np.expm1
-    yield "exp(s) + 1", lambda x: np.exp(x) + 1
-    yield "cosh(s)", np.cosh
-    yield "1 + tanh(s)", lambda x: 1 + np.tanh(x)
-    yield "1 + s / (1 + |s|)", lambda x: 1 + x / (1 + np.abs(x))
-    yield "s sigmoid(s)", lambda x: x / (1 + np.exp(-x))
+    yield "|x|", np.abs
+    yield "x^2", np.square
+    yield "x^4", lambda x: x**4
+    yield "exp(x) - 1", np.expm1
+    yield "exp(x) + 1", lambda x: np.exp(x) + 1
+    yield "cosh(x)", np.cosh
+    yield "1 + tanh(x)", lambda x: 1 + np.tanh(x)
+    yield "1 + x / (1 + |x|)", lambda x: 1 + x / (1 + np.abs(x))
+    yield "x sigmoid(x)", lambda x: x / (1 + np.exp(-x))
     yield "sigmoid^2", lambda x: (1 + np.exp(-x)) ** -2.0
     yield "log(1 + relu)", lambda x: np.log1p(np.maximum(x, 0.0))
 
@@ -85,14 +85,14 @@ def of_exp(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
             top = sheet.scores.max(1, keepdims=True)
             return _summed(sheet, (sheet.scores - top) / LOG2_E, f, s, top)
 
-        found.append(Mistake("weights are no exponential", f"{words}, x = s - max{where}", less))
+        found.append(Mistake("weights are no exponential", f"{words}, of x = s - max{where}", less))
     for words, of in itertools.chain(_anywhere(), _of_scores()):
 
         def plain(sheet: Sheet, f: Function = of) -> Array:
             top = np.zeros((len(sheet.tokens), 1))
             return _summed(sheet, sheet.raw / LOG2_E, f, (True, True), top)
 
-        found.append(Mistake("weights are no exponential", words.replace("x", "s"), plain))
+        found.append(Mistake("weights are no exponential", f"{words}, of x = s", plain))
     yield from best(misfit, found)
 
 

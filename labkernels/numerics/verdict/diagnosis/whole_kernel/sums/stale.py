@@ -41,11 +41,9 @@ def of_tiles(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         (True, False),
     ):
         given = size, some, step, moves, both, whole
-        where = (
-            f"{which} of {size} keys, those of {of}, relative to "
-            f"{'its' if moves else 'the row'}'s maximum{', in l too' * both}"
-            f"{', whole tiles alone' * whole}"
-        )
+        own = "its own" if moves else "the row's"
+        where = f"{which} of {size} keys, those of {of}, relative to {own} maximum"
+        where += ", in l too" * both + ", whole tiles alone" * whole
         outputs = lambda sheet, g=given: _of_tile(sheet, *g)  # noqa: E731
         found.append(Mistake("weights are those of another tile", where, outputs, cost=1.0))
     yield from best(misfit, found)
