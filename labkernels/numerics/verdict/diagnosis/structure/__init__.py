@@ -15,6 +15,7 @@ from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.diagnosis import places
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 from labkernels.numerics.verdict.diagnosis.structure import (
+    blends,
     cuts,
     masks,
     mixtures,
@@ -42,7 +43,7 @@ _FAMILIES = (
     *tiles.ALL,
 )
 # Sizes, scopes and pairs of all kinds, tried where no family above explains the rows.
-_LATE = (*offsets.ALL, *tiles.LATE, *masks.ALL)
+_LATE = (*offsets.ALL, *blends.ALL, *tiles.LATE, *masks.ALL)
 
 
 @np.errstate(all="ignore")  # a fit that overflows explains nothing

@@ -17,7 +17,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar import scopes
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import directions
 
 _EACH = 3  # least rows for each number of a channel
-_ENDS = 32  # most ends of runs of keys
+_ENDS, _FINE = 32, 512  # most ends of runs of keys, and of runs from or to an end of all keys
 _REACH = 4  # least directions in which a part of the keys moves a row
 _PERIODS = (12, 24, 48, 96)  # tiles that are no powers of two
 
@@ -42,13 +42,14 @@ def _scopes(n: int) -> tuple[list[str], Array]:
             for rest in range(period):
                 told.append(f"tiles t of {size} keys with t % {period} = {rest}")
                 rows.append(key // size % period == rest)
-    step = max(8, -(-n // _ENDS))
+    step, fine = max(8, -(-n // _ENDS)), -(-n // _FINE)
     ends = [*range(0, n, step), n]
-    for i, first in enumerate(ends):
-        for last in ends[i + 1 :]:
-            if (first, last) != (0, n):
-                told.append(scopes.run(first, last, n).words)
-                rows.append((key >= first) & (key < last))
+    runs = [(a, b) for i, a in enumerate(ends) for b in ends[i + 1 :]]
+    runs += [run for x in range(fine, n, fine) for run in ((0, x), (x, n))]
+    for first, last in dict.fromkeys(runs):
+        if (first, last) != (0, n):
+            told.append(scopes.run(first, last, n).words)
+            rows.append((key >= first) & (key < last))
     return told, np.stack(rows).astype(float)
 
 
@@ -135,7 +136,7 @@ def of_keys(blocks: list[Block], was: float) -> Iterator[Found]:
     if not _determined(blocks, flags[i]):
         return
     name = "K with an offset for some keys, or their weights by a factor of each row's own"
-    yield Found(name, told[i], float(rms[i]))
+    yield Found(name, f"{told[i]}, or all others", float(rms[i]))
 
 
 def _determined(blocks: list[Block], some: Array) -> bool:

@@ -5,6 +5,7 @@ Functions take sheets and a misfit, as those of `fitted` do.
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -81,15 +82,17 @@ def _pairs(width: int) -> Iterator[tuple[Layout, Layout]]:
 def of_packs(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """Pages, or whole requests, are written in one layout and read in another."""
     sheet = sheets[0]
-    heads, width = sheet.problem.kv_heads, sheet.problem.v_pool.shape[-1]
-    tensors = _TENSORS if sheet.k.shape[1] == width else _TENSORS[:2]
+    heads = sheet.problem.kv_heads
+    widths = sorted({sheet.k.shape[1], sheet.problem.v_pool.shape[-1]})
+    tensors = _TENSORS if len(widths) == 1 else _TENSORS[:2]
     seen: set[bytes] = set()
     ways: list[Way] = []
-    for keys, pair in itertools.product(_PAGES, _pairs(min(width, sheet.k.shape[1]))):
+    for keys, pair in itertools.product(_PAGES, _pairs(math.gcd(*widths))):
         size = keys or sheet.kv_len
         if size > sheet.kv_len or len(ways) * sheet.k.size > _NUMBERS:
             continue
-        same = _index(heads, size, width, *pair).tobytes()  # as with one head, for some orders
+        # orders may be the same, as with one head
+        same = b"".join(_index(heads, size, width, *pair).tobytes() for width in widths)
         if same not in seen:
             seen.add(same)
             rests = (True, False) if sheet.kv_len % size else (True,)
