@@ -80,7 +80,7 @@ def of_output(case: Case) -> list[Match]:
     if known:
         return known
     if case.less_exact:  # rounding explains the errors, so that only its kind is left to name
-        return whole or filters
+        return whole or filters or _of_whole_kernel(case, bad, score, of_rows, late=True)
     # Numbers for each head are fitted to some rows; a fit of all rows may contradict them.
     one_number = whole and not whole[0].for_each
     # Where rounding alone is left, more numbers explain no better.

@@ -222,9 +222,7 @@ def of_functions(blocks: list[Block], was: float) -> Iterator[Found]:
         unit = blocks[0].sheet.problem.scale * LOG2_E if which == "q" else 1.0
         own = at if which in "kq" else 0.0
         bent = scores.basis(at, knots) @ x + own
-        told = ", ".join(
-            f"{a / unit:.3g} is {b / unit:.3g}" for a, b in zip(at, bent, strict=True)
-        )
+        told = ", ".join(f"{a / unit:.3g} is {b / unit:.3g}" for a, b in zip(at, bent, strict=True))
         what = which if which == "out" else which.upper()
         yield Found(f"{what} through another function of each number", told, rms)
         return

@@ -19,7 +19,9 @@ _STEPS = (*(sign * x for x in (1, 2, 3, 4, 8, 16, 32, 64, 128) for sign in (1, -
 _TENSORS = ("K and V", "K", "V")
 _LEFT = {"hold 0": -1, "hold what they should": 0}
 
-Index = Callable[[int, int], np.ndarray]  # of n keys, m of them new: which each slot holds, -1 for 0
+Index = Callable[
+    [int, int], np.ndarray
+]  # of n keys, m of them new: which each slot holds, -1 for 0
 
 
 def _moved(step: int, left: int) -> Index:
@@ -56,7 +58,9 @@ def _rules() -> Iterator[tuple[str, Index]]:
     yield (
         "new keys are written over the first slots, and their own hold 0",
         lambda n, m: np.where(
-            np.arange(n) >= n - m, -1, np.where(np.arange(n) < m, np.arange(n) + n - m, np.arange(n))
+            np.arange(n) >= n - m,
+            -1,
+            np.where(np.arange(n) < m, np.arange(n) + n - m, np.arange(n)),
         ),
     )
     yield (

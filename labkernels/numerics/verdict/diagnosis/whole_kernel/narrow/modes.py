@@ -20,6 +20,7 @@ from labkernels.units import LOG2_E
 _BITS = range(2, 12)  # fraction bits
 _JUDGED = 2
 _TIE = 2.0**-22  # a relative distance below which a quotient in fp32 may be a whole number
+_NEARLY = 1.02  # a format comes before as many bits that fit no better
 _SHARE = 0.3  # of mean z^2: a way that leaves more is not judged
 # Each takes a number and its own size times a tie: a quotient that should be whole may be less.
 _TO: dict[str, Callable[..., Any]] = {
@@ -37,6 +38,7 @@ _TIES: tuple[Callable[[np.ndarray], Any], ...] = (
     lambda x: -_TIE * np.abs(x),
 )
 _FORMATS = ("tf32", "fp16", "bf16", "e4m3", "e5m2")
+_OF_SCORES = ("scores", "exponents")
 _WHOLE = (("int8", 127.0), ("int8", 128.0), ("int4", 7.0))
 
 Kept = Callable[..., np.ndarray]  # of numbers [n, D] and which of _TIES, or None
@@ -98,6 +100,9 @@ def _outputs(sheet: Sheet, what: str, way: Kept, unit: float, tie: int | None) -
     def kept(x: Array) -> Array:
         return way(x, tie)
 
+    if what == "exponents":
+        top = sheet.scores.max(1, keepdims=True)
+        return sheet.attend(sheet.masked(unit * kept((sheet.raw - top) / unit)))
     if what == "scores":
         return sheet.attend(sheet.masked(unit * kept(sheet.raw / unit)))
     scores = sheet.scores
@@ -113,8 +118,8 @@ def _outputs(sheet: Sheet, what: str, way: Kept, unit: float, tie: int | None) -
 def of_modes(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """Q, K, V or scores are cut or rounded up or down, or have a format without a scale."""
     before, units = misfit(lambda sheet: None), _units(sheets[0])
-    for what in ("K", "V", "K and V", "Q", "scores"):
-        if what == "scores" and sheets[0].problem.variant is not None:
+    for what in ("K", "V", "K and V", "Q", "scores", "exponents"):
+        if what in _OF_SCORES and sheets[0].problem.variant is not None:
             continue
         found: list[tuple[float, str, str, list[Callable[..., Any]]]] = []
         for name, words, kept, unit in _of(what, units):
@@ -127,17 +132,23 @@ def of_modes(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
             if left <= limit:
                 found = sorted([*found, (left, name, words, each)], key=lambda one: one[0])
                 found = found[:_JUDGED]
-        for _, name, words, each in found:
+        formats_fit = [left for left, name, *_ in found if "bits after" not in name]
+        for left, name, words, each in found:
+            if "bits after" in name and any(x <= _NEARLY * left for x in formats_fit):
+                continue
             yield Mistake(name, words, min(each, key=misfit), True, cost=2.0)
 
 
 def _of(what: str, units: dict[str, float]) -> Iterator[tuple[str, str, Kept, float]]:
     """Yield names, words, functions and units in which a tensor may be kept."""
-    alone = what in ("Q", "scores")
+    alone = what in ("Q", *_OF_SCORES)
     for name, words, kept in _ways():
-        if alone and "for each" in words and (what == "scores" or "token" not in words):
+        if alone and "for each" in words and (what != "Q" or "token" not in words):
             continue
-        given = name.format(what).replace("scores in", "scores rounded to")
+        given = name.format(what)
+        if what in _OF_SCORES:
+            whose = "scores less their maximum" if what == "exponents" else "scores"
+            given = given.replace(f"{what} in", f"{whose} rounded to")
         for said, unit in (units if alone else {"": 1.0}).items():
             yield given, words + said, kept, unit
 

@@ -95,15 +95,18 @@ def _places(n: int) -> Iterator[tuple[str, Callable[..., Any]]]:
     yield "that of the last key", lambda x, n: 0 * x + n - 1
     for more in (1, -1):
         yield f"x {more:+d}", lambda x, n, d=more: x + d
-        yield f"2 x {more:+d}, turned twice, once from another first place", (
-            lambda x, n, d=more: 2 * x + d
+        yield (
+            f"2 x {more:+d}, turned twice, once from another first place",
+            (lambda x, n, d=more: 2 * x + d),
         )
 
 
 def _named(what: str, words: str) -> str:
     """Return the name of a wrong place."""
     again = "twice" in words
-    return f"RoPE applied once more, to {what} alone" if again else f"RoPE of {what} by wrong places"
+    return (
+        f"RoPE applied once more, to {what} alone" if again else f"RoPE of {what} by wrong places"
+    )
 
 
 def _of_keys(sheets: list[Sheet]) -> Iterator[Mistake]:

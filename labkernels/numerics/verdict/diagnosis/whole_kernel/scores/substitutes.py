@@ -102,18 +102,14 @@ def of_clamps(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         {
             "exponents clamped: s - max to at most {:.4g}": np.minimum,
             "exponents clamped: s - max to at least {:.4g}": np.maximum,
-            "small weights dropped: s - max below {:.4g}": lambda x, c: np.where(
-                x < c, -np.inf, x
-            ),
+            "small weights dropped: s - max below {:.4g}": lambda x, c: np.where(x < c, -np.inf, x),
         }.items(),
         _SUMS.items(),
     ):
         if not where and "most" not in words:
             continue  # functions.of_cuts has these
 
-        def cut(
-            c: float, f: Function = of, s: tuple[bool, bool] = sums
-        ) -> Callable[..., Any]:
+        def cut(c: float, f: Function = of, s: tuple[bool, bool] = sums) -> Callable[..., Any]:
             def outputs(sheet: Sheet) -> Array:
                 top = sheet.scores.max(1, keepdims=True)
                 x = (sheet.scores - top) / LOG2_E
@@ -143,6 +139,7 @@ def _caps() -> Iterator[tuple[str, Function]]:
     yield "2 / pi atan(pi x / 2)", lambda x: 2 / np.pi * np.arctan(np.pi * x / 2)
     yield "2 / pi atan(x)", lambda x: 2 / np.pi * np.arctan(x)
     yield "atan(x)", np.arctan
+    yield "tanh(tanh(x)), as of two caps", lambda x: np.tanh(np.tanh(x))
     yield "erf(x)", _ERF
     yield "erf(sqrt(pi) x / 2)", lambda x: _ERF(np.pi**0.5 / 2 * x)
     yield "sin(x)", np.sin
