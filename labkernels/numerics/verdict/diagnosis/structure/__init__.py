@@ -15,11 +15,8 @@ from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.diagnosis import places
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 from labkernels.numerics.verdict.diagnosis.structure import (
-    blends,
     cuts,
-    masks,
     mixtures,
-    offsets,
     operands,
     scales,
     scores,
@@ -29,6 +26,7 @@ from labkernels.numerics.verdict.diagnosis.structure import (
     weights,
 )
 from labkernels.numerics.verdict.diagnosis.structure.gathered import gathered
+from labkernels.numerics.verdict.diagnosis.structure.late import blends, masks, offsets
 from labkernels.numerics.verdict.diagnosis.structure.linear import rms_before
 
 _FAMILIES = (

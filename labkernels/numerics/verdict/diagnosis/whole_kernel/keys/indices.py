@@ -4,6 +4,7 @@ Functions take sheets and a misfit, as those of `fitted` do.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -22,14 +23,14 @@ _JUDGED = 6
 _BEYOND = ("the last key", "the first keys", "0")
 _NUMBERS = 2**27  # numbers of K and V that are moved: with more, it would take seconds
 
-Index = Callable[[Sheet], np.ndarray]  # which key each key is; it may lie beyond the end
+Index = Callable[..., Any]  # of a sheet: which key each key is; it may lie beyond the end
 
 
 def _key(sheet: Sheet) -> np.ndarray:
     return np.arange(sheet.kv_len)
 
 
-def _within(sheet: Sheet, size: int, moved: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+def _within(sheet: Sheet, size: int, moved: Callable[..., Any]) -> np.ndarray:
     """Return keys whose whole tiles are moved as given."""
     key = _key(sheet)
     return np.where(key < len(key) // size * size, moved(key), key)
@@ -38,7 +39,7 @@ def _within(sheet: Sheet, size: int, moved: Callable[[np.ndarray], np.ndarray]) 
 def _tiles(size: int, longest: int) -> Iterator[tuple[str, Index]]:
     """Yield orders of tiles, and of keys within them."""
 
-    def of(moved: Callable[[np.ndarray], np.ndarray], whole: int = size) -> Index:
+    def of(moved: Callable[..., Any], whole: int = size) -> Index:
         return lambda sheet: _within(sheet, whole, moved)
 
     n = size
@@ -96,7 +97,7 @@ def _rules(sheet: Sheet) -> Iterator[tuple[str, Index]]:
             yield words, lambda s, d=step, of=number: _key(s) + d * of(s)
 
 
-_NUMBERS_OF: dict[str, Callable[[Sheet], int]] = {
+_NUMBERS_OF: dict[str, Callable[..., int]] = {
     "the KV head": lambda sheet: sheet.kv_head,
     "the KV head, counted from 1": lambda sheet: sheet.kv_head + 1,
     "the KV head, counted from the last": lambda s: s.problem.kv_heads - 1 - s.kv_head,

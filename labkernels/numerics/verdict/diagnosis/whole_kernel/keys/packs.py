@@ -74,9 +74,9 @@ def _pairs(width: int) -> Iterator[tuple[Layout, Layout]]:
             yield one, other
             yield other, one
         yield from itertools.permutations(own, 2)
-        for other in packs:
-            if other != n:
-                yield from ((one, Layout(one.order, other)) for one in own)
+        for m in packs:
+            if m != n:
+                yield from ((one, Layout(one.order, m)) for one in own)
 
 
 def of_packs(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:

@@ -3,7 +3,6 @@
 Functions take sheets and a misfit, as those of `fitted` do.
 """
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ _HOPELESS = 0.5  # part of mean z^2 that the best number of the grid leaves if i
 _TINY = 1e-30
 _ERF = np.vectorize(math.erf, otypes=[float])
 
-Change = Callable[[np.ndarray], Any]  # of K or V [L, D], or of Q [R, D]
+Change = Callable[..., Any]  # of K or V [L, D], or of Q [R, D]
 
 
 def _outputs(sheet: Sheet, what: str, change: Change) -> Array:
@@ -77,6 +76,10 @@ _OVER_KEYS: dict[str, Change] = {
 }
 
 
+def _leaking(slope: float) -> Change:
+    return lambda x: np.where(x < 0, slope * x, x)
+
+
 _FUNCTIONS: dict[str, Change] = {
     "tanh": np.tanh,
     "a sigmoid": lambda x: 1 / (1 + np.exp(-x)),
@@ -96,10 +99,7 @@ _FUNCTIONS: dict[str, Change] = {
     "log(1 + |x|), with the sign of x": lambda x: np.sign(x) * np.log1p(np.abs(x)),
     "exp": np.exp,
     "sin": np.sin,
-    **{
-        f"x below 0 times {a:g}": lambda x, a=a: np.where(x < 0, a * x, x)
-        for a in (0.01, 0.1, 0.2, 0.5)
-    },
+    **{f"x below 0 times {a:g}": _leaking(a) for a in (0.01, 0.1, 0.2, 0.5)},
     "to the sign alone": np.sign,
     "to whole numbers": np.rint,
     "to whole numbers, toward 0": np.trunc,
@@ -114,6 +114,10 @@ def _hadamard(x: Array, size: int) -> np.ndarray:
         h = np.block([[h, h], [h, -h]])
     blocks = x[:, :whole].reshape(len(x), -1, size) @ (h / size**0.5)
     return np.concatenate([blocks.reshape(len(x), -1), x[:, whole:]], 1)
+
+
+def _turned(what: str, size: int) -> Callable[..., Any]:
+    return lambda sheet: _outputs(sheet, what, lambda x: _hadamard(x, size))
 
 
 def of_norms(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
@@ -133,8 +137,7 @@ def of_norms(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
             if size <= width and what != "Q and K":  # both together change nothing
                 where = f"in blocks of {size} channels, which nothing turns back"
                 name = f"{what} turned by a Hadamard matrix"
-                change = lambda x, n=size: _hadamard(x, n)  # noqa: E731
-                outputs = lambda sheet, w=what, f=change: _outputs(sheet, w, f)  # noqa: E731
+                outputs = _turned(what, size)
                 found.append(Mistake(name, where, outputs, cost=1.0))
     yield from best(misfit, found)
 
@@ -189,7 +192,7 @@ def of_limits(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         def cut(
             c: float, w: str = what, f: Callable[[np.ndarray, float], np.ndarray] = of
         ) -> Callable[..., Any]:
-            return lambda sheet: _outputs(sheet, w, functools.partial(f, c=abs(c)))
+            return lambda sheet: _outputs(sheet, w, lambda x, y=abs(c), g=f: g(x, y))
 
         if min(misfit(cut(x), limit=before) for x in grid) > _HOPELESS * before:
             continue

@@ -23,6 +23,11 @@ _SUMS = {"": (True, True), ", in the output alone": (True, False), ", in l alone
 _DEPTHS = -np.geomspace(0.02, 12, 25)  # of clamped exponents, in natural units
 
 Function = Callable[..., Any]
+_CUTS: dict[str, Function] = {
+    "exponents clamped: s - max to at most {:.4g}": np.minimum,
+    "exponents clamped: s - max to at least {:.4g}": np.maximum,
+    "small weights dropped: s - max below {:.4g}": lambda x, c: np.where(x < c, -np.inf, x),
+}
 
 
 def _taylor(x: Array, terms: int) -> Array:
@@ -98,14 +103,7 @@ def of_exp(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
 
 def of_clamps(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """Exponents are clamped at a number, which is fitted: in the output, in l or in both."""
-    for (words, of), (where, sums) in itertools.product(
-        {
-            "exponents clamped: s - max to at most {:.4g}": np.minimum,
-            "exponents clamped: s - max to at least {:.4g}": np.maximum,
-            "small weights dropped: s - max below {:.4g}": lambda x, c: np.where(x < c, -np.inf, x),
-        }.items(),
-        _SUMS.items(),
-    ):
+    for (words, of), (where, sums) in itertools.product(_CUTS.items(), _SUMS.items()):
         if not where and "most" not in words:
             continue  # functions.of_cuts has these
 
