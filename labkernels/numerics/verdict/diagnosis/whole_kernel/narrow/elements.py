@@ -173,6 +173,10 @@ _LIMITS: dict[str, tuple[str, Callable[[np.ndarray, float], np.ndarray]]] = {
 _QUANTILES = np.concatenate([np.linspace(0.02, 0.9, 23), [0.93, 0.95, 0.97, 0.98, 0.99, 0.995]])
 
 
+def _cut(what: str, of: Callable[..., Any]) -> Callable[[float], Callable[..., Any]]:
+    return lambda c: lambda sheet: _outputs(sheet, what, lambda x: of(x, abs(c)))
+
+
 def of_limits(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """Numbers beyond a limit, which is fitted, are 0 or wrap; so are those within it."""
     before = misfit(lambda sheet: None)
@@ -189,11 +193,7 @@ def of_limits(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         if len(grid) < 3:
             continue
 
-        def cut(
-            c: float, w: str = what, f: Callable[[np.ndarray, float], np.ndarray] = of
-        ) -> Callable[..., Any]:
-            return lambda sheet: _outputs(sheet, w, lambda x, y=abs(c), g=f: g(x, y))
-
+        cut = _cut(what, of)
         if min(misfit(cut(x), limit=before) for x in grid) > _HOPELESS * before:
             continue
         at = abs(least(misfit, cut, grid))
