@@ -120,10 +120,13 @@ _ROUNDS: Rounds = (
 )
 # Hundreds of formats, places and layouts, tried where nothing else has a name for the errors.
 _LATE: Rounds = (
-    (*biases.ALL, *memory.ALL, *swizzles.ALL, *weights.ALL, *clips.ALL, *places.ALL),
-    (*appended.ALL, *indices.ALL, *packs.ALL, *stale.ALL),
-    (*substitutes.ALL, *queries.LATE, *elements.ALL, *modes.ALL),
+    (
+        *(*biases.ALL, *memory.ALL, *packs.ALL, *swizzles.ALL),
+        *(*weights.ALL, *clips.ALL, *places.ALL),
+    ),
     blocks.ALL,
+    (*appended.ALL, *indices.ALL, *stale.ALL),
+    (*substitutes.ALL, *queries.LATE, *elements.ALL, *modes.ALL),
 )
 # How the name of a mistake begins, and families that may be nearly the same on some inputs. A cap
 # that is not multiplied back is a scale where scores are small. Weights relative to the wrong

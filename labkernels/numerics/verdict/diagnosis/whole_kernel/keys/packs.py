@@ -6,7 +6,7 @@ Functions take sheets and a misfit, as those of `fitted` do.
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,12 +52,11 @@ class Layout:
 
 @dataclass(frozen=True)
 class Way:
-    """A tensor that is written in one layout and read in another; keys: per page, 0 for all.
+    """How pages are written in one layout and read in another; keys: per page, 0 for all.
 
     rest: whether the last, partial page is right; else zeros fill it before it is read.
     """
 
-    what: str
     keys: int
     wrote: Layout
     read: Layout
@@ -96,19 +95,24 @@ def of_packs(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         if same not in seen:
             seen.add(same)
             rests = (True, False) if sheet.kv_len % size else (True,)
-            ways += [Way(what, keys, *pair, rest) for rest in rests for what in tensors]
+            ways += [Way(keys, *pair, rest) for rest in rests]
 
     def each(sheet: Sheet, row: int) -> Array:
-        one = part(sheet, slice(row, row + 1))
-        return np.concatenate([_outputs(one, way) for way in ways])
+        one, found = part(sheet, slice(row, row + 1)), []
+        for way in ways:
+            given = {which: _read(one, way, which) for which in "kv"}
+            found += [_attended(one, what, given) for what in tensors]
+        return np.concatenate(found)
 
     for i in sorted({i for _, _, i in of_rows(sheets[:1], each, rows=1)} if ways else ()):
-        way = ways[i]
+        way, what = ways[i // len(tensors)], tensors[i % len(tensors)]
         pages = f"pages of {way.keys}" if way.keys else "all"
         yield Mistake(
-            f"{way.what} read with pages in another layout",
+            f"{what} read with pages in another layout",
             f"{pages} keys lie as {way.wrote.words}, and are read as {way.read.words}",
-            lambda sheet, w=way: _outputs(sheet, w),
+            lambda sheet, w=way, of=what: _attended(
+                sheet, of, {which: _read(sheet, w, which) for which in "kv" if which.upper() in of}
+            ),
             cost=1.0,
         )
 
@@ -122,28 +126,27 @@ def _index(heads: int, size: int, width: int, wrote: Layout, read: Layout) -> np
     return back[read.numbers(heads, size, width)]
 
 
-def _outputs(sheet: Sheet, way: Way) -> Array:
+def _read(sheet: Sheet, way: Way, which: str) -> Array:
+    """Return K or V as it is read. Shapes: [L, D]."""
     size, heads = way.keys or sheet.kv_len, sheet.problem.kv_heads
-
-    def found(which: str) -> Array:
-        pages = _paged(sheet, which, size)  # [P, H S D]
-        width = pages.shape[1] // heads // size
-        index = _index(heads, size, width, way.wrote, way.read)[sheet.kv_head]
-        mine = pages[:, index.ravel()].reshape(-1, width)[: sheet.kv_len]
-        if way.rest:
-            whole = sheet.kv_len // size * size
-            own = keys_of(sheet.problem, which, sheet.kv_head, sheet.request)
-            mine = np.concatenate([mine[:whole], own[whole:]])
-        return mine[:, sheet.channels] if which == "v" else mine
-
-    return _attended(sheet, way.what, found)
+    pages = _paged(sheet, which, size)  # [P, H S D]
+    width = pages.shape[1] // heads // size
+    index = _index(heads, size, width, way.wrote, way.read)[sheet.kv_head]
+    mine = pages[:, index.ravel()].reshape(-1, width)[: sheet.kv_len]
+    if way.rest:
+        whole, at = sheet.kv_len // size * size, (which, "own", sheet.kv_head)
+        own = sheet.once(at, lambda: keys_of(sheet.problem, which, sheet.kv_head, sheet.request))
+        mine = np.concatenate([mine[:whole], own[whole:]])
+    return mine[:, sheet.channels] if which == "v" else mine
 
 
-def _attended(sheet: Sheet, what: str, found: Callable[[str], np.ndarray]) -> Array:
+def _attended(sheet: Sheet, what: str, given: dict[str, np.ndarray]) -> Array:
     scores = sheet.scores
     if "K" in what:
-        scores = sheet.masked(sheet.shaped(sheet.q @ found("k").T))
-    return sheet.attend(scores, found("v") if "V" in what else sheet.v)
+        if "scores" not in given:
+            given["scores"] = sheet.masked(sheet.shaped(sheet.q @ given["k"].T))
+        scores = given["scores"]
+    return sheet.attend(scores, given["v"] if "V" in what else sheet.v)
 
 
 def _paged(sheet: Sheet, which: str, size: int) -> np.ndarray:
@@ -197,7 +200,7 @@ def _strided(sheet: Sheet, what: str, pad: int, value: float, all_heads: bool) -
         mine = np.where(inside, mine, value)
         return mine[:, sheet.channels] if which == "v" else mine
 
-    return _attended(sheet, what, found)
+    return _attended(sheet, what, {w: found(w) for w in "kv" if w.upper() in what})
 
 
 ALL = (of_packs, of_strides)
