@@ -12,6 +12,7 @@ from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import significance
 from labkernels.numerics.verdict.diagnosis import places
 from labkernels.numerics.verdict.diagnosis.one_row import Match, Row, explain
+from labkernels.numerics.verdict.diagnosis.outputs import bits
 from labkernels.numerics.verdict.matched_filters import DIRECTIONS, Filters
 
 _FAR_OUT = 7.5  # least mean |z| of outliers; the tail of a normal distribution beyond 5 has less
@@ -74,7 +75,9 @@ def _coarser_store(out: Array, truth: Array, sigma: Array, out_format: str) -> l
         )
         if left <= _LEFT_RMS:
             return [Match(f"out was rounded to {fmt}", "every element", left, was, True)]
-    return _stepped(given, right, spread, out_format)
+    return _stepped(given, right, spread, out_format) or bits.of_output(
+        given, right, spread, out_format
+    )
 
 
 def _cut_store(
@@ -113,8 +116,8 @@ def _stepped(out: Array, truth: Array, sigma: Array, out_format: str) -> list[Ma
     """Return a name if elements are whole numbers of steps, as integers of 8 or 4 bits are."""
     size = np.abs(out)
     for whose, largest in (("row", size.max(-1, keepdims=True)), ("tensor", size.max())):
-        for bits in (8, 4):
-            step = np.maximum(largest / (2.0 ** (bits - 1) - 1), _TINY)
+        for width in (8, 4):
+            step = np.maximum(largest / (2.0 ** (width - 1) - 1), _TINY)
             store = rounding.quantum(out, out_format)
             off = np.abs(out - np.rint(out / step) * step)
             coarse = np.median(step / store) >= _COARSE_STEPS
@@ -125,8 +128,8 @@ def _stepped(out: Array, truth: Array, sigma: Array, out_format: str) -> list[Ma
                 for more in (_TINY, step**2 / 12)
             )
             if left <= _LEFT_RMS:
-                where = f"{2**bits - 1} steps for each {whose}"
-                name = f"out was rounded to steps, as int{bits}"
+                where = f"{2**width - 1} steps for each {whose}"
+                name = f"out was rounded to steps, as int{width}"
                 return [Match(name, where, left, was, True)]
     return []
 

@@ -80,15 +80,14 @@ def of_output(case: Case) -> list[Match]:
     if known:
         return known
     if case.less_exact:  # rounding explains the errors, so that only its kind is left to name
-        return whole or filters
+        return whole or filters or _of_whole_kernel(case, bad, score, of_rows, late=True)
     # Numbers for each head are fitted to some rows; a fit of all rows may contradict them.
     one_number = whole and not whole[0].for_each
     # Where rounding alone is left, more numbers explain no better.
     if one_number and (whole[0].settled or whole[0].rms <= significance.RIGHT_RMS):
         return whole
-    shared = structure.explain(
-        problem, case.out, case.truth, sigma, bad, case.policy.p, case.policy.out
-    )
+    fits = problem, case.out, case.truth, sigma, bad, case.policy.p, case.policy.out
+    shared = structure.explain(*fits)
     if shared and not shared[0].vague:
         return shared
     return (
@@ -100,6 +99,7 @@ def of_output(case: Case) -> list[Match]:
         or shared
         or memory.of_output(problem, case.out, case.truth, case.sigma, bad)
         or _of_whole_kernel(case, bad, score, of_rows, late=True)
+        or structure.explain(*fits, late=True)
         or foreign.of_output(problem, case.out, case.truth, sigma, bad)
     )
 

@@ -20,7 +20,7 @@ DECODE = inputs.Shape(3, 4, 2, 1, 75, 32)
 def late_alone(monkeypatch):
     """Leave out what is tried before, which takes most of the time and names none of these."""
     monkeypatch.setattr(names.whole_kernel, "_ROUNDS", ())
-    monkeypatch.setattr(names.structure, "explain", lambda *_: [])
+    monkeypatch.setattr(names.structure, "explain", lambda *_, late=False: [])
 
 
 def _of_k(change):
@@ -251,4 +251,7 @@ def test_means_of_tiles_and_zero_points_are_readings_of_keys(name, change):
 def test_parts_of_equal_sizes_hold_all_keys():
     cut = Cut(-4)
     assert cut.starts(75).tolist() == [0, 18, 37, 56]
+    assert cut.starts(3).tolist() == [0, 1, 2]  # a part has a key at least
+    assert cut.words == "4 equal parts"
     assert Cut(32).starts(75).tolist() == [0, 32, 64]
+    assert Cut(32).words == "tiles of 32 keys"

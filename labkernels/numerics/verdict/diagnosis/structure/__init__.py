@@ -26,6 +26,7 @@ from labkernels.numerics.verdict.diagnosis.structure import (
     weights,
 )
 from labkernels.numerics.verdict.diagnosis.structure.gathered import gathered
+from labkernels.numerics.verdict.diagnosis.structure.late import blends, masks, offsets
 from labkernels.numerics.verdict.diagnosis.structure.linear import rms_before
 
 _FAMILIES = (
@@ -39,16 +40,29 @@ _FAMILIES = (
     scores.of_functions,
     *tiles.ALL,
 )
+# Sizes, scopes and pairs of all kinds, tried where no family above explains the rows.
+_LATE = (*offsets.ALL, *blends.ALL, *tiles.LATE, *masks.ALL)
 
 
 @np.errstate(all="ignore")  # a fit that overflows explains nothing
 def explain(
-    problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array, p_format: str, fmt: str
+    problem: Problem,
+    out: Array,
+    truth: Array,
+    sigma: Array,
+    bad: Array,
+    p_format: str,
+    fmt: str,
+    *,
+    late: bool = False,
 ) -> list[Match]:
-    """Return the first fit that explains all wrong rows by a name, else all fits by numbers."""
+    """Return the first fit that explains all wrong rows by a name, else all fits by numbers.
+
+    late: the fits are tried that are left to the end.
+    """
     found = []
     place = places.words(problem, bad)
-    for item, was in _each(problem, out, truth, sigma, bad, p_format, fmt):
+    for item, was in _each(problem, out, truth, sigma, bad, p_format, fmt, late):
         where = "; ".join(filter(None, (item.where, place)))
         match = Match(item.name, where, item.rms, was, item.precision, item.vague)
         if not match.vague:
@@ -75,7 +89,14 @@ def of_channels(
 
 
 def _each(
-    problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array, p_format: str, fmt: str
+    problem: Problem,
+    out: Array,
+    truth: Array,
+    sigma: Array,
+    bad: Array,
+    p_format: str,
+    fmt: str,
+    late: bool,
 ) -> Iterator[tuple[Any, ...]]:
     written = bad & (out != 0).any(-1)  # a row that lost all of its keys is 0, whatever the mistake
     bad = written if written.any() else bad
@@ -83,10 +104,11 @@ def _each(
         return
     z = ((out - truth) / np.where(sigma > 0, sigma, np.inf))[bad]
     was = float(np.sqrt((z**2).mean()))
-    for found in mixtures.of_rows(problem, out, truth, sigma, bad, fmt):
-        yield found, was
+    if not late:
+        for found in mixtures.of_rows(problem, out, truth, sigma, bad, fmt):
+            yield found, was
     blocks = gathered(problem, out, truth, sigma, bad, p_format, fmt)
     was = rms_before(block.sheet for block in blocks)
-    for family in _FAMILIES:
+    for family in _LATE if late else _FAMILIES:
         for found in family(blocks, was):
             yield found, was

@@ -41,7 +41,7 @@ def of_functions(blocks: list[Block], was: float) -> Iterator[Found]:
         if not np.isfinite(seen).all():
             return
         for n in _KNOTS:
-            knots = _knots(seen, n)
+            knots = knots_of(seen, n)
             if knots is None:
                 break
 
@@ -61,7 +61,7 @@ def of_functions(blocks: list[Block], was: float) -> Iterator[Found]:
             return
 
 
-def _knots(values: Array, n: int) -> Array | None:
+def knots_of(values: Array, n: int) -> Array | None:
     """Return the knots of a cubic spline, clamped at both ends; None if the values are too few."""
     inner = np.unique(np.quantile(values, np.linspace(0, 1, n + 1)))
     if len(inner) < 3:

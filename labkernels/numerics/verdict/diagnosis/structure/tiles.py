@@ -18,6 +18,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Cut, direc
 
 _SIZES = (256, 128, 96, 64, 48, 32, 24, 16, 8)
 _COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16)  # of parts of nearly equal sizes, as splits have
+_SMALLEST, _LARGEST = 7, 1024  # keys of tiles of any size
 _ROWS = 12  # most rows of a block
 _SHARE = 0.5  # most numbers per channel: more would explain any row
 _KNOWN = 0.05  # largest error of a factor that is read
@@ -53,10 +54,23 @@ class _Row:
 def of_rows(blocks: list[Block], was: float) -> Iterator[Found]:
     """Fit a factor on each tile of each row, with the right denominator or with its own."""
     longest = max(block.sheet.kv_len for block in blocks)
-    if any(block.sheet.has_sink for block in blocks):
-        return
     cuts = [Cut(n) for n in (longest, *_SIZES) if n <= longest]
     cuts[1:1] = [Cut(-n) for n in _COUNTS if n <= longest]
+    yield from _of_cuts(blocks, was, cuts)
+
+
+def of_any_size(blocks: list[Block], was: float) -> Iterator[Found]:
+    """Fit a factor on each tile of each row, for tiles of any size: the largest that explain."""
+    longest = max(block.sheet.kv_len for block in blocks)
+    sizes = [n for n in range(min(longest, _LARGEST) - 1, _SMALLEST, -1) if n not in _SIZES]
+    sizes.sort(key=lambda n: n % 4 > 0)  # multiples of 4 first
+    yield from _of_cuts(blocks, was, [Cut(n) for n in sizes])
+
+
+def _of_cuts(blocks: list[Block], was: float, cuts: list[Cut]) -> Iterator[Found]:
+    longest = max(block.sheet.kv_len for block in blocks)
+    if any(block.sheet.has_sink for block in blocks):
+        return
     for cut in cuts:
         for shared in (True, False) if cut.size != longest else (False,):
             rows = _fitted(blocks, cut, shared=shared)
@@ -253,3 +267,4 @@ def _of_tiles(rows: list[_Row]) -> bool:
 
 
 ALL = (of_rows, of_dropped, of_lanes)
+LATE = (of_any_size,)

@@ -58,7 +58,10 @@ def _of(
     if not (np.isin(table, (0, 1)).all() and (sums <= 1).all()):
         return
     source = np.where(sums == 1, (table.argmax(1) if kind == "V" else table.argmax(0)), -1)
-    yield Found(*_told(source, size, kind, tables is _within), rms)
+    name, where = _told(source, size, kind, tables is _within)
+    if name == "V read in another order" and not any(b.sheet.hidden.any() for b in blocks):
+        name += ", or K read in another order"  # without a mask they are the same
+    yield Found(name, where, rms)
 
 
 def _terms(

@@ -14,11 +14,14 @@ import numpy as np
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 from labkernels.numerics.verdict.diagnosis.whole_kernel import fitted, grammar, one_rule
 from labkernels.numerics.verdict.diagnosis.whole_kernel.keys import (
+    appended,
     ends,
+    indices,
     intervals,
     key_runs,
     memory,
     orders,
+    packs,
     some_keys,
     sources,
     weights_of_keys,
@@ -26,6 +29,8 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.keys import (
 from labkernels.numerics.verdict.diagnosis.whole_kernel.narrow import (
     blocks,
     clips,
+    elements,
+    modes,
     weights,
 )
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
@@ -38,6 +43,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.scores import (
     places,
     positions,
     queries,
+    substitutes,
     swizzles,
     variants,
 )
@@ -47,6 +53,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sums import (
     chains,
     merges,
     precision,
+    stale,
     states,
 )
 from labkernels.numerics.verdict.significance import RIGHT_RMS
@@ -113,8 +120,13 @@ _ROUNDS: Rounds = (
 )
 # Hundreds of formats, places and layouts, tried where nothing else has a name for the errors.
 _LATE: Rounds = (
-    (*biases.ALL, *memory.ALL, *swizzles.ALL, *weights.ALL, *clips.ALL, *places.ALL),
+    (
+        *(*biases.ALL, *memory.ALL, *packs.ALL, *swizzles.ALL),
+        *(*weights.ALL, *clips.ALL, *places.ALL),
+    ),
     blocks.ALL,
+    (*appended.ALL, *indices.ALL, *stale.ALL),
+    (*substitutes.ALL, *queries.LATE, *elements.ALL, *modes.ALL),
 )
 # How the name of a mistake begins, and families that may be nearly the same on some inputs. A cap
 # that is not multiplied back is a scale where scores are small. Weights relative to the wrong
@@ -134,6 +146,7 @@ _OF_ARITHMETIC: Rounds = (
         *(weights.of_sums, weights.of_partials),
     ),
 )
+_LATE_OF_ARITHMETIC: Rounds = (modes.ALL, blocks.ALL)
 _SAME = 6.0  # fall of sum z^2: a smaller difference does not tell two mistakes apart
 _BETTER = 30.0  # fall of sum z^2 that tells two mistakes apart, in units of the better one's
 _FLOOR = 0.05  # rms of z: less is no better, since fp32's errors may be far below their sigma
@@ -167,7 +180,9 @@ def explain(
         was = math.sqrt(search.before)
         return [Match("row never written, or V read as 0", "it is 0", 0.0, was)]
     small = of_arithmetic or search.before <= LEFT**2
-    rounds = _LATE if late else _OF_ARITHMETIC if small else _ROUNDS
+    rounds = _OF_ARITHMETIC if small else _ROUNDS
+    if late:
+        rounds = _LATE_OF_ARITHMETIC if of_arithmetic else _LATE
     if start:
         early = Search(start, out_format)
         _searched(early, rounds, of_rows)

@@ -13,64 +13,49 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit, of
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, keys_of, part
 
-_PAGES = (16, 32, 64, 128, 8)
+_PAGES = (16, 32, 64, 128, 8, 0)
 _NUMBERS = 2**26  # numbers of K and V that are moved: with more, it would take seconds
 _MORE = 128  # most keys past the end
 _EDGE = 128  # keys beyond both ends of all requests
 _TENSORS = ("K", "V", "K and V")
-_AXES = {"h": "heads", "s": "slots", "d": "channels", "w": "K and V"}
-_ORDERS = tuple("".join(order) for order in itertools.permutations("hsd"))
-_BOTH = ("wshd", "swhd", "shwd", "whsd", "hwsd", "hswd")
+_AXES = {"p": "pages", "h": "heads", "s": "slots", "d": "channels", "w": "K and V"}
+_BOTH = ("pwshd", "pswhd", "pshwd", "pwhsd", "phwsd", "phswd", "wpshd", "wphsd")
 
 
 def of_pages(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """Pages are written in one order of heads, slots and channels, and read in another."""
+    """K and V lie in the same pages, in one order of K and V, heads and slots, read in another."""
     sheet = sheets[0]
     alike = sheet.k.shape == sheet.v.shape and isinstance(sheet.channels, slice)
-    ways = [(n, a, b) for n in _PAGES for a, b in itertools.permutations(_ORDERS, 2)]
-    if sheet.problem.kv_heads == 1:
-        ways = [way for way in ways if way[1].replace("h", "") != way[2].replace("h", "")]
-    if alike:
-        ways = [(n, a, b) for n in _PAGES for a, b in itertools.permutations(_BOTH, 2)] + ways
+    ways = [(n, a, b) for n in _PAGES for a, b in itertools.permutations(_BOTH, 2)]
     most = _NUMBERS // max(sheet.k.size * sheet.problem.kv_heads, 1)
-    tried = [
-        (what, *way)
-        for way in ways[:most]
-        for what in (_TENSORS if "w" not in way[1] else ("K and V",))
-    ]
+    tried = ways[:most] if alike else []
 
     def each(sheet: Sheet, row: int) -> Array:
         one = part(sheet, slice(row, row + 1))
         return np.concatenate([_of_pages(one, *way) for way in tried])
 
     for i in sorted({i for _, _, i in of_rows(sheets[:1], each, rows=1)} if tried else ()):
-        what, size, wrote, read = tried[i]
+        size, wrote, read = tried[i]
         said = [", ".join(_AXES[axis] for axis in order) for order in (wrote, read)]
         yield Mistake(
-            f"{what} read with pages in another layout",
-            f"pages of {size} keys lie as [{said[0]}], and are read as [{said[1]}]",
+            "K and V read with pages in another layout",
+            f"pages of {size or 'all'} keys lie as [{said[0]}], and are read as [{said[1]}]",
             lambda sheet, way=tried[i]: _of_pages(sheet, *way),
             cost=1.0,
         )
 
 
-def _of_pages(sheet: Sheet, what: str, size: int, wrote: str, read: str) -> Array:
-    def found(which: str) -> Array:
-        """K or V [L, D] of the sheet's head; with "w", of both tensors."""
-        names = "kv" if "w" in wrote else which
-        whole = np.stack([_paged(sheet, name, size) for name in names])  # [w, P, h, s, d]
+def _of_pages(sheet: Sheet, size: int, wrote: str, read: str) -> Array:
+    def both() -> Array:
+        whole = np.stack([_paged(sheet, name, size or sheet.kv_len) for name in "kv"])
         own = dict(zip("wphsd", whole.shape, strict=True))
-        full_wrote, full_read = ("p" + (o if "w" in o else "w" + o) for o in (wrote, read))
-        memory = whole.transpose(["wphsd".index(axis) for axis in full_wrote])
-        shaped = memory.reshape([own[axis] for axis in full_read])
-        back = shaped.transpose([full_read.index(axis) for axis in "wphsd"])
-        mine = back[names.index(which), :, sheet.kv_head].reshape(-1, own["d"])[: sheet.kv_len]
-        return mine[:, sheet.channels] if which == "v" else mine
+        memory = whole.transpose(["wphsd".index(axis) for axis in wrote])
+        shaped = memory.reshape([own[axis] for axis in read])
+        back = shaped.transpose([read.index(axis) for axis in "wphsd"])
+        return back[:, :, sheet.kv_head].reshape(2, -1, own["d"])[:, : sheet.kv_len]
 
-    scores = sheet.scores
-    if "K" in what:
-        scores = sheet.masked(sheet.shaped(sheet.q @ found("k").T))
-    return sheet.attend(scores, found("v") if "V" in what else sheet.v)
+    k, v = both()
+    return sheet.attend(sheet.masked(sheet.shaped(sheet.q @ k.T)), v)
 
 
 def _paged(sheet: Sheet, which: str, size: int) -> np.ndarray:

@@ -192,14 +192,15 @@ def of_index(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         return np.concatenate([o / l[:, None] for o, l in sums])
 
     chosen = sorted({i for _, _, i in of_rows(sheets[:2], each, rows=2)})
-    found = []
+    found: dict[str, list[Mistake]] = {what: [] for what in _TENSORS}
     for i in chosen:
         what, at = places[i]
         rule, of_all = rules[words[at]], what == "K and V"
         again = "keys read again" if "%" in words[at] else "keys read from elsewhere"
         name = again if of_all else f"{what} read from other keys"
-        found.append(Mistake(name, words[at], _reading(what, _inside(rule))))
-    yield from best(misfit, found)
+        found[what].append(Mistake(name, words[at], _reading(what, _inside(rule))))
+    for mistakes in found.values():  # without a mask, V and K in another order are the same
+        yield from best(misfit, mistakes)
 
 
 def _inside(rule: Callable[..., Any]) -> Callable[..., Any]:

@@ -95,6 +95,18 @@ def _places(n: int) -> Iterator[tuple[str, Callable[..., Any]]]:
     yield "that of the last key", lambda x, n: 0 * x + n - 1
     for more in (1, -1):
         yield f"x {more:+d}", lambda x, n, d=more: x + d
+        yield (
+            f"2 x {more:+d}, turned twice, once from another first place",
+            (lambda x, n, d=more: 2 * x + d),
+        )
+
+
+def _named(what: str, words: str) -> str:
+    """Return the name of a wrong place."""
+    again = "twice" in words
+    return (
+        f"RoPE applied once more, to {what} alone" if again else f"RoPE of {what} by wrong places"
+    )
 
 
 def _of_keys(sheets: list[Sheet]) -> Iterator[Mistake]:
@@ -109,7 +121,7 @@ def _of_keys(sheets: list[Sheet]) -> Iterator[Mistake]:
                 return sheet.attend(sheet.masked(sheet.q @ k.T))
 
             where = f"key x is turned to the place {words}; {angles.words}"
-            yield Mistake("RoPE of K by wrong places", where, outputs, cost=1.0)
+            yield Mistake(_named("K", words), where, outputs, cost=1.0)
 
 
 def _of_queries(sheets: list[Sheet]) -> Iterator[Mistake]:
@@ -131,7 +143,7 @@ def _of_queries(sheets: list[Sheet]) -> Iterator[Mistake]:
                 return sheet.attend(sheet.masked(q @ sheet.k.T))
 
             where = f"query x is turned to the place {words}; {angles.words}"
-            yield Mistake("RoPE of Q by wrong places", where, outputs, cost=1.0)
+            yield Mistake(_named("Q", words), where, outputs, cost=1.0)
 
 
 def _packed(sheet: Sheet) -> Array:

@@ -12,6 +12,7 @@ import numpy as np
 
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import Array, to_numpy
+from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit, best
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, queries_of
 
@@ -208,4 +209,60 @@ def _attended(sheet: Sheet, given: dict[str, Any]) -> Array:
     return sheet.attend(scores, given.get("v"))
 
 
+def means(sheets: list[Sheet]) -> Iterator[Mistake]:
+    """Queries are shifted by a mean: of a tile of rows, of a request, of heads, of channels."""
+    for words, change in _MEANS.items():
+        for name, less in (("Q less its mean", True), ("Q is a mean", False)):
+
+            def outputs(sheet: Sheet, f: Callable[..., Any] = change, s: bool = less) -> Array:
+                q = sheet.q - f(sheet) if s else f(sheet) + 0 * sheet.q
+                return sheet.attend(sheet.masked(sheet.shaped(q @ sheet.k.T)))
+
+            yield Mistake(name, f"that {words}", outputs, cost=1.0)
+
+
+def _of_tile(sheet: Sheet, size: int, packed: bool) -> Array:
+    """Return the mean query of each row's tile: of tokens, or of the rows of a packed group."""
+    problem, first = sheet.problem, int(sheet.problem.q_ends[sheet.request])
+    count = int(problem.q_ends[sheet.request + 1]) - first
+    row = sheet.packed_rows if packed else sheet.queries
+    rows = count * problem.group if packed else count
+    size = size or rows
+    begin, found = row // size * size, np.empty_like(sheet.q)
+    for start, head in {*zip(begin.tolist(), sheet.heads.tolist(), strict=True)}:
+        of = np.arange(start, min(start + size, rows))
+        tokens, heads = (of // problem.group, of % problem.group) if packed else (of, head)
+        heads = sheet.kv_head * problem.group + heads if packed else np.full(len(of), head)
+        mean = queries_of(problem, tokens + first, heads).mean(0)
+        found[(begin == start) & (sheet.heads == head)] = mean
+    return found
+
+
+def _of_heads(sheet: Sheet, group: bool) -> Array:
+    own = slice(sheet.kv_head * sheet.problem.group, (sheet.kv_head + 1) * sheet.problem.group)
+    return queries_of(sheet.problem, sheet.tokens, own if group else slice(None)).mean(1)
+
+
+_MEANS: dict[str, Callable[..., Any]] = {
+    "over the channels": lambda sheet: sheet.q.mean(1, keepdims=True),
+    "of all heads": lambda sheet: _of_heads(sheet, False),
+    "of the heads of a group": lambda sheet: _of_heads(sheet, True),
+    "of all queries of the request": lambda sheet: _of_tile(sheet, 0, False),
+    **{
+        f"of each {n} {'rows of packed heads' if packed else 'queries'}": (
+            lambda sheet, n=n, p=packed: _of_tile(sheet, n, p)
+        )
+        for packed in (False, True)
+        for n in (16, 32, 64, 128, 8, 4)
+    },
+}
+
 ALL = (queries, places, bits, bytes_, squares, offsets, lengths)
+
+
+def of_means(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Return the mean that fits best; the function takes a misfit, as those of `fitted` do."""
+    yield from best(misfit, list(means(sheets)))
+
+
+LATE = (of_means,)
