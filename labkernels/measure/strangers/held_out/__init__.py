@@ -1,5 +1,1 @@
-"""The eleventh set, which is held out: nobody saw the verdict's answers to it before a recording.
-
-Its writer had seen neither the verdict, but for its list of causes' names, nor the bugs of the sets
-after the second.
-"""
+"""The twelfth set, which is held out."""
