@@ -71,6 +71,11 @@ def test_no_name_and_no_shape_is_old():
     assert not {shape for old in sets for shape in old.SHAPES} & set(SHAPES.values())
 
 
+def test_no_name_is_asked_for_where_tests_ask_for_nothing():
+    """A test of all experiments asks for cells named "nothing", which must not judge any."""
+    assert not any("nothing" in name for name in (*new_bugs.WRONG, *FAMILIES))
+
+
 def test_all_of_it_is_held_out_and_the_set_before_it_is_not():
     for name in (*new_bugs.WRONG, *new_right.RIGHT, *FAMILIES):
         assert split.of(name) == split.HELD_OUT, name

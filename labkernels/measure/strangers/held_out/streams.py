@@ -166,7 +166,7 @@ WRONG: dict[str, tuple[Bug, str]] = {
         walked(_TILE, during=_old_weights),
         rf"weights are|\bP (?:of|read|is)|{V_READ}",
     ),
-    "small rises of the maximum rescale nothing": (
+    "no rescale after small rises of the maximum": (
         walked(_TILE, during=lambda t: _small_moves(t, both=True)),
         f"small moves|{_BOTH}",
     ),
