@@ -152,6 +152,8 @@ def test_every_bug_takes_a_few_keys(queries, keys):
         (frame.V_READ, "V read at an offset of 16 keys", "K and V read at an offset of 16 keys"),
         (frame.K_READ, "K of the key before", "V of the key before"),
         (frame.PAGES, "wrong page", "V read at an offset of 16 keys"),
+        (frame.PAGES, "K and V read with pages exchanged", "V read with pages exchanged"),
+        (frame.TWICE, "keys read again", "softmax applied twice"),
         (frame.LOST, "keys at the end left out", "soft cap left out"),
         (frame.V_SCALE, "V by a factor of 0.7", "K and V by a factor of 0.7"),
         (frame.K_SCALE, "K divided by its length", "Q and K divided by their lengths"),

@@ -11,8 +11,9 @@ from labkernels.measure.strangers.wrong import Work, keys_of, right_output
 
 # Words of right names. A name that blames K and V is no right name for a bug of V alone, nor is one
 # that says that something is left out for something that is there, but wrong.
-LOST, TWICE = r"(?:key|page|split|tile).* left out|missing", r"twice|again"
-PAGES = rf"keys read|K and V read|page|{LOST}|{TWICE}"
+LOST = "(?:key|page|split|tile).* left out|missing"
+TWICE = "(?:key|page|split|tile|K and V).* (?:twice|again)"
+PAGES = f"keys read|K and V read|wrong page|{LOST}|{TWICE}"
 V_READ = r"(?<!and )\bV (?:read|of the key|with|from)|the value of"
 K_READ = r"(?<!and )\bK (?:read|of the key|with|from)"
 V_SCALE = r"(?<!and )\bV (?:by|with|read with|.*factor|.*scale)"
