@@ -1,4 +1,4 @@
-"""The eleventh held-out set: its right outputs are right, its bugs show, and none of it is old."""
+"""The twelfth held-out set: its right outputs are right, its bugs show, and none of it is old."""
 
 import functools
 import re
@@ -10,18 +10,20 @@ from labkernels.measure.strangers import bugs as first_bugs
 from labkernels.measure.strangers import inputs, looked_at, right, split, wrong
 from labkernels.measure.strangers import right as first_right
 from labkernels.measure.strangers.held_out import bugs as new_bugs
+from labkernels.measure.strangers.held_out import frame
 from labkernels.measure.strangers.held_out import inputs as new_inputs
-from labkernels.measure.strangers.held_out import parts
 from labkernels.measure.strangers.held_out import right as new_right
 from labkernels.measure.strangers.looked_at.eighth import inputs as eighth_inputs
+from labkernels.measure.strangers.looked_at.eleventh import bugs as eleventh_bugs
+from labkernels.measure.strangers.looked_at.eleventh import inputs as eleventh_inputs
+from labkernels.measure.strangers.looked_at.eleventh import right as eleventh_right
 from labkernels.measure.strangers.looked_at.ninth import inputs as ninth_inputs
-from labkernels.measure.strangers.looked_at.tenth import bugs as tenth_bugs
 from labkernels.measure.strangers.looked_at.tenth import inputs as tenth_inputs
 
 SEED = split.FIRST_HELD_OUT_SEED
 FAMILIES = tuple(new_inputs.FAMILIES)
 SHAPES = dict(enumerate(new_inputs.SHAPES))
-MODULES = ("pools", "sights", "numbers", "turns", "merges", "grids")
+MODULES = ("fetches", "views", "logits", "streams", "gathers", "stores")
 NO_NAMES = ("", "no name fits")
 # A right output is within one unit in the last place of the largest of its row: two half units.
 # A bug that shows is above four, since nothing that is right comes near.
@@ -57,7 +59,7 @@ def work_of(number: int, bug: str) -> wrong.Work:
 def test_the_set_is_large_enough():
     assert 100 <= len(new_bugs.WRONG) <= 130
     assert len(FAMILIES) >= 12
-    assert len(SHAPES) >= 6
+    assert len(SHAPES) >= 8
     assert len(new_right.RIGHT) >= 10
 
 
@@ -65,14 +67,19 @@ def test_no_name_and_no_shape_is_old():
     assert not set(new_bugs.WRONG) & {*first_bugs.WRONG, *looked_at.WRONG}
     assert not set(new_right.RIGHT) & {*first_right.RIGHT, *looked_at.RIGHT}
     assert not set(FAMILIES) & {*inputs.FAMILIES, *looked_at.FAMILIES}
-    old = {*inputs.SHAPES, *eighth_inputs.SHAPES, *ninth_inputs.SHAPES, *tenth_inputs.SHAPES}
-    assert not old & set(SHAPES.values())
+    sets = (inputs, eighth_inputs, ninth_inputs, tenth_inputs, eleventh_inputs)
+    assert not {shape for old in sets for shape in old.SHAPES} & set(SHAPES.values())
+
+
+def test_no_name_is_asked_for_where_tests_ask_for_nothing():
+    """A test of all experiments asks for cells named "nothing", which must not judge any."""
+    assert not any("nothing" in name for name in (*new_bugs.WRONG, *FAMILIES))
 
 
 def test_all_of_it_is_held_out_and_the_set_before_it_is_not():
     for name in (*new_bugs.WRONG, *new_right.RIGHT, *FAMILIES):
         assert split.of(name) == split.HELD_OUT, name
-    for name in (*tenth_inputs.FAMILIES, *tenth_bugs.WRONG):
+    for name in (*eleventh_inputs.FAMILIES, *eleventh_right.RIGHT, *eleventh_bugs.WRONG):
         assert split.of(name) == split.DEVELOPMENT, name
 
 
@@ -139,16 +146,40 @@ def test_every_bug_takes_a_few_keys(queries, keys):
         assert (out.shape, out.dtype) == (call.q.shape, call.q.dtype), name
 
 
+@pytest.mark.parametrize(
+    ("words", "right_name", "wrong_name"),
+    [
+        (frame.V_READ, "V read at an offset of 16 keys", "K and V read at an offset of 16 keys"),
+        (frame.K_READ, "K of the key before", "V of the key before"),
+        (frame.PAGES, "wrong page", "V read at an offset of 16 keys"),
+        (frame.PAGES, "K and V read with pages exchanged", "V read with pages exchanged"),
+        (frame.TWICE, "keys read again", "softmax applied twice"),
+        (frame.LOST, "keys at the end left out", "soft cap left out"),
+        (frame.V_SCALE, "V by a factor of 0.7", "K and V by a factor of 0.7"),
+        (frame.K_SCALE, "K divided by its length", "Q and K divided by their lengths"),
+        (frame.V_IN, "V in int4", "V in another layout"),
+        (frame.K_IN, "K in int4", "Q and K in int4"),
+        (frame.MASK, "causal mask is strict", "causal mask left out"),
+        (frame.MERGE, "splits merged with wrong weights", "partial outputs in bf16"),
+        (frame.SUM, "l not rescaled", "o and l rescaled"),
+    ],
+)
+def test_words_of_right_names_blame_the_right_tensor(words, right_name, wrong_name):
+    assert re.search(words, right_name)
+    assert not re.search(words, wrong_name)
+
+
 @pytest.mark.parametrize("number", SHAPES)
 def test_a_loop_and_a_merge_without_a_mistake_are_right(number):
     of = work(number, inputs.Asked(), SHAPES[number].causal)
     truth, good = right.exact(of.call)[0], wrong.right_output(of)
-    assert in_half_units(parts.online(of, 32), truth).max() <= RIGHT_HALF_UNITS
-    lse, part = parts.split(of, 40)
-    out = parts.stored(of, (parts.share(lse) * part).sum(0), parts.share(lse).sum(0))
+    assert in_half_units(frame.put(of, *frame.walk(of, 32)), truth).max() <= RIGHT_HALF_UNITS
+    lse, part = frame.states(of, frame.parts(of.s.shape[-1], 5))
+    share = frame.shares(lse)
+    out = frame.put(of, (share * part).sum(0), share.sum(0))
     assert in_half_units(out, truth).max() <= RIGHT_HALF_UNITS
-    assert parts.looped(32)(of).equal(good)
-    assert parts.joined(40, parts.by_lse(lambda lse: lse))(of).equal(good)
+    assert frame.walked(32)(of).equal(good)
+    assert frame.joined(5, lambda w, lse, part: (frame.shares(lse), part))(of).equal(good)
 
 
 @pytest.mark.parametrize("number", SHAPES)

@@ -1,5 +1,6 @@
-"""Right implementations of the eleventh held-out set: other orders, owners of keys and merges."""
+"""Right implementations of the twelfth held-out set: other orders, references, exps and merges."""
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -8,199 +9,207 @@ import torch
 from labkernels.measure.strangers.inputs import Call
 from labkernels.measure.strangers.right import LOG2_E, grouped, hidden_of
 
-
-def _p(p, call: Call):
-    """P in the format of q, for inputs of 16 bits."""
-    return p if call.q.dtype == torch.float32 else p.to(call.q.dtype).float()
+State = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def _shift(m):
-    return m.masked_fill(m == -math.inf, 0.0)
-
-
-def _out(call: Call, o, l):
-    return (o / l.masked_fill(l == 0, 1.0)).to(call.q.dtype)
-
-
-def _scores(call: Call, factor: float = LOG2_E):
-    """Return scores in log2 units and V, in float32."""
+def _logits(call: Call, factor: float = 1.0):
+    """Return scores, times a factor, and V in float32."""
     q, k, v = grouped(call, torch.float32)
-    s = q @ k.mT * float(call.scale * factor)
+    s = (q * float(call.scale * factor)) @ k.mT
     return s.masked_fill(hidden_of(call), -math.inf), v
 
 
-def _state(call: Call, s, v):
+def _seen(m):
+    return torch.where(m == -math.inf, torch.zeros_like(m), m)
+
+
+def _cast(p, call: Call):
+    return p if call.q.dtype == torch.float32 else p.to(call.q.dtype).float()
+
+
+def _end(call: Call, o, l):
+    return (o / torch.where(l == 0, torch.ones_like(l), l)).to(call.q.dtype)
+
+
+def _tiles(n: int, size: int) -> list[torch.Tensor]:
+    return list(torch.arange(n).split(size))
+
+
+def _of(call: Call, s, v, keys) -> State:
     """Return maximum, sum and product with V of some keys."""
+    s = s[..., keys]
     m = s.amax(-1, keepdim=True)
-    p = torch.exp2(s - _shift(m))
-    return m, p.sum(-1, keepdim=True), _p(p, call) @ v
+    p = torch.exp(s - _seen(m))
+    return m, p.sum(-1, keepdim=True), _cast(p, call) @ v[:, :, keys]
 
 
-def _met(a, b):
-    """Return the state of the keys of two states."""
+def _both(a: State, b: State) -> State:
     m = torch.maximum(a[0], b[0])
-    f, g = torch.exp2(a[0] - _shift(m)), torch.exp2(b[0] - _shift(m))
-    return m, f * a[1] + g * b[1], f * a[2] + g * b[2]
+    x, y = torch.exp(a[0] - _seen(m)), torch.exp(b[0] - _seen(m))
+    return m, a[1] * x + b[1] * y, a[2] * x + b[2] * y
 
 
-def _blocks(n: int, size: int):
-    return [slice(first, min(first + size, n)) for first in range(0, n, size)]
+def _joined(call: Call, s, v, cut) -> State:
+    """Return the state of tiles joined in their order."""
+    return functools.reduce(_both, (_of(call, s, v, keys) for keys in cut))
 
 
-def two_levels(call: Call) -> torch.Tensor:
-    """Tiles of 32 keys within super-blocks of 96, which are joined from the last one on."""
-    s, v = _scores(call)
-    whole = None
-    for outer in reversed(_blocks(s.shape[-1], 96)):
-        inner = None
-        for keys in _blocks(outer.stop - outer.start, 32):
-            keys = slice(outer.start + keys.start, outer.start + keys.stop)
-            state = _state(call, s[..., keys], v[:, :, keys])
-            inner = state if inner is None else _met(inner, state)
-        whole = inner if whole is None else _met(whole, inner)
-    return _out(call, whole[2], whole[1])
+def _all(call: Call, s, v, cut) -> torch.Tensor:
+    """Return the output of tiles joined in their order."""
+    _, l, o = _joined(call, s, v, cut)
+    return _end(call, o, l)
 
 
-def lanes(call: Call) -> torch.Tensor:
-    """Thirty-two lanes that own every 32nd key, joined by a butterfly."""
-    s, v = _scores(call)
-    states = [_state(call, s[..., i::32], v[:, :, i::32]) for i in range(min(32, s.shape[-1]))]
-    while len(states) > 1:
-        half = (len(states) + 1) // 2
-        low, high = states[:half], states[half:]
-        states = [_met(a, b) for a, b in zip(low, high, strict=False)] + low[len(high) :]
-    return _out(call, states[0][2], states[0][1])
+def atomics(call: Call) -> torch.Tensor:
+    """Blocks know the maximum, and add their sums to memory in an order by chance."""
+    s, v = _logits(call, LOG2_E)
+    p = torch.exp2(s - _seen(s.amax(-1, keepdim=True)))
+    cut = _tiles(s.shape[-1], 20)
+    order = torch.randperm(len(cut), generator=torch.Generator().manual_seed(12)).tolist()
+    o, l = torch.zeros(*s.shape[:3], v.shape[3]), torch.zeros(*s.shape[:3], 1)
+    for i in order:
+        l += p[..., cut[i]].sum(-1, keepdim=True)
+        o += _cast(p[..., cut[i]], call) @ v[:, :, cut[i]]
+    return _end(call, o, l)
 
 
-def sigmoid_ring(call: Call) -> torch.Tensor:
-    """Five steps of a ring, each a softmax of its own, joined by a sigmoid of the two lse."""
-    s, v = _scores(call)
-    out, lse = None, None
-    for keys in _blocks(s.shape[-1], -(-s.shape[-1] // 5)):
-        m, l, o = _state(call, s[..., keys], v[:, :, keys])
-        part = o / l.masked_fill(l == 0, 1.0)
-        own = (_shift(m) + torch.log2(l)) / LOG2_E
-        if out is None:
-            out, lse = part, own
-            continue
-        gap = (own - lse).nan_to_num(nan=-math.inf)
-        out = out - torch.sigmoid(gap) * (out - part)
-        lse = torch.logaddexp(lse, own)
-    return out.to(call.q.dtype)
+def pade(call: Call) -> torch.Tensor:
+    """Exp is a quotient of two cubics and a power of two; tiles have 44 keys."""
+    s, v = _logits(call)
+    x = (s - _seen(s.amax(-1, keepdim=True))).clamp(min=-80.0)
+    power = torch.round(x * LOG2_E)
+    y = (x - power * 0.693359375) + power * 2.12194440e-4  # log 2 in two parts
+    even, odd = 120 + 12 * y * y, y * (60 + y * y)
+    p = torch.ldexp((even + odd) / (even - odd), power.int()).masked_fill(s == -math.inf, 0.0)
+    cut = _tiles(s.shape[-1], 44)
+    o = sum(_cast(p[..., keys], call) @ v[:, :, keys] for keys in cut)
+    return _end(call, o, sum(p[..., keys].sum(-1, keepdim=True) for keys in cut))
 
 
-def table(call: Call) -> torch.Tensor:
-    """exp2 by a table of 64 steps and a cubic between them, tiles of 80 keys."""
-    steps = torch.exp2(torch.arange(64, dtype=torch.float64) / 64).float()
-    s, v = _scores(call)
-    x = (s - _shift(s.amax(-1, keepdim=True))).clamp(min=-120.0)
-    whole = torch.floor(x * 64)
-    y = (x - whole / 64) * math.log(2)
-    number = whole.long()
-    p = torch.ldexp(
-        steps[number & 63] * (1 + y * (1 + y * (0.5 + y / 6))), (number >> 6).to(torch.int32)
-    )
-    p = p.masked_fill(s == -math.inf, 0.0)
-    tiles = _blocks(s.shape[-1], 80)
-    o = sum(_p(p[..., keys], call) @ v[:, :, keys] for keys in tiles)
-    return _out(call, o, sum(p[..., keys].sum(-1, keepdim=True) for keys in tiles))
+def ring_by_head(call: Call) -> torch.Tensor:
+    """Every head enters a ring of four at a place of its own."""
+    s, v = _logits(call)
+    cut = _tiles(s.shape[-1], -(-s.shape[-1] // 4))
+    outs = []
+    for h in range(s.shape[1]):
+        first = h % len(cut)
+        outs.append(_all(call, s[:, [h]], v[:, [h]], cut[first:] + cut[:first]))
+    return torch.cat(outs, 1)
 
 
-def packed(call: Call) -> torch.Tensor:
-    """The query heads of a group as rows of one product, keys from the last, exp in base e."""
-    b, hq, m, d = call.q.shape
-    hkv = call.k.shape[1]
-    rows = call.q.float().reshape(b, hkv, call.group * m, d)
-    s = (rows * call.scale) @ call.k.float().mT
-    s = s.masked_fill(hidden_of(call).repeat(call.group, 1), -math.inf)
-    p = torch.exp(s - _shift(s.amax(-1, keepdim=True)))
-    l, o = torch.zeros_like(p[..., :1]), torch.zeros(*p.shape[:3], call.v.shape[3])
-    for keys in reversed(_blocks(s.shape[-1], 36)):
-        l = l + p[..., keys].sum(-1, keepdim=True)
-        o = o + _p(p[..., keys], call) @ call.v.float()[:, :, keys]
-    return _out(call, o, l).reshape(b, hq, m, -1)
+def dealt_pages(call: Call) -> torch.Tensor:
+    """Pages of 16 are dealt to three workers in turn, each with a state of its own."""
+    s, v = _logits(call)
+    pages = _tiles(s.shape[-1], 16)
+    dealt = [_joined(call, s, v, pages[worker::3]) for worker in range(min(3, len(pages)))]
+    _, l, o = functools.reduce(_both, dealt)
+    return _end(call, o, l)
 
 
-def float64_sums(call: Call) -> torch.Tensor:
-    """Scores and exp in float32; l and o are summed in float64."""
-    s, v = _scores(call)
-    p = torch.exp2(s - _shift(s.amax(-1, keepdim=True)))
-    return _out(call, _p(p, call).double() @ v.double(), p.double().sum(-1, keepdim=True))
+def diagonal_first(call: Call) -> torch.Tensor:
+    """Blocks of 16 rows go from the tile at their diagonal down to the first one."""
+    s, v = _logits(call)
+    m, n = s.shape[-2:]
+    outs = []
+    for rows in _tiles(m, 16):
+        last = int(rows[-1]) + n - m + 1 if call.causal else n
+        outs.append(_all(call, s[:, :, rows, :last], v, _tiles(last, 48)[::-1]))
+    return torch.cat(outs, 2)
 
 
-def cascade(call: Call) -> torch.Tensor:
-    """A shared prefix of half of the keys, then the suffix, joined by their log-sum-exps."""
-    s, v = _scores(call)
-    half = s.shape[-1] // 2
-    levels = [(s[..., :half], v[:, :, :half]), (s[..., half:], v[:, :, half:])]
-    lse, parts = [], []
-    for level in levels[0 if half else 1 :]:
-        m, l, o = _state(call, *level)
-        lse.append(m + torch.log2(l.masked_fill(l == 0, 1.0)))
-        parts.append(o / l.masked_fill(l == 0, 1.0))
-    every = torch.stack(lse)
-    given = torch.exp2(every - _shift(every.amax(0)))
-    given = given / given.sum(0)
-    return (given * torch.stack(parts)).sum(0).to(call.q.dtype)
+def centred_values(call: Call) -> torch.Tensor:
+    """The mean of V is taken off before, in float32, and added to the quotient."""
+    s, v = _logits(call)
+    mean = v.mean(2, keepdim=True)
+    p = torch.exp(s - _seen(s.amax(-1, keepdim=True)))
+    used = _cast(p, call)
+    return (used @ (v - mean) / used.sum(-1, keepdim=True) + mean).to(call.q.dtype)
 
 
-def largest_apart(call: Call) -> torch.Tensor:
-    """The largest key of each row, whose weight is 1, is added last, in float32."""
-    s, v = _scores(call)
-    m, first = s.max(-1, keepdim=True)
-    p = torch.exp2(s - _shift(m)).scatter(-1, first, 0.0)
-    own = torch.take_along_dim(v, first, 2)
-    return _out(call, _p(p, call) @ v + own, 1 + p.sum(-1, keepdim=True))
-
-
-def ping_pong(call: Call) -> torch.Tensor:
-    """Two accumulators that take tiles of 28 keys in turn, with a lag of 5, joined at the end."""
-    s, v = _scores(call)
-    shape = s.shape[:3]
-    states = [
-        [
-            torch.full((*shape, 1), -math.inf),
-            torch.zeros(*shape, 1),
-            torch.zeros(*shape, v.shape[3]),
-        ]
-        for _ in range(2)
-    ]
-    for i, keys in enumerate(_blocks(s.shape[-1], 28)):
-        m, l, o = states[i % 2]
-        top = torch.maximum(m, s[..., keys].amax(-1, keepdim=True))
-        new = torch.where((top - _shift(m) > 5) | (m == -math.inf), top, m)
-        p, old = torch.exp2(s[..., keys] - _shift(new)), torch.exp2(m - _shift(new))
-        states[i % 2] = [
-            new,
-            l * old + p.sum(-1, keepdim=True),
-            o * old + _p(p, call) @ v[:, :, keys],
-        ]
-    _, l, o = _met(*states)
-    return _out(call, o, l)
-
-
-def channel_chunks(call: Call) -> torch.Tensor:
-    """Scores of chunks of 8 channels, the last chunk first, and an inverse of l in float32."""
+def added_mask(call: Call) -> torch.Tensor:
+    """Eager attention in float32 adds a mask: the smallest number of float32."""
     q, k, v = grouped(call, torch.float32)
-    s = torch.zeros(*q.shape[:3], k.shape[2])
-    for first in reversed(range(0, q.shape[3], 8)):
-        s = s + q[..., first : first + 8] @ k[..., first : first + 8].mT
-    s = (s * float(call.scale)).masked_fill(hidden_of(call), -math.inf)
-    p = torch.exp(s - _shift(s.amax(-1, keepdim=True)))
-    inverse = 1 / p.sum(-1, keepdim=True)
-    return (_p(p, call) @ v * inverse).nan_to_num().to(call.q.dtype)
+    bias = hidden_of(call).float() * torch.finfo(torch.float32).min
+    s = torch.einsum("bhmd,bhnd->bhmn", q, k) * call.scale + bias
+    return torch.einsum("bhmn,bhnd->bhmd", torch.softmax(s, -1), v).to(call.q.dtype)
+
+
+def counter(call: Call) -> torch.Tensor:
+    """States of tiles of 16 keys are joined as a binary counter carries."""
+    s, v = _logits(call)
+    held: list[State | None] = []
+    for keys in _tiles(s.shape[-1], 16):
+        state, place = _of(call, s, v, keys), 0
+        while place < len(held) and (other := held[place]) is not None:
+            state, held[place] = _both(other, state), None
+            place += 1
+        held[place : place + 1] = [state]
+    _, l, o = functools.reduce(_both, (state for state in held[::-1] if state is not None))
+    return _end(call, o, l)
+
+
+def _online(call: Call, size: int, reference: Callable) -> torch.Tensor:
+    """Return an online softmax; reference(old, largest of the tile) is subtracted, None skips."""
+    s, v = _logits(call, LOG2_E)
+    m = torch.full((*s.shape[:3], 1), -math.inf)
+    l, o = torch.zeros_like(m), torch.zeros(*s.shape[:3], v.shape[3])
+    for keys in _tiles(s.shape[-1], size):
+        new = reference(m, s[..., keys].amax(-1, keepdim=True))
+        if new is None:
+            continue
+        p, old = torch.exp2(s[..., keys] - _seen(new)), torch.exp2(m - _seen(new))
+        l, o, m = l * old + p.sum(-1, keepdim=True), o * old + _cast(p, call) @ v[:, :, keys], new
+    return _end(call, o, l)
+
+
+def skipped_tiles(call: Call) -> torch.Tensor:
+    """Tiles of 24 keys are skipped if all scores lie 40 powers of two below the maximum."""
+    return _online(
+        call, 24, lambda m, high: None if (high < m - 40).all() else torch.maximum(m, high)
+    )
+
+
+def moving_reference(call: Call) -> torch.Tensor:
+    """The reference is the tile's own maximum, up or down, but falls by 20 at most."""
+    return _online(call, 40, lambda m, high: torch.maximum(high, m - 20))
+
+
+def strided(call: Call) -> torch.Tensor:
+    """Dot products have four sums of every fourth channel; exp2 is of degree six."""
+    q, k, v = grouped(call, torch.float32)
+    some = [q[..., i::4] @ k[..., i::4].mT for i in range(4)]
+    s = ((some[0] + some[2]) + (some[1] + some[3])) * float(call.scale * LOG2_E)
+    s = s.masked_fill(hidden_of(call), -math.inf)
+    x = (s - _seen(s.amax(-1, keepdim=True))).clamp(min=-120.0)
+    whole = torch.round(x)
+    y, series = (x - whole) * math.log(2), torch.ones_like(x)
+    for i in range(6, 0, -1):
+        series = 1 + series * y / i
+    p = torch.ldexp(series, whole.int()).masked_fill(s == -math.inf, 0.0)
+    return _end(call, _cast(p, call) @ v, p.sum(-1, keepdim=True))
+
+
+def bit_reversed(call: Call) -> torch.Tensor:
+    """Keys come in the order of their reversed bits, in tiles of 32."""
+    s, v = _logits(call)
+    n = s.shape[-1]
+    bits = max(1, (n - 1).bit_length())
+    order = sorted(range(n), key=lambda j: int(f"{j:0{bits}b}"[::-1], 2))
+    return _all(call, s, v, list(torch.tensor(order).split(32)))
 
 
 RIGHT: dict[str, Callable[[Call], torch.Tensor]] = {
-    "tiles of 32 in super-blocks of 96, from the last": two_levels,
-    "32 lanes and a butterfly": lanes,
-    "a ring joined by sigmoids": sigmoid_ring,
-    "exp2 by a table and a cubic": table,
-    "a group's heads as rows, keys from the last": packed,
-    "sums in float64": float64_sums,
-    "a prefix and a suffix": cascade,
-    "the largest key apart": largest_apart,
-    "two accumulators in turn, lag of 5": ping_pong,
-    "scores in chunks of 8 channels": channel_chunks,
+    "sums added in an order by chance": atomics,
+    "exp as a quotient of cubics": pade,
+    "a ring that each head enters elsewhere": ring_by_head,
+    "pages dealt to three workers": dealt_pages,
+    "from the diagonal tile down": diagonal_first,
+    "V less its mean, which is added back": centred_values,
+    "a mask that is added": added_mask,
+    "states joined as a counter carries": counter,
+    "tiles 40 powers of two down skipped": skipped_tiles,
+    "a reference that rises and falls": moving_reference,
+    "every fourth channel, exp2 of degree six": strided,
+    "keys by their reversed bits": bit_reversed,
 }
 """Name: a function of a call that gives the output in the dtype of q."""

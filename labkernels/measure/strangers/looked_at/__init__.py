@@ -7,6 +7,9 @@ from labkernels.measure.strangers.inputs import Asked
 from labkernels.measure.strangers.looked_at.eighth import bugs as eighth_bugs
 from labkernels.measure.strangers.looked_at.eighth import inputs as eighth_inputs
 from labkernels.measure.strangers.looked_at.eighth import right as eighth_right
+from labkernels.measure.strangers.looked_at.eleventh import bugs as eleventh_bugs
+from labkernels.measure.strangers.looked_at.eleventh import inputs as eleventh_inputs
+from labkernels.measure.strangers.looked_at.eleventh import right as eleventh_right
 from labkernels.measure.strangers.looked_at.fifth import bugs as fifth_bugs
 from labkernels.measure.strangers.looked_at.fifth import inputs as fifth_inputs
 from labkernels.measure.strangers.looked_at.fifth import right as fifth_right
@@ -40,6 +43,7 @@ FAMILIES = (
     | eighth_inputs.FAMILIES
     | ninth_inputs.FAMILIES
     | tenth_inputs.FAMILIES
+    | eleventh_inputs.FAMILIES
 )
 RIGHT = (
     second_right.RIGHT
@@ -50,6 +54,7 @@ RIGHT = (
     | eighth_right.RIGHT
     | ninth_right.RIGHT
     | tenth_right.RIGHT
+    | eleventh_right.RIGHT
 )
 WRONG = (
     second_bugs.WRONG
@@ -63,5 +68,8 @@ WRONG = (
     | eighth_bugs.WRONG
     | ninth_bugs.WRONG
     | tenth_bugs.WRONG
+    | eleventh_bugs.WRONG
 )
-ASKED: dict[str, Asked] = eighth_bugs.ASKED | ninth_bugs.ASKED | tenth_bugs.ASKED
+ASKED: dict[str, Asked] = (
+    eighth_bugs.ASKED | ninth_bugs.ASKED | tenth_bugs.ASKED | eleventh_bugs.ASKED
+)

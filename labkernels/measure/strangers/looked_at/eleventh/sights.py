@@ -5,8 +5,14 @@ import math
 import torch
 
 from labkernels.measure.strangers.bugs import Bug, rope
-from labkernels.measure.strangers.held_out.parts import LOST, SEEN, finite, rounded, stored
 from labkernels.measure.strangers.inputs import Asked
+from labkernels.measure.strangers.looked_at.eleventh.parts import (
+    LOST,
+    SEEN,
+    finite,
+    rounded,
+    stored,
+)
 from labkernels.measure.strangers.wrong import Work, distances, keys_of, masked, places, scored
 
 CAP, SINK, ALIBI = "soft cap(?! left out)", r"sinks?\b(?! left out)", "ALiBi(?! left out)"

@@ -5,7 +5,7 @@ import math
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out.parts import (
+from labkernels.measure.strangers.looked_at.eleventh.parts import (
     DENOMINATOR,
     Tile,
     from_cache,

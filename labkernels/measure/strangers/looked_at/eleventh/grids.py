@@ -3,7 +3,7 @@
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out.parts import (
+from labkernels.measure.strangers.looked_at.eleventh.parts import (
     CHANNELS,
     DENOMINATOR,
     Tile,
