@@ -11,7 +11,8 @@ from labkernels.numerics.emulation import tensor_core
 from labkernels.numerics.error.bounds import TANH_ERROR
 from labkernels.numerics.error.execution import ANY_EXECUTION, Execution
 from labkernels.numerics.truth.frame import Frame
-from labkernels.numerics.truth.problem import Block, Problem, Rows
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.rows import Block, Rows
 from labkernels.numerics.truth.threads import over_rows
 from labkernels.policy import NumericPolicy
 from labkernels.units import LN_2

@@ -11,7 +11,7 @@ from typing import Any
 
 from labkernels.kept import Kept, computed_once
 from labkernels.numerics.arrays import ZERO, Array, float64, namespace
-from labkernels.numerics.truth.problem import Block, Rows
+from labkernels.numerics.truth.rows import Block, Rows
 
 _SMALLEST = 1e-30  # the least size, in place of 0: fp32 holds the number and its inverse
 _CONSTANT = 2.0**-20  # the least size, as a part of the mean
@@ -32,14 +32,15 @@ class Frame:
     def _kept(self) -> Kept:
         problem = self.rows.problem
         if "frames" not in problem.__dict__:
-            elements = 2 * problem.v_pool.shape[-1] * problem.kv_heads * self.rows.step
+            heads = self.rows.kv_last - self.rows.kv_first
+            elements = 2 * problem.v_pool.shape[-1] * heads * self.rows.step
             object.__setattr__(problem, "frames", Kept(max(2, _KEPT_VALUES // elements)))
         return problem.__dict__["frames"]
 
     @computed_once
     def moments(self) -> tuple[Any, ...]:
         """The mean and the size."""
-        key = self.rows.request, self.narrow
+        key = self.rows.request, self.rows.kv_first, self.narrow
         found = self._kept.get(key)  # another thread may drop it at any time
         if found is None:
             found = self._kept[key] = _moments(self.rows) if self.narrow else (0.0, 1.0)
@@ -71,7 +72,7 @@ class Frame:
 
     def _values(self, block: Block) -> Array:
         """Return values, and their squares beside them. Shapes: [Hkv, n, 2 Dv]."""
-        key = block.rows.request, self.narrow, block.first
+        key = self.rows.request, self.rows.kv_first, self.narrow, block.first
         found = self._kept.get(key)
         if found is None:
             last = int(self.rows.problem.kv_lens[block.rows.request])

@@ -15,7 +15,8 @@ from labkernels.numerics.arrays import ZERO, Array, moved, namespace, to_numpy
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.error.sigma import Squares
 from labkernels.numerics.truth.frame import Frame
-from labkernels.numerics.truth.problem import Problem, Rows
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.rows import Rows
 from labkernels.numerics.truth.threads import over_rows
 from labkernels.numerics.verdict.left_out import Scan
 from labkernels.numerics.verdict.row_sums import DIRECTIONS as DIRECTIONS
@@ -64,7 +65,7 @@ def matched_filters(problem: Problem, policy: NumericPolicy, error: Array, sigma
     """
 
     def given(rows: Rows, _: Squares) -> Array:
-        return rows.take(moved(sigma[rows.first : rows.last], problem.q))
+        return moved(rows.of(sigma), problem.q)
 
     return _filters(problem, policy, error, given)[1]
 
@@ -107,7 +108,7 @@ def _filters(
             variance = squares.add(block, score, p, spacing, values)
             directions.see(block, score, p, spacing, variance, values)
         of_sigma = sigma_of(rows, squares)
-        request = ErrorRows.of(frame, error[rows.first : rows.last], of_sigma, policy)
+        request = ErrorRows.of(frame, error, of_sigma, policy)
         scan = Scan(request)
         return *_filter(request, scan, squares, directions), scan, of_sigma
 

@@ -13,7 +13,7 @@ from labkernels.numerics.arrays import ZERO, Array, float64, moved, namespace
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.error.sigma import Squares
 from labkernels.numerics.truth.frame import Frame
-from labkernels.numerics.truth.problem import Block, Rows
+from labkernels.numerics.truth.rows import Block, Rows
 from labkernels.policy import NumericPolicy
 from labkernels.units import LOG2_E
 
@@ -33,10 +33,10 @@ class ErrorRows:
 
     @classmethod
     def of(cls, frame: Frame, error: Array, sigma: Array, policy: NumericPolicy) -> "ErrorRows":
-        """Return the rows, given errors [tokens, Hq, Dv] and sigmas [Hkv, R, Dv]; 1 where 0."""
-        error = moved(np.nan_to_num(error, posinf=0.0, neginf=0.0), sigma)
+        """Return the rows, given errors [total_q, Hq, Dv] and sigmas [Hkv, R, Dv]; 1 where 0."""
+        error = np.nan_to_num(frame.rows.of(error), posinf=0.0, neginf=0.0)
         some = namespace(sigma).where(sigma > 0, sigma, 1.0)
-        return cls(frame, frame.rows.take(error) / frame.size, some / frame.size, policy)
+        return cls(frame, moved(error, sigma) / frame.size, some / frame.size, policy)
 
     @property
     def rows(self) -> Rows:

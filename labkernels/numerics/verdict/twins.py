@@ -18,7 +18,8 @@ import numpy as np
 
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import ZERO, Array, namespace, to_numpy
-from labkernels.numerics.truth.problem import Block, Problem, Rows
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.rows import Block, Rows
 from labkernels.numerics.truth.threads import over_rows
 from labkernels.policy import NumericPolicy
 from labkernels.units import LOG2_E
