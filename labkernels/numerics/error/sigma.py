@@ -161,6 +161,7 @@ class Squares:
     def __init__(self, frame: Frame, policy: NumericPolicy) -> None:
         self.frame, self.policy = frame, policy
         self.weights, self.values, self.exponent = ZERO, ZERO, ZERO
+        self._kept: dict[tuple[int, int], Array] = {}  # variances, for a second pass
 
     def add(self, block: Block, score: Array, p: Array, spacing: Array, values: Array) -> Array:
         """Count a block of keys; return the variance of p's error.
@@ -171,10 +172,9 @@ class Squares:
         alike = isinstance(exponent, float)  # one number for all keys needs no sum of its own
         stacked = side_by_side(p, 2 if alike else 3)
         squared, rounded = stacked[:, 0], stacked[:, 1]
-        squared[...] = p
-        squared *= p
-        rounded[...] = spacing
-        rounded *= spacing
+        xp = namespace(p)
+        xp.multiply(p, p, out=squared)
+        xp.multiply(spacing, spacing, out=rounded)
         rounded /= 12
         if alike:
             self.exponent = exponent
@@ -187,10 +187,14 @@ class Squares:
         sums = (stacked.reshape(heads, -1, n) @ values).reshape(heads, kinds, rows, -1)
         self.weights = self.weights + float64(stacked.sum(-1)[..., None])
         self.values = self.values + float64(sums)
+        if block.rows.keeps_scores:
+            self._kept[block.keys] = variance
         return variance
 
     def variance(self, block: Block, score: Array, p: Array) -> Array:
         """Return the variance of p's error again. Shapes: [Hkv, R, n]."""
+        if block.keys in self._kept:
+            return self._kept[block.keys]
         found = p_spacing(p, self.policy.p)
         found *= found
         found /= 12

@@ -5,7 +5,6 @@ the namespace that its q belongs to, and give arrays of that namespace.
 """
 
 import functools
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -33,8 +33,8 @@ class ErrorRows:
 
     @classmethod
     def of(cls, frame: Frame, error: Array, sigma: Array, policy: NumericPolicy) -> "ErrorRows":
-        """Return the rows, given errors [total_q, Hq, Dv] and sigmas [Hkv, R, Dv]; 1 where 0."""
-        error = np.nan_to_num(frame.rows.of(error), posinf=0.0, neginf=0.0)
+        """Return the rows, given errors and sigmas [Hkv, R, Dv]; 1 where sigma is 0."""
+        error = np.nan_to_num(error, posinf=0.0, neginf=0.0)
         some = namespace(sigma).where(sigma > 0, sigma, 1.0)
         return cls(frame, moved(error, sigma) / frame.size, some / frame.size, policy)
 
@@ -121,35 +121,33 @@ class Sums:
         self.xp, self.request = namespace(x), request
         self.norm = self.xp.clip(self.xp.amax(abs(x), -1)[..., None], TINY, None)
         self.x = x / self.norm
-        self.narrow_x, self.narrow_o = (
-            request.frame.narrowed(part) for part in (self.x, self.norm[:, 0])
-        )
+        self.narrow_x = request.frame.narrowed(self.x)
         self.of_1, values = squares.of_variance
         width = values.shape[-1] // 2
         self.of_v, self.of_squares = values[..., :width], values[..., width:]
-        self.shared, self.squares = ZERO, ZERO
-
-    def shown(self, v: Array) -> Array:
-        """Return <x / norm, v>. Shapes: v [Hkv, n, Dv] -> [Hkv, T, R, n]."""
-        return folded(self.narrow_x, self.xp.swapaxes(v, 1, 2))
+        self.shared, self.left, self.squares = ZERO, ZERO, ZERO
 
     def add(self, shown: Array, variance: Array, v: Array) -> None:
         """Count a block of keys, and overwrite `shown`.
 
-        Shapes: variance of p's error [Hkv, R, n]; v [Hkv, n, Dv].
+        Shapes: shown, <x / norm, v>, [Hkv, T, R, n]; variance of p's error [Hkv, R, n]; v [Hkv, n,
+        Dv].
         """
-        xp, n = self.xp, len(DIRECTIONS)
+        n = len(DIRECTIONS)
         tests, probes = shown[:, :n], shown[:, n:]
         tests *= tests
         shown *= variance[:, None]
         self.squares = self.squares + float64(tests.sum(-1))
-        ends = [folded(probes, v), probes.sum(-1)[..., None]]
-        self.shared = self.shared + float64(xp.concatenate(ends, -1))
+        self.shared = self.shared + float64(folded(probes, v))
+        self.left = self.left + float64(probes.sum(-1)[..., None])
 
     def divide(self) -> None:
         """Divide all sums, which are quadratic in P, by the square of P's sum."""
         per = self.request.rows.softmax.divisor**-2.0
-        self.squares, self.shared = self.squares * per[:, None, :, 0], self.shared * per[:, None]
+        self.squares = self.squares * per[:, None, :, 0]
+        self.shared, self.left = (
+            x * (per[:, None] * self.norm[:, len(DIRECTIONS) :]) for x in (self.shared, self.left)
+        )
         self.of_1, self.of_v, self.of_squares = (
             x * per for x in (self.of_1, self.of_v, self.of_squares)
         )
@@ -161,14 +159,12 @@ class Sums:
         total = self.squares - 2 * along * mixed + along**2 * self.of_1[:, None, :, 0]
         return self.xp.clip(total, 0.0, None) * norm**2
 
-    def of_probes(self, about: Array) -> Array:
-        """Return the sum of <x, v - about> (v - about) per probe. Shapes: [Hkv, T, R, Dv]."""
-        x, norm = (part[:, len(DIRECTIONS) :] for part in (self.x, self.norm))
-        along = dot(x, about[:, None])[..., None]
-        left = self.shared[..., -1:] - along * self.of_1[:, None]
-        shared = self.shared[..., :-1] - along * self.of_v[:, None]
+    def of_probes(self, probes: Array, about: Array) -> Array:
+        """Return the sum of <x, v - about> (v - about) per probe x. Shapes: [Hkv, T, R, Dv]."""
+        along = dot(probes, about[:, None])[..., None]
+        left = self.left - along * self.of_1[:, None]
+        shared = self.shared - along * self.of_v[:, None]
         shared -= left * about[:, None]
-        shared *= norm
         return shared
 
     def of_values(self, about: Array) -> Array:
