@@ -70,6 +70,7 @@ def verdict(
     q = _array("q", q)
     variant = _variant(window_left, soft_cap, alibi, sinks, mask)
     problem = _problem(q, k, v, kv_len, cu_seqlens, cu_seqlens_q, causal, cache, scale, variant)
+    problem = problem.on_cpu_in_numpy()
     out = to_numpy(_rows("out", _array("out", out), q, cu_seqlens_q, 1))
     if out.shape[:2] != problem.out_shape[:2]:
         allowed = f"{tuple(q.shape[:-1])} and any Dv, as q"

@@ -168,7 +168,7 @@ def _sums(rows: Rows, chain: _Chain, *, narrow: bool) -> _Sums:
     weight_error, a, a_error, v_sum = ZERO, ZERO, ZERO, ZERO
     for block, _, p in rows.weighted_blocks(narrow=narrow):
         k_abs, v_abs = (
-            xp.abs(block.gathered(pool, dtype))
+            xp.abs(block.gathered(pool, narrow=narrow))
             for pool in (rows.problem.k_pool, rows.problem.v_pool)
         )
         error = per_product @ xp.swapaxes(k_abs, 1, 2)

@@ -5,7 +5,7 @@ The mean is subtracted so that nothing is lost by cancellation. The differences 
 largest of them, so that their squares neither overflow nor vanish.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,14 @@ class Frame:
             found = self._kept[key] = _moments(self.rows) if self.narrow else (0.0, 1.0)
         return found
 
+    def once(self, name: str, given: Hashable, work: Callable[["Frame", Any], Any]) -> Any:
+        """Return what work finds, which all rows of this request and these heads share."""
+        key = name, self.rows.request, self.rows.kv_first, self.narrow, given
+        found = self._kept.get(key)
+        if found is None:
+            found = self._kept[key] = work(self, given)
+        return found
+
     @property
     def mean(self) -> Array:
         """The number that is subtracted from the values."""
@@ -68,9 +76,9 @@ class Frame:
     def weighted_blocks(self) -> Iterator[tuple[Any, ...]]:
         """Yield block, score (log2), weight 2^(s - m) and values of each block of keys."""
         for block, score, p in self.rows.weighted_blocks(narrow=self.narrow):
-            yield block, score, p, self._values(block)
+            yield block, score, p, self.values(block)
 
-    def _values(self, block: Block) -> Array:
+    def values(self, block: Block) -> Array:
         """Return values, and their squares beside them. Shapes: [Hkv, n, 2 Dv]."""
         key = self.rows.request, self.rows.kv_first, self.narrow, block.first
         found = self._kept.get(key)
@@ -110,6 +118,6 @@ def _moments(rows: Rows) -> tuple[Any, ...]:
 def _finite(rows: Rows, first: int, last: int) -> Array:
     """Return values, 0 in place of inf and NaN; 16-bit values in fp32. Shapes: [Hkv, n, Dv]."""
     pool = rows.problem.v_pool
-    xp = namespace(pool)
-    v = Block(rows, first, last).gathered(pool, xp.float32 if pool.itemsize == 2 else xp.float64)
+    v = Block(rows, first, last).gathered(pool, narrow=pool.itemsize == 2)
+    xp = namespace(v)
     return v if xp.isfinite(v.sum()) else xp.where(xp.isfinite(v), v, 0.0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkernels.kept import computed_once
-from labkernels.numerics.arrays import ZERO, Array, float64, moved, namespace
+from labkernels.numerics.arrays import ZERO, Array, converted, float64, moved, namespace
 from labkernels.numerics.truth.softmax import Softmax
 from labkernels.units import LOG2_E
 
@@ -248,8 +248,8 @@ class Block:
             self.rows.kept[self.keys] = score
         return score
 
-    def gathered(self, pool: Array, dtype: Any = None) -> Array:
-        """Return the block's keys in a pool, in float64 or another dtype. Shapes: [Hkv, n, D]."""
+    def gathered(self, pool: Array, *, narrow: bool = False) -> Array:
+        """Return the block's keys in a pool, in fp32 if narrow. Shapes: [Hkv, n, D], float64."""
         size = pool.shape[1]
         pages = self.rows.problem.page_table[self.rows.request]
         pages = pages[self.first // size : -(-self.last // size)]
@@ -258,9 +258,9 @@ class Block:
         else:
             taken = pool[moved(pages, pool)]
         keys = taken.reshape(-1, *pool.shape[2:])[: self.last - self.first]
-        xp, rows = namespace(pool), self.rows
-        keys = xp.swapaxes(keys[:, rows.kv_first : rows.kv_last], 0, 1)
-        return xp.asarray(keys, dtype=dtype or xp.float64)
+        rows = self.rows
+        keys = namespace(pool).swapaxes(keys[:, rows.kv_first : rows.kv_last], 0, 1)
+        return converted(keys, rows.problem.q, narrow=narrow)
 
 
 def weighted_sum(weights: Array, values: Array) -> Array:

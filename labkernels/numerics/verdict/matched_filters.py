@@ -5,6 +5,7 @@ beta = <e / s^2, D> / <D / s^2, D>: 1 where the mistake was made, about 0 where 
 """
 
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -192,7 +193,10 @@ def _filter(request: ErrorRows, scan: Scan, squares: Squares, found: Directions)
         sums.add(shown[:, :n], squares.variance(block, score, p), v)
     sums.divide()
     same = _alike(request.frame)
-    kinds = [_variances(request, probes, tests, sums, about, same) for about in request.abouts]
+    of_o = tuple(dot(x, o[:, None])[..., None] for x in (tests, probes))
+    kinds = [
+        _variances(request, probes, tests, of_o, sums, about, same) for about in request.abouts
+    ]
     variance, coherence = kinds[0]
     for more in kinds[1:]:
         variance, coherence = xp.maximum(variance, more[0]), xp.maximum(coherence, more[1])
@@ -215,21 +219,25 @@ def _signs(*shape: int) -> np.ndarray:
 
 def _alike(frame: Frame) -> Array | None:
     """Return which channels are rounded alike, or None: all keys are asked if a few do not tell."""
-    few = _marks(frame, _FEW_KEYS)
-    equal = _equal_channels(few)
-    if equal is not None or not few.all():
-        equal = _equal_channels(_marks(frame))
+    if frame.once("few keys tell", min(_FEW_KEYS, frame.rows.keys), _all_differ):
+        return None
+    equal = _equal_channels(_marks(frame))
     return None if equal is None else moved(equal, frame.rows.o)
 
 
+def _all_differ(frame: Frame, most: int) -> bool:
+    """Return whether the first keys tell all channels apart. A channel of zeros may be any other."""
+    marks = _marks(frame, most)
+    return bool(marks.all()) and _equal_channels(marks) is None
+
+
 def _marks(frame: Frame, most: int | None = None) -> np.ndarray:
-    """Return sums of V with random weights over the first keys of each block. Shapes: [Hkv, Dv]."""
+    """Return sums of V with random weights over the rows' keys, or the first. Shapes: [Hkv, Dv]."""
     marks, rng = ZERO, np.random.default_rng(3)
-    for _, _, _, values in frame.weighted_blocks():
-        v = values[:, :most, : values.shape[-1] // 2]
+    for block in itertools.islice(frame.rows.blocks(), 1 if most else None):
+        v = frame.values(block)[:, :most]
+        v = v[..., : v.shape[-1] // 2]
         marks = marks + (v * moved(rng.random((v.shape[1], 1)), v)).sum(1)
-        if most:
-            break
     return to_numpy(marks)
 
 
@@ -249,11 +257,17 @@ def _equal_channels(marks: Array) -> np.ndarray | None:
 
 
 def _variances(
-    request: ErrorRows, probes: Array, tests: Array, sums: Sums, about: float, same: Array | None
+    request: ErrorRows,
+    probes: Array,
+    tests: Array,
+    of_o: tuple[Array, Array],
+    sums: Sums,
+    about: float,
+    same: Array | None,
 ) -> tuple[Any, ...]:
     """Return the variance that rounding gives each test, and a row's coherence.
 
-    about: 1 where the weights' errors move the denominator too, so that they act on v - o; 0 where
+    of_o: the sums <x, o> of tests and of probes. about: 1 where the weights' errors move the denominator too, so that they act on v - o; 0 where
     they act on v. same: the channels that are rounded alike, as _equal_channels returns them.
     """
     o, centre = request.o, request.frame.inside(about * request.rows.o)
@@ -261,7 +275,7 @@ def _variances(
     of_l = error_sigma.denominator_variance(request.rows)
     own = request.sigma**2 - sums.of_values(centre) - of_l * o**2
     own = namespace(o).clip(own, 0.0, None)[:, None]
-    of_tests, of_probes = (dot(x, o[:, None])[..., None] for x in (tests, probes))
+    of_tests, of_probes = of_o
     along_tests, along_probes = own * tests, own * probes
     if same is not None:
         root = own**0.5
@@ -270,6 +284,6 @@ def _variances(
     variance = variance + (of_l * of_tests**2)[..., 0]
     spread = sums.of_probes(probes, centre)
     spread += along_probes
-    spread += of_l * of_probes * o[:, None]
+    spread += (of_l * of_probes) * o[:, None]
     spread /= request.sigma[:, None]
     return variance, dot(spread, spread).sum(1) / probes.shape[1] / o.shape[-1] ** 2

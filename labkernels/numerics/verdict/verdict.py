@@ -327,8 +327,9 @@ def _findings(
     slack = significance.variance_slack(filtered)
     live = np.broadcast_to(problem.n_keys[:, None] > 1, slack.shape)
     with np.errstate(invalid="ignore", divide="ignore"):
-        z = np.where((error == 0) | ~live[..., None], 0.0, error / sigma)
-        z = z / np.sqrt(slack)[..., None]
+        z = error / sigma
+        z[(error == 0) | ~live[..., None]] = 0.0
+        z /= np.sqrt(slack)[..., None]
     simple = groupings.simple(problem)
     found = significance.of_spread(z, filtered, live, [*simple, *groupings.tiles(problem)])
     found += significance.of_outliers(z, filtered, problem)
