@@ -167,10 +167,7 @@ def _sums(rows: Rows, chain: _Chain, *, narrow: bool) -> _Sums:
     per_product, common = (xp.asarray(x, dtype=dtype) for x in (per_product, common[..., None]))
     weight_error, a, a_error, v_sum = ZERO, ZERO, ZERO, ZERO
     for block, _, p in rows.weighted_blocks(narrow=narrow):
-        k_abs, v_abs = (
-            xp.abs(block.gathered(pool, narrow=narrow))
-            for pool in (rows.problem.k_pool, rows.problem.v_pool)
-        )
+        k_abs, v_abs = block.sizes(narrow=narrow)
         error = per_product @ xp.swapaxes(k_abs, 1, 2)
         error += common
         p_eps = p * _grown(error, narrow=narrow)

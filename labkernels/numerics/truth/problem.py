@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from labkernels.kept import Kept
 from labkernels.numerics.arrays import Array, namespace, to_numpy
 from labkernels.numerics.truth import checks, layouts
 from labkernels.numerics.truth.rows import Rows
@@ -25,6 +26,7 @@ BLOCK_KEYS = {"cpu": 256, "gpu": 1024}
 BLOCK_SCORES = {"cpu": 2**15, "gpu": 2**25}
 KEPT_SCORES = {"cpu": 2**23, "gpu": 2**29}
 HELD_SCORES = 2**22
+_KEPT_OF_KEYS = 64  # blocks of keys in float64, as many as 2,048 keys of two heads have
 _FEW_ROWS, _KEYS_OF_FEW_ROWS = 32, 4
 
 
@@ -173,6 +175,11 @@ class Problem:
                         of_heads = head, min(head + heads, self.kv_heads)
                         found.append(Rows(self, b, first, last, *of_heads, keys))
         return tuple(found)
+
+    @functools.cached_property
+    def of_keys(self) -> Kept:
+        """What was made of keys lately, since the next block of rows often needs it again."""
+        return Kept(_KEPT_OF_KEYS)
 
     @functools.cached_property
     def keeps_scores(self) -> bool:

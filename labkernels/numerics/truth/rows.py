@@ -1,7 +1,7 @@
 """Blocks of a problem's rows against blocks of keys, read in float64: scores, weights, values."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -154,6 +154,12 @@ class Rows:
         return {}
 
     @property
+    def are_some(self) -> bool:
+        """Whether the request has other rows in these heads."""
+        begin, end = self.problem.q_ends[self.request : self.request + 2]
+        return self.last - self.first < end - begin
+
+    @property
     def keeps_scores(self) -> bool:
         """Whether scores are kept, for good or while `holding`."""
         return self.problem.keeps_scores or self.__dict__.get("holds", False)
@@ -202,15 +208,36 @@ class Block:
         """The first key, and the end."""
         return self.first, self.last
 
-    @computed_once
+    @property
     def k(self) -> Array:
         """Keys in float64. Shapes: [Hkv, n, D]."""
-        return self.gathered(self.rows.problem.k_pool)
+        return self._shared("k", lambda: self.gathered(self.rows.problem.k_pool))
 
-    @computed_once
+    @property
     def v(self) -> Array:
         """Values in float64. Shapes: [Hkv, n, Dv]."""
-        return self.gathered(self.rows.problem.v_pool)
+        return self._shared("v", lambda: self.gathered(self.rows.problem.v_pool))
+
+    def sizes(self, *, narrow: bool) -> tuple[Array, Array]:
+        """Return |k| and |v|, in fp32 if narrow. Shapes: [Hkv, n, D], [Hkv, n, Dv]."""
+        problem = self.rows.problem
+
+        def made() -> tuple[Array, Array]:
+            return tuple(
+                abs(self.gathered(pool, narrow=narrow)) for pool in (problem.k_pool, problem.v_pool)
+            )
+
+        return self._shared(("sizes", narrow), made)
+
+    def _shared(self, name: Hashable, make: Callable[[], Any]) -> Any:
+        """Return what is made of the block's keys; other rows of the request have it, too."""
+        rows, key = self.rows, (name, self.rows.request, self.rows.kv_first, *self.keys)
+        found = rows.problem.of_keys.get(key)  # another thread may drop it at any time
+        if found is None:
+            found = make()
+            if rows.are_some:
+                rows.problem.of_keys[key] = found
+        return found
 
     @computed_once
     def hidden(self) -> Array | None:
