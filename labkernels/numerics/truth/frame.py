@@ -117,7 +117,6 @@ def _moments(rows: Rows) -> tuple[Any, ...]:
 
 def _finite(rows: Rows, first: int, last: int) -> Array:
     """Return values, 0 in place of inf and NaN; 16-bit values in fp32. Shapes: [Hkv, n, Dv]."""
-    pool = rows.problem.v_pool
-    v = Block(rows, first, last).gathered(pool, narrow=pool.itemsize == 2)
+    v = Block(rows, first, last).stored("v")
     xp = namespace(v)
     return v if xp.isfinite(v.sum()) else xp.where(xp.isfinite(v), v, 0.0)

@@ -26,7 +26,7 @@ BLOCK_KEYS = {"cpu": 256, "gpu": 1024}
 BLOCK_SCORES = {"cpu": 2**15, "gpu": 2**25}
 KEPT_SCORES = {"cpu": 2**23, "gpu": 2**29}
 HELD_SCORES = 2**22
-_KEPT_OF_KEYS = 64  # blocks of keys in float64, as many as 2,048 keys of two heads have
+_KEPT_OF_KEYS = 128  # kinds of blocks of keys, about as many as 2,048 keys of three heads have
 _FEW_ROWS, _KEYS_OF_FEW_ROWS = 32, 4
 
 

@@ -164,15 +164,27 @@ class Rows:
         """Whether scores are kept, for good or while `holding`."""
         return self.problem.keeps_scores or self.__dict__.get("holds", False)
 
+    @property
+    def keeps_keys(self) -> bool:
+        """Whether keys and values are kept, while `holding`."""
+        return self.__dict__.get("holds", False)
+
+    @computed_once
+    def held(self) -> dict[Hashable, Array]:
+        """Keys and values that are kept meanwhile, by their name and place."""
+        return {}
+
     @contextmanager
     def holding(self, most: int) -> Iterator[None]:
-        """Keep scores meanwhile, if they are at most so many: passes over the keys share them."""
-        heads = (self.kv_last - self.kv_first) * self.problem.group
-        self.__dict__["holds"] = (self.last - self.first) * heads * self.keys <= most
+        """Keep scores and keys meanwhile, if they are at most so many numbers, for all passes."""
+        rows = (self.last - self.first) * self.problem.group
+        numbers = (self.kv_last - self.kv_first) * self.keys * max(rows, self.q_log2.shape[-1])
+        self.__dict__["holds"] = numbers <= most
         try:
             yield
         finally:
             self.__dict__["holds"] = False
+            self.held.clear()
             if not self.problem.keeps_scores:
                 self.kept.clear()
                 self.kept_weights.clear()
@@ -211,32 +223,40 @@ class Block:
     @property
     def k(self) -> Array:
         """Keys in float64. Shapes: [Hkv, n, D]."""
-        return self._shared("k", lambda: self.gathered(self.rows.problem.k_pool))
+        return self._shared("k", lambda: float64(self.stored("k")))
 
     @property
     def v(self) -> Array:
         """Values in float64. Shapes: [Hkv, n, Dv]."""
-        return self._shared("v", lambda: self.gathered(self.rows.problem.v_pool))
+        return self._shared("v", lambda: float64(self.stored("v")))
 
     def sizes(self, *, narrow: bool) -> tuple[Array, Array]:
         """Return |k| and |v|, in fp32 if narrow. Shapes: [Hkv, n, D], [Hkv, n, Dv]."""
-        problem = self.rows.problem
+        xp = namespace(self.rows.problem.q)
+        dtype = xp.float32 if narrow else xp.float64
 
-        def made() -> tuple[Array, Array]:
-            return tuple(
-                abs(self.gathered(pool, narrow=narrow)) for pool in (problem.k_pool, problem.v_pool)
-            )
+        def made() -> tuple[Array, ...]:
+            return tuple(abs(xp.asarray(self.stored(name), dtype=dtype)) for name in "kv")
 
         return self._shared(("sizes", narrow), made)
 
+    def stored(self, name: str) -> Array:
+        """Return K or V, by its name, in float64, or fp32 if it has 16 bits. Shapes: [Hkv, n, D].
+
+        These formats hold all values. To convert 16 bits takes long, so that it is done once.
+        """
+        pool = getattr(self.rows.problem, f"{name}_pool")
+        return self._shared(("stored", name), lambda: self._gathered(pool))
+
     def _shared(self, name: Hashable, make: Callable[[], Any]) -> Any:
-        """Return what is made of the block's keys; other rows of the request have it, too."""
+        """Return what is made of the block's keys, which other rows or passes need, too."""
         rows, key = self.rows, (name, self.rows.request, self.rows.kv_first, *self.keys)
-        found = rows.problem.of_keys.get(key)  # another thread may drop it at any time
+        kept = rows.problem.of_keys if rows.are_some else rows.held
+        found = kept.get(key)  # another thread may drop it at any time
         if found is None:
             found = make()
-            if rows.are_some:
-                rows.problem.of_keys[key] = found
+            if rows.are_some or (rows.keeps_keys and name[0] == "stored"):
+                kept[key] = found
         return found
 
     @computed_once
@@ -275,8 +295,7 @@ class Block:
             self.rows.kept[self.keys] = score
         return score
 
-    def gathered(self, pool: Array, *, narrow: bool = False) -> Array:
-        """Return the block's keys in a pool, in fp32 if narrow. Shapes: [Hkv, n, D], float64."""
+    def _gathered(self, pool: Array) -> Array:
         size = pool.shape[1]
         pages = self.rows.problem.page_table[self.rows.request]
         pages = pages[self.first // size : -(-self.last // size)]
@@ -287,7 +306,7 @@ class Block:
         keys = taken.reshape(-1, *pool.shape[2:])[: self.last - self.first]
         rows = self.rows
         keys = namespace(pool).swapaxes(keys[:, rows.kv_first : rows.kv_last], 0, 1)
-        return converted(keys, rows.problem.q, narrow=narrow)
+        return converted(keys, rows.problem.q, narrow=pool.itemsize == 2)
 
 
 def weighted_sum(weights: Array, values: Array) -> Array:
