@@ -93,8 +93,8 @@ class Problem:
         """
         if namespace(self.q) is np or self.machine != "cpu":
             return self
-        pools = (x if x.itemsize < 4 else to_numpy(x) for x in (self.k_pool, self.v_pool))
-        return replace(self, **dict(zip(("q", "k_pool", "v_pool"), (self.q_here, *pools))))
+        k, v = (x if x.itemsize < 4 else to_numpy(x) for x in (self.k_pool, self.v_pool))
+        return replace(self, q=self.q_here, k_pool=k, v_pool=v)
 
     @property
     def batch(self) -> int:
@@ -201,4 +201,3 @@ class Problem:
         if self.machine == "cpu" and rows <= _FEW_ROWS:
             keys *= _KEYS_OF_FEW_ROWS
         return tokens, min(heads, self.kv_heads), max(1, keys // size) * size
-

@@ -226,7 +226,7 @@ def _alike(frame: Frame) -> Array | None:
 
 
 def _all_differ(frame: Frame, most: int) -> bool:
-    """Return whether the first keys tell all channels apart. A channel of zeros may be any other."""
+    """Return whether the first keys tell all channels apart; zeros may belong to any channel."""
     marks = _marks(frame, most)
     return bool(marks.all()) and _equal_channels(marks) is None
 
@@ -267,8 +267,9 @@ def _variances(
 ) -> tuple[Any, ...]:
     """Return the variance that rounding gives each test, and a row's coherence.
 
-    of_o: the sums <x, o> of tests and of probes. about: 1 where the weights' errors move the denominator too, so that they act on v - o; 0 where
-    they act on v. same: the channels that are rounded alike, as _equal_channels returns them.
+    of_o: the sums <x, o> of tests and of probes. about: 1 where the weights' errors move the
+    denominator too, so that they act on v - o; 0 where they act on v. same: the channels that are
+    rounded alike, as _equal_channels returns them.
     """
     o, centre = request.o, request.frame.inside(about * request.rows.o)
     # The part of sigma beyond the weights and l is independent among channels that are not equal.
