@@ -83,12 +83,13 @@ def _internal_variance(
 ) -> Array:
     xp, frame, o = namespace(rows.q_log2), sums.frame, rows.o
     scale = frame.size**2 / rows.softmax.divisor**2
+    centre, zero = frame.inside(o), frame.inside(0.0)
     kinds = [
-        sums.of_rounding(frame.inside(o * (kind == "rounded"))) for kind in policy.denominators
+        sums.of_rounding(centre if kind == "rounded" else zero) for kind in policy.denominators
     ]
     weights = kinds[0] if len(kinds) == 1 else xp.maximum(*kinds)
-    weights = weights + sums.of_exponent(frame.inside(o))
-    parts = sums.of_weights(frame.inside(0.0 * o)) * scale
+    weights = weights + sums.of_exponent(centre)
+    parts = sums.of_weights(zero) * scale
     return weights * scale + _sums_variance(rows, parts, policy, execution)
 
 

@@ -16,7 +16,7 @@ class Scan:
     """
 
     def __init__(self, request: ErrorRows) -> None:
-        o, c, self.inverse = request.o, request.centred, 1 / request.sigma**2
+        o, c, self.inverse = request.o, request.centred, 1 / request.variance
         rows, xp, frame = request.rows, namespace(o), request.frame
         self.of_keys = rows.problem.zeros(2, int(rows.problem.kv_lens[rows.request]))
         self.part, self.tiny = _SMALLEST_NARROW if frame.narrow else _SMALLEST_WIDE

@@ -271,10 +271,10 @@ def _variances(
     denominator too, so that they act on v - o; 0 where they act on v. same: the channels that are
     rounded alike, as _equal_channels returns them.
     """
-    o, centre = request.o, request.frame.inside(about * request.rows.o)
+    o, centre = request.o, request.about(about)
     # The part of sigma beyond the weights and l is independent among channels that are not equal.
     of_l = error_sigma.denominator_variance(request.rows)
-    own = request.sigma**2 - sums.of_values(centre) - of_l * o**2
+    own = request.variance - sums.of_values(centre) - of_l * o**2
     own = namespace(o).clip(own, 0.0, None)[:, None]
     of_tests, of_probes = of_o
     along_tests, along_probes = own * tests, own * probes

@@ -49,6 +49,15 @@ class ErrorRows:
         return self.rows.o / self.frame.size
 
     @computed_once
+    def variance(self) -> Array:
+        """The expected variance of the errors. Shapes: [Hkv, R, Dv]."""
+        return self.sigma**2
+
+    def about(self, moves: float) -> Array:
+        """Return what weights' errors act about: o if they move the denominator, else 0."""
+        return self.centred if moves else self.frame.inside(0.0 * self.o[:, :1])
+
+    @computed_once
     def centred(self) -> Array:
         """The output less the mean of the values. Shapes: [Hkv, R, Dv]."""
         return self.frame.inside(self.rows.o)
@@ -99,10 +108,10 @@ class Directions:
         sums, counts = self.sums * per, self.counts * per
         w1, w2 = squares.of_variance[0][..., 0] * _NO_UNDERFLOW, self.w2
         sharing = xp.where(w2 > 0, w1**2 / xp.where(w2 > 0, w2, 1.0), 1.0)
-        bias = xp.sign(o) * request.sigma**2 * frame.size
+        bias = xp.sign(o) * request.variance * frame.size
         # A common mode that is allowed must not show as a scale. It would without this projection,
         # because sigma jumps where |o| passes a power of 2.
-        scale, along_o = sums[:, 0] - counts[:, 0] * request.centred, o / request.sigma**2
+        scale, along_o = sums[:, 0] - counts[:, 0] * request.centred, o / request.variance
         power = xp.clip(dot(o, along_o), TINY, None)
         scale = scale - (dot(scale, along_o) / power)[..., None] * o
         truncated = -sums[:, 1] - counts[:, 1] * (frame.mean / frame.size)
