@@ -64,7 +64,7 @@ class Frame:
         """The number by which the differences are divided."""
         return self.moments[1]
 
-    def inside(self, o: Array) -> Array:
+    def inside(self, o: Array | float) -> Array:
         """Return (o - mean) / size. Shapes: [Hkv, R, Dv], float64."""
         return (o - self.mean) / self.size
 

@@ -153,11 +153,11 @@ class Rows:
         """The kept weights of blocks in fp32, where exp2 takes longer than a look into memory."""
         return {}
 
-    @property
-    def are_some(self) -> bool:
-        """Whether the request has other rows in these heads."""
+    @computed_once
+    def shares_keys(self) -> bool:
+        """Whether other rows of the request take what a CPU made of its keys in these heads."""
         begin, end = self.problem.q_ends[self.request : self.request + 2]
-        return self.last - self.first < end - begin
+        return self.problem.machine == "cpu" and self.last - self.first < end - begin
 
     @property
     def keeps_scores(self) -> bool:
@@ -238,7 +238,7 @@ class Block:
         def made() -> tuple[Array, ...]:
             return tuple(abs(xp.asarray(self.stored(name), dtype=dtype)) for name in "kv")
 
-        return self._shared(("sizes", narrow), made)
+        return self._shared(f"sizes, {narrow}", made)
 
     def stored(self, name: str) -> Array:
         """Return K or V, by its name, in float64, or fp32 if it has 16 bits. Shapes: [Hkv, n, D].
@@ -246,16 +246,16 @@ class Block:
         These formats hold all values. To convert 16 bits takes long, so that it is done once.
         """
         pool = getattr(self.rows.problem, f"{name}_pool")
-        return self._shared(("stored", name), lambda: self._gathered(pool))
+        return self._shared(f"stored {name}", lambda: self._gathered(pool))
 
-    def _shared(self, name: Hashable, make: Callable[[], Any]) -> Any:
+    def _shared(self, name: str, make: Callable[[], Any]) -> Any:
         """Return what is made of the block's keys, which other rows or passes need, too."""
         rows, key = self.rows, (name, self.rows.request, self.rows.kv_first, *self.keys)
-        kept = rows.problem.of_keys if rows.are_some else rows.held
+        kept = rows.problem.of_keys if rows.shares_keys else rows.held
         found = kept.get(key)  # another thread may drop it at any time
         if found is None:
             found = make()
-            if rows.are_some or (rows.keeps_keys and name[0] == "stored"):
+            if rows.shares_keys or (rows.keeps_keys and name.startswith("stored")):
                 kept[key] = found
         return found
 

@@ -193,7 +193,7 @@ def _filter(request: ErrorRows, scan: Scan, squares: Squares, found: Directions)
         sums.add(shown[:, :n], squares.variance(block, score, p), v)
     sums.divide()
     same = _alike(request.frame)
-    of_o = tuple(dot(x, o[:, None])[..., None] for x in (tests, probes))
+    of_o = dot(tests, o[:, None])[..., None], dot(probes, o[:, None])[..., None]
     kinds = [
         _variances(request, probes, tests, of_o, sums, about, same) for about in request.abouts
     ]
