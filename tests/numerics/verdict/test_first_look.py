@@ -81,11 +81,14 @@ def test_rows_that_are_rounded_once_have_filters_only_where_others_are_not(
 
 
 def test_a_row_that_sees_no_key_must_be_zero(problem, once):
-    blind = int(np.flatnonzero(problem.n_keys == 0)[0])
-    once[blind, 1, 2] = 1.0
-    seen = first_look.look(problem, POLICY, once)
+    empty = replace(problem, kv_lens=np.array([0, 1100]))
+    assert {rows.request for rows in empty.row_blocks()} == {1}
+    once[empty.n_keys == 0] = 0.0
+    assert first_look.look(empty, POLICY, once).once
+    once[5, 1, 2] = 1.0
+    seen = first_look.look(empty, POLICY, once)
     assert not seen.once
-    assert seen.error[blind, 1, 2] == 1.0
+    assert seen.error[5, 1, 2] == 1.0
 
 
 def test_scores_of_a_large_problem_are_kept_while_rows_are_worked_on(problem, monkeypatch):
@@ -101,6 +104,19 @@ def test_scores_of_a_large_problem_are_kept_while_rows_are_worked_on(problem, mo
     assert not any(rows.kept or rows.held for rows in large.row_blocks())
     monkeypatch.setattr(threads, "HELD_SCORES", 0)
     assert not any(made for _, (_, made) in threads.over_rows(replace(problem), of_rows))
+
+
+def test_keys_of_a_few_rows_are_converted_once_and_then_dropped(problem):
+    few = replace(problem, q=problem.q[:2], cu_seqlens_q=np.arange(3))
+
+    def of_rows(rows):
+        (first, *_) = rows.blocks()
+        return rows.o, rows.held, first.stored("k") is first.stored("k"), len(rows.held)
+
+    for rows, (_, _, once, held) in threads.over_rows(few, of_rows):
+        assert once
+        assert held == 2 * len(list(rows.blocks()))
+        assert not rows.held
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
