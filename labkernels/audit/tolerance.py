@@ -17,7 +17,8 @@ from labkernels.numerics.arrays import namespace, to_numpy
 from labkernels.numerics.error import bounds
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.error.execution import ANY_EXECUTION
-from labkernels.numerics.truth.problem import Problem, weighted_sum
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.rows import weighted_sum
 from labkernels.numerics.verdict import significance
 from labkernels.policy import NumericPolicy
 from labkernels.units import require_int
@@ -146,7 +147,7 @@ def _inside(problem: Problem, policy: NumericPolicy):
         several = rows.n_keys > 1
         most = xp.amax(xp.sqrt(variance), -1) * np.sqrt(significance.slack(to_numpy(sharing)))
         rows.put(found, to_numpy(most * several))
-        given = rows.take(bound[rows.first : rows.last])
+        given = rows.of(bound)
         a = to_numpy(a / rows.softmax.divisor)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(a > 0, (given - u * abs(to_numpy(rows.o))) / a, 0.0)

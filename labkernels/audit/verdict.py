@@ -177,7 +177,7 @@ def _rows(name: str, array, q, cu_seqlens_q, n_after: int):
 
 
 def _problem(q, k, v, kv_len, cu_seqlens, cu_seqlens_q, causal, cache, scale, variant) -> Problem:
-    """Return the problem of q and of keys of any of the three kinds."""
+    """Return the problem of q and of keys of any of the three kinds, on a CPU in NumPy."""
     if q.ndim < 3 or q.shape[-1] < 1:
         raise ValueError(
             f"q.shape = {tuple(q.shape)}, allowed: [B, Hq, D] and more, D of 1 or more"
@@ -192,7 +192,7 @@ def _problem(q, k, v, kv_len, cu_seqlens, cu_seqlens_q, causal, cache, scale, va
         raise ValueError(f"scale = {scale}, allowed: a positive number")
     keys = _keys(q, k, v, kv_len, cu_seqlens, cache)
     how = {"scale": scale, "cu_seqlens_q": cu_seqlens_q, "causal": bool(causal)}
-    return Problem(rows, *keys, **how, variant=variant)
+    return Problem(rows, *keys, **how, variant=variant).on_cpu_in_numpy()
 
 
 def _variant(window_left, soft_cap, alibi, sinks, mask) -> VariantTensors | None:

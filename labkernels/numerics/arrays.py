@@ -38,6 +38,13 @@ def moved(array: np.ndarray, like: Array) -> Array:
     return namespace(like).asarray(np.array(array), device=like.device)
 
 
+def converted(array: Array, like: Array, *, narrow: bool = False) -> Array:
+    """Return the values as float64, or fp32 if narrow, in the namespace of an array beside them."""
+    xp = namespace(array)
+    found = xp.asarray(array, dtype=xp.float32 if narrow else xp.float64)
+    return found if namespace(like) is xp else found.numpy()
+
+
 def float64(array: Array) -> Array:
     """Return the values as float64, on their device."""
     return namespace(array).asarray(array, dtype=namespace(array).float64)

@@ -10,7 +10,8 @@ import labkernels
 from labkernels.audit.dumps import audit
 from labkernels.numerics import rounding
 from labkernels.numerics.truth import oracle
-from labkernels.numerics.truth.problem import Block, Problem
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.rows import Block
 from labkernels.numerics.verdict.diagnosis import addresses
 from labkernels.numerics.verdict.diagnosis.whole_kernel.search import LEFT
 from labkernels.numerics.verdict.verdict import decide

@@ -8,7 +8,8 @@ import numpy as np
 
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.emulation.summation_order import MMA_KEYS, SummationOrder
-from labkernels.numerics.truth.problem import Problem, Rows
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.rows import Rows
 
 _BLOCK_ELEMENTS = 2**20  # elements of a plane [C, mmas, R, Dv], one slice per mma: 8 MiB
 
@@ -23,7 +24,7 @@ class Place:
 
     def put(self, target: np.ndarray, values: np.ndarray) -> None:
         """Write values [R, Dv] into the target."""
-        view = self.rows.take(target[self.rows.first : self.rows.last])
+        view = self.rows.of(target)
         view[self.head, self.some] = values
         self.rows.put(target, view)
 
@@ -140,7 +141,7 @@ def blocks(problem: Problem, order: SummationOrder) -> Iterator[tuple[Place, Sof
         n_keys = int(rows.n_keys.max())
         parts = list(rows.blocks())
         k, v = (np.concatenate([getattr(part, x) for part in parts], axis=1) for x in "kv")
-        q = rows.take(np.asarray(problem.q[rows.first : rows.last], np.float64))
+        q = np.asarray(rows.of(problem.q), np.float64)
         hidden = np.arange(n_keys) >= rows.n_keys[:, None]
         steps = order.steps(n_keys)
         index = np.argsort(steps, axis=None, kind="stable")[steps.size - n_keys :]

@@ -6,6 +6,7 @@ into at most 8 warps and Execution.splits splits, fp32 accumulators, fp16 or bf1
 quantity belongs to one row: under a causal mask its chains have one term per key that it sees.
 """
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,8 @@ from labkernels import formats
 from labkernels.numerics.arrays import ZERO, Array, float64, namespace
 from labkernels.numerics.emulation import tensor_core
 from labkernels.numerics.error.execution import ANY_EXECUTION, Execution
-from labkernels.numerics.truth.problem import Problem, Rows, weighted_sum
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.rows import Rows, weighted_sum
 from labkernels.numerics.truth.threads import over_rows
 from labkernels.policy import NumericPolicy
 from labkernels.units import LOG2_E
@@ -70,19 +72,23 @@ def both_bounds(
     narrow: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return out_bound and lse2_bound by one pass over the keys; narrow: in fp32, 2^-12 larger."""
-
-    def of_rows(rows: Rows) -> tuple[Array, Array]:
-        chain = _Chain(policy, execution, rows.n_keys)
-        sums = _sums(rows, chain, narrow=narrow)
-        if narrow and not namespace(sums.a_error).isfinite(sums.a_error).all():
-            sums = _sums(rows, chain, narrow=False)  # beyond the range of fp32
-        return _out_bound(sums, chain), _lse2_bound(rows, sums, chain)
-
     out, lse2 = problem.zeros(*problem.out_shape), problem.zeros(*problem.q.shape[:2])
-    for rows, (of_out, of_lse2) in over_rows(problem, of_rows):
+    work = functools.partial(of_rows, policy=policy, execution=execution, narrow=narrow)
+    for rows, (of_out, of_lse2) in over_rows(problem, work):
         rows.put(out, of_out)
         rows.put(lse2, of_lse2)
     return out, lse2
+
+
+def of_rows(
+    rows: Rows, policy: NumericPolicy, execution: Execution, *, narrow: bool
+) -> tuple[Array, Array]:
+    """Return both bounds of some rows. Shapes: [Hkv, R, Dv] and [Hkv, R]."""
+    chain = _Chain(policy, execution, rows.n_keys)
+    sums = _sums(rows, chain, narrow=narrow)
+    if narrow and not namespace(sums.a_error).isfinite(sums.a_error).all():
+        sums = _sums(rows, chain, narrow=False)  # beyond the range of fp32
+    return _out_bound(sums, chain), _lse2_bound(rows, sums, chain)
 
 
 @dataclass(frozen=True)
@@ -161,10 +167,7 @@ def _sums(rows: Rows, chain: _Chain, *, narrow: bool) -> _Sums:
     per_product, common = (xp.asarray(x, dtype=dtype) for x in (per_product, common[..., None]))
     weight_error, a, a_error, v_sum = ZERO, ZERO, ZERO, ZERO
     for block, _, p in rows.weighted_blocks(narrow=narrow):
-        k_abs, v_abs = (
-            xp.abs(block.gathered(pool, dtype))
-            for pool in (rows.problem.k_pool, rows.problem.v_pool)
-        )
+        k_abs, v_abs = block.sizes(narrow=narrow)
         error = per_product @ xp.swapaxes(k_abs, 1, 2)
         error += common
         p_eps = p * _grown(error, narrow=narrow)

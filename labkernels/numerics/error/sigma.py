@@ -11,7 +11,8 @@ from labkernels.numerics.emulation import tensor_core
 from labkernels.numerics.error.bounds import TANH_ERROR
 from labkernels.numerics.error.execution import ANY_EXECUTION, Execution
 from labkernels.numerics.truth.frame import Frame
-from labkernels.numerics.truth.problem import Block, Problem, Rows
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.rows import Block, Rows
 from labkernels.numerics.truth.threads import over_rows
 from labkernels.policy import NumericPolicy
 from labkernels.units import LN_2
@@ -82,12 +83,13 @@ def _internal_variance(
 ) -> Array:
     xp, frame, o = namespace(rows.q_log2), sums.frame, rows.o
     scale = frame.size**2 / rows.softmax.divisor**2
+    centre, zero = frame.inside(o), frame.inside(0.0)
     kinds = [
-        sums.of_rounding(frame.inside(o * (kind == "rounded"))) for kind in policy.denominators
+        sums.of_rounding(centre if kind == "rounded" else zero) for kind in policy.denominators
     ]
     weights = kinds[0] if len(kinds) == 1 else xp.maximum(*kinds)
-    weights = weights + sums.of_exponent(frame.inside(o))
-    parts = sums.of_weights(frame.inside(0.0 * o)) * scale
+    weights = weights + sums.of_exponent(centre)
+    parts = sums.of_weights(zero) * scale
     return weights * scale + _sums_variance(rows, parts, policy, execution)
 
 
@@ -160,6 +162,7 @@ class Squares:
     def __init__(self, frame: Frame, policy: NumericPolicy) -> None:
         self.frame, self.policy = frame, policy
         self.weights, self.values, self.exponent = ZERO, ZERO, ZERO
+        self._kept: dict[tuple[int, int], Array] = {}  # variances, for a second pass
 
     def add(self, block: Block, score: Array, p: Array, spacing: Array, values: Array) -> Array:
         """Count a block of keys; return the variance of p's error.
@@ -170,10 +173,9 @@ class Squares:
         alike = isinstance(exponent, float)  # one number for all keys needs no sum of its own
         stacked = side_by_side(p, 2 if alike else 3)
         squared, rounded = stacked[:, 0], stacked[:, 1]
-        squared[...] = p
-        squared *= p
-        rounded[...] = spacing
-        rounded *= spacing
+        xp = namespace(p)
+        xp.multiply(p, p, out=squared)
+        xp.multiply(spacing, spacing, out=rounded)
         rounded /= 12
         if alike:
             self.exponent = exponent
@@ -186,10 +188,14 @@ class Squares:
         sums = (stacked.reshape(heads, -1, n) @ values).reshape(heads, kinds, rows, -1)
         self.weights = self.weights + float64(stacked.sum(-1)[..., None])
         self.values = self.values + float64(sums)
+        if block.rows.keeps_scores:
+            self._kept[block.keys] = variance
         return variance
 
     def variance(self, block: Block, score: Array, p: Array) -> Array:
         """Return the variance of p's error again. Shapes: [Hkv, R, n]."""
+        if block.keys in self._kept:
+            return self._kept[block.keys]
         found = p_spacing(p, self.policy.p)
         found *= found
         found /= 12

@@ -5,13 +5,13 @@ The mean is subtracted so that nothing is lost by cancellation. The differences 
 largest of them, so that their squares neither overflow nor vanish.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from labkernels.kept import Kept, computed_once
 from labkernels.numerics.arrays import ZERO, Array, float64, namespace
-from labkernels.numerics.truth.problem import Block, Rows
+from labkernels.numerics.truth.rows import Block, Rows
 
 _SMALLEST = 1e-30  # the least size, in place of 0: fp32 holds the number and its inverse
 _CONSTANT = 2.0**-20  # the least size, as a part of the mean
@@ -32,17 +32,26 @@ class Frame:
     def _kept(self) -> Kept:
         problem = self.rows.problem
         if "frames" not in problem.__dict__:
-            elements = 2 * problem.v_pool.shape[-1] * problem.kv_heads * self.rows.step
+            heads = self.rows.kv_last - self.rows.kv_first
+            elements = 2 * problem.v_pool.shape[-1] * heads * self.rows.step
             object.__setattr__(problem, "frames", Kept(max(2, _KEPT_VALUES // elements)))
         return problem.__dict__["frames"]
 
     @computed_once
     def moments(self) -> tuple[Any, ...]:
         """The mean and the size."""
-        key = self.rows.request, self.narrow
+        key = self.rows.request, self.rows.kv_first, self.narrow
         found = self._kept.get(key)  # another thread may drop it at any time
         if found is None:
             found = self._kept[key] = _moments(self.rows) if self.narrow else (0.0, 1.0)
+        return found
+
+    def once(self, name: str, given: Hashable, work: Callable[["Frame", Any], Any]) -> Any:
+        """Return what work finds, which all rows of this request and these heads share."""
+        key = name, self.rows.request, self.rows.kv_first, self.narrow, given
+        found = self._kept.get(key)
+        if found is None:
+            found = self._kept[key] = work(self, given)
         return found
 
     @property
@@ -55,7 +64,7 @@ class Frame:
         """The number by which the differences are divided."""
         return self.moments[1]
 
-    def inside(self, o: Array) -> Array:
+    def inside(self, o: Array | float) -> Array:
         """Return (o - mean) / size. Shapes: [Hkv, R, Dv], float64."""
         return (o - self.mean) / self.size
 
@@ -67,11 +76,11 @@ class Frame:
     def weighted_blocks(self) -> Iterator[tuple[Any, ...]]:
         """Yield block, score (log2), weight 2^(s - m) and values of each block of keys."""
         for block, score, p in self.rows.weighted_blocks(narrow=self.narrow):
-            yield block, score, p, self._values(block)
+            yield block, score, p, self.values(block)
 
-    def _values(self, block: Block) -> Array:
+    def values(self, block: Block) -> Array:
         """Return values, and their squares beside them. Shapes: [Hkv, n, 2 Dv]."""
-        key = block.rows.request, self.narrow, block.first
+        key = self.rows.request, self.rows.kv_first, self.narrow, block.first
         found = self._kept.get(key)
         if found is None:
             last = int(self.rows.problem.kv_lens[block.rows.request])
@@ -108,7 +117,6 @@ def _moments(rows: Rows) -> tuple[Any, ...]:
 
 def _finite(rows: Rows, first: int, last: int) -> Array:
     """Return values, 0 in place of inf and NaN; 16-bit values in fp32. Shapes: [Hkv, n, Dv]."""
-    pool = rows.problem.v_pool
-    xp = namespace(pool)
-    v = Block(rows, first, last).gathered(pool, xp.float32 if pool.itemsize == 2 else xp.float64)
+    v = Block(rows, first, last).stored("v")
+    xp = namespace(v)
     return v if xp.isfinite(v.sum()) else xp.where(xp.isfinite(v), v, 0.0)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from labkernels.numerics.arrays import Array, float64, namespace
-from labkernels.numerics.truth.problem import Block, Problem, Rows, weighted_sum
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.rows import Block, Rows, weighted_sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,9 +65,7 @@ class Part:
 def parts(given: Given, rows: Rows) -> Iterator[Part]:
     """Yield P and dS of the rows, a block of keys at a time."""
     xp = namespace(rows.q_log2)
-    dout, out, lse2 = (
-        rows.take(float64(x[rows.first : rows.last])) for x in (given.dout, given.out, given.lse2)
-    )
+    dout, out, lse2 = (float64(rows.of(x)) for x in (given.dout, given.out, given.lse2))
     delta = (dout * out).sum(-1)[..., None]
     for block in rows.blocks():
         score = block.score_log2
@@ -93,23 +92,15 @@ class Totals:
         """Add a part; abs_values takes |K|, |Q| and |dO|, so that errors cannot cancel."""
         rows, block = part.rows, part.block
         xp, size = namespace(p), abs if abs_values else (lambda x: x)
-        q = rows.take(float64(self.problem.q[rows.first : rows.last]))
-        dq = self.problem.zeros(rows.last - rows.first, *self.problem.q.shape[1:])
-        _put(rows, dq, weighted_sum(ds, size(block.k)))
-        self.dq[rows.first : rows.last] += dq
+        q = float64(rows.of(self.problem.q))
+        self.dq[rows.place] += rows.by_token(weighted_sum(ds, size(block.k)))
         first = int(self.starts[rows.request]) + block.first
         keys = slice(first, first + block.last - block.first)
+        heads = slice(rows.kv_first, rows.kv_last)
         for total, weights, values in ((self.dk, ds, q), (self.dv, p, dout)):
             found = weighted_sum(xp.swapaxes(weights, 1, 2), size(values))
-            total[keys] += xp.swapaxes(found, 0, 1)
+            total[keys, heads] += xp.swapaxes(found, 0, 1)
 
     def scaled(self) -> tuple[Array, Array, Array]:
         """Return dq and dk times the softmax scale, and dv."""
         return self.dq * self.problem.scale, self.dk * self.problem.scale, self.dv
-
-
-def _put(rows: Rows, target: Array, values: Array) -> None:
-    """Write rows [Hkv, R, D] to tokens [tokens, Hq, D]."""
-    problem = rows.problem
-    grouped = values.reshape(problem.kv_heads, -1, problem.group, values.shape[-1])
-    target[:] = namespace(values).swapaxes(grouped, 0, 1).reshape(target.shape)

@@ -5,26 +5,29 @@ the namespace that its q belongs to, and give arrays of that namespace.
 """
 
 import functools
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from labkernels.kept import computed_once
-from labkernels.numerics.arrays import ZERO, Array, float64, moved, namespace, to_numpy
+from labkernels.kept import Kept
+from labkernels.numerics.arrays import Array, namespace, to_numpy
 from labkernels.numerics.truth import checks, layouts
-from labkernels.numerics.truth.softmax import Softmax
+from labkernels.numerics.truth.rows import Rows
 from labkernels.numerics.truth.variant import VariantTensors
-from labkernels.units import LOG2_E
 from labkernels.variant import AttentionVariant
 
-# Keys and scores per block: few enough for a CPU's cache, and enough to keep a GPU busy. The scores
-# of one token in all heads may be more. A problem with at most KEPT_SCORES scores keeps them.
+# Keys and scores per block: few enough for a core's own cache, where a block has one KV head unless
+# heads are small; and enough to keep a GPU busy, where it has all heads. The scores of one token
+# may be more. A problem with at most KEPT_SCORES scores keeps them. Of a larger one, rows keep up
+# to HELD_SCORES while they are worked on: a core's memory is reused then, which takes less time
+# than to ask the system for more.
 BLOCK_KEYS = {"cpu": 256, "gpu": 1024}
-BLOCK_SCORES = {"cpu": 2**17, "gpu": 2**25}
-KEPT_SCORES = {"cpu": 2**26, "gpu": 2**29}
+BLOCK_SCORES = {"cpu": 2**15, "gpu": 2**25}
+KEPT_SCORES = {"cpu": 2**23, "gpu": 2**29}
+HELD_SCORES = 2**22
+_KEPT_OF_KEYS = 128  # kinds of blocks of keys, about as many as 2,048 keys of three heads have
+_FEW_ROWS, _KEYS_OF_FEW_ROWS = 32, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +80,21 @@ class Problem:
 
     def in_numpy(self) -> "Problem":
         """Return the problem in NumPy, from any device; from torch, in float64."""
-        if namespace(self.q) is np:
+        if all(namespace(x) is np for x in (self.q, self.k_pool, self.v_pool)):
             return self
         q, k, v = (to_numpy(x).astype(np.float64) for x in (self.q, self.k_pool, self.v_pool))
         return replace(self, q=q, k_pool=k, v_pool=v)
+
+    def on_cpu_in_numpy(self) -> "Problem":
+        """Return the problem with NumPy's arrays in place of torch's tensors on the CPU.
+
+        NumPy takes less time for a block that fits a core's cache. Keys and values of 16 bits,
+        which NumPy would hold in twice the memory, stay torch's until a block of them is read.
+        """
+        if namespace(self.q) is np or self.machine != "cpu":
+            return self
+        k, v = (x if x.itemsize < 4 else to_numpy(x) for x in (self.k_pool, self.v_pool))
+        return replace(self, q=self.q_here, k_pool=k, v_pool=v)
 
     @property
     def batch(self) -> int:
@@ -141,253 +155,49 @@ class Problem:
         """Where q lies, "cpu" or "gpu"."""
         return "cpu" if str(self.q.device) == "cpu" else "gpu"
 
-    def row_blocks(self) -> "tuple[Rows, ...]":
-        """Return blocks of tokens of one request in which a row sees a key; always the same."""
+    def row_blocks(self) -> tuple[Rows, ...]:
+        """Return blocks of tokens and KV heads of one request in which a row sees a key.
+
+        They are always the same.
+        """
         return self._row_blocks
 
     @functools.cached_property
-    def _row_blocks(self) -> "tuple[Rows, ...]":
+    def _row_blocks(self) -> tuple[Rows, ...]:
         found = []
         for b in range(self.batch):
             begin, end = int(self.q_ends[b]), int(self.q_ends[b + 1])
-            keys = min(BLOCK_KEYS[self.machine], max(1, int(self.kv_lens[b])))
-            tokens = max(1, BLOCK_SCORES[self.machine] // (self.q.shape[1] * keys))
-            for first in range(begin, end, tokens):
-                last = min(first + tokens, end)
-                if self.n_keys[first:last].any():
-                    found.append(Rows(self, b, first, last))
+            tokens, heads, keys = self._block_shape(end - begin, int(self.kv_lens[b]))
+            for head in range(0, self.kv_heads, heads):
+                for first in range(begin, end, tokens):
+                    last = min(first + tokens, end)
+                    if self.n_keys[first:last].any():
+                        of_heads = head, min(head + heads, self.kv_heads)
+                        found.append(Rows(self, b, first, last, *of_heads, keys))
         return tuple(found)
+
+    @functools.cached_property
+    def of_keys(self) -> Kept:
+        """What was made of keys lately, since the next block of rows often needs it again."""
+        return Kept(_KEPT_OF_KEYS)
 
     @functools.cached_property
     def keeps_scores(self) -> bool:
         """Whether scores, once computed, are kept."""
         return int(self.n_keys.sum()) * self.q.shape[1] <= KEPT_SCORES[self.machine]
 
+    def _block_shape(self, queries: int, kv_len: int) -> tuple[int, int, int]:
+        """Return how many tokens, KV heads and keys a block of a request has, keys in pages.
 
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Query tokens first to last of one request, their heads side by side: R = tokens * group.
-
-    Row r of a KV head is token first + r // group and the head's query head r % group.
-    """
-
-    problem: Problem
-    request: int
-    first: int
-    last: int
-
-    @computed_once
-    def q_log2(self) -> Array:
-        """Queries that give scores in log2 units. Shapes: [Hkv, R, D], float64."""
-        q = float64(self.problem.q[self.first : self.last])
-        return self.take(q) * (self.problem.scale * LOG2_E)
-
-    @computed_once
-    def n_keys(self) -> Array:
-        """How many keys each row sees. Shapes: [R], float64."""
-        counts = np.repeat(self.problem.n_keys[self.first : self.last], self.problem.group)
-        return moved(counts.astype(np.float64), self.problem.q)
-
-    def take(self, tokens: Array) -> Array:
-        """Return values [tokens, Hq, ...] as rows [Hkv, R, ...]."""
-        p = self.problem
-        grouped = tokens.reshape(len(tokens), p.kv_heads, p.group, *tokens.shape[2:])
-        return namespace(tokens).swapaxes(grouped, 0, 1).reshape(p.kv_heads, -1, *tokens.shape[2:])
-
-    def put(self, target: Array, rows: Array) -> None:
-        """Write rows [Hkv, R, ...] into their place in target [total_q, Hq, ...]."""
-        p = self.problem
-        grouped = rows.reshape(p.kv_heads, -1, p.group, *rows.shape[2:])
-        tokens = namespace(rows).swapaxes(grouped, 0, 1)
-        target[self.first : self.last] = tokens.reshape(target[self.first : self.last].shape)
-
-    def blocks(self) -> "Iterator[Block]":
-        """Yield blocks of the keys that any of the rows sees, in order."""
-        keys = int(self.problem.n_keys[self.first : self.last].max(initial=0))
-        for begin in range(0, keys, self.step):
-            yield Block(self, begin, min(begin + self.step, keys))
-
-    @property
-    def step(self) -> int:
-        """Keys per block, in whole pages."""
-        size = self.problem.k_pool.shape[1]
-        return max(1, BLOCK_KEYS[self.problem.machine] // size) * size
-
-    @computed_once
-    def softmax(self) -> Softmax:
-        """The results of two passes over the keys: the largest scores first, then the sums."""
-        return Softmax(self._peaks[0], self._sums[0], *self._peaks[1:])
-
-    @computed_once
-    def _peaks(self) -> tuple[Array, Array, Array]:
-        """The largest score or sink, the largest |s|, and the key of the largest score."""
-        xp = namespace(self.problem.q)
-        largest, top = (self.problem.zeros(*self.q_log2.shape[:2]) for _ in range(2))
-        m = largest - math.inf
-        for block in self.blocks():
-            score = block.score_log2
-            seen = score if block.hidden is None else xp.where(block.hidden, 0.0, score)
-            highest = xp.amax(score, -1)
-            top = xp.where(highest > m, xp.argmax(score, -1) + float(block.first), top)
-            m = xp.maximum(m, highest)
-            largest = xp.maximum(largest, xp.maximum(xp.amax(seen, -1), -xp.amin(seen, -1)))
-        m = xp.where(m == -math.inf, 0.0, m)
-        return m if self.sinks is None else xp.maximum(m, self.sinks), largest, top
-
-    @computed_once
-    def _sums(self) -> tuple[Array, Array]:
-        """The sums of the weights 2^(s - m), with the sink's, and of weights times values."""
-        l, total = self.problem.zeros(*self.q_log2.shape[:2]), ZERO
-        for block, _, weights in self.weighted_blocks():
-            l = l + weights.sum(-1)
-            total = total + weighted_sum(weights, block.v)
-        return l if self.sinks is None else l + self.sink_weight[..., 0], total
-
-    @computed_once
-    def heads(self) -> np.ndarray:
-        """The query head of each row. Shapes: [Hkv, R]."""
-        group = self.problem.group
-        of_row = np.arange((self.last - self.first) * group) % group
-        return np.arange(self.problem.kv_heads)[:, None] * group + of_row
-
-    @computed_once
-    def places(self) -> Array:
-        """The place of each row's query among the keys. Shapes: [R, 1], float64."""
-        p, tokens = self.problem, np.arange(self.first, self.last)
-        place = tokens + int(p.kv_lens[self.request]) - int(p.q_ends[self.request + 1])
-        return moved(np.repeat(place, p.group).astype(np.float64)[:, None], p.q)
-
-    @computed_once
-    def sinks(self) -> Array | None:
-        """The sink of each row, in log2 units; None if there is none. Shapes: [Hkv, R]."""
-        variant = self.problem.variant
-        if variant is None or variant.sinks is None:
-            return None
-        return moved(np.asarray(variant.sinks, np.float64)[self.heads] * LOG2_E, self.problem.q)
-
-    @computed_once
-    def sink_weight(self) -> Array | float:
-        """2^(sink - m), the sink's part of l; 0 without a sink. Shapes: [Hkv, R, 1]."""
-        if self.sinks is None:
-            return 0.0
-        return namespace(self.sinks).exp2(self.sinks - self._peaks[0])[..., None]
-
-    @computed_once
-    def o(self) -> Array:
-        """The output. Shapes: [Hkv, R, Dv]."""
-        return self._sums[1] / self.softmax.divisor
-
-    @computed_once
-    def kept(self) -> dict[tuple[int, int], Array]:
-        """The kept scores of blocks, by the block's first key and last."""
-        return {}
-
-    @computed_once
-    def kept_weights(self) -> dict[tuple[int, int], Array]:
-        """The kept weights of blocks in fp32, where exp2 takes longer than a look into memory."""
-        return {}
-
-    def weighted_blocks(self, *, narrow: bool = False) -> Iterator[tuple[Any, ...]]:
-        """Yield (block, scores in log2 units, weights 2^(s - m)) of each block of keys.
-
-        narrow: the weights in fp32.
+        A few rows, as of a decode, take more keys at once: functions take longer to call than to
+        run there.
         """
-        m, xp = self._peaks[0][..., None], namespace(self.problem.q)
-        for block in self.blocks():
-            score, weights = block.score_log2, self.kept_weights.get(block.keys)
-            if weights is None or not narrow:
-                with np.errstate(invalid="ignore"):
-                    below = score - m
-                below = xp.asarray(below, dtype=xp.float32) if narrow else below
-                weights = xp.exp2(below, out=below)
-                if block.keys in self.kept and self.problem.machine == "cpu":
-                    self.kept_weights[block.keys] = xp.asarray(weights, dtype=xp.float32)
-            yield block, score, weights
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """Keys first to last of a request, against some of its rows. Shapes: n = last - first."""
-
-    rows: Rows
-    first: int
-    last: int
-
-    @property
-    def keys(self) -> tuple[int, int]:
-        """The first key, and the end."""
-        return self.first, self.last
-
-    @computed_once
-    def k(self) -> Array:
-        """Keys in float64. Shapes: [Hkv, n, D]."""
-        return self.gathered(self.rows.problem.k_pool)
-
-    @computed_once
-    def v(self) -> Array:
-        """Values in float64. Shapes: [Hkv, n, Dv]."""
-        return self.gathered(self.rows.problem.v_pool)
-
-    @computed_once
-    def hidden(self) -> Array | None:
-        """True where a row does not see a key; None if all rows see all keys. Shapes: [R, n]."""
-        rows, problem, xp = self.rows, self.rows.problem, namespace(self.rows.problem.q)
-        found = None
-        if problem.variant is not None:
-            tokens, keys = slice(rows.first, rows.last), slice(self.first, self.last)
-            found = problem.variant.hides(tokens, problem.group, rows.places, keys, problem.q)
-        if self.last <= problem.n_keys[rows.first : rows.last].min():
-            return found
-        keys = xp.arange(self.first, self.last, device=problem.q.device)
-        behind = keys >= rows.n_keys[:, None]
-        return behind if found is None else found | behind
-
-    def shaped(self, score: Array) -> Array:
-        """Return products q k in log2 units as the variant changes them. Shapes: [Hkv, R, n]."""
-        variant, rows = self.rows.problem.variant, self.rows
-        if variant is None:
-            return score
-        keys = namespace(score).arange(self.first, self.last, device=score.device)
-        return variant.shaped(score, rows.heads, rows.places, keys)
-
-    @property
-    def score_log2(self) -> Array:
-        """Scores in log2 units, -inf where a row does not see a key. Shapes: [Hkv, R, n]."""
-        if self.keys in self.rows.kept:
-            return self.rows.kept[self.keys]
-        xp = namespace(self.k)
-        with np.errstate(invalid="ignore"):
-            score = self.shaped(self.rows.q_log2 @ xp.swapaxes(self.k, 1, 2))
-        if self.hidden is not None:
-            score = xp.where(self.hidden, -math.inf, score)
-        if self.rows.problem.keeps_scores:
-            self.rows.kept[self.keys] = score
-        return score
-
-    def gathered(self, pool: Array, dtype: Any = None) -> Array:
-        """Return the block's keys in a pool, in float64 or another dtype. Shapes: [Hkv, n, D]."""
-        size = pool.shape[1]
-        pages = self.rows.problem.page_table[self.rows.request]
-        pages = pages[self.first // size : -(-self.last // size)]
-        if (np.diff(pages) == 1).all():  # adjacent pages need no copy
-            taken = pool[int(pages[0]) : int(pages[-1]) + 1]
-        else:
-            taken = pool[moved(pages, pool)]
-        keys = taken.reshape(-1, *pool.shape[2:])[: self.last - self.first]
-        xp = namespace(pool)
-        return xp.swapaxes(xp.asarray(keys, dtype=dtype or xp.float64), 0, 1)
-
-
-def weighted_sum(weights: Array, values: Array) -> Array:
-    """Return the sum over keys of weights times values, where 0 times NaN or inf is 0.
-
-    Shapes: weights [..., R, n], values [..., n, Dv] -> [..., R, Dv].
-    """
-    xp = namespace(weights)
-    with np.errstate(invalid="ignore"):
-        total = weights @ values
-        if not xp.isnan(total).any():
-            return total
-        wild = ~xp.isfinite(values)
-        seen = float64(weights != 0) @ float64(wild) > 0
-        return xp.where(seen, total, weights @ xp.where(wild, 0.0, values))
+        size, keys = self.k_pool.shape[1], BLOCK_KEYS[self.machine]
+        vectors = BLOCK_SCORES[self.machine] // min(keys, max(1, kv_len))
+        least = 1 if self.machine == "cpu" else self.kv_heads
+        tokens = max(1, vectors // (self.group * least))
+        rows = min(tokens, queries) * self.group
+        heads = max(least, vectors // max(rows, self.q.shape[-1]))
+        if self.machine == "cpu" and rows <= _FEW_ROWS:
+            keys *= _KEYS_OF_FEW_ROWS
+        return tokens, min(heads, self.kv_heads), max(1, keys // size) * size

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from labkernels.numerics.arrays import namespace
-from labkernels.numerics.truth.problem import Problem, Rows
+from labkernels.numerics.truth.problem import HELD_SCORES, Problem
+from labkernels.numerics.truth.rows import Rows
 
 try:
     from threadpoolctl import ThreadpoolController
@@ -52,14 +53,15 @@ def over_rows(problem: Problem, work: Callable[[Rows], Result]) -> Iterator[tupl
     rows, xp = problem.row_blocks(), namespace(problem.q)
     allowed = _allowed() if xp is np else xp.get_num_threads()
     threads = min(allowed, _MOST, len(rows)) if _is_large(problem) else 1
-    if threads < 2:
-        yield from ((block, work(block)) for block in rows)
-        return
     state = np.geterr()  # a new thread starts with NumPy's own warnings
 
     def quiet(block: Rows) -> Result:
-        with np.errstate(**state):
+        with np.errstate(**state), block.holding(HELD_SCORES):
             return work(block)
+
+    if threads < 2:
+        yield from ((block, quiet(block)) for block in rows)
+        return
 
     alone = one_per_product() if xp is np else _one_per_function(xp)
     with alone, ThreadPoolExecutor(threads) as pool:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from labkernels.numerics import rounding
-from labkernels.numerics.truth.problem import Block, Problem, weighted_sum
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.rows import Block, weighted_sum
 
 COSINE = 5e-6
 FUDGE, FUDGE_ATOL = 5.0, 1e-5
@@ -54,7 +55,7 @@ def eager_attention(problem: Problem, fmt: str) -> np.ndarray:
     """
     out = problem.zeros(*problem.out_shape)
     for rows in problem.row_blocks():
-        q = rows.take(np.asarray(problem.q[rows.first : rows.last], np.float64))
+        q = np.asarray(rows.of(problem.q), np.float64)
         blocks = list(rows.blocks())
         scores = np.concatenate([_eager_scores(q, block, fmt) for block in blocks], axis=-1)
         shift = np.maximum(scores.max(-1, keepdims=True), np.finfo(np.float64).min)

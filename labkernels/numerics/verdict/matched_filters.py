@@ -5,6 +5,7 @@ beta = <e / s^2, D> / <D / s^2, D>: 1 where the mistake was made, about 0 where 
 """
 
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +16,15 @@ from labkernels.numerics.arrays import ZERO, Array, moved, namespace, to_numpy
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.error.sigma import Squares
 from labkernels.numerics.truth.frame import Frame
-from labkernels.numerics.truth.problem import Problem, Rows
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.rows import Rows
 from labkernels.numerics.truth.threads import over_rows
 from labkernels.numerics.verdict.left_out import Scan
 from labkernels.numerics.verdict.row_sums import DIRECTIONS as DIRECTIONS
-from labkernels.numerics.verdict.row_sums import TINY, Directions, ErrorRows, Sums, dot
+from labkernels.numerics.verdict.row_sums import TINY, Directions, ErrorRows, Sums, dot, folded
 from labkernels.policy import NumericPolicy
 
+_FEW_KEYS = 64  # tell channels apart that are not equal
 _PROBES, _MANY_ROWS = 6, 2**14  # from so many rows on, half of the probes are enough
 
 
@@ -64,18 +67,16 @@ def matched_filters(problem: Problem, policy: NumericPolicy, error: Array, sigma
     """
 
     def given(rows: Rows, _: Squares) -> Array:
-        return rows.take(moved(sigma[rows.first : rows.last], problem.q))
+        return moved(rows.of(sigma), problem.q)
 
-    return _filters(problem, policy, error, given)[1]
+    return Filtering(problem, policy, given).over_rows(error)[1]
 
 
-def with_sigma(
-    problem: Problem, policy: NumericPolicy, error: Array, bias: Array
-) -> tuple[np.ndarray, Filters]:
-    """Return the error model's sigma, with a bias as a part of it, and the filters.
+def with_sigma(problem: Problem, policy: NumericPolicy, bias: Array) -> "Filtering":
+    """Return filters by the error model's sigma, with a bias as a part of it.
 
     The sums over the keys that both need are computed once. Where sigma is 0, filters take 1.
-    Shapes: error and sigma [total_q, Hq, Dv]; bias, a part of o, [total_q].
+    Shapes: bias, a part of o, [total_q].
     """
 
     def expected(rows: Rows, sums: Squares) -> Array:
@@ -83,56 +84,67 @@ def with_sigma(
         of_bias = moved(part, problem.q) * rows.o
         return namespace(rows.o).hypot(error_sigma.of_squares(rows, sums, policy), of_bias)
 
-    return _filters(problem, policy, error, expected)
+    return Filtering(problem, policy, expected)
 
 
-def _filters(
-    problem: Problem,
-    policy: NumericPolicy,
-    error: Array,
-    sigma_of: Callable[[Rows, Squares], Array],
-) -> tuple[np.ndarray, Filters]:
-    """Return sigma and the filters; sigma_of gives some rows' sigma by their sums of squares."""
-    shape = problem.out_shape[:2]
-    sigma = problem.zeros(*problem.out_shape)
-    sums = [problem.zeros(*shape, len(DIRECTIONS)) for _ in range(3)]
-    sharing, coherence, alike, *row = (problem.zeros(*shape) for _ in range(6))
-    of_keys = [problem.zeros(2, n) for n in problem.kv_lens.tolist()]
+class Filtering:
+    """Filters the errors of some rows after the other. sigma_of: sigma by rows and their sums."""
 
-    def of_rows(rows: Rows) -> tuple[Any, ...]:
-        frame = Frame(rows, policy.narrow)
-        squares, directions = Squares(frame, policy), Directions(frame)
+    def __init__(
+        self, problem: Problem, policy: NumericPolicy, sigma_of: Callable[[Rows, Squares], Array]
+    ) -> None:
+        self.problem, self.policy, self.sigma_of = problem, policy, sigma_of
+        shape = problem.out_shape[:2]
+        self.sigma = problem.zeros(*problem.out_shape)
+        self.sums = [problem.zeros(*shape, len(DIRECTIONS)) for _ in range(3)]
+        self.numbers = [problem.zeros(*shape) for _ in range(6)]
+        self.of_keys = [problem.zeros(2, n) for n in problem.kv_lens.tolist()]
+
+    def over_rows(self, error: Array) -> tuple[np.ndarray, Filters]:
+        """Return sigma and the filters of all rows. Shapes: error [total_q, Hq, Dv]."""
+        for rows, found in over_rows(self.problem, lambda rows: self.of_rows(rows, rows.of(error))):
+            self.put(rows, found)
+        return self.result(error)
+
+    def of_rows(self, rows: Rows, error: np.ndarray) -> tuple[Any, ...]:
+        """Return what `put` takes of some rows. Shapes: error, in NumPy, [Hkv, R, Dv]."""
+        frame = Frame(rows, self.policy.narrow)
+        squares, directions = Squares(frame, self.policy), Directions(frame)
         for block, score, p, values in frame.weighted_blocks():
-            spacing = error_sigma.p_spacing(p, policy.p)
+            spacing = error_sigma.p_spacing(p, self.policy.p)
             variance = squares.add(block, score, p, spacing, values)
             directions.see(block, score, p, spacing, variance, values)
-        of_sigma = sigma_of(rows, squares)
-        request = ErrorRows.of(frame, error[rows.first : rows.last], of_sigma, policy)
+        sigma = self.sigma_of(rows, squares)
+        request = ErrorRows.of(frame, error, sigma, self.policy)
         scan = Scan(request)
-        return *_filter(request, scan, squares, directions), scan, of_sigma
+        sums, numbers = _filter(request, scan, squares, directions)
+        return sigma, sums, (*numbers, *scan.row), scan.of_keys
 
-    for rows, (*found, of_share, of_coherence, of_alike, scan, s) in over_rows(problem, of_rows):
-        for target, values in zip(sums, found, strict=True):
+    def put(self, rows: Rows, found: tuple[Any, ...]) -> None:
+        """Put what `of_rows` found in its place."""
+        sigma, sums, numbers, of_keys = found
+        rows.put(self.sigma, sigma)
+        for target, values in zip(self.sums, sums, strict=True):
             rows.put(target, namespace(values).moveaxis(values, 1, -1))
-        of_keys[rows.request] += scan.of_keys
-        targets = [sigma, sharing, coherence, alike, *row]
-        for target, values in zip(
-            targets, [s, of_share, of_coherence, of_alike, *scan.row], strict=True
-        ):
+        for target, values in zip(self.numbers, numbers, strict=True):
             rows.put(target, values)
-    key, z, beta = (to_numpy(x) for x in row)
-    along, power, variance = (np.moveaxis(to_numpy(x), -1, 0) for x in sums)
-    return to_numpy(sigma), Filters(
-        along,
-        power,
-        variance,
-        np.maximum(to_numpy(sharing), 1.0),
-        np.maximum(to_numpy(coherence), 1.0 / problem.out_shape[-1]),
-        _repeats(problem, error),
-        np.maximum(to_numpy(alike), 1.0),
-        Keys(key.astype(np.int64), z, beta),
-        _best_keys([to_numpy(x) for x in of_keys]),
-    )
+        self.of_keys[rows.request] += of_keys
+
+    def result(self, error: Array) -> tuple[np.ndarray, Filters]:
+        """Return sigma and the filters of all rows. Shapes: error [total_q, Hq, Dv]."""
+        sharing, coherence, alike, key, z, beta = (to_numpy(x) for x in self.numbers)
+        along, power, variance = (np.moveaxis(to_numpy(x), -1, 0) for x in self.sums)
+        return to_numpy(self.sigma), Filters(
+            along,
+            power,
+            variance,
+            np.maximum(sharing, 1.0),
+            np.maximum(coherence, 1.0 / self.problem.out_shape[-1]),
+            _repeats(self.problem, error),
+            np.maximum(alike, 1.0),
+            Keys(key.astype(np.int64), z, beta),
+            _best_keys([to_numpy(x) for x in self.of_keys]),
+        )
 
 
 def _repeats(problem: Problem, error: Array) -> np.ndarray:
@@ -172,17 +184,19 @@ def _filter(request: ErrorRows, scan: Scan, squares: Squares, found: Directions)
     probes = moved(_signs(len(o), probes, *o.shape[1:]), o) / request.sigma[:, None]
     sums = Sums(request, xp.concatenate([tests, probes], 1), squares)
     divisor = request.frame.narrowed(request.rows.softmax.divisor)
-    marks, rng = ZERO, np.random.default_rng(3)
+    unit = request.frame.narrowed(sums.norm[:, 0] * scan.unit)  # of the first test, for the scan
+    vectors, n = xp.concatenate([sums.narrow_x, scan.vectors], 1), sums.x.shape[1]
     for block, score, p, values in request.frame.weighted_blocks():
         v = values[..., : o.shape[-1]]
-        shown = sums.shown(v)
-        scan.see(block.first, p / divisor, shown[:, 0] * sums.narrow_o, values)
-        sums.add(shown, squares.variance(block, score, p), v)
-        marks = marks + (v * moved(rng.random((v.shape[1], 1)), v)).sum(1)
+        shown = folded(vectors, xp.swapaxes(v, 1, 2))  # one product for both
+        scan.see(block.first, p / divisor, shown[:, 0] * unit, shown[:, n:], values)
+        sums.add(shown[:, :n], squares.variance(block, score, p), v)
     sums.divide()
-    equal = _equal_channels(to_numpy(marks))
-    same = None if equal is None else moved(equal, o)
-    kinds = [_variances(request, probes, tests, sums, about, same) for about in request.abouts]
+    same = _alike(request.frame)
+    of_o = dot(tests, o[:, None])[..., None], dot(probes, o[:, None])[..., None]
+    kinds = [
+        _variances(request, probes, tests, of_o, sums, about, same) for about in request.abouts
+    ]
     variance, coherence = kinds[0]
     for more in kinds[1:]:
         variance, coherence = xp.maximum(variance, more[0]), xp.maximum(coherence, more[1])
@@ -194,13 +208,37 @@ def _filter(request: ErrorRows, scan: Scan, squares: Squares, found: Directions)
     if same is not None:  # the covariance of equal channels is known without probes
         coherence = xp.maximum(coherence, abs(same).sum((-1, -2)) / o.shape[-1] ** 2)
         alike = alike * xp.amax(abs(same).sum(-1), -1)
-    return along, power, variance, sharing, coherence, alike
+    return (along, power, variance), (sharing, coherence, alike)
 
 
 @functools.lru_cache(maxsize=8)
 def _signs(*shape: int) -> np.ndarray:
     """Return random signs, always the same."""
     return np.random.default_rng(7).choice([-1.0, 1.0], shape)
+
+
+def _alike(frame: Frame) -> Array | None:
+    """Return which channels are rounded alike, or None: all keys are asked if a few do not tell."""
+    if frame.once("few keys tell", min(_FEW_KEYS, frame.rows.keys), _all_differ):
+        return None
+    equal = _equal_channels(_marks(frame))
+    return None if equal is None else moved(equal, frame.rows.o)
+
+
+def _all_differ(frame: Frame, most: int) -> bool:
+    """Return whether the first keys tell all channels apart; zeros may belong to any channel."""
+    marks = _marks(frame, most)
+    return bool(marks.all()) and _equal_channels(marks) is None
+
+
+def _marks(frame: Frame, most: int | None = None) -> np.ndarray:
+    """Return sums of V with random weights over the rows' keys, or the first. Shapes: [Hkv, Dv]."""
+    marks, rng = ZERO, np.random.default_rng(3)
+    for block in itertools.islice(frame.rows.blocks(), 1 if most else None):
+        v = frame.values(block)[:, :most]
+        v = v[..., : v.shape[-1] // 2]
+        marks = marks + (v * moved(rng.random((v.shape[1], 1)), v)).sum(1)
+    return to_numpy(marks)
 
 
 def _equal_channels(marks: Array) -> np.ndarray | None:
@@ -219,27 +257,34 @@ def _equal_channels(marks: Array) -> np.ndarray | None:
 
 
 def _variances(
-    request: ErrorRows, probes: Array, tests: Array, sums: Sums, about: float, same: Array | None
+    request: ErrorRows,
+    probes: Array,
+    tests: Array,
+    of_o: tuple[Array, Array],
+    sums: Sums,
+    about: float,
+    same: Array | None,
 ) -> tuple[Any, ...]:
     """Return the variance that rounding gives each test, and a row's coherence.
 
-    about: 1 where the weights' errors move the denominator too, so that they act on v - o; 0 where
-    they act on v. same: the channels that are rounded alike, as _equal_channels returns them.
+    of_o: the sums <x, o> of tests and of probes. about: 1 where the weights' errors move the
+    denominator too, so that they act on v - o; 0 where they act on v. same: the channels that are
+    rounded alike, as _equal_channels returns them.
     """
-    o, centre = request.o, request.frame.inside(about * request.rows.o)
+    o, centre = request.o, request.about(about)
     # The part of sigma beyond the weights and l is independent among channels that are not equal.
     of_l = error_sigma.denominator_variance(request.rows)
-    own = request.sigma**2 - sums.of_values(centre) - of_l * o**2
+    own = request.variance - sums.of_values(centre) - of_l * o**2
     own = namespace(o).clip(own, 0.0, None)[:, None]
-    of_tests, of_probes = (dot(x, o[:, None])[..., None] for x in (tests, probes))
+    of_tests, of_probes = of_o
     along_tests, along_probes = own * tests, own * probes
     if same is not None:
         root = own**0.5
         along_tests, along_probes = (root * ((root * x) @ same) for x in (tests, probes))
     variance = sums.of_tests(centre) + dot(along_tests, tests)
     variance = variance + (of_l * of_tests**2)[..., 0]
-    spread = sums.of_probes(centre)
+    spread = sums.of_probes(probes, centre)
     spread += along_probes
-    spread += of_l * of_probes * o[:, None]
+    spread += (of_l * of_probes) * o[:, None]
     spread /= request.sigma[:, None]
     return variance, dot(spread, spread).sum(1) / probes.shape[1] / o.shape[-1] ** 2

@@ -13,7 +13,7 @@ from labkernels.numerics.arrays import ZERO, Array, float64, moved, namespace
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.error.sigma import Squares
 from labkernels.numerics.truth.frame import Frame
-from labkernels.numerics.truth.problem import Block, Rows
+from labkernels.numerics.truth.rows import Block, Rows
 from labkernels.policy import NumericPolicy
 from labkernels.units import LOG2_E
 
@@ -33,10 +33,10 @@ class ErrorRows:
 
     @classmethod
     def of(cls, frame: Frame, error: Array, sigma: Array, policy: NumericPolicy) -> "ErrorRows":
-        """Return the rows, given errors [tokens, Hq, Dv] and sigmas [Hkv, R, Dv]; 1 where 0."""
-        error = moved(np.nan_to_num(error, posinf=0.0, neginf=0.0), sigma)
+        """Return the rows, given errors and sigmas [Hkv, R, Dv]; 1 where sigma is 0."""
+        error = np.nan_to_num(error, posinf=0.0, neginf=0.0)
         some = namespace(sigma).where(sigma > 0, sigma, 1.0)
-        return cls(frame, frame.rows.take(error) / frame.size, some / frame.size, policy)
+        return cls(frame, moved(error, sigma) / frame.size, some / frame.size, policy)
 
     @property
     def rows(self) -> Rows:
@@ -47,6 +47,15 @@ class ErrorRows:
     def o(self) -> Array:
         """The output, in units of the frame's size. Shapes: [Hkv, R, Dv]."""
         return self.rows.o / self.frame.size
+
+    @computed_once
+    def variance(self) -> Array:
+        """The expected variance of the errors. Shapes: [Hkv, R, Dv]."""
+        return self.sigma**2
+
+    def about(self, moves: float) -> Array:
+        """Return what weights' errors act about: o if they move the denominator, else 0."""
+        return self.centred if moves else self.frame.inside(0.0 * self.o[:, :1])
 
     @computed_once
     def centred(self) -> Array:
@@ -99,10 +108,10 @@ class Directions:
         sums, counts = self.sums * per, self.counts * per
         w1, w2 = squares.of_variance[0][..., 0] * _NO_UNDERFLOW, self.w2
         sharing = xp.where(w2 > 0, w1**2 / xp.where(w2 > 0, w2, 1.0), 1.0)
-        bias = xp.sign(o) * request.sigma**2 * frame.size
+        bias = xp.sign(o) * request.variance * frame.size
         # A common mode that is allowed must not show as a scale. It would without this projection,
         # because sigma jumps where |o| passes a power of 2.
-        scale, along_o = sums[:, 0] - counts[:, 0] * request.centred, o / request.sigma**2
+        scale, along_o = sums[:, 0] - counts[:, 0] * request.centred, o / request.variance
         power = xp.clip(dot(o, along_o), TINY, None)
         scale = scale - (dot(scale, along_o) / power)[..., None] * o
         truncated = -sums[:, 1] - counts[:, 1] * (frame.mean / frame.size)
@@ -121,35 +130,33 @@ class Sums:
         self.xp, self.request = namespace(x), request
         self.norm = self.xp.clip(self.xp.amax(abs(x), -1)[..., None], TINY, None)
         self.x = x / self.norm
-        self.narrow_x, self.narrow_o = (
-            request.frame.narrowed(part) for part in (self.x, self.norm[:, 0])
-        )
+        self.narrow_x = request.frame.narrowed(self.x)
         self.of_1, values = squares.of_variance
         width = values.shape[-1] // 2
         self.of_v, self.of_squares = values[..., :width], values[..., width:]
-        self.shared, self.squares = ZERO, ZERO
-
-    def shown(self, v: Array) -> Array:
-        """Return <x / norm, v>. Shapes: v [Hkv, n, Dv] -> [Hkv, T, R, n]."""
-        return folded(self.narrow_x, self.xp.swapaxes(v, 1, 2))
+        self.shared, self.left, self.squares = ZERO, ZERO, ZERO
 
     def add(self, shown: Array, variance: Array, v: Array) -> None:
         """Count a block of keys, and overwrite `shown`.
 
-        Shapes: variance of p's error [Hkv, R, n]; v [Hkv, n, Dv].
+        Shapes: shown, <x / norm, v>, [Hkv, T, R, n]; variance of p's error [Hkv, R, n]; v [Hkv, n,
+        Dv].
         """
-        xp, n = self.xp, len(DIRECTIONS)
+        n = len(DIRECTIONS)
         tests, probes = shown[:, :n], shown[:, n:]
         tests *= tests
         shown *= variance[:, None]
         self.squares = self.squares + float64(tests.sum(-1))
-        ends = [folded(probes, v), probes.sum(-1)[..., None]]
-        self.shared = self.shared + float64(xp.concatenate(ends, -1))
+        self.shared = self.shared + float64(folded(probes, v))
+        self.left = self.left + float64(probes.sum(-1)[..., None])
 
     def divide(self) -> None:
         """Divide all sums, which are quadratic in P, by the square of P's sum."""
         per = self.request.rows.softmax.divisor**-2.0
-        self.squares, self.shared = self.squares * per[:, None, :, 0], self.shared * per[:, None]
+        self.squares = self.squares * per[:, None, :, 0]
+        self.shared, self.left = (
+            x * (per[:, None] * self.norm[:, len(DIRECTIONS) :]) for x in (self.shared, self.left)
+        )
         self.of_1, self.of_v, self.of_squares = (
             x * per for x in (self.of_1, self.of_v, self.of_squares)
         )
@@ -161,14 +168,12 @@ class Sums:
         total = self.squares - 2 * along * mixed + along**2 * self.of_1[:, None, :, 0]
         return self.xp.clip(total, 0.0, None) * norm**2
 
-    def of_probes(self, about: Array) -> Array:
-        """Return the sum of <x, v - about> (v - about) per probe. Shapes: [Hkv, T, R, Dv]."""
-        x, norm = (part[:, len(DIRECTIONS) :] for part in (self.x, self.norm))
-        along = dot(x, about[:, None])[..., None]
-        left = self.shared[..., -1:] - along * self.of_1[:, None]
-        shared = self.shared[..., :-1] - along * self.of_v[:, None]
+    def of_probes(self, probes: Array, about: Array) -> Array:
+        """Return the sum of <x, v - about> (v - about) per probe x. Shapes: [Hkv, T, R, Dv]."""
+        along = dot(probes, about[:, None])[..., None]
+        left = self.left - along * self.of_1[:, None]
+        shared = self.shared - along * self.of_v[:, None]
         shared -= left * about[:, None]
-        shared *= norm
         return shared
 
     def of_values(self, about: Array) -> Array:

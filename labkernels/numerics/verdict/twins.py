@@ -18,7 +18,8 @@ import numpy as np
 
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import ZERO, Array, namespace, to_numpy
-from labkernels.numerics.truth.problem import Block, Problem, Rows
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.rows import Block, Rows
 from labkernels.numerics.truth.threads import over_rows
 from labkernels.policy import NumericPolicy
 from labkernels.units import LOG2_E
@@ -94,7 +95,8 @@ def outputs(
             continue
         twin = replace(given, poly3=given.poly3 or cubics)
         out = problem.zeros(*problem.out_shape)
-        for rows, of_rows in over_rows(problem, functools.partial(_of_rows, twin, policy)):
+        middles = _middles(problem) if twin.fixed else {}
+        for rows, of_rows in over_rows(problem, functools.partial(_of_rows, twin, policy, middles)):
             rows.put(out, of_rows)
         yield to_numpy(rounded(out, policy.out))
 
@@ -104,8 +106,17 @@ def is_fine(policy: NumericPolicy) -> bool:
     return policy.p not in SIXTEEN
 
 
-def _of_rows(twin: Twin, policy: NumericPolicy, rows: Rows) -> Array:
-    """Return outputs before the store. Shapes: [Hkv, R, Dv]."""
+def _middles(problem: Problem) -> dict[int, Array]:
+    """Return the median of the rows' largest scores, by request."""
+    found: dict[int, list[Array]] = {}
+    for rows in problem.row_blocks():
+        found.setdefault(rows.request, []).append(rows.softmax.m.reshape(-1))
+    xp = namespace(problem.q)
+    return {request: xp.median(xp.concatenate(m)) for request, m in found.items()}
+
+
+def _of_rows(twin: Twin, policy: NumericPolicy, middles: dict[int, Array], rows: Rows) -> Array:
+    """Return outputs before the store. middles: as `_middles` returns. Shapes: [Hkv, R, Dv]."""
     xp = namespace(rows.q_log2)
     blocks = list(rows.blocks())
     fine = is_fine(policy)
@@ -117,7 +128,7 @@ def _of_rows(twin: Twin, policy: NumericPolicy, rows: Rows) -> Array:
     if twin.partials:
         return _by_partials(score, v, twin, policy, rows.sinks)
     top = rows.softmax.m[..., None]
-    shift = _shifts(score, twin, top)
+    shift = _shifts(score, twin, top, middles.get(rows.request))
     with np.errstate(invalid="ignore", over="ignore"):
         p = xp.where(xp.isinf(score), 0.0, xp.exp2(score - shift))
     back = xp.exp2(shift - top)
@@ -262,12 +273,14 @@ def _lse2(score: Array) -> Array:
         return shift + xp.log2(xp.exp2(score - shift).sum(-1)[..., None])
 
 
-def _shifts(score: Array, twin: Twin, top: Array) -> Array:
-    """Return the maximum to which each key's weight is relative. Shapes: as score."""
+def _shifts(score: Array, twin: Twin, top: Array, middle: Array | None) -> Array:
+    """Return the maximum to which each key's weight is relative. Shapes: as score.
+
+    middle: the one number of a fixed twin.
+    """
     xp = namespace(score)
     n = score.shape[-1]
     if twin.fixed:
-        middle = xp.median(top)
         return xp.clip(middle, top - _FIXED_MOST, top + _FIXED_MOST) + xp.zeros_like(score)
     starts = list(range(0, n, twin.block))
     kept, found = None, []

@@ -16,10 +16,10 @@ import numpy as np
 from labkernels.numerics import metrics, rounding
 from labkernels.numerics.arrays import Array, to_numpy
 from labkernels.numerics.error import bounds
-from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.threads import one_per_product
 from labkernels.numerics.verdict import (
+    first_look,
     groupings,
     less_exact,
     matched_filters,
@@ -142,9 +142,8 @@ def decide(
     Raises: ValueError where shapes disagree.
     """
     out = _shaped("out", out, problem.out_shape)
-    truth, truth_lse2 = (to_numpy(x) for x in oracle.attention(problem))
-    error = metrics.difference(out, truth)
-    bound, lse2_bound = map(to_numpy, bounds.both_bounds(problem, policy, narrow=policy.narrow))
+    seen = first_look.look(problem, policy, out)
+    truth, error, bound = seen.truth, seen.error, seen.bound
     if not np.isfinite(bound).all():
         why = "an input is not finite, so nothing says what the output should be"
         sigma = np.full(bound.shape, np.nan)
@@ -153,16 +152,16 @@ def decide(
     of_lse2 = []
     if lse2 is not None:
         lse2 = _shaped("lse2", lse2, problem.out_shape[:2])
-        off = metrics.difference(lse2, truth_lse2)
-        found.append(significance.of_bound(off, lse2_bound, "lse2 error / bound", problem))
+        off = metrics.difference(lse2, seen.lse2)
+        found.append(significance.of_bound(off, seen.lse2_bound, "lse2 error / bound", problem))
         if found[-1].status == "bug":
-            of_lse2 = log_sums.names(problem, lse2, truth_lse2, lse2_bound)
-    once = _ulps_off(out, truth, policy.out) <= 0.5
+            of_lse2 = log_sums.names(problem, lse2, seen.lse2, seen.lse2_bound)
+    once = seen.once
     if once or not np.any(problem.n_keys > 1):
         sigma = rounding.quantum(truth, policy.out) / 12**0.5 if once else np.zeros(bound.shape)
         why = "every element is the float64 answer, rounded once" if once else ""
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma, why=why)
-    sigma, filtered = _filtered(problem, policy, error)
+    sigma, filtered = seen.filtered()
     z, tests = _findings(problem, policy, error, sigma, filtered)
     beyond = found[0].status == "bug"
     if not beyond and any(test.status != "rounding" for test in tests):
@@ -179,7 +178,7 @@ def decide(
     matches = names.of_output(case)
     even = ""
     if not matches and not beyond:
-        if _ulps_off(out, truth, policy.out) <= 1:
+        if first_look.ulps_off(out, truth, policy.out) <= 1:
             why = "every element is within one ulp of the float64 answer, and no known mistake fits"
             return _answered(tuple(found), (), policy, error, bound, sigma, why=why, sound=True)
         even = _evenly(problem, policy, error, sigma, z)
@@ -187,17 +186,6 @@ def decide(
         even = even or honest
         matches = [] if even else matches
     return _answered(tuple(found), [*matches, *of_lse2], policy, error, bound, sigma, even=even)
-
-
-def _ulps_off(out: Array, truth: Array, fmt: str) -> float:
-    """Return the largest distance from the truth, in spacings of the format at the truth.
-
-    An earlier rounding, as from float64 to float32, may decide a tie the other way. It moves the
-    truth by at most 2^-24 of itself, which is allowed.
-    """
-    off = np.maximum(np.abs(out - truth) - 2.0**-24 * np.abs(truth), 0.0)
-    ulps = off / rounding.quantum(truth, fmt)
-    return float(np.max(np.where(np.isnan(ulps), np.inf, ulps), initial=0.0))
 
 
 def _widened(
@@ -309,7 +297,7 @@ def _as_a_way(
     bound = to_numpy(bounds.out_bound(problem, way.policy))
     if way.policy != policy and significance.of_bound(error, bound, "", problem).value > 1:
         return none
-    sigma, filtered = _filtered(problem, way.policy, error)
+    sigma, filtered = first_look.expected(problem, way.policy).over_rows(error)
     tests = _findings(problem, way.policy, error, sigma, filtered)[1]
     tests, worst = _beside_twins(problem, way.policy, truth, sigma, tests, way.kernels)
     share = next(test.value for test in tests if test.name == _SPREAD) / worst[_SPREAD]
@@ -322,12 +310,6 @@ def _as_a_way(
     if any(test.status == "bug" for test in tests):
         return none
     return share, f"errors are {share:.2g} times those of a kernel with {way.words}"
-
-
-def _filtered(problem: Problem, policy: NumericPolicy, error: Array) -> tuple[np.ndarray, Filters]:
-    """Return the error model's sigma, with the chain's bias as a part of it, and the filters."""
-    bias = significance.chain_bias(problem.n_keys, policy)
-    return matched_filters.with_sigma(problem, policy, error, bias)
 
 
 def _tests(
@@ -345,8 +327,9 @@ def _findings(
     slack = significance.variance_slack(filtered)
     live = np.broadcast_to(problem.n_keys[:, None] > 1, slack.shape)
     with np.errstate(invalid="ignore", divide="ignore"):
-        z = np.where((error == 0) | ~live[..., None], 0.0, error / sigma)
-        z = z / np.sqrt(slack)[..., None]
+        z = error / sigma
+        z[(error == 0) | ~live[..., None]] = 0.0
+        z /= np.sqrt(slack)[..., None]
     simple = groupings.simple(problem)
     found = significance.of_spread(z, filtered, live, [*simple, *groupings.tiles(problem)])
     found += significance.of_outliers(z, filtered, problem)

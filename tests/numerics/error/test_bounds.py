@@ -12,7 +12,8 @@ from labkernels.numerics.error import bounds
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.error.execution import Execution
 from labkernels.numerics.truth import oracle
-from labkernels.numerics.truth.problem import Block, Problem
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.rows import Block
 from labkernels.policy import NumericPolicy
 from labkernels.units import LOG2_E
 
@@ -96,7 +97,7 @@ def emulate(problem: Problem, policy, execution, exp2_by_name, fmt):
     for rows in problem.row_blocks():
         block = Block(rows, 0, int(rows.n_keys.max()))
         k, v = block.k.astype(np.float32), block.v.astype(np.float32)
-        grouped = rows.take(problem.q[rows.first : rows.last].astype(np.float32))
+        grouped = rows.of(problem.q).astype(np.float32)
         n = block.last
         hidden = np.zeros((len(rows.n_keys), n), bool) if block.hidden is None else block.hidden
         steps = [np.arange(i, min(i + STEP, n)) for i in range(0, n, STEP)]

@@ -54,7 +54,7 @@ def test_what_is_left_spreads_as_predicted(fmt):
 
 
 def error_over(bias, variance, place, error):
-    rows = place.rows.take(error[place.rows.first : place.rows.last])[place.head, place.some]
+    rows = place.rows.of(error)[place.head, place.some]
     return (rows - bias) / np.sqrt(variance)
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from labkernels.numerics.error import bounds, sigma
 from labkernels.numerics.truth import oracle, problem
-from labkernels.numerics.truth.problem import Problem, weighted_sum
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.rows import weighted_sum
 from labkernels.policy import NumericPolicy
 
 BF16 = NumericPolicy(p="bf16", denominator=None, out="bf16")

@@ -1,0 +1,151 @@
+"""One look at each block of rows finds what whole passes find, and keeps nothing of a large one."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from labkernels.numerics import rounding
+from labkernels.numerics.error import bounds
+from labkernels.numerics.truth import oracle, threads
+from labkernels.numerics.truth import problem as problems
+from labkernels.numerics.truth.frame import Frame
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.verdict import first_look, matched_filters
+from labkernels.policy import NumericPolicy
+
+POLICY = NumericPolicy(p="bf16", denominator=None, out="bf16")
+
+
+@pytest.fixture
+def problem():
+    """Two causal requests in several blocks of rows; the first queries of one see no key."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((n, 4, 16)).astype(np.float32) for n in (700, 1300, 1300))
+    ends = np.array([0, 300, 700])
+    return Problem.packed(q, k, v, [0, 200, 1300], cu_seqlens_q=ends, scale=0.25, causal=True)
+
+
+@pytest.fixture
+def once(problem):
+    return rounding.round_to(oracle.attention(problem)[0], "bf16")
+
+
+def right(problem, once):
+    """Return an output whose last token alone is not the float64 answer, rounded once."""
+    out = once.copy()
+    out[-1] += rounding.quantum(out[-1], "bf16")
+    return out
+
+
+def test_a_look_finds_what_whole_passes_find(problem, once):
+    out = right(problem, once)
+    seen = first_look.look(problem, POLICY, out)
+    again = replace(problem)
+    truth, lse2 = oracle.attention(again)
+    of_out, of_lse2 = bounds.both_bounds(again, POLICY, narrow=True)
+    sigma, filters = first_look.expected(again, POLICY).over_rows(out - truth)
+    pairs = [(seen.truth, truth), (seen.lse2, lse2), (seen.error, out - truth)]
+    pairs += [(seen.bound, of_out), (seen.lse2_bound, of_lse2)]
+    found, all_filters = seen.filtered()
+    pairs += [(found, sigma)] + [
+        (getattr(all_filters, name), getattr(filters, name))
+        for name in ("along", "power", "variance", "sharing", "coherence", "repeats", "alike")
+    ]
+    assert not seen.once
+    assert len(problem.row_blocks()) > 8
+    for a, b in pairs:
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-12)
+
+
+def test_rows_that_are_rounded_once_have_filters_only_where_others_are_not(
+    problem, once, monkeypatch
+):
+    work = []
+    filtered = matched_filters.Filtering.of_rows
+
+    def counted(self, rows, error):
+        work.append(rows)
+        return filtered(self, rows, error)
+
+    monkeypatch.setattr(matched_filters.Filtering, "of_rows", counted)
+    assert first_look.look(problem, POLICY, once).once
+    assert not work
+    seen = first_look.look(problem, POLICY, right(problem, once))
+    assert not seen.once
+    assert 0 < len(work) < len(problem.row_blocks())
+    sigma, _ = seen.filtered()
+    assert sorted(map(id, work)) == sorted(map(id, problem.row_blocks()))
+    assert (sigma[problem.n_keys > 1] > 0).all()
+
+
+def test_a_row_that_sees_no_key_must_be_zero(problem, once):
+    empty = replace(problem, kv_lens=np.array([0, 1100]))
+    assert {rows.request for rows in empty.row_blocks()} == {1}
+    once[empty.n_keys == 0] = 0.0
+    assert first_look.look(empty, POLICY, once).once
+    once[5, 1, 2] = 1.0
+    seen = first_look.look(empty, POLICY, once)
+    assert not seen.once
+    assert seen.error[5, 1, 2] == 1.0
+
+
+def test_scores_of_a_large_problem_are_kept_while_rows_are_worked_on(problem, monkeypatch):
+    def of_rows(rows):
+        return rows.o, len(rows.kept)
+
+    kept = [len(list(rows.blocks())) for rows in problem.row_blocks()]
+    assert [made for _, (_, made) in threads.over_rows(problem, of_rows)] == kept
+    assert all(rows.kept for rows in problem.row_blocks())
+    monkeypatch.setitem(problems.KEPT_SCORES, "cpu", 0)
+    large = replace(problem)
+    assert [made for _, (_, made) in threads.over_rows(large, of_rows)] == kept
+    assert not any(rows.kept or rows.held for rows in large.row_blocks())
+    monkeypatch.setattr(threads, "HELD_SCORES", 0)
+    assert not any(made for _, (_, made) in threads.over_rows(replace(problem), of_rows))
+
+
+def test_keys_of_a_few_rows_are_converted_once_and_then_dropped(problem):
+    few = replace(problem, q=problem.q[:2], cu_seqlens_q=np.arange(3))
+
+    def of_rows(rows):
+        (first, *_) = rows.blocks()
+        return rows.o, rows.held, first.stored("k") is first.stored("k"), len(rows.held)
+
+    for rows, (_, _, once, held) in threads.over_rows(few, of_rows):
+        assert once
+        assert held == 2 * len(list(rows.blocks()))
+        assert not rows.held
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_tensors_on_the_cpu_give_the_bits_of_numpy(problem, dtype):
+    q, k, v = (torch.from_numpy(x).to(dtype) for x in (problem.q, problem.k_pool, problem.v_pool))
+    in_torch = replace(problem, q=q, k_pool=k, v_pool=v)
+    judged = in_torch.on_cpu_in_numpy()
+    assert isinstance(judged.k_pool, np.ndarray) == (dtype == torch.float32)
+    for a, b in zip(oracle.attention(judged), oracle.attention(in_torch.in_numpy()), strict=True):
+        assert isinstance(a, np.ndarray)
+        np.testing.assert_array_equal(a, b)
+    whole = judged.in_numpy()
+    assert all(isinstance(x, np.ndarray) for x in (whole.q, whole.k_pool, whole.v_pool))
+    assert judged.on_cpu_in_numpy() is judged
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "alike"), [(1.0, 1.0, True), (1.0, 0.7, False), (0.0, 0.0, True)]
+)
+def test_channels_are_alike_only_if_all_keys_say_so(problem, first, last, alike):
+    """Channel 5 is twice channel 3, in the first keys and in the last times a factor."""
+    v = problem.v_pool.reshape(1300, 4, 16).copy()
+    v[..., 5] = 2 * v[..., 3]
+    v[:800, :, 3] *= first
+    v[:800, :, 5] *= first
+    v[800:, :, 5] *= last if first else 1.0
+    frame = Frame(replace(problem, v_pool=v.reshape(problem.v_pool.shape)).row_blocks()[-1], False)
+    same = matched_filters._alike(frame)
+    assert (same is not None) == alike
+    if alike:
+        assert same[0, 0, 3, 5] == 1
+        assert abs(same[0, 0]).sum() == 18
