@@ -81,8 +81,8 @@ LAB_DEVICE void add_passed_dq(Smem<C>& smem, const Params& p, const BackwardKeys
   bulk_wait<0>();                      // all additions are done before the block ends
 }
 
-// Writes the warp's 16 keys to global memory, through rows of shared memory that are free. What only
-// this function uses is computed here: earlier it would take registers from the steps.
+// Writes the warp's 16 keys to global memory, through rows of shared memory that are free. What
+// only this function uses is computed here: earlier it would take registers from the steps.
 template <class C>
 LAB_DEVICE void store_sum(const typename C::Sum& sum, float scale, typename C::Keyed& stage,
                           void* out, const Params& p, const BackwardKeys& b) {
