@@ -274,7 +274,9 @@ plots.table(both[columns], "backward", digits)
 # At head_dim 64 a thread also has 16 registers for $V$: $dP = V\,dO^\top$ then reads one tile of shared memory instead of two.
 #
 # The prediction was 5 to 10 % less time at head_dim 64, and 3 to 5 % at 128.
-# The recorded gain, beside cuDNN of the same run, is {glue:text}`later_64` % at head_dim 64 and {glue:text}`later_128` % at 128, with the same bits. At head_dim 256 the warpgroups share the keys, and meet as before.
+# The recorded gain, beside cuDNN of the same run, is {glue:text}`later_64` % at head_dim 64 and {glue:text}`later_128` % at 128, with the same bits.
+# Where the order is kept, 2048 tokens at head_dim 128 take slightly longer, because a block's last $dQ$ leaves after its last step.
+# At head_dim 256 the warpgroups share the keys and meet as before. In the recorded run they met in the new barrier, a change of {glue:text}`later_256` %, and this was taken back.
 # At 128 the prediction missed, for the reason above: the products alone keep shared memory busy there.
 # Three more changes were tried at head_dim 64, and none was faster; these runs are not recorded: $K$ in registers too, the next $S$ asked for ahead, and a third place for $dS$.
 
