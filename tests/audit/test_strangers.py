@@ -396,6 +396,5 @@ def test_merges_by_differences_are_less_exact():
 )
 def test_what_the_ninth_set_taught_is_named(bug, family, dtype, part):
     """The case is written down: the cases of a recording change with the newest set."""
-    assert [run.named for run in runs.of_wrong(bug, [(family, dtype, 3, part)])] == [
-        runs.RIGHT_NAME
-    ]
+    (run,) = runs.of_wrong(bug, [(family, dtype, 3, part)])
+    assert run.named == runs.RIGHT_NAME
