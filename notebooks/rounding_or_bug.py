@@ -361,7 +361,7 @@ print(f"{of_right.kind.nunique()} implementations, {of_right.family.nunique()} f
 # %% [markdown]
 # The aim is none of at least 5,000, of 25 families and 12 implementations. These outputs are a CPU's, those of the next section a GPU's.
 # Of the tenth set and of the eleventh, no right output is called a bug.
-# The twelfth misses the aim with two outputs in fp32, both of a kernel that takes the mean off V before the products and adds it to the output: its error is that of the mean, and the two outputs are small beside it. The verdict has no mend for that yet.
+# The twelfth misses the aim with two outputs in fp32, both of a kernel that takes the mean off V before the products and adds it to the output. Its errors are those of the mean: in one output some elements are far smaller than the mean, and in the other all channels of a row are off by the mean's last bit. The verdict has no mend for that yet.
 # The ninth set missed the aim with two outputs, both of a ring in fp32: it merges the partial output of each device by a share of its difference, which cancels where the partial output is a thousand times as large as the result.
 # The verdict now computes such merges beside others, and calls both outputs LESS EXACT, which a test holds.
 # The sets before had false alarms, and each class of them has a mend that a test holds: a running maximum that is a whole number, warps that take keys in turn, and errors in fp32 that are a few times rounding's, where sums are in another order or inputs repeat.
@@ -434,7 +434,7 @@ plots.table(worst_ones, "strangers-worst")
 # What had no name there was packed in memory in ways that the verdict did not try, belonged to a ring or a tree that only the caller knows, or was a number cut toward zero.
 # The verdict has learned such classes: indices by other rules, functions in the place of exp and tanh, and numbers that are cut, dropped or wrapped.
 # The twelfth set says that this helped the next writer's bugs little: its wrong names keep to the aim, its right names miss it by more than the eleventh's.
-# What has no name there is two things at once, as partial outputs of eight bits with a scale, or a part of the rows or channels that the verdict does not try, as half of the channels or the last 16 bytes of a row.
+# Without a name are mistakes in a part that the verdict does not try, as half of the channels of o or the last 16 bytes of a row of K, formats whose scales lie in another order, and outputs that are clipped.
 #
 # ### Others
 #

@@ -291,6 +291,7 @@ timed = timed.sort_values("started_utc").drop_duplicates([*place, "kernel", "com
 timed["run"] = timed.groupby(place).started_utc.rank(method="dense").map(
     {1: "before", 2: "one adds", 3: "two add", 4: "now"}
 )  # fmt: skip
+assert timed.run.notna().all(), "each recording has a name"
 wide = timed.pivot_table(index=["run", *place], columns="kernel", values="value")
 ratio = wide.rdiv(wide.torch_cudnn, axis=0)[ours].unstack("run")
 ratio = ratio.reindex(columns=["before", "one adds", "two add", "now"], level="run")

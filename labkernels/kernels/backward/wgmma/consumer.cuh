@@ -115,7 +115,7 @@ template <class C> LAB_DEVICE void await_keys(Smem<C>& smem, int n_keys, int thr
   named_sync(all_consumers, consumer_threads);
 }
 
-constexpr int before_all_rows = -(1 << 30);
+constexpr int before_all_rows = -(1 << 30);  // without a causal mask every row sees every key
 
 // This is the work of a consumer warpgroup. Members hold its progress; the operands and results of
 // products are arguments. Registers that a wgmma reads stay in use until the wgmma is done.
@@ -260,7 +260,7 @@ template <class C, class P> struct Consumer {
     constexpr int half = C::halves - 1;
     DqSum dq;
     if constexpr (half == 0) dq_products<C>(dq, smem.handed[(i & 1) ^ 1][0], smem.k, place.group);
-    wgmma_wait<half == 0>(dv);
+    wgmma_wait<half == 0 ? 1 : 0>(dv);            // dQ, if it has just been started, goes on
     consumer_release(smem.dout_ring, i);
     add_products<C>(dk, ds_left[half], smem.q[smem.q_ring.stage(i)], half);
     if constexpr (half == 0) wgmma_wait<1>(dq);

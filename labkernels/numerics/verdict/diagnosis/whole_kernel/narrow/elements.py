@@ -4,22 +4,20 @@ Functions take sheets and a misfit, as those of `fitted` do.
 """
 
 import itertools
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from labkernels.numerics.arrays import Array
+from labkernels.numerics.arrays import Array, erf
 from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit, best, least
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
+from labkernels.units import LOG2_E
 
 _TENSORS = ("K", "V", "Q", "K and V", "Q and K")
 _HOPELESS = 0.5  # part of mean z^2 that the best number of the grid leaves if it is not refined
 _TINY = 1e-30
-_ERF = np.vectorize(math.erf, otypes=[float])
-
 Change = Callable[..., Any]  # of K or V [L, D], or of Q [R, D]
 
 
@@ -33,7 +31,7 @@ def _outputs(sheet: Sheet, what: str, change: Change) -> Array:
 
 
 def _unit(sheet: Sheet) -> float:
-    return sheet.problem.scale / np.log(2)
+    return sheet.problem.scale * LOG2_E
 
 
 def _deviation(x: Array, axis: int | None) -> Array:
@@ -85,7 +83,7 @@ _FUNCTIONS: dict[str, Change] = {
     "a sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "x sigmoid(x)": lambda x: x / (1 + np.exp(-x)),
     "x sigmoid(1.702 x)": lambda x: x / (1 + np.exp(-1.702 * x)),
-    "gelu": lambda x: x * (1 + _ERF(x / 2**0.5)) / 2,
+    "gelu": lambda x: x * (1 + erf(x / 2**0.5)) / 2,
     "gelu, by tanh": lambda x: x * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2,
     "softplus": lambda x: np.logaddexp(0.0, x),
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0.0))),

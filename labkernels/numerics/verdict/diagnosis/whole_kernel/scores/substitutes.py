@@ -4,14 +4,13 @@ Functions take sheets and a misfit, as those of `fitted` do.
 """
 
 import itertools
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from labkernels.numerics.arrays import Array
+from labkernels.numerics.arrays import Array, erf
 from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit, best, least
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
@@ -120,9 +119,6 @@ def of_clamps(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         yield Mistake(name + where, told, cut(at), cost=0.5)
 
 
-_ERF = np.vectorize(math.erf, otypes=[float])
-
-
 def _caps() -> Iterator[tuple[str, Function]]:
     """Yield functions that stand for tanh."""
     yield "x - x^3 / 3, of x between -1 and 1", lambda x: _cubed(np.clip(x, -1, 1))
@@ -138,8 +134,8 @@ def _caps() -> Iterator[tuple[str, Function]]:
     yield "2 / pi atan(x)", lambda x: 2 / np.pi * np.arctan(x)
     yield "atan(x)", np.arctan
     yield "tanh(tanh(x)), as of two caps", lambda x: np.tanh(np.tanh(x))
-    yield "erf(x)", _ERF
-    yield "erf(sqrt(pi) x / 2)", lambda x: _ERF(np.pi**0.5 / 2 * x)
+    yield "erf(x)", erf
+    yield "erf(sqrt(pi) x / 2)", lambda x: erf(np.pi**0.5 / 2 * x)
     yield "sin(x)", np.sin
     yield "a sigmoid, 2 / (1 + exp(-x)) - 1", lambda x: np.tanh(x / 2)
     yield "tanh(2 x)", lambda x: np.tanh(2 * x)
