@@ -26,40 +26,51 @@ template <class T> LAB_DEVICE u32x4 load8(const void* tensor, i64 element) {
 }
 
 // [lab: prepare rows]
-// Computes row_lse2 and row_delta, and clears dq_accum where ClearDq. D / 8 lanes share a row.
+// Computes row_lse2 and row_delta, and clears dq_accum where ClearDq. D / 8 lanes share a row. A
+// thread asks for several rows, and clears its part of dq_accum while they are on their way.
 template <class T, int D, bool ClearDq>
 LAB_KERNEL(row_threads, 4) backward_prepare(LAB_GRID_CONSTANT BackwardParams p) {
-  constexpr int lanes = D / 8, rows_per_pass = row_threads / lanes;
+  constexpr int lanes = D / 8, rows_per_pass = row_threads / lanes, at_once = 4;
+  constexpr int rows_at_once = at_once * rows_per_pass;
+  constexpr int zeros = rows_at_once * D / 4 / row_threads;  // of four floats, per thread
+  static_assert(row_padding % rows_at_once == 0);
   allow_next_launch();
   const BackwardWork work = backward_work(p);
   const BackwardRequest request = backward_request(p, work.request);
   const int chunk = thread_x() % lanes;
-#pragma unroll 4
-  for (int i = thread_x() / lanes; i < row_padding; i += rows_per_pass) {
-    const int row = work.tile * row_padding + i;
-    const i64 token = request.first_token + row;
-    const bool inside = row < request.q_len;
-    float delta = 0.f, lse2 = infinity();
-    if (inside) {
-      const i64 out = token * p.out_stride_token + work.head * p.out_stride_head;
-      const i64 dout = token * p.dout_stride_token + work.head * p.dout_stride_head;
-      delta = dot8<T>(load8<T>(p.out, out + chunk * 8), load8<T>(p.dout, dout + chunk * 8));
-      lse2 = load_constant(p.lse2 + token * p.q_heads + work.head);
-    }
+  const i64 first = work.head * p.padded_rows + request.first_padded + work.tile * row_padding;
+  f32x4* sums = reinterpret_cast<f32x4*>(p.dq_accum + first * D) + thread_x();
+#pragma unroll 1
+  for (int i = 0; i < row_padding; i += rows_at_once, sums += zeros * row_threads) {
+    u32x4 out[at_once] = {}, dout[at_once] = {};
+    float lse2[at_once];
 #pragma unroll
-    for (int mask = lanes / 2; mask > 0; mask /= 2) delta = delta + shfl_xor(delta, mask);
-    if (chunk == 0) {
-      const i64 place = work.head * p.padded_rows + request.first_padded + row;
-      // A row without keys has lse2 = -inf: exp2(0 - lse2) would be inf, but exp2(s - inf) is 0.
-      store_global(p.row_lse2 + place, lse2 == minus_infinity() ? infinity() : lse2);
-      store_global(p.row_delta + place, delta);
+    for (int j = 0; j < at_once; ++j) {
+      const int row = work.tile * row_padding + i + j * rows_per_pass + thread_x() / lanes;
+      const i64 token = request.first_token + row;
+      lse2[j] = infinity();
+      if (row >= request.q_len) continue;
+      out[j] = load8<T>(p.out, token * p.out_stride_token + work.head * p.out_stride_head +
+                                   chunk * 8);
+      dout[j] = load8<T>(p.dout, token * p.dout_stride_token + work.head * p.dout_stride_head +
+                                     chunk * 8);
+      lse2[j] = load_constant(p.lse2 + token * p.q_heads + work.head);
     }
-  }
-  if constexpr (ClearDq) {
-    const i64 first = work.head * p.padded_rows + request.first_padded + work.tile * row_padding;
-    f32x4* sums = reinterpret_cast<f32x4*>(p.dq_accum + first * D);
-    for (int i = thread_x(); i < row_padding * D / 4; i += row_threads)
-      store_global(sums + i, f32x4{});
+    if constexpr (ClearDq)
+#pragma unroll
+      for (int j = 0; j < zeros; ++j) store_global(sums + j * row_threads, f32x4{});
+#pragma unroll
+    for (int j = 0; j < at_once; ++j) {
+      float delta = dot8<T>(out[j], dout[j]);
+#pragma unroll
+      for (int mask = lanes / 2; mask > 0; mask /= 2) delta = delta + shfl_xor(delta, mask);
+      if (chunk == 0) {
+        const i64 place = first + i + j * rows_per_pass + thread_x() / lanes;
+        // A row without keys has lse2 = -inf: exp2(0 - lse2) would be inf, but exp2(s - inf) is 0.
+        store_global(p.row_lse2 + place, lse2[j] == minus_infinity() ? infinity() : lse2[j]);
+        store_global(p.row_delta + place, delta);
+      }
+    }
   }
 }
 // [/lab: prepare rows]
