@@ -34,7 +34,7 @@ def test_a_source_that_names_a_data_file_names_its_folder():
     found = set()
     for path in project_files():
         if path.parts[0] == "labkernels" and path.suffix in (".py", ".cuh"):
-            found |= set(re.findall(r"\bdata/[\w/]+\.(?:csv|toml|json|npz)\b", read(path)))
+            found |= set(re.findall(r"\bdata/[\w/]+\.(?:csv|parquet|toml|json|npz)\b", read(path)))
     assert found
     assert [name for name in sorted(found) if not (ROOT / name).exists()] == []
 
