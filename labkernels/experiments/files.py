@@ -32,8 +32,9 @@ class Files:
 
     @property
     def written(self) -> list[Path]:
-        """The files that hold what was written; of a table, all of its parts."""
-        return [part for path in self._touched for part in store.parts(path) or [path]]
+        """The files that hold what was written: of a table that was not merged, those in CSV."""
+        parts = [(path, store.parts(path)) for path in self._touched]
+        return [part for path, found in parts for part in found[1:] or found or [path]]
 
     def put(self, found: Iterable[tuple[str, Row]]) -> None:
         """Take the rows of a cell, each with the file that it belongs to.

@@ -76,15 +76,18 @@ def test_a_cut_file_is_named(counts):
 def test_a_damaged_byte_of_a_cell_is_noticed_without_a_description(counts):
     content = parquet.content(counts, CHAOS)
     pages_end = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
-    refused = 0
-    for at in range(4, pages_end):
-        damaged = content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :]
-        try:
-            assert parquet.read(NAME, damaged) == counts, f"byte {at} changes a row"
-        except ValueError as error:
-            assert str(error).startswith(NAME), error
-            refused += 1
-    assert refused > 0.9 * (pages_end - 4)
+    told = [told_of(content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :], counts)
+            for at in range(4, pages_end)]  # fmt: skip
+    assert {words.partition(" ")[0] for words in told} == {"same", NAME}
+    assert told.count("same") < 0.1 * len(told)
+
+
+def told_of(content, rows):
+    """Return how a damaged file is refused, or that its rows are the same."""
+    try:
+        return "same" if parquet.read(NAME, content) == rows else "changed"
+    except ValueError as error:
+        return str(error)
 
 
 def written(columns):
