@@ -3,7 +3,6 @@
 pyarrow is imported when a file is read or written, since a GPU machine may lack it.
 """
 
-import importlib
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -107,11 +106,13 @@ def missing() -> str | None:
 
 def _pyarrow() -> tuple[Any, Any]:
     try:
-        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+        import pyarrow
+        import pyarrow.parquet
     except ImportError:
         raise Missing(
             "pyarrow, which reads and writes Parquet files, is not installed: pip install pyarrow"
         ) from None
+    return pyarrow, pyarrow.parquet
 
 
 def _type(field: Field, arrow: Any) -> Any:
