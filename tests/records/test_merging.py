@@ -158,6 +158,29 @@ def test_readers_and_writers_of_one_table_see_every_row_once(path, row):
     assert seeds(path) == [*range(40)]
 
 
+def test_a_reader_that_a_merge_overtakes_reads_again(path, row, monkeypatch):
+    """The merge stops when the Parquet file has the rows, and their journal still lies there."""
+    store.append(path, batch(row, 1))
+    store.merge(path, TABLE)
+    store.append(path, batch(row, 2))
+    read_bytes, overtaken = type(path).read_bytes, []
+
+    def stop(*_, **options):
+        raise OSError(5, "stopped")
+
+    def read_later(file):
+        if file == path and not overtaken:
+            overtaken.append(True)
+            with monkeypatch.context() as patch, pytest.raises(OSError, match="stopped"):
+                patch.setattr(type(path), "unlink", stop)
+                store.merge(path, TABLE)
+        return read_bytes(file)
+
+    monkeypatch.setattr(type(path), "read_bytes", read_later)
+    assert seeds(path) == [1, 2]
+    assert overtaken
+
+
 def test_rows_that_wait_are_described_too(path, row, tmp_path):
     store.append(path, batch(row, 1))
     store.merge(path, TABLE)
