@@ -171,9 +171,10 @@ def test_a_reader_that_a_merge_overtakes_reads_again(path, row, monkeypatch):
     def read_later(file):
         if file == path and not overtaken:
             overtaken.append(True)
-            with monkeypatch.context() as patch, pytest.raises(OSError, match="stopped"):
+            with monkeypatch.context() as patch:
                 patch.setattr(type(path), "unlink", stop)
-                store.merge(path, TABLE)
+                with pytest.raises(OSError, match="stopped"):
+                    store.merge(path, TABLE)
         return read_bytes(file)
 
     monkeypatch.setattr(type(path), "read_bytes", read_later)
