@@ -22,7 +22,7 @@ Both compilers compile a small kernel, which must then run and be right.
 """
 
 _CPUINFO = Path("/proc/cpuinfo")
-_PACKAGES = ("numpy", "torch", "triton", "cuda-bindings")
+_PACKAGES = ("numpy", "torch", "triton", "cuda-bindings", "pyarrow")
 
 
 def add_options(sub: argparse.ArgumentParser) -> None:

@@ -1,10 +1,14 @@
-"""The files of a recording: tables that grow, and tables that hold only the newest run."""
+"""The files of a recording: tables that grow, and tables that hold only the newest run.
 
-from collections.abc import Iterable
+Rows are written as CSV while a recording runs; at its end, `merge` makes the Parquet files.
+"""
+
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labkernels.records import store
+from labkernels.records import parquet, store
+from labkernels.records.schema import Table
 from labkernels.records.store import Row
 
 if TYPE_CHECKING:
@@ -23,8 +27,14 @@ class Files:
         self._experiment, self._options = experiment, options
         self._fresh = set(experiment.tables) if options.replace else set()
         self._held: dict[str, list[Row]] = {name: [] for name in experiment.renewed}
+        self._touched: list[Path] = []
         self.rows = 0
-        self.written: list[Path] = []
+
+    @property
+    def written(self) -> list[Path]:
+        """The files that hold what was written: of a table that was not merged, those in CSV."""
+        parts = [(path, store.parts(path)) for path in self._touched]
+        return [part for path, found in parts for part in found[1:] or found or [path]]
 
     def put(self, found: Iterable[tuple[str, Row]]) -> None:
         """Take the rows of a cell, each with the file that it belongs to.
@@ -46,28 +56,54 @@ class Files:
         """Return the path of a file other than a table, and count it as written."""
         path = self._path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.written.append(path)
+        self._touched.append(path)
         return path
 
-    def close(self, *, complete: bool, origin: Row) -> None:
-        """Write the renewed tables, unless a part would replace a whole committed table."""
+    def close(self, *, complete: bool, origin: Row) -> list[str]:
+        """Write the renewed tables, unless a part would replace a whole committed table.
+
+        Then merge the tables that are Parquet files; return why one could not be merged.
+        """
         whole = complete and not self._options.only
         for name, rows in self._held.items():
             if not rows or (not whole and self._options.out == store.DATA_DIR):
                 continue
             self._renew(name, rows, origin)
             self._count(name, len(rows))
+        tables = {self._path(name): table for name, table in self._experiment.tables.items()}
+        written = {path: table for path, table in tables.items() if path in self._touched}
+        return merge(written, self._options)
 
     def _renew(self, name: str, rows: list[Row], origin: Row) -> None:
-        def with_kept(before: list[Row]) -> list[Row]:
-            return [*(row for row in before if self._experiment.keeps(row, origin)), *rows]
-
-        store.update(self._path(name), with_kept, self._experiment.tables[name])
+        path, table = self._path(name), self._experiment.tables[name]
+        keeps = self._experiment.keeps
+        if keeps is None:
+            store.replace(path, rows, table)
+        else:
+            store.update(path, lambda old: [*(r for r in old if keeps(r, origin)), *rows], table)
 
     def _path(self, name: str) -> Path:
         return self._options.out / name
 
     def _count(self, name: str, rows: int) -> None:
         self.rows += rows
-        if self._path(name) not in self.written:
-            self.written.append(self._path(name))
+        if self._path(name) not in self._touched:
+            self._touched.append(self._path(name))
+
+
+def merge(tables: Mapping[Path, Table], options: "Options") -> list[str]:
+    """Make the tables that are to be Parquet so; say and return why one could not be.
+
+    Its rows then stay in CSV files, which count as a part of the table.
+    """
+    failures = []
+    for path, table in tables.items():
+        try:
+            store.merge(path, table)
+        except ValueError as error:
+            kept = " and ".join(part.name for part in store.parts(path))
+            words = f"{kept} could not be merged into {path.name}: {error}"
+            options.say(f"{words}; later: labkernels record --merge --out {options.out}")
+            if not isinstance(error, parquet.Missing):
+                failures.append(words)
+    return failures

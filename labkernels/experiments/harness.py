@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from labkernels.experiments import durations
 from labkernels.experiments.files import Files
 from labkernels.experiments.workers import all_cores
-from labkernels.records import datapackage, provenance, store
+from labkernels.records import datapackage, parquet, provenance, store
 from labkernels.records.schema import Table
 from labkernels.records.store import Row
 
@@ -72,7 +72,7 @@ class Experiment:
     missing(): the reason why this machine cannot measure it, besides the lack of a GPU; or None.
     renewed: files that a recording writes anew; other files grow. whole: whether the committed data
     may only have recordings of the whole grid. keeps(row, origin): whether a renewed file keeps a
-    row of the recording before.
+    row of the recording before; None where it keeps none.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Experiment:
     missing: Callable[[], str | None] = lambda: None
     renewed: tuple[str, ...] = ()
     whole: bool = False
-    keeps: Callable[[Row, Row], bool] = lambda row, origin: False
+    keeps: Callable[[Row, Row], bool] | None = None
 
     def chosen(self, options: Options) -> list[Cell]:
         """Return the cells that `only` picks, in the order of measurement.
@@ -224,7 +224,7 @@ class Recording:
                     self._measure(cell)
         finally:
             complete, noted = self._done == len(self.cells), []
-            self._files.close(complete=complete, origin=self.origin)
+            self.failures += self._files.close(complete=complete, origin=self.origin)
             if complete and not self.options.quick:
                 seconds = time.monotonic() - self._began_s
                 noted = [durations.write(self.options.out, self.origin, self._done, seconds)]
@@ -311,9 +311,17 @@ def _check(experiment: Experiment, options: Options) -> None:
     reason = gpu_missing() if experiment.needs_gpu else None
     if reason:
         raise ValueError(f"{experiment.name} needs a GPU: {reason}")
-    reason = experiment.missing()
+    reason = experiment.missing() or _unreadable(experiment, options)
     if reason:
         raise ValueError(f"{experiment.name} cannot be recorded here: {reason}")
+
+
+def _unreadable(experiment: Experiment, options: Options) -> str | None:
+    """Return why rows that a recording would keep cannot be read here, or None."""
+    paths = [options.out / name for name in experiment.renewed if experiment.keeps]
+    lies = [path for path in paths if path.suffix == parquet.SUFFIX and path in store.parts(path)]
+    reason = parquet.missing() if lies else None
+    return reason and f"it keeps rows of {lies[0].name}, and {reason}; allowed: --out NEW FOLDER"
 
 
 def words_of(error: Exception) -> str:

@@ -1,7 +1,7 @@
 """Fit the habits of ptxas in `budget.compiler` to its reports, and measure the fit's errors.
 
 A habit is a number of registers that ptxas adds for each unit of a kernel's feature. The habits
-minimise the mean relative error over the rows of data/performance/compiler_reports.csv, with a
+minimise the mean relative error over the rows of data/performance/compiler_reports.parquet, with a
 penalty on rows beyond TAIL. The quality of a fit shows on rows that it has not seen: `held_out`
 fits again without a group of rows, a fifth of the tiles or a whole kernel, and predicts that group.
 """

@@ -5,10 +5,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from labkernels.records import files, schema, store
+from labkernels.records import csv_text, files, parquet, store
 from labkernels.records.files import DESCRIPTION as FILE_NAME
 
-_MEDIA_TYPES = {".csv": "text/csv", ".toml": "application/toml", ".json": "application/json"}
+_MEDIA_TYPES = {
+    ".csv": "text/csv",
+    ".json": "application/json",
+    ".parquet": "application/vnd.apache.parquet",
+    ".toml": "application/toml",
+}
+_TABLES = {".csv": csv_text.table_of, parquet.SUFFIX: parquet.table_of}
 
 
 def describe(
@@ -19,7 +25,7 @@ def describe(
     changed: the files that may differ from the written descriptor, by default all. The written
     description of every other file is kept.
 
-    Raises: ValueError for a CSV file that is cut or whose columns records.schema does not know.
+    Raises: ValueError for a table that is cut or whose columns records.schema does not know.
     """
     data_dir = Path(data_dir)
     kept = {}
@@ -79,7 +85,7 @@ def _resource(path: Path, data_dir: Path) -> dict[str, Any]:
     relative = path.relative_to(data_dir)
     content = path.read_bytes()
     resource: dict[str, Any] = {
-        "type": "table" if path.suffix == ".csv" else "file",
+        "type": "table" if path.suffix in _TABLES else "file",
         "name": relative.as_posix().lower().replace("/", "-").replace(".", "-"),
         "path": relative.as_posix(),
         "format": path.suffix.lstrip("."),
@@ -87,19 +93,10 @@ def _resource(path: Path, data_dir: Path) -> dict[str, Any]:
         "bytes": len(content),
         "hash": files.sha256(content),
     }
-    if path.suffix == ".csv":
-        store.require_whole(path, content)
-        resource |= _tabular(content)
+    if path.suffix in _TABLES:
+        table = _TABLES[path.suffix](path.name, content)
+        resource |= {"profile": "tabular-data-resource"}
+        resource |= {"encoding": "utf-8"} if path.suffix == ".csv" else {}
+        fields = [field.described for field in table.fields]
+        resource |= {"title": table.title, "schema": {"fields": fields, "missingValues": [""]}}
     return resource
-
-
-def _tabular(content: bytes) -> dict[str, Any]:
-    header = content.split(b"\n", 1)[0].decode("utf-8").strip()
-    table = schema.table_of(tuple(header.split(",")))
-    fields = [field.described for field in table.fields]
-    return {
-        "profile": "tabular-data-resource",
-        "encoding": "utf-8",
-        "title": table.title,
-        "schema": {"fields": fields, "missingValues": [""]},
-    }

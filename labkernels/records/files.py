@@ -46,13 +46,22 @@ def sha256(content: bytes) -> str:
 
 
 def read_described(path: Path) -> bytes:
-    """Return a file's content, checked against the description of its folder.
+    """Return a file's content, checked as `require_described` does.
+
+    Raises: ValueError if it is not as described; FileNotFoundError.
+    """
+    content = path.read_bytes()
+    require_described(path, content)
+    return content
+
+
+def require_described(path: Path, content: bytes) -> None:
+    """Check the content of a file against the description of its folder.
 
     The description lies beside the file or one folder above; without one, nothing is checked.
 
-    Raises: ValueError if the file is not described, or is not as described; FileNotFoundError.
+    Raises: ValueError if the file is not described, or is not as described.
     """
-    content = path.read_bytes()
     for folder in path.absolute().parents[:2]:
         if (folder / DESCRIPTION).is_file():
             name = path.absolute().relative_to(folder).as_posix()
@@ -63,7 +72,6 @@ def read_described(path: Path) -> bytes:
                     "`labkernels record --describe`"
                 )
             break
-    return content
 
 
 def read_description(folder: Path) -> dict[str, dict]:

@@ -1,15 +1,22 @@
-"""Finds, appends to, replaces and reads the CSV files of `data/`, and picks the newest run.
+"""Finds, appends to, replaces and reads the tables of `data/`, and picks the newest run.
 
-`data/` has the folders performance, accuracy and hardware, as labkernels.experiments has.
+`data/` has the folders performance, accuracy and hardware, as labkernels.experiments has. A small
+table is a CSV file. The path of a large one ends in .parquet, and its rows lie in up to three
+files:
+
+NAME.parquet        its rows, compressed
+NAME.journal.csv    rows that follow those of NAME.parquet and are not merged into it yet
+NAME.csv            where it is, all rows of the table, so that the other two do not count
+
+Rows are written as CSV, which needs the standard library alone; `merge` makes the Parquet file.
 """
 
-import csv
-import io
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from labkernels.records import files, schema
+from labkernels.records import csv_text, files, parquet, schema
 from labkernels.records.files import DATA_DIR
 from labkernels.records.schema import MEASUREMENTS, Table
 
@@ -17,45 +24,62 @@ Row = dict[str, Any]
 
 
 def path_of(name: str, folder: Path = DATA_DIR, kind: str = "") -> Path:
-    """Return where a table lies below a folder; a name without an ending gets `.csv`.
+    """Return where a table lies below a folder; a name without an ending gets that of its file.
 
-    The place is the same as in `data/`. A table that is not there yet goes to the folder of its
-    kind: performance, accuracy or hardware.
+    The place is the same as in `data/`. A table that is not there yet is a CSV file in the folder
+    of its kind: performance, accuracy or hardware.
     """
-    file_name = name if "." in name else f"{name}.csv"
+    names = [name] if "." in name else [name + parquet.SUFFIX, f"{name}.csv"]
     for home in (Path(folder), DATA_DIR):
-        for path in home.glob(f"*/{file_name}"):
-            return Path(folder) / path.relative_to(home)
-    return Path(folder) / kind / file_name
+        for file_name in names:
+            for path in home.glob(f"*/{file_name}"):
+                return Path(folder) / path.relative_to(home)
+    return Path(folder) / kind / names[-1]
+
+
+def parts(path: Path) -> list[Path]:
+    """Return the files that hold a table's rows, in the order of the rows; none if it is missing.
+
+    >>> [part.name for part in parts(path_of("prefill"))]
+    ['prefill.parquet']
+    """
+    path = Path(path)
+    found = [path]
+    if path.suffix == parquet.SUFFIX:
+        found = [_whole(path)] if _whole(path).exists() else [path, _journal(path)]
+    return [part for part in found if part.exists()]
 
 
 def append(path: Path, rows: Iterable[Mapping[str, Any]], table: Table = MEASUREMENTS) -> int:
-    """Add rows to a CSV file, making it if needed, and return how many were added.
+    """Add rows to a table, making its file if needed, and return how many were added.
 
-    Either all of the rows are added or none, even if a crash or another writer intervenes.
+    Either all of the rows are added or none, even if a crash or another writer intervenes. Rows
+    that follow those of a Parquet file are added to its journal.
 
-    Raises: ValueError if a row is invalid, or the file has other columns or ends in half a line;
-    then nothing is written.
+    Raises: ValueError if a row is invalid, or the CSV file has other columns or ends in half a
+    line; then nothing is written.
     """
     checked, path = [schema.validate(row, table) for row in rows], Path(path)
     with files.one_writer(path.parent):
-        before = path.read_bytes() if path.exists() else _csv([table.columns])
-        header = tuple(_decoded(path, before).partition("\n")[0].split(","))
+        grows = _whole(path) if parts(path) in ([], [_whole(path)]) else _journal(path)
+        before = grows.read_bytes() if grows.exists() else csv_text.content([], table)
+        header = tuple(csv_text.decoded(grows.name, before).partition("\n")[0].split(","))
         if header != table.columns:
-            raise ValueError(f"{path.name} has columns {list(header)}; allowed: {table.columns}")
-        require_whole(path, before)
-        files.replace(path, before + _csv(_cells(checked, table)))
+            raise ValueError(f"{grows.name} has columns {list(header)}; allowed: {table.columns}")
+        csv_text.require_whole(grows.name, before)
+        files.replace(grows, before + csv_text.content(checked, table, header=False))
     return len(checked)
 
 
 def replace(path: Path, rows: Iterable[Mapping[str, Any]], table: Table = MEASUREMENTS) -> int:
-    """Write a CSV file that holds exactly these rows, and return how many.
+    """Make a table hold exactly these rows, in a CSV file, and return how many.
 
-    Raises: ValueError if a row is invalid; then the old file stays.
+    Raises: ValueError if a row is invalid; then the old rows stay.
     """
-    rows = list(rows)
-    update(path, lambda before: rows, table)
-    return len(rows)
+    checked, path = [schema.validate(row, table) for row in rows], Path(path)
+    with files.one_writer(path.parent):
+        files.replace(_whole(path), csv_text.content(checked, table))
+    return len(checked)
 
 
 def update(
@@ -63,42 +87,73 @@ def update(
     change: Callable[[list[Row]], Iterable[Mapping[str, Any]]],
     table: Table = MEASUREMENTS,
 ) -> None:
-    """Replace the rows of a CSV file by change(rows), with no other write in between.
+    """Replace the rows of a table by change(rows), in a CSV file, with no other write in between.
 
-    Raises: ValueError if a row is invalid; then the old file stays.
+    Raises: ValueError if a row is invalid; then the old rows stay.
     """
     path = Path(path)
     with files.one_writer(path.parent):
-        before = read(path, described=False) if path.exists() else []
+        before = _rows(_contents(path)) if parts(path) else []
         checked = [schema.validate(row, table) for row in change(before)]
-        files.replace(path, _csv([table.columns, *_cells(checked, table)]))
+        files.replace(_whole(path), csv_text.content(checked, table))
+
+
+def merge(path: Path, table: Table) -> bool:
+    """Make a table that is to be Parquet one Parquet file; return whether there was more.
+
+    A crash leaves every row, once: NAME.csv gets all rows before anything else changes.
+
+    Raises: ValueError if the rows are damaged, or the Parquet file is not the one that its folder's
+    description names; parquet.Missing without pyarrow. Then the CSV files stay as they are.
+    """
+    path = Path(path)
+    with files.one_writer(path.parent):
+        found = parts(path)
+        if path.suffix != parquet.SUFFIX or found in ([], [path]):
+            return False
+        contents = _contents(path)
+        if path in contents:  # rows in CSV may be those of a recording, which nothing describes yet
+            files.require_described(path, contents[path])
+        rows = _rows(contents, table)
+        merged = parquet.content(rows, table)
+        files.replace(_whole(path), csv_text.content(rows, table))
+        files.replace(path, merged)
+        _journal(path).unlink(missing_ok=True)
+        _whole(path).unlink()
+    return True
 
 
 def read(source: str | Path, *, described: bool = True) -> list[Row]:
     """Return the rows of a recorded table, every cell typed and checked.
 
-    source: the name of a table in `data/`, or the path of a file.
-    described: whether the file must be the one that its folder's datapackage.json describes, if
+    source: the name of a table in `data/`, or the path of its file.
+    described: whether each file must be the one that its folder's datapackage.json describes, if
     there is one. A recording in progress is not yet described.
 
     Raises: ValueError naming the file and line of the first bad row, or a file that is cut or not
-    as described; FileNotFoundError.
+    as described; FileNotFoundError; parquet.Missing, a ValueError, without pyarrow.
 
     >>> {type(row["kv_len"]) for row in read("mla")}
     {<class 'int'>}
     """
     path = path_of(source) if isinstance(source, str) else source
-    content = files.read_described(path) if described else path.read_bytes()
-    text = _decoded(path, content)
-    require_whole(path, content)
-    reader = csv.DictReader(io.StringIO(text, newline=""))
-    rows = []
-    try:
-        table = schema.table_of(tuple(reader.fieldnames or ()))
-        rows.extend(schema.validate(row, table) for row in reader)
-    except (ValueError, csv.Error) as error:
-        raise ValueError(f"{path.name}, line {reader.line_num}: {error}") from None
-    return rows
+    contents = _contents(path)
+    for part, content in contents.items():
+        if described:
+            files.require_described(part, content)
+    return _rows(contents)
+
+
+def read_file(path: Path) -> tuple[list[Row], Table]:
+    """Return the rows of one file as it is, whatever lies beside it, and their table.
+
+    Raises: ValueError naming what is wrong in the file; FileNotFoundError.
+
+    >>> read_file(path_of("chaos"))[1].name
+    'chaos'
+    """
+    of, content = _format(path), path.read_bytes()
+    return of.read(path.name, content), of.table_of(path.name, content)
 
 
 def runs(rows: Iterable[Row]) -> list[str]:
@@ -121,35 +176,52 @@ def select(rows: Iterable[Row], where: Mapping[str, Any]) -> list[Row]:
     return kept
 
 
-def _decoded(path: Path, content: bytes) -> str:
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"{path.name}, line {line}: {error.reason}") from None
+def _whole(path: Path) -> Path:
+    return path.with_suffix(".csv") if path.suffix == parquet.SUFFIX else path
 
 
-def require_whole(path: Path, content: bytes) -> None:
-    """Refuse a file that was cut in its last line, where half a number looks like a number.
-
-    Raises: ValueError naming the line.
-    """
-    if not content.endswith(b"\n"):
-        line = content.count(b"\n") + 1
-        raise ValueError(f"{path.name}, line {line}: the file is cut in the middle of a line")
+def _journal(path: Path) -> Path:
+    return path.with_suffix(".journal.csv")
 
 
-def _csv(lines: Iterable[Iterable[str]]) -> bytes:
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    return text.getvalue().encode("utf-8")
+def _format(path: Path) -> Any:
+    return parquet if path.suffix == parquet.SUFFIX else csv_text
 
 
-def _cells(rows: list[Row], table: Table) -> list[list[str]]:
-    return [[_cell(row[name]) for name in table.columns] for row in rows]
+def _contents(path: Path) -> dict[Path, bytes]:
+    """Return the parts of a table with their contents, all of one moment."""
+    while True:
+        before = _state(path)
+        try:
+            contents = {part: part.read_bytes() for part in before or [path]}
+        except FileNotFoundError:
+            if _state(path) == before:
+                raise
+            continue
+        if _state(path) == before:  # else they were merged, and a row may be in two of them
+            return contents
 
 
-def _cell(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return repr(value) if isinstance(value, float) else str(value)
+def _state(path: Path) -> dict[Path, tuple[int, int]]:
+    """Return what tells a part from any other file that had its name or will have it."""
+    found = {}
+    for part in parts(path):
+        with contextlib.suppress(FileNotFoundError):
+            about = part.stat()
+            found[part] = (about.st_ino, about.st_mtime_ns)
+    return found
+
+
+def _rows(contents: Mapping[Path, bytes], table: Table | None = None) -> list[Row]:
+    """Return the rows of a table's parts, which must have the same columns: the table's, if any."""
+    rows: list[Row] = []
+    for part, content in contents.items():
+        of = _format(part)
+        if table is not None or len(contents) > 1:
+            found = of.table_of(part.name, content)
+            table = table or found
+            if found is not table:
+                columns = list(found.columns)
+                raise ValueError(f"{part.name} has columns {columns}; allowed: {table.columns}")
+        rows += of.read(part.name, content)
+    return rows

@@ -14,7 +14,7 @@ _WHOLE_VERDICT = "every error beside the error that rounding causes in that elem
 
 
 def data() -> dict[str, Any]:
-    """Return the counts of data/accuracy/detection.csv that were made on a GPU, as JSON.
+    """Return the counts of data/accuracy/detection.parquet that were made on a GPU, as JSON.
 
     A row has dtype, keys, bug ("" if the kernel is right) and for each rule, in the order of
     "rules", how many outputs it judged and how many of them it refused.

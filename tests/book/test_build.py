@@ -63,7 +63,7 @@ def test_a_failing_cell_stops_the_build_with_its_error(run):
         ("labkernels/hardware/gpus.toml", True),
         ("labkernels/records/tables/decode.json", True),
         ("book/page_figures.py", True),
-        ("data/performance/decode_tensor_cores.csv", True),
+        ("data/performance/decode_tensor_cores.parquet", True),
         ("labkernels/__pycache__/units.pyc", False),
         ("README.md", False),
     ],

@@ -247,7 +247,7 @@ def test_a_cell_is_recorded_whole(name, made_up_gpu, tmp_path):
     assert outcome.failures == ()
     assert outcome.rows > 0
     for path in outcome.files:
-        if path.suffix == ".csv":
+        if path.suffix in (".csv", ".parquet"):
             (row, *_) = store.read(path)
             assert row["started_utc"]
 
@@ -287,7 +287,7 @@ def test_a_benchmark_of_an_operation_is_recorded_whole(name, made_up_gpu, monkey
     options = Options(out=tmp_path, repeats=2, commit="abc1234", say=lambda line: None)
     outcome = record(experiment, options)
     assert outcome.failures == ()
-    rows = store.read(tmp_path / f"performance/{name}.csv")
+    rows = store.read(tmp_path / f"performance/{name}.parquet")
     assert outcome.rows == len(rows)
     assert {row["kernel"] for row in rows} >= {f"{name}_mma"}
     assert {"rate", "splits", "blocks"} <= {row["metric"] for row in rows}

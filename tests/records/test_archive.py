@@ -35,10 +35,10 @@ def test_a_changed_row_is_refused(packed, tmp_path, address):
     with tarfile.open(packed) as old, tarfile.open(damaged, "w:gz") as new:
         for member in old.getmembers():
             content = old.extractfile(member).read() if member.isfile() else b""
-            if member.name.endswith("data/performance/mla.csv"):
+            if member.name.endswith("data/performance/mla.parquet"):
                 content = content.replace(b"9", b"8", 1)
             new.addfile(member, io.BytesIO(content))
-    with pytest.raises(ValueError, match=r"mla.csv is not the file that datapackage.json"):
+    with pytest.raises(ValueError, match=r"mla.parquet is not the file that datapackage.json"):
         archive.fetch(address.format(damaged), tmp_path / "rows")
     assert [path.name for path in tmp_path.iterdir()] == ["damaged.tar.gz"]
 

@@ -66,9 +66,9 @@ def test_a_missed_target_stands_beside_its_profile(row, target, tmp_path):
     counted.append({**counted[1], "batch": 1, "value": 99.0})
     timed_rows = [timed(row, "decode_mma", 5e-4), timed(row, "fa2", 4e-4)]
     (tmp_path / "performance").mkdir()
-    store.append(tmp_path / "performance/decode_tensor_cores.csv", timed_rows)
+    store.append(tmp_path / "performance/decode_tensor_cores.parquet", timed_rows)
     table = schema.PREFILL_MEASUREMENTS
-    store.append(tmp_path / "performance/missed_targets.csv", counted, table)
+    store.append(tmp_path / "performance/missed_targets.parquet", counted, table)
     (score,) = scoreboard.scoreboard([target], tmp_path)
     assert score.profiles == {"fa2": counts}
     assert "profile of fa2: L2 72 %, tensor pipe 40 %; waits for gmma 75 %, wait 25 %" in (

@@ -199,8 +199,9 @@ def test_a_file_that_is_not_described_and_a_damaged_description_are_refused(tmp_
 
 
 def test_a_table_is_found_by_its_name_wherever_it_lies(tmp_path, row):
-    assert store.path_of("prefill") == store.DATA_DIR / "performance" / "prefill.csv"
-    assert store.path_of("prefill", tmp_path) == tmp_path / "performance" / "prefill.csv"
+    assert store.path_of("prefill") == store.DATA_DIR / "performance" / "prefill.parquet"
+    assert store.path_of("chaos") == store.DATA_DIR / "accuracy" / "chaos.csv"
+    assert store.path_of("prefill", tmp_path) == tmp_path / "performance" / "prefill.parquet"
     assert store.path_of("tensor_core_sm90.npz").parent.name == "hardware"
     store.append(store.path_of("mine", tmp_path, "accuracy"), [row])
     assert store.read(store.path_of("mine", tmp_path)) == [row]
@@ -216,10 +217,9 @@ def test_newest_and_select(row):
 
 
 def test_every_committed_table_is_valid():
-    paths = sorted(store.DATA_DIR.rglob("*.csv"))
+    paths = sorted(path for end in ("csv", "parquet") for path in store.DATA_DIR.rglob(f"*.{end}"))
     assert {path.parent.name for path in paths} == {"performance", "accuracy", "hardware"}
     for path in paths:
-        header = tuple(path.read_text(encoding="utf-8").split("\n", 1)[0].split(","))
-        if "started_utc" in header:
-            assert schema.table_of(header)
-            assert store.read(path)
+        rows, table = store.read_file(path)
+        assert tuple(rows[0]) == table.columns
+        assert store.read(path) == rows

@@ -6,11 +6,15 @@ import re
 
 import pytest
 
+from labkernels import cli
+from labkernels.records import datapackage
 from tests.repo.files import ROOT, project_files, read
 
 DATA = ROOT / "data"
 DESCRIPTION = DATA / "datapackage.json"
 NOT_DATA = {"datapackage.json", "README.md"}
+CSV_BYTES_MAX = 100_000
+TABLES_BYTES_MAX = 1 << 20
 
 
 def resources():
@@ -34,7 +38,7 @@ def test_a_source_that_names_a_data_file_names_its_folder():
     found = set()
     for path in project_files():
         if path.parts[0] == "labkernels" and path.suffix in (".py", ".cuh"):
-            found |= set(re.findall(r"\bdata/[\w/]+\.(?:csv|toml|json|npz)\b", read(path)))
+            found |= set(re.findall(r"\bdata/[\w/]+\.(?:csv|parquet|toml|json|npz)\b", read(path)))
     assert found
     assert [name for name in sorted(found) if not (ROOT / name).exists()] == []
 
@@ -45,11 +49,46 @@ def test_tables_say_what_each_column_is():
             assert field.get("description"), f"{resource['path']}: {field['name']}"
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:frictionless")
+def test_a_large_table_is_parquet():
+    """A recording rewrites its table: as CSV, thousands of lines, compressed, kilobytes."""
+    tables = [resource for resource in resources() if resource["type"] == "table"]
+    sizes = {resource["path"]: resource["bytes"] for resource in tables}
+    assert {path.rpartition(".")[2] for path in sizes} == {"csv", "parquet"}
+    large = {path: size for path, size in sizes.items() if size > CSV_BYTES_MAX}
+    assert [path for path in large if path.endswith(".csv")] == []
+    assert sum(sizes.values()) < TABLES_BYTES_MAX
+
+
+WARNS = pytest.mark.filterwarnings("ignore::DeprecationWarning:frictionless")
 # frictionless leaves files that are no tables to the garbage collector to close
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_frictionless_finds_no_error():
+LEAVES = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def errors(report):
+    return report.flatten(["title", "rowNumber", "fieldName", "note"])
+
+
+@WARNS
+@LEAVES
+def test_frictionless_finds_no_error(tmp_path):
+    """All rows are read as CSV, since frictionless reads Parquet row by row, for minutes."""
     from frictionless import Package
 
-    report = Package(str(DESCRIPTION)).validate()
-    assert report.valid, report.flatten(["title", "rowNumber", "fieldName", "note"])
+    export = tmp_path / "data"
+    assert cli.main(["data", "export", "--to", str(export)]) == 0
+    report = Package(str(datapackage.write(export))).validate()
+    assert len(report.tasks) == sum(resource["type"] == "table" for resource in resources())
+    assert report.valid, errors(report)
+
+
+@WARNS
+@LEAVES
+@pytest.mark.parametrize("name", ["accuracy/peer_verdicts.parquet", "targets.toml"])
+def test_frictionless_reads_the_description(name):
+    """Its reader of Parquet counts no bytes; the test above compares size and hash."""
+    from frictionless import Checklist, Package
+
+    (resource,) = (found for found in Package(str(DESCRIPTION)).resources if found.path == name)
+    uncounted = ["byte-count", "hash-count"] if resource.format == "parquet" else []
+    report = resource.validate(Checklist(skip_errors=uncounted))
+    assert report.valid, errors(report)

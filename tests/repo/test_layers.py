@@ -12,7 +12,7 @@ ARRAYS = {"numpy"}
 DEVICE = ARRAYS | {"torch", "triton", "cuda"}
 # A GPU machine has the standard library, DEVICE, and filelock, which comes with torch; only plots,
 # bench and widgets may need more. measure and chapters look for peers that may be absent, numerics
-# for threadpoolctl.
+# for threadpoolctl, records for pyarrow.
 MAY_IMPORT = {
     "places": set(),
     "units": set(),
@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "variant": set(),
     "budget": set(),
     "numerics": ARRAYS | {"threadpoolctl"},
-    "records": {"filelock"},
+    "records": {"filelock", "pyarrow"},
     "cuda": DEVICE | {"filelock"},
     "kernels": DEVICE,
     "ops": DEVICE,

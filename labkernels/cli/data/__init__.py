@@ -1,42 +1,130 @@
 """`labkernels data`: the recorded rows that are installed, and those of a release."""
 
 import argparse
+import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from labkernels.cli.options import DONE, FAILED
 
-HELP = "recorded rows: check them, fetch those of a release"
+if TYPE_CHECKING:
+    from labkernels.records.fields import Table
+    from labkernels.records.store import Row
+
+HELP = "recorded rows: show, export and check them, fetch those of a release"
 DESCRIPTION = """\
 A checkout and a wheel hold all recorded rows; `check` compares them with their
-description, datapackage.json. `fetch` unpacks the archive of a release into a new
-folder, and checks every file against the hash in the archive's description.
+description, datapackage.json. `show` prints rows as CSV, of a table or of one file;
+`export` writes each table as a CSV file into a new folder. `fetch` unpacks the
+archive of a release into a new folder, and checks every file against the hash in
+the archive's description.
 
 examples:
   labkernels data check                                 are the files as described
+  labkernels data show mla --newest                     the rows of the newest run
+  labkernels data show mla --where kernel=mla_wgmma --where metric=time
+  labkernels data export --to rows                      for a spreadsheet
   labkernels data fetch v0.1.0 --to rows                the rows of a release
   labkernels data fetch --from rows.tar.gz --to rows    those of an archive that lies here
+
+With `git config diff.parquet.textconv ".venv/bin/labkernels data show"`, git diff shows which
+rows of a table changed.
 """
 
 
 def add_options(sub: argparse.ArgumentParser) -> None:
-    """Add what to do, which release, and where to."""
-    sub.add_argument("action", choices=("check", "fetch"))
-    sub.add_argument("release", nargs="?", help="a release's tag; default: the installed version")
+    """Add what to do, with which table or release, and where to."""
+    sub.add_argument("action", choices=("check", "show", "export", "fetch"))
+    what = "show: a table or a file of rows; fetch: a release's tag (default: that installed)"
+    sub.add_argument("name", nargs="?", help=what)
+    sub.add_argument("--where", action="append", default=[], help="COLUMN=VALUE, of rows to show")
+    sub.add_argument("--newest", action="store_true", help="show the newest run alone")
     sub.add_argument("--to", type=Path, default=Path("labkernels-data"), help="a new folder")
     sub.add_argument("--from", dest="source", help="an archive's file or address")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check the rows, or fetch an archive."""
-    import labkernels
-    from labkernels.records import archive, datapackage, files
+    """Do what is asked with the rows."""
+    return {"check": _check, "show": _show, "export": _export, "fetch": _fetch}[options.action](
+        options
+    )
 
-    if options.action == "check":
-        wrong = datapackage.differences()
-        described = files.read_description(files.DATA_DIR)
-        print("\n".join(wrong) or f"{files.DATA_DIR}: {len(described)} files, all as described")
-        return FAILED if wrong else DONE
-    source = options.source or archive.address(options.release or f"v{labkernels.__version__}")
+
+def _check(options: argparse.Namespace) -> int:
+    from labkernels.records import datapackage, files
+
+    wrong = datapackage.differences()
+    described = files.read_description(files.DATA_DIR)
+    print("\n".join(wrong) or f"{files.DATA_DIR}: {len(described)} files, all as described")
+    return FAILED if wrong else DONE
+
+
+def _show(options: argparse.Namespace) -> int:
+    from labkernels.records import csv_text, store
+
+    if not options.name:
+        raise ValueError("a table is missing; allowed: its name, such as mla, or a file of rows")
+    rows, table = _table(options.name)
+    rows = store.select(rows, _wanted(options.where, table))
+    rows = store.newest(rows) if options.newest else rows
+    sys.stdout.write(csv_text.content(rows, table).decode("utf-8"))
+    return DONE
+
+
+def _export(options: argparse.Namespace) -> int:
+    from labkernels.records import csv_text
+
+    if options.to.exists():
+        raise ValueError(f"to = {options.to} exists, allowed: a new folder")
+    tables = _tables()
+    for path in tables:
+        place = (options.to / path).with_suffix(".csv")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(csv_text.content(*_table(path.name.partition(".")[0])))
+    print(f"{options.to}: {len(tables)} tables as CSV")
+    return DONE
+
+
+def _fetch(options: argparse.Namespace) -> int:
+    import labkernels
+    from labkernels.records import archive
+
+    source = options.source or archive.address(options.name or f"v{labkernels.__version__}")
     count = archive.fetch(source, options.to)
     print(f"{options.to}: {count} files of {source}, all as described")
     return DONE
+
+
+def _table(name: str) -> "tuple[list[Row], Table]":
+    """Return the rows of a recorded table, as described, or those of a file, as they are."""
+    from labkernels.records import store
+
+    if Path(name).suffix:
+        return store.read_file(Path(name))
+    found = store.parts(store.path_of(name))
+    if not found:
+        known = ", ".join(path.name.partition(".")[0] for path in _tables())
+        raise ValueError(f"table = {name}, allowed: a file of rows, {known}")
+    return store.read(name), store.read_file(found[0])[1]
+
+
+def _tables() -> list[Path]:
+    """Return the described tables, as paths below the folder of data."""
+    from labkernels.records import files, parquet
+
+    described = map(Path, files.read_description(files.DATA_DIR))
+    return [path for path in described if path.suffix in (".csv", parquet.SUFFIX)]
+
+
+def _wanted(pairs: Iterable[str], table: "Table") -> "Row":
+    """Return the cells that `--where` asks for, typed as their columns are."""
+    from labkernels.records.fields import parse
+
+    fields, wanted = {field.name: field for field in table.fields}, {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or name not in fields:
+            raise ValueError(f"where = {pair}, allowed: COLUMN=VALUE with one of {[*fields]}")
+        wanted[name] = parse(fields[name], value)
+    return wanted

@@ -78,7 +78,7 @@ def recorded(variant: Variant, *, arch: str, path: Path = RECORDED) -> store.Row
 
     Raises: ValueError if a row of the file does not fit the table.
     """
-    if not path.is_file():
+    if not store.parts(path):
         return None
     wanted = _identity(variant, arch)
     found = [row for row in store.read(path) if wanted.items() <= row.items()]

@@ -14,7 +14,7 @@ from labkernels.measure.mutants.decode import LENGTHS, MUTANTS
 from labkernels.records import schema
 from labkernels.records.store import Row
 
-DATA_FILE = "accuracy/detection.csv"
+DATA_FILE = "accuracy/detection.parquet"
 SEEDS = 8
 
 

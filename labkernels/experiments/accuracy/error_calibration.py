@@ -21,7 +21,7 @@ from labkernels.policy import CUDA_CORES, TENSOR_CORES, NumericPolicy
 from labkernels.records import schema
 from labkernels.records.store import Row
 
-DATA_FILE = "accuracy/error_calibration.csv"
+DATA_FILE = "accuracy/error_calibration.parquet"
 
 Q_HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE = 8, 2, 128, 16
 DTYPES = ("fp16", "bf16")

@@ -15,7 +15,7 @@ from labkernels.policy import NumericPolicy
 from labkernels.records import schema
 from labkernels.records.store import Row
 
-DATA_FILE = "accuracy/peer_verdicts.csv"
+DATA_FILE = "accuracy/peer_verdicts.parquet"
 Q_HEADS, KV_HEADS, HEAD_DIM = 16, 4, 128
 DTYPES = ("fp16", "bf16")
 _SPREAD = "spread of z by all"

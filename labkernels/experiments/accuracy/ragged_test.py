@@ -23,9 +23,9 @@ from labkernels.numerics.truth import oracle
 from labkernels.records import schema
 from labkernels.records.store import Row
 
-DATA_FILE = "accuracy/ragged_test.csv"
-DETECTION_FILE = "accuracy/ragged_test_detection.csv"
-FLASHINFER_FILE = "accuracy/ragged_test_flashinfer.csv"
+DATA_FILE = "accuracy/ragged_test.parquet"
+DETECTION_FILE = "accuracy/ragged_test_detection.parquet"
+FLASHINFER_FILE = "accuracy/ragged_test_flashinfer.parquet"
 SEEDS = 2
 LENGTHS = (17, 65, 257, 1025, 4097, 8193)  # of draws for errors: whole tiles and one more key
 LIMITS = (1e-3, 1e-2)

@@ -13,7 +13,7 @@ from labkernels.measure.strangers.wrong import PARTS
 from labkernels.records import schema
 from labkernels.records.store import Row
 
-DATA_FILE = "accuracy/strangers.csv"
+DATA_FILE = "accuracy/strangers.parquet"
 DTYPES = ("fp16", "bf16", "fp32")
 SHAPES = len(new_inputs.SHAPES)
 DEVICE = "CPU, NumPy and torch"

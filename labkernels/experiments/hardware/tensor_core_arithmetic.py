@@ -12,7 +12,7 @@ from labkernels.numerics.emulation import tensor_core
 from labkernels.records import schema
 from labkernels.records.store import Row
 
-DATA_FILE = "hardware/tensor_core_arithmetic.csv"
+DATA_FILE = "hardware/tensor_core_arithmetic.parquet"
 
 ARCH = "sm_90"
 OUTPUTS = 1 << 24, 1 << 19  # outputs per random family, and per adversarial family

@@ -13,7 +13,7 @@ from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.units import format_time
 
-DATA_FILE = "performance/backward.csv"
+DATA_FILE = "performance/backward.parquet"
 
 
 def grid(*, quick: bool = False) -> list[Backward]:

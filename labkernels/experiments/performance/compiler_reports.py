@@ -10,7 +10,7 @@ from labkernels.measure import resources
 from labkernels.records import schema
 from labkernels.records.store import Row
 
-DATA_FILE = "performance/compiler_reports.csv"
+DATA_FILE = "performance/compiler_reports.parquet"
 
 
 def cells(options: Options) -> Iterator[Cell]:

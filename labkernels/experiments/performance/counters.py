@@ -23,12 +23,12 @@ from labkernels.measure.profiling.child import (
     Call,
 )
 from labkernels.measure.profiling.counters import Counted, Profile
-from labkernels.records import profiles, schema
+from labkernels.records import parquet, profiles, schema
 from labkernels.records.scoreboard import NOT_MET, Score, scoreboard
 from labkernels.records.store import Row
 
-DATA_FILE = "performance/counters.csv"
-MISSED_FILE = "performance/missed_targets.csv"
+DATA_FILE = "performance/counters.parquet"
+MISSED_FILE = "performance/missed_targets.parquet"
 HEAD_DIMS = (64, 128, 256)
 CHANNELS, BATCH, LENGTH = 2048, 4, 4096
 GEMM_ROWS = 8192
@@ -100,15 +100,26 @@ def _calls_of(score: Score, operation: str) -> Iterator[Call]:
 
 
 def cells(options: Options) -> Iterator[Cell]:
-    """Yield each child process's calls, and the file that their counters go to."""
+    """Yield each child process's calls, and the file that their counters go to.
+
+    Without pyarrow, which reads the targets' rows, the missed ones are a cell that fails.
+    """
     listed = [(DATA_FILE, group) for group in groups(quick=options.quick).items()]
-    listed += [] if options.quick else [(MISSED_FILE, group) for group in missed().items()]
+    unknown = None
+    try:
+        listed += [] if options.quick else [(MISSED_FILE, group) for group in missed().items()]
+    except parquet.Missing as error:
+        unknown = error
     for file, (name, calls_of_it) in listed:
         yield Cell(f"{name}: {', '.join(map(_short, calls_of_it))}", (file, calls_of_it))
+    if unknown:
+        yield Cell("missed targets", unknown)
 
 
 def rows(cell: Cell, recording: Recording) -> Iterator[tuple[str, Row]]:
     """Read the counters of the kernels of a child's calls; `quick` reads a few counters."""
+    if isinstance(cell.of, parquet.Missing):
+        raise cell.of
     metrics = counters.METRICS[:QUICK_METRICS] if recording.options.quick else counters.METRICS
     file, listed = cell.of
     with recording.sampling():

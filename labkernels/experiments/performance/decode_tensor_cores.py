@@ -15,8 +15,8 @@ from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.units import format_rate, format_time
 
-DATA_FILE = "performance/decode_tensor_cores.csv"
-ACCURACY_FILE = "accuracy/decode_accuracy.csv"
+DATA_FILE = "performance/decode_tensor_cores.parquet"
+ACCURACY_FILE = "accuracy/decode_accuracy.parquet"
 
 DTYPES = ("fp16", "bf16")
 GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 16)

@@ -16,7 +16,7 @@ from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.units import format_time
 
-DATA_FILE = "performance/mla.csv"
+DATA_FILE = "performance/mla.parquet"
 
 SPEED = ((64, 4096, 128), (128, 8192, 16), (16, 32768, 128))  # requests, keys, heads
 SMALL = ((32, 1024, 128), (4, 16384, 16), (1, 65536, 128))  # fewer tiles than an H200 has SMs

@@ -20,7 +20,7 @@ from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.units import format_time
 
-DATA_FILE = "performance/numeric_policies.csv"
+DATA_FILE = "performance/numeric_policies.parquet"
 
 SHAPES = ((57, 8192), (8, 1024))  # batch and keys: those of case 000, and a small shape
 QUICK_SHAPES = ((2, 256),)

@@ -13,7 +13,7 @@ from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.units import format_time
 
-DATA_FILE = "performance/prefill.csv"
+DATA_FILE = "performance/prefill.parquet"
 TOKENS = 16384  # per batch, with heads x head_dim = 2048, as in FlashAttention's papers
 CHANNELS = 2048
 HEAD_DIMS = (64, 128, 256)

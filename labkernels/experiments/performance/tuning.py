@@ -17,7 +17,7 @@ from labkernels.records import schema
 from labkernels.records.store import Row
 from labkernels.units import format_time
 
-DATA_FILE = "performance/tuning.csv"
+DATA_FILE = "performance/tuning.parquet"
 CHANNELS, LENGTH, BATCH = 2048, 4096, 4
 SHAPES = ((64, False), (128, False), (128, True), (256, False))  # head_dim, causal
 

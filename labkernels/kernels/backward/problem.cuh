@@ -54,8 +54,8 @@ struct BackwardRequest {
 
 // A row is a token, and sees the keys below this number, as by `row_limit` of packed_gqa/rows.cuh.
 // A select takes the place of the branch there: with the branch, ptxas spills more registers, and
-// backward_mma takes 1 to 12 % more time on an H200 (data/performance/backward.csv, commits 2fd0b7d
-// and 4a14f10184).
+// backward_mma takes 1 to 12 % more time on an H200 (data/performance/backward.parquet, commits
+// 2fd0b7d and 4a14f10184).
 LAB_DEVICE int row_limit(const BackwardParams& p, const BackwardRequest& r, int row) {
   return p.causal ? most(0, least(r.past + row + 1, r.kv_len)) : r.kv_len;
 }

@@ -92,7 +92,7 @@ def error_budget(
 ) -> ErrorBudget:
     """Return the budget of a decode with given roundings and order of keys.
 
-    Error: the spread of z per head is within 15 % of 1, data/accuracy/error_calibration.csv. An
+    Error: the spread of z per head is within 15 % of 1, data/accuracy/error_calibration.parquet. An
     unknown denominator counts as unrounded. Raises: ValueError for tensor cores with P in fp32.
     """
     if policy.tensor_cores and policy.p == "fp32":

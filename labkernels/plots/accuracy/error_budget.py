@@ -1,7 +1,7 @@
 """Error budgets: sources as a waterfall, per head and per sample; the model against measurements.
 
 Rows are those of measure.error_budget.MeasuredBudget.rows, or of
-data/accuracy/error_calibration.csv.
+data/accuracy/error_calibration.parquet.
 """
 
 from typing import Any
@@ -146,8 +146,8 @@ def _stacks(axes: Axes, rows: pd.DataFrame, by: str) -> None:
 def calibration(rows: pd.DataFrame, *, origin: str) -> Figure:
     """Draw the spread of error over sigma of every head, and measured against predicted biases.
 
-    Shapes: rows of data/accuracy/error_calibration.csv; biases less than 5 times their noise are
-    left out
+    Shapes: rows of data/accuracy/error_calibration.parquet; biases less than 5 times their noise
+    are left out
     """
     figure, (spreads, biases) = style.new_figure(2, 1, height_inches=6.2)
     totals = rows[(rows.source == TOTAL) & (rows.other_policy == "")]

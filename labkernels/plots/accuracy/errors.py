@@ -14,7 +14,7 @@ from labkernels.plots import style
 
 _GOLDEN = 0.6180339887  # its multiples modulo 1 are spread evenly, and the same in every run
 _FEW = 4  # most wide maps that stand in one column
-_DIFFERENCE = " - "  # joins two kernels in the kernel column of data/accuracy/decode_accuracy.csv
+_DIFFERENCE = " - "  # joins two kernels in a cell of data/accuracy/decode_accuracy.parquet
 
 
 def error_cells(table: np.ndarray, *, kernel: str, tensor_cores: str) -> pd.DataFrame:

@@ -27,7 +27,7 @@ def in_words(policy: str) -> str:
 def policy_costs(rows: pd.DataFrame, *, baseline: str) -> pd.DataFrame:
     """Return one row per kernel, workload, policy and mean of V: time, its ratio, and the errors.
 
-    Shapes: rows of data/performance/numeric_policies.csv, one run. Units: time_ms of one step;
+    Shapes: rows of data/performance/numeric_policies.parquet, one run. Units: time_ms of one step;
     time_ratio to the time of the same kernel's default, or of the baseline kernel's where it has
     none; rmse and bias before the store
     """

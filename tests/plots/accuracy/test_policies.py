@@ -14,7 +14,7 @@ CUDA_CORES = ("fp32", "unrounded", "mufu", "fma")
 
 
 def rows():
-    """Return rows of data/performance/numeric_policies.csv, as far as the figure reads them."""
+    """Return rows of data/performance/numeric_policies.parquet, as far as the figure reads them."""
     found = []
     kernels = [("decode_mma", "on", policy) for policy in POLICIES.values()]
     kernels.append(("decode_fma", "off", CUDA_CORES))

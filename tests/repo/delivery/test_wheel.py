@@ -115,7 +115,7 @@ def test_the_wheel_says_what_it_needs(wheel):
     told = message_from_bytes(files.read(name))
     assert {"gpu", "plots", "audit", "book"} <= set(told.get_all("Provides-Extra"))
     always = [need for need in told.get_all("Requires-Dist") if "extra ==" not in need]
-    assert sorted(always) == ["filelock", "numpy", "threadpoolctl", "torch"]
+    assert sorted(always) == ["filelock", "numpy", "pyarrow", "threadpoolctl", "torch"]
 
 
 def test_the_description_links_to_the_repository(wheel):
