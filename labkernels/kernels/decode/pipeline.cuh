@@ -50,8 +50,8 @@ template <class T, int D, int Keys, int Warps, int Stages> struct WarpPipeline {
 
   LAB_DEVICE bool more() const { return key < end_key; }
   LAB_DEVICE bool ragged() const { return key + Keys > end_key; }
-  LAB_DEVICE T (&k())[Keys][D] { return buffers.k[k_stage]; }
-  LAB_DEVICE T (&v())[Keys][D] { return buffers.v[v_stage]; }
+  LAB_DEVICE auto& k() { return buffers.k[k_stage]; }  // [Keys, D]
+  LAB_DEVICE auto& v() { return buffers.v[v_stage]; }  // [Keys, D]
 
   LAB_DEVICE void prefetch() {
     copy_v((v_stage + Stages - 2) % (Stages - 1), key + (Stages - 2) * stride);

@@ -49,9 +49,9 @@ LAB_DEVICE void load_latent_query(T (&tile)[Rows][D + Dpe], const MlaParams& p,
     const i64 at = b.first_token + token, head = packed - token * p.group;
     const T* source =
         c < nope_chunks
-            ? nope + at * p.q_nope_stride_token + head * p.q_nope_stride_head + c * chunk_elements
-            : pe + at * p.q_pe_stride_token + head * p.q_pe_stride_head +
-                  (c - nope_chunks) * chunk_elements;
+            ? (nope + at * p.q_nope_stride_token + head * p.q_nope_stride_head + c * chunk_elements)
+            : (pe + at * p.q_pe_stride_token + head * p.q_pe_stride_head +
+                  (c - nope_chunks) * chunk_elements);
     cp_async_16(chunk<D + Dpe>(tile, row, c), source, row < b.n_rows);
   }
   cp_async_commit();

@@ -115,7 +115,7 @@ LAB_DEVICE u64 descriptor(const u32x4 (&tile)[wgmma_chunks<N, Steps>], int step)
   }
 }
 
-template <class T, class Out, Major A, Major B, Swizzle S, bool ARegisters, int Columns, int Steps>
+template <class T, class Out, Major A, Major B, Swizzle S, bool RegisterA, int Columns, int Steps>
 LAB_KERNEL(wgmma_probe_threads, 1) probe_wgmma(LAB_GRID_CONSTANT MmaParams p) {
   using Register = typename Accumulator<Out>::Register;
   auto& smem = shared_memory<WgmmaSmem<Columns, Steps>>();
@@ -130,7 +130,7 @@ LAB_KERNEL(wgmma_probe_threads, 1) probe_wgmma(LAB_GRID_CONSTANT MmaParams p) {
   });
   sync_block();
   u32 rows[Steps][4];
-  if constexpr (ARegisters) {
+  if constexpr (RegisterA) {
     const int g = thread_x() % 32 / 4, t = thread_x() % 4;
 #pragma unroll
     for (int step = 0; step < Steps; ++step)
@@ -143,7 +143,7 @@ LAB_KERNEL(wgmma_probe_threads, 1) probe_wgmma(LAB_GRID_CONSTANT MmaParams p) {
 #pragma unroll
   for (int step = 0; step < Steps; ++step) {
     const u64 b = descriptor<B, S, Columns, Steps>(smem.b, step);
-    if constexpr (ARegisters) wgmma<T, B>(d, rows[step], b);
+    if constexpr (RegisterA) wgmma<T, B>(d, rows[step], b);
     else wgmma<T, A, B>(d, descriptor<A, S, 64, Steps>(smem.a, step), b);
   }
   wgmma_commit();

@@ -297,8 +297,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) mla(LAB_GRID_CONSTANT MlaParams p) {
   const typename C::Work block = work_tile<C::rows, true>(p);
   if (is_idle(block)) return;
 
-  load_latent_query<typename C::T, C::dim_vo, C::dim_qk - C::dim_vo, C::rows, C::threads>(
-      smem.q, p, block);
+  constexpr int dim_pe = C::dim_qk - C::dim_vo;
+  load_latent_query<typename C::T, C::dim_vo, dim_pe, C::rows, C::threads>(smem.q, p, block);
   typename C::Pipeline pipeline(smem.k, p, block);
   pipeline.start();
   const int seen_by_all = least(row_limit(p, block, 0), block.end_key);

@@ -33,15 +33,21 @@ LAB_KERNEL(64, 1) initialisation(LAB_GRID_CONSTANT Params p) {
   const bool first = thread_x() == 0;
   switch (p.number) {
     case 0: mbarrier_arrive(smem.gate); break;                             // here: never made
-    case 1: if (first) mbarrier_init(smem.gate, 0); break;                 // here: no arrivals
-    case 2: if (first) { mbarrier_init(smem.gate, 1); mbarrier_init(smem.gate, 1); } break;
+    case 1:
+      if (first) mbarrier_init(smem.gate, 0);  // here: no arrivals
+      break;
+    case 2:
+      for (int i = 0; i < 2; ++i)
+        if (first) mbarrier_init(smem.gate, 1);
+      break;
     case 3:
       if (first) mbarrier_init(smem.gate, 64);
       sync_block();
       mbarrier_arrive(smem.gate);                                          // here: unfenced
       break;
     case 4:
-      if (first) { mbarrier_init(smem.gate, 64); fence_mbarrier_init(); }
+      if (first) mbarrier_init(smem.gate, 64);
+      if (first) fence_mbarrier_init();
       mbarrier_arrive(smem.gate);                                          // here: unsynced
       break;
     case 5:
@@ -92,7 +98,9 @@ LAB_KERNEL(64, 1) phases(LAB_GRID_CONSTANT Params p) {
       if (thread_x() >= 32) mbarrier_wait(smem.gate, 0);                   // here: overrun
       else if (first) { mbarrier_arrive(smem.gate); mbarrier_arrive(smem.gate); }
       break;
-    case 8: if (first) mbarrier_arrive_expect_tx(smem.gate, -16); break;      // here: negative
+    case 8:
+      if (first) mbarrier_arrive_expect_tx(smem.gate, -16);  // here: negative
+      break;
   }
 }
 
@@ -115,7 +123,10 @@ LAB_KERNEL(512, 1) warps(LAB_GRID_CONSTANT Params p) {
       break;
     case 6: setmaxnreg_inc<240>(); break;                                // here: no registers
     case 7: setmaxnreg_dec<240>(); break;                                // here: lower to more
-    case 8: setmaxnreg_dec<64>(); setmaxnreg_inc<40>(); break;          // here: raise to fewer
+    case 8:
+      setmaxnreg_dec<64>();
+      setmaxnreg_inc<40>();  // here: raise to fewer
+      break;
     case 9: if (warp == 5) setmaxnreg_dec<64>(); break;
     case 10: warp_uniform(thread_x()); break;                             // here: not uniform
     case 11:

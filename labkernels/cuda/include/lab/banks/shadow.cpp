@@ -186,9 +186,10 @@ extern "C" LAB_EXPORT const char* lab_turns() {
 
 extern "C" {
 using lab::host::note_plain;
+// clang-format off
 LAB_PLAIN(, 1) LAB_PLAIN(, 2) LAB_PLAIN(, 4) LAB_PLAIN(, 8) LAB_PLAIN(, 16)
-LAB_PLAIN(unaligned_, 2) LAB_PLAIN(unaligned_, 4)
-LAB_PLAIN(unaligned_, 8) LAB_PLAIN(unaligned_, 16)
+LAB_PLAIN(unaligned_, 2) LAB_PLAIN(unaligned_, 4) LAB_PLAIN(unaligned_, 8) LAB_PLAIN(unaligned_, 16)
+// clang-format on
 LAB_EXPORT void __tsan_read_range(void* p, unsigned long n) { note_plain(p, n, false, LAB_CALLER); }
 LAB_EXPORT void __tsan_write_range(void* p, unsigned long n) { note_plain(p, n, true, LAB_CALLER); }
 LAB_EXPORT void* __tsan_memcpy(void* dst, const void* src, unsigned long n) {

@@ -86,11 +86,11 @@ LAB_DEVICE int atomic_add_global(int* p, int value) { return atomicAdd(p, value)
 LAB_DEVICE void add_global(float* p, const float (&x)[4]) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1,%2,%3,%4};"
-               :: "l"(p), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
+               : : "l"(p), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
 #else
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-    asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" :: "l"(p + i), "f"(x[i]) : "memory");
+    asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" : : "l"(p + i), "f"(x[i]) : "memory");
 #endif
 }
 // Every block sees this thread's accesses to global memory before the fence before those after it.
@@ -103,7 +103,7 @@ LAB_DEVICE u32 shared_address(const void* p) {
 // and the source is not read.
 LAB_DEVICE void cp_async_16(u32 shared_dst, const void* src, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :: "r"(shared_dst), "l"(src), "r"(valid ? 16 : 0) : "memory");
+               : : "r"(shared_dst), "l"(src), "r"(valid ? 16 : 0) : "memory");
 }
 LAB_DEVICE void cp_async_16(void* dst, const void* src, bool valid) {
   cp_async_16(shared_address(dst), src, valid);
@@ -111,7 +111,7 @@ LAB_DEVICE void cp_async_16(void* dst, const void* src, bool valid) {
 LAB_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most the N youngest groups of this thread are in flight.
 template <int N> LAB_DEVICE void cp_async_wait() {
-  asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
+  asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
 }
 
 // ---- arithmetic. Compiled with fmad=false: a fused operation is written out.
@@ -181,7 +181,7 @@ LAB_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], const void* row) {
 // Stores four 8x8 matrices from registers to shared memory: the inverse of ldmatrix_x4, on sm_90.
 LAB_DEVICE void stmatrix_x4(u32 shared_row, const u32 (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
-               :: "r"(shared_row), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+               : : "r"(shared_row), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
 }
 // Transposes an 8x8 matrix of 16-bit elements across the warp's registers.
 LAB_DEVICE u32 movmatrix_trans(u32 a) {

@@ -44,14 +44,14 @@ LAB_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "me
 LAB_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Waits until at most the N youngest groups are in flight.
 template <int N> LAB_DEVICE void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(N) : "memory");
 }
 
 // Keeps the compiler from moving a use of d's registers over this point. Without this fence the
 // compiler may read them between a wgmma and its wait.
 template <int Registers> LAB_DEVICE void fence_operand(float (&d)[Registers]) {
 #pragma unroll
-  for (int i = 0; i < Registers; ++i) asm volatile("" : "+f"(d[i]) :: "memory");
+  for (int i = 0; i < Registers; ++i) asm volatile("" : "+f"(d[i]) : : "memory");
 }
 
 // There is one overload per instruction; the first argument only chooses the overload. The text of
@@ -74,6 +74,7 @@ template <int Registers> LAB_DEVICE void fence_operand(float (&d)[Registers]) {
 #define LAB_D128                                                                                \
   LAB_D96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"        \
   ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+// clang-format off
 #define LAB_ASM(shape, d, a, b, p, majors)                                                      \
   asm volatile("{.reg .pred p; setp.ne.b32 p, " p ", 0;\n"                                      \
                "wgmma.mma_async.sync.aligned.m64n" shape " {" d "}, " a ", " b ", p, 1, 1"      \
@@ -99,6 +100,7 @@ template <int Registers> LAB_DEVICE void fence_operand(float (&d)[Registers]) {
   LAB_WGMMA_SS(T, float, n, registers, columns "k16.f32." name, d, r0, r1, r2, ", " r3 ", " r4) \
   LAB_WGMMA_RS(T, float, n, registers, columns "k16.f32." name, d, r0 "," r1 "," r2 "," r3, r4, r5,\
                ", " r6)
+// clang-format on
 #define LAB_F16 LAB_16("+f", 0)
 #define LAB_F32 LAB_32("+f", 0)
 #define LAB_F40 LAB_32("+f", 0), LAB_8("+f", 32)

@@ -185,9 +185,9 @@ void act_wgmma(Warp& warp) {
 
   const int first_row = sm->thread / warp_size % warps_of_group * rows_of_warp;
   ++queue.n_issued;
-  Operands& read = queue.operands.emplace_back();
-  read = {r.a, r.b, r.a_major_mn, r.b_major_mn, r.rows != nullptr, first_row, r.columns,
-          queue.n_committed, warp.where, {}};
+  queue.operands.push_back({r.a, r.b, r.a_major_mn, r.b_major_mn, r.rows != nullptr, first_row,
+                            r.columns, queue.n_committed, warp.where, {}});
+  Operands& read = queue.operands.back();
   read.bytes.resize(static_cast<std::size_t>((rows_of_warp + r.columns) * bytes_of_k));
   auto* a = reinterpret_cast<KBytes*>(read.bytes.data());
   KBytes* b = a + rows_of_warp;

@@ -169,7 +169,8 @@ void add(unsigned char* to, const unsigned char* from, std::size_t bytes) {
     std::atomic_ref<u32> target(*reinterpret_cast<u32*>(to + i));
     u32 before = target.load();
     while (!target.compare_exchange_weak(
-        before, bits_of_sum(as_float(before), as_float(addend)))) {}
+        before, bits_of_sum(as_float(before), as_float(addend))))
+      continue;
   }
 }
 

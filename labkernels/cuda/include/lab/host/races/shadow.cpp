@@ -119,8 +119,8 @@ struct Me {
 
 Me me(Worker& m, Place here) {
   Shadow& s = *m.shadow;
-  return {m, s.order, m.thread, m.thread / warp_size, s.order.of(m.thread),
-          s.places.number(here), here};
+  const int t = m.thread;
+  return {m, s.order, t, t / warp_size, s.order.of(t), s.places.number(here), here};
 }
 
 std::string in_words(const Place& p) {
@@ -231,8 +231,8 @@ void write_cell(Cell& cell, const Me& i, Writer writer) {
 }
 
 Writer writer_of(const Me& i, By by) {
-  return {i.order.now, 0, i.m.threads[i.thread].async_fences, static_cast<u16>(i.thread), i.place,
-          0, by, Word::none};
+  const u32 fences = i.m.threads[i.thread].async_fences;
+  return {i.order.now, 0, fences, static_cast<u16>(i.thread), i.place, 0, by, Word::none};
 }
 
 // Visits the cells of [p, p + bytes), which lie in shared memory.
@@ -366,17 +366,16 @@ extern "C" std::uint32_t lab_here = 0;  // WebAssembly has no return address: a 
 #else
 #define LAB_CALLER __builtin_return_address(0)
 #endif
-#define LAB_PLAIN(bytes)                                                                     \
-  LAB_EXPORT void __tsan_read##bytes(void* p) { touch(p, bytes, false, LAB_CALLER); }        \
-  LAB_EXPORT void __tsan_write##bytes(void* p) { touch(p, bytes, true, LAB_CALLER); }
-#define LAB_UNALIGNED(bytes)                                                                    \
-  LAB_EXPORT void __tsan_unaligned_read##bytes(void* p) { touch(p, bytes, false, LAB_CALLER); } \
-  LAB_EXPORT void __tsan_unaligned_write##bytes(void* p) { touch(p, bytes, true, LAB_CALLER); }
+#define LAB_PLAIN(name, bytes)                                                                \
+  LAB_EXPORT void __tsan_##name##read##bytes(void* p) { touch(p, bytes, false, LAB_CALLER); } \
+  LAB_EXPORT void __tsan_##name##write##bytes(void* p) { touch(p, bytes, true, LAB_CALLER); }
 
 extern "C" {
 using lab::host::touch;
-LAB_PLAIN(1) LAB_PLAIN(2) LAB_PLAIN(4) LAB_PLAIN(8) LAB_PLAIN(16)
-LAB_UNALIGNED(2) LAB_UNALIGNED(4) LAB_UNALIGNED(8) LAB_UNALIGNED(16)
+// clang-format off
+LAB_PLAIN(, 1) LAB_PLAIN(, 2) LAB_PLAIN(, 4) LAB_PLAIN(, 8) LAB_PLAIN(, 16)
+LAB_PLAIN(unaligned_, 2) LAB_PLAIN(unaligned_, 4) LAB_PLAIN(unaligned_, 8) LAB_PLAIN(unaligned_, 16)
+// clang-format on
 LAB_EXPORT void __tsan_read_range(void* p, unsigned long n) { touch(p, n, false, LAB_CALLER); }
 LAB_EXPORT void __tsan_write_range(void* p, unsigned long n) { touch(p, n, true, LAB_CALLER); }
 LAB_EXPORT void* __tsan_memcpy(void* dst, const void* src, unsigned long n) {
