@@ -7,7 +7,7 @@ namespace lab {
 constexpr int probe_threads = 256;
 
 struct Ex2Params {
-  const float* x;             // a multiple of probe_threads
+  const float* x;  // a multiple of probe_threads
   float* y;
 };
 
@@ -18,9 +18,9 @@ LAB_KERNEL(probe_threads, 1) probe_ex2(LAB_GRID_CONSTANT Ex2Params p) {
 
 // The tensor cores compute tiles d = c + a b; c and d are float, or f16 in pairs of columns.
 struct MmaParams {
-  const u32* a;               // [tile][row][bytes of K / 4]
-  const u32* b;               // [tile][column][bytes of K / 4]
-  const void* c;              // [tile][row][column]
+  const u32* a;   // [tile][row][bytes of K / 4]
+  const u32* b;   // [tile][column][bytes of K / 4]
+  const void* c;  // [tile][row][column]
   void* d;
 };
 
@@ -115,8 +115,10 @@ LAB_DEVICE u64 descriptor(const u32x4 (&tile)[wgmma_chunks<N, Steps>], int step)
   }
 }
 
-template <class T, class Out, Major A, Major B, Swizzle S, bool RegisterA, int Columns, int Steps>
-LAB_KERNEL(wgmma_probe_threads, 1) probe_wgmma(LAB_GRID_CONSTANT MmaParams p) {
+template <class T, class Out, Major A, Major B, Swizzle S, bool RegisterA, int Columns,
+          int Steps>
+LAB_KERNEL(wgmma_probe_threads, 1)
+probe_wgmma(LAB_GRID_CONSTANT MmaParams p) {
   using Register = typename Accumulator<Out>::Register;
   auto& smem = shared_memory<WgmmaSmem<Columns, Steps>>();
   const i64 tile = block_x();
@@ -136,8 +138,8 @@ LAB_KERNEL(wgmma_probe_threads, 1) probe_wgmma(LAB_GRID_CONSTANT MmaParams p) {
     for (int step = 0; step < Steps; ++step)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        rows[step][i] = load_constant(
-            p.a + ((first_row + g + i % 2 * 8) * Steps + step) * 8 + i / 2 * 4 + t);
+        rows[step][i] =
+            load_constant(p.a + ((first_row + g + i % 2 * 8) * Steps + step) * 8 + i / 2 * 4 + t);
   }
   wgmma_fence();
 #pragma unroll

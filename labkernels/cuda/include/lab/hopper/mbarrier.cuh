@@ -20,11 +20,16 @@ namespace lab {
 // One thread calls this, and then fence_mbarrier_init; then all threads call sync_block.
 LAB_DEVICE void mbarrier_init(Mbarrier& b, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
-               : : "r"(shared_address(&b)), "r"(arrivals) : "memory");
+               :
+               : "r"(shared_address(&b)), "r"(arrivals)
+               : "memory");
 }
 LAB_DEVICE void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;\n"
-               "fence.proxy.async.shared::cta;" : : : "memory");
+               "fence.proxy.async.shared::cta;"
+               :
+               :
+               : "memory");
 }
 LAB_DEVICE void mbarrier_arrive(Mbarrier& b) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(shared_address(&b)) : "memory");
@@ -32,7 +37,9 @@ LAB_DEVICE void mbarrier_arrive(Mbarrier& b) {
 // Arrives, and announces bytes that copies will bring in this phase.
 LAB_DEVICE void mbarrier_arrive_expect_tx(Mbarrier& b, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-               : : "r"(shared_address(&b)), "r"(bytes) : "memory");
+               :
+               : "r"(shared_address(&b)), "r"(bytes)
+               : "memory");
 }
 // Waits until the phase of this parity has ended. The running phase and the one before it have
 // different parities. parity = 1 on a new barrier does not wait.
@@ -43,7 +50,9 @@ LAB_DEVICE void mbarrier_wait(Mbarrier& b, int parity) {
                "@p bra done;\n"
                "bra again;\n"
                "done:}"
-               : : "r"(shared_address(&b)), "r"(parity) : "memory");
+               :
+               : "r"(shared_address(&b)), "r"(parity)
+               : "memory");
 }
 
 // Kernels have the named barriers 1 to 15 (sync_block uses 0). `threads` counts all threads that

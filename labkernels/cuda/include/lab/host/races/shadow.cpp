@@ -51,8 +51,8 @@ struct Places {
 enum class By : unsigned char { thread, cp_async_in_flight, tma };
 
 struct Writer {
-  u32 stamp;  // 0: no writer
-  u32 phase;  // of the barrier, by the TMA
+  u32 stamp;         // 0: no writer
+  u32 phase;         // of the barrier, by the TMA
   u32 async_fences;  // fences that the thread had passed
   u16 thread, place;
   unsigned char barrier;
@@ -185,8 +185,8 @@ void check_fence(const Cell& cell, const Me& i, const char* verb, Word word) {
 Read* reads_of(const Me& i, const Cell& cell, int warp) {
   Shadow& s = *i.m.shadow;
   const auto index = static_cast<std::size_t>(&cell - s.cells.data());
-  return &s.reads[(index * static_cast<std::size_t>(i.m.n_warps) +
-                   static_cast<std::size_t>(warp)) * n_kinds];
+  return &s.reads[(index * static_cast<std::size_t>(i.m.n_warps) + static_cast<std::size_t>(warp)) *
+                  n_kinds];
 }
 
 u32 stamp_of(const Me& i, Kind kind) {
@@ -291,9 +291,8 @@ void touch_row(const void* row, Where where) {
 }
 
 void touch_stored(const void* row, Where where) {
-  each_cell_of_row(row, where, [](Cell& cell, const Me& i) {
-    write_cell(cell, i, writer_of(i, By::thread));
-  });
+  each_cell_of_row(row, where,
+                   [](Cell& cell, const Me& i) { write_cell(cell, i, writer_of(i, By::thread)); });
 }
 
 void touch_wgmma(const void* row, Where where) {
