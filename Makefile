@@ -6,7 +6,7 @@
 # make book BIN=$CONDA_PREFIX/bin
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help book pdf test chaos fuzz coverage lab notebooks record lint clean lock compiler
+.PHONY: help book pdf test chaos fuzz coverage lab notebooks record lint format clean lock compiler
 
 ifdef BIN
 ENVIRONMENT :=
@@ -62,14 +62,22 @@ course: $(ENVIRONMENT) ## Write a course for nbgrader, with slides (TO=folder)
 record: ## Measure everything again (on a GPU machine; without git: COMMIT=hash)
 	$(or $(PYTHON),python3) -m labkernels record --all $(if $(COMMIT),--commit $(COMMIT))
 
+CUDA_AND_CPP = $(shell find labkernels tests -name '*.cu' -o -name '*.cuh' -o -name '*.[ch]pp' \
+  -o -name '*.h')
 lint: $(ENVIRONMENT) ## Style, spelling, types, and which floor may import which
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@$(BIN)/clang-format --dry-run -Werror $(CUDA_AND_CPP)
 	$(BIN)/lint-imports
 	$(BIN)/mypy --config-file .mypy-basic.ini & basic=$$!; \
 	  $(BIN)/mypy; strict=$$?; wait $$basic && exit $$strict
 	$(BIN)/codespell
 	$(BIN)/deptry .
+
+format: $(ENVIRONMENT) ## Lay out Python, CUDA and C++ as lint wants them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	@$(BIN)/clang-format -i $(CUDA_AND_CPP)
 
 clean: ## Remove what was built; the environment stays (rm -r .venv removes it)
 	rm -rf _build _site dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

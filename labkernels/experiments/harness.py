@@ -301,11 +301,16 @@ def record(experiment: Experiment, options: Options) -> Outcome:
     return recording.run()
 
 
-def _check(experiment: Experiment, options: Options) -> None:
+def check_place(experiment: Experiment, options: Options) -> None:
+    """Raise ValueError if a recording may not stand in `data/`: of tiny workloads, or of a part."""
     if options.out == store.DATA_DIR and (options.quick or (options.only and experiment.whole)):
         if experiment.whole:
             raise ValueError("out is data/, where the table must be whole; allowed: --out FOLDER")
         raise ValueError("out is data/ and quick is on; allowed: --quick with --out FOLDER")
+
+
+def _check(experiment: Experiment, options: Options) -> None:
+    check_place(experiment, options)
     if options.repeats < 2:
         raise ValueError(f"repeats is {options.repeats}; allowed: 2 or more")
     reason = gpu_missing() if experiment.needs_gpu else None

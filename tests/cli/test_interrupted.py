@@ -10,6 +10,7 @@ import pytest
 
 from labkernels import cli
 from labkernels.cli import record
+from labkernels.cli.record import process
 from labkernels.experiments import harness
 
 # A program that sends SIGTERM to its parent, and writes a file 0.5 s after it gets SIGTERM.
@@ -55,7 +56,7 @@ def test_all_waits_until_the_child_has_written(tmp_path, monkeypatch, capsys):
     def instead(command, **options):
         return start([sys.executable, "-c", WRITES_LATE.format(kept=str(kept))], **options)
 
-    monkeypatch.setattr(record.subprocess, "Popen", instead)
+    monkeypatch.setattr(process.subprocess, "Popen", instead)
     monkeypatch.setattr(record, "_experiments", lambda asked: ["decode_bits  1 cell"])
     assert cli.main(["record", "--all", "--out", str(tmp_path)]) == 130
     assert kept.exists()

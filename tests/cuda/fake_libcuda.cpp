@@ -64,7 +64,7 @@ CUresult cuCtxPopCurrent(CUcontext* context) {
 }
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   *module = reinterpret_cast<CUmodule>(0x200);
-  const bool elf = std::memcmp(image, "\x7f" "ELF", 4) == 0;
+  const bool elf = std::memcmp(image, "\177ELF", 4) == 0;
   return current != primary || !elf ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char*) {

@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "plots": ARRAYS | {"pandas", "matplotlib", "seaborn"},
     "bench": ARRAYS | {"pandas", "matplotlib", "pygments", "tqdm"},
     "widgets": {"anywidget", "traitlets"},
-    "cli": DEVICE,
+    "cli": DEVICE | {"submitit", "tqdm"},
 }
 
 

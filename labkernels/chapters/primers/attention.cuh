@@ -10,14 +10,14 @@ using namespace lab;
 constexpr int dim = 32, keys = 32, rows = 4, threads = 32 * rows;
 
 struct Params {
-  const float* q;            // [n_queries, kv_heads * group, dim]
-  const float* k_pool;       // [pages, page_size, kv_heads, dim]
+  const float* q;       // [n_queries, kv_heads * group, dim]
+  const float* k_pool;  // [pages, page_size, kv_heads, dim]
   const float* v_pool;
-  const int* page_table;     // [pages of the request]
-  float* out;                // [n_queries, kv_heads * group, dim]
-  float* lse2;               // [n_queries, kv_heads * group]
-  float* partial_o;          // [n_queries, kv_heads * group, splits, dim]
-  float* partial_m;          // [n_queries, kv_heads * group, splits]
+  const int* page_table;  // [pages of the request]
+  float* out;             // [n_queries, kv_heads * group, dim]
+  float* lse2;            // [n_queries, kv_heads * group]
+  float* partial_o;       // [n_queries, kv_heads * group, splits, dim]
+  float* partial_m;       // [n_queries, kv_heads * group, splits]
   float* partial_l;
   int n_queries, group, kv_heads, kv_len, page_size, keys_per_split, splits, causal;
   float scale;
@@ -25,7 +25,7 @@ struct Params {
 
 struct Smem {
   float q[rows][dim];
-  float k[keys][dim + 1];    // one word of padding: 32 lanes read 32 rows in 32 banks
+  float k[keys][dim + 1];  // one word of padding: 32 lanes read 32 rows in 32 banks
   float v[keys][dim];
   float p[rows][keys];
 };
@@ -78,9 +78,7 @@ LAB_DEVICE float score(const Smem& smem, int warp, int lane) {
 
 // [lab: log2]
 // Returns a score x in log2 units: 2^x = e^(scale * s).
-LAB_DEVICE float in_log2_units(float s, float scale) {
-  return s * (scale * 1.44269504f);
-}
+LAB_DEVICE float in_log2_units(float s, float scale) { return s * (scale * 1.44269504f); }
 // [/lab: log2]
 
 // [lab: causal]
@@ -92,9 +90,7 @@ LAB_DEVICE int keys_seen(int token, int n_queries, int kv_len) {
 
 // [lab: mask]
 // Returns the score of a key that the row sees, and minus infinity for the other keys.
-LAB_DEVICE float masked(float s, int key, int end) {
-  return key < end ? s : minus_infinity();
-}
+LAB_DEVICE float masked(float s, int key, int end) { return key < end ? s : minus_infinity(); }
 // [/lab: mask]
 
 // [lab: maximum]
@@ -131,12 +127,12 @@ LAB_DEVICE void walk(Smem& smem, State& state, const Params& p, int first, int e
   const int warp = thread_x() / 32, lane = thread_x() % 32;
   for (int key = first; key < end; key += keys) {
     load_tile(smem, p, key, end, block_y());
-    sync_block();            // the tile is there, for every warp
+    sync_block();  // the tile is there, for every warp
     const float s = in_log2_units(score(smem, warp, lane), p.scale);
     smem.p[warp][lane] = update(state, masked(s, key + lane, seen));
-    sync_warp();             // P is there, for every lane
+    sync_warp();  // P is there, for every lane
     accumulate(state, smem, warp, lane);
-    sync_block();            // no warp reads the tile any more
+    sync_block();  // no warp reads the tile any more
   }
 }
 // [/lab: loop]

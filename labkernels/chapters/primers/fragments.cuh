@@ -6,10 +6,10 @@ namespace fragments {
 using namespace lab;
 
 struct Params {
-  const u16* a;              // 16-bit numbers in; each kernel says their shape
+  const u16* a;  // 16-bit numbers in; each kernel says their shape
   const u16* b;
   float* out;
-  u32* held;                 // what each lane holds, or where it reads
+  u32* held;  // what each lane holds, or where it reads
   u32* touched;
 };
 
@@ -18,9 +18,7 @@ struct Tile { alignas(128) u16 rows[16][64]; };
 
 // [lab: swizzle]
 // Returns which of its row's eight places chunk c takes.
-LAB_DEVICE int place_of(int row, int c) {
-  return c ^ (row & 7);
-}
+LAB_DEVICE int place_of(int row, int c) { return c ^ (row & 7); }
 // [/lab: swizzle]
 
 // Passes the tile through shared memory: lanes store chunks, and ldmatrix reads 16 x 16 at a time.
@@ -52,9 +50,7 @@ LAB_KERNEL(32, 1) swizzled(LAB_GRID_CONSTANT Params p) {
 // A lane gives ldmatrix_x4 the address of this row and chunk of eight numbers. The lane's four
 // registers are then the A fragment of a tile of 16 x 16.
 struct Source { int row, chunk; };
-LAB_DEVICE Source source_of(int lane) {
-  return {lane % 16, lane / 16};
-}
+LAB_DEVICE Source source_of(int lane) { return {lane % 16, lane / 16}; }
 // [/lab: rows]
 
 // Loads the B fragment of `columns` [8, 16], whose rows are B's columns.

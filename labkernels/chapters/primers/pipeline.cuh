@@ -8,9 +8,9 @@ using namespace lab;
 constexpr int stages = 2, tile = 256, threads = 64;
 
 struct Params {
-  const float* x;            // [n_tiles, tile]
-  float* sums;               // [threads]
-  int* trace;                // [2 n_tiles + 2]: j for the fetch of tile j, -1 - j for its use
+  const float* x;  // [n_tiles, tile]
+  float* sums;     // [threads]
+  int* trace;      // [2 n_tiles + 2]: j for the fetch of tile j, -1 - j for its use
   int n_tiles;
 };
 struct Smem { alignas(16) float stage[stages][tile]; };
@@ -40,7 +40,7 @@ LAB_DEVICE float sum_of_tiles(Smem& smem, const Params& p, Trace& trace) {
     cp_async_wait<1>();      // this thread's copies of tile j have landed
     sync_block();            // and those of all other threads
     sum = consume(smem, p, trace, sum, j);
-    sync_block();            // no thread reads this stage any more
+    sync_block();  // no thread reads this stage any more
   }
   return sum;
 }

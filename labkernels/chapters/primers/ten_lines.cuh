@@ -9,9 +9,9 @@ using namespace lab;
 constexpr int threads = 128, tile_rows = 32;
 
 struct Params {
-  const float* x;            // [n_tiles * tile_rows, threads]
-  const float* w;            // [n_tiles * tile_rows, Sums]
-  float* y;                  // [Sums, threads]
+  const float* x;  // [n_tiles * tile_rows, threads]
+  const float* w;  // [n_tiles * tile_rows, Sums]
+  float* y;        // [Sums, threads]
   int n_tiles;
 };
 

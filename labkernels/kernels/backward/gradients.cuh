@@ -39,7 +39,10 @@ LAB_DEVICE void copy_queries(S& smem, const BackwardParams& p, const BackwardReq
 
 // A mask says which keys the rows of a tile see: `row` and `key` are the tile's first in the
 // request, and `whole` says that all rows see all keys.
-struct Mask { int row, key; bool whole; };
+struct Mask {
+  int row, key;
+  bool whole;
+};
 template <class C>
 LAB_DEVICE Mask mask_of(const BackwardParams& p, const BackwardRequest& r, int row, int key) {
   return {row, key, key + C::keys <= row_limit(p, r, row)};
@@ -66,7 +69,7 @@ LAB_DEVICE void score_gradients(typename C::Scores::Sum& s, const typename C::Sc
 #pragma unroll
       for (int n = 0; n < C::Scores::columns / 8; ++n) {
         const int column = C::Scores::column() + n * 8 + (lane & 3) * 2;
-        float probability[2], gradient[2];       // [2 keys]
+        float probability[2], gradient[2];  // [2 keys]
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float e = exp2<P>(fma_rn(s[m][n][2 * r + i], p.scale_log2, -row_lse2));
@@ -127,11 +130,14 @@ template <class C> struct RowTiles {
   int tile, head;
   LAB_DEVICE RowTiles(const BackwardParams& p, const BackwardRequest& r, int kv_head, int key)
       : first(least(r.first_row(p, key), r.q_len) / C::rows),
-        end((r.q_len + C::rows - 1) / C::rows),
-        last_head(kv_head * p.group + p.group - 1), tile(first), head(kv_head * p.group) {}
+        end((r.q_len + C::rows - 1) / C::rows), last_head(kv_head * p.group + p.group - 1),
+        tile(first), head(kv_head * p.group) {}
   LAB_DEVICE bool more() const { return head <= last_head && first < end; }
   LAB_DEVICE void next() {
-    if (++tile == end) { tile = first; ++head; }
+    if (++tile == end) {
+      tile = first;
+      ++head;
+    }
   }
   template <class S>
   LAB_DEVICE void copy(S& smem, const BackwardParams& p, const BackwardRequest& r,

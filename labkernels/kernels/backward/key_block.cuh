@@ -16,8 +16,7 @@ template <int Rows, int Keys> LAB_DEVICE BackwardKeys backward_keys(const Backwa
   const BackwardRequest request = backward_request(p, work.request);
   const int key = work.tile * Keys, seen_from = request.first_row(p, key);
   const int first_row = seen_from / Rows * Rows;
-  const int tiles =
-      seen_from < request.q_len ? (request.q_len - first_row + Rows - 1) / Rows : 0;
+  const int tiles = seen_from < request.q_len ? (request.q_len - first_row + Rows - 1) / Rows : 0;
   return {request, key, request.kv_len - key, work.head, first_row, tiles * p.group};
 }
 

@@ -33,8 +33,8 @@ struct BackwardParams {
   i64 v_stride_token, v_stride_head;
   i64 padded_rows;
   int q_heads, kv_heads, group;
-  int causal;                  // query i of n with L keys sees keys 0 to L - n + i
-  float scale, scale_log2;     // scale of the softmax; the same times log2 e
+  int causal;               // query i of n with L keys sees keys 0 to L - n + i
+  float scale, scale_log2;  // scale of the softmax; the same times log2 e
 };
 
 LAB_DEVICE int most(int a, int b) { return a > b ? a : b; }

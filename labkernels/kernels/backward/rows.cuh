@@ -90,7 +90,7 @@ LAB_KERNEL(row_threads, 4) backward_convert(LAB_GRID_CONSTANT BackwardParams p) 
 #pragma unroll 2
   for (int unit = thread_x() / 32; unit < row_padding / 16 * units; unit += row_threads / 32) {
     const int m = unit / units, n = unit % units * 4;
-    u32 packed[2][4];                            // [2 rows, 4 times 2 channels]
+    u32 packed[2][4];  // [2 rows, 4 times 2 channels]
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const float* fragment = sums + dq_index<D>(m * 16 + g, (n + j) * 8 + t * 2);

@@ -20,7 +20,7 @@ template <class T, int D, int Keys, int Warps, int Stages> struct WarpPipeline {
   static_assert(Stages >= 2, "K of the next step is copied while this one is computed");
 
   Buffers& buffers;
-  PagedWindow<T, D, Keys> window;      // pages are looked up as far as the K that is requested next
+  PagedWindow<T, D, Keys> window;  // pages are looked up as far as the K that is requested next
   int key, end_key, k_stage, v_stage;
 
   LAB_DEVICE WarpPipeline(Buffers& buffers_, const DecodeParams& p, const DecodeWork& w)
@@ -50,8 +50,8 @@ template <class T, int D, int Keys, int Warps, int Stages> struct WarpPipeline {
 
   LAB_DEVICE bool more() const { return key < end_key; }
   LAB_DEVICE bool ragged() const { return key + Keys > end_key; }
-  LAB_DEVICE T (&k())[Keys][D] { return buffers.k[k_stage]; }
-  LAB_DEVICE T (&v())[Keys][D] { return buffers.v[v_stage]; }
+  LAB_DEVICE auto& k() { return buffers.k[k_stage]; }  // [Keys, D]
+  LAB_DEVICE auto& v() { return buffers.v[v_stage]; }  // [Keys, D]
 
   LAB_DEVICE void prefetch() {
     copy_v((v_stage + Stages - 2) % (Stages - 1), key + (Stages - 2) * stride);
@@ -59,21 +59,21 @@ template <class T, int D, int Keys, int Warps, int Stages> struct WarpPipeline {
   }
   LAB_DEVICE void wait_k() {
     cp_async_wait<2 * Stages - 2>();
-    sync_warp();                       // K of this step is there, for every lane
+    sync_warp();  // K of this step is there, for every lane
   }
   LAB_DEVICE void wait_v() {
     cp_async_wait<2 * Stages - 3>();
-    sync_warp();                       // V of this step is there, for every lane
+    sync_warp();  // V of this step is there, for every lane
   }
   LAB_DEVICE void advance() {
-    sync_warp();                       // no lane reads K and V any more: they may be overwritten
+    sync_warp();  // no lane reads K and V any more: they may be overwritten
     k_stage = k_stage + 1 == Stages ? 0 : k_stage + 1;
     v_stage = v_stage + 1 == Stages - 1 ? 0 : v_stage + 1;
     key += stride;
   }
   LAB_DEVICE void finish() {
     cp_async_wait<0>();
-    sync_block();                      // no warp uses its stages: other data may replace them
+    sync_block();  // no warp uses its stages: other data may replace them
   }
 };
 

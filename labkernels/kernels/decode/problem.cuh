@@ -8,24 +8,24 @@ namespace lab {
 // Strides count elements; the last dimension is contiguous. kernels/decode/cuda.py mirrors this
 // struct.
 struct DecodeParams {
-  const void* q;              // [batch, q_heads, D]
-  const void* k_pool;         // [pages, page_size, kv_heads, D]
-  const void* v_pool;         // [pages, page_size, kv_heads, D], with the strides of k_pool
-  const int* page_table;      // [batch, max_pages]: a row lists the pages of one request, in order
-  const int* kv_len;          // [batch]
-  void* out;                  // [batch, q_heads, D]
-  float* lse2;                // [batch, q_heads], base 2
-  float* partial_o;           // [batch, q_heads, splits, D], not yet divided by l
-  float* partial_m;           // [batch, q_heads, splits], log2 units
-  float* partial_l;           // [batch, q_heads, splits]
-  int* split_semaphores;      // [batch, blocks of a split]: splits that arrived; 0 between launches
+  const void* q;          // [batch, q_heads, D]
+  const void* k_pool;     // [pages, page_size, kv_heads, D]
+  const void* v_pool;     // [pages, page_size, kv_heads, D], with the strides of k_pool
+  const int* page_table;  // [batch, max_pages]: a row lists the pages of one request, in order
+  const int* kv_len;      // [batch]
+  void* out;              // [batch, q_heads, D]
+  float* lse2;            // [batch, q_heads], base 2
+  float* partial_o;       // [batch, q_heads, splits, D], not yet divided by l
+  float* partial_m;       // [batch, q_heads, splits], log2 units
+  float* partial_l;       // [batch, q_heads, splits]
+  int* split_semaphores;  // [batch, blocks of a split]: splits that arrived; 0 between launches
   i64 q_stride_batch, q_stride_head;
   i64 kv_stride_page, kv_stride_token, kv_stride_head;
   int page_table_stride, max_pages, page_size;
   int q_heads, kv_heads, group;
-  int head_slices;            // blocks that share a KV head's `group` query heads
+  int head_slices;  // blocks that share a KV head's `group` query heads
   int keys_per_split, splits;
-  float scale_log2;           // softmax scale times log2 e
+  float scale_log2;  // softmax scale times log2 e
 };
 
 // A block computes this part of the problem: some query heads of one KV head, over one split of the
@@ -33,8 +33,8 @@ struct DecodeParams {
 struct DecodeWork {
   int batch, split, kv_head;
   int first_q_head, n_q_heads;
-  int first_key, end_key;     // empty if first_key >= end_key
-  int live_splits;            // splits of the request that hold keys
+  int first_key, end_key;  // empty if first_key >= end_key
+  int live_splits;         // splits of the request that hold keys
 };
 
 template <int Rows> LAB_DEVICE DecodeWork decode_work(const DecodeParams& p) {
@@ -66,23 +66,22 @@ LAB_DEVICE i64 semaphore_index(const DecodeParams& p, const DecodeWork& work) {
 // the *next* window lies while the present one is computed, so that the page table's latency is
 // hidden.
 template <class T, int D, int Keys> struct PagedWindow {
-  static constexpr int chunks = D / chunk_elements;         // chunks of one row
+  static constexpr int chunks = D / chunk_elements;  // chunks of one row
   static constexpr int rows_per_pass = 32 / (chunks < 32 ? chunks : 32);
   static_assert(Keys <= 32 && chunks <= 32, "a lane looks up one key; a pass copies whole rows");
 
-  const T *k, *v;             // first element of this KV head
+  const T *k, *v;  // first element of this KV head
   const int* pages;
   i64 stride_page, stride_token;
   int max_pages, page_size, end_key;
-  i64 offset, previous;       // of this lane's key in the latest window looked up, and before
+  i64 offset, previous;  // of this lane's key in the latest window looked up, and before
 
   LAB_DEVICE PagedWindow(const DecodeParams& p, const DecodeWork& w)
       : k(static_cast<const T*>(p.k_pool) + w.kv_head * p.kv_stride_head),
         v(static_cast<const T*>(p.v_pool) + w.kv_head * p.kv_stride_head),
         pages(p.page_table + static_cast<i64>(w.batch) * p.page_table_stride),
-        stride_page(p.kv_stride_page), stride_token(p.kv_stride_token),
-        max_pages(p.max_pages), page_size(p.page_size), end_key(w.end_key), offset(0),
-        previous(0) {}
+        stride_page(p.kv_stride_page), stride_token(p.kv_stride_token), max_pages(p.max_pages),
+        page_size(p.page_size), end_key(w.end_key), offset(0), previous(0) {}
 
   // Looks up where the lane's key lies. The look-up is bounded by the table and not by the
   // request's length, so that the first look-up does not wait for the length to arrive. Entries

@@ -14,7 +14,7 @@ LAB_KERNEL(merge_threads, 4) mla_merge(LAB_GRID_CONSTANT MlaParams p) {
   static_assert(D == merge_threads / 32 * 128);
   const WorkTile<Rows> work = work_tile<Rows, true>(p);
   const int row = block_y();
-  wait_previous_launch();               // then the splits' States are there
+  wait_previous_launch();  // then the splits' States are there
   if (row < work.n_rows && work.live_splits > 1)
     merge_splits<P, Rows, D, Divide, 128>(p, work, row, thread_x() / 32 * 128);
 }

@@ -25,14 +25,14 @@ struct MlaParams {
   i64 q_nope_stride_token, q_nope_stride_head, q_pe_stride_token, q_pe_stride_head;
   i64 ckv_stride_page, ckv_stride_token, kpe_stride_page, kpe_stride_token;
   int page_table_stride, max_pages, page_size;
-  int page_shift;             // for `page_slot`
+  int page_shift;  // for `page_slot`
   u32 page_inverse;
   int q_heads, kv_heads, group;  // group = q_heads, kv_heads = 1
-  int group_shift;            // for `token_of`
+  int group_shift;               // for `token_of`
   u32 group_inverse;
   int keys_per_split, splits;
-  int causal;                 // query i of n with L keys sees keys 0 to L - n + i
-  float scale_log2;           // softmax scale times log2 e
+  int causal;        // query i of n with L keys sees keys 0 to L - n + i
+  float scale_log2;  // softmax scale times log2 e
 };
 
 // Copies the tile of Q, with its two parts side by side, in one copy group per thread. Rows past
@@ -49,9 +49,9 @@ LAB_DEVICE void load_latent_query(T (&tile)[Rows][D + Dpe], const MlaParams& p,
     const i64 at = b.first_token + token, head = packed - token * p.group;
     const T* source =
         c < nope_chunks
-            ? nope + at * p.q_nope_stride_token + head * p.q_nope_stride_head + c * chunk_elements
-            : pe + at * p.q_pe_stride_token + head * p.q_pe_stride_head +
-                  (c - nope_chunks) * chunk_elements;
+            ? (nope + at * p.q_nope_stride_token + head * p.q_nope_stride_head + c * chunk_elements)
+            : (pe + at * p.q_pe_stride_token + head * p.q_pe_stride_head +
+               (c - nope_chunks) * chunk_elements);
     cp_async_16(chunk<D + Dpe>(tile, row, c), source, row < b.n_rows);
   }
   cp_async_commit();
@@ -66,17 +66,17 @@ template <class T, int D, int Dpe, int Keys, int Threads> struct LatentWindow {
   static_assert(keys_per_pass % 8 == 0, "a lane has the same swizzle in every pass");
 
   const MlaParams& p;
-  const int* pages;           // of the request
-  const T *ckv, *kpe;         // this lane's first 16 bytes of the pools' first key
-  int key, end_key;           // key: the window's first; keys from the end on arrive as zeros
+  const int* pages;                 // of the request
+  const T *ckv, *kpe;               // this lane's first 16 bytes of the pools' first key
+  int key, end_key;                 // key: the window's first; keys from the end on arrive as zeros
   int page[passes], token[passes];  // place of the keys that this lane copies
 
   template <class Block>
   LAB_DEVICE LatentWindow(const MlaParams& p_, const Block& block)
       : p(p_), pages(p.page_table + static_cast<i64>(block.request) * p.page_table_stride),
         ckv(static_cast<const T*>(p.ckv) + thread_x() % 8 * chunk_elements),
-        kpe(static_cast<const T*>(p.kpe) + thread_x() % 8 * chunk_elements),
-        key(block.first_key), end_key(block.end_key) {
+        kpe(static_cast<const T*>(p.kpe) + thread_x() % 8 * chunk_elements), key(block.first_key),
+        end_key(block.end_key) {
     look_up();
   }
 
@@ -126,7 +126,7 @@ template <class T, int D, int Dpe, int Keys, int Threads, int Stages> struct Lat
   static_assert(Stages >= 1, "one stage is copied after its last reader");
 
   LatentWindow<T, D, Dpe, Keys, Threads> window;  // of the keys that are copied next
-  u32 first_copy;             // this lane's address in the first stage
+  u32 first_copy;                                 // this lane's address in the first stage
   int key, stage, copy_stage;
 
   template <class Block>
@@ -150,7 +150,7 @@ template <class T, int D, int Dpe, int Keys, int Threads, int Stages> struct Lat
   LAB_DEVICE void advance() {
     key = key + Keys;
     if constexpr (Stages == 1) {
-      sync_block();                    // no warp reads the stage any more
+      sync_block();  // no warp reads the stage any more
       copy_next();
     } else {
       stage = stage + 1 == Stages ? 0 : stage + 1;

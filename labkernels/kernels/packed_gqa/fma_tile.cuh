@@ -11,12 +11,12 @@
 
 namespace lab::fma_tile {
 
-constexpr int columns = LAB_FMA_COLUMNS;         // lanes that share a row
-constexpr int padding = LAB_FMA_PADDING;         // floats: 8 lanes read 8 rows from 32 banks
+constexpr int columns = LAB_FMA_COLUMNS;  // lanes that share a row
+constexpr int padding = LAB_FMA_PADDING;  // floats: 8 lanes read 8 rows from 32 banks
 
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int BlocksPerSm>
 struct Shape {
-  using T = T_;                                  // type of Q, K and V
+  using T = T_;  // type of Q, K and V
   static constexpr int dim_qk = Dqk, dim_vo = Dvo, rows = Rows, keys = Keys, warps = Warps;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int lane_rows = Rows / Warps / 2, lane_keys = Keys / columns;
@@ -28,7 +28,7 @@ struct Shape {
 // A lane has {m, l} and O of its rows; lanes of other columns share the rows.
 template <class C>
 using Softmax = OnlineSoftmaxOf<ArrayRows<C::lane_rows, 2 * (columns - 1)>>;
-template <class C> using Output = float[C::lane_rows][C::quads][4];  // [lane_rows, channels]
+template <class C> using Output = float[C::lane_rows][C::quads][4];   // [lane_rows, channels]
 template <class C> using Scores = float[C::lane_rows][C::lane_keys];  // [lane_rows, lane_keys]
 
 LAB_DEVICE int column() { return (thread_x() & 31) / 2; }
@@ -55,7 +55,7 @@ template <class C, class Smem> LAB_DEVICE void scores(Scores<C>& s, const Smem& 
     for (int j = 0; j < C::lane_keys; ++j) s[i][j] = 0.f;
 #pragma unroll C::unroll_scores
   for (int d = 0; d < C::dim_qk; d += 4) {
-    f32x4 q[C::lane_rows];                       // [lane_rows, 4 channels]
+    f32x4 q[C::lane_rows];  // [lane_rows, 4 channels]
 #pragma unroll
     for (int i = 0; i < C::lane_rows; ++i) q[i] = read4(smem.q[tile_row<C>(i)] + d);
 #pragma unroll
@@ -101,7 +101,7 @@ template <class C, class Smem> LAB_DEVICE void store_p(Smem& smem, const Scores<
 template <class C, class Smem> LAB_DEVICE void accumulate(Output<C>& o, const Smem& smem) {
 #pragma unroll C::unroll_output
   for (int first = 0; first < C::keys; first += 4) {
-    f32x4 p[C::lane_rows];                       // [lane_rows, 4 keys]
+    f32x4 p[C::lane_rows];  // [lane_rows, 4 keys]
 #pragma unroll
     for (int i = 0; i < C::lane_rows; ++i) p[i] = read4(smem.p[tile_row<C>(i)] + first);
 #pragma unroll
@@ -113,8 +113,7 @@ template <class C, class Smem> LAB_DEVICE void accumulate(Output<C>& o, const Sm
 #pragma unroll
         for (int i = 0; i < C::lane_rows; ++i)
 #pragma unroll
-          for (int c = 0; c < 4; ++c)
-            o[i][n][c] = fma_rn(p[i].v[e], v.v[c], o[i][n][c]);
+          for (int c = 0; c < 4; ++c) o[i][n][c] = fma_rn(p[i].v[e], v.v[c], o[i][n][c]);
       }
     }
   }
@@ -135,10 +134,8 @@ LAB_DEVICE void store(const Output<C>& output, Softmax<C>& softmax, const Params
     for (int n = 0; n < C::quads; ++n) {
       const f32x4 o = {{output[i][n][0], output[i][n][1], output[i][n][2], output[i][n][3]}};
       const int dim = (n * columns + column()) * 4;
-      if (b.live_splits <= 1)
-        store_out<typename P::Out, C::dim_vo>(p, head, dim, softmax.l[i], o);
-      else
-        store4(p.partial_o + slot * C::dim_vo + dim, o);
+      if (b.live_splits <= 1) store_out<typename P::Out, C::dim_vo>(p, head, dim, softmax.l[i], o);
+      else store4(p.partial_o + slot * C::dim_vo + dim, o);
     }
     if (column() != 0) continue;
     if (b.live_splits <= 1) store_lse2(p, head, softmax.m[i], softmax.l[i]);

@@ -13,31 +13,31 @@ struct alignas(16) PrefillWork { int request, q_tile, kv_head, split; };
 // Strides count elements; the last dimension is contiguous. kernels/prefill/cuda.py mirrors this
 // struct.
 struct PrefillParams {
-  const void *q;              // [total_q, q_heads, Dqk]
-  const void *k, *v;          // [total_k, kv_heads, D], or [pages, page_size, kv_heads, D]
-  const int* cu_seqlens_q;    // [batch + 1]
-  const int* cu_seqlens_k;    // [batch + 1], ragged K and V alone
-  const int* page_table;      // [batch, max_pages], paged K and V alone
-  const int* kv_len;          // [batch], paged K and V alone
-  const PrefillWork* work;    // [work tiles]
-  void* out;                  // [total_q, q_heads, Dvo]
-  float* lse2;                // [total_q, q_heads], base 2
-  float* partial_o;           // [total_q, q_heads, splits, Dvo], not yet divided by l
-  float* partial_m;           // [total_q, q_heads, splits], log2 units
-  float* partial_l;           // [total_q, q_heads, splits]
-  int* split_semaphores;      // semaphore_index: splits that have arrived; 0 between launches
+  const void* q;            // [total_q, q_heads, Dqk]
+  const void *k, *v;        // [total_k, kv_heads, D], or [pages, page_size, kv_heads, D]
+  const int* cu_seqlens_q;  // [batch + 1]
+  const int* cu_seqlens_k;  // [batch + 1], ragged K and V alone
+  const int* page_table;    // [batch, max_pages], paged K and V alone
+  const int* kv_len;        // [batch], paged K and V alone
+  const PrefillWork* work;  // [work tiles]
+  void* out;                // [total_q, q_heads, Dvo]
+  float* lse2;              // [total_q, q_heads], base 2
+  float* partial_o;         // [total_q, q_heads, splits, Dvo], not yet divided by l
+  float* partial_m;         // [total_q, q_heads, splits], log2 units
+  float* partial_l;         // [total_q, q_heads, splits]
+  int* split_semaphores;    // semaphore_index: splits that have arrived; 0 between launches
   i64 q_stride_token, q_stride_head;
   i64 k_stride_page, k_stride_token, k_stride_head;
   i64 v_stride_page, v_stride_token, v_stride_head;
   int page_table_stride, max_pages, page_size;
-  int page_shift;             // 2^page_shift >= page_size, and
-  u32 page_inverse;           // 2^(31 + page_shift) / page_size, rounded up
+  int page_shift;    // 2^page_shift >= page_size, and
+  u32 page_inverse;  // 2^(31 + page_shift) / page_size, rounded up
   int q_heads, kv_heads, group;
-  int group_shift;            // as page_shift and page_inverse, for group
+  int group_shift;  // as page_shift and page_inverse, for group
   u32 group_inverse;
   int keys_per_split, splits;
-  int causal;                 // query i of n with L keys sees keys 0 to L - n + i
-  float scale_log2;           // softmax scale times log2 e
+  int causal;        // query i of n with L keys sees keys 0 to L - n + i
+  float scale_log2;  // softmax scale times log2 e
 };
 
 enum class KeyOrder { ascending, descending };  // how a block walks over its keys
@@ -82,8 +82,7 @@ LAB_DEVICE int row_limit(const Params& p, const WorkTile<Rows>& b, int row) {
 
 // Returns the part that an item of the work list names; `tile_rows` of a tile's rows are used.
 template <int Rows, bool Paged, class Params>
-LAB_DEVICE WorkTile<Rows> work_tile(const Params& p, int index = block_x(),
-                                    int tile_rows = Rows) {
+LAB_DEVICE WorkTile<Rows> work_tile(const Params& p, int index = block_x(), int tile_rows = Rows) {
   const u32x4 item = load_constant(reinterpret_cast<const u32x4*>(p.work + index));
   WorkTile<Rows> b;
   b.request = static_cast<int>(item.v[0]);
@@ -134,8 +133,7 @@ LAB_DEVICE i64 semaphore_index(const Params& p, const WorkTile<Rows>& b) {
 
 // Copies the tile of Q, in one copy group per thread. Rows past the request's end are zero.
 template <class T, int D, int Rows, int Threads>
-LAB_DEVICE void load_query(T (&tile)[Rows][D], const PrefillParams& p,
-                           const WorkTile<Rows>& b) {
+LAB_DEVICE void load_query(T (&tile)[Rows][D], const PrefillParams& p, const WorkTile<Rows>& b) {
   constexpr int chunks = D / chunk_elements;
   const T* q = static_cast<const T*>(p.q) + b.kv_head * p.group * p.q_stride_head;
   for (int i = thread_x(); i < Rows * chunks; i += Threads) {

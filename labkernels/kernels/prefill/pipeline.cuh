@@ -31,8 +31,8 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
 
   template <class Block>
   LAB_DEVICE KvWindow(const PrefillParams& p_, const Block& block, int key_)
-      : p(p_), k(static_cast<const T*>(p.k)), v(static_cast<const T*>(p.v)),
-        request(block.request), key(key_), end_key(block.end_key) {
+      : p(p_), k(static_cast<const T*>(p.k)), v(static_cast<const T*>(p.v)), request(block.request),
+        key(key_), end_key(block.end_key) {
     const i64 k_head = block.kv_head * p.k_stride_head, v_head = block.kv_head * p.v_stride_head;
     const int chunk = thread_x() % 8;
     if constexpr (Paged) {
@@ -113,8 +113,7 @@ template <class T, int Dqk, int Dvo, int Keys, int Threads, bool Paged> struct K
     LAB_DEVICE i64 offset(int pass) const {
       if constexpr (Paged)
         return i64{shfl_octet(looked_up[pass / 8], pass % 8) + chunk} * chunk_elements;
-      else
-        return pass * (keys_per_pass * stride);
+      else return pass * (keys_per_pass * stride);
     }
   };
 
@@ -139,7 +138,7 @@ struct BlockPipeline {
   static_assert(Stages == 1 || Stages == 2, "copies run at most a step ahead");
 
   KvWindow<T, Dqk, Dvo, Keys, Threads, Paged> window;  // a step ahead, if there are two stages
-  u32 k_copy, v_copy;         // this lane's addresses in the first stages
+  u32 k_copy, v_copy;                                  // this lane's addresses in the first stages
   int first_key, stage;
 
   template <class Block>
@@ -186,7 +185,7 @@ struct BlockPipeline {
   LAB_DEVICE void wait_v() {
     if constexpr (Stages == 1) {
       cp_async_wait<0>();
-      sync_block();                    // V is there, and no warp reads K any more
+      sync_block();  // V is there, and no warp reads K any more
       if (holds_keys(window.key)) window.copy_k(k_copy);
     }
   }

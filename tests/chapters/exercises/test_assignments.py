@@ -184,7 +184,7 @@ def test_an_answer_that_lacks_a_name_is_told_where_the_kernel_needs_it():
     source = exercises.get("maximum").solution.replace("raised", "highest")
     what, hint = exercises.check("maximum", source).lines
     assert what.startswith("The kernel does not compile with your answer in it: ")
-    assert what.endswith("at line 111 of attention.cuh, `const float m = raised(state.m, s);`.")
+    assert what.endswith("at line 107 of attention.cuh, `const float m = raised(state.m, s);`.")
     assert "names of the starter" in hint
 
 

@@ -23,6 +23,7 @@ TASKS = [
     "course",
     "record",
     "lint",
+    "format",
     "clean",
     "lock",
 ]
@@ -221,7 +222,7 @@ def test_missing_network_is_named(programs):
 @pytest.mark.parametrize(("strict", "basic"), [(0, 0), (1, 0), (0, 1), (1, 1)])
 def test_either_check_of_types_fails_lint(tmp_path, strict, basic):
     """The two checks run side by side."""
-    for name in ("ruff", "lint-imports", "codespell", "deptry"):
+    for name in ("ruff", "clang-format", "lint-imports", "codespell", "deptry"):
         add_program(tmp_path, name, "exit 0")
     add_program(tmp_path, "mypy", f'case "$*" in *basic*) exit {basic};; esac; exit {strict}')
     done = subprocess.run(["make", "-s", "lint", f"BIN={tmp_path}"], cwd=ROOT, capture_output=True)

@@ -7,7 +7,7 @@ namespace lab {
 constexpr int probe_threads = 256;
 
 struct Ex2Params {
-  const float* x;             // a multiple of probe_threads
+  const float* x;  // a multiple of probe_threads
   float* y;
 };
 
@@ -18,9 +18,9 @@ LAB_KERNEL(probe_threads, 1) probe_ex2(LAB_GRID_CONSTANT Ex2Params p) {
 
 // The tensor cores compute tiles d = c + a b; c and d are float, or f16 in pairs of columns.
 struct MmaParams {
-  const u32* a;               // [tile][row][bytes of K / 4]
-  const u32* b;               // [tile][column][bytes of K / 4]
-  const void* c;              // [tile][row][column]
+  const u32* a;   // [tile][row][bytes of K / 4]
+  const u32* b;   // [tile][column][bytes of K / 4]
+  const void* c;  // [tile][row][column]
   void* d;
 };
 
@@ -115,8 +115,10 @@ LAB_DEVICE u64 descriptor(const u32x4 (&tile)[wgmma_chunks<N, Steps>], int step)
   }
 }
 
-template <class T, class Out, Major A, Major B, Swizzle S, bool ARegisters, int Columns, int Steps>
-LAB_KERNEL(wgmma_probe_threads, 1) probe_wgmma(LAB_GRID_CONSTANT MmaParams p) {
+template <class T, class Out, Major A, Major B, Swizzle S, bool RegisterA, int Columns,
+          int Steps>
+LAB_KERNEL(wgmma_probe_threads, 1)
+probe_wgmma(LAB_GRID_CONSTANT MmaParams p) {
   using Register = typename Accumulator<Out>::Register;
   auto& smem = shared_memory<WgmmaSmem<Columns, Steps>>();
   const i64 tile = block_x();
@@ -130,20 +132,20 @@ LAB_KERNEL(wgmma_probe_threads, 1) probe_wgmma(LAB_GRID_CONSTANT MmaParams p) {
   });
   sync_block();
   u32 rows[Steps][4];
-  if constexpr (ARegisters) {
+  if constexpr (RegisterA) {
     const int g = thread_x() % 32 / 4, t = thread_x() % 4;
 #pragma unroll
     for (int step = 0; step < Steps; ++step)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        rows[step][i] = load_constant(
-            p.a + ((first_row + g + i % 2 * 8) * Steps + step) * 8 + i / 2 * 4 + t);
+        rows[step][i] =
+            load_constant(p.a + ((first_row + g + i % 2 * 8) * Steps + step) * 8 + i / 2 * 4 + t);
   }
   wgmma_fence();
 #pragma unroll
   for (int step = 0; step < Steps; ++step) {
     const u64 b = descriptor<B, S, Columns, Steps>(smem.b, step);
-    if constexpr (ARegisters) wgmma<T, B>(d, rows[step], b);
+    if constexpr (RegisterA) wgmma<T, B>(d, rows[step], b);
     else wgmma<T, A, B>(d, descriptor<A, S, 64, Steps>(smem.a, step), b);
   }
   wgmma_commit();

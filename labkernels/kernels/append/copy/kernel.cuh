@@ -8,19 +8,19 @@ using namespace lab;
 
 // A side is K or V. Strides count elements of 16 bits; the last dimension is contiguous.
 struct Side {
-  const void* rows;           // [total_new, kv_heads, D]
-  void* pool;                 // [pages, page_size, kv_heads, D]
+  const void* rows;  // [total_new, kv_heads, D]
+  void* pool;        // [pages, page_size, kv_heads, D]
   i64 row_stride, row_stride_head;
   i64 stride_page, stride_token, stride_head;
-  i64 head_chunks;            // D in chunks of 16 bytes
+  i64 head_chunks;  // D in chunks of 16 bytes
 };
 
-struct Params {               // cuda.py mirrors this struct
+struct Params {  // cuda.py mirrors this struct
   Side sides[2];
-  const int* page_table;      // [batch, max_pages]
-  const int* cu_seqlens;      // [batch + 1]: request i appends rows cu_seqlens[i] to [i + 1] - 1
-  int* kv_len;                // [batch]
-  int* ticket;                // blocks that have arrived; 0 between launches
+  const int* page_table;  // [batch, max_pages]
+  const int* cu_seqlens;  // [batch + 1]: request i appends rows cu_seqlens[i] to [i + 1] - 1
+  int* kv_len;            // [batch]
+  int* ticket;            // blocks that have arrived; 0 between launches
   int page_table_stride, max_pages, page_size;
   int kv_heads, batch, keys_per_warp, blocks;
 };
@@ -74,8 +74,8 @@ LAB_DEVICE void move(const Params& p, const Side& side, int first_key, i64 place
   const int lane = thread_x() & 31, head_chunks = static_cast<int>(side.head_chunks);
   const int chunks = p.kv_heads * head_chunks, n = p.keys_per_warp * chunks;
   for (int begin = 0; begin < n; begin += 32 * C::stages) {
-    u32x4 moved[C::stages];                      // [stages, 8 channels]
-    i64 to[C::stages];                           // [stages]
+    u32x4 moved[C::stages];  // [stages, 8 channels]
+    i64 to[C::stages];       // [stages]
 #pragma unroll
     for (int i = 0; i < C::stages; ++i) {
       const int at = begin + i * 32 + lane, key = at / chunks, in_key = at - key * chunks;
@@ -86,8 +86,8 @@ LAB_DEVICE void move(const Params& p, const Side& side, int first_key, i64 place
       if (at >= n || start == nowhere) continue;
       to[i] = start + head * side.stride_head + channel;
       const i64 row = first_key + key;
-      moved[i] = load_constant(chunk_at(
-          side.rows, row * side.row_stride + head * side.row_stride_head + channel));
+      moved[i] = load_constant(
+          chunk_at(side.rows, row * side.row_stride + head * side.row_stride_head + channel));
     }
 #pragma unroll
     for (int i = 0; i < C::stages; ++i)

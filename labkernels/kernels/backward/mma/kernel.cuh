@@ -18,10 +18,10 @@ struct KernelTraits {
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int score_width = Keys < 64 ? 64 : Keys;  // of P's rows: whole 128 bytes
   static constexpr bool ordered = Ordered;
-  using Scores = WarpPartition<Rows, Keys, Warps>;       // S, dP: [rows, keys]
-  using KeyRows = WarpPartition<Keys, D, Warps>;         // dK, dV: [keys, dim]
-  using QueryRows = WarpPartition<Rows, D, Warps>;       // dQ: [rows, dim]
-  using ScoreTile = T[Rows][score_width];                // P or dS of all warps
+  using Scores = WarpPartition<Rows, Keys, Warps>;  // S, dP: [rows, keys]
+  using KeyRows = WarpPartition<Keys, D, Warps>;    // dK, dV: [keys, dim]
+  using QueryRows = WarpPartition<Rows, D, Warps>;  // dQ: [rows, dim]
+  using ScoreTile = T[Rows][score_width];           // P or dS of all warps
   static_assert(Stages == 1 || Stages == 2, "copies run at most a step ahead");
 };
 
@@ -61,12 +61,14 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT BackwardPara
   const int key = work.tile * C::keys, n_keys = request.kv_len - key;
 
   RowTiles<C> rows(p, request, work.head, key);
-  copy_rows<C::threads>(smem.k, p.k, (request.first_kv + key) * p.k_stride_token +
-                        work.head * p.k_stride_head, p.k_stride_token, n_keys);
-  copy_rows<C::threads>(smem.v, p.v, (request.first_kv + key) * p.v_stride_token +
-                        work.head * p.v_stride_head, p.v_stride_token, n_keys);
+  copy_rows<C::threads>(smem.k, p.k,
+                        (request.first_kv + key) * p.k_stride_token + work.head * p.k_stride_head,
+                        p.k_stride_token, n_keys);
+  copy_rows<C::threads>(smem.v, p.v,
+                        (request.first_kv + key) * p.v_stride_token + work.head * p.v_stride_head,
+                        p.v_stride_token, n_keys);
   allow_next_launch();
-  wait_previous_launch();              // lse2, delta and zeros in dq_accum are there
+  wait_previous_launch();  // lse2, delta and zeros in dq_accum are there
   rows.copy(smem, p, request, 0);
 
   typename C::KeyRows::Sum dk, dv;
@@ -74,7 +76,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT BackwardPara
   clear(dv);
   for (int stage = 0; rows.more(); rows.next()) {
     cp_async_wait<0>();
-    sync_block();                      // this stage is there; no warp reads the stage before
+    sync_block();  // this stage is there; no warp reads the stage before
     if constexpr (C::stages == 2) rows.ahead().copy(smem, p, request, stage ^ 1);
     const int row = rows.tile * C::rows;
     {
@@ -84,7 +86,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT BackwardPara
       score_gradients<C, P, true>(s, dp, smem.p, smem.ds, smem.lse2[stage], smem.delta[stage], p,
                                   request, mask_of<C>(p, request, row, key));
     }
-    sync_block();                      // P and dS are there, from all warps
+    sync_block();  // P and dS are there, from all warps
     multiply<T, C::rows>(dv, left<true>(smem.p, C::KeyRows::row()),
                          right<true>(smem.dout[stage], C::KeyRows::column()));
     if constexpr (!C::ordered) {
@@ -97,13 +99,13 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT BackwardPara
     multiply<T, C::rows>(dk, left<true>(smem.ds, C::KeyRows::row()),
                          right<true>(smem.q[stage], C::KeyRows::column()));
     if constexpr (C::stages == 1) {
-      sync_block();                    // no warp reads the stage any more
+      sync_block();  // no warp reads the stage any more
       rows.ahead().copy(smem, p, request, 0);
     } else {
       stage = stage ^ 1;
     }
   }
-  cp_async_wait<0>();                  // K and V have arrived, even if no row sees them
+  cp_async_wait<0>();  // K and V have arrived, even if no row sees them
   const i64 first = request.first_kv + key;
   store_sum<C, typename C::KeyRows>(p.dk, dk, p.scale, first, p.kv_heads, work.head, n_keys);
   store_sum<C, typename C::KeyRows>(p.dv, dv, 1.f, first, p.kv_heads, work.head, n_keys);
@@ -135,7 +137,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) ordered_dq(LAB_GRID_CONSTANT BackwardPa
   copy_rows<C::threads>(smem.dout, p.dout,
                         token * p.dout_stride_token + work.head * p.dout_stride_head,
                         p.dout_stride_token, n_rows);
-  wait_previous_launch();              // lse2 and delta, of the first launch, are there
+  wait_previous_launch();  // lse2 and delta, of the first launch, are there
   copy_row_facts(smem.lse2, smem.delta, p, work.head * p.padded_rows + request.first_padded + row);
   if (end_key > 0) copy_keys(0, 0);
   cp_async_commit();
@@ -145,7 +147,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) ordered_dq(LAB_GRID_CONSTANT BackwardPa
   int stage = 0;
   for (int key = 0; key < end_key; key += C::keys) {
     cp_async_wait<0>();
-    sync_block();                      // this stage is there; no warp reads the stage before
+    sync_block();  // this stage is there; no warp reads the stage before
     if (C::stages == 2 && key + C::keys < end_key) copy_keys(key + C::keys, stage ^ 1);
     cp_async_commit();
     {
@@ -155,18 +157,18 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) ordered_dq(LAB_GRID_CONSTANT BackwardPa
       score_gradients<C, P, false>(s, dp, smem.ds, smem.ds, smem.lse2, smem.delta, p, request,
                                    mask_of<C>(p, request, row, key));
     }
-    sync_block();                      // dS is there, from all warps
+    sync_block();  // dS is there, from all warps
     multiply<T, C::keys>(dq, left<false>(smem.ds, C::QueryRows::row()),
                          right<true>(smem.k[stage], C::QueryRows::column()));
     if constexpr (C::stages == 1) {
-      sync_block();                    // no warp reads the stage any more
+      sync_block();  // no warp reads the stage any more
       if (key + C::keys < end_key) copy_keys(key + C::keys, 0);
       cp_async_commit();
     } else {
       stage = stage ^ 1;
     }
   }
-  cp_async_wait<0>();                  // Q has arrived, even if there was no step
+  cp_async_wait<0>();  // Q has arrived, even if there was no step
   store_sum<C, typename C::QueryRows>(p.dq, dq, p.scale, token, p.q_heads, work.head, n_rows);
 }
 // [/lab: ordered dq]

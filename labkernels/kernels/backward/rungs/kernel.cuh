@@ -16,10 +16,10 @@ enum class Rung { copies, tma, registers };
 template <class C> struct Smem;
 // [/rung: names]
 
-struct alignas(64) Params {   // the same as backward_wgmma::Params
+struct alignas(64) Params {  // the same as backward_wgmma::Params
   TensorMap q, dout, k, v;
   BackwardParams problem;
-  int* dq_semaphores;         // of the ordered dq, which no rung has
+  int* dq_semaphores;  // of the ordered dq, which no rung has
 };
 
 template <class T_, int D, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm, Rung Rung_>
@@ -29,13 +29,13 @@ struct KernelTraits {
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr Rung rung = Rung_;
   static constexpr bool transposed = Rung_ == Rung::registers;
-  using Rowed = SwizzledTile<T, Rows, D>;                // Q, dO
-  using Keyed = SwizzledTile<T, Keys, D>;                // K, V
+  using Rowed = SwizzledTile<T, Rows, D>;  // Q, dO
+  using Keyed = SwizzledTile<T, Keys, D>;  // K, V
   // S and dP: [rows, keys], or [keys, rows].
   using Scores = WarpgroupPartition<transposed ? Keys : Rows, transposed ? Rows : Keys, 2>;
   using ScoreTile = SwizzledTile<T, transposed ? Keys : Rows, transposed ? Rows : Keys>;
-  using KeyRows = WarpgroupPartition<Keys, D, 2>;        // dK, dV: [keys, dim]
-  using QueryRows = WarpgroupPartition<Rows, D, 2>;      // dQ: [rows, dim]
+  using KeyRows = WarpgroupPartition<Keys, D, 2>;    // dK, dV: [keys, dim]
+  using QueryRows = WarpgroupPartition<Rows, D, 2>;  // dQ: [rows, dim]
   static_assert(D == 128 && Rows == 64 && Keys == 128 && Stages == 2);
 };
 
@@ -102,9 +102,8 @@ LAB_DEVICE void multiply_keys(typename C::Scores::Sum& sum, const typename C::Ke
 // of dV += P^T dO and dK += dS^T Q.
 template <class C, class P>
 LAB_DEVICE void transposed_gradients(typename C::Scores::Sum& s, typename C::Scores::Sum& dp,
-                                     const float* lse2, const float* delta,
-                                     const BackwardParams& p, const BackwardRequest& request,
-                                     const Mask& seen) {
+                                     const float* lse2, const float* delta, const BackwardParams& p,
+                                     const BackwardRequest& request, const Mask& seen) {
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int n = 0; n < C::Scores::columns / 8; ++n)
@@ -146,12 +145,14 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT Params param
   const int key = work.tile * C::keys, n_keys = request.kv_len - key;
 
   RowTiles<C> rows(p, request, work.head, key);
-  copy_rows<C::threads>(smem.k, p.k, (request.first_kv + key) * p.k_stride_token +
-                        work.head * p.k_stride_head, p.k_stride_token, n_keys);
-  copy_rows<C::threads>(smem.v, p.v, (request.first_kv + key) * p.v_stride_token +
-                        work.head * p.v_stride_head, p.v_stride_token, n_keys);
+  copy_rows<C::threads>(smem.k, p.k,
+                        (request.first_kv + key) * p.k_stride_token + work.head * p.k_stride_head,
+                        p.k_stride_token, n_keys);
+  copy_rows<C::threads>(smem.v, p.v,
+                        (request.first_kv + key) * p.v_stride_token + work.head * p.v_stride_head,
+                        p.v_stride_token, n_keys);
   allow_next_launch();
-  wait_previous_launch();              // lse2, delta and zeros in dq_accum are there
+  wait_previous_launch();  // lse2, delta and zeros in dq_accum are there
   rows.copy(smem, p, request, 0);
 
   typename C::KeyRows::Sum dk, dv;
@@ -159,8 +160,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT Params param
   clear(dv);
   for (int stage = 0; rows.more(); rows.next(), stage = stage ^ 1) {
     cp_async_wait<0>();
-    fence_async_shared();              // lets wgmma read what cp.async wrote
-    sync_block();                      // this stage is there; no warp reads the stage before
+    fence_async_shared();  // lets wgmma read what cp.async wrote
+    sync_block();          // this stage is there; no warp reads the stage before
     rows.ahead().copy(smem, p, request, stage ^ 1);
     const int row = rows.tile * C::rows;
     {
@@ -171,7 +172,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT Params param
                                   request, mask_of<C>(p, request, row, key));
     }
     fence_async_shared();
-    sync_block();                      // P and dS are there, from all warps
+    sync_block();  // P and dS are there, from all warps
     const int own = C::KeyRows::first_row();
     wgmma_atb(flat(dv), mn_major(smem.p, own), mn_major(smem.dout[stage]), true);
     typename C::QueryRows::Sum dq;
@@ -182,7 +183,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT Params param
     add_dq<C>(dq, p, rows.head * p.padded_rows + request.first_padded + row);
     wgmma_wait(flat(dk));
   }
-  cp_async_wait<0>();                  // K and V have arrived, even if no row sees them
+  cp_async_wait<0>();  // K and V have arrived, even if no row sees them
   const i64 first = request.first_kv + key;
   store_sum<C, typename C::KeyRows>(p.dk, dk, p.scale, first, p.kv_heads, work.head, n_keys);
   store_sum<C, typename C::KeyRows>(p.dv, dv, 1.f, first, p.kv_heads, work.head, n_keys);
@@ -203,7 +204,7 @@ LAB_DEVICE void produce(Smem<C>& smem, const Params& params, const BackwardWork&
   mbarrier_arrive_expect_tx(smem.kv_full, 2 * static_cast<int>(sizeof(typename C::Keyed)));
   load_boxes(smem.k, params.k, smem.kv_full, work.head, first_key);
   load_boxes(smem.v, params.v, smem.kv_full, work.head, first_key);
-  wait_previous_launch();              // lse2 and delta are there
+  wait_previous_launch();  // lse2 and delta are there
   for (u32 n = 0; rows.more(); rows.next(), ++n) {
     const int stage = n % C::stages, row = rows.tile * C::rows;
     const i64 padded = rows.head * p.padded_rows + request.first_padded + row;
@@ -224,7 +225,7 @@ template <class Tile> LAB_DEVICE void clear_tails(Tile& a, Tile& b, int n) {
     clear_rows(b, n, thread_x(), consumer_threads);
     fence_async_shared();
   }
-  named_sync(1, consumer_threads);     // all rows are cleared; no warp reads P and dS any more
+  named_sync(1, consumer_threads);  // all rows are cleared; no warp reads P and dS any more
 }
 // [/rung: a warp that loads]
 
@@ -234,7 +235,7 @@ template <class C, class P>
 LAB_DEVICE void consume(Smem<C>& smem, const BackwardParams& p, const BackwardWork& work,
                         const BackwardRequest& request, RowTiles<C> rows) {
   const int key = work.tile * C::keys, n_keys = request.kv_len - key;
-  wait_previous_launch();              // zeros in dq_accum are there
+  wait_previous_launch();  // zeros in dq_accum are there
   mbarrier_wait(smem.kv_full, 0);
   clear_tails(smem.k, smem.v, n_keys);
 
@@ -254,7 +255,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const BackwardParams& p, const BackwardWo
                                   request, mask_of<C>(p, request, row, key));
     }
     fence_async_shared();
-    named_sync(1, consumer_threads);   // P and dS are there, from all warps
+    named_sync(1, consumer_threads);  // P and dS are there, from all warps
     const int own = C::KeyRows::first_row();
     wgmma_atb(flat(dv), mn_major(smem.p, own), mn_major(smem.dout[stage]), true);
     typename C::QueryRows::Sum dq;
@@ -279,7 +280,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const BackwardParams& p, const BackwardWo
                         const BackwardRequest& request, RowTiles<C> rows) {
   using T = typename C::T;
   const int key = work.tile * C::keys, n_keys = request.kv_len - key;
-  wait_previous_launch();              // zeros in dq_accum are there
+  wait_previous_launch();  // zeros in dq_accum are there
   mbarrier_wait(smem.kv_full, 0);
   clear_tails(smem.k, smem.v, n_keys);
 
@@ -303,7 +304,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const BackwardParams& p, const BackwardWo
     }
     store_keys(smem.ds, C::Scores::row(), ds_left);
     fence_async_shared();
-    named_sync(1, consumer_threads);   // dS is there, from all warps
+    named_sync(1, consumer_threads);  // dS is there, from all warps
     wgmma_ab(flat(dv), p_left, mn_major(smem.dout[stage]));
     typename C::QueryRows::Sum dq;
     wgmma_atb(flat(dq), mn_major(smem.ds), mn_major(smem.k, C::QueryRows::column()));
@@ -336,7 +337,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT Params param
     fence_mbarrier_init();
   }
   allow_next_launch();
-  sync_block();                        // every warp sees the initialized barriers
+  sync_block();  // every warp sees the initialized barriers
   if (warp_uniform(thread_x() / 32) >= consumer_threads / 32) {
     setmaxnreg_dec<24>();
     if (thread_x() == consumer_threads) produce(smem, params, work, request, rows);

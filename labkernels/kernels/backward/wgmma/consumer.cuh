@@ -121,23 +121,23 @@ constexpr int before_all_rows = -(1 << 30);  // without a causal mask every row 
 // products are arguments. Registers that a wgmma reads stay in use until the wgmma is done.
 template <class C, class P> struct Consumer {
   using T = typename C::T;
-  using Scores = typename C::Scores;          // [64 keys, own_rows]: S^T and P^T
-  using HalfScores = typename C::HalfScores;  // [64 keys, rows_at_once]: dP^T and dS^T
-  using Fragments = typename C::Fragments;    // P^T or dS^T of a half, in 16 bits
+  using Scores = typename C::Scores;                  // [64 keys, own_rows]: S^T and P^T
+  using HalfScores = typename C::HalfScores;          // [64 keys, rows_at_once]: dP^T and dS^T
+  using Fragments = typename C::Fragments;            // P^T or dS^T of a half, in 16 bits
   using ValueFragments = typename C::ValueFragments;  // V: [64 keys, D]
   using RowPairs = typename C::RowPairs;
-  using Sum = typename C::Sum;                // [64 keys, own_dim]: dK, dV
-  using DqSum = typename C::DqSum;            // [64 rows, own_dim_of_dq]
-  using LateSum = float[32];                  // [64 rows, 64 channels], the last of a wide dQ
+  using Sum = typename C::Sum;      // [64 keys, own_dim]: dK, dV
+  using DqSum = typename C::DqSum;  // [64 rows, own_dim_of_dq]
+  using LateSum = float[32];        // [64 rows, 64 channels], the last of a wide dQ
 
   Smem<C>& smem;
   const Params& p;
   const BackwardKeys& b;
   const Place place;
-  const int line, own_row;                    // the warpgroup's first key and row
-  const int seen_from;                        // the row that sees the block's first key, or before
+  const int line, own_row;  // the warpgroup's first key and row
+  const int seen_from;      // the row that sees the block's first key, or before
   RowBlocks<C::rows> rows;
-  float* dq_place = nullptr;                  // of dq_accum, where the last dQ goes
+  float* dq_place = nullptr;  // of dq_accum, where the last dQ goes
 
   LAB_DEVICE Consumer(Smem<C>& s, const Params& params, const BackwardKeys& keys)
       : smem(s), p(params), b(keys), line(C::split_keys ? place.group * 64 : 0),
@@ -223,10 +223,8 @@ template <class C, class P> struct Consumer {
     HalfScores dp;
     Fragments p_left;
     DqSum dq;
-    if constexpr (C::v_in_registers)
-      wgmma_abt(dp, v, k_major(smem.dout[o], row));  // dP^T = V dO^T
-    else
-      wgmma_abt(dp, k_major(smem.v, line), k_major(smem.dout[o], row));
+    if constexpr (C::v_in_registers) wgmma_abt(dp, v, k_major(smem.dout[o], row));  // dP^T = V dO^T
+    else wgmma_abt(dp, k_major(smem.v, line), k_major(smem.dout[o], row));
     if constexpr (Half == 1) {
       add_products<C>(dk, ds_left[0], smem.q[smem.q_ring.stage(i)], 0);
       dq_products<C>(dq, smem.handed[(i & 1) ^ 1][0], smem.k, place.group);
@@ -260,7 +258,7 @@ template <class C, class P> struct Consumer {
     constexpr int half = C::halves - 1;
     DqSum dq;
     if constexpr (half == 0) dq_products<C>(dq, smem.handed[(i & 1) ^ 1][0], smem.k, place.group);
-    wgmma_wait<half == 0 ? 1 : 0>(dv);            // dQ, if it has just been started, goes on
+    wgmma_wait<half == 0 ? 1 : 0>(dv);  // dQ, if it has just been started, goes on
     consumer_release(smem.dout_ring, i);
     add_products<C>(dk, ds_left[half], smem.q[smem.q_ring.stage(i)], half);
     if constexpr (half == 0) wgmma_wait<1>(dq);
@@ -274,7 +272,7 @@ template <class C, class P> struct Consumer {
   LAB_DEVICE void multiply_all_keys(Sum& dk, Sum& dv, LateSum& late, RowPairs& lse2, int i) {
     auto& handed = smem.handed[i & 1];
     DqSum dq;
-    named_sync(all_consumers, consumer_threads);    // P and dS are handed over
+    named_sync(all_consumers, consumer_threads);  // P and dS are handed over
     add_products<C>(dv, handed[1], smem.dout[smem.dout_ring.stage(i)], place);
     dq_products<C>(dq, handed[0], smem.k, place.group);
     wgmma_wait<1>(dv);
@@ -316,19 +314,19 @@ template <class C, class P> struct Consumer {
     constexpr bool beside = !C::v_in_registers;
     const int i = b.steps - 1;
     DqSum dq;
-    await_ds(i);                                    // so that both have read V too
+    await_ds(i);  // so that both have read V too
     dq_products<C>(dq, smem.handed[i & 1][0], smem.k, place.group);
     if constexpr (beside) store_sum<C>(dv, 1.f, smem.v, p.problem.dv, p, b);
     wgmma_wait(dq);
     send_dq_before(dq, b.steps);
-    named_sync(all_consumers, consumer_threads);    // K has been read
+    named_sync(all_consumers, consumer_threads);  // K has been read
     if constexpr (!beside) store_sum<C>(dv, 1.f, smem.v, p.problem.dv, p, b);
     store_sum<C>(dk, p.problem.scale, smem.k, p.problem.dk, p, b);
   }
   LAB_DEVICE void store_all_keys(const Sum& dk, const Sum& dv, const LateSum& late) {
     if constexpr (C::dq_parts == 2)
       if (b.steps > 0) send_dq<1>(late, b.steps - 1);
-    named_sync(all_consumers, consumer_threads);    // K and V have been read
+    named_sync(all_consumers, consumer_threads);  // K and V have been read
     store_sum<C>(dv, 1.f, smem.v, p.problem.dv, p, b);
     store_sum<C>(dk, p.problem.scale, smem.k, p.problem.dk, p, b);
   }

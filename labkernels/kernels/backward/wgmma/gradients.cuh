@@ -23,7 +23,7 @@ LAB_DEVICE void add_dq(float* to, const float (&dq)[N], const Place& place) {
 template <class C, int N>
 LAB_DEVICE void pass_dq(Smem<C>& smem, const float (&dq)[N], int n, const Place& place) {
   auto& ring = smem.dq_ring;
-  float(&stage)[16 * 64] = smem.dq[place.group][place.warp];
+  float (&stage)[16 * 64] = smem.dq[place.group][place.warp];
   // Waits until the use before this one has been read.
   if (n > 0) mbarrier_wait(ring.empty[ring.stage(n - 1)], ring.phase(n - 1));
 #pragma unroll
@@ -51,11 +51,11 @@ LAB_DEVICE void add_use_of_dq(Smem<C>& smem, const Params& p, const BackwardKeys
   const int part = n % C::dq_parts;
   DqSemaphore semaphore;
   if constexpr (C::ordered)
-    semaphore.wait(p.dq_semaphores +
-                       rows.padded_row(p.problem, b) / LAB_TURN_ROWS * LAB_TURN_PARTS + part,
-                   tiles_before<C::rows, C::keys>(p.problem, b, rows.row));
+    semaphore.wait(
+        p.dq_semaphores + rows.padded_row(p.problem, b) / LAB_TURN_ROWS * LAB_TURN_PARTS + part,
+        tiles_before<C::rows, C::keys>(p.problem, b, rows.row));
   consumer_wait(ring, n);
-  fence_async_shared();                // what the warps wrote, before the copies read
+  fence_async_shared();  // what the warps wrote, before the copies read
 #pragma unroll
   for (int i = 0; i < consumer_warps; ++i)
     bulk_add(dq_rows<C>(p, b, rows, i / 4, i % 4) + part * 16 * 64, smem.dq[i / 4][i % 4],
@@ -71,14 +71,14 @@ LAB_DEVICE void add_use_of_dq(Smem<C>& smem, const Params& p, const BackwardKeys
 template <class C>
 LAB_DEVICE void add_passed_dq(Smem<C>& smem, const Params& p, const BackwardKeys& b, int which) {
   RowBlocks<C::rows> rows(p.problem, b);
-  wait_previous_launch();              // dq_accum holds zeros
+  wait_previous_launch();  // dq_accum holds zeros
 #pragma unroll 1
   for (int i = 0; i < b.steps; ++i, rows.next(b)) {
     const int first = C::dq_parts * i;
     const int n = C::dq_parts == 2 ? first + which : first;
     if (n % 2 == which) add_use_of_dq(smem, p, b, rows, n);
   }
-  bulk_wait<0>();                      // all additions are done before the block ends
+  bulk_wait<0>();  // all additions are done before the block ends
 }
 
 // Writes the warp's 16 keys to global memory, through rows of shared memory that are free. What
@@ -93,7 +93,7 @@ LAB_DEVICE void store_sum(const typename C::Sum& sum, float scale, typename C::K
   const i64 first_kv = load_constant(p.problem.cu_seqlens_k + backward_work(p.problem).request);
 #pragma unroll
   for (int j = 0; j < C::own_dim / 16; ++j) {
-    u32 rounded[4];                              // [16 keys, 16 channels]
+    u32 rounded[4];  // [16 keys, 16 channels]
 #pragma unroll
     for (int r = 0; r < 4; ++r)
       rounded[r] = pack2<T>(sum[8 * j + 2 * r] * scale, sum[8 * j + 2 * r + 1] * scale);
@@ -107,8 +107,8 @@ LAB_DEVICE void store_sum(const typename C::Sum& sum, float scale, typename C::K
   for (int i = place.lane; i < 16 * chunks; i += 32) {
     const int key = line + i / chunks, c = i % chunks;
     const i64 token = first_kv + b.key + key;
-    T* place_of = static_cast<T*>(out) + (token * p.problem.kv_heads + b.kv_head) * C::dim +
-                  first + c * 8;
+    T* place_of =
+        static_cast<T*>(out) + (token * p.problem.kv_heads + b.kv_head) * C::dim + first + c * 8;
     if (key < b.n_keys)
       store_global(reinterpret_cast<u32x4*>(place_of),
                    *reinterpret_cast<const u32x4*>(stage.chunk_at(key, first + c / 8 * 64, c % 8)));

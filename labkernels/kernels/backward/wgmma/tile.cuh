@@ -11,7 +11,7 @@ using namespace lab;
 struct alignas(64) Params {
   TensorMap q, dout, k, v;  // boxes of tile rows by one head by 64 channels
   BackwardParams problem;
-  int* dq_semaphores;       // [q_heads, padded_rows / LAB_TURN_ROWS, LAB_TURN_PARTS], if ordered
+  int* dq_semaphores;  // [q_heads, padded_rows / LAB_TURN_ROWS, LAB_TURN_PARTS], if ordered
 };
 
 template <class T_, int D, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm, bool Ordered>
@@ -22,10 +22,10 @@ struct KernelTraits {
   static constexpr bool ordered = Ordered;
   // The two warpgroups share the block's work in this way.
   static constexpr bool split_keys = Keys == 128, split_rows_of_dq = Rows == 128;
-  static constexpr int own_rows = split_keys ? Rows : Rows / 2;         // of S and dP
-  static constexpr int own_dim = split_keys ? D : D / 2;                // of dK and dV
+  static constexpr int own_rows = split_keys ? Rows : Rows / 2;  // of S and dP
+  static constexpr int own_dim = split_keys ? D : D / 2;         // of dK and dV
   static constexpr int own_dim_of_dq = split_rows_of_dq ? D : D / 2;
-  static constexpr int handed = split_keys ? 1 : 2;                     // dS^T, and P^T
+  static constexpr int handed = split_keys ? 1 : 2;  // dS^T, and P^T
   // dP is computed for this many rows at a time, since registers have no room for more.
   static constexpr int rows_at_once = own_rows < 64 ? own_rows : 64;
   static constexpr int halves = own_rows / rows_at_once;

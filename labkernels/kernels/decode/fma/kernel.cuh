@@ -11,17 +11,17 @@ using namespace lab;
 
 template <class T_, int HeadDim, int Rows, int Warps, int Keys, int Stages, int BlocksPerSm>
 struct KernelTraits {
-  using T = T_;                                  // type of Q, K and V
+  using T = T_;  // type of Q, K and V
   static constexpr int head_dim = HeadDim, rows = Rows, warps = Warps, keys = Keys, stages = Stages;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
-  static constexpr int lanes = HeadDim / chunk_elements;   // lanes that share a key
+  static constexpr int lanes = HeadDim / chunk_elements;  // lanes that share a key
   static constexpr int keys_at_once = 32 / lanes;
-  static constexpr int rounds = Keys / keys_at_once;       // reductions until all keys are done
+  static constexpr int rounds = Keys / keys_at_once;  // reductions until all keys are done
   // A reduction takes `values` dot products at a time, indexed [round][row].
   static constexpr int values = rounds * Rows < lanes ? rounds * Rows : lanes;
   static constexpr int rounds_per_reduction = values / Rows;
   static constexpr int reductions = rounds / rounds_per_reduction;
-  static constexpr int copies = lanes / values;            // lanes that end with the same score
+  static constexpr int copies = lanes / values;  // lanes that end with the same score
   // Lanes that differ only in these bits hold different scores of the same row.
   static constexpr int same_row_bits = 31 & ~(Rows * copies - 1);
   using Pipeline = WarpPipeline<T, HeadDim, Keys, Warps, Stages>;
@@ -74,7 +74,7 @@ LAB_DEVICE void load_query(Query<C>& q, const DecodeParams& p, const DecodeWork&
                   w.first_q_head * p.q_stride_head + (thread_x() % C::lanes) * chunk_elements;
 #pragma unroll
   for (int row = 0; row < C::rows; ++row) {
-    u32x4 pairs = {{0, 0, 0, 0}};                // rows past the group, whose scores are not used
+    u32x4 pairs = {{0, 0, 0, 0}};  // rows past the group, whose scores are not used
     if (row < w.n_q_heads)
       pairs = load_constant(reinterpret_cast<const u32x4*>(head + row * p.q_stride_head));
     unpack<T>(q[row], pairs);
@@ -113,11 +113,11 @@ LAB_DEVICE void scores(Scores<C>& s, const Query<C>& q, KvTile<C>& k_tile) {
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int r = 0; r < C::reductions; ++r) {
-    float dot[C::values];                        // [rounds_per_reduction, rows]
+    float dot[C::values];  // [rounds_per_reduction, rows]
 #pragma unroll
     for (int i = 0; i < C::rounds_per_reduction; ++i) {
       const int key = (r * C::rounds_per_reduction + i) * C::keys_at_once + lane / C::lanes;
-      float k[chunk_elements];                   // [8 channels] of the lane's key
+      float k[chunk_elements];  // [8 channels] of the lane's key
       unpack<typename C::T>(k, load_chunk(k_tile, key, lane % C::lanes));
 #pragma unroll
       for (int row = 0; row < C::rows; ++row) {
@@ -135,7 +135,7 @@ LAB_DEVICE void scores(Scores<C>& s, const Query<C>& q, KvTile<C>& k_tile) {
 // A lane holds O of all rows, but {m, l} of its own row alone. Therefore one lane per row provides
 // the row's factor.
 template <class C, class Own> LAB_DEVICE void rescale_rows(Output<C>& o, const Own& own) {
-  if (!warp_any(own.moved())) return;            // a factor of 1 changes no bit
+  if (!warp_any(own.moved())) return;  // a factor of 1 changes no bit
   RescaleOf<ArrayRows<C::rows, 0>> rescale;
 #pragma unroll
   for (int row = 0; row < C::rows; ++row) rescale.by[row] = shfl(own.by[0], row * C::copies);
@@ -148,7 +148,7 @@ template <class C> LAB_DEVICE void store_p(Weights<C>& p, const Scores<C>& s) {
 #pragma unroll
   for (int r = 0; r < C::reductions; ++r)
     if (is_first_copy) p[own_key<C>(r)][own_row<C>()] = s[r];
-  sync_warp();                                   // P is there, for every lane
+  sync_warp();  // P is there, for every lane
 }
 
 // [lab: accumulate]
@@ -160,13 +160,12 @@ LAB_DEVICE void accumulate(Output<C>& o, const Weights<C>& p, KvTile<C>& v_tile)
 #pragma unroll
   for (int i = 0; i < C::rounds; ++i) {
     const int key = i * C::keys_at_once + lane / C::lanes;
-    float v[chunk_elements];                     // [8 channels] of a key
+    float v[chunk_elements];  // [8 channels] of a key
     unpack<typename C::T>(v, load_chunk(v_tile, key, lane % C::lanes));
 #pragma unroll
     for (int row = 0; row < C::rows; ++row)
 #pragma unroll
-      for (int c = 0; c < chunk_elements; ++c)
-        o[row][c] = fma_rn(p[key][row], v[c], o[row][c]);
+      for (int c = 0; c < chunk_elements; ++c) o[row][c] = fma_rn(p[key][row], v[c], o[row][c]);
   }
 }
 // [/lab: accumulate]

@@ -11,7 +11,7 @@ using namespace lab;
 
 template <class T_, int HeadDim, int Warps, int Keys, int Stages, int BlocksPerSm>
 struct KernelTraits {
-  using T = T_;                                  // type of Q, K, V and the rounded P
+  using T = T_;  // type of Q, K, V and the rounded P
   static constexpr int head_dim = HeadDim, warps = Warps, keys = Keys, stages = Stages;
   static constexpr int rows = 16, threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int dim_steps = HeadDim / 16;  // 16 channels: the depth of one mma
@@ -33,7 +33,7 @@ template <class C> struct Smem {
 template <class C> using KvTile = typename C::T[C::keys][C::head_dim];  // K or V of a step
 
 template <class C> using Output = float[C::head_dim / 8][4];  // [16 rows, head_dim] of a warp
-template <class C> using Scores = float[C::keys / 8][4];       // [16 rows, keys of a step]
+template <class C> using Scores = float[C::keys / 8][4];      // [16 rows, keys of a step]
 template <class C>  // [16 rows, head_dim], or 16 channels of it
 using QueryFragments = u32[C::q_in_registers ? C::dim_steps : 1][4];
 
@@ -46,8 +46,7 @@ template <class C> LAB_DEVICE void load_q_fragment(u32 (&a)[4], Smem<C>& smem, i
 // [lab: scores]
 // Computes S = Q K^T for the keys of one stage; s[j] is the 16 x 8 accumulator of key octet j.
 template <class C>
-LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem,
-                       KvTile<C>& k_tile) {
+LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem, KvTile<C>& k_tile) {
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int j = 0; j < C::keys / 8; ++j)
@@ -58,8 +57,8 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem,
     const int held = C::q_in_registers ? d : 0;
     if constexpr (!C::q_in_registers) load_q_fragment<C>(q[held], smem, d);
 #pragma unroll
-    for (int b = 0; b < C::key_steps; ++b) {     // (keys 0-7, 8-15) x (channels 0-7, 8-15)
-      u32 k[4];                                  // [16 keys, 16 channels]
+    for (int b = 0; b < C::key_steps; ++b) {  // (keys 0-7, 8-15) x (channels 0-7, 8-15)
+      u32 k[4];                               // [16 keys, 16 channels]
       const int row = b * 16 + (lane & 7) + (lane >> 4) * 8;
       ldmatrix_x4(k, chunk<C::head_dim>(k_tile, row, d * 2 + ((lane >> 3) & 1)));
       mma_m16n8k16<typename C::T>(s[2 * b], q[held], k[0], k[1]);
@@ -77,7 +76,7 @@ LAB_DEVICE void accumulate(Output<C>& output, const Scores<C>& s, KvTile<C>& v_t
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int b = 0; b < C::key_steps; ++b) {
-    u32 p[P::p_parts][4];                        // [p_parts, 16 rows, 16 keys]
+    u32 p[P::p_parts][4];  // [p_parts, 16 rows, 16 keys]
 #pragma unroll
     for (int part = 0; part < P::p_parts; ++part)
 #pragma unroll
@@ -87,12 +86,12 @@ LAB_DEVICE void accumulate(Output<C>& output, const Scores<C>& s, KvTile<C>& v_t
       }
 #pragma unroll
     for (int n = 0; n < C::dim_steps; ++n) {
-      u32 v[4];                                  // [16 keys, 16 channels]
+      u32 v[4];  // [16 keys, 16 channels]
       ldmatrix_x4_trans(v, chunk<C::head_dim>(v_tile, b * 16 + (lane & 15), n * 2 + (lane >> 4)));
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {              // channels 0-7, 8-15
+      for (int h = 0; h < 2; ++h) {  // channels 0-7, 8-15
         float (&o)[4] = output[2 * n + h];
-        float fresh[4] = {};                     // [16 rows, 8 channels]
+        float fresh[4] = {};  // [16 rows, 8 channels]
 #pragma unroll
         for (int part = 0; part < P::p_parts; ++part)
           mma_m16n8k16<T>(P::promoted ? fresh : o, p[part], v[2 * h], v[2 * h + 1]);
@@ -115,7 +114,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p
   load_query<T, C::head_dim, C::rows, C::threads>(smem.q, p, work);
   pipeline.start();
   pipeline.wait_earlier_copies();
-  sync_block();                                  // Q is loaded by all threads, for all warps
+  sync_block();  // Q is loaded by all threads, for all warps
   QueryFragments<C> q;
   if constexpr (C::q_in_registers)
 #pragma unroll

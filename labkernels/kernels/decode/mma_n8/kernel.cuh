@@ -12,9 +12,9 @@ using namespace lab;
 
 template <class T_, int HeadDim, int QueryTiles, int Warps, int Keys, int Stages, int BlocksPerSm>
 struct KernelTraits {
-  using T = T_;                                  // type of Q, K, V and the rounded P
+  using T = T_;  // type of Q, K, V and the rounded P
   static constexpr int head_dim = HeadDim, warps = Warps, keys = Keys, stages = Stages;
-  static constexpr int query_tiles = QueryTiles; // of 8 queries
+  static constexpr int query_tiles = QueryTiles;  // of 8 queries
   static constexpr int rows = 8 * QueryTiles, threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int dim_steps = HeadDim / 16, key_steps = Keys / 16;
   // Q of 16 queries by 256 channels and the accumulator do not fit in the registers together.
@@ -45,18 +45,19 @@ template <class C> LAB_DEVICE void load_q_fragments(QueryFragments<C>& q, Smem<C
   const int lane = thread_x() & 31, held = C::q_in_registers ? d : 0;
 #pragma unroll
   for (int n = 0; n < C::query_tiles; ++n) {
-    u32 r[4];                                    // [32 channels, 8 queries]
+    u32 r[4];  // [32 channels, 8 queries]
     ldmatrix_x4(r, chunk<C::head_dim>(smem.q, n * 8 + (lane & 7), d * 2 + (lane >> 3)));
-    q[n][held][0] = r[0]; q[n][held][1] = r[1];
-    q[n][held + 1][0] = r[2]; q[n][held + 1][1] = r[3];
+    q[n][held][0] = r[0];
+    q[n][held][1] = r[1];
+    q[n][held + 1][0] = r[2];
+    q[n][held + 1][1] = r[3];
   }
 }
 
 // [lab: scores]
 // Computes S^T = K Q^T: the 16 keys of step b are the rows of the tile, and 8 queries its columns.
 template <class C>
-LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem,
-                       KvTile<C>& k_tile) {
+LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem, KvTile<C>& k_tile) {
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int n = 0; n < C::query_tiles; ++n)
@@ -70,7 +71,7 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& q, Smem<C>& smem,
     if (!C::q_in_registers && held == 0) load_q_fragments<C>(q, smem, d);
 #pragma unroll
     for (int b = 0; b < C::key_steps; ++b) {
-      u32 k[4];                                  // [16 keys, 16 channels]
+      u32 k[4];  // [16 keys, 16 channels]
       ldmatrix_x4(k, chunk<C::head_dim>(k_tile, b * 16 + (lane & 15), d * 2 + (lane >> 4)));
 #pragma unroll
       for (int n = 0; n < C::query_tiles; ++n)
@@ -89,7 +90,7 @@ LAB_DEVICE void accumulate(Output<C>& output, const Scores<C>& s, KvTile<C>& v_t
   const int lane = thread_x() & 31;
 #pragma unroll
   for (int b = 0; b < C::key_steps; ++b) {
-    u32 p[C::query_tiles][P::p_parts][2];        // P^T: [16 keys, rows]
+    u32 p[C::query_tiles][P::p_parts][2];  // P^T: [16 keys, rows]
 #pragma unroll
     for (int n = 0; n < C::query_tiles; ++n)
 #pragma unroll
@@ -100,14 +101,14 @@ LAB_DEVICE void accumulate(Output<C>& output, const Scores<C>& s, KvTile<C>& v_t
           p[n][part][h] = movmatrix_trans(pack_part<T>(part, pair[0], pair[1]));
         }
 #pragma unroll
-    for (int d = 0; d < C::dim_steps; ++d) {     // (channels 0-7, 8-15) x (keys 0-7, 8-15)
-      u32 v[4];                                  // V^T: [16 channels, 16 keys]
+    for (int d = 0; d < C::dim_steps; ++d) {  // (channels 0-7, 8-15) x (keys 0-7, 8-15)
+      u32 v[4];                               // V^T: [16 channels, 16 keys]
       const int row = b * 16 + (lane & 7) + (lane >> 4) * 8;
       ldmatrix_x4_trans(v, chunk<C::head_dim>(v_tile, row, d * 2 + ((lane >> 3) & 1)));
 #pragma unroll
       for (int n = 0; n < C::query_tiles; ++n) {
         float (&o)[4] = output[n][d];
-        float fresh[4] = {};                     // [16 channels, 8 queries]
+        float fresh[4] = {};  // [16 channels, 8 queries]
 #pragma unroll
         for (int part = 0; part < P::p_parts; ++part)
           mma_m16n8k16<T>(P::promoted ? fresh : o, v, p[n][part][0], p[n][part][1]);
@@ -130,7 +131,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) decode(LAB_GRID_CONSTANT DecodeParams p
   load_query<T, C::head_dim, C::rows, C::threads>(smem.q, p, work);
   pipeline.start();
   pipeline.wait_earlier_copies();
-  sync_block();                                  // Q is loaded by all threads, for all warps
+  sync_block();  // Q is loaded by all threads, for all warps
   QueryFragments<C> q;
   if constexpr (C::q_in_registers)
 #pragma unroll

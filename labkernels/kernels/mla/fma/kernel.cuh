@@ -38,7 +38,7 @@ LAB_DEVICE void load_query(Smem<C>& smem, const MlaParams& p, const typename C::
     const int row = i / chunks, c = i % chunks * chunk_elements;
     const int packed = b.first_row + row, token = packed / p.group;
     const i64 at = b.first_token + token, head = packed - token * p.group;
-    u32x4 pairs = {};                            // rows past the request's end
+    u32x4 pairs = {};  // rows past the request's end
     if (row < b.n_rows)
       pairs = load_part<C>(p.q_nope, at * p.q_nope_stride_token + head * p.q_nope_stride_head,
                            p.q_pe, at * p.q_pe_stride_token + head * p.q_pe_stride_head, c);
@@ -80,16 +80,16 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) mla(LAB_GRID_CONSTANT MlaParams p) {
   const int seen_by_all = row_limit(p, b, 0);
 
   for (int key = b.first_key; key < b.end_key; key += C::keys) {
-    sync_block();                                // no warp reads the rows of the step before
+    sync_block();  // no warp reads the rows of the step before
     load_keys<C>(smem, p, b, key);
-    sync_block();                                // Q and this step's rows are there
+    sync_block();  // Q and this step's rows are there
     Scores<C> s;
     scores<C>(s, smem);
     if (key + C::keys > least(seen_by_all, b.end_key)) mask<C>(s, p, b, key);
     const auto rescale = softmax.template update<P, typename C::T>(s, p.scale_log2);
     store_p<C>(smem, s);
     rescale_rows(o, rescale);
-    sync_warp();                                 // P of the warp's rows is there
+    sync_warp();  // P of the warp's rows is there
     accumulate<C>(o, smem);
   }
   store<C, P>(o, softmax, p, b);

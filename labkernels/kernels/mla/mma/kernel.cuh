@@ -9,11 +9,11 @@
 namespace mla_mma {
 using namespace lab;
 
-constexpr int padding = LAB_P_PADDING;           // of P's rows: ldmatrix reads eight bank groups
+constexpr int padding = LAB_P_PADDING;  // of P's rows: ldmatrix reads eight bank groups
 
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm>
 struct KernelTraits {
-  using T = T_;                                  // type of Q, K, V and the rounded P
+  using T = T_;  // type of Q, K, V and the rounded P
   static constexpr int dim_qk = Dqk, dim_vo = Dvo, rows = Rows, keys = Keys, stages = Stages;
   static constexpr int warps = Warps, threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int row_tiles = Rows / 16, octets = Dvo / Warps / 8;  // tiles of a warp's O
@@ -36,12 +36,12 @@ template <class C> struct Smem {
   alignas(128) typename C::T q[C::rows][C::dim_qk];
   alignas(128) typename C::T k[C::stages][C::keys][C::dim_qk];
   alignas(16) typename C::T p[C::rows][C::keys + padding];
-  float part[C::shares][C::rows];                // of the maxima in the loop, and of l after it
+  float part[C::shares][C::rows];  // of the maxima in the loop, and of l after it
   float rescale[C::rows], m[C::rows];
 };
 
 template <class C> using Weights = float[C::warp_keys / 8][4];  // [16 rows, warp_keys]
-template <class C> using Scores = Weights<C>[C::owners];  // [owners, 16 rows, warp_keys]
+template <class C> using Scores = Weights<C>[C::owners];        // [owners, 16 rows, warp_keys]
 template <class C> using Output = float[C::row_tiles][C::octets][4];  // [rows, dim_vo / warps]
 
 // A warp's part of a step has the rows and keys of S that the warp computes, over all channels or
@@ -87,18 +87,18 @@ template <class C> LAB_DEVICE void scores(Scores<C>& s, u32 q_address, u32 k_add
       for (int i = 0; i < 4; ++i) s[owner][j][i] = 0.f;
 #pragma unroll
   for (int d = 0; d < C::dim_qk / 8; d += 2 * C::owners) {
-    u32 q[C::score_tiles][4];                    // [score_tiles of 16 rows, 16 channels]
+    u32 q[C::score_tiles][4];  // [score_tiles of 16 rows, 16 channels]
 #pragma unroll
     for (int m = 0; m < C::score_tiles; ++m)
       ldmatrix_x4(q[m], other_chunk(q_address, d) + m * 16 * row_bytes);
 #pragma unroll
     for (int j = 0; j < C::score_keys / 8; j += 2) {
-      u32 k[4];                                  // [16 keys, 16 channels]
+      u32 k[4];  // [16 keys, 16 channels]
       ldmatrix_x4(k, other_chunk(k_address, d) + j * 8 * row_bytes);
 #pragma unroll
       for (int m = 0; m < C::score_tiles; ++m)
 #pragma unroll
-        for (int h = 0; h < 2; ++h)              // keys 0-7, 8-15
+        for (int h = 0; h < 2; ++h)  // keys 0-7, 8-15
           mma_m16n8k16<typename C::T>(s[m + (j + h) / octets][(j + h) % octets], q[m], k[2 * h],
                                       k[2 * h + 1]);
     }
@@ -111,7 +111,7 @@ template <class C> LAB_DEVICE void scores(Scores<C>& s, u32 q_address, u32 k_add
 template <class C>
 LAB_DEVICE void add_halves(Weights<C>& own, const Scores<C>& s, Smem<C>& smem, int stage,
                            const Part<C>& part) {
-  constexpr int n = C::warp_keys / 2;            // scores of a lane
+  constexpr int n = C::warp_keys / 2;  // scores of a lane
 #pragma unroll
   for (int i = 0; i < n; ++i)
     own[i / 4][i % 4] = part.half == 0 ? s[0][i / 4][i % 4] : s[C::owners - 1][i / 4][i % 4];
@@ -120,7 +120,7 @@ LAB_DEVICE void add_halves(Weights<C>& own, const Scores<C>& s, Smem<C>& smem, i
 #pragma unroll
     for (int round = 0; round < 2; ++round) {
       const auto place = [&](int of_warp, int i) {
-        const int row = of_warp * (n / 2) + i;   // of 32 floats
+        const int row = of_warp * (n / 2) + i;  // of 32 floats
         float* floats = round == 0 ? reinterpret_cast<float*>(smem.p) + row * 32
                                    : reinterpret_cast<float*>(&smem.k[stage][row][C::dim_vo]);
         return floats + lane;
@@ -130,7 +130,7 @@ LAB_DEVICE void add_halves(Weights<C>& own, const Scores<C>& s, Smem<C>& smem, i
         const int at = round * (n / 2) + i;
         *place(warp, i) = part.half == 0 ? s[1][at / 4][at % 4] : s[0][at / 4][at % 4];
       }
-      sync_block();                              // every warp has computed and stored its halves
+      sync_block();  // every warp has computed and stored its halves
 #pragma unroll
       for (int i = 0; i < n / 2; ++i) {
         const int at = round * (n / 2) + i;
@@ -171,7 +171,7 @@ LAB_DEVICE void update(OnlineSoftmax& rows, Weights<C>& s, Smem<C>& smem, const 
     const float top = rows.top(s, r);
     if ((lane & 3) == 0) smem.part[part.share][first_row + 8 * r] = top;
   }
-  sync_block();                                  // the maxima of all warps are there
+  sync_block();  // the maxima of all warps are there
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = first_row + 8 * r;
@@ -188,7 +188,7 @@ LAB_DEVICE void update(OnlineSoftmax& rows, Weights<C>& s, Smem<C>& smem, const 
       *reinterpret_cast<u32*>(&smem.p[row][column]) = pack2<T>(low, high);
     }
   }
-  sync_block();                                  // P and the factors are there
+  sync_block();  // P and the factors are there
 }
 // [/lab: update]
 
@@ -207,17 +207,17 @@ LAB_DEVICE void accumulate(Output<C>& o, const Smem<C>& smem, u32 p_address, u32
     for (int r = 0; r < 2; ++r) rescale[m].by[r] = smem.rescale[m * 16 + lane / 4 + 8 * r];
     moved = moved || rescale[m].moved();
   }
-  if (warp_any(moved))                           // a factor of 1 changes no bit, and is skipped
+  if (warp_any(moved))  // a factor of 1 changes no bit, and is skipped
 #pragma unroll
     for (int m = 0; m < C::row_tiles; ++m) multiply_rows(o[m], rescale[m]);
 #pragma unroll
   for (int b = 0; b < C::keys / 16; ++b) {
-    u32 p[C::row_tiles][4];                      // [rows, 16 keys]
+    u32 p[C::row_tiles][4];  // [rows, 16 keys]
 #pragma unroll
     for (int m = 0; m < C::row_tiles; ++m) ldmatrix_x4(p[m], p_address + m * 16 * p_bytes + b * 32);
 #pragma unroll
     for (int n = 0; n < C::octets / 2; ++n) {
-      u32 v[4];                                  // [16 keys, 16 channels]
+      u32 v[4];  // [16 keys, 16 channels]
       ldmatrix_x4_trans(v, other_chunk(v_address, n * 2) + b * 16 * v_bytes);
 #pragma unroll
       for (int m = 0; m < C::row_tiles; ++m) {
@@ -242,7 +242,7 @@ LAB_DEVICE void share_state(Smem<C>& smem, OnlineSoftmax& rows, const Part<C>& p
       if (part.share == 0) smem.m[row] = rows.m[r];
     }
   }
-  sync_block();                                  // m and l of all rows are there
+  sync_block();  // m and l of all rows are there
 }
 template <class C> LAB_DEVICE float whole_l(const Smem<C>& smem, int row) {
   float l = smem.part[0][row];
@@ -297,8 +297,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) mla(LAB_GRID_CONSTANT MlaParams p) {
   const typename C::Work block = work_tile<C::rows, true>(p);
   if (is_idle(block)) return;
 
-  load_latent_query<typename C::T, C::dim_vo, C::dim_qk - C::dim_vo, C::rows, C::threads>(
-      smem.q, p, block);
+  constexpr int dim_pe = C::dim_qk - C::dim_vo;
+  load_latent_query<typename C::T, C::dim_vo, dim_pe, C::rows, C::threads>(smem.q, p, block);
   typename C::Pipeline pipeline(smem.k, p, block);
   pipeline.start();
   const int seen_by_all = least(row_limit(p, block, 0), block.end_key);
@@ -322,8 +322,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) mla(LAB_GRID_CONSTANT MlaParams p) {
     accumulate<C>(o, smem, at.p, at.v + stage);
   }
 
-  cp_async_wait<0>();                            // Q has arrived, even if there was no step
-  sync_block();                                  // no warp reads the last factors any more
+  cp_async_wait<0>();  // Q has arrived, even if there was no step
+  sync_block();        // no warp reads the last factors any more
   share_state<C>(smem, rows, part);
   store<C, P>(o, smem, p, block);
 }

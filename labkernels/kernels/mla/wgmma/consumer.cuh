@@ -7,19 +7,19 @@ namespace mla_wgmma {
 // This thread holds rows `row` and `row` + 8 of the block (index h), and two of every 8 columns.
 template <class C, class P> struct Consumer {
   using T = typename C::T;
-  using Fragments = u32[C::keys / 16][4];        // P in 16 bits: [64 rows, keys of a block]
+  using Fragments = u32[C::keys / 16][4];  // P in 16 bits: [64 rows, keys of a block]
   Smem<C>& smem;
   const Params& p;
   const Work& work;
-  int group, row, all_see;             // every row sees the keys below all_see
+  int group, row, all_see;  // every row sees the keys below all_see
   // The warpgroup's products read Q, these tiles of its own stage, and the `other` tiles, which are
   // in the other warpgroup's stage.
   KMajor<typename C::Q> q_tile;
   KMajor<typename C::Half> k_tile;
   KMajor<typename C::Pe> pe_tile, other_p_tile;
   MnMajor<typename C::Half> v_tile, other_v_tile;
-  float o[128] = {};                   // [64 rows, the warpgroup's 256 channels]
-  OnlineSoftmax softmax;               // its l is of this thread's columns and key blocks
+  float o[128] = {};      // [64 rows, the warpgroup's 256 channels]
+  OnlineSoftmax softmax;  // its l is of this thread's columns and key blocks
 
   LAB_DEVICE Consumer(Smem<C>& s, const Params& params, const Work& block, int group_)
       : smem(s), p(params), work(block), group(group_),
@@ -40,7 +40,7 @@ template <class C, class P> struct Consumer {
       if (group == 1) arrive_before_first();
       else turn<true>(0);
       for (int j = 2 - group; j < n; j += 2) turn<false>(j);
-      if (n % 2 == group) {            // the other warpgroup computed the last key block
+      if (n % 2 == group) {  // the other warpgroup computed the last key block
         sync_max();
         accumulate_other();
         wgmma_wait(o);
@@ -64,9 +64,9 @@ template <class C, class P> struct Consumer {
     const int first_key = work.first_key + j * C::keys;
     const int live = work.end_key - first_key;
     if (live < C::keys && p.box_keys > 0) clear_tail(live, j);
-    float s[32];                       // [64 rows, keys of the block]
+    float s[32];  // [64 rows, keys of the block]
     scores<0>(s, j);
-    sync_max();                        // O is rescaled while wgmma computes S
+    sync_max();  // O is rescaled while wgmma computes S
     if constexpr (!First) accumulate_other();
     scores<1>(s, j);
     if constexpr (!First) release<1>(j - 1);

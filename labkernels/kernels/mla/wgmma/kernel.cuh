@@ -23,8 +23,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) mla(LAB_GRID_CONSTANT Params p) {
       smem.half_ring[half].init(producer_warps<C>(p), C::group_threads / 32);
     fence_mbarrier_init();
   }
-  sync_block();                                    // every thread sees the initialized barriers
-  allow_next_launch();                             // the merge may start; it waits for this launch
+  sync_block();         // every thread sees the initialized barriers
+  allow_next_launch();  // the merge may start; it waits for this launch
   // Each warpgroup looks up its work by itself. Its first instructions, which are not yet in a
   // cache, are then contiguous in memory.
   const int group = warp_uniform(thread_x() / C::group_threads);

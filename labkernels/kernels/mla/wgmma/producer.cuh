@@ -6,7 +6,7 @@ namespace mla_wgmma {
 
 template <class C> struct Producer {
   using T = typename C::T;
-  static constexpr int copied_keys = C::keys / 4;        // keys per copying warp
+  static constexpr int copied_keys = C::keys / 4;  // keys per copying warp
   Smem<C>& smem;
   const Params& p;
   const Work& work;
@@ -14,7 +14,7 @@ template <class C> struct Producer {
   int warp, lane;
   // The next lane's key is `step` keys after a lane's own; `pieces` lanes have a key.
   int step, pieces;
-  Mbarrier* copied;                    // the full barrier of the latest copies
+  Mbarrier* copied;  // the full barrier of the latest copies
 
   LAB_DEVICE Producer(Smem<C>& s, const Params& params, const Work& block)
       : smem(s), p(params), work(block),
@@ -39,7 +39,7 @@ template <class C> struct Producer {
     int page = look_up(0);
     for (int j = 0; j < blocks; ++j) {
       const int now = page;
-      page = look_up(j + 1);           // a step early, which hides its latency
+      page = look_up(j + 1);  // a step early, which hides its latency
       // The first part is the half of the channels that the key block's own warpgroup has of O.
 #pragma unroll 1
       for (int part = 0; part < 2; ++part) {
@@ -110,8 +110,8 @@ template <class C> struct Producer {
   }
   template <int InFlight> LAB_DEVICE void arrive_copied() {
     cp_async_wait<InFlight>();
-    fence_async_shared();                                // lets wgmma read what this thread copied
-    sync_warp();                                         // every lane's copies are there
+    fence_async_shared();  // lets wgmma read what this thread copied
+    sync_warp();           // every lane's copies are there
     if (lane == 0) mbarrier_arrive(*copied);
   }
 };

@@ -7,7 +7,7 @@ namespace mla_wgmma {
 // Copies Q to shared memory. Rows past the request's end are zero.
 template <class C> LAB_DEVICE void load_q(Smem<C>& smem, const MlaParams& p, const Work& work) {
   using T = typename C::T;
-  const int c = thread_x() % 8;                    // eight threads copy a row
+  const int c = thread_x() % 8;  // eight threads copy a row
 #pragma unroll 1
   for (int row = thread_x() / 8; row < C::rows; row += C::consumer_threads / 8) {
     const bool valid = row < work.n_rows;
@@ -34,7 +34,7 @@ template <class C, class P> struct RowsOut {
   Smem<C>& smem;
   const MlaParams& p;
   const Work& work;
-  const int group, row;                // row: the lane's first row; the other is row + 8
+  const int group, row;  // row: the lane's first row; the other is row + 8
 
   // Writes out and lse2, or the split's partial State. o: [64 rows, the warpgroup's 256 channels].
   LAB_DEVICE void store(const float (&o)[128], OnlineSoftmax& softmax) const {
@@ -44,10 +44,10 @@ template <class C, class P> struct RowsOut {
       for (int h = 0; h < 2; ++h) smem.l[group][row + 8 * h] = softmax.l[h];
     named_sync(consumers_done, C::consumer_threads);  // both parts of l are there; K was read
     const bool whole = work.live_splits <= 1;
-    float by[2];                       // [2 rows], with one division each
+    float by[2];  // [2 rows], with one division each
 #pragma unroll
     for (int h = 0; h < 2; ++h) by[h] = whole ? inverse_of(whole_l(row + 8 * h)) : 1.f;
-    const i64 first = head_index(p, work, 0);         // the tile's other rows follow it
+    const i64 first = head_index(p, work, 0);  // the tile's other rows follow it
     const i64 slots = p.splits, first_slot = first * slots + work.split;
     Out* out = static_cast<Out*>(p.out) + first * C::d_v;
     if (!whole) store_wide(p.partial_o + first_slot * C::d_v, slots * C::d_v, o, by);
@@ -74,7 +74,7 @@ template <class C, class P> struct RowsOut {
     typename C::T(&rows)[16][C::half_v] = smem.out[thread_x() / 32];
 #pragma unroll
     for (int k = 0; k < C::half_v / 16; ++k) {
-      u32 pairs[4];                              // [16 rows, 16 channels]
+      u32 pairs[4];  // [16 rows, 16 channels]
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         pairs[i] = pack2<Out>(o[k * 8 + i * 2] * by[i % 2], o[k * 8 + i * 2 + 1] * by[i % 2]);

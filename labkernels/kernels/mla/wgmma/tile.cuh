@@ -11,28 +11,28 @@ using namespace lab;
 struct alignas(64) Params {
   TensorMap ckv_map, kpe_map;
   MlaParams mla;
-  int box_keys;                        // keys of the maps' boxes, or 0 without maps
-  int box_shift;                       // box_keys is 2^box_shift
+  int box_keys;   // keys of the maps' boxes, or 0 without maps
+  int box_shift;  // box_keys is 2^box_shift
 };
 
 template <class T_, int Dqk, int Dv, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm>
 struct KernelTraits {
-  using T = T_;                        // type of Q, K, V and the rounded P
+  using T = T_;  // type of Q, K, V and the rounded P
   static constexpr int rows = Rows, keys = Keys, stages = Stages, blocks_per_sm = BlocksPerSm;
   static constexpr int threads = 32 * Warps, group_threads = 128;
   static constexpr int consumer_threads = 2 * group_threads;
   static constexpr int d_v = Dv, half_v = Dv / 2;  // channels of O; those that a warpgroup has
   using Q = SwizzledTile<T, Rows, Dqk>;
   using Half = SwizzledTile<T, Keys, Dv / 2, NextAtom::beside>;
-  using Pe = SwizzledTile<T, Keys, Dqk - Dv>;      // kpe, and then P: [64 rows, keys]
+  using Pe = SwizzledTile<T, Keys, Dqk - Dv>;  // kpe, and then P: [64 rows, keys]
   static_assert(Rows == 64 && Keys == 64, "a warpgroup's wgmma has 64 rows; P takes kpe's place");
   static_assert(Stages == 2, "a warpgroup's key blocks are all in its own stage");
   static_assert(Warps == 12 && Dv == 512 && Dqk == Dv + 64, "of O a thread has 128 numbers");
 };
 
 template <class C> struct Stage {
-  typename C::Half half[2];            // of V's channels
-  typename C::Pe pe;                   // kpe, and then P
+  typename C::Half half[2];  // of V's channels
+  typename C::Pe pe;         // kpe, and then P
 };
 template <class C> struct Smem {
   typename C::Q q;
@@ -42,7 +42,7 @@ template <class C> struct Smem {
     typename C::T out[8][16][C::half_v];
     float o[8][16][C::half_v + 2 * state_padding];  // [8 warps, 16 rows, half_v]
   };
-  float m[2][C::rows], l[2][C::rows];           // of each warpgroup
+  float m[2][C::rows], l[2][C::rows];  // of each warpgroup
   // Each half of V's channels has a ring. The warpgroup of the same number has this half of O, and
   // it alone releases the ring's stages. kpe comes with the half that the key block's own warpgroup
   // does not have.

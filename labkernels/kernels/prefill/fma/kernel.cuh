@@ -33,11 +33,11 @@ LAB_DEVICE void load_query(Smem<C>& smem, const PrefillParams& p, const typename
   for (int i = thread_x(); i < C::rows * chunks; i += C::threads) {
     const int row = i / chunks, c = i % chunks * chunk_elements;
     const int packed = b.first_row + row, token = packed / p.group;
-    u32x4 pairs = {};                            // rows past the request's end
+    u32x4 pairs = {};  // rows past the request's end
     if (row < b.n_rows)
-      pairs = load_constant(reinterpret_cast<const u32x4*>(
-          q + (b.first_token + token) * p.q_stride_token +
-          (packed - token * p.group) * p.q_stride_head + c));
+      pairs = load_constant(
+          reinterpret_cast<const u32x4*>(q + (b.first_token + token) * p.q_stride_token +
+                                         (packed - token * p.group) * p.q_stride_head + c));
     widen<T>(smem.q[row] + c, pairs);
   }
 }
@@ -62,7 +62,7 @@ template <class C, int D> struct Parcel {
   using T = typename C::T;
   static constexpr int chunks = D / chunk_elements, all = C::keys * chunks;
   static constexpr int passes = (all + C::threads - 1) / C::threads;
-  u32x4 part[passes];                            // [passes, 8 channels]
+  u32x4 part[passes];  // [passes, 8 channels]
 
   // Keys that no row sees are zeros: a masked P of zero times a stale NaN would still be NaN.
   LAB_DEVICE void load(const KvRows<T>& from, int first_key, int end_key) {
@@ -71,8 +71,8 @@ template <class C, int D> struct Parcel {
       const int i = pass * C::threads + thread_x(), key = first_key + i / chunks;
       part[pass] = {};
       if (i < all && key < end_key)
-        part[pass] = load_constant(reinterpret_cast<const u32x4*>(
-            from.template row<C::paged>(key) + i % chunks * chunk_elements));
+        part[pass] = load_constant(reinterpret_cast<const u32x4*>(from.template row<C::paged>(key) +
+                                                                  i % chunks * chunk_elements));
     }
   }
   // Widens the part on its way to shared memory. tile: [keys, D].
@@ -92,12 +92,12 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT PrefillParams
   auto& smem = shared_memory<Smem<C>>();
   const typename C::Work b = work_tile<C::rows, C::paged>(p);
   const int* pages = p.page_table + static_cast<i64>(b.request) * p.page_table_stride;
-  const KvRows<T> k_rows = {static_cast<const T*>(p.k) + b.first_kv * p.k_stride_token +
-                                b.kv_head * p.k_stride_head,
-                            pages, p.k_stride_page, p.k_stride_token, p.page_size};
-  const KvRows<T> v_rows = {static_cast<const T*>(p.v) + b.first_kv * p.v_stride_token +
-                                b.kv_head * p.v_stride_head,
-                            pages, p.v_stride_page, p.v_stride_token, p.page_size};
+  const KvRows<T> k_rows = {
+      static_cast<const T*>(p.k) + b.first_kv * p.k_stride_token + b.kv_head * p.k_stride_head,
+      pages, p.k_stride_page, p.k_stride_token, p.page_size};
+  const KvRows<T> v_rows = {
+      static_cast<const T*>(p.v) + b.first_kv * p.v_stride_token + b.kv_head * p.v_stride_head,
+      pages, p.v_stride_page, p.v_stride_token, p.page_size};
 
   const int n_steps = (b.end_key - b.first_key + C::keys - 1) / C::keys;
   const int stride = C::walk == KeyOrder::ascending ? C::keys : -C::keys;
@@ -112,7 +112,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT PrefillParams
   const int seen_by_all = row_limit(p, b, 0);
 
   for (int step = 0; step < n_steps; ++step, key += stride) {
-    sync_block();                                // K is there, and no warp reads V any more
+    sync_block();  // K is there, and no warp reads V any more
     Parcel<C, C::dim_vo> v;
     v.load(v_rows, key, b.end_key);
     Scores<C> s;
@@ -122,7 +122,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT PrefillParams
     store_p<C>(smem, s);
     rescale_rows(o, rescale);
     v.store(smem.v);
-    sync_block();                                // V and P are there, and no warp reads K any more
+    sync_block();  // V and P are there, and no warp reads K any more
     if (step + 1 < n_steps) k.load(k_rows, key + stride, b.end_key);
     accumulate<C>(o, smem);
     if (step + 1 < n_steps) k.store(smem.k);

@@ -12,7 +12,7 @@ using namespace lab;
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm,
           KeyOrder Order, bool Paged>
 struct KernelTraits {
-  using T = T_;                                  // type of Q, K, V and the rounded P
+  using T = T_;  // type of Q, K, V and the rounded P
   static constexpr int dim_qk = Dqk, dim_vo = Dvo, rows = Rows, keys = Keys, stages = Stages;
   static constexpr int warps = Warps, threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr bool split_keys = Rows == 16;
@@ -30,9 +30,7 @@ struct KernelTraits {
   static_assert(warp_rows % 16 == 0 && warp_keys % 16 == 0, "an mma takes 16 rows; P V 16 keys");
 };
 
-template <class C, bool SplitKeys> struct StagesOrStates {
-  typename C::Pipeline::Buffers stages;
-};
+template <class C, bool SplitKeys> struct StagesOrStates { typename C::Pipeline::Buffers stages; };
 template <class C> struct StagesOrStates<C, true> {
   union {
     typename C::Pipeline::Buffers stages;
@@ -50,7 +48,7 @@ template <class C> struct Smem : StagesOrStates<C, C::split_keys> {
 template <class C> using Softmax = OnlineSoftmax[C::row_tiles];
 template <class C> using Factors = Rescale[C::row_tiles];
 template <class C> using Output = float[C::row_tiles][C::dim_vo / 8][4];  // [warp_rows, dim_vo]
-template <class C>  // [warp_rows, warp_keys]
+template <class C>                                                        // [warp_rows, warp_keys]
 using Scores = float[C::row_tiles][C::warp_keys / 8][4];
 template <class C>  // [warp_rows, dim_qk], or 16 channels of it
 using QueryFragments = u32[C::q_in_registers ? C::dim_qk / 16 : 1][C::row_tiles][4];
@@ -100,7 +98,7 @@ LAB_DEVICE void scores(Scores<C>& s, QueryFragments<C>& fragments, u32 q_address
     if constexpr (!C::q_in_registers) load_q<C>(q, q_address, d);
 #pragma unroll
     for (int b = 0; b < C::key_steps; ++b) {
-      u32 k[4];                                  // [16 keys, 16 channels]
+      u32 k[4];  // [16 keys, 16 channels]
       ldmatrix_x4(k, fragment<C::dim_qk>(k_address, b, d));
 #pragma unroll
       for (int m = 0; m < C::row_tiles; ++m) {
@@ -171,17 +169,17 @@ LAB_DEVICE void accumulate(Output<C>& output, Softmax<C>& softmax, const Factors
                            const Scores<C>& s, float scale_log2, u32 v_address) {
 #pragma unroll
   for (int b = 0; b < C::key_steps; ++b) {
-    u32 p[C::row_tiles][4];                      // [warp_rows, 16 keys]
+    u32 p[C::row_tiles][4];  // [warp_rows, 16 keys]
     exponentiate<C, P>(p, softmax, s, scale_log2, b);
 #pragma unroll
     for (int n = 0; n < C::dim_vo / 16; ++n) {
-      u32 v[4];                                  // [16 keys, 16 channels]
+      u32 v[4];  // [16 keys, 16 channels]
       ldmatrix_x4_trans(v, fragment<C::dim_vo>(v_address, b, n));
 #pragma unroll
       for (int m = 0; m < C::row_tiles; ++m)
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {            // channels 0-7, 8-15
-          float(&o)[4] = output[m][2 * n + h];
+        for (int h = 0; h < 2; ++h) {  // channels 0-7, 8-15
+          float (&o)[4] = output[m][2 * n + h];
           if (!C::rescale_apart && b == 0) multiply_rows(o, rescale[m]);
           mma_m16n8k16<typename C::T>(o, p[m], v[2 * h], v[2 * h + 1]);
         }
@@ -196,7 +194,7 @@ template <class C, class Out>
 LAB_DEVICE void store_rows(Smem<C>& smem, const Output<C>& o, Out* out, i64 heads, int n_rows) {
   constexpr int chunks = C::dim_vo / chunk_elements;
   const int lane = thread_x() & 31, first_row = warp_row<C>();
-  sync_warp();                                   // no lane reads Q any more
+  sync_warp();  // no lane reads Q any more
 #pragma unroll
   for (int m = 0; m < C::row_tiles; ++m)
 #pragma unroll
@@ -207,7 +205,7 @@ LAB_DEVICE void store_rows(Smem<C>& smem, const Output<C>& o, Out* out, i64 head
         auto* pair = chunk<C::dim_qk>(smem.q, row, n) + (lane & 3) * 2;
         *reinterpret_cast<u32*>(pair) = pack2<Out>(o[m][n][2 * r], o[m][n][2 * r + 1]);
       }
-  sync_warp();                                   // all channels are in shared memory
+  sync_warp();  // all channels are in shared memory
 #pragma unroll
   for (int i = 0; i < C::warp_rows * chunks; i += 32) {
     const int row = (i + lane) / chunks, c = (i + lane) % chunks;
@@ -276,7 +274,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT PrefillParams
   const Addresses at = addresses<C>(smem);
   QueryFragments<C> q;
   cp_async_wait<1>();
-  sync_block();                                  // Q is loaded by all threads, for all warps
+  sync_block();  // Q is loaded by all threads, for all warps
   if constexpr (C::q_in_registers)
 #pragma unroll
     for (int d = 0; d < C::dim_qk / 16; ++d) load_q<C>(q[d], at.q, d);
@@ -296,9 +294,9 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT PrefillParams
                      at.v + pipeline.stage * pipeline.v_stage_bytes);
   }
 
-  cp_async_wait<0>();                            // Q has arrived, even if there was no step
+  cp_async_wait<0>();  // Q has arrived, even if there was no step
   if constexpr (C::split_keys) {
-    sync_block();                                // no warp reads the stages any more
+    sync_block();  // no warp reads the stages any more
     store_state(smem.states, softmax[0], o[0]);
     finish<P, C::threads>(smem.states, p, block);
   } else {

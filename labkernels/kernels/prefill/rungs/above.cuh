@@ -13,27 +13,27 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
                         Progress& at) {
   using T = typename C::T;
   const int warpgroup = warp_uniform(thread_x() / 128) - 1, row = lane_row(warpgroup);
-  OnlineSoftmax softmax;                         // {m, l} of rows `row` and `row` + 8
+  OnlineSoftmax softmax;  // {m, l} of rows `row` and `row` + 8
   typename C::Output o = {};
-  typename C::Scores s;                          // S = Q K^T
+  typename C::Scores s;  // S = Q K^T
   typename C::Fragments probabilities;
   consumer_wait(smem.q_ring, at.tiles);
   KeyBlocks<C> keys(p, tile);
-  if (keys.more()) {                             // no P V runs beside the first block's scores
+  if (keys.more()) {  // no P V runs beside the first block's scores
     consumer_wait(smem.k_ring, at.blocks);
     wgmma_abt(s, smem.q, warpgroup * 64, smem.k[at.blocks % C::stages]);
     wgmma_wait(s);
     consumer_release(smem.k_ring, at.blocks);
     if (keys.masked()) mask<C>(s, p, tile, row, keys.key);
-    softmax.update<P, T>(s, p.scale_log2);       // O is 0 and needs no rescaling
+    softmax.update<P, T>(s, p.scale_log2);  // O is 0 and needs no rescaling
     round_to_fragments<T>(probabilities, s);
     for (keys.next(); keys.more(); keys.next(), ++at.blocks) {
-      const u32 n = at.blocks;                   // the block whose P is ready
+      const u32 n = at.blocks;  // the block whose P is ready
       consumer_wait(smem.k_ring, n + 1);
       wgmma_abt(s, smem.q, warpgroup * 64, smem.k[(n + 1) % C::stages]);
-      consumer_wait(smem.v_ring, n);             // O += P V
+      consumer_wait(smem.v_ring, n);  // O += P V
       wgmma_ab(o, probabilities, smem.v[n % C::stages]);
-      wgmma_wait<1>(s);                          // S is there; P V still runs
+      wgmma_wait<1>(s);  // S is there; P V still runs
       consumer_release(smem.k_ring, n + 1);
       if (keys.masked()) mask<C>(s, p, tile, row, keys.key);
       const Rescale rescale = softmax.update<P, T>(s, p.scale_log2);  // S becomes P
@@ -42,7 +42,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
       rescale_rows(o, rescale);
       round_to_fragments<T>(probabilities, s);
     }
-    consumer_wait(smem.v_ring, at.blocks);       // the last block's O += P V
+    consumer_wait(smem.v_ring, at.blocks);  // the last block's O += P V
     wgmma_ab(o, probabilities, smem.v[at.blocks % C::stages]);
     wgmma_wait(o);
     consumer_release(smem.v_ring, at.blocks++);
@@ -71,30 +71,30 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
                         Progress& at) {
   using T = typename C::T;
   const int warpgroup = warp_uniform(thread_x() / 128) - 1, row = lane_row(warpgroup);
-  OnlineSoftmax softmax;                         // {m, l} of rows `row` and `row` + 8
+  OnlineSoftmax softmax;  // {m, l} of rows `row` and `row` + 8
   typename C::Output o = {};
-  typename C::Scores s;                          // S = Q K^T
+  typename C::Scores s;  // S = Q K^T
   typename C::Fragments probabilities;
   consumer_wait(smem.q_ring, at.tiles);
   KeyBlocks<C> keys(p, tile);
-  if (keys.more()) {                             // no P V runs beside the first block's scores
+  if (keys.more()) {  // no P V runs beside the first block's scores
     if (warpgroup == C::consumer_warpgroups - 1) PingPong<C>::pass(warpgroup);  // the first turn
     consumer_wait(smem.k_ring, at.blocks);
     wgmma_abt(s, smem.q, warpgroup * 64, smem.k[at.blocks % C::stages]);
     wgmma_wait(s);
     consumer_release(smem.k_ring, at.blocks);
     if (keys.masked()) mask<C>(s, p, tile, row, keys.key);
-    softmax.update<P, T>(s, p.scale_log2);       // O is 0 and needs no rescaling
+    softmax.update<P, T>(s, p.scale_log2);  // O is 0 and needs no rescaling
     round_to_fragments<T>(probabilities, s);
     for (keys.next(); keys.more(); keys.next(), ++at.blocks) {
-      const u32 n = at.blocks;                   // the block whose P is ready
+      const u32 n = at.blocks;  // the block whose P is ready
       consumer_wait(smem.k_ring, n + 1);
       PingPong<C>::wait(warpgroup);
       wgmma_abt(s, smem.q, warpgroup * 64, smem.k[(n + 1) % C::stages]);
-      consumer_wait(smem.v_ring, n);             // O += P V
+      consumer_wait(smem.v_ring, n);  // O += P V
       wgmma_ab(o, probabilities, smem.v[n % C::stages]);
       PingPong<C>::pass(warpgroup);
-      wgmma_wait<1>(s);                          // S is there; P V still runs
+      wgmma_wait<1>(s);  // S is there; P V still runs
       consumer_release(smem.k_ring, n + 1);
       if (keys.masked()) mask<C>(s, p, tile, row, keys.key);
       const Rescale rescale = softmax.update<P, T>(s, p.scale_log2);  // S becomes P
@@ -104,7 +104,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
       round_to_fragments<T>(probabilities, s);
     }
     if (warpgroup == 0) PingPong<C>::wait(warpgroup);  // takes the last turn passed
-    consumer_wait(smem.v_ring, at.blocks);       // the last block's O += P V
+    consumer_wait(smem.v_ring, at.blocks);             // the last block's O += P V
     wgmma_ab(o, probabilities, smem.v[at.blocks % C::stages]);
     wgmma_wait(o);
     consumer_release(smem.v_ring, at.blocks++);
@@ -134,32 +134,32 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
                         Progress& at) {
   using T = typename C::T;
   const int warpgroup = warp_uniform(thread_x() / 128) - 1, row = lane_row(warpgroup);
-  OnlineSoftmax softmax;                         // {m, l} of rows `row` and `row` + 8
+  OnlineSoftmax softmax;  // {m, l} of rows `row` and `row` + 8
   typename C::Output o = {};
-  typename C::Scores s;                          // S = Q K^T
-  typename C::Fragments probabilities, spare;    // blocks use them in turn
+  typename C::Scores s;                        // S = Q K^T
+  typename C::Fragments probabilities, spare;  // blocks use them in turn
   consumer_wait(smem.q_ring, at.tiles);
   KeyBlocks<C> keys(p, tile);
-  if (keys.more()) {                             // no P V runs beside the first block's scores
+  if (keys.more()) {  // no P V runs beside the first block's scores
     if (warpgroup == C::consumer_warpgroups - 1) PingPong<C>::pass(warpgroup);  // the first turn
     consumer_wait(smem.k_ring, at.blocks);
     wgmma_abt(s, smem.q, warpgroup * 64, smem.k[at.blocks % C::stages]);
     wgmma_wait(s);
     consumer_release(smem.k_ring, at.blocks);
     if (keys.masked()) mask<C>(s, p, tile, row, keys.key);
-    softmax.update<P, T>(s, p.scale_log2);       // O is 0 and needs no rescaling
+    softmax.update<P, T>(s, p.scale_log2);  // O is 0 and needs no rescaling
     round_to_fragments<T>(probabilities, s);
     // The next block's P is rounded as soon as it is computed. P of this block, which the products
     // still read, has other registers.
     const auto advance = [&](const typename C::Fragments& ready, typename C::Fragments& next) {
-      const u32 n = at.blocks++;                 // the block whose P is ready
+      const u32 n = at.blocks++;  // the block whose P is ready
       consumer_wait(smem.k_ring, n + 1);
       PingPong<C>::wait(warpgroup);
       wgmma_abt(s, smem.q, warpgroup * 64, smem.k[(n + 1) % C::stages]);
-      consumer_wait(smem.v_ring, n);             // O += P V
+      consumer_wait(smem.v_ring, n);  // O += P V
       wgmma_ab(o, ready, smem.v[n % C::stages]);
       PingPong<C>::pass(warpgroup);
-      wgmma_wait<1>(s);                          // S is there; P V still runs
+      wgmma_wait<1>(s);  // S is there; P V still runs
       consumer_release(smem.k_ring, n + 1);
       if (keys.masked()) mask<C>(s, p, tile, row, keys.key);
       const Rescale rescale = softmax.update<P, T>(s, p.scale_log2);  // S becomes P
@@ -175,9 +175,9 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
       if (!keys.more()) break;
       advance(spare, probabilities);
     }
-    round_to_fragments<T>(probabilities, s);     // P of the last block, which may be in `spare`
+    round_to_fragments<T>(probabilities, s);  // P of the last block, which may be in `spare`
     if (warpgroup == 0) PingPong<C>::wait(warpgroup);  // takes the last turn passed
-    consumer_wait(smem.v_ring, at.blocks);       // the last block's O += P V
+    consumer_wait(smem.v_ring, at.blocks);             // the last block's O += P V
     wgmma_ab(o, probabilities, smem.v[at.blocks % C::stages]);
     wgmma_wait(o);
     consumer_release(smem.v_ring, at.blocks++);

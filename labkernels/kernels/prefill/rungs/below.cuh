@@ -71,12 +71,12 @@ template <class A, class B, int N>
 LAB_DEVICE void fma_abt(float (&s)[N], A& a, int row, B& b) {
   const int g = (thread_x() & 31) / 4, t = thread_x() & 3;
 #pragma unroll 1
-  for (int d = 0; d < B::columns; d += 8) {      // channels
-    float left[2][8], right[8];                  // [2 rows, 8 channels]; [8 channels]
+  for (int d = 0; d < B::columns; d += 8) {  // channels
+    float left[2][8], right[8];              // [2 rows, 8 channels]; [8 channels]
     read_eight(left[0], a, row + g, d);
     read_eight(left[1], a, row + g + 8, d);
 #pragma unroll
-    for (int k = 0; k < N / 2; ++k) {            // a lane has two of each eight keys
+    for (int k = 0; k < N / 2; ++k) {  // a lane has two of each eight keys
       read_eight(right, b, k / 2 * 8 + 2 * t + k % 2, d);
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
@@ -95,16 +95,16 @@ LAB_DEVICE void fma_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
 #pragma unroll
   for (int k = 0; k < K; ++k)
 #pragma unroll
-    for (int half = 0; half < 2; ++half)         // keys 0 to 7, then 8 to 15
+    for (int half = 0; half < 2; ++half)  // keys 0 to 7, then 8 to 15
 #pragma unroll 1
-      for (int pair = 0; pair < 4; ++pair) {     // lane quad + pair holds P of two keys
-        f32x2 weights[2];                        // P of rows g and g + 8
+      for (int pair = 0; pair < 4; ++pair) {  // lane quad + pair holds P of two keys
+        f32x2 weights[2];                     // P of rows g and g + 8
 #pragma unroll
         for (int r = 0; r < 2; ++r)
-          weights[r] = unpack2<T>(
-              float_to_bits(shfl(bits_to_float(p[k][2 * half + r]), quad + pair)));
+          weights[r] =
+              unpack2<T>(float_to_bits(shfl(bits_to_float(p[k][2 * half + r]), quad + pair)));
 #pragma unroll
-        for (int i = 0; i < N; i += 4) {         // channels 2 i + 2 t and 2 i + 2 t + 1
+        for (int i = 0; i < N; i += 4) {  // channels 2 i + 2 t and 2 i + 2 t + 1
           const int key = 16 * k + 8 * half + 2 * pair, channel = 2 * i + 2 * t;
 #pragma unroll
           for (int j = 0; j < 2; ++j) {
@@ -129,12 +129,12 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
                         Progress& at) {
   using T = typename C::T;
   const int warpgroup = warp_uniform(thread_x() / 128) - 1, row = lane_row(warpgroup);
-  OnlineSoftmax softmax;                         // {m, l} of rows `row` and `row` + 8
+  OnlineSoftmax softmax;  // {m, l} of rows `row` and `row` + 8
   typename C::Output o = {};
   consumer_wait(smem.q_ring, at.tiles);
   for (KeyBlocks<C> keys(p, tile); keys.more(); keys.next(), ++at.blocks) {
-    const u32 n = at.blocks;                     // both rings are equally deep here
-    typename C::Scores s = {};                   // S = Q K^T
+    const u32 n = at.blocks;    // both rings are equally deep here
+    typename C::Scores s = {};  // S = Q K^T
     consumer_wait(smem.k_ring, n);
     fma_abt(s, smem.q, row / 16 * 16, smem.k[n % C::stages]);
     consumer_release(smem.k_ring, n);
@@ -143,7 +143,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
     rescale_rows(o, rescale);
     typename C::Fragments probabilities;
     round_to_fragments<T>(probabilities, s);
-    consumer_wait(smem.v_ring, n);               // O += P V
+    consumer_wait(smem.v_ring, n);  // O += P V
     fma_ab(o, probabilities, smem.v[n % C::stages]);
     consumer_release(smem.v_ring, n);
   }
@@ -155,16 +155,16 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
 // [rung: mma]
 // Returns columns 8 j to 8 j + 7 of an accumulator, as [16 rows, 8 columns].
 template <int N> LAB_DEVICE float (&octet(float (&x)[N], int j))[4] {
-  return reinterpret_cast<float(&)[N / 4][4]>(x)[j];
+  return reinterpret_cast<float (&)[N / 4][4]>(x)[j];
 }
 // Adds A B^T to s, for 16 rows of A from `row` on and all rows of B. s: [16 rows, 2 N keys].
 template <class A, class B, int N>
 LAB_DEVICE void mma_abt(float (&s)[N], A& a, int row, B& b) {
   const int lane = thread_x() & 31;
 #pragma unroll
-  for (int d = 0; d < B::columns; d += 16) {     // channels
+  for (int d = 0; d < B::columns; d += 16) {  // channels
     const int column = d / atom_columns * atom_columns, c = d % atom_columns / chunk_elements;
-    u32 left[4], right[4];                       // [16 rows, or keys, 16 channels]
+    u32 left[4], right[4];  // [16 rows, or keys, 16 channels]
     ldmatrix_x4(left, a.chunk_at(row + (lane & 15), column, c + (lane >> 4)));
 #pragma unroll
     for (int key = 0; key < B::rows; key += 16) {
@@ -185,7 +185,7 @@ LAB_DEVICE void mma_ab(float (&o)[N], const u32 (&p)[K][4], B& b) {
 #pragma unroll
     for (int d = 0; d < B::columns; d += 16) {
       const int column = d / atom_columns * atom_columns, c = d % atom_columns / chunk_elements;
-      u32 right[4];                              // [16 keys, 16 channels]
+      u32 right[4];  // [16 keys, 16 channels]
       ldmatrix_x4_trans(right, b.chunk_at(16 * k + (lane & 15), column, c + (lane >> 4)));
       mma_m16n8k16<typename B::T>(octet(o, d / 8), p[k], right[0], right[1]);
       mma_m16n8k16<typename B::T>(octet(o, d / 8 + 1), p[k], right[2], right[3]);
@@ -199,12 +199,12 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
                         Progress& at) {
   using T = typename C::T;
   const int warpgroup = warp_uniform(thread_x() / 128) - 1, row = lane_row(warpgroup);
-  OnlineSoftmax softmax;                         // {m, l} of rows `row` and `row` + 8
+  OnlineSoftmax softmax;  // {m, l} of rows `row` and `row` + 8
   typename C::Output o = {};
   consumer_wait(smem.q_ring, at.tiles);
   for (KeyBlocks<C> keys(p, tile); keys.more(); keys.next(), ++at.blocks) {
-    const u32 n = at.blocks;                     // both rings are equally deep here
-    typename C::Scores s = {};                   // S = Q K^T
+    const u32 n = at.blocks;    // both rings are equally deep here
+    typename C::Scores s = {};  // S = Q K^T
     consumer_wait(smem.k_ring, n);
     mma_abt(s, smem.q, row / 16 * 16, smem.k[n % C::stages]);
     consumer_release(smem.k_ring, n);
@@ -213,7 +213,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
     rescale_rows(o, rescale);
     typename C::Fragments probabilities;
     round_to_fragments<T>(probabilities, s);
-    consumer_wait(smem.v_ring, n);               // O += P V
+    consumer_wait(smem.v_ring, n);  // O += P V
     mma_ab(o, probabilities, smem.v[n % C::stages]);
     consumer_release(smem.v_ring, n);
   }

@@ -26,13 +26,13 @@ template <class C, class P> struct Consumer {
 
   Smem<C>& smem;
   const PrefillParams& p;
-  const int warpgroup, row;   // row: this lane's first row of the tile
-  int i = 0;                  // the work tile whose scores come next
-  int k = 0, v = 0;           // how often the rings of K and V have been used
-  int unread = 0;             // skipped tiles of V, to be released after the running products
-  bool has_ended = false;     // whether the running products are a work tile's last
-  float factor = 0.f;         // by which that tile's O is multiplied, once O is complete
-  KeyBlocks keys;             // the blocks of tile i that are left
+  const int warpgroup, row;  // row: this lane's first row of the tile
+  int i = 0;                 // the work tile whose scores come next
+  int k = 0, v = 0;          // how often the rings of K and V have been used
+  int unread = 0;            // skipped tiles of V, to be released after the running products
+  bool has_ended = false;    // whether the running products are a work tile's last
+  float factor = 0.f;        // by which that tile's O is multiplied, once O is complete
+  KeyBlocks keys;            // the blocks of tile i that are left
 
   LAB_DEVICE Consumer(Smem<C>& shared, const PrefillParams& params, int warpgroup_)
       : smem(shared), p(params), warpgroup(warpgroup_), row(lane_row(warpgroup_)) {}
@@ -40,7 +40,7 @@ template <class C, class P> struct Consumer {
   // [lab: consume]
   LAB_DEVICE void run() {
     OnlineSoftmax softmax;
-    Rescale rescale;          // O's factors, since the last block may have moved the maxima
+    Rescale rescale;  // O's factors, since the last block may have moved the maxima
     Output<C> o = {};
     Scores<C> s;
     Fragments<C> probabilities, spare;
@@ -105,8 +105,8 @@ template <class C, class P> struct Consumer {
 
   // Starts S = Q K^T.
   LAB_DEVICE void begin_scores(Scores<C>& s) {
-    const auto q = further(k_major(smem.q[0], warpgroup * 64),
-                           smem.q_ring.stage(i) * C::Q::elements);
+    const auto q =
+        further(k_major(smem.q[0], warpgroup * 64), smem.q_ring.stage(i) * C::Q::elements);
     wgmma_abt(s, q, further(k_major(smem.k[0]), smem.k_ring.stage(k) * C::K::elements));
   }
   LAB_DEVICE void finish_scores(Scores<C>& s) {
@@ -173,7 +173,7 @@ template <class C, class P> struct Consumer {
   LAB_DEVICE void fold(Output<C>& o, Fragments<C>& probabilities, const Scores<C>& s,
                        const Rescale& rescale) {
     if constexpr (C::overlap != Overlap::none) finish_output(o);
-    skip_values();            // before the branch: after it, ptxas treats v as divergent
+    skip_values();  // before the branch: after it, ptxas treats v as divergent
     round_to_fragments<T>(probabilities, s);
     if (has_ended) {
       finish_tile(o);

@@ -25,8 +25,8 @@ template <class C> struct Copier {
   Smem<C>& smem;
   const Params& p;
   const int warp, lane;
-  const int first_own;                           // own_key(0)
-  int n = 0;                                     // blocks of keys so far
+  const int first_own;  // own_key(0)
+  int n = 0;            // blocks of keys so far
 
   LAB_DEVICE Copier(Smem<C>& shared, const Params& params, int warp_)
       : smem(shared), p(params), warp(warp_), lane(thread_x() & 31),
@@ -46,8 +46,7 @@ template <class C> struct Copier {
         if (blocks > 1) find(of_k, of_k.key - C::keys);  // its loads run during the copies
         announce<2 * late + 1>(smem.k_ring, n - late);
         announce<2 * late>(smem.v_ring, n - late - 1);
-        if (blocks == tile.blocks && of_k.tile > 0)
-          consumer_release(smem.tile_ring, of_k.tile - 1);
+        if (blocks == tile.blocks && of_k.tile > 0) consumer_release(smem.tile_ring, of_k.tile - 1);
       }
     }
     copy_values(of_v);
@@ -93,7 +92,7 @@ template <class C> struct Copier {
                        i64 stride_head, const Block& block) const {
     const typename C::Work& work = smem.tile(block.tile).work;
     const T* head = static_cast<const T*>(pool) + work.kv_head * stride_head;
-    u64 own[page_words];                         // addresses of this lane's keys
+    u64 own[page_words];  // addresses of this lane's keys
 #pragma unroll
     for (int j = 0; j < page_words; ++j) {
       const int row = row_in_page(p.problem, block.key + own_key(j));
@@ -133,8 +132,8 @@ template <class C> struct Copier {
   template <int Later, int Stages> LAB_DEVICE void announce(Pipeline<Stages>& ring, int use) const {
     if (use < 0) return;
     cp_async_wait<Later>();
-    fence_async_shared();                        // lets wgmma read what this thread copied
-    sync_warp();                                 // every lane's copies are there
+    fence_async_shared();  // lets wgmma read what this thread copied
+    sync_warp();           // every lane's copies are there
     if (lane == 0) mbarrier_arrive(ring.full[ring.stage(use)]);
   }
 };

@@ -31,7 +31,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT Params p) {
   for (int stage = 0; stage < C::q_stages; ++stage)
     clear_rows(smem.q[stage], p.tile_rows, thread_x(), C::threads);
   fence_async_shared();
-  sync_block();                                  // every warp sees the initialized barriers
+  sync_block();  // every warp sees the initialized barriers
   const int warp = warp_uniform(thread_x() / 32);
   if (warp < 4) {
     setmaxnreg_dec<C::producer_registers>();

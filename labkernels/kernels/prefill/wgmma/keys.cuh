@@ -25,10 +25,10 @@ template <class C, class Tile> struct Producer {
   const PageSteps steps;
   Tile (&tiles)[C::stages];
   Ring& ring;
-  int lane, i, n;                                // i work tiles and n blocks of keys so far
+  int lane, i, n;  // i work tiles and n blocks of keys so far
 
   LAB_DEVICE Producer(Smem<C>& s, const Params& params, const TensorMap& m, PageSteps apart,
-                     Tile (&t)[C::stages], Ring& r)
+                      Tile (&t)[C::stages], Ring& r)
       : smem(s), p(params), map(m), steps(apart), tiles(t), ring(r), lane(thread_x() & 31), i(0),
         n(0) {}
 
@@ -42,7 +42,7 @@ template <class C, class Tile> struct Producer {
         const int stage = ring.stage(n);
         if (!is_v && blocks == least(tile().blocks, 2) && lane == 0)
           mbarrier_arrive(smem.tile_wanted);
-        const int page = page_of_box(key);       // loads while the warp waits for the stage
+        const int page = page_of_box(key);  // loads while the warp waits for the stage
         producer_acquire(ring, n);
         const bool is_tail = is_v && key + C::keys > tile().work.kv_len;
         load(tiles[stage], is_tail ? smem.tail_full : ring.full[stage], key, page);
@@ -51,7 +51,7 @@ template <class C, class Tile> struct Producer {
         ++tails;
         clear_rows(tiles[stage], tile().work.kv_len - key, lane, 32);
         fence_async_shared();
-        sync_warp();                             // every lane has written its zeros
+        sync_warp();  // every lane has written its zeros
         if (lane == 0) mbarrier_arrive(ring.full[stage]);
       }
       consumer_release(smem.tile_ring, i);
@@ -71,7 +71,7 @@ template <class C, class Tile> struct Producer {
   // A lane asks for one box: the keys of its page, or 64 channels of all keys.
   LAB_DEVICE void load(Tile& to, Mbarrier& full, int key, int page) const {
     if (lane == 0) mbarrier_arrive_expect_tx(full, sizeof(Tile));
-    sync_warp();                                 // announced before any byte arrives
+    sync_warp();  // announced before any byte arrives
     const int head = tile().work.kv_head;
     if constexpr (C::paged) {
       const int first = lane * p.box_keys;

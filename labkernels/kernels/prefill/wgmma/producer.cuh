@@ -37,8 +37,7 @@ LAB_DEVICE KeyBlocks key_blocks(const Params& p, const ScheduledTile<C>& tile, i
   const typename C::Work& work = tile.work;
   const int row = warpgroup * 64;
   const int end = least(row_limit(p.problem, work, row + 63), work.end_key);
-  const int unseen =
-      row < work.n_rows ? (tile.last_key - end + C::keys) / C::keys : tile.blocks;
+  const int unseen = row < work.n_rows ? (tile.last_key - end + C::keys) / C::keys : tile.blocks;
   // At least one block is left, because the rows have to begin with a block. The ring of V holds
   // the last V of the tile before and the V of all skipped blocks at once, because the warpgroup
   // releases them after it has begun this tile. A block that warps copy also needs stages for the V
@@ -80,9 +79,9 @@ LAB_DEVICE void load_query(Smem<C>& smem, const Params& p, const typename C::Wor
   Mbarrier& full = smem.q_ring.full[stage];
   producer_acquire(smem.q_ring, i);
   if (lane == 0)
-    mbarrier_arrive_expect_tx(
-        full, p.tile_rows * C::dim_qk * static_cast<int>(sizeof(typename C::T)));
-  sync_warp();                                   // the bytes are announced before they arrive
+    mbarrier_arrive_expect_tx(full,
+                              p.tile_rows * C::dim_qk * static_cast<int>(sizeof(typename C::T)));
+  sync_warp();  // the bytes are announced before they arrive
   if (lane < C::dim_qk / atom_columns)
     tma_load(smem.q[stage].atom(0, lane * atom_columns), p.q, full, lane * atom_columns,
              work.kv_head * p.problem.group,

@@ -7,9 +7,9 @@
 namespace prefill_wgmma {
 using namespace lab;
 
-template <class C> using Output = float[C::dim_vo / 2];      // [64 rows of a warpgroup, dim_vo]
-template <class C> using Scores = float[C::keys / 2];        // [64 rows, keys of a block]
-template <class C> using Fragments = u32[C::keys / 16][4];   // P in 16 bits: [64 rows, keys]
+template <class C> using Output = float[C::dim_vo / 2];     // [64 rows of a warpgroup, dim_vo]
+template <class C> using Scores = float[C::keys / 2];       // [64 rows, keys of a block]
+template <class C> using Fragments = u32[C::keys / 16][4];  // P in 16 bits: [64 rows, keys]
 
 // Sets the scores of keys that a row does not see, or that a later split has, to -inf. Only blocks
 // at the boundaries need this; `key` is the block's first key.
@@ -96,8 +96,7 @@ LAB_DEVICE void store_rows(const Output<C>& o, float factor, const PrefillParams
     const i64 head = head_index(p, work, row + 8 * r), slot = head * p.splits + work.split;
     if (work.live_splits <= 1)
       store_row<C>(static_cast<Out*>(p.out) + head * C::dim_vo, o, r, by, real);
-    else
-      store_row<C>(p.partial_o + slot * C::dim_vo, o, r, 1.f, real);
+    else store_row<C>(p.partial_o + slot * C::dim_vo, o, r, 1.f, real);
   }
 }
 

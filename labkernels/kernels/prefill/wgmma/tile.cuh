@@ -13,12 +13,12 @@ using namespace lab;
 struct PageSteps { int page, head; };
 
 struct alignas(64) Params {
-  TensorMap q, k, v;          // kernels/prefill/wgmma/launch.py makes them
+  TensorMap q, k, v;  // kernels/prefill/wgmma/launch.py makes them
   PrefillParams problem;
-  int* next_work_tile;        // tiles taken after each block's first; 0 between launches
-  int work_tiles, blocks;     // of the work list; of the grid
-  int tile_rows;              // rows of a tile that whole tokens fill
-  int box_keys;               // keys of a page's box; 0: warps copy the keys
+  int* next_work_tile;     // tiles taken after each block's first; 0 between launches
+  int work_tiles, blocks;  // of the work list; of the grid
+  int tile_rows;           // rows of a tile that whole tokens fill
+  int box_keys;            // keys of a page's box; 0: warps copy the keys
   PageSteps k_steps, v_steps;
 };
 
@@ -30,7 +30,7 @@ enum class Overlap { none, intra_warpgroup, inter_warpgroup };
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm,
           Overlap Overlap_, bool Paged>
 struct KernelTraits {
-  using T = T_;                                  // of Q, K, V and the rounded P
+  using T = T_;  // of Q, K, V and the rounded P
   static constexpr int dim_qk = Dqk, dim_vo = Dvo, rows = Rows, keys = Keys, stages = Stages;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int consumer_warpgroups = Warps / 4 - 1;  // the other one produces
@@ -64,10 +64,10 @@ struct KernelTraits {
 
 // A warpgroup goes through these blocks of keys of a work tile, from the last to the first.
 struct alignas(16) KeyBlocks {
-  int skipped;                // how many it skips first, because none of its rows sees them
-  int count;                  // how many follow; 0 says that no work tile is left
-  int masked;                 // how many of these, the first, hold keys that some row does not see
-  int partial_first;          // 1 if the last of these holds keys of the split before, else 0
+  int skipped;        // how many it skips first, because none of its rows sees them
+  int count;          // how many follow; 0 says that no work tile is left
+  int masked;         // how many of these, the first, hold keys that some row does not see
+  int partial_first;  // 1 if the last of these holds keys of the split before, else 0
 };
 
 // Warpgroups get a tile of rows from the tile scheduler in this form. A block of keys begins at a
@@ -75,11 +75,11 @@ struct alignas(16) KeyBlocks {
 // block of a split may hold keys of the split before.
 template <class C> struct ScheduledTile {
   typename C::Work work;
-  int last_key, blocks;       // the first key of the last block; how many blocks
+  int last_key, blocks;  // the first key of the last block; how many blocks
   KeyBlocks keys[C::consumer_warpgroups];
 };
 
-constexpr int tile_stages = LAB_TILE_STAGES;     // a stage is free when the tile's rows are stored
+constexpr int tile_stages = LAB_TILE_STAGES;  // a stage is free when the tile's rows are stored
 
 template <class C> struct alignas(1024) Smem {
   typename C::Q q[C::q_stages];

@@ -9,17 +9,17 @@
 namespace prefill_wgmma_basic {
 using namespace lab;
 
-struct alignas(64) Params {   // kernels/prefill/wgmma_basic/launch.py mirrors this
+struct alignas(64) Params {  // kernels/prefill/wgmma_basic/launch.py mirrors this
   TensorMap q, k, v;
   PrefillParams problem;
-  int work_tiles, blocks;     // of the work list; of the grid
-  int tile_rows;              // rows of a tile that whole tokens fill
+  int work_tiles, blocks;  // of the work list; of the grid
+  int tile_rows;           // rows of a tile that whole tokens fill
 };
 
 template <class T_, int Dqk, int Dvo, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm,
           KeyOrder Order, bool Paged>
 struct KernelTraits {
-  using T = T_;                                  // of Q, K, V and the rounded P
+  using T = T_;  // of Q, K, V and the rounded P
   static constexpr int dim_qk = Dqk, dim_vo = Dvo, rows = Rows, keys = Keys, stages = Stages;
   static constexpr int threads = 32 * Warps, blocks_per_sm = BlocksPerSm;
   static constexpr int consumer_warpgroups = Warps / 4 - 1;  // the other one loads
@@ -28,9 +28,9 @@ struct KernelTraits {
   using K = SwizzledTile<T, Keys, Dqk>;
   using V = SwizzledTile<T, Keys, Dvo>;
   // These are a thread's parts of what a warpgroup has in registers.
-  using Output = float[Dvo / 2];                 // O: [64 rows, dim_vo]
-  using Scores = float[Keys / 2];                // S, then P: [64 rows, keys of a block]
-  using Fragments = u32[Keys / 16][4];           // P in 16 bits: [64 rows, keys of a block]
+  using Output = float[Dvo / 2];        // O: [64 rows, dim_vo]
+  using Scores = float[Keys / 2];       // S, then P: [64 rows, keys of a block]
+  using Fragments = u32[Keys / 16][4];  // P in 16 bits: [64 rows, keys of a block]
   static_assert(Rows == 64 * consumer_warpgroups, "a warpgroup takes 64 rows");
   static_assert(Order == KeyOrder::descending && !Paged, "ragged K and V, the last keys first");
 };
@@ -99,12 +99,12 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
                         Progress& at) {
   using T = typename C::T;
   const int warpgroup = warp_uniform(thread_x() / 128) - 1, row = lane_row(warpgroup);
-  OnlineSoftmax softmax;                         // {m, l} of rows `row` and `row` + 8
+  OnlineSoftmax softmax;  // {m, l} of rows `row` and `row` + 8
   typename C::Output o = {};
   consumer_wait(smem.q_ring, at.tiles);
   for (KeyBlocks<C> keys(p, tile); keys.more(); keys.next(), ++at.blocks) {
-    const u32 n = at.blocks;                     // both rings are equally deep here
-    typename C::Scores s;                        // S = Q K^T
+    const u32 n = at.blocks;  // both rings are equally deep here
+    typename C::Scores s;     // S = Q K^T
     consumer_wait(smem.k_ring, n);
     wgmma_abt(s, smem.q, warpgroup * 64, smem.k[n % C::stages]);
     wgmma_wait(s);
@@ -114,7 +114,7 @@ LAB_DEVICE void consume(Smem<C>& smem, const PrefillParams& p, const typename C:
     rescale_rows(o, rescale);
     typename C::Fragments probabilities;
     round_to_fragments<T>(probabilities, s);
-    consumer_wait(smem.v_ring, n);               // O += P V
+    consumer_wait(smem.v_ring, n);  // O += P V
     wgmma_ab(o, probabilities, smem.v[n % C::stages]);
     wgmma_wait(o);
     consumer_release(smem.v_ring, n);
@@ -146,7 +146,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT Params p) {
   // Rows that no whole token fills are never loaded, so they are cleared once.
   clear_rows(smem.q, p.tile_rows, thread_x(), C::threads);
   fence_async_shared();
-  sync_block();                                  // every warp sees the initialized barriers
+  sync_block();  // every warp sees the initialized barriers
   using Work = typename C::Work;
   Progress at;
   const auto load = [&](const Work& tile) { produce<C>(smem, p, tile, at); };

@@ -7,11 +7,11 @@ using namespace lab;
 
 struct Params {
   TensorMap map;
-  void* values;          // [boxes][bytes of a box]: what lies in shared memory
-  const int* corners;    // [boxes][5], innermost first
+  void* values;        // [boxes][bytes of a box]: what lies in shared memory
+  const int* corners;  // [boxes][5], innermost first
   float* tensor;
   int box_bytes;
-  int offset;            // of the box in shared memory, in words
+  int offset;  // of the box in shared memory, in words
   int filler[8];
 };
 
@@ -22,8 +22,8 @@ struct Smem {
 
 template <int Rank> LAB_DEVICE void load(Smem& smem, const Params& p, const int (&c)[5]) {
   u32* to = smem.words + p.offset;
-  if constexpr (Rank == 2) tma_load(to, p.map, smem.full, c[0], c[1]);                // here: 2
-  if constexpr (Rank == 3) tma_load(to, p.map, smem.full, c[0], c[1], c[2]);          // here: 3
+  if constexpr (Rank == 2) tma_load(to, p.map, smem.full, c[0], c[1]);        // here: 2
+  if constexpr (Rank == 3) tma_load(to, p.map, smem.full, c[0], c[1], c[2]);  // here: 3
   if constexpr (Rank == 4) tma_load(to, p.map, smem.full, c[0], c[1], c[2], c[3]);
   if constexpr (Rank == 5) tma_load(to, p.map, smem.full, c[0], c[1], c[2], c[3], c[4]);
 }

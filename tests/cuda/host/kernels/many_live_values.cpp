@@ -11,8 +11,8 @@ constexpr std::size_t stack_bytes = 1 << 18;
 alignas(64) char stack[stack_bytes];
 lab::host::Fiber first, second;
 
-[[gnu::noinline]] std::uint64_t turns(
-    std::uint64_t x, lab::host::Fiber& own, lab::host::Fiber& other) {
+[[gnu::noinline]] std::uint64_t turns(std::uint64_t x, lab::host::Fiber& own,
+                                      lab::host::Fiber& other) {
   std::uint64_t values[n_values];
 #pragma GCC unroll 64
   for (auto& value : values) value = x = x * 6364136223846793005u + 1442695040888963407u;

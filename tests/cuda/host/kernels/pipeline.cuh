@@ -40,7 +40,7 @@ template <Omit omit> LAB_KERNEL(128, 1) sum_products(LAB_GRID_CONSTANT Params p)
     if (omit != Omit::sync_filled) sync_warp();
     u32x4(&stage)[32] = smem.stage[warp][step % stages];
     u32 a[4];
-    ldmatrix_x4(a, &stage[lane]);                              // here: ldmatrix
+    ldmatrix_x4(a, &stage[lane]);  // here: ldmatrix
     mma_m16n8k16<bf16>(d, a, a[0], a[3]);
     total = total + bits_to_float(stage[lane ^ 1].v[0] << 16);  // here: plain read
     if (omit != Omit::sync_emptied) sync_warp();

@@ -7,8 +7,8 @@ namespace roles {
 using namespace lab;
 
 struct Params {
-  TensorMap a, b;        // a [64][64 steps], b [N][64 steps]
-  float* out;            // [64][N]
+  TensorMap a, b;  // a [64][64 steps], b [N][64 steps]
+  float* out;      // [64][N]
   int steps, mistake;
   int filler[12];
 };
@@ -27,7 +27,7 @@ template <int N, int Stages> LAB_DEVICE void produce(Smem<N, Stages>& smem, cons
   if (thread_x() != 0) return;
   for (int step = 0; step < p.steps; ++step) {
     const int s = step % Stages, round = step / Stages;
-    mbarrier_wait(smem.empty[s], 1 ^ (round & 1));                 // here: empty
+    mbarrier_wait(smem.empty[s], 1 ^ (round & 1));  // here: empty
     mbarrier_arrive_expect_tx(smem.full[s], (64 + N) * tile_k * 2);
     tma_load(smem.a[s], p.a, smem.full[s], step * tile_k, 0);  // here: load a
     tma_load(smem.b[s], p.b, smem.full[s], step * tile_k, 0);  // here: load b

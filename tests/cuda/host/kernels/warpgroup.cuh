@@ -6,14 +6,24 @@ namespace warpgroup {
 using namespace lab;
 
 struct Params {
-  const void* in;             // a then b: 64 rows of 16 fp16
-  void* out;                  // [64][64] float
+  const void* in;  // a then b: 64 rows of 16 fp16
+  void* out;       // [64][64] float
   int number;
 };
 
 enum Mistake {
-  nothing, no_wait, no_commit, no_fence, overwritten, d_touched, descriptors_differ, base_offset,
-  beyond_smem, early_look, two_groups, no_async_fence
+  nothing,
+  no_wait,
+  no_commit,
+  no_fence,
+  overwritten,
+  d_touched,
+  descriptors_differ,
+  base_offset,
+  beyond_smem,
+  early_look,
+  two_groups,
+  no_async_fence
 };
 
 struct Smem { alignas(1024) u16 a[64 * 16], b[64 * 16]; };

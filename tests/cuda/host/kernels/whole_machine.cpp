@@ -14,11 +14,10 @@ template <class Params, void (*kernel)(Params)> void run_thread(const void* para
 }
 
 template <class Params, void (*kernel)(Params)>
-void run(const char* name, Params params, const std::vector<unsigned>& in,
-         std::vector<float>& out, int blocks, int smem_bytes) {
-  const GlobalRange ranges[] = {
-      {"input", reinterpret_cast<u64>(in.data()), in.size() * 4, 0},
-      {"output", reinterpret_cast<u64>(out.data()), out.size() * 4, 1}};
+void run(const char* name, Params params, const std::vector<unsigned>& in, std::vector<float>& out,
+         int blocks, int smem_bytes) {
+  const GlobalRange ranges[] = {{"input", reinterpret_cast<u64>(in.data()), in.size() * 4, 0},
+                                {"output", reinterpret_cast<u64>(out.data()), out.size() * 4, 1}};
   const Launch launch{{blocks, 1, 1}, 128, static_cast<u64>(smem_bytes), &params, ranges, 2, 2, 0};
   char error[4096];
   if (lab_launch(&launch, run_thread<Params, kernel>, error, sizeof error)) {
@@ -50,6 +49,6 @@ int main() {
   run<Pipeline, pipeline::sum_products<pipeline::Omit::nothing>>(
       "pipeline", {reinterpret_cast<const lab::u32x4*>(bf16.data()), sums.data(), steps}, bf16,
       sums, 4, sizeof(pipeline::Smem));
-  run<warpgroup::Params, warpgroup::multiply>(
-      "warpgroup", {f16.data(), product.data(), 0}, f16, product, 1, sizeof(warpgroup::Smem));
+  run<warpgroup::Params, warpgroup::multiply>("warpgroup", {f16.data(), product.data(), 0}, f16,
+                                              product, 1, sizeof(warpgroup::Smem));
 }

@@ -26,9 +26,7 @@ template <int D, class T> LAB_DEVICE u32 chunk_address(const T (*tile)[D], int r
   return shared_address(tile) + element * static_cast<int>(sizeof(T));
 }
 // Goes from chunk c0 of a row to chunk c0 ^ (c % 8), and from there c / 8 times 128 bytes further.
-LAB_DEVICE u32 other_chunk(u32 address, int c) {
-  return (address ^ (c & 7) * 16) + (c >> 3) * 128;
-}
+LAB_DEVICE u32 other_chunk(u32 address, int c) { return (address ^ (c & 7) * 16) + (c >> 3) * 128; }
 
 template <class T, int D> LAB_DEVICE u32x4 load_chunk(T (*tile)[D], int row, int c) {
   return *reinterpret_cast<const u32x4*>(chunk<D>(tile, row, c));

@@ -43,8 +43,7 @@ LAB_DEVICE Operand<Width, Transposed> left(const T (*tile)[Width], int first) {
   if constexpr (Transposed)
     return {chunk_address<Width>(tile, (lane & 7) + (lane >> 4) * 8,
                                  first / chunk_elements + ((lane >> 3) & 1))};
-  else
-    return {chunk_address<Width>(tile, first + (lane & 15), lane >> 4)};
+  else return {chunk_address<Width>(tile, first + (lane & 15), lane >> 4)};
 }
 // Returns the right operand, from the warp's column `first` on.
 template <bool Transposed, int Width, class T>
@@ -52,8 +51,7 @@ LAB_DEVICE Operand<Width, Transposed> right(const T (*tile)[Width], int first) {
   const int lane = thread_x() & 31;
   if constexpr (Transposed)
     return {chunk_address<Width>(tile, lane & 15, first / chunk_elements + (lane >> 4))};
-  else
-    return {chunk_address<Width>(tile, first + (lane & 7) + (lane >> 4) * 8, (lane >> 3) & 1)};
+  else return {chunk_address<Width>(tile, first + (lane & 7) + (lane >> 4) * 8, (lane >> 3) & 1)};
 }
 
 template <int M, int N> LAB_DEVICE void clear(float (&sum)[M][N][4]) {

@@ -86,7 +86,7 @@ template <int Rows, int Sharers> struct ArrayRows {
 // `flat` views an array of any shape as its registers, one after the other.
 template <class Array> constexpr int registers_of = static_cast<int>(sizeof(Array) / sizeof(float));
 template <class Array> LAB_DEVICE auto& flat(Array& x) {
-  return reinterpret_cast<float(&)[registers_of<Array>]>(x);
+  return reinterpret_cast<float (&)[registers_of<Array>]>(x);
 }
 
 // Combines x of a lane and its sharers in pairs.
@@ -115,7 +115,7 @@ template <class Rows> struct RescaleOf {
 // This is {m, l} of a lane's rows. O is an array of the kernel, which `rescale_rows` rescales.
 template <class Rows> struct OnlineSoftmaxOf {
   float m[Rows::rows];
-  float l[Rows::rows] = {};            // [rows], of this lane's columns alone until `reduce`
+  float l[Rows::rows] = {};  // [rows], of this lane's columns alone until `reduce`
 
   LAB_DEVICE OnlineSoftmaxOf() {
 #pragma unroll

@@ -68,7 +68,7 @@ LAB_DEVICE void store_partial(const Params& p, i64 slot, float m, float l) {
 template <class P, int Threads, int Warps, int Rows, int D, class Params, class Work>
 LAB_DEVICE void merge_warps(const WarpStates<Warps, Rows, D>& states, const Params& p,
                             const Work& work) {
-  constexpr int quads = D / 4;         // a thread takes four channels
+  constexpr int quads = D / 4;  // a thread takes four channels
   for (int i = thread_x(); i < row_count(work) * quads; i += Threads) {
     const int row = i / quads, dim = i % quads * 4;
     float m = lowest_score(), l = 0.f;
@@ -104,16 +104,16 @@ struct BlockSync {
 template <class Params, class Work, class Sync = BlockSync>
 LAB_DEVICE bool arrives_last(float& is_last_split, const Params& p, const Work& work,
                              Sync sync = {}, int leader = 0) {
-  sync();                              // every thread's part of the State is written
+  sync();  // every thread's part of the State is written
   if (thread_x() == leader) {
     int* semaphore = p.split_semaphores + semaphore_index(p, work);
-    fence_global();                    // the State is visible before the semaphore counts it
+    fence_global();  // the State is visible before the semaphore counts it
     const bool last = atomic_add_global(semaphore, 1) == work.live_splits - 1;
-    fence_global();                    // makes the writes of the blocks that arrived visible
+    fence_global();                        // makes the writes of the blocks that arrived visible
     if (last) store_global(semaphore, 0);  // reset for the next launch
     is_last_split = last ? 1.f : 0.f;
   }
-  sync();                              // the leader's word is there, for every thread
+  sync();  // the leader's word is there, for every thread
   return is_last_split == 1.f;
 }
 
@@ -132,12 +132,12 @@ LAB_DEVICE void merge_splits(const Params& p, const Work& work, int warp = threa
     float m = lowest_score(), l = 0.f;
     f32x4 o[passes] = {};
     for (int first = 0; first < work.live_splits; first += batch) {
-      float part_m = lowest_score(), part_l = 0.f;     // of split first + lane
+      float part_m = lowest_score(), part_l = 0.f;  // of split first + lane
       if (lane < batch && first + lane < work.live_splits) {
         part_m = load_global(p.partial_m + slot + first + lane);
         part_l = load_global(p.partial_l + slot + first + lane);
       }
-      f32x4 part[batch][passes] = {};                  // past the last split: a State of no keys
+      f32x4 part[batch][passes] = {};  // past the last split: a State of no keys
 #pragma unroll
       for (int i = 0; i < batch; ++i)
 #pragma unroll
@@ -179,7 +179,7 @@ LAB_DEVICE void merge_splits(const Params& p, const Work& work, int warp = threa
 // last block of a request's splits then merges the States of all splits.
 template <class P, int Threads, int Warps, int Rows, int D, class Params, class Work>
 LAB_DEVICE void finish(WarpStates<Warps, Rows, D>& states, const Params& p, const Work& work) {
-  sync_block();                        // every warp's State is there, for every thread
+  sync_block();  // every warp's State is there, for every thread
   merge_warps<P, Threads>(states, p, work);
   if (work.live_splits > 1 && arrives_last(states.m[0][0], p, work))
     merge_splits<P, Warps, D>(p, work);

@@ -22,8 +22,8 @@ namespace lab::host {
 constexpr u32 n_banks = 32, bank_bytes = 4, widest = 16;
 
 struct OfWarp {
-  u32 lanes = 0, bytes = 0;     // one bit per lane; what each lane touches
-  u32 first[warp_size] = {};    // byte of shared memory
+  u32 lanes = 0, bytes = 0;   // one bit per lane; what each lane touches
+  u32 first[warp_size] = {};  // byte of shared memory
 };
 
 // The accesses at one place of the code, in the block that runs.
@@ -33,9 +33,7 @@ struct Site {
   u32 times[max_threads] = {};
 };
 
-struct Turns {
-  u64 taken = 0, least = 0;
-};
+struct Turns { u64 taken = 0, least = 0; };
 
 struct Shadow {
   Order order;
@@ -44,8 +42,8 @@ struct Shadow {
 
 struct Count {
   std::mutex mutex;
-  std::vector<Shadow*> shadows;         // of all workers
-  std::map<std::string, Turns> turns;   // by place
+  std::vector<Shadow*> shadows;        // of all workers
+  std::map<std::string, Turns> turns;  // by place
   std::string told;
 } the_count;
 
@@ -180,15 +178,16 @@ extern "C" LAB_EXPORT const char* lab_turns() {
 // ---- what the compiler calls
 
 #define LAB_CALLER __builtin_return_address(0)
-#define LAB_PLAIN(name, bytes)                                                                    \
+#define LAB_PLAIN(name, bytes)                                                                     \
   LAB_EXPORT void __tsan_##name##read##bytes(void* p) { note_plain(p, bytes, false, LAB_CALLER); } \
   LAB_EXPORT void __tsan_##name##write##bytes(void* p) { note_plain(p, bytes, true, LAB_CALLER); }
 
 extern "C" {
 using lab::host::note_plain;
+// clang-format off
 LAB_PLAIN(, 1) LAB_PLAIN(, 2) LAB_PLAIN(, 4) LAB_PLAIN(, 8) LAB_PLAIN(, 16)
-LAB_PLAIN(unaligned_, 2) LAB_PLAIN(unaligned_, 4)
-LAB_PLAIN(unaligned_, 8) LAB_PLAIN(unaligned_, 16)
+LAB_PLAIN(unaligned_, 2) LAB_PLAIN(unaligned_, 4) LAB_PLAIN(unaligned_, 8) LAB_PLAIN(unaligned_, 16)
+// clang-format on
 LAB_EXPORT void __tsan_read_range(void* p, unsigned long n) { note_plain(p, n, false, LAB_CALLER); }
 LAB_EXPORT void __tsan_write_range(void* p, unsigned long n) { note_plain(p, n, true, LAB_CALLER); }
 LAB_EXPORT void* __tsan_memcpy(void* dst, const void* src, unsigned long n) {

@@ -9,7 +9,10 @@ LAB_DEVICE float minus_infinity() { return bits_to_float(0xff800000u); }
 
 // Splits x = n + f exactly, with integer n and f in [-1/2, 1/2]: adding 1.5 * 2^23 rounds x to an
 // integer and moves its low bits to the bottom of the float.
-struct Split { float f; u32 n; };
+struct Split {
+  float f;
+  u32 n;
+};
 LAB_DEVICE Split split_integer(float x) {
   const float shifter = 12582912.f;
   const float t = x + shifter;
@@ -57,11 +60,11 @@ LAB_DEVICE float log2_poly(float x) {
   const float f = bits_to_float((offset & 0x007fffffu) + 0x3f3504f3u);
   const float r = div_rn(f - 1.f, f + 1.f);
   const float r2 = r * r;
-  float p = 0.32059889f;                 // 2 / (9 ln 2)
-  p = fma_rn(p, r2, 0.41219857f);        // 2 / (7 ln 2)
-  p = fma_rn(p, r2, 0.57707804f);        // 2 / (5 ln 2)
-  p = fma_rn(p, r2, 0.96179670f);        // 2 / (3 ln 2)
-  p = fma_rn(p, r2, 2.88539004f);        // 2 / ln 2
+  float p = 0.32059889f;           // 2 / (9 ln 2)
+  p = fma_rn(p, r2, 0.41219857f);  // 2 / (7 ln 2)
+  p = fma_rn(p, r2, 0.57707804f);  // 2 / (5 ln 2)
+  p = fma_rn(p, r2, 0.96179670f);  // 2 / (3 ln 2)
+  p = fma_rn(p, r2, 2.88539004f);  // 2 / ln 2
   return fma_rn(p, r, static_cast<float>(e));
 }
 

@@ -6,7 +6,7 @@
 namespace lab {
 
 enum class Exp2 { mufu, poly3, poly5 };
-enum class Denominator { unrounded, rounded };  // l sums P before or after P's rounding
+enum class Denominator { unrounded, rounded };     // l sums P before or after P's rounding
 enum class Probability { input, input_x2, fp32 };  // P of P V: T, hi + lo of T, or fp32
 // The products are summed in one long chain of tensor-core steps, in short chains that are joined
 // in fp32, or by FMAs.

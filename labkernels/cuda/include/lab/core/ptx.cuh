@@ -14,8 +14,7 @@ using u64 = unsigned long long;
 using i64 = long long;
 
 #define LAB_DEVICE __device__ __forceinline__
-#define LAB_KERNEL(threads, blocks_per_sm) \
-  __global__ void __launch_bounds__(threads, blocks_per_sm)
+#define LAB_KERNEL(threads, blocks_per_sm) __global__ void __launch_bounds__(threads, blocks_per_sm)
 #define LAB_GRID_CONSTANT const __grid_constant__
 
 struct f16 { u16 bits; };
@@ -67,7 +66,8 @@ template <class T> LAB_DEVICE T load_constant(const T* p) { return __ldg(p); }
 template <> LAB_DEVICE u32x4 load_constant<u32x4>(const u32x4* p) {
   u32x4 r;
   asm("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"
-      : "=r"(r.v[0]), "=r"(r.v[1]), "=r"(r.v[2]), "=r"(r.v[3]) : "l"(p));
+      : "=r"(r.v[0]), "=r"(r.v[1]), "=r"(r.v[2]), "=r"(r.v[3])
+      : "l"(p));
   return r;
 }
 template <class T> LAB_DEVICE T load_global(const T* p);  // bypasses L1: sees other blocks' stores
@@ -76,7 +76,9 @@ template <> LAB_DEVICE int load_global<int>(const int* p) { return __ldcg(p); }
 template <> LAB_DEVICE f32x4 load_global<f32x4>(const f32x4* p) {
   f32x4 r;
   asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];"
-               : "=f"(r.v[0]), "=f"(r.v[1]), "=f"(r.v[2]), "=f"(r.v[3]) : "l"(p) : "memory");
+               : "=f"(r.v[0]), "=f"(r.v[1]), "=f"(r.v[2]), "=f"(r.v[3])
+               : "l"(p)
+               : "memory");
   return r;
 }
 template <class T> LAB_DEVICE void store_global(T* p, T value) { *p = value; }
@@ -86,11 +88,13 @@ LAB_DEVICE int atomic_add_global(int* p, int value) { return atomicAdd(p, value)
 LAB_DEVICE void add_global(float* p, const float (&x)[4]) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1,%2,%3,%4};"
-               :: "l"(p), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
+               :
+               : "l"(p), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+               : "memory");
 #else
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-    asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" :: "l"(p + i), "f"(x[i]) : "memory");
+    asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" : : "l"(p + i), "f"(x[i]) : "memory");
 #endif
 }
 // Every block sees this thread's accesses to global memory before the fence before those after it.
@@ -103,7 +107,9 @@ LAB_DEVICE u32 shared_address(const void* p) {
 // and the source is not read.
 LAB_DEVICE void cp_async_16(u32 shared_dst, const void* src, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :: "r"(shared_dst), "l"(src), "r"(valid ? 16 : 0) : "memory");
+               :
+               : "r"(shared_dst), "l"(src), "r"(valid ? 16 : 0)
+               : "memory");
 }
 LAB_DEVICE void cp_async_16(void* dst, const void* src, bool valid) {
   cp_async_16(shared_address(dst), src, valid);
@@ -111,7 +117,7 @@ LAB_DEVICE void cp_async_16(void* dst, const void* src, bool valid) {
 LAB_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most the N youngest groups of this thread are in flight.
 template <int N> LAB_DEVICE void cp_async_wait() {
-  asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
+  asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
 }
 
 // ---- arithmetic. Compiled with fmad=false: a fused operation is written out.
@@ -143,7 +149,8 @@ template <class T> LAB_DEVICE f32x2 unpack2(u32 pair);
 template <> LAB_DEVICE f32x2 unpack2<f16>(u32 pair) {
   f32x2 r;
   asm("{.reg .b16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi;}"
-      : "=f"(r.x), "=f"(r.y) : "r"(pair));
+      : "=f"(r.x), "=f"(r.y)
+      : "r"(pair));
   return r;
 }
 template <> LAB_DEVICE f32x2 unpack2<bf16>(u32 pair) {
@@ -166,14 +173,16 @@ template <> LAB_DEVICE float from_float<float>(float x) { return x; }
 // Loads four 8x8 matrices of 16-bit elements; lane i points at row i % 8 of matrix i / 8.
 LAB_DEVICE void ldmatrix_x4(u32 (&r)[4], u32 shared_row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_row) : "memory");
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_row)
+               : "memory");
 }
-LAB_DEVICE void ldmatrix_x4(u32 (&r)[4], const void* row) {
-  ldmatrix_x4(r, shared_address(row));
-}
+LAB_DEVICE void ldmatrix_x4(u32 (&r)[4], const void* row) { ldmatrix_x4(r, shared_address(row)); }
 LAB_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], u32 shared_row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_row) : "memory");
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_row)
+               : "memory");
 }
 LAB_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], const void* row) {
   ldmatrix_x4_trans(r, shared_address(row));
@@ -181,7 +190,9 @@ LAB_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], const void* row) {
 // Stores four 8x8 matrices from registers to shared memory: the inverse of ldmatrix_x4, on sm_90.
 LAB_DEVICE void stmatrix_x4(u32 shared_row, const u32 (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
-               :: "r"(shared_row), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+               :
+               : "r"(shared_row), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
 }
 // Transposes an 8x8 matrix of 16-bit elements across the warp's registers.
 LAB_DEVICE u32 movmatrix_trans(u32 a) {
@@ -192,13 +203,13 @@ LAB_DEVICE u32 movmatrix_trans(u32 a) {
 // d += a b, with a 16x16 (row-major fragments), b 16x8, d 16x8 in fp32.
 template <class T>
 LAB_DEVICE void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1);
-#define LAB_MMA(T, name)                                                                       \
-  template <>                                                                                  \
-  LAB_DEVICE void mma_m16n8k16<T>(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {          \
-    asm("mma.sync.aligned.m16n8k16.row.col.f32." name "." name ".f32 "                         \
-        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                \
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                       \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                       \
+#define LAB_MMA(T, name)                                                              \
+  template <>                                                                         \
+  LAB_DEVICE void mma_m16n8k16<T>(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { \
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." name "." name ".f32 "                \
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                       \
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                              \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));              \
   }
 LAB_MMA(f16, "f16")
 LAB_MMA(bf16, "bf16")

@@ -44,19 +44,19 @@ LAB_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "me
 LAB_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Waits until at most the N youngest groups are in flight.
 template <int N> LAB_DEVICE void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(N) : "memory");
 }
 
 // Keeps the compiler from moving a use of d's registers over this point. Without this fence the
 // compiler may read them between a wgmma and its wait.
 template <int Registers> LAB_DEVICE void fence_operand(float (&d)[Registers]) {
 #pragma unroll
-  for (int i = 0; i < Registers; ++i) asm volatile("" : "+f"(d[i]) :: "memory");
+  for (int i = 0; i < Registers; ++i) asm volatile("" : "+f"(d[i]) : : "memory");
 }
 
 // There is one overload per instruction; the first argument only chooses the overload. The text of
 // the instruction names its operands by number: first d's registers, and then r0 to r6.
-#define LAB_8(c, i)                                                                             \
+#define LAB_8(c, i) \
   c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3]), c(d[i + 4]), c(d[i + 5]), c(d[i + 6]), c(d[i + 7])
 #define LAB_16(c, i) LAB_8(c, i), LAB_8(c, i + 8)
 #define LAB_32(c, i) LAB_16(c, i), LAB_16(c, i + 16)
@@ -67,13 +67,13 @@ template <int Registers> LAB_DEVICE void fence_operand(float (&d)[Registers]) {
 #define LAB_D48 LAB_D40 ",%40,%41,%42,%43,%44,%45,%46,%47"
 #define LAB_D56 LAB_D48 ",%48,%49,%50,%51,%52,%53,%54,%55"
 #define LAB_D64 LAB_D56 ",%56,%57,%58,%59,%60,%61,%62,%63"
-#define LAB_D80                                                                                 \
-  LAB_D64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
+#define LAB_D80 LAB_D64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 #define LAB_D88 LAB_D80 ",%80,%81,%82,%83,%84,%85,%86,%87"
 #define LAB_D96 LAB_D88 ",%88,%89,%90,%91,%92,%93,%94,%95"
-#define LAB_D128                                                                                \
-  LAB_D96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"        \
-  ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define LAB_D128                                                                         \
+  LAB_D96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111" \
+          ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+// clang-format off
 #define LAB_ASM(shape, d, a, b, p, majors)                                                      \
   asm volatile("{.reg .pred p; setp.ne.b32 p, " p ", 0;\n"                                      \
                "wgmma.mma_async.sync.aligned.m64n" shape " {" d "}, " a ", " b ", p, 1, 1"      \
@@ -99,6 +99,7 @@ template <int Registers> LAB_DEVICE void fence_operand(float (&d)[Registers]) {
   LAB_WGMMA_SS(T, float, n, registers, columns "k16.f32." name, d, r0, r1, r2, ", " r3 ", " r4) \
   LAB_WGMMA_RS(T, float, n, registers, columns "k16.f32." name, d, r0 "," r1 "," r2 "," r3, r4, r5,\
                ", " r6)
+// clang-format on
 #define LAB_F16 LAB_16("+f", 0)
 #define LAB_F32 LAB_32("+f", 0)
 #define LAB_F40 LAB_32("+f", 0), LAB_8("+f", 32)
@@ -109,8 +110,8 @@ template <int Registers> LAB_DEVICE void fence_operand(float (&d)[Registers]) {
 #define LAB_F88 LAB_64("+f", 0), LAB_16("+f", 64), LAB_8("+f", 80)
 #define LAB_F96 LAB_64("+f", 0), LAB_32("+f", 64)
 #define LAB_F128 LAB_64("+f", 0), LAB_64("+f", 64)
-#define LAB_WGMMA(columns, n, ...)                                                              \
-  LAB_WGMMA_OF(f16, "f16.f16", columns, n, F##n, LAB_D##n, __VA_ARGS__)                         \
+#define LAB_WGMMA(columns, n, ...)                                      \
+  LAB_WGMMA_OF(f16, "f16.f16", columns, n, F##n, LAB_D##n, __VA_ARGS__) \
   LAB_WGMMA_OF(bf16, "bf16.bf16", columns, n, F##n, LAB_D##n, __VA_ARGS__)
 LAB_WGMMA("32", 16, "%16", "%17", "%18", "%19", "%20", "%21", "%22")
 LAB_WGMMA("64", 32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
@@ -122,8 +123,8 @@ LAB_WGMMA("160", 80, "%80", "%81", "%82", "%83", "%84", "%85", "%86")
 LAB_WGMMA("176", 88, "%88", "%89", "%90", "%91", "%92", "%93", "%94")
 LAB_WGMMA("192", 96, "%96", "%97", "%98", "%99", "%100", "%101", "%102")
 LAB_WGMMA("256", 128, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
-#define LAB_WGMMA_K_MAJOR(T, shape)                                                             \
-  LAB_WGMMA_SS(T, float, 32, F32, "64" shape, LAB_D32, "%32", "%33", "%34", "")                 \
+#define LAB_WGMMA_K_MAJOR(T, shape)                                             \
+  LAB_WGMMA_SS(T, float, 32, F32, "64" shape, LAB_D32, "%32", "%33", "%34", "") \
   LAB_WGMMA_RS(T, float, 32, F32, "64" shape, LAB_D32, "%32,%33,%34,%35", "%36", "%37", "")
 LAB_WGMMA_K_MAJOR(tf32, "k8.f32.tf32.tf32")
 LAB_WGMMA_K_MAJOR(e4m3, "k32.f32.e4m3.e4m3")

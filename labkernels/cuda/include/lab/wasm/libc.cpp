@@ -12,9 +12,7 @@ using u64 = std::uint64_t;
 constexpr std::size_t page_bytes = 64 * 1024, header_bytes = 16, n_classes = 32;
 
 // Blocks have 2^n bytes. A freed block is the next block that malloc returns for its size.
-struct Block {
-  Block* next;
-};
+struct Block { Block* next; };
 Block* free_blocks[n_classes];
 extern "C" char __heap_base;
 char* heap_end = &__heap_base;
@@ -118,8 +116,7 @@ size_t __next_prime(size_t n) {
 }
 size_t __hash_memory(_LIBCPP_NOESCAPE const void* p, size_t n) noexcept {
   size_t hash = 2166136261;  // FNV-1a
-  for (size_t i = 0; i < n; ++i)
-    hash = (hash ^ static_cast<const unsigned char*>(p)[i]) * 16777619;
+  for (size_t i = 0; i < n; ++i) hash = (hash ^ static_cast<const unsigned char*>(p)[i]) * 16777619;
   return hash;
 }
 

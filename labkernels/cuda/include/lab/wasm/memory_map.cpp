@@ -18,8 +18,8 @@ void open_stacks(Worker&, int) {}
 
 unsigned char* shared_base(const Worker& m, std::size_t shared_bytes) {
   char* end = m.arena + guard_bytes + max_shared_bytes;
-  return reinterpret_cast<unsigned char*>(
-      end - (shared_bytes + shared_alignment - 1) / shared_alignment * shared_alignment);
+  return reinterpret_cast<unsigned char*>(end - (shared_bytes + shared_alignment - 1) /
+                                                    shared_alignment * shared_alignment);
 }
 
 bool in_arena(const Worker& m, const void* p) { return p >= m.arena && p < m.arena + arena_bytes; }

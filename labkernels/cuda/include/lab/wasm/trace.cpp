@@ -24,7 +24,10 @@ struct Softmax {
 Softmax softmaxes[max_threads];
 u32 seen[max_shared_bytes / 16];
 // An mbarrier, as a stepper shows it.
-struct Standing { u32 byte, phase; int pending, count, bytes; };
+struct Standing {
+  u32 byte, phase;
+  int pending, count, bytes;
+};
 Standing standings[max_shared_bytes / sizeof(u64)];
 
 }  // namespace

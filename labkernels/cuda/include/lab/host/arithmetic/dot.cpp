@@ -20,9 +20,7 @@ struct Format {
 constexpr Format formats[] = {
     {10, 5, 0, true}, {7, 8, 0, true}, {10, 8, 13, true}, {3, 4, 0, false}, {2, 5, 0, true}};
 
-struct Unit {
-  int kept_bits, chunk, lowest_alignment, lowest_alignment_half, out_fraction_bits;
-};
+struct Unit { int kept_bits, chunk, lowest_alignment, lowest_alignment_half, out_fraction_bits; };
 constexpr Unit unit_of(Input input) {
 #if LAB_ARCH >= 90
   if (bytes_of(input) == 1) return {13, 32, -133, -21, 13};
@@ -122,8 +120,10 @@ float canonical(double x) {
 
 u32 widen(Format format, u32 bits) {
   const Number x = decode(format, bits);
-  const double magnitude = x.nan ? NAN : x.infinite ? INFINITY
-      : std::ldexp(static_cast<double>(x.significand), x.exponent - x.fraction_bits);
+  const double magnitude =
+      x.nan        ? NAN
+      : x.infinite ? INFINITY
+                   : std::ldexp(static_cast<double>(x.significand), x.exponent - x.fraction_bits);
   return f16_from_float(static_cast<float>(x.negative ? -magnitude : magnitude));
 }
 

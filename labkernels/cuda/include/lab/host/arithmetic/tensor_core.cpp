@@ -54,9 +54,7 @@ Ints larger_of(Ints a, Ints b) { return a > b ? a : b; }
 #ifdef __AVX2__
 // The factors fit in 16 bits; b's upper half is zero.
 Ints lower_half(Ints b) { return b & 0xffff; }
-Ints product(Ints a, Ints b) {
-  return (Ints)_mm256_madd_epi16((__m256i)a, (__m256i)b);
-}
+Ints product(Ints a, Ints b) { return (Ints)_mm256_madd_epi16((__m256i)a, (__m256i)b); }
 Ints shift_toward_zero(Ints x, Ints n) {
   const __m256i magnitude = _mm256_srlv_epi32(_mm256_abs_epi32((__m256i)x), (__m256i)n);
   return (Ints)_mm256_sign_epi32(magnitude, (__m256i)x);
@@ -92,14 +90,13 @@ struct Decoded {
 template <class Format> void decode(const Fragments& f, Decoded& d) {
   constexpr int spare = kept_bits - 2 * Format::fraction_bits, spare_a = spare / 2;
   for (int k = 0; k < 16; ++k)
-    d.b[k] = lower_half(
-        significand<Format>(__builtin_convertvector(load<Halves>(f.b[k]), Ints), spare - spare_a,
-                            d.b_exponent[k], d.special));
+    d.b[k] = lower_half(significand<Format>(__builtin_convertvector(load<Halves>(f.b[k]), Ints),
+                                            spare - spare_a, d.b_exponent[k], d.special));
   for (int row = 0; row < 16; ++row) {
     for (int k = 0; k < 16; k += 8) {
       Ints exponent;
-      const Ints a = significand<Format>(
-          __builtin_convertvector(load<Halves>(&f.a[row][k]), Ints), spare_a, exponent, d.special);
+      const Ints a = significand<Format>(__builtin_convertvector(load<Halves>(&f.a[row][k]), Ints),
+                                         spare_a, exponent, d.special);
       std::memcpy(&d.a[row][k], &a, sizeof a);
       std::memcpy(&d.a_exponent[row][k], &exponent, sizeof exponent);
     }

@@ -44,7 +44,8 @@ u32 place_of(u64 descriptor, bool major_mn, u32 i, u32 chunk) {
 
 void check_descriptor(u64 descriptor, Where where) {
   if (descriptor >> 62 > 1 || (descriptor >> 49 & 7) != 0)
-    fail("wgmma at " + place(where) + ": a descriptor with a swizzle other than none and b128, or "
+    fail("wgmma at " + place(where) +
+         ": a descriptor with a swizzle other than none and b128, or "
          "a base offset");
 }
 
@@ -111,10 +112,9 @@ void multiply(const WgmmaRequest& r, const KBytes* a, const KBytes* b, float* c)
 template <class Visit> void each_of_d(void* const* d, int columns, bool half, Visit visit) {
   for (int lane = 0; lane < warp_size; ++lane)
     for (int first = 0; first < columns; first += 8)
-      each_result(static_cast<unsigned char*>(d[lane]) + first * (half ? 1 : 2), lane, half,
-                  [&](float& value, int row, int column) {
-                    visit(value, row * columns + first + column);
-                  });
+      each_result(
+          static_cast<unsigned char*>(d[lane]) + first * (half ? 1 : 2), lane, half,
+          [&](float& value, int row, int column) { visit(value, row * columns + first + column); });
 }
 
 std::size_t held_bytes(const Accumulator& x) {
@@ -185,9 +185,17 @@ void act_wgmma(Warp& warp) {
 
   const int first_row = sm->thread / warp_size % warps_of_group * rows_of_warp;
   ++queue.n_issued;
-  Operands& read = queue.operands.emplace_back();
-  read = {r.a, r.b, r.a_major_mn, r.b_major_mn, r.rows != nullptr, first_row, r.columns,
-          queue.n_committed, warp.where, {}};
+  queue.operands.push_back({r.a,
+                            r.b,
+                            r.a_major_mn,
+                            r.b_major_mn,
+                            r.rows != nullptr,
+                            first_row,
+                            r.columns,
+                            queue.n_committed,
+                            warp.where,
+                            {}});
+  Operands& read = queue.operands.back();
   read.bytes.resize(static_cast<std::size_t>((rows_of_warp + r.columns) * bytes_of_k));
   auto* a = reinterpret_cast<KBytes*>(read.bytes.data());
   KBytes* b = a + rows_of_warp;

@@ -12,7 +12,7 @@ struct Accumulator {
   std::vector<float> values;  // 16 x columns
   int columns, group;
   bool half;
-  Where where;                // of the last wgmma that added to it
+  Where where;  // of the last wgmma that added to it
 };
 
 // The tiles of one wgmma, as they were when it was issued.

@@ -32,9 +32,7 @@ LAB_WORD void mbarrier_wait(Mbarrier& b, int parity, LAB_HERE) {
   host::mbarrier_wait(b, parity, here);
 }
 LAB_WORD void named_sync(int id, int threads, LAB_HERE) { host::named_sync(id, threads, here); }
-LAB_WORD void named_arrive(int id, int threads, LAB_HERE) {
-  host::named_arrive(id, threads, here);
-}
+LAB_WORD void named_arrive(int id, int threads, LAB_HERE) { host::named_arrive(id, threads, here); }
 template <int N> LAB_WORD void setmaxnreg_inc(LAB_HERE) {
   static_assert(N >= 24 && N <= 240 && N % 8 == 0);
   host::setmaxnreg_inc(N, here);

@@ -37,21 +37,20 @@ LAB_WORD void sync_warp(LAB_HERE) {
   host::meet<false>(host::Word::sync_warp, here, host::act_sync_warp);
 }
 LAB_WORD float shfl(float v, int lane, LAB_HERE) {
-  return host::as_float(static_cast<u32>(host::exchange(
-      host::Word::shfl, here, host::as_bits(v), lane & 31, host::act_shfl)));
+  return host::as_float(static_cast<u32>(
+      host::exchange(host::Word::shfl, here, host::as_bits(v), lane & 31, host::act_shfl)));
 }
 LAB_WORD float shfl_xor(float v, int mask, LAB_HERE) {
-  return host::as_float(static_cast<u32>(
-      host::exchange(host::Word::shfl, here, host::as_bits(v), host::my_lane_index() ^ mask,
-                     host::act_shfl)));
+  return host::as_float(static_cast<u32>(host::exchange(
+      host::Word::shfl, here, host::as_bits(v), host::my_lane_index() ^ mask, host::act_shfl)));
 }
 LAB_WORD int shfl(int v, int lane, LAB_HERE) {
-  return static_cast<int>(host::exchange(host::Word::shfl, here, static_cast<u64>(v), lane & 31,
-                                         host::act_shfl));
+  return static_cast<int>(
+      host::exchange(host::Word::shfl, here, static_cast<u64>(v), lane & 31, host::act_shfl));
 }
 LAB_WORD i64 shfl(i64 v, int lane, LAB_HERE) {
-  return static_cast<i64>(host::exchange(host::Word::shfl, here, static_cast<u64>(v),
-                                         lane & 31, host::act_shfl));
+  return static_cast<i64>(
+      host::exchange(host::Word::shfl, here, static_cast<u64>(v), lane & 31, host::act_shfl));
 }
 LAB_WORD u32 shfl_octet(u32 v, int lane, LAB_HERE) {
   const int octet = host::my_lane_index() & ~7;
@@ -66,9 +65,7 @@ LAB_DEVICE void allow_next_launch() {}
 LAB_DEVICE void wait_previous_launch() {}
 
 // ---- memory
-template <class S> LAB_WORD S& shared_memory() {
-  return *reinterpret_cast<S*>(host::sm->shared);
-}
+template <class S> LAB_WORD S& shared_memory() { return *reinterpret_cast<S*>(host::sm->shared); }
 
 template <class T> LAB_WORD T load_constant(const T* p, LAB_HERE) {
   host::check_global(p, sizeof(T), alignof(T), host::Access::read_constant,
@@ -86,9 +83,7 @@ template <class T> LAB_WORD void store_global(T* p, T value, LAB_HERE) {
 LAB_WORD int atomic_add_global(int* p, int value, LAB_HERE) {
   return host::atomic_add_global(p, value, here);
 }
-LAB_WORD void add_global(float* p, const float (&x)[4], LAB_HERE) {
-  host::add_global(p, x, here);
-}
+LAB_WORD void add_global(float* p, const float (&x)[4], LAB_HERE) { host::add_global(p, x, here); }
 LAB_WORD void fence_global() { host::fence_global(); }
 LAB_WORD u32 shared_address(const void* p) {
   return static_cast<u32>(static_cast<const unsigned char*>(p) - host::sm->shared);

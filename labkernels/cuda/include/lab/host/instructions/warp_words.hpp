@@ -24,7 +24,8 @@ struct MmaOperands {
 
 // Meets the other lanes in a word that needs all 32 lanes of a warp.
 [[gnu::always_inline]] inline void meet_whole_warp(Word word, Where where, void (*act)(Warp&)) {
-  if (my_warp().n_lanes != warp_size) [[unlikely]] report_part_of_warp(word, where);
+  if (my_warp().n_lanes != warp_size) [[unlikely]]
+    report_part_of_warp(word, where);
   meet<true>(word, where, act);
 }
 

@@ -52,16 +52,19 @@ template <class T, Major A = Major::k, Major B = Major::k, class D, int Register
 LAB_WORD void wgmma(D (&d)[Registers], u64 a, u64 b, bool accumulate = true, LAB_HERE) {
   static_assert(sizeof(T) == 2 || (A == Major::k && B == Major::k));
   constexpr bool half = host::is_half<D>;
-  host::issue_wgmma(d, {a, b, nullptr, host::input_of<T>, half, A == Major::mn, B == Major::mn,
-                        accumulate, Registers * (half ? 4 : 2)}, here);
+  host::issue_wgmma(d,
+                    {a, b, nullptr, host::input_of<T>, half, A == Major::mn, B == Major::mn,
+                     accumulate, Registers * (half ? 4 : 2)},
+                    here);
 }
 template <class T, Major B = Major::k, class D, int Registers>
-LAB_WORD void wgmma(D (&d)[Registers], const u32 (&a)[4], u64 b, bool accumulate = true,
-                    LAB_HERE) {
+LAB_WORD void wgmma(D (&d)[Registers], const u32 (&a)[4], u64 b, bool accumulate = true, LAB_HERE) {
   static_assert(sizeof(T) == 2 || B == Major::k);
   constexpr bool half = host::is_half<D>;
-  host::issue_wgmma(d, {0, b, a, host::input_of<T>, half, false, B == Major::mn, accumulate,
-                        Registers * (half ? 4 : 2)}, here);
+  host::issue_wgmma(d,
+                    {0, b, a, host::input_of<T>, half, false, B == Major::mn, accumulate,
+                     Registers * (half ? 4 : 2)},
+                    here);
 }
 
 }  // namespace lab

@@ -110,8 +110,7 @@ void leave_block() {
 // `capacity`.
 extern "C" LAB_EXPORT int lab_launch(const Launch* launch, Kernel kernel, char* error,
                                      std::size_t capacity) {
-  const i64 n_blocks =
-      static_cast<i64>(launch->grid[0]) * launch->grid[1] * launch->grid[2];
+  const i64 n_blocks = static_cast<i64>(launch->grid[0]) * launch->grid[1] * launch->grid[2];
   Work work{*launch, kernel, n_blocks, {}, {}, n_blocks, {}};
   const FaultHandlers handlers;
   const InterruptHandler interrupt(launch->interruptible != 0 ? &work.failed_block : nullptr);

@@ -30,16 +30,44 @@ constexpr int warp_size = 32, warps_of_group = 4;
 constexpr int max_threads = 1024;
 constexpr int max_warps = max_threads / warp_size;
 constexpr int scheduler = max_threads;  // the fiber of the worker itself, not a CUDA thread
-constexpr unsigned char poison = 0xff;   // NaN in any format
+constexpr unsigned char poison = 0xff;  // NaN in any format
 constexpr std::size_t max_shared_bytes = 227 * 1024;
 
 enum class Word : unsigned char {
-  none, sync_block, sync_warp, shfl, warp_any, warp_uniform, ldmatrix_x4, ldmatrix_x4_trans,
-  stmatrix_x4, movmatrix_trans, mma_f16, mma_bf16, mma_format, wgmma,
-  wgmma_fence, wgmma_commit, wgmma_wait, load_constant, load_global, store_global,
-  atomic_add_global, add_global, cp_async_16, mbarrier_init, mbarrier_arrive,
-  mbarrier_arrive_expect_tx, mbarrier_wait, named_sync, named_arrive, setmaxnreg_inc,
-  setmaxnreg_dec, tma_load, bulk_load, bulk_add,
+  none,
+  sync_block,
+  sync_warp,
+  shfl,
+  warp_any,
+  warp_uniform,
+  ldmatrix_x4,
+  ldmatrix_x4_trans,
+  stmatrix_x4,
+  movmatrix_trans,
+  mma_f16,
+  mma_bf16,
+  mma_format,
+  wgmma,
+  wgmma_fence,
+  wgmma_commit,
+  wgmma_wait,
+  load_constant,
+  load_global,
+  store_global,
+  atomic_add_global,
+  add_global,
+  cp_async_16,
+  mbarrier_init,
+  mbarrier_arrive,
+  mbarrier_arrive_expect_tx,
+  mbarrier_wait,
+  named_sync,
+  named_arrive,
+  setmaxnreg_inc,
+  setmaxnreg_dec,
+  tma_load,
+  bulk_load,
+  bulk_add,
 };
 const char* name_of(Word word);
 
@@ -52,10 +80,10 @@ struct Lane {
 };
 
 struct Warp {
-  u32 present;   // one bit per lane that the block has
+  u32 present;  // one bit per lane that the block has
   u32 runnable;
   int n_lanes, arrived;
-  Word word;     // the word that the arrived lanes wait in
+  Word word;  // the word that the arrived lanes wait in
   Where where;
   u32 meet_epoch = 0;  // counts warp-wide words, over all blocks and launches
   Lane lane[warp_size];

@@ -80,8 +80,8 @@ int diverged_warp(const Worker& m) {
 // The hardware's barrier is one instruction for the whole warp.
 [[noreturn]] [[gnu::noinline, gnu::cold]] void report_split_barrier(int thread) {
   const Worker& m = worker();
-  fail_block(this_block() + ": warp " + std::to_string(thread / warp_size) +
-             " diverged: thread " + std::to_string(thread - 1) + " is in sync_block at " +
+  fail_block(this_block() + ": warp " + std::to_string(thread / warp_size) + " diverged: thread " +
+             std::to_string(thread - 1) + " is in sync_block at " +
              place(m.threads[thread - 1].where) + ", thread " + std::to_string(thread) + " at " +
              place(m.threads[thread].where));
 }

@@ -9,14 +9,23 @@
 namespace lab::host {
 
 const char* name_of(Word word) {
-  static constexpr const char* names[] = {
-      "nothing", "sync_block", "sync_warp", "shfl", "warp_any", "warp_uniform", "ldmatrix_x4",
-      "ldmatrix_x4_trans", "stmatrix_x4", "movmatrix_trans",
-      "mma_m16n8k16<f16>", "mma_m16n8k16<bf16>", "mma_m16n8", "wgmma", "wgmma_fence",
-      "wgmma_commit", "wgmma_wait", "load_constant", "load_global", "store_global",
-      "atomic_add_global", "add_global", "cp_async_16", "mbarrier_init", "mbarrier_arrive",
-      "mbarrier_arrive_expect_tx", "mbarrier_wait", "named_sync", "named_arrive", "setmaxnreg_inc",
-      "setmaxnreg_dec", "tma_load", "bulk_load", "bulk_add"};
+  static constexpr const char* names[] = {"nothing",           "sync_block",
+                                          "sync_warp",         "shfl",
+                                          "warp_any",          "warp_uniform",
+                                          "ldmatrix_x4",       "ldmatrix_x4_trans",
+                                          "stmatrix_x4",       "movmatrix_trans",
+                                          "mma_m16n8k16<f16>", "mma_m16n8k16<bf16>",
+                                          "mma_m16n8",         "wgmma",
+                                          "wgmma_fence",       "wgmma_commit",
+                                          "wgmma_wait",        "load_constant",
+                                          "load_global",       "store_global",
+                                          "atomic_add_global", "add_global",
+                                          "cp_async_16",       "mbarrier_init",
+                                          "mbarrier_arrive",   "mbarrier_arrive_expect_tx",
+                                          "mbarrier_wait",     "named_sync",
+                                          "named_arrive",      "setmaxnreg_inc",
+                                          "setmaxnreg_dec",    "tma_load",
+                                          "bulk_load",         "bulk_add"};
   static_assert(std::size(names) == static_cast<int>(Word::bulk_add) + 1);
   return names[static_cast<int>(word)];
 }
@@ -33,8 +42,8 @@ std::string place(Where where) {
 
 std::string hexadecimal(const void* address) {
   char digits[16];
-  const auto end = std::to_chars(digits, digits + sizeof digits,
-                                 reinterpret_cast<std::uintptr_t>(address), 16);
+  const auto end =
+      std::to_chars(digits, digits + sizeof digits, reinterpret_cast<std::uintptr_t>(address), 16);
   return "0x" + std::string(digits, end.ptr);
 }
 

@@ -6,11 +6,11 @@
 
 namespace lab::host {
 
-std::string place(Where where);       // "decode/mma/kernel.cuh:31"
+std::string place(Where where);                   // "decode/mma/kernel.cuh:31"
 std::string code_place(const void* instruction);  // for build.py to look up: "<<library+0x12ab>>"
-std::string hexadecimal(const void* address);  // "0x7f00"
-std::string this_block();             // "block (0, 1, 2)"
-std::string this_thread();            // "block (0, 1, 2), thread 5"
+std::string hexadecimal(const void* address);     // "0x7f00"
+std::string this_block();                         // "block (0, 1, 2)"
+std::string this_thread();                        // "block (0, 1, 2), thread 5"
 
 // Ends the block with the error "block (0, 1, 2), thread 5: what". A fiber calls this and never
 // returns: objects on its stack are not destroyed, so an error may leak a string.

@@ -27,9 +27,9 @@ enum class State : unsigned char { active, at_sync_block, waits, finished };
 
 struct Thread {
   State state;
-  Word word;    // the word that it waits in
+  Word word;  // the word that it waits in
   Where where;
-  int what;     // the number of the barrier, or of registers, that it waits for
+  int what;  // the number of the barrier, or of registers, that it waits for
   CopyQueue queue;
   StoreQueue stores;
   u32 async_fences;  // fences that it has passed
@@ -41,7 +41,7 @@ struct Shadow;  // of shared memory, in checked builds
 struct Worker : Multiprocessor {
   const Launch* launch = nullptr;
   Kernel kernel = nullptr;
-  i64 index = 0;                   // number of the block in the launch
+  i64 index = 0;                                   // number of the block in the launch
   const std::atomic<i64>* failed_block = nullptr;  // the launch's first that failed
   int n_threads = 0, n_warps = 0;
   int n_arrived = 0, n_alive = 0;  // threads at sync_block; threads that have not finished
@@ -49,15 +49,15 @@ struct Worker : Multiprocessor {
   Thread threads[max_threads];
   WgmmaQueue wgmma[max_warps];
   Barriers barriers;
-  std::vector<BoxLoad> loads;      // oldest first
-  u64 dice = 0;                    // random numbers for the order in which the loads land
-  u64 steps = 0;                   // of all threads of the block, if the kernel counts them
+  std::vector<BoxLoad> loads;  // oldest first
+  u64 dice = 0;                // random numbers for the order in which the loads land
+  u64 steps = 0;               // of all threads of the block, if the kernel counts them
 
   std::string error;  // empty: none
 
   char* arena = nullptr;  // guard, shared memory, guard
   char* stacks = nullptr;
-  int n_stacks = 0;       // stacks open for use
+  int n_stacks = 0;  // stacks open for use
   Shadow* shadow = nullptr;
   Guard* guard = nullptr;
 

@@ -9,21 +9,21 @@
 namespace lab::host {
 
 struct MBarrier {
-  int number;            // number within the block
-  u32 byte;              // its byte of shared memory
-  int count, pending;    // arrivals: of a whole phase; those that this phase still waits for
-  i64 bytes;             // announced and not yet there; negative if a copy came before its notice
+  int number;          // number within the block
+  u32 byte;            // its byte of shared memory
+  int count, pending;  // arrivals: of a whole phase; those that this phase still waits for
+  i64 bytes;           // announced and not yet there; negative if a copy came before its notice
   u32 phase;
-  short owner;           // who initialised it
-  bool fenced;           // whether its owner has called the fence, and in which epoch:
+  short owner;  // who initialised it
+  bool fenced;  // whether its owner has called the fence, and in which epoch:
   u32 fence_epoch;
   std::vector<short> waiting;
 };
 
 struct NamedBarrier {
-  int threads = 0, arrived = 0;  // threads: set by the first warp that comes
-  u32 generation = 0, warps = 0; // one bit per warp that has come
-  Where where;                   // where the first arrived
+  int threads = 0, arrived = 0;   // threads: set by the first warp that comes
+  u32 generation = 0, warps = 0;  // one bit per warp that has come
+  Where where;                    // where the first arrived
 };
 
 constexpr int n_named = 16;

@@ -52,8 +52,7 @@ std::string bytes_of(std::size_t bytes, Word word, Where where) {
 }
 
 bool in_shared(const void* p, std::size_t bytes) {
-  const auto offset =
-      static_cast<std::size_t>(static_cast<const unsigned char*>(p) - sm->shared);
+  const auto offset = static_cast<std::size_t>(static_cast<const unsigned char*>(p) - sm->shared);
   return offset < sm->shared_bytes && sm->shared_bytes - offset >= bytes;
 }
 
@@ -91,8 +90,8 @@ void forget_landed(CopyQueue& queue) {
                                                     Where where) {
   const bool shared = in_arena(worker(), p);
   fail(std::string(name_of(word)) + " at " + place(where) + ": the " +
-       (shared ? "shared" : "global") + " address " + hexadecimal(p) +
-       " is not a multiple of " + std::to_string(alignment) + " bytes");
+       (shared ? "shared" : "global") + " address " + hexadecimal(p) + " is not a multiple of " +
+       std::to_string(alignment) + " bytes");
 }
 
 int atomic_add_global(int* p, int value, Where where) {
@@ -118,8 +117,7 @@ void add_global(float* p, const float (&x)[4], Where where) {
 // The fence is real, because blocks run on several host threads at once.
 void fence_global() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
-void check_shared(const void* p, std::size_t bytes, std::size_t alignment, Word word,
-                  Where where) {
+void check_shared(const void* p, std::size_t bytes, std::size_t alignment, Word word, Where where) {
   if (reinterpret_cast<u64>(p) % alignment != 0) report_misaligned(p, alignment, word, where);
   if (!in_shared(p, bytes)) report_shared(p, bytes, word, where);
 }
@@ -135,8 +133,7 @@ void cp_async_16(void* dst, const void* src, bool valid, Where where) {
   touch_issued(dst, where);
   std::memset(dst, 0xff, 16);  // until the wait, a reader sees NaN
   worker().threads[sm->thread].queue.copies.push_back(
-      {static_cast<unsigned char*>(dst),
-       valid ? static_cast<const unsigned char*>(src) : nullptr});
+      {static_cast<unsigned char*>(dst), valid ? static_cast<const unsigned char*>(src) : nullptr});
 }
 
 void cp_async_commit() {

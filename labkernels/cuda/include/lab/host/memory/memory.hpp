@@ -22,7 +22,8 @@ inline bool allowed(const GlobalRange& range, u64 address, std::size_t bytes, Ac
                                                 std::size_t alignment, Access access, Word word,
                                                 Where where) {
   const auto address = reinterpret_cast<u64>(p);
-  if (address % alignment != 0) [[unlikely]] report_misaligned(p, alignment, word, where);
+  if (address % alignment != 0) [[unlikely]]
+    report_misaligned(p, alignment, word, where);
   const GlobalRange*& last = sm->last_range[where.line() % 16];
   if (!allowed(*last, address, bytes, access)) [[unlikely]]
     last = find_range(p, bytes, access, word, where);

@@ -37,8 +37,8 @@ void act_named(Warp& warp) {
     b.threads = threads;
     b.where = warp.where;
   } else if (b.threads != threads) {
-    complain("barrier " + std::to_string(id) + " of " + std::to_string(threads) +
-             " threads; at " + place(b.where) + " it is of " + std::to_string(b.threads));
+    complain("barrier " + std::to_string(id) + " of " + std::to_string(threads) + " threads; at " +
+             place(b.where) + " it is of " + std::to_string(b.threads));
   }
   if ((b.warps >> w & 1) != 0)
     complain("warp " + std::to_string(w) + " comes to barrier " + std::to_string(id) +
@@ -116,8 +116,8 @@ void check_warpgroup(Word word, Where where) {
   require_sm90(word, where);
   const Worker& m = worker();
   if (m.n_threads % (warps_of_group * warp_size) != 0)
-    fail(at(word, where) + " needs whole warpgroups; the block has " +
-         std::to_string(m.n_threads) + " threads");
+    fail(at(word, where) + " needs whole warpgroups; the block has " + std::to_string(m.n_threads) +
+         " threads");
 }
 
 }  // namespace
@@ -149,10 +149,9 @@ void check_registers(const Worker& m) {
   for (int first = 0; first + warps_of_group <= m.n_warps; first += warps_of_group)
     for (int w = first + 1; w < first + warps_of_group; ++w)
       if (m.barriers.registers[w] != m.barriers.registers[first])
-        fail_block(this_block() + ": warps " + std::to_string(first) + " and " +
-                   std::to_string(w) + " of a warpgroup end with " +
-                   std::to_string(m.barriers.registers[first]) + " and " +
-                   std::to_string(m.barriers.registers[w]) +
+        fail_block(this_block() + ": warps " + std::to_string(first) + " and " + std::to_string(w) +
+                   " of a warpgroup end with " + std::to_string(m.barriers.registers[first]) +
+                   " and " + std::to_string(m.barriers.registers[w]) +
                    " registers per thread: setmaxnreg_inc and setmaxnreg_dec take all four warps");
 }
 

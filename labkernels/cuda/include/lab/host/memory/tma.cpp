@@ -16,7 +16,12 @@ namespace {
 // cuda/gpu/tensor_map.py writes these words.
 constexpr u64 map_mark = 0x54656e736f724d70;
 enum MapWord {
-  address_word, format_word, shape_word, stride_word = 7, box_word = 12, mark_word = 15
+  address_word,
+  format_word,
+  shape_word,
+  stride_word = 7,
+  box_word = 12,
+  mark_word = 15
 };
 
 constexpr int chunk_bytes = 16, line_of_swizzle = 128;
@@ -113,8 +118,7 @@ std::vector<unsigned char> gather(const Box& box, u32 byte) {
 
 // Tells the checker that the TMA reads the box.
 void touch_box(const Box& box, u32 byte, Word word, Where where) {
-  each_chunk(box, byte,
-             [&](std::size_t, const unsigned char* at) { touch_sent(at, word, where); });
+  each_chunk(box, byte, [&](std::size_t, const unsigned char* at) { touch_sent(at, word, where); });
 }
 
 // Returns the byte of shared memory at which the box begins. Fails if the box may not begin there.
@@ -153,8 +157,7 @@ void store(const Box& box, const void* src, std::size_t alignment, Word word, Wh
   const u32 byte = shared_byte(box, src, alignment, word, where);
   check_lines(box, Access::write, word, where);
   touch_box(box, byte, word, where);
-  queue.stores.push_back(
-      {box, byte, queue.n_committed, false, word, where, gather(box, byte)});
+  queue.stores.push_back({box, byte, queue.n_committed, false, word, where, gather(box, byte)});
 }
 
 u32 bits_of_sum(float x, float y) {
@@ -168,8 +171,8 @@ void add(unsigned char* to, const unsigned char* from, std::size_t bytes) {
     std::memcpy(&addend, from + i, sizeof addend);
     std::atomic_ref<u32> target(*reinterpret_cast<u32*>(to + i));
     u32 before = target.load();
-    while (!target.compare_exchange_weak(
-        before, bits_of_sum(as_float(before), as_float(addend)))) {}
+    while (!target.compare_exchange_weak(before, bits_of_sum(as_float(before), as_float(addend))))
+      continue;
   }
 }
 

@@ -11,16 +11,16 @@ struct Box {
   u64 address;
   int rank, element_bytes;
   bool swizzled;
-  i64 shape[5], stride[5];           // elements, bytes
+  i64 shape[5], stride[5];  // elements, bytes
   int size[5];
   int at[5];
 };
 
 struct BoxLoad {
   Box box;
-  u32 byte;               // its byte of shared memory
-  int barrier;            // its number
-  u32 phase;              // of the barrier, when it was issued
+  u32 byte;     // its byte of shared memory
+  int barrier;  // its number
+  u32 phase;    // of the barrier, when it was issued
   short thread;
   Word word;
   Where where;
@@ -30,7 +30,7 @@ struct BoxStore {
   Box box;
   u32 byte;
   int group;
-  bool read;              // a wait has ended after which shared memory may be written again
+  bool read;  // a wait has ended after which shared memory may be written again
   Word word;
   Where where;
   std::vector<unsigned char> values;  // as they were when it was issued
@@ -47,8 +47,8 @@ struct StoreQueue {
 };
 
 struct Worker;
-bool land_a_load(Worker& m);          // false: there is none
+bool land_a_load(Worker& m);             // false: there is none
 void end_stores(Worker& m, int thread);  // the thread returns
-void check_loads(const Worker& m);    // the block ends: none is on its way
+void check_loads(const Worker& m);       // the block ends: none is on its way
 
 }  // namespace lab::host

@@ -19,12 +19,12 @@ using Limits = std::vector<u32>;  // one per actor
 constexpr int max_checked_barriers = 64;
 
 struct Order {
-  u32 now = 1;       // counts what makes accesses known; the stamp of a thread's accesses
+  u32 now = 1;  // counts what makes accesses known; the stamp of a thread's accesses
   u32 block_began = 0;
   int n_threads = 0, n_warps = 0, n_barriers = 0, n_actors = 0;
-  Limits known;      // [thread][actor]
-  Limits everyone;   // [actor]: what every thread knows since the last sync_block
-  Limits fenced;     // [thread][thread]: what the first knew of the second at its last fence
+  Limits known;     // [thread][actor]
+  Limits everyone;  // [actor]: what every thread knows since the last sync_block
+  Limits fenced;    // [thread][thread]: what the first knew of the second at its last fence
   std::vector<Limits> fences;  // [thread][fence]: the stamps of its fences
   Limits gathered[max_checked_barriers + 16], ended[max_checked_barriers + 16];
   u32 wgmma_issued[max_warps] = {}, wgmma_done[max_warps] = {};
@@ -56,14 +56,14 @@ struct Order {
 void begin_launch(Order& order, int n_threads, int n_warps);
 void begin_block(Worker& m);
 void know_at_sync_block(Worker& m);
-void know_at_sync_warp(Worker& m);                      // of the running thread's warp
-void know_at_arrival(Worker& m, int barrier);           // of the running thread
-void know_at_end(Worker& m, int barrier, u32 phase);    // the phase ends
+void know_at_sync_warp(Worker& m);                    // of the running thread's warp
+void know_at_arrival(Worker& m, int barrier);         // of the running thread
+void know_at_end(Worker& m, int barrier, u32 phase);  // the phase ends
 void know_after_wait(Worker& m, int barrier);
-void know_at_named_arrival(Worker& m, int id);          // of the running thread's warp
+void know_at_named_arrival(Worker& m, int id);  // of the running thread's warp
 void know_at_named_end(Worker& m, int id);
 void know_after_named_wait(Worker& m, int id);
-void know_at_fence(Worker& m);                          // fence_async_shared of the running thread
+void know_at_fence(Worker& m);  // fence_async_shared of the running thread
 
 #else
 inline void know_at_sync_block(Worker&) {}

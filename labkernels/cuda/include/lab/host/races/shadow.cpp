@@ -51,8 +51,8 @@ struct Places {
 enum class By : unsigned char { thread, cp_async_in_flight, tma };
 
 struct Writer {
-  u32 stamp;  // 0: no writer
-  u32 phase;  // of the barrier, by the TMA
+  u32 stamp;         // 0: no writer
+  u32 phase;         // of the barrier, by the TMA
   u32 async_fences;  // fences that the thread had passed
   u16 thread, place;
   unsigned char barrier;
@@ -119,8 +119,8 @@ struct Me {
 
 Me me(Worker& m, Place here) {
   Shadow& s = *m.shadow;
-  return {m, s.order, m.thread, m.thread / warp_size, s.order.of(m.thread),
-          s.places.number(here), here};
+  const int t = m.thread;
+  return {m, s.order, t, t / warp_size, s.order.of(t), s.places.number(here), here};
 }
 
 std::string in_words(const Place& p) {
@@ -185,8 +185,8 @@ void check_fence(const Cell& cell, const Me& i, const char* verb, Word word) {
 Read* reads_of(const Me& i, const Cell& cell, int warp) {
   Shadow& s = *i.m.shadow;
   const auto index = static_cast<std::size_t>(&cell - s.cells.data());
-  return &s.reads[(index * static_cast<std::size_t>(i.m.n_warps) +
-                   static_cast<std::size_t>(warp)) * n_kinds];
+  return &s.reads[(index * static_cast<std::size_t>(i.m.n_warps) + static_cast<std::size_t>(warp)) *
+                  n_kinds];
 }
 
 u32 stamp_of(const Me& i, Kind kind) {
@@ -231,8 +231,8 @@ void write_cell(Cell& cell, const Me& i, Writer writer) {
 }
 
 Writer writer_of(const Me& i, By by) {
-  return {i.order.now, 0, i.m.threads[i.thread].async_fences, static_cast<u16>(i.thread), i.place,
-          0, by, Word::none};
+  const u32 fences = i.m.threads[i.thread].async_fences;
+  return {i.order.now, 0, fences, static_cast<u16>(i.thread), i.place, 0, by, Word::none};
 }
 
 // Visits the cells of [p, p + bytes), which lie in shared memory.
@@ -291,9 +291,8 @@ void touch_row(const void* row, Where where) {
 }
 
 void touch_stored(const void* row, Where where) {
-  each_cell_of_row(row, where, [](Cell& cell, const Me& i) {
-    write_cell(cell, i, writer_of(i, By::thread));
-  });
+  each_cell_of_row(row, where,
+                   [](Cell& cell, const Me& i) { write_cell(cell, i, writer_of(i, By::thread)); });
 }
 
 void touch_wgmma(const void* row, Where where) {
@@ -366,17 +365,16 @@ extern "C" std::uint32_t lab_here = 0;  // WebAssembly has no return address: a 
 #else
 #define LAB_CALLER __builtin_return_address(0)
 #endif
-#define LAB_PLAIN(bytes)                                                                     \
-  LAB_EXPORT void __tsan_read##bytes(void* p) { touch(p, bytes, false, LAB_CALLER); }        \
-  LAB_EXPORT void __tsan_write##bytes(void* p) { touch(p, bytes, true, LAB_CALLER); }
-#define LAB_UNALIGNED(bytes)                                                                    \
-  LAB_EXPORT void __tsan_unaligned_read##bytes(void* p) { touch(p, bytes, false, LAB_CALLER); } \
-  LAB_EXPORT void __tsan_unaligned_write##bytes(void* p) { touch(p, bytes, true, LAB_CALLER); }
+#define LAB_PLAIN(name, bytes)                                                                \
+  LAB_EXPORT void __tsan_##name##read##bytes(void* p) { touch(p, bytes, false, LAB_CALLER); } \
+  LAB_EXPORT void __tsan_##name##write##bytes(void* p) { touch(p, bytes, true, LAB_CALLER); }
 
 extern "C" {
 using lab::host::touch;
-LAB_PLAIN(1) LAB_PLAIN(2) LAB_PLAIN(4) LAB_PLAIN(8) LAB_PLAIN(16)
-LAB_UNALIGNED(2) LAB_UNALIGNED(4) LAB_UNALIGNED(8) LAB_UNALIGNED(16)
+// clang-format off
+LAB_PLAIN(, 1) LAB_PLAIN(, 2) LAB_PLAIN(, 4) LAB_PLAIN(, 8) LAB_PLAIN(, 16)
+LAB_PLAIN(unaligned_, 2) LAB_PLAIN(unaligned_, 4) LAB_PLAIN(unaligned_, 8) LAB_PLAIN(unaligned_, 16)
+// clang-format on
 LAB_EXPORT void __tsan_read_range(void* p, unsigned long n) { touch(p, n, false, LAB_CALLER); }
 LAB_EXPORT void __tsan_write_range(void* p, unsigned long n) { touch(p, n, true, LAB_CALLER); }
 LAB_EXPORT void* __tsan_memcpy(void* dst, const void* src, unsigned long n) {

@@ -13,8 +13,8 @@ struct BoxCopy {
 };
 
 #ifdef LAB_CHECKS
-void prepare_shadow(Worker& m);                   // a launch begins
-void begin_shadow(Worker& m);                     // a block begins
+void prepare_shadow(Worker& m);  // a launch begins
+void begin_shadow(Worker& m);    // a block begins
 void free_shadow(Worker& m);
 Order& order_of(Worker& m);
 // Each tells the checker what happens to the 16 bytes at its first argument.
@@ -22,11 +22,11 @@ void touch_row(const void* row, Where where);     // a warp-wide word reads them
 void touch_stored(const void* row, Where where);  // a warp-wide word writes them
 void touch_wgmma(const void* row, Where where);   // wgmma reads them, past the threads' view
 void touch_sent(const void* row, Word word, Where where);  // the TMA reads them
-void touch_issued(const void* dst, Where where);  // cp_async_16 will write them
-void touch_landed(const void* dst);               // cp_async_16 has written them
+void touch_issued(const void* dst, Where where);           // cp_async_16 will write them
+void touch_landed(const void* dst);                        // cp_async_16 has written them
 void touch_brought(const void* dst, BoxCopy copy, Word word, Where where);  // the TMA writes them
-u32 seen_of(const Worker& m, std::size_t row);    // who wrote 16 bytes, as a stepper shows it
-void wgmma_issued(Worker& m);                     // the running thread's warp has issued one
+u32 seen_of(const Worker& m, std::size_t row);        // who wrote 16 bytes, as a stepper shows it
+void wgmma_issued(Worker& m);                         // the running thread's warp has issued one
 void wgmma_done(Worker& m, std::size_t n_in_flight);  // all but its last n_in_flight are done
 #else
 inline void prepare_shadow(Worker&) {}

@@ -179,6 +179,7 @@ extern "C" LAB_EXPORT void __sanitizer_cov_trace_pc() {
   const Warp& warp = my_warp();
   fail("does not end: its block has taken " + std::to_string(m.steps) + " steps, the last one at " +
        code_place(next - 1) +
-       (warp.word == Word::none ? "" : std::string(", after ") + name_of(warp.word) + " at " +
-                                           place(warp.where)));
+       (warp.word == Word::none
+            ? ""
+            : std::string(", after ") + name_of(warp.word) + " at " + place(warp.where)));
 }

@@ -17,7 +17,7 @@ char* stack_bottom(const Worker& m, int thread);
 // The end of shared memory, rounded up to its alignment, is where the upper guard begins.
 unsigned char* shared_base(const Worker& m, std::size_t shared_bytes);
 
-bool in_arena(const Worker& m, const void* address);  // or in a guard beside it
+bool in_arena(const Worker& m, const void* address);    // or in a guard beside it
 int stack_owner(const Worker& m, const void* address);  // also by its guard; -1: none
 
 }  // namespace lab::host

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labkernels.cli.options import DONE, FAILED
+from labkernels.cli.record import jobs
+from labkernels.cli.record.process import command, end_on_signals, in_a_process
 
 if TYPE_CHECKING:
     from labkernels.experiments.harness import Experiment, Options
@@ -29,11 +29,18 @@ examples:
   labkernels record prefill --only 'd128, causal|page 16'
   labkernels record decode_tensor_cores --quick --out /tmp/rows
   labkernels record --all --replace                     all of them, in fresh files
+  labkernels record --all --submit jobs                 a job of SLURM for each of them
+  labkernels record --gather jobs                       put the rows of these jobs into data/
   labkernels record --describe                          refresh data/datapackage.json alone
   labkernels record --merge --out rows                  rows that a machine without pyarrow left
 
 --all gives each experiment a process of its own, so that one that fails leaves the others; what
 failed is said again at the end.
+
+--submit hands each experiment to SLURM as a job with one GPU, says the jobs' numbers and waits for
+them (--no-wait: returns). An experiment and its peers stay in one process on one GPU, since only
+times of one run are compared. Where there is no SLURM, or with --local, the jobs run here, one
+after the other. FOLDER has to be one that all machines see. It needs labkernels[cluster].
 
 Ctrl-C, or the SIGTERM of a scheduler at the end of a job's time, keeps what was measured.
 Rows are written as CSV, and merged into the Parquet files of large tables at the end. Without
@@ -42,10 +49,6 @@ pyarrow they stay CSV, beside these files; --merge then merges them where pyarro
 exit codes: 0 all was recorded; 1 something failed, as said at the end; 2 the request was wrong;
 130 it was interrupted.
 """
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends a recording as Ctrl-C does."""
 
 
 def add_options(sub: argparse.ArgumentParser) -> None:
@@ -65,6 +68,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--peer-path", type=Path, default=None, help="Triton's tutorial 06-fused-attention.py"
     )
+    jobs.add_options(sub)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -83,10 +87,16 @@ def run(options: argparse.Namespace) -> int:
         cells = found and [cell.label for cell in found.chosen(asked)]
         print("\n".join(cells or _experiments(asked)))
         return DONE
+    if options.gather:
+        return jobs.gather(options.gather, asked)
     if bool(options.experiment) == options.all:
         known = ", ".join(experiments.discover())
         raise ValueError(f"experiment is missing; allowed: {known}, or --all")
-    signal.signal(signal.SIGTERM, _terminate)
+    if options.submit:
+        names = experiments.discover() if options.all else [options.experiment]
+        chosen = [experiments.find(name) for name in names]
+        return jobs.submit([each for each in chosen if _cells(each, asked)], asked, options)
+    end_on_signals()
     if options.all:
         return _record_all(asked)
     return _record_one(experiments.find(options.experiment), asked)
@@ -109,18 +119,13 @@ def _merge(asked: Options) -> int:
     return FAILED if failures else DONE
 
 
-def _terminate(number: int, frame: object) -> None:
-    """Raise Terminated once: a second SIGTERM would interrupt the writing of the rows."""
-    signal.signal(number, signal.SIG_IGN)
-    raise Terminated
-
-
 def _asked(options: argparse.Namespace) -> Options:
     from labkernels import places
     from labkernels.experiments.harness import Options
 
     out = places.DATA if options.out is None else options.out
-    if out == places.DATA and places.CHECKOUT is None and not options.list:
+    reads = options.list or options.submit
+    if out == places.DATA and places.CHECKOUT is None and not reads:
         raise ValueError(f"out = {out} belongs to the installed package; allowed: another folder")
     return Options(
         out=out,
@@ -142,7 +147,7 @@ def _experiments(asked: Options) -> list[str]:
 
     rows, lines, total, unknown = durations.read(), [], 0.0, 0
     for name, experiment in experiments.discover().items():
-        cells = sum(asked.picks(cell.label) for cell in experiment.cells(asked))
+        cells = _cells(experiment, asked)
         if not cells:
             continue
         seconds = durations.estimate(name, cells, rows)
@@ -153,6 +158,11 @@ def _experiments(asked: Options) -> list[str]:
         more = f", and {unknown} not yet measured" if unknown else ""
         lines.append(f"together {durations.words(total)}{more}")
     return lines
+
+
+def _cells(experiment: Experiment, asked: Options) -> int:
+    """Return how many cells of an experiment are picked."""
+    return sum(asked.picks(cell.label) for cell in experiment.cells(asked))
 
 
 def _record_one(experiment: Experiment, asked: Options) -> int:
@@ -177,33 +187,8 @@ def _record_all(asked: Options) -> int:
     for name in experiments.discover():
         if name in named:
             print(f"\n{name}", flush=True)
-            failures += [f"{name}: {words}" for words in _in_a_process(name, asked)]
+            failures += [f"{name}: {words}" for words in in_a_process(command(name, asked))]
     print("", flush=True)
     for words in failures:
         print(f"failed: {words}", file=sys.stderr)
     return FAILED if failures else DONE
-
-
-def _in_a_process(name: str, asked: Options) -> list[str]:
-    """Run `labkernels record NAME` as a child, and return the failures that it reports."""
-    command = [sys.executable, "-m", "labkernels", "record", name, "--out", str(asked.out)]
-    command += ["--repeats", str(asked.repeats), "--seed", str(asked.seed)]
-    command += ["--only", asked.only, "--commit", asked.commit]
-    command += ["--quick"] * asked.quick + ["--replace"] * asked.replace
-    command += ["--peer-path", str(asked.peer_path)] if asked.peer_path else []
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
-        lines = []
-        try:
-            for line in child.stderr:
-                print(line, end="", file=sys.stderr, flush=True)
-                lines.append(line.strip())
-        except KeyboardInterrupt as how:  # a terminal sends Ctrl-C to the child, too
-            if isinstance(how, Terminated):
-                child.terminate()
-            child.wait()  # until it has written what it measured
-            raise
-    said = [line.removeprefix("failed: ") for line in lines if line.startswith("failed: ")]
-    if child.returncode and not said:
-        last = lines[-1].removeprefix("labkernels: ") if lines else "no message"
-        said = [last if child.returncode > 0 else f"ended by signal {-child.returncode}: {last}"]
-    return said

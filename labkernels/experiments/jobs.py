@@ -1,0 +1,95 @@
+"""A folder of recordings that ran as jobs: each experiment has a folder of rows and an outcome.
+
+`labkernels record --submit FOLDER` fills it, and `--gather FOLDER` puts the rows into `data/`. The
+rows of an experiment come from one job, so that no table compares the clocks of two GPUs.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from labkernels.experiments import discover, durations
+from labkernels.experiments.files import Files
+from labkernels.experiments.harness import Experiment, Options, Outcome, check_place
+from labkernels.records import datapackage, files, store
+from labkernels.records.store import Row
+
+SUBMITTED = "submitted.json"
+
+
+def submitted(folder: Path, jobs: Mapping[str, str], options: Options) -> None:
+    """Note the number of each experiment's job, and which cells the jobs measure."""
+    _write(folder / SUBMITTED, {"jobs": dict(jobs), "quick": options.quick, "only": options.only})
+
+
+def ended(folder: Path, name: str, failures: list[str]) -> None:
+    """Note that the job of an experiment came to its end, with what failed in it."""
+    _write(folder / f"{name}.json", failures)
+
+
+def failures(folder: Path, name: str) -> list[str] | None:
+    """Return what failed in the job of an experiment, or None before its end."""
+    path = folder / f"{name}.json"
+    return json.loads(path.read_bytes()) if path.exists() else None
+
+
+def gather(folder: Path, options: Options) -> Iterator[tuple[str, Outcome]]:
+    """Put the rows of each experiment's job where `options.out` says, and yield what was put.
+
+    Tables that grow get the rows added, and renewed tables are written anew, as if the recordings
+    had been made there one after the other. A job that has not come to its end is left for a later
+    call; an experiment that was gathered before is left out.
+
+    Raises: ValueError if `folder` has no submitted jobs, or holds rows that may not stand in
+    `data/`.
+    """
+    path = folder / SUBMITTED
+    if not path.exists():
+        raise ValueError(f"gather = {folder}; allowed: a folder that `record --submit` has filled")
+    asked = json.loads(path.read_bytes())
+    known = {"quick": asked["quick"], "only": asked["only"]}
+    chosen = Options(out=options.out, replace=options.replace, **known)
+    found = {name: experiment for name, experiment in discover().items() if name in asked["jobs"]}
+    for experiment in found.values():
+        check_place(experiment, chosen)
+    for name, experiment in found.items():
+        failed = failures(folder, name)
+        if failed is None:
+            words = f"job {asked['jobs'][name]} waits, runs or was killed: gather again later"
+            yield name, Outcome(0, (), (words,))
+        elif name not in asked.setdefault("gathered", []):
+            asked["gathered"].append(name)
+            _write(path, asked)
+            yield name, _put(folder / name, experiment, chosen, failed)
+
+
+def _put(folder: Path, experiment: Experiment, options: Options, failed: list[str]) -> Outcome:
+    """Put the files of an experiment: its tables, files of another kind, and how long it took."""
+    put = Files(experiment, options)
+    origin: Row = {}
+    for name in experiment.tables:
+        try:
+            rows = store.read(folder / name, described=False)
+        except FileNotFoundError:  # no cell of this table was measured
+            continue
+        put.put((name, row) for row in rows)
+        origin = origin or next(iter(rows), {})
+    took = durations.read(folder)
+    failed = [*failed, *put.close(complete=bool(took), origin=origin)]
+    tables = {_stem(name) for name in (*experiment.tables, durations.DATA_FILE)}
+    described = (folder / files.DESCRIPTION).exists()
+    for name in files.read_description(folder) if described else ():
+        if _stem(name) not in tables:
+            put.other(name).write_bytes((folder / name).read_bytes())
+    noted = [durations.write(options.out, row, row["cells"], row["seconds"]) for row in took]
+    datapackage.write(options.out, [*put.written, *noted])
+    return Outcome(put.rows, tuple(put.written), tuple(failed))
+
+
+def _stem(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _write(path: Path, value: Any) -> None:
+    files.replace(path, (json.dumps(value, indent=1) + "\n").encode())
