@@ -6,8 +6,9 @@ import re
 import pytest
 import torch
 
+from labkernels.experiments.accuracy import strangers as experiment
 from labkernels.measure.strangers import bugs as first_bugs
-from labkernels.measure.strangers import inputs, looked_at, right, split, wrong
+from labkernels.measure.strangers import inputs, looked_at, right, runs, split, wrong
 from labkernels.measure.strangers import right as first_right
 from labkernels.measure.strangers.held_out import bugs as new_bugs
 from labkernels.measure.strangers.held_out import frame
@@ -136,6 +137,17 @@ def test_a_bug_shows_in_most_families(bug):
         of, good = family_work(number, asked)
         shown += float(in_half_units(make(of), good).max()) > SHOWN_HALF_UNITS
     assert shown > len(FAMILIES) / 2
+
+
+@pytest.mark.parametrize("bug", new_bugs.WRONG)
+def test_a_recording_judges_an_output_that_shows_the_bug(bug):
+    shown = 0
+    for family, dtype, seed, part in experiment.cases(bug, SEED):
+        call = split.asking(split.call(family, runs.shape_of(seed), dtype, seed), bug)
+        out = wrong.run(new_bugs.WRONG[bug][0], call, part)
+        good = wrong.run(wrong.right_output, call)
+        shown += float(in_half_units(out, good).max()) > SHOWN_HALF_UNITS
+    assert shown
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 3), (5, 20)])

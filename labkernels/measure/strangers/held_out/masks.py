@@ -97,7 +97,7 @@ def _padding_capped(w: Work):
     """Scores of a tile's padding are minus infinity before the cap, and minus the cap behind it."""
     p = weights(w.s)
     m = w.s.amax(-1, keepdim=True)
-    padding = -w.s.shape[-1] % 96
+    padding = -w.s.shape[-1] % 112
     extra = padding * torch.exp(-w.call.asked.soft_cap - m)
     return put(w, cast(w, p) @ w.v, p.sum(-1, keepdim=True) + extra)
 
@@ -208,9 +208,9 @@ WRONG: dict[str, tuple[Bug, str]] = (
             _causal(lambda w, query, key: key <= _tile_of_rows(w, query, 8) + 7),
             CAUSAL,
         ),
-        "a limit that counts packed rows": (scored(_packed), CAUSAL),
+        "a limit by the number of the packed row": (scored(_packed), CAUSAL),
         "bits of a tree's mask from the other end": (_causal(_from_the_other_end), CAUSAL),
-        "a diagonal by the padded length": (
+        "a diagonal of the padded length": (
             _causal(lambda w, query, key: key <= query + -w.s.shape[-1] % 16),
             CAUSAL,
         ),

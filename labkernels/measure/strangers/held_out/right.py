@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from numpy.polynomial import chebyshev
+from numpy.polynomial import Chebyshev
 
 from labkernels.measure.strangers.inputs import Call
 from labkernels.measure.strangers.right import LOG2_E, grouped, hidden_of
@@ -82,7 +82,7 @@ def by_tanh(call: Call) -> torch.Tensor:
 def by_chebyshev(call: Call) -> torch.Tensor:
     """The fraction of exp2 is a Chebyshev series of degree 7; tiles have 52 keys."""
     s, v = _scores(call)
-    series = chebyshev.chebinterpolate(lambda x: np.exp2((x + 1) / 2), 7)
+    series = Chebyshev.interpolate(lambda x: np.exp2((x + 1) / 2), 7).coef
 
     def exp(x):
         x = (x * LOG2_E).clamp(min=-120.0)

@@ -121,7 +121,7 @@ WRONG: dict[str, tuple[Bug, str]] = {
         of_v(lambda w, v: _transposed(v)),
         rf"{V_READ}|{V} (in another|transposed)",
     ),
-    "blocks of P loaded with a transpose": (
+    "blocks of P read with a transpose": (
         of_sums(lambda w, p, used: (_transposed(used) @ w.v, p.sum(-1, keepdim=True))),
         r"P (transposed|read)|weights are those of another row",
     ),
