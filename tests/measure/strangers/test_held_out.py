@@ -150,9 +150,11 @@ def test_a_recording_judges_an_output_that_shows_the_bug(bug):
     assert shown
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 3), (5, 20)])
-def test_every_bug_takes_a_few_keys(queries, keys):
-    shape = inputs.Shape(1, 2, 1, queries, keys, 64)
+@pytest.mark.parametrize(
+    ("queries", "keys", "dim"), [(1, 1, 64), (1, 3, 64), (5, 20, 20), (3, 40, 7)]
+)
+def test_every_bug_takes_a_few_keys_and_any_channels(queries, keys, dim):
+    shape = inputs.Shape(1, 2, 1, queries, keys, dim)
     call = inputs.drawn_call(inputs.FAMILIES["normal"], [keys], shape, "bf16")
     for name, (make, _) in new_bugs.WRONG.items():
         out = wrong.run(make, split.asking(call, name))

@@ -178,6 +178,12 @@ def by_kv_head(w: Work, x):
     return x.unflatten(1, (x.shape[1] // w.call.group, w.call.group))
 
 
+def whole(x, size: int, change: Callable):
+    """Return x with change(channels) of its whole chunks of channels; others stay."""
+    n = x.shape[-1] // size * size
+    return torch.cat([change(x[..., :n]), x[..., n:]], -1) if n else x
+
+
 def turned(x, places, wrong: Callable = lambda f: f):
     """Return x, whose channels are turned in halves by places [L] times their frequencies."""
     half = x.shape[-1] // 2

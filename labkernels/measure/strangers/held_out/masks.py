@@ -129,7 +129,7 @@ def _biased(w: Work):
 
 
 def _sunk(change) -> Bug:
-    """Return a bug in the sinks: change(work, logits [Hq]) returns logits, or None for no sink."""
+    """Return a bug in the sinks: change(work, logits [Hq]) returns other ones."""
     return lambda w: attend(w.s, w.v, w.call.q.dtype, sinks=change(w, w.call.sinks.double()))
 
 

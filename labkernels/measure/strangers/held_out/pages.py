@@ -17,6 +17,7 @@ from labkernels.measure.strangers.held_out.frame import (
     of_both,
     of_k,
     of_v,
+    whole,
 )
 from labkernels.measure.strangers.wrong import Work, keys_of, keys_read, masked, scored
 
@@ -66,7 +67,11 @@ def _slots_first(w: Work, x):
 
 def _by_eights(w: Work, x):
     """Pages are stored [channels / 8, slot, 8] and read [slot, channel]."""
-    return _paged(x, lambda p: p.unflatten(-1, (-1, 8)).transpose(3, 4).contiguous())
+
+    def packed(pages):
+        return pages.unflatten(-1, (-1, 8)).transpose(3, 4).contiguous()
+
+    return whole(x, 8, lambda y: _paged(y, packed))
 
 
 def _appended_late(w: Work, x):

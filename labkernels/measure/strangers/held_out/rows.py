@@ -12,6 +12,7 @@ from labkernels.measure.strangers.held_out.frame import (
     by_kv_head,
     of_sums,
     turned,
+    whole,
 )
 from labkernels.measure.strangers.wrong import Work, attend, places, stored
 
@@ -70,7 +71,7 @@ def _whole_chunks(w: Work):
 def _fragment(w: Work, out):
     """Each 16 channels are stored in the order in which a quad of lanes holds them."""
     pairs = torch.tensor([0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15])
-    return out.unflatten(-1, (-1, 16))[..., pairs].flatten(-2)
+    return whole(out, 16, lambda x: x.unflatten(-1, (-1, 16))[..., pairs].flatten(-2))
 
 
 def _not_cleared(w: Work, p, used):

@@ -20,6 +20,7 @@ from labkernels.measure.strangers.held_out.frame import (
     put,
     settled,
     weights,
+    whole,
 )
 from labkernels.measure.strangers.wrong import Work, attend, keys_of
 
@@ -29,7 +30,7 @@ _TILE_OF_P = r"weights are those of another tile|\bP (of|read)"
 
 def _chunks(x, flipped):
     """Return x, where neighbouring chunks of 8 channels change places at some keys."""
-    other = x.unflatten(-1, (-1, 2, 8)).flip(-2).flatten(-3)
+    other = whole(x, 16, lambda y: y.unflatten(-1, (-1, 2, 8)).flip(-2).flatten(-3))
     return torch.where(flipped[:, None], other, x)
 
 
@@ -42,10 +43,6 @@ def _later(w: Work, x, some, by: int):
     at, n = keys_of(w), x.shape[2]
     to = at + by
     return x[:, :, torch.where(some & (to >= 0) & (to < n), to, at)]
-
-
-def _last_tile(w: Work, tile: int):
-    return keys_of(w) // tile == (w.k.shape[2] - 1) // tile
 
 
 def _old(p, some, tile: int):
@@ -76,8 +73,8 @@ def _transposed(x, rows: int = 8):
 
 
 def _second_eight(w: Work, k):
-    part = k.unflatten(-1, (-1, 2, 8))
-    return part[..., :1, :].expand_as(part).flatten(-3)
+    at = torch.arange(k.shape[-1])
+    return k[..., at - (at & 8)]
 
 
 def _own_maxima(w: Work):
