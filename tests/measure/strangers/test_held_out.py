@@ -1,4 +1,4 @@
-"""The twelfth held-out set: its right outputs are right, its bugs show, and none of it is old."""
+"""The thirteenth held-out set: right outputs are right, its bugs show, and none of it is old."""
 
 import functools
 import re
@@ -6,24 +6,26 @@ import re
 import pytest
 import torch
 
+from labkernels.experiments.accuracy import strangers as experiment
 from labkernels.measure.strangers import bugs as first_bugs
-from labkernels.measure.strangers import inputs, looked_at, right, split, wrong
+from labkernels.measure.strangers import inputs, looked_at, right, runs, split, wrong
 from labkernels.measure.strangers import right as first_right
 from labkernels.measure.strangers.held_out import bugs as new_bugs
 from labkernels.measure.strangers.held_out import frame
 from labkernels.measure.strangers.held_out import inputs as new_inputs
 from labkernels.measure.strangers.held_out import right as new_right
 from labkernels.measure.strangers.looked_at.eighth import inputs as eighth_inputs
-from labkernels.measure.strangers.looked_at.eleventh import bugs as eleventh_bugs
 from labkernels.measure.strangers.looked_at.eleventh import inputs as eleventh_inputs
-from labkernels.measure.strangers.looked_at.eleventh import right as eleventh_right
 from labkernels.measure.strangers.looked_at.ninth import inputs as ninth_inputs
 from labkernels.measure.strangers.looked_at.tenth import inputs as tenth_inputs
+from labkernels.measure.strangers.looked_at.twelfth import bugs as twelfth_bugs
+from labkernels.measure.strangers.looked_at.twelfth import inputs as twelfth_inputs
+from labkernels.measure.strangers.looked_at.twelfth import right as twelfth_right
 
 SEED = split.FIRST_HELD_OUT_SEED
 FAMILIES = tuple(new_inputs.FAMILIES)
 SHAPES = dict(enumerate(new_inputs.SHAPES))
-MODULES = ("fetches", "views", "logits", "streams", "gathers", "stores")
+MODULES = ("pages", "tiles", "sums", "rows", "masks", "numbers")
 NO_NAMES = ("", "no name fits")
 # A right output is within one unit in the last place of the largest of its row: two half units.
 # A bug that shows is above four, since nothing that is right comes near.
@@ -67,7 +69,7 @@ def test_no_name_and_no_shape_is_old():
     assert not set(new_bugs.WRONG) & {*first_bugs.WRONG, *looked_at.WRONG}
     assert not set(new_right.RIGHT) & {*first_right.RIGHT, *looked_at.RIGHT}
     assert not set(FAMILIES) & {*inputs.FAMILIES, *looked_at.FAMILIES}
-    sets = (inputs, eighth_inputs, ninth_inputs, tenth_inputs, eleventh_inputs)
+    sets = (inputs, eighth_inputs, ninth_inputs, tenth_inputs, eleventh_inputs, twelfth_inputs)
     assert not {shape for old in sets for shape in old.SHAPES} & set(SHAPES.values())
 
 
@@ -79,7 +81,7 @@ def test_no_name_is_asked_for_where_tests_ask_for_nothing():
 def test_all_of_it_is_held_out_and_the_set_before_it_is_not():
     for name in (*new_bugs.WRONG, *new_right.RIGHT, *FAMILIES):
         assert split.of(name) == split.HELD_OUT, name
-    for name in (*eleventh_inputs.FAMILIES, *eleventh_right.RIGHT, *eleventh_bugs.WRONG):
+    for name in (*twelfth_inputs.FAMILIES, *twelfth_right.RIGHT, *twelfth_bugs.WRONG):
         assert split.of(name) == split.DEVELOPMENT, name
 
 
@@ -137,9 +139,22 @@ def test_a_bug_shows_in_most_families(bug):
     assert shown > len(FAMILIES) / 2
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 3), (5, 20)])
-def test_every_bug_takes_a_few_keys(queries, keys):
-    shape = inputs.Shape(1, 2, 1, queries, keys, 64)
+@pytest.mark.parametrize("bug", new_bugs.WRONG)
+def test_a_recording_judges_an_output_that_shows_the_bug(bug):
+    shown = 0
+    for family, dtype, seed, part in experiment.cases(bug, SEED):
+        call = split.asking(split.call(family, runs.shape_of(seed), dtype, seed), bug)
+        out = wrong.run(new_bugs.WRONG[bug][0], call, part)
+        good = wrong.run(wrong.right_output, call)
+        shown += float(in_half_units(out, good).max()) > SHOWN_HALF_UNITS
+    assert shown
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "dim"), [(1, 1, 64), (1, 3, 64), (5, 20, 20), (3, 40, 7)]
+)
+def test_every_bug_takes_a_few_keys_and_any_channels(queries, keys, dim):
+    shape = inputs.Shape(1, 2, 1, queries, keys, dim)
     call = inputs.drawn_call(inputs.FAMILIES["normal"], [keys], shape, "bf16")
     for name, (make, _) in new_bugs.WRONG.items():
         out = wrong.run(make, split.asking(call, name))
@@ -150,18 +165,22 @@ def test_every_bug_takes_a_few_keys(queries, keys):
     ("words", "right_name", "wrong_name"),
     [
         (frame.V_READ, "V read at an offset of 16 keys", "K and V read at an offset of 16 keys"),
+        (frame.V_READ, "V of the key before", "V read as e5m2"),
         (frame.K_READ, "K of the key before", "V of the key before"),
-        (frame.PAGES, "wrong page", "V read at an offset of 16 keys"),
-        (frame.PAGES, "K and V read with pages exchanged", "V read with pages exchanged"),
-        (frame.TWICE, "keys read again", "softmax applied twice"),
+        (frame.READ, "keys read again", "V read again"),
+        (frame.READ, "K and V read with pages exchanged", "K and V read as 0"),
+        (frame.REQUEST, "K and V of another request", "K and V of another head"),
+        (frame.TWICE, "last split counted twice", "V counted twice"),
         (frame.LOST, "keys at the end left out", "soft cap left out"),
-        (frame.V_SCALE, "V by a factor of 0.7", "K and V by a factor of 0.7"),
-        (frame.K_SCALE, "K divided by its length", "Q and K divided by their lengths"),
-        (frame.V_IN, "V in int4", "V in another layout"),
-        (frame.K_IN, "K in int4", "Q and K in int4"),
-        (frame.MASK, "causal mask is strict", "causal mask left out"),
+        (frame.FACTOR, "V or the output by a factor of 0.7", "K and V by a factor of 0.7"),
+        (frame.SCALE, "K by a factor of 2", "V by a factor of 2"),
+        (frame.MASK, "another mask", "causal mask is strict"),
+        (frame.CAUSAL, "causal mask is strict", "ALiBi left out"),
         (frame.MERGE, "splits merged with wrong weights", "partial outputs in bf16"),
-        (frame.SUM, "l not rescaled", "o and l rescaled"),
+        (frame.RESCALE, "o not rescaled", "l not rescaled"),
+        (frame.SUM, "l not rescaled", "o not rescaled"),
+        (frame.ROTATION, "RoPE of K by its place in a page", "V turned"),
+        (frame.CHANNELS, "channels exchanged", "channels of Q or K"),
     ],
 )
 def test_words_of_right_names_blame_the_right_tensor(words, right_name, wrong_name):
@@ -173,13 +192,24 @@ def test_words_of_right_names_blame_the_right_tensor(words, right_name, wrong_na
 def test_a_loop_and_a_merge_without_a_mistake_are_right(number):
     of = work(number, inputs.Asked(), SHAPES[number].causal)
     truth, good = right.exact(of.call)[0], wrong.right_output(of)
-    assert in_half_units(frame.put(of, *frame.walk(of, 32)), truth).max() <= RIGHT_HALF_UNITS
-    lse, part = frame.states(of, frame.parts(of.s.shape[-1], 5))
+    lse, part = frame.states(of, frame.spans(of.s.shape[-1], 5))
     share = frame.shares(lse)
-    out = frame.put(of, (share * part).sum(0), share.sum(0))
-    assert in_half_units(out, truth).max() <= RIGHT_HALF_UNITS
-    assert frame.walked(32)(of).equal(good)
+    merged = frame.put(of, (share * part).sum(0), share.sum(0))
+    p = frame.weights(of.s)
+    at_once = frame.put(of, frame.cast(of, p) @ of.v, p.sum(-1, keepdim=True))
+    for out in (frame.walk(of, 32, frame.Step.added), merged, at_once):
+        assert in_half_units(out, truth).max() <= RIGHT_HALF_UNITS
+    assert frame.looped(32, frame.Step.added)(of).equal(good)
     assert frame.joined(5, lambda w, lse, part: (frame.shares(lse), part))(of).equal(good)
+    assert frame.of_sums(lambda w, p, used: (used @ w.v, p.sum(-1, keepdim=True)))(of).equal(good)
+
+
+@pytest.mark.parametrize("number", SHAPES)
+def test_masks_and_scores_without_a_mistake_are_right(number):
+    of = work(number, inputs.Asked(), SHAPES[number].causal)
+    hidden = right.hidden_of(of.call)
+    assert frame.unmasked(of).masked_fill(hidden, -torch.inf).equal(of.s)
+    assert frame.raw(of).masked_fill(hidden, -torch.inf).equal(of.s)
 
 
 @pytest.mark.parametrize("number", SHAPES)

@@ -1,12 +1,12 @@
-"""The bugs of the twelfth held-out set, each with a pattern that a right name for it matches."""
+"""The bugs of the thirteenth held-out set, each with a pattern that a right name for it matches."""
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out import fetches, gathers, logits, stores, streams, views
+from labkernels.measure.strangers.held_out import masks, numbers, pages, rows, sums, tiles
 from labkernels.measure.strangers.inputs import Asked
 
 WRONG: dict[str, tuple[Bug, str]] = (
-    fetches.WRONG | views.WRONG | logits.WRONG | streams.WRONG | gathers.WRONG | stores.WRONG
+    pages.WRONG | tiles.WRONG | sums.WRONG | rows.WRONG | masks.WRONG | numbers.WRONG
 )
 """Name: the bug, and a pattern that a right name for it matches."""
-ASKED: dict[str, Asked] = views.ASKED | logits.ASKED
+ASKED: dict[str, Asked] = masks.ASKED
 """What a bug needs to be asked for."""

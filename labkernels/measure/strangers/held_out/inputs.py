@@ -1,4 +1,4 @@
-"""Shapes and families of inputs of the twelfth held-out set."""
+"""Shapes and families of inputs of the thirteenth held-out set."""
 
 from collections.abc import Callable
 
@@ -7,109 +7,115 @@ import numpy as np
 from labkernels.measure.strangers.inputs import Shape, changed, drawn
 
 SHAPES = (
-    Shape(2, 6, 3, 1, 331, 64),  # a decode step, three KV heads
-    Shape(1, 12, 2, 4, 613, 128, causal=True),  # four drafted tokens, six heads a group
-    Shape(1, 4, 2, 67, 67, 80, causal=True),  # a prompt
-    Shape(2, 5, 1, 7, 203, 64, causal=True),  # seven drafted tokens, one KV head
-    Shape(2, 4, 4, 40, 171, 96),  # cross attention
-    Shape(2, 8, 4, 29, 158, 112, causal=True, v_dim=64),  # a chunk, with narrow values
-    Shape(3, 2, 1, 18, 94, 192, causal=True),  # a short chunk of a wide head
-    Shape(4, 9, 3, 1, 219, 48),  # a batch of four decodes, nine heads
+    Shape(2, 10, 2, 1, 347, 96),  # a decode step, five heads a group
+    Shape(1, 8, 4, 1, 701, 64),  # a long decode step
+    Shape(3, 6, 2, 6, 227, 80, causal=True),  # six drafted tokens
+    Shape(2, 9, 3, 13, 187, 64, causal=True),  # thirteen drafted tokens
+    Shape(2, 8, 2, 24, 152, 128, causal=True),  # a chunk of a prefill
+    Shape(2, 4, 2, 41, 41, 112, causal=True),  # a prompt
+    Shape(2, 6, 3, 33, 126, 160),  # cross attention of wide heads
+    Shape(2, 8, 4, 59, 139, 64, causal=True, v_dim=96),  # a long chunk, V wider than K
 )
 
-
-def _clipped_cauchy(rng, shape):
-    """Cauchy numbers are clipped: one in ten lies on a bound."""
-    return np.clip(0.6 * rng.standard_cauchy(shape), -4, 4)
+_NF4 = np.array([-1, -0.696, -0.525, -0.395, -0.284, -0.185, -0.091, 0])
+_LEVELS = np.concatenate([_NF4, [0.08, 0.161, 0.246, 0.338, 0.441, 0.563, 0.723, 1]])
 
 
-def _rotated_outliers(rng, q, k, v):
-    """A rotation spreads three large channels of q and k over all, as quantisers do."""
-    turn = np.linalg.qr(rng.standard_normal((q.shape[-1], q.shape[-1])))[0]
-    large = np.ones(q.shape[-1])
-    large[rng.choice(q.shape[-1], 3, replace=False)] = 3.0
-    return q * large @ turn, k * large @ turn, v
-
-
-def _chain(rng, x, words: int = 30):
-    """A Markov chain stays with a word or goes on to another; noise is added."""
+def _zipf(rng, x, words: int = 60):
+    """Words come as often as the inverse of their rank; a token is its word and some noise."""
     book = rng.standard_normal((words, x.shape[3]))
-    steps = rng.choice([0, 1, 1, 1, 5], x.shape[:3])
-    return book[np.cumsum(steps, 2) % words] + 0.2 * x
+    share = 1 / np.arange(1, words + 1)
+    return book[rng.choice(words, x.shape[:3], p=share / share.sum())] + 0.3 * x
 
 
-def _chirps(rng, x):
-    """Sines rise in frequency along the sequence; each channel has a phase of its own."""
-    at = np.arange(x.shape[2])[:, None]
-    phase = rng.uniform(0, 2 * np.pi, x.shape[3])
-    return 1.1 * np.sin(0.02 * at + 0.0011 * at**2 + phase) + 0.4 * x
+def _power_law(rng, q, k, v):
+    """The spectrum of q and k falls by a power law, in axes that are turned."""
+    turn = np.linalg.qr(rng.standard_normal((q.shape[-1], q.shape[-1])))[0]
+    size = np.arange(1.0, q.shape[-1] + 1) ** -0.4
+    size *= (size**2).mean() ** -0.5
+    return q * size @ turn, k * size @ turn, v
 
 
-def _mu_law(rng, shape):
-    """Sound has 8 bits, whose steps grow with the number, as the mu law has them."""
-    code = np.rint(127 * np.clip(0.45 * rng.standard_normal(shape), -1, 1)) / 127
-    return 4 * np.sign(code) * (256 ** abs(code) - 1) / 255 + 0.003
+def _semicircle(rng, shape):
+    """Wigner's law: the first coordinate of a point in a disc of radius 2."""
+    return 2 * np.sqrt(rng.random(shape)) * np.cos(2 * np.pi * rng.random(shape))
 
 
-def _season(rng, x):
-    """A pattern of seven tokens repeats under noise that follows itself."""
-    out = x.copy()
-    for j in range(1, x.shape[2]):
-        out[:, :, j] = 0.6 * out[:, :, j - 1] + 0.8 * x[:, :, j]
-    return 0.8 * out + 0.6 * rng.standard_normal((7, x.shape[3]))[np.arange(x.shape[2]) % 7]
+def _skewed(rng, shape):
+    """A normal number of one sign plus one of both."""
+    return 0.9 * abs(rng.standard_normal(shape)) + 0.6 * rng.standard_normal(shape) - 0.6
 
 
-def _dirichlet(rng, shape):
-    """Positive shares sum to the same for each token; most are small."""
-    return 0.45 * shape[-1] * rng.dirichlet(np.full(shape[-1], 0.5), shape[:-1])
+def _projections(rng, q, k, v):
+    """Tokens with common parts go through a layer; q and k are normed, as before a rotation."""
+    size = q.shape[-1]
+    token = rng.standard_normal((*k.shape[:3], 64)) + rng.standard_normal(64)
+    to_k, to_v = rng.standard_normal((64, size)), rng.standard_normal((64, v.shape[3]))
+    k, v = token @ to_k, np.tanh(token / 2) @ to_v / 8
+    q = q + 0.4 * k.mean((1, 2))[:, None, None] / 8
+    q, k = (x / np.sqrt((x**2).mean(-1, keepdims=True)) for x in (q, k))
+    return q, k, v
 
 
-def _shared_exponents(rng, shape):
-    """Blocks of 16 channels share one power of two; each number has three bits."""
-    size = np.exp2(rng.integers(-2, 2, (*shape[:-1], shape[-1] // 16))).repeat(16, -1)
-    return size * (2 * rng.integers(-4, 4, shape) + 1) / 8
+def _normal_float(x):
+    """Numbers have 4 bits, with levels like a normal quantile, and a scale for each 16."""
+    part = x.reshape(*x.shape[:-1], -1, 16)
+    top = abs(part).max(-1, keepdims=True)
+    level = abs(part[..., None] / top[..., None] - _LEVELS).argmin(-1)
+    return (_LEVELS[level] * top).reshape(x.shape)
 
 
-def _ladders(rng, shape):
-    """Each token has the same numbers, in an order of its own."""
-    return rng.permuted(np.broadcast_to(np.linspace(-1.8, 1.8, shape[-1]), shape), axis=-1)
+def _ternary(rng, shape):
+    """Signs and zeros have a size for each channel."""
+    size = np.exp(0.5 * rng.standard_normal(shape[-1]))
+    return size * rng.choice([-1.0, 0.0, 1.0], shape)
 
 
-def _two_of_four(rng, shape):
-    """Of each four channels the two smaller ones are 0."""
-    x = rng.standard_normal((*shape[:-1], shape[-1] // 4, 4))
-    rank = abs(x).argsort(-1).argsort(-1)
-    return np.where(rank >= 2, 1.1 * x, 0).reshape(shape)
+def _walsh(rng, x):
+    """Tokens are functions of Walsh, of two signs, with noise."""
+    row = rng.integers(1, 64, x.shape[:3])[..., None]
+    bits = sum(((row & np.arange(x.shape[3])) >> i) & 1 for i in range(6))
+    return np.where(bits % 2, -0.8, 0.8) + 0.6 * x
 
 
-def _codebooks(rng, x):
-    """Each token is a word of one book plus a smaller word of another."""
-    books = rng.standard_normal((2, 20, x.shape[3])) * np.array([1, 0.4])[:, None, None]
-    first, second = rng.integers(20, size=(2, *x.shape[:3]))
-    return books[0][first] + books[1][second]
+def _runs(rng, x):
+    """A token stays for some places, with a little noise."""
+    start = np.maximum.accumulate(
+        np.where(rng.random(x.shape[:3]) < 0.4, np.arange(x.shape[2]), 0), 2
+    )
+    return np.take_along_axis(x, start[..., None], 2) + 0.15 * rng.standard_normal(x.shape)
 
 
-def _louder(x):
-    return x * np.linspace(0.6, 1.7, x.shape[2])[:, None]
+def _look_back(rng, q, k, v):
+    """Each head looks some places back: its queries resemble the keys that lie there."""
+    place = np.arange(q.shape[2]) + k.shape[2] - q.shape[2]
+    for h in range(q.shape[1]):
+        at = np.maximum(place - 5 * h, 0)
+        q[:, h] = 0.8 * q[:, h] + 0.5 * k[:, h * k.shape[1] // q.shape[1], at]
+    return q, k, v
+
+
+def _kronecker(rng, shape):
+    """Multiples of irrational numbers, modulo 1, fill an interval evenly."""
+    at = np.arange(np.prod(shape)).reshape(shape) * (5**0.5 - 1) / 2
+    return 2.2 * ((at + rng.random(shape[:-1])[..., None]) % 1) - 1.0
 
 
 FAMILIES: dict[str, Callable] = {
-    "Cauchy, clipped": drawn(_clipped_cauchy),
-    "von Mises": drawn(lambda rng, shape: rng.vonmises(0.3, 1.2, shape)),
-    "outliers, rotated": changed(_rotated_outliers),
-    "a chain of words": changed(lambda rng, q, k, v: (q, _chain(rng, k), _chain(rng, v))),
-    "chirps": changed(lambda rng, q, k, v: (q, _chirps(rng, k), _chirps(rng, v))),
-    "negative binomial": drawn(
-        lambda rng, shape: 0.45 * (rng.negative_binomial(3, 0.5, shape) - 2.5)
+    "words by Zipf's law": changed(lambda rng, q, k, v: (q, _zipf(rng, k), _zipf(rng, v))),
+    "a spectrum by a power law": changed(_power_law),
+    "Wigner's semicircle": drawn(_semicircle),
+    "skew normal": drawn(_skewed),
+    "hyperbolic secant": drawn(
+        lambda rng, shape: np.log(np.tan(np.pi / 2 * rng.uniform(0.001, 0.999, shape))) / 1.6
     ),
-    "sound in 8 bits": drawn(_mu_law),
-    "a season of seven tokens": changed(lambda rng, q, k, v: (q, _season(rng, k), _season(rng, v))),
-    "Dirichlet": drawn(_dirichlet),
-    "blocks with a shared exponent": drawn(_shared_exponents),
-    "orders of one ladder": drawn(_ladders),
-    "two of four channels": drawn(_two_of_four),
-    "two codebooks": changed(
-        lambda rng, q, k, v: (1.2 * q, _codebooks(rng, k), _codebooks(rng, v))
-    ),
-    "louder towards the end": changed(lambda rng, q, k, v: (1.1 * q, k, _louder(v))),
+    "geometric": drawn(lambda rng, shape: 0.6 * (rng.geometric(0.45, shape) - 2.0)),
+    "squared ReLU in v": changed(lambda rng, q, k, v: (1.3 * q, k, np.maximum(v, 0) ** 2)),
+    "projections of tokens": changed(_projections),
+    "normal float of 4 bits": changed(lambda rng, q, k, v: (q, _normal_float(k), _normal_float(v))),
+    "three values times a size": drawn(_ternary),
+    "functions of Walsh": changed(lambda rng, q, k, v: (q, _walsh(rng, k), _walsh(rng, v))),
+    "runs of one token": changed(lambda rng, q, k, v: (q, _runs(rng, k), _runs(rng, v))),
+    "heads that look back": changed(_look_back),
+    "multiples modulo 1": drawn(_kronecker),
 }

@@ -33,6 +33,9 @@ from labkernels.measure.strangers.looked_at.tenth import right as tenth_right
 from labkernels.measure.strangers.looked_at.third import bugs as third_bugs
 from labkernels.measure.strangers.looked_at.third import inputs as third_inputs
 from labkernels.measure.strangers.looked_at.third import right as third_right
+from labkernels.measure.strangers.looked_at.twelfth import bugs as twelfth_bugs
+from labkernels.measure.strangers.looked_at.twelfth import inputs as twelfth_inputs
+from labkernels.measure.strangers.looked_at.twelfth import right as twelfth_right
 
 FAMILIES = (
     second_inputs.FAMILIES
@@ -44,6 +47,7 @@ FAMILIES = (
     | ninth_inputs.FAMILIES
     | tenth_inputs.FAMILIES
     | eleventh_inputs.FAMILIES
+    | twelfth_inputs.FAMILIES
 )
 RIGHT = (
     second_right.RIGHT
@@ -55,6 +59,7 @@ RIGHT = (
     | ninth_right.RIGHT
     | tenth_right.RIGHT
     | eleventh_right.RIGHT
+    | twelfth_right.RIGHT
 )
 WRONG = (
     second_bugs.WRONG
@@ -69,7 +74,12 @@ WRONG = (
     | ninth_bugs.WRONG
     | tenth_bugs.WRONG
     | eleventh_bugs.WRONG
+    | twelfth_bugs.WRONG
 )
 ASKED: dict[str, Asked] = (
-    eighth_bugs.ASKED | ninth_bugs.ASKED | tenth_bugs.ASKED | eleventh_bugs.ASKED
+    eighth_bugs.ASKED
+    | ninth_bugs.ASKED
+    | tenth_bugs.ASKED
+    | eleventh_bugs.ASKED
+    | twelfth_bugs.ASKED
 )

@@ -3,7 +3,13 @@
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out.frame import K_READ, LOST, PAGES, V_READ, where_keys
+from labkernels.measure.strangers.looked_at.twelfth.frame import (
+    K_READ,
+    LOST,
+    PAGES,
+    V_READ,
+    where_keys,
+)
 from labkernels.measure.strangers.wrong import (
     Work,
     attend,

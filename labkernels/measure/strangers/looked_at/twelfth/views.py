@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out.frame import LOST, MASK, cast, put, raw, weights
 from labkernels.measure.strangers.inputs import Asked
+from labkernels.measure.strangers.looked_at.twelfth.frame import LOST, MASK, cast, put, raw, weights
 from labkernels.measure.strangers.wrong import Work, masked, places, scored
 
 _CAP = 2.0

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out.frame import K_READ, K_SCALE, raw, where_keys
 from labkernels.measure.strangers.inputs import Asked
+from labkernels.measure.strangers.looked_at.twelfth.frame import K_READ, K_SCALE, raw, where_keys
 from labkernels.measure.strangers.wrong import Work, attend, distances, keys_of, scored
 
 _LOG2_E = math.log2(math.e)
