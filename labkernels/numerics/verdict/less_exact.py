@@ -81,8 +81,6 @@ def ways(policy: NumericPolicy) -> list[list[Way]]:
     return [narrow + stored, found]
 
 
-
-
 def of_largest(problem: Problem, error: Array, sigma: Array) -> np.ndarray | None:
     """Return fp32's rounding of the largest |V| of each head and channel: [total_q, Hq, Dv].
 

@@ -34,6 +34,10 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.narrow import (
     weights,
 )
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
+from labkernels.numerics.verdict.diagnosis.whole_kernel.products import (
+    channels as product_channels,
+)
+from labkernels.numerics.verdict.diagnosis.whole_kernel.products import keys as product_keys
 from labkernels.numerics.verdict.diagnosis.whole_kernel.scores import (
     biases,
     by_head,
@@ -127,6 +131,7 @@ _LATE: Rounds = (
     blocks.ALL,
     (*appended.ALL, *indices.ALL, *stale.ALL),
     (*substitutes.ALL, *queries.LATE, *elements.ALL, *modes.ALL),
+    (*product_keys.ALL, *product_channels.ALL),
 )
 # How the name of a mistake begins, and families that may be nearly the same on some inputs. A cap
 # that is not multiplied back is a scale where scores are small. Weights relative to the wrong

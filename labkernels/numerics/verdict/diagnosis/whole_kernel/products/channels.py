@@ -158,9 +158,7 @@ def of_swizzles(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
                 continue
             words, numbers = zip(*_numbers(n, width // chunk), strict=True)
             points = np.arange(len(ways), len(ways) + len(words))
-            near.add(
-                _swizzled_row(first, which, chunk, way, np.stack(numbers)), len(ways), points
-            )
+            near.add(_swizzled_row(first, which, chunk, way, np.stack(numbers)), len(ways), points)
             ways += [(chunk, way, said) for said in words]
 
         def missed(row: Rows, points: Array, w: str = which, ways: list[Any] = ways) -> Array:

@@ -51,8 +51,9 @@ def _of_tiles() -> Iterator[tuple[str, Map]]:
     yield "tile t xor t / 2", of(lambda t, n: t ^ t // 2)
     for period in (2, 3, 4, 5, 6, 7, 8, 16):
         yield f"tile t % {period}", of(lambda t, n, p=period: t % p)
-        yield f"tile t in reverse of each {period}", of(
-            lambda t, n, p=period: t // p * p + p - 1 - t % p
+        yield (
+            f"tile t in reverse of each {period}",
+            of(lambda t, n, p=period: t // p * p + p - 1 - t % p),
         )
     for factor in (3, 5, 7):
         yield f"tile {factor} t modulo their number", of(lambda t, n, f=factor: f * t % n)
@@ -81,11 +82,13 @@ def _of_places() -> Iterator[tuple[str, Map]]:
         yield f"place x / {factor}", of(lambda x, n, f=factor: x // f)
     yield "place x xor x / 2", of(lambda x, n: x ^ x // 2)
     for rows in (2, 4, 8):
-        yield f"x transposed as {rows} rows", of(
-            lambda x, n, r=rows: x % r * max(n // r, 1) + x // r
+        yield (
+            f"x transposed as {rows} rows",
+            of(lambda x, n, r=rows: x % r * max(n // r, 1) + x // r),
         )
-        yield f"x transposed as {rows} columns", of(
-            lambda x, n, r=rows: x % max(n // r, 1) * r + x // max(n // r, 1)
+        yield (
+            f"x transposed as {rows} columns",
+            of(lambda x, n, r=rows: x % max(n // r, 1) * r + x // max(n // r, 1)),
         )
 
 
