@@ -38,6 +38,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.products import (
     channels as product_channels,
 )
 from labkernels.numerics.verdict.diagnosis.whole_kernel.products import keys as product_keys
+from labkernels.numerics.verdict.diagnosis.whole_kernel.products import turns
 from labkernels.numerics.verdict.diagnosis.whole_kernel.scores import (
     biases,
     by_head,
@@ -131,7 +132,7 @@ _LATE: Rounds = (
     blocks.ALL,
     (*appended.ALL, *indices.ALL, *stale.ALL),
     (*substitutes.ALL, *queries.LATE, *elements.ALL, *modes.ALL),
-    (*product_keys.ALL, *product_channels.ALL),
+    (*product_keys.ALL, *product_channels.ALL, *turns.ALL),
 )
 # How the name of a mistake begins, and families that may be nearly the same on some inputs. A cap
 # that is not multiplied back is a scale where scores are small. Weights relative to the wrong

@@ -14,7 +14,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit
 from labkernels.numerics.verdict.diagnosis.whole_kernel.narrow import ways
 from labkernels.numerics.verdict.diagnosis.whole_kernel.narrow.ways import Some, Way
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
-from labkernels.numerics.verdict.diagnosis.whole_kernel.products.screens import worst
+from labkernels.numerics.verdict.diagnosis.whole_kernel.products.screens import telling, worst
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, part, queries_of
 from labkernels.units import LOG2_E
 
@@ -95,8 +95,7 @@ def of_keys(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """K, V or both are kept in few bits, with scales of blocks."""
     if not isinstance(sheets[0].channels, slice):
         return
-    z = (((sheets[0].out - sheets[0].truth) / sheets[0].sigma) ** 2).mean(1)
-    rows = part(sheets[0], np.argsort(-z)[:_ROWS])
+    rows = part(sheets[0], telling(sheets[0])[:_ROWS])
     screen = _Screen(rows)
     found: dict[str, list[tuple[float, int, Way]]] = {"V": [], "K": [], "K and V": []}
     shape = len(rows.k), min(rows.k.shape[1], rows.v.shape[1])

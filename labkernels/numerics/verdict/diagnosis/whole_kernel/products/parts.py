@@ -75,7 +75,8 @@ def places(t: Tiles) -> Iterator[tuple[str, np.ndarray]]:
     yield "", at >= 0
     for parts, name in ((2, "half"), (4, "quarter"), (8, "eighth")):
         for one in range(parts if size >= 2 * parts else 0):
-            yield f"{name} {one + 1} of {parts}", at * parts // size == one
+            first, last = one * size // parts, (one + 1) * size // parts
+            yield f"{name} {one + 1} of {parts}", (at >= first) & (at < last)
     for few in _FEW:
         if 2 * few < size:
             yield f"the first {few} keys", at < few

@@ -12,6 +12,8 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet, par
 _DIRECTIONS = 16
 _ROWS = 3
 _TIMES = 16
+_EFFECTIVE = 6.0  # keys that share the weight of a row that tells mistakes apart
+_CLEARLY = 20.0  # mean z^2 of a row that is clearly wrong
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,18 +62,29 @@ class Rows:
 
 
 def worst(sheets: list[Sheet], most: int = _ROWS) -> list[Sheet]:
-    """Return the worst row of each of the first sheets, as sheets of one row, of one length."""
+    """Return the most telling row of each of the first sheets of one length, as sheets of a row."""
     alike = [sheet for sheet in sheets if sheet.kv_len == sheets[0].kv_len][:most]
     found = []
     for sheet in alike:
-        z = (((sheet.out - sheet.truth) / sheet.sigma) ** 2).mean(1)
-        row = int(np.where(np.isfinite(z), z, -1.0).argmax())
+        row = telling(sheet)[0]
         found.append(part(sheet, slice(row, row + 1)))
     return found
 
 
+def telling(sheet: Sheet) -> np.ndarray:
+    """Return the numbers of a sheet's rows, the worst first, but last those of hardly any keys.
+
+    A row of one key is explained by whatever leaves this key alone.
+    """
+    z = (((sheet.out - sheet.truth) / sheet.sigma) ** 2).mean(1)
+    z = np.where(np.isfinite(z), z, -1.0)
+    keys = sheet.weights.sum(1) ** 2 / (sheet.weights**2).sum(1)
+    few = (keys < min(_EFFECTIVE, float(keys.max()))) | (z < _CLEARLY)
+    return np.lexsort((-z, few))
+
+
 def rows_of(sheets: list[Sheet], most: int = _ROWS) -> list[Rows]:
-    """Return the worst row of each of the first sheets, of one length."""
+    """Return the most telling row of each of the first sheets of one length."""
     return [_row(one) for one in worst(sheets, most)]
 
 
