@@ -63,6 +63,8 @@ class _Screen:
     def left(self, way: Way) -> dict[str, float]:
         """Return the mean z^2 of the channels that a way leaves, if K, V or both are kept in it."""
         p = self.p[:, self.some]
+        if way.exact:  # weights may move to any key
+            return self._left_exactly(way)
         more = _weights(self.rows, self.rows.q @ way.kept(self.k).T, self.products, self.some) * p
         v = way.kept(self.v)
         below = self.l + more.sum(1, keepdims=True)
@@ -77,6 +79,14 @@ class _Screen:
             what: float(((self.off - (x - right) / self.sigma) ** 2).mean())
             for what, x in given.items()
         }
+
+    def _left_exactly(self, way: Way) -> dict[str, float]:
+        """Return the same for K and V apart, from all keys of the first row."""
+        row = part(self.rows, slice(1))
+        z = (row.out - _outputs(row, "K", way, 0.0)) / row.sigma
+        change = self.p[:, self.of_v] @ (way.kept(self.v) - self.v.x) / self.l
+        of_v = float(((self.off - change / self.sigma) ** 2).mean())
+        return {"V": of_v, "K": float((z**2).mean())}
 
 
 def _weights(row: Sheet, products: Array, own: Array, some: Array) -> np.ndarray:

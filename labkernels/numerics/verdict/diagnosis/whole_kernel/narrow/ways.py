@@ -124,6 +124,11 @@ class Way:
     zero: str = ""
     precision: bool = True
 
+    @property
+    def exact(self) -> bool:
+        """Whether numbers are not rounded: their scale or their zero point is wrong."""
+        return self.grid is _EXACT
+
     def kept(self, some: Some, ties: float = 0.0) -> np.ndarray:
         """Return some numbers as they are kept."""
         if self.zero:
