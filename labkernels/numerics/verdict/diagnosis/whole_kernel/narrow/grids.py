@@ -152,6 +152,14 @@ def _in_format(fmt: str) -> Scale:
     return lambda grid, size, overall: rounding.round_to(_exact(grid, size, overall), fmt)
 
 
+def _one_more(grid: Grid, size: Array, overall: float) -> np.ndarray:
+    return np.maximum(size, _TINY) / (grid.most + 1)
+
+
+def _times(factor: float) -> Scale:
+    return lambda grid, size, overall: factor * _exact(grid, size, overall)
+
+
 SCALES: dict[str, Scale] = {
     "": _exact,
     "a power of 2": _power(0),
@@ -162,13 +170,9 @@ SCALES: dict[str, Scale] = {
     "in e4m3": _in_format("e4m3"),
     "in bf16": _in_format("bf16"),
     "in fp16": _in_format("fp16"),
-    "its largest over one step more": lambda grid, size, overall: (
-        np.maximum(size, _TINY) / (grid.most + 1)
-    ),
+    "its largest over one step more": _one_more,
     **{
-        f"{x:g} times what it should be": lambda grid, size, overall, x=x: (
-            x * _exact(grid, size, overall)
-        )
+        f"{x:g} times what it should be": _times(x)
         for x in (0.5, 2.0, 0.25, 0.75, 0.9, 1.5, 4.0, 8.0)
     },
 }

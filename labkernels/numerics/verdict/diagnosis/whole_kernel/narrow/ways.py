@@ -251,5 +251,5 @@ def _of_least(grid: Grid, blocks: Blocks, named: tuple[str, ...]) -> Iterator[Wa
     for axis, size in enumerate((blocks.keys, blocks.channels)):
         for words in named if size else ():
             said = f"each {blocks.words} has the least number {words}"
-            given = {"zero": _LEAST, "other": (axis, words), "precision": False}
-            yield Way(name, said, grid, blocks, **given)
+            other = axis, words
+            yield Way(name, said, grid, blocks, other=other, zero=_LEAST, precision=False)
