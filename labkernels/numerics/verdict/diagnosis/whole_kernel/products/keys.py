@@ -31,7 +31,7 @@ Map = Callable[[Tiles, int], Any]  # of tiles of n keys: the key that is read fo
 def _of_tiles() -> Iterator[tuple[str, Map]]:
     """Yield maps of tiles t, whose keys keep their places."""
 
-    def of(to: Callable[[Any, int], Any]) -> Map:
+    def of(to: Callable[..., Any]) -> Map:
         return lambda t, n: to(t.of, t.count) * t.size + t.at
 
     for step in (1, 2, 3, 4):
@@ -62,7 +62,7 @@ def _of_tiles() -> Iterator[tuple[str, Map]]:
 def _of_places() -> Iterator[tuple[str, Map]]:
     """Yield maps of places x in a tile of n."""
 
-    def of(to: Callable[[Any, int], Any]) -> Map:
+    def of(to: Callable[..., Any]) -> Map:
         return lambda t, n: np.arange(len(t.of)) - t.at + to(t.at, t.size)
 
     for step in (1, 2, 4, 8, 16):

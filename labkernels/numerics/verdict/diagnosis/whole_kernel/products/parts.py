@@ -45,13 +45,15 @@ def tiles(cut: Cut | int, n: int) -> Tiles:
 
 def every(n: int) -> Iterator[Tiles]:
     """Yield all cuts of n keys into at least two tiles."""
-    for cut in (*(Cut(size) for size in SIZES), *COUNTS, *(Cut(-count) for count in COUNTS)):
+    cuts: list[Cut | int] = [Cut(size) for size in SIZES]
+    cuts += [*COUNTS, *(Cut(-count) for count in COUNTS)]
+    for cut in cuts:
         found = tiles(cut, n)
         if 1 < found.count < n:
             yield found
 
 
-Rule = Callable[[Tiles], Any]  # which keys of tiles [n], bool
+Rule = Callable[..., Any]  # which keys of tiles [n], bool
 
 WHICH: dict[str, Rule] = {
     "": lambda t: t.of >= 0,

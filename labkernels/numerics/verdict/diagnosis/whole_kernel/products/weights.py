@@ -61,6 +61,7 @@ def of_parts(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     first, *others = screens.rows_of(sheets)
     words, keys = zip(*_some(first.keys), strict=True)
     flags = np.stack(keys)
+    known = {first.keys: dict(zip(words, keys, strict=True))}
     for said, of in _SUMS.items():
         factor, left = _factors(first, flags, of)
         near = screens.Nearest(_JUDGED, others)
@@ -75,12 +76,22 @@ def of_parts(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
             times = times if whole is None else whole
             name = _OTHERS[said] if whole is None else _NAMES[said, whole]
             where = f"times {times:.4g}, " * (whole is None) + words[i]
-            outputs = lambda sheet, w=words[i], x=times, f=of: _by(sheet, w, x, f)  # noqa: E731
+            outputs = lambda sheet, w=words[i], x=times, f=of: _by(sheet, known, w, x, f)  # noqa: E731
             yield Mistake(name, where, outputs, cost=2.0 + (whole is None))
 
 
-def _by(sheet: Sheet, words: str, times: float, of: tuple[int, int]) -> Array | None:
-    keys = next((keys for said, keys in _some(sheet.kv_len) if said == words), None)
+def _by(
+    sheet: Sheet,
+    known: dict[int, dict[str, np.ndarray]],
+    words: str,
+    times: float,
+    of: tuple[int, int],
+) -> Array | None:
+    """Return rows in which a part of the keys has a factor; known: parts by their words, by n."""
+    n = sheet.kv_len
+    if n not in known:
+        known[n] = dict(_some(n))
+    keys = known[n].get(words)
     if keys is None:
         return None
     p, more = sheet.weights, np.where(keys, times - 1, 0.0)
