@@ -171,7 +171,7 @@ def of_strides(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     many = sheets[0].problem.kv_heads > 1
     places = [(0, all_heads) for all_heads in ((False, True) if many else (False,))]
     places += [(size, False) for size in _PAGES if 0 < size < sheets[0].kv_len]
-    ways = [
+    ways: list[Any] = [
         (what, pad, value, tile, all_heads)
         for tile, all_heads in places
         for pad in (*_PADS, *(-n for n in _PADS if tile))

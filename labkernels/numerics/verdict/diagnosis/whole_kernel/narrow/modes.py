@@ -23,7 +23,7 @@ _SHARE = 0.3  # of mean z^2: a way that leaves more is not judged
 _FORMATS = ("tf32", "fp16", "bf16", "e4m3", "e5m2")
 _OF_SCORES = ("scores", "exponents")
 
-Kept = Callable[[np.ndarray], np.ndarray]
+Kept = Callable[..., np.ndarray]
 
 
 def _shortened(x: Array, bits: int, to: Callable[..., Any], fmt: str = "") -> np.ndarray:

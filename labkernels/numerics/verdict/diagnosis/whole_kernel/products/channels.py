@@ -99,7 +99,7 @@ def _read(sheet: Sheet, some: slice, words: str) -> Array:
     return sheet.attend(sheet.masked(sheet.shaped(sheet.q @ k.T)))
 
 
-def _row_numbers() -> Iterator[tuple[str, Callable[[Any], Any]]]:
+def _row_numbers() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Yield numbers of keys that a swizzle may take bits of."""
     for shift in range(7):
         yield f"j / {1 << shift}" if shift else "j", lambda j, s=shift: j >> s
@@ -117,7 +117,7 @@ def _row_numbers() -> Iterator[tuple[str, Callable[[Any], Any]]]:
 
 
 _CHUNKS = (8, 4, 16, 2, 32, 1)
-_WAYS: dict[str, Callable[[Any, int, int], Any]] = {  # chunk x of n, by a number c
+_WAYS: dict[str, Callable[..., Any]] = {  # chunk x of n, by a number c
     "x xor c": lambda x, c, n: np.where((x ^ c) < n, x ^ c, x),
     "x + c, around": lambda x, c, n: (x + c) % n,
     "x - c, around": lambda x, c, n: (x - c) % n,

@@ -123,7 +123,7 @@ class Nearest:
         old = points[:0] if self.points is None else self.points
         self.points = np.concatenate([old, points[some]])[keep]
 
-    def best(self, missed: Callable[[Rows, Array], Array]) -> list[int]:
+    def best(self, missed: Callable[..., Array]) -> list[int]:
         """Return the numbers of the points that leave least on all rows.
 
         missed: what points leave on another row [N].
