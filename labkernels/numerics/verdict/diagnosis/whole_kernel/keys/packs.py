@@ -182,7 +182,7 @@ def of_strides(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     def each(sheet: Sheet, row: int) -> Array:
         one = part(sheet, slice(row, row + 1))
         found: dict[Any, np.ndarray] = {}
-        return np.concatenate([_strided(one, *way, found) for way in ways])
+        return np.concatenate([_strided(one, way, found) for way in ways])
 
     for i in sorted({i for _, _, i in of_rows(sheets[:1], each, rows=2)}):
         what, pad, value, tile, all_heads = ways[i]
@@ -192,20 +192,14 @@ def of_strides(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         yield Mistake(
             f"{what} read by another stride",
             f"rows {lie} {(apart + said).format(abs(pad), value)}",
-            lambda sheet, way=ways[i]: _strided(sheet, *way, {}),
+            lambda sheet, way=ways[i]: _strided(sheet, way, {}),
             cost=1.0,
         )
 
 
-def _strided(
-    sheet: Sheet,
-    what: str,
-    pad: int,
-    value: float,
-    tile: int,
-    all_heads: bool,
-    known: dict[Any, np.ndarray],
-) -> Array:
+def _strided(sheet: Sheet, way: tuple[Any, ...], known: dict[Any, np.ndarray]) -> Array:
+    what, pad, value, tile, all_heads = way
+
     def found(which: str) -> Array:
         at = which, pad, value, tile, all_heads
         if at not in known:
