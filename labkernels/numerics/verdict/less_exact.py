@@ -12,6 +12,7 @@ from labkernels import formats
 from labkernels.numerics.arrays import Array, to_numpy
 from labkernels.numerics.error import sigma as error_sigma
 from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import keys_of
 from labkernels.numerics.verdict.twins import SIXTEEN, TWINS, Twin, is_fine
 from labkernels.policy import NumericPolicy
 
@@ -30,6 +31,9 @@ _LOGS = (Twin(1 << 30, logs=True), Twin(128, kept=True), Twin(16, kept=True))
 _RING = tuple(
     Twin(n, kept=True, differences=True, backward=b) for n in (12, 64) for b in (False, True)
 )
+CENTRED = tuple(Twin(n, centred=True, backward=b) for n in (64, 1 << 30) for b in (False, True))
+_FAR = 5.0  # least |z| of an element whose error a mean of V has to explain
+_ULPS = 8.0  # most roundings of the size of V that such an element may have
 _STEPS = (Twin(16, kept=True), Twin(4, kept=True), Twin(1, kept=True))
 
 
@@ -75,6 +79,26 @@ def ways(policy: NumericPolicy) -> list[list[Way]]:
         words = f"P and partial outputs in {policy.out}"
         stored.append(Way(words, as_input, _of_partials(policy.out)))
     return [narrow + stored, found]
+
+
+def of_largest(problem: Problem, error: Array, sigma: Array) -> np.ndarray | None:
+    """Return fp32's rounding of the largest |V| of each head and channel: [total_q, Hq, Dv].
+
+    None if it does not explain each element that is far from the truth, or there is no such one.
+    Shapes: error, sigma [total_q, Hq, Dv].
+    """
+    far = np.abs(error) > _FAR * sigma
+    largest = float(abs(problem.v_pool).max())
+    if not far.any() or (np.abs(error[far]) > _ULPS * 2.0**-24 * largest).any():
+        return None
+    most = np.zeros_like(error)
+    for request, head in np.ndindex(problem.batch, problem.kv_heads):
+        rows = slice(*(int(problem.q_ends[request + i]) for i in (0, 1)))
+        heads = slice(head * problem.group, (head + 1) * problem.group)
+        values = np.abs(keys_of(problem, "v", head, request)).max(0, initial=0.0)
+        most[rows, heads] = 2.0**-24 * values
+    explained = np.abs(error) <= _ULPS * most
+    return most if explained[far].all() else None
 
 
 def is_small(problem: Problem, policy: NumericPolicy, error: Array) -> bool:

@@ -47,7 +47,8 @@ class Twin:
     weights are relative to the log-sum-exp. products: the format of the factors of products:
     "tf32", "tf32 cut" (toward 0), or "bf16x3", hi + lo without the product of both lows.
     values_only: `products` concerns the factors of P V alone. partials: the format in which the
-    output of each block of keys is stored before these outputs are merged; "" for none.
+    output of each block of keys is stored before these outputs are merged; "" for none. centred:
+    the mean of V is taken off before, in fp32, and added to the quotient.
     """
 
     block: int = 64
@@ -66,6 +67,7 @@ class Twin:
     products: str = ""
     values_only: bool = False
     partials: str = ""
+    centred: bool = False
 
 
 TWINS = (
@@ -123,6 +125,25 @@ def _of_rows(twin: Twin, policy: NumericPolicy, middles: dict[int, Array], rows:
     of_block = (lambda block: _fp32_scores(block, twin)) if fine else _scores
     score = xp.concatenate([of_block(block) for block in blocks], -1)
     v = xp.concatenate([block.v for block in blocks], 1)
+    if not twin.centred:
+        return _of_keys(twin, policy, middles, rows, score, v)
+    v = xp.asarray(v, dtype=xp.float32)
+    mean = v.mean(1)[:, None]
+    out = _of_keys(twin, policy, middles, rows, score, v - mean)
+    return xp.asarray(xp.asarray(out, dtype=xp.float32) + mean, dtype=xp.float64)
+
+
+def _of_keys(
+    twin: Twin,
+    policy: NumericPolicy,
+    middles: dict[int, Array],
+    rows: Rows,
+    score: Array,
+    v: Array,
+) -> Array:
+    """Return outputs of given scores and values. Shapes: score [Hkv, R, L] -> [Hkv, R, Dv]."""
+    xp = namespace(v)
+    fine = is_fine(policy)
     if twin.kept or twin.logs:
         return _by_logs(score, v, twin, rows.sinks)
     if twin.partials:

@@ -170,8 +170,9 @@ def decide(
     bugs = {item.name for item in found if item.status == "bug"} - {"lse2 error / bound"}
     if not bugs:
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma)
-    honest = _as_if(problem, policy, truth, error) if told else ""
-    faint = "" if beyond else _faintly(policy, error, sigma)
+    faint = _centred(problem, policy, truth, error, sigma)
+    honest = _as_if(problem, policy, truth, error) if told and not faint else ""
+    faint = faint or ("" if beyond else _faintly(policy, error, sigma))
     if faint:
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=honest or faint)
     case = names.Case(problem, policy, out, truth, error, sigma, z, filtered, bugs, bool(honest))
@@ -251,6 +252,21 @@ def _faintly(policy: NumericPolicy, error: Array, sigma: Array) -> str:
     if not (times <= _FAINT_RMS and np.abs(z).max() <= _FAINT_MOST):
         return ""
     return f"errors are {times:.2g} times as large as rounding's, in sums of another order"
+
+
+def _centred(
+    problem: Problem, policy: NumericPolicy, truth: Array, error: Array, sigma: Array
+) -> str:
+    """Return words if a mean that is taken off V and added back explains the errors; else ""."""
+    more = less_exact.of_largest(problem, error, sigma)
+    if more is None:
+        return ""
+    sigma = np.hypot(sigma, more)
+    tests = _tests(problem, policy, error, sigma)[2]
+    tests = _beside_twins(problem, policy, truth, sigma, tests, less_exact.CENTRED)[0]
+    if any(test.status == "bug" for test in tests):
+        return ""
+    return "as a kernel is that takes the mean of V off and adds it back"
 
 
 def _as_if(problem: Problem, policy: NumericPolicy, truth: Array, error: Array) -> str:

@@ -24,6 +24,7 @@ _NEAR = 0.2  # a smaller difference of two rms of z does not tell two directions
 _CLEARLY = 3.0  # least rms of z of a channel that is wrong in many rows
 _FEW = 0.1  # share of the rows: fewer are the rows of one block, and a race is more likely
 _MANY = 0.25  # share of the rows: fewer may share wrong channels by chance, unless in one region
+_BLOCK = 8  # channels side by side that no chance makes wrong in rows anywhere
 _OFTEN = 0.4  # share of the rows that went wrong in which a wrong channel shows
 _MOST = 0.6  # share of the other rows that a row's mistake must explain too
 _MOST_CHANNELS = 0.75  # share of the channels that may be wrong
@@ -161,8 +162,9 @@ def wrong_channels(problem: Problem, sigma: Array, z: Array) -> tuple[Any, ...]:
     """
     bad = (np.abs(z) > significance.OUTLIER).any(-1)
     few = bad.sum() < max(2, _FEW * bad.size)
-    if few or (bad.mean() < _MANY and not places.filled(problem, bad)):
+    if few:
         return None, bad, None, np.inf
+    scattered = bad.mean() < _MANY and not places.filled(problem, bad)
     z = z[bad]
     rms = np.sqrt((z**2).mean(0))
     often = (np.abs(z) > _CLEARLY).mean(0) >= _OFTEN
@@ -170,6 +172,8 @@ def wrong_channels(problem: Problem, sigma: Array, z: Array) -> tuple[Any, ...]:
     right = np.delete(rms, wrong)
     others = float(np.sqrt((right**2).mean())) if len(right) else np.inf
     some = 0 < len(wrong) <= _MOST_CHANNELS * z.shape[-1] and others <= _LEFT_RMS
+    block = len(wrong) >= _BLOCK and wrong[-1] - wrong[0] + 1 == len(wrong)
+    some = some and (block or not scattered)
     some = some and right.max() <= _CLEARLY and _would_show(problem, sigma, bad, rms, wrong)
     return wrong if some else None, bad, rms, others
 

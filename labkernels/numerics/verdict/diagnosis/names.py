@@ -26,6 +26,7 @@ from labkernels.policy import NumericPolicy
 _FEW = 0.2  # share of the rows
 _WEAK = 9.0  # z^2 over its limit
 _ALIKE = 0.05  # difference of two rms of z that does not tell two mistakes apart
+_NO_MASK = "causal mask left out"
 _OTHERS = 4  # rows beside the worst; a name must explain most of them
 
 
@@ -51,6 +52,21 @@ class Case:
 
 def of_output(case: Case) -> list[Match]:
     """Return the mistakes that explain the errors, the best first; each leaves only rounding."""
+    found = _found(case)
+    if found and found[0].name == _NO_MASK and _masked_elsewhere(case):
+        found[0] = replace(found[0], name=f"another mask: keys that the mask hides, or {_NO_MASK}")
+    return found
+
+
+def _masked_elsewhere(case: Case) -> bool:
+    """Return whether right rows beside the wrong ones, of their heads and requests, hide keys."""
+    problem, bad = case.problem, _bad_rows(case)[0]
+    hide = (problem.n_keys < problem.kv_lens[problem.request_of])[:, None] & ~bad
+    parts = (slice(*problem.q_ends[i : i + 2].tolist()) for i in range(problem.batch))
+    return any(bool((bad[rows].any(0) & hide[rows].any(0)).any()) for rows in parts)
+
+
+def _found(case: Case) -> list[Match]:
     problem, sigma = case.problem, case.sigma
     shown = many_rows.of_output(problem, case.out, case.truth, sigma, case.policy.out)
     if shown and not shown[0].vague:

@@ -51,6 +51,8 @@ def of_output(
     tried = iter(()) if constant else _functions(given, right, spread)
     if not constant and fmt in _OTHER_FORMAT:
         tried = itertools.chain([_of_bits(given, right, sigma[place][:, some], fmt)], tried)
+    if not constant:
+        tried = itertools.chain(tried, _of_clips(problem, rows, given, right, spread))
     if channels is not None:
         moved = _of_rows(problem, truth, rows, some, given, spread)
         return [_named(*found, was) for found in (*moved, *tried) if _good(found[2], was)][:1]
@@ -127,6 +129,26 @@ def _functions(given: Array, right: Array, spread: Array) -> Iterator[tuple[str,
             beyond = np.maximum(np.maximum(error - high, low - error), 0.0) / spread
             left = float(np.sqrt((beyond**2).mean()))
             yield "out was rounded to steps", f"of {step:.4g}, {words}", left
+
+
+def _of_clips(
+    problem: Problem, rows: Array, given: Array, right: Array, spread: Array
+) -> Iterator[tuple[str, str, float]]:
+    """Yield clips at limits that heads, requests or both have of their own.
+
+    The limit of a group is its largest output, which several outputs must have.
+    """
+    request, head = problem.request_of[rows[:, 0]], rows[:, 1]
+    every = request * problem.q.shape[1] + head
+    for words, group in (("head", head), ("request", request), ("head of a request", every)):
+        _, label = np.unique(group, return_inverse=True)
+        limit = np.zeros(label.max() + 1)
+        np.maximum.at(limit, label, np.abs(given).max(1))
+        most = limit[label][:, None]
+        cut = np.abs(right) > most + spread
+        if cut.sum() > 2 * len(limit) and cut.mean() <= _CLIPPED:
+            where = f"at the largest output of each {words}, and its negative"
+            yield "out clipped", where, _rms(given, np.clip(right, -most, most), spread)
 
 
 def _of_rows(

@@ -34,6 +34,12 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.narrow import (
     weights,
 )
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
+from labkernels.numerics.verdict.diagnosis.whole_kernel.products import (
+    channels as product_channels,
+)
+from labkernels.numerics.verdict.diagnosis.whole_kernel.products import keys as product_keys
+from labkernels.numerics.verdict.diagnosis.whole_kernel.products import turns
+from labkernels.numerics.verdict.diagnosis.whole_kernel.products import weights as product_weights
 from labkernels.numerics.verdict.diagnosis.whole_kernel.scores import (
     biases,
     by_head,
@@ -50,6 +56,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.scores import (
 from labkernels.numerics.verdict.diagnosis.whole_kernel.search import LEFT, Family, Search
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sums import (
+    begun,
     chains,
     merges,
     precision,
@@ -127,6 +134,8 @@ _LATE: Rounds = (
     blocks.ALL,
     (*appended.ALL, *indices.ALL, *stale.ALL),
     (*substitutes.ALL, *queries.LATE, *elements.ALL, *modes.ALL),
+    (*product_keys.ALL, *product_channels.ALL, *turns.ALL),
+    (*product_weights.ALL, *begun.ALL),
 )
 # How the name of a mistake begins, and families that may be nearly the same on some inputs. A cap
 # that is not multiplied back is a scale where scores are small. Weights relative to the wrong

@@ -113,7 +113,7 @@ class Sheet:
 
         return self.once((which, head, request), found)
 
-    def once(self, name: tuple[object, ...], make: Callable[..., Array]) -> Array:
+    def once(self, name: tuple[object, ...], make: Callable[..., Any]) -> Any:
         """Return a result about the request's keys; parts of a sheet compute it once per name."""
         if name not in self.shared:
             self.shared[name] = make()

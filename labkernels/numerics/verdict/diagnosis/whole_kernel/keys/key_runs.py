@@ -162,9 +162,11 @@ def of_cleared(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         ("keys read as 0", _both_cleared, _both_cleared_from),
     ):
         starts = {i for _, _, i in of_rows(sheets, each)}
-        yield from best(
-            misfit, [Mistake(name, f"from key {first} on", outputs(first)) for first in starts]
-        )
+        found = []
+        for first in starts:
+            said = f"Q read as 0, or {name}" if first == 0 and name == "K read as 0" else name
+            found.append(Mistake(said, f"from key {first} on", outputs(first)))
+        yield from best(misfit, found)
 
 
 def _before(sheet: Sheet, row: int) -> tuple[Array, Array, Array, float]:

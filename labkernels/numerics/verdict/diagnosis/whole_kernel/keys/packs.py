@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -162,45 +163,72 @@ def _paged(sheet: Sheet, which: str, size: int) -> np.ndarray:
 
 
 def of_strides(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """Rows lie beside some other numbers, such as their scales, and are read without them."""
+    """Rows lie beside some other numbers, such as their scales or a padding, and are read without.
+
+    They lie so in the whole cache or in each tile of it; or they lie side by side and are read as
+    if they did not.
+    """
     many = sheets[0].problem.kv_heads > 1
-    ways = [
-        (what, pad, value, all_heads)
-        for all_heads in ((False, True) if many else (False,))
-        for pad in _PADS
-        for value in (0.0, 1.0)
+    places = [(0, all_heads) for all_heads in ((False, True) if many else (False,))]
+    places += [(size, False) for size in _PAGES if 0 < size < sheets[0].kv_len]
+    ways: list[Any] = [
+        (what, pad, value, tile, all_heads)
+        for tile, all_heads in places
+        for pad in (*_PADS, *(-n for n in _PADS if tile))
+        for value in ((0.0,) if tile else (0.0, 1.0))
         for what in _TENSORS
     ]
 
     def each(sheet: Sheet, row: int) -> Array:
         one = part(sheet, slice(row, row + 1))
-        return np.concatenate([_strided(one, *way) for way in ways])
+        found: dict[Any, np.ndarray] = {}
+        return np.concatenate([_strided(one, way, found) for way in ways])
 
     for i in sorted({i for _, _, i in of_rows(sheets[:1], each, rows=2)}):
-        what, pad, value, all_heads = ways[i]
-        lie = "[tokens, heads]" if all_heads else "of a head"
+        what, pad, value, tile, all_heads = ways[i]
+        lie = "[tokens, heads]" if all_heads else f"of each {tile} keys" if tile else "of a head"
+        said = "hold {1:g}, and are read without" if pad > 0 else "they do not, and are read so"
+        apart = "lie {0} elements apart, which " if pad > 0 else "should lie {0} elements apart; "
         yield Mistake(
             f"{what} read by another stride",
-            f"rows {lie} lie {pad} elements apart, which hold {value:g}, and are read without",
-            lambda sheet, way=ways[i]: _strided(sheet, *way),
+            f"rows {lie} {(apart + said).format(abs(pad), value)}",
+            lambda sheet, way=ways[i]: _strided(sheet, way, {}),
             cost=1.0,
         )
 
 
-def _strided(sheet: Sheet, what: str, pad: int, value: float, all_heads: bool) -> Array:
+def _strided(sheet: Sheet, way: tuple[Any, ...], known: dict[Any, np.ndarray]) -> Array:
+    what, pad, value, tile, all_heads = way
+
     def found(which: str) -> Array:
-        heads = range(sheet.problem.kv_heads) if all_heads else [sheet.kv_head]
-        each = [keys_of(sheet.problem, which, head, sheet.request) for head in heads]
-        x = np.stack(each, 1) if all_heads else each[0][:, None]  # [L, H, D]
-        d, at = x.shape[2], sheet.kv_head if all_heads else 0
-        place = (np.arange(x.shape[0]) * x.shape[1] + at)[:, None] * d + np.arange(d)
-        row, channel = np.divmod(place, d + pad)
-        inside = channel < d
-        mine = x.reshape(-1, d)[row, np.where(inside, channel, 0)]
-        mine = np.where(inside, mine, value)
-        return mine[:, sheet.channels] if which == "v" else mine
+        at = which, pad, value, tile, all_heads
+        if at not in known:
+            known.clear() if len(known) > 1 else None
+            known[at] = _apart(sheet, *at)
+        return known[at]
 
     return _attended(sheet, what, {w: found(w) for w in "kv" if w.upper() in what})
+
+
+def _apart(
+    sheet: Sheet, which: str, pad: int, value: float, tile: int, all_heads: bool
+) -> np.ndarray:
+    """Return K or V as it is read, where rows lie `pad` numbers apart, or -pad too few."""
+    heads = range(sheet.problem.kv_heads) if all_heads else [sheet.kv_head]
+    each = [keys_of(sheet.problem, which, head, sheet.request) for head in heads]
+    x = np.stack(each, 1) if all_heads else each[0][:, None]  # [L, H, D]
+    n, d, at = x.shape[0], x.shape[2], sheet.kv_head if all_heads else 0
+    size = tile or n
+    row = (np.arange(n) % size * x.shape[1] + at)[:, None]
+    place = row * (d + max(-pad, 0)) + np.arange(d)
+    row, channel = np.divmod(place, d + max(pad, 0))
+    row = row + (np.arange(n) // size * size * x.shape[1])[:, None]
+    inside = (channel < d) & (row < x.shape[0] * x.shape[1])
+    mine = x.reshape(-1, d)[np.where(inside, row, 0), np.where(inside, channel, 0)]
+    mine = np.where(inside, mine, value)
+    if tile:
+        mine[n // size * size :] = each[0][n // size * size :]
+    return mine[:, sheet.channels] if which == "v" else mine
 
 
 ALL = (of_packs, of_strides)

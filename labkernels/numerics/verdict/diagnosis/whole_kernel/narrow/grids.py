@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -26,17 +27,19 @@ class Grid:
     fraction: int | None = None
     emin: int = 0
 
-    def rounded(self, x: Array, ties: float = 0.0) -> np.ndarray:
-        """Return the nearest numbers of the grid.
+    def rounded(self, x: Array, ties: float = 0.0, to: Callable[..., Any] = np.rint) -> np.ndarray:
+        """Return the nearest numbers of the grid, or those that `to` makes of numbers of steps.
 
-        ties: 0 rounds ties to even, -1 toward 0 and 1 away from 0; kernels do all of these.
+        ties: 0 rounds ties to even, -1 toward 0 and 1 away from 0; kernels do all of these. 2 and
+        -2 move numbers up and down, as matters where they are cut.
         """
-        x = x * (1 + ties * _TIE) if ties else x
+        if ties:
+            x = x + np.sign(ties) * _TIE * (np.abs(x) if abs(ties) == 2 else x)
         step: Array | float = 1.0
         if self.fraction is not None:
             exponent = np.frexp(x)[1] - 1
             step = np.ldexp(1.0, np.maximum(exponent, self.emin) - self.fraction)
-        return np.clip(np.rint(x / step) * step, -self.most, self.most)
+        return np.clip(to(x / step) * step, -self.most, self.most)
 
     @property
     def top(self) -> int:
@@ -71,6 +74,7 @@ class Blocks:
     words: str
     keys: int
     channels: int
+    of_all: bool = False  # of all heads and requests
 
     def each(self, x: Array, of: np.ufunc) -> np.ndarray:
         """Return a reduction of each block. Shapes: [blocks of keys, blocks of channels]."""
@@ -86,6 +90,14 @@ class Blocks:
             if size > 1 and each.shape[axis] > 1:
                 each = each.repeat(size, axis).take(np.arange(n), axis)
         return each
+
+    def at(self, each: Array, keys: Array, channels: Array) -> np.ndarray:
+        """Return what each block has, for some keys and channels. Shapes: [k, c], broadcastable."""
+        rows = keys // self.keys if self.keys and each.shape[0] > 1 else np.zeros(1, int)
+        lanes = (
+            channels // self.channels if self.channels and each.shape[1] > 1 else np.zeros(1, int)
+        )
+        return each[rows[:, None], lanes]
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         """Whether a tensor of this shape has several blocks along each cut."""
@@ -104,6 +116,10 @@ BLOCKS = (
     # rarer ones
     *(Blocks(f"square of {n} keys and channels", n, n) for n in (16, 32, 64)),
     *(Blocks(f"block of {n} channels, for all keys", 0, n) for n in (16, 32, 64)),
+    *(Blocks(f"page of {n} keys and {c} channels", n, c) for n in (16, 64) for c in (32, 64)),
+    *(Blocks(f"channel of {n} keys", n, 1) for n in (8, 4)),
+    *(Blocks(f"page of {n} keys", n, 0) for n in (4, 256)),
+    Blocks("tensor", 0, 0, of_all=True),
 )
 
 USUAL = 3 + len(_PAGES) + len(_GROUPS) + 4
@@ -136,6 +152,14 @@ def _in_format(fmt: str) -> Scale:
     return lambda grid, size, overall: rounding.round_to(_exact(grid, size, overall), fmt)
 
 
+def _one_more(grid: Grid, size: Array, overall: float) -> np.ndarray:
+    return np.maximum(size, _TINY) / (grid.most + 1)
+
+
+def _times(factor: float) -> Scale:
+    return lambda grid, size, overall: factor * _exact(grid, size, overall)
+
+
 SCALES: dict[str, Scale] = {
     "": _exact,
     "a power of 2": _power(0),
@@ -146,60 +170,16 @@ SCALES: dict[str, Scale] = {
     "in e4m3": _in_format("e4m3"),
     "in bf16": _in_format("bf16"),
     "in fp16": _in_format("fp16"),
+    "its largest over one step more": _one_more,
+    **{
+        f"{x:g} times what it should be": _times(x)
+        for x in (0.5, 2.0, 0.25, 0.75, 0.9, 1.5, 4.0, 8.0)
+    },
 }
 """Words for a scale, and the step of each block from its largest absolute value and that of all."""
 
-OTHERS: dict[str, Callable[[int], np.ndarray]] = {
-    "of the block before": lambda n: np.maximum(np.arange(n) - 1, 0),
-    "of the block before, the last one for the first": lambda n: (np.arange(n) - 1) % n,
-    "of the block behind": lambda n: np.minimum(np.arange(n) + 1, n - 1),
-    "of the block behind, the first one for the last": lambda n: (np.arange(n) + 1) % n,
-    "of the first block": lambda n: np.zeros(n, int),
-    "of the last block": lambda n: np.full(n, n - 1),
-}
-"""Words for the scale of a wrong block, and which of n blocks it is of."""
 
-
-def _in_fp32(x: Array) -> np.ndarray:
+def in_fp32(x: Array) -> np.ndarray:
     """Return quotients as kernels compute them."""
-    return x.astype(np.float32).astype(np.float64)
-
-
-def in_steps(grid: Grid, blocks: Blocks, scale: Scale) -> Callable[..., np.ndarray]:
-    """Return a function that keeps numbers in steps of their block's scale."""
-
-    def kept(x: Array, overall: float, ties: float = 0.0) -> np.ndarray:
-        size = blocks.each(np.abs(x), np.maximum)
-        step = np.maximum(blocks.back(scale(grid, size, overall), x.shape), _TINY)
-        return grid.rounded(_in_fp32(x / step), ties) * step
-
-    return kept
-
-
-def by_others(
-    grid: Grid, blocks: Blocks, index: Callable[[int], np.ndarray], axis: int, *, both: bool
-) -> Callable[..., np.ndarray]:
-    """Return a function that keeps numbers by the scale of their block, and reads by another's.
-
-    both: they are kept by the other block's scale, too, so that large numbers are clipped.
-    """
-
-    def kept(x: Array, overall: float, ties: float = 0.0) -> np.ndarray:
-        step = _exact(grid, blocks.each(np.abs(x), np.maximum), overall)
-        other = blocks.back(step.take(index(step.shape[axis]), axis), x.shape)
-        own = other if both else blocks.back(step, x.shape)
-        return grid.rounded(_in_fp32(x / own), ties) * other
-
-    return kept
-
-
-def with_offsets(bits: int, blocks: Blocks) -> Callable[..., np.ndarray]:
-    """Return a function that keeps numbers as steps from the least one of their block."""
-
-    def kept(x: Array, overall: float, ties: float = 0.0) -> np.ndarray:
-        low = blocks.back(blocks.each(x, np.minimum), x.shape)
-        high = blocks.back(blocks.each(x, np.maximum), x.shape)
-        step = np.maximum(high - low, _TINY) / (2**bits - 1)
-        return np.rint(_in_fp32((x - low) / step) * (1 + ties * _TIE)) * step + low
-
-    return kept
+    with np.errstate(over="ignore"):
+        return x.astype(np.float32).astype(np.float64)

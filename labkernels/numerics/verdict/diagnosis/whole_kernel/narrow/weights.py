@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from labkernels import formats
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit
@@ -48,11 +49,25 @@ def _grids() -> Iterator[tuple[str, str, Callable[..., Any]]]:
                     (rounding.round_to(c * p, g.name) if g.name == "e5m2" else g.rounded(c * p)) / c
                 ),
             )
+    for fmt, tops in (("e5m2", (1.0, 32768.0)), ("e4m3", (1.0, 448.0, 256.0, 128.0))):
+        for top in tops:
+            yield (
+                f"P in {fmt}",
+                f"times {top:g}, cut off from fp16",
+                lambda p, f=fmt, c=top: _cut(rounding.round_to(c * p, "fp16"), f) / c,
+            )
     for bits, (words, to) in itertools.product(
         _BITS, {"cut off, not rounded to nearest": np.floor, "": np.rint}.items()
     ):
         name = f"P in {bits} bits after the first"
         yield name, words, lambda p, b=bits, f=to: _shortened(p, b, f)
+
+
+def _cut(p: Array, fmt: str) -> np.ndarray:
+    """Return positive numbers, cut to the bits of a format."""
+    named = formats.named(fmt)
+    step = np.ldexp(1.0, np.maximum(np.frexp(p)[1] - 1, named.emin) - named.fraction_bits)
+    return np.floor(p / step) * step
 
 
 def _shortened(p: Array, bits: int, to: Callable[..., Any]) -> np.ndarray:
@@ -114,13 +129,18 @@ def of_sums(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """The sum l, or the accumulator of o, has few bits after each tile."""
     if any(sheet.has_sink for sheet in sheets):
         return
-    for fmt, tile, moves in itertools.product(_FORMATS, (8, *_TILES), (True, False)):
-        where = f"rounded after every {tile} keys" + ", against the row's maximum" * (not moves)
+    for fmt, tile, moves, cut in itertools.product(
+        _FORMATS, (8, *_TILES), (True, False), (False, True)
+    ):
+        where = f"{'cut off' if cut else 'rounded'} after every {tile} keys"
+        where += ", against the row's maximum" * (not moves)
         for what in ("o", "l"):
             yield Mistake(
                 f"{what} accumulated in {fmt}",
                 where,
-                lambda sheet, w=what, f=fmt, n=tile, m=moves: accumulated(sheet, f, n, w, m),
+                lambda sheet, w=what, f=fmt, n=tile, m=moves, c=cut: accumulated(
+                    sheet, f, n, w, m, cut=c
+                ),
                 precision=True,
                 control=lambda sheet, w=what, n=tile, m=moves: accumulated(sheet, None, n, w, m),
             )

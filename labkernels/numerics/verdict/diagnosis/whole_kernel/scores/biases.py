@@ -19,43 +19,73 @@ _TILES = (2, 4, 8, 16, 32, 64, 128)
 _DIVISORS = (2.0, 4.0, 8.0)
 _CAPS = (8, 16, 32, 64, 128)
 
-Distance = Callable[..., Any]  # of places of queries and of keys
+Distance = Callable[..., Any]  # of places of queries, of keys, and numbers of queries
 
 
 def _distances() -> Iterator[tuple[str, Distance]]:
     for n in _TILES:
-        yield f"that in whole tiles of {n}", lambda i, j, n=n: (i - j) // n * n
-        yield f"that in tiles of {n}", lambda i, j, n=n: (i - j) // n
-        yield f"that from the tile of {n} of the key", lambda i, j, n=n: i - j // n * n
-        yield f"that to the tile of {n} of the query", lambda i, j, n=n: i // n * n - j
-        yield f"that within a tile of {n}", lambda i, j, n=n: (i - j) % n
+        yield f"that in whole tiles of {n}", lambda i, j, r, n=n: (i - j) // n * n
+        yield f"that in tiles of {n}", lambda i, j, r, n=n: (i - j) // n
+        yield f"that from the tile of {n} of the key", lambda i, j, r, n=n: i - j // n * n
+        yield f"that to the tile of {n} of the query", lambda i, j, r, n=n: i // n * n - j
+        yield f"that within a tile of {n}", lambda i, j, r, n=n: (i - j) % n
     for n in _CAPS:
-        yield f"at most {n}", lambda i, j, n=n: np.minimum(i - j, n)
+        yield f"at most {n}", lambda i, j, r, n=n: np.minimum(i - j, n)
     for x in _DIVISORS:
-        yield f"that divided by {x:g}", lambda i, j, x=x: (i - j) / x
-    yield "one more", lambda i, j: i - j + 1
-    yield "its square", lambda i, j: (i - j) ** 2.0
-    yield "its square root", lambda i, j: np.sqrt(np.maximum(i - j, 0.0))
-    yield "log2(1 + it)", lambda i, j: np.log2(1 + np.maximum(i - j, 0.0))
-    yield "the place of the key, counted from the last", lambda i, j: j.max() - j
-    yield "the place of the key, with a wrong sign", lambda i, j: j + 0 * i
+        yield f"that divided by {x:g}", lambda i, j, r, x=x: (i - j) / x
+    yield "one more", lambda i, j, r: i - j + 1
+    yield "its square", lambda i, j, r: (i - j) ** 2.0
+    yield "its square root", lambda i, j, r: np.sqrt(np.maximum(i - j, 0.0))
+    yield "log2(1 + it)", lambda i, j, r: np.log2(1 + np.maximum(i - j, 0.0))
+    yield "the place of the key, counted from the last", lambda i, j, r: j.max() - j
+    yield "the place of the key, with a wrong sign", lambda i, j, r: j + 0 * i
+    yield "that from the query's number", lambda i, j, r: r - j
+    yield "that from the query's number, without its sign", lambda i, j, r: np.abs(r - j)
+    yield "that from the query's number, at least 0", lambda i, j, r: np.maximum(r - j, 0)
+    yield "that of the last query", lambda i, j, r: j.max() - j + 0 * i
+    yield "that of the first query", lambda i, j, r: i - r - j
+    yield "without its sign, as it should be", lambda i, j, r: np.abs(i - j)
+
+
+def _slopes(sheet: Sheet) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield slopes of each head, in natural units. Shapes: [Hq]."""
+    problem = sheet.problem
+    own = np.asarray(problem.variant and problem.variant.alibi, np.float64)
+    n, group = len(own), problem.group
+    head, kv_heads = np.arange(n), problem.kv_heads
+    yield "", own
+    yield "2^(-8 (k + 1) / n) of KV head k of n", 2.0 ** (-8 * (head // group + 1) / kv_heads)
+    yield "2^(-8 (h + 1) / n) of head h of n", 2.0 ** (-8 * (head + 1) / n)
+    yield "2^(-8 h / n) of head h of n", 2.0 ** (-8 * head / n)
+    yield "of the first head of its group", own[head // group * group]
+    yield "of the last head of its group", own[head // group * group + group - 1]
+    yield "of the head with its KV head's number", own[head // group]
+    yield "of its number in the group", own[head % group]
+    yield "of the first head", own[0 * head]
+    yield "of head h modulo the KV heads", own[head % kv_heads]
 
 
 def of_distances(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """ALiBi was asked for, and its slopes are multiplied by another distance."""
+    """ALiBi was asked for, and its slopes or distances are others."""
     variant = sheets[0].problem.variant
     if variant is None or variant.alibi is None or variant.soft_cap is not None:
         return
-    slopes = np.asarray(variant.alibi, np.float64) * LOG2_E
     found = []
-    for words, of in _distances():
+    own = "without its sign, as it should be"
+    for (words, of), (whose, slopes) in itertools.product(_distances(), _slopes(sheets[0])):
+        if words == own and not whose:
+            continue
 
-        def outputs(sheet: Sheet, of: Distance = of) -> Array:
+        def outputs(sheet: Sheet, of: Distance = of, slopes: Array = slopes) -> Array:
             key = np.arange(sheet.kv_len)[None]
-            bias = slopes[sheet.heads][:, None] * of(sheet.places, key)
+            distance = of(sheet.places, key, sheet.queries[:, None])
+            bias = LOG2_E * slopes[sheet.heads][:, None] * distance
             return sheet.attend(sheet.masked(sheet.q @ sheet.k.T - bias))
 
-        found.append(Mistake("ALiBi by another distance", words, outputs, cost=1.0))
+        name = "ALiBi slopes of another head" if words == own else "ALiBi by another distance"
+        said = [f"slopes {whose}"] * bool(whose) + [words] * (words != own)
+        cost = 1.0 + 0.5 * (len(said) > 1)
+        found.append(Mistake(name, ", ".join(said), outputs, cost=cost))
     yield from best(misfit, found)
 
 

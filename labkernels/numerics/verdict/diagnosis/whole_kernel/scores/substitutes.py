@@ -119,6 +119,25 @@ def of_clamps(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         yield Mistake(name + where, told, cut(at), cost=0.5)
 
 
+def of_references(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Exponents are relative to a part's maximum, which others may exceed, and end at 0."""
+    for first, size in itertools.product((True, False), (1, 8, 16, 32, 64, 128)):
+        if size >= max(sheet.kv_len for sheet in sheets):
+            continue
+
+        def outputs(sheet: Sheet, n: int = size, of_first: bool = first) -> Array:
+            keys = np.arange(sheet.kv_len)[None]
+            start = np.maximum((sheet.n_keys[:, None] - 1) // n * n, 0)
+            some = keys < n if of_first else keys >= start
+            top = np.where(some, sheet.scores, -np.inf).max(1, keepdims=True)
+            top = np.where(np.isfinite(top), top, 0.0)
+            return sheet.attend(np.minimum(sheet.scores - top, 0.0))
+
+        whose = f"the {'first' if first else 'last'} {size} keys" if size > 1 else "a key alone"
+        said = f"s - max to at most 0, of the maximum of {whose}"
+        yield Mistake("exponents clamped", said, outputs, cost=1.0)
+
+
 def _caps() -> Iterator[tuple[str, Function]]:
     """Yield functions that stand for tanh."""
     yield "x - x^3 / 3, of x between -1 and 1", lambda x: _cubed(np.clip(x, -1, 1))
@@ -178,4 +197,4 @@ def of_caps(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     yield from (replace(mistake, cost=0.5) for mistake in chosen)
 
 
-ALL = (of_exp, of_clamps, of_caps)
+ALL = (of_exp, of_clamps, of_references, of_caps)

@@ -238,12 +238,20 @@ def accumulators(sheets: list[Sheet]) -> Iterator[Mistake]:
 
 
 def accumulated(
-    sheet: Sheet, fmt: str | None, tile: int, what: str = "o", moves: bool = True
+    sheet: Sheet,
+    fmt: str | None,
+    tile: int,
+    what: str = "o",
+    moves: bool = True,
+    *,
+    cut: bool = False,
 ) -> Array | None:
     """Return the rows with the roundings of P, and of o or l after each tile unless fmt is None.
 
-    moves: weights are relative to the running maximum, else to the row's.
+    moves: weights are relative to the running maximum, else to the row's. cut: sums are cut toward
+    0, not rounded.
     """
+    to = _cut if cut else rounding.round_to
     if sheet.has_sink:
         return None
     scores, p_format = sheet.scores, sheet.p_format
@@ -258,11 +266,16 @@ def accumulated(
         l = l * rescale + p.sum(1, keepdims=True)
         o = o * rescale + used @ sheet.v[first : first + tile]
         if fmt and what == "o":
-            o = rounding.round_to(o, fmt)
+            o = to(o, fmt)
         elif fmt:
-            l = rounding.round_to(l, fmt)
+            l = to(l, fmt)
         m = top
     return o / np.where(l > 0, l, 1.0)
+
+
+def _cut(x: Array, fmt: str) -> np.ndarray:
+    step = rounding.quantum(x, fmt)
+    return np.trunc(x / step) * step
 
 
 def sums(sheets: list[Sheet]) -> Iterator[Mistake]:

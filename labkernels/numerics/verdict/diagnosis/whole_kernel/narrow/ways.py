@@ -1,0 +1,255 @@
+"""All ways to keep a tensor in few bits: grids, blocks, scales, roundings, zero points, mistakes.
+
+A way is computed from what its blocks have, for some keys and channels alone where that will do.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from labkernels.numerics.arrays import Array
+from labkernels.numerics.verdict.diagnosis.whole_kernel.narrow import grids
+from labkernels.numerics.verdict.diagnosis.whole_kernel.narrow.grids import Blocks, Grid
+
+_TINY = 1e-300
+_COMMON = 5  # grids that are tried with all scales, and those of other blocks
+_SCALES = 4  # kinds of scales that are tried with other grids, too
+_EXACT = Grid("exact numbers", 1.0, 52, -1022)
+_STEPS = 128 / 255
+_LOST_SCALE = "is not applied"
+_FEW = 6  # wrong blocks that are tried where numbers are rounded, too
+TO: dict[str, Callable[..., Any]] = {
+    "": np.rint,
+    "cut toward 0": np.trunc,
+    "rounded down": np.floor,
+    "rounded up": np.ceil,
+    "rounded away from 0": lambda x: np.sign(x) * np.ceil(np.abs(x)),
+}
+"""Words for a rounding, and which number of steps it makes of a number of steps."""
+
+Index = Callable[[int], np.ndarray]
+OTHERS: dict[str, Index] = {
+    "of the block before": lambda n: np.maximum(np.arange(n) - 1, 0),
+    "of the block before, the last one for the first": lambda n: (np.arange(n) - 1) % n,
+    "of the block behind": lambda n: np.minimum(np.arange(n) + 1, n - 1),
+    "of the block behind, the first one for the last": lambda n: (np.arange(n) + 1) % n,
+    "of the first block": lambda n: np.zeros(n, int),
+    "of the last block": lambda n: np.full(n, n - 1),
+    "of the other block of its pair": lambda n: _inside(np.arange(n) ^ 1, n),
+    "of the block two places off, within each four": lambda n: _inside(np.arange(n) ^ 2, n),
+    "of the first block of its pair": lambda n: np.arange(n) // 2 * 2,
+    "of the blocks in reverse": lambda n: np.arange(n)[::-1],
+    "of block b / 2": lambda n: np.arange(n) // 2,
+    "of block 2 b, around": lambda n: 2 * np.arange(n) % n,
+    "of the blocks of each four in another order": lambda n: _swapped(n, 4),
+    "of the blocks of each eight in another order": lambda n: _swapped(n, 8),
+    "of the first block of each four": lambda n: np.arange(n) // 4 * 4,
+    "of the first block of each eight": lambda n: np.arange(n) // 8 * 8,
+}
+"""Words for the scale of a wrong block, and which of n blocks it is of."""
+
+
+def _inside(index: Array, n: int) -> np.ndarray:
+    return np.where(index < n, index, np.arange(n))
+
+
+def _swapped(n: int, size: int) -> np.ndarray:
+    """Return blocks in which each `size` are transposed, as 2 rows read as 2 columns."""
+    at = np.arange(n)
+    x = at % size
+    return np.where(at < n // size * size, at - x + x * 2 % size + x * 2 // size, at)
+
+
+class Some:
+    """Some keys and channels of a tensor [L, D], with what their blocks have."""
+
+    def __init__(self, x: Array, overall: float, keys: Array | None = None, channels: Any = None):
+        """overall: the largest number of all heads and requests; None: all keys or channels."""
+        self.whole, self.overall = x, overall
+        self.keys = np.arange(len(x)) if keys is None else keys
+        self.channels = np.arange(x.shape[1]) if channels is None else channels
+        self.x = x[self.keys[:, None], self.channels]
+        self.known: dict[Any, np.ndarray] = {}
+
+    def of(self, blocks: Blocks, what: str, other: tuple[int, str] | None = None) -> np.ndarray:
+        """Return the largest, least or highest number of each number's block, or of another's."""
+        at = blocks, what, other
+        if at not in self.known:
+            each = self._each(blocks, what)
+            if other is not None:
+                each = _others(each, *other)
+            self.known[at] = blocks.at(each, self.keys, self.channels)
+        return self.known[at]
+
+    def _each(self, blocks: Blocks, what: str) -> np.ndarray:
+        if blocks.of_all:
+            return np.full((1, 1), -self.overall if what == "low" else self.overall)
+        at = blocks, what
+        if at not in self.known:
+            if what == "largest":
+                low, high = (self._each(blocks, which) for which in ("low", "high"))
+                self.known[at] = np.maximum(np.abs(low), np.abs(high))
+            else:
+                self.known[at] = blocks.each(
+                    self.whole, np.minimum if what == "low" else np.maximum
+                )
+        return self.known[at]
+
+
+def _others(each: Array, axis: int, words: str) -> np.ndarray:
+    if words.startswith("read as"):
+        return each.T.reshape(each.shape)
+    return each.take(OTHERS[words](each.shape[axis]), axis)
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """A way to keep a tensor in few bits, in words.
+
+    law: of its scale. other: the axis along which blocks have another's scale, and whose; both:
+    numbers are rounded by that scale, too. zero: what happens to the least number of a block.
+    """
+
+    name: str
+    where: str
+    grid: Grid
+    blocks: Blocks
+    law: str = ""
+    to: str = ""
+    other: tuple[int, str] | None = None
+    both: bool = False
+    zero: str = ""
+    precision: bool = True
+
+    @property
+    def exact(self) -> bool:
+        """Whether numbers are not rounded: their scale or their zero point is wrong."""
+        return self.grid is _EXACT
+
+    def kept(self, some: Some, ties: float = 0.0) -> np.ndarray:
+        """Return some numbers as they are kept."""
+        if self.zero:
+            return self._from_least(some, ties)
+        law = grids.SCALES[self.law]
+        own = law(self.grid, some.of(self.blocks, "largest"), some.overall)
+        read: Any = own
+        if self.other is not None:
+            read = 1.0
+            if self.other[1] != _LOST_SCALE:
+                size = some.of(self.blocks, "largest", self.other)
+                read = law(self.grid, size, some.overall)
+        own = np.maximum(read if self.both else own, _TINY)
+        if self.grid is _EXACT:
+            return some.x * (read / own)
+        return self.grid.rounded(grids.in_fp32(some.x / own), ties, TO[self.to]) * read
+
+    def _from_least(self, some: Some, ties: float) -> np.ndarray:
+        """Return numbers as steps from the least one of their block, or without it."""
+        x, low, high = some.x, some.of(self.blocks, "low"), some.of(self.blocks, "high")
+        off = _LOST.get(self.zero)
+        if self.grid is _EXACT:
+            return x - off(low, high) if off else x
+        levels = 2 * self.grid.most + 1
+        step = np.maximum(high - low, _TINY) / levels
+        if self.zero == _WHOLE:
+            zero = np.rint(-low / step)
+            return (np.clip(np.rint(grids.in_fp32(x / step)) + zero, 0, levels) - zero) * step
+        kept = TO[self.to](grids.in_fp32((x - low) / step) * (1 + ties * 2.0**-22)) * step + low
+        if off is not None:
+            return kept - off(low, high)
+        if self.other is not None:
+            return kept - low + some.of(self.blocks, "low", self.other)
+        return kept
+
+
+_LEAST, _WHOLE = "a least number", "a whole zero point"
+_LOST: dict[str, Callable[..., Any]] = {
+    "the least number, which is not added back": lambda low, high: low,
+    "the largest number, which is not added back": lambda low, high: high,
+    "the middle, which is not added back": lambda low, high: (low + high) / 2,
+    "the least number, which is added twice": lambda low, high: -low,
+    "the middle, which is added twice": lambda low, high: -(low + high) / 2,
+    "a zero point for unsigned numbers": lambda low, high: -_STEPS * (high - low),
+    "a zero point for signed numbers": lambda low, high: _STEPS * (high - low),
+    "a zero point for unsigned numbers of 4 bits": lambda low, high: -8 / 15 * (high - low),
+    "a zero point for signed numbers of 4 bits": lambda low, high: 8 / 15 * (high - low),
+}
+
+
+def every(shape: tuple[int, ...]) -> Iterator[Way]:
+    """Yield the ways to keep a tensor of this shape, the most common ones first."""
+    some = [blocks for blocks in grids.BLOCKS if blocks.fits(shape) or blocks.of_all]
+    usual = [blocks for blocks in some if blocks in grids.BLOCKS[: grids.USUAL]]
+    common, others = grids.GRIDS[:_COMMON], grids.GRIDS[_COMMON:]
+    names = list(grids.SCALES)
+    for grid, blocks in itertools.product(common, some):
+        yield from _of_scales(grid, blocks, names[:_SCALES])
+    for blocks in some:
+        yield from _of_others(_EXACT, blocks, tuple(OTHERS))
+        yield from _of_least(_EXACT, blocks, ())
+    for grid in grids.GRIDS:
+        name, lost = f"{{}} in {grid.name}", (0, _LOST_SCALE)
+        yield Way(name, "without a scale", grid, some[-1], other=lost, both=True)
+    for grid, blocks in itertools.product(common, usual):
+        yield from _of_others(grid, blocks, tuple(OTHERS)[:_FEW])
+    for grid, blocks in itertools.product(grids.GRIDS, some):
+        if grid.fraction is None:
+            known = grid in common and blocks in usual
+            yield from _of_least(grid, blocks, tuple(OTHERS)[:_FEW] if known else ())
+    for grid, blocks in itertools.product(grids.GRIDS, usual):
+        for to in list(TO)[1:]:
+            where = f"{to}, with a scale for each {blocks.words}"
+            yield Way(f"{{}} in {grid.name}", where, grid, blocks, to=to)
+    for grid, blocks in itertools.product(others, some):
+        yield from _of_scales(grid, blocks, names[:2])
+    for grid, blocks in itertools.product(common, usual):
+        yield from _of_scales(grid, blocks, names[_SCALES:])
+
+
+def _of_scales(grid: Grid, blocks: Blocks, names: list[str]) -> Iterator[Way]:
+    for law in names:
+        where = f"with a scale for each {blocks.words}" + f", {law}" * bool(law)
+        yield Way(f"{{}} in {grid.name}", where, grid, blocks, law)
+
+
+def _of_others(grid: Grid, blocks: Blocks, named: tuple[str, ...]) -> Iterator[Way]:
+    """Yield ways in which blocks have the scale of another block, or none."""
+    exact = grid is _EXACT
+    name = "{} with scales of other blocks" if exact else f"{{}} in {grid.name} with a wrong scale"
+    ways = [
+        (axis, words)
+        for axis, size in enumerate((blocks.keys, blocks.channels))
+        for words in (named if size else ())
+    ]
+    if blocks.keys and blocks.channels:
+        ways.append((0, "read as [channels, keys] where [keys, channels] lies"))
+    if not exact:
+        where = f"with a scale for each {blocks.words}, which is not applied"
+        lost = (0, _LOST_SCALE)
+        yield Way(name, where, grid, blocks, other=lost, precision=False)
+    for way, both in itertools.product(ways, (False,) if exact else (False, True)):
+        has = "has" if both else "is read with"
+        where = f"each {blocks.words} {has} that {way[1]}"
+        yield Way(name, where, grid, blocks, other=way, both=both, precision=False)
+
+
+def _of_least(grid: Grid, blocks: Blocks, named: tuple[str, ...]) -> Iterator[Way]:
+    """Yield ways with a zero point for each block, kept or not."""
+    exact, each = grid is _EXACT, f"for each {blocks.words}"
+    name, where = f"{{}} in {grid.name}", f"with a scale and {{}} {each}"
+    for zero in () if exact else (_LEAST, _WHOLE):
+        yield Way(name, where.format(zero), grid, blocks, zero=zero)
+        if zero == _LEAST:
+            said = f"{where.format(zero)}, cut toward 0"
+            yield Way(name, said, grid, blocks, zero=zero, to="cut toward 0")
+    name = "{} with wrong zero points" + f", in {grid.name}" * (not exact)
+    for zero in _LOST:
+        yield Way(name, f"{zero}, {each}", grid, blocks, zero=zero, precision=False)
+    for axis, size in enumerate((blocks.keys, blocks.channels)):
+        for words in named if size else ():
+            said = f"each {blocks.words} has the least number {words}"
+            other = axis, words
+            yield Way(name, said, grid, blocks, other=other, zero=_LEAST, precision=False)

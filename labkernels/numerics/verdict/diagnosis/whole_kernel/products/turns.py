@@ -1,0 +1,163 @@
+"""Keys that are turned on by some places, for a part of the keys, and queries by any places.
+
+A key that is turned by d places has a score that is linear in the cosines and sines of d angles. So
+one product gives the scores of all keys for all d, and a rule of places is a look into this table.
+Functions take sheets and a misfit, as those of `fitted` do.
+"""
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from labkernels.numerics.arrays import Array
+from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit
+from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
+from labkernels.numerics.verdict.diagnosis.whole_kernel.products import parts, screens
+from labkernels.numerics.verdict.diagnosis.whole_kernel.scores.places import Angles
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Cut, Sheet
+
+_BASES = (1e4, 5e5, 1e6)
+_FAR = 160  # most places that a key or query is turned on
+_STEPS = (1, 2, 3, 4, 8, 16, 24, 32, 48, 64, 96, 128)
+_SIZES = (8, 16, 32, 64, 128)
+_JUDGED = 4
+_NUMBERS = 2**26  # numbers of a table: with more, it would take seconds
+
+
+def _angles() -> Iterator[Angles]:
+    for base, share, interleaved in itertools.product(_BASES, (1.0, 0.5), (False, True)):
+        yield Angles(base, interleaved, share)
+
+
+def _table(q: Array, k: Array, angles: Angles) -> np.ndarray:
+    """Return the scores of a query [D] and keys turned by -_FAR to _FAR places: [L, 2 _FAR + 1]."""
+    n = int(len(q) * angles.share) // 2 * 2
+    half = n // 2
+    first, second = slice(half), slice(half, n)
+    if angles.interleaved:
+        first, second = slice(0, n, 2), slice(1, n, 2)
+    along = q[first] * k[:, first] + q[second] * k[:, second]
+    across = q[second] * k[:, first] - q[first] * k[:, second]
+    turn = np.arange(-_FAR, _FAR + 1) * angles.of(half)[:, None]
+    rest = k[:, n:] @ q[n:]
+    return along @ np.cos(turn) + across @ np.sin(turn) + rest[:, None]
+
+
+def _places(n: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield by how many places keys are turned on, as far as the table goes. Shapes: [n]."""
+    key = np.arange(n)
+    for size in _SIZES:
+        for words, d in (
+            (f"x % {size}", key % size),
+            (f"x / {size}", key // size),
+            (f"x - x % {size}", key // size * size),
+            (f"{size} - x % {size}", size - key % size),
+        ):
+            yield f"by {words}", d
+            yield f"back by {words}", -d
+    for step in _STEPS:
+        yield f"by {step}", 0 * key + step
+        yield f"back by {step}", 0 * key - step
+
+
+def _some(n: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield parts of the keys. Shapes: [n], bool."""
+    yield "", np.ones(n, bool)
+    whole = parts.tiles(Cut(-1), n)
+    yield from ((f"{words} of all", keys) for words, keys in parts.places(whole) if words)
+    for size in _SIZES:
+        if 2 * size < n:
+            yield from itertools.islice(parts.scopes(parts.tiles(Cut(size), n), whole=False), 1, 40)
+
+
+def _rules(n: int) -> Iterator[tuple[str, np.ndarray]]:
+    some = list(_some(n))
+    for (words, d), (which, keys) in itertools.product(_places(n), some):
+        turned = np.where(keys, d, 0)
+        if np.abs(turned).max() <= _FAR:
+            yield parts.said(words, which), turned
+
+
+def of_keys(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Keys are turned on, or back, by some places, all of them or a part."""
+    if sheets[0].problem.variant is not None or sheets[0].k.shape[1] % 2:
+        return
+    first, *others = screens.rows_of(sheets)
+    n = first.keys
+    if n * (2 * _FAR + 1) * sheets[0].k.shape[1] > _NUMBERS:
+        return
+    words, places = zip(*_rules(n), strict=True)
+    at, key = np.stack(places) + _FAR, np.arange(n)
+    every = list(_angles())
+    near = screens.Nearest(_JUDGED, others)
+    for i, angles in enumerate(every):
+        table = _table(first.sheet.q[0], first.sheet.k, angles)
+        points = np.stack(np.broadcast_arrays(i, np.arange(len(at))), 1)
+        near.add(first.of_products(table[key, at]), i * len(at), points)
+
+    def missed(row: screens.Rows, points: Array) -> Array:
+        found = np.zeros(len(points))
+        for i in np.unique(points[:, 0]).tolist():
+            mine = points[:, 0] == i
+            table = _table(row.sheet.q[0], row.sheet.k, every[i])
+            found[mine] = row.of_products(table[key, at[points[mine, 1]]])
+        return found
+
+    for number in near.best(missed):
+        i, j = divmod(number, len(at))
+        yield Mistake(
+            "RoPE of K by wrong places",
+            f"key x is turned {words[j]}; {every[i].words}",
+            lambda sheet, a=every[i], w=words[j]: _turned(sheet, a, w),
+            cost=1.5,
+        )
+
+
+def _turned(sheet: Sheet, angles: Angles, words: str) -> Array | None:
+    at = next((d for said, d in _rules(sheet.kv_len) if said == words), None)
+    if at is None:
+        return None
+    k = angles.turned(sheet.k, at)
+    return sheet.attend(sheet.masked(sheet.q @ k.T))
+
+
+def of_queries(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Each query is turned on by a number of places of its own, which is fitted."""
+    if sheets[0].problem.variant is not None or sheets[0].k.shape[1] % 2:
+        return
+    rows = screens.rows_of(sheets)
+    if rows[0].keys * (2 * _FAR + 1) * sheets[0].k.shape[1] > _NUMBERS:
+        return
+    left = []
+    for i, angles in enumerate(_angles()):
+        each = [row.of_products(_table(row.sheet.q[0], row.sheet.k, angles).T) for row in rows]
+        left.append((sum(float(one.min()) for one in each), i, angles))
+    _, _, angles = min(left, key=lambda one: one[:2])
+    told = [f"{row.sheet.queries[0]} by {_best(row.sheet, 0, angles):+d}" for row in rows]
+    where = f"query {', '.join(told)}, each by its own number; {angles.words}"
+    name = "RoPE of Q by wrong places"
+    yield Mistake(name, where, lambda sheet: _by_row(sheet, angles), cost=2.0)
+
+
+def _best(sheet: Sheet, row: int, angles: Angles) -> int:
+    """Return by how many places a query is turned, as its outputs in every second channel say.
+
+    A query that is turned on has the scores of keys that are turned back.
+    """
+    scores = _table(sheet.q[row], sheet.k, angles).T
+    scores = np.where(sheet.hidden[row], -np.inf, scores)
+    p = np.exp2(scores - scores.max(1, keepdims=True))
+    some = slice(None, None, 2)
+    given = p @ sheet.v[:, some] / p.sum(1, keepdims=True)
+    z = (given - sheet.out[row, some]) / sheet.sigma[row, some]
+    return _FAR - int((z**2).sum(1).argmin())
+
+
+def _by_row(sheet: Sheet, angles: Angles) -> Array:
+    steps = np.array([_best(sheet, row, angles) for row in range(len(sheet.tokens))])
+    q = angles.turned(sheet.q, steps)
+    return sheet.attend(sheet.masked(q @ sheet.k.T))
+
+
+ALL = (of_keys, of_queries)
