@@ -50,10 +50,10 @@ LAB_KERNEL(row_threads, 4) backward_prepare(LAB_GRID_CONSTANT BackwardParams p) 
       const i64 token = request.first_token + row;
       lse2[j] = infinity();
       if (row >= request.q_len) continue;
-      out[j] = load8<T>(p.out, token * p.out_stride_token + work.head * p.out_stride_head +
-                                   chunk * 8);
-      dout[j] = load8<T>(p.dout, token * p.dout_stride_token + work.head * p.dout_stride_head +
-                                     chunk * 8);
+      out[j] =
+          load8<T>(p.out, token * p.out_stride_token + work.head * p.out_stride_head + chunk * 8);
+      dout[j] = load8<T>(p.dout,
+                         token * p.dout_stride_token + work.head * p.dout_stride_head + chunk * 8);
       lse2[j] = load_constant(p.lse2 + token * p.q_heads + work.head);
     }
     if constexpr (ClearDq)

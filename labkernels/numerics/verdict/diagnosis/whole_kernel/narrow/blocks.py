@@ -26,7 +26,8 @@ _MOST = 2**14  # ways that are tried
 _NEAR = 96  # ways for each tensor that are tried on all keys of the rows
 _JUDGED = 6
 _SHARE = 0.3  # of mean z^2: a way that leaves more in the selecting rows is not judged
-_TIES = (0.0, -1.0, 1.0, 2.0, -2.0)
+_TIES = (0.0, -1.0, 1.0)
+_TIES_OF_CUTS = (*_TIES, 2.0, -2.0, None)
 
 
 def _tensor(sheet: Sheet, which: str) -> Some:
@@ -138,16 +139,16 @@ def _rounding(
     outputs: Callable[..., Any], what: str, way: Way, misfit: Misfit
 ) -> Callable[..., Any]:
     """Return the outputs with ties rounded in the direction that fits best."""
-    some = _TIES if way.to else _TIES[:3]
+    some = _TIES_OF_CUTS if way.to else _TIES
     each = [lambda sheet, t=ties: outputs(sheet, what, way, t) for ties in some]
     return min(each, key=misfit)
 
 
-def _kept(sheet: Sheet, which: str, way: Way, ties: float = 0.0) -> np.ndarray:
+def _kept(sheet: Sheet, which: str, way: Way, ties: float | None = 0.0) -> np.ndarray:
     return way.kept(_tensor(sheet, which), ties)
 
 
-def _outputs(sheet: Sheet, what: str, way: Way, ties: float) -> Array:
+def _outputs(sheet: Sheet, what: str, way: Way, ties: float | None) -> Array:
     k = _kept(sheet, "k", way, ties) if "K" in what else sheet.k
     scores = sheet.masked(sheet.shaped(sheet.q @ k.T)) if "K" in what else sheet.scores
     return sheet.attend(scores, _kept(sheet, "v", way, ties) if "V" in what else sheet.v)
@@ -198,7 +199,7 @@ def of_queries(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         yield Mistake(way.name.format("Q"), way.where, outputs, way.precision, cost=cost)
 
 
-def _kept_queries(sheet: Sheet, way: Way, ties: float) -> np.ndarray:
+def _kept_queries(sheet: Sheet, way: Way, ties: float | None) -> np.ndarray:
     q = np.empty_like(sheet.q)
     for head in np.unique(sheet.heads).tolist():
         rows = sheet.heads == head
@@ -206,7 +207,7 @@ def _kept_queries(sheet: Sheet, way: Way, ties: float) -> np.ndarray:
     return q * (sheet.problem.scale * LOG2_E)
 
 
-def _with_queries(sheet: Sheet, what: str, way: Way, ties: float) -> Array:
+def _with_queries(sheet: Sheet, what: str, way: Way, ties: float | None) -> Array:
     q = _kept_queries(sheet, way, ties)
     return sheet.attend(sheet.masked(sheet.shaped(q @ sheet.k.T)))
 

@@ -129,10 +129,13 @@ class Way:
         """Whether numbers are not rounded: their scale or their zero point is wrong."""
         return self.grid is _EXACT
 
-    def kept(self, some: Some, ties: float = 0.0) -> np.ndarray:
-        """Return some numbers as they are kept."""
+    def kept(self, some: Some, ties: float | None = 0.0) -> np.ndarray:
+        """Return some numbers as they are kept.
+
+        ties: as of `Grid.rounded`; None: quotients are not rounded to fp32 before they are cut.
+        """
         if self.zero:
-            return self._from_least(some, ties)
+            return self._from_least(some, ties or 0.0)
         law = grids.SCALES[self.law]
         own = law(self.grid, some.of(self.blocks, "largest"), some.overall)
         read: Any = own
@@ -144,7 +147,8 @@ class Way:
         own = np.maximum(read if self.both else own, _TINY)
         if self.grid is _EXACT:
             return some.x * (read / own)
-        return self.grid.rounded(grids.in_fp32(some.x / own), ties, TO[self.to]) * read
+        steps = some.x / own if ties is None else grids.in_fp32(some.x / own)
+        return self.grid.rounded(steps, ties or 0.0, TO[self.to]) * read
 
     def _from_least(self, some: Some, ties: float) -> np.ndarray:
         """Return numbers as steps from the least one of their block, or without it."""

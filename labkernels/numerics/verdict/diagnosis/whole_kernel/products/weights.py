@@ -4,6 +4,7 @@ Functions take sheets and a misfit, as those of `fitted` do.
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -76,7 +77,7 @@ def of_parts(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
             times = times if whole is None else whole
             name = _OTHERS[said] if whole is None else _NAMES[said, whole]
             where = f"times {times:.4g}, " * (whole is None) + words[i]
-            outputs = lambda sheet, w=words[i], x=times, f=of: _by(sheet, known, w, x, f)  # noqa: E731
+            outputs = partial(_by, known=known, words=words[i], times=times, of=of)
             yield Mistake(name, where, outputs, cost=2.0 + (whole is None))
 
 
