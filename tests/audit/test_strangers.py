@@ -244,13 +244,13 @@ def test_a_wrong_factor_is_not_excused_as_coarser_arithmetic():
 @pytest.mark.parametrize(("times", "answer"), [(20, "LESS EXACT"), (1000, "BUG")])
 def test_a_faint_fault_in_fp32_is_less_exact_and_a_larger_one_a_bug(times, answer):
     """Only channel 3 errs, by 20 or by 1000 sigmas."""
-    call = inputs.call("normal", inputs.SHAPES[0], "fp32", 7)
-    out = right.exact(call)[0]
+    call, out = (c := inputs.call("normal", inputs.SHAPES[0], "fp32", 7)), right.exact(c)[0]
     sigma = torch.from_numpy(runs.judged(call, right.all_fp32(call)).sigma).reshape(out.shape)
     out[..., 3] += times * sigma[..., 3]
     found = runs.judged(call, out.float())
     assert found.answer == answer, found.summary(verbose=False)
-    assert ("sums of another order" in found.why) == (answer == "LESS EXACT")
+    excused = any(words in found.why for words in ("sums of another order", "the mean of V off"))
+    assert excused == (answer == "LESS EXACT")
 
 
 def test_no_weight_need_be_exact():

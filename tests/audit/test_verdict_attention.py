@@ -109,10 +109,14 @@ def test_every_layout_gives_the_same_verdict(tmp_path):
 LATE = slice(100, 130)  # queries of the first sample, which has one query per key
 
 
+# Rows beside these hide their keys, so that only these have another mask.
+LEFT_OUT = "another mask: keys that the mask hides, or causal mask left out"
+
+
 @pytest.mark.parametrize(
     ("rows", "changes", "name", "where"),
     [
-        (LATE, {"causal": False}, "causal mask left out", "queries 100 to 129"),
+        (LATE, {"causal": False}, LEFT_OUT, "queries 100 to 129"),
         (slice(160, 180), {"kv_lens": [150, 40, 199]}, "causal mask is strict", "its own key"),
         (slice(160, 180), {"kv_lens": [150, 40, 201]}, "keys that the mask hides", "one key more"),
         (slice(160, 200), {"kv_lens": [150, 40, 70]}, "causal mask aligned to the first key", ""),
