@@ -164,6 +164,8 @@ _CAUSES = {
     "K read in another order": "the order of keys in a tile of K, as its swizzle stores them",
     "V read in another order": "the order of keys in a tile of V, as its swizzle stores them",
     "channels of Q or K": "the channels of a fragment of Q or K, or how many of them are loaded",
+    "channels of K": "the channels of a fragment of K, its swizzle, or the keys that they are of",
+    "channels of V": "the channels of a fragment of V, or its swizzle",
     "first split counted twice": "the merge reads one partial result twice",
     "last split counted twice": "the merge reads one partial result twice",
     "exp2 by a polynomial": "an exponential made for speed, in place of the GPU's own",
