@@ -26,13 +26,13 @@ WRONG = {
     "a tile of rows too late": Edit(KEYS, r"key - past\)", "key - past + 64)"),
     "never masked": Edit(SHARED, r"!seen\.whole && ", "false && "),
     "no delta": Edit(ROWS, r"p\.row_delta \+ place, delta\)", "p.row_delta + place, 0.f)"),
-    "another head's V": Edit(KERNEL, r"work\.head (?=\* p\.v_stride_head, p\.v)", "0 "),
+    "another head's V": Edit(KERNEL, r"work\.head(?= \* p\.v_stride_head)", "0"),
     "one head of the group": Edit(
         SHARED, r"kv_head \* p\.group \+ p\.group - 1", "kv_head * p.group"
     ),
     "dk not scaled": Edit(KERNEL, r"p\.dk, dk, p\.scale", "p.dk, dk, 1.f"),
     "dq not scaled": Edit(ROWS, r"x\.v\[2 \* r\] \* p\.scale", "x.v[2 * r]"),
-    "dq not cleared": Edit(ROWS, r"store_global\(sums \+ i, f32x4\{\}\);", ";"),
+    "dq not cleared": Edit(ROWS, r"store_global\(sums \+ j \* row_threads, f32x4\{\}\);", ";"),
     "P for dS": Edit(KERNEL, r"left<true>\(smem\.ds,", "left<true>(smem.p,"),
 }
 
