@@ -4,7 +4,8 @@ import sys
 import pytest
 
 from labkernels import cli, experiments, hardware
-from labkernels.cli import budget, doctor, record
+from labkernels.cli import budget, doctor
+from labkernels.cli.record import process
 from labkernels.cuda.compiler import nvrtc
 from labkernels.experiments import harness
 from labkernels.kernels.append.workload import Append
@@ -359,7 +360,7 @@ def test_all_are_recorded_whatever_one_of_them_does(capsys, monkeypatch, tmp_pat
 
     found = experiments.discover()
     monkeypatch.setattr(experiments, "discover", lambda: {name: found[name] for name in scripts})
-    monkeypatch.setattr(record.subprocess, "Popen", Child)
+    monkeypatch.setattr(process.subprocess, "Popen", Child)
     asked = ("--all", "--quick", "--replace", "--commit", "abc", "--out", str(tmp_path))
     code, out, err = call(capsys, "record", *asked)
     assert (code, began) == (1, list(scripts))
