@@ -42,8 +42,8 @@ LAB_KERNEL(row_threads, 4) backward_prepare(LAB_GRID_CONSTANT BackwardParams p) 
   f32x4* sums = reinterpret_cast<f32x4*>(p.dq_accum + first * D) + thread_x();
 #pragma unroll 1
   for (int i = 0; i < row_padding; i += rows_at_once, sums += zeros * row_threads) {
-    u32x4 out[at_once] = {}, dout[at_once] = {};
-    float lse2[at_once];
+    u32x4 out[at_once] = {}, dout[at_once] = {};  // [rows, 8 channels]
+    float lse2[at_once];                          // [rows]
 #pragma unroll
     for (int j = 0; j < at_once; ++j) {
       const int row = work.tile * row_padding + i + j * rows_per_pass + thread_x() / lanes;
