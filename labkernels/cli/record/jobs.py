@@ -77,12 +77,12 @@ def submit(experiments: list[Experiment], asked: Options, options: argparse.Name
         print(f"{experiment.name}: job {job.job_id}, at most {limit} min", flush=True)
         if local:  # one after the other, since they share this machine's GPU
             _wait(folder, {experiment.name: job})
-    if options.no_wait:
-        print(f"`labkernels record --gather {options.submit}` puts the rows into data/")
-        return DONE
-    _wait(folder, running)
-    failed = [f"{name}: {words}" for name in running for words in jobs.failures(folder, name) or ()]
+    if not options.no_wait:
+        _wait(folder, running)
     print(f"`labkernels record --gather {options.submit}` puts the rows into data/")
+    if options.no_wait:
+        return DONE
+    failed = [f"{name}: {words}" for name in running for words in jobs.failures(folder, name) or ()]
     return _told(failed)
 
 

@@ -1,10 +1,13 @@
 """A kernel that takes the mean of V off and adds it back is less exact, and a lost mean a bug."""
 
+import numpy as np
 import pytest
 import torch
 
 from labkernels.measure.strangers import inputs, runs, wrong
 from labkernels.measure.strangers.right import grouped, hidden_of
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.verdict import less_exact
 from labkernels.numerics.verdict.diagnosis import names
 
 
@@ -41,3 +44,13 @@ def test_a_mistake_of_the_weights_is_not_excused_by_a_mean():
     call = inputs.call("normal", inputs.Shape(1, 4, 2, 40, 40, 32, causal=True), "bf16", 6)
     bug = wrong.scored(lambda w: 1.05 * w.s)
     assert runs.judged(call, wrong.run(bug, call)).answer == "BUG"
+
+
+@pytest.mark.parametrize(("roundings", "excused"), [(7, True), (9, False)])
+def test_a_mean_excuses_a_few_roundings_of_the_largest_value_and_no_more(roundings, excused):
+    v = np.ones((3, 1, 16), np.float32)
+    problem = Problem.packed(v[:2], v, v, [0, 3], cu_seqlens_q=[0, 2], scale=0.25)
+    error = np.zeros((2, 1, 16))
+    error[1, 0, 4] = roundings * 2.0**-24
+    more = less_exact.of_largest(problem, error, np.full_like(error, 2.0**-30))
+    assert (more is not None) == excused

@@ -1,8 +1,6 @@
 """Names of classes that are tried last: layouts, indices, other functions, sums, offsets, masks."""
 
-import functools
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +9,9 @@ from labkernels.measure.strangers import inputs, runs, wrong
 from labkernels.measure.strangers.inputs import Asked
 from labkernels.numerics.verdict.diagnosis import names
 from labkernels.numerics.verdict.diagnosis.outputs import bits
+from tests.numerics.verdict.diagnosis.named import call_of, require_name
 
+SEED = 31
 SHAPE = inputs.Shape(2, 4, 2, 6, 75, 32, causal=True)
 DECODE = inputs.Shape(3, 4, 2, 1, 75, 32)
 PREFILL = inputs.Shape(2, 4, 2, 40, 40, 32, causal=True)
@@ -228,19 +228,9 @@ CASES = {
 }
 
 
-@functools.cache
-def _call(shape):
-    return inputs.call("normal", shape, "fp32", 31)
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_a_class_that_nothing_simpler_explains_has_its_name(name, last_alone):
-    bug, shape, asked = CASES[name]
-    call = _call(shape) if asked is None else replace(_call(shape), asked=asked)
-    found = runs.judged(call, wrong.run(bug, call))
-    assert found.matches, found.summary()
-    assert found.matches[0].name.startswith(name), found.summary()
-    assert found.matches[0].rms < 1.5
+    require_name(name, CASES[name], SEED)
 
 
 def test_exponents_of_few_bits_have_a_name():
@@ -250,7 +240,7 @@ def test_exponents_of_few_bits_have_a_name():
 
 
 def test_an_output_of_few_bits_is_cut_not_rounded():
-    call = _call(SHAPE)
+    call = call_of(SHAPE, SEED)
     found = runs.judged(call, wrong.run(wrong.stored(_cut_to_six_bits), call))
     assert found.matches[0].name == "out was cut toward 0, to 6 bits", found.summary()
 

@@ -1,8 +1,6 @@
 """Points of products of mistakes that no set of bugs has: maps, parts, scales, turns, sums."""
 
-import functools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +11,9 @@ from labkernels.measure.strangers.inputs import Asked
 from labkernels.numerics.verdict.diagnosis import names
 from labkernels.numerics.verdict.diagnosis.whole_kernel.narrow import grids, ways
 from labkernels.numerics.verdict.diagnosis.whole_kernel.products import parts
+from tests.numerics.verdict.diagnosis.named import call_of, require_name
 
+SEED = 47
 SHAPE = inputs.Shape(2, 4, 2, 6, 107, 32, causal=True)
 DECODE = inputs.Shape(3, 4, 2, 1, 107, 64)
 
@@ -151,23 +151,13 @@ CASES = {
 }
 
 
-@functools.cache
-def _call(shape):
-    return inputs.call("normal", shape, "fp32", 47)
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_a_point_of_a_product_has_its_name(name, last_alone):
-    bug, shape, asked = CASES[name]
-    call = _call(shape) if asked is None else replace(_call(shape), asked=asked)
-    found = runs.judged(call, wrong.run(bug, call))
-    assert found.matches, found.summary()
-    assert found.matches[0].name.startswith(name), found.summary()
-    assert found.matches[0].rms < 1.5
+    require_name(name, CASES[name], SEED)
 
 
 def test_a_query_of_zeros_is_not_blamed_on_k_alone():
-    call = _call(SHAPE)
+    call = call_of(SHAPE, SEED)
     bug = wrong.scored(lambda w: w.scores(q=0 * w.q))
     found = runs.judged(call, wrong.run(bug, call)).matches[0]
     assert "Q read as 0" in found.name.split(", or ")
