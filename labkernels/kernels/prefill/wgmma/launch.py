@@ -15,7 +15,7 @@ from labkernels.kernels.prefill import cuda
 from labkernels.kernels.prefill.cuda import PrefillParams
 from labkernels.kernels.program import Program
 
-L2_SHARE = 0.5  # of K and V; the rest is for Q, the output, and keys in flight
+L2_SHARE = 0.15  # of K and V; the rest is for Q, the output, and keys in flight
 
 
 class PageSteps(ctypes.Structure):

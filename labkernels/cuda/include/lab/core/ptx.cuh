@@ -82,6 +82,9 @@ template <> LAB_DEVICE f32x4 load_global<f32x4>(const f32x4* p) {
   return r;
 }
 template <class T> LAB_DEVICE void store_global(T* p, T value) { *p = value; }
+template <> LAB_DEVICE void store_global<u32x4>(u32x4* p, u32x4 value) {
+  *reinterpret_cast<uint4*>(p) = make_uint4(value.v[0], value.v[1], value.v[2], value.v[3]);
+}
 LAB_DEVICE int atomic_add_global(int* p, int value) { return atomicAdd(p, value); }
 // Adds to four floats, in no defined order among threads and without returning the sums. Subnormals
 // count as zero.
