@@ -12,6 +12,9 @@ from labkernels.variant import AttentionVariant
 
 # Bytes per row and channel that the blocks of a head share: q, dout, and dq_accum in fp32.
 SHARED_BYTES = 2 + 2 + 4
+# The share of the L2 cache for the rows of heads whose blocks start together. Each of the cache's two
+# partitions may hold a copy of a row, which leaves half; the rest is for K, V and the gradients.
+L2_SHARE = 0.25
 # A block with at most this fraction of the steps of the longest block starts last, whatever its
 # head, so that the multiprocessors finish together.
 SHORT_PART = 1 / 6
@@ -62,16 +65,17 @@ def _schedule(
 ) -> BackwardSchedule:
     """Cut a backward pass into blocks.
 
-    Among heads whose rows fit half of the L2 cache together, blocks with the most steps start
+    Among heads whose rows fit a share of the L2 cache together, blocks with the most steps start
     first; the short blocks of all heads start last. If a kernel's blocks wait for the blocks of
     later keys, the blocks of the last keys start first instead.
     """
     lengths = Lengths(*(np.frombuffer(x, dtype=np.int64) for x in (q_lens, kv_lens)))
     head_bytes = lengths.q * group * head_dim * SHARED_BYTES
     steps = _steps_of_keys(lengths, tile, variant.causal)
-    keys = _blocks(steps, kv_heads, head_bytes, l2_bytes // 2, last_first=last_keys_first)
+    section_bytes = int(L2_SHARE * l2_bytes)
+    keys = _blocks(steps, kv_heads, head_bytes, section_bytes, last_first=last_keys_first)
     steps = _steps_of_rows(lengths, tile, variant)
-    rows = _blocks(steps, kv_heads * group, head_bytes // group, l2_bytes // 2)
+    rows = _blocks(steps, kv_heads * group, head_bytes // group, section_bytes)
     even = [np.ones(n, np.int64) for n in -(-lengths.q // ROW_PADDING)]
     padded = _blocks(even, kv_heads * group, head_bytes, 0)
     return BackwardSchedule(keys, rows, padded, padded_rows(lengths))

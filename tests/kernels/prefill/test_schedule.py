@@ -17,6 +17,7 @@ from labkernels.kernels.packed_gqa.schedule import (
     visible_keys,
 )
 from labkernels.kernels.packed_gqa.tile import PrefillTile
+from labkernels.kernels.prefill.wgmma.launch import L2_SHARE
 from labkernels.variant import AttentionVariant
 
 SLOTS = 264
@@ -207,7 +208,7 @@ def test_an_order_for_the_cache_leaves_no_slot_idle_for_long(head_dim, length):
         slots=slots,
         variant=AttentionVariant(True),
         splits=1,
-        cached_keys=hardware.gpu("h200").l2_bytes // 2 // (4 * head_dim),
+        cached_keys=int(L2_SHARE * hardware.gpu("h200").l2_bytes) // (4 * head_dim),
     )
     ends = np.zeros(slots)
     steps = -(-(made.work[:, 1] + 1) * 128 // (80 if head_dim == 256 else 128)) + 2

@@ -15,7 +15,9 @@ from labkernels.kernels.prefill import cuda
 from labkernels.kernels.prefill.cuda import PrefillParams
 from labkernels.kernels.program import Program
 
-L2_SHARE = 0.15  # of K and V; the rest is for Q, the output, and keys in flight
+# The share of the L2 cache for K and V of the heads whose tiles start together. Each of the cache's
+# two partitions may hold a copy of a key, and Q and the output pass through the cache too.
+L2_SHARE = 0.15
 
 
 class PageSteps(ctypes.Structure):

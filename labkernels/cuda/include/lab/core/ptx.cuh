@@ -82,6 +82,7 @@ template <> LAB_DEVICE f32x4 load_global<f32x4>(const f32x4* p) {
   return r;
 }
 template <class T> LAB_DEVICE void store_global(T* p, T value) { *p = value; }
+// The compiler would split a store of the struct into four.
 template <> LAB_DEVICE void store_global<u32x4>(u32x4* p, u32x4 value) {
   *reinterpret_cast<uint4*>(p) = make_uint4(value.v[0], value.v[1], value.v[2], value.v[3]);
 }
