@@ -3,6 +3,7 @@
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
+from labkernels.measure.strangers.held_out import words
 from labkernels.measure.strangers.held_out.frame import (
     PAGE,
     for_queries,
@@ -100,46 +101,46 @@ def _before_the_queries(w: Work) -> int:
 
 
 WRONG: dict[str, tuple[Bug, str]] = {
-    "a page too many, of another request": (_page_too_many, ""),
-    "empty slots of the last page of 32 attended": (_empty_slots, ""),
+    "a page too many, of another request": (_page_too_many, r"past the end"),
+    "empty slots of the last page of 32 attended": (_empty_slots, words.EMPTY),
     "V's table of the request before from the third page on": (
         of_v(_of_the_request_before(lambda w: keys(w) >= 2 * PAGE)),
-        "",
+        words.V_REQUEST,
     ),
-    "a fork's last page not copied": (of_both(_of_the_request_before(_last_page)), ""),
+    "a fork's last page not copied": (of_both(_of_the_request_before(_last_page)), words.REQUEST),
     "a fork copies K of its last 24 keys, but not V": (
         of_v(_of_the_request_before(lambda w: keys(w) >= _length(w) - 24)),
-        "",
+        words.V_REQUEST,
     ),
     "pages of 16 addressed as pages of 32": (
         keys_read(lambda w: keys(w) // 32 * 16 + keys(w) % 32),
-        "",
+        words.READ,
     ),
-    "V of new tokens a slot early": (of_v(_a_slot_early), ""),
+    "V of new tokens a slot early": (of_v(_a_slot_early), words.V_NEW),
     "every fourth page of V not swapped in": (
         of_v(lambda w, v: where_keys(keys(w) // PAGE % 4 == 2, 0 * v, v)),
-        "",
+        r"(?<!and )\bV (read as 0|by a factor)|in the output alone",
     ),
     "third pages of requests exchanged when memory was tidied": (
         of_both(_of_the_request_before(lambda w: keys(w) // PAGE == 2)),
-        "",
+        words.REQUEST,
     ),
-    "rows of the block table one entry short": (of_both(_rows_one_short), ""),
-    "pages found by a colliding hash": (keys_read(_colliding), ""),
+    "rows of the block table one entry short": (of_both(_rows_one_short), words.TABLE),
+    "pages found by a colliding hash": (keys_read(_colliding), words.READ),
     "middle third evicted": (
         hiding(_between(lambda w: _length(w) // 3, lambda w: 2 * _length(w) // 3)),
-        "",
+        words.LOST,
     ),
-    "K's pages stored as columns": (of_k(_as_columns), ""),
-    "K's pages packed by eights of channels, read as rows": (of_k(_by_eights), ""),
-    "V's pages with heads before slots": (of_v(_heads_before_slots), ""),
+    "K's pages stored as columns": (of_k(_as_columns), words.K_CHANNELS),
+    "K's pages packed by eights of channels, read as rows": (of_k(_by_eights), words.K_CHANNELS),
+    "V's pages with heads before slots": (of_v(_heads_before_slots), words.V_READ),
     "three rejected drafts left in the cache": (
         of_both(
             _of_the_request_before(
                 _between(lambda w: _before_the_queries(w) - 3, _before_the_queries)
             )
         ),
-        "",
+        words.REQUEST,
     ),
     "four tokens too many of another's prefix": (
         of_both(
@@ -147,6 +148,6 @@ WRONG: dict[str, tuple[Bug, str]] = {
                 _between(lambda w: _length(w) // 2, lambda w: _length(w) // 2 + 4)
             )
         ),
-        "",
+        words.REQUEST,
     ),
 }

@@ -8,14 +8,10 @@ import torch
 from torch.nn.functional import pad
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.wrong import Work, attend
+from labkernels.measure.strangers.wrong import Work, attend, keys_of
 
 PAGE = 16  # keys in a page of a cache
-
-
-def keys(w: Work) -> torch.Tensor:
-    """Return the numbers of the keys: [L]."""
-    return torch.arange(w.k.shape[2])
+keys = keys_of  # the numbers of the keys: [L]
 
 
 def rows(w: Work) -> torch.Tensor:

@@ -5,6 +5,7 @@ import math
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
+from labkernels.measure.strangers.held_out import words
 from labkernels.measure.strangers.held_out.frame import (
     divided,
     hiding,
@@ -32,15 +33,10 @@ def _token_early(w: Work, q):
     return packed[at].transpose(1, 2)
 
 
-def _starts(w: Work, count: int):
-    """The first keys of all splits but the first."""
-    return [split.start for split in spans(w, count)][1:]
-
-
 def _a_page_early(w: Work):
     twice = torch.ones(w.k.shape[2]).double()
-    for first in _starts(w, 5):
-        twice[max(first - 16, 0) : first] += 1
+    for split in spans(w, 5)[1:]:
+        twice[max(split.start - 16, 0) : split.start] += 1
     return twice
 
 
@@ -151,30 +147,36 @@ def _one_maximum(w: Work):
 
 
 WRONG: dict[str, tuple[Bug, str]] = {
-    "q of a packed batch one token early for each request": (of_q(_token_early), ""),
-    "splits that begin a page early": (weighted(_a_page_early), ""),
-    "K and V by a grid whose requests run fastest": (of_both(_requests_fastest), ""),
-    "places of packed rows by another division": (_packed_places, ""),
-    "tiles of keys up to a block's first row": (hiding(_as_the_first_row), ""),
-    "list of tiles one entry short": (hiding(_tiles_one_short), ""),
-    "both blocks of a cluster take the even tiles": (hiding(lambda w: keys(w) // 32 % 2 == 1), ""),
-    "a fourth warp that was not launched": (hiding(lambda w: keys(w) // 8 % 4 == 3), ""),
-    "a ring of four with three steps": (hiding(_three_steps), ""),
-    "places of keys in a zigzag ring": (showing(_zigzag), ""),
-    "heads by rank after an all-to-all": (stored(_by_rank), ""),
+    "q of a packed batch one token early for each request": (of_q(_token_early), words.Q_READ),
+    "splits that begin a page early": (weighted(_a_page_early), words.TWICE),
+    "K and V by a grid whose requests run fastest": (of_both(_requests_fastest), words.GROUPS),
+    "places of packed rows by another division": (_packed_places, words.MASK),
+    "tiles of keys up to a block's first row": (hiding(_as_the_first_row), words.HIDDEN),
+    "list of tiles one entry short": (hiding(_tiles_one_short), words.HIDDEN),
+    "both blocks of a cluster take the even tiles": (
+        hiding(lambda w: keys(w) // 32 % 2 == 1),
+        words.EVEN,
+    ),
+    "a fourth warp that was not launched": (hiding(lambda w: keys(w) // 8 % 4 == 3), words.LOST),
+    "a ring of four with three steps": (hiding(_three_steps), words.HIDDEN),
+    "places of keys in a zigzag ring": (showing(_zigzag), words.ORDER),
+    "heads by rank after an all-to-all": (stored(_by_rank), words.HEADS),
     "a shared prefix counted with the suffix too": (
         weighted(lambda w: 1.0 + (keys(w) < w.k.shape[2] // 3).double()),
-        "",
+        words.TWICE,
     ),
-    "the prefix under a causal mask of its own": (hiding(_prefix_of_its_own), ""),
-    "an empty suffix with the log-sum-exp of another request": (_empty_suffix, ""),
+    "the prefix under a causal mask of its own": (hiding(_prefix_of_its_own), words.HIDDEN),
+    "an empty suffix with the log-sum-exp of another request": (_empty_suffix, words.SUFFIX),
     "log-sum-exps of base two merged as natural ones": (
         merged(4, lambda w, lse, part: (shares(lse / math.log(2)) * part).sum(0)),
-        "",
+        f"{words.MERGE}|mixed log base|by 2\\^",
     ),
-    "sums of splits not divided before the merge": (_not_divided, ""),
-    "log-sum-exps with rows before heads": (merged(3, _rows_before_heads), ""),
-    "second split's output of the next head": (merged(3, _of_the_next_head), ""),
-    "log-sum-exp of the first split kept while others are merged": (merged(5, _first_lse_kept), ""),
-    "sums of four warps added as if they had one maximum": (_one_maximum, ""),
+    "sums of splits not divided before the merge": (_not_divided, words.UNDIVIDED),
+    "log-sum-exps with rows before heads": (merged(3, _rows_before_heads), words.ANOTHER_LSE),
+    "second split's output of the next head": (merged(3, _of_the_next_head), words.PART),
+    "log-sum-exp of the first split kept while others are merged": (
+        merged(5, _first_lse_kept),
+        words.ANOTHER_LSE,
+    ),
+    "sums of four warps added as if they had one maximum": (_one_maximum, words.LANES),
 }

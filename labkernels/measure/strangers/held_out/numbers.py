@@ -5,6 +5,7 @@ import math
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
+from labkernels.measure.strangers.held_out import words
 from labkernels.measure.strangers.held_out.frame import (
     chunks,
     for_queries,
@@ -56,7 +57,7 @@ def _by_head(x):
     return x.abs().amax((2, 3), keepdim=True).clamp(min=1e-9) / 448
 
 
-def _scale_of_the_head_before(w: Work, v):
+def _scale_of_another(w: Work, v):
     v = kv_heads(w, v)
     scale = _by_head(v)
     other = torch.linspace(0.8, 1.3, v.shape[1], dtype=torch.float64)[:, None, None] * scale
@@ -116,28 +117,28 @@ def _channel_scales_late(w: Work, k):
 WRONG: dict[str, tuple[Bug, str]] = {
     "keys of a ring cache turned by their slots": (
         of_k(lambda w, k: turned(k, keys(w) % 40 - keys(w))),
-        "",
+        words.TURNED_K,
     ),
-    "places of queries cut to seven bits": (of_q(_seven_bits), ""),
-    "queries of a chunk turned as from place 0": (of_q(_from_the_first_row), ""),
-    "keys turned the other way": (of_k(lambda w, k: turned(k, -2 * keys(w))), ""),
-    "first half of the channels of q halved": (of_q(_first_half_scaled_twice), ""),
-    "scores of the tail without log2 e": (scored(_tail_of_base_e), ""),
+    "places of queries cut to seven bits": (of_q(_seven_bits), words.TURNED_Q),
+    "queries of a chunk turned as from place 0": (of_q(_from_the_first_row), words.TURNED_Q),
+    "keys turned the other way": (of_k(lambda w, k: turned(k, -2 * keys(w))), words.TURNED_K),
+    "first half of the channels of q halved": (of_q(_first_half_scaled_twice), words.CHANNEL_SCALE),
+    "scores of the tail without log2 e": (scored(_tail_of_base_e), words.TAIL_SCALE),
     "YaRN's factor squared once more": (
         scored(lambda w: w.s * (0.1 * math.log(8) + 1) ** 2),
-        "",
+        r"wrong scale|scores times|\b[QK] by a factor",
     ),
-    "scores clamped at 1.25": (scored(_clamped), ""),
-    "V in e4m3 with the scale of the head before": (of_v(_scale_of_the_head_before), ""),
-    "scales of V's pages a page late": (of_v(_page_scales_late), ""),
-    "sizes of keys cut to powers of two": (of_k(_powers_of_two), ""),
-    "K in four bits without its zero point": (of_k(_without_zero_point), ""),
+    "scores clamped at 1.25": (scored(_clamped), words.SCORE_CLAMP),
+    "V in e4m3 with the scale of the head before": (of_v(_scale_of_another), words.V_HEAD_SCALES),
+    "scales of V's pages a page late": (of_v(_page_scales_late), words.V_SCALES),
+    "sizes of keys cut to powers of two": (of_k(_powers_of_two), words.KEY_SCALES),
+    "K in four bits without its zero point": (of_k(_without_zero_point), words.ZERO_POINT),
     "V in four bits, nibbles the other way round": (
         of_v(lambda w, v: chunks(_four_bits(v), lambda i: i ^ 1, size=1)),
-        "",
+        r"^channels(?! of (Q|K))|(?<!and )\bV (in (?!another)|read with)",
     ),
-    "K in e4m3 of another bias": (of_k(_fnuz), ""),
-    "V's bytes of e5m2 read as e4m3": (of_v(_e5m2_as_e4m3), ""),
-    "V's halves read as bf16": (of_v(_fp16_as_bf16), ""),
-    "scales of K's channels a channel late": (of_k(_channel_scales_late), ""),
+    "K in e4m3 of another bias": (of_k(_fnuz), words.K_FORMAT),
+    "V's bytes of e5m2 read as e4m3": (of_v(_e5m2_as_e4m3), words.V_FORMAT),
+    "V's halves read as bf16": (of_v(_fp16_as_bf16), words.V_FORMAT),
+    "scales of K's channels a channel late": (of_k(_channel_scales_late), words.CHANNEL_SCALE),
 }

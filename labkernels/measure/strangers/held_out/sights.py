@@ -5,14 +5,8 @@ import math
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out.frame import (
-    cast,
-    divided,
-    keys,
-    rows,
-    showing,
-    weights,
-)
+from labkernels.measure.strangers.held_out import words
+from labkernels.measure.strangers.held_out.frame import cast, divided, keys, rows, showing, weights
 from labkernels.measure.strangers.inputs import Asked
 from labkernels.measure.strangers.wrong import Work, attend, distances, places, scored
 
@@ -162,46 +156,49 @@ def _sink_of_the_first_tile(w: Work):
 
 
 WRONG: dict[str, tuple[Bug, str]] = {
-    "last tile of a block alone masked": (showing(_last_tile_masked), ""),
-    "bits of the mask in reverse in each byte": (showing(_by_bytes), ""),
-    "rows of the mask read without their padding": (showing(_rows_not_padded), ""),
-    "drafts as a binary tree": (showing(_tree), ""),
-    "tokens of a picture see each other": (showing(_pictures), ""),
+    "last tile of a block alone masked": (showing(_last_tile_masked), words.SEEN),
+    "bits of the mask in reverse in each byte": (showing(_by_bytes), words.ORDER),
+    "rows of the mask read without their padding": (showing(_rows_not_padded), words.HIDDEN),
+    "drafts as a binary tree": (showing(_tree), words.HIDDEN),
+    "tokens of a picture see each other": (showing(_pictures), words.MASK),
     "window begins with the tile behind": (
         _before(lambda w, at: torch.minimum((at - 37 + 15) // 16 * 16, at)),
-        "",
+        words.HIDDEN,
     ),
-    "window of a block by its first row": (_before(lambda w, at: _in_block(w, 0) - 37), ""),
+    "window of a block by its first row": (_before(lambda w, at: _in_block(w, 0) - 37), words.SEEN),
     "window of a block by its last row": (
         _before(lambda w, at: torch.minimum(_in_block(w, 15) - 37, at)),
-        "",
+        words.HIDDEN,
     ),
     "window counted from the first query, not from the last key": (
         _before(lambda w, at: rows(w) - 37),
-        "",
+        f"{words.MASK}|window",
     ),
-    "cap put over the mask": (scored(_cap_after_the_mask), ""),
-    "tanh of the cap as a quotient": (scored(_rational_tanh), ""),
-    "cap over scores in powers of two": (scored(_cap_of_base_two), ""),
-    "slopes of packed rows by another division": (_sloped(_slope_of_packed_rows), ""),
-    "slopes for a power of two of heads": (_sloped(_slope_of_a_power), ""),
+    "cap put over the mask": (scored(_cap_after_the_mask), r"hidden keys|after the mask"),
+    "tanh of the cap as a quotient": (scored(_rational_tanh), r"soft cap by|by a quotient"),
+    "cap over scores in powers of two": (scored(_cap_of_base_two), r"soft cap of another"),
+    "slopes of packed rows by another division": (_sloped(_slope_of_packed_rows), words.SLOPES),
+    "slopes for a power of two of heads": (_sloped(_slope_of_a_power), words.SLOPES),
     "distance from the first row of the block": (
         _sloped(lambda w: _slopes(w) * (_in_block(w, 0) - keys(w)).clamp(min=0)),
-        "",
+        words.DISTANCE,
     ),
     "distance inside the split of 64 keys": (
         _sloped(lambda w: _slopes(w) * (places(w)[0] - keys(w) % 64)),
-        "",
+        f"{words.DISTANCE}|(?<!with )keys by a|weights of keys by|bias of",
     ),
     "slopes times scores of base two": (
         _sloped(lambda w: math.log(2) * _slopes(w) * distances(w.s)),
-        "",
+        f"{words.SLOPES}|{words.DISTANCE}",
     ),
-    "slopes inside the cap": (scored(_slopes_inside_the_cap), ""),
-    "sink with the first key's value": (_sink_with_a_value, ""),
-    "sink counted in each of three splits": (_sink(lambda w, x: x + math.log(3)), ""),
-    "sink of the first tile's maximum": (_sink_of_the_first_tile, ""),
-    "sink as a power of two": (_sink(lambda w, x: x * math.log(2)), ""),
+    "slopes inside the cap": (scored(_slopes_inside_the_cap), words.CAP_OF_BIAS),
+    "sink with the first key's value": (_sink_with_a_value, r"sinks? with|value of the first key"),
+    "sink counted in each of three splits": (
+        _sink(lambda w, x: x + math.log(3)),
+        words.SINK_SPLITS,
+    ),
+    "sink of the first tile's maximum": (_sink_of_the_first_tile, words.SINK_RESCALED),
+    "sink as a power of two": (_sink(lambda w, x: x * math.log(2)), words.SINKS),
 }
 ASKED: dict[str, Asked] = (
     {name: _WINDOW for name in WRONG if name.startswith("window")}

@@ -5,6 +5,7 @@ import math
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
+from labkernels.measure.strangers.held_out import words
 from labkernels.measure.strangers.held_out.frame import (
     Tile,
     cast,
@@ -17,21 +18,21 @@ from labkernels.measure.strangers.held_out.frame import (
 from labkernels.measure.strangers.wrong import Work, attend, scored
 
 
-def _natural_difference(w: Work, tile: Tile):
+def _base(w: Work, tile: Tile):
     alpha = tile.alpha ** math.log(2)
     return tile.l * alpha + tile.sum, tile.o * alpha + tile.p @ tile.v
 
 
-def _small_moves_kept(w: Work, tile: Tile):
+def _lagging(w: Work, tile: Tile):
     alpha = torch.where(tile.moved < 1, torch.ones_like(tile.alpha), tile.alpha)
     return tile.l * alpha + tile.sum, tile.o * alpha + tile.p @ tile.v
 
 
-def _l_after_its_sum(w: Work, tile: Tile):
+def _l_after_sum(w: Work, tile: Tile):
     return (tile.l + tile.sum) * torch.where(tile.l > 0, tile.alpha, 1.0), tile.right()[1]
 
 
-def _second_tile(w: Work, tile: Tile):
+def _peeled(w: Work, tile: Tile):
     l, o = tile.right()
     return l, tile.o + tile.p @ tile.v if tile.number == 1 else o
 
@@ -129,24 +130,24 @@ def _below_the_first_24(w: Work):
 
 
 WRONG: dict[str, tuple[Bug, str]] = {
-    "sums rescaled by a power of two of a natural difference": (
-        looped(32, _natural_difference),
-        "",
+    "sums rescaled by a power of two of a natural difference": (looped(32, _base), words.RESCALE),
+    "moves of the maximum below one not followed by o and l": (
+        looped(24, _lagging),
+        words.SMALL_MOVES,
     ),
-    "moves of the maximum below one not followed by o and l": (looped(24, _small_moves_kept), ""),
-    "denominator rescaled after the tile's sum was added": (looped(16, _l_after_its_sum), ""),
-    "o not rescaled at the second tile, which was peeled off": (looped(16, _second_tile), ""),
-    "o cut to bf16 after each tile of 8": (looped(8, _o_cut), ""),
-    "weights of the tile before with this tile's V": (summed(_tile_before), ""),
-    "o not cleared after the head before": (summed(_not_cleared), ""),
-    "denominator starts at one": (summed(_one_at_first), ""),
-    "denominator of two lanes of four": (summed(_half_of_a_quad), ""),
-    "exp2 by a table of eight steps": (summed(_table), ""),
-    "exp2 by a chord for the product, exact for the sum": (summed(_chord), ""),
-    "exp2 over four octaves": (summed(_four_octaves), ""),
-    "denominator added up in bf16, key by key": (summed(_bf16_sum), ""),
-    "denominator of the scores before the mask": (summed(_sum_of_all), ""),
-    "mean key of each tile taken off": (scored(_tiles_centred), ""),
-    "mean of V taken off for good": (_without_the_mean, ""),
-    "the 24 largest scores alone": (hiding(_below_the_first_24), ""),
+    "denominator rescaled after the tile's sum was added": (looped(16, _l_after_sum), words.SUM),
+    "o not rescaled at the second tile, which was peeled off": (looped(16, _peeled), words.O_SCALE),
+    "o cut to bf16 after each tile of 8": (looped(8, _o_cut), words.O_ROUNDED),
+    "weights of the tile before with this tile's V": (summed(_tile_before), words.V_TILE),
+    "o not cleared after the head before": (summed(_not_cleared), words.NOT_CLEARED),
+    "denominator starts at one": (summed(_one_at_first), words.MORE),
+    "denominator of two lanes of four": (summed(_half_of_a_quad), words.MISSING),
+    "exp2 by a table of eight steps": (summed(_table), words.STEPS),
+    "exp2 by a chord for the product, exact for the sum": (summed(_chord), words.CHORD),
+    "exp2 over four octaves": (summed(_four_octaves), words.CLAMPED),
+    "denominator added up in bf16, key by key": (summed(_bf16_sum), words.FEW_BITS),
+    "denominator of the scores before the mask": (summed(_sum_of_all), words.MORE),
+    "mean key of each tile taken off": (scored(_tiles_centred), words.CENTRED_K),
+    "mean of V taken off for good": (_without_the_mean, words.CENTRED_V),
+    "the 24 largest scores alone": (hiding(_below_the_first_24), words.LARGEST),
 }

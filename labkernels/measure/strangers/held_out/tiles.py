@@ -4,6 +4,7 @@ import torch
 from torch.nn.functional import pad
 
 from labkernels.measure.strangers.bugs import Bug
+from labkernels.measure.strangers.held_out import words
 from labkernels.measure.strangers.held_out.frame import (
     cast,
     chunks,
@@ -87,7 +88,7 @@ def _groups_of_one_more(w: Work):
     return attend(w.scores(k=k), v, w.call.q.dtype)
 
 
-def _head_by_remainder(w: Work, v):
+def _by_remainder(w: Work, v):
     kv = kv_heads(w, v)
     return kv[:, torch.arange(v.shape[1]) % kv.shape[1]]
 
@@ -133,28 +134,34 @@ def _first_rows_of_v_by_head(w: Work, v):
 
 
 WRONG: dict[str, tuple[Bug, str]] = {
-    "second slab of q of the next row": (of_q(_second_slab_of_the_next_row), ""),
-    "second slab of K of the next tile": (of_k(_second_slab_of_the_next_tile), ""),
-    "upper half of a tile of V not arrived": (of_v(lambda w, v: v[:, :, _stale(16, 32)(w)]), ""),
-    "last quarter of a tile of K and V two stages old": (keys_read(_stale(24, 64)), ""),
+    "second slab of q of the next row": (of_q(_second_slab_of_the_next_row), words.Q_SLAB),
+    "second slab of K of the next tile": (of_k(_second_slab_of_the_next_tile), words.K_CHANNELS),
+    "upper half of a tile of V not arrived": (
+        of_v(lambda w, v: v[:, :, _stale(16, 32)(w)]),
+        words.V_READ,
+    ),
+    "last quarter of a tile of K and V two stages old": (keys_read(_stale(24, 64)), words.READ),
     "K's first rows overwritten by two tiles ahead": (
         of_k(lambda w, k: k[:, :, _two_tiles_ahead(w)]),
-        "",
+        words.K_READ,
     ),
-    "odd tiles are the even ones again": (keys_read(_even_again), ""),
-    "blocks of V not transposed": (of_v(lambda w, v: _blocks_transposed(v)), ""),
-    "swizzle of K of another width": (of_k(_another_swizzle), ""),
+    "odd tiles are the even ones again": (keys_read(_even_again), words.EVEN),
+    "blocks of V not transposed": (of_v(lambda w, v: _blocks_transposed(v)), words.V_BLOCKS),
+    "swizzle of K of another width": (of_k(_another_swizzle), words.K_CHANNELS),
     "V's keys in the order of the accumulator": (
         of_v(lambda w, v: v[:, :, _in_the_order_of_sums(w)]),
-        "",
+        f"{words.V_READ}|K read (in|from)",
     ),
-    "groups of one query head more": (_groups_of_one_more, ""),
-    "KV heads of V by the remainder, of K by the quotient": (of_v(_head_by_remainder), ""),
-    "blocks of the output stored transposed": (stored(lambda w, out: _blocks_transposed(out)), ""),
-    "rows staged with padding, read without": (stored(_padded_but_not_read_so), ""),
-    "chunks of odd rows exchanged": (stored(_chunks_of_odd_rows), ""),
-    "output added to the request before": (stored(_added), ""),
-    "denominator of the even row for its pair": (_row_of_a_pair, ""),
-    "reciprocal without its Newton step": (_no_newton_step, ""),
-    "first keys of V's tiles of the head after": (of_v(_first_rows_of_v_by_head), ""),
+    "groups of one query head more": (_groups_of_one_more, words.GROUPS),
+    "KV heads of V by the remainder, of K by the quotient": (of_v(_by_remainder), words.V_HEAD),
+    "blocks of the output stored transposed": (
+        stored(lambda w, out: _blocks_transposed(out)),
+        words.TRANSPOSED,
+    ),
+    "rows staged with padding, read without": (stored(_padded_but_not_read_so), words.STRIDE),
+    "chunks of odd rows exchanged": (stored(_chunks_of_odd_rows), words.CHANNELS),
+    "output added to the request before": (stored(_added), words.NOT_CLEARED),
+    "denominator of the even row for its pair": (_row_of_a_pair, words.ROW),
+    "reciprocal without its Newton step": (_no_newton_step, words.ROW_FACTOR),
+    "first keys of V's tiles of the head after": (of_v(_first_rows_of_v_by_head), words.V_SOME),
 }
