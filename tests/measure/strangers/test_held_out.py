@@ -1,4 +1,4 @@
-"""The thirteenth held-out set: right outputs are right, its bugs show, and none of it is old."""
+"""The fourteenth held-out set: right outputs are right, its bugs show, and none of it is old."""
 
 import functools
 import re
@@ -11,21 +11,22 @@ from labkernels.measure.strangers import bugs as first_bugs
 from labkernels.measure.strangers import inputs, looked_at, right, runs, split, wrong
 from labkernels.measure.strangers import right as first_right
 from labkernels.measure.strangers.held_out import bugs as new_bugs
-from labkernels.measure.strangers.held_out import frame
+from labkernels.measure.strangers.held_out import frame, words
 from labkernels.measure.strangers.held_out import inputs as new_inputs
 from labkernels.measure.strangers.held_out import right as new_right
 from labkernels.measure.strangers.looked_at.eighth import inputs as eighth_inputs
 from labkernels.measure.strangers.looked_at.eleventh import inputs as eleventh_inputs
 from labkernels.measure.strangers.looked_at.ninth import inputs as ninth_inputs
 from labkernels.measure.strangers.looked_at.tenth import inputs as tenth_inputs
-from labkernels.measure.strangers.looked_at.twelfth import bugs as twelfth_bugs
+from labkernels.measure.strangers.looked_at.thirteenth import bugs as thirteenth_bugs
+from labkernels.measure.strangers.looked_at.thirteenth import inputs as thirteenth_inputs
+from labkernels.measure.strangers.looked_at.thirteenth import right as thirteenth_right
 from labkernels.measure.strangers.looked_at.twelfth import inputs as twelfth_inputs
-from labkernels.measure.strangers.looked_at.twelfth import right as twelfth_right
 
 SEED = split.FIRST_HELD_OUT_SEED
 FAMILIES = tuple(new_inputs.FAMILIES)
 SHAPES = dict(enumerate(new_inputs.SHAPES))
-MODULES = ("pages", "tiles", "sums", "rows", "masks", "numbers")
+MODULES = ("caches", "grids", "sums", "sights", "numbers", "tiles")
 NO_NAMES = ("", "no name fits")
 # A right output is within one unit in the last place of the largest of its row: two half units.
 # A bug that shows is above four, since nothing that is right comes near.
@@ -69,7 +70,8 @@ def test_no_name_and_no_shape_is_old():
     assert not set(new_bugs.WRONG) & {*first_bugs.WRONG, *looked_at.WRONG}
     assert not set(new_right.RIGHT) & {*first_right.RIGHT, *looked_at.RIGHT}
     assert not set(FAMILIES) & {*inputs.FAMILIES, *looked_at.FAMILIES}
-    sets = (inputs, eighth_inputs, ninth_inputs, tenth_inputs, eleventh_inputs, twelfth_inputs)
+    eighth_to_tenth = (eighth_inputs, ninth_inputs, tenth_inputs)
+    sets = (inputs, *eighth_to_tenth, eleventh_inputs, twelfth_inputs, thirteenth_inputs)
     assert not {shape for old in sets for shape in old.SHAPES} & set(SHAPES.values())
 
 
@@ -81,7 +83,7 @@ def test_no_name_is_asked_for_where_tests_ask_for_nothing():
 def test_all_of_it_is_held_out_and_the_set_before_it_is_not():
     for name in (*new_bugs.WRONG, *new_right.RIGHT, *FAMILIES):
         assert split.of(name) == split.HELD_OUT, name
-    for name in (*twelfth_inputs.FAMILIES, *twelfth_right.RIGHT, *twelfth_bugs.WRONG):
+    for name in (*thirteenth_inputs.FAMILIES, *thirteenth_right.RIGHT, *thirteenth_bugs.WRONG):
         assert split.of(name) == split.DEVELOPMENT, name
 
 
@@ -162,46 +164,48 @@ def test_every_bug_takes_a_few_keys_and_any_channels(queries, keys, dim):
 
 
 @pytest.mark.parametrize(
-    ("words", "right_name", "wrong_name"),
+    ("pattern", "right_name", "wrong_name"),
     [
-        (frame.V_READ, "V read at an offset of 16 keys", "K and V read at an offset of 16 keys"),
-        (frame.V_READ, "V of the key before", "V read as e5m2"),
-        (frame.K_READ, "K of the key before", "V of the key before"),
-        (frame.READ, "keys read again", "V read again"),
-        (frame.READ, "K and V read with pages exchanged", "K and V read as 0"),
-        (frame.REQUEST, "K and V of another request", "K and V of another head"),
-        (frame.TWICE, "last split counted twice", "V counted twice"),
-        (frame.LOST, "keys at the end left out", "soft cap left out"),
-        (frame.FACTOR, "V or the output by a factor of 0.7", "K and V by a factor of 0.7"),
-        (frame.SCALE, "K by a factor of 2", "V by a factor of 2"),
-        (frame.MASK, "another mask", "causal mask is strict"),
-        (frame.CAUSAL, "causal mask is strict", "ALiBi left out"),
-        (frame.MERGE, "splits merged with wrong weights", "partial outputs in bf16"),
-        (frame.RESCALE, "o not rescaled", "l not rescaled"),
-        (frame.SUM, "l not rescaled", "o not rescaled"),
-        (frame.ROTATION, "RoPE of K by its place in a page", "V turned"),
-        (frame.CHANNELS, "channels exchanged", "channels of Q or K"),
+        (words.V_READ, "V read at an offset of 16 keys", "K and V read at an offset of 16 keys"),
+        (words.V_READ, "V of the key before", "V read as 0"),
+        (words.K_READ, "K read in another order", "V read in another order"),
+        (words.READ, "keys read again", "K and V read as 0"),
+        (words.REQUEST, "K and V of another request", "V of another request"),
+        (words.V_REQUEST, "V of another request", "K and V of another request"),
+        (words.V_HEAD, "V of another head", "K and V of another head"),
+        (words.LOST, "keys left out", "keys at the end counted twice"),
+        (words.LOST, "weights of keys by a factor", "denominator with keys by a factor"),
+        (words.MASK, "another mask: keys that the mask hides", "custom mask left out"),
+        (words.TWICE, "keys counted 3 times", "V counted twice"),
+        (words.SUM, "l not rescaled", "o and l not rescaled"),
+        (words.MISSING, "keys missing in the denominator", "padding in the denominator"),
+        (words.MORE, "padding in the denominator", "keys missing in the denominator"),
+        (words.MERGE, "splits merged with wrong weights", "partial outputs merged in bf16"),
+        (words.O_SCALE, "o not rescaled when the maximum moves", "o and l not rescaled"),
+        (words.SINKS, "sinks of logits 1 and 2", "sinks once per split"),
+        (words.SINKS, "sink in the denominator", "sink left out"),
+        (words.TURNED_K, "RoPE of K by wrong places", "RoPE of Q by wrong places"),
+        (words.V_SCALES, "V by a factor for each block", "V or the output by a factor"),
+        (words.CHANNELS, "channels mixed up", "channels of Q or K mixed up"),
+        (words.ZERO_POINT, "K with wrong zero points", "V with wrong zero points"),
     ],
 )
-def test_words_of_right_names_blame_the_right_tensor(words, right_name, wrong_name):
-    assert re.search(words, right_name)
-    assert not re.search(words, wrong_name)
+def test_words_of_right_names_blame_the_right_tensor(pattern, right_name, wrong_name):
+    assert re.search(pattern, right_name)
+    assert not re.search(pattern, wrong_name)
 
 
 @pytest.mark.parametrize("number", SHAPES)
 def test_a_loop_and_a_merge_without_a_mistake_are_right(number):
     of = work(number, inputs.Asked(), SHAPES[number].causal)
     truth, good = right.exact(of.call)[0], wrong.right_output(of)
-    lse, part = frame.states(of, frame.spans(of.s.shape[-1], 5))
-    share = frame.shares(lse)
-    merged = frame.put(of, (share * part).sum(0), share.sum(0))
-    p = frame.weights(of.s)
-    at_once = frame.put(of, frame.cast(of, p) @ of.v, p.sum(-1, keepdim=True))
-    for out in (frame.walk(of, 32, frame.Step.added), merged, at_once):
+    lse, part = frame.states(of, frame.spans(of, 5))
+    merged = (frame.shares(lse) * part).sum(0).half()
+    walked = frame.looped(32, lambda w, tile: tile.right())(of)
+    once = frame.summed(lambda w, p: (frame.cast(w, p) @ w.v, p.sum(-1, keepdim=True)))(of)
+    for out in (walked, merged, once):
         assert in_half_units(out, truth).max() <= RIGHT_HALF_UNITS
-    assert frame.looped(32, frame.Step.added)(of).equal(good)
-    assert frame.joined(5, lambda w, lse, part: (frame.shares(lse), part))(of).equal(good)
-    assert frame.of_sums(lambda w, p, used: (used @ w.v, p.sum(-1, keepdim=True)))(of).equal(good)
+    assert once.equal(good)
 
 
 @pytest.mark.parametrize("number", SHAPES)
@@ -209,7 +213,18 @@ def test_masks_and_scores_without_a_mistake_are_right(number):
     of = work(number, inputs.Asked(), SHAPES[number].causal)
     hidden = right.hidden_of(of.call)
     assert frame.unmasked(of).masked_fill(hidden, -torch.inf).equal(of.s)
-    assert frame.raw(of).masked_fill(hidden, -torch.inf).equal(of.s)
+    assert frame.seen(of, hidden).equal(of.s)
+
+
+@pytest.mark.parametrize("number", SHAPES)
+def test_pages_rows_and_places_come_back(number):
+    of = work(number, inputs.Asked(), SHAPES[number].causal)
+    assert frame.unpaged(frame.paged(of.k), of.k.shape[2]).equal(of.k)
+    assert frame.unpacked_rows(of, frame.packed_rows(of, of.q)).equal(of.q)
+    assert frame.for_queries(of, frame.kv_heads(of, of.v)).equal(of.v)
+    assert frame.chunks(of.k, lambda i: i).equal(of.k)
+    back = frame.turned(frame.turned(of.k, frame.keys(of)), -frame.keys(of))
+    assert torch.allclose(back, of.k, rtol=0, atol=1e-12)  # two rotations in float64
 
 
 @pytest.mark.parametrize("number", SHAPES)

@@ -1,12 +1,12 @@
-"""The bugs of the thirteenth held-out set, each with a pattern that a right name for it matches."""
+"""The bugs of the fourteenth held-out set, each with a pattern that a right name for it matches."""
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out import masks, numbers, pages, rows, sums, tiles
+from labkernels.measure.strangers.held_out import caches, grids, numbers, sights, sums, tiles
 from labkernels.measure.strangers.inputs import Asked
 
 WRONG: dict[str, tuple[Bug, str]] = (
-    pages.WRONG | tiles.WRONG | sums.WRONG | rows.WRONG | masks.WRONG | numbers.WRONG
+    caches.WRONG | grids.WRONG | sums.WRONG | sights.WRONG | numbers.WRONG | tiles.WRONG
 )
 """Name: the bug, and a pattern that a right name for it matches."""
-ASKED: dict[str, Asked] = masks.ASKED
+ASKED: dict[str, Asked] = sights.ASKED
 """What a bug needs to be asked for."""

@@ -1,193 +1,210 @@
-"""What the bugs of the thirteenth set share: words of right names, loops over tiles, and merges."""
+"""What the bugs of the fourteenth set share: pages, heads, rows, tiles, and merges of splits."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from torch.nn.functional import pad
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.wrong import Work, attend, right_output, scored, valued
+from labkernels.measure.strangers.wrong import Work, attend, keys_of
 
-K, V = r"(?<!and )\bK\b(?! and)", r"(?<!and )\bV\b(?! and)"
-BOTH = r"\b(keys?|K and V)"
-K_READ, V_READ = (rf"{x} (read(?! as)|of the key)" for x in (K, V))
-READ = rf"{BOTH} read(?! as)|wrong page"
-REQUEST = rf"K and V of another request|{READ}"
-LOST = r"\bkeys? (at the end )?left out|(page|split) left out|another (mask|window)|^window\b"
-TWICE = r"(?<!V )counted twice|keys read (again|twice)|(weights of )?keys by a factor"
-MASK = r"another mask|mask that|the mask hides|hidden keys"
-CAUSAL = rf"causal mask|{MASK}"
-SUM = r"denominator|factor for each|common mode|\bl (not )?rescaled"
-RESCALE = r"\bo (not )?rescaled|\bo and l\b|small moves"
-MERGE = r"splits merged|^splits\b|merged with"
-FACTOR = rf"{V} or|{V} by a factor|\bout(put)? by a factor|common mode|factor for each|denominator"
-SCALE = r"wrong scale|scores by a factor|\b[QK] by a factor"
-NEVER = r"never written|uninitialised"
-ROWS = r"another row|out in another|^heads|order of heads"
-CHANNELS = r"\bchannels(?! of Q)"
-ROTATION = r"RoPE(?! of (V|the))|(?<!V )turned|rotation"
+PAGE = 16  # keys in a page of a cache
+keys = keys_of  # the numbers of the keys: [L]
+
+
+def rows(w: Work) -> torch.Tensor:
+    """Return the numbers of the queries: [M, 1]."""
+    return torch.arange(w.q.shape[2])[:, None]
+
+
+def where_keys(chosen, x, y) -> torch.Tensor:
+    """Return x [B, H, L, D] at the chosen keys [L], and y elsewhere."""
+    return torch.where(chosen[:, None], x, y)
 
 
 def of_k(change: Callable) -> Bug:
-    """Return a bug in K: change(work, K) returns it."""
-    return scored(lambda w: w.scores(k=change(w, w.k)))
+    """Return a bug in K alone: change(work, K) returns what is read."""
+    return lambda w: attend(w.scores(k=change(w, w.k)), w.v, w.call.q.dtype)
 
 
 def of_v(change: Callable) -> Bug:
-    """Return a bug in V: change(work, V) returns it."""
-    return valued(lambda w: change(w, w.v))
+    """Return a bug in V alone: change(work, V) returns what is read."""
+    return lambda w: attend(w.s, change(w, w.v), w.call.q.dtype)
 
 
 def of_both(change: Callable) -> Bug:
-    """Return a bug in K and V alike: change(work, tensor) returns each."""
+    """Return a bug in K and V alike: change(work, x) returns what is read of either."""
     return lambda w: attend(w.scores(k=change(w, w.k)), change(w, w.v), w.call.q.dtype)
 
 
-def seen(m):
-    """Return maxima, with 0 where all keys are hidden."""
+def of_q(change: Callable) -> Bug:
+    """Return a bug in Q: change(work, Q) returns what is read."""
+    return lambda w: attend(w.scores(q=change(w, w.q)), w.v, w.call.q.dtype)
+
+
+def hiding(hide: Callable) -> Bug:
+    """Return a bug that hides more keys: hide(work) is True where it does."""
+    return lambda w: attend(w.s.masked_fill(hide(w), -math.inf), w.v, w.call.q.dtype)
+
+
+def showing(hidden: Callable) -> Bug:
+    """Return a bug in the mask: hidden(work) is True where a key is hidden."""
+    return lambda w: attend(seen(w, hidden(w)), w.v, w.call.q.dtype)
+
+
+def weighted(weights: Callable) -> Bug:
+    """Return a bug that multiplies weights in both sums: weights(work) returns factors."""
+    return lambda w: attend(w.s, w.v, w.call.q.dtype, weights=weights(w))
+
+
+def seen(w: Work, hidden) -> torch.Tensor:
+    """Return the scores under another mask [M, L]."""
+    return replace(w, hidden=hidden.expand_as(w.hidden)).scores()
+
+
+def unmasked(w: Work) -> torch.Tensor:
+    """Return the scores without a mask."""
+    return seen(w, torch.zeros_like(w.hidden))
+
+
+def paged(x, size: int = PAGE) -> torch.Tensor:
+    """Return keys as pages [B, H, pages, size, D]; the last one is filled up with zeros."""
+    return pad(x, (0, 0, 0, -x.shape[2] % size)).unflatten(2, (-1, size))
+
+
+def unpaged(x, n: int) -> torch.Tensor:
+    """Return the first n keys of pages: [B, H, n, D]."""
+    return x.flatten(2, 3)[:, :, :n]
+
+
+def kv_heads(w: Work, x) -> torch.Tensor:
+    """Return each KV head once: [B, Hkv, L, D]."""
+    return x[:, :: w.call.group]
+
+
+def for_queries(w: Work, x) -> torch.Tensor:
+    """Return the KV heads [B, Hkv, L, D] repeated for the query heads that share them."""
+    return x.repeat_interleave(w.call.group, 1)
+
+
+def packed_rows(w: Work, x) -> torch.Tensor:
+    """Return the rows of the heads that share a KV head together: [B, Hkv, group * M, D]."""
+    return x.unflatten(1, (-1, w.call.group)).flatten(2, 3)
+
+
+def unpacked_rows(w: Work, x) -> torch.Tensor:
+    """Return rows that were packed as [B, Hq, M, D]."""
+    return x.unflatten(2, (w.call.group, -1)).flatten(1, 2)
+
+
+def chunks(x, index: Callable, size: int = 8) -> torch.Tensor:
+    """Return x with whole chunks of channels elsewhere: index(numbers) gives the one to read."""
+    n = x.shape[-1] // size
+    number = torch.arange(n)
+    other = index(number)
+    other = torch.where(other < n, other, number)
+    whole = x[..., : n * size].unflatten(-1, (n, size))[..., other, :].flatten(-2)
+    return torch.cat([whole, x[..., n * size :]], -1)
+
+
+def finite(m) -> torch.Tensor:
+    """Return maxima, with 0 for a row that sees no key."""
     return m.masked_fill(m == -math.inf, 0.0)
 
 
-def weights(s):
-    """Return exp(s - max) of each row."""
-    return torch.exp(s - seen(s.amax(-1, keepdim=True)))
+def weights(s) -> torch.Tensor:
+    """Return P relative to each row's maximum."""
+    return torch.exp(s - finite(s.amax(-1, keepdim=True)))
 
 
-def cast(w: Work, p):
-    """Return P as a kernel rounds it: to the format of 16-bit inputs."""
-    return p if w.call.q.dtype == torch.float32 else p.to(w.call.q.dtype).double()
+def cast(w: Work, x) -> torch.Tensor:
+    """Return x rounded to 16 bits, if the call has 16 bits."""
+    dtype = w.call.q.dtype
+    return x if dtype == torch.float32 else x.to(dtype).double()
 
 
-def put(w: Work, o, l):
-    """Return the output o / l in the format of q."""
+def divided(w: Work, o, l) -> torch.Tensor:
+    """Return o / l in the call's format."""
     return (o / torch.where(l == 0, torch.ones_like(l), l)).to(w.call.q.dtype)
 
 
-def settled(w: Work, bad, fair):
-    """Return the bad rows; where they equal those of the same code without its bug, right ones."""
-    return torch.where((bad == fair).all(-1, keepdim=True), right_output(w), bad)
-
-
-def of_sums(change: Callable) -> Bug:
-    """Return a bug in the sums: change(work, P, rounded P) returns o and l of all keys."""
-
-    def bug(w: Work):
-        p = weights(w.s)
-        fair = put(w, cast(w, p) @ w.v, p.sum(-1, keepdim=True))
-        return settled(w, put(w, *change(w, p, cast(w, p))), fair)
-
-    return bug
+def summed(sums: Callable) -> Bug:
+    """Return a bug in the sums: sums(work, P) returns o and l."""
+    return lambda w: divided(w, *sums(w, weights(w.s)))
 
 
 @dataclass(frozen=True)
-class Step:
-    """A tile of an online softmax: P and its rounding, V, the factor of the maximum that moved.
-
-    moved: by how much the maximum rose, in natural units. before: the factor of the tile before.
-    """
+class Tile:
+    """A tile of keys in the loop of an online softmax, with o and l as they were before it."""
 
     number: int
-    p: torch.Tensor
-    used: torch.Tensor
+    p: torch.Tensor  # rounded as the product takes it
+    sum: torch.Tensor
     v: torch.Tensor
-    factor: torch.Tensor
-    before: torch.Tensor
-    moved: torch.Tensor
+    alpha: torch.Tensor  # what o and l must be multiplied by
+    l: torch.Tensor
+    o: torch.Tensor
+    moved: torch.Tensor  # by how much the maximum rose
 
-    def added(self, o, l, of_o=None, of_l=None):
-        """Return o and l with this tile, rescaled by its factor or by other ones."""
-        of_o, of_l = (self.factor if f is None else f for f in (of_o, of_l))
-        return o * of_o + self.used @ self.v, l * of_l + self.p.sum(-1, keepdim=True)
-
-
-def walk(w: Work, tile: int, change: Callable):
-    """Return the output of a loop over tiles: change(step, o, l) returns the next o and l."""
-    m = torch.full((*w.s.shape[:3], 1), -math.inf, dtype=torch.float64)
-    o, l, before = w.v[:, :, :1] * torch.zeros_like(m), torch.zeros_like(m), torch.ones_like(m)
-    for number, first in enumerate(range(0, w.s.shape[-1], tile)):
-        s = w.s[..., first : first + tile]
-        top = torch.maximum(m, s.amax(-1, keepdim=True))
-        p, factor = torch.exp(s - seen(top)), torch.exp(m - seen(top))
-        moved = torch.where(m == -math.inf, torch.zeros_like(m), top - m)
-        v = w.v[:, :, first : first + tile]
-        step = Step(number, p, cast(w, p), v, factor, before, moved)
-        (o, l), before, m = change(step, o, l), torch.where(m == -math.inf, before, factor), top
-    return put(w, o, l)
+    def right(self):
+        """Return l and o after the tile."""
+        return self.l * self.alpha + self.sum, self.o * self.alpha + self.p @ self.v
 
 
-def looped(tile: int, change: Callable) -> Bug:
-    """Return a bug in a loop over tiles of keys, which change(step, o, l) makes."""
+def looped(size: int, step: Callable) -> Bug:
+    """Return a bug in the loop over tiles: step(work, tile) returns l and o after the tile."""
 
     def bug(w: Work):
-        return settled(w, walk(w, tile, change), walk(w, tile, Step.added))
+        m = torch.full((*w.q.shape[:3], 1), -math.inf, dtype=torch.float64)
+        l, o = torch.zeros_like(m), torch.zeros(*w.q.shape[:3], w.v.shape[3]).double()
+        for number, first in enumerate(range(0, w.s.shape[-1], size)):
+            s, v = w.s[..., first : first + size], w.v[:, :, first : first + size]
+            top = torch.maximum(m, s.amax(-1, keepdim=True))
+            p = torch.exp(s - finite(top))
+            moved = (top - m).nan_to_num(nan=0.0)
+            alpha = torch.exp(m - finite(top))
+            tile = Tile(number, cast(w, p), p.sum(-1, keepdim=True), v, alpha, l, o, moved)
+            (l, o), m = step(w, tile), top
+        return divided(w, o, l)
 
     return bug
 
 
-def states(w: Work, cut: list[slice]):
-    """Return log-sum-exps (base e) and divided outputs of slices of the keys, on a first axis."""
-    lse, part = [], []
-    for keys in cut:
-        s = w.s[..., keys]
-        p, m = weights(s), s.amax(-1, keepdim=True)
-        l = p.sum(-1, keepdim=True)
-        lse.append(m + torch.log(l))
-        part.append(cast(w, p) @ w.v[:, :, keys] / torch.where(l == 0, torch.ones_like(l), l))
-    return torch.stack(lse), torch.stack(part)
-
-
-def spans(n: int, count: int) -> list[slice]:
-    """Return the keys of splits of equal length, the last of which may be shorter."""
+def spans(w: Work, count: int) -> list[slice]:
+    """Return about equal splits of the keys."""
+    n = w.k.shape[2]
     size = -(-n // count)
     return [slice(first, min(first + size, n)) for first in range(0, n, size)]
 
 
-def shares(lse):
-    """Return the weights of splits."""
-    return torch.exp(lse - lse.amax(0))
+def states(w: Work, splits) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return log-sum-exps [splits, B, H, M, 1] and normalised outputs of splits."""
+    lse, part = [], []
+    for split in splits:
+        s = w.s[..., split]
+        p = weights(s)
+        l = p.sum(-1, keepdim=True)
+        lse.append(torch.logsumexp(s, -1, keepdim=True))
+        part.append(cast(w, p) @ w.v[:, :, split] / torch.where(l == 0, torch.ones_like(l), l))
+    return torch.stack(lse), torch.stack(part)
 
 
-def _merged(w: Work, share, part):
-    return put(w, (share * part).sum(0), share.sum(0))
+def shares(lse) -> torch.Tensor:
+    """Return the weights of splits, which add up to 1."""
+    return torch.softmax(lse, 0).nan_to_num()
 
 
-def joined(count: int, change: Callable) -> Bug:
-    """Return a bug in the merge of splits: change(work, lse, parts) returns weights and parts."""
-
-    def bug(w: Work):
-        lse, part = states(w, spans(w.s.shape[-1], count))
-        fair = _merged(w, shares(lse), part)
-        return settled(w, _merged(w, *change(w, lse, part)), fair)
-
-    return bug
+def merged(count: int, change: Callable) -> Bug:
+    """Return a bug in the merge of splits: change(work, lse, part) returns the output."""
+    return lambda w: change(w, *states(w, spans(w, count))).to(w.call.q.dtype)
 
 
-def unmasked(w: Work):
-    """Return the scores of all keys, hidden ones too."""
-    return replace(w, hidden=torch.zeros_like(w.hidden)).scores()
-
-
-def raw(w: Work):
-    """Return q k times the scale, without a cap, slopes or a mask."""
-    return w.q @ w.k.mT * w.call.scale
-
-
-def by_kv_head(w: Work, x):
-    """Return a tensor of query heads [B, Hq, ...] as [B, Hkv, group, ...]."""
-    return x.unflatten(1, (x.shape[1] // w.call.group, w.call.group))
-
-
-def whole(x, size: int, change: Callable):
-    """Return x with change(channels) of its whole chunks of channels; others stay."""
-    n = x.shape[-1] // size * size
-    return torch.cat([change(x[..., :n]), x[..., n:]], -1) if n else x
-
-
-def turned(x, places, wrong: Callable = lambda f: f):
-    """Return x, whose channels are turned in halves by places [L] times their frequencies."""
+def turned(x, by, base: float = 1e4) -> torch.Tensor:
+    """Return x [..., L, D] turned by places [L] or [L, 1], in halves of the channels."""
     half = x.shape[-1] // 2
-    angle = places.double()[:, None] * wrong(1e4 ** (-torch.arange(half).double() / half))
+    angle = by.double().reshape(-1, 1) * base ** (-torch.arange(half, dtype=torch.float64) / half)
     a, b = x[..., :half], x[..., half : 2 * half]
-    new = [a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos(), x[..., 2 * half :]]
-    return torch.cat(new, -1)
+    first, second = a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()
+    return torch.cat([first, second, x[..., 2 * half :]], -1)

@@ -1,4 +1,4 @@
-"""Shapes and families of inputs of the thirteenth held-out set."""
+"""Shapes and families of inputs of the fourteenth held-out set."""
 
 from collections.abc import Callable
 
@@ -7,115 +7,114 @@ import numpy as np
 from labkernels.measure.strangers.inputs import Shape, changed, drawn
 
 SHAPES = (
-    Shape(2, 10, 2, 1, 347, 96),  # a decode step, five heads a group
-    Shape(1, 8, 4, 1, 701, 64),  # a long decode step
-    Shape(3, 6, 2, 6, 227, 80, causal=True),  # six drafted tokens
-    Shape(2, 9, 3, 13, 187, 64, causal=True),  # thirteen drafted tokens
-    Shape(2, 8, 2, 24, 152, 128, causal=True),  # a chunk of a prefill
-    Shape(2, 4, 2, 41, 41, 112, causal=True),  # a prompt
-    Shape(2, 6, 3, 33, 126, 160),  # cross attention of wide heads
-    Shape(2, 8, 4, 59, 139, 64, causal=True, v_dim=96),  # a long chunk, V wider than K
+    Shape(2, 12, 4, 1, 373, 80),  # a decode step, three heads a group
+    Shape(2, 6, 2, 1, 593, 64),  # a long decode step
+    Shape(3, 4, 2, 8, 259, 112, causal=True),  # eight drafted tokens
+    Shape(2, 15, 3, 5, 163, 64, causal=True),  # five drafted tokens, five heads a group
+    Shape(2, 4, 2, 36, 175, 128, causal=True),  # a chunk of a prefill
+    Shape(2, 6, 3, 57, 57, 96, causal=True),  # a prompt
+    Shape(2, 8, 4, 27, 148, 144),  # cross attention of wide heads
+    Shape(2, 6, 2, 51, 118, 64, causal=True, v_dim=80),  # a long chunk, V wider than K
+    Shape(4, 4, 2, 14, 207, 72, causal=True),  # a short chunk of four requests
 )
 
-_NF4 = np.array([-1, -0.696, -0.525, -0.395, -0.284, -0.185, -0.091, 0])
-_LEVELS = np.concatenate([_NF4, [0.08, 0.161, 0.246, 0.338, 0.441, 0.563, 0.723, 1]])
+
+def _asymmetric(rng, shape):
+    """Exponential laws of another size on either side of 0."""
+    size = rng.exponential(1.0, shape)
+    return np.where(rng.random(shape) < 0.6, -0.55 * size, 0.9 * size)
 
 
-def _zipf(rng, x, words: int = 60):
-    """Words come as often as the inverse of their rank; a token is its word and some noise."""
-    book = rng.standard_normal((words, x.shape[3]))
-    share = 1 / np.arange(1, words + 1)
-    return book[rng.choice(words, x.shape[:3], p=share / share.sum())] + 0.3 * x
+def _stable(rng, shape, alpha: float = 1.7):
+    """A symmetric stable law by the method of Chambers, Mallows and Stuck, clipped."""
+    u, e = rng.uniform(-np.pi / 2, np.pi / 2, shape), rng.exponential(1.0, shape)
+    x = np.sin(alpha * u) / np.cos(u) ** (1 / alpha)
+    return np.clip(0.6 * x * (np.cos((1 - alpha) * u) / e) ** ((1 - alpha) / alpha), -12, 12)
 
 
-def _power_law(rng, q, k, v):
-    """The spectrum of q and k falls by a power law, in axes that are turned."""
-    turn = np.linalg.qr(rng.standard_normal((q.shape[-1], q.shape[-1])))[0]
-    size = np.arange(1.0, q.shape[-1] + 1) ** -0.4
-    size *= (size**2).mean() ** -0.5
-    return q * size @ turn, k * size @ turn, v
+def _jumps(rng, shape):
+    """Sums of a random number of normal jumps, and a little noise."""
+    n = rng.poisson(1.5, shape)
+    return np.sqrt(n) * rng.standard_normal(shape) * 0.8 + 0.05 * rng.standard_normal(shape)
 
 
-def _semicircle(rng, shape):
-    """Wigner's law: the first coordinate of a point in a disc of radius 2."""
-    return 2 * np.sqrt(rng.random(shape)) * np.cos(2 * np.pi * rng.random(shape))
+def _pink(rng, x):
+    """Noise along the tokens whose power falls as the frequency rises."""
+    n = x.shape[2]
+    spectrum = np.fft.rfft(x, axis=2)
+    size = 1 / np.sqrt(np.maximum(np.arange(spectrum.shape[2]), 1))
+    out = np.fft.irfft(spectrum * size[:, None], n, axis=2)
+    return out / out.std() + 0.1 * rng.standard_normal(x.shape)
 
 
-def _skewed(rng, shape):
-    """A normal number of one sign plus one of both."""
-    return 0.9 * abs(rng.standard_normal(shape)) + 0.6 * rng.standard_normal(shape) - 0.6
+def _spins(rng, shape):
+    """Signs that mostly agree with the channel before, with sizes of their own."""
+    turn = np.where(rng.random(shape) < 0.25, -1.0, 1.0)
+    return np.cumprod(turn, -1) * (0.7 + 0.2 * rng.random(shape))
 
 
-def _projections(rng, q, k, v):
-    """Tokens with common parts go through a layer; q and k are normed, as before a rotation."""
-    size = q.shape[-1]
-    token = rng.standard_normal((*k.shape[:3], 64)) + rng.standard_normal(64)
-    to_k, to_v = rng.standard_normal((64, size)), rng.standard_normal((64, v.shape[3]))
-    k, v = token @ to_k, np.tanh(token / 2) @ to_v / 8
-    q = q + 0.4 * k.mean((1, 2))[:, None, None] / 8
-    q, k = (x / np.sqrt((x**2).mean(-1, keepdims=True)) for x in (q, k))
-    return q, k, v
+def _six_bits(x):
+    """A cache in e2m3: six bits, and a power of two as the scale of each 8 numbers."""
+    part = x.reshape(*x.shape[:-1], -1, 8)
+    scale = np.exp2(np.floor(np.log2(abs(part).max(-1, keepdims=True))) - 2)
+    y = part / scale
+    step = np.exp2(np.clip(np.floor(np.log2(np.maximum(abs(y), 1e-9))), 0, 2) - 3)
+    return (np.clip(np.rint(y / step) * step, -7.5, 7.5) * scale).reshape(x.shape)
 
 
-def _normal_float(x):
-    """Numbers have 4 bits, with levels like a normal quantile, and a scale for each 16."""
-    part = x.reshape(*x.shape[:-1], -1, 16)
-    top = abs(part).max(-1, keepdims=True)
-    level = abs(part[..., None] / top[..., None] - _LEVELS).argmin(-1)
-    return (_LEVELS[level] * top).reshape(x.shape)
+def _experts(rng, q, k, v):
+    """The values of a token come from one of four experts, by the largest of four scores."""
+    gate = k @ rng.standard_normal((k.shape[-1], 4))
+    out = rng.standard_normal((4, v.shape[-1], v.shape[-1])) / v.shape[-1] ** 0.5
+    sizes = np.array([0.5, 1.0, 1.5, 2.5])
+    return q, k, np.einsum("bhnd,bhnde->bhne", v, (sizes[:, None, None] * out)[gate.argmax(-1)])
 
 
-def _ternary(rng, shape):
-    """Signs and zeros have a size for each channel."""
-    size = np.exp(0.5 * rng.standard_normal(shape[-1]))
-    return size * rng.choice([-1.0, 0.0, 1.0], shape)
+def _registers(rng, q, k, v):
+    """The first half holds every tenth place for a register: a large key with small values."""
+    at = slice(4, k.shape[2] // 2, 10)
+    k[:, :, at] = 0.8 * k[:, :, at] + 0.5 * q.mean((1, 2))[:, None, None]
+    v[:, :, at] *= 0.2
+    return 1.3 * q, k, v
 
 
-def _walsh(rng, x):
-    """Tokens are functions of Walsh, of two signs, with noise."""
-    row = rng.integers(1, 64, x.shape[:3])[..., None]
-    bits = sum(((row & np.arange(x.shape[3])) >> i) & 1 for i in range(6))
-    return np.where(bits % 2, -0.8, 0.8) + 0.6 * x
+def _shifts(rng, x):
+    """Each token is one vector, turned around by a number of channels, and noise."""
+    base = rng.standard_normal(x.shape[-1])
+    by = rng.integers(x.shape[-1], size=(*x.shape[:3], 1))
+    return 0.8 * base[(np.arange(x.shape[-1]) + by) % x.shape[-1]] + 0.5 * x
 
 
-def _runs(rng, x):
-    """A token stays for some places, with a little noise."""
-    start = np.maximum.accumulate(
-        np.where(rng.random(x.shape[:3]) < 0.4, np.arange(x.shape[2]), 0), 2
-    )
-    return np.take_along_axis(x, start[..., None], 2) + 0.15 * rng.standard_normal(x.shape)
+def _plane(rng, q, k, v):
+    """Tokens are waves over a plane, at places that walk through it."""
+    waves = rng.standard_normal((2, q.shape[-1]))
 
+    def tokens(n: int, heads: int):
+        place = np.cumsum(0.3 * rng.standard_normal((q.shape[0], heads, n, 2)), 2)
+        phase = np.arange(q.shape[-1]) * 2.4
+        return 1.3 * np.cos(place @ waves + phase)
 
-def _look_back(rng, q, k, v):
-    """Each head looks some places back: its queries resemble the keys that lie there."""
-    place = np.arange(q.shape[2]) + k.shape[2] - q.shape[2]
-    for h in range(q.shape[1]):
-        at = np.maximum(place - 5 * h, 0)
-        q[:, h] = 0.8 * q[:, h] + 0.5 * k[:, h * k.shape[1] // q.shape[1], at]
-    return q, k, v
-
-
-def _kronecker(rng, shape):
-    """Multiples of irrational numbers, modulo 1, fill an interval evenly."""
-    at = np.arange(np.prod(shape)).reshape(shape) * (5**0.5 - 1) / 2
-    return 2.2 * ((at + rng.random(shape[:-1])[..., None]) % 1) - 1.0
+    return tokens(q.shape[2], q.shape[1]), tokens(k.shape[2], k.shape[1]), v
 
 
 FAMILIES: dict[str, Callable] = {
-    "words by Zipf's law": changed(lambda rng, q, k, v: (q, _zipf(rng, k), _zipf(rng, v))),
-    "a spectrum by a power law": changed(_power_law),
-    "Wigner's semicircle": drawn(_semicircle),
-    "skew normal": drawn(_skewed),
-    "hyperbolic secant": drawn(
-        lambda rng, shape: np.log(np.tan(np.pi / 2 * rng.uniform(0.001, 0.999, shape))) / 1.6
+    "asymmetric Laplace": drawn(_asymmetric),
+    "a stable law, clipped": drawn(_stable),
+    "Rayleigh less its mean": drawn(lambda rng, shape: 1.3 * rng.rayleigh(1.0, shape) - 1.63),
+    "logit-normal about 0": drawn(
+        lambda rng, shape: 2.6 / (1 + np.exp(-1.8 * rng.standard_normal(shape))) - 1.3
     ),
-    "geometric": drawn(lambda rng, shape: 0.6 * (rng.geometric(0.45, shape) - 2.0)),
-    "squared ReLU in v": changed(lambda rng, q, k, v: (1.3 * q, k, np.maximum(v, 0) ** 2)),
-    "projections of tokens": changed(_projections),
-    "normal float of 4 bits": changed(lambda rng, q, k, v: (q, _normal_float(k), _normal_float(v))),
-    "three values times a size": drawn(_ternary),
-    "functions of Walsh": changed(lambda rng, q, k, v: (q, _walsh(rng, k), _walsh(rng, v))),
-    "runs of one token": changed(lambda rng, q, k, v: (q, _runs(rng, k), _runs(rng, v))),
-    "heads that look back": changed(_look_back),
-    "multiples modulo 1": drawn(_kronecker),
+    "products of two normals": drawn(
+        lambda rng, shape: rng.standard_normal(shape) * rng.standard_normal(shape)
+    ),
+    "sums of jumps": drawn(_jumps),
+    "pink noise along the tokens": changed(lambda rng, q, k, v: (q, _pink(rng, k), _pink(rng, v))),
+    "spins with neighbours": drawn(_spins),
+    "six bits, a power of two for each 8": changed(
+        lambda rng, q, k, v: (q, _six_bits(k), _six_bits(v))
+    ),
+    "values of four experts": changed(_experts),
+    "registers among the tokens": changed(_registers),
+    "one vector turned around": changed(lambda rng, q, k, v: (q, _shifts(rng, k), _shifts(rng, v))),
+    "waves over a plane": changed(_plane),
 }

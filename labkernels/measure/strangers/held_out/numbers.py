@@ -1,163 +1,144 @@
-"""Bugs of numbers: rotations, scales, formats of few bits, their scales and zero points."""
+"""Bugs of numbers: rotations, scales, formats of few bits and what belongs to them."""
 
 import math
 
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
+from labkernels.measure.strangers.held_out import words
 from labkernels.measure.strangers.held_out.frame import (
-    K_READ,
-    ROTATION,
-    SCALE,
-    K,
-    V,
-    cast,
+    chunks,
+    for_queries,
+    keys,
+    kv_heads,
     of_k,
-    of_sums,
+    of_q,
     of_v,
+    paged,
+    rows,
     turned,
-    whole,
 )
-from labkernels.measure.strangers.wrong import Work, keys_of, places, scored
-
-_BITS = r"(in(?! another)|through|rounded)"
+from labkernels.measure.strangers.wrong import Work, places, scored
 
 
-def _queries(w: Work):
+def _place(w: Work):
+    """The places of queries: [M]."""
     return places(w)[0][:, 0]
 
 
-def _both(change) -> Bug:
-    """Return a bug in Q and K: change(tensor, places of its rows) returns each."""
-    return scored(lambda w: w.scores(change(w.q, _queries(w)), change(w.k, keys_of(w))))
+def _seven_bits(w: Work, q):
+    return turned(q, _place(w) % 128 - _place(w))
 
 
-def _new_not_turned(w: Work, k):
-    new = keys_of(w) >= w.k.shape[2] - w.q.shape[2]
-    return torch.where(new[:, None], turned(k, -keys_of(w)), k)
+def _from_the_first_row(w: Work, q):
+    return turned(q, rows(w) - places(w)[0])
 
 
-def _rest_turned(x, at):
-    """Turn the second half of the channels, which a partial rotation leaves alone."""
-    half = x.shape[-1] // 2
-    return torch.cat([x[..., :half], turned(x[..., half:], at)], -1)
+def _first_half_scaled_twice(w: Work, q):
+    half = q.shape[-1] // 2
+    return torch.cat([q[..., :half] * 0.5, q[..., half:]], -1)
 
 
-def _rounded_away(frequency):
-    return frequency.to(torch.bfloat16).double() - frequency
+def _tail_of_base_e(w: Work):
+    """Scores of the last tile of 32, if it is not whole, lack log2 e."""
+    tail = keys(w) >= w.k.shape[2] // 32 * 32
+    return torch.where(tail, w.s * math.log(2), w.s)
 
 
-def _amax(x, *axes: int):
-    return x.abs().amax(axes, keepdim=True)
-
-
-def _of_next_block(w: Work, k, block: int = 32):
-    """The scale of each block of keys is that of the next one."""
-    sizes = torch.cat([_amax(part, 2, 3).expand(part.shape) for part in k.split(block, 2)], 2)
-    at = (keys_of(w) + block).clamp(max=k.shape[2] - 1)
-    return k * sizes[:, :, at] / sizes
-
-
-def _of_channel_before(w: Work, v):
-    size = _amax(v, 2)
-    return v * size.roll(1, -1) / size
-
-
-def _nibbles(w: Work, k):
-    """Two numbers of one byte change places."""
-    return whole(k, 2, lambda x: x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2))
-
-
-def _without_zero_points(w: Work, k):
-    return k - k.amin(-1, keepdim=True)
-
-
-def _tile_means(w: Work, k, tile: int = 40):
-    if k.shape[2] <= tile:
-        return k
-    return torch.cat([part - part.mean(2, keepdim=True) for part in k.split(tile, 2)], 2)
-
-
-def _mxfp4(k):
-    """Blocks of 16 channels have 4 bits a number and a scale that is a power of two."""
-    part = k.unflatten(-1, (-1, 16))
-    scale = torch.exp2(torch.floor(torch.log2(_amax(part, -1).clamp(min=2.0**-20))) - 2)
-    levels = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6]).double()
-    near = ((part / scale).abs()[..., None] - levels).abs().argmin(-1)
-    return (levels[near] * part.sign() * scale).flatten(-2)
+def _clamped(w: Work):
+    return torch.where(w.hidden, w.s, w.s.clamp(-1.25, 1.25))
 
 
 def _e4m3(x):
-    return x.float().to(torch.float8_e4m3fn)
+    return x.float().to(torch.float8_e4m3fn).double()
 
 
-def _schraudolph(w: Work):
-    """Exp by writing the exponent into the bits of a float, whose mantissa is then linear."""
-    x = (w.s - w.s.amax(-1, keepdim=True)) * math.log2(math.e)
-    x = x.clamp(min=-100.0)
-    p = torch.exp2(x.floor()) * (1 + x - x.floor())
-    p = p.masked_fill(w.s == -math.inf, 0.0)
-    return (cast(w, p) @ w.v / p.sum(-1, keepdim=True)).to(w.call.q.dtype)
+def _by_head(x):
+    return x.abs().amax((2, 3), keepdim=True).clamp(min=1e-9) / 448
 
 
-def _of_p(change) -> Bug:
-    """Return a bug in the format of P: change(P) returns it for the product with V."""
-    return of_sums(lambda w, p, used: (change(p) @ w.v, p.sum(-1, keepdim=True)))
+def _scale_of_another(w: Work, v):
+    v = kv_heads(w, v)
+    scale = _by_head(v)
+    other = torch.linspace(0.8, 1.3, v.shape[1], dtype=torch.float64)[:, None, None] * scale
+    return for_queries(w, _e4m3(v / other) * other.roll(1, 1))
+
+
+def _page_scales_late(w: Work, v):
+    pages = paged(v)
+    scale = pages.abs().amax((3, 4), keepdim=True).clamp(min=1e-9)
+    late = torch.cat([scale[:, :, :1], scale[:, :, :-1]], 2)
+    return (pages * (late / scale)).flatten(2, 3)[:, :, : v.shape[2]]
+
+
+def _powers_of_two(w: Work, k):
+    """Keys are divided by their size and multiplied by the power of two below it."""
+    size = k.abs().amax(-1, keepdim=True).clamp(min=1e-9)
+    return k / size * torch.exp2(torch.floor(torch.log2(size)))
+
+
+def _without_zero_point(w: Work, k):
+    """Four bits for each 16 channels of a key, from their smallest on; the smallest is lost."""
+    d = k.shape[-1] // 16 * 16
+    groups = k[..., :d].unflatten(-1, (-1, 16))
+    low = groups.amin(-1, keepdim=True)
+    step = ((groups.amax(-1, keepdim=True) - low) / 15).clamp(min=1e-9)
+    read = torch.round((groups - low) / step) * step
+    return torch.cat([read.flatten(-2), k[..., d:]], -1)
+
+
+def _four_bits(x):
+    step = x.abs().amax(-1, keepdim=True).clamp(min=1e-9) / 7
+    return torch.round(x / step) * step
+
+
+def _fnuz(w: Work, k):
+    """The bytes of e4m3 mean half as much if the exponent's bias is one more."""
+    scale = _by_head(k)
+    return _e4m3(k / scale) * scale / 2
+
+
+def _e5m2_as_e4m3(w: Work, v):
+    eighth = v.float().clamp(-400, 400).to(torch.float8_e5m2)
+    return eighth.view(torch.float8_e4m3fn).double()
+
+
+def _fp16_as_bf16(w: Work, v):
+    """Values below 2 shrink, and values above it grow."""
+    half = v.clamp(-6e4, 6e4).to(torch.float16).contiguous()
+    return half.view(torch.bfloat16).double().clamp(-1e4, 1e4)
+
+
+def _channel_scales_late(w: Work, k):
+    size = k.abs().amax(2, keepdim=True).clamp(min=1e-9)
+    return k * (size.roll(1, -1) / size)
 
 
 WRONG: dict[str, tuple[Bug, str]] = {
-    "new keys not turned": (of_k(_new_not_turned), ROTATION),
-    "channels past a partial rotation turned, too": (_both(_rest_turned), ROTATION),
-    "keys turned by their place in a chunk of 64": (
-        of_k(lambda w, k: turned(k, keys_of(w) % 64 - keys_of(w))),
-        ROTATION,
+    "keys of a ring cache turned by their slots": (
+        of_k(lambda w, k: turned(k, keys(w) % 40 - keys(w))),
+        words.TURNED_K,
     ),
-    "frequencies of a rotation in bf16": (
-        _both(lambda x, at: turned(x, at, wrong=_rounded_away)),
-        ROTATION,
-    ),
-    "the factor of a long context twice": (
+    "places of queries cut to seven bits": (of_q(_seven_bits), words.TURNED_Q),
+    "queries of a chunk turned as from place 0": (of_q(_from_the_first_row), words.TURNED_Q),
+    "keys turned the other way": (of_k(lambda w, k: turned(k, -2 * keys(w))), words.TURNED_K),
+    "first half of the channels of q halved": (of_q(_first_half_scaled_twice), words.CHANNEL_SCALE),
+    "scores of the tail without log2 e": (scored(_tail_of_base_e), words.TAIL_SCALE),
+    "YaRN's factor squared once more": (
         scored(lambda w: w.s * (0.1 * math.log(8) + 1) ** 2),
-        SCALE,
+        r"wrong scale|scores times|\b[QK] by a factor",
     ),
-    "a scale of the channels without rotation": (
-        scored(lambda w: w.s * (192 / 128) ** 0.5),
-        SCALE,
+    "scores clamped at 1.25": (scored(_clamped), words.SCORE_CLAMP),
+    "V in e4m3 with the scale of the head before": (of_v(_scale_of_another), words.V_HEAD_SCALES),
+    "scales of V's pages a page late": (of_v(_page_scales_late), words.V_SCALES),
+    "sizes of keys cut to powers of two": (of_k(_powers_of_two), words.KEY_SCALES),
+    "K in four bits without its zero point": (of_k(_without_zero_point), words.ZERO_POINT),
+    "V in four bits, nibbles the other way round": (
+        of_v(lambda w, v: chunks(_four_bits(v), lambda i: i ^ 1, size=1)),
+        r"^channels(?! of (Q|K))|(?<!and )\bV (in (?!another)|read with)",
     ),
-    "e4m3 with another bias: K twice as large": (of_k(lambda w, k: 2 * k), SCALE),
-    "K's scales of blocks a block late": (
-        of_k(_of_next_block),
-        rf"keys by a factor|{K} (by|divided|with)",
-    ),
-    "V's scales of channels a channel off": (
-        of_v(_of_channel_before),
-        rf"factor for each|{V} (by|with|through)",
-    ),
-    "the two nibbles of K's bytes exchanged": (
-        of_k(_nibbles),
-        rf"{K_READ}|channels of Q or K|Q read",
-    ),
-    "zero points of K left out": (
-        of_k(_without_zero_points),
-        rf"{K} (with|less)|zero point",
-    ),
-    "means of K's tiles taken off": (of_k(_tile_means), rf"{K} (less|with)"),
-    "K in four bits with powers of two": (
-        of_k(lambda w, k: whole(k, 16, _mxfp4)),
-        rf"{K} {_BITS}",
-    ),
-    "queries clipped by an old calibration": (
-        scored(lambda w: w.scores(q=w.q.clamp(-1.25, 1.25))),
-        r"\bQ (clipped|through|in)",
-    ),
-    "bits of V in e4m3 read as e5m2": (
-        of_v(lambda w, v: _e4m3(v).view(torch.float8_e5m2).double()),
-        rf"{V} (read as|through)",
-    ),
-    "exp by the bits of a float": (_schraudolph, r"\bexp|weights are"),
-    "P cut to seven bits": (
-        _of_p(lambda p: torch.floor(127 * p) / 127),
-        r"\bP (in|truncated|through|rounded)",
-    ),
+    "K in e4m3 of another bias": (of_k(_fnuz), words.K_FORMAT),
+    "V's bytes of e5m2 read as e4m3": (of_v(_e5m2_as_e4m3), words.V_FORMAT),
+    "V's halves read as bf16": (of_v(_fp16_as_bf16), words.V_FORMAT),
+    "scales of K's channels a channel late": (of_k(_channel_scales_late), words.CHANNEL_SCALE),
 }
-"""Name: the bug, and a pattern that a right name for it matches."""

@@ -1,16 +1,13 @@
-"""Right implementations of the thirteenth held-out set: other orders, references, exps, sums."""
+"""Right implementations of the fourteenth held-out set: other tiles, references, exps and sums."""
 
 import math
 from collections.abc import Callable
 
 import numpy as np
 import torch
-from numpy.polynomial import Chebyshev
 
 from labkernels.measure.strangers.inputs import Call
 from labkernels.measure.strangers.right import LOG2_E, grouped, hidden_of
-
-State = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def _scores(call: Call):
@@ -19,11 +16,7 @@ def _scores(call: Call):
     return (q @ k.mT * call.scale).masked_fill(hidden_of(call), -math.inf), v
 
 
-def _finite(m):
-    return m.masked_fill(m == -math.inf, 0.0)
-
-
-def _rounded(call: Call, p):
+def _used(call: Call, p):
     return p if call.q.dtype == torch.float32 else p.to(call.q.dtype).float()
 
 
@@ -31,171 +24,146 @@ def _divided(call: Call, o, l):
     return (o / torch.where(l == 0, torch.ones_like(l), l)).to(call.q.dtype)
 
 
-def _state(call: Call, s, v) -> State:
+def _state(call: Call, s, v, rounded_sum: bool = False):
+    """Return the maximum, l and o of some keys."""
     m = s.amax(-1, keepdim=True)
-    p = torch.exp(s - _finite(m))
-    return m, p.sum(-1, keepdim=True), _rounded(call, p) @ v
+    p = torch.exp(s - m.masked_fill(m == -math.inf, 0.0))
+    used = _used(call, p)
+    return m, (used if rounded_sum else p).sum(-1, keepdim=True), used @ v
 
 
-def _add(call: Call, state: State, s, v) -> State:
-    """Return the state of an online softmax with the keys of another tile."""
-    m, l, o = state
-    m2, l2, o2 = _state(call, s, v)
-    top = _finite(torch.maximum(m, m2))
-    a, b = torch.exp(m - top), torch.exp(m2 - top)
-    return torch.maximum(m, m2), l * a + l2 * b, o * a + o2 * b
+def _joined(one, other):
+    m = torch.maximum(one[0], other[0])
+    top = m.masked_fill(m == -math.inf, 0.0)
+    a, b = torch.exp(one[0] - top), torch.exp(other[0] - top)
+    return m, one[1] * a + other[1] * b, one[2] * a + other[2] * b
 
 
-def _in_order(call: Call, s, v, tiles) -> State:
-    first, *others = tiles
-    state = _state(call, s[..., first], v[:, :, first])
-    for keys in others:
-        state = _add(call, state, s[..., keys], v[:, :, keys])
+def _online(call: Call, s, v, tiles, rounded_sum: bool = False):
+    state = None
+    for keys in tiles:
+        new = _state(call, s[..., keys], v[:, :, keys], rounded_sum)
+        state = _joined(state, new) if state else new
     return state
 
 
-def steps_of_37(call: Call) -> torch.Tensor:
-    """Keys come in steps of 37, or of the next number without a common divisor, in tiles of 64."""
+def square_roots(call: Call) -> torch.Tensor:
+    """Blocks of about sqrt(L) keys are divided, and joined at once by their log-sum-exps."""
+    s, v = _scores(call)
+    lse, part = [], []
+    for keys in torch.arange(s.shape[-1]).split(math.isqrt(s.shape[-1])):
+        m, l, o = _state(call, s[..., keys], v[:, :, keys])
+        lse.append(m + torch.log(l))
+        part.append(o / torch.where(l == 0, torch.ones_like(l), l))
+    return (torch.softmax(torch.stack(lse), 0) * torch.stack(part)).sum(0).to(call.q.dtype)
+
+
+def two_tables(call: Call) -> torch.Tensor:
+    """The fraction of exp2 has 7 bits for a table, 7 for another one, and a parabola for others."""
+    s, v = _scores(call)
+    x = ((s - s.amax(-1, keepdim=True)) * LOG2_E).clamp(min=-140.0)
+    whole = x.floor()
+    fine = ((x - whole) * 2**14).floor()
+    rest = (x - whole - fine / 2**14) * math.log(2)
+    high, low = fine.int() >> 7, fine.int() & 127
+    table = torch.exp2(torch.arange(128).double() / 128).float()
+    second = torch.exp2(torch.arange(128).double() / 2**14).float()
+    p = torch.ldexp(table[high] * (second[low] * (1 + rest * (1 + rest / 2))), whole.int())
+    p = p.masked_fill(s == -math.inf, 0.0)
+    return _divided(call, _used(call, p) @ v, p.sum(-1, keepdim=True))
+
+
+def signs_apart(call: Call) -> torch.Tensor:
+    """The positive values are added in tiles of 44 keys, and the negative ones in tiles of 68."""
+    s, v = _scores(call)
+    keys = torch.arange(s.shape[-1])
+    _, l, o = _online(call, s, v.clamp(min=0), keys.split(44))
+    _, l2, o2 = _online(call, s, (-v).clamp(min=0), keys.split(68))
+    return (o / l - o2 / l2).to(call.q.dtype)
+
+
+def second_largest(call: Call) -> torch.Tensor:
+    """The second largest score is the reference, so the largest weight exceeds one."""
+    s, v = _scores(call)
+    top = torch.topk(s, min(2, s.shape[-1]), -1).values
+    p = torch.exp(s - torch.maximum(top[..., -1:], top[..., :1] - 7))
+    return _divided(call, _used(call, p) @ v, p.sum(-1, keepdim=True))
+
+
+def doubling(call: Call) -> torch.Tensor:
+    """Tiles have 4, 8, 16 keys and so on."""
     s, v = _scores(call)
     n = s.shape[-1]
-    step = next(i for i in range(37, 37 + n + 1) if math.gcd(i, n) == 1)
-    _, l, o = _in_order(call, s, v, (torch.arange(n) * step % n).split(64))
+    cuts = [c for c in (4 * (2**i - 1) for i in range(1, 20)) if c < n]
+    _, l, o = _online(call, s, v, torch.arange(n).tensor_split(cuts))
     return _divided(call, o, l)
 
 
-def by_tanh(call: Call) -> torch.Tensor:
-    """Halves, down to 48 keys, are divided and joined by the tanh of their log-sum-exps."""
+def powers_taken_off(call: Call) -> torch.Tensor:
+    """Channels of V are divided by powers of two near their size, which the output gets back."""
     s, v = _scores(call)
-
-    def half(first: int, last: int):
-        if last - first <= 48:
-            m, l, o = _state(call, s[..., first:last], v[:, :, first:last])
-            return m + torch.log(l), o / torch.where(l == 0, torch.ones_like(l), l)
-        middle = (first + last) // 2
-        (a, o), (b, o2) = half(first, middle), half(middle, last)
-        share = torch.where(b == -math.inf, -torch.ones_like(a), torch.tanh((b - a) / 2))
-        return torch.logaddexp(a, b), (o * (1 - share) + o2 * (1 + share)) / 2
-
-    return half(0, s.shape[-1])[1].to(call.q.dtype)
+    power = torch.exp2(torch.floor(torch.log2(v.abs().amax(2, keepdim=True).clamp(min=1e-30))))
+    _, l, o = _online(call, s, v / power, torch.arange(s.shape[-1]).split(20), rounded_sum=True)
+    return _divided(call, o * power, l)
 
 
-def by_chebyshev(call: Call) -> torch.Tensor:
-    """The fraction of exp2 is a Chebyshev series of degree 7; tiles have 52 keys."""
-    s, v = _scores(call)
-    series = Chebyshev.interpolate(lambda x: np.exp2((x + 1) / 2), 7).coef
-
-    def exp(x):
-        x = (x * LOG2_E).clamp(min=-120.0)
-        whole = x.floor()
-        y = 2 * (x - whole) - 1
-        a = b = torch.zeros_like(y)
-        for c in series[:0:-1]:
-            a, b = 2 * y * a - b + float(c), a
-        return torch.ldexp(y * a - b + float(series[0]), whole.int())
-
-    m = s.amax(-1, keepdim=True)
-    p = exp(s - m).masked_fill(s == -math.inf, 0.0)
-    tiles = torch.arange(s.shape[-1]).split(52)
-    o = sum(_rounded(call, p[..., keys]) @ v[:, :, keys] for keys in tiles)
-    return _divided(call, o, sum(p[..., keys].sum(-1, keepdim=True) for keys in tiles))
-
-
-def by_a_scan(call: Call) -> torch.Tensor:
-    """A scan gives log-sum-exps of all prefixes; a moving mean takes each tile's share of them."""
-    s, v = _scores(call)
-    lse = torch.logcumsumexp(s, -1)
-    o = torch.zeros(*s.shape[:3], v.shape[3])
-    for keys in torch.arange(s.shape[-1]).split(24):
-        end = lse[..., keys[-1:]]
-        old = lse[..., keys[:1] - 1] if keys[0] else torch.full_like(end, -math.inf)
-        o = o * torch.exp(old - end) + _rounded(call, torch.exp(s[..., keys] - end)) @ v[:, :, keys]
-    return o.to(call.q.dtype)
-
-
-def channels_apart(call: Call) -> torch.Tensor:
-    """Each half of V's channels has a softmax of its own, in tiles of 32 and of 80 keys."""
-    s, v = _scores(call)
-    halves = []
-    for part, size in zip(v.chunk(2, -1), (32, 80), strict=True):
-        _, l, o = _in_order(call, s, part, torch.arange(s.shape[-1]).split(size))
-        halves.append(_divided(call, o, l))
-    return torch.cat(halves, -1)
-
-
-def _bf16_parts(x) -> list[torch.Tensor]:
-    parts = []
-    for _ in range(3):
-        parts.append(x.to(torch.bfloat16).float())
-        x = x - parts[-1]
-    return parts
-
-
-def bf16_parts(call: Call) -> torch.Tensor:
-    """Factors are three numbers in bf16 each, whose nine products are summed, small ones first."""
-
-    def product(a, b):
-        pairs = [(i, j) for i in range(3) for j in range(3)]
-        a, b = _bf16_parts(a), _bf16_parts(b)
-        return sum(a[i] @ b[j] for i, j in sorted(pairs, key=sum, reverse=True))
-
-    q, k, v = grouped(call, torch.float32)
-    s = (product(q, k.mT) * call.scale).masked_fill(hidden_of(call), -math.inf)
-    p = torch.exp(s - s.amax(-1, keepdim=True))
-    return _divided(call, product(_rounded(call, p), v), p.sum(-1, keepdim=True))
-
-
-def two_way_ring(call: Call) -> torch.Tensor:
-    """Five devices: the own chunk first, then neighbours from both sides in turn."""
-    s, v = _scores(call)
-    chunks = torch.arange(s.shape[-1]).tensor_split(5)
-    order = [chunks[i % 5] for i in (3, 4, 2, 5, 1) if len(chunks[i % 5])]
-    _, l, o = _in_order(call, s, v, order)
+def distances(call: Call) -> torch.Tensor:
+    """Scores come from squares of distances between queries and keys, in float64."""
+    q, k, v = grouped(call, torch.float64)
+    squares = (q**2).sum(-1, keepdim=True) + (k**2).sum(-1)[..., None, :]
+    s = (squares - torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist") ** 2) / 2
+    s = (s * call.scale).float().masked_fill(hidden_of(call), -math.inf)
+    _, l, o = _state(call, s, v.float())
     return _divided(call, o, l)
 
 
-def small_weights(call: Call) -> torch.Tensor:
-    """Weights are an eighth at most: exp2 has 3 subtracted; tiles have 72 keys."""
+def log_softmax(call: Call) -> torch.Tensor:
+    """P is exp of torch's log_softmax, and its product with V takes 40 keys at a time."""
     s, v = _scores(call)
-    p = torch.exp2(s * LOG2_E - (s.amax(-1, keepdim=True) * LOG2_E + 3))
-    tiles = torch.arange(s.shape[-1]).split(72)
-    o = sum(_rounded(call, p[..., keys]) @ v[:, :, keys] for keys in tiles)
-    return _divided(call, o, sum(p[..., keys].sum(-1, keepdim=True) for keys in tiles))
+    p = _used(call, torch.exp(torch.log_softmax(s, -1)))
+    tiles = torch.arange(s.shape[-1]).split(40)
+    return sum(p[..., keys] @ v[:, :, keys] for keys in tiles).to(call.q.dtype)
 
 
-def own_key(call: Call) -> torch.Tensor:
-    """The score of the last key that a row sees stands for the maximum; P is in float32."""
+def five_rows(call: Call) -> torch.Tensor:
+    """Blocks of 5 rows take tiles of 29 keys from the last, and multiply by a reciprocal."""
     s, v = _scores(call)
-    m, n = s.shape[-2:]
-    last = torch.arange(m) + n - m if call.causal else torch.full((m,), n - 1)
-    own = s.gather(-1, last.expand((*s.shape[:2], m))[..., None])
-    reference = torch.maximum(own, s.amax(-1, keepdim=True) - 40)
-    p = torch.exp(s - reference)
-    return _divided(call, p @ v, p.sum(-1, keepdim=True))
+    tiles = torch.arange(s.shape[-1]).split(29)[::-1]
+    states = [_online(call, block, v, tiles, rounded_sum=True) for block in s.split(5, 2)]
+    return torch.cat([o * (1 / l) for _, l, o in states], 2).to(call.q.dtype)
 
 
-def masked_last(call: Call) -> torch.Tensor:
-    """Blocks of 12 rows add tiles that all of their rows see first, then those with a mask."""
+def ring_of_rings(call: Call) -> torch.Tensor:
+    """Three hosts of two devices: a host joins its own chunks first, then those of the others."""
     s, v = _scores(call)
-    outs = []
-    for rows in s.split(12, 2):
-        tiles = torch.arange(s.shape[-1]).split(16)
-        plain = [keys for keys in tiles if (rows[..., keys] > -math.inf).all()]
-        others = [keys for keys in tiles if not (rows[..., keys] > -math.inf).all()]
-        _, l, o = _in_order(call, rows, v, plain + others)
-        outs.append(_divided(call, o, l))
-    return torch.cat(outs, 2)
+    chunks = [c for c in torch.arange(s.shape[-1]).tensor_split(6) if len(c)]
+    hosts = [_online(call, s, v, chunks[i : i + 2]) for i in range(0, len(chunks), 2)]
+    state = hosts[-1]
+    for other in hosts[:-1]:
+        state = _joined(state, other)
+    return _divided(call, state[2], state[1])
+
+
+def long_double(call: Call) -> torch.Tensor:
+    """NumPy's long double for scores and sums, and one rounding to float32 before the last."""
+    q, k, v = (x.numpy().astype(np.longdouble) for x in grouped(call, torch.float64))
+    s = np.einsum("bhmd,bhnd->bhmn", q, k) * call.scale
+    p = np.exp(np.where(hidden_of(call).numpy(), -np.inf, s) - s.max(-1, keepdims=True))
+    out = np.einsum("bhmn,bhnd->bhmd", p, v) / p.sum(-1, keepdims=True)
+    return torch.from_numpy(out.astype(np.float32)).to(call.q.dtype)
 
 
 RIGHT: dict[str, Callable[[Call], torch.Tensor]] = {
-    "keys in steps of 37": steps_of_37,
-    "halves joined by a tanh": by_tanh,
-    "exp2 by Chebyshev's polynomials": by_chebyshev,
-    "log-sum-exps by a scan": by_a_scan,
-    "halves of the channels apart": channels_apart,
-    "factors in three parts of bf16": bf16_parts,
-    "a ring in both directions": two_way_ring,
-    "weights of an eighth at most": small_weights,
-    "the own key's score in place of the maximum": own_key,
-    "tiles with a mask last": masked_last,
+    "blocks of a square root of the keys": square_roots,
+    "exp2 by two tables": two_tables,
+    "signs of V apart": signs_apart,
+    "the second largest score for a reference": second_largest,
+    "tiles that double": doubling,
+    "powers of two taken off V": powers_taken_off,
+    "scores by squares of distances": distances,
+    "exp of log_softmax": log_softmax,
+    "rows by five, keys by 29": five_rows,
+    "a ring of rings": ring_of_rings,
+    "long double in NumPy": long_double,
 }
 """Name: a function of a call that gives the output in the dtype of q."""

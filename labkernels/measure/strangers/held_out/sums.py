@@ -1,191 +1,153 @@
-"""Bugs of sums over keys: rescales, accumulators, splits and their merge, rings and clusters."""
+"""Bugs of the softmax and its sums: rescales, denominators, few bits of P, approximate exp2."""
 
 import math
 
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
+from labkernels.measure.strangers.held_out import words
 from labkernels.measure.strangers.held_out.frame import (
-    FACTOR,
-    LOST,
-    MERGE,
-    RESCALE,
-    SUM,
-    TWICE,
-    Step,
-    V,
+    Tile,
     cast,
-    joined,
+    hiding,
+    keys,
     looped,
-    of_sums,
-    put,
-    settled,
-    shares,
-    spans,
-    states,
-    weights,
+    summed,
+    unmasked,
 )
-from labkernels.measure.strangers.wrong import Work, keys_of, masked, right_output, scored
-
-_LOG2_E = math.log2(math.e)
+from labkernels.measure.strangers.wrong import Work, attend, scored
 
 
-def _kept(step: Step, kept):
-    """Return the factor of a tile, or 1 where it is left out."""
-    return torch.where(torch.as_tensor(kept), torch.ones_like(step.factor), step.factor)
+def _base(w: Work, tile: Tile):
+    alpha = tile.alpha ** math.log(2)
+    return tile.l * alpha + tile.sum, tile.o * alpha + tile.p @ tile.v
 
 
-def _small_moves(step: Step, o, l):
-    factor = _kept(step, step.moved < 2)
-    return step.added(o, l, factor, factor)
+def _lagging(w: Work, tile: Tile):
+    alpha = torch.where(tile.moved < 1, torch.ones_like(tile.alpha), tile.alpha)
+    return tile.l * alpha + tile.sum, tile.o * alpha + tile.p @ tile.v
 
 
-def _other_rows(x):
-    """Return what belongs to the row before, in the order of heads and queries."""
-    return x.flatten(1, 2).roll(1, 1).reshape(x.shape)
+def _l_after_sum(w: Work, tile: Tile):
+    return (tile.l + tile.sum) * torch.where(tile.l > 0, tile.alpha, 1.0), tile.right()[1]
 
 
-def _half_rescaled(step: Step, o, l):
-    factor = step.factor.expand_as(o).clone()
-    factor[..., o.shape[-1] // 2 :] = 1
-    return step.added(o, l, of_o=factor)
+def _peeled(w: Work, tile: Tile):
+    l, o = tile.right()
+    return l, tile.o + tile.p @ tile.v if tile.number == 1 else o
 
 
-def _in(dtype, x):
-    return x.to(dtype).double()
+def _cut(x):
+    """Cut numbers in float64 to the 8 bits of bf16, towards zero."""
+    return (x.float().contiguous().view(torch.int32) & -65536).view(torch.float32).double()
 
 
-def _one_lse(w: Work):
-    """Merge one split after the other; the log-sum-exp beside the output stays the first."""
-    lse, part = states(w, spans(w.s.shape[-1], 4))
-    bad, fair, of_fair = part[0], part[0], lse[0]
-    for other, new in zip(lse[1:], part[1:], strict=True):
-        bad = bad + torch.sigmoid(other - lse[0]) * (new - bad)
-        share = torch.sigmoid(other - of_fair).nan_to_num()
-        fair, of_fair = fair + share * (new - fair), torch.logaddexp(of_fair, other)
-    one = torch.ones_like(lse[0])
-    return settled(w, put(w, bad, one), put(w, fair, one))
+def _o_cut(w: Work, tile: Tile):
+    l, o = tile.right()
+    return l, _cut(o)
 
 
-def _empty_splits(w: Work, lse, part):
-    """There are 48 splits of 16 keys; those without a key have a log-sum-exp of 0."""
-    top = lse.amax(0).clamp(min=0)
-    empty = max(0, 48 - -(-w.s.shape[-1] // 16))
-    extra = empty * torch.exp(-top)[None]
-    return torch.cat([torch.exp(lse - top), extra]), torch.cat([part, 0 * part[:1]])
+def _tile_before(w: Work, p, size: int = 32):
+    """The product with V takes the weights of the tile before; the first tile has zeros."""
+    late = torch.nn.functional.pad(p, (size, 0))[..., : p.shape[-1]]
+    if p.shape[-1] <= size:
+        late = p
+    return late @ w.v, p.sum(-1, keepdim=True)
 
 
-def _sums(w: Work, keys: slice):
-    s = w.s[..., keys]
-    p = weights(s)
-    return s.amax(-1, keepdim=True), p.sum(-1, keepdim=True), cast(w, p) @ w.v[:, :, keys]
+def _not_cleared(w: Work, p):
+    o = p @ w.v
+    before = o.roll(1, 1)
+    before[:, 0] = 0
+    return o + before, p.sum(-1, keepdim=True)
 
 
-def _added_raw(of_l: bool) -> Bug:
-    """Return a bug: sums of two parts are added, but for l perhaps, without their factors."""
-
-    def bug(w: Work):
-        cut = w.s.shape[-1] * 2 // 3
-        if not cut:
-            return right_output(w)
-        (m, l, o), (m2, l2, o2) = (_sums(w, keys) for keys in (slice(cut), slice(cut, None)))
-        top = torch.maximum(m, m2)
-        a, b = torch.exp(m - top), torch.exp(m2 - top)
-        bad = put(w, o + o2, l + l2 if of_l else a * l + b * l2)
-        return settled(w, bad, put(w, a * o + b * o2, a * l + b * l2))
-
-    return bug
+def _one_at_first(w: Work, p):
+    """The denominator starts with one, at the maximum of the first tile of 32 keys."""
+    first = torch.exp(w.s[..., :32].amax(-1, keepdim=True) - w.s.amax(-1, keepdim=True))
+    return cast(w, p) @ w.v, p.sum(-1, keepdim=True) + first
 
 
-def _cut_splits(w: Work):
-    """Each of four splits ends with its last whole tile of 8 keys."""
-    size = -(-w.s.shape[-1] // 4)
-    return masked(w.s, keys_of(w) % size >= max(1, size // 8 * 8))
+def _half_of_a_quad(w: Work, p):
+    some = (keys(w) // 2 % 4 < 2).double()
+    l = (p * some).sum(-1, keepdim=True)
+    return cast(w, p) @ w.v, torch.where(l == 0, p.sum(-1, keepdim=True), l)
 
 
-def _weighted(change) -> Bug:
-    """Return a bug in the weights of keys: change(keys [L], number of keys) returns factors."""
+def _power_of_two(p, change):
+    """Return 2^x, with change(fraction of x) for its power, where p = 2^x is not 0."""
+    x = torch.log2(p.clamp(min=1e-300))
+    whole = torch.floor(x)
+    return torch.where(p == 0, p, torch.exp2(whole) * change(x - whole))
 
-    def both(w: Work, p, used):
-        factor = change(keys_of(w), w.s.shape[-1]).double()
-        return (used * factor) @ w.v, (p * factor).sum(-1, keepdim=True)
 
-    return of_sums(both)
+def _table(w: Work, p):
+    used = _power_of_two(p, lambda x: torch.exp2(torch.floor(8 * x) / 8))
+    return used @ w.v, used.sum(-1, keepdim=True)
+
+
+def _chord(w: Work, p):
+    """The sum takes exp2, and the product a chord through its powers of two."""
+    return _power_of_two(p, lambda x: 1 + x) @ w.v, p.sum(-1, keepdim=True)
+
+
+def _four_octaves(w: Work, p):
+    used = torch.where(p == 0, p, p.clamp(min=2.0**-4))
+    return used @ w.v, used.sum(-1, keepdim=True)
+
+
+def _bf16_sum(w: Work, p):
+    """Each of eight lanes adds its keys in bf16, one after the other."""
+    lanes = torch.nn.functional.pad(p, (0, -p.shape[-1] % 8)).unflatten(-1, (-1, 8))
+    l = torch.zeros_like(lanes[..., 0, :])
+    for i in range(lanes.shape[-2]):
+        l = (l + lanes[..., i, :]).bfloat16().double()
+    return cast(w, p) @ w.v, l.sum(-1, keepdim=True)
+
+
+def _sum_of_all(w: Work, p):
+    hidden = torch.exp(unmasked(w) - w.s.amax(-1, keepdim=True))
+    return cast(w, p) @ w.v, hidden.sum(-1, keepdim=True)
+
+
+def _tiles_centred(w: Work):
+    """The mean key of each tile of 32 is taken off the keys of that tile."""
+    k = w.k.clone()
+    for first in range(0, k.shape[2], 32):
+        tile = slice(first, first + 32)
+        k[:, :, tile] -= k[:, :, tile].mean(2, keepdim=True)
+    return w.scores(k=k)
+
+
+def _without_the_mean(w: Work):
+    v = w.v - w.v.mean(2, keepdim=True)
+    return attend(w.s, v, w.call.q.dtype)
+
+
+def _below_the_first_24(w: Work):
+    n = w.s.shape[-1]
+    return w.s < torch.topk(w.s, min(24, n), -1).values[..., -1:]
 
 
 WRONG: dict[str, tuple[Bug, str]] = {
-    "factor of the maximum a tile late": (
-        looped(32, lambda step, o, l: step.added(o, l, of_o=step.before)),
-        RESCALE,
+    "sums rescaled by a power of two of a natural difference": (looped(32, _base), words.RESCALE),
+    "moves of the maximum below one not followed by o and l": (
+        looped(24, _lagging),
+        words.SMALL_MOVES,
     ),
-    "P follows moves of the maximum that o and l do not": (looped(32, _small_moves), RESCALE),
-    "odd tiles do not rescale the sum": (
-        looped(16, lambda step, o, l: step.added(o, l, of_l=_kept(step, step.number % 2 == 1))),
-        rf"{SUM}|o and l",
-    ),
-    "o rescaled by the factor of the row before": (
-        looped(16, lambda step, o, l: step.added(o, l, of_o=_other_rows(step.factor))),
-        RESCALE,
-    ),
-    "o rescaled twice where two warps vote": (
-        looped(16, lambda step, o, l: step.added(o, l, of_o=step.factor ** (1 + step.number % 2))),
-        RESCALE,
-    ),
-    "later half of the channels not rescaled": (looped(32, _half_rescaled), RESCALE),
-    "o in bf16 between tiles of 16": (
-        looped(16, lambda step, o, l: step.added(_in(torch.bfloat16, o), l)),
-        r"o accumulated|partial outputs",
-    ),
-    "l in bf16 between steps of 4 keys": (
-        looped(4, lambda step, o, l: step.added(o, _in(torch.bfloat16, l))),
-        r"denominator|l accumulated",
-    ),
-    "log-sum-exps of the head beside": (
-        joined(5, lambda w, lse, part: (shares(lse.roll(1, 2)), part)),
-        MERGE,
-    ),
-    "log-sum-exps times the scale": (
-        joined(4, lambda w, lse, part: (shares(lse * w.call.scale), part)),
-        rf"{MERGE}|lse",
-    ),
-    "a merge in place that keeps the first log-sum-exp": (_one_lse, MERGE),
-    "splits without a key weigh one": (
-        lambda w: joined(-(-w.s.shape[-1] // 16), _empty_splits)(w),
-        rf"denominator|padding|sink|{MERGE}",
-    ),
-    "parts in e4m3 before the merge": (
-        joined(4, lambda w, lse, part: (shares(lse), _in(torch.float8_e4m3fn, part))),
-        r"partial outputs",
-    ),
-    "a tail added with a maximum of its own": (
-        _added_raw(of_l=True),
-        rf"{MERGE}|{RESCALE}|lanes merged",
-    ),
-    "a cluster that joins l by the maximum, but not o": (
-        _added_raw(of_l=False),
-        rf"{RESCALE}|{MERGE}|denominator with|lanes merged",
-    ),
-    "a ring that ends with its own chunk again": (
-        _weighted(lambda at, n: 1 + (at >= n - n // 4)),
-        TWICE,
-    ),
-    "prefix and suffix share a page": (
-        _weighted(lambda at, n: 1 + ((at >= n // 2 - 16) & (at < n // 2))),
-        TWICE,
-    ),
-    "splits cut to whole tiles": (scored(_cut_splits), LOST),
-    "P times 448 and the output by 1 / 256": (
-        of_sums(lambda w, p, used: (used @ w.v * 1.75, p.sum(-1, keepdim=True))),
-        FACTOR,
-    ),
-    "last split without V's scale": (
-        of_sums(
-            lambda w, p, used: (
-                (used * torch.where(keys_of(w) >= w.s.shape[-1] * 3 // 4, 0.6, 1.0).double()) @ w.v,
-                p.sum(-1, keepdim=True),
-            )
-        ),
-        rf"{V} by a factor|denominator with",
-    ),
+    "denominator rescaled after the tile's sum was added": (looped(16, _l_after_sum), words.SUM),
+    "o not rescaled at the second tile, which was peeled off": (looped(16, _peeled), words.O_SCALE),
+    "o cut to bf16 after each tile of 8": (looped(8, _o_cut), words.O_ROUNDED),
+    "weights of the tile before with this tile's V": (summed(_tile_before), words.V_TILE),
+    "o not cleared after the head before": (summed(_not_cleared), words.NOT_CLEARED),
+    "denominator starts at one": (summed(_one_at_first), words.MORE),
+    "denominator of two lanes of four": (summed(_half_of_a_quad), words.MISSING),
+    "exp2 by a table of eight steps": (summed(_table), words.STEPS),
+    "exp2 by a chord for the product, exact for the sum": (summed(_chord), words.CHORD),
+    "exp2 over four octaves": (summed(_four_octaves), words.CLAMPED),
+    "denominator added up in bf16, key by key": (summed(_bf16_sum), words.FEW_BITS),
+    "denominator of the scores before the mask": (summed(_sum_of_all), words.MORE),
+    "mean key of each tile taken off": (scored(_tiles_centred), words.CENTRED_K),
+    "mean of V taken off for good": (_without_the_mean, words.CENTRED_V),
+    "the 24 largest scores alone": (hiding(_below_the_first_24), words.LARGEST),
 }
-"""Name: the bug, and a pattern that a right name for it matches."""

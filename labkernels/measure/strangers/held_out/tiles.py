@@ -1,174 +1,167 @@
-"""Bugs inside a thread block: fragments, swizzles, stages of a pipeline, barriers, warps."""
+"""Bugs inside a thread block: stages, fragments, swizzles, warps, and the way out."""
 
 import torch
 from torch.nn.functional import pad
 
 from labkernels.measure.strangers.bugs import Bug
+from labkernels.measure.strangers.held_out import words
 from labkernels.measure.strangers.held_out.frame import (
-    BOTH,
-    K_READ,
-    MERGE,
-    RESCALE,
-    SUM,
-    V_READ,
-    V,
     cast,
-    of_both,
+    chunks,
+    divided,
+    for_queries,
+    keys,
+    kv_heads,
     of_k,
-    of_sums,
+    of_q,
     of_v,
-    put,
-    settled,
+    packed_rows,
+    rows,
+    unpacked_rows,
     weights,
-    whole,
+    where_keys,
 )
-from labkernels.measure.strangers.wrong import Work, attend, keys_of
-
-_CHANNELS = r"channels of Q or K"
-_TILE_OF_P = r"weights are those of another tile|\bP (of|read)"
+from labkernels.measure.strangers.wrong import Work, attend, keys_read, stored
 
 
-def _chunks(x, flipped):
-    """Return x, where neighbouring chunks of 8 channels change places at some keys."""
-    other = whole(x, 16, lambda y: y.unflatten(-1, (-1, 2, 8)).flip(-2).flatten(-3))
-    return torch.where(flipped[:, None], other, x)
+def _second_slab_of_the_next_row(w: Work, q):
+    half = q.shape[-1] // 2
+    all_rows = q.flatten(1, 2)
+    slab = all_rows.roll(-1, 1)[..., half:].reshape_as(q[..., half:])
+    return torch.cat([q[..., :half], slab], -1)
 
 
-def _half_row(w: Work, v):
-    return _chunks(v, (keys_of(w) ^ (keys_of(w) >> 1)) & 1 == 1)
+def _second_slab_of_the_next_tile(w: Work, k):
+    half = k.shape[-1] // 2
+    later = keys(w) + 32
+    later = torch.where(later < k.shape[2], later, keys(w))
+    return torch.cat([k[..., :half], k[:, :, later, half:]], -1)
 
 
-def _later(w: Work, x, some, by: int):
-    """Return x, where some keys are those `by` places further on, if there are any."""
-    at, n = keys_of(w), x.shape[2]
-    to = at + by
-    return x[:, :, torch.where(some & (to >= 0) & (to < n), to, at)]
+def _stale(first: int, back: int):
+    """Keys from `first` on in each tile of 32 are those of `back` keys before."""
+
+    def index(w: Work):
+        old = (keys(w) % 32 >= first) & (keys(w) >= back)
+        return torch.where(old, keys(w) - back, keys(w))
+
+    return index
 
 
-def _old(p, some, tile: int):
-    """Return P, where some keys have the weights of the tile before, which was 0 at first."""
-    return torch.where(some, pad(p, (tile, 0))[..., : p.shape[-1]], p)
+def _two_tiles_ahead(w: Work):
+    ahead = keys(w) + 64
+    return torch.where((keys(w) % 32 < 8) & (ahead < w.k.shape[2]), ahead, keys(w))
 
 
-def _stale(tile: int, some) -> Bug:
-    def change(w: Work, p, used):
-        return _old(used, some(keys_of(w)), tile) @ w.v, p.sum(-1, keepdim=True)
-
-    return of_sums(change)
+def _even_again(w: Work):
+    return torch.where(keys(w) // 32 % 2 == 1, keys(w) - 32, keys(w))
 
 
-def _blocks(x, rows: int):
-    """Return the last two axes in blocks [M / rows, rows, L / rows, rows], cut to whole ones."""
-    m, n = (size // rows * rows for size in x.shape[-2:])
-    return x[..., :m, :n].unflatten(-1, (-1, rows)).unflatten(-3, (-1, rows))
+def _blocks_transposed(x):
+    """Whole blocks of 8 by 8 in the last two dimensions are transposed."""
+    n, d = (size // 8 * 8 for size in x.shape[-2:])
+    x = x.clone()
+    block = x[..., :n, :d].unflatten(-1, (-1, 8)).unflatten(-3, (-1, 8))
+    x[..., :n, :d] = block.transpose(-1, -3).flatten(-4, -3).flatten(-2, -1)
+    return x
 
 
-def _transposed(x, rows: int = 8):
-    m, n = (size // rows * rows for size in x.shape[-2:])
-    if not m or not n:
-        return x
-    out = x.clone()
-    out[..., :m, :n] = _blocks(x, rows).transpose(-3, -1).flatten(-4, -3).flatten(-2)
+def _another_swizzle(w: Work, k):
+    """Chunks of 8 channels are stored by key % 8, and read by key // 2 % 4."""
+    out = k.clone()
+    for row in range(8):
+        other = chunks(k, lambda i, by=row ^ (row // 2): i ^ by)
+        out[:, :, row::8] = other[:, :, row::8]
     return out
 
 
-def _second_eight(w: Work, k):
-    at = torch.arange(k.shape[-1])
-    return k[..., at - (at & 8)]
+def _in_the_order_of_sums(w: Work):
+    """Of 16 columns of P, a lane has 2 t, 2 t + 1, 2 t + 8, 2 t + 9; V takes four in a row."""
+    order = torch.tensor([0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15])
+    read = keys(w) // 16 * 16 + order[keys(w) % 16]
+    return torch.where(keys(w) // 16 * 16 + 16 <= w.k.shape[2], read, keys(w))
 
 
-def _own_maxima(w: Work):
-    """Even and odd warps of 32 keys have maxima of their own, and their sums are added."""
-    odd = keys_of(w) // 32 % 2 == 1
-    parts = [weights(w.s.masked_fill(hide, -torch.inf)) for hide in (odd, ~odd)]
-    bad = put(w, sum(cast(w, p) @ w.v for p in parts), sum(p.sum(-1, keepdim=True) for p in parts))
+def _groups_of_one_more(w: Work):
+    head = torch.arange(w.q.shape[1]) // (w.call.group + 1)
+    k, v = (kv_heads(w, x)[:, head] for x in (w.k, w.v))
+    return attend(w.scores(k=k), v, w.call.q.dtype)
+
+
+def _by_remainder(w: Work, v):
+    kv = kv_heads(w, v)
+    return kv[:, torch.arange(v.shape[1]) % kv.shape[1]]
+
+
+def _padded_but_not_read_so(w: Work, out):
+    all_rows = packed_rows(w, out)
+    n, d = all_rows.shape[-2:]
+    flat = pad(all_rows, (0, 8)).flatten(-2)[..., : n * d]
+    return unpacked_rows(w, flat.unflatten(-1, (n, d)))
+
+
+def _chunks_of_odd_rows(w: Work, out):
+    odd = (rows(w) + torch.arange(out.shape[1])[:, None, None]) % 2 == 1
+    return torch.where(odd, chunks(out, lambda i: i ^ 1), out)
+
+
+def _added(w: Work, out):
+    before = out.roll(1, 0)
+    before[0] = 0
+    return out + before
+
+
+def _row_of_a_pair(w: Work):
     p = weights(w.s)
-    return settled(w, bad, put(w, cast(w, p) @ w.v, p.sum(-1, keepdim=True)))
+    l = p.sum(-1, keepdim=True)
+    pairs = l.flatten(1, 2)
+    even = torch.arange(pairs.shape[1]) // 2 * 2
+    return divided(w, cast(w, p) @ w.v, pairs[:, even].reshape_as(l))
 
 
-def _query_rows(w: Work, change):
-    """Attend with other queries, each behind the mask of its own place."""
-    return attend(w.scores(q=change(w.q)), w.v, w.call.q.dtype)
+def _no_newton_step(w: Work):
+    """The reciprocal of l is guessed from its bits alone."""
+    p = weights(w.s)
+    l = p.sum(-1, keepdim=True).clamp(min=1e-9)
+    guess = (0x7EF311C7 - l.float().contiguous().view(torch.int32)).view(torch.float32)
+    return (cast(w, p) @ w.v * guess.double()).to(w.call.q.dtype)
 
 
-def _box(w: Work, x):
-    n = x.shape[2]
-    return torch.where((keys_of(w) >= n - n % 8)[:, None] & (n > 8), torch.zeros_like(x), x)
-
-
-def _neighbour(w: Work, v):
-    return torch.where((keys_of(w) % 32 >= 16)[:, None], v.roll(-w.call.group, 1), v)
+def _first_rows_of_v_by_head(w: Work, v):
+    """The first 4 keys of each tile of 32 come from the KV head after."""
+    after = for_queries(w, kv_heads(w, v).roll(-1, 1))
+    return where_keys(keys(w) % 32 < 4, after, v)
 
 
 WRONG: dict[str, tuple[Bug, str]] = {
-    "V's swizzle follows half of the row": (of_v(_half_row), V_READ),
-    "K's swizzle left out in four rows of eight": (
-        of_k(lambda w, k: _chunks(k, keys_of(w) & 4 == 4)),
-        rf"{K_READ}|{_CHANNELS}",
+    "second slab of q of the next row": (of_q(_second_slab_of_the_next_row), words.Q_SLAB),
+    "second slab of K of the next tile": (of_k(_second_slab_of_the_next_tile), words.K_CHANNELS),
+    "upper half of a tile of V not arrived": (
+        of_v(lambda w, v: v[:, :, _stale(16, 32)(w)]),
+        words.V_READ,
     ),
-    "rows of K overwritten by the tile after the next": (
-        of_k(lambda w, k: _later(w, k, keys_of(w) % 64 >= 40, 64)),
-        K_READ,
+    "last quarter of a tile of K and V two stages old": (keys_read(_stale(24, 64)), words.READ),
+    "K's first rows overwritten by two tiles ahead": (
+        of_k(lambda w, k: k[:, :, _two_tiles_ahead(w)]),
+        words.K_READ,
     ),
-    "V of the stage that is still in flight": (
-        of_v(lambda w, v: _later(w, v, keys_of(w) >= 48, -48)),
-        V_READ,
+    "odd tiles are the even ones again": (keys_read(_even_again), words.EVEN),
+    "blocks of V not transposed": (of_v(lambda w, v: _blocks_transposed(v)), words.V_BLOCKS),
+    "swizzle of K of another width": (of_k(_another_swizzle), words.K_CHANNELS),
+    "V's keys in the order of the accumulator": (
+        of_v(lambda w, v: v[:, :, _in_the_order_of_sums(w)]),
+        f"{words.V_READ}|K read (in|from)",
     ),
-    "blocks of V loaded without a transpose": (
-        of_v(lambda w, v: _transposed(v)),
-        rf"{V_READ}|{V} (in another|transposed)",
+    "groups of one query head more": (_groups_of_one_more, words.GROUPS),
+    "KV heads of V by the remainder, of K by the quotient": (of_v(_by_remainder), words.V_HEAD),
+    "blocks of the output stored transposed": (
+        stored(lambda w, out: _blocks_transposed(out)),
+        words.TRANSPOSED,
     ),
-    "blocks of P read with a transpose": (
-        of_sums(lambda w, p, used: (_transposed(used) @ w.v, p.sum(-1, keepdim=True))),
-        r"P (transposed|read)|weights are those of another row",
-    ),
-    "each product takes P of the tile before": (
-        _stale(32, lambda at: at >= 0),
-        rf"{_TILE_OF_P}|{V_READ}",
-    ),
-    "P of the fourth warp comes a tile late": (
-        _stale(64, lambda at: at % 64 >= 48),
-        rf"{_TILE_OF_P}|{V_READ}",
-    ),
-    "second half of K's fragment is the first": (of_k(_second_eight), rf"{K_READ}|{_CHANNELS}"),
-    "the accumulator cleared at the second tile": (
-        of_sums(lambda w, p, used: (used[..., 32:] @ w.v[:, :, 32:], p.sum(-1, keepdim=True))),
-        rf"denominator with|left out in o|{V} read as 0",
-    ),
-    "the first product with V added twice": (
-        of_sums(
-            lambda w, p, used: (
-                used @ w.v + used[..., :32] @ w.v[:, :, :32],
-                p.sum(-1, keepdim=True),
-            )
-        ),
-        rf"denominator with|twice in o|{V} (counted twice|by a factor)",
-    ),
-    "one lane of a quad left out of the sum": (
-        of_sums(
-            lambda w, p, used: (used @ w.v, (p * (keys_of(w) % 8 // 2 != 3)).sum(-1, keepdim=True))
-        ),
-        rf"{SUM}|missing in|lanes",
-    ),
-    "two warps with maxima of their own": (
-        _own_maxima,
-        rf"lanes merged|{MERGE}|{RESCALE}",
-    ),
-    "half of V's tile from the neighbour in the cluster": (
-        of_v(_neighbour),
-        rf"{V} of another head|{V_READ}",
-    ),
-    "a box that ends at a multiple of eight rows": (
-        of_both(_box),
-        rf"{BOTH} read as 0|padding|keys? at the end",
-    ),
-    "queries of the work item before": (
-        lambda w: _query_rows(w, lambda q: q.roll(1, 0)),
-        r"Q of another",
-    ),
-    "rows past eight hold the first eight queries": (
-        lambda w: _query_rows(w, lambda q: q[:, :, torch.arange(q.shape[2]) % 8]),
-        r"Q (of another|read)|another row",
-    ),
+    "rows staged with padding, read without": (stored(_padded_but_not_read_so), words.STRIDE),
+    "chunks of odd rows exchanged": (stored(_chunks_of_odd_rows), words.CHANNELS),
+    "output added to the request before": (stored(_added), words.NOT_CLEARED),
+    "denominator of the even row for its pair": (_row_of_a_pair, words.ROW),
+    "reciprocal without its Newton step": (_no_newton_step, words.ROW_FACTOR),
+    "first keys of V's tiles of the head after": (of_v(_first_rows_of_v_by_head), words.V_SOME),
 }
-"""Name: the bug, and a pattern that a right name for it matches."""

@@ -33,6 +33,9 @@ from labkernels.measure.strangers.looked_at.tenth import right as tenth_right
 from labkernels.measure.strangers.looked_at.third import bugs as third_bugs
 from labkernels.measure.strangers.looked_at.third import inputs as third_inputs
 from labkernels.measure.strangers.looked_at.third import right as third_right
+from labkernels.measure.strangers.looked_at.thirteenth import bugs as thirteenth_bugs
+from labkernels.measure.strangers.looked_at.thirteenth import inputs as thirteenth_inputs
+from labkernels.measure.strangers.looked_at.thirteenth import right as thirteenth_right
 from labkernels.measure.strangers.looked_at.twelfth import bugs as twelfth_bugs
 from labkernels.measure.strangers.looked_at.twelfth import inputs as twelfth_inputs
 from labkernels.measure.strangers.looked_at.twelfth import right as twelfth_right
@@ -48,6 +51,7 @@ FAMILIES = (
     | tenth_inputs.FAMILIES
     | eleventh_inputs.FAMILIES
     | twelfth_inputs.FAMILIES
+    | thirteenth_inputs.FAMILIES
 )
 RIGHT = (
     second_right.RIGHT
@@ -60,6 +64,7 @@ RIGHT = (
     | tenth_right.RIGHT
     | eleventh_right.RIGHT
     | twelfth_right.RIGHT
+    | thirteenth_right.RIGHT
 )
 WRONG = (
     second_bugs.WRONG
@@ -75,6 +80,7 @@ WRONG = (
     | tenth_bugs.WRONG
     | eleventh_bugs.WRONG
     | twelfth_bugs.WRONG
+    | thirteenth_bugs.WRONG
 )
 ASKED: dict[str, Asked] = (
     eighth_bugs.ASKED
@@ -82,4 +88,5 @@ ASKED: dict[str, Asked] = (
     | tenth_bugs.ASKED
     | eleventh_bugs.ASKED
     | twelfth_bugs.ASKED
+    | thirteenth_bugs.ASKED
 )

@@ -5,7 +5,8 @@ import math
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out.frame import (
+from labkernels.measure.strangers.inputs import Asked
+from labkernels.measure.strangers.looked_at.thirteenth.frame import (
     CAUSAL,
     LOST,
     MASK,
@@ -15,7 +16,6 @@ from labkernels.measure.strangers.held_out.frame import (
     unmasked,
     weights,
 )
-from labkernels.measure.strangers.inputs import Asked
 from labkernels.measure.strangers.wrong import Work, attend, distances, keys_of, places, scored
 
 _LOG2_E = math.log2(math.e)
