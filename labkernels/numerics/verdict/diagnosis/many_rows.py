@@ -122,6 +122,8 @@ def _stepped(out: Array, truth: Array, sigma: Array, out_format: str) -> list[Ma
             store = rounding.quantum(out, out_format)
             off = np.abs(out - np.rint(out / step) * step)
             coarse = np.median(step / store) >= _COARSE_STEPS
+            # 0 and the largest number are whole numbers of steps in any output
+            coarse &= np.count_nonzero((size > step / 2) & (size < largest - step / 2)) >= _COARSE
             if not coarse or (off > store * (1 + size / largest)).any():
                 continue
             was, left = (

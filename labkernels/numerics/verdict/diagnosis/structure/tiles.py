@@ -25,6 +25,7 @@ _KNOWN = 0.05  # largest error of a factor that is read
 _ALIKE = 0.02  # factors count as equal if they differ by less than this share
 _GROWN_MOST = 1e12  # largest growth of a variance by larger weights
 _RANK = 1e-9
+_OF_ROW = "the row by a factor of its own"
 _EACH = 4  # least channels for each factor of a row
 _SOME, _FEWEST = 0.25, 4  # least share and number of rows of few keys, where keys have factors
 _OFTEN = 0.9  # least share of the wrong rows that have as many equations as the fit needs
@@ -198,7 +199,7 @@ def _named(rows: list[_Row], cut: Cut, longest: int, rms: float, *, shared: bool
     where = f"{cut.words}, in one row times {told}" + ", ..." * (len(row.factors) > 6)
     if cut.size == longest:
         each = ", ".join(f"{one.factors[0]:.3g}" for one in rows[:4])
-        name = "denominator of each row wrong: the row by a factor of its own"
+        name = f"denominator of each row wrong: {_OF_ROW}"
         return Found(name, f"times {each}, ...", rms)
     equations = sum(one.free + len(one.tiles) for one in rows)
     off = np.sqrt(sum(one.whole for one in rows) / equations)
@@ -221,13 +222,14 @@ def of_lanes(blocks: list[Block], was: float) -> Iterator[Found]:
     n = blocks[0].v.shape[1]
     at = np.arange(n)
     for said, label in (
+        ("", 0 * at),  # one factor for all channels, where no other family fits it
         *((f"pairs of channels, in turn {k}", at // 2 % k) for k in (2, 4, 8)),
         *((f"every channel, in turn {k}", at % k) for k in (2, 4, 8)),
         *((f"runs of {n // k} channels", at // max(n // k, 1)) for k in (2, 4, 8)),
         *((f"runs of 8 channels, in turn {k}", at // 8 % k) for k in (2, 4)),
     ):
         classes = int(label.max()) + 1
-        if classes * _EACH > n or classes < 2:
+        if classes * _EACH > n or (classes < 2 and said):
             continue
         square, free, rows = 0.0, 0, 0
         for block in blocks:
@@ -238,8 +240,8 @@ def of_lanes(blocks: list[Block], was: float) -> Iterator[Found]:
                 rows += 1
         rms = float(np.sqrt(square / max(free, 1)))
         if rows and rms <= LEFT and rms * SMALLER_BY <= was:
-            name = "denominator of each row wrong: another factor in each lane's channels"
-            yield Found(name, said, rms)
+            each = "another factor in each lane's channels" if said else _OF_ROW
+            yield Found(f"denominator of each row wrong: {each}", said, rms)
             return
 
 

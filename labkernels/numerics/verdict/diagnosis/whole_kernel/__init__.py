@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from labkernels.numerics.verdict.diagnosis.one_row import Match
-from labkernels.numerics.verdict.diagnosis.whole_kernel import fitted, grammar, one_rule
+from labkernels.numerics.verdict.diagnosis.whole_kernel import fitted, grammar, one_rule, same
 from labkernels.numerics.verdict.diagnosis.whole_kernel.keys import (
     appended,
     ends,
@@ -38,6 +38,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.products import (
     channels as product_channels,
 )
 from labkernels.numerics.verdict.diagnosis.whole_kernel.products import keys as product_keys
+from labkernels.numerics.verdict.diagnosis.whole_kernel.products import tiles as product_tiles
 from labkernels.numerics.verdict.diagnosis.whole_kernel.products import turns
 from labkernels.numerics.verdict.diagnosis.whole_kernel.products import weights as product_weights
 from labkernels.numerics.verdict.diagnosis.whole_kernel.scores import (
@@ -122,7 +123,7 @@ _ROUNDS: Rounds = (
         *sources.ALL,
         *intervals.ALL,
     ),
-    (of_some_keys,),
+    (of_some_keys, *product_tiles.ALL),
     chains.LAST,
 )
 # Hundreds of formats, places and layouts, tried where nothing else has a name for the errors.
@@ -144,8 +145,8 @@ _RIVALS: dict[str, tuple[Family, ...]] = {
     "wrong scale": (fitted.of_scale, functions.of_cuts),
     "soft cap that was not asked for": (functions.of_cuts,),
     "splits merged unweighted": (states.of_steps,),
-    "splits weighted by l alone": (states.of_steps,),
-    "splits weighted by their maximum alone": (states.of_steps,),
+    "splits merged by l alone": (states.of_steps,),
+    "splits merged by their maximum alone": (states.of_steps,),
 }
 # What errors as small as rounding's can still show: a number, or the kind of arithmetic.
 _OF_ARITHMETIC: Rounds = (
@@ -256,7 +257,9 @@ def _ordered(kept: list[tuple[float, Mistake]], found: list[Sheet], was: float) 
         chance = mistake.vague and not first.vague and -_BETTER * rms**2 <= worse < -_SAME
         if worse <= _SAME and not chance and not first.name.startswith(mistake.name):
             alike.append(mistake)
-    every = (name for m in (first, *alike) for name in m.name.split(", or "))
+    every = [name for m in (first, *alike) for name in m.name.split(", or ")]
+    if same.is_mask(first, found):
+        every.insert(1, same.ANOTHER_MASK)
     names = list(dict.fromkeys(every))[:3]
     matches = [
         Match(m.name, m.where, rms, was, m.precision, m.vague, m.like_scale, m.for_each)

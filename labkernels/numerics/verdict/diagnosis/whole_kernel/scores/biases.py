@@ -17,7 +17,8 @@ from labkernels.units import LOG2_E
 
 _TILES = (2, 4, 8, 16, 32, 64, 128)
 _DIVISORS = (2.0, 4.0, 8.0)
-_CAPS = (8, 16, 32, 64, 128)
+_CAPS = (8, 15, 16, 31, 32, 63, 64, 127, 128, 255)
+_MORE_HEADS = (2, 4, 8, 16, 32, 64)  # of a model, of which a rank has some
 
 Distance = Callable[..., Any]  # of places of queries, of keys, and numbers of queries
 
@@ -57,6 +58,10 @@ def _slopes(sheet: Sheet) -> Iterator[tuple[str, np.ndarray]]:
     yield "2^(-8 (k + 1) / n) of KV head k of n", 2.0 ** (-8 * (head // group + 1) / kv_heads)
     yield "2^(-8 (h + 1) / n) of head h of n", 2.0 ** (-8 * (head + 1) / n)
     yield "2^(-8 h / n) of head h of n", 2.0 ** (-8 * head / n)
+    for more in _MORE_HEADS:
+        if more > n:
+            said = f"2^(-8 (h + 1) / {more}) of head h of {more}"
+            yield said, 2.0 ** (-8 * (head + 1) / more)
     yield "of the first head of its group", own[head // group * group]
     yield "of the last head of its group", own[head // group * group + group - 1]
     yield "of the head with its KV head's number", own[head // group]

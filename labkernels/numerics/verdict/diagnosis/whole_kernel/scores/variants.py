@@ -26,6 +26,9 @@ _FACTORS = {
     "twice": 2.0,
 }
 _NEAR = 0.01  # largest relative distance of a factor from one of these
+_MOST_HEADS = 65  # heads whose sinks or slopes are tried for those of others
+_LOGITS = np.linspace(-20, 40, 31)
+_LISTED = 8
 _SPLITS = (2, 3, 4, 5, 6, 7, 8, 16)  # numbers of splits, each with the sink
 
 
@@ -76,8 +79,8 @@ def _tensors(
         return _as_if(replace(variant, **changed))
 
     heads = np.arange(len(given))
-    for step in (1, -1, 2, -2):
-        where = f"head h has that of head (h {step:+d}) % {len(given)}"
+    for step in range(1, min(len(given), _MOST_HEADS)):
+        where = f"head h has that of head (h + {step}) % {len(given)}"
         yield Mistake(f"{what} of another head", where, having(given[(heads + step) % len(given)]))
     yield Mistake(f"{what} of another head", "in reverse", having(given[::-1].copy()))
     by_group = having(given[heads // group])
@@ -90,6 +93,8 @@ def _tensors(
             yield Mistake("sinks once per split", where, having(given + math.log(splits)))
         yield Mistake("sinks not rescaled by the maximum", "", _not_rescaled)
 
+        yield from _of_each_head(given, having, misfit)
+
     def times(x: float) -> Callable[..., Any]:
         return having(math.exp(x) * given)
 
@@ -97,6 +102,29 @@ def _tensors(
     if all(abs(factor - known) > _NEAR * factor for known in _FACTORS.values()):
         where = f"times {factor:.4g}"
         yield Mistake(f"{what} by a factor", where, times(math.log(factor)), vague=True)
+
+
+def _of_each_head(
+    given: Array, having: Callable[..., Any], misfit: Misfit
+) -> Iterator[Mistake]:
+    """Each head has a sink of its own number, which is fitted."""
+    numbers = given.copy()
+    for head in range(len(given) if len(given) < _MOST_HEADS else 0):
+
+        def at(x: float, head: int = head) -> Array:
+            changed = numbers.copy()
+            changed[head] = x
+            return changed
+
+        numbers[head] = fitted.least(misfit, lambda x, at=at: having(at(x)), _LOGITS)
+    told = ", ".join(f"{x:.3g}" for x in numbers[:_LISTED]) + ", ..." * (len(given) > _LISTED)
+    yield Mistake(
+        "sinks of other numbers",
+        f"{told} for heads 0 to {len(given) - 1}",
+        having(numbers),
+        cost=1.5,
+        for_each=True,
+    )
 
 
 def _not_rescaled(sheet: Sheet) -> Array:
