@@ -26,7 +26,9 @@ def _always(problem: Problem, match: Match) -> bool:
 
 
 def _hides(problem: Problem, match: Match) -> bool:
-    """Whether a mask or a window hides keys of some row."""
+    """Whether a mask or a window hides keys of some row, and the line names none yet."""
+    if re.search(r"\b(mask|window)\b", match.name):
+        return False
     variant = problem.variant
     if variant is not None and (variant.window_left is not None or variant.mask is not None):
         return True

@@ -25,6 +25,7 @@ _KNOWN = 0.05  # largest error of a factor that is read
 _ALIKE = 0.02  # factors count as equal if they differ by less than this share
 _GROWN_MOST = 1e12  # largest growth of a variance by larger weights
 _RANK = 1e-9
+_SHOWS = 3.0  # sizes of a channel in units of its error from which a factor on it shows
 _OF_ROW = "the row by a factor of its own"
 _EACH = 4  # least channels for each factor of a row
 _SOME, _FEWEST = 0.25, 4  # least share and number of rows of few keys, where keys have factors
@@ -174,7 +175,13 @@ def _of_row(block: Block, row: int, cut: Cut, *, shared: bool) -> _Row | None:
     truth = block.sheet.truth[row]
     shown = directions(below[tiles], means - truth, block.sigma[row])
     lost, reach = int((near == 0).sum()), int(block.sheet.reach[row])
+    if len(tiles) == 1 and not shared:  # a factor of the row shows in the channels that are not 0
+        shown, reach = 1, _seen_channels(block, row)
     return _Row(place, tiles, factors, errors, square, free, whole, lost, shown, reach, usual)
+
+
+def _seen_channels(block: Block, row: int) -> int:
+    return int((np.abs(block.sheet.truth[row]) > _SHOWS * block.sigma[row]).sum())
 
 
 def _spread(x: Array, at: Array, n: int) -> Array:
@@ -231,13 +238,16 @@ def of_lanes(blocks: list[Block], was: float) -> Iterator[Found]:
         classes = int(label.max()) + 1
         if classes * _EACH > n or (classes < 2 and said):
             continue
-        square, free, rows = 0.0, 0, 0
+        square, free, rows, seen = 0.0, 0, 0, 0
         for block in blocks:
             some = np.unique(np.linspace(0, len(block.sheet.tokens) - 1, _ROWS).astype(int))
             for row in some.tolist():
                 square += _by_class(block, row, label)
                 free += n - classes
                 rows += 1
+                seen += _seen_channels(block, row)
+        if rows * classes > _SHARE * seen:
+            continue
         rms = float(np.sqrt(square / max(free, 1)))
         if rows and rms <= LEFT and rms * SMALLER_BY <= was:
             each = "another factor in each lane's channels" if said else _OF_ROW

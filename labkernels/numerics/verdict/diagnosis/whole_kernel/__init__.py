@@ -79,6 +79,7 @@ _WITHOUT_NUMBERS = (
     *functions.WITHOUT_NUMBERS,
     positions.of_values,
 )
+_OF_ALL_ROWS = (*_WITHOUT_NUMBERS, variants.of_each_sink)
 
 
 def of_some_keys(few: list[Sheet], misfit: fitted.Misfit) -> Iterator[Mistake]:
@@ -104,7 +105,7 @@ _ROUNDS: Rounds = (
         orders.of_offset,
         merges.of_splits,
     ),
-    (grammar.of_readings, *states.ALL),
+    (variants.of_each_sink, grammar.of_readings, *states.ALL),
     (
         merges.of_lanes,
         *exponentials.ALL,
@@ -209,7 +210,7 @@ def _searched(search: Search, rounds: Rounds, of_rows: Callable[[], list[Match]]
     for done, families in enumerate(rounds):
         if done == _QUICK and not search.kept and any(map(_is_sure, of_rows())):
             break
-        search.try_all(families, _WITHOUT_NUMBERS)
+        search.try_all(families, _OF_ALL_ROWS)
         sure = (rms**2 * SURELY <= search.before for rms, _ in search.kept)
         if any(_settles(*pair, search.before) for pair in search.kept) or any(sure):
             break
@@ -219,7 +220,7 @@ def _searched(search: Search, rounds: Rounds, of_rows: Callable[[], list[Match]]
         for start, families in _RIVALS.items()
         for family in families * mistake.name.startswith(start)
     ]
-    search.try_all(rivals, _WITHOUT_NUMBERS)
+    search.try_all(rivals, _OF_ALL_ROWS)
 
 
 def _settles(rms: float, mistake: Mistake, before: float) -> bool:

@@ -16,6 +16,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 from labkernels.units import LOG2_E
 
 _TILES = (2, 4, 8, 16, 32, 64, 128)
+_OWN = "without its sign, as it should be"
 _DIVISORS = (2.0, 4.0, 8.0)
 _CAPS = (8, 15, 16, 31, 32, 63, 64, 127, 128, 255)
 _MORE_HEADS = (2, 4, 8, 16, 32, 64)  # of a model, of which a rank has some
@@ -24,6 +25,7 @@ Distance = Callable[..., Any]  # of places of queries, of keys, and numbers of q
 
 
 def _distances() -> Iterator[tuple[str, Distance]]:
+    yield _OWN, lambda i, j, r: np.abs(i - j)
     for n in _TILES:
         yield f"that in whole tiles of {n}", lambda i, j, r, n=n: (i - j) // n * n
         yield f"that in tiles of {n}", lambda i, j, r, n=n: (i - j) // n
@@ -45,7 +47,6 @@ def _distances() -> Iterator[tuple[str, Distance]]:
     yield "that from the query's number, at least 0", lambda i, j, r: np.maximum(r - j, 0)
     yield "that of the last query", lambda i, j, r: j.max() - j + 0 * i
     yield "that of the first query", lambda i, j, r: i - r - j
-    yield "without its sign, as it should be", lambda i, j, r: np.abs(i - j)
 
 
 def _slopes(sheet: Sheet) -> Iterator[tuple[str, np.ndarray]]:
@@ -76,9 +77,8 @@ def of_distances(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     if variant is None or variant.alibi is None or variant.soft_cap is not None:
         return
     found = []
-    own = "without its sign, as it should be"
     for (words, of), (whose, slopes) in itertools.product(_distances(), _slopes(sheets[0])):
-        if words == own and not whose:
+        if words == _OWN and not whose:
             continue
 
         def outputs(sheet: Sheet, of: Distance = of, slopes: Array = slopes) -> Array:
@@ -87,8 +87,8 @@ def of_distances(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
             bias = LOG2_E * slopes[sheet.heads][:, None] * distance
             return sheet.attend(sheet.masked(sheet.q @ sheet.k.T - bias))
 
-        name = "ALiBi slopes of another head" if words == own else "ALiBi by another distance"
-        said = [f"slopes {whose}"] * bool(whose) + [words] * (words != own)
+        name = "ALiBi slopes of another head" if words == _OWN else "ALiBi by another distance"
+        said = [f"slopes {whose}"] * bool(whose) + [words] * (words != _OWN)
         cost = 1.0 + 0.5 * (len(said) > 1)
         found.append(Mistake(name, ", ".join(said), outputs, cost=cost))
     yield from best(misfit, found)

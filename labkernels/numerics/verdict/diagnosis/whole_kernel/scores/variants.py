@@ -27,7 +27,6 @@ _FACTORS = {
 }
 _NEAR = 0.01  # largest relative distance of a factor from one of these
 _MOST_HEADS = 65  # heads whose sinks or slopes are tried for those of others
-_LOGITS = np.linspace(-20, 40, 31)
 _LISTED = 8
 _SPLITS = (2, 3, 4, 5, 6, 7, 8, 16)  # numbers of splits, each with the sink
 
@@ -93,8 +92,6 @@ def _tensors(
             yield Mistake("sinks once per split", where, having(given + math.log(splits)))
         yield Mistake("sinks not rescaled by the maximum", "", _not_rescaled)
 
-        yield from _of_each_head(given, having, misfit)
-
     def times(x: float) -> Callable[..., Any]:
         return having(math.exp(x) * given)
 
@@ -104,27 +101,32 @@ def _tensors(
         yield Mistake(f"{what} by a factor", where, times(math.log(factor)), vague=True)
 
 
-def _of_each_head(
-    given: Array, having: Callable[..., Any], misfit: Misfit
-) -> Iterator[Mistake]:
-    """Each head has a sink of its own number, which is fitted."""
-    numbers = given.copy()
-    for head in range(len(given) if len(given) < _MOST_HEADS else 0):
-
-        def at(x: float, head: int = head) -> Array:
-            changed = numbers.copy()
-            changed[head] = x
-            return changed
-
-        numbers[head] = fitted.least(misfit, lambda x, at=at: having(at(x)), _LOGITS)
+def of_each_sink(sheets: list[Sheet]) -> Iterator[Mistake]:
+    """Each head has a sink of its own number, which follows from the factors of its rows."""
+    variant = sheets[0].problem.variant
+    if variant is None or variant.sinks is None:
+        return
+    given = np.asarray(variant.sinks, np.float64)
+    above, below = np.zeros(len(given)), np.zeros(len(given))
+    top = max(float(sheet.scores.max()) for sheet in sheets)
+    for sheet in sheets:
+        weight = 1 / np.maximum(sheet.sigma, 1e-300) ** 2
+        square = (sheet.truth**2 * weight).sum(1)
+        factor = (sheet.out * sheet.truth * weight).sum(1) / np.maximum(square, 1e-300)
+        m, l = sheet.scores.max(1), sheet.weights.sum(1)
+        right = l + np.exp2(sheet.sink[:, 0] - m)
+        sink = (right / factor - l) * np.exp2(m - top)  # 2^sink, relative to all scores
+        precise = square * (factor**2 / right * np.exp2(top - m)) ** 2
+        usable = np.isfinite(sink * precise)
+        np.add.at(above, sheet.heads[usable], (sink * precise)[usable])
+        np.add.at(below, sheet.heads[usable], precise[usable])
+    numbers = np.where(below > 0, (np.log2(above / below) + top) / LOG2_E, given)
+    if not np.isfinite(numbers).all():
+        return
     told = ", ".join(f"{x:.3g}" for x in numbers[:_LISTED]) + ", ..." * (len(given) > _LISTED)
-    yield Mistake(
-        "sinks of other numbers",
-        f"{told} for heads 0 to {len(given) - 1}",
-        having(numbers),
-        cost=1.5,
-        for_each=True,
-    )
+    where = f"{told} for heads 0 to {len(given) - 1}"
+    changed = _as_if(replace(variant, sinks=numbers))
+    yield Mistake("sinks of other numbers", where, changed, cost=1.5, for_each=True)
 
 
 def _not_rescaled(sheet: Sheet) -> Array:
