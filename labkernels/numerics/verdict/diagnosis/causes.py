@@ -15,6 +15,8 @@ _CAUSES = {
     "K is the mean of all": "KV heads are averaged, as where fewer of them are made",
     "V is the mean of all": "KV heads are averaged, as where fewer of them are made",
     "K and V is the mean of all": "KV heads are averaged, as where fewer of them are made",
+    "K less its tile's": "K is shifted by tiles, as before a cast to fewer bits",
+    "K with its mean": "K's mean is taken off and added back once too often",
     "K less its mean": "K is shifted, as before a cast to fewer bits, for some keys alone",
     "V without": "an activation or a lost sign bit where V is loaded",
     "K without": "an activation or a lost sign bit where K is loaded",

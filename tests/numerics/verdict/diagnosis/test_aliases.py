@@ -215,3 +215,9 @@ def test_steps_of_an_integer_need_numbers_between_0_and_the_largest(levels, name
     sigma = np.full(right.shape, SIGMA)
     found = many_rows._stepped(right, noisy, sigma, "fp32")
     assert [match.name for match in found] == ["out was rounded to steps, as int4"] * named
+
+
+def test_factors_that_rows_of_a_head_share_are_its_own():
+    bug = valued(lambda w: w.v * torch.tensor([0.6, 0.6, 1.5, 1.5])[:, None, None].double())
+    names = ["factor for each head", "V or the output by a factor for each head"]
+    assert _judged(bug, CAUSAL) == names

@@ -206,7 +206,8 @@ def _named(rows: list[_Row], cut: Cut, longest: int, rms: float, *, shared: bool
     where = f"{cut.words}, in one row times {told}" + ", ..." * (len(row.factors) > 6)
     if cut.size == longest:
         each = ", ".join(f"{one.factors[0]:.3g}" for one in rows[:4])
-        name = f"denominator of each row wrong: {_OF_ROW}"
+        whose = _whose(rows)
+        name = f"factor for each {whose}" if whose else f"denominator of each row wrong: {_OF_ROW}"
         return Found(name, f"times {each}, ...", rms)
     equations = sum(one.free + len(one.tiles) for one in rows)
     off = np.sqrt(sum(one.whole for one in rows) / equations)
@@ -222,6 +223,25 @@ def _named(rows: list[_Row], cut: Cut, longest: int, rms: float, *, shared: bool
     else:
         name = f"o {moved}, by another factor in each row, or {merged}, but a right denominator"
     return Found(name, where, rms)
+
+
+def _whose(rows: list[_Row]) -> str:
+    """Return what shares the factors of rows: "head", "sample" or both; "" if rows have their own.
+
+    Fewer numbers explain the rows then than one for each.
+    """
+    for words, own in (
+        ("head", lambda row: row.place[1:]),
+        ("sample", lambda row: row.place[:1]),
+        ("head of each sample", lambda row: row.place),
+    ):
+        groups: dict[tuple[int, ...], list[float]] = {}
+        for row in rows:
+            groups.setdefault(own(row), []).append(float(row.factors[0]))
+        alike = all(np.ptp(x) <= _ALIKE * np.abs(x).max() for x in groups.values())
+        if alike and 2 * len(groups) <= len(rows):
+            return words
+    return ""
 
 
 def of_lanes(blocks: list[Block], was: float) -> Iterator[Found]:
