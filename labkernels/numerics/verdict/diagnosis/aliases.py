@@ -1,7 +1,7 @@
 """Other words for a mistake: what makes the same outputs of this call, in another tensor or step.
 
-A factor on all scores is a scale, or a factor on Q or K; keys that both sums lack may be hidden by a
-mask. No output tells such mistakes apart, so that the line names them together, the likelier ones
+A factor on all scores is a scale, or a factor on Q or K; keys that both sums lack may be hidden by
+a mask. No output tells such mistakes apart, so that the line names them together, the likelier ones
 first. What is equal on some inputs alone is tried in `whole_kernel` instead.
 """
 

@@ -230,17 +230,17 @@ def _whose(rows: list[_Row]) -> str:
 
     Fewer numbers explain the rows then than one for each.
     """
-    for words, own in (
-        ("head", lambda row: row.place[1:]),
-        ("sample", lambda row: row.place[:1]),
-        ("head of each sample", lambda row: row.place),
+    for said, own in (
+        ("head", slice(1, None)),
+        ("sample", slice(1)),
+        ("head of each sample", slice(None)),
     ):
         groups: dict[tuple[int, ...], list[float]] = {}
         for row in rows:
-            groups.setdefault(own(row), []).append(float(row.factors[0]))
+            groups.setdefault(row.place[own], []).append(float(row.factors[0]))
         alike = all(np.ptp(x) <= _ALIKE * np.abs(x).max() for x in groups.values())
         if alike and 2 * len(groups) <= len(rows):
-            return words
+            return said
     return ""
 
 

@@ -9,7 +9,9 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 
 ANOTHER_MASK = "another mask: keys that the mask hides"
-_READ = re.compile(r"(keys|K and V) read (in another order|from (other keys|elsewhere)|at an offset)")
+_READ = re.compile(
+    r"(keys|K and V) read (in another order|from (other keys|elsewhere)|at an offset)"
+)
 _NUMBERS = 2**22  # keys times keys: more would take seconds
 _NEARLY = 1e-6  # relative difference of two weights that rounding of float64 may cause
 _LEAST = 1e-200  # weight of a key that is too small to tell
