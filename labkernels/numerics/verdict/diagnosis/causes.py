@@ -33,6 +33,7 @@ _CAUSES = {
     "RoPE of K by": "the place that a key is turned by: that in its page, its chunk or its request",
     "RoPE of Q by": "the place that a query is turned by: in its chunk, its row or its request",
     "RoPE some places off": "the first place of a request, or of its queries",
+    "RoPE of channels past": "how many channels the rotation turns",
     "RoPE of another base": "the base of the rotation, which the model and the kernel know apart",
     "RoPE of other frequencies": "the exponents of the rotation's frequencies",
     "K read with pages": "the order of heads, slots and channels in a page of the cache",
