@@ -230,14 +230,11 @@ def _whose(rows: list[_Row]) -> str:
 
     Fewer numbers explain the rows then than one for each.
     """
-    for said, own in (
-        ("head", slice(1, None)),
-        ("sample", slice(1)),
-        ("head of each sample", slice(None)),
-    ):
+    for said, own in (("head", [1]), ("sample", [0]), ("head of each sample", [0, 1])):
         groups: dict[tuple[int, ...], list[float]] = {}
         for row in rows:
-            groups.setdefault(row.place[own], []).append(float(row.factors[0]))
+            place = tuple(row.place[i] for i in own)
+            groups.setdefault(place, []).append(float(row.factors[0]))
         alike = all(np.ptp(x) <= _ALIKE * np.abs(x).max() for x in groups.values())
         if alike and 2 * len(groups) <= len(rows):
             return said

@@ -126,10 +126,8 @@ def of_each_sink(sheets: list[Sheet]) -> Iterator[Mistake]:
     told = ", ".join(f"{x:.3g}" for x in numbers[:_LISTED]) + ", ..." * (len(given) > _LISTED)
     where = f"{told} for heads 0 to {len(given) - 1}"
     changed = _as_if(replace(variant, sinks=numbers))
-    before, after = (
-        sum(float((((s.out - of(s)) / s.sigma) ** 2).sum()) for s in sheets)
-        for of in (lambda s: s.truth, changed)
-    )
+    before = sum(float((((s.out - s.truth) / s.sigma) ** 2).sum()) for s in sheets)
+    after = sum(float((((s.out - changed(s)) / s.sigma) ** 2).sum()) for s in sheets)
     if not after * fitted.CLEARLY <= before:  # so many numbers explain a part of any errors
         return
     yield Mistake("sinks of other numbers", where, changed, cost=1.5, for_each=True)
