@@ -211,7 +211,7 @@ def test_steps_of_an_integer_need_numbers_between_0_and_the_largest(levels, name
     rng = np.random.default_rng(2)
     right = rng.integers(-levels, levels + 1, (40, 16)) / 7
     right[:, 0] = levels / 7
-    noisy = right + 0.02 * rng.standard_normal(right.shape)
+    noisy = right + 0.3 * levels / 49 * rng.standard_normal(right.shape)
     sigma = np.full(right.shape, SIGMA)
     found = many_rows._stepped(right, noisy, sigma, "fp32")
     assert [match.name for match in found] == ["out was rounded to steps, as int4"] * named
