@@ -88,16 +88,19 @@ def spoil_size(out):
     out.mul_(1.03)
 
 
+ROW, MIXED, TIMES = "another row's output", "channels mixed up", "by a factor"
+
+
 @pytest.mark.parametrize(
     ("spoil", "name", "where"),
     [
         (spoil_row, "row never written, or V read as 0", "sample 1, head 3"),
         (spoil_nan, "NaN or infinity", "first sample 0, head 2"),
-        (spoil_heads, "another row's output, or Q of another row", "of sample 0, head"),
-        (spoil_channel, "channels mixed up", "channel 7 holds channel 6"),
+        (spoil_heads, f"{ROW}, or Q of another row, or weights are those of another row", "head"),
+        (spoil_channel, f"{MIXED}, or V read with its {MIXED}", "channel 7 holds channel 6"),
         (spoil_sparse, "sparse outliers, as of a race", "5 of 1024"),
         (spoil_denominator, "denominator of a row", "times 1.25; sample 1, head 5"),
-        (spoil_size, "V or the output by a factor", "beta 0.0"),
+        (spoil_size, f"V or the output {TIMES}, or the denominator {TIMES}", "beta 0.0"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -175,7 +178,8 @@ def test_inputs_that_are_not_finite_and_wrong_bases(dense):
     found = labkernels.verdict(dense.out, dense.q, dense.k, dense.v, lse2=natural)
     assert found.matches[0].name == "lse is in base e, not 2"
     found = labkernels.verdict(dense.out.float(), dense.q, dense.k, dense.v, p_format="fp32")
-    assert found.matches[0].name == "out was rounded to bf16"
+    either = "out was rounded to bf16, or partial outputs in bf16, of one split"
+    assert found.matches[0].name == either
 
 
 def test_requests_without_keys_are_judged_too(dense):

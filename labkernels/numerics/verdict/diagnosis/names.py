@@ -9,7 +9,13 @@ import numpy as np
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import significance
-from labkernels.numerics.verdict.diagnosis import many_rows, places, structure, whole_kernel
+from labkernels.numerics.verdict.diagnosis import (
+    aliases,
+    many_rows,
+    places,
+    structure,
+    whole_kernel,
+)
 from labkernels.numerics.verdict.diagnosis.one_row import Match, Row
 from labkernels.numerics.verdict.diagnosis.outputs import (
     added,
@@ -55,7 +61,7 @@ def of_output(case: Case) -> list[Match]:
     found = _found(case)
     if found and found[0].name == _NO_MASK and _masked_elsewhere(case):
         found[0] = replace(found[0], name=f"another mask: keys that the mask hides, or {_NO_MASK}")
-    return found
+    return aliases.named(case.problem, found)
 
 
 def _masked_elsewhere(case: Case) -> bool:

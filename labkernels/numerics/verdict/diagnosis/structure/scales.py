@@ -7,7 +7,7 @@ import numpy as np
 
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
-from labkernels.numerics.verdict.diagnosis.structure.linear import LEFT, SMALLER_BY
+from labkernels.numerics.verdict.diagnosis.structure.linear import LEFT, SMALLER_BY, too_many
 from labkernels.numerics.verdict.diagnosis.structure.operands import descended
 from labkernels.numerics.verdict.diagnosis.structure.weights import Found
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import queries_of
@@ -51,6 +51,9 @@ def of_scales(blocks: list[Block], was: float) -> Iterator[Found]:
             given = name or "wrong scale" + ", and the output by a factor" * (not alone)
             yield Found(given, words, rms)
             return
+    reach = sum(int(block.sheet.reach[row]) for block, row in rows)
+    if too_many(len(rows), reach):  # a row that moves in one direction fits any such number
+        return
     each = [_least([(block, row, _scores(block, row, ""))], one=True) for block, row in rows]
     rms = explains(sum(total for _, total, _ in each), len(each))
     if np.isfinite(rms):

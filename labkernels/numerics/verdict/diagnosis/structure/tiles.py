@@ -25,6 +25,8 @@ _KNOWN = 0.05  # largest error of a factor that is read
 _ALIKE = 0.02  # factors count as equal if they differ by less than this share
 _GROWN_MOST = 1e12  # largest growth of a variance by larger weights
 _RANK = 1e-9
+_SHOWS = 3.0  # sizes of a channel in units of its error from which a factor on it shows
+_OF_ROW = "the row by a factor of its own"
 _EACH = 4  # least channels for each factor of a row
 _SOME, _FEWEST = 0.25, 4  # least share and number of rows of few keys, where keys have factors
 _OFTEN = 0.9  # least share of the wrong rows that have as many equations as the fit needs
@@ -173,7 +175,13 @@ def _of_row(block: Block, row: int, cut: Cut, *, shared: bool) -> _Row | None:
     truth = block.sheet.truth[row]
     shown = directions(below[tiles], means - truth, block.sigma[row])
     lost, reach = int((near == 0).sum()), int(block.sheet.reach[row])
+    if len(tiles) == 1 and not shared:  # a factor of the row shows in the channels that are not 0
+        shown, reach = 1, _seen_channels(block, row)
     return _Row(place, tiles, factors, errors, square, free, whole, lost, shown, reach, usual)
+
+
+def _seen_channels(block: Block, row: int) -> int:
+    return int((np.abs(block.sheet.truth[row]) > _SHOWS * block.sigma[row]).sum())
 
 
 def _spread(x: Array, at: Array, n: int) -> Array:
@@ -198,7 +206,8 @@ def _named(rows: list[_Row], cut: Cut, longest: int, rms: float, *, shared: bool
     where = f"{cut.words}, in one row times {told}" + ", ..." * (len(row.factors) > 6)
     if cut.size == longest:
         each = ", ".join(f"{one.factors[0]:.3g}" for one in rows[:4])
-        name = "denominator of each row wrong: the row by a factor of its own"
+        whose = _whose(rows)
+        name = f"factor for each {whose}" if whose else f"denominator of each row wrong: {_OF_ROW}"
         return Found(name, f"times {each}, ...", rms)
     equations = sum(one.free + len(one.tiles) for one in rows)
     off = np.sqrt(sum(one.whole for one in rows) / equations)
@@ -216,30 +225,50 @@ def _named(rows: list[_Row], cut: Cut, longest: int, rms: float, *, shared: bool
     return Found(name, where, rms)
 
 
+def _whose(rows: list[_Row]) -> str:
+    """Return what shares the factors of rows: "head", "sample" or both; "" if rows have their own.
+
+    Fewer numbers explain the rows then than one for each.
+    """
+    for said, own in (("head", [1]), ("sample", [0]), ("head of each sample", [0, 1])):
+        groups: dict[tuple[int, ...], list[float]] = {}
+        for row in rows:
+            place = tuple(row.place[i] for i in own)
+            groups.setdefault(place, []).append(float(row.factors[0]))
+        alike = all(np.ptp(x) <= _ALIKE * np.abs(x).max() for x in groups.values())
+        if alike and 2 * len(groups) <= len(rows):
+            return said
+    return ""
+
+
 def of_lanes(blocks: list[Block], was: float) -> Iterator[Found]:
     """Fit a factor on each row for each class of channels, as those of a thread have."""
     n = blocks[0].v.shape[1]
     at = np.arange(n)
     for said, label in (
+        ("", 0 * at),  # one factor for all channels, where no other family fits it
         *((f"pairs of channels, in turn {k}", at // 2 % k) for k in (2, 4, 8)),
         *((f"every channel, in turn {k}", at % k) for k in (2, 4, 8)),
         *((f"runs of {n // k} channels", at // max(n // k, 1)) for k in (2, 4, 8)),
         *((f"runs of 8 channels, in turn {k}", at // 8 % k) for k in (2, 4)),
     ):
         classes = int(label.max()) + 1
-        if classes * _EACH > n or classes < 2:
+        if classes * _EACH > n or (classes < 2 and said):
             continue
-        square, free, rows = 0.0, 0, 0
+        square, free, rows, seen = 0.0, 0, 0, 0
         for block in blocks:
             some = np.unique(np.linspace(0, len(block.sheet.tokens) - 1, _ROWS).astype(int))
             for row in some.tolist():
                 square += _by_class(block, row, label)
                 free += n - classes
                 rows += 1
+                seen += _seen_channels(block, row)
+        if rows * classes > _SHARE * seen:
+            continue
         rms = float(np.sqrt(square / max(free, 1)))
         if rows and rms <= LEFT and rms * SMALLER_BY <= was:
-            name = "denominator of each row wrong: another factor in each lane's channels"
-            yield Found(name, said, rms)
+            each = "another factor in each lane's channels" if said else _OF_ROW
+            yield Found(f"denominator of each row wrong: {each}", said, rms)
             return
 
 

@@ -181,7 +181,7 @@ def _terms(block: Block, label: Array, numbers: Array, kind: str) -> Terms:
 def _named(fits: list[tuple[Any, ...]], labels: Labels, kind: str) -> Iterator[Found]:
     """Yield words for fits that explain all rows: for whole numbers, or else for factors."""
     vague = _VAGUE[kind]
-    places, counts, worst, whole = [], set(), 0.0, True
+    places, counts, worst, whole, moved = [], set(), 0.0, True, True
     for _, fit, numbers, (terms, _, blocks, each) in fits:
         right = _right_ones(blocks, each, numbers)
         rounded = np.where(fit.known, fit.whole, right)
@@ -190,11 +190,15 @@ def _named(fits: list[tuple[Any, ...]], labels: Labels, kind: str) -> Iterator[F
             break
         worst = max(worst, left(terms, rounded))
         wrong = (rounded != right) & fit.known
+        # as many hidden keys as are lost, but for those whose number is not known
+        moved &= abs(rounded[wrong].sum() - right[wrong].sum()) <= (~fit.known).sum()
         counts |= {(int(a), int(b)) for a, b in zip(right[wrong], rounded[wrong], strict=True)}
         said = labels.told(numbers[wrong])
         places.append(said if said not in places else "")
     if whole and counts:
         name = _name(counts, kind)
+        if moved and kind == "p" and counts == {(0, 1), (1, 0)}:
+            name += ", or keys read in another order"
         yield Found(name, "; ".join(filter(None, places[:3])), worst)
         return
     _, fit, numbers, _ = fits[0]

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from labkernels.numerics.verdict.diagnosis.one_row import Match
-from labkernels.numerics.verdict.diagnosis.whole_kernel import fitted, grammar, one_rule
+from labkernels.numerics.verdict.diagnosis.whole_kernel import fitted, grammar, one_rule, same
 from labkernels.numerics.verdict.diagnosis.whole_kernel.keys import (
     appended,
     ends,
@@ -38,6 +38,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.products import (
     channels as product_channels,
 )
 from labkernels.numerics.verdict.diagnosis.whole_kernel.products import keys as product_keys
+from labkernels.numerics.verdict.diagnosis.whole_kernel.products import tiles as product_tiles
 from labkernels.numerics.verdict.diagnosis.whole_kernel.products import turns
 from labkernels.numerics.verdict.diagnosis.whole_kernel.products import weights as product_weights
 from labkernels.numerics.verdict.diagnosis.whole_kernel.scores import (
@@ -78,6 +79,7 @@ _WITHOUT_NUMBERS = (
     *functions.WITHOUT_NUMBERS,
     positions.of_values,
 )
+_OF_ALL_ROWS = (*_WITHOUT_NUMBERS, variants.of_each_sink)
 
 
 def of_some_keys(few: list[Sheet], misfit: fitted.Misfit) -> Iterator[Mistake]:
@@ -103,7 +105,7 @@ _ROUNDS: Rounds = (
         orders.of_offset,
         merges.of_splits,
     ),
-    (grammar.of_readings, *states.ALL),
+    (variants.of_each_sink, grammar.of_readings, *states.ALL),
     (
         merges.of_lanes,
         *exponentials.ALL,
@@ -122,7 +124,7 @@ _ROUNDS: Rounds = (
         *sources.ALL,
         *intervals.ALL,
     ),
-    (of_some_keys,),
+    (of_some_keys, *product_tiles.ALL),
     chains.LAST,
 )
 # Hundreds of formats, places and layouts, tried where nothing else has a name for the errors.
@@ -144,8 +146,8 @@ _RIVALS: dict[str, tuple[Family, ...]] = {
     "wrong scale": (fitted.of_scale, functions.of_cuts),
     "soft cap that was not asked for": (functions.of_cuts,),
     "splits merged unweighted": (states.of_steps,),
-    "splits weighted by l alone": (states.of_steps,),
-    "splits weighted by their maximum alone": (states.of_steps,),
+    "splits merged by l alone": (states.of_steps,),
+    "splits merged by their maximum alone": (states.of_steps,),
 }
 # What errors as small as rounding's can still show: a number, or the kind of arithmetic.
 _OF_ARITHMETIC: Rounds = (
@@ -208,7 +210,7 @@ def _searched(search: Search, rounds: Rounds, of_rows: Callable[[], list[Match]]
     for done, families in enumerate(rounds):
         if done == _QUICK and not search.kept and any(map(_is_sure, of_rows())):
             break
-        search.try_all(families, _WITHOUT_NUMBERS)
+        search.try_all(families, _OF_ALL_ROWS)
         sure = (rms**2 * SURELY <= search.before for rms, _ in search.kept)
         if any(_settles(*pair, search.before) for pair in search.kept) or any(sure):
             break
@@ -218,7 +220,7 @@ def _searched(search: Search, rounds: Rounds, of_rows: Callable[[], list[Match]]
         for start, families in _RIVALS.items()
         for family in families * mistake.name.startswith(start)
     ]
-    search.try_all(rivals, _WITHOUT_NUMBERS)
+    search.try_all(rivals, _OF_ALL_ROWS)
 
 
 def _settles(rms: float, mistake: Mistake, before: float) -> bool:
@@ -256,7 +258,9 @@ def _ordered(kept: list[tuple[float, Mistake]], found: list[Sheet], was: float) 
         chance = mistake.vague and not first.vague and -_BETTER * rms**2 <= worse < -_SAME
         if worse <= _SAME and not chance and not first.name.startswith(mistake.name):
             alike.append(mistake)
-    every = (name for m in (first, *alike) for name in m.name.split(", or "))
+    every = [name for m in (first, *alike) for name in m.name.split(", or ")]
+    if same.is_mask(first, found):
+        every.insert(1, same.ANOTHER_MASK)
     names = list(dict.fromkeys(every))[:3]
     matches = [
         Match(m.name, m.where, rms, was, m.precision, m.vague, m.like_scale, m.for_each)

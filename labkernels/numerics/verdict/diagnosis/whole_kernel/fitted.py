@@ -28,6 +28,7 @@ _NEARLY = 0.1  # distance of a fitted count of keys from a whole number that rou
 _TRUNCATED = (0.4, 1.3)
 # Round caps: where scores are large, the minimum of the misfit is too narrow for a grid alone.
 _CAPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 20, 25, 30, 32, 40, 50, 60, 64, 80, 100, 128, 200)
+_EQUAL = 1e-6  # relative difference of two misfits that rounding may cause
 _TWICE = 1.3  # rms of z of an output that is rounded again after a factor
 ROWS = 3  # rows of a sheet that give candidates
 CLEARLY = 50.0  # factor by which mean z^2 must fall where many numbers were fitted
@@ -211,11 +212,11 @@ def of_rows(
 
 
 def best(misfit: Misfit, mistakes: list[Mistake]) -> list[Mistake]:
-    """Return the mistake that fits best."""
+    """Return the mistake that fits best; of those that are equal but for rounding, the first."""
     found, lowest = mistakes[:1], math.inf
     for mistake in mistakes:
         value = misfit(mistake.outputs, limit=lowest)
-        if value < lowest:
+        if value < lowest * (1 - _EQUAL):
             found, lowest = [mistake], value
     return found
 

@@ -282,6 +282,8 @@ def _mistake(reading: Reading, near: Nearest) -> Mistake:
             where = f"{factor:.4g} of them; {where}" if padded else f"times {1 - factor:.4g}"
             name = _BY_FACTOR.get(name, name)
             cost += 1.0
+    if near.scope is ALL_KEYS:  # a product meets the same channels if Q has them in that order
+        name = name.replace("K read with its channels mixed up", "channels of Q or K mixed up")
     where = "; ".join(filter(None, (where, near.scope.words)))
 
     def outputs(sheet: Sheet) -> Array | None:

@@ -32,9 +32,9 @@ def of_operands(sheet: Sheet) -> Iterator[Reading]:
     changes = itertools.chain(tensors.sources(sheet), tensors.orders(sheet), tensors.values(sheet))
     for name, where, change, cost in changes:
         precision = name.startswith("{} in ") and "order" not in name
-        yield Reading(name.format("K"), where, _of_k(change), cost, precision)
-        yield Reading(name.format("V"), where, _of_v(change), cost, precision)
-        both = "K and V exchanged" if "exchanged" in name else name.format("K and V")
+        yield Reading(name.format("K", "V"), where, _of_k(change), cost, precision)
+        yield Reading(name.format("V", "K"), where, _of_v(change), cost, precision)
+        both = "K and V exchanged" if "read for" in name else name.format("K and V")
         yield Reading(both, where, _of_both(change), cost, precision)
 
 

@@ -59,10 +59,10 @@ def sources(sheet: Sheet) -> Iterator[Change]:
             yield name, where, lambda s, w, d=step: _across(s, w, d), 1.5
     n_k, n_v = sheet.k.shape[1], sheet.v.shape[1]
     if n_k > n_v and isinstance(sheet.channels, slice):
-        said = "{} exchanged for the other of K and V"
+        said = "{0} is {1}: {1} read for {0}"
         yield said, "its first channels", lambda s, w: s.k[:, :n_v] if w == "v" else None, 1.0
     if sheet.k.shape == sheet.v.shape and isinstance(sheet.channels, slice):
-        yield "{} exchanged for the other of K and V", "", _other, 1.0
+        yield "{0} is {1}: {1} read for {0}", "", _other, 1.0
 
 
 def _mean_of_heads(sheet: Sheet, which: str) -> Array:
@@ -321,7 +321,7 @@ def channels(sheet: Sheet, width: int) -> Iterator[Change]:
             rules[f"{parts} parts interleaved"] = at.reshape(parts, -1).T.ravel()
     for words, index in rules.items():
         yield (
-            "channels of {} mixed up",
+            "{} read with its channels mixed up",
             words,
             lambda s, w, i=index: s.keys(w)[:, i] if s.keys(w).shape[1] == len(i) else None,
             1.5,

@@ -23,7 +23,7 @@ def of_ends(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     words = _told(sheets, _end, "sees keys up to")
     tile = _tile(sheets, _end)
     where = f"the keys of whole tiles of {tile}; {words}" if tile else words
-    yield Mistake("mask that ends elsewhere", where, _seeing(_end, np.less))
+    yield Mistake("another mask that ends elsewhere", where, _seeing(_end, np.less))
 
 
 def of_starts(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:

@@ -117,7 +117,11 @@ def _reading(what: str, index_of: Callable[[int], np.ndarray]) -> Callable[..., 
 
 def of_order(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """Keys come in an order with a rule: in reverse, in pairs, halves of blocks swapped."""
-    rules: dict[str, Callable[..., Any]] = {"in reverse": lambda n: np.arange(n)[::-1]}
+    rules: dict[str, Callable[..., Any]] = {
+        "in reverse": lambda n: np.arange(n)[::-1],
+        "even ones, then odd ones": lambda n: np.argsort(np.arange(n) % 2, kind="stable"),
+        "halves in turn": lambda n: np.arange(n) // 2 + np.arange(n) % 2 * (-(-n // 2)),
+    }
     for size in _BLOCKS:
         rules[f"in reverse within blocks of {size}"] = lambda n, s=size: _within(
             n, s, lambda at, s=s: s - 1 - at

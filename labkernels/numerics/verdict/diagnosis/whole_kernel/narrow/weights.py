@@ -151,7 +151,8 @@ def of_partials(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     if any(sheet.has_sink for sheet in sheets):
         return
     longest = max(sheet.kv_len for sheet in sheets)
-    cuts = [Cut(n) for n in (*_SIZES, *(-n for n in _COUNTS)) if n < longest]
+    parts = [-(-longest // n) for n in _COUNTS]  # keys of parts of which the last is shorter
+    cuts = [Cut(n) for n in dict.fromkeys((*_SIZES, *(-n for n in _COUNTS), *parts)) if n < longest]
     for cut, fmt in itertools.product(cuts, _FORMATS):
         for kind, words in (
             ("partial outputs merged in", "each divided by its sum"),

@@ -16,13 +16,16 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import Sheet
 from labkernels.units import LOG2_E
 
 _TILES = (2, 4, 8, 16, 32, 64, 128)
+_OWN = "without its sign, as it should be"
 _DIVISORS = (2.0, 4.0, 8.0)
-_CAPS = (8, 16, 32, 64, 128)
+_CAPS = (8, 15, 16, 31, 32, 63, 64, 127, 128, 255)
+_MORE_HEADS = (2, 4, 8, 16, 32, 64)  # of a model, of which a rank has some
 
 Distance = Callable[..., Any]  # of places of queries, of keys, and numbers of queries
 
 
 def _distances() -> Iterator[tuple[str, Distance]]:
+    yield _OWN, lambda i, j, r: np.abs(i - j)
     for n in _TILES:
         yield f"that in whole tiles of {n}", lambda i, j, r, n=n: (i - j) // n * n
         yield f"that in tiles of {n}", lambda i, j, r, n=n: (i - j) // n
@@ -44,7 +47,6 @@ def _distances() -> Iterator[tuple[str, Distance]]:
     yield "that from the query's number, at least 0", lambda i, j, r: np.maximum(r - j, 0)
     yield "that of the last query", lambda i, j, r: j.max() - j + 0 * i
     yield "that of the first query", lambda i, j, r: i - r - j
-    yield "without its sign, as it should be", lambda i, j, r: np.abs(i - j)
 
 
 def _slopes(sheet: Sheet) -> Iterator[tuple[str, np.ndarray]]:
@@ -57,6 +59,10 @@ def _slopes(sheet: Sheet) -> Iterator[tuple[str, np.ndarray]]:
     yield "2^(-8 (k + 1) / n) of KV head k of n", 2.0 ** (-8 * (head // group + 1) / kv_heads)
     yield "2^(-8 (h + 1) / n) of head h of n", 2.0 ** (-8 * (head + 1) / n)
     yield "2^(-8 h / n) of head h of n", 2.0 ** (-8 * head / n)
+    for more in _MORE_HEADS:
+        if more > n:
+            said = f"2^(-8 (h + 1) / {more}) of head h of {more}"
+            yield said, 2.0 ** (-8 * (head + 1) / more)
     yield "of the first head of its group", own[head // group * group]
     yield "of the last head of its group", own[head // group * group + group - 1]
     yield "of the head with its KV head's number", own[head // group]
@@ -71,9 +77,8 @@ def of_distances(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     if variant is None or variant.alibi is None or variant.soft_cap is not None:
         return
     found = []
-    own = "without its sign, as it should be"
     for (words, of), (whose, slopes) in itertools.product(_distances(), _slopes(sheets[0])):
-        if words == own and not whose:
+        if words == _OWN and not whose:
             continue
 
         def outputs(sheet: Sheet, of: Distance = of, slopes: Array = slopes) -> Array:
@@ -82,8 +87,8 @@ def of_distances(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
             bias = LOG2_E * slopes[sheet.heads][:, None] * distance
             return sheet.attend(sheet.masked(sheet.q @ sheet.k.T - bias))
 
-        name = "ALiBi slopes of another head" if words == own else "ALiBi by another distance"
-        said = [f"slopes {whose}"] * bool(whose) + [words] * (words != own)
+        name = "ALiBi slopes of another head" if words == _OWN else "ALiBi by another distance"
+        said = [f"slopes {whose}"] * bool(whose) + [words] * (words != _OWN)
         cost = 1.0 + 0.5 * (len(said) > 1)
         found.append(Mistake(name, ", ".join(said), outputs, cost=cost))
     yield from best(misfit, found)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from labkernels.numerics import rounding
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.whole_kernel.fitted import Misfit, best, of_rows
 from labkernels.numerics.verdict.diagnosis.whole_kernel.keys import some_keys
@@ -24,6 +25,7 @@ _NEW_BASES = (
 )
 _PAGES = (8, 16, 32, 64, 128, 256)
 _FACTORS = (0.5, 0.25, 0.125, 0.75, 4.0, 8.0)
+_ROUNDED = "frequencies rounded to "
 _FAR = 512  # most places that queries may be off
 _NUMBERS = 2**27  # numbers of K that are turned: with more, it would take seconds
 _SCREENED = 2  # sheets of which one row each selects what is judged
@@ -54,6 +56,8 @@ class Angles:
     def of(self, half: int) -> np.ndarray:
         """Return the angle of each pair per place. Shapes: [half]."""
         c = np.arange(half)
+        if self.kind.startswith(_ROUNDED):
+            return rounding.round_to(self.base ** -(c / half), self.kind.removeprefix(_ROUNDED))
         exponent = {
             "": c / half,
             "exponents that begin with the second": (c + 1) / half,
@@ -157,6 +161,7 @@ def _of_both(sheets: list[Sheet]) -> Iterator[Mistake]:
         "exponents that begin with the second",
         "exponents up to 1",
         "frequencies in reverse",
+        *(_ROUNDED + fmt for fmt in ("bf16", "fp16")),
     )
     for old in _angles(sheets[0]):
         others = [Angles(b, old.interleaved, old.share) for b in _NEW_BASES if b != old.base]
@@ -175,13 +180,30 @@ def _of_both(sheets: list[Sheet]) -> Iterator[Mistake]:
             yield Mistake(name, new.kind or where, outputs, cost=1.0)
 
 
+def _of_rest(sheets: list[Sheet]) -> Iterator[Mistake]:
+    """Yield Q and K whose channels past a partial rotation are turned, too."""
+    width = sheets[0].k.shape[1]
+    for base, share, interleaved in itertools.product(_BASES, (0.5, 0.25, 0.75), (False, True)):
+        angles, first = Angles(base, interleaved), int(width * share) // 2 * 2
+
+        def outputs(sheet: Sheet, a: Angles = angles, n: int = first) -> Array:
+            at, x = sheet.places[:, 0], np.arange(sheet.kv_len)
+            k = sheet.once((a, n), lambda: a.turned(sheet.k[:, n:], x))
+            q = a.turned(sheet.q[:, n:], at)
+            return sheet.attend(sheet.masked(sheet.q[:, :n] @ sheet.k[:, :n].T + q @ k.T))
+
+        where = f"channels from {first} on, {angles.words}"
+        yield Mistake("RoPE of channels past a partial rotation", where, outputs, cost=1.0)
+
+
 def of_rules(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """Queries, keys, or keys of a part, have wrong places; or both have other frequencies."""
     if not _applies(sheets):
         return
     most = max(1, _NUMBERS // max(sheets[0].k.size, 1))
     of_keys = list(itertools.islice(_of_keys(sheets), most))
-    of_both = list(itertools.islice(_of_both(sheets), most))
+    both = itertools.chain(_of_rest(sheets), _of_both(sheets))
+    of_both = list(itertools.islice(both, most))
     for tried in (of_keys, list(_of_queries(sheets)), of_both):
 
         def each(sheet: Sheet, row: int, tried: list[Mistake] = tried) -> Array:

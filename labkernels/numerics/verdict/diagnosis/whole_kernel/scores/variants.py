@@ -26,6 +26,8 @@ _FACTORS = {
     "twice": 2.0,
 }
 _NEAR = 0.01  # largest relative distance of a factor from one of these
+_MOST_HEADS = 65  # heads whose sinks or slopes are tried for those of others
+_LISTED = 8
 _SPLITS = (2, 3, 4, 5, 6, 7, 8, 16)  # numbers of splits, each with the sink
 
 
@@ -76,8 +78,8 @@ def _tensors(
         return _as_if(replace(variant, **changed))
 
     heads = np.arange(len(given))
-    for step in (1, -1, 2, -2):
-        where = f"head h has that of head (h {step:+d}) % {len(given)}"
+    for step in range(1, min(len(given), _MOST_HEADS)):
+        where = f"head h has that of head (h + {step}) % {len(given)}"
         yield Mistake(f"{what} of another head", where, having(given[(heads + step) % len(given)]))
     yield Mistake(f"{what} of another head", "in reverse", having(given[::-1].copy()))
     by_group = having(given[heads // group])
@@ -97,6 +99,38 @@ def _tensors(
     if all(abs(factor - known) > _NEAR * factor for known in _FACTORS.values()):
         where = f"times {factor:.4g}"
         yield Mistake(f"{what} by a factor", where, times(math.log(factor)), vague=True)
+
+
+def of_each_sink(sheets: list[Sheet]) -> Iterator[Mistake]:
+    """Each head has a sink of its own number, which follows from the factors of its rows."""
+    variant = sheets[0].problem.variant
+    if variant is None or variant.sinks is None:
+        return
+    given = np.asarray(variant.sinks, np.float64)
+    above, below = np.zeros(len(given)), np.zeros(len(given))
+    top = max(float(sheet.scores.max()) for sheet in sheets)
+    for sheet in sheets:
+        weight = 1 / np.maximum(sheet.sigma, 1e-300) ** 2
+        square = (sheet.truth**2 * weight).sum(1)
+        factor = (sheet.out * sheet.truth * weight).sum(1) / np.maximum(square, 1e-300)
+        m, l = sheet.scores.max(1), sheet.weights.sum(1)
+        right = l + np.exp2(sheet.sink[:, 0] - m)
+        sink = (right / factor - l) * np.exp2(m - top)  # 2^sink, relative to all scores
+        precise = square * (factor**2 / right * np.exp2(top - m)) ** 2
+        usable = np.isfinite(sink * precise)
+        np.add.at(above, sheet.heads[usable], (sink * precise)[usable])
+        np.add.at(below, sheet.heads[usable], precise[usable])
+    numbers = np.where(below > 0, (np.log2(above / below) + top) / LOG2_E, given)
+    if not np.isfinite(numbers).all():
+        return
+    told = ", ".join(f"{x:.3g}" for x in numbers[:_LISTED]) + ", ..." * (len(given) > _LISTED)
+    where = f"{told} for heads 0 to {len(given) - 1}"
+    changed = _as_if(replace(variant, sinks=numbers))
+    before = sum(float((((s.out - s.truth) / s.sigma) ** 2).sum()) for s in sheets)
+    after = sum(float((((s.out - changed(s)) / s.sigma) ** 2).sum()) for s in sheets)
+    if not after * fitted.CLEARLY <= before:  # so many numbers explain a part of any errors
+        return
+    yield Mistake("sinks of other numbers", where, changed, cost=1.5, for_each=True)
 
 
 def _not_rescaled(sheet: Sheet) -> Array:

@@ -34,19 +34,19 @@ def _log2(l: Array) -> Array:
 _WAYS: dict[str, Callable[..., Any]] = {
     "splits merged unweighted": lambda m, l: np.where(l > 0, 1.0, 0.0),
     "splits merged unweighted, empty ones too": lambda m, l: np.ones_like(m),
-    "splits weighted by l alone": lambda m, l: l,
-    "splits weighted by their maximum alone": lambda m, l: np.exp2(m - m.max(0)),
-    "splits weighted by 1 / lse": lambda m, l: 1 / _right(m, l),
-    "splits weighted by lse, not 2^lse": lambda m, l: m + _log2(l),
+    "splits merged by l alone": lambda m, l: l,
+    "splits merged by their maximum alone": lambda m, l: np.exp2(m - m.max(0)),
+    "splits merged by 1 / lse": lambda m, l: 1 / _right(m, l),
+    "splits merged by lse, not 2^lse": lambda m, l: m + _log2(l),
     "mixed log base at the merge of lse: exp for exp2": lambda m, l: _powers(
         LOG2_E * (m + _log2(l))
     ),
     "mixed log base at the merge of lse: exp2 of natural logs": lambda m, l: _powers(
         (m + _log2(l)) / LOG2_E
     ),
-    "splits weighted by another split's lse": lambda m, l: np.roll(_right(m, l), 1, 0),
-    "splits weighted by another split's lse, the next": lambda m, l: np.roll(_right(m, l), -1, 0),
-    "splits weighted by another split's lse, in reverse": lambda m, l: _right(m, l)[::-1],
+    "splits merged by another split's lse": lambda m, l: np.roll(_right(m, l), 1, 0),
+    "splits merged by another split's lse, the next": lambda m, l: np.roll(_right(m, l), -1, 0),
+    "splits merged by another split's lse, in reverse": lambda m, l: _right(m, l)[::-1],
     "first split counted twice at the merge": lambda m, l: _one(_right(m, l), 0, 2.0),
     "last split counted twice at the merge": lambda m, l: _one(_right(m, l), -1, 2.0),
     "split left out": lambda m, l: _one(_right(m, l), -1, 0.0),
@@ -56,8 +56,8 @@ _WAYS: dict[str, Callable[..., Any]] = {
 
 _OF_LANES: dict[str, Callable[..., Any]] = {
     "lanes merged unweighted": _WAYS["splits merged unweighted"],
-    "lanes merged by l alone, without their maxima": _WAYS["splits weighted by l alone"],
-    "lanes merged by their maxima alone": _WAYS["splits weighted by their maximum alone"],
+    "lanes merged by l alone, without their maxima": _WAYS["splits merged by l alone"],
+    "lanes merged by their maxima alone": _WAYS["splits merged by their maximum alone"],
 }
 
 

@@ -1,0 +1,103 @@
+"""Other words for a mistake: what makes the same outputs of this call, in another tensor or step.
+
+A factor on all scores is a scale, or a factor on Q or K; keys that both sums lack may be hidden by
+a mask. No output tells such mistakes apart, so that the line names them together, the likelier ones
+first. What is equal on some inputs alone is tried in `whole_kernel` instead.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.verdict.diagnosis.one_row import Match
+
+MOST = 3  # names of a line: a longer list does not tell a reader where to look
+_OR = ", or "
+_OF_KEYS = re.compile(r"\bkeys?\b|\btiles\b")
+
+Holds = Callable[[Problem, Match], bool]
+
+
+def _always(problem: Problem, match: Match) -> bool:
+    return True
+
+
+def _hides(problem: Problem, match: Match) -> bool:
+    """Whether a mask or a window hides keys of some row, and the line names none yet."""
+    if re.search(r"\b(mask|window)\b", match.name):
+        return False
+    variant = problem.variant
+    if variant is not None and (variant.window_left is not None or variant.mask is not None):
+        return True
+    return bool((problem.n_keys < problem.kv_lens[problem.request_of]).any())
+
+
+def _of_all_keys(problem: Problem, match: Match) -> bool:
+    return not _OF_KEYS.search(match.where)
+
+
+def _of_some_keys(problem: Problem, match: Match) -> bool:
+    return not _of_all_keys(problem, match)
+
+
+def _has_sinks(problem: Problem, match: Match) -> bool:
+    return problem.variant is not None and problem.variant.sinks is not None
+
+
+def _of_one_query(problem: Problem, match: Match) -> bool:
+    return int(np.diff(problem.q_ends).max()) == 1
+
+
+def _of_rows(problem: Problem, match: Match) -> bool:
+    """Whether other rows of the same keys explain the output: they differ in Q alone."""
+    return match.name.startswith("another row's output")
+
+
+def _taken_off(problem: Problem, match: Match) -> bool:
+    return match.where.startswith("times -1") and "right output times" not in match.where
+
+
+# The whole name, another name of the same outputs, and for which calls they are the same.
+_SAME: tuple[tuple[str, str, Holds], ...] = (
+    (r"wrong scale(: (twice|half) as large)?", "Q or K by a factor", _of_all_keys),
+    (r"wrong scale", "K by a factor", _of_some_keys),
+    (r"wrong scale, another for each (\w+)", r"Q or K by a factor for each \1", _of_all_keys),
+    (r"V or the output by a factor", "the denominator by a factor", _always),
+    (r"factor for each (.+)", r"V or the output by a factor for each \1", _always),
+    (r"denominator of each row( wrong: the row.*)?", "sinks of other numbers", _has_sinks),
+    (r"denominator of each row( wrong: the row.*)?", "o rescaled wrongly in each row", _always),
+    (r"out was rounded to (steps, as )?(\w+)", r"partial outputs in \2, of one split", _always),
+    (r"keys?( at the end)? left out(, other keys .*)?", "another mask that hides them", _hides),
+    (r"window that was not asked for", "keys left out", _of_one_query),
+    (r"an offset of V for each (.+)", r"a constant is added to each \1 of the output", _always),
+    (r"a constant is added to V, of each (.+)", "a constant is added to the output", _always),
+    (r"the mean of V is added", "V less its mean", _taken_off),
+    (r"channels mixed up", "V read with its channels mixed up", _always),
+    (r"Q of another row", "weights are those of another row", _of_rows),
+)
+
+
+def _others(problem: Problem, match: Match, names: list[str]) -> Iterator[str]:
+    for name in names:
+        for pattern, other, holds in _SAME:
+            found = re.fullmatch(pattern, name)
+            if found and holds(problem, match):
+                yield found.expand(other)
+
+
+def named(problem: Problem, matches: list[Match]) -> list[Match]:
+    """Return the matches, the first with the other names of its outputs, at most three in all.
+
+    >>> scaled = Match("wrong scale", "scores times 1.3", 1.0, 9.0)
+    >>> named(None, [scaled])[0].name
+    'wrong scale, or Q or K by a factor'
+    """
+    if not matches:
+        return []
+    names = matches[0].name.split(_OR)
+    more = [other for other in _others(problem, matches[0], names) if other not in names]
+    kept = [*names, *dict.fromkeys(more)][: max(MOST, len(names))]
+    return [replace(matches[0], name=_OR.join(kept)), *matches[1:]]

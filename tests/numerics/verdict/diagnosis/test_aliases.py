@@ -1,0 +1,223 @@
+"""What is equal on the output is named together; what is more specific comes before it."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from labkernels.measure.strangers import inputs, runs, wrong
+from labkernels.measure.strangers.inputs import Asked
+from labkernels.measure.strangers.wrong import attend, keys_read, scored, stored, valued
+from labkernels.numerics.verdict.diagnosis import aliases, many_rows
+from labkernels.numerics.verdict.diagnosis.one_row import Match
+from labkernels.numerics.verdict.diagnosis.structure import scales, tiles
+from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
+from tests.numerics.verdict.diagnosis.named import call_of
+from tests.numerics.verdict.diagnosis.test_evidence import DIM, SIGMA, _problem, _sheet
+
+SEED = 53
+CAUSAL = inputs.Shape(2, 4, 2, 9, 90, 32, causal=True)
+WHOLE = inputs.Shape(2, 4, 2, 9, 90, 32)
+HEADS = inputs.Shape(2, 6, 2, 7, 60, 32, causal=True)
+MASK = "another mask: keys that the mask hides"
+
+
+def _judged(bug, shape, asked=None):
+    call = call_of(shape, SEED)
+    call = call if asked is None else replace(call, asked=asked)
+    found = runs.judged(call, wrong.run(bug, call))
+    assert found.matches, found.summary()
+    names = found.matches[0].name.split(", or ")
+    assert len(names) <= aliases.MOST
+    return names
+
+
+def _in_reverse(w):
+    return torch.arange(w.k.shape[2]).flip(0)
+
+
+def _twice(w):
+    return torch.arange(w.k.shape[2]) // 2 * 2
+
+
+@pytest.mark.parametrize(
+    ("index", "shape", "masked"),
+    [(_in_reverse, CAUSAL, True), (_in_reverse, WHOLE, False), (_twice, CAUSAL, False)],
+    ids=["causal", "no mask", "keys twice"],
+)
+def test_keys_in_another_order_are_another_mask_where_each_is_read_once(index, shape, masked):
+    if not masked and index is _in_reverse:  # the order of keys does not matter without a mask
+        shape = replace(shape, causal=False)
+        call = call_of(shape, SEED)
+        out, right = (wrong.run(b, call) for b in (keys_read(index), wrong.right_output))
+        assert torch.allclose(out, right, atol=1e-5)  # float32: some units of the last place
+        return
+    names = _judged(keys_read(index), shape)
+    assert (MASK in names) == masked, names
+    assert "read" in names[0]
+
+
+def _pairs(k):
+    return k.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+
+
+def _means_off(k, tile=20):
+    return torch.cat([part - part.mean(2, keepdim=True) for part in k.split(tile, 2)], 2)
+
+
+def _less_first(k, tile=20):
+    return torch.cat([part - part[:, :, :1] for part in k.split(tile, 2)], 2)
+
+
+def _of_k(change):
+    return scored(lambda w: w.scores(k=change(w.k)))
+
+
+def _odd_tiles_of_k(w):
+    odd = torch.arange(w.v.shape[2])[:, None] // 16 % 2 == 1
+    return torch.where(odd, w.k, w.v)
+
+
+def _of_sinks(change):
+    return lambda w: attend(w.s, w.v, w.call.q.dtype, sinks=change(w.call.sinks.double()))
+
+
+def _sloped(slopes, distance):
+    def bug(w):
+        place, key = wrong.places(w)
+        s = w.q @ w.k.mT * w.call.scale - slopes(w) * distance(place - key)
+        return s.masked_fill(w.hidden, -math.inf)
+
+    return scored(bug)
+
+
+def _own(w):
+    return w.call.slopes.double()[:, None, None]
+
+
+def _of_a_rank(w):
+    head = torch.arange(w.q.shape[1]).double()[:, None, None]
+    return 2.0 ** (-8 * (head + 1) / 16)
+
+
+def _without(keys):
+    def bug(w):
+        return wrong.masked(w.s, torch.isin(torch.arange(w.s.shape[-1]), torch.tensor(keys)))
+
+    return scored(bug)
+
+
+SINKS, SLOPES = Asked(sinks=True), Asked(alibi=True)
+CASES = {
+    "pairs of K's channels": (_of_k(_pairs), CAUSAL, None, ["channels of Q or K mixed up"]),
+    "means of tiles of 20": (_of_k(_means_off), CAUSAL, None, ["K less its mean"]),
+    "first keys of tiles": (_of_k(_less_first), CAUSAL, None, ["K less its tile's first key"]),
+    "scale": (
+        scored(lambda w: 1.3 * w.s),
+        CAUSAL,
+        None,
+        ["wrong scale", "Q or K by a factor"],
+    ),
+    "V from K": (valued(_odd_tiles_of_k), CAUSAL, None, ["V is K: K read for V"]),
+    "sinks of a rank": (
+        _of_sinks(lambda x: x.roll(3)),
+        HEADS,
+        SINKS,
+        ["sinks of another head"],
+    ),
+    "sinks squared": (_of_sinks(lambda x: x * x), HEADS, SINKS, ["sinks of other numbers"]),
+    "distance at most 31": (
+        _sloped(_own, lambda d: d.clamp(max=31)),
+        HEADS,
+        SLOPES,
+        ["ALiBi by another distance"],
+    ),
+    "slopes of 16 heads": (
+        _sloped(_of_a_rank, lambda d: d),
+        HEADS,
+        SLOPES,
+        ["ALiBi slopes of another head"],
+    ),
+    "three keys": (
+        _without([7, 8, 9]),
+        CAUSAL,
+        None,
+        ["keys left out", "another mask that hides them"],
+    ),
+    "e4m3": (
+        stored(lambda w, out: out.to(torch.float8_e4m3fn).to(out.dtype)),
+        CAUSAL,
+        None,
+        ["out was rounded to e4m3", "partial outputs in e4m3, of one split"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_bug_has_the_names_of_all_that_makes_its_outputs(case):
+    bug, shape, asked, names = CASES[case]
+    assert _judged(bug, shape, asked) == names
+
+
+def test_a_scale_of_some_keys_is_not_one_of_the_query():
+    some = Match("wrong scale", "scores times 1.3; odd tiles of 32 keys", 1.0, 9.0)
+    assert aliases.named(None, [some])[0].name == "wrong scale, or K by a factor"
+
+
+def test_a_list_of_names_stays_as_short_as_a_reader_can_use():
+    three = Match("wrong scale, or a, or b", "all rows", 1.0, 9.0)
+    assert aliases.named(None, [three]) == [three]
+    assert aliases.named(None, []) == []
+
+
+def _factors(sheet):
+    return sheet.truth * np.random.default_rng(8).uniform(0.5, 2, (len(sheet.tokens), 1))
+
+
+def _in_one_channel(sheet):
+    """Return rows that are 0 but for a channel, and have another number there."""
+    right = sheet.truth * (np.arange(DIM) == 3)
+    return right, right * np.random.default_rng(8).uniform(0.5, 2, (len(right), 1))
+
+
+@pytest.mark.parametrize("family", [tiles.of_rows, tiles.of_lanes])
+def test_a_factor_of_a_row_shows_in_several_channels_or_has_no_name(family):
+    sheet = _sheet(_problem(), _factors)
+    found = list(family([Block(sheet, sheet.sigma)], 1e3))
+    assert [each.name for each in found] == [
+        "denominator of each row wrong: the row by a factor of its own"
+    ]
+    truth, out = _in_one_channel(sheet)
+    lone = replace(sheet, truth=truth, out=out, notes={})
+    assert not [each for each in family([Block(lone, lone.sigma)], 1e3) if "denom" in each.name]
+
+
+def _scaled(sheet):
+    times = np.random.default_rng(9).uniform(0.5, 2, (len(sheet.tokens), 1))
+    return sheet.attend(times * sheet.scores)
+
+
+@pytest.mark.parametrize(("rank", "named"), [(DIM, True), (1, False)])
+def test_a_scale_of_each_row_needs_rows_that_move_in_several_directions(rank, named):
+    sheet = _sheet(_problem(rank), _scaled)
+    found = list(scales.of_scales([Block(sheet, sheet.sigma)], 1e3))
+    assert [each.name.startswith("wrong scale, another") for each in found] == [True] * named
+
+
+@pytest.mark.parametrize(("levels", "named"), [(7, True), (1, False)], ids=["int4", "one number"])
+def test_steps_of_an_integer_need_numbers_between_0_and_the_largest(levels, named):
+    rng = np.random.default_rng(2)
+    right = rng.integers(-levels, levels + 1, (40, 16)) / 7
+    right[:, 0] = levels / 7
+    noisy = right + 0.3 * levels / 49 * rng.standard_normal(right.shape)
+    sigma = np.full(right.shape, SIGMA)
+    found = many_rows._stepped(right, noisy, sigma, "fp32")
+    assert [match.name for match in found] == ["out was rounded to steps, as int4"] * named
+
+
+def test_factors_that_rows_of_a_head_share_are_its_own():
+    bug = valued(lambda w: w.v * torch.tensor([0.6, 0.6, 1.5, 1.5])[:, None, None].double())
+    names = ["factor for each head", "V or the output by a factor for each head"]
+    assert _judged(bug, CAUSAL) == names
