@@ -271,10 +271,13 @@ plt.show()
 # ### Two tensors of your own
 #
 # Save the inputs and the output, from any framework and any kernel, as `npz`, `safetensors` or `pt`, or take what FlashInfer, FlashInfer-Bench or SGLang have dumped; in an `npz`, `uint16` holds the bits of bf16.
-# Then one command gives the verdict, and its exit code is 0 for rounding, 1 for a bug, 3 for less exact than the format allows, 2 for none of these:
+# Then one command gives the verdict, and its exit code is 0 for rounding, 1 for a bug, 3 for less exact than the format allows, 2 for none of these.
+# The output of this dump was computed with the scale $1 / \sqrt{D}$ applied twice:
 
 # %%
-tensors = {"q": case.q, "k": case.cache.k, "v": case.cache.v, "out": outputs["P truncated"]}
+how = {"kernel": "decode_mma", "keys_per_split": split}
+twice = ops.decode(case.q, case.cache, scale=1 / case.q.shape[-1], **how).out
+tensors = {"q": case.q, "k": case.cache.k, "v": case.cache.v, "out": twice}
 arrays = {name: rounding.to_bits(x.double().numpy(), "bf16") for name, x in tensors.items()}
 numbers = {"page_table": case.cache.page_table.numpy(), "kv_len": case.cache.kv_len.numpy()}
 with tempfile.TemporaryDirectory() as folder:
