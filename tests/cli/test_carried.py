@@ -1,7 +1,5 @@
 """Rows that another machine recorded with --out come into the data with their duration."""
 
-import pytest
-
 from labkernels import cli, experiments
 from labkernels.experiments import durations
 from labkernels.experiments.harness import Options
