@@ -16,7 +16,7 @@
 #
 # Copy this file to `notebooks/<idea>.py`, run `make notebooks`, and list the chapter in `book/_toc.yml`.
 # A file name that begins with an underscore, like this one's, stays out of the book.
-# Write one sentence a line; keep a code cell to 15 lines, and put what is longer into `labkernels`.
+# Write one sentence per line; keep a code cell to 15 lines, and put what is longer into `labkernels`.
 #
 # ## Question
 #

@@ -235,7 +235,7 @@ print(verdict(right, case.q, cache=case.cache).summary())
 # The largest error stands beside the ulp of the element at which it was found.
 
 # %%
-SHOWN = ("wrong merge base", "padding in the denominator", "P truncated")
+SHOWN = ("scale applied twice", "padding in the denominator", "P truncated")
 judge, policy = Criteria(case), discover()["decode_mma"].policies[0]
 outputs = {"none": right}
 outputs |= {name: decode.decode(decode.MUTANTS[name], "decode_mma", case) for name in SHOWN}
@@ -271,10 +271,12 @@ plt.show()
 # ### Two tensors of your own
 #
 # Save the inputs and the output, from any framework and any kernel, as `npz`, `safetensors` or `pt`, or take what FlashInfer, FlashInfer-Bench or SGLang have dumped; in an `npz`, `uint16` holds the bits of bf16.
-# Then one command gives the verdict, and its exit code is 0 for rounding, 1 for a bug, 3 for less exact than the format allows, 2 for none of these:
+# Then one command gives the verdict, and its exit code is 0 for rounding, 1 for a bug, 3 for less exact than the format allows, 2 for none of these.
+# The dump of this cell has the output whose scores were scaled twice:
 
 # %%
-tensors = {"q": case.q, "k": case.cache.k, "v": case.cache.v, "out": outputs["P truncated"]}
+out = outputs["scale applied twice"]
+tensors = {"q": case.q, "k": case.cache.k, "v": case.cache.v, "out": out}
 arrays = {name: rounding.to_bits(x.double().numpy(), "bf16") for name, x in tensors.items()}
 numbers = {"page_table": case.cache.page_table.numpy(), "kv_len": case.cache.kv_len.numpy()}
 with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,9 @@
-"""A folder of recordings that ran as jobs: each experiment has a folder of rows and an outcome.
+"""Folders of recordings that were made elsewhere, and how their rows come into `data/`.
 
-`labkernels record --submit FOLDER` fills it, and `--gather FOLDER` puts the rows into `data/`. The
-rows of an experiment come from one job, so that no table compares the clocks of two GPUs.
+`labkernels record --submit FOLDER` fills one by jobs, with a folder of rows and an outcome for each
+experiment; `record --out FOLDER` on another machine fills one with the rows alone. `--gather
+FOLDER` puts either into `data/`. The rows of an experiment come from one job or recording, so that
+no table compares the clocks of two GPUs.
 """
 
 import json
@@ -35,18 +37,19 @@ def failures(folder: Path, name: str) -> list[str] | None:
 
 
 def gather(folder: Path, options: Options) -> Iterator[tuple[str, Outcome]]:
-    """Put the rows of each experiment's job where `options.out` says, and yield what was put.
+    """Put the rows of each experiment's recording where `options.out` says, and yield what was put.
 
     Tables that grow get the rows added, and renewed tables are written anew, as if the recordings
     had been made there one after the other. A job that has not come to its end is left for a later
     call; an experiment that was gathered before is left out.
 
-    Raises: ValueError if `folder` has no submitted jobs, or holds rows that may not stand in
-    `data/`.
+    Raises: ValueError if `folder` has no submitted jobs and no recording that came to its end, or
+    holds rows that may not stand in `data/`.
     """
     path = folder / SUBMITTED
     if not path.exists():
-        raise ValueError(f"gather = {folder}; allowed: a folder that `record --submit` has filled")
+        yield from _carried(folder, options)
+        return
     asked = json.loads(path.read_bytes())
     known = {"quick": asked["quick"], "only": asked["only"]}
     chosen = Options(out=options.out, replace=options.replace, **known)
@@ -64,6 +67,24 @@ def gather(folder: Path, options: Options) -> Iterator[tuple[str, Outcome]]:
             yield name, _put(folder / name, experiment, chosen, failed)
 
 
+def _carried(folder: Path, options: Options) -> Iterator[tuple[str, Outcome]]:
+    """Put the newest recording of each experiment that `record --out` brought to its end there."""
+    newest = {row["experiment"]: row for row in durations.read(folder)}
+    if not newest:
+        filled = "a folder that `record --submit`, or `record --out` to its end, has filled"
+        raise ValueError(f"gather = {folder}; allowed: {filled}")
+    stand = durations.read(options.out)
+    chosen = []
+    for name, experiment in discover().items():
+        if name in newest and newest[name] not in stand:
+            part = newest[name]["cells"] < len(list(experiment.cells(options)))
+            of = Options(out=options.out, replace=options.replace, only="a part" if part else "")
+            check_place(experiment, of)
+            chosen.append((experiment, of))
+    for experiment, of in chosen:
+        yield experiment.name, _put(folder, experiment, of, [])
+
+
 def _put(folder: Path, experiment: Experiment, options: Options, failed: list[str]) -> Outcome:
     """Put the files of an experiment: its tables, files of another kind, and how long it took."""
     put = Files(experiment, options)
@@ -75,9 +96,10 @@ def _put(folder: Path, experiment: Experiment, options: Options, failed: list[st
             continue
         put.put((name, row) for row in rows)
         origin = origin or next(iter(rows), {})
-    took = durations.read(folder)
+    took = [row for row in durations.read(folder) if row["experiment"] == experiment.name]
     failed = [*failed, *put.close(complete=bool(took), origin=origin)]
-    tables = {_stem(name) for name in (*experiment.tables, durations.DATA_FILE)}
+    every = [name for of in discover().values() for name in of.tables]
+    tables = {_stem(name) for name in (*every, durations.DATA_FILE)}
     described = (folder / files.DESCRIPTION).exists()
     for name in files.read_description(folder) if described else ():
         if _stem(name) not in tables:

@@ -31,6 +31,7 @@ examples:
   labkernels record --all --replace                     all of them, in fresh files
   labkernels record --all --submit jobs                 a job of SLURM for each of them
   labkernels record --gather jobs                       put the rows of these jobs into data/
+  labkernels record --gather rows                       the same for rows of another machine's --out
   labkernels record --describe                          refresh data/datapackage.json alone
   labkernels record --merge --out rows                  rows that a machine without pyarrow left
 
@@ -41,6 +42,8 @@ failed is said again at the end.
 them (--no-wait: returns). An experiment and its peers stay in one process on one GPU, since only
 times of one run are compared. Where there is no SLURM, or with --local, the jobs run here, one
 after the other. FOLDER has to be one that all machines see. It needs labkernels[cluster].
+--gather also takes a folder that --out filled on another machine, of recordings that came to
+their end.
 
 Ctrl-C, or the SIGTERM of a scheduler at the end of a job's time, keeps what was measured.
 Rows are written as CSV, and merged into the Parquet files of large tables at the end. Without

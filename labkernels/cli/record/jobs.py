@@ -26,7 +26,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     """Add where jobs leave their rows, and what the scheduler is asked for."""
     jobs = sub.add_argument_group("jobs of a scheduler")
     jobs.add_argument("--submit", type=Path, metavar="FOLDER", help="record by jobs, into FOLDER")
-    jobs.add_argument("--gather", type=Path, metavar="FOLDER", help="put the rows of such jobs")
+    jobs.add_argument("--gather", type=Path, metavar="FOLDER", help="put rows made elsewhere")
     jobs.add_argument("--partition", default=None, help="SLURM's partition (default: SLURM's own)")
     minutes = "time limit of a job (default: twice its last recording, and ten minutes)"
     jobs.add_argument("--minutes", type=int, default=None, help=minutes)
@@ -99,7 +99,7 @@ def measure(folder: Path, name: str, words: list[str]) -> None:
 
 
 def gather(folder: Path, asked: Options) -> int:
-    """Put the rows of submitted jobs into the data folder, and say what failed in them."""
+    """Put rows of jobs or of another machine into the data folder, and say what failed in jobs."""
     from labkernels.experiments import jobs
 
     failed = []

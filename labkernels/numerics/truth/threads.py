@@ -2,15 +2,16 @@
 
 A product of one block is small, and a second thread of the BLAS library spins while it waits for
 each: on a busy machine two such threads take ten times as long as one. Blocks are independent, so
-that each thread takes whole blocks here, and its products have one thread. So it is with torch's
-tensors on the CPU, where `torch.get_num_threads` says how many threads there are.
+that each thread takes whole blocks here, and its products have one thread. So have those of a small
+problem, whose blocks one thread takes. So it is with torch's tensors on the CPU, where
+`torch.get_num_threads` says how many threads there are.
 """
 
 import contextvars
 import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import numpy as np
@@ -59,11 +60,13 @@ def over_rows(problem: Problem, work: Callable[[Rows], Result]) -> Iterator[tupl
         with np.errstate(**state), block.holding(HELD_SCORES):
             return work(block)
 
+    alone = one_per_product() if xp is np else _one_per_function(xp)
     if threads < 2:
-        yield from ((block, quiet(block)) for block in rows)
+        small = xp is np and not _is_large(problem)
+        with alone if small else nullcontext():
+            yield from ((block, quiet(block)) for block in rows)
         return
 
-    alone = one_per_product() if xp is np else _one_per_function(xp)
     with alone, ThreadPoolExecutor(threads) as pool:
         yield from zip(rows, pool.map(quiet, rows), strict=True)
 

@@ -70,6 +70,17 @@ def test_work_has_several_threads_whose_products_have_one(problem):
     assert all(limit == {1} for _, limit in seen)
 
 
+def test_products_of_a_small_problem_have_one_thread_that_waits_for_none():
+    q, k, v = (np.ones((n, 4, 16), dtype=np.float32) for n in (8, 64, 64))
+    small = Problem.packed(q, k, v, [0, 64], cu_seqlens_q=np.array([0, 8]), scale=0.25)
+    with threadpool_limits(3):
+        seen = [
+            made for _, made in over_rows(small, lambda _: (threading.get_ident(), blas_threads()))
+        ]
+        assert blas_threads() == {3}
+    assert seen == [(threading.get_ident(), {1})]
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_errors_and_settings_of_the_caller_count(problem, threads):
     def divide(rows):
