@@ -6,7 +6,7 @@
 # make book BIN=$CONDA_PREFIX/bin
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help book pdf test chaos fuzz coverage lab notebooks record lint format clean lock compiler
+.PHONY: help book pdf test chaos fuzz coverage lab notebooks times record lint format clean lock compiler
 
 ifdef BIN
 ENVIRONMENT :=
@@ -55,6 +55,10 @@ lab: compiler $(ENVIRONMENT) ## Open the notebooks in JupyterLab
 notebooks: export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 notebooks: compiler $(ENVIRONMENT) ## Run the chapters, write notebooks/*.ipynb (TO=folder: an edition)
 	@$(BIN)/python book/build.py $(if $(TO),--to $(TO),--pairs)
+
+times: export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
+times: compiler $(ENVIRONMENT) ## Run the chapters one at a time, and write to data/ how long each takes
+	@$(BIN)/python book/time_chapters.py $(NAMES)
 
 course: $(ENVIRONMENT) ## Write a course for nbgrader, with slides (TO=folder)
 	@$(BIN)/python book/course.py $(if $(TO),--to $(TO))

@@ -32,10 +32,11 @@ def sources() -> list[Path]:
     return sorted(p for p in NOTEBOOKS.glob("*.py") if not p.name.startswith("_"))
 
 
-def execute(source: Path) -> nbformat.NotebookNode:
+def execute(source: Path, *, for_pages: bool = True) -> nbformat.NotebookNode:
     """Returns the notebook of a percent script, after this interpreter ran its cells in notebooks/.
 
     use_this_interpreter, called once per process, points Jupyter at the interpreter.
+    for_pages: whether each figure must have its versions for the pages.
     Raises: SystemExit with the cell's error.
     """
     notebook = jupytext.read(source, fmt="py:percent")
@@ -53,7 +54,8 @@ def execute(source: Path) -> nbformat.NotebookNode:
     )
     try:
         executed = without_live_widgets(client.execute())
-        page_figures.require_all(executed)
+        if for_pages:
+            page_figures.require_all(executed)
         return executed
     except CellExecutionError as error:
         message = COLOUR.sub("", str(error))
@@ -106,14 +108,18 @@ def write_pair(executed: Path, name: str) -> Path:
     return whole.replace(target)
 
 
-def use_this_interpreter(scratch: Path) -> None:
-    """Points Jupyter and IPython at `scratch`, with one kernel, and not at a home folder."""
+def use_this_interpreter(scratch: Path, *, for_pages: bool = True) -> None:
+    """Points Jupyter and IPython at `scratch`, with one kernel, and not at a home folder.
+
+    for_pages: whether kernels also draw each figure's versions for the pages.
+    """
     spec = scratch / "kernels" / "python3" / "kernel.json"
     spec.parent.mkdir(parents=True, exist_ok=True)
     spec.write_text(json.dumps(get_kernel_dict()))
     os.environ["JUPYTER_PATH"] = str(scratch)
     os.environ["IPYTHONDIR"] = str(scratch / "ipython")
-    page_figures.begin_in(scratch / "ipython")
+    if for_pages:
+        page_figures.begin_in(scratch / "ipython")
     os.environ["TQDM_DISABLE"] = "1"  # a page shows no progress bars
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])

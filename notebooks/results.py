@@ -384,6 +384,21 @@ print(
 plots.table(shown, "reliability", {"runs": "{:,}"})
 
 # %% [markdown]
+# ## How long the chapters take
+#
+# `make times` runs one chapter after another, as a reader's Jupyter does, and nothing beside it. A time includes the start of the kernel, and what the chapter compiles if no earlier chapter compiled it.
+# The aim is 60 s for each, on a GPU and on two cores of a CPU.
+
+# %% tags=["hide-input"]
+ran = pd.DataFrame(store.read("chapters"))
+ran["on"] = ran.device + ", " + ran.cores.astype(str) + " cores"
+newest_of = ran.sort_values("started_utc", kind="stable").groupby(["chapter", "on"], as_index=False)
+seconds = newest_of.last().pivot(index="chapter", columns="on", values="seconds")
+for on, run in ran.groupby("on"):
+    print(f"{on}: {', '.join(sorted(set(run.started_utc)))}, commit {', '.join(run.commit.unique())}")
+plots.table(seconds.reset_index(), "chapters", dict.fromkeys(seconds.columns, "{:.0f} s"))
+
+# %% [markdown]
 # ## Reasons
 #
 # The list says why a kernel or library refused a target's workload or failed in it; it may be empty.
