@@ -17,7 +17,7 @@ from build import BUILD, one_build
 
 from labkernels.cuda.gpu import device
 from labkernels.experiments.harness import CPU
-from labkernels.records import provenance, schema, store
+from labkernels.records import datapackage, provenance, schema, store
 
 DATA_FILE = Path("performance") / "chapters.csv"
 
@@ -41,7 +41,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def time_chapters(names: list[str], out: Path, commit: str) -> None:
-    """Runs chapters, and adds a row for each as soon as it has run."""
+    """Runs chapters, and adds a row for each that ran to its end."""
     notebook_io.use_this_interpreter(BUILD / "timing", for_pages=False)
     source_commit, dirty = provenance.source_state(commit)
     gpu = device.live()
@@ -52,15 +52,20 @@ def time_chapters(names: list[str], out: Path, commit: str) -> None:
         "device": gpu.name if gpu else CPU,
         "cores": len(os.sched_getaffinity(0)),
     }
-    for source in notebook_io.sources():
-        if names and source.stem not in names:
-            continue
-        started_s = time.monotonic()
-        notebook_io.execute(source, for_pages=False)
-        seconds = round(time.monotonic() - started_s, 1)
-        row = origin | {"chapter": source.stem, "seconds": seconds}
-        store.append(out / DATA_FILE, [row], schema.TABLES["chapters"])
-        print(f"{source.stem}: {seconds:.1f} s", flush=True)
+    rows: list[dict[str, object]] = []
+    try:
+        for source in notebook_io.sources():
+            if names and source.stem not in names:
+                continue
+            started_s = time.monotonic()
+            notebook_io.execute(source, for_pages=False)
+            seconds = round(time.monotonic() - started_s, 1)
+            rows.append(origin | {"chapter": source.stem, "seconds": seconds})
+            print(f"{source.stem}: {seconds:.1f} s", flush=True)
+    finally:
+        # At the end, because a chapter reads data/ as its description has it.
+        store.append(out / DATA_FILE, rows, schema.TABLES["chapters"])
+        datapackage.write(out)
 
 
 if __name__ == "__main__":
