@@ -395,8 +395,11 @@ ran["on"] = ran.device + ", " + ran.cores.astype(str) + " cores"
 newest_of = ran.sort_values("started_utc", kind="stable").groupby(["chapter", "on"], as_index=False)
 seconds = newest_of.last().pivot(index="chapter", columns="on", values="seconds")
 for on, run in ran.groupby("on"):
-    print(f"{on}: {', '.join(sorted(set(run.started_utc)))}, commit {', '.join(run.commit.unique())}")
-plots.table(seconds.reset_index(), "chapters", dict.fromkeys(seconds.columns, "{:.0f} s"))
+    print(
+        f"{on}: {', '.join(sorted(set(run.started_utc)))}, commit {', '.join(run.commit.unique())}"
+    )
+shown = seconds.map(lambda s: "not timed" if pd.isna(s) else f"{s:.0f} s")
+plots.table(shown.reset_index(), "chapters", {})
 
 # %% [markdown]
 # ## Reasons

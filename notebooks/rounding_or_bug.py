@@ -337,10 +337,10 @@ plots.table(by_length.reset_index(), "by-length", dict.fromkeys(order, "{:.0f}")
 # `labkernels.measure.strangers` has outputs of code that shares none of the lab's: implementations that are right in other ways, and bugs of other people's kinds.
 # Some of them are *held out*: they were written before anybody saw what the verdict says of them.
 # A right output is held out if its implementation or its family of inputs is; a wrong one if its bug is.
-# The newest of these sets is the thirteenth, with families of inputs, implementations and shapes of its own; some of its calls ask for a window, a soft cap, sinks or ALiBi.
+# The newest of these sets is the fourteenth, with families of inputs, implementations and shapes of its own; some of its calls ask for a window, a soft cap, sinks or ALiBi.
 # After its recording each set is looked at case by case and the verdict is mended. So a row that says *held out* is of the newest set, a row that says *held out once* was recorded so with a set before and an older verdict, and *development* is what was known when it was recorded.
-# The thirteenth set was judged once. Its writer had not seen how the verdict works, nor the bugs of any set but an early one, and fixed the words of each right name from the list of causes before anything was judged; somebody else worked on the verdict meanwhile, without a look at the set.
-# The tenth, the eleventh and the twelfth set were written in the same way. The writer of the eighth knew the earlier sets too, and the writer of the ninth did not know the list of causes.
+# The fourteenth set was judged once. Its writer had not seen how the verdict works, nor the bugs of any set but an early one, and wrote all bugs before reading which names the verdict has. The words of each right name were fixed after that and before anything was judged; somebody else worked on the verdict meanwhile, without a look at the set.
+# The sets from the tenth to the thirteenth were written in the same way, but their writers could read the list of causes while they wrote the bugs. The writer of the eighth knew the earlier sets too, and the writer of the ninth did not know the list of causes.
 # Each new bug gives two outputs, of two families and two shapes, the second with the bug in a part of the rows; some bugs change nothing in a shape and give fewer.
 # A few of the kinds that were seen before are recorded again.
 # The first table is about right outputs, and says how often the verdict calls them a bug.
@@ -362,7 +362,7 @@ print(f"{of_right.kind.nunique()} implementations, {of_right.family.nunique()} f
 
 # %% [markdown]
 # The aim is none of at least 5,000, of 25 families and 12 implementations. These outputs are a CPU's, those of the next section a GPU's.
-# Of the tenth set, of the eleventh and of the thirteenth, no right output is called a bug.
+# Of the tenth set, of the eleventh, of the thirteenth and of the fourteenth, no right output is called a bug.
 # The twelfth missed the aim with two outputs in fp32, both of a kernel that takes the mean off V before the products and adds it to the output. Its errors are those of the mean: in one output some elements are far smaller than the mean, and in the other all channels of a row are off by the mean's last bit. The verdict now computes with a centred V beside others, and bounds such errors by the largest value of the head and channel: both outputs are LESS EXACT, which a test holds.
 # The ninth set missed the aim with two outputs, both of a ring in fp32: it merges the partial output of each device by a share of its difference, which cancels where the partial output is a thousand times as large as the result.
 # The verdict now computes such merges beside others, and calls both outputs LESS EXACT, which a test holds.
@@ -441,6 +441,10 @@ plots.table(worst_ones, "strangers-worst")
 # The thirteenth set is the first whose right names meet their aim, and by a margin. Its wrong names miss theirs.
 # Most of these wrong names say what is equal on the output in words that the writer did not expect: "channels of K mixed up" with the right channels, where the list of causes had only "channels of Q or K"; keys "in reverse" where the mask is reversed; "a bias of the scores of whole tiles" where a tile's mean is taken off K. They count as wrong all the same. The list of causes now has the words that were missing.
 # One says something else: in one of the two outputs with another rank's sinks, a factor on the denominator in each lane.
+# Before the fourteenth set, the verdict learned to list what makes the same outputs in another tensor or step, and to ask for more evidence where a reading has a number for each row or lane.
+# Fourteen wrong names of earlier sets that were judged again became right by it. The fourteenth set misses both aims nevertheless: its wrong names are more than the thirteenth's, and a sixth of its outputs have no name.
+# Five of its wrong names said of slopes, or of a window, that they were not asked for, in calls that ask for them; the verdict now says "of other numbers" and "another window". Without a name are rows of tables or masks that lie at another stride, bytes that are read in another order or with another bias, an output whose blocks are transposed, and slopes that stand inside a cap.
+# So the share of right names depends on who writes the bugs more than on what the verdict learned from the set before. A reader does best to expect what the sets of all these writers say together, which is the line of the sets that were *held out once*, and to look at the two residuals beside each name.
 #
 # ### Others
 #

@@ -12,8 +12,8 @@ from labkernels.variant import AttentionVariant
 
 # Bytes per row and channel that the blocks of a head share: q, dout, and dq_accum in fp32.
 SHARED_BYTES = 2 + 2 + 4
-# The share of the L2 cache for the rows of heads whose blocks start together. Each of the cache's two
-# partitions may hold a copy of a row, which leaves half; the rest is for K, V and the gradients.
+# The share of the L2 cache for the rows of heads whose blocks start together. Each of the cache's
+# two partitions may hold a copy of a row, and K, V and the gradients pass through the cache too.
 L2_SHARE = 0.25
 # A block with at most this fraction of the steps of the longest block starts last, whatever its
 # head, so that the multiprocessors finish together.

@@ -80,6 +80,25 @@ _SAME: tuple[tuple[str, str, Holds], ...] = (
 )
 
 
+# A name that says what was not asked for, the field of the variant that the call may have asked for
+# after all, and the name then.
+_ASKED_FOR: tuple[tuple[str, str, str], ...] = (
+    (r"ALiBi that was not asked for(.*)", "alibi", r"ALiBi slopes of other numbers\1"),
+    (r"a bias that falls .* not asked for", "alibi", "ALiBi slopes of other numbers"),
+    (r"soft cap that was not asked for", "soft_cap", "soft cap of another number"),
+    (r"window that was not asked for", "window_left", "another window"),
+)
+
+
+def _as_asked(problem: Problem, name: str) -> str:
+    """Return the name; what the call does ask for is not called a thing that it did not ask for."""
+    for pattern, field, other in _ASKED_FOR:
+        found = re.fullmatch(pattern, name)
+        if found and getattr(problem.variant, field, None) is not None:
+            return found.expand(other)
+    return name
+
+
 def _others(problem: Problem, match: Match, names: list[str]) -> Iterator[str]:
     for name in names:
         for pattern, other, holds in _SAME:
@@ -97,7 +116,7 @@ def named(problem: Problem, matches: list[Match]) -> list[Match]:
     """
     if not matches:
         return []
-    names = matches[0].name.split(_OR)
+    names = [_as_asked(problem, name) for name in matches[0].name.split(_OR)]
     more = [other for other in _others(problem, matches[0], names) if other not in names]
     kept = [*names, *dict.fromkeys(more)][: max(MOST, len(names))]
     return [replace(matches[0], name=_OR.join(kept)), *matches[1:]]

@@ -149,10 +149,8 @@ def _better(a: list[Match], b: list[Match]) -> list[Match]:
     sound = max(a[0].rms, b[0].rms) <= significance.RIGHT_RMS
     if not sound and abs(a[0].rms - b[0].rms) > _ALIKE:
         return min(a, b, key=lambda matches: matches[0].rms)
-    both = replace(
-        a[0], name=f"{a[0].name}, or {b[0].name}", where=f"{a[0].where}; or {b[0].where}"
-    )
-    return [both]
+    where = "; or ".join(dict.fromkeys((a[0].where, b[0].where)))
+    return [replace(a[0], name=f"{a[0].name}, or {b[0].name}", where=where)]
 
 
 def _where(match: Match, problem: Problem, bad: Array) -> str:

@@ -127,7 +127,7 @@ def accumulators(scores: Array, v: Array, p_format: str) -> Mistakes:
         lanes_tried = [n for n in _LANES if fine == "fp32" and keys <= n * _KEYS_MOST]
         for fmt, lanes in itertools.product(("bf16", "fp16"), [0, *lanes_tried]):
             o = _summed_in(fmt, p, v[chains.steps], rescale, lanes)
-            where = chains.where + f", {lanes} lanes a channel" * bool(lanes)
+            where = chains.where + f", {lanes} lanes per channel" * bool(lanes)
             yield f"o accumulated in {fmt}", lambda i, where=where: where, (weight @ o)[None]
 
 

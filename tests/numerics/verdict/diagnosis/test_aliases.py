@@ -10,6 +10,7 @@ import torch
 from labkernels.measure.strangers import inputs, runs, wrong
 from labkernels.measure.strangers.inputs import Asked
 from labkernels.measure.strangers.wrong import attend, keys_read, scored, stored, valued
+from labkernels.numerics.truth.variant import VariantTensors
 from labkernels.numerics.verdict.diagnosis import aliases, many_rows
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 from labkernels.numerics.verdict.diagnosis.structure import scales, tiles
@@ -159,6 +160,25 @@ CASES = {
 def test_a_bug_has_the_names_of_all_that_makes_its_outputs(case):
     bug, shape, asked, names = CASES[case]
     assert _judged(bug, shape, asked) == names
+
+
+@pytest.mark.parametrize(
+    ("asked", "name", "then"),
+    [
+        ({"alibi": np.ones(1)}, "ALiBi{}, another for each head", "ALiBi slopes of other numbers"),
+        ({"alibi": np.ones(1)}, "a bias that falls as ALiBi's{}", "ALiBi slopes of other numbers"),
+        ({"soft_cap": 4.0}, "soft cap{}", "soft cap of another number"),
+        ({"window_left": 40}, "window{}", "another window"),
+    ],
+    ids=["slopes", "a bias", "cap", "window"],
+)
+def test_what_a_call_asks_for_is_not_named_as_not_asked_for(asked, name, then):
+    name = name.format(" that was not asked for")
+    plain = _problem()
+    asks = replace(plain, variant=VariantTensors(**asked))
+    match = Match(name, "all rows", 1.0, 9.0)
+    assert aliases.named(plain, [match])[0].name.startswith(name)
+    assert aliases.named(asks, [match])[0].name.startswith(then)
 
 
 def test_a_scale_of_some_keys_is_not_one_of_the_query():

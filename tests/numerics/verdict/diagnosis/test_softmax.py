@@ -100,7 +100,7 @@ def test_a_mistake_is_that_of_the_loop(row, name):
     found = {where(0): out for of, where, out in made if of == name}
     assert len(found) >= 20
     # found for P in fp32, since the loop does not round P
-    cut = CUT + ", 2 lanes a channel" * (MISTAKES[name] is narrow_by_key)
+    cut = CUT + ", 2 lanes per channel" * (MISTAKES[name] is narrow_by_key)
     assert np.allclose(found[cut], wanted, rtol=1e-5 if name.endswith("16") else 1e-12, atol=1e-9)
     weights = np.exp2(scores - scores.max())
     assert not np.allclose(wanted, weights @ v / weights.sum(), rtol=1e-5, atol=1e-6)

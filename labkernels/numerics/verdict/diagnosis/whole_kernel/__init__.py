@@ -268,7 +268,7 @@ def _ordered(kept: list[tuple[float, Mistake]], found: list[Sheet], was: float) 
     ]
     matches[0] = replace(matches[0], settled=first.settles > 0 and _settles(rms, first, was**2))
     if len(names) > 1:
-        where = "; or ".join(filter(None, (m.where for m in (first, *alike[:1]))))
+        where = "; or ".join(filter(None, dict.fromkeys(m.where for m in (first, *alike[:1]))))
         each = any(m.for_each for m in (first, *alike) if m.name.split(", or ")[0] in names)
         matches[0] = replace(matches[0], name=", or ".join(names), where=where, for_each=each)
         matches[1:] = [match for match in matches[1:] if match.name not in names]
