@@ -77,5 +77,5 @@ def test_what_the_output_cannot_tell_apart_is_named_together(bug, names):
     shape = inputs.Shape(2, 4, 1, 4, 80, 64)  # all heads share one KV head
     call = inputs.call("normal", shape, "fp16", 5)
     said = runs.judged(call, wrong.run(bug, call)).matches[0].name.split(", or ")
-    assert len(said) == 2
+    assert 2 <= len(said) <= runs.MOST_LISTED
     assert all(any(name in each for each in said) for name in names)

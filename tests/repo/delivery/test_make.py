@@ -20,6 +20,7 @@ TASKS = [
     "coverage",
     "lab",
     "notebooks",
+    "times",
     "course",
     "record",
     "lint",
