@@ -15,6 +15,7 @@ from pathlib import Path
 import notebook_io
 from build import BUILD, one_build
 
+from labkernels.cli.record import process
 from labkernels.cuda.gpu import device
 from labkernels.experiments.harness import CPU
 from labkernels.records import datapackage, provenance, schema, store
@@ -24,6 +25,7 @@ DATA_FILE = Path("performance") / "chapters.csv"
 
 def main() -> None:
     args = parse_arguments()
+    process.end_on_signals()  # what was timed is kept
     with one_build():
         time_chapters(args.names, args.out, args.commit)
 
@@ -50,7 +52,7 @@ def time_chapters(names: list[str], out: Path, commit: str) -> None:
         "commit": source_commit,
         "dirty": dirty,
         "device": gpu.name if gpu else CPU,
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": os.cpu_count() or 1,
     }
     rows: list[dict[str, object]] = []
     try:

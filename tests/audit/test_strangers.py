@@ -199,8 +199,8 @@ def _capped(cap):
 def test_a_scale_is_not_named_alone_where_a_cap_explains_as_much(family, seed, names_of):
     """Where scores are small, a cap of 10 acts as a scale of 0.1; 1 / sqrt(96) is 0.102."""
     call = split.call(family, inputs.Shape(2, 4, 2, 24, 112, 96, causal=True), "fp16", seed)
-    found = runs.judged(call, wrong.run(_capped(10), call, "one request"))
-    assert set(found.matches[0].name.split(", or ")) >= names_of, found.summary()
+    best = runs.judged(call, wrong.run(_capped(10), call, "one request")).matches[0]
+    assert set(best.name.split(", or ")) - {"Q or K by a factor"} == names_of, best
 
 
 def test_a_small_scale_is_named_beside_the_mean_that_it_adds():

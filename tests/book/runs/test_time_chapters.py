@@ -1,7 +1,5 @@
 """time_chapters.py runs chapters one after another, and adds a row for each."""
 
-from pathlib import Path
-
 import notebook_io
 import pytest
 import time_chapters
@@ -21,7 +19,7 @@ def ran(monkeypatch):
 def test_each_chapter_gets_a_row_of_its_run(ran, tmp_path):
     time_chapters.time_chapters([], tmp_path, "abc1234567-dirty")
     rows = store.read(tmp_path / time_chapters.DATA_FILE, described=False)
-    every = [path.stem for path in sorted(Path("notebooks").glob("[!_]*.py"))]
+    every = [path.stem for path in sorted(notebook_io.NOTEBOOKS.glob("[!_]*.py"))]
     assert ran == every == [row["chapter"] for row in rows]
     assert {(row["commit"], row["dirty"]) for row in rows} == {("abc1234567", True)}
     assert len({row["started_utc"] for row in rows}) == 1

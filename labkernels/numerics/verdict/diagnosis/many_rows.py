@@ -35,7 +35,6 @@ _COARSE = 32  # elements: fewer may have few bits by chance
 _CUT = (0.25, 0.75)  # mean distance to the truth, in spacings, of a row that was cut toward 0
 _CUT_ELEMENTS = 256  # elements of such rows: fewer may lie so by chance
 _NEARLY = 0.02  # difference of two rms of z that is negligible
-_SHOWS = 3.0  # size of a channel in units of its error from which a factor on it shows
 _FITTED = 4  # channels that a factor must explain: any factor explains one
 _SPARSE = 0.02  # share of elements up to which outliers are sparse
 
@@ -258,7 +257,7 @@ def _factor(row: Row) -> list[Match]:
     truth, weight = row.outputs[row.place], 1 / row.sigma**2
     factor = float((row.out * truth * weight).sum() / max((truth**2 * weight).sum(), 1e-300))
     error = row.out - truth
-    if np.count_nonzero(np.abs(truth) > _SHOWS * row.sigma) < _FITTED:
+    if np.count_nonzero(np.abs(truth) > significance.SHOWS * row.sigma) < _FITTED:
         return []
     if abs(factor - 1) * float((truth**2 * weight).sum()) ** 0.5 <= significance.OUTLIER:
         return []

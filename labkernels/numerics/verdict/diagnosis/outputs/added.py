@@ -21,7 +21,6 @@ _PAIRS = 8  # most pairs of a request and a KV head by which a key is found
 _ROWS = 768  # most rows by which two numbers are fitted: more tell no more
 _QUERIES = 128  # most queries by which a number per head, sample, query or channel is fitted
 _EACH = 12  # least elements per number that is fitted
-_SHOWS = 3.0  # size of an element in units of its error from which a factor on it shows
 _OF_EACH = 4  # least elements per offset that is fitted
 _NONE = 0.01  # difference of a factor from 1: a smaller one is no factor
 _ROUND = 0.004  # relative distance from a round factor
@@ -106,7 +105,7 @@ def _by_factors(
     """Return matches for a factor on the outputs of each head, sample, query, channel or row."""
     token, head = rows
     n = given.shape[1]
-    shown = np.count_nonzero(np.abs(right) > _SHOWS * np.sqrt(variance))
+    shown = np.count_nonzero(np.abs(right) > significance.SHOWS * np.sqrt(variance))
     query = token - problem.q_ends[problem.request_of[token]]
     kv_head = head // problem.group
     labels = {

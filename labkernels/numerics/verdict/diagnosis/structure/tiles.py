@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from labkernels.numerics.arrays import Array
+from labkernels.numerics.verdict import significance
 from labkernels.numerics.verdict.diagnosis import words
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
 from labkernels.numerics.verdict.diagnosis.structure.linear import LEFT, SMALLER_BY
@@ -25,7 +26,6 @@ _KNOWN = 0.05  # largest error of a factor that is read
 _ALIKE = 0.02  # factors count as equal if they differ by less than this share
 _GROWN_MOST = 1e12  # largest growth of a variance by larger weights
 _RANK = 1e-9
-_SHOWS = 3.0  # sizes of a channel in units of its error from which a factor on it shows
 _OF_ROW = "the row by a factor of its own"
 _EACH = 4  # least channels for each factor of a row
 _SOME, _FEWEST = 0.25, 4  # least share and number of rows of few keys, where keys have factors
@@ -181,7 +181,7 @@ def _of_row(block: Block, row: int, cut: Cut, *, shared: bool) -> _Row | None:
 
 
 def _seen_channels(block: Block, row: int) -> int:
-    return int((np.abs(block.sheet.truth[row]) > _SHOWS * block.sigma[row]).sum())
+    return int((np.abs(block.sheet.truth[row]) > significance.SHOWS * block.sigma[row]).sum())
 
 
 def _spread(x: Array, at: Array, n: int) -> Array:

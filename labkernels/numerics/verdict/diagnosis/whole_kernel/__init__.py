@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from labkernels.numerics.verdict.diagnosis import aliases
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 from labkernels.numerics.verdict.diagnosis.whole_kernel import fitted, grammar, one_rule, same
 from labkernels.numerics.verdict.diagnosis.whole_kernel.keys import (
@@ -261,7 +262,7 @@ def _ordered(kept: list[tuple[float, Mistake]], found: list[Sheet], was: float) 
     every = [name for m in (first, *alike) for name in m.name.split(", or ")]
     if same.is_mask(first, found):
         every.insert(1, same.ANOTHER_MASK)
-    names = list(dict.fromkeys(every))[:3]
+    names = list(dict.fromkeys(every))[: aliases.MOST]
     matches = [
         Match(m.name, m.where, rms, was, m.precision, m.vague, m.like_scale, m.for_each)
         for rms, m in order[:3]
