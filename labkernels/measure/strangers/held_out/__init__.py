@@ -1,4 +1,4 @@
-"""The fourteenth set, which is held out: nobody saw the verdict's answers to it before a recording.
+"""The fifteenth set, which is held out: nobody saw the verdict's answers to it before a recording.
 
 Its writer had seen neither the verdict, but for the words of its causes, nor the bugs of other sets
 than the second.

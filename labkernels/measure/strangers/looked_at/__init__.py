@@ -13,6 +13,9 @@ from labkernels.measure.strangers.looked_at.eleventh import right as eleventh_ri
 from labkernels.measure.strangers.looked_at.fifth import bugs as fifth_bugs
 from labkernels.measure.strangers.looked_at.fifth import inputs as fifth_inputs
 from labkernels.measure.strangers.looked_at.fifth import right as fifth_right
+from labkernels.measure.strangers.looked_at.fourteenth import bugs as fourteenth_bugs
+from labkernels.measure.strangers.looked_at.fourteenth import inputs as fourteenth_inputs
+from labkernels.measure.strangers.looked_at.fourteenth import right as fourteenth_right
 from labkernels.measure.strangers.looked_at.fourth import bugs as fourth_bugs
 from labkernels.measure.strangers.looked_at.fourth import inputs as fourth_inputs
 from labkernels.measure.strangers.looked_at.fourth import right as fourth_right
@@ -52,6 +55,7 @@ FAMILIES = (
     | eleventh_inputs.FAMILIES
     | twelfth_inputs.FAMILIES
     | thirteenth_inputs.FAMILIES
+    | fourteenth_inputs.FAMILIES
 )
 RIGHT = (
     second_right.RIGHT
@@ -65,6 +69,7 @@ RIGHT = (
     | eleventh_right.RIGHT
     | twelfth_right.RIGHT
     | thirteenth_right.RIGHT
+    | fourteenth_right.RIGHT
 )
 WRONG = (
     second_bugs.WRONG
@@ -81,6 +86,7 @@ WRONG = (
     | eleventh_bugs.WRONG
     | twelfth_bugs.WRONG
     | thirteenth_bugs.WRONG
+    | fourteenth_bugs.WRONG
 )
 ASKED: dict[str, Asked] = (
     eighth_bugs.ASKED
@@ -89,4 +95,5 @@ ASKED: dict[str, Asked] = (
     | eleventh_bugs.ASKED
     | twelfth_bugs.ASKED
     | thirteenth_bugs.ASKED
+    | fourteenth_bugs.ASKED
 )

@@ -5,8 +5,8 @@ import math
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out import words
-from labkernels.measure.strangers.held_out.frame import (
+from labkernels.measure.strangers.looked_at.fourteenth import words
+from labkernels.measure.strangers.looked_at.fourteenth.frame import (
     chunks,
     for_queries,
     keys,
