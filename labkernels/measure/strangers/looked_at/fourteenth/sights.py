@@ -5,9 +5,16 @@ import math
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.looked_at.fourteenth import words
-from labkernels.measure.strangers.looked_at.fourteenth.frame import cast, divided, keys, rows, showing, weights
 from labkernels.measure.strangers.inputs import Asked
+from labkernels.measure.strangers.looked_at.fourteenth import words
+from labkernels.measure.strangers.looked_at.fourteenth.frame import (
+    cast,
+    divided,
+    keys,
+    rows,
+    showing,
+    weights,
+)
 from labkernels.measure.strangers.wrong import Work, attend, distances, places, scored
 
 _WINDOW = Asked(window_left=37)
