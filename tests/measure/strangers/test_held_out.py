@@ -12,7 +12,7 @@ from labkernels.measure.strangers import bugs as first_bugs
 from labkernels.measure.strangers import inputs, looked_at, right, runs, split, wrong
 from labkernels.measure.strangers import right as first_right
 from labkernels.measure.strangers.held_out import bugs as new_bugs
-from labkernels.measure.strangers.held_out import frame
+from labkernels.measure.strangers.held_out import frame, labels
 from labkernels.measure.strangers.held_out import inputs as new_inputs
 from labkernels.measure.strangers.held_out import right as new_right
 from labkernels.measure.strangers.looked_at.eighth import inputs as eighth_inputs
@@ -164,6 +164,66 @@ def test_every_bug_takes_a_few_keys_and_any_channels(queries, keys, dim):
     for name, (make, _) in new_bugs.WRONG.items():
         out = wrong.run(make, split.asking(call, name))
         assert (out.shape, out.dtype) == (call.q.shape, call.q.dtype), name
+
+
+@pytest.mark.parametrize(
+    ("pattern", "right_name", "wrong_name"),
+    [
+        (labels.LOST, "keys at the end left out", "keys counted twice"),
+        (labels.LOST, "weights of keys by a factor", "denominator with keys by a factor"),
+        (labels.OWN_LOST, "causal mask is strict", "causal mask left out"),
+        (labels.SEEN, "another mask: keys that the mask hides", "window left out"),
+        (labels.MASK, "another window", "custom mask left out"),
+        (labels.ALIBI, "ALiBi slopes of another head", "ALiBi left out"),
+        (labels.ROW, "denominator of each row wrong", "denominator left out"),
+        (labels.SUM, "denominator with keys by a factor", "keys by a factor for each block"),
+        (labels.READ, "keys read again", "K and V read as 0"),
+        (labels.READ, "K and V read at an offset", "V read at an offset"),
+        (labels.REQUEST, "K and V of another request", "V of another request"),
+        (labels.K_READ, "K read in another order", "V read in another order"),
+        (labels.V_READ, "V read at an offset", "K and V read at an offset"),
+        (labels.V_READ, "V of the key before", "V read as 0"),
+        (labels.ZERO_V, "V with wrong zero points", "K and V with wrong zero points"),
+        (labels.ZERO_V, "with a constant added", "K with a constant added"),
+        (labels.OWN, "weights by a factor of each row's own", "weights of keys by a factor"),
+        (labels.TURNED_K, "RoPE of K by wrong places", "RoPE of Q by wrong places"),
+        (labels.TWICE, "keys counted 3 times", "V counted twice"),
+        (labels.SPLITS, "splits merged with wrong weights", "splits merged unweighted"),
+        (labels.K_FACTOR, "K with scales of other blocks", "channels of Q or K by a factor"),
+        (labels.K_SCALE, "wrong scale, another for each head", "V in e4m3 with a wrong scale"),
+        (labels.ROWS, "another row's output", "another row's output is added"),
+        (labels.ADDED, "another row's output is added", "a constant is added to V"),
+        (labels.UNWRITTEN, "row never written", "another row's output"),
+    ],
+)
+def test_words_of_right_names_blame_the_right_tensor(pattern, right_name, wrong_name):
+    assert re.search(pattern, right_name)
+    assert not re.search(pattern, wrong_name)
+
+
+def test_every_bug_has_a_label_and_every_label_a_bug():
+    assert set(labels.PATTERNS) == set(new_bugs.WRONG)
+
+
+@pytest.mark.parametrize(
+    ("bug", "right_name", "wrong_name"),
+    [
+        ("V clipped by a scale too small", "V clipped", "K and V clipped"),
+        ("K's heads by modulo, V's by groups", "K of another head", "K and V of another head"),
+        ("V's heads all the first", "V of another head", "K and V of another head"),
+        ("K not yet written, V written", "K read as 0", "K and V read as 0"),
+        ("a page of zeros in the table", "keys read as 0", "value of a key read as 0"),
+        ("scale of V forgotten for cached tokens", "V by a factor", "K and V by a factor"),
+        ("l rescaled twice at a new maximum", "l rescaled twice", "o and l rescaled twice"),
+        ("a vote of one row on the rescale of 8", "o not rescaled", "o and l not rescaled"),
+        ("last tile missing in l", "keys missing in the denominator", "keys left out"),
+        ("cap by a quotient", "scores capped by a quotient", "K through another function"),
+        ("halves of V's pairs exchanged", "channels mixed up", "channels of Q or K mixed up"),
+    ],
+)
+def test_a_label_blames_the_right_part(bug, right_name, wrong_name):
+    assert runs.named(right_name, labels.PATTERNS[bug]) == runs.RIGHT_NAME
+    assert runs.named(wrong_name, labels.PATTERNS[bug]) == runs.WRONG_NAME
 
 
 @pytest.mark.parametrize("number", SHAPES)
