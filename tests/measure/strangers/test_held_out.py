@@ -172,7 +172,7 @@ def test_every_bug_takes_a_few_keys_and_any_channels(queries, keys, dim):
         (labels.LOST, "keys at the end left out", "keys counted twice"),
         (labels.LOST, "weights of keys by a factor", "denominator with keys by a factor"),
         (labels.OWN_LOST, "causal mask is strict", "causal mask left out"),
-        (labels.SEEN, "another mask: keys that the mask hides", "window left out"),
+        (labels.SEEN, "another mask: keys that the mask hides", "causal mask left out"),
         (labels.MASK, "another window", "custom mask left out"),
         (labels.ALIBI, "ALiBi slopes of another head", "ALiBi left out"),
         (labels.ROW, "denominator of each row wrong", "denominator left out"),
@@ -219,6 +219,8 @@ def test_every_bug_has_a_label_and_every_label_a_bug():
         ("last tile missing in l", "keys missing in the denominator", "keys left out"),
         ("cap by a quotient", "scores capped by a quotient", "K through another function"),
         ("halves of V's pairs exchanged", "channels mixed up", "channels of Q or K mixed up"),
+        ("two registers of Q exchanged", "Q read with another swizzle", "Q read as 0"),
+        ("scales of V's channels one off", "V or the output by a factor", "K and V by a factor"),
     ],
 )
 def test_a_label_blames_the_right_part(bug, right_name, wrong_name):

@@ -5,10 +5,10 @@ A right name says the same function of the inputs, as keys left out are also ano
 
 LOST = "(keys?|page|split|end) left out|another (mask|window)|sees keys|weights of keys by"
 OWN_LOST = f"{LOST}|mask is strict|own key"
-SEEN = "another (mask|window)|keys that the mask hides|sees (keys|one)|causal mask left out"
+SEEN = "another (mask|window)|keys that the mask hides|sees (keys|one)"
 MASK = "another (mask|window)|keys that the mask hides|sees keys|keys? left out|end left out"
 ALIBI = "ALiBi (slopes|by another|that was)|bias (by position|that falls)"
-ROW = "denominator of (a|each) row|output by a factor for each (query|row)"
+ROW = "denominator of (a|each) row|output by a factor for each"
 SUM = f"{ROW}|denominator with keys|in l alone"
 READ = "(keys|K and V) read (at|from|again|twice|in another order)|wrong page"
 REQUEST = f"K and V of another request|{READ}"
@@ -27,9 +27,9 @@ ADDED = "output (of .*)?is added|o begins with|another row's output: a sum|outpu
 UNWRITTEN = "never written|uninitialised|overwritten"
 
 PATTERNS: dict[str, str] = {
-    "the diagonal tile whole": SEEN,
+    "the diagonal tile whole": f"{SEEN}|causal mask left out",
     "own key hidden": OWN_LOST,
-    "diagonal by the padded length": SEEN,
+    "diagonal by the padded length": f"{SEEN}|causal mask left out",
     "places of packed rows modulo the queries": MASK,
     "mask among drafts transposed": MASK,
     "bits of the mask from the other end": MASK,
@@ -71,7 +71,7 @@ PATTERNS: dict[str, str] = {
     "sine of the keys with the other sign": TURNED_K,
     "keys turned with another base": f"{TURNED_K}|RoPE of (another base|other frequencies)",
     "last 16 channels of K from the next key": f"channels of K read|{K_READ}",
-    "two registers of Q exchanged": "Q of another row|channels of Q (read|mixed)|Q read",
+    "two registers of Q exchanged": "Q of another row|channels of Q read|Q read (with|from|in)",
     "K's pointer for V": "V is K|K read for V",
     "a scale of its own for half the channels": "channels of (Q or )?[QK] by|[QK] with scales",
     "V's stage read too early": V_READ,
@@ -107,9 +107,9 @@ PATTERNS: dict[str, str] = {
     "scale of V forgotten for cached tokens": "(?<!and )V (by a|with (a )?scale)|output alone",
     "scale of K on new tokens too": K_SCALE,
     "scales of K by modulo of the heads": K_SCALE,
-    "scales of V's channels one off": "(?<!and )V (by|or the o|with scales)|for each channel",
-    "halves of V's pairs exchanged": "channels mixed up|channels of V|(?<!and )V read with",
-    "P cut off to 7 bits": r"\bP (in|truncated)",
+    "scales of V's channels one off": "(?<!and )V (by|or the o|with scales)|r for each channel",
+    "halves of V's pairs exchanged": "channels (mixed up|of V)|(?<!and )V read with .*channels",
+    "P cut off to 7 bits": r"\bP (in|truncated)|weights are another function",
     "exp2 with a linear mantissa": "exp2 by a polynomial|weights are (no|another function)",
     "scale twice in the last quarter": f"scale applied twice|{K_SCALE}",
     "l added key by key in bf16": f"l accumulated in|{ROW}",
