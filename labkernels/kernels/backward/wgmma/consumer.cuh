@@ -232,8 +232,7 @@ template <class C, class P> struct Consumer {
     if constexpr (C::v_in_registers) load_rows<C>(lse2, lse2_of(Half, i));
     if constexpr (Half == 0) wgmma_wait<1>(s);
     softmax<Half>(s, lse2);
-    if constexpr (C::dq_parts == 2)
-      if (i > 0) send_dq<1>(late, i - 1);
+    if constexpr (C::stages_dq) send_late(late, i);
     round_p<C, Half>(p_left, s);
     if constexpr (C::split_keys) {
       add_products<C>(dv, p_left, smem.dout[o], Half);
@@ -274,6 +273,9 @@ template <class C, class P> struct Consumer {
     DqSum dq;
     named_sync(all_consumers, consumer_threads);  // P and dS are handed over
     add_products<C>(dv, handed[1], smem.dout[smem.dout_ring.stage(i)], place);
+    // A fence waits until the warp's earlier additions to global memory are done. They are sent
+    // right after it and half a step apart, and are done before the next one.
+    if constexpr (!C::stages_dq) send_late(late, i);
     dq_products<C>(dq, handed[0], smem.k, place.group);
     wgmma_wait<1>(dv);
     consumer_release(smem.dout_ring, i);
@@ -302,6 +304,11 @@ template <class C, class P> struct Consumer {
     if constexpr (C::stages_dq) pass_dq(smem, sum, C::dq_parts * i + Part, place);
     else add_dq(dq_place + Part * 16 * 64, sum, place);
   }
+  // Sends the second half of a wide dQ, of the step before step i.
+  LAB_DEVICE void send_late(const LateSum& late, int i) {
+    if constexpr (C::dq_parts == 2)
+      if (i > 0) send_dq<1>(late, i - 1);
+  }
   // Sends the dQ of the step before step i, once its products are done.
   LAB_DEVICE void send_dq_before(DqSum& dq, int i) {
     fence_operand(dq);
@@ -324,8 +331,7 @@ template <class C, class P> struct Consumer {
     store_sum<C>(dk, p.problem.scale, smem.k, p.problem.dk, p, b);
   }
   LAB_DEVICE void store_all_keys(const Sum& dk, const Sum& dv, const LateSum& late) {
-    if constexpr (C::dq_parts == 2)
-      if (b.steps > 0) send_dq<1>(late, b.steps - 1);
+    send_late(late, b.steps);
     named_sync(all_consumers, consumer_threads);  // K and V have been read
     store_sum<C>(dv, 1.f, smem.v, p.problem.dv, p, b);
     store_sum<C>(dk, p.problem.scale, smem.k, p.problem.dk, p, b);
