@@ -132,7 +132,7 @@ def test_an_older_architecture_has_none_of_them(number, word):
     assert "needs sm_90" in text
 
 
-@pytest.mark.parametrize("kernel", ["handover", "two_warps"])
+@pytest.mark.parametrize("kernel", ["handover", "copied", "two_warps"])
 @pytest.mark.parametrize("number", [0, 4])
 @pytest.mark.parametrize("way", ["checks", "portable_fibers"])
 def test_barriers_order_what_they_should(kernel, number, way):
@@ -158,6 +158,7 @@ def test_who_asks_for_a_copy_may_make_the_fence():
      " missing"),
     ("handover", 3, "brought", "added up", "race: writes shared byte 0 at {here}; thread 33 read it"
      " at {there}, and no barrier lies between"),
+    ("copied", 1, "summed", "", "reads shared byte 120 at {here}, which no thread wrote"),
     ("two_warps", 1, "warp 1 reads", "warp 0 writes", "reads shared byte 4 at {here}; thread 1"
      " wrote it at {there}"),
     ("two_warps", 2, "warp 0 arrives", "warp 1 reads", "named_arrive at {here}: warp 0 comes to"
@@ -168,5 +169,6 @@ def test_who_asks_for_a_copy_may_make_the_fence():
     ("proxies", 3, "too early", "stored", "reads shared byte 20 at {here} while the bulk_load"),
 ])  # fmt: skip
 def test_a_missing_edge_is_a_race(kernel, number, here, there, words):
-    places = {key: place("gates.cuh", marker) for key, marker in (("here", here), ("there", there))}
+    markers = {"here": here, "there": there or here}
+    places = {key: place("gates.cuh", marker) for key, marker in markers.items()}
     assert words.format(**places) in complain(kernel, number, checks=True)

@@ -124,13 +124,22 @@ def test_mistakes_are_named(tiles, mistake, says):
     assert says.format(here=place("warpgroup.cuh", "wgmma")) in text
 
 
-def test_a_missing_fence_between_stores_and_wgmma_is_told_by_the_checks(tiles):
+@pytest.mark.parametrize("number", [11, 13], ids=["of the stores", "of a thread that multiplies"])
+def test_a_missing_fence_between_stores_and_wgmma_is_told_by_the_checks(tiles, number):
     out = np.zeros((64, 64), np.float32)
     kernel = build("warpgroup::multiply", checks=True)
-    text = message(kernel, tiles, out, 11, threads=128, smem=SMEM_BYTES)
+    text = message(kernel, tiles, out, number, threads=128, smem=SMEM_BYTES)
     assert f"wgmma at {place('warpgroup.cuh', 'wgmma')} reads shared byte" in text
     assert f"at {place('warpgroup.cuh', 'written')}, where thread" in text
     assert "wrote it: no fence_async_shared of that thread lies between" in text
+
+
+def test_who_multiplies_may_make_the_fence(tiles):
+    fenced, late = (np.zeros((64, 64), np.float32) for _ in range(2))
+    kernel = build("warpgroup::multiply", checks=True)
+    run(kernel, tiles, fenced, 0, threads=128, smem=SMEM_BYTES)
+    run(kernel, tiles, late, 12, threads=128, smem=SMEM_BYTES)
+    assert (late == fenced).all() and fenced.any()
 
 
 def test_all_four_warps_take_part(tiles):

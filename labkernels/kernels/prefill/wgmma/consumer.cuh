@@ -26,6 +26,7 @@ template <class C, class P> struct Consumer {
 
   Smem<C>& smem;
   const PrefillParams& p;
+  const bool copied;         // whether warps copy K and V, not the TMA
   const int warpgroup, row;  // row: this lane's first row of the tile
   int i = 0;                 // the work tile whose scores come next
   int k = 0, v = 0;          // how often the rings of K and V have been used
@@ -34,8 +35,9 @@ template <class C, class P> struct Consumer {
   float factor = 0.f;        // by which that tile's O is multiplied, once O is complete
   KeyBlocks keys;            // the blocks of tile i that are left
 
-  LAB_DEVICE Consumer(Smem<C>& shared, const PrefillParams& params, int warpgroup_)
-      : smem(shared), p(params), warpgroup(warpgroup_), row(lane_row(warpgroup_)) {}
+  LAB_DEVICE Consumer(Smem<C>& shared, const PrefillParams& params, bool copied_, int warpgroup_)
+      : smem(shared), p(params), copied(copied_), warpgroup(warpgroup_), row(lane_row(warpgroup_)) {
+  }
 
   // [lab: consume]
   LAB_DEVICE void run() {
@@ -103,6 +105,13 @@ template <class C, class P> struct Consumer {
 
   // ---- products
 
+  // Waits for a block of K or V. What warps have copied needs a fence before wgmma reads it. If the
+  // warps that copy made the fence, they would wait for each block to land.
+  LAB_DEVICE void await_keys(Pipeline<C::stages>& ring, int n) const {
+    consumer_wait(ring, n);
+    if (C::paged && copied) fence_async_shared();
+  }
+
   // Starts S = Q K^T.
   LAB_DEVICE void begin_scores(Scores<C>& s) {
     const auto q =
@@ -119,7 +128,7 @@ template <class C, class P> struct Consumer {
   }
   // Starts O += P V.
   LAB_DEVICE void begin_output(Output<C>& o, const Fragments<C>& ready) {
-    consumer_wait(smem.v_ring, v);
+    await_keys(smem.v_ring, v);
     wgmma_ab(o, ready, further(mn_major(smem.v[0]), smem.v_ring.stage(v) * C::V::elements));
   }
   LAB_DEVICE void finish_output(Output<C>& o) {
@@ -136,12 +145,12 @@ template <class C, class P> struct Consumer {
       begin_output(o, ready);
       if (closes) close_tile(softmax);
       finish_output(o);
-      consumer_wait(smem.k_ring, k);
+      await_keys(smem.k_ring, k);
       begin_scores(s);
       wgmma_wait<0>();
     } else {
       // [lab: overlap]
-      consumer_wait(smem.k_ring, k);
+      await_keys(smem.k_ring, k);
       PingPong<C>::wait(warpgroup);
       begin_scores(s);
       begin_output(o, ready);
@@ -208,7 +217,7 @@ template <class C, class P> struct Consumer {
     skip_values();
     skip_turns();
     consumer_wait(smem.q_ring, i);
-    consumer_wait(smem.k_ring, k);
+    await_keys(smem.k_ring, k);
     begin_scores(s);
     wgmma_wait<0>();
     finish_scores(s);

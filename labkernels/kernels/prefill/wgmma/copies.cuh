@@ -10,14 +10,12 @@ using namespace lab;
 // a block is copied together with the V of the block before, because their stages become free
 // together: the latency of memory passes once for both.
 template <class C> struct Copier {
-  static constexpr int warps = 3, group_keys = 16;
+  static constexpr int warps = 3, threads = 32 * warps, group_keys = 16;
   // A warp copies `groups` groups of a block. A lane finds the place of one key per two groups.
   static constexpr int groups = (C::keys / group_keys + warps - 1) / warps;
   static constexpr int page_words = (groups + 1) / 2;
   using T = typename C::T;
   static_assert(C::keys % group_keys == 0, "whole groups");
-
-  static constexpr int late = C::late;
 
   // These say where a block's keys lie: the work tile, the first key, and this lane's pages.
   struct Block { int tile, key, pages[page_words]; };
@@ -44,15 +42,10 @@ template <class C> struct Copier {
         copy_values(of_v);
         of_v = of_k;
         if (blocks > 1) find(of_k, of_k.key - C::keys);  // its loads run during the copies
-        announce<2 * late + 1>(smem.k_ring, n - late);
-        announce<2 * late>(smem.v_ring, n - late - 1);
         if (blocks == tile.blocks && of_k.tile > 0) consumer_release(smem.tile_ring, of_k.tile - 1);
       }
     }
     copy_values(of_v);
-    if (late > 0) announce<0>(smem.k_ring, n - late);
-    if (late > 0) announce<0>(smem.v_ring, n - late - 1);
-    announce<0>(smem.v_ring, n - 1);
   }
 
  private:
@@ -72,7 +65,7 @@ template <class C> struct Copier {
     producer_acquire(smem.k_ring, n);
     copy(smem.k[smem.k_ring.stage(n)], t.k, t.k_stride_page, t.k_stride_token, t.k_stride_head,
          block);
-    cp_async_commit();
+    mbarrier_arrive_copied(smem.k_ring.full[smem.k_ring.stage(n)]);
   }
   LAB_DEVICE void copy_values(const Block& block) const {
     const PrefillParams& t = p.problem;
@@ -80,8 +73,8 @@ template <class C> struct Copier {
       producer_acquire(smem.v_ring, n - 1);
       copy(smem.v[smem.v_ring.stage(n - 1)], t.v, t.v_stride_page, t.v_stride_token,
            t.v_stride_head, block);
+      mbarrier_arrive_copied(smem.v_ring.full[smem.v_ring.stage(n - 1)]);
     }
-    cp_async_commit();
   }
 
   // Copies the warp's keys of a block, and zeros after the request's last key. Eight lanes copy 64
@@ -125,16 +118,6 @@ template <class C> struct Copier {
     const u32 low = shfl_octet(static_cast<u32>(own), q);
     const u32 high = shfl_octet(static_cast<u32>(own >> 32), q);
     return reinterpret_cast<const T*>(u64{high} << 32 | low);
-  }
-
-  // Announces that use `use` of a ring is filled, once all copies except those of the `Later`
-  // youngest groups have landed. There is no use with a negative number.
-  template <int Later, int Stages> LAB_DEVICE void announce(Pipeline<Stages>& ring, int use) const {
-    if (use < 0) return;
-    cp_async_wait<Later>();
-    fence_async_shared();  // lets wgmma read what this thread copied
-    sync_warp();           // every lane's copies are there
-    if (lane == 0) mbarrier_arrive(ring.full[ring.stage(use)]);
   }
 };
 

@@ -18,8 +18,8 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT Params p) {
   auto& smem = shared_memory<Smem<C>>();
   const bool copies = C::paged && p.box_keys == 0;
   if (thread_x() == 0) {
-    smem.k_ring.init(copies ? Copier<C>::warps : 1, C::consumer_warps);
-    smem.v_ring.init(copies ? Copier<C>::warps : 1, C::consumer_warps);
+    smem.k_ring.init(copies ? Copier<C>::threads : 1, C::consumer_warps);
+    smem.v_ring.init(copies ? Copier<C>::threads : 1, C::consumer_warps);
     smem.q_ring.init(1, C::consumer_warps);
     // The warps that bring K and V read the work tile too.
     smem.tile_ring.init(1, C::consumer_warps + (copies ? Copier<C>::warps : 2));
@@ -42,7 +42,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) prefill(LAB_GRID_CONSTANT Params p) {
       if (warp > 0 && copies) Copier<C>(smem, p, warp - 1).run();
   } else {
     setmaxnreg_inc<C::consumer_registers>();
-    Consumer<C, P> consumer(smem, p.problem, warp_uniform(thread_x() / 128) - 1);
+    Consumer<C, P> consumer(smem, p.problem, copies, warp_uniform(thread_x() / 128) - 1);
     consumer.run();
   }
 }

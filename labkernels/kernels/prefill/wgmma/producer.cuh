@@ -40,10 +40,8 @@ LAB_DEVICE KeyBlocks key_blocks(const Params& p, const ScheduledTile<C>& tile, i
   const int unseen = row < work.n_rows ? (tile.last_key - end + C::keys) / C::keys : tile.blocks;
   // At least one block is left, because the rows have to begin with a block. The ring of V holds
   // the last V of the tile before and the V of all skipped blocks at once, because the warpgroup
-  // releases them after it has begun this tile. A block that warps copy also needs stages for the V
-  // of `late` blocks.
-  const int stages = C::paged && p.box_keys == 0 ? C::stages - C::late : C::stages;
-  const int skipped = least(unseen, least(tile.blocks, stages) - 1);
+  // releases them after it has begun this tile.
+  const int skipped = least(unseen, least(tile.blocks, C::stages) - 1);
   const int count = tile.blocks - skipped;
   const int first_key = tile.last_key - (tile.blocks - 1) * C::keys;
   const int whole = (least(row_limit(p.problem, work, row), work.end_key) - first_key) / C::keys;

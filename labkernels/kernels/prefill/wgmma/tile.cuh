@@ -37,10 +37,6 @@ struct KernelTraits {
   static constexpr int consumer_warps = 4 * consumer_warpgroups;
   static constexpr Overlap overlap = Overlap_;
   static constexpr bool paged = Paged;
-  // Where warps copy, a block of keys is announced when the copies of this many later blocks have
-  // been issued. With two stages that number is 0: the copies of the next block wait until the
-  // consumers free a stage, and meanwhile the consumers would have nothing to compute.
-  static constexpr int late = Stages > 2 ? 1 : 0;
   // If shared memory has room, the next work tile's Q is loaded while this tile's Q is still read.
   static constexpr int q_bytes = Rows * Dqk * 2, kv_bytes = Stages * Keys * (Dqk + Dvo) * 2;
   static constexpr int q_stages = 2 * q_bytes + kv_bytes <= LAB_Q_TWICE_BYTES ? 2 : 1;

@@ -228,6 +228,32 @@ LAB_KERNEL(64, 1) handover(LAB_GRID_CONSTANT Params p) {
   if (thread_x() >= 32) store_global(p.out + lane, sum);
 }
 
+// Warp 0 copies tiles into one stage, each lane four floats or none, and warp 1 adds them up.
+LAB_KERNEL(64, 1) copied(LAB_GRID_CONSTANT Params p) {
+  auto& smem = shared_memory<Smem>();
+  if (thread_x() == 0) {
+    mbarrier_init(smem.gate, 32);
+    mbarrier_init(smem.other, 1);
+    fence_mbarrier_init();
+  }
+  sync_block();
+  const int lane = thread_x() % 32;
+  float sum = 0.f;
+  for (int step = 0; step < 4; ++step) {
+    if (thread_x() < 32) {
+      mbarrier_wait(smem.other, 1 ^ (step & 1));
+      if (lane < 8) cp_async_16(smem.tile + lane * 4, p.in + step * 32 + lane * 4, true);
+      mbarrier_arrive_copied(smem.gate);
+    } else {
+      if (p.number != wait_full) mbarrier_wait(smem.gate, step & 1);
+      sum = sum + smem.tile[lane ^ 1];  // here: summed
+      sync_warp();
+      if (lane == 0) mbarrier_arrive(smem.other);
+    }
+  }
+  if (thread_x() >= 32) store_global(p.out + lane, sum);
+}
+
 // Warp 0 writes and warp 1 reads, in turn, with named barriers between.
 LAB_KERNEL(64, 1) two_warps(LAB_GRID_CONSTANT Params p) {
   auto& smem = shared_memory<Smem>();

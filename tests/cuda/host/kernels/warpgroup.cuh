@@ -23,7 +23,9 @@ enum Mistake {
   beyond_smem,
   early_look,
   two_groups,
-  no_async_fence
+  no_async_fence,
+  late_fences,  // right: who multiplies makes the fence, and not who stored
+  late_fences_of_some
 };
 
 struct Smem { alignas(1024) u16 a[64 * 16], b[64 * 16]; };
@@ -42,8 +44,10 @@ LAB_KERNEL(128, 1) multiply(LAB_GRID_CONSTANT Params p) {
   auto& smem = shared_memory<Smem>();
   stage(smem, p.in);
   const int mistake = p.number;
-  if (mistake != no_async_fence || thread_x() == 7) fence_async_shared();
+  if (mistake < no_async_fence || thread_x() == 7) fence_async_shared();
   sync_block();
+  if (mistake == late_fences || (mistake == late_fences_of_some && thread_x() != 45))
+    fence_async_shared();
   float d[32];
   for (float& x : d) x = 0.f;
   if (mistake != no_fence) wgmma_fence();

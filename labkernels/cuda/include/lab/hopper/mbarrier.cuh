@@ -41,6 +41,15 @@ LAB_DEVICE void mbarrier_arrive_expect_tx(Mbarrier& b, int bytes) {
                : "r"(shared_address(&b)), "r"(bytes)
                : "memory");
 }
+// Arrives as soon as this thread's earlier cp_async_16 have landed, while the thread goes on. These
+// copies need neither cp_async_commit nor cp_async_wait. Who reads them by wgmma first calls
+// fence_async_shared.
+LAB_DEVICE void mbarrier_arrive_copied(Mbarrier& b) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
+               :
+               : "r"(shared_address(&b))
+               : "memory");
+}
 // Waits until the phase of this parity has ended. The running phase and the one before it have
 // different parities. parity = 1 on a new barrier does not wait.
 LAB_DEVICE void mbarrier_wait(Mbarrier& b, int parity) {

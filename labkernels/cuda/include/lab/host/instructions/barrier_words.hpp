@@ -7,6 +7,7 @@ namespace lab::host {
 LAB_EXPORT void mbarrier_init(Mbarrier& b, int arrivals, Where where);
 LAB_EXPORT void fence_mbarrier_init();
 LAB_EXPORT void mbarrier_arrive(Mbarrier& b, Word word, int bytes, Where where);
+LAB_EXPORT void mbarrier_arrive_copied(Mbarrier& b, Where where);
 LAB_EXPORT void mbarrier_wait(Mbarrier& b, int parity, Where where);
 LAB_EXPORT void named_sync(int id, int threads, Where where);
 LAB_EXPORT void named_arrive(int id, int threads, Where where);
@@ -27,6 +28,9 @@ LAB_WORD void mbarrier_arrive(Mbarrier& b, LAB_HERE) {
 }
 LAB_WORD void mbarrier_arrive_expect_tx(Mbarrier& b, int bytes, LAB_HERE) {
   host::mbarrier_arrive(b, host::Word::mbarrier_arrive_expect_tx, bytes, here);
+}
+LAB_WORD void mbarrier_arrive_copied(Mbarrier& b, LAB_HERE) {
+  host::mbarrier_arrive_copied(b, here);
 }
 LAB_WORD void mbarrier_wait(Mbarrier& b, int parity, LAB_HERE) {
   host::mbarrier_wait(b, parity, here);

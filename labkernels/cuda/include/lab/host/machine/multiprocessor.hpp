@@ -60,6 +60,7 @@ enum class Word : unsigned char {
   mbarrier_init,
   mbarrier_arrive,
   mbarrier_arrive_expect_tx,
+  mbarrier_arrive_copied,
   mbarrier_wait,
   named_sync,
   named_arrive,

@@ -146,6 +146,13 @@ void mbarrier_arrive(Mbarrier& shared, Word word, int bytes, Where where) {
   end_phase_if_complete(b);
 }
 
+// On the GPU the copies land later, and nobody but who waits at the barrier may rely on them. Here
+// they land at once: the checks report a reader that does not wait.
+void mbarrier_arrive_copied(Mbarrier& shared, Where where) {
+  cp_async_land();
+  mbarrier_arrive(shared, Word::mbarrier_arrive_copied, 0, where);
+}
+
 void bring_bytes(MBarrier& b, i64 bytes, u32 phase, int issuer, Word word, Where where) {
   const auto complain = [&](const std::string& what) {
     fail_block(this_block() + ", thread " + std::to_string(issuer) + ": " + at(word, where) +

@@ -141,21 +141,31 @@ void cp_async_commit() {
   queue.group_ends.push_back(queue.copies.size());
 }
 
+// Lands the copies before number `end` of the queue.
+static void land(CopyQueue& queue, std::size_t end) {
+  for (; queue.n_landed < end; ++queue.n_landed) {
+    const Copy& copy = queue.copies[queue.n_landed];
+    touch_landed(copy.dst);
+    if (copy.src != nullptr) {
+      std::memcpy(copy.dst, copy.src, 16);
+    } else {
+      std::memset(copy.dst, 0, 16);
+    }
+  }
+}
+
 void cp_async_wait(std::size_t n_in_flight) {
   leave_if_pointless();
   CopyQueue& queue = worker().threads[sm->thread].queue;
-  while (queue.group_ends.size() - queue.n_groups_landed > n_in_flight) {
-    const std::size_t end = queue.group_ends[queue.n_groups_landed++];
-    for (; queue.n_landed < end; ++queue.n_landed) {
-      const Copy& copy = queue.copies[queue.n_landed];
-      touch_landed(copy.dst);
-      if (copy.src != nullptr) {
-        std::memcpy(copy.dst, copy.src, 16);
-      } else {
-        std::memset(copy.dst, 0, 16);
-      }
-    }
-  }
+  while (queue.group_ends.size() - queue.n_groups_landed > n_in_flight)
+    land(queue, queue.group_ends[queue.n_groups_landed++]);
+  forget_landed(queue);
+}
+
+void cp_async_land() {
+  CopyQueue& queue = worker().threads[sm->thread].queue;
+  land(queue, queue.copies.size());
+  queue.n_groups_landed = queue.group_ends.size();
   forget_landed(queue);
 }
 

@@ -37,5 +37,7 @@ LAB_EXPORT void check_shared_row(const void* row, Word word, Where where);
 LAB_EXPORT void cp_async_16(void* dst, const void* src, bool valid, Where where);
 LAB_EXPORT void cp_async_commit();
 LAB_EXPORT void cp_async_wait(std::size_t n_in_flight);
+// Lands all copies of the running thread, in groups or not.
+void cp_async_land();
 
 }  // namespace lab::host

@@ -173,13 +173,16 @@ void check_writer(const Cell& cell, const Me& i, const char* verb) {
 
 // The TMA and wgmma see a thread's store once that thread has passed a fence, of which the reader
 // knows by a barrier. PTX asks for a fence anywhere between the store and the reader: the TMA also
-// sees a store if the thread that asks for the copy knew of the store and then passed a fence. For
-// wgmma this is not enough, because all threads of the warpgroup ask for it.
+// sees a store if the thread that asks for the copy knew of the store and then passed a fence. A
+// wgmma does if all threads did, because all of the warpgroup ask for it.
 void check_fence(const Cell& cell, const Me& i, const char* verb, Word word) {
   const Writer& w = cell.writer;
   if (w.by != By::thread || i.order.knows_fence(i.thread, w.thread, w.async_fences)) return;
-  const u32* fenced = i.order.fenced.data() + std::ptrdiff_t{i.thread} * i.order.n_threads;
-  if (word == Word::wgmma || w.stamp >= fenced[w.thread]) report_unfenced(verb, cell, i, word);
+  const int first = word == Word::wgmma ? i.warp * warp_size : i.thread;
+  const int n = word == Word::wgmma ? warp_size : 1;
+  for (int t = first; t < first + n; ++t)
+    if (w.stamp >= i.order.fenced[static_cast<std::size_t>(t * i.order.n_threads + w.thread)])
+      report_unfenced(verb, cell, i, word);
 }
 
 Read* reads_of(const Me& i, const Cell& cell, int warp) {
