@@ -16,6 +16,18 @@ BARRIERS = {
     "before V is read": r"sync_block\(\);(?=\s*// V and P are there)",
     "before the leader's word is read": r"sync\(\);(?=\s*// the leader's word)",
 }
+# of prefill_wgmma, where warps copy pages of one key: what is deleted, and what the checks say
+CONSUMER = "prefill/wgmma/consumer.cuh"
+COPIES = {
+    "the fence before wgmma": (
+        Edit(CONSUMER, r"if \(C::paged && copied\) fence_async_shared\(\);", ""),
+        "no fence_async_shared of that thread lies between",
+    ),
+    "the wait for a block of keys": (
+        Edit(CONSUMER, r"(await_keys\([^{]*{\s*)consumer_wait\(ring, n\);", r"\1"),
+        f"{RACE}|in flight",
+    ),
+}
 FOUND = "(out|lse2) is .* off where|NaN or infinity in out|without keys is not|out of bounds"
 WRONG = {
     "a row does not see its own key": Edit(ROWS, r"(?<=first_row \+ row\)) \+ 1;", ";"),
@@ -49,3 +61,11 @@ def test_a_wrong_kernel_is_found(edit):
     case = prefill_case((3, 70, 20), (40, 200, 7), kv_heads=1)
     with pytest.raises((AssertionError, HostKernelError), match=FOUND):
         run_checked(case, spec, keys_per_split=128)
+
+
+@pytest.mark.parametrize(("edit", "says"), COPIES.values(), ids=COPIES)
+def test_what_copies_need_is_found_where_it_is_left_out(edit, says):
+    spec = mutated(CUDA_PREFILLS["prefill_wgmma"], edit)
+    case = prefill_case((20,), (200,), kv_heads=1, head_dim=128, page_size=1)
+    with pytest.raises(HostKernelError, match=says):
+        run_checked(case, spec, checks=True)
