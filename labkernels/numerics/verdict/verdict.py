@@ -139,8 +139,7 @@ def decide(
     """Judge an output of a problem.
 
     Shapes: out [total_q, Hq, Dv], lse2 [total_q, Hq] or None. told: the caller named the policy, so
-    that a coarser one is worth naming. named: names are sought, which takes most of the time; where
-    they are not, LESS EXACT is BUG.
+    that a coarser one is worth naming. named: names are sought; where not, LESS EXACT is BUG.
     Raises: ValueError where shapes disagree.
     """
     out = _shaped("out", out, problem.out_shape)
@@ -150,8 +149,7 @@ def decide(
         why = "an input is not finite, so nothing says what the output should be"
         sigma = np.full(bound.shape, np.nan)
         return Verdict(INCONCLUSIVE, why, (), (), policy, error, bound, sigma)
-    found = [significance.of_bound(error, bound, "error / bound", problem)]
-    of_lse2 = []
+    found, of_lse2 = [significance.of_bound(error, bound, "error / bound", problem)], []
     if lse2 is not None:
         lse2 = _shaped("lse2", lse2, problem.out_shape[:2])
         off = metrics.difference(lse2, seen.lse2)
