@@ -174,7 +174,7 @@ def replay() -> None:
 
     Raises: SystemExit if an output differs; pytest has printed which.
     """
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.replayed"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "nbval", "-p", "tests.replayed"]
     command += ["--executed", str(EXECUTED)]
     command += ["--nbval-sanitize-with", str(ROOT / "tests" / "nbval_sanitize.cfg")]
     command += map(str, (source.with_suffix(".ipynb") for source in notebook_io.sources()))

@@ -1,5 +1,6 @@
 """For all tests: GPU tests say why they are skipped; random examples are the same everywhere."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -62,3 +63,12 @@ def pytest_collection_modifyitems(config, items):
     for item in gpu_items:
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish():
+    """Let no later collection of garbage look at the tests and modules, which live to the end.
+
+    A recording collects after each of its cells, which would take half a second otherwise.
+    """
+    gc.collect()
+    gc.freeze()

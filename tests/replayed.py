@@ -1,7 +1,8 @@
 """Replays the committed notebooks in nbval, as the chapters ran for the book: a chapter runs once.
 
-python book/build.py --nbval    runs the chapters whose inputs changed, then
-                                pytest -p tests.replayed --executed _build/executed notebooks
+python book/build.py --nbval
+    runs the chapters whose inputs changed, then
+    pytest -p nbval -p tests.replayed --executed _build/executed notebooks
 
 Each of nbval's own tests asks a Jupyter kernel for the outputs of one cell. Here the outputs come
 from the run that `make book` shows; nbval compares them as it compares those of a kernel.

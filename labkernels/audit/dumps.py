@@ -51,8 +51,8 @@ def audit(
     """Judge the tensors of a file or a folder in one of the formats of `importers`.
 
     names: the file's own names for some of names.NAMES. If a layout or the base of lse is
-    ambiguous, the first reading that is not a bug is used, or else the least wrong reading (see
-    `judge`); the note of the verdict says which reading was used.
+    ambiguous, the first reading in which the output is right is used, or else the least wrong
+    reading (see `judge`); the note of the verdict says which reading was used.
     Raises: ValueError naming the file and the tensor that is missing or malformed;
     FileNotFoundError.
     """
@@ -89,10 +89,10 @@ def read(path: Path, *, names: dict[str, str] | None = None, max_gib: float = DE
 def judge(
     tensors: dict, *, p_format: str | None = None, query: np.ndarray | None = None
 ) -> Verdict:
-    """Judge tensors under our names by the first reading that is not a bug.
+    """Judge tensors under our names by the first reading in which the output is right.
 
-    If every reading is a bug, the reading counts in which the fewest elements exceed their bounds;
-    among equals, the reading in which the fewest tests fail.
+    If every reading is wrong, the reading counts in which the fewest elements exceed their bounds;
+    among equals, the reading in which the fewest tests fail. Its mistake alone is named.
     query: q as another dump was read. Of wrong readings, those with this q are preferred.
 
     Where both lse and lse2 are there, lse2 is judged in base 2, and then lse in either base.
@@ -104,20 +104,25 @@ def judge(
         if of_lse2.answer == BUG:
             return of_lse2
         return judge(tensors | {"lse2": None}, p_format=p_format, query=query)
-    wrong, refused = [], None
-    for reading in readings(tensors):
+    ways, wrong, refused = list(readings(tensors)), [], None
+    for reading in ways:
         try:
-            found = reading.verdict(p_format=p_format)
+            found = reading.verdict(p_format=p_format, named=len(ways) == 1)
         except ValueError as error:
             refused = refused or error
             continue
         if found.answer != BUG:
             return found
-        wrong.append(found)
+        wrong.append((reading, found))
     if not wrong:
         raise refused or ValueError("tensor k is missing, allowed: k and v, kv, or ckv and kpe")
-    alike = [x for x in wrong if query is not None and np.array_equal(to_numpy(x.problem.q), query)]
-    return min(alike or wrong, key=_wrongness)
+    alike = [
+        (reading, found)
+        for reading, found in wrong
+        if query is not None and np.array_equal(to_numpy(found.problem.q), query)
+    ]
+    reading, found = min(alike or wrong, key=lambda pair: _wrongness(pair[1]))
+    return found if len(ways) == 1 else reading.verdict(p_format=p_format)
 
 
 def _wrongness(found: Verdict) -> tuple[int, int]:

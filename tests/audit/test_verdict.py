@@ -112,8 +112,14 @@ def test_a_spoiled_output_is_named(dense, spoil, name, where):
     assert found.matches, found.summary()
     assert found.matches[0].name == name
     assert where in found.matches[0].where
-    with pytest.raises(AssertionError, match=name):
+
+
+def test_the_assertion_says_what_the_verdict_says(dense):
+    out = dense.out.clone()
+    spoil_row(out)
+    with pytest.raises(AssertionError, match="BUG: row never written, or V read as 0") as raised:
         testing.assert_attention_close(out, dense.q, dense.k, dense.v)
+    assert str(raised.value) == labkernels.verdict(out, dense.q, dense.k, dense.v).summary()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

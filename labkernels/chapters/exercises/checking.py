@@ -44,8 +44,9 @@ def check(name: str, answer: object) -> Report:
         results = grader.run(exercise, answer)
     except HostKernelError as error:
         return Report(False, tuple(_of_fault(exercise, str(error))))
-    wrong = grader.judge(exercise, results)
-    if not wrong:
+    wrong = iter(grader.judge(exercise, results))
+    first = next(wrong, None)
+    if first is None:
         remarks = grader.remarks(exercise, results)
         remarks += compared(exercise, grader, answer, results)
         remarks += _on_gpu(exercise, grader, answer, results)
@@ -53,7 +54,7 @@ def check(name: str, answer: object) -> Report:
     said = _known_mistake(exercise, grader, results)
     if said and not _same(exercise.starter, answer):
         said = said.replace(STILL, ALIKE)
-    return Report(False, (said, wrong[0]) if said else tuple(wrong))
+    return Report(False, (said, first) if said else (first, *wrong))
 
 
 def _of_fault(exercise: Exercise, message: str) -> list[str]:

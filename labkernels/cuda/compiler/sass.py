@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shutil
 import subprocess
@@ -11,6 +12,10 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkernels.cuda.compiler import cache
+
+# Part of the counts' key: raise it when _functions reads a listing in another way.
+_COUNTED = "1"
 _FUNCTION = re.compile(r"^\s*Function\s*:\s*(\S+)")
 # An address, a predicate such as @!P0, and the instruction's name up to its first modifier.
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)")
@@ -40,11 +45,18 @@ def available() -> str | None:
 def instruction_mix(cubin: bytes, *, symbol: str | None = None) -> dict[str, int]:
     """Count the instructions of a kernel, or of all kernels of a file, most frequent first.
 
-    Names lose their modifiers: HMMA.16816.F32 is HMMA. NOP is left out: it pads the end.
+    Names lose their modifiers: HMMA.16816.F32 is HMMA. NOP is left out: it pads the end. The
+    disassembler takes half a second to start, so that the lab's cache keeps the counts.
 
     Raises: RuntimeError if there is no disassembler or it fails, ValueError for a foreign symbol.
     """
-    functions = _functions(_run(cubin, "-sass"))
+    tool = disassembler()
+    if tool is None:
+        raise RuntimeError(available())
+    about = f"{_COUNTED} {Path(tool).stat().st_size}"
+    name = f"sass-{cache.content_key(about, cubin)}"
+    found = cache.entry(name, lambda work: json.dumps(_functions(_run(cubin, "-sass"))).encode())
+    functions = {of: Counter(counts) for of, counts in json.loads(found.content).items()}
     if symbol is not None and symbol not in functions:
         raise ValueError(f"symbol = {symbol!r}, allowed: {', '.join(functions)}")
     chosen = functions.values() if symbol is None else [functions[symbol]]

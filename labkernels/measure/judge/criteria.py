@@ -52,14 +52,18 @@ class Criteria:
         out_format = policy.out_format(self._dtype)
         return criteria.Sample(arrays.as_float64(out), self.truth, self.eager, out_format)
 
-    def verdict(self, out, policy: NumericPolicy, lse2=None) -> verdict.Verdict:
+    def verdict(
+        self, out, policy: NumericPolicy, lse2=None, *, named: bool = True
+    ) -> verdict.Verdict:
         """Return the verdict by the formats of a policy, which allows either denominator.
 
-        Shapes: out [total_q, Hq, Dv]; lse2 [total_q, Hq], or None if it is not to be judged.
+        Shapes: out [total_q, Hq, Dv]; lse2 [total_q, Hq], or None if it is not to be judged. named:
+        the mistake is named; else the answer is BUG where it may be LESS EXACT.
         """
         lse2 = None if lse2 is None else arrays.as_float64(lse2)
         out = arrays.as_float64(out)
-        return verdict.decide(self.problem, out, policy=self._told(policy), lse2=lse2)
+        told = self._told(policy)
+        return verdict.decide(self.problem, out, policy=told, lse2=lse2, named=named)
 
     def _told(self, policy: NumericPolicy) -> NumericPolicy:
         return replace(policy.of(self._dtype), denominator=None, accumulate="tensor_core")
@@ -69,8 +73,8 @@ class Criteria:
     ) -> dict[str, str]:
         """Return REFUSED, ACCEPTED or UNDECIDED by each rule, which sees only out, and by VERDICT.
 
-        judged: the verdict on this output if it is known; else it is computed, which may take
-        seconds.
+        judged: the verdict on this output if it is known; else as much of it is computed as the
+        word needs.
         """
         sample = self.sample(out, policy)
         with np.errstate(invalid="ignore"):
@@ -80,7 +84,7 @@ class Criteria:
             }
         if judged is None and self._beyond(out, policy):
             return words | {VERDICT: REFUSED}
-        judged = judged or self.verdict(out, policy, lse2)
+        judged = judged or self.verdict(out, policy, lse2, named=False)
         return words | {VERDICT: _WORDS[judged.answer]}
 
     def _beyond(self, out, policy: NumericPolicy) -> bool:

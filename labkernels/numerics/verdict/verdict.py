@@ -134,29 +134,28 @@ def decide(
     policy: NumericPolicy,
     lse2: Array | None = None,
     told: bool = True,
+    named: bool = True,
 ) -> Verdict:
     """Judge an output of a problem.
 
     Shapes: out [total_q, Hq, Dv], lse2 [total_q, Hq] or None. told: the caller named the policy, so
-    that a coarser one is worth naming.
+    that a coarser one is worth naming. named: names are sought; where not, LESS EXACT is BUG.
     Raises: ValueError where shapes disagree.
     """
     out = _shaped("out", out, problem.out_shape)
     seen = first_look.look(problem, policy, out)
-    truth, error, bound = seen.truth, seen.error, seen.bound
+    truth, error, bound, once = seen.truth, seen.error, seen.bound, seen.once
     if not np.isfinite(bound).all():
         why = "an input is not finite, so nothing says what the output should be"
         sigma = np.full(bound.shape, np.nan)
         return Verdict(INCONCLUSIVE, why, (), (), policy, error, bound, sigma)
-    found = [significance.of_bound(error, bound, "error / bound", problem)]
-    of_lse2 = []
+    found, of_lse2 = [significance.of_bound(error, bound, "error / bound", problem)], []
     if lse2 is not None:
         lse2 = _shaped("lse2", lse2, problem.out_shape[:2])
         off = metrics.difference(lse2, seen.lse2)
         found.append(significance.of_bound(off, seen.lse2_bound, "lse2 error / bound", problem))
         if found[-1].status == "bug":
             of_lse2 = log_sums.names(problem, lse2, seen.lse2, seen.lse2_bound)
-    once = seen.once
     if once or not np.any(problem.n_keys > 1):
         sigma = rounding.quantum(truth, policy.out) / 12**0.5 if once else np.zeros(bound.shape)
         why = "every element is the float64 answer, rounded once" if once else ""
@@ -170,6 +169,9 @@ def decide(
     bugs = {item.name for item in found if item.status == "bug"} - {"lse2 error / bound"}
     if not bugs:
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma)
+    within_an_ulp = not beyond and first_look.ulps_off(out, truth, policy.out) <= 1
+    if not (named or within_an_ulp):  # it is refused, whatever is found
+        return _answered(tuple(found), (), policy, error, bound, sigma)
     faint = _centred(problem, policy, truth, error, sigma)
     honest = _as_if(problem, policy, truth, error) if told and not faint else ""
     faint = faint or ("" if beyond else _faintly(policy, error, sigma))
@@ -177,12 +179,10 @@ def decide(
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=honest or faint)
     case = names.Case(problem, policy, out, truth, error, sigma, z, filtered, bugs, bool(honest))
     matches = names.of_output(case)
-    even = ""
-    if not matches and not beyond:
-        if first_look.ulps_off(out, truth, policy.out) <= 1:
-            why = "every element is within one ulp of the float64 answer, and no known mistake fits"
-            return _answered(tuple(found), (), policy, error, bound, sigma, why=why, sound=True)
-        even = _evenly(problem, policy, error, sigma, z)
+    if not matches and within_an_ulp:
+        why = "every element is within one ulp of the float64 answer, and no known mistake fits"
+        return _answered(tuple(found), (), policy, error, bound, sigma, why=why, sound=True)
+    even = "" if matches or beyond else _evenly(problem, policy, error, sigma, z)
     if told and (not matches or matches[0].vague):
         even = even or honest
         matches = [] if even else matches

@@ -138,6 +138,16 @@ def test_instructions_are_counted(add_header, arch):
     assert spilled["LDL"] > 0
 
 
+def test_instructions_of_the_same_machine_code_are_counted_once(add_header, monkeypatch):
+    needs_disassembler()
+    cubin = compile_add(add_header).cubin
+    mix = sass.instruction_mix(cubin)
+    monkeypatch.setattr(sass, "_run", None)
+    assert list(sass.instruction_mix(cubin).items()) == list(mix.items())
+    with pytest.raises(TypeError):
+        sass.instruction_mix(cubin + bytes(1))
+
+
 def test_machine_code_claims_what_the_compiler_reported(add_header):
     needs_disassembler()
     compiled = compile_add(add_header, "add::spill<256>")

@@ -70,7 +70,8 @@ def test_queries_that_are_one_computation_count_once(dtype):
     judge, policy = Criteria(drawn), discover()["prefill_mma"].policies[0]
     assert judge.verdict(done.out, policy, done.lse2).answer == ROUNDING
     wrong = done.out * 1.004  # an ulp of bf16, and eight of fp16
-    assert judge.verdict(wrong, policy, done.lse2).answer == BUG
+    named = dtype == "bf16"  # the search for the name takes ten times as long as the rest
+    assert judge.verdict(wrong, policy, done.lse2, named=named).answer == BUG
 
 
 def test_without_values_only_lse_can_tell():

@@ -1,4 +1,4 @@
-"""Criteria gives the answer of the whole verdict, and searches no name past the bound."""
+"""Criteria gives the answer of the whole verdict, and searches no name that it does not need."""
 
 from types import SimpleNamespace
 
@@ -12,6 +12,7 @@ from labkernels.kernels.random_inputs import Normal
 from labkernels.kernels.registry import discover
 from labkernels.measure.judge import criteria
 from labkernels.measure.judge.criteria import ACCEPTED, REFUSED, VERDICT, Criteria
+from labkernels.numerics.verdict.diagnosis import names
 
 LENGTHS = (1, 5, 37)
 
@@ -25,7 +26,7 @@ def judged():
     return Criteria(posed), done.out, discover()["prefill_mma"].policies[0]
 
 
-def changed(out, how):
+def changed(judge, out, how):
     out = out.clone()
     if how == "NaN":
         out[3, 1, 5] = torch.nan
@@ -37,6 +38,11 @@ def changed(out, how):
         out *= 1.01
     elif how == "a channel":
         out[-1, 0, 0] += 0.5
+    elif how == "a small scale":  # all errors lie within their bounds
+        out *= 1 + 2**-8
+    elif how == "cut":  # within an ulp, where the name decides
+        bits = torch.from_numpy(judge.truth).float().view(torch.int32)
+        out.copy_((bits & ~0xFFFF).view(torch.float32))
     return out
 
 
@@ -49,18 +55,28 @@ def changed(out, how):
         ("a row of another", REFUSED),
         ("a scale", REFUSED),
         ("a channel", REFUSED),
+        ("a small scale", REFUSED),
+        ("cut", REFUSED),
     ],
 )
 def test_the_word_is_that_of_the_whole_verdict(judged, how, word):
     judge, out, policy = judged
-    out = changed(out, how)
+    out = changed(judge, out, how)
     whole = judge.answers(out, policy, judged=judge.verdict(out, policy))
     assert whole[VERDICT] == word
     assert judge.answers(out, policy) == whole
+
+
+def test_beyond_an_ulp_no_name_is_searched(judged, monkeypatch):
+    judge, out, policy = judged
+    monkeypatch.setattr(names, "of_output", None)
+    assert judge.answers(changed(judge, out, "a small scale"), policy)[VERDICT] == REFUSED
+    with pytest.raises(TypeError):
+        judge.answers(changed(judge, out, "cut"), policy)
 
 
 @pytest.mark.parametrize("how", ["NaN", "a row of another"])
 def test_past_the_bound_no_name_is_searched(judged, how, monkeypatch):
     judge, out, policy = judged
     monkeypatch.setattr(criteria.verdict, "decide", None)
-    assert judge.answers(changed(out, how), policy)[VERDICT] == REFUSED
+    assert judge.answers(changed(judge, out, how), policy)[VERDICT] == REFUSED

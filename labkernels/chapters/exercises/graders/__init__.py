@@ -1,1 +1,4 @@
-"""Graders: each runs and judges the answers of one kind by run, judge and remarks."""
+"""Graders: each runs and judges the answers of one kind by run, judge and remarks.
+
+`judge` gives the lines on what is wrong, none for a right answer; the first line comes at once.
+"""

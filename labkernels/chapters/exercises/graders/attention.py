@@ -1,6 +1,7 @@
 """Grades answers that are a phase of the small attention kernel, by float64 and an error bound."""
 
 import functools
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -44,8 +45,8 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
     return results
 
 
-def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
-    """Return the verdict on the first wrong request, and the number of wrong ones."""
+def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> Iterator[str]:
+    """Yield the number of wrong requests, and the verdict on the first one."""
     return verdict_on(REQUESTS, results)
 
 
@@ -60,20 +61,20 @@ def takes(exercise: Exercise, answer: str) -> list[Takes]:
     return small(kernels, (folder_with(*exercise.place, answer),))
 
 
-def verdict_on(requests: tuple[Request, ...], results: dict[str, np.ndarray]) -> list[str]:
-    """Return what the verdict says of the first request that is wrong; [] if none is."""
+def verdict_on(requests: tuple[Request, ...], results: dict[str, np.ndarray]) -> Iterator[str]:
+    """Yield how many requests are wrong, if any is, and then what the verdict says of the first.
+
+    The verdict takes seconds, and is computed when the second line is asked for.
+    """
     wrong = [request for request in requests if not _shares(request, results).max() <= 1]
     if not wrong:
-        return []
+        return
+    yield f"Wrong for {len(wrong)} of {len(requests)} requests. First: {wrong[0].name}."
     out, lse2 = (results[f"{name} of {wrong[0].name}"] for name in ("out", "lse2"))
     verdict = decide(wrong[0].problem(), out, policy=wrong[0].policy, lse2=lse2)
     said = verdict.summary(verbose=False).splitlines()
-    kept = [line.strip() for line in said if line.strip().startswith(("where", "likely"))]
-    return [
-        f"Wrong for {len(wrong)} of {len(requests)} requests. First: {wrong[0].name}.",
-        f"The verdict: {said[0].partition(';')[0]}.",
-        *kept,
-    ]
+    yield f"The verdict: {said[0].partition(';')[0]}."
+    yield from (line.strip() for line in said if line.strip().startswith(("where", "likely")))
 
 
 def bounds_used(requests: tuple[Request, ...], results: dict[str, np.ndarray]) -> list[str]:

@@ -1,5 +1,6 @@
 """Grades answers that are a phase of a real Hopper kernel, by float64 and an error bound."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,13 +117,14 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
     return results
 
 
-def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
-    """Return the verdict on the first wrong request, and the number of wrong ones."""
-    if wrong := verdict_on(_requests(exercise), results):
-        return wrong
-    if not results.get("overlaps", True):
-        return ["O += P V has ended before your lines do, so that it runs beside no softmax."]
-    return []
+def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> Iterator[str]:
+    """Yield the number of wrong requests, and the verdict on the first one."""
+    lines = verdict_on(_requests(exercise), results)
+    if (first := next(lines, None)) is not None:
+        yield first
+        yield from lines
+    elif not results.get("overlaps", True):
+        yield "O += P V has ended before your lines do, so that it runs beside no softmax."
 
 
 def remarks(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:

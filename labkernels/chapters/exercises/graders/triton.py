@@ -5,6 +5,7 @@ import importlib.metadata
 import importlib.util
 import re
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -49,8 +50,8 @@ def run(exercise: Exercise, answer: str) -> dict[str, np.ndarray]:
     return results
 
 
-def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> list[str]:
-    """Return the verdict on the first request that is wrong."""
+def judge(exercise: Exercise, results: dict[str, np.ndarray]) -> Iterator[str]:
+    """Yield the number of wrong requests, and the verdict on the first one."""
     return attention.verdict_on(REQUESTS, results)
 
 
