@@ -9,7 +9,7 @@ import numpy as np
 
 from labkernels.audit import gradients, importers
 from labkernels.audit.names import DEFAULT_GIB, GIB, NAMES, Take
-from labkernels.audit.verdict import verdict
+from labkernels.audit.verdict import LAYOUTS, TAKEN_AS_BSHD, swapped, verdict, wrongness
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import namespace, to_numpy
 from labkernels.numerics.verdict.verdict import BUG, Verdict
@@ -17,7 +17,6 @@ from labkernels.units import LOG2_E
 
 _NUMBERS = ("scale", "causal", "window_left", "soft_cap", "k_scale", "v_scale")
 _BITS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "uint8": "e4m3"}
-_LAYOUTS = ("bhsd", "bshd")
 # Each of these tensors says where a request begins or ends.
 _DIVISIONS = {"cu_seqlens", "cu_seqlens_q", "kv_indptr", "page_table", "kv_len"}
 
@@ -121,13 +120,8 @@ def judge(
         for reading, found in wrong
         if query is not None and np.array_equal(to_numpy(found.problem.q), query)
     ]
-    reading, found = min(alike or wrong, key=lambda pair: _wrongness(pair[1]))
+    reading, found = min(alike or wrong, key=lambda pair: wrongness(pair[1]))
     return found if len(ways) == 1 else reading.verdict(p_format=p_format)
-
-
-def _wrongness(found: Verdict) -> tuple[int, int]:
-    beyond = ~(np.abs(found.error) <= found.bound)
-    return int(beyond.sum()), sum(test.status == "bug" for test in found.findings)
 
 
 def readings(tensors: dict) -> Iterator[Reading]:
@@ -165,7 +159,7 @@ def _plain(tensors: dict) -> dict:
         found.pop(f"{name}_scale", None)
     if str(found.pop("kv_layout", "NHD")).upper() == "HND":
         for name in {"k", "v"} & found.keys():  # MLA's latent cache has no heads to move
-            found[name] = _swapped(found[name], found[name].ndim - 3)
+            found[name] = swapped(found[name], found[name].ndim - 3)
     if "kv_indptr" in found and "kv_indices" in found:
         found |= _pages(found)
     if not _DIVISIONS & found.keys() and getattr(found.get("k"), "ndim", 0) == 3:
@@ -229,7 +223,7 @@ def _layouts(given: dict) -> tuple[str, ...]:
     q, k = given.get("q"), given.get("k")
     dense = "page_table" not in given and k is not None and k.ndim == 4
     if q is None or not (q.ndim == 4 or (q.ndim == 3 and dense)):
-        return _LAYOUTS[:1]
+        return LAYOUTS[:1]
     if not dense:
         heads = k.shape[-2] if k is not None and k.ndim > 2 else 1  # of a pool or of packed keys
         fits = {"bhsd": q.shape[1] % max(1, heads) == 0, "bshd": q.shape[2] % max(1, heads) == 0}
@@ -238,29 +232,23 @@ def _layouts(given: dict) -> tuple[str, ...]:
             name: k.shape[axis] and q.shape[min(axis, q.ndim - 2)] % k.shape[axis] == 0
             for name, axis in (("bhsd", 1), ("bshd", 2))
         }
-    return tuple(name for name in _LAYOUTS if fits[name]) or _LAYOUTS[:1]
-
-
-def _swapped(tensor, first: int = 1):
-    """Return the tensor with the dimensions `first` and `first` + 1 exchanged."""
-    swap = tensor.transpose if hasattr(tensor, "detach") else tensor.swapaxes
-    return swap(first, first + 1)
+    return tuple(name for name in LAYOUTS if fits[name]) or LAYOUTS[:1]
 
 
 def _reading(given: dict, layout: str, base: str) -> Reading:
     found, words = dict(given), []
     paged = "page_table" in found
     if layout == "bshd":
-        words.append("tensors taken as [B, S, H, D]")
+        words.append(TAKEN_AS_BSHD)
         for name in ("q", "out", *(() if paged else ("k", "v"))):
             if name in found and found[name].ndim == 4:
-                found[name] = _swapped(found[name])
+                found[name] = swapped(found[name])
     how = {
         name: found[name]
         for name in ("cu_seqlens_q", "scale", "window_left", "soft_cap", "alibi", "sinks", "mask")
         if name in found
     }
-    how["causal"] = bool(found.get("causal", 0))
+    how |= {"causal": bool(found.get("causal", 0)), "layout": "bhsd"}
     q = found.get("q")
     if "q_nope" in found:
         q, how["cache"] = _latent(found)

@@ -14,6 +14,8 @@ from labkernels.numerics.verdict.verdict import BUG, ROUNDING, Verdict, decide
 from labkernels.policy import P_FORMATS, NumericPolicy
 from labkernels.units import require_choice
 
+TAKEN_AS_BSHD = "tensors taken as [B, S, H, D]"
+LAYOUTS = ("bhsd", "bshd")
 _FORMATS = {
     "float16": "fp16",
     "bfloat16": "bf16",
@@ -44,6 +46,7 @@ def verdict(
     alibi=None,
     sinks=None,
     mask=None,
+    layout: str | None = None,
     named: bool = True,
 ) -> Verdict:
     """Say whether an attention output differs from float64 by rounding or by a bug.
@@ -59,7 +62,9 @@ def verdict(
     denominator; mask [total_q, longest request] or [B, M, L], True where a row sees a key.
     Units: torch or NumPy tensors; a NumPy uint16 holds the bits of bf16. p_format: the format of
     the probabilities in the second product, by default q's; denominator None: either kind. Torch
-    tensors are worked on where q lies: on a GPU a prefill takes seconds, not minutes. named: names
+    tensors are worked on where q lies: on a GPU a prefill takes seconds, not minutes. layout: of
+    four dimensions, "bhsd" as above or "bshd", [B, M, Hq, D] for q and out and [B, L, Hkv, D] for k
+    and v; by default "bhsd", and "bshd" where the output is right or less wrong so. named: names
     are sought, which takes most of the time; where not, LESS EXACT is BUG.
     Raises: ValueError naming the argument, its value and what is allowed.
 
@@ -68,6 +73,15 @@ def verdict(
     ('ROUNDING', 'BUG')
     """
     q = _query(q)
+    if layout is None and _may_be_bshd(out, q, k, v):
+        numbers = {"scale": scale, "soft_cap": soft_cap, "window_left": window_left}
+        lists = {"kv_len": kv_len, "lse2": lse2, "alibi": alibi, "sinks": sinks, "mask": mask}
+        how = numbers | lists | {"causal": causal, "exp2": exp2}
+        how |= {"p_format": p_format, "denominator": denominator}
+        return _in_either_layout((out, q, k, v), how, named)
+    require_choice("layout", layout or "bhsd", LAYOUTS)
+    if layout == "bshd":
+        out, q, k, v = (swapped(x) for x in (out, q, k, v))
     out_format, in_format, q = _format("out", out), _format("q", q), _array("q", q)
     variant = _variant(window_left, soft_cap, alibi, sinks, mask)
     problem = _problem(q, k, v, kv_len, cu_seqlens, cu_seqlens_q, causal, cache, scale, variant)
@@ -83,6 +97,45 @@ def verdict(
     policy = NumericPolicy(told, denominator, exp2, out=out_format)
     found = decide(problem, out, policy=policy, lse2=lse2, named=named)
     return replace(found, problem=problem, out=out)
+
+
+def swapped(tensor, first: int = 1):
+    """Return the tensor with the dimensions `first` and `first` + 1 exchanged."""
+    swap = tensor.transpose if hasattr(tensor, "detach") else tensor.swapaxes
+    return swap(first, first + 1)
+
+
+def _may_be_bshd(out, q, k, v) -> bool:
+    """Return whether tensors of four dimensions have sizes that fit [B, S, H, D] too."""
+    four = all(getattr(x, "ndim", 0) == 4 for x in (out, q, k, v))
+    return four and bool(k.shape[2]) and q.shape[2] % k.shape[2] == 0
+
+
+def _in_either_layout(tensors: tuple, how: dict, named: bool) -> Verdict:
+    """Judge as [B, H, S, D], and as [B, S, H, D] where the first is refused or a bug.
+
+    If both are a bug, the one counts that is less wrong.
+    """
+    try:
+        found = verdict(*tensors, layout="bhsd", named=False, **how)
+    except ValueError:
+        found = verdict(*tensors, layout="bshd", named=named, **how)
+        return replace(found, note=TAKEN_AS_BSHD)
+    if found.answer != BUG:
+        return found
+    other = verdict(*tensors, layout="bshd", named=False, **how)
+    is_bshd = other.answer != BUG or wrongness(other) < wrongness(found)
+    if named and other.answer == BUG:
+        found = verdict(*tensors, layout=LAYOUTS[is_bshd], named=True, **how)
+    elif is_bshd:
+        found = other
+    return replace(found, note=TAKEN_AS_BSHD if is_bshd else found.note)
+
+
+def wrongness(found: Verdict) -> tuple[int, int]:
+    """Return how many elements exceed their bounds, and how many tests fail."""
+    beyond = ~(np.abs(found.error) <= found.bound)
+    return int(beyond.sum()), sum(test.status == "bug" for test in found.findings)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +180,11 @@ def compare(out_a, out_b, q, k=None, v=None, **how) -> Comparison:
     """
     q = _query(q)
     a, b = (verdict(out, q, k, v, **how) for out in (out_a, out_b))
+    if TAKEN_AS_BSHD in (a.note, b.note):
+        how |= {"layout": "bshd"}
+        a = a if a.note else verdict(out_a, q, k, v, **how)
+        b = b if b.note else verdict(out_b, q, k, v, **how)
+        out_a, out_b, q = (swapped(x) for x in (out_a, out_b, q))
     ends = how.get("cu_seqlens_q")
     left, right = (to_numpy(_rows("out", _array("out", x), q, ends, 1)) for x in (out_a, out_b))
     differs = ~((left == right) | (np.isnan(left) & np.isnan(right)))

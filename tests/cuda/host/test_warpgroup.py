@@ -139,7 +139,8 @@ def test_who_multiplies_may_make_the_fence(tiles):
     kernel = build("warpgroup::multiply", checks=True)
     run(kernel, tiles, fenced, 0, threads=128, smem=SMEM_BYTES)
     run(kernel, tiles, late, 12, threads=128, smem=SMEM_BYTES)
-    assert (late == fenced).all() and fenced.any()
+    assert (late == fenced).all()
+    assert fenced.any()
 
 
 def test_all_four_warps_take_part(tiles):
