@@ -16,6 +16,8 @@ from labkernels.units import require_choice
 
 TAKEN_AS_BSHD = "tensors taken as [B, S, H, D]"
 LAYOUTS = ("bhsd", "bshd")
+_NO_OPTIONS = ("out", "q", "k", "v", "layout", "named")
+_VARIANT = ("window_left", "soft_cap", "alibi", "sinks", "mask")
 _FORMATS = {
     "float16": "fp16",
     "bfloat16": "bf16",
@@ -62,38 +64,38 @@ def verdict(
     denominator; mask [total_q, longest request] or [B, M, L], True where a row sees a key.
     Units: torch or NumPy tensors; a NumPy uint16 holds the bits of bf16. p_format: the format of
     the probabilities in the second product, by default q's; denominator None: either kind. Torch
-    tensors are worked on where q lies: on a GPU a prefill takes seconds, not minutes. layout: of
-    four dimensions, "bhsd" as above or "bshd", [B, M, Hq, D] for q and out and [B, L, Hkv, D] for k
-    and v; by default "bhsd", and "bshd" where the output is right or less wrong so. named: names
-    are sought, which takes most of the time; where not, LESS EXACT is BUG.
+    tensors are worked on where q lies: on a GPU a prefill takes seconds, not minutes. layout:
+    "bhsd" as above or "bshd", [B, M, Hq, D] for q and out and [B, L, Hkv, D] for k and v; by
+    default the one in which the output is less wrong. named: names are sought, which takes most of
+    the time; where not, LESS EXACT is BUG.
     Raises: ValueError naming the argument, its value and what is allowed.
 
     >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 1, 64)).astype(np.float16)
     >>> verdict(v, q, k, v).answer, verdict(v * 1.01, q, k, v).answer  # one key gives its V
     ('ROUNDING', 'BUG')
     """
-    q = _query(q)
-    if layout is None and _may_be_bshd(out, q, k, v):
-        numbers = {"scale": scale, "soft_cap": soft_cap, "window_left": window_left}
-        lists = {"kv_len": kv_len, "lse2": lse2, "alibi": alibi, "sinks": sinks, "mask": mask}
-        how = numbers | lists | {"causal": causal, "exp2": exp2}
-        how |= {"p_format": p_format, "denominator": denominator}
-        return _in_either_layout((out, q, k, v), how, named)
+    how = {name: x for name, x in locals().items() if name not in _NO_OPTIONS}
+    tensors = out, _query(q), k, v
+    if layout is None and _may_be_bshd(*tensors):
+        return _in_either_layout(tensors, named, how)
     require_choice("layout", layout or "bhsd", LAYOUTS)
-    if layout == "bshd":
-        out, q, k, v = (swapped(x) for x in (out, q, k, v))
+    return _judged(*(map(swapped, tensors) if layout == "bshd" else tensors), named=named, **how)
+
+
+def _judged(out, q, k, v, *, p_format, denominator, exp2, lse2, named, **how) -> Verdict:
+    """Return the verdict on tensors as [B, H, S, D]; how: further options of `verdict`."""
     out_format, in_format, q = _format("out", out), _format("q", q), _array("q", q)
-    variant = _variant(window_left, soft_cap, alibi, sinks, mask)
-    problem = _problem(q, k, v, kv_len, cu_seqlens, cu_seqlens_q, causal, cache, scale, variant)
-    out = to_numpy(_rows("out", _array("out", out), q, cu_seqlens_q, 1))
+    variant = _variant(*(how.pop(name) for name in _VARIANT))
+    problem = _problem(q, k, v, variant=variant, **how)
+    ends = how["cu_seqlens_q"]
+    out = to_numpy(_rows("out", _array("out", out), q, ends, 1))
     if out.shape[:2] != problem.out_shape[:2]:
         raise ValueError(f"out.shape = {out.shape}, allowed: {(*q.shape[:-1],)} and any Dv, as q")
     if lse2 is not None:
-        lse2 = to_numpy(_rows("lse2", _array("lse2", lse2), q, cu_seqlens_q, 0))
-    if p_format is not None:
-        require_choice("p_format", p_format, P_FORMATS)
+        lse2 = to_numpy(_rows("lse2", _array("lse2", lse2), q, ends, 0))
     # no kernel keeps P in more than fp32; an output from float64 is judged as if P were fp32
-    told = p_format or in_format.replace("fp64", "fp32")
+    told = in_format.replace("fp64", "fp32") if p_format is None else p_format
+    require_choice("p_format", told, P_FORMATS)
     policy = NumericPolicy(told, denominator, exp2, out=out_format)
     found = decide(problem, out, policy=policy, lse2=lse2, named=named)
     return replace(found, problem=problem, out=out)
@@ -111,24 +113,23 @@ def _may_be_bshd(out, q, k, v) -> bool:
     return four and bool(k.shape[2]) and q.shape[2] % k.shape[2] == 0
 
 
-def _in_either_layout(tensors: tuple, how: dict, named: bool) -> Verdict:
+def _in_either_layout(tensors: tuple, named: bool, how: dict) -> Verdict:
     """Judge as [B, H, S, D], and as [B, S, H, D] where the first is refused or a bug.
 
     If both are a bug, the one counts that is less wrong.
     """
+    other = [swapped(x) for x in tensors]
     try:
-        found = verdict(*tensors, layout="bhsd", named=False, **how)
+        found = _judged(*tensors, named=False, **how)
     except ValueError:
-        found = verdict(*tensors, layout="bshd", named=named, **how)
-        return replace(found, note=TAKEN_AS_BSHD)
+        return replace(_judged(*other, named=named, **how), note=TAKEN_AS_BSHD)
     if found.answer != BUG:
         return found
-    other = verdict(*tensors, layout="bshd", named=False, **how)
-    is_bshd = other.answer != BUG or wrongness(other) < wrongness(found)
-    if named and other.answer == BUG:
-        found = verdict(*tensors, layout=LAYOUTS[is_bshd], named=True, **how)
-    elif is_bshd:
-        found = other
+    second = _judged(*other, named=False, **how)
+    is_bshd = second.answer != BUG or wrongness(second) < wrongness(found)
+    taken, found = (other, second) if is_bshd else (tensors, found)
+    if named and found.answer == BUG:
+        found = _judged(*taken, named=True, **how)
     return replace(found, note=TAKEN_AS_BSHD if is_bshd else found.note)
 
 
@@ -234,7 +235,9 @@ def _rows(name: str, array, q, cu_seqlens_q, n_after: int):
     return array
 
 
-def _problem(q, k, v, kv_len, cu_seqlens, cu_seqlens_q, causal, cache, scale, variant) -> Problem:
+def _problem(
+    q, k, v, *, kv_len, cu_seqlens, cu_seqlens_q, causal, cache, scale, variant
+) -> Problem:
     """Return the problem of q and of keys of any of the three kinds, on a CPU in NumPy."""
     if q.ndim < 3 or q.shape[-1] < 1:
         raise ValueError(

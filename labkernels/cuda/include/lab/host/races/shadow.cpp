@@ -178,9 +178,8 @@ void check_writer(const Cell& cell, const Me& i, const char* verb) {
 void check_fence(const Cell& cell, const Me& i, const char* verb, Word word) {
   const Writer& w = cell.writer;
   if (w.by != By::thread || i.order.knows_fence(i.thread, w.thread, w.async_fences)) return;
-  const int first = word == Word::wgmma ? i.warp * warp_size : i.thread;
-  const int n = word == Word::wgmma ? warp_size : 1;
-  for (int t = first; t < first + n; ++t)
+  const bool all = word == Word::wgmma;
+  for (int t = all ? i.warp * warp_size : i.thread, n = all ? warp_size : 1; n > 0; --n, ++t)
     if (w.stamp >= i.order.fenced[static_cast<std::size_t>(t * i.order.n_threads + w.thread)])
       report_unfenced(verb, cell, i, word);
 }
