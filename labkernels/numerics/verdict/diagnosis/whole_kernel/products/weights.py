@@ -60,7 +60,10 @@ def _factors(row: Rows, flags: Array, of: tuple[int, int]) -> tuple[np.ndarray, 
 def of_parts(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """A part of the keys has a factor, which is fitted."""
     first, *others = screens.rows_of(sheets)
-    words, keys = zip(*_some(first.keys), strict=True)
+    some = list(_some(first.keys))
+    if not some:  # a row sees too few keys to have parts
+        return
+    words, keys = zip(*some, strict=True)
     flags = np.stack(keys)
     known = {first.keys: dict(zip(words, keys, strict=True))}
     for said, of in _SUMS.items():
