@@ -182,10 +182,12 @@ def compare(out_a, out_b, q, k=None, v=None, **how) -> Comparison:
     q = _query(q)
     a, b = (verdict(out, q, k, v, **how) for out in (out_a, out_b))
     if TAKEN_AS_BSHD in (a.note, b.note):
-        how |= {"layout": "bshd"}
-        a = a if a.note else verdict(out_a, q, k, v, **how)
-        b = b if b.note else verdict(out_b, q, k, v, **how)
-        out_a, out_b, q = (swapped(x) for x in (out_a, out_b, q))
+        taken = next((x for x in (a, b) if x.answer != BUG), a).note  # the layout of both
+        how |= {"layout": LAYOUTS[taken == TAKEN_AS_BSHD]}
+        a = a if a.note == taken else verdict(out_a, q, k, v, **how)
+        b = b if b.note == taken else verdict(out_b, q, k, v, **how)
+        if taken:
+            out_a, out_b, q = (swapped(x) for x in (out_a, out_b, q))
     ends = how.get("cu_seqlens_q")
     left, right = (to_numpy(_rows("out", _array("out", x), q, ends, 1)) for x in (out_a, out_b))
     differs = ~((left == right) | (np.isnan(left) & np.isnan(right)))
