@@ -39,6 +39,10 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.products import (
     channels as product_channels,
 )
 from labkernels.numerics.verdict.diagnosis.whole_kernel.products import keys as product_keys
+from labkernels.numerics.verdict.diagnosis.whole_kernel.products import masks as product_masks
+from labkernels.numerics.verdict.diagnosis.whole_kernel.products import pools as product_pools
+from labkernels.numerics.verdict.diagnosis.whole_kernel.products import queries as product_queries
+from labkernels.numerics.verdict.diagnosis.whole_kernel.products import sources as product_sources
 from labkernels.numerics.verdict.diagnosis.whole_kernel.products import tiles as product_tiles
 from labkernels.numerics.verdict.diagnosis.whole_kernel.products import turns
 from labkernels.numerics.verdict.diagnosis.whole_kernel.products import weights as product_weights
@@ -61,6 +65,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sums import (
     begun,
     chains,
     merges,
+    others,
     precision,
     stale,
     states,
@@ -135,8 +140,9 @@ _LATE: Rounds = (
         *(*weights.ALL, *clips.ALL, *places.ALL),
     ),
     blocks.ALL,
-    (*appended.ALL, *indices.ALL, *stale.ALL),
+    (*appended.ALL, *indices.ALL, *stale.ALL, *others.ALL),
     (*substitutes.ALL, *queries.LATE, *elements.ALL, *modes.ALL),
+    (*product_masks.ALL, *product_queries.ALL, *product_sources.ALL, *product_pools.ALL),
     (*product_keys.ALL, *product_channels.ALL, *turns.ALL),
     (*product_weights.ALL, *begun.ALL),
 )
@@ -146,6 +152,7 @@ _LATE: Rounds = (
 _RIVALS: dict[str, tuple[Family, ...]] = {
     "wrong scale": (fitted.of_scale, functions.of_cuts),
     "soft cap that was not asked for": (functions.of_cuts,),
+    "soft cap of another number": (substitutes.of_caps,),
     "splits merged unweighted": (states.of_steps,),
     "splits merged by l alone": (states.of_steps,),
     "splits merged by their maximum alone": (states.of_steps,),
