@@ -1,0 +1,123 @@
+"""Numbers that rows must share: one for each row, head or block explains too much by itself."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from labkernels.measure.strangers import inputs, runs, wrong
+from labkernels.measure.strangers.inputs import Asked
+from labkernels.numerics.truth import oracle
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.verdict.diagnosis.outputs import foreign
+from labkernels.numerics.verdict.diagnosis.structure import tiles
+from labkernels.numerics.verdict.diagnosis.structure.tiles import _Row
+from tests.numerics.verdict.diagnosis.named import require_name
+
+SEED = 59
+SHAPE = inputs.Shape(2, 4, 2, 12, 90, 64, causal=True)
+DECODE = inputs.Shape(2, 4, 2, 1, 200, 64)
+
+
+def _judged(bug, dtype, shape=SHAPE, part="all"):
+    call = inputs.call("normal", shape, dtype, SEED)
+    return runs.judged(call, wrong.run(bug, call, part))
+
+
+def _first(found):
+    return found.matches[0].name if found.matches else ""
+
+
+def _by_factors_of_rows(w, out):
+    rng = np.random.default_rng(1)
+    return (out * torch.tensor(rng.uniform(0.6, 0.9, (*out.shape[:3], 1)))).to(out.dtype)
+
+
+def test_a_factor_of_each_row_is_no_padding():
+    found = _judged(wrong.stored(_by_factors_of_rows), "bf16")
+    assert _first(found).startswith("denominator of each row"), found.summary()
+
+
+def _padded(w, size=64):
+    p = torch.exp(w.s - w.s.amax(-1, keepdim=True))
+    zeros = -w.s.shape[-1] % size * torch.exp(-w.s.amax(-1, keepdim=True))
+    return (p @ w.v / (p.sum(-1, keepdim=True) + zeros)).to(w.call.q.dtype)
+
+
+def test_padding_fills_the_last_tile():
+    found = _judged(_padded, "fp16", DECODE)
+    assert _first(found).startswith("padding in the denominator"), found.summary()
+    assert "multiple of 64" in found.matches[0].where
+
+
+@pytest.mark.parametrize(("spread", "whose"), [(0.0, "head"), (0.008, "")])
+def test_factors_near_1_are_not_alike_for_that(spread, whose):
+    rng = np.random.default_rng(2)
+    one = np.ones(1)
+    rows = [
+        _Row(
+            (request, head),
+            0 * one,
+            (1.01 + 0.001 * head + spread * rng.random()) * one,
+            1e-5 * one,
+            0.0,
+            1,
+        )
+        for request in range(4)
+        for head in range(3)
+    ]
+    assert tiles._whose(rows) == whose
+
+
+def _scales_of_the_first_head(w, v):
+    kv = v.unflatten(1, (-1, w.call.group))
+    scale = kv.abs().amax((2, 3, 4), keepdim=True)
+    return (kv / scale * scale[:, :1]).flatten(1, 2)
+
+
+def test_a_sink_for_each_head_needs_rows_that_share_it():
+    found = _judged(wrong.valued(lambda w: _scales_of_the_first_head(w, w.v)), "fp16", DECODE)
+    assert "sink" not in _first(found), found.summary()
+
+
+def _rational(w):
+    cap = w.call.asked.soft_cap
+    x = (w.q @ w.k.mT * w.call.scale / cap).clamp(-3, 3)
+    return (cap * x * (27 + x**2) / (27 + 9 * x**2)).masked_fill(w.hidden, -math.inf)
+
+
+def test_a_cap_of_another_number_leaves_no_more_than_another_function():
+    shape = inputs.Shape(2, 4, 2, 12, 90, 64, causal=True)
+    case = wrong.scored(_rational), shape, Asked(soft_cap=4.0)
+    require_name("soft cap by another function", case, SEED)
+
+
+def _two_tiles_old(w, size=32):
+    j = wrong.keys_of(w)
+    return torch.where((j % size >= 24) & (j >= 2 * size), j - 2 * size, j)
+
+
+def test_keys_that_come_twice_while_others_are_lost_are_not_called_a_bias():
+    shape = inputs.Shape(1, 4, 2, 2, 256, 64)
+    found = _judged(wrong.keys_read(_two_tiles_old), "bf16", shape, "late queries")
+    assert "factor" not in _first(found), found.summary()
+    assert "read" in _first(found), found.summary()
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_rows_that_follow_their_weights_are_not_uninitialised(made):
+    """V is read in another format, or nobody wrote the rows of the second request."""
+    rng, n = np.random.default_rng(SEED), 24
+    q, k, v = (rng.standard_normal((2 * n, 2, 16)) for _ in range(3))
+    ends = [0, n, 2 * n]
+    shared = {"scale": 0.5, "cu_seqlens_q": ends, "causal": False}
+    problem = Problem.packed(q, k, v, ends, **shared)
+    truth, _ = oracle.attention(problem)
+    other = Problem.packed(q, k, np.sign(v) * np.exp(3 * np.abs(v)), ends, **shared)
+    bad = np.zeros(truth.shape[:2], bool)
+    bad[n:] = True
+    wrong_rows = oracle.attention(other)[0] if made else 9 * rng.standard_normal(truth.shape)
+    given = np.where(bad[..., None], wrong_rows, truth)
+    found = foreign.of_output(problem, given, truth, np.full(truth.shape, 1e-5), bad)
+    assert bool(found) != made
