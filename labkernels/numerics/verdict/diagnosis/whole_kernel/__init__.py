@@ -32,6 +32,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.narrow import (
     clips,
     elements,
     modes,
+    nibbles,
     weights,
 )
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
@@ -139,7 +140,7 @@ _LATE: Rounds = (
         *(*biases.ALL, *memory.ALL, *packs.ALL, *swizzles.ALL),
         *(*weights.ALL, *clips.ALL, *places.ALL),
     ),
-    blocks.ALL,
+    (*blocks.ALL, *nibbles.ALL),
     (*appended.ALL, *indices.ALL, *stale.ALL, *others.ALL),
     (*substitutes.ALL, *queries.LATE, *elements.ALL, *modes.ALL),
     (*product_masks.ALL, *product_queries.ALL, *product_sources.ALL, *product_pools.ALL),
