@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from labkernels.measure.strangers import inputs, runs, wrong
+from labkernels.measure.strangers import inputs, runs, split, wrong
 from labkernels.measure.strangers.inputs import Asked
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.problem import Problem
@@ -18,6 +18,8 @@ from tests.numerics.verdict.diagnosis.named import require_name
 SEED = 59
 SHAPE = inputs.Shape(2, 4, 2, 12, 90, 64, causal=True)
 DECODE = inputs.Shape(2, 4, 2, 1, 200, 64)
+PREFILL = inputs.Shape(2, 4, 2, 36, 175, 128, causal=True)
+LONG = inputs.Shape(2, 6, 2, 1, 593, 64)
 
 
 def _judged(bug, dtype, shape=SHAPE, part="all"):
@@ -29,13 +31,15 @@ def _first(found):
     return found.matches[0].name if found.matches else ""
 
 
-def _by_factors_of_rows(w, out):
-    rng = np.random.default_rng(1)
-    return (out * torch.tensor(rng.uniform(0.6, 0.9, (*out.shape[:3], 1)))).to(out.dtype)
+def _of_set(bug, family, shape, dtype, seed, part="all"):
+    """Judge a bug of the sets on a family of theirs."""
+    call = split.call(family, shape, dtype, seed)
+    return runs.judged(call, wrong.run(split.WRONG[bug][0], call, part))
 
 
 def test_a_factor_of_each_row_is_no_padding():
-    found = _judged(wrong.stored(_by_factors_of_rows), "bf16")
+    bug = "an empty suffix with the log-sum-exp of another request"
+    found = _of_set(bug, "logit-normal about 0", PREFILL, "bf16", 90004)
     assert _first(found).startswith("denominator of each row"), found.summary()
 
 
@@ -77,7 +81,9 @@ def _scales_of_the_first_head(w, v):
 
 
 def test_a_sink_for_each_head_needs_rows_that_share_it():
-    found = _judged(wrong.valued(lambda w: _scales_of_the_first_head(w, w.v)), "fp16", DECODE)
+    call = inputs.call("normal", DECODE, "fp16", 1018)
+    bug = wrong.valued(lambda w: _scales_of_the_first_head(w, w.v))
+    found = runs.judged(call, wrong.run(bug, call))
     assert "sink" not in _first(found), found.summary()
 
 
@@ -93,16 +99,10 @@ def test_a_cap_of_another_number_leaves_no_more_than_another_function():
     require_name("soft cap by another function", case, SEED)
 
 
-def _two_tiles_old(w, size=32):
-    j = wrong.keys_of(w)
-    return torch.where((j % size >= 24) & (j >= 2 * size), j - 2 * size, j)
-
-
 def test_keys_that_come_twice_while_others_are_lost_are_not_called_a_bias():
-    shape = inputs.Shape(1, 4, 2, 2, 256, 64)
-    found = _judged(wrong.keys_read(_two_tiles_old), "bf16", shape, "late queries")
-    assert "factor" not in _first(found), found.summary()
-    assert "read" in _first(found), found.summary()
+    bug = "last quarter of a tile of K and V two stages old"
+    found = _of_set(bug, "products of two normals", LONG, "bf16", 90001, "late queries")
+    assert _first(found).startswith("keys read from elsewhere"), found.summary()
 
 
 @pytest.mark.parametrize("made", [True, False])
@@ -114,7 +114,7 @@ def test_rows_that_follow_their_weights_are_not_uninitialised(made):
     shared = {"scale": 0.5, "cu_seqlens_q": ends, "causal": False}
     problem = Problem.packed(q, k, v, ends, **shared)
     truth, _ = oracle.attention(problem)
-    other = Problem.packed(q, k, np.sign(v) * np.exp(3 * np.abs(v)), ends, **shared)
+    other = Problem.packed(q, k, 40 * np.sin(37 * v), ends, **shared)
     bad = np.zeros(truth.shape[:2], bool)
     bad[n:] = True
     wrong_rows = oracle.attention(other)[0] if made else 9 * rng.standard_normal(truth.shape)
