@@ -23,8 +23,7 @@ def last_alone(monkeypatch):
     """Leave out what is tried before, which takes most of the time and names none of these."""
     kernel = names.whole_kernel
     some = (*kernel.biases.ALL, *kernel.weights.ALL, *kernel.substitutes.ALL)
-    bits = (*kernel.blocks.ALL, *kernel.nibbles.ALL)
-    monkeypatch.setattr(kernel, "_LATE", (some, bits, *kernel._LATE[-3:]))
+    monkeypatch.setattr(kernel, "_LATE", (some, kernel.blocks.ALL, *kernel._LATE[-3:]))
     monkeypatch.setattr(kernel, "_ROUNDS", ())
     monkeypatch.setattr(names.structure, "explain", lambda *a, late=False: [])
 

@@ -20,7 +20,7 @@ SQUARE = inputs.Shape(2, 4, 2, 21, 21, 32, causal=True)
 def last_alone(monkeypatch):
     """Leave out what is tried before, which takes most of the time and names none of these."""
     kernel = names.whole_kernel
-    first = (*kernel.biases.ALL, *kernel.memory.ALL, *kernel.others.ALL)
+    first = (*kernel.biases.ALL, *kernel.memory.ALL)
     monkeypatch.setattr(kernel, "_LATE", (first, kernel.blocks.ALL, *kernel._LATE[-3:]))
     monkeypatch.setattr(kernel, "_ROUNDS", ())
     monkeypatch.setattr(names.structure, "explain", lambda *a, late=False: [])

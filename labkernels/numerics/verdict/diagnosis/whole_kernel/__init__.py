@@ -140,12 +140,15 @@ _LATE: Rounds = (
         *(*biases.ALL, *memory.ALL, *packs.ALL, *swizzles.ALL),
         *(*weights.ALL, *clips.ALL, *places.ALL),
     ),
-    (*blocks.ALL, *nibbles.ALL),
-    (*appended.ALL, *indices.ALL, *stale.ALL, *others.ALL),
+    blocks.ALL,
+    (*appended.ALL, *indices.ALL, *stale.ALL),
     (*substitutes.ALL, *queries.LATE, *elements.ALL, *modes.ALL),
-    (*product_masks.ALL, *product_queries.ALL, *product_sources.ALL, *product_pools.ALL),
     (*product_keys.ALL, *product_channels.ALL, *turns.ALL),
     (*product_weights.ALL, *begun.ALL),
+    (
+        *(*product_masks.ALL, *product_queries.ALL, *product_sources.ALL, *product_pools.ALL),
+        *(*turns.LATE, *others.ALL, *nibbles.ALL),
+    ),
 )
 # How the name of a mistake begins, and families that may be nearly the same on some inputs. A cap
 # that is not multiplied back is a scale where scores are small. Weights relative to the wrong

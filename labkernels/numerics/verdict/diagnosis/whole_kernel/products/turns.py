@@ -217,4 +217,5 @@ def _by_row(sheet: Sheet, angles: Angles) -> Array:
     return sheet.attend(sheet.masked(q @ sheet.k.T))
 
 
-ALL = (of_keys, of_queries, of_rings)
+ALL = (of_keys, of_queries)
+LATE = (of_rings,)
