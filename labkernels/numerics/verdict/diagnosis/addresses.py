@@ -36,7 +36,7 @@ def heads(row: "Row") -> Mistakes:
 
 
 def ends(row: "Row") -> Mistakes:
-    """The row sees a wrong number of keys, or rows of zeros behind the keys."""
+    """The row sees a wrong number of keys."""
     scores, v = row.keys(row.kv_head, row.kv_head)
     m = scores[: row.n_keys].max()
     with np.errstate(invalid="ignore", over="ignore"):
@@ -61,10 +61,6 @@ def ends(row: "Row") -> Mistakes:
         return f"{i + 1} keys in place of {n}"
 
     yield name, where, outputs
-    count = np.arange(1, 257)
-    seen = slice(None, row.n_keys)
-    zeros = t[seen] @ v[seen] / (totals[row.n_keys - 1] + count[:, None] * np.exp2(-m))
-    yield "padding in the denominator", lambda i: f"{i + 1} keys of score 0", zeros
 
 
 def halves(row: "Row") -> Mistakes:

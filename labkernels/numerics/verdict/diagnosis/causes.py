@@ -67,6 +67,7 @@ _CAUSES = {
     "denominator": "the sum l of the row: its division, its padding, its merge",
     "V or the output by a factor": "a scale, of fp8 or dropout: forgotten, twice, or another's",
     "soft cap": "the kernel was configured with a soft cap that the caller does not know of",
+    "soft cap after": "the order of the cap and the bias, which the call asks for the other way",
     "soft cap left out": "the call did not hand the soft cap on, or the kernel ignores it",
     "ALiBi left out": "the call did not hand the slopes on, or the kernel ignores them",
     "window left out": "the call did not hand the window on, or its sign or unit differs",
@@ -158,6 +159,7 @@ _CAUSES = {
     "V read as 0": "a load of V that is predicated by the wrong length",
     "K read as 0": "a load of K that is predicated by the wrong length",
     "wrong page": "a slot of the page table, or its row stride",
+    "keys read from other pages": "a stride of the pool, its first page, or the page table",
     "keys read": "the index of a key within a tile, or a slot of the page table",
     "V of the key": "K and V are read at different offsets",
     "K of the key": "K and V are read at different offsets",
@@ -186,6 +188,7 @@ _CAUSES = {
     "scores": "q k is stored in 16 bits before the softmax, as eager code does",
     "q rounded": "the scale is multiplied into q in 16 bits",
     "o accumulated": "the accumulator of P V has 16 bits or fewer",
+    "partial outputs of another": "the head, row or request by which a split's output is found",
     "partial outputs": "splits store their outputs in 16 bits or fewer before the merge",
     "splits merged with wrong weights in each row": "the head, row or split whose lse is read, "
     "or the row whose maximum rescales",

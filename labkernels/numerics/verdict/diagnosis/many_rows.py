@@ -226,21 +226,14 @@ def of_rows(rows: list[Row]) -> list[Match]:
     found = explain(rows[0])
     if not found:
         return []
-    others = [(row.request == rows[0].request, explain(row)) for row in rows[1:]]
+    others = [explain(row) for row in rows[1:]]
     place = rows[0].problem.row_name(*rows[0].place)
     return [
         replace(match, where=f"{match.where}; {place}".strip("; "))
         for match in found
-        if sum(_is_among(match, *each) for each in others) >= _MOST * len(others)
+        if sum(any(each.name == match.name for each in other) for other in others)
+        >= _MOST * len(others)
     ]
-
-
-def _is_among(match: Match, same_request: bool, others: list[Match]) -> bool:
-    """Return whether another row has the mistake; rows of one request have equal padding."""
-    alike = [other for other in others if other.name == match.name]
-    if same_request and match.name.startswith("padding"):
-        return any(other.where == match.where for other in alike)
-    return bool(alike)
 
 
 def of_factor(rows: list[Row]) -> list[Match]:

@@ -17,6 +17,7 @@ _NAMES = (
     "scores clamped, in each row to at least a number of its own",
 )
 _ROWS = 12  # most rows of a block
+_GROWN_MOST = 1e3  # largest growth of a variance
 
 
 def of_rows(blocks: list[Block], was: float) -> Iterator[Found]:
@@ -53,7 +54,11 @@ def _of_row(block: Block, row: int) -> Iterator[tuple[float, float]]:
     def missed(total: Array) -> Array:
         return (((total[:, :-1] / total[:, -1:] - out) / sigma) ** 2).sum(1)
 
-    dropped = missed(sums)
+    # fewer keys share the weight, so that P's errors grow
+    squares = (p[:, None] ** 2 * v**2).cumsum(0) / sums[:, -1:] ** 2
+    grown = np.clip(squares / np.maximum(squares[-1:], 1e-300), 1.0, _GROWN_MOST)
+    each = sums[:, :-1] / sums[:, -1:]
+    dropped = (((each - out) / sigma) ** 2 / grown).sum(1)
     i = int(np.where(np.isfinite(dropped), dropped, np.inf).argmin())
     yield float(dropped[i]), float(s[i])
     low, high = np.append(s[1:], -np.inf), s

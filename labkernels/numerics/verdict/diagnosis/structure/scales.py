@@ -118,13 +118,17 @@ def _missed(rows: list[Any], grid: Array, *, one: bool) -> tuple[Any, ...]:
 
 
 def _whose(rows: list[Any], x: Array) -> str:
-    """Return what shares a factor: "head", "token", or "row" if neither does."""
+    """Return what shares a factor: "head", "token", or "row" if neither does.
+
+    Factors that are all close to 1 are not alike for that.
+    """
+    off = float(np.abs(x - 1).max())
     for words, of in (("head", "heads"), ("token", "tokens")):
         groups: dict[int, list[float]] = {}
         for (block, row), y in zip(rows, x, strict=True):
             groups.setdefault(int(getattr(block.sheet, of)[row]), []).append(float(y))
         several = [g for g in groups.values() if len(g) > 1]
-        if several and all(np.ptp(g) <= _ALIKE * abs(np.mean(g)) for g in several):
+        if several and all(np.ptp(g) <= _ALIKE * off for g in several):
             return words
     return "row"
 

@@ -24,6 +24,8 @@ _ROWS = 12  # most rows of a block
 _SHARE = 0.5  # most numbers per channel: more would explain any row
 _KNOWN = 0.05  # largest error of a factor that is read
 _ALIKE = 0.02  # factors count as equal if they differ by less than this share
+_ERRORS = 5.0  # errors by which two equal factors may differ
+_EQUAL = 1e-6  # share by which two equal factors may differ, as the noise of float64 and of fp32
 _GROWN_MOST = 1e12  # largest growth of a variance by larger weights
 _RANK = 1e-9
 _OF_ROW = "the row by a factor of its own"
@@ -231,14 +233,19 @@ def _whose(rows: list[_Row]) -> str:
     Fewer numbers explain the rows then than one for each.
     """
     for said, own in (("head", [1]), ("sample", [0]), ("head of each sample", [0, 1])):
-        groups: dict[tuple[int, ...], list[float]] = {}
+        groups: dict[tuple[int, ...], list[tuple[float, float]]] = {}
         for row in rows:
             place = tuple(row.place[i] for i in own)
-            groups.setdefault(place, []).append(float(row.factors[0]))
-        alike = all(np.ptp(x) <= _ALIKE * np.abs(x).max() for x in groups.values())
-        if alike and 2 * len(groups) <= len(rows):
+            groups.setdefault(place, []).append((float(row.factors[0]), float(row.errors[0])))
+        if 2 * len(groups) <= len(rows) and all(map(_equal, groups.values())):
             return said
     return ""
+
+
+def _equal(each: list[tuple[float, float]]) -> bool:
+    """Return whether factors differ by no more than their errors. each: factors and errors."""
+    x, error = np.array(each).T
+    return bool((np.abs(x - np.median(x)) <= np.maximum(_ERRORS * error, _EQUAL * np.abs(x))).all())
 
 
 def of_lanes(blocks: list[Block], was: float) -> Iterator[Found]:
@@ -286,13 +293,14 @@ def _by_class(block: Block, row: int, label: Array) -> float:
 
 def _of_tiles(rows: list[_Row]) -> bool:
     """Return whether all rows of a head have the same factors, and there are several such rows."""
-    groups: dict[tuple[int, int, int], list[float]] = {}
+    groups: dict[tuple[int, int, int], list[tuple[float, float]]] = {}
     for row in rows:
         for tile, factor, error in zip(row.tiles, row.factors, row.errors, strict=True):
             if error < _ALIKE / 3:
-                groups.setdefault((*row.place, int(tile)), []).append(float(factor))
-    several = [np.array(x) for x in groups.values() if len(x) > 1]
-    return bool(several) and all(np.ptp(x) <= _ALIKE * max(abs(x).max(), 1) for x in several)
+                place = (*row.place, int(tile))
+                groups.setdefault(place, []).append((float(factor), float(error)))
+    several = [x for x in groups.values() if len(x) > 1]
+    return bool(several) and all(map(_equal, several))
 
 
 ALL = (of_rows, of_dropped, of_lanes)

@@ -10,11 +10,18 @@ import numpy as np
 
 from labkernels.numerics.arrays import Array
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block, equations_of
-from labkernels.numerics.verdict.diagnosis.structure.linear import Terms, fitted, left, too_many
+from labkernels.numerics.verdict.diagnosis.structure.linear import (
+    LEFT,
+    Terms,
+    fitted,
+    left,
+    too_many,
+)
 from labkernels.numerics.verdict.diagnosis.structure.weights import Found
 
 _BETWEEN = (256, 128, 64, 48, 32, 24, 16, 12, 8, 4)
 _WITHIN = (4, 8, 16, 32)
+_PAGES, _PAGES_MOST = (16, 32, 64, 128), 24
 _LISTED = 4
 _NEARLY = 0.05  # largest relative distance of the numbers from those of a mean
 
@@ -31,6 +38,61 @@ def of_tables(blocks: list[Block], was: float) -> Iterator[Found]:
             n = -(-longest // size)
             if n > 1 and not too_many(n * n, equations):
                 yield from _of(blocks, was, size, n, kind, _between)
+    yield from _of_pages(blocks, was)
+
+
+def _of_pages(blocks: list[Block], was: float) -> Iterator[Found]:
+    """Yield a name if each place of a block has K and V of another block, by a table of a request.
+
+    Behind the last key lie zeros, which a block that is read early brings to the front.
+    """
+    requests = sorted({block.sheet.request for block in blocks})
+    for size in _PAGES:
+        told, squares, equations = [], 0.0, 0
+        for request in requests:
+            some = [block for block in blocks if block.sheet.request == request]
+            n = -(-some[0].sheet.kv_len // size)
+            if n < 2 or n > _PAGES_MOST or too_many(n * n, equations_of(some)):
+                break
+            terms = [_terms_of_pages(block, size, n) for block in some]
+            table = _whole_table(terms, n, was)
+            if table is None:
+                break
+            count = sum(part.out.size for part in terms)
+            squares += left(terms, table.ravel()) ** 2 * count
+            equations += count
+            moved = np.flatnonzero(table.argmax(1) != np.arange(n))
+            rule = _rule(table.argmax(1), "page")
+            told.append(f"sample {request}: {rule}" if len(moved) else "")
+        else:
+            rms = float(np.sqrt(squares / max(equations, 1)))
+            if rms <= LEFT and any(told):
+                where = f"{'; '.join(filter(None, told[:3]))}, of {size} keys"
+                yield Found("keys read from other pages", where, rms)
+                return
+
+
+def _whole_table(terms: list[Terms], n: int, was: float) -> Array | None:
+    """Return the table of places and pages with one 1 in each row; None if there is none."""
+    fit = fitted(terms, n * n, was)
+    if fit is None or not fit.explains:
+        return None
+    table = np.where(fit.known, fit.whole, np.eye(n).ravel()).reshape(n, n)
+    lone = np.isin(table, (0, 1)).all() and (table.sum(1) == 1).all()
+    return table if lone and left(terms, table.ravel()) <= LEFT else None
+
+
+def _terms_of_pages(block: Block, size: int, n: int) -> Terms:
+    """Return sums of each page's weights and values at each place. Shapes: above [R, n n, Dv]."""
+    more = n * size - block.sheet.kv_len
+    top = block.sheet.scores.max(1, keepdims=True)
+    zero = np.exp2(-top) / np.exp2(block.sheet.scores - top).sum(1, keepdims=True)
+    p = np.concatenate([block.p, zero.repeat(more, 1)], 1).reshape(-1, n, size)
+    v = np.pad(block.v, ((0, more), (0, 0))).reshape(n, size, -1)
+    seen = np.pad(block.seen, ((0, 0), (0, more))).reshape(-1, n, size).astype(float)
+    above = np.einsum("rba,rca,bad->rcbd", p, seen, v, optimize=True)
+    below = np.einsum("rba,rca->rcb", p, seen)
+    return block.terms(above.reshape(len(p), n * n, -1), below.reshape(len(p), -1))
 
 
 def _of(

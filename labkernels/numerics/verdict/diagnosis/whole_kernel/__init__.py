@@ -32,6 +32,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.narrow import (
     clips,
     elements,
     modes,
+    nibbles,
     weights,
 )
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
@@ -39,6 +40,10 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.products import (
     channels as product_channels,
 )
 from labkernels.numerics.verdict.diagnosis.whole_kernel.products import keys as product_keys
+from labkernels.numerics.verdict.diagnosis.whole_kernel.products import masks as product_masks
+from labkernels.numerics.verdict.diagnosis.whole_kernel.products import pools as product_pools
+from labkernels.numerics.verdict.diagnosis.whole_kernel.products import queries as product_queries
+from labkernels.numerics.verdict.diagnosis.whole_kernel.products import sources as product_sources
 from labkernels.numerics.verdict.diagnosis.whole_kernel.products import tiles as product_tiles
 from labkernels.numerics.verdict.diagnosis.whole_kernel.products import turns
 from labkernels.numerics.verdict.diagnosis.whole_kernel.products import weights as product_weights
@@ -61,6 +66,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.sums import (
     begun,
     chains,
     merges,
+    others,
     precision,
     stale,
     states,
@@ -139,6 +145,10 @@ _LATE: Rounds = (
     (*substitutes.ALL, *queries.LATE, *elements.ALL, *modes.ALL),
     (*product_keys.ALL, *product_channels.ALL, *turns.ALL),
     (*product_weights.ALL, *begun.ALL),
+    (
+        *(*product_masks.ALL, *product_queries.ALL, *product_sources.ALL, *product_pools.ALL),
+        *(*turns.LATE, *others.ALL, *nibbles.ALL),
+    ),
 )
 # How the name of a mistake begins, and families that may be nearly the same on some inputs. A cap
 # that is not multiplied back is a scale where scores are small. Weights relative to the wrong
@@ -146,6 +156,7 @@ _LATE: Rounds = (
 _RIVALS: dict[str, tuple[Family, ...]] = {
     "wrong scale": (fitted.of_scale, functions.of_cuts),
     "soft cap that was not asked for": (functions.of_cuts,),
+    "soft cap of another number": (substitutes.of_caps,),
     "splits merged unweighted": (states.of_steps,),
     "splits merged by l alone": (states.of_steps,),
     "splits merged by their maximum alone": (states.of_steps,),

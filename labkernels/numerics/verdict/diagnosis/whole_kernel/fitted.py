@@ -28,8 +28,10 @@ _NEARLY = 0.1  # distance of a fitted count of keys from a whole number that rou
 _TRUNCATED = (0.4, 1.3)
 # Round caps: where scores are large, the minimum of the misfit is too narrow for a grid alone.
 _CAPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 20, 25, 30, 32, 40, 50, 60, 64, 80, 100, 128, 200)
+_TILES = (8, 16, 32, 64, 128, 256)  # keys of a last tile that padding fills up
 _EQUAL = 1e-6  # relative difference of two misfits that rounding may cause
 _TWICE = 1.3  # rms of z of an output that is rounded again after a factor
+_ROWS_OF_HEAD = 3  # least rows for each head that has a number of its own
 ROWS = 3  # rows of a sheet that give candidates
 CLEARLY = 50.0  # factor by which mean z^2 must fall where many numbers were fitted
 NEAREST = 2  # candidates per row
@@ -131,13 +133,26 @@ def _padded(log2_weight: float | dict[int, float]) -> Callable[..., Any]:
         m = sheet.scores.max(1, keepdims=True)
         l = sheet.weights.sum(1, keepdims=True)
         with np.errstate(over="ignore"):
+            l = l + np.exp2(sheet.sink - m)
             return sheet.truth * (l / (l + np.exp2(own - m)))
 
     return found
 
 
 def of_padding(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """Keys of score 0 count in the denominator and have no value."""
+    """Keys of score 0 count in the denominator and have no value.
+
+    They are as many for all rows, or as many as fill the last tile of each request. A number for
+    each row would explain any factor on the row.
+    """
+    for size in _TILES:
+        yield Mistake(
+            "padding in the denominator",
+            f"keys of score 0 up to a multiple of {size}",
+            lambda sheet, n=size: (
+                _padded(math.log2(-sheet.kv_len % n))(sheet) if sheet.kv_len % n else None
+            ),
+        )
     count = 2.0 ** least(misfit, _padded, np.linspace(-2, 10, 49))
     if round(count) >= 1 and abs(count - round(count)) < _NEARLY * max(1.0, count / 8):
         where = f"{round(count)} keys of score 0"
@@ -164,7 +179,21 @@ def of_sinks(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     if logits:
         shown = ", ".join(f"{x / LOG2_E:.3g}" for x in logits.values())
         where = f"of logits {shown} for heads {', '.join(map(str, logits))}"
-        yield Mistake("sink in the denominator", where, _padded(logits), vague=True)
+        few = sum(len(sheet.tokens) for sheet in sheets) < _ROWS_OF_HEAD * len(heads)
+        yield Mistake(
+            "sink in the denominator",
+            where,
+            _padded(logits),
+            vague=True,
+            control=_factor_of_each if few else None,  # as many numbers as rows explain any factor
+        )
+
+
+def _factor_of_each(sheet: Sheet) -> Array:
+    """Return right rows, each by the factor that fits it best."""
+    weight = 1 / np.maximum(sheet.sigma, 1e-300) ** 2
+    square = np.maximum((sheet.truth**2 * weight).sum(1), 1e-300)
+    return sheet.truth * ((sheet.out * sheet.truth * weight).sum(1) / square)[:, None]
 
 
 def least(misfit: Misfit, outputs: Callable[..., Any], grid: Array) -> float:

@@ -188,6 +188,7 @@ def scales(sheets: list[Sheet]) -> Iterator[Mistake]:
         "1 / D for 1 / sqrt(D)": 1 / root,
         "twice as large": 2.0,
         "half as large": 0.5,
+        "times sqrt(D) in place of 1 / sqrt(D)": float(dim),
     }
     for other in (32, 64, 96, 128, 192, 256, 512, 576):
         if other != dim:

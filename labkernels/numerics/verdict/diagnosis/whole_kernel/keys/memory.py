@@ -17,6 +17,7 @@ _PAGES = (16, 32, 64, 128, 8, 0)
 _NUMBERS = 2**26  # numbers of K and V that are moved: with more, it would take seconds
 _MORE = 128  # most keys past the end
 _EDGE = 128  # keys beyond both ends of all requests
+_ZEROS = -1  # in place of the first of the keys that are added, if they are 0
 _TENSORS = ("K", "V", "K and V")
 _AXES = {"p": "pages", "h": "heads", "s": "slots", "d": "channels", "w": "K and V"}
 _BOTH = ("pwshd", "pswhd", "pshwd", "pwhsd", "phwsd", "phswd", "wpshd", "wphsd")
@@ -156,11 +157,16 @@ def of_more(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     def outputs(sheet: Sheet) -> Array:
         first, count = runs[sheet.request]
         k, v = (_flat(sheet, which)[first : first + count] for which in "kv")
+        if first == _ZEROS:
+            k, v = (np.zeros((count, x.shape[1])) for x in (k, v))
         scores = np.concatenate([sheet.scores, sheet.q @ k.T], 1)
         return sheet.attend(scores, np.concatenate([sheet.v, v]))
 
     told = []
     for request, (first, count) in runs.items():
+        if first == _ZEROS:
+            told.append(f"sample {request}: {count} keys of zeros")
+            continue
         ends = np.cumsum(problem.kv_lens)
         of = int(np.searchsorted(ends, first - _EDGE, side="right"))
         place = first - _EDGE - int(ends[of - 1] if of else 0)
@@ -177,7 +183,10 @@ def _nearest_more(sheet: Sheet) -> tuple[int, int]:
     sums = np.concatenate([np.zeros((1, sums.shape[1])), sums])
     own = sheet.weights[row]
     right = np.append(own @ sheet.v, own.sum())
-    least, at = np.inf, (_EDGE, 1)
+    zeros = np.tile(right, (_MORE, 1))
+    zeros[:, -1:] += np.arange(1, _MORE + 1)[:, None] * np.exp2(-sheet.scores[row].max())
+    miss = (((zeros[:, :-1] / zeros[:, -1:] - sheet.out[row]) / sheet.sigma[row]) ** 2).mean(1)
+    least, at = float(miss.min()), (_ZEROS, int(miss.argmin()) + 1)
     inside = slice(_EDGE, len(k) - _EDGE)
     for count in range(1, _MORE + 1):
         both = right + (sums[count:] - sums[:-count])[inside]

@@ -156,6 +156,10 @@ _NAMES = {
     "v": (V_LOST, "V counted twice", "V by a factor for each block"),
     "l": ("keys missing in the denominator", "keys twice in the denominator", ""),
 }
+_MOVED = {  # names where some keys are lost and others count more than once
+    "p": "keys read from elsewhere, some twice and others not at all",
+    "v": "V read from elsewhere, that of some keys twice and of others not at all",
+}
 
 
 def _named(
@@ -170,6 +174,14 @@ def _named(
         if 0 < len(some) < len(factors):
             words = groups.words(some.tolist(), longest)
             yield Mistake(name, words, _weighed(groups, {int(g): change for g in some}, of))
+    if of in _MOVED and (sure & (whole < 0)).any() and (sure & (whole > 0)).any():
+        changes = {int(g): float(whole[g]) for g in np.flatnonzero(sure & (whole != 0))}
+        moved = [
+            groups.words(np.flatnonzero(sure & way).tolist(), longest)
+            for way in (whole < 0, whole > 0)
+        ]
+        where = f"lost: {moved[0]}; twice or more: {moved[1]}"
+        yield Mistake(_MOVED[of], where, _weighed(groups, changes, of), cost=0.5)
     if other and np.all(errors < _WHOLE) and np.any(np.abs(factors) > 8 * errors):
         told = ", ".join(f"{1 + x:.4g}" for x in factors[:_LISTED])
         where = f"{groups.words([0], longest)} and so on: times {told}, ..."

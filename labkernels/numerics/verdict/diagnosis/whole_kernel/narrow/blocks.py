@@ -64,7 +64,7 @@ class _Screen:
     def left(self, way: Way) -> dict[str, float]:
         """Return the mean z^2 of the channels that a way leaves, if K, V or both are kept in it."""
         p = self.p[:, self.some]
-        if way.exact:  # weights may move to any key
+        if way.exact or way.read_law:  # weights may move to any key
             return self._left_exactly(way)
         more = _weights(self.rows, self.rows.q @ way.kept(self.k).T, self.products, self.some) * p
         v = way.kept(self.v)

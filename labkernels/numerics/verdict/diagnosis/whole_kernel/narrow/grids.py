@@ -143,6 +143,10 @@ def _above(grid: Grid, size: Array, overall: float) -> np.ndarray:
     return np.exp2(np.ceil(np.log2(_exact(grid, size, overall))))
 
 
+def _nearest(grid: Grid, size: Array, overall: float) -> np.ndarray:
+    return np.exp2(np.rint(np.log2(_exact(grid, size, overall))))
+
+
 def _of_two(grid: Grid, size: Array, overall: float) -> np.ndarray:
     of_all = max(overall, _TINY) / (grid.most * formats.named("e4m3").max)
     return rounding.round_to(_exact(grid, size, overall) / of_all, "e4m3") * of_all
@@ -171,6 +175,7 @@ SCALES: dict[str, Scale] = {
     "in bf16": _in_format("bf16"),
     "in fp16": _in_format("fp16"),
     "its largest over one step more": _one_more,
+    "the nearest power of 2": _nearest,
     **{
         f"{x:g} times what it should be": _times(x)
         for x in (0.5, 2.0, 0.25, 0.75, 0.9, 1.5, 4.0, 8.0)

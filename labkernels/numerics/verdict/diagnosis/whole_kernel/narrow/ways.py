@@ -20,6 +20,15 @@ _SCALES = 4  # kinds of scales that are tried with other grids, too
 _EXACT = Grid("exact numbers", 1.0, 52, -1022)
 _STEPS = 128 / 255
 _LOST_SCALE = "is not applied"
+_SQUARES = "transposed in squares of "
+_POWERS = (
+    "a power of 2",
+    "a power of 2 that no number exceeds",
+    "a power of 2, half of what it should be",
+    "a power of 2, twice what it should be",
+    "the nearest power of 2",
+)
+_READ = ("0.5 times what it should be", "2 times what it should be")
 _FEW = 6  # wrong blocks that are tried where numbers are rounded, too
 TO: dict[str, Callable[..., Any]] = {
     "": np.rint,
@@ -102,15 +111,27 @@ class Some:
 def _others(each: Array, axis: int, words: str) -> np.ndarray:
     if words.startswith("read as"):
         return each.T.reshape(each.shape)
+    if words.startswith(_SQUARES):
+        return _in_squares(each, int(words.removeprefix(_SQUARES)))
     return each.take(OTHERS[words](each.shape[axis]), axis)
+
+
+def _in_squares(each: Array, size: int) -> np.ndarray:
+    """Return what blocks have, transposed in whole squares of blocks."""
+    n, m = (count // size * size for count in each.shape)
+    found = each.copy()
+    squares = each[:n, :m].reshape(n // size, size, m // size, size)
+    found[:n, :m] = squares.swapaxes(1, 3).reshape(n, m)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
 class Way:
     """A way to keep a tensor in few bits, in words.
 
-    law: of its scale. other: the axis along which blocks have another's scale, and whose; both:
-    numbers are rounded by that scale, too. zero: what happens to the least number of a block.
+    law: of its scale; read_law: of the scale by which it is read, if that is another. other: the
+    axis along which blocks have another's scale, and whose; both: numbers are rounded by that
+    scale, too. zero: what happens to the least number of a block.
     """
 
     name: str
@@ -123,6 +144,7 @@ class Way:
     both: bool = False
     zero: str = ""
     precision: bool = True
+    read_law: str = ""
 
     @property
     def exact(self) -> bool:
@@ -139,6 +161,9 @@ class Way:
         law = grids.SCALES[self.law]
         own = law(self.grid, some.of(self.blocks, "largest"), some.overall)
         read: Any = own
+        if self.read_law:
+            given = grids.SCALES[self.read_law]
+            read = given(self.grid, some.of(self.blocks, "largest"), some.overall)
         if self.other is not None:
             read = 1.0
             if self.other[1] != _LOST_SCALE:
@@ -193,12 +218,17 @@ def every(shape: tuple[int, ...]) -> Iterator[Way]:
         yield from _of_scales(grid, blocks, names[:_SCALES])
     for blocks in some:
         yield from _of_others(_EXACT, blocks, tuple(OTHERS))
+        yield from _of_powers(blocks)
         yield from _of_least(_EXACT, blocks, ())
     for grid in grids.GRIDS:
         name, lost = f"{{}} in {grid.name}", (0, _LOST_SCALE)
         yield Way(name, "without a scale", grid, some[-1], other=lost, both=True)
     for grid, blocks in itertools.product(common, usual):
         yield from _of_others(grid, blocks, tuple(OTHERS)[:_FEW])
+        for read in _READ:
+            name = f"{{}} in {grid.name} with a wrong scale"
+            where = f"that of each {blocks.words}, {read} where it is read"
+            yield Way(name, where, grid, blocks, precision=False, read_law=read)
     for grid, blocks in itertools.product(grids.GRIDS, some):
         if grid.fraction is None:
             known = grid in common and blocks in usual
@@ -230,6 +260,7 @@ def _of_others(grid: Grid, blocks: Blocks, named: tuple[str, ...]) -> Iterator[W
     ]
     if blocks.keys and blocks.channels:
         ways.append((0, "read as [channels, keys] where [keys, channels] lies"))
+        ways += [(0, f"{_SQUARES}{n}") for n in (2, 4, 8, 16)]
     if not exact:
         where = f"with a scale for each {blocks.words}, which is not applied"
         lost = (0, _LOST_SCALE)
@@ -238,6 +269,14 @@ def _of_others(grid: Grid, blocks: Blocks, named: tuple[str, ...]) -> Iterator[W
         has = "has" if both else "is read with"
         where = f"each {blocks.words} {has} that {way[1]}"
         yield Way(name, where, grid, blocks, other=way, both=both, precision=False)
+
+
+def _of_powers(blocks: Blocks) -> Iterator[Way]:
+    """Yield numbers divided by their block's size, and multiplied by a power of 2 near it."""
+    for law in _POWERS:
+        where = f"{law} for the size of each {blocks.words}"
+        name = "{} with scales that are powers of 2"
+        yield Way(name, where, _EXACT, blocks, precision=False, read_law=law)
 
 
 def _of_least(grid: Grid, blocks: Blocks, named: tuple[str, ...]) -> Iterator[Way]:

@@ -116,6 +116,7 @@ def _row_numbers() -> Iterator[tuple[str, Callable[..., Any]]]:
         yield f"(j % {size}) / 3", lambda j, s=size: j % s // 3
 
 
+_WIDTHS = (2, 4, 8)  # numbers of chunks that a swizzle exchanges
 _CHUNKS = (8, 4, 16, 2, 32, 1)
 _WAYS: dict[str, Callable[..., Any]] = {  # chunk x of n, by a number c
     "x xor c": lambda x, c, n: np.where((x ^ c) < n, x ^ c, x),
@@ -132,10 +133,26 @@ def _orders(width: int, chunk: int, way: str) -> np.ndarray:
     return np.where(channel < count * chunk, x * chunk + channel % chunk, channel)
 
 
+def _pairs() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield numbers of keys by which two swizzles differ: one wrote, and another reads."""
+    for shift, one, other in itertools.product((1, 2, 3), _WIDTHS, _WIDTHS):
+        yield (
+            f"j % {one} xor j / {1 << shift} % {other}",
+            lambda j, s=shift, a=one, b=other: j % a ^ (j >> s) % b,
+        )
+        yield (
+            f"j % {one} xor j % {one} / {1 << shift} % {other}",
+            lambda j, s=shift, a=one, b=other: j % a ^ (j % a >> s) % b,
+        )
+
+
 def _numbers(n: int, count: int) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the number c < count by which each key's chunks are exchanged. Shapes: [n]."""
     key = np.arange(n)
     bits = max(1, (count - 1).bit_length())
+    for words, of in _pairs():
+        if of(key).max() < count:
+            yield words, of(key)
     for words, of in _row_numbers():
         for used in range(1, bits + 1):
             for up in range(bits - used + 1):

@@ -22,6 +22,7 @@ _NUMBERS = 2**25  # keys of all maps: with more, it would take seconds
 _CHUNK = 2**20
 _JUDGED = 8
 _SIZES = (16, 32, 64, 8, 128, 4, 24, 48, 256)
+_BITS = (8, 16, 32, 64)  # keys of tiles whose places' bits are exchanged
 _TENSORS = ("K and V", "V", "K")
 _NONE = -(2**30)  # of a key that is read as 0
 
@@ -92,6 +93,20 @@ def _of_places() -> Iterator[tuple[str, Map]]:
         )
 
 
+def _of_bits(size: int) -> Iterator[tuple[str, Map]]:
+    """Yield maps of places whose bits are exchanged, as the orders of fragments differ."""
+    count = size.bit_length() - 1
+    for order in itertools.permutations(range(count)):
+        if order == tuple(range(count)):
+            continue
+
+        def moved(t: Tiles, n: int, bits: tuple[int, ...] = order) -> Array:
+            x = sum((t.at >> bit & 1) << i for i, bit in enumerate(bits))
+            return np.arange(len(t.of)) - t.at + x
+
+        yield f"place x with its bits in the order {', '.join(map(str, order))}", moved
+
+
 def _edges(index: Array, n: int) -> Iterator[tuple[str, np.ndarray]]:
     """Yield what is read where an index lies beyond the keys. Shapes: [n]."""
     inside = (index >= 0) & (index < n)
@@ -126,6 +141,13 @@ def _rules(n: int) -> Iterator[tuple[str, np.ndarray]]:
                     yield from _on(words, edge, index, [(f"whole {t.words}", whole)], own)
         for words, keys in some:
             yield f"0; {words}", np.where(keys, _NONE, own)
+    for size in _BITS:
+        if size > n:
+            continue
+        t = parts.tiles(Cut(size), n)
+        whole = own < n // size * size
+        for words, to in _of_bits(size):
+            yield f"{words}; whole {t.words}", np.where(whole, to(t, n), own)
 
 
 def _on(

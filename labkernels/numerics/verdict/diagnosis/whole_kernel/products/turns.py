@@ -22,6 +22,7 @@ _FAR = 160  # most places that a key or query is turned on
 _STEPS = (1, 2, 3, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 _SIZES = (8, 16, 32, 64, 128)
 _JUDGED = 4
+_DIRECTIONS = 16  # of the screen's channels
 _NUMBERS = 2**26  # numbers of a table: with more, it would take seconds
 
 
@@ -30,8 +31,8 @@ def _angles() -> Iterator[Angles]:
         yield Angles(base, interleaved, share)
 
 
-def _table(q: Array, k: Array, angles: Angles) -> np.ndarray:
-    """Return the scores of a query [D] and keys turned by -_FAR to _FAR places: [L, 2 _FAR + 1]."""
+def _table(q: Array, k: Array, angles: Angles, far: int = _FAR) -> np.ndarray:
+    """Return the scores of a query [D] and keys turned by -far to far places: [L, 2 far + 1]."""
     n = int(len(q) * angles.share) // 2 * 2
     half = n // 2
     first, second = slice(half), slice(half, n)
@@ -39,7 +40,7 @@ def _table(q: Array, k: Array, angles: Angles) -> np.ndarray:
         first, second = slice(0, n, 2), slice(1, n, 2)
     along = q[first] * k[:, first] + q[second] * k[:, second]
     across = q[second] * k[:, first] - q[first] * k[:, second]
-    turn = np.arange(-_FAR, _FAR + 1) * angles.of(half)[:, None]
+    turn = np.arange(-far, far + 1) * angles.of(half)[:, None]
     rest = k[:, n:] @ q[n:]
     return along @ np.cos(turn) + across @ np.sin(turn) + rest[:, None]
 
@@ -122,6 +123,62 @@ def _turned(sheet: Sheet, angles: Angles, words: str) -> Array | None:
     return sheet.attend(sheet.masked(sheet.q @ k.T))
 
 
+def _rings(n: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield wrong places of the keys, by a number of any size. Shapes: [n]."""
+    x = np.arange(n)
+    for size in range(2, n):
+        yield f"x % {size}", x % size
+        yield f"min(x, {size})", np.minimum(x, size)
+        yield f"max(x - {size}, 0)", np.maximum(x - size, 0)
+        yield f"x - {size}, if x is not less", np.where(x >= size, x - size, x)
+        yield f"(x + {size}) % L, as in a ring", (x + size) % n
+        yield f"x % {size}, of a ring that ends with the last key", (x - n) % size
+
+
+def of_rings(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Keys are turned to the places of slots of a ring, or as places that begin anew."""
+    if sheets[0].problem.variant is not None or sheets[0].k.shape[1] % 2:
+        return
+    first, *others = screens.rows_of(sheets)
+    n = first.keys
+    if n < 4 or 6 * n * n * _DIRECTIONS > _NUMBERS * 4:
+        return
+    words, places = zip(*_rings(n), strict=True)
+    key = np.arange(n)
+    at = np.stack(places) - key + n
+    every = list(_angles())
+    near = screens.Nearest(_JUDGED, others)
+
+    def left(row: screens.Rows, angles: Angles, some: Array) -> Array:
+        table = _table(row.sheet.q[0], row.sheet.k, angles, n)
+        return row.of_products(table[key, some])
+
+    for i, angles in enumerate(every):
+        points = np.stack(np.broadcast_arrays(i, np.arange(len(at))), 1)
+        near.add(left(first, angles, at), i * len(at), points)
+
+    def missed(row: screens.Rows, points: Array) -> Array:
+        each = [left(row, every[i], at[[j]])[0] for i, j in points]
+        return np.array(each)
+
+    for number in near.best(missed):
+        i, j = divmod(number, len(at))
+        yield Mistake(
+            "RoPE of K by wrong places",
+            f"key x is turned to the place {words[j]}; {every[i].words}",
+            lambda sheet, a=every[i], w=words[j]: _to_ring(sheet, a, w),
+            cost=1.5,
+        )
+
+
+def _to_ring(sheet: Sheet, angles: Angles, words: str) -> Array | None:
+    at = next((place for said, place in _rings(sheet.kv_len) if said == words), None)
+    if at is None:
+        return None
+    k = angles.turned(sheet.k, at - np.arange(sheet.kv_len))
+    return sheet.attend(sheet.masked(sheet.q @ k.T))
+
+
 def of_queries(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """Each query is turned on by a number of places of its own, which is fitted."""
     if sheets[0].problem.variant is not None or sheets[0].k.shape[1] % 2:
@@ -161,3 +218,4 @@ def _by_row(sheet: Sheet, angles: Angles) -> Array:
 
 
 ALL = (of_keys, of_queries)
+LATE = (of_rings,)

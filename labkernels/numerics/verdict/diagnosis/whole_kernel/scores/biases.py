@@ -32,6 +32,9 @@ def _distances() -> Iterator[tuple[str, Distance]]:
         yield f"that from the tile of {n} of the key", lambda i, j, r, n=n: i - j // n * n
         yield f"that to the tile of {n} of the query", lambda i, j, r, n=n: i // n * n - j
         yield f"that within a tile of {n}", lambda i, j, r, n=n: (i - j) % n
+        yield f"that from the first query of each {n}", lambda i, j, r, n=n: i - r % n - j
+        yield f"that from the last query of each {n}", lambda i, j, r, n=n: i - r % n + n - 1 - j
+        yield f"that of the key within its tile of {n}", lambda i, j, r, n=n: i - j % n
     for n in _CAPS:
         yield f"at most {n}", lambda i, j, r, n=n: np.minimum(i - j, n)
     for x in _DIVISORS:
@@ -68,30 +71,62 @@ def _slopes(sheet: Sheet) -> Iterator[tuple[str, np.ndarray]]:
     yield "of the head with its KV head's number", own[head // group]
     yield "of its number in the group", own[head % group]
     yield "of the first head", own[0 * head]
+    yield "times log2(e)", own * LOG2_E
+    yield "divided by log2(e)", own / LOG2_E
     yield "of head h modulo the KV heads", own[head % kv_heads]
 
 
+_LIMITS: dict[str, Callable[..., Any]] = {
+    "": lambda x: x,
+    ", at least 0": lambda x: np.maximum(x, 0),
+    ", without its sign": np.abs,
+}
+_CAPPED = "soft cap after the ALiBi slopes, not before them"
+
+
 def of_distances(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """ALiBi was asked for, and its slopes or distances are others."""
+    """ALiBi was asked for, and its slopes or distances are others, or a soft cap bends them."""
     variant = sheets[0].problem.variant
-    if variant is None or variant.alibi is None or variant.soft_cap is not None:
+    if variant is None or variant.alibi is None:
         return
     found = []
-    for (words, of), (whose, slopes) in itertools.product(_distances(), _slopes(sheets[0])):
-        if words == _OWN and not whose:
+    capped = (False, True) if variant.soft_cap is not None else (False,)
+    for inside, limit, (words, of), (whose, slopes) in itertools.product(
+        capped, _LIMITS, _distances(), _slopes(sheets[0])
+    ):
+        if words == _OWN and (limit or (not whose and not inside)):
             continue
 
-        def outputs(sheet: Sheet, of: Distance = of, slopes: Array = slopes) -> Array:
+        def outputs(
+            sheet: Sheet,
+            of: Distance = of,
+            slopes: Array = slopes,
+            least: Callable[..., Any] = _LIMITS[limit],
+            cap_last: bool = inside,
+        ) -> Array:
             key = np.arange(sheet.kv_len)[None]
-            distance = of(sheet.places, key, sheet.queries[:, None])
+            distance = least(of(sheet.places, key, sheet.queries[:, None]))
             bias = LOG2_E * slopes[sheet.heads][:, None] * distance
-            return sheet.attend(sheet.masked(sheet.q @ sheet.k.T - bias))
+            return sheet.attend(sheet.masked(_biased(sheet, bias, cap_last=cap_last)))
 
         name = "ALiBi slopes of another head" if words == _OWN else "ALiBi by another distance"
-        said = [f"slopes {whose}"] * bool(whose) + [words] * (words != _OWN)
-        cost = 1.0 + 0.5 * (len(said) > 1)
+        said = [f"slopes {whose}"] * bool(whose) + [words + limit] * (words != _OWN)
+        name = _CAPPED if inside else name
+        cost = 1.0 + 0.5 * (len(said) > 1) + 0.5 * bool(limit)
         found.append(Mistake(name, ", ".join(said), outputs, cost=cost))
     yield from best(misfit, found)
+
+
+def _biased(sheet: Sheet, bias: Array, *, cap_last: bool) -> Array:
+    """Return products less a bias, under the soft cap that was asked for, before it or after it."""
+    products = sheet.q @ sheet.k.T
+    cap = sheet.problem.variant and sheet.problem.variant.soft_cap
+    if not cap:
+        return products - bias
+    c = float(cap) * LOG2_E
+    if cap_last:
+        return c * np.tanh((products - bias) / c)
+    return c * np.tanh(products / c) - bias
 
 
 def of_sinks(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:

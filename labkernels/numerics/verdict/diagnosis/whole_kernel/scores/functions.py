@@ -100,8 +100,11 @@ def of_weak_mask(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         grid = np.concatenate([-np.geomspace(60, 0.25, 24), [0.0], np.geomspace(0.25, 30, 12)])
         at = least(misfit, lambda c, f=outputs: lambda sheet: f(sheet, c), grid) / LOG2_E
         at = _round(at)
+        variant = sheets[0].problem.variant
+        cap = float(variant.soft_cap or 0.0) if variant is not None else 0.0
+        of_cap = cap > 0 and "are" in words and abs(at + cap) <= _NEARLY * cap
         yield Mistake(
-            "hidden keys take part",
+            "hidden keys take part" + ", as with the soft cap after the mask" * of_cap,
             words.format(at),
             lambda sheet, f=outputs, c=at: f(sheet, c * LOG2_E),
         )

@@ -79,6 +79,20 @@ def bits(sheets: list[Sheet]) -> Iterator[Mistake]:
         )
 
 
+def rounded_bits(sheets: list[Sheet]) -> Iterator[Mistake]:
+    """K or V are rounded to a 16-bit format, whose bits are taken for the other one."""
+    for own, other in (("fp16", "bf16"), ("bf16", "fp16")):
+        for what in ("K and V", "K", "V"):
+            yield Mistake(
+                f"{what} read as {other}",
+                f"rounded to {own}, whose bits are taken for {other}",
+                lambda sheet, w=what, a=own, b=other: _read(
+                    sheet, w, lambda x: _taken_for(rounding.round_to(x, a), a, b)
+                ),
+                cost=0.5,
+            )
+
+
 def _taken_for(x: Array, own: str, other: str) -> Array | None:
     if not rounding.is_representable(x, own).all():
         return None
@@ -257,7 +271,7 @@ _MEANS: dict[str, Callable[..., Any]] = {
     },
 }
 
-ALL = (queries, places, bits, bytes_, squares, offsets, lengths)
+ALL = (queries, places, bits, rounded_bits, bytes_, squares, offsets, lengths)
 
 
 def of_means(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:

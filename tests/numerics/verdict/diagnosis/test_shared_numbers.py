@@ -1,0 +1,123 @@
+"""Numbers that rows must share: one for each row, head or block explains too much by itself."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from labkernels.measure.strangers import inputs, runs, split, wrong
+from labkernels.measure.strangers.inputs import Asked
+from labkernels.numerics.truth import oracle
+from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.verdict.diagnosis.outputs import foreign
+from labkernels.numerics.verdict.diagnosis.structure import tiles
+from labkernels.numerics.verdict.diagnosis.structure.tiles import _Row
+from tests.numerics.verdict.diagnosis.named import require_name
+
+SEED = 59
+SHAPE = inputs.Shape(2, 4, 2, 12, 90, 64, causal=True)
+DECODE = inputs.Shape(2, 4, 2, 1, 200, 64)
+PREFILL = inputs.Shape(2, 4, 2, 36, 175, 128, causal=True)
+LONG = inputs.Shape(2, 6, 2, 1, 593, 64)
+
+
+def _judged(bug, dtype, shape=SHAPE, part="all"):
+    call = inputs.call("normal", shape, dtype, SEED)
+    return runs.judged(call, wrong.run(bug, call, part))
+
+
+def _first(found):
+    return found.matches[0].name if found.matches else ""
+
+
+def _of_set(bug, family, shape, dtype, seed, part="all"):
+    """Judge a bug of the sets on a family of theirs."""
+    call = split.call(family, shape, dtype, seed)
+    return runs.judged(call, wrong.run(split.WRONG[bug][0], call, part))
+
+
+def test_a_factor_of_each_row_is_no_padding():
+    bug = "an empty suffix with the log-sum-exp of another request"
+    found = _of_set(bug, "logit-normal about 0", PREFILL, "bf16", 90004)
+    assert _first(found).startswith("denominator of each row"), found.summary()
+
+
+def _padded(w, size=64):
+    p = torch.exp(w.s - w.s.amax(-1, keepdim=True))
+    zeros = -w.s.shape[-1] % size * torch.exp(-w.s.amax(-1, keepdim=True))
+    return (p @ w.v / (p.sum(-1, keepdim=True) + zeros)).to(w.call.q.dtype)
+
+
+def test_padding_fills_the_last_tile():
+    found = _judged(_padded, "fp16", DECODE)
+    assert _first(found).startswith("padding in the denominator"), found.summary()
+    assert "multiple of 64" in found.matches[0].where
+
+
+@pytest.mark.parametrize(("spread", "whose"), [(0.0, "head"), (0.008, "")])
+def test_factors_near_1_are_not_alike_for_that(spread, whose):
+    rng = np.random.default_rng(2)
+    one = np.ones(1)
+    rows = [
+        _Row(
+            (request, head),
+            0 * one,
+            (1.01 + 0.001 * head + spread * rng.random()) * one,
+            1e-5 * one,
+            0.0,
+            1,
+        )
+        for request in range(4)
+        for head in range(3)
+    ]
+    assert tiles._whose(rows) == whose
+
+
+def _scales_of_heads(w, v):
+    """One KV head of each request has values that are too small, another one in each."""
+    times = torch.tensor([[1.0, 0.5], [0.25, 1.0]]).double()
+    return v * times.repeat_interleave(w.call.group, 1)[..., None, None]
+
+
+def test_a_sink_for_each_head_needs_rows_that_share_it():
+    call = inputs.call("normal", DECODE, "fp16", 1018)
+    bug = wrong.valued(lambda w: _scales_of_heads(w, w.v))
+    found = runs.judged(call, wrong.run(bug, call))
+    assert "sink" not in _first(found), found.summary()
+
+
+def _rational(w):
+    cap = w.call.asked.soft_cap
+    x = (w.q @ w.k.mT * w.call.scale / cap).clamp(-3, 3)
+    return (cap * x * (27 + x**2) / (27 + 9 * x**2)).masked_fill(w.hidden, -math.inf)
+
+
+def test_a_cap_of_another_number_leaves_no_more_than_another_function():
+    shape = inputs.Shape(2, 4, 2, 12, 90, 64, causal=True)
+    case = wrong.scored(_rational), shape, Asked(soft_cap=4.0)
+    require_name("soft cap by another function", case, SEED)
+
+
+def test_keys_that_come_twice_while_others_are_lost_are_not_called_a_bias():
+    bug = "last quarter of a tile of K and V two stages old"
+    found = _of_set(bug, "products of two normals", LONG, "bf16", 90001, "late queries")
+    assert _first(found).startswith("keys read from elsewhere"), found.summary()
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_rows_that_follow_their_weights_are_not_uninitialised(made):
+    """V is read in another format, or nobody wrote the rows of the second request."""
+    rng, n = np.random.default_rng(SEED), 24
+    q, k, v = (rng.standard_normal((2 * n, 2, 16)) for _ in range(3))
+    ends = [0, n, 2 * n]
+    shared = {"scale": 0.5, "cu_seqlens_q": ends, "causal": False}
+    problem = Problem.packed(q, k, v, ends, **shared)
+    truth, _ = oracle.attention(problem)
+    other = Problem.packed(q, k, 40 * np.sin(37 * v), ends, **shared)
+    bad = np.zeros(truth.shape[:2], bool)
+    bad[n:] = True
+    wrong_rows = oracle.attention(other)[0] if made else 9 * rng.standard_normal(truth.shape)
+    given = np.where(bad[..., None], wrong_rows, truth)
+    found = foreign.of_output(problem, given, truth, np.full(truth.shape, 1e-5), bad)
+    assert bool(found) != made
