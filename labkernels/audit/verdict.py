@@ -66,8 +66,8 @@ def verdict(
     the probabilities in the second product, by default q's; denominator None: either kind. Torch
     tensors are worked on where q lies: on a GPU a prefill takes seconds, not minutes. layout:
     "bhsd" as above or "bshd", [B, M, Hq, D] for q and out and [B, L, Hkv, D] for k and v; by
-    default the one in which the output is less wrong. named: names are sought, which takes most of
-    the time; where not, LESS EXACT is BUG.
+    default "bhsd", unless the output is right or far less wrong in "bshd". named: names are sought,
+    which takes most of the time; where not, LESS EXACT is BUG.
     Raises: ValueError naming the argument, its value and what is allowed.
 
     >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 1, 64)).astype(np.float16)
@@ -116,7 +116,7 @@ def _may_be_bshd(out, q, k, v) -> bool:
 def _in_either_layout(tensors: tuple, named: bool, how: dict) -> Verdict:
     """Judge as [B, H, S, D], and as [B, S, H, D] where the first is refused or a bug.
 
-    If both are a bug, the one counts that is less wrong.
+    If both are a bug, the second counts where at most half as many elements are off.
     """
     other = [swapped(x) for x in tensors]
     try:
@@ -125,8 +125,11 @@ def _in_either_layout(tensors: tuple, named: bool, how: dict) -> Verdict:
         return replace(_judged(*other, named=named, **how), note=TAKEN_AS_BSHD)
     if found.answer != BUG:
         return found
-    second = _judged(*other, named=False, **how)
-    is_bshd = second.answer != BUG or wrongness(second) < wrongness(found)
+    try:
+        second = _judged(*other, named=False, **how)
+    except ValueError:  # lists of heads or a mask fit the first layout alone
+        second = found
+    is_bshd = second.answer != BUG or 2 * wrongness(second)[0] < wrongness(found)[0]
     taken, found = (other, second) if is_bshd else (tensors, found)
     if named and found.answer == BUG:
         found = _judged(*taken, named=True, **how)

@@ -118,6 +118,13 @@ def test_a_wrong_output_as_bshd_is_named_where_it_is_least_wrong(sought):
     assert found.matches == same.matches == told.matches
 
 
+def test_lists_of_heads_that_fit_one_layout_alone_leave_that_one():
+    out, q, k, v = (x.transpose(1, 2) for x in bshd(tokens=10, heads=4, kv_heads=2))
+    slopes = torch.tensor([0.5, 0.25, 0.125, 0.0625])
+    found = labkernels.verdict(-out, q, k, v, causal=True, alibi=slopes, named=False)
+    assert (found.answer, found.note) == ("BUG", "")
+
+
 def test_a_layout_that_is_told_is_the_only_one():
     out, q, k, v = bshd()
     assert labkernels.verdict(out, q, k, v, causal=True, layout="bhsd", named=False).answer == "BUG"

@@ -44,7 +44,7 @@ def judged(call: inputs.Call, out, **how):
         "alibi": call.slopes,
         "sinks": call.sinks,
     }
-    return verdict(out, call.q, call.k, call.v, **asked, **how)
+    return verdict(out, call.q, call.k, call.v, layout="bhsd", **asked, **how)
 
 
 def shape_of(seed: int) -> inputs.Shape:

@@ -32,6 +32,13 @@ _RING = tuple(
     Twin(n, kept=True, differences=True, backward=b) for n in (12, 64) for b in (False, True)
 )
 CENTRED = tuple(Twin(n, centred=True, backward=b) for n in (64, 1 << 30) for b in (False, True))
+TURNED = tuple(Twin(n, turned=True, backward=b) for n in (64, 1 << 30) for b in (False, True))
+# What a kernel may do to V: words, whether channels share their roundings, and twins that do it.
+OF_VALUES = (
+    ("takes the mean of V off and adds it back", False, CENTRED),
+    ("mixes the channels of V and unmixes those of the output", True, TURNED),
+)
+_FAINT_RMS, _FAINT_MOST = 32.0, 256.0  # limits of z for an fp32 error that may be rounding's
 _FAR = 5.0  # least |z| of an element whose error a mean of V has to explain
 _ULPS = 8.0  # most roundings of the size of V that such an element may have
 _STEPS = (Twin(16, kept=True), Twin(4, kept=True), Twin(1, kept=True))
@@ -81,10 +88,13 @@ def ways(policy: NumericPolicy) -> list[list[Way]]:
     return [narrow + stored, found]
 
 
-def of_largest(problem: Problem, error: Array, sigma: Array) -> np.ndarray | None:
+def of_largest(
+    problem: Problem, error: Array, sigma: Array, *, shared: bool = False
+) -> np.ndarray | None:
     """Return fp32's rounding of the largest |V| of each head and channel: [total_q, Hq, Dv].
 
     None if it does not explain each element that is far from the truth, or there is no such one.
+    shared: each channel has the largest of all.
     Shapes: error, sigma [total_q, Hq, Dv].
     """
     far = np.abs(error) > _FAR * sigma
@@ -96,7 +106,7 @@ def of_largest(problem: Problem, error: Array, sigma: Array) -> np.ndarray | Non
         rows = slice(*(int(problem.q_ends[request + i]) for i in (0, 1)))
         heads = slice(head * problem.group, (head + 1) * problem.group)
         values = np.abs(keys_of(problem, "v", head, request)).max(0, initial=0.0)
-        most[rows, heads] = 2.0**-24 * values
+        most[rows, heads] = 2.0**-24 * (values.max(initial=0.0) if shared else values)
     explained = np.abs(error) <= _ULPS * most
     return most if explained[far].all() else None
 
@@ -106,3 +116,19 @@ def is_small(problem: Problem, policy: NumericPolicy, error: Array) -> bool:
     coarsest = replace(policy, p="bf16", exp2="poly3")
     sigma = to_numpy(error_sigma.sigma(problem, coarsest))
     return bool(np.sqrt((error**2).mean()) <= _SMALL * np.sqrt((sigma**2).mean()))
+
+
+def faintly(policy: NumericPolicy, error: Array, sigma: Array) -> str:
+    """Return words for an error in fp32 of up to 32 times rounding's; else "".
+
+    The model does not know the order of a sum, and where inputs repeat, the sum's roundings are not
+    independent. A mistake changes an output by orders of magnitude more than an fp32 rounding.
+    """
+    if not is_fine(policy) or policy.out != "fp32":
+        return ""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        z = np.where(error == 0, 0.0, error / sigma)
+    times = float(np.sqrt((z**2).mean()))
+    if not (times <= _FAINT_RMS and np.abs(z).max() <= _FAINT_MOST):
+        return ""
+    return f"errors are {times:.2g} times as large as rounding's, in sums of another order"

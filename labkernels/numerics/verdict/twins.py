@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from labkernels.numerics import rounding
-from labkernels.numerics.arrays import ZERO, Array, namespace, to_numpy
+from labkernels.numerics.arrays import ZERO, Array, moved, namespace, to_numpy
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.rows import Block, Rows
 from labkernels.numerics.truth.threads import over_rows
@@ -26,6 +26,7 @@ from labkernels.units import LOG2_E
 
 _POLY3 = (1.0, 0.6951461434, 0.2275643945, 0.0771190897)  # 2^x on [0, 1), as FlashAttention-4
 _FIXED_MOST = 6.0  # log2 units: no weight overflows fp16, and few more are subnormal in it
+_GOLDEN = (5**0.5 - 1) / 2  # its multiples, less their whole part, spread evenly
 SIXTEEN = ("fp16", "bf16")
 
 
@@ -38,7 +39,8 @@ class Twin:
     fall behind. start: log2 units by which weights exceed 1. whole: the maximum is rounded up to a
     whole number, so that no weight is known to be exact. fixed: one number for all rows stands for
     their maximum, kept within 6 log2 units of it. normalised: P is divided by its sum before it is
-    rounded, as in eager code. poly3: exp2 is a cubic polynomial.
+    rounded, as in eager code. poly3: exp2 is a cubic polynomial. reference: another number for each
+    row stands for its maximum, up to 6 log2 units below it; 0 for none, else which numbers.
 
     The others matter where P has more than 16 bits and sums are in fp32. turns: the keys of this
     many blocks are added in as many parts, each of every turns-th key, as warps take keys in turn.
@@ -48,7 +50,8 @@ class Twin:
     "tf32", "tf32 cut" (toward 0), or "bf16x3", hi + lo without the product of both lows.
     values_only: `products` concerns the factors of P V alone. partials: the format in which the
     output of each block of keys is stored before these outputs are merged; "" for none. centred:
-    the mean of V is taken off before, in fp32, and added to the quotient.
+    the mean of V is taken off before, in fp32, and added to the quotient. turned: V's channels are
+    mixed by a rotation before, and the output's by its inverse.
     """
 
     block: int = 64
@@ -60,6 +63,7 @@ class Twin:
     fixed: bool = False
     normalised: bool = False
     poly3: bool = False
+    reference: int = 0
     kept: bool = False
     differences: bool = False
     logs: bool = False
@@ -68,6 +72,7 @@ class Twin:
     values_only: bool = False
     partials: str = ""
     centred: bool = False
+    turned: bool = False
 
 
 TWINS = (
@@ -82,6 +87,8 @@ TWINS = (
     Twin(1),
     Twin(1 << 30, whole=True, turns=4),
 )
+# The largest weight of a row is 1 to most kernels, and has no rounding. To these it is any number.
+REFERENCES = tuple(Twin(1 << 30, reference=n, rounded_sum=n % 2 == 0) for n in range(1, 9))
 
 
 def outputs(
@@ -125,12 +132,22 @@ def _of_rows(twin: Twin, policy: NumericPolicy, middles: dict[int, Array], rows:
     of_block = (lambda block: _fp32_scores(block, twin)) if fine else _scores
     score = xp.concatenate([of_block(block) for block in blocks], -1)
     v = xp.concatenate([block.v for block in blocks], 1)
+    if twin.turned:
+        turn = _rotation(v)
+        mixed = xp.asarray(xp.asarray(v @ turn, dtype=xp.float32), dtype=v.dtype)
+        return _of_keys(twin, policy, middles, rows, score, mixed) @ turn.T
     if not twin.centred:
         return _of_keys(twin, policy, middles, rows, score, v)
     v = xp.asarray(v, dtype=xp.float32)
     mean = v.mean(1)[:, None]
     out = _of_keys(twin, policy, middles, rows, score, v - mean)
     return xp.asarray(xp.asarray(out, dtype=xp.float32) + mean, dtype=xp.float64)
+
+
+def _rotation(v: Array) -> Array:
+    """Return a rotation of v's channels. Shapes: v [..., Dv] -> [Dv, Dv]."""
+    drawn = np.random.default_rng(0).standard_normal((v.shape[-1],) * 2)
+    return moved(np.linalg.qr(drawn)[0], v)
 
 
 def _of_keys(
@@ -301,6 +318,9 @@ def _shifts(score: Array, twin: Twin, top: Array, middle: Array | None) -> Array
     """
     xp = namespace(score)
     n = score.shape[-1]
+    if twin.reference:
+        part = top * (twin.reference * _GOLDEN) % 1.0
+        return top - _FIXED_MOST * xp.where(xp.isinf(top), 0.0, part) + xp.zeros_like(score)
     if twin.fixed:
         return xp.clip(middle, top - _FIXED_MOST, top + _FIXED_MOST) + xp.zeros_like(score)
     starts = list(range(0, n, twin.block))

@@ -38,8 +38,8 @@ ROUNDING, BUG, INCONCLUSIVE = "ROUNDING", "BUG", "INCONCLUSIVE"
 LESS_EXACT = "LESS EXACT"
 _SPREAD = "spread of z by all"
 _AS_LARGE = 0.3  # least share of a coarser policy's error: else a coarse one would excuse any error
-_FAINT_RMS, _FAINT_MOST = 32.0, 256.0  # limits of z for an fp32 error that may be rounding's
 _EVEN_MOST = 64.0  # times rounding's error, that is six bits less: the limit of LESS EXACT
+_NEAR = 2.0  # times its limit, to which a test's value is near enough to ask more twins
 _PART_SLACK = 1.5  # a part's errors may be so many times larger or smaller than those of all rows
 _A_LITTLE_MORE = 2.0  # times a way's error, as a few more roundings of the same size give
 
@@ -172,9 +172,9 @@ def decide(
     within_an_ulp = not beyond and first_look.ulps_off(out, truth, policy.out) <= 1
     if not (named or within_an_ulp):  # it is refused, whatever is found
         return _answered(tuple(found), (), policy, error, bound, sigma)
-    faint = _centred(problem, policy, truth, error, sigma)
+    faint = _of_values(problem, policy, truth, error, sigma)
     honest = _as_if(problem, policy, truth, error) if told and not faint else ""
-    faint = faint or ("" if beyond else _faintly(policy, error, sigma))
+    faint = faint or ("" if beyond else less_exact.faintly(policy, error, sigma))
     if faint:
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma, even=honest or faint)
     case = names.Case(problem, policy, out, truth, error, sigma, z, filtered, bugs, bool(honest))
@@ -208,7 +208,11 @@ def _widened(
         found, worst = _beside_twins(*given, found, twins.TWINS)
         if any(test.status == "bug" for test in found):
             return [significance.widened(test, worst.get(test.name, 0.0)) for test in tests]
-    return _beside_twins(problem, policy, truth, sigma, tests, twins.TWINS)[0]
+    tests = _beside_twins(problem, policy, truth, sigma, tests, twins.TWINS)[0]
+    wrong = [test for test in tests if test.status == "bug"]
+    if not wrong or twins.is_fine(policy) or any(x.value > _NEAR * x.bug for x in wrong):
+        return tests
+    return _beside_twins(problem, policy, truth, sigma, tests, twins.REFERENCES)[0]
 
 
 def _beside_twins(
@@ -238,35 +242,20 @@ def _evenly(problem: Problem, policy: NumericPolicy, error: Array, sigma: Array,
     return f"errors are {times:.2g} times as large as rounding's, alike everywhere"
 
 
-def _faintly(policy: NumericPolicy, error: Array, sigma: Array) -> str:
-    """Return words for an error in fp32 of up to 32 times rounding's; else "".
-
-    The model does not know the order of a sum, and where inputs repeat, the sum's roundings are not
-    independent. A mistake changes an output by orders of magnitude more than an fp32 rounding.
-    """
-    if not twins.is_fine(policy) or policy.out != "fp32":
-        return ""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        z = np.where(error == 0, 0.0, error / sigma)
-    times = float(np.sqrt((z**2).mean()))
-    if not (times <= _FAINT_RMS and np.abs(z).max() <= _FAINT_MOST):
-        return ""
-    return f"errors are {times:.2g} times as large as rounding's, in sums of another order"
-
-
-def _centred(
+def _of_values(
     problem: Problem, policy: NumericPolicy, truth: Array, error: Array, sigma: Array
 ) -> str:
-    """Return words if a mean that is taken off V and added back explains the errors; else ""."""
-    more = less_exact.of_largest(problem, error, sigma)
-    if more is None:
-        return ""
-    sigma = np.hypot(sigma, more)
-    tests = _tests(problem, policy, error, sigma)[2]
-    tests = _beside_twins(problem, policy, truth, sigma, tests, less_exact.CENTRED)[0]
-    if any(test.status == "bug" for test in tests):
-        return ""
-    return "as a kernel is that takes the mean of V off and adds it back"
+    """Return words if what a kernel may do to V explains the errors; else ""."""
+    for words, shared, kernels in less_exact.OF_VALUES:
+        more = less_exact.of_largest(problem, error, sigma, shared=shared)
+        if more is None:
+            continue
+        wide = np.hypot(sigma, more)
+        tests = _tests(problem, policy, error, wide)[2]
+        tests = _beside_twins(problem, policy, truth, wide, tests, kernels)[0]
+        if all(test.status != "bug" for test in tests):
+            return f"as a kernel is that {words}"
+    return ""
 
 
 def _as_if(problem: Problem, policy: NumericPolicy, truth: Array, error: Array) -> str:
