@@ -1,13 +1,16 @@
 """What lies elsewhere than a kernel reads it: pages, queries, masks, slots, splits and rows."""
 
 import math
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from labkernels.measure.strangers import inputs, wrong
 from labkernels.measure.strangers.inputs import Asked
 from labkernels.numerics.verdict.diagnosis import names
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sums import others
 from tests.numerics.verdict.diagnosis.named import require_name
 
 SEED = 53
@@ -192,3 +195,12 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_what_lies_elsewhere_has_its_name(name, last_alone):
     require_name(name, CASES[name], SEED)
+
+
+def test_rows_without_rounding_end_the_search_for_partial_outputs(monkeypatch):
+    sheet = SimpleNamespace(kv_len=64, out=np.ones((2, 4)), truth=np.zeros((2, 4)))
+    sheet.sigma = np.array([[1.0] * 4, [0.0] * 4])
+    cut = SimpleNamespace(starts=lambda n: [0, 32])
+    monkeypatch.setattr(others, "_changes", lambda *given: np.ones((2, 2, 4)))
+    with np.errstate(all="ignore"):
+        assert others._fitted([sheet], cut, None, 8.0) is None

@@ -122,6 +122,8 @@ def _fitted(sheets: list[Sheet], cut: Cut, steps: Steps, before: float) -> Array
         a = np.moveaxis(changes / sheet.sigma[:, None], 1, 2).reshape(-1, n)
         square += a.T @ a
         side += a.T @ ((sheet.out - sheet.truth) / sheet.sigma).ravel()
+    if not (np.isfinite(square).all() and np.isfinite(side).all()):  # a row without rounding
+        return None
     x = np.linalg.lstsq(square, side, rcond=1e-9)[0]
     left = before - 2 * x @ side + x @ square @ x
     near = np.rint(x)
