@@ -119,7 +119,8 @@ def test_twins_with_other_references_are_asked_where_a_test_is_near_its_limit(mo
 
     monkeypatch.setattr(twins, "outputs", noted)
     monkeypatch.setattr(names, "of_output", lambda case: [])
-    call = inputs.call("peaky", inputs.Shape(2, 12, 2, 1, 150, 96), "bf16", 3)
-    right = _relative_to(call, 0)
-    assert runs.judged(call, right * 1.5).answer == "BUG"
+    call = inputs.call("peaky", inputs.Shape(2, 12, 2, 1, 150, 96), "bf16", 4)
+    assert runs.judged(call, 1.5 * _relative_to(call, 0)).answer == "BUG"
     assert twins.REFERENCES not in asked
+    assert runs.judged(call, _relative_to(call, 1)).answer != "BUG"
+    assert twins.REFERENCES in asked

@@ -35,7 +35,8 @@ template <class T> constexpr int wgmma_k = 32 / static_cast<int>(sizeof(T));
 
 // Makes this thread's earlier stores to shared memory visible to wgmma and the TMA of all threads
 // that a later barrier orders after it. Stores of other threads, which an earlier barrier has
-// ordered before it, become visible to the copies that this thread asks for.
+// ordered before it, become visible to the copies that this thread asks for, and to a wgmma for
+// which all threads of the warpgroup call this.
 LAB_DEVICE void fence_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

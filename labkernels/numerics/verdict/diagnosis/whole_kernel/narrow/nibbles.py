@@ -44,7 +44,7 @@ def _ways(sheet: Sheet) -> Iterator[Way]:
             said = f"with a scale for each {blocks.words}" + f", {law}" * bool(law)
             yield Way(grid.name, said, grid, blocks, law)
         for blocks in some if grid.fraction is None else ():
-            yield from ways._of_least(grid, blocks, ())
+            yield from ways.of_least(grid, blocks, ())
 
 
 def of_orders(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:

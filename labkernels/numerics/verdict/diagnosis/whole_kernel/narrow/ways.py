@@ -219,7 +219,7 @@ def every(shape: tuple[int, ...]) -> Iterator[Way]:
     for blocks in some:
         yield from _of_others(_EXACT, blocks, tuple(OTHERS))
         yield from _of_powers(blocks)
-        yield from _of_least(_EXACT, blocks, ())
+        yield from of_least(_EXACT, blocks, ())
     for grid in grids.GRIDS:
         name, lost = f"{{}} in {grid.name}", (0, _LOST_SCALE)
         yield Way(name, "without a scale", grid, some[-1], other=lost, both=True)
@@ -232,7 +232,7 @@ def every(shape: tuple[int, ...]) -> Iterator[Way]:
     for grid, blocks in itertools.product(grids.GRIDS, some):
         if grid.fraction is None:
             known = grid in common and blocks in usual
-            yield from _of_least(grid, blocks, tuple(OTHERS)[:_FEW] if known else ())
+            yield from of_least(grid, blocks, tuple(OTHERS)[:_FEW] if known else ())
     for grid, blocks in itertools.product(grids.GRIDS, usual):
         for to in list(TO)[1:]:
             where = f"{to}, with a scale for each {blocks.words}"
@@ -279,7 +279,7 @@ def _of_powers(blocks: Blocks) -> Iterator[Way]:
         yield Way(name, where, _EXACT, blocks, precision=False, read_law=law)
 
 
-def _of_least(grid: Grid, blocks: Blocks, named: tuple[str, ...]) -> Iterator[Way]:
+def of_least(grid: Grid, blocks: Blocks, named: tuple[str, ...]) -> Iterator[Way]:
     """Yield ways with a zero point for each block, kept or not."""
     exact, each = grid is _EXACT, f"for each {blocks.words}"
     name, where = f"{{}} in {grid.name}", f"with a scale and {{}} {each}"

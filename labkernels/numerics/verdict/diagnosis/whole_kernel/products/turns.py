@@ -6,7 +6,7 @@ Functions take sheets and a misfit, as those of `fitted` do.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -24,6 +24,8 @@ _SIZES = (8, 16, 32, 64, 128)
 _JUDGED = 4
 _DIRECTIONS = 16  # of the screen's channels
 _NUMBERS = 2**26  # numbers of a table: with more, it would take seconds
+
+Rules = Callable[[int], Iterator[tuple[str, np.ndarray]]]  # of n keys: words, and turns [n]
 
 
 def _angles() -> Iterator[Angles]:
@@ -80,77 +82,52 @@ def _rules(n: int) -> Iterator[tuple[str, np.ndarray]]:
             yield parts.said(words, which), turned
 
 
-def of_keys(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
-    """Keys are turned on, or back, by some places, all of them or a part."""
-    if sheets[0].problem.variant is not None or sheets[0].k.shape[1] % 2:
-        return
-    first, *others = screens.rows_of(sheets)
-    n = first.keys
-    if n * (2 * _FAR + 1) * sheets[0].k.shape[1] > _NUMBERS:
-        return
-    words, places = zip(*_rules(n), strict=True)
-    at, key = np.stack(places) + _FAR, np.arange(n)
-    every = list(_angles())
-    near = screens.Nearest(_JUDGED, others)
-    for i, angles in enumerate(every):
-        table = _table(first.sheet.q[0], first.sheet.k, angles)
-        points = np.stack(np.broadcast_arrays(i, np.arange(len(at))), 1)
-        near.add(first.of_products(table[key, at]), i * len(at), points)
-
-    def missed(row: screens.Rows, points: Array) -> Array:
-        found = np.zeros(len(points))
-        for i in np.unique(points[:, 0]).tolist():
-            mine = points[:, 0] == i
-            table = _table(row.sheet.q[0], row.sheet.k, every[i])
-            found[mine] = row.of_products(table[key, at[points[mine, 1]]])
-        return found
-
-    for number in near.best(missed):
-        i, j = divmod(number, len(at))
-        yield Mistake(
-            "RoPE of K by wrong places",
-            f"key x is turned {words[j]}; {every[i].words}",
-            lambda sheet, a=every[i], w=words[j]: _turned(sheet, a, w),
-            cost=1.5,
-        )
-
-
-def _turned(sheet: Sheet, angles: Angles, words: str) -> Array | None:
-    at = next((d for said, d in _rules(sheet.kv_len) if said == words), None)
-    if at is None:
-        return None
-    k = angles.turned(sheet.k, at)
-    return sheet.attend(sheet.masked(sheet.q @ k.T))
-
-
 def _rings(n: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield wrong places of the keys, by a number of any size. Shapes: [n]."""
+    """Yield by how many places keys at places of a ring of any size are turned on. Shapes: [n]."""
     x = np.arange(n)
     for size in range(2, n):
-        yield f"x % {size}", x % size
-        yield f"min(x, {size})", np.minimum(x, size)
-        yield f"max(x - {size}, 0)", np.maximum(x - size, 0)
-        yield f"x - {size}, if x is not less", np.where(x >= size, x - size, x)
-        yield f"(x + {size}) % L, as in a ring", (x + size) % n
-        yield f"x % {size}, of a ring that ends with the last key", (x - n) % size
+        for words, place in (
+            (f"x % {size}", x % size),
+            (f"min(x, {size})", np.minimum(x, size)),
+            (f"max(x - {size}, 0)", np.maximum(x - size, 0)),
+            (f"x - {size}, if x is not less", np.where(x >= size, x - size, x)),
+            (f"(x + {size}) % L, as in a ring", (x + size) % n),
+            (f"x % {size}, of a ring that ends with the last key", (x - n) % size),
+        ):
+            yield f"to the place {words}", place - x
+
+
+def of_keys(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Keys are turned on, or back, by some places, all of them or a part."""
+    rows = _rows(sheets)
+    if rows and rows[0].keys * (2 * _FAR + 1) * sheets[0].k.shape[1] <= _NUMBERS:
+        yield from _of_rules(rows, _rules, _FAR)
 
 
 def of_rings(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """Keys are turned to the places of slots of a ring, or as places that begin anew."""
+    rows = _rows(sheets)
+    if rows and rows[0].keys >= 4 and 6 * rows[0].keys ** 2 * _DIRECTIONS <= _NUMBERS * 4:
+        yield from _of_rules(rows, _rings, rows[0].keys)
+
+
+def _rows(sheets: list[Sheet]) -> list[screens.Rows]:
+    """Return the rows that are looked at; none where a variant or odd channels forbid it."""
     if sheets[0].problem.variant is not None or sheets[0].k.shape[1] % 2:
-        return
-    first, *others = screens.rows_of(sheets)
-    n = first.keys
-    if n < 4 or 6 * n * n * _DIRECTIONS > _NUMBERS * 4:
-        return
-    words, places = zip(*_rings(n), strict=True)
-    key = np.arange(n)
-    at = np.stack(places) - key + n
+        return []
+    return screens.rows_of(sheets)
+
+
+def _of_rules(rows: list[screens.Rows], rules: Rules, far: int) -> Iterator[Mistake]:
+    """Yield the nearest rules by which keys are turned, each by at most `far` places."""
+    first, *others = rows
+    words, places = zip(*rules(first.keys), strict=True)
+    at, key = np.stack(places) + far, np.arange(first.keys)
     every = list(_angles())
     near = screens.Nearest(_JUDGED, others)
 
     def left(row: screens.Rows, angles: Angles, some: Array) -> Array:
-        table = _table(row.sheet.q[0], row.sheet.k, angles, n)
+        table = _table(row.sheet.q[0], row.sheet.k, angles, far)
         return row.of_products(table[key, some])
 
     for i, angles in enumerate(every):
@@ -158,33 +135,34 @@ def of_rings(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         near.add(left(first, angles, at), i * len(at), points)
 
     def missed(row: screens.Rows, points: Array) -> Array:
-        each = [left(row, every[i], at[[j]])[0] for i, j in points]
-        return np.array(each)
+        found = np.zeros(len(points))
+        for i in np.unique(points[:, 0]).tolist():
+            mine = points[:, 0] == i
+            found[mine] = left(row, every[i], at[points[mine, 1]])
+        return found
 
     for number in near.best(missed):
         i, j = divmod(number, len(at))
         yield Mistake(
             "RoPE of K by wrong places",
-            f"key x is turned to the place {words[j]}; {every[i].words}",
-            lambda sheet, a=every[i], w=words[j]: _to_ring(sheet, a, w),
+            f"key x is turned {words[j]}; {every[i].words}",
+            lambda sheet, a=every[i], w=words[j]: _turned(sheet, rules, a, w),
             cost=1.5,
         )
 
 
-def _to_ring(sheet: Sheet, angles: Angles, words: str) -> Array | None:
-    at = next((place for said, place in _rings(sheet.kv_len) if said == words), None)
+def _turned(sheet: Sheet, rules: Rules, angles: Angles, words: str) -> Array | None:
+    at = next((d for said, d in rules(sheet.kv_len) if said == words), None)
     if at is None:
         return None
-    k = angles.turned(sheet.k, at - np.arange(sheet.kv_len))
+    k = angles.turned(sheet.k, at)
     return sheet.attend(sheet.masked(sheet.q @ k.T))
 
 
 def of_queries(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """Each query is turned on by a number of places of its own, which is fitted."""
-    if sheets[0].problem.variant is not None or sheets[0].k.shape[1] % 2:
-        return
-    rows = screens.rows_of(sheets)
-    if rows[0].keys * (2 * _FAR + 1) * sheets[0].k.shape[1] > _NUMBERS:
+    rows = _rows(sheets)
+    if not rows or rows[0].keys * (2 * _FAR + 1) * sheets[0].k.shape[1] > _NUMBERS:
         return
     left = []
     for i, angles in enumerate(_angles()):
