@@ -19,6 +19,7 @@ from labkernels.units import LOG2_E
 POINTERS = ("q", "dout", "out", "k", "v", "lse2", "cu_seqlens_q", "cu_seqlens_k")
 OUTPUTS = ("dq", "dk", "dv")
 ROWS = ("row_lse2", "row_delta", "dq_accum")
+HEAD_COUNTS = "head_counts"
 STRIDED = ("q", "dout", "out", "k", "v")
 STRIDES = tuple(f"{name}_stride_{of}" for name in STRIDED for of in ("token", "head"))
 COUNTS = ("q_heads", "kv_heads", "group", "causal")
@@ -29,7 +30,7 @@ class BackwardParams(ctypes.Structure):
     """Pointers, strides in elements, counts, and the softmax scale, plain and times log2 e."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in (*POINTERS, "work", *OUTPUTS, *ROWS)),
+        *((name, ctypes.c_void_p) for name in (*POINTERS, "work", *OUTPUTS, *ROWS, HEAD_COUNTS)),
         *((name, ctypes.c_longlong) for name in (*STRIDES, "padded_rows")),
         *((name, ctypes.c_int) for name in COUNTS),
         *((name, ctypes.c_float) for name in FACTORS),
@@ -47,6 +48,7 @@ class Stage:
     work: np.ndarray
     written: tuple[str, ...]
     how: Mapping[str, Any] = field(default_factory=dict)
+    own: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def _program(call: BackwardCall) -> Program:
@@ -82,11 +84,12 @@ def program(
     common, launches = params_of(call, made.padded_rows), []
     for stage in stages:
         if len(stage.work):
+            own = {"work": stage.work, **stage.own}
             launch = launch_of(
                 call,
                 specialization=stage.specialization,
                 blocks=(len(stage.work),),
-                own={"work": made.on(call.device, stage.work)},
+                own={name: made.on(call.device, work) for name, work in own.items()},
                 written=frozenset(stage.written),
                 # the first launch waits for all earlier work, every other for the launch before
                 early=bool(launches),

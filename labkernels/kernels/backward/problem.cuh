@@ -10,8 +10,8 @@ namespace lab {
 constexpr int row_padding = LAB_ROW_PADDING;
 
 // Each block has one of these items, in launch order, from the host's plan. `tile` is the number of
-// a tile of the request's keys, or of its rows.
-struct alignas(16) BackwardWork { int request, tile, head, unused; };
+// a tile of the request's keys, or of its rows. `awaits` is 0 unless launches overlap (overlap.cuh).
+struct alignas(16) BackwardWork { int request, tile, head, awaits; };
 
 // Strides count elements; the last dimension is contiguous. kernels/backward/cuda.py mirrors this
 // struct.
@@ -26,6 +26,7 @@ struct BackwardParams {
   float* row_lse2;             // [q_heads, padded_rows]: +inf where a row sees no key or is padding
   float* row_delta;            // [q_heads, padded_rows]: sum of out dout, 0 in padding
   float* dq_accum;             // [q_heads, padded_rows, D] in dq_index's order; before the scale
+  int* head_counts;            // [requests, kv_heads, 2], if launches overlap (overlap.cuh)
   i64 q_stride_token, q_stride_head;
   i64 dout_stride_token, dout_stride_head;
   i64 out_stride_token, out_stride_head;
@@ -71,9 +72,13 @@ LAB_DEVICE BackwardRequest backward_request(const BackwardParams& p, int request
   return r;
 }
 
+LAB_DEVICE BackwardWork load_work(const BackwardWork* work) {
+  const u32x4 item = load_constant(reinterpret_cast<const u32x4*>(work));
+  return {static_cast<int>(item.v[0]), static_cast<int>(item.v[1]), static_cast<int>(item.v[2]),
+          static_cast<int>(item.v[3])};
+}
 LAB_DEVICE BackwardWork backward_work(const BackwardParams& p) {
-  const u32x4 item = load_constant(reinterpret_cast<const u32x4*>(p.work + block_x()));
-  return {static_cast<int>(item.v[0]), static_cast<int>(item.v[1]), static_cast<int>(item.v[2]), 0};
+  return load_work(p.work + block_x());
 }
 
 // Returns where dq_accum holds a row's channel. The order is that of a tensor core's accumulators,

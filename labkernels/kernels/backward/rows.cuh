@@ -2,7 +2,7 @@
 // and makes dq from the fp32 sums. A block takes row_padding rows of a query head, which its work
 // item names.
 #pragma once
-#include "backward/problem.cuh"
+#include "backward/overlap.cuh"
 #include "lab/core/warp.cuh"
 
 namespace lab {
@@ -26,7 +26,7 @@ template <class T> LAB_DEVICE u32x4 load8(const void* tensor, i64 element) {
 }
 
 // [lab: prepare rows]
-// Computes row_lse2 and row_delta, and clears dq_accum where ClearDq. D / 8 lanes share a row. A
+// Computes row_lse2 and row_delta, and clears dq_accum where ClearDq, unless other blocks do so. D / 8 lanes share a row. A
 // thread asks for several rows, and clears its part of dq_accum while they are on their way.
 template <class T, int D, bool ClearDq>
 LAB_KERNEL(row_threads, 4) backward_prepare(LAB_GRID_CONSTANT BackwardParams p) {
@@ -56,7 +56,7 @@ LAB_KERNEL(row_threads, 4) backward_prepare(LAB_GRID_CONSTANT BackwardParams p) 
                          token * p.dout_stride_token + work.head * p.dout_stride_head + chunk * 8);
       lse2[j] = load_constant(p.lse2 + token * p.q_heads + work.head);
     }
-    if constexpr (ClearDq)
+    if (ClearDq && work.awaits == 0)
 #pragma unroll
       for (int j = 0; j < zeros; ++j) store_global(sums + j * row_threads, f32x4{});
 #pragma unroll
@@ -86,7 +86,8 @@ LAB_KERNEL(row_threads, 4) backward_convert(LAB_GRID_CONSTANT BackwardParams p) 
   const i64 first = work.head * p.padded_rows + request.first_padded + work.tile * row_padding;
   const float* sums = p.dq_accum + first * D;
   const int lane = thread_x() & 31, g = lane / 4, t = lane % 4;
-  wait_previous_launch();
+  if (work.awaits > 0) await_added(p, work, request.q_len);
+  else wait_previous_launch();
 #pragma unroll 2
   for (int unit = thread_x() / 32; unit < row_padding / 16 * units; unit += row_threads / 32) {
     const int m = unit / units, n = unit % units * 4;
@@ -109,6 +110,7 @@ LAB_KERNEL(row_threads, 4) backward_convert(LAB_GRID_CONSTANT BackwardParams p) 
       if (row < request.q_len) store_global(reinterpret_cast<u32x4*>(place), eight);
     }
   }
+  if (work.awaits > 0 && block_x() == 0) wait_previous_launch();  // so that it ends first
 }
 // [/lab: convert dq]
 

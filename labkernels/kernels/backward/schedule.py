@@ -18,6 +18,7 @@ L2_SHARE = 0.25
 # A block with at most this fraction of the steps of the longest block starts last, whatever its
 # head, so that the multiprocessors finish together.
 SHORT_PART = 1 / 6
+SHORTEST = 8
 
 
 KEPT = 64  # schedules that are kept, one for each set of lengths
@@ -35,14 +36,14 @@ class BackwardSchedule:
     rows: np.ndarray
     padded: np.ndarray
     padded_rows: int
-    _copies: dict[tuple[int, torch.device], torch.Tensor] = field(default_factory=dict)
+    _copies: dict[tuple[int, torch.device], tuple] = field(default_factory=dict)
 
     def on(self, device: torch.device, work: np.ndarray) -> torch.Tensor:
         """Return one of the lists on the kernels' device, to which it is copied once."""
         place = (id(work), device)
         if place not in self._copies:
-            self._copies[place] = torch.from_numpy(work).to(device)
-        return self._copies[place]
+            self._copies[place] = (torch.from_numpy(work).to(device), work)
+        return self._copies[place][0]
 
 
 def schedule(lengths: Lengths, tile: BackwardTile, **how) -> BackwardSchedule:
@@ -71,7 +72,7 @@ def _schedule(
     """
     lengths = Lengths(*(np.frombuffer(x, dtype=np.int64) for x in (q_lens, kv_lens)))
     head_bytes = lengths.q * group * head_dim * SHARED_BYTES
-    steps = _steps_of_keys(lengths, tile, variant.causal)
+    steps = steps_of_keys(lengths, tile, variant.causal)
     section_bytes = int(L2_SHARE * l2_bytes)
     keys = _blocks(steps, kv_heads, head_bytes, section_bytes, last_first=last_keys_first)
     steps = _steps_of_rows(lengths, tile, variant)
@@ -87,7 +88,7 @@ def padded_rows(lengths: Lengths) -> int:
     return total // ROW_PADDING * ROW_PADDING
 
 
-def _steps_of_keys(lengths: Lengths, tile: BackwardTile, causal: bool) -> list[np.ndarray]:
+def steps_of_keys(lengths: Lengths, tile: BackwardTile, causal: bool) -> list[np.ndarray]:
     """Return the row tiles of a head that see each key tile, for each request."""
     found = []
     for q_len, kv_len in zip(lengths.q, lengths.kv, strict=True):
@@ -130,7 +131,8 @@ def _blocks(
     before = np.cumsum(np.repeat(head_bytes, heads)) - np.repeat(head_bytes, heads)
     section = (before // max(1, section_bytes))[unit]
     if not last_first:
-        section[count <= SHORT_PART * count.max(initial=0)] = section.max(initial=0) + 1
+        short = (count >= SHORTEST) & (count <= SHORT_PART * count.max(initial=0))
+        section[short] = section.max(initial=0) + 1
     order = np.lexsort((tile, head, request, -tile if last_first else -count, section))
     work = np.stack([request, tile, head, 0 * tile], axis=1)[order]
     return np.ascontiguousarray(work, dtype=np.int32)

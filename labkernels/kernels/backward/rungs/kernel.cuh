@@ -20,6 +20,8 @@ struct alignas(64) Params {  // the same as backward_wgmma::Params
   TensorMap q, dout, k, v;
   BackwardParams problem;
   int* dq_semaphores;  // of the ordered dq, which no rung has
+  const BackwardWork* cleared;
+  const int* first_cleared;  // launches of a rung do not overlap
 };
 
 template <class T_, int D, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm, Rung Rung_>

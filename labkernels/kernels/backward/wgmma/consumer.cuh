@@ -315,23 +315,21 @@ template <class C, class P> struct Consumer {
     if (i > 0) send_dq<0>(dq, i - 1);
   }
 
-  // Computes and sends the last dQ, and stores dV and dK. dV is stored beside the products of dQ,
-  // unless V is in registers: ptxas would then spill some registers of the steps.
+  // Computes and sends the last dQ, and stores dV and dK while dQ is added.
   LAB_DEVICE void store_own_keys(const Sum& dk, const Sum& dv) {
-    constexpr bool beside = !C::v_in_registers;
     const int i = b.steps - 1;
     DqSum dq;
     await_ds(i);  // so that both have read V too
     dq_products<C>(dq, smem.handed[i & 1][0], smem.k, place.group);
-    if constexpr (beside) store_sum<C>(dv, 1.f, smem.v, p.problem.dv, p, b);
     wgmma_wait(dq);
     send_dq_before(dq, b.steps);
+    store_sum<C>(dv, 1.f, smem.v, p.problem.dv, p, b);
     named_sync(all_consumers, consumer_threads);  // K has been read
-    if constexpr (!beside) store_sum<C>(dv, 1.f, smem.v, p.problem.dv, p, b);
     store_sum<C>(dk, p.problem.scale, smem.k, p.problem.dk, p, b);
   }
   LAB_DEVICE void store_all_keys(const Sum& dk, const Sum& dv, const LateSum& late) {
     send_late(late, b.steps);
+    if constexpr (!C::stages_dq) named_arrive(dq_is_sent, consumer_threads + 32);
     named_sync(all_consumers, consumer_threads);  // K and V have been read
     store_sum<C>(dv, 1.f, smem.v, p.problem.dv, p, b);
     store_sum<C>(dk, p.problem.scale, smem.k, p.problem.dk, p, b);

@@ -71,7 +71,8 @@ LAB_DEVICE void add_use_of_dq(Smem<C>& smem, const Params& p, const BackwardKeys
 template <class C>
 LAB_DEVICE void add_passed_dq(Smem<C>& smem, const Params& p, const BackwardKeys& b, int which) {
   RowBlocks<C::rows> rows(p.problem, b);
-  wait_previous_launch();  // dq_accum holds zeros
+  wait_previous_launch();
+  await_cleared(p.problem);
 #pragma unroll 1
   for (int i = 0; i < b.steps; ++i, rows.next(b)) {
     const int first = C::dq_parts * i;
@@ -79,6 +80,7 @@ LAB_DEVICE void add_passed_dq(Smem<C>& smem, const Params& p, const BackwardKeys
     if (n % 2 == which) add_use_of_dq(smem, p, b, rows, n);
   }
   bulk_wait<0>();  // all additions are done before the block ends
+  count_added(p.problem);
 }
 
 // Writes the warp's 16 keys to global memory, through rows of shared memory that are free. What

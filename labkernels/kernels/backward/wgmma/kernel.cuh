@@ -27,6 +27,22 @@ template <class C> LAB_DEVICE void init_barriers(Smem<C>& smem) {
   fence_mbarrier_init();
 }
 
+// One warp clears dq_accum for other heads. If the consumers add dQ themselves, the warp says when
+// all is added.
+template <class C> LAB_DEVICE void overlap(const Params& p) {
+  if (p.problem.head_counts == nullptr) return;
+  const int first = load_constant(p.first_cleared + block_x());
+  const int end = load_constant(p.first_cleared + block_x() + 1);
+  if (first < end) {
+    wait_previous_launch();  // earlier readers of dq_accum are done
+    clear_tiles<C::dim>(p.problem, p.cleared, first, end);
+  }
+  if constexpr (!C::stages_dq) {
+    named_sync(dq_is_sent, consumer_threads + 32);
+    if (thread_x() % 32 == 0) count_added(p.problem);
+  }
+}
+
 // [lab: kernel]
 template <class C, class P>
 LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT Params p) {
@@ -45,6 +61,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT Params p) {
     if (thread_x() == 0) produce(smem, p, b);
     if constexpr (C::stages_dq)
       if (thread_x() % 32 == 0 && (warp == 1 || warp == 2)) add_passed_dq(smem, p, b, warp - 1);
+    if (warp == 3) overlap<C>(p);
   }
 }
 // [/lab: kernel]

@@ -23,6 +23,8 @@ template <class C> LAB_DEVICE void produce(Smem<C>& smem, const Params& p, const
     mbarrier_arrive_expect_tx(q_full, tile_bytes);
     load_boxes(smem.q[q], p.q, q_full, rows.head, token);
     bulk_load(smem.lse2[q], p.problem.row_lse2 + row, row_bytes, q_full);
+    // The consumers add dQ to cleared memory after they have dO.
+    if (!C::stages_dq && i == 0) await_cleared(p.problem);
     producer_acquire(smem.dout_ring, i);
     mbarrier_arrive_expect_tx(dout_full, tile_bytes);
     load_boxes(smem.dout[o], p.dout, dout_full, rows.head, token);

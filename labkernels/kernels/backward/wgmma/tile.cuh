@@ -1,6 +1,7 @@
 // The warps of backward_wgmma share these parameters, traits, shared memory and places.
 #pragma once
 #include "backward/key_block.cuh"
+#include "backward/overlap.cuh"
 #include "lab/attention/online_softmax.cuh"
 #include "lab/hopper/pipeline.cuh"
 #include "lab/hopper/tile.cuh"
@@ -12,6 +13,8 @@ struct alignas(64) Params {
   TensorMap q, dout, k, v;  // boxes of tile rows by one head by 64 channels
   BackwardParams problem;
   int* dq_semaphores;  // [q_heads, padded_rows / LAB_TURN_ROWS, LAB_TURN_PARTS], if ordered
+  const BackwardWork* cleared;  // tiles of rows for which blocks clear dq_accum
+  const int* first_cleared;     // [blocks + 1]: a block clears the tiles from its own to the next
 };
 
 template <class T_, int D, int Rows, int Keys, int Warps, int Stages, int BlocksPerSm, bool Ordered>
@@ -54,7 +57,7 @@ struct KernelTraits {
 };
 
 constexpr int consumer_warps = LAB_CONSUMER_WARPS, consumer_threads = 32 * consumer_warps;
-constexpr int all_consumers = 1;  // a named barrier
+constexpr int all_consumers = 1, dq_is_sent = 2;  // named barriers
 
 // The consumers pass dQ on through here, by warpgroup and warp.
 template <bool Staged> struct DqStages {};
