@@ -41,8 +41,8 @@ class BackwardCall(Call):
         return Gradients(self.dq, self.dk, self.dv)
 
 
-def schedule_of(call: BackwardCall, *, last_keys_first: bool = False) -> BackwardSchedule:
-    """Return the blocks of a call."""
+def schedule_of(call: BackwardCall, **how: bool) -> BackwardSchedule:
+    """Return the blocks of a call; see `schedule.schedule` for how."""
     return schedule.schedule(
         call.lengths,
         call.choice.instance.tile,
@@ -51,7 +51,7 @@ def schedule_of(call: BackwardCall, *, last_keys_first: bool = False) -> Backwar
         head_dim=call.q.shape[2],
         variant=call.variant,
         l2_bytes=call.gpu.l2_bytes,
-        last_keys_first=last_keys_first,
+        **how,
     )
 
 

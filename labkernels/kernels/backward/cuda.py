@@ -19,7 +19,6 @@ from labkernels.units import LOG2_E
 POINTERS = ("q", "dout", "out", "k", "v", "lse2", "cu_seqlens_q", "cu_seqlens_k")
 OUTPUTS = ("dq", "dk", "dv")
 ROWS = ("row_lse2", "row_delta", "dq_accum")
-HEAD_COUNTS = "head_counts"
 STRIDED = ("q", "dout", "out", "k", "v")
 STRIDES = tuple(f"{name}_stride_{of}" for name in STRIDED for of in ("token", "head"))
 COUNTS = ("q_heads", "kv_heads", "group", "causal")
@@ -30,7 +29,7 @@ class BackwardParams(ctypes.Structure):
     """Pointers, strides in elements, counts, and the softmax scale, plain and times log2 e."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in (*POINTERS, "work", *OUTPUTS, *ROWS, HEAD_COUNTS)),
+        *((name, ctypes.c_void_p) for name in (*POINTERS, "work", *OUTPUTS, *ROWS, "head_counts")),
         *((name, ctypes.c_longlong) for name in (*STRIDES, "padded_rows")),
         *((name, ctypes.c_int) for name in COUNTS),
         *((name, ctypes.c_float) for name in FACTORS),
@@ -41,7 +40,8 @@ class BackwardParams(ctypes.Structure):
 class Stage:
     """One launch of a backward pass: a kernel, its blocks, and the tensors that it writes.
 
-    how: further fields of Launch, such as a parameter that the other stages do not have.
+    how: further fields of Launch, such as a parameter that the other stages do not have. own:
+    further lists, by their names in the parameter.
     """
 
     specialization: Specialization

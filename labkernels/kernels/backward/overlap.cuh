@@ -35,7 +35,8 @@ LAB_DEVICE void count_added(const BackwardParams& p) {
 
 // A warp clears dq_accum for the tiles of rows that its block is given: items `first` to `end`.
 template <int D>
-LAB_DEVICE void clear_tiles(const BackwardParams& p, const BackwardWork* items, int first, int end) {
+LAB_DEVICE void clear_tiles(const BackwardParams& p, const BackwardWork* items, int first,
+                            int end) {
   const int lane = thread_x() & 31;
 #pragma unroll 1
   for (int i = first; i < end; ++i) {

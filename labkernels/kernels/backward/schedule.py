@@ -18,7 +18,9 @@ L2_SHARE = 0.25
 # A block with at most this fraction of the steps of the longest block starts last, whatever its
 # head, so that the multiprocessors finish together.
 SHORT_PART = 1 / 6
-SHORTEST = 8
+# Where the next launch takes the multiprocessors that are done (wgmma/overlap.py), a block with
+# fewer steps than these does not start last.
+SHORTEST_OF_OVERLAP = 8
 
 
 KEPT = 64  # schedules that are kept, one for each set of lengths
@@ -36,13 +38,15 @@ class BackwardSchedule:
     rows: np.ndarray
     padded: np.ndarray
     padded_rows: int
-    _copies: dict[tuple[int, torch.device], tuple] = field(default_factory=dict)
+    _copies: dict[tuple[int, torch.device], tuple[torch.Tensor, np.ndarray]] = field(
+        default_factory=dict
+    )
 
     def on(self, device: torch.device, work: np.ndarray) -> torch.Tensor:
-        """Return one of the lists on the kernels' device, to which it is copied once."""
-        place = (id(work), device)
+        """Return a list on the kernels' device, to which it is copied once."""
+        place = (id(work), device)  # the list is kept too, so that no other one takes its id
         if place not in self._copies:
-            self._copies[place] = (torch.from_numpy(work).to(device), work)
+            self._copies[place] = torch.from_numpy(work).to(device), work
         return self._copies[place][0]
 
 
@@ -63,18 +67,22 @@ def _schedule(
     variant: AttentionVariant,
     l2_bytes: int,
     last_keys_first: bool = False,
+    overlaps: bool = False,
 ) -> BackwardSchedule:
     """Cut a backward pass into blocks.
 
     Among heads whose rows fit a share of the L2 cache together, blocks with the most steps start
     first; the short blocks of all heads start last. If a kernel's blocks wait for the blocks of
-    later keys, the blocks of the last keys start first instead.
+    later keys, the blocks of the last keys start first instead. overlaps: whether the next launch
+    takes the multiprocessors that are done.
     """
     lengths = Lengths(*(np.frombuffer(x, dtype=np.int64) for x in (q_lens, kv_lens)))
     head_bytes = lengths.q * group * head_dim * SHARED_BYTES
     steps = steps_of_keys(lengths, tile, variant.causal)
     section_bytes = int(L2_SHARE * l2_bytes)
-    keys = _blocks(steps, kv_heads, head_bytes, section_bytes, last_first=last_keys_first)
+    shortest = SHORTEST_OF_OVERLAP if overlaps else 0
+    how = {"last_first": last_keys_first, "shortest": shortest}
+    keys = _blocks(steps, kv_heads, head_bytes, section_bytes, **how)
     steps = _steps_of_rows(lengths, tile, variant)
     rows = _blocks(steps, kv_heads * group, head_bytes // group, section_bytes)
     even = [np.ones(n, np.int64) for n in -(-lengths.q // ROW_PADDING)]
@@ -116,11 +124,12 @@ def _blocks(
     head_bytes: np.ndarray,
     section_bytes: int,
     last_first: bool = False,
+    shortest: int = 0,
 ) -> np.ndarray:
     """Return the tiles of all heads, one section of heads after another, most steps first.
 
-    The short tiles form a separate, last section. last_first: the last tiles of each section come
-    first instead.
+    The short tiles, of `shortest` steps at least, form a separate, last section. last_first: the
+    last tiles of each section come first instead.
     """
     tiles = np.array([len(each) for each in steps])
     unit = np.repeat(np.arange(len(steps) * heads), np.repeat(tiles, heads))  # a request's head
@@ -131,7 +140,7 @@ def _blocks(
     before = np.cumsum(np.repeat(head_bytes, heads)) - np.repeat(head_bytes, heads)
     section = (before // max(1, section_bytes))[unit]
     if not last_first:
-        short = (count >= SHORTEST) & (count <= SHORT_PART * count.max(initial=0))
+        short = (count >= shortest) & (count <= SHORT_PART * count.max(initial=0))
         section[short] = section.max(initial=0) + 1
     order = np.lexsort((tile, head, request, -tile if last_first else -count, section))
     work = np.stack([request, tile, head, 0 * tile], axis=1)[order]

@@ -10,7 +10,7 @@
 // bandwidth. lse2 is therefore read early, while dK += dS^T Q runs, which reads one tile; at
 // head_dim 64 V is in registers, and dP = V dO^T reads one tile too. A tile of 64 keys is too small
 // for two warpgroups: they share its rows in S and its channels in dK and dV, and P^T goes through
-// shared memory as dS^T does.
+// shared memory as dS^T does. The launches before and after this one overlap with it (overlap.cuh).
 #pragma once
 #include "backward/wgmma/consumer.cuh"
 #include "backward/wgmma/producer.cuh"
@@ -27,9 +27,9 @@ template <class C> LAB_DEVICE void init_barriers(Smem<C>& smem) {
   fence_mbarrier_init();
 }
 
-// One warp clears dq_accum for other heads. If the consumers add dQ themselves, the warp says when
-// all is added.
-template <class C> LAB_DEVICE void overlap(const Params& p) {
+// A warp clears dq_accum for other heads. If the consumers add dQ themselves, the warp also says when
+// all is added: a fence of the consumers would delay their stores.
+template <class C> LAB_DEVICE void help_other_launches(const Params& p) {
   if (p.problem.head_counts == nullptr) return;
   const int first = load_constant(p.first_cleared + block_x());
   const int end = load_constant(p.first_cleared + block_x() + 1);
@@ -61,7 +61,7 @@ LAB_KERNEL(C::threads, C::blocks_per_sm) backward(LAB_GRID_CONSTANT Params p) {
     if (thread_x() == 0) produce(smem, p, b);
     if constexpr (C::stages_dq)
       if (thread_x() % 32 == 0 && (warp == 1 || warp == 2)) add_passed_dq(smem, p, b, warp - 1);
-    if (warp == 3) overlap<C>(p);
+    if (warp == 3) help_other_launches<C>(p);
   }
 }
 // [/lab: kernel]

@@ -1,6 +1,6 @@
 """What the launches of backward_wgmma do for each other's heads, so that they overlap.
 
-Blocks start in the order of their list. What a block awaits is done by blocks that started before
+Blocks start in the order of their list. A block waits only for what blocks do that started before
 it, so that no block waits for one that cannot start.
 """
 
@@ -8,23 +8,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkernels.kernels.backward.kernel import ROW_PADDING, BackwardTile
+from labkernels.kernels.backward.kernel import BackwardTile
 from labkernels.kernels.backward.schedule import BackwardSchedule, steps_of_keys
 from labkernels.kernels.packed_gqa.schedule import Lengths
 
-# So many times the blocks that run together lie between a block that clears dq_accum and the first
-# block that adds there: then the latter does not wait.
+# Between a block that clears dq_accum and the first block that adds there lie so many times the
+# blocks that run together: then the latter hardly waits.
 AHEAD = 1.25
-AWAITS = 3  # a column: the field of BackwardWork
+COUNTS_PER_HEAD = 2  # of a KV head of a request: tiles that are cleared, threads that have added
+AWAITS = 3  # this column of a list is what a block awaits
 
 
 @dataclass(frozen=True, eq=False)
 class Overlap:
-    """The blocks of each launch, and the tiles for which the blocks of keys clear dq_accum.
+    """The blocks of each launch, and the tiles of dq_accum that blocks of keys clear.
 
-    Shapes: int32 [n, 4], the fields of BackwardWork; first_cleared [blocks of keys + 1]. A block
-    of keys awaits cleared tiles, a block of `after` the blocks of keys; in `before`, a tile that
-    awaits is cleared by others.
+    Shapes: int32 [n, 4], the fields of BackwardWork; first_cleared int32 [blocks of keys + 1].
+    before: a tile that awaits 1 is cleared by blocks of keys. keys: a block awaits the cleared
+    tiles of its head. after: a tile awaits the additions to its head. cleared: block i clears the
+    tiles from first_cleared[i] to first_cleared[i + 1].
     """
 
     before: np.ndarray
@@ -34,8 +36,8 @@ class Overlap:
     first_cleared: np.ndarray
 
 
-def no_overlap(made: BackwardSchedule) -> Overlap:
-    """Return lists by which each launch does what its kernel is there for, and no more."""
+def separate(made: BackwardSchedule) -> Overlap:
+    """Return lists of launches that do not overlap."""
     none = np.zeros((0, 4), np.int32)
     return Overlap(made.padded, made.keys, made.padded, none, np.zeros(1, np.int32))
 
@@ -53,55 +55,57 @@ def overlap(
 ) -> Overlap:
     """Return lists of launches that overlap.
 
-    adders: counts per block of keys. together: blocks that run at the same time.
+    adders: threads of a block that say that they have added. together: blocks that run together.
     """
     keys, padded = made.keys.copy(), made.padded
-    heads = len(lengths.q) * kv_heads
     head_of_block = keys[:, 0] * kv_heads + keys[:, 2]
     head_of_tile = padded[:, 0] * kv_heads + padded[:, 2] // group
+    heads, places = len(lengths.q) * kv_heads, np.arange(len(keys))
+    first, last = np.full(heads, len(keys)), np.zeros(heads, np.int64)  # block of each head
+    np.minimum.at(first, head_of_block, places)
+    np.maximum.at(last, head_of_block, places)
     blocks, tiles = (np.bincount(each, minlength=heads) for each in (head_of_block, head_of_tile))
 
-    first = np.full(heads, len(keys))
-    np.minimum.at(first, head_of_block, np.arange(len(keys)))
-    taken, at = _cleared(first, tiles, _room(keys, lengths, tile, causal, len(padded)), together)
-    keys[:, AWAITS] = np.where(taken, tiles, 0)[head_of_block]
+    room = _room(keys, lengths, tile, causal, len(padded))
+    clears, clearing_block = _clearing(first, tiles, room, ahead=1 + int(AHEAD * together))
+    keys[:, AWAITS] = np.where(clears, tiles, 0)[head_of_block]
     before, after = padded.copy(), padded.copy()
-    before[:, AWAITS] = taken[head_of_tile]
+    before[:, AWAITS] = clears[head_of_tile]
     after[:, AWAITS] = adders * blocks[head_of_tile]
-    # the heads whose blocks end first come first
-    last = np.zeros(heads, np.int64)
-    np.maximum.at(last, head_of_block, np.arange(len(keys)))
-    after = after[np.argsort(last[head_of_tile], kind="stable")]
-    mine = taken[head_of_tile]
-    cleared = padded[mine][np.argsort(first[head_of_tile[mine]], kind="stable")]
-    first_cleared = np.searchsorted(at, np.arange(len(keys) + 1)).astype(np.int32)
-    return Overlap(*map(np.ascontiguousarray, (before, keys, after, cleared, first_cleared)))
+    after = after[np.argsort(last[head_of_tile], kind="stable")]  # as the heads end
+    of_cleared = np.flatnonzero(clears[head_of_tile])
+    of_cleared = of_cleared[np.argsort(first[head_of_tile[of_cleared]], kind="stable")]
+    first_cleared = np.searchsorted(clearing_block, np.arange(len(keys) + 1)).astype(np.int32)
+    return Overlap(before, keys, np.ascontiguousarray(after), padded[of_cleared], first_cleared)
 
 
 def _room(
     keys: np.ndarray, lengths: Lengths, tile: BackwardTile, causal: bool, tiles: int
 ) -> np.ndarray:
-    """Return how many tiles the blocks up to each one clear, in proportion to their steps."""
+    """Return how many tiles the blocks up to each one may clear: as many per step everywhere."""
     if not len(keys):
         return np.zeros(0)
-    first_tile = np.cumsum(-(-lengths.kv // tile.keys)) - -(-lengths.kv // tile.keys)
-    steps = np.concatenate(steps_of_keys(lengths, tile, causal))[first_tile[keys[:, 0]] + keys[:, 1]]
+    of_request = -(-lengths.kv // tile.keys)
+    place = (np.cumsum(of_request) - of_request)[keys[:, 0]] + keys[:, 1]
+    steps = np.concatenate(steps_of_keys(lengths, tile, causal))[place]
     return np.cumsum(steps) * (tiles / max(1, steps.sum()))
 
 
-def _cleared(
-    first: np.ndarray, tiles: np.ndarray, room: np.ndarray, together: int
+def _clearing(
+    first: np.ndarray, tiles: np.ndarray, room: np.ndarray, ahead: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the heads for which blocks clear dq_accum, and which block clears each of their tiles.
+    """Return for which heads blocks of keys clear dq_accum, and which block clears each tile.
 
-    Earlier heads come first, each a while before its first block.
+    Heads come in the order of their first blocks. A head is left to the launch before if its tiles
+    would not be cleared `ahead` blocks before its first block.
     """
-    ahead, n, at = 1 + int(AHEAD * together), 0, []
-    taken = np.zeros(len(first), bool)
+    clears, blocks, n = np.zeros(len(first), bool), [np.zeros(0, np.int64)], 0
     for head in np.argsort(first, kind="stable"):
-        by = np.searchsorted(room, np.arange(n + 1, n + tiles[head] + 1))
-        if tiles[head] and first[head] < len(room) and by[-1] + ahead <= first[head]:
-            taken[head] = True
-            at.append(by)
+        if tiles[head] == 0 or first[head] == len(room):
+            continue
+        of_tiles = np.searchsorted(room, np.arange(n, n + tiles[head]) + 1)
+        if of_tiles[-1] + ahead <= first[head]:
+            clears[head] = True
+            blocks.append(of_tiles)
             n += tiles[head]
-    return taken, np.concatenate(at) if at else np.zeros(0, np.int64)
+    return clears, np.concatenate(blocks)

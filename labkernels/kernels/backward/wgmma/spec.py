@@ -38,6 +38,11 @@ def _stages_dq(instance: Instance) -> bool:
     return _splits_keys(instance) or instance.tile.dq == "ordered"
 
 
+def adders(instance: Instance) -> int:
+    """Return how many threads of a block say that they have added their dQ."""
+    return 2 if _stages_dq(instance) else 1
+
+
 def _rung_smem(instance: Instance) -> tuple[Line, ...]:
     """Return the shared memory of a block of a rung, in bytes."""
     of, rung = cuda_kernel.sizes(instance), instance.tile.rung
