@@ -26,8 +26,9 @@ template <class T> LAB_DEVICE u32x4 load8(const void* tensor, i64 element) {
 }
 
 // [lab: prepare rows]
-// Computes row_lse2 and row_delta, and clears dq_accum where ClearDq, unless other blocks do so. D / 8 lanes share a row. A
-// thread asks for several rows, and clears its part of dq_accum while they are on their way.
+// Computes row_lse2 and row_delta, and clears dq_accum where ClearDq, unless other blocks do so. D
+// / 8 lanes share a row. A thread asks for several rows, and clears its part of dq_accum while they
+// are on their way.
 template <class T, int D, bool ClearDq>
 LAB_KERNEL(row_threads, 4) backward_prepare(LAB_GRID_CONSTANT BackwardParams p) {
   constexpr int lanes = D / 8, rows_per_pass = row_threads / lanes, at_once = 4;

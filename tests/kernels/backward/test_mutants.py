@@ -7,7 +7,7 @@ from labkernels.measure.mutants.mutant import KERNEL, Edit, mutated
 from tests.kernels.backward.cases import CUDA_BACKWARDS, backward_case, run_checked
 
 KEYS, ROWS = "backward/problem.cuh", "backward/rows.cuh"
-PROBLEM, SHARED = "backward/problem.cuh", "backward/gradients.cuh"
+PROBLEM, SHARED = "backward/problem.cuh", "backward/mma/gradients.cuh"
 RACE = "race: .* shared byte .* no barrier lies between|which no thread wrote"
 # what is deleted, and whether the ordered pass is run
 BARRIERS = {

@@ -5,7 +5,7 @@
 // goes through keys. Of a fragment, lane 4 g + t holds rows g and g + 8 of each 16, and columns 2t
 // and 2t + 1 of each 8.
 #pragma once
-#include "backward/gradients.cuh"
+#include "backward/mma/gradients.cuh"
 #include "lab/ampere/warp_mma.cuh"
 
 namespace backward_mma {

@@ -3,7 +3,7 @@
 // of the two warpgroups has 64 keys of S, dP, dK and dV, and half the channels of dQ. The kernel
 // has one tile: head_dim 128, 64 rows, 128 keys.
 #pragma once
-#include "backward/gradients.cuh"
+#include "backward/mma/gradients.cuh"
 #include "lab/attention/online_softmax.cuh"
 #include "lab/hopper/pipeline.cuh"
 #include "lab/hopper/tile.cuh"

@@ -27,8 +27,8 @@ template <class C> LAB_DEVICE void init_barriers(Smem<C>& smem) {
   fence_mbarrier_init();
 }
 
-// A warp clears dq_accum for other heads. If the consumers add dQ themselves, the warp also says when
-// all is added: a fence of the consumers would delay their stores.
+// A warp clears dq_accum for other heads. If the consumers add dQ themselves, the warp also says
+// when all is added: a fence of the consumers would delay their stores.
 template <class C> LAB_DEVICE void help_other_launches(const Params& p) {
   if (p.problem.head_counts == nullptr) return;
   const int first = load_constant(p.first_cleared + block_x());
