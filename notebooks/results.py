@@ -259,7 +259,7 @@ tile_us = {
 }
 parts = []
 for head_dim in (64, 128, 256):
-    for kernel in ("prefill_wgmma", "torch_cudnn", "flashinfer_fa3", "flash_attention_4"):
+    for kernel in ("prefill_wgmma", "torch_cudnn", "torch_fa2", "flash_attention_4"):
         us = [tile_us[kernel, head_dim, n] for n in (512, 2048, 16384)]
         early, late = (us[1] - us[0]) / (2048 - 512), (us[2] - us[1]) / (16384 - 2048)
         parts.append([head_dim, style.name(kernel), us[0] - 512 * early, 128 * late])

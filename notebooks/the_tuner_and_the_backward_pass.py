@@ -279,6 +279,21 @@ plots.table(both[columns], "backward", digits)
 # At head_dim 256 the warpgroups share the keys and meet as before. In the recorded run they met in the new barrier, a change of {glue:text}`later_256` %, and this was taken back.
 # At 128 the prediction missed, for the reason above: the products alone keep shared memory busy there.
 # Three more changes were tried at head_dim 64, and none was faster; these runs are not recorded: $K$ in registers too, the next $S$ asked for ahead, and a third place for $dS$.
+#
+# ### Launches that overlap
+#
+# A backward pass is three launches: one computes `delta` of each row and clears the sums of $dQ$, one goes through the keys, and one rounds $dQ$.
+# The first and the last only move memory, while the tensor cores stand still.
+# Could the blocks of keys do this work for other heads, whose turn comes later or is over?
+#
+# The prediction was 8 to 12 % less time at 2048 tokens, if a warp of each block that has nothing else to do takes all of these rows.
+# It has 24 registers, and shared memory is busy with the products, so that each piece of its work took longer than the block's keys: the pass became slower.
+# What remained is less: this warp only stores the zeros, for which it needs no registers, and the last launch waits for one head after the other instead of for the whole launch before it.
+# It takes the multiprocessors that have no block of keys left, which without a mask is up to a whole block's time.
+#
+# Between the last two recordings of the table below, beside cuDNN of the same runs, the pass became {glue:text}`overlap_64` % faster at head_dim 64, {glue:text}`overlap_128` % at 128 and {glue:text}`overlap_256` % at 256 in the medians, and {glue:text}`overlap_2048` % at 2048 tokens.
+# Not all of this is the overlap's: meanwhile fewer heads run side by side under a causal mask, and at head_dim 256 the additions of $dQ$ have another place in a step.
+# Alone it brought 2 to 5 % at 2048 tokens and head_dim 128 and 256 on an H100, and nothing at head_dim 64 under a causal mask; decision {doc}`25 </book/decisions/0025-launches-of-a-backward-pass-overlap>` has these runs, which are not in `data/`.
 
 # %% tags=["hide-input"]
 timed = store.select(store.read("backward"), {"metric": "time", "statistic": "median"})
@@ -289,12 +304,12 @@ timed = timed[timed.kernel.isin([*ours, *peers])]
 place = ["head_dim", "causal", "kv_len"]
 timed = timed.sort_values("started_utc").drop_duplicates([*place, "kernel", "commit"])
 timed["run"] = timed.groupby(place).started_utc.rank(method="dense").map(
-    {1: "before", 2: "one adds", 3: "two add", 4: "now"}
+    dict(enumerate(("before", "one adds", "two add", "a step later", "now"), 1))
 )  # fmt: skip
 assert timed.run.notna().all(), "each recording has a name"
 wide = timed.pivot_table(index=["run", *place], columns="kernel", values="value")
 ratio = wide.rdiv(wide.torch_cudnn, axis=0)[ours].unstack("run")
-ratio = ratio.reindex(columns=["before", "one adds", "two add", "now"], level="run")
+ratio = ratio.reindex(columns=timed.run.unique(), level="run")
 
 # %% tags=["hide-input"]
 gains = ratio.xs("now", axis=1, level="run") / ratio.xs("before", axis=1, level="run")
@@ -304,12 +319,12 @@ shown = shown.rename(columns={"causal": "mask", "kv_len": "tokens"})
 plots.table(shown, "changed", dict.fromkeys(ratio.columns, "{:.2f}"))
 
 # %% [markdown]
-# The table has cuDNN's time over ours: before the changes, with one thread that adds, with two threads, and now, each beside cuDNN of its own run.
+# The table has cuDNN's time over ours: before the changes, with one thread that adds, with two threads, with $dQ$ a step later, and now, each beside cuDNN of its own run.
 # From the first to the last, the kernel is {glue:text}`gain_128` % faster at head_dim 128, {glue:text}`gain_64` % at 64 and {glue:text}`gain_256` % at 256, and {glue:text}`gain_ordered` % where the order is kept, in the medians.
 # The second thread alone brings {glue:text}`turns_64`, {glue:text}`turns_128` and {glue:text}`turns_256` % at head_dim 64, 128 and 256 where the order is kept.
 # {numref}`tuner-price` shows what an order costs now, here and in FlashAttention-4.
 
-# %% mystnb={"figure": {"caption": "The price of determinism, by head_dim and mask: the sum of dQ in one order (dashed) beside the same kernel without one. At head_dim 64 and 128 it costs less than a tenth, at 256 a fifth; FlashAttention-4 pays more at 128 and 256, and next to nothing at 64, where it is ahead up to 8192 tokens.", "name": "tuner-price"}, "image": {"alt": "Six panels, head_dim 64, 128 and 256 without and with the causal mask: TFLOP/s over tokens per request for backward_wgmma, FlashAttention-4 and cuDNN; the first two with ordered sums as dashed lines.", "width": "100%"}} tags=["hide-input"]
+# %% mystnb={"figure": {"caption": "The price of determinism, by head_dim and mask: the sum of dQ in one order (dashed) beside the same kernel without one. At head_dim 64 and 128 it costs less than a tenth, at 256 a fifth; FlashAttention-4 pays more at 128 and 256, and next to nothing at 64, where it is ahead at 2048 tokens.", "name": "tuner-price"}, "image": {"alt": "Six panels, head_dim 64, 128 and 256 without and with the causal mask: TFLOP/s over tokens per request for backward_wgmma, FlashAttention-4 and cuDNN; the first two with ordered sums as dashed lines.", "width": "100%"}} tags=["hide-input"]
 now = timed[timed.run == "now"].copy()
 now["panel"] = [f"{r.head_dim}, {'causal' if r.causal else 'full'}" for r in now.itertuples()]
 now = now.sort_values(["causal", "head_dim"]).assign(series=now.kernel.map(plots.style.name))
@@ -387,8 +402,12 @@ turns = wide["backward_wgmma ordered"] / wide.torch_cudnn
 turns = (turns.loc["one adds"] / turns.loc["two add"]).groupby(level="head_dim").median()
 faster |= {f"turns_{head_dim}": gain - 1 for head_dim, gain in turns.items()}
 later = wide.backward_wgmma / wide.torch_cudnn
-later = (later.loc["two add"] / later.loc["now"]).groupby(level="head_dim").median()
+overlap = later.loc["a step later"] / later.loc["now"]
+later = (later.loc["two add"] / later.loc["a step later"]).groupby(level="head_dim").median()
 faster |= {f"later_{head_dim}": gain - 1 for head_dim, gain in later.items()}
+overlap_of = overlap.groupby(level="head_dim").median()
+faster |= {f"overlap_{head_dim}": gain - 1 for head_dim, gain in overlap_of.items()}
+faster["overlap_2048"] = overlap.xs(2048, level="kv_len").median() - 1
 numbers |= {name: f"{100 * share:.0f}" for name, share in faster.items()}
 
 # %% tags=["hide-cell"]
