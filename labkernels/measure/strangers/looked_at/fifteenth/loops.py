@@ -5,7 +5,7 @@ import math
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out.frame import (
+from labkernels.measure.strangers.looked_at.fifteenth.frame import (
     TILE,
     Tile,
     attended,
