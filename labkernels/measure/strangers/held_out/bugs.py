@@ -1,9 +1,14 @@
 """The bugs of the sixteenth held-out set, each with a pattern that a right name for it matches."""
 
 from labkernels.measure.strangers.bugs import Bug
+from labkernels.measure.strangers.held_out import caches, loops, merges, numbers, scores, sights
 from labkernels.measure.strangers.inputs import Asked
 
-WRONG: dict[str, tuple[Bug, str]] = {}
+_PARTS = (caches, loops, merges, numbers, scores, sights)
+UNNAMED = "^$"  # names come after all bugs, families and right implementations
+WRONG: dict[str, tuple[Bug, str]] = {
+    name: (bug, UNNAMED) for part in _PARTS for name, bug in part.BUGS.items()
+}
 """Name: the bug, and a pattern that a right name for it matches."""
-ASKED: dict[str, Asked] = {}
+ASKED: dict[str, Asked] = sights.ASKED
 """What a bug needs to be asked for."""

@@ -1,6 +1,7 @@
 """The bugs of the fifteenth set, each with a pattern that a right name for it matches."""
 
 from labkernels.measure.strangers.bugs import Bug
+from labkernels.measure.strangers.inputs import Asked
 from labkernels.measure.strangers.looked_at.fifteenth import (
     asks,
     caches,
@@ -11,7 +12,6 @@ from labkernels.measure.strangers.looked_at.fifteenth import (
     stores,
 )
 from labkernels.measure.strangers.looked_at.fifteenth.labels import PATTERNS
-from labkernels.measure.strangers.inputs import Asked
 
 _PARTS = (asks, caches, heads, loops, merges, numbers, stores)
 WRONG: dict[str, tuple[Bug, str]] = {
