@@ -121,7 +121,7 @@ BUGS: dict[str, Callable] = {
     "the rescale of the next head": looped(32, _rescale_of_another_head),
     "halves of l with maxima of their own": looped(32, _own_halves),
     "tiles with weights below a half skipped": looped(16, _tiles_skipped),
-    "l in bf16 between tiles": looped(16, _sum_in_16_bits),
+    "l is bf16 between tiles": looped(16, _sum_in_16_bits),
     "maxima of two lanes of four": scored(_pairs_of_lanes),
     "l of two lanes of four": summed(_lanes_of_l),
     "l begun at 1, the maximum at 0": summed(_begun_at_one),

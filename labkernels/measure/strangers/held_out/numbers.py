@@ -130,7 +130,7 @@ BUGS: dict[str, Callable] = {
     "zero points of K off twice": reading(k=_zero_points_twice),
     "V's two numbers of a byte exchanged": reading(v=_nibbles),
     "V without its mean": reading(v=_mean_off),
-    "the upper halves of sums over channels": scored(_sums_of_steps),
+    "upper halves of sums over channels": scored(_sums_of_steps),
     "P cut to whole 127ths": summed(_floor_of_127),
     "P of at most 1 in e4m3": summed(_e4m3),
     "a line for exp2": summed(_line_for_exp2),

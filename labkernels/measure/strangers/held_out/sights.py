@@ -201,7 +201,7 @@ _OF_ASKED: dict[str, tuple[str, Callable]] = {
         scored(_with_slopes(lambda x, w: x, _from_its_row)),
     ),
     "a sink in each split": ("sinks", _sink_in_each_split),
-    "sinks in the order of packed rows": ("sinks", _with_sinks(_sinks_by_packed_row)),
+    "sinks in an order of packed rows": ("sinks", _with_sinks(_sinks_by_packed_row)),
 }
 BUGS: dict[str, Callable] = {
     "rows of a tile of 16 see what its last row sees": seeing(lambda w: _by_tile(w, 16, 15)),
