@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import re
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from labkernels.measure.strangers import bugs as first_bugs
 from labkernels.measure.strangers import inputs, looked_at, right, runs, split, wrong
 from labkernels.measure.strangers import right as first_right
 from labkernels.measure.strangers.held_out import bugs as new_bugs
-from labkernels.measure.strangers.held_out import frame
+from labkernels.measure.strangers.held_out import frame, labels
 from labkernels.measure.strangers.held_out import inputs as new_inputs
 from labkernels.measure.strangers.held_out import right as new_right
 from labkernels.measure.strangers.looked_at.eighth import inputs as eighth_inputs
@@ -29,7 +30,57 @@ SEED = split.FIRST_HELD_OUT_SEED
 FAMILIES = tuple(new_inputs.FAMILIES)
 SHAPES = dict(enumerate(new_inputs.SHAPES))
 MODULES = ("caches", "loops", "merges", "numbers", "scores", "sights")
-NO_NAMES = ("", "no name fits")
+NO_NAMES = ("", "no name fits", "the weather of yesterday")
+# Names of mistakes of every part of a kernel: a pattern that takes many of them is no label.
+SOME_NAMES = (
+    "wrong scale",
+    "scale left out",
+    "soft cap left out",
+    "soft cap of another number",
+    "window left out",
+    "another window: keys left out",
+    "causal mask left out",
+    "causal mask is strict",
+    "keys at the end left out",
+    "keys counted twice",
+    "weights of keys by a factor",
+    "padding in the denominator",
+    "denominator of each row wrong",
+    "sink left out",
+    "sinks once per split",
+    "ALiBi slopes",
+    "RoPE of K by wrong places",
+    "K and V of another request",
+    "K and V of another head",
+    "V of another head",
+    "K read at an offset",
+    "V read at an offset",
+    "keys read at an offset",
+    "K read as 0",
+    "V read as 0",
+    "K in int8",
+    "V in int8",
+    "V or the output by a factor",
+    "V with scales of other blocks",
+    "K with wrong zero points",
+    "Q of another row",
+    "Q less its mean",
+    "channels of Q or K mixed up",
+    "channels mixed up",
+    "another row's output",
+    "another row's output is added",
+    "out clipped",
+    "out was rounded to e4m3",
+    "P in e4m3",
+    "exp2 by a polynomial of low degree",
+    "o not rescaled when the maximum moves",
+    "l accumulated in bf16",
+    "splits merged with wrong weights",
+    "partial outputs of another head",
+    "small weights dropped",
+    "elements never written: they are 0",
+)
+MOST_NAMES = 1 / 4
 # A right output is within one unit in the last place of the largest of its row: two half units.
 # A bug that shows is above four, since nothing that is right comes near.
 RIGHT_HALF_UNITS, SHOWN_HALF_UNITS = 2, 4
@@ -102,6 +153,19 @@ def test_options_belong_to_bugs():
 
 
 @pytest.mark.parametrize("bug", new_bugs.WRONG)
+def test_a_pattern_of_right_names_takes_few_names(bug):
+    _, pattern = new_bugs.WRONG[bug]
+    assert not any(re.search(pattern, name) for name in NO_NAMES)
+    taken = [name for name in SOME_NAMES if re.search(pattern, name)]
+    assert len(taken) <= MOST_NAMES * len(SOME_NAMES), taken
+
+
+def test_every_bug_has_one_pattern():
+    listed = [bug for bugs in labels._OF.values() for bug in bugs.split("; ")]
+    assert sorted(listed) == sorted(new_bugs.WRONG)
+
+
+@pytest.mark.parametrize("bug", new_bugs.WRONG)
 def test_a_bug_shows_on_most_shapes_or_leaves_every_bit(bug):
     make, _ = new_bugs.WRONG[bug]
     shown = 0
@@ -157,6 +221,73 @@ def test_every_bug_takes_a_few_keys_and_any_channels(queries, keys, dim):
     for name, (make, _) in new_bugs.WRONG.items():
         out = wrong.run(make, split.asking(call, name))
         assert (out.shape, out.dtype) == (call.q.shape, call.q.dtype), name
+
+
+@pytest.mark.parametrize(
+    ("pattern", "right_name", "wrong_name"),
+    [
+        (labels.LOST, "keys at the end left out", "keys left out, other keys in each row"),
+        (labels.LOST, "weights of keys by a factor", "denominator with keys by a factor"),
+        (labels.ROWS_LOST, "keys left out, other keys in each row", "causal mask left out"),
+        (labels.MASK, "another window", "window left out"),
+        (labels.SEEN, "another mask: keys that the mask hides", "a query sees one key more"),
+        (labels.TWICE, "keys counted 3 times", "V counted twice"),
+        (labels.TWICE, "keys by a factor for each block", "denominator with keys by a factor"),
+        (labels.READ, "keys read again", "keys read as 0"),
+        (labels.READ, "K and V read at an offset", "V read at an offset"),
+        (labels.REQUEST, "K and V of another request", "K of another request"),
+        (labels.K_READ, "K read in another order", "channels of K read from other keys"),
+        (labels.K_READ, "K read from the key before", "K read as 0"),
+        (labels.V_ZERO, "V read as 0", "K and V read as 0"),
+        (labels.V_SCALES, "V with scales of other blocks", "V or the output by a factor"),
+        (labels.V_FACTOR, "V or the output by a factor", "K and V by a factor"),
+        (labels.O, "o rescaled by a stale maximum", "o and l not rescaled"),
+        (labels.L, "denominator of each row wrong", "denominator left out"),
+        (labels.L, "the output by a factor for each row", "V or the output by a factor"),
+        (labels.SPLITS, "splits merged with wrong weights", "splits merged unweighted"),
+        (labels.LANES, "lanes merged by l alone", "lanes merged by their maxima alone"),
+        (labels.ROW, "another row's output", "another row's output is added"),
+        (labels.ADDED, "another row's output is added", "another row's output"),
+        (labels.CHANNELS, "channels of V mixed up", "channels of Q or K mixed up"),
+        (labels.QK, "K read with another swizzle", "V read with another swizzle"),
+        (labels.QK_FACTOR, "channels of Q or K by a factor", "channels of Q or K mixed up"),
+        (labels.SCALE, "wrong scale, another for each head", "V in e4m3 with a wrong scale"),
+        (labels.SMALL, "small weights dropped", "small moves of the maximum skipped"),
+        (labels.PADDING, "padding in the denominator", "denominator left out"),
+    ],
+)
+def test_a_word_of_labels_blames_the_right_part(pattern, right_name, wrong_name):
+    assert runs.named(right_name, pattern) == runs.RIGHT_NAME
+    assert runs.named(wrong_name, pattern) == runs.WRONG_NAME
+
+
+@pytest.mark.parametrize(
+    ("bug", "right_name", "wrong_name"),
+    [
+        ("V of the new tokens not yet written", "value of a key read as 0", "new keys hold 0"),
+        ("V of the head modulo the KV heads", "V of another head", "K and V of another head"),
+        ("blocks of V not turned", "blocks of V transposed", "K read in another order"),
+        ("zero keys up to a tile of 64", "keys past the end", "keys counted twice"),
+        ("log2 sums joined by exp", "mixed log base: exp for exp2", "log2(e) left out"),
+        ("the length before the append", "key left out", "new keys hold 0"),
+        ("K's scale of the next KV head", "K in e4m3 with a wrong scale", "wrong page"),
+        ("zero points of K off twice", "K with wrong zero points", "V with wrong zero points"),
+        ("V without its mean", "V less its mean", "Q less its mean"),
+        ("P of at most 1 in e4m3", "P in e4m3", "P truncated"),
+        ("the output by way of e4m3", "out was rounded to e4m3", "out in another layout"),
+        ("upper halves of sums over channels", "scores rounded to bf16", "Q and K in bf16"),
+        ("Q normed once more", "wrong scale, another for each row", "wrong scale"),
+        ("Q turned by its place once more", "RoPE applied once more", "RoPE of V"),
+        ("the mean key of each tile taken off", "K less its tile's mean", "Q less its mean"),
+        ("a clamp for the cap", "soft cap by another function", "soft cap left out"),
+        ("slopes by KV head", "ALiBi slopes of another head", "ALiBi left out"),
+        ("a sink in each split", "sinks once per split", "sink left out"),
+        ("half of the last head of a group unwritten", "elements never written", "V read as 0"),
+    ],
+)
+def test_a_label_blames_the_right_part(bug, right_name, wrong_name):
+    assert runs.named(right_name, labels.PATTERNS[bug]) == runs.RIGHT_NAME
+    assert runs.named(wrong_name, labels.PATTERNS[bug]) == runs.WRONG_NAME
 
 
 @pytest.mark.parametrize("number", SHAPES)

@@ -2,12 +2,12 @@
 
 from labkernels.measure.strangers.bugs import Bug
 from labkernels.measure.strangers.held_out import caches, loops, merges, numbers, scores, sights
+from labkernels.measure.strangers.held_out.labels import PATTERNS
 from labkernels.measure.strangers.inputs import Asked
 
 _PARTS = (caches, loops, merges, numbers, scores, sights)
-UNNAMED = "^$"  # names come after all bugs, families and right implementations
 WRONG: dict[str, tuple[Bug, str]] = {
-    name: (bug, UNNAMED) for part in _PARTS for name, bug in part.BUGS.items()
+    name: (bug, PATTERNS[name]) for part in _PARTS for name, bug in part.BUGS.items()
 }
 """Name: the bug, and a pattern that a right name for it matches."""
 ASKED: dict[str, Asked] = sights.ASKED

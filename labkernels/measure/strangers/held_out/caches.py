@@ -4,17 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from labkernels.measure.strangers.held_out.frame import (
-    both,
-    for_queries,
-    from_pages,
-    keys_where,
-    of_head,
-    of_kv_heads,
-    of_request,
-    pages,
-    reading,
-)
+from labkernels.measure.strangers.held_out import frame
 from labkernels.measure.strangers.wrong import Work, keys_of, keys_read
 
 
@@ -31,10 +21,10 @@ def _by_table(change: Callable, page: int = 16) -> Callable:
     """Return what is read through another table of pages: change(table) returns it."""
 
     def read(w: Work, x):
-        pool = pages(x, page)
+        pool = frame.pages(x, page)
         count = -(-x.shape[2] // page)
         table = torch.arange(len(pool)).reshape(-1, count)
-        return from_pages(x, pool, change(table))
+        return frame.from_pages(x, pool, change(table))
 
     return read
 
@@ -59,20 +49,20 @@ def _freed(table):
 
 def _wrapped(x, w: Work):
     """Wrap addresses at five eighths of the cache, as an offset of too few bits does."""
-    heads = of_kv_heads(w, x)
+    heads = frame.of_kv_heads(w, x)
     flat = heads.flatten(0, 2)
     at = torch.arange(len(flat)) % max(1, 5 * len(flat) // 8)
-    return for_queries(w, flat[at].reshape(heads.shape))
+    return frame.for_queries(w, flat[at].reshape(heads.shape))
 
 
 def _group_of_other_size(w: Work, x):
     """Divide a query head's number by one more than the group's size."""
-    heads = of_kv_heads(w, x)
+    heads = frame.of_kv_heads(w, x)
     return heads[:, torch.arange(w.q.shape[1]) // (w.call.group + 1)]
 
 
 def _modulo_heads(w: Work, x):
-    heads = of_kv_heads(w, x)
+    heads = frame.of_kv_heads(w, x)
     return heads[:, torch.arange(w.q.shape[1]) % heads.shape[1]]
 
 
@@ -94,34 +84,34 @@ def _ring_off(w: Work, size: int = 40):
 
 def _multicast(w: Work, x, tile: int = 32):
     """Let the second half of each tile come from the KV head of the neighbouring block."""
-    return keys_where(x, keys_of(w) % tile >= tile // 2, of_head(w, x))
+    return frame.keys_where(x, keys_of(w) % tile >= tile // 2, frame.of_head(w, x))
 
 
 BUGS: dict[str, Callable] = {
-    "the table's rows one entry shorter": both(_by_table(_shorter_rows)),
-    "three pages of the slot's last request": both(_by_table(_stale_prefix)),
-    "a page freed too early": both(_by_table(_freed)),
+    "the table's rows one entry shorter": frame.both(_by_table(_shorter_rows)),
+    "three pages of the slot's last request": frame.both(_by_table(_stale_prefix)),
+    "a page freed too early": frame.both(_by_table(_freed)),
     "pages of 32 with the stride of pages of 16": keys_read(
         lambda w: keys_of(w) // 32 * 16 + keys_of(w) % 32 if w.k.shape[2] > 32 else keys_of(w) // 2
     ),
-    "the last page copied from another request": both(
-        lambda w, x: keys_where(x, _in_last_page(w), of_request(x))
+    "the last page copied from another request": frame.both(
+        lambda w, x: frame.keys_where(x, _in_last_page(w), frame.of_request(x))
     ),
     "new tokens in the slots of the page before": keys_read(
         lambda w: torch.where(_new(w), (keys_of(w) - 16).clamp(min=0), keys_of(w))
     ),
-    "V of the new tokens not yet written": reading(
-        v=lambda w, x: keys_where(x, _new(w), torch.zeros_like(x))
+    "V of the new tokens not yet written": frame.reading(
+        v=lambda w, x: frame.keys_where(x, _new(w), torch.zeros_like(x))
     ),
-    "K of the new tokens from another request": reading(
-        k=lambda w, x: keys_where(x, _new(w), of_request(x))
+    "K of the new tokens from another request": frame.reading(
+        k=lambda w, x: frame.keys_where(x, _new(w), frame.of_request(x))
     ),
-    "addresses that wrap": both(lambda w, x: _wrapped(x, w)),
-    "groups one head too large": both(_group_of_other_size),
-    "V of the head modulo the KV heads": reading(v=_modulo_heads),
-    "V of the KV head before": reading(v=of_head),
-    "blocks of V not turned": reading(v=_blocks_turned),
+    "addresses that wrap": frame.both(lambda w, x: _wrapped(x, w)),
+    "groups one head too large": frame.both(_group_of_other_size),
+    "V of the head modulo the KV heads": frame.reading(v=_modulo_heads),
+    "V of the KV head before": frame.reading(v=frame.of_head),
+    "blocks of V not turned": frame.reading(v=_blocks_turned),
     "a ring's old slots overwritten": keys_read(_ring_off),
-    "half of each tile from the neighbouring block": both(_multicast),
+    "half of each tile from the neighbouring block": frame.both(_multicast),
 }
 """Name: the bug."""

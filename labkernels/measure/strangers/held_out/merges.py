@@ -5,16 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from labkernels.measure.strangers.held_out.frame import (
-    blended,
-    in_group,
-    joined,
-    kept,
-    of_request,
-    over,
-    shares,
-    weights,
-)
+from labkernels.measure.strangers.held_out import frame
 from labkernels.measure.strangers.wrong import (
     Work,
     attend,
@@ -29,46 +20,46 @@ def _transposed(w: Work, lse, part):
     """Read log-sum-exps [heads, queries] as [queries, heads]."""
     heads, queries = lse.shape[2:4]
     wrong = lse.flatten(2).reshape(*lse.shape[:2], queries, heads).mT[..., None]
-    return blended(wrong if queries > 1 else lse.roll(1, 2), part)
+    return frame.blended(wrong if queries > 1 else lse.roll(1, 2), part)
 
 
 def _last_from_before(w: Work, lse, part):
     """Weigh the last split as the one before it, whose log-sum-exp was written late."""
-    return blended(torch.cat([lse[:-1], lse[-2:-1] if len(lse) > 1 else lse[-1:]]), part)
+    return frame.blended(torch.cat([lse[:-1], lse[-2:-1] if len(lse) > 1 else lse[-1:]]), part)
 
 
 def _in_bf16(w: Work, lse, part):
-    return blended(lse.bfloat16().double(), part)
+    return frame.blended(lse.bfloat16().double(), part)
 
 
 def _of_log2(w: Work, lse, part):
     """Take log-sum-exps in base 2 for natural ones."""
-    return blended(lse * math.log2(math.e), part)
+    return frame.blended(lse * math.log2(math.e), part)
 
 
 def _first_again(w: Work, lse, part):
-    return blended(torch.cat([lse, lse[:1]]), torch.cat([part, part[:1]]))
+    return frame.blended(torch.cat([lse, lse[:1]]), torch.cat([part, part[:1]]))
 
 
 def _five_at_most(w: Work):
     """Join five of seven splits, for which the workspace has room."""
     size = -(-w.s.shape[-1] // 7)
-    return joined(size, lambda w, lse, part: blended(lse[:5], part[:5]))(w)
+    return frame.joined(size, lambda w, lse, part: frame.blended(lse[:5], part[:5]))(w)
 
 
 def _other_parts(w: Work, lse, part):
     """Join the partial outputs of the next head of the group by the head's own sums."""
     group = w.call.group
     index = [(g + 1) % group for g in range(group)]
-    other = torch.stack([in_group(w, x, index) for x in part])
-    return blended(lse, other)
+    other = torch.stack([frame.in_group(w, x, index) for x in part])
+    return frame.blended(lse, other)
 
 
 def _two_at_a_time(w: Work, lse, part):
     """Join one split after the other, and forget to add the log-sum-exp of what is joined."""
     total, out = lse[0], part[0]
     for new, here in zip(lse[1:], part[1:], strict=True):
-        by = shares(torch.stack([total, new]))
+        by = frame.shares(torch.stack([total, new]))
         out = by[0] * out + by[1] * here
         total = torch.maximum(total, new)
     return out
@@ -76,15 +67,15 @@ def _two_at_a_time(w: Work, lse, part):
 
 def _share_added_twice(w: Work, lse, part):
     """Add the second split's share of the output twice, by two blocks that both fix it up."""
-    by = shares(lse)
+    by = frame.shares(lse)
     return (by * part).sum(0) + (by * part)[min(1, len(part) - 1)]
 
 
 def _lost_numerator(w: Work):
     """Lose the last third of the keys in o, but not in l."""
-    p = weights(w)
+    p = frame.weights(w)
     some = p * (keys_of(w) < max(1, 2 * w.s.shape[-1] // 3))
-    return over(w, kept(w, some) @ w.v, p.sum(-1, keepdim=True))
+    return frame.over(w, frame.kept(w, some) @ w.v, p.sum(-1, keepdim=True))
 
 
 def _warps(w: Work):
@@ -95,7 +86,7 @@ def _warps(w: Work):
         s = w.s.masked_fill(warp != one, -math.inf)
         m = s.amax(-1, keepdim=True)
         o = o + torch.exp(s - m.masked_fill(m == -math.inf, 0.0)) @ w.v
-    return over(w, o, weights(w).sum(-1, keepdim=True))
+    return frame.over(w, o, frame.weights(w).sum(-1, keepdim=True))
 
 
 def _ring_block_overwritten(w: Work):
@@ -134,7 +125,7 @@ def _last_tile_moved(w: Work, out, tile: int = 16):
 def _last_rows_of_another(w: Work, out, tile: int = 4):
     """Leave rows past the last whole tile of 4 as the request before has left them."""
     row = torch.arange(out.shape[2])
-    return torch.where((row >= out.shape[2] // tile * tile)[:, None], of_request(out), out)
+    return torch.where((row >= out.shape[2] // tile * tile)[:, None], frame.of_request(out), out)
 
 
 def _even_for_odd(w: Work, out):
@@ -150,7 +141,7 @@ def _first_channels_of_another(w: Work, out, n: int = 16):
 
 def _added(w: Work, out):
     """Add to what the request before has left in the buffer."""
-    return out + of_request(out)
+    return out + frame.of_request(out)
 
 
 def _saturated(w: Work, out):
@@ -161,9 +152,9 @@ def _saturated(w: Work, out):
 
 def _shared_l(w: Work):
     """Divide the rows of a group's heads by the sum of its first head."""
-    p = weights(w)
+    p = frame.weights(w)
     l = p.sum(-1, keepdim=True)[:, :: w.call.group].repeat_interleave(w.call.group, 1)
-    return over(w, kept(w, p) @ w.v, l)
+    return frame.over(w, frame.kept(w, p) @ w.v, l)
 
 
 def _half_of_last_head(w: Work, out):
@@ -174,15 +165,15 @@ def _half_of_last_head(w: Work, out):
 
 
 BUGS: dict[str, Callable] = {
-    "log-sum-exps of splits transposed": joined(32, _transposed),
-    "the last split weighed as the one before": joined(32, _last_from_before),
-    "log-sum-exps in bf16": joined(40, _in_bf16),
-    "log2 sums joined by exp": joined(32, _of_log2),
-    "the first split joined again": joined(48, _first_again),
+    "log-sum-exps of splits transposed": frame.joined(32, _transposed),
+    "the last split weighed as the one before": frame.joined(32, _last_from_before),
+    "log-sum-exps in bf16": frame.joined(40, _in_bf16),
+    "log2 sums joined by exp": frame.joined(32, _of_log2),
+    "the first split joined again": frame.joined(48, _first_again),
     "splits after the fifth not joined": _five_at_most,
-    "partial outputs of the next head": joined(40, _other_parts),
-    "the sum so far not added up": joined(16, _two_at_a_time),
-    "a fix-up by two blocks": joined(40, _share_added_twice),
+    "partial outputs of the next head": frame.joined(40, _other_parts),
+    "the sum so far not added up": frame.joined(16, _two_at_a_time),
+    "a fix-up by two blocks": frame.joined(40, _share_added_twice),
     "splits by their maxima alone": merged(24, lambda m, l: torch.exp(m - m.amax(0)) * (l > 0)),
     "the last third lost in o": _lost_numerator,
     "o of four warps added as it is": _warps,

@@ -149,15 +149,6 @@ def by_tanh(call: Call) -> torch.Tensor:
     return _all_keys(call, exp)
 
 
-def over_largest(call: Call) -> torch.Tensor:
-    """Each channel of V is divided by its largest number, and the output multiplied by it."""
-    s, v = _scores(call)
-    size = v.abs().amax(2, keepdim=True).clamp(min=1e-30)
-    p = torch.exp(s - _top(s))
-    o, l = _as_input(call, p) @ (v / size), p.sum(-1, keepdim=True)
-    return (o / torch.where(l == 0, torch.ones_like(l), l) * size).to(call.q.dtype)
-
-
 def newton(call: Call) -> torch.Tensor:
     """The reciprocal of the denominator comes from a line and four steps of Newton's method."""
     s, v = _scores(call)
@@ -180,7 +171,6 @@ RIGHT: dict[str, Callable[[Call], torch.Tensor]] = {
     "four blocks agree on a maximum": agreed_maximum,
     "exp by expm1 of a half": by_expm1,
     "exp by a tanh": by_tanh,
-    "V over its largest by channel": over_largest,
     "1 / l by Newton's method": newton,
 }
 """Name: a function of a call that gives the output in the dtype of q."""
