@@ -79,9 +79,9 @@ def _helix(rng, x):
     return 0.45 * x.shape[-1] ** 0.5 * path + 0.7 * x
 
 
-def _checkerboard(x):
+def _checkerboard(rng, shape):
     """Whole numbers whose sum over a token is even."""
-    whole = np.rint(1.3 * x)
+    whole = np.rint(1.3 * rng.standard_normal(shape))
     odd = whole.sum(-1) % 2
     whole[..., 0] += np.where(odd, np.where(whole[..., 0] > 0, -1, 1), 0)
     return 0.75 * whole
@@ -130,9 +130,7 @@ FAMILIES: dict[str, Callable] = {
     ),
     "between three anchors": changed(lambda rng, q, k, v: (q, _anchors(rng, k), _anchors(rng, v))),
     "a helix": changed(lambda rng, q, k, v: (q, _helix(rng, k), _helix(rng, v))),
-    "a checkerboard of whole numbers": drawn(
-        lambda rng, shape: _checkerboard(rng.standard_normal(shape))
-    ),
+    "a checkerboard of whole numbers": drawn(_checkerboard),
     "prices": changed(lambda rng, q, k, v: (q, _prices(rng, k), _prices(rng, v))),
     "K and V on the grid of e5m2": changed(lambda rng, q, k, v: (q, _e5m2(k), _e5m2(v))),
     "queries between two keys": changed(_between_two_keys),

@@ -38,9 +38,7 @@ _OF: dict[str, str] = {
     rf"{READ}|slots of new keys|new keys are (appended|written)": (
         "new tokens in the slots of the page before"
     ),
-    rf"{V_ZERO}|never written|value of a key read as 0|new keys the K alone": (
-        "V of the new tokens not yet written"
-    ),
+    rf"{V_ZERO}|never written|value of a key|new keys the K": "V of the new tokens not yet written",
     V_ZERO: "V's first tile not arrived; the last third lost in o",
     rf"^K of another request|{K_READ}|{OWN}|weights of keys by a factor": (
         "K of the new tokens from another request"
