@@ -1,5 +1,6 @@
-"""The fifteenth set, which is held out: nobody saw the verdict's answers to it before a recording.
+"""The sixteenth set, which is held out: nobody saw the verdict's answers to it before a recording.
 
 Its writer had seen neither the verdict, but for the words of its names and causes, nor the bugs of
-other sets than the second; all bugs were written before these words were read.
+other sets than the second, but by accident some of their names in a test and some sentences of the
+chapter. All bugs were written before the words of the verdict's names were read.
 """

@@ -1,122 +1,137 @@
-"""Shapes and families of inputs of the fifteenth held-out set."""
+"""Shapes and families of inputs of the sixteenth held-out set."""
 
 from collections.abc import Callable
 
 import numpy as np
+import torch
 
 from labkernels.measure.strangers.inputs import Shape, changed, drawn
 
 SHAPES = (
-    Shape(2, 10, 2, 1, 421, 64),  # a decode step, five heads a group
-    Shape(2, 12, 2, 1, 338, 96),  # a decode step, six heads a group
-    Shape(3, 6, 2, 4, 197, 80, causal=True),  # four drafted tokens
-    Shape(2, 14, 2, 3, 231, 64, causal=True),  # three drafted tokens, seven heads a group
-    Shape(2, 4, 2, 40, 193, 128, causal=True),  # a chunk of a prefill
-    Shape(2, 8, 4, 61, 61, 64, causal=True),  # a prompt
-    Shape(2, 6, 2, 29, 151, 112),  # cross attention
-    Shape(2, 4, 2, 45, 126, 96, causal=True, v_dim=64),  # a chunk, V narrower than K
-    Shape(5, 4, 2, 9, 143, 48, causal=True),  # a short chunk of five requests
+    Shape(2, 8, 2, 1, 389, 64),  # a decode step, four heads a group
+    Shape(2, 6, 2, 5, 241, 64, causal=True),  # five drafted tokens
+    Shape(2, 4, 2, 38, 167, 128, causal=True),  # a chunk of a prefill
+    Shape(3, 6, 2, 1, 283, 80),  # a decode step of three requests
+    Shape(2, 9, 3, 3, 179, 96, causal=True),  # three drafted tokens, three KV heads
+    Shape(2, 6, 3, 53, 53, 64, causal=True),  # a prompt
+    Shape(2, 10, 2, 25, 133, 112),  # cross attention, five heads a group
+    Shape(2, 4, 2, 35, 121, 96, causal=True, v_dim=128),  # a chunk, V wider than K
+    Shape(4, 6, 2, 11, 159, 48, causal=True),  # a short chunk of four requests
 )
 
 
-def _johnson(rng, shape):
-    """Johnson's SU law: skewed, with tails heavier than a normal one."""
-    return 0.7 * np.sinh((rng.standard_normal(shape) - 0.4) / 1.3) + 0.3
+def _moyal(rng, shape):
+    """Moyal's law, which is skewed with one long tail."""
+    return 0.5 * (-np.log(rng.standard_normal(shape) ** 2 + 1e-9) - 1.27)
 
 
-def _kumaraswamy(rng, shape):
-    """Kumaraswamy's law about 0, which has most of its mass near one end."""
-    return 3.0 * ((1 - rng.random(shape) ** (1 / 3.0)) ** (1 / 0.8) - 0.22)
+def _log_uniform(rng, shape):
+    return rng.choice([-1.0, 1.0], shape) * 2 ** rng.uniform(-4, 1.2, shape)
 
 
-def _hermite(rng, shape):
-    z = rng.standard_normal(shape)
-    return 0.35 * (z**3 - 3 * z) + 0.2 * rng.standard_normal(shape)
-
-
-def _chaos(rng, x):
-    """Each channel follows the logistic map from token to token."""
-    at = rng.uniform(0.05, 0.95, (*x.shape[:2], x.shape[-1]))
-    out = np.empty(x.shape)
+def _calm_and_wild(x):
+    """The size of a token's numbers follows that of the token before."""
+    out, size = np.empty(x.shape), np.ones((*x.shape[:2], x.shape[-1]))
     for j in range(x.shape[2]):
-        at = 3.93 * at * (1 - at)
-        out[:, :, j] = at
-    return 3.2 * (out - 0.5)
+        out[:, :, j] = np.sqrt(size) * x[:, :, j]
+        size = 0.1 + 0.3 * np.minimum(out[:, :, j] ** 2, 9) + 0.6 * size
+    return out
 
 
-def _four_bits(x):
-    """A cache in e2m1, with a scale for each 16 numbers of a token."""
-    part = x.reshape(*x.shape[:-1], -1, 16)
-    scale = abs(part).max(-1, keepdims=True) / 6
-    grid = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-    nearest = abs(abs(part / scale)[..., None] - grid).argmin(-1)
-    return (np.sign(part) * grid[nearest] * scale).reshape(x.shape)
+def _two_bits(x, axis: int, size: int):
+    """Numbers in two bits, with a scale and an offset for each `size` of them along an axis."""
+    x = np.moveaxis(x, axis, -1)
+    out = np.empty(x.shape)
+    for first in range(0, x.shape[-1], size):
+        part = x[..., first : first + size]
+        low, high = part.min(-1, keepdims=True), part.max(-1, keepdims=True)
+        step = np.maximum(high - low, 1e-3) / 3
+        out[..., first : first + size] = np.rint((part - low) / step) * step + low
+    return np.moveaxis(out, -1, axis)
 
 
-def _tree(rng, x):
-    """Tokens are leaves of a binary tree, and the sum of the vectors on the way to them."""
-    n, total, level = x.shape[2], 0.4 * x, 1
-    while level < n:
-        nodes = rng.standard_normal((*x.shape[:2], level, x.shape[-1]))
-        total = total + 0.45 * nodes[:, :, np.arange(n) * level // n]
-        level *= 2
-    return total
+def _shared_part(k):
+    """The last quarter of the channels is the same for all heads."""
+    k = k.copy()
+    k[..., -(k.shape[-1] // 4) :] = 1.3 * k[:, :1, :, -(k.shape[-1] // 4) :]
+    return k
 
 
-def _tiles_of_sizes(x):
-    size = np.where(np.arange(x.shape[2]) // 16 % 2, 1.6, 0.4)
-    return x * size[:, None]
+def _mirrored(rng, x):
+    """Each head mirrors the first one at a plane of its own."""
+    normal = rng.standard_normal((x.shape[1], 1, x.shape[-1]))
+    normal /= np.linalg.norm(normal, axis=-1, keepdims=True)
+    first = x[:, :1] + 0.2 * x
+    return first - 2 * (first * normal).sum(-1, keepdims=True) * normal
 
 
-def _ranks(x):
-    """Each channel holds the ranks of its numbers among the tokens."""
-    n = x.shape[2]
-    return 3.4 * (x.argsort(2).argsort(2) + 0.5) / n - 1.7
+def _anchors(rng, x):
+    """Tokens lie between three anchors."""
+    anchors = 1.6 * rng.standard_normal((3, x.shape[-1]))
+    return rng.dirichlet([0.7, 0.7, 0.7], x.shape[:3]) @ anchors + 0.3 * x
 
 
-def _corners(rng, x):
-    """Tokens lie near the corners of a simplex, which have equal distances."""
-    corners = np.linalg.qr(rng.standard_normal((x.shape[-1], x.shape[-1])))[0]
-    at = rng.integers(min(12, x.shape[-1]), size=x.shape[:3])
-    return 0.9 * x.shape[-1] ** 0.5 * corners[at] + 0.3 * x
+def _helix(rng, x):
+    """Tokens go round a circle and along a line."""
+    one, other, line = np.linalg.qr(rng.standard_normal((x.shape[-1], 3)))[0].T
+    at = np.arange(x.shape[2])[:, None]
+    path = np.cos(0.31 * at) * one + np.sin(0.31 * at) * other + (at / x.shape[2] - 0.5) * line
+    return 0.45 * x.shape[-1] ** 0.5 * path + 0.7 * x
 
 
-def _across(rng, q, k, v):
-    """Keys share a mean to which every query is orthogonal."""
-    mean = rng.standard_normal(q.shape[-1])
-    mean /= np.linalg.norm(mean)
-    return 1.5 * (q - (q @ mean)[..., None] * mean), k + 9 * mean, v
+def _checkerboard(rng, shape):
+    """Whole numbers whose sum over a token is even."""
+    whole = np.rint(1.3 * rng.standard_normal(shape))
+    odd = whole.sum(-1) % 2
+    whole[..., 0] += np.where(odd, np.where(whole[..., 0] > 0, -1, 1), 0)
+    return 0.75 * whole
 
 
-def _bridges(rng, x):
-    """Walks along the tokens that end where they began."""
-    n = x.shape[2]
-    walk = np.cumsum(x, 2)
-    back = walk - np.arange(1, n + 1)[:, None] / n * walk[:, :, -1:]
-    return 2.4 * back / n**0.5 + 0.2 * rng.standard_normal(x.shape)
+def _prices(rng, x):
+    """Each channel of a head grows and falls by a few per cent from token to token."""
+    walk = np.exp(0.06 * np.cumsum(x, 2))
+    return rng.choice([-1.0, 1.0], (1, x.shape[1], 1, x.shape[-1])) * np.minimum(walk, 6)
 
 
-def _words(rng, q, k, v):
-    """Frequent words have small keys and values, rare words large ones."""
-    kind = rng.geometric(0.15, k.shape[:3])[..., None]
-    size = 0.35 + 0.25 * np.log2(1 + kind)
-    return q, k * size, v * size
+def _e5m2(x):
+    return torch.from_numpy(x).float().to(torch.float8_e5m2).double().numpy()
+
+
+def _between_two_keys(rng, q, k, v):
+    """A query is half the sum of two keys of its head, with noise."""
+    group = q.shape[1] // k.shape[1]
+    keys = np.repeat(k, group, 1)
+    for _ in range(2):
+        at = rng.integers(k.shape[2], size=(*q.shape[:3], 1))
+        q = q + 0.9 * np.take_along_axis(keys, at, 2)
+    return 0.8 * q, k, v
+
+
+def _less_the_one_before(x):
+    return np.concatenate([x[:, :, :1], np.diff(x, axis=2)], 2) / 1.3
 
 
 FAMILIES: dict[str, Callable] = {
-    "Johnson's law": drawn(_johnson),
-    "inverse Gaussian less its mean": drawn(lambda rng, shape: rng.wald(1.0, 1.4, shape) - 1),
-    "Kumaraswamy's law": drawn(_kumaraswamy),
-    "third Hermite polynomial": drawn(_hermite),
-    "a chaotic map": changed(lambda rng, q, k, v: (q, _chaos(rng, k), _chaos(rng, v))),
-    "e2m1, a scale for each 16": changed(lambda rng, q, k, v: (q, _four_bits(k), _four_bits(v))),
-    "a tree of tokens": changed(lambda rng, q, k, v: (q, _tree(rng, k), _tree(rng, v))),
-    "quiet and loud tiles": changed(
-        lambda rng, q, k, v: (1.4 * q, _tiles_of_sizes(k), _tiles_of_sizes(v))
+    "Moyal's law": drawn(_moyal),
+    "log-uniform of both signs": drawn(_log_uniform),
+    "calm and wild stretches": changed(
+        lambda rng, q, k, v: (q, _calm_and_wild(k), _calm_and_wild(v))
     ),
-    "ranks among the tokens": changed(lambda rng, q, k, v: (q, _ranks(k), _ranks(v))),
-    "corners of a simplex": changed(lambda rng, q, k, v: (q, _corners(rng, k), _corners(rng, v))),
-    "queries across the mean key": changed(_across),
-    "Brownian bridges": changed(lambda rng, q, k, v: (q, _bridges(rng, k), _bridges(rng, v))),
-    "rare words louder": changed(_words),
+    "two bits, K by channels, V by tokens": changed(
+        lambda rng, q, k, v: (1.2 * q, _two_bits(k, 2, 32), _two_bits(v, 3, 16))
+    ),
+    "a part of K shared by heads": changed(lambda rng, q, k, v: (1.3 * q, _shared_part(k), v)),
+    "values after softplus": changed(lambda rng, q, k, v: (q, k, np.log1p(np.exp(2 * v)) - 0.7)),
+    "tokens less the one before": changed(
+        lambda rng, q, k, v: (q, _less_the_one_before(k), _less_the_one_before(v))
+    ),
+    "heads mirrored from one": changed(
+        lambda rng, q, k, v: (q, _mirrored(rng, k), _mirrored(rng, v))
+    ),
+    "between three anchors": changed(lambda rng, q, k, v: (q, _anchors(rng, k), _anchors(rng, v))),
+    "a helix": changed(lambda rng, q, k, v: (q, _helix(rng, k), _helix(rng, v))),
+    "a checkerboard of whole numbers": drawn(_checkerboard),
+    "prices": changed(lambda rng, q, k, v: (q, _prices(rng, k), _prices(rng, v))),
+    "K and V on the grid of e5m2": changed(lambda rng, q, k, v: (q, _e5m2(k), _e5m2(v))),
+    "queries between two keys": changed(_between_two_keys),
 }

@@ -1,129 +1,137 @@
-"""Bugs of numbers: scales, zero points, formats of few bits, exps and accumulators."""
+"""Bugs of the sixteenth set in formats: scales, zero points, few bits, and functions too coarse."""
+
+import math
+from collections.abc import Callable
 
 import torch
 
-from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out.frame import (
-    PAGE,
-    finite,
-    heads,
-    keys,
-    reading,
-    scoring,
-    summed,
-)
-from labkernels.measure.strangers.wrong import Work, masked
+from labkernels.measure.strangers.held_out import frame
+from labkernels.measure.strangers.wrong import Work, scored, stored
 
 
-def _by_heads(w: Work):
-    """Scales of KV heads [Hkv, 1, 1], as a calibration finds them."""
-    n = w.q.shape[1] // w.call.group
-    return torch.linspace(0.8, 1.3, n, dtype=torch.float64)[:, None, None]
+def _in_steps(x, top, most: int):
+    """Return x in whole steps, of which `most` reach the largest number."""
+    return (x / top * most).round().clamp(-most, most) * top / most
 
 
-def _cached(w: Work):
-    """The keys that an 8-bit cache held before this call [L]."""
-    return keys(w) < w.k.shape[2] * 3 // 4
+def _k_by_groups(w: Work, x):
+    """Keep K in four bits, with a scale for each 32 channels of a key."""
+    return torch.cat([_in_steps(part, frame.largest(part, -1), 7) for part in x.split(32, -1)], -1)
 
 
-def _value_scale_of_the_cache_forgotten(w: Work, x):
-    return torch.where(_cached(w)[:, None], x * 0.7, x)
-
-
-def _key_scale_on_new_tokens(w: Work, x):
-    return torch.where(_cached(w)[:, None], x, x * 1.6)
-
-
-def _scale_of_the_wrong_head(w: Work):
-    h, scale = heads(w).flatten(), _by_heads(w)
-    by = scale[h % len(scale)] / scale[h // w.call.group]
-    return masked(w.q @ w.k.mT * w.call.scale * by, w.hidden)
-
-
-def _channel_scales_one_off(w: Work, x):
-    scale = x.abs().amax((0, 2), keepdim=True)
-    return x * scale.roll(1, -1) / scale
-
-
-def _halves_of_pairs(w: Work, x):
-    d = x.shape[-1] // 2 * 2
-    return torch.cat([x[..., :d].unflatten(-1, (-1, 2)).flip(-1).flatten(-2), x[..., d:]], -1)
-
-
-def _seven_bits(w: Work, p):
-    return torch.floor(p * 127) / 127 @ w.v, p.sum(-1, keepdim=True)
-
-
-def _linear_mantissa(w: Work, p):
-    """Exp2 by adding to the bits of a float, whose mantissa is then linear."""
-    x = torch.log2(p).clamp(min=-100.0)
-    whole = x.floor()
-    p = torch.where(p > 0, torch.exp2(whole) * (1 + x - whole), p)
-    return p @ w.v, p.sum(-1, keepdim=True)
-
-
-def _scale_twice_in_the_tail(w: Work):
-    by = torch.where(_cached(w), 1.0, w.call.scale).double()
-    return masked(w.q @ w.k.mT * w.call.scale * by, w.hidden)
-
-
-def _sum_in_bf16(w: Work):
-    """L grows key by key in bfloat16, where small weights no longer count."""
-    m = finite(w.s.amax(-1, keepdim=True))
-    p = torch.exp(w.s - m)
-    l = torch.zeros_like(m, dtype=torch.bfloat16)
-    for j in range(p.shape[-1]):
-        l = l + p[..., j : j + 1].to(torch.bfloat16)
-    return (p @ w.v / l.double().clamp(min=1e-30)).to(w.call.q.dtype)
-
-
-def _zero_point_kept(w: Work, x):
-    return x - x.amin((2, 3), keepdim=True)
-
-
-def _zero_points_of_the_page_before(w: Work, x):
-    pages = x.split(PAGE, 2)
-    zero = [page.amin(2, keepdim=True) for page in pages]
-    moved = [zero[i - 1] - zero[i] if i else 0 * zero[0] for i in range(len(pages))]
-    return torch.cat([page + by for page, by in zip(pages, moved, strict=True)], 2)
-
-
-def _block_scales_one_on(w: Work, x):
-    block = torch.arange(x.shape[-1]) // PAGE
-    size = torch.stack([part.abs().amax(-1) for part in x.split(PAGE, -1)], -1).clamp(min=1e-9)
-    return x * (size.roll(-1, -1) / size)[..., block]
-
-
-def _clipped(w: Work, x):
-    top = 1.1 * x.std()
+def _clipped_to_first_tile(w: Work, x):
+    """Clip V at the largest number of a channel among its first 16 keys."""
+    top = frame.largest(x[:, :, :16], 2)
     return x.clamp(-top, top)
 
 
-def _token_scales_one_late(w: Work, x):
-    size = x.norm(dim=-1, keepdim=True).clamp(min=1e-9)
-    return x * size[:, :, (keys(w) - 1).clamp(min=0)] / size
+def _scale_of_k(w: Work, x):
+    """Take K's scale, the largest number of a head, for V's."""
+    return x * frame.largest(w.k, 2, 3) / frame.largest(w.v, 2, 3)
 
 
-def _query_in_four_bits(w: Work):
-    step = w.q.abs().amax(-1, keepdim=True) / 7
-    return w.scores(q=torch.round(w.q / step.clamp(min=1e-9)) * step)
+def _groups_off(w: Work, x, size: int = 16):
+    """Take for each 16 channels of V the scale of the 16 before them."""
+    tops = [frame.largest(part, -1) for part in x.split(size, -1)]
+    found = zip(x.split(size, -1), tops, tops[-1:] + tops[:-1], strict=True)
+    return torch.cat([part / top * other for part, top, other in found], -1)
 
 
-BUGS: dict[str, Bug] = {
-    "scale of V forgotten for cached tokens": reading(_value_scale_of_the_cache_forgotten, "v"),
-    "scale of K on new tokens too": reading(_key_scale_on_new_tokens, "k"),
-    "scales of K by modulo of the heads": scoring(_scale_of_the_wrong_head),
-    "scales of V's channels one off": reading(_channel_scales_one_off, "v"),
-    "halves of V's pairs exchanged": reading(_halves_of_pairs, "v"),
-    "P cut off to 7 bits": summed(_seven_bits),
-    "exp2 with a linear mantissa": summed(_linear_mantissa),
-    "scale twice in the last quarter": scoring(_scale_twice_in_the_tail),
-    "l added key by key in bf16": _sum_in_bf16,
-    "zero point of V not taken off": reading(_zero_point_kept, "v"),
-    "zero points of K of the page before": reading(_zero_points_of_the_page_before, "k"),
-    "block scales of K one block on": reading(_block_scales_one_on, "k"),
-    "V clipped by a scale too small": reading(_clipped, "v"),
-    "scales of K's tokens one token late": reading(_token_scales_one_late, "k"),
-    "Q in four bits": scoring(_query_in_four_bits),
+def _scales_swizzled(w: Work, x, size: int = 4):
+    """Take scales of blocks of 4 by 4 keys in the order of a swizzle, where they lie in a line."""
+    top = frame.largest(x, -1)
+    n = x.shape[2] // size**2 * size**2
+    moved = top.clone()
+    moved[:, :, :n] = top[:, :, :n].unflatten(2, (-1, size, size)).transpose(3, 4).flatten(2, 4)
+    return x / top * moved
+
+
+def _zero_points_twice(w: Work, x):
+    """Take off the zero point of each key twice."""
+    return x - 0.25 * x.amin(-1, keepdim=True)
+
+
+def _nibbles(w: Work, x):
+    """Unpack the two numbers of a byte in the wrong order."""
+    channel = torch.arange(x.shape[-1]) ^ 1
+    return x[..., torch.where(channel < x.shape[-1], channel, channel - 1)]
+
+
+def _mean_off(w: Work, x):
+    """Take off the mean of V in each channel, and do not add it to the output."""
+    return x - x.mean(2, keepdim=True)
+
+
+def _sums_of_steps(w: Work):
+    """Keep the upper half of each sum's 32 bits, in place of bf16 rounded, for every 8 channels."""
+    s = torch.zeros_like(w.s).masked_fill(w.hidden, 0.0)
+    for q, k in zip(w.q.split(8, -1), w.k.split(8, -1), strict=True):
+        bits = (s + q @ k.mT).float().view(torch.int32) & ~0xFFFF
+        s = bits.view(torch.float32).double()
+    return (s * w.call.scale).masked_fill(w.hidden, -math.inf)
+
+
+def _floor_of_127(w: Work, p):
+    """Cut P to whole 127ths, towards 0."""
+    return (p * 127).floor() / 127 @ w.v, p.sum(-1, keepdim=True)
+
+
+def _e4m3(w: Work, p):
+    """Keep P of at most 1 in e4m3, where it should be 256 times as large."""
+    return p.float().to(torch.float8_e4m3fn).double() @ w.v, p.sum(-1, keepdim=True)
+
+
+def _line_for_exp2(w: Work, p):
+    """Take a line for exp2 between whole numbers, from the bits of the exponent."""
+    x = (w.s - frame.finite(w.s.amax(-1, keepdim=True))) * math.log2(math.e)
+    whole = x.clamp(min=-1000.0).floor()
+    p = torch.where(x < -1000, 0.0, torch.exp2(whole) * (1 + x.clamp(min=-1000.0) - whole))
+    return frame.kept(w, p) @ w.v, p.sum(-1, keepdim=True)
+
+
+def _short_table(w: Work, p):
+    """Take 0 for weights below e^-3, where a table ends."""
+    p = torch.where(p < math.exp(-3), 0.0, p)
+    return frame.kept(w, p) @ w.v, p.sum(-1, keepdim=True)
+
+
+def _guess(w: Work):
+    """Multiply by a reciprocal from the bits of l, without a step of Newton's method."""
+    p = frame.weights(w)
+    l = p.sum(-1, keepdim=True).clamp(min=1e-3).float()
+    guess = (0x7EF311C3 - l.view(torch.int32)).view(torch.float32).double()
+    return frame.over(w, frame.kept(w, p) @ w.v * guess, torch.ones_like(guess))
+
+
+def _heads_scales(w: Work, x):
+    """Take for each KV head the scale of the next one, a quarter larger or smaller."""
+    heads = frame.of_kv_heads(w, x)
+    size = 1 + 0.25 * torch.arange(heads.shape[1]).double()[:, None, None]
+    return frame.for_queries(w, heads * (size.roll(1, 0) / size if len(size) > 1 else 1.25))
+
+
+def _by_way_of_e4m3(w: Work, out):
+    """Store in e4m3, with one scale for all."""
+    top = frame.largest(out.float())
+    return ((out.float() / top * 448).to(torch.float8_e4m3fn).float() * top / 448).to(out.dtype)
+
+
+BUGS: dict[str, Callable] = {
+    "K in 4 bits by groups of 32": frame.reading(k=_k_by_groups),
+    "V clipped to what its first tile holds": frame.reading(v=_clipped_to_first_tile),
+    "V with K's scale": frame.reading(v=_scale_of_k),
+    "V's scales 16 channels late": frame.reading(v=_groups_off),
+    "V's scales of keys in a swizzle": frame.reading(v=_scales_swizzled),
+    "K's scale of the next KV head": frame.reading(k=_heads_scales),
+    "zero points of K off twice": frame.reading(k=_zero_points_twice),
+    "V's two numbers of a byte exchanged": frame.reading(v=_nibbles),
+    "V without its mean": frame.reading(v=_mean_off),
+    "upper halves of sums over channels": scored(_sums_of_steps),
+    "P cut to whole 127ths": frame.summed(_floor_of_127),
+    "P of at most 1 in e4m3": frame.summed(_e4m3),
+    "a line for exp2": frame.summed(_line_for_exp2),
+    "weights below e^-3 as 0": frame.summed(_short_table),
+    "1 / l from its bits": _guess,
+    "the output by way of e4m3": stored(_by_way_of_e4m3),
 }
 """Name: the bug."""

@@ -1,4 +1,4 @@
-"""Right implementations of the fifteenth held-out set: other tiles, joins, references and exps."""
+"""Right implementations of the sixteenth held-out set: other references, orders, joins and exps."""
 
 import math
 from collections.abc import Callable
@@ -10,180 +10,167 @@ from labkernels.measure.strangers.right import LOG2_E, grouped, hidden_of
 
 
 def _scores(call: Call):
-    """Return scores in natural units and V, in float32."""
+    """Return scores in natural units, and V, in float32."""
     q, k, v = grouped(call, torch.float32)
     return (q @ k.mT * call.scale).masked_fill(hidden_of(call), -math.inf), v
 
 
-def _kept(call: Call, p):
+def _as_input(call: Call, p):
     return p if call.q.dtype == torch.float32 else p.to(call.q.dtype).float()
 
 
-def _stored(call: Call, o, l):
+def _quotient(call: Call, o, l):
     return (o / torch.where(l == 0, torch.ones_like(l), l)).to(call.q.dtype)
 
 
-def _state(call: Call, s, v):
-    """Return the maximum, l and o of some keys."""
+def _top(s):
     m = s.amax(-1, keepdim=True)
-    p = torch.exp(s - m.masked_fill(m == -math.inf, 0.0))
-    return m, p.sum(-1, keepdim=True), _kept(call, p) @ v
+    return m.masked_fill(m == -math.inf, 0.0)
 
 
-def _joined(*states):
-    m = torch.stack([state[0] for state in states]).amax(0)
-    top = m.masked_fill(m == -math.inf, 0.0)
-    by = [torch.exp(state[0] - top) for state in states]
-    l, o = (sum(a * state[i] for a, state in zip(by, states, strict=True)) for i in (1, 2))
-    return m, l, o
-
-
-def _states(call: Call, s, v, tiles):
-    return [_state(call, s[..., keys], v[:, :, keys]) for keys in tiles if len(keys)]
-
-
-def _online(call: Call, s, v, tiles):
-    state, *others = _states(call, s, v, tiles)
-    for other in others:
-        state = _joined(state, other)
-    return state
-
-
-def smallest_first(call: Call) -> torch.Tensor:
-    """States of 22 keys wait in a heap, and the two with the fewest keys are joined first."""
+def _all_keys(call: Call, exp: Callable):
+    """Return the output by a function that takes scores less their maximum."""
     s, v = _scores(call)
-    tiles = torch.arange(s.shape[-1]).split(22)
-    waiting = [(len(t), x) for t, x in zip(tiles, _states(call, s, v, tiles), strict=True)]
-    while len(waiting) > 1:
-        waiting.sort(key=lambda entry: -entry[0])
-        (a, one), (b, other) = waiting.pop(), waiting.pop()
-        waiting.append((a + b, _joined(one, other)))
-    _, l, o = waiting[0][1]
-    return _stored(call, o, l)
+    p = exp(s - _top(s)).masked_fill(s == -math.inf, 0.0)
+    return _quotient(call, _as_input(call, p) @ v, p.sum(-1, keepdim=True))
 
 
-def six_squarings(call: Call) -> torch.Tensor:
-    """Exp of a 64th by five terms of its series, squared six times, in float64."""
+def _by_references(call: Call, s, v, tiles, references):
+    """Return o and l of tiles of keys; the reference of each is at most a few units too small."""
+    o, l = torch.zeros(*s.shape[:3], v.shape[-1]), torch.zeros(*s.shape[:3], 1)
+    before = references[0]
+    for keys, reference in zip(tiles, references, strict=True):
+        p, by = torch.exp(s[..., keys] - reference), torch.exp(before - reference)
+        l = l * by + p.sum(-1, keepdim=True)
+        o = o * by + _as_input(call, p) @ v[:, :, keys]
+        before = reference
+    return o, l
+
+
+def one_tile_ahead(call: Call) -> torch.Tensor:
+    """The reference of a tile of 28 keys counts the maximum of the next tile as well."""
     s, v = _scores(call)
-    x = (s - s.amax(-1, keepdim=True)).double().clamp(min=-100) / 64
-    p = 1 + x * (1 + x / 2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5 * (1 + x / 6 * (1 + x / 7))))))
-    for _ in range(6):
-        p = p * p
-    p = p.float().masked_fill(s == -math.inf, 0.0)
-    return _stored(call, _kept(call, p) @ v, p.sum(-1, keepdim=True))
+    tiles = torch.arange(s.shape[-1]).split(28)
+    seen = [s[..., : int(keys[-1]) + 29].amax(-1, keepdim=True) for keys in tiles]
+    references = [m.masked_fill(m == -math.inf, 0.0) for m in seen]
+    return _quotient(call, *_by_references(call, s, v, tiles, references))
 
 
-def fibonacci(call: Call) -> torch.Tensor:
-    """Tiles have 3, 5, 8, 13 keys and so on."""
+def quarters(call: Call) -> torch.Tensor:
+    """References are whole quarters two units below the maximum, so that weights reach e^2.25."""
     s, v = _scores(call)
-    cuts, size, after = [], 3, 5
-    while sum(cuts[-1:]) + size < s.shape[-1]:
-        cuts.append(sum(cuts[-1:]) + size)
-        size, after = after, size + after
-    _, l, o = _online(call, s, v, torch.arange(s.shape[-1]).tensor_split(cuts))
-    return _stored(call, o, l)
+    tiles = torch.arange(s.shape[-1]).split(20)
+    seen = [s[..., : int(keys[-1]) + 1].amax(-1, keepdim=True) for keys in tiles]
+    whole = [torch.floor(4 * m.masked_fill(m == -math.inf, 0.0)) / 4 - 2 for m in seen]
+    return _quotient(call, *_by_references(call, s, v, tiles, whole))
 
 
-def cumulative(call: Call) -> torch.Tensor:
-    """The denominator is the last of the cumulative log-sum-exps in float64."""
+def moved_means(call: Call) -> torch.Tensor:
+    """The output is a mean, which each tile of 26 keys moves by its share of the sum."""
     s, v = _scores(call)
-    m = s.amax(-1, keepdim=True)
-    lse = torch.logcumsumexp((s - m).double(), -1)[..., -1:]
-    p = _kept(call, torch.exp(s - m))
-    return (p @ v * torch.exp(-lse).float()).to(call.q.dtype)
+    mean, lse = torch.zeros(*s.shape[:3], v.shape[-1]), None
+    for keys in torch.arange(s.shape[-1]).split(26):
+        m = _top(s[..., keys])
+        p = torch.exp(s[..., keys] - m)
+        l = p.sum(-1, keepdim=True)
+        here = _as_input(call, p) @ v[:, :, keys] / torch.where(l == 0, torch.ones_like(l), l)
+        new = m.double() + l.double().log()
+        total = new if lse is None else torch.logaddexp(lse, new)
+        share = torch.exp(new - total.masked_fill(total == -math.inf, 0.0)).float()
+        mean, lse = mean + share * (here - mean), total
+    return mean.to(call.q.dtype)
 
 
-def median(call: Call) -> torch.Tensor:
-    """The median of a row is the reference, so that weights reach e^6."""
-    s, v = _scores(call)
-    n = (s > -math.inf).sum(-1, keepdim=True)
-    middle = s.sort(-1, descending=True).values.gather(-1, (n - 1) // 2)
-    p = torch.exp(s - torch.maximum(middle, s.amax(-1, keepdim=True) - 6))
-    return _stored(call, _kept(call, p) @ v, p.sum(-1, keepdim=True))
-
-
-def _rotation(n: int):
-    noise = torch.randn(n, n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
-    return torch.linalg.qr(noise)[0]
-
-
-def rotated_scores(call: Call) -> torch.Tensor:
-    """Q and K are turned by one rotation before their product, which is summed in float64."""
-    q, k, v = grouped(call, torch.float64)
-    turn = _rotation(q.shape[-1])
-    s = ((q @ turn) @ (k @ turn).mT * call.scale).float()
+def two_parts_of_q(call: Call) -> torch.Tensor:
+    """Q is a part of 12 bits and the rest, and the rest is multiplied first."""
+    q, k, v = grouped(call, torch.float32)
+    high = (q.view(torch.int32) & ~0xFFF).view(torch.float32)
+    s = ((q - high) @ k.mT + high @ k.mT) * call.scale
     s = s.masked_fill(hidden_of(call), -math.inf)
-    _, l, o = _online(call, s, v.float(), torch.arange(s.shape[-1]).split(60))
-    return _stored(call, o, l)
+    p = torch.exp(s - _top(s))
+    return _quotient(call, _as_input(call, p) @ v, p.sum(-1, keepdim=True))
 
 
-def rotated_values(call: Call) -> torch.Tensor:
-    """V is turned by a rotation in float64, and the sum is turned back."""
+def by_norms(call: Call) -> torch.Tensor:
+    """The keys of each head come in the order of their lengths, in tiles of 36."""
     s, v = _scores(call)
-    turn = _rotation(v.shape[-1])
-    _, l, o = _online(call, s, (v.double() @ turn).float(), torch.arange(s.shape[-1]).split(44))
-    return _stored(call, o.double() @ turn.T, l)
+    k = call.k.repeat_interleave(call.group, 1).float()
+    order = k.norm(dim=-1).argsort(-1)
+    s = s.gather(-1, order[:, :, None].expand(s.shape))
+    v = v.gather(2, order[..., None].expand(v.shape))
+    tiles = torch.arange(s.shape[-1]).split(36)
+    seen = [_top(s[..., : int(keys[-1]) + 1]) for keys in tiles]
+    return _quotient(call, *_by_references(call, s, v, tiles, seen))
 
 
-def bit_by_bit(call: Call) -> torch.Tensor:
-    """Exp2 of a fraction is a product of one factor for each of its 26 bits, in float64."""
+def uneven_cuts(call: Call) -> torch.Tensor:
+    """Four splits end after a seventh, a third and three quarters; log2 sums join them."""
     s, v = _scores(call)
-    x = ((s - s.amax(-1, keepdim=True)).double() * LOG2_E).clamp(min=-140.0)
-    whole = x.floor()
-    p, rest = torch.ones_like(x), x - whole
-    for bit in range(1, 27):
-        has = rest >= 2.0**-bit
-        p = torch.where(has, p * 2**2.0**-bit, p)
-        rest = torch.where(has, rest - 2.0**-bit, rest)
-    p = torch.ldexp(p, whole.int()).float().masked_fill(s == -math.inf, 0.0)
-    return _stored(call, _kept(call, p) @ v, p.sum(-1, keepdim=True))
+    n, outs, sums = s.shape[-1], [], []
+    for keys in torch.arange(n).tensor_split([n // 7, n // 3, 3 * n // 4]):
+        if not len(keys):
+            continue
+        m = _top(s[..., keys]) * LOG2_E
+        p = torch.exp2(s[..., keys] * LOG2_E - m)
+        l = p.sum(-1, keepdim=True)
+        outs.append(_as_input(call, p) @ v[:, :, keys] / torch.where(l == 0, 1.0, l))
+        sums.append(m.double() + l.double().log2())
+    lse = torch.stack(sums)
+    share = torch.exp2(lse - lse.amax(0)).float()
+    return ((share * torch.stack(outs)).sum(0) / share.sum(0)).to(call.q.dtype)
 
 
-def threes(call: Call) -> torch.Tensor:
-    """States of 14 keys are joined by threes, and these again."""
+def agreed_maximum(call: Call) -> torch.Tensor:
+    """Four blocks take tiles of 16 keys in turn, agree on a maximum, and add their sums."""
     s, v = _scores(call)
-    states = _states(call, s, v, torch.arange(s.shape[-1]).split(14))
-    while len(states) > 1:
-        states = [_joined(*states[i : i + 3]) for i in range(0, len(states), 3)]
-    _, l, o = states[0]
-    return _stored(call, o, l)
-
-
-def terms_by_size(call: Call) -> torch.Tensor:
-    """The terms of P V are added from the smallest to the largest, 16 channels at a time."""
-    s, v = _scores(call)
-    p = torch.exp(s - s.amax(-1, keepdim=True))
-    out = []
-    for part in v.split(16, -1):
-        terms = _kept(call, p)[..., None] * part[:, :, None]
-        order = terms.abs().argsort(-2)
-        out.append(terms.gather(-2, order).sum(-2))
-    return _stored(call, torch.cat(out, -1), p.sort(-1).values.sum(-1, keepdim=True))
-
-
-def buckets(call: Call) -> torch.Tensor:
-    """Keys whose weights have one power of two are summed first, the smallest power first."""
-    s, v = _scores(call)
-    p = torch.exp(s - s.amax(-1, keepdim=True))
-    power = torch.frexp(p).exponent
+    m, owner = _top(s), torch.arange(s.shape[-1]) // 16 % 4
     o, l = torch.zeros(()), torch.zeros(())
-    for one in sorted(set(power.flatten().tolist())):
-        some = torch.where(power == one, p, 0.0)
-        o, l = o + _kept(call, some) @ v, l + some.sum(-1, keepdim=True)
-    return _stored(call, o, l)
+    for block in range(4):
+        keys = (owner == block).nonzero()[:, 0]
+        p = torch.exp(s[..., keys] - m)
+        o, l = o + _as_input(call, p) @ v[:, :, keys], l + p.sum(-1, keepdim=True)
+    return _quotient(call, o, l)
+
+
+def by_expm1(call: Call) -> torch.Tensor:
+    """Exp is one more than expm1 of a half, squared, in float64."""
+    return _all_keys(call, lambda x: ((1 + torch.expm1(x.double() / 2)) ** 2).float())
+
+
+def by_tanh(call: Call) -> torch.Tensor:
+    """Exp is a quotient of a tanh in float64, for steps of half a unit, and a power."""
+
+    def exp(x):
+        x = x.double().clamp(min=-100.0)
+        steps = torch.round(2 * x)
+        t = torch.tanh((x - steps / 2) / 2)
+        return ((1 + t) / (1 - t) * math.exp(0.5) ** steps).float()
+
+    return _all_keys(call, exp)
+
+
+def newton(call: Call) -> torch.Tensor:
+    """The reciprocal of the denominator comes from a line and four steps of Newton's method."""
+    s, v = _scores(call)
+    p = torch.exp(s - _top(s))
+    l = p.sum(-1, keepdim=True)
+    part, power = torch.frexp(torch.where(l == 0, torch.ones_like(l), l))
+    guess = 48 / 17 - 32 / 17 * part
+    for _ in range(4):
+        guess = guess + guess * (1 - part * guess)
+    return (_as_input(call, p) @ v * torch.ldexp(guess, -power)).to(call.q.dtype)
 
 
 RIGHT: dict[str, Callable[[Call], torch.Tensor]] = {
-    "the smallest states joined first": smallest_first,
-    "exp by six squarings": six_squarings,
-    "tiles of Fibonacci's numbers": fibonacci,
-    "the denominator by logcumsumexp": cumulative,
-    "the median for a reference": median,
-    "Q and K turned by one rotation": rotated_scores,
-    "V turned, the output turned back": rotated_values,
-    "exp2 bit by bit": bit_by_bit,
-    "states joined by threes": threes,
-    "terms of P V by their sizes": terms_by_size,
-    "weights in buckets of a power of two": buckets,
+    "a maximum one tile ahead": one_tile_ahead,
+    "references in whole quarters": quarters,
+    "a mean that each tile moves": moved_means,
+    "Q as 12 bits and the rest": two_parts_of_q,
+    "keys by their lengths": by_norms,
+    "cuts at a seventh, a third and three quarters": uneven_cuts,
+    "four blocks agree on a maximum": agreed_maximum,
+    "exp by expm1 of a half": by_expm1,
+    "exp by a tanh": by_tanh,
+    "1 / l by Newton's method": newton,
 }
 """Name: a function of a call that gives the output in the dtype of q."""

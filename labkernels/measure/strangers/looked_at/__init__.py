@@ -10,6 +10,9 @@ from labkernels.measure.strangers.looked_at.eighth import right as eighth_right
 from labkernels.measure.strangers.looked_at.eleventh import bugs as eleventh_bugs
 from labkernels.measure.strangers.looked_at.eleventh import inputs as eleventh_inputs
 from labkernels.measure.strangers.looked_at.eleventh import right as eleventh_right
+from labkernels.measure.strangers.looked_at.fifteenth import bugs as fifteenth_bugs
+from labkernels.measure.strangers.looked_at.fifteenth import inputs as fifteenth_inputs
+from labkernels.measure.strangers.looked_at.fifteenth import right as fifteenth_right
 from labkernels.measure.strangers.looked_at.fifth import bugs as fifth_bugs
 from labkernels.measure.strangers.looked_at.fifth import inputs as fifth_inputs
 from labkernels.measure.strangers.looked_at.fifth import right as fifth_right
@@ -56,6 +59,7 @@ FAMILIES = (
     | twelfth_inputs.FAMILIES
     | thirteenth_inputs.FAMILIES
     | fourteenth_inputs.FAMILIES
+    | fifteenth_inputs.FAMILIES
 )
 RIGHT = (
     second_right.RIGHT
@@ -70,6 +74,7 @@ RIGHT = (
     | twelfth_right.RIGHT
     | thirteenth_right.RIGHT
     | fourteenth_right.RIGHT
+    | fifteenth_right.RIGHT
 )
 WRONG = (
     second_bugs.WRONG
@@ -87,6 +92,7 @@ WRONG = (
     | twelfth_bugs.WRONG
     | thirteenth_bugs.WRONG
     | fourteenth_bugs.WRONG
+    | fifteenth_bugs.WRONG
 )
 ASKED: dict[str, Asked] = (
     eighth_bugs.ASKED
@@ -96,4 +102,5 @@ ASKED: dict[str, Asked] = (
     | twelfth_bugs.ASKED
     | thirteenth_bugs.ASKED
     | fourteenth_bugs.ASKED
+    | fifteenth_bugs.ASKED
 )

@@ -3,7 +3,7 @@
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out.frame import (
+from labkernels.measure.strangers.looked_at.fifteenth.frame import (
     finite,
     heads,
     kept,

@@ -5,7 +5,8 @@ import math
 import torch
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out.frame import (
+from labkernels.measure.strangers.inputs import Asked
+from labkernels.measure.strangers.looked_at.fifteenth.frame import (
     TILE,
     attended,
     divided,
@@ -17,7 +18,6 @@ from labkernels.measure.strangers.held_out.frame import (
     showing,
     spans,
 )
-from labkernels.measure.strangers.inputs import Asked
 from labkernels.measure.strangers.wrong import Work, distances, masked, places
 
 LEFT, CAP = 37, 6.0
