@@ -17,6 +17,7 @@ from labkernels.numerics.arrays import Array
 from labkernels.numerics.error import bounds
 from labkernels.numerics.error.bounds import TANH_ERROR
 from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.verdict import groupings, matched_filters
 from labkernels.numerics.verdict.groupings import LANES, Grouping
 from labkernels.numerics.verdict.matched_filters import DIRECTIONS, Filters
 from labkernels.policy import NumericPolicy
@@ -55,6 +56,32 @@ class Finding:
         if not self.value <= self.bug:
             return "bug"
         return "rounding" if self.value <= self.odd else "odd"
+
+
+def tests(
+    problem: Problem, policy: NumericPolicy, error: Array, sigma: Array
+) -> tuple[Filters, Array, list[Finding]]:
+    """Return the filters, z over its slack, and the findings that need them."""
+    filtered = matched_filters.matched_filters(problem, policy, error, sigma)
+    return filtered, *of_error(problem, policy, error, sigma, filtered)
+
+
+def of_error(
+    problem: Problem, policy: NumericPolicy, error: Array, sigma: Array, filtered: Filters
+) -> tuple[Array, list[Finding]]:
+    """Return z over its slack, and the findings that need the filters."""
+    slack = variance_slack(filtered)
+    live = np.broadcast_to(problem.n_keys[:, None] > 1, slack.shape)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        z = error / sigma
+        z[(error == 0) | ~live[..., None]] = 0.0
+        z /= np.sqrt(slack)[..., None]
+    simple = groupings.simple(problem)
+    found = of_spread(z, filtered, live, [*simple, *groupings.tiles(problem)])
+    found += of_outliers(z, filtered, problem)
+    found += of_directions(filtered, slack, problem, policy, simple)
+    found += of_keys(filtered, slack, problem)
+    return z, found
 
 
 def widened(test: Finding, of_twins: float) -> Finding:

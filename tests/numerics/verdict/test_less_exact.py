@@ -9,6 +9,7 @@ from labkernels.measure.strangers.right import grouped, hidden_of
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict import less_exact, twins
 from labkernels.numerics.verdict.diagnosis import names
+from labkernels.policy import NumericPolicy
 
 
 def _call(dtype):
@@ -46,14 +47,52 @@ def test_a_mistake_of_the_weights_is_not_excused_by_a_mean():
     assert runs.judged(call, wrong.run(bug, call)).answer == "BUG"
 
 
+def _as_if_of_values(problem, error, sigma, policy):
+    return [words for words, _, _ in less_exact.of_values(problem, policy, error, sigma)]
+
+
 @pytest.mark.parametrize(("roundings", "excused"), [(7, True), (9, False)])
 def test_a_mean_excuses_a_few_roundings_of_the_largest_value_and_no_more(roundings, excused):
     v = np.ones((3, 1, 16), np.float32)
     problem = Problem.packed(v[:2], v, v, [0, 3], cu_seqlens_q=[0, 2], scale=0.25)
     error = np.zeros((2, 1, 16))
     error[1, 0, 4] = roundings * 2.0**-24
-    more = less_exact.of_largest(problem, error, np.full_like(error, 2.0**-30))
-    assert (more is not None) == excused
+    given = problem, error, np.full_like(error, 2.0**-30), NumericPolicy(p="fp32", out="fp32")
+    assert bool(_as_if_of_values(*given)) == excused
+
+
+@pytest.mark.parametrize(("of_one_weight", "excused"), [(1.0, True), (8.0, False)])
+def test_a_mean_excuses_the_rounding_of_weights_about_it_and_no_more(of_one_weight, excused):
+    """The first row sees a key of value 0 alone, while the mean of V is 1.5."""
+    v = np.full((4, 1, 16), 2.0, np.float32)
+    v[0] = 0
+    problem = Problem.packed(v, v, v, [0, 4], cu_seqlens_q=[0, 4], scale=0.25, causal=True)
+    error = np.zeros((4, 1, 16))
+    error[0] = of_one_weight * 1.5 * 2.0**-9
+    given = problem, error, np.full_like(error, 2.0**-30), NumericPolicy(p="bf16", out="bf16")
+    assert bool(_as_if_of_values(*given)) == excused
+
+
+def _centred_in_16_bits(call, times=1.0):
+    """Return an output of P in 16 bits, relative to a number above the maximum, and V - mean."""
+    q, k, v = grouped(call, torch.float32)
+    s = (q @ k.mT * call.scale).masked_fill(hidden_of(call), -torch.inf)
+    p = torch.exp(s - s.amax(-1, keepdim=True) - 1.3)
+    mean = v.mean(2, keepdim=True)
+    o = p.to(call.q.dtype).float() @ (v - mean) / p.sum(-1, keepdim=True)
+    return (o + times * mean).to(call.q.dtype)
+
+
+@pytest.mark.parametrize(("times", "answer"), [(1.0, "LESS EXACT"), (0.98, "BUG")])
+def test_a_mean_far_from_what_a_row_sees_makes_weights_in_16_bits_less_exact(
+    times, answer, monkeypatch
+):
+    monkeypatch.setattr(names, "of_output", lambda case: [])
+    call = inputs.call("peaky", inputs.Shape(1, 4, 2, 40, 40, 64, causal=True), "bf16", 3)
+    call.v[:, :, 20:] += 40.0  # early rows see none of these keys
+    found = runs.judged(call, _centred_in_16_bits(call, times))
+    assert found.answer == answer, found.summary()
+    assert ("mean of V" in found.why) == (answer == "LESS EXACT")
 
 
 # ---- V turned by a rotation
@@ -108,6 +147,20 @@ def test_a_reference_below_the_maximum_is_rounding(rank, monkeypatch):
         call = inputs.call("peaky", shape, "bf16", seed)
         answers.append(runs.judged(call, _relative_to(call, rank)).answer)
     assert "BUG" not in answers
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("above", [5.0, -2.0])
+def test_a_reference_as_far_from_the_maximum_in_all_rows_is_rounding(dtype, above, monkeypatch):
+    """The largest weight is e^5 or e^-2, whose rounding is the same part of it in all rows."""
+    monkeypatch.setattr(names, "of_output", lambda case: [])
+    for seed in range(3):
+        call = inputs.call("peaky", inputs.Shape(1, 4, 2, 40, 40, 64, causal=True), dtype, seed)
+        q, k, v = grouped(call, torch.float32)
+        s = (q @ k.mT * call.scale).masked_fill(hidden_of(call), -torch.inf)
+        p = torch.exp(s - s.amax(-1, keepdim=True) + above)
+        out = ((p.to(call.q.dtype).float() @ v) / p.sum(-1, keepdim=True)).to(call.q.dtype)
+        assert runs.judged(call, out).answer == "ROUNDING"
 
 
 def test_twins_with_other_references_are_asked_where_a_test_is_near_its_limit(monkeypatch):
