@@ -18,7 +18,7 @@ from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.rows import Rows
 from labkernels.numerics.truth.threads import over_rows
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import keys_of
-from labkernels.numerics.verdict.twins import REFERENCES, SIXTEEN, TWINS, Twin, is_fine
+from labkernels.numerics.verdict.twins import REFERENCES, SIXTEEN, STEADY, TWINS, Twin, is_fine
 from labkernels.policy import NumericPolicy
 
 
@@ -39,7 +39,7 @@ _RING = tuple(
 CENTRED = tuple(Twin(n, centred=True, backward=b) for n in (64, 1 << 30) for b in (False, True))
 # P in 16 bits has errors that V less its mean turns into others; a row's largest weight has one.
 _CENTRED_AND_ROUNDED = CENTRED + tuple(
-    replace(twin, centred=True) for twin in REFERENCES if twin.steady or twin.reference in (1, 2)
+    replace(twin, centred=True) for twin in (*STEADY, *REFERENCES[2:4])
 )
 TURNED = tuple(Twin(n, turned=True, backward=b) for n in (64, 1 << 30) for b in (False, True))
 # What a kernel may do to V: words, whether channels share their roundings, and twins that do it.
@@ -51,6 +51,10 @@ _FAINT_RMS, _FAINT_MOST = 32.0, 256.0  # limits of z for an fp32 error that may 
 _FAR = 5.0  # least |z| of an element whose error a mean of V has to explain
 _ULPS = 8.0  # most roundings of the size of V that such an element may have
 _SIGMAS = 6.0  # most standard deviations of P's rounding, about the mean of V, that it may have
+_ABOVE = 4.5  # log2 units by which the number that stands for a row's maximum may exceed it
+_SMALL_WEIGHTS = tuple(
+    Twin(n, start=-_ABOVE, rounded_sum=r) for n, r in ((1 << 30, False), (64, True))
+)
 _STEPS = (Twin(16, kept=True), Twin(4, kept=True), Twin(1, kept=True))
 
 
@@ -87,6 +91,9 @@ def ways(policy: NumericPolicy) -> list[list[Way]]:
         for fmt in SIXTEEN
         if formats.coarser(fmt, policy.p)
     ]
+    if policy.p == "fp16":
+        words = "weights so small that many have fewer bits in fp16"
+        narrow.append(Way(words, policy, _SMALL_WEIGHTS))
     if policy.out not in SIXTEEN:
         return [found + narrow]
     # Where inputs have 16 bits, products in tf32 round P alone, and fp16 rounds P as they do.
@@ -145,11 +152,12 @@ def _of_mean(problem: Problem, policy: NumericPolicy) -> np.ndarray:
     The weight of a row's maximum is rounded too, as it is where another number stands for that.
     Shapes: [total_q, Hq, Dv].
     """
+    least = 2.0**_ABOVE * formats.named(policy.p).smallest_subnormal
 
     def of_rows(rows: Rows) -> Array:
         frame, total = Frame(rows, narrow=True), ZERO
         for _, _, p, values in frame.weighted_blocks():
-            spacing = rounding.quantum(p, policy.p, narrow=True)
+            spacing = namespace(p).clip(rounding.quantum(p, policy.p, narrow=True), least, None)
             squares = namespace(p).where(p > 0, spacing, 0.0) ** 2 / 12
             total = total + float64(squares @ values[..., values.shape[-1] // 2 :])
         return total**0.5 * frame.size / rows.softmax.divisor

@@ -198,7 +198,8 @@ def _widened(
 
     Where a part of a large problem has errors that no right kernel has, its limits will do.
     """
-    kinds = (twins.TWINS,) if twins.is_fine(policy) else (twins.TWINS, twins.REFERENCES)
+    others = () if twins.is_fine(policy) else (twins.STEADY, twins.REFERENCES)
+    kinds = (twins.TWINS, *others)
     part = parts.of_problem(problem)
     if part is not None:
         given = part.problem, policy, part.of(truth), part.of(sigma)
@@ -225,10 +226,12 @@ def _beside_all(
     """
     for kernels in kinds:
         spread = next(test.value for test in tests if test.name == _SPREAD)
-        if kernels is twins.REFERENCES and not spread <= _WIDEST:
+        if kernels is not twins.TWINS and not spread <= _WIDEST:
             break
-        tests, reached = _beside_twins(problem, policy, truth, sigma, tests, kernels)
-        worst |= {name: max(value, worst.get(name, 0.0)) for name, value in reached.items()}
+        given = problem, policy, truth, sigma, tests, kernels
+        tests, reached = _beside_twins(*given, known=kernels is twins.STEADY)
+        if kernels is not twins.STEADY:
+            worst |= {name: max(value, worst.get(name, 0.0)) for name, value in reached.items()}
         if all(test.status == "rounding" for test in tests):
             break
     return tests
@@ -241,13 +244,18 @@ def _beside_twins(
     sigma: Array,
     tests: list[Finding],
     kernels: tuple[Twin, ...],
+    *,
+    known: bool = False,
 ) -> tuple[list[Finding], dict[str, float]]:
-    """Return the tests with limits beyond what right kernels reach, and the latter per test."""
+    """Return the tests with limits beyond what right kernels reach, and the latter per test.
+
+    known: as `significance.widened` takes it.
+    """
     worst = dict.fromkeys((test.name for test in tests), 0.0)
     for out in twins.outputs(problem, policy, kernels):
         for test in significance.tests(problem, policy, out - truth, sigma)[2]:
             worst[test.name] = max(worst[test.name], test.value)
-    return [significance.widened(test, worst[test.name]) for test in tests], worst
+    return [significance.widened(test, worst[test.name], known=known) for test in tests], worst
 
 
 def _evenly(problem: Problem, policy: NumericPolicy, error: Array, sigma: Array, z: Array) -> str:
