@@ -29,6 +29,7 @@ _ULP2 = 0.75 / (2 * math.log(2)) * 2.0**-46
 _ROUNDING = _ULP2 / 12
 _JOINS = 4  # roundings of o and l outside their chains: rescales, merges, o / l
 _FARTHEST = 200.0  # log2 units below the maximum, beyond which a weight is 0 in fp32
+_SHOWS = 2.0**-3  # part of P's roundoff: a score's chain errs by a few times its last rounding
 # formats of P that are no coarser than the score's roundings, which then count too
 _FINE = ("fp32", "fp16x2", "bf16x2")
 
@@ -134,15 +135,15 @@ def exponent_variance(block: Block, score: Array, policy: NumericPolicy) -> Arra
     all k is a third of s^2 and a sixth of the sum. (Without the given end the mean would be half of
     the sum, whatever the score, and 5 times too little for the largest of 100 scores.) The argument
     and the scale's rounding err by the spacing at the distance to the maximum.
-    Shapes: [Hkv, R, n], or a number where the argument does not matter, because P in 16 bits rounds
-    a hundred times more.
+    Shapes: [Hkv, R, n], or a number where the argument does not matter: P in 16 bits rounds a
+    hundred times more, unless scores are so large that one fp32 spacing of them shows in P.
     """
     spread = ZERO + EXP2_SPREAD[policy.exp2] ** 2 * (1 + _HANDED_ON)
     variant = block.rows.problem.variant
     if variant is not None and variant.soft_cap is not None:
         seen = namespace(score).where(namespace(score).isinf(score), 0.0, score)
         spread = spread + (LN_2 * TANH_ERROR * seen) ** 2 / 3
-    if policy.p not in _FINE:
+    if policy.p not in _FINE and not scores_show(block.rows, policy):
         return spread
     rows, xp = block.rows, namespace(score)
     squares = rows.q_log2**2 @ xp.swapaxes(block.k**2, 1, 2)
@@ -150,6 +151,12 @@ def exponent_variance(block: Block, score: Array, policy: NumericPolicy) -> Arra
     walk = rows.q_log2.shape[-1] * _ROUNDING * (ends**2 / 3 + squares / 6)
     distance = xp.clip(rows.softmax.m[..., None] - score, None, _FARTHEST)
     return spread + LN_2**2 * (walk + 2 * rounding.quantum(distance, "fp32") ** 2 / 12)
+
+
+def scores_show(rows: Rows, policy: NumericPolicy) -> bool:
+    """Return whether roundings of the rows' scores show beside those of P in 16 bits."""
+    largest = float(namespace(rows.softmax.largest).amax(rows.softmax.largest))
+    return largest * _ROUNDING**0.5 > _SHOWS * formats.named(policy.p).unit_roundoff
 
 
 class Squares:

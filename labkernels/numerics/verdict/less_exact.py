@@ -4,16 +4,21 @@ Each way has twins of its own: right kernels that compute in this way on the sam
 explains an output if no test tells the output from the twins.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from labkernels import formats
-from labkernels.numerics.arrays import Array, to_numpy
+from labkernels.numerics import rounding
+from labkernels.numerics.arrays import ZERO, Array, float64, namespace, to_numpy
 from labkernels.numerics.error import sigma as error_sigma
+from labkernels.numerics.truth.frame import Frame
 from labkernels.numerics.truth.problem import Problem
+from labkernels.numerics.truth.rows import Rows
+from labkernels.numerics.truth.threads import over_rows
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sheets import keys_of
-from labkernels.numerics.verdict.twins import SIXTEEN, TWINS, Twin, is_fine
+from labkernels.numerics.verdict.twins import REFERENCES, SIXTEEN, STEADY, TWINS, Twin, is_fine
 from labkernels.policy import NumericPolicy
 
 
@@ -32,15 +37,24 @@ _RING = tuple(
     Twin(n, kept=True, differences=True, backward=b) for n in (12, 64) for b in (False, True)
 )
 CENTRED = tuple(Twin(n, centred=True, backward=b) for n in (64, 1 << 30) for b in (False, True))
+# P in 16 bits has errors that V less its mean turns into others; a row's largest weight has one.
+_CENTRED_AND_ROUNDED = CENTRED + tuple(
+    replace(twin, centred=True) for twin in (*STEADY, *REFERENCES[2:4])
+)
 TURNED = tuple(Twin(n, turned=True, backward=b) for n in (64, 1 << 30) for b in (False, True))
 # What a kernel may do to V: words, whether channels share their roundings, and twins that do it.
-OF_VALUES = (
+_OF_VALUES = (
     ("takes the mean of V off and adds it back", False, CENTRED),
     ("mixes the channels of V and unmixes those of the output", True, TURNED),
 )
 _FAINT_RMS, _FAINT_MOST = 32.0, 256.0  # limits of z for an fp32 error that may be rounding's
 _FAR = 5.0  # least |z| of an element whose error a mean of V has to explain
 _ULPS = 8.0  # most roundings of the size of V that such an element may have
+_SIGMAS = 6.0  # most standard deviations of P's rounding, about the mean of V, that it may have
+_ABOVE = 4.5  # log2 units by which the number that stands for a row's maximum may exceed it
+_SMALL_WEIGHTS = tuple(
+    Twin(n, start=-_ABOVE, rounded_sum=r) for n, r in ((1 << 30, False), (64, True))
+)
 _STEPS = (Twin(16, kept=True), Twin(4, kept=True), Twin(1, kept=True))
 
 
@@ -77,6 +91,9 @@ def ways(policy: NumericPolicy) -> list[list[Way]]:
         for fmt in SIXTEEN
         if formats.coarser(fmt, policy.p)
     ]
+    if policy.p == "fp16":
+        words = "weights so small that many have fewer bits in fp16"
+        narrow.append(Way(words, policy, _SMALL_WEIGHTS))
     if policy.out not in SIXTEEN:
         return [found + narrow]
     # Where inputs have 16 bits, products in tf32 round P alone, and fp16 rounds P as they do.
@@ -88,27 +105,67 @@ def ways(policy: NumericPolicy) -> list[list[Way]]:
     return [narrow + stored, found]
 
 
-def of_largest(
-    problem: Problem, error: Array, sigma: Array, *, shared: bool = False
-) -> np.ndarray | None:
-    """Return fp32's rounding of the largest |V| of each head and channel: [total_q, Hq, Dv].
+def of_values(
+    problem: Problem, policy: NumericPolicy, error: Array, sigma: Array
+) -> Iterator[tuple[str, np.ndarray, tuple[Twin, ...]]]:
+    """Yield what a kernel may do to V that explains each element that is far from the truth.
 
-    None if it does not explain each element that is far from the truth, or there is no such one.
-    shared: each channel has the largest of all.
-    Shapes: error, sigma [total_q, Hq, Dv].
+    It comes in words, with the standard deviation that it adds to sigma, and twins that do it.
+    Nothing is far in most outputs. Shapes: error, sigma and what is added [total_q, Hq, Dv].
     """
     far = np.abs(error) > _FAR * sigma
+    if not far.any():
+        return
+    off = np.abs(error)[far]
     largest = float(abs(problem.v_pool).max())
-    if not far.any() or (np.abs(error[far]) > _ULPS * 2.0**-24 * largest).any():
-        return None
-    most = np.zeros_like(error)
+    if (off <= _ULPS * 2.0**-24 * largest).all():
+        for words, shared, kernels in _OF_VALUES:
+            more = _of_largest(problem, error.shape, shared=shared)
+            if (off <= _ULPS * more[far]).all():
+                yield words, more, kernels
+    if (
+        policy.p in SIXTEEN
+        and (off <= _SIGMAS * formats.named(policy.p).unit_roundoff * 2 * largest).all()
+    ):
+        rounded, more = _of_mean(problem, policy), _of_largest(problem, error.shape)
+        if (off <= _SIGMAS * rounded[far] + _ULPS * more[far]).all():
+            yield _OF_VALUES[0][0], np.hypot(rounded, more), _CENTRED_AND_ROUNDED
+
+
+def _of_largest(problem: Problem, shape: tuple[int, ...], *, shared: bool = False) -> np.ndarray:
+    """Return fp32's rounding of the largest |V| of each head and channel: [total_q, Hq, Dv].
+
+    shared: each channel has the largest of all.
+    """
+    most = np.zeros(shape)
     for request, head in np.ndindex(problem.batch, problem.kv_heads):
         rows = slice(*(int(problem.q_ends[request + i]) for i in (0, 1)))
         heads = slice(head * problem.group, (head + 1) * problem.group)
         values = np.abs(keys_of(problem, "v", head, request)).max(0, initial=0.0)
         most[rows, heads] = 2.0**-24 * (values.max(initial=0.0) if shared else values)
-    explained = np.abs(error) <= _ULPS * most
-    return most if explained[far].all() else None
+    return most
+
+
+def _of_mean(problem: Problem, policy: NumericPolicy) -> np.ndarray:
+    """Return the standard deviation that P's rounding has about the mean of V, in any row's sum.
+
+    The weight of a row's maximum is rounded too, as it is where another number stands for that.
+    Shapes: [total_q, Hq, Dv].
+    """
+    least = 2.0**_ABOVE * formats.named(policy.p).smallest_subnormal
+
+    def of_rows(rows: Rows) -> Array:
+        frame, total = Frame(rows, narrow=True), ZERO
+        for _, _, p, values in frame.weighted_blocks():
+            spacing = namespace(p).clip(rounding.quantum(p, policy.p, narrow=True), least, None)
+            squares = namespace(p).where(p > 0, spacing, 0.0) ** 2 / 12
+            total = total + float64(squares @ values[..., values.shape[-1] // 2 :])
+        return total**0.5 * frame.size / rows.softmax.divisor
+
+    found = problem.zeros(*problem.out_shape)
+    for rows, values in over_rows(problem, of_rows):
+        rows.put(found, values)
+    return to_numpy(found)
 
 
 def is_small(problem: Problem, policy: NumericPolicy, error: Array) -> bool:

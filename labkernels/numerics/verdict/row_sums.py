@@ -66,9 +66,10 @@ class ErrorRows:
     def abouts(self) -> tuple[float, ...]:
         """For each possible denominator, 1 if a weight's error moves the denominator too, else 0.
 
-        The error of a weight's exponent always moves it, and outweighs the rounding of P in fp32.
+        The error of a weight's exponent always moves it, and outweighs the rounding of P in fp32,
+        and that of P in 16 bits where scores are huge.
         """
-        fine = self.policy.p == "fp32"
+        fine = self.policy.p == "fp32" or error_sigma.scores_show(self.rows, self.policy)
         kinds = {float(fine or kind == "rounded") for kind in self.policy.denominators}
         return tuple(sorted(kinds))
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from labkernels import formats
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import ZERO, Array, moved, namespace, to_numpy
 from labkernels.numerics.truth.problem import Problem
@@ -40,7 +41,10 @@ class Twin:
     whole number, so that no weight is known to be exact. fixed: one number for all rows stands for
     their maximum, kept within 6 log2 units of it. normalised: P is divided by its sum before it is
     rounded, as in eager code. poly3: exp2 is a cubic polynomial. reference: another number for each
-    row stands for its maximum, up to 6 log2 units below it; 0 for none, else which numbers.
+    row stands for its maximum, up to 6 log2 units below it; 0 for none, else which numbers: -1 is
+    the first score that a row sees. steady: the reference is as far from the maximum in all rows,
+    so that P's rounding makes the largest weight smaller (larger if negative) by this part of P's
+    unit roundoff.
 
     The others matter where P has more than 16 bits and sums are in fp32. turns: the keys of this
     many blocks are added in as many parts, each of every turns-th key, as warps take keys in turn.
@@ -64,6 +68,7 @@ class Twin:
     normalised: bool = False
     poly3: bool = False
     reference: int = 0
+    steady: float = 0.0
     kept: bool = False
     differences: bool = False
     logs: bool = False
@@ -88,7 +93,12 @@ TWINS = (
     Twin(1 << 30, whole=True, turns=4),
 )
 # The largest weight of a row is 1 to most kernels, and has no rounding. To these it is any number.
-REFERENCES = tuple(Twin(1 << 30, reference=n, rounded_sum=n % 2 == 0) for n in range(1, 9))
+REFERENCES = (
+    *(Twin(1 << 30, reference=-1, rounded_sum=x, poly3=not x) for x in (False, True)),
+    *(Twin(1 << 30, reference=n, rounded_sum=n % 2 == 0) for n in range(1, 9)),
+)
+# To these it is one number in all rows, whose error adds up: nearly the largest that it can have.
+STEADY = tuple(Twin(1 << 30, steady=x, rounded_sum=x < 0) for x in (0.9, -0.9))
 
 
 def outputs(
@@ -102,7 +112,7 @@ def outputs(
     for given in kernels:
         if is_fine(policy) and given.poly3 and not cubics:  # the cubic errs far more than fp32
             continue
-        twin = replace(given, poly3=given.poly3 or cubics)
+        twin = replace(given, poly3=given.poly3 or cubics, start=_start(given, policy))
         out = problem.zeros(*problem.out_shape)
         middles = _middles(problem) if twin.fixed else {}
         for rows, of_rows in over_rows(problem, functools.partial(_of_rows, twin, policy, middles)):
@@ -113,6 +123,14 @@ def outputs(
 def is_fine(policy: NumericPolicy) -> bool:
     """Return whether P keeps more than 16 bits, so that the order of fp32 sums shows in o."""
     return policy.p not in SIXTEEN
+
+
+def _start(twin: Twin, policy: NumericPolicy) -> float:
+    """Return the log2 of a twin's largest weight; a steady one has a number that P cannot hold."""
+    if not twin.steady:
+        return twin.start
+    part = twin.steady if twin.steady > 0 else 2 + twin.steady
+    return math.log2(1 + part * formats.named(policy.p.removesuffix("x2")).unit_roundoff)
 
 
 def _middles(problem: Problem) -> dict[int, Array]:
@@ -318,6 +336,11 @@ def _shifts(score: Array, twin: Twin, top: Array, middle: Array | None) -> Array
     """
     xp = namespace(score)
     n = score.shape[-1]
+    if twin.reference < 0:
+        seen = ~xp.isinf(score)
+        first = xp.where(seen & (seen.cumsum(-1) == 1), score, 0.0).sum(-1)[..., None]
+        with np.errstate(invalid="ignore"):
+            return xp.maximum(first, top - _FIXED_MOST) + xp.zeros_like(score)
     if twin.reference:
         part = top * (twin.reference * _GOLDEN) % 1.0
         return top - _FIXED_MOST * xp.where(xp.isinf(top), 0.0, part) + xp.zeros_like(score)

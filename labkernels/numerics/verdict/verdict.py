@@ -20,16 +20,13 @@ from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.threads import one_per_product
 from labkernels.numerics.verdict import (
     first_look,
-    groupings,
     less_exact,
-    matched_filters,
     parts,
     significance,
     twins,
 )
 from labkernels.numerics.verdict.diagnosis import causes, log_sums, names
 from labkernels.numerics.verdict.diagnosis.one_row import Match
-from labkernels.numerics.verdict.matched_filters import Filters
 from labkernels.numerics.verdict.significance import Finding
 from labkernels.numerics.verdict.twins import Twin
 from labkernels.policy import NumericPolicy
@@ -39,7 +36,7 @@ LESS_EXACT = "LESS EXACT"
 _SPREAD = "spread of z by all"
 _AS_LARGE = 0.3  # least share of a coarser policy's error: else a coarse one would excuse any error
 _EVEN_MOST = 64.0  # times rounding's error, that is six bits less: the limit of LESS EXACT
-_NEAR = 2.0  # times its limit, to which a test's value is near enough to ask more twins
+_WIDEST = 16.0  # largest spread of z that another reference of the weights might cause
 _PART_SLACK = 1.5  # a part's errors may be so many times larger or smaller than those of all rows
 _A_LITTLE_MORE = 2.0  # times a way's error, as a few more roundings of the same size give
 
@@ -161,7 +158,7 @@ def decide(
         why = "every element is the float64 answer, rounded once" if once else ""
         return _answered(tuple(found), of_lse2, policy, error, bound, sigma, why=why)
     sigma, filtered = seen.filtered()
-    z, tests = _findings(problem, policy, error, sigma, filtered)
+    z, tests = significance.of_error(problem, policy, error, sigma, filtered)
     beyond = found[0].status == "bug"
     if not beyond and any(test.status != "rounding" for test in tests):
         tests = _widened(problem, policy, truth, error, sigma, tests)
@@ -201,18 +198,43 @@ def _widened(
 
     Where a part of a large problem has errors that no right kernel has, its limits will do.
     """
+    others = () if twins.is_fine(policy) else (twins.STEADY, twins.REFERENCES)
+    kinds = (twins.TWINS, *others)
     part = parts.of_problem(problem)
     if part is not None:
         given = part.problem, policy, part.of(truth), part.of(sigma)
-        found = _tests(part.problem, policy, part.of(error), part.of(sigma))[2]
-        found, worst = _beside_twins(*given, found, twins.TWINS)
+        worst: dict[str, float] = {}
+        found = significance.tests(part.problem, policy, part.of(error), part.of(sigma))[2]
+        found = _beside_all(*given, found, kinds, worst)
         if any(test.status == "bug" for test in found):
             return [significance.widened(test, worst.get(test.name, 0.0)) for test in tests]
-    tests = _beside_twins(problem, policy, truth, sigma, tests, twins.TWINS)[0]
-    wrong = [test for test in tests if test.status == "bug"]
-    if not wrong or twins.is_fine(policy) or any(x.value > _NEAR * x.bug for x in wrong):
-        return tests
-    return _beside_twins(problem, policy, truth, sigma, tests, twins.REFERENCES)[0]
+    return _beside_all(problem, policy, truth, sigma, tests, kinds, {})
+
+
+def _beside_all(
+    problem: Problem,
+    policy: NumericPolicy,
+    truth: Array,
+    sigma: Array,
+    tests: list[Finding],
+    kinds: tuple[tuple[Twin, ...], ...],
+    worst: dict[str, float],
+) -> list[Finding]:
+    """Return the tests with limits beyond right kernels of one kind after the other, as needed.
+
+    worst: is given what these kernels reach, per test.
+    """
+    for kernels in kinds:
+        spread = next(test.value for test in tests if test.name == _SPREAD)
+        if kernels is not twins.TWINS and not spread <= _WIDEST:
+            break
+        given = problem, policy, truth, sigma, tests, kernels
+        tests, reached = _beside_twins(*given, known=kernels is twins.STEADY)
+        if kernels is not twins.STEADY:
+            worst |= {name: max(value, worst.get(name, 0.0)) for name, value in reached.items()}
+        if all(test.status == "rounding" for test in tests):
+            break
+    return tests
 
 
 def _beside_twins(
@@ -222,13 +244,18 @@ def _beside_twins(
     sigma: Array,
     tests: list[Finding],
     kernels: tuple[Twin, ...],
+    *,
+    known: bool = False,
 ) -> tuple[list[Finding], dict[str, float]]:
-    """Return the tests with limits beyond what right kernels reach, and the latter per test."""
+    """Return the tests with limits beyond what right kernels reach, and the latter per test.
+
+    known: as `significance.widened` takes it.
+    """
     worst = dict.fromkeys((test.name for test in tests), 0.0)
     for out in twins.outputs(problem, policy, kernels):
-        for test in _tests(problem, policy, out - truth, sigma)[2]:
+        for test in significance.tests(problem, policy, out - truth, sigma)[2]:
             worst[test.name] = max(worst[test.name], test.value)
-    return [significance.widened(test, worst[test.name]) for test in tests], worst
+    return [significance.widened(test, worst[test.name], known=known) for test in tests], worst
 
 
 def _evenly(problem: Problem, policy: NumericPolicy, error: Array, sigma: Array, z: Array) -> str:
@@ -236,7 +263,7 @@ def _evenly(problem: Problem, policy: NumericPolicy, error: Array, sigma: Array,
     times = float(np.sqrt((z**2).mean()))
     if not 1 < times <= _EVEN_MOST:
         return ""
-    tests = _tests(problem, policy, error / times, sigma)[2]
+    tests = significance.tests(problem, policy, error / times, sigma)[2]
     if any(test.status == "bug" for test in tests):
         return ""
     return f"errors are {times:.2g} times as large as rounding's, alike everywhere"
@@ -246,12 +273,9 @@ def _of_values(
     problem: Problem, policy: NumericPolicy, truth: Array, error: Array, sigma: Array
 ) -> str:
     """Return words if what a kernel may do to V explains the errors; else ""."""
-    for words, shared, kernels in less_exact.OF_VALUES:
-        more = less_exact.of_largest(problem, error, sigma, shared=shared)
-        if more is None:
-            continue
+    for words, more, kernels in less_exact.of_values(problem, policy, error, sigma):
         wide = np.hypot(sigma, more)
-        tests = _tests(problem, policy, error, wide)[2]
+        tests = significance.tests(problem, policy, error, wide)[2]
         tests = _beside_twins(problem, policy, truth, wide, tests, kernels)[0]
         if all(test.status != "bug" for test in tests):
             return f"as a kernel is that {words}"
@@ -303,44 +327,20 @@ def _as_a_way(
     if way.policy != policy and significance.of_bound(error, bound, "", problem).value > 1:
         return none
     sigma, filtered = first_look.expected(problem, way.policy).over_rows(error)
-    tests = _findings(problem, way.policy, error, sigma, filtered)[1]
+    tests = significance.of_error(problem, way.policy, error, sigma, filtered)[1]
     tests, worst = _beside_twins(problem, way.policy, truth, sigma, tests, way.kernels)
+    if not worst[_SPREAD]:  # these kernels make no error at all
+        return none
     share = next(test.value for test in tests if test.name == _SPREAD) / worst[_SPREAD]
     if share >= _AS_LARGE / slack and all(test.status != "bug" for test in tests):
         return 1.0, f"as a kernel with {way.words} is"
     if not 1 < share <= _A_LITTLE_MORE * slack:
         return none
-    tests = _tests(problem, way.policy, error / share, sigma)[2]
+    tests = significance.tests(problem, way.policy, error / share, sigma)[2]
     tests = [significance.widened(test, worst[test.name]) for test in tests]
     if any(test.status == "bug" for test in tests):
         return none
     return share, f"errors are {share:.2g} times those of a kernel with {way.words}"
-
-
-def _tests(
-    problem: Problem, policy: NumericPolicy, error: Array, sigma: Array
-) -> tuple[Filters, Array, list[Finding]]:
-    """Return the filters, z over its slack, and the findings that need them."""
-    filtered = matched_filters.matched_filters(problem, policy, error, sigma)
-    return filtered, *_findings(problem, policy, error, sigma, filtered)
-
-
-def _findings(
-    problem: Problem, policy: NumericPolicy, error: Array, sigma: Array, filtered: Filters
-) -> tuple[Array, list[Finding]]:
-    """Return z over its slack, and the findings that need the filters."""
-    slack = significance.variance_slack(filtered)
-    live = np.broadcast_to(problem.n_keys[:, None] > 1, slack.shape)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        z = error / sigma
-        z[(error == 0) | ~live[..., None]] = 0.0
-        z /= np.sqrt(slack)[..., None]
-    simple = groupings.simple(problem)
-    found = significance.of_spread(z, filtered, live, [*simple, *groupings.tiles(problem)])
-    found += significance.of_outliers(z, filtered, problem)
-    found += significance.of_directions(filtered, slack, problem, policy, simple)
-    found += significance.of_keys(filtered, slack, problem)
-    return z, found
 
 
 def _answered(
