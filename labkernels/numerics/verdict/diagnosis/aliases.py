@@ -47,6 +47,11 @@ def _has_sinks(problem: Problem, match: Match) -> bool:
     return problem.variant is not None and problem.variant.sinks is not None
 
 
+def _without_sinks(problem: Problem, match: Match) -> bool:
+    """Whether the weights of keys add up to 1, so that what V has more, the output has more."""
+    return not _has_sinks(problem, match)
+
+
 def _of_one_query(problem: Problem, match: Match) -> bool:
     return int(np.diff(problem.q_ends).max()) == 1
 
@@ -77,6 +82,10 @@ _SAME: tuple[tuple[str, str, Holds], ...] = (
     (r"the mean of V is added", "V less its mean", _taken_off),
     (r"channels mixed up", "V read with its channels mixed up", _always),
     (r"Q of another row", "weights are those of another row", _of_rows),
+    (r"a constant is added", "a constant is added to V, as a zero point is", _without_sinks),
+    (r"partial outputs of another row", "another row's output in some splits", _always),
+    (r"l accumulated in (\w+)", r"denominator of each row in \1", _always),
+    (r"RoPE some places off", "RoPE of K by wrong places", _of_some_keys),
 )
 
 

@@ -28,6 +28,7 @@ def _masked(sheet: Sheet, scores: Array) -> Array:
     return sheet.attend(np.where(sheet.hidden, -np.inf, scores))
 
 
+_DEPTHS = -LOG2_E * np.geomspace(30, 0.02, 33)  # of exponents that are clamped
 _CUTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "scores clamped": (
         "to at most {:.4g}",
@@ -49,6 +50,12 @@ _CUTS: dict[str, tuple[str, Callable[..., Any]]] = {
         "s - max to at least {:.4g}",
         lambda sheet, c: _masked(sheet, np.maximum(sheet.raw, _top(sheet) + c)),
     ),
+    "exponents clamped, those of hidden keys too": (
+        "s - max to at least {:.4g}",
+        lambda sheet, c: (
+            sheet.attend(np.maximum(sheet.scores, _top(sheet) + c)) if sheet.hidden.any() else None
+        ),
+    ),
     "small weights dropped": (
         "s - max below {:.4g}",
         lambda sheet, c: sheet.attend(
@@ -67,6 +74,8 @@ def of_cuts(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         grid = np.unique(np.quantile(own, np.linspace(0.002, 0.998, 33)))
         if "tanh" in words:  # the number may be far above all scores, where it acts as a scale
             grid = np.geomspace(0.5, 300, 41) * LOG2_E
+        if "hidden" in name:  # their exponents are as low as can be
+            grid = _DEPTHS
         if len(grid) < 3:
             continue
         at = least(misfit, lambda c, f=cut: lambda sheet: f(sheet, c), grid) / LOG2_E

@@ -156,7 +156,7 @@ def _packed(sheet: Sheet) -> Array:
 
 
 def _of_both(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """Yield Q and K turned by other frequencies than those that they have."""
+    """Yield Q, K or both turned by other frequencies than those that they have."""
     kinds = (
         "exponents that begin with the second",
         "exponents up to 1",
@@ -167,17 +167,22 @@ def _of_both(sheets: list[Sheet]) -> Iterator[Mistake]:
         others = [Angles(b, old.interleaved, old.share) for b in _NEW_BASES if b != old.base]
         others += [Angles(old.base, old.interleaved, old.share, kind) for kind in kinds]
         for new in others:
+            words = f"{new.kind or f'base {new.base:g}'} for {old.words}"
+            for what in ("Q and K", "K", "Q"):
 
-            def outputs(sheet: Sheet, a: Angles = old, b: Angles = new) -> Array:
-                at, x = sheet.places[:, 0], np.arange(sheet.kv_len)
-                plain = sheet.once((a, "not turned"), lambda: a.turned(sheet.k, -x))
-                k = sheet.once((a, b), lambda: b.turned(plain, x))
-                q = b.turned(a.turned(sheet.q, -at), at)
-                return sheet.attend(sheet.masked(q @ k.T))
+                def outputs(sheet: Sheet, a: Angles = old, b: Angles = new, w: str = what) -> Array:
+                    at, x = sheet.places[:, 0], np.arange(sheet.kv_len)
+                    q, k = sheet.q, sheet.k
+                    if "K" in w:
+                        plain = sheet.once((a, "not turned"), lambda: a.turned(sheet.k, -x))
+                        k = sheet.once((a, b), lambda: b.turned(plain, x))
+                    if "Q" in w:
+                        q = b.turned(a.turned(sheet.q, -at), at)
+                    return sheet.attend(sheet.masked(q @ k.T))
 
-            name = "RoPE of another base" if new.base != old.base else "RoPE of other frequencies"
-            where = f"base {new.base:g} for {old.words}"
-            yield Mistake(name, new.kind or where, outputs, cost=1.0)
+                of = "another base" if new.base != old.base else "other frequencies"
+                name = f"RoPE of {of}" if what == "Q and K" else f"RoPE of {what} by {of}"
+                yield Mistake(name, words, outputs, cost=1.0)
 
 
 def _of_rest(sheets: list[Sheet]) -> Iterator[Mistake]:
