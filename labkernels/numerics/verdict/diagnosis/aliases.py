@@ -14,8 +14,10 @@ import numpy as np
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 
+_MERGED = "splits merged with wrong weights"
 MOST = 3  # names of a line: a longer list does not tell a reader where to look
 _OR = ", or "
+_TENSOR = re.compile(r"^(K and V|Q and K|Q or K|keys|[QKV]) (?=read|of|in|is|with|by)")
 _OF_KEYS = re.compile(r"\bkeys?\b|\btiles\b")
 
 Holds = Callable[[Problem, Match], bool]
@@ -67,7 +69,7 @@ def _taken_off(problem: Problem, match: Match) -> bool:
 
 # The whole name, another name of the same outputs, and for which calls they are the same.
 _SAME: tuple[tuple[str, str, Holds], ...] = (
-    (r"wrong scale(: (twice|half) as large)?", "Q or K by a factor", _of_all_keys),
+    (r"wrong scale(: .+)?", "Q or K by a factor", _of_all_keys),
     (r"wrong scale", "K by a factor", _of_some_keys),
     (r"wrong scale, another for each (\w+)", r"Q or K by a factor for each \1", _of_all_keys),
     (r"V or the output by a factor", "the denominator by a factor", _always),
@@ -85,6 +87,19 @@ _SAME: tuple[tuple[str, str, Holds], ...] = (
     (r"a constant is added", "a constant is added to V, as a zero point is", _without_sinks),
     (r"partial outputs of another row", "another row's output in some splits", _always),
     (r"l accumulated in (\w+)", r"denominator of each row in \1", _always),
+    (r"GQA heads interleaved", "K and V of another head", _always),
+    (r"causal mask (is strict|aligned to the first key)", "another mask", _always),
+    (r"K read as 0", "scores of these keys are 0", _of_some_keys),
+    (r"K is a sum of several keys'", "scores added to those of other keys", _always),
+    (r"([KV]) with a constant added", r"\1 with its zero point not taken off", _always),
+    (r"V by a factor for each block", "V with scales of other blocks", _always),
+    (r"(splits merged (unweighted|by) .*|mixed log base .*)", _MERGED, _always),
+    (r"splits merged unweighted", _MERGED, _always),
+    (r"(first|last) split counted twice at the merge", "keys counted twice", _always),
+    (r"Q read with two registers .*", "Q of another row, in some channels", _always),
+    (r"([KV]) read with two registers .*", r"channels of \1 read from other keys", _always),
+    (r"(.+) read from other tokens, across requests", r"\1 of another request", _always),
+    (r"out stored some elements off", "channels mixed up with those of the row beside", _always),
     (r"RoPE some places off", "RoPE of K by wrong places", _of_some_keys),
 )
 
@@ -127,5 +142,8 @@ def named(problem: Problem, matches: list[Match]) -> list[Match]:
         return []
     names = [_as_asked(problem, name) for name in matches[0].name.split(_OR)]
     more = [other for other in _others(problem, matches[0], names) if other not in names]
+    if len(names) + len(more) > MOST:  # another word tells more than the same of another tensor
+        words = [_TENSOR.sub("", name) for name in names]
+        names = [name for i, name in enumerate(names) if words[i] not in words[:i]]
     kept = [*names, *dict.fromkeys(more)][: max(MOST, len(names))]
     return [replace(matches[0], name=_OR.join(kept)), *matches[1:]]

@@ -209,15 +209,14 @@ def _of_some_channels(case: Case, bad: Array, score: Array) -> list[Match]:
     given = case.problem, case.out, case.truth, case.sigma, score, case.policy.p
     place = places.words(case.problem, bad)
     words = f"channels {wrong[0]} to {wrong[-1]} alone, {len(wrong)} of them"
-    explained = [
-        match
-        for match in whole_kernel.explain(sheets.of_rows(*given, wrong), case.policy.out)
-        if not match.vague and not match.name.startswith("row never")
-    ]
-    if not explained:
-        problem, policy = case.problem, case.policy
-        whole = problem, case.out, case.truth, case.sigma, bad, policy.p, policy.out
-        explained = structure.of_channels(*whole, wrong)
+    found = sheets.of_rows(*given, wrong)
+    problem, policy = case.problem, case.policy
+    whole = problem, case.out, case.truth, case.sigma, bad, policy.p, policy.out
+    explained = (
+        _sure(whole_kernel.explain(found, policy.out))
+        or structure.of_channels(*whole, wrong)
+        or _sure(whole_kernel.explain(found, policy.out, late=True))
+    )
     return [
         replace(
             match,
@@ -226,6 +225,10 @@ def _of_some_channels(case: Case, bad: Array, score: Array) -> list[Match]:
         )
         for match in explained
     ]
+
+
+def _sure(found: list[Match]) -> list[Match]:
+    return [match for match in found if not match.vague and not match.name.startswith("row never")]
 
 
 def _stored(case: Case) -> list[Match]:

@@ -184,6 +184,26 @@ def _registers_exchanged(q):
     return out
 
 
+def _without_sine(w):
+    at = wrong.places(w)[0].flatten()
+    plain, half = _turned(w.q, -at, 1e4), w.q.shape[3] // 2
+    cos = (at[:, None].double() * 1e4 ** (-torch.arange(half) / half).double()).cos()
+    return w.scores(q=plain * torch.cat([cos, cos], -1))
+
+
+def _half_a_tile_on(k, size=64):
+    other = torch.arange(k.shape[2]) ^ size // 2
+    there = (other < k.shape[2])[:, None]
+    late = torch.where(there, k[:, :, other.clamp(max=k.shape[2] - 1)], 0.0)
+    return torch.cat([k[..., :16], late[..., 16:]], -1)
+
+
+def _halves_by_turns(v):
+    step = v.abs().amax(-1, keepdim=True) / 7
+    blocks = (torch.round(v / step) * step).unflatten(-1, (-1, 2, 8))
+    return blocks.mT.flatten(-3)
+
+
 def _by_the_score(w):
     s = w.q @ w.k.mT * w.call.scale
     return s * torch.tanh(s / w.call.asked.soft_cap)
@@ -207,6 +227,9 @@ CASES = {
         SHAPE,
         Asked(soft_cap=2.0),
     ),
+    "RoPE of Q without its sine": (wrong.scored(_without_sine), SHAPE, None),
+    "channels of K read from other keys": (_of_k(_half_a_tile_on), SHAPE, None),
+    "V in int4 with its channels": (_of_v(_halves_by_turns), SHAPE, None),
     "RoPE of K by another base": (_of_k(_of_another_base), SHAPE, None),
     "Q read with two registers": (
         wrong.scored(lambda w: w.scores(q=_registers_exchanged(w.q))),

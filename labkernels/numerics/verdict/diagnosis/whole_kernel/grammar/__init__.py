@@ -89,6 +89,7 @@ def of_readings(sheets: list[Sheet], misfit: Callable[..., float]) -> Iterator[M
                 readings.of_formats(first),
                 readings.of_channels(first),
                 queries.of_queries(first),
+                readings.of_rounded_scales(first),
             ),
             limit,
             everywhere=True,

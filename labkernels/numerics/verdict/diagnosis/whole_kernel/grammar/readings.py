@@ -1,8 +1,10 @@
 """Every way to read keys wrongly: a tensor and what happens to it, or to scores and weights."""
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,13 @@ def of_operands(sheet: Sheet) -> Iterator[Reading]:
 def of_scales(sheet: Sheet) -> Iterator[Reading]:
     """Yield K, V or both with the scales of others."""
     yield from _of_operands(sheet, (caches.scales,))
+
+
+def of_rounded_scales(sheet: Sheet) -> Iterator[Reading]:
+    """Yield K, V or both in few bits with the scales of others."""
+    of = (functools.partial(caches.scales, fmt=fmt) for fmt in caches.FORMATS)
+    for reading in _of_operands(sheet, tuple(of)):
+        yield replace(reading, precision=False)
 
 
 def _of_operands(sheet: Sheet, families: tuple[Callable[..., Any], ...]) -> Iterator[Reading]:

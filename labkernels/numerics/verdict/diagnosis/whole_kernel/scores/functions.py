@@ -28,6 +28,7 @@ def _masked(sheet: Sheet, scores: Array) -> Array:
     return sheet.attend(np.where(sheet.hidden, -np.inf, scores))
 
 
+_BITS = (8, 4)  # of scores that are integers
 _DEPTHS = -LOG2_E * np.geomspace(30, 0.02, 33)  # of exponents that are clamped
 _CUTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "scores clamped": (
@@ -85,6 +86,18 @@ def of_cuts(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
             words.format(at),
             lambda sheet, f=cut, c=at: f(sheet, c * LOG2_E),
         )
+        for bits in _BITS if "both" in name else ():
+            yield Mistake(
+                "scores clamped, both ways, in few bits",
+                f"{words.format(at)}, in {bits} bits",
+                lambda sheet, c=at, b=bits: _in_bits(sheet, abs(c) * LOG2_E, b),
+            )
+
+
+def _in_bits(sheet: Sheet, limit: float, bits: int) -> Array:
+    """Return rows whose scores are integers of some bits, the largest of which is the limit."""
+    step = max(limit, 1e-9) / (2.0 ** (bits - 1) - 1)
+    return _masked(sheet, np.rint(np.clip(sheet.raw, -limit, limit) / step) * step)
 
 
 def _round(x: float) -> float:
