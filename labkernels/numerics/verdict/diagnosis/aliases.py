@@ -3,6 +3,9 @@
 A factor on all scores is a scale, or a factor on Q or K; keys that both sums lack may be hidden by
 a mask. No output tells such mistakes apart, so that the line names them together, the likelier ones
 first. What is equal on some inputs alone is tried in `whole_kernel` instead.
+
+Of 23 wrong names of three held-out sets, 16 were the right mistake in other words. What they left
+of the errors, 0.06 to 1.3 in rms of z, is what right names leave: no margin tells them apart.
 """
 
 import re

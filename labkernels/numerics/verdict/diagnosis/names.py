@@ -220,11 +220,17 @@ def _of_some_channels(case: Case, bad: Array, score: Array) -> list[Match]:
     return [
         replace(
             match,
-            name=match.name + ", in some channels" * ("channel" not in match.name),
+            name=_in_channels(match.name),
             where="; ".join(filter(None, (match.where, words, place))),
         )
         for match in explained
     ]
+
+
+def _in_channels(name: str) -> str:
+    """Return the name of what some channels alone have; all channels of a row share its query."""
+    of_others = "another row's output, in some channels, or " * name.startswith("Q of another row")
+    return of_others + name + ", in some channels" * ("channel" not in name)
 
 
 def _sure(found: list[Match]) -> list[Match]:

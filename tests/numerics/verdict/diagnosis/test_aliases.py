@@ -344,6 +344,16 @@ def test_weights_of_parts_of_any_size_explain_some_channels():
     assert names[-1].endswith("in some channels")
 
 
+def test_channels_of_the_row_beside_are_those_of_its_output():
+    def bug(w, out):
+        rows = out.unflatten(1, (-1, w.call.group)).transpose(2, 3).flatten(2, 3)
+        rows = torch.cat([rows[..., :16], rows.roll(-1, 2)[..., 16:]], -1)
+        return rows.unflatten(2, (-1, w.call.group)).transpose(2, 3).flatten(1, 2)
+
+    names = _judged(stored(bug), WHOLE)
+    assert names[0] == "another row's output, in some channels"
+
+
 def test_a_list_of_names_stays_as_short_as_a_reader_can_use():
     three = Match("wrong scale, or a, or b", "all rows", 1.0, 9.0)
     assert aliases.named(None, [three]) == [three]
