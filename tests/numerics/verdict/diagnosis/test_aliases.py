@@ -332,8 +332,8 @@ def test_a_constant_is_not_one_of_v_where_a_sink_has_weight():
 
 def test_a_norm_of_keys_that_are_equally_long_is_a_scale_too():
     call = call_of(CAUSAL, SEED)
-    call = replace(call, k=4 * torch.nn.functional.normalize(call.k, dim=-1))
-    late = scored(lambda w: torch.where(torch.arange(w.s.shape[-1]) >= 48, w.s / 4, w.s))
+    call = replace(call, k=3 * torch.nn.functional.normalize(call.k, dim=-1))
+    late = scored(lambda w: torch.where(torch.arange(w.s.shape[-1]) >= 48, w.s / 3, w.s))
     names = runs.judged(call, wrong.run(late, call)).matches[0].name.split(", or ")
     assert set(names) == {"K divided by its length", "wrong scale", "K by a factor"}
 
