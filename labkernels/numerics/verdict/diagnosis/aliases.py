@@ -146,7 +146,10 @@ def named(problem: Problem, matches: list[Match]) -> list[Match]:
     names = [_as_asked(problem, name) for name in matches[0].name.split(_OR)]
     more = [other for other in _others(problem, matches[0], names) if other not in names]
     if len(names) + len(more) > MOST:  # another word tells more than the same of another tensor
-        words = [_TENSOR.sub("", name) for name in names]
-        names = [name for i, name in enumerate(names) if words[i] not in words[:i]]
+        told: dict[str, str] = {}
+        for name in names:
+            word = _TENSOR.sub("", name)
+            told[word] = name if name.startswith("K and V") else told.get(word, name)
+        names = list(told.values())
     kept = [*names, *dict.fromkeys(more)][: max(MOST, len(names))]
     return [replace(matches[0], name=_OR.join(kept)), *matches[1:]]

@@ -321,7 +321,8 @@ def test_another_word_comes_before_the_same_word_of_another_tensor():
     names = ["keys left out", "V read from other keys", "K and V read from other keys"]
     match = Match(", or ".join(names), "the first key", 1.0, 9.0)
     found = aliases.named(replace(_problem(), causal=True), [match])
-    assert found[0].name.split(", or ") == [*names[:2], "another mask that hides them"]
+    left = [names[0], names[2], "another mask that hides them"]  # K and V are likelier than V alone
+    assert found[0].name.split(", or ") == left
 
 
 def test_a_constant_is_not_one_of_v_where_a_sink_has_weight():
