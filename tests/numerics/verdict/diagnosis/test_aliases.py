@@ -123,18 +123,6 @@ def _added_to_the_tile_before(w):
     return w.s + torch.where(key // 16 % 2 == 1, before.clamp(min=-1e30), 0.0)
 
 
-def _merged_in_half_of_the_channels(w):
-    weight = torch.ones_like(w.s)
-    weight[..., :61] += torch.rand(w.s.shape[:3], generator=torch.Generator().manual_seed(4))[
-        ..., None
-    ]
-    right = wrong.right_output(w)
-    s = w.s + weight.log()
-    other = attend(s, w.v, w.call.q.dtype)
-    half = right.shape[-1] // 2
-    return torch.cat([right[..., :half], other[..., half:]], -1)
-
-
 def _half_of_the_query_late(w):
     early = w.scores(q=torch.where(torch.arange(w.q.shape[-1]) < 16, w.q, 0.0))
     return torch.where(torch.arange(w.s.shape[-1]) < 32, early, w.s)
@@ -337,22 +325,6 @@ def test_a_norm_of_keys_that_are_equally_long_is_a_scale_too():
     late = scored(lambda w: torch.where(torch.arange(w.s.shape[-1]) >= 48, w.s / 3, w.s))
     names = runs.judged(call, wrong.run(late, call)).matches[0].name.split(", or ")
     assert set(names) == {"K divided by its length", "wrong scale", "K by a factor"}
-
-
-def test_weights_of_parts_of_any_size_explain_some_channels():
-    names = _judged(_merged_in_half_of_the_channels, replace(CAUSAL, dim=64))
-    assert names[0].startswith("splits merged with wrong weights in each row")
-    assert names[-1].endswith("in some channels")
-
-
-def test_channels_of_the_row_beside_are_those_of_its_output():
-    def bug(w, out):
-        rows = out.unflatten(1, (-1, w.call.group)).transpose(2, 3).flatten(2, 3)
-        rows = torch.cat([rows[..., :16], rows.roll(-1, 2)[..., 16:]], -1)
-        return rows.unflatten(2, (-1, w.call.group)).transpose(2, 3).flatten(1, 2)
-
-    names = _judged(stored(bug), WHOLE)
-    assert names[0] == "another row's output, in some channels"
 
 
 def test_a_list_of_names_stays_as_short_as_a_reader_can_use():
