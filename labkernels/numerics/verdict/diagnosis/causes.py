@@ -47,6 +47,7 @@ _CAUSES = {
     "rows uninitialised": "memory that no block wrote, that another kernel wrote later, or a bias",
     "row never written": "a block that returned early, or a grid that is too small",
     "another row's output": "strides of the output, or the order of heads and tokens in the grid",
+    "out stored some elements off": "the address of the output, in elements or bytes",
     "out in another layout": "the output was stored by the strides of the other layout",
     "K in another layout": "a tensor was passed in the other layout without a transposed copy",
     "V in another layout": "a tensor was passed in the other layout without a transposed copy",

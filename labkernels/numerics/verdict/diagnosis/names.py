@@ -209,23 +209,32 @@ def _of_some_channels(case: Case, bad: Array, score: Array) -> list[Match]:
     given = case.problem, case.out, case.truth, case.sigma, score, case.policy.p
     place = places.words(case.problem, bad)
     words = f"channels {wrong[0]} to {wrong[-1]} alone, {len(wrong)} of them"
-    explained = [
-        match
-        for match in whole_kernel.explain(sheets.of_rows(*given, wrong), case.policy.out)
-        if not match.vague and not match.name.startswith("row never")
-    ]
-    if not explained:
-        problem, policy = case.problem, case.policy
-        whole = problem, case.out, case.truth, case.sigma, bad, policy.p, policy.out
-        explained = structure.of_channels(*whole, wrong)
+    found = sheets.of_rows(*given, wrong)
+    problem, policy = case.problem, case.policy
+    whole = problem, case.out, case.truth, case.sigma, bad, policy.p, policy.out
+    explained = (
+        _sure(whole_kernel.explain(found, policy.out))
+        or structure.of_channels(*whole, wrong)
+        or _sure(whole_kernel.explain(found, policy.out, late=True))
+    )
     return [
         replace(
             match,
-            name=match.name + ", in some channels" * ("channel" not in match.name),
+            name=_in_channels(match.name),
             where="; ".join(filter(None, (match.where, words, place))),
         )
         for match in explained
     ]
+
+
+def _in_channels(name: str) -> str:
+    """Return the name of what some channels alone have; all channels of a row share its query."""
+    of_others = "another row's output, in some channels, or " * name.startswith("Q of another row")
+    return of_others + name + ", in some channels" * ("channel" not in name)
+
+
+def _sure(found: list[Match]) -> list[Match]:
+    return [match for match in found if not match.vague and not match.name.startswith("row never")]
 
 
 def _stored(case: Case) -> list[Match]:

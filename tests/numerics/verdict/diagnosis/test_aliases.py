@@ -110,6 +110,45 @@ def _without(keys):
     return scored(bug)
 
 
+def _tokens_modulo_64(w):
+    b, _, n = w.k.shape[:3]
+    token = (torch.arange(b)[:, None] * n + torch.arange(n)) % 64
+    k, v = (x.transpose(0, 1).flatten(1, 2)[:, token].transpose(0, 1) for x in (w.k, w.v))
+    return attend(w.scores(k=k), v, w.call.q.dtype)
+
+
+def _added_to_the_tile_before(w):
+    key = torch.arange(w.s.shape[-1])
+    before = w.s[..., (key - 16).clamp(min=0)]
+    return w.s + torch.where(key // 16 % 2 == 1, before.clamp(min=-1e30), 0.0)
+
+
+def _half_of_the_query_late(w):
+    early = w.scores(q=torch.where(torch.arange(w.q.shape[-1]) < 16, w.q, 0.0))
+    return torch.where(torch.arange(w.s.shape[-1]) < 32, early, w.s)
+
+
+def _scales_of_the_next_head(w):
+    size = w.k.abs().amax(2, keepdim=True)
+    return w.scores(k=w.k * size.roll(w.call.group, 1) / size)
+
+
+def _at_least(w):
+    p = torch.exp(w.s - w.s.amax(-1, keepdim=True)).clamp(min=0.02)
+    return (p @ w.v / p.sum(-1, keepdim=True)).to(w.call.q.dtype)
+
+
+def _in_eight_bits(w):
+    s = (w.q @ w.k.mT * w.call.scale).clamp(-1, 1)
+    return (torch.round(s * 127) / 127).masked_fill(w.hidden, -math.inf)
+
+
+def _e4m3_of_the_next_head(w):
+    size = w.v.abs().amax((2, 3), keepdim=True)
+    kept = (w.v / size * 448).float().to(torch.float8_e4m3fn).double() / 448
+    return kept * size.roll(w.call.group, 1)
+
+
 SINKS, SLOPES = Asked(sinks=True), Asked(alibi=True)
 CASES = {
     "pairs of K's channels": (_of_k(_pairs), CAUSAL, None, ["channels of Q or K mixed up"]),
@@ -146,6 +185,60 @@ CASES = {
         CAUSAL,
         None,
         ["keys left out", "another mask that hides them"],
+    ),
+    "a constant": (
+        stored(lambda w, out: out + 0.25),
+        CAUSAL,
+        None,
+        ["a constant is added", "a constant is added to V, as a zero point is"],
+    ),
+    "elements": (
+        stored(lambda w, out: out.flatten().roll(1).reshape(out.shape)),
+        CAUSAL,
+        None,
+        ["out stored some elements off", "channels mixed up with those of the row beside"],
+    ),
+    "tokens": (
+        _tokens_modulo_64,
+        CAUSAL,
+        None,
+        ["K and V read from other tokens, across requests", "K and V of another request"],
+    ),
+    "tile before": (
+        scored(_added_to_the_tile_before),
+        CAUSAL,
+        None,
+        ["K is a sum of several keys'", "scores added to those of other keys"],
+    ),
+    "half of the query": (
+        scored(_half_of_the_query_late),
+        CAUSAL,
+        None,
+        ["channels of Q or K left out"],
+    ),
+    "scales": (
+        scored(_scales_of_the_next_head),
+        CAUSAL,
+        None,
+        ["K with scales of another head"],
+    ),
+    "exponents": (
+        _at_least,
+        CAUSAL,
+        None,
+        ["exponents clamped, those of hidden keys too"],
+    ),
+    "steps": (
+        scored(_in_eight_bits),
+        CAUSAL,
+        None,
+        ["scores clamped, both ways, in few bits"],
+    ),
+    "scale of e4m3": (
+        valued(_e4m3_of_the_next_head),
+        CAUSAL,
+        None,
+        ["V in e4m3 with a wrong scale"],
     ),
     "e4m3": (
         stored(lambda w, out: out.to(torch.float8_e4m3fn).to(out.dtype)),
@@ -184,6 +277,54 @@ def test_what_a_call_asks_for_is_not_named_as_not_asked_for(asked, name, then):
 def test_a_scale_of_some_keys_is_not_one_of_the_query():
     some = Match("wrong scale", "scores times 1.3; odd tiles of 32 keys", 1.0, 9.0)
     assert aliases.named(None, [some])[0].name == "wrong scale, or K by a factor"
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "other"),
+    [
+        ("partial outputs of another row", "split 1 of 4", "another row's output in some splits"),
+        ("RoPE some places off", "q +64 places; of keys from 64 on", "RoPE of K by wrong places"),
+        ("RoPE some places off", "q +64 places", None),
+        ("l accumulated in bf16", "after every key", "denominator of each row in bf16"),
+        ("GQA heads interleaved", "", "K and V of another head"),
+        ("causal mask is strict", "", "another mask"),
+        ("K read as 0", "keys 3 to 9", "scores of these keys are 0"),
+        ("K read as 0", "", None),
+        ("V with a constant added", "0.2", "V with its zero point not taken off"),
+        ("V by a factor for each block", "keys 0 to 7", "V with scales of other blocks"),
+        ("splits merged by l alone", "3 splits", "splits merged with wrong weights"),
+        ("splits merged unweighted", "3 splits", "splits merged with wrong weights"),
+        ("mixed log base at the merge", "", "splits merged with wrong weights"),
+        ("last split counted twice at the merge", "3 splits", "keys counted twice"),
+        ("Q read with two registers swapped", "", "Q of another row, in some channels"),
+        ("K read with two registers swapped", "", "channels of K read from other keys"),
+    ],
+)
+def test_a_place_tells_what_else_a_mistake_is(name, where, other):
+    found = aliases.named(_problem(), [Match(name, where, 1.0, 9.0)])[0].name
+    assert found == (f"{name}, or {other}" if other else name)
+
+
+def test_another_word_comes_before_the_same_word_of_another_tensor():
+    names = ["keys left out", "V read from other keys", "K and V read from other keys"]
+    match = Match(", or ".join(names), "the first key", 1.0, 9.0)
+    found = aliases.named(replace(_problem(), causal=True), [match])
+    left = [names[0], names[2], "another mask that hides them"]  # K and V are likelier than V alone
+    assert found[0].name.split(", or ") == left
+
+
+def test_a_constant_is_not_one_of_v_where_a_sink_has_weight():
+    asks = replace(_problem(), variant=VariantTensors(sinks=np.zeros(1)))
+    constant = Match("a constant is added", "times 0.25", 1.0, 9.0)
+    assert aliases.named(asks, [constant]) == [constant]
+
+
+def test_a_norm_of_keys_that_are_equally_long_is_a_scale_too():
+    call = call_of(CAUSAL, SEED)
+    call = replace(call, k=3 * torch.nn.functional.normalize(call.k, dim=-1))
+    late = scored(lambda w: torch.where(torch.arange(w.s.shape[-1]) >= 48, w.s / 3, w.s))
+    names = runs.judged(call, wrong.run(late, call)).matches[0].name.split(", or ")
+    assert set(names) == {"K divided by its length", "wrong scale", "K by a factor"}
 
 
 def test_a_list_of_names_stays_as_short_as_a_reader_can_use():

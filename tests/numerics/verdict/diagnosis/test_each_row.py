@@ -120,4 +120,37 @@ def test_a_key_that_counts_many_times_is_counted():
 def test_a_lost_key_of_the_last_query_alone_has_the_names_of_a_mask_and_of_an_end():
     shape = inputs.Shape(2, 4, 2, 33, 33, 32, causal=True)
     lost = wrong.scored(lambda w: wrong.masked(w.s, wrong.keys_of(w) >= 32))
-    assert _named(lost, shape).name == "causal mask is strict, or keys at the end left out"
+    assert (
+        _named(lost, shape).name
+        == "causal mask is strict, or keys at the end left out, or another mask"
+    )
+
+
+def _merged_in_half_of_the_channels(w):
+    weight = torch.ones_like(w.s)
+    weight[..., :61] += torch.rand(w.s.shape[:3], generator=torch.Generator().manual_seed(4))[
+        ..., None
+    ]
+    right = wrong.right_output(w)
+    s = w.s + weight.log()
+    other = wrong.attend(s, w.v, w.call.q.dtype)
+    half = right.shape[-1] // 2
+    return torch.cat([right[..., :half], other[..., half:]], -1)
+
+
+def test_weights_of_parts_of_any_size_explain_some_channels():
+    shape = inputs.Shape(2, 4, 2, 9, 90, 64, causal=True)
+    names = _named(_merged_in_half_of_the_channels, shape, "fp32").name.split(", or ")
+    assert names[0].startswith("splits merged with wrong weights in each row")
+    assert names[-1].endswith("in some channels")
+
+
+def test_channels_of_the_row_beside_are_those_of_its_output():
+    def bug(w, out):
+        rows = out.unflatten(1, (-1, w.call.group)).transpose(2, 3).flatten(2, 3)
+        rows = torch.cat([rows[..., :16], rows.roll(-1, 2)[..., 16:]], -1)
+        return rows.unflatten(2, (-1, w.call.group)).transpose(2, 3).flatten(1, 2)
+
+    shape = inputs.Shape(2, 4, 2, 9, 90, 32)
+    name = _named(wrong.stored(bug), shape, "fp32").name
+    assert name.split(", or ")[0] == "another row's output, in some channels"

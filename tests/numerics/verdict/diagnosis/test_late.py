@@ -169,6 +169,46 @@ def _window_of_tile(w):
     return full.masked_fill((key > query) | (key < query - left), -math.inf)
 
 
+def _of_another_base(k):
+    return _turned(_turned(k, -torch.arange(k.shape[2]), 1e4), torch.arange(k.shape[2]), 5e4)
+
+
+def _registers_exchanged(q):
+    """In tiles of 4 rows, rows 2 and 3 have 8 channels of rows 0 and 1, which have theirs."""
+    out, d = q.clone(), q.shape[3] // 16 * 16
+    tall = q[:, :, :4, :d].unflatten(3, (-1, 2, 8)).unflatten(2, (2, 2))  # [B, H, 2, 2, D/16, 2, 8]
+    other = tall.clone()
+    other[:, :, 0, :, :, 1] = tall[:, :, 1, :, :, 0]
+    other[:, :, 1, :, :, 0] = tall[:, :, 0, :, :, 1]
+    out[:, :, :4, :d] = other.flatten(4, 6).flatten(2, 3)
+    return out
+
+
+def _without_sine(w):
+    at = wrong.places(w)[0].flatten()
+    plain, half = _turned(w.q, -at, 1e4), w.q.shape[3] // 2
+    cos = (at[:, None].double() * 1e4 ** (-torch.arange(half) / half).double()).cos()
+    return w.scores(q=plain * torch.cat([cos, cos], -1))
+
+
+def _half_a_tile_on(k, size=64):
+    other = torch.arange(k.shape[2]) ^ size // 2
+    there = (other < k.shape[2])[:, None]
+    late = torch.where(there, k[:, :, other.clamp(max=k.shape[2] - 1)], 0.0)
+    return torch.cat([k[..., :16], late[..., 16:]], -1)
+
+
+def _halves_by_turns(v):
+    step = v.abs().amax(-1, keepdim=True) / 7
+    blocks = (torch.round(v / step) * step).unflatten(-1, (-1, 2, 8))
+    return blocks.mT.flatten(-3)
+
+
+def _by_the_score(w):
+    s = w.q @ w.k.mT * w.call.scale
+    return s * torch.tanh(s / w.call.asked.soft_cap)
+
+
 CASES = {
     "K in int4": (_of_k(_by_power_of_two), SHAPE, None),
     "V in int8 with a wrong scale": (_of_v(_scale_of_the_page_behind), SHAPE, None),
@@ -182,6 +222,20 @@ CASES = {
         None,
     ),
     "RoPE of another base": (wrong.scored(lambda w: _again(w, 2e3)), SHAPE, None),
+    "soft cap by another function": (
+        wrong.scored(lambda w: torch.where(w.hidden, w.s, _by_the_score(w))),
+        SHAPE,
+        Asked(soft_cap=2.0),
+    ),
+    "RoPE of Q without its sine": (wrong.scored(_without_sine), SHAPE, None),
+    "channels of K read from other keys": (_of_k(_half_a_tile_on), SHAPE, None),
+    "V in int4 with its channels": (_of_v(_halves_by_turns), SHAPE, None),
+    "RoPE of K by another base": (_of_k(_of_another_base), SHAPE, None),
+    "Q read with two registers": (
+        wrong.scored(lambda w: w.scores(q=_registers_exchanged(w.q))),
+        SHAPE,
+        None,
+    ),
     "RoPE of other frequencies": (wrong.scored(lambda w: _again(w, 1e4, 1)), SHAPE, None),
     "K read with pages in another layout": (wrong.scored(_pages_turned), DECODE, None),
     "V read at an offset, across requests": (wrong.valued(_late_starts), DECODE, None),

@@ -107,6 +107,10 @@ def _slots_of_a_ring(k, size=23):
     return _turned(k, _key(k) % size - _key(k))
 
 
+def _late_keys_on(k, first=31, step=13):
+    return torch.where((_key(k) >= first)[:, None], _turned(k, 0 * _key(k) + step), k)
+
+
 def _powers_of_two(k):
     size = k.abs().amax(-1, keepdim=True)
     return k / size * torch.exp2(torch.floor(torch.log2(size)))
@@ -180,6 +184,7 @@ CASES = {
     "V of another head": (_of_v(_of_the_other_head), SHAPE, None),
     "partial outputs of another": (_split_of_the_next_head, DECODE, None),
     "RoPE of K by wrong places": (_of_k(_slots_of_a_ring), DECODE, None),
+    "RoPE of K by wrong": (_of_k(_late_keys_on), DECODE, None),
     "K with scales that are powers": (_of_k(_powers_of_two), SHAPE, None),
     "K in e4m3 with a wrong scale": (_of_k(_half_of_e4m3), SHAPE, None),
     "V read from other keys": (_of_v(_bits_exchanged), SHAPE, None),

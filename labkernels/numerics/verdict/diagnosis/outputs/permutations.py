@@ -12,6 +12,7 @@ _ROWS = 48  # rows that are looked up among all rows
 _LISTED = 4  # rows that are named one by one
 _AMONG = 2**15  # most rows among which rows are looked up
 _OFTEN = 0.9  # share of the rows that a rule must explain: some rows may look like others
+_PLACES = (1, 2, 4, 8, 16, 32, 64)  # by which elements may be off
 _OF_ANOTHER = "another row's output"
 
 
@@ -28,6 +29,7 @@ def of_output(problem: Problem, out: Array, truth: Array, sigma: Array, bad: Arr
         _laid_out(problem, out, truth, sigma, was)
         or _channels(out[place], truth[place], sigma[place], was)
         or _rows(problem, out, truth, sigma, rows, was)
+        or _elements(problem, out, truth, sigma, bad, was)
     )
 
 
@@ -157,3 +159,26 @@ def _rows(
             for row, t, h in zip(chosen.tolist(), token, head, strict=True)
         )
     return [Match(name, where, float(np.sqrt((left[good] ** 2).mean())), was)]
+
+
+def _elements(
+    problem: Problem, out: Array, truth: Array, sigma: Array, bad: Array, was: float
+) -> list[Match]:
+    """Return a name if all elements lie a few places off in memory, across channels and rows."""
+    asked = np.diff(problem.q_ends)
+    layouts = {"[tokens, heads, channels]": truth.shape}
+    if (asked == asked[0]).all():
+        layouts["[requests, heads, tokens, channels]"] = (len(asked), asked[0], *truth.shape[1:])
+    for words, shape in layouts.items():
+        mine, right, spread = (x.reshape(shape) for x in (out, truth, sigma))
+        some = bad.reshape(shape[:-1])
+        if len(shape) == 4:
+            mine, right, spread = (x.swapaxes(1, 2) for x in (mine, right, spread))
+            some = some.swapaxes(1, 2)
+        for step in (x for d in _PLACES if d < truth.shape[-1] for x in (d, -d)):
+            moved = (np.roll(x.ravel(), step).reshape(x.shape)[some] for x in (right, spread))
+            where = f"{step:+d} elements, in memory of {words}"
+            found = _kept("out stored some elements off", where, _misfit(mine[some], *moved), was)
+            if found:
+                return found
+    return []

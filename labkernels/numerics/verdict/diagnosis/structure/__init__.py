@@ -42,6 +42,7 @@ _FAMILIES = (
 )
 # Sizes, scopes and pairs of all kinds, tried where no family above explains the rows.
 _LATE = (*offsets.ALL, *blends.ALL, *tiles.LATE, *masks.ALL)
+_OF_CHANNELS = (*tiles.ALL, *tiles.LATE)
 
 
 @np.errstate(all="ignore")  # a fit that overflows explains nothing
@@ -84,7 +85,7 @@ def of_channels(
     """Return the weights of tiles that explain some channels, where others are right."""
     blocks = gathered(problem, out, truth, sigma, bad, p_format, fmt, channels)
     was = rms_before(block.sheet for block in blocks)
-    found = (item for family in tiles.ALL for item in family(blocks, was))
+    found = (item for family in _OF_CHANNELS for item in family(blocks, was))
     return [Match(item.name, item.where, item.rms, was) for item in found][:1]
 
 

@@ -43,6 +43,7 @@ _SURE, _HOPELESS = 16, 0.01  # after so many steps a right number leaves less th
 _GOLDEN = (5**0.5 - 1) / 2
 _BLOCKS = (16, 8, 32, 64, 4)
 _WHOLE = 0.02  # largest distance of a factor from a named one
+_NORM = " divided by its "
 
 _NAMED = {
     "keys left out": {1.0: "keys left out", -1.0: "keys counted twice"},
@@ -75,6 +76,7 @@ def of_readings(sheets: list[Sheet], misfit: Callable[..., float]) -> Iterator[M
         readings.of_scores(first),
         readings.of_operands(first),
         readings.of_stale_weights(first),
+        readings.of_sums(first),
     )
     stages: tuple[Callable[[], list[tuple[Reading, Nearest]]], ...] = (
         lambda: _screened(screen, main, limit),
@@ -87,17 +89,24 @@ def of_readings(sheets: list[Sheet], misfit: Callable[..., float]) -> Iterator[M
                 readings.of_formats(first),
                 readings.of_channels(first),
                 queries.of_queries(first),
+                readings.of_rounded_scales(first),
             ),
             limit,
             everywhere=True,
         ),
+        lambda: _screened(
+            screen, itertools.chain(readings.of_parts(first), readings.of_scales(first)), limit
+        ),
     )
     for stage in stages:
         found = sorted(stage(), key=lambda pair: pair[0].cost + pair[1].scope.cost)
-        good = False
+        good = []
         for mistake in [_mistake(*pair) for pair in found[:_JUDGED]]:
-            good |= misfit(mistake.outputs, limit=_LEFT) <= _LEFT
+            good += [mistake.name] * (misfit(mistake.outputs, limit=_LEFT) <= _LEFT)
             yield mistake
+        if any(_NORM in name for name in good):  # a norm of rows that are alike is a factor
+            scales = _with_numbers(screen, sheets, limit, (parameters.SCALE,))
+            yield from (_mistake(*pair) for pair in scales)
         if good:
             return
     yield from rows.of_runs(sheets, limit)
@@ -165,11 +174,14 @@ def _in_blocks(screen: Screen, sheet: Sheet, limit: float) -> list[tuple[Reading
 
 
 def _with_numbers(
-    screen: Screen, sheets: list[Sheet], limit: float
+    screen: Screen,
+    sheets: list[Sheet],
+    limit: float,
+    families: tuple[Family, ...] = parameters.FAMILIES,
 ) -> list[tuple[Reading, Nearest]]:
     """Return readings with a number, at the scope that fits best."""
     found = []
-    for family in parameters.FAMILIES:
+    for family in families:
         fitted = _fitted(screen, family, family.grid(sheets), limit)
         if fitted is not None:
             found.append(fitted)

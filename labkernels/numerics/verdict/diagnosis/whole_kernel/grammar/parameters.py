@@ -61,6 +61,13 @@ def _bent(s: Array, c: float) -> Array:
 
 _ADDED = [sign * x for x in (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6) for sign in (1, -1)]
 _CAPS = _fixed(0.3, 0.5, 0.7, 1, 1.4, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 64, 100)
+SCALE = Family(
+    "wrong scale",
+    "scores times {:.5g}",
+    lambda s, x: by_scores(s, x * s.raw),
+    lambda sheets: np.geomspace(0.04, 25, 35),
+    1.5,
+)
 FAMILIES: tuple[Family, ...] = (
     Family(
         "K clipped",
@@ -129,13 +136,7 @@ FAMILIES: tuple[Family, ...] = (
         lambda s, x: by_values(s, s.v + x),
         _fixed(*_ADDED),
     ),
-    Family(
-        "wrong scale",
-        "scores times {:.5g}",
-        lambda s, x: by_scores(s, x * s.raw),
-        lambda sheets: np.geomspace(0.1, 10, 25),
-        1.5,
-    ),
+    SCALE,
     Family(
         "a bias that falls with the distance, as ALiBi's, that was not asked for",
         "{:.4g} for each key",

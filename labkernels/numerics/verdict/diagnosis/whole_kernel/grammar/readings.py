@@ -1,15 +1,17 @@
 """Every way to read keys wrongly: a tensor and what happens to it, or to scores and weights."""
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from labkernels.numerics import rounding
 from labkernels.numerics.arrays import Array
-from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar import tensors
+from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar import caches, tensors
 from labkernels.numerics.verdict.diagnosis.whole_kernel.grammar.terms import (
     Reading,
     Terms,
@@ -24,13 +26,29 @@ from labkernels.units import LOG2_E
 
 IN_DENOMINATOR = "keys missing in the denominator"
 PADDED = "padding: keys of score 0 with the value of another key"
+_LEAST = 8  # channels side by side that some keys may have from elsewhere
 _FACTORS = (0.125, 0.25, 0.5, math.log(2), 2**-0.5, 2**0.5, LOG2_E, 2.0, 4.0, 8.0, -1.0)
 
 
 def of_operands(sheet: Sheet) -> Iterator[Reading]:
     """Yield K, V or both, from other places or with other values."""
-    changes = itertools.chain(tensors.sources(sheet), tensors.orders(sheet), tensors.values(sheet))
-    for name, where, change, cost in changes:
+    yield from _of_operands(sheet, (tensors.sources, caches.tokens, tensors.orders, tensors.values))
+
+
+def of_scales(sheet: Sheet) -> Iterator[Reading]:
+    """Yield K, V or both with the scales of others."""
+    yield from _of_operands(sheet, (caches.scales,))
+
+
+def of_rounded_scales(sheet: Sheet) -> Iterator[Reading]:
+    """Yield K, V or both in few bits with the scales of others."""
+    of = (functools.partial(caches.scales, fmt=fmt) for fmt in caches.FORMATS)
+    for reading in _of_operands(sheet, tuple(of)):
+        yield replace(reading, precision=False)
+
+
+def _of_operands(sheet: Sheet, families: tuple[Callable[..., Any], ...]) -> Iterator[Reading]:
+    for name, where, change, cost in itertools.chain(*(of(sheet) for of in families)):
         precision = name.startswith("{} in ") and "order" not in name
         yield Reading(name.format("K", "V"), where, _of_k(change), cost, precision)
         yield Reading(name.format("V", "K"), where, _of_v(change), cost, precision)
@@ -138,6 +156,18 @@ def of_scores(sheet: Sheet) -> Iterator[Reading]:
         )
 
 
+def of_sums(sheet: Sheet) -> Iterator[Reading]:
+    """Yield scores that are added to those of a tile before, as where no step clears them."""
+    for size in (8, 16, 32, 64, 128):
+        if size < sheet.kv_len:
+
+            def of(s: Sheet, n: int = size) -> Terms:
+                return by_keys(s, s.k + np.concatenate([0 * s.k[:n], s.k[:-n]]))
+
+            where = f"its own and that of key {-size:+d}"
+            yield Reading("K is a sum of several keys'", where, of, 1.5)
+
+
 def of_padding(sheet: Sheet) -> Iterator[Reading]:
     """Yield keys of score 0 behind the last key, with the value of the last or the first key."""
     for words, place in (("the last key", -1), ("the first key", 0)):
@@ -204,6 +234,14 @@ def of_channels(sheet: Sheet) -> Iterator[Reading]:
     for name, where, changed, some in tensors.in_some_channels(sheet):
         said = name.format("Q or K" if _of_either(name) else "K")
         yield Reading(said, where, _of_channels(changed, some), 2.0)
+
+
+def of_parts(sheet: Sheet) -> Iterator[Reading]:
+    """Yield readings of several channels of K side by side, for some keys alone."""
+    for name, where, changed, some in tensors.in_some_channels(sheet):
+        if some.sum() >= _LEAST and np.ptp(np.flatnonzero(some)) + 1 == some.sum():
+            said = name.format("Q or K" if _of_either(name) else "K")
+            yield Reading(said, where, _of_channels(changed, some), 2.0)
 
 
 def _of_channels(change: Callable[[Sheet], np.ndarray], some: Array) -> Callable[..., Any]:

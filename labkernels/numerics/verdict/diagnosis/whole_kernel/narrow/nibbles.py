@@ -27,11 +27,31 @@ def _halves(c: Array) -> np.ndarray:
     return np.where(c < 2 * half, c % 2 * half + c // 2, c)
 
 
+def _in_blocks(order: Callable[[Array], np.ndarray], size: int) -> Callable[[Array], np.ndarray]:
+    """Return an order within each block of channels; what fills no block stays."""
+
+    def of(c: Array) -> Array:
+        found = c // size * size + order(np.arange(size))[c % size]
+        return np.where(c < len(c) // size * size, found, c)
+
+    return of
+
+
+def _back(c: Array) -> np.ndarray:
+    return np.argsort(_halves(c))
+
+
+_BLOCKS = (16, 32, 64)
 _ORDERS: dict[str, Callable[[Array], np.ndarray]] = {
     "swapped in pairs": lambda c: np.where((c ^ 1) < len(c), c ^ 1, c),
     "in reverse in each 8": lambda c: np.where((c ^ 7) < len(c), c ^ 7, c),
     "of two halves by turns": _halves,
-    "in two halves, of which they were by turns": lambda c: np.argsort(_halves(c)),
+    "in two halves, of which they were by turns": _back,
+    **{f"of two halves by turns, in each {n}": _in_blocks(_halves, n) for n in _BLOCKS},
+    **{
+        f"in two halves, of which they were by turns, in each {n}": _in_blocks(_back, n)
+        for n in _BLOCKS
+    },
 }
 
 

@@ -49,6 +49,8 @@ def _indices(n: int) -> Iterator[tuple[str, np.ndarray]]:
         if size < n:
             yield f"the first key of each {size}", key // size * size
             yield f"key j xor {size // 2}, if it is there", _inside(key ^ size // 2, n)
+            other = key ^ size // 2
+            yield f"key j xor {size // 2}, else 0", np.where(other < n, other, n)
             yield f"key j - {size} in odd tiles of {size}", key - key // size % 2 * size
             yield f"key j % {size}", key % size
     yield "the first key", 0 * key

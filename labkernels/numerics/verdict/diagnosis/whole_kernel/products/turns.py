@@ -159,6 +159,66 @@ def _turned(sheet: Sheet, rules: Rules, angles: Angles, words: str) -> Array | N
     return sheet.attend(sheet.masked(sheet.q @ k.T))
 
 
+def of_runs(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
+    """Keys from one on, or up to one, are turned on or back by one number of places, any one."""
+    rows = _rows(sheets)
+    if not rows or rows[0].keys * (2 * _FAR + 1) * _DIRECTIONS > _NUMBERS:
+        return
+    first, *others = rows
+    n, every = first.keys, list(_angles())
+    near = screens.Nearest(_JUDGED, others)
+    for i, angles in enumerate(every):
+        axes = np.meshgrid(np.arange(-_FAR, _FAR + 1), np.arange(1, n), (0, 1), indexing="ij")
+        points = np.stack([0 * axes[0] + i, *axes], -1).reshape(-1, 4)
+        near.add(_left_of_runs(first, angles).ravel(), i * len(points), points)
+
+    def missed(row: screens.Rows, points: Array) -> Array:
+        scores = [_run(row.sheet, every[i], d, start, late)[0] for i, d, start, late in points]
+        return row.of_products(np.stack(scores)) if row.keys == n else np.zeros(len(points))
+
+    count = (2 * _FAR + 1) * (n - 1) * 2
+    for number in near.best(missed):
+        i, rest = divmod(number, count)
+        d, start, late = rest // (2 * (n - 1)) - _FAR, rest // 2 % (n - 1) + 1, rest % 2
+        which = f"keys from {start} on" if late else f"keys up to {start - 1}"
+        yield Mistake(
+            "RoPE of K by wrong places",
+            f"{which} are turned {'on' if d > 0 else 'back'} by {abs(d)}; {every[i].words}",
+            lambda sheet, run=(every[i], d, start, late): sheet.attend(
+                sheet.masked(_run(sheet, *run))
+            ),
+            cost=2.0,
+        )
+
+
+def _run(sheet: Sheet, angles: Angles, step: int, start: int, late: int) -> Array:
+    """Return the scores of all rows if a run of keys is turned on by some places."""
+    key = np.arange(sheet.kv_len)
+    turned = np.where((key >= start) == bool(late), step, 0)
+    return sheet.q @ angles.turned(sheet.k, turned).T
+
+
+def _left_of_runs(row: screens.Rows, angles: Angles) -> np.ndarray:
+    """Return mean z^2 of a row by steps, first keys and early or late keys. Shapes: [S, n - 1, 2].
+
+    Sums over the turned keys up to each one, and over the others behind it, give all runs.
+    """
+    sheet = row.sheet
+    table = _table(sheet.q[0], sheet.k, angles)
+    table = np.where(sheet.hidden[0][:, None], -np.inf, table)
+    top = max(float(table.max()), float(sheet.scores.max()))
+    right = np.exp2(sheet.scores[0] - top)
+    values = np.concatenate([row.values[:-1], np.ones((row.keys, 1))], 1)
+    own = np.cumsum(right[:, None] * values, 0)
+    found = np.empty((table.shape[1], row.keys - 1, 2))
+    for i, p in enumerate(np.exp2(table - top).T):
+        other = np.cumsum(p[:, None] * values, 0)
+        for late, (a, b) in enumerate(((other, own), (own, other))):
+            sums = a[:-1] + b[-1] - b[:-1]
+            found[i, :, late] = row.missed(sums[:, :-1], sums[:, -1])
+    return found
+
+
 def of_queries(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """Each query is turned on by a number of places of its own, which is fitted."""
     rows = _rows(sheets)
@@ -196,4 +256,4 @@ def _by_row(sheet: Sheet, angles: Angles) -> Array:
 
 
 ALL = (of_keys, of_queries)
-LATE = (of_rings,)
+LATE = (of_rings, of_runs)

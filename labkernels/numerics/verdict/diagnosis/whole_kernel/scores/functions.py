@@ -28,6 +28,8 @@ def _masked(sheet: Sheet, scores: Array) -> Array:
     return sheet.attend(np.where(sheet.hidden, -np.inf, scores))
 
 
+_BITS = (8, 4)  # of scores that are integers
+_DEPTHS = -LOG2_E * np.geomspace(30, 0.02, 33)  # of exponents that are clamped
 _CUTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "scores clamped": (
         "to at most {:.4g}",
@@ -49,6 +51,12 @@ _CUTS: dict[str, tuple[str, Callable[..., Any]]] = {
         "s - max to at least {:.4g}",
         lambda sheet, c: _masked(sheet, np.maximum(sheet.raw, _top(sheet) + c)),
     ),
+    "exponents clamped, those of hidden keys too": (
+        "s - max to at least {:.4g}",
+        lambda sheet, c: (
+            sheet.attend(np.maximum(sheet.scores, _top(sheet) + c)) if sheet.hidden.any() else None
+        ),
+    ),
     "small weights dropped": (
         "s - max below {:.4g}",
         lambda sheet, c: sheet.attend(
@@ -67,6 +75,8 @@ def of_cuts(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
         grid = np.unique(np.quantile(own, np.linspace(0.002, 0.998, 33)))
         if "tanh" in words:  # the number may be far above all scores, where it acts as a scale
             grid = np.geomspace(0.5, 300, 41) * LOG2_E
+        if "hidden" in name:  # their exponents are as low as can be
+            grid = _DEPTHS
         if len(grid) < 3:
             continue
         at = least(misfit, lambda c, f=cut: lambda sheet: f(sheet, c), grid) / LOG2_E
@@ -76,6 +86,18 @@ def of_cuts(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
             words.format(at),
             lambda sheet, f=cut, c=at: f(sheet, c * LOG2_E),
         )
+        for bits in _BITS if "both" in name else ():
+            yield Mistake(
+                "scores clamped, both ways, in few bits",
+                f"{words.format(at)}, in {bits} bits",
+                lambda sheet, c=at, b=bits: _in_bits(sheet, abs(c) * LOG2_E, b),
+            )
+
+
+def _in_bits(sheet: Sheet, limit: float, bits: int) -> Array:
+    """Return rows whose scores are integers of some bits, the largest of which is the limit."""
+    step = max(limit, 1e-9) / (2.0 ** (bits - 1) - 1)
+    return _masked(sheet, np.rint(np.clip(sheet.raw, -limit, limit) / step) * step)
 
 
 def _round(x: float) -> float:

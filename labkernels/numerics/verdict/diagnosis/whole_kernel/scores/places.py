@@ -40,12 +40,17 @@ class Angles:
     share: float = 1.0
     kind: str = ""
 
-    def turned(self, x: Array, places: Array) -> np.ndarray:
-        """Return x [n, D] turned by places [n], which need not be whole."""
+    def turned(
+        self, x: Array, places: Array, parts: tuple[bool, bool] = (True, True)
+    ) -> np.ndarray:
+        """Return x [n, D] turned by places [n], which need not be whole.
+
+        parts: whether the part of the cosine and that of the sine are there.
+        """
         n = int(x.shape[-1] * self.share) // 2 * 2
         half = n // 2
         angle = np.asarray(places, float)[:, None] * self.of(half)
-        cos, sin = np.cos(angle), np.sin(angle)
+        cos, sin = np.cos(angle) * parts[0], np.sin(angle) * parts[1]
         first, second = slice(half), slice(half, n)
         if self.interleaved:
             first, second = slice(0, n, 2), slice(1, n, 2)
@@ -156,7 +161,7 @@ def _packed(sheet: Sheet) -> Array:
 
 
 def _of_both(sheets: list[Sheet]) -> Iterator[Mistake]:
-    """Yield Q and K turned by other frequencies than those that they have."""
+    """Yield Q, K or both turned by other frequencies than those that they have."""
     kinds = (
         "exponents that begin with the second",
         "exponents up to 1",
@@ -167,17 +172,22 @@ def _of_both(sheets: list[Sheet]) -> Iterator[Mistake]:
         others = [Angles(b, old.interleaved, old.share) for b in _NEW_BASES if b != old.base]
         others += [Angles(old.base, old.interleaved, old.share, kind) for kind in kinds]
         for new in others:
+            words = f"{new.kind or f'base {new.base:g}'} for {old.words}"
+            for what in ("Q and K", "K", "Q"):
 
-            def outputs(sheet: Sheet, a: Angles = old, b: Angles = new) -> Array:
-                at, x = sheet.places[:, 0], np.arange(sheet.kv_len)
-                plain = sheet.once((a, "not turned"), lambda: a.turned(sheet.k, -x))
-                k = sheet.once((a, b), lambda: b.turned(plain, x))
-                q = b.turned(a.turned(sheet.q, -at), at)
-                return sheet.attend(sheet.masked(q @ k.T))
+                def outputs(sheet: Sheet, a: Angles = old, b: Angles = new, w: str = what) -> Array:
+                    at, x = sheet.places[:, 0], np.arange(sheet.kv_len)
+                    q, k = sheet.q, sheet.k
+                    if "K" in w:
+                        plain = sheet.once((a, "not turned"), lambda: a.turned(sheet.k, -x))
+                        k = sheet.once((a, b), lambda: b.turned(plain, x))
+                    if "Q" in w:
+                        q = b.turned(a.turned(sheet.q, -at), at)
+                    return sheet.attend(sheet.masked(q @ k.T))
 
-            name = "RoPE of another base" if new.base != old.base else "RoPE of other frequencies"
-            where = f"base {new.base:g} for {old.words}"
-            yield Mistake(name, new.kind or where, outputs, cost=1.0)
+                of = "another base" if new.base != old.base else "other frequencies"
+                name = f"RoPE of {of}" if what == "Q and K" else f"RoPE of {what} by {of}"
+                yield Mistake(name, words, outputs, cost=1.0)
 
 
 def _of_rest(sheets: list[Sheet]) -> Iterator[Mistake]:
@@ -196,13 +206,27 @@ def _of_rest(sheets: list[Sheet]) -> Iterator[Mistake]:
         yield Mistake("RoPE of channels past a partial rotation", where, outputs, cost=1.0)
 
 
+def _of_halves(sheets: list[Sheet]) -> Iterator[Mistake]:
+    """Yield Q, K or both turned without the part of the sine, or of the cosine."""
+    for angles, what, kept in itertools.product(_angles(sheets[0]), ("Q", "K", "QK"), (0, 1)):
+
+        def outputs(sheet: Sheet, a: Angles = angles, w: str = what, of: int = kept) -> Array:
+            at, x = sheet.places[:, 0], np.arange(sheet.kv_len)
+            q = a.turned(a.turned(sheet.q, -at), at, (of == 0, of == 1)) if "Q" in w else sheet.q
+            k = a.turned(a.turned(sheet.k, -x), x, (of == 0, of == 1)) if "K" in w else sheet.k
+            return sheet.attend(sheet.masked(q @ k.T))
+
+        name = f"RoPE of {' and '.join(what)} without its {('sine', 'cosine')[kept]}"
+        yield Mistake(name, angles.words, outputs, cost=1.0)
+
+
 def of_rules(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """Queries, keys, or keys of a part, have wrong places; or both have other frequencies."""
     if not _applies(sheets):
         return
     most = max(1, _NUMBERS // max(sheets[0].k.size, 1))
     of_keys = list(itertools.islice(_of_keys(sheets), most))
-    both = itertools.chain(_of_rest(sheets), _of_both(sheets))
+    both = itertools.chain(_of_rest(sheets), _of_halves(sheets), _of_both(sheets))
     of_both = list(itertools.islice(both, most))
     for tried in (of_keys, list(_of_queries(sheets)), of_both):
 

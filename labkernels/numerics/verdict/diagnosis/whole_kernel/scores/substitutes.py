@@ -183,6 +183,7 @@ def _caps() -> Iterator[tuple[str, Function]]:
     yield "tanh(x) for x above 0, else 0", lambda x: np.tanh(np.maximum(x, 0.0))
     yield "tanh(x) for x above 0, else x", lambda x: np.where(x > 0, np.tanh(x), x)
     yield "tanh(x)^2", lambda x: np.tanh(x) ** 2
+    yield "x tanh(x), as of s in the place of the cap", lambda x: x * np.tanh(x)
     yield "|tanh(x)|", lambda x: np.abs(np.tanh(x))
     yield "tanh(|x|)^(1/2), with the sign of x", lambda x: np.sign(x) * np.tanh(np.abs(x)) ** 0.5
 
