@@ -91,7 +91,6 @@ _SAME: tuple[tuple[str, str, Holds], ...] = (
     (r"partial outputs of another row", "another row's output in some splits", _always),
     (r"l accumulated in (\w+)", r"denominator of each row in \1", _always),
     (r"GQA heads interleaved", "K and V of another head", _always),
-    (r"causal mask (is strict|aligned to the first key)", "another mask", _always),
     (r"K read as 0", "scores of these keys are 0", _of_some_keys),
     (r"K is a sum of several keys'", "scores added to those of other keys", _always),
     (r"([KV]) with a constant added", r"\1 with its zero point not taken off", _always),

@@ -287,7 +287,6 @@ def test_a_scale_of_some_keys_is_not_one_of_the_query():
         ("RoPE some places off", "q +64 places", None),
         ("l accumulated in bf16", "after every key", "denominator of each row in bf16"),
         ("GQA heads interleaved", "", "K and V of another head"),
-        ("causal mask is strict", "", "another mask"),
         ("K read as 0", "keys 3 to 9", "scores of these keys are 0"),
         ("K read as 0", "", None),
         ("V with a constant added", "0.2", "V with its zero point not taken off"),
