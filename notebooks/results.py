@@ -304,15 +304,25 @@ spent = pd.DataFrame(lines)
 plots.table(spent, "spent", dict.fromkeys(columns.values(), "{:.0f}"))
 
 # %% tags=["hide-cell"]
-counted_on = max(row["started_utc"] for row in store.read("missed_targets"))
+counted_on, counted_gpu = {}, {}
+for row in sorted(store.read("missed_targets"), key=lambda row: str(row["started_utc"])):
+    counted_on[row["kernel"]] = str(row["started_utc"])
+    counted_gpu[row["kernel"]] = str(row["gpu"])
 uncounted = [s for s in timed if s.status == NOT_MET and s.kernel not in s.profiles]
 for s in uncounted:
     measured_on = max(row["started_utc"] for row in store.read(s.target.experiment))
-    assert measured_on > counted_on, f"missed when counters were last read: {s.target.id}"
+    assert measured_on > counted_on.get(s.kernel, ""), (
+        f"missed when counters were last read: {s.target.id}"
+    )
 titles = dict.fromkeys(f"{s.target.title}" for s in uncounted)
 glue("uncounted", "; ".join(titles) or "none", display=False)
+missed_by = dict.fromkeys(s.kernel for s in timed if s.kernel in s.profiles)
+gpus = [f"{style.name(kernel)} on an {counted_gpu[kernel]}" for kernel in missed_by]
+glue("counted_gpus", ", ".join(gpus), display=False)
 
 # %% [markdown]
+# The counters are of {glue:text}`counted_gpus`; the times of the targets are of an H200.
+#
 # Missed since the counters were last read, and so without counters here: {glue:text}`uncounted`.
 
 # %% [markdown]
