@@ -1,8 +1,9 @@
 // The launches of a backward pass overlap, head by head: blocks that go through keys also clear
 // dq_accum for heads whose turn comes later, and dq is made for a head as soon as all its blocks
 // have added to it, while blocks of other heads still run. For each KV head of a request one count
-// says how many tiles of rows have been cleared, and another how many blocks have added. A block
-// waits only for blocks that started before it.
+// says how many tiles of rows have been cleared, and another how many of the threads that add have
+// added all (wgmma/overlap.py has these two as COUNTS_PER_HEAD). A block waits only for blocks that
+// started before it.
 #pragma once
 #include "backward/problem.cuh"
 
@@ -11,7 +12,7 @@ namespace lab {
 LAB_DEVICE int* cleared_tiles(const BackwardParams& p, int request, int kv_head) {
   return p.head_counts + 2 * (request * p.kv_heads + kv_head);
 }
-LAB_DEVICE int* added_blocks(const BackwardParams& p, int request, int kv_head) {
+LAB_DEVICE int* added_threads(const BackwardParams& p, int request, int kv_head) {
   return cleared_tiles(p, request, kv_head) + 1;
 }
 
@@ -30,7 +31,7 @@ LAB_DEVICE void count_added(const BackwardParams& p) {
   const BackwardWork work = backward_work(p);
   if (backward_request(p, work.request).q_len == 0) return;  // nobody waits
   fence_global();
-  atomic_add_global(added_blocks(p, work.request, work.head), 1);
+  atomic_add_global(added_threads(p, work.request, work.head), 1);
 }
 
 // A warp clears dq_accum for the tiles of rows that its block is given: items `first` to `end`.
@@ -58,7 +59,7 @@ LAB_DEVICE void clear_tiles(const BackwardParams& p, const BackwardWork* items, 
 LAB_DEVICE void await_added(const BackwardParams& p, const BackwardWork& work, int q_len) {
   if (thread_x() == 0) {
     const int kv_head = work.head / p.group;
-    int* added = added_blocks(p, work.request, kv_head);
+    int* added = added_threads(p, work.request, kv_head);
     while (atomic_add_global(added, 0) < work.awaits) {}
     fence_global();
     const int tiles = (q_len + row_padding - 1) / row_padding * p.group;

@@ -10,8 +10,8 @@ namespace lab {
 constexpr int row_padding = LAB_ROW_PADDING;
 
 // Each block has one of these items, in launch order, from the host's plan. `tile` is the number of
-// a tile of the request's keys, or of its rows. `awaits` is for launches that
-// overlap (overlap.cuh).
+// a tile of the request's keys, or of its rows. `awaits` is for launches that overlap
+// (overlap.cuh).
 struct alignas(16) BackwardWork { int request, tile, head, awaits; };
 
 // Strides count elements; the last dimension is contiguous. kernels/backward/cuda.py mirrors this

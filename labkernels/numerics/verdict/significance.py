@@ -88,10 +88,9 @@ def of_error(
 def widened(test: Finding, of_twins: float, *, known: bool = False) -> Finding:
     """Return the test with limits beyond the largest value of right kernels on the same inputs.
 
-    known: no right kernel of this kind has much larger errors than these, which are not random.
-
     Where these exceed the odd limit, which independent roundings do once in ten thousand runs, the
-    roundings are not independent, and the limit's derivation does not hold.
+    roundings are not independent, and the limit's derivation does not hold. known: no right kernel
+    of this kind has much larger errors than these, which are not random.
     """
     mean = 1.0 if test.name.startswith("spread") else 0.0  # the value of a perfect model
     fails = of_twins > test.odd

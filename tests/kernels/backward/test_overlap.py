@@ -124,4 +124,7 @@ def test_gradients_do_not_depend_on_who_clears(head_dim, lens, causal, determini
     names = ("dq", "dk", "dv") if deterministic else ("dk", "dv")
     for name in names:
         assert torch.equal(getattr(beside, name), getattr(before, name)), name
-    torch.testing.assert_close(beside.dq, before.dq, atol=0, rtol=2**-7)  # an order of additions
+    # In another order a few fp32 additions round otherwise, which shows in bf16 by one step, and by
+    # more where the terms cancel.
+    largest = float(before.dq.float().abs().max())
+    torch.testing.assert_close(beside.dq, before.dq, atol=2**-20 * largest, rtol=2**-7)
