@@ -1,5 +1,6 @@
 """Fits numbers that turn right terms into a wrong output, with their errors and the rms left."""
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -30,18 +31,24 @@ class Terms:
     out: np.ndarray
     sigma: np.ndarray
 
+    @functools.cached_property
+    def _above(self) -> np.ndarray:
+        """The terms above with the numbers last, as systems of equations are. Shapes: [R, Dv, G]."""
+        return np.ascontiguousarray(self.above.swapaxes(1, 2))
+
     def outputs(self, x: Array) -> np.ndarray:
         """Return the rows for numbers x. Shapes: [R, Dv]."""
-        above = np.einsum("rgd,g->rd", self.above, x)
+        above = self._above @ x
         return above if self.below is None else above / (self.below @ x)[:, None]
 
     def changes(self, x: Array, outputs: Array) -> np.ndarray:
         """Return by how many sigma each number moves each element. Shapes: [R, Dv, G]."""
-        above = self.above
-        if self.below is not None:
-            total = (self.below @ x)[:, None, None]
-            above = (above - self.below[..., None] * outputs[:, None]) / total
-        return (above / self.sigma[:, None]).swapaxes(1, 2)
+        if self.below is None:
+            return self._above / self.sigma[..., None]
+        found = self.below[:, None] * outputs[..., None]
+        np.subtract(self._above, found, out=found)
+        found /= ((self.below @ x)[:, None] * self.sigma)[..., None]
+        return found
 
 
 @dataclass(frozen=True)
@@ -160,8 +167,8 @@ def _first(terms: list[Terms]) -> Array | None:
     sides, squares = ZERO, ZERO
     for p in terms:
         below = np.asarray(p.below)
-        a = (p.above - below[..., None] * p.out[:, None]) / p.sigma[:, None]
-        a = a.swapaxes(1, 2).reshape(p.out.size, -1)
+        a = (p._above - below[:, None] * p.out[..., None]) / p.sigma[..., None]
+        a = a.reshape(p.out.size, -1)
         sides, squares = sides + a.T @ a, squares + (below**2).sum(0)
     size = squares**0.5
     size[size == 0] = 1.0
