@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,7 @@ def pytest_configure():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
+    leave_cases_for_long_runs(items)
     for item in items:
         for mark, reason in ASKED_FOR.items():
             if item.get_closest_marker(mark) and mark not in config.getoption("markexpr"):
@@ -63,6 +65,17 @@ def pytest_collection_modifyitems(config, items):
     for item in gpu_items:
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def leave_cases_for_long_runs(items):
+    """Mark the cases of a test as long, but for the first of every `one_in` cases."""
+    seen = Counter()
+    for item in items:
+        if one_in := item.get_closest_marker("one_in"):
+            test = item.path, item.originalname
+            if seen[test] % one_in.args[0]:
+                item.add_marker(pytest.mark.long)
+            seen[test] += 1
 
 
 def pytest_collection_finish():

@@ -82,6 +82,7 @@ NAMED = (
 )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("bug", NAMED)
 def test_a_bug_is_named_and_what_is_left_is_rounding(bug):
     call = inputs.call("v of mean 1", inputs.SHAPES[0], "bf16", 0)
@@ -116,6 +117,7 @@ FITTED = (
 )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("bug", FITTED)
 def test_what_a_bug_has_of_numbers_is_fitted(bug):
     call = inputs.call("normal", inputs.SHAPES[3], "fp16", 7)

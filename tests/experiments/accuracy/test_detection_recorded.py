@@ -15,6 +15,7 @@ from labkernels.records import store
 PATH = store.DATA_DIR / detection.DATA_FILE
 WANTED_SHARE = 0.99
 AGAIN = ("P truncated",)  # the smallest of all errors; each bug is judged in seconds
+KERNELS = ("decode_mma_n8",)  # one of those that have this bug
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +47,14 @@ def test_a_part_of_the_table_comes_out_again(rows):
         case = decode.exposing_case(MUTANTS[AGAIN[0]], kv_len, dtype, seed=seed, device="cpu")
         judge = Criteria(case)
         for name in AGAIN:
-            for kernel in MUTANTS[name].edits:
+            for kernel in KERNELS:
                 out = decode.decode(MUTANTS[name], kernel, case)
                 answers = judge.answers(out, discover()[kernel].policies[0])
                 seen.append((runs.Judged(kernel, name, "normal", dtype, kv_len), answers))
     again = {key(row): row for row in detection.count(seen)}
     # The CPU build gives the GPU's bits, so the counts do not depend on the recording machine.
     recorded = {key(row): row for row in rows}
-    assert len(again) == 2 * (len(RULES) + 1)
+    assert len(again) == len(KERNELS) * (len(RULES) + 1)
     for place, row in again.items():
         then = recorded[place]
         assert row["runs"] == then["runs"], place

@@ -24,7 +24,7 @@ def test_one_instance_is_reported_for_every_architecture(tmp_path):
 @needs_nvrtc
 def test_several_instances_are_compiled_side_by_side(tmp_path):
     said = []
-    options = Options(out=tmp_path, only="decode_mma_n8/fp16/d64", say=said.append)
+    options = Options(out=tmp_path, only="decode_mma_n8/fp16/d64/paged, 8 rows", say=said.append)
     outcome = record(EXPERIMENT, options)
     rows = store.read(tmp_path / compiler_reports.DATA_FILE)
     cells = len(said) - 1

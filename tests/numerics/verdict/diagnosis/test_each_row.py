@@ -52,6 +52,7 @@ def _stride(w: wrong.Work):
     return w.scores(k=w.k.flatten(2)[:, :, at % at.numel()])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("bug", "shape", "name"),
     [

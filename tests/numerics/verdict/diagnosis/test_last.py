@@ -228,6 +228,7 @@ CASES = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 def test_a_class_that_nothing_simpler_explains_has_its_name(name, last_alone):
     require_name(name, CASES[name], SEED)

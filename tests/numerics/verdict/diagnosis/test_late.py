@@ -253,6 +253,7 @@ CASES = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 def test_a_mistake_that_nothing_simpler_explains_has_its_name(name, late_alone):
     bug, shape, asked = CASES[name]

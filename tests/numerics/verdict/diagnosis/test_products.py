@@ -166,6 +166,7 @@ CASES = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 def test_a_point_of_a_product_has_its_name(name, last_alone):
     require_name(name, CASES[name], SEED)

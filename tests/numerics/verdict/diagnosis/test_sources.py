@@ -197,6 +197,7 @@ CASES = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 def test_what_lies_elsewhere_has_its_name(name, last_alone):
     require_name(name, CASES[name], SEED)
