@@ -33,7 +33,7 @@ class Terms:
 
     @functools.cached_property
     def _above(self) -> np.ndarray:
-        """The terms above with the numbers last, as systems of equations are. Shapes: [R, Dv, G]."""
+        """The terms above, the numbers last, as in systems of equations. Shapes: [R, Dv, G]."""
         return np.ascontiguousarray(self.above.swapaxes(1, 2))
 
     def outputs(self, x: Array) -> np.ndarray:
