@@ -1,4 +1,4 @@
-"""The sixteenth set, which is held out: nobody saw the verdict's answers to it before a recording.
+"""The sixteenth set, which was held out for one recording.
 
 Its writer had seen neither the verdict, but for the words of its names and causes, nor the bugs of
 other sets than the second, but by accident some of their names in a test and some sentences of the

@@ -1,4 +1,4 @@
-"""Right implementations of the sixteenth held-out set: other references, orders, joins and exps."""
+"""Right implementations of the sixteenth set: other references, orders, joins and exps."""
 
 import math
 from collections.abc import Callable

@@ -1,9 +1,16 @@
-"""The bugs of the sixteenth held-out set, each with a pattern that a right name for it matches."""
+"""The bugs of the sixteenth set, each with a pattern that a right name for it matches."""
 
 from labkernels.measure.strangers.bugs import Bug
-from labkernels.measure.strangers.held_out import caches, loops, merges, numbers, scores, sights
-from labkernels.measure.strangers.held_out.labels import PATTERNS
 from labkernels.measure.strangers.inputs import Asked
+from labkernels.measure.strangers.looked_at.sixteenth import (
+    caches,
+    loops,
+    merges,
+    numbers,
+    scores,
+    sights,
+)
+from labkernels.measure.strangers.looked_at.sixteenth.labels import PATTERNS
 
 _PARTS = (caches, loops, merges, numbers, scores, sights)
 WRONG: dict[str, tuple[Bug, str]] = {

@@ -1,4 +1,4 @@
-"""Shapes and families of inputs of the sixteenth held-out set."""
+"""Shapes and families of inputs of the sixteenth set."""
 
 from collections.abc import Callable
 
