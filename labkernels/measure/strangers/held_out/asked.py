@@ -91,7 +91,7 @@ BUGS: dict[str, Bug] = {
     "sinks in powers of two": _sunk(lambda w, sinks, m: torch.exp(sinks * math.log(2) - m)),
     "sinks scaled like scores": _sunk(lambda w, sinks, m: torch.exp(sinks * w.call.scale - m)),
     "sinks by the first tile's maximum": _sunk(_by_the_first_tile),
-    "hidden keys at minus the cap": _masked_before_the_cap,
+    "hidden keys capped like all others": _masked_before_the_cap,
     "a cap before the scale": _capped(lambda x, scale, cap: cap * torch.tanh(x / cap) * scale),
     "a cap without its division": _capped(lambda x, scale, cap: cap * torch.tanh(x * scale)),
     "a cap in units of log2": _capped(
@@ -113,7 +113,7 @@ ASKED: dict[str, Asked] = {
         "sinks by the first tile's maximum",
     )
 } | {
-    "hidden keys at minus the cap": Asked(soft_cap=1.2),
+    "hidden keys capped like all others": Asked(soft_cap=1.2),
     "a cap before the scale": Asked(soft_cap=5.0),
     "a cap without its division": Asked(soft_cap=3.0),
     "a cap in units of log2": Asked(soft_cap=2.5),
