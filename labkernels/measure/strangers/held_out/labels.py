@@ -1,15 +1,15 @@
 """The right names of the bugs of the seventeenth set, as patterns, written after all bugs."""
 
 LOST = r"keys? (at the end )?left out(?!, as)"
-SAME_LOST = r"keys? (at the end )?left out(?!, (as|other))|mask that ends elsewhere"
-SEEN = r"keys that the mask hides|mask that ends elsewhere|^hidden keys"
-WINDOW = rf"another window(?!: keys that)|{LOST}"
-TWICE = (
-    r"(key|keys|split) counted (twice|2)|keys read twice|^weights of keys by a factor|^keys by a"
-)
+SOME_LOST = r"keys? left out(?!, as)"
+ENDS = r"mask that ends elsewhere"
+SAME_LOST = rf"keys? (at the end )?left out(?!, (as|other))|{ENDS}"
+SEEN = r"keys that the mask hides|^hidden keys(?! take part with)"
+WINDOW = rf"another window(?!: keys that)|{SOME_LOST}"
+TWICE = r"keys? counted (twice|2)|keys read twice|^(weights of )?keys by a factor"
 READ = (
     r"keys read (again|twice|from|in another|at an offset|by another)|^K and V read (at|from|by"
-    r"|in another|some|with an address|with pages)|wrong page|some keys read again"
+    r"|in another|some|with an address|with pages)|^wrong page|some keys read again"
 )
 REQUEST = rf"K and V of another request|{READ}"
 PAST = r"keys past the end|keys behind the last|^padding: keys"
@@ -19,12 +19,14 @@ V_ZERO = r"^V read as 0|output of a split lost|^value of a key read as 0"
 K_SCALES = r"^K with scales|^K .*wrong scale|^K by a factor"
 QK_SCALES = rf"{K_SCALES}|^(channels of )?(Q or K|Q) by a factor"
 V_SCALES = r"^V with scales|^V .*wrong scale|^V by a factor|^V divided by its largest"
-SCALE = r"^wrong scale(?!, another for each (key|KV|sample|request))|^scores times|^Q by a factor"
+SCALE = (
+    r"^wrong scale(?!, another for each (key|KV|sample|request))|^scores times(?!.*(below|plus))"
+)
 FEW = r"(few|[1-6]) bits(?!.*wraps)|int[234](?!.*wraps)|e2m1|fixed steps"
 ROW = r"another row's output(?! (is added|in some splits))|^the output of (head|query|sample)"
 SOME = r"another row's output, in some channels|^channels (wrong|mixed up)"
 KV_HEADS = r"^K and V of another head|GQA heads|reads KV head"
-LAYOUT = r"in another layout|pages in another"
+LAYOUT = r"(read with pages )?in another layout"
 SWIZZLED = r"read with (its channels|another swizzle|two registers)"
 OUT_ROWS = r"output by a factor.*each (row|query|head|sample)"
 L = rf"^denominator (of|with|by)|, in l alone|\bl accumulated|{OUT_ROWS}"
@@ -32,7 +34,7 @@ O = r"\bo (not )?rescaled|tiles rescaled wrongly|another factor in each row"
 BY_ROW = r"splits merged with wrong weights|tiles rescaled wrongly|factor of each row's own"
 LSE = rf"{BY_ROW}|lse of another row|another (row|head)'s lse"
 PARTIAL = r"partial outputs of another|another row's output in some splits"
-SINKS = r"^sinks? (of|in|not rescaled|scaled)"
+SINKS = r"^sinks (of|not rescaled|scaled)"
 CAP = r"soft cap (of|by) another"
 PLACES = r"RoPE of (K|Q or K|K or Q) by|RoPE (some places|of .*wrong places)|^K turned"
 
@@ -65,19 +67,19 @@ _OF: dict[str, str] = {
     r"^K and V (by a factor|with scales|in .*wrong scale)": "the cached prefix without its scales",
     r"^Q clipped|^Q in few bits": "Q clipped at 1.2 of its size",
     # masks
-    rf"{SEEN}|sees keys up to": "tiles on the diagonal seen whole",
-    rf"{SEEN}|packed": "packed rows masked without a division",
-    rf"{LOST}|mask that ends elsewhere": "a diagonal from corner to corner",
-    rf"{LOST}|page left out|split left out": "odd heads skip every third tile",
+    rf"{SEEN}|{ENDS}|sees keys up to": "tiles on the diagonal seen whole",
+    rf"{SEEN}|{ENDS}|packed rows|rows packed": "packed rows masked without a division",
+    rf"{LOST}|{ENDS}": "a diagonal from corner to corner",
+    rf"{SOME_LOST}|page left out|split left out": "odd heads skip every third tile",
     rf"{LOST}|mask that hides them": "drafts see the prompt and themselves alone; "
     "each split masked from its own end",
     SAME_LOST: "lengths shorter by five for each request; seven splits of too few keys",
     rf"{SEEN}|{LOST}|another mask(, read|.*(each 8|bits))": "bits of a mask from the other end",
-    rf"{SEEN}|{LOST}|another mask, read|mask of (another|head)": "the row of the mask is the head",
+    rf"{SEEN}|{ENDS}|{LOST}|another mask, read": "the row of the mask is the head",
     rf"{SEEN}|causal mask left out|masked scores": "a mask of truth values added as numbers",
     WINDOW: "the window starts at the next tile; all rows take the last row's window",
-    rf"{SEEN}|another window": "the window to the right in place of the left",
-    rf"{SEEN}|causal mask left out": "the window open at the right",
+    rf"{SEEN}|{ENDS}|another window": "the window to the right in place of the left",
+    rf"{SEEN}|{ENDS}|causal mask left out": "the window open at the right",
     rf"{SEEN}|first (key|keys|\d+ keys)( is| are)? always seen": (
         "the first four keys outlive the window"
     ),
@@ -97,7 +99,7 @@ _OF: dict[str, str] = {
     r"|^V.*transposed|^channels of V|parts interleaved": "V of all heads channel by channel",
     rf"^K read (some|by another stride|with an address)|^K {SWIZZLED}|^K of another head, in some"
     r"|^K.*elements off": "K half a head further",
-    r"^V is (the|a) mean|^V is a sum of several heads|heads are averaged": (
+    r"^V is (the mean of all KV|a (mean|sum) of .*heads)|heads are averaged": (
         "V's heads pooled into their mean"
     ),
     r"^out (stored|in another layout)|row stride|stored with a stride|^channels mixed up with": (
@@ -107,19 +109,22 @@ _OF: dict[str, str] = {
         "pairs of a quad in another order"
     ),
     SOME: "last 16 channels of the head before; odd channels of the head after",
-    r"^channels? (wrong|0)|first channel|in place of the output": "log-sum-exp over the first channel",
+    r"^channels? (wrong|0)|first channel|in place of the output": (
+        "log-sum-exp over the first channel"
+    ),
     r"\b([Qq]|query|queries)( \w+)? (is|are) added|residual": "Q added to the output",
     r"value of the first key|rows? (never written|uninitialised)|never written"
     r"|keys (at the end )?left out(?!, (as|other))": "odd heads keep the first value",
-    rf"{L}|1 / l": "1 / l by a straight line",
+    L: "1 / l by a straight line",
     # splits
-    rf"log-sum-exps in|{BY_ROW}": "partial log-sum-exps kept in bf16",
+    rf"(with|their) log-sum-exps in|{BY_ROW}": "partial log-sum-exps kept in bf16",
     LSE: "shares of splits of the head before; sums of splits read row by row",
     PARTIAL: "the second split's output of the head before; "
     "the last split's output of the request before",
     BY_ROW: "joined one by one, the sum kept from the first; "
     "joined one by one, the larger sum kept",
-    TWICE: "the shared prefix weighs double; splits overlap by eight keys",
+    rf"{TWICE}|first split counted twice": "the shared prefix weighs double",
+    TWICE: "splits overlap by eight keys",
     rf"not yet divided|splits merged by 2|denominator left out|not normalised|{BY_ROW}": (
         "parts joined before their division"
     ),
@@ -135,15 +140,17 @@ _OF: dict[str, str] = {
     REQUEST: "one page given to all requests",
     PAST: "rejected drafts still seen",
     rf"{PAST}|{TWICE}|keys read again": "the last page read to its end, old keys in it",
-    rf"new keys (are appended|hold 0)|slots of new keys|{READ}|^(keys|K and V) read as 0": (
+    rf"new keys (are appended .*slot|hold 0)|slots of new|{READ}|^(keys|K and V) read as 0": (
         "new keys one slot early"
     ),
     rf"^K {LAYOUT}|^K read (with pages|as \[|in another|by another|some)|^K {SWIZZLED}"
     r"|^K.*transposed|^channels of K": "K's pages in vectors of 16 for 8",
-    rf"^K and V.* {LAYOUT}|^K and V read (with pages|by another stride)|^pages in another": (
+    rf"^K and V {LAYOUT}|^K and V read (with pages|by another stride)": (
         "pages of HND read as NHD"
     ),
-    rf"{LOST}|small weights dropped|weights of keys dropped": "keys chosen by the last query",
+    rf"{SOME_LOST}|small weights dropped|weights of keys dropped(?!.*dropout)": (
+        "keys chosen by the last query"
+    ),
     K_READ: "K's two buffers taken in turn the wrong way; odd keys scored by the key before",
     r"^K read as 0|scores of these keys are 0": "the last K of each tile not loaded",
     r"^channels (of V|wrong)|^V (read|of the key).*channels": "upper channels of V a tile late",
@@ -151,7 +158,7 @@ _OF: dict[str, str] = {
     # tiles
     O: "o starts over at a new maximum; o rescaled by the head before",
     rf"{O}|small moves of the maximum": "o forgets small moves of the maximum",
-    rf"{O}|normalised|over the row's own l": "o normalised in each tile",
+    rf"{O}|over the row's own l": "o normalised in each tile",
     r"o and l (not )?rescaled|rescaled (by exp2|wrongly)|mixed log base": (
         "o and l rescaled in powers of two"
     ),
