@@ -237,7 +237,6 @@ def test_every_bug_takes_a_few_keys_and_any_channels(queries, keys, dim):
         (labels.TWICE, "keys counted twice", "V counted twice"),
         (labels.READ, "keys read again", "keys read as 0"),
         (labels.PAST, "keys past the end take part", "padding in the denominator"),
-        (labels.K_READ, "K read in another order", "K read as 0"),
         (labels.V_READ, "V read from other keys", "K and V read from other keys"),
         (labels.V_ZERO, "V read as 0", "K and V read as 0"),
         (labels.K_SCALES, "K with scales of other blocks", "V with scales of other blocks"),
@@ -256,7 +255,6 @@ def test_every_bug_takes_a_few_keys_and_any_channels(queries, keys, dim):
         (labels.LSE, "lse of another row", "splits merged by another split's lse"),
         (labels.PARTIAL, "partial outputs of another row", "another row's output"),
         (labels.SINKS, "sinks of other numbers", "sinks with a value"),
-        (labels.PLACES, "RoPE of K by wrong places", "RoPE of V"),
     ],
 )
 def test_a_word_of_labels_blames_the_right_part(pattern, right_name, wrong_name):
