@@ -1,6 +1,7 @@
-"""The sixteenth set, which is held out: nobody saw the verdict's answers to it before a recording.
+"""The seventeenth set, held out: nobody saw the verdict's answers to it before a recording.
 
 Its writer had seen neither the verdict, but for the words of its names and causes, nor the bugs of
-other sets than the second, but by accident some of their names in a test and some sentences of the
-chapter. All bugs were written before the words of the verdict's names were read.
+other sets than the first two, but by accident the names of some bugs of the sixteenth and some
+words of the verdict in a test. All bugs were written before the words of the verdict's names were
+read; after that, and by mistake, sixty lines of the sixteenth set's labels were read as well.
 """

@@ -1,137 +1,130 @@
-"""Shapes and families of inputs of the sixteenth held-out set."""
+"""Shapes and families of inputs of the seventeenth held-out set."""
 
 from collections.abc import Callable
 
 import numpy as np
-import torch
 
 from labkernels.measure.strangers.inputs import Shape, changed, drawn
 
 SHAPES = (
-    Shape(2, 8, 2, 1, 389, 64),  # a decode step, four heads a group
-    Shape(2, 6, 2, 5, 241, 64, causal=True),  # five drafted tokens
-    Shape(2, 4, 2, 38, 167, 128, causal=True),  # a chunk of a prefill
-    Shape(3, 6, 2, 1, 283, 80),  # a decode step of three requests
-    Shape(2, 9, 3, 3, 179, 96, causal=True),  # three drafted tokens, three KV heads
-    Shape(2, 6, 3, 53, 53, 64, causal=True),  # a prompt
-    Shape(2, 10, 2, 25, 133, 112),  # cross attention, five heads a group
-    Shape(2, 4, 2, 35, 121, 96, causal=True, v_dim=128),  # a chunk, V wider than K
-    Shape(4, 6, 2, 11, 159, 48, causal=True),  # a short chunk of four requests
+    Shape(2, 8, 2, 1, 373, 64),  # a decode step, four heads a group
+    Shape(2, 6, 2, 5, 233, 64, causal=True),  # five drafted tokens
+    Shape(2, 4, 2, 37, 163, 128, causal=True),  # a chunk of a prefill
+    Shape(3, 6, 2, 1, 277, 80),  # a decode step of three requests
+    Shape(2, 9, 3, 3, 173, 96, causal=True),  # three drafted tokens, three KV heads
+    Shape(2, 6, 3, 51, 51, 64, causal=True),  # a prompt
+    Shape(2, 10, 2, 24, 131, 112),  # cross attention, five heads a group
+    Shape(2, 4, 2, 34, 119, 96, causal=True, v_dim=128),  # a chunk, V wider than K
+    Shape(4, 6, 2, 10, 157, 48, causal=True),  # a short chunk of four requests
 )
 
 
-def _moyal(rng, shape):
-    """Moyal's law, which is skewed with one long tail."""
-    return 0.5 * (-np.log(rng.standard_normal(shape) ** 2 + 1e-9) - 1.27)
+def _weibull(rng, shape):
+    """Weibull's law of shape 0.8 with a sign."""
+    return rng.choice([-1.0, 1.0], shape) * np.minimum(rng.weibull(0.8, shape), 6)
 
 
-def _log_uniform(rng, shape):
-    return rng.choice([-1.0, 1.0], shape) * 2 ** rng.uniform(-4, 1.2, shape)
+def _arcsine(rng, shape):
+    """The arcsine law: most numbers lie near the two ends."""
+    return 1.4 * np.sin(rng.uniform(-np.pi, np.pi, shape))
 
 
-def _calm_and_wild(x):
-    """The size of a token's numbers follows that of the token before."""
-    out, size = np.empty(x.shape), np.ones((*x.shape[:2], x.shape[-1]))
-    for j in range(x.shape[2]):
-        out[:, :, j] = np.sqrt(size) * x[:, :, j]
-        size = 0.1 + 0.3 * np.minimum(out[:, :, j] ** 2, 9) + 0.6 * size
-    return out
+def _stutter(x):
+    """Each five keys in a row are alike but for a little noise."""
+    first = np.arange(x.shape[2]) // 5 * 5
+    return x[:, :, first] + 0.35 * x
 
 
-def _two_bits(x, axis: int, size: int):
-    """Numbers in two bits, with a scale and an offset for each `size` of them along an axis."""
-    x = np.moveaxis(x, axis, -1)
-    out = np.empty(x.shape)
-    for first in range(0, x.shape[-1], size):
-        part = x[..., first : first + size]
-        low, high = part.min(-1, keepdims=True), part.max(-1, keepdims=True)
-        step = np.maximum(high - low, 1e-3) / 3
-        out[..., first : first + size] = np.rint((part - low) / step) * step + low
-    return np.moveaxis(out, -1, axis)
-
-
-def _shared_part(k):
-    """The last quarter of the channels is the same for all heads."""
-    k = k.copy()
-    k[..., -(k.shape[-1] // 4) :] = 1.3 * k[:, :1, :, -(k.shape[-1] // 4) :]
-    return k
-
-
-def _mirrored(rng, x):
-    """Each head mirrors the first one at a plane of its own."""
-    normal = rng.standard_normal((x.shape[1], 1, x.shape[-1]))
-    normal /= np.linalg.norm(normal, axis=-1, keepdims=True)
-    first = x[:, :1] + 0.2 * x
-    return first - 2 * (first * normal).sum(-1, keepdims=True) * normal
-
-
-def _anchors(rng, x):
-    """Tokens lie between three anchors."""
-    anchors = 1.6 * rng.standard_normal((3, x.shape[-1]))
-    return rng.dirichlet([0.7, 0.7, 0.7], x.shape[:3]) @ anchors + 0.3 * x
-
-
-def _helix(rng, x):
-    """Tokens go round a circle and along a line."""
-    one, other, line = np.linalg.qr(rng.standard_normal((x.shape[-1], 3)))[0].T
+def _seasons(rng, x):
+    """Each channel has a wave of 23 keys with a phase of its own."""
+    phase = rng.uniform(0, 2 * np.pi, (1, x.shape[1], 1, x.shape[-1]))
     at = np.arange(x.shape[2])[:, None]
-    path = np.cos(0.31 * at) * one + np.sin(0.31 * at) * other + (at / x.shape[2] - 0.5) * line
-    return 0.45 * x.shape[-1] ** 0.5 * path + 0.7 * x
+    return 0.9 * np.sin(2 * np.pi * at / 23 + phase) + 0.6 * x
 
 
-def _checkerboard(rng, shape):
-    """Whole numbers whose sum over a token is even."""
-    whole = np.rint(1.3 * rng.standard_normal(shape))
-    odd = whole.sum(-1) % 2
-    whole[..., 0] += np.where(odd, np.where(whole[..., 0] > 0, -1, 1), 0)
-    return 0.75 * whole
+def _pink(x):
+    """Noise along the keys whose power falls with the frequency."""
+    keys = x.shape[2]
+    wave = np.fft.rfft(x, axis=2)
+    by = 1 / np.sqrt(np.maximum(np.arange(wave.shape[2]), 1.0))
+    out = np.fft.irfft(wave * by[:, None], n=keys, axis=2)
+    return out / out.std()
 
 
-def _prices(rng, x):
-    """Each channel of a head grows and falls by a few per cent from token to token."""
-    walk = np.exp(0.06 * np.cumsum(x, 2))
-    return rng.choice([-1.0, 1.0], (1, x.shape[1], 1, x.shape[-1])) * np.minimum(walk, 6)
-
-
-def _e5m2(x):
-    return torch.from_numpy(x).float().to(torch.float8_e5m2).double().numpy()
-
-
-def _between_two_keys(rng, q, k, v):
-    """A query is half the sum of two keys of its head, with noise."""
+def _near_own_key(rng, q, k, v):
+    """A query resembles the key of its own place."""
     group = q.shape[1] // k.shape[1]
-    keys = np.repeat(k, group, 1)
-    for _ in range(2):
-        at = rng.integers(k.shape[2], size=(*q.shape[:3], 1))
-        q = q + 0.9 * np.take_along_axis(keys, at, 2)
-    return 0.8 * q, k, v
+    own = np.repeat(k, group, 1)[:, :, -q.shape[2] :]
+    return 0.8 * own + 0.7 * q, k, v
 
 
-def _less_the_one_before(x):
-    return np.concatenate([x[:, :, :1], np.diff(x, axis=2)], 2) / 1.3
+def _low_rank(rng, x):
+    """Keys of a head lie near a space of six dimensions."""
+    basis = rng.standard_normal((x.shape[1], 6, x.shape[-1])) / 6**0.5
+    return rng.standard_normal((*x.shape[:3], 6)) @ basis + 0.25 * x
+
+
+def _sizes_of_tokens(rng, x):
+    """Tokens differ in size by a log-normal factor."""
+    return x * np.exp(0.6 * rng.standard_normal((*x.shape[:3], 1)))
+
+
+def _crowds(rng, x):
+    """Tokens belong to one of five crowds, and half of them to the first."""
+    middle = 1.1 * rng.standard_normal((5, x.shape[-1]))
+    return middle[rng.choice(5, x.shape[:3], p=[0.5, 0.2, 0.15, 0.1, 0.05])] + 0.7 * x
+
+
+def _with_gains(rng, x):
+    """Tokens of length 1 for each channel, times a gain for each channel."""
+    unit = x / np.sqrt((x**2).mean(-1, keepdims=True))
+    return unit * rng.gamma(2.0, 0.5, x.shape[-1])
+
+
+def _fading(x):
+    """Tokens grow from a third of their size to the whole from the first to the last."""
+    return x * np.linspace(0.35, 1.0, x.shape[2])[:, None]
+
+
+def _image(x):
+    """Tokens are patches of an image 12 wide, each a mean with its left and upper neighbours."""
+    left, upper = np.roll(x, 1, 2), np.roll(x, 12, 2)
+    return (x + left + upper) / 1.6
+
+
+def _steps_of_an_eighth(x):
+    return np.rint(8 * np.clip(x, -2.5, 2.5)) / 8
+
+
+def _two_tongues(rng, x):
+    """Every head has one direction along which half of its tokens lie at each end."""
+    along = rng.standard_normal((1, x.shape[1], 1, x.shape[-1]))
+    return rng.choice([-0.8, 0.8], (*x.shape[:3], 1)) * along + 0.8 * x
 
 
 FAMILIES: dict[str, Callable] = {
-    "Moyal's law": drawn(_moyal),
-    "log-uniform of both signs": drawn(_log_uniform),
-    "calm and wild stretches": changed(
-        lambda rng, q, k, v: (q, _calm_and_wild(k), _calm_and_wild(v))
+    "the arcsine law": drawn(_arcsine),
+    "Weibull's law of both signs": drawn(_weibull),
+    "five keys in a row alike": changed(lambda rng, q, k, v: (1.2 * q, _stutter(k), _stutter(v))),
+    "seasons of 23 keys": changed(lambda rng, q, k, v: (q, _seasons(rng, k), _seasons(rng, v))),
+    "pink noise along keys": changed(lambda rng, q, k, v: (1.3 * q, _pink(k), _pink(v))),
+    "queries near their own key": changed(_near_own_key),
+    "keys near six dimensions": changed(lambda rng, q, k, v: (q, _low_rank(rng, k), v)),
+    "log-normal sizes of tokens": changed(
+        lambda rng, q, k, v: (q, _sizes_of_tokens(rng, k), _sizes_of_tokens(rng, v))
     ),
-    "two bits, K by channels, V by tokens": changed(
-        lambda rng, q, k, v: (1.2 * q, _two_bits(k, 2, 32), _two_bits(v, 3, 16))
+    "five crowds of unequal size": changed(
+        lambda rng, q, k, v: (0.8 * q, _crowds(rng, k), _crowds(rng, v))
     ),
-    "a part of K shared by heads": changed(lambda rng, q, k, v: (1.3 * q, _shared_part(k), v)),
-    "values after softplus": changed(lambda rng, q, k, v: (q, k, np.log1p(np.exp(2 * v)) - 0.7)),
-    "tokens less the one before": changed(
-        lambda rng, q, k, v: (q, _less_the_one_before(k), _less_the_one_before(v))
+    "normed tokens with gains": changed(
+        lambda rng, q, k, v: (q, _with_gains(rng, k), _with_gains(rng, v))
     ),
-    "heads mirrored from one": changed(
-        lambda rng, q, k, v: (q, _mirrored(rng, k), _mirrored(rng, v))
+    "tokens that grow along the keys": changed(
+        lambda rng, q, k, v: (1.5 * q, _fading(k), _fading(v))
     ),
-    "between three anchors": changed(lambda rng, q, k, v: (q, _anchors(rng, k), _anchors(rng, v))),
-    "a helix": changed(lambda rng, q, k, v: (q, _helix(rng, k), _helix(rng, v))),
-    "a checkerboard of whole numbers": drawn(_checkerboard),
-    "prices": changed(lambda rng, q, k, v: (q, _prices(rng, k), _prices(rng, v))),
-    "K and V on the grid of e5m2": changed(lambda rng, q, k, v: (q, _e5m2(k), _e5m2(v))),
-    "queries between two keys": changed(_between_two_keys),
+    "patches of an image": changed(lambda rng, q, k, v: (q, _image(k), _image(v))),
+    "steps of an eighth": drawn(lambda rng, shape: _steps_of_an_eighth(rng.standard_normal(shape))),
+    "two ends of a direction": changed(
+        lambda rng, q, k, v: (q, _two_tongues(rng, k), _two_tongues(rng, v))
+    ),
 }

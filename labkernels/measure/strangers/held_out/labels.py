@@ -1,147 +1,190 @@
-"""The right names of the bugs of the sixteenth set, as patterns, written after all bugs."""
+"""The right names of the bugs of the seventeenth set, as patterns, written after all bugs."""
 
-LOST = r"(key|keys|page|split) (at the end )?left out(?!, (as|other))|weights of keys by a factor"
-ROWS_LOST = r"keys? (at the end )?left out(?!, as)"
-MASK = r"another (mask|window)|mask that ends elsewhere|window or mask"
-SEEN = rf"{MASK}|keys that the mask hides|sees keys up to"
-TWICE = r"(key|keys|split) counted|weights of keys by a factor|^keys by a factor for each block"
+LOST = r"keys? (at the end )?left out(?!, as)"
+SOME_LOST = r"keys? left out(?!, as)"
+ENDS = r"mask that ends elsewhere"
+SAME_LOST = rf"keys? (at the end )?left out(?!, (as|other))|{ENDS}"
+SEEN = r"keys that the mask hides|^hidden keys(?! take part with)"
+WINDOW = rf"another window(?!: keys that)|{SOME_LOST}"
+TWICE = r"keys? counted (twice|2)|keys read twice|^(weights of )?keys by a factor"
 READ = (
-    r"keys read (again|twice|from|in another|at an offset|by another)|wrong page|32-bit offset"
-    r"|K and V read (at an|from|in another|by another|some|with an address)|across requests"
+    r"keys read (again|twice|from|in another|at an offset|by another)|^K and V read (at|from|by"
+    r"|in another|some|with an address|with pages)|^wrong page|some keys read again"
 )
 REQUEST = rf"K and V of another request|{READ}"
+PAST = r"keys past the end|keys behind the last|^padding: keys"
 K_READ = r"^K read (at an|from|in another|by another|with an address)|^K of the key"
-V_ZERO = r"^V read as 0|output of a split lost|^V by a factor"
-V_SCALES = r"^V by a factor|^V with scales|^V in .*wrong scale"
-V_FACTOR = rf"{V_SCALES}|^V or the output by a factor|^the output by a factor"
-OUT_ROWS = r"output by a factor.*each (row|query|head|sample|request)"
+V_READ = r"^V read (at an|from|in another|by another|with an address)|^V of the key"
+V_ZERO = r"^V read as 0|output of a split lost|^value of a key read as 0"
+K_SCALES = r"^K with scales|^K .*wrong scale|^K by a factor"
+QK_SCALES = rf"{K_SCALES}|^(channels of )?(Q or K|Q) by a factor"
+V_SCALES = r"^V with scales|^V .*wrong scale|^V by a factor|^V divided by its largest"
+SCALE = (
+    r"^wrong scale(?!, another for each (key|KV|sample|request))|^scores times(?!.*(below|plus))"
+)
+FEW = r"(few|[1-6]) bits(?!.*wraps)|int[234](?!.*wraps)|e2m1|fixed steps"
+ROW = r"another row's output(?! (is added|in some splits))|^the output of (head|query|sample)"
+SOME = r"another row's output, in some channels|^channels (wrong|mixed up)"
+KV_HEADS = r"^K and V of another head|GQA heads|reads KV head"
+LAYOUT = r"(read with pages )?in another layout"
+SWIZZLED = r"read with (its channels|another swizzle|two registers)"
+OUT_ROWS = r"output by a factor.*each (row|query|head|sample)"
+L = rf"^denominator (of|with|by)|, in l alone|\bl accumulated|{OUT_ROWS}"
 O = r"\bo (not )?rescaled|tiles rescaled wrongly|another factor in each row"
-L = rf"^denominator of|\bl (accumulated|begins)|, in l alone|{OUT_ROWS}"
-OWN = r"factor of each row's own"
-SPLITS = rf"splits merged with wrong weights|{OWN}"
-LANES = r"^lanes merged by l|relative to .*maximum|warps"
-ROW = r"another row's output(?! is added)"
-OTHER_ROW = rf"{ROW}|^Q of another row|^weights are those of another row"
-ADDED = r"output is added|output of .* is added|^o begins with"
-CHANNELS = r"^channels (wrong|mixed up)|channels of (V|the output|out)\b|^V read with"
-QK = r"channels of (Q or K|Q|K) mixed up|^[QK] read with"
-QK_FACTOR = r"channels of (Q or K|Q|K) by a factor"
-SCALE = r"^wrong scale|^scores times|^[QK] by a factor"
-SMALL = r"small weights|keys left out, other"
-PADDING = r"padding in the denominator|sink in the denominator|of logit|^denominator of each"
+BY_ROW = r"splits merged with wrong weights|tiles rescaled wrongly|factor of each row's own"
+LSE = rf"{BY_ROW}|lse of another row|another (row|head)'s lse"
+PARTIAL = r"partial outputs of another|another row's output in some splits"
+SINKS = r"^sinks (of|not rescaled|scaled)"
+CAP = r"soft cap (of|by) another"
+PLACES = r"RoPE of (K|Q or K|K or Q) by|RoPE (some places|of .*wrong places)|^K turned"
 
 _OF: dict[str, str] = {
-    REQUEST: "the table's rows one entry shorter; three pages of the slot's last request; "
-    "a page freed too early; the last page copied from another request",
-    READ: "pages of 32 with the stride of pages of 16; a ring's third block not yet there",
-    rf"{READ}|ring of": "a ring's old slots overwritten",
-    rf"{READ}|slots of new keys|new keys are (appended|written)": (
-        "new tokens in the slots of the page before"
+    # what is asked for
+    r"sinks? with a value": "a sink with the first value",
+    SINKS: "a group's sinks by its KV head; sinks in powers of two; sinks scaled like scores",
+    rf"{SINKS}|{L}": "sinks by the first tile's maximum",
+    rf"{SEEN}|after the mask": "hidden keys capped like all others",
+    CAP: "a cap before the scale; a cap without its division; a cap in units of log2",
+    r"ALiBi by another distance": "slopes times the place in a tile; "
+    "distances from the row in the chunk; distances of at most 32",
+    r"ALiBi slopes of": "slopes of the next power of two heads",
+    # formats
+    rf"^V (in|rounded to).*({FEW})|^V is kept": "V in four bits by 16 channels; "
+    "V in two bits but for the last 32",
+    rf"^K (in|rounded to).*({FEW})|^K is kept": "K in e2m1 by 16 channels",
+    rf"^[QK] {SWIZZLED}|channels of (Q or K|Q|K) mixed": "K's halves of bytes read as pairs",
+    rf"{K_SCALES}|another for each key": "K's scales of the key before",
+    K_SCALES: "K's scales of the block before",
+    QK_SCALES: "K's scales of the channel before",
+    V_SCALES: "V with its page's mean scale",
+    rf"{V_SCALES}|^V or the output by|^(the )?output by a factor": (
+        "V's scale of the request before"
     ),
-    rf"{V_ZERO}|never written|value of a key|new keys the K": "V of the new tokens not yet written",
-    V_ZERO: "V's first tile not arrived; the last third lost in o",
-    rf"^K of another request|{K_READ}|{OWN}|weights of keys by a factor": (
-        "K of the new tokens from another request"
+    r"^P (truncated|in steps|cut|in int8|in .*bits)": "P cut to int8",
+    r"^P in (e4m3|.*bits)|^P clipped|clamped.* at most": "P saturates at the first keys' scale",
+    r"^V without its sign|^V with wrong zero|^V in int8|^V through": "V's int8 read without a sign",
+    r"bits.* taken for|^V through|^V read as (?!0)": "V in bf16 read as fp16",
+    r"^K and V (by a factor|with scales|in .*wrong scale)": "the cached prefix without its scales",
+    r"^Q clipped|^Q in few bits": "Q clipped at 1.2 of its size",
+    # masks
+    rf"{SEEN}|{ENDS}|sees keys up to": "tiles on the diagonal seen whole",
+    rf"{SEEN}|{ENDS}|packed rows|rows packed": "packed rows masked without a division",
+    rf"{LOST}|{ENDS}": "a diagonal from corner to corner",
+    rf"{SOME_LOST}|page left out|split left out": "odd heads skip every third tile",
+    rf"{LOST}|mask that hides them": "drafts see the prompt and themselves alone; "
+    "each split masked from its own end",
+    SAME_LOST: "lengths shorter by five for each request; seven splits of too few keys",
+    rf"{SEEN}|{LOST}|another mask(, read|.*(each 8|bits))": "bits of a mask from the other end",
+    rf"{SEEN}|{ENDS}|{LOST}|another mask, read": "the row of the mask is the head",
+    rf"{SEEN}|causal mask left out|masked scores": "a mask of truth values added as numbers",
+    WINDOW: "the window starts at the next tile; all rows take the last row's window",
+    rf"{SEEN}|{ENDS}|another window": "the window to the right in place of the left",
+    rf"{SEEN}|{ENDS}|causal mask left out": "the window open at the right",
+    rf"{SEEN}|first (key|keys|\d+ keys)( is| are)? always seen": (
+        "the first four keys outlive the window"
     ),
-    rf"{REQUEST}|K and V of another": "addresses that wrap",
-    r"^K and V of another head|reads KV head": "groups one head too large; "
-    "half of each tile from the neighbouring block",
-    r"^V of another head|GQA heads interleaved": "V of the head modulo the KV heads",
-    r"^V of another head|^V read (at an|with an address)": "V of the KV head before",
-    r"^V .*transposed|^blocks of .*transposed|keys and channels|^V read as \[|^V in another": (
-        "blocks of V not turned"
+    # rows
+    KV_HEADS: "KV head is h + 1 over the group; KV head is h over the KV heads",
+    ROW: "heads of two ranks one after the other",
+    rf"{ROW}|out in another layout": "request and head of a block mixed up",
+    rf"{ROW}|^Q of another row|^Q, rows|out in another layout": (
+        "rows of packed groups unpacked the other way"
     ),
-    K_READ: "half of K's tile three stages old",
-    r"^K read as 0|^K by a factor": "K's last 8 rows of a tile of 32 not arrived",
-    O: "half of o's channels not rescaled; the rescale of the next head",
-    rf"{O}|small moves of the maximum": "small rescales of o skipped",
-    rf"{L}|denominator with keys|{LANES}": "halves of l with maxima of their own",
-    rf"{SMALL}|other tiles": "tiles with weights below a half skipped",
-    L: "l is bf16 between tiles; l begun with the request before; 1 / l from its bits; "
-    "one denominator for a group",
-    rf"{L}|lane's channels": "l of two lanes of four",
-    rf"{LANES}|splits weighted by l alone|{SPLITS}": "maxima of two lanes of four; "
-    "o of four warps added as it is",
-    PADDING: "l begun at 1, the maximum at 0",
-    rf"{PADDING}|keys past the end": "zero keys up to a tile of 64",
-    ADDED: "o begun with the head before; added to another request's output",
-    TWICE: "the last tile of 48 a second time; the first split joined again; "
-    "splits begin one key early",
-    rf"{TWICE}|keys past the end|keys read again": "the last key for all missing ones",
-    rf"{SPLITS}|another (row|head|query)'s lse": "log-sum-exps of splits transposed",
-    rf"{SPLITS}|another split's lse": "the last split weighed as the one before",
-    r"splits merged with (log-sum|wrong)": "log-sum-exps in bf16",
-    rf"mixed log base(?!.*exp2 of)|{SPLITS}": "log2 sums joined by exp",
-    r"partial outputs of another|another (row|head)'s lse": "partial outputs of the next head",
-    rf"{SPLITS}|tiles rescaled wrongly": "the sum so far not added up",
-    r"^V counted|^V by a factor": "a fix-up by two blocks",
-    rf"(splits weighted|lanes merged) by their max|{SPLITS}": "splits by their maxima alone",
-    LOST: "splits after the fifth not joined; every third tile of 24 claimed by nobody; "
-    "token 0 taken for padding; a key between two splits left out",
-    rf"{LOST}|{MASK}": "the length rounded down to whole pages; the tail's mask on every tile; "
-    "lengths summed over requests",
-    rf"{LOST}|{MASK}|mask is strict|does not see": "the length before the append",
-    OTHER_ROW: "rows of all requests one row late; the last tile of rows moved",
-    rf"{OTHER_ROW}|^Q is the first": "the first head's query for its whole group",
-    rf"{OTHER_ROW}|^out in another layout": "packed rows stored as unpacked",
-    rf"{ROW}|rows uninitialised": "rows past the last four from another request",
-    CHANNELS: "even channels in place of odd ones; V's two numbers of a byte exchanged",
-    rf"{ROW}|^channels wrong": "16 channels one head too far",
-    r"^out clipped": "the output saturates",
-    r"never written(?!, or)|rows uninitialised|^channels wrong": (
-        "half of the last head of a group unwritten"
+    rf"{ROW}|^Q of another row|^Q is .*of its group": "heads of a group write over each other",
+    rf"{ROW}|^Q of another row": "odd rows with Q of the row before",
+    r"^Q of another row": "packed queries one row late",
+    READ: "each request starts one key earlier; blocks of 32 keys at the stride of 16; "
+    "a bit mask for a page of 24",
+    rf"^V {LAYOUT}|^V read (as \[|in another|by another|with an address|some)|^V {SWIZZLED}"
+    r"|^V.*transposed|^channels of V|parts interleaved": "V of all heads channel by channel",
+    rf"^K read (some|by another stride|with an address)|^K {SWIZZLED}|^K of another head, in some"
+    r"|^K.*elements off": "K half a head further",
+    r"^V is (the mean of all KV|a (mean|sum) of .*heads)|heads are averaged": (
+        "V's heads pooled into their mean"
     ),
-    V_FACTOR: "scaled up for a dropout that is off; V with K's scale",
-    V_SCALES: "V's scales 16 channels late; V's scales of keys in a swizzle",
-    r"^K in (?!another)|^K rounded": "K in 4 bits by groups of 32",
-    r"^V clipped": "V clipped to what its first tile holds",
-    rf"{SCALE}|^K with scales|^K in .*wrong scale": "K's scale of the next KV head",
-    rf"^K with (a const|an off|wrong zero|its zero)|{OWN}": "zero points of K off twice",
-    r"mean of V|^V less|offset of V|^V with (an off|wrong z|its z|means)|constant is added": (
-        "V without its mean"
+    r"^out (stored|in another layout)|row stride|stored with a stride|^channels mixed up with": (
+        "rows stored at a padded stride"
     ),
-    r"^scores (accumulated|rounded to (?!steps)|and P)": "upper halves of sums over channels",
-    r"^P (in|truncated)": "P cut to whole 127ths",
-    r"^P in (?!steps)": "P of at most 1 in e4m3",
-    r"^exp2 by|^weights are (another function|no exp)": "a line for exp2",
-    rf"{SMALL}|^weights are another function": "weights below e^-3 as 0",
-    r"^out was rounded to (?!steps)|^out in (?!another)": "the output by way of e4m3",
-    SCALE: "scale of the width with its padding; scores over the layer's number, 3; "
-    "queries by the logarithm of their place",
-    rf"{SCALE}|log2\(e\) left out": "exp2 of natural scores",
-    rf"{QK_FACTOR}|^scale left out.*channels": "the scale between two steps of channels",
-    rf"{QK}|halves interleaved": "channels of K by neighbours, of Q by halves",
-    r"^RoPE (of K\b|some places off)": "K not turned back after an eviction",
-    r"^RoPE (of [QK]\b|some places off|applied once more)": "Q turned by its place once more",
-    r"^wrong scale, another|^scores times|^Q divided|^Q by a factor": "Q normed once more",
-    QK_FACTOR: "smoothing factors in K alone",
-    rf"^K (less|with (its )?mean)|bias of K|^keys by a factor for each block|{OWN}": (
-        "the mean key of each tile taken off"
+    rf"^channels (wrong|mixed up|of V)|^V {SWIZZLED}|registers": (
+        "pairs of a quad in another order"
     ),
-    r"^Q (and K )?less|^Q with means|offset of Q": "the mean query taken off for good",
-    rf"channels of (Q or K|Q|K) left out|{QK_FACTOR}|^[QK] read as 0.*channel": (
-        "the channels of places left out"
+    SOME: "last 16 channels of the head before; odd channels of the head after",
+    r"^channels? (wrong|0)|first channel|in place of the output": (
+        "log-sum-exp over the first channel"
     ),
-    rf"channels of (Q or K|Q|K) counted|{QK_FACTOR}": "the channels of places added twice",
-    QK: "the second box of K's channels reads the first; K's chunks where a swizzle put them",
-    r"^K read (by another stride|with a row|some elements)|row stride|^channels of K read": (
-        "K's tile read without its padding"
+    r"\b([Qq]|query|queries)( \w+)? (is|are) added|residual": "Q added to the output",
+    r"value of the first key|rows? (never written|uninitialised)|never written"
+    r"|keys (at the end )?left out(?!, (as|other))": "odd heads keep the first value",
+    L: "1 / l by a straight line",
+    # splits
+    rf"(with|their) log-sum-exps in|{BY_ROW}": "partial log-sum-exps kept in bf16",
+    LSE: "shares of splits of the head before; sums of splits read row by row",
+    PARTIAL: "the second split's output of the head before; "
+    "the last split's output of the request before",
+    BY_ROW: "joined one by one, the sum kept from the first; "
+    "joined one by one, the larger sum kept",
+    rf"{TWICE}|first split counted twice": "the shared prefix weighs double",
+    TWICE: "splits overlap by eight keys",
+    rf"not yet divided|splits merged by 2|denominator left out|not normalised|{BY_ROW}": (
+        "parts joined before their division"
     ),
-    rf"{SEEN}|causal mask left out": "rows of a tile of 16 see what its last row sees; "
-    "a packed row masked as a query; early rows see to the end of the chunk",
-    rf"{SEEN}|{ROWS_LOST}|custom mask left out": "bits of the mask read with whole bytes a row",
-    rf"{SEEN}|{ROWS_LOST}": "a ring's order of chunks in the mask",
-    rf"{MASK}|{ROWS_LOST}|does not see": "rows of a tile of 8 see what its first row sees",
-    rf"{MASK}|{ROWS_LOST}": (
-        "drafted tokens blind to each other; a window of the last query for all"
+    rf"{L}|keys (?!missing).*in the denominator": "an empty split with an old sum; "
+    "the first tile twice in l",
+    rf"{L}|keys .*in the denominator": "l of even keys, doubled",
+    rf"splits merged unweighted|{BY_ROW}": "pairs of splits averaged",
+    rf"{L}|lse of another row": "totals of the largest head; l of the head before",
+    # tables
+    r"^V of another request|^V read (from|in another)|^V.*across requests": (
+        "copy on write copied K alone"
     ),
-    rf"{SEEN}|window left out": "a window rounded up to whole tiles",
-    r"^soft cap of another": "the cap before the scale; the cap in base 2",
-    r"^soft cap( by|: scores clip)|^scores clamped": "a clamp for the cap",
-    r"^ALiBi slopes": "slopes by KV head; slopes for a power of two heads",
-    r"^ALiBi (by another|slopes)": "distances without a sign from a chunk's row",
-    r"^sinks (once|counted)|^sinks .*times|^sink in the": "a sink in each split",
-    r"^sinks (of|by|in|read)|^sinks .*(head|order)": "sinks in an order of packed rows",
+    REQUEST: "one page given to all requests",
+    PAST: "rejected drafts still seen",
+    rf"{PAST}|{TWICE}|keys read again": "the last page read to its end, old keys in it",
+    rf"new keys (are appended .*slot|hold 0)|slots of new|{READ}|^(keys|K and V) read as 0": (
+        "new keys one slot early"
+    ),
+    rf"^K {LAYOUT}|^K read (with pages|as \[|in another|by another|some)|^K {SWIZZLED}"
+    r"|^K.*transposed|^channels of K": "K's pages in vectors of 16 for 8",
+    rf"^K and V {LAYOUT}|^K and V read (with pages|by another stride)": (
+        "pages of HND read as NHD"
+    ),
+    rf"{SOME_LOST}|small weights dropped|weights of keys dropped(?!.*dropout)": (
+        "keys chosen by the last query"
+    ),
+    K_READ: "K's two buffers taken in turn the wrong way; odd keys scored by the key before",
+    r"^K read as 0|scores of these keys are 0": "the last K of each tile not loaded",
+    r"^channels (of V|wrong)|^V (read|of the key).*channels": "upper channels of V a tile late",
+    r"^channels of K|^K (read|of the key).*channels": "upper channels of K a tile early",
+    # tiles
+    O: "o starts over at a new maximum; o rescaled by the head before",
+    rf"{O}|small moves of the maximum": "o forgets small moves of the maximum",
+    rf"{O}|over the row's own l": "o normalised in each tile",
+    r"o and l (not )?rescaled|rescaled (by exp2|wrongly)|mixed log base": (
+        "o and l rescaled in powers of two"
+    ),
+    rf"{V_ZERO}|, in the output alone": "the last tile not in o",
+    r"small weights|keys left out, other (keys|tiles) in each row": (
+        "tiles of small weights skipped"
+    ),
+    r"^lanes merged by l alone|merged by l alone|relative to .*maximum": (
+        "two warps added whatever their maxima"
+    ),
+    r"^exp2 by|scores rounded to steps|^weights are (another function|no exp)": (
+        "exp2 from a table of 16"
+    ),
+    r"clamped(?!.* at most)": "no weight under e to the -4",
+    V_READ: "the last tile of V is the first",
+    # turns
+    PLACES: "K's places count from the page; a context shift applied twice",
+    r"RoPE in the other convention": "RoPE by pairs where halves were asked for",
+    r"^K of another head|^channels of K.*head": "K's last quarter from the first KV head",
+    r"^V is K|K read for V|^V read from the other tensor": "V taken from K",
+    rf"^V {SWIZZLED}|^channels of V": "V's chunks swapped in odd keys",
+    rf"^K.*transposed|^K {LAYOUT}|^K read as \[|^K {SWIZZLED}": "blocks of K turned",
+    r"Hadamard|^Q turned": "a Hadamard matrix on Q alone",
+    r"^K divided by its|^K by a factor|another for each key": "K normed once more",
+    SCALE: "scores by the logarithm of the place; temperatures that grow with the head",
+    r"^(a )?bias (by|that falls|of positions)": "a bias by octaves of the distance",
 }
-PATTERNS: dict[str, str] = {bug: p for p, bugs in _OF.items() for bug in bugs.split("; ")}
-"""By the name of a bug: what a right name of it matches."""
+PATTERNS = {bug: pattern for pattern, bugs in _OF.items() for bug in bugs.split("; ")}
+"""The name of a bug: a pattern that a right name for it matches."""

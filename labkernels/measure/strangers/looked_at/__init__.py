@@ -30,6 +30,9 @@ from labkernels.measure.strangers.looked_at.second import inputs as second_input
 from labkernels.measure.strangers.looked_at.second import right as second_right
 from labkernels.measure.strangers.looked_at.seventh import bugs as seventh_bugs
 from labkernels.measure.strangers.looked_at.seventh import bugs_of_another, bugs_of_one
+from labkernels.measure.strangers.looked_at.sixteenth import bugs as sixteenth_bugs
+from labkernels.measure.strangers.looked_at.sixteenth import inputs as sixteenth_inputs
+from labkernels.measure.strangers.looked_at.sixteenth import right as sixteenth_right
 from labkernels.measure.strangers.looked_at.sixth import bugs as sixth_bugs
 from labkernels.measure.strangers.looked_at.sixth import inputs as sixth_inputs
 from labkernels.measure.strangers.looked_at.sixth import right as sixth_right
@@ -60,6 +63,7 @@ FAMILIES = (
     | thirteenth_inputs.FAMILIES
     | fourteenth_inputs.FAMILIES
     | fifteenth_inputs.FAMILIES
+    | sixteenth_inputs.FAMILIES
 )
 RIGHT = (
     second_right.RIGHT
@@ -75,6 +79,7 @@ RIGHT = (
     | thirteenth_right.RIGHT
     | fourteenth_right.RIGHT
     | fifteenth_right.RIGHT
+    | sixteenth_right.RIGHT
 )
 WRONG = (
     second_bugs.WRONG
@@ -93,6 +98,7 @@ WRONG = (
     | thirteenth_bugs.WRONG
     | fourteenth_bugs.WRONG
     | fifteenth_bugs.WRONG
+    | sixteenth_bugs.WRONG
 )
 ASKED: dict[str, Asked] = (
     eighth_bugs.ASKED
@@ -103,4 +109,5 @@ ASKED: dict[str, Asked] = (
     | thirteenth_bugs.ASKED
     | fourteenth_bugs.ASKED
     | fifteenth_bugs.ASKED
+    | sixteenth_bugs.ASKED
 )

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import torch
 
-from labkernels.measure.strangers.held_out.frame import seeing, unmasked
 from labkernels.measure.strangers.inputs import Asked
+from labkernels.measure.strangers.looked_at.sixteenth.frame import seeing, unmasked
 from labkernels.measure.strangers.wrong import (
     Work,
     attend,

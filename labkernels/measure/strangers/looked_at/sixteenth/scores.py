@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from labkernels.measure.strangers.held_out.frame import in_group, largest, turned
+from labkernels.measure.strangers.looked_at.sixteenth.frame import in_group, largest, turned
 from labkernels.measure.strangers.wrong import Work, keys_of, places, scored
 
 

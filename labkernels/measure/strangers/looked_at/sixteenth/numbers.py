@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from labkernels.measure.strangers.held_out import frame
+from labkernels.measure.strangers.looked_at.sixteenth import frame
 from labkernels.measure.strangers.wrong import Work, scored, stored
 
 
