@@ -18,6 +18,7 @@ from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.verdict.diagnosis.one_row import Match
 
 _MERGED = "splits merged with wrong weights"
+_ROUND = 0.004  # relative distance from the count of keys
 MOST = 3  # names of a line: a longer list does not tell a reader where to look
 _OR = ", or "
 _TENSOR = re.compile(r"^(K and V|Q and K|Q or K|keys|[QKV]) (?=read|of|in|is|with|by)")
@@ -52,6 +53,10 @@ def _has_sinks(problem: Problem, match: Match) -> bool:
     return problem.variant is not None and problem.variant.sinks is not None
 
 
+def _of_some_heads(problem: Problem, match: Match) -> bool:
+    return bool(re.search(r"\bonly .*\bheads?\b", match.where))
+
+
 def _without_sinks(problem: Problem, match: Match) -> bool:
     """Whether the weights of keys add up to 1, so that what V has more, the output has more."""
     return not _has_sinks(problem, match)
@@ -70,6 +75,13 @@ def _taken_off(problem: Problem, match: Match) -> bool:
     return match.where.startswith("times -1") and "right output times" not in match.where
 
 
+def _is_sum(problem: Problem, match: Match) -> bool:
+    """Whether an output is the mean of V times the count of keys: each key has the weight 1."""
+    times = re.match(r"times (\S+?)(;|$)", match.where)
+    n = np.unique(problem.kv_lens)
+    return bool(times) and len(n) == 1 and abs(float(times[1]) - n[0]) <= _ROUND * n[0]
+
+
 # The whole name, another name of the same outputs, and for which calls they are the same.
 _SAME: tuple[tuple[str, str, Holds], ...] = (
     (r"wrong scale(: .+)?", "Q or K by a factor", _of_all_keys),
@@ -84,6 +96,8 @@ _SAME: tuple[tuple[str, str, Holds], ...] = (
     (r"window that was not asked for", "keys left out", _of_one_query),
     (r"an offset of V for each (.+)", r"a constant is added to each \1 of the output", _always),
     (r"a constant is added to V, of each (.+)", "a constant is added to the output", _always),
+    (r"sinks of another head", "sinks of other numbers", _of_some_heads),
+    (r"the mean of V in place of the output", "softmax over another axis, of one number", _is_sum),
     (r"the mean of V is added", "V less its mean", _taken_off),
     (r"channels mixed up", "V read with its channels mixed up", _always),
     (r"Q of another row", "weights are those of another row", _of_rows),

@@ -295,6 +295,8 @@ def of_filters(
 def _kept(name: str, where: str, total: float, taken: float, n: int) -> list[Match]:
     """Return the match, if it leaves no more than rounding and explains more than chance could."""
     left, was = (float(np.sqrt(max(x, 0.0) / n)) for x in (total - taken, total))
-    if not (left <= _LEFT_RMS and taken >= _GAIN):
+    cut = name == "P truncated"  # beside a cut P, right elements have rounding's errors alone
+    most = significance.RIGHT_RMS if cut else _LEFT_RMS
+    if not (left <= most and taken >= _GAIN):
         return []
-    return [Match(name, where, left, was, vague=name != "P truncated")]
+    return [Match(name, where, left, was, vague=not cut)]

@@ -31,6 +31,7 @@ from labkernels.policy import NumericPolicy
 # All rows are used if at most this part is bad, each weakly, but all of them together clearly.
 _FEW = 0.2  # share of the rows
 _WEAK = 9.0  # z^2 over its limit
+_TINY = 1e-300  # in place of a division by 0
 _ALIKE = 0.05  # difference of two rms of z that does not tell two mistakes apart
 _NO_MASK = "causal mask left out"
 _OTHERS = 4  # rows beside the worst; a name must explain most of them
@@ -58,10 +59,25 @@ class Case:
 
 def of_output(case: Case) -> list[Match]:
     """Return the mistakes that explain the errors, the best first; each leaves only rounding."""
-    found = _found(case)
+    found = _found(_of_small_outputs(case))
     if found and found[0].name == _NO_MASK and _masked_elsewhere(case):
         found[0] = replace(found[0], name=f"another mask: keys that the mask hides, or {_NO_MASK}")
     return aliases.named(case.problem, found)
+
+
+def _of_small_outputs(case: Case) -> Case:
+    """Return the case with errors as small as its outputs, in rows far smaller than right ones.
+
+    An output that is smaller than the errors of right rows would be explained by any small number.
+    """
+    size, right, error = (
+        np.sqrt((x**2).mean(-1, keepdims=True)) for x in (case.out, case.truth, case.sigma)
+    )
+    small = (size > 0) & (size < error) & (error > 0) & (error < right)
+    if not small.any():
+        return case
+    sigma = np.where(small, case.sigma * size / np.maximum(right, _TINY), case.sigma)
+    return replace(case, sigma=sigma)
 
 
 def _masked_elsewhere(case: Case) -> bool:

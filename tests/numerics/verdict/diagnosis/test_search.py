@@ -1,13 +1,26 @@
 """The search for a name: what ends it early, and what bounds its work on long contexts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
 from labkernels.measure.strangers import inputs, runs, wrong
 from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.problem import Problem
-from labkernels.numerics.verdict.diagnosis import names
+from labkernels.numerics.truth.variant import VariantTensors
+from labkernels.numerics.verdict.diagnosis import aliases, many_rows, names
+from labkernels.numerics.verdict.diagnosis.one_row import Match
+from labkernels.numerics.verdict.diagnosis.structure import tiles, weights
+from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
 from labkernels.numerics.verdict.diagnosis.whole_kernel import sheets
+from labkernels.numerics.verdict.diagnosis.whole_kernel.keys import some_keys
+from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
+from labkernels.numerics.verdict.diagnosis.whole_kernel.search import Search
+from labkernels.numerics.verdict.diagnosis.whole_kernel.sums import chains, precision, states
+from tests.numerics.verdict.diagnosis.test_evidence import DIM, KEYS, _by_tiles, _sheet
+from tests.numerics.verdict.diagnosis.test_evidence import _problem as _dense
 
 RAGGED = (inputs.Shape(2, 6, 3, 21, 53, 40, causal=True), inputs.Shape(3, 8, 2, 1, 171, 48))
 
@@ -110,3 +123,103 @@ def test_a_candidate_for_each_head_does_not_end_the_search_and_one_number_does()
     assert not explain._settles(1.0, one, 4.0)
     assert not explain._settles(1.2, one, 1e6)
     assert not explain._settles(1.0, each, 16.0)
+
+
+def _read_as_bf16(w):
+    v = w.v.half().contiguous().view(torch.bfloat16).double()
+    return wrong.attend(w.s, v, w.call.q.dtype)
+
+
+def test_an_output_smaller_than_the_errors_of_right_ones_is_not_any_small_number():
+    call = inputs.call("normal", inputs.Shape(1, 2, 1, 1, 24, 16), "fp16", 7)
+    call = replace(call, v=0.6 * call.v.tanh())
+    found = runs.judged(call, wrong.run(_read_as_bf16, call))
+    assert found.matches, found.summary()
+    assert found.matches[0].name.startswith("V read as bf16"), found.summary()
+
+
+@pytest.mark.parametrize("name", ["K", "Q and K", "K and V"])
+def test_a_soft_cap_acts_on_rounded_operands_too(name):
+    rng = np.random.default_rng(8)
+    q, k, v = (np.rint(4 * rng.standard_normal((n, 1, DIM))) / 4 for n in (12, KEYS, KEYS))
+    ends = {"cu_seqlens_q": [0, 12], "causal": False, "variant": VariantTensors(soft_cap=1.0)}
+    sheet = _sheet(Problem.packed(q, k, v, [0, KEYS], scale=DIM**-0.5, **ends), lambda s: s.truth)
+    sheet = replace(sheet, p_format="fp32")
+    found = next(m for m in precision.operands([sheet]) if m.name == f"{name} in fp16")
+    # quarters are numbers of fp16, so that the rounding changes nothing
+    np.testing.assert_allclose(found.outputs(sheet), sheet.truth, rtol=1e-12)
+
+
+def _skipped(sheet):
+    """Skip tiles of 8 keys whose largest weight is below a half of the running maximum."""
+    top, kept = -np.inf, np.empty_like(sheet.weights)
+    for first in range(0, sheet.kv_len, 8):
+        p = sheet.weights[:, first : first + 8]
+        top = np.maximum(top, p.max(1, keepdims=True))
+        kept[:, first : first + 8] = np.where(p.max(1, keepdims=True) < top / 2, 0.0, p)
+    return kept @ sheet.v / kept.sum(1, keepdims=True)
+
+
+def test_tiles_below_a_share_of_the_running_maximum_are_skipped():
+    sheet = _sheet(_dense(), _skipped)
+    search = Search([sheet], "fp32")
+    search.try_all([states.of_skips], ())
+    assert search.before > 100
+    assert "tiles of 8 keys below 0.5 of the running maximum" in search.kept[0][1].where
+    rivals = names.whole_kernel._RIVALS[chains.OTHER_TILES]
+    assert states.of_skips in rivals
+
+
+@pytest.mark.parametrize(
+    ("counts", "name"),
+    [
+        ({(0, 1), (1, 0)}, "another mask: keys that the mask hides, and keys left out"),
+        ({(0, 2), (1, 0), (1, 3)}, "keys read from elsewhere, hidden ones too, some twice"),
+    ],
+)
+def test_no_mask_shows_a_key_twice(counts, name):
+    assert weights._name(counts, "p") == name
+
+
+@pytest.mark.parametrize("times", [40, 41])
+def test_a_sum_of_v_is_a_softmax_over_another_axis(times):
+    mean = Match("the mean of V in place of the output", f"times {times}; all rows", 1.0, 9.0)
+    found = aliases.named(_dense(), [mean])
+    assert ("softmax over another axis" in found[0].name) == (times == KEYS)
+
+
+@pytest.mark.parametrize(("noise", "named"), [(1.0, True), (1.35, False)])
+def test_numbers_of_each_row_must_leave_no_more_than_right_elements_have(noise, named):
+    sheet = _sheet(_dense(), _by_tiles, noise)
+    assert bool(list(tiles.of_rows([Block(sheet, sheet.sigma)], 100.0))) == named
+
+
+@pytest.mark.parametrize(("left", "named"), [(1.0, True), (1.3, False)])
+def test_a_cut_of_p_must_leave_no_more_than_right_elements_have(left, named):
+    n, taken = 10_000, 2e4
+    found = many_rows._kept("P truncated", "", left**2 * n + taken, taken, n)
+    assert bool(found) == named
+
+
+def test_a_run_of_keys_begins_where_all_rows_say():
+    rng, first = np.random.default_rng(4), 20
+    q, k, v = (rng.standard_normal((n, 1, DIM)) for n in (12, KEYS, KEYS))
+    k[25], v[25] = 2 * q[0], 4 * v[25]  # the first row is the worst
+    k[first - 1] = -6 * q[0]  # and gives the key before the run no weight
+    ends = {"cu_seqlens_q": [0, 12], "causal": False}
+    problem = Problem.packed(q, k, v, [0, KEYS], scale=DIM**-0.5, **ends)
+
+    def some(sheet):
+        times = np.where(np.arange(sheet.kv_len) < first, 1.0, 2.0)
+        return sheet.attend(sheet.scores, times[:, None] * sheet.v)
+
+    sheet = _sheet(problem, some)
+    twice = Mistake("V", "", lambda s: s.attend(s.scores, 2 * s.v))
+    found = list(some_keys.of_mistakes([sheet], Search([sheet], "fp32").of_few, [twice]))
+    assert found[0].where == f"of keys from {first} on alone"
+
+
+@pytest.mark.parametrize("where", ["only heads 4 to 5", "all rows"])
+def test_sinks_of_some_heads_may_be_any_numbers(where):
+    found = aliases.named(None, [Match("sinks of another head", where, 1.0, 9.0)])
+    assert ("sinks of other numbers" in found[0].name) == where.startswith("only")
