@@ -104,6 +104,7 @@ _SAME: tuple[tuple[str, str, Holds], ...] = (
     (r"a constant is added", "a constant is added to V, as a zero point is", _without_sinks),
     (r"partial outputs of another row", "another row's output in some splits", _always),
     (r"l accumulated in (\w+)", r"denominator of each row in \1", _always),
+    (r"V read at an offset(, as of .*)?", "weights are those of other keys", _always),
     (r"GQA heads interleaved", "K and V of another head", _always),
     (r"K read as 0", "scores of these keys are 0", _of_some_keys),
     (r"K is a sum of several keys'", "scores added to those of other keys", _always),

@@ -59,7 +59,7 @@ class Case:
 
 def of_output(case: Case) -> list[Match]:
     """Return the mistakes that explain the errors, the best first; each leaves only rounding."""
-    found = _found(_of_small_outputs(case))
+    found = _found(case)
     if found and found[0].name == _NO_MASK and _masked_elsewhere(case):
         found[0] = replace(found[0], name=f"another mask: keys that the mask hides, or {_NO_MASK}")
     return aliases.named(case.problem, found)
@@ -89,22 +89,24 @@ def _masked_elsewhere(case: Case) -> bool:
 
 
 def _found(case: Case) -> list[Match]:
-    problem, sigma = case.problem, case.sigma
-    shown = many_rows.of_output(problem, case.out, case.truth, sigma, case.policy.out)
+    problem = case.problem
+    shown = many_rows.of_output(problem, case.out, case.truth, case.sigma, case.policy.out)
     if shown and not shown[0].vague:
         return shown
     bad, score = _bad_rows(case)
-    if shown:
-        return _stored(case) or _of_some_channels(case, bad, score) or shown
-    given = problem, case.out, case.truth, sigma, bad, case.policy.out
+    given = problem, case.out, case.truth, case.sigma, bad, case.policy.out
     sums = added.of_sums(*given)
     sums = [replace(match, where=_where(match, problem, bad)) for match in sums]
+    if shown:
+        return _stored(case) or sums or _of_some_channels(case, bad, score) or shown
     of_rows_added = sums and sums[0].name.startswith("the output of")
     if of_rows_added or _ends(sums):
         return sums
     changed = stored.of_output(*given)
     if changed:
         return [replace(match, where=_where(match, problem, bad)) for match in changed]
+    case = _of_small_outputs(case)  # what is stored in place of right outputs has been tried
+    sigma = case.sigma
     # The mistakes that are tried on single rows know no variants.
     rows = _worst_rows(case, bad, score) if problem.variant is None else []
     of_rows = functools.cache(lambda: many_rows.of_rows(rows))
@@ -130,7 +132,7 @@ def _found(case: Case) -> list[Match]:
         return shared
     return (
         whole
-        or added.of_factors(*given)
+        or added.of_factors(problem, case.out, case.truth, sigma, bad, case.policy.out)
         or filters
         or many_rows.of_factor(rows)
         or many_rows.of_outliers(problem, case.out, case.error, sigma)

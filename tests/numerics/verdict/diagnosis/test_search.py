@@ -19,6 +19,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.keys import some_keys
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.search import Search
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sums import chains, precision, states
+from tests.numerics.verdict.diagnosis.named import call_of
 from tests.numerics.verdict.diagnosis.test_evidence import DIM, KEYS, _by_tiles, _sheet
 from tests.numerics.verdict.diagnosis.test_evidence import _problem as _dense
 
@@ -223,3 +224,23 @@ def test_a_run_of_keys_begins_where_all_rows_say():
 def test_sinks_of_some_heads_may_be_any_numbers(where):
     found = aliases.named(None, [Match("sinks of another head", where, 1.0, 9.0)])
     assert ("sinks of other numbers" in found[0].name) == where.startswith("only")
+
+
+def test_rows_of_other_queries_may_have_their_weights_and_not_their_output():
+    call = call_of(inputs.Shape(1, 2, 2, 30, 30, 32, causal=True), 9)
+    moved = wrong.stored(lambda _, out: out.roll(-8, 2))
+    found = runs.judged(call, wrong.run(moved, call))
+    name = "another row's output, or weights are those of another row"
+    assert found.matches[0].name == name, found.summary()
+
+
+def test_values_at_an_offset_are_weights_at_an_offset():
+    late = Match("V read at an offset, as of the tile before or behind", "", 1.0, 9.0)
+    assert "weights are those of other keys" in aliases.named(None, [late])[0].name
+
+
+def test_a_query_may_have_fewer_channels_than_the_output_that_it_is_added_to():
+    call = call_of(inputs.Shape(1, 4, 2, 9, 40, 16, causal=True, v_dim=24), 10)
+    added = wrong.stored(lambda w, out: out + 0.1 * torch.nn.functional.pad(w.q, (0, 8)).float())
+    best = runs.judged(call, wrong.run(added, call)).matches[0]
+    assert (best.name, best.where[:9]) == ("the query is added", "times 0.1")
