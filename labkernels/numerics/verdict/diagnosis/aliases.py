@@ -62,8 +62,9 @@ def _without_sinks(problem: Problem, match: Match) -> bool:
     return not _has_sinks(problem, match)
 
 
-def _of_one_query(problem: Problem, match: Match) -> bool:
-    return int(np.diff(problem.q_ends).max()) == 1
+def _of_the_same_keys(problem: Problem, match: Match) -> bool:
+    """Whether all rows of a request see the same keys, so that a window is the same run of them."""
+    return not problem.causal or int(np.diff(problem.q_ends).max()) == 1
 
 
 def _of_rows(problem: Problem, match: Match) -> bool:
@@ -93,7 +94,7 @@ _SAME: tuple[tuple[str, str, Holds], ...] = (
     (r"denominator of each row( wrong: the row.*)?", "o rescaled wrongly in each row", _always),
     (r"out was rounded to (steps, as )?(\w+)", r"partial outputs in \2, of one split", _always),
     (r"keys?( at the end)? left out(, other keys .*)?", "another mask that hides them", _hides),
-    (r"window that was not asked for", "keys left out", _of_one_query),
+    (r"window that was not asked for", "keys left out", _of_the_same_keys),
     (r"an offset of V for each (.+)", r"a constant is added to each \1 of the output", _always),
     (r"a constant is added to V, of each (.+)", "a constant is added to the output", _always),
     (r"sinks of another head", "sinks of other numbers", _of_some_heads),

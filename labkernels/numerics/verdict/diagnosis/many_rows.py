@@ -250,6 +250,8 @@ def _factor(row: Row) -> list[Match]:
     truth, weight = row.outputs[row.place], 1 / row.sigma**2
     factor = float((row.out * truth * weight).sum() / max((truth**2 * weight).sum(), 1e-300))
     error = row.out - truth
+    if not row.out.any():  # no denominator makes an output 0
+        return []
     if np.count_nonzero(np.abs(truth) > significance.SHOWS * row.sigma) < _FITTED:
         return []
     if abs(factor - 1) * float((truth**2 * weight).sum()) ** 0.5 <= significance.OUTLIER:

@@ -11,7 +11,7 @@ from labkernels.numerics.truth import oracle
 from labkernels.numerics.truth.problem import Problem
 from labkernels.numerics.truth.variant import VariantTensors
 from labkernels.numerics.verdict.diagnosis import aliases, many_rows, names
-from labkernels.numerics.verdict.diagnosis.one_row import Match
+from labkernels.numerics.verdict.diagnosis.one_row import Match, Row
 from labkernels.numerics.verdict.diagnosis.structure import tiles, weights
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
 from labkernels.numerics.verdict.diagnosis.whole_kernel import sheets
@@ -19,8 +19,9 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.keys import some_keys
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.search import Search
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sums import chains, precision, states
+from labkernels.policy import NumericPolicy
 from tests.numerics.verdict.diagnosis.named import call_of
-from tests.numerics.verdict.diagnosis.test_evidence import DIM, KEYS, _by_tiles, _sheet
+from tests.numerics.verdict.diagnosis.test_evidence import DIM, KEYS, SIGMA, _by_tiles, _sheet
 from tests.numerics.verdict.diagnosis.test_evidence import _problem as _dense
 
 RAGGED = (inputs.Shape(2, 6, 3, 21, 53, 40, causal=True), inputs.Shape(3, 8, 2, 1, 171, 48))
@@ -244,3 +245,24 @@ def test_a_query_may_have_fewer_channels_than_the_output_that_it_is_added_to():
     added = wrong.stored(lambda w, out: out + 0.1 * torch.nn.functional.pad(w.q, (0, 8)).float())
     best = runs.judged(call, wrong.run(added, call)).matches[0]
     assert (best.name, best.where[:9]) == ("the query is added", "times 0.1")
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_window_of_rows_that_see_the_same_keys_is_a_run_of_keys_left_out(causal):
+    last = Match("window that was not asked for", "the last 39 keys", 1.0, 9.0)
+    found = aliases.named(replace(_dense(), causal=causal), [last])
+    assert ("keys left out" in found[0].name) != causal
+
+
+@pytest.mark.parametrize("times", [0.0, 0.5])
+def test_no_denominator_makes_a_row_0(times):
+    problem = _dense()
+    truth, _ = oracle.attention(problem)
+    sigma = np.full(truth.shape, SIGMA)
+    policy = NumericPolicy("fp32", None, "mufu", out="fp32")
+    rows = [
+        Row(problem, policy, (token, 0), times * truth[token, 0], sigma[token, 0], truth)
+        for token in range(4)
+    ]
+    found = many_rows.of_factor(rows)
+    assert [each.name for each in found] == ["denominator of a row"] * (times > 0)
