@@ -6,6 +6,8 @@ first. What is equal on some inputs alone is tried in `whole_kernel` instead.
 
 Of 23 wrong names of three held-out sets, 16 were the right mistake in other words. What they left
 of the errors, 0.06 to 1.3 in rms of z, is what right names leave: no margin tells them apart.
+Nor did anything else of a match tell 14 wrong names from 195 right ones: how much of the errors it
+explains, how late it was found, how many names it lists, or whether it names a place.
 """
 
 import re

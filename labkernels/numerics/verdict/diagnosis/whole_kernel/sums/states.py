@@ -160,31 +160,19 @@ def _splits(sheet: Sheet, size: int) -> Any:
 def of_skips(sheets: list[Sheet], misfit: Misfit) -> Iterator[Mistake]:
     """Tiles are skipped whose largest weight lies below a number, which is fitted."""
     longest = max(sheet.kv_len for sheet in sheets)
-    lowest, ways = math.inf, []
-    for size, running in itertools.product(_SIZES, (True, False)):
-        if size >= longest:
-            break
+    lowest, chosen, cuts = math.inf, (0, True, True), []
+    for size, running in itertools.product((n for n in _SIZES if n < longest), (True, False)):
         depths = np.concatenate([_depths(sheet, size, running).ravel() for sheet in sheets])
         depths = np.unique(depths[np.isfinite(depths)])
         for of_l in (True, False):
-            at = functools.partial(_skipped, size, running, of_l)
-            left, cuts = _between(misfit, depths, at)
+            left, near = _between(misfit, depths, functools.partial(_skipped, size, running, of_l))
             if left < lowest:
-                of, but = (
-                    "running" if running else "row's",
-                    ", but counted in the sum l" * (not of_l),
-                )
-                lowest, ways = (
-                    left,
-                    [
-                        (
-                            f"tiles of {size} keys below {2**cut:.3g} of the {of} maximum{but}",
-                            at(cut),
-                        )
-                        for cut in cuts
-                    ],
-                )
-    for where, outputs in ways:
+                lowest, chosen, cuts = left, (size, running, of_l), near
+    size, running, of_l = chosen
+    of, but = "running" if running else "row's", ", but counted in the sum l" * (not of_l)
+    for cut in cuts:
+        where = f"tiles of {size} keys below {2**cut:.3g} of the {of} maximum{but}"
+        outputs = _skipped(*chosen, cut)
         yield Mistake("small weights dropped, in whole tiles", where, outputs, cost=1.0)
 
 
@@ -200,7 +188,7 @@ def _between(
 ) -> tuple[float, list[float]]:
     """Return what the best depth leaves, and numbers from the depth below it up to it.
 
-    No row tells these numbers apart. Round ones come first, since rows to come may.
+    No row of these sheets tells the numbers apart, but other rows may. Round ones come first.
     """
     low, high = 0, len(depths) - 1
     while True:
