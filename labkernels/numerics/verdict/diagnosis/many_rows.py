@@ -288,17 +288,19 @@ def of_filters(
         where = f"beta {beta:.3g} over all rows"
         name = "V or the output by a factor" if name == "common mode" else name
         named += _kept(name, where, z2.sum(), along**2 / power, error.size)
-    # The directions are nearly the same; the special name comes before the general one.
-    return sorted(
-        named, key=lambda match: match.rms - (_NEAR if match.name == "P truncated" else 0)
-    )
+    # The directions are nearly the same: the special name comes before the general one, which is
+    # named, too, where it explains more.
+    named.sort(key=lambda match: match.rms - (_NEAR if match.name == "P truncated" else 0))
+    least = min(named, key=lambda match: match.rms, default=None)
+    if least and named[0] is not least:
+        both = f"{named[0].name}, or {least.name}"
+        named[0] = replace(named[0], name=both, where=f"{named[0].where}; or {least.where}")
+    return named
 
 
 def _kept(name: str, where: str, total: float, taken: float, n: int) -> list[Match]:
     """Return the match, if it leaves no more than rounding and explains more than chance could."""
     left, was = (float(np.sqrt(max(x, 0.0) / n)) for x in (total - taken, total))
-    cut = name == "P truncated"  # beside a cut P, right elements have rounding's errors alone
-    most = significance.RIGHT_RMS if cut else _LEFT_RMS
-    if not (left <= most and taken >= _GAIN):
+    if not (left <= _LEFT_RMS and taken >= _GAIN):
         return []
-    return [Match(name, where, left, was, vague=not cut)]
+    return [Match(name, where, left, was, vague=name != "P truncated")]

@@ -116,7 +116,8 @@ def _found(case: Case) -> list[Match]:
     if whole and not whole[0].vague:
         return whole
     filters = many_rows.of_filters(problem, case.error, sigma, case.bugs, case.filtered)
-    known = _unless_better(of_rows(), whole) or [m for m in filters if m.name == "P truncated"]
+    cut = [match for match in filters if match.name.startswith("P truncated")]
+    known = _unless_better(of_rows(), whole) or cut
     if known:
         return known
     if case.less_exact:  # rounding explains the errors, so that only its kind is left to name

@@ -1,6 +1,7 @@
 """The search for a name: what ends it early, and what bounds its work on long contexts."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from labkernels.numerics.verdict.diagnosis.whole_kernel.keys import some_keys
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.search import Search
 from labkernels.numerics.verdict.diagnosis.whole_kernel.sums import chains, precision, states
+from labkernels.numerics.verdict.matched_filters import DIRECTIONS
 from labkernels.policy import NumericPolicy
 from tests.numerics.verdict.diagnosis.named import call_of
 from tests.numerics.verdict.diagnosis.test_evidence import DIM, KEYS, SIGMA, _by_tiles, _sheet
@@ -196,11 +198,20 @@ def test_numbers_of_each_row_must_leave_no_more_than_right_elements_have(noise, 
     assert bool(list(tiles.of_rows([Block(sheet, sheet.sigma)], 100.0))) == named
 
 
-@pytest.mark.parametrize(("left", "named"), [(1.0, True), (1.3, False)])
-def test_a_cut_of_p_must_leave_no_more_than_right_elements_have(left, named):
-    n, taken = 10_000, 2e4
-    found = many_rows._kept("P truncated", "", left**2 * n + taken, taken, n)
-    assert bool(found) == named
+@pytest.mark.parametrize(("more", "name"), [(1.1, "P truncated, or scale"), (0.9, "P truncated")])
+def test_a_cut_of_p_is_named_with_a_direction_that_explains_more(more, name):
+    shape, n = (1, 1), 10_000
+    along = np.zeros((len(DIRECTIONS), *shape))
+    power = np.ones((len(DIRECTIONS), *shape))
+    cut, scale = (DIRECTIONS.index(each) for each in ("P truncated", "scale"))
+    along[cut], along[scale] = 100.0, 100.0 * more
+    power[cut] = power[scale] = 125.0  # beta 0.8 of the predicted cut
+    filters = SimpleNamespace(along=along, power=power, variance=power)
+    problem = replace(_dense(), causal=False)
+    error, sigma = np.full((1, 1, n), 1.005), np.ones((1, 1, n))
+    tests = {"P truncated by all", "scale by all"}
+    found = many_rows.of_filters(problem, error, sigma, tests, filters)
+    assert found[0].name == name
 
 
 def test_a_run_of_keys_begins_where_all_rows_say():
