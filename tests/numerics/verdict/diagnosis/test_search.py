@@ -15,7 +15,7 @@ from labkernels.numerics.verdict.diagnosis import aliases, many_rows, names
 from labkernels.numerics.verdict.diagnosis.one_row import Match, Row
 from labkernels.numerics.verdict.diagnosis.structure import tiles, weights
 from labkernels.numerics.verdict.diagnosis.structure.gathered import Block
-from labkernels.numerics.verdict.diagnosis.whole_kernel import sheets
+from labkernels.numerics.verdict.diagnosis.whole_kernel import fitted, sheets
 from labkernels.numerics.verdict.diagnosis.whole_kernel.keys import some_keys
 from labkernels.numerics.verdict.diagnosis.whole_kernel.one_rule import Mistake
 from labkernels.numerics.verdict.diagnosis.whole_kernel.search import Search
@@ -277,3 +277,23 @@ def test_no_denominator_makes_a_row_0(times):
     ]
     found = many_rows.of_factor(rows)
     assert [each.name for each in found] == ["denominator of a row"] * (times > 0)
+
+
+def _cut_to_bf16(sheet):
+    p = np.ldexp(np.trunc(np.ldexp(np.frexp(sheet.weights)[0], 8)), np.frexp(sheet.weights)[1] - 8)
+    return p @ sheet.v / sheet.weights.sum(1, keepdims=True)
+
+
+def _less_by_a_fixed_part(sheet):
+    exact = sheet.weights == 1
+    spacing = np.where(exact, 0.0, np.ldexp(1.0, np.frexp(sheet.weights)[1] - 8))
+    return (sheet.weights - spacing / 4) @ sheet.v / sheet.weights.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"), [(_cut_to_bf16, True), (_less_by_a_fixed_part, False)]
+)
+def test_a_cut_of_p_to_fewer_bits_leaves_its_random_part(change, named):
+    sheet = replace(_sheet(_dense(), change, noise=0.1), p_format="fp16", notes={})
+    found = list(fitted.of_truncation([sheet], Search([sheet], "fp32").of_few))
+    assert any("to bf16" in each.where for each in found) == named, found
